@@ -1,0 +1,109 @@
+"""The user's cache folder: what is in it, the lock on it, and folders that appear whole or not.
+
+Layout: `downloads/` files as the index gave them · `sources/` unpacked, by hash · `trees/` CMake
+build trees, kept so that a second build is quick · `builds/` finished builds · `reference/`
+upstream's own programs · `logs/`. Only `trees/` is ever changed in place; everything else is made
+under a temporary name and renamed, so a name that exists is whole.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import shutil
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from vendor.report import BuildError, say, writing
+
+TEMPORARY = ".tmp-"
+
+
+def default_folder() -> Path:
+    """The cache folder when the user names none: platformdirs' answer, or the same by XDG."""
+    try:
+        import platformdirs
+    except ImportError:
+        home = Path.home()
+        if sys.platform == "darwin":
+            return home / "Library" / "Caches" / "ggml_py"
+        return Path(os.environ.get("XDG_CACHE_HOME") or home / ".cache") / "ggml_py"
+    return Path(platformdirs.user_cache_dir("ggml_py", appauthor=False))
+
+
+class Lock:
+    """The one lock of a cache folder, held for a whole build.
+
+    flock, because the kernel lets go of it however the holder dies. Compilers inherit `fd`: when a
+    build is killed but its compiler lives on, the next build waits for that one too.
+    """
+
+    def __init__(self, cache: Path) -> None:
+        with writing("making the cache folder", cache):
+            cache.mkdir(parents=True, exist_ok=True)
+            self.file = (cache / "lock").open("a+", encoding="utf-8")
+        self.fd = self.file.fileno()
+        self.cache = cache
+
+    def __enter__(self) -> Lock:
+        try:
+            fcntl.flock(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno not in (errno.EAGAIN, errno.EACCES):
+                raise BuildError(
+                    f"cannot lock {self.cache / 'lock'} ({error.strerror}): choose a cache folder "
+                    "on a file system with locks, --cache DIR"
+                ) from error
+            start = time.monotonic()
+            say(f"another build holds {self.cache}: waiting for {self._holder()} ...")
+            fcntl.flock(self.fd, fcntl.LOCK_EX)
+            say(f"waited {time.monotonic() - start:.1f} s for the other build")
+        with writing("taking the lock", self.cache):
+            self.file.seek(0)
+            self.file.truncate()
+            self.file.write(f"process {os.getpid()}, {' '.join(sys.argv)[:200]}")
+            self.file.flush()
+        return self
+
+    def _holder(self) -> str:
+        self.file.seek(0)
+        return self.file.read().strip() or "a process that did not say its name"
+
+    def __exit__(self, *exception: object) -> None:
+        # Not LOCK_UN: that would also unlock for a compiler that still holds the inherited fd.
+        self.file.close()
+
+
+@contextlib.contextmanager
+def staged(final: Path) -> Iterator[Path]:
+    """A new empty folder that becomes `final` when the block succeeds and vanishes otherwise.
+
+    A folder already called `final` is replaced. Call it with the lock held.
+    """
+    final.parent.mkdir(parents=True, exist_ok=True)
+    stage = final.parent / f"{TEMPORARY}{final.name}-{os.getpid()}"
+    shutil.rmtree(stage, ignore_errors=True)
+    stage.mkdir()
+    try:
+        yield stage
+        if final.exists():
+            old = final.parent / f"{TEMPORARY}{final.name}-{os.getpid()}-old"
+            final.rename(old)
+            stage.rename(final)
+            shutil.rmtree(old, ignore_errors=True)
+        else:
+            stage.rename(final)
+    except BaseException:
+        shutil.rmtree(stage, ignore_errors=True)
+        raise
+
+
+def sweep(folder: Path) -> None:
+    """Remove what killed builds left half-made. Call it with the lock held: nothing is live."""
+    for parent in (folder, *(child for child in folder.glob("*") if child.is_dir())):
+        for stale in parent.glob(f"{TEMPORARY}*"):
+            shutil.rmtree(stale, ignore_errors=True) if stale.is_dir() else stale.unlink()

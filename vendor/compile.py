@@ -1,0 +1,115 @@
+"""Run CMake and ninja: everything they say goes to a log, the terminal gets `[n/m]` at most."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from vendor.cache import Lock
+from vendor.report import BuildError, full_message, step, writing
+from vendor.toolchain import Tools
+
+ERROR = re.compile(r"\berror:|\bfatal:|CMake Error|undefined reference|cannot find -l|ninja: ")
+FULL = re.compile(r"No space left on device|File size limit exceeded|Disk quota exceeded")
+
+
+class Tree:
+    """One kept CMake build tree, with its log; the lock of its cache must be held.
+
+    While something is being compiled the tree holds a mark. A mark found at the start means the
+    last build was killed: an object file may be cut short and yet look new, so all is thrown away.
+    """
+
+    def __init__(self, folder: Path, log: Path, tools: Tools, lock: Lock) -> None:
+        self.folder, self.log, self.tools, self.lock = folder, log, tools, lock
+        self.mark = folder / "BUILDING"
+        self.build = folder / "build"
+        if self.mark.exists():
+            shutil.rmtree(folder)
+        with writing("preparing the build tree", folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            log.parent.mkdir(parents=True, exist_ok=True)
+            log.write_bytes(b"")
+            self.mark.touch()
+
+    def configure(self, source: Path, defines: Mapping[str, str], jobs: int) -> None:
+        """Run CMake's first half on `source`; again when the tree is there, which is quick."""
+        tools = self.tools
+        settings = {
+            "CMAKE_C_COMPILER": tools.cc,
+            "CMAKE_CXX_COMPILER": tools.cxx,
+            "CMAKE_MAKE_PROGRAM": tools.ninja,
+            **defines,
+        }
+        if tools.launcher:
+            settings["CMAKE_C_COMPILER_LAUNCHER"] = tools.launcher
+            settings["CMAKE_CXX_COMPILER_LAUNCHER"] = tools.launcher
+        cache = self.build / "CMakeCache.txt"
+        if cache.is_file():
+            # CMake keeps what it was told: an option that is no longer given would stay.
+            cache.unlink()
+        command = [tools.cmake, "-S", str(source), "-B", str(self.build), "-G", "Ninja"]
+        command += [f"-D{name}={value}" for name, value in settings.items()]
+        self.run(command, "configuring", jobs)
+
+    def compile(self, targets: Sequence[str], jobs: int) -> None:
+        """Build `targets` (none = all) with `jobs` compilers at once."""
+        self.run([self.tools.ninja, "-C", str(self.build), "-j", str(jobs), *targets],
+                 "compiling", jobs)
+
+    def install(self, destination: Path) -> None:
+        """`cmake --install` into `destination`."""
+        self.run([self.tools.cmake, "--install", str(self.build), "--prefix", str(destination)],
+                 "installing", 1)
+
+    def finished(self) -> None:
+        """All went well: the next build may go on from this tree."""
+        self.mark.unlink(missing_ok=True)
+
+    def run(self, command: Sequence[str], doing: str, jobs: int) -> None:
+        """Run one program, its output to the log; BuildError with the first errors it printed."""
+        environment = {
+            **os.environ, "NINJA_STATUS": "[%f/%t] ", "CMAKE_BUILD_PARALLEL_LEVEL": str(jobs),
+            "LC_ALL": "C",      # the messages that are looked for below are English
+        }
+        live = sys.stderr.isatty()
+        output: list[str] = []
+        with step(doing), writing(doing, self.folder), self.log.open("a", encoding="utf-8") as log:
+            print("$", *command, file=log, flush=True)
+            with subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT, text=True, errors="replace", env=environment,
+                pass_fds=(self.lock.fd,),
+            ) as process:
+                assert process.stdout is not None
+                for line in process.stdout:
+                    log.write(line)
+                    output.append(line.rstrip())
+                    if live and line.startswith("["):
+                        print(f"\r\033[K{output[-1][:78]}", end="", file=sys.stderr, flush=True)
+            if live and output:
+                print("\r\033[K", end="", file=sys.stderr, flush=True)
+            if process.returncode:
+                raise self._failure(doing, process.returncode, output)
+
+    def _failure(self, doing: str, code: int, output: list[str]) -> BuildError:
+        if any(FULL.search(line) for line in output):
+            return BuildError(full_message(doing, self.folder))
+        # The program ended by itself, so no object file is cut short.
+        self.mark.unlink(missing_ok=True)
+        wanted = 0
+        first = []
+        for line in filter(str.strip, output):
+            # CMake says what is wrong in the lines after the one that says where.
+            wanted = 4 if "CMake Error" in line else max(wanted - 1, 0)
+            if wanted or ERROR.search(line):
+                first.append(line)
+        first = first[:6] or output[-6:]
+        details = "".join(f"\n    {line}" for line in first)
+        return BuildError(
+            f"{doing} failed (exit {code}); first errors:{details}\n  log: {self.log}")

@@ -1,0 +1,249 @@
+"""Bring pinned files from the package index pip is configured for, check them, unpack them.
+
+A file is trusted by the sha256 in `upstream.toml` alone, never by what the index says of it.
+"""
+
+from __future__ import annotations
+
+import configparser
+import functools
+import hashlib
+import os
+import sys
+import tarfile
+import zipfile
+from collections.abc import Callable
+from pathlib import Path, PurePosixPath
+from typing import Protocol
+
+from vendor.cache import staged
+from vendor.report import BuildError, download_bar, say, step, writing
+
+NEEDS = ("pypi-simple>=1.5", "requests")
+
+
+class Pinned(Protocol):
+    """A file of the index with its known hash: a Release or a Wheel."""
+
+    @property
+    def package(self) -> str: ...
+    @property
+    def version(self) -> str: ...
+    @property
+    def file(self) -> str: ...
+    @property
+    def sha256(self) -> str: ...
+
+
+def _pip_files() -> list[Path]:
+    """pip's configuration files, weakest first, by pip's own documented order."""
+    home = Path.home()
+    config = Path(os.environ.get("XDG_CONFIG_HOME") or home / ".config")
+    found = [Path("/etc/xdg/pip/pip.conf"), Path("/etc/pip.conf")]
+    if sys.platform == "darwin":
+        found += [Path("/Library/Application Support/pip/pip.conf"),
+                  home / "Library/Application Support/pip/pip.conf"]
+    found += [home / ".pip/pip.conf", config / "pip/pip.conf", Path(sys.prefix) / "pip.conf"]
+    # In pip's isolated build environment sys.prefix is still the virtual environment's.
+    own = os.environ.get("PIP_CONFIG_FILE")
+    if own == os.devnull:
+        return []
+    return [*found, Path(own)] if own else found
+
+
+def pip_setting(name: str) -> str | None:
+    """What pip would use for `name` ("index-url", "cert"): its environment, then its files.
+
+    Read here and not asked of `pip config`: in an isolated build there is no pip to ask.
+    """
+    value = os.environ.get("PIP_" + name.upper().replace("-", "_"))
+    if value:
+        return value
+    parser = configparser.RawConfigParser()
+    try:
+        parser.read(_pip_files(), encoding="utf-8")
+    except (configparser.Error, UnicodeDecodeError) as error:
+        raise BuildError(f"pip's configuration cannot be read: {error}") from error
+    for section in ("install", "global"):
+        if parser.has_option(section, name):
+            return parser.get(section, name).strip() or None
+    return None
+
+
+def sha256_of(path: Path) -> str:
+    """The hex sha256 of a file."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def downloaded(pinned: Pinned, cache: Path) -> bool:
+    """Whether the file is in the cache (its hash is checked when it is used)."""
+    return (cache / "downloads" / pinned.file).is_file()
+
+
+def download(pinned: Pinned, cache: Path) -> Path:
+    """The pinned file, from the cache or else from the index; its sha256 is checked either way.
+
+    Raises BuildError: nothing cached and the index cannot be reached or lacks the file; the hash
+    differs (the file is kept under a `.bad` name).
+    """
+    target = cache / "downloads" / pinned.file
+    with writing(f"downloading {pinned.file}", target.parent):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if target.is_file():
+            _check(target, target, pinned)
+            return target
+        part = target.with_name(target.name + ".part")
+        try:
+            _transfer(pinned, part)
+            _check(part, target, pinned)
+            part.rename(target)
+        finally:
+            part.unlink(missing_ok=True)
+    return target
+
+
+def _check(path: Path, target: Path, pinned: Pinned) -> None:
+    """Raise BuildError when the bytes at `path` are not those of the pin; set them aside then."""
+    actual = sha256_of(path)
+    if actual == pinned.sha256:
+        return
+    bad = target.with_name(target.name + ".bad")
+    path.replace(bad)
+    raise BuildError(
+        f"hash mismatch: {pinned.file} has sha256 {actual}, expected {pinned.sha256}; nothing was "
+        f"built and the file is kept as {bad}. Run again to fetch it anew; if it differs again, "
+        "the index does not serve the pinned file"
+    )
+
+
+def _transfer(pinned: Pinned, part: Path) -> None:
+    """Download the file to `part`, with a bar; BuildError when the index cannot give it."""
+    try:
+        import requests
+        from pypi_simple import (
+            NoSuchProjectError,
+            PyPISimple,
+            UnsupportedContentTypeError,
+            UnsupportedRepoVersionError,
+        )
+        from requests.adapters import HTTPAdapter
+    except ImportError as error:
+        raise BuildError(
+            f"{pinned.file} is not cached and downloading it needs the module {error.name}: "
+            f"python -m pip install {' '.join(NEEDS)!r}"
+        ) from error
+    wanted = f"{pinned.package} {pinned.version}"
+    # The endpoint stays unnamed unless pip's configuration names one: pypi-simple knows PyPI's.
+    index = pip_setting("index-url")
+    timeout = float(pip_setting("timeout") or pip_setting("default-timeout") or 30)
+    session = requests.Session()
+    for scheme in ("http://", "https://"):
+        session.mount(scheme, HTTPAdapter(max_retries=3))
+    if cert := pip_setting("cert"):
+        session.verify = cert
+    say(f"fetching {wanted} from the package index")
+    try:
+        with PyPISimple(index, session=session) if index else PyPISimple(session=session) as client:
+            page = client.get_project_page(pinned.package, timeout=timeout)
+            found = next((one for one in page.packages if one.filename == pinned.file), None)
+            if found is None:
+                raise BuildError(
+                    f"the package index has no file {pinned.file}: choose another release with "
+                    "--upstream (see --list), or point pip's index-url at an index that has it"
+                )
+            client.download_package(
+                found, part, verify=False, timeout=timeout,
+                progress=functools.partial(download_bar, pinned.file),
+            )
+    except NoSuchProjectError as error:
+        raise BuildError(
+            f"the package index does not know {pinned.package}: point pip's index-url "
+            "(PIP_INDEX_URL) at one that does"
+        ) from error
+    except (
+        requests.RequestException, UnsupportedContentTypeError, UnsupportedRepoVersionError
+    ) as error:
+        reason = str(error).rsplit("(Caused by ", 1)[-1].rstrip("()")
+        raise BuildError(
+            f"{wanted} is not cached and the package index cannot be reached ({reason[:200]}): go "
+            f"online once, set pip's index-url (PIP_INDEX_URL), or put {pinned.file} into "
+            f"{part.parent}"
+        ) from error
+
+
+def unpack_sdist(
+    archive: Path, subfolder: str, final: Path, keep: Callable[[str], bool], what: str
+) -> Path:
+    """Unpack `subfolder` of a source distribution to `final`; return `final`.
+
+    `keep` gets a path relative to the subfolder and says whether it is wanted. Members go through
+    tarfile's `data` filter, so none can leave the folder. `final` appears only when whole.
+    """
+    if final.is_dir():
+        return final
+    if not hasattr(tarfile, "data_filter"):
+        raise BuildError(
+            f"Python {sys.version.split()[0]} has no safe tarfile filter: use 3.10.12, 3.11.4 or "
+            "newer"
+        )
+    doing = f"unpacking {what}"
+    prefix = PurePosixPath(subfolder).parts
+    count = 0
+    with writing(doing, final.parent), step(doing), staged(final) as stage:
+        try:
+            with tarfile.open(archive) as tar:
+                for member in tar:
+                    parts = PurePosixPath(member.name).parts[1:]      # the first is the package's
+                    if parts[: len(prefix)] != prefix or not keep("/".join(parts[len(prefix):])):
+                        continue
+                    member.name = "/".join(parts[len(prefix):])
+                    # A hard link's target is named from the archive's root: rename it alike.
+                    if member.islnk():
+                        member.linkname = "/".join(
+                            PurePosixPath(member.linkname).parts[1 + len(prefix):])
+                    if member.name:
+                        tar.extract(member, stage, filter="data")
+                        count += 1
+        except tarfile.TarError as error:
+            raise BuildError(f"{archive} holds what must not be unpacked: {error}") from error
+        if not count:
+            raise BuildError(f"{archive.name} has no folder {subfolder}: fix vendor/upstream.toml")
+    return final
+
+
+def unpack_wheel(archive: Path, subfolder: str, final: Path) -> Path:
+    """Unpack `subfolder` of a wheel (its include/ and lib/) and its licences to `final`."""
+    if final.is_dir():
+        return final
+    doing = f"unpacking {archive.name.split('-')[0]}"
+    with writing(doing, final.parent), staged(final) as stage, zipfile.ZipFile(archive) as wheel:
+        for entry in wheel.infolist():
+            parts = PurePosixPath(entry.filename).parts
+            if entry.is_dir() or ".." in parts:
+                continue
+            if parts[0] == subfolder and parts[1] in ("include", "lib"):
+                target = stage.joinpath(*parts[1:])
+            elif "licenses" in parts:
+                target = stage / "licenses" / parts[-1]
+            else:
+                continue
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(wheel.read(entry))
+    return final
+
+
+GGML_ONLY = ("ggml/", "licenses/", "LICENSE", "AUTHORS")
+
+
+def keep_ggml(path: str) -> bool:
+    """What a build of ours needs of llama.cpp's tree: 26 of its 179 MB."""
+    return path.startswith(GGML_ONLY)
+
+
+def keep_all(path: str) -> bool:
+    """What a build of upstream's own programs needs: everything but the bulky pages."""
+    return not path.startswith(("docs/", "media/"))

@@ -1,0 +1,179 @@
+"""Which build is meant: the options, the upstream they name, and the key that follows from both.
+
+A key changes with anything that changes the result: the source, our code, the flags, for a native
+build the processor. So a finished build is never stale, it is only found or not.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+import re
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vendor import cache as caches
+from vendor import fetch, releases, toolchain
+from vendor.releases import Release
+from vendor.report import BuildError
+
+ROOT = Path(__file__).resolve().parent.parent       # bindgen.py and vendor/ are here
+# From a checkout the package is beside us; inside an installed package we are in its `_build`.
+PACKAGE = ROOT.parent if ROOT.name == "_build" else ROOT / "ggml_py"
+NATIVE = PACKAGE / "native"
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a user can choose; field names are the command line's."""
+
+    backend: tuple[str, ...] = dataclasses.field(default_factory=toolchain.default_backends)
+    upstream: str | None = None
+    source: Path | None = None
+    pristine: bool = False
+    debug: bool = False
+    portable: bool = False
+    reference: bool = False
+    defines: tuple[tuple[str, str], ...] = ()
+    jobs: int = 0               # 0 = one per processor this process may use
+    cache: Path = dataclasses.field(default_factory=caches.default_folder)
+
+    @property
+    def n_jobs(self) -> int:
+        """How many compilers run at once."""
+        if self.jobs:
+            return self.jobs
+        mine = getattr(os, "sched_getaffinity", None)       # Linux only
+        return len(mine(0)) if mine else os.cpu_count() or 1
+
+
+@dataclass(frozen=True)
+class Upstream:
+    """Which ggml is built: a pinned release or somebody's checkout."""
+
+    label: str
+    ggml: str
+    sha256: str                 # of the sdist, or of the checkout's ggml files
+    release: Release | None
+    folder: Path | None         # the checkout's ggml folder; None = unpacked from the release
+
+    def ggml_dir(self, options: Options) -> Path:
+        """The folder with include/ and src/, fetched and unpacked first when need be."""
+        if self.folder is not None:
+            return self.folder
+        assert self.release is not None
+        return unpacked(self.release, options.cache, whole=False) / "ggml"
+
+
+def unpacked(release: Release, cache: Path, *, whole: bool) -> Path:
+    """The release's llama.cpp folder in the cache: all of it, or only what ggml needs."""
+    kind, keep = ("all", fetch.keep_all) if whole else ("ggml", fetch.keep_ggml)
+    final = cache / "sources" / f"{release.label}-{release.sha256[:16]}-{kind}"
+    if not final.is_dir():
+        archive = fetch.download(release, cache)
+        fetch.unpack_sdist(archive, release.subfolder, final, keep, f"ggml {release.label}")
+    return final
+
+
+def upstream_of(options: Options) -> Upstream:
+    """The ggml that the options mean. BuildError: unknown release, or no ggml in `--source`."""
+    if options.source is None:
+        release = releases.find(options.upstream)
+        return Upstream(release.label, release.ggml, release.sha256, release, None)
+    given = options.source.resolve()
+    for folder in (given / "ggml", given):
+        if (folder / "include" / "ggml.h").is_file() and (folder / "src" / "ggml.c").is_file():
+            break
+    else:
+        raise BuildError(
+            f"--source {options.source} holds no ggml: give a checkout of ggml or llama.cpp "
+            "(the folder with include/ggml.h, or with ggml/include/ggml.h)")
+    text = (folder / "CMakeLists.txt").read_text(encoding="utf-8")
+    numbers = re.findall(r"set\(GGML_VERSION_(?:MAJOR|MINOR|PATCH) +(\d+)", text)
+    version = ".".join(numbers) or "unversioned"
+    digest = hashlib.sha256()
+    files = [folder / "CMakeLists.txt",
+             *(path for part in ("cmake", "include", "src") for path in (folder / part).rglob("*"))]
+    for path in sorted(path for path in files if path.is_file()):
+        digest.update(f"{path.relative_to(folder)}\0{fetch.sha256_of(path)}\n".encode())
+    return Upstream(f"{version}-source", version, digest.hexdigest(), None, folder)
+
+
+COMPILER_VARIABLES = ("CC", "CXX", "CFLAGS", "CXXFLAGS", "CPPFLAGS", "LDFLAGS", "CUDACXX", "HIPCXX")
+
+
+def common_flags(debug: bool) -> dict[str, str]:
+    """What our build and the reference build have in common."""
+    return {"CMAKE_BUILD_TYPE": "RelWithDebInfo" if debug else "Release", "GGML_CCACHE": "OFF"}
+
+
+def cmake_flags(options: Options) -> dict[str, str]:
+    """The CMake variables that the options mean (paths, which change nothing, come later)."""
+    flags = {
+        **common_flags(options.debug),
+        "GGML_NATIVE": "OFF" if options.portable else "ON",
+        "GGML_BACKEND_DL": "ON" if options.portable else "OFF",
+        "GGML_CPU_ALL_VARIANTS": "ON" if options.portable else "OFF",
+        "GGML_OPENMP": "OFF",       # ggml's own thread pool: no libgomp to carry along
+    }
+    for name in toolchain.BACKENDS:
+        flags[f"GGML_{name.upper()}"] = "ON" if name in options.backend else "OFF"
+    if "metal" in options.backend:
+        flags["GGML_METAL_EMBED_LIBRARY"] = "ON"
+    return flags | dict(options.defines)
+
+
+def uses_openblas(options: Options) -> bool:
+    """Whether the pinned OpenBLAS goes in (macOS has Accelerate; `-D` may name another)."""
+    chosen = {"GGML_BLAS_VENDOR", "GGML_PY_OPENBLAS"} & dict(options.defines).keys()
+    return "blas" in options.backend and sys.platform != "darwin" and not chosen
+
+
+def _texts(paths: Sequence[Path]) -> str:
+    digest = hashlib.sha256()
+    for path in sorted(paths):
+        digest.update(f"{path.name}\0".encode() + path.read_bytes() + b"\0")
+    return digest.hexdigest()
+
+
+def instrumentation_hash(options: Options) -> str:
+    """Everything of ours that is compiled, or that makes what is compiled.
+
+    The makers (instrument.py, bindgen*.py) stand for what they make: together with the source's
+    hash they determine it, and a finished build is found without unpacking or parsing anything.
+    """
+    files = [path for path in NATIVE.iterdir()
+             if path.suffix in (".h", ".c", ".cpp", ".txt", ".cmake")]
+    files += ROOT.glob("bindgen*.py")
+    if not options.pristine:
+        files.append(ROOT / "vendor" / "instrument.py")
+    return _texts(files)
+
+
+def label_of(options: Options, upstream: Upstream) -> str:
+    """The release's label with what sets this build apart from the usual one."""
+    return "-".join([upstream.label, *(one for one in releases.SUFFIXES if getattr(options, one))])
+
+
+def configuration(options: Options, upstream: Upstream) -> str:
+    """A hash over the source and every flag, ours aside: the name of the kept build tree."""
+    parts: dict[str, Any] = {
+        "source": upstream.sha256,
+        "flags": cmake_flags(options),
+        "pristine": options.pristine,
+        "openblas": releases.openblas().sha256 if uses_openblas(options) else "",
+        "cpu": "" if options.portable else toolchain.cpu_identity(),
+        "environment": {name: os.environ.get(name, "") for name in COMPILER_VARIABLES},
+    }
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+def key_of(options: Options, upstream: Upstream) -> str:
+    """The name of the finished build's folder."""
+    both = configuration(options, upstream) + instrumentation_hash(options)
+    return f"{label_of(options, upstream)}-{hashlib.sha256(both.encode()).hexdigest()[:8]}"

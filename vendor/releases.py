@@ -1,0 +1,108 @@
+"""The table of upstream releases (`upstream.toml`) and how a user's word finds one in it."""
+
+from __future__ import annotations
+
+import functools
+import platform
+import re
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vendor.report import BuildError
+
+TABLE = Path(__file__).with_name("upstream.toml")
+SUFFIXES = ("pristine", "debug", "portable")    # what a build's label may carry, in this order
+
+
+@dataclass(frozen=True)
+class Release:
+    """One upstream release, as a package of the index carries it."""
+
+    label: str              # unique name; the ggml version, unless two packages share that
+    ggml: str
+    build: int | None       # llama.cpp's bNNNN, None where the package does not say
+    package: str
+    version: str
+    file: str
+    sha256: str
+    subfolder: str          # of llama.cpp inside the unpacked package
+
+
+@dataclass(frozen=True)
+class Wheel:
+    """The pinned OpenBLAS for one platform."""
+
+    package: str
+    version: str
+    file: str
+    sha256: str
+    subfolder: str          # holds include/ and lib/
+
+
+@functools.cache
+def _table() -> dict[str, Any]:
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        try:
+            import tomli as tomllib
+        except ImportError:
+            raise BuildError(
+                "Python 3.10 reads vendor/upstream.toml with tomli: python -m pip install tomli"
+            ) from None
+    table: dict[str, Any] = tomllib.loads(TABLE.read_text(encoding="utf-8"))
+    return table
+
+
+@functools.cache
+def releases() -> tuple[Release, ...]:
+    """Every release we know, newest first."""
+    return tuple(Release(**{"build": None, **row}) for row in _table()["release"])
+
+
+def default() -> Release:
+    """The pinned release that a plain build takes."""
+    label = _table()["default"]
+    return next(release for release in releases() if release.label == label)
+
+
+def find(selector: str | None) -> Release:
+    """The release meant by a ggml version, `b<build>`, package version, label or build key.
+
+    None means the default pin. A ggml version that two packages share means the newer package.
+    Raises BuildError with the list when nothing fits.
+    """
+    if not selector:
+        return default()
+    bare = re.sub(r"-[0-9a-f]{8}$", "", selector)
+    for suffix in reversed(SUFFIXES):
+        bare = bare.removesuffix(f"-{suffix}")
+    for release in releases():      # newest first, so a shared ggml version finds the newer one
+        names = {release.label, release.ggml, release.version}
+        if release.build is not None:
+            names.add(f"b{release.build}")
+        if names & {bare, bare.removeprefix("v")}:
+            return release
+    known = ", ".join(
+        f"{release.label} (b{release.build})" if release.build else release.label
+        for release in releases()
+    )
+    raise BuildError(f"unknown upstream release {selector!r}; known: {known}")
+
+
+def openblas() -> Wheel:
+    """The pinned OpenBLAS wheel for this platform; BuildError when the index has none."""
+    table = _table()["openblas"]
+    machine = {"amd64": "x86_64"}.get(platform.machine().lower(), platform.machine().lower())
+    key = f"{sys.platform}-{machine}"
+    row = table["wheel"].get(key)
+    if row is None or (platform.libc_ver()[0] != "glibc" and sys.platform == "linux"):
+        raise BuildError(
+            f"no OpenBLAS is pinned for {key} ({platform.libc_ver()[0] or 'no glibc'}): leave "
+            "blas out of --backend, or take the system's with "
+            "-D GGML_BLAS_VENDOR=OpenBLAS -D GGML_PY_OPENBLAS="
+        )
+    return Wheel(table["package"], table["version"], row["file"], row["sha256"],
+                 table["subfolder"])

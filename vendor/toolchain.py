@@ -1,0 +1,184 @@
+"""What a build needs on the machine, looked for before anything long begins.
+
+Every ggml backend has its row here: the CMake switch, the folder of its source, and the toolkit it
+cannot be built without, with the package that brings it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from vendor.report import BuildError
+
+
+@dataclass(frozen=True)
+class Backend:
+    """One ggml backend as the build sees it."""
+
+    programs: tuple[str, ...] = ()      # any one of these must be on the PATH
+    headers: tuple[str, ...] = ()       # all of these must be in an include folder
+    variables: tuple[str, ...] = ()     # an environment or -D variable that names the toolkit
+    brings: str = ""                    # who brings it, for the message
+    system: str = ""                    # sys.platform it is bound to, empty = any
+
+
+BACKENDS: dict[str, Backend] = {
+    "cpu": Backend(),
+    "blas": Backend(),
+    "rpc": Backend(),
+    "cuda": Backend(
+        ("nvcc",), (), ("CUDACXX", "CMAKE_CUDA_COMPILER"),
+        "the CUDA toolkit (apt: nvidia-cuda-toolkit; or set CUDACXX to nvcc)"),
+    "metal": Backend(system="darwin"),
+    "vulkan": Backend(
+        ("glslc",), ("vulkan/vulkan.h", "spirv/unified1/spirv.hpp"),
+        ("Vulkan_GLSLC_EXECUTABLE", "Vulkan_INCLUDE_DIR", "VULKAN_SDK"),
+        "the Vulkan SDK (apt: glslc libvulkan-dev spirv-headers; or set VULKAN_SDK)"),
+    "hip": Backend(
+        ("hipconfig", "hipcc"), (), ("HIPCXX", "ROCM_PATH"), "ROCm (apt: hipcc rocblas-dev)"),
+    "musa": Backend(("mcc",), (), ("MUSA_PATH",), "the MUSA SDK of Moore Threads"),
+    "sycl": Backend(
+        ("icpx", "dpcpp"), (), ("ONEAPI_ROOT",), "Intel's oneAPI (source its setvars.sh)"),
+    "opencl": Backend(
+        (), ("CL/cl.h",), ("OpenCL_INCLUDE_DIR",),
+        "OpenCL's headers and loader (apt: opencl-headers ocl-icd-opencl-dev)"),
+    "openvino": Backend((), (), ("OpenVINO_DIR", "INTEL_OPENVINO_DIR"), "Intel's OpenVINO"),
+    "cann": Backend(
+        (), (), ("CANN_INSTALL_DIR", "ASCEND_TOOLKIT_HOME"), "Huawei's CANN (source set_env.sh)"),
+    "webgpu": Backend((), (), ("Dawn_DIR", "CMAKE_PREFIX_PATH"), "a build of Dawn (set Dawn_DIR)"),
+    "zdnn": Backend((), ("zdnn.h",), ("ZDNN_ROOT",), "IBM's zDNN (set ZDNN_ROOT)"),
+    "zendnn": Backend((), (), ("ZENDNN_ROOT",), "AMD's ZenDNN (set ZENDNN_ROOT)"),
+    "hexagon": Backend((), (), ("HEXAGON_SDK_ROOT",), "Qualcomm's Hexagon SDK"),
+    "virtgpu": Backend((), ("xf86drm.h",), (), "libdrm (apt: libdrm-dev)", "linux"),
+    "et": Backend((), (), ("ET_TOOLCHAIN", "CMAKE_PREFIX_PATH"), "the ET platform's toolchain"),
+}
+
+
+def default_backends() -> tuple[str, ...]:
+    """The backends of a plain build here."""
+    return ("cpu", "blas", "rpc", "metal") if sys.platform == "darwin" else ("cpu", "blas", "rpc")
+
+
+def check_names(names: tuple[str, ...]) -> None:
+    """BuildError with the list when a backend's name is unknown."""
+    unknown = [name for name in names if name not in BACKENDS]
+    if unknown:
+        raise BuildError(
+            f"unknown backend {', '.join(map(repr, unknown))}; known: {', '.join(BACKENDS)}")
+
+
+def check_sources(names: tuple[str, ...], ggml: Path, label: str) -> None:
+    """BuildError when this release has no source for a backend (webgpu came late, say)."""
+    have = {folder.name.removeprefix("ggml-") for folder in (ggml / "src").glob("ggml-*/")}
+    missing = [name for name in names if name not in have]
+    if missing:
+        raise BuildError(
+            f"ggml {label} has no backend {', '.join(missing)}; it has: "
+            f"{', '.join(sorted(have & BACKENDS.keys()))}")
+
+
+def _include_folders(defines: Mapping[str, str]) -> list[Path]:
+    folders = [Path(value) for name, value in defines.items() if "INCLUDE" in name.upper()]
+    prefixes = [Path(value) for name, value in defines.items() if "PREFIX" in name.upper()
+                for value in value.split(";")]
+    if sdk := os.environ.get("VULKAN_SDK"):
+        prefixes.append(Path(sdk))
+    prefixes += [Path("/usr"), Path("/usr/local"), Path("/opt/homebrew")]
+    for prefix in prefixes:
+        folders += [prefix, prefix / "include"]
+    multiarch = sysconfig.get_config_var("MULTIARCH")
+    if multiarch:
+        folders.append(Path("/usr/include") / multiarch)
+    for name in ("CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH"):
+        folders += [Path(part) for part in os.environ.get(name, "").split(os.pathsep) if part]
+    return folders
+
+
+def check_toolkits(names: tuple[str, ...], defines: Mapping[str, str]) -> None:
+    """BuildError when a backend's toolkit is not there, saying which package brings it."""
+    folders = _include_folders(defines)
+    for name in names:
+        need = BACKENDS[name]
+        if need.system and sys.platform != need.system:
+            raise BuildError(f"backend {name} can only be built on {need.system}")
+        named = [one for one in need.variables if os.environ.get(one) or defines.get(one)]
+        missing = [header for header in need.headers
+                   if not any((folder / header).is_file() for folder in folders)]
+        if need.programs and not named and not any(map(shutil.which, need.programs)):
+            missing.insert(0, need.programs[0])
+        if need.variables and not (need.programs or need.headers or named):
+            missing.append(" or ".join(need.variables))
+        if missing:
+            raise BuildError(
+                f"backend {name} needs {' and '.join(missing)}, not found here: install "
+                f"{need.brings}, or leave {name} out of --backend")
+
+
+@dataclass(frozen=True)
+class Tools:
+    """Absolute paths of the programs of a build; `launcher` is ccache or None."""
+
+    cc: str
+    cxx: str
+    cmake: str
+    ninja: str
+    launcher: str | None
+
+
+def _compiler(variable: str, candidates: tuple[str, ...], language: str) -> str:
+    asked = os.environ.get(variable, "").split()
+    for name in asked[:1] or candidates:
+        if path := shutil.which(name):
+            return path
+    given = f"{variable}={asked[0]} is not a program" if asked else \
+        f"none of {', '.join(candidates)} is on the PATH"
+    raise BuildError(
+        f"no {language} compiler ({given}): install one (apt: build-essential; macOS: "
+        f"xcode-select --install), or set {variable}")
+
+
+def _program(name: str) -> str | None:
+    """A program on the PATH, or beside this Python, where pip puts those of a virtual env."""
+    return shutil.which(name) or shutil.which(name, path=str(Path(sys.executable).parent))
+
+
+def missing_programs() -> list[str]:
+    """Which of cmake and ninja must come from the package index."""
+    return [name for name in ("cmake", "ninja") if _program(name) is None]
+
+
+def find_tools() -> Tools:
+    """Look for everything any build needs; BuildError names the first thing that is missing."""
+    cc = _compiler("CC", ("cc", "gcc", "clang"), "C")
+    cxx = _compiler("CXX", ("c++", "g++", "clang++"), "C++")
+    include = Path(sysconfig.get_path("include"))
+    if not (include / "Python.h").is_file():
+        raise BuildError(
+            f"Python.h is not in {include}: install this Python's headers (apt: python3-dev)")
+    for name in missing_programs():
+        raise BuildError(f"no {name} on the PATH: python -m pip install cmake ninja (or apt)")
+    return Tools(cc, cxx, str(_program("cmake")), str(_program("ninja")), shutil.which("ccache"))
+
+
+def cpu_identity() -> str:
+    """What `-march=native` depends on: the processor's feature flags.
+
+    A native build is keyed by it, because a home folder may be shared by unlike machines.
+    """
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        if sys.platform != "darwin":
+            return ""
+        return subprocess.run(
+            ["sysctl", "-n", "machdep.cpu.brand_string"],
+            capture_output=True, text=True, check=False,
+        ).stdout.strip()
+    return next((line for line in lines if line.startswith(("flags", "Features"))), "")
