@@ -1,0 +1,328 @@
+#!/usr/bin/env python3
+"""Build ggml, our instrumentation and the cffi module: fetch, instrument, CMake, done.
+
+As a program:   python build_ggml.py --backend cpu,blas,rpc     puts it beside the package
+As a backend:   pip install . -C backend=cpu,vulkan             puts it into the wheel
+Both leave the finished build in the user's cache folder, where the next one finds it.
+`vendor/` has the parts: releases, fetch, cache, toolchain, identity, compile, reference, pep517.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import datetime
+import json
+import re
+import shutil
+import sys
+import sysconfig
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+# An installed copy (ggml_py/_build) is run by its path, with its vendor/ on no path yet.
+if str(Path(__file__).resolve().parent) not in sys.path:
+    sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from vendor import cache as caches
+from vendor import fetch, releases, toolchain
+from vendor.compile import Tree
+from vendor.identity import (
+    NATIVE,
+    Options,
+    Upstream,
+    cmake_flags,
+    configuration,
+    instrumentation_hash,
+    key_of,
+    label_of,
+    upstream_of,
+    uses_openblas,
+)
+from vendor.report import BuildError, say, step, writing
+
+LIB = NATIVE / "lib"
+PROOF = "build.json"        # written last: a folder that has it is whole
+GENERATOR_NEEDS = ("cffi>=1.16", "pycparser")
+
+
+def read_proof(folder: Path) -> dict[str, Any] | None:
+    """The build.json of a finished build; None when the folder is not one."""
+    try:
+        proof = json.loads((folder / PROOF).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return proof if isinstance(proof, dict) else None
+
+
+def build(options: Options) -> Path:
+    """The finished build that the options mean: its folder in the cache, made if it is not there.
+
+    Raises BuildError, and then leaves nothing that a later run would trust.
+    """
+    toolchain.check_names(options.backend)
+    upstream = upstream_of(options)
+    final = options.cache / "builds" / key_of(options, upstream)
+    if read_proof(final):
+        say(f"found {final.name} in {options.cache}")
+        return final
+    tools = toolchain.find_tools()
+    toolchain.check_toolkits(options.backend, dict(options.defines))
+    with caches.Lock(options.cache) as lock:
+        if read_proof(final):
+            return final        # the build that we waited for was this one
+        caches.sweep(options.cache)
+        # What a full or read-only disk does to any step below it, in one place.
+        with writing("building", options.cache):
+            _build(options, upstream, final, tools, lock)
+    return final
+
+
+def _build(
+    options: Options, upstream: Upstream, final: Path, tools: toolchain.Tools, lock: caches.Lock
+) -> None:
+    ggml = upstream.ggml_dir(options)
+    toolchain.check_sources(options.backend, ggml, upstream.label)
+    blas = _openblas(options)
+    config = configuration(options, upstream)
+    tree = Tree(
+        options.cache / "trees" / f"{label_of(options, upstream)}-{config[:12]}",
+        options.cache / "logs" / f"{final.name}.log", tools, lock)
+    backend_cpp = _instrumented(ggml, tree.folder) if not options.pristine else None
+    generated = tree.folder / "generated"
+    _generate(ggml, generated, tools)
+    flags = {
+        "GGML_PY_GGML_DIR": str(ggml),
+        "GGML_PY_BACKEND_CPP": str(backend_cpp or ""),
+        "GGML_PY_GENERATED": str(generated),
+        "GGML_PY_PYTHON_INCLUDE": sysconfig.get_path("include"),
+        "GGML_PY_OPENBLAS": str(blas or ""),
+        **cmake_flags(options),
+    }
+    tree.configure(NATIVE, flags, options.n_jobs)
+    tree.compile((), options.n_jobs)
+    with caches.staged(final) as stage:
+        tree.install(stage)
+        for name in ("enums.py", "ops.py", "bindings.json"):
+            shutil.copy2(generated / name, stage / name)
+        _licences(ggml, blas, stage / "licenses")
+        proof = _proof(options, upstream, final.name, config)
+        (stage / PROOF).write_text(json.dumps(proof, indent=1) + "\n", encoding="utf-8")
+    tree.finished()
+    _prune(final, keep=3)      # other checkouts and branches share the cache
+
+
+def _openblas(options: Options) -> Path | None:
+    if not uses_openblas(options):
+        return None
+    wheel = releases.openblas()
+    final = options.cache / "sources" / f"{wheel.package}-{wheel.version}-{wheel.sha256[:16]}"
+    if final.is_dir():
+        return final
+    return fetch.unpack_wheel(fetch.download(wheel, options.cache), wheel.subfolder, final)
+
+
+def write_if_changed(path: Path, text: str) -> None:
+    """Write `text`, unless it is there already: an untouched file is not compiled again."""
+    if not path.is_file() or path.read_text(encoding="utf-8") != text:
+        path.write_text(text, encoding="utf-8")
+
+
+def _instrumented(ggml: Path, folder: Path) -> Path:
+    from vendor.instrument import AnchorError, instrument
+
+    original = ggml / "src" / "ggml-backend.cpp"
+    try:
+        text = instrument(original.read_text(encoding="utf-8"))
+    except AnchorError as error:
+        raise BuildError(
+            f"cannot instrument {original}: {error}. Build without the x-ray (--pristine), choose "
+            "a release of --list, or mend the anchor in vendor/instrument.py") from error
+    write_if_changed(folder / "ggml-backend.cpp", text)
+    return folder / "ggml-backend.cpp"
+
+
+def _generate(ggml: Path, generated: Path, tools: toolchain.Tools) -> None:
+    """Run bindgen into `generated`, touching only the files whose text changed."""
+    try:
+        import bindgen
+    except ImportError as error:
+        raise BuildError(
+            f"generating the bindings needs the module {error.name}: "
+            f"python -m pip install {' '.join(GENERATOR_NEEDS)!r}") from error
+    generated.mkdir(exist_ok=True)
+    with step("generating the bindings"), tempfile.TemporaryDirectory(dir=generated.parent) as new:
+        bindgen.generate(ggml, Path(new), cc=tools.cc)
+        for path in sorted(Path(new).iterdir()):
+            write_if_changed(generated / path.name, path.read_text(encoding="utf-8"))
+
+
+def _licences(ggml: Path, blas: Path | None, folder: Path) -> None:
+    """Put the licence texts of everything in the build beside it."""
+    folder.mkdir()
+    for name in ("LICENSE", "AUTHORS"):
+        for home in (ggml, ggml.parent):        # ggml's checkout has its own, llama.cpp's is above
+            if (home / name).is_file():
+                shutil.copy2(home / name, folder / f"ggml-{name}")
+                break
+    for path in sorted((blas / "licenses").iterdir()) if blas else ():
+        shutil.copy2(path, folder / f"OpenBLAS-{path.name}")
+
+
+def _proof(options: Options, upstream: Upstream, key: str, config: str) -> dict[str, Any]:
+    release = upstream.release
+    return {
+        "key": key,
+        "label": label_of(options, upstream),
+        "package": release.package if release else None,
+        "version": release.version if release else None,
+        "ggml_version": upstream.ggml,
+        "llama_build": release.build if release else None,
+        "source_sha256": upstream.sha256,
+        "configuration": config,
+        "instrumentation": instrumentation_hash(options),
+        "pristine": options.pristine,
+        "debug": options.debug,
+        "portable": options.portable,
+        "backends": list(options.backend),
+        "cmake": cmake_flags(options),
+        "built_at": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+    }
+
+
+def _prune(final: Path, keep: int) -> None:
+    """Remove builds beside `final` that differ from it only in our own code, all but `keep`."""
+    ours = read_proof(final) or {}
+    older = []
+    for other in final.parent.iterdir():
+        proof = read_proof(other) if other.is_dir() and other != final else None
+        if proof and proof.get("configuration") == ours["configuration"]:
+            older.append((proof["built_at"], other))
+    for _, other in sorted(older, reverse=True)[keep:]:
+        shutil.rmtree(other, ignore_errors=True)
+
+
+def place(built: Path, lib: Path = LIB) -> Path:
+    """Copy a finished build beside the package, where the package looks; return its folder."""
+    final = lib / built.name
+    if read_proof(final):
+        return final
+    hint = "use a virtual environment of your own, or a checkout and `pip install -e .`"
+    with writing("putting the build beside the package", lib, hint):
+        lib.mkdir(parents=True, exist_ok=True)
+        caches.sweep(lib)
+        with caches.staged(final) as stage:
+            shutil.copytree(built, stage, dirs_exist_ok=True)
+        _prune(final, keep=0)
+    return final
+
+
+def builds(*folders: Path) -> list[dict[str, Any]]:
+    """The build.json of every finished build in these folders, newest first, with its `folder`."""
+    found = []
+    for path in (path for folder in folders for path in folder.glob(f"*/{PROOF}")):
+        if (proof := read_proof(path.parent)) and "built_at" in proof:
+            found.append({**proof, "folder": str(path.parent)})
+    return sorted(found, key=lambda proof: str(proof["built_at"]), reverse=True)
+
+
+def _backends(text: str) -> tuple[str, ...]:
+    names = tuple(dict.fromkeys(name for name in re.split(r"[,\s]+", text.lower()) if name))
+    if "cpu" not in names:
+        names = ("cpu", *names)     # the scheduler's last backend must be a CPU
+    return names
+
+
+def _define(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise argparse.ArgumentTypeError(f"{text!r} is not KEY=VALUE")
+    return name.split(":")[0], value
+
+
+def parser(prog: str | None = None) -> argparse.ArgumentParser:
+    """The command line's parser; pip's config settings go through it too."""
+    made = argparse.ArgumentParser(
+        prog=prog, description="Fetch, instrument and build ggml, and put it beside the package.")
+    add = made.add_argument
+    add("--backend", type=_backends, default=toolchain.default_backends(), metavar="A,B",
+        help=f"ggml backends (default: %(default)s; known: {', '.join(toolchain.BACKENDS)})")
+    add("--upstream", metavar="RELEASE",
+        help="a release of --list: ggml version, bNNNN or package version")
+    add("--source", type=Path, metavar="DIR", help="a checkout of ggml or llama.cpp instead")
+    add("--pristine", action="store_true", help="upstream's code untouched: no causes, no splits")
+    add("--debug", action="store_true", help="with debug information and assertions")
+    add("--portable", action="store_true",
+        help="CPU variants as loadable modules, for wheels that travel (default: this processor)")
+    add("-D", dest="defines", type=_define, action="append", default=[], metavar="KEY=VALUE",
+        help="a CMake variable; repeatable")
+    add("--jobs", type=int, default=0, metavar="N", help="compilers at once (default: processors)")
+    add("--reference", action="store_true",
+        help="build upstream's own programs and libllama into the cache instead, as oracles")
+    add("--cache", type=Path, default=caches.default_folder(), metavar="DIR",
+        help="default: %(default)s")
+    add("--list", action="store_true", help="the releases known and the builds present")
+    add("--json", action="store_true", help="the last line is the result as JSON")
+    return made
+
+
+def options_of(arguments: argparse.Namespace) -> Options:
+    """The options of a parsed command line."""
+    if arguments.source and arguments.upstream:
+        raise BuildError("--source and --upstream exclude each other: give one of them")
+    values = {field.name: getattr(arguments, field.name) for field in dataclasses.fields(Options)}
+    values["defines"] = tuple(arguments.defines)
+    values["cache"] = arguments.cache.expanduser().resolve()
+    return Options(**values)
+
+
+def _list(options: Options, as_json: bool) -> None:
+    present = builds(LIB, options.cache / "builds")
+    if as_json:
+        rows = [dataclasses.asdict(release) for release in releases.releases()]
+        print(json.dumps({"default": releases.default().label, "releases": rows,
+                          "builds": present}))
+        return
+    for release in releases.releases():
+        mark = "*" if release == releases.default() else " "
+        number = f"b{release.build}" if release.build else "-"
+        print(f"{mark} {release.label:14}{number:8}{release.package} {release.version}")
+    print("* = default pin. Builds present:" if present else "* = default pin. No build present.")
+    for proof in present:
+        print(f"  {proof['key']:28}{','.join(proof['backends'])}  {proof['folder']}")
+
+
+def _run(arguments: argparse.Namespace) -> None:
+    options = options_of(arguments)
+    if arguments.list:
+        _list(options, arguments.json)
+        return
+    if options.reference:
+        from vendor import reference
+
+        folder = reference.build(options)
+    else:
+        folder = place(build(options))
+    print(folder)
+    if arguments.json:
+        print(json.dumps(read_proof(folder)))
+
+
+def main(argv: Sequence[str] | None = None, prog: str | None = None) -> int:
+    """Run the command line; the exit status: 0, 1 after an error, 2 for a wrong usage."""
+    arguments = parser(prog).parse_args(argv)
+    try:
+        _run(arguments)
+    except BuildError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("interrupted; nothing half-made is left", file=sys.stderr)
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,156 @@
+"""Upstream's own programs and libllama, unmodified, from the same sources: the oracles of tests.
+
+They land in `reference/<key>/bin` and `lib` of the cache, with relative rpaths, so the folder can
+be used from anywhere. Programs of ours that are oracles on libllama (`tests/oracle/*.cpp` of a
+checkout) are built into the same `bin` and rebuilt when their text changes.
+"""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from vendor import cache as caches
+from vendor import toolchain
+from vendor.compile import Tree
+from vendor.identity import ROOT, Options, Upstream, common_flags, unpacked, upstream_of
+from vendor.report import BuildError, say, step, writing
+
+PROGRAMS = ("llama-bench", "llama-eval-callback", "test-backend-ops", "test-llama-archs")
+PROOF = "build.json"
+
+
+def _flags(options: Options) -> dict[str, str]:
+    """Native flags and upstream's defaults; of the backends, those asked for beyond our usual.
+
+    blas is asked for by `-D GGML_BLAS=ON` alone: a plain reference is a plain llama.cpp.
+    """
+    flags = {
+        **common_flags(options.debug),
+        "GGML_NATIVE": "ON",
+        "GGML_RPC": "ON",
+        "LLAMA_CURL": "OFF",
+        "LLAMA_OPENSSL": "OFF",
+        "LLAMA_BUILD_SERVER": "OFF",
+        "LLAMA_BUILD_UI": "OFF",
+        "LLAMA_BUILD_MTMD": "OFF",
+    }
+    for name in options.backend:
+        if name not in ("cpu", "blas", "rpc", "metal"):
+            flags[f"GGML_{name.upper()}"] = "ON"
+    return flags | dict(options.defines)
+
+
+def _oracles() -> list[Path]:
+    return sorted((ROOT / "tests" / "oracle").glob("*.cpp"))
+
+
+def build(options: Options) -> Path:
+    """The reference build's folder in the cache, made if it is not there. Raises BuildError."""
+    toolchain.check_names(options.backend)
+    upstream = upstream_of(options)
+    flags = _flags(options)
+    identity = json.dumps([upstream.sha256, flags, toolchain.cpu_identity()], sort_keys=True)
+    key = f"{upstream.label}-{hashlib.sha256(identity.encode()).hexdigest()[:8]}"
+    final = options.cache / "reference" / key
+    tools = toolchain.find_tools()
+    toolchain.check_toolkits(options.backend, dict(options.defines))
+    with caches.Lock(options.cache) as lock, writing("building upstream", options.cache):
+        source = _source(options, upstream)
+        if not (final / PROOF).is_file():
+            caches.sweep(options.cache)
+            say("building upstream's own programs: about three minutes on two cores, once")
+            tree = Tree(options.cache / "trees" / f"reference-{key}",
+                        options.cache / "logs" / f"reference-{key}.log", tools, lock)
+            with caches.staged(final) as stage:
+                _build(tree, source, flags, options.n_jobs, stage)
+                proof = _proof(options, upstream, key, flags)
+                (stage / PROOF).write_text(json.dumps(proof, indent=1) + "\n", encoding="utf-8")
+            tree.finished()
+            # 300 MB of object files that nobody will need: the reference never changes.
+            shutil.rmtree(tree.folder, ignore_errors=True)
+        for oracle in _oracles():
+            _oracle(oracle, source, final, tools)
+    return final
+
+
+def _source(options: Options, upstream: Upstream) -> Path:
+    """llama.cpp's whole tree."""
+    if upstream.release is not None:
+        return unpacked(upstream.release, options.cache, whole=True)
+    assert upstream.folder is not None
+    whole = upstream.folder.parent
+    if not (whole / "include" / "llama.h").is_file():
+        raise BuildError(
+            f"--reference needs llama.cpp's whole tree, but {upstream.folder} is ggml's alone: "
+            "give --source a checkout of llama.cpp")
+    return whole
+
+
+def _build(tree: Tree, source: Path, flags: dict[str, str], jobs: int, stage: Path) -> None:
+    origin = "@loader_path" if sys.platform == "darwin" else "$ORIGIN"
+    tree.configure(source, {
+        **flags,
+        "CMAKE_BUILD_WITH_INSTALL_RPATH": "ON",
+        "CMAKE_INSTALL_RPATH": f"{origin}/../lib;{origin}",
+    }, jobs)
+    listed = subprocess.run(
+        [tree.tools.ninja, "-C", str(tree.build), "-t", "targets", "all"],
+        capture_output=True, text=True, check=False).stdout
+    # An old release has not every program: test-llama-archs came in 2026.
+    present = [name for name in PROGRAMS if f"\n{name}: phony" in listed]
+    tree.compile(("llama", *present), jobs)
+    for folder in (stage / "bin", stage / "lib"):
+        folder.mkdir()
+    for path in sorted((tree.build / "bin").iterdir()):
+        if path.name in present:
+            shutil.copy2(path, stage / "bin" / path.name)
+        elif ".so" in path.suffixes or path.suffix == ".dylib":
+            shutil.copy2(path, stage / "lib" / path.name, follow_symlinks=False)
+
+
+def _proof(
+    options: Options, upstream: Upstream, key: str, flags: dict[str, str]
+) -> dict[str, Any]:
+    release = upstream.release
+    return {
+        "key": key,
+        "label": upstream.label,
+        "package": release.package if release else None,
+        "version": release.version if release else None,
+        "ggml_version": upstream.ggml,
+        "llama_build": release.build if release else None,
+        "source_sha256": upstream.sha256,
+        "reference": True,
+        "debug": options.debug,
+        "cmake": flags,
+        "built_at": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+    }
+
+
+def _oracle(program: Path, source: Path, final: Path, tools: toolchain.Tools) -> None:
+    """Compile one of our programs against the reference's libllama, unless it is there already."""
+    stamp = final / "bin" / f".{program.stem}.sha256"
+    digest = hashlib.sha256(program.read_bytes()).hexdigest()
+    if stamp.is_file() and stamp.read_text() == digest:
+        return
+    origin = "@loader_path" if sys.platform == "darwin" else "$ORIGIN"
+    target = final / "bin" / program.stem
+    part = target.with_name(f".{program.stem}.part")
+    with step(f"compiling the oracle {program.stem}"):
+        done = subprocess.run(
+            [tools.cxx, "-std=c++17", "-O2", str(program), "-o", str(part),
+             f"-I{source / 'include'}", f"-I{source / 'ggml' / 'include'}", f"-L{final / 'lib'}",
+             "-lllama", "-lggml", "-lggml-base", f"-Wl,-rpath,{origin}/../lib"],
+            capture_output=True, text=True, check=False)
+        if done.returncode:
+            lines = [line for line in done.stderr.splitlines() if "error" in line] or [done.stderr]
+            raise BuildError(f"the oracle {program} does not compile: {lines[0]}")
+        part.replace(target)
+        stamp.write_text(digest)
