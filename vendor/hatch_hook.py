@@ -1,0 +1,34 @@
+"""The hatchling hook: puts the one finished build, and what a later build needs, into the wheel."""
+
+from __future__ import annotations
+
+import sysconfig
+from typing import Any
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+import build_ggml
+from vendor import pep517
+from vendor.identity import ROOT
+
+
+class GgmlHook(BuildHookInterface[Any]):
+    """Called by hatchling once per wheel; `version` is "standard" or "editable"."""
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        """Build (or find the build) and say which files go where, and the wheel's tag."""
+        built = pep517.built()
+        platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
+        build_data["pure_python"] = False
+        # The module is limited API: one wheel for every CPython from 3.10 on.
+        build_data["tag"] = f"cp310-abi3-{platform}"
+        if version == "editable":
+            build_ggml.place(built)
+            return
+        include = build_data["force_include"]
+        include[str(built)] = f"ggml_py/native/lib/{built.name}"
+        # `ggml-py build` runs these, from an installed package too.
+        for path in (ROOT / "build_ggml.py", *ROOT.glob("bindgen*.py")):
+            include[str(path)] = f"ggml_py/_build/{path.name}"
+        for path in (*ROOT.glob("vendor/*.py"), ROOT / "vendor" / "upstream.toml"):
+            include[str(path)] = f"ggml_py/_build/vendor/{path.name}"

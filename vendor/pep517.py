@@ -1,0 +1,139 @@
+"""The build backend: hatchling's, with our options taken from pip's config settings.
+
+`pip install . -C backend=cpu,vulkan -C upstream=0.21.0 -C pristine=true` names the options of
+build_ggml.py. The wheel's content is added by `vendor/hatch_hook.py`, which asks `built()` here.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from hatchling import build as hatchling_build
+
+import build_ggml
+from vendor import fetch, releases, toolchain
+from vendor.identity import Options, key_of, upstream_of, uses_openblas
+from vendor.report import BuildError
+
+Settings = Mapping[str, Any] | None
+
+_settings: dict[str, Any] = {}      # of the hook that is running; PEP 517 runs one per process
+
+
+def argv_of(settings: Settings) -> list[str]:
+    """The command line that config settings mean. BuildError when a name is unknown."""
+    argv: list[str] = []
+    switches = {"pristine", "debug", "portable"}
+    valued = {"backend", "upstream", "source", "jobs", "cache"}
+    for given, value in (settings or {}).items():
+        name = given.lstrip("-")
+        values = [str(one) for one in value] if isinstance(value, (list, tuple)) else [str(value)]
+        if name == "D" or name == "define":
+            argv += [f"-D{one}" for one in values]
+        elif name in switches:
+            if values[-1].lower() not in ("0", "false", "no", "off"):
+                argv.append(f"--{name}")
+        elif name in valued:
+            argv.append(f"--{name}={','.join(values) if name == 'backend' else values[-1]}")
+        else:
+            raise BuildError(
+                f"unknown config setting {given!r}; known: {', '.join(sorted(switches | valued))}, "
+                "D")
+    return argv
+
+
+@contextmanager
+def _with(settings: Settings) -> Iterator[None]:
+    """Run a hook with these settings; an error ends the process with its line, no traceback."""
+    _settings.clear()
+    _settings.update(settings or {})
+    try:
+        yield
+    except BuildError as error:
+        print(f"error: {error}", file=sys.stderr)
+        raise SystemExit(1) from None
+
+
+def _chosen(settings: Settings) -> Options:
+    return build_ggml.options_of(build_ggml.parser("config settings").parse_args(argv_of(settings)))
+
+
+def built() -> Path:
+    """The finished build for the running hook, made now if it is not in the cache."""
+    return build_ggml.build(_chosen(_settings))
+
+
+def _needs(settings: Settings) -> list[str]:
+    """What has to come from the index first; nothing when the finished build is cached."""
+    options = _chosen(settings)
+    toolchain.check_names(options.backend)
+    upstream = upstream_of(options)
+    if build_ggml.read_proof(options.cache / "builds" / key_of(options, upstream)):
+        return []
+    needs = [*build_ggml.GENERATOR_NEEDS, *toolchain.missing_programs()]
+    files = [upstream.release, releases.openblas() if uses_openblas(options) else None]
+    if any(file and not fetch.downloaded(file, options.cache) for file in files):
+        needs += fetch.NEEDS
+    return needs
+
+
+def get_requires_for_build_wheel(config_settings: Settings = None) -> list[str]:
+    """PEP 517."""
+    with _with(config_settings):
+        return hatchling_build.get_requires_for_build_wheel() + _needs(config_settings)
+
+
+def get_requires_for_build_editable(config_settings: Settings = None) -> list[str]:
+    """PEP 660."""
+    with _with(config_settings):
+        return hatchling_build.get_requires_for_build_editable() + _needs(config_settings)
+
+
+def get_requires_for_build_sdist(config_settings: Settings = None) -> list[str]:
+    """PEP 517; a source distribution carries nothing built."""
+    return hatchling_build.get_requires_for_build_sdist()
+
+
+def prepare_metadata_for_build_wheel(
+    metadata_directory: str, config_settings: Settings = None
+) -> str:
+    """PEP 517: the metadata alone, nothing is built.
+
+    hatchling leaves this hook out under pip, and pip would then build during "Preparing metadata".
+    """
+    from hatchling.builders.wheel import WheelBuilder
+
+    builder = WheelBuilder(".")
+    folder = Path(metadata_directory) / f"{builder.artifact_project_id}.dist-info"
+    folder.mkdir(exist_ok=True)
+    metadata = builder.config.core_metadata_constructor(builder.metadata)
+    (folder / "METADATA").write_text(metadata, encoding="utf-8")
+    return folder.name
+
+
+prepare_metadata_for_build_editable = prepare_metadata_for_build_wheel
+
+
+def build_wheel(
+    wheel_directory: str, config_settings: Settings = None, metadata_directory: str | None = None
+) -> str:
+    """PEP 517: a wheel with one build in it."""
+    with _with(config_settings):
+        return hatchling_build.build_wheel(wheel_directory)
+
+
+def build_editable(
+    wheel_directory: str, config_settings: Settings = None, metadata_directory: str | None = None
+) -> str:
+    """PEP 660: a wheel that points at this tree; the build is put into the tree."""
+    with _with(config_settings):
+        return hatchling_build.build_editable(wheel_directory)
+
+
+def build_sdist(sdist_directory: str, config_settings: Settings = None) -> str:
+    """PEP 517."""
+    return hatchling_build.build_sdist(sdist_directory)
