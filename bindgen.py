@@ -1,0 +1,390 @@
+"""Reads ggml's headers and writes everything of ggml_py that follows from them.
+
+    python bindgen.py GGML_DIR OUT_DIR          GGML_DIR is the folder with include/ and src/
+
+writes into OUT_DIR
+
+    _ggml.c         the cffi module (API mode, limited API), each function renamed to its guard
+    guards.h/.cpp   `gp_NAME` for each function NAME: catches aborts (native/guard.h)
+    enums.py        ggml's enums as Python enums
+    ops.py          each op as a method of Context
+    bindings.json   which functions are bound, which are waived and why
+
+The compiler checks what is declared here against the headers, when _ggml.c and guards.cpp compile.
+The enums.py and ops.py of the default pin are committed in ggml_py/; a test fails when they are stale.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import cffi
+from pycparser import c_ast, c_generator, c_parser
+
+import bindgen_py
+
+HEADERS = (
+    "ggml.h", "ggml-alloc.h", "ggml-backend.h", "ggml-cpu.h", "gguf.h",
+    "ggml-opt.h", "ggml-blas.h", "ggml-rpc.h",
+)  # fmt: skip
+NATIVE = Path(__file__).resolve().parent / "ggml_py" / "native"
+NATIVE_HEADERS = ("sched_trace.h", "graph_access.h")
+
+# Functions that stay unbound, and why.
+WAIVED = {
+    "ggml_abort": "variadic and never returns; raise an exception instead",
+    "ggml_format_name": "variadic; ggml_set_name takes the finished text",
+    "ggml_threadpool_get_n_threads": "declared in ggml-cpu.h, defined nowhere",
+}
+
+# Pointers that may be NULL (upstream tests them before use); all others are checked by the guards.
+NULLABLE = {
+    ("ggml_soft_max_ext", "mask"), ("ggml_soft_max_ext_inplace", "mask"),
+    ("ggml_soft_max_add_sinks", "sinks"), ("ggml_flash_attn_ext", "mask"),
+    ("ggml_flash_attn_ext_add_sinks", "sinks"), ("ggml_rope_ext", "c"),
+    ("ggml_rope_ext_inplace", "c"), ("ggml_rope_ext_back", "c"), ("ggml_rope_multi", "c"),
+    ("ggml_rope_multi_inplace", "c"), ("ggml_rope_multi_back", "c"),
+    ("ggml_dsv4_hc_post", "comb"), ("ggml_graph_dump_dot", "cgraph"),
+    ("ggml_opt_dataset_get_batch", "labels_batch"), ("ggml_backend_buffer_reset", "buffer"),
+}  # fmt: skip
+CHECKED_POINTERS = {
+    "struct ggml_tensor *", "struct ggml_context *", "struct ggml_cgraph *", "struct gguf_context *",
+    "ggml_backend_t", "ggml_backend_buffer_t", "ggml_backend_buffer_type_t", "ggml_backend_dev_t",
+    "ggml_backend_reg_t", "ggml_backend_event_t", "ggml_backend_sched_t", "ggml_gallocr_t",
+    "ggml_opt_context_t", "ggml_opt_dataset_t", "ggml_opt_result_t",
+}  # fmt: skip
+
+# What cffi knows by itself, and pycparser has to be told.
+_PRELUDE = "".join(
+    f"typedef {kind} {name};\n"
+    for kind, names in {
+        "signed char": "int8_t", "short": "int16_t", "int": "int32_t", "long long": "int64_t",
+        "unsigned char": "uint8_t", "unsigned short": "uint16_t", "unsigned": "uint32_t",
+        "unsigned long long": "uint64_t size_t uintptr_t", "long": "intptr_t ptrdiff_t",
+        "struct _IO_FILE": "FILE",
+    }.items()
+    for name in names.split()
+)  # fmt: skip
+
+# Callbacks that Python implements; declared extern "Python" in the module.
+_CALLBACKS = """
+extern "Python" void gp_on_log(enum ggml_log_level level, const char * text, void * user_data);
+extern "Python" bool gp_on_eval(struct ggml_tensor * t, bool ask, void * user_data);
+"""
+_MODULE_FUNCTIONS = """
+void * gp_interrupt_callback(void);
+void gp_guard_install(void);
+bool gp_trace_present(void);
+"""
+
+
+@dataclass(frozen=True)
+class Param:
+    name: str
+    type: str  # C type, blanks normalised, without const
+
+
+@dataclass(frozen=True)
+class Function:
+    name: str
+    header: str
+    result: str
+    params: tuple[Param, ...]
+    variadic: bool
+    prototype: str
+
+    def nullable(self, param: Param) -> bool:
+        return (self.name, param.name) in NULLABLE
+
+
+@dataclass
+class Api:
+    """What the headers declare, in their order."""
+
+    functions: list[Function] = field(default_factory=list)
+    enums: dict[str, dict[str, int]] = field(default_factory=dict)
+    version: str = ""  # of ggml
+    macros: list[str] = field(default_factory=list)
+    types: list[str] = field(default_factory=list)  # C text for the cdef
+    constants: list[str] = field(default_factory=list)  # static const declarations
+
+    @property
+    def bound(self) -> list[Function]:
+        return [f for f in self.functions if f.name not in WAIVED]
+
+
+def _preprocess(ggml_dir: Path, cc: str, *flags: str) -> str:
+    headers = "".join(f'#include "{name}"\n' for name in (*HEADERS, *NATIVE_HEADERS))
+    command = [
+        *shlex.split(cc), "-E", "-x", "c", *flags, "-D__attribute__(x)=", "-D__extension__=",
+        "-I", str(ggml_dir / "include"), "-I", str(NATIVE), "-",
+    ]  # fmt: skip
+    done = subprocess.run(command, input=headers, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise RuntimeError(f"{shlex.join(command)} failed:\n{done.stderr.strip()}")
+    return done.stdout
+
+
+def _ours(preprocessed: str, ggml_dir: Path) -> str:
+    """Keeps what stands in ggml's and our headers; system headers go, their typedefs are known."""
+    keep, kept = False, []
+    folders = (str(ggml_dir / "include"), str(NATIVE))
+    for line in preprocessed.splitlines():
+        marker = re.match(r'# (\d+) "(.*)"', line)
+        if marker:
+            keep = marker[2].startswith(folders)
+            if keep:
+                kept.append(f'#line {marker[1]} "{marker[2]}"')
+        elif keep:
+            kept.append(line)
+    return "\n".join(kept)
+
+
+def _macros(preprocessed: str) -> list[str]:
+    found = re.findall(
+        r"^#define ((?:GGML|GGUF|GP)_\w+) \(?(?:0x[0-9a-fA-F]+|\d+)\)?$", preprocessed, re.M
+    )
+    return sorted(set(found))
+
+
+_C = c_generator.CGenerator()
+
+
+class _Elide(c_ast.NodeVisitor):  # type: ignore[misc]
+    """Values that cffi cannot compute become `...`, which the C compiler fills in."""
+
+    def visit_Enumerator(self, node: c_ast.Enumerator) -> None:
+        node.value = c_ast.ID("...")
+
+    def visit_ArrayDecl(self, node: c_ast.ArrayDecl) -> None:
+        if node.dim is not None and not isinstance(node.dim, c_ast.Constant):
+            node.dim = c_ast.ID("...")
+        self.generic_visit(node)
+
+
+def _value(node: c_ast.Node, known: dict[str, int]) -> int:
+    if isinstance(node, c_ast.Constant):
+        return int(node.value.rstrip("uUlL"), 0)
+    if isinstance(node, c_ast.ID):
+        return known[node.name]
+    if isinstance(node, c_ast.UnaryOp):
+        value = _value(node.expr, known)
+        return {"-": -value, "~": ~value, "+": value}[node.op]
+    if isinstance(node, c_ast.BinaryOp):
+        left, right = _value(node.left, known), _value(node.right, known)
+        return {"<<": left << right, "|": left | right, "+": left + right, "-": left - right}[
+            node.op
+        ]
+    raise ValueError(f"{node.coord}: enum value that bindgen cannot compute")
+
+
+def _read_enum(node: c_ast.Enum, known: dict[str, int]) -> dict[str, int]:
+    members, value = {}, -1
+    for item in node.values.enumerators:
+        value = value + 1 if item.value is None else _value(item.value, known)
+        members[item.name] = known[item.name] = value
+    return members
+
+
+def _type_text(node: c_ast.Node) -> str:
+    if isinstance(node, c_ast.PtrDecl):
+        return (_type_text(node.type) + " *").replace("* *", "**")
+    if isinstance(node, c_ast.ArrayDecl):
+        return f"{_type_text(node.type)} []"
+    if isinstance(node, c_ast.FuncDecl):
+        return f"{_type_text(node.type)} ()"
+    base = node.type  # of a TypeDecl
+    if isinstance(base, c_ast.IdentifierType):
+        return " ".join(base.names).replace("_Bool", "bool")
+    return f"{type(base).__name__.lower()} {base.name}"
+
+
+def _name_parameter(param: c_ast.Typename, name: str) -> None:
+    inner = param.type
+    while not isinstance(inner, c_ast.TypeDecl):
+        inner = inner.type
+    inner.declname = name
+
+
+def _read_function(decl: c_ast.Decl) -> Function:
+    params, variadic = [], False
+    for i, p in enumerate(decl.type.args.params if decl.type.args else ()):
+        if isinstance(p, c_ast.EllipsisParam):
+            variadic = True
+        elif not (isinstance(p, c_ast.Typename) and _type_text(p.type) == "void"):
+            if not p.name:
+                _name_parameter(p, f"arg{i}")
+            params.append(Param(p.name or f"arg{i}", _type_text(p.type)))
+    decl.storage = []
+    text = " ".join(_C.visit(decl).split())
+    return Function(
+        decl.name, Path(decl.coord.file).name, _type_text(decl.type.type), tuple(params), variadic,
+        text.replace("_Bool", "bool"),
+    )  # fmt: skip
+
+
+def _version(ggml_dir: Path) -> str:
+    cmake = (ggml_dir / "CMakeLists.txt").read_text()
+    parts = [re.search(rf"set\(GGML_VERSION_{p} (\d+)\)", cmake) for p in ("MAJOR", "MINOR", "PATCH")]
+    return ".".join(m[1] if m else "0" for m in parts)
+
+
+def read(ggml_dir: Path, cc: str = "cc") -> Api:
+    """Parses the headers under `ggml_dir`/include. Raises RuntimeError when `cc -E` fails."""
+    ggml_dir = ggml_dir.resolve()
+    api = Api(version=_version(ggml_dir), macros=_macros(_preprocess(ggml_dir, cc, "-dM")))
+    source = _PRELUDE + _ours(_preprocess(ggml_dir, cc), ggml_dir)
+    tree = c_parser.CParser().parse(source)
+    known: dict[str, int] = {}
+    for node in tree.ext:
+        if node.coord is None or Path(node.coord.file).name not in (*HEADERS, *NATIVE_HEADERS):
+            continue
+        if isinstance(node, c_ast.Decl) and isinstance(node.type, c_ast.FuncDecl):
+            api.functions.append(_read_function(node))
+            continue
+        inner = node.type.type if isinstance(node.type, c_ast.TypeDecl) else node.type
+        if isinstance(inner, c_ast.Enum) and inner.values:
+            api.enums[inner.name or f"anonymous_{len(api.enums)}"] = _read_enum(inner, known)
+        if isinstance(node, c_ast.Decl) and "static" in node.storage:
+            node.init = None
+            api.constants.append(_C.visit(node) + ";")
+        else:
+            _Elide().visit(node)
+            text = _C.visit(node) + ";"
+            if text not in api.types:  # C allows a typedef twice, cffi does not
+                api.types.append(text)
+    return api
+
+
+def cdef(api: Api) -> str:
+    """The declarations that cffi is given."""
+    return "\n".join(
+        [
+            *(f"#define {name} ..." for name in api.macros),
+            *api.types,
+            *api.constants,
+            *(f"{f.prototype};" for f in api.bound),
+            _MODULE_FUNCTIONS,
+            _CALLBACKS,
+        ]
+    )
+
+
+def _guard_prototype(f: Function) -> str:
+    return re.sub(rf"\b{f.name}\b(?=\()", f"gp_{f.name}", f.prototype, count=1)
+
+
+def _shown(f: Function) -> Iterator[Param]:
+    for p in f.params:
+        scalar = re.fullmatch(
+            r"struct ggml_tensor \*|char \*|enum \w+|bool|float|double|u?int\d+_t|int|size_t", p.type
+        )
+        if scalar:
+            yield p
+
+
+def _guard(f: Function) -> str:
+    call = f"{f.name}({', '.join(p.name for p in f.params)})"
+    void = f.result == "void"
+    give_up = "return;" if void else "return {};"
+    lines = [f"{_guard_prototype(f)} {{"]
+    lines.append(f"    GP_NEEDS({f.name}, {give_up})")
+    if not f.name.endswith("_free"):
+        for p in f.params:
+            if p.type in CHECKED_POINTERS and not f.nullable(p):
+                lines.append(f"    GP_NOT_NULL({f.name}, {p.name}, {give_up})")
+    lines.append(f"    try {{ gp::scope guarded; {'' if void else 'return '}{call}; }}")
+    shown = "".join(f' gp::show("{p.name}", {p.name});' for p in _shown(f))
+    lines.append(f'    catch (const std::exception &) {{ gp::caught("{f.name}");{shown} }}')
+    if not void:
+        lines.append(f"    {give_up}")
+    lines.append("}")
+    return "\n".join(lines)
+
+
+def guards(api: Api) -> tuple[str, str]:
+    """guards.h and guards.cpp."""
+    includes = "".join(f'#include "{name}"\n' for name in (*HEADERS, *NATIVE_HEADERS))
+    prototypes = "".join(f"{_guard_prototype(f)};\n" for f in api.bound)
+    header = (
+        f"// GENERATED by bindgen.py.\n#pragma once\n{includes}\n"
+        f'#ifdef __cplusplus\nextern "C" {{\n#endif\n{prototypes}#ifdef __cplusplus\n}}\n#endif\n'
+    )
+    # Weak: a backend that is not built, or a pristine libggml-base, leaves the address 0.
+    weak = "".join(f"#pragma weak {f.name}\n" for f in api.bound)
+    source = (
+        f'// GENERATED by bindgen.py.\n#include "guards.h"\n#include "guard.h"\n\n'
+        f"#include <exception>\n\n{weak}\n"
+        "#define GP_NEEDS(f, give_up) if (__builtin_expect((f) == nullptr, 0)) "
+        '{ gp::fail(GP_ERROR_MISSING, #f, ""); give_up }\n'
+        "#define GP_NOT_NULL(f, p, give_up) if (__builtin_expect((p) == nullptr, 0)) "
+        "{ gp::fail(GP_ERROR_NULL, #f, #p); give_up }\n\n"
+        'extern "C" {\n\n' + "\n\n".join(_guard(f) for f in api.bound) + "\n\n}\n"
+    )
+    return header, source
+
+
+def _module(api: Api, out: Path) -> None:
+    ffi = cffi.FFI()
+    ffi.cdef(cdef(api))
+    # Function-like: ggml_backend_dev_type is also the tag of an enum.
+    renames = "".join(f"#define {f.name}(...) gp_{f.name}(__VA_ARGS__)\n" for f in api.bound)
+    ffi.set_source("ggml_py._ggml", f'#include "guards.h"\n#include "module.h"\n{renames}')
+    with contextlib.redirect_stdout(None):  # it announces the file
+        ffi.emit_c_code(str(out))
+
+
+def report(api: Api) -> dict[str, object]:
+    """bindings.json: per header the functions bound, the waived ones, and how ops are reached."""
+    ops, raw_only = bindgen_py.split_ops(api)
+    upstream = [f for f in api.functions if f.header in HEADERS]
+    return {
+        "n_declared": len(upstream),
+        "n_bound": sum(f.name not in WAIVED for f in upstream),
+        "bound": {h: [f.name for f in upstream if f.header == h and f.name not in WAIVED]
+                  for h in HEADERS},
+        "waived": {f.name: WAIVED[f.name] for f in upstream if f.name in WAIVED},
+        "ops": {f.name: f.name.removeprefix("ggml_") for f in ops},
+        "ops_in_lib_only": raw_only,
+    }  # fmt: skip
+
+
+def generate(ggml_dir: Path, out_dir: Path, *, cc: str = "cc") -> None:
+    """Writes all files named at the top into `out_dir`. A file that would not change is left alone,
+    so that CMake has nothing to compile again."""
+    api = read(ggml_dir, cc)
+    out_dir.mkdir(parents=True, exist_ok=True)
+    header, source = guards(api)
+    texts: dict[str, str] = {
+        "guards.h": header,
+        "guards.cpp": source,
+        "enums.py": bindgen_py.enums(api),
+        "ops.py": bindgen_py.ops(api),
+        "bindings.json": json.dumps(report(api), indent=1) + "\n",
+    }
+    for name, text in texts.items():
+        _write(out_dir / name, lambda path, text=text: path.write_text(text))  # type: ignore[misc]
+    _write(out_dir / "_ggml.c", lambda path: _module(api, path))
+
+
+def _write(path: Path, make: Callable[[Path], object]) -> None:
+    new = path.with_name(path.name + ".new")
+    make(new)
+    if path.exists() and path.read_bytes() == new.read_bytes():
+        new.unlink()
+    else:
+        new.replace(path)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 3:
+        sys.exit(__doc__)
+    generate(Path(sys.argv[1]), Path(sys.argv[2]))

@@ -1,0 +1,100 @@
+"""Drive upstream ggml from Python, and know why every op runs where it runs.
+
+Names are loaded when they are first used: plans (`ggml_py.Plan`) can be read in a process where the
+native library is missing.
+"""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from . import enums as enums
+    from ._ffi import ffi as ffi
+    from ._ffi import lib as lib
+    from .backend import Backend as Backend
+    from .buffer import Buffer as Buffer
+    from .buffer import BufferType as BufferType
+    from .context import Context as Context
+    from ._device import Device as Device
+    from ._device import device as device
+    from ._device import devices as devices
+    from .errors import AbortError as AbortError
+    from .errors import AllocError as AllocError
+    from .errors import ArgumentError as ArgumentError
+    from .errors import ClosedError as ClosedError
+    from .errors import ComputeError as ComputeError
+    from .errors import GgmlError as GgmlError
+    from .errors import GgufError as GgufError
+    from .errors import MissingFunctionError as MissingFunctionError
+    from .errors import ModelError as ModelError
+    from .errors import NoDataError as NoDataError
+    from .errors import NotBuiltError as NotBuiltError
+    from .errors import UnknownDeviceError as UnknownDeviceError
+    from .gguf import Gguf as Gguf
+    from .graph import Graph as Graph
+    from .scheduler import Scheduler as Scheduler
+    from .tensor import Tensor as Tensor
+    from .trace.plan import Plan as Plan
+
+__version__ = "0.1.0"
+
+# Public name -> module that has it. `enums` is a module itself.
+_PUBLIC = {
+    "ffi": "_ffi",
+    "lib": "_ffi",
+    "Backend": "backend",
+    "Buffer": "buffer",
+    "BufferType": "buffer",
+    "Context": "context",
+    "Device": "_device",
+    "device": "_device",
+    "devices": "_device",
+    "AbortError": "errors",
+    "AllocError": "errors",
+    "ArgumentError": "errors",
+    "ClosedError": "errors",
+    "ComputeError": "errors",
+    "GgmlError": "errors",
+    "GgufError": "errors",
+    "MissingFunctionError": "errors",
+    "ModelError": "errors",
+    "NoDataError": "errors",
+    "NotBuiltError": "errors",
+    "UnknownDeviceError": "errors",
+    "Gguf": "gguf",
+    "Graph": "graph",
+    "Scheduler": "scheduler",
+    "Tensor": "tensor",
+    "Plan": "trace.plan",
+    "enums": "",
+}
+__all__ = sorted(_PUBLIC)  # noqa: PLE0605
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PUBLIC:
+        raise AttributeError(f"module 'ggml_py' has no attribute '{name}'")
+    if name == "enums":
+        importlib.import_module("ggml_py._ffi")  # another release brings its own numbers
+        value: Any = importlib.import_module("ggml_py.enums")
+    else:
+        value = getattr(importlib.import_module(f"ggml_py.{_PUBLIC[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_PUBLIC})
+
+
+if not any(Path(__file__).parent.glob("native/lib/*/build.json")):
+    import warnings
+
+    warnings.warn(
+        "ggml_py: the native library is not built, so plans can be read but nothing can be run. "
+        "Build it with `python build_ggml.py` in the source tree, or `pip install .`",
+        stacklevel=2,
+    )

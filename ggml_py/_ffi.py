@@ -1,0 +1,118 @@
+"""The one door to the compiled module: finds the build, loads it, installs guard and log.
+
+A build is a folder ``native/lib/<key>/`` with ``build.json`` (written last, so a folder without it is
+not whole). By default the newest instrumented build of the release that `enums.py` was generated from
+is taken; ``GGML_PY_UPSTREAM`` names another: a ggml version, ``b<llama.cpp build>``, the version of
+the package it came from, a label (``0.26.0-pristine``) or a key. One per process.
+"""
+
+from __future__ import annotations
+
+import importlib.machinery
+import importlib.util
+import json
+import os
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from . import _log, enums
+from .errors import NotBuiltError
+
+LIB_DIR = Path(__file__).parent / "native" / "lib"
+
+
+def builds() -> list[dict[str, Any]]:
+    """The whole builds beside this package, newest first; each has its `folder`."""
+    found = []
+    for manifest in LIB_DIR.glob("*/build.json"):
+        build = json.loads(manifest.read_text())
+        build["folder"] = manifest.parent
+        found.append(build)
+    return sorted(found, key=lambda b: str(b.get("built_at", "")), reverse=True)
+
+
+def _names(build: dict[str, Any]) -> set[str]:
+    return {str(build[k]) for k in ("key", "label", "ggml_version", "version")} | {
+        f"b{build['llama_build']}"
+    }
+
+
+def _special(build: dict[str, Any]) -> bool:
+    return bool(build["pristine"] or build["debug"])
+
+
+def select(wanted: str | None) -> dict[str, Any]:
+    """The build that `wanted` names, or the default one. Raises `NotBuiltError`."""
+    present = builds()
+    if not present:
+        raise NotBuiltError(
+            f"ggml_py has no native library yet (nothing whole under {LIB_DIR}). Build it: "
+            "`python build_ggml.py` in the source tree, or `pip install .`"
+        )
+    if wanted:
+        exact = [b for b in present if wanted in (b["key"], b["label"])]
+        matching = exact or [b for b in present if wanted in _names(b)]
+        if not matching:
+            have = ", ".join(sorted({b["label"] for b in present}))
+            raise NotBuiltError(
+                f"GGML_PY_UPSTREAM={wanted}: no such build here. Present: {have}. "
+                f"Make it with `ggml-py build --upstream {wanted}`"
+            )
+        return min(matching, key=_special)
+    return min(present, key=lambda b: (_special(b), b["ggml_version"] != enums.UPSTREAM))
+
+
+def _load(name: str, path: Path) -> ModuleType:
+    if path.suffix == ".py":
+        spec = importlib.util.spec_from_file_location(name, path)
+    else:
+        loader = importlib.machinery.ExtensionFileLoader(name, str(path))
+        spec = importlib.util.spec_from_file_location(name, path, loader=loader)
+    if spec is None or spec.loader is None:
+        raise NotBuiltError(f"{path} cannot be loaded: the build is damaged, build again")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+def _open(build: dict[str, Any]) -> Any:
+    path = build["folder"] / "_ggml.abi3.so"
+    try:
+        return _load("ggml_py._ggml", path)
+    except ImportError as error:
+        raise NotBuiltError(
+            f"the native library of build {build['key']} does not load: {error}. "
+            "It was built for another machine or is damaged; build again."
+        ) from error
+
+
+if sys.modules.get("ggml_py._ggml", ...) is None:
+    raise NotBuiltError("the native module of ggml_py is blocked in this process")
+BUILD = select(os.environ.get("GGML_PY_UPSTREAM"))
+_module = _open(BUILD)
+ffi = _module.ffi
+lib = _module.lib
+NULL = ffi.NULL
+
+if BUILD["ggml_version"] != enums.UPSTREAM:
+    # Numbers and ops differ between releases: this one's own take the place of the committed ones.
+    for _name in ("enums", "ops"):
+        _generated = _load(f"ggml_py.{_name}", BUILD["folder"] / f"{_name}.py")
+        setattr(sys.modules["ggml_py"], _name, _generated)
+
+lib.gp_guard_install()
+_log.install(ffi, lib)
+if BUILD["portable"]:
+    lib.ggml_backend_load_all_from_path(str(BUILD["folder"]).encode())
+
+
+def text(value: Any) -> str:
+    """A C string as str; "" for NULL."""
+    return ffi.string(value).decode("utf-8", "replace") if value != NULL else ""

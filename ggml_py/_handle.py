@@ -1,0 +1,77 @@
+"""The base of every object that owns native memory, and the rules of lifetime.
+
+1. A child holds its parents strongly; a parent knows its children weakly.
+2. Closing a parent closes its children first.
+3. `weakref.finalize` frees, on the raw pointer, with the parents as arguments: they outlive it
+   whatever order Python collects in. There is no `__del__`.
+4. `ptr` is a plain attribute that close() deletes: reading it costs nothing while open, and raises
+   `ClosedError` afterwards.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import Counter
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, TypeVar
+
+from .errors import ClosedError
+
+LIVE: Counter[str] = Counter()  # open native objects by class name
+Self = TypeVar("Self", bound="Handle")
+
+
+def _release(kind: str, free: Callable[[Any], None], ptr: Any, _parents: tuple[Any, ...]) -> None:
+    LIVE[kind] -= 1
+    free(ptr)
+
+
+class Handle:
+    """Owns one native object. Subclasses pass the pointer, how to free it, and what it needs."""
+
+    __slots__ = ("__weakref__", "_children", "_finalizer", "ptr")
+
+    def __init__(self, ptr: Any, free: Callable[[Any], None], *parents: Handle) -> None:
+        self.ptr = ptr
+        self._children: weakref.WeakSet[Handle] = weakref.WeakSet()
+        kind = type(self).__name__
+        LIVE[kind] += 1
+        self._finalizer = weakref.finalize(self, _release, kind, free, ptr, parents)
+        for parent in parents:
+            parent._children.add(self)
+
+    def __getattr__(self, name: str) -> Any:
+        # Reached only for what is not there: after close() that is `ptr`.
+        if name == "ptr":
+            raise ClosedError(f"this {type(self).__name__} is closed")
+        return object.__getattribute__(self, name)  # a property's own AttributeError, or none such
+
+    @property
+    def closed(self) -> bool:
+        """True after close()."""
+        return not self._finalizer.alive
+
+    def close(self) -> None:
+        """Frees the native object, its children before it. Closing twice is harmless."""
+        if self._finalizer.alive:
+            for child in list(self._children):
+                child.close()
+            self._before_free()
+            self._finalizer()
+            del self.ptr
+
+    def _before_free(self) -> None:
+        """What a subclass does while the object is still whole."""
+
+    def __enter__(self: Self) -> Self:
+        self.ptr  # noqa: B018  raises when closed
+        return self
+
+    def __exit__(
+        self,
+        _type: type[BaseException] | None,
+        _value: BaseException | None,
+        _traceback: TracebackType | None,
+    ) -> None:
+        self.close()

@@ -1,0 +1,136 @@
+"""Buffer types and buffers: where tensors' data lives."""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING, Any
+
+from . import enums
+from ._ffi import NULL, lib, text
+from ._handle import Handle
+from ._device import Device
+from .errors import AllocError
+
+if TYPE_CHECKING:
+    from .context import Context
+
+USAGES = {
+    "any": enums.BackendBufferUsage.ANY,
+    "weights": enums.BackendBufferUsage.WEIGHTS,
+    "compute": enums.BackendBufferUsage.COMPUTE,
+}
+
+
+class BufferType:
+    """How a device allocates. A static object of the library, never closed."""
+
+    __slots__ = ("ptr",)
+
+    def __init__(self, ptr: Any) -> None:
+        self.ptr = ptr
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, BufferType) and bool(self.ptr == other.ptr)
+
+    def __hash__(self) -> int:
+        return hash(self.ptr)
+
+    def __repr__(self) -> str:
+        return f"<BufferType {self.name}>"
+
+    @property
+    def name(self) -> str:
+        """C: ggml_backend_buft_name"""
+        return text(lib.ggml_backend_buft_name(self.ptr))
+
+    @property
+    def alignment(self) -> int:
+        """Bytes to which tensors are aligned. C: ggml_backend_buft_get_alignment"""
+        return int(lib.ggml_backend_buft_get_alignment(self.ptr))
+
+    @property
+    def max_size(self) -> int:
+        """Bytes that one buffer can have at most. C: ggml_backend_buft_get_max_size"""
+        return int(lib.ggml_backend_buft_get_max_size(self.ptr))
+
+    @property
+    def is_host(self) -> bool:
+        """Whether the CPU reads it in place. C: ggml_backend_buft_is_host"""
+        return bool(lib.ggml_backend_buft_is_host(self.ptr))
+
+    @property
+    def device(self) -> Device | None:
+        """C: ggml_backend_buft_get_device"""
+        ptr = lib.ggml_backend_buft_get_device(self.ptr)
+        return None if ptr == NULL else Device(ptr)
+
+    def alloc(self, size: int) -> Buffer:
+        """A buffer of `size` bytes. Raises `AllocError`. C: ggml_backend_buft_alloc_buffer"""
+        ptr = lib.ggml_backend_buft_alloc_buffer(self.ptr, size)
+        if ptr == NULL:
+            raise AllocError(f"{self.name}: {size:,} bytes could not be allocated")
+        return Buffer(ptr)
+
+
+class Buffer(Handle):
+    """A piece of a device's memory. Closing it takes the memory from the tensors that lived in it:
+    they have no data afterwards, and say so."""
+
+    __slots__ = ("_contexts",)
+
+    def __init__(self, ptr: Any, *keep: Any) -> None:
+        """`keep` is held as long as the buffer lives: memory that it borrows."""
+        self._contexts: weakref.WeakSet[Context] = weakref.WeakSet()
+
+        def free(raw: Any, _keep: tuple[Any, ...] = keep) -> None:
+            lib.ggml_backend_buffer_free(raw)
+
+        super().__init__(ptr, free)
+
+    def __repr__(self) -> str:
+        state = "closed" if self.closed else f"{self.name}, {self.size:,} bytes"
+        return f"<Buffer {state}>"
+
+    def _before_free(self) -> None:
+        for context in list(self._contexts):
+            context._forget_buffer(self)
+
+    @property
+    def name(self) -> str:
+        """Name of its buffer type. C: ggml_backend_buffer_name"""
+        return text(lib.ggml_backend_buffer_name(self.ptr))
+
+    @property
+    def type(self) -> BufferType:
+        """C: ggml_backend_buffer_get_type"""
+        return BufferType(lib.ggml_backend_buffer_get_type(self.ptr))
+
+    @property
+    def size(self) -> int:
+        """Bytes. C: ggml_backend_buffer_get_size"""
+        return int(lib.ggml_backend_buffer_get_size(self.ptr))
+
+    @property
+    def is_host(self) -> bool:
+        """C: ggml_backend_buffer_is_host"""
+        return bool(lib.ggml_backend_buffer_is_host(self.ptr))
+
+    @property
+    def usage(self) -> str:
+        """ "any", "weights" or "compute"; the scheduler follows weights. C: ggml_backend_buffer_get_usage"""
+        return enums.BackendBufferUsage(lib.ggml_backend_buffer_get_usage(self.ptr)).name.lower()
+
+    @usage.setter
+    def usage(self, usage: str) -> None:
+        lib.ggml_backend_buffer_set_usage(self.ptr, usage_of(usage))
+
+    def clear(self, value: int = 0) -> None:
+        """Sets every byte to `value`. C: ggml_backend_buffer_clear"""
+        lib.ggml_backend_buffer_clear(self.ptr, value)
+
+
+def usage_of(usage: str) -> int:
+    """The number of a usage by name. Raises ValueError with the names."""
+    if usage not in USAGES:
+        raise ValueError(f"usage {usage!r}: expected one of {', '.join(USAGES)}")
+    return USAGES[usage]

@@ -1,0 +1,156 @@
+"""A context: the metadata of tensors. Ops are its methods (ops.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ._ffi import NULL, ffi, lib
+from ._handle import Handle
+from .backend import Backend
+from .buffer import Buffer, BufferType, usage_of
+from ._device import device
+from .errors import AllocError, ArgumentError
+from .ops import Ops
+from .tensor import Tensor, TypeLike, encode, type_of
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from .graph import Graph
+
+# Address space, not memory: malloc hands out pages as they are first touched, so a context costs what
+# its tensors take (368 bytes each). 1.4 million of them fit.
+_RESERVE = 512 << 20
+
+
+class Context(Handle, Ops):
+    """Holds tensors and the ops between them. No sizes to compute beforehand; data lives in buffers.
+
+    Every op of ggml is a method of the same name: `y = ctx.mul_mat(w, x)`. Closing the context
+    closes its graphs and the buffers that `alloc` made for it. C: ggml_init, no_alloc
+    """
+
+    __slots__ = ("_buffers", "_sources")
+
+    def __init__(self, reserve: int = _RESERVE) -> None:
+        """`reserve` is the address space for metadata in bytes; it is used only as tensors are made.
+
+        Raises `AllocError` when the process may not have that much address space.
+        """
+        params = ffi.new("struct ggml_init_params *")
+        params.mem_size, params.mem_buffer, params.no_alloc = reserve, NULL, True
+        ptr = lib.ggml_init(params[0])
+        if ptr == NULL:
+            raise AllocError(f"no {reserve:,} bytes of address space for a context; pass reserve=")
+        self._buffers: list[Buffer] = []
+        self._sources: list[tuple[Tensor, npt.NDArray[Any]]] = []  # from_numpy, until alloc
+        super().__init__(ptr, lib.ggml_free)
+
+    def __repr__(self) -> str:
+        return "<Context closed>" if self.closed else f"<Context {sum(1 for _ in self)} tensors>"
+
+    def __iter__(self) -> Iterator[Tensor]:
+        """All tensors, in the order they were made. C: ggml_get_first_tensor"""
+        ptr = lib.ggml_get_first_tensor(self.ptr)
+        while ptr != NULL:
+            yield Tensor(ptr, self)
+            ptr = lib.ggml_get_next_tensor(self.ptr, ptr)
+
+    def __getitem__(self, name: str) -> Tensor:
+        """The first tensor of that name. Raises KeyError. C: ggml_get_tensor"""
+        ptr = lib.ggml_get_tensor(self.ptr, name.encode())
+        if ptr == NULL:
+            raise KeyError(f"no tensor named '{name}' in this context")
+        return Tensor(ptr, self)
+
+    def new_tensor(self, type: TypeLike, *ne: int, name: str | None = None) -> Tensor:
+        """A tensor of up to four dimensions, ne0 (contiguous) first.
+
+        Raises `ArgumentError` for dimensions that no tensor can have. C: ggml_new_tensor
+        """
+        ggml_type = type_of(type)
+        if not 1 <= len(ne) <= 4 or any(n < 0 for n in ne):
+            raise ArgumentError(f"ne {list(ne)}: expected one to four numbers, none negative")
+        block = lib.ggml_blck_size(ggml_type)
+        if block == 0 or ne[0] % block:
+            raise ArgumentError(
+                f"ne0 {ne[0]}: {ggml_type.name.lower()} has blocks of {block} elements"
+            )
+        tensor = Tensor(lib.ggml_new_tensor(self.ptr, ggml_type, len(ne), list(ne)), self)
+        if name is not None:
+            tensor.name = name
+        return tensor
+
+    def from_numpy(
+        self, array: npt.ArrayLike, name: str | None = None, type: TypeLike | None = None
+    ) -> Tensor:
+        """A tensor like the array: ne = reversed(array.shape). `alloc` copies the data in.
+
+        `type` converts, or quantises. float64 and integer types stay what they are.
+        """
+        values = np.asarray(array)
+        shape = values.shape or (1,)
+        tensor = self.new_tensor(values.dtype if type is None else type, *reversed(shape), name=name)
+        self._sources.append((tensor, values.copy()))
+        return tensor
+
+    def dup_tensor(self, src: Tensor) -> Tensor:
+        """A tensor of src's type and ne, without its data. C: ggml_dup_tensor"""
+        return Tensor(lib.ggml_dup_tensor(self.ptr, src.ptr), self)
+
+    def view_tensor(self, src: Tensor) -> Tensor:
+        """A view of all of src. C: ggml_view_tensor"""
+        return Tensor(lib.ggml_view_tensor(self.ptr, src.ptr), self)
+
+    def new_graph(self, size: int = 2048, grads: bool = False) -> Graph:
+        """An empty graph for at most `size` nodes and as many leafs. C: ggml_new_graph_custom"""
+        from .graph import Graph
+
+        return Graph(self, size, grads)
+
+    def alloc(self, where: Backend | BufferType | str, usage: str = "any") -> Buffer:
+        """Gives every tensor of the context that has no memory yet a place in one new buffer.
+
+        `where` is a backend, a buffer type or a device's name; `usage="weights"` makes the
+        scheduler prefer to run ops where these tensors are. Data of `from_numpy` is copied in.
+        The context holds the buffer; a context with nothing to allocate gives an empty buffer.
+        Raises `AllocError`. C: ggml_backend_alloc_ctx_tensors_from_buft
+        """
+        number = usage_of(usage)
+        if isinstance(where, str):
+            buft = device(where).buffer_type
+        else:
+            buft = where.buffer_type if isinstance(where, Backend) else where
+        ptr = lib.ggml_backend_alloc_ctx_tensors_from_buft(self.ptr, buft.ptr)
+        if ptr == NULL:
+            need = lib.ggml_backend_alloc_ctx_tensors_from_buft_size(self.ptr, buft.ptr)
+            if need:
+                raise AllocError(f"{buft.name}: {need:,} bytes could not be allocated")
+            buffer = buft.alloc(0)
+        else:
+            buffer = Buffer(ptr)
+        lib.ggml_backend_buffer_set_usage(buffer.ptr, number)
+        self._attach(buffer)
+        for tensor, values in self._sources:
+            data = encode(values, tensor.type, tensor.ne[0])
+            lib.ggml_backend_tensor_set(tensor.ptr, ffi.from_buffer(data), 0, data.nbytes)
+        self._sources.clear()
+        return buffer
+
+    def _attach(self, buffer: Buffer) -> None:
+        """Tensors of this context live in `buffer`: hold it, and be told when it is closed."""
+        self._buffers.append(buffer)
+        buffer._contexts.add(self)
+
+    def _forget_buffer(self, buffer: Buffer) -> None:
+        for tensor in self:
+            if tensor._ptr.buffer == buffer.ptr:
+                tensor._ptr.buffer = tensor._ptr.data = NULL
+        self._buffers.remove(buffer)
+
+    def _before_free(self) -> None:
+        for buffer in list(self._buffers):
+            buffer.close()

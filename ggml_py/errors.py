@@ -1,0 +1,89 @@
+"""Every exception of ggml_py. Each inherits `GgmlError` and the builtin that fits."""
+
+from __future__ import annotations
+
+from . import _log
+
+
+class GgmlError(Exception):
+    """Base of all errors of ggml_py."""
+
+
+class NotBuiltError(GgmlError, ImportError):
+    """The native library is missing, or is not the one asked for."""
+
+
+class ClosedError(GgmlError, ValueError):
+    """An object was used after it (or the object it lives in) was closed."""
+
+
+class ArgumentError(GgmlError, ValueError):
+    """An argument that the call cannot take: what was given, what was expected."""
+
+
+class MissingFunctionError(GgmlError, NotImplementedError):
+    """This build does not contain the function; it belongs to a backend that was not built."""
+
+
+class UnknownDeviceError(GgmlError, LookupError):
+    """No device of that name; the message lists the names."""
+
+
+class AllocError(GgmlError, MemoryError):
+    """A backend could not allocate what a graph or a context needs."""
+
+
+class NoDataError(GgmlError, ValueError):
+    """The tensor has no memory: its context or graph is not allocated, or no longer."""
+
+
+class ComputeError(GgmlError, RuntimeError):
+    """A backend reported that a compute failed."""
+
+
+class GgufError(GgmlError, ValueError):
+    """A GGUF file that cannot be read or written."""
+
+
+class ModelError(GgmlError, ValueError):
+    """A model file that lacks what its architecture needs, or input that the model cannot take."""
+
+
+class AbortError(GgmlError, RuntimeError):
+    """An assertion of ggml failed; upstream would have ended the process (C: ggml_abort).
+
+    `condition` is upstream's text, `file` and `line` its place in upstream's source, `call` the C
+    function that was called, `operands` its arguments as "name: type ne 'name'", `log` the last
+    lines that ggml logged.
+    """
+
+    def __init__(self, condition: str, call: str, operands: str, file: str, line: int) -> None:
+        self.condition = condition
+        self.call = call
+        self.operands = operands.splitlines()
+        self.file = file
+        self.line = line
+        self.log = _log.recent()
+        where = f" at {file}:{line}" if file else ""
+        parts = [f"{call}: {condition}{where}"]
+        parts += [f"  {operand}" for operand in self.operands]
+        parts += [f"  ggml: {text}" for text in self.log[-3:]]
+        super().__init__("\n".join(parts))
+
+
+# enum gp_error_kind of native/guard.h
+_ABORT, _NULL, _MISSING = 1, 2, 3
+
+
+def from_native(
+    kind: int, call: str, message: str, operands: str, file: str, line: int
+) -> GgmlError:
+    """The exception for what a guard recorded. Called by the native module (native/module.h)."""
+    if kind == _NULL:
+        return ArgumentError(f"{call}: argument '{message}' is NULL (None), expected an object")
+    if kind == _MISSING:
+        return MissingFunctionError(
+            f"{call} is not in this build: its backend was not built in, or the build is pristine. "
+            "`ggml-py build --list` shows the builds; `ggml-py build --backend …` makes one with it."
+        )
+    return AbortError(message, call, operands, file, line)

@@ -1,0 +1,1 @@
+"""Renderers of plans: each takes plain data and returns text."""

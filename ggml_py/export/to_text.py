@@ -1,0 +1,51 @@
+"""Upstream's own debug print (GGML_SCHED_DEBUG=2) of a plan, with the cause column filled.
+
+C: ggml_backend_sched_print_assignments
+"""
+
+from __future__ import annotations
+
+from ..trace.plan import COPY, Plan, PlanTensor
+
+
+def render(plan: Plan, causes: bool = True) -> str:
+    """The text. With `causes=False` the cause column is blank, as stock ggml prints it."""
+    version = tuple(int(part) for part in plan.settings.upstream.split("."))
+    starts = {split.start: split for split in plan.splits}
+    lines: list[str] = []
+    for node in plan.nodes:
+        split = starts.get(node.id)
+        if split is not None:
+            inputs = "".join(f"[{i.tensor.name} ({_size(i.nbytes)})] " for i in split.inputs)
+            head = f"## SPLIT #{split.index}: {split.backend} # {len(split.inputs)} inputs"
+            lines += ["", f"{head}: {inputs}" if inputs else head]
+        if not node.is_view_op:
+            lines.append(_node(node, causes, version))
+    return "\n".join(lines[1:]) + "\n"
+
+
+def _node(node: PlanTensor, causes: bool, version: tuple[int, ...]) -> str:
+    op = node.record.op_desc if version >= (0, 11, 1) else node.op
+    compute = f",c={int('compute' in node.flags)}" if version >= (0, 9, 6) else ""
+    head = f"node #{node.index:3d} ({_field(op, 10)}): {_tensor(node, causes)}"
+    srcs = "".join(
+        f" {_tensor(node.plan.tensor(i), causes)}" for i in node.record.planned_src if i >= 0
+    )
+    return f"{head} use={node.record.use_count}{compute}:{srcs}"
+
+
+def _tensor(t: PlanTensor, causes: bool) -> str:
+    # upstream looks a copy up in its hash set, where copies are not: NULL
+    backend = "NULL" if t.record.kind == COPY else t.backend or "NULL"
+    cause = _field(t.record.cause if causes else "", 8)
+    return f"{_field(t.name, 20)} ({_size(t.nbytes)}) [{_field(backend, 5)} {cause}]"
+
+
+def _field(text: str, width: int) -> str:
+    """C's %W.Ws: bytes, cut and right-aligned."""
+    return text.encode()[:width].rjust(width).decode("utf-8", "replace")
+
+
+def _size(nbytes: int) -> str:
+    text = f"{nbytes >> 20}M" if nbytes >= 1 << 20 else f"{nbytes >> 10}K"
+    return _field(text, 5)

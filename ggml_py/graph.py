@@ -1,0 +1,80 @@
+"""A graph: the nodes that one result needs, in the order they are computed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ._ffi import NULL, ffi, lib
+from ._handle import Handle
+from .errors import AllocError, ArgumentError
+from .tensor import Tensor
+
+if TYPE_CHECKING:
+    from .context import Context
+
+
+class Graph(Handle):
+    """Made by `Context.new_graph`. It has memory of its own, so closing it gives that back."""
+
+    __slots__ = ("_context", "_memory")
+
+    def __init__(self, context: Context, size: int = 2048, grads: bool = False) -> None:
+        if size < 1:
+            raise ArgumentError(f"size={size}: a graph has room for at least one node")
+        context.ptr  # noqa: B018  raises when closed
+        params = ffi.new("struct ggml_init_params *")
+        params.mem_size = lib.ggml_graph_overhead_custom(size, grads)
+        params.mem_buffer, params.no_alloc = NULL, True
+        memory = lib.ggml_init(params[0])
+        if memory == NULL:
+            raise AllocError(f"no memory for a graph of {size} nodes")
+        self._context = context
+        ptr = lib.ggml_new_graph_custom(memory, size, grads)
+        super().__init__(ptr, lambda _graph: lib.ggml_free(memory), context)
+
+    def __repr__(self) -> str:
+        return "<Graph closed>" if self.closed else f"<Graph {self.n_nodes} nodes>"
+
+    def build_forward_expand(self, *tensors: Tensor) -> None:
+        """Adds each tensor and all that it needs. Raises `AbortError` when the graph is full.
+
+        C: ggml_build_forward_expand
+        """
+        for tensor in tensors:
+            lib.ggml_build_forward_expand(self.ptr, tensor.ptr)
+
+    @property
+    def size(self) -> int:
+        """Nodes that it has room for. C: ggml_graph_size"""
+        return int(lib.ggml_graph_size(self.ptr))
+
+    @property
+    def n_nodes(self) -> int:
+        """C: ggml_graph_n_nodes"""
+        return int(lib.ggml_graph_n_nodes(self.ptr))
+
+    @property
+    def nodes(self) -> tuple[Tensor, ...]:
+        """In the order of computation. C: ggml_graph_nodes"""
+        nodes = lib.ggml_graph_nodes(self.ptr)
+        return tuple(Tensor(nodes[i], self._context) for i in range(self.n_nodes))
+
+    @property
+    def n_leafs(self) -> int:
+        """C: gp_graph_leafs"""
+        return int(lib.gp_graph_leafs(self.ptr, NULL))
+
+    @property
+    def leafs(self) -> tuple[Tensor, ...]:
+        """Tensors that are not computed: inputs and weights. C: gp_graph_leafs"""
+        n = self.n_leafs
+        leafs = ffi.new("struct ggml_tensor *[]", n)
+        lib.gp_graph_leafs(self.ptr, leafs)
+        return tuple(Tensor(leafs[i], self._context) for i in range(n))
+
+    def __getitem__(self, name: str) -> Tensor:
+        """The first node or leaf of that name. Raises KeyError. C: ggml_graph_get_tensor"""
+        ptr = lib.ggml_graph_get_tensor(self.ptr, name.encode())
+        if ptr == NULL:
+            raise KeyError(f"no node or leaf named '{name}' in this graph")
+        return Tensor(ptr, self._context)

@@ -1,0 +1,69 @@
+// Included at the top of the C source that cffi emits (_ggml.c), after Python.h.
+//
+// cffi wraps every call in Py_BEGIN_ALLOW_THREADS ... Py_END_ALLOW_THREADS. Ours ends by looking at
+// what the guard left (guard.h) and raises, so that each call through `lib` is checked, in C, without
+// a line of Python and without a change to what cffi writes.
+#pragma once
+
+#include "guard.h"
+
+#include <time.h>
+
+// The exception of a Python signal handler (KeyboardInterrupt) that ran during a compute; raised again
+// when the native call returns.
+static __thread PyObject * gp_stored[3];
+
+static void gp_raise(void) {
+    if (gp_stored[0] != NULL) {
+        PyErr_Restore(gp_stored[0], gp_stored[1], gp_stored[2]);
+        gp_stored[0] = gp_stored[1] = gp_stored[2] = NULL;
+        gp_last_error()->kind = GP_ERROR_NONE;
+        return;
+    }
+    struct gp_error * e = gp_last_error();
+    PyObject * module = PyImport_ImportModule("ggml_py.errors");
+    PyObject * raised = module == NULL ? NULL : PyObject_CallMethod(module, "from_native", "issssi",
+        e->kind, e->call, e->message, e->operands, e->file, e->line);
+    e->kind = GP_ERROR_NONE;
+    if (raised != NULL) {
+        PyErr_SetObject((PyObject *) Py_TYPE(raised), raised);
+        Py_DECREF(raised);
+    }
+    Py_XDECREF(module);
+}
+
+#undef Py_END_ALLOW_THREADS
+#define Py_END_ALLOW_THREADS                                                \
+    PyEval_RestoreThread(_save); }                                          \
+    if (__builtin_expect(gp_last_error()->kind != GP_ERROR_NONE || gp_stored[0] != NULL, 0)) { \
+        gp_raise();                                                         \
+        return NULL;                                                        \
+    }
+
+// ggml_abort_callback for backends: stops a compute on Ctrl-C. ggml asks before each node, so the GIL is
+// taken only every 20 ms; it is asked on the thread that computes, where Python's handlers may run.
+static bool gp_interrupted(void * unused) {
+    static __thread long long last_ms;
+    struct timespec now;
+    (void) unused;
+    if (gp_stored[0] != NULL) {
+        return true;
+    }
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    const long long ms = now.tv_sec * 1000LL + now.tv_nsec / 1000000;
+    if (ms - last_ms < 20) {
+        return false;
+    }
+    last_ms = ms;
+    PyGILState_STATE gil = PyGILState_Ensure();
+    if (PyErr_CheckSignals() != 0) {
+        PyErr_Fetch(&gp_stored[0], &gp_stored[1], &gp_stored[2]);
+    }
+    PyGILState_Release(gil);
+    return gp_stored[0] != NULL;
+}
+
+// The address of gp_interrupted, to hand to ggml_backend_set_abort_callback.
+static void * gp_interrupt_callback(void) {
+    return (void *) gp_interrupted;
+}

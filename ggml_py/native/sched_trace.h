@@ -1,0 +1,147 @@
+// The plan of a scheduler, read out as flat records: the C interface of our instrumentation.
+//
+// Implemented by sched_trace.cpp, which is compiled into the instrumented copy of upstream's
+// ggml-backend.cpp (the scheduler's structs are private to that file). A build made with --pristine
+// has none of these functions; callers declare them weak and ask gp_trace_present() first.
+//
+// Everything here is plain data without pointers into the scheduler: tensors are numbered (ids), and
+// a record refers to another by its id. -1 means "none" in every int32_t.
+#pragma once
+
+#include "ggml.h"
+#include "ggml-backend.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define GP_MAX_SRC   10
+#define GP_N_STAGES  7
+#define GP_MAX_NAME  128
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum gp_tensor_kind {
+    GP_KIND_NODE  = 0, // in graph->nodes; its id is its index there
+    GP_KIND_LEAF  = 1, // in graph->leafs
+    GP_KIND_OTHER = 2, // reached through src or view_src only
+    GP_KIND_COPY  = 3, // made by the scheduler for a split's backend
+};
+
+struct gp_tensor_record {
+    uint64_t addr;                    // struct ggml_tensor *
+    uint64_t data;                    // tensor->data
+    uint64_t view_offs;               // bytes
+    uint64_t nbytes;
+    int64_t  ne[4];
+    uint64_t nb[4];
+    int32_t  op_params[16];
+    int32_t  src[GP_MAX_SRC];         // ids of the sources as the user built them
+    int32_t  planned_src[GP_MAX_SRC]; // ids of what the planned graph reads instead (copies)
+    int32_t  view_src;                // id
+    int32_t  buffer;                  // index into gp_plan.buffers
+    int32_t  kind;                    // enum gp_tensor_kind
+    int32_t  type;
+    int32_t  op;
+    int32_t  flags;
+    int32_t  use_count;               // graph->use_counts, 0 for what is no graph tensor
+    int32_t  backend;                 // assigned backend
+    int32_t  copy_of;                 // copies: id of the tensor copied
+    int32_t  copy_index;              // copies: which of the n_copies
+    int32_t  stage;                   // gp_plan.stages code of the rule that assigned it
+    char     cause[16];               // upstream's cause code, "" where none was set
+    char     name[64];
+    char     op_desc[32];
+    int32_t  passes[GP_N_STAGES];     // nodes: backend after pass 1, each sweep of 2, 3 and 4
+    int32_t  pin;                     // backend that set_tensor_backend asked for
+};
+
+struct gp_split_record {
+    int32_t backend;
+    int32_t start;                    // node range [start, end)
+    int32_t end;
+    int32_t first_input;              // its inputs are gp_plan.inputs[first_input, first_input + n_inputs)
+    int32_t n_inputs;
+    int32_t inputs_capacity;          // upstream's private capacity, -1 in releases without one
+};
+
+struct gp_input_record {
+    int32_t tensor;                   // id of the source
+    int32_t copy;                     // id of the copy that the split reads
+};
+
+struct gp_buffer_record {
+    uint64_t addr;
+    uint64_t size;                    // bytes
+    int32_t  usage;                   // enum ggml_backend_buffer_usage
+    int32_t  is_host;
+    char     buft[GP_MAX_NAME];       // name of the buffer type
+};
+
+struct gp_backend_record {
+    int32_t  device_type;             // enum ggml_backend_dev_type
+    int32_t  buft_is_host;
+    uint64_t buft_addr;
+    uint64_t gallocr_size;            // bytes of the compute buffer reserved so far
+    char     name[GP_MAX_NAME];
+    char     device[GP_MAX_NAME];
+    char     buft[GP_MAX_NAME];       // the buffer type that the scheduler allocates from
+};
+
+// One planned graph. Owned by the caller: gp_plan_free.
+struct gp_plan {
+    int32_t n_tensors, n_nodes, n_leafs, n_splits, n_inputs, n_buffers, n_backends;
+    int32_t n_copies, cur_copy, op_offload, is_alloc;
+    struct gp_tensor_record  * tensors;
+    struct gp_split_record   * splits;
+    struct gp_input_record   * inputs;
+    struct gp_buffer_record  * buffers;
+    struct gp_backend_record * backends;
+    int32_t                  * leafs; // ids
+    void                     * impl;
+};
+
+// The scheduler's private scalars, by upstream's names; -1 where the release has no such field.
+struct gp_sched_state {
+    int32_t is_reset, is_alloc, n_backends, n_splits, splits_capacity;
+    int32_t n_copies, cur_copy, next_copy, n_graph_inputs, graph_inputs_capacity;
+    int32_t op_offload, debug, debug_realloc, debug_graph_size, debug_prev_graph_size;
+    int32_t callback_eval, callback_copy; // 1 when set
+    int32_t n_graph_nodes, n_graph_leafs, graph_size; // sched->graph, the copy that is allocated
+    uint64_t hash_set_size, hash_set_used, context_buffer_size;
+};
+
+// One used slot of the scheduler's hash set.
+struct gp_slot_record {
+    uint64_t addr;                    // key: struct ggml_tensor *, 0 for the NULL that pass 3 inserts
+    uint64_t slot;
+    int32_t  backend;                 // hv_tensor_backend_ids[slot]
+    int32_t  n_copies;                // copies present in hv_tensor_copies[slot]
+    char     cause[16];
+};
+
+// Starts (or stops) recording causes and graph changes on one scheduler.
+GGML_BACKEND_API void gp_sched_trace(ggml_backend_sched_t sched, bool on);
+// Plans on a scheduler of its own, with the pins of `sched`; neither `sched` nor `graph` changes.
+GGML_BACKEND_API struct gp_plan * gp_sched_plan(ggml_backend_sched_t sched, struct ggml_cgraph * graph);
+// The plan that `sched` holds now for `graph`, the graph it was last given. NULL when it holds none.
+GGML_BACKEND_API struct gp_plan * gp_sched_read(ggml_backend_sched_t sched, struct ggml_cgraph * graph);
+GGML_BACKEND_API void             gp_plan_free(struct gp_plan * plan);
+// Gives the last planned graph its own sources, node order and flags back, and takes the scheduler's memory
+// from its tensors.
+GGML_BACKEND_API void gp_sched_restore(ggml_backend_sched_t sched);
+// Forgets the last planned graph without touching it: its tensors may be gone.
+GGML_BACKEND_API void gp_sched_forget(ggml_backend_sched_t sched);
+GGML_BACKEND_API void gp_sched_state(ggml_backend_sched_t sched, struct gp_sched_state * state);
+// Fills at most n records and returns how many slots are used.
+GGML_BACKEND_API size_t gp_sched_slots(ggml_backend_sched_t sched, struct gp_slot_record * slots, size_t n);
+// Which of node_backend_ids, prev_node_backend_ids, leaf_backend_ids, prev_leaf_backend_ids: 0..3.
+GGML_BACKEND_API size_t gp_sched_ids(ggml_backend_sched_t sched, int which, int32_t * ids, size_t n);
+// Events of the pipeline, [n_backends][n_copies]: 1 where one exists.
+GGML_BACKEND_API void gp_sched_events(ggml_backend_sched_t sched, int32_t * present);
+
+#ifdef __cplusplus
+}
+#endif

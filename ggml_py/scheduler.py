@@ -1,0 +1,333 @@
+"""The scheduler: decides which backend runs each node, allocates, computes."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ._ffi import NULL, ffi, lib, text
+from ._handle import Handle
+from .backend import Backend, check_status
+from .buffer import BufferType
+from .enums import BackendDevType
+from .errors import AllocError, ArgumentError
+from .tensor import Tensor
+from .trace.capture import read_plan
+
+if TYPE_CHECKING:
+    from .graph import Graph
+    from .trace.plan import Plan
+
+MAX_BACKENDS = 16  # GGML_SCHED_MAX_BACKENDS of ggml-backend.cpp
+_ID_TABLES = ("node_backend_ids", "prev_node_backend_ids", "leaf_backend_ids", "prev_leaf_backend_ids")
+
+
+class Scheduler(Handle):
+    """Runs graphs over several backends, highest priority first, a CPU last.
+
+    Unlike upstream's, it gives a graph back as it got it: `reset` restores the sources that planning
+    replaced by copies and takes the scheduler's memory from its tensors, so a graph can be planned
+    and run any number of times. C: ggml_backend_sched_new
+    """
+
+    __slots__ = ("_callback", "_graph", "_tracing", "backends", "graph_size")
+
+    def __init__(
+        self,
+        backends: Sequence[Backend],
+        graph_size: int = 2048,
+        parallel: bool = False,
+        op_offload: bool = True,
+        buffer_types: Sequence[BufferType] | None = None,
+    ) -> None:
+        """`graph_size` is the number of nodes and leafs that a graph may have together;
+        `parallel` keeps four copies of inputs for pipeline parallelism; `op_offload` lets a backend
+        of higher priority take ops whose weights are in host memory; `buffer_types`, one per
+        backend, are what the scheduler allocates from (default: the backends' own).
+
+        Raises `ArgumentError` for backends that upstream would abort on.
+        """
+        self.backends = tuple(backends)
+        self.graph_size = graph_size
+        self._graph: Graph | None = None
+        self._callback: _EvalCallback | None = None
+        _check_backends(self.backends, buffer_types)
+        if graph_size < 1:
+            raise ArgumentError(f"graph_size={graph_size}: expected at least 1")
+        raw = ffi.new("ggml_backend_t[]", [b.ptr for b in self.backends])
+        bufts = (
+            NULL
+            if buffer_types is None
+            else ffi.new("ggml_backend_buffer_type_t[]", [t.ptr for t in buffer_types])
+        )
+        ptr = lib.ggml_backend_sched_new(raw, bufts, len(raw), graph_size, parallel, op_offload)
+        super().__init__(ptr, lib.ggml_backend_sched_free, *self.backends)
+        self._tracing = lib.gp_trace_present()
+        if self._tracing:
+            lib.gp_sched_trace(ptr, True)
+
+    def __repr__(self) -> str:
+        if self.closed:
+            return "<Scheduler closed>"
+        return f"<Scheduler {', '.join(b.name for b in self.backends)}>"
+
+    def _before_free(self) -> None:
+        self.reset()
+
+    # --- planning
+
+    def plan(self, graph: Graph) -> Plan:
+        """Decides without allocating. The graph and this scheduler stay as they are, so the same
+        call gives the same plan; pins made with `set_tensor_backend` count.
+
+        For the graph that is allocated now, the plan it was allocated with. Raises `ArgumentError`
+        for a graph larger than `graph_size`. C: ggml_backend_sched_split_graph
+        """
+        if self._graph is not None and self._graph == graph:
+            return read_plan(lib.gp_sched_read(self.ptr, graph.ptr))
+        self._check_graph(graph)
+        return read_plan(lib.gp_sched_plan(self.ptr, graph.ptr))
+
+    def alloc_graph(self, graph: Graph) -> Plan:
+        """Plans the graph, gives every tensor of it memory, and returns the plan.
+
+        Set the inputs after this and before `compute`. Raises `ArgumentError` while another graph
+        is allocated (`reset` first), `AllocError`. C: ggml_backend_sched_alloc_graph
+        """
+        self._alloc(graph)
+        return self.plan(graph)
+
+    def _alloc(self, graph: Graph) -> None:
+        """alloc_graph without reading the plan out."""
+        if self._graph is not None:
+            raise ArgumentError("this scheduler has a graph allocated already: call reset() first")
+        self._check_graph(graph)
+        if not lib.ggml_backend_sched_alloc_graph(self.ptr, graph.ptr):
+            self._restore()
+            raise AllocError("the scheduler could not allocate the graph's compute buffers")
+        self._graph = graph
+
+    def reserve(self, graph: Graph) -> None:
+        """Allocates compute buffers large enough for `graph`, so that later graphs fit.
+
+        The graph stays as it was. Pins are used and then dropped, as upstream does: make them
+        again. Raises `AllocError`. C: ggml_backend_sched_reserve
+        """
+        if self._graph is not None:
+            raise ArgumentError("this scheduler has a graph allocated already: call reset() first")
+        self._check_graph(graph)
+        done = lib.ggml_backend_sched_reserve(self.ptr, graph.ptr)
+        self._restore()
+        if not done:
+            raise AllocError("the scheduler could not reserve the graph's compute buffers")
+
+    def reset(self) -> None:
+        """Forgets the allocated graph and all pins; the graph gets its own sources back and its
+        tensors lose the memory the scheduler lent them. C: ggml_backend_sched_reset"""
+        self._restore()
+        lib.ggml_backend_sched_reset(self.ptr)
+
+    def _restore(self) -> None:
+        if self._tracing:
+            if self._graph is not None and self._graph.closed:
+                lib.gp_sched_forget(self.ptr)
+            else:
+                lib.gp_sched_restore(self.ptr)
+        self._graph = None
+
+    def _check_graph(self, graph: Graph) -> None:
+        need, room = graph.n_nodes + graph.n_leafs, self.hash_set_size
+        if need > room:
+            raise ArgumentError(
+                f"the graph has {graph.n_nodes} nodes + {graph.n_leafs} leafs = {need}, this "
+                f"scheduler has room for {room}: make it with graph_size={need} or more"
+            )
+        if graph.n_nodes == 0:
+            raise ArgumentError("the graph is empty: add its results with build_forward_expand")
+
+    # --- running
+
+    def compute(self, graph: Graph) -> None:
+        """Computes the graph, allocating it first if it is not, and waits for the end.
+
+        Raises `ComputeError`, `KeyboardInterrupt` on Ctrl-C, and whatever an eval callback raised.
+        C: ggml_backend_sched_graph_compute
+        """
+        if self._graph is None:
+            self._alloc(graph)
+        elif self._graph != graph:
+            raise ArgumentError("another graph is allocated on this scheduler: call reset() first")
+        status = lib.ggml_backend_sched_graph_compute(self.ptr, graph.ptr)
+        if self._callback is not None:
+            self._callback.raise_stored()
+        check_status(status, "compute")
+
+    def synchronize(self) -> None:
+        """Waits for all backends. C: ggml_backend_sched_synchronize"""
+        lib.ggml_backend_sched_synchronize(self.ptr)
+
+    def set_eval_callback(self, callback: Callable[[Tensor, bool], bool] | None) -> None:
+        """`callback(tensor, ask)` sees nodes as they are computed.
+
+        With `ask` True it says whether it wants to see the node when it is done; then it is called
+        again with `ask` False, and False from it stops the compute. What it raises stops the compute
+        too, and is raised from `compute`. None removes it. C: ggml_backend_sched_set_eval_callback
+        """
+        if callback is None:
+            lib.ggml_backend_sched_set_eval_callback(self.ptr, NULL, NULL)
+            self._callback = None
+            return
+        self._callback = _EvalCallback(self, callback)
+        lib.ggml_backend_sched_set_eval_callback(self.ptr, lib.gp_on_eval, self._callback.handle)
+
+    # --- pins and state
+
+    def set_tensor_backend(self, tensor: Tensor, backend: Backend) -> None:
+        """Pins `tensor` to one of this scheduler's backends until the next reset.
+
+        Raises `ArgumentError` for a backend that is not one of them.
+        C: ggml_backend_sched_set_tensor_backend
+        """
+        if backend not in self.backends:
+            names = ", ".join(b.name for b in self.backends)
+            raise ArgumentError(f"{backend!r} is not a backend of this scheduler; it has {names}")
+        lib.ggml_backend_sched_set_tensor_backend(self.ptr, tensor.ptr, backend.ptr)
+
+    def tensor_backend(self, tensor: Tensor) -> Backend | None:
+        """The backend that holds `tensor` now; None when none was decided.
+
+        C: ggml_backend_sched_get_tensor_backend
+        """
+        slots = {r.addr: r.backend for r in self._slots()}
+        id_ = slots.get(int(ffi.cast("uintptr_t", tensor.ptr)), -1)
+        return self.backends[id_] if id_ >= 0 else None
+
+    @property
+    def n_splits(self) -> int:
+        """Splits of the graph that was planned last. C: ggml_backend_sched_get_n_splits"""
+        return int(lib.ggml_backend_sched_get_n_splits(self.ptr))
+
+    @property
+    def n_copies(self) -> int:
+        """4 with `parallel`, else 1. C: ggml_backend_sched_get_n_copies"""
+        return int(lib.ggml_backend_sched_get_n_copies(self.ptr))
+
+    def buffer_size(self, backend: Backend) -> int:
+        """Bytes of the compute buffer on `backend`. C: ggml_backend_sched_get_buffer_size"""
+        return int(lib.ggml_backend_sched_get_buffer_size(self.ptr, backend.ptr))
+
+    @property
+    def hash_set_size(self) -> int:
+        """Tensors that the scheduler can tell apart: upstream's prime at or above graph_size."""
+        return int(self._state().hash_set_size) if self._tracing else self.graph_size
+
+    def _state(self) -> Any:
+        state = ffi.new("struct gp_sched_state *")
+        lib.gp_sched_state(self.ptr, state)
+        return state
+
+    def _slots(self) -> Any:
+        n = lib.gp_sched_slots(self.ptr, NULL, 0)
+        slots = ffi.new("struct gp_slot_record[]", n)
+        lib.gp_sched_slots(self.ptr, slots, n)
+        return slots
+
+    def inspect(self) -> dict[str, Any]:
+        """The scheduler's private state, by upstream's field names (struct ggml_backend_sched).
+
+        Fields that this release does not have are left out. `hash_set["slots"]` has a row for each
+        used slot: slot, tensor (its address), `hv_tensor_backend_ids` and the number of copies in
+        `hv_tensor_copies`. C: gp_sched_state
+        """
+        state = self._state()
+        scalars = {name: getattr(state, name) for name, _field in ffi.typeof(state[0]).fields}
+        graph = {k: scalars.pop(f) for k, f in _GRAPH_FIELDS.items()}
+        size, used = scalars.pop("hash_set_size"), scalars.pop("hash_set_used")
+        flags = ("is_reset", "is_alloc", "op_offload", "callback_eval", "callback_copy")
+        out: dict[str, Any] = {k: v for k, v in scalars.items() if v != -1}
+        out.update({k: bool(out[k]) for k in flags if k in out})
+        n_backends, n_copies = state.n_backends, state.n_copies
+        events = ffi.new("int32_t[]", n_backends * n_copies)
+        lib.gp_sched_events(self.ptr, events)
+        out["backends"] = [b.name for b in self.backends]
+        out["bufts"] = [
+            text(lib.ggml_backend_buft_name(lib.ggml_backend_sched_get_buffer_type(self.ptr, b.ptr)))
+            for b in self.backends
+        ]
+        out["galloc"] = {b.name: self.buffer_size(b) for b in self.backends}
+        out["events"] = [
+            [bool(events[b * n_copies + c]) for c in range(n_copies)] for b in range(n_backends)
+        ]
+        out["graph"] = graph
+        out["hash_set"] = {
+            "size": size,
+            "n_used": used,
+            "slots": [
+                {
+                    "slot": r.slot,
+                    "tensor": r.addr,
+                    "hv_tensor_backend_ids": r.backend,
+                    "n_hv_tensor_copies": r.n_copies,
+                    "cause": text(r.cause),
+                }
+                for r in self._slots()
+            ],
+        }
+        for which, name in enumerate(_ID_TABLES):
+            n = lib.gp_sched_ids(self.ptr, which, NULL, 0)
+            ids = ffi.new("int32_t[]", n)
+            lib.gp_sched_ids(self.ptr, which, ids, n)
+            out[name] = list(ids)
+        return out
+
+
+_GRAPH_FIELDS = {"n_nodes": "n_graph_nodes", "n_leafs": "n_graph_leafs", "size": "graph_size"}
+
+
+def _check_backends(
+    backends: tuple[Backend, ...], buffer_types: Sequence[BufferType] | None
+) -> None:
+    if not 1 <= len(backends) <= MAX_BACKENDS:
+        raise ArgumentError(f"{len(backends)} backends: a scheduler takes 1 to {MAX_BACKENDS}")
+    last = backends[-1]
+    if last.device.type != BackendDevType.CPU:
+        raise ArgumentError(
+            f"the last backend is {last.name} ({last.device.type.name}): it must be a CPU, which runs "
+            "what no other backend supports. Give device('CPU').init() as the last one"
+        )
+    if buffer_types is not None and len(buffer_types) != len(backends):
+        raise ArgumentError(f"{len(buffer_types)} buffer types for {len(backends)} backends")
+    for backend, buft in zip(backends, buffer_types or (), strict=False):
+        if not backend.supports_buft(buft):
+            raise ArgumentError(f"backend {backend.name} cannot read buffers of type {buft.name}")
+
+
+class _EvalCallback:
+    """What `gp_on_eval` is given: the Python callback, and what it raised."""
+
+    def __init__(self, scheduler: Scheduler, callback: Callable[[Tensor, bool], bool]) -> None:
+        self._scheduler = weakref.ref(scheduler)
+        self._call = callback
+        self._stored: BaseException | None = None
+        self.handle = ffi.new_handle(self)
+
+    def __call__(self, ptr: Any, ask: bool) -> bool:
+        scheduler = self._scheduler()
+        if self._stored is None and scheduler is not None and scheduler._graph is not None:
+            try:
+                return bool(self._call(Tensor(ptr, scheduler._graph._context), ask))
+            except BaseException as error:  # raised again by compute()
+                self._stored = error
+        # To stop, ask for the node, then answer False when it is shown.
+        return ask
+
+    def raise_stored(self) -> None:
+        error, self._stored = self._stored, None
+        if error is not None:
+            raise error
+
+
+@ffi.def_extern(name="gp_on_eval")  # type: ignore[untyped-decorator]
+def _on_eval(tensor: Any, ask: bool, user_data: Any) -> bool:
+    return bool(ffi.from_handle(user_data)(tensor, ask))

@@ -1,0 +1,305 @@
+"""Tensors: borrowed from their context, read and written with numpy."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from . import enums
+from ._ffi import NULL, ffi, lib, text
+from .errors import ArgumentError, NoDataError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy.typing as npt
+
+    from .buffer import BufferType
+    from .context import Context
+
+TypeLike: TypeAlias = "enums.Type | int | str | npt.DTypeLike"
+
+_DTYPES = {
+    enums.Type.F32: np.dtype(np.float32),
+    enums.Type.F16: np.dtype(np.float16),
+    enums.Type.F64: np.dtype(np.float64),
+    enums.Type.I8: np.dtype(np.int8),
+    enums.Type.I16: np.dtype(np.int16),
+    enums.Type.I32: np.dtype(np.int32),
+    enums.Type.I64: np.dtype(np.int64),
+}
+_TYPES = {dtype: type_ for type_, dtype in _DTYPES.items()}
+_NAMES: dict[str, enums.Type] = {}
+
+
+def _type_names() -> dict[str, enums.Type]:
+    if not _NAMES:
+        for type_ in enums.Type:
+            if type_.name != "COUNT":
+                _NAMES[type_.name.lower()] = type_
+                _NAMES[text(lib.ggml_type_name(type_)).lower()] = type_
+        _NAMES.pop("", None)
+    return _NAMES
+
+
+def type_of(value: TypeLike) -> enums.Type:
+    """ggml's type for a name ("q4_0"), an `enums.Type`, its number, or a numpy dtype."""
+    if isinstance(value, enums.Type):
+        return value
+    if isinstance(value, str) and value.lower() in _type_names():
+        return _type_names()[value.lower()]
+    if isinstance(value, int):
+        return enums.Type(value)
+    try:
+        return _TYPES[np.dtype(value)]
+    except (TypeError, KeyError):
+        names = ", ".join(sorted(t.name.lower() for t in enums.Type if t.name != "COUNT"))
+        raise ArgumentError(f"type {value!r}: expected a numpy dtype of these, or {names}") from None
+
+
+def enum_of(enum: Any, value: Any) -> int:
+    """A member of a ggml enum by itself, its number or its name in any case."""
+    if isinstance(value, str):
+        if value.upper() not in enum.__members__:
+            names = ", ".join(m.lower() for m in enum.__members__)
+            raise ArgumentError(f"{enum.__name__} {value!r}: expected one of {names}")
+        return int(enum[value.upper()])
+    return int(value)
+
+
+class Tensor:
+    """One tensor of a context: a leaf with data, or the result of an op.
+
+    Shapes are ggml's: `ne` has always four numbers, ne0 is the contiguous one; numpy's shape is the
+    reverse. Two Tensors are equal when they are the same native tensor.
+    """
+
+    __slots__ = ("_context", "_ptr")
+
+    def __init__(self, ptr: Any, context: Context) -> None:
+        self._ptr = ptr
+        self._context = context
+
+    @property
+    def ptr(self) -> Any:
+        """The native `struct ggml_tensor *`. Raises `ClosedError` after its context was closed."""
+        self._context.ptr  # noqa: B018
+        return self._ptr
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Tensor) and bool(self._ptr == other._ptr)
+
+    def __hash__(self) -> int:
+        return hash(self._ptr)
+
+    def __repr__(self) -> str:
+        if self._context.closed:
+            return "<Tensor of a closed Context>"
+        ne = ", ".join(map(str, self.ne))
+        op = "" if self.op == enums.Op.NONE else f" = {text(lib.ggml_op_desc(self.ptr))}"
+        return f"<Tensor {self.name!r} {self.type.name.lower()} [{ne}]{op}>"
+
+    @property
+    def name(self) -> str:
+        """At most 63 bytes of UTF-8. C: ggml_set_name"""
+        return text(self.ptr.name)
+
+    @name.setter
+    def name(self, name: str) -> None:
+        lib.ggml_set_name(self.ptr, name.encode())
+
+    @property
+    def type(self) -> enums.Type:
+        """Element type."""
+        return enums.Type(self.ptr.type)
+
+    @property
+    def ne(self) -> tuple[int, int, int, int]:
+        """Number of elements per dimension."""
+        ne = self.ptr.ne
+        return (ne[0], ne[1], ne[2], ne[3])
+
+    @property
+    def nb(self) -> tuple[int, int, int, int]:
+        """Stride in bytes per dimension."""
+        nb = self.ptr.nb
+        return (nb[0], nb[1], nb[2], nb[3])
+
+    @property
+    def op(self) -> enums.Op:
+        """The op that computes it; NONE for a leaf."""
+        return enums.Op(self.ptr.op)
+
+    @property
+    def flags(self) -> enums.TensorFlag:
+        """INPUT, OUTPUT, PARAM, LOSS, COMPUTE."""
+        return enums.TensorFlag(self.ptr.flags)
+
+    @property
+    def src(self) -> tuple[Tensor, ...]:
+        """Its sources, in upstream's order, absent ones left out."""
+        return tuple(Tensor(s, self._context) for s in self.ptr.src if s != NULL)
+
+    @property
+    def view_src(self) -> Tensor | None:
+        """The tensor whose memory it is a view of."""
+        return None if self.ptr.view_src == NULL else Tensor(self.ptr.view_src, self._context)
+
+    @property
+    def view_offs(self) -> int:
+        """Bytes from the start of `view_src`."""
+        return int(self.ptr.view_offs)
+
+    @property
+    def buffer(self) -> BufferType | None:
+        """The type of the buffer it lives in; None while it is not allocated."""
+        from .buffer import BufferType
+
+        raw = self._buffer()
+        return None if raw == NULL else BufferType(lib.ggml_backend_buffer_get_type(raw))
+
+    def _buffer(self) -> Any:
+        ptr = self.ptr
+        return ptr.view_src.buffer if ptr.view_src != NULL else ptr.buffer
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes from its first to its last element. C: ggml_nbytes"""
+        return int(lib.ggml_nbytes(self.ptr))
+
+    @property
+    def n_elements(self) -> int:
+        """C: ggml_nelements"""
+        return int(lib.ggml_nelements(self.ptr))
+
+    @property
+    def is_contiguous(self) -> bool:
+        """C: ggml_is_contiguous"""
+        return bool(lib.ggml_is_contiguous(self.ptr))
+
+    def set_input(self) -> None:
+        """Marks it as an input of the graph: the scheduler puts it on the last backend, and its
+        memory is not reused. C: ggml_set_input"""
+        lib.ggml_set_input(self.ptr)
+
+    def set_output(self) -> None:
+        """Marks it as an output: its memory is not reused before the graph ends. C: ggml_set_output"""
+        lib.ggml_set_output(self.ptr)
+
+    # --- data
+
+    def _data(self) -> Any:
+        ptr = self.ptr
+        if self._buffer() == NULL or ptr.data == NULL:
+            raise NoDataError(
+                f"tensor '{self.name}' has no memory: allocate its context (Context.alloc) or its "
+                "graph (Scheduler.alloc_graph) first; a scheduler's reset() takes memory back"
+            )
+        return ptr
+
+    def _shape(self) -> tuple[int, ...]:
+        n_dims = lib.ggml_n_dims(self.ptr)
+        return tuple(reversed(self.ne[:n_dims]))
+
+    def set(self, array: npt.ArrayLike, offset: int = 0) -> None:
+        """Copies `array` into the tensor, converting to its type (quantising where it is quantised).
+
+        The array's shape is the reverse of `ne`, or any shape with as many elements. With `offset`
+        (elements of a row, whole tensor contiguous) only part of the tensor is written. Raises
+        `ArgumentError` for a wrong number of elements, `NoDataError` before allocation.
+        C: ggml_backend_tensor_set
+        """
+        ptr = self._data()
+        if not self.is_contiguous:
+            raise ArgumentError(f"tensor '{self.name}' is not contiguous: set its source instead")
+        values = np.asarray(array)
+        if offset == 0 and values.size != self.n_elements:
+            raise ArgumentError(
+                f"tensor '{self.name}' has ne {list(self.ne)} = {self.n_elements} elements, "
+                f"the array has shape {values.shape} = {values.size}"
+            )
+        if offset < 0 or offset + values.size > self.n_elements:
+            raise ArgumentError(
+                f"tensor '{self.name}' has {self.n_elements} elements: {values.size} from {offset} "
+                "do not fit"
+            )
+        data = encode(values, self.type, self.ne[0])
+        start = lib.ggml_row_size(ptr.type, offset) if offset else 0
+        lib.ggml_backend_tensor_set(ptr, ffi.from_buffer(data), start, data.nbytes)
+
+    def get(self, dequantize: bool = True) -> npt.NDArray[Any]:
+        """A copy of the data, shape = reversed(ne) without ggml's trailing ones.
+
+        Types that numpy lacks (quantised, bf16) come as float32, or with `dequantize=False` as
+        their raw bytes, shape [.., bytes of a row]. C: ggml_backend_tensor_get
+        """
+        ptr = self._data()
+        raw = np.empty(self.nbytes, np.uint8)
+        lib.ggml_backend_tensor_get(ptr, ffi.from_buffer(raw), 0, raw.nbytes)
+        dtype = _DTYPES.get(self.type)
+        if dtype is not None:
+            return self._strided(raw, dtype).copy()
+        if not self.is_contiguous:
+            raise ArgumentError(
+                f"tensor '{self.name}' ({self.type.name.lower()}) is not contiguous: get its source"
+            )
+        shape = self._shape()
+        if not dequantize:
+            return raw.reshape(*shape[:-1], -1)
+        return decode(raw, self.type, self.n_elements).reshape(shape)
+
+    def numpy(self) -> npt.NDArray[Any]:
+        """The data itself, without a copy: host buffers and numpy's types only.
+
+        The array must not be used after the tensor's buffer is closed or its scheduler reset.
+        Raises `ArgumentError` for device memory and for types that numpy lacks (use `get`).
+        """
+        ptr = self._data()
+        if not lib.ggml_backend_buffer_is_host(self._buffer()):
+            raise ArgumentError(
+                f"tensor '{self.name}' is in {self.buffer}, which the CPU cannot read: use get()"
+            )
+        dtype = _DTYPES.get(self.type)
+        if dtype is None:
+            raise ArgumentError(f"numpy has no {self.type.name.lower()}: use get()")
+        raw = np.frombuffer(ffi.buffer(ptr.data, self.nbytes), np.uint8)
+        return self._strided(raw, dtype)
+
+    def _strided(self, raw: npt.NDArray[np.uint8], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+        shape = self._shape()
+        strides: Sequence[int] = tuple(reversed(self.nb[: len(shape)]))
+        if raw.size == 0:
+            return np.empty(shape, dtype)
+        return np.ndarray(shape, dtype, raw, 0, strides)
+
+
+def encode(values: npt.NDArray[Any], type_: enums.Type, n_per_row: int) -> npt.NDArray[Any]:
+    """`values` as contiguous elements of a ggml type. C: ggml_quantize_chunk"""
+    dtype = _DTYPES.get(type_)
+    if dtype is not None:
+        return np.ascontiguousarray(values, dtype)
+    flat = np.ascontiguousarray(values, np.float32).reshape(-1)
+    if n_per_row <= 0 or flat.size % n_per_row or n_per_row % lib.ggml_blck_size(type_):
+        raise ArgumentError(
+            f"{flat.size} elements in rows of {n_per_row} are no whole blocks of "
+            f"{type_.name.lower()} ({lib.ggml_blck_size(type_)} elements a block)"
+        )
+    if lib.ggml_quantize_requires_imatrix(type_):
+        raise ArgumentError(f"{type_.name.lower()} needs an importance matrix to be quantised")
+    out = np.empty(lib.ggml_row_size(type_, n_per_row) * (flat.size // n_per_row), np.uint8)
+    source = ffi.cast("float *", ffi.from_buffer(flat))
+    lib.ggml_quantize_chunk(
+        type_, source, ffi.from_buffer(out), 0, flat.size // n_per_row, n_per_row, NULL
+    )
+    return out
+
+
+def decode(raw: npt.NDArray[np.uint8], type_: enums.Type, n: int) -> npt.NDArray[np.float32]:
+    """`n` elements of a ggml type as float32. C: ggml_get_type_traits()->to_float"""
+    out = np.empty(n, np.float32)
+    to_float = lib.ggml_get_type_traits(type_).to_float
+    if to_float == NULL:
+        raise ArgumentError(f"{type_.name.lower()} cannot be converted to float32")
+    to_float(ffi.from_buffer(raw), ffi.cast("float *", ffi.from_buffer(out)), n)
+    return out

@@ -1,0 +1,125 @@
+"""Upstream's cause codes, in words."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .plan import Plan, PlanTensor
+
+# Stages of split_graph by their code (native/sched_trace.cpp): pass, its name, the row of
+# `PlanTensor.passes` that shows the assignment after it.
+STAGES: dict[int, tuple[int, str, int]] = {
+    10: (1, "1", 0),
+    21: (2, "2 gpu down", 1),
+    22: (2, "2 gpu up", 2),
+    23: (2, "2 rest down", 3),
+    24: (2, "2 rest up", 4),
+    30: (3, "3", 5),
+    40: (4, "4", 6),
+}
+_GPU_DOWN, _GPU_UP, _REST_DOWN, _REST_UP, _PASS_4 = 21, 22, 23, 24, 40
+
+
+@dataclass(frozen=True)
+class Cause:
+    """Why a tensor is on its backend.
+
+    `code` is upstream's ("1.wgt0"; "" where upstream sets none), `pass_` the pass that decided (0:
+    before the first), `stage` names the sweep too, `text` says it in one sentence, `witness` is
+    the tensor that it follows from.
+    """
+
+    code: str
+    pass_: int
+    stage: str
+    text: str
+    witness: PlanTensor | None = None
+
+    def __str__(self) -> str:
+        return f"{self.code or '-'}: {self.text}"
+
+
+def cause_of(plan: Plan, t: PlanTensor) -> Cause:
+    """The cause of `t`'s assignment, with the tensor that it follows from."""
+    code, stage = t.record.cause, t.record.stage
+    pass_, stage_name, _row = STAGES.get(stage, (0, "", -1))
+    if code[:1].isdigit():
+        pass_ = int(code[0]) if code not in ("4.cpy", "6.cpy") else 5 + (code == "6.cpy")
+    if code == "2.sup" and stage == _PASS_4:
+        pass_ = 4
+    witness = _witness(plan, t, code, stage)
+    return Cause(code, pass_, stage_name, _text(plan, t, code, stage, witness), witness)
+
+
+def _witness(plan: Plan, t: PlanTensor, code: str, stage: int) -> PlanTensor | None:
+    if code.startswith("1.wgt"):
+        return plan.tensor(t.record.src[int(code[5:])])
+    if code == "1.off":
+        return next((s for s in t.srcs if s.is_weight), None)
+    if code in ("1.vsrc", "4.vsrc"):
+        return t.view_src
+    if code in ("4.cpy", "6.cpy"):
+        return plan.tensor(t.record.copy_of) if t.record.copy_of >= 0 else None
+    if code == "4.cur":
+        return next((n for n in plan.nodes if t.id in n.record.src), None)
+    if code == "2.sup" and stage in STAGES and stage != _PASS_4 and t.index is not None:
+        return _neighbour(plan, t.index, stage)
+    return None
+
+
+def _neighbour(plan: Plan, index: int, stage: int) -> PlanTensor | None:
+    """The node a sweep of pass 2 came from: the nearest one that had a backend by then."""
+    row = STAGES[stage][2]
+    down = stage in (_GPU_DOWN, _REST_DOWN)
+    for i in range(index - 1, -1, -1) if down else range(index + 1, len(plan.nodes)):
+        node = plan.nodes[i]
+        if not node.is_view_op and node.record.passes[row] != -1:
+            return node
+    return None
+
+
+def _text(plan: Plan, t: PlanTensor, code: str, stage: int, witness: PlanTensor | None) -> str:
+    backend, who = t.backend or "no backend", f"'{witness.name}'" if witness else "another tensor"
+    if code.startswith("1.wgt") or code == "1.off":
+        src = t.record.src.index(witness.id) if witness else -1
+        where = f" in {witness.buffer.buft}" if witness and witness.buffer else ""
+        if code == "1.off":
+            return (
+                f"{backend} offloads it: its weight src[{src}] {who} is in host memory{where}, and "
+                f"{backend}, of higher priority, supports the op and wants it at this batch size"
+            )
+        return f"it follows its weight src[{src}] {who}, which is{where} and which {backend} reads"
+    if code == "2.sup" and stage == _PASS_4:
+        return f"nothing else placed it: {backend} is the first backend that supports the op"
+    if code == "2.sup":
+        direction = "down" if stage in (_GPU_DOWN, _REST_DOWN) else "up"
+        kind = "higher-priority backends" if stage in (_GPU_DOWN, _GPU_UP) else "any backend"
+        return (
+            f"{backend} supports it and spread {direction} to it from its neighbour {who} "
+            f"(sweep of {kind})"
+        )
+    return _TEXTS.get(code, "upstream set no cause").format(
+        backend=backend,
+        who=who,
+        buft=t.buffer.buft if t.buffer else "its buffer",
+        last=plan.backends[-1].name,
+    )
+
+
+_TEXTS = {
+    "usr": "the caller pinned it to {backend} (set_tensor_backend)",
+    "1.dst": "it is allocated already, in {buft}, which {backend} reads",
+    "1.vsrc": "it is a view of {who}, which is allocated where {backend} reads it",
+    "1.inp": "it is a graph input; inputs go to the last backend, {last}",
+    "3.best": "no neighbour's backend supports it: {backend} does, and reads most of its sources",
+    "3.upg": (
+        "moved up to {backend}, of higher priority: it shares the buffer type of the backend chosen "
+        "before, supports the op and reads all of its sources"
+    ),
+    "4.vsrc": "a view is where the tensor is that it views, {who}",
+    "4.cur": "nothing placed it before its first consumer, {who}: it is where that runs",
+    "4.cpy": "a copy of {who} made for a split on {backend}, which cannot read the original",
+    "6.cpy": "a copy of the graph input {who} for pipeline parallelism",
+}

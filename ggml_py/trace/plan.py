@@ -1,0 +1,378 @@
+"""A plan: which backend runs each node, how the graph is cut into splits, what is copied.
+
+Plain data, read out of the scheduler once; nothing here touches the native library.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from .cause import STAGES, Cause, cause_of
+
+VIEW_OPS = frozenset({"VIEW", "RESHAPE", "PERMUTE", "TRANSPOSE"})
+NODE, LEAF, OTHER, COPY = "node", "leaf", "other", "copy"
+
+
+@dataclass(frozen=True, slots=True)
+class TensorRecord:
+    """One tensor as it was when the plan was made. Ids index `Plan.tensors`; -1 means none."""
+
+    id: int
+    kind: str  # node, leaf, other (reached as source or view source only), copy
+    name: str
+    op: str
+    op_desc: str  # what upstream prints: SILU rather than UNARY
+    type: str
+    ne: tuple[int, ...]
+    nb: tuple[int, ...]
+    nbytes: int
+    flags: tuple[str, ...]
+    op_params: tuple[int, ...]
+    src: tuple[int, ...]  # as the user built it, trailing -1 left out
+    planned_src: tuple[int, ...]  # what the planned graph reads: copies where there are some
+    view_src: int
+    view_offs: int
+    buffer: int  # index into Plan.buffers
+    use_count: int
+    pin: int  # index of the backend that the caller asked for
+    backend: int  # index into Plan.backends
+    cause: str
+    stage: int
+    passes: tuple[int, ...]  # nodes: backend after each stage of `PASS_NAMES`
+    copy_of: int
+    copy_index: int
+
+
+@dataclass(frozen=True, slots=True)
+class BufferRecord:
+    """A buffer that tensors of the graph lived in before planning."""
+
+    buft: str
+    usage: str
+    is_host: bool
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class BackendRecord:
+    """One backend of the scheduler, highest priority first."""
+
+    name: str
+    device: str
+    device_type: str
+    buft: str  # what the scheduler allocates from
+    buft_is_host: bool
+    buft_id: int  # backends with the same number share the buffer type
+
+
+@dataclass(frozen=True, slots=True)
+class SplitRecord:
+    backend: int
+    start: int
+    end: int
+    inputs: tuple[tuple[int, int], ...]  # (id of the source, id of the copy)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What the plan was made with."""
+
+    upstream: str  # ggml version
+    build: str  # key of the native build
+    op_offload: bool
+    n_copies: int
+    cur_copy: int
+
+
+class PlanTensor:
+    """A node, leaf or copy of a plan. Equal when they are the same tensor of the same plan."""
+
+    __slots__ = ("id", "plan", "record")
+
+    def __init__(self, plan: Plan, id: int) -> None:
+        self.plan = plan
+        self.id = id
+        self.record = plan.tensors[id]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, PlanTensor) and self.plan is other.plan and self.id == other.id
+
+    def __hash__(self) -> int:
+        return hash((id(self.plan), self.id))
+
+    def __repr__(self) -> str:
+        cause = f" {self.record.cause}" if self.record.cause else ""
+        return f"<{self.record.kind} {self.id} '{self.name}' {self.op} on {self.backend}{cause}>"
+
+    @property
+    def index(self) -> int | None:
+        """Index in the graph's nodes; None for leafs and copies."""
+        return self.id if self.record.kind == NODE else None
+
+    @property
+    def name(self) -> str:
+        return self.record.name
+
+    @property
+    def op(self) -> str:
+        """ggml's op name; "NONE" for leafs and copies."""
+        return self.record.op
+
+    @property
+    def type(self) -> str:
+        return self.record.type
+
+    @property
+    def ne(self) -> tuple[int, ...]:
+        return self.record.ne
+
+    @property
+    def nbytes(self) -> int:
+        return self.record.nbytes
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        return self.record.flags
+
+    @property
+    def is_view_op(self) -> bool:
+        """True for VIEW, RESHAPE, PERMUTE, TRANSPOSE: nothing is computed."""
+        return self.record.op in VIEW_OPS
+
+    @property
+    def is_weight(self) -> bool:
+        """Whether it lives in a buffer that is marked as weights."""
+        return self.buffer is not None and self.buffer.usage == "weights"
+
+    @property
+    def buffer(self) -> BufferRecord | None:
+        """The buffer it was in before planning."""
+        return self.plan.buffers[self.record.buffer] if self.record.buffer >= 0 else None
+
+    @property
+    def backend(self) -> str | None:
+        """Name of the backend that runs (or holds) it."""
+        return self.plan.backends[self.record.backend].name if self.record.backend >= 0 else None
+
+    @property
+    def cause(self) -> Cause:
+        """Why it is there."""
+        return cause_of(self.plan, self)
+
+    @property
+    def split(self) -> int | None:
+        """Index of the split that computes it; None for what is not computed."""
+        if self.record.kind != NODE:
+            return None
+        return next(s.index for s in self.plan.splits if s.start <= self.id < s.end)
+
+    @property
+    def srcs(self) -> tuple[PlanTensor, ...]:
+        """Its sources, as the graph was built."""
+        return tuple(self.plan.tensor(i) for i in self.record.src if i >= 0)
+
+    @property
+    def view_src(self) -> PlanTensor | None:
+        return self.plan.tensor(self.record.view_src) if self.record.view_src >= 0 else None
+
+
+@dataclass(frozen=True, slots=True)
+class SplitInput:
+    """One tensor copied to a split's backend before the split runs."""
+
+    tensor: PlanTensor
+    copy: PlanTensor
+    src_backend: str | None
+    dst_backend: str
+    nbytes: int
+
+
+class Split:
+    """A run of nodes [start, end) that one backend computes."""
+
+    __slots__ = ("backend", "end", "index", "inputs", "plan", "start")
+
+    def __init__(self, plan: Plan, index: int, record: SplitRecord) -> None:
+        self.plan = plan
+        self.index = index
+        self.backend = plan.backends[record.backend].name
+        self.start, self.end = record.start, record.end
+        self.inputs = tuple(self._input(source, copy) for source, copy in record.inputs)
+
+    def _input(self, source: int, copy: int) -> SplitInput:
+        tensor = self.plan.tensor(source)
+        copied = self.plan.tensor(copy)
+        return SplitInput(tensor, copied, tensor.backend, self.backend, tensor.nbytes)
+
+    def __repr__(self) -> str:
+        return (
+            f"<Split {self.index} on {self.backend}: nodes {self.start}..{self.end - 1}, "
+            f"{len(self.inputs)} inputs>"
+        )
+
+    @property
+    def nodes(self) -> tuple[PlanTensor, ...]:
+        return self.plan.nodes[self.start : self.end]
+
+
+# The stages after which `passes` holds the assignment.
+PASS_NAMES = tuple(name for _pass, name, _row in sorted(STAGES.values(), key=lambda s: s[2]))
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """What the scheduler decided for one graph."""
+
+    settings: Settings
+    backends: tuple[BackendRecord, ...]
+    buffers: tuple[BufferRecord, ...]
+    tensors: tuple[TensorRecord, ...]  # by id: the nodes in graph order, then the leafs, the others
+    leaf_ids: tuple[int, ...]
+    split_records: tuple[SplitRecord, ...] = field(repr=False)
+
+    def __repr__(self) -> str:
+        return f"<Plan: {self.headline()}>"
+
+    def __eq__(self, other: object) -> bool:
+        """Equal when everything recorded is equal; where tensors lay in memory is not recorded."""
+        if not isinstance(other, Plan):
+            return NotImplemented
+        return all(getattr(self, f) == getattr(other, f) for f in self.__dataclass_fields__)
+
+    __hash__ = object.__hash__
+
+    @cached_property
+    def nodes(self) -> tuple[PlanTensor, ...]:
+        """The nodes, in graph order."""
+        return tuple(PlanTensor(self, t.id) for t in self.tensors if t.kind == NODE)
+
+    @cached_property
+    def leafs(self) -> tuple[PlanTensor, ...]:
+        """The leafs (weights and inputs), in graph order."""
+        return tuple(PlanTensor(self, i) for i in self.leaf_ids)
+
+    @cached_property
+    def copies(self) -> tuple[PlanTensor, ...]:
+        """The copies that the scheduler made."""
+        return tuple(PlanTensor(self, t.id) for t in self.tensors if t.kind == COPY)
+
+    @cached_property
+    def splits(self) -> tuple[Split, ...]:
+        return tuple(Split(self, i, record) for i, record in enumerate(self.split_records))
+
+    @property
+    def n_splits(self) -> int:
+        return len(self.split_records)
+
+    @property
+    def copy_bytes(self) -> int:
+        """Bytes copied between backends in one evaluation."""
+        return sum(i.nbytes for split in self.splits for i in split.inputs)
+
+    @property
+    def n_inputs(self) -> int:
+        """Tensors copied between backends in one evaluation."""
+        return sum(len(record.inputs) for record in self.split_records)
+
+    @property
+    def assignments(self) -> Mapping[int, str | None]:
+        """Tensor id -> name of its backend; leafs and copies included."""
+        return {t.id: self.tensor(t.id).backend for t in self.tensors}
+
+    def tensor(self, id: int) -> PlanTensor:
+        """Any tensor by its id."""
+        return PlanTensor(self, id)
+
+    def node(self, which: str | int) -> PlanTensor:
+        """A node by index, or by name: names repeat in real graphs, the last one is meant.
+
+        Raises KeyError; a name that is only a leaf's finds the leaf.
+        """
+        if isinstance(which, int):
+            if not 0 <= which < len(self.nodes):
+                raise KeyError(f"node {which}: the graph has nodes 0..{len(self.nodes) - 1}")
+            return self.nodes[which]
+        for t in (*reversed(self.nodes), *self.leafs):
+            if t.name == which:
+                return t
+        near = ", ".join(t.name for t in self.find(f"*{which}*")[:5])
+        raise KeyError(f"no node named '{which}'" + (f"; like it: {near}" if near else ""))
+
+    def find(self, pattern: str) -> tuple[PlanTensor, ...]:
+        """All nodes, then leafs, whose name matches a shell pattern ("Qcur-*")."""
+        every = (*self.nodes, *self.leafs)
+        return tuple(t for t in every if fnmatch.fnmatchcase(t.name, pattern))
+
+    def passes(self) -> str:
+        """The assignment after each pass and sweep: a letter per node, '?' = not assigned yet.
+
+        View ops take part from pass 4 on. The last lines name the backends' letters.
+        """
+        letters = backend_letters([b.name for b in self.backends])
+        width = max(map(len, PASS_NAMES))
+        rows = []
+        for row, name in enumerate(PASS_NAMES):
+            marks = (letters[b] if (b := n.record.passes[row]) >= 0 else "?" for n in self.nodes)
+            rows.append(f"{name:<{width}}  {' '.join(marks)}")
+        named = ", ".join(
+            f"{letter} = {b.name}" for letter, b in zip(letters, self.backends, strict=True)
+        )
+        return "\n".join([*rows, named])
+
+    def nodes_per_backend(self) -> dict[str, int]:
+        """How many nodes each backend computes; view ops are not computed."""
+        counts = Counter(n.backend for n in self.nodes if not n.is_view_op)
+        return {b.name: counts[b.name] for b in self.backends}
+
+    def headline(self) -> str:
+        """One line: splits, copies, bytes, nodes per backend."""
+        per_backend = self.nodes_per_backend()
+        total = sum(per_backend.values()) or 1
+        shares = ", ".join(f"{name} {n} ({n / total:.0%})" for name, n in per_backend.items())
+        return (
+            f"{self.n_splits} splits, {self.n_inputs} copies ({format_bytes(self.copy_bytes)}), "
+            f"nodes: {shares}"
+        )
+
+    def text(self) -> str:
+        """Upstream's GGML_SCHED_DEBUG=2 layout, line for line, with the cause column filled."""
+        from ..export import to_text
+
+        return to_text.render(self)
+
+    def to_json(self, path: str | Path | None = None) -> dict[str, Any]:
+        """The plan as JSON data; written to `path` when one is given (whole or not at all)."""
+        from ..export import to_json
+
+        return to_json.write(self, path) if path is not None else to_json.render(self)
+
+    @staticmethod
+    def from_json(path: str | Path) -> Plan:
+        """A plan that `to_json` wrote. Raises ValueError for anything else."""
+        from ..export import to_json
+
+        return to_json.read(path)
+
+
+def backend_letters(names: list[str]) -> list[str]:
+    """One letter per backend: the first of its name that is free, else a digit."""
+    taken: list[str] = []
+    for name in names:
+        choices = [*name.upper(), *"0123456789", *"abcdefghijklmnopqrstuvwxyz"]
+        taken.append(next(c for c in choices if c.isalnum() and c not in taken))
+    return taken
+
+
+def format_bytes(n: float) -> str:
+    """Bytes with a unit: 1.5 MiB."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if n < 1024 or unit == "GiB":
+            return f"{n:.0f} {unit}" if unit == "B" else f"{n:.1f} {unit}"
+        n /= 1024
+    raise AssertionError
