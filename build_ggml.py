@@ -18,6 +18,7 @@ import shutil
 import sys
 import sysconfig
 import tempfile
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -41,7 +42,7 @@ from vendor.identity import (
     upstream_of,
     uses_openblas,
 )
-from vendor.report import BuildError, say, step, writing
+from vendor.report import FULL, BuildError, say, step, writing
 
 LIB = NATIVE / "lib"
 PROOF = "build.json"        # written last: a folder that has it is whole
@@ -85,14 +86,13 @@ def _build(
 ) -> None:
     ggml = upstream.ggml_dir(options)
     toolchain.check_sources(options.backend, ggml, upstream.label)
-    blas = _openblas(options)
+    blas = openblas_dir(options.cache) if uses_openblas(options) else None
     config = configuration(options, upstream)
     tree = Tree(
         options.cache / "trees" / f"{label_of(options, upstream)}-{config[:12]}",
         options.cache / "logs" / f"{final.name}.log", tools, lock)
-    backend_cpp = _instrumented(ggml, tree.folder) if not options.pristine else None
-    generated = tree.folder / "generated"
-    _generate(ggml, generated, tools)
+    backend_cpp = None if options.pristine else _instrumented(ggml, tree)
+    generated = _generate(ggml, tree)
     flags = {
         "GGML_PY_GGML_DIR": str(ggml),
         "GGML_PY_BACKEND_CPP": str(backend_cpp or ""),
@@ -114,14 +114,13 @@ def _build(
     _prune(final, keep=3)      # other checkouts and branches share the cache
 
 
-def _openblas(options: Options) -> Path | None:
-    if not uses_openblas(options):
-        return None
+def openblas_dir(cache: Path) -> Path:
+    """The pinned OpenBLAS for this platform, fetched and unpacked: include/, lib/, licenses/."""
     wheel = releases.openblas()
-    final = options.cache / "sources" / f"{wheel.package}-{wheel.version}-{wheel.sha256[:16]}"
+    final = cache / "sources" / f"{wheel.package}-{wheel.version}-{wheel.sha256[:16]}"
     if final.is_dir():
         return final
-    return fetch.unpack_wheel(fetch.download(wheel, options.cache), wheel.subfolder, final)
+    return fetch.unpack_wheel(fetch.download(wheel, cache), wheel.subfolder, final)
 
 
 def write_if_changed(path: Path, text: str) -> None:
@@ -130,33 +129,49 @@ def write_if_changed(path: Path, text: str) -> None:
         path.write_text(text, encoding="utf-8")
 
 
-def _instrumented(ggml: Path, folder: Path) -> Path:
+def _instrumented(ggml: Path, tree: Tree) -> Path:
     from vendor.instrument import AnchorError, instrument
 
     original = ggml / "src" / "ggml-backend.cpp"
     try:
         text = instrument(original.read_text(encoding="utf-8"))
     except AnchorError as error:
-        raise BuildError(
-            f"cannot instrument {original}: {error}. Build without the x-ray (--pristine), choose "
-            "a release of --list, or mend the anchor in vendor/instrument.py") from error
-    write_if_changed(folder / "ggml-backend.cpp", text)
-    return folder / "ggml-backend.cpp"
+        tree.failed()
+        # The anchor's own message says what to do.
+        raise BuildError(f"cannot instrument {original}: {error}") from error
+    copy = tree.folder / "ggml-backend.cpp"
+    write_if_changed(copy, text)
+    return copy
 
 
-def _generate(ggml: Path, generated: Path, tools: toolchain.Tools) -> None:
-    """Run bindgen into `generated`, touching only the files whose text changed."""
+def _generate(ggml: Path, tree: Tree) -> Path:
+    """Run bindgen into `generated/`, touching only the files whose text changed."""
     try:
         import bindgen
     except ImportError as error:
         raise BuildError(
             f"generating the bindings needs the module {error.name}: "
-            f"python -m pip install {' '.join(GENERATOR_NEEDS)!r}") from error
+            f"python -m pip install {' '.join(map(repr, GENERATOR_NEEDS))}") from error
+    # Installed, native/ is beside `_build` and not below it.
+    bindgen.NATIVE = NATIVE
+    generated = tree.folder / "generated"
     generated.mkdir(exist_ok=True)
-    with step("generating the bindings"), tempfile.TemporaryDirectory(dir=generated.parent) as new:
-        bindgen.generate(ggml, Path(new), cc=tools.cc)
+    with step("generating the bindings"), tempfile.TemporaryDirectory(dir=tree.folder) as new:
+        try:
+            bindgen.generate(ggml, Path(new), cc=tree.tools.cc)
+        except Exception as error:
+            if isinstance(error, OSError) and error.errno in FULL:
+                raise
+            tree.failed()
+            tree.log.write_text(traceback.format_exc(), encoding="utf-8")
+            lines = str(error).splitlines() or [repr(error)]
+            first = next((line for line in lines if "error:" in line), lines[0])
+            raise BuildError(
+                f"bindgen cannot read the headers in {ggml / 'include'}:\n    {first}\n"
+                f"  log: {tree.log}") from error
         for path in sorted(Path(new).iterdir()):
             write_if_changed(generated / path.name, path.read_text(encoding="utf-8"))
+    return generated
 
 
 def _licences(ggml: Path, blas: Path | None, folder: Path) -> None:

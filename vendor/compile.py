@@ -71,6 +71,10 @@ class Tree:
         """All went well: the next build may go on from this tree."""
         self.mark.unlink(missing_ok=True)
 
+    def failed(self) -> None:
+        """An orderly end, no file is cut short: the next build may go on from this tree too."""
+        self.mark.unlink(missing_ok=True)
+
     def run(self, command: Sequence[str], doing: str, jobs: int) -> None:
         """Run one program, its output to the log; BuildError with the first errors it printed."""
         environment = {
@@ -100,8 +104,7 @@ class Tree:
     def _failure(self, doing: str, code: int, output: list[str]) -> BuildError:
         if any(FULL.search(line) for line in output):
             return BuildError(full_message(doing, self.folder))
-        # The program ended by itself, so no object file is cut short.
-        self.mark.unlink(missing_ok=True)
+        self.failed()
         wanted = 0
         first = []
         for line in filter(str.strip, output):

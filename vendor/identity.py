@@ -109,7 +109,16 @@ COMPILER_VARIABLES = ("CC", "CXX", "CFLAGS", "CXXFLAGS", "CPPFLAGS", "LDFLAGS", 
 
 def common_flags(debug: bool) -> dict[str, str]:
     """What our build and the reference build have in common."""
-    return {"CMAKE_BUILD_TYPE": "RelWithDebInfo" if debug else "Release", "GGML_CCACHE": "OFF"}
+    if not debug:
+        return {"CMAKE_BUILD_TYPE": "Release", "GGML_CCACHE": "OFF"}
+    # CMake's own flags for this type turn assert() off and optimise too far to step through.
+    flags = "-O1 -g -fno-omit-frame-pointer"
+    return {
+        "CMAKE_BUILD_TYPE": "RelWithDebInfo",
+        "CMAKE_C_FLAGS_RELWITHDEBINFO": flags,
+        "CMAKE_CXX_FLAGS_RELWITHDEBINFO": flags,
+        "GGML_CCACHE": "OFF",
+    }
 
 
 def cmake_flags(options: Options) -> dict[str, str]:
@@ -136,7 +145,7 @@ def uses_openblas(options: Options) -> bool:
 
 def _texts(paths: Sequence[Path]) -> str:
     digest = hashlib.sha256()
-    for path in sorted(paths):
+    for path in sorted(paths, key=lambda path: path.name):     # folders differ once installed
         digest.update(f"{path.name}\0".encode() + path.read_bytes() + b"\0")
     return digest.hexdigest()
 
