@@ -101,6 +101,9 @@ def _build(
         "GGML_PY_OPENBLAS": str(blas or ""),
         **cmake_flags(options),
     }
+    if upstream.release:
+        # Upstream asks git for its commit and, outside a repository, calls itself "dirty".
+        flags["GIT_EXE"] = ""
     tree.configure(NATIVE, flags, options.n_jobs)
     tree.compile((), options.n_jobs)
     with caches.staged(final) as stage:

@@ -187,9 +187,9 @@ def live_cache(folder: Path) -> Path:
 
 def checkout(folder: Path) -> Path:
     """A copy of all that a build reads of this repository, so that ours keeps its own builds."""
-    shutil.copytree(REPO / "vendor", folder / "vendor", ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copytree(REPO / "ggml_py" / "native", folder / "ggml_py" / "native",
-                    ignore=shutil.ignore_patterns("lib"))
+    skip = shutil.ignore_patterns("__pycache__", "lib")
+    for part in ("vendor", "ggml_py/native"):
+        shutil.copytree(REPO / part, folder / part, ignore=skip)
     for path in (REPO / "build_ggml.py", *REPO.glob("bindgen*.py")):
         shutil.copy2(path, folder)
     return folder

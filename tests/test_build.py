@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 from build_support import REPO, WARM, error_of, run, seed, small_disk
+
+import build_ggml
 from vendor import identity, releases, toolchain
 from vendor.identity import Options
 from vendor.report import BuildError
-
-import build_ggml
 
 NO_INDEX = {"PIP_INDEX_URL": "http://127.0.0.1:9/simple/"}
 
@@ -190,7 +190,7 @@ def test_a_missing_toolkit_is_said_before_anything_long(
     backend: str, says: str, path_with, tmp_path: Path
 ) -> None:
     env = path_with("cmake", "ninja", "cc", "c++")
-    env |= {name: "" for name in toolchain.BACKENDS[backend].variables}
+    env |= dict.fromkeys(toolchain.BACKENDS[backend].variables, "")
     text = error_of(run("--backend", f"cpu,{backend}", cache=tmp_path, env=env))
     assert says in text
     assert not (tmp_path / "downloads").exists()
