@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Build ggml, our instrumentation and the cffi module: fetch, instrument, CMake, done.
 
-As a program:   python build_ggml.py --backend cpu,blas,rpc     puts it beside the package
-As a backend:   pip install . -C backend=cpu,vulkan             puts it into the wheel
+As a program:   python build_ggml.py --backend cpu,vulkan                      beside the package
+As a backend:   pip install . --config-settings backend=cpu,vulkan      into the wheel
 Both leave the finished build in the user's cache folder, where the next one finds it.
 `vendor/` has the parts: releases, fetch, cache, toolchain, identity, compile, reference, pep517.
 """

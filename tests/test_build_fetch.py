@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from build_support import REPO, Index, Pin, index, pin_of, small_disk, small_sdist
+
 from vendor import fetch
 from vendor.report import BuildError
 
@@ -84,7 +85,7 @@ def test_a_cached_file_needs_no_index(monkeypatch: pytest.MonkeyPatch, tmp_path:
 def test_an_index_that_hangs_up_leaves_nothing(server: Index, tmp_path: Path) -> None:
     pin = serve(server, small_sdist({"small-1.0/big": bytes(range(256)) * 4000}))
     server.cut = True
-    with pytest.raises(BuildError, match="not cached|hash mismatch"):
+    with pytest.raises(BuildError, match=r"not cached|hash mismatch"):
         fetch.download(pin, tmp_path)
     assert not fetch.downloaded(pin, tmp_path)
 
@@ -188,7 +189,8 @@ def test_a_file_size_limit_reads_as_a_full_disk(server: Index, tmp_path: Path) -
     pin = serve(server, SDIST + b"\0" * 3_000_000)
     code = (
         f"import sys; sys.path[:0] = [{str(REPO)!r}, {str(REPO / 'tests')!r}]\n"
-        "from build_support import Pin\nfrom vendor import fetch, report\nfrom pathlib import Path\n"
+        "from pathlib import Path\nfrom build_support import Pin\n"
+        "from vendor import fetch, report\n"
         f"try: fetch.download({pin!r}, Path({str(tmp_path)!r}))\n"
         "except report.BuildError as error: print(error)\n"
     )

@@ -132,7 +132,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
     subprocess.run(
         [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", str(folder),
-         "-C", f"cache={seed(WARM)}", str(REPO)], check=True)
+         "--config-settings", f"cache={seed(WARM)}", str(REPO)], check=True)
     (path,) = folder.iterdir()
     return path
 
@@ -157,8 +157,9 @@ def test_the_wheel_holds_one_build_its_licences_and_the_builder(wheel: Path) -> 
 
 def test_the_wheel_runs_where_there_is_no_compiler(wheel: Path, tmp_path: Path) -> None:
     site = tmp_path / "site"
-    subprocess.run([sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(site),
-                    str(wheel)], check=True)
+    subprocess.run(
+        [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", site, wheel],
+        check=True)
     environment = {"PATH": str(tmp_path), "PYTHONPATH": str(site), "HOME": str(tmp_path)}
     (proof,) = site.glob("ggml_py/native/lib/*/build.json")
     assert loads(proof.parent) == "0.26.0"
@@ -196,15 +197,15 @@ def test_a_second_wheel_from_the_cache_takes_seconds(wheel: Path, tmp_path: Path
     start = time.monotonic()
     subprocess.run(
         [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", str(tmp_path),
-         "-C", f"cache={WARM}", str(REPO)], check=True)
+         "--config-settings", f"cache={WARM}", str(REPO)], check=True)
     assert time.monotonic() - start < 20
 
 
 def test_pip_shows_the_error_and_no_traceback(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "pip", "wheel", "--no-deps", "-w", str(tmp_path),
-         "-C", "backend=tpu", str(REPO)], capture_output=True, text=True, check=False,
-        env={**os.environ, "COLUMNS": "200"})
+         "--config-settings", "backend=tpu", str(REPO)],
+        capture_output=True, text=True, check=False, env={**os.environ, "COLUMNS": "200"})
     assert done.returncode == 1
     assert "error: unknown backend 'tpu'; known: cpu, blas" in done.stdout + done.stderr
     assert "Traceback" not in done.stdout + done.stderr

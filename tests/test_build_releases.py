@@ -6,6 +6,7 @@ import re
 
 import build_support  # noqa: F401  (puts the checkout on the path)
 import pytest
+
 from vendor import releases
 from vendor.report import BuildError
 
@@ -70,5 +71,5 @@ def test_a_platform_without_openblas_says_how_to_do_without(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(releases.platform, "machine", lambda: "riscv64")
-    with pytest.raises(BuildError, match="riscv64.*leave blas out of --backend"):
+    with pytest.raises(BuildError, match=r"riscv64.*leave blas out of --backend"):
         releases.openblas()

@@ -245,5 +245,5 @@ def keep_ggml(path: str) -> bool:
 
 
 def keep_all(path: str) -> bool:
-    """What a build of upstream's own programs needs: everything but the bulky pages."""
-    return not path.startswith(("docs/", "media/"))
+    """What upstream's own programs and our tests need: everything but pages and pictures."""
+    return not path.startswith(("docs/", "media/")) or path.startswith("docs/ops")

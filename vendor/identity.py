@@ -72,7 +72,7 @@ class Upstream:
 
 def unpacked(release: Release, cache: Path, *, whole: bool) -> Path:
     """The release's llama.cpp folder in the cache: all of it, or only what ggml needs."""
-    kind, keep = ("all", fetch.keep_all) if whole else ("ggml", fetch.keep_ggml)
+    kind, keep = ("whole", fetch.keep_all) if whole else ("ggml", fetch.keep_ggml)
     final = cache / "sources" / f"{release.label}-{release.sha256[:16]}-{kind}"
     if not final.is_dir():
         archive = fetch.download(release, cache)

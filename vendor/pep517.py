@@ -1,7 +1,8 @@
 """The build backend: hatchling's, with our options taken from pip's config settings.
 
-`pip install . -C backend=cpu,vulkan -C upstream=0.21.0 -C pristine=true` names the options of
-build_ggml.py. The wheel's content is added by `vendor/hatch_hook.py`, which asks `built()` here.
+`pip install . --config-settings backend=cpu,vulkan --config-settings upstream=0.21.0` names the
+options of build_ggml.py; a switch is given as `pristine=true`. The wheel's content is added by
+`vendor/hatch_hook.py`, which asks `built()` here.
 """
 
 from __future__ import annotations

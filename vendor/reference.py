@@ -102,9 +102,9 @@ def _build(tree: Tree, source: Path, flags: dict[str, str], jobs: int, stage: Pa
     }, jobs)
     listed = subprocess.run(
         [tree.tools.ninja, "-C", str(tree.build), "-t", "targets", "all"],
-        capture_output=True, text=True, check=False).stdout
+        capture_output=True, text=True, check=False).stdout.splitlines()
     # An old release has not every program: test-llama-archs came in 2026.
-    present = [name for name in PROGRAMS if f"\n{name}: phony" in listed]
+    present = [name for name in PROGRAMS if f"{name}: phony" in listed]
     tree.compile(("llama", *present), jobs)
     for folder in (stage / "bin", stage / "lib"):
         folder.mkdir()

@@ -36,7 +36,10 @@ FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
-def full_message(doing: str, folder: Path) -> str:
+ANOTHER = "choose another folder with --cache DIR"
+
+
+def full_message(doing: str, folder: Path, hint: str = ANOTHER) -> str:
     """The one line for a full disk; free space is in MB."""
     try:
         free = f"{shutil.disk_usage(folder).free / 1e6:.0f} MB free there"
@@ -44,20 +47,18 @@ def full_message(doing: str, folder: Path) -> str:
         free = "free space unknown"
     return (
         f"disk full while {doing} in {folder} ({free}; a build needs about 400 MB, --reference "
-        "1 GB more): free some space, or choose another folder with --cache DIR"
+        f"1 GB more): free some space, or {hint}"
     )
 
 
 @contextlib.contextmanager
-def writing(doing: str, folder: Path, hint: str = "choose another folder with --cache DIR") -> (
-    Iterator[None]
-):
+def writing(doing: str, folder: Path, hint: str = ANOTHER) -> Iterator[None]:
     """Turn a full disk or a refused write inside the block into a BuildError that says so."""
     try:
         yield
     except OSError as error:
         if error.errno in FULL:
-            raise BuildError(full_message(doing, folder)) from error
+            raise BuildError(full_message(doing, folder, hint)) from error
         if error.errno in REFUSED:
             where = error.filename or folder
             raise BuildError(f"not writable while {doing}: {where} ({error.strerror}): {hint}") \
