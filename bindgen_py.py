@@ -158,7 +158,7 @@ def _py_name(name: str) -> str:
 def _argument(p: Param, nullable: bool) -> str:
     name = _py_name(p.name)
     if p.type == "struct ggml_tensor *":
-        return f"NULL if {name} is None else {name}.ptr" if nullable else f"{name}.ptr"
+        return f"NULL if {name} is None else self._use({name})" if nullable else f"self._use({name})"
     if p.type == "enum ggml_type":
         return f"type_of({name})"
     if p.type.startswith("enum ggml_"):
@@ -218,5 +218,8 @@ def ops(api: Api) -> str:
         '    """\n\n'
         "    __slots__ = ()\n"
         "    ptr: Any  # the ggml_context, from Context\n\n"
+        "    def _use(self, tensor: Tensor) -> Any:\n"
+        '        """The pointer of an operand; Context has it."""\n'
+        "        raise NotImplementedError\n\n"
     )
     return _HEAD.format(version=api.version) + head + "\n".join(_method(f) for f in methods)

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from .errors import NotBuiltError as NotBuiltError
     from .errors import UnknownDeviceError as UnknownDeviceError
     from .gguf import Gguf as Gguf
+    from .gguf import write_gguf as write_gguf
     from .graph import Graph as Graph
     from .scheduler import Scheduler as Scheduler
     from .tensor import Tensor as Tensor
@@ -65,6 +66,7 @@ _PUBLIC = {
     "NotBuiltError": "errors",
     "UnknownDeviceError": "errors",
     "Gguf": "gguf",
+    "write_gguf": "gguf",
     "Graph": "graph",
     "Scheduler": "scheduler",
     "Tensor": "tensor",

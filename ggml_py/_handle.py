@@ -22,7 +22,7 @@ LIVE: Counter[str] = Counter()  # open native objects by class name
 Self = TypeVar("Self", bound="Handle")
 
 
-def _release(kind: str, free: Callable[[Any], None], ptr: Any, _parents: tuple[Any, ...]) -> None:
+def _release(kind: str, free: Callable[[Any], None], ptr: Any, _parents: list[Handle]) -> None:
     LIVE[kind] -= 1
     free(ptr)
 
@@ -30,15 +30,22 @@ def _release(kind: str, free: Callable[[Any], None], ptr: Any, _parents: tuple[A
 class Handle:
     """Owns one native object. Subclasses pass the pointer, how to free it, and what it needs."""
 
-    __slots__ = ("__weakref__", "_children", "_finalizer", "ptr")
+    __slots__ = ("__weakref__", "_children", "_finalizer", "_parents", "ptr")
 
     def __init__(self, ptr: Any, free: Callable[[Any], None], *parents: Handle) -> None:
         self.ptr = ptr
         self._children: weakref.WeakSet[Handle] = weakref.WeakSet()
         kind = type(self).__name__
         LIVE[kind] += 1
-        self._finalizer = weakref.finalize(self, _release, kind, free, ptr, parents)
+        self._parents: list[Handle] = []  # the finalizer's own list: what is added later counts
+        self._finalizer = weakref.finalize(self, _release, kind, free, ptr, self._parents)
         for parent in parents:
+            self._depend(parent)
+
+    def _depend(self, parent: Handle) -> None:
+        """Makes `parent` outlive this object."""
+        if parent is not self and parent not in self._parents:
+            self._parents.append(parent)
             parent._children.add(self)
 
     def __getattr__(self, name: str) -> Any:
@@ -55,8 +62,12 @@ class Handle:
     def close(self) -> None:
         """Frees the native object, its children before it. Closing twice is harmless."""
         if self._finalizer.alive:
-            for child in list(self._children):
+            children = list(self._children)
+            self._children.clear()  # so that two that need each other end
+            for child in children:
                 child.close()
+            for parent in self._parents:
+                parent._children.discard(self)
             self._before_free()
             self._finalizer()
             del self.ptr

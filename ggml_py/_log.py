@@ -13,6 +13,7 @@ _LEVELS = {1: logging.DEBUG, 2: logging.INFO, 3: logging.WARNING, 4: logging.ERR
 _CONT = 5
 
 _recent: deque[str] = deque(maxlen=32)
+_count = 0  # of all that ever came into _recent
 _pending = ""
 _level = logging.INFO
 
@@ -22,15 +23,26 @@ def recent() -> list[str]:
     return list(_recent)
 
 
+def mark() -> int:
+    """A place in the log, for `since`."""
+    return _count
+
+
+def since(mark: int) -> list[str]:
+    """The warnings and errors logged after `mark`, as far as they are kept."""
+    return list(_recent)[len(_recent) - min(_count - mark, len(_recent)) :]
+
+
 def receive(level: int, text: str) -> None:
     """Takes one piece of ggml's log: parts of lines are put together, then logged line by line."""
-    global _pending, _level
+    global _pending, _level, _count
     if level != _CONT:
         _level = _LEVELS.get(level, logging.INFO)
     *lines, _pending = (_pending + text).split("\n")
     for line in lines:
         if _level >= logging.WARNING and line:
             _recent.append(line)
+            _count += 1
         logger.log(_level, "%s", line)
 
 

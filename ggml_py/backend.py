@@ -85,6 +85,7 @@ class Backend(Handle):
 
         Raises `ComputeError`. With a scheduler use `Scheduler.compute`. C: ggml_backend_graph_compute
         """
+        graph._check_leafs()
         check_status(lib.ggml_backend_graph_compute(self.ptr, graph.ptr), f"backend {self.name}")
 
     def synchronize(self) -> None:

@@ -99,11 +99,11 @@ class Context(Handle, Ops):
 
     def dup_tensor(self, src: Tensor) -> Tensor:
         """A tensor of src's type and ne, without its data. C: ggml_dup_tensor"""
-        return Tensor(lib.ggml_dup_tensor(self.ptr, src.ptr), self)
+        return Tensor(lib.ggml_dup_tensor(self.ptr, self._use(src)), self)
 
     def view_tensor(self, src: Tensor) -> Tensor:
         """A view of all of src. C: ggml_view_tensor"""
-        return Tensor(lib.ggml_view_tensor(self.ptr, src.ptr), self)
+        return Tensor(lib.ggml_view_tensor(self.ptr, self._use(src)), self)
 
     def new_graph(self, size: int = 2048, grads: bool = False) -> Graph:
         """An empty graph for at most `size` nodes and as many leafs. C: ggml_new_graph_custom"""
@@ -140,6 +140,14 @@ class Context(Handle, Ops):
         self._sources.clear()
         return buffer
 
+    def _use(self, tensor: Tensor) -> Any:
+        """The pointer of an operand, whose context has to outlive this one from now on."""
+        context = tensor._context
+        if context is not self:
+            self._depend(context)
+        context.ptr  # noqa: B018  raises when closed
+        return tensor._ptr
+
     def _attach(self, buffer: Buffer) -> None:
         """Tensors of this context live in `buffer`: hold it, and be told when it is closed."""
         self._buffers.append(buffer)
@@ -149,7 +157,11 @@ class Context(Handle, Ops):
         for tensor in self:
             if tensor._ptr.buffer == buffer.ptr:
                 tensor._ptr.buffer = tensor._ptr.data = NULL
-        self._buffers.remove(buffer)
+        for child in self._children:  # views of these tensors
+            if isinstance(child, Context):
+                child._forget_buffer(buffer)
+        if buffer in self._buffers:
+            self._buffers.remove(buffer)
 
     def _before_free(self) -> None:
         for buffer in list(self._buffers):

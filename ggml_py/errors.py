@@ -67,7 +67,6 @@ class AbortError(GgmlError, RuntimeError):
         where = f" at {file}:{line}" if file else ""
         parts = [f"{call}: {condition}{where}"]
         parts += [f"  {operand}" for operand in self.operands]
-        parts += [f"  ggml: {text}" for text in self.log[-3:]]
         super().__init__("\n".join(parts))
 
 

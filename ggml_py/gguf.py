@@ -73,10 +73,10 @@ class Gguf(Handle):
             raise GgufError(f"{path}: no such file")
         params = ffi.new("struct gguf_init_params *")
         params.no_alloc, params.ctx = True, NULL
-        before = len(_log.recent())
+        mark = _log.mark()
         ptr = lib.gguf_init_from_file(os.fsencode(path), params[0])
         if ptr == NULL:
-            why = "; ".join(_log.recent()[before:] or _log.recent()[-1:]) or "not a GGUF file"
+            why = "; ".join(_log.since(mark)) or "not a GGUF file"
             raise GgufError(f"{path} cannot be read as GGUF: {why}")
         gguf = cls(ptr, path)
         gguf._check_size()

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from ._ffi import NULL, ffi, lib
 from ._handle import Handle
-from .errors import AllocError, ArgumentError
+from .errors import AllocError, ArgumentError, NoDataError
 from .tensor import Tensor
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ class Graph(Handle):
         C: ggml_build_forward_expand
         """
         for tensor in tensors:
+            self._depend(tensor._context)
             lib.ggml_build_forward_expand(self.ptr, tensor.ptr)
 
     @property
@@ -71,6 +72,15 @@ class Graph(Handle):
         leafs = ffi.new("struct ggml_tensor *[]", n)
         lib.gp_graph_leafs(self.ptr, leafs)
         return tuple(Tensor(leafs[i], self._context) for i in range(n))
+
+    def _check_leafs(self) -> None:
+        """Raises `NoDataError` for a leaf whose memory is gone: computing would read through NULL."""
+        missing = lib.gp_graph_leaf_without_data(self.ptr)
+        if missing != NULL:
+            raise NoDataError(
+                f"leaf '{Tensor(missing, self._context).name}' of the graph has no memory: the buffer "
+                "it was in is closed, or its context was never allocated"
+            )
 
     def __getitem__(self, name: str) -> Tensor:
         """The first node or leaf of that name. Raises KeyError. C: ggml_graph_get_tensor"""

@@ -31,33 +31,37 @@ class Ops:
     __slots__ = ()
     ptr: Any  # the ggml_context, from Context
 
+    def _use(self, tensor: Tensor) -> Any:
+        """The pointer of an operand; Context has it."""
+        raise NotImplementedError
+
     def dup(self, a: Tensor) -> Tensor:
         """A copy of a.
 
         C: ggml_tensor *ggml_dup(ggml_context *ctx, ggml_tensor *a)
         """
-        return Tensor(lib.ggml_dup(self.ptr, a.ptr), self)
+        return Tensor(lib.ggml_dup(self.ptr, self._use(a)), self)
 
     def dup_inplace(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_dup_inplace(ggml_context *ctx, ggml_tensor *a)"""
-        return Tensor(lib.ggml_dup_inplace(self.ptr, a.ptr), self)
+        return Tensor(lib.ggml_dup_inplace(self.ptr, self._use(a)), self)
 
     def add(self, a: Tensor, b: Tensor) -> Tensor:
         """a + b; b is repeated along dimensions where a is larger.
 
         C: ggml_tensor *ggml_add(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b)
         """
-        return Tensor(lib.ggml_add(self.ptr, a.ptr, b.ptr), self)
+        return Tensor(lib.ggml_add(self.ptr, self._use(a), self._use(b)), self)
 
     def add_inplace(self, a: Tensor, b: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_add_inplace(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b)"""
-        return Tensor(lib.ggml_add_inplace(self.ptr, a.ptr, b.ptr), self)
+        return Tensor(lib.ggml_add_inplace(self.ptr, self._use(a), self._use(b)), self)
 
     def add_cast(self, a: Tensor, b: Tensor, type: TypeLike) -> Tensor:
         """C: ggml_tensor *ggml_add_cast(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b, enum
         ggml_type type)
         """
-        return Tensor(lib.ggml_add_cast(self.ptr, a.ptr, b.ptr, type_of(type)), self)
+        return Tensor(lib.ggml_add_cast(self.ptr, self._use(a), self._use(b), type_of(type)), self)
 
     def add_id(self, a: Tensor, b: Tensor, ids: Tensor) -> Tensor:
         """a + the row of b that ids names, per expert used.
@@ -65,24 +69,35 @@ class Ops:
         C: ggml_tensor *ggml_add_id(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b,
         ggml_tensor *ids)
         """
-        return Tensor(lib.ggml_add_id(self.ptr, a.ptr, b.ptr, ids.ptr), self)
+        return Tensor(lib.ggml_add_id(self.ptr, self._use(a), self._use(b), self._use(ids)), self)
 
     def add1(self, a: Tensor, b: Tensor) -> Tensor:
         """a + b, b a scalar.
 
         C: ggml_tensor *ggml_add1(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b)
         """
-        return Tensor(lib.ggml_add1(self.ptr, a.ptr, b.ptr), self)
+        return Tensor(lib.ggml_add1(self.ptr, self._use(a), self._use(b)), self)
 
     def add1_inplace(self, a: Tensor, b: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_add1_inplace(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b)"""
-        return Tensor(lib.ggml_add1_inplace(self.ptr, a.ptr, b.ptr), self)
+        return Tensor(lib.ggml_add1_inplace(self.ptr, self._use(a), self._use(b)), self)
 
     def acc(self, a: Tensor, b: Tensor, nb1: int, nb2: int, nb3: int, offset: int) -> Tensor:
         """C: ggml_tensor *ggml_acc(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b, size_t nb1,
         size_t nb2, size_t nb3, size_t offset)
         """
-        return Tensor(lib.ggml_acc(self.ptr, a.ptr, b.ptr, nb1, nb2, nb3, offset), self)
+        return Tensor(
+            lib.ggml_acc(
+                self.ptr,
+                self._use(a),
+                self._use(b),
+                nb1,
+                nb2,
+                nb3,
+                offset,
+            ),
+            self,
+        )
 
     def acc_inplace(
         self,
@@ -96,448 +111,467 @@ class Ops:
         """C: ggml_tensor *ggml_acc_inplace(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b,
         size_t nb1, size_t nb2, size_t nb3, size_t offset)
         """
-        return Tensor(lib.ggml_acc_inplace(self.ptr, a.ptr, b.ptr, nb1, nb2, nb3, offset), self)
+        return Tensor(
+            lib.ggml_acc_inplace(
+                self.ptr,
+                self._use(a),
+                self._use(b),
+                nb1,
+                nb2,
+                nb3,
+                offset,
+            ),
+            self,
+        )
 
     def sub(self, a: Tensor, b: Tensor) -> Tensor:
         """a - b; b is repeated along dimensions where a is larger.
 
         C: ggml_tensor *ggml_sub(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b)
         """
-        return Tensor(lib.ggml_sub(self.ptr, a.ptr, b.ptr), self)
+        return Tensor(lib.ggml_sub(self.ptr, self._use(a), self._use(b)), self)
 
     def sub_inplace(self, a: Tensor, b: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_sub_inplace(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b)"""
-        return Tensor(lib.ggml_sub_inplace(self.ptr, a.ptr, b.ptr), self)
+        return Tensor(lib.ggml_sub_inplace(self.ptr, self._use(a), self._use(b)), self)
 
     def mul(self, a: Tensor, b: Tensor) -> Tensor:
         """a * b; b is repeated along dimensions where a is larger.
 
         C: ggml_tensor *ggml_mul(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b)
         """
-        return Tensor(lib.ggml_mul(self.ptr, a.ptr, b.ptr), self)
+        return Tensor(lib.ggml_mul(self.ptr, self._use(a), self._use(b)), self)
 
     def mul_inplace(self, a: Tensor, b: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_mul_inplace(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b)"""
-        return Tensor(lib.ggml_mul_inplace(self.ptr, a.ptr, b.ptr), self)
+        return Tensor(lib.ggml_mul_inplace(self.ptr, self._use(a), self._use(b)), self)
 
     def div(self, a: Tensor, b: Tensor) -> Tensor:
         """a / b; b is repeated along dimensions where a is larger.
 
         C: ggml_tensor *ggml_div(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b)
         """
-        return Tensor(lib.ggml_div(self.ptr, a.ptr, b.ptr), self)
+        return Tensor(lib.ggml_div(self.ptr, self._use(a), self._use(b)), self)
 
     def div_inplace(self, a: Tensor, b: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_div_inplace(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b)"""
-        return Tensor(lib.ggml_div_inplace(self.ptr, a.ptr, b.ptr), self)
+        return Tensor(lib.ggml_div_inplace(self.ptr, self._use(a), self._use(b)), self)
 
     def sqr(self, a: Tensor) -> Tensor:
         """a * a.
 
         C: ggml_tensor *ggml_sqr(ggml_context *ctx, ggml_tensor *a)
         """
-        return Tensor(lib.ggml_sqr(self.ptr, a.ptr), self)
+        return Tensor(lib.ggml_sqr(self.ptr, self._use(a)), self)
 
     def sqr_inplace(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_sqr_inplace(ggml_context *ctx, ggml_tensor *a)"""
-        return Tensor(lib.ggml_sqr_inplace(self.ptr, a.ptr), self)
+        return Tensor(lib.ggml_sqr_inplace(self.ptr, self._use(a)), self)
 
     def sqrt(self, a: Tensor) -> Tensor:
         """Square root of each element.
 
         C: ggml_tensor *ggml_sqrt(ggml_context *ctx, ggml_tensor *a)
         """
-        return Tensor(lib.ggml_sqrt(self.ptr, a.ptr), self)
+        return Tensor(lib.ggml_sqrt(self.ptr, self._use(a)), self)
 
     def sqrt_inplace(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_sqrt_inplace(ggml_context *ctx, ggml_tensor *a)"""
-        return Tensor(lib.ggml_sqrt_inplace(self.ptr, a.ptr), self)
+        return Tensor(lib.ggml_sqrt_inplace(self.ptr, self._use(a)), self)
 
     def log(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_log(ggml_context *ctx, ggml_tensor *a)"""
-        return Tensor(lib.ggml_log(self.ptr, a.ptr), self)
+        return Tensor(lib.ggml_log(self.ptr, self._use(a)), self)
 
     def log_inplace(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_log_inplace(ggml_context *ctx, ggml_tensor *a)"""
-        return Tensor(lib.ggml_log_inplace(self.ptr, a.ptr), self)
+        return Tensor(lib.ggml_log_inplace(self.ptr, self._use(a)), self)
 
     def expm1(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_expm1(ggml_context *ctx, ggml_tensor *a)"""
-        return Tensor(lib.ggml_expm1(self.ptr, a.ptr), self)
+        return Tensor(lib.ggml_expm1(self.ptr, self._use(a)), self)
 
     def expm1_inplace(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_expm1_inplace(ggml_context *ctx, ggml_tensor *a)"""
-        return Tensor(lib.ggml_expm1_inplace(self.ptr, a.ptr), self)
+        return Tensor(lib.ggml_expm1_inplace(self.ptr, self._use(a)), self)
 
     def softplus(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_softplus(ggml_context *ctx, ggml_tensor *a)"""
-        return Tensor(lib.ggml_softplus(self.ptr, a.ptr), self)
+        return Tensor(lib.ggml_softplus(self.ptr, self._use(a)), self)
 
     def softplus_inplace(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_softplus_inplace(ggml_context *ctx, ggml_tensor *a)"""
-        return Tensor(lib.ggml_softplus_inplace(self.ptr, a.ptr), self)
+        return Tensor(lib.ggml_softplus_inplace(self.ptr, self._use(a)), self)
 
     def sin(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_sin(ggml_context *ctx, ggml_tensor *a)"""
-        return Tensor(lib.ggml_sin(self.ptr, a.ptr), self)
+        return Tensor(lib.ggml_sin(self.ptr, self._use(a)), self)
 
     def sin_inplace(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_sin_inplace(ggml_context *ctx, ggml_tensor *a)"""
-        return Tensor(lib.ggml_sin_inplace(self.ptr, a.ptr), self)
+        return Tensor(lib.ggml_sin_inplace(self.ptr, self._use(a)), self)
 
     def cos(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_cos(ggml_context *ctx, ggml_tensor *a)"""
-        return Tensor(lib.ggml_cos(self.ptr, a.ptr), self)
+        return Tensor(lib.ggml_cos(self.ptr, self._use(a)), self)
 
     def cos_inplace(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_cos_inplace(ggml_context *ctx, ggml_tensor *a)"""
-        return Tensor(lib.ggml_cos_inplace(self.ptr, a.ptr), self)
+        return Tensor(lib.ggml_cos_inplace(self.ptr, self._use(a)), self)
 
     def sum(self, a: Tensor) -> Tensor:
         """Sum of all elements. Result [1].
 
         C: ggml_tensor *ggml_sum(ggml_context *ctx, ggml_tensor *a)
         """
-        return Tensor(lib.ggml_sum(self.ptr, a.ptr), self)
+        return Tensor(lib.ggml_sum(self.ptr, self._use(a)), self)
 
     def sum_rows(self, a: Tensor) -> Tensor:
         """Sum of each row. Result [1, ne1, ne2, ne3].
 
         C: ggml_tensor *ggml_sum_rows(ggml_context *ctx, ggml_tensor *a)
         """
-        return Tensor(lib.ggml_sum_rows(self.ptr, a.ptr), self)
+        return Tensor(lib.ggml_sum_rows(self.ptr, self._use(a)), self)
 
     def cumsum(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_cumsum(ggml_context *ctx, ggml_tensor *a)"""
-        return Tensor(lib.ggml_cumsum(self.ptr, a.ptr), self)
+        return Tensor(lib.ggml_cumsum(self.ptr, self._use(a)), self)
 
     def mean(self, a: Tensor) -> Tensor:
         """Mean of each row. Result [1, ne1, ne2, ne3].
 
         C: ggml_tensor *ggml_mean(ggml_context *ctx, ggml_tensor *a)
         """
-        return Tensor(lib.ggml_mean(self.ptr, a.ptr), self)
+        return Tensor(lib.ggml_mean(self.ptr, self._use(a)), self)
 
     def argmax(self, a: Tensor) -> Tensor:
         """Index of the largest element of each row. Result i32 [ne1].
 
         C: ggml_tensor *ggml_argmax(ggml_context *ctx, ggml_tensor *a)
         """
-        return Tensor(lib.ggml_argmax(self.ptr, a.ptr), self)
+        return Tensor(lib.ggml_argmax(self.ptr, self._use(a)), self)
 
     def count_equal(self, a: Tensor, b: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_count_equal(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b)"""
-        return Tensor(lib.ggml_count_equal(self.ptr, a.ptr, b.ptr), self)
+        return Tensor(lib.ggml_count_equal(self.ptr, self._use(a), self._use(b)), self)
 
     def repeat(self, a: Tensor, b: Tensor) -> Tensor:
         """a repeated to b's ne.
 
         C: ggml_tensor *ggml_repeat(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b)
         """
-        return Tensor(lib.ggml_repeat(self.ptr, a.ptr, b.ptr), self)
+        return Tensor(lib.ggml_repeat(self.ptr, self._use(a), self._use(b)), self)
 
     def repeat_4d(self, a: Tensor, ne0: int, ne1: int, ne2: int, ne3: int) -> Tensor:
         """C: ggml_tensor *ggml_repeat_4d(ggml_context *ctx, ggml_tensor *a, int64_t ne0, int64_t
         ne1, int64_t ne2, int64_t ne3)
         """
-        return Tensor(lib.ggml_repeat_4d(self.ptr, a.ptr, ne0, ne1, ne2, ne3), self)
+        return Tensor(lib.ggml_repeat_4d(self.ptr, self._use(a), ne0, ne1, ne2, ne3), self)
 
     def repeat_back(self, a: Tensor, b: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_repeat_back(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b)"""
-        return Tensor(lib.ggml_repeat_back(self.ptr, a.ptr, b.ptr), self)
+        return Tensor(lib.ggml_repeat_back(self.ptr, self._use(a), self._use(b)), self)
 
     def concat(self, a: Tensor, b: Tensor, dim: int) -> Tensor:
         """a and b one after the other along dimension `dim`.
 
         C: ggml_tensor *ggml_concat(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b, int dim)
         """
-        return Tensor(lib.ggml_concat(self.ptr, a.ptr, b.ptr, dim), self)
+        return Tensor(lib.ggml_concat(self.ptr, self._use(a), self._use(b), dim), self)
 
     def abs(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_abs(ggml_context *ctx, ggml_tensor *a)"""
-        return Tensor(lib.ggml_abs(self.ptr, a.ptr), self)
+        return Tensor(lib.ggml_abs(self.ptr, self._use(a)), self)
 
     def abs_inplace(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_abs_inplace(ggml_context *ctx, ggml_tensor *a)"""
-        return Tensor(lib.ggml_abs_inplace(self.ptr, a.ptr), self)
+        return Tensor(lib.ggml_abs_inplace(self.ptr, self._use(a)), self)
 
     def sgn(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_sgn(ggml_context *ctx, ggml_tensor *a)"""
-        return Tensor(lib.ggml_sgn(self.ptr, a.ptr), self)
+        return Tensor(lib.ggml_sgn(self.ptr, self._use(a)), self)
 
     def sgn_inplace(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_sgn_inplace(ggml_context *ctx, ggml_tensor *a)"""
-        return Tensor(lib.ggml_sgn_inplace(self.ptr, a.ptr), self)
+        return Tensor(lib.ggml_sgn_inplace(self.ptr, self._use(a)), self)
 
     def neg(self, a: Tensor) -> Tensor:
         """-a.
 
         C: ggml_tensor *ggml_neg(ggml_context *ctx, ggml_tensor *a)
         """
-        return Tensor(lib.ggml_neg(self.ptr, a.ptr), self)
+        return Tensor(lib.ggml_neg(self.ptr, self._use(a)), self)
 
     def neg_inplace(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_neg_inplace(ggml_context *ctx, ggml_tensor *a)"""
-        return Tensor(lib.ggml_neg_inplace(self.ptr, a.ptr), self)
+        return Tensor(lib.ggml_neg_inplace(self.ptr, self._use(a)), self)
 
     def step(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_step(ggml_context *ctx, ggml_tensor *a)"""
-        return Tensor(lib.ggml_step(self.ptr, a.ptr), self)
+        return Tensor(lib.ggml_step(self.ptr, self._use(a)), self)
 
     def step_inplace(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_step_inplace(ggml_context *ctx, ggml_tensor *a)"""
-        return Tensor(lib.ggml_step_inplace(self.ptr, a.ptr), self)
+        return Tensor(lib.ggml_step_inplace(self.ptr, self._use(a)), self)
 
     def tanh(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_tanh(ggml_context *ctx, ggml_tensor *a)"""
-        return Tensor(lib.ggml_tanh(self.ptr, a.ptr), self)
+        return Tensor(lib.ggml_tanh(self.ptr, self._use(a)), self)
 
     def tanh_inplace(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_tanh_inplace(ggml_context *ctx, ggml_tensor *a)"""
-        return Tensor(lib.ggml_tanh_inplace(self.ptr, a.ptr), self)
+        return Tensor(lib.ggml_tanh_inplace(self.ptr, self._use(a)), self)
 
     def elu(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_elu(ggml_context *ctx, ggml_tensor *a)"""
-        return Tensor(lib.ggml_elu(self.ptr, a.ptr), self)
+        return Tensor(lib.ggml_elu(self.ptr, self._use(a)), self)
 
     def elu_inplace(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_elu_inplace(ggml_context *ctx, ggml_tensor *a)"""
-        return Tensor(lib.ggml_elu_inplace(self.ptr, a.ptr), self)
+        return Tensor(lib.ggml_elu_inplace(self.ptr, self._use(a)), self)
 
     def relu(self, a: Tensor) -> Tensor:
         """max(a, 0).
 
         C: ggml_tensor *ggml_relu(ggml_context *ctx, ggml_tensor *a)
         """
-        return Tensor(lib.ggml_relu(self.ptr, a.ptr), self)
+        return Tensor(lib.ggml_relu(self.ptr, self._use(a)), self)
 
     def leaky_relu(self, a: Tensor, negative_slope: float, inplace: bool) -> Tensor:
         """C: ggml_tensor *ggml_leaky_relu(ggml_context *ctx, ggml_tensor *a, float negative_slope,
         bool inplace)
         """
-        return Tensor(lib.ggml_leaky_relu(self.ptr, a.ptr, negative_slope, inplace), self)
+        return Tensor(lib.ggml_leaky_relu(self.ptr, self._use(a), negative_slope, inplace), self)
 
     def relu_inplace(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_relu_inplace(ggml_context *ctx, ggml_tensor *a)"""
-        return Tensor(lib.ggml_relu_inplace(self.ptr, a.ptr), self)
+        return Tensor(lib.ggml_relu_inplace(self.ptr, self._use(a)), self)
 
     def sigmoid(self, a: Tensor) -> Tensor:
         """1 / (1 + exp(-a)).
 
         C: ggml_tensor *ggml_sigmoid(ggml_context *ctx, ggml_tensor *a)
         """
-        return Tensor(lib.ggml_sigmoid(self.ptr, a.ptr), self)
+        return Tensor(lib.ggml_sigmoid(self.ptr, self._use(a)), self)
 
     def sigmoid_inplace(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_sigmoid_inplace(ggml_context *ctx, ggml_tensor *a)"""
-        return Tensor(lib.ggml_sigmoid_inplace(self.ptr, a.ptr), self)
+        return Tensor(lib.ggml_sigmoid_inplace(self.ptr, self._use(a)), self)
 
     def gelu(self, a: Tensor) -> Tensor:
         """GELU of each element (tanh form).
 
         C: ggml_tensor *ggml_gelu(ggml_context *ctx, ggml_tensor *a)
         """
-        return Tensor(lib.ggml_gelu(self.ptr, a.ptr), self)
+        return Tensor(lib.ggml_gelu(self.ptr, self._use(a)), self)
 
     def gelu_inplace(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_gelu_inplace(ggml_context *ctx, ggml_tensor *a)"""
-        return Tensor(lib.ggml_gelu_inplace(self.ptr, a.ptr), self)
+        return Tensor(lib.ggml_gelu_inplace(self.ptr, self._use(a)), self)
 
     def gelu_erf(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_gelu_erf(ggml_context *ctx, ggml_tensor *a)"""
-        return Tensor(lib.ggml_gelu_erf(self.ptr, a.ptr), self)
+        return Tensor(lib.ggml_gelu_erf(self.ptr, self._use(a)), self)
 
     def gelu_erf_inplace(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_gelu_erf_inplace(ggml_context *ctx, ggml_tensor *a)"""
-        return Tensor(lib.ggml_gelu_erf_inplace(self.ptr, a.ptr), self)
+        return Tensor(lib.ggml_gelu_erf_inplace(self.ptr, self._use(a)), self)
 
     def gelu_quick(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_gelu_quick(ggml_context *ctx, ggml_tensor *a)"""
-        return Tensor(lib.ggml_gelu_quick(self.ptr, a.ptr), self)
+        return Tensor(lib.ggml_gelu_quick(self.ptr, self._use(a)), self)
 
     def gelu_quick_inplace(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_gelu_quick_inplace(ggml_context *ctx, ggml_tensor *a)"""
-        return Tensor(lib.ggml_gelu_quick_inplace(self.ptr, a.ptr), self)
+        return Tensor(lib.ggml_gelu_quick_inplace(self.ptr, self._use(a)), self)
 
     def silu(self, a: Tensor) -> Tensor:
         """a * sigmoid(a).
 
         C: ggml_tensor *ggml_silu(ggml_context *ctx, ggml_tensor *a)
         """
-        return Tensor(lib.ggml_silu(self.ptr, a.ptr), self)
+        return Tensor(lib.ggml_silu(self.ptr, self._use(a)), self)
 
     def silu_inplace(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_silu_inplace(ggml_context *ctx, ggml_tensor *a)"""
-        return Tensor(lib.ggml_silu_inplace(self.ptr, a.ptr), self)
+        return Tensor(lib.ggml_silu_inplace(self.ptr, self._use(a)), self)
 
     def silu_back(self, a: Tensor, b: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_silu_back(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b)"""
-        return Tensor(lib.ggml_silu_back(self.ptr, a.ptr, b.ptr), self)
+        return Tensor(lib.ggml_silu_back(self.ptr, self._use(a), self._use(b)), self)
 
     def hardswish(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_hardswish(ggml_context *ctx, ggml_tensor *a)"""
-        return Tensor(lib.ggml_hardswish(self.ptr, a.ptr), self)
+        return Tensor(lib.ggml_hardswish(self.ptr, self._use(a)), self)
 
     def hardsigmoid(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_hardsigmoid(ggml_context *ctx, ggml_tensor *a)"""
-        return Tensor(lib.ggml_hardsigmoid(self.ptr, a.ptr), self)
+        return Tensor(lib.ggml_hardsigmoid(self.ptr, self._use(a)), self)
 
     def exp(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_exp(ggml_context *ctx, ggml_tensor *a)"""
-        return Tensor(lib.ggml_exp(self.ptr, a.ptr), self)
+        return Tensor(lib.ggml_exp(self.ptr, self._use(a)), self)
 
     def exp_inplace(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_exp_inplace(ggml_context *ctx, ggml_tensor *a)"""
-        return Tensor(lib.ggml_exp_inplace(self.ptr, a.ptr), self)
+        return Tensor(lib.ggml_exp_inplace(self.ptr, self._use(a)), self)
 
     def floor(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_floor(ggml_context *ctx, ggml_tensor *a)"""
-        return Tensor(lib.ggml_floor(self.ptr, a.ptr), self)
+        return Tensor(lib.ggml_floor(self.ptr, self._use(a)), self)
 
     def floor_inplace(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_floor_inplace(ggml_context *ctx, ggml_tensor *a)"""
-        return Tensor(lib.ggml_floor_inplace(self.ptr, a.ptr), self)
+        return Tensor(lib.ggml_floor_inplace(self.ptr, self._use(a)), self)
 
     def ceil(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_ceil(ggml_context *ctx, ggml_tensor *a)"""
-        return Tensor(lib.ggml_ceil(self.ptr, a.ptr), self)
+        return Tensor(lib.ggml_ceil(self.ptr, self._use(a)), self)
 
     def ceil_inplace(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_ceil_inplace(ggml_context *ctx, ggml_tensor *a)"""
-        return Tensor(lib.ggml_ceil_inplace(self.ptr, a.ptr), self)
+        return Tensor(lib.ggml_ceil_inplace(self.ptr, self._use(a)), self)
 
     def round(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_round(ggml_context *ctx, ggml_tensor *a)"""
-        return Tensor(lib.ggml_round(self.ptr, a.ptr), self)
+        return Tensor(lib.ggml_round(self.ptr, self._use(a)), self)
 
     def round_inplace(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_round_inplace(ggml_context *ctx, ggml_tensor *a)"""
-        return Tensor(lib.ggml_round_inplace(self.ptr, a.ptr), self)
+        return Tensor(lib.ggml_round_inplace(self.ptr, self._use(a)), self)
 
     def trunc(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_trunc(ggml_context *ctx, ggml_tensor *a)"""
-        return Tensor(lib.ggml_trunc(self.ptr, a.ptr), self)
+        return Tensor(lib.ggml_trunc(self.ptr, self._use(a)), self)
 
     def trunc_inplace(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_trunc_inplace(ggml_context *ctx, ggml_tensor *a)"""
-        return Tensor(lib.ggml_trunc_inplace(self.ptr, a.ptr), self)
+        return Tensor(lib.ggml_trunc_inplace(self.ptr, self._use(a)), self)
 
     def xielu(self, a: Tensor, alpha_n: float, alpha_p: float, beta: float, eps: float) -> Tensor:
         """C: ggml_tensor *ggml_xielu(ggml_context *ctx, ggml_tensor *a, float alpha_n, float
         alpha_p, float beta, float eps)
         """
-        return Tensor(lib.ggml_xielu(self.ptr, a.ptr, alpha_n, alpha_p, beta, eps), self)
+        return Tensor(lib.ggml_xielu(self.ptr, self._use(a), alpha_n, alpha_p, beta, eps), self)
 
     def glu(self, a: Tensor, op: enums.GluOp | int | str, swapped: bool) -> Tensor:
         """C: ggml_tensor *ggml_glu(ggml_context *ctx, ggml_tensor *a, enum ggml_glu_op op, bool
         swapped)
         """
-        return Tensor(lib.ggml_glu(self.ptr, a.ptr, enum_of(enums.GluOp, op), swapped), self)
+        return Tensor(lib.ggml_glu(self.ptr, self._use(a), enum_of(enums.GluOp, op), swapped), self)
 
     def reglu(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_reglu(ggml_context *ctx, ggml_tensor *a)"""
-        return Tensor(lib.ggml_reglu(self.ptr, a.ptr), self)
+        return Tensor(lib.ggml_reglu(self.ptr, self._use(a)), self)
 
     def reglu_swapped(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_reglu_swapped(ggml_context *ctx, ggml_tensor *a)"""
-        return Tensor(lib.ggml_reglu_swapped(self.ptr, a.ptr), self)
+        return Tensor(lib.ggml_reglu_swapped(self.ptr, self._use(a)), self)
 
     def geglu(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_geglu(ggml_context *ctx, ggml_tensor *a)"""
-        return Tensor(lib.ggml_geglu(self.ptr, a.ptr), self)
+        return Tensor(lib.ggml_geglu(self.ptr, self._use(a)), self)
 
     def geglu_swapped(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_geglu_swapped(ggml_context *ctx, ggml_tensor *a)"""
-        return Tensor(lib.ggml_geglu_swapped(self.ptr, a.ptr), self)
+        return Tensor(lib.ggml_geglu_swapped(self.ptr, self._use(a)), self)
 
     def swiglu(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_swiglu(ggml_context *ctx, ggml_tensor *a)"""
-        return Tensor(lib.ggml_swiglu(self.ptr, a.ptr), self)
+        return Tensor(lib.ggml_swiglu(self.ptr, self._use(a)), self)
 
     def swiglu_swapped(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_swiglu_swapped(ggml_context *ctx, ggml_tensor *a)"""
-        return Tensor(lib.ggml_swiglu_swapped(self.ptr, a.ptr), self)
+        return Tensor(lib.ggml_swiglu_swapped(self.ptr, self._use(a)), self)
 
     def geglu_erf(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_geglu_erf(ggml_context *ctx, ggml_tensor *a)"""
-        return Tensor(lib.ggml_geglu_erf(self.ptr, a.ptr), self)
+        return Tensor(lib.ggml_geglu_erf(self.ptr, self._use(a)), self)
 
     def geglu_erf_swapped(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_geglu_erf_swapped(ggml_context *ctx, ggml_tensor *a)"""
-        return Tensor(lib.ggml_geglu_erf_swapped(self.ptr, a.ptr), self)
+        return Tensor(lib.ggml_geglu_erf_swapped(self.ptr, self._use(a)), self)
 
     def geglu_quick(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_geglu_quick(ggml_context *ctx, ggml_tensor *a)"""
-        return Tensor(lib.ggml_geglu_quick(self.ptr, a.ptr), self)
+        return Tensor(lib.ggml_geglu_quick(self.ptr, self._use(a)), self)
 
     def geglu_quick_swapped(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_geglu_quick_swapped(ggml_context *ctx, ggml_tensor *a)"""
-        return Tensor(lib.ggml_geglu_quick_swapped(self.ptr, a.ptr), self)
+        return Tensor(lib.ggml_geglu_quick_swapped(self.ptr, self._use(a)), self)
 
     def glu_split(self, a: Tensor, b: Tensor, op: enums.GluOp | int | str) -> Tensor:
         """C: ggml_tensor *ggml_glu_split(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b, enum
         ggml_glu_op op)
         """
-        return Tensor(lib.ggml_glu_split(self.ptr, a.ptr, b.ptr, enum_of(enums.GluOp, op)), self)
+        return Tensor(
+            lib.ggml_glu_split(
+                self.ptr,
+                self._use(a),
+                self._use(b),
+                enum_of(enums.GluOp, op),
+            ),
+            self,
+        )
 
     def reglu_split(self, a: Tensor, b: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_reglu_split(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b)"""
-        return Tensor(lib.ggml_reglu_split(self.ptr, a.ptr, b.ptr), self)
+        return Tensor(lib.ggml_reglu_split(self.ptr, self._use(a), self._use(b)), self)
 
     def geglu_split(self, a: Tensor, b: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_geglu_split(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b)"""
-        return Tensor(lib.ggml_geglu_split(self.ptr, a.ptr, b.ptr), self)
+        return Tensor(lib.ggml_geglu_split(self.ptr, self._use(a), self._use(b)), self)
 
     def swiglu_split(self, a: Tensor, b: Tensor) -> Tensor:
         """silu(a) * b.
 
         C: ggml_tensor *ggml_swiglu_split(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b)
         """
-        return Tensor(lib.ggml_swiglu_split(self.ptr, a.ptr, b.ptr), self)
+        return Tensor(lib.ggml_swiglu_split(self.ptr, self._use(a), self._use(b)), self)
 
     def geglu_erf_split(self, a: Tensor, b: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_geglu_erf_split(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b)"""
-        return Tensor(lib.ggml_geglu_erf_split(self.ptr, a.ptr, b.ptr), self)
+        return Tensor(lib.ggml_geglu_erf_split(self.ptr, self._use(a), self._use(b)), self)
 
     def geglu_quick_split(self, a: Tensor, b: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_geglu_quick_split(ggml_context *ctx, ggml_tensor *a, ggml_tensor
         *b)
         """
-        return Tensor(lib.ggml_geglu_quick_split(self.ptr, a.ptr, b.ptr), self)
+        return Tensor(lib.ggml_geglu_quick_split(self.ptr, self._use(a), self._use(b)), self)
 
     def swiglu_oai(self, a: Tensor, b: Tensor, alpha: float, limit: float) -> Tensor:
         """C: ggml_tensor *ggml_swiglu_oai(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b, float
         alpha, float limit)
         """
-        return Tensor(lib.ggml_swiglu_oai(self.ptr, a.ptr, b.ptr, alpha, limit), self)
+        return Tensor(lib.ggml_swiglu_oai(self.ptr, self._use(a), self._use(b), alpha, limit), self)
 
     def swiglu_clamp(self, a: Tensor, b: Tensor, limit: float) -> Tensor:
         """C: ggml_tensor *ggml_swiglu_clamp(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b,
         float limit)
         """
-        return Tensor(lib.ggml_swiglu_clamp(self.ptr, a.ptr, b.ptr, limit), self)
+        return Tensor(lib.ggml_swiglu_clamp(self.ptr, self._use(a), self._use(b), limit), self)
 
     def norm(self, a: Tensor, eps: float) -> Tensor:
         """Each row minus its mean, divided by its standard deviation.
 
         C: ggml_tensor *ggml_norm(ggml_context *ctx, ggml_tensor *a, float eps)
         """
-        return Tensor(lib.ggml_norm(self.ptr, a.ptr, eps), self)
+        return Tensor(lib.ggml_norm(self.ptr, self._use(a), eps), self)
 
     def norm_inplace(self, a: Tensor, eps: float) -> Tensor:
         """C: ggml_tensor *ggml_norm_inplace(ggml_context *ctx, ggml_tensor *a, float eps)"""
-        return Tensor(lib.ggml_norm_inplace(self.ptr, a.ptr, eps), self)
+        return Tensor(lib.ggml_norm_inplace(self.ptr, self._use(a), eps), self)
 
     def rms_norm(self, a: Tensor, eps: float) -> Tensor:
         """Each row divided by the root of its mean square; eps is added under the root.
 
         C: ggml_tensor *ggml_rms_norm(ggml_context *ctx, ggml_tensor *a, float eps)
         """
-        return Tensor(lib.ggml_rms_norm(self.ptr, a.ptr, eps), self)
+        return Tensor(lib.ggml_rms_norm(self.ptr, self._use(a), eps), self)
 
     def rms_norm_inplace(self, a: Tensor, eps: float) -> Tensor:
         """C: ggml_tensor *ggml_rms_norm_inplace(ggml_context *ctx, ggml_tensor *a, float eps)"""
-        return Tensor(lib.ggml_rms_norm_inplace(self.ptr, a.ptr, eps), self)
+        return Tensor(lib.ggml_rms_norm_inplace(self.ptr, self._use(a), eps), self)
 
     def group_norm(self, a: Tensor, n_groups: int, eps: float) -> Tensor:
         """a normalised within n_groups groups along ne2.
@@ -545,27 +579,27 @@ class Ops:
         C: ggml_tensor *ggml_group_norm(ggml_context *ctx, ggml_tensor *a, int n_groups, float
         eps)
         """
-        return Tensor(lib.ggml_group_norm(self.ptr, a.ptr, n_groups, eps), self)
+        return Tensor(lib.ggml_group_norm(self.ptr, self._use(a), n_groups, eps), self)
 
     def group_norm_inplace(self, a: Tensor, n_groups: int, eps: float) -> Tensor:
         """C: ggml_tensor *ggml_group_norm_inplace(ggml_context *ctx, ggml_tensor *a, int n_groups,
         float eps)
         """
-        return Tensor(lib.ggml_group_norm_inplace(self.ptr, a.ptr, n_groups, eps), self)
+        return Tensor(lib.ggml_group_norm_inplace(self.ptr, self._use(a), n_groups, eps), self)
 
     def l2_norm(self, a: Tensor, eps: float) -> Tensor:
         """C: ggml_tensor *ggml_l2_norm(ggml_context *ctx, ggml_tensor *a, float eps)"""
-        return Tensor(lib.ggml_l2_norm(self.ptr, a.ptr, eps), self)
+        return Tensor(lib.ggml_l2_norm(self.ptr, self._use(a), eps), self)
 
     def l2_norm_inplace(self, a: Tensor, eps: float) -> Tensor:
         """C: ggml_tensor *ggml_l2_norm_inplace(ggml_context *ctx, ggml_tensor *a, float eps)"""
-        return Tensor(lib.ggml_l2_norm_inplace(self.ptr, a.ptr, eps), self)
+        return Tensor(lib.ggml_l2_norm_inplace(self.ptr, self._use(a), eps), self)
 
     def rms_norm_back(self, a: Tensor, b: Tensor, eps: float) -> Tensor:
         """C: ggml_tensor *ggml_rms_norm_back(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b,
         float eps)
         """
-        return Tensor(lib.ggml_rms_norm_back(self.ptr, a.ptr, b.ptr, eps), self)
+        return Tensor(lib.ggml_rms_norm_back(self.ptr, self._use(a), self._use(b), eps), self)
 
     def mul_mat(self, a: Tensor, b: Tensor) -> Tensor:
         """Matrix product with a transposed. a [k, n, ..], b [k, m, ..] -> [n, m, ..] f32; a's ne2
@@ -573,7 +607,7 @@ class Ops:
 
         C: ggml_tensor *ggml_mul_mat(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b)
         """
-        return Tensor(lib.ggml_mul_mat(self.ptr, a.ptr, b.ptr), self)
+        return Tensor(lib.ggml_mul_mat(self.ptr, self._use(a), self._use(b)), self)
 
     def mul_mat_id(self, as_: Tensor, b: Tensor, ids: Tensor) -> Tensor:
         """mul_mat with one matrix per expert. as [k, n, n_expert], b [k, n_expert_used, n_tokens],
@@ -582,38 +616,57 @@ class Ops:
         C: ggml_tensor *ggml_mul_mat_id(ggml_context *ctx, ggml_tensor *as, ggml_tensor *b,
         ggml_tensor *ids)
         """
-        return Tensor(lib.ggml_mul_mat_id(self.ptr, as_.ptr, b.ptr, ids.ptr), self)
+        return Tensor(
+            lib.ggml_mul_mat_id(
+                self.ptr,
+                self._use(as_),
+                self._use(b),
+                self._use(ids),
+            ),
+            self,
+        )
 
     def out_prod(self, a: Tensor, b: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_out_prod(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b)"""
-        return Tensor(lib.ggml_out_prod(self.ptr, a.ptr, b.ptr), self)
+        return Tensor(lib.ggml_out_prod(self.ptr, self._use(a), self._use(b)), self)
 
     def scale(self, a: Tensor, s: float) -> Tensor:
         """a * s.
 
         C: ggml_tensor *ggml_scale(ggml_context *ctx, ggml_tensor *a, float s)
         """
-        return Tensor(lib.ggml_scale(self.ptr, a.ptr, s), self)
+        return Tensor(lib.ggml_scale(self.ptr, self._use(a), s), self)
 
     def scale_inplace(self, a: Tensor, s: float) -> Tensor:
         """C: ggml_tensor *ggml_scale_inplace(ggml_context *ctx, ggml_tensor *a, float s)"""
-        return Tensor(lib.ggml_scale_inplace(self.ptr, a.ptr, s), self)
+        return Tensor(lib.ggml_scale_inplace(self.ptr, self._use(a), s), self)
 
     def scale_bias(self, a: Tensor, s: float, b: float) -> Tensor:
         """C: ggml_tensor *ggml_scale_bias(ggml_context *ctx, ggml_tensor *a, float s, float b)"""
-        return Tensor(lib.ggml_scale_bias(self.ptr, a.ptr, s, b), self)
+        return Tensor(lib.ggml_scale_bias(self.ptr, self._use(a), s, b), self)
 
     def scale_bias_inplace(self, a: Tensor, s: float, b: float) -> Tensor:
         """C: ggml_tensor *ggml_scale_bias_inplace(ggml_context *ctx, ggml_tensor *a, float s,
         float b)
         """
-        return Tensor(lib.ggml_scale_bias_inplace(self.ptr, a.ptr, s, b), self)
+        return Tensor(lib.ggml_scale_bias_inplace(self.ptr, self._use(a), s, b), self)
 
     def set(self, a: Tensor, b: Tensor, nb1: int, nb2: int, nb3: int, offset: int) -> Tensor:
         """C: ggml_tensor *ggml_set(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b, size_t nb1,
         size_t nb2, size_t nb3, size_t offset)
         """
-        return Tensor(lib.ggml_set(self.ptr, a.ptr, b.ptr, nb1, nb2, nb3, offset), self)
+        return Tensor(
+            lib.ggml_set(
+                self.ptr,
+                self._use(a),
+                self._use(b),
+                nb1,
+                nb2,
+                nb3,
+                offset,
+            ),
+            self,
+        )
 
     def set_inplace(
         self,
@@ -627,85 +680,105 @@ class Ops:
         """C: ggml_tensor *ggml_set_inplace(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b,
         size_t nb1, size_t nb2, size_t nb3, size_t offset)
         """
-        return Tensor(lib.ggml_set_inplace(self.ptr, a.ptr, b.ptr, nb1, nb2, nb3, offset), self)
+        return Tensor(
+            lib.ggml_set_inplace(
+                self.ptr,
+                self._use(a),
+                self._use(b),
+                nb1,
+                nb2,
+                nb3,
+                offset,
+            ),
+            self,
+        )
 
     def set_1d(self, a: Tensor, b: Tensor, offset: int) -> Tensor:
         """C: ggml_tensor *ggml_set_1d(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b, size_t
         offset)
         """
-        return Tensor(lib.ggml_set_1d(self.ptr, a.ptr, b.ptr, offset), self)
+        return Tensor(lib.ggml_set_1d(self.ptr, self._use(a), self._use(b), offset), self)
 
     def set_1d_inplace(self, a: Tensor, b: Tensor, offset: int) -> Tensor:
         """C: ggml_tensor *ggml_set_1d_inplace(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b,
         size_t offset)
         """
-        return Tensor(lib.ggml_set_1d_inplace(self.ptr, a.ptr, b.ptr, offset), self)
+        return Tensor(lib.ggml_set_1d_inplace(self.ptr, self._use(a), self._use(b), offset), self)
 
     def set_2d(self, a: Tensor, b: Tensor, nb1: int, offset: int) -> Tensor:
         """C: ggml_tensor *ggml_set_2d(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b, size_t
         nb1, size_t offset)
         """
-        return Tensor(lib.ggml_set_2d(self.ptr, a.ptr, b.ptr, nb1, offset), self)
+        return Tensor(lib.ggml_set_2d(self.ptr, self._use(a), self._use(b), nb1, offset), self)
 
     def set_2d_inplace(self, a: Tensor, b: Tensor, nb1: int, offset: int) -> Tensor:
         """C: ggml_tensor *ggml_set_2d_inplace(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b,
         size_t nb1, size_t offset)
         """
-        return Tensor(lib.ggml_set_2d_inplace(self.ptr, a.ptr, b.ptr, nb1, offset), self)
+        return Tensor(
+            lib.ggml_set_2d_inplace(
+                self.ptr,
+                self._use(a),
+                self._use(b),
+                nb1,
+                offset,
+            ),
+            self,
+        )
 
     def cpy(self, a: Tensor, b: Tensor) -> Tensor:
         """a copied (and converted) into b; returns a view of b.
 
         C: ggml_tensor *ggml_cpy(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b)
         """
-        return Tensor(lib.ggml_cpy(self.ptr, a.ptr, b.ptr), self)
+        return Tensor(lib.ggml_cpy(self.ptr, self._use(a), self._use(b)), self)
 
     def cast(self, a: Tensor, type: TypeLike) -> Tensor:
         """a converted to `type`.
 
         C: ggml_tensor *ggml_cast(ggml_context *ctx, ggml_tensor *a, enum ggml_type type)
         """
-        return Tensor(lib.ggml_cast(self.ptr, a.ptr, type_of(type)), self)
+        return Tensor(lib.ggml_cast(self.ptr, self._use(a), type_of(type)), self)
 
     def cont(self, a: Tensor) -> Tensor:
         """a copied so that it is contiguous.
 
         C: ggml_tensor *ggml_cont(ggml_context *ctx, ggml_tensor *a)
         """
-        return Tensor(lib.ggml_cont(self.ptr, a.ptr), self)
+        return Tensor(lib.ggml_cont(self.ptr, self._use(a)), self)
 
     def cont_1d(self, a: Tensor, ne0: int) -> Tensor:
         """C: ggml_tensor *ggml_cont_1d(ggml_context *ctx, ggml_tensor *a, int64_t ne0)"""
-        return Tensor(lib.ggml_cont_1d(self.ptr, a.ptr, ne0), self)
+        return Tensor(lib.ggml_cont_1d(self.ptr, self._use(a), ne0), self)
 
     def cont_2d(self, a: Tensor, ne0: int, ne1: int) -> Tensor:
         """C: ggml_tensor *ggml_cont_2d(ggml_context *ctx, ggml_tensor *a, int64_t ne0, int64_t
         ne1)
         """
-        return Tensor(lib.ggml_cont_2d(self.ptr, a.ptr, ne0, ne1), self)
+        return Tensor(lib.ggml_cont_2d(self.ptr, self._use(a), ne0, ne1), self)
 
     def cont_3d(self, a: Tensor, ne0: int, ne1: int, ne2: int) -> Tensor:
         """C: ggml_tensor *ggml_cont_3d(ggml_context *ctx, ggml_tensor *a, int64_t ne0, int64_t
         ne1, int64_t ne2)
         """
-        return Tensor(lib.ggml_cont_3d(self.ptr, a.ptr, ne0, ne1, ne2), self)
+        return Tensor(lib.ggml_cont_3d(self.ptr, self._use(a), ne0, ne1, ne2), self)
 
     def cont_4d(self, a: Tensor, ne0: int, ne1: int, ne2: int, ne3: int) -> Tensor:
         """C: ggml_tensor *ggml_cont_4d(ggml_context *ctx, ggml_tensor *a, int64_t ne0, int64_t
         ne1, int64_t ne2, int64_t ne3)
         """
-        return Tensor(lib.ggml_cont_4d(self.ptr, a.ptr, ne0, ne1, ne2, ne3), self)
+        return Tensor(lib.ggml_cont_4d(self.ptr, self._use(a), ne0, ne1, ne2, ne3), self)
 
     def reshape(self, a: Tensor, b: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_reshape(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b)"""
-        return Tensor(lib.ggml_reshape(self.ptr, a.ptr, b.ptr), self)
+        return Tensor(lib.ggml_reshape(self.ptr, self._use(a), self._use(b)), self)
 
     def reshape_1d(self, a: Tensor, ne0: int) -> Tensor:
         """A view of contiguous a with ne [ne0].
 
         C: ggml_tensor *ggml_reshape_1d(ggml_context *ctx, ggml_tensor *a, int64_t ne0)
         """
-        return Tensor(lib.ggml_reshape_1d(self.ptr, a.ptr, ne0), self)
+        return Tensor(lib.ggml_reshape_1d(self.ptr, self._use(a), ne0), self)
 
     def reshape_2d(self, a: Tensor, ne0: int, ne1: int) -> Tensor:
         """A view of contiguous a with ne [ne0, ne1].
@@ -713,7 +786,7 @@ class Ops:
         C: ggml_tensor *ggml_reshape_2d(ggml_context *ctx, ggml_tensor *a, int64_t ne0, int64_t
         ne1)
         """
-        return Tensor(lib.ggml_reshape_2d(self.ptr, a.ptr, ne0, ne1), self)
+        return Tensor(lib.ggml_reshape_2d(self.ptr, self._use(a), ne0, ne1), self)
 
     def reshape_3d(self, a: Tensor, ne0: int, ne1: int, ne2: int) -> Tensor:
         """A view of contiguous a with ne [ne0, ne1, ne2].
@@ -721,7 +794,7 @@ class Ops:
         C: ggml_tensor *ggml_reshape_3d(ggml_context *ctx, ggml_tensor *a, int64_t ne0, int64_t
         ne1, int64_t ne2)
         """
-        return Tensor(lib.ggml_reshape_3d(self.ptr, a.ptr, ne0, ne1, ne2), self)
+        return Tensor(lib.ggml_reshape_3d(self.ptr, self._use(a), ne0, ne1, ne2), self)
 
     def reshape_4d(self, a: Tensor, ne0: int, ne1: int, ne2: int, ne3: int) -> Tensor:
         """A view of contiguous a with ne [ne0, ne1, ne2, ne3].
@@ -729,7 +802,7 @@ class Ops:
         C: ggml_tensor *ggml_reshape_4d(ggml_context *ctx, ggml_tensor *a, int64_t ne0, int64_t
         ne1, int64_t ne2, int64_t ne3)
         """
-        return Tensor(lib.ggml_reshape_4d(self.ptr, a.ptr, ne0, ne1, ne2, ne3), self)
+        return Tensor(lib.ggml_reshape_4d(self.ptr, self._use(a), ne0, ne1, ne2, ne3), self)
 
     def view_1d(self, a: Tensor, ne0: int, offset: int) -> Tensor:
         """ne0 elements of a from byte `offset`.
@@ -737,7 +810,7 @@ class Ops:
         C: ggml_tensor *ggml_view_1d(ggml_context *ctx, ggml_tensor *a, int64_t ne0, size_t
         offset)
         """
-        return Tensor(lib.ggml_view_1d(self.ptr, a.ptr, ne0, offset), self)
+        return Tensor(lib.ggml_view_1d(self.ptr, self._use(a), ne0, offset), self)
 
     def view_2d(self, a: Tensor, ne0: int, ne1: int, nb1: int, offset: int) -> Tensor:
         """A 2-D view of a: rows nb1 bytes apart, from byte `offset`.
@@ -745,7 +818,7 @@ class Ops:
         C: ggml_tensor *ggml_view_2d(ggml_context *ctx, ggml_tensor *a, int64_t ne0, int64_t
         ne1, size_t nb1, size_t offset)
         """
-        return Tensor(lib.ggml_view_2d(self.ptr, a.ptr, ne0, ne1, nb1, offset), self)
+        return Tensor(lib.ggml_view_2d(self.ptr, self._use(a), ne0, ne1, nb1, offset), self)
 
     def view_3d(
         self,
@@ -762,7 +835,19 @@ class Ops:
         C: ggml_tensor *ggml_view_3d(ggml_context *ctx, ggml_tensor *a, int64_t ne0, int64_t
         ne1, int64_t ne2, size_t nb1, size_t nb2, size_t offset)
         """
-        return Tensor(lib.ggml_view_3d(self.ptr, a.ptr, ne0, ne1, ne2, nb1, nb2, offset), self)
+        return Tensor(
+            lib.ggml_view_3d(
+                self.ptr,
+                self._use(a),
+                ne0,
+                ne1,
+                ne2,
+                nb1,
+                nb2,
+                offset,
+            ),
+            self,
+        )
 
     def view_4d(
         self,
@@ -784,7 +869,7 @@ class Ops:
         return Tensor(
             lib.ggml_view_4d(
                 self.ptr,
-                a.ptr,
+                self._use(a),
                 ne0,
                 ne1,
                 ne2,
@@ -803,27 +888,35 @@ class Ops:
         C: ggml_tensor *ggml_permute(ggml_context *ctx, ggml_tensor *a, int axis0, int axis1,
         int axis2, int axis3)
         """
-        return Tensor(lib.ggml_permute(self.ptr, a.ptr, axis0, axis1, axis2, axis3), self)
+        return Tensor(lib.ggml_permute(self.ptr, self._use(a), axis0, axis1, axis2, axis3), self)
 
     def transpose(self, a: Tensor) -> Tensor:
         """A view of a with dimensions 0 and 1 exchanged.
 
         C: ggml_tensor *ggml_transpose(ggml_context *ctx, ggml_tensor *a)
         """
-        return Tensor(lib.ggml_transpose(self.ptr, a.ptr), self)
+        return Tensor(lib.ggml_transpose(self.ptr, self._use(a)), self)
 
     def get_rows(self, a: Tensor, b: Tensor) -> Tensor:
         """The rows of a that b (i32) names. a [n, m], b [r] -> [n, r] f32.
 
         C: ggml_tensor *ggml_get_rows(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b)
         """
-        return Tensor(lib.ggml_get_rows(self.ptr, a.ptr, b.ptr), self)
+        return Tensor(lib.ggml_get_rows(self.ptr, self._use(a), self._use(b)), self)
 
     def get_rows_back(self, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_get_rows_back(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b,
         ggml_tensor *c)
         """
-        return Tensor(lib.ggml_get_rows_back(self.ptr, a.ptr, b.ptr, c.ptr), self)
+        return Tensor(
+            lib.ggml_get_rows_back(
+                self.ptr,
+                self._use(a),
+                self._use(b),
+                self._use(c),
+            ),
+            self,
+        )
 
     def set_rows(self, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
         """Writes the rows of b into a at the rows that c (i64) names; returns a view of a.
@@ -831,58 +924,58 @@ class Ops:
         C: ggml_tensor *ggml_set_rows(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b,
         ggml_tensor *c)
         """
-        return Tensor(lib.ggml_set_rows(self.ptr, a.ptr, b.ptr, c.ptr), self)
+        return Tensor(lib.ggml_set_rows(self.ptr, self._use(a), self._use(b), self._use(c)), self)
 
     def diag(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_diag(ggml_context *ctx, ggml_tensor *a)"""
-        return Tensor(lib.ggml_diag(self.ptr, a.ptr), self)
+        return Tensor(lib.ggml_diag(self.ptr, self._use(a)), self)
 
     def diag_mask_inf(self, a: Tensor, n_past: int) -> Tensor:
         """a with -inf above the diagonal shifted by n_past.
 
         C: ggml_tensor *ggml_diag_mask_inf(ggml_context *ctx, ggml_tensor *a, int n_past)
         """
-        return Tensor(lib.ggml_diag_mask_inf(self.ptr, a.ptr, n_past), self)
+        return Tensor(lib.ggml_diag_mask_inf(self.ptr, self._use(a), n_past), self)
 
     def diag_mask_inf_inplace(self, a: Tensor, n_past: int) -> Tensor:
         """C: ggml_tensor *ggml_diag_mask_inf_inplace(ggml_context *ctx, ggml_tensor *a, int
         n_past)
         """
-        return Tensor(lib.ggml_diag_mask_inf_inplace(self.ptr, a.ptr, n_past), self)
+        return Tensor(lib.ggml_diag_mask_inf_inplace(self.ptr, self._use(a), n_past), self)
 
     def diag_mask_zero(self, a: Tensor, n_past: int) -> Tensor:
         """C: ggml_tensor *ggml_diag_mask_zero(ggml_context *ctx, ggml_tensor *a, int n_past)"""
-        return Tensor(lib.ggml_diag_mask_zero(self.ptr, a.ptr, n_past), self)
+        return Tensor(lib.ggml_diag_mask_zero(self.ptr, self._use(a), n_past), self)
 
     def diag_mask_zero_inplace(self, a: Tensor, n_past: int) -> Tensor:
         """C: ggml_tensor *ggml_diag_mask_zero_inplace(ggml_context *ctx, ggml_tensor *a, int
         n_past)
         """
-        return Tensor(lib.ggml_diag_mask_zero_inplace(self.ptr, a.ptr, n_past), self)
+        return Tensor(lib.ggml_diag_mask_zero_inplace(self.ptr, self._use(a), n_past), self)
 
     def clamp(self, a: Tensor, min: float, max: float) -> Tensor:
         """a limited to [min, max]; works in place, returns a view of a.
 
         C: ggml_tensor *ggml_clamp(ggml_context *ctx, ggml_tensor *a, float min, float max)
         """
-        return Tensor(lib.ggml_clamp(self.ptr, a.ptr, min, max), self)
+        return Tensor(lib.ggml_clamp(self.ptr, self._use(a), min, max), self)
 
     def clamp_inplace(self, a: Tensor, min: float, max: float) -> Tensor:
         """C: ggml_tensor *ggml_clamp_inplace(ggml_context *ctx, ggml_tensor *a, float min, float
         max)
         """
-        return Tensor(lib.ggml_clamp_inplace(self.ptr, a.ptr, min, max), self)
+        return Tensor(lib.ggml_clamp_inplace(self.ptr, self._use(a), min, max), self)
 
     def soft_max(self, a: Tensor) -> Tensor:
         """Softmax of each row.
 
         C: ggml_tensor *ggml_soft_max(ggml_context *ctx, ggml_tensor *a)
         """
-        return Tensor(lib.ggml_soft_max(self.ptr, a.ptr), self)
+        return Tensor(lib.ggml_soft_max(self.ptr, self._use(a)), self)
 
     def soft_max_inplace(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_soft_max_inplace(ggml_context *ctx, ggml_tensor *a)"""
-        return Tensor(lib.ggml_soft_max_inplace(self.ptr, a.ptr), self)
+        return Tensor(lib.ggml_soft_max_inplace(self.ptr, self._use(a)), self)
 
     def soft_max_ext(self, a: Tensor, mask: Tensor | None, scale: float, max_bias: float) -> Tensor:
         """Softmax of scale*a + slope*mask along rows; mask f16 or f32, or None.
@@ -893,8 +986,8 @@ class Ops:
         return Tensor(
             lib.ggml_soft_max_ext(
                 self.ptr,
-                a.ptr,
-                NULL if mask is None else mask.ptr,
+                self._use(a),
+                NULL if mask is None else self._use(mask),
                 scale,
                 max_bias,
             ),
@@ -914,8 +1007,8 @@ class Ops:
         return Tensor(
             lib.ggml_soft_max_ext_inplace(
                 self.ptr,
-                a.ptr,
-                NULL if mask is None else mask.ptr,
+                self._use(a),
+                NULL if mask is None else self._use(mask),
                 scale,
                 max_bias,
             ),
@@ -926,7 +1019,16 @@ class Ops:
         """C: ggml_tensor *ggml_soft_max_ext_back(ggml_context *ctx, ggml_tensor *a, ggml_tensor
         *b, float scale, float max_bias)
         """
-        return Tensor(lib.ggml_soft_max_ext_back(self.ptr, a.ptr, b.ptr, scale, max_bias), self)
+        return Tensor(
+            lib.ggml_soft_max_ext_back(
+                self.ptr,
+                self._use(a),
+                self._use(b),
+                scale,
+                max_bias,
+            ),
+            self,
+        )
 
     def soft_max_ext_back_inplace(
         self,
@@ -941,8 +1043,8 @@ class Ops:
         return Tensor(
             lib.ggml_soft_max_ext_back_inplace(
                 self.ptr,
-                a.ptr,
-                b.ptr,
+                self._use(a),
+                self._use(b),
                 scale,
                 max_bias,
             ),
@@ -955,13 +1057,22 @@ class Ops:
         C: ggml_tensor *ggml_rope(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b, int n_dims,
         int mode)
         """
-        return Tensor(lib.ggml_rope(self.ptr, a.ptr, b.ptr, n_dims, mode), self)
+        return Tensor(lib.ggml_rope(self.ptr, self._use(a), self._use(b), n_dims, mode), self)
 
     def rope_inplace(self, a: Tensor, b: Tensor, n_dims: int, mode: int) -> Tensor:
         """C: ggml_tensor *ggml_rope_inplace(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b, int
         n_dims, int mode)
         """
-        return Tensor(lib.ggml_rope_inplace(self.ptr, a.ptr, b.ptr, n_dims, mode), self)
+        return Tensor(
+            lib.ggml_rope_inplace(
+                self.ptr,
+                self._use(a),
+                self._use(b),
+                n_dims,
+                mode,
+            ),
+            self,
+        )
 
     def rope_ext(
         self,
@@ -988,9 +1099,9 @@ class Ops:
         return Tensor(
             lib.ggml_rope_ext(
                 self.ptr,
-                a.ptr,
-                b.ptr,
-                NULL if c is None else c.ptr,
+                self._use(a),
+                self._use(b),
+                NULL if c is None else self._use(c),
                 n_dims,
                 mode,
                 n_ctx_orig,
@@ -1027,9 +1138,9 @@ class Ops:
         return Tensor(
             lib.ggml_rope_multi(
                 self.ptr,
-                a.ptr,
-                b.ptr,
-                NULL if c is None else c.ptr,
+                self._use(a),
+                self._use(b),
+                NULL if c is None else self._use(c),
                 n_dims,
                 sections,
                 mode,
@@ -1066,9 +1177,9 @@ class Ops:
         return Tensor(
             lib.ggml_rope_ext_inplace(
                 self.ptr,
-                a.ptr,
-                b.ptr,
-                NULL if c is None else c.ptr,
+                self._use(a),
+                self._use(b),
+                NULL if c is None else self._use(c),
                 n_dims,
                 mode,
                 n_ctx_orig,
@@ -1106,9 +1217,9 @@ class Ops:
         return Tensor(
             lib.ggml_rope_multi_inplace(
                 self.ptr,
-                a.ptr,
-                b.ptr,
-                NULL if c is None else c.ptr,
+                self._use(a),
+                self._use(b),
+                NULL if c is None else self._use(c),
                 n_dims,
                 sections,
                 mode,
@@ -1144,8 +1255,8 @@ class Ops:
         return Tensor(
             lib.ggml_rope_custom(
                 self.ptr,
-                a.ptr,
-                b.ptr,
+                self._use(a),
+                self._use(b),
                 n_dims,
                 mode,
                 n_ctx_orig,
@@ -1180,8 +1291,8 @@ class Ops:
         return Tensor(
             lib.ggml_rope_custom_inplace(
                 self.ptr,
-                a.ptr,
-                b.ptr,
+                self._use(a),
+                self._use(b),
                 n_dims,
                 mode,
                 n_ctx_orig,
@@ -1217,9 +1328,9 @@ class Ops:
         return Tensor(
             lib.ggml_rope_ext_back(
                 self.ptr,
-                a.ptr,
-                b.ptr,
-                NULL if c is None else c.ptr,
+                self._use(a),
+                self._use(b),
+                NULL if c is None else self._use(c),
                 n_dims,
                 mode,
                 n_ctx_orig,
@@ -1256,9 +1367,9 @@ class Ops:
         return Tensor(
             lib.ggml_rope_multi_back(
                 self.ptr,
-                a.ptr,
-                b.ptr,
-                NULL if c is None else c.ptr,
+                self._use(a),
+                self._use(b),
+                NULL if c is None else self._use(c),
                 n_dims,
                 sections,
                 mode,
@@ -1292,8 +1403,8 @@ class Ops:
         return Tensor(
             lib.ggml_im2col(
                 self.ptr,
-                a.ptr,
-                b.ptr,
+                self._use(a),
+                self._use(b),
                 s0,
                 s1,
                 p0,
@@ -1325,8 +1436,8 @@ class Ops:
         return Tensor(
             lib.ggml_im2col_back(
                 self.ptr,
-                a.ptr,
-                b.ptr,
+                self._use(a),
+                self._use(b),
                 ne,
                 s0,
                 s1,
@@ -1343,37 +1454,47 @@ class Ops:
         """C: ggml_tensor *ggml_col2im_1d(ggml_context *ctx, ggml_tensor *a, int s0, int oc, int
         p0)
         """
-        return Tensor(lib.ggml_col2im_1d(self.ptr, a.ptr, s0, oc, p0), self)
+        return Tensor(lib.ggml_col2im_1d(self.ptr, self._use(a), s0, oc, p0), self)
 
     def conv_1d(self, a: Tensor, b: Tensor, s0: int, p0: int, d0: int) -> Tensor:
         """C: ggml_tensor *ggml_conv_1d(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b, int s0,
         int p0, int d0)
         """
-        return Tensor(lib.ggml_conv_1d(self.ptr, a.ptr, b.ptr, s0, p0, d0), self)
+        return Tensor(lib.ggml_conv_1d(self.ptr, self._use(a), self._use(b), s0, p0, d0), self)
 
     def conv_1d_ph(self, a: Tensor, b: Tensor, s: int, d: int) -> Tensor:
         """C: ggml_tensor *ggml_conv_1d_ph(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b, int
         s, int d)
         """
-        return Tensor(lib.ggml_conv_1d_ph(self.ptr, a.ptr, b.ptr, s, d), self)
+        return Tensor(lib.ggml_conv_1d_ph(self.ptr, self._use(a), self._use(b), s, d), self)
 
     def conv_1d_dw(self, a: Tensor, b: Tensor, s0: int, p0: int, d0: int) -> Tensor:
         """C: ggml_tensor *ggml_conv_1d_dw(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b, int
         s0, int p0, int d0)
         """
-        return Tensor(lib.ggml_conv_1d_dw(self.ptr, a.ptr, b.ptr, s0, p0, d0), self)
+        return Tensor(lib.ggml_conv_1d_dw(self.ptr, self._use(a), self._use(b), s0, p0, d0), self)
 
     def conv_1d_dw_ph(self, a: Tensor, b: Tensor, s0: int, d0: int) -> Tensor:
         """C: ggml_tensor *ggml_conv_1d_dw_ph(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b,
         int s0, int d0)
         """
-        return Tensor(lib.ggml_conv_1d_dw_ph(self.ptr, a.ptr, b.ptr, s0, d0), self)
+        return Tensor(lib.ggml_conv_1d_dw_ph(self.ptr, self._use(a), self._use(b), s0, d0), self)
 
     def conv_transpose_1d(self, a: Tensor, b: Tensor, s0: int, p0: int, d0: int) -> Tensor:
         """C: ggml_tensor *ggml_conv_transpose_1d(ggml_context *ctx, ggml_tensor *a, ggml_tensor
         *b, int s0, int p0, int d0)
         """
-        return Tensor(lib.ggml_conv_transpose_1d(self.ptr, a.ptr, b.ptr, s0, p0, d0), self)
+        return Tensor(
+            lib.ggml_conv_transpose_1d(
+                self.ptr,
+                self._use(a),
+                self._use(b),
+                s0,
+                p0,
+                d0,
+            ),
+            self,
+        )
 
     def conv_2d(
         self,
@@ -1389,7 +1510,20 @@ class Ops:
         """C: ggml_tensor *ggml_conv_2d(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b, int s0,
         int s1, int p0, int p1, int d0, int d1)
         """
-        return Tensor(lib.ggml_conv_2d(self.ptr, a.ptr, b.ptr, s0, s1, p0, p1, d0, d1), self)
+        return Tensor(
+            lib.ggml_conv_2d(
+                self.ptr,
+                self._use(a),
+                self._use(b),
+                s0,
+                s1,
+                p0,
+                p1,
+                d0,
+                d1,
+            ),
+            self,
+        )
 
     def im2col_3d(
         self,
@@ -1414,8 +1548,8 @@ class Ops:
         return Tensor(
             lib.ggml_im2col_3d(
                 self.ptr,
-                a.ptr,
-                b.ptr,
+                self._use(a),
+                self._use(b),
                 IC,
                 s0,
                 s1,
@@ -1452,8 +1586,8 @@ class Ops:
         return Tensor(
             lib.ggml_conv_3d(
                 self.ptr,
-                a.ptr,
-                b.ptr,
+                self._use(a),
+                self._use(b),
                 IC,
                 s0,
                 s1,
@@ -1470,11 +1604,11 @@ class Ops:
 
     def conv_2d_sk_p0(self, a: Tensor, b: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_conv_2d_sk_p0(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b)"""
-        return Tensor(lib.ggml_conv_2d_sk_p0(self.ptr, a.ptr, b.ptr), self)
+        return Tensor(lib.ggml_conv_2d_sk_p0(self.ptr, self._use(a), self._use(b)), self)
 
     def conv_2d_s1_ph(self, a: Tensor, b: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_conv_2d_s1_ph(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b)"""
-        return Tensor(lib.ggml_conv_2d_s1_ph(self.ptr, a.ptr, b.ptr), self)
+        return Tensor(lib.ggml_conv_2d_s1_ph(self.ptr, self._use(a), self._use(b)), self)
 
     def conv_2d_dw(
         self,
@@ -1490,7 +1624,20 @@ class Ops:
         """C: ggml_tensor *ggml_conv_2d_dw(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b, int
         s0, int s1, int p0, int p1, int d0, int d1)
         """
-        return Tensor(lib.ggml_conv_2d_dw(self.ptr, a.ptr, b.ptr, s0, s1, p0, p1, d0, d1), self)
+        return Tensor(
+            lib.ggml_conv_2d_dw(
+                self.ptr,
+                self._use(a),
+                self._use(b),
+                s0,
+                s1,
+                p0,
+                p1,
+                d0,
+                d1,
+            ),
+            self,
+        )
 
     def conv_2d_dw_direct(
         self,
@@ -1509,8 +1656,8 @@ class Ops:
         return Tensor(
             lib.ggml_conv_2d_dw_direct(
                 self.ptr,
-                a.ptr,
-                b.ptr,
+                self._use(a),
+                self._use(b),
                 stride0,
                 stride1,
                 pad0,
@@ -1525,7 +1672,15 @@ class Ops:
         """C: ggml_tensor *ggml_conv_transpose_2d_p0(ggml_context *ctx, ggml_tensor *a, ggml_tensor
         *b, int stride)
         """
-        return Tensor(lib.ggml_conv_transpose_2d_p0(self.ptr, a.ptr, b.ptr, stride), self)
+        return Tensor(
+            lib.ggml_conv_transpose_2d_p0(
+                self.ptr,
+                self._use(a),
+                self._use(b),
+                stride,
+            ),
+            self,
+        )
 
     def conv_2d_direct(
         self,
@@ -1541,7 +1696,20 @@ class Ops:
         """C: ggml_tensor *ggml_conv_2d_direct(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b,
         int s0, int s1, int p0, int p1, int d0, int d1)
         """
-        return Tensor(lib.ggml_conv_2d_direct(self.ptr, a.ptr, b.ptr, s0, s1, p0, p1, d0, d1), self)
+        return Tensor(
+            lib.ggml_conv_2d_direct(
+                self.ptr,
+                self._use(a),
+                self._use(b),
+                s0,
+                s1,
+                p0,
+                p1,
+                d0,
+                d1,
+            ),
+            self,
+        )
 
     def conv_3d_direct(
         self,
@@ -1567,8 +1735,8 @@ class Ops:
         return Tensor(
             lib.ggml_conv_3d_direct(
                 self.ptr,
-                a.ptr,
-                b.ptr,
+                self._use(a),
+                self._use(b),
                 s0,
                 s1,
                 s2,
@@ -1592,7 +1760,7 @@ class Ops:
         return Tensor(
             lib.ggml_pool_1d(
                 self.ptr,
-                a.ptr,
+                self._use(a),
                 enum_of(enums.OpPool, op),
                 k0,
                 s0,
@@ -1618,7 +1786,7 @@ class Ops:
         return Tensor(
             lib.ggml_pool_2d(
                 self.ptr,
-                a.ptr,
+                self._use(a),
                 enum_of(enums.OpPool, op),
                 k0,
                 k1,
@@ -1648,8 +1816,8 @@ class Ops:
         return Tensor(
             lib.ggml_pool_2d_back(
                 self.ptr,
-                a.ptr,
-                af.ptr,
+                self._use(a),
+                self._use(af),
                 enum_of(enums.OpPool, op),
                 k0,
                 k1,
@@ -1668,7 +1836,7 @@ class Ops:
         return Tensor(
             lib.ggml_upscale(
                 self.ptr,
-                a.ptr,
+                self._use(a),
                 scale_factor,
                 enum_of(enums.ScaleMode, mode),
             ),
@@ -1690,7 +1858,7 @@ class Ops:
         return Tensor(
             lib.ggml_upscale_ext(
                 self.ptr,
-                a.ptr,
+                self._use(a),
                 ne0,
                 ne1,
                 ne2,
@@ -1704,19 +1872,19 @@ class Ops:
         """C: ggml_tensor *ggml_interpolate(ggml_context *ctx, ggml_tensor *a, int64_t ne0, int64_t
         ne1, int64_t ne2, int64_t ne3, uint32_t mode)
         """
-        return Tensor(lib.ggml_interpolate(self.ptr, a.ptr, ne0, ne1, ne2, ne3, mode), self)
+        return Tensor(lib.ggml_interpolate(self.ptr, self._use(a), ne0, ne1, ne2, ne3, mode), self)
 
     def pad(self, a: Tensor, p0: int, p1: int, p2: int, p3: int) -> Tensor:
         """C: ggml_tensor *ggml_pad(ggml_context *ctx, ggml_tensor *a, int p0, int p1, int p2, int
         p3)
         """
-        return Tensor(lib.ggml_pad(self.ptr, a.ptr, p0, p1, p2, p3), self)
+        return Tensor(lib.ggml_pad(self.ptr, self._use(a), p0, p1, p2, p3), self)
 
     def pad_circular(self, a: Tensor, p0: int, p1: int, p2: int, p3: int) -> Tensor:
         """C: ggml_tensor *ggml_pad_circular(ggml_context *ctx, ggml_tensor *a, int p0, int p1, int
         p2, int p3)
         """
-        return Tensor(lib.ggml_pad_circular(self.ptr, a.ptr, p0, p1, p2, p3), self)
+        return Tensor(lib.ggml_pad_circular(self.ptr, self._use(a), p0, p1, p2, p3), self)
 
     def pad_ext(
         self,
@@ -1736,7 +1904,7 @@ class Ops:
         return Tensor(
             lib.ggml_pad_ext(
                 self.ptr,
-                a.ptr,
+                self._use(a),
                 lp0,
                 rp0,
                 lp1,
@@ -1767,7 +1935,7 @@ class Ops:
         return Tensor(
             lib.ggml_pad_ext_circular(
                 self.ptr,
-                a.ptr,
+                self._use(a),
                 lp0,
                 rp0,
                 lp1,
@@ -1782,31 +1950,39 @@ class Ops:
 
     def pad_reflect_1d(self, a: Tensor, p0: int, p1: int) -> Tensor:
         """C: ggml_tensor *ggml_pad_reflect_1d(ggml_context *ctx, ggml_tensor *a, int p0, int p1)"""
-        return Tensor(lib.ggml_pad_reflect_1d(self.ptr, a.ptr, p0, p1), self)
+        return Tensor(lib.ggml_pad_reflect_1d(self.ptr, self._use(a), p0, p1), self)
 
     def roll(self, a: Tensor, shift0: int, shift1: int, shift2: int, shift3: int) -> Tensor:
         """C: ggml_tensor *ggml_roll(ggml_context *ctx, ggml_tensor *a, int shift0, int shift1, int
         shift2, int shift3)
         """
-        return Tensor(lib.ggml_roll(self.ptr, a.ptr, shift0, shift1, shift2, shift3), self)
+        return Tensor(lib.ggml_roll(self.ptr, self._use(a), shift0, shift1, shift2, shift3), self)
 
     def tri(self, a: Tensor, type: enums.TriType | int | str) -> Tensor:
         """C: ggml_tensor *ggml_tri(ggml_context *ctx, ggml_tensor *a, enum ggml_tri_type type)"""
-        return Tensor(lib.ggml_tri(self.ptr, a.ptr, enum_of(enums.TriType, type)), self)
+        return Tensor(lib.ggml_tri(self.ptr, self._use(a), enum_of(enums.TriType, type)), self)
 
     def fill(self, a: Tensor, c: float) -> Tensor:
         """C: ggml_tensor *ggml_fill(ggml_context *ctx, ggml_tensor *a, float c)"""
-        return Tensor(lib.ggml_fill(self.ptr, a.ptr, c), self)
+        return Tensor(lib.ggml_fill(self.ptr, self._use(a), c), self)
 
     def fill_inplace(self, a: Tensor, c: float) -> Tensor:
         """C: ggml_tensor *ggml_fill_inplace(ggml_context *ctx, ggml_tensor *a, float c)"""
-        return Tensor(lib.ggml_fill_inplace(self.ptr, a.ptr, c), self)
+        return Tensor(lib.ggml_fill_inplace(self.ptr, self._use(a), c), self)
 
     def timestep_embedding(self, timesteps: Tensor, dim: int, max_period: int) -> Tensor:
         """C: ggml_tensor *ggml_timestep_embedding(ggml_context *ctx, ggml_tensor *timesteps, int
         dim, int max_period)
         """
-        return Tensor(lib.ggml_timestep_embedding(self.ptr, timesteps.ptr, dim, max_period), self)
+        return Tensor(
+            lib.ggml_timestep_embedding(
+                self.ptr,
+                self._use(timesteps),
+                dim,
+                max_period,
+            ),
+            self,
+        )
 
     def argsort(self, a: Tensor, order: enums.SortOrder | int | str) -> Tensor:
         """Indices that sort each row. Result i32, a's ne.
@@ -1814,18 +1990,25 @@ class Ops:
         C: ggml_tensor *ggml_argsort(ggml_context *ctx, ggml_tensor *a, enum ggml_sort_order
         order)
         """
-        return Tensor(lib.ggml_argsort(self.ptr, a.ptr, enum_of(enums.SortOrder, order)), self)
+        return Tensor(
+            lib.ggml_argsort(
+                self.ptr,
+                self._use(a),
+                enum_of(enums.SortOrder, order),
+            ),
+            self,
+        )
 
     def argsort_top_k(self, a: Tensor, k: int) -> Tensor:
         """C: ggml_tensor *ggml_argsort_top_k(ggml_context *ctx, ggml_tensor *a, int k)"""
-        return Tensor(lib.ggml_argsort_top_k(self.ptr, a.ptr, k), self)
+        return Tensor(lib.ggml_argsort_top_k(self.ptr, self._use(a), k), self)
 
     def top_k(self, a: Tensor, k: int) -> Tensor:
         """Indices of the k largest elements of each row, in no order.
 
         C: ggml_tensor *ggml_top_k(ggml_context *ctx, ggml_tensor *a, int k)
         """
-        return Tensor(lib.ggml_top_k(self.ptr, a.ptr, k), self)
+        return Tensor(lib.ggml_top_k(self.ptr, self._use(a), k), self)
 
     def arange(self, start: float, stop: float, step: float) -> Tensor:
         """C: ggml_tensor *ggml_arange(ggml_context *ctx, float start, float stop, float step)"""
@@ -1851,10 +2034,10 @@ class Ops:
         return Tensor(
             lib.ggml_flash_attn_ext(
                 self.ptr,
-                q.ptr,
-                k.ptr,
-                v.ptr,
-                NULL if mask is None else mask.ptr,
+                self._use(q),
+                self._use(k),
+                self._use(v),
+                NULL if mask is None else self._use(mask),
                 scale,
                 max_bias,
                 logit_softcap,
@@ -1866,11 +2049,21 @@ class Ops:
         """C: ggml_tensor *ggml_flash_attn_back(ggml_context *ctx, ggml_tensor *q, ggml_tensor *k,
         ggml_tensor *v, ggml_tensor *d, bool masked)
         """
-        return Tensor(lib.ggml_flash_attn_back(self.ptr, q.ptr, k.ptr, v.ptr, d.ptr, masked), self)
+        return Tensor(
+            lib.ggml_flash_attn_back(
+                self.ptr,
+                self._use(q),
+                self._use(k),
+                self._use(v),
+                self._use(d),
+                masked,
+            ),
+            self,
+        )
 
     def ssm_conv(self, sx: Tensor, c: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_ssm_conv(ggml_context *ctx, ggml_tensor *sx, ggml_tensor *c)"""
-        return Tensor(lib.ggml_ssm_conv(self.ptr, sx.ptr, c.ptr), self)
+        return Tensor(lib.ggml_ssm_conv(self.ptr, self._use(sx), self._use(c)), self)
 
     def ssm_scan(
         self,
@@ -1890,13 +2083,13 @@ class Ops:
         return Tensor(
             lib.ggml_ssm_scan(
                 self.ptr,
-                s.ptr,
-                x.ptr,
-                dt.ptr,
-                A.ptr,
-                B.ptr,
-                C.ptr,
-                ids.ptr,
+                self._use(s),
+                self._use(x),
+                self._use(dt),
+                self._use(A),
+                self._use(B),
+                self._use(C),
+                self._use(ids),
                 K,
             ),
             self,
@@ -1904,39 +2097,62 @@ class Ops:
 
     def win_part(self, a: Tensor, w: int) -> Tensor:
         """C: ggml_tensor *ggml_win_part(ggml_context *ctx, ggml_tensor *a, int w)"""
-        return Tensor(lib.ggml_win_part(self.ptr, a.ptr, w), self)
+        return Tensor(lib.ggml_win_part(self.ptr, self._use(a), w), self)
 
     def win_unpart(self, a: Tensor, w0: int, h0: int, w: int) -> Tensor:
         """C: ggml_tensor *ggml_win_unpart(ggml_context *ctx, ggml_tensor *a, int w0, int h0, int
         w)
         """
-        return Tensor(lib.ggml_win_unpart(self.ptr, a.ptr, w0, h0, w), self)
+        return Tensor(lib.ggml_win_unpart(self.ptr, self._use(a), w0, h0, w), self)
 
     def unary(self, a: Tensor, op: enums.UnaryOp | int | str) -> Tensor:
         """C: ggml_tensor *ggml_unary(ggml_context *ctx, ggml_tensor *a, enum ggml_unary_op op)"""
-        return Tensor(lib.ggml_unary(self.ptr, a.ptr, enum_of(enums.UnaryOp, op)), self)
+        return Tensor(lib.ggml_unary(self.ptr, self._use(a), enum_of(enums.UnaryOp, op)), self)
 
     def unary_inplace(self, a: Tensor, op: enums.UnaryOp | int | str) -> Tensor:
         """C: ggml_tensor *ggml_unary_inplace(ggml_context *ctx, ggml_tensor *a, enum ggml_unary_op
         op)
         """
-        return Tensor(lib.ggml_unary_inplace(self.ptr, a.ptr, enum_of(enums.UnaryOp, op)), self)
+        return Tensor(
+            lib.ggml_unary_inplace(
+                self.ptr,
+                self._use(a),
+                enum_of(enums.UnaryOp, op),
+            ),
+            self,
+        )
 
     def get_rel_pos(self, a: Tensor, qh: int, kh: int) -> Tensor:
         """C: ggml_tensor *ggml_get_rel_pos(ggml_context *ctx, ggml_tensor *a, int qh, int kh)"""
-        return Tensor(lib.ggml_get_rel_pos(self.ptr, a.ptr, qh, kh), self)
+        return Tensor(lib.ggml_get_rel_pos(self.ptr, self._use(a), qh, kh), self)
 
     def add_rel_pos(self, a: Tensor, pw: Tensor, ph: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_add_rel_pos(ggml_context *ctx, ggml_tensor *a, ggml_tensor *pw,
         ggml_tensor *ph)
         """
-        return Tensor(lib.ggml_add_rel_pos(self.ptr, a.ptr, pw.ptr, ph.ptr), self)
+        return Tensor(
+            lib.ggml_add_rel_pos(
+                self.ptr,
+                self._use(a),
+                self._use(pw),
+                self._use(ph),
+            ),
+            self,
+        )
 
     def add_rel_pos_inplace(self, a: Tensor, pw: Tensor, ph: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_add_rel_pos_inplace(ggml_context *ctx, ggml_tensor *a, ggml_tensor
         *pw, ggml_tensor *ph)
         """
-        return Tensor(lib.ggml_add_rel_pos_inplace(self.ptr, a.ptr, pw.ptr, ph.ptr), self)
+        return Tensor(
+            lib.ggml_add_rel_pos_inplace(
+                self.ptr,
+                self._use(a),
+                self._use(pw),
+                self._use(ph),
+            ),
+            self,
+        )
 
     def rwkv_wkv6(
         self,
@@ -1953,12 +2169,12 @@ class Ops:
         return Tensor(
             lib.ggml_rwkv_wkv6(
                 self.ptr,
-                k.ptr,
-                v.ptr,
-                r.ptr,
-                tf.ptr,
-                td.ptr,
-                state.ptr,
+                self._use(k),
+                self._use(v),
+                self._use(r),
+                self._use(tf),
+                self._use(td),
+                self._use(state),
             ),
             self,
         )
@@ -1978,11 +2194,11 @@ class Ops:
         return Tensor(
             lib.ggml_gated_linear_attn(
                 self.ptr,
-                k.ptr,
-                v.ptr,
-                q.ptr,
-                g.ptr,
-                state.ptr,
+                self._use(k),
+                self._use(v),
+                self._use(q),
+                self._use(g),
+                self._use(state),
                 scale,
             ),
             self,
@@ -2004,13 +2220,13 @@ class Ops:
         return Tensor(
             lib.ggml_rwkv_wkv7(
                 self.ptr,
-                r.ptr,
-                w.ptr,
-                k.ptr,
-                v.ptr,
-                a.ptr,
-                b.ptr,
-                state.ptr,
+                self._use(r),
+                self._use(w),
+                self._use(k),
+                self._use(v),
+                self._use(a),
+                self._use(b),
+                self._use(state),
             ),
             self,
         )
@@ -2019,7 +2235,17 @@ class Ops:
         """C: ggml_tensor *ggml_solve_tri(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b, bool
         left, bool lower, bool uni)
         """
-        return Tensor(lib.ggml_solve_tri(self.ptr, a.ptr, b.ptr, left, lower, uni), self)
+        return Tensor(
+            lib.ggml_solve_tri(
+                self.ptr,
+                self._use(a),
+                self._use(b),
+                left,
+                lower,
+                uni,
+            ),
+            self,
+        )
 
     def gated_delta_net(
         self,
@@ -2037,12 +2263,12 @@ class Ops:
         return Tensor(
             lib.ggml_gated_delta_net(
                 self.ptr,
-                q.ptr,
-                k.ptr,
-                v.ptr,
-                g.ptr,
-                beta.ptr,
-                state.ptr,
+                self._use(q),
+                self._use(k),
+                self._use(v),
+                self._use(g),
+                self._use(beta),
+                self._use(state),
                 K,
             ),
             self,
@@ -2055,10 +2281,10 @@ class Ops:
         return Tensor(
             lib.ggml_lightning_indexer(
                 self.ptr,
-                q.ptr,
-                k.ptr,
-                weights.ptr,
-                mask.ptr,
+                self._use(q),
+                self._use(k),
+                self._use(weights),
+                self._use(mask),
             ),
             self,
         )
@@ -2077,9 +2303,9 @@ class Ops:
         return Tensor(
             lib.ggml_dsv4_hc_comb(
                 self.ptr,
-                mixes.ptr,
-                scale.ptr,
-                base.ptr,
+                self._use(mixes),
+                self._use(scale),
+                self._use(base),
                 eps,
                 n_iter,
             ),
@@ -2090,13 +2316,21 @@ class Ops:
         """C: ggml_tensor *ggml_dsv4_hc_pre(ggml_context *ctx, ggml_tensor *x, ggml_tensor
         *weights)
         """
-        return Tensor(lib.ggml_dsv4_hc_pre(self.ptr, x.ptr, weights.ptr), self)
+        return Tensor(lib.ggml_dsv4_hc_pre(self.ptr, self._use(x), self._use(weights)), self)
 
     def dsv4_hc_pre_gated(self, x: Tensor, gate: Tensor, scale: float) -> Tensor:
         """C: ggml_tensor *ggml_dsv4_hc_pre_gated(ggml_context *ctx, ggml_tensor *x, ggml_tensor
         *gate, float scale)
         """
-        return Tensor(lib.ggml_dsv4_hc_pre_gated(self.ptr, x.ptr, gate.ptr, scale), self)
+        return Tensor(
+            lib.ggml_dsv4_hc_pre_gated(
+                self.ptr,
+                self._use(x),
+                self._use(gate),
+                scale,
+            ),
+            self,
+        )
 
     def dsv4_hc_post(
         self,
@@ -2111,10 +2345,10 @@ class Ops:
         return Tensor(
             lib.ggml_dsv4_hc_post(
                 self.ptr,
-                x.ptr,
-                residual.ptr,
-                post.ptr,
-                NULL if comb is None else comb.ptr,
+                self._use(x),
+                self._use(residual),
+                self._use(post),
+                NULL if comb is None else self._use(comb),
             ),
             self,
         )
@@ -2123,13 +2357,21 @@ class Ops:
         """C: ggml_tensor *ggml_cross_entropy_loss(ggml_context *ctx, ggml_tensor *a, ggml_tensor
         *b)
         """
-        return Tensor(lib.ggml_cross_entropy_loss(self.ptr, a.ptr, b.ptr), self)
+        return Tensor(lib.ggml_cross_entropy_loss(self.ptr, self._use(a), self._use(b)), self)
 
     def cross_entropy_loss_back(self, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_cross_entropy_loss_back(ggml_context *ctx, ggml_tensor *a,
         ggml_tensor *b, ggml_tensor *c)
         """
-        return Tensor(lib.ggml_cross_entropy_loss_back(self.ptr, a.ptr, b.ptr, c.ptr), self)
+        return Tensor(
+            lib.ggml_cross_entropy_loss_back(
+                self.ptr,
+                self._use(a),
+                self._use(b),
+                self._use(c),
+            ),
+            self,
+        )
 
     def opt_step_adamw(
         self,
@@ -2145,11 +2387,11 @@ class Ops:
         return Tensor(
             lib.ggml_opt_step_adamw(
                 self.ptr,
-                a.ptr,
-                grad.ptr,
-                m.ptr,
-                v.ptr,
-                adamw_params.ptr,
+                self._use(a),
+                self._use(grad),
+                self._use(m),
+                self._use(v),
+                self._use(adamw_params),
             ),
             self,
         )
@@ -2158,4 +2400,12 @@ class Ops:
         """C: ggml_tensor *ggml_opt_step_sgd(ggml_context *ctx, ggml_tensor *a, ggml_tensor *grad,
         ggml_tensor *sgd_params)
         """
-        return Tensor(lib.ggml_opt_step_sgd(self.ptr, a.ptr, grad.ptr, sgd_params.ptr), self)
+        return Tensor(
+            lib.ggml_opt_step_sgd(
+                self.ptr,
+                self._use(a),
+                self._use(grad),
+                self._use(sgd_params),
+            ),
+            self,
+        )

@@ -158,6 +158,7 @@ class Scheduler(Handle):
             self._alloc(graph)
         elif self._graph != graph:
             raise ArgumentError("another graph is allocated on this scheduler: call reset() first")
+        graph._check_leafs()
         status = lib.ggml_backend_sched_graph_compute(self.ptr, graph.ptr)
         if self._callback is not None:
             self._callback.raise_stored()

@@ -1,0 +1,45 @@
+"""The command line: ``ggml-py VERB``. One file per verb; each imports the library when it runs."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+
+import click
+
+from ..errors import GgmlError
+from . import build, demo, devices, generate, plan
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(package_name="ggml_py", prog_name="ggml-py")
+@click.option("--debug", is_flag=True, help="Show the traceback of an error.")
+@click.pass_context
+def cli(context: click.Context, debug: bool) -> None:
+    """Drive upstream ggml, and see why every op runs where it runs."""
+    context.obj = debug
+
+
+for verb in (devices, demo, plan, generate, build):
+    cli.add_command(verb.command)
+
+
+def main() -> None:
+    """Runs a verb. Errors go to stderr: exit 1 for what went wrong, 2 for wrong usage, 130 for Ctrl-C."""
+    try:
+        cli.main(prog_name="ggml-py", standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("stopped", err=True)
+        sys.exit(130)
+    except BrokenPipeError:
+        sys.stderr.close()  # the reader of our output went away
+        sys.exit(0)
+    except (GgmlError, OSError) as error:
+        if "--debug" in sys.argv:
+            traceback.print_exc()
+        else:
+            click.echo(f"error: {error}", err=True)
+        sys.exit(1)

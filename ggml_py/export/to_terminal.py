@@ -1,0 +1,85 @@
+"""Plans as tables for a terminal (rich)."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from ..trace.plan import Plan, PlanTensor, Split, format_bytes
+
+_COLOURS = ("green", "cyan", "magenta", "yellow", "blue", "red")
+
+
+def show(plan: Plan, nodes: bool = False, console: Console | None = None) -> None:
+    """Prints the headline and the table of splits; with `nodes` every node and its cause too."""
+    console = console or Console()
+    console.print(plan.headline(), style="bold", highlight=False)
+    console.print(splits_table(plan))
+    if nodes:
+        console.print(nodes_table(plan))
+
+
+def splits_table(plan: Plan) -> Table:
+    """A row per split: backend, nodes, what is copied in."""
+    table = Table(title="splits", title_justify="left")
+    table.add_column("#", justify="right")
+    table.add_column("backend")
+    table.add_column("nodes", justify="right")
+    table.add_column("ops")
+    table.add_column("first … last node")
+    table.add_column("copied in", justify="right")
+    for split in plan.splits:
+        table.add_row(
+            str(split.index),
+            _backend(plan, split.backend),
+            f"{split.start}–{split.end - 1}",
+            _ops(split),
+            escape(f"{_name(split.nodes[0])} … {_name(split.nodes[-1])}") if split.nodes else "",
+            _inputs(split),
+        )
+    return table
+
+
+def nodes_table(plan: Plan) -> Table:
+    """A row per node that is computed: where, and why."""
+    table = Table(title="nodes (views left out)", title_justify="left")
+    for column in ("#", "name", "op", "type", "ne", "backend", "cause", "why"):
+        table.add_column(column, justify="right" if column == "#" else "left")
+    for node in plan.nodes:
+        if not node.is_view_op:
+            cause = node.cause
+            ne = "×".join(map(str, node.ne))
+            table.add_row(
+                str(node.index), escape(node.name), node.record.op_desc, node.type, ne,
+                _backend(plan, node.backend), cause.code, escape(cause.text),
+            )  # fmt: skip
+    return table
+
+
+def _backend(plan: Plan, name: str | None) -> str:
+    names = [b.name for b in plan.backends]
+    if name is None:
+        return "?"
+    return f"[{_COLOURS[names.index(name) % len(_COLOURS)]}]{escape(name)}[/]"
+
+
+def _name(node: PlanTensor) -> str:
+    return node.name or f"node {node.index}"
+
+
+def _ops(split: Split) -> str:
+    ops = [n.record.op_desc for n in split.nodes if not n.is_view_op]
+    counts = {op: ops.count(op) for op in dict.fromkeys(ops)}
+    most = sorted(counts.items(), key=lambda item: -item[1])
+    shown = ", ".join(f"{n}× {op}" if n > 1 else op for op, n in most[:3])
+    return escape(shown + (", …" if len(most) > 3 else ""))
+
+
+def _inputs(split: Split) -> str:
+    if not split.inputs:
+        return "–"
+    total = format_bytes(sum(i.nbytes for i in split.inputs))
+    named = ", ".join(f"{i.tensor.name} from {i.src_backend}" for i in split.inputs[:3])
+    more = f", {len(split.inputs) - 3} more" if len(split.inputs) > 3 else ""
+    return escape(f"{total}: {named}{more}")

@@ -1,0 +1,132 @@
+"""Lifetimes: what is closed says so, children go first, nothing leaks, and the counter counts."""
+
+import gc
+import random
+
+import graphs
+import numpy as np
+import pytest
+
+import ggml_py as ggml
+import ggml_py.gguf
+from ggml_py._handle import LIVE, Handle
+
+
+def makers(tmp_path):
+    """One way to make each kind of handle, with what it stands on."""
+    cpu = ggml.device("CPU").init(n_threads=1)
+    context = ggml.Context()
+    path = tmp_path / "x.gguf"
+    ggml.write_gguf(path, {"a": 1}, [("t", np.ones(4), "f32", (4,))])
+    return {
+        "Backend": lambda: ggml.device("CPU").init(n_threads=1),
+        "Buffer": lambda: cpu.buffer_type.alloc(64),
+        "Context": ggml.Context,
+        "Graph": lambda: context.new_graph(16),
+        "Scheduler": lambda: ggml.Scheduler([cpu], graph_size=16),
+        "Gguf": lambda: ggml.Gguf.open(path),
+    }
+
+
+KINDS = ("Backend", "Buffer", "Context", "Graph", "Scheduler", "Gguf")
+
+
+def test_every_kind_of_handle_is_tested(tmp_path):
+    def leaves(cls):
+        for sub in cls.__subclasses__():
+            if sub.__module__.startswith("ggml_py.") and not sub.__module__.startswith(
+                "ggml_py.models"
+            ):
+                yield sub.__name__
+                yield from leaves(sub)
+
+    assert set(leaves(Handle)) == set(KINDS)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_use_after_close_raises(kind, tmp_path):
+    handle = makers(tmp_path)[kind]()
+    assert not handle.closed
+    handle.close()
+    handle.close()  # harmless
+    assert handle.closed
+    with pytest.raises(ggml.ClosedError, match=kind):
+        _ = handle.ptr
+    with pytest.raises(ggml.ClosedError), handle:
+        pass
+    assert "closed" in repr(handle)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_counts_go_back_to_zero_by_close_and_by_collection(kind, tmp_path):
+    make = makers(tmp_path)[kind]
+    gc.collect()
+    before = LIVE[kind]
+    handles = [make() for _ in range(20)]
+    assert LIVE[kind] == before + 20
+    for handle in handles[:10]:
+        handle.close()
+    assert LIVE[kind] == before + 10
+    del handles, handle
+    gc.collect()
+    assert LIVE[kind] == before
+
+
+def test_closing_a_parent_closes_its_children_first():
+    case = graphs.mlp()
+    for backend in case.backends:
+        backend.close()
+    assert case.scheduler.closed
+    case.context.close()
+    assert case.graph.closed
+    case.close()
+
+
+def test_a_child_keeps_its_parent_alive():
+    scheduler = ggml.Scheduler([ggml.device("CPU").init()], graph_size=16)
+    gc.collect()
+    assert scheduler.backends[0].name == "CPU"
+    scheduler.close()
+
+
+def test_any_order_of_closing_is_survived():
+    rng = random.Random(0)
+    for _ in range(50):
+        case = graphs.mlp()
+        case.scheduler.alloc_graph(case.graph)
+        items = [case.scheduler, case.graph, case.context, case.weights, *case.backends]
+        items += case.weights._buffers
+        for item in rng.sample(items, len(items)):
+            item.close()
+
+
+def test_a_tensor_of_a_closed_context_raises():
+    with ggml.Context() as context:
+        tensor = context.new_tensor("f32", 4)
+    for use in (lambda: tensor.ne, lambda: tensor.get(), lambda: ggml.Context().sqr(tensor)):
+        with pytest.raises(ggml.ClosedError):
+            use()
+    assert "closed" in repr(tensor)
+
+
+def test_closing_a_buffer_takes_the_memory_from_its_tensors():
+    with ggml.Context() as context, ggml.device("CPU").init() as cpu:
+        tensor = context.from_numpy(np.ones(4, np.float32))
+        buffer = context.alloc(cpu)
+        assert tensor.get().sum() == 4
+        buffer.close()
+        with pytest.raises(ggml.NoDataError):
+            tensor.get()
+
+
+def test_the_counter_would_notice_a_leak():
+    gc.collect()
+    leaked = ggml.Context()
+    before = LIVE["Context"]
+    keep = [leaked]
+    del leaked
+    gc.collect()
+    assert LIVE["Context"] == before  # still counted: something holds it
+    keep.clear()
+    gc.collect()
+    assert LIVE["Context"] == before - 1

@@ -1,0 +1,237 @@
+"""Scheduler: plans repeat, graphs come back as they were, computing is right."""
+
+import logging
+import os
+import subprocess
+import sys
+import textwrap
+
+import graphs
+import numpy as np
+import pytest
+
+import ggml_py as ggml
+
+
+@pytest.fixture(params=graphs.CASES)
+def case(request):
+    made = graphs.CASES[request.param]()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def mlp():
+    made = graphs.mlp()
+    yield made
+    made.close()
+
+
+def shape_of(graph):
+    """Everything of the graph that planning could change."""
+    return [(t.ptr, t.src, t.flags, t.ptr.data, t.ptr.buffer) for t in (*graph.nodes, *graph.leafs)]
+
+
+def run(case, x):
+    case.graph["inp"].set(x)
+    case.scheduler.compute(case.graph)
+
+
+def test_plan_repeats_and_leaves_the_graph_as_it_was(case):
+    before = shape_of(case.graph)
+    state = case.scheduler.inspect()
+    first = case.scheduler.plan(case.graph)
+    assert case.scheduler.plan(case.graph) == first
+    assert shape_of(case.graph) == before
+    assert case.scheduler.inspect() == state
+
+
+def test_alloc_plans_the_same_and_reset_gives_the_graph_back(case):
+    before, planned = shape_of(case.graph), case.scheduler.plan(case.graph)
+    assert case.scheduler.alloc_graph(case.graph) == planned
+    assert case.scheduler.plan(case.graph) == planned  # while it is allocated
+    case.scheduler.reset()
+    assert shape_of(case.graph) == before
+    assert case.scheduler.alloc_graph(case.graph) == planned  # and once more
+
+
+def test_reserve_leaves_the_graph_as_it_was(case):
+    before = shape_of(case.graph)
+    case.scheduler.reserve(case.graph)
+    assert shape_of(case.graph) == before
+    assert sum(case.scheduler.buffer_size(b) for b in case.backends) > 0
+
+
+def test_compute_equals_numpy(mlp):
+    x = np.random.default_rng(1).standard_normal((48, 64), np.float32)
+    for _ in range(2):  # a second round on the same graph, after a reset
+        mlp.scheduler.alloc_graph(mlp.graph)
+        run(mlp, x)
+        up, down = (mlp.weights[n].get() for n in ("up", "down"))
+        expected = np.maximum(x @ up.T, 0) @ down.T
+        np.testing.assert_allclose(mlp.graph["out"].get(), expected, rtol=1e-3, atol=1e-3)
+        mlp.scheduler.reset()
+
+
+def test_blas_takes_the_products_and_the_cpu_the_rest(mlp):
+    plan = mlp.scheduler.plan(mlp.graph)
+    assert [s.backend for s in plan.splits] == ["BLAS", "CPU", "BLAS"]
+    assert plan.node("h").cause.code == "1.wgt0"
+    assert plan.node("h").cause.witness.name == "up"
+
+
+def test_a_pin_moves_a_node_counts_in_plans_and_ends_with_reset(mlp):
+    cpu = mlp.backends[-1]
+    free = mlp.scheduler.plan(mlp.graph)
+    mlp.scheduler.set_tensor_backend(mlp.graph["h"], cpu)
+    pinned = mlp.scheduler.plan(mlp.graph)
+    assert pinned != free
+    assert pinned.node("h").record.pin == 1
+    assert mlp.scheduler.alloc_graph(mlp.graph) == pinned
+    mlp.scheduler.reset()
+    assert mlp.scheduler.plan(mlp.graph) == free
+
+
+def test_pins_to_foreign_backends_are_refused(mlp):
+    with ggml.device("CPU").init() as other, pytest.raises(ggml.ArgumentError, match="BLAS, CPU"):
+        mlp.scheduler.set_tensor_backend(mlp.graph["h"], other)
+
+
+def test_inspect_has_every_field_of_the_struct(mlp):
+    mlp.scheduler.alloc_graph(mlp.graph)
+    state = mlp.scheduler.inspect()
+    # struct ggml_backend_sched, except pointers without content of their own
+    expected = {
+        "is_reset", "is_alloc", "n_backends", "backends", "bufts", "galloc", "hash_set",
+        "node_backend_ids", "leaf_backend_ids", "prev_node_backend_ids", "prev_leaf_backend_ids",
+        "graph", "n_splits", "splits_capacity", "n_copies", "cur_copy", "next_copy", "events",
+        "n_graph_inputs", "graph_inputs_capacity", "callback_eval", "callback_copy",
+        "context_buffer_size", "op_offload", "debug", "debug_realloc", "debug_graph_size",
+        "debug_prev_graph_size",
+    }  # fmt: skip
+    assert set(state) == expected
+    assert state["is_alloc"] and state["n_splits"] == 3
+    assert state["hash_set"]["n_used"] == len(state["hash_set"]["slots"]) >= mlp.graph.n_nodes
+    by_address = {s["tensor"]: s for s in state["hash_set"]["slots"]}
+    address = int(ggml.ffi.cast("uintptr_t", mlp.graph["h"].ptr))
+    assert by_address[address]["hv_tensor_backend_ids"] == 0
+    assert by_address[address]["cause"] == "1.wgt0"
+    assert mlp.scheduler.tensor_backend(mlp.graph["h"]) is mlp.backends[0]
+
+
+def test_a_graph_too_large_is_refused_with_the_numbers():
+    case = graphs.mlp(graph_size=6)
+    size = case.scheduler.hash_set_size
+    big = case.context.new_graph(64)
+    x = case.graph["out"]
+    for _ in range(size):
+        x = case.context.sqr(x)
+    big.build_forward_expand(x)
+    with pytest.raises(ggml.ArgumentError, match=rf"has room for {size}.*graph_size="):
+        case.scheduler.plan(big)
+    case.scheduler.plan(case.graph)  # still usable
+    case.close()
+
+
+def test_a_second_graph_needs_a_reset(mlp):
+    mlp.scheduler.alloc_graph(mlp.graph)
+    other = mlp.context.new_graph()
+    other.build_forward_expand(mlp.graph["h"])
+    for call in (mlp.scheduler.alloc_graph, mlp.scheduler.compute, mlp.scheduler.reserve):
+        with pytest.raises(ggml.ArgumentError, match="reset"):
+            call(other)
+
+
+def test_an_empty_graph_is_refused(mlp):
+    with pytest.raises(ggml.ArgumentError, match="build_forward_expand"):
+        mlp.scheduler.plan(mlp.context.new_graph())
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [((), "1 to 16"), (("CPU", "BLAS"), "must be a CPU"), (("CPU",) * 17, "17 backends")],
+)
+def test_backends_that_upstream_aborts_on_are_refused(names, message):
+    backends = [ggml.device(n).init() for n in names]
+    with pytest.raises(ggml.ArgumentError, match=message):
+        ggml.Scheduler(backends)
+    for b in backends:
+        b.close()
+
+
+def test_results_are_gone_after_reset_and_say_so(mlp):
+    mlp.scheduler.alloc_graph(mlp.graph)
+    run(mlp, np.ones((48, 64), np.float32))
+    mlp.scheduler.reset()
+    with pytest.raises(ggml.NoDataError, match="alloc_graph"):
+        mlp.graph["out"].get()
+
+
+def test_closing_the_context_of_an_allocated_graph_is_survived(mlp):
+    mlp.scheduler.alloc_graph(mlp.graph)
+    mlp.context.close()
+    with pytest.raises(ggml.ClosedError):
+        mlp.scheduler.compute(mlp.graph)
+    mlp.scheduler.reset()
+
+
+def test_eval_callback_sees_nodes_and_its_exception_comes_out(mlp):
+    seen = []
+    x = np.ones((48, 64), np.float32)
+    mlp.scheduler.set_eval_callback(lambda t, ask: (seen.append((t.name, ask)), True)[1])
+    mlp.scheduler.alloc_graph(mlp.graph)
+    run(mlp, x)
+    assert [n for n, ask in seen if not ask] == [t.name for t in mlp.graph.nodes]
+
+    def fail(tensor, ask):
+        if tensor.name == "h" and not ask:
+            raise RuntimeError("from the callback")
+        return True
+
+    mlp.scheduler.set_eval_callback(fail)
+    with pytest.raises(RuntimeError, match="from the callback"):
+        mlp.scheduler.compute(mlp.graph)
+    mlp.scheduler.set_eval_callback(None)
+    mlp.scheduler.compute(mlp.graph)
+
+
+def test_ctrl_c_stops_a_compute():
+    program = """
+        import threading, time, os, signal
+        import ggml_py as ggml
+        cpu = ggml.device("CPU").init(n_threads=1)
+        c = ggml.Context()
+        x = c.new_tensor("f32", 1024, 1024)
+        c.alloc(cpu)
+        x.set([[0.0] * 1024] * 1024)
+        with ggml.Context() as ops:
+            y = x
+            for _ in range(1500):
+                y = ops.mul_mat(x, y)
+            g = ops.new_graph(4096)
+            g.build_forward_expand(y)
+            s = ggml.Scheduler([cpu], 4096)
+            s.alloc_graph(g)
+            threading.Timer(0.5, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+            start = time.monotonic()
+            try:
+                s.compute(g)
+            except KeyboardInterrupt:
+                print("stopped", time.monotonic() - start < 5)
+            else:
+                print("ran to the end")
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)],
+        capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert done.stdout.strip() == "stopped True", done.stderr
+
+
+def test_logging_goes_to_the_ggml_logger(caplog):
+    with caplog.at_level(logging.DEBUG, "ggml"):
+        assert ggml.lib.gguf_init_from_file(os.fsencode("/nonexistent"), ggml.ffi.new(
+            "struct gguf_init_params *")[0]) == ggml.ffi.NULL  # fmt: skip
+    assert any("/nonexistent" in r.getMessage() and r.levelname == "ERROR" for r in caplog.records)
+
+
