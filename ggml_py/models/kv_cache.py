@@ -1,0 +1,171 @@
+"""The keys and values of the tokens so far, for one sequence."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .._ffi import lib
+from ..buffer import BufferType
+from ..context import Context
+from ..enums import Type
+from ..errors import ModelError
+from ..tensor import Tensor
+from .hparams import HParams
+from .placement import Placement
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+PAD = 256  # cells: llama.cpp pads the context and the part of it that attention reads to this
+
+
+def pad(n: int) -> int:
+    """`n` rounded up to whole steps of `PAD`."""
+    return -(-n // PAD) * PAD
+
+
+class KvCache:
+    """A K and a V tensor per layer, on the layer's device. Token i is in cell i.
+
+    K is [n_embd_gqa, n_ctx]: a row per token. V is the same, or with `v_trans` (without flash
+    attention) its rows are elements and its columns are tokens, as the attention's product wants it.
+    A quantised cache holds rotated vectors, which quantise better (llama.cpp's Hadamard matrices).
+    """
+
+    def __init__(
+        self,
+        hparams: HParams,
+        placement: Placement,
+        n_ctx: int,
+        type_k: Type,
+        type_v: Type,
+        v_trans: bool,
+    ) -> None:
+        """Raises `ModelError` for a type whose blocks do not fit, `AllocError`."""
+        self.hparams = hparams
+        self.n_ctx = pad(n_ctx)
+        self.n_past = 0
+        self.v_trans = v_trans
+        for letter, type_ in (("k", type_k), ("v", type_v)):
+            block = lib.ggml_blck_size(type_)
+            if hparams.n_embd_head % block:
+                raise ModelError(
+                    f"type_{letter}={type_.name.lower()} has blocks of {block} elements, which do "
+                    f"not fit this model's heads of {hparams.n_embd_head}: take f16"
+                )
+        self.n_rot_k = _largest_power_of_2(hparams.n_embd_head) if self._rotates(type_k) else 0
+        self.n_rot_v = 64 if self._rotates(type_v) else 0
+        self._contexts: dict[BufferType, Context] = {}
+        self.k: list[Tensor] = []
+        self.v: list[Tensor] = []
+        for il in range(hparams.n_layer):
+            context = self._contexts.setdefault(placement.buffer_type(il), Context())
+            ne = (hparams.n_embd_gqa, self.n_ctx, 1)
+            self.k.append(context.new_tensor(type_k, *ne, name=f"cache_k_l{il}"))
+            self.v.append(context.new_tensor(type_v, *ne, name=f"cache_v_l{il}"))
+        self._buffers = [context.alloc(buft) for buft, context in self._contexts.items()]
+        self._clear()
+
+    def _rotates(self, type_: Type) -> bool:
+        return bool(lib.ggml_is_quantized(type_)) and self.hparams.n_embd_head % 64 == 0
+
+    def _clear(self) -> None:
+        for buffer in self._buffers:
+            buffer.clear()
+
+    def reset(self) -> None:
+        """Forgets all tokens. Zeros, because what attention masks out must still be finite."""
+        if self.n_past:
+            self._clear()
+        self.n_past = 0
+
+    def close(self) -> None:
+        """Closes the contexts, and with them the buffers."""
+        for context in self._contexts.values():
+            context.close()
+
+    def n_kv(self, n_used: int) -> int:
+        """Cells that attention reads when `n_used` are in use: padded, so that a graph lasts."""
+        return min(self.n_ctx, max(PAD, pad(n_used)))
+
+    # --- in the graph
+
+    def cpy_k(self, ctx: Context, k_cur: Tensor, k_idxs: Tensor, il: int) -> Tensor:
+        """Stores k_cur [n_embd_head, n_head_kv, n_tokens] in the cells k_idxs [n_tokens]."""
+        k_cur = self._rows(ctx, k_cur)
+        return ctx.set_rows(self.k[il], k_cur, k_idxs)
+
+    def cpy_v(self, ctx: Context, v_cur: Tensor, v_idxs: Tensor, il: int) -> Tensor:
+        """Stores v_cur [n_embd_head, n_head_kv, n_tokens]; v_idxs from `v_idxs`."""
+        v = self.v[il]
+        if not self.v_trans:
+            return ctx.set_rows(v, self._rows(ctx, v_cur), v_idxs)
+        n_embd, n_tokens = self.hparams.n_embd_gqa, v_cur.ne[2]
+        v_cur = ctx.reshape_2d(v_cur, n_embd, n_tokens)
+        v_view = ctx.reshape_2d(v, 1, v.n_elements)  # each element a row of its own
+        return ctx.set_rows(v_view, ctx.reshape_2d(v_cur, 1, v_cur.n_elements), v_idxs)
+
+    def _rows(self, ctx: Context, cur: Tensor) -> Tensor:
+        return ctx.view_2d(cur, self.hparams.n_embd_gqa, cur.ne[2], cur.nb[2], 0)
+
+    def get_k(self, ctx: Context, n_kv: int, il: int) -> Tensor:
+        """The first n_kv cells: [n_embd_head, n_head_kv, n_kv]."""
+        return self._tokens(ctx, self.k[il], n_kv)
+
+    def get_v(self, ctx: Context, n_kv: int, il: int) -> Tensor:
+        """The first n_kv cells: [n_embd_head, n_head_kv, n_kv], or [n_kv, n_head_kv, n_embd_head]."""
+        v, hp = self.v[il], self.hparams
+        if not self.v_trans:
+            return self._tokens(ctx, v, n_kv)
+        ne = (n_kv, hp.n_head_kv, hp.n_embd_head, 1)
+        nb = [lib.ggml_row_size(v.type, self.n_ctx * n) for n in (hp.n_embd_head, 1, hp.n_embd_gqa)]
+        return ctx.view_4d(v, *ne, *nb, 0)
+
+    def _tokens(self, ctx: Context, cache: Tensor, n_kv: int) -> Tensor:
+        hp = self.hparams
+        rows = (hp.n_embd_head, hp.n_embd_gqa, hp.n_embd_gqa * self.n_ctx)
+        nb = [lib.ggml_row_size(cache.type, n) for n in rows]
+        return ctx.view_4d(cache, hp.n_embd_head, hp.n_head_kv, n_kv, 1, *nb, 0)
+
+    # --- the inputs' values
+
+    def k_idxs(self, n_past: int, n_tokens: int) -> npt.NDArray[np.int64]:
+        """The cells of the next n_tokens tokens."""
+        return np.arange(n_past, n_past + n_tokens, dtype=np.int64)
+
+    def v_idxs(self, n_past: int, n_tokens: int) -> npt.NDArray[np.int64]:
+        """The rows of V for the next n_tokens tokens: cells, or with `v_trans` all their elements."""
+        cells = self.k_idxs(n_past, n_tokens)
+        if not self.v_trans:
+            return cells
+        rows = np.arange(self.hparams.n_embd_gqa, dtype=np.int64) * self.n_ctx
+        return (cells[:, None] + rows).reshape(-1)
+
+    def v_idxs_size(self, n_tokens: int) -> int:
+        """Elements of `v_idxs`."""
+        return n_tokens * (self.hparams.n_embd_gqa if self.v_trans else 1)
+
+
+def causal_mask(
+    n_past: int, n_tokens: int, n_kv: int, dtype: npt.DTypeLike
+) -> npt.NDArray[Any]:
+    """[n_tokens, n_kv] in numpy's order: 0 for the cells that a token attends to, -inf for others."""
+    allowed = np.arange(n_kv) <= np.arange(n_past, n_past + n_tokens)[:, None]
+    return np.where(allowed, 0.0, -np.inf).astype(dtype)
+
+
+@cache
+def hadamard(n: int) -> npt.NDArray[np.float32]:
+    """The orthogonal [n, n] matrix of ones and minus ones, scaled; n a power of two."""
+    matrix = np.ones((1, 1), np.float32)
+    while len(matrix) < n:
+        matrix = np.block([[matrix, matrix], [matrix, -matrix]])
+    return matrix / np.float32(np.sqrt(n))
+
+
+def _largest_power_of_2(n: int) -> int:
+    """The largest power of two that divides n."""
+    return n & -n

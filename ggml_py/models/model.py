@@ -1,0 +1,378 @@
+"""A model: weights, KV cache, scheduler and the graphs that run on them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from contextlib import ExitStack
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .._device import Device
+from .._ffi import ffi, lib
+from ..enums import Type
+from ..errors import ClosedError, ModelError
+from ..gguf import Gguf
+from ..scheduler import Scheduler
+from ..tensor import TypeLike, type_of
+from . import hparams as hparams_
+from .blocks import GraphBuilder, Shape
+from .hparams import HParams
+from .kv_cache import KvCache, pad
+from .llama import LlamaGraph
+from .placement import Placement, open_backends, place
+from .weights import Weights
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from ..trace.plan import Plan
+
+ARCHS: dict[str, type[GraphBuilder]] = {"llama": LlamaGraph}
+
+_FLASH_ATTN = ("auto", "on", "off")
+_MAX_GRAPHS = 4  # a prompt, its rest, a single token, and one to spare
+
+
+def load(
+    path: str | os.PathLike[str],
+    devices: Sequence[str | Device] = ("CPU",),
+    n_gpu_layers: int = 0,
+    n_ctx: int = 512,
+    n_batch: int = 512,
+    n_ubatch: int = 512,
+    n_threads: int | None = None,
+    flash_attn: str = "auto",
+    type_k: TypeLike = "f16",
+    type_v: TypeLike = "f16",
+) -> Model:
+    """Opens a GGUF model for evaluation. Options are llama.cpp's, with its meanings.
+
+    `devices` are names or `Device`s, highest priority first; a CPU is added if there is none. The
+    last `n_gpu_layers` layers (the output counts as one) go to the first GPU among them. `n_ctx` is
+    the number of tokens the cache holds, rounded up to 256, 0 for what the model was trained with;
+    `n_ubatch` how many tokens one graph takes at most. `flash_attn` is "on", "off", or "auto": on
+    where the device of each layer supports it. `type_k` and `type_v` are the cache's types.
+
+    Raises `ModelError` for a file that is no complete model of a known architecture and for options
+    it cannot take, `GgufError`, `UnknownDeviceError`, `AllocError`.
+    """
+    flash_attn = {True: "on", False: "off"}.get(flash_attn, flash_attn)  # type: ignore[call-overload]
+    _check_options(n_gpu_layers, n_ctx, n_batch, n_ubatch, flash_attn)
+    with Gguf.open(path) as gguf:
+        arch = gguf.metadata.get("general.architecture")
+        if arch not in ARCHS:
+            named = "no architecture" if arch is None else f"architecture '{arch}'"
+            raise ModelError(f"{gguf.path} names {named}; supported: {', '.join(sorted(ARCHS))}")
+        hp = hparams_.read(gguf.metadata, arch)
+        with ExitStack() as stack:
+            backends = open_backends(devices, n_threads)
+            for backend in backends:
+                stack.callback(backend.close)
+            placement = place(backends, hp.n_layer, n_gpu_layers)
+            # llama.cpp's bound on the nodes of a graph (llama_context::graph_max_nodes)
+            graph_size = max(1024, 8 * len(gguf.tensors))
+            sched = Scheduler(backends, graph_size, buffer_types=placement.compute_buffer_types())
+            weights = Weights(gguf, placement)
+            stack.callback(weights.close)
+            tensors = ARCHS[arch].declare(weights, hp)
+            weights.load()
+            # A transposed V cache serves only the products of plain attention.
+            v_trans = flash_attn == "off"
+            types = _cache_types(hp, type_k, type_v, flash_attn)
+            kv = KvCache(hp, placement, n_ctx or hp.n_ctx_train, *types, v_trans)
+            stack.callback(kv.close)
+            model = Model(hp, placement, sched, weights, tensors, kv, n_batch, n_ubatch, flash_attn)
+            model._closing = stack.pop_all()
+            return model
+
+
+class Model:
+    """A model that was loaded, and the one sequence it is evaluating. Made by `load`; `with` closes.
+
+    `eval` adds tokens to the sequence, `reset` starts a new one. Graphs are built once per shape and
+    kept; decoding token by token sets inputs and computes, nothing else.
+    """
+
+    def __init__(
+        self,
+        hparams: HParams,
+        placement: Placement,
+        sched: Scheduler,
+        weights: Weights,
+        tensors: Any,
+        kv: KvCache,
+        n_batch: int,
+        n_ubatch: int,
+        flash_attn: str,
+    ) -> None:
+        self.hparams = hparams
+        self.placement = placement
+        self.weights = weights
+        self.n_batch = min(n_batch, kv.n_ctx)
+        self.n_ubatch = min(n_ubatch, self.n_batch)
+        self._sched = sched
+        self._tensors = tensors
+        self._kv = kv
+        self._graphs: dict[Shape, GraphBuilder] = {}  # least recently used first
+        self._allocated: GraphBuilder | None = None
+        self._reserved = False
+        self._closed = False
+        self._closing = ExitStack()
+        self.flash_attn = flash_attn == "on" or (flash_attn == "auto" and self._flash_attn_fits())
+
+    def __repr__(self) -> str:
+        if self._closed:
+            return "<Model closed>"
+        hp = self.hparams
+        names = ", ".join(b.name for b in self.placement.backends)
+        return (
+            f"<Model {hp.arch} {self.weights.n_params / 1e6:.1f}M, {hp.n_layer} layers on {names}, "
+            f"{self.n_past} of {self.n_ctx} tokens>"
+        )
+
+    @property
+    def n_ctx(self) -> int:
+        """Tokens that the sequence can have."""
+        return self._kv.n_ctx
+
+    @property
+    def n_past(self) -> int:
+        """Tokens that the sequence has."""
+        return self._kv.n_past
+
+    # --- running
+
+    def eval(
+        self, tokens: Sequence[int] | npt.NDArray[np.integer[Any]], all_logits: bool = False
+    ) -> npt.NDArray[np.float32]:
+        """Adds `tokens` to the sequence; the logits [n_vocab] after the last of them.
+
+        With `all_logits` those after each, [n_tokens, n_vocab]. When it fails the sequence is what
+        it was before. Raises `ModelError` for no tokens, a token that the vocabulary does not have,
+        and more tokens than the context has room for.
+        """
+        self._check_open()
+        ids = self._check_tokens(tokens)
+        n_outputs = len(ids) if all_logits else 1
+        logits = np.empty((n_outputs, self.hparams.n_vocab), np.float32)
+        n_past = self.n_past
+        for start, stop in self._ubatches(len(ids)):
+            n = stop - start
+            wanted = n if all_logits else int(stop == len(ids))
+            shape = Shape(n, self._kv.n_kv(n_past + stop), wanted)
+            row = start if all_logits else 0
+            self._compute(shape, ids[start:stop], n_past + start, logits[row : row + wanted])
+        self._kv.n_past = n_past + len(ids)
+        return logits if all_logits else logits[0]
+
+    def generate(self, tokens: Sequence[int], n: int) -> list[int]:
+        """Continues the sequence with `tokens` and then `n` tokens, each the likeliest next one.
+
+        All but the last of the n are part of the sequence afterwards. Raises `ModelError` as `eval`
+        does, before anything is computed when the context has no room for all of them.
+        """
+        self._check_open()
+        if n < 0:
+            raise ModelError(f"n={n}: expected the number of tokens to generate")
+        self._check_room(len(tokens) + max(n - 1, 0))
+        out: list[int] = []
+        logits = self.eval(tokens)
+        while len(out) < n:
+            out.append(int(logits.argmax()))
+            if len(out) < n:
+                logits = self.eval(out[-1:])
+        return out
+
+    def reset(self) -> None:
+        """Starts a new sequence."""
+        self._check_open()
+        self._kv.reset()
+
+    def plan(self, n_tokens: int = 1, n_past: int = 0) -> Plan:
+        """Where every node would run for a graph of n_tokens tokens after n_past others.
+
+        Allocates no compute buffers and leaves the model as it is. Raises `ModelError` for more
+        tokens than `n_ubatch` or the context takes.
+        """
+        self._check_open()
+        if not 1 <= n_tokens <= self.n_ubatch:
+            raise ModelError(
+                f"n_tokens={n_tokens}: one graph takes 1 to {self.n_ubatch} tokens (n_ubatch)"
+            )
+        if n_past < 0 or n_past + n_tokens > self.n_ctx:
+            raise ModelError(
+                f"n_past={n_past} and n_tokens={n_tokens}: the context has {self.n_ctx} tokens"
+            )
+        return self._plan(Shape(n_tokens, self._kv.n_kv(n_past + n_tokens), 1), self.flash_attn)[0]
+
+    # --- graphs
+
+    def _ubatches(self, n: int) -> list[tuple[int, int]]:
+        """Ranges of at most n_ubatch tokens within batches of n_batch."""
+        return [
+            (start, min(start + self.n_ubatch, batch + self.n_batch, n))
+            for batch in range(0, n, self.n_batch)
+            for start in range(batch, min(batch + self.n_batch, n), self.n_ubatch)
+        ]
+
+    def _build(self, shape: Shape, flash_attn: bool) -> GraphBuilder:
+        builder = ARCHS[self.hparams.arch](
+            self.hparams, self.placement, self._kv, shape, flash_attn, self._sched.graph_size
+        )
+        builder.build(self._tensors)
+        return builder
+
+    def _compute(
+        self, shape: Shape, ids: npt.NDArray[np.int32], n_past: int, out: npt.NDArray[np.float32]
+    ) -> None:
+        builder = self._allocate(shape)
+        builder.set_inputs(ids, n_past)
+        self._sched.compute(builder.graph)
+        if out.size:
+            logits = builder.logits.ptr
+            lib.ggml_backend_tensor_get(logits, ffi.from_buffer(out), 0, out.nbytes)
+
+    def _allocate(self, shape: Shape) -> GraphBuilder:
+        """The graph of that shape, built if need be, with memory on the scheduler."""
+        builder = self._graphs.pop(shape, None)
+        if builder is not None and builder is self._allocated:
+            self._graphs[shape] = builder
+            return builder
+        self._sched.reset()
+        self._allocated = None
+        self._reserve()
+        if builder is None:
+            builder = self._build(shape, self.flash_attn)
+        self._graphs[shape] = builder
+        if len(self._graphs) > _MAX_GRAPHS:
+            self._graphs.pop(next(iter(self._graphs))).close()
+        _pin(self._sched, builder)
+        self._sched._alloc(builder.graph)
+        self._allocated = builder
+        return builder
+
+    def _reserve(self) -> None:
+        """Compute buffers for the largest graph at once, so that none is made anew later on."""
+        if self._reserved:
+            return
+        builder = self._build(Shape(self.n_ubatch, self.n_ctx, 1), self.flash_attn)
+        try:
+            _pin(self._sched, builder)
+            self._sched.reserve(builder.graph)
+        finally:
+            builder.close()
+        self._reserved = True
+
+    def _plan(self, shape: Shape, flash_attn: bool) -> tuple[Plan, GraphBuilder]:
+        """The plan from a scheduler of its own, and the builder, closed."""
+        own = Scheduler(
+            self._sched.backends,
+            self._sched.graph_size,
+            buffer_types=self.placement.compute_buffer_types(),
+        )
+        builder = self._build(shape, flash_attn)
+        try:
+            _pin(own, builder)
+            return own.plan(builder.graph), builder
+        finally:
+            own.close()
+            builder.close()
+
+    def _flash_attn_fits(self) -> bool:
+        """Whether flash attention would run on the device of each layer, in a decoding graph."""
+        plan, _builder = self._plan(Shape(1, self.n_ctx, 1), flash_attn=True)
+        nodes = [node for node in plan.nodes if node.op == "FLASH_ATTN_EXT"]
+        return all(node.backend == self.placement.backend(il).name for il, node in enumerate(nodes))
+
+    # --- checks
+
+    def _check_tokens(self, tokens: Any) -> npt.NDArray[np.int32]:
+        ids = np.asarray(tokens)
+        if ids.ndim != 1 or (ids.size and ids.dtype.kind not in "iu"):
+            raise ModelError(f"tokens {tokens!r}: expected a list of token ids (int)")
+        if not ids.size:
+            raise ModelError("no tokens: give at least one token id")
+        bad = ids[(ids < 0) | (ids >= self.hparams.n_vocab)]
+        if bad.size:
+            raise ModelError(
+                f"token {bad[0]} is not in the vocabulary: ids are 0 to {self.hparams.n_vocab - 1}"
+            )
+        self._check_room(ids.size)
+        return np.ascontiguousarray(ids, np.int32)
+
+    def _check_room(self, n: int) -> None:
+        if self.n_past + n > self.n_ctx:
+            raise ModelError(
+                f"the context is full: {self.n_past} tokens and {n} more are "
+                f"{self.n_past + n}, n_ctx is {self.n_ctx}. Call reset(), or load with a larger n_ctx"
+            )
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClosedError("this Model is closed")
+
+    # --- lifetime
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._closed
+
+    def close(self) -> None:
+        """Frees everything: graphs, scheduler, cache, weights, backends."""
+        if self._closed:
+            return
+        self._closed = True
+        self._allocated = None
+        self._sched.close()
+        for builder in self._graphs.values():
+            builder.close()
+        self._graphs.clear()
+        self._closing.close()
+
+    def __enter__(self) -> Model:
+        self._check_open()
+        return self
+
+    def __exit__(
+        self,
+        _type: type[BaseException] | None,
+        _value: BaseException | None,
+        _traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def _pin(sched: Scheduler, builder: GraphBuilder) -> None:
+    for tensor, backend in builder.pins:
+        sched.set_tensor_backend(tensor, backend)
+
+
+def _check_options(
+    n_gpu_layers: int, n_ctx: int, n_batch: int, n_ubatch: int, flash_attn: str
+) -> None:
+    for name, value, least in (
+        ("n_gpu_layers", n_gpu_layers, 0),
+        ("n_ctx", n_ctx, 0),
+        ("n_batch", n_batch, 1),
+        ("n_ubatch", n_ubatch, 1),
+    ):
+        if value < least:
+            raise ModelError(f"{name}={value}: expected at least {least}")
+    if flash_attn not in _FLASH_ATTN:
+        raise ModelError(f"flash_attn={flash_attn!r}: expected one of {', '.join(_FLASH_ATTN)}")
+
+
+def _cache_types(
+    hp: HParams, type_k: TypeLike, type_v: TypeLike, flash_attn: str
+) -> tuple[Type, Type]:
+    k, v = type_of(type_k), type_of(type_v)
+    if lib.ggml_is_quantized(v) and flash_attn == "off":
+        raise ModelError(
+            f"type_v={v.name.lower()}: a quantised V cache needs flash attention; take "
+            'flash_attn="on" or type_v="f16"'
+        )
+    return k, v

@@ -1,0 +1,158 @@
+"""The weights of a model: tensors over the mapped file, or copied into a device's memory."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, overload
+
+from .._device import device
+from .._ffi import NULL, ffi, lib
+from ..buffer import Buffer, BufferType, usage_of
+from ..context import Context
+from ..errors import AllocError, ModelError
+from ..gguf import Gguf, GgufTensor
+from ..tensor import Tensor
+from .placement import Placement
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Bytes = np.memmap[Any, np.dtype[np.uint8]]
+
+
+@dataclass(frozen=True, slots=True)
+class Linear:
+    """`NAME.weight` and, where the file has them, `NAME.bias` and `NAME.scale`."""
+
+    weight: Tensor  # [n_in, n_out]
+    bias: Tensor | None = None  # [n_out]
+    scale: Tensor | None = None  # [1]: what block scales of nvfp4 are relative to
+
+
+class Weights:
+    """Declares tensors one by one, checks each against the file, then gives all of them data.
+
+    There is a context per buffer type. A tensor that two places share (a tied output on another
+    device than the input) has one in each.
+    """
+
+    def __init__(self, gguf: Gguf, placement: Placement) -> None:
+        self._gguf = gguf
+        self._placement = placement
+        self._contexts: dict[BufferType, Context] = {}
+        self._made: dict[tuple[BufferType, str], Tensor] = {}
+
+    # --- declaring
+
+    def has(self, name: str) -> bool:
+        """Whether the file has that tensor."""
+        return name in self._gguf.tensors
+
+    @overload
+    def tensor(self, il: int, name: str, *ne: int) -> Tensor: ...
+    @overload
+    def tensor(
+        self, il: int, name: str, *ne: int, required: Literal[False]
+    ) -> Tensor | None: ...
+    def tensor(self, il: int, name: str, *ne: int, required: bool = True) -> Tensor | None:
+        """The tensor `name` where layer `il` is placed; None when it is absent and not required.
+
+        Raises `ModelError` when a required one is missing or `ne` is another than the file's.
+        """
+        info = self._gguf.tensors.get(name)
+        if info is None:
+            if required:
+                raise ModelError(
+                    f"{self._gguf.path}: tensor '{name}' {list(ne)} is missing; the file has "
+                    f"{len(self._gguf.tensors)} tensors, it is incomplete or of another architecture"
+                )
+            return None
+        expected = (*ne, 1, 1, 1)[:4]
+        if info.ne != expected:
+            raise ModelError(
+                f"{self._gguf.path}: tensor '{name}' has ne {list(info.ne)}, "
+                f"expected {list(expected)} from the metadata"
+            )
+        buft = self._placement.buffer_type(il)
+        if (buft, name) not in self._made:
+            context = self._contexts.setdefault(buft, Context())
+            self._made[buft, name] = context.new_tensor(info.type, *ne, name=name)
+        return self._made[buft, name]
+
+    def linear(self, il: int, name: str, n_in: int, n_out: int) -> Linear:
+        """`name.weight` [n_in, n_out], and `name.bias` and `name.scale` if the file has them."""
+        return Linear(
+            self.tensor(il, f"{name}.weight", n_in, n_out),
+            self.tensor(il, f"{name}.bias", n_out, required=False),
+            self.tensor(il, f"{name}.scale", 1, required=False),
+        )
+
+    # --- loading
+
+    def load(self) -> None:
+        """Gives every declared tensor its data: mapped on the CPU, copied elsewhere.
+
+        Raises `ModelError` when the file has tensors that nobody declared, `AllocError`.
+        """
+        self._check_unused()
+        data = self._gguf.mmap()
+        for buft, context in self._contexts.items():
+            infos = [self._gguf.tensors[t.name] for t in context]
+            if buft == device("CPU").buffer_type and not any(i.offset % buft.alignment for i in infos):
+                self._map(context, infos, data)
+            else:
+                self._copy(context, buft, infos, data)
+
+    def _check_unused(self) -> None:
+        used = {name for _buft, name in self._made}
+        # llama.cpp keeps *.input_scale for backends that quantise activations; no graph reads it.
+        unused = [
+            name
+            for name in self._gguf.tensors
+            if name not in used and not name.endswith(".input_scale")
+        ]
+        if unused:
+            shown = ", ".join(unused[:5]) + (", …" if len(unused) > 5 else "")
+            raise ModelError(
+                f"{self._gguf.path} has {len(unused)} tensors that this architecture does not use "
+                f"here: {shown}. Running without them would give wrong results"
+            )
+
+    @staticmethod
+    def _map(context: Context, infos: list[GgufTensor], data: Bytes) -> None:
+        """Tensors are where the file is mapped. Pages are read from disk as they are used."""
+        base = ffi.cast("char *", ffi.from_buffer(data))
+        largest = max(info.nbytes for info in infos)
+        ptr = lib.ggml_backend_dev_buffer_from_host_ptr(
+            device("CPU").ptr, base, data.nbytes, largest
+        )
+        if ptr == NULL:
+            raise AllocError(f"the CPU device cannot use {data.nbytes:,} mapped bytes")
+        buffer = Buffer(ptr, data)
+        lib.ggml_backend_buffer_set_usage(buffer.ptr, usage_of("weights"))
+        for tensor, info in zip(context, infos, strict=True):
+            lib.ggml_backend_tensor_alloc(buffer.ptr, tensor.ptr, base + info.offset)
+        context._attach(buffer)
+
+    @staticmethod
+    def _copy(context: Context, buft: BufferType, infos: list[GgufTensor], data: Bytes) -> None:
+        context.alloc(buft, usage="weights")
+        for tensor, info in zip(context, infos, strict=True):
+            raw = data[info.offset : info.offset + info.nbytes]
+            lib.ggml_backend_tensor_set(tensor.ptr, ffi.from_buffer(raw), 0, info.nbytes)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all tensors, where they are twice counted twice."""
+        return sum(tensor.nbytes for tensor in self._made.values())
+
+    @property
+    def n_params(self) -> int:
+        """Elements of all tensors of the file."""
+        return sum(math.prod(info.ne) for info in self._gguf.tensors.values())
+
+    def close(self) -> None:
+        """Closes the contexts, and with them the buffers."""
+        for context in self._contexts.values():
+            context.close()
