@@ -86,6 +86,8 @@ def _build(
 ) -> None:
     ggml = upstream.ggml_dir(options)
     toolchain.check_sources(options.backend, ggml, upstream.label)
+    if "vulkan" in options.backend:
+        toolchain.check_vulkan_headers(ggml, dict(options.defines))
     blas = openblas_dir(options.cache) if uses_openblas(options) else None
     config = configuration(options, upstream)
     tree = Tree(

@@ -203,6 +203,21 @@ def test_a_toolkit_that_a_variable_names_is_believed(path_with, monkeypatch) -> 
         toolchain.check_toolkits(("cuda",), {})
 
 
+@pytest.mark.parametrize(("known", "says"), [("VkLayerSettingEXT", ""), ("", "revision 239")])
+def test_vulkan_headers_that_are_too_old(
+    ggml: Path, tmp_path: Path, known: str, says: str
+) -> None:
+    header = tmp_path / "vulkan" / "vulkan_core.h"
+    header.parent.mkdir()
+    header.write_text(f"#define VK_HEADER_VERSION 239\nstruct {known} {{}};\n")
+    defines = {"Vulkan_INCLUDE_DIR": str(tmp_path)}
+    if not says:
+        toolchain.check_vulkan_headers(ggml, defines)
+        return
+    with pytest.raises(BuildError, match=f"1[.]3[.]272 or newer, {header} is {says}: install"):
+        toolchain.check_vulkan_headers(ggml, defines)
+
+
 def test_a_backend_that_the_release_does_not_have(ggml: Path, tmp_path: Path) -> None:
     checkout = copied(ggml, tmp_path / "ggml")
     shutil.rmtree(checkout / "src" / "ggml-rpc")
@@ -251,7 +266,7 @@ def test_headers_that_bindgen_cannot_read(ggml: Path, tmp_path: Path) -> None:
 
 def test_a_compiler_error_shows_its_first_lines_and_the_log(ggml: Path, tmp_path: Path) -> None:
     checkout = copied(ggml, tmp_path / "ggml")
-    for path in checkout.glob("src/*.c*"):      # all, so that the first one compiled fails
+    for path in checkout.glob("src/**/*.c*"):   # all, so that the first one compiled fails
         if path.name != "ggml-backend.cpp":
             path.write_text("int broken( {}\n")
     arguments = ("--source", checkout, "--backend", "cpu", "--jobs", "1")

@@ -78,6 +78,18 @@ def test_a_killed_build_leaves_nothing_that_is_trusted(tmp_path: Path) -> None:
     assert not list(cache.glob("**/.tmp-*"))
 
 
+def test_ctrl_c_ends_in_one_line(tmp_path: Path) -> None:
+    cache, tree = live_cache(tmp_path / "cache"), checkout(tmp_path / "tree")
+    process = started(tree, *QUICK, cache=cache)
+    wait_for_objects(cache, process, 1)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert errors.endswith("interrupted; nothing half-made is left\n")
+    assert "Traceback" not in errors
+    assert not list(cache.glob("builds/*"))
+
+
 def test_two_builds_at_once_wait_for_each_other(tmp_path: Path) -> None:
     cache = live_cache(tmp_path / "cache")
     trees = [checkout(tmp_path / name) for name in ("one", "two")]

@@ -7,6 +7,7 @@ cannot be built without, with the package that brings it.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -82,6 +83,28 @@ def check_sources(names: tuple[str, ...], ggml: Path, label: str) -> None:
         raise BuildError(
             f"ggml {label} has no backend {', '.join(missing)}; it has: "
             f"{', '.join(sorted(have & BACKENDS.keys()))}")
+
+
+def check_vulkan_headers(ggml: Path, defines: Mapping[str, str]) -> None:
+    """BuildError when this release uses more of Vulkan than the headers here know.
+
+    Distributions are often behind; the compiler would say so after minutes of shaders.
+    """
+    needs = "LayerSettingEXT"       # since headers 1.3.272
+    source = ggml / "src" / "ggml-vulkan" / "ggml-vulkan.cpp"
+    if needs not in source.read_text(encoding="utf-8", errors="replace"):
+        return
+    for folder in _include_folders(defines):
+        header = folder / "vulkan" / "vulkan_core.h"
+        if header.is_file():
+            text = header.read_text(encoding="utf-8", errors="replace")
+            if f"Vk{needs}" in text:
+                return
+            found = re.search(r"#define VK_HEADER_VERSION (\d+)", text)
+            raise BuildError(
+                f"backend vulkan needs Vulkan headers 1.3.272 or newer, {header} is revision "
+                f"{found[1] if found else 'unknown'}: install a newer libvulkan-dev or set "
+                "VULKAN_SDK, or leave vulkan out of --backend")
 
 
 def _include_folders(defines: Mapping[str, str]) -> list[Path]:
