@@ -99,6 +99,7 @@ def _build(tree: Tree, source: Path, flags: dict[str, str], jobs: int, stage: Pa
         **flags,
         "CMAKE_BUILD_WITH_INSTALL_RPATH": "ON",
         "CMAKE_INSTALL_RPATH": f"{origin}/../lib;{origin}",
+        "GIT_EXE": "",      # as in build_ggml.py: a release is not "dirty"
     }, jobs)
     listed = subprocess.run(
         [tree.tools.ninja, "-C", str(tree.build), "-t", "targets", "all"],
