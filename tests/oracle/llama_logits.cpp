@@ -1,0 +1,196 @@
+// The logits that upstream's libllama computes: what ours are compared with.
+//
+//   llama_logits MODEL TOKENS N_PREDICT OUT [--n-ctx N] [--n-ubatch N] [--threads N]
+//                [--flash-attn on|off|auto] [--type-k TYPE] [--type-v TYPE] [--last]
+//
+// TOKENS are comma-separated ids. OUT becomes rows of n_vocab floats: one per token of the prompt
+// (with --last only the last one's), then one after each greedily chosen token that was evaluated,
+// N_PREDICT - 1 of them. Standard output is one line of JSON with the chosen ids.
+
+#include "llama.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+namespace {
+
+using options = std::map<std::string, std::string>;
+
+struct arguments {
+    std::string              model;
+    std::vector<llama_token> prompt;
+    int                      n_predict;
+    std::string              out;
+    options                  opts;
+
+    int number(const std::string & name, int fallback) const {
+        const auto it = opts.find(name);
+        return it == opts.end() ? fallback : std::stoi(it->second);
+    }
+
+    std::string word(const std::string & name, const std::string & fallback) const {
+        const auto it = opts.find(name);
+        return it == opts.end() ? fallback : it->second;
+    }
+};
+
+std::vector<llama_token> parse_tokens(const std::string & list) {
+    std::vector<llama_token> tokens;
+    for (size_t at = 0; at < list.size();) {
+        const size_t comma = std::min(list.find(',', at), list.size());
+        tokens.push_back(std::stoi(list.substr(at, comma - at)));
+        at = comma + 1;
+    }
+    return tokens;
+}
+
+arguments parse(int argc, char ** argv) {
+    std::vector<std::string> plain;
+    arguments args;
+    for (int i = 1; i < argc; i++) {
+        const std::string arg = argv[i];
+        if (arg == "--last") {
+            args.opts[arg] = "";
+        } else if (arg.rfind("--", 0) == 0) {
+            if (++i == argc) {
+                throw std::invalid_argument(arg + " needs a value");
+            }
+            args.opts[arg] = argv[i];
+        } else {
+            plain.push_back(arg);
+        }
+    }
+    if (plain.size() != 4) {
+        throw std::invalid_argument("expected MODEL TOKENS N_PREDICT OUT");
+    }
+    args.model     = plain[0];
+    args.prompt    = parse_tokens(plain[1]);
+    args.n_predict = std::stoi(plain[2]);
+    args.out       = plain[3];
+    return args;
+}
+
+ggml_type type_by_name(const std::string & name) {
+    for (int i = 0; i < GGML_TYPE_COUNT; i++) {
+        const char * known = ggml_type_name((ggml_type) i);
+        if (known && name == known) {
+            return (ggml_type) i;
+        }
+    }
+    throw std::invalid_argument("no type " + name);
+}
+
+llama_flash_attn_type flash_attn_by_name(const std::string & name) {
+    if (name == "auto") { return LLAMA_FLASH_ATTN_TYPE_AUTO; }
+    if (name == "on")   { return LLAMA_FLASH_ATTN_TYPE_ENABLED; }
+    if (name == "off")  { return LLAMA_FLASH_ATTN_TYPE_DISABLED; }
+    throw std::invalid_argument("--flash-attn " + name + ": expected on, off or auto");
+}
+
+void quiet(ggml_log_level level, const char * text, void *) {
+    if (level >= GGML_LOG_LEVEL_ERROR && level != GGML_LOG_LEVEL_CONT) {
+        std::fputs(text, stderr);
+    }
+}
+
+// Evaluates `tokens` from position `pos` on, asking for the logits of all or of the last.
+void decode(llama_context * ctx, const std::vector<llama_token> & tokens, int pos, bool all) {
+    llama_batch batch = llama_batch_init((int32_t) tokens.size(), 0, 1);
+    for (size_t i = 0; i < tokens.size(); i++) {
+        batch.token[i]     = tokens[i];
+        batch.pos[i]       = pos + (int) i;
+        batch.n_seq_id[i]  = 1;
+        batch.seq_id[i][0] = 0;
+        batch.logits[i]    = all || i + 1 == tokens.size();
+    }
+    batch.n_tokens = (int32_t) tokens.size();
+    const int status = llama_decode(ctx, batch);
+    llama_batch_free(batch);
+    if (status != 0) {
+        throw std::runtime_error("llama_decode: " + std::to_string(status));
+    }
+}
+
+int run(const arguments & args) {
+    llama_log_set(quiet, nullptr);
+    llama_backend_init();
+
+    llama_model_params model_params = llama_model_default_params();
+    model_params.n_gpu_layers = 0;
+    llama_model * model = llama_model_load_from_file(args.model.c_str(), model_params);
+    if (!model) {
+        throw std::runtime_error("cannot load " + args.model);
+    }
+
+    llama_context_params params = llama_context_default_params();
+    params.n_ctx           = (uint32_t) args.number("--n-ctx", 512);
+    params.n_batch         = params.n_ctx;
+    params.n_ubatch        = (uint32_t) args.number("--n-ubatch", 512);
+    params.n_threads       = args.number("--threads", 2);
+    params.n_threads_batch = params.n_threads;
+    params.flash_attn_type = flash_attn_by_name(args.word("--flash-attn", "auto"));
+    params.type_k          = type_by_name(args.word("--type-k", "f16"));
+    params.type_v          = type_by_name(args.word("--type-v", "f16"));
+    llama_context * ctx = llama_init_from_model(model, params);
+    if (!ctx) {
+        throw std::runtime_error("cannot make a context");
+    }
+
+    FILE * out = std::fopen(args.out.c_str(), "wb");
+    if (!out) {
+        throw std::runtime_error("cannot write " + args.out);
+    }
+    const int  n_vocab = llama_vocab_n_tokens(llama_model_get_vocab(model));
+    const bool all     = args.opts.count("--last") == 0;
+
+    const float * last = nullptr;
+    const auto write_row = [&](int index) {
+        last = llama_get_logits_ith(ctx, index);
+        std::fwrite(last, sizeof(float), (size_t) n_vocab, out);
+    };
+
+    decode(ctx, args.prompt, 0, all);
+    for (size_t i = 0; i < args.prompt.size(); i++) {
+        if (all || i + 1 == args.prompt.size()) {
+            write_row((int) i);
+        }
+    }
+    std::vector<llama_token> chosen;
+    int pos = (int) args.prompt.size();
+    while ((int) chosen.size() < args.n_predict) {
+        chosen.push_back((llama_token) (std::max_element(last, last + n_vocab) - last));
+        if ((int) chosen.size() < args.n_predict) {
+            decode(ctx, { chosen.back() }, pos++, true);
+            write_row(0);
+        }
+    }
+    std::fclose(out);
+
+    std::printf("{\"n_vocab\": %d, \"tokens\": [", n_vocab);
+    for (size_t i = 0; i < chosen.size(); i++) {
+        std::printf(i ? ", %d" : "%d", chosen[i]);
+    }
+    std::printf("]}\n");
+
+    llama_free(ctx);
+    llama_model_free(model);
+    llama_backend_free();
+    return 0;
+}
+
+}  // namespace
+
+int main(int argc, char ** argv) {
+    try {
+        return run(parse(argc, argv));
+    } catch (const std::exception & error) {
+        std::fprintf(stderr, "llama_logits: %s\n", error.what());
+        return 1;
+    }
+}
