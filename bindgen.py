@@ -11,7 +11,8 @@ writes into OUT_DIR
     bindings.json   which functions are bound, which are waived and why
 
 The compiler checks what is declared here against the headers, when _ggml.c and guards.cpp compile.
-The enums.py and ops.py of the default pin are committed in ggml_py/; a test fails when they are stale.
+The enums.py and ops.py of the default pin are committed in ggml_py/; a test fails when they go
+stale.
 """
 
 from __future__ import annotations
@@ -56,10 +57,11 @@ NULLABLE = {
     ("ggml_opt_dataset_get_batch", "labels_batch"), ("ggml_backend_buffer_reset", "buffer"),
 }  # fmt: skip
 CHECKED_POINTERS = {
-    "struct ggml_tensor *", "struct ggml_context *", "struct ggml_cgraph *", "struct gguf_context *",
-    "ggml_backend_t", "ggml_backend_buffer_t", "ggml_backend_buffer_type_t", "ggml_backend_dev_t",
-    "ggml_backend_reg_t", "ggml_backend_event_t", "ggml_backend_sched_t", "ggml_gallocr_t",
-    "ggml_opt_context_t", "ggml_opt_dataset_t", "ggml_opt_result_t",
+    "struct ggml_tensor *", "struct ggml_context *", "struct ggml_cgraph *",
+    "struct gguf_context *", "ggml_backend_t", "ggml_backend_buffer_t",
+    "ggml_backend_buffer_type_t", "ggml_backend_dev_t", "ggml_backend_reg_t",
+    "ggml_backend_event_t", "ggml_backend_sched_t", "ggml_gallocr_t", "ggml_opt_context_t",
+    "ggml_opt_dataset_t", "ggml_opt_result_t",
 }  # fmt: skip
 
 # What cffi knows by itself, and pycparser has to be told.
@@ -233,7 +235,8 @@ def _read_function(decl: c_ast.Decl) -> Function:
 
 def _version(ggml_dir: Path) -> str:
     cmake = (ggml_dir / "CMakeLists.txt").read_text()
-    parts = [re.search(rf"set\(GGML_VERSION_{p} (\d+)\)", cmake) for p in ("MAJOR", "MINOR", "PATCH")]
+    names = ("MAJOR", "MINOR", "PATCH")
+    parts = [re.search(rf"set\(GGML_VERSION_{name} (\d+)\)", cmake) for name in names]
     return ".".join(m[1] if m else "0" for m in parts)
 
 
@@ -282,12 +285,12 @@ def _guard_prototype(f: Function) -> str:
     return re.sub(rf"\b{f.name}\b(?=\()", f"gp_{f.name}", f.prototype, count=1)
 
 
+_SHOWN = r"struct ggml_tensor \*|char \*|enum \w+|bool|float|double|u?int\d+_t|int|size_t"
+
+
 def _shown(f: Function) -> Iterator[Param]:
     for p in f.params:
-        scalar = re.fullmatch(
-            r"struct ggml_tensor \*|char \*|enum \w+|bool|float|double|u?int\d+_t|int|size_t", p.type
-        )
-        if scalar:
+        if re.fullmatch(_SHOWN, p.type):
             yield p
 
 

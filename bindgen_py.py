@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import keyword
-import os.path
 import re
 from typing import TYPE_CHECKING
 
@@ -26,8 +25,8 @@ OP_LINES = {
     "div": "a / b; b is repeated along dimensions where a is larger.",
     "dup": "A copy of a.",
     "flash_attn_ext": (
-        "Attention in one op. q [n_embd_k, n_batch, n_head, ne3], k [n_embd_k, n_kv, n_head_kv, ne3], "
-        "v [n_embd_v, n_kv, n_head_kv, ne3] (not transposed), mask [n_kv, n_batch, ..] f16; "
+        "Attention in one op. q [n_embd_k, n_batch, n_head, ne3], k [n_embd_k, n_kv, n_head_kv, "
+        "ne3], v [n_embd_v, n_kv, n_head_kv, ne3] (not transposed), mask [n_kv, n_batch, ..] f16; "
         "result [n_embd_v, n_head, n_batch, ne3]."
     ),
     "gelu": "GELU of each element (tanh form).",
@@ -53,7 +52,7 @@ OP_LINES = {
     "reshape_3d": "A view of contiguous a with ne [ne0, ne1, ne2].",
     "reshape_4d": "A view of contiguous a with ne [ne0, ne1, ne2, ne3].",
     "rms_norm": "Each row divided by the root of its mean square; eps is added under the root.",
-    "rope": "Rotary position embedding of a [n_embd, n_head, n_tokens] at positions b [n_tokens] i32.",
+    "rope": "Rotary position embedding of a [n_embd, n_head, n_tokens] at positions b [n_tokens].",
     "rope_ext": (
         "Rotary position embedding with all of its parameters. a [n_embd, n_head, n_tokens], "
         "b [n_tokens] i32, c frequency factors [n_dims/2] or None."
@@ -96,7 +95,9 @@ def enum_class(enum: str) -> str:
 
 
 def _members(enum: str, members: dict[str, int]) -> dict[str, int]:
-    prefix = os.path.commonprefix(list(members)) if len(members) > 1 else enum.upper() + "_"
+    first, last = min(members), max(members)
+    n_common = next((i for i, c in enumerate(first) if c != last[i : i + 1]), len(first))
+    prefix = first[:n_common] if len(members) > 1 else enum.upper() + "_"
     prefix = prefix[: prefix.rfind("_") + 1]
     short = {name.removeprefix(prefix): value for name, value in members.items()}
     if any(not name.isidentifier() for name in short):
@@ -158,7 +159,8 @@ def _py_name(name: str) -> str:
 def _argument(p: Param, nullable: bool) -> str:
     name = _py_name(p.name)
     if p.type == "struct ggml_tensor *":
-        return f"NULL if {name} is None else self._use({name})" if nullable else f"self._use({name})"
+        used = f"self._use({name})"
+        return f"NULL if {name} is None else {used}" if nullable else used
     if p.type == "enum ggml_type":
         return f"type_of({name})"
     if p.type.startswith("enum ggml_"):

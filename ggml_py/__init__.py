@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from . import enums as enums
+    from ._device import Device as Device
+    from ._device import device as device
+    from ._device import devices as devices
     from ._ffi import ffi as ffi
     from ._ffi import lib as lib
     from .backend import Backend as Backend
     from .buffer import Buffer as Buffer
     from .buffer import BufferType as BufferType
     from .context import Context as Context
-    from ._device import Device as Device
-    from ._device import device as device
-    from ._device import devices as devices
     from .errors import AbortError as AbortError
     from .errors import AllocError as AllocError
     from .errors import ArgumentError as ArgumentError
@@ -73,7 +73,7 @@ _PUBLIC = {
     "Plan": "trace.plan",
     "enums": "",
 }
-__all__ = sorted(_PUBLIC)  # noqa: PLE0605
+__all__ = sorted(_PUBLIC)
 
 
 def __getattr__(name: str) -> Any:

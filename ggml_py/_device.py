@@ -122,9 +122,7 @@ def default_n_threads() -> int:
 
 def devices() -> tuple[Device, ...]:
     """All devices of the backends that are loaded, GPUs first. C: ggml_backend_dev_get"""
-    return tuple(
-        Device(lib.ggml_backend_dev_get(i)) for i in range(lib.ggml_backend_dev_count())
-    )
+    return tuple(Device(lib.ggml_backend_dev_get(i)) for i in range(lib.ggml_backend_dev_count()))
 
 
 def device(name: str) -> Device:

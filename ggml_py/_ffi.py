@@ -1,9 +1,9 @@
 """The one door to the compiled module: finds the build, loads it, installs guard and log.
 
-A build is a folder ``native/lib/<key>/`` with ``build.json`` (written last, so a folder without it is
-not whole). By default the newest instrumented build of the release that `enums.py` was generated from
-is taken; ``GGML_PY_UPSTREAM`` names another: a ggml version, ``b<llama.cpp build>``, the version of
-the package it came from, a label (``0.26.0-pristine``) or a key. One per process.
+A build is a folder ``native/lib/<key>/`` with ``build.json`` (written last, so a folder without it
+is not whole). By default the newest instrumented build of the release that `enums.py` was generated
+from is taken; ``GGML_PY_UPSTREAM`` names another: a ggml version, ``b<llama.cpp build>``, the
+version of the package it came from, a label (``0.26.0-pristine``) or a key. One per process.
 """
 
 from __future__ import annotations

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 from . import enums
+from ._device import Device
 from ._ffi import NULL, ffi, lib, text
 from ._handle import Handle
 from .buffer import BufferType
-from ._device import Device
 from .errors import ComputeError, MissingFunctionError
 
 if TYPE_CHECKING:
@@ -25,10 +26,8 @@ class Backend(Handle):
         super().__init__(ptr, lib.ggml_backend_free)
         self.device = device
         self._n_threads: int | None = None
-        try:
+        with contextlib.suppress(MissingFunctionError):  # this backend has no threads to set
             self.n_threads = n_threads
-        except MissingFunctionError:
-            pass  # this backend has no threads of its own to set
         self._stop_on_ctrl_c()
 
     def __repr__(self) -> str:
@@ -69,7 +68,10 @@ class Backend(Handle):
         ffi.cast("ggml_backend_set_abort_callback_t", address)(self.ptr, callback, NULL)
 
     def supports_op(self, tensor: Tensor) -> bool:
-        """Whether it can compute `tensor`'s op on its types and shapes. C: ggml_backend_supports_op"""
+        """Whether it can compute `tensor`'s op on its types and shapes.
+
+        C: ggml_backend_supports_op
+        """
         return bool(lib.ggml_backend_supports_op(self.ptr, tensor.ptr))
 
     def supports_buft(self, buffer_type: BufferType) -> bool:
@@ -77,13 +79,17 @@ class Backend(Handle):
         return bool(lib.ggml_backend_supports_buft(self.ptr, buffer_type.ptr))
 
     def offload_op(self, tensor: Tensor) -> bool:
-        """Whether it wants the op although the weight is in host memory. C: ggml_backend_offload_op"""
+        """Whether it wants the op although the weight is in host memory.
+
+        C: ggml_backend_offload_op
+        """
         return bool(lib.ggml_backend_offload_op(self.ptr, tensor.ptr))
 
     def compute(self, graph: Graph) -> None:
         """Computes a graph whose tensors are all allocated where this backend reads them.
 
-        Raises `ComputeError`. With a scheduler use `Scheduler.compute`. C: ggml_backend_graph_compute
+        Raises `ComputeError`. With a scheduler use `Scheduler.compute`.
+        C: ggml_backend_graph_compute
         """
         graph._check_leafs()
         check_status(lib.ggml_backend_graph_compute(self.ptr, graph.ptr), f"backend {self.name}")

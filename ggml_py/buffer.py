@@ -6,9 +6,9 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 from . import enums
+from ._device import Device
 from ._ffi import NULL, lib, text
 from ._handle import Handle
-from ._device import Device
 from .errors import AllocError
 
 if TYPE_CHECKING:
@@ -117,7 +117,10 @@ class Buffer(Handle):
 
     @property
     def usage(self) -> str:
-        """ "any", "weights" or "compute"; the scheduler follows weights. C: ggml_backend_buffer_get_usage"""
+        """What for: "any", "weights" or "compute". The scheduler runs ops where weights are.
+
+        C: ggml_backend_buffer_get_usage
+        """
         return enums.BackendBufferUsage(lib.ggml_backend_buffer_get_usage(self.ptr)).name.lower()
 
     @usage.setter

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ._device import device
 from ._ffi import NULL, ffi, lib
 from ._handle import Handle
 from .backend import Backend
 from .buffer import Buffer, BufferType, usage_of
-from ._device import device
 from .errors import AllocError, ArgumentError
 from .ops import Ops
 from .tensor import Tensor, TypeLike, encode, type_of
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
     from .graph import Graph
 
-# Address space, not memory: malloc hands out pages as they are first touched, so a context costs what
-# its tensors take (368 bytes each). 1.4 million of them fit.
+# Address space, not memory: malloc hands out pages as they are first touched, so a context costs
+# what its tensors take (368 bytes each). 1.4 million of them fit.
 _RESERVE = 512 << 20
 
 
 class Context(Handle, Ops):
-    """Holds tensors and the ops between them. No sizes to compute beforehand; data lives in buffers.
+    """Holds tensors and the ops between them. No sizes to compute first; data lives in buffers.
 
     Every op of ggml is a method of the same name: `y = ctx.mul_mat(w, x)`. Closing the context
     closes its graphs and the buffers that `alloc` made for it. C: ggml_init, no_alloc
@@ -36,7 +36,7 @@ class Context(Handle, Ops):
     __slots__ = ("_buffers", "_sources")
 
     def __init__(self, reserve: int = _RESERVE) -> None:
-        """`reserve` is the address space for metadata in bytes; it is used only as tensors are made.
+        """`reserve` is the address space for metadata in bytes; used only as tensors are made.
 
         Raises `AllocError` when the process may not have that much address space.
         """
@@ -93,7 +93,8 @@ class Context(Handle, Ops):
         """
         values = np.asarray(array)
         shape = values.shape or (1,)
-        tensor = self.new_tensor(values.dtype if type is None else type, *reversed(shape), name=name)
+        kind = values.dtype if type is None else type
+        tensor = self.new_tensor(kind, *reversed(shape), name=name)
         self._sources.append((tensor, values.copy()))
         return tensor
 

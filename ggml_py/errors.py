@@ -83,6 +83,6 @@ def from_native(
     if kind == _MISSING:
         return MissingFunctionError(
             f"{call} is not in this build: its backend was not built in, or the build is pristine. "
-            "`ggml-py build --list` shows the builds; `ggml-py build --backend …` makes one with it."
+            "`ggml-py build --list` shows the builds; `ggml-py build --backend ...` makes one."
         )
     return AbortError(message, call, operands, file, line)

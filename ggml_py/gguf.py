@@ -36,8 +36,8 @@ _SCALARS: dict[enums.GgufType, tuple[str, Any]] = {
 }
 _BY_DTYPE = {np.dtype(dtype): type_ for type_, (_suffix, dtype) in _SCALARS.items()}
 
-# What `write_gguf` takes for one tensor: name, data, type, ne. Data is an array (converted to the type),
-# raw bytes of the type as uint8, or a function that makes one of these when its turn comes.
+# What `write_gguf` takes for one tensor: name, data, type, ne. Data is an array (converted to the
+# type), raw bytes of the type as uint8, or a function that makes one of these when its turn comes.
 TensorData: TypeAlias = "npt.ArrayLike | Callable[[], npt.ArrayLike]"
 TensorEntry: TypeAlias = "tuple[str, TensorData, TypeLike, tuple[int, ...]]"
 
@@ -181,7 +181,7 @@ def _bytes_of(
 ) -> memoryview:
     values = np.asarray(data() if callable(data) else data)
     if values.dtype == np.uint8 and values.size == nbytes:
-        return memoryview(np.ascontiguousarray(values)).cast("B")
+        return np.ascontiguousarray(values).data.cast("B")
     try:
         encoded = encode(values, type_of(type_), ne[0])
     except ArgumentError as error:
@@ -191,7 +191,7 @@ def _bytes_of(
             f"tensor '{name}': ne {list(ne)} needs {nbytes} bytes, its data of shape "
             f"{values.shape} gives {encoded.nbytes}"
         )
-    return memoryview(encoded).cast("B")
+    return encoded.data.cast("B")
 
 
 class _Header:

@@ -74,12 +74,12 @@ class Graph(Handle):
         return tuple(Tensor(leafs[i], self._context) for i in range(n))
 
     def _check_leafs(self) -> None:
-        """Raises `NoDataError` for a leaf whose memory is gone: computing would read through NULL."""
+        """Raises `NoDataError` for a leaf without memory: computing would read through NULL."""
         missing = lib.gp_graph_leaf_without_data(self.ptr)
         if missing != NULL:
             raise NoDataError(
-                f"leaf '{Tensor(missing, self._context).name}' of the graph has no memory: the buffer "
-                "it was in is closed, or its context was never allocated"
+                f"leaf '{Tensor(missing, self._context).name}' of the graph has no memory: the "
+                "buffer it was in is closed, or its context was never allocated"
             )
 
     def __getitem__(self, name: str) -> Tensor:

@@ -1052,7 +1052,7 @@ class Ops:
         )
 
     def rope(self, a: Tensor, b: Tensor, n_dims: int, mode: int) -> Tensor:
-        """Rotary position embedding of a [n_embd, n_head, n_tokens] at positions b [n_tokens] i32.
+        """Rotary position embedding of a [n_embd, n_head, n_tokens] at positions b [n_tokens].
 
         C: ggml_tensor *ggml_rope(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b, int n_dims,
         int mode)

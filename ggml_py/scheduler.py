@@ -20,15 +20,18 @@ if TYPE_CHECKING:
     from .trace.plan import Plan
 
 MAX_BACKENDS = 16  # GGML_SCHED_MAX_BACKENDS of ggml-backend.cpp
-_ID_TABLES = ("node_backend_ids", "prev_node_backend_ids", "leaf_backend_ids", "prev_leaf_backend_ids")
+# In the order of gp_sched_ids' `which`.
+_ID_TABLES = (
+    "node_backend_ids", "prev_node_backend_ids", "leaf_backend_ids", "prev_leaf_backend_ids",
+)  # fmt: skip
 
 
 class Scheduler(Handle):
     """Runs graphs over several backends, highest priority first, a CPU last.
 
-    Unlike upstream's, it gives a graph back as it got it: `reset` restores the sources that planning
-    replaced by copies and takes the scheduler's memory from its tensors, so a graph can be planned
-    and run any number of times. C: ggml_backend_sched_new
+    Unlike upstream's, it gives a graph back as it got it: `reset` restores the sources that
+    planning replaced by copies and takes the scheduler's memory from its tensors, so a graph can be
+    planned and run any number of times. C: ggml_backend_sched_new
     """
 
     __slots__ = ("_callback", "_graph", "_tracing", "backends", "graph_size")
@@ -172,8 +175,9 @@ class Scheduler(Handle):
         """`callback(tensor, ask)` sees nodes as they are computed.
 
         With `ask` True it says whether it wants to see the node when it is done; then it is called
-        again with `ask` False, and False from it stops the compute. What it raises stops the compute
-        too, and is raised from `compute`. None removes it. C: ggml_backend_sched_set_eval_callback
+        again with `ask` False, and False from it stops the compute. What it raises stops the
+        compute too, and is raised from `compute`. None removes it.
+        C: ggml_backend_sched_set_eval_callback
         """
         if callback is None:
             lib.ggml_backend_sched_set_eval_callback(self.ptr, NULL, NULL)
@@ -252,10 +256,8 @@ class Scheduler(Handle):
         events = ffi.new("int32_t[]", n_backends * n_copies)
         lib.gp_sched_events(self.ptr, events)
         out["backends"] = [b.name for b in self.backends]
-        out["bufts"] = [
-            text(lib.ggml_backend_buft_name(lib.ggml_backend_sched_get_buffer_type(self.ptr, b.ptr)))
-            for b in self.backends
-        ]
+        bufts = [lib.ggml_backend_sched_get_buffer_type(self.ptr, b.ptr) for b in self.backends]
+        out["bufts"] = [text(lib.ggml_backend_buft_name(buft)) for buft in bufts]
         out["galloc"] = {b.name: self.buffer_size(b) for b in self.backends}
         out["events"] = [
             [bool(events[b * n_copies + c]) for c in range(n_copies)] for b in range(n_backends)
@@ -294,8 +296,8 @@ def _check_backends(
     last = backends[-1]
     if last.device.type != BackendDevType.CPU:
         raise ArgumentError(
-            f"the last backend is {last.name} ({last.device.type.name}): it must be a CPU, which runs "
-            "what no other backend supports. Give device('CPU').init() as the last one"
+            f"the last backend is {last.name} ({last.device.type.name}): it must be a CPU, which "
+            "runs what no other backend supports. Give device('CPU').init() as the last one"
         )
     if buffer_types is not None and len(buffer_types) != len(backends):
         raise ArgumentError(f"{len(buffer_types)} buffer types for {len(backends)} backends")

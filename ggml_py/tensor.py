@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 TypeLike: TypeAlias = "enums.Type | int | str | npt.DTypeLike"
 
-_DTYPES = {
+_DTYPES: dict[enums.Type, np.dtype[Any]] = {
     enums.Type.F32: np.dtype(np.float32),
     enums.Type.F16: np.dtype(np.float16),
     enums.Type.F64: np.dtype(np.float64),
@@ -55,7 +55,7 @@ def type_of(value: TypeLike) -> enums.Type:
         return _TYPES[np.dtype(value)]
     except (TypeError, KeyError):
         names = ", ".join(sorted(t.name.lower() for t in enums.Type if t.name != "COUNT"))
-        raise ArgumentError(f"type {value!r}: expected a numpy dtype of these, or {names}") from None
+        raise ArgumentError(f"type {value!r}: expected one of {names}, or its dtype") from None
 
 
 def enum_of(enum: Any, value: Any) -> int:
@@ -77,9 +77,9 @@ class Tensor:
 
     __slots__ = ("_context", "_ptr")
 
-    def __init__(self, ptr: Any, context: Context) -> None:
+    def __init__(self, ptr: Any, context: Any) -> None:  # a Context; Any: ops.py is its mixin
         self._ptr = ptr
-        self._context = context
+        self._context: Context = context
 
     @property
     def ptr(self) -> Any:
@@ -184,7 +184,10 @@ class Tensor:
         lib.ggml_set_input(self.ptr)
 
     def set_output(self) -> None:
-        """Marks it as an output: its memory is not reused before the graph ends. C: ggml_set_output"""
+        """Marks it as an output: its memory is not reused before the graph ends.
+
+        C: ggml_set_output
+        """
         lib.ggml_set_output(self.ptr)
 
     # --- data
@@ -203,11 +206,11 @@ class Tensor:
         return tuple(reversed(self.ne[:n_dims]))
 
     def set(self, array: npt.ArrayLike, offset: int = 0) -> None:
-        """Copies `array` into the tensor, converting to its type (quantising where it is quantised).
+        """Copies `array` into the tensor, converting (and quantising) to its type.
 
         The array's shape is the reverse of `ne`, or any shape with as many elements. With `offset`
-        (elements of a row, whole tensor contiguous) only part of the tensor is written. Raises
-        `ArgumentError` for a wrong number of elements, `NoDataError` before allocation.
+        (in elements) only part of the tensor is written. Raises `ArgumentError` for a wrong number
+        of elements, `NoDataError` before allocation.
         C: ggml_backend_tensor_set
         """
         ptr = self._data()
@@ -235,7 +238,7 @@ class Tensor:
         their raw bytes, shape [.., bytes of a row]. C: ggml_backend_tensor_get
         """
         ptr = self._data()
-        raw = np.empty(self.nbytes, np.uint8)
+        raw: npt.NDArray[Any] = np.empty(self.nbytes, np.uint8)
         lib.ggml_backend_tensor_get(ptr, ffi.from_buffer(raw), 0, raw.nbytes)
         dtype = _DTYPES.get(self.type)
         if dtype is not None:
@@ -271,7 +274,8 @@ class Tensor:
         strides: Sequence[int] = tuple(reversed(self.nb[: len(shape)]))
         if raw.size == 0:
             return np.empty(shape, dtype)
-        return np.ndarray(shape, dtype, raw, 0, strides)
+        array: npt.NDArray[Any] = np.ndarray(shape, dtype, raw, 0, strides)
+        return array
 
 
 def encode(values: npt.NDArray[Any], type_: enums.Type, n_per_row: int) -> npt.NDArray[Any]:

@@ -68,7 +68,8 @@ def views(**options) -> Case:
         x = _input(c, 64, 48)
         q = c.mul_mat(weight("wq", 64, 64), x)
         q.name = "q-ä-long-name-that-upstream-cuts"
-        q3 = c.reshape_3d(q, 16, 4, 48)
+        q = c.mul(q, weight("norm", 64))
+        q3 = c.reshape_3d(q, 32, 2, 48)
         k3 = c.permute(q3, 0, 2, 1, 3)
         kq = c.mul_mat(c.cont(k3), c.cont(k3))
         kq.name = "kq"

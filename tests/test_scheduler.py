@@ -233,5 +233,3 @@ def test_logging_goes_to_the_ggml_logger(caplog):
         assert ggml.lib.gguf_init_from_file(os.fsencode("/nonexistent"), ggml.ffi.new(
             "struct gguf_init_params *")[0]) == ggml.ffi.NULL  # fmt: skip
     assert any("/nonexistent" in r.getMessage() and r.levelname == "ERROR" for r in caplog.records)
-
-

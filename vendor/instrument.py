@@ -1,7 +1,7 @@
 """Makes the instrumented copy of upstream's ``ggml-backend.cpp``.
 
 Upstream's tree stays byte for byte. The copy differs by the edits of `EDITS`, each anchored on text
-that has not changed from release 0.9.4 to 0.26.0. What the edits call is ``native/sched_trace.cpp``,
+that has not changed from release 0.9.4 to 0.26.0. What the edits call, ``native/sched_hooks.h``, is
 included at the place of upstream's own disabled ``SET_CAUSE`` block.
 """
 
@@ -51,8 +51,8 @@ EDITS = (
     _stage("pass 5", "pass 5: split", 50),
     Edit(
         "source replaced by a copy",
-        "                    node->src[j] = tensor_id_copy(src_id, cur_backend_id, sched->cur_copy);\n",
-        "                    GP_REWIRE(sched, node, j);\n",
+        20 * " " + "node->src[j] = tensor_id_copy(src_id, cur_backend_id, sched->cur_copy);\n",
+        20 * " " + "GP_REWIRE(sched, node, j);\n",
     ),
     Edit(
         "hash set cleared",
@@ -72,8 +72,8 @@ def _find_once(text: str, name: str, anchor: str) -> int:
     if count != 1:
         raise AnchorError(
             f"anchor '{name}' was found {count} times in ggml-backend.cpp, expected exactly once "
-            f"(it reads {anchor.strip()!r}). This release changed there: mend vendor/instrument.py, "
-            "or build with --pristine to do without tracing."
+            f"(it reads {anchor.strip()!r}). This release changed there: mend "
+            "vendor/instrument.py, or build with --pristine to do without tracing."
         )
     return text.index(anchor)
 

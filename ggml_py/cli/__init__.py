@@ -25,7 +25,7 @@ for verb in (devices, demo, plan, generate, build):
 
 
 def main() -> None:
-    """Runs a verb. Errors go to stderr: exit 1 for what went wrong, 2 for wrong usage, 130 for Ctrl-C."""
+    """Runs a verb. Errors go to stderr; exit 1 = failed, 2 = wrong usage, 130 = Ctrl-C."""
     try:
         cli.main(prog_name="ggml-py", standalone_mode=False)
     except click.ClickException as error:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from .options import as_json, echo_json
@@ -15,7 +17,7 @@ def command(as_json: bool) -> None:
     from .._ffi import BUILD
     from ..trace.plan import format_bytes
 
-    rows = [
+    rows: list[dict[str, Any]] = [
         {
             "name": d.name,
             "description": d.description,

@@ -55,7 +55,7 @@ def load_model(model: str, devices: tuple[str, ...], flash_attn: str, **options:
     return load(model, devices=names, flash_attn=attention, **options)
 
 
-class TokenList(click.ParamType):
+class TokenList(click.ParamType):  # type: ignore[type-arg]
     """Token ids with commas between them."""
 
     name = "ids"

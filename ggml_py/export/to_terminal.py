@@ -11,33 +11,38 @@ from ..trace.plan import Plan, PlanTensor, Split, format_bytes
 _COLOURS = ("green", "cyan", "magenta", "yellow", "blue", "red")
 
 
-def show(plan: Plan, nodes: bool = False, console: Console | None = None) -> None:
-    """Prints the headline and the table of splits; with `nodes` every node and its cause too."""
+def show(
+    plan: Plan, nodes: bool = False, limit: int | None = None, console: Console | None = None
+) -> None:
+    """Prints the headline and the table of splits (the first `limit`); with `nodes` every node and
+    its cause too."""
     console = console or Console()
     console.print(plan.headline(), style="bold", highlight=False)
-    console.print(splits_table(plan))
+    console.print(splits_table(plan, limit))
     if nodes:
         console.print(nodes_table(plan))
 
 
-def splits_table(plan: Plan) -> Table:
-    """A row per split: backend, nodes, what is copied in."""
+def splits_table(plan: Plan, limit: int | None = None) -> Table:
+    """A row per split (at most `limit`): backend, nodes, what is copied in."""
     table = Table(title="splits", title_justify="left")
     table.add_column("#", justify="right")
     table.add_column("backend")
     table.add_column("nodes", justify="right")
     table.add_column("ops")
-    table.add_column("first … last node")
+    table.add_column("first node")
     table.add_column("copied in", justify="right")
-    for split in plan.splits:
+    for split in plan.splits[:limit]:
         table.add_row(
             str(split.index),
             _backend(plan, split.backend),
             f"{split.start}–{split.end - 1}",
             _ops(split),
-            escape(f"{_name(split.nodes[0])} … {_name(split.nodes[-1])}") if split.nodes else "",
+            escape(_name(split.nodes[0])),
             _inputs(split),
         )
+    if limit is not None and limit < plan.n_splits:
+        table.add_row("…", f"{plan.n_splits - limit} more")
     return table
 
 

@@ -11,7 +11,16 @@ from .. import enums
 from .._ffi import BUILD, NULL, ffi, lib, text
 from ..errors import MissingFunctionError
 from .plan import (
-    COPY, LEAF, NODE, OTHER, BackendRecord, BufferRecord, Plan, Settings, SplitRecord, TensorRecord,
+    COPY,
+    LEAF,
+    NODE,
+    OTHER,
+    BackendRecord,
+    BufferRecord,
+    Plan,
+    Settings,
+    SplitRecord,
+    TensorRecord,
 )  # fmt: skip
 
 _KINDS = (NODE, LEAF, OTHER, COPY)

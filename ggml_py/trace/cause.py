@@ -115,8 +115,8 @@ _TEXTS = {
     "1.inp": "it is a graph input; inputs go to the last backend, {last}",
     "3.best": "no neighbour's backend supports it: {backend} does, and reads most of its sources",
     "3.upg": (
-        "moved up to {backend}, of higher priority: it shares the buffer type of the backend chosen "
-        "before, supports the op and reads all of its sources"
+        "moved up to {backend}, of higher priority: it shares the buffer type of the backend "
+        "chosen before, supports the op and reads all of its sources"
     ),
     "4.vsrc": "a view is where the tensor is that it views, {who}",
     "4.cur": "nothing placed it before its first consumer, {who}: it is where that runs",

@@ -264,10 +264,12 @@ class Plan:
 
     @cached_property
     def splits(self) -> tuple[Split, ...]:
+        """The splits, in the order they are computed."""
         return tuple(Split(self, i, record) for i, record in enumerate(self.split_records))
 
     @property
     def n_splits(self) -> int:
+        """Runs of nodes that the graph is cut into."""
         return len(self.split_records)
 
     @property

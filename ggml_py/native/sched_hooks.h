@@ -1,0 +1,195 @@
+// What the instrumented copy of ggml-backend.cpp calls while it plans (vendor/instrument.py puts the calls
+// there): causes are kept per scheduler, and what planning changes in a graph is remembered.
+//
+//   SET_CAUSE / GET_CAUSE         upstream's own macros, filled in
+//   GP_SPLIT_BEGIN(sched, graph)  split_graph starts: remember what it is about to change in the graph
+//   GP_STAGE(sched, graph, code)  a pass or sweep starts: note the assignment that the last one left
+//   GP_REWIRE(sched, node, j)     node->src[j] is about to become a copy
+//   GP_RESET / GP_FREE            the hash set is cleared / the scheduler goes
+// With tracing off each costs one test of a pointer.
+#pragma once
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+#include <new>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+namespace gp {
+
+// Where in split_graph a cause was set. 2.sup is set in five places; the stage tells them apart.
+enum stage_code : int32_t {
+    STAGE_USER = 0, STAGE_1 = 10, STAGE_2 = 20, STAGE_GPU_DOWN = 21, STAGE_GPU_UP = 22,
+    STAGE_REST_DOWN = 23, STAGE_REST_UP = 24, STAGE_3 = 30, STAGE_4 = 40, STAGE_5 = 50,
+};
+
+struct cause {
+    const char * fmt   = nullptr; // a literal of upstream's; formatted only when it is read
+    int          arg   = 0;
+    int32_t      stage = 0;
+
+    void format(char * out, size_t size) const {
+        if (fmt == nullptr) {
+            out[0] = '\0';
+            return;
+        }
+#if defined(__GNUC__)
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wformat-nonliteral"
+#pragma GCC diagnostic ignored "-Wformat-security"
+#endif
+        snprintf(out, size, fmt, arg);
+#if defined(__GNUC__)
+#pragma GCC diagnostic pop
+#endif
+    }
+};
+
+struct rewired {
+    ggml_tensor * node;
+    int           j;
+    ggml_tensor * src;
+};
+
+struct trace {
+    int32_t             stage = STAGE_USER;
+    std::vector<cause>  causes; // by hash slot, as long as the hash set
+    std::unordered_map<const ggml_tensor *, cause> copies; // what has no slot: the scheduler's copies
+    std::unordered_map<ggml_tensor *, int32_t>     pins;   // set_tensor_backend since the last reset
+
+    // the graph of the last split_graph, as the user built it
+    ggml_cgraph *              graph = nullptr;
+    std::vector<ggml_tensor *> order;
+    std::vector<int32_t>       leaf_flags;
+    std::vector<rewired>       rewires;
+    std::vector<ggml_tensor *> unallocated; // nodes and leafs that had no memory of their own
+
+    std::vector<size_t>        slots;  // of the nodes
+    std::vector<int32_t>       passes; // [GP_N_STAGES][n_nodes]
+    int                        n_passes = 0;
+};
+
+static trace * begin(ggml_backend_sched_t sched) {
+    if (sched->trace == nullptr) {
+        sched->trace = new trace();
+        sched->trace->causes.resize(sched->hash_set.size);
+    }
+    return sched->trace;
+}
+
+static cause * find_cause(ggml_backend_sched_t sched, const ggml_tensor * t) {
+    const size_t id = ggml_hash_find(&sched->hash_set, t);
+    if (id != GGML_HASHSET_FULL && ggml_bitset_get(sched->hash_set.used, id)) {
+        return &sched->trace->causes[id];
+    }
+    auto it = sched->trace->copies.find(t);
+    return it == sched->trace->copies.end() ? nullptr : &it->second;
+}
+
+static void set_cause(ggml_backend_sched_t sched, ggml_tensor * t, const char * fmt, int arg = 0) {
+    trace * tr = begin(sched);
+    cause * c  = find_cause(sched, t);
+    if (c == nullptr) {
+        c = &tr->copies[t]; // never insert into the hash set: its size is a limit that users can hit
+    }
+    if (fmt[0] == 'u') { // usr: pass 3 may move a pinned node and overwrite its cause, so keep the pin itself
+        tr->pins[t] = sched->hv_tensor_backend_ids[ggml_hash_find(&sched->hash_set, t)];
+        *c = { fmt, arg, STAGE_USER };
+    } else {
+        *c = { fmt, arg, tr->stage };
+    }
+}
+
+static const char * get_cause(ggml_backend_sched_t sched, const ggml_tensor * t) {
+    static thread_local char text[4][16]; // the debug print asks once per printf argument
+    static thread_local int  next = 0;
+    char * out = text[next++ % 4];
+    const cause * c = sched->trace ? find_cause(sched, t) : nullptr;
+    (c ? *c : cause{}).format(out, sizeof(text[0]));
+    return out;
+}
+
+static void split_begin(ggml_backend_sched_t sched, ggml_cgraph * graph) {
+    trace * tr = begin(sched);
+    tr->stage  = STAGE_1;
+    tr->graph  = graph;
+    tr->order.assign(graph->nodes, graph->nodes + graph->n_nodes);
+    tr->leaf_flags.clear();
+    tr->unallocated.clear();
+    for (int i = 0; i < graph->n_leafs; i++) {
+        tr->leaf_flags.push_back(graph->leafs[i]->flags);
+        if (graph->leafs[i]->data == nullptr) {
+            tr->unallocated.push_back(graph->leafs[i]);
+        }
+    }
+    for (int i = 0; i < graph->n_nodes; i++) {
+        if (graph->nodes[i]->data == nullptr) {
+            tr->unallocated.push_back(graph->nodes[i]);
+        }
+    }
+    tr->rewires.clear();
+    tr->copies.clear();
+    tr->slots.clear();
+    tr->passes.clear();
+    tr->n_passes = 0;
+}
+
+static void enter_stage(ggml_backend_sched_t sched, const ggml_cgraph * graph, int32_t code) {
+    trace * tr = sched->trace;
+    tr->stage  = code;
+    if (code == STAGE_GPU_DOWN || tr->n_passes == GP_N_STAGES) {
+        return; // follows STAGE_2 at once: nothing was assigned in between
+    }
+    const size_t n = graph->n_nodes;
+    if (tr->slots.empty()) {
+        tr->slots.reserve(n);
+        for (size_t i = 0; i < n; i++) {
+            tr->slots.push_back(ggml_hash_find(&sched->hash_set, graph->nodes[i]));
+        }
+        tr->passes.resize(GP_N_STAGES * n);
+    }
+    int32_t * row = tr->passes.data() + tr->n_passes++ * n;
+    for (size_t i = 0; i < n; i++) {
+        row[i] = sched->hv_tensor_backend_ids[tr->slots[i]];
+    }
+}
+
+static void reset(ggml_backend_sched_t sched) {
+    std::fill(sched->trace->causes.begin(), sched->trace->causes.end(), cause{});
+    sched->trace->copies.clear();
+    sched->trace->pins.clear();
+}
+
+static void restore(trace * tr) {
+    if (tr->graph == nullptr) {
+        return;
+    }
+    for (auto it = tr->rewires.rbegin(); it != tr->rewires.rend(); ++it) {
+        it->node->src[it->j] = it->src;
+    }
+    std::copy(tr->order.begin(), tr->order.end(), tr->graph->nodes);
+    for (size_t i = 0; i < tr->leaf_flags.size(); i++) {
+        tr->graph->leafs[i]->flags = tr->leaf_flags[i];
+    }
+    // Memory that the scheduler lent goes back to it. A node that kept its address would look pre-allocated
+    // to the next plan, which would leave it where it is (1.dst).
+    for (ggml_tensor * t : tr->unallocated) {
+        t->data   = nullptr;
+        t->buffer = nullptr;
+    }
+    tr->graph = nullptr;
+    tr->rewires.clear();
+}
+
+} // namespace gp
+
+#define GP_TRACING(sched)              (__builtin_expect((sched)->trace != nullptr, 0))
+#define SET_CAUSE(node, ...)           do { if (GP_TRACING(sched) || sched->debug) { gp::set_cause(sched, node, __VA_ARGS__); } } while (0)
+#define GET_CAUSE(node)                gp::get_cause(sched, node)
+#define GP_SPLIT_BEGIN(sched, graph)   do { if (GP_TRACING(sched) || sched->debug) { gp::split_begin(sched, graph); } } while (0)
+#define GP_STAGE(sched, graph, code)   do { if (GP_TRACING(sched)) { gp::enter_stage(sched, graph, code); } } while (0)
+#define GP_REWIRE(sched, node, j)      do { if (GP_TRACING(sched)) { (sched)->trace->rewires.push_back({ node, j, (node)->src[j] }); } } while (0)
+#define GP_RESET(sched)                do { if (GP_TRACING(sched)) { gp::reset(sched); } } while (0)
+#define GP_FREE(sched)                 do { delete (sched)->trace; (sched)->trace = nullptr; } while (0)

@@ -1,0 +1,151 @@
+"""Plans: the contract's names, the causes, passes, and plans as files."""
+
+import json
+import subprocess
+import sys
+
+import graphs
+import pytest
+
+import ggml_py as ggml
+
+
+@pytest.fixture(scope="module")
+def plans():
+    made = {}
+    for name, make in graphs.CASES.items():
+        case = make()
+        made[name] = case.scheduler.plan(case.graph)
+        case.close()
+    return made
+
+
+@pytest.fixture(scope="module")
+def mlp(plans):
+    return plans["mlp"]
+
+
+def test_splits(mlp):
+    first = mlp.splits[1]
+    assert (first.index, first.backend, first.start, first.end) == (1, "CPU", 1, 2)
+    assert [n.op for n in first.nodes] == ["UNARY"]
+    assert first.inputs == ()  # BLAS and CPU share host memory
+    assert (mlp.n_splits, mlp.copy_bytes, mlp.n_inputs) == (3, 0, 0)
+    assert [(s.start, s.end) for s in mlp.splits] == [(0, 1), (1, 2), (2, 3)]
+
+
+def test_nodes(mlp):
+    node = mlp.node("h")
+    assert node == mlp.node(0) == mlp.find("h*")[0]
+    assert (node.index, node.id, node.name, node.op, node.type) == (0, 0, "h", "MUL_MAT", "f32")
+    assert (node.ne, node.backend, node.split, node.nbytes) == ((128, 48, 1, 1), "BLAS", 0, 24576)
+    assert [s.name for s in node.srcs] == ["up", "inp"]
+    assert node.view_src is None
+    assert mlp.node("out").flags == ("output", "compute")
+    assert mlp.node("inp").flags == ("input",)
+
+
+def test_a_repeated_name_means_the_last_and_an_unknown_one_suggests(mlp, plans):
+    with pytest.raises(KeyError, match="no node named 'ou'; like it: out"):
+        mlp.node("ou")
+    with pytest.raises(KeyError, match=r"nodes 0\.\.2"):
+        mlp.node(3)
+    unnamed = [n for n in plans["views"].nodes if n.name.endswith("(view)")]
+    if unnamed:
+        assert plans["views"].node(unnamed[-1].name).index == max(
+            n.index for n in plans["views"].nodes if n.name == unnamed[-1].name
+        )
+
+
+def test_assignments_have_every_tensor(mlp):
+    assert set(mlp.assignments) == {t.id for t in mlp.tensors}
+    assert mlp.assignments[0] == "BLAS"
+    assert mlp.assignments[mlp.node("inp").id] == "CPU"
+
+
+@pytest.mark.parametrize(
+    ("case", "node", "code", "pass_", "witness", "words"),
+    [
+        ("mlp", "h", "1.wgt0", 1, "up", "follows its weight src[0] 'up'"),
+        ("mlp", 1, "3.best", 3, None, "no neighbour's backend supports it"),
+        ("mlp", "inp", "1.inp", 1, None, "inputs go to the last backend, CPU"),
+        ("mlp", "up", "1.dst", 1, None, "allocated already, in CPU"),
+        ("views", "kq", "3.upg", 3, None, "moved up to BLAS"),
+        ("small_batch", "out", "2.sup", 2, "node_0", "spread down to it from its neighbour"),
+    ],
+)
+def test_causes(plans, case, node, code, pass_, witness, words):
+    cause = plans[case].node(node).cause
+    assert (cause.code, cause.pass_) == (code, pass_)
+    assert (cause.witness.name if cause.witness else None) == witness
+    assert words in cause.text
+    assert str(cause) == f"{code}: {cause.text}"
+
+
+def test_every_node_and_leaf_has_a_cause(plans):
+    for plan in plans.values():
+        for t in (*plan.nodes, *plan.leafs):
+            assert t.cause.code, t
+            assert "another tensor" not in t.cause.text, (t, t.cause)
+
+
+def test_passes_end_with_the_assignment_and_start_with_pass_1(mlp):
+    rows = mlp.passes().splitlines()
+    assert rows[0].split() == ["1", "B", "?", "B"]
+    assert rows[6].split() == ["4", "B", "C", "B"]
+    assert rows[-1] == "B = BLAS, C = CPU"
+
+
+def test_headline_counts(mlp):
+    assert mlp.headline() == "3 splits, 0 copies (0 B), nodes: BLAS 2 (67%), CPU 1 (33%)"
+
+
+def test_a_plan_survives_its_file(plans, tmp_path):
+    for name, plan in plans.items():
+        path = tmp_path / f"{name}.json"
+        plan.to_json(path)
+        again = ggml.Plan.from_json(path)
+        assert again == plan
+        assert again.text() == plan.text()
+        assert [str(n.cause) for n in again.nodes] == [str(n.cause) for n in plan.nodes]
+    assert plans["mlp"] != plans["views"]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("{", "not valid JSON"),
+        ("[]", "not written by"),
+        ('{"kind": "ggml_py plan", "schema": 99}', "schema 99"),
+        ('{"kind": "ggml_py plan", "schema": 1}', "damaged"),
+    ],
+)
+def test_other_files_are_refused(content, message, tmp_path):
+    path = tmp_path / "x.json"
+    path.write_text(content)
+    with pytest.raises(ValueError, match=message):
+        ggml.Plan.from_json(path)
+
+
+def test_plans_are_read_where_the_native_module_is_blocked(mlp, tmp_path):
+    mlp.to_json(tmp_path / "p.json")
+    program = (
+        "import sys; sys.modules['ggml_py._ggml'] = None\n"
+        "import ggml_py\n"
+        f"plan = ggml_py.Plan.from_json({str(tmp_path / 'p.json')!r})\n"
+        "print(plan.headline()); print(plan.text()); print(plan.passes())\n"
+        "try: ggml_py.devices\n"
+        "except ggml_py.NotBuiltError as e: print('blocked:', e)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert mlp.headline() in done.stdout
+    assert mlp.text() in done.stdout
+    assert "blocked: the native module" in done.stdout
+
+
+def test_json_is_plain(mlp):
+    data = json.loads(json.dumps(mlp.to_json()))
+    assert (data["schema"], data["n_splits"]) == (1, 3)
