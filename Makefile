@@ -1,0 +1,27 @@
+# `make` lists the verbs.
+PYTHON ?= python
+
+.PHONY: help build test fast lint format oracle wheel
+help:           ## list these verbs
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## */\t/' | expand -t 12
+
+build:          ## build ggml and the bindings into the tree, refresh the generated files
+	@folder=$$($(PYTHON) build_ggml.py | tail -n 1) && cp "$$folder/enums.py" "$$folder/ops.py" ggml_py/ && echo "$$folder"
+
+test:           ## all tests
+	$(PYTHON) -m pytest
+
+fast:           ## the tests that compile nothing
+	$(PYTHON) -m pytest -m 'not slow'
+
+lint:           ## ruff and mypy
+	$(PYTHON) -m ruff check . && $(PYTHON) -m mypy
+
+format:         ## format the package
+	$(PYTHON) -m ruff format ggml_py
+
+oracle:         ## build upstream's own programs
+	$(PYTHON) build_ggml.py --reference
+
+wheel:          ## a wheel for this machine in dist/
+	$(PYTHON) -m pip wheel . --no-deps -w dist
