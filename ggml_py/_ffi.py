@@ -34,9 +34,8 @@ def builds() -> list[dict[str, Any]]:
 
 
 def _names(build: dict[str, Any]) -> set[str]:
-    return {str(build[k]) for k in ("key", "label", "ggml_version", "version")} | {
-        f"b{build['llama_build']}"
-    }
+    names = {str(build[k]) for k in ("key", "label", "ggml_version", "version")}
+    return names | {f"b{build['llama_build']}"} if build["llama_build"] else names
 
 
 def _special(build: dict[str, Any]) -> bool:
@@ -101,12 +100,6 @@ ffi = _module.ffi
 lib = _module.lib
 NULL = ffi.NULL
 
-if BUILD["ggml_version"] != enums.UPSTREAM:
-    # Numbers and ops differ between releases: this one's own take the place of the committed ones.
-    for _name in ("enums", "ops"):
-        _generated = _load(f"ggml_py.{_name}", BUILD["folder"] / f"{_name}.py")
-        setattr(sys.modules["ggml_py"], _name, _generated)
-
 lib.gp_guard_install()
 _log.install(ffi, lib)
 if BUILD["portable"]:
@@ -116,3 +109,11 @@ if BUILD["portable"]:
 def text(value: Any) -> str:
     """A C string as str; "" for NULL."""
     return ffi.string(value).decode("utf-8", "replace") if value != NULL else ""
+
+
+# Last, because ops.py needs what is above: numbers and ops differ between releases, and this one's
+# own take the place of the committed ones.
+if BUILD["ggml_version"] != enums.UPSTREAM:
+    for _name in ("enums", "ops"):
+        _generated = _load(f"ggml_py.{_name}", BUILD["folder"] / f"{_name}.py")
+        setattr(sys.modules["ggml_py"], _name, _generated)

@@ -143,8 +143,11 @@ class Context(Handle, Ops):
 
     def _use(self, tensor: Tensor) -> Any:
         """The pointer of an operand, whose context has to outlive this one from now on."""
-        context = tensor._context
-        if context is not self:
+        try:
+            context = tensor._context
+        except AttributeError:
+            raise TypeError(f"expected a Tensor, got {type(tensor).__name__}") from None
+        if context is not self and context not in self._parents:
             self._depend(context)
         context.ptr  # noqa: B018  raises when closed
         return tensor._ptr

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -54,13 +54,19 @@ class GgufTensor:
 
 
 class Gguf(Handle):
-    """An open GGUF file: its metadata and where its tensors are. C: gguf_init_from_file"""
+    """An open GGUF file: its metadata, and by name (in the order of the file) where its `tensors`
+    are. C: gguf_init_from_file"""
 
-    __slots__ = ("__dict__", "path")
+    __slots__ = ("__dict__", "path", "tensors")
 
-    def __init__(self, ptr: Any, path: Path) -> None:
+    def __init__(self, ptr: Any, path: Path, infos: Any) -> None:
+        """`infos` is the ggml context that holds the tensors' metadata; read and freed here."""
         super().__init__(ptr, lib.gguf_free)
         self.path = path
+        try:
+            self.tensors: dict[str, GgufTensor] = {t.name: t for t in self._read_tensors(infos)}
+        finally:
+            lib.ggml_free(infos)
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> Gguf:
@@ -72,18 +78,32 @@ class Gguf(Handle):
         if not path.is_file():
             raise GgufError(f"{path}: no such file")
         params = ffi.new("struct gguf_init_params *")
-        params.no_alloc, params.ctx = True, NULL
+        infos = ffi.new("struct ggml_context **")
+        params.no_alloc, params.ctx = True, infos
         mark = _log.mark()
         ptr = lib.gguf_init_from_file(os.fsencode(path), params[0])
         if ptr == NULL:
             why = "; ".join(_log.since(mark)) or "not a GGUF file"
             raise GgufError(f"{path} cannot be read as GGUF: {why}")
-        gguf = cls(ptr, path)
+        gguf = cls(ptr, path, infos[0])
         gguf._check_size()
         return gguf
 
     def __repr__(self) -> str:
         return f"<Gguf {self.path}{' closed' if self.closed else ''}>"
+
+    def _read_tensors(self, infos: Any) -> Iterator[GgufTensor]:
+        tensor = lib.ggml_get_first_tensor(infos)
+        for i in range(lib.gguf_get_n_tensors(self.ptr)):
+            ne = tensor.ne
+            yield GgufTensor(
+                text(tensor.name),
+                enums.Type(tensor.type),
+                (ne[0], ne[1], ne[2], ne[3]),
+                self.data_offset + lib.gguf_get_tensor_offset(self.ptr, i),
+                lib.ggml_nbytes(tensor),
+            )
+            tensor = lib.ggml_get_next_tensor(infos, tensor)
 
     def _check_size(self) -> None:
         size = self.path.stat().st_size
@@ -131,22 +151,6 @@ class Gguf(Handle):
             return np.empty(0, dtype)
         raw = ffi.buffer(lib.gguf_get_arr_data(self.ptr, i), n * dtype.itemsize)
         return np.frombuffer(raw, dtype).copy()
-
-    @cached_property
-    def tensors(self) -> dict[str, GgufTensor]:
-        """The tensors by name, in the order of the file."""
-        found = {}
-        for i in range(lib.gguf_get_n_tensors(self.ptr)):
-            ne = lib.gguf_get_tensor_ne(self.ptr, i)
-            tensor = GgufTensor(
-                text(lib.gguf_get_tensor_name(self.ptr, i)),
-                enums.Type(lib.gguf_get_tensor_type(self.ptr, i)),
-                (ne[0], ne[1], ne[2], ne[3]),
-                self.data_offset + lib.gguf_get_tensor_offset(self.ptr, i),
-                lib.gguf_get_tensor_size(self.ptr, i),
-            )
-            found[tensor.name] = tensor
-        return found
 
     def mmap(self) -> np.memmap[Any, np.dtype[np.uint8]]:
         """The whole file as bytes, read-only; pages are read as they are first touched."""
