@@ -13,7 +13,6 @@ from .buffer import BufferType
 from .enums import BackendDevType
 from .errors import AllocError, ArgumentError
 from .tensor import Tensor
-from .trace.capture import read_plan
 
 if TYPE_CHECKING:
     from .graph import Graph
@@ -88,9 +87,9 @@ class Scheduler(Handle):
         for a graph larger than `graph_size`. C: ggml_backend_sched_split_graph
         """
         if self._graph is not None and self._graph == graph:
-            return read_plan(lib.gp_sched_read(self.ptr, graph.ptr))
+            return _read_plan(lib.gp_sched_read(self.ptr, graph.ptr))
         self._check_graph(graph)
-        return read_plan(lib.gp_sched_plan(self.ptr, graph.ptr))
+        return _read_plan(lib.gp_sched_plan(self.ptr, graph.ptr))
 
     def alloc_graph(self, graph: Graph) -> Plan:
         """Plans the graph, gives every tensor of it memory, and returns the plan.
@@ -286,6 +285,12 @@ class Scheduler(Handle):
 
 
 _GRAPH_FIELDS = {"n_nodes": "n_graph_nodes", "n_leafs": "n_graph_leafs", "size": "graph_size"}
+
+
+def _read_plan(native: Any) -> Plan:
+    from .trace.capture import read_plan  # plans are not needed to compute: import ggml_py is quicker
+
+    return read_plan(native)
 
 
 def _check_backends(

@@ -10,14 +10,19 @@ import graphs
 import pytest
 
 from ggml_py.export import to_text
+from ggml_py.models import load
+from ggml_py.models.synthetic import LlamaSpec, write_llama
 
 HERE = Path(__file__).parent
+LLAMAS = [(1, False), (1, True), (64, False), (64, True)]  # n_tokens, flash_attn
 
-PRINT_CASES = """
+# Run with a pristine build and GGML_SCHED_DEBUG=2: what upstream prints for each graph.
+PRINT = """
 import json, logging, sys
 sys.path.insert(0, {here!r})
 import graphs
 from ggml_py._ffi import BUILD
+from ggml_py.models import load
 assert BUILD["pristine"], BUILD
 lines = []
 class Keep(logging.Handler):
@@ -25,14 +30,20 @@ class Keep(logging.Handler):
         lines.append(record.getMessage())
 logging.getLogger("ggml").setLevel(logging.DEBUG)
 logging.getLogger("ggml").addHandler(Keep())
+def last_print():
+    text = [l for l in lines if l.startswith(("## SPLIT", "node #"))]
+    starts = [i for i, l in enumerate(text) if l.startswith("## SPLIT #0:")]
+    return text[starts[-1]:]
 printed = {{}}
 for name, make in graphs.CASES.items():
     case = make()
-    del lines[:]
     case.scheduler._alloc(case.graph)
-    printed[name] = [l for l in lines if l.startswith(("## SPLIT", "node #")) or not l]
-    case.scheduler._graph = None
+    printed[name] = last_print()
     case.close()
+for n_tokens, flash_attn in {llamas}:
+    with load({model!r}, devices=("BLAS", "CPU"), flash_attn=flash_attn) as m:
+        m.eval([1] * n_tokens)
+        printed[f"{{n_tokens}} {{flash_attn}}"] = last_print()
 print(json.dumps(printed))
 """
 
@@ -48,14 +59,27 @@ def pristine() -> str:
 
 
 @pytest.fixture(scope="session")
-def upstream_prints(pristine) -> dict[str, list[str]]:
+def model(tmp_path_factory) -> str:
+    path = tmp_path_factory.mktemp("llama") / "llama.gguf"
+    write_llama(path, LlamaSpec(n_layer=3, n_vocab=512))
+    return str(path)
+
+
+@pytest.fixture(scope="session")
+def upstream_prints(pristine, model) -> dict[str, list[str]]:
     done = subprocess.run(
-        [sys.executable, "-c", PRINT_CASES.format(here=str(HERE))],
+        [sys.executable, "-c", PRINT.format(here=str(HERE), llamas=LLAMAS, model=model)],
         capture_output=True, text=True, check=False,
         env={**os.environ, "GGML_PY_UPSTREAM": pristine, "GGML_SCHED_DEBUG": "2"},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
+
+
+def cause_column(text: str) -> list[str]:
+    """The cause of each node: the second field in the first brackets of its line."""
+    nodes = [line for line in text.splitlines() if line.startswith("node #")]
+    return [line[line.index("[") + 7 :][:8] for line in nodes]
 
 
 def lines_of(text: str) -> list[str]:
@@ -66,10 +90,18 @@ def lines_of(text: str) -> list[str]:
 def test_text_equals_upstreams_print(name, upstream_prints):
     case = graphs.CASES[name]()
     plan = case.scheduler.plan(case.graph)
-    assert lines_of(to_text.render(plan, causes=False)) == lines_of(
-        "\n".join(upstream_prints[name])
-    )
+    assert lines_of(to_text.render(plan, causes=False)) == upstream_prints[name]
     case.close()
+
+
+@pytest.mark.parametrize(("n_tokens", "flash_attn"), LLAMAS)
+def test_text_of_a_llama_equals_upstreams_print(n_tokens, flash_attn, model, upstream_prints):
+    with load(model, devices=("BLAS", "CPU"), flash_attn=flash_attn) as m:
+        plan = m.plan(n_tokens=n_tokens)
+    assert plan.n_splits == (1 if n_tokens == 1 else 27)
+    printed = upstream_prints[f"{n_tokens} {flash_attn}"]
+    assert lines_of(to_text.render(plan, causes=False)) == printed
+    assert all(cause.strip() for cause in cause_column(plan.text()))
 
 
 def test_the_cause_column_is_filled():

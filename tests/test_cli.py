@@ -1,0 +1,166 @@
+"""The command line as a user runs it: in a process of its own, by its installed name."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import ggml_py as ggml
+from ggml_py.models.synthetic import LlamaSpec, write_llama
+
+PROGRAM = shutil.which("ggml-py", path=str(Path(sys.executable).parent))
+COMMAND = [PROGRAM] if PROGRAM else [sys.executable, "-m", "ggml_py"]
+
+
+def run(*arguments, env=None):
+    return subprocess.run(
+        [*COMMAND, *map(str, arguments)], capture_output=True, text=True, check=False, timeout=300,
+        env={**os.environ, **(env or {})},
+    )  # fmt: skip
+
+
+def ok(*arguments):
+    done = run(*arguments)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def fails(*arguments, code=1):
+    done = run(*arguments)
+    assert done.returncode == code, (done.stdout, done.stderr)
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+    return done.stderr
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    path = tmp_path_factory.mktemp("cli") / "m.gguf"
+    write_llama(path, LlamaSpec(n_layer=2, n_vocab=512))
+    return path
+
+
+def test_help_lists_the_verbs():
+    text = ok("--help")
+    assert re.findall(r"^  (\w+) ", text.split("Commands:")[1], re.M) == [
+        "build", "demo", "devices", "generate", "plan",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("verb", ["devices", "demo", "plan", "generate", "build"])
+def test_every_verb_has_help(verb):
+    assert "sage" in ok(verb, "--help")
+
+
+def test_devices():
+    assert "BLAS" in ok("devices")
+    data = json.loads(ok("devices", "--json"))
+    assert {d["name"] for d in data["devices"]} == {d.name for d in ggml.devices()}
+    assert data["ggml_version"] == "0.26.0"
+
+
+def test_demo():
+    text = ok("demo")
+    assert re.search(r"\d+ splits, 0 copies", text)
+    assert re.search(r"Why is ffn_out-3 .*\n  1\.wgt0: it follows its weight", text)
+    tokens = re.search(r"16 tokens: ([\d,]+)", text)[1].split(",")
+    assert len(tokens) == 16
+    data = json.loads(ok("demo", "--json"))
+    assert [str(t) for t in data["tokens"]] == tokens  # seeded: the same every time
+    assert data["model"]["bytes"] < 30e6
+    assert data["tokens_per_s"] > 0
+    assert set(data["nodes_per_backend"]) == {"BLAS", "CPU"}
+
+
+def test_plan_prints_headline_and_splits(model):
+    text = ok("plan", model, "-n", 64)
+    assert re.match(r"\d+ splits, 0 copies \(0 B\), nodes: BLAS \d+ \(\d+%\), CPU", text)
+    assert "FLASH_ATTN_EXT" not in ok("plan", model, "-n", 64, "-fa", "off", "-v")
+    assert "why" in ok("plan", model, "-n", 64, "-v")
+
+
+def test_plan_as_text_and_json_agree(model, tmp_path):
+    text = ok("plan", model, "-n", 64, "-d", "BLAS", "-d", "CPU", "--text")
+    path = tmp_path / "p.json"
+    path.write_text(ok("plan", model, "-n", 64, "-d", "BLAS", "-d", "CPU", "--json"))
+    plan = ggml.Plan.from_json(path)
+    assert plan.text() == text
+    assert text.startswith("## SPLIT #0: CPU # 0 inputs\nnode #  0 (  GET_ROWS):")
+    assert [b.name for b in plan.backends] == ["BLAS", "CPU"]
+
+
+def test_plan_takes_llama_cpps_options(model):
+    text = ok(
+        "plan", model, "-d", "CPU", "-ngl", 0, "-c", 256, "-b", 128, "-ub", 64, "-t", 1,
+        "-fa", "on", "-ctk", "q8_0", "-ctv", "q8_0", "--text",
+    )  # fmt: skip
+    assert "FLASH_ATTN" in text and "BLAS" not in text
+
+
+def test_generate(model):
+    out = ok("generate", model, "--tokens", "1,2,3", "-n", 5)
+    data = json.loads(ok("generate", model, "--tokens", "1,2,3", "-n", 5, "--json"))
+    assert [int(t) for t in out.split(",")] == data["tokens"]
+    assert len(data["tokens"]) == 5
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["plan", "/none.gguf"], r"error: .*none\.gguf: no such file"),
+        (["plan", __file__], r"error: .*magic"),
+        (["plan", "MODEL", "-d", "GPU9"], r"no device named 'GPU9'; there are: .*CPU"),
+        (["plan", "MODEL", "-ctk", "f99"], r"f99.*q8_0"),
+        (["generate", "MODEL", "--tokens", "99999"], r"99999"),
+        (["generate", "MODEL", "--tokens", "1", "-n", "100000"], r"100000|context"),
+        (["build", "--upstream", "0.0.1"], r"0\.0\.1"),
+    ],
+)
+def test_errors_are_one_line_and_exit_1(arguments, message, model):
+    error = fails(*(str(model) if a == "MODEL" else a for a in arguments))
+    assert re.search(message, error), error
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["nonsense"], ["plan"], ["generate", "m", "--tokens", "1,x"], ["plan", "m", "-t", "0"],
+     ["plan", "m", "-fa", "maybe"]],
+)  # fmt: skip
+def test_wrong_usage_exits_2(arguments):
+    assert "Usage" in fails(*arguments, code=2)
+
+
+def test_debug_shows_the_traceback():
+    assert "Traceback" in run("--debug", "plan", "/none.gguf").stderr
+
+
+def test_another_release_that_is_not_there_says_how_to_build_it():
+    done = run("devices", env={"GGML_PY_UPSTREAM": "0.0.1"})
+    assert done.returncode == 1
+    assert "GGML_PY_UPSTREAM=0.0.1: no such build here" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_ctrl_c_ends_a_generation(tmp_path):
+    path = tmp_path / "big.gguf"
+    write_llama(path, LlamaSpec(n_layer=8, n_vocab=8192, n_ctx=8192))
+    process = subprocess.Popen(
+        [*COMMAND, "generate", str(path), "--tokens", "1", "-n", "8000", "-c", "8192"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    time.sleep(2.5)
+    process.send_signal(signal.SIGINT)
+    _out, err = process.communicate(timeout=20)
+    assert process.returncode == 130
+    assert err.strip() == "stopped"
+
+
+def test_build_list_is_passed_through():
+    assert "0.26.0" in ok("build", "--list")

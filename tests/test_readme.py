@@ -1,0 +1,116 @@
+"""What README and the examples say is what happens."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import ggml_py as ggml
+
+REPO = Path(__file__).parent.parent
+README = (REPO / "README.md").read_text()
+EXAMPLES = sorted(p.name for p in (REPO / "examples").glob("*.py"))
+BIN = Path(sys.executable).parent
+
+
+def blocks(language):
+    return re.findall(rf"^```{language}\n(.*?)^```", README, re.M | re.S)
+
+
+def sh(line, cwd):
+    env = {**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}"}
+    return subprocess.run(
+        ["bash", "-c", line], cwd=cwd, env=env, capture_output=True, text=True, check=False
+    )
+
+
+def test_the_two_commands_are_there_and_ci_runs_the_second():
+    assert "pip install . && ggml-py demo" in README
+    assert "pip install '.[test]' && pytest" in README
+    assert "README.md" in (REPO / ".ci" / "run").read_text()
+
+
+def test_the_demo_on_screen_is_what_demo_prints(tmp_path):
+    shown = next(b for b in blocks("") if b.startswith("$ ggml-py demo")).split("\n", 1)[1]
+    done = sh("ggml-py demo", tmp_path)
+    assert done.returncode == 0, done.stderr
+
+    def lines(text):  # speeds differ from run to run
+        return [re.sub(r"[\d.]+ tokens/s", "N tokens/s", s).rstrip() for s in text.splitlines()]
+
+    assert lines(done.stdout) == lines(shown)
+
+
+def test_the_python_example_prints_what_is_shown(tmp_path):
+    (code,) = blocks("python")
+    expected = blocks("")[1]
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == expected
+    assert len([line for line in code.splitlines() if line]) <= 20
+
+
+@pytest.mark.parametrize("line", blocks("sh")[1].splitlines())
+def test_commands_run(line, tmp_path):
+    ggml.write_gguf  # noqa: B018  the package is there
+    from ggml_py.models.synthetic import LlamaSpec, write_llama
+
+    write_llama(tmp_path / "model.gguf", LlamaSpec(n_layer=1, n_vocab=512))
+    done = sh(line, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout
+
+
+def test_the_build_options_shown_exist():
+    options = re.findall(r"--[a-z]+", "\n".join(blocks("sh")[2:]))
+    known = subprocess.run(
+        [sys.executable, str(REPO / "build_ggml.py"), "--help"], capture_output=True, text=True,
+        check=True,
+    ).stdout  # fmt: skip
+    assert {o for o in options if o != "--config"} <= set(re.findall(r"--[a-z]+", known)) | {
+        "--config-settings"
+    }
+
+
+def example(name, *arguments, cwd):
+    return subprocess.run(
+        [sys.executable, str(REPO / "examples" / name), *map(str, arguments)],
+        cwd=cwd, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+
+def test_every_example_has_a_test():
+    tested = set(re.findall(r'example\("(\w+\.py)"', Path(__file__).read_text()))
+    assert tested == set(EXAMPLES)
+
+
+def test_example_make_model(tmp_path):
+    path = tmp_path / "m.gguf"
+    done = example("make_model.py", path, "--n-layer", 1, "--type", "q8_0", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    with ggml.Gguf.open(path) as file:
+        assert file.metadata["llama.block_count"] == 1
+        assert file.tensors["blk.0.attn_q.weight"].type == ggml.enums.Type.Q8_0
+
+
+def test_example_matmul(tmp_path):
+    done = example("matmul.py", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    numbers = np.array(re.findall(r"-?\d+\.\d+", done.stdout), float)
+    # upstream's simple example: the product it prints
+    np.testing.assert_allclose(
+        numbers, [60, 55, 50, 110, 90, 54, 54, 126, 42, 29, 28, 64], atol=0.01
+    )
+
+
+def test_example_why(tmp_path):
+    done = example("why.py", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "1.wgt0" in done.stdout
+    assert "3.upg: moved up to BLAS" in done.stdout  # pass 3 moves even what was pinned
