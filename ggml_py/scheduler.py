@@ -288,7 +288,7 @@ _GRAPH_FIELDS = {"n_nodes": "n_graph_nodes", "n_leafs": "n_graph_leafs", "size":
 
 
 def _read_plan(native: Any) -> Plan:
-    from .trace.capture import read_plan  # plans are not needed to compute: import ggml_py is quicker
+    from .trace.capture import read_plan  # here, so that importing ggml_py is quicker
 
     return read_plan(native)
 

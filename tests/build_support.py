@@ -22,7 +22,7 @@ from pathlib import Path
 
 REPO = Path(__file__).resolve().parent.parent
 if str(REPO) not in sys.path:
-    sys.path.insert(0, str(REPO))
+    sys.path.append(str(REPO))  # after site-packages: ggml_py is the installed one
 
 from vendor import cache as caches  # noqa: E402
 from vendor import fetch, releases  # noqa: E402

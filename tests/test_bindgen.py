@@ -5,7 +5,6 @@ import json
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -104,12 +103,10 @@ def test_enums_have_the_compilers_values():
             assert getattr(lib, prefix + member.name) == member.value, member
 
 
-def test_the_pin_is_the_one_in_the_table():
-    sys.path.insert(0, str(REPO))
-    try:
-        from vendor import releases
-    finally:
-        sys.path.remove(str(REPO))
+def test_the_pin_is_the_one_in_the_table(monkeypatch):
+    monkeypatch.syspath_prepend(REPO)
+    from vendor import releases
+
     assert releases.default().ggml == enums.UPSTREAM
 
 
