@@ -117,18 +117,28 @@ class GraphBuilder(ABC):
     def build_inp_embd(self, token_embd: Tensor) -> Tensor:
         """The tokens' embeddings [n_embd, n_tokens].
 
-        llama.cpp's graph can also start from given vectors; that unused choice is there as the leaf
-        "inp_embd", so that nodes and leafs have the same numbers.
+        llama.cpp's graph can also start from given vectors, or from a mixture of both, and carries
+        all three choices: the nodes of the two others are planned and never computed. They are here
+        too, so that nodes, leafs and splits have the same numbers.
         """
-        n_tokens = self.shape.n_tokens
-        self.inp_tokens = self._input(enums.Type.I32, n_tokens, name="inp_tokens")
-        inp_embd = self._input(enums.Type.F32, self.hparams.n_embd, n_tokens, name="inp_embd")
-        embd = self.ctx.get_rows(token_embd, self.inp_tokens)
+        ctx, graph, n = self.ctx, self.graph, self.shape.n_tokens
+        embd_ne = (self.hparams.n_embd, n)
+        self.inp_tokens = self._input(enums.Type.I32, n, name="inp_tokens")
+        embd = ctx.get_rows(token_embd, self.inp_tokens)
         if hasattr(lib, "ggml_build_forward_select"):  # since 0.9.6
-            choices = [embd.ptr, inp_embd.ptr]
-            lib.ggml_build_forward_select(self.graph.ptr, choices, len(choices), 0)
+            inp_embd = self._input(enums.Type.F32, *embd_ne, name="inp_embd")
+            mixed_tokens = self._input(enums.Type.I32, n, name="inp_mixed_tokens")
+            mixed_slots = self._input(enums.Type.I64, n, name="inp_mixed_slots")
+            mixed_embd = self._input(enums.Type.F32, *embd_ne, name="inp_mixed_embd")
+            rows = ctx.get_rows(token_embd, mixed_tokens)
+            # First of all nodes, before anything that they could be sorted behind.
+            lib.ggml_build_forward_order(graph.ptr, embd.ptr)
+            lib.ggml_build_forward_order(graph.ptr, rows.ptr)
+            mixed = ctx.set_rows(ctx.dup(mixed_embd), rows, mixed_slots)
+            choices = [embd.ptr, inp_embd.ptr, mixed.ptr]
+            lib.ggml_build_forward_select(graph.ptr, choices, len(choices), 0)
         self.cb(embd, "embd")
-        self.graph.build_forward_expand(embd)
+        graph.build_forward_expand(embd)
         return embd
 
     def set_inputs(self, tokens: npt.NDArray[np.int32], n_past: int) -> None:

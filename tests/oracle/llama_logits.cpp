@@ -2,12 +2,22 @@
 //
 //   llama_logits MODEL TOKENS N_PREDICT OUT [--n-ctx N] [--n-ubatch N] [--threads N]
 //                [--flash-attn on|off|auto] [--type-k TYPE] [--type-v TYPE] [--last]
+//                [--repack] [--blas LIBGGML_BLAS] [--nodes FILE]
+//
+// Weights stay as they are in the file, unless --repack asks for libllama's default: layouts that suit
+// the processor, whose kernels round differently. LIBGGML_BLAS is the shared library of a build of
+// the same release; its backend is registered beside the CPU's, and libllama then uses it.
+// FILE gets a line for each node of the first graph, as the scheduler meets it: name, type, op, ne,
+// names of the sources, with tabs between them.
 //
 // TOKENS are comma-separated ids. OUT becomes rows of n_vocab floats: one per token of the prompt
 // (with --last only the last one's), then one after each greedily chosen token that was evaluated,
 // N_PREDICT - 1 of them. Standard output is one line of JSON with the chosen ids.
 
+#include "ggml-backend.h"
 #include "llama.h"
+
+#include <dlfcn.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -34,6 +44,10 @@ struct arguments {
         return it == opts.end() ? fallback : std::stoi(it->second);
     }
 
+    bool flag(const std::string & name) const {
+        return opts.count(name) > 0;
+    }
+
     std::string word(const std::string & name, const std::string & fallback) const {
         const auto it = opts.find(name);
         return it == opts.end() ? fallback : it->second;
@@ -55,7 +69,7 @@ arguments parse(int argc, char ** argv) {
     arguments args;
     for (int i = 1; i < argc; i++) {
         const std::string arg = argv[i];
-        if (arg == "--last") {
+        if (arg == "--last" || arg == "--repack") {
             args.opts[arg] = "";
         } else if (arg.rfind("--", 0) == 0) {
             if (++i == argc) {
@@ -117,12 +131,46 @@ void decode(llama_context * ctx, const std::vector<llama_token> & tokens, int po
     }
 }
 
+bool on_node(ggml_tensor * node, bool ask, void * file) {
+    if (ask && file) {
+        std::fprintf((FILE *) file, "%s\t%s\t%s\t%lld,%lld,%lld,%lld\t", node->name,
+            ggml_type_name(node->type), ggml_op_desc(node), (long long) node->ne[0],
+            (long long) node->ne[1], (long long) node->ne[2], (long long) node->ne[3]);
+        for (int i = 0; i < GGML_MAX_SRC && node->src[i]; i++) {
+            std::fprintf((FILE *) file, i ? ",%s" : "%s", node->src[i]->name);
+        }
+        std::fputc('\n', (FILE *) file);
+    }
+    return false;
+}
+
+FILE * open_for_writing(const std::string & path) {
+    FILE * file = std::fopen(path.c_str(), "wb");
+    if (!file) {
+        throw std::runtime_error("cannot write " + path);
+    }
+    return file;
+}
+
+void register_blas(const std::string & path) {
+    void * library = dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL);
+    void * symbol  = library ? dlsym(library, "ggml_backend_blas_reg") : nullptr;
+    if (!symbol) {
+        throw std::runtime_error(dlerror());
+    }
+    ggml_backend_register(reinterpret_cast<ggml_backend_reg_t (*)()>(symbol)());
+}
+
 int run(const arguments & args) {
     llama_log_set(quiet, nullptr);
     llama_backend_init();
+    if (args.flag("--blas")) {
+        register_blas(args.word("--blas", ""));
+    }
 
     llama_model_params model_params = llama_model_default_params();
-    model_params.n_gpu_layers = 0;
+    model_params.n_gpu_layers    = 0;
+    model_params.use_extra_bufts = args.flag("--repack");
     llama_model * model = llama_model_load_from_file(args.model.c_str(), model_params);
     if (!model) {
         throw std::runtime_error("cannot load " + args.model);
@@ -137,17 +185,19 @@ int run(const arguments & args) {
     params.flash_attn_type = flash_attn_by_name(args.word("--flash-attn", "auto"));
     params.type_k          = type_by_name(args.word("--type-k", "f16"));
     params.type_v          = type_by_name(args.word("--type-v", "f16"));
+    FILE * nodes = args.flag("--nodes") ? open_for_writing(args.word("--nodes", "")) : nullptr;
+    if (nodes) {
+        params.cb_eval           = on_node;
+        params.cb_eval_user_data = nodes;
+    }
     llama_context * ctx = llama_init_from_model(model, params);
     if (!ctx) {
         throw std::runtime_error("cannot make a context");
     }
 
-    FILE * out = std::fopen(args.out.c_str(), "wb");
-    if (!out) {
-        throw std::runtime_error("cannot write " + args.out);
-    }
+    FILE * out = open_for_writing(args.out);
     const int  n_vocab = llama_vocab_n_tokens(llama_model_get_vocab(model));
-    const bool all     = args.opts.count("--last") == 0;
+    const bool all     = !args.flag("--last");
 
     const float * last = nullptr;
     const auto write_row = [&](int index) {
@@ -171,6 +221,9 @@ int run(const arguments & args) {
         }
     }
     std::fclose(out);
+    if (nodes) {
+        std::fclose(nodes);
+    }
 
     std::printf("{\"n_vocab\": %d, \"tokens\": [", n_vocab);
     for (size_t i = 0; i < chosen.size(); i++) {

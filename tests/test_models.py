@@ -1,0 +1,168 @@
+"""Models against upstream's libllama: the same files, the same tokens, the same logits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ggml_py._ffi import BUILD
+from ggml_py.models import load
+from ggml_py.models.synthetic import LlamaSpec, write_llama
+
+N_PREDICT = 32
+BLAS = next(BUILD["folder"].glob("libggml-blas.*"))
+PROMPTS = {n: [(i * 7919 + 11) % 97 for i in range(n)] for n in (1, 7, 64)}
+DEVICES = {"cpu": ("CPU",), "blas": ("BLAS", "CPU")}
+YARN = {
+    "llama.rope.scaling.type": "yarn",
+    "llama.rope.scaling.factor": 4.0,
+    "llama.rope.scaling.original_context_length": 64,
+}
+SMALL = dict(n_layer=3, n_embd=256, n_head=8, n_head_kv=2, n_ff=512, n_vocab=512)
+SPECS = {
+    "f32": LlamaSpec(**SMALL, type="f32"),
+    "f16": LlamaSpec(**SMALL, type="f16"),
+    "bf16": LlamaSpec(**SMALL, type="bf16"),
+    "q4_0": LlamaSpec(**SMALL, type="q4_0"),
+    "q8_0": LlamaSpec(**SMALL, type="q8_0"),
+    "q4_k": LlamaSpec(**SMALL, type="q4_k"),
+    "tied": LlamaSpec(**{**SMALL, "n_vocab": 200}, type="q8_0", tied=True),
+    "linear": LlamaSpec(**SMALL, metadata={"llama.rope.scaling.factor": 2.0}),
+    "yarn": LlamaSpec(**SMALL, metadata={**YARN, "llama.rope.freq_base": 500000.0}),
+    "wide": LlamaSpec(**{**SMALL, "n_head": 4, "n_head_kv": 4}),  # heads of 64
+}
+
+
+@pytest.fixture(scope="session")
+def model_file(tmp_path_factory, request):
+    """`model_file(name)`: a file of SPECS, or "arch": upstream's own llama with random tensors."""
+    folder = tmp_path_factory.mktemp("models")
+
+    def get(name: str) -> Path:
+        path = folder / f"{name}.gguf"
+        if not path.exists():
+            if name == "arch":
+                oracle = request.getfixturevalue("oracle")
+                oracle.run("test-llama-archs", "-a", "llama", "-s", 42, "-o", folder)
+                (folder / "llama-dense.gguf").rename(path)
+            else:
+                write_llama(path, SPECS[name])
+        return path
+
+    return get
+
+
+def agree(oracle, path, prompt, scratch, *, devices=("CPU",), n_ubatch=512, **options):
+    """The bar: the same greedy tokens, logits within a thousandth of the largest.
+
+    libllama has the same backends. BLAS multiplies in f32 where the CPU quantises or rounds the
+    activations first, so with and without it libllama differs from itself by more than the bar.
+    """
+    blas = {"blas": BLAS} if "BLAS" in devices else {}
+    expected_tokens, expected = oracle.logits(
+        path, prompt, N_PREDICT, scratch, n_ubatch=n_ubatch, **options, **blas
+    )
+    with load(path, devices=devices, n_ubatch=n_ubatch, n_threads=2, **options) as model:
+        rows = [model.eval(prompt, all_logits=True)]
+        tokens = [int(rows[0][-1].argmax())]
+        while len(tokens) < N_PREDICT:
+            rows.append(model.eval(tokens[-1:])[None])
+            tokens.append(int(rows[-1].argmax()))
+    ours = np.concatenate(rows)
+    assert tokens == expected_tokens
+    assert ours.shape == expected.shape
+    worst = np.abs(ours - expected).max() / np.abs(expected).max()
+    assert worst <= 1e-3, f"largest difference {worst:.2e} of the largest logit"
+    return worst
+
+
+@pytest.mark.parametrize("flash_attn", ["on", "off"])
+@pytest.mark.parametrize("devices", DEVICES)
+@pytest.mark.parametrize("name", ["arch", *SPECS])
+def test_logits_are_libllamas(oracle, model_file, tmp_path, name, devices, flash_attn):
+    agree(
+        oracle,
+        model_file(name),
+        PROMPTS[64],
+        tmp_path,
+        devices=DEVICES[devices],
+        flash_attn=flash_attn,
+    )
+
+
+@pytest.mark.parametrize("flash_attn", ["on", "off"])
+@pytest.mark.parametrize("n_ubatch", [512, 16, 7])
+@pytest.mark.parametrize("n_prompt", PROMPTS)
+def test_prompts_in_pieces(oracle, model_file, tmp_path, n_prompt, n_ubatch, flash_attn):
+    agree(
+        oracle,
+        model_file("q4_0"),
+        PROMPTS[n_prompt],
+        tmp_path,
+        n_ubatch=n_ubatch,
+        flash_attn=flash_attn,
+    )
+
+
+@pytest.mark.parametrize(
+    ("type_k", "type_v", "flash_attn"),
+    [
+        ("f32", "f32", "off"),
+        ("f32", "f32", "on"),
+        ("bf16", "bf16", "on"),
+        ("q8_0", "q8_0", "auto"),
+        ("q8_0", "f16", "off"),
+        ("q4_0", "q5_1", "on"),
+    ],
+)
+def test_types_of_the_cache(oracle, model_file, tmp_path, type_k, type_v, flash_attn):
+    options = dict(type_k=type_k, type_v=type_v, flash_attn=flash_attn)
+    agree(oracle, model_file("wide"), PROMPTS[64], tmp_path, **options)
+
+
+def test_a_context_that_grows_past_its_padding(oracle, model_file, tmp_path):
+    """n_kv goes from 256 to 512 while it generates: another graph, the same sequence."""
+    prompt = [(i * 31 + 5) % 500 for i in range(240)]
+    agree(oracle, model_file("q8_0"), prompt, tmp_path)
+
+
+@pytest.mark.parametrize("devices", DEVICES)
+def test_generate(oracle, model_file, tmp_path, devices):
+    """Only the last token's logits are computed, as libllama does; it can go on, and start again."""
+    path = model_file("q4_0")
+    options = {"blas": BLAS} if devices == "blas" else {}
+    expected, _logits = oracle.logits(path, PROMPTS[64], 32, tmp_path, last=True, **options)
+    with load(path, devices=DEVICES[devices], n_threads=2) as model:
+        assert model.generate(PROMPTS[64], 20) == expected[:20]
+        assert model.n_past == 64 + 19
+        assert model.generate(expected[19:20], 12) == expected[20:]
+        model.reset()
+        assert model.generate(PROMPTS[64], 32) == expected
+
+
+@pytest.mark.parametrize("n_tokens", [1, 64])
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("q4_0", dict(flash_attn="on")),
+        ("q4_0", dict(flash_attn="off")),
+        ("arch", dict(flash_attn="on")),
+        ("tied", dict(flash_attn="auto")),
+        ("wide", dict(flash_attn="on", type_k="q8_0", type_v="q4_0")),
+        ("wide", dict(flash_attn="off", type_k="q8_0")),
+    ],
+)
+def test_the_graph_is_upstreams(oracle, model_file, tmp_path, name, options, n_tokens):
+    """The nodes, with their names, ops, ne, sources and order."""
+    path, rows = model_file(name), tmp_path / "nodes.tsv"
+    oracle.logits(path, PROMPTS[n_tokens], 1, tmp_path, last=True, nodes=rows, **options)
+    with load(path, **options) as model:
+        plan = model.plan(n_tokens)
+    ours = [
+        f"{n.name}\t{n.type}\t{n.record.op_desc}\t{','.join(map(str, n.ne))}\t"
+        + ",".join(src.name for src in n.srcs)
+        for n in plan.nodes
+    ]
+    assert rows.read_text().splitlines() == ours
