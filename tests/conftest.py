@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from oracle_programs import Oracle
+
+from ggml_py._handle import LIVE
 
 REPO = Path(__file__).resolve().parent.parent
 
@@ -34,3 +38,15 @@ def oracle(request: pytest.FixtureRequest) -> Oracle:
     if done.returncode:
         pytest.fail("build_ggml.py --reference failed; what it said is above", pytrace=False)
     return Oracle(Path(done.stdout.splitlines()[-1]) / "bin")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Tests run outside the source tree, so that they (and the Pythons they start) import the
+    installed package, and no native object may be left when they end."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path_factory.mktemp("elsewhere"))
+        yield
+    gc.collect()
+    left = {kind: n for kind, n in LIVE.items() if n}
+    assert left == {}, f"native objects that nobody closed: {left}"
