@@ -18,7 +18,8 @@ BIN = Path(sys.executable).parent
 
 
 def blocks(language):
-    return re.findall(rf"^```{language}\n(.*?)^```", README, re.M | re.S)
+    found = re.findall(r"^```(\w*)\n(.*?)^```$", README, re.M | re.S)
+    return [text for kind, text in found if kind == language]
 
 
 def sh(line, cwd):
