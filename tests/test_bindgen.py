@@ -58,7 +58,7 @@ def test_the_count_agrees_with_a_plain_search_of_the_headers(upstream_include):
         for declaration in re.findall(r"GGML(?:_BACKEND)?_API\b[^;]*;", text):
             found.add(re.search(r"\b(g(?:gml|guf)_\w+)\s*\(", declaration)[1])
     known = {f for functions in REPORT["bound"].values() for f in functions}
-    assert len(found) > 800
+    assert len(found) > 600
     assert found == known | set(REPORT["waived"])
 
 
