@@ -20,7 +20,7 @@ YARN = {
     "llama.rope.scaling.factor": 4.0,
     "llama.rope.scaling.original_context_length": 64,
 }
-SMALL = dict(n_layer=3, n_embd=256, n_head=8, n_head_kv=2, n_ff=512, n_vocab=512)
+SMALL = {"n_layer": 3, "n_embd": 256, "n_head": 8, "n_head_kv": 2, "n_ff": 512, "n_vocab": 512}
 SPECS = {
     "f32": LlamaSpec(**SMALL, type="f32"),
     "f16": LlamaSpec(**SMALL, type="f16"),
@@ -118,7 +118,7 @@ def test_prompts_in_pieces(oracle, model_file, tmp_path, n_prompt, n_ubatch, fla
     ],
 )
 def test_types_of_the_cache(oracle, model_file, tmp_path, type_k, type_v, flash_attn):
-    options = dict(type_k=type_k, type_v=type_v, flash_attn=flash_attn)
+    options = {"type_k": type_k, "type_v": type_v, "flash_attn": flash_attn}
     agree(oracle, model_file("wide"), PROMPTS[64], tmp_path, **options)
 
 
@@ -130,7 +130,7 @@ def test_a_context_that_grows_past_its_padding(oracle, model_file, tmp_path):
 
 @pytest.mark.parametrize("devices", DEVICES)
 def test_generate(oracle, model_file, tmp_path, devices):
-    """Only the last token's logits are computed, as libllama does; it can go on, and start again."""
+    """Computes only the last token's logits, as libllama does; can go on, and start again."""
     path = model_file("q4_0")
     options = {"blas": BLAS} if devices == "blas" else {}
     expected, _logits = oracle.logits(path, PROMPTS[64], 32, tmp_path, last=True, **options)
@@ -146,12 +146,12 @@ def test_generate(oracle, model_file, tmp_path, devices):
 @pytest.mark.parametrize(
     ("name", "options"),
     [
-        ("q4_0", dict(flash_attn="on")),
-        ("q4_0", dict(flash_attn="off")),
-        ("arch", dict(flash_attn="on")),
-        ("tied", dict(flash_attn="auto")),
-        ("wide", dict(flash_attn="on", type_k="q8_0", type_v="q4_0")),
-        ("wide", dict(flash_attn="off", type_k="q8_0")),
+        ("q4_0", {"flash_attn": "on"}),
+        ("q4_0", {"flash_attn": "off"}),
+        ("arch", {"flash_attn": "on"}),
+        ("tied", {"flash_attn": "auto"}),
+        ("wide", {"flash_attn": "on", "type_k": "q8_0", "type_v": "q4_0"}),
+        ("wide", {"flash_attn": "off", "type_k": "q8_0"}),
     ],
 )
 def test_the_graph_is_upstreams(oracle, model_file, tmp_path, name, options, n_tokens):

@@ -25,8 +25,8 @@ from .weights import Linear, Weights
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-# Up to this many tokens llama.cpp pins the norms: a copy of a few rows costs less than the split that
-# the scheduler would make by giving a layer's first norm to the layer before.
+# Below this number of tokens llama.cpp pins each layer's norms to the layer's own device. Left
+# alone, the scheduler gives a layer's first norm to the device of the layer before: more to copy.
 _PIN_BELOW = 32
 
 
@@ -228,9 +228,7 @@ class GraphBuilder(ABC):
         cur = self.build_lora_mm(output, cur)
         return cur if output.bias is None else ctx.add(cur, output.bias)
 
-    def build_attn_mha(
-        self, q: Tensor, k: Tensor, v: Tensor, kq_scale: float, il: int
-    ) -> Tensor:
+    def build_attn_mha(self, q: Tensor, k: Tensor, v: Tensor, kq_scale: float, il: int) -> Tensor:
         """softmax(k q scale + mask) v: [n_embd_q, n_tokens]."""
         ctx, v_trans = self.ctx, self.kv.v_trans
         n_embd, n_head, n_tokens, _one = q.ne
@@ -307,5 +305,5 @@ def _accumulate_f32(node: Tensor) -> None:
 
 
 def _write(tensor: Tensor, values: npt.NDArray[np.generic]) -> None:
-    """The bytes of `values`, of the tensor's type and size already: what decoding does per token."""
+    """`values` have the tensor's type and size already: this is what decoding does per token."""
     lib.ggml_backend_tensor_set(tensor.ptr, ffi.from_buffer(values), 0, values.nbytes)

@@ -143,8 +143,9 @@ def _rope(keys: Keys, n_embd_head: int, n_ctx_train: int) -> Rope:
     """Rope parameters as llama.cpp derives them (llama-model.cpp, then llama-context.cpp)."""
     scaling = keys.get("rope.scaling.type", str, "linear")
     if scaling not in ("none", "linear", "yarn"):
-        raise ModelError(f"rope scaling '{scaling}' is not supported: expected none, linear or yarn")
-    factor = keys.get("rope.scaling.factor", float, 0.0) or keys.get("rope.scale_linear", float, 0.0)
+        raise ModelError(f"rope scaling '{scaling}': expected none, linear or yarn")
+    old_name = keys.get("rope.scale_linear", float, 0.0)
+    factor = keys.get("rope.scaling.factor", float, old_name)
     if scaling == "none" or factor == 0.0:
         factor = 1.0
     attn_factor = keys.get("rope.scaling.attn_factor", float, 1.0)
@@ -158,7 +159,7 @@ def _rope(keys: Keys, n_embd_head: int, n_ctx_train: int) -> Rope:
     return Rope(
         n_rot=keys.size("rope.dimension_count", n_embd_head),
         mode=ROPE_NORM,
-        n_ctx_orig=keys.get("rope.scaling.original_context_length", int, n_ctx_train),
+        n_ctx_orig=keys.get("rope.scaling.original_context_length", int, 0) or n_ctx_train,
         freq_base=keys.get("rope.freq_base", float, 10000.0),
         freq_scale=1.0 / factor,
         ext_factor=ext_factor,

@@ -19,6 +19,9 @@ from .placement import Placement
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+TYPES = tuple(
+    Type[name] for name in ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "IQ4_NL", "Q5_0", "Q5_1")
+)  # what llama.cpp's command line takes
 PAD = 256  # cells: llama.cpp pads the context and the part of it that attention reads to this
 
 
@@ -31,7 +34,7 @@ class KvCache:
     """A K and a V tensor per layer, on the layer's device. Token i is in cell i.
 
     K is [n_embd_gqa, n_ctx]: a row per token. V is the same, or with `v_trans` (without flash
-    attention) its rows are elements and its columns are tokens, as the attention's product wants it.
+    attention) its rows are elements and its columns tokens, as the attention's product wants it.
     A quantised cache holds rotated vectors, which quantise better (llama.cpp's Hadamard matrices).
     """
 
@@ -44,25 +47,23 @@ class KvCache:
         type_v: Type,
         v_trans: bool,
     ) -> None:
-        """Raises `ModelError` for a type whose blocks do not fit, `AllocError`."""
+        """Raises `ModelError` for a type that a cache cannot have here, `AllocError`."""
         self.hparams = hparams
         self.n_ctx = pad(n_ctx)
         self.n_past = 0
         self.v_trans = v_trans
-        for letter, type_ in (("k", type_k), ("v", type_v)):
-            block = lib.ggml_blck_size(type_)
-            if hparams.n_embd_head % block:
-                raise ModelError(
-                    f"type_{letter}={type_.name.lower()} has blocks of {block} elements, which do "
-                    f"not fit this model's heads of {hparams.n_embd_head}: take f16"
-                )
+        _check_type("type_k", type_k, hparams.n_embd_head)
+        _check_type("type_v", type_v, hparams.n_embd_head)
         self.n_rot_k = _largest_power_of_2(hparams.n_embd_head) if self._rotates(type_k) else 0
         self.n_rot_v = 64 if self._rotates(type_v) else 0
         self._contexts: dict[BufferType, Context] = {}
         self.k: list[Tensor] = []
         self.v: list[Tensor] = []
         for il in range(hparams.n_layer):
-            context = self._contexts.setdefault(placement.buffer_type(il), Context())
+            buft = placement.buffer_type(il)
+            if buft not in self._contexts:
+                self._contexts[buft] = Context()
+            context = self._contexts[buft]
             ne = (hparams.n_embd_gqa, self.n_ctx, 1)
             self.k.append(context.new_tensor(type_k, *ne, name=f"cache_k_l{il}"))
             self.v.append(context.new_tensor(type_v, *ne, name=f"cache_v_l{il}"))
@@ -116,19 +117,22 @@ class KvCache:
         return self._tokens(ctx, self.k[il], n_kv)
 
     def get_v(self, ctx: Context, n_kv: int, il: int) -> Tensor:
-        """The first n_kv cells: [n_embd_head, n_head_kv, n_kv], or [n_kv, n_head_kv, n_embd_head]."""
+        """The first n_kv cells: as `get_k`, or with `v_trans` [n_kv, n_head_kv, n_embd_head]."""
         v, hp = self.v[il], self.hparams
         if not self.v_trans:
             return self._tokens(ctx, v, n_kv)
-        ne = (n_kv, hp.n_head_kv, hp.n_embd_head, 1)
-        nb = [lib.ggml_row_size(v.type, self.n_ctx * n) for n in (hp.n_embd_head, 1, hp.n_embd_gqa)]
-        return ctx.view_4d(v, *ne, *nb, 0)
+        nb2, nb1, nb3 = (
+            lib.ggml_row_size(v.type, self.n_ctx * n) for n in (1, hp.n_embd_head, hp.n_embd_gqa)
+        )
+        return ctx.view_4d(v, n_kv, hp.n_head_kv, hp.n_embd_head, 1, nb1, nb2, nb3, 0)
 
     def _tokens(self, ctx: Context, cache: Tensor, n_kv: int) -> Tensor:
         hp = self.hparams
-        rows = (hp.n_embd_head, hp.n_embd_gqa, hp.n_embd_gqa * self.n_ctx)
-        nb = [lib.ggml_row_size(cache.type, n) for n in rows]
-        return ctx.view_4d(cache, hp.n_embd_head, hp.n_head_kv, n_kv, 1, *nb, 0)
+        nb1, nb2, nb3 = (
+            lib.ggml_row_size(cache.type, n)
+            for n in (hp.n_embd_head, hp.n_embd_gqa, hp.n_embd_gqa * self.n_ctx)
+        )
+        return ctx.view_4d(cache, hp.n_embd_head, hp.n_head_kv, n_kv, 1, nb1, nb2, nb3, 0)
 
     # --- the inputs' values
 
@@ -137,7 +141,7 @@ class KvCache:
         return np.arange(n_past, n_past + n_tokens, dtype=np.int64)
 
     def v_idxs(self, n_past: int, n_tokens: int) -> npt.NDArray[np.int64]:
-        """The rows of V for the next n_tokens tokens: cells, or with `v_trans` all their elements."""
+        """The rows of V for the next n_tokens tokens: cells; with `v_trans` all their elements."""
         cells = self.k_idxs(n_past, n_tokens)
         if not self.v_trans:
             return cells
@@ -149,10 +153,8 @@ class KvCache:
         return n_tokens * (self.hparams.n_embd_gqa if self.v_trans else 1)
 
 
-def causal_mask(
-    n_past: int, n_tokens: int, n_kv: int, dtype: npt.DTypeLike
-) -> npt.NDArray[Any]:
-    """[n_tokens, n_kv] in numpy's order: 0 for the cells that a token attends to, -inf for others."""
+def causal_mask(n_past: int, n_tokens: int, n_kv: int, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+    """[n_tokens, n_kv] in numpy's order: 0 for the cells a token attends to, -inf for others."""
     allowed = np.arange(n_kv) <= np.arange(n_past, n_past + n_tokens)[:, None]
     return np.where(allowed, 0.0, -np.inf).astype(dtype)
 
@@ -160,10 +162,22 @@ def causal_mask(
 @cache
 def hadamard(n: int) -> npt.NDArray[np.float32]:
     """The orthogonal [n, n] matrix of ones and minus ones, scaled; n a power of two."""
-    matrix = np.ones((1, 1), np.float32)
+    matrix = np.full((1, 1), 1 / np.sqrt(n), np.float32)
     while len(matrix) < n:
         matrix = np.block([[matrix, matrix], [matrix, -matrix]])
-    return matrix / np.float32(np.sqrt(n))
+    return matrix
+
+
+def _check_type(option: str, type_: Type, n_embd_head: int) -> None:
+    name, block = type_.name.lower(), lib.ggml_blck_size(type_)
+    if type_ not in TYPES:
+        names = ", ".join(t.name.lower() for t in TYPES)
+        raise ModelError(f"{option}={name}: a cache can have {names}")
+    if n_embd_head % block:
+        raise ModelError(
+            f"{option}={name} has blocks of {block} elements, which do not fit this model's heads "
+            f"of {n_embd_head}: take f16"
+        )
 
 
 def _largest_power_of_2(n: int) -> int:

@@ -1,4 +1,4 @@
-"""The llama architecture, dense: Llama 1 to 3 and what shares their shape (Mistral, TinyLlama, …)."""
+"""The llama architecture, dense: Llama 1 to 3 and what has their shape (Mistral, TinyLlama, …)."""
 
 from __future__ import annotations
 
@@ -74,9 +74,7 @@ class LlamaGraph(GraphBuilder):
             ffn_gate=linear("ffn_gate", hp.n_embd, hp.n_ff),
             ffn_up=linear("ffn_up", hp.n_embd, hp.n_ff),
             ffn_down=linear("ffn_down", hp.n_ff, hp.n_embd),
-            rope_freqs=weights.tensor(
-                il, "rope_freqs.weight", hp.rope.n_rot // 2, required=False
-            ),
+            rope_freqs=weights.tensor(il, "rope_freqs.weight", hp.rope.n_rot // 2, required=False),
         )
 
     def build(self, w: LlamaWeights) -> None:

@@ -20,7 +20,7 @@ from ..tensor import TypeLike, type_of
 from . import hparams as hparams_
 from .blocks import GraphBuilder, Shape
 from .hparams import HParams
-from .kv_cache import KvCache, pad
+from .kv_cache import KvCache
 from .llama import LlamaGraph
 from .placement import Placement, open_backends, place
 from .weights import Weights
@@ -59,11 +59,10 @@ def load(
     Raises `ModelError` for a file that is no complete model of a known architecture and for options
     it cannot take, `GgufError`, `UnknownDeviceError`, `AllocError`.
     """
-    flash_attn = {True: "on", False: "off"}.get(flash_attn, flash_attn)  # type: ignore[call-overload]
-    _check_options(n_gpu_layers, n_ctx, n_batch, n_ubatch, flash_attn)
+    _check_options(n_gpu_layers, n_ctx, n_batch, n_ubatch, n_threads, flash_attn)
     with Gguf.open(path) as gguf:
         arch = gguf.metadata.get("general.architecture")
-        if arch not in ARCHS:
+        if not isinstance(arch, str) or arch not in ARCHS:
             named = "no architecture" if arch is None else f"architecture '{arch}'"
             raise ModelError(f"{gguf.path} names {named}; supported: {', '.join(sorted(ARCHS))}")
         hp = hparams_.read(gguf.metadata, arch)
@@ -90,10 +89,10 @@ def load(
 
 
 class Model:
-    """A model that was loaded, and the one sequence it is evaluating. Made by `load`; `with` closes.
+    """A model that was loaded, and the one sequence it evaluates. Made by `load`; `with` closes.
 
-    `eval` adds tokens to the sequence, `reset` starts a new one. Graphs are built once per shape and
-    kept; decoding token by token sets inputs and computes, nothing else.
+    `eval` adds tokens to the sequence, `reset` starts a new one. Graphs are built once per shape
+    and kept; decoding token by token sets inputs and computes, nothing else.
     """
 
     def __init__(
@@ -230,7 +229,11 @@ class Model:
     ) -> None:
         builder = self._allocate(shape)
         builder.set_inputs(ids, n_past)
-        self._sched.compute(builder.graph)
+        try:
+            self._sched.compute(builder.graph)
+        except BaseException:
+            self._allocated = None  # what a stopped compute leaves behind is not used again
+            raise
         if out.size:
             logits = builder.logits.ptr
             lib.ggml_backend_tensor_get(logits, ffi.from_buffer(out), 0, out.nbytes)
@@ -290,7 +293,10 @@ class Model:
     # --- checks
 
     def _check_tokens(self, tokens: Any) -> npt.NDArray[np.int32]:
-        ids = np.asarray(tokens)
+        try:
+            ids = np.asarray(tokens)
+        except ValueError:  # lists of different lengths
+            ids = np.empty((0, 0))
         if ids.ndim != 1 or (ids.size and ids.dtype.kind not in "iu"):
             raise ModelError(f"tokens {tokens!r}: expected a list of token ids (int)")
         if not ids.size:
@@ -306,8 +312,8 @@ class Model:
     def _check_room(self, n: int) -> None:
         if self.n_past + n > self.n_ctx:
             raise ModelError(
-                f"the context is full: {self.n_past} tokens and {n} more are "
-                f"{self.n_past + n}, n_ctx is {self.n_ctx}. Call reset(), or load with a larger n_ctx"
+                f"the context is full: {self.n_past} tokens and {n} more are {self.n_past + n}, "
+                f"n_ctx is {self.n_ctx}. Call reset(), or load with a larger n_ctx"
             )
 
     def _check_open(self) -> None:
@@ -352,13 +358,19 @@ def _pin(sched: Scheduler, builder: GraphBuilder) -> None:
 
 
 def _check_options(
-    n_gpu_layers: int, n_ctx: int, n_batch: int, n_ubatch: int, flash_attn: str
+    n_gpu_layers: int,
+    n_ctx: int,
+    n_batch: int,
+    n_ubatch: int,
+    n_threads: int | None,
+    flash_attn: str,
 ) -> None:
     for name, value, least in (
         ("n_gpu_layers", n_gpu_layers, 0),
         ("n_ctx", n_ctx, 0),
         ("n_batch", n_batch, 1),
         ("n_ubatch", n_ubatch, 1),
+        ("n_threads", 1 if n_threads is None else n_threads, 1),
     ):
         if value < least:
             raise ModelError(f"{name}={value}: expected at least {least}")

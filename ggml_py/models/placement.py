@@ -67,9 +67,7 @@ class Placement:
         return types
 
 
-def open_backends(
-    devices: Sequence[str | Device], n_threads: int | None
-) -> tuple[Backend, ...]:
+def open_backends(devices: Sequence[str | Device], n_threads: int | None) -> tuple[Backend, ...]:
     """A backend on each device, in the order given; a CPU is added at the end if there is none.
 
     Raises `UnknownDeviceError` with the names there are.

@@ -29,7 +29,7 @@ _TOKEN_NORMAL, _TOKEN_UNKNOWN, _TOKEN_CONTROL, _TOKEN_BYTE = 1, 2, 3, 6  # enum 
 
 @dataclass(frozen=True)
 class LlamaSpec:
-    """The size of a model; the defaults make one of 7.9M parameters, 4.5 MB in q4_0."""
+    """The size of a model; the defaults make one of 7.3M parameters, 4.3 MB in q4_0."""
 
     n_layer: int = 4
     n_embd: int = 256
@@ -50,14 +50,18 @@ class LlamaSpec:
                 raise ModelError(f"{name}={getattr(self, name)}: expected at least 1")
         if self.n_embd % self.n_head or self.n_embd // self.n_head % 2:
             raise ModelError(
-                f"n_embd={self.n_embd}, n_head={self.n_head}: heads must have an even, whole number "
-                "of elements"
+                f"n_embd={self.n_embd}, n_head={self.n_head}: expected heads of an even, whole "
+                "number of elements"
             )
         if self.n_head % self.n_head_kv:
             raise ModelError(
                 f"n_head_kv={self.n_head_kv}: expected a divisor of n_head={self.n_head}"
             )
         type_ = type_of(self.type)
+        if type_ not in (Type.F32, Type.F16, Type.BF16) and not lib.ggml_is_quantized(type_):
+            raise ModelError(
+                f"type={type_.name.lower()}: expected f32, f16, bf16 or a quantised type"
+            )
         block = lib.ggml_blck_size(type_)
         for name in ("n_embd", "n_ff"):
             if getattr(self, name) % block:
@@ -102,7 +106,7 @@ class LlamaSpec:
         return {
             "general.architecture": "llama",
             "general.name": f"random {self.n_params / 1e6:.1f}M",
-            "general.file_type": _file_type(type_of(self.type)),
+            **_file_type(type_of(self.type)),
             "llama.vocab_size": self.n_vocab,
             "llama.context_length": self.n_ctx,
             "llama.embedding_length": self.n_embd,
@@ -119,7 +123,7 @@ class LlamaSpec:
 
 
 def write_llama(path: str | os.PathLike[str], spec: LlamaSpec | None = None) -> None:
-    """Writes the model of `spec` (default: a small one). Raises OSError, with nothing left behind."""
+    """Writes the model of `spec` (default: a small one). Raises OSError and then leaves nothing."""
     spec = spec or LlamaSpec()
     write_gguf(path, spec.header(), spec.tensors())
 
@@ -128,23 +132,26 @@ def _random(rng: np.random.Generator, ne: tuple[int, ...]) -> Callable[[], npt.N
     def make() -> npt.NDArray[np.float32]:
         values = rng.standard_normal(tuple(reversed(ne)), np.float32)
         if len(ne) == 1:  # a norm: near one
-            return values * np.float32(0.1) + np.float32(1.0)
-        # A product keeps the size of its input, however wide it is.
-        return values * np.float32(1.0 / math.sqrt(ne[0]))
+            values *= 0.1
+            values += 1.0
+        else:  # a product keeps the size of its input, however wide it is
+            values /= math.sqrt(ne[0])
+        return values
 
     return make
 
 
-def _file_type(type_: Type) -> int:
-    """What llama.cpp prints as the file's type; it names a mixture for most types."""
+def _file_type(type_: Type) -> dict[str, Any]:
+    """What llama.cpp prints as the file's type, where it has a number for it."""
     names = (f"MOSTLY_{type_.name}", f"ALL_{type_.name}")
-    return next((int(Ftype[n]) for n in names if n in Ftype.__members__), int(Ftype.UNKNOWN))
+    found = [Ftype[name] for name in names if name in Ftype.__members__]
+    return {"general.file_type": int(found[0])} if found else {}
 
 
 def _tokenizer(n_vocab: int) -> dict[str, Any]:
     """A SentencePiece vocabulary of three control tokens, the 256 bytes, and made-up words.
 
-    Below 259 tokens there is no room for the bytes, and none is written: such a model takes ids only.
+    Below 259 tokens there is no room for the bytes and none is written: it takes ids only.
     """
     if n_vocab < 3 + _BYTE_TOKENS:
         return {"tokenizer.ggml.model": "no_vocab"}

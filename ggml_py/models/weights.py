@@ -52,9 +52,7 @@ class Weights:
     @overload
     def tensor(self, il: int, name: str, *ne: int) -> Tensor: ...
     @overload
-    def tensor(
-        self, il: int, name: str, *ne: int, required: Literal[False]
-    ) -> Tensor | None: ...
+    def tensor(self, il: int, name: str, *ne: int, required: Literal[False]) -> Tensor | None: ...
     def tensor(self, il: int, name: str, *ne: int, required: bool = True) -> Tensor | None:
         """The tensor `name` where layer `il` is placed; None when it is absent and not required.
 
@@ -64,8 +62,8 @@ class Weights:
         if info is None:
             if required:
                 raise ModelError(
-                    f"{self._gguf.path}: tensor '{name}' {list(ne)} is missing; the file has "
-                    f"{len(self._gguf.tensors)} tensors, it is incomplete or of another architecture"
+                    f"{self._gguf.path}: tensor '{name}' {list(ne)} is not among the file's "
+                    f"{len(self._gguf.tensors)} tensors: it is incomplete, or mislabelled"
                 )
             return None
         expected = (*ne, 1, 1, 1)[:4]
@@ -76,8 +74,9 @@ class Weights:
             )
         buft = self._placement.buffer_type(il)
         if (buft, name) not in self._made:
-            context = self._contexts.setdefault(buft, Context())
-            self._made[buft, name] = context.new_tensor(info.type, *ne, name=name)
+            if buft not in self._contexts:
+                self._contexts[buft] = Context()
+            self._made[buft, name] = self._contexts[buft].new_tensor(info.type, *ne, name=name)
         return self._made[buft, name]
 
     def linear(self, il: int, name: str, n_in: int, n_out: int) -> Linear:
@@ -99,7 +98,8 @@ class Weights:
         data = self._gguf.mmap()
         for buft, context in self._contexts.items():
             infos = [self._gguf.tensors[t.name] for t in context]
-            if buft == device("CPU").buffer_type and not any(i.offset % buft.alignment for i in infos):
+            aligned = all(info.offset % buft.alignment == 0 for info in infos)
+            if aligned and buft == device("CPU").buffer_type:
                 self._map(context, infos, data)
             else:
                 self._copy(context, buft, infos, data)
