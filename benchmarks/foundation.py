@@ -1,14 +1,15 @@
 """What the foundation costs, each time with the peer beside us in the same run.
 
-    python benchmarks/foundation.py                 about three minutes; builds llama-bench on first use
+    python benchmarks/foundation.py         about three minutes; builds llama-bench on first use
 
-Import against numpy's; prompt and decode speed of a llama against llama-bench; planning with tracing
-on and off. Figures are medians of alternating runs; machines are shared, so only ratios mean much.
+Import against numpy's; prompt and decode speed of a llama against llama-bench; planning with
+tracing on and off. Medians of alternating runs; machines are shared, so only ratios mean much.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import statistics
 import subprocess
@@ -93,10 +94,10 @@ def planning(runs: int) -> tuple[list[float], list[float]]:
         on, off = [], []
         with ggml.Scheduler([cpu], 4096) as traced, ggml.Scheduler([cpu], 4096) as plain:
             ggml.lib.gp_sched_trace(plain.ptr, False)
+            split = ggml.lib.ggml_backend_sched_split_graph
             for _ in range(runs * 10):
                 for sched, times in ((traced, on), (plain, off)):
-                    split = ggml.lib.ggml_backend_sched_split_graph
-                    times.append(seconds(lambda s=sched: split(s.ptr, graph.ptr)))  # type: ignore[misc]
+                    times.append(seconds(functools.partial(split, sched.ptr, graph.ptr)))
                     sched.reset()
     return on, off
 

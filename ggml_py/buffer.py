@@ -13,6 +13,7 @@ from .errors import AllocError
 
 if TYPE_CHECKING:
     from .context import Context
+    from .tensor import Tensor
 
 USAGES = {
     "any": enums.BackendBufferUsage.ANY,
@@ -72,11 +73,79 @@ class BufferType:
         return Buffer(ptr)
 
 
-class Buffer(Handle):
+class _BufferInfo:
+    """What can be asked of any buffer."""
+
+    __slots__ = ()
+
+    def _raw(self) -> Any:
+        raise NotImplementedError
+
+    @property
+    def name(self) -> str:
+        """Name of its buffer type. C: ggml_backend_buffer_name"""
+        return text(lib.ggml_backend_buffer_name(self._raw()))
+
+    @property
+    def type(self) -> BufferType:
+        """C: ggml_backend_buffer_get_type"""
+        return BufferType(lib.ggml_backend_buffer_get_type(self._raw()))
+
+    @property
+    def size(self) -> int:
+        """Bytes. C: ggml_backend_buffer_get_size"""
+        return int(lib.ggml_backend_buffer_get_size(self._raw()))
+
+    @property
+    def is_host(self) -> bool:
+        """Whether the CPU reads it in place. C: ggml_backend_buffer_is_host"""
+        return bool(lib.ggml_backend_buffer_is_host(self._raw()))
+
+    @property
+    def usage(self) -> str:
+        """What for: "any", "weights" or "compute". The scheduler runs ops where weights are.
+
+        C: ggml_backend_buffer_get_usage
+        """
+        number = lib.ggml_backend_buffer_get_usage(self._raw())
+        return enums.BackendBufferUsage(number).name.lower()
+
+    @usage.setter
+    def usage(self, usage: str) -> None:
+        lib.ggml_backend_buffer_set_usage(self._raw(), usage_of(usage))
+
+    def clear(self, value: int = 0) -> None:
+        """Sets every byte to `value`. C: ggml_backend_buffer_clear"""
+        lib.ggml_backend_buffer_clear(self._raw(), value)
+
+
+class BufferView(_BufferInfo):
+    """The buffer that a tensor lives in now; equal to the `Buffer` that owns the memory."""
+
+    __slots__ = ("_tensor",)
+
+    def __init__(self, tensor: Tensor) -> None:
+        self._tensor = tensor
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _BufferInfo) and bool(self._raw() == other._raw())
+
+    def __hash__(self) -> int:
+        return hash(self._raw())
+
+    def __repr__(self) -> str:
+        return f"<buffer of {self.name}, {self.size:,} bytes>"
+
+    def _raw(self) -> Any:
+        return self._tensor._data_buffer()
+
+
+class Buffer(Handle, _BufferInfo):
     """A piece of a device's memory. Closing it takes the memory from the tensors that lived in it:
     they have no data afterwards, and say so."""
 
     __slots__ = ("_contexts",)
+    __hash__ = object.__hash__
 
     def __init__(self, ptr: Any, *keep: Any) -> None:
         """`keep` is held as long as the buffer lives: memory that it borrows."""
@@ -87,49 +156,19 @@ class Buffer(Handle):
 
         super().__init__(ptr, free)
 
+    def __eq__(self, other: object) -> bool:
+        return self is other or (type(other) is BufferView and other == self)
+
     def __repr__(self) -> str:
         state = "closed" if self.closed else f"{self.name}, {self.size:,} bytes"
         return f"<Buffer {state}>"
 
+    def _raw(self) -> Any:
+        return self.ptr
+
     def _before_free(self) -> None:
         for context in list(self._contexts):
             context._forget_buffer(self)
-
-    @property
-    def name(self) -> str:
-        """Name of its buffer type. C: ggml_backend_buffer_name"""
-        return text(lib.ggml_backend_buffer_name(self.ptr))
-
-    @property
-    def type(self) -> BufferType:
-        """C: ggml_backend_buffer_get_type"""
-        return BufferType(lib.ggml_backend_buffer_get_type(self.ptr))
-
-    @property
-    def size(self) -> int:
-        """Bytes. C: ggml_backend_buffer_get_size"""
-        return int(lib.ggml_backend_buffer_get_size(self.ptr))
-
-    @property
-    def is_host(self) -> bool:
-        """C: ggml_backend_buffer_is_host"""
-        return bool(lib.ggml_backend_buffer_is_host(self.ptr))
-
-    @property
-    def usage(self) -> str:
-        """What for: "any", "weights" or "compute". The scheduler runs ops where weights are.
-
-        C: ggml_backend_buffer_get_usage
-        """
-        return enums.BackendBufferUsage(lib.ggml_backend_buffer_get_usage(self.ptr)).name.lower()
-
-    @usage.setter
-    def usage(self, usage: str) -> None:
-        lib.ggml_backend_buffer_set_usage(self.ptr, usage_of(usage))
-
-    def clear(self, value: int = 0) -> None:
-        """Sets every byte to `value`. C: ggml_backend_buffer_clear"""
-        lib.ggml_backend_buffer_clear(self.ptr, value)
 
 
 def usage_of(usage: str) -> int:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from .buffer import BufferType
+    from .buffer import BufferView
     from .context import Context
 
 TypeLike: TypeAlias = "enums.Type | int | str | npt.DTypeLike"
@@ -152,16 +152,19 @@ class Tensor:
         return int(self.ptr.view_offs)
 
     @property
-    def buffer(self) -> BufferType | None:
-        """The type of the buffer it lives in; None while it is not allocated."""
-        from .buffer import BufferType
+    def buffer(self) -> BufferView | None:
+        """The buffer that it lives in; None while it is not allocated."""
+        from .buffer import BufferView
 
-        raw = self._buffer()
-        return None if raw == NULL else BufferType(lib.ggml_backend_buffer_get_type(raw))
+        return None if self._buffer() == NULL else BufferView(self)
 
     def _buffer(self) -> Any:
         ptr = self.ptr
         return ptr.view_src.buffer if ptr.view_src != NULL else ptr.buffer
+
+    def _data_buffer(self) -> Any:
+        self._data()
+        return self._buffer()
 
     @property
     def nbytes(self) -> int:
@@ -242,7 +245,8 @@ class Tensor:
         lib.ggml_backend_tensor_get(ptr, ffi.from_buffer(raw), 0, raw.nbytes)
         dtype = _DTYPES.get(self.type)
         if dtype is not None:
-            return self._strided(raw, dtype).copy()
+            copy: npt.NDArray[Any] = self._strided(raw, dtype).copy()
+            return copy
         if not self.is_contiguous:
             raise ArgumentError(
                 f"tensor '{self.name}' ({self.type.name.lower()}) is not contiguous: get its source"
@@ -261,7 +265,7 @@ class Tensor:
         ptr = self._data()
         if not lib.ggml_backend_buffer_is_host(self._buffer()):
             raise ArgumentError(
-                f"tensor '{self.name}' is in {self.buffer}, which the CPU cannot read: use get()"
+                f"tensor '{self.name}' is in a {self.buffer}, which the CPU cannot read: use get()"
             )
         dtype = _DTYPES.get(self.type)
         if dtype is None:

@@ -147,7 +147,10 @@ def test_alloc_gives_a_buffer_that_the_context_holds(context, cpu):
     tensor = context.from_numpy(np.ones(4, np.float32))
     buffer = context.alloc(cpu, usage="weights")
     assert (buffer.usage, buffer.is_host, buffer.size >= 16) == ("weights", True, True)
-    assert tensor.buffer == cpu.buffer_type == buffer.type
+    assert tensor.buffer == buffer
+    assert buffer == tensor.buffer
+    assert tensor.buffer.type == cpu.buffer_type == buffer.type
+    assert (tensor.buffer.usage, tensor.buffer.size) == ("weights", buffer.size)
     buffer.clear(0)
     assert tensor.get().sum() == 0
     assert context.alloc(cpu).size == 0  # nothing left to allocate
