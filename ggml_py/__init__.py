@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from .errors import ModelError as ModelError
     from .errors import NoDataError as NoDataError
     from .errors import NotBuiltError as NotBuiltError
+    from .errors import SpoiledError as SpoiledError
     from .errors import UnknownDeviceError as UnknownDeviceError
     from .gguf import Gguf as Gguf
     from .gguf import write_gguf as write_gguf
@@ -64,6 +65,7 @@ _PUBLIC = {
     "ModelError": "errors",
     "NoDataError": "errors",
     "NotBuiltError": "errors",
+    "SpoiledError": "errors",
     "UnknownDeviceError": "errors",
     "Gguf": "gguf",
     "write_gguf": "gguf",

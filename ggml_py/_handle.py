@@ -6,17 +6,20 @@
    whatever order Python collects in. There is no `__del__`.
 4. `ptr` is a plain attribute that close() deletes: reading it costs nothing while open, and raises
    `ClosedError` afterwards.
+5. An assertion of ggml that fails in the middle of changing an object leaves it half-changed. Calls
+   that change one run in `changing()`; then `ptr` goes too, and raises `SpoiledError`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import weakref
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any, TypeVar
 
-from .errors import ClosedError
+from .errors import AbortError, ClosedError, SpoiledError
 
 LIVE: Counter[str] = Counter()  # open native objects by class name
 Self = TypeVar("Self", bound="Handle")
@@ -30,10 +33,11 @@ def _release(kind: str, free: Callable[[Any], None], ptr: Any, _parents: list[Ha
 class Handle:
     """Owns one native object. Subclasses pass the pointer, how to free it, and what it needs."""
 
-    __slots__ = ("__weakref__", "_children", "_finalizer", "_parents", "ptr")
+    __slots__ = ("__weakref__", "_children", "_finalizer", "_parents", "_spoiled_by", "ptr")
 
     def __init__(self, ptr: Any, free: Callable[[Any], None], *parents: Handle) -> None:
         self.ptr = ptr
+        self._spoiled_by: AbortError | None = None
         self._children: weakref.WeakSet[Handle] = weakref.WeakSet()
         kind = type(self).__name__
         LIVE[kind] += 1
@@ -51,7 +55,13 @@ class Handle:
     def __getattr__(self, name: str) -> Any:
         # Reached only for what is not there: after close() that is `ptr`.
         if name == "ptr":
-            raise ClosedError(f"this {type(self).__name__} is closed")
+            kind, spoiled_by = type(self).__name__, self._spoiled_by
+            if spoiled_by is None or self.closed:
+                raise ClosedError(f"this {kind} is closed")
+            raise SpoiledError(
+                f"this {kind} was left half-changed when {spoiled_by.call} failed "
+                f"({spoiled_by.condition}): close it and make another"
+            )
         return object.__getattribute__(self, name)  # a property's own AttributeError, or none such
 
     @property
@@ -70,7 +80,18 @@ class Handle:
                 parent._children.discard(self)
             self._before_free()
             self._finalizer()
+            if self._spoiled_by is None:
+                del self.ptr
+
+    @contextlib.contextmanager
+    def changing(self) -> Iterator[None]:
+        """Around a call that changes the native object: an abort in it spoils the object."""
+        try:
+            yield
+        except AbortError as error:
+            self._spoiled_by = error
             del self.ptr
+            raise
 
     def _before_free(self) -> None:
         """What a subclass does while the object is still whole."""

@@ -17,6 +17,10 @@ class ClosedError(GgmlError, ValueError):
     """An object was used after it (or the object it lives in) was closed."""
 
 
+class SpoiledError(GgmlError, RuntimeError):
+    """An assertion of ggml failed while it was changing this object: it can only be closed."""
+
+
 class ArgumentError(GgmlError, ValueError):
     """An argument that the call cannot take: what was given, what was expected."""
 

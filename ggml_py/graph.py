@@ -36,13 +36,17 @@ class Graph(Handle):
         return "<Graph closed>" if self.closed else f"<Graph {self.n_nodes} nodes>"
 
     def build_forward_expand(self, *tensors: Tensor) -> None:
-        """Adds each tensor and all that it needs. Raises `AbortError` when the graph is full.
+        """Adds each tensor and all that it needs.
 
+        Raises `AbortError` when the graph is full; it is half built then and can only be closed.
         C: ggml_build_forward_expand
         """
         for tensor in tensors:
+            if not isinstance(tensor, Tensor):
+                raise TypeError(f"expected a Tensor, got {type(tensor).__name__}")
             self._depend(tensor._context)
-            lib.ggml_build_forward_expand(self.ptr, tensor.ptr)
+            with self.changing():
+                lib.ggml_build_forward_expand(self.ptr, tensor.ptr)
 
     @property
     def size(self) -> int:

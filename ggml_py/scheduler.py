@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ._ffi import NULL, ffi, lib, text
@@ -11,7 +12,7 @@ from ._handle import Handle
 from .backend import Backend, check_status
 from .buffer import BufferType
 from .enums import BackendDevType
-from .errors import AllocError, ArgumentError
+from .errors import AbortError, AllocError, ArgumentError
 from .tensor import Tensor
 
 if TYPE_CHECKING:
@@ -74,8 +75,22 @@ class Scheduler(Handle):
             return "<Scheduler closed>"
         return f"<Scheduler {', '.join(b.name for b in self.backends)}>"
 
+    @contextlib.contextmanager
+    def changing(self) -> Iterator[None]:
+        """As `Handle.changing`; the graph still gets its own sources back."""
+        raw = self.ptr
+        try:
+            with super().changing():
+                yield
+        except AbortError:
+            if self._tracing:
+                lib.gp_sched_restore(raw)
+            self._graph = None
+            raise
+
     def _before_free(self) -> None:
-        self.reset()
+        if self._spoiled_by is None:
+            self.reset()
 
     # --- planning
 
@@ -105,7 +120,9 @@ class Scheduler(Handle):
         if self._graph is not None:
             raise ArgumentError("this scheduler has a graph allocated already: call reset() first")
         self._check_graph(graph)
-        if not lib.ggml_backend_sched_alloc_graph(self.ptr, graph.ptr):
+        with self.changing():
+            done = lib.ggml_backend_sched_alloc_graph(self.ptr, graph.ptr)
+        if not done:
             self._restore()
             raise AllocError("the scheduler could not allocate the graph's compute buffers")
         self._graph = graph
@@ -119,7 +136,8 @@ class Scheduler(Handle):
         if self._graph is not None:
             raise ArgumentError("this scheduler has a graph allocated already: call reset() first")
         self._check_graph(graph)
-        done = lib.ggml_backend_sched_reserve(self.ptr, graph.ptr)
+        with self.changing():
+            done = lib.ggml_backend_sched_reserve(self.ptr, graph.ptr)
         self._restore()
         if not done:
             raise AllocError("the scheduler could not reserve the graph's compute buffers")
@@ -161,7 +179,8 @@ class Scheduler(Handle):
         elif self._graph != graph:
             raise ArgumentError("another graph is allocated on this scheduler: call reset() first")
         graph._check_leafs()
-        status = lib.ggml_backend_sched_graph_compute(self.ptr, graph.ptr)
+        with self.changing():
+            status = lib.ggml_backend_sched_graph_compute(self.ptr, graph.ptr)
         if self._callback is not None:
             self._callback.raise_stored()
         check_status(status, "compute")

@@ -121,6 +121,36 @@ def test_a_full_graph_is_an_exception_and_others_still_build(context):
     graph = context.new_graph(4)
     with pytest.raises(ggml.AbortError):
         graph.build_forward_expand(x)
+    with pytest.raises(ggml.SpoiledError, match=r"Graph was left half-changed.*make another"):
+        _ = graph.nodes
+    graph.close()
+    with pytest.raises(ggml.ClosedError):
+        _ = graph.nodes
     fresh = context.new_graph(64)
     fresh.build_forward_expand(x)
     assert fresh.n_nodes == 8
+
+
+def test_a_scheduler_that_aborted_halfway_says_so_and_the_graph_is_whole():
+    """A result that must land in memory whose type no backend can write: upstream aborts."""
+    with ggml.device("CPU").init() as cpu, ggml.Context() as c, ggml.Context() as ops:
+        a, into = c.new_tensor("f32", 256), c.new_tensor("iq2_xxs", 256)
+        c.alloc(cpu)
+        bad = ops.cpy(ops.sqr(a), into)
+        graph = ops.new_graph()
+        graph.build_forward_expand(bad)
+        before = [(t.ptr, t.src) for t in graph.nodes]
+        sched = ggml.Scheduler([cpu])
+        for plan in (sched.plan, sched.plan):  # on a scheduler of its own: nothing is spoiled
+            with pytest.raises(ggml.AbortError, match="cannot run the operation"):
+                plan(graph)
+        with pytest.raises(ggml.AbortError):
+            sched.alloc_graph(graph)
+        with pytest.raises(ggml.SpoiledError, match="Scheduler was left half-changed"):
+            sched.reset()
+        assert [(t.ptr, t.src) for t in graph.nodes] == before
+        sched.close()
+        fine = ops.new_graph()
+        fine.build_forward_expand(ops.sqr(a))
+        with ggml.Scheduler([cpu]) as other:
+            other.compute(fine)
