@@ -7,7 +7,7 @@
 4. `ptr` is a plain attribute that close() deletes: reading it costs nothing while open, and raises
    `ClosedError` afterwards.
 5. An assertion of ggml that fails in the middle of changing an object leaves it half-changed. Calls
-   that change one run in `changing()`; then `ptr` goes too, and raises `SpoiledError`.
+   that change one run in `_changing()`; then `ptr` goes too, and raises `SpoiledError`.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Handle:
                 del self.ptr
 
     @contextlib.contextmanager
-    def changing(self) -> Iterator[None]:
+    def _changing(self) -> Iterator[None]:
         """Around a call that changes the native object: an abort in it spoils the object."""
         try:
             yield

@@ -55,7 +55,7 @@ class GgufTensor:
 
 class Gguf(Handle):
     """An open GGUF file: its metadata, and by name (in the order of the file) where its `tensors`
-    are. C: gguf_init_from_file"""
+    are. C: gguf_context"""
 
     __slots__ = ("__dict__", "path", "tensors")
 
@@ -73,6 +73,7 @@ class Gguf(Handle):
         """Reads the header; data stays on disk.
 
         Raises `GgufError` for what is no GGUF file, or is damaged or shorter than its tensors.
+        C: gguf_init_from_file
         """
         path = Path(path)
         if not path.is_file():
@@ -220,6 +221,10 @@ class _Header:
 
     def _set(self, key: str, value: Any) -> None:
         name = key.encode()
+        alignment = int(lib.gguf_get_alignment(self._ptr))
+        if key == "general.alignment" and value != alignment:
+            # The setter stores the key and goes on laying out by its own: readers would be misled.
+            raise GgufError(f"{key}={value}: tensors are written aligned to {alignment} bytes")
         if isinstance(value, str):
             lib.gguf_set_val_str(self._ptr, name, value.encode())
         elif isinstance(value, list | tuple) and value and isinstance(value[0], str):

@@ -45,7 +45,7 @@ class Graph(Handle):
             if not isinstance(tensor, Tensor):
                 raise TypeError(f"expected a Tensor, got {type(tensor).__name__}")
             self._depend(tensor._context)
-            with self.changing():
+            with self._changing():
                 lib.ggml_build_forward_expand(self.ptr, tensor.ptr)
 
     @property

@@ -76,11 +76,11 @@ class Scheduler(Handle):
         return f"<Scheduler {', '.join(b.name for b in self.backends)}>"
 
     @contextlib.contextmanager
-    def changing(self) -> Iterator[None]:
-        """As `Handle.changing`; the graph still gets its own sources back."""
+    def _changing(self) -> Iterator[None]:
+        """As `Handle._changing`; the graph still gets its own sources back."""
         raw = self.ptr
         try:
-            with super().changing():
+            with super()._changing():
                 yield
         except AbortError:
             if self._tracing:
@@ -120,7 +120,7 @@ class Scheduler(Handle):
         if self._graph is not None:
             raise ArgumentError("this scheduler has a graph allocated already: call reset() first")
         self._check_graph(graph)
-        with self.changing():
+        with self._changing():
             done = lib.ggml_backend_sched_alloc_graph(self.ptr, graph.ptr)
         if not done:
             self._restore()
@@ -136,7 +136,7 @@ class Scheduler(Handle):
         if self._graph is not None:
             raise ArgumentError("this scheduler has a graph allocated already: call reset() first")
         self._check_graph(graph)
-        with self.changing():
+        with self._changing():
             done = lib.ggml_backend_sched_reserve(self.ptr, graph.ptr)
         self._restore()
         if not done:
@@ -179,7 +179,7 @@ class Scheduler(Handle):
         elif self._graph != graph:
             raise ArgumentError("another graph is allocated on this scheduler: call reset() first")
         graph._check_leafs()
-        with self.changing():
+        with self._changing():
             status = lib.ggml_backend_sched_graph_compute(self.ptr, graph.ptr)
         if self._callback is not None:
             self._callback.raise_stored()

@@ -261,6 +261,7 @@ class Tensor:
 
         The array must not be used after the tensor's buffer is closed or its scheduler reset.
         Raises `ArgumentError` for device memory and for types that numpy lacks (use `get`).
+        C: ggml_tensor.data
         """
         ptr = self._data()
         if not lib.ggml_backend_buffer_is_host(self._buffer()):

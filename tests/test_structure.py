@@ -119,10 +119,12 @@ def public_objects():
 
 @pytest.mark.parametrize("name", sorted(n for n, _v in public_objects()))
 def test_public_names_have_docstrings(name):
-    # plain columns of PlanTensor repeat a field that is documented on its record
     value = dict(public_objects())[name]
-    doc = inspect.getdoc(value.fget if isinstance(value, property) else value)
+    function = value.fget if isinstance(value, property) else value
+    doc = inspect.getdoc(function)
     assert doc, name
+    if inspect.isfunction(function) and "lib." in inspect.getsource(function):
+        assert "C: " in doc, f"{name} calls ggml: its docstring ends with the C function"
 
 
 def run(program, **kwargs):
