@@ -4,12 +4,25 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+
+_IN_PLAN = re.compile(r"## SPLIT #|node #|$")
+
+
+def _command_line(options: dict[str, object]) -> list[object]:
+    """--name value for each; --name alone where the value is True."""
+    words: list[object] = []
+    for name, value in options.items():
+        words.append(f"--{name.replace('_', '-')}")
+        if value is not True:
+            words.append(value)
+    return words
 
 
 @dataclass(frozen=True)
@@ -18,13 +31,13 @@ class Oracle:
 
     bin: Path
 
-    def run(self, program: str, *arguments: object) -> subprocess.CompletedProcess[str]:
-        """Runs one of them and fails with what it said when it fails."""
+    def run(self, program: str, *arguments: object, **env: str) -> subprocess.CompletedProcess[str]:
+        """Runs one of them, `env` on top of ours; fails with what it said when it fails."""
         # Not our build of ggml in place of theirs.
-        env = {k: v for k, v in os.environ.items() if k not in ("LD_LIBRARY_PATH", "LD_PRELOAD")}
+        usual = {k: v for k, v in os.environ.items() if k not in ("LD_LIBRARY_PATH", "LD_PRELOAD")}
         command = [str(self.bin / program), *map(str, arguments)]
         done = subprocess.run(
-            command, capture_output=True, text=True, check=False, env=env, timeout=300
+            command, capture_output=True, text=True, check=False, env=usual | env, timeout=300
         )
         assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout}\n{done.stderr}"
         return done
@@ -34,12 +47,15 @@ class Oracle:
     ) -> tuple[list[int], npt.NDArray[np.float32]]:
         """libllama's greedy tokens, and logits [prompt + n_predict - 1, n_vocab]."""
         out = scratch / "logits.bin"
-        named: list[object] = []
-        for name, value in options.items():
-            named.append(f"--{name.replace('_', '-')}")
-            if value is not True:  # else a flag
-                named.append(value)
         tokens = ",".join(map(str, prompt))
-        done = self.run("llama_logits", model, tokens, n_predict, out, *named)
+        done = self.run("llama_logits", model, tokens, n_predict, out, *_command_line(options))
         answer = json.loads(done.stdout)
         return answer["tokens"], np.fromfile(out, np.float32).reshape(-1, answer["n_vocab"])
+
+    def plan(self, model: Path, prompt: list[int], scratch: Path, **options: object) -> str:
+        """What libllama's scheduler prints of the graph that evaluates `prompt`."""
+        tokens, out = ",".join(map(str, prompt)), scratch / "logits.bin"
+        named = _command_line({**options, "last": True, "log": True})
+        done = self.run("llama_logits", model, tokens, 1, out, *named, GGML_SCHED_DEBUG="2")
+        graph = done.stderr[done.stderr.rindex("## SPLIT #0") :]  # those before were reserved
+        return "\n".join(line for line in graph.splitlines() if _IN_PLAN.match(line))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from ggml_py._ffi import BUILD
-from ggml_py.models import load
+from ggml_py.models import Model, load
 from ggml_py.models.synthetic import LlamaSpec, write_llama
 
 N_PREDICT = 32
@@ -166,3 +167,29 @@ def test_the_graph_is_upstreams(oracle, model_file, tmp_path, name, options, n_t
         for n in plan.nodes
     ]
     assert rows.read_text().splitlines() == ours
+
+
+@pytest.mark.parametrize("n_tokens", [1, 31, 32, 64])
+@pytest.mark.parametrize("flash_attn", ["on", "off"])
+@pytest.mark.parametrize("devices", DEVICES)
+def test_the_plan_is_libllamas(oracle, model_file, tmp_path, devices, flash_attn, n_tokens):
+    """Every split, node and backend, as libllama's scheduler prints them with causes blank."""
+    path, prompt = model_file("q4_0"), [1] * n_tokens
+    options = {"blas": BLAS} if devices == "blas" else {}
+    expected = oracle.plan(path, prompt, tmp_path, flash_attn=flash_attn, **options)
+    with load(path, devices=DEVICES[devices], flash_attn=flash_attn) as model:
+        text = model.plan(n_tokens).text()
+    blank = re.sub(r"\[( *\w+) [^]]*\]", r"[\1         ]", text)
+    assert blank.strip() == expected.strip()
+
+
+def test_flash_attention_where_a_device_lacks_it(model_file, monkeypatch):
+    """ "auto" lays the cache out for it, finds no support, and computes without."""
+    path = model_file("f16")
+    with load(path, flash_attn="off") as model:
+        expected = model.eval(PROMPTS[7])
+    monkeypatch.setattr(Model, "_flash_attn_fits", lambda self: False)
+    with load(path, flash_attn="auto") as model:
+        assert not model.flash_attn
+        assert model.plan().find("v_cont-0")
+        np.testing.assert_allclose(model.eval(PROMPTS[7]), expected, atol=1e-5)

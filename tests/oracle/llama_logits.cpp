@@ -3,12 +3,14 @@
 //   llama_logits MODEL TOKENS N_PREDICT OUT [--n-ctx N] [--n-ubatch N] [--threads N]
 //                [--flash-attn on|off|auto] [--type-k TYPE] [--type-v TYPE] [--last]
 //                [--repack] [--blas LIBGGML_BLAS] [--nodes FILE]
+//                [--log]
 //
 // Weights stay as they are in the file, unless --repack asks for libllama's default: layouts that suit
 // the processor, whose kernels round differently. LIBGGML_BLAS is the shared library of a build of
 // the same release; its backend is registered beside the CPU's, and libllama then uses it.
 // FILE gets a line for each node of the first graph, as the scheduler meets it: name, type, op, ne,
-// names of the sources, with tabs between them.
+// names of the sources, with tabs between them. With --log, standard error gets all that ggml logs,
+// not errors only.
 //
 // TOKENS are comma-separated ids. OUT becomes rows of n_vocab floats: one per token of the prompt
 // (with --last only the last one's), then one after each greedily chosen token that was evaluated,
@@ -69,7 +71,7 @@ arguments parse(int argc, char ** argv) {
     arguments args;
     for (int i = 1; i < argc; i++) {
         const std::string arg = argv[i];
-        if (arg == "--last" || arg == "--repack") {
+        if (arg == "--last" || arg == "--repack" || arg == "--log") {
             args.opts[arg] = "";
         } else if (arg.rfind("--", 0) == 0) {
             if (++i == argc) {
@@ -107,10 +109,14 @@ llama_flash_attn_type flash_attn_by_name(const std::string & name) {
     throw std::invalid_argument("--flash-attn " + name + ": expected on, off or auto");
 }
 
-void quiet(ggml_log_level level, const char * text, void *) {
-    if (level >= GGML_LOG_LEVEL_ERROR && level != GGML_LOG_LEVEL_CONT) {
+void log_errors(ggml_log_level level, const char * text, void *) {
+    if (level == GGML_LOG_LEVEL_ERROR) {
         std::fputs(text, stderr);
     }
+}
+
+void log_all(ggml_log_level, const char * text, void *) {
+    std::fputs(text, stderr);
 }
 
 // Evaluates `tokens` from position `pos` on, asking for the logits of all or of the last.
@@ -162,7 +168,7 @@ void register_blas(const std::string & path) {
 }
 
 int run(const arguments & args) {
-    llama_log_set(quiet, nullptr);
+    llama_log_set(args.flag("--log") ? log_all : log_errors, nullptr);
     llama_backend_init();
     if (args.flag("--blas")) {
         register_blas(args.word("--blas", ""));
