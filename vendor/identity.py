@@ -129,6 +129,7 @@ def cmake_flags(options: Options) -> dict[str, str]:
         "GGML_BACKEND_DL": "ON" if options.portable else "OFF",
         "GGML_CPU_ALL_VARIANTS": "ON" if options.portable else "OFF",
         "GGML_OPENMP": "OFF",       # ggml's own thread pool: no libgomp to carry along
+        "GGML_LLAMAFILE": "ON",     # as in llama.cpp: other kernels would round otherwise than its
     }
     for name in toolchain.BACKENDS:
         flags[f"GGML_{name.upper()}"] = "ON" if name in options.backend else "OFF"
