@@ -45,14 +45,12 @@ def model_options(function: F) -> F:
     return function
 
 
-def load_model(model: str, devices: tuple[str, ...], flash_attn: str, **options: Any) -> Model:
+def load_model(model: str, devices: tuple[str, ...], **options: Any) -> Model:
     """The model that the options describe."""
     from .._device import devices as all_devices
     from ..models import load
 
-    names = devices or tuple(d.name for d in all_devices())
-    attention: Any = {"on": True, "off": False, "auto": "auto"}[flash_attn]
-    return load(model, devices=names, flash_attn=attention, **options)
+    return load(model, devices=devices or tuple(d.name for d in all_devices()), **options)
 
 
 class TokenList(click.ParamType):  # type: ignore[type-arg]
