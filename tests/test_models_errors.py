@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import gc
 import logging
+from functools import partial
 
 import numpy as np
 import pytest
 
 import ggml_py as ggml
-from ggml_py import ClosedError, Gguf, ModelError, UnknownDeviceError
+from ggml_py import ClosedError, Gguf, ModelError, UnknownDeviceError, models
 from ggml_py._handle import LIVE
 from ggml_py.gguf import write_gguf
-from ggml_py.models import load
 from ggml_py.models.synthetic import LlamaSpec, write_llama
 
 SPEC = LlamaSpec(n_layer=2, n_embd=64, n_head=4, n_head_kv=2, n_ff=96, n_vocab=300, type="f32")
+load = partial(models.load, n_threads=1)  # see test_models.py
 PROMPT = [5, 6, 7, 8, 9]
 
 
@@ -28,7 +29,7 @@ def path(tmp_path_factory):
 
 @pytest.fixture
 def model(path):
-    with load(path, n_threads=2) as model:
+    with load(path) as model:
         yield model
 
 

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 # Below this number of tokens llama.cpp pins each layer's norms to the layer's own device. Left
 # alone, the scheduler gives a layer's first norm to the device of the layer before: more to copy.
 _PIN_BELOW = 32
+# Until 0.9.4 attention wanted the mask's rows padded to a multiple of this.
+_MASK_PAD: int = getattr(lib, "GGML_KQ_MASK_PAD", 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +62,7 @@ class GraphBuilder(ABC):
         self.kv = kv
         self.shape = shape
         self.flash_attn = flash_attn
+        self.n_mask_rows = -(-shape.n_tokens // _MASK_PAD) * _MASK_PAD
         self.ctx = Context()
         self.graph: Graph = self.ctx.new_graph(graph_size)
         self.pins: list[tuple[Tensor, Backend]] = []
@@ -105,7 +108,7 @@ class GraphBuilder(ABC):
         n_v_idxs = kv.v_idxs_size(shape.n_tokens)
         self.v_idxs = self._input(enums.Type.I64, n_v_idxs, name="attn_inp_v_idxs")
         self.kq_mask = self._input(
-            mask_type, shape.n_kv, shape.n_tokens, 1, 1, name="attn_inp_kq_mask"
+            mask_type, shape.n_kv, self.n_mask_rows, 1, 1, name="attn_inp_kq_mask"
         )
         self.k_rot = self._rotation(kv.n_rot_k, "attn_inp_k_rot")
         self.v_rot = self._rotation(kv.n_rot_v, "attn_inp_v_rot")
@@ -150,7 +153,7 @@ class GraphBuilder(ABC):
         _write(self.k_idxs, kv.k_idxs(n_past, n))
         _write(self.v_idxs, kv.v_idxs(n_past, n))
         dtype = np.float16 if self.flash_attn else np.float32
-        _write(self.kq_mask, causal_mask(n_past, n, shape.n_kv, dtype))
+        _write(self.kq_mask, causal_mask(n_past, n, shape.n_kv, dtype, self.n_mask_rows))
         for rot in (self.k_rot, self.v_rot):
             if rot is not None:
                 _write(rot, hadamard(rot.ne[0]))
@@ -272,23 +275,23 @@ class GraphBuilder(ABC):
         self, cur: Tensor, ffn_up: Linear, ffn_gate: Linear, ffn_down: Linear, il: int
     ) -> Tensor:
         """down(silu(gate(x)) * up(x)): [n_embd, n_tokens]."""
-        up = self._ffn_mm(ffn_up, cur, "ffn_up", il)  # [n_ff, n_tokens]
-        gate = self._ffn_mm(ffn_gate, cur, "ffn_gate", il)
-        cur = self.cb(self.ctx.swiglu_split(gate, up), "ffn_swiglu", il)
-        return self._ffn_mm(ffn_down, cur, "ffn_down", il, name_product=ffn_down.bias is not None)
-
-    def _ffn_mm(
-        self, linear: Linear, cur: Tensor, name: str, il: int, name_product: bool = True
-    ) -> Tensor:
-        """Product, bias, scale: here llama.cpp scales last. Sums of down get no name of theirs."""
         ctx = self.ctx
-        cur = ctx.mul_mat(linear.weight, cur)
-        if name_product:
-            self.cb(cur, name, il)
+        up = self._ffn_in(ffn_up, cur, "ffn_up", il)  # [n_ff, n_tokens]
+        gate = self._ffn_in(ffn_gate, cur, "ffn_gate", il)
+        cur = self.cb(ctx.swiglu_split(gate, up), "ffn_swiglu", il)
+        cur = ctx.mul_mat(ffn_down.weight, cur)  # the last node here is named by the caller
+        if ffn_down.bias is not None:
+            cur = ctx.add(self.cb(cur, "ffn_down", il), ffn_down.bias)
+        if ffn_down.scale is not None:
+            cur = self.cb(ctx.mul(cur, ffn_down.scale), "ffn_down_s", il)
+        return cur
+
+    def _ffn_in(self, linear: Linear, cur: Tensor, name: str, il: int) -> Tensor:
+        """Product, bias, scale: unlike elsewhere llama.cpp scales last."""
+        ctx = self.ctx
+        cur = self.cb(ctx.mul_mat(linear.weight, cur), name, il)
         if linear.bias is not None:
-            cur = ctx.add(cur, linear.bias)
-            if name != "ffn_down":
-                self.cb(cur, f"{name}_b", il)
+            cur = self.cb(ctx.add(cur, linear.bias), f"{name}_b", il)
         if linear.scale is not None:
             cur = self.cb(ctx.mul(cur, linear.scale), f"{name}_s", il)
         return cur

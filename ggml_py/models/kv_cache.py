@@ -71,7 +71,9 @@ class KvCache:
         self._clear()
 
     def _rotates(self, type_: Type) -> bool:
-        return bool(lib.ggml_is_quantized(type_)) and self.hparams.n_embd_head % 64 == 0
+        # Releases without the hint have no fast product for it: there vectors stay as they are.
+        fast = hasattr(lib, "ggml_mul_mat_set_hint")
+        return fast and lib.ggml_is_quantized(type_) and self.hparams.n_embd_head % 64 == 0
 
     def _clear(self) -> None:
         for buffer in self._buffers:
@@ -153,10 +155,17 @@ class KvCache:
         return n_tokens * (self.hparams.n_embd_gqa if self.v_trans else 1)
 
 
-def causal_mask(n_past: int, n_tokens: int, n_kv: int, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-    """[n_tokens, n_kv] in numpy's order: 0 for the cells a token attends to, -inf for others."""
+def causal_mask(
+    n_past: int, n_tokens: int, n_kv: int, dtype: npt.DTypeLike, n_rows: int
+) -> npt.NDArray[Any]:
+    """[n_rows, n_kv] in numpy's order: 0 for the cells a token attends to, -inf for all others.
+
+    Rows after the first n_tokens are padding.
+    """
+    mask = np.full((n_rows, n_kv), -np.inf, dtype)
     allowed = np.arange(n_kv) <= np.arange(n_past, n_past + n_tokens)[:, None]
-    return np.where(allowed, 0.0, -np.inf).astype(dtype)
+    mask[:n_tokens][allowed] = 0.0
+    return mask
 
 
 @cache

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -60,6 +60,8 @@ def load(
     it cannot take, `GgufError`, `UnknownDeviceError`, `AllocError`.
     """
     _check_options(n_gpu_layers, n_ctx, n_batch, n_ubatch, n_threads, flash_attn)
+    type_k, type_v = type_of(type_k), type_of(type_v)
+    flash_attn = _with_quantised_v(flash_attn, type_v)
     with Gguf.open(path) as gguf:
         arch = gguf.metadata.get("general.architecture")
         if not isinstance(arch, str) or arch not in ARCHS:
@@ -78,10 +80,10 @@ def load(
             stack.callback(weights.close)
             tensors = ARCHS[arch].declare(weights, hp)
             weights.load()
-            # A transposed V cache serves only the products of plain attention.
+            # "auto" may still end without flash attention; as in llama.cpp the cache is laid out
+            # before that is known.
             v_trans = flash_attn == "off"
-            types = _cache_types(hp, type_k, type_v, flash_attn)
-            kv = KvCache(hp, placement, n_ctx or hp.n_ctx_train, *types, v_trans)
+            kv = KvCache(hp, placement, n_ctx or hp.n_ctx_train, type_k, type_v, v_trans)
             stack.callback(kv.close)
             model = Model(hp, placement, sched, weights, tensors, kv, n_batch, n_ubatch, flash_attn)
             model._closing = stack.pop_all()
@@ -205,7 +207,13 @@ class Model:
             raise ModelError(
                 f"n_past={n_past} and n_tokens={n_tokens}: the context has {self.n_ctx} tokens"
             )
-        return self._plan(Shape(n_tokens, self._kv.n_kv(n_past + n_tokens), 1), self.flash_attn)[0]
+        shape = Shape(n_tokens, self._kv.n_kv(n_past + n_tokens), 1)
+        with (
+            closing(self._build(shape, self.flash_attn)) as builder,
+            self._own_scheduler() as sched,
+        ):
+            _pin(sched, builder)
+            return sched.plan(builder.graph)
 
     # --- graphs
 
@@ -261,34 +269,31 @@ class Model:
         """Compute buffers for the largest graph at once, so that none is made anew later on."""
         if self._reserved:
             return
-        builder = self._build(Shape(self.n_ubatch, self.n_ctx, 1), self.flash_attn)
-        try:
+        shape = Shape(self.n_ubatch, self.n_ctx, 1)
+        with closing(self._build(shape, self.flash_attn)) as builder:
             _pin(self._sched, builder)
             self._sched.reserve(builder.graph)
-        finally:
-            builder.close()
         self._reserved = True
 
-    def _plan(self, shape: Shape, flash_attn: bool) -> tuple[Plan, GraphBuilder]:
-        """The plan from a scheduler of its own, and the builder, closed."""
-        own = Scheduler(
+    def _own_scheduler(self) -> Scheduler:
+        """Another scheduler on the same backends, to plan on while ours has a graph allocated."""
+        return Scheduler(
             self._sched.backends,
             self._sched.graph_size,
             buffer_types=self.placement.compute_buffer_types(),
         )
-        builder = self._build(shape, flash_attn)
-        try:
-            _pin(own, builder)
-            return own.plan(builder.graph), builder
-        finally:
-            own.close()
-            builder.close()
 
     def _flash_attn_fits(self) -> bool:
         """Whether flash attention would run on the device of each layer, in a decoding graph."""
-        plan, _builder = self._plan(Shape(1, self.n_ctx, 1), flash_attn=True)
-        nodes = [node for node in plan.nodes if node.op == "FLASH_ATTN_EXT"]
-        return all(node.backend == self.placement.backend(il).name for il, node in enumerate(nodes))
+        builder = self._build(Shape(1, self.n_ctx, 1), flash_attn=True)
+        with closing(builder), self._own_scheduler() as sched:
+            _pin(sched, builder)
+            lib.ggml_backend_sched_split_graph(sched.ptr, builder.graph.ptr)
+            return all(
+                lib.ggml_backend_sched_get_tensor_backend(sched.ptr, node.ptr)
+                == self.placement.backend(il).ptr
+                for il, node in enumerate(builder.flash_attn_nodes)
+            )
 
     # --- checks
 
@@ -378,13 +383,13 @@ def _check_options(
         raise ModelError(f"flash_attn={flash_attn!r}: expected one of {', '.join(_FLASH_ATTN)}")
 
 
-def _cache_types(
-    hp: HParams, type_k: TypeLike, type_v: TypeLike, flash_attn: str
-) -> tuple[Type, Type]:
-    k, v = type_of(type_k), type_of(type_v)
-    if lib.ggml_is_quantized(v) and flash_attn == "off":
+def _with_quantised_v(flash_attn: str, type_v: Type) -> str:
+    """Plain attention cannot read a quantised V: "auto" means on then, as in llama.cpp."""
+    if not lib.ggml_is_quantized(type_v):
+        return flash_attn
+    if flash_attn == "off":
         raise ModelError(
-            f"type_v={v.name.lower()}: a quantised V cache needs flash attention; take "
+            f"type_v={type_v.name.lower()}: a quantised V cache needs flash attention; take "
             'flash_attn="on" or type_v="f16"'
         )
-    return k, v
+    return "on"

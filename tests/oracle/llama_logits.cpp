@@ -186,7 +186,7 @@ int run(const arguments & args) {
     params.n_ctx           = (uint32_t) args.number("--n-ctx", 512);
     params.n_batch         = params.n_ctx;
     params.n_ubatch        = (uint32_t) args.number("--n-ubatch", 512);
-    params.n_threads       = args.number("--threads", 2);
+    params.n_threads       = args.number("--threads", 1);
     params.n_threads_batch = params.n_threads;
     params.flash_attn_type = flash_attn_by_name(args.word("--flash-attn", "auto"));
     params.type_k          = type_by_name(args.word("--type-k", "f16"));
