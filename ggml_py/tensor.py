@@ -182,8 +182,11 @@ class Tensor:
         return bool(lib.ggml_is_contiguous(self.ptr))
 
     def set_input(self) -> None:
-        """Marks it as an input of the graph: the scheduler puts it on the last backend, and its
-        memory is not reused. C: ggml_set_input"""
+        """Marks it as an input of the graph: the scheduler puts it on the last backend and
+        allocates it first. Set it before every compute: later nodes may reuse its memory.
+
+        C: ggml_set_input
+        """
         lib.ggml_set_input(self.ptr)
 
     def set_output(self) -> None:

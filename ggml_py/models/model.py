@@ -44,7 +44,7 @@ def load(
     n_batch: int = 512,
     n_ubatch: int = 512,
     n_threads: int | None = None,
-    flash_attn: str = "auto",
+    flash_attn: bool | str = "auto",
     type_k: TypeLike = "f16",
     type_v: TypeLike = "f16",
 ) -> Model:
@@ -53,12 +53,14 @@ def load(
     `devices` are names or `Device`s, highest priority first; a CPU is added if there is none. The
     last `n_gpu_layers` layers (the output counts as one) go to the first GPU among them. `n_ctx` is
     the number of tokens the cache holds, rounded up to 256, 0 for what the model was trained with;
-    `n_ubatch` how many tokens one graph takes at most. `flash_attn` is "on", "off", or "auto": on
-    where the device of each layer supports it. `type_k` and `type_v` are the cache's types.
+    `n_ubatch` how many tokens one graph takes at most. `flash_attn` is "on" (or True), "off" (or
+    False), or "auto": on where the device of each layer supports it. `type_k` and `type_v` are the cache's types.
 
     Raises `ModelError` for a file that is no complete model of a known architecture and for options
     it cannot take, `GgufError`, `UnknownDeviceError`, `AllocError`.
     """
+    if isinstance(flash_attn, bool):
+        flash_attn = "on" if flash_attn else "off"
     _check_options(n_gpu_layers, n_ctx, n_batch, n_ubatch, n_threads, flash_attn)
     type_k, type_v = type_of(type_k), type_of(type_v)
     flash_attn = _with_quantised_v(flash_attn, type_v)
