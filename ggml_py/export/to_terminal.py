@@ -48,11 +48,11 @@ def splits_table(plan: Plan, limit: int | None = None) -> Table:
 
 def nodes_table(plan: Plan) -> Table:
     """A row per node that is computed: where, and why."""
-    table = Table(title="nodes (views left out)", title_justify="left")
+    table = Table(title="nodes that are computed", title_justify="left")
     for column in ("#", "name", "op", "type", "ne", "backend", "cause", "why"):
         table.add_column(column, justify="right" if column == "#" else "left")
     for node in plan.nodes:
-        if not node.is_view_op:
+        if node.is_computed:
             cause = node.cause
             ne = "×".join(map(str, node.ne))
             table.add_row(
@@ -74,7 +74,7 @@ def _name(node: PlanTensor) -> str:
 
 
 def _ops(split: Split) -> str:
-    ops = [n.record.op_desc for n in split.nodes if not n.is_view_op]
+    ops = [n.record.op_desc for n in split.nodes if n.is_computed]
     counts = {op: ops.count(op) for op in dict.fromkeys(ops)}
     most = sorted(counts.items(), key=lambda item: -item[1])
     shown = ", ".join(f"{n}× {op}" if n > 1 else op for op, n in most[:3])

@@ -146,6 +146,13 @@ class PlanTensor:
         return self.record.op in VIEW_OPS
 
     @property
+    def is_computed(self) -> bool:
+        """Whether a backend computes it: a node, no view, and no branch that was not selected."""
+        if self.record.kind != NODE or self.is_view_op:
+            return False
+        return "compute" in self.flags or not self.plan.has_compute_flags
+
+    @property
     def is_weight(self) -> bool:
         """Whether it lives in a buffer that is marked as weights."""
         return self.buffer is not None and self.buffer.usage == "weights"
@@ -327,9 +334,14 @@ class Plan:
         )
         return "\n".join([*rows, named])
 
+    @cached_property
+    def has_compute_flags(self) -> bool:
+        """Whether this release marks the nodes that are computed (since 0.9.6)."""
+        return any("compute" in node.flags for node in self.nodes)
+
     def nodes_per_backend(self) -> dict[str, int]:
-        """How many nodes each backend computes; view ops are not computed."""
-        counts = Counter(n.backend for n in self.nodes if not n.is_view_op)
+        """How many nodes each backend computes."""
+        counts = Counter(n.backend for n in self.nodes if n.is_computed)
         return {b.name: counts[b.name] for b in self.backends}
 
     def headline(self) -> str:
