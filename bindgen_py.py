@@ -159,8 +159,7 @@ def _py_name(name: str) -> str:
 def _argument(p: Param, nullable: bool) -> str:
     name = _py_name(p.name)
     if p.type == "struct ggml_tensor *":
-        used = f"self._use({name})"
-        return f"NULL if {name} is None else {used}" if nullable else used
+        return f"NULL if {name} is None else {name}._ptr" if nullable else f"{name}._ptr"
     if p.type == "enum ggml_type":
         return f"type_of({name})"
     if p.type.startswith("enum ggml_"):
@@ -189,7 +188,30 @@ def _method(f: Function) -> str:
         inner = "".join(f"                {a},\n" for a in arguments)
         call = f"        return Tensor(\n            lib.{f.name}(\n{inner}            ),\n"
         call += "            self,\n        )"
-    return f"{signature}\n{quoted}\n{call}\n"
+    return f"{signature}\n{quoted}\n{_adoption(f)}{call}\n"
+
+
+def _adoption(f: Function) -> str:
+    """Operands of another context make this one outlive it; the common case costs a comparison."""
+    tensors = [p for p in f.params[1:] if p.type == "struct ggml_tensor *"]
+    if not tensors:
+        return ""
+    names = ", ".join(_py_name(p.name) for p in tensors)
+    tests = [
+        f"({name} is not None and {name}._context is not self)"
+        if f.nullable(p)
+        else f"{name}._context is not self"
+        for p in tensors
+        for name in [_py_name(p.name)]
+    ]
+    condition = f"            if {' or '.join(tests)}:"
+    if len(condition) > 100:
+        inner = "\n                or ".join(tests)
+        condition = f"            if (\n                {inner}\n            ):"
+    return (
+        f"        try:\n{condition}\n                self._adopt({names})\n"
+        f"        except AttributeError:\n            raise not_tensors({names}) from None\n"
+    )
 
 
 def _wrap(text: str, width: int = 88) -> list[str]:
@@ -210,7 +232,7 @@ def ops(api: Api) -> str:
         "\nfrom __future__ import annotations\n\n"
         "from collections.abc import Sequence\nfrom typing import Any\n\n"
         "from . import enums\nfrom ._ffi import NULL, lib\n"
-        "from .tensor import Tensor, TypeLike, enum_of, type_of\n\n"
+        "from .tensor import Tensor, TypeLike, enum_of, not_tensors, type_of\n\n"
         f"# Reached through `ggml_py.lib` only:\n{left}\n\n"
         "class Ops:\n"
         '    """Every op of ggml as a method: upstream\'s name, argument names and order.\n\n'
@@ -220,8 +242,8 @@ def ops(api: Api) -> str:
         '    """\n\n'
         "    __slots__ = ()\n"
         "    ptr: Any  # the ggml_context, from Context\n\n"
-        "    def _use(self, tensor: Tensor) -> Any:\n"
-        '        """The pointer of an operand; Context has it."""\n'
+        "    def _adopt(self, *operands: Tensor | None) -> None:\n"
+        '        """Makes the operands\' contexts outlive this one; Context has it."""\n'
         "        raise NotImplementedError\n\n"
     )
     return _HEAD.format(version=api.version) + head + "\n".join(_method(f) for f in methods)

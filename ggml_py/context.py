@@ -100,11 +100,13 @@ class Context(Handle, Ops):
 
     def dup_tensor(self, src: Tensor) -> Tensor:
         """A tensor of src's type and ne, without its data. C: ggml_dup_tensor"""
-        return Tensor(lib.ggml_dup_tensor(self.ptr, self._use(src)), self)
+        self._adopt(src)
+        return Tensor(lib.ggml_dup_tensor(self.ptr, src.ptr), self)
 
     def view_tensor(self, src: Tensor) -> Tensor:
         """A view of all of src. C: ggml_view_tensor"""
-        return Tensor(lib.ggml_view_tensor(self.ptr, self._use(src)), self)
+        self._adopt(src)
+        return Tensor(lib.ggml_view_tensor(self.ptr, src.ptr), self)
 
     def new_graph(self, size: int = 2048, grads: bool = False) -> Graph:
         """An empty graph for at most `size` nodes and as many leafs. C: ggml_new_graph_custom"""
@@ -141,16 +143,12 @@ class Context(Handle, Ops):
         self._sources.clear()
         return buffer
 
-    def _use(self, tensor: Tensor) -> Any:
-        """The pointer of an operand, whose context has to outlive this one from now on."""
-        try:
-            context = tensor._context
-        except AttributeError:
-            raise TypeError(f"expected a Tensor, got {type(tensor).__name__}") from None
-        if context is not self and context not in self._parents:
-            self._depend(context)
-        context.ptr  # noqa: B018  raises when closed
-        return tensor._ptr
+    def _adopt(self, *operands: Tensor | None) -> None:
+        """Makes the operands' contexts outlive this one; raises `ClosedError` for a closed one."""
+        for tensor in operands:
+            if tensor is not None and tensor._context is not self:
+                tensor._context.ptr  # noqa: B018  raises when closed
+                self._depend(tensor._context)
 
     def _attach(self, buffer: Buffer) -> None:
         """Tensors of this context live in `buffer`: hold it, and be told when it is closed."""

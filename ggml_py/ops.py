@@ -7,7 +7,7 @@ from typing import Any
 
 from . import enums
 from ._ffi import NULL, lib
-from .tensor import Tensor, TypeLike, enum_of, type_of
+from .tensor import Tensor, TypeLike, enum_of, not_tensors, type_of
 
 # Reached through `ggml_py.lib` only:
 #   ggml_map_custom1: takes ggml_custom1_op_t fun, void * userdata
@@ -31,8 +31,8 @@ class Ops:
     __slots__ = ()
     ptr: Any  # the ggml_context, from Context
 
-    def _use(self, tensor: Tensor) -> Any:
-        """The pointer of an operand; Context has it."""
+    def _adopt(self, *operands: Tensor | None) -> None:
+        """Makes the operands' contexts outlive this one; Context has it."""
         raise NotImplementedError
 
     def dup(self, a: Tensor) -> Tensor:
@@ -40,28 +40,53 @@ class Ops:
 
         C: ggml_tensor *ggml_dup(ggml_context *ctx, ggml_tensor *a)
         """
-        return Tensor(lib.ggml_dup(self.ptr, self._use(a)), self)
+        try:
+            if a._context is not self:
+                self._adopt(a)
+        except AttributeError:
+            raise not_tensors(a) from None
+        return Tensor(lib.ggml_dup(self.ptr, a._ptr), self)
 
     def dup_inplace(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_dup_inplace(ggml_context *ctx, ggml_tensor *a)"""
-        return Tensor(lib.ggml_dup_inplace(self.ptr, self._use(a)), self)
+        try:
+            if a._context is not self:
+                self._adopt(a)
+        except AttributeError:
+            raise not_tensors(a) from None
+        return Tensor(lib.ggml_dup_inplace(self.ptr, a._ptr), self)
 
     def add(self, a: Tensor, b: Tensor) -> Tensor:
         """a + b; b is repeated along dimensions where a is larger.
 
         C: ggml_tensor *ggml_add(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b)
         """
-        return Tensor(lib.ggml_add(self.ptr, self._use(a), self._use(b)), self)
+        try:
+            if a._context is not self or b._context is not self:
+                self._adopt(a, b)
+        except AttributeError:
+            raise not_tensors(a, b) from None
+        return Tensor(lib.ggml_add(self.ptr, a._ptr, b._ptr), self)
 
     def add_inplace(self, a: Tensor, b: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_add_inplace(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b)"""
-        return Tensor(lib.ggml_add_inplace(self.ptr, self._use(a), self._use(b)), self)
+        try:
+            if a._context is not self or b._context is not self:
+                self._adopt(a, b)
+        except AttributeError:
+            raise not_tensors(a, b) from None
+        return Tensor(lib.ggml_add_inplace(self.ptr, a._ptr, b._ptr), self)
 
     def add_cast(self, a: Tensor, b: Tensor, type: TypeLike) -> Tensor:
         """C: ggml_tensor *ggml_add_cast(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b, enum
         ggml_type type)
         """
-        return Tensor(lib.ggml_add_cast(self.ptr, self._use(a), self._use(b), type_of(type)), self)
+        try:
+            if a._context is not self or b._context is not self:
+                self._adopt(a, b)
+        except AttributeError:
+            raise not_tensors(a, b) from None
+        return Tensor(lib.ggml_add_cast(self.ptr, a._ptr, b._ptr, type_of(type)), self)
 
     def add_id(self, a: Tensor, b: Tensor, ids: Tensor) -> Tensor:
         """a + the row of b that ids names, per expert used.
@@ -69,35 +94,44 @@ class Ops:
         C: ggml_tensor *ggml_add_id(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b,
         ggml_tensor *ids)
         """
-        return Tensor(lib.ggml_add_id(self.ptr, self._use(a), self._use(b), self._use(ids)), self)
+        try:
+            if a._context is not self or b._context is not self or ids._context is not self:
+                self._adopt(a, b, ids)
+        except AttributeError:
+            raise not_tensors(a, b, ids) from None
+        return Tensor(lib.ggml_add_id(self.ptr, a._ptr, b._ptr, ids._ptr), self)
 
     def add1(self, a: Tensor, b: Tensor) -> Tensor:
         """a + b, b a scalar.
 
         C: ggml_tensor *ggml_add1(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b)
         """
-        return Tensor(lib.ggml_add1(self.ptr, self._use(a), self._use(b)), self)
+        try:
+            if a._context is not self or b._context is not self:
+                self._adopt(a, b)
+        except AttributeError:
+            raise not_tensors(a, b) from None
+        return Tensor(lib.ggml_add1(self.ptr, a._ptr, b._ptr), self)
 
     def add1_inplace(self, a: Tensor, b: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_add1_inplace(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b)"""
-        return Tensor(lib.ggml_add1_inplace(self.ptr, self._use(a), self._use(b)), self)
+        try:
+            if a._context is not self or b._context is not self:
+                self._adopt(a, b)
+        except AttributeError:
+            raise not_tensors(a, b) from None
+        return Tensor(lib.ggml_add1_inplace(self.ptr, a._ptr, b._ptr), self)
 
     def acc(self, a: Tensor, b: Tensor, nb1: int, nb2: int, nb3: int, offset: int) -> Tensor:
         """C: ggml_tensor *ggml_acc(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b, size_t nb1,
         size_t nb2, size_t nb3, size_t offset)
         """
-        return Tensor(
-            lib.ggml_acc(
-                self.ptr,
-                self._use(a),
-                self._use(b),
-                nb1,
-                nb2,
-                nb3,
-                offset,
-            ),
-            self,
-        )
+        try:
+            if a._context is not self or b._context is not self:
+                self._adopt(a, b)
+        except AttributeError:
+            raise not_tensors(a, b) from None
+        return Tensor(lib.ggml_acc(self.ptr, a._ptr, b._ptr, nb1, nb2, nb3, offset), self)
 
     def acc_inplace(
         self,
@@ -111,467 +145,913 @@ class Ops:
         """C: ggml_tensor *ggml_acc_inplace(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b,
         size_t nb1, size_t nb2, size_t nb3, size_t offset)
         """
-        return Tensor(
-            lib.ggml_acc_inplace(
-                self.ptr,
-                self._use(a),
-                self._use(b),
-                nb1,
-                nb2,
-                nb3,
-                offset,
-            ),
-            self,
-        )
+        try:
+            if a._context is not self or b._context is not self:
+                self._adopt(a, b)
+        except AttributeError:
+            raise not_tensors(a, b) from None
+        return Tensor(lib.ggml_acc_inplace(self.ptr, a._ptr, b._ptr, nb1, nb2, nb3, offset), self)
 
     def sub(self, a: Tensor, b: Tensor) -> Tensor:
         """a - b; b is repeated along dimensions where a is larger.
 
         C: ggml_tensor *ggml_sub(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b)
         """
-        return Tensor(lib.ggml_sub(self.ptr, self._use(a), self._use(b)), self)
+        try:
+            if a._context is not self or b._context is not self:
+                self._adopt(a, b)
+        except AttributeError:
+            raise not_tensors(a, b) from None
+        return Tensor(lib.ggml_sub(self.ptr, a._ptr, b._ptr), self)
 
     def sub_inplace(self, a: Tensor, b: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_sub_inplace(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b)"""
-        return Tensor(lib.ggml_sub_inplace(self.ptr, self._use(a), self._use(b)), self)
+        try:
+            if a._context is not self or b._context is not self:
+                self._adopt(a, b)
+        except AttributeError:
+            raise not_tensors(a, b) from None
+        return Tensor(lib.ggml_sub_inplace(self.ptr, a._ptr, b._ptr), self)
 
     def mul(self, a: Tensor, b: Tensor) -> Tensor:
         """a * b; b is repeated along dimensions where a is larger.
 
         C: ggml_tensor *ggml_mul(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b)
         """
-        return Tensor(lib.ggml_mul(self.ptr, self._use(a), self._use(b)), self)
+        try:
+            if a._context is not self or b._context is not self:
+                self._adopt(a, b)
+        except AttributeError:
+            raise not_tensors(a, b) from None
+        return Tensor(lib.ggml_mul(self.ptr, a._ptr, b._ptr), self)
 
     def mul_inplace(self, a: Tensor, b: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_mul_inplace(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b)"""
-        return Tensor(lib.ggml_mul_inplace(self.ptr, self._use(a), self._use(b)), self)
+        try:
+            if a._context is not self or b._context is not self:
+                self._adopt(a, b)
+        except AttributeError:
+            raise not_tensors(a, b) from None
+        return Tensor(lib.ggml_mul_inplace(self.ptr, a._ptr, b._ptr), self)
 
     def div(self, a: Tensor, b: Tensor) -> Tensor:
         """a / b; b is repeated along dimensions where a is larger.
 
         C: ggml_tensor *ggml_div(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b)
         """
-        return Tensor(lib.ggml_div(self.ptr, self._use(a), self._use(b)), self)
+        try:
+            if a._context is not self or b._context is not self:
+                self._adopt(a, b)
+        except AttributeError:
+            raise not_tensors(a, b) from None
+        return Tensor(lib.ggml_div(self.ptr, a._ptr, b._ptr), self)
 
     def div_inplace(self, a: Tensor, b: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_div_inplace(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b)"""
-        return Tensor(lib.ggml_div_inplace(self.ptr, self._use(a), self._use(b)), self)
+        try:
+            if a._context is not self or b._context is not self:
+                self._adopt(a, b)
+        except AttributeError:
+            raise not_tensors(a, b) from None
+        return Tensor(lib.ggml_div_inplace(self.ptr, a._ptr, b._ptr), self)
 
     def sqr(self, a: Tensor) -> Tensor:
         """a * a.
 
         C: ggml_tensor *ggml_sqr(ggml_context *ctx, ggml_tensor *a)
         """
-        return Tensor(lib.ggml_sqr(self.ptr, self._use(a)), self)
+        try:
+            if a._context is not self:
+                self._adopt(a)
+        except AttributeError:
+            raise not_tensors(a) from None
+        return Tensor(lib.ggml_sqr(self.ptr, a._ptr), self)
 
     def sqr_inplace(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_sqr_inplace(ggml_context *ctx, ggml_tensor *a)"""
-        return Tensor(lib.ggml_sqr_inplace(self.ptr, self._use(a)), self)
+        try:
+            if a._context is not self:
+                self._adopt(a)
+        except AttributeError:
+            raise not_tensors(a) from None
+        return Tensor(lib.ggml_sqr_inplace(self.ptr, a._ptr), self)
 
     def sqrt(self, a: Tensor) -> Tensor:
         """Square root of each element.
 
         C: ggml_tensor *ggml_sqrt(ggml_context *ctx, ggml_tensor *a)
         """
-        return Tensor(lib.ggml_sqrt(self.ptr, self._use(a)), self)
+        try:
+            if a._context is not self:
+                self._adopt(a)
+        except AttributeError:
+            raise not_tensors(a) from None
+        return Tensor(lib.ggml_sqrt(self.ptr, a._ptr), self)
 
     def sqrt_inplace(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_sqrt_inplace(ggml_context *ctx, ggml_tensor *a)"""
-        return Tensor(lib.ggml_sqrt_inplace(self.ptr, self._use(a)), self)
+        try:
+            if a._context is not self:
+                self._adopt(a)
+        except AttributeError:
+            raise not_tensors(a) from None
+        return Tensor(lib.ggml_sqrt_inplace(self.ptr, a._ptr), self)
 
     def log(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_log(ggml_context *ctx, ggml_tensor *a)"""
-        return Tensor(lib.ggml_log(self.ptr, self._use(a)), self)
+        try:
+            if a._context is not self:
+                self._adopt(a)
+        except AttributeError:
+            raise not_tensors(a) from None
+        return Tensor(lib.ggml_log(self.ptr, a._ptr), self)
 
     def log_inplace(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_log_inplace(ggml_context *ctx, ggml_tensor *a)"""
-        return Tensor(lib.ggml_log_inplace(self.ptr, self._use(a)), self)
+        try:
+            if a._context is not self:
+                self._adopt(a)
+        except AttributeError:
+            raise not_tensors(a) from None
+        return Tensor(lib.ggml_log_inplace(self.ptr, a._ptr), self)
 
     def expm1(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_expm1(ggml_context *ctx, ggml_tensor *a)"""
-        return Tensor(lib.ggml_expm1(self.ptr, self._use(a)), self)
+        try:
+            if a._context is not self:
+                self._adopt(a)
+        except AttributeError:
+            raise not_tensors(a) from None
+        return Tensor(lib.ggml_expm1(self.ptr, a._ptr), self)
 
     def expm1_inplace(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_expm1_inplace(ggml_context *ctx, ggml_tensor *a)"""
-        return Tensor(lib.ggml_expm1_inplace(self.ptr, self._use(a)), self)
+        try:
+            if a._context is not self:
+                self._adopt(a)
+        except AttributeError:
+            raise not_tensors(a) from None
+        return Tensor(lib.ggml_expm1_inplace(self.ptr, a._ptr), self)
 
     def softplus(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_softplus(ggml_context *ctx, ggml_tensor *a)"""
-        return Tensor(lib.ggml_softplus(self.ptr, self._use(a)), self)
+        try:
+            if a._context is not self:
+                self._adopt(a)
+        except AttributeError:
+            raise not_tensors(a) from None
+        return Tensor(lib.ggml_softplus(self.ptr, a._ptr), self)
 
     def softplus_inplace(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_softplus_inplace(ggml_context *ctx, ggml_tensor *a)"""
-        return Tensor(lib.ggml_softplus_inplace(self.ptr, self._use(a)), self)
+        try:
+            if a._context is not self:
+                self._adopt(a)
+        except AttributeError:
+            raise not_tensors(a) from None
+        return Tensor(lib.ggml_softplus_inplace(self.ptr, a._ptr), self)
 
     def sin(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_sin(ggml_context *ctx, ggml_tensor *a)"""
-        return Tensor(lib.ggml_sin(self.ptr, self._use(a)), self)
+        try:
+            if a._context is not self:
+                self._adopt(a)
+        except AttributeError:
+            raise not_tensors(a) from None
+        return Tensor(lib.ggml_sin(self.ptr, a._ptr), self)
 
     def sin_inplace(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_sin_inplace(ggml_context *ctx, ggml_tensor *a)"""
-        return Tensor(lib.ggml_sin_inplace(self.ptr, self._use(a)), self)
+        try:
+            if a._context is not self:
+                self._adopt(a)
+        except AttributeError:
+            raise not_tensors(a) from None
+        return Tensor(lib.ggml_sin_inplace(self.ptr, a._ptr), self)
 
     def cos(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_cos(ggml_context *ctx, ggml_tensor *a)"""
-        return Tensor(lib.ggml_cos(self.ptr, self._use(a)), self)
+        try:
+            if a._context is not self:
+                self._adopt(a)
+        except AttributeError:
+            raise not_tensors(a) from None
+        return Tensor(lib.ggml_cos(self.ptr, a._ptr), self)
 
     def cos_inplace(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_cos_inplace(ggml_context *ctx, ggml_tensor *a)"""
-        return Tensor(lib.ggml_cos_inplace(self.ptr, self._use(a)), self)
+        try:
+            if a._context is not self:
+                self._adopt(a)
+        except AttributeError:
+            raise not_tensors(a) from None
+        return Tensor(lib.ggml_cos_inplace(self.ptr, a._ptr), self)
 
     def sum(self, a: Tensor) -> Tensor:
         """Sum of all elements. Result [1].
 
         C: ggml_tensor *ggml_sum(ggml_context *ctx, ggml_tensor *a)
         """
-        return Tensor(lib.ggml_sum(self.ptr, self._use(a)), self)
+        try:
+            if a._context is not self:
+                self._adopt(a)
+        except AttributeError:
+            raise not_tensors(a) from None
+        return Tensor(lib.ggml_sum(self.ptr, a._ptr), self)
 
     def sum_rows(self, a: Tensor) -> Tensor:
         """Sum of each row. Result [1, ne1, ne2, ne3].
 
         C: ggml_tensor *ggml_sum_rows(ggml_context *ctx, ggml_tensor *a)
         """
-        return Tensor(lib.ggml_sum_rows(self.ptr, self._use(a)), self)
+        try:
+            if a._context is not self:
+                self._adopt(a)
+        except AttributeError:
+            raise not_tensors(a) from None
+        return Tensor(lib.ggml_sum_rows(self.ptr, a._ptr), self)
 
     def cumsum(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_cumsum(ggml_context *ctx, ggml_tensor *a)"""
-        return Tensor(lib.ggml_cumsum(self.ptr, self._use(a)), self)
+        try:
+            if a._context is not self:
+                self._adopt(a)
+        except AttributeError:
+            raise not_tensors(a) from None
+        return Tensor(lib.ggml_cumsum(self.ptr, a._ptr), self)
 
     def mean(self, a: Tensor) -> Tensor:
         """Mean of each row. Result [1, ne1, ne2, ne3].
 
         C: ggml_tensor *ggml_mean(ggml_context *ctx, ggml_tensor *a)
         """
-        return Tensor(lib.ggml_mean(self.ptr, self._use(a)), self)
+        try:
+            if a._context is not self:
+                self._adopt(a)
+        except AttributeError:
+            raise not_tensors(a) from None
+        return Tensor(lib.ggml_mean(self.ptr, a._ptr), self)
 
     def argmax(self, a: Tensor) -> Tensor:
         """Index of the largest element of each row. Result i32 [ne1].
 
         C: ggml_tensor *ggml_argmax(ggml_context *ctx, ggml_tensor *a)
         """
-        return Tensor(lib.ggml_argmax(self.ptr, self._use(a)), self)
+        try:
+            if a._context is not self:
+                self._adopt(a)
+        except AttributeError:
+            raise not_tensors(a) from None
+        return Tensor(lib.ggml_argmax(self.ptr, a._ptr), self)
 
     def count_equal(self, a: Tensor, b: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_count_equal(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b)"""
-        return Tensor(lib.ggml_count_equal(self.ptr, self._use(a), self._use(b)), self)
+        try:
+            if a._context is not self or b._context is not self:
+                self._adopt(a, b)
+        except AttributeError:
+            raise not_tensors(a, b) from None
+        return Tensor(lib.ggml_count_equal(self.ptr, a._ptr, b._ptr), self)
 
     def repeat(self, a: Tensor, b: Tensor) -> Tensor:
         """a repeated to b's ne.
 
         C: ggml_tensor *ggml_repeat(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b)
         """
-        return Tensor(lib.ggml_repeat(self.ptr, self._use(a), self._use(b)), self)
+        try:
+            if a._context is not self or b._context is not self:
+                self._adopt(a, b)
+        except AttributeError:
+            raise not_tensors(a, b) from None
+        return Tensor(lib.ggml_repeat(self.ptr, a._ptr, b._ptr), self)
 
     def repeat_4d(self, a: Tensor, ne0: int, ne1: int, ne2: int, ne3: int) -> Tensor:
         """C: ggml_tensor *ggml_repeat_4d(ggml_context *ctx, ggml_tensor *a, int64_t ne0, int64_t
         ne1, int64_t ne2, int64_t ne3)
         """
-        return Tensor(lib.ggml_repeat_4d(self.ptr, self._use(a), ne0, ne1, ne2, ne3), self)
+        try:
+            if a._context is not self:
+                self._adopt(a)
+        except AttributeError:
+            raise not_tensors(a) from None
+        return Tensor(lib.ggml_repeat_4d(self.ptr, a._ptr, ne0, ne1, ne2, ne3), self)
 
     def repeat_back(self, a: Tensor, b: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_repeat_back(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b)"""
-        return Tensor(lib.ggml_repeat_back(self.ptr, self._use(a), self._use(b)), self)
+        try:
+            if a._context is not self or b._context is not self:
+                self._adopt(a, b)
+        except AttributeError:
+            raise not_tensors(a, b) from None
+        return Tensor(lib.ggml_repeat_back(self.ptr, a._ptr, b._ptr), self)
 
     def concat(self, a: Tensor, b: Tensor, dim: int) -> Tensor:
         """a and b one after the other along dimension `dim`.
 
         C: ggml_tensor *ggml_concat(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b, int dim)
         """
-        return Tensor(lib.ggml_concat(self.ptr, self._use(a), self._use(b), dim), self)
+        try:
+            if a._context is not self or b._context is not self:
+                self._adopt(a, b)
+        except AttributeError:
+            raise not_tensors(a, b) from None
+        return Tensor(lib.ggml_concat(self.ptr, a._ptr, b._ptr, dim), self)
 
     def abs(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_abs(ggml_context *ctx, ggml_tensor *a)"""
-        return Tensor(lib.ggml_abs(self.ptr, self._use(a)), self)
+        try:
+            if a._context is not self:
+                self._adopt(a)
+        except AttributeError:
+            raise not_tensors(a) from None
+        return Tensor(lib.ggml_abs(self.ptr, a._ptr), self)
 
     def abs_inplace(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_abs_inplace(ggml_context *ctx, ggml_tensor *a)"""
-        return Tensor(lib.ggml_abs_inplace(self.ptr, self._use(a)), self)
+        try:
+            if a._context is not self:
+                self._adopt(a)
+        except AttributeError:
+            raise not_tensors(a) from None
+        return Tensor(lib.ggml_abs_inplace(self.ptr, a._ptr), self)
 
     def sgn(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_sgn(ggml_context *ctx, ggml_tensor *a)"""
-        return Tensor(lib.ggml_sgn(self.ptr, self._use(a)), self)
+        try:
+            if a._context is not self:
+                self._adopt(a)
+        except AttributeError:
+            raise not_tensors(a) from None
+        return Tensor(lib.ggml_sgn(self.ptr, a._ptr), self)
 
     def sgn_inplace(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_sgn_inplace(ggml_context *ctx, ggml_tensor *a)"""
-        return Tensor(lib.ggml_sgn_inplace(self.ptr, self._use(a)), self)
+        try:
+            if a._context is not self:
+                self._adopt(a)
+        except AttributeError:
+            raise not_tensors(a) from None
+        return Tensor(lib.ggml_sgn_inplace(self.ptr, a._ptr), self)
 
     def neg(self, a: Tensor) -> Tensor:
         """-a.
 
         C: ggml_tensor *ggml_neg(ggml_context *ctx, ggml_tensor *a)
         """
-        return Tensor(lib.ggml_neg(self.ptr, self._use(a)), self)
+        try:
+            if a._context is not self:
+                self._adopt(a)
+        except AttributeError:
+            raise not_tensors(a) from None
+        return Tensor(lib.ggml_neg(self.ptr, a._ptr), self)
 
     def neg_inplace(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_neg_inplace(ggml_context *ctx, ggml_tensor *a)"""
-        return Tensor(lib.ggml_neg_inplace(self.ptr, self._use(a)), self)
+        try:
+            if a._context is not self:
+                self._adopt(a)
+        except AttributeError:
+            raise not_tensors(a) from None
+        return Tensor(lib.ggml_neg_inplace(self.ptr, a._ptr), self)
 
     def step(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_step(ggml_context *ctx, ggml_tensor *a)"""
-        return Tensor(lib.ggml_step(self.ptr, self._use(a)), self)
+        try:
+            if a._context is not self:
+                self._adopt(a)
+        except AttributeError:
+            raise not_tensors(a) from None
+        return Tensor(lib.ggml_step(self.ptr, a._ptr), self)
 
     def step_inplace(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_step_inplace(ggml_context *ctx, ggml_tensor *a)"""
-        return Tensor(lib.ggml_step_inplace(self.ptr, self._use(a)), self)
+        try:
+            if a._context is not self:
+                self._adopt(a)
+        except AttributeError:
+            raise not_tensors(a) from None
+        return Tensor(lib.ggml_step_inplace(self.ptr, a._ptr), self)
 
     def tanh(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_tanh(ggml_context *ctx, ggml_tensor *a)"""
-        return Tensor(lib.ggml_tanh(self.ptr, self._use(a)), self)
+        try:
+            if a._context is not self:
+                self._adopt(a)
+        except AttributeError:
+            raise not_tensors(a) from None
+        return Tensor(lib.ggml_tanh(self.ptr, a._ptr), self)
 
     def tanh_inplace(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_tanh_inplace(ggml_context *ctx, ggml_tensor *a)"""
-        return Tensor(lib.ggml_tanh_inplace(self.ptr, self._use(a)), self)
+        try:
+            if a._context is not self:
+                self._adopt(a)
+        except AttributeError:
+            raise not_tensors(a) from None
+        return Tensor(lib.ggml_tanh_inplace(self.ptr, a._ptr), self)
 
     def elu(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_elu(ggml_context *ctx, ggml_tensor *a)"""
-        return Tensor(lib.ggml_elu(self.ptr, self._use(a)), self)
+        try:
+            if a._context is not self:
+                self._adopt(a)
+        except AttributeError:
+            raise not_tensors(a) from None
+        return Tensor(lib.ggml_elu(self.ptr, a._ptr), self)
 
     def elu_inplace(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_elu_inplace(ggml_context *ctx, ggml_tensor *a)"""
-        return Tensor(lib.ggml_elu_inplace(self.ptr, self._use(a)), self)
+        try:
+            if a._context is not self:
+                self._adopt(a)
+        except AttributeError:
+            raise not_tensors(a) from None
+        return Tensor(lib.ggml_elu_inplace(self.ptr, a._ptr), self)
 
     def relu(self, a: Tensor) -> Tensor:
         """max(a, 0).
 
         C: ggml_tensor *ggml_relu(ggml_context *ctx, ggml_tensor *a)
         """
-        return Tensor(lib.ggml_relu(self.ptr, self._use(a)), self)
+        try:
+            if a._context is not self:
+                self._adopt(a)
+        except AttributeError:
+            raise not_tensors(a) from None
+        return Tensor(lib.ggml_relu(self.ptr, a._ptr), self)
 
     def leaky_relu(self, a: Tensor, negative_slope: float, inplace: bool) -> Tensor:
         """C: ggml_tensor *ggml_leaky_relu(ggml_context *ctx, ggml_tensor *a, float negative_slope,
         bool inplace)
         """
-        return Tensor(lib.ggml_leaky_relu(self.ptr, self._use(a), negative_slope, inplace), self)
+        try:
+            if a._context is not self:
+                self._adopt(a)
+        except AttributeError:
+            raise not_tensors(a) from None
+        return Tensor(lib.ggml_leaky_relu(self.ptr, a._ptr, negative_slope, inplace), self)
 
     def relu_inplace(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_relu_inplace(ggml_context *ctx, ggml_tensor *a)"""
-        return Tensor(lib.ggml_relu_inplace(self.ptr, self._use(a)), self)
+        try:
+            if a._context is not self:
+                self._adopt(a)
+        except AttributeError:
+            raise not_tensors(a) from None
+        return Tensor(lib.ggml_relu_inplace(self.ptr, a._ptr), self)
 
     def sigmoid(self, a: Tensor) -> Tensor:
         """1 / (1 + exp(-a)).
 
         C: ggml_tensor *ggml_sigmoid(ggml_context *ctx, ggml_tensor *a)
         """
-        return Tensor(lib.ggml_sigmoid(self.ptr, self._use(a)), self)
+        try:
+            if a._context is not self:
+                self._adopt(a)
+        except AttributeError:
+            raise not_tensors(a) from None
+        return Tensor(lib.ggml_sigmoid(self.ptr, a._ptr), self)
 
     def sigmoid_inplace(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_sigmoid_inplace(ggml_context *ctx, ggml_tensor *a)"""
-        return Tensor(lib.ggml_sigmoid_inplace(self.ptr, self._use(a)), self)
+        try:
+            if a._context is not self:
+                self._adopt(a)
+        except AttributeError:
+            raise not_tensors(a) from None
+        return Tensor(lib.ggml_sigmoid_inplace(self.ptr, a._ptr), self)
 
     def gelu(self, a: Tensor) -> Tensor:
         """GELU of each element (tanh form).
 
         C: ggml_tensor *ggml_gelu(ggml_context *ctx, ggml_tensor *a)
         """
-        return Tensor(lib.ggml_gelu(self.ptr, self._use(a)), self)
+        try:
+            if a._context is not self:
+                self._adopt(a)
+        except AttributeError:
+            raise not_tensors(a) from None
+        return Tensor(lib.ggml_gelu(self.ptr, a._ptr), self)
 
     def gelu_inplace(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_gelu_inplace(ggml_context *ctx, ggml_tensor *a)"""
-        return Tensor(lib.ggml_gelu_inplace(self.ptr, self._use(a)), self)
+        try:
+            if a._context is not self:
+                self._adopt(a)
+        except AttributeError:
+            raise not_tensors(a) from None
+        return Tensor(lib.ggml_gelu_inplace(self.ptr, a._ptr), self)
 
     def gelu_erf(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_gelu_erf(ggml_context *ctx, ggml_tensor *a)"""
-        return Tensor(lib.ggml_gelu_erf(self.ptr, self._use(a)), self)
+        try:
+            if a._context is not self:
+                self._adopt(a)
+        except AttributeError:
+            raise not_tensors(a) from None
+        return Tensor(lib.ggml_gelu_erf(self.ptr, a._ptr), self)
 
     def gelu_erf_inplace(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_gelu_erf_inplace(ggml_context *ctx, ggml_tensor *a)"""
-        return Tensor(lib.ggml_gelu_erf_inplace(self.ptr, self._use(a)), self)
+        try:
+            if a._context is not self:
+                self._adopt(a)
+        except AttributeError:
+            raise not_tensors(a) from None
+        return Tensor(lib.ggml_gelu_erf_inplace(self.ptr, a._ptr), self)
 
     def gelu_quick(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_gelu_quick(ggml_context *ctx, ggml_tensor *a)"""
-        return Tensor(lib.ggml_gelu_quick(self.ptr, self._use(a)), self)
+        try:
+            if a._context is not self:
+                self._adopt(a)
+        except AttributeError:
+            raise not_tensors(a) from None
+        return Tensor(lib.ggml_gelu_quick(self.ptr, a._ptr), self)
 
     def gelu_quick_inplace(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_gelu_quick_inplace(ggml_context *ctx, ggml_tensor *a)"""
-        return Tensor(lib.ggml_gelu_quick_inplace(self.ptr, self._use(a)), self)
+        try:
+            if a._context is not self:
+                self._adopt(a)
+        except AttributeError:
+            raise not_tensors(a) from None
+        return Tensor(lib.ggml_gelu_quick_inplace(self.ptr, a._ptr), self)
 
     def silu(self, a: Tensor) -> Tensor:
         """a * sigmoid(a).
 
         C: ggml_tensor *ggml_silu(ggml_context *ctx, ggml_tensor *a)
         """
-        return Tensor(lib.ggml_silu(self.ptr, self._use(a)), self)
+        try:
+            if a._context is not self:
+                self._adopt(a)
+        except AttributeError:
+            raise not_tensors(a) from None
+        return Tensor(lib.ggml_silu(self.ptr, a._ptr), self)
 
     def silu_inplace(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_silu_inplace(ggml_context *ctx, ggml_tensor *a)"""
-        return Tensor(lib.ggml_silu_inplace(self.ptr, self._use(a)), self)
+        try:
+            if a._context is not self:
+                self._adopt(a)
+        except AttributeError:
+            raise not_tensors(a) from None
+        return Tensor(lib.ggml_silu_inplace(self.ptr, a._ptr), self)
 
     def silu_back(self, a: Tensor, b: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_silu_back(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b)"""
-        return Tensor(lib.ggml_silu_back(self.ptr, self._use(a), self._use(b)), self)
+        try:
+            if a._context is not self or b._context is not self:
+                self._adopt(a, b)
+        except AttributeError:
+            raise not_tensors(a, b) from None
+        return Tensor(lib.ggml_silu_back(self.ptr, a._ptr, b._ptr), self)
 
     def hardswish(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_hardswish(ggml_context *ctx, ggml_tensor *a)"""
-        return Tensor(lib.ggml_hardswish(self.ptr, self._use(a)), self)
+        try:
+            if a._context is not self:
+                self._adopt(a)
+        except AttributeError:
+            raise not_tensors(a) from None
+        return Tensor(lib.ggml_hardswish(self.ptr, a._ptr), self)
 
     def hardsigmoid(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_hardsigmoid(ggml_context *ctx, ggml_tensor *a)"""
-        return Tensor(lib.ggml_hardsigmoid(self.ptr, self._use(a)), self)
+        try:
+            if a._context is not self:
+                self._adopt(a)
+        except AttributeError:
+            raise not_tensors(a) from None
+        return Tensor(lib.ggml_hardsigmoid(self.ptr, a._ptr), self)
 
     def exp(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_exp(ggml_context *ctx, ggml_tensor *a)"""
-        return Tensor(lib.ggml_exp(self.ptr, self._use(a)), self)
+        try:
+            if a._context is not self:
+                self._adopt(a)
+        except AttributeError:
+            raise not_tensors(a) from None
+        return Tensor(lib.ggml_exp(self.ptr, a._ptr), self)
 
     def exp_inplace(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_exp_inplace(ggml_context *ctx, ggml_tensor *a)"""
-        return Tensor(lib.ggml_exp_inplace(self.ptr, self._use(a)), self)
+        try:
+            if a._context is not self:
+                self._adopt(a)
+        except AttributeError:
+            raise not_tensors(a) from None
+        return Tensor(lib.ggml_exp_inplace(self.ptr, a._ptr), self)
 
     def floor(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_floor(ggml_context *ctx, ggml_tensor *a)"""
-        return Tensor(lib.ggml_floor(self.ptr, self._use(a)), self)
+        try:
+            if a._context is not self:
+                self._adopt(a)
+        except AttributeError:
+            raise not_tensors(a) from None
+        return Tensor(lib.ggml_floor(self.ptr, a._ptr), self)
 
     def floor_inplace(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_floor_inplace(ggml_context *ctx, ggml_tensor *a)"""
-        return Tensor(lib.ggml_floor_inplace(self.ptr, self._use(a)), self)
+        try:
+            if a._context is not self:
+                self._adopt(a)
+        except AttributeError:
+            raise not_tensors(a) from None
+        return Tensor(lib.ggml_floor_inplace(self.ptr, a._ptr), self)
 
     def ceil(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_ceil(ggml_context *ctx, ggml_tensor *a)"""
-        return Tensor(lib.ggml_ceil(self.ptr, self._use(a)), self)
+        try:
+            if a._context is not self:
+                self._adopt(a)
+        except AttributeError:
+            raise not_tensors(a) from None
+        return Tensor(lib.ggml_ceil(self.ptr, a._ptr), self)
 
     def ceil_inplace(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_ceil_inplace(ggml_context *ctx, ggml_tensor *a)"""
-        return Tensor(lib.ggml_ceil_inplace(self.ptr, self._use(a)), self)
+        try:
+            if a._context is not self:
+                self._adopt(a)
+        except AttributeError:
+            raise not_tensors(a) from None
+        return Tensor(lib.ggml_ceil_inplace(self.ptr, a._ptr), self)
 
     def round(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_round(ggml_context *ctx, ggml_tensor *a)"""
-        return Tensor(lib.ggml_round(self.ptr, self._use(a)), self)
+        try:
+            if a._context is not self:
+                self._adopt(a)
+        except AttributeError:
+            raise not_tensors(a) from None
+        return Tensor(lib.ggml_round(self.ptr, a._ptr), self)
 
     def round_inplace(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_round_inplace(ggml_context *ctx, ggml_tensor *a)"""
-        return Tensor(lib.ggml_round_inplace(self.ptr, self._use(a)), self)
+        try:
+            if a._context is not self:
+                self._adopt(a)
+        except AttributeError:
+            raise not_tensors(a) from None
+        return Tensor(lib.ggml_round_inplace(self.ptr, a._ptr), self)
 
     def trunc(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_trunc(ggml_context *ctx, ggml_tensor *a)"""
-        return Tensor(lib.ggml_trunc(self.ptr, self._use(a)), self)
+        try:
+            if a._context is not self:
+                self._adopt(a)
+        except AttributeError:
+            raise not_tensors(a) from None
+        return Tensor(lib.ggml_trunc(self.ptr, a._ptr), self)
 
     def trunc_inplace(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_trunc_inplace(ggml_context *ctx, ggml_tensor *a)"""
-        return Tensor(lib.ggml_trunc_inplace(self.ptr, self._use(a)), self)
+        try:
+            if a._context is not self:
+                self._adopt(a)
+        except AttributeError:
+            raise not_tensors(a) from None
+        return Tensor(lib.ggml_trunc_inplace(self.ptr, a._ptr), self)
 
     def xielu(self, a: Tensor, alpha_n: float, alpha_p: float, beta: float, eps: float) -> Tensor:
         """C: ggml_tensor *ggml_xielu(ggml_context *ctx, ggml_tensor *a, float alpha_n, float
         alpha_p, float beta, float eps)
         """
-        return Tensor(lib.ggml_xielu(self.ptr, self._use(a), alpha_n, alpha_p, beta, eps), self)
+        try:
+            if a._context is not self:
+                self._adopt(a)
+        except AttributeError:
+            raise not_tensors(a) from None
+        return Tensor(lib.ggml_xielu(self.ptr, a._ptr, alpha_n, alpha_p, beta, eps), self)
 
     def glu(self, a: Tensor, op: enums.GluOp | int | str, swapped: bool) -> Tensor:
         """C: ggml_tensor *ggml_glu(ggml_context *ctx, ggml_tensor *a, enum ggml_glu_op op, bool
         swapped)
         """
-        return Tensor(lib.ggml_glu(self.ptr, self._use(a), enum_of(enums.GluOp, op), swapped), self)
+        try:
+            if a._context is not self:
+                self._adopt(a)
+        except AttributeError:
+            raise not_tensors(a) from None
+        return Tensor(lib.ggml_glu(self.ptr, a._ptr, enum_of(enums.GluOp, op), swapped), self)
 
     def reglu(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_reglu(ggml_context *ctx, ggml_tensor *a)"""
-        return Tensor(lib.ggml_reglu(self.ptr, self._use(a)), self)
+        try:
+            if a._context is not self:
+                self._adopt(a)
+        except AttributeError:
+            raise not_tensors(a) from None
+        return Tensor(lib.ggml_reglu(self.ptr, a._ptr), self)
 
     def reglu_swapped(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_reglu_swapped(ggml_context *ctx, ggml_tensor *a)"""
-        return Tensor(lib.ggml_reglu_swapped(self.ptr, self._use(a)), self)
+        try:
+            if a._context is not self:
+                self._adopt(a)
+        except AttributeError:
+            raise not_tensors(a) from None
+        return Tensor(lib.ggml_reglu_swapped(self.ptr, a._ptr), self)
 
     def geglu(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_geglu(ggml_context *ctx, ggml_tensor *a)"""
-        return Tensor(lib.ggml_geglu(self.ptr, self._use(a)), self)
+        try:
+            if a._context is not self:
+                self._adopt(a)
+        except AttributeError:
+            raise not_tensors(a) from None
+        return Tensor(lib.ggml_geglu(self.ptr, a._ptr), self)
 
     def geglu_swapped(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_geglu_swapped(ggml_context *ctx, ggml_tensor *a)"""
-        return Tensor(lib.ggml_geglu_swapped(self.ptr, self._use(a)), self)
+        try:
+            if a._context is not self:
+                self._adopt(a)
+        except AttributeError:
+            raise not_tensors(a) from None
+        return Tensor(lib.ggml_geglu_swapped(self.ptr, a._ptr), self)
 
     def swiglu(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_swiglu(ggml_context *ctx, ggml_tensor *a)"""
-        return Tensor(lib.ggml_swiglu(self.ptr, self._use(a)), self)
+        try:
+            if a._context is not self:
+                self._adopt(a)
+        except AttributeError:
+            raise not_tensors(a) from None
+        return Tensor(lib.ggml_swiglu(self.ptr, a._ptr), self)
 
     def swiglu_swapped(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_swiglu_swapped(ggml_context *ctx, ggml_tensor *a)"""
-        return Tensor(lib.ggml_swiglu_swapped(self.ptr, self._use(a)), self)
+        try:
+            if a._context is not self:
+                self._adopt(a)
+        except AttributeError:
+            raise not_tensors(a) from None
+        return Tensor(lib.ggml_swiglu_swapped(self.ptr, a._ptr), self)
 
     def geglu_erf(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_geglu_erf(ggml_context *ctx, ggml_tensor *a)"""
-        return Tensor(lib.ggml_geglu_erf(self.ptr, self._use(a)), self)
+        try:
+            if a._context is not self:
+                self._adopt(a)
+        except AttributeError:
+            raise not_tensors(a) from None
+        return Tensor(lib.ggml_geglu_erf(self.ptr, a._ptr), self)
 
     def geglu_erf_swapped(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_geglu_erf_swapped(ggml_context *ctx, ggml_tensor *a)"""
-        return Tensor(lib.ggml_geglu_erf_swapped(self.ptr, self._use(a)), self)
+        try:
+            if a._context is not self:
+                self._adopt(a)
+        except AttributeError:
+            raise not_tensors(a) from None
+        return Tensor(lib.ggml_geglu_erf_swapped(self.ptr, a._ptr), self)
 
     def geglu_quick(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_geglu_quick(ggml_context *ctx, ggml_tensor *a)"""
-        return Tensor(lib.ggml_geglu_quick(self.ptr, self._use(a)), self)
+        try:
+            if a._context is not self:
+                self._adopt(a)
+        except AttributeError:
+            raise not_tensors(a) from None
+        return Tensor(lib.ggml_geglu_quick(self.ptr, a._ptr), self)
 
     def geglu_quick_swapped(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_geglu_quick_swapped(ggml_context *ctx, ggml_tensor *a)"""
-        return Tensor(lib.ggml_geglu_quick_swapped(self.ptr, self._use(a)), self)
+        try:
+            if a._context is not self:
+                self._adopt(a)
+        except AttributeError:
+            raise not_tensors(a) from None
+        return Tensor(lib.ggml_geglu_quick_swapped(self.ptr, a._ptr), self)
 
     def glu_split(self, a: Tensor, b: Tensor, op: enums.GluOp | int | str) -> Tensor:
         """C: ggml_tensor *ggml_glu_split(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b, enum
         ggml_glu_op op)
         """
-        return Tensor(
-            lib.ggml_glu_split(
-                self.ptr,
-                self._use(a),
-                self._use(b),
-                enum_of(enums.GluOp, op),
-            ),
-            self,
-        )
+        try:
+            if a._context is not self or b._context is not self:
+                self._adopt(a, b)
+        except AttributeError:
+            raise not_tensors(a, b) from None
+        return Tensor(lib.ggml_glu_split(self.ptr, a._ptr, b._ptr, enum_of(enums.GluOp, op)), self)
 
     def reglu_split(self, a: Tensor, b: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_reglu_split(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b)"""
-        return Tensor(lib.ggml_reglu_split(self.ptr, self._use(a), self._use(b)), self)
+        try:
+            if a._context is not self or b._context is not self:
+                self._adopt(a, b)
+        except AttributeError:
+            raise not_tensors(a, b) from None
+        return Tensor(lib.ggml_reglu_split(self.ptr, a._ptr, b._ptr), self)
 
     def geglu_split(self, a: Tensor, b: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_geglu_split(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b)"""
-        return Tensor(lib.ggml_geglu_split(self.ptr, self._use(a), self._use(b)), self)
+        try:
+            if a._context is not self or b._context is not self:
+                self._adopt(a, b)
+        except AttributeError:
+            raise not_tensors(a, b) from None
+        return Tensor(lib.ggml_geglu_split(self.ptr, a._ptr, b._ptr), self)
 
     def swiglu_split(self, a: Tensor, b: Tensor) -> Tensor:
         """silu(a) * b.
 
         C: ggml_tensor *ggml_swiglu_split(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b)
         """
-        return Tensor(lib.ggml_swiglu_split(self.ptr, self._use(a), self._use(b)), self)
+        try:
+            if a._context is not self or b._context is not self:
+                self._adopt(a, b)
+        except AttributeError:
+            raise not_tensors(a, b) from None
+        return Tensor(lib.ggml_swiglu_split(self.ptr, a._ptr, b._ptr), self)
 
     def geglu_erf_split(self, a: Tensor, b: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_geglu_erf_split(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b)"""
-        return Tensor(lib.ggml_geglu_erf_split(self.ptr, self._use(a), self._use(b)), self)
+        try:
+            if a._context is not self or b._context is not self:
+                self._adopt(a, b)
+        except AttributeError:
+            raise not_tensors(a, b) from None
+        return Tensor(lib.ggml_geglu_erf_split(self.ptr, a._ptr, b._ptr), self)
 
     def geglu_quick_split(self, a: Tensor, b: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_geglu_quick_split(ggml_context *ctx, ggml_tensor *a, ggml_tensor
         *b)
         """
-        return Tensor(lib.ggml_geglu_quick_split(self.ptr, self._use(a), self._use(b)), self)
+        try:
+            if a._context is not self or b._context is not self:
+                self._adopt(a, b)
+        except AttributeError:
+            raise not_tensors(a, b) from None
+        return Tensor(lib.ggml_geglu_quick_split(self.ptr, a._ptr, b._ptr), self)
 
     def swiglu_oai(self, a: Tensor, b: Tensor, alpha: float, limit: float) -> Tensor:
         """C: ggml_tensor *ggml_swiglu_oai(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b, float
         alpha, float limit)
         """
-        return Tensor(lib.ggml_swiglu_oai(self.ptr, self._use(a), self._use(b), alpha, limit), self)
+        try:
+            if a._context is not self or b._context is not self:
+                self._adopt(a, b)
+        except AttributeError:
+            raise not_tensors(a, b) from None
+        return Tensor(lib.ggml_swiglu_oai(self.ptr, a._ptr, b._ptr, alpha, limit), self)
 
     def swiglu_clamp(self, a: Tensor, b: Tensor, limit: float) -> Tensor:
         """C: ggml_tensor *ggml_swiglu_clamp(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b,
         float limit)
         """
-        return Tensor(lib.ggml_swiglu_clamp(self.ptr, self._use(a), self._use(b), limit), self)
+        try:
+            if a._context is not self or b._context is not self:
+                self._adopt(a, b)
+        except AttributeError:
+            raise not_tensors(a, b) from None
+        return Tensor(lib.ggml_swiglu_clamp(self.ptr, a._ptr, b._ptr, limit), self)
 
     def norm(self, a: Tensor, eps: float) -> Tensor:
         """Each row minus its mean, divided by its standard deviation.
 
         C: ggml_tensor *ggml_norm(ggml_context *ctx, ggml_tensor *a, float eps)
         """
-        return Tensor(lib.ggml_norm(self.ptr, self._use(a), eps), self)
+        try:
+            if a._context is not self:
+                self._adopt(a)
+        except AttributeError:
+            raise not_tensors(a) from None
+        return Tensor(lib.ggml_norm(self.ptr, a._ptr, eps), self)
 
     def norm_inplace(self, a: Tensor, eps: float) -> Tensor:
         """C: ggml_tensor *ggml_norm_inplace(ggml_context *ctx, ggml_tensor *a, float eps)"""
-        return Tensor(lib.ggml_norm_inplace(self.ptr, self._use(a), eps), self)
+        try:
+            if a._context is not self:
+                self._adopt(a)
+        except AttributeError:
+            raise not_tensors(a) from None
+        return Tensor(lib.ggml_norm_inplace(self.ptr, a._ptr, eps), self)
 
     def rms_norm(self, a: Tensor, eps: float) -> Tensor:
         """Each row divided by the root of its mean square; eps is added under the root.
 
         C: ggml_tensor *ggml_rms_norm(ggml_context *ctx, ggml_tensor *a, float eps)
         """
-        return Tensor(lib.ggml_rms_norm(self.ptr, self._use(a), eps), self)
+        try:
+            if a._context is not self:
+                self._adopt(a)
+        except AttributeError:
+            raise not_tensors(a) from None
+        return Tensor(lib.ggml_rms_norm(self.ptr, a._ptr, eps), self)
 
     def rms_norm_inplace(self, a: Tensor, eps: float) -> Tensor:
         """C: ggml_tensor *ggml_rms_norm_inplace(ggml_context *ctx, ggml_tensor *a, float eps)"""
-        return Tensor(lib.ggml_rms_norm_inplace(self.ptr, self._use(a), eps), self)
+        try:
+            if a._context is not self:
+                self._adopt(a)
+        except AttributeError:
+            raise not_tensors(a) from None
+        return Tensor(lib.ggml_rms_norm_inplace(self.ptr, a._ptr, eps), self)
 
     def group_norm(self, a: Tensor, n_groups: int, eps: float) -> Tensor:
         """a normalised within n_groups groups along ne2.
@@ -579,27 +1059,52 @@ class Ops:
         C: ggml_tensor *ggml_group_norm(ggml_context *ctx, ggml_tensor *a, int n_groups, float
         eps)
         """
-        return Tensor(lib.ggml_group_norm(self.ptr, self._use(a), n_groups, eps), self)
+        try:
+            if a._context is not self:
+                self._adopt(a)
+        except AttributeError:
+            raise not_tensors(a) from None
+        return Tensor(lib.ggml_group_norm(self.ptr, a._ptr, n_groups, eps), self)
 
     def group_norm_inplace(self, a: Tensor, n_groups: int, eps: float) -> Tensor:
         """C: ggml_tensor *ggml_group_norm_inplace(ggml_context *ctx, ggml_tensor *a, int n_groups,
         float eps)
         """
-        return Tensor(lib.ggml_group_norm_inplace(self.ptr, self._use(a), n_groups, eps), self)
+        try:
+            if a._context is not self:
+                self._adopt(a)
+        except AttributeError:
+            raise not_tensors(a) from None
+        return Tensor(lib.ggml_group_norm_inplace(self.ptr, a._ptr, n_groups, eps), self)
 
     def l2_norm(self, a: Tensor, eps: float) -> Tensor:
         """C: ggml_tensor *ggml_l2_norm(ggml_context *ctx, ggml_tensor *a, float eps)"""
-        return Tensor(lib.ggml_l2_norm(self.ptr, self._use(a), eps), self)
+        try:
+            if a._context is not self:
+                self._adopt(a)
+        except AttributeError:
+            raise not_tensors(a) from None
+        return Tensor(lib.ggml_l2_norm(self.ptr, a._ptr, eps), self)
 
     def l2_norm_inplace(self, a: Tensor, eps: float) -> Tensor:
         """C: ggml_tensor *ggml_l2_norm_inplace(ggml_context *ctx, ggml_tensor *a, float eps)"""
-        return Tensor(lib.ggml_l2_norm_inplace(self.ptr, self._use(a), eps), self)
+        try:
+            if a._context is not self:
+                self._adopt(a)
+        except AttributeError:
+            raise not_tensors(a) from None
+        return Tensor(lib.ggml_l2_norm_inplace(self.ptr, a._ptr, eps), self)
 
     def rms_norm_back(self, a: Tensor, b: Tensor, eps: float) -> Tensor:
         """C: ggml_tensor *ggml_rms_norm_back(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b,
         float eps)
         """
-        return Tensor(lib.ggml_rms_norm_back(self.ptr, self._use(a), self._use(b), eps), self)
+        try:
+            if a._context is not self or b._context is not self:
+                self._adopt(a, b)
+        except AttributeError:
+            raise not_tensors(a, b) from None
+        return Tensor(lib.ggml_rms_norm_back(self.ptr, a._ptr, b._ptr, eps), self)
 
     def mul_mat(self, a: Tensor, b: Tensor) -> Tensor:
         """Matrix product with a transposed. a [k, n, ..], b [k, m, ..] -> [n, m, ..] f32; a's ne2
@@ -607,7 +1112,12 @@ class Ops:
 
         C: ggml_tensor *ggml_mul_mat(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b)
         """
-        return Tensor(lib.ggml_mul_mat(self.ptr, self._use(a), self._use(b)), self)
+        try:
+            if a._context is not self or b._context is not self:
+                self._adopt(a, b)
+        except AttributeError:
+            raise not_tensors(a, b) from None
+        return Tensor(lib.ggml_mul_mat(self.ptr, a._ptr, b._ptr), self)
 
     def mul_mat_id(self, as_: Tensor, b: Tensor, ids: Tensor) -> Tensor:
         """mul_mat with one matrix per expert. as [k, n, n_expert], b [k, n_expert_used, n_tokens],
@@ -616,57 +1126,73 @@ class Ops:
         C: ggml_tensor *ggml_mul_mat_id(ggml_context *ctx, ggml_tensor *as, ggml_tensor *b,
         ggml_tensor *ids)
         """
-        return Tensor(
-            lib.ggml_mul_mat_id(
-                self.ptr,
-                self._use(as_),
-                self._use(b),
-                self._use(ids),
-            ),
-            self,
-        )
+        try:
+            if as_._context is not self or b._context is not self or ids._context is not self:
+                self._adopt(as_, b, ids)
+        except AttributeError:
+            raise not_tensors(as_, b, ids) from None
+        return Tensor(lib.ggml_mul_mat_id(self.ptr, as_._ptr, b._ptr, ids._ptr), self)
 
     def out_prod(self, a: Tensor, b: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_out_prod(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b)"""
-        return Tensor(lib.ggml_out_prod(self.ptr, self._use(a), self._use(b)), self)
+        try:
+            if a._context is not self or b._context is not self:
+                self._adopt(a, b)
+        except AttributeError:
+            raise not_tensors(a, b) from None
+        return Tensor(lib.ggml_out_prod(self.ptr, a._ptr, b._ptr), self)
 
     def scale(self, a: Tensor, s: float) -> Tensor:
         """a * s.
 
         C: ggml_tensor *ggml_scale(ggml_context *ctx, ggml_tensor *a, float s)
         """
-        return Tensor(lib.ggml_scale(self.ptr, self._use(a), s), self)
+        try:
+            if a._context is not self:
+                self._adopt(a)
+        except AttributeError:
+            raise not_tensors(a) from None
+        return Tensor(lib.ggml_scale(self.ptr, a._ptr, s), self)
 
     def scale_inplace(self, a: Tensor, s: float) -> Tensor:
         """C: ggml_tensor *ggml_scale_inplace(ggml_context *ctx, ggml_tensor *a, float s)"""
-        return Tensor(lib.ggml_scale_inplace(self.ptr, self._use(a), s), self)
+        try:
+            if a._context is not self:
+                self._adopt(a)
+        except AttributeError:
+            raise not_tensors(a) from None
+        return Tensor(lib.ggml_scale_inplace(self.ptr, a._ptr, s), self)
 
     def scale_bias(self, a: Tensor, s: float, b: float) -> Tensor:
         """C: ggml_tensor *ggml_scale_bias(ggml_context *ctx, ggml_tensor *a, float s, float b)"""
-        return Tensor(lib.ggml_scale_bias(self.ptr, self._use(a), s, b), self)
+        try:
+            if a._context is not self:
+                self._adopt(a)
+        except AttributeError:
+            raise not_tensors(a) from None
+        return Tensor(lib.ggml_scale_bias(self.ptr, a._ptr, s, b), self)
 
     def scale_bias_inplace(self, a: Tensor, s: float, b: float) -> Tensor:
         """C: ggml_tensor *ggml_scale_bias_inplace(ggml_context *ctx, ggml_tensor *a, float s,
         float b)
         """
-        return Tensor(lib.ggml_scale_bias_inplace(self.ptr, self._use(a), s, b), self)
+        try:
+            if a._context is not self:
+                self._adopt(a)
+        except AttributeError:
+            raise not_tensors(a) from None
+        return Tensor(lib.ggml_scale_bias_inplace(self.ptr, a._ptr, s, b), self)
 
     def set(self, a: Tensor, b: Tensor, nb1: int, nb2: int, nb3: int, offset: int) -> Tensor:
         """C: ggml_tensor *ggml_set(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b, size_t nb1,
         size_t nb2, size_t nb3, size_t offset)
         """
-        return Tensor(
-            lib.ggml_set(
-                self.ptr,
-                self._use(a),
-                self._use(b),
-                nb1,
-                nb2,
-                nb3,
-                offset,
-            ),
-            self,
-        )
+        try:
+            if a._context is not self or b._context is not self:
+                self._adopt(a, b)
+        except AttributeError:
+            raise not_tensors(a, b) from None
+        return Tensor(lib.ggml_set(self.ptr, a._ptr, b._ptr, nb1, nb2, nb3, offset), self)
 
     def set_inplace(
         self,
@@ -680,105 +1206,155 @@ class Ops:
         """C: ggml_tensor *ggml_set_inplace(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b,
         size_t nb1, size_t nb2, size_t nb3, size_t offset)
         """
-        return Tensor(
-            lib.ggml_set_inplace(
-                self.ptr,
-                self._use(a),
-                self._use(b),
-                nb1,
-                nb2,
-                nb3,
-                offset,
-            ),
-            self,
-        )
+        try:
+            if a._context is not self or b._context is not self:
+                self._adopt(a, b)
+        except AttributeError:
+            raise not_tensors(a, b) from None
+        return Tensor(lib.ggml_set_inplace(self.ptr, a._ptr, b._ptr, nb1, nb2, nb3, offset), self)
 
     def set_1d(self, a: Tensor, b: Tensor, offset: int) -> Tensor:
         """C: ggml_tensor *ggml_set_1d(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b, size_t
         offset)
         """
-        return Tensor(lib.ggml_set_1d(self.ptr, self._use(a), self._use(b), offset), self)
+        try:
+            if a._context is not self or b._context is not self:
+                self._adopt(a, b)
+        except AttributeError:
+            raise not_tensors(a, b) from None
+        return Tensor(lib.ggml_set_1d(self.ptr, a._ptr, b._ptr, offset), self)
 
     def set_1d_inplace(self, a: Tensor, b: Tensor, offset: int) -> Tensor:
         """C: ggml_tensor *ggml_set_1d_inplace(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b,
         size_t offset)
         """
-        return Tensor(lib.ggml_set_1d_inplace(self.ptr, self._use(a), self._use(b), offset), self)
+        try:
+            if a._context is not self or b._context is not self:
+                self._adopt(a, b)
+        except AttributeError:
+            raise not_tensors(a, b) from None
+        return Tensor(lib.ggml_set_1d_inplace(self.ptr, a._ptr, b._ptr, offset), self)
 
     def set_2d(self, a: Tensor, b: Tensor, nb1: int, offset: int) -> Tensor:
         """C: ggml_tensor *ggml_set_2d(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b, size_t
         nb1, size_t offset)
         """
-        return Tensor(lib.ggml_set_2d(self.ptr, self._use(a), self._use(b), nb1, offset), self)
+        try:
+            if a._context is not self or b._context is not self:
+                self._adopt(a, b)
+        except AttributeError:
+            raise not_tensors(a, b) from None
+        return Tensor(lib.ggml_set_2d(self.ptr, a._ptr, b._ptr, nb1, offset), self)
 
     def set_2d_inplace(self, a: Tensor, b: Tensor, nb1: int, offset: int) -> Tensor:
         """C: ggml_tensor *ggml_set_2d_inplace(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b,
         size_t nb1, size_t offset)
         """
-        return Tensor(
-            lib.ggml_set_2d_inplace(
-                self.ptr,
-                self._use(a),
-                self._use(b),
-                nb1,
-                offset,
-            ),
-            self,
-        )
+        try:
+            if a._context is not self or b._context is not self:
+                self._adopt(a, b)
+        except AttributeError:
+            raise not_tensors(a, b) from None
+        return Tensor(lib.ggml_set_2d_inplace(self.ptr, a._ptr, b._ptr, nb1, offset), self)
 
     def cpy(self, a: Tensor, b: Tensor) -> Tensor:
         """a copied (and converted) into b; returns a view of b.
 
         C: ggml_tensor *ggml_cpy(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b)
         """
-        return Tensor(lib.ggml_cpy(self.ptr, self._use(a), self._use(b)), self)
+        try:
+            if a._context is not self or b._context is not self:
+                self._adopt(a, b)
+        except AttributeError:
+            raise not_tensors(a, b) from None
+        return Tensor(lib.ggml_cpy(self.ptr, a._ptr, b._ptr), self)
 
     def cast(self, a: Tensor, type: TypeLike) -> Tensor:
         """a converted to `type`.
 
         C: ggml_tensor *ggml_cast(ggml_context *ctx, ggml_tensor *a, enum ggml_type type)
         """
-        return Tensor(lib.ggml_cast(self.ptr, self._use(a), type_of(type)), self)
+        try:
+            if a._context is not self:
+                self._adopt(a)
+        except AttributeError:
+            raise not_tensors(a) from None
+        return Tensor(lib.ggml_cast(self.ptr, a._ptr, type_of(type)), self)
 
     def cont(self, a: Tensor) -> Tensor:
         """a copied so that it is contiguous.
 
         C: ggml_tensor *ggml_cont(ggml_context *ctx, ggml_tensor *a)
         """
-        return Tensor(lib.ggml_cont(self.ptr, self._use(a)), self)
+        try:
+            if a._context is not self:
+                self._adopt(a)
+        except AttributeError:
+            raise not_tensors(a) from None
+        return Tensor(lib.ggml_cont(self.ptr, a._ptr), self)
 
     def cont_1d(self, a: Tensor, ne0: int) -> Tensor:
         """C: ggml_tensor *ggml_cont_1d(ggml_context *ctx, ggml_tensor *a, int64_t ne0)"""
-        return Tensor(lib.ggml_cont_1d(self.ptr, self._use(a), ne0), self)
+        try:
+            if a._context is not self:
+                self._adopt(a)
+        except AttributeError:
+            raise not_tensors(a) from None
+        return Tensor(lib.ggml_cont_1d(self.ptr, a._ptr, ne0), self)
 
     def cont_2d(self, a: Tensor, ne0: int, ne1: int) -> Tensor:
         """C: ggml_tensor *ggml_cont_2d(ggml_context *ctx, ggml_tensor *a, int64_t ne0, int64_t
         ne1)
         """
-        return Tensor(lib.ggml_cont_2d(self.ptr, self._use(a), ne0, ne1), self)
+        try:
+            if a._context is not self:
+                self._adopt(a)
+        except AttributeError:
+            raise not_tensors(a) from None
+        return Tensor(lib.ggml_cont_2d(self.ptr, a._ptr, ne0, ne1), self)
 
     def cont_3d(self, a: Tensor, ne0: int, ne1: int, ne2: int) -> Tensor:
         """C: ggml_tensor *ggml_cont_3d(ggml_context *ctx, ggml_tensor *a, int64_t ne0, int64_t
         ne1, int64_t ne2)
         """
-        return Tensor(lib.ggml_cont_3d(self.ptr, self._use(a), ne0, ne1, ne2), self)
+        try:
+            if a._context is not self:
+                self._adopt(a)
+        except AttributeError:
+            raise not_tensors(a) from None
+        return Tensor(lib.ggml_cont_3d(self.ptr, a._ptr, ne0, ne1, ne2), self)
 
     def cont_4d(self, a: Tensor, ne0: int, ne1: int, ne2: int, ne3: int) -> Tensor:
         """C: ggml_tensor *ggml_cont_4d(ggml_context *ctx, ggml_tensor *a, int64_t ne0, int64_t
         ne1, int64_t ne2, int64_t ne3)
         """
-        return Tensor(lib.ggml_cont_4d(self.ptr, self._use(a), ne0, ne1, ne2, ne3), self)
+        try:
+            if a._context is not self:
+                self._adopt(a)
+        except AttributeError:
+            raise not_tensors(a) from None
+        return Tensor(lib.ggml_cont_4d(self.ptr, a._ptr, ne0, ne1, ne2, ne3), self)
 
     def reshape(self, a: Tensor, b: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_reshape(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b)"""
-        return Tensor(lib.ggml_reshape(self.ptr, self._use(a), self._use(b)), self)
+        try:
+            if a._context is not self or b._context is not self:
+                self._adopt(a, b)
+        except AttributeError:
+            raise not_tensors(a, b) from None
+        return Tensor(lib.ggml_reshape(self.ptr, a._ptr, b._ptr), self)
 
     def reshape_1d(self, a: Tensor, ne0: int) -> Tensor:
         """A view of contiguous a with ne [ne0].
 
         C: ggml_tensor *ggml_reshape_1d(ggml_context *ctx, ggml_tensor *a, int64_t ne0)
         """
-        return Tensor(lib.ggml_reshape_1d(self.ptr, self._use(a), ne0), self)
+        try:
+            if a._context is not self:
+                self._adopt(a)
+        except AttributeError:
+            raise not_tensors(a) from None
+        return Tensor(lib.ggml_reshape_1d(self.ptr, a._ptr, ne0), self)
 
     def reshape_2d(self, a: Tensor, ne0: int, ne1: int) -> Tensor:
         """A view of contiguous a with ne [ne0, ne1].
@@ -786,7 +1362,12 @@ class Ops:
         C: ggml_tensor *ggml_reshape_2d(ggml_context *ctx, ggml_tensor *a, int64_t ne0, int64_t
         ne1)
         """
-        return Tensor(lib.ggml_reshape_2d(self.ptr, self._use(a), ne0, ne1), self)
+        try:
+            if a._context is not self:
+                self._adopt(a)
+        except AttributeError:
+            raise not_tensors(a) from None
+        return Tensor(lib.ggml_reshape_2d(self.ptr, a._ptr, ne0, ne1), self)
 
     def reshape_3d(self, a: Tensor, ne0: int, ne1: int, ne2: int) -> Tensor:
         """A view of contiguous a with ne [ne0, ne1, ne2].
@@ -794,7 +1375,12 @@ class Ops:
         C: ggml_tensor *ggml_reshape_3d(ggml_context *ctx, ggml_tensor *a, int64_t ne0, int64_t
         ne1, int64_t ne2)
         """
-        return Tensor(lib.ggml_reshape_3d(self.ptr, self._use(a), ne0, ne1, ne2), self)
+        try:
+            if a._context is not self:
+                self._adopt(a)
+        except AttributeError:
+            raise not_tensors(a) from None
+        return Tensor(lib.ggml_reshape_3d(self.ptr, a._ptr, ne0, ne1, ne2), self)
 
     def reshape_4d(self, a: Tensor, ne0: int, ne1: int, ne2: int, ne3: int) -> Tensor:
         """A view of contiguous a with ne [ne0, ne1, ne2, ne3].
@@ -802,7 +1388,12 @@ class Ops:
         C: ggml_tensor *ggml_reshape_4d(ggml_context *ctx, ggml_tensor *a, int64_t ne0, int64_t
         ne1, int64_t ne2, int64_t ne3)
         """
-        return Tensor(lib.ggml_reshape_4d(self.ptr, self._use(a), ne0, ne1, ne2, ne3), self)
+        try:
+            if a._context is not self:
+                self._adopt(a)
+        except AttributeError:
+            raise not_tensors(a) from None
+        return Tensor(lib.ggml_reshape_4d(self.ptr, a._ptr, ne0, ne1, ne2, ne3), self)
 
     def view_1d(self, a: Tensor, ne0: int, offset: int) -> Tensor:
         """ne0 elements of a from byte `offset`.
@@ -810,7 +1401,12 @@ class Ops:
         C: ggml_tensor *ggml_view_1d(ggml_context *ctx, ggml_tensor *a, int64_t ne0, size_t
         offset)
         """
-        return Tensor(lib.ggml_view_1d(self.ptr, self._use(a), ne0, offset), self)
+        try:
+            if a._context is not self:
+                self._adopt(a)
+        except AttributeError:
+            raise not_tensors(a) from None
+        return Tensor(lib.ggml_view_1d(self.ptr, a._ptr, ne0, offset), self)
 
     def view_2d(self, a: Tensor, ne0: int, ne1: int, nb1: int, offset: int) -> Tensor:
         """A 2-D view of a: rows nb1 bytes apart, from byte `offset`.
@@ -818,7 +1414,12 @@ class Ops:
         C: ggml_tensor *ggml_view_2d(ggml_context *ctx, ggml_tensor *a, int64_t ne0, int64_t
         ne1, size_t nb1, size_t offset)
         """
-        return Tensor(lib.ggml_view_2d(self.ptr, self._use(a), ne0, ne1, nb1, offset), self)
+        try:
+            if a._context is not self:
+                self._adopt(a)
+        except AttributeError:
+            raise not_tensors(a) from None
+        return Tensor(lib.ggml_view_2d(self.ptr, a._ptr, ne0, ne1, nb1, offset), self)
 
     def view_3d(
         self,
@@ -835,19 +1436,12 @@ class Ops:
         C: ggml_tensor *ggml_view_3d(ggml_context *ctx, ggml_tensor *a, int64_t ne0, int64_t
         ne1, int64_t ne2, size_t nb1, size_t nb2, size_t offset)
         """
-        return Tensor(
-            lib.ggml_view_3d(
-                self.ptr,
-                self._use(a),
-                ne0,
-                ne1,
-                ne2,
-                nb1,
-                nb2,
-                offset,
-            ),
-            self,
-        )
+        try:
+            if a._context is not self:
+                self._adopt(a)
+        except AttributeError:
+            raise not_tensors(a) from None
+        return Tensor(lib.ggml_view_3d(self.ptr, a._ptr, ne0, ne1, ne2, nb1, nb2, offset), self)
 
     def view_4d(
         self,
@@ -866,10 +1460,15 @@ class Ops:
         C: ggml_tensor *ggml_view_4d(ggml_context *ctx, ggml_tensor *a, int64_t ne0, int64_t
         ne1, int64_t ne2, int64_t ne3, size_t nb1, size_t nb2, size_t nb3, size_t offset)
         """
+        try:
+            if a._context is not self:
+                self._adopt(a)
+        except AttributeError:
+            raise not_tensors(a) from None
         return Tensor(
             lib.ggml_view_4d(
                 self.ptr,
-                self._use(a),
+                a._ptr,
                 ne0,
                 ne1,
                 ne2,
@@ -888,35 +1487,47 @@ class Ops:
         C: ggml_tensor *ggml_permute(ggml_context *ctx, ggml_tensor *a, int axis0, int axis1,
         int axis2, int axis3)
         """
-        return Tensor(lib.ggml_permute(self.ptr, self._use(a), axis0, axis1, axis2, axis3), self)
+        try:
+            if a._context is not self:
+                self._adopt(a)
+        except AttributeError:
+            raise not_tensors(a) from None
+        return Tensor(lib.ggml_permute(self.ptr, a._ptr, axis0, axis1, axis2, axis3), self)
 
     def transpose(self, a: Tensor) -> Tensor:
         """A view of a with dimensions 0 and 1 exchanged.
 
         C: ggml_tensor *ggml_transpose(ggml_context *ctx, ggml_tensor *a)
         """
-        return Tensor(lib.ggml_transpose(self.ptr, self._use(a)), self)
+        try:
+            if a._context is not self:
+                self._adopt(a)
+        except AttributeError:
+            raise not_tensors(a) from None
+        return Tensor(lib.ggml_transpose(self.ptr, a._ptr), self)
 
     def get_rows(self, a: Tensor, b: Tensor) -> Tensor:
         """The rows of a that b (i32) names. a [n, m], b [r] -> [n, r] f32.
 
         C: ggml_tensor *ggml_get_rows(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b)
         """
-        return Tensor(lib.ggml_get_rows(self.ptr, self._use(a), self._use(b)), self)
+        try:
+            if a._context is not self or b._context is not self:
+                self._adopt(a, b)
+        except AttributeError:
+            raise not_tensors(a, b) from None
+        return Tensor(lib.ggml_get_rows(self.ptr, a._ptr, b._ptr), self)
 
     def get_rows_back(self, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_get_rows_back(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b,
         ggml_tensor *c)
         """
-        return Tensor(
-            lib.ggml_get_rows_back(
-                self.ptr,
-                self._use(a),
-                self._use(b),
-                self._use(c),
-            ),
-            self,
-        )
+        try:
+            if a._context is not self or b._context is not self or c._context is not self:
+                self._adopt(a, b, c)
+        except AttributeError:
+            raise not_tensors(a, b, c) from None
+        return Tensor(lib.ggml_get_rows_back(self.ptr, a._ptr, b._ptr, c._ptr), self)
 
     def set_rows(self, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
         """Writes the rows of b into a at the rows that c (i64) names; returns a view of a.
@@ -924,58 +1535,108 @@ class Ops:
         C: ggml_tensor *ggml_set_rows(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b,
         ggml_tensor *c)
         """
-        return Tensor(lib.ggml_set_rows(self.ptr, self._use(a), self._use(b), self._use(c)), self)
+        try:
+            if a._context is not self or b._context is not self or c._context is not self:
+                self._adopt(a, b, c)
+        except AttributeError:
+            raise not_tensors(a, b, c) from None
+        return Tensor(lib.ggml_set_rows(self.ptr, a._ptr, b._ptr, c._ptr), self)
 
     def diag(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_diag(ggml_context *ctx, ggml_tensor *a)"""
-        return Tensor(lib.ggml_diag(self.ptr, self._use(a)), self)
+        try:
+            if a._context is not self:
+                self._adopt(a)
+        except AttributeError:
+            raise not_tensors(a) from None
+        return Tensor(lib.ggml_diag(self.ptr, a._ptr), self)
 
     def diag_mask_inf(self, a: Tensor, n_past: int) -> Tensor:
         """a with -inf above the diagonal shifted by n_past.
 
         C: ggml_tensor *ggml_diag_mask_inf(ggml_context *ctx, ggml_tensor *a, int n_past)
         """
-        return Tensor(lib.ggml_diag_mask_inf(self.ptr, self._use(a), n_past), self)
+        try:
+            if a._context is not self:
+                self._adopt(a)
+        except AttributeError:
+            raise not_tensors(a) from None
+        return Tensor(lib.ggml_diag_mask_inf(self.ptr, a._ptr, n_past), self)
 
     def diag_mask_inf_inplace(self, a: Tensor, n_past: int) -> Tensor:
         """C: ggml_tensor *ggml_diag_mask_inf_inplace(ggml_context *ctx, ggml_tensor *a, int
         n_past)
         """
-        return Tensor(lib.ggml_diag_mask_inf_inplace(self.ptr, self._use(a), n_past), self)
+        try:
+            if a._context is not self:
+                self._adopt(a)
+        except AttributeError:
+            raise not_tensors(a) from None
+        return Tensor(lib.ggml_diag_mask_inf_inplace(self.ptr, a._ptr, n_past), self)
 
     def diag_mask_zero(self, a: Tensor, n_past: int) -> Tensor:
         """C: ggml_tensor *ggml_diag_mask_zero(ggml_context *ctx, ggml_tensor *a, int n_past)"""
-        return Tensor(lib.ggml_diag_mask_zero(self.ptr, self._use(a), n_past), self)
+        try:
+            if a._context is not self:
+                self._adopt(a)
+        except AttributeError:
+            raise not_tensors(a) from None
+        return Tensor(lib.ggml_diag_mask_zero(self.ptr, a._ptr, n_past), self)
 
     def diag_mask_zero_inplace(self, a: Tensor, n_past: int) -> Tensor:
         """C: ggml_tensor *ggml_diag_mask_zero_inplace(ggml_context *ctx, ggml_tensor *a, int
         n_past)
         """
-        return Tensor(lib.ggml_diag_mask_zero_inplace(self.ptr, self._use(a), n_past), self)
+        try:
+            if a._context is not self:
+                self._adopt(a)
+        except AttributeError:
+            raise not_tensors(a) from None
+        return Tensor(lib.ggml_diag_mask_zero_inplace(self.ptr, a._ptr, n_past), self)
 
     def clamp(self, a: Tensor, min: float, max: float) -> Tensor:
         """a limited to [min, max]; works in place, returns a view of a.
 
         C: ggml_tensor *ggml_clamp(ggml_context *ctx, ggml_tensor *a, float min, float max)
         """
-        return Tensor(lib.ggml_clamp(self.ptr, self._use(a), min, max), self)
+        try:
+            if a._context is not self:
+                self._adopt(a)
+        except AttributeError:
+            raise not_tensors(a) from None
+        return Tensor(lib.ggml_clamp(self.ptr, a._ptr, min, max), self)
 
     def clamp_inplace(self, a: Tensor, min: float, max: float) -> Tensor:
         """C: ggml_tensor *ggml_clamp_inplace(ggml_context *ctx, ggml_tensor *a, float min, float
         max)
         """
-        return Tensor(lib.ggml_clamp_inplace(self.ptr, self._use(a), min, max), self)
+        try:
+            if a._context is not self:
+                self._adopt(a)
+        except AttributeError:
+            raise not_tensors(a) from None
+        return Tensor(lib.ggml_clamp_inplace(self.ptr, a._ptr, min, max), self)
 
     def soft_max(self, a: Tensor) -> Tensor:
         """Softmax of each row.
 
         C: ggml_tensor *ggml_soft_max(ggml_context *ctx, ggml_tensor *a)
         """
-        return Tensor(lib.ggml_soft_max(self.ptr, self._use(a)), self)
+        try:
+            if a._context is not self:
+                self._adopt(a)
+        except AttributeError:
+            raise not_tensors(a) from None
+        return Tensor(lib.ggml_soft_max(self.ptr, a._ptr), self)
 
     def soft_max_inplace(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_soft_max_inplace(ggml_context *ctx, ggml_tensor *a)"""
-        return Tensor(lib.ggml_soft_max_inplace(self.ptr, self._use(a)), self)
+        try:
+            if a._context is not self:
+                self._adopt(a)
+        except AttributeError:
+            raise not_tensors(a) from None
+        return Tensor(lib.ggml_soft_max_inplace(self.ptr, a._ptr), self)
 
     def soft_max_ext(self, a: Tensor, mask: Tensor | None, scale: float, max_bias: float) -> Tensor:
         """Softmax of scale*a + slope*mask along rows; mask f16 or f32, or None.
@@ -983,11 +1644,16 @@ class Ops:
         C: ggml_tensor *ggml_soft_max_ext(ggml_context *ctx, ggml_tensor *a, ggml_tensor *mask,
         float scale, float max_bias)
         """
+        try:
+            if a._context is not self or (mask is not None and mask._context is not self):
+                self._adopt(a, mask)
+        except AttributeError:
+            raise not_tensors(a, mask) from None
         return Tensor(
             lib.ggml_soft_max_ext(
                 self.ptr,
-                self._use(a),
-                NULL if mask is None else self._use(mask),
+                a._ptr,
+                NULL if mask is None else mask._ptr,
                 scale,
                 max_bias,
             ),
@@ -1004,11 +1670,16 @@ class Ops:
         """C: ggml_tensor *ggml_soft_max_ext_inplace(ggml_context *ctx, ggml_tensor *a, ggml_tensor
         *mask, float scale, float max_bias)
         """
+        try:
+            if a._context is not self or (mask is not None and mask._context is not self):
+                self._adopt(a, mask)
+        except AttributeError:
+            raise not_tensors(a, mask) from None
         return Tensor(
             lib.ggml_soft_max_ext_inplace(
                 self.ptr,
-                self._use(a),
-                NULL if mask is None else self._use(mask),
+                a._ptr,
+                NULL if mask is None else mask._ptr,
                 scale,
                 max_bias,
             ),
@@ -1019,16 +1690,12 @@ class Ops:
         """C: ggml_tensor *ggml_soft_max_ext_back(ggml_context *ctx, ggml_tensor *a, ggml_tensor
         *b, float scale, float max_bias)
         """
-        return Tensor(
-            lib.ggml_soft_max_ext_back(
-                self.ptr,
-                self._use(a),
-                self._use(b),
-                scale,
-                max_bias,
-            ),
-            self,
-        )
+        try:
+            if a._context is not self or b._context is not self:
+                self._adopt(a, b)
+        except AttributeError:
+            raise not_tensors(a, b) from None
+        return Tensor(lib.ggml_soft_max_ext_back(self.ptr, a._ptr, b._ptr, scale, max_bias), self)
 
     def soft_max_ext_back_inplace(
         self,
@@ -1040,11 +1707,16 @@ class Ops:
         """C: ggml_tensor *ggml_soft_max_ext_back_inplace(ggml_context *ctx, ggml_tensor *a,
         ggml_tensor *b, float scale, float max_bias)
         """
+        try:
+            if a._context is not self or b._context is not self:
+                self._adopt(a, b)
+        except AttributeError:
+            raise not_tensors(a, b) from None
         return Tensor(
             lib.ggml_soft_max_ext_back_inplace(
                 self.ptr,
-                self._use(a),
-                self._use(b),
+                a._ptr,
+                b._ptr,
                 scale,
                 max_bias,
             ),
@@ -1057,22 +1729,23 @@ class Ops:
         C: ggml_tensor *ggml_rope(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b, int n_dims,
         int mode)
         """
-        return Tensor(lib.ggml_rope(self.ptr, self._use(a), self._use(b), n_dims, mode), self)
+        try:
+            if a._context is not self or b._context is not self:
+                self._adopt(a, b)
+        except AttributeError:
+            raise not_tensors(a, b) from None
+        return Tensor(lib.ggml_rope(self.ptr, a._ptr, b._ptr, n_dims, mode), self)
 
     def rope_inplace(self, a: Tensor, b: Tensor, n_dims: int, mode: int) -> Tensor:
         """C: ggml_tensor *ggml_rope_inplace(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b, int
         n_dims, int mode)
         """
-        return Tensor(
-            lib.ggml_rope_inplace(
-                self.ptr,
-                self._use(a),
-                self._use(b),
-                n_dims,
-                mode,
-            ),
-            self,
-        )
+        try:
+            if a._context is not self or b._context is not self:
+                self._adopt(a, b)
+        except AttributeError:
+            raise not_tensors(a, b) from None
+        return Tensor(lib.ggml_rope_inplace(self.ptr, a._ptr, b._ptr, n_dims, mode), self)
 
     def rope_ext(
         self,
@@ -1096,12 +1769,21 @@ class Ops:
         ggml_tensor *c, int n_dims, int mode, int n_ctx_orig, float freq_base, float freq_scale,
         float ext_factor, float attn_factor, float beta_fast, float beta_slow)
         """
+        try:
+            if (
+                a._context is not self
+                or b._context is not self
+                or (c is not None and c._context is not self)
+            ):
+                self._adopt(a, b, c)
+        except AttributeError:
+            raise not_tensors(a, b, c) from None
         return Tensor(
             lib.ggml_rope_ext(
                 self.ptr,
-                self._use(a),
-                self._use(b),
-                NULL if c is None else self._use(c),
+                a._ptr,
+                b._ptr,
+                NULL if c is None else c._ptr,
                 n_dims,
                 mode,
                 n_ctx_orig,
@@ -1135,12 +1817,21 @@ class Ops:
         ggml_tensor *c, int n_dims, int sections[4], int mode, int n_ctx_orig, float freq_base,
         float freq_scale, float ext_factor, float attn_factor, float beta_fast, float beta_slow)
         """
+        try:
+            if (
+                a._context is not self
+                or b._context is not self
+                or (c is not None and c._context is not self)
+            ):
+                self._adopt(a, b, c)
+        except AttributeError:
+            raise not_tensors(a, b, c) from None
         return Tensor(
             lib.ggml_rope_multi(
                 self.ptr,
-                self._use(a),
-                self._use(b),
-                NULL if c is None else self._use(c),
+                a._ptr,
+                b._ptr,
+                NULL if c is None else c._ptr,
                 n_dims,
                 sections,
                 mode,
@@ -1174,12 +1865,21 @@ class Ops:
         ggml_tensor *c, int n_dims, int mode, int n_ctx_orig, float freq_base, float freq_scale,
         float ext_factor, float attn_factor, float beta_fast, float beta_slow)
         """
+        try:
+            if (
+                a._context is not self
+                or b._context is not self
+                or (c is not None and c._context is not self)
+            ):
+                self._adopt(a, b, c)
+        except AttributeError:
+            raise not_tensors(a, b, c) from None
         return Tensor(
             lib.ggml_rope_ext_inplace(
                 self.ptr,
-                self._use(a),
-                self._use(b),
-                NULL if c is None else self._use(c),
+                a._ptr,
+                b._ptr,
+                NULL if c is None else c._ptr,
                 n_dims,
                 mode,
                 n_ctx_orig,
@@ -1214,12 +1914,21 @@ class Ops:
         freq_base, float freq_scale, float ext_factor, float attn_factor, float beta_fast, float
         beta_slow)
         """
+        try:
+            if (
+                a._context is not self
+                or b._context is not self
+                or (c is not None and c._context is not self)
+            ):
+                self._adopt(a, b, c)
+        except AttributeError:
+            raise not_tensors(a, b, c) from None
         return Tensor(
             lib.ggml_rope_multi_inplace(
                 self.ptr,
-                self._use(a),
-                self._use(b),
-                NULL if c is None else self._use(c),
+                a._ptr,
+                b._ptr,
+                NULL if c is None else c._ptr,
                 n_dims,
                 sections,
                 mode,
@@ -1252,11 +1961,16 @@ class Ops:
         n_dims, int mode, int n_ctx_orig, float freq_base, float freq_scale, float ext_factor,
         float attn_factor, float beta_fast, float beta_slow)
         """
+        try:
+            if a._context is not self or b._context is not self:
+                self._adopt(a, b)
+        except AttributeError:
+            raise not_tensors(a, b) from None
         return Tensor(
             lib.ggml_rope_custom(
                 self.ptr,
-                self._use(a),
-                self._use(b),
+                a._ptr,
+                b._ptr,
                 n_dims,
                 mode,
                 n_ctx_orig,
@@ -1288,11 +2002,16 @@ class Ops:
         *b, int n_dims, int mode, int n_ctx_orig, float freq_base, float freq_scale, float
         ext_factor, float attn_factor, float beta_fast, float beta_slow)
         """
+        try:
+            if a._context is not self or b._context is not self:
+                self._adopt(a, b)
+        except AttributeError:
+            raise not_tensors(a, b) from None
         return Tensor(
             lib.ggml_rope_custom_inplace(
                 self.ptr,
-                self._use(a),
-                self._use(b),
+                a._ptr,
+                b._ptr,
                 n_dims,
                 mode,
                 n_ctx_orig,
@@ -1325,12 +2044,21 @@ class Ops:
         ggml_tensor *c, int n_dims, int mode, int n_ctx_orig, float freq_base, float freq_scale,
         float ext_factor, float attn_factor, float beta_fast, float beta_slow)
         """
+        try:
+            if (
+                a._context is not self
+                or b._context is not self
+                or (c is not None and c._context is not self)
+            ):
+                self._adopt(a, b, c)
+        except AttributeError:
+            raise not_tensors(a, b, c) from None
         return Tensor(
             lib.ggml_rope_ext_back(
                 self.ptr,
-                self._use(a),
-                self._use(b),
-                NULL if c is None else self._use(c),
+                a._ptr,
+                b._ptr,
+                NULL if c is None else c._ptr,
                 n_dims,
                 mode,
                 n_ctx_orig,
@@ -1364,12 +2092,21 @@ class Ops:
         ggml_tensor *c, int n_dims, int sections[4], int mode, int n_ctx_orig, float freq_base,
         float freq_scale, float ext_factor, float attn_factor, float beta_fast, float beta_slow)
         """
+        try:
+            if (
+                a._context is not self
+                or b._context is not self
+                or (c is not None and c._context is not self)
+            ):
+                self._adopt(a, b, c)
+        except AttributeError:
+            raise not_tensors(a, b, c) from None
         return Tensor(
             lib.ggml_rope_multi_back(
                 self.ptr,
-                self._use(a),
-                self._use(b),
-                NULL if c is None else self._use(c),
+                a._ptr,
+                b._ptr,
+                NULL if c is None else c._ptr,
                 n_dims,
                 sections,
                 mode,
@@ -1400,11 +2137,16 @@ class Ops:
         """C: ggml_tensor *ggml_im2col(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b, int s0,
         int s1, int p0, int p1, int d0, int d1, bool is_2D, enum ggml_type dst_type)
         """
+        try:
+            if a._context is not self or b._context is not self:
+                self._adopt(a, b)
+        except AttributeError:
+            raise not_tensors(a, b) from None
         return Tensor(
             lib.ggml_im2col(
                 self.ptr,
-                self._use(a),
-                self._use(b),
+                a._ptr,
+                b._ptr,
                 s0,
                 s1,
                 p0,
@@ -1433,11 +2175,16 @@ class Ops:
         """C: ggml_tensor *ggml_im2col_back(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b,
         int64_t *ne, int s0, int s1, int p0, int p1, int d0, int d1, bool is_2D)
         """
+        try:
+            if a._context is not self or b._context is not self:
+                self._adopt(a, b)
+        except AttributeError:
+            raise not_tensors(a, b) from None
         return Tensor(
             lib.ggml_im2col_back(
                 self.ptr,
-                self._use(a),
-                self._use(b),
+                a._ptr,
+                b._ptr,
                 ne,
                 s0,
                 s1,
@@ -1454,47 +2201,67 @@ class Ops:
         """C: ggml_tensor *ggml_col2im_1d(ggml_context *ctx, ggml_tensor *a, int s0, int oc, int
         p0)
         """
-        return Tensor(lib.ggml_col2im_1d(self.ptr, self._use(a), s0, oc, p0), self)
+        try:
+            if a._context is not self:
+                self._adopt(a)
+        except AttributeError:
+            raise not_tensors(a) from None
+        return Tensor(lib.ggml_col2im_1d(self.ptr, a._ptr, s0, oc, p0), self)
 
     def conv_1d(self, a: Tensor, b: Tensor, s0: int, p0: int, d0: int) -> Tensor:
         """C: ggml_tensor *ggml_conv_1d(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b, int s0,
         int p0, int d0)
         """
-        return Tensor(lib.ggml_conv_1d(self.ptr, self._use(a), self._use(b), s0, p0, d0), self)
+        try:
+            if a._context is not self or b._context is not self:
+                self._adopt(a, b)
+        except AttributeError:
+            raise not_tensors(a, b) from None
+        return Tensor(lib.ggml_conv_1d(self.ptr, a._ptr, b._ptr, s0, p0, d0), self)
 
     def conv_1d_ph(self, a: Tensor, b: Tensor, s: int, d: int) -> Tensor:
         """C: ggml_tensor *ggml_conv_1d_ph(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b, int
         s, int d)
         """
-        return Tensor(lib.ggml_conv_1d_ph(self.ptr, self._use(a), self._use(b), s, d), self)
+        try:
+            if a._context is not self or b._context is not self:
+                self._adopt(a, b)
+        except AttributeError:
+            raise not_tensors(a, b) from None
+        return Tensor(lib.ggml_conv_1d_ph(self.ptr, a._ptr, b._ptr, s, d), self)
 
     def conv_1d_dw(self, a: Tensor, b: Tensor, s0: int, p0: int, d0: int) -> Tensor:
         """C: ggml_tensor *ggml_conv_1d_dw(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b, int
         s0, int p0, int d0)
         """
-        return Tensor(lib.ggml_conv_1d_dw(self.ptr, self._use(a), self._use(b), s0, p0, d0), self)
+        try:
+            if a._context is not self or b._context is not self:
+                self._adopt(a, b)
+        except AttributeError:
+            raise not_tensors(a, b) from None
+        return Tensor(lib.ggml_conv_1d_dw(self.ptr, a._ptr, b._ptr, s0, p0, d0), self)
 
     def conv_1d_dw_ph(self, a: Tensor, b: Tensor, s0: int, d0: int) -> Tensor:
         """C: ggml_tensor *ggml_conv_1d_dw_ph(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b,
         int s0, int d0)
         """
-        return Tensor(lib.ggml_conv_1d_dw_ph(self.ptr, self._use(a), self._use(b), s0, d0), self)
+        try:
+            if a._context is not self or b._context is not self:
+                self._adopt(a, b)
+        except AttributeError:
+            raise not_tensors(a, b) from None
+        return Tensor(lib.ggml_conv_1d_dw_ph(self.ptr, a._ptr, b._ptr, s0, d0), self)
 
     def conv_transpose_1d(self, a: Tensor, b: Tensor, s0: int, p0: int, d0: int) -> Tensor:
         """C: ggml_tensor *ggml_conv_transpose_1d(ggml_context *ctx, ggml_tensor *a, ggml_tensor
         *b, int s0, int p0, int d0)
         """
-        return Tensor(
-            lib.ggml_conv_transpose_1d(
-                self.ptr,
-                self._use(a),
-                self._use(b),
-                s0,
-                p0,
-                d0,
-            ),
-            self,
-        )
+        try:
+            if a._context is not self or b._context is not self:
+                self._adopt(a, b)
+        except AttributeError:
+            raise not_tensors(a, b) from None
+        return Tensor(lib.ggml_conv_transpose_1d(self.ptr, a._ptr, b._ptr, s0, p0, d0), self)
 
     def conv_2d(
         self,
@@ -1510,20 +2277,12 @@ class Ops:
         """C: ggml_tensor *ggml_conv_2d(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b, int s0,
         int s1, int p0, int p1, int d0, int d1)
         """
-        return Tensor(
-            lib.ggml_conv_2d(
-                self.ptr,
-                self._use(a),
-                self._use(b),
-                s0,
-                s1,
-                p0,
-                p1,
-                d0,
-                d1,
-            ),
-            self,
-        )
+        try:
+            if a._context is not self or b._context is not self:
+                self._adopt(a, b)
+        except AttributeError:
+            raise not_tensors(a, b) from None
+        return Tensor(lib.ggml_conv_2d(self.ptr, a._ptr, b._ptr, s0, s1, p0, p1, d0, d1), self)
 
     def im2col_3d(
         self,
@@ -1545,11 +2304,16 @@ class Ops:
         int64_t IC, int s0, int s1, int s2, int p0, int p1, int p2, int d0, int d1, int d2, enum
         ggml_type dst_type)
         """
+        try:
+            if a._context is not self or b._context is not self:
+                self._adopt(a, b)
+        except AttributeError:
+            raise not_tensors(a, b) from None
         return Tensor(
             lib.ggml_im2col_3d(
                 self.ptr,
-                self._use(a),
-                self._use(b),
+                a._ptr,
+                b._ptr,
                 IC,
                 s0,
                 s1,
@@ -1583,11 +2347,16 @@ class Ops:
         """C: ggml_tensor *ggml_conv_3d(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b, int64_t
         IC, int s0, int s1, int s2, int p0, int p1, int p2, int d0, int d1, int d2)
         """
+        try:
+            if a._context is not self or b._context is not self:
+                self._adopt(a, b)
+        except AttributeError:
+            raise not_tensors(a, b) from None
         return Tensor(
             lib.ggml_conv_3d(
                 self.ptr,
-                self._use(a),
-                self._use(b),
+                a._ptr,
+                b._ptr,
                 IC,
                 s0,
                 s1,
@@ -1604,11 +2373,21 @@ class Ops:
 
     def conv_2d_sk_p0(self, a: Tensor, b: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_conv_2d_sk_p0(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b)"""
-        return Tensor(lib.ggml_conv_2d_sk_p0(self.ptr, self._use(a), self._use(b)), self)
+        try:
+            if a._context is not self or b._context is not self:
+                self._adopt(a, b)
+        except AttributeError:
+            raise not_tensors(a, b) from None
+        return Tensor(lib.ggml_conv_2d_sk_p0(self.ptr, a._ptr, b._ptr), self)
 
     def conv_2d_s1_ph(self, a: Tensor, b: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_conv_2d_s1_ph(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b)"""
-        return Tensor(lib.ggml_conv_2d_s1_ph(self.ptr, self._use(a), self._use(b)), self)
+        try:
+            if a._context is not self or b._context is not self:
+                self._adopt(a, b)
+        except AttributeError:
+            raise not_tensors(a, b) from None
+        return Tensor(lib.ggml_conv_2d_s1_ph(self.ptr, a._ptr, b._ptr), self)
 
     def conv_2d_dw(
         self,
@@ -1624,20 +2403,12 @@ class Ops:
         """C: ggml_tensor *ggml_conv_2d_dw(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b, int
         s0, int s1, int p0, int p1, int d0, int d1)
         """
-        return Tensor(
-            lib.ggml_conv_2d_dw(
-                self.ptr,
-                self._use(a),
-                self._use(b),
-                s0,
-                s1,
-                p0,
-                p1,
-                d0,
-                d1,
-            ),
-            self,
-        )
+        try:
+            if a._context is not self or b._context is not self:
+                self._adopt(a, b)
+        except AttributeError:
+            raise not_tensors(a, b) from None
+        return Tensor(lib.ggml_conv_2d_dw(self.ptr, a._ptr, b._ptr, s0, s1, p0, p1, d0, d1), self)
 
     def conv_2d_dw_direct(
         self,
@@ -1653,11 +2424,16 @@ class Ops:
         """C: ggml_tensor *ggml_conv_2d_dw_direct(ggml_context *ctx, ggml_tensor *a, ggml_tensor
         *b, int stride0, int stride1, int pad0, int pad1, int dilation0, int dilation1)
         """
+        try:
+            if a._context is not self or b._context is not self:
+                self._adopt(a, b)
+        except AttributeError:
+            raise not_tensors(a, b) from None
         return Tensor(
             lib.ggml_conv_2d_dw_direct(
                 self.ptr,
-                self._use(a),
-                self._use(b),
+                a._ptr,
+                b._ptr,
                 stride0,
                 stride1,
                 pad0,
@@ -1672,15 +2448,12 @@ class Ops:
         """C: ggml_tensor *ggml_conv_transpose_2d_p0(ggml_context *ctx, ggml_tensor *a, ggml_tensor
         *b, int stride)
         """
-        return Tensor(
-            lib.ggml_conv_transpose_2d_p0(
-                self.ptr,
-                self._use(a),
-                self._use(b),
-                stride,
-            ),
-            self,
-        )
+        try:
+            if a._context is not self or b._context is not self:
+                self._adopt(a, b)
+        except AttributeError:
+            raise not_tensors(a, b) from None
+        return Tensor(lib.ggml_conv_transpose_2d_p0(self.ptr, a._ptr, b._ptr, stride), self)
 
     def conv_2d_direct(
         self,
@@ -1696,11 +2469,16 @@ class Ops:
         """C: ggml_tensor *ggml_conv_2d_direct(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b,
         int s0, int s1, int p0, int p1, int d0, int d1)
         """
+        try:
+            if a._context is not self or b._context is not self:
+                self._adopt(a, b)
+        except AttributeError:
+            raise not_tensors(a, b) from None
         return Tensor(
             lib.ggml_conv_2d_direct(
                 self.ptr,
-                self._use(a),
-                self._use(b),
+                a._ptr,
+                b._ptr,
                 s0,
                 s1,
                 p0,
@@ -1732,11 +2510,16 @@ class Ops:
         int s0, int s1, int s2, int p0, int p1, int p2, int d0, int d1, int d2, int n_channels,
         int n_batch, int n_channels_out)
         """
+        try:
+            if a._context is not self or b._context is not self:
+                self._adopt(a, b)
+        except AttributeError:
+            raise not_tensors(a, b) from None
         return Tensor(
             lib.ggml_conv_3d_direct(
                 self.ptr,
-                self._use(a),
-                self._use(b),
+                a._ptr,
+                b._ptr,
                 s0,
                 s1,
                 s2,
@@ -1757,10 +2540,15 @@ class Ops:
         """C: ggml_tensor *ggml_pool_1d(ggml_context *ctx, ggml_tensor *a, enum ggml_op_pool op,
         int k0, int s0, int p0)
         """
+        try:
+            if a._context is not self:
+                self._adopt(a)
+        except AttributeError:
+            raise not_tensors(a) from None
         return Tensor(
             lib.ggml_pool_1d(
                 self.ptr,
-                self._use(a),
+                a._ptr,
                 enum_of(enums.OpPool, op),
                 k0,
                 s0,
@@ -1783,10 +2571,15 @@ class Ops:
         """C: ggml_tensor *ggml_pool_2d(ggml_context *ctx, ggml_tensor *a, enum ggml_op_pool op,
         int k0, int k1, int s0, int s1, float p0, float p1)
         """
+        try:
+            if a._context is not self:
+                self._adopt(a)
+        except AttributeError:
+            raise not_tensors(a) from None
         return Tensor(
             lib.ggml_pool_2d(
                 self.ptr,
-                self._use(a),
+                a._ptr,
                 enum_of(enums.OpPool, op),
                 k0,
                 k1,
@@ -1813,11 +2606,16 @@ class Ops:
         """C: ggml_tensor *ggml_pool_2d_back(ggml_context *ctx, ggml_tensor *a, ggml_tensor *af,
         enum ggml_op_pool op, int k0, int k1, int s0, int s1, float p0, float p1)
         """
+        try:
+            if a._context is not self or af._context is not self:
+                self._adopt(a, af)
+        except AttributeError:
+            raise not_tensors(a, af) from None
         return Tensor(
             lib.ggml_pool_2d_back(
                 self.ptr,
-                self._use(a),
-                self._use(af),
+                a._ptr,
+                af._ptr,
                 enum_of(enums.OpPool, op),
                 k0,
                 k1,
@@ -1833,10 +2631,15 @@ class Ops:
         """C: ggml_tensor *ggml_upscale(ggml_context *ctx, ggml_tensor *a, int scale_factor, enum
         ggml_scale_mode mode)
         """
+        try:
+            if a._context is not self:
+                self._adopt(a)
+        except AttributeError:
+            raise not_tensors(a) from None
         return Tensor(
             lib.ggml_upscale(
                 self.ptr,
-                self._use(a),
+                a._ptr,
                 scale_factor,
                 enum_of(enums.ScaleMode, mode),
             ),
@@ -1855,10 +2658,15 @@ class Ops:
         """C: ggml_tensor *ggml_upscale_ext(ggml_context *ctx, ggml_tensor *a, int ne0, int ne1,
         int ne2, int ne3, enum ggml_scale_mode mode)
         """
+        try:
+            if a._context is not self:
+                self._adopt(a)
+        except AttributeError:
+            raise not_tensors(a) from None
         return Tensor(
             lib.ggml_upscale_ext(
                 self.ptr,
-                self._use(a),
+                a._ptr,
                 ne0,
                 ne1,
                 ne2,
@@ -1872,19 +2680,34 @@ class Ops:
         """C: ggml_tensor *ggml_interpolate(ggml_context *ctx, ggml_tensor *a, int64_t ne0, int64_t
         ne1, int64_t ne2, int64_t ne3, uint32_t mode)
         """
-        return Tensor(lib.ggml_interpolate(self.ptr, self._use(a), ne0, ne1, ne2, ne3, mode), self)
+        try:
+            if a._context is not self:
+                self._adopt(a)
+        except AttributeError:
+            raise not_tensors(a) from None
+        return Tensor(lib.ggml_interpolate(self.ptr, a._ptr, ne0, ne1, ne2, ne3, mode), self)
 
     def pad(self, a: Tensor, p0: int, p1: int, p2: int, p3: int) -> Tensor:
         """C: ggml_tensor *ggml_pad(ggml_context *ctx, ggml_tensor *a, int p0, int p1, int p2, int
         p3)
         """
-        return Tensor(lib.ggml_pad(self.ptr, self._use(a), p0, p1, p2, p3), self)
+        try:
+            if a._context is not self:
+                self._adopt(a)
+        except AttributeError:
+            raise not_tensors(a) from None
+        return Tensor(lib.ggml_pad(self.ptr, a._ptr, p0, p1, p2, p3), self)
 
     def pad_circular(self, a: Tensor, p0: int, p1: int, p2: int, p3: int) -> Tensor:
         """C: ggml_tensor *ggml_pad_circular(ggml_context *ctx, ggml_tensor *a, int p0, int p1, int
         p2, int p3)
         """
-        return Tensor(lib.ggml_pad_circular(self.ptr, self._use(a), p0, p1, p2, p3), self)
+        try:
+            if a._context is not self:
+                self._adopt(a)
+        except AttributeError:
+            raise not_tensors(a) from None
+        return Tensor(lib.ggml_pad_circular(self.ptr, a._ptr, p0, p1, p2, p3), self)
 
     def pad_ext(
         self,
@@ -1901,10 +2724,15 @@ class Ops:
         """C: ggml_tensor *ggml_pad_ext(ggml_context *ctx, ggml_tensor *a, int lp0, int rp0, int
         lp1, int rp1, int lp2, int rp2, int lp3, int rp3)
         """
+        try:
+            if a._context is not self:
+                self._adopt(a)
+        except AttributeError:
+            raise not_tensors(a) from None
         return Tensor(
             lib.ggml_pad_ext(
                 self.ptr,
-                self._use(a),
+                a._ptr,
                 lp0,
                 rp0,
                 lp1,
@@ -1932,10 +2760,15 @@ class Ops:
         """C: ggml_tensor *ggml_pad_ext_circular(ggml_context *ctx, ggml_tensor *a, int lp0, int
         rp0, int lp1, int rp1, int lp2, int rp2, int lp3, int rp3)
         """
+        try:
+            if a._context is not self:
+                self._adopt(a)
+        except AttributeError:
+            raise not_tensors(a) from None
         return Tensor(
             lib.ggml_pad_ext_circular(
                 self.ptr,
-                self._use(a),
+                a._ptr,
                 lp0,
                 rp0,
                 lp1,
@@ -1950,39 +2783,61 @@ class Ops:
 
     def pad_reflect_1d(self, a: Tensor, p0: int, p1: int) -> Tensor:
         """C: ggml_tensor *ggml_pad_reflect_1d(ggml_context *ctx, ggml_tensor *a, int p0, int p1)"""
-        return Tensor(lib.ggml_pad_reflect_1d(self.ptr, self._use(a), p0, p1), self)
+        try:
+            if a._context is not self:
+                self._adopt(a)
+        except AttributeError:
+            raise not_tensors(a) from None
+        return Tensor(lib.ggml_pad_reflect_1d(self.ptr, a._ptr, p0, p1), self)
 
     def roll(self, a: Tensor, shift0: int, shift1: int, shift2: int, shift3: int) -> Tensor:
         """C: ggml_tensor *ggml_roll(ggml_context *ctx, ggml_tensor *a, int shift0, int shift1, int
         shift2, int shift3)
         """
-        return Tensor(lib.ggml_roll(self.ptr, self._use(a), shift0, shift1, shift2, shift3), self)
+        try:
+            if a._context is not self:
+                self._adopt(a)
+        except AttributeError:
+            raise not_tensors(a) from None
+        return Tensor(lib.ggml_roll(self.ptr, a._ptr, shift0, shift1, shift2, shift3), self)
 
     def tri(self, a: Tensor, type: enums.TriType | int | str) -> Tensor:
         """C: ggml_tensor *ggml_tri(ggml_context *ctx, ggml_tensor *a, enum ggml_tri_type type)"""
-        return Tensor(lib.ggml_tri(self.ptr, self._use(a), enum_of(enums.TriType, type)), self)
+        try:
+            if a._context is not self:
+                self._adopt(a)
+        except AttributeError:
+            raise not_tensors(a) from None
+        return Tensor(lib.ggml_tri(self.ptr, a._ptr, enum_of(enums.TriType, type)), self)
 
     def fill(self, a: Tensor, c: float) -> Tensor:
         """C: ggml_tensor *ggml_fill(ggml_context *ctx, ggml_tensor *a, float c)"""
-        return Tensor(lib.ggml_fill(self.ptr, self._use(a), c), self)
+        try:
+            if a._context is not self:
+                self._adopt(a)
+        except AttributeError:
+            raise not_tensors(a) from None
+        return Tensor(lib.ggml_fill(self.ptr, a._ptr, c), self)
 
     def fill_inplace(self, a: Tensor, c: float) -> Tensor:
         """C: ggml_tensor *ggml_fill_inplace(ggml_context *ctx, ggml_tensor *a, float c)"""
-        return Tensor(lib.ggml_fill_inplace(self.ptr, self._use(a), c), self)
+        try:
+            if a._context is not self:
+                self._adopt(a)
+        except AttributeError:
+            raise not_tensors(a) from None
+        return Tensor(lib.ggml_fill_inplace(self.ptr, a._ptr, c), self)
 
     def timestep_embedding(self, timesteps: Tensor, dim: int, max_period: int) -> Tensor:
         """C: ggml_tensor *ggml_timestep_embedding(ggml_context *ctx, ggml_tensor *timesteps, int
         dim, int max_period)
         """
-        return Tensor(
-            lib.ggml_timestep_embedding(
-                self.ptr,
-                self._use(timesteps),
-                dim,
-                max_period,
-            ),
-            self,
-        )
+        try:
+            if timesteps._context is not self:
+                self._adopt(timesteps)
+        except AttributeError:
+            raise not_tensors(timesteps) from None
+        return Tensor(lib.ggml_timestep_embedding(self.ptr, timesteps._ptr, dim, max_period), self)
 
     def argsort(self, a: Tensor, order: enums.SortOrder | int | str) -> Tensor:
         """Indices that sort each row. Result i32, a's ne.
@@ -1990,25 +2845,33 @@ class Ops:
         C: ggml_tensor *ggml_argsort(ggml_context *ctx, ggml_tensor *a, enum ggml_sort_order
         order)
         """
-        return Tensor(
-            lib.ggml_argsort(
-                self.ptr,
-                self._use(a),
-                enum_of(enums.SortOrder, order),
-            ),
-            self,
-        )
+        try:
+            if a._context is not self:
+                self._adopt(a)
+        except AttributeError:
+            raise not_tensors(a) from None
+        return Tensor(lib.ggml_argsort(self.ptr, a._ptr, enum_of(enums.SortOrder, order)), self)
 
     def argsort_top_k(self, a: Tensor, k: int) -> Tensor:
         """C: ggml_tensor *ggml_argsort_top_k(ggml_context *ctx, ggml_tensor *a, int k)"""
-        return Tensor(lib.ggml_argsort_top_k(self.ptr, self._use(a), k), self)
+        try:
+            if a._context is not self:
+                self._adopt(a)
+        except AttributeError:
+            raise not_tensors(a) from None
+        return Tensor(lib.ggml_argsort_top_k(self.ptr, a._ptr, k), self)
 
     def top_k(self, a: Tensor, k: int) -> Tensor:
         """Indices of the k largest elements of each row, in no order.
 
         C: ggml_tensor *ggml_top_k(ggml_context *ctx, ggml_tensor *a, int k)
         """
-        return Tensor(lib.ggml_top_k(self.ptr, self._use(a), k), self)
+        try:
+            if a._context is not self:
+                self._adopt(a)
+        except AttributeError:
+            raise not_tensors(a) from None
+        return Tensor(lib.ggml_top_k(self.ptr, a._ptr, k), self)
 
     def arange(self, start: float, stop: float, step: float) -> Tensor:
         """C: ggml_tensor *ggml_arange(ggml_context *ctx, float start, float stop, float step)"""
@@ -2031,13 +2894,23 @@ class Ops:
         C: ggml_tensor *ggml_flash_attn_ext(ggml_context *ctx, ggml_tensor *q, ggml_tensor *k,
         ggml_tensor *v, ggml_tensor *mask, float scale, float max_bias, float logit_softcap)
         """
+        try:
+            if (
+                q._context is not self
+                or k._context is not self
+                or v._context is not self
+                or (mask is not None and mask._context is not self)
+            ):
+                self._adopt(q, k, v, mask)
+        except AttributeError:
+            raise not_tensors(q, k, v, mask) from None
         return Tensor(
             lib.ggml_flash_attn_ext(
                 self.ptr,
-                self._use(q),
-                self._use(k),
-                self._use(v),
-                NULL if mask is None else self._use(mask),
+                q._ptr,
+                k._ptr,
+                v._ptr,
+                NULL if mask is None else mask._ptr,
                 scale,
                 max_bias,
                 logit_softcap,
@@ -2049,13 +2922,23 @@ class Ops:
         """C: ggml_tensor *ggml_flash_attn_back(ggml_context *ctx, ggml_tensor *q, ggml_tensor *k,
         ggml_tensor *v, ggml_tensor *d, bool masked)
         """
+        try:
+            if (
+                q._context is not self
+                or k._context is not self
+                or v._context is not self
+                or d._context is not self
+            ):
+                self._adopt(q, k, v, d)
+        except AttributeError:
+            raise not_tensors(q, k, v, d) from None
         return Tensor(
             lib.ggml_flash_attn_back(
                 self.ptr,
-                self._use(q),
-                self._use(k),
-                self._use(v),
-                self._use(d),
+                q._ptr,
+                k._ptr,
+                v._ptr,
+                d._ptr,
                 masked,
             ),
             self,
@@ -2063,7 +2946,12 @@ class Ops:
 
     def ssm_conv(self, sx: Tensor, c: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_ssm_conv(ggml_context *ctx, ggml_tensor *sx, ggml_tensor *c)"""
-        return Tensor(lib.ggml_ssm_conv(self.ptr, self._use(sx), self._use(c)), self)
+        try:
+            if sx._context is not self or c._context is not self:
+                self._adopt(sx, c)
+        except AttributeError:
+            raise not_tensors(sx, c) from None
+        return Tensor(lib.ggml_ssm_conv(self.ptr, sx._ptr, c._ptr), self)
 
     def ssm_scan(
         self,
@@ -2080,16 +2968,29 @@ class Ops:
         ggml_tensor *dt, ggml_tensor *A, ggml_tensor *B, ggml_tensor *C, ggml_tensor *ids,
         int64_t K)
         """
+        try:
+            if (
+                s._context is not self
+                or x._context is not self
+                or dt._context is not self
+                or A._context is not self
+                or B._context is not self
+                or C._context is not self
+                or ids._context is not self
+            ):
+                self._adopt(s, x, dt, A, B, C, ids)
+        except AttributeError:
+            raise not_tensors(s, x, dt, A, B, C, ids) from None
         return Tensor(
             lib.ggml_ssm_scan(
                 self.ptr,
-                self._use(s),
-                self._use(x),
-                self._use(dt),
-                self._use(A),
-                self._use(B),
-                self._use(C),
-                self._use(ids),
+                s._ptr,
+                x._ptr,
+                dt._ptr,
+                A._ptr,
+                B._ptr,
+                C._ptr,
+                ids._ptr,
                 K,
             ),
             self,
@@ -2097,62 +2998,74 @@ class Ops:
 
     def win_part(self, a: Tensor, w: int) -> Tensor:
         """C: ggml_tensor *ggml_win_part(ggml_context *ctx, ggml_tensor *a, int w)"""
-        return Tensor(lib.ggml_win_part(self.ptr, self._use(a), w), self)
+        try:
+            if a._context is not self:
+                self._adopt(a)
+        except AttributeError:
+            raise not_tensors(a) from None
+        return Tensor(lib.ggml_win_part(self.ptr, a._ptr, w), self)
 
     def win_unpart(self, a: Tensor, w0: int, h0: int, w: int) -> Tensor:
         """C: ggml_tensor *ggml_win_unpart(ggml_context *ctx, ggml_tensor *a, int w0, int h0, int
         w)
         """
-        return Tensor(lib.ggml_win_unpart(self.ptr, self._use(a), w0, h0, w), self)
+        try:
+            if a._context is not self:
+                self._adopt(a)
+        except AttributeError:
+            raise not_tensors(a) from None
+        return Tensor(lib.ggml_win_unpart(self.ptr, a._ptr, w0, h0, w), self)
 
     def unary(self, a: Tensor, op: enums.UnaryOp | int | str) -> Tensor:
         """C: ggml_tensor *ggml_unary(ggml_context *ctx, ggml_tensor *a, enum ggml_unary_op op)"""
-        return Tensor(lib.ggml_unary(self.ptr, self._use(a), enum_of(enums.UnaryOp, op)), self)
+        try:
+            if a._context is not self:
+                self._adopt(a)
+        except AttributeError:
+            raise not_tensors(a) from None
+        return Tensor(lib.ggml_unary(self.ptr, a._ptr, enum_of(enums.UnaryOp, op)), self)
 
     def unary_inplace(self, a: Tensor, op: enums.UnaryOp | int | str) -> Tensor:
         """C: ggml_tensor *ggml_unary_inplace(ggml_context *ctx, ggml_tensor *a, enum ggml_unary_op
         op)
         """
-        return Tensor(
-            lib.ggml_unary_inplace(
-                self.ptr,
-                self._use(a),
-                enum_of(enums.UnaryOp, op),
-            ),
-            self,
-        )
+        try:
+            if a._context is not self:
+                self._adopt(a)
+        except AttributeError:
+            raise not_tensors(a) from None
+        return Tensor(lib.ggml_unary_inplace(self.ptr, a._ptr, enum_of(enums.UnaryOp, op)), self)
 
     def get_rel_pos(self, a: Tensor, qh: int, kh: int) -> Tensor:
         """C: ggml_tensor *ggml_get_rel_pos(ggml_context *ctx, ggml_tensor *a, int qh, int kh)"""
-        return Tensor(lib.ggml_get_rel_pos(self.ptr, self._use(a), qh, kh), self)
+        try:
+            if a._context is not self:
+                self._adopt(a)
+        except AttributeError:
+            raise not_tensors(a) from None
+        return Tensor(lib.ggml_get_rel_pos(self.ptr, a._ptr, qh, kh), self)
 
     def add_rel_pos(self, a: Tensor, pw: Tensor, ph: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_add_rel_pos(ggml_context *ctx, ggml_tensor *a, ggml_tensor *pw,
         ggml_tensor *ph)
         """
-        return Tensor(
-            lib.ggml_add_rel_pos(
-                self.ptr,
-                self._use(a),
-                self._use(pw),
-                self._use(ph),
-            ),
-            self,
-        )
+        try:
+            if a._context is not self or pw._context is not self or ph._context is not self:
+                self._adopt(a, pw, ph)
+        except AttributeError:
+            raise not_tensors(a, pw, ph) from None
+        return Tensor(lib.ggml_add_rel_pos(self.ptr, a._ptr, pw._ptr, ph._ptr), self)
 
     def add_rel_pos_inplace(self, a: Tensor, pw: Tensor, ph: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_add_rel_pos_inplace(ggml_context *ctx, ggml_tensor *a, ggml_tensor
         *pw, ggml_tensor *ph)
         """
-        return Tensor(
-            lib.ggml_add_rel_pos_inplace(
-                self.ptr,
-                self._use(a),
-                self._use(pw),
-                self._use(ph),
-            ),
-            self,
-        )
+        try:
+            if a._context is not self or pw._context is not self or ph._context is not self:
+                self._adopt(a, pw, ph)
+        except AttributeError:
+            raise not_tensors(a, pw, ph) from None
+        return Tensor(lib.ggml_add_rel_pos_inplace(self.ptr, a._ptr, pw._ptr, ph._ptr), self)
 
     def rwkv_wkv6(
         self,
@@ -2166,15 +3079,27 @@ class Ops:
         """C: ggml_tensor *ggml_rwkv_wkv6(ggml_context *ctx, ggml_tensor *k, ggml_tensor *v,
         ggml_tensor *r, ggml_tensor *tf, ggml_tensor *td, ggml_tensor *state)
         """
+        try:
+            if (
+                k._context is not self
+                or v._context is not self
+                or r._context is not self
+                or tf._context is not self
+                or td._context is not self
+                or state._context is not self
+            ):
+                self._adopt(k, v, r, tf, td, state)
+        except AttributeError:
+            raise not_tensors(k, v, r, tf, td, state) from None
         return Tensor(
             lib.ggml_rwkv_wkv6(
                 self.ptr,
-                self._use(k),
-                self._use(v),
-                self._use(r),
-                self._use(tf),
-                self._use(td),
-                self._use(state),
+                k._ptr,
+                v._ptr,
+                r._ptr,
+                tf._ptr,
+                td._ptr,
+                state._ptr,
             ),
             self,
         )
@@ -2191,14 +3116,25 @@ class Ops:
         """C: ggml_tensor *ggml_gated_linear_attn(ggml_context *ctx, ggml_tensor *k, ggml_tensor
         *v, ggml_tensor *q, ggml_tensor *g, ggml_tensor *state, float scale)
         """
+        try:
+            if (
+                k._context is not self
+                or v._context is not self
+                or q._context is not self
+                or g._context is not self
+                or state._context is not self
+            ):
+                self._adopt(k, v, q, g, state)
+        except AttributeError:
+            raise not_tensors(k, v, q, g, state) from None
         return Tensor(
             lib.ggml_gated_linear_attn(
                 self.ptr,
-                self._use(k),
-                self._use(v),
-                self._use(q),
-                self._use(g),
-                self._use(state),
+                k._ptr,
+                v._ptr,
+                q._ptr,
+                g._ptr,
+                state._ptr,
                 scale,
             ),
             self,
@@ -2217,16 +3153,29 @@ class Ops:
         """C: ggml_tensor *ggml_rwkv_wkv7(ggml_context *ctx, ggml_tensor *r, ggml_tensor *w,
         ggml_tensor *k, ggml_tensor *v, ggml_tensor *a, ggml_tensor *b, ggml_tensor *state)
         """
+        try:
+            if (
+                r._context is not self
+                or w._context is not self
+                or k._context is not self
+                or v._context is not self
+                or a._context is not self
+                or b._context is not self
+                or state._context is not self
+            ):
+                self._adopt(r, w, k, v, a, b, state)
+        except AttributeError:
+            raise not_tensors(r, w, k, v, a, b, state) from None
         return Tensor(
             lib.ggml_rwkv_wkv7(
                 self.ptr,
-                self._use(r),
-                self._use(w),
-                self._use(k),
-                self._use(v),
-                self._use(a),
-                self._use(b),
-                self._use(state),
+                r._ptr,
+                w._ptr,
+                k._ptr,
+                v._ptr,
+                a._ptr,
+                b._ptr,
+                state._ptr,
             ),
             self,
         )
@@ -2235,17 +3184,12 @@ class Ops:
         """C: ggml_tensor *ggml_solve_tri(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b, bool
         left, bool lower, bool uni)
         """
-        return Tensor(
-            lib.ggml_solve_tri(
-                self.ptr,
-                self._use(a),
-                self._use(b),
-                left,
-                lower,
-                uni,
-            ),
-            self,
-        )
+        try:
+            if a._context is not self or b._context is not self:
+                self._adopt(a, b)
+        except AttributeError:
+            raise not_tensors(a, b) from None
+        return Tensor(lib.ggml_solve_tri(self.ptr, a._ptr, b._ptr, left, lower, uni), self)
 
     def gated_delta_net(
         self,
@@ -2260,15 +3204,27 @@ class Ops:
         """C: ggml_tensor *ggml_gated_delta_net(ggml_context *ctx, ggml_tensor *q, ggml_tensor *k,
         ggml_tensor *v, ggml_tensor *g, ggml_tensor *beta, ggml_tensor *state, int64_t K)
         """
+        try:
+            if (
+                q._context is not self
+                or k._context is not self
+                or v._context is not self
+                or g._context is not self
+                or beta._context is not self
+                or state._context is not self
+            ):
+                self._adopt(q, k, v, g, beta, state)
+        except AttributeError:
+            raise not_tensors(q, k, v, g, beta, state) from None
         return Tensor(
             lib.ggml_gated_delta_net(
                 self.ptr,
-                self._use(q),
-                self._use(k),
-                self._use(v),
-                self._use(g),
-                self._use(beta),
-                self._use(state),
+                q._ptr,
+                k._ptr,
+                v._ptr,
+                g._ptr,
+                beta._ptr,
+                state._ptr,
                 K,
             ),
             self,
@@ -2278,13 +3234,23 @@ class Ops:
         """C: ggml_tensor *ggml_lightning_indexer(ggml_context *ctx, ggml_tensor *q, ggml_tensor
         *k, ggml_tensor *weights, ggml_tensor *mask)
         """
+        try:
+            if (
+                q._context is not self
+                or k._context is not self
+                or weights._context is not self
+                or mask._context is not self
+            ):
+                self._adopt(q, k, weights, mask)
+        except AttributeError:
+            raise not_tensors(q, k, weights, mask) from None
         return Tensor(
             lib.ggml_lightning_indexer(
                 self.ptr,
-                self._use(q),
-                self._use(k),
-                self._use(weights),
-                self._use(mask),
+                q._ptr,
+                k._ptr,
+                weights._ptr,
+                mask._ptr,
             ),
             self,
         )
@@ -2300,12 +3266,21 @@ class Ops:
         """C: ggml_tensor *ggml_dsv4_hc_comb(ggml_context *ctx, ggml_tensor *mixes, ggml_tensor
         *scale, ggml_tensor *base, float eps, int32_t n_iter)
         """
+        try:
+            if (
+                mixes._context is not self
+                or scale._context is not self
+                or base._context is not self
+            ):
+                self._adopt(mixes, scale, base)
+        except AttributeError:
+            raise not_tensors(mixes, scale, base) from None
         return Tensor(
             lib.ggml_dsv4_hc_comb(
                 self.ptr,
-                self._use(mixes),
-                self._use(scale),
-                self._use(base),
+                mixes._ptr,
+                scale._ptr,
+                base._ptr,
                 eps,
                 n_iter,
             ),
@@ -2316,21 +3291,23 @@ class Ops:
         """C: ggml_tensor *ggml_dsv4_hc_pre(ggml_context *ctx, ggml_tensor *x, ggml_tensor
         *weights)
         """
-        return Tensor(lib.ggml_dsv4_hc_pre(self.ptr, self._use(x), self._use(weights)), self)
+        try:
+            if x._context is not self or weights._context is not self:
+                self._adopt(x, weights)
+        except AttributeError:
+            raise not_tensors(x, weights) from None
+        return Tensor(lib.ggml_dsv4_hc_pre(self.ptr, x._ptr, weights._ptr), self)
 
     def dsv4_hc_pre_gated(self, x: Tensor, gate: Tensor, scale: float) -> Tensor:
         """C: ggml_tensor *ggml_dsv4_hc_pre_gated(ggml_context *ctx, ggml_tensor *x, ggml_tensor
         *gate, float scale)
         """
-        return Tensor(
-            lib.ggml_dsv4_hc_pre_gated(
-                self.ptr,
-                self._use(x),
-                self._use(gate),
-                scale,
-            ),
-            self,
-        )
+        try:
+            if x._context is not self or gate._context is not self:
+                self._adopt(x, gate)
+        except AttributeError:
+            raise not_tensors(x, gate) from None
+        return Tensor(lib.ggml_dsv4_hc_pre_gated(self.ptr, x._ptr, gate._ptr, scale), self)
 
     def dsv4_hc_post(
         self,
@@ -2342,13 +3319,23 @@ class Ops:
         """C: ggml_tensor *ggml_dsv4_hc_post(ggml_context *ctx, ggml_tensor *x, ggml_tensor
         *residual, ggml_tensor *post, ggml_tensor *comb)
         """
+        try:
+            if (
+                x._context is not self
+                or residual._context is not self
+                or post._context is not self
+                or (comb is not None and comb._context is not self)
+            ):
+                self._adopt(x, residual, post, comb)
+        except AttributeError:
+            raise not_tensors(x, residual, post, comb) from None
         return Tensor(
             lib.ggml_dsv4_hc_post(
                 self.ptr,
-                self._use(x),
-                self._use(residual),
-                self._use(post),
-                NULL if comb is None else self._use(comb),
+                x._ptr,
+                residual._ptr,
+                post._ptr,
+                NULL if comb is None else comb._ptr,
             ),
             self,
         )
@@ -2357,21 +3344,23 @@ class Ops:
         """C: ggml_tensor *ggml_cross_entropy_loss(ggml_context *ctx, ggml_tensor *a, ggml_tensor
         *b)
         """
-        return Tensor(lib.ggml_cross_entropy_loss(self.ptr, self._use(a), self._use(b)), self)
+        try:
+            if a._context is not self or b._context is not self:
+                self._adopt(a, b)
+        except AttributeError:
+            raise not_tensors(a, b) from None
+        return Tensor(lib.ggml_cross_entropy_loss(self.ptr, a._ptr, b._ptr), self)
 
     def cross_entropy_loss_back(self, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_cross_entropy_loss_back(ggml_context *ctx, ggml_tensor *a,
         ggml_tensor *b, ggml_tensor *c)
         """
-        return Tensor(
-            lib.ggml_cross_entropy_loss_back(
-                self.ptr,
-                self._use(a),
-                self._use(b),
-                self._use(c),
-            ),
-            self,
-        )
+        try:
+            if a._context is not self or b._context is not self or c._context is not self:
+                self._adopt(a, b, c)
+        except AttributeError:
+            raise not_tensors(a, b, c) from None
+        return Tensor(lib.ggml_cross_entropy_loss_back(self.ptr, a._ptr, b._ptr, c._ptr), self)
 
     def opt_step_adamw(
         self,
@@ -2384,14 +3373,25 @@ class Ops:
         """C: ggml_tensor *ggml_opt_step_adamw(ggml_context *ctx, ggml_tensor *a, ggml_tensor
         *grad, ggml_tensor *m, ggml_tensor *v, ggml_tensor *adamw_params)
         """
+        try:
+            if (
+                a._context is not self
+                or grad._context is not self
+                or m._context is not self
+                or v._context is not self
+                or adamw_params._context is not self
+            ):
+                self._adopt(a, grad, m, v, adamw_params)
+        except AttributeError:
+            raise not_tensors(a, grad, m, v, adamw_params) from None
         return Tensor(
             lib.ggml_opt_step_adamw(
                 self.ptr,
-                self._use(a),
-                self._use(grad),
-                self._use(m),
-                self._use(v),
-                self._use(adamw_params),
+                a._ptr,
+                grad._ptr,
+                m._ptr,
+                v._ptr,
+                adamw_params._ptr,
             ),
             self,
         )
@@ -2400,12 +3400,13 @@ class Ops:
         """C: ggml_tensor *ggml_opt_step_sgd(ggml_context *ctx, ggml_tensor *a, ggml_tensor *grad,
         ggml_tensor *sgd_params)
         """
-        return Tensor(
-            lib.ggml_opt_step_sgd(
-                self.ptr,
-                self._use(a),
-                self._use(grad),
-                self._use(sgd_params),
-            ),
-            self,
-        )
+        try:
+            if (
+                a._context is not self
+                or grad._context is not self
+                or sgd_params._context is not self
+            ):
+                self._adopt(a, grad, sgd_params)
+        except AttributeError:
+            raise not_tensors(a, grad, sgd_params) from None
+        return Tensor(lib.ggml_opt_step_sgd(self.ptr, a._ptr, grad._ptr, sgd_params._ptr), self)

@@ -286,6 +286,12 @@ class Tensor:
         return array
 
 
+def not_tensors(*operands: object) -> TypeError:
+    """The error for an op that was given something else where it takes a Tensor."""
+    wrong = next(o for o in operands if not isinstance(o, Tensor))
+    return TypeError(f"expected a Tensor, got {type(wrong).__name__}")
+
+
 def encode(values: npt.NDArray[Any], type_: enums.Type, n_per_row: int) -> npt.NDArray[Any]:
     """`values` as contiguous elements of a ggml type. C: ggml_quantize_chunk"""
     dtype = _DTYPES.get(type_)
