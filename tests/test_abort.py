@@ -1,5 +1,6 @@
 """An assertion of ggml is an exception at the caller's line, and the library goes on."""
 
+import sys
 import threading
 import traceback
 
@@ -154,3 +155,17 @@ def test_a_scheduler_that_aborted_halfway_says_so_and_the_graph_is_whole():
         fine.build_forward_expand(ops.sqr(a))
         with ggml.Scheduler([cpu]) as other:
             other.compute(fine)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="integer division by zero traps on x86 Linux")
+def test_a_division_by_zero_is_an_exception(context):
+    """A stride of 0, an empty batch dimension: upstream divides by them."""
+    image, kernel = context.new_tensor("f32", 8, 8, 1, 1), context.new_tensor("f16", 3, 3, 1, 1)
+    with pytest.raises(ggml.AbortError, match="integer division by zero") as caught:
+        context.conv_2d(kernel, image, 0, 1, 0, 0, 1, 1)
+    assert "s0: 0" in caught.value.operands
+    empty, full = context.new_tensor("f32", 8, 4, 0), context.new_tensor("f32", 8, 4, 2)
+    for _ in range(3):
+        with pytest.raises(ggml.AbortError, match="integer division by zero"):
+            context.mul_mat(empty, full)
+    assert context.mul_mat(full, full).ne == (4, 4, 2, 1)

@@ -2,6 +2,7 @@
 
 #include "sched_trace.h"
 
+#include <csignal>
 #include <cstdio>
 #include <cstring>
 #include <exception>
@@ -42,6 +43,31 @@ void on_abort(const char * text) {
     }
     fprintf(stderr, "%s\nggml_py: this assertion failed on a thread of ggml's own; such a thread cannot be unwound, the process ends\n", text);
 }
+
+#if defined(__linux__)
+// A stride of 0 or an empty dimension makes some ops divide by zero, which is a signal and no assertion.
+// The fault is synchronous, in plain C code with unwind tables: throwing from its handler is what
+// -fasynchronous-unwind-tables is for. On a thread without a guard the former handler gets it.
+struct sigaction former_sigfpe;
+
+void on_sigfpe(int, siginfo_t *, void *) {
+    if (depth > 0) {
+        parse("integer division by zero");
+        throw abort_exception();
+    }
+    sigaction(SIGFPE, &former_sigfpe, nullptr); // and the instruction runs again
+}
+
+void install_sigfpe() {
+    struct sigaction action = {};
+    action.sa_sigaction = on_sigfpe;
+    action.sa_flags     = SA_SIGINFO | SA_NODEFER; // the handler does not return: the mask must not stay
+    sigemptyset(&action.sa_mask);
+    sigaction(SIGFPE, &action, &former_sigfpe);
+}
+#else
+void install_sigfpe() {} // integer division by zero does not trap there, or cannot be unwound
+#endif
 
 void append(const char * name, const char * value) {
     const size_t n = strlen(error.operands);
@@ -108,6 +134,7 @@ gp_error * gp_last_error(void) {
 
 void gp_guard_install(void) {
     ggml_set_abort_callback(on_abort);
+    install_sigfpe();
 }
 
 bool gp_trace_present(void) {
