@@ -138,18 +138,18 @@ def _annotation(p: Param, nullable: bool) -> str | None:
 
 
 def split_ops(api: Api) -> tuple[list[Function], dict[str, str]]:
-    """The functions that become methods, and those left to `lib` with the reason."""
-    methods, raw_only = [], {}
+    """The ops that become methods, and those that custom.py has by hand with the reason."""
+    methods, by_hand = [], {}
     for f in api.bound:
         takes_ctx = f.params and f.params[0].type == "struct ggml_context *"
         if not takes_ctx or f.result != "struct ggml_tensor *" or _NOT_OPS.fullmatch(f.name):
             continue
         odd = [p for p in f.params[1:] if _annotation(p, f.nullable(p)) is None]
         if odd:
-            raw_only[f.name] = "takes " + ", ".join(f"{p.type} {p.name}" for p in odd)
+            by_hand[f.name] = "takes " + ", ".join(f"{p.type} {p.name}" for p in odd)
         else:
             methods.append(f)
-    return methods, raw_only
+    return methods, by_hand
 
 
 def _py_name(name: str) -> str:
@@ -226,14 +226,14 @@ def _wrap(text: str, width: int = 88) -> list[str]:
 
 
 def ops(api: Api) -> str:
-    methods, raw_only = split_ops(api)
-    left = "".join(f"#   {name}: {why}\n" for name, why in raw_only.items())
+    methods, by_hand = split_ops(api)
+    left = "".join(f"#   {name}: {why}\n" for name, why in by_hand.items())
     head = (
         "\nfrom __future__ import annotations\n\n"
         "from collections.abc import Sequence\nfrom typing import Any\n\n"
         "from . import enums\nfrom ._ffi import NULL, lib\n"
         "from .tensor import Tensor, TypeLike, enum_of, not_tensors, type_of\n\n"
-        f"# Reached through `ggml_py.lib` only:\n{left}\n\n"
+        f"# By hand in custom.py, for they call Python back:\n{left}\n\n"
         "class Ops:\n"
         '    """Every op of ggml as a method: upstream\'s name, argument names and order.\n\n'
         "    Each adds one tensor to this context that stands for the result; nothing is computed\n"

@@ -88,11 +88,14 @@ class Backend(Handle):
     def compute(self, graph: Graph) -> None:
         """Computes a graph whose tensors are all allocated where this backend reads them.
 
-        Raises `ComputeError`. With a scheduler use `Scheduler.compute`.
+        Raises `ComputeError`, and whatever a custom op raised. With a scheduler use
+        `Scheduler.compute`.
         C: ggml_backend_graph_compute
         """
-        graph._check_leafs()
-        check_status(lib.ggml_backend_graph_compute(self.ptr, graph.ptr), f"backend {self.name}")
+        graph._check_custom([self], lambda _node: self)
+        with graph._computing():
+            status = lib.ggml_backend_graph_compute(self.ptr, graph.ptr)
+        check_status(status, f"backend {self.name}")
 
     def synchronize(self) -> None:
         """Waits for everything submitted. C: ggml_backend_synchronize"""

@@ -12,8 +12,8 @@ from ._ffi import NULL, ffi, lib
 from ._handle import Handle
 from .backend import Backend
 from .buffer import Buffer, BufferType, usage_of
+from .custom import CustomOp, CustomOps
 from .errors import AllocError, ArgumentError
-from .ops import Ops
 from .tensor import Tensor, TypeLike, encode, type_of
 
 if TYPE_CHECKING:
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 _RESERVE = 512 << 20
 
 
-class Context(Handle, Ops):
+class Context(Handle, CustomOps):
     """Holds tensors and the ops between them. No sizes to compute first; data lives in buffers.
 
     Every op of ggml is a method of the same name: `y = ctx.mul_mat(w, x)`. Closing the context
     closes its graphs and the buffers that `alloc` made for it. C: ggml_init, no_alloc
     """
 
-    __slots__ = ("_buffers", "_sources")
+    __slots__ = ("_buffers", "_custom_ops", "_sources")
 
     def __init__(self, reserve: int = _RESERVE) -> None:
         """`reserve` is the address space for metadata in bytes; used only as tensors are made.
@@ -46,6 +46,7 @@ class Context(Handle, Ops):
         if ptr == NULL:
             raise AllocError(f"no {reserve:,} bytes of address space for a context; pass reserve=")
         self._buffers: list[Buffer] = []
+        self._custom_ops: list[CustomOp] = []
         self._sources: list[tuple[Tensor, npt.NDArray[Any]]] = []  # from_numpy, until alloc
         super().__init__(ptr, lib.ggml_free)
 
@@ -168,3 +169,4 @@ class Context(Handle, Ops):
     def _before_free(self) -> None:
         for buffer in list(self._buffers):
             buffer.close()
+        self._custom_ops.clear()  # whatever could compute them is closed

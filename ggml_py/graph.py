@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from ._ffi import NULL, ffi, lib
 from ._handle import Handle
+from .custom import custom_nodes, is_remote, take_failed
 from .errors import AllocError, ArgumentError, NoDataError
 from .tensor import Tensor
 
 if TYPE_CHECKING:
+    from ._callback import Callback
+    from .backend import Backend
     from .context import Context
 
 
@@ -85,6 +90,35 @@ class Graph(Handle):
                 f"leaf '{Tensor(missing, self._context).name}' of the graph has no memory: the "
                 "buffer it was in is closed, or its context was never allocated"
             )
+
+    def _check_custom(
+        self, backends: Sequence[Backend], backend_of: Callable[[Tensor], Backend | None]
+    ) -> None:
+        """Raises `ArgumentError` for a custom op on a backend that cannot call Python."""
+        remote = [b for b in backends if is_remote(b.device)]
+        for node in custom_nodes(self) if remote else ():
+            backend = backend_of(node)
+            if backend is not None and backend in remote:
+                raise ArgumentError(
+                    f"the custom op '{node.name}' is on {backend.name}, an RPC device, which "
+                    "cannot call Python: pin it to the CPU with Scheduler.set_tensor_backend"
+                )
+
+    @contextlib.contextmanager
+    def _computing(self, callback: Callback | None = None) -> Iterator[None]:
+        """Around a compute of this graph: what `callback` or a custom op raised in it is raised."""
+        self._check_leafs()
+        self._take_stored(callback)  # of a compute that was called through `lib`
+        try:
+            yield
+        finally:
+            error = self._take_stored(callback)
+        if error is not None:
+            raise error
+
+    def _take_stored(self, callback: Callback | None) -> BaseException | None:
+        by_op = take_failed(self)
+        return (None if callback is None else callback.take_stored()) or by_op
 
     def __getitem__(self, name: str) -> Tensor:
         """The first node or leaf of that name. Raises KeyError. C: ggml_graph_get_tensor"""

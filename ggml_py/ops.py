@@ -9,7 +9,7 @@ from . import enums
 from ._ffi import NULL, lib
 from .tensor import Tensor, TypeLike, enum_of, not_tensors, type_of
 
-# Reached through `ggml_py.lib` only:
+# By hand in custom.py, for they call Python back:
 #   ggml_map_custom1: takes ggml_custom1_op_t fun, void * userdata
 #   ggml_map_custom1_inplace: takes ggml_custom1_op_t fun, void * userdata
 #   ggml_map_custom2: takes ggml_custom2_op_t fun, void * userdata

@@ -7,6 +7,7 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from ._callback import Callback
 from ._ffi import NULL, ffi, lib, text
 from ._handle import Handle
 from .backend import Backend, check_status
@@ -126,6 +127,11 @@ class Scheduler(Handle):
             self._restore()
             raise AllocError("the scheduler could not allocate the graph's compute buffers")
         self._graph = graph
+        try:
+            graph._check_custom(self.backends, self.tensor_backend)
+        except ArgumentError:
+            self.reset()
+            raise
 
     def reserve(self, graph: Graph) -> None:
         """Allocates compute buffers large enough for `graph`, so that later graphs fit.
@@ -171,18 +177,16 @@ class Scheduler(Handle):
     def compute(self, graph: Graph) -> None:
         """Computes the graph, allocating it first if it is not, and waits for the end.
 
-        Raises `ComputeError`, `KeyboardInterrupt` on Ctrl-C, and whatever an eval callback raised.
+        Raises `ComputeError`, `KeyboardInterrupt` on Ctrl-C, and whatever an eval callback or
+        a custom op raised.
         C: ggml_backend_sched_graph_compute
         """
         if self._graph is None:
             self._alloc(graph)
         elif self._graph != graph:
             raise ArgumentError("another graph is allocated on this scheduler: call reset() first")
-        graph._check_leafs()
-        with self._changing():
+        with graph._computing(self._callback), self._changing():
             status = lib.ggml_backend_sched_graph_compute(self.ptr, graph.ptr)
-        if self._callback is not None:
-            self._callback.raise_stored()
         check_status(status, "compute")
 
     def synchronize(self) -> None:
@@ -330,31 +334,25 @@ def _check_backends(
             raise ArgumentError(f"backend {backend.name} cannot read buffers of type {buft.name}")
 
 
-class _EvalCallback:
+class _EvalCallback(Callback):
     """What `gp_on_eval` is given: the Python callback, and what it raised."""
 
+    __slots__ = ("_call", "_scheduler")
+
     def __init__(self, scheduler: Scheduler, callback: Callable[[Tensor, bool], bool]) -> None:
+        super().__init__()
         self._scheduler = weakref.ref(scheduler)
         self._call = callback
-        self._stored: BaseException | None = None
-        self.handle = ffi.new_handle(self)
 
-    def __call__(self, ptr: Any, ask: bool) -> bool:
+    def _run(self, ptr: Any, ask: bool) -> bool | None:
         scheduler = self._scheduler()
-        if self._stored is None and scheduler is not None and scheduler._graph is not None:
-            try:
-                return bool(self._call(Tensor(ptr, scheduler._graph._context), ask))
-            except BaseException as error:  # raised again by compute()
-                self._stored = error
-        # To stop, ask for the node, then answer False when it is shown.
-        return ask
-
-    def raise_stored(self) -> None:
-        error, self._stored = self._stored, None
-        if error is not None:
-            raise error
+        if scheduler is None or scheduler._graph is None:
+            return None
+        return bool(self._call(Tensor(ptr, scheduler._graph._context), ask))
 
 
 @ffi.def_extern(name="gp_on_eval")  # type: ignore[untyped-decorator]
 def _on_eval(tensor: Any, ask: bool, user_data: Any) -> bool:
-    return bool(ffi.from_handle(user_data)(tensor, ask))
+    answer = ffi.from_handle(user_data)(tensor, ask)
+    # None: it raised. To stop, ask for the node, then answer False when it is shown.
+    return ask if answer is None else answer

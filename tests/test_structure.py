@@ -15,9 +15,10 @@ PACKAGE = REPO / "ggml_py"
 GENERATED = {"ops.py", "enums.py"}
 
 # Layer of each module; a module imports lower ones, in layer 3 only those to its left.
-OBJECTS = ("_device", "buffer", "backend", "tensor", "ops", "context", "graph", "scheduler", "gguf")
+OBJECTS = ("_device", "buffer", "backend", "tensor", "ops", "custom", "context", "graph")
+OBJECTS += ("scheduler", "gguf")
 PLAIN = {"trace.plan", "trace.cause", "export.to_text", "export.to_json", "export.to_terminal"}
-FOUNDATION = {"enums": 0, "_log": 0, "errors": 1, "_ffi": 2, "_handle": 2}
+FOUNDATION = {"enums": 0, "_log": 0, "errors": 1, "_ffi": 2, "_handle": 2, "_callback": 3}
 
 
 def modules():

@@ -1,0 +1,42 @@
+"""Python functions that ggml calls.
+
+No exception can pass through C. So the first one is stored, later calls do nothing, and whoever
+waits for the native call raises it when that returns (`Graph._computing`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ._ffi import ffi
+
+
+class Callback:
+    """What native code has as its user data. A subclass says what a call does in `_run`."""
+
+    __slots__ = ("_stored", "handle")
+
+    def __init__(self) -> None:
+        self._stored: BaseException | None = None
+        self.handle = ffi.new_handle(self)  # lives as long as this object: hold it
+
+    def __call__(self, *args: Any) -> Any:
+        """The result of `_run`; None when it raised, now or before."""
+        if self._stored is None:
+            try:
+                return self._run(*args)
+            except BaseException as error:  # KeyboardInterrupt too
+                self._store(error)
+        return None
+
+    def _run(self, *args: Any) -> Any:
+        raise NotImplementedError
+
+    def _store(self, error: BaseException) -> None:
+        if self._stored is None:  # another thread may have been first
+            self._stored = error
+
+    def take_stored(self) -> BaseException | None:
+        """What it raised, once; it can be called again from now on."""
+        error, self._stored = self._stored, None
+        return error
