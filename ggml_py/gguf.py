@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import math
 import os
-import struct
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from . import _log, enums
 from ._ffi import NULL, ffi, lib, text
+from ._gguf_header import ADVICE, HeaderCheck
 from ._handle import Handle
 from .context import Context
 from .errors import ArgumentError, GgufError
@@ -36,7 +36,6 @@ _SCALARS: dict[enums.GgufType, tuple[str, Any]] = {
     enums.GgufType.FLOAT64: ("f64", np.float64),
     enums.GgufType.BOOL: ("bool", np.bool_),
 }
-_WIDTHS = {int(type_): np.dtype(dtype).itemsize for type_, (_, dtype) in _SCALARS.items()}
 _BY_DTYPE = {np.dtype(dtype): type_ for type_, (_suffix, dtype) in _SCALARS.items()}
 
 # What `write_gguf` takes for one tensor: name, data, type, ne. Data is an array (converted to the
@@ -56,202 +55,6 @@ class GgufTensor:
     nbytes: int
 
 
-_ADVICE = "Get the file again, or convert the model again"
-_U32, _I32, _U64, _I64 = (struct.Struct(f"={code}") for code in "IiQq")
-
-
-class _HeaderCheck:
-    """Walks a header before ggml's parser does, and raises `GgufError` for what that takes badly.
-
-    Where its own message is good (magic, version, counts below zero, duplicates, extents, offsets)
-    the walk ends and ggml tells. Read in windows, not mapped: a file that shrinks meanwhile would
-    end the process with SIGBUS.
-    """
-
-    WINDOW = 1 << 20
-    MAX_KEY = 65535  # the format's own limit, which upstream does not hold
-    MAX_NAME = 63  # GGML_MAX_NAME with its NUL
-    # Upstream's limit is 2^30 elements where the rest of the file has room, which in a file of some
-    # GB is nearly always. It then reads one by one, through a callback and fread
-    # (gguf_reader::read), for minutes; makes all strings (32 bytes each) before it reads the first,
-    # and copies them (gguf_read_emplace_helper): eight times the bytes that a lie claims. A tensor
-    # costs 344 bytes (more while the vector grows) and 368 in the context, for 24 in the file.
-    MAX_ITEMS, MAX_STRINGS = 1 << 22, 1 << 20
-    MAX_TENSORS, MAX_KV = 1 << 17, 1 << 16
-    MAX_STRING = 1 << 28
-
-    def __init__(self, path: Path, file: BinaryIO) -> None:
-        self.path = path
-        self.file = file
-        self.size = os.fstat(file.fileno()).st_size
-        self.window = b""
-        self.start = 0  # of the window, in the file
-        self.at = 0
-        self.alignment = 32
-
-    def fail(self, what: str) -> NoReturn:
-        raise GgufError(f"{self.path} cannot be read as GGUF: {what}. {_ADVICE}")
-
-    def ends(self, what: str, n: int) -> NoReturn:
-        # Upstream says "failed to read key-value pairs" for every place where a file may end.
-        self.fail(f"{what} takes {n:,} bytes from byte {self.at:,}, the file has {self.size:,}")
-
-    def take(self, n: int, what: str) -> int:
-        """Steps over `n` bytes; gives where in the window they are."""
-        at = self.at - self.start
-        if at + n > len(self.window):
-            if self.at + n > self.size:
-                self.ends(what, n)
-            self.file.seek(self.at)
-            self.window, self.start, at = self.file.read(max(n, self.WINDOW)), self.at, 0
-            if len(self.window) < n:
-                self.ends(what, n)
-        self.at += n
-        return at
-
-    def skip(self, n: int, what: str) -> None:
-        if self.at + n > self.size:
-            self.ends(what, n)
-        self.at += n
-
-    def number(self, kind: struct.Struct, what: str) -> int:
-        at = self.take(kind.size, what)
-        return int(kind.unpack_from(self.window, at)[0])
-
-    def limit(self, n: int, most: int, what: str) -> int:
-        if n > most:
-            self.fail(f"{what} {n:,}, expected at most {most:,}")
-        return n
-
-    def name(self, most: int, what: str) -> str:
-        """A key or a tensor's name."""
-        length = f"the length of {what} at byte {self.at:,}"
-        n = self.limit(self.number(_U64, length), most, f"{length} is")
-        at = self.take(n, what)
-        raw = self.window[at : at + n]
-        # Upstream compares whole names for duplicates, and hands them out up to the first NUL: two
-        # of its names would be one here. Bytes that are no UTF-8 become the same letters, too.
-        try:
-            name = raw.decode()
-        except UnicodeDecodeError as error:
-            self.fail(f"{what} {raw[:64]!r} is not UTF-8 ({error.reason})")
-        if "\0" in name:
-            self.fail(f"{what} {name[:64]!r} has a NUL in it, which no name may have")
-        return name
-
-    def run(self) -> None:
-        """The whole header. Returns early where ggml's parser gives a good message itself."""
-        if self.size < 24:
-            self.fail(f"a GGUF file has a header of 24 bytes, this one has {self.size} in all")
-        at = self.take(4, "the magic")
-        if self.window[at : at + 4] != b"GGUF":
-            return
-        if self.number(_U32, "the version") not in (2, 3):
-            return
-        n_tensors = self.number(_I64, "the number of tensors")
-        n_kv = self.number(_I64, "the number of keys")
-        if n_tensors < 0 or n_kv < 0:
-            return
-        for n, most, least, what in (
-            (n_kv, self.MAX_KV, 13, "keys"),
-            (n_tensors, self.MAX_TENSORS, 24, "tensors"),
-        ):
-            self.limit(n, most, f"the header counts {what}:")
-            if n * least > self.size:
-                self.fail(f"the header counts {n:,} {what}, the file's {self.size:,} bytes do not")
-        for i in range(n_kv):
-            if not self.pair(i):
-                return
-        for i in range(n_tensors):
-            if not self.tensor(i):
-                return
-        # Upstream: "failed to seek to beginning of data section", of a truncated file as well.
-        alignment = self.alignment
-        if alignment == 0 or alignment & (alignment - 1):
-            return
-        data = -(-self.at // alignment) * alignment
-        if n_tensors and data > self.size:
-            self.fail(
-                f"its data begins at byte {data:,} (aligned to {alignment:,}), the file has "
-                f"{self.size:,}"
-            )
-
-    def pair(self, i: int) -> bool:
-        """One key and its value; False where the walk cannot go on."""
-        key = self.name(self.MAX_KEY, f"key {i}")
-        what = f"the value of {key[:64]!r}"
-        type_, n, array = self.number(_I32, what), 1, False
-        if type_ == enums.GgufType.ARRAY:
-            array, type_, n = True, self.number(_I32, what), self.number(_U64, what)
-            if type_ == enums.GgufType.ARRAY:
-                self.fail(f"{what} is an array of arrays, which no reader takes")
-        if type_ == enums.GgufType.STRING:
-            if array:
-                self.strings(n, what)
-            else:
-                n = self.number(_U64, what)
-                # Upstream catches bad_alloc for arrays only (gguf_read_emplace_helper).
-                self.skip(self.limit(n, self.MAX_STRING, f"{what} is a string of length"), what)
-            return True
-        if type_ not in _WIDTHS:
-            return False
-        nbytes = n * _WIDTHS[type_]
-        if self.at + nbytes > self.size:
-            self.ends(what, nbytes)
-        self.limit(n, self.MAX_ITEMS, f"{what} is an array of length")
-        if key == "general.alignment" and type_ == enums.GgufType.UINT32 and not array:
-            self.alignment = self.number(_U32, what)
-        else:
-            self.skip(nbytes, what)
-        return True
-
-    def strings(self, n: int, what: str) -> None:
-        """Steps over `n` strings: a vocabulary has hundreds of thousands, so without calls."""
-        if self.at + 8 * n > self.size:
-            self.ends(what, 8 * n)
-        self.limit(n, self.MAX_STRINGS, f"{what} is an array of strings of length")
-        unpack, window, at = _U64.unpack_from, self.window, self.at - self.start
-        for i in range(n):
-            try:
-                at += 8 + unpack(window, at)[0]
-            except (struct.error, OverflowError):  # behind the window
-                self.at = self.start + at
-                at = self.take(8, f"string {i} of {what}")
-                window = self.window
-                at += 8 + unpack(window, at)[0]
-            if self.start + at > self.size:
-                self.fail(
-                    f"string {i} of {n:,} in {what} ends at byte {self.start + at:,}, the file has "
-                    f"{self.size:,}"
-                )
-        self.at = self.start + at
-
-    def tensor(self, i: int) -> bool:
-        """One tensor's entry; False where the walk cannot go on."""
-        name = self.name(self.MAX_NAME, f"the name of tensor {i}")
-        what = f"the entry of tensor {name!r}"
-        n_dims = self.number(_U32, what)
-        if n_dims > 4:
-            return False
-        ne = [self.number(_I64, what) for _ in range(n_dims)]
-        type_ = self.number(_I32, what)
-        self.number(_U64, what)
-        if not 0 <= type_ < lib.GGML_TYPE_COUNT or min(ne, default=1) < 0:
-            return False
-        block = lib.ggml_blck_size(type_)
-        if block == 0:
-            # Upstream says that the row is no multiple of 0.
-            self.fail(
-                f"tensor {name!r} is of type {type_}, which ggml has removed; a model file of "
-                "today has it in another type"
-            )
-        # Upstream holds elements below 2^63 and bytes below 2^64, and skips extents of 0: offsets
-        # and strides (int64 in kernels and in numpy) would wrap.
-        if math.prod(max(n, 1) for n in ne) // block * lib.ggml_type_size(type_) >= 1 << 63:
-            self.fail(f"tensor {name!r} with ne {ne} takes more bytes than there are addresses")
-        return True
-
-
 class Gguf(Handle):
     """An open GGUF file: its metadata, and by name (in the order of the file) where its `tensors`
     are. C: gguf_context"""
@@ -268,17 +71,18 @@ class Gguf(Handle):
             lib.ggml_free(infos)
 
     @classmethod
-    def open(cls, path: str | os.PathLike[str]) -> Gguf:
-        """Reads the header; data stays on disk.
+    def open(cls, path: str | os.PathLike[str], *, part: bool = False) -> Gguf:
+        """Reads the header; data stays on disk. `part` allows one part of a split model by itself.
 
-        Raises `GgufError` for what is no GGUF file, or is damaged or shorter than its tensors.
+        Raises `GgufError` for what is no GGUF file, or is damaged or shorter than its tensors, and
+        for a part of a split model: the message names the parts that are missing.
         C: gguf_init_from_file
         """
         path = Path(path)
         if not path.is_file():
             raise GgufError(f"{path}: no such file")
         with path.open("rb", buffering=0) as file:
-            _HeaderCheck(path, file).run()
+            HeaderCheck(path, file).run()
         params = ffi.new("struct gguf_init_params *")
         infos = ffi.new("struct ggml_context **")
         params.no_alloc, params.ctx = True, infos
@@ -289,9 +93,15 @@ class Gguf(Handle):
             said = [line.partition(": ")[2] or line for line in _log.since(mark)]
             reasons = [line for line in said if not line.startswith("failed to read")]
             why = "; ".join(reasons or said) or "not a GGUF file"
-            raise GgufError(f"{path} cannot be read as GGUF: {why}. {_ADVICE}")
+            raise GgufError(f"{path} cannot be read as GGUF: {why}. {ADVICE}")
         gguf = cls(ptr, path, infos[0])
-        gguf._check_size()
+        try:
+            gguf._check_size()
+            if not part:
+                gguf._check_split()
+        except GgufError:
+            gguf.close()
+            raise
         return gguf
 
     def __repr__(self) -> str:
@@ -314,11 +124,33 @@ class Gguf(Handle):
         size = self.path.stat().st_size
         for tensor in self.tensors.values():
             if tensor.offset + tensor.nbytes > size:
-                self.close()
                 raise GgufError(
                     f"{self.path} is truncated: tensor '{tensor.name}' ends at byte "
                     f"{tensor.offset + tensor.nbytes:,}, the file has {size:,}. Get it again"
                 )
+
+    def _check_split(self) -> None:
+        key = lib.gguf_find_key(self.ptr, b"split.count")
+        n = self._value(key) if key >= 0 else 0
+        if not isinstance(n, int) or n < 2:
+            return
+        name = re.fullmatch(r"(.*)-(\d{5})-of-(\d{5})\.gguf", self.path.name)
+        if name is None or int(name[3]) != n:
+            raise GgufError(
+                f"{self.path} is one of {n:,} parts of a split model (split.count), but its name "
+                f"is not NAME-00001-of-{n:05}.gguf, so the others cannot be found. Name it so again"
+            )
+        parts = [f"{name[1]}-{i:05}-of-{n:05}.gguf" for i in range(1, n + 1)]
+        missing = [part for part in parts if not (self.path.parent / part).is_file()]
+        if missing:
+            shown = ", ".join(missing[:3]) + (f" and {len(missing) - 3} more" * (len(missing) > 3))
+            what = f"{shown} is not beside it: get that too, and join them"
+        else:
+            what = "all are there: join them"
+        raise GgufError(
+            f"{self.path} is part {int(name[2])} of {n} of a split model; {what} with "
+            f"`llama-gguf-split --merge {parts[0]} {name[1]}.gguf`"
+        )
 
     @property
     def version(self) -> int:

@@ -5,6 +5,7 @@ import struct
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from gguf_mutator import (
     ARR,
@@ -27,8 +28,8 @@ from gguf_mutator import (
 )
 
 import ggml_py as ggml
+from ggml_py._gguf_header import HeaderCheck
 from ggml_py._handle import LIVE
-from ggml_py.gguf import _HeaderCheck
 
 sys.path.append(str(Path(__file__).resolve().parent.parent / "benchmarks"))
 import fuzz_gguf
@@ -206,7 +207,7 @@ def test_a_length_that_claims_the_data_costs_no_memory(item, path):
 
 
 def test_headers_longer_than_the_window_are_walked(path, monkeypatch):
-    monkeypatch.setattr(_HeaderCheck, "WINDOW", 13)
+    monkeypatch.setattr(HeaderCheck, "WINDOW", 13)
     for seed in range(40):
         path.write_bytes(whole(random.Random(seed)).render())
         read(path)
@@ -231,6 +232,33 @@ def test_every_kind_of_mutation_damages(name, path):
         except ggml.GgufError:
             refused += 1
     assert refused > 0
+
+
+@pytest.mark.parametrize(
+    ("name", "others", "message"),
+    [
+        ("m-00001-of-00003", ["m-00003-of-00003"], "part 1 of 3 .* m-00002-of-00003.gguf is not"),
+        ("m-00002-of-00003", [], "m-00001-of-00003.gguf, m-00003-of-00003.gguf is not beside"),
+        ("m-00001-of-00003", ["m-00002-of-00003", "m-00003-of-00003"], "all are there: join them"),
+        ("m", [], "its name is not NAME-00001-of-00003.gguf"),
+    ],
+)
+def test_parts_of_a_split_model_say_which_are_missing(name, others, message, tmp_path):
+    for one in (name, *others):
+        ggml.write_gguf(tmp_path / f"{one}.gguf", {"split.count": np.uint16(3)}, [])
+    with pytest.raises(ggml.GgufError, match=message):
+        ggml.Gguf.open(tmp_path / f"{name}.gguf")
+    with ggml.Gguf.open(tmp_path / f"{name}.gguf", part=True) as gguf:
+        assert gguf.metadata["split.count"] == 3
+
+
+@pytest.mark.parametrize("count", [1, "x", [1, 2], -5, 2**40, 0.5])
+def test_odd_split_counts_are_no_harm(count, path):
+    ggml.write_gguf(path, {"split.count": count}, [])
+    try:
+        read(path)
+    except ggml.GgufError as error:
+        assert "1,099,511,627,776 parts" in str(error)
 
 
 def test_our_writer_makes_what_the_mutator_can_take_apart(path):
