@@ -5,6 +5,7 @@ import struct
 import sys
 from pathlib import Path
 
+import gguf as official
 import numpy as np
 import pytest
 from gguf_mutator import (
@@ -267,6 +268,27 @@ def test_our_writer_makes_what_the_mutator_can_take_apart(path):
     file = parse(data)
     assert file.render() == data[: len(file.render())]
     assert struct.unpack("<2f", file.data[:8]) == (1.0, 2.0)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_mutants_that_open_read_as_the_official_package_reads_them(path):
+    opened = 0
+    for item in map(mutant, range(1500)):
+        if item.hole:
+            continue  # the official reader takes seconds for a million strings
+        fuzz_gguf.write(item, path)
+        try:
+            gguf = ggml.Gguf.open(path)
+        except ggml.GgufError:
+            continue
+        with gguf:
+            ours = {t.name: (t.offset, t.nbytes) for t in gguf.tensors.values()}
+            keys = list(gguf.metadata)
+        reader = official.GGUFReader(path)
+        assert {t.name: (t.data_offset, t.n_bytes) for t in reader.tensors} == ours
+        assert [key for key in reader.fields if not key.startswith("GGUF.")] == keys
+        opened += 1
+    assert opened > 50
 
 
 @watched
