@@ -13,11 +13,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from . import enums as enums
     from ._device import Device as Device
+    from ._device import DeviceCaps as DeviceCaps
+    from ._device import DeviceProps as DeviceProps
     from ._device import device as device
     from ._device import devices as devices
     from ._ffi import ffi as ffi
     from ._ffi import lib as lib
     from .backend import Backend as Backend
+    from .backend import Event as Event
     from .buffer import Buffer as Buffer
     from .buffer import BufferType as BufferType
     from .context import Context as Context
@@ -28,15 +31,21 @@ if TYPE_CHECKING:
     from .errors import ComputeError as ComputeError
     from .errors import GgmlError as GgmlError
     from .errors import GgufError as GgufError
+    from .errors import LoadError as LoadError
     from .errors import MissingFunctionError as MissingFunctionError
     from .errors import ModelError as ModelError
     from .errors import NoDataError as NoDataError
     from .errors import NotBuiltError as NotBuiltError
+    from .errors import RpcError as RpcError
     from .errors import SpoiledError as SpoiledError
     from .errors import UnknownDeviceError as UnknownDeviceError
     from .gguf import Gguf as Gguf
     from .gguf import write_gguf as write_gguf
     from .graph import Graph as Graph
+    from .registry import Registry as Registry
+    from .registry import load_backend as load_backend
+    from .registry import registries as registries
+    from .rpc import rpc_devices as rpc_devices
     from .scheduler import Scheduler as Scheduler
     from .tensor import Tensor as Tensor
     from .trace.plan import Plan as Plan
@@ -48,10 +57,13 @@ _PUBLIC = {
     "ffi": "_ffi",
     "lib": "_ffi",
     "Backend": "backend",
+    "Event": "backend",
     "Buffer": "buffer",
     "BufferType": "buffer",
     "Context": "context",
     "Device": "_device",
+    "DeviceCaps": "_device",
+    "DeviceProps": "_device",
     "device": "_device",
     "devices": "_device",
     "AbortError": "errors",
@@ -61,15 +73,21 @@ _PUBLIC = {
     "ComputeError": "errors",
     "GgmlError": "errors",
     "GgufError": "errors",
+    "LoadError": "errors",
     "MissingFunctionError": "errors",
     "ModelError": "errors",
     "NoDataError": "errors",
     "NotBuiltError": "errors",
+    "RpcError": "errors",
     "SpoiledError": "errors",
     "UnknownDeviceError": "errors",
     "Gguf": "gguf",
     "write_gguf": "gguf",
     "Graph": "graph",
+    "Registry": "registry",
+    "load_backend": "registry",
+    "registries": "registry",
+    "rpc_devices": "rpc",
     "Scheduler": "scheduler",
     "Tensor": "tensor",
     "Plan": "trace.plan",

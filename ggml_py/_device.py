@@ -6,16 +6,46 @@ The file is `_device` because `ggml_py.device` is the function.
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from . import enums
 from ._ffi import NULL, ffi, lib, text
-from .errors import AllocError, MissingFunctionError, UnknownDeviceError
+from .errors import AllocError, ArgumentError, MissingFunctionError, UnknownDeviceError
 
 if TYPE_CHECKING:
-    from .backend import Backend
-    from .buffer import BufferType
+    from collections.abc import Callable, Iterator
+
+    import numpy.typing as npt
+
+    from .backend import Backend, Event
+    from .buffer import Buffer, BufferType
     from .tensor import Tensor
+
+
+@dataclass(frozen=True)
+class DeviceCaps:
+    """What a device can do besides computing. C: struct ggml_backend_dev_caps"""
+
+    async_: bool  # copies and computes run while the caller goes on
+    host_buffer: bool  # it has a buffer type of pinned host memory
+    buffer_from_host_ptr: bool  # `Device.buffer_from` works
+    events: bool  # `Device.event` works
+
+
+@dataclass(frozen=True)
+class DeviceProps:
+    """All that a device says of itself; memory in bytes. C: struct ggml_backend_dev_props"""
+
+    name: str
+    description: str
+    type: enums.BackendDevType
+    memory_free: int
+    memory_total: int
+    device_id: str | None  # PCI bus id "0000:c1:00.0"; None where it is not known
+    caps: DeviceCaps
 
 
 class Device:
@@ -69,6 +99,67 @@ class Device:
 
         return BufferType(lib.ggml_backend_dev_buffer_type(self.ptr))
 
+    @property
+    def host_buffer_type(self) -> BufferType | None:
+        """Host memory that it copies from fast (pinned); None where it has none.
+
+        C: ggml_backend_dev_host_buffer_type
+        """
+        from .buffer import BufferType
+
+        ptr = lib.ggml_backend_dev_host_buffer_type(self.ptr)
+        return None if ptr == NULL else BufferType(ptr)
+
+    @property
+    def extra_buffer_types(self) -> tuple[BufferType, ...]:
+        """Buffer types in which it lays weights out for its own kernels ("CPU_REPACK").
+
+        C: ggml_backend_dev_get_extra_bufts_t, through the registry
+        """
+        from .buffer import BufferType
+
+        try:
+            address = self.proc_address("ggml_backend_dev_get_extra_bufts")
+        except MissingFunctionError:
+            return ()
+        bufts = ffi.cast("ggml_backend_dev_get_extra_bufts_t", address)(self.ptr)
+        return tuple(BufferType(ptr) for ptr in _until_null(bufts, lambda ptr: ptr))
+
+    @property
+    def features(self) -> dict[str, str]:
+        """What its backend was built with and found here: {"AVX2": "1", ...}; may be empty.
+
+        C: ggml_backend_get_features_t, through the registry
+        """
+        try:
+            address = self.proc_address("ggml_backend_get_features")
+        except MissingFunctionError:
+            return {}
+        registry = lib.ggml_backend_dev_backend_reg(self.ptr)
+        features = ffi.cast("ggml_backend_get_features_t", address)(registry)
+        return {text(f.name): text(f.value) for f in _until_null(features, lambda f: f.name)}
+
+    @property
+    def props(self) -> DeviceProps:
+        """All that it says of itself, in one call. C: ggml_backend_dev_get_props"""
+        props = ffi.new("struct ggml_backend_dev_props *")
+        lib.ggml_backend_dev_get_props(self.ptr, props)
+        caps = props.caps
+        return DeviceProps(
+            name=text(props.name),
+            description=text(props.description),
+            type=enums.BackendDevType(props.type),
+            memory_free=int(props.memory_free),
+            memory_total=int(props.memory_total),
+            device_id=text(props.device_id) or None,
+            caps=DeviceCaps(
+                async_=bool(getattr(caps, "async")),
+                host_buffer=bool(caps.host_buffer),
+                buffer_from_host_ptr=bool(caps.buffer_from_host_ptr),
+                events=bool(caps.events),
+            ),
+        )
+
     def supports_op(self, tensor: Tensor) -> bool:
         """Whether it can compute `tensor`'s op on its types and shapes.
 
@@ -98,6 +189,41 @@ class Device:
             raise MissingFunctionError(f"the backend of device {self.name} has no '{name}'")
         return address
 
+    def buffer_from(self, array: npt.NDArray[Any]) -> Buffer:
+        """A buffer over a numpy array's memory, without a copy; `Tensor.alloc` puts tensors in.
+
+        What is written to one is seen in the other; the array lives as long as the buffer. Raises
+        `ArgumentError` for a device that cannot (`props.caps.buffer_from_host_ptr`) and an array
+        that is empty, not contiguous, read-only or not aligned to `buffer_type.alignment` bytes.
+        C: ggml_backend_dev_buffer_from_host_ptr
+        """
+        from .buffer import Buffer
+
+        if not self.props.caps.buffer_from_host_ptr:
+            raise ArgumentError(
+                f"device {self.name} makes no buffers over host memory: allocate there "
+                "(Context.alloc) and copy with Tensor.set"
+            )
+        address = _address(array, self.buffer_type.alignment)
+        size = array.nbytes
+        ptr = lib.ggml_backend_dev_buffer_from_host_ptr(self.ptr, address, size, size)
+        if ptr == NULL:
+            raise AllocError(f"device {self.name} made no buffer over {size:,} bytes of an array")
+        return Buffer(ptr, array)
+
+    def event(self) -> Event:
+        """A mark in the work of this device's backends. Raises `ArgumentError` where the device
+        has none (`props.caps.events`): `Backend.synchronize` is for those.
+
+        C: ggml_backend_event_new
+        """
+        from .backend import Event
+
+        ptr = lib.ggml_backend_event_new(self.ptr)
+        if ptr == NULL:
+            raise ArgumentError(f"device {self.name} has no events: use Backend.synchronize()")
+        return Event(ptr, self)
+
     def init(self, n_threads: int | None = None, params: str | None = None) -> Backend:
         """Opens a backend on this device.
 
@@ -111,6 +237,34 @@ class Device:
         if ptr == NULL:
             raise AllocError(f"device {self.name} ({self.description}) could not be opened")
         return Backend(ptr, self, n_threads or default_n_threads())
+
+
+def _address(array: npt.NDArray[Any], alignment: int) -> Any:
+    """Where the data of `array` is, if a buffer can be made over it."""
+    if not isinstance(array, np.ndarray):
+        raise ArgumentError(f"expected a numpy array, got {type(array).__name__}")
+    what = f"array of shape {array.shape}, {array.dtype}"
+    if array.nbytes == 0:
+        raise ArgumentError(f"{what}: expected at least one byte")
+    if not array.flags.c_contiguous:
+        raise ArgumentError(f"{what} is not C-contiguous: give np.ascontiguousarray(array)")
+    if not array.flags.writeable:
+        raise ArgumentError(f"{what} is read-only: map files with np.memmap(..., mode='c')")
+    address = array.ctypes.data
+    if address % alignment:
+        raise ArgumentError(
+            f"{what} starts {address % alignment} bytes after a multiple of {alignment}: expected "
+            "an aligned array, as np.memmap's, or a slice that starts at such an address"
+        )
+    return ffi.cast("void *", address)
+
+
+def _until_null(array: Any, key: Callable[[Any], Any]) -> Iterator[Any]:
+    """The elements of a C array that ends with one whose `key` is NULL; none for NULL itself."""
+    i = 0
+    while array != NULL and key(array[i]) != NULL:
+        yield array[i]
+        i += 1
 
 
 def default_n_threads() -> int:

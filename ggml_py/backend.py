@@ -10,7 +10,7 @@ from ._device import Device
 from ._ffi import NULL, ffi, lib, text
 from ._handle import Handle
 from .buffer import BufferType
-from .errors import ComputeError, MissingFunctionError
+from .errors import ArgumentError, ComputeError, MissingFunctionError
 
 if TYPE_CHECKING:
     from .graph import Graph
@@ -100,6 +100,71 @@ class Backend(Handle):
     def synchronize(self) -> None:
         """Waits for everything submitted. C: ggml_backend_synchronize"""
         lib.ggml_backend_synchronize(self.ptr)
+
+    def copy_async(self, src_backend: Backend, src: Tensor, dst: Tensor) -> None:
+        """Copies `src`, which `src_backend` computes, to `dst` on this backend.
+
+        It runs after all that is submitted to `src_backend`, and before what is submitted here
+        later; the caller goes on at once where both backends can (`props.caps.async_`), else the
+        copy is done when it returns. `synchronize()` before closing either tensor's buffer. Raises
+        `ArgumentError` for another type, ne or nb, `NoDataError` before allocation.
+        C: ggml_backend_tensor_copy_async
+        """
+        src._check_copy(dst)
+        lib.ggml_backend_tensor_copy_async(src_backend.ptr, self.ptr, src.ptr, dst.ptr)
+
+
+class Event(Handle):
+    """A mark in the work of a backend, for others to wait for. Made by `Device.event`.
+
+    Closing a backend on which it was recorded closes it.
+    """
+
+    __slots__ = ("_recorded", "device")
+
+    def __init__(self, ptr: Any, device: Device) -> None:
+        super().__init__(ptr, lib.ggml_backend_event_free)
+        self.device = device
+        self._recorded = False
+
+    def __repr__(self) -> str:
+        return f"<Event {'closed' if self.closed else self.device.name}>"
+
+    def record(self, backend: Backend) -> None:
+        """Marks what is submitted to `backend` so far; a backend of the event's device.
+
+        Raises `ArgumentError` for a backend of another. C: ggml_backend_event_record
+        """
+        if backend.device != self.device:
+            raise ArgumentError(
+                f"this event is of device {self.device.name}: expected a backend of that device, "
+                f"got one of {backend.device.name}"
+            )
+        lib.ggml_backend_event_record(self.ptr, backend.ptr)
+        self._depend(backend)
+        self._recorded = True
+
+    def wait(self, backend: Backend) -> None:
+        """Makes `backend` wait for the mark before it does what is submitted to it from now on.
+
+        The caller goes on at once; never recorded, there is nothing to wait for. Raises
+        `ArgumentError` for a backend of another kind: `synchronize()` is for those.
+        C: ggml_backend_event_wait
+        """
+        if backend.device.registry != self.device.registry:
+            raise ArgumentError(
+                f"device {backend.device.name} ({backend.device.registry}) cannot wait for an "
+                f"event of {self.device.name} ({self.device.registry}): use synchronize()"
+            )
+        event, waiting = self.ptr, backend.ptr
+        if self._recorded:
+            lib.ggml_backend_event_wait(waiting, event)
+
+    def synchronize(self) -> None:
+        """Waits here until the marked work is done. C: ggml_backend_event_synchronize"""
+        event = self.ptr
+        if self._recorded:  # else upstream's RPC waits for ever for a mark that nobody sets
+            lib.ggml_backend_event_synchronize(event)
 
 
 def check_status(status: int, what: str) -> None:

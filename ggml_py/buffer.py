@@ -114,6 +114,13 @@ class _BufferInfo:
     def usage(self, usage: str) -> None:
         lib.ggml_backend_buffer_set_usage(self._raw(), usage_of(usage))
 
+    def alloc_size(self, tensor: Tensor) -> int:
+        """Bytes that `tensor` takes in it: some backends need more than `Tensor.nbytes`.
+
+        C: ggml_backend_buffer_get_alloc_size
+        """
+        return int(lib.ggml_backend_buffer_get_alloc_size(self._raw(), tensor.ptr))
+
     def clear(self, value: int = 0) -> None:
         """Sets every byte to `value`. C: ggml_backend_buffer_clear"""
         lib.ggml_backend_buffer_clear(self._raw(), value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -80,6 +81,8 @@ class Context(Handle, CustomOps):
             raise ArgumentError(
                 f"ne0 {ne[0]}: {ggml_type.name.lower()} has blocks of {block} elements"
             )
+        if math.prod(ne) // block * lib.ggml_type_size(ggml_type) >= 1 << 63:
+            raise ArgumentError(f"ne {list(ne)}: no machine addresses that many bytes")
         tensor = Tensor(lib.ggml_new_tensor(self.ptr, ggml_type, len(ne), list(ne)), self)
         if name is not None:
             tensor.name = name
@@ -156,6 +159,16 @@ class Context(Handle, CustomOps):
         self._buffers.append(buffer)
         buffer._contexts.add(self)
 
+    def _place(self, tensor: Tensor, buffer: Buffer) -> None:
+        """`tensor` lives in a buffer of somebody else: hold it, and be told when it is closed."""
+        if buffer not in self._parents:
+            self._parents.append(buffer)  # no child of it: closing it only takes the memory
+            buffer._contexts.add(self)
+        for source, values in self._sources:
+            if source == tensor:
+                tensor.set(values)
+        self._sources = [s for s in self._sources if s[0] != tensor]
+
     def _forget_buffer(self, buffer: Buffer) -> None:
         for tensor in self:
             if tensor._ptr.buffer == buffer.ptr:
@@ -169,4 +182,7 @@ class Context(Handle, CustomOps):
     def _before_free(self) -> None:
         for buffer in list(self._buffers):
             buffer.close()
+        for parent in self._parents:
+            if isinstance(parent, Buffer):
+                parent._contexts.discard(self)
         self._custom_ops.clear()  # whatever could compute them is closed

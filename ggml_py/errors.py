@@ -33,6 +33,14 @@ class UnknownDeviceError(GgmlError, LookupError):
     """No device of that name; the message lists the names."""
 
 
+class RpcError(GgmlError, ConnectionError):
+    """No RPC server answers at an endpoint, or none that this release can talk to."""
+
+
+class LoadError(GgmlError, ImportError):
+    """A backend module that cannot be loaded."""
+
+
 class AllocError(GgmlError, MemoryError):
     """A backend could not allocate what a graph or a context needs."""
 

@@ -8,14 +8,14 @@ import numpy as np
 
 from . import enums
 from ._ffi import NULL, ffi, lib, text
-from .errors import ArgumentError, NoDataError
+from .errors import AllocError, ArgumentError, NoDataError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import numpy.typing as npt
 
-    from .buffer import BufferView
+    from .buffer import Buffer, BufferView
     from .context import Context
 
 TypeLike: TypeAlias = "enums.Type | int | str | npt.DTypeLike"
@@ -196,6 +196,36 @@ class Tensor:
         """
         lib.ggml_set_output(self.ptr)
 
+    def alloc(self, buffer: Buffer, offset: int = 0) -> None:
+        """Puts the tensor at `offset` (bytes) of a buffer; nobody looks whether others are there.
+
+        Data of `from_numpy` is copied in. The context keeps the buffer, and does not close it.
+        Raises `ArgumentError` for a tensor that has memory or is a view, an offset that is not
+        aligned to `buffer.type.alignment`, and a place that is outside of the buffer; `AllocError`
+        when the backend refuses.
+        C: ggml_backend_tensor_alloc
+        """
+        ptr, place = self.ptr, buffer.ptr
+        if ptr.data != NULL or ptr.buffer != NULL or ptr.view_src != NULL:
+            has = "is a view" if ptr.view_src != NULL else "has memory already"
+            raise ArgumentError(f"tensor '{self.name}' {has}: expected one without")
+        base = ffi.cast("char *", lib.ggml_backend_buffer_get_base(place))
+        alignment = buffer.type.alignment
+        if base == NULL or offset % alignment:
+            raise ArgumentError(f"offset {offset}: expected a multiple of {alignment} in {buffer}")
+        need = buffer.alloc_size(self)
+        if offset < 0 or offset + need > buffer.size:
+            raise ArgumentError(
+                f"tensor '{self.name}' takes {need:,} bytes: from {offset:,} on they are not all "
+                f"in {buffer}"
+            )
+        status = lib.ggml_backend_tensor_alloc(place, ptr, base + offset)
+        if status != enums.Status.SUCCESS:
+            ptr.buffer = ptr.data = NULL
+            reason = text(lib.ggml_status_to_string(status))
+            raise AllocError(f"tensor '{self.name}' cannot be in {buffer}: {reason}")
+        self._context._place(self, buffer)
+
     # --- data
 
     def _data(self) -> Any:
@@ -236,6 +266,27 @@ class Tensor:
         data = encode(values, self.type, self.ne[0])
         start = lib.ggml_row_size(ptr.type, offset) if offset else 0
         lib.ggml_backend_tensor_set(ptr, ffi.from_buffer(data), start, data.nbytes)
+
+    def copy_to(self, other: Tensor) -> None:
+        """Copies the data to a tensor of the same type, ne and nb, on whatever device.
+
+        Raises `ArgumentError` for another layout, `NoDataError` before allocation.
+        C: ggml_backend_tensor_copy
+        """
+        self._check_copy(other)
+        lib.ggml_backend_tensor_copy(self.ptr, other.ptr)
+
+    def _check_copy(self, other: Tensor) -> None:
+        self._data()
+        other._data()
+        mine = (self.type, self.ne, self.nb)
+        theirs = (other.type, other.ne, other.nb)
+        if mine != theirs:
+            first, second = (f"{t.name.lower()} ne {ne} nb {nb}" for t, ne, nb in (mine, theirs))
+            raise ArgumentError(
+                f"'{self.name}' ({first}) and '{other.name}' ({second}) have different layouts: "
+                "expected the same type, ne and nb; an op (ctx.cpy) converts"
+            )
 
     def get(self, dequantize: bool = True) -> npt.NDArray[Any]:
         """A copy of the data, shape = reversed(ne) without ggml's trailing ones.

@@ -20,6 +20,8 @@ def makers(tmp_path):
     ggml.write_gguf(path, {"a": 1}, [("t", np.ones(4), "f32", (4,))])
     return {
         "Backend": lambda: ggml.device("CPU").init(n_threads=1),
+        # No event of the CPU exists; freeing NULL is harmless (test_rpc.py has whole ones).
+        "Event": lambda: ggml.Event(ggml.ffi.NULL, cpu.device),
         "Buffer": lambda: cpu.buffer_type.alloc(64),
         "Context": ggml.Context,
         "Graph": lambda: context.new_graph(16),
@@ -28,7 +30,7 @@ def makers(tmp_path):
     }
 
 
-KINDS = ("Backend", "Buffer", "Context", "Graph", "Scheduler", "Gguf")
+KINDS = ("Backend", "Event", "Buffer", "Context", "Graph", "Scheduler", "Gguf")
 
 
 def test_every_kind_of_handle_is_tested(tmp_path):
@@ -40,6 +42,7 @@ def test_every_kind_of_handle_is_tested(tmp_path):
                 yield sub.__name__
                 yield from leaves(sub)
 
+    assert all(getattr(ggml, kind) for kind in KINDS)  # loads the modules
     assert set(leaves(Handle)) == set(KINDS)
 
 

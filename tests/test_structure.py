@@ -15,8 +15,8 @@ PACKAGE = REPO / "ggml_py"
 GENERATED = {"ops.py", "enums.py"}
 
 # Layer of each module; a module imports lower ones, in layer 3 only those to its left.
-OBJECTS = ("_device", "buffer", "backend", "tensor", "ops", "custom", "context", "graph")
-OBJECTS += ("scheduler", "gguf")
+OBJECTS = ("_device", "registry", "rpc", "buffer", "backend", "tensor", "ops", "custom")
+OBJECTS += ("context", "graph", "scheduler", "gguf")
 PLAIN = {"trace.plan", "trace.cause", "export.to_text", "export.to_json", "export.to_terminal"}
 FOUNDATION = {"enums": 0, "_log": 0, "errors": 1, "_ffi": 2, "_handle": 2, "_callback": 3}
 FOUNDATION["_gguf_header"] = 3  # what gguf.py checks first
