@@ -236,7 +236,7 @@ class Device:
         ptr = lib.ggml_backend_dev_init(self.ptr, params.encode() if params else NULL)
         if ptr == NULL:
             raise AllocError(f"device {self.name} ({self.description}) could not be opened")
-        return Backend(ptr, self, n_threads or default_n_threads())
+        return Backend(ptr, self, default_n_threads() if n_threads is None else n_threads)
 
 
 def _address(array: npt.NDArray[Any], alignment: int) -> Any:

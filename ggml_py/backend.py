@@ -53,8 +53,9 @@ class Backend(Handle):
 
     @n_threads.setter
     def n_threads(self, n: int) -> None:
-        if n < 1:
-            raise ValueError(f"n_threads={n}: expected at least 1")
+        if not 1 <= n <= lib.GGML_MAX_N_THREADS:
+            most = lib.GGML_MAX_N_THREADS
+            raise ValueError(f"n_threads={n}: expected at least 1, at most {most}")
         address = self.device.proc_address("ggml_backend_set_n_threads")
         ffi.cast("ggml_backend_set_n_threads_t", address)(self.ptr, n)
         self._n_threads = n
@@ -110,8 +111,8 @@ class Backend(Handle):
         `ArgumentError` for another type, ne or nb, `NoDataError` before allocation.
         C: ggml_backend_tensor_copy_async
         """
-        src._check_copy(dst)
-        lib.ggml_backend_tensor_copy_async(src_backend.ptr, self.ptr, src.ptr, dst.ptr)
+        with src._copying_to(dst):
+            lib.ggml_backend_tensor_copy_async(src_backend.ptr, self.ptr, src.ptr, dst.ptr)
 
 
 class Event(Handle):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -16,12 +17,13 @@ if TYPE_CHECKING:
     from ._callback import Callback
     from .backend import Backend
     from .context import Context
+    from .scheduler import Scheduler
 
 
 class Graph(Handle):
     """Made by `Context.new_graph`. It has memory of its own, so closing it gives that back."""
 
-    __slots__ = ("_context", "_memory")
+    __slots__ = ("_context", "_scheduler")
 
     def __init__(self, context: Context, size: int = 2048, grads: bool = False) -> None:
         if size < 1:
@@ -34,6 +36,7 @@ class Graph(Handle):
         if memory == NULL:
             raise AllocError(f"no memory for a graph of {size} nodes")
         self._context = context
+        self._scheduler: weakref.ref[Scheduler] | None = None  # where it is allocated
         ptr = lib.ggml_new_graph_custom(memory, size, grads)
         super().__init__(ptr, lambda _graph: lib.ggml_free(memory), context)
 
@@ -46,6 +49,8 @@ class Graph(Handle):
         Raises `AbortError` when the graph is full; it is half built then and can only be closed.
         C: ggml_build_forward_expand
         """
+        if self._allocated_on() is not None:
+            raise ArgumentError("the graph is allocated on a scheduler: reset() that one first")
         for tensor in tensors:
             if not isinstance(tensor, Tensor):
                 raise TypeError(f"expected a Tensor, got {type(tensor).__name__}")
@@ -81,6 +86,11 @@ class Graph(Handle):
         leafs = ffi.new("struct ggml_tensor *[]", n)
         lib.gp_graph_leafs(self.ptr, leafs)
         return tuple(Tensor(leafs[i], self._context) for i in range(n))
+
+    def _allocated_on(self) -> Scheduler | None:
+        """The scheduler that has lent this graph memory."""
+        scheduler = None if self._scheduler is None else self._scheduler()
+        return scheduler if scheduler is not None and scheduler._graph is self else None
 
     def _check_leafs(self) -> None:
         """Raises `NoDataError` for a leaf without memory: computing would read through NULL."""

@@ -102,7 +102,7 @@ class Scheduler(Handle):
         For the graph that is allocated now, the plan it was allocated with. Raises `ArgumentError`
         for a graph larger than `graph_size`. C: ggml_backend_sched_split_graph
         """
-        if self._graph is not None and self._graph == graph:
+        if self._graph is graph:
             return _read_plan(lib.gp_sched_read(self.ptr, graph.ptr))
         self._check_graph(graph)
         return _read_plan(lib.gp_sched_plan(self.ptr, graph.ptr))
@@ -127,6 +127,7 @@ class Scheduler(Handle):
             self._restore()
             raise AllocError("the scheduler could not allocate the graph's compute buffers")
         self._graph = graph
+        graph._scheduler = weakref.ref(self)
         try:
             graph._check_custom(self.backends, self.tensor_backend)
         except ArgumentError:
@@ -169,6 +170,11 @@ class Scheduler(Handle):
                 f"the graph has {graph.n_nodes} nodes + {graph.n_leafs} leafs = {need}, this "
                 f"scheduler has room for {room}: make it with graph_size={need} or more"
             )
+        other = graph._allocated_on()
+        if other is not None and other is not self:
+            raise ArgumentError(
+                f"the graph is allocated on another scheduler ({other!r}): reset() that one first"
+            )
         if graph.n_nodes == 0:
             raise ArgumentError("the graph is empty: add its results with build_forward_expand")
 
@@ -183,7 +189,7 @@ class Scheduler(Handle):
         """
         if self._graph is None:
             self._alloc(graph)
-        elif self._graph != graph:
+        elif self._graph is not graph:
             raise ArgumentError("another graph is allocated on this scheduler: call reset() first")
         with graph._computing(self._callback), self._changing():
             status = lib.ggml_backend_sched_graph_compute(self.ptr, graph.ptr)

@@ -142,6 +142,18 @@ def test_a_second_graph_needs_a_reset(mlp):
             call(other)
 
 
+def test_a_graph_has_one_scheduler_at_a_time_and_does_not_change_while_it_has(mlp):
+    mlp.scheduler.alloc_graph(mlp.graph)
+    with ggml.Scheduler(mlp.backends) as other:
+        for call in (other.plan, other.alloc_graph, other.reserve, other.compute):
+            with pytest.raises(ggml.ArgumentError, match="another scheduler"):
+                call(mlp.graph)
+        with pytest.raises(ggml.ArgumentError, match="reset"):
+            mlp.graph.build_forward_expand(mlp.context.sqr(mlp.graph["out"]))
+        mlp.scheduler.reset()
+        assert other.plan(mlp.graph) == mlp.scheduler.plan(mlp.graph)
+
+
 def test_an_empty_graph_is_refused(mlp):
     with pytest.raises(ggml.ArgumentError, match="build_forward_expand"):
         mlp.scheduler.plan(mlp.context.new_graph())
