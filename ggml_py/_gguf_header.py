@@ -210,7 +210,9 @@ class HeaderCheck:
                 "today has it in another type"
             )
         # Upstream holds elements below 2^63 and bytes below 2^64, and skips extents of 0: offsets
-        # and strides (int64 in kernels and in numpy) would wrap.
-        if math.prod(max(n, 1) for n in ne) // block * lib.ggml_type_size(type_) >= 1 << 63:
+        # and strides (int64 in kernels and in numpy) would wrap. From 2^62 on an assertion of
+        # ggml_new_tensor_impl, stricter than the parser's own check, fails and leaks the context.
+        n = math.prod(max(n, 1) for n in ne)
+        if max(n, n // block * lib.ggml_type_size(type_)) >= 1 << 61:
             self.fail(f"tensor {name!r} with ne {ne} takes more bytes than there are addresses")
         return True

@@ -129,6 +129,8 @@ CASES = {
     "ne negative": (change("infos", 0, "ne", -16), "'t' dimension 0 has invalid .* -16 < 0"),
     "ne huge": (change("infos", 1, "ne", 2**62), "may cause overflow|more bytes than there are"),
     "ne overflows": (tensors(info(b"t", (2**32, 2**32), 0, 0)), "more bytes than there are addr"),
+    "ne asserted": (tensors(info(b"t", (4, 2**61 - 1), 24, 0)), "more bytes than there are addr"),
+    "ne asserted 2^62": (tensors(info(b"t", (1, 2**62 + 1), 24, 0)), "more bytes than there"),
     "ne hidden by 0": (tensors(info(b"t", (0, 2**62, 2**62), 0, 0)), "more bytes than there are"),
     "ne over the file": (change("infos", 1, "ne", 2**20), r"'u' ends at byte 16,777,\d+, the file"),
     "ggml type": (change("infos", 0, "ggml_type", 999), "'t' has invalid ggml type 999"),
