@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -11,7 +12,7 @@ from ._ffi import NULL, ffi, lib, text
 from .errors import AllocError, ArgumentError, NoDataError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     import numpy.typing as npt
 
@@ -267,16 +268,71 @@ class Tensor:
         start = lib.ggml_row_size(ptr.type, offset) if offset else 0
         lib.ggml_backend_tensor_set(ptr, ffi.from_buffer(data), start, data.nbytes)
 
+    def set_2d(self, array: npt.ArrayLike, offset: int = 0, stride: int | None = None) -> None:
+        """Writes the rows of a 2-D array, converted, to places `stride` elements apart.
+
+        The first goes to element `offset`; stride is ne0 by default. All in elements, of quantised
+        types whole blocks. Raises `ArgumentError` for what does not fit, `NoDataError` before
+        allocation. C: ggml_backend_tensor_set_2d
+        """
+        values = np.asarray(array)
+        if values.ndim != 2:
+            raise ArgumentError(f"array of shape {values.shape}: expected two dimensions")
+        n, n_per_row = values.shape
+        start, size, step = self._rows(n, n_per_row, offset, stride)
+        if values.size:
+            data = encode(values, self.type, n_per_row)
+            source = ffi.from_buffer(data)
+            lib.ggml_backend_tensor_set_2d(self.ptr, source, start, size, n, step, size)
+
+    def get_2d(
+        self, n: int, size: int, offset: int = 0, stride: int | None = None
+    ) -> npt.NDArray[Any]:
+        """A copy of `n` rows of `size` elements, `stride` apart from `offset` on: shape [n, size].
+
+        As `set_2d`; types that numpy lacks come as float32. C: ggml_backend_tensor_get_2d
+        """
+        start, n_bytes, step = self._rows(n, size, offset, stride)
+        raw: npt.NDArray[Any] = np.empty(n * n_bytes, np.uint8)
+        if raw.size:
+            target = ffi.from_buffer(raw)
+            lib.ggml_backend_tensor_get_2d(self.ptr, target, start, n_bytes, n, step, n_bytes)
+        dtype = _DTYPES.get(self.type)
+        values = decode(raw, self.type, n * size) if dtype is None else raw.view(dtype)
+        return values.reshape(n, size)
+
+    def _rows(self, n: int, size: int, offset: int, stride: int | None) -> tuple[int, int, int]:
+        """Bytes of offset, one row and stride, if `n` rows are in the tensor."""
+        type_ = self._data().type
+        if not self.is_contiguous:
+            raise ArgumentError(f"tensor '{self.name}' is not contiguous: use its source instead")
+        step = self.ne[0] if stride is None else stride
+        block = lib.ggml_blck_size(type_)
+        end = offset + max(n - 1, 0) * step + size
+        if min(n, size, offset, step) < 0 or end > self.n_elements:
+            raise ArgumentError(
+                f"tensor '{self.name}' has {self.n_elements} elements: {n} rows of {size}, {step} "
+                f"apart from {offset} on, do not fit"
+            )
+        if size % block or offset % block or step % block:
+            raise ArgumentError(
+                f"rows of {size}, {step} apart from {offset} on: expected multiples of {block}, "
+                f"the elements in a block of {self.type.name.lower()}"
+            )
+        start, row, apart = (lib.ggml_row_size(type_, count) for count in (offset, size, step))
+        return start, row, apart
+
     def copy_to(self, other: Tensor) -> None:
         """Copies the data to a tensor of the same type, ne and nb, on whatever device.
 
-        Raises `ArgumentError` for another layout, `NoDataError` before allocation.
-        C: ggml_backend_tensor_copy
+        Raises `ArgumentError` for another layout and for a view with gaps (upstream would copy
+        what lies in them), `NoDataError` before allocation. C: ggml_backend_tensor_copy
         """
-        self._check_copy(other)
-        lib.ggml_backend_tensor_copy(self.ptr, other.ptr)
+        with self._copying_to(other):
+            lib.ggml_backend_tensor_copy(self.ptr, other.ptr)
 
-    def _check_copy(self, other: Tensor) -> None:
+    @contextlib.contextmanager
+    def _copying_to(self, other: Tensor) -> Iterator[None]:
         self._data()
         other._data()
         mine = (self.type, self.ne, self.nb)
@@ -287,6 +343,20 @@ class Tensor:
                 f"'{self.name}' ({first}) and '{other.name}' ({second}) have different layouts: "
                 "expected the same type, ne and nb; an op (ctx.cpy) converts"
             )
+        if self.n_elements and not lib.ggml_is_contiguously_allocated(self.ptr):
+            raise ArgumentError(
+                f"'{self.name}' has gaps (ne {list(self.ne)}, nb {list(self.nb)}), and so has "
+                f"'{other.name}': copy what they are views of, or use an op (ctx.cpy)"
+            )
+        # Views made after the allocation have data and no buffer; upstream's copy reads it.
+        lent = [t.ptr for t in (self, other) if t.ptr.buffer == NULL]
+        for ptr in lent:
+            ptr.buffer = ptr.view_src.buffer
+        try:
+            yield
+        finally:
+            for ptr in lent:
+                ptr.buffer = NULL
 
     def get(self, dequantize: bool = True) -> npt.NDArray[Any]:
         """A copy of the data, shape = reversed(ne) without ggml's trailing ones.

@@ -254,6 +254,10 @@ def test_copies_between_tensors():
             cpu.synchronize()
             np.testing.assert_array_equal(a.get(dequantize=False), c.get(dequantize=False))
             a.copy_to(a)
+            if kind == "f32":  # as dense as what it is a view of
+                b.set(np.zeros(64))
+                ctx.transpose(a).copy_to(ctx.transpose(b))
+                np.testing.assert_array_equal(b.get(), x)
             empty.copy_to(empty)
 
 
@@ -275,3 +279,65 @@ def test_copies_of_another_layout_say_so():
 def test_a_device_without_events_says_so():
     with pytest.raises(ggml.ArgumentError, match=r"CPU has no events: use Backend\.synchronize"):
         ggml.device("CPU").event()
+
+
+def test_copies_of_views_with_gaps_say_so():
+    with ggml.Context() as ctx, ggml.device("CPU").init(n_threads=1) as cpu:
+        a, b = ctx.new_tensor("f32", 4, 3), ctx.new_tensor("f32", 4, 3)
+        left, right = (ctx.view_2d(t, 2, 3, t.nb[1], 0) for t in (a, b))
+        ctx.alloc(cpu)
+        with pytest.raises(ggml.ArgumentError, match=r"has gaps.*ctx\.cpy"):
+            left.copy_to(right)
+
+
+has_2d = pytest.mark.skipif(
+    BUILD["ggml_version"].startswith("0.9."), reason="not in this release of ggml"
+)
+
+
+@has_2d
+def test_rows_are_set_and_got():
+    with ggml.Context() as ctx, ggml.device("CPU").init(n_threads=1) as cpu:
+        t, q = ctx.new_tensor("f32", 6, 4), ctx.new_tensor("q8_0", 64, 3, name="q")
+        ctx.alloc(cpu)
+        t.set(np.zeros(24))
+        x = np.arange(1, 7).reshape(3, 2)
+        t.set_2d(x, offset=7)  # column 1 and 2 of rows 1 to 3
+        expected = np.zeros((4, 6), np.float32)
+        expected[1:, 1:3] = x
+        np.testing.assert_array_equal(t.get(), expected)
+        np.testing.assert_array_equal(t.get_2d(3, 2, offset=7), x)
+        np.testing.assert_array_equal(t.get_2d(12, 1, 1, 2)[:, 0], expected.reshape(-1)[1::2])
+        assert t.get_2d(0, 2).shape == (0, 2) and t.get_2d(2, 0).shape == (2, 0)
+        t.set_2d(np.zeros((0, 2)))
+
+        q.set(np.zeros((3, 64)))
+        q.set_2d(np.full((3, 32), 2.0), offset=32)
+        np.testing.assert_allclose(q.get()[:, 32:], 2, rtol=1e-3)
+        assert (q.get()[:, :32] == 0).all()
+        np.testing.assert_array_equal(q.get_2d(3, 32, 32), q.get()[:, 32:])
+
+
+@has_2d
+def test_rows_that_do_not_fit_say_so():
+    with ggml.Context() as ctx, ggml.device("CPU").init(n_threads=1) as cpu:
+        t, q = ctx.new_tensor("f32", 6, 4, name="t"), ctx.new_tensor("q8_0", 64, 3)
+        with pytest.raises(ggml.NoDataError):
+            t.get_2d(1, 1)
+        turned = ctx.transpose(t)
+        ctx.alloc(cpu)
+        for call in (
+            lambda: t.set_2d(np.zeros((4, 2)), offset=5),
+            lambda: t.get_2d(5, 6),
+            lambda: t.get_2d(1, 1, -1),
+            lambda: t.get_2d(2, 1, 4, -1),
+            lambda: t.get_2d(-1, 1),
+        ):
+            with pytest.raises(ggml.ArgumentError, match=r"'t' has 24 elements.*do not fit"):
+                call()
+        with pytest.raises(ggml.ArgumentError, match="expected multiples of 32"):
+            q.set_2d(np.zeros((2, 16)))
+        with pytest.raises(ggml.ArgumentError, match="expected two dimensions"):
+            t.set_2d(np.zeros(6))
+        with pytest.raises(ggml.ArgumentError, match="not contiguous"):
+            turned.get_2d(1, 1)
