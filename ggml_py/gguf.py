@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -247,6 +248,7 @@ class _Header:
         try:
             for key, value in metadata.items():
                 self._set(key, value)
+            _check_names([name for name, *_rest in entries])
             infos = [self._context.new_tensor(t, *ne, name=name) for name, _data, t, ne in entries]
             for info in infos:
                 lib.gguf_add_tensor(self._ptr, info.ptr)
@@ -260,6 +262,8 @@ class _Header:
 
     def _set(self, key: str, value: Any) -> None:
         name = key.encode()
+        if not name or b"\0" in name:
+            raise GgufError(f"metadata key {key!r}: expected some text, without NUL")
         alignment = int(lib.gguf_get_alignment(self._ptr))
         if key == "general.alignment" and value != alignment:
             # The setter stores the key and goes on laying out by its own: readers would be misled.
@@ -289,6 +293,18 @@ class _Header:
     def close(self) -> None:
         lib.gguf_free(self._ptr)
         self._context.close()
+
+
+def _check_names(names: list[str]) -> None:
+    """ggml would cut a long name short and end at a NUL, and the file would have another tensor."""
+    for name in names:
+        if not name or "\0" in name or len(name.encode()) >= lib.GGML_MAX_NAME:
+            raise GgufError(
+                f"tensor name {name!r}: expected 1 to {lib.GGML_MAX_NAME - 1} bytes without NUL"
+            )
+    twice = next((name for name, n in Counter(names).items() if n > 1), None)
+    if twice is not None:
+        raise GgufError(f"tensor name '{twice}' is given twice; names are unique in a file")
 
 
 def _kind(key: str, dtype: np.dtype[Any]) -> enums.GgufType:

@@ -141,6 +141,11 @@ def test_missing_files_and_folders_are_refused(tmp_path):
         ({"k": 1 + 2j}, [], "'k'"),
         ({}, [("t", np.ones(3), "f32", (4,))], "'t'.*needs 16 bytes.*gives 12"),
         ({}, [("t", np.ones(33), "q4_0", (33,))], "blocks of 32"),
+        ({"": 1}, [], "key ''"),
+        ({"a\0b": 1}, [], "without NUL"),
+        ({}, [("t" * 64, np.ones(1), "f32", (1,))], "1 to 63 bytes"),
+        ({}, [("a\0b", np.ones(1), "f32", (1,))], "without NUL"),
+        ({}, [("t", np.ones(1), "f32", (1,))] * 2, "'t' is given twice"),
     ],
 )
 def test_nothing_is_left_of_a_file_that_could_not_be_written(metadata, tensors, message, tmp_path):

@@ -122,6 +122,12 @@ def test_impossible_dimensions_are_refused(ne, context):
         context.new_tensor("f32", *ne)
 
 
+@pytest.mark.parametrize("ne", [(2**62,), (2**40, 2**40)])
+def test_sizes_that_overflow_are_refused(ne, context):
+    with pytest.raises(ggml.ArgumentError, match="no machine addresses"):
+        context.new_tensor("f32", *ne)
+
+
 def test_rows_of_quantised_types_are_whole_blocks(context):
     with pytest.raises(ggml.ArgumentError, match="blocks of 32"):
         context.new_tensor("q4_0", 33)
@@ -173,5 +179,8 @@ def test_devices_describe_themselves():
     assert cpu.buffer_type.is_host
     with cpu.init(n_threads=3) as backend:
         assert backend.n_threads == 3
-        with pytest.raises(ValueError, match="at least 1"):
-            backend.n_threads = 0
+        for wrong in (0, -1, 513):
+            with pytest.raises(ValueError, match="at least 1, at most 512"):
+                backend.n_threads = wrong
+            with pytest.raises(ValueError, match=f"n_threads={wrong}"):
+                cpu.init(n_threads=wrong)
