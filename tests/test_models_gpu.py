@@ -33,11 +33,14 @@ CLIENT = """
 
     path, endpoint = sys.argv[1:]
     deadline = time.monotonic() + 20
-    registry = ggml.ffi.NULL
-    while registry == ggml.ffi.NULL and time.monotonic() < deadline:
-        registry = ggml.lib.ggml_backend_rpc_add_server(endpoint.encode())
-    ggml.lib.ggml_backend_register(registry)
-    gpu = next(d for d in ggml.devices() if d.type.name == "GPU")
+    while True:
+        try:
+            ggml.rpc_devices(endpoint)
+            break
+        except ggml.RpcError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.05)
     prompt = [3, 1, 4, 1, 5, 9, 2]
 
     def run(**options):
@@ -59,7 +62,7 @@ CLIENT = """
     expected, on_cpu = run()
     rows = []
     for n_gpu_layers in (0, 1, 2, 3, 4, 99):
-        logits, row = run(devices=(gpu, "CPU"), n_gpu_layers=n_gpu_layers)
+        logits, row = run(devices=(f"rpc:{endpoint}", "CPU"), n_gpu_layers=n_gpu_layers)
         worst = abs(logits - expected).max() / abs(expected).max()
         rows.append(row | {"n_gpu_layers": n_gpu_layers, "worst": float(worst)})
     print(json.dumps([on_cpu, rows]))

@@ -16,7 +16,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 _MODEL_OPTIONS = [
     click.argument("model", type=click.Path(dir_okay=False)),
     click.option("-d", "--device", "devices", multiple=True, metavar="NAME",
-                 help="Device, in priority order; repeat. Default: all, GPUs first, the CPU last."),
+                 help="Device, in priority order; repeat; rpc:HOST:PORT for a server's. "
+                      "Default: all, GPUs first, the CPU last."),
     click.option("-ngl", "--n-gpu-layers", default=0, show_default=True,
                  help="Layers whose weights go to the first GPU."),
     click.option("-c", "--ctx-size", "n_ctx", default=512, show_default=True,

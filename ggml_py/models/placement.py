@@ -12,6 +12,7 @@ from .._ffi import NULL, lib
 from ..backend import Backend
 from ..buffer import BufferType
 from ..enums import BackendDevType
+from ..rpc import rpc_devices
 
 GPU_TYPES = (BackendDevType.GPU, BackendDevType.IGPU)
 INPUT: Final = -1  # in place of a layer's number: the token embedding
@@ -70,12 +71,19 @@ class Placement:
 def open_backends(devices: Sequence[str | Device], n_threads: int | None) -> tuple[Backend, ...]:
     """A backend on each device, in the order given; a CPU is added at the end if there is none.
 
-    Raises `UnknownDeviceError` with the names there are.
+    "rpc:HOST:PORT" stands for all devices of that server. Raises `UnknownDeviceError` with the
+    names there are, `RpcError`.
     """
-    chosen = [device(d) if isinstance(d, str) else d for d in devices]
+    chosen = [d for given in devices for d in _devices(given)]
     if not any(d.type == BackendDevType.CPU for d in chosen):
         chosen.append(device("CPU"))
     return tuple(d.init(n_threads=n_threads) for d in dict.fromkeys(chosen))
+
+
+def _devices(given: str | Device) -> tuple[Device, ...]:
+    if isinstance(given, Device):
+        return (given,)
+    return rpc_devices(given[4:]) if given.startswith("rpc:") else (device(given),)
 
 
 def place(backends: tuple[Backend, ...], n_layer: int, n_gpu_layers: int) -> Placement:
