@@ -117,7 +117,7 @@ if not any(Path(__file__).parent.glob("native/lib/*/build.json")):
 
     warnings.warn(
         "ggml_py: the native library is not built, so plans can be read but nothing can be run. "
-        "Build it with `python build_ggml.py` in the source tree, or `pip install .` (an installed "
-        "ggml_py is hidden by the source tree while Python runs in that folder)",
+        "Build it with `python build_ggml.py` in the source tree, or `pip install .`. (An "
+        "installed ggml_py is hidden by the source tree while Python runs in that folder.)",
         stacklevel=2,
     )
