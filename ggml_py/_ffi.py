@@ -48,8 +48,8 @@ def select(wanted: str | None) -> dict[str, Any]:
     if not present:
         raise NotBuiltError(
             f"ggml_py has no native library yet (nothing whole under {LIB_DIR}). Build it: "
-            "`python build_ggml.py` in the source tree, or `pip install .`. (An installed ggml_py is "
-            "hidden by the source tree while Python runs in that folder: run it elsewhere)"
+            "`python build_ggml.py` in the source tree, or `pip install .`. (An installed ggml_py "
+            "is hidden by the source tree while Python runs in that folder: run it elsewhere)"
         )
     if wanted:
         exact = [b for b in present if wanted in (b["key"], b["label"])]
