@@ -96,7 +96,7 @@ struct reader {
             r.src[j] = r.planned_src[j] = id_of(t->src[j]);
         }
         r.view_src   = id_of(t->view_src);
-        r.buffer     = lent.count(t) || kind == GP_KIND_COPY ? -1 : buffer_of(t);
+        r.buffer     = lent.count(t) ? -1 : buffer_of(t);
         r.kind       = kind;
         r.type       = t->type;
         r.op         = t->op;
@@ -128,6 +128,7 @@ struct reader {
 
     void read_tensors() {
         lent.insert(tr->unallocated.begin(), tr->unallocated.end());
+        for_each_copy([this](const ggml_tensor *, const ggml_tensor * copy, size_t) { lent.insert(copy); });
         for (ggml_tensor * node : tr->order) {
             id_of(node);
         }
@@ -151,27 +152,31 @@ struct reader {
         }
     }
 
-    void read_copies() {
+    // Calls f(tensor, copy, backend * n_copies + copy_index) for each copy that is a tensor of its own.
+    template <class F> void for_each_copy(F f) const {
         const size_t per_tensor = (size_t) sched->n_backends * sched->n_copies;
         for (size_t slot = 0; slot < sched->hash_set.size; slot++) {
-            if (!ggml_bitset_get(sched->hash_set.used, slot) || sched->hash_set.keys[slot] == nullptr) {
-                continue;
-            }
-            for (size_t k = 0; k < per_tensor; k++) {
+            const ggml_tensor * of = ggml_bitset_get(sched->hash_set.used, slot) ? sched->hash_set.keys[slot] : nullptr;
+            for (size_t k = 0; of != nullptr && k < per_tensor; k++) {
                 const ggml_tensor * copy = sched->hv_tensor_copies[slot * per_tensor + k];
-                if (copy == nullptr || copy == sched->hash_set.keys[slot]) {
-                    continue;
+                if (copy != nullptr && copy != of) {
+                    f(of, copy, k);
                 }
-                const int32_t id = id_of(copy);
-                while (records.size() < tensors.size()) {
-                    fill((int32_t) records.size(), GP_KIND_COPY);
-                }
-                records[id].kind       = GP_KIND_COPY;
-                records[id].copy_of    = id_of(sched->hash_set.keys[slot]);
-                records[id].copy_index = (int32_t) (k % sched->n_copies);
-                records[id].backend    = (int32_t) (k / sched->n_copies);
             }
         }
+    }
+
+    void read_copies() {
+        for_each_copy([this](const ggml_tensor * of, const ggml_tensor * copy, size_t k) {
+            const int32_t id = id_of(copy);
+            while (records.size() < tensors.size()) {
+                fill((int32_t) records.size(), GP_KIND_COPY);
+            }
+            records[id].kind       = GP_KIND_COPY;
+            records[id].copy_of    = id_of(of);
+            records[id].copy_index = (int32_t) (k % sched->n_copies);
+            records[id].backend    = (int32_t) (k / sched->n_copies);
+        });
     }
 
     void read_splits() {
