@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -38,6 +40,16 @@ def oracle(request: pytest.FixtureRequest) -> Oracle:
     if done.returncode:
         pytest.fail("build_ggml.py --reference failed; what it said is above", pytrace=False)
     return Oracle(Path(done.stdout.splitlines()[-1]) / "bin")
+
+
+@pytest.fixture(scope="session")
+def pristine() -> str:
+    """The key of a pristine build of the installed package's release, made on first use."""
+    command = [sys.executable, "-m", "ggml_py", "build", "--pristine", "--json"]
+    env = {k: v for k, v in os.environ.items() if k != "GGML_PY_UPSTREAM"}
+    done = subprocess.run(command, capture_output=True, text=True, env=env, check=False)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])["key"]
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import textwrap
@@ -82,3 +83,53 @@ def test_copies_are_planned_counted_computed_and_undone(mode):
             capture_output=True, text=True, check=False, timeout=60,
         )  # fmt: skip
     assert done.stdout == "ok\n", done.stderr
+
+
+PRINT = """
+    import logging, sys
+    import ggml_py as ggml
+    from ggml_py._ffi import BUILD
+    from ggml_py.export import to_text
+
+    lines = []
+    class Keep(logging.Handler):
+        def emit(self, record):
+            lines.append(record.getMessage())
+    logging.getLogger("ggml").setLevel(logging.DEBUG)
+    logging.getLogger("ggml").addHandler(Keep())
+
+    gpu, cpu = ggml.rpc_devices(sys.argv[1])[0].init(), ggml.device("CPU").init(n_threads=1)
+    on_gpu, on_cpu, ctx = ggml.Context(), ggml.Context(), ggml.Context()
+    a, b = on_gpu.new_tensor("f32", 64, 32, name="a"), on_cpu.new_tensor("f32", 32, 16, name="b")
+    on_gpu.alloc(gpu, usage="weights")
+    on_cpu.alloc(cpu, usage="weights")
+    x = ctx.new_tensor("f32", 64, 8, name="x")
+    x.set_input()
+    h = ctx.mul_mat(a, x)
+    first = ctx.mul_mat(b, ctx.add(h, h))
+    second = ctx.mul_mat(b, ctx.add(ctx.mul_mat(a, x), h))
+    graph = ctx.new_graph()
+    graph.build_forward_expand(first, second)
+    sched = ggml.Scheduler([gpu, cpu], op_offload=False)
+    if BUILD["pristine"]:
+        sched._alloc(graph)
+    else:
+        lines = to_text.render(sched.plan(graph), causes=False).splitlines()
+    print(*(line for line in lines if line.startswith(("## SPLIT", "node #"))), sep="\\n")
+"""
+
+
+@needs_rpc
+def test_text_of_a_plan_with_copies_equals_upstreams_print(pristine):
+    printed = []
+    with server() as endpoint:
+        for build in ({}, {"GGML_PY_UPSTREAM": pristine, "GGML_SCHED_DEBUG": "2"}):
+            done = subprocess.run(
+                [sys.executable, "-c", textwrap.dedent(PRINT), endpoint],
+                capture_output=True, text=True, check=True, timeout=60,
+                env={**os.environ, **build},
+            )  # fmt: skip
+            printed.append(done.stdout)
+    ours, upstreams = printed
+    assert ours.count("## SPLIT") == 4 and "CPU#node_1#0" in ours
+    assert ours == upstreams

@@ -49,16 +49,6 @@ print(json.dumps(printed))
 
 
 @pytest.fixture(scope="session")
-def pristine() -> str:
-    """The key of a pristine build of the installed package's release, made on first use."""
-    command = [sys.executable, "-m", "ggml_py", "build", "--pristine", "--json"]
-    env = {k: v for k, v in os.environ.items() if k != "GGML_PY_UPSTREAM"}
-    done = subprocess.run(command, capture_output=True, text=True, env=env, check=False)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])["key"]
-
-
-@pytest.fixture(scope="session")
 def model(tmp_path_factory) -> str:
     path = tmp_path_factory.mktemp("llama") / "llama.gguf"
     write_llama(path, LlamaSpec(n_layer=3, n_vocab=512))
