@@ -284,6 +284,8 @@ def device(name: str) -> Device:
 
     C: ggml_backend_dev_by_name
     """
+    if not isinstance(name, str):
+        raise TypeError(f"a device's name is a str, not {type(name).__name__}")
     ptr = lib.ggml_backend_dev_by_name(name.encode())
     if ptr == NULL:
         names = ", ".join(d.name for d in devices()) or "none"

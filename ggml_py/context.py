@@ -129,8 +129,12 @@ class Context(Handle, CustomOps):
         number = usage_of(usage)
         if isinstance(where, str):
             buft = device(where).buffer_type
-        else:
+        elif isinstance(where, Backend | BufferType):
             buft = where.buffer_type if isinstance(where, Backend) else where
+        else:
+            raise TypeError(
+                f"expected a Backend, a BufferType or a device's name, got {type(where).__name__}"
+            )
         ptr = lib.ggml_backend_alloc_ctx_tensors_from_buft(self.ptr, buft.ptr)
         if ptr == NULL:
             need = lib.ggml_backend_alloc_ctx_tensors_from_buft_size(self.ptr, buft.ptr)

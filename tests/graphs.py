@@ -111,4 +111,18 @@ def two_outputs(**options) -> Case:
     return _case(build, **options)
 
 
-CASES = {f.__name__: f for f in (mlp, views, small_batch, cpu_only, two_outputs)}
+def sweeps(**options) -> Case:
+    """Products without weights on both sides of one with: BLAS spreads up and down to them."""
+
+    def build(c, weight):
+        x = _input(c, 64, 48)
+        above = c.mul_mat(x, x)
+        middle = c.mul_mat(weight("w", 32, 48), above)
+        below = c.mul_mat(middle, middle)
+        above.name, middle.name, below.name = "above", "middle", "below"
+        return [below]
+
+    return _case(build, **options)
+
+
+CASES = {f.__name__: f for f in (mlp, views, small_batch, cpu_only, two_outputs, sweeps)}

@@ -126,6 +126,7 @@ def test_generate(model):
 def test_errors_are_one_line_and_exit_1(arguments, message, model):
     error = fails(*(str(model) if a == "MODEL" else a for a in arguments))
     assert re.search(message, error), error
+    assert error.startswith("error: ") and len(error.splitlines()) == 1, error
 
 
 @pytest.mark.parametrize(

@@ -70,7 +70,19 @@ PROGRAM = """
         assert state() == before
     sched.reserve(graph)
     assert state() == before and sched.plan(graph) == plan
-    print("ok")
+
+    # an abort while the graph reads copies: the scheduler is spoiled, the graph is whole
+    sched.alloc_graph(graph)
+    assert state() != before
+    try:
+        with sched._changing():
+            ctx.mul_mat(a, b)
+    except ggml.AbortError:
+        assert state() == before
+    try:
+        sched.plan(graph)
+    except ggml.SpoiledError:
+        print("ok")
 """
 
 

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 
 import graphs
 import pytest
@@ -71,6 +72,8 @@ def test_assignments_have_every_tensor(mlp):
         ("mlp", "inp", "1.inp", 1, None, "inputs go to the last backend, CPU"),
         ("mlp", "up", "1.dst", 1, None, "allocated already, in CPU"),
         ("views", "kq", "3.upg", 3, None, "moved up to BLAS"),
+        ("sweeps", "above", "2.sup", 2, "middle", "BLAS supports it and spread up to it"),
+        ("sweeps", "below", "2.sup", 2, "middle", "BLAS supports it and spread down to it"),
         ("small_batch", "out", "2.sup", 2, "node_0", "spread down to it from its neighbour"),
     ],
 )
@@ -80,6 +83,14 @@ def test_causes(plans, case, node, code, pass_, witness, words):
     assert (cause.witness.name if cause.witness else None) == witness
     assert words in cause.text
     assert str(cause) == f"{code}: {cause.text}"
+
+
+def test_an_offloaded_op_follows_from_its_weight(mlp):
+    """No device here offloads (simulated ones will): the record of one that did."""
+    first = replace(mlp.tensors[0], cause="1.off", stage=10)
+    cause = replace(mlp, tensors=(first, *mlp.tensors[1:])).node(0).cause
+    assert (cause.code, cause.pass_, cause.witness.name) == ("1.off", 1, "up")
+    assert cause.text.startswith("BLAS offloads it: its weight src[0] 'up' is in host memory")
 
 
 def test_every_node_and_leaf_has_a_cause(plans):

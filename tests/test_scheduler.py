@@ -187,6 +187,13 @@ def test_closing_the_context_of_an_allocated_graph_is_survived(mlp):
     mlp.scheduler.reset()
 
 
+def test_computing_without_the_weights_memory_is_refused(mlp):
+    mlp.scheduler.alloc_graph(mlp.graph)
+    mlp.weights._buffers[0].close()
+    with pytest.raises(ggml.NoDataError, match=r"leaf '(up|down)' of the graph has no memory"):
+        mlp.scheduler.compute(mlp.graph)
+
+
 def test_eval_callback_sees_nodes_and_its_exception_comes_out(mlp):
     seen = []
     x = np.ones((48, 64), np.float32)

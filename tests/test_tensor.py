@@ -145,6 +145,10 @@ def test_unknown_usage_and_device_are_named(context):
     context.new_tensor("f32", 1)
     with pytest.raises(ValueError, match="weights"):
         context.alloc("CPU", usage="weight")
+    with pytest.raises(TypeError, match="BufferType or a device's name, got NoneType"):
+        context.alloc(None)
+    with pytest.raises(TypeError, match="name is a str, not NoneType"):
+        ggml.device(None)
     with pytest.raises(ggml.UnknownDeviceError, match=r"'GPU7'; there are: .*CPU"):
         context.alloc("GPU7")
 

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import graphs
@@ -89,9 +90,28 @@ def test_text_of_a_llama_equals_upstreams_print(n_tokens, flash_attn, model, ups
     with load(model, devices=("BLAS", "CPU"), flash_attn=flash_attn) as m:
         plan = m.plan(n_tokens=n_tokens)
     assert plan.n_splits == (1 if n_tokens == 1 else 27)
+    # llama.cpp's graph has a branch for embeddings as input, which is not selected
+    unselected = [n for n in plan.nodes if not n.is_view_op and "compute" not in n.flags]
+    assert unselected and not any(n.is_computed for n in unselected)
+    n_computed = sum("compute" in n.flags and not n.is_view_op for n in plan.nodes)
+    assert sum(plan.nodes_per_backend().values()) == n_computed
     printed = upstream_prints[f"{n_tokens} {flash_attn}"]
     assert lines_of(to_text.render(plan, causes=False)) == printed
     assert all(cause.strip() for cause in cause_column(plan.text()))
+
+
+@pytest.mark.parametrize(
+    ("upstream", "op", "compute"),
+    [("0.9.4", "UNARY", False), ("0.9.7", "UNARY", True), ("0.11.0", "RELU", True)],
+)
+def test_older_releases_print_less(upstream, op, compute):
+    """As their own ggml_backend_sched_print_assignments does."""
+    case = graphs.mlp()
+    plan = case.scheduler.plan(case.graph)
+    text = replace(plan, settings=replace(plan.settings, upstream=upstream)).text()
+    assert f"({op:>10})" in text
+    assert (",c=1:" in text) == compute
+    case.close()
 
 
 def test_the_cause_column_is_filled():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 import traceback
 
@@ -18,6 +19,9 @@ from . import build, demo, devices, generate, plan
 def cli(context: click.Context, debug: bool) -> None:
     """Drive upstream ggml, and see why every op runs where it runs."""
     context.obj = debug
+    if not debug:
+        # What ggml said of a failure is in the error's one line; logging would print it again.
+        logging.getLogger("ggml").addHandler(logging.NullHandler())
 
 
 for verb in (devices, demo, plan, generate, build):

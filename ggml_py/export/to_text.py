@@ -25,7 +25,7 @@ def render(plan: Plan, causes: bool = True) -> str:
 
 
 def _node(node: PlanTensor, causes: bool, version: tuple[int, ...]) -> str:
-    op = node.record.op_desc if version >= (0, 11, 1) else node.op
+    op = node.record.op_desc if version >= (0, 11, 0) else node.op
     compute = f",c={int('compute' in node.flags)}" if version >= (0, 9, 6) else ""
     head = f"node #{node.index:3d} ({_field(op, 10)}): {_tensor(node, causes)}"
     srcs = "".join(
