@@ -57,7 +57,7 @@ class Handle:
         if name == "ptr":
             kind, spoiled_by = type(self).__name__, self._spoiled_by
             if spoiled_by is None or self.closed:
-                raise ClosedError(f"this {kind} is closed")
+                raise ClosedError(f"this {kind} is closed: make another, or close it later")
             raise SpoiledError(
                 f"this {kind} was left half-changed when {spoiled_by.call} failed "
                 f"({spoiled_by.condition}): close it and make another"
