@@ -46,6 +46,7 @@ from vendor.report import FULL, BuildError, say, step, writing
 
 LIB = NATIVE / "lib"
 PROOF = "build.json"        # written last: a folder that has it is whole
+INSTRUMENTED = "instrumented"       # folder of the build tree
 GENERATOR_NEEDS = ("cffi>=1.16", "pycparser")
 
 
@@ -93,11 +94,12 @@ def _build(
     tree = Tree(
         options.cache / "trees" / f"{label_of(options, upstream)}-{config[:12]}",
         options.cache / "logs" / f"{final.name}.log", tools, lock)
-    backend_cpp = None if options.pristine else _instrumented(ggml, tree)
+    copies = [] if options.pristine else _instrumented(ggml, tree)
     generated = _generate(ggml, tree)
     flags = {
         "GGML_PY_GGML_DIR": str(ggml),
-        "GGML_PY_BACKEND_CPP": str(backend_cpp or ""),
+        "GGML_PY_INSTRUMENTED": str(tree.folder / INSTRUMENTED),
+        "GGML_PY_COPIES": ";".join(copies),
         "GGML_PY_GENERATED": str(generated),
         "GGML_PY_PYTHON_INCLUDE": sysconfig.get_path("include"),
         "GGML_PY_OPENBLAS": str(blas or ""),
@@ -134,19 +136,22 @@ def write_if_changed(path: Path, text: str) -> None:
         path.write_text(text, encoding="utf-8")
 
 
-def _instrumented(ggml: Path, tree: Tree) -> Path:
-    from vendor.instrument import AnchorError, instrument
+def _instrumented(ggml: Path, tree: Tree) -> list[str]:
+    """Make the instrumented copies in the tree; their paths there, as below upstream's src/."""
+    from vendor.instrument import EDITS, AnchorError, instrument
 
-    original = ggml / "src" / "ggml-backend.cpp"
-    try:
-        text = instrument(original.read_text(encoding="utf-8"))
-    except AnchorError as error:
-        tree.failed()
-        # The anchor's own message says what to do.
-        raise BuildError(f"cannot instrument {original}: {error}") from error
-    copy = tree.folder / "ggml-backend.cpp"
-    write_if_changed(copy, text)
-    return copy
+    for source in EDITS:
+        original = ggml / "src" / source
+        try:
+            text = instrument(source, original.read_text(encoding="utf-8"))
+        except AnchorError as error:
+            tree.failed()
+            # The anchor's own message says what to do.
+            raise BuildError(f"cannot instrument {original}: {error}") from error
+        copy = tree.folder / INSTRUMENTED / source
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        write_if_changed(copy, text)
+    return list(EDITS)
 
 
 def _generate(ggml: Path, tree: Tree) -> Path:

@@ -1,8 +1,8 @@
-"""Makes the instrumented copy of upstream's ``ggml-backend.cpp``.
+"""Makes the instrumented copies of upstream's sources.
 
-Upstream's tree stays byte for byte. The copy differs by the edits of `EDITS`, each anchored on text
-that has not changed from release 0.9.4 to 0.26.0. What the edits call, ``native/sched_hooks.h``, is
-included at the place of upstream's own disabled ``SET_CAUSE`` block.
+Upstream's tree stays byte for byte. The copies differ by the edits of `EDITS`, each anchored on
+text that has not changed from release 0.9.4 to 0.26.0. What they call is in ``ggml_py/native``:
+``sched_hooks.h`` for the scheduler.
 """
 
 from __future__ import annotations
@@ -16,23 +16,30 @@ class AnchorError(Exception):
 
 @dataclass(frozen=True)
 class Edit:
-    """One change: `anchor` (found exactly once) becomes `text`, or `text` goes before it."""
+    """One change: `text` goes before `anchor`, which is found exactly once.
+
+    With `replace` it takes the anchor's place; with `until`, found exactly once too, the place of
+    everything from the one to the end of the other.
+    """
 
     name: str
     anchor: str
     text: str
     replace: bool = False
-
-
-_CAUSES_START = "#if 0\n#define GGML_SCHED_MAX_SPLITS_DEBUG 4096\n"
-_CAUSES_END = '#define SET_CAUSE(node, ...)\n#define GET_CAUSE(node) ""\n#endif\n'
+    until: str = ""
 
 
 def _stage(name: str, anchor: str, code: int) -> Edit:
     return Edit(name, f"    // {anchor}", f"    GP_STAGE(sched, graph, {code});\n")
 
 
-EDITS = (
+_SCHEDULER = (
+    Edit(
+        "disabled SET_CAUSE block",
+        "#if 0\n#define GGML_SCHED_MAX_SPLITS_DEBUG 4096\n",
+        '#include "sched_trace.cpp"\n',
+        until='#define SET_CAUSE(node, ...)\n#define GET_CAUSE(node) ""\n#endif\n',
+    ),
     # The struct is private to this file and made by calloc, so a first member changes no ABI.
     Edit(
         "scheduler struct",
@@ -66,28 +73,33 @@ EDITS = (
     ),
 )
 
+# By path below upstream's src/. native/CMakeLists.txt puts each copy where the original was.
+EDITS: dict[str, tuple[Edit, ...]] = {
+    "ggml-backend.cpp": _SCHEDULER,
+}
 
-def _find_once(text: str, name: str, anchor: str) -> int:
+
+def _find_once(source: str, text: str, name: str, anchor: str) -> int:
     count = text.count(anchor)
     if count != 1:
         raise AnchorError(
-            f"anchor '{name}' was found {count} times in ggml-backend.cpp, expected exactly once "
+            f"anchor '{name}' was found {count} times in {source}, expected exactly once "
             f"(it reads {anchor.strip()!r}). This release changed there: mend "
             "vendor/instrument.py, or build with --pristine to do without tracing."
         )
     return text.index(anchor)
 
 
-def instrument(text: str) -> str:
-    """Returns the instrumented copy of `text`, the source of ``ggml-backend.cpp``.
+def instrument(source: str, text: str) -> str:
+    """Returns the instrumented copy of `text`, which is upstream's file `source` (of `EDITS`).
 
     Raises `AnchorError`, naming the anchor, when one is not found exactly once.
     """
-    start = _find_once(text, "start of the disabled SET_CAUSE block", _CAUSES_START)
-    end = _find_once(text, "end of the disabled SET_CAUSE block", _CAUSES_END)
-    text = text[:start] + '#include "sched_trace.cpp"\n' + text[end + len(_CAUSES_END) :]
-    for edit in EDITS:
-        at = _find_once(text, edit.name, edit.anchor)
-        rest = text[at + len(edit.anchor) :] if edit.replace else text[at:]
-        text = text[:at] + edit.text + rest
+    for edit in EDITS[source]:
+        start = end = _find_once(source, text, edit.name, edit.anchor)
+        if edit.until:
+            end = _find_once(source, text, f"end of {edit.name}", edit.until) + len(edit.until)
+        elif edit.replace:
+            end = start + len(edit.anchor)
+        text = text[:start] + edit.text + text[end:]
     return text
