@@ -1,7 +1,9 @@
 # `make` lists the verbs.
 PYTHON ?= python
+SANITIZE ?= address,undefined
+TESTS ?= tests
 
-.PHONY: help build test fast lint format oracle wheel
+.PHONY: help build test fast lint format oracle sanitize wheel
 help:           ## list these verbs
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## */\t/' | expand -t 12
 
@@ -22,6 +24,9 @@ format:         ## format the package
 
 oracle:         ## build upstream's own programs
 	$(PYTHON) build_ggml.py --reference
+
+sanitize:       ## the quick tests on a build with sanitizers; SANITIZE=address,undefined TESTS=tests
+	@$(PYTHON) benchmarks/sanitize.py --sanitize $(SANITIZE) $(TESTS)
 
 wheel:          ## a wheel for this machine in dist/
 	$(PYTHON) -m pip wheel . --no-deps -w dist

@@ -64,6 +64,7 @@ def build(options: Options) -> Path:
 
     Raises BuildError, and then leaves nothing that a later run would trust.
     """
+    toolchain.check_python()
     toolchain.check_names(options.backend)
     upstream = upstream_of(options)
     final = options.cache / "builds" / key_of(options, upstream)
@@ -210,6 +211,7 @@ def _proof(options: Options, upstream: Upstream, key: str, config: str) -> dict[
         "instrumentation": instrumentation_hash(options),
         "pristine": options.pristine,
         "debug": options.debug,
+        "sanitize": options.sanitize,
         "portable": options.portable,
         "backends": list(options.backend),
         "cmake": cmake_flags(options),
@@ -260,6 +262,16 @@ def _backends(text: str) -> tuple[str, ...]:
     return names
 
 
+def _sanitizers(text: str) -> str:
+    names = tuple(dict.fromkeys(name for name in re.split(r"[,\s]+", text.lower()) if name))
+    if unknown := set(names) - set(toolchain.SANITIZERS):
+        raise argparse.ArgumentTypeError(
+            f"{', '.join(sorted(unknown))}: expected {', '.join(toolchain.SANITIZERS)}")
+    if {"address", "thread"} <= set(names):
+        raise argparse.ArgumentTypeError("address and thread exclude each other")
+    return ",".join(names)
+
+
 def _define(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals or not name:
@@ -279,6 +291,8 @@ def parser(prog: str | None = None) -> argparse.ArgumentParser:
     add("--source", type=Path, metavar="DIR", help="a checkout of ggml or llama.cpp instead")
     add("--pristine", action="store_true", help="upstream's code untouched: no causes, no splits")
     add("--debug", action="store_true", help="with debug information and assertions")
+    add("--sanitize", type=_sanitizers, default="", metavar="A,B",
+        help=f"with the compiler's sanitizers ({', '.join(toolchain.SANITIZERS)}): `make sanitize`")
     add("--portable", action="store_true",
         help="CPU variants as loadable modules, for wheels that travel (default: this processor)")
     add("-D", dest="defines", type=_define, action="append", default=[], metavar="KEY=VALUE",

@@ -93,14 +93,17 @@ _PUBLIC = {
     "Plan": "trace.plan",
     "enums": "",
 }
+_PLAIN = ("errors", "trace.plan")
 __all__ = sorted(_PUBLIC)
 
 
 def __getattr__(name: str) -> Any:
     if name not in _PUBLIC:
         raise AttributeError(f"module 'ggml_py' has no attribute '{name}'")
+    if _PUBLIC[name] not in _PLAIN:
+        # Before numpy: it says which Pythons cannot have us. And another release has its own enums.
+        importlib.import_module("ggml_py._ffi")
     if name == "enums":
-        importlib.import_module("ggml_py._ffi")  # another release brings its own numbers
         value: Any = importlib.import_module("ggml_py.enums")
     else:
         value = getattr(importlib.import_module(f"ggml_py.{_PUBLIC[name]}"), name)

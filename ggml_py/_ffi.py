@@ -17,9 +17,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from . import _log, enums
-from .errors import NotBuiltError
+from . import _interpreter, _log, enums
+from .errors import LoadError, NotBuiltError
 
+# Sanitizers that must be first in a process: name, library, a function of it.
+_RUNTIMES = (("address", "libasan.so", "__asan_init"), ("thread", "libtsan.so", "__tsan_init"))
 LIB_DIR = Path(__file__).parent / "native" / "lib"
 
 
@@ -39,7 +41,7 @@ def _names(build: dict[str, Any]) -> set[str]:
 
 
 def _special(build: dict[str, Any]) -> bool:
-    return bool(build["pristine"] or build["debug"])
+    return bool(build["pristine"] or build["debug"] or build.get("sanitize"))
 
 
 def select(wanted: str | None) -> dict[str, Any]:
@@ -64,6 +66,18 @@ def select(wanted: str | None) -> dict[str, Any]:
     return min(present, key=lambda b: (_special(b), b["ggml_version"] != enums.UPSTREAM))
 
 
+def _check_sanitizers(build: dict[str, Any]) -> None:
+    """A sanitizer's runtime that is loaded with its library, and not before, ends the process."""
+    import ctypes
+
+    for name, library, sign in _RUNTIMES:
+        if name in build["sanitize"] and not hasattr(ctypes.CDLL(None), sign):
+            raise LoadError(
+                f"build {build['key']} needs the runtime of its sanitizer before Python starts: "
+                f"LD_PRELOAD=$(cc -print-file-name={library}) python ... (`make sanitize` does it)"
+            )
+
+
 def _load(name: str, path: Path) -> ModuleType:
     if path.suffix == ".py":
         spec = importlib.util.spec_from_file_location(name, path)
@@ -84,6 +98,8 @@ def _load(name: str, path: Path) -> ModuleType:
 
 def _open(build: dict[str, Any]) -> Any:
     path = build["folder"] / "_ggml.abi3.so"
+    if build.get("sanitize"):
+        _check_sanitizers(build)
     try:
         return _load("ggml_py._ggml", path)
     except ImportError as error:
@@ -93,6 +109,7 @@ def _open(build: dict[str, Any]) -> Any:
         ) from error
 
 
+_interpreter.check()
 if sys.modules.get("ggml_py._ggml", ...) is None:
     raise NotBuiltError("the native module of ggml_py is blocked in this process")
 BUILD = select(os.environ.get("GGML_PY_UPSTREAM"))

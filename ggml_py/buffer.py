@@ -6,11 +6,10 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 from . import enums
-from ._arguments import given, ptr_of, whole
 from ._device import Device
 from ._ffi import NULL, lib, text
 from ._handle import Handle
-from .errors import AllocError, ArgumentError
+from .errors import AllocError
 
 if TYPE_CHECKING:
     from .context import Context
@@ -68,7 +67,7 @@ class BufferType:
 
     def alloc(self, size: int) -> Buffer:
         """A buffer of `size` bytes. Raises `AllocError`. C: ggml_backend_buft_alloc_buffer"""
-        ptr = lib.ggml_backend_buft_alloc_buffer(self.ptr, whole("size", size))
+        ptr = lib.ggml_backend_buft_alloc_buffer(self.ptr, size)
         if ptr == NULL:
             raise AllocError(f"{self.name}: {size:,} bytes could not be allocated")
         return Buffer(ptr)
@@ -120,13 +119,11 @@ class _BufferInfo:
 
         C: ggml_backend_buffer_get_alloc_size
         """
-        from .tensor import Tensor
-
-        return int(lib.ggml_backend_buffer_get_alloc_size(self._raw(), ptr_of(Tensor, tensor)))
+        return int(lib.ggml_backend_buffer_get_alloc_size(self._raw(), tensor.ptr))
 
     def clear(self, value: int = 0) -> None:
         """Sets every byte to `value`. C: ggml_backend_buffer_clear"""
-        lib.ggml_backend_buffer_clear(self._raw(), whole("value", value, 0, 255))
+        lib.ggml_backend_buffer_clear(self._raw(), value)
 
 
 class BufferView(_BufferInfo):
@@ -182,9 +179,7 @@ class Buffer(Handle, _BufferInfo):
 
 
 def usage_of(usage: str) -> int:
-    """The number of a usage by name. Raises `ArgumentError` with the names."""
-    if not isinstance(usage, str):
-        raise TypeError(f"usage: expected one of {', '.join(USAGES)}, got {given(usage)}")
+    """The number of a usage by name. Raises ValueError with the names."""
     if usage not in USAGES:
-        raise ArgumentError(f"usage {usage!r}: expected one of {', '.join(USAGES)}")
+        raise ValueError(f"usage {usage!r}: expected one of {', '.join(USAGES)}")
     return USAGES[usage]

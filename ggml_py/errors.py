@@ -38,7 +38,7 @@ class RpcError(GgmlError, ConnectionError):
 
 
 class LoadError(GgmlError, ImportError):
-    """A backend module that cannot be loaded."""
+    """A native library that cannot be loaded: a backend's module, or ours in such a process."""
 
 
 class AllocError(GgmlError, MemoryError):

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from . import enums
-from ._arguments import c_text, given, ptr_of, whole
 from ._ffi import NULL, ffi, lib, text
 from .errors import AllocError, ArgumentError, NoDataError
 
@@ -33,7 +32,6 @@ _DTYPES: dict[enums.Type, np.dtype[Any]] = {
 }
 _TYPES = {dtype: type_ for type_, dtype in _DTYPES.items()}
 _NAMES: dict[str, enums.Type] = {}
-_BY_NUMBER = {int(t): t for t in enums.Type if t.name != "COUNT"}
 
 
 def _type_names() -> dict[str, enums.Type]:
@@ -48,13 +46,13 @@ def _type_names() -> dict[str, enums.Type]:
 
 def type_of(value: TypeLike) -> enums.Type:
     """ggml's type for a name ("q4_0"), an `enums.Type`, its number, or a numpy dtype."""
-    if isinstance(value, enums.Type) and value != enums.Type.COUNT:
+    if isinstance(value, enums.Type):
         return value
     if isinstance(value, str) and value.lower() in _type_names():
         return _type_names()[value.lower()]
+    if isinstance(value, int):
+        return enums.Type(value)
     try:
-        if isinstance(value, int):
-            return _BY_NUMBER[value]
         return _TYPES[np.dtype(value)]
     except (TypeError, KeyError):
         names = ", ".join(sorted(t.name.lower() for t in enums.Type if t.name != "COUNT"))
@@ -68,11 +66,7 @@ def enum_of(enum: Any, value: Any) -> int:
             names = ", ".join(m.lower() for m in enum.__members__)
             raise ArgumentError(f"{enum.__name__} {value!r}: expected one of {names}")
         return int(enum[value.upper()])
-    try:
-        return int(enum(whole(enum.__name__, value)))
-    except ValueError:
-        numbers = ", ".join(f"{m.name.lower()} ({m.value})" for m in enum)
-        raise ArgumentError(f"{enum.__name__} {value}: expected one of {numbers}") from None
+    return int(value)
 
 
 class Tensor:
@@ -114,7 +108,7 @@ class Tensor:
 
     @name.setter
     def name(self, name: str) -> None:
-        lib.ggml_set_name(self.ptr, c_text("name", name))
+        lib.ggml_set_name(self.ptr, name.encode())
 
     @property
     def type(self) -> enums.Type:
@@ -212,10 +206,7 @@ class Tensor:
         when the backend refuses.
         C: ggml_backend_tensor_alloc
         """
-        from .buffer import Buffer
-
-        ptr, place = self.ptr, ptr_of(Buffer, buffer)
-        offset = whole("offset", offset)
+        ptr, place = self.ptr, buffer.ptr
         if ptr.data != NULL or ptr.buffer != NULL or ptr.view_src != NULL:
             has = "is a view" if ptr.view_src != NULL else "has memory already"
             raise ArgumentError(f"tensor '{self.name}' {has}: expected one without")
@@ -224,7 +215,7 @@ class Tensor:
         if base == NULL or offset % alignment:
             raise ArgumentError(f"offset {offset}: expected a multiple of {alignment} in {buffer}")
         need = buffer.alloc_size(self)
-        if offset + need > buffer.size:
+        if offset < 0 or offset + need > buffer.size:
             raise ArgumentError(
                 f"tensor '{self.name}' takes {need:,} bytes: from {offset:,} on they are not all "
                 f"in {buffer}"
@@ -259,7 +250,7 @@ class Tensor:
         of elements, `NoDataError` before allocation.
         C: ggml_backend_tensor_set
         """
-        ptr, offset = self._data(), whole("offset", offset)
+        ptr = self._data()
         if not self.is_contiguous:
             raise ArgumentError(f"tensor '{self.name}' is not contiguous: set its source instead")
         values = np.asarray(array)
@@ -268,7 +259,7 @@ class Tensor:
                 f"tensor '{self.name}' has ne {list(self.ne)} = {self.n_elements} elements, "
                 f"the array has shape {values.shape} = {values.size}"
             )
-        if offset + values.size > self.n_elements:
+        if offset < 0 or offset + values.size > self.n_elements:
             raise ArgumentError(
                 f"tensor '{self.name}' has {self.n_elements} elements: {values.size} from {offset} "
                 "do not fit"
@@ -343,7 +334,6 @@ class Tensor:
     @contextlib.contextmanager
     def _copying_to(self, other: Tensor) -> Iterator[None]:
         self._data()
-        ptr_of(Tensor, other)
         other._data()
         mine = (self.type, self.ne, self.nb)
         theirs = (other.type, other.ne, other.nb)
@@ -420,7 +410,7 @@ class Tensor:
 def not_tensors(*operands: object) -> TypeError:
     """The error for an op that was given something else where it takes a Tensor."""
     wrong = next(o for o in operands if not isinstance(o, Tensor))
-    return TypeError(f"expected a Tensor, got {given(wrong)}")
+    return TypeError(f"expected a Tensor, got {type(wrong).__name__}")
 
 
 def encode(values: npt.NDArray[Any], type_: enums.Type, n_per_row: int) -> npt.NDArray[Any]:

@@ -87,13 +87,14 @@ def test_a_key_changes_with_all_that_changes_the_build(monkeypatch: pytest.Monke
     keys = {
         key(), key(upstream="0.21.0"), key(upstream="0.9.4"), key(upstream="0.2.4"),
         key(pristine=True), key(debug=True), key(portable=True), key(backend=("cpu",)),
+        key(sanitize="address"), key(sanitize="undefined"),
         key(defines=(("GGML_LTO", "ON"),)),
     }
     monkeypatch.setenv("CFLAGS", "-Og")
     keys.add(key())
     monkeypatch.setattr(toolchain, "cpu_identity", lambda: "another processor")
     keys.add(key())
-    assert len(keys) == 11
+    assert len(keys) == 13
 
 
 def test_a_key_does_not_change_with_what_does_not(tmp_path: Path) -> None:
@@ -108,7 +109,35 @@ def test_a_portable_build_is_the_same_on_every_processor(monkeypatch: pytest.Mon
 
 def test_labels() -> None:
     assert key(pristine=True, debug=True).startswith("0.26.0-pristine-debug-")
+    assert key(sanitize="address,undefined").startswith("0.26.0-sanitize-")
     assert key(upstream="0.2.4").startswith("0.9.4.p0.2.4-")
+
+
+@pytest.mark.parametrize(("given", "said"), [
+    ("adress", "adress: expected address, undefined, thread"),
+    ("address,thread", "address and thread exclude each other"),
+])
+def test_a_wrong_sanitizer_is_a_usage_error(given: str, said: str) -> None:
+    done = run("--sanitize", given)
+    assert done.returncode == 2
+    assert said in done.stderr
+
+
+def test_a_sanitized_build_is_compiled_for_reading_reports() -> None:
+    options = build_ggml.options_of(
+        build_ggml.parser().parse_args(["--sanitize", "address, undefined"]))
+    flags = identity.cmake_flags(options)["CMAKE_CXX_FLAGS_RELWITHDEBINFO"]
+    assert flags == "-O1 -g -fno-omit-frame-pointer -fsanitize=address,undefined"
+
+
+def test_a_free_threaded_python_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    from vendor import pep517
+
+    monkeypatch.setattr(sys, "abiflags", "t", raising=False)
+    with pytest.raises(BuildError, match=r"free-threaded Python: .* stable ABI"):
+        build_ggml.build(Options())
+    with pytest.raises(SystemExit):
+        pep517.get_requires_for_build_wheel({})
 
 
 def test_a_checkout_is_known_by_its_content(ggml: Path, tmp_path: Path) -> None:
@@ -348,8 +377,9 @@ def test_config_settings_are_the_options() -> None:
 
     argv = pep517.argv_of({
         "backend": "cpu,vulkan", "--upstream": "0.21.0", "pristine": "true", "debug": "0",
-        "D": ["A=1", "B=2"]})
-    assert argv == ["--backend=cpu,vulkan", "--upstream=0.21.0", "--pristine", "-DA=1", "-DB=2"]
+        "sanitize": "address,undefined", "D": ["A=1", "B=2"]})
+    assert argv == ["--backend=cpu,vulkan", "--upstream=0.21.0", "--pristine",
+                    "--sanitize=address,undefined", "-DA=1", "-DB=2"]
     with pytest.raises(BuildError, match=r"unknown config setting 'backends'; known: .*backend"):
         pep517.argv_of({"backends": "cpu"})
 

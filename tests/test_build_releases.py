@@ -39,6 +39,7 @@ def test_the_default_pin() -> None:
     ("0.26.0-1234abcd", "2026.10.11549"),               # a build's key
     ("0.26.0-pristine-debug-1234abcd", "2026.10.11549"),
     ("0.26.0-portable", "2026.10.11549"),
+    ("0.26.0-sanitize-1234abcd", "2026.10.11549"),
 ])
 def test_selectors(selector: str, version: str) -> None:
     assert releases.find(selector).version == version

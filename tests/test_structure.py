@@ -18,9 +18,9 @@ GENERATED = {"ops.py", "enums.py"}
 OBJECTS = ("_device", "registry", "rpc", "buffer", "backend", "tensor", "ops", "custom")
 OBJECTS += ("context", "graph", "scheduler", "gguf")
 PLAIN = {"trace.plan", "trace.cause", "export.to_text", "export.to_json", "export.to_terminal"}
-FOUNDATION = {"enums": 0, "_log": 0, "errors": 1, "_ffi": 2, "_handle": 2, "_callback": 3}
-FOUNDATION["_arguments"] = 2
-FOUNDATION["_gguf_header"] = 3  # what gguf.py checks first
+FOUNDATION = {"enums": 0, "_log": 0, "errors": 1, "_interpreter": 2, "_ffi": 3, "_handle": 3}
+FOUNDATION["_callback"] = 4
+FOUNDATION["_gguf_header"] = 4  # what gguf.py checks first
 
 
 def modules():

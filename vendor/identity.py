@@ -37,6 +37,7 @@ class Options:
     source: Path | None = None
     pristine: bool = False
     debug: bool = False
+    sanitize: str = ""          # the compiler's names: "address,undefined"
     portable: bool = False
     reference: bool = False
     defines: tuple[tuple[str, str], ...] = ()
@@ -107,12 +108,14 @@ def upstream_of(options: Options) -> Upstream:
 COMPILER_VARIABLES = ("CC", "CXX", "CFLAGS", "CXXFLAGS", "CPPFLAGS", "LDFLAGS", "CUDACXX", "HIPCXX")
 
 
-def common_flags(debug: bool) -> dict[str, str]:
+def common_flags(options: Options) -> dict[str, str]:
     """What our build and the reference build have in common."""
-    if not debug:
+    if not (options.debug or options.sanitize):
         return {"CMAKE_BUILD_TYPE": "Release", "GGML_CCACHE": "OFF"}
     # CMake's own flags for this type turn assert() off and optimise too far to step through.
     flags = "-O1 -g -fno-omit-frame-pointer"
+    if options.sanitize:
+        flags += f" -fsanitize={options.sanitize}"      # the linker is given them too
     return {
         "CMAKE_BUILD_TYPE": "RelWithDebInfo",
         "CMAKE_C_FLAGS_RELWITHDEBINFO": flags,
@@ -124,7 +127,7 @@ def common_flags(debug: bool) -> dict[str, str]:
 def cmake_flags(options: Options) -> dict[str, str]:
     """The CMake variables that the options mean (paths, which change nothing, come later)."""
     flags = {
-        **common_flags(options.debug),
+        **common_flags(options),
         "GGML_NATIVE": "OFF" if options.portable else "ON",
         "GGML_BACKEND_DL": "ON" if options.portable else "OFF",
         "GGML_CPU_ALL_VARIANTS": "ON" if options.portable else "OFF",

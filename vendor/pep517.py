@@ -29,7 +29,8 @@ def argv_of(settings: Settings) -> list[str]:
     """The command line that config settings mean. BuildError when a name is unknown."""
     argv: list[str] = []
     switches = {"pristine", "debug", "portable"}
-    valued = {"backend", "upstream", "source", "jobs", "cache"}
+    valued = {"backend", "upstream", "source", "sanitize", "jobs", "cache"}
+    lists = {"backend", "sanitize"}
     for given, value in (settings or {}).items():
         name = given.lstrip("-")
         values = [str(one) for one in value] if isinstance(value, (list, tuple)) else [str(value)]
@@ -39,7 +40,7 @@ def argv_of(settings: Settings) -> list[str]:
             if values[-1].lower() not in ("0", "false", "no", "off"):
                 argv.append(f"--{name}")
         elif name in valued:
-            argv.append(f"--{name}={','.join(values) if name == 'backend' else values[-1]}")
+            argv.append(f"--{name}={','.join(values) if name in lists else values[-1]}")
         else:
             raise BuildError(
                 f"unknown config setting {given!r}; known: {', '.join(sorted(switches | valued))}, "
@@ -70,6 +71,7 @@ def built() -> Path:
 
 def _needs(settings: Settings) -> list[str]:
     """What has to come from the index first; nothing when the finished build is cached."""
+    toolchain.check_python()
     options = _chosen(settings)
     toolchain.check_names(options.backend)
     upstream = upstream_of(options)

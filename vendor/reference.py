@@ -32,7 +32,7 @@ def _flags(options: Options) -> dict[str, str]:
     blas is asked for by `-D GGML_BLAS=ON` alone: a plain reference is a plain llama.cpp.
     """
     flags = {
-        **common_flags(options.debug),
+        **common_flags(options),
         "GGML_NATIVE": "ON",
         "GGML_RPC": "ON",
         "LLAMA_CURL": "OFF",
@@ -130,6 +130,7 @@ def _proof(
         "source_sha256": upstream.sha256,
         "reference": True,
         "debug": options.debug,
+        "sanitize": options.sanitize,
         "cmake": flags,
         "built_at": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
     }

@@ -13,7 +13,8 @@ from typing import Any
 from vendor.report import BuildError
 
 TABLE = Path(__file__).with_name("upstream.toml")
-SUFFIXES = ("pristine", "debug", "portable")    # what a build's label may carry, in this order
+# What a build's label may carry, in this order.
+SUFFIXES = ("pristine", "debug", "sanitize", "portable")
 
 
 @dataclass(frozen=True)

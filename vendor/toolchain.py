@@ -62,6 +62,9 @@ BACKENDS: dict[str, Backend] = {
 }
 
 
+SANITIZERS = ("address", "undefined", "thread")
+
+
 def default_backends() -> tuple[str, ...]:
     """The backends of a plain build here."""
     return ("cpu", "blas", "rpc", "metal") if sys.platform == "darwin" else ("cpu", "blas", "rpc")
@@ -142,6 +145,14 @@ def check_toolkits(names: tuple[str, ...], defines: Mapping[str, str]) -> None:
             raise BuildError(
                 f"backend {name} needs {' and '.join(missing)}, not found here: install "
                 f"{need.brings}, or leave {name} out of --backend")
+
+
+def check_python() -> None:
+    """BuildError on a free-threaded Python: there is no stable ABI for it to build against."""
+    if "t" in getattr(sys, "abiflags", ""):
+        raise BuildError(
+            f"{sys.executable} is a free-threaded Python: the module is built for the stable ABI, "
+            "which such a Python does not have. Use the usual Python of the same version")
 
 
 @dataclass(frozen=True)

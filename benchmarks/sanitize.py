@@ -1,0 +1,114 @@
+"""Runs tests on a build with the compiler's sanitizers and lists what they found.
+
+    python benchmarks/sanitize.py [--sanitize address,undefined] [pytest's arguments ...]
+
+Builds it when it is not there (two minutes). Each report is counted once per place, ours apart from
+upstream's; the exit status is 1 when one is ours or a memory error, or when a test failed. What is
+known of upstream's is in benchmarks/SANITIZERS.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+# "file.c:12:3: runtime error: ..." (undefined) and "ERROR: AddressSanitizer: kind ..." (the rest)
+UNDEFINED = re.compile(r"^(\S+?):(\d+):\d+: runtime error: (.*)$")
+ERROR = re.compile(r"(?:ERROR|WARNING): \w+Sanitizer: (.*?)(?: on | \(pid|$)")
+FRAME = re.compile(r"^\s+#\d+ 0x[0-9a-f]+ (?:in )?(.+?) (\S+?):(\d+)(?::\d+)?$")
+NUMBERS = re.compile(r"0x[0-9a-f]+|-?\d[\d.e+]*")
+
+
+def reports(texts: Iterator[str]) -> Iterator[tuple[str, str]]:
+    """Every report of these logs: its place in our sources or upstream's, and what it is."""
+    for text in texts:
+        pending = None
+        for line in text.splitlines():
+            if found := UNDEFINED.match(line):
+                yield f"{_short(found[1])}:{found[2]}", NUMBERS.sub("N", found[3])
+            elif found := ERROR.search(line):
+                pending = found[1]
+            elif pending and (found := FRAME.match(line)) and _sources(found[2]):
+                yield f"{_short(found[2])}:{found[3]} ({found[1]})", pending
+                pending = None
+        if pending:
+            yield "no frame of ours or upstream's", pending
+
+
+def _sources(path: str) -> bool:
+    return "/ggml/" in path or "ggml_py" in path
+
+
+def _short(path: str) -> str:
+    for mark in ("/ggml/src/", "/ggml_py/native/", "/generated/"):
+        if mark in path:
+            return path.split(mark)[-1] if mark == "/ggml/src/" else "ours: " + Path(path).name
+    return Path(path).name
+
+
+def environment(sanitize: str, build: str, logs: Path) -> dict[str, str]:
+    """What a Python needs to load the build; reports go to files in `logs`."""
+    first = []
+    for name, library in (("address", "libasan.so"), ("thread", "libtsan.so")):
+        if name in sanitize:
+            first.append(_file(library))
+    if first:
+        first.append(_file("libstdc++.so"))  # else the runtime does not find __cxa_throw
+    common = f"halt_on_error=0:log_path={logs}/report"
+    return {
+        **os.environ,
+        "LD_PRELOAD": " ".join(first),
+        # Python frees little of what it makes once; and the abort tests need their own signals.
+        "ASAN_OPTIONS": f"detect_leaks=0:allocator_may_return_null=1:{common}",
+        "UBSAN_OPTIONS": f"print_stacktrace=1:{common}",
+        "TSAN_OPTIONS": common,
+        "PYTHONMALLOC": "malloc",  # so that memory of cffi is looked after too
+        "GGML_PY_UPSTREAM": build,
+    }
+
+
+def _file(library: str) -> str:
+    compiler = os.environ.get("CC", "cc")
+    done = subprocess.run(
+        [compiler, f"-print-file-name={library}"], capture_output=True, text=True, check=True
+    )
+    return str(Path(done.stdout.strip()).resolve())
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, add_help=True)
+    parser.add_argument("--sanitize", default="address,undefined")
+    parser.add_argument("tests", nargs="*")
+    given, others = parser.parse_known_args()
+    built = subprocess.run(
+        [sys.executable, str(ROOT / "build_ggml.py"), "--sanitize", given.sanitize],
+        stdout=subprocess.PIPE, text=True, check=True,
+    )  # fmt: skip
+    build = Path(built.stdout.splitlines()[-1]).name
+    tests = given.tests or [str(ROOT / "tests")]
+    if not any(other.startswith("-m") for other in others):
+        others += ["-m", "not slow"]
+    with tempfile.TemporaryDirectory() as logs:
+        done = subprocess.run(
+            [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *tests, *others],
+            env=environment(given.sanitize, build, Path(logs)), check=False,
+        )  # fmt: skip
+        texts = (path.read_text(errors="replace") for path in sorted(Path(logs).iterdir()))
+        found = Counter(reports(texts))
+    print(f"\n{len(found)} places reported by {given.sanitize} on {build}:")
+    for (place, what), count in sorted(found.items()):
+        print(f"  {place}: {what} ({count}×)")
+    ours = [place for place, what in found if place.startswith("ours: ")]
+    return int(bool(ours) or done.returncode != 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
