@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from ._device import devices as devices
     from ._ffi import ffi as ffi
     from ._ffi import lib as lib
+    from .alloc import GraphAllocator as GraphAllocator
+    from .alloc import TensorAllocator as TensorAllocator
     from .backend import Backend as Backend
     from .backend import Event as Event
     from .buffer import Buffer as Buffer
@@ -56,6 +58,8 @@ __version__ = "0.1.0"
 _PUBLIC = {
     "ffi": "_ffi",
     "lib": "_ffi",
+    "GraphAllocator": "alloc",
+    "TensorAllocator": "alloc",
     "Backend": "backend",
     "Event": "backend",
     "Buffer": "buffer",

@@ -89,10 +89,10 @@ class Backend(Handle):
     def compute(self, graph: Graph) -> None:
         """Computes a graph whose tensors are all allocated where this backend reads them.
 
-        Raises `ComputeError`, and whatever a custom op raised. With a scheduler use
-        `Scheduler.compute`.
-        C: ggml_backend_graph_compute
+        Raises `NoDataError` and `ArgumentError` where they are not, `ComputeError`, and whatever a
+        custom op raised. With a scheduler use `Scheduler.compute`. C: ggml_backend_graph_compute
         """
+        graph._check_buffers(self)
         graph._check_custom([self], lambda _node: self)
         with graph._computing():
             status = lib.ggml_backend_graph_compute(self.ptr, graph.ptr)

@@ -7,7 +7,8 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from ._ffi import NULL, ffi, lib
+from . import enums
+from ._ffi import NULL, ffi, lib, text
 from ._handle import Handle
 from .custom import custom_nodes, is_remote, take_failed
 from .errors import AllocError, ArgumentError, NoDataError
@@ -15,6 +16,7 @@ from .tensor import Tensor
 
 if TYPE_CHECKING:
     from ._callback import Callback
+    from .alloc import GraphAllocator, _Lent
     from .backend import Backend
     from .context import Context
     from .scheduler import Scheduler
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
 class Graph(Handle):
     """Made by `Context.new_graph`. It has memory of its own, so closing it gives that back."""
 
-    __slots__ = ("_context", "_scheduler")
+    __slots__ = ("_context", "_lent", "_scheduler")
 
     def __init__(self, context: Context, size: int = 2048, grads: bool = False) -> None:
         if size < 1:
@@ -37,6 +39,7 @@ class Graph(Handle):
             raise AllocError(f"no memory for a graph of {size} nodes")
         self._context = context
         self._scheduler: weakref.ref[Scheduler] | None = None  # where it is allocated
+        self._lent: _Lent | None = None  # the same, for a GraphAllocator
         ptr = lib.ggml_new_graph_custom(memory, size, grads)
         super().__init__(ptr, lambda _graph: lib.ggml_free(memory), context)
 
@@ -50,7 +53,9 @@ class Graph(Handle):
         C: ggml_build_forward_expand
         """
         if self._allocated_on() is not None:
-            raise ArgumentError("the graph is allocated on a scheduler: reset() that one first")
+            raise ArgumentError(
+                f"the graph is allocated on {self._allocated_on()!r}: reset() that one first"
+            )
         for tensor in tensors:
             if not isinstance(tensor, Tensor):
                 raise TypeError(f"expected a Tensor, got {type(tensor).__name__}")
@@ -87,19 +92,48 @@ class Graph(Handle):
         lib.gp_graph_leafs(self.ptr, leafs)
         return tuple(Tensor(leafs[i], self._context) for i in range(n))
 
-    def _allocated_on(self) -> Scheduler | None:
-        """The scheduler that has lent this graph memory."""
+    def _before_free(self) -> None:
+        if self._lent is not None:
+            self._lent.take()
+
+    def _allocated_on(self) -> Scheduler | GraphAllocator | None:
+        """Who has lent this graph memory."""
+        if self._lent is not None:
+            return self._lent.owner()
         scheduler = None if self._scheduler is None else self._scheduler()
         return scheduler if scheduler is not None and scheduler._graph is self else None
 
-    def _check_leafs(self) -> None:
-        """Raises `NoDataError` for a leaf without memory: computing would read through NULL."""
-        missing = lib.gp_graph_leaf_without_data(self.ptr)
-        if missing != NULL:
+    def _check_data(self) -> None:
+        """Raises `NoDataError` for a tensor without memory: computing would read through NULL."""
+        missing = lib.gp_graph_without_data(self.ptr)
+        if missing == NULL:
+            return
+        tensor = Tensor(missing, self._context)
+        if tensor.op == enums.Op.NONE:
             raise NoDataError(
-                f"leaf '{Tensor(missing, self._context).name}' of the graph has no memory: the "
-                "buffer it was in is closed, or its context was never allocated"
+                f"leaf '{tensor.name}' of the graph has no memory: the buffer it was in is closed, "
+                "or its context was never allocated"
             )
+        raise NoDataError(
+            f"node '{tensor.name}' of the graph has no memory: give it some with "
+            "GraphAllocator.alloc_graph, or compute the graph with a Scheduler"
+        )
+
+    def _check_buffers(self, backend: Backend) -> None:
+        """Raises `ArgumentError` for a tensor in memory that `backend` cannot read."""
+        room = 16
+        n, buffers = room + 1, NULL
+        while n > room:
+            buffers, room = ffi.new("ggml_backend_buffer_t[]", n), n
+            n = lib.gp_graph_buffers(self.ptr, buffers, room)
+        for buffer in buffers[0:n]:
+            buft = lib.ggml_backend_buffer_get_type(buffer)
+            if not lib.ggml_backend_supports_buft(backend.ptr, buft):
+                raise ArgumentError(
+                    f"tensors of the graph are in {text(lib.ggml_backend_buffer_name(buffer))} "
+                    f"memory, which backend {backend.name} cannot read: compute the graph with a "
+                    "Scheduler, which copies them"
+                )
 
     def _check_custom(
         self, backends: Sequence[Backend], backend_of: Callable[[Tensor], Backend | None]
@@ -117,7 +151,7 @@ class Graph(Handle):
     @contextlib.contextmanager
     def _computing(self, callback: Callback | None = None) -> Iterator[None]:
         """Around a compute of this graph: what `callback` or a custom op raised in it is raised."""
-        self._check_leafs()
+        self._check_data()
         self._take_stored(callback)  # of a compute that was called through `lib`
         try:
             yield

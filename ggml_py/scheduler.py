@@ -172,9 +172,7 @@ class Scheduler(Handle):
             )
         other = graph._allocated_on()
         if other is not None and other is not self:
-            raise ArgumentError(
-                f"the graph is allocated on another scheduler ({other!r}): reset() that one first"
-            )
+            raise ArgumentError(f"the graph is allocated on {other!r}: reset() that one first")
         if graph.n_nodes == 0:
             raise ArgumentError("the graph is empty: add its results with build_forward_expand")
 

@@ -206,10 +206,8 @@ class Tensor:
         when the backend refuses.
         C: ggml_backend_tensor_alloc
         """
+        self._check_without_memory()
         ptr, place = self.ptr, buffer.ptr
-        if ptr.data != NULL or ptr.buffer != NULL or ptr.view_src != NULL:
-            has = "is a view" if ptr.view_src != NULL else "has memory already"
-            raise ArgumentError(f"tensor '{self.name}' {has}: expected one without")
         base = ffi.cast("char *", lib.ggml_backend_buffer_get_base(place))
         alignment = buffer.type.alignment
         if base == NULL or offset % alignment:
@@ -220,9 +218,18 @@ class Tensor:
                 f"tensor '{self.name}' takes {need:,} bytes: from {offset:,} on they are not all "
                 f"in {buffer}"
             )
-        status = lib.ggml_backend_tensor_alloc(place, ptr, base + offset)
+        self._placed(buffer, lib.ggml_backend_tensor_alloc(place, ptr, base + offset))
+
+    def _check_without_memory(self) -> None:
+        ptr = self.ptr
+        if ptr.data != NULL or ptr.buffer != NULL or ptr.view_src != NULL:
+            has = "is a view" if ptr.view_src != NULL else "has memory already"
+            raise ArgumentError(f"tensor '{self.name}' {has}: expected one without")
+
+    def _placed(self, buffer: Buffer, status: int) -> None:
+        """After it was put into `buffer`, with the status that upstream returned."""
         if status != enums.Status.SUCCESS:
-            ptr.buffer = ptr.data = NULL
+            self._ptr.buffer = self._ptr.data = NULL
             reason = text(lib.ggml_status_to_string(status))
             raise AllocError(f"tensor '{self.name}' cannot be in {buffer}: {reason}")
         self._context._place(self, buffer)

@@ -26,11 +26,12 @@ def makers(tmp_path):
         "Context": ggml.Context,
         "Graph": lambda: context.new_graph(16),
         "Scheduler": lambda: ggml.Scheduler([cpu], graph_size=16),
+        "GraphAllocator": lambda: ggml.GraphAllocator(cpu.buffer_type),
         "Gguf": lambda: ggml.Gguf.open(path),
     }
 
 
-KINDS = ("Backend", "Event", "Buffer", "Context", "Graph", "Scheduler", "Gguf")
+KINDS = ("Backend", "Event", "Buffer", "Context", "Graph", "Scheduler", "Gguf", "GraphAllocator")
 
 
 def test_every_kind_of_handle_is_tested(tmp_path):

@@ -16,7 +16,7 @@ GENERATED = {"ops.py", "enums.py"}
 
 # Layer of each module; a module imports lower ones, in layer 3 only those to its left.
 OBJECTS = ("_device", "registry", "rpc", "buffer", "backend", "tensor", "ops", "custom")
-OBJECTS += ("context", "graph", "scheduler", "gguf")
+OBJECTS += ("context", "graph", "alloc", "scheduler", "gguf")
 PLAIN = {"trace.plan", "trace.cause", "export.to_text", "export.to_json", "export.to_terminal"}
 FOUNDATION = {"enums": 0, "_log": 0, "errors": 1, "_interpreter": 2, "_ffi": 3, "_handle": 3}
 FOUNDATION["_callback"] = 4

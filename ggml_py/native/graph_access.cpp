@@ -3,6 +3,27 @@
 #include "ggml-impl.h" // struct ggml_cgraph
 
 #include <algorithm>
+#include <unordered_set>
+#include <vector>
+
+namespace {
+
+// Calls f(tensor) for leafs, then nodes, until it answers true; the tensor it did so for, or NULL.
+template <class F> ggml_tensor * find_tensor(const ggml_cgraph * cgraph, F f) {
+    for (int i = 0; i < cgraph->n_leafs; i++) {
+        if (f(cgraph->leafs[i])) {
+            return cgraph->leafs[i];
+        }
+    }
+    for (int i = 0; i < cgraph->n_nodes; i++) {
+        if (f(cgraph->nodes[i])) {
+            return cgraph->nodes[i];
+        }
+    }
+    return nullptr;
+}
+
+} // namespace
 
 int gp_graph_leafs(const ggml_cgraph * cgraph, ggml_tensor ** leafs) {
     if (leafs != nullptr) {
@@ -11,10 +32,63 @@ int gp_graph_leafs(const ggml_cgraph * cgraph, ggml_tensor ** leafs) {
     return cgraph->n_leafs;
 }
 
-ggml_tensor * gp_graph_leaf_without_data(const ggml_cgraph * cgraph) {
-    ggml_tensor ** end   = cgraph->leafs + cgraph->n_leafs;
-    ggml_tensor ** found = std::find_if(cgraph->leafs, end, [](const ggml_tensor * t) {
+ggml_tensor * gp_graph_without_data(ggml_cgraph * cgraph) {
+    return find_tensor(cgraph, [](ggml_tensor * t) {
+        if (t->view_src != nullptr) {
+            char * src = (char *) t->view_src->data;
+            t->data = src == nullptr ? nullptr : src + t->view_offs;
+        }
         return t->data == nullptr && ggml_nelements(t) > 0;
     });
-    return found == end ? nullptr : *found;
+}
+
+int gp_graph_buffers(const ggml_cgraph * cgraph, ggml_backend_buffer_t * buffers, int n) {
+    std::vector<ggml_backend_buffer_t> found;
+    find_tensor(cgraph, [&](const ggml_tensor * t) {
+        ggml_backend_buffer_t buffer = t->view_src != nullptr ? t->view_src->buffer : t->buffer;
+        if (buffer != nullptr && std::find(found.rbegin(), found.rend(), buffer) == found.rend()) {
+            found.push_back(buffer);
+        }
+        return false;
+    });
+    std::copy_n(found.begin(), std::min<size_t>(n, found.size()), buffers);
+    return (int) found.size();
+}
+
+uint64_t gp_graph_state(const ggml_cgraph * cgraph) {
+    uint64_t state = 0xcbf29ce484222325; // FNV-1a, a word at a time
+    const auto mix = [&](const void * p) { state = (state ^ (uint64_t) (uintptr_t) p) * 0x100000001b3; };
+    find_tensor(cgraph, [&](const ggml_tensor * t) {
+        mix(t);
+        mix(t->data);
+        mix(t->buffer);
+        mix(t->extra);
+        return false;
+    });
+    return state;
+}
+
+int gp_graph_unallocated(const ggml_cgraph * cgraph, ggml_tensor ** tensors) {
+    std::unordered_set<ggml_tensor *> found;
+    const auto look_at = [&](ggml_tensor * t) {
+        if (t != nullptr && t->data == nullptr && t->buffer == nullptr) {
+            found.insert(t);
+        }
+    };
+    find_tensor(cgraph, [&](ggml_tensor * t) {
+        look_at(t);
+        std::for_each(std::begin(t->src), std::end(t->src), look_at);
+        return false;
+    });
+    if (tensors != nullptr) {
+        std::copy(found.begin(), found.end(), tensors);
+    }
+    return (int) found.size();
+}
+
+void gp_take_memory(ggml_tensor ** tensors, int n) {
+    for (int i = 0; i < n; i++) {
+        tensors[i]->buffer = nullptr;
+        tensors[i]->data   = nullptr;
+    }
 }

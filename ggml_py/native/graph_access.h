@@ -2,6 +2,7 @@
 #pragma once
 
 #include "ggml.h"
+#include "ggml-backend.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -9,8 +10,17 @@ extern "C" {
 
 // Number of leafs; copies them to `leafs` (room for all of them) when it is not NULL.
 int gp_graph_leafs(const struct ggml_cgraph * cgraph, struct ggml_tensor ** leafs);
-// The first leaf that has no memory, NULL when all have.
-struct ggml_tensor * gp_graph_leaf_without_data(const struct ggml_cgraph * cgraph);
+// The first leaf or node that has no memory, NULL when all have. Views that were made while their
+// source lived elsewhere are pointed to where it lives now: upstream sets their `data` only once.
+struct ggml_tensor * gp_graph_without_data(struct ggml_cgraph * cgraph);
+// The buffers that its tensors live in, each once; fills at most n and returns how many there are.
+int gp_graph_buffers(const struct ggml_cgraph * cgraph, ggml_backend_buffer_t * buffers, int n);
+// A number that is another one as soon as a tensor of the graph moved, came or went.
+uint64_t gp_graph_state(const struct ggml_cgraph * cgraph);
+// The tensors of the graph and their sources that have no memory, each once; as gp_graph_leafs.
+int gp_graph_unallocated(const struct ggml_cgraph * cgraph, struct ggml_tensor ** tensors);
+// Takes the memory from n tensors; it is not freed.
+void gp_take_memory(struct ggml_tensor ** tensors, int n);
 
 #ifdef __cplusplus
 }
