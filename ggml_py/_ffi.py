@@ -18,6 +18,7 @@ from types import ModuleType
 from typing import Any
 
 from . import _interpreter, _log, enums
+from ._release import Release
 from .errors import LoadError, NotBuiltError
 
 # Sanitizers that must be first in a process: name, library, a function of it.
@@ -96,6 +97,17 @@ def _load(name: str, path: Path) -> ModuleType:
     return module
 
 
+def _replace(module: ModuleType, path: Path) -> ModuleType:
+    """The same module with the content of `path`: others may have imported it already."""
+    spec = importlib.util.spec_from_file_location(module.__name__, path)
+    if spec is None or spec.loader is None:
+        raise NotBuiltError(f"{path} cannot be loaded: the build is damaged, build again")
+    for name in [name for name in vars(module) if not name.startswith("__")]:
+        delattr(module, name)
+    spec.loader.exec_module(module)
+    return module
+
+
 def _open(build: dict[str, Any]) -> Any:
     path = build["folder"] / "_ggml.abi3.so"
     if build.get("sanitize"):
@@ -117,6 +129,7 @@ _module = _open(BUILD)
 ffi = _module.ffi
 lib = _module.lib
 NULL = ffi.NULL
+_release = None if BUILD["ggml_version"] == enums.UPSTREAM else Release(BUILD["label"])
 
 lib.gp_guard_install()
 _log.install(ffi, lib)
@@ -131,7 +144,8 @@ def text(value: Any) -> str:
 
 # Last, because ops.py needs what is above: numbers and ops differ between releases, and this one's
 # own take the place of the committed ones.
-if BUILD["ggml_version"] != enums.UPSTREAM:
-    for _name in ("enums", "ops"):
-        _generated = _load(f"ggml_py.{_name}", BUILD["folder"] / f"{_name}.py")
-        setattr(sys.modules["ggml_py"], _name, _generated)
+if _release is not None:
+    lib = _release.fit_lib(lib)
+    _release.fit_enums(_replace(enums, BUILD["folder"] / "enums.py"))
+    _release.fit_ops(_load("ggml_py.ops", BUILD["folder"] / "ops.py").Ops)
+    sys.modules["ggml_py"].ops = sys.modules["ggml_py.ops"]  # type: ignore[attr-defined]

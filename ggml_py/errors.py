@@ -25,8 +25,11 @@ class ArgumentError(GgmlError, ValueError):
     """An argument that the call cannot take: what was given, what was expected."""
 
 
-class MissingFunctionError(GgmlError, NotImplementedError):
-    """This build does not contain the function; it belongs to a backend that was not built."""
+class MissingFunctionError(GgmlError, NotImplementedError, AttributeError):
+    """This build does not contain it: its backend was not built, or a later release has it.
+
+    An AttributeError too, so that `hasattr(lib, "ggml_fill")` tells whether this release has it.
+    """
 
 
 class UnknownDeviceError(GgmlError, LookupError):
