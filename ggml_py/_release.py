@@ -56,7 +56,7 @@ class Release:
         new = {name for name in SINCE if name.isidentifier()}
         for value in vars(module).values():
             if type(value) is EnumMeta and value.__module__ == module.__name__:
-                value.__class__ = Meta  # type: ignore[assignment]
+                value.__class__ = Meta
         module.__getattr__ = of_module  # type: ignore[method-assign]
 
     def fit_ops(self, ops: type) -> None:

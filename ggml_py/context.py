@@ -137,7 +137,9 @@ class Context(Handle, CustomOps):
             )
         ptr = lib.ggml_backend_alloc_ctx_tensors_from_buft(self.ptr, buft.ptr)
         if ptr == NULL:
-            need = lib.ggml_backend_alloc_ctx_tensors_from_buft_size(self.ptr, buft.ptr)
+            # ggml_backend_alloc_ctx_tensors_from_buft_size is not in every release.
+            homeless = [t._ptr for t in self if t._ptr.data == t._ptr.view_src == NULL]
+            need = sum(lib.ggml_backend_buft_get_alloc_size(buft.ptr, ptr) for ptr in homeless)
             if need:
                 raise AllocError(f"{buft.name}: {need:,} bytes could not be allocated")
             buffer = buft.alloc(0)

@@ -12,14 +12,14 @@ import ggml_py as ggml
 
 REPO = Path(__file__).parent.parent
 PACKAGE = REPO / "ggml_py"
-GENERATED = {"ops.py", "enums.py"}
+GENERATED = {"ops.py", "enums.py", "_since.py"}
 
 # Layer of each module; a module imports lower ones, in layer 3 only those to its left.
 OBJECTS = ("_device", "registry", "rpc", "buffer", "backend", "tensor", "ops", "custom")
 OBJECTS += ("context", "graph", "alloc", "scheduler", "gguf")
 PLAIN = {"trace.plan", "trace.cause", "export.to_text", "export.to_json", "export.to_terminal"}
-FOUNDATION = {"enums": 0, "_log": 0, "errors": 1, "_interpreter": 2, "_ffi": 3, "_handle": 3}
-FOUNDATION["_callback"] = 4
+FOUNDATION = {"enums": 0, "_since": 0, "_log": 0, "errors": 1, "_release": 2, "_interpreter": 2}
+FOUNDATION |= {"_ffi": 3, "_handle": 3, "_callback": 4}
 FOUNDATION["_gguf_header"] = 4  # what gguf.py checks first
 
 
