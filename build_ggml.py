@@ -4,7 +4,8 @@
 As a program:   python build_ggml.py --backend cpu,vulkan                      beside the package
 As a backend:   pip install . --config-settings backend=cpu,vulkan      into the wheel
 Both leave the finished build in the user's cache folder, where the next one finds it.
-`vendor/` has the parts: releases, fetch, cache, toolchain, identity, compile, reference, pep517.
+`vendor/` has the parts: releases, fetch, cache, toolchain, cuda, identity, compile, reference,
+pep517.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ if str(Path(__file__).resolve().parent) not in sys.path:
     sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from vendor import cache as caches
-from vendor import fetch, releases, toolchain
+from vendor import cuda, fetch, releases, toolchain
 from vendor.compile import Tree
 from vendor.identity import (
     NATIVE,
@@ -295,6 +296,9 @@ def parser(prog: str | None = None) -> argparse.ArgumentParser:
         help=f"with the compiler's sanitizers ({', '.join(toolchain.SANITIZERS)}): `make sanitize`")
     add("--portable", action="store_true",
         help="CPU variants as loadable modules, for wheels that travel (default: this processor)")
+    add("--cuda-arch", default="", metavar="N,M",
+        help="architectures of the CUDA code, 80,90 or native (default: those of the GPUs here; "
+             f"without one {cuda.PORTABLE_ARCHITECTURE}, which newer GPUs run too)")
     add("-D", dest="defines", type=_define, action="append", default=[], metavar="KEY=VALUE",
         help="a CMake variable; repeatable")
     add("--jobs", type=int, default=0, metavar="N", help="compilers at once (default: processors)")

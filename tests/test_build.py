@@ -209,7 +209,6 @@ def test_no_python_headers(
 
 
 @pytest.mark.parametrize(("backend", "says"), [
-    ("cuda", "backend cuda needs nvcc, not found here: install the CUDA toolkit"),
     ("vulkan", "backend vulkan needs glslc"),
     ("hip", "backend hip needs hipconfig"),
     ("cann", "backend cann needs CANN_INSTALL_DIR or ASCEND_TOOLKIT_HOME"),
@@ -227,9 +226,9 @@ def test_a_missing_toolkit_is_said_before_anything_long(
 
 def test_a_toolkit_that_a_variable_names_is_believed(path_with, monkeypatch) -> None:
     monkeypatch.setenv("PATH", path_with()["PATH"])
-    toolchain.check_toolkits(("cuda",), {"CMAKE_CUDA_COMPILER": "/somewhere/nvcc"})
-    with pytest.raises(BuildError, match="needs nvcc"):
-        toolchain.check_toolkits(("cuda",), {})
+    toolchain.check_toolkits(("sycl",), {"ONEAPI_ROOT": "/somewhere"})
+    with pytest.raises(BuildError, match="needs icpx"):
+        toolchain.check_toolkits(("sycl",), {})
 
 
 @pytest.mark.parametrize(("known", "says"), [("VkLayerSettingEXT", ""), ("", "revision 239")])

@@ -47,8 +47,8 @@ class Tree:
             **defines,
         }
         if tools.launcher:
-            settings["CMAKE_C_COMPILER_LAUNCHER"] = tools.launcher
-            settings["CMAKE_CXX_COMPILER_LAUNCHER"] = tools.launcher
+            for language in ("C", "CXX", "CUDA"):
+                settings[f"CMAKE_{language}_COMPILER_LAUNCHER"] = tools.launcher
         cache = self.build / "CMakeCache.txt"
         if cache.is_file():
             # CMake keeps what it was told: an option that is no longer given would stay.

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from vendor import cache as caches
-from vendor import fetch, releases, toolchain
+from vendor import cuda, fetch, releases, toolchain
 from vendor.releases import Release
 from vendor.report import BuildError
 
@@ -39,6 +39,7 @@ class Options:
     debug: bool = False
     sanitize: str = ""          # the compiler's names: "address,undefined"
     portable: bool = False
+    cuda_arch: str = ""         # "80,90", "native"; empty = the GPUs here, else one for most
     reference: bool = False
     defines: tuple[tuple[str, str], ...] = ()
     jobs: int = 0               # 0 = one per processor this process may use
@@ -138,7 +139,15 @@ def cmake_flags(options: Options) -> dict[str, str]:
         flags[f"GGML_{name.upper()}"] = "ON" if name in options.backend else "OFF"
     if "metal" in options.backend:
         flags["GGML_METAL_EMBED_LIBRARY"] = "ON"
-    return flags | dict(options.defines)
+    return flags | dict(options.defines) | cuda_flags(options)
+
+
+def cuda_flags(options: Options) -> dict[str, str]:
+    """The CMake variables of a CUDA build, paths too (they end up in the library's rpath)."""
+    if "cuda" not in options.backend:
+        return {}
+    return cuda.cmake_flags(
+        dict(options.defines), architecture=options.cuda_arch, portable=options.portable)
 
 
 def uses_openblas(options: Options) -> bool:

@@ -29,7 +29,7 @@ def argv_of(settings: Settings) -> list[str]:
     """The command line that config settings mean. BuildError when a name is unknown."""
     argv: list[str] = []
     switches = {"pristine", "debug", "portable"}
-    valued = {"backend", "upstream", "source", "sanitize", "jobs", "cache"}
+    valued = {"backend", "upstream", "source", "sanitize", "jobs", "cache", "cuda-arch"}
     lists = {"backend", "sanitize"}
     for given, value in (settings or {}).items():
         name = given.lstrip("-")

@@ -19,7 +19,15 @@ from typing import Any
 from vendor import cache as caches
 from vendor import toolchain
 from vendor.compile import Tree
-from vendor.identity import ROOT, Options, Upstream, common_flags, unpacked, upstream_of
+from vendor.identity import (
+    ROOT,
+    Options,
+    Upstream,
+    common_flags,
+    cuda_flags,
+    unpacked,
+    upstream_of,
+)
 from vendor.report import BuildError, say, step, writing
 
 PROGRAMS = ("llama-bench", "llama-eval-callback", "test-backend-ops", "test-llama-archs")
@@ -44,7 +52,7 @@ def _flags(options: Options) -> dict[str, str]:
     for name in options.backend:
         if name not in ("cpu", "blas", "rpc", "metal"):
             flags[f"GGML_{name.upper()}"] = "ON"
-    return flags | dict(options.defines)
+    return flags | dict(options.defines) | cuda_flags(options)
 
 
 def _oracles() -> list[Path]:

@@ -34,9 +34,7 @@ BACKENDS: dict[str, Backend] = {
     "cpu": Backend(),
     "blas": Backend(),
     "rpc": Backend(),
-    "cuda": Backend(
-        ("nvcc",), (), ("CUDACXX", "CMAKE_CUDA_COMPILER"),
-        "the CUDA toolkit (apt: nvidia-cuda-toolkit; or set CUDACXX to nvcc)"),
+    "cuda": Backend(),      # cuda.py finds its toolkit
     "metal": Backend(system="darwin"),
     "vulkan": Backend(
         ("glslc",), ("vulkan/vulkan.h", "spirv/unified1/spirv.hpp"),
