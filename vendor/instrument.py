@@ -2,7 +2,7 @@
 
 Upstream's tree stays byte for byte. The copies differ by the edits of `EDITS`, each anchored on
 text that has not changed from release 0.9.4 to 0.26.0. What they call is in ``ggml_py/native``:
-``sched_hooks.h`` for the scheduler.
+``sched_hooks.h`` for the scheduler, ``worker_guard.h`` for the CPU backend's threads.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ class AnchorError(Exception):
 class Edit:
     """One change: `text` goes before `anchor`, which is found exactly once.
 
-    With `replace` it takes the anchor's place; with `until`, found exactly once too, the place of
-    everything from the one to the end of the other.
+    With `after` it goes behind it, with `replace` it takes the anchor's place; with `until`, found
+    exactly once too, the place of everything from the one to the end of the other.
     """
 
     name: str
     anchor: str
     text: str
+    after: bool = False
     replace: bool = False
     until: str = ""
 
@@ -73,9 +74,69 @@ _SCHEDULER = (
     ),
 )
 
+_CPU = (
+    Edit(
+        "start of the threadpool's definition",
+        "// Threadpool def\nstruct ggml_threadpool {\n",
+        '#include "worker_guard.h"\n\n',
+    ),
+    # Both structs are private to this file.
+    Edit(
+        "end of the threadpool's definition",
+        "    enum ggml_status ec;\n};\n",
+        "    struct gp_pool gp;\n",
+    ),
+    Edit(
+        "end of a thread's definition",
+        "    struct ggml_threadpool * threadpool;\n    int ith;\n};\n",
+        "    struct ggml_tensor * gp_node;\n",
+    ),
+    Edit(
+        "threadpool made",
+        "        threadpool->poll             = tpp->poll;\n",
+        "        threadpool->gp               = (struct gp_pool) {0};\n",
+    ),
+    # Nobody can be let out of OpenMP's barrier; upstream's own serves there too.
+    Edit(
+        "OpenMP's barrier",
+        "#ifdef GGML_USE_OPENMP\n    #pragma omp barrier\n#else\n",
+        "#if 0\n#else\n",
+        replace=True,
+    ),
+    Edit(
+        "wait in the barrier",
+        "(&tp->n_barrier_passed, memory_order_relaxed) == n_passed) {\n",
+        "        gp_pool_check(&tp->gp);\n",
+        after=True,
+    ),
+    Edit(
+        "a thread's part of a compute",
+        "static thread_ret_t ggml_graph_compute_thread(void * data) {\n",
+        '#include "worker_hooks.h"\n\nstatic thread_ret_t gp_compute_thread(void * data) {\n',
+        replace=True,
+    ),
+    Edit(
+        "next node",
+        "        struct ggml_tensor * node = cgraph->nodes[node_n];\n",
+        "        state->gp_node = node;\n",
+        after=True,
+    ),
+    Edit(
+        "result of a compute",
+        "    enum ggml_status ret = threadpool->ec;\n",
+        "    void * gp_failure = gp_pool_take(&threadpool->gp);\n",
+    ),
+    Edit(
+        "end of a compute",
+        "    return ret;\n}\n\nenum ggml_status ggml_graph_compute_with_ctx(",
+        "    gp_pool_raise(gp_failure);\n",
+    ),
+)
+
 # By path below upstream's src/. native/CMakeLists.txt puts each copy where the original was.
 EDITS: dict[str, tuple[Edit, ...]] = {
     "ggml-backend.cpp": _SCHEDULER,
+    "ggml-cpu/ggml-cpu.c": _CPU,
 }
 
 
@@ -85,7 +146,7 @@ def _find_once(source: str, text: str, name: str, anchor: str) -> int:
         raise AnchorError(
             f"anchor '{name}' was found {count} times in {source}, expected exactly once "
             f"(it reads {anchor.strip()!r}). This release changed there: mend "
-            "vendor/instrument.py, or build with --pristine to do without tracing."
+            "vendor/instrument.py, or build with --pristine to do without instrumentation."
         )
     return text.index(anchor)
 
@@ -101,5 +162,7 @@ def instrument(source: str, text: str) -> str:
             end = _find_once(source, text, f"end of {edit.name}", edit.until) + len(edit.until)
         elif edit.replace:
             end = start + len(edit.anchor)
+        elif edit.after:
+            start = end = start + len(edit.anchor)
         text = text[:start] + edit.text + text[end:]
     return text

@@ -1,6 +1,7 @@
 #include "guard.h"
 
 #include "sched_trace.h"
+#include "worker_guard.h"
 
 #include <csignal>
 #include <cstdio>
@@ -8,10 +9,17 @@
 #include <exception>
 
 #pragma weak gp_sched_plan
+#pragma weak gp_pool_running
+#pragma weak gp_pool_failed_node
 
 namespace {
 
-struct abort_exception : std::exception {};
+// Carries its text, for it may be thrown on one thread and end at the guard of another (worker_guard.h).
+struct abort_exception : std::exception {
+    char text[1400];
+    explicit abort_exception(const char * from) { snprintf(text, sizeof(text), "%s", from); }
+    const char * what() const noexcept override { return text; }
+};
 
 thread_local int      depth = 0;
 thread_local gp_error error = {};
@@ -36,12 +44,15 @@ void parse(const char * text) {
     }
 }
 
+bool somebody_catches() {
+    return depth > 0 || (gp_pool_running != nullptr && gp_pool_running());
+}
+
 void on_abort(const char * text) {
-    if (depth > 0) {
-        parse(text);
-        throw abort_exception();
+    if (somebody_catches()) {
+        throw abort_exception(text);
     }
-    fprintf(stderr, "%s\nggml_py: this assertion failed on a thread of ggml's own; such a thread cannot be unwound, the process ends\n", text);
+    fprintf(stderr, "%s\nggml_py: this assertion failed on a thread that cannot be unwound, the process ends\n", text);
 }
 
 #if defined(__linux__)
@@ -51,9 +62,8 @@ void on_abort(const char * text) {
 struct sigaction former_sigfpe;
 
 void on_sigfpe(int, siginfo_t *, void *) {
-    if (depth > 0) {
-        parse("integer division by zero");
-        throw abort_exception();
+    if (somebody_catches()) {
+        throw abort_exception("integer division by zero");
     }
     sigaction(SIGFPE, &former_sigfpe, nullptr); // and the instruction runs again
 }
@@ -72,6 +82,26 @@ void install_sigfpe() {} // integer division by zero does not trap there, or can
 void append(const char * name, const char * value) {
     const size_t n = strlen(error.operands);
     snprintf(error.operands + n, sizeof(error.operands) - n, "%s%s: %s", n ? "\n" : "", name, value);
+}
+
+// "name: type ne 'name'", with the op in front of a node's.
+void append(const char * name, const char * op, const ggml_tensor * t) {
+    char text[256];
+    snprintf(text, sizeof(text), "%s%s%s [%lld, %lld, %lld, %lld] '%s'", op, *op ? " " : "", ggml_type_name(t->type),
+        (long long) t->ne[0], (long long) t->ne[1], (long long) t->ne[2], (long long) t->ne[3], t->name);
+    append(name, text);
+}
+
+// The node at which a compute failed, and what it reads.
+void append_node(const ggml_tensor * node) {
+    append("node", ggml_op_desc(node), node);
+    for (int i = 0; i < GGML_MAX_SRC; i++) {
+        if (node->src[i] != nullptr) {
+            char name[16];
+            snprintf(name, sizeof(name), "src[%d]", i);
+            append(name, "", node->src[i]);
+        }
+    }
 }
 
 } // namespace
@@ -95,12 +125,16 @@ void fail(int kind, const char * call, const char * message) {
 void caught(const char * call) {
     try {
         throw;
-    } catch (const abort_exception &) {
+    } catch (const abort_exception & e) {
         fail(GP_ERROR_ABORT, call, nullptr);
+        parse(e.what());
     } catch (const std::exception & e) {
         fail(GP_ERROR_CPP, call, e.what());
     }
     // anything else (a cancelled thread) is not ours to swallow
+    if (const ggml_tensor * node = gp_pool_failed_node ? gp_pool_failed_node() : nullptr) {
+        append_node(node);
+    }
 }
 
 void show(const char * name, const ggml_tensor * t) {
@@ -108,10 +142,7 @@ void show(const char * name, const ggml_tensor * t) {
         append(name, "NULL");
         return;
     }
-    char text[256];
-    snprintf(text, sizeof(text), "%s [%lld, %lld, %lld, %lld] '%s'", ggml_type_name(t->type),
-        (long long) t->ne[0], (long long) t->ne[1], (long long) t->ne[2], (long long) t->ne[3], t->name);
-    append(name, text);
+    append(name, "", t);
 }
 
 void show(const char * name, const char * value) {

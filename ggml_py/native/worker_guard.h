@@ -1,0 +1,54 @@
+// Failures on the threads of a CPU compute: what the instrumented copy of ggml-cpu.c calls.
+//
+// 1. Each thread's part of a compute runs in gp_pool_run, which catches what it throws (an assertion, see
+//    guard.h). The first failure is kept, the pool is marked.
+// 2. A marked pool lets nobody wait: ggml_barrier asks gp_pool_check, which throws, so threads leave ops
+//    from the barriers inside them too. A thread between two barriers comes to the next one by itself.
+// 3. The thread that failed never entered the barrier it was due at. So nobody passes it, nobody ends
+//    the graph, and every thread leaves by throwing: counting them is enough to know when all have left.
+// 4. The calling thread waits for that, unmarks the pool, lets ggml_graph_compute free what it made and
+//    only then throws the kept failure on to whoever called.
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+
+struct ggml_tensor;
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// In upstream's struct ggml_threadpool. `failed` and `left` are read and written with __atomic builtins.
+struct gp_pool {
+    int    failed;
+    int    left;    // threads that have left the failed compute
+    void * failure;
+};
+
+// Runs work(data). `node` is where `work` notes the node it is at. Returns true on the calling thread
+// (ith 0) of a failed compute, when all n_threads threads have left it.
+__attribute__((visibility("default")))
+bool gp_pool_run(struct gp_pool * pool, void * (*work)(void *), void * data, struct ggml_tensor ** node, int ith, int n_threads);
+
+// Takes the failure out of a pool that may be freed then; throws it, if there is one.
+__attribute__((visibility("default"))) void * gp_pool_take(struct gp_pool * pool);
+__attribute__((visibility("default"))) void   gp_pool_raise(void * failure);
+
+__attribute__((visibility("default"), noreturn, cold)) void gp_pool_leave(void);
+
+static inline void gp_pool_check(struct gp_pool * pool) {
+    if (__builtin_expect(__atomic_load_n(&pool->failed, __ATOMIC_ACQUIRE), 0)) {
+        gp_pool_leave();
+    }
+}
+
+// For guard.cpp, which asks for them weakly: a pristine build has none.
+// Whether this thread is in gp_pool_run.
+__attribute__((visibility("default"))) bool gp_pool_running(void);
+// The node of the failure that gp_pool_raise threw last on this thread; asked once.
+__attribute__((visibility("default"))) const struct ggml_tensor * gp_pool_failed_node(void);
+
+#ifdef __cplusplus
+}
+#endif

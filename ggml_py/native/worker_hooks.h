@@ -1,0 +1,21 @@
+// Included by the instrumented copy of ggml-cpu.c before ggml_graph_compute_thread (vendor/instrument.py),
+// where the private structs are known. Upstream's function has become gp_compute_thread; callers of the old
+// name come here first. Why: worker_guard.h.
+#pragma once
+
+static thread_ret_t gp_compute_thread(void * data);
+
+static thread_ret_t ggml_graph_compute_thread(void * data) {
+    struct ggml_compute_state * state = (struct ggml_compute_state *) data;
+    struct ggml_threadpool    * tp    = state->threadpool;
+#ifdef GGML_THREADPOOL_N_THREADS_MASK
+    const int n_threads = atomic_load_explicit(&tp->n_graph, memory_order_relaxed) & GGML_THREADPOOL_N_THREADS_MASK;
+#else
+    const int n_threads = atomic_load_explicit(&tp->n_threads_cur, memory_order_relaxed);
+#endif
+    if (gp_pool_run(&tp->gp, gp_compute_thread, state, &state->gp_node, state->ith, n_threads)) {
+        // those who left from inside the barrier are still counted there
+        atomic_store_explicit(&tp->n_barrier, 0, memory_order_relaxed);
+    }
+    return 0;
+}
