@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import enums
+from ._arguments import c_text, given, ptr_of
 from ._ffi import NULL, ffi, lib, text
 from .errors import AllocError, ArgumentError, MissingFunctionError, UnknownDeviceError
 
@@ -165,18 +166,20 @@ class Device:
 
         C: ggml_backend_dev_supports_op
         """
-        return bool(lib.ggml_backend_dev_supports_op(self.ptr, tensor.ptr))
+        return bool(lib.ggml_backend_dev_supports_op(self.ptr, _tensor(tensor)))
 
     def supports_buft(self, buffer_type: BufferType) -> bool:
         """Whether it reads tensors of this buffer type. C: ggml_backend_dev_supports_buft"""
-        return bool(lib.ggml_backend_dev_supports_buft(self.ptr, buffer_type.ptr))
+        from .buffer import BufferType
+
+        return bool(lib.ggml_backend_dev_supports_buft(self.ptr, ptr_of(BufferType, buffer_type)))
 
     def offload_op(self, tensor: Tensor) -> bool:
         """Whether it wants `tensor`'s op although the weight is in host memory.
 
         C: ggml_backend_dev_offload_op
         """
-        return bool(lib.ggml_backend_dev_offload_op(self.ptr, tensor.ptr))
+        return bool(lib.ggml_backend_dev_offload_op(self.ptr, _tensor(tensor)))
 
     def proc_address(self, name: str) -> Any:
         """A backend's own function by name, as `void *`; raises `MissingFunctionError`.
@@ -184,7 +187,7 @@ class Device:
         C: ggml_backend_reg_get_proc_address
         """
         registry = lib.ggml_backend_dev_backend_reg(self.ptr)
-        address = lib.ggml_backend_reg_get_proc_address(registry, name.encode())
+        address = lib.ggml_backend_reg_get_proc_address(registry, c_text("name", name))
         if address == NULL:
             raise MissingFunctionError(f"the backend of device {self.name} has no '{name}'")
         return address
@@ -233,16 +236,22 @@ class Device:
         """
         from .backend import Backend
 
-        ptr = lib.ggml_backend_dev_init(self.ptr, params.encode() if params else NULL)
+        ptr = lib.ggml_backend_dev_init(self.ptr, c_text("params", params) if params else NULL)
         if ptr == NULL:
             raise AllocError(f"device {self.name} ({self.description}) could not be opened")
         return Backend(ptr, self, default_n_threads() if n_threads is None else n_threads)
 
 
+def _tensor(tensor: Tensor) -> Any:
+    from .tensor import Tensor
+
+    return ptr_of(Tensor, tensor)
+
+
 def _address(array: npt.NDArray[Any], alignment: int) -> Any:
     """Where the data of `array` is, if a buffer can be made over it."""
     if not isinstance(array, np.ndarray):
-        raise ArgumentError(f"expected a numpy array, got {type(array).__name__}")
+        raise TypeError(f"expected a numpy array, got {given(array)}")
     what = f"array of shape {array.shape}, {array.dtype}"
     if array.nbytes == 0:
         raise ArgumentError(f"{what}: expected at least one byte")
@@ -284,9 +293,7 @@ def device(name: str) -> Device:
 
     C: ggml_backend_dev_by_name
     """
-    if not isinstance(name, str):
-        raise TypeError(f"a device's name is a str, not {type(name).__name__}")
-    ptr = lib.ggml_backend_dev_by_name(name.encode())
+    ptr = lib.ggml_backend_dev_by_name(c_text("a device's name", name))
     if ptr == NULL:
         names = ", ".join(d.name for d in devices()) or "none"
         raise UnknownDeviceError(f"no device named '{name}'; there are: {names}")

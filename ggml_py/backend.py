@@ -6,6 +6,7 @@ import contextlib
 from typing import TYPE_CHECKING, Any
 
 from . import enums
+from ._arguments import ptr_of, whole
 from ._device import Device
 from ._ffi import NULL, ffi, lib, text
 from ._handle import Handle
@@ -53,9 +54,7 @@ class Backend(Handle):
 
     @n_threads.setter
     def n_threads(self, n: int) -> None:
-        if not 1 <= n <= lib.GGML_MAX_N_THREADS:
-            most = lib.GGML_MAX_N_THREADS
-            raise ValueError(f"n_threads={n}: expected at least 1, at most {most}")
+        n = whole("n_threads", n, 1, lib.GGML_MAX_N_THREADS)
         address = self.device.proc_address("ggml_backend_set_n_threads")
         ffi.cast("ggml_backend_set_n_threads_t", address)(self.ptr, n)
         self._n_threads = n
@@ -73,18 +72,18 @@ class Backend(Handle):
 
         C: ggml_backend_supports_op
         """
-        return bool(lib.ggml_backend_supports_op(self.ptr, tensor.ptr))
+        return bool(lib.ggml_backend_supports_op(self.ptr, _tensor(tensor)))
 
     def supports_buft(self, buffer_type: BufferType) -> bool:
         """Whether it reads tensors of this buffer type. C: ggml_backend_supports_buft"""
-        return bool(lib.ggml_backend_supports_buft(self.ptr, buffer_type.ptr))
+        return bool(lib.ggml_backend_supports_buft(self.ptr, ptr_of(BufferType, buffer_type)))
 
     def offload_op(self, tensor: Tensor) -> bool:
         """Whether it wants the op although the weight is in host memory.
 
         C: ggml_backend_offload_op
         """
-        return bool(lib.ggml_backend_offload_op(self.ptr, tensor.ptr))
+        return bool(lib.ggml_backend_offload_op(self.ptr, _tensor(tensor)))
 
     def compute(self, graph: Graph) -> None:
         """Computes a graph whose tensors are all allocated where this backend reads them.
@@ -92,10 +91,13 @@ class Backend(Handle):
         Raises `NoDataError` and `ArgumentError` where they are not, `ComputeError`, and whatever a
         custom op raised. With a scheduler use `Scheduler.compute`. C: ggml_backend_graph_compute
         """
+        from .graph import Graph
+
+        raw = ptr_of(Graph, graph)
         graph._check_buffers(self)
         graph._check_custom([self], lambda _node: self)
         with graph._computing():
-            status = lib.ggml_backend_graph_compute(self.ptr, graph.ptr)
+            status = lib.ggml_backend_graph_compute(self.ptr, raw)
         check_status(status, f"backend {self.name}")
 
     def synchronize(self) -> None:
@@ -111,8 +113,11 @@ class Backend(Handle):
         `ArgumentError` for another type, ne or nb, `NoDataError` before allocation.
         C: ggml_backend_tensor_copy_async
         """
+        _tensor(src)
         with src._copying_to(dst):
-            lib.ggml_backend_tensor_copy_async(src_backend.ptr, self.ptr, src.ptr, dst.ptr)
+            lib.ggml_backend_tensor_copy_async(
+                ptr_of(Backend, src_backend), self.ptr, src.ptr, dst.ptr
+            )
 
 
 class Event(Handle):
@@ -136,12 +141,13 @@ class Event(Handle):
 
         Raises `ArgumentError` for a backend of another. C: ggml_backend_event_record
         """
+        raw = ptr_of(Backend, backend)
         if backend.device != self.device:
             raise ArgumentError(
                 f"this event is of device {self.device.name}: expected a backend of that device, "
                 f"got one of {backend.device.name}"
             )
-        lib.ggml_backend_event_record(self.ptr, backend.ptr)
+        lib.ggml_backend_event_record(self.ptr, raw)
         self._depend(backend)
         self._recorded = True
 
@@ -152,12 +158,13 @@ class Event(Handle):
         `ArgumentError` for a backend of another kind: `synchronize()` is for those.
         C: ggml_backend_event_wait
         """
+        waiting = ptr_of(Backend, backend)
         if backend.device.registry != self.device.registry:
             raise ArgumentError(
                 f"device {backend.device.name} ({backend.device.registry}) cannot wait for an "
                 f"event of {self.device.name} ({self.device.registry}): use synchronize()"
             )
-        event, waiting = self.ptr, backend.ptr
+        event = self.ptr
         if self._recorded:
             lib.ggml_backend_event_wait(waiting, event)
 
@@ -166,6 +173,12 @@ class Event(Handle):
         event = self.ptr
         if self._recorded:  # else upstream's RPC waits for ever for a mark that nobody sets
             lib.ggml_backend_event_synchronize(event)
+
+
+def _tensor(tensor: Tensor) -> Any:
+    from .tensor import Tensor
+
+    return ptr_of(Tensor, tensor)
 
 
 def check_status(status: int, what: str) -> None:

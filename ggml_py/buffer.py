@@ -6,10 +6,11 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 from . import enums
+from ._arguments import given, ptr_of, whole
 from ._device import Device
 from ._ffi import NULL, lib, text
 from ._handle import Handle
-from .errors import AllocError
+from .errors import AllocError, ArgumentError
 
 if TYPE_CHECKING:
     from .context import Context
@@ -67,7 +68,7 @@ class BufferType:
 
     def alloc(self, size: int) -> Buffer:
         """A buffer of `size` bytes. Raises `AllocError`. C: ggml_backend_buft_alloc_buffer"""
-        ptr = lib.ggml_backend_buft_alloc_buffer(self.ptr, size)
+        ptr = lib.ggml_backend_buft_alloc_buffer(self.ptr, whole("size", size))
         if ptr == NULL:
             raise AllocError(f"{self.name}: {size:,} bytes could not be allocated")
         return Buffer(ptr)
@@ -119,11 +120,13 @@ class _BufferInfo:
 
         C: ggml_backend_buffer_get_alloc_size
         """
-        return int(lib.ggml_backend_buffer_get_alloc_size(self._raw(), tensor.ptr))
+        from .tensor import Tensor
+
+        return int(lib.ggml_backend_buffer_get_alloc_size(self._raw(), ptr_of(Tensor, tensor)))
 
     def clear(self, value: int = 0) -> None:
         """Sets every byte to `value`. C: ggml_backend_buffer_clear"""
-        lib.ggml_backend_buffer_clear(self._raw(), value)
+        lib.ggml_backend_buffer_clear(self._raw(), whole("value", value, 0, 255))
 
 
 class BufferView(_BufferInfo):
@@ -179,7 +182,9 @@ class Buffer(Handle, _BufferInfo):
 
 
 def usage_of(usage: str) -> int:
-    """The number of a usage by name. Raises ValueError with the names."""
+    """The number of a usage by name. Raises `ArgumentError` with the names."""
+    if not isinstance(usage, str):
+        raise TypeError(f"usage: expected one of {', '.join(USAGES)}, got {given(usage)}")
     if usage not in USAGES:
-        raise ValueError(f"usage {usage!r}: expected one of {', '.join(USAGES)}")
+        raise ArgumentError(f"usage {usage!r}: expected one of {', '.join(USAGES)}")
     return USAGES[usage]

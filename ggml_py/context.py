@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ._arguments import c_text, given, whole
 from ._device import device
 from ._ffi import NULL, ffi, lib
 from ._handle import Handle
 from .backend import Backend
 from .buffer import Buffer, BufferType, usage_of
 from .custom import CustomOp, CustomOps
-from .errors import AllocError, ArgumentError
+from .errors import AbortError, AllocError, ArgumentError
 from .tensor import Tensor, TypeLike, encode, type_of
 
 if TYPE_CHECKING:
@@ -25,6 +26,19 @@ if TYPE_CHECKING:
 # Address space, not memory: malloc hands out pages as they are first touched, so a context costs
 # what its tensors take (368 bytes each). 1.4 million of them fit.
 _RESERVE = 512 << 20
+
+
+def new_native(size: int, what: str) -> Any:
+    """A ggml_context of `size` bytes. Raises `AllocError` that says what they are for."""
+    params = ffi.new("struct ggml_init_params *")
+    params.mem_size, params.mem_buffer, params.no_alloc = size, NULL, True
+    try:
+        return lib.ggml_init(params[0])
+    except AbortError:
+        raise AllocError(
+            f"{what} takes {size:,} bytes of address space, more than this process may have: "
+            "expected less (the machine's memory and `ulimit -v` bound it)"
+        ) from None
 
 
 class Context(Handle, CustomOps):
@@ -41,11 +55,8 @@ class Context(Handle, CustomOps):
 
         Raises `AllocError` when the process may not have that much address space.
         """
-        params = ffi.new("struct ggml_init_params *")
-        params.mem_size, params.mem_buffer, params.no_alloc = reserve, NULL, True
-        ptr = lib.ggml_init(params[0])
-        if ptr == NULL:
-            raise AllocError(f"no {reserve:,} bytes of address space for a context; pass reserve=")
+        reserve = whole("reserve", reserve)
+        ptr = new_native(reserve, f"a context with reserve={reserve:,}")
         self._buffers: list[Buffer] = []
         self._custom_ops: list[CustomOp] = []
         self._sources: list[tuple[Tensor, npt.NDArray[Any]]] = []  # from_numpy, until alloc
@@ -63,7 +74,7 @@ class Context(Handle, CustomOps):
 
     def __getitem__(self, name: str) -> Tensor:
         """The first tensor of that name. Raises KeyError. C: ggml_get_tensor"""
-        ptr = lib.ggml_get_tensor(self.ptr, name.encode())
+        ptr = lib.ggml_get_tensor(self.ptr, c_text("name", name))
         if ptr == NULL:
             raise KeyError(f"no tensor named '{name}' in this context")
         return Tensor(ptr, self)
@@ -74,8 +85,9 @@ class Context(Handle, CustomOps):
         Raises `ArgumentError` for dimensions that no tensor can have. C: ggml_new_tensor
         """
         ggml_type = type_of(type)
-        if not 1 <= len(ne) <= 4 or any(n < 0 for n in ne):
-            raise ArgumentError(f"ne {list(ne)}: expected one to four numbers, none negative")
+        if not 1 <= len(ne) <= 4:
+            raise ArgumentError(f"ne {list(ne)}: expected one to four numbers")
+        ne = tuple([whole(f"ne{i}", n) for i, n in enumerate(ne)])
         block = lib.ggml_blck_size(ggml_type)
         if block == 0 or ne[0] % block:
             raise ArgumentError(
@@ -133,7 +145,7 @@ class Context(Handle, CustomOps):
             buft = where.buffer_type if isinstance(where, Backend) else where
         else:
             raise TypeError(
-                f"expected a Backend, a BufferType or a device's name, got {type(where).__name__}"
+                f"expected a Backend, a BufferType or a device's name, got {given(where)}"
             )
         ptr = lib.ggml_backend_alloc_ctx_tensors_from_buft(self.ptr, buft.ptr)
         if ptr == NULL:

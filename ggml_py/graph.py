@@ -8,10 +8,12 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from . import enums
+from ._arguments import c_text, given, whole
 from ._ffi import NULL, ffi, lib, text
 from ._handle import Handle
+from .context import new_native
 from .custom import custom_nodes, is_remote, take_failed
-from .errors import AllocError, ArgumentError, NoDataError
+from .errors import ArgumentError, NoDataError
 from .tensor import Tensor
 
 if TYPE_CHECKING:
@@ -28,15 +30,10 @@ class Graph(Handle):
     __slots__ = ("_context", "_lent", "_scheduler")
 
     def __init__(self, context: Context, size: int = 2048, grads: bool = False) -> None:
-        if size < 1:
-            raise ArgumentError(f"size={size}: a graph has room for at least one node")
+        size = whole("size", size, 1, 1 << 31)
         context.ptr  # noqa: B018  raises when closed
-        params = ffi.new("struct ggml_init_params *")
-        params.mem_size = lib.ggml_graph_overhead_custom(size, grads)
-        params.mem_buffer, params.no_alloc = NULL, True
-        memory = lib.ggml_init(params[0])
-        if memory == NULL:
-            raise AllocError(f"no memory for a graph of {size} nodes")
+        room = lib.ggml_graph_overhead_custom(size, grads)
+        memory = new_native(room, f"a graph of size {size:,}")
         self._context = context
         self._scheduler: weakref.ref[Scheduler] | None = None  # where it is allocated
         self._lent: _Lent | None = None  # the same, for a GraphAllocator
@@ -52,13 +49,15 @@ class Graph(Handle):
         Raises `AbortError` when the graph is full; it is half built then and can only be closed.
         C: ggml_build_forward_expand
         """
+        if not tensors:
+            raise TypeError("build_forward_expand() without tensors: expected the graph's results")
         if self._allocated_on() is not None:
             raise ArgumentError(
                 f"the graph is allocated on {self._allocated_on()!r}: reset() that one first"
             )
         for tensor in tensors:
             if not isinstance(tensor, Tensor):
-                raise TypeError(f"expected a Tensor, got {type(tensor).__name__}")
+                raise TypeError(f"expected a Tensor, got {given(tensor)}")
             self._depend(tensor._context)
             with self._changing():
                 lib.ggml_build_forward_expand(self.ptr, tensor.ptr)
@@ -166,7 +165,7 @@ class Graph(Handle):
 
     def __getitem__(self, name: str) -> Tensor:
         """The first node or leaf of that name. Raises KeyError. C: ggml_graph_get_tensor"""
-        ptr = lib.ggml_graph_get_tensor(self.ptr, name.encode())
+        ptr = lib.ggml_graph_get_tensor(self.ptr, c_text("name", name))
         if ptr == NULL:
             raise KeyError(f"no node or leaf named '{name}' in this graph")
         return Tensor(ptr, self._context)

@@ -7,19 +7,23 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from ._arguments import given, ptr_of, whole
 from ._callback import Callback
 from ._ffi import NULL, ffi, lib, text
 from ._handle import Handle
 from .backend import Backend, check_status
 from .buffer import BufferType
+from .context import new_native
 from .enums import BackendDevType
 from .errors import AbortError, AllocError, ArgumentError
+from .graph import Graph
 from .tensor import Tensor
 
 if TYPE_CHECKING:
-    from .graph import Graph
     from .trace.plan import Plan
 
+# Address space that ggml_backend_sched_new takes for each node: copies' metadata, most of all.
+_NODE_BYTES = 30 * 2 * ffi.sizeof("struct ggml_tensor")
 MAX_BACKENDS = 16  # GGML_SCHED_MAX_BACKENDS of ggml-backend.cpp
 # In the order of gp_sched_ids' `which`.
 _ID_TABLES = (
@@ -50,15 +54,17 @@ class Scheduler(Handle):
         of higher priority take ops whose weights are in host memory; `buffer_types`, one per
         backend, are what the scheduler allocates from (default: the backends' own).
 
-        Raises `ArgumentError` for backends that upstream would abort on.
+        Raises `ArgumentError` for backends that upstream would abort on, `AllocError` for a
+        graph_size that the process has no address space for.
         """
         self.backends = tuple(backends)
-        self.graph_size = graph_size
+        self.graph_size = whole("graph_size", graph_size, 1, 1 << 31)
         self._graph: Graph | None = None
         self._callback: _EvalCallback | None = None
         _check_backends(self.backends, buffer_types)
-        if graph_size < 1:
-            raise ArgumentError(f"graph_size={graph_size}: expected at least 1")
+        # Upstream does not look whether its own allocations succeed.
+        what = f"a scheduler with graph_size={self.graph_size:,}"
+        lib.ggml_free(new_native(self.graph_size * _NODE_BYTES, what))
         raw = ffi.new("ggml_backend_t[]", [b.ptr for b in self.backends])
         bufts = (
             NULL
@@ -164,6 +170,7 @@ class Scheduler(Handle):
         self._graph = None
 
     def _check_graph(self, graph: Graph) -> None:
+        ptr_of(Graph, graph)
         need, room = graph.n_nodes + graph.n_leafs, self.hash_set_size
         if need > room:
             raise ArgumentError(
@@ -209,6 +216,8 @@ class Scheduler(Handle):
             lib.ggml_backend_sched_set_eval_callback(self.ptr, NULL, NULL)
             self._callback = None
             return
+        if not callable(callback):
+            raise TypeError(f"expected a function of (tensor, ask) or None, got {given(callback)}")
         self._callback = _EvalCallback(self, callback)
         lib.ggml_backend_sched_set_eval_callback(self.ptr, lib.gp_on_eval, self._callback.handle)
 
@@ -220,10 +229,8 @@ class Scheduler(Handle):
         Raises `ArgumentError` for a backend that is not one of them.
         C: ggml_backend_sched_set_tensor_backend
         """
-        if backend not in self.backends:
-            names = ", ".join(b.name for b in self.backends)
-            raise ArgumentError(f"{backend!r} is not a backend of this scheduler; it has {names}")
-        lib.ggml_backend_sched_set_tensor_backend(self.ptr, tensor.ptr, backend.ptr)
+        raw = ptr_of(Tensor, tensor)
+        lib.ggml_backend_sched_set_tensor_backend(self.ptr, raw, self._mine(backend))
 
     def tensor_backend(self, tensor: Tensor) -> Backend | None:
         """The backend that holds `tensor` now; None when none was decided.
@@ -231,7 +238,7 @@ class Scheduler(Handle):
         C: ggml_backend_sched_get_tensor_backend
         """
         slots = {r.addr: r.backend for r in self._slots()}
-        id_ = slots.get(int(ffi.cast("uintptr_t", tensor.ptr)), -1)
+        id_ = slots.get(int(ffi.cast("uintptr_t", ptr_of(Tensor, tensor))), -1)
         return self.backends[id_] if id_ >= 0 else None
 
     @property
@@ -246,7 +253,14 @@ class Scheduler(Handle):
 
     def buffer_size(self, backend: Backend) -> int:
         """Bytes of the compute buffer on `backend`. C: ggml_backend_sched_get_buffer_size"""
-        return int(lib.ggml_backend_sched_get_buffer_size(self.ptr, backend.ptr))
+        return int(lib.ggml_backend_sched_get_buffer_size(self.ptr, self._mine(backend)))
+
+    def _mine(self, backend: Backend) -> Any:
+        ptr = ptr_of(Backend, backend)
+        if backend not in self.backends:
+            names = ", ".join(b.name for b in self.backends)
+            raise ArgumentError(f"{backend!r} is not a backend of this scheduler; it has {names}")
+        return ptr
 
     @property
     def hash_set_size(self) -> int:
@@ -325,6 +339,12 @@ def _check_backends(
 ) -> None:
     if not 1 <= len(backends) <= MAX_BACKENDS:
         raise ArgumentError(f"{len(backends)} backends: a scheduler takes 1 to {MAX_BACKENDS}")
+    for backend in backends:
+        ptr_of(Backend, backend)
+        if backends.count(backend) > 1:
+            raise ArgumentError(
+                f"backend {backend.name} is given twice: open another one with Device.init"
+            )
     last = backends[-1]
     if last.device.type != BackendDevType.CPU:
         raise ArgumentError(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from . import enums
+from ._arguments import c_text, given, ptr_of, whole
 from ._ffi import NULL, ffi, lib, text
 from .errors import AllocError, ArgumentError, NoDataError
 
@@ -32,6 +33,7 @@ _DTYPES: dict[enums.Type, np.dtype[Any]] = {
 }
 _TYPES = {dtype: type_ for type_, dtype in _DTYPES.items()}
 _NAMES: dict[str, enums.Type] = {}
+_BY_NUMBER = {int(t): t for t in enums.Type if t.name != "COUNT"}
 
 
 def _type_names() -> dict[str, enums.Type]:
@@ -46,13 +48,13 @@ def _type_names() -> dict[str, enums.Type]:
 
 def type_of(value: TypeLike) -> enums.Type:
     """ggml's type for a name ("q4_0"), an `enums.Type`, its number, or a numpy dtype."""
-    if isinstance(value, enums.Type):
+    if isinstance(value, enums.Type) and value != enums.Type.COUNT:
         return value
     if isinstance(value, str) and value.lower() in _type_names():
         return _type_names()[value.lower()]
-    if isinstance(value, int):
-        return enums.Type(value)
     try:
+        if isinstance(value, int):
+            return _BY_NUMBER[value]
         return _TYPES[np.dtype(value)]
     except (TypeError, KeyError):
         names = ", ".join(sorted(t.name.lower() for t in enums.Type if t.name != "COUNT"))
@@ -66,7 +68,11 @@ def enum_of(enum: Any, value: Any) -> int:
             names = ", ".join(m.lower() for m in enum.__members__)
             raise ArgumentError(f"{enum.__name__} {value!r}: expected one of {names}")
         return int(enum[value.upper()])
-    return int(value)
+    try:
+        return int(enum(whole(enum.__name__, value)))
+    except ValueError:
+        numbers = ", ".join(f"{m.name.lower()} ({m.value})" for m in enum)
+        raise ArgumentError(f"{enum.__name__} {value}: expected one of {numbers}") from None
 
 
 class Tensor:
@@ -108,7 +114,7 @@ class Tensor:
 
     @name.setter
     def name(self, name: str) -> None:
-        lib.ggml_set_name(self.ptr, name.encode())
+        lib.ggml_set_name(self.ptr, c_text("name", name))
 
     @property
     def type(self) -> enums.Type:
@@ -206,14 +212,16 @@ class Tensor:
         when the backend refuses.
         C: ggml_backend_tensor_alloc
         """
+        from .buffer import Buffer
+
         self._check_without_memory()
-        ptr, place = self.ptr, buffer.ptr
+        ptr, place, offset = self.ptr, ptr_of(Buffer, buffer), whole("offset", offset)
         base = ffi.cast("char *", lib.ggml_backend_buffer_get_base(place))
         alignment = buffer.type.alignment
         if base == NULL or offset % alignment:
             raise ArgumentError(f"offset {offset}: expected a multiple of {alignment} in {buffer}")
         need = buffer.alloc_size(self)
-        if offset < 0 or offset + need > buffer.size:
+        if offset + need > buffer.size:
             raise ArgumentError(
                 f"tensor '{self.name}' takes {need:,} bytes: from {offset:,} on they are not all "
                 f"in {buffer}"
@@ -257,7 +265,7 @@ class Tensor:
         of elements, `NoDataError` before allocation.
         C: ggml_backend_tensor_set
         """
-        ptr = self._data()
+        ptr, offset = self._data(), whole("offset", offset)
         if not self.is_contiguous:
             raise ArgumentError(f"tensor '{self.name}' is not contiguous: set its source instead")
         values = np.asarray(array)
@@ -266,7 +274,7 @@ class Tensor:
                 f"tensor '{self.name}' has ne {list(self.ne)} = {self.n_elements} elements, "
                 f"the array has shape {values.shape} = {values.size}"
             )
-        if offset < 0 or offset + values.size > self.n_elements:
+        if offset + values.size > self.n_elements:
             raise ArgumentError(
                 f"tensor '{self.name}' has {self.n_elements} elements: {values.size} from {offset} "
                 "do not fit"
@@ -341,6 +349,7 @@ class Tensor:
     @contextlib.contextmanager
     def _copying_to(self, other: Tensor) -> Iterator[None]:
         self._data()
+        ptr_of(Tensor, other)
         other._data()
         mine = (self.type, self.ne, self.nb)
         theirs = (other.type, other.ne, other.nb)
@@ -417,7 +426,7 @@ class Tensor:
 def not_tensors(*operands: object) -> TypeError:
     """The error for an op that was given something else where it takes a Tensor."""
     wrong = next(o for o in operands if not isinstance(o, Tensor))
-    return TypeError(f"expected a Tensor, got {type(wrong).__name__}")
+    return TypeError(f"expected a Tensor, got {given(wrong)}")
 
 
 def encode(values: npt.NDArray[Any], type_: enums.Type, n_per_row: int) -> npt.NDArray[Any]:

@@ -202,7 +202,6 @@ def readonly():
 @pytest.mark.parametrize(
     ("array", "says"),
     [
-        ([1.0, 2.0], "expected a numpy array, got list"),
         (np.zeros(0), "at least one byte"),
         (aligned(64)[::2], "not C-contiguous"),
         (readonly(), "read-only.*memmap"),
@@ -228,7 +227,7 @@ def test_a_place_that_a_tensor_cannot_have_says_why():
         for offset, says in (
             (8, "multiple of"),
             (96, "takes 64 bytes: from 96"),
-            (-32, "from -32"),
+            (-32, "offset=-32: expected at least 0"),
         ):
             with pytest.raises(ggml.ArgumentError, match=says):
                 tensor.alloc(buffer, offset)

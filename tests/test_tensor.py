@@ -116,10 +116,12 @@ def test_unknown_types_name_the_known_ones(bad, context):
         context.new_tensor(bad, 4)
 
 
-@pytest.mark.parametrize("ne", [(), (1, 2, 3, 4, 5), (-1,)])
+@pytest.mark.parametrize("ne", [(), (1, 2, 3, 4, 5)])
 def test_impossible_dimensions_are_refused(ne, context):
     with pytest.raises(ggml.ArgumentError, match="one to four"):
         context.new_tensor("f32", *ne)
+    with pytest.raises(ggml.ArgumentError, match="ne1=-1: expected at least 0"):
+        context.new_tensor("f32", 2, -1)
 
 
 @pytest.mark.parametrize("ne", [(2**62,), (2**40, 2**40)])
@@ -147,7 +149,7 @@ def test_unknown_usage_and_device_are_named(context):
         context.alloc("CPU", usage="weight")
     with pytest.raises(TypeError, match="BufferType or a device's name, got NoneType"):
         context.alloc(None)
-    with pytest.raises(TypeError, match="name is a str, not NoneType"):
+    with pytest.raises(TypeError, match="name: expected a str, got NoneType"):
         ggml.device(None)
     with pytest.raises(ggml.UnknownDeviceError, match=r"'GPU7'; there are: .*CPU"):
         context.alloc("GPU7")
@@ -184,7 +186,7 @@ def test_devices_describe_themselves():
     with cpu.init(n_threads=3) as backend:
         assert backend.n_threads == 3
         for wrong in (0, -1, 513):
-            with pytest.raises(ValueError, match="at least 1, at most 512"):
+            with pytest.raises(ValueError, match="expected 1 to 512"):
                 backend.n_threads = wrong
             with pytest.raises(ValueError, match=f"n_threads={wrong}"):
                 cpu.init(n_threads=wrong)
