@@ -93,11 +93,11 @@ class Backend(Handle):
         """
         from .graph import Graph
 
-        raw = ptr_of(Graph, graph)
+        mine, raw = self.ptr, ptr_of(Graph, graph)
         graph._check_buffers(self)
         graph._check_custom([self], lambda _node: self)
         with graph._computing():
-            status = lib.ggml_backend_graph_compute(self.ptr, raw)
+            status = lib.ggml_backend_graph_compute(mine, raw)
         check_status(status, f"backend {self.name}")
 
     def synchronize(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from . import enums
 from ._arguments import c_text, given, whole
@@ -102,19 +102,25 @@ class Graph(Handle):
         scheduler = None if self._scheduler is None else self._scheduler()
         return scheduler if scheduler is not None and scheduler._graph is self else None
 
+    def _check_leafs(self, what_to_do: str) -> Any:
+        """The first tensor without memory; raises `NoDataError` if it is a leaf."""
+        missing = lib.gp_graph_without_data(self.ptr)
+        if missing != NULL and missing.op == enums.Op.NONE:
+            name = Tensor(missing, self._context).name
+            raise NoDataError(f"leaf '{name}' of the graph has no memory: {what_to_do}")
+        return missing
+
     def _check_data(self) -> None:
         """Raises `NoDataError` for a tensor without memory: computing would read through NULL."""
-        missing = lib.gp_graph_without_data(self.ptr)
+        missing = self._check_leafs(
+            "the buffer it was in is closed, or its context was never allocated"
+        )
         if missing == NULL:
             return
-        tensor = Tensor(missing, self._context)
-        if tensor.op == enums.Op.NONE:
-            raise NoDataError(
-                f"leaf '{tensor.name}' of the graph has no memory: the buffer it was in is closed, "
-                "or its context was never allocated"
-            )
+        name = Tensor(missing, self._context).name
+@@            )
         raise NoDataError(
-            f"node '{tensor.name}' of the graph has no memory: give it some with "
+            f"node '{name}' of the graph has no memory: give it some with "
             "GraphAllocator.alloc_graph, or compute the graph with a Scheduler"
         )
 

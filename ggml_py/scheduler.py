@@ -188,16 +188,19 @@ class Scheduler(Handle):
     def compute(self, graph: Graph) -> None:
         """Computes the graph, allocating it first if it is not, and waits for the end.
 
-        Raises `ComputeError`, `KeyboardInterrupt` on Ctrl-C, and whatever an eval callback or
+        Raises `NoDataError` for a leaf that nobody can have set, for only `alloc_graph` gives it
+        memory, `ComputeError`, `KeyboardInterrupt` on Ctrl-C, and whatever an eval callback or
         a custom op raised.
         C: ggml_backend_sched_graph_compute
         """
+        raw, graph_raw = self.ptr, ptr_of(Graph, graph)
         if self._graph is None:
+            graph._check_leafs("call alloc_graph first, set it, then compute")
             self._alloc(graph)
         elif self._graph is not graph:
             raise ArgumentError("another graph is allocated on this scheduler: call reset() first")
         with graph._computing(self._callback), self._changing():
-            status = lib.ggml_backend_sched_graph_compute(self.ptr, graph.ptr)
+            status = lib.ggml_backend_sched_graph_compute(raw, graph_raw)
         check_status(status, "compute")
 
     def synchronize(self) -> None:

@@ -89,7 +89,7 @@ class Misuse:
         return self.act.__code__.co_filename
 
     @property
-    def lines(self) -> range:
+    def lines(self) -> set[int]:
         """The lines of the last statement: where the user's mistake is."""
         return _last_statement(self.file, self.act.__code__.co_firstlineno)
 
@@ -117,13 +117,14 @@ def _functions(file: str) -> dict[int, ast.Lambda | ast.FunctionDef]:
     return {node.lineno: node for node in reversed(found)}  # of two in a line, the outer one
 
 
-def _last_statement(file: str, line: int) -> range:
+def _last_statement(file: str, line: int) -> set[int]:
+    """Its lines; of a `with` or `for` the first one and those of its last statement."""
     node: ast.AST = _functions(file)[line]
-    if isinstance(node, ast.Lambda):
-        return range(node.lineno, node.end_lineno + 1)
-    while isinstance(node, ast.FunctionDef | ast.With | ast.For | ast.If):
+    heads = set()
+    while isinstance(node, ast.FunctionDef | ast.With | ast.For):
+        heads.add(node.lineno)
         node = node.body[-1]
-    return range(node.lineno, node.end_lineno + 1)
+    return heads | set(range(node.lineno, node.end_lineno + 1))
 
 
 def user_frames(error: BaseException, file: str) -> list[inspect.FrameInfo]:

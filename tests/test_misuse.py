@@ -35,7 +35,7 @@ def error_of(row: Misuse, env: Env) -> BaseException:
     error = caught.value
     assert isinstance(error, (ggml.GgmlError, *PYTHONS_OWN)), type(error)
     line = user_frames(error, row.file)[-1].lineno
-    assert line in row.lines, f"raised at line {line}, the mistake is at {row.lines}"
+    assert line in row.lines, f"raised at line {line}, the mistake is at {sorted(row.lines)}"
     return error
 
 
