@@ -118,7 +118,6 @@ class Graph(Handle):
         if missing == NULL:
             return
         name = Tensor(missing, self._context).name
-@@            )
         raise NoDataError(
             f"node '{name}' of the graph has no memory: give it some with "
             "GraphAllocator.alloc_graph, or compute the graph with a Scheduler"

@@ -195,6 +195,7 @@ class Scheduler(Handle):
         """
         raw, graph_raw = self.ptr, ptr_of(Graph, graph)
         if self._graph is None:
+            self._check_graph(graph)
             graph._check_leafs("call alloc_graph first, set it, then compute")
             self._alloc(graph)
         elif self._graph is not graph:

@@ -266,7 +266,7 @@ def test_one_lender_at_a_time(cpu, chain):
     with pytest.raises(ggml.ArgumentError, match="allocated on <GraphAllocator CPU>"):
         chain.graph.build_forward_expand(chain.context.relu(chain.out))
     allocator.reset()
-    scheduler.compute(chain.graph)
+    scheduler.alloc_graph(chain.graph)
     for lender in (scheduler, allocator, second):
         lender.close()
 
