@@ -342,6 +342,19 @@ def guards(api: Api) -> tuple[str, str]:
     return header, source
 
 
+# The work of these is less than that of giving the GIL away and taking it back. Builders also must
+# not run at once on two threads: a context has no lock.
+_QUERIES = re.compile(
+    r"ggml_(n\w+|is_\w+|are_\w+|can_\w+|blck_size|type_\w+|row_size|element_size|get_name|set_name"
+    r"|set_input|set_output|set_param|op_\w+|unary_op_name|get_first_tensor|get_next_tensor)"
+)
+_RELEASING = re.compile(
+    r"  Py_BEGIN_ALLOW_THREADS\n  _cffi_restore_errno\(\);\n"
+    r"(  \{ (?:result = )?(\w+)\(.*\n)"
+    r"  _cffi_save_errno\(\);\n  Py_END_ALLOW_THREADS\n"
+)
+
+
 def _module(api: Api, out: Path) -> None:
     ffi = cffi.FFI()
     ffi.cdef(cdef(api))
@@ -350,6 +363,25 @@ def _module(api: Api, out: Path) -> None:
     ffi.set_source("ggml_py._ggml", f'#include "guards.h"\n#include "module.h"\n{renames}')
     with contextlib.redirect_stdout(None):  # it announces the file
         ffi.emit_c_code(str(out))
+    out.write_text(_hold_the_gil(out.read_text(), {f.name for f in api.bound if _short(f)}))
+
+
+def _short(f: Function) -> bool:
+    if f.header != "ggml.h":
+        return False
+    takes_ctx = bool(f.params) and f.params[0].type == "struct ggml_context *"
+    builder = takes_ctx and f.result == "struct ggml_tensor *"
+    return builder or _QUERIES.fullmatch(f.name) is not None
+
+
+def _hold_the_gil(source: str, names: set[str]) -> str:
+    """cffi's C source, with calls of `names` made while the GIL is held."""
+    found = {m[2] for m in _RELEASING.finditer(source)}
+    if not names <= found:
+        raise RuntimeError(f"cffi writes calls of another form: {sorted(names - found)[:3]}")
+    return _RELEASING.sub(
+        lambda m: f"{m[1]}  GP_RAISE_IF_FAILED\n" if m[2] in names else m[0], source
+    )
 
 
 def report(api: Api) -> dict[str, object]:

@@ -183,12 +183,13 @@ def _method(f: Function) -> str:
     doc = [*_wrap(line), "", *_wrap(f"C: {prototype}")] if line else _wrap(f"C: {prototype}")
     quoted = '        """' + "\n        ".join(doc).replace("\n        \n", "\n\n")
     quoted += '"""' if len(doc) == 1 else '\n        """'
-    call = f"        return Tensor(lib.{f.name}({', '.join(arguments)}), self)"
+    call = f"        result._ptr = _{name}({', '.join(arguments)})"
     if len(call) > 100:
-        inner = "".join(f"                {a},\n" for a in arguments)
-        call = f"        return Tensor(\n            lib.{f.name}(\n{inner}            ),\n"
-        call += "            self,\n        )"
-    return f"{signature}\n{quoted}\n{_adoption(f)}{call}\n"
+        inner = "".join(f"            {a},\n" for a in arguments)
+        call = f"        result._ptr = _{name}(\n{inner}        )"
+    made = "        result = _new(Tensor)\n"
+    kept = "        result._context = self\n        return result\n"
+    return f"{signature}\n{quoted}\n{_adoption(f)}{made}{call}\n{kept}"
 
 
 def _adoption(f: Function) -> str:
@@ -228,12 +229,15 @@ def _wrap(text: str, width: int = 88) -> list[str]:
 def ops(api: Api) -> str:
     methods, by_hand = split_ops(api)
     left = "".join(f"#   {name}: {why}\n" for name, why in by_hand.items())
+    bound = "".join(f'_{f.name.removeprefix("ggml_")} = lib.{f.name}\n' for f in methods)
     head = (
         "\nfrom __future__ import annotations\n\n"
         "from collections.abc import Sequence\nfrom typing import Any\n\n"
         "from . import enums\nfrom ._ffi import NULL, lib\n"
         "from .tensor import Tensor, TypeLike, enum_of, not_tensors, type_of\n\n"
-        f"# By hand in custom.py, for they call Python back:\n{left}\n\n"
+        f"# By hand in custom.py, for they call Python back:\n{left}\n"
+        "# Bound once, and Tensors made without __init__: it would cost a sixth of an op.\n"
+        f"_new = object.__new__\n{bound}\n\n"
         "class Ops:\n"
         '    """Every op of ggml as a method: upstream\'s name, argument names and order.\n\n'
         "    Each adds one tensor to this context that stands for the result; nothing is computed\n"

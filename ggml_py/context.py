@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from . import _arena
 from ._arguments import c_text, given, whole
 from ._device import device
 from ._ffi import NULL, ffi, lib
@@ -22,10 +23,6 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from .graph import Graph
-
-# Address space, not memory: malloc hands out pages as they are first touched, so a context costs
-# what its tensors take (368 bytes each). 1.4 million of them fit.
-_RESERVE = 512 << 20
 
 
 def new_native(size: int, what: str) -> Any:
@@ -50,17 +47,28 @@ class Context(Handle, CustomOps):
 
     __slots__ = ("_buffers", "_custom_ops", "_sources")
 
-    def __init__(self, reserve: int = _RESERVE) -> None:
+    def __init__(self, reserve: int = _arena.SIZE) -> None:
         """`reserve` is the address space for metadata in bytes; used only as tensors are made.
 
-        Raises `AllocError` when the process may not have that much address space.
+        A tensor takes 368 bytes, so by default 1.4 million of them fit. Raises `AllocError` when
+        the process may not have that much address space.
         """
-        reserve = whole("reserve", reserve)
-        ptr = new_native(reserve, f"a context with reserve={reserve:,}")
+        reserve = whole("reserve", reserve, 1)
+        block = _arena.take(reserve)
+        params = ffi.new("struct ggml_init_params *")
+        params.mem_size, params.mem_buffer = reserve, _arena.address(block)
+        params.no_alloc = True
+        ptr = lib.ggml_init(params[0])
+
+        def free(raw: Any) -> None:
+            used = lib.ggml_used_mem(raw)
+            lib.ggml_free(raw)
+            _arena.give(block, used)
+
         self._buffers: list[Buffer] = []
         self._custom_ops: list[CustomOp] = []
         self._sources: list[tuple[Tensor, npt.NDArray[Any]]] = []  # from_numpy, until alloc
-        super().__init__(ptr, lib.ggml_free)
+        super().__init__(ptr, free)
 
     def __repr__(self) -> str:
         return "<Context closed>" if self.closed else f"<Context {sum(1 for _ in self)} tensors>"

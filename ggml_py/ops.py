@@ -19,6 +19,236 @@ from .tensor import Tensor, TypeLike, enum_of, not_tensors, type_of
 #   ggml_custom_4d: takes struct ggml_tensor ** args, ggml_custom_op_t fun, void * userdata
 #   ggml_custom_inplace: takes struct ggml_tensor ** args, ggml_custom_op_t fun, void * userdata
 
+# Bound once, and Tensors made without __init__: it would cost a sixth of an op.
+_new = object.__new__
+_dup = lib.ggml_dup
+_dup_inplace = lib.ggml_dup_inplace
+_add = lib.ggml_add
+_add_inplace = lib.ggml_add_inplace
+_add_cast = lib.ggml_add_cast
+_add_id = lib.ggml_add_id
+_add1 = lib.ggml_add1
+_add1_inplace = lib.ggml_add1_inplace
+_acc = lib.ggml_acc
+_acc_inplace = lib.ggml_acc_inplace
+_sub = lib.ggml_sub
+_sub_inplace = lib.ggml_sub_inplace
+_mul = lib.ggml_mul
+_mul_inplace = lib.ggml_mul_inplace
+_div = lib.ggml_div
+_div_inplace = lib.ggml_div_inplace
+_sqr = lib.ggml_sqr
+_sqr_inplace = lib.ggml_sqr_inplace
+_sqrt = lib.ggml_sqrt
+_sqrt_inplace = lib.ggml_sqrt_inplace
+_log = lib.ggml_log
+_log_inplace = lib.ggml_log_inplace
+_expm1 = lib.ggml_expm1
+_expm1_inplace = lib.ggml_expm1_inplace
+_softplus = lib.ggml_softplus
+_softplus_inplace = lib.ggml_softplus_inplace
+_sin = lib.ggml_sin
+_sin_inplace = lib.ggml_sin_inplace
+_cos = lib.ggml_cos
+_cos_inplace = lib.ggml_cos_inplace
+_sum = lib.ggml_sum
+_sum_rows = lib.ggml_sum_rows
+_cumsum = lib.ggml_cumsum
+_mean = lib.ggml_mean
+_argmax = lib.ggml_argmax
+_count_equal = lib.ggml_count_equal
+_repeat = lib.ggml_repeat
+_repeat_4d = lib.ggml_repeat_4d
+_repeat_back = lib.ggml_repeat_back
+_concat = lib.ggml_concat
+_abs = lib.ggml_abs
+_abs_inplace = lib.ggml_abs_inplace
+_sgn = lib.ggml_sgn
+_sgn_inplace = lib.ggml_sgn_inplace
+_neg = lib.ggml_neg
+_neg_inplace = lib.ggml_neg_inplace
+_step = lib.ggml_step
+_step_inplace = lib.ggml_step_inplace
+_tanh = lib.ggml_tanh
+_tanh_inplace = lib.ggml_tanh_inplace
+_elu = lib.ggml_elu
+_elu_inplace = lib.ggml_elu_inplace
+_relu = lib.ggml_relu
+_leaky_relu = lib.ggml_leaky_relu
+_relu_inplace = lib.ggml_relu_inplace
+_sigmoid = lib.ggml_sigmoid
+_sigmoid_inplace = lib.ggml_sigmoid_inplace
+_gelu = lib.ggml_gelu
+_gelu_inplace = lib.ggml_gelu_inplace
+_gelu_erf = lib.ggml_gelu_erf
+_gelu_erf_inplace = lib.ggml_gelu_erf_inplace
+_gelu_quick = lib.ggml_gelu_quick
+_gelu_quick_inplace = lib.ggml_gelu_quick_inplace
+_silu = lib.ggml_silu
+_silu_inplace = lib.ggml_silu_inplace
+_silu_back = lib.ggml_silu_back
+_hardswish = lib.ggml_hardswish
+_hardsigmoid = lib.ggml_hardsigmoid
+_exp = lib.ggml_exp
+_exp_inplace = lib.ggml_exp_inplace
+_floor = lib.ggml_floor
+_floor_inplace = lib.ggml_floor_inplace
+_ceil = lib.ggml_ceil
+_ceil_inplace = lib.ggml_ceil_inplace
+_round = lib.ggml_round
+_round_inplace = lib.ggml_round_inplace
+_trunc = lib.ggml_trunc
+_trunc_inplace = lib.ggml_trunc_inplace
+_xielu = lib.ggml_xielu
+_glu = lib.ggml_glu
+_reglu = lib.ggml_reglu
+_reglu_swapped = lib.ggml_reglu_swapped
+_geglu = lib.ggml_geglu
+_geglu_swapped = lib.ggml_geglu_swapped
+_swiglu = lib.ggml_swiglu
+_swiglu_swapped = lib.ggml_swiglu_swapped
+_geglu_erf = lib.ggml_geglu_erf
+_geglu_erf_swapped = lib.ggml_geglu_erf_swapped
+_geglu_quick = lib.ggml_geglu_quick
+_geglu_quick_swapped = lib.ggml_geglu_quick_swapped
+_glu_split = lib.ggml_glu_split
+_reglu_split = lib.ggml_reglu_split
+_geglu_split = lib.ggml_geglu_split
+_swiglu_split = lib.ggml_swiglu_split
+_geglu_erf_split = lib.ggml_geglu_erf_split
+_geglu_quick_split = lib.ggml_geglu_quick_split
+_swiglu_oai = lib.ggml_swiglu_oai
+_swiglu_clamp = lib.ggml_swiglu_clamp
+_norm = lib.ggml_norm
+_norm_inplace = lib.ggml_norm_inplace
+_rms_norm = lib.ggml_rms_norm
+_rms_norm_inplace = lib.ggml_rms_norm_inplace
+_group_norm = lib.ggml_group_norm
+_group_norm_inplace = lib.ggml_group_norm_inplace
+_l2_norm = lib.ggml_l2_norm
+_l2_norm_inplace = lib.ggml_l2_norm_inplace
+_rms_norm_back = lib.ggml_rms_norm_back
+_mul_mat = lib.ggml_mul_mat
+_mul_mat_id = lib.ggml_mul_mat_id
+_out_prod = lib.ggml_out_prod
+_scale = lib.ggml_scale
+_scale_inplace = lib.ggml_scale_inplace
+_scale_bias = lib.ggml_scale_bias
+_scale_bias_inplace = lib.ggml_scale_bias_inplace
+_set = lib.ggml_set
+_set_inplace = lib.ggml_set_inplace
+_set_1d = lib.ggml_set_1d
+_set_1d_inplace = lib.ggml_set_1d_inplace
+_set_2d = lib.ggml_set_2d
+_set_2d_inplace = lib.ggml_set_2d_inplace
+_cpy = lib.ggml_cpy
+_cast = lib.ggml_cast
+_cont = lib.ggml_cont
+_cont_1d = lib.ggml_cont_1d
+_cont_2d = lib.ggml_cont_2d
+_cont_3d = lib.ggml_cont_3d
+_cont_4d = lib.ggml_cont_4d
+_reshape = lib.ggml_reshape
+_reshape_1d = lib.ggml_reshape_1d
+_reshape_2d = lib.ggml_reshape_2d
+_reshape_3d = lib.ggml_reshape_3d
+_reshape_4d = lib.ggml_reshape_4d
+_view_1d = lib.ggml_view_1d
+_view_2d = lib.ggml_view_2d
+_view_3d = lib.ggml_view_3d
+_view_4d = lib.ggml_view_4d
+_permute = lib.ggml_permute
+_transpose = lib.ggml_transpose
+_get_rows = lib.ggml_get_rows
+_get_rows_back = lib.ggml_get_rows_back
+_set_rows = lib.ggml_set_rows
+_diag = lib.ggml_diag
+_diag_mask_inf = lib.ggml_diag_mask_inf
+_diag_mask_inf_inplace = lib.ggml_diag_mask_inf_inplace
+_diag_mask_zero = lib.ggml_diag_mask_zero
+_diag_mask_zero_inplace = lib.ggml_diag_mask_zero_inplace
+_clamp = lib.ggml_clamp
+_clamp_inplace = lib.ggml_clamp_inplace
+_soft_max = lib.ggml_soft_max
+_soft_max_inplace = lib.ggml_soft_max_inplace
+_soft_max_ext = lib.ggml_soft_max_ext
+_soft_max_ext_inplace = lib.ggml_soft_max_ext_inplace
+_soft_max_ext_back = lib.ggml_soft_max_ext_back
+_soft_max_ext_back_inplace = lib.ggml_soft_max_ext_back_inplace
+_rope = lib.ggml_rope
+_rope_inplace = lib.ggml_rope_inplace
+_rope_ext = lib.ggml_rope_ext
+_rope_multi = lib.ggml_rope_multi
+_rope_ext_inplace = lib.ggml_rope_ext_inplace
+_rope_multi_inplace = lib.ggml_rope_multi_inplace
+_rope_custom = lib.ggml_rope_custom
+_rope_custom_inplace = lib.ggml_rope_custom_inplace
+_rope_ext_back = lib.ggml_rope_ext_back
+_rope_multi_back = lib.ggml_rope_multi_back
+_im2col = lib.ggml_im2col
+_im2col_back = lib.ggml_im2col_back
+_col2im_1d = lib.ggml_col2im_1d
+_conv_1d = lib.ggml_conv_1d
+_conv_1d_ph = lib.ggml_conv_1d_ph
+_conv_1d_dw = lib.ggml_conv_1d_dw
+_conv_1d_dw_ph = lib.ggml_conv_1d_dw_ph
+_conv_transpose_1d = lib.ggml_conv_transpose_1d
+_conv_2d = lib.ggml_conv_2d
+_im2col_3d = lib.ggml_im2col_3d
+_conv_3d = lib.ggml_conv_3d
+_conv_2d_sk_p0 = lib.ggml_conv_2d_sk_p0
+_conv_2d_s1_ph = lib.ggml_conv_2d_s1_ph
+_conv_2d_dw = lib.ggml_conv_2d_dw
+_conv_2d_dw_direct = lib.ggml_conv_2d_dw_direct
+_conv_transpose_2d_p0 = lib.ggml_conv_transpose_2d_p0
+_conv_2d_direct = lib.ggml_conv_2d_direct
+_conv_3d_direct = lib.ggml_conv_3d_direct
+_pool_1d = lib.ggml_pool_1d
+_pool_2d = lib.ggml_pool_2d
+_pool_2d_back = lib.ggml_pool_2d_back
+_upscale = lib.ggml_upscale
+_upscale_ext = lib.ggml_upscale_ext
+_interpolate = lib.ggml_interpolate
+_pad = lib.ggml_pad
+_pad_circular = lib.ggml_pad_circular
+_pad_ext = lib.ggml_pad_ext
+_pad_ext_circular = lib.ggml_pad_ext_circular
+_pad_reflect_1d = lib.ggml_pad_reflect_1d
+_roll = lib.ggml_roll
+_tri = lib.ggml_tri
+_fill = lib.ggml_fill
+_fill_inplace = lib.ggml_fill_inplace
+_timestep_embedding = lib.ggml_timestep_embedding
+_argsort = lib.ggml_argsort
+_argsort_top_k = lib.ggml_argsort_top_k
+_top_k = lib.ggml_top_k
+_arange = lib.ggml_arange
+_flash_attn_ext = lib.ggml_flash_attn_ext
+_flash_attn_back = lib.ggml_flash_attn_back
+_ssm_conv = lib.ggml_ssm_conv
+_ssm_scan = lib.ggml_ssm_scan
+_win_part = lib.ggml_win_part
+_win_unpart = lib.ggml_win_unpart
+_unary = lib.ggml_unary
+_unary_inplace = lib.ggml_unary_inplace
+_get_rel_pos = lib.ggml_get_rel_pos
+_add_rel_pos = lib.ggml_add_rel_pos
+_add_rel_pos_inplace = lib.ggml_add_rel_pos_inplace
+_rwkv_wkv6 = lib.ggml_rwkv_wkv6
+_gated_linear_attn = lib.ggml_gated_linear_attn
+_rwkv_wkv7 = lib.ggml_rwkv_wkv7
+_solve_tri = lib.ggml_solve_tri
+_gated_delta_net = lib.ggml_gated_delta_net
+_lightning_indexer = lib.ggml_lightning_indexer
+_dsv4_hc_comb = lib.ggml_dsv4_hc_comb
+_dsv4_hc_pre = lib.ggml_dsv4_hc_pre
+_dsv4_hc_pre_gated = lib.ggml_dsv4_hc_pre_gated
+_dsv4_hc_post = lib.ggml_dsv4_hc_post
+_cross_entropy_loss = lib.ggml_cross_entropy_loss
+_cross_entropy_loss_back = lib.ggml_cross_entropy_loss_back
+_opt_step_adamw = lib.ggml_opt_step_adamw
+_opt_step_sgd = lib.ggml_opt_step_sgd
+
 
 class Ops:
     """Every op of ggml as a method: upstream's name, argument names and order.
@@ -45,7 +275,10 @@ class Ops:
                 self._adopt(a)
         except AttributeError:
             raise not_tensors(a) from None
-        return Tensor(lib.ggml_dup(self.ptr, a._ptr), self)
+        result = _new(Tensor)
+        result._ptr = _dup(self.ptr, a._ptr)
+        result._context = self
+        return result
 
     def dup_inplace(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_dup_inplace(ggml_context *ctx, ggml_tensor *a)"""
@@ -54,7 +287,10 @@ class Ops:
                 self._adopt(a)
         except AttributeError:
             raise not_tensors(a) from None
-        return Tensor(lib.ggml_dup_inplace(self.ptr, a._ptr), self)
+        result = _new(Tensor)
+        result._ptr = _dup_inplace(self.ptr, a._ptr)
+        result._context = self
+        return result
 
     def add(self, a: Tensor, b: Tensor) -> Tensor:
         """a + b; b is repeated along dimensions where a is larger.
@@ -66,7 +302,10 @@ class Ops:
                 self._adopt(a, b)
         except AttributeError:
             raise not_tensors(a, b) from None
-        return Tensor(lib.ggml_add(self.ptr, a._ptr, b._ptr), self)
+        result = _new(Tensor)
+        result._ptr = _add(self.ptr, a._ptr, b._ptr)
+        result._context = self
+        return result
 
     def add_inplace(self, a: Tensor, b: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_add_inplace(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b)"""
@@ -75,7 +314,10 @@ class Ops:
                 self._adopt(a, b)
         except AttributeError:
             raise not_tensors(a, b) from None
-        return Tensor(lib.ggml_add_inplace(self.ptr, a._ptr, b._ptr), self)
+        result = _new(Tensor)
+        result._ptr = _add_inplace(self.ptr, a._ptr, b._ptr)
+        result._context = self
+        return result
 
     def add_cast(self, a: Tensor, b: Tensor, type: TypeLike) -> Tensor:
         """C: ggml_tensor *ggml_add_cast(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b, enum
@@ -86,7 +328,10 @@ class Ops:
                 self._adopt(a, b)
         except AttributeError:
             raise not_tensors(a, b) from None
-        return Tensor(lib.ggml_add_cast(self.ptr, a._ptr, b._ptr, type_of(type)), self)
+        result = _new(Tensor)
+        result._ptr = _add_cast(self.ptr, a._ptr, b._ptr, type_of(type))
+        result._context = self
+        return result
 
     def add_id(self, a: Tensor, b: Tensor, ids: Tensor) -> Tensor:
         """a + the row of b that ids names, per expert used.
@@ -99,7 +344,10 @@ class Ops:
                 self._adopt(a, b, ids)
         except AttributeError:
             raise not_tensors(a, b, ids) from None
-        return Tensor(lib.ggml_add_id(self.ptr, a._ptr, b._ptr, ids._ptr), self)
+        result = _new(Tensor)
+        result._ptr = _add_id(self.ptr, a._ptr, b._ptr, ids._ptr)
+        result._context = self
+        return result
 
     def add1(self, a: Tensor, b: Tensor) -> Tensor:
         """a + b, b a scalar.
@@ -111,7 +359,10 @@ class Ops:
                 self._adopt(a, b)
         except AttributeError:
             raise not_tensors(a, b) from None
-        return Tensor(lib.ggml_add1(self.ptr, a._ptr, b._ptr), self)
+        result = _new(Tensor)
+        result._ptr = _add1(self.ptr, a._ptr, b._ptr)
+        result._context = self
+        return result
 
     def add1_inplace(self, a: Tensor, b: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_add1_inplace(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b)"""
@@ -120,7 +371,10 @@ class Ops:
                 self._adopt(a, b)
         except AttributeError:
             raise not_tensors(a, b) from None
-        return Tensor(lib.ggml_add1_inplace(self.ptr, a._ptr, b._ptr), self)
+        result = _new(Tensor)
+        result._ptr = _add1_inplace(self.ptr, a._ptr, b._ptr)
+        result._context = self
+        return result
 
     def acc(self, a: Tensor, b: Tensor, nb1: int, nb2: int, nb3: int, offset: int) -> Tensor:
         """C: ggml_tensor *ggml_acc(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b, size_t nb1,
@@ -131,7 +385,10 @@ class Ops:
                 self._adopt(a, b)
         except AttributeError:
             raise not_tensors(a, b) from None
-        return Tensor(lib.ggml_acc(self.ptr, a._ptr, b._ptr, nb1, nb2, nb3, offset), self)
+        result = _new(Tensor)
+        result._ptr = _acc(self.ptr, a._ptr, b._ptr, nb1, nb2, nb3, offset)
+        result._context = self
+        return result
 
     def acc_inplace(
         self,
@@ -150,7 +407,10 @@ class Ops:
                 self._adopt(a, b)
         except AttributeError:
             raise not_tensors(a, b) from None
-        return Tensor(lib.ggml_acc_inplace(self.ptr, a._ptr, b._ptr, nb1, nb2, nb3, offset), self)
+        result = _new(Tensor)
+        result._ptr = _acc_inplace(self.ptr, a._ptr, b._ptr, nb1, nb2, nb3, offset)
+        result._context = self
+        return result
 
     def sub(self, a: Tensor, b: Tensor) -> Tensor:
         """a - b; b is repeated along dimensions where a is larger.
@@ -162,7 +422,10 @@ class Ops:
                 self._adopt(a, b)
         except AttributeError:
             raise not_tensors(a, b) from None
-        return Tensor(lib.ggml_sub(self.ptr, a._ptr, b._ptr), self)
+        result = _new(Tensor)
+        result._ptr = _sub(self.ptr, a._ptr, b._ptr)
+        result._context = self
+        return result
 
     def sub_inplace(self, a: Tensor, b: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_sub_inplace(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b)"""
@@ -171,7 +434,10 @@ class Ops:
                 self._adopt(a, b)
         except AttributeError:
             raise not_tensors(a, b) from None
-        return Tensor(lib.ggml_sub_inplace(self.ptr, a._ptr, b._ptr), self)
+        result = _new(Tensor)
+        result._ptr = _sub_inplace(self.ptr, a._ptr, b._ptr)
+        result._context = self
+        return result
 
     def mul(self, a: Tensor, b: Tensor) -> Tensor:
         """a * b; b is repeated along dimensions where a is larger.
@@ -183,7 +449,10 @@ class Ops:
                 self._adopt(a, b)
         except AttributeError:
             raise not_tensors(a, b) from None
-        return Tensor(lib.ggml_mul(self.ptr, a._ptr, b._ptr), self)
+        result = _new(Tensor)
+        result._ptr = _mul(self.ptr, a._ptr, b._ptr)
+        result._context = self
+        return result
 
     def mul_inplace(self, a: Tensor, b: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_mul_inplace(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b)"""
@@ -192,7 +461,10 @@ class Ops:
                 self._adopt(a, b)
         except AttributeError:
             raise not_tensors(a, b) from None
-        return Tensor(lib.ggml_mul_inplace(self.ptr, a._ptr, b._ptr), self)
+        result = _new(Tensor)
+        result._ptr = _mul_inplace(self.ptr, a._ptr, b._ptr)
+        result._context = self
+        return result
 
     def div(self, a: Tensor, b: Tensor) -> Tensor:
         """a / b; b is repeated along dimensions where a is larger.
@@ -204,7 +476,10 @@ class Ops:
                 self._adopt(a, b)
         except AttributeError:
             raise not_tensors(a, b) from None
-        return Tensor(lib.ggml_div(self.ptr, a._ptr, b._ptr), self)
+        result = _new(Tensor)
+        result._ptr = _div(self.ptr, a._ptr, b._ptr)
+        result._context = self
+        return result
 
     def div_inplace(self, a: Tensor, b: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_div_inplace(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b)"""
@@ -213,7 +488,10 @@ class Ops:
                 self._adopt(a, b)
         except AttributeError:
             raise not_tensors(a, b) from None
-        return Tensor(lib.ggml_div_inplace(self.ptr, a._ptr, b._ptr), self)
+        result = _new(Tensor)
+        result._ptr = _div_inplace(self.ptr, a._ptr, b._ptr)
+        result._context = self
+        return result
 
     def sqr(self, a: Tensor) -> Tensor:
         """a * a.
@@ -225,7 +503,10 @@ class Ops:
                 self._adopt(a)
         except AttributeError:
             raise not_tensors(a) from None
-        return Tensor(lib.ggml_sqr(self.ptr, a._ptr), self)
+        result = _new(Tensor)
+        result._ptr = _sqr(self.ptr, a._ptr)
+        result._context = self
+        return result
 
     def sqr_inplace(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_sqr_inplace(ggml_context *ctx, ggml_tensor *a)"""
@@ -234,7 +515,10 @@ class Ops:
                 self._adopt(a)
         except AttributeError:
             raise not_tensors(a) from None
-        return Tensor(lib.ggml_sqr_inplace(self.ptr, a._ptr), self)
+        result = _new(Tensor)
+        result._ptr = _sqr_inplace(self.ptr, a._ptr)
+        result._context = self
+        return result
 
     def sqrt(self, a: Tensor) -> Tensor:
         """Square root of each element.
@@ -246,7 +530,10 @@ class Ops:
                 self._adopt(a)
         except AttributeError:
             raise not_tensors(a) from None
-        return Tensor(lib.ggml_sqrt(self.ptr, a._ptr), self)
+        result = _new(Tensor)
+        result._ptr = _sqrt(self.ptr, a._ptr)
+        result._context = self
+        return result
 
     def sqrt_inplace(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_sqrt_inplace(ggml_context *ctx, ggml_tensor *a)"""
@@ -255,7 +542,10 @@ class Ops:
                 self._adopt(a)
         except AttributeError:
             raise not_tensors(a) from None
-        return Tensor(lib.ggml_sqrt_inplace(self.ptr, a._ptr), self)
+        result = _new(Tensor)
+        result._ptr = _sqrt_inplace(self.ptr, a._ptr)
+        result._context = self
+        return result
 
     def log(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_log(ggml_context *ctx, ggml_tensor *a)"""
@@ -264,7 +554,10 @@ class Ops:
                 self._adopt(a)
         except AttributeError:
             raise not_tensors(a) from None
-        return Tensor(lib.ggml_log(self.ptr, a._ptr), self)
+        result = _new(Tensor)
+        result._ptr = _log(self.ptr, a._ptr)
+        result._context = self
+        return result
 
     def log_inplace(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_log_inplace(ggml_context *ctx, ggml_tensor *a)"""
@@ -273,7 +566,10 @@ class Ops:
                 self._adopt(a)
         except AttributeError:
             raise not_tensors(a) from None
-        return Tensor(lib.ggml_log_inplace(self.ptr, a._ptr), self)
+        result = _new(Tensor)
+        result._ptr = _log_inplace(self.ptr, a._ptr)
+        result._context = self
+        return result
 
     def expm1(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_expm1(ggml_context *ctx, ggml_tensor *a)"""
@@ -282,7 +578,10 @@ class Ops:
                 self._adopt(a)
         except AttributeError:
             raise not_tensors(a) from None
-        return Tensor(lib.ggml_expm1(self.ptr, a._ptr), self)
+        result = _new(Tensor)
+        result._ptr = _expm1(self.ptr, a._ptr)
+        result._context = self
+        return result
 
     def expm1_inplace(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_expm1_inplace(ggml_context *ctx, ggml_tensor *a)"""
@@ -291,7 +590,10 @@ class Ops:
                 self._adopt(a)
         except AttributeError:
             raise not_tensors(a) from None
-        return Tensor(lib.ggml_expm1_inplace(self.ptr, a._ptr), self)
+        result = _new(Tensor)
+        result._ptr = _expm1_inplace(self.ptr, a._ptr)
+        result._context = self
+        return result
 
     def softplus(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_softplus(ggml_context *ctx, ggml_tensor *a)"""
@@ -300,7 +602,10 @@ class Ops:
                 self._adopt(a)
         except AttributeError:
             raise not_tensors(a) from None
-        return Tensor(lib.ggml_softplus(self.ptr, a._ptr), self)
+        result = _new(Tensor)
+        result._ptr = _softplus(self.ptr, a._ptr)
+        result._context = self
+        return result
 
     def softplus_inplace(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_softplus_inplace(ggml_context *ctx, ggml_tensor *a)"""
@@ -309,7 +614,10 @@ class Ops:
                 self._adopt(a)
         except AttributeError:
             raise not_tensors(a) from None
-        return Tensor(lib.ggml_softplus_inplace(self.ptr, a._ptr), self)
+        result = _new(Tensor)
+        result._ptr = _softplus_inplace(self.ptr, a._ptr)
+        result._context = self
+        return result
 
     def sin(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_sin(ggml_context *ctx, ggml_tensor *a)"""
@@ -318,7 +626,10 @@ class Ops:
                 self._adopt(a)
         except AttributeError:
             raise not_tensors(a) from None
-        return Tensor(lib.ggml_sin(self.ptr, a._ptr), self)
+        result = _new(Tensor)
+        result._ptr = _sin(self.ptr, a._ptr)
+        result._context = self
+        return result
 
     def sin_inplace(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_sin_inplace(ggml_context *ctx, ggml_tensor *a)"""
@@ -327,7 +638,10 @@ class Ops:
                 self._adopt(a)
         except AttributeError:
             raise not_tensors(a) from None
-        return Tensor(lib.ggml_sin_inplace(self.ptr, a._ptr), self)
+        result = _new(Tensor)
+        result._ptr = _sin_inplace(self.ptr, a._ptr)
+        result._context = self
+        return result
 
     def cos(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_cos(ggml_context *ctx, ggml_tensor *a)"""
@@ -336,7 +650,10 @@ class Ops:
                 self._adopt(a)
         except AttributeError:
             raise not_tensors(a) from None
-        return Tensor(lib.ggml_cos(self.ptr, a._ptr), self)
+        result = _new(Tensor)
+        result._ptr = _cos(self.ptr, a._ptr)
+        result._context = self
+        return result
 
     def cos_inplace(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_cos_inplace(ggml_context *ctx, ggml_tensor *a)"""
@@ -345,7 +662,10 @@ class Ops:
                 self._adopt(a)
         except AttributeError:
             raise not_tensors(a) from None
-        return Tensor(lib.ggml_cos_inplace(self.ptr, a._ptr), self)
+        result = _new(Tensor)
+        result._ptr = _cos_inplace(self.ptr, a._ptr)
+        result._context = self
+        return result
 
     def sum(self, a: Tensor) -> Tensor:
         """Sum of all elements. Result [1].
@@ -357,7 +677,10 @@ class Ops:
                 self._adopt(a)
         except AttributeError:
             raise not_tensors(a) from None
-        return Tensor(lib.ggml_sum(self.ptr, a._ptr), self)
+        result = _new(Tensor)
+        result._ptr = _sum(self.ptr, a._ptr)
+        result._context = self
+        return result
 
     def sum_rows(self, a: Tensor) -> Tensor:
         """Sum of each row. Result [1, ne1, ne2, ne3].
@@ -369,7 +692,10 @@ class Ops:
                 self._adopt(a)
         except AttributeError:
             raise not_tensors(a) from None
-        return Tensor(lib.ggml_sum_rows(self.ptr, a._ptr), self)
+        result = _new(Tensor)
+        result._ptr = _sum_rows(self.ptr, a._ptr)
+        result._context = self
+        return result
 
     def cumsum(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_cumsum(ggml_context *ctx, ggml_tensor *a)"""
@@ -378,7 +704,10 @@ class Ops:
                 self._adopt(a)
         except AttributeError:
             raise not_tensors(a) from None
-        return Tensor(lib.ggml_cumsum(self.ptr, a._ptr), self)
+        result = _new(Tensor)
+        result._ptr = _cumsum(self.ptr, a._ptr)
+        result._context = self
+        return result
 
     def mean(self, a: Tensor) -> Tensor:
         """Mean of each row. Result [1, ne1, ne2, ne3].
@@ -390,7 +719,10 @@ class Ops:
                 self._adopt(a)
         except AttributeError:
             raise not_tensors(a) from None
-        return Tensor(lib.ggml_mean(self.ptr, a._ptr), self)
+        result = _new(Tensor)
+        result._ptr = _mean(self.ptr, a._ptr)
+        result._context = self
+        return result
 
     def argmax(self, a: Tensor) -> Tensor:
         """Index of the largest element of each row. Result i32 [ne1].
@@ -402,7 +734,10 @@ class Ops:
                 self._adopt(a)
         except AttributeError:
             raise not_tensors(a) from None
-        return Tensor(lib.ggml_argmax(self.ptr, a._ptr), self)
+        result = _new(Tensor)
+        result._ptr = _argmax(self.ptr, a._ptr)
+        result._context = self
+        return result
 
     def count_equal(self, a: Tensor, b: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_count_equal(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b)"""
@@ -411,7 +746,10 @@ class Ops:
                 self._adopt(a, b)
         except AttributeError:
             raise not_tensors(a, b) from None
-        return Tensor(lib.ggml_count_equal(self.ptr, a._ptr, b._ptr), self)
+        result = _new(Tensor)
+        result._ptr = _count_equal(self.ptr, a._ptr, b._ptr)
+        result._context = self
+        return result
 
     def repeat(self, a: Tensor, b: Tensor) -> Tensor:
         """a repeated to b's ne.
@@ -423,7 +761,10 @@ class Ops:
                 self._adopt(a, b)
         except AttributeError:
             raise not_tensors(a, b) from None
-        return Tensor(lib.ggml_repeat(self.ptr, a._ptr, b._ptr), self)
+        result = _new(Tensor)
+        result._ptr = _repeat(self.ptr, a._ptr, b._ptr)
+        result._context = self
+        return result
 
     def repeat_4d(self, a: Tensor, ne0: int, ne1: int, ne2: int, ne3: int) -> Tensor:
         """C: ggml_tensor *ggml_repeat_4d(ggml_context *ctx, ggml_tensor *a, int64_t ne0, int64_t
@@ -434,7 +775,10 @@ class Ops:
                 self._adopt(a)
         except AttributeError:
             raise not_tensors(a) from None
-        return Tensor(lib.ggml_repeat_4d(self.ptr, a._ptr, ne0, ne1, ne2, ne3), self)
+        result = _new(Tensor)
+        result._ptr = _repeat_4d(self.ptr, a._ptr, ne0, ne1, ne2, ne3)
+        result._context = self
+        return result
 
     def repeat_back(self, a: Tensor, b: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_repeat_back(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b)"""
@@ -443,7 +787,10 @@ class Ops:
                 self._adopt(a, b)
         except AttributeError:
             raise not_tensors(a, b) from None
-        return Tensor(lib.ggml_repeat_back(self.ptr, a._ptr, b._ptr), self)
+        result = _new(Tensor)
+        result._ptr = _repeat_back(self.ptr, a._ptr, b._ptr)
+        result._context = self
+        return result
 
     def concat(self, a: Tensor, b: Tensor, dim: int) -> Tensor:
         """a and b one after the other along dimension `dim`.
@@ -455,7 +802,10 @@ class Ops:
                 self._adopt(a, b)
         except AttributeError:
             raise not_tensors(a, b) from None
-        return Tensor(lib.ggml_concat(self.ptr, a._ptr, b._ptr, dim), self)
+        result = _new(Tensor)
+        result._ptr = _concat(self.ptr, a._ptr, b._ptr, dim)
+        result._context = self
+        return result
 
     def abs(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_abs(ggml_context *ctx, ggml_tensor *a)"""
@@ -464,7 +814,10 @@ class Ops:
                 self._adopt(a)
         except AttributeError:
             raise not_tensors(a) from None
-        return Tensor(lib.ggml_abs(self.ptr, a._ptr), self)
+        result = _new(Tensor)
+        result._ptr = _abs(self.ptr, a._ptr)
+        result._context = self
+        return result
 
     def abs_inplace(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_abs_inplace(ggml_context *ctx, ggml_tensor *a)"""
@@ -473,7 +826,10 @@ class Ops:
                 self._adopt(a)
         except AttributeError:
             raise not_tensors(a) from None
-        return Tensor(lib.ggml_abs_inplace(self.ptr, a._ptr), self)
+        result = _new(Tensor)
+        result._ptr = _abs_inplace(self.ptr, a._ptr)
+        result._context = self
+        return result
 
     def sgn(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_sgn(ggml_context *ctx, ggml_tensor *a)"""
@@ -482,7 +838,10 @@ class Ops:
                 self._adopt(a)
         except AttributeError:
             raise not_tensors(a) from None
-        return Tensor(lib.ggml_sgn(self.ptr, a._ptr), self)
+        result = _new(Tensor)
+        result._ptr = _sgn(self.ptr, a._ptr)
+        result._context = self
+        return result
 
     def sgn_inplace(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_sgn_inplace(ggml_context *ctx, ggml_tensor *a)"""
@@ -491,7 +850,10 @@ class Ops:
                 self._adopt(a)
         except AttributeError:
             raise not_tensors(a) from None
-        return Tensor(lib.ggml_sgn_inplace(self.ptr, a._ptr), self)
+        result = _new(Tensor)
+        result._ptr = _sgn_inplace(self.ptr, a._ptr)
+        result._context = self
+        return result
 
     def neg(self, a: Tensor) -> Tensor:
         """-a.
@@ -503,7 +865,10 @@ class Ops:
                 self._adopt(a)
         except AttributeError:
             raise not_tensors(a) from None
-        return Tensor(lib.ggml_neg(self.ptr, a._ptr), self)
+        result = _new(Tensor)
+        result._ptr = _neg(self.ptr, a._ptr)
+        result._context = self
+        return result
 
     def neg_inplace(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_neg_inplace(ggml_context *ctx, ggml_tensor *a)"""
@@ -512,7 +877,10 @@ class Ops:
                 self._adopt(a)
         except AttributeError:
             raise not_tensors(a) from None
-        return Tensor(lib.ggml_neg_inplace(self.ptr, a._ptr), self)
+        result = _new(Tensor)
+        result._ptr = _neg_inplace(self.ptr, a._ptr)
+        result._context = self
+        return result
 
     def step(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_step(ggml_context *ctx, ggml_tensor *a)"""
@@ -521,7 +889,10 @@ class Ops:
                 self._adopt(a)
         except AttributeError:
             raise not_tensors(a) from None
-        return Tensor(lib.ggml_step(self.ptr, a._ptr), self)
+        result = _new(Tensor)
+        result._ptr = _step(self.ptr, a._ptr)
+        result._context = self
+        return result
 
     def step_inplace(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_step_inplace(ggml_context *ctx, ggml_tensor *a)"""
@@ -530,7 +901,10 @@ class Ops:
                 self._adopt(a)
         except AttributeError:
             raise not_tensors(a) from None
-        return Tensor(lib.ggml_step_inplace(self.ptr, a._ptr), self)
+        result = _new(Tensor)
+        result._ptr = _step_inplace(self.ptr, a._ptr)
+        result._context = self
+        return result
 
     def tanh(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_tanh(ggml_context *ctx, ggml_tensor *a)"""
@@ -539,7 +913,10 @@ class Ops:
                 self._adopt(a)
         except AttributeError:
             raise not_tensors(a) from None
-        return Tensor(lib.ggml_tanh(self.ptr, a._ptr), self)
+        result = _new(Tensor)
+        result._ptr = _tanh(self.ptr, a._ptr)
+        result._context = self
+        return result
 
     def tanh_inplace(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_tanh_inplace(ggml_context *ctx, ggml_tensor *a)"""
@@ -548,7 +925,10 @@ class Ops:
                 self._adopt(a)
         except AttributeError:
             raise not_tensors(a) from None
-        return Tensor(lib.ggml_tanh_inplace(self.ptr, a._ptr), self)
+        result = _new(Tensor)
+        result._ptr = _tanh_inplace(self.ptr, a._ptr)
+        result._context = self
+        return result
 
     def elu(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_elu(ggml_context *ctx, ggml_tensor *a)"""
@@ -557,7 +937,10 @@ class Ops:
                 self._adopt(a)
         except AttributeError:
             raise not_tensors(a) from None
-        return Tensor(lib.ggml_elu(self.ptr, a._ptr), self)
+        result = _new(Tensor)
+        result._ptr = _elu(self.ptr, a._ptr)
+        result._context = self
+        return result
 
     def elu_inplace(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_elu_inplace(ggml_context *ctx, ggml_tensor *a)"""
@@ -566,7 +949,10 @@ class Ops:
                 self._adopt(a)
         except AttributeError:
             raise not_tensors(a) from None
-        return Tensor(lib.ggml_elu_inplace(self.ptr, a._ptr), self)
+        result = _new(Tensor)
+        result._ptr = _elu_inplace(self.ptr, a._ptr)
+        result._context = self
+        return result
 
     def relu(self, a: Tensor) -> Tensor:
         """max(a, 0).
@@ -578,7 +964,10 @@ class Ops:
                 self._adopt(a)
         except AttributeError:
             raise not_tensors(a) from None
-        return Tensor(lib.ggml_relu(self.ptr, a._ptr), self)
+        result = _new(Tensor)
+        result._ptr = _relu(self.ptr, a._ptr)
+        result._context = self
+        return result
 
     def leaky_relu(self, a: Tensor, negative_slope: float, inplace: bool) -> Tensor:
         """C: ggml_tensor *ggml_leaky_relu(ggml_context *ctx, ggml_tensor *a, float negative_slope,
@@ -589,7 +978,10 @@ class Ops:
                 self._adopt(a)
         except AttributeError:
             raise not_tensors(a) from None
-        return Tensor(lib.ggml_leaky_relu(self.ptr, a._ptr, negative_slope, inplace), self)
+        result = _new(Tensor)
+        result._ptr = _leaky_relu(self.ptr, a._ptr, negative_slope, inplace)
+        result._context = self
+        return result
 
     def relu_inplace(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_relu_inplace(ggml_context *ctx, ggml_tensor *a)"""
@@ -598,7 +990,10 @@ class Ops:
                 self._adopt(a)
         except AttributeError:
             raise not_tensors(a) from None
-        return Tensor(lib.ggml_relu_inplace(self.ptr, a._ptr), self)
+        result = _new(Tensor)
+        result._ptr = _relu_inplace(self.ptr, a._ptr)
+        result._context = self
+        return result
 
     def sigmoid(self, a: Tensor) -> Tensor:
         """1 / (1 + exp(-a)).
@@ -610,7 +1005,10 @@ class Ops:
                 self._adopt(a)
         except AttributeError:
             raise not_tensors(a) from None
-        return Tensor(lib.ggml_sigmoid(self.ptr, a._ptr), self)
+        result = _new(Tensor)
+        result._ptr = _sigmoid(self.ptr, a._ptr)
+        result._context = self
+        return result
 
     def sigmoid_inplace(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_sigmoid_inplace(ggml_context *ctx, ggml_tensor *a)"""
@@ -619,7 +1017,10 @@ class Ops:
                 self._adopt(a)
         except AttributeError:
             raise not_tensors(a) from None
-        return Tensor(lib.ggml_sigmoid_inplace(self.ptr, a._ptr), self)
+        result = _new(Tensor)
+        result._ptr = _sigmoid_inplace(self.ptr, a._ptr)
+        result._context = self
+        return result
 
     def gelu(self, a: Tensor) -> Tensor:
         """GELU of each element (tanh form).
@@ -631,7 +1032,10 @@ class Ops:
                 self._adopt(a)
         except AttributeError:
             raise not_tensors(a) from None
-        return Tensor(lib.ggml_gelu(self.ptr, a._ptr), self)
+        result = _new(Tensor)
+        result._ptr = _gelu(self.ptr, a._ptr)
+        result._context = self
+        return result
 
     def gelu_inplace(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_gelu_inplace(ggml_context *ctx, ggml_tensor *a)"""
@@ -640,7 +1044,10 @@ class Ops:
                 self._adopt(a)
         except AttributeError:
             raise not_tensors(a) from None
-        return Tensor(lib.ggml_gelu_inplace(self.ptr, a._ptr), self)
+        result = _new(Tensor)
+        result._ptr = _gelu_inplace(self.ptr, a._ptr)
+        result._context = self
+        return result
 
     def gelu_erf(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_gelu_erf(ggml_context *ctx, ggml_tensor *a)"""
@@ -649,7 +1056,10 @@ class Ops:
                 self._adopt(a)
         except AttributeError:
             raise not_tensors(a) from None
-        return Tensor(lib.ggml_gelu_erf(self.ptr, a._ptr), self)
+        result = _new(Tensor)
+        result._ptr = _gelu_erf(self.ptr, a._ptr)
+        result._context = self
+        return result
 
     def gelu_erf_inplace(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_gelu_erf_inplace(ggml_context *ctx, ggml_tensor *a)"""
@@ -658,7 +1068,10 @@ class Ops:
                 self._adopt(a)
         except AttributeError:
             raise not_tensors(a) from None
-        return Tensor(lib.ggml_gelu_erf_inplace(self.ptr, a._ptr), self)
+        result = _new(Tensor)
+        result._ptr = _gelu_erf_inplace(self.ptr, a._ptr)
+        result._context = self
+        return result
 
     def gelu_quick(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_gelu_quick(ggml_context *ctx, ggml_tensor *a)"""
@@ -667,7 +1080,10 @@ class Ops:
                 self._adopt(a)
         except AttributeError:
             raise not_tensors(a) from None
-        return Tensor(lib.ggml_gelu_quick(self.ptr, a._ptr), self)
+        result = _new(Tensor)
+        result._ptr = _gelu_quick(self.ptr, a._ptr)
+        result._context = self
+        return result
 
     def gelu_quick_inplace(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_gelu_quick_inplace(ggml_context *ctx, ggml_tensor *a)"""
@@ -676,7 +1092,10 @@ class Ops:
                 self._adopt(a)
         except AttributeError:
             raise not_tensors(a) from None
-        return Tensor(lib.ggml_gelu_quick_inplace(self.ptr, a._ptr), self)
+        result = _new(Tensor)
+        result._ptr = _gelu_quick_inplace(self.ptr, a._ptr)
+        result._context = self
+        return result
 
     def silu(self, a: Tensor) -> Tensor:
         """a * sigmoid(a).
@@ -688,7 +1107,10 @@ class Ops:
                 self._adopt(a)
         except AttributeError:
             raise not_tensors(a) from None
-        return Tensor(lib.ggml_silu(self.ptr, a._ptr), self)
+        result = _new(Tensor)
+        result._ptr = _silu(self.ptr, a._ptr)
+        result._context = self
+        return result
 
     def silu_inplace(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_silu_inplace(ggml_context *ctx, ggml_tensor *a)"""
@@ -697,7 +1119,10 @@ class Ops:
                 self._adopt(a)
         except AttributeError:
             raise not_tensors(a) from None
-        return Tensor(lib.ggml_silu_inplace(self.ptr, a._ptr), self)
+        result = _new(Tensor)
+        result._ptr = _silu_inplace(self.ptr, a._ptr)
+        result._context = self
+        return result
 
     def silu_back(self, a: Tensor, b: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_silu_back(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b)"""
@@ -706,7 +1131,10 @@ class Ops:
                 self._adopt(a, b)
         except AttributeError:
             raise not_tensors(a, b) from None
-        return Tensor(lib.ggml_silu_back(self.ptr, a._ptr, b._ptr), self)
+        result = _new(Tensor)
+        result._ptr = _silu_back(self.ptr, a._ptr, b._ptr)
+        result._context = self
+        return result
 
     def hardswish(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_hardswish(ggml_context *ctx, ggml_tensor *a)"""
@@ -715,7 +1143,10 @@ class Ops:
                 self._adopt(a)
         except AttributeError:
             raise not_tensors(a) from None
-        return Tensor(lib.ggml_hardswish(self.ptr, a._ptr), self)
+        result = _new(Tensor)
+        result._ptr = _hardswish(self.ptr, a._ptr)
+        result._context = self
+        return result
 
     def hardsigmoid(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_hardsigmoid(ggml_context *ctx, ggml_tensor *a)"""
@@ -724,7 +1155,10 @@ class Ops:
                 self._adopt(a)
         except AttributeError:
             raise not_tensors(a) from None
-        return Tensor(lib.ggml_hardsigmoid(self.ptr, a._ptr), self)
+        result = _new(Tensor)
+        result._ptr = _hardsigmoid(self.ptr, a._ptr)
+        result._context = self
+        return result
 
     def exp(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_exp(ggml_context *ctx, ggml_tensor *a)"""
@@ -733,7 +1167,10 @@ class Ops:
                 self._adopt(a)
         except AttributeError:
             raise not_tensors(a) from None
-        return Tensor(lib.ggml_exp(self.ptr, a._ptr), self)
+        result = _new(Tensor)
+        result._ptr = _exp(self.ptr, a._ptr)
+        result._context = self
+        return result
 
     def exp_inplace(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_exp_inplace(ggml_context *ctx, ggml_tensor *a)"""
@@ -742,7 +1179,10 @@ class Ops:
                 self._adopt(a)
         except AttributeError:
             raise not_tensors(a) from None
-        return Tensor(lib.ggml_exp_inplace(self.ptr, a._ptr), self)
+        result = _new(Tensor)
+        result._ptr = _exp_inplace(self.ptr, a._ptr)
+        result._context = self
+        return result
 
     def floor(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_floor(ggml_context *ctx, ggml_tensor *a)"""
@@ -751,7 +1191,10 @@ class Ops:
                 self._adopt(a)
         except AttributeError:
             raise not_tensors(a) from None
-        return Tensor(lib.ggml_floor(self.ptr, a._ptr), self)
+        result = _new(Tensor)
+        result._ptr = _floor(self.ptr, a._ptr)
+        result._context = self
+        return result
 
     def floor_inplace(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_floor_inplace(ggml_context *ctx, ggml_tensor *a)"""
@@ -760,7 +1203,10 @@ class Ops:
                 self._adopt(a)
         except AttributeError:
             raise not_tensors(a) from None
-        return Tensor(lib.ggml_floor_inplace(self.ptr, a._ptr), self)
+        result = _new(Tensor)
+        result._ptr = _floor_inplace(self.ptr, a._ptr)
+        result._context = self
+        return result
 
     def ceil(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_ceil(ggml_context *ctx, ggml_tensor *a)"""
@@ -769,7 +1215,10 @@ class Ops:
                 self._adopt(a)
         except AttributeError:
             raise not_tensors(a) from None
-        return Tensor(lib.ggml_ceil(self.ptr, a._ptr), self)
+        result = _new(Tensor)
+        result._ptr = _ceil(self.ptr, a._ptr)
+        result._context = self
+        return result
 
     def ceil_inplace(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_ceil_inplace(ggml_context *ctx, ggml_tensor *a)"""
@@ -778,7 +1227,10 @@ class Ops:
                 self._adopt(a)
         except AttributeError:
             raise not_tensors(a) from None
-        return Tensor(lib.ggml_ceil_inplace(self.ptr, a._ptr), self)
+        result = _new(Tensor)
+        result._ptr = _ceil_inplace(self.ptr, a._ptr)
+        result._context = self
+        return result
 
     def round(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_round(ggml_context *ctx, ggml_tensor *a)"""
@@ -787,7 +1239,10 @@ class Ops:
                 self._adopt(a)
         except AttributeError:
             raise not_tensors(a) from None
-        return Tensor(lib.ggml_round(self.ptr, a._ptr), self)
+        result = _new(Tensor)
+        result._ptr = _round(self.ptr, a._ptr)
+        result._context = self
+        return result
 
     def round_inplace(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_round_inplace(ggml_context *ctx, ggml_tensor *a)"""
@@ -796,7 +1251,10 @@ class Ops:
                 self._adopt(a)
         except AttributeError:
             raise not_tensors(a) from None
-        return Tensor(lib.ggml_round_inplace(self.ptr, a._ptr), self)
+        result = _new(Tensor)
+        result._ptr = _round_inplace(self.ptr, a._ptr)
+        result._context = self
+        return result
 
     def trunc(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_trunc(ggml_context *ctx, ggml_tensor *a)"""
@@ -805,7 +1263,10 @@ class Ops:
                 self._adopt(a)
         except AttributeError:
             raise not_tensors(a) from None
-        return Tensor(lib.ggml_trunc(self.ptr, a._ptr), self)
+        result = _new(Tensor)
+        result._ptr = _trunc(self.ptr, a._ptr)
+        result._context = self
+        return result
 
     def trunc_inplace(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_trunc_inplace(ggml_context *ctx, ggml_tensor *a)"""
@@ -814,7 +1275,10 @@ class Ops:
                 self._adopt(a)
         except AttributeError:
             raise not_tensors(a) from None
-        return Tensor(lib.ggml_trunc_inplace(self.ptr, a._ptr), self)
+        result = _new(Tensor)
+        result._ptr = _trunc_inplace(self.ptr, a._ptr)
+        result._context = self
+        return result
 
     def xielu(self, a: Tensor, alpha_n: float, alpha_p: float, beta: float, eps: float) -> Tensor:
         """C: ggml_tensor *ggml_xielu(ggml_context *ctx, ggml_tensor *a, float alpha_n, float
@@ -825,7 +1289,10 @@ class Ops:
                 self._adopt(a)
         except AttributeError:
             raise not_tensors(a) from None
-        return Tensor(lib.ggml_xielu(self.ptr, a._ptr, alpha_n, alpha_p, beta, eps), self)
+        result = _new(Tensor)
+        result._ptr = _xielu(self.ptr, a._ptr, alpha_n, alpha_p, beta, eps)
+        result._context = self
+        return result
 
     def glu(self, a: Tensor, op: enums.GluOp | int | str, swapped: bool) -> Tensor:
         """C: ggml_tensor *ggml_glu(ggml_context *ctx, ggml_tensor *a, enum ggml_glu_op op, bool
@@ -836,7 +1303,10 @@ class Ops:
                 self._adopt(a)
         except AttributeError:
             raise not_tensors(a) from None
-        return Tensor(lib.ggml_glu(self.ptr, a._ptr, enum_of(enums.GluOp, op), swapped), self)
+        result = _new(Tensor)
+        result._ptr = _glu(self.ptr, a._ptr, enum_of(enums.GluOp, op), swapped)
+        result._context = self
+        return result
 
     def reglu(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_reglu(ggml_context *ctx, ggml_tensor *a)"""
@@ -845,7 +1315,10 @@ class Ops:
                 self._adopt(a)
         except AttributeError:
             raise not_tensors(a) from None
-        return Tensor(lib.ggml_reglu(self.ptr, a._ptr), self)
+        result = _new(Tensor)
+        result._ptr = _reglu(self.ptr, a._ptr)
+        result._context = self
+        return result
 
     def reglu_swapped(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_reglu_swapped(ggml_context *ctx, ggml_tensor *a)"""
@@ -854,7 +1327,10 @@ class Ops:
                 self._adopt(a)
         except AttributeError:
             raise not_tensors(a) from None
-        return Tensor(lib.ggml_reglu_swapped(self.ptr, a._ptr), self)
+        result = _new(Tensor)
+        result._ptr = _reglu_swapped(self.ptr, a._ptr)
+        result._context = self
+        return result
 
     def geglu(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_geglu(ggml_context *ctx, ggml_tensor *a)"""
@@ -863,7 +1339,10 @@ class Ops:
                 self._adopt(a)
         except AttributeError:
             raise not_tensors(a) from None
-        return Tensor(lib.ggml_geglu(self.ptr, a._ptr), self)
+        result = _new(Tensor)
+        result._ptr = _geglu(self.ptr, a._ptr)
+        result._context = self
+        return result
 
     def geglu_swapped(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_geglu_swapped(ggml_context *ctx, ggml_tensor *a)"""
@@ -872,7 +1351,10 @@ class Ops:
                 self._adopt(a)
         except AttributeError:
             raise not_tensors(a) from None
-        return Tensor(lib.ggml_geglu_swapped(self.ptr, a._ptr), self)
+        result = _new(Tensor)
+        result._ptr = _geglu_swapped(self.ptr, a._ptr)
+        result._context = self
+        return result
 
     def swiglu(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_swiglu(ggml_context *ctx, ggml_tensor *a)"""
@@ -881,7 +1363,10 @@ class Ops:
                 self._adopt(a)
         except AttributeError:
             raise not_tensors(a) from None
-        return Tensor(lib.ggml_swiglu(self.ptr, a._ptr), self)
+        result = _new(Tensor)
+        result._ptr = _swiglu(self.ptr, a._ptr)
+        result._context = self
+        return result
 
     def swiglu_swapped(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_swiglu_swapped(ggml_context *ctx, ggml_tensor *a)"""
@@ -890,7 +1375,10 @@ class Ops:
                 self._adopt(a)
         except AttributeError:
             raise not_tensors(a) from None
-        return Tensor(lib.ggml_swiglu_swapped(self.ptr, a._ptr), self)
+        result = _new(Tensor)
+        result._ptr = _swiglu_swapped(self.ptr, a._ptr)
+        result._context = self
+        return result
 
     def geglu_erf(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_geglu_erf(ggml_context *ctx, ggml_tensor *a)"""
@@ -899,7 +1387,10 @@ class Ops:
                 self._adopt(a)
         except AttributeError:
             raise not_tensors(a) from None
-        return Tensor(lib.ggml_geglu_erf(self.ptr, a._ptr), self)
+        result = _new(Tensor)
+        result._ptr = _geglu_erf(self.ptr, a._ptr)
+        result._context = self
+        return result
 
     def geglu_erf_swapped(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_geglu_erf_swapped(ggml_context *ctx, ggml_tensor *a)"""
@@ -908,7 +1399,10 @@ class Ops:
                 self._adopt(a)
         except AttributeError:
             raise not_tensors(a) from None
-        return Tensor(lib.ggml_geglu_erf_swapped(self.ptr, a._ptr), self)
+        result = _new(Tensor)
+        result._ptr = _geglu_erf_swapped(self.ptr, a._ptr)
+        result._context = self
+        return result
 
     def geglu_quick(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_geglu_quick(ggml_context *ctx, ggml_tensor *a)"""
@@ -917,7 +1411,10 @@ class Ops:
                 self._adopt(a)
         except AttributeError:
             raise not_tensors(a) from None
-        return Tensor(lib.ggml_geglu_quick(self.ptr, a._ptr), self)
+        result = _new(Tensor)
+        result._ptr = _geglu_quick(self.ptr, a._ptr)
+        result._context = self
+        return result
 
     def geglu_quick_swapped(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_geglu_quick_swapped(ggml_context *ctx, ggml_tensor *a)"""
@@ -926,7 +1423,10 @@ class Ops:
                 self._adopt(a)
         except AttributeError:
             raise not_tensors(a) from None
-        return Tensor(lib.ggml_geglu_quick_swapped(self.ptr, a._ptr), self)
+        result = _new(Tensor)
+        result._ptr = _geglu_quick_swapped(self.ptr, a._ptr)
+        result._context = self
+        return result
 
     def glu_split(self, a: Tensor, b: Tensor, op: enums.GluOp | int | str) -> Tensor:
         """C: ggml_tensor *ggml_glu_split(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b, enum
@@ -937,7 +1437,10 @@ class Ops:
                 self._adopt(a, b)
         except AttributeError:
             raise not_tensors(a, b) from None
-        return Tensor(lib.ggml_glu_split(self.ptr, a._ptr, b._ptr, enum_of(enums.GluOp, op)), self)
+        result = _new(Tensor)
+        result._ptr = _glu_split(self.ptr, a._ptr, b._ptr, enum_of(enums.GluOp, op))
+        result._context = self
+        return result
 
     def reglu_split(self, a: Tensor, b: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_reglu_split(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b)"""
@@ -946,7 +1449,10 @@ class Ops:
                 self._adopt(a, b)
         except AttributeError:
             raise not_tensors(a, b) from None
-        return Tensor(lib.ggml_reglu_split(self.ptr, a._ptr, b._ptr), self)
+        result = _new(Tensor)
+        result._ptr = _reglu_split(self.ptr, a._ptr, b._ptr)
+        result._context = self
+        return result
 
     def geglu_split(self, a: Tensor, b: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_geglu_split(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b)"""
@@ -955,7 +1461,10 @@ class Ops:
                 self._adopt(a, b)
         except AttributeError:
             raise not_tensors(a, b) from None
-        return Tensor(lib.ggml_geglu_split(self.ptr, a._ptr, b._ptr), self)
+        result = _new(Tensor)
+        result._ptr = _geglu_split(self.ptr, a._ptr, b._ptr)
+        result._context = self
+        return result
 
     def swiglu_split(self, a: Tensor, b: Tensor) -> Tensor:
         """silu(a) * b.
@@ -967,7 +1476,10 @@ class Ops:
                 self._adopt(a, b)
         except AttributeError:
             raise not_tensors(a, b) from None
-        return Tensor(lib.ggml_swiglu_split(self.ptr, a._ptr, b._ptr), self)
+        result = _new(Tensor)
+        result._ptr = _swiglu_split(self.ptr, a._ptr, b._ptr)
+        result._context = self
+        return result
 
     def geglu_erf_split(self, a: Tensor, b: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_geglu_erf_split(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b)"""
@@ -976,7 +1488,10 @@ class Ops:
                 self._adopt(a, b)
         except AttributeError:
             raise not_tensors(a, b) from None
-        return Tensor(lib.ggml_geglu_erf_split(self.ptr, a._ptr, b._ptr), self)
+        result = _new(Tensor)
+        result._ptr = _geglu_erf_split(self.ptr, a._ptr, b._ptr)
+        result._context = self
+        return result
 
     def geglu_quick_split(self, a: Tensor, b: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_geglu_quick_split(ggml_context *ctx, ggml_tensor *a, ggml_tensor
@@ -987,7 +1502,10 @@ class Ops:
                 self._adopt(a, b)
         except AttributeError:
             raise not_tensors(a, b) from None
-        return Tensor(lib.ggml_geglu_quick_split(self.ptr, a._ptr, b._ptr), self)
+        result = _new(Tensor)
+        result._ptr = _geglu_quick_split(self.ptr, a._ptr, b._ptr)
+        result._context = self
+        return result
 
     def swiglu_oai(self, a: Tensor, b: Tensor, alpha: float, limit: float) -> Tensor:
         """C: ggml_tensor *ggml_swiglu_oai(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b, float
@@ -998,7 +1516,10 @@ class Ops:
                 self._adopt(a, b)
         except AttributeError:
             raise not_tensors(a, b) from None
-        return Tensor(lib.ggml_swiglu_oai(self.ptr, a._ptr, b._ptr, alpha, limit), self)
+        result = _new(Tensor)
+        result._ptr = _swiglu_oai(self.ptr, a._ptr, b._ptr, alpha, limit)
+        result._context = self
+        return result
 
     def swiglu_clamp(self, a: Tensor, b: Tensor, limit: float) -> Tensor:
         """C: ggml_tensor *ggml_swiglu_clamp(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b,
@@ -1009,7 +1530,10 @@ class Ops:
                 self._adopt(a, b)
         except AttributeError:
             raise not_tensors(a, b) from None
-        return Tensor(lib.ggml_swiglu_clamp(self.ptr, a._ptr, b._ptr, limit), self)
+        result = _new(Tensor)
+        result._ptr = _swiglu_clamp(self.ptr, a._ptr, b._ptr, limit)
+        result._context = self
+        return result
 
     def norm(self, a: Tensor, eps: float) -> Tensor:
         """Each row minus its mean, divided by its standard deviation.
@@ -1021,7 +1545,10 @@ class Ops:
                 self._adopt(a)
         except AttributeError:
             raise not_tensors(a) from None
-        return Tensor(lib.ggml_norm(self.ptr, a._ptr, eps), self)
+        result = _new(Tensor)
+        result._ptr = _norm(self.ptr, a._ptr, eps)
+        result._context = self
+        return result
 
     def norm_inplace(self, a: Tensor, eps: float) -> Tensor:
         """C: ggml_tensor *ggml_norm_inplace(ggml_context *ctx, ggml_tensor *a, float eps)"""
@@ -1030,7 +1557,10 @@ class Ops:
                 self._adopt(a)
         except AttributeError:
             raise not_tensors(a) from None
-        return Tensor(lib.ggml_norm_inplace(self.ptr, a._ptr, eps), self)
+        result = _new(Tensor)
+        result._ptr = _norm_inplace(self.ptr, a._ptr, eps)
+        result._context = self
+        return result
 
     def rms_norm(self, a: Tensor, eps: float) -> Tensor:
         """Each row divided by the root of its mean square; eps is added under the root.
@@ -1042,7 +1572,10 @@ class Ops:
                 self._adopt(a)
         except AttributeError:
             raise not_tensors(a) from None
-        return Tensor(lib.ggml_rms_norm(self.ptr, a._ptr, eps), self)
+        result = _new(Tensor)
+        result._ptr = _rms_norm(self.ptr, a._ptr, eps)
+        result._context = self
+        return result
 
     def rms_norm_inplace(self, a: Tensor, eps: float) -> Tensor:
         """C: ggml_tensor *ggml_rms_norm_inplace(ggml_context *ctx, ggml_tensor *a, float eps)"""
@@ -1051,7 +1584,10 @@ class Ops:
                 self._adopt(a)
         except AttributeError:
             raise not_tensors(a) from None
-        return Tensor(lib.ggml_rms_norm_inplace(self.ptr, a._ptr, eps), self)
+        result = _new(Tensor)
+        result._ptr = _rms_norm_inplace(self.ptr, a._ptr, eps)
+        result._context = self
+        return result
 
     def group_norm(self, a: Tensor, n_groups: int, eps: float) -> Tensor:
         """a normalised within n_groups groups along ne2.
@@ -1064,7 +1600,10 @@ class Ops:
                 self._adopt(a)
         except AttributeError:
             raise not_tensors(a) from None
-        return Tensor(lib.ggml_group_norm(self.ptr, a._ptr, n_groups, eps), self)
+        result = _new(Tensor)
+        result._ptr = _group_norm(self.ptr, a._ptr, n_groups, eps)
+        result._context = self
+        return result
 
     def group_norm_inplace(self, a: Tensor, n_groups: int, eps: float) -> Tensor:
         """C: ggml_tensor *ggml_group_norm_inplace(ggml_context *ctx, ggml_tensor *a, int n_groups,
@@ -1075,7 +1614,10 @@ class Ops:
                 self._adopt(a)
         except AttributeError:
             raise not_tensors(a) from None
-        return Tensor(lib.ggml_group_norm_inplace(self.ptr, a._ptr, n_groups, eps), self)
+        result = _new(Tensor)
+        result._ptr = _group_norm_inplace(self.ptr, a._ptr, n_groups, eps)
+        result._context = self
+        return result
 
     def l2_norm(self, a: Tensor, eps: float) -> Tensor:
         """C: ggml_tensor *ggml_l2_norm(ggml_context *ctx, ggml_tensor *a, float eps)"""
@@ -1084,7 +1626,10 @@ class Ops:
                 self._adopt(a)
         except AttributeError:
             raise not_tensors(a) from None
-        return Tensor(lib.ggml_l2_norm(self.ptr, a._ptr, eps), self)
+        result = _new(Tensor)
+        result._ptr = _l2_norm(self.ptr, a._ptr, eps)
+        result._context = self
+        return result
 
     def l2_norm_inplace(self, a: Tensor, eps: float) -> Tensor:
         """C: ggml_tensor *ggml_l2_norm_inplace(ggml_context *ctx, ggml_tensor *a, float eps)"""
@@ -1093,7 +1638,10 @@ class Ops:
                 self._adopt(a)
         except AttributeError:
             raise not_tensors(a) from None
-        return Tensor(lib.ggml_l2_norm_inplace(self.ptr, a._ptr, eps), self)
+        result = _new(Tensor)
+        result._ptr = _l2_norm_inplace(self.ptr, a._ptr, eps)
+        result._context = self
+        return result
 
     def rms_norm_back(self, a: Tensor, b: Tensor, eps: float) -> Tensor:
         """C: ggml_tensor *ggml_rms_norm_back(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b,
@@ -1104,7 +1652,10 @@ class Ops:
                 self._adopt(a, b)
         except AttributeError:
             raise not_tensors(a, b) from None
-        return Tensor(lib.ggml_rms_norm_back(self.ptr, a._ptr, b._ptr, eps), self)
+        result = _new(Tensor)
+        result._ptr = _rms_norm_back(self.ptr, a._ptr, b._ptr, eps)
+        result._context = self
+        return result
 
     def mul_mat(self, a: Tensor, b: Tensor) -> Tensor:
         """Matrix product with a transposed. a [k, n, ..], b [k, m, ..] -> [n, m, ..] f32; a's ne2
@@ -1117,7 +1668,10 @@ class Ops:
                 self._adopt(a, b)
         except AttributeError:
             raise not_tensors(a, b) from None
-        return Tensor(lib.ggml_mul_mat(self.ptr, a._ptr, b._ptr), self)
+        result = _new(Tensor)
+        result._ptr = _mul_mat(self.ptr, a._ptr, b._ptr)
+        result._context = self
+        return result
 
     def mul_mat_id(self, as_: Tensor, b: Tensor, ids: Tensor) -> Tensor:
         """mul_mat with one matrix per expert. as [k, n, n_expert], b [k, n_expert_used, n_tokens],
@@ -1131,7 +1685,10 @@ class Ops:
                 self._adopt(as_, b, ids)
         except AttributeError:
             raise not_tensors(as_, b, ids) from None
-        return Tensor(lib.ggml_mul_mat_id(self.ptr, as_._ptr, b._ptr, ids._ptr), self)
+        result = _new(Tensor)
+        result._ptr = _mul_mat_id(self.ptr, as_._ptr, b._ptr, ids._ptr)
+        result._context = self
+        return result
 
     def out_prod(self, a: Tensor, b: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_out_prod(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b)"""
@@ -1140,7 +1697,10 @@ class Ops:
                 self._adopt(a, b)
         except AttributeError:
             raise not_tensors(a, b) from None
-        return Tensor(lib.ggml_out_prod(self.ptr, a._ptr, b._ptr), self)
+        result = _new(Tensor)
+        result._ptr = _out_prod(self.ptr, a._ptr, b._ptr)
+        result._context = self
+        return result
 
     def scale(self, a: Tensor, s: float) -> Tensor:
         """a * s.
@@ -1152,7 +1712,10 @@ class Ops:
                 self._adopt(a)
         except AttributeError:
             raise not_tensors(a) from None
-        return Tensor(lib.ggml_scale(self.ptr, a._ptr, s), self)
+        result = _new(Tensor)
+        result._ptr = _scale(self.ptr, a._ptr, s)
+        result._context = self
+        return result
 
     def scale_inplace(self, a: Tensor, s: float) -> Tensor:
         """C: ggml_tensor *ggml_scale_inplace(ggml_context *ctx, ggml_tensor *a, float s)"""
@@ -1161,7 +1724,10 @@ class Ops:
                 self._adopt(a)
         except AttributeError:
             raise not_tensors(a) from None
-        return Tensor(lib.ggml_scale_inplace(self.ptr, a._ptr, s), self)
+        result = _new(Tensor)
+        result._ptr = _scale_inplace(self.ptr, a._ptr, s)
+        result._context = self
+        return result
 
     def scale_bias(self, a: Tensor, s: float, b: float) -> Tensor:
         """C: ggml_tensor *ggml_scale_bias(ggml_context *ctx, ggml_tensor *a, float s, float b)"""
@@ -1170,7 +1736,10 @@ class Ops:
                 self._adopt(a)
         except AttributeError:
             raise not_tensors(a) from None
-        return Tensor(lib.ggml_scale_bias(self.ptr, a._ptr, s, b), self)
+        result = _new(Tensor)
+        result._ptr = _scale_bias(self.ptr, a._ptr, s, b)
+        result._context = self
+        return result
 
     def scale_bias_inplace(self, a: Tensor, s: float, b: float) -> Tensor:
         """C: ggml_tensor *ggml_scale_bias_inplace(ggml_context *ctx, ggml_tensor *a, float s,
@@ -1181,7 +1750,10 @@ class Ops:
                 self._adopt(a)
         except AttributeError:
             raise not_tensors(a) from None
-        return Tensor(lib.ggml_scale_bias_inplace(self.ptr, a._ptr, s, b), self)
+        result = _new(Tensor)
+        result._ptr = _scale_bias_inplace(self.ptr, a._ptr, s, b)
+        result._context = self
+        return result
 
     def set(self, a: Tensor, b: Tensor, nb1: int, nb2: int, nb3: int, offset: int) -> Tensor:
         """C: ggml_tensor *ggml_set(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b, size_t nb1,
@@ -1192,7 +1764,10 @@ class Ops:
                 self._adopt(a, b)
         except AttributeError:
             raise not_tensors(a, b) from None
-        return Tensor(lib.ggml_set(self.ptr, a._ptr, b._ptr, nb1, nb2, nb3, offset), self)
+        result = _new(Tensor)
+        result._ptr = _set(self.ptr, a._ptr, b._ptr, nb1, nb2, nb3, offset)
+        result._context = self
+        return result
 
     def set_inplace(
         self,
@@ -1211,7 +1786,10 @@ class Ops:
                 self._adopt(a, b)
         except AttributeError:
             raise not_tensors(a, b) from None
-        return Tensor(lib.ggml_set_inplace(self.ptr, a._ptr, b._ptr, nb1, nb2, nb3, offset), self)
+        result = _new(Tensor)
+        result._ptr = _set_inplace(self.ptr, a._ptr, b._ptr, nb1, nb2, nb3, offset)
+        result._context = self
+        return result
 
     def set_1d(self, a: Tensor, b: Tensor, offset: int) -> Tensor:
         """C: ggml_tensor *ggml_set_1d(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b, size_t
@@ -1222,7 +1800,10 @@ class Ops:
                 self._adopt(a, b)
         except AttributeError:
             raise not_tensors(a, b) from None
-        return Tensor(lib.ggml_set_1d(self.ptr, a._ptr, b._ptr, offset), self)
+        result = _new(Tensor)
+        result._ptr = _set_1d(self.ptr, a._ptr, b._ptr, offset)
+        result._context = self
+        return result
 
     def set_1d_inplace(self, a: Tensor, b: Tensor, offset: int) -> Tensor:
         """C: ggml_tensor *ggml_set_1d_inplace(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b,
@@ -1233,7 +1814,10 @@ class Ops:
                 self._adopt(a, b)
         except AttributeError:
             raise not_tensors(a, b) from None
-        return Tensor(lib.ggml_set_1d_inplace(self.ptr, a._ptr, b._ptr, offset), self)
+        result = _new(Tensor)
+        result._ptr = _set_1d_inplace(self.ptr, a._ptr, b._ptr, offset)
+        result._context = self
+        return result
 
     def set_2d(self, a: Tensor, b: Tensor, nb1: int, offset: int) -> Tensor:
         """C: ggml_tensor *ggml_set_2d(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b, size_t
@@ -1244,7 +1828,10 @@ class Ops:
                 self._adopt(a, b)
         except AttributeError:
             raise not_tensors(a, b) from None
-        return Tensor(lib.ggml_set_2d(self.ptr, a._ptr, b._ptr, nb1, offset), self)
+        result = _new(Tensor)
+        result._ptr = _set_2d(self.ptr, a._ptr, b._ptr, nb1, offset)
+        result._context = self
+        return result
 
     def set_2d_inplace(self, a: Tensor, b: Tensor, nb1: int, offset: int) -> Tensor:
         """C: ggml_tensor *ggml_set_2d_inplace(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b,
@@ -1255,7 +1842,10 @@ class Ops:
                 self._adopt(a, b)
         except AttributeError:
             raise not_tensors(a, b) from None
-        return Tensor(lib.ggml_set_2d_inplace(self.ptr, a._ptr, b._ptr, nb1, offset), self)
+        result = _new(Tensor)
+        result._ptr = _set_2d_inplace(self.ptr, a._ptr, b._ptr, nb1, offset)
+        result._context = self
+        return result
 
     def cpy(self, a: Tensor, b: Tensor) -> Tensor:
         """a copied (and converted) into b; returns a view of b.
@@ -1267,7 +1857,10 @@ class Ops:
                 self._adopt(a, b)
         except AttributeError:
             raise not_tensors(a, b) from None
-        return Tensor(lib.ggml_cpy(self.ptr, a._ptr, b._ptr), self)
+        result = _new(Tensor)
+        result._ptr = _cpy(self.ptr, a._ptr, b._ptr)
+        result._context = self
+        return result
 
     def cast(self, a: Tensor, type: TypeLike) -> Tensor:
         """a converted to `type`.
@@ -1279,7 +1872,10 @@ class Ops:
                 self._adopt(a)
         except AttributeError:
             raise not_tensors(a) from None
-        return Tensor(lib.ggml_cast(self.ptr, a._ptr, type_of(type)), self)
+        result = _new(Tensor)
+        result._ptr = _cast(self.ptr, a._ptr, type_of(type))
+        result._context = self
+        return result
 
     def cont(self, a: Tensor) -> Tensor:
         """a copied so that it is contiguous.
@@ -1291,7 +1887,10 @@ class Ops:
                 self._adopt(a)
         except AttributeError:
             raise not_tensors(a) from None
-        return Tensor(lib.ggml_cont(self.ptr, a._ptr), self)
+        result = _new(Tensor)
+        result._ptr = _cont(self.ptr, a._ptr)
+        result._context = self
+        return result
 
     def cont_1d(self, a: Tensor, ne0: int) -> Tensor:
         """C: ggml_tensor *ggml_cont_1d(ggml_context *ctx, ggml_tensor *a, int64_t ne0)"""
@@ -1300,7 +1899,10 @@ class Ops:
                 self._adopt(a)
         except AttributeError:
             raise not_tensors(a) from None
-        return Tensor(lib.ggml_cont_1d(self.ptr, a._ptr, ne0), self)
+        result = _new(Tensor)
+        result._ptr = _cont_1d(self.ptr, a._ptr, ne0)
+        result._context = self
+        return result
 
     def cont_2d(self, a: Tensor, ne0: int, ne1: int) -> Tensor:
         """C: ggml_tensor *ggml_cont_2d(ggml_context *ctx, ggml_tensor *a, int64_t ne0, int64_t
@@ -1311,7 +1913,10 @@ class Ops:
                 self._adopt(a)
         except AttributeError:
             raise not_tensors(a) from None
-        return Tensor(lib.ggml_cont_2d(self.ptr, a._ptr, ne0, ne1), self)
+        result = _new(Tensor)
+        result._ptr = _cont_2d(self.ptr, a._ptr, ne0, ne1)
+        result._context = self
+        return result
 
     def cont_3d(self, a: Tensor, ne0: int, ne1: int, ne2: int) -> Tensor:
         """C: ggml_tensor *ggml_cont_3d(ggml_context *ctx, ggml_tensor *a, int64_t ne0, int64_t
@@ -1322,7 +1927,10 @@ class Ops:
                 self._adopt(a)
         except AttributeError:
             raise not_tensors(a) from None
-        return Tensor(lib.ggml_cont_3d(self.ptr, a._ptr, ne0, ne1, ne2), self)
+        result = _new(Tensor)
+        result._ptr = _cont_3d(self.ptr, a._ptr, ne0, ne1, ne2)
+        result._context = self
+        return result
 
     def cont_4d(self, a: Tensor, ne0: int, ne1: int, ne2: int, ne3: int) -> Tensor:
         """C: ggml_tensor *ggml_cont_4d(ggml_context *ctx, ggml_tensor *a, int64_t ne0, int64_t
@@ -1333,7 +1941,10 @@ class Ops:
                 self._adopt(a)
         except AttributeError:
             raise not_tensors(a) from None
-        return Tensor(lib.ggml_cont_4d(self.ptr, a._ptr, ne0, ne1, ne2, ne3), self)
+        result = _new(Tensor)
+        result._ptr = _cont_4d(self.ptr, a._ptr, ne0, ne1, ne2, ne3)
+        result._context = self
+        return result
 
     def reshape(self, a: Tensor, b: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_reshape(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b)"""
@@ -1342,7 +1953,10 @@ class Ops:
                 self._adopt(a, b)
         except AttributeError:
             raise not_tensors(a, b) from None
-        return Tensor(lib.ggml_reshape(self.ptr, a._ptr, b._ptr), self)
+        result = _new(Tensor)
+        result._ptr = _reshape(self.ptr, a._ptr, b._ptr)
+        result._context = self
+        return result
 
     def reshape_1d(self, a: Tensor, ne0: int) -> Tensor:
         """A view of contiguous a with ne [ne0].
@@ -1354,7 +1968,10 @@ class Ops:
                 self._adopt(a)
         except AttributeError:
             raise not_tensors(a) from None
-        return Tensor(lib.ggml_reshape_1d(self.ptr, a._ptr, ne0), self)
+        result = _new(Tensor)
+        result._ptr = _reshape_1d(self.ptr, a._ptr, ne0)
+        result._context = self
+        return result
 
     def reshape_2d(self, a: Tensor, ne0: int, ne1: int) -> Tensor:
         """A view of contiguous a with ne [ne0, ne1].
@@ -1367,7 +1984,10 @@ class Ops:
                 self._adopt(a)
         except AttributeError:
             raise not_tensors(a) from None
-        return Tensor(lib.ggml_reshape_2d(self.ptr, a._ptr, ne0, ne1), self)
+        result = _new(Tensor)
+        result._ptr = _reshape_2d(self.ptr, a._ptr, ne0, ne1)
+        result._context = self
+        return result
 
     def reshape_3d(self, a: Tensor, ne0: int, ne1: int, ne2: int) -> Tensor:
         """A view of contiguous a with ne [ne0, ne1, ne2].
@@ -1380,7 +2000,10 @@ class Ops:
                 self._adopt(a)
         except AttributeError:
             raise not_tensors(a) from None
-        return Tensor(lib.ggml_reshape_3d(self.ptr, a._ptr, ne0, ne1, ne2), self)
+        result = _new(Tensor)
+        result._ptr = _reshape_3d(self.ptr, a._ptr, ne0, ne1, ne2)
+        result._context = self
+        return result
 
     def reshape_4d(self, a: Tensor, ne0: int, ne1: int, ne2: int, ne3: int) -> Tensor:
         """A view of contiguous a with ne [ne0, ne1, ne2, ne3].
@@ -1393,7 +2016,10 @@ class Ops:
                 self._adopt(a)
         except AttributeError:
             raise not_tensors(a) from None
-        return Tensor(lib.ggml_reshape_4d(self.ptr, a._ptr, ne0, ne1, ne2, ne3), self)
+        result = _new(Tensor)
+        result._ptr = _reshape_4d(self.ptr, a._ptr, ne0, ne1, ne2, ne3)
+        result._context = self
+        return result
 
     def view_1d(self, a: Tensor, ne0: int, offset: int) -> Tensor:
         """ne0 elements of a from byte `offset`.
@@ -1406,7 +2032,10 @@ class Ops:
                 self._adopt(a)
         except AttributeError:
             raise not_tensors(a) from None
-        return Tensor(lib.ggml_view_1d(self.ptr, a._ptr, ne0, offset), self)
+        result = _new(Tensor)
+        result._ptr = _view_1d(self.ptr, a._ptr, ne0, offset)
+        result._context = self
+        return result
 
     def view_2d(self, a: Tensor, ne0: int, ne1: int, nb1: int, offset: int) -> Tensor:
         """A 2-D view of a: rows nb1 bytes apart, from byte `offset`.
@@ -1419,7 +2048,10 @@ class Ops:
                 self._adopt(a)
         except AttributeError:
             raise not_tensors(a) from None
-        return Tensor(lib.ggml_view_2d(self.ptr, a._ptr, ne0, ne1, nb1, offset), self)
+        result = _new(Tensor)
+        result._ptr = _view_2d(self.ptr, a._ptr, ne0, ne1, nb1, offset)
+        result._context = self
+        return result
 
     def view_3d(
         self,
@@ -1441,7 +2073,10 @@ class Ops:
                 self._adopt(a)
         except AttributeError:
             raise not_tensors(a) from None
-        return Tensor(lib.ggml_view_3d(self.ptr, a._ptr, ne0, ne1, ne2, nb1, nb2, offset), self)
+        result = _new(Tensor)
+        result._ptr = _view_3d(self.ptr, a._ptr, ne0, ne1, ne2, nb1, nb2, offset)
+        result._context = self
+        return result
 
     def view_4d(
         self,
@@ -1465,21 +2100,10 @@ class Ops:
                 self._adopt(a)
         except AttributeError:
             raise not_tensors(a) from None
-        return Tensor(
-            lib.ggml_view_4d(
-                self.ptr,
-                a._ptr,
-                ne0,
-                ne1,
-                ne2,
-                ne3,
-                nb1,
-                nb2,
-                nb3,
-                offset,
-            ),
-            self,
-        )
+        result = _new(Tensor)
+        result._ptr = _view_4d(self.ptr, a._ptr, ne0, ne1, ne2, ne3, nb1, nb2, nb3, offset)
+        result._context = self
+        return result
 
     def permute(self, a: Tensor, axis0: int, axis1: int, axis2: int, axis3: int) -> Tensor:
         """A view of a with dimension i moved to axis_i.
@@ -1492,7 +2116,10 @@ class Ops:
                 self._adopt(a)
         except AttributeError:
             raise not_tensors(a) from None
-        return Tensor(lib.ggml_permute(self.ptr, a._ptr, axis0, axis1, axis2, axis3), self)
+        result = _new(Tensor)
+        result._ptr = _permute(self.ptr, a._ptr, axis0, axis1, axis2, axis3)
+        result._context = self
+        return result
 
     def transpose(self, a: Tensor) -> Tensor:
         """A view of a with dimensions 0 and 1 exchanged.
@@ -1504,7 +2131,10 @@ class Ops:
                 self._adopt(a)
         except AttributeError:
             raise not_tensors(a) from None
-        return Tensor(lib.ggml_transpose(self.ptr, a._ptr), self)
+        result = _new(Tensor)
+        result._ptr = _transpose(self.ptr, a._ptr)
+        result._context = self
+        return result
 
     def get_rows(self, a: Tensor, b: Tensor) -> Tensor:
         """The rows of a that b (i32) names. a [n, m], b [r] -> [n, r] f32.
@@ -1516,7 +2146,10 @@ class Ops:
                 self._adopt(a, b)
         except AttributeError:
             raise not_tensors(a, b) from None
-        return Tensor(lib.ggml_get_rows(self.ptr, a._ptr, b._ptr), self)
+        result = _new(Tensor)
+        result._ptr = _get_rows(self.ptr, a._ptr, b._ptr)
+        result._context = self
+        return result
 
     def get_rows_back(self, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_get_rows_back(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b,
@@ -1527,7 +2160,10 @@ class Ops:
                 self._adopt(a, b, c)
         except AttributeError:
             raise not_tensors(a, b, c) from None
-        return Tensor(lib.ggml_get_rows_back(self.ptr, a._ptr, b._ptr, c._ptr), self)
+        result = _new(Tensor)
+        result._ptr = _get_rows_back(self.ptr, a._ptr, b._ptr, c._ptr)
+        result._context = self
+        return result
 
     def set_rows(self, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
         """Writes the rows of b into a at the rows that c (i64) names; returns a view of a.
@@ -1540,7 +2176,10 @@ class Ops:
                 self._adopt(a, b, c)
         except AttributeError:
             raise not_tensors(a, b, c) from None
-        return Tensor(lib.ggml_set_rows(self.ptr, a._ptr, b._ptr, c._ptr), self)
+        result = _new(Tensor)
+        result._ptr = _set_rows(self.ptr, a._ptr, b._ptr, c._ptr)
+        result._context = self
+        return result
 
     def diag(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_diag(ggml_context *ctx, ggml_tensor *a)"""
@@ -1549,7 +2188,10 @@ class Ops:
                 self._adopt(a)
         except AttributeError:
             raise not_tensors(a) from None
-        return Tensor(lib.ggml_diag(self.ptr, a._ptr), self)
+        result = _new(Tensor)
+        result._ptr = _diag(self.ptr, a._ptr)
+        result._context = self
+        return result
 
     def diag_mask_inf(self, a: Tensor, n_past: int) -> Tensor:
         """a with -inf above the diagonal shifted by n_past.
@@ -1561,7 +2203,10 @@ class Ops:
                 self._adopt(a)
         except AttributeError:
             raise not_tensors(a) from None
-        return Tensor(lib.ggml_diag_mask_inf(self.ptr, a._ptr, n_past), self)
+        result = _new(Tensor)
+        result._ptr = _diag_mask_inf(self.ptr, a._ptr, n_past)
+        result._context = self
+        return result
 
     def diag_mask_inf_inplace(self, a: Tensor, n_past: int) -> Tensor:
         """C: ggml_tensor *ggml_diag_mask_inf_inplace(ggml_context *ctx, ggml_tensor *a, int
@@ -1572,7 +2217,10 @@ class Ops:
                 self._adopt(a)
         except AttributeError:
             raise not_tensors(a) from None
-        return Tensor(lib.ggml_diag_mask_inf_inplace(self.ptr, a._ptr, n_past), self)
+        result = _new(Tensor)
+        result._ptr = _diag_mask_inf_inplace(self.ptr, a._ptr, n_past)
+        result._context = self
+        return result
 
     def diag_mask_zero(self, a: Tensor, n_past: int) -> Tensor:
         """C: ggml_tensor *ggml_diag_mask_zero(ggml_context *ctx, ggml_tensor *a, int n_past)"""
@@ -1581,7 +2229,10 @@ class Ops:
                 self._adopt(a)
         except AttributeError:
             raise not_tensors(a) from None
-        return Tensor(lib.ggml_diag_mask_zero(self.ptr, a._ptr, n_past), self)
+        result = _new(Tensor)
+        result._ptr = _diag_mask_zero(self.ptr, a._ptr, n_past)
+        result._context = self
+        return result
 
     def diag_mask_zero_inplace(self, a: Tensor, n_past: int) -> Tensor:
         """C: ggml_tensor *ggml_diag_mask_zero_inplace(ggml_context *ctx, ggml_tensor *a, int
@@ -1592,7 +2243,10 @@ class Ops:
                 self._adopt(a)
         except AttributeError:
             raise not_tensors(a) from None
-        return Tensor(lib.ggml_diag_mask_zero_inplace(self.ptr, a._ptr, n_past), self)
+        result = _new(Tensor)
+        result._ptr = _diag_mask_zero_inplace(self.ptr, a._ptr, n_past)
+        result._context = self
+        return result
 
     def clamp(self, a: Tensor, min: float, max: float) -> Tensor:
         """a limited to [min, max]; works in place, returns a view of a.
@@ -1604,7 +2258,10 @@ class Ops:
                 self._adopt(a)
         except AttributeError:
             raise not_tensors(a) from None
-        return Tensor(lib.ggml_clamp(self.ptr, a._ptr, min, max), self)
+        result = _new(Tensor)
+        result._ptr = _clamp(self.ptr, a._ptr, min, max)
+        result._context = self
+        return result
 
     def clamp_inplace(self, a: Tensor, min: float, max: float) -> Tensor:
         """C: ggml_tensor *ggml_clamp_inplace(ggml_context *ctx, ggml_tensor *a, float min, float
@@ -1615,7 +2272,10 @@ class Ops:
                 self._adopt(a)
         except AttributeError:
             raise not_tensors(a) from None
-        return Tensor(lib.ggml_clamp_inplace(self.ptr, a._ptr, min, max), self)
+        result = _new(Tensor)
+        result._ptr = _clamp_inplace(self.ptr, a._ptr, min, max)
+        result._context = self
+        return result
 
     def soft_max(self, a: Tensor) -> Tensor:
         """Softmax of each row.
@@ -1627,7 +2287,10 @@ class Ops:
                 self._adopt(a)
         except AttributeError:
             raise not_tensors(a) from None
-        return Tensor(lib.ggml_soft_max(self.ptr, a._ptr), self)
+        result = _new(Tensor)
+        result._ptr = _soft_max(self.ptr, a._ptr)
+        result._context = self
+        return result
 
     def soft_max_inplace(self, a: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_soft_max_inplace(ggml_context *ctx, ggml_tensor *a)"""
@@ -1636,7 +2299,10 @@ class Ops:
                 self._adopt(a)
         except AttributeError:
             raise not_tensors(a) from None
-        return Tensor(lib.ggml_soft_max_inplace(self.ptr, a._ptr), self)
+        result = _new(Tensor)
+        result._ptr = _soft_max_inplace(self.ptr, a._ptr)
+        result._context = self
+        return result
 
     def soft_max_ext(self, a: Tensor, mask: Tensor | None, scale: float, max_bias: float) -> Tensor:
         """Softmax of scale*a + slope*mask along rows; mask f16 or f32, or None.
@@ -1649,16 +2315,16 @@ class Ops:
                 self._adopt(a, mask)
         except AttributeError:
             raise not_tensors(a, mask) from None
-        return Tensor(
-            lib.ggml_soft_max_ext(
-                self.ptr,
-                a._ptr,
-                NULL if mask is None else mask._ptr,
-                scale,
-                max_bias,
-            ),
-            self,
+        result = _new(Tensor)
+        result._ptr = _soft_max_ext(
+            self.ptr,
+            a._ptr,
+            NULL if mask is None else mask._ptr,
+            scale,
+            max_bias,
         )
+        result._context = self
+        return result
 
     def soft_max_ext_inplace(
         self,
@@ -1675,16 +2341,16 @@ class Ops:
                 self._adopt(a, mask)
         except AttributeError:
             raise not_tensors(a, mask) from None
-        return Tensor(
-            lib.ggml_soft_max_ext_inplace(
-                self.ptr,
-                a._ptr,
-                NULL if mask is None else mask._ptr,
-                scale,
-                max_bias,
-            ),
-            self,
+        result = _new(Tensor)
+        result._ptr = _soft_max_ext_inplace(
+            self.ptr,
+            a._ptr,
+            NULL if mask is None else mask._ptr,
+            scale,
+            max_bias,
         )
+        result._context = self
+        return result
 
     def soft_max_ext_back(self, a: Tensor, b: Tensor, scale: float, max_bias: float) -> Tensor:
         """C: ggml_tensor *ggml_soft_max_ext_back(ggml_context *ctx, ggml_tensor *a, ggml_tensor
@@ -1695,7 +2361,10 @@ class Ops:
                 self._adopt(a, b)
         except AttributeError:
             raise not_tensors(a, b) from None
-        return Tensor(lib.ggml_soft_max_ext_back(self.ptr, a._ptr, b._ptr, scale, max_bias), self)
+        result = _new(Tensor)
+        result._ptr = _soft_max_ext_back(self.ptr, a._ptr, b._ptr, scale, max_bias)
+        result._context = self
+        return result
 
     def soft_max_ext_back_inplace(
         self,
@@ -1712,16 +2381,10 @@ class Ops:
                 self._adopt(a, b)
         except AttributeError:
             raise not_tensors(a, b) from None
-        return Tensor(
-            lib.ggml_soft_max_ext_back_inplace(
-                self.ptr,
-                a._ptr,
-                b._ptr,
-                scale,
-                max_bias,
-            ),
-            self,
-        )
+        result = _new(Tensor)
+        result._ptr = _soft_max_ext_back_inplace(self.ptr, a._ptr, b._ptr, scale, max_bias)
+        result._context = self
+        return result
 
     def rope(self, a: Tensor, b: Tensor, n_dims: int, mode: int) -> Tensor:
         """Rotary position embedding of a [n_embd, n_head, n_tokens] at positions b [n_tokens].
@@ -1734,7 +2397,10 @@ class Ops:
                 self._adopt(a, b)
         except AttributeError:
             raise not_tensors(a, b) from None
-        return Tensor(lib.ggml_rope(self.ptr, a._ptr, b._ptr, n_dims, mode), self)
+        result = _new(Tensor)
+        result._ptr = _rope(self.ptr, a._ptr, b._ptr, n_dims, mode)
+        result._context = self
+        return result
 
     def rope_inplace(self, a: Tensor, b: Tensor, n_dims: int, mode: int) -> Tensor:
         """C: ggml_tensor *ggml_rope_inplace(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b, int
@@ -1745,7 +2411,10 @@ class Ops:
                 self._adopt(a, b)
         except AttributeError:
             raise not_tensors(a, b) from None
-        return Tensor(lib.ggml_rope_inplace(self.ptr, a._ptr, b._ptr, n_dims, mode), self)
+        result = _new(Tensor)
+        result._ptr = _rope_inplace(self.ptr, a._ptr, b._ptr, n_dims, mode)
+        result._context = self
+        return result
 
     def rope_ext(
         self,
@@ -1778,24 +2447,24 @@ class Ops:
                 self._adopt(a, b, c)
         except AttributeError:
             raise not_tensors(a, b, c) from None
-        return Tensor(
-            lib.ggml_rope_ext(
-                self.ptr,
-                a._ptr,
-                b._ptr,
-                NULL if c is None else c._ptr,
-                n_dims,
-                mode,
-                n_ctx_orig,
-                freq_base,
-                freq_scale,
-                ext_factor,
-                attn_factor,
-                beta_fast,
-                beta_slow,
-            ),
-            self,
+        result = _new(Tensor)
+        result._ptr = _rope_ext(
+            self.ptr,
+            a._ptr,
+            b._ptr,
+            NULL if c is None else c._ptr,
+            n_dims,
+            mode,
+            n_ctx_orig,
+            freq_base,
+            freq_scale,
+            ext_factor,
+            attn_factor,
+            beta_fast,
+            beta_slow,
         )
+        result._context = self
+        return result
 
     def rope_multi(
         self,
@@ -1826,25 +2495,25 @@ class Ops:
                 self._adopt(a, b, c)
         except AttributeError:
             raise not_tensors(a, b, c) from None
-        return Tensor(
-            lib.ggml_rope_multi(
-                self.ptr,
-                a._ptr,
-                b._ptr,
-                NULL if c is None else c._ptr,
-                n_dims,
-                sections,
-                mode,
-                n_ctx_orig,
-                freq_base,
-                freq_scale,
-                ext_factor,
-                attn_factor,
-                beta_fast,
-                beta_slow,
-            ),
-            self,
+        result = _new(Tensor)
+        result._ptr = _rope_multi(
+            self.ptr,
+            a._ptr,
+            b._ptr,
+            NULL if c is None else c._ptr,
+            n_dims,
+            sections,
+            mode,
+            n_ctx_orig,
+            freq_base,
+            freq_scale,
+            ext_factor,
+            attn_factor,
+            beta_fast,
+            beta_slow,
         )
+        result._context = self
+        return result
 
     def rope_ext_inplace(
         self,
@@ -1874,24 +2543,24 @@ class Ops:
                 self._adopt(a, b, c)
         except AttributeError:
             raise not_tensors(a, b, c) from None
-        return Tensor(
-            lib.ggml_rope_ext_inplace(
-                self.ptr,
-                a._ptr,
-                b._ptr,
-                NULL if c is None else c._ptr,
-                n_dims,
-                mode,
-                n_ctx_orig,
-                freq_base,
-                freq_scale,
-                ext_factor,
-                attn_factor,
-                beta_fast,
-                beta_slow,
-            ),
-            self,
+        result = _new(Tensor)
+        result._ptr = _rope_ext_inplace(
+            self.ptr,
+            a._ptr,
+            b._ptr,
+            NULL if c is None else c._ptr,
+            n_dims,
+            mode,
+            n_ctx_orig,
+            freq_base,
+            freq_scale,
+            ext_factor,
+            attn_factor,
+            beta_fast,
+            beta_slow,
         )
+        result._context = self
+        return result
 
     def rope_multi_inplace(
         self,
@@ -1923,25 +2592,25 @@ class Ops:
                 self._adopt(a, b, c)
         except AttributeError:
             raise not_tensors(a, b, c) from None
-        return Tensor(
-            lib.ggml_rope_multi_inplace(
-                self.ptr,
-                a._ptr,
-                b._ptr,
-                NULL if c is None else c._ptr,
-                n_dims,
-                sections,
-                mode,
-                n_ctx_orig,
-                freq_base,
-                freq_scale,
-                ext_factor,
-                attn_factor,
-                beta_fast,
-                beta_slow,
-            ),
-            self,
+        result = _new(Tensor)
+        result._ptr = _rope_multi_inplace(
+            self.ptr,
+            a._ptr,
+            b._ptr,
+            NULL if c is None else c._ptr,
+            n_dims,
+            sections,
+            mode,
+            n_ctx_orig,
+            freq_base,
+            freq_scale,
+            ext_factor,
+            attn_factor,
+            beta_fast,
+            beta_slow,
         )
+        result._context = self
+        return result
 
     def rope_custom(
         self,
@@ -1966,23 +2635,23 @@ class Ops:
                 self._adopt(a, b)
         except AttributeError:
             raise not_tensors(a, b) from None
-        return Tensor(
-            lib.ggml_rope_custom(
-                self.ptr,
-                a._ptr,
-                b._ptr,
-                n_dims,
-                mode,
-                n_ctx_orig,
-                freq_base,
-                freq_scale,
-                ext_factor,
-                attn_factor,
-                beta_fast,
-                beta_slow,
-            ),
-            self,
+        result = _new(Tensor)
+        result._ptr = _rope_custom(
+            self.ptr,
+            a._ptr,
+            b._ptr,
+            n_dims,
+            mode,
+            n_ctx_orig,
+            freq_base,
+            freq_scale,
+            ext_factor,
+            attn_factor,
+            beta_fast,
+            beta_slow,
         )
+        result._context = self
+        return result
 
     def rope_custom_inplace(
         self,
@@ -2007,23 +2676,23 @@ class Ops:
                 self._adopt(a, b)
         except AttributeError:
             raise not_tensors(a, b) from None
-        return Tensor(
-            lib.ggml_rope_custom_inplace(
-                self.ptr,
-                a._ptr,
-                b._ptr,
-                n_dims,
-                mode,
-                n_ctx_orig,
-                freq_base,
-                freq_scale,
-                ext_factor,
-                attn_factor,
-                beta_fast,
-                beta_slow,
-            ),
-            self,
+        result = _new(Tensor)
+        result._ptr = _rope_custom_inplace(
+            self.ptr,
+            a._ptr,
+            b._ptr,
+            n_dims,
+            mode,
+            n_ctx_orig,
+            freq_base,
+            freq_scale,
+            ext_factor,
+            attn_factor,
+            beta_fast,
+            beta_slow,
         )
+        result._context = self
+        return result
 
     def rope_ext_back(
         self,
@@ -2053,24 +2722,24 @@ class Ops:
                 self._adopt(a, b, c)
         except AttributeError:
             raise not_tensors(a, b, c) from None
-        return Tensor(
-            lib.ggml_rope_ext_back(
-                self.ptr,
-                a._ptr,
-                b._ptr,
-                NULL if c is None else c._ptr,
-                n_dims,
-                mode,
-                n_ctx_orig,
-                freq_base,
-                freq_scale,
-                ext_factor,
-                attn_factor,
-                beta_fast,
-                beta_slow,
-            ),
-            self,
+        result = _new(Tensor)
+        result._ptr = _rope_ext_back(
+            self.ptr,
+            a._ptr,
+            b._ptr,
+            NULL if c is None else c._ptr,
+            n_dims,
+            mode,
+            n_ctx_orig,
+            freq_base,
+            freq_scale,
+            ext_factor,
+            attn_factor,
+            beta_fast,
+            beta_slow,
         )
+        result._context = self
+        return result
 
     def rope_multi_back(
         self,
@@ -2101,25 +2770,25 @@ class Ops:
                 self._adopt(a, b, c)
         except AttributeError:
             raise not_tensors(a, b, c) from None
-        return Tensor(
-            lib.ggml_rope_multi_back(
-                self.ptr,
-                a._ptr,
-                b._ptr,
-                NULL if c is None else c._ptr,
-                n_dims,
-                sections,
-                mode,
-                n_ctx_orig,
-                freq_base,
-                freq_scale,
-                ext_factor,
-                attn_factor,
-                beta_fast,
-                beta_slow,
-            ),
-            self,
+        result = _new(Tensor)
+        result._ptr = _rope_multi_back(
+            self.ptr,
+            a._ptr,
+            b._ptr,
+            NULL if c is None else c._ptr,
+            n_dims,
+            sections,
+            mode,
+            n_ctx_orig,
+            freq_base,
+            freq_scale,
+            ext_factor,
+            attn_factor,
+            beta_fast,
+            beta_slow,
         )
+        result._context = self
+        return result
 
     def im2col(
         self,
@@ -2142,22 +2811,22 @@ class Ops:
                 self._adopt(a, b)
         except AttributeError:
             raise not_tensors(a, b) from None
-        return Tensor(
-            lib.ggml_im2col(
-                self.ptr,
-                a._ptr,
-                b._ptr,
-                s0,
-                s1,
-                p0,
-                p1,
-                d0,
-                d1,
-                is_2D,
-                type_of(dst_type),
-            ),
-            self,
+        result = _new(Tensor)
+        result._ptr = _im2col(
+            self.ptr,
+            a._ptr,
+            b._ptr,
+            s0,
+            s1,
+            p0,
+            p1,
+            d0,
+            d1,
+            is_2D,
+            type_of(dst_type),
         )
+        result._context = self
+        return result
 
     def im2col_back(
         self,
@@ -2180,22 +2849,10 @@ class Ops:
                 self._adopt(a, b)
         except AttributeError:
             raise not_tensors(a, b) from None
-        return Tensor(
-            lib.ggml_im2col_back(
-                self.ptr,
-                a._ptr,
-                b._ptr,
-                ne,
-                s0,
-                s1,
-                p0,
-                p1,
-                d0,
-                d1,
-                is_2D,
-            ),
-            self,
-        )
+        result = _new(Tensor)
+        result._ptr = _im2col_back(self.ptr, a._ptr, b._ptr, ne, s0, s1, p0, p1, d0, d1, is_2D)
+        result._context = self
+        return result
 
     def col2im_1d(self, a: Tensor, s0: int, oc: int, p0: int) -> Tensor:
         """C: ggml_tensor *ggml_col2im_1d(ggml_context *ctx, ggml_tensor *a, int s0, int oc, int
@@ -2206,7 +2863,10 @@ class Ops:
                 self._adopt(a)
         except AttributeError:
             raise not_tensors(a) from None
-        return Tensor(lib.ggml_col2im_1d(self.ptr, a._ptr, s0, oc, p0), self)
+        result = _new(Tensor)
+        result._ptr = _col2im_1d(self.ptr, a._ptr, s0, oc, p0)
+        result._context = self
+        return result
 
     def conv_1d(self, a: Tensor, b: Tensor, s0: int, p0: int, d0: int) -> Tensor:
         """C: ggml_tensor *ggml_conv_1d(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b, int s0,
@@ -2217,7 +2877,10 @@ class Ops:
                 self._adopt(a, b)
         except AttributeError:
             raise not_tensors(a, b) from None
-        return Tensor(lib.ggml_conv_1d(self.ptr, a._ptr, b._ptr, s0, p0, d0), self)
+        result = _new(Tensor)
+        result._ptr = _conv_1d(self.ptr, a._ptr, b._ptr, s0, p0, d0)
+        result._context = self
+        return result
 
     def conv_1d_ph(self, a: Tensor, b: Tensor, s: int, d: int) -> Tensor:
         """C: ggml_tensor *ggml_conv_1d_ph(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b, int
@@ -2228,7 +2891,10 @@ class Ops:
                 self._adopt(a, b)
         except AttributeError:
             raise not_tensors(a, b) from None
-        return Tensor(lib.ggml_conv_1d_ph(self.ptr, a._ptr, b._ptr, s, d), self)
+        result = _new(Tensor)
+        result._ptr = _conv_1d_ph(self.ptr, a._ptr, b._ptr, s, d)
+        result._context = self
+        return result
 
     def conv_1d_dw(self, a: Tensor, b: Tensor, s0: int, p0: int, d0: int) -> Tensor:
         """C: ggml_tensor *ggml_conv_1d_dw(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b, int
@@ -2239,7 +2905,10 @@ class Ops:
                 self._adopt(a, b)
         except AttributeError:
             raise not_tensors(a, b) from None
-        return Tensor(lib.ggml_conv_1d_dw(self.ptr, a._ptr, b._ptr, s0, p0, d0), self)
+        result = _new(Tensor)
+        result._ptr = _conv_1d_dw(self.ptr, a._ptr, b._ptr, s0, p0, d0)
+        result._context = self
+        return result
 
     def conv_1d_dw_ph(self, a: Tensor, b: Tensor, s0: int, d0: int) -> Tensor:
         """C: ggml_tensor *ggml_conv_1d_dw_ph(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b,
@@ -2250,7 +2919,10 @@ class Ops:
                 self._adopt(a, b)
         except AttributeError:
             raise not_tensors(a, b) from None
-        return Tensor(lib.ggml_conv_1d_dw_ph(self.ptr, a._ptr, b._ptr, s0, d0), self)
+        result = _new(Tensor)
+        result._ptr = _conv_1d_dw_ph(self.ptr, a._ptr, b._ptr, s0, d0)
+        result._context = self
+        return result
 
     def conv_transpose_1d(self, a: Tensor, b: Tensor, s0: int, p0: int, d0: int) -> Tensor:
         """C: ggml_tensor *ggml_conv_transpose_1d(ggml_context *ctx, ggml_tensor *a, ggml_tensor
@@ -2261,7 +2933,10 @@ class Ops:
                 self._adopt(a, b)
         except AttributeError:
             raise not_tensors(a, b) from None
-        return Tensor(lib.ggml_conv_transpose_1d(self.ptr, a._ptr, b._ptr, s0, p0, d0), self)
+        result = _new(Tensor)
+        result._ptr = _conv_transpose_1d(self.ptr, a._ptr, b._ptr, s0, p0, d0)
+        result._context = self
+        return result
 
     def conv_2d(
         self,
@@ -2282,7 +2957,10 @@ class Ops:
                 self._adopt(a, b)
         except AttributeError:
             raise not_tensors(a, b) from None
-        return Tensor(lib.ggml_conv_2d(self.ptr, a._ptr, b._ptr, s0, s1, p0, p1, d0, d1), self)
+        result = _new(Tensor)
+        result._ptr = _conv_2d(self.ptr, a._ptr, b._ptr, s0, s1, p0, p1, d0, d1)
+        result._context = self
+        return result
 
     def im2col_3d(
         self,
@@ -2309,25 +2987,25 @@ class Ops:
                 self._adopt(a, b)
         except AttributeError:
             raise not_tensors(a, b) from None
-        return Tensor(
-            lib.ggml_im2col_3d(
-                self.ptr,
-                a._ptr,
-                b._ptr,
-                IC,
-                s0,
-                s1,
-                s2,
-                p0,
-                p1,
-                p2,
-                d0,
-                d1,
-                d2,
-                type_of(dst_type),
-            ),
-            self,
+        result = _new(Tensor)
+        result._ptr = _im2col_3d(
+            self.ptr,
+            a._ptr,
+            b._ptr,
+            IC,
+            s0,
+            s1,
+            s2,
+            p0,
+            p1,
+            p2,
+            d0,
+            d1,
+            d2,
+            type_of(dst_type),
         )
+        result._context = self
+        return result
 
     def conv_3d(
         self,
@@ -2352,24 +3030,10 @@ class Ops:
                 self._adopt(a, b)
         except AttributeError:
             raise not_tensors(a, b) from None
-        return Tensor(
-            lib.ggml_conv_3d(
-                self.ptr,
-                a._ptr,
-                b._ptr,
-                IC,
-                s0,
-                s1,
-                s2,
-                p0,
-                p1,
-                p2,
-                d0,
-                d1,
-                d2,
-            ),
-            self,
-        )
+        result = _new(Tensor)
+        result._ptr = _conv_3d(self.ptr, a._ptr, b._ptr, IC, s0, s1, s2, p0, p1, p2, d0, d1, d2)
+        result._context = self
+        return result
 
     def conv_2d_sk_p0(self, a: Tensor, b: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_conv_2d_sk_p0(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b)"""
@@ -2378,7 +3042,10 @@ class Ops:
                 self._adopt(a, b)
         except AttributeError:
             raise not_tensors(a, b) from None
-        return Tensor(lib.ggml_conv_2d_sk_p0(self.ptr, a._ptr, b._ptr), self)
+        result = _new(Tensor)
+        result._ptr = _conv_2d_sk_p0(self.ptr, a._ptr, b._ptr)
+        result._context = self
+        return result
 
     def conv_2d_s1_ph(self, a: Tensor, b: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_conv_2d_s1_ph(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b)"""
@@ -2387,7 +3054,10 @@ class Ops:
                 self._adopt(a, b)
         except AttributeError:
             raise not_tensors(a, b) from None
-        return Tensor(lib.ggml_conv_2d_s1_ph(self.ptr, a._ptr, b._ptr), self)
+        result = _new(Tensor)
+        result._ptr = _conv_2d_s1_ph(self.ptr, a._ptr, b._ptr)
+        result._context = self
+        return result
 
     def conv_2d_dw(
         self,
@@ -2408,7 +3078,10 @@ class Ops:
                 self._adopt(a, b)
         except AttributeError:
             raise not_tensors(a, b) from None
-        return Tensor(lib.ggml_conv_2d_dw(self.ptr, a._ptr, b._ptr, s0, s1, p0, p1, d0, d1), self)
+        result = _new(Tensor)
+        result._ptr = _conv_2d_dw(self.ptr, a._ptr, b._ptr, s0, s1, p0, p1, d0, d1)
+        result._context = self
+        return result
 
     def conv_2d_dw_direct(
         self,
@@ -2429,20 +3102,20 @@ class Ops:
                 self._adopt(a, b)
         except AttributeError:
             raise not_tensors(a, b) from None
-        return Tensor(
-            lib.ggml_conv_2d_dw_direct(
-                self.ptr,
-                a._ptr,
-                b._ptr,
-                stride0,
-                stride1,
-                pad0,
-                pad1,
-                dilation0,
-                dilation1,
-            ),
-            self,
+        result = _new(Tensor)
+        result._ptr = _conv_2d_dw_direct(
+            self.ptr,
+            a._ptr,
+            b._ptr,
+            stride0,
+            stride1,
+            pad0,
+            pad1,
+            dilation0,
+            dilation1,
         )
+        result._context = self
+        return result
 
     def conv_transpose_2d_p0(self, a: Tensor, b: Tensor, stride: int) -> Tensor:
         """C: ggml_tensor *ggml_conv_transpose_2d_p0(ggml_context *ctx, ggml_tensor *a, ggml_tensor
@@ -2453,7 +3126,10 @@ class Ops:
                 self._adopt(a, b)
         except AttributeError:
             raise not_tensors(a, b) from None
-        return Tensor(lib.ggml_conv_transpose_2d_p0(self.ptr, a._ptr, b._ptr, stride), self)
+        result = _new(Tensor)
+        result._ptr = _conv_transpose_2d_p0(self.ptr, a._ptr, b._ptr, stride)
+        result._context = self
+        return result
 
     def conv_2d_direct(
         self,
@@ -2474,20 +3150,10 @@ class Ops:
                 self._adopt(a, b)
         except AttributeError:
             raise not_tensors(a, b) from None
-        return Tensor(
-            lib.ggml_conv_2d_direct(
-                self.ptr,
-                a._ptr,
-                b._ptr,
-                s0,
-                s1,
-                p0,
-                p1,
-                d0,
-                d1,
-            ),
-            self,
-        )
+        result = _new(Tensor)
+        result._ptr = _conv_2d_direct(self.ptr, a._ptr, b._ptr, s0, s1, p0, p1, d0, d1)
+        result._context = self
+        return result
 
     def conv_3d_direct(
         self,
@@ -2515,26 +3181,26 @@ class Ops:
                 self._adopt(a, b)
         except AttributeError:
             raise not_tensors(a, b) from None
-        return Tensor(
-            lib.ggml_conv_3d_direct(
-                self.ptr,
-                a._ptr,
-                b._ptr,
-                s0,
-                s1,
-                s2,
-                p0,
-                p1,
-                p2,
-                d0,
-                d1,
-                d2,
-                n_channels,
-                n_batch,
-                n_channels_out,
-            ),
-            self,
+        result = _new(Tensor)
+        result._ptr = _conv_3d_direct(
+            self.ptr,
+            a._ptr,
+            b._ptr,
+            s0,
+            s1,
+            s2,
+            p0,
+            p1,
+            p2,
+            d0,
+            d1,
+            d2,
+            n_channels,
+            n_batch,
+            n_channels_out,
         )
+        result._context = self
+        return result
 
     def pool_1d(self, a: Tensor, op: enums.OpPool | int | str, k0: int, s0: int, p0: int) -> Tensor:
         """C: ggml_tensor *ggml_pool_1d(ggml_context *ctx, ggml_tensor *a, enum ggml_op_pool op,
@@ -2545,17 +3211,10 @@ class Ops:
                 self._adopt(a)
         except AttributeError:
             raise not_tensors(a) from None
-        return Tensor(
-            lib.ggml_pool_1d(
-                self.ptr,
-                a._ptr,
-                enum_of(enums.OpPool, op),
-                k0,
-                s0,
-                p0,
-            ),
-            self,
-        )
+        result = _new(Tensor)
+        result._ptr = _pool_1d(self.ptr, a._ptr, enum_of(enums.OpPool, op), k0, s0, p0)
+        result._context = self
+        return result
 
     def pool_2d(
         self,
@@ -2576,20 +3235,10 @@ class Ops:
                 self._adopt(a)
         except AttributeError:
             raise not_tensors(a) from None
-        return Tensor(
-            lib.ggml_pool_2d(
-                self.ptr,
-                a._ptr,
-                enum_of(enums.OpPool, op),
-                k0,
-                k1,
-                s0,
-                s1,
-                p0,
-                p1,
-            ),
-            self,
-        )
+        result = _new(Tensor)
+        result._ptr = _pool_2d(self.ptr, a._ptr, enum_of(enums.OpPool, op), k0, k1, s0, s1, p0, p1)
+        result._context = self
+        return result
 
     def pool_2d_back(
         self,
@@ -2611,21 +3260,21 @@ class Ops:
                 self._adopt(a, af)
         except AttributeError:
             raise not_tensors(a, af) from None
-        return Tensor(
-            lib.ggml_pool_2d_back(
-                self.ptr,
-                a._ptr,
-                af._ptr,
-                enum_of(enums.OpPool, op),
-                k0,
-                k1,
-                s0,
-                s1,
-                p0,
-                p1,
-            ),
-            self,
+        result = _new(Tensor)
+        result._ptr = _pool_2d_back(
+            self.ptr,
+            a._ptr,
+            af._ptr,
+            enum_of(enums.OpPool, op),
+            k0,
+            k1,
+            s0,
+            s1,
+            p0,
+            p1,
         )
+        result._context = self
+        return result
 
     def upscale(self, a: Tensor, scale_factor: int, mode: enums.ScaleMode | int | str) -> Tensor:
         """C: ggml_tensor *ggml_upscale(ggml_context *ctx, ggml_tensor *a, int scale_factor, enum
@@ -2636,15 +3285,10 @@ class Ops:
                 self._adopt(a)
         except AttributeError:
             raise not_tensors(a) from None
-        return Tensor(
-            lib.ggml_upscale(
-                self.ptr,
-                a._ptr,
-                scale_factor,
-                enum_of(enums.ScaleMode, mode),
-            ),
-            self,
-        )
+        result = _new(Tensor)
+        result._ptr = _upscale(self.ptr, a._ptr, scale_factor, enum_of(enums.ScaleMode, mode))
+        result._context = self
+        return result
 
     def upscale_ext(
         self,
@@ -2663,18 +3307,18 @@ class Ops:
                 self._adopt(a)
         except AttributeError:
             raise not_tensors(a) from None
-        return Tensor(
-            lib.ggml_upscale_ext(
-                self.ptr,
-                a._ptr,
-                ne0,
-                ne1,
-                ne2,
-                ne3,
-                enum_of(enums.ScaleMode, mode),
-            ),
-            self,
+        result = _new(Tensor)
+        result._ptr = _upscale_ext(
+            self.ptr,
+            a._ptr,
+            ne0,
+            ne1,
+            ne2,
+            ne3,
+            enum_of(enums.ScaleMode, mode),
         )
+        result._context = self
+        return result
 
     def interpolate(self, a: Tensor, ne0: int, ne1: int, ne2: int, ne3: int, mode: int) -> Tensor:
         """C: ggml_tensor *ggml_interpolate(ggml_context *ctx, ggml_tensor *a, int64_t ne0, int64_t
@@ -2685,7 +3329,10 @@ class Ops:
                 self._adopt(a)
         except AttributeError:
             raise not_tensors(a) from None
-        return Tensor(lib.ggml_interpolate(self.ptr, a._ptr, ne0, ne1, ne2, ne3, mode), self)
+        result = _new(Tensor)
+        result._ptr = _interpolate(self.ptr, a._ptr, ne0, ne1, ne2, ne3, mode)
+        result._context = self
+        return result
 
     def pad(self, a: Tensor, p0: int, p1: int, p2: int, p3: int) -> Tensor:
         """C: ggml_tensor *ggml_pad(ggml_context *ctx, ggml_tensor *a, int p0, int p1, int p2, int
@@ -2696,7 +3343,10 @@ class Ops:
                 self._adopt(a)
         except AttributeError:
             raise not_tensors(a) from None
-        return Tensor(lib.ggml_pad(self.ptr, a._ptr, p0, p1, p2, p3), self)
+        result = _new(Tensor)
+        result._ptr = _pad(self.ptr, a._ptr, p0, p1, p2, p3)
+        result._context = self
+        return result
 
     def pad_circular(self, a: Tensor, p0: int, p1: int, p2: int, p3: int) -> Tensor:
         """C: ggml_tensor *ggml_pad_circular(ggml_context *ctx, ggml_tensor *a, int p0, int p1, int
@@ -2707,7 +3357,10 @@ class Ops:
                 self._adopt(a)
         except AttributeError:
             raise not_tensors(a) from None
-        return Tensor(lib.ggml_pad_circular(self.ptr, a._ptr, p0, p1, p2, p3), self)
+        result = _new(Tensor)
+        result._ptr = _pad_circular(self.ptr, a._ptr, p0, p1, p2, p3)
+        result._context = self
+        return result
 
     def pad_ext(
         self,
@@ -2729,21 +3382,10 @@ class Ops:
                 self._adopt(a)
         except AttributeError:
             raise not_tensors(a) from None
-        return Tensor(
-            lib.ggml_pad_ext(
-                self.ptr,
-                a._ptr,
-                lp0,
-                rp0,
-                lp1,
-                rp1,
-                lp2,
-                rp2,
-                lp3,
-                rp3,
-            ),
-            self,
-        )
+        result = _new(Tensor)
+        result._ptr = _pad_ext(self.ptr, a._ptr, lp0, rp0, lp1, rp1, lp2, rp2, lp3, rp3)
+        result._context = self
+        return result
 
     def pad_ext_circular(
         self,
@@ -2765,21 +3407,10 @@ class Ops:
                 self._adopt(a)
         except AttributeError:
             raise not_tensors(a) from None
-        return Tensor(
-            lib.ggml_pad_ext_circular(
-                self.ptr,
-                a._ptr,
-                lp0,
-                rp0,
-                lp1,
-                rp1,
-                lp2,
-                rp2,
-                lp3,
-                rp3,
-            ),
-            self,
-        )
+        result = _new(Tensor)
+        result._ptr = _pad_ext_circular(self.ptr, a._ptr, lp0, rp0, lp1, rp1, lp2, rp2, lp3, rp3)
+        result._context = self
+        return result
 
     def pad_reflect_1d(self, a: Tensor, p0: int, p1: int) -> Tensor:
         """C: ggml_tensor *ggml_pad_reflect_1d(ggml_context *ctx, ggml_tensor *a, int p0, int p1)"""
@@ -2788,7 +3419,10 @@ class Ops:
                 self._adopt(a)
         except AttributeError:
             raise not_tensors(a) from None
-        return Tensor(lib.ggml_pad_reflect_1d(self.ptr, a._ptr, p0, p1), self)
+        result = _new(Tensor)
+        result._ptr = _pad_reflect_1d(self.ptr, a._ptr, p0, p1)
+        result._context = self
+        return result
 
     def roll(self, a: Tensor, shift0: int, shift1: int, shift2: int, shift3: int) -> Tensor:
         """C: ggml_tensor *ggml_roll(ggml_context *ctx, ggml_tensor *a, int shift0, int shift1, int
@@ -2799,7 +3433,10 @@ class Ops:
                 self._adopt(a)
         except AttributeError:
             raise not_tensors(a) from None
-        return Tensor(lib.ggml_roll(self.ptr, a._ptr, shift0, shift1, shift2, shift3), self)
+        result = _new(Tensor)
+        result._ptr = _roll(self.ptr, a._ptr, shift0, shift1, shift2, shift3)
+        result._context = self
+        return result
 
     def tri(self, a: Tensor, type: enums.TriType | int | str) -> Tensor:
         """C: ggml_tensor *ggml_tri(ggml_context *ctx, ggml_tensor *a, enum ggml_tri_type type)"""
@@ -2808,7 +3445,10 @@ class Ops:
                 self._adopt(a)
         except AttributeError:
             raise not_tensors(a) from None
-        return Tensor(lib.ggml_tri(self.ptr, a._ptr, enum_of(enums.TriType, type)), self)
+        result = _new(Tensor)
+        result._ptr = _tri(self.ptr, a._ptr, enum_of(enums.TriType, type))
+        result._context = self
+        return result
 
     def fill(self, a: Tensor, c: float) -> Tensor:
         """C: ggml_tensor *ggml_fill(ggml_context *ctx, ggml_tensor *a, float c)"""
@@ -2817,7 +3457,10 @@ class Ops:
                 self._adopt(a)
         except AttributeError:
             raise not_tensors(a) from None
-        return Tensor(lib.ggml_fill(self.ptr, a._ptr, c), self)
+        result = _new(Tensor)
+        result._ptr = _fill(self.ptr, a._ptr, c)
+        result._context = self
+        return result
 
     def fill_inplace(self, a: Tensor, c: float) -> Tensor:
         """C: ggml_tensor *ggml_fill_inplace(ggml_context *ctx, ggml_tensor *a, float c)"""
@@ -2826,7 +3469,10 @@ class Ops:
                 self._adopt(a)
         except AttributeError:
             raise not_tensors(a) from None
-        return Tensor(lib.ggml_fill_inplace(self.ptr, a._ptr, c), self)
+        result = _new(Tensor)
+        result._ptr = _fill_inplace(self.ptr, a._ptr, c)
+        result._context = self
+        return result
 
     def timestep_embedding(self, timesteps: Tensor, dim: int, max_period: int) -> Tensor:
         """C: ggml_tensor *ggml_timestep_embedding(ggml_context *ctx, ggml_tensor *timesteps, int
@@ -2837,7 +3483,10 @@ class Ops:
                 self._adopt(timesteps)
         except AttributeError:
             raise not_tensors(timesteps) from None
-        return Tensor(lib.ggml_timestep_embedding(self.ptr, timesteps._ptr, dim, max_period), self)
+        result = _new(Tensor)
+        result._ptr = _timestep_embedding(self.ptr, timesteps._ptr, dim, max_period)
+        result._context = self
+        return result
 
     def argsort(self, a: Tensor, order: enums.SortOrder | int | str) -> Tensor:
         """Indices that sort each row. Result i32, a's ne.
@@ -2850,7 +3499,10 @@ class Ops:
                 self._adopt(a)
         except AttributeError:
             raise not_tensors(a) from None
-        return Tensor(lib.ggml_argsort(self.ptr, a._ptr, enum_of(enums.SortOrder, order)), self)
+        result = _new(Tensor)
+        result._ptr = _argsort(self.ptr, a._ptr, enum_of(enums.SortOrder, order))
+        result._context = self
+        return result
 
     def argsort_top_k(self, a: Tensor, k: int) -> Tensor:
         """C: ggml_tensor *ggml_argsort_top_k(ggml_context *ctx, ggml_tensor *a, int k)"""
@@ -2859,7 +3511,10 @@ class Ops:
                 self._adopt(a)
         except AttributeError:
             raise not_tensors(a) from None
-        return Tensor(lib.ggml_argsort_top_k(self.ptr, a._ptr, k), self)
+        result = _new(Tensor)
+        result._ptr = _argsort_top_k(self.ptr, a._ptr, k)
+        result._context = self
+        return result
 
     def top_k(self, a: Tensor, k: int) -> Tensor:
         """Indices of the k largest elements of each row, in no order.
@@ -2871,11 +3526,17 @@ class Ops:
                 self._adopt(a)
         except AttributeError:
             raise not_tensors(a) from None
-        return Tensor(lib.ggml_top_k(self.ptr, a._ptr, k), self)
+        result = _new(Tensor)
+        result._ptr = _top_k(self.ptr, a._ptr, k)
+        result._context = self
+        return result
 
     def arange(self, start: float, stop: float, step: float) -> Tensor:
         """C: ggml_tensor *ggml_arange(ggml_context *ctx, float start, float stop, float step)"""
-        return Tensor(lib.ggml_arange(self.ptr, start, stop, step), self)
+        result = _new(Tensor)
+        result._ptr = _arange(self.ptr, start, stop, step)
+        result._context = self
+        return result
 
     def flash_attn_ext(
         self,
@@ -2904,19 +3565,19 @@ class Ops:
                 self._adopt(q, k, v, mask)
         except AttributeError:
             raise not_tensors(q, k, v, mask) from None
-        return Tensor(
-            lib.ggml_flash_attn_ext(
-                self.ptr,
-                q._ptr,
-                k._ptr,
-                v._ptr,
-                NULL if mask is None else mask._ptr,
-                scale,
-                max_bias,
-                logit_softcap,
-            ),
-            self,
+        result = _new(Tensor)
+        result._ptr = _flash_attn_ext(
+            self.ptr,
+            q._ptr,
+            k._ptr,
+            v._ptr,
+            NULL if mask is None else mask._ptr,
+            scale,
+            max_bias,
+            logit_softcap,
         )
+        result._context = self
+        return result
 
     def flash_attn_back(self, q: Tensor, k: Tensor, v: Tensor, d: Tensor, masked: bool) -> Tensor:
         """C: ggml_tensor *ggml_flash_attn_back(ggml_context *ctx, ggml_tensor *q, ggml_tensor *k,
@@ -2932,17 +3593,10 @@ class Ops:
                 self._adopt(q, k, v, d)
         except AttributeError:
             raise not_tensors(q, k, v, d) from None
-        return Tensor(
-            lib.ggml_flash_attn_back(
-                self.ptr,
-                q._ptr,
-                k._ptr,
-                v._ptr,
-                d._ptr,
-                masked,
-            ),
-            self,
-        )
+        result = _new(Tensor)
+        result._ptr = _flash_attn_back(self.ptr, q._ptr, k._ptr, v._ptr, d._ptr, masked)
+        result._context = self
+        return result
 
     def ssm_conv(self, sx: Tensor, c: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_ssm_conv(ggml_context *ctx, ggml_tensor *sx, ggml_tensor *c)"""
@@ -2951,7 +3605,10 @@ class Ops:
                 self._adopt(sx, c)
         except AttributeError:
             raise not_tensors(sx, c) from None
-        return Tensor(lib.ggml_ssm_conv(self.ptr, sx._ptr, c._ptr), self)
+        result = _new(Tensor)
+        result._ptr = _ssm_conv(self.ptr, sx._ptr, c._ptr)
+        result._context = self
+        return result
 
     def ssm_scan(
         self,
@@ -2981,20 +3638,20 @@ class Ops:
                 self._adopt(s, x, dt, A, B, C, ids)
         except AttributeError:
             raise not_tensors(s, x, dt, A, B, C, ids) from None
-        return Tensor(
-            lib.ggml_ssm_scan(
-                self.ptr,
-                s._ptr,
-                x._ptr,
-                dt._ptr,
-                A._ptr,
-                B._ptr,
-                C._ptr,
-                ids._ptr,
-                K,
-            ),
-            self,
+        result = _new(Tensor)
+        result._ptr = _ssm_scan(
+            self.ptr,
+            s._ptr,
+            x._ptr,
+            dt._ptr,
+            A._ptr,
+            B._ptr,
+            C._ptr,
+            ids._ptr,
+            K,
         )
+        result._context = self
+        return result
 
     def win_part(self, a: Tensor, w: int) -> Tensor:
         """C: ggml_tensor *ggml_win_part(ggml_context *ctx, ggml_tensor *a, int w)"""
@@ -3003,7 +3660,10 @@ class Ops:
                 self._adopt(a)
         except AttributeError:
             raise not_tensors(a) from None
-        return Tensor(lib.ggml_win_part(self.ptr, a._ptr, w), self)
+        result = _new(Tensor)
+        result._ptr = _win_part(self.ptr, a._ptr, w)
+        result._context = self
+        return result
 
     def win_unpart(self, a: Tensor, w0: int, h0: int, w: int) -> Tensor:
         """C: ggml_tensor *ggml_win_unpart(ggml_context *ctx, ggml_tensor *a, int w0, int h0, int
@@ -3014,7 +3674,10 @@ class Ops:
                 self._adopt(a)
         except AttributeError:
             raise not_tensors(a) from None
-        return Tensor(lib.ggml_win_unpart(self.ptr, a._ptr, w0, h0, w), self)
+        result = _new(Tensor)
+        result._ptr = _win_unpart(self.ptr, a._ptr, w0, h0, w)
+        result._context = self
+        return result
 
     def unary(self, a: Tensor, op: enums.UnaryOp | int | str) -> Tensor:
         """C: ggml_tensor *ggml_unary(ggml_context *ctx, ggml_tensor *a, enum ggml_unary_op op)"""
@@ -3023,7 +3686,10 @@ class Ops:
                 self._adopt(a)
         except AttributeError:
             raise not_tensors(a) from None
-        return Tensor(lib.ggml_unary(self.ptr, a._ptr, enum_of(enums.UnaryOp, op)), self)
+        result = _new(Tensor)
+        result._ptr = _unary(self.ptr, a._ptr, enum_of(enums.UnaryOp, op))
+        result._context = self
+        return result
 
     def unary_inplace(self, a: Tensor, op: enums.UnaryOp | int | str) -> Tensor:
         """C: ggml_tensor *ggml_unary_inplace(ggml_context *ctx, ggml_tensor *a, enum ggml_unary_op
@@ -3034,7 +3700,10 @@ class Ops:
                 self._adopt(a)
         except AttributeError:
             raise not_tensors(a) from None
-        return Tensor(lib.ggml_unary_inplace(self.ptr, a._ptr, enum_of(enums.UnaryOp, op)), self)
+        result = _new(Tensor)
+        result._ptr = _unary_inplace(self.ptr, a._ptr, enum_of(enums.UnaryOp, op))
+        result._context = self
+        return result
 
     def get_rel_pos(self, a: Tensor, qh: int, kh: int) -> Tensor:
         """C: ggml_tensor *ggml_get_rel_pos(ggml_context *ctx, ggml_tensor *a, int qh, int kh)"""
@@ -3043,7 +3712,10 @@ class Ops:
                 self._adopt(a)
         except AttributeError:
             raise not_tensors(a) from None
-        return Tensor(lib.ggml_get_rel_pos(self.ptr, a._ptr, qh, kh), self)
+        result = _new(Tensor)
+        result._ptr = _get_rel_pos(self.ptr, a._ptr, qh, kh)
+        result._context = self
+        return result
 
     def add_rel_pos(self, a: Tensor, pw: Tensor, ph: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_add_rel_pos(ggml_context *ctx, ggml_tensor *a, ggml_tensor *pw,
@@ -3054,7 +3726,10 @@ class Ops:
                 self._adopt(a, pw, ph)
         except AttributeError:
             raise not_tensors(a, pw, ph) from None
-        return Tensor(lib.ggml_add_rel_pos(self.ptr, a._ptr, pw._ptr, ph._ptr), self)
+        result = _new(Tensor)
+        result._ptr = _add_rel_pos(self.ptr, a._ptr, pw._ptr, ph._ptr)
+        result._context = self
+        return result
 
     def add_rel_pos_inplace(self, a: Tensor, pw: Tensor, ph: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_add_rel_pos_inplace(ggml_context *ctx, ggml_tensor *a, ggml_tensor
@@ -3065,7 +3740,10 @@ class Ops:
                 self._adopt(a, pw, ph)
         except AttributeError:
             raise not_tensors(a, pw, ph) from None
-        return Tensor(lib.ggml_add_rel_pos_inplace(self.ptr, a._ptr, pw._ptr, ph._ptr), self)
+        result = _new(Tensor)
+        result._ptr = _add_rel_pos_inplace(self.ptr, a._ptr, pw._ptr, ph._ptr)
+        result._context = self
+        return result
 
     def rwkv_wkv6(
         self,
@@ -3091,18 +3769,10 @@ class Ops:
                 self._adopt(k, v, r, tf, td, state)
         except AttributeError:
             raise not_tensors(k, v, r, tf, td, state) from None
-        return Tensor(
-            lib.ggml_rwkv_wkv6(
-                self.ptr,
-                k._ptr,
-                v._ptr,
-                r._ptr,
-                tf._ptr,
-                td._ptr,
-                state._ptr,
-            ),
-            self,
-        )
+        result = _new(Tensor)
+        result._ptr = _rwkv_wkv6(self.ptr, k._ptr, v._ptr, r._ptr, tf._ptr, td._ptr, state._ptr)
+        result._context = self
+        return result
 
     def gated_linear_attn(
         self,
@@ -3127,18 +3797,18 @@ class Ops:
                 self._adopt(k, v, q, g, state)
         except AttributeError:
             raise not_tensors(k, v, q, g, state) from None
-        return Tensor(
-            lib.ggml_gated_linear_attn(
-                self.ptr,
-                k._ptr,
-                v._ptr,
-                q._ptr,
-                g._ptr,
-                state._ptr,
-                scale,
-            ),
-            self,
+        result = _new(Tensor)
+        result._ptr = _gated_linear_attn(
+            self.ptr,
+            k._ptr,
+            v._ptr,
+            q._ptr,
+            g._ptr,
+            state._ptr,
+            scale,
         )
+        result._context = self
+        return result
 
     def rwkv_wkv7(
         self,
@@ -3166,19 +3836,19 @@ class Ops:
                 self._adopt(r, w, k, v, a, b, state)
         except AttributeError:
             raise not_tensors(r, w, k, v, a, b, state) from None
-        return Tensor(
-            lib.ggml_rwkv_wkv7(
-                self.ptr,
-                r._ptr,
-                w._ptr,
-                k._ptr,
-                v._ptr,
-                a._ptr,
-                b._ptr,
-                state._ptr,
-            ),
-            self,
+        result = _new(Tensor)
+        result._ptr = _rwkv_wkv7(
+            self.ptr,
+            r._ptr,
+            w._ptr,
+            k._ptr,
+            v._ptr,
+            a._ptr,
+            b._ptr,
+            state._ptr,
         )
+        result._context = self
+        return result
 
     def solve_tri(self, a: Tensor, b: Tensor, left: bool, lower: bool, uni: bool) -> Tensor:
         """C: ggml_tensor *ggml_solve_tri(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b, bool
@@ -3189,7 +3859,10 @@ class Ops:
                 self._adopt(a, b)
         except AttributeError:
             raise not_tensors(a, b) from None
-        return Tensor(lib.ggml_solve_tri(self.ptr, a._ptr, b._ptr, left, lower, uni), self)
+        result = _new(Tensor)
+        result._ptr = _solve_tri(self.ptr, a._ptr, b._ptr, left, lower, uni)
+        result._context = self
+        return result
 
     def gated_delta_net(
         self,
@@ -3216,19 +3889,19 @@ class Ops:
                 self._adopt(q, k, v, g, beta, state)
         except AttributeError:
             raise not_tensors(q, k, v, g, beta, state) from None
-        return Tensor(
-            lib.ggml_gated_delta_net(
-                self.ptr,
-                q._ptr,
-                k._ptr,
-                v._ptr,
-                g._ptr,
-                beta._ptr,
-                state._ptr,
-                K,
-            ),
-            self,
+        result = _new(Tensor)
+        result._ptr = _gated_delta_net(
+            self.ptr,
+            q._ptr,
+            k._ptr,
+            v._ptr,
+            g._ptr,
+            beta._ptr,
+            state._ptr,
+            K,
         )
+        result._context = self
+        return result
 
     def lightning_indexer(self, q: Tensor, k: Tensor, weights: Tensor, mask: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_lightning_indexer(ggml_context *ctx, ggml_tensor *q, ggml_tensor
@@ -3244,16 +3917,10 @@ class Ops:
                 self._adopt(q, k, weights, mask)
         except AttributeError:
             raise not_tensors(q, k, weights, mask) from None
-        return Tensor(
-            lib.ggml_lightning_indexer(
-                self.ptr,
-                q._ptr,
-                k._ptr,
-                weights._ptr,
-                mask._ptr,
-            ),
-            self,
-        )
+        result = _new(Tensor)
+        result._ptr = _lightning_indexer(self.ptr, q._ptr, k._ptr, weights._ptr, mask._ptr)
+        result._context = self
+        return result
 
     def dsv4_hc_comb(
         self,
@@ -3275,17 +3942,10 @@ class Ops:
                 self._adopt(mixes, scale, base)
         except AttributeError:
             raise not_tensors(mixes, scale, base) from None
-        return Tensor(
-            lib.ggml_dsv4_hc_comb(
-                self.ptr,
-                mixes._ptr,
-                scale._ptr,
-                base._ptr,
-                eps,
-                n_iter,
-            ),
-            self,
-        )
+        result = _new(Tensor)
+        result._ptr = _dsv4_hc_comb(self.ptr, mixes._ptr, scale._ptr, base._ptr, eps, n_iter)
+        result._context = self
+        return result
 
     def dsv4_hc_pre(self, x: Tensor, weights: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_dsv4_hc_pre(ggml_context *ctx, ggml_tensor *x, ggml_tensor
@@ -3296,7 +3956,10 @@ class Ops:
                 self._adopt(x, weights)
         except AttributeError:
             raise not_tensors(x, weights) from None
-        return Tensor(lib.ggml_dsv4_hc_pre(self.ptr, x._ptr, weights._ptr), self)
+        result = _new(Tensor)
+        result._ptr = _dsv4_hc_pre(self.ptr, x._ptr, weights._ptr)
+        result._context = self
+        return result
 
     def dsv4_hc_pre_gated(self, x: Tensor, gate: Tensor, scale: float) -> Tensor:
         """C: ggml_tensor *ggml_dsv4_hc_pre_gated(ggml_context *ctx, ggml_tensor *x, ggml_tensor
@@ -3307,7 +3970,10 @@ class Ops:
                 self._adopt(x, gate)
         except AttributeError:
             raise not_tensors(x, gate) from None
-        return Tensor(lib.ggml_dsv4_hc_pre_gated(self.ptr, x._ptr, gate._ptr, scale), self)
+        result = _new(Tensor)
+        result._ptr = _dsv4_hc_pre_gated(self.ptr, x._ptr, gate._ptr, scale)
+        result._context = self
+        return result
 
     def dsv4_hc_post(
         self,
@@ -3329,16 +3995,16 @@ class Ops:
                 self._adopt(x, residual, post, comb)
         except AttributeError:
             raise not_tensors(x, residual, post, comb) from None
-        return Tensor(
-            lib.ggml_dsv4_hc_post(
-                self.ptr,
-                x._ptr,
-                residual._ptr,
-                post._ptr,
-                NULL if comb is None else comb._ptr,
-            ),
-            self,
+        result = _new(Tensor)
+        result._ptr = _dsv4_hc_post(
+            self.ptr,
+            x._ptr,
+            residual._ptr,
+            post._ptr,
+            NULL if comb is None else comb._ptr,
         )
+        result._context = self
+        return result
 
     def cross_entropy_loss(self, a: Tensor, b: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_cross_entropy_loss(ggml_context *ctx, ggml_tensor *a, ggml_tensor
@@ -3349,7 +4015,10 @@ class Ops:
                 self._adopt(a, b)
         except AttributeError:
             raise not_tensors(a, b) from None
-        return Tensor(lib.ggml_cross_entropy_loss(self.ptr, a._ptr, b._ptr), self)
+        result = _new(Tensor)
+        result._ptr = _cross_entropy_loss(self.ptr, a._ptr, b._ptr)
+        result._context = self
+        return result
 
     def cross_entropy_loss_back(self, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_cross_entropy_loss_back(ggml_context *ctx, ggml_tensor *a,
@@ -3360,7 +4029,10 @@ class Ops:
                 self._adopt(a, b, c)
         except AttributeError:
             raise not_tensors(a, b, c) from None
-        return Tensor(lib.ggml_cross_entropy_loss_back(self.ptr, a._ptr, b._ptr, c._ptr), self)
+        result = _new(Tensor)
+        result._ptr = _cross_entropy_loss_back(self.ptr, a._ptr, b._ptr, c._ptr)
+        result._context = self
+        return result
 
     def opt_step_adamw(
         self,
@@ -3384,17 +4056,17 @@ class Ops:
                 self._adopt(a, grad, m, v, adamw_params)
         except AttributeError:
             raise not_tensors(a, grad, m, v, adamw_params) from None
-        return Tensor(
-            lib.ggml_opt_step_adamw(
-                self.ptr,
-                a._ptr,
-                grad._ptr,
-                m._ptr,
-                v._ptr,
-                adamw_params._ptr,
-            ),
-            self,
+        result = _new(Tensor)
+        result._ptr = _opt_step_adamw(
+            self.ptr,
+            a._ptr,
+            grad._ptr,
+            m._ptr,
+            v._ptr,
+            adamw_params._ptr,
         )
+        result._context = self
+        return result
 
     def opt_step_sgd(self, a: Tensor, grad: Tensor, sgd_params: Tensor) -> Tensor:
         """C: ggml_tensor *ggml_opt_step_sgd(ggml_context *ctx, ggml_tensor *a, ggml_tensor *grad,
@@ -3409,4 +4081,7 @@ class Ops:
                 self._adopt(a, grad, sgd_params)
         except AttributeError:
             raise not_tensors(a, grad, sgd_params) from None
-        return Tensor(lib.ggml_opt_step_sgd(self.ptr, a._ptr, grad._ptr, sgd_params._ptr), self)
+        result = _new(Tensor)
+        result._ptr = _opt_step_sgd(self.ptr, a._ptr, grad._ptr, sgd_params._ptr)
+        result._context = self
+        return result

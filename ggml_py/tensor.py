@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from .buffer import Buffer, BufferView
-    from .context import Context
 
 TypeLike: TypeAlias = "enums.Type | int | str | npt.DTypeLike"
 
@@ -83,10 +82,11 @@ class Tensor:
     """
 
     __slots__ = ("_context", "_ptr")
+    _context: Any  # a Context; ops.py, which sets it, knows only its base
 
-    def __init__(self, ptr: Any, context: Any) -> None:  # a Context; Any: ops.py is its mixin
+    def __init__(self, ptr: Any, context: Any) -> None:
         self._ptr = ptr
-        self._context: Context = context
+        self._context = context
 
     @property
     def ptr(self) -> Any:

@@ -21,7 +21,7 @@ PLAIN = {"trace.plan", "trace.cause", "export.to_text", "export.to_json", "expor
 FOUNDATION = {"enums": 0, "_since": 0, "_log": 0, "errors": 1, "_release": 2, "_interpreter": 2}
 FOUNDATION |= {"_ffi": 3, "_handle": 3, "_callback": 4}
 FOUNDATION["_arguments"] = 2
-FOUNDATION["_gguf_header"] = 4  # what gguf.py checks first
+FOUNDATION |= {"_arena": 4, "_gguf_header": 4}  # the latter is what gguf.py checks first
 
 
 def modules():

@@ -32,13 +32,17 @@ static void gp_raise(void) {
     Py_XDECREF(module);
 }
 
-#undef Py_END_ALLOW_THREADS
-#define Py_END_ALLOW_THREADS                                                \
-    PyEval_RestoreThread(_save); }                                          \
+#define GP_RAISE_IF_FAILED                                                  \
     if (__builtin_expect(gp_last_error()->kind != GP_ERROR_NONE || gp_stored[0] != NULL, 0)) { \
         gp_raise();                                                         \
         return NULL;                                                        \
     }
+
+// bindgen.py leaves the macros out around calls that are too short to give the GIL away.
+#undef Py_END_ALLOW_THREADS
+#define Py_END_ALLOW_THREADS                                                \
+    PyEval_RestoreThread(_save); }                                          \
+    GP_RAISE_IF_FAILED
 
 // ggml_abort_callback for backends: stops a compute on Ctrl-C. ggml asks before each node, so the GIL is
 // taken only every 20 ms; it is asked on the thread that computes, where Python's handlers may run.

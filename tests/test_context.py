@@ -1,0 +1,107 @@
+"""Contexts' memory: warm from one to the next, bounded, no more than the process may have."""
+
+import mmap
+import sys
+import threading
+
+import numpy as np
+import pytest
+
+import ggml_py as ggml
+from ggml_py import _arena
+
+
+@pytest.fixture(autouse=True)
+def no_blocks():
+    kept = _arena._kept[:]
+    _arena._kept.clear()
+    yield
+    _arena._kept[:] = kept
+
+
+def test_a_closed_contexts_memory_serves_the_next_one():
+    with ggml.Context() as first:
+        a = first.new_tensor("f32", 4)
+    with ggml.Context() as second:
+        b = second.new_tensor("f32", 4)
+        assert b == a  # the same place
+        with pytest.raises(ggml.ClosedError):
+            first.add(a, a)
+        with pytest.raises(ggml.ClosedError):
+            second.add(a, a)
+        with ggml.Context() as other:
+            assert other.new_tensor("f32", 4) != b
+
+
+def test_what_a_big_context_touched_is_given_back():
+    with ggml.Context() as big:
+        for _ in range(_arena._KEPT // 368 + 1000):
+            last = big.new_tensor("f32", 1)
+        offset = int(ggml.ffi.cast("uintptr_t", last.ptr)) - int(
+            ggml.ffi.cast("uintptr_t", next(iter(big)).ptr)
+        )
+    (block,) = _arena._kept
+    assert offset > _arena._KEPT
+    assert any(block[:4096])
+    assert not any(block[_arena._KEPT : offset + 1000])  # fresh pages
+
+
+def test_few_blocks_are_kept():
+    for context in [ggml.Context() for _ in range(_arena._MAX_KEPT + 3)]:
+        context.close()
+    assert len(_arena._kept) == _arena._MAX_KEPT
+
+
+def test_a_block_of_another_size_is_not_kept():
+    with ggml.Context(reserve=1 << 16) as small:
+        small.new_tensor("f32", 4)
+    assert not _arena._kept
+
+
+def test_dirty_memory_gives_clean_tensors_and_graphs():
+    _arena._kept.append(mmap.mmap(-1, _arena.SIZE))
+    _arena._kept[0][: 1 << 20] = b"\xa5" * (1 << 20)
+    with ggml.Context() as context, ggml.device("CPU").init(n_threads=1) as cpu:
+        a = context.from_numpy(np.arange(4, dtype=np.float32))
+        assert (a.name, a.src, a.view_src, a.buffer) == ("", (), None, None)
+        graph = context.new_graph(64)
+        y = context.add(a, context.sqr(a))
+        graph.build_forward_expand(y)
+        with ggml.Scheduler([cpu]) as sched:
+            context.alloc(cpu)
+            sched.compute(graph)
+            assert y.get().tolist() == [0, 2, 6, 12]
+
+
+@pytest.mark.parametrize("reserve", [1 << 60, 1 << 47])
+def test_more_address_space_than_there_is(reserve):
+    with pytest.raises(ggml.AllocError, match="address space"):
+        ggml.Context(reserve=reserve)
+
+
+@pytest.mark.parametrize("reserve", [0, -1, 1 << 63])
+def test_a_reserve_that_is_no_size(reserve):
+    with pytest.raises(ggml.ArgumentError, match="reserve=.*at least 1"):
+        ggml.Context(reserve=reserve)
+
+
+def test_threads_can_build_in_one_context():
+    # A context has no lock: what keeps two builders apart is the GIL, which ops do not give away.
+    with ggml.Context() as context:
+        a = context.new_tensor("f32", 1)
+
+        def build():
+            for _ in range(5000):
+                context.add(a, a)
+
+        threads = [threading.Thread(target=build) for _ in range(4)]
+        interval = sys.getswitchinterval()
+        sys.setswitchinterval(1e-5)
+        try:
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+        finally:
+            sys.setswitchinterval(interval)
+        assert sum(1 for _ in context) == 20001
