@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from .errors import AbortError as AbortError
     from .errors import AllocError as AllocError
     from .errors import ArgumentError as ArgumentError
+    from .errors import BusyError as BusyError
     from .errors import ClosedError as ClosedError
     from .errors import ComputeError as ComputeError
     from .errors import GgmlError as GgmlError
@@ -73,6 +74,7 @@ _PUBLIC = {
     "AbortError": "errors",
     "AllocError": "errors",
     "ArgumentError": "errors",
+    "BusyError": "errors",
     "ClosedError": "errors",
     "ComputeError": "errors",
     "GgmlError": "errors",

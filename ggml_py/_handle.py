@@ -9,41 +9,104 @@
    open ones, CPython would specialise none of their method calls (an op: 100 ns more).
 5. An assertion of ggml that fails in the middle of changing an object leaves it half-changed. Calls
    that change one run in `_changing()`; then `ptr` goes too, and raises `SpoiledError`.
+6. C runs without the GIL. Calls that take long, or change what they are given, run in `in_use()`:
+   what another thread (or a callback) does with the objects meanwhile, closing too, is `BusyError`.
+7. What does not survive a fork (threads, connections, GPUs) is `_bound_to_process()`: in the child
+   it is closed, and nothing is freed, for that is the parent's.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
+import os
+import threading
 import weakref
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
 from typing import Any, TypeVar
 
-from .errors import AbortError, ClosedError, SpoiledError
+from .errors import AbortError, BusyError, ClosedError, SpoiledError
 
-LIVE: Counter[str] = Counter()  # open native objects by class name
 Self = TypeVar("Self", bound="Handle")
+Token = tuple[str, int]
 
 
-def _release(kind: str, free: Callable[[Any], None], ptr: Any, _parents: list[Handle]) -> None:
-    LIVE[kind] -= 1
+class Live(Mapping[str, int]):
+    """How many native objects are open, by class name.
+
+    Not a Counter: threads, and finalizers in between, would lose counts of each other.
+    """
+
+    def __init__(self) -> None:
+        self._tokens: set[Token] = set()
+        self._serial = itertools.count()
+
+    def add(self, kind: str) -> Token:
+        """Counts one; the token is for `remove`."""
+        token = (kind, next(self._serial))
+        self._tokens.add(token)
+        return token
+
+    def remove(self, token: Token) -> None:
+        """It is no longer open."""
+        self._tokens.discard(token)
+
+    def __getitem__(self, kind: str) -> int:
+        return sum(one == kind for one, _ in list(self._tokens))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter({kind for kind, _ in list(self._tokens)})
+
+    def __len__(self) -> int:
+        return len({kind for kind, _ in list(self._tokens)})
+
+
+LIVE = Live()
+_CLOSING = "being closed"
+_lock = threading.RLock()  # of every `_user`; held for moments, never while C runs
+_bound: weakref.WeakSet[Handle] = weakref.WeakSet()
+
+
+def _release(token: Token, free: Callable[[Any], None], ptr: Any, _parents: list[Handle]) -> None:
+    LIVE.remove(token)
     free(ptr)
+
+
+@contextlib.contextmanager
+def in_use(doing: str, *handles: Handle) -> Iterator[None]:
+    """Nothing else may use or close these meanwhile. Raises `BusyError`, or `ClosedError`."""
+    user = (doing, threading.get_ident())
+    with _lock:
+        mine = [handle for handle in handles if handle._check_idle(user)]
+        if doing != _CLOSING:
+            for handle in handles:
+                handle.ptr  # noqa: B018  raises when closed, just now by another thread
+        for handle in mine:
+            handle._user = user
+    try:
+        yield
+    finally:
+        for handle in mine:
+            handle._user = None
 
 
 class Handle:
     """Owns one native object. Subclasses pass the pointer, how to free it, and what it needs."""
 
-    __slots__ = ("__weakref__", "_children", "_finalizer", "_parents", "_spoiled_by", "ptr")
+    __slots__ = (
+        "__weakref__", "_children", "_finalizer", "_parents", "_spoiled_by", "_token", "_user",
+        "ptr",
+    )  # fmt: skip
 
     def __init__(self, ptr: Any, free: Callable[[Any], None], *parents: Handle) -> None:
         self.ptr = ptr
         self._spoiled_by: AbortError | None = None
         self._children: weakref.WeakSet[Handle] = weakref.WeakSet()
-        kind = type(self).__name__
-        LIVE[kind] += 1
+        self._user: tuple[str, int] | None = None  # what it is in the middle of, on which thread
+        self._token = LIVE.add(type(self).__name__)
         self._parents: list[Handle] = []  # the finalizer's own list: what is added later counts
-        self._finalizer = weakref.finalize(self, _release, kind, free, ptr, self._parents)
+        self._finalizer = weakref.finalize(self, _release, self._token, free, ptr, self._parents)
         for parent in parents:
             self._depend(parent)
 
@@ -63,18 +126,67 @@ class Handle:
         return not self._finalizer.alive
 
     def close(self) -> None:
-        """Frees the native object, its children before it. Closing twice is harmless."""
+        """Frees the native object, its children before it. Closing twice is harmless.
+
+        Raises `BusyError` while it, or what would be closed with it, is computing.
+        """
+        user = self._user
+        if user is not None and user[0] == _CLOSING and user[1] != threading.get_ident():
+            return
+        if self._finalizer.alive:
+            found: dict[int, Handle] = {}
+            self._reach(found)
+            with in_use(_CLOSING, *found.values()):
+                self._close()
+
+    def _close(self) -> None:
         if self._finalizer.alive:
             children = list(self._children)
             self._children.clear()  # so that two that need each other end
             for child in children:
-                child.close()
-            for parent in self._parents:
-                parent._children.discard(self)
+                child._close()
+            if not self._finalizer.alive:
+                return  # it was such a one
             self._before_free()
             self._finalizer()
+            for parent in self._parents:
+                parent._children.discard(self)  # not before: closing them would not wait for us
             if self._spoiled_by is None:
                 self._drop_ptr()
+
+    def _reach(self, found: dict[int, Handle]) -> None:
+        """Adds, by id, all that closing this one changes."""
+        if id(self) not in found:
+            found[id(self)] = self
+            for child in list(self._children):
+                child._reach(found)
+
+    def _check_idle(self, user: tuple[str, int]) -> bool:
+        """Whether `user` may take it; False if its thread has it already, for closing."""
+        if self._user is None:
+            return True
+        if self._user == (_CLOSING, user[1]):
+            return False
+        doing, thread = self._user
+        where = "further up on this thread" if thread == user[1] else "on another thread"
+        raise BusyError(
+            f"this {type(self).__name__} is {doing} {where}: wait until that returns, "
+            "or make one for each thread"
+        )
+
+    def _bound_to_process(self) -> None:
+        """It does not survive a fork."""
+        _bound.add(self)
+
+    def _lose(self) -> None:
+        """In the child of a fork: forgets the native object, which is the parent's."""
+        found: dict[int, Handle] = {}
+        self._reach(found)
+        for handle in found.values():
+            if handle._finalizer.detach() is not None:
+                LIVE.remove(handle._token)
+                if handle._spoiled_by is None:
+                    handle._drop_ptr()
 
     @contextlib.contextmanager
     def _changing(self) -> Iterator[None]:
@@ -130,3 +242,14 @@ def _without_ptr(cls: type[Handle]) -> type[Handle]:
         body = {"__slots__": (), "__module__": cls.__module__}
         _CLOSED[cls] = type(cls.__name__, (_WithoutPtr, cls), body)
     return _CLOSED[cls]
+
+
+def _after_fork_in_child() -> None:
+    global _lock
+    _lock = threading.RLock()  # a thread that is gone may hold the other
+    for handle in list(_bound):
+        handle._lose()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
+import threading
 from collections import deque
 from typing import Any
 
@@ -12,38 +14,36 @@ logger = logging.getLogger("ggml")
 _LEVELS = {1: logging.DEBUG, 2: logging.INFO, 3: logging.WARNING, 4: logging.ERROR}
 _CONT = 5
 
-_recent: deque[str] = deque(maxlen=32)
-_count = 0  # of all that ever came into _recent
-_pending = ""
-_level = logging.INFO
+_serial = itertools.count(1)
+_recent: deque[tuple[int, str]] = deque(maxlen=32)
+_thread = threading.local()  # `line`: the level, and the start of a line
 
 
 def recent() -> list[str]:
     """The last lines of warnings and errors that ggml logged, oldest first."""
-    return list(_recent)
+    return [line for _, line in list(_recent)]
 
 
 def mark() -> int:
     """A place in the log, for `since`."""
-    return _count
+    return _recent[-1][0] if _recent else 0
 
 
 def since(mark: int) -> list[str]:
     """The warnings and errors logged after `mark`, as far as they are kept."""
-    return list(_recent)[len(_recent) - min(_count - mark, len(_recent)) :]
+    return [line for n, line in list(_recent) if n > mark]
 
 
 def receive(level: int, text: str) -> None:
     """Takes one piece of ggml's log: parts of lines are put together, then logged line by line."""
-    global _pending, _level, _count
-    if level != _CONT:
-        _level = _LEVELS.get(level, logging.INFO)
-    *lines, _pending = (_pending + text).split("\n")
+    known, pending = getattr(_thread, "line", (logging.INFO, ""))
+    at = known if level == _CONT else _LEVELS.get(level, logging.INFO)
+    *lines, pending = (pending + text).split("\n")
+    _thread.line = (at, pending)
     for line in lines:
-        if _level >= logging.WARNING and line:
-            _recent.append(line)
-            _count += 1
-        logger.log(_level, "%s", line)
+        if at >= logging.WARNING and line:
+            _recent.append((next(_serial), line))
+        logger.log(at, "%s", line)
 
 
 def install(ffi: Any, lib: Any) -> None:

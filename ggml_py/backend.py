@@ -9,7 +9,7 @@ from . import enums
 from ._arguments import ptr_of, whole
 from ._device import Device
 from ._ffi import NULL, ffi, lib, text
-from ._handle import Handle
+from ._handle import Handle, in_use
 from .buffer import BufferType
 from .errors import ArgumentError, ComputeError, MissingFunctionError
 
@@ -96,7 +96,7 @@ class Backend(Handle):
         mine, raw = self.ptr, ptr_of(Graph, graph)
         graph._check_buffers(self)
         graph._check_custom([self], lambda _node: self)
-        with graph._computing():
+        with in_use("computing", self, graph), graph._computing():
             status = lib.ggml_backend_graph_compute(mine, raw)
         check_status(status, f"backend {self.name}")
 

@@ -176,6 +176,11 @@ class Buffer(Handle, _BufferInfo):
     def _raw(self) -> Any:
         return self.ptr
 
+    def _reach(self, found: dict[int, Handle]) -> None:
+        super()._reach(found)
+        for context in list(self._contexts):
+            context._reach(found)
+
     def _before_free(self) -> None:
         for context in list(self._contexts):
             context._forget_buffer(self)

@@ -205,6 +205,12 @@ class Context(Handle, CustomOps):
         if buffer in self._buffers:
             self._buffers.remove(buffer)
 
+    def _reach(self, found: dict[int, Handle]) -> None:
+        if id(self) not in found:
+            super()._reach(found)
+            for buffer in list(self._buffers):
+                buffer._reach(found)
+
     def _before_free(self) -> None:
         for buffer in list(self._buffers):
             buffer.close()

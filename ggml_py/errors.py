@@ -17,6 +17,10 @@ class ClosedError(GgmlError, ValueError):
     """An object was used after it (or the object it lives in) was closed."""
 
 
+class BusyError(GgmlError, RuntimeError):
+    """An object is in the middle of a native call, of another thread or further up the stack."""
+
+
 class SpoiledError(GgmlError, RuntimeError):
     """An assertion of ggml failed while it was changing this object: it can only be closed."""
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from . import enums
 from ._arguments import c_text, given, whole
 from ._ffi import NULL, ffi, lib, text
-from ._handle import Handle
+from ._handle import Handle, in_use
 from .context import new_native
 from .custom import custom_nodes, is_remote, take_failed
 from .errors import ArgumentError, NoDataError
@@ -59,7 +59,7 @@ class Graph(Handle):
             if not isinstance(tensor, Tensor):
                 raise TypeError(f"expected a Tensor, got {given(tensor)}")
             self._depend(tensor._context)
-            with self._changing():
+            with in_use("being built", self), self._changing():
                 lib.ggml_build_forward_expand(self.ptr, tensor.ptr)
 
     @property

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ._arguments import given, ptr_of, whole
 from ._callback import Callback
 from ._ffi import NULL, ffi, lib, text
-from ._handle import Handle
+from ._handle import Handle, in_use
 from .backend import Backend, check_status
 from .buffer import BufferType
 from .context import new_native
@@ -111,7 +111,8 @@ class Scheduler(Handle):
         if self._graph is graph:
             return _read_plan(lib.gp_sched_read(self.ptr, graph.ptr))
         self._check_graph(graph)
-        return _read_plan(lib.gp_sched_plan(self.ptr, graph.ptr))
+        with in_use("planning", self, graph):
+            return _read_plan(lib.gp_sched_plan(self.ptr, graph.ptr))
 
     def alloc_graph(self, graph: Graph) -> Plan:
         """Plans the graph, gives every tensor of it memory, and returns the plan.
@@ -127,7 +128,7 @@ class Scheduler(Handle):
         if self._graph is not None:
             raise ArgumentError("this scheduler has a graph allocated already: call reset() first")
         self._check_graph(graph)
-        with self._changing():
+        with in_use("allocating", self, graph), self._changing():
             done = lib.ggml_backend_sched_alloc_graph(self.ptr, graph.ptr)
         if not done:
             self._restore()
@@ -149,7 +150,7 @@ class Scheduler(Handle):
         if self._graph is not None:
             raise ArgumentError("this scheduler has a graph allocated already: call reset() first")
         self._check_graph(graph)
-        with self._changing():
+        with in_use("reserving", self, graph), self._changing():
             done = lib.ggml_backend_sched_reserve(self.ptr, graph.ptr)
         self._restore()
         if not done:
@@ -158,8 +159,9 @@ class Scheduler(Handle):
     def reset(self) -> None:
         """Forgets the allocated graph and all pins; the graph gets its own sources back and its
         tensors lose the memory the scheduler lent them. C: ggml_backend_sched_reset"""
-        self._restore()
-        lib.ggml_backend_sched_reset(self.ptr)
+        with in_use("being reset", self):
+            self._restore()
+            lib.ggml_backend_sched_reset(self.ptr)
 
     def _restore(self) -> None:
         if self._tracing:
@@ -200,7 +202,8 @@ class Scheduler(Handle):
             self._alloc(graph)
         elif self._graph is not graph:
             raise ArgumentError("another graph is allocated on this scheduler: call reset() first")
-        with graph._computing(self._callback), self._changing():
+        alone = in_use("computing", self, graph, *self.backends)
+        with alone, graph._computing(self._callback), self._changing():
             status = lib.ggml_backend_sched_graph_compute(raw, graph_raw)
         check_status(status, "compute")
 

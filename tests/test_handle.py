@@ -104,6 +104,16 @@ def test_any_order_of_closing_is_survived():
             item.close()
 
 
+def test_two_that_need_each_other_close_together():
+    a, b = ggml.Context(), ggml.Context()
+    x, y = a.new_tensor("f32", 4), b.new_tensor("f32", 4)
+    a.add(x, y)
+    b.add(x, y)
+    a.close()
+    assert a.closed
+    assert b.closed
+
+
 def test_a_tensor_of_a_closed_context_raises():
     with ggml.Context() as context:
         tensor = context.new_tensor("f32", 4)
