@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ._ffi import NULL, ffi, lib
-from ._handle import Handle
+from ._handle import Handle, in_use
 from .buffer import Buffer, BufferType
 from .errors import AbortError, AllocError, ArgumentError
 from .graph import Graph
@@ -167,7 +167,7 @@ class GraphAllocator(Handle):
             )
         self.reset()
         self._reserve(graph)
-        with self._lent.to(graph), self._changing():
+        with in_use("allocating", self, graph), self._lent.to(graph), self._changing():
             done = lib.ggml_gallocr_alloc_graph(self.ptr, graph.ptr)
         if not done:
             self.reset()
@@ -175,8 +175,14 @@ class GraphAllocator(Handle):
 
     def reset(self) -> None:
         """Takes its memory back from the tensors of the graph; the buffers stay."""
-        self.ptr  # noqa: B018  raises when closed
-        self._lent.take()
+        graph = self._lent.graph
+        with in_use("being reset", self, *([] if graph is None or graph.closed else [graph])):
+            self._lent.take()
+
+    def _reach(self, found: dict[int, Handle]) -> None:
+        super()._reach(found)
+        if self._lent.graph is not None:
+            self._lent.graph._reach(found)
 
     def buffer_size(self, buffer_id: int = 0) -> int:
         """Bytes of the buffer of `buffer_types[buffer_id]`; 0 before it is made, and for a type
@@ -189,7 +195,7 @@ class GraphAllocator(Handle):
         return int(lib.ggml_gallocr_get_buffer_size(self.ptr, buffer_id))
 
     def _reserve(self, graph: Graph) -> None:
-        with self._changing():
+        with in_use("reserving", self, graph), self._changing():
             done = lib.ggml_gallocr_reserve_n(self.ptr, graph.ptr, *(self._ids or (NULL, NULL)))
         if not done:
             names = ", ".join(buft.name for buft in self.buffer_types)
@@ -233,11 +239,11 @@ class _Lent:
     memory goes.
     """
 
-    __slots__ = ("_allocator", "_graph", "_tensors")
+    __slots__ = ("_allocator", "_tensors", "graph")
 
     def __init__(self, allocator: GraphAllocator) -> None:
         self._allocator = weakref.ref(allocator)
-        self._graph: Graph | None = None
+        self.graph: Graph | None = None
         self._tensors: Any = None
 
     def owner(self) -> GraphAllocator | None:
@@ -250,7 +256,7 @@ class _Lent:
         n = lib.gp_graph_unallocated(graph.ptr, NULL)
         self._tensors = ffi.new("struct ggml_tensor *[]", n)
         lib.gp_graph_unallocated(graph.ptr, self._tensors)
-        self._graph, graph._lent = graph, self
+        self.graph, graph._lent = graph, self
         try:
             yield
         except AbortError:
@@ -259,7 +265,7 @@ class _Lent:
 
     def take(self) -> None:
         """Takes the memory back, if there still are tensors that have it."""
-        graph, self._graph = self._graph, None
+        graph, self.graph = self.graph, None
         if graph is not None and _whole(graph):  # at exit, contexts may go first
             lib.gp_take_memory(self._tensors, len(self._tensors))
             graph._lent = None

@@ -135,6 +135,7 @@ def test_exceptions_stay_in_their_thread():
             graph.build_forward_expand(*([case.graph["out"]] if y is None else [y]))
             if i % 3 == 2:
                 case.scheduler.set_eval_callback(lambda tensor, ask: fail(i))
+            case.scheduler.alloc_graph(graph)
             for _ in range(20):
                 wrong = c.new_tensor("f32", 5), c.new_tensor("f32", 7)
                 with pytest.raises(ggml.AbortError) as abort:
@@ -296,6 +297,7 @@ def test_a_backend_computes_for_one_at_a_time():
     with Held() as held, ggml.Context() as c, ggml.Scheduler([held.cpu]) as other:
         graph = c.new_graph(16)
         graph.build_forward_expand(c.sqr(c.new_tensor("f32", 4)))
+        other.alloc_graph(graph)
         with pytest.raises(ggml.BusyError, match="this Backend is computing on another thread"):
             other.compute(graph)
         held.go.set()
@@ -305,6 +307,7 @@ def test_a_backend_computes_for_one_at_a_time():
 
 def test_closing_from_a_callback_of_the_compute_is_refused():
     case = graphs.cpu_only()
+    case.scheduler.alloc_graph(case.graph)
     case.scheduler.set_eval_callback(lambda tensor, ask: case.context.close())
     with pytest.raises(ggml.BusyError, match="is computing further up on this thread"):
         case.scheduler.compute(case.graph)
@@ -321,6 +324,31 @@ def test_a_buffer_whose_tensors_are_computed_stays():
             buffer.close()
         assert not weights.closed
         assert not buffer.closed
+
+
+def test_an_allocator_keeps_what_it_lent_to_a_graph_that_computes():
+    inside, go = threading.Event(), threading.Event()
+
+    def wait(dst, a, ith, nth):
+        inside.set()
+        assert go.wait(60)
+
+    with ggml.device("CPU").init(n_threads=1) as cpu, ggml.Context() as c:
+        x = c.new_tensor("f32", 4)
+        x.set_input()
+        graph = c.new_graph(16)
+        graph.build_forward_expand(c.map_custom1(x, wait))
+        allocator = ggml.GraphAllocator(cpu.buffer_type)
+        allocator.alloc_graph(graph)
+        thread = threading.Thread(target=cpu.compute, args=(graph,))
+        thread.start()
+        assert inside.wait(60)
+        for what in (allocator.close, allocator.reset, lambda: allocator.alloc_graph(graph)):
+            with pytest.raises(ggml.BusyError, match="this Graph is computing on another thread"):
+                what()
+        go.set()
+        thread.join()
+        allocator.close()
 
 
 def test_closing_in_several_threads_at_once_frees_once():
