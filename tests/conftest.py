@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,9 +14,13 @@ from pathlib import Path
 import pytest
 from oracle_programs import Oracle
 
+import ggml_py as ggml
+from ggml_py._ffi import BUILD
 from ggml_py._handle import LIVE
 
 REPO = Path(__file__).resolve().parent.parent
+RELEASE = BUILD["ggml_version"]
+DEFAULT = re.search(r'^default = "(.*?)"', (REPO / "vendor/upstream.toml").read_text(), re.M)[1]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -27,9 +32,39 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line(
+        "markers",
+        'needs("ggml_function", "Op.NAME", release="0.9.7", why=""): skipped with a build of another '
+        'release that lacks one of them, or is older; release="default" is the default pin only',
+    )
+
+
+def lacks(name: str) -> bool:
+    """Whether this build lacks a function, an op ("Context.fill") or an enum's member."""
+    owner, _, attribute = name.rpartition(".")
+    if owner == "Context":
+        return not hasattr(ggml.Context, attribute)
+    return not hasattr(getattr(ggml.enums, owner, None) if owner else ggml.lib, attribute)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    for mark in item.iter_markers("needs"):
+        release, why = mark.kwargs.get("release", "0.0"), mark.kwargs.get("why", "")
+        for name in filter(lacks, mark.args):
+            pytest.skip(f"ggml {RELEASE} lacks {name}")
+        if release == "default":
+            if RELEASE != DEFAULT:
+                pytest.skip(f"of ggml {DEFAULT}, this is {RELEASE} {why}".strip())
+        elif [int(n) for n in RELEASE.split(".")] < [int(n) for n in release.split(".")]:
+            pytest.skip(f"needs ggml {release}, this is {RELEASE}: {why}")
+
+
 @pytest.fixture(scope="session")
 def oracle(request: pytest.FixtureRequest) -> Oracle:
     """Upstream's programs; built on first use, about three minutes, kept in the user's cache."""
+    if RELEASE != DEFAULT:
+        pytest.skip(f"upstream's programs are those of ggml {DEFAULT}, this is {RELEASE}")
     given = request.config.getoption("--oracle")
     if given is not None:
         return Oracle(given)
@@ -44,8 +79,9 @@ def oracle(request: pytest.FixtureRequest) -> Oracle:
 
 @pytest.fixture(scope="session")
 def pristine() -> str:
-    """The key of a pristine build of the installed package's release, made on first use."""
+    """The key of a pristine build of the release that is loaded, made on first use."""
     command = [sys.executable, "-m", "ggml_py", "build", "--pristine", "--json"]
+    command += ["--upstream", BUILD["label"]]
     env = {k: v for k, v in os.environ.items() if k != "GGML_PY_UPSTREAM"}
     done = subprocess.run(command, capture_output=True, text=True, env=env, check=False)
     assert done.returncode == 0, done.stderr

@@ -109,7 +109,10 @@ def test_inspect_has_every_field_of_the_struct(mlp):
         "context_buffer_size", "op_offload", "debug", "debug_realloc", "debug_graph_size",
         "debug_prev_graph_size",
     }  # fmt: skip
-    assert set(state) == expected
+    newer = {"graph_inputs_capacity", "callback_copy", "debug_realloc", "debug_graph_size",
+             "debug_prev_graph_size"}  # fmt: skip
+    least = expected if RELEASE == DEFAULT else expected - newer
+    assert least <= set(state) <= expected
     assert state["is_alloc"] and state["n_splits"] == 3
     assert state["hash_set"]["n_used"] == len(state["hash_set"]["slots"]) >= mlp.graph.n_nodes
     by_address = {s["tensor"]: s for s in state["hash_set"]["slots"]}

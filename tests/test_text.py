@@ -100,6 +100,7 @@ def test_text_of_a_llama_equals_upstreams_print(n_tokens, flash_attn, model, ups
     assert all(cause.strip() for cause in cause_column(plan.text()))
 
 
+@pytest.mark.needs("TensorFlag.COMPUTE")
 @pytest.mark.parametrize(
     ("upstream", "op", "compute"),
     [("0.9.4", "UNARY", False), ("0.9.7", "UNARY", True), ("0.11.0", "RELU", True)],
