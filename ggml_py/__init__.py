@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from .errors import SpoiledError as SpoiledError
     from .errors import UnknownDeviceError as UnknownDeviceError
     from .gguf import Gguf as Gguf
-    from .gguf import write_gguf as write_gguf
+    from .gguf_writer import write_gguf as write_gguf
     from .graph import Graph as Graph
     from .registry import Registry as Registry
     from .registry import load_backend as load_backend
@@ -88,7 +88,7 @@ _PUBLIC = {
     "SpoiledError": "errors",
     "UnknownDeviceError": "errors",
     "Gguf": "gguf",
-    "write_gguf": "gguf",
+    "write_gguf": "gguf_writer",
     "Graph": "graph",
     "Registry": "registry",
     "load_backend": "registry",

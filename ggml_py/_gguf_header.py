@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import BinaryIO, NoReturn
 
 from . import enums
-from ._ffi import lib
+from ._ffi import lib, text
 from .errors import GgufError
 
 ADVICE = "Get the file again, or convert the model again"
@@ -143,8 +143,13 @@ class HeaderCheck:
     def pair(self, i: int) -> bool:
         """One key and its value; False where the walk cannot go on."""
         key = self.name(self.MAX_KEY, f"key {i}")
+        if not key:
+            self.fail(f"key {i} is empty")  # older parsers assert
         what = f"the value of {key[:64]!r}"
         type_, n, array = self.number(_I32, what), 1, False
+        if key == "general.alignment" and 0 <= type_ < _G.COUNT and type_ != _G.UINT32:
+            name = text(lib.gguf_type_name(type_))
+            self.fail(f"'general.alignment' must be of type u32 but is {name}")
         if type_ == _G.ARRAY:
             array, type_, n = True, self.number(_I32, what), self.number(_U64, what)
             if type_ == _G.ARRAY:
@@ -163,7 +168,7 @@ class HeaderCheck:
         if self.at + nbytes > self.size:
             self.ends(what, nbytes)
         self.limit(n, self.MAX_ITEMS, f"{what} is an array of length")
-        if key == "general.alignment" and type_ == _G.UINT32 and not array:
+        if key == "general.alignment":
             self.alignment = self.number(_U32, what)
         else:
             self.skip(nbytes, what)

@@ -1,30 +1,26 @@
-"""GGUF files: metadata and tensors of a model, read with ggml's own parser and by mmap; written."""
+"""GGUF files: metadata and tensors of a model, read with ggml's own parser and by mmap."""
 
 from __future__ import annotations
 
 import os
-import re
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from . import _log, enums
-from ._ffi import NULL, ffi, lib, text
+from . import _gguf_split, _log, enums
+from ._ffi import BUILD, NULL, ffi, lib, text
 from ._gguf_header import ADVICE, HeaderCheck
 from ._handle import Handle
-from .context import Context
-from .errors import ArgumentError, GgufError
-from .tensor import TypeLike, encode, type_of
+from .errors import AbortError, GgufError
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-_SCALARS: dict[enums.GgufType, tuple[str, Any]] = {
+SCALARS: dict[enums.GgufType, tuple[str, Any]] = {
     enums.GgufType.UINT8: ("u8", np.uint8),
     enums.GgufType.INT8: ("i8", np.int8),
     enums.GgufType.UINT16: ("u16", np.uint16),
@@ -37,35 +33,32 @@ _SCALARS: dict[enums.GgufType, tuple[str, Any]] = {
     enums.GgufType.FLOAT64: ("f64", np.float64),
     enums.GgufType.BOOL: ("bool", np.bool_),
 }
-_BY_DTYPE = {np.dtype(dtype): type_ for type_, (_suffix, dtype) in _SCALARS.items()}
-
-# What `write_gguf` takes for one tensor: name, data, type, ne. Data is an array (converted to the
-# type), raw bytes of the type as uint8, or a function that makes one of these when its turn comes.
-TensorData: TypeAlias = "npt.ArrayLike | Callable[[], npt.ArrayLike]"
-TensorEntry: TypeAlias = "tuple[str, TensorData, TypeLike, tuple[int, ...]]"
 
 
 @dataclass(frozen=True)
 class GgufTensor:
-    """One tensor of a file: `ne` in ggml's order, `offset` in bytes from the start of the file."""
+    """One tensor of a file: `ne` in ggml's order, `offset` in bytes from the start of the file, of
+    a split model that of its `part` (from 0)."""
 
     name: str
     type: enums.Type
     ne: tuple[int, int, int, int]
     offset: int
     nbytes: int
+    part: int = 0
 
 
 class Gguf(Handle):
     """An open GGUF file: its metadata, and by name (in the order of the file) where its `tensors`
-    are. C: gguf_context"""
+    are. Of a split model `paths` are all parts, the metadata is the first's. C: gguf_context"""
 
-    __slots__ = ("__dict__", "path", "tensors")
+    __slots__ = ("__dict__", "path", "paths", "tensors")
 
     def __init__(self, ptr: Any, path: Path, infos: Any) -> None:
         """`infos` is the ggml context that holds the tensors' metadata; read and freed here."""
         super().__init__(ptr, lib.gguf_free)
         self.path = path
+        self.paths: tuple[Path, ...] = (path,)
         try:
             self.tensors: dict[str, GgufTensor] = {t.name: t for t in self._read_tensors(infos)}
         finally:
@@ -73,13 +66,26 @@ class Gguf(Handle):
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], *, part: bool = False) -> Gguf:
-        """Reads the header; data stays on disk. `part` allows one part of a split model by itself.
+        """Reads the header; data stays on disk. The first part of a split model
+        ("x-00001-of-00003.gguf") opens all of them as one; `part` opens one part by itself.
 
         Raises `GgufError` for what is no GGUF file, or is damaged or shorter than its tensors, and
-        for a part of a split model: the message names the parts that are missing.
+        for parts that are missing (the message names them) or do not belong together.
         C: gguf_init_from_file
         """
         path = Path(path)
+        gguf = cls._open_file(path)
+        try:
+            gguf._check_size()
+            if not part:
+                gguf._join()
+        except BaseException:
+            gguf.close()
+            raise
+        return gguf
+
+    @classmethod
+    def _open_file(cls, path: Path) -> Gguf:
         if not path.is_file():
             raise GgufError(f"{path}: no such file")
         with path.open("rb", buffering=0) as file:
@@ -88,22 +94,20 @@ class Gguf(Handle):
         infos = ffi.new("struct ggml_context **")
         params.no_alloc, params.ctx = True, infos
         mark = _log.mark()
-        ptr = lib.gguf_init_from_file(os.fsencode(path), params[0])
+        try:
+            ptr = lib.gguf_init_from_file(os.fsencode(path), params[0])
+        except AbortError as error:  # older parsers assert where the walk before them looks away
+            raise GgufError(
+                f"{path} cannot be read as GGUF: the parser of ggml {BUILD['label']} fails on it: "
+                f"{error.condition}. {ADVICE}"
+            ) from error
         if ptr == NULL:
             # Each line begins with upstream's function; after the reason a summary follows.
             said = [line.partition(": ")[2] or line for line in _log.since(mark)]
             reasons = [line for line in said if not line.startswith("failed to read")]
             why = "; ".join(reasons or said) or "not a GGUF file"
             raise GgufError(f"{path} cannot be read as GGUF: {why}. {ADVICE}")
-        gguf = cls(ptr, path, infos[0])
-        try:
-            gguf._check_size()
-            if not part:
-                gguf._check_split()
-        except GgufError:
-            gguf.close()
-            raise
-        return gguf
+        return cls(ptr, path, infos[0])
 
     def __repr__(self) -> str:
         return f"<Gguf {self.path}{' closed' if self.closed else ''}>"
@@ -130,28 +134,30 @@ class Gguf(Handle):
                     f"{tensor.offset + tensor.nbytes:,}, the file has {size:,}. Get it again"
                 )
 
-    def _check_split(self) -> None:
-        key = lib.gguf_find_key(self.ptr, b"split.count")
-        n = self._value(key) if key >= 0 else 0
-        if not isinstance(n, int) or n < 2:
-            return
-        name = re.fullmatch(r"(.*)-(\d{5})-of-(\d{5})\.gguf", self.path.name)
-        if name is None or int(name[3]) != n:
-            raise GgufError(
-                f"{self.path} is one of {n:,} parts of a split model (split.count), but its name "
-                f"is not NAME-00001-of-{n:05}.gguf, so the others cannot be found. Name it so again"
-            )
-        parts = [f"{name[1]}-{i:05}-of-{n:05}.gguf" for i in range(1, n + 1)]
-        missing = [part for part in parts if not (self.path.parent / part).is_file()]
-        if missing:
-            shown = ", ".join(missing[:3]) + (f" and {len(missing) - 3} more" * (len(missing) > 3))
-            what = f"{shown} is not beside it: get that too, and join them"
-        else:
-            what = "all are there: join them"
-        raise GgufError(
-            f"{self.path} is part {int(name[2])} of {n} of a split model; {what} with "
-            f"`llama-gguf-split --merge {parts[0]} {name[1]}.gguf`"
-        )
+    def _join(self) -> None:
+        """Takes in the tensors of the other parts, where this is the first part of a model."""
+        no, count, total = self._split()
+        paths = _gguf_split.paths_of(self.path, no, count)
+        for i, path in enumerate(paths[1:], 1):
+            with Gguf.open(path, part=True) as other:
+                _gguf_split.check_place(path, *other._split()[:2], i, len(paths))
+                for name, tensor in other.tensors.items():
+                    if name in self.tensors:
+                        raise GgufError(
+                            f"tensor '{name}' is in {paths[self.tensors[name].part]} and in {path}:"
+                            " the parts do not belong together. Get them again"
+                        )
+                    self.tensors[name] = replace(tensor, part=i)
+        if len(paths) > 1:
+            _gguf_split.check_total(self.path, total, len(self.tensors), len(paths))
+        self.paths = paths
+
+    def _split(self) -> tuple[Any, Any, Any]:
+        """The metadata that parts of split models have; None for what is absent."""
+        names = (b"split.no", b"split.count", b"split.tensors.count")
+        keys = [lib.gguf_find_key(self.ptr, name) for name in names]
+        no, count, total = [self._value(key) if key >= 0 else None for key in keys]
+        return no, count, total
 
     @property
     def version(self) -> int:
@@ -182,148 +188,32 @@ class Gguf(Handle):
         if type_ == enums.GgufType.STRING:
             return text(lib.gguf_get_val_str(self.ptr, i))
         if type_ != enums.GgufType.ARRAY:
-            return getattr(lib, f"gguf_get_val_{_SCALARS[type_][0]}")(self.ptr, i)
+            return getattr(lib, f"gguf_get_val_{SCALARS[type_][0]}")(self.ptr, i)
         n = lib.gguf_get_arr_n(self.ptr, i)
         item = enums.GgufType(lib.gguf_get_arr_type(self.ptr, i))
         if item == enums.GgufType.STRING:
             return [text(lib.gguf_get_arr_str(self.ptr, i, j)) for j in range(n)]
-        dtype = np.dtype(_SCALARS[item][1])
+        dtype = np.dtype(SCALARS[item][1])
         if n == 0:
             return np.empty(0, dtype)
         raw = ffi.buffer(lib.gguf_get_arr_data(self.ptr, i), n * dtype.itemsize)
         return np.frombuffer(raw, dtype).copy()
 
-    def mmap(self) -> np.memmap[Any, np.dtype[np.uint8]]:
-        """The whole file as bytes, read-only; pages are read as they are first touched."""
-        return np.memmap(self.path, np.uint8, "r")
+    def mmap(self, part: int = 0) -> np.memmap[Any, np.dtype[np.uint8]]:
+        """The whole file (of a split model: one part) as bytes, read-only; pages are read as they
+        are first touched."""
+        return np.memmap(self.paths[part], np.uint8, "r")
 
+    def data(self, name: str) -> npt.NDArray[np.uint8]:
+        """The bytes of a tensor, mapped read-only; `numpy.frombuffer` makes numbers of them.
 
-def write_gguf(
-    path: str | os.PathLike[str], metadata: Mapping[str, Any], tensors: Iterable[TensorEntry]
-) -> None:
-    """Writes a GGUF file, tensor by tensor; it appears under its name only when it is whole.
-
-    Metadata: bool, int (u32 where it fits), float (f32), str, numpy scalars (their own type), lists
-    and numpy arrays of one type. Tensors: (name, data, type, ne). Raises `GgufError` for what GGUF
-    cannot hold and OSError (disk full) with nothing left behind. C: gguf_get_meta_data
-    """
-    path = Path(path)
-    part = path.with_name(f"{path.name}.part{os.getpid()}")
-    entries = list(tensors)
-    try:
-        with _Header(metadata, entries) as header, part.open("wb") as out:
-            out.write(header.data)
-            for (name, data, type_, ne), nbytes in zip(entries, header.sizes, strict=True):
-                out.write(_bytes_of(name, data, type_, ne, nbytes))
-                out.write(bytes(-nbytes % header.alignment))
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
-
-
-def _bytes_of(
-    name: str, data: TensorData, type_: TypeLike, ne: tuple[int, ...], nbytes: int
-) -> memoryview:
-    values = np.asarray(data() if callable(data) else data)
-    if values.dtype == np.uint8 and values.size == nbytes:
-        return np.ascontiguousarray(values).data.cast("B")
-    try:
-        encoded = encode(values, type_of(type_), ne[0])
-    except ArgumentError as error:
-        raise GgufError(f"tensor '{name}': {error}") from None
-    if encoded.nbytes != nbytes:
-        raise GgufError(
-            f"tensor '{name}': ne {list(ne)} needs {nbytes} bytes, its data of shape "
-            f"{values.shape} gives {encoded.nbytes}"
-        )
-    return encoded.data.cast("B")
-
-
-class _Header:
-    """The bytes before the first tensor."""
-
-    def __init__(self, metadata: Mapping[str, Any], entries: list[TensorEntry]) -> None:
-        self._context = Context()
-        self._ptr = lib.gguf_init_empty()
-        try:
-            for key, value in metadata.items():
-                self._set(key, value)
-            _check_names([name for name, *_rest in entries])
-            infos = [self._context.new_tensor(t, *ne, name=name) for name, _data, t, ne in entries]
-            for info in infos:
-                lib.gguf_add_tensor(self._ptr, info.ptr)
-        except BaseException:
-            self.close()
-            raise
-        self.sizes = [info.nbytes for info in infos]
-        self.alignment = int(lib.gguf_get_alignment(self._ptr))
-        self.data = bytearray(lib.gguf_get_meta_size(self._ptr))
-        lib.gguf_get_meta_data(self._ptr, ffi.from_buffer(self.data))
-
-    def _set(self, key: str, value: Any) -> None:
-        name = key.encode()
-        if not name or b"\0" in name:
-            raise GgufError(f"metadata key {key!r}: expected some text, without NUL")
-        alignment = int(lib.gguf_get_alignment(self._ptr))
-        if key == "general.alignment" and value != alignment:
-            # The setter stores the key and goes on laying out by its own: readers would be misled.
-            raise GgufError(f"{key}={value}: tensors are written aligned to {alignment} bytes")
-        if isinstance(value, str):
-            lib.gguf_set_val_str(self._ptr, name, value.encode())
-        elif isinstance(value, list | tuple) and value and isinstance(value[0], str):
-            items = [ffi.new("char[]", str(item).encode()) for item in value]
-            lib.gguf_set_arr_str(self._ptr, name, items, len(items))
-        elif isinstance(value, list | tuple | np.ndarray):
-            array = np.ascontiguousarray(value)
-            if isinstance(value, list | tuple):
-                array = _compact(array)
-            data = ffi.from_buffer(array) if array.size else NULL
-            lib.gguf_set_arr_data(self._ptr, name, _kind(key, array.dtype), data, array.size)
-        else:
-            scalar = value if isinstance(value, np.generic) else _compact(np.asarray(value))[()]
-            suffix = _SCALARS[_kind(key, scalar.dtype)][0]
-            getattr(lib, f"gguf_set_val_{suffix}")(self._ptr, name, scalar.item())
-
-    def __enter__(self) -> _Header:
-        return self
-
-    def __exit__(self, *_exc: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        lib.gguf_free(self._ptr)
-        self._context.close()
-
-
-def _check_names(names: list[str]) -> None:
-    """ggml would cut a long name short and end at a NUL, and the file would have another tensor."""
-    for name in names:
-        if not name or "\0" in name or len(name.encode()) >= lib.GGML_MAX_NAME:
-            raise GgufError(
-                f"tensor name {name!r}: expected 1 to {lib.GGML_MAX_NAME - 1} bytes without NUL"
-            )
-    twice = next((name for name, n in Counter(names).items() if n > 1), None)
-    if twice is not None:
-        raise GgufError(f"tensor name '{twice}' is given twice; names are unique in a file")
-
-
-def _kind(key: str, dtype: np.dtype[Any]) -> enums.GgufType:
-    if dtype not in _BY_DTYPE:
-        raise GgufError(
-            f"metadata '{key}': GGUF has no {dtype}; use bool, int, float, str or one list type"
-        )
-    return _BY_DTYPE[dtype]
-
-
-def _compact(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Python's wide numbers as GGUF files have them: f32, u32 or i32 where they fit."""
-    if values.dtype == np.float64:
-        return values.astype(np.float32)
-    if values.dtype == np.int64:
-        if values.size and values.min() < 0 and values.min() >= -(2**31) and values.max() < 2**31:
-            return values.astype(np.int32)
-        if values.ndim and (not values.size or values.max() < 2**31):
-            return values.astype(np.int32)
-        if values.size and values.min() >= 0 and values.max() < 2**32:
-            return values.astype(np.uint32)
-    return values
+        Raises KeyError.
+        """
+        tensor = self.tensors.get(name)
+        if tensor is None:
+            raise KeyError(f"no tensor named '{name}' in {self.path}")
+        self.ptr  # noqa: B018  raises when closed
+        if tensor.nbytes == 0:
+            return np.empty(0, np.uint8)
+        shape = (tensor.nbytes,)
+        return np.memmap(self.paths[tensor.part], np.uint8, "r", tensor.offset, shape)

@@ -15,11 +15,9 @@ import pytest
 from oracle_programs import Oracle
 
 import ggml_py as ggml
-from ggml_py._ffi import BUILD
 from ggml_py._handle import LIVE
 
 REPO = Path(__file__).resolve().parent.parent
-RELEASE = BUILD["ggml_version"]
 DEFAULT = re.search(r'^default = "(.*?)"', (REPO / "vendor/upstream.toml").read_text(), re.M)[1]
 
 
@@ -35,9 +33,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers",
-        'needs("ggml_function", "Op.NAME", release="0.9.7", why=""): skipped with a build of another '
-        'release that lacks one of them, or is older; release="default" is the default pin only',
+        'needs("ggml_function", "Op.NAME", release="0.9.7", why=""): skipped with a build that '
+        'lacks one of them, or is older; release="default" is the default pin only',
     )
+
+
+def build() -> dict:
+    """The build that is loaded. Not at import: pytest's fault handler comes before our signals."""
+    from ggml_py._ffi import BUILD
+
+    return BUILD
 
 
 def lacks(name: str) -> bool:
@@ -50,21 +55,23 @@ def lacks(name: str) -> bool:
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     for mark in item.iter_markers("needs"):
+        this = build()["ggml_version"]
         release, why = mark.kwargs.get("release", "0.0"), mark.kwargs.get("why", "")
         for name in filter(lacks, mark.args):
-            pytest.skip(f"ggml {RELEASE} lacks {name}")
+            pytest.skip(f"ggml {this} lacks {name}")
         if release == "default":
-            if RELEASE != DEFAULT:
-                pytest.skip(f"of ggml {DEFAULT}, this is {RELEASE} {why}".strip())
-        elif [int(n) for n in RELEASE.split(".")] < [int(n) for n in release.split(".")]:
-            pytest.skip(f"needs ggml {release}, this is {RELEASE}: {why}")
+            if this != DEFAULT:
+                pytest.skip(f"of ggml {DEFAULT}, this is {this} {why}".strip())
+        elif [int(n) for n in this.split(".")] < [int(n) for n in release.split(".")]:
+            pytest.skip(f"needs ggml {release}, this is {this}: {why}")
 
 
 @pytest.fixture(scope="session")
 def oracle(request: pytest.FixtureRequest) -> Oracle:
     """Upstream's programs; built on first use, about three minutes, kept in the user's cache."""
-    if RELEASE != DEFAULT:
-        pytest.skip(f"upstream's programs are those of ggml {DEFAULT}, this is {RELEASE}")
+    this = build()["ggml_version"]
+    if this != DEFAULT:
+        pytest.skip(f"upstream's programs are those of ggml {DEFAULT}, this is {this}")
     given = request.config.getoption("--oracle")
     if given is not None:
         return Oracle(given)
@@ -81,7 +88,7 @@ def oracle(request: pytest.FixtureRequest) -> Oracle:
 def pristine() -> str:
     """The key of a pristine build of the release that is loaded, made on first use."""
     command = [sys.executable, "-m", "ggml_py", "build", "--pristine", "--json"]
-    command += ["--upstream", BUILD["label"]]
+    command += ["--upstream", build()["label"]]
     env = {k: v for k, v in os.environ.items() if k != "GGML_PY_UPSTREAM"}
     done = subprocess.run(command, capture_output=True, text=True, env=env, check=False)
     assert done.returncode == 0, done.stderr

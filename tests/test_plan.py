@@ -42,7 +42,7 @@ def test_nodes(mlp):
     assert (node.ne, node.backend, node.split, node.nbytes) == ((128, 48, 1, 1), "BLAS", 0, 24576)
     assert [s.name for s in node.srcs] == ["up", "inp"]
     assert node.view_src is None
-    compute = ("compute",) * hasattr(enums.TensorFlag, "COMPUTE")  # since 0.9.7
+    compute = ("compute",) * hasattr(ggml.enums.TensorFlag, "COMPUTE")  # since 0.9.7
     assert mlp.node("out").flags == ("output", *compute)
     assert mlp.node("inp").flags == ("input",)
 

@@ -111,7 +111,8 @@ def test_inspect_has_every_field_of_the_struct(mlp):
     }  # fmt: skip
     newer = {"graph_inputs_capacity", "callback_copy", "debug_realloc", "debug_graph_size",
              "debug_prev_graph_size"}  # fmt: skip
-    least = expected if RELEASE == DEFAULT else expected - newer
+    whole = hasattr(ggml.lib, "ggml_backend_sched_set_copy_callback")  # the newest of them
+    least = expected if whole else expected - newer
     assert least <= set(state) <= expected
     assert state["is_alloc"] and state["n_splits"] == 3
     assert state["hash_set"]["n_used"] == len(state["hash_set"]["slots"]) >= mlp.graph.n_nodes

@@ -16,12 +16,12 @@ GENERATED = {"ops.py", "enums.py", "_since.py"}
 
 # Layer of each module; a module imports lower ones, in layer 3 only those to its left.
 OBJECTS = ("_device", "registry", "rpc", "buffer", "backend", "tensor", "ops", "custom")
-OBJECTS += ("context", "graph", "alloc", "scheduler", "gguf")
+OBJECTS += ("context", "graph", "alloc", "scheduler", "gguf", "gguf_writer")
 PLAIN = {"trace.plan", "trace.cause", "export.to_text", "export.to_json", "export.to_terminal"}
 FOUNDATION = {"enums": 0, "_since": 0, "_log": 0, "errors": 1, "_release": 2, "_interpreter": 2}
 FOUNDATION |= {"_ffi": 3, "_handle": 3, "_callback": 4}
-FOUNDATION["_arguments"] = 2
-FOUNDATION |= {"_arena": 4, "_gguf_header": 4}  # the latter is what gguf.py checks first
+FOUNDATION |= {"_arguments": 2, "_arena": 4}
+FOUNDATION |= {"_gguf_header": 4, "_gguf_split": 2}  # what gguf.py checks first
 
 
 def modules():

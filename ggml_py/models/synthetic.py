@@ -17,7 +17,7 @@ import numpy as np
 from .._ffi import lib
 from ..enums import Ftype, Type
 from ..errors import ModelError
-from ..gguf import TensorEntry, write_gguf
+from ..gguf_writer import TensorEntry, write_gguf
 from ..tensor import TypeLike, type_of
 
 if TYPE_CHECKING:

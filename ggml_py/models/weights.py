@@ -95,14 +95,15 @@ class Weights:
         Raises `ModelError` when the file has tensors that nobody declared, `AllocError`.
         """
         self._check_unused()
-        data = self._gguf.mmap()
+        parts = [self._gguf.mmap(part) for part in range(len(self._gguf.paths))]
         for buft, context in self._contexts.items():
-            infos = [self._gguf.tensors[t.name] for t in context]
-            aligned = all(info.offset % buft.alignment == 0 for info in infos)
+            pairs = [(t, self._gguf.tensors[t.name]) for t in context]
+            aligned = all(info.offset % buft.alignment == 0 for _tensor, info in pairs)
             if aligned and buft == device("CPU").buffer_type:
-                self._map(context, infos, data)
+                for part, data in enumerate(parts):
+                    self._map(context, [pair for pair in pairs if pair[1].part == part], data)
             else:
-                self._copy(context, buft, infos, data)
+                self._copy(context, buft, pairs, parts)
 
     def _check_unused(self) -> None:
         used = {name for _buft, name in self._made}
@@ -120,10 +121,12 @@ class Weights:
             )
 
     @staticmethod
-    def _map(context: Context, infos: list[GgufTensor], data: Bytes) -> None:
+    def _map(context: Context, pairs: list[tuple[Tensor, GgufTensor]], data: Bytes) -> None:
         """Tensors are where the file is mapped. Pages are read from disk as they are used."""
+        if not pairs:
+            return  # a part of a split model without any of them
         base = ffi.cast("char *", ffi.from_buffer(data))
-        largest = max(info.nbytes for info in infos)
+        largest = max(info.nbytes for _tensor, info in pairs)
         ptr = lib.ggml_backend_dev_buffer_from_host_ptr(
             device("CPU").ptr, base, data.nbytes, largest
         )
@@ -131,15 +134,20 @@ class Weights:
             raise AllocError(f"the CPU device cannot use {data.nbytes:,} mapped bytes")
         buffer = Buffer(ptr, data)
         lib.ggml_backend_buffer_set_usage(buffer.ptr, usage_of("weights"))
-        for tensor, info in zip(context, infos, strict=True):
+        for tensor, info in pairs:
             lib.ggml_backend_tensor_alloc(buffer.ptr, tensor.ptr, base + info.offset)
         context._attach(buffer)
 
     @staticmethod
-    def _copy(context: Context, buft: BufferType, infos: list[GgufTensor], data: Bytes) -> None:
+    def _copy(
+        context: Context,
+        buft: BufferType,
+        pairs: list[tuple[Tensor, GgufTensor]],
+        parts: list[Bytes],
+    ) -> None:
         context.alloc(buft, usage="weights")
-        for tensor, info in zip(context, infos, strict=True):
-            raw = data[info.offset : info.offset + info.nbytes]
+        for tensor, info in pairs:
+            raw = parts[info.part][info.offset : info.offset + info.nbytes]
             lib.ggml_backend_tensor_set(tensor.ptr, ffi.from_buffer(raw), 0, info.nbytes)
 
     @property
