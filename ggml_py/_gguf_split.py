@@ -42,7 +42,7 @@ def check_place(path: Path, no: object, count: object, i: int, n: int) -> None:
     """Raises `GgufError` when the part `path` does not say that it is part `i` (from 0) of `n`."""
     if type(no) is not int or type(count) is not int or (no, count) != (i, n):
         raise GgufError(
-            f"{path} says split.no={no}, split.count={count}; its name means split.no={i}, "
+            f"{path} says split.no={no!r}, split.count={count!r}; its name means split.no={i}, "
             f"split.count={n}: it was renamed, or belongs to another model. Get the parts again"
         )
 

@@ -38,7 +38,7 @@ def pytest_configure(config: pytest.Config) -> None:
     )
 
 
-def build() -> dict:
+def loaded() -> dict:
     """The build that is loaded. Not at import: pytest's fault handler comes before our signals."""
     from ggml_py._ffi import BUILD
 
@@ -55,7 +55,7 @@ def lacks(name: str) -> bool:
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     for mark in item.iter_markers("needs"):
-        this = build()["ggml_version"]
+        this = loaded()["ggml_version"]
         release, why = mark.kwargs.get("release", "0.0"), mark.kwargs.get("why", "")
         for name in filter(lacks, mark.args):
             pytest.skip(f"ggml {this} lacks {name}")
@@ -69,7 +69,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 @pytest.fixture(scope="session")
 def oracle(request: pytest.FixtureRequest) -> Oracle:
     """Upstream's programs; built on first use, about three minutes, kept in the user's cache."""
-    this = build()["ggml_version"]
+    this = loaded()["ggml_version"]
     if this != DEFAULT:
         pytest.skip(f"upstream's programs are those of ggml {DEFAULT}, this is {this}")
     given = request.config.getoption("--oracle")
@@ -88,7 +88,7 @@ def oracle(request: pytest.FixtureRequest) -> Oracle:
 def pristine() -> str:
     """The key of a pristine build of the release that is loaded, made on first use."""
     command = [sys.executable, "-m", "ggml_py", "build", "--pristine", "--json"]
-    command += ["--upstream", build()["label"]]
+    command += ["--upstream", loaded()["label"]]
     env = {k: v for k, v in os.environ.items() if k != "GGML_PY_UPSTREAM"}
     done = subprocess.run(command, capture_output=True, text=True, env=env, check=False)
     assert done.returncode == 0, done.stderr

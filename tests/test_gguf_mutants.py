@@ -242,17 +242,18 @@ def test_every_kind_of_mutation_damages(name, path):
     [
         ("m-00001-of-00003", ["m-00003-of-00003"], "part 1 of 3 .* m-00002-of-00003.gguf is not"),
         ("m-00002-of-00003", [], "m-00001-of-00003.gguf, m-00003-of-00003.gguf is not beside"),
-        ("m-00002-of-00003", ["m-00001-of-00003", "m-00003-of-00003"], "part 2 of 3 .* open the first"),
+        ("m-00002-of-00002", ["m-00001-of-00002"], "part 2 of 2 .* open the first"),
         ("m", [], "its name is not NAME-00001-of-00003.gguf"),
     ],
 )
 def test_parts_of_a_split_model_say_which_are_missing(name, others, message, tmp_path):
     for one in (name, *others):
-        ggml.write_gguf(tmp_path / f"{one}.gguf", {"split.count": np.uint16(3)}, [])
+        count = np.uint16(2 if one.endswith("-of-00002") else 3)
+        ggml.write_gguf(tmp_path / f"{one}.gguf", {"split.count": count}, [])
     with pytest.raises(ggml.GgufError, match=message):
         ggml.Gguf.open(tmp_path / f"{name}.gguf")
     with ggml.Gguf.open(tmp_path / f"{name}.gguf", part=True) as gguf:
-        assert gguf.metadata["split.count"] == 3
+        assert gguf.metadata["split.count"] in (2, 3)
 
 
 @pytest.mark.parametrize("count", [1, "x", [1, 2], -5, 2**40, 0.5])
