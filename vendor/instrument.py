@@ -2,7 +2,8 @@
 
 Upstream's tree stays byte for byte. The copies differ by the edits of `EDITS`, each anchored on
 text that has not changed from release 0.9.4 to 0.26.0. What they call is in ``ggml_py/native``:
-``sched_hooks.h`` for the scheduler, ``worker_guard.h`` for the CPU backend's threads.
+``sched_hooks.h`` for the scheduler, ``worker_guard.h`` for the CPU backend's threads. Where an op
+takes an index from its data without looking, an assertion is added: its abort is an exception.
 """
 
 from __future__ import annotations
@@ -131,12 +132,40 @@ _CPU = (
         "    return ret;\n}\n\nenum ggml_status ggml_graph_compute_with_ctx(",
         "    gp_pool_raise(gp_failure);\n",
     ),
+    # A release build would write out of bounds.
+    Edit(
+        "mul_mat_id's ids",
+        16 * " " + "assert(i02 >= 0 && i02 < n_as);\n",
+        16 * " " + "GGML_ASSERT(i02 >= 0 && i02 < n_as);\n",
+        replace=True,
+    ),
+)
+
+_CPU_OPS = (
+    Edit(
+        "ssm_scan's ids",
+        "    for (int i3 = 0; i3 < ns; ++i3) {\n        const float * s0 =",
+        "    for (int i3 = 0; i3 < ns; ++i3) {\n"
+        "        GGML_ASSERT(ids[i3] >= 0 && ids[i3] < src0->ne[3]);\n"
+        "    }\n",
+    ),
+)
+
+_CPU_REPACK = (
+    # An expert has room for each token once.
+    Edit(
+        "repacked mul_mat_id's ids",
+        20 * " " + "MMID_MATRIX_ROW(i02, matrix_row_counts[i02]) =",
+        20 * " " + "GGML_ASSERT(matrix_row_counts[i02] < ne12);\n",
+    ),
 )
 
 # By path below upstream's src/. native/CMakeLists.txt puts each copy where the original was.
 EDITS: dict[str, tuple[Edit, ...]] = {
     "ggml-backend.cpp": _SCHEDULER,
     "ggml-cpu/ggml-cpu.c": _CPU,
+    "ggml-cpu/ops.cpp": _CPU_OPS,
+    "ggml-cpu/repack.cpp": _CPU_REPACK,
 }
 
 
