@@ -80,6 +80,8 @@ _PRELUDE = "".join(
 _CALLBACKS = """
 extern "Python" void gp_on_log(enum ggml_log_level level, const char * text, void * user_data);
 extern "Python" bool gp_on_eval(struct ggml_tensor * t, bool ask, void * user_data);
+extern "Python" bool gp_on_copy(struct ggml_backend * backend, const struct ggml_tensor * src,
+    struct ggml_tensor * dst, struct ggml_cgraph * graph, void * user_data);
 extern "Python" void gp_on_custom1(struct ggml_tensor * dst, const struct ggml_tensor * a,
     int ith, int nth, void * userdata);
 extern "Python" void gp_on_custom2(struct ggml_tensor * dst, const struct ggml_tensor * a,

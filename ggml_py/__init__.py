@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from .registry import load_backend as load_backend
     from .registry import registries as registries
     from .rpc import rpc_devices as rpc_devices
+    from .sched_state import Reallocation as Reallocation
     from .scheduler import Scheduler as Scheduler
     from .tensor import Tensor as Tensor
     from .trace.plan import Plan as Plan
@@ -94,6 +95,7 @@ _PUBLIC = {
     "load_backend": "registry",
     "registries": "registry",
     "rpc_devices": "rpc",
+    "Reallocation": "sched_state",
     "Scheduler": "scheduler",
     "Tensor": "tensor",
     "Plan": "trace.plan",

@@ -178,6 +178,10 @@ class Context(Handle, CustomOps):
         for tensor in operands:
             if tensor is not None and tensor._context is not self:
                 tensor._context.ptr  # noqa: B018  raises when closed
+                if not isinstance(tensor._context, Context):
+                    raise ArgumentError(
+                        f"'{tensor.name}' is a copy that a scheduler made: use the tensor it copies"
+                    )
                 self._depend(tensor._context)
 
     def _attach(self, buffer: Buffer) -> None:

@@ -49,7 +49,14 @@ class LoadError(GgmlError, ImportError):
 
 
 class AllocError(GgmlError, MemoryError):
-    """A backend could not allocate what a graph or a context needs."""
+    """A backend could not allocate what a graph or a context needs.
+
+    `sizes` has the bytes that were attempted, by backend or buffer type, where they are known.
+    """
+
+    def __init__(self, message: str, sizes: dict[str, int] | None = None) -> None:
+        super().__init__(message)
+        self.sizes = sizes or {}
 
 
 class NoDataError(GgmlError, ValueError):

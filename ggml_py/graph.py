@@ -153,20 +153,21 @@ class Graph(Handle):
                 )
 
     @contextlib.contextmanager
-    def _computing(self, callback: Callback | None = None) -> Iterator[None]:
-        """Around a compute of this graph: what `callback` or a custom op raised in it is raised."""
+    def _computing(self, *callbacks: Callback | None) -> Iterator[None]:
+        """Around a compute of this graph: what a callback or a custom op raised in it is raised."""
         self._check_data()
-        self._take_stored(callback)  # of a compute that was called through `lib`
+        self._take_stored(callbacks)  # of a compute that was called through `lib`
         try:
             yield
         finally:
-            error = self._take_stored(callback)
+            error = self._take_stored(callbacks)
         if error is not None:
             raise error
 
-    def _take_stored(self, callback: Callback | None) -> BaseException | None:
-        by_op = take_failed(self)
-        return (None if callback is None else callback.take_stored()) or by_op
+    def _take_stored(self, callbacks: Sequence[Callback | None]) -> BaseException | None:
+        stored = [take_failed(self)]
+        stored += [c.take_stored() for c in callbacks if c is not None]
+        return next((error for error in reversed(stored) if error is not None), None)
 
     def __getitem__(self, name: str) -> Tensor:
         """The first node or leaf of that name. Raises KeyError. C: ggml_graph_get_tensor"""

@@ -7,28 +7,28 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from . import sched_state
 from ._arguments import given, ptr_of, whole
-from ._callback import Callback
-from ._ffi import NULL, ffi, lib, text
+from ._ffi import BUILD, NULL, ffi, lib, text
 from ._handle import Handle, in_use
 from .backend import Backend, check_status
 from .buffer import BufferType
 from .context import new_native
 from .enums import BackendDevType
-from .errors import AbortError, AllocError, ArgumentError
+from .errors import AbortError, AllocError, ArgumentError, MissingFunctionError
 from .graph import Graph
+from .loan import Loan
+from .sched_callbacks import CopyCallback, EvalCallback
 from .tensor import Tensor
 
 if TYPE_CHECKING:
+    from .sched_callbacks import CopyFunction, EvalFunction
+    from .sched_state import Reallocation
     from .trace.plan import Plan
 
 # Address space that ggml_backend_sched_new takes for each node: copies' metadata, most of all.
 _NODE_BYTES = 30 * 2 * ffi.sizeof("struct ggml_tensor")
 MAX_BACKENDS = 16  # GGML_SCHED_MAX_BACKENDS of ggml-backend.cpp
-# In the order of gp_sched_ids' `which`.
-_ID_TABLES = (
-    "node_backend_ids", "prev_node_backend_ids", "leaf_backend_ids", "prev_leaf_backend_ids",
-)  # fmt: skip
 
 
 class Scheduler(Handle):
@@ -39,7 +39,10 @@ class Scheduler(Handle):
     planned and run any number of times. C: ggml_backend_sched_new
     """
 
-    __slots__ = ("_callback", "_graph", "_tracing", "backends", "graph_size")
+    __slots__ = (
+        "_copies_at", "_copy_callback", "_eval_callback", "_graph", "_loan", "_tracing",
+        "backends", "graph_size",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -60,7 +63,9 @@ class Scheduler(Handle):
         self.backends = tuple(backends)
         self.graph_size = whole("graph_size", graph_size, 1, 1 << 31)
         self._graph: Graph | None = None
-        self._callback: _EvalCallback | None = None
+        self._loan: Loan | None = None  # the copies of the graph that is allocated
+        self._eval_callback: EvalCallback | None = None
+        self._copy_callback: CopyCallback | None = None
         _check_backends(self.backends, buffer_types)
         # Upstream does not look whether its own allocations succeed.
         what = f"a scheduler with graph_size={self.graph_size:,}"
@@ -76,6 +81,10 @@ class Scheduler(Handle):
         self._tracing = lib.gp_trace_present()
         if self._tracing:
             lib.gp_sched_trace(ptr, True)
+        self._copies_at: tuple[int, int] | None = None  # address and size
+        if self._tracing and len(self.backends) > 1:
+            state = self._state()
+            self._copies_at = state.context_buffer, state.context_buffer_size
 
     def __repr__(self) -> str:
         if self.closed:
@@ -92,12 +101,14 @@ class Scheduler(Handle):
         except AbortError:
             if self._tracing:
                 lib.gp_sched_restore(raw)
-            self._graph = None
+            self._let_go()
             raise
 
     def _before_free(self) -> None:
         if self._spoiled_by is None:
+            self.synchronize()
             self.reset()
+        self._let_go()
 
     # --- planning
 
@@ -131,10 +142,10 @@ class Scheduler(Handle):
         with in_use("allocating", self, graph), self._changing():
             done = lib.ggml_backend_sched_alloc_graph(self.ptr, graph.ptr)
         if not done:
-            self._restore()
-            raise AllocError("the scheduler could not allocate the graph's compute buffers")
+            raise self._no_memory(graph)
         self._graph = graph
         graph._scheduler = weakref.ref(self)
+        self._lend()
         try:
             graph._check_custom(self.backends, self.tensor_backend)
         except ArgumentError:
@@ -152,9 +163,48 @@ class Scheduler(Handle):
         self._check_graph(graph)
         with in_use("reserving", self, graph), self._changing():
             done = lib.ggml_backend_sched_reserve(self.ptr, graph.ptr)
-        self._restore()
         if not done:
-            raise AllocError("the scheduler could not reserve the graph's compute buffers")
+            raise self._no_memory(graph)
+        self._restore()
+
+    def reserve_size(self, graph: Graph) -> dict[str, int]:
+        """Bytes of compute buffer that `graph` needs on each backend, by the backend's name.
+
+        Allocates nothing; graph and scheduler stay as they are, pins count. A backend that shares
+        an earlier one's buffer type has 0. Raises `MissingFunctionError` in releases that cannot
+        measure. C: ggml_gallocr_reserve_n_size, as ggml_backend_sched_reserve_size
+        """
+        self._check_graph(graph)
+        sizes = self._measure(graph)
+        if sizes is None:
+            raise MissingFunctionError(
+                f"ggml {BUILD['ggml_version']} cannot measure a graph: reserve() and buffer_size() "
+                "tell after the allocation"
+            )
+        return sizes
+
+    def _measure(self, graph: Graph) -> dict[str, int] | None:
+        sizes = ffi.new("size_t[]", len(self.backends))
+        if not lib.gp_sched_measure(self.ptr, graph.ptr, sizes):
+            return None
+        return dict(zip(sched_state.labels(self), sizes, strict=True))
+
+    def _no_memory(self, graph: Graph) -> AllocError:
+        """The error for a graph whose compute buffers could not be had, with the sizes."""
+        if not self._tracing:
+            self.reset()
+            return AllocError("the scheduler could not allocate the graph's compute buffers")
+        lib.gp_sched_unplan(self.ptr)
+        buft = ffi.new("char[]", 128)
+        failed = lib.gp_alloc_failed(buft, len(buft))
+        sizes = self._measure(graph)
+        needs = "".join(f", {name} {size:,}" for name, size in (sizes or {}).items())
+        return AllocError(
+            f"{text(buft)} could not give {failed:,} bytes of compute buffer for this graph"
+            + (f" (it needs, in bytes: {needs[2:]})" if needs else "")
+            + ". A smaller batch or context, fewer outputs or another placement needs less",
+            sizes or {text(buft): failed},
+        )
 
     def reset(self) -> None:
         """Forgets the allocated graph and all pins; the graph gets its own sources back and its
@@ -169,7 +219,18 @@ class Scheduler(Handle):
                 lib.gp_sched_forget(self.ptr)
             else:
                 lib.gp_sched_restore(self.ptr)
+        self._let_go()
+
+    def _let_go(self) -> None:
         self._graph = None
+        if self._loan is not None:
+            self._loan.close()
+            self._loan = None
+
+    def _lend(self) -> None:
+        """Copies are tensors of the scheduler's: usable while it holds the graph."""
+        if self._copies_at is not None:
+            self._loan = Loan(*self._copies_at)
 
     def _check_graph(self, graph: Graph) -> None:
         ptr_of(Graph, graph)
@@ -191,10 +252,23 @@ class Scheduler(Handle):
         """Computes the graph, allocating it first if it is not, and waits for the end.
 
         Raises `NoDataError` for a leaf that nobody can have set, for only `alloc_graph` gives it
-        memory, `ComputeError`, `KeyboardInterrupt` on Ctrl-C, and whatever an eval callback or
-        a custom op raised.
+        memory, `ComputeError`, `KeyboardInterrupt` on Ctrl-C, and whatever a callback or a custom
+        op raised.
         C: ggml_backend_sched_graph_compute
         """
+        self._compute(graph, lib.ggml_backend_sched_graph_compute)
+
+    def compute_async(self, graph: Graph) -> None:
+        """As `compute`, without waiting for the end: `synchronize` does, and so does reading a
+        result with `Tensor.get` on most backends.
+
+        The CPU computes before it returns. What the graph reads (inputs) must stay as it is until
+        the end; with `parallel` the next graph can be allocated and given its inputs meanwhile.
+        C: ggml_backend_sched_graph_compute_async
+        """
+        self._compute(graph, lib.ggml_backend_sched_graph_compute_async)
+
+    def _compute(self, graph: Graph, compute: Callable[[Any, Any], int]) -> None:
         raw, graph_raw = self.ptr, ptr_of(Graph, graph)
         if self._graph is None:
             self._check_graph(graph)
@@ -203,30 +277,46 @@ class Scheduler(Handle):
         elif self._graph is not graph:
             raise ArgumentError("another graph is allocated on this scheduler: call reset() first")
         alone = in_use("computing", self, graph, *self.backends)
-        with alone, graph._computing(self._callback), self._changing():
-            status = lib.ggml_backend_sched_graph_compute(raw, graph_raw)
+        callbacks = (self._eval_callback, self._copy_callback)
+        with alone, graph._computing(*callbacks), self._changing():
+            status = compute(raw, graph_raw)
         check_status(status, "compute")
 
     def synchronize(self) -> None:
         """Waits for all backends. C: ggml_backend_sched_synchronize"""
         lib.ggml_backend_sched_synchronize(self.ptr)
 
-    def set_eval_callback(self, callback: Callable[[Tensor, bool], bool] | None) -> None:
+    def set_eval_callback(self, callback: EvalFunction | None) -> None:
         """`callback(tensor, ask)` sees nodes as they are computed.
 
         With `ask` True it says whether it wants to see the node when it is done; then it is called
-        again with `ask` False, and False from it stops the compute. What it raises stops the
-        compute too, and is raised from `compute`. None removes it.
+        again with `ask` False, may read the tensor and change it, and False from it stops the
+        split. What it raises stops the compute, and is raised from `compute`. None removes it.
         C: ggml_backend_sched_set_eval_callback
         """
-        if callback is None:
-            lib.ggml_backend_sched_set_eval_callback(self.ptr, NULL, NULL)
-            self._callback = None
-            return
-        if not callable(callback):
+        if callback is not None and not callable(callback):
             raise TypeError(f"expected a function of (tensor, ask) or None, got {given(callback)}")
-        self._callback = _EvalCallback(self, callback)
-        lib.ggml_backend_sched_set_eval_callback(self.ptr, lib.gp_on_eval, self._callback.handle)
+        held = None if callback is None else EvalCallback(self, callback)
+        function, data = (NULL, NULL) if held is None else (lib.gp_on_eval, held.handle)
+        lib.ggml_backend_sched_set_eval_callback(self.ptr, function, data)
+        self._eval_callback = held
+
+    def set_copy_callback(self, callback: CopyFunction | None) -> None:
+        """`callback(backend, src, dst, nodes)` is asked before a weight in host memory is copied to
+        `backend` for a split: the weight, its copy there, and the split's nodes.
+
+        True says that it has filled `dst` (whole, or what `nodes` will read); False leaves the
+        copying to ggml. `dst` cannot be used afterwards. What it raises is raised from `compute`,
+        when that is done. None removes it. Raises `MissingFunctionError` before ggml 0.26.
+        C: ggml_backend_sched_set_copy_callback
+        """
+        if callback is not None and not callable(callback):
+            expected = "a function of (backend, src, dst, nodes) or None"
+            raise TypeError(f"expected {expected}, got {given(callback)}")
+        held = None if callback is None else CopyCallback(self, callback)
+        function, data = (NULL, NULL) if held is None else (lib.gp_on_copy, held.handle)
+        lib.ggml_backend_sched_set_copy_callback(self.ptr, function, data)
+        self._copy_callback = held
 
     # --- pins and state
 
@@ -258,8 +348,13 @@ class Scheduler(Handle):
         """4 with `parallel`, else 1. C: ggml_backend_sched_get_n_copies"""
         return int(lib.ggml_backend_sched_get_n_copies(self.ptr))
 
+    def buffer_type(self, backend: Backend) -> BufferType:
+        """What it allocates from for `backend`. C: ggml_backend_sched_get_buffer_type"""
+        return BufferType(lib.ggml_backend_sched_get_buffer_type(self.ptr, self._mine(backend)))
+
     def buffer_size(self, backend: Backend) -> int:
-        """Bytes of the compute buffer on `backend`. C: ggml_backend_sched_get_buffer_size"""
+        """Bytes of the compute buffer on `backend`; 0 before an allocation, and for a backend that
+        shares an earlier one's. C: ggml_backend_sched_get_buffer_size"""
         return int(lib.ggml_backend_sched_get_buffer_size(self.ptr, self._mine(backend)))
 
     def _mine(self, backend: Backend) -> Any:
@@ -285,6 +380,20 @@ class Scheduler(Handle):
         lib.gp_sched_slots(self.ptr, slots, n)
         return slots
 
+    @property
+    def n_reallocations(self) -> int:
+        """How often a graph did not fit the compute buffers as they were laid out, the first graph
+        without a `reserve` included. C: gp_sched_reallocs"""
+        return int(lib.gp_sched_reallocs(self.ptr, NULL, 0))
+
+    @property
+    def reallocations(self) -> tuple[Reallocation, ...]:
+        """Each of those times (the newest 256), with the tensor and the reason, oldest first.
+
+        C: gp_sched_reallocs
+        """
+        return sched_state.reallocations(self)
+
     def inspect(self) -> dict[str, Any]:
         """The scheduler's private state, by upstream's field names (struct ggml_backend_sched).
 
@@ -292,47 +401,7 @@ class Scheduler(Handle):
         used slot: slot, tensor (its address), `hv_tensor_backend_ids` and the number of copies in
         `hv_tensor_copies`. C: gp_sched_state
         """
-        state = self._state()
-        scalars = {name: getattr(state, name) for name, _field in ffi.typeof(state[0]).fields}
-        graph = {k: scalars.pop(f) for k, f in _GRAPH_FIELDS.items()}
-        size, used = scalars.pop("hash_set_size"), scalars.pop("hash_set_used")
-        flags = ("is_reset", "is_alloc", "op_offload", "callback_eval", "callback_copy")
-        out: dict[str, Any] = {k: v for k, v in scalars.items() if v != -1}
-        out.update({k: bool(out[k]) for k in flags if k in out})
-        n_backends, n_copies = state.n_backends, state.n_copies
-        events = ffi.new("int32_t[]", n_backends * n_copies)
-        lib.gp_sched_events(self.ptr, events)
-        out["backends"] = [b.name for b in self.backends]
-        bufts = [lib.ggml_backend_sched_get_buffer_type(self.ptr, b.ptr) for b in self.backends]
-        out["bufts"] = [text(lib.ggml_backend_buft_name(buft)) for buft in bufts]
-        out["galloc"] = {b.name: self.buffer_size(b) for b in self.backends}
-        out["events"] = [
-            [bool(events[b * n_copies + c]) for c in range(n_copies)] for b in range(n_backends)
-        ]
-        out["graph"] = graph
-        out["hash_set"] = {
-            "size": size,
-            "n_used": used,
-            "slots": [
-                {
-                    "slot": r.slot,
-                    "tensor": r.addr,
-                    "hv_tensor_backend_ids": r.backend,
-                    "n_hv_tensor_copies": r.n_copies,
-                    "cause": text(r.cause),
-                }
-                for r in self._slots()
-            ],
-        }
-        for which, name in enumerate(_ID_TABLES):
-            n = lib.gp_sched_ids(self.ptr, which, NULL, 0)
-            ids = ffi.new("int32_t[]", n)
-            lib.gp_sched_ids(self.ptr, which, ids, n)
-            out[name] = list(ids)
-        return out
-
-
-_GRAPH_FIELDS = {"n_nodes": "n_graph_nodes", "n_leafs": "n_graph_leafs", "size": "graph_size"}
+        return sched_state.inspect(self)
 
 
 def _read_plan(native: Any) -> Plan:
@@ -363,27 +432,3 @@ def _check_backends(
     for backend, buft in zip(backends, buffer_types or (), strict=False):
         if not backend.supports_buft(buft):
             raise ArgumentError(f"backend {backend.name} cannot read buffers of type {buft.name}")
-
-
-class _EvalCallback(Callback):
-    """What `gp_on_eval` is given: the Python callback, and what it raised."""
-
-    __slots__ = ("_call", "_scheduler")
-
-    def __init__(self, scheduler: Scheduler, callback: Callable[[Tensor, bool], bool]) -> None:
-        super().__init__()
-        self._scheduler = weakref.ref(scheduler)
-        self._call = callback
-
-    def _run(self, ptr: Any, ask: bool) -> bool | None:
-        scheduler = self._scheduler()
-        if scheduler is None or scheduler._graph is None:
-            return None
-        return bool(self._call(Tensor(ptr, scheduler._graph._context), ask))
-
-
-@ffi.def_extern(name="gp_on_eval")  # type: ignore[untyped-decorator]
-def _on_eval(tensor: Any, ask: bool, user_data: Any) -> bool:
-    answer = ffi.from_handle(user_data)(tensor, ask)
-    # None: it raised. To stop, ask for the node, then answer False when it is shown.
-    return ask if answer is None else answer

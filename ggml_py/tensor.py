@@ -11,6 +11,7 @@ from . import enums
 from ._arguments import c_text, given, ptr_of, whole
 from ._ffi import NULL, ffi, lib, text
 from .errors import AllocError, ArgumentError, NoDataError
+from .loan import lender_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -146,7 +147,8 @@ class Tensor:
     @property
     def src(self) -> tuple[Tensor, ...]:
         """Its sources, in upstream's order, absent ones left out."""
-        return tuple(Tensor(s, self._context) for s in self.ptr.src if s != NULL)
+        mine = self._context
+        return tuple(Tensor(s, lender_of(s, mine)) for s in self.ptr.src if s != NULL)
 
     @property
     def view_src(self) -> Tensor | None:

@@ -2,8 +2,9 @@
 
 Upstream's tree stays byte for byte. The copies differ by the edits of `EDITS`, each anchored on
 text that has not changed from release 0.9.4 to 0.26.0. What they call is in ``ggml_py/native``:
-``sched_hooks.h`` for the scheduler, ``worker_guard.h`` for the CPU backend's threads. Where an op
-takes an index from its data without looking, an assertion is added: its abort is an exception.
+``sched_hooks.h`` for the scheduler, ``alloc_hooks.h`` for the graph allocator, ``worker_guard.h``
+for the CPU backend's threads. Where an op takes an index from its data without looking, an
+assertion is added: its abort is an exception.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ class Edit:
     """One change: `text` goes before `anchor`, which is found exactly once.
 
     With `after` it goes behind it, with `replace` it takes the anchor's place; with `until`, found
-    exactly once too, the place of everything from the one to the end of the other.
+    exactly once too, the place of everything from the one to the end of the other. An
+    `optional` one may be missing: it mends what some releases have.
     """
 
     name: str
@@ -29,11 +31,18 @@ class Edit:
     after: bool = False
     replace: bool = False
     until: str = ""
+    optional: bool = False
 
 
 def _stage(name: str, anchor: str, code: int) -> Edit:
     return Edit(name, f"    // {anchor}", f"    GP_STAGE(sched, graph, {code});\n")
 
+
+_RESERVE = (
+    "ggml_gallocr_reserve_n(sched->galloc, &sched->graph, "
+    "sched->node_backend_ids, sched->leaf_backend_ids)"
+)
+_FAILED = 'GGML_LOG_ERROR("%s: failed to allocate %s buffer of size %zu\\n", __func__, '
 
 _SCHEDULER = (
     Edit(
@@ -73,7 +82,56 @@ _SCHEDULER = (
         "    ggml_hash_set_free(&sched->hash_set);\n",
         "    GP_FREE(sched);\n",
     ),
+    Edit(
+        "graph allocated",
+        "    if (!ggml_backend_sched_alloc_splits(sched)) {\n",
+        "    GP_ALLOC_BEGIN(sched);\n"
+        "    if (!ggml_backend_sched_alloc_splits(sched) || !GP_ALLOCATED(sched)) {\n",
+        replace=True,
+    ),
+    # Up to 0.23 a reservation that failed went on to write through buffers that are not there.
+    Edit(
+        "reservation without a check",
+        f"        {_RESERVE};\n",
+        f"        if (!{_RESERVE}) {{\n            return false;\n        }}\n",
+        replace=True,
+        optional=True,
+    ),
 )
+
+def _unfit(name: str, indent: int, message: str, note: str) -> Edit:
+    """A note before one of the reasons that only a debug build logs."""
+    log = f'#ifndef NDEBUG\n{" " * indent}GGML_LOG_DEBUG("%s: {message}\\n", __func__'
+    return Edit(name, log, f"{' ' * indent}{note};\n")
+
+
+_ALLOCATOR = (
+    Edit("structs of the allocator", "struct tensor_alloc {\n", '#include "alloc_hooks.h"\n\n'),
+    _unfit(
+        "other number of nodes", 8, "graph has different number of nodes",
+        "gp_alloc_note(GP_REALLOC_NODES, NULL, NULL, -1, graph->n_nodes, galloc->n_nodes)",
+    ),
+    _unfit(
+        "other number of leafs", 8, "graph has different number of leafs",
+        "gp_alloc_note(GP_REALLOC_LEAFS, NULL, NULL, -1, graph->n_leafs, galloc->n_leafs)",
+    ),
+    _unfit(
+        "node without room", 12, "node %s is not valid",
+        "GP_NOTE_UNFIT(GP_REALLOC_NODE, galloc, node, node, -1, &node_alloc->dst)",
+    ),
+    _unfit(
+        "source without room", 16, "src %d (%s) of node %s is not valid",
+        "GP_NOTE_UNFIT(GP_REALLOC_SRC, galloc, src, node, j, &node_alloc->src[j])",
+    ),
+    Edit(
+        "buffer that was not to be had",
+        f"{_FAILED}ggml_backend_buft_name(galloc->bufts[i]), new_size);\n",
+        # Without the second line the allocator would find its layout fit the next time, and write
+        # through the buffer that is not there.
+        "gp_alloc_note_failure(ggml_backend_buft_name(galloc->bufts[i]), new_size);\n"
+        "galloc->n_nodes = galloc->n_leafs = 0;\n" + 16 * " ",
+    ),
+)  # fmt: skip
 
 _CPU = (
     Edit(
@@ -163,6 +221,7 @@ _CPU_REPACK = (
 # By path below upstream's src/. native/CMakeLists.txt puts each copy where the original was.
 EDITS: dict[str, tuple[Edit, ...]] = {
     "ggml-backend.cpp": _SCHEDULER,
+    "ggml-alloc.c": _ALLOCATOR,
     "ggml-cpu/ggml-cpu.c": _CPU,
     "ggml-cpu/ops.cpp": _CPU_OPS,
     "ggml-cpu/repack.cpp": _CPU_REPACK,
@@ -186,6 +245,8 @@ def instrument(source: str, text: str) -> str:
     Raises `AnchorError`, naming the anchor, when one is not found exactly once.
     """
     for edit in EDITS[source]:
+        if edit.optional and edit.anchor not in text:
+            continue
         start = end = _find_once(source, text, edit.name, edit.anchor)
         if edit.until:
             end = _find_once(source, text, f"end of {edit.name}", edit.until) + len(edit.until)

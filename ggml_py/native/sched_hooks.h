@@ -6,12 +6,17 @@
 //   GP_STAGE(sched, graph, code)  a pass or sweep starts: note the assignment that the last one left
 //   GP_REWIRE(sched, node, j)     node->src[j] is about to become a copy
 //   GP_RESET / GP_FREE            the hash set is cleared / the scheduler goes
+//   GP_ALLOC_BEGIN(sched)         the planned graph is about to get memory
+//   GP_ALLOCATED(sched)           it has; always true
 // With tracing off each costs one test of a pointer.
 #pragma once
+
+#include "alloc_hooks.h"
 
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
+#include <deque>
 #include <new>
 #include <unordered_map>
 #include <unordered_set>
@@ -69,6 +74,10 @@ struct trace {
     std::vector<size_t>        slots;  // of the nodes
     std::vector<int32_t>       passes; // [GP_N_STAGES][n_nodes]
     int                        n_passes = 0;
+
+    std::deque<gp_realloc_record> reallocs; // the newest MAX_REALLOCS
+    size_t                        n_reallocs = 0;
+    gp_realloc_record             realloc = {}; // of the allocation that goes on
 };
 
 static trace * begin(ggml_backend_sched_t sched) {
@@ -183,6 +192,55 @@ static void restore(trace * tr) {
     tr->rewires.clear();
 }
 
+static constexpr size_t MAX_REALLOCS = 256;
+
+static void buffer_sizes(ggml_backend_sched_t sched, uint64_t * sizes) {
+    for (int b = 0; b < sched->n_backends; b++) {
+        sizes[b] = ggml_gallocr_get_buffer_size(sched->galloc, b);
+    }
+}
+
+// The first tensor whose backend has another buffer type than the last time.
+static bool moved(ggml_backend_sched_t sched, int n, ggml_tensor ** tensors, const int * ids, const int * prev, gp_realloc_record & r) {
+    for (int i = 0; i < n; i++) {
+        if (ids[i] != prev[i] && sched->bufts[ids[i]] != sched->bufts[prev[i]]) {
+            r.kind = GP_REALLOC_BACKEND;
+            r.need = ids[i];
+            r.have = prev[i];
+            snprintf(r.tensor, sizeof(r.tensor), "%s", tensors[i]->name);
+            return true;
+        }
+    }
+    return false;
+}
+
+static void alloc_begin(ggml_backend_sched_t sched) {
+    const ggml_cgraph & g = sched->graph;
+    gp_realloc_record & r = sched->trace->realloc = {};
+    moved(sched, g.n_nodes, g.nodes, sched->node_backend_ids, sched->prev_node_backend_ids, r) ||
+    moved(sched, g.n_leafs, g.leafs, sched->leaf_backend_ids, sched->prev_leaf_backend_ids, r);
+    buffer_sizes(sched, r.before);
+    gp_alloc_note(GP_REALLOC_NONE, nullptr, nullptr, -1, 0, 0);
+}
+
+static bool allocated(ggml_backend_sched_t sched) {
+    trace * tr = sched->trace;
+    gp_realloc_record r = tr->realloc;
+    if (r.kind == GP_REALLOC_NONE) {
+        r = gp_alloc_note_realloc;
+        std::copy(std::begin(tr->realloc.before), std::end(tr->realloc.before), r.before);
+    }
+    if (r.kind != GP_REALLOC_NONE) {
+        buffer_sizes(sched, r.after);
+        tr->n_reallocs++;
+        tr->reallocs.push_back(r);
+        if (tr->reallocs.size() > MAX_REALLOCS) {
+            tr->reallocs.pop_front();
+        }
+    }
+    return true;
+}
+
 } // namespace gp
 
 #define GP_TRACING(sched)              (__builtin_expect((sched)->trace != nullptr, 0))
@@ -193,3 +251,5 @@ static void restore(trace * tr) {
 #define GP_REWIRE(sched, node, j)      do { if (GP_TRACING(sched)) { (sched)->trace->rewires.push_back({ node, j, (node)->src[j] }); } } while (0)
 #define GP_RESET(sched)                do { if (GP_TRACING(sched)) { gp::reset(sched); } } while (0)
 #define GP_FREE(sched)                 do { delete (sched)->trace; (sched)->trace = nullptr; } while (0)
+#define GP_ALLOC_BEGIN(sched)          do { if (GP_TRACING(sched)) { gp::alloc_begin(sched); } } while (0)
+#define GP_ALLOCATED(sched)            (!GP_TRACING(sched) || gp::allocated(sched))

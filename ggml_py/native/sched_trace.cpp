@@ -5,6 +5,14 @@
 
 #include "sched_hooks.h"
 
+// Not in the oldest releases.
+extern "C" __attribute__((weak)) void ggml_gallocr_reserve_n_size(ggml_gallocr_t galloc, ggml_cgraph * graph,
+    const int * node_buffer_ids, const int * leaf_buffer_ids, size_t * sizes);
+
+thread_local gp_realloc_record gp_alloc_note_realloc = {};
+static thread_local char       gp_alloc_note_buft[GP_MAX_NAME];
+static thread_local size_t     gp_alloc_note_size = 0;
+
 namespace gp {
 
 // Fields that some releases lack: -1 there.
@@ -244,6 +252,12 @@ static gp_plan * read_plan(ggml_backend_sched_t sched) {
     return plan;
 }
 
+static void pin(ggml_backend_sched_t to, ggml_backend_sched_t from, const std::unordered_map<ggml_tensor *, int32_t> & pins) {
+    for (const auto & p : pins) {
+        ggml_backend_sched_set_tensor_backend(to, p.first, from->backends[p.second]);
+    }
+}
+
 // A scheduler that goes when the scope does, also when ggml aborts and the stack is unwound.
 struct shadow {
     ggml_backend_sched_t sched;
@@ -252,6 +266,14 @@ struct shadow {
         : sched(ggml_backend_sched_new(of->backends, of->bufts, of->n_backends, graph_size, of->n_copies > 1, of->op_offload)) {
         begin(sched);
         sched->debug = of->debug;
+    }
+    // Plans `graph` as `of` would, pins included.
+    void split(ggml_backend_sched_t of, ggml_cgraph * graph) {
+        GGML_ASSERT((int) sched->hash_set.size >= graph->n_nodes + graph->n_leafs);
+        if (of->trace) {
+            pin(sched, of, of->trace->pins);
+        }
+        ggml_backend_sched_split_graph(sched, graph);
     }
     ~shadow() {
         restore(sched->trace);
@@ -273,18 +295,66 @@ void gp_sched_trace(ggml_backend_sched_t sched, bool on) {
     }
 }
 
+void gp_alloc_note(int32_t kind, const ggml_tensor * tensor, const ggml_tensor * node, int32_t src, uint64_t need, uint64_t have) {
+    gp_realloc_record r = {};
+    r.kind = kind;
+    r.src  = src;
+    r.need = need;
+    r.have = have;
+    snprintf(r.tensor, sizeof(r.tensor), "%s", tensor ? tensor->name : "");
+    snprintf(r.node, sizeof(r.node), "%s", node ? node->name : "");
+    gp_alloc_note_realloc = r;
+}
+
+void gp_alloc_note_failure(const char * buft, size_t size) {
+    snprintf(gp_alloc_note_buft, sizeof(gp_alloc_note_buft), "%s", buft);
+    gp_alloc_note_size = size;
+}
+
+size_t gp_alloc_failed(char * buft, size_t size) {
+    snprintf(buft, size, "%s", gp_alloc_note_buft);
+    return gp_alloc_note_size;
+}
+
 gp_plan * gp_sched_plan(ggml_backend_sched_t sched, ggml_cgraph * graph) {
     // A fresh scheduler each time: some releases plan differently after an earlier plan (UPSTREAM.md), and
     // the caller's own may hold an allocated graph, whose copies live in memory that planning overwrites.
     gp::shadow own(sched, sched->hash_set.size);
-    GGML_ASSERT((int) own.sched->hash_set.size >= graph->n_nodes + graph->n_leafs);
-    if (sched->trace) {
-        for (const auto & pin : sched->trace->pins) {
-            ggml_backend_sched_set_tensor_backend(own.sched, pin.first, sched->backends[pin.second]);
+    own.split(sched, graph);
+    return gp::read_plan(own.sched);
+}
+
+bool gp_sched_measure(ggml_backend_sched_t sched, ggml_cgraph * graph, size_t * sizes) {
+    if (&ggml_gallocr_reserve_n_size == nullptr) {
+        return false;
+    }
+    gp::shadow own(sched, sched->hash_set.size);
+    own.split(sched, graph);
+    ggml_backend_sched_t s = own.sched;
+    ggml_gallocr_reserve_n_size(s->galloc, &s->graph, s->node_backend_ids, s->leaf_backend_ids, sizes);
+    for (int b = 0; b < s->n_backends; b++) {
+        if (std::find(s->bufts, s->bufts + b, s->bufts[b]) != s->bufts + b) {
+            sizes[b] = 0; // counted with the earlier backend that has the same buffer type
         }
     }
-    ggml_backend_sched_split_graph(own.sched, graph);
-    return gp::read_plan(own.sched);
+    return true;
+}
+
+void gp_sched_unplan(ggml_backend_sched_t sched) {
+    gp_sched_restore(sched);
+    const auto pins = sched->trace ? sched->trace->pins : decltype(gp::trace::pins){};
+    ggml_backend_sched_reset(sched);
+    gp::pin(sched, sched, pins);
+}
+
+size_t gp_sched_reallocs(ggml_backend_sched_t sched, gp_realloc_record * records, size_t n) {
+    if (sched->trace == nullptr) {
+        return 0;
+    }
+    const auto & all = sched->trace->reallocs;
+    const size_t m   = std::min(n, all.size());
+    std::copy(all.end() - m, all.end(), records);
+    return sched->trace->n_reallocs;
 }
 
 gp_plan * gp_sched_read(ggml_backend_sched_t sched, ggml_cgraph * graph) {
@@ -339,6 +409,7 @@ void gp_sched_state(ggml_backend_sched_t sched, struct gp_sched_state * state) {
     state->graph_size            = sched->graph.size;
     state->hash_set_size         = sched->hash_set.size;
     state->hash_set_used         = used;
+    state->context_buffer        = (uint64_t) (uintptr_t) sched->context_buffer;
     state->context_buffer_size   = sched->context_buffer_size;
 }
 

@@ -110,7 +110,7 @@ struct gp_sched_state {
     int32_t op_offload, debug, debug_realloc, debug_graph_size, debug_prev_graph_size;
     int32_t callback_eval, callback_copy; // 1 when set
     int32_t n_graph_nodes, n_graph_leafs, graph_size; // sched->graph, the copy that is allocated
-    uint64_t hash_set_size, hash_set_used, context_buffer_size;
+    uint64_t hash_set_size, hash_set_used, context_buffer, context_buffer_size; // context_buffer: its address
 };
 
 // One used slot of the scheduler's hash set.
@@ -120,6 +120,27 @@ struct gp_slot_record {
     int32_t  backend;                 // hv_tensor_backend_ids[slot]
     int32_t  n_copies;                // copies present in hv_tensor_copies[slot]
     char     cause[16];
+};
+
+// Why the allocator had to lay out the compute buffers anew for a graph (struct gp_realloc_record.kind).
+enum gp_realloc_kind {
+    GP_REALLOC_NONE    = 0,
+    GP_REALLOC_NODES   = 1, // the graph has another number of nodes: need, had before: have
+    GP_REALLOC_LEAFS   = 2, // or of leafs
+    GP_REALLOC_NODE    = 3, // a node takes more bytes (need) than it was given room for (have)
+    GP_REALLOC_SRC     = 4, // a node's source does
+    GP_REALLOC_BACKEND = 5, // a node or leaf moved to a backend (need) with another buffer type than before (have)
+};
+
+// One time that it had to.
+struct gp_realloc_record {
+    int32_t  kind;                    // enum gp_realloc_kind
+    int32_t  src;                     // GP_REALLOC_SRC: which source of `node`
+    uint64_t need, have;
+    char     tensor[64];              // whose name, "" where the reason is no tensor
+    char     node[64];
+    uint64_t before[16];              // bytes of the compute buffer by backend, GGML_SCHED_MAX_BACKENDS
+    uint64_t after[16];
 };
 
 // Starts (or stops) recording causes and graph changes on one scheduler.
@@ -134,6 +155,16 @@ GGML_BACKEND_API void             gp_plan_free(struct gp_plan * plan);
 GGML_BACKEND_API void gp_sched_restore(ggml_backend_sched_t sched);
 // Forgets the last planned graph without touching it: its tensors may be gone.
 GGML_BACKEND_API void gp_sched_forget(ggml_backend_sched_t sched);
+// As ggml_backend_sched_reset after gp_sched_restore, but the pins stay.
+GGML_BACKEND_API void gp_sched_unplan(ggml_backend_sched_t sched);
+// Bytes of compute buffer that `graph` needs by backend, 0 for one that shares an earlier one's buffer.
+// Allocates nothing; neither `sched` nor `graph` changes. False in releases that cannot measure.
+GGML_BACKEND_API bool gp_sched_measure(ggml_backend_sched_t sched, struct ggml_cgraph * graph, size_t * sizes);
+// Fills at most n records, the newest ones, oldest first, and returns how often it happened at all.
+GGML_BACKEND_API size_t gp_sched_reallocs(ggml_backend_sched_t sched, struct gp_realloc_record * records, size_t n);
+// The buffer that could not be had, when an allocation by the graph allocator failed last on this thread:
+// its bytes, and the name of its type.
+GGML_BACKEND_API size_t gp_alloc_failed(char * buft, size_t size);
 GGML_BACKEND_API void gp_sched_state(ggml_backend_sched_t sched, struct gp_sched_state * state);
 // Fills at most n records and returns how many slots are used.
 GGML_BACKEND_API size_t gp_sched_slots(ggml_backend_sched_t sched, struct gp_slot_record * slots, size_t n);

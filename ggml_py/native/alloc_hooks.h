@@ -1,0 +1,24 @@
+// What the instrumented copies of ggml-alloc.c and ggml-backend.cpp tell each other: why the graph allocator
+// found its last layout unfit, and what it could not get (vendor/instrument.py puts the calls into the copy of
+// ggml-alloc.c). Both are kept per thread until the next time.
+#pragma once
+
+#include "sched_trace.h"
+
+#ifdef __cplusplus
+extern "C" {
+extern thread_local struct gp_realloc_record gp_alloc_note_realloc;
+#endif
+
+void gp_alloc_note(int32_t kind, const struct ggml_tensor * tensor, const struct ggml_tensor * node, int32_t src, uint64_t need, uint64_t have);
+void gp_alloc_note_failure(const char * buft, size_t size);
+
+#ifdef __cplusplus
+}
+#endif
+
+// For the copy of ggml-alloc.c, where struct tensor_alloc is visible: `t` does not fit the room `room`.
+#define GP_NOTE_UNFIT(kind, galloc, t, node, src, room) \
+    gp_alloc_note(kind, t, node, src, \
+        (room)->buffer_id < 0 ? ggml_nbytes(t) : ggml_backend_buft_get_alloc_size((galloc)->bufts[(room)->buffer_id], t), \
+        (room)->size_max)

@@ -1,0 +1,121 @@
+"""What a scheduler tells about itself: private state, and why buffers were laid out anew."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ._ffi import NULL, ffi, lib, text
+
+if TYPE_CHECKING:
+    from .scheduler import Scheduler
+
+# In the order of gp_sched_ids' `which`.
+_ID_TABLES = (
+    "node_backend_ids", "prev_node_backend_ids", "leaf_backend_ids", "prev_leaf_backend_ids",
+)  # fmt: skip
+_GRAPH_FIELDS = {"n_nodes": "n_graph_nodes", "n_leafs": "n_graph_leafs", "size": "graph_size"}
+
+
+@dataclass(frozen=True)
+class Reallocation:
+    """One time that the compute buffers did not fit a graph and were laid out anew.
+
+    That waits for all backends and costs time in the middle of a generation; `Scheduler.reserve`
+    with the largest graph avoids it. `reason` is "first", "nodes", "leafs", "node", "src" or
+    "backend"; `tensor` the name of the tensor that did not fit, "" where the reason is none;
+    `text` says it in a sentence; `before` and `after` are the bytes of compute buffer by backend.
+    C: ggml_gallocr_needs_realloc, ggml_backend_sched_alloc_splits
+    """
+
+    reason: str
+    tensor: str
+    text: str
+    before: dict[str, int]
+    after: dict[str, int]
+
+    @property
+    def grew(self) -> bool:
+        """Whether a buffer became larger; else the same memory was divided differently."""
+        return any(self.after[name] > size for name, size in self.before.items())
+
+
+def reallocations(scheduler: Scheduler) -> tuple[Reallocation, ...]:
+    """C: gp_sched_reallocs"""
+    names = labels(scheduler)
+    n = lib.gp_sched_reallocs(scheduler.ptr, NULL, 0)
+    records = ffi.new("struct gp_realloc_record[]", n)
+    lib.gp_sched_reallocs(scheduler.ptr, records, n)
+    kept = (r for r in records if r.kind != lib.GP_REALLOC_NONE)  # the newest; zeroes behind them
+    return tuple(_reallocation(r, names) for r in kept)
+
+
+def labels(scheduler: Scheduler) -> list[str]:
+    """The backends' names; a name that repeats gets its index."""
+    names = [b.name for b in scheduler.backends]
+    return [n if names.count(n) == 1 else f"{n}#{i}" for i, n in enumerate(names)]
+
+
+def _reallocation(r: Any, names: list[str]) -> Reallocation:
+    before = {name: int(r.before[i]) for i, name in enumerate(names)}
+    after = {name: int(r.after[i]) for i, name in enumerate(names)}
+    tensor, node, need, have = text(r.tensor), text(r.node), int(r.need), int(r.have)
+    kind = r.kind
+    if not any(before.values()):
+        return Reallocation("first", "", "the first graph, and no reserve before it", before, after)
+    if kind in (lib.GP_REALLOC_NODES, lib.GP_REALLOC_LEAFS):
+        what = "nodes" if kind == lib.GP_REALLOC_NODES else "leafs"
+        said = f"the graph has {need} {what}, the one before had {have}"
+        return Reallocation(what, "", said, before, after)
+    if kind == lib.GP_REALLOC_BACKEND:
+        said = (
+            f"'{tensor}' is on {names[need]}, where the graph before had a tensor on {names[have]}"
+        )
+        return Reallocation("backend", tensor, said, before, after)
+    room = f"room for {have:,}" if have else "no room, for it had memory of its own"
+    if kind == lib.GP_REALLOC_NODE:
+        said = f"node '{tensor}' takes {need:,} bytes, there was {room}"
+        return Reallocation("node", tensor, said, before, after)
+    said = f"'{tensor}', source {r.src} of '{node}', takes {need:,} bytes, there was {room}"
+    return Reallocation("src", tensor, said, before, after)
+
+
+def inspect(scheduler: Scheduler) -> dict[str, Any]:
+    """See `Scheduler.inspect`."""
+    ptr, state = scheduler.ptr, scheduler._state()
+    scalars = {name: getattr(state, name) for name, _field in ffi.typeof(state[0]).fields}
+    graph = {k: scalars.pop(f) for k, f in _GRAPH_FIELDS.items()}
+    size, used = scalars.pop("hash_set_size"), scalars.pop("hash_set_used")
+    flags = ("is_reset", "is_alloc", "op_offload", "callback_eval", "callback_copy")
+    out: dict[str, Any] = {k: v for k, v in scalars.items() if v != -1}
+    out.update({k: bool(out[k]) for k in flags if k in out})
+    n_backends, n_copies = state.n_backends, state.n_copies
+    events = ffi.new("int32_t[]", n_backends * n_copies)
+    lib.gp_sched_events(ptr, events)
+    out["backends"] = [b.name for b in scheduler.backends]
+    out["bufts"] = [scheduler.buffer_type(b).name for b in scheduler.backends]
+    out["galloc"] = {b.name: scheduler.buffer_size(b) for b in scheduler.backends}
+    out["events"] = [
+        [bool(events[b * n_copies + c]) for c in range(n_copies)] for b in range(n_backends)
+    ]
+    out["graph"] = graph
+    out["hash_set"] = {
+        "size": size,
+        "n_used": used,
+        "slots": [
+            {
+                "slot": r.slot,
+                "tensor": r.addr,
+                "hv_tensor_backend_ids": r.backend,
+                "n_hv_tensor_copies": r.n_copies,
+                "cause": text(r.cause),
+            }
+            for r in scheduler._slots()
+        ],
+    }
+    for which, name in enumerate(_ID_TABLES):
+        n = lib.gp_sched_ids(ptr, which, NULL, 0)
+        ids = ffi.new("int32_t[]", n)
+        lib.gp_sched_ids(ptr, which, ids, n)
+        out[name] = list(ids)
+    return out

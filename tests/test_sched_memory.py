@@ -1,0 +1,182 @@
+"""What a scheduler needs, gets, and when its buffers are laid out anew."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from graphs import CASES, mlp
+
+import ggml_py as ggml
+
+
+def small(context, n, name="x"):
+    x = context.new_tensor("f32", n, name=name)
+    x.set_input()
+    square = context.sqr(x)
+    y = context.scale(square, 2.0)
+    square.name, y.name = "square", "y"
+    graph = context.new_graph()
+    graph.build_forward_expand(y)
+    return graph
+
+
+@pytest.fixture
+def cpu():
+    with ggml.device("CPU").init(n_threads=1) as backend:
+        yield backend
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_reserve_size_is_what_reserve_takes_and_changes_nothing(case):
+    case = CASES[case]()
+    try:
+        sched, graph = case.scheduler, case.graph
+        plan = sched.plan(graph)
+        sizes = sched.reserve_size(graph)
+        assert [sched.buffer_size(b) for b in case.backends] == [0] * len(case.backends)
+        assert sched.plan(graph) == plan
+        sched.reserve(graph)
+        assert sizes == {b.name: sched.buffer_size(b) for b in case.backends}
+        assert max(sizes.values()) > 0
+    finally:
+        case.close()
+
+
+def test_reserve_size_counts_pins(cpu):
+    """Upstream's own reserve_size drops them."""
+    case = mlp()
+    try:
+        sched = case.scheduler
+        own = sched.plan(case.graph)
+        sched.set_tensor_backend(case.graph["h"], case.backends[-1])
+        sched.reserve_size(case.graph)
+        assert sched.plan(case.graph).node("h").cause.code in ("usr", "3.upg")
+        assert own.node("h").cause.code not in ("usr", "3.upg")
+    finally:
+        case.close()
+
+
+def test_buffer_types_are_the_backends_unless_given(cpu):
+    with ggml.Scheduler([cpu]) as sched:
+        assert sched.buffer_type(cpu) == cpu.buffer_type
+
+
+def test_reallocations_have_a_reason(cpu):
+    with ggml.Context() as ctx, ggml.Scheduler([cpu]) as sched:
+        assert (sched.n_reallocations, sched.reallocations) == (0, ())
+        graphs = [small(ctx, 1000), small(ctx, 1000), small(ctx, 5000, "long")]
+        longer = ctx.new_graph()
+        longer.build_forward_expand(ctx.add(graphs[0]["y"], graphs[0]["x"]))
+        for graph in (*graphs, longer, graphs[2]):
+            sched.alloc_graph(graph)
+            sched.reset()
+        told = sched.reallocations
+        assert [r.reason for r in told] == ["first", "node", "nodes", "nodes"]
+        assert [r.grew for r in told] == [True, True, False, False]
+        assert sched.n_reallocations == 4
+        assert told[0].before == {"CPU": 0} and told[0].after == told[1].before
+        assert told[1].text == "node 'square' takes 20,000 bytes, there was room for 4,000"
+        assert told[1].tensor == "square"
+        assert told[1].after == {"CPU": sched.buffer_size(cpu)}
+        assert "3 nodes, the one before had 2" in told[2].text
+
+
+def test_a_reserved_scheduler_is_not_laid_out_anew(cpu):
+    with ggml.Context() as ctx, ggml.Scheduler([cpu]) as sched:
+        sched.reserve(small(ctx, 5000))
+        for n in (5000, 1000, 4000):
+            sched.alloc_graph(small(ctx, n))
+            sched.reset()
+        assert sched.n_reallocations == 0
+
+
+def test_a_source_that_grew_is_named(cpu):
+    def graph(ctx, n):
+        a, b = ctx.new_tensor("f32", n, 4, name="a"), ctx.new_tensor("f32", n, 4, name="b")
+        out = ctx.mul_mat(a, b)
+        out.name = "out"
+        g = ctx.new_graph()
+        g.build_forward_expand(out)
+        return g
+
+    with ggml.Context() as ctx, ggml.Scheduler([cpu]) as sched:
+        sched.reserve(graph(ctx, 64))
+        sched.alloc_graph(graph(ctx, 640))
+        (only,) = sched.reallocations
+        assert (only.reason, only.tensor) == ("src", "a")
+        assert only.text == (
+            "'a', source 0 of 'out', takes 10,240 bytes, there was room for 1,024"
+        )
+
+
+def test_only_the_newest_reallocations_are_kept(cpu):
+    with ggml.Context() as ctx, ggml.Scheduler([cpu]) as sched:
+        x = ctx.new_tensor("f32", 8, name="x")
+        one, two = ctx.new_graph(), ctx.new_graph()
+        one.build_forward_expand(ctx.sqr(x))
+        two.build_forward_expand(ctx.sqr(ctx.sqr(x)))
+        for _ in range(150):
+            for graph in (one, two):
+                sched.alloc_graph(graph)
+                sched.reset()
+        assert sched.n_reallocations == 300
+        assert len(sched.reallocations) == 256
+        assert {r.reason for r in sched.reallocations} == {"nodes"}
+
+
+def test_a_failed_allocation_says_how_much_was_attempted(cpu):
+    with ggml.Context() as ctx, ggml.Scheduler([cpu]) as sched:
+        huge = small(ctx, 1 << 50)
+        with pytest.raises(ggml.AllocError, match=r"^CPU could not give [\d,]{21} bytes") as e:
+            sched.alloc_graph(huge)
+        assert list(e.value.sizes) == ["CPU"] and e.value.sizes["CPU"] >= 4 << 50
+        with pytest.raises(ggml.AllocError) as e:
+            sched.reserve(huge)
+        assert e.value.sizes["CPU"] >= 4 << 50
+        # nothing of it is left behind, the pins of before stay
+        fits = small(ctx, 8)
+        sched.set_tensor_backend(fits["y"], cpu)
+        with pytest.raises(ggml.AllocError):
+            sched.alloc_graph(huge)
+        assert sched.alloc_graph(fits).node("y").cause.code == "usr"
+        fits["x"].set(np.arange(8))
+        sched.compute(fits)
+        assert fits["y"].get().tolist() == [2.0 * i * i for i in range(8)]
+
+
+def test_async_is_finished_after_synchronize(cpu):
+    with ggml.Context() as ctx, ggml.Scheduler([cpu]) as sched:
+        graph = small(ctx, 100)
+        sched.alloc_graph(graph)
+        graph["x"].set(np.arange(100))
+        sched.compute_async(graph)
+        sched.synchronize()
+        np.testing.assert_array_equal(graph["y"].get(), 2.0 * np.arange(100) ** 2)
+
+
+def test_async_raises_what_a_callback_raised(cpu):
+    def callback(tensor, ask):
+        raise KeyError(tensor.name)
+
+    with ggml.Context() as ctx, ggml.Scheduler([cpu]) as sched:
+        graph = small(ctx, 4)
+        sched.set_eval_callback(callback)
+        with pytest.raises(KeyError, match="square"):
+            sched.compute_async(graph)
+
+
+def test_an_eval_callback_can_change_what_comes_next(cpu):
+    with ggml.Context() as ctx, ggml.Scheduler([cpu]) as sched:
+        graph = small(ctx, 4)
+        first = graph.nodes[0]
+
+        def callback(tensor, ask):
+            if not ask:
+                tensor.set(tensor.get() + 100)
+            return tensor == first or not ask
+
+        sched.set_eval_callback(callback)
+        sched.alloc_graph(graph)
+        graph["x"].set([1, 2, 3, 4])
+        sched.compute(graph)
+        assert graph["y"].get().tolist() == [202, 208, 218, 232]
