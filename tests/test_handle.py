@@ -6,35 +6,20 @@ import random
 import graphs
 import numpy as np
 import pytest
+from handle_kinds import KINDS, Stand
 
 import ggml_py as ggml
-import ggml_py.gguf
 from ggml_py._handle import LIVE, Handle
 
 
-def makers(tmp_path):
-    """One way to make each kind of handle, with what it stands on."""
-    cpu = ggml.device("CPU").init(n_threads=1)
-    context = ggml.Context()
-    path = tmp_path / "x.gguf"
-    ggml.write_gguf(path, {"a": 1}, [("t", np.ones(4), "f32", (4,))])
-    return {
-        "Backend": lambda: ggml.device("CPU").init(n_threads=1),
-        # No event of the CPU exists; freeing NULL is harmless (test_rpc.py has whole ones).
-        "Event": lambda: ggml.Event(ggml.ffi.NULL, cpu.device),
-        "Buffer": lambda: cpu.buffer_type.alloc(64),
-        "Context": ggml.Context,
-        "Graph": lambda: context.new_graph(16),
-        "Scheduler": lambda: ggml.Scheduler([cpu], graph_size=16),
-        "GraphAllocator": lambda: ggml.GraphAllocator(cpu.buffer_type),
-        "Gguf": lambda: ggml.Gguf.open(path),
-    }
+@pytest.fixture
+def stand(tmp_path):
+    made = Stand(tmp_path)
+    yield made
+    made.close()
 
 
-KINDS = ("Backend", "Event", "Buffer", "Context", "Graph", "Scheduler", "Gguf", "GraphAllocator")
-
-
-def test_every_kind_of_handle_is_tested(tmp_path):
+def test_every_kind_of_handle_is_tested():
     def leaves(cls):
         for sub in cls.__subclasses__():
             if sub.__module__.startswith("ggml_py.") and not sub.__module__.startswith(
@@ -48,8 +33,8 @@ def test_every_kind_of_handle_is_tested(tmp_path):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_use_after_close_raises(kind, tmp_path):
-    handle = makers(tmp_path)[kind]()
+def test_use_after_close_raises(kind, stand):
+    handle = KINDS[kind].make(stand)
     assert not handle.closed
     handle.close()
     handle.close()  # harmless
@@ -62,11 +47,10 @@ def test_use_after_close_raises(kind, tmp_path):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_counts_go_back_to_zero_by_close_and_by_collection(kind, tmp_path):
-    make = makers(tmp_path)[kind]
+def test_counts_go_back_to_zero_by_close_and_by_collection(kind, stand):
     gc.collect()
     before = LIVE[kind]
-    handles = [make() for _ in range(20)]
+    handles = [KINDS[kind].make(stand) for _ in range(20)]
     assert LIVE[kind] == before + 20
     for handle in handles[:10]:
         handle.close()

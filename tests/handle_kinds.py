@@ -1,0 +1,114 @@
+"""Every kind of handle: how one is made, and what a short use of it is. Kinds without a row fail
+test_handle.py; what is in the table is made, used and closed 2,000 times by test_cycles.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import ggml_py as ggml
+import ggml_py.gguf
+from ggml_py._handle import Handle
+
+
+class Stand:
+    """What the kinds stand on: y = x² on the CPU, allocated, and a file."""
+
+    def __init__(self, folder: Path) -> None:
+        self.cpu = ggml.device("CPU").init(n_threads=1)
+        self.context = ggml.Context()
+        self.x = self.context.new_tensor("f32", 4)
+        self.y = self.context.sqr(self.x)
+        self.graph = self.context.new_graph(16)
+        self.graph.build_forward_expand(self.y)
+        self.context.alloc(self.cpu)
+        self.x.set([1, 2, 3, 4])
+        self.path = folder / "x.gguf"
+        ggml.write_gguf(self.path, {"a": 1}, [("t", np.ones(4), "f32", (4,))])
+
+    def close(self) -> None:
+        for handle in (self.context, self.cpu):
+            handle.close()
+
+
+@dataclass(frozen=True)
+class Kind:
+    """`make` gives a new one, `use` uses it and raises when it does not work."""
+
+    make: Callable[[Stand], Handle]
+    use: Callable[[Stand, Any], None]
+
+
+def _compute(stand: Stand, backend: ggml.Backend) -> None:
+    backend.compute(stand.graph)
+    assert stand.y.get()[3] == 16
+
+
+def _fill(stand: Stand, buffer: ggml.Buffer) -> None:
+    buffer.clear(1)
+    with ggml.Context(reserve=4096) as context:
+        tensor = context.new_tensor("f32", 4)
+        tensor.alloc(buffer)
+        tensor.set([5, 6, 7, 8])
+        assert tensor.get()[3] == 8
+
+
+def _build(stand: Stand, context: ggml.Context) -> None:
+    a = context.new_tensor("f32", 4, name="a")
+    assert context.add(a, stand.x).ne == (4, 1, 1, 1)
+
+
+def _expand(stand: Stand, graph: ggml.Graph) -> None:
+    graph.build_forward_expand(stand.y)
+    assert graph.n_nodes == 1
+
+
+@contextlib.contextmanager
+def _unallocated(stand: Stand) -> Iterator[tuple[ggml.Graph, ggml.Tensor]]:
+    """A graph that closes while it is still allocated."""
+    with ggml.Context() as context:
+        z = context.sqr(context.sqr(stand.x))
+        graph = context.new_graph(16)
+        graph.build_forward_expand(z)
+        yield graph, z
+
+
+def _schedule(stand: Stand, scheduler: ggml.Scheduler) -> None:
+    with _unallocated(stand) as (graph, z):
+        scheduler.alloc_graph(graph)
+        scheduler.compute(graph)
+        assert z.get()[3] == 256
+
+
+def _read(stand: Stand, file: ggml.Gguf) -> None:
+    assert "t" in file.tensors
+
+
+def _lend(stand: Stand, allocator: ggml.GraphAllocator) -> None:
+    with _unallocated(stand) as (graph, z):
+        allocator.alloc_graph(graph)
+        stand.cpu.compute(graph)
+        assert z.get()[3] == 256
+
+
+def _no_event(stand: Stand, event: ggml.Event) -> None:
+    event.synchronize()
+
+
+KINDS: dict[str, Kind] = {
+    "Backend": Kind(lambda s: ggml.device("CPU").init(n_threads=1), _compute),
+    # No event of the CPU exists; freeing NULL is harmless (test_rpc.py has whole ones).
+    "Event": Kind(lambda s: ggml.Event(ggml.ffi.NULL, s.cpu.device), _no_event),
+    "Buffer": Kind(lambda s: s.cpu.buffer_type.alloc(64), _fill),
+    "Context": Kind(lambda s: ggml.Context(), _build),
+    "Graph": Kind(lambda s: s.context.new_graph(16), _expand),
+    "Scheduler": Kind(lambda s: ggml.Scheduler([s.cpu], graph_size=16), _schedule),
+    "GraphAllocator": Kind(lambda s: ggml.GraphAllocator(s.cpu.buffer_type), _lend),
+    "Gguf": Kind(lambda s: ggml.Gguf.open(s.path), _read),
+}
