@@ -55,6 +55,8 @@ NULLABLE = {
     ("ggml_rope_multi_inplace", "c"), ("ggml_rope_multi_back", "c"),
     ("ggml_dsv4_hc_post", "comb"), ("ggml_graph_dump_dot", "cgraph"),
     ("ggml_opt_dataset_get_batch", "labels_batch"), ("ggml_backend_buffer_reset", "buffer"),
+    ("ggml_opt_eval", "result"), ("ggml_opt_epoch", "result_train"),
+    ("ggml_opt_epoch", "result_eval"),
 }  # fmt: skip
 CHECKED_POINTERS = {
     "struct ggml_tensor *", "struct ggml_context *", "struct ggml_cgraph *",
@@ -89,6 +91,8 @@ extern "Python" void gp_on_custom2(struct ggml_tensor * dst, const struct ggml_t
 extern "Python" void gp_on_custom3(struct ggml_tensor * dst, const struct ggml_tensor * a,
     const struct ggml_tensor * b, const struct ggml_tensor * c, int ith, int nth, void * userdata);
 extern "Python" void gp_on_custom(struct ggml_tensor * dst, int ith, int nth, void * userdata);
+extern "Python" bool gp_on_compare(int node_index, struct ggml_tensor * t1, struct ggml_tensor * t2,
+    void * user_data);
 """
 _MODULE_FUNCTIONS = """
 void * gp_interrupt_callback(void);

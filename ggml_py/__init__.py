@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from .backend import Event as Event
     from .buffer import Buffer as Buffer
     from .buffer import BufferType as BufferType
+    from .compare import compare_graph_backend as compare_graph_backend
     from .context import Context as Context
     from .errors import AbortError as AbortError
     from .errors import AllocError as AllocError
@@ -67,6 +68,7 @@ _PUBLIC = {
     "Buffer": "buffer",
     "BufferType": "buffer",
     "Context": "context",
+    "compare_graph_backend": "compare",
     "Device": "_device",
     "DeviceCaps": "_device",
     "DeviceProps": "_device",

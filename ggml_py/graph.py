@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from . import enums
-from ._arguments import c_text, given, whole
+from ._arguments import c_text, given, ptr_of, whole
 from ._ffi import NULL, ffi, lib, text
 from ._handle import Handle, in_use
 from .context import new_native
@@ -27,21 +29,46 @@ if TYPE_CHECKING:
 class Graph(Handle):
     """Made by `Context.new_graph`. It has memory of its own, so closing it gives that back."""
 
-    __slots__ = ("_context", "_lent", "_scheduler")
+    __slots__ = ("_backward", "_context", "_grads", "_lent", "_scheduler")
 
-    def __init__(self, context: Context, size: int = 2048, grads: bool = False) -> None:
+    def __init__(self, context: Context | Graph, size: int = 2048, grads: bool = False) -> None:
         size = whole("size", size, 1, 1 << 31)
         context.ptr  # noqa: B018  raises when closed
         room = lib.ggml_graph_overhead_custom(size, grads)
         memory = new_native(room, f"a graph of size {size:,}")
         self._context = context
+        self._grads = grads  # whether it has room for gradients
+        self._backward = False  # whether those are built
         self._scheduler: weakref.ref[Scheduler] | None = None  # where it is allocated
         self._lent: _Lent | None = None  # the same, for a GraphAllocator
         ptr = lib.ggml_new_graph_custom(memory, size, grads)
         super().__init__(ptr, lambda _graph: lib.ggml_free(memory), context)
 
+    @classmethod
+    def _borrow(cls, ptr: Any, *parents: Handle) -> Graph:
+        """A graph in memory of somebody else, who closes it before that goes. Tensors that it gives
+        out are closed with it."""
+        graph = cls.__new__(cls)
+        graph._context = graph
+        graph._grads = graph._backward = True
+        graph._scheduler = graph._lent = None
+        Handle.__init__(graph, ptr, lambda _graph: None, *parents)
+        return graph
+
     def __repr__(self) -> str:
-        return "<Graph closed>" if self.closed else f"<Graph {self.n_nodes} nodes>"
+        if self.closed or self._spoiled_by is not None:
+            return f"<Graph {'closed' if self.closed else 'spoiled'}>"
+        return f"<Graph {self.n_nodes} nodes>"
+
+    # --- building
+
+    def _changeable(self) -> Any:
+        """`ptr`. Raises `ArgumentError` while the graph is allocated."""
+        if self._allocated_on() is not None:
+            raise ArgumentError(
+                f"the graph is allocated on {self._allocated_on()!r}: reset() that one first"
+            )
+        return self.ptr
 
     def build_forward_expand(self, *tensors: Tensor) -> None:
         """Adds each tensor and all that it needs.
@@ -51,16 +78,139 @@ class Graph(Handle):
         """
         if not tensors:
             raise TypeError("build_forward_expand() without tensors: expected the graph's results")
-        if self._allocated_on() is not None:
-            raise ArgumentError(
-                f"the graph is allocated on {self._allocated_on()!r}: reset() that one first"
-            )
+        ptr = self._changeable()
         for tensor in tensors:
             if not isinstance(tensor, Tensor):
                 raise TypeError(f"expected a Tensor, got {given(tensor)}")
             self._depend(tensor._context)
             with in_use("being built", self), self._changing():
-                lib.ggml_build_forward_expand(self.ptr, tensor.ptr)
+                lib.ggml_build_forward_expand(ptr, tensor.ptr)
+
+    def build_backward_expand(
+        self, context: Context | None = None, grad_accs: Mapping[Tensor, Tensor] | None = None
+    ) -> None:
+        """Adds the nodes that compute the gradients of the losses with respect to the parameters.
+
+        Build the graph forward first, with `Tensor.set_param` and `Tensor.set_loss` called before
+        that. The new tensors are made in `context` (the graph's own by default). `grad_accs` gives
+        tensors of the graph an accumulator, f32 and of the same ne: gradients are added to what is
+        in there, and `grad` of the tensor is its accumulator. Once the graph has memory call
+        `reset`, then compute, then read `grad`; mark gradients with `set_output` where a scheduler
+        could reuse their memory.
+
+        Raises `ArgumentError` for a graph made without grads=True, one without parameters or
+        losses, or one that has its gradients; `AbortError` for ops that ggml cannot differentiate:
+        the graph is half built then and can only be closed.
+        C: ggml_build_backward_expand
+        """
+        from .context import Context
+
+        ptr, nodes = self._changeable(), self.nodes
+        if not self._grads:
+            raise ArgumentError(
+                "the graph has no room for gradients: make it with new_graph(grads=True)"
+            )
+        if self._backward:
+            raise ArgumentError("the graph has its gradients already: clear() it to build anew")
+        flags = enums.TensorFlag(0)
+        for node in nodes:
+            flags |= node.flags
+        for flag, what, how in (
+            (enums.TensorFlag.PARAM, "parameters to train", "set_param"),
+            (enums.TensorFlag.LOSS, "loss", "set_loss"),
+        ):
+            if not flags & flag:
+                raise ArgumentError(
+                    f"the graph has no {what} among its {len(nodes)} nodes: call {how}() on a "
+                    "tensor before build_forward_expand"
+                )
+        where = self._context if context is None else context
+        ptr_of(Context, where)
+        accs = self._accumulators(nodes, grad_accs or {})
+        where._adopt(*nodes)
+        self._depend(where)
+        with in_use("being built", self, where), self._changing():
+            lib.ggml_build_backward_expand(where.ptr, ptr, accs)
+        self._backward = True
+
+    def _accumulators(self, nodes: Sequence[Tensor], grad_accs: Mapping[Tensor, Tensor]) -> Any:
+        """The array that ggml takes: one for each node, or NULL."""
+        accs = ffi.new("struct ggml_tensor *[]", len(nodes))
+        place = {node: i for i, node in enumerate(nodes)}
+        for tensor, acc in grad_accs.items():
+            if tensor not in place:
+                raise ArgumentError(f"grad_accs: {tensor!r} is not a node of this graph")
+            if acc.type != enums.Type.F32 or acc.ne != tensor.ne:
+                raise ArgumentError(
+                    f"grad_accs: the accumulator of '{tensor.name}' is {acc!r}, "
+                    f"expected f32 with ne {list(tensor.ne)}"
+                )
+            self._depend(acc._context)
+            accs[place[tensor]] = acc.ptr
+        return accs
+
+    def add_node(self, tensor: Tensor) -> None:
+        """Appends one op to the nodes, without looking for what it needs.
+
+        Raises `ArgumentError` when one of its sources is not in the graph (`build_forward_expand`
+        adds those too), when it is there already, and when the graph is full.
+        C: ggml_graph_add_node
+        """
+        ptr, raw = self._changeable(), ptr_of(Tensor, tensor)
+        if lib.gp_graph_has(ptr, raw):
+            raise ArgumentError(f"{tensor!r} is in this graph already")
+        needs = (*tensor.src, *(() if tensor.view_src is None else (tensor.view_src,)))
+        for source in needs:
+            if not lib.gp_graph_has(ptr, source.ptr):
+                raise ArgumentError(
+                    f"{tensor!r} needs {source!r}, which is not in this graph: add that first, or "
+                    "both with build_forward_expand"
+                )
+        if self.n_nodes == self.size:
+            raise ArgumentError(
+                f"the graph is full: it has room for {self.size} nodes; make it with a larger size"
+            )
+        self._depend(tensor._context)
+        lib.ggml_graph_add_node(ptr, raw)
+        # build_forward_expand sets it, and backends pass over nodes without; before 0.9.7 over none
+        raw.flags |= int(enums.TensorFlag.__members__.get("COMPUTE", 0))
+
+    def clear(self) -> None:
+        """Removes all nodes and leafs; the tensors stay as they are. C: ggml_graph_clear"""
+        lib.ggml_graph_clear(self._changeable())
+        self._backward = False
+
+    def copy_to(self, other: Graph) -> None:
+        """Makes `other` a graph of the same nodes, leafs and gradients; what it had is forgotten.
+
+        The tensors are not copied. Raises `ArgumentError` when it has less room than this one, or
+        none for gradients that this one has. C: ggml_graph_cpy
+        """
+        ptr_of(Graph, other)
+        source, target = self.ptr, other._changeable()
+        if other is self:
+            raise ArgumentError("a graph cannot be copied to itself: expected another one")
+        if other.size < self.size or self._grads > other._grads:
+            raise ArgumentError(
+                f"the other graph has size={other.size}, grads={other._grads}: expected at least "
+                f"size={self.size}, grads={self._grads}, as this one"
+            )
+        for parent in (self._context, *self._parents):
+            other._depend(parent)
+        other.clear()  # ggml_graph_cpy would write out of bounds for a tensor that both have
+        lib.ggml_graph_cpy(source, target)
+        other._backward = self._backward
+
+    def dup(self, grads: bool = False) -> Graph:
+        """A new graph of the same nodes, leafs and gradients; with `grads`, with room for some.
+
+        C: ggml_graph_dup
+        """
+        other = Graph(self._context, self.size, grads or self._grads)
+        self.copy_to(other)
+        return other
+
+    # --- what is in it
 
     @property
     def size(self) -> int:
@@ -76,7 +226,7 @@ class Graph(Handle):
     def nodes(self) -> tuple[Tensor, ...]:
         """In the order of computation. C: ggml_graph_nodes"""
         nodes = lib.ggml_graph_nodes(self.ptr)
-        return tuple(Tensor(nodes[i], self._context) for i in range(self.n_nodes))
+        return self._tensors(nodes[i] for i in range(self.n_nodes))
 
     @property
     def n_leafs(self) -> int:
@@ -89,11 +239,101 @@ class Graph(Handle):
         n = self.n_leafs
         leafs = ffi.new("struct ggml_tensor *[]", n)
         lib.gp_graph_leafs(self.ptr, leafs)
-        return tuple(Tensor(leafs[i], self._context) for i in range(n))
+        return self._tensors(leafs)
+
+    def _tensors(self, pointers: Iterable[Any]) -> tuple[Tensor, ...]:
+        """Each with the context that it lives in, whose end is its end."""
+        if len(self._parents) <= 1:
+            return tuple(Tensor(ptr, self._context) for ptr in pointers)
+        contexts = _contexts(self)
+        return tuple(Tensor(ptr, _owner(contexts, ptr) or self._context) for ptr in pointers)
+
+    def _tensor(self, ptr: Any) -> Tensor:
+        return self._tensors([ptr])[0]
+
+    def __contains__(self, tensor: object) -> bool:
+        """Whether it is one of the nodes or leafs. C: gp_graph_has"""
+        return isinstance(tensor, Tensor) and bool(lib.gp_graph_has(self.ptr, tensor.ptr))
+
+    def grad(self, tensor: Tensor) -> Tensor | None:
+        """The gradient of the loss with respect to a tensor of the graph; None for one that needs
+        none, and before `build_backward_expand`.
+
+        Raises `ArgumentError` for a tensor of another graph. C: ggml_graph_get_grad
+        """
+        return self._gradient(lib.ggml_graph_get_grad, tensor)
+
+    def grad_acc(self, tensor: Tensor) -> Tensor | None:
+        """What the gradient of a tensor of the graph is added to: of losses, and of those that
+        `build_backward_expand` was given one for; else None.
+
+        Raises `ArgumentError` for a tensor of another graph. C: ggml_graph_get_grad_acc
+        """
+        return self._gradient(lib.ggml_graph_get_grad_acc, tensor)
+
+    def _gradient(self, get: Any, tensor: Tensor) -> Tensor | None:
+        graph, raw = self.ptr, ptr_of(Tensor, tensor)
+        if not lib.gp_graph_has(graph, raw):
+            raise ArgumentError(f"{tensor!r} is not in this graph: expected a node or leaf of it")
+        ptr = get(graph, raw) if self._backward else NULL
+        return None if ptr == NULL else self._tensor(ptr)
+
+    def reset(self) -> None:
+        """Makes gradients ready for the next compute: those of losses one, accumulators zero, and
+        so the momenta of `opt_step_adamw`. The graph must have memory.
+
+        Raises `ArgumentError` before `build_backward_expand`, `NoDataError`. C: ggml_graph_reset
+        """
+        ptr = self.ptr
+        if not self._backward:
+            raise ArgumentError("the graph has no gradients yet: call build_backward_expand()")
+        for node in self.nodes:
+            acc = lib.ggml_graph_get_grad_acc(ptr, node._ptr)
+            momenta = node._ptr.src[2:4] if node.op == enums.Op.OPT_STEP_ADAMW else ()
+            for changed in (acc, *momenta):
+                if changed != NULL:
+                    self._tensor(changed)._data()
+        lib.ggml_graph_reset(ptr)
+
+    def print(self) -> None:
+        """Logs nodes and leafs, one in a line, to `logging.getLogger("ggml")` as information: x is
+        a parameter, g has a gradient. C: ggml_graph_print"""
+        lib.ggml_graph_print(self.ptr)
+
+    def to_dot(self, path: str | os.PathLike[str], forward: Graph | None = None) -> None:
+        """Writes the graph for Graphviz (`dot -Tsvg path`). Parameters are yellow, nodes with a
+        gradient green; with `forward`, those that are not in that graph are light blue.
+
+        Raises OSError where no file can be written; the old one is kept then.
+        C: ggml_graph_dump_dot
+        """
+        ptr = self.ptr
+        path = Path(path)
+        for tensor in (*self.nodes, *self.leafs):
+            if '"' in tensor.name or "\\" in tensor.name:
+                raise ArgumentError(
+                    f"tensor {tensor.name!r}: a name in a DOT file must be without quotes and "
+                    "backslashes; set another"
+                )
+        native_forward = NULL if forward is None else ptr_of(Graph, forward)
+        new = path.with_name(path.name + ".new")
+        with new.open("wb"):  # upstream aborts where this raises
+            pass
+        try:
+            lib.ggml_graph_dump_dot(ptr, native_forward, os.fsencode(new))
+            with new.open("rb") as file:
+                if file.read()[-2:] != b"}\n":  # upstream does not look
+                    raise OSError(f"{path}: the disk is full")
+            new.replace(path)
+        finally:
+            new.unlink(missing_ok=True)
+
+    # --- for those who compute it
 
     def _before_free(self) -> None:
-        if self._lent is not None:
-            self._lent.take()
+        lender = self._allocated_on()  # takes its memory back from tensors that outlive the graph
+        if lender is not None:
+            lender.reset()
 
     def _allocated_on(self) -> Scheduler | GraphAllocator | None:
         """Who has lent this graph memory."""
@@ -174,4 +414,24 @@ class Graph(Handle):
         ptr = lib.ggml_graph_get_tensor(self.ptr, c_text("name", name))
         if ptr == NULL:
             raise KeyError(f"no node or leaf named '{name}' in this graph")
-        return Tensor(ptr, self._context)
+        return self._tensor(ptr)
+
+
+def _contexts(handle: Handle) -> list[tuple[int, int, Handle]]:
+    """Start, end and Context of the metadata that a handle stands on, directly or not."""
+    from .context import Context
+
+    found: dict[Handle, tuple[int, int, Handle]] = {}
+    pending = list(handle._parents)
+    while pending:
+        parent = pending.pop()
+        if isinstance(parent, Context) and parent not in found:
+            start = int(ffi.cast("uintptr_t", lib.ggml_get_mem_buffer(parent.ptr)))
+            found[parent] = (start, start + int(lib.ggml_get_mem_size(parent.ptr)), parent)
+            pending += parent._parents
+    return list(found.values())
+
+
+def _owner(contexts: list[tuple[int, int, Handle]], ptr: Any) -> Handle | None:
+    address = int(ffi.cast("uintptr_t", ptr))
+    return next((owner for start, end, owner in contexts if start <= address < end), None)

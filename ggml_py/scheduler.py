@@ -40,7 +40,7 @@ class Scheduler(Handle):
     """
 
     __slots__ = (
-        "_copies_at", "_copy_callback", "_eval_callback", "_graph", "_loan", "_tracing",
+        "_copies_at", "_copy_callback", "_eval_callback", "_held", "_loan", "_tracing",
         "backends", "graph_size",
     )  # fmt: skip
 
@@ -62,7 +62,6 @@ class Scheduler(Handle):
         """
         self.backends = tuple(backends)
         self.graph_size = whole("graph_size", graph_size, 1, 1 << 31)
-        self._graph: Graph | None = None
         self._loan: Loan | None = None  # the copies of the graph that is allocated
         self._eval_callback: EvalCallback | None = None
         self._copy_callback: CopyCallback | None = None
@@ -77,14 +76,31 @@ class Scheduler(Handle):
             else ffi.new("ggml_backend_buffer_type_t[]", [t.ptr for t in buffer_types])
         )
         ptr = lib.ggml_backend_sched_new(raw, bufts, len(raw), graph_size, parallel, op_offload)
-        super().__init__(ptr, lib.ggml_backend_sched_free, *self.backends)
-        self._tracing = lib.gp_trace_present()
-        if self._tracing:
+        tracing = self._tracing = bool(lib.gp_trace_present())
+        held: list[Graph] = []  # the finalizer's: tensors may outlive a scheduler nobody closed
+        self._held = held
+
+        def free(raw: Any) -> None:
+            if held and not held[0].closed and tracing:
+                lib.gp_sched_restore(raw)
+            lib.ggml_backend_sched_free(raw)
+
+        super().__init__(ptr, free, *self.backends)
+        if tracing:
             lib.gp_sched_trace(ptr, True)
         self._copies_at: tuple[int, int] | None = None  # address and size
-        if self._tracing and len(self.backends) > 1:
+        if tracing and len(self.backends) > 1:
             state = self._state()
             self._copies_at = state.context_buffer, state.context_buffer_size
+
+    @property
+    def _graph(self) -> Graph | None:
+        """The graph that is allocated now."""
+        return self._held[0] if self._held else None
+
+    @_graph.setter
+    def _graph(self, graph: Graph | None) -> None:
+        self._held[:] = [] if graph is None else [graph]
 
     def __repr__(self) -> str:
         if self.closed:

@@ -205,6 +205,23 @@ class Tensor:
         """
         lib.ggml_set_output(self.ptr)
 
+    def set_param(self) -> None:
+        """Marks it as a parameter: `Graph.build_backward_expand` and `OptContext` train it.
+
+        Raises `ArgumentError` for the result of an op. C: ggml_set_param
+        """
+        if self.op != enums.Op.NONE:
+            raise ArgumentError(f"{self!r} is computed: expected a tensor that is no op's result")
+        lib.ggml_set_param(self.ptr)
+
+    def set_loss(self) -> None:
+        """Marks it as a loss: what gradients are of. Raises `ArgumentError` for one that is no
+        scalar of f32. C: ggml_set_loss
+        """
+        if self.n_elements != 1 or self.type != enums.Type.F32:
+            raise ArgumentError(f"{self!r}: expected a scalar of f32, such as the result of sum()")
+        lib.ggml_set_loss(self.ptr)
+
     def alloc(self, buffer: Buffer, offset: int = 0) -> None:
         """Puts the tensor at `offset` (bytes) of a buffer; nobody looks whether others are there.
 

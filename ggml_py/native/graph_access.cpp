@@ -92,3 +92,8 @@ void gp_take_memory(ggml_tensor ** tensors, int n) {
         tensors[i]->data   = nullptr;
     }
 }
+
+bool gp_graph_has(const ggml_cgraph * cgraph, const ggml_tensor * tensor) {
+    const auto in = [tensor](ggml_tensor ** tensors, int n) { return std::find(tensors, tensors + n, tensor) != tensors + n; };
+    return in(cgraph->nodes, cgraph->n_nodes) || in(cgraph->leafs, cgraph->n_leafs);
+}

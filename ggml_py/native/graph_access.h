@@ -4,6 +4,8 @@
 #include "ggml.h"
 #include "ggml-backend.h"
 
+#include <stdbool.h>
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -21,6 +23,8 @@ uint64_t gp_graph_state(const struct ggml_cgraph * cgraph);
 int gp_graph_unallocated(const struct ggml_cgraph * cgraph, struct ggml_tensor ** tensors);
 // Takes the memory from n tensors; it is not freed.
 void gp_take_memory(struct ggml_tensor ** tensors, int n);
+// Whether the tensor is one of its nodes or leafs.
+bool gp_graph_has(const struct ggml_cgraph * cgraph, const struct ggml_tensor * tensor);
 
 #ifdef __cplusplus
 }

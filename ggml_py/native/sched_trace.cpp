@@ -361,6 +361,10 @@ gp_plan * gp_sched_read(ggml_backend_sched_t sched, ggml_cgraph * graph) {
     return sched->trace && sched->trace->graph == graph ? gp::read_plan(sched) : nullptr;
 }
 
+ggml_cgraph * gp_sched_graph(ggml_backend_sched_t sched) {
+    return sched->trace ? sched->trace->graph : nullptr;
+}
+
 void gp_plan_free(gp_plan * plan) {
     if (plan != nullptr) {
         delete (gp::reader *) plan->impl;

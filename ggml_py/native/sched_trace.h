@@ -150,6 +150,8 @@ GGML_BACKEND_API struct gp_plan * gp_sched_plan(ggml_backend_sched_t sched, stru
 // The plan that `sched` holds now for `graph`, the graph it was last given. NULL when it holds none.
 GGML_BACKEND_API struct gp_plan * gp_sched_read(ggml_backend_sched_t sched, struct ggml_cgraph * graph);
 GGML_BACKEND_API void             gp_plan_free(struct gp_plan * plan);
+// The graph that `sched` was last given, NULL when it holds none: ggml-opt hands out none of its own.
+GGML_BACKEND_API struct ggml_cgraph * gp_sched_graph(ggml_backend_sched_t sched);
 // Gives the last planned graph its own sources, node order and flags back, and takes the scheduler's memory
 // from its tensors.
 GGML_BACKEND_API void gp_sched_restore(ggml_backend_sched_t sched);

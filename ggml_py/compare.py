@@ -1,0 +1,98 @@
+"""One graph on two backends, node by node."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+from ._arguments import given, ptr_of
+from ._callback import Callback
+from ._ffi import NULL, ffi, lib
+from ._handle import Handle
+from .backend import Backend
+from .errors import AllocError, ArgumentError
+from .graph import Graph
+from .tensor import Tensor
+
+# callback(index, t1, t2): the node's place in the graph, and its results on both backends.
+CompareFunction: TypeAlias = Callable[[int, Tensor, Tensor], bool]
+
+
+class _Comparison(Callback):
+    """What `gp_on_compare` is given."""
+
+    __slots__ = ("_call", "_copy", "_graph")
+
+    def __init__(self, call: CompareFunction, graph: Graph, copy: Handle) -> None:
+        super().__init__()
+        self._call, self._graph, self._copy = call, graph, copy
+
+    def _run(self, index: int, t1: Any, t2: Any) -> bool:
+        return bool(self._call(index, self._graph._tensor(t1), Tensor(t2, self._copy)))
+
+
+@ffi.def_extern(name="gp_on_compare")  # type: ignore[untyped-decorator]
+def _on_compare(index: int, t1: Any, t2: Any, user_data: Any) -> bool:
+    return bool(ffi.from_handle(user_data)(index, t1, t2))  # None, it raised: stop
+
+
+def compare_graph_backend(
+    backend1: Backend,
+    backend2: Backend,
+    graph: Graph,
+    callback: CompareFunction,
+    test_nodes: Sequence[Tensor] = (),
+) -> None:
+    """Computes the graph on `backend1` and a copy of it on `backend2`, and shows what differs.
+
+    After each node that computes something `callback(index, t1, t2)` is called with the results of
+    both; False from it stops. With `test_nodes` all is computed first, and only those are shown.
+    t1 is the graph's own tensor; t2 is closed when this returns. Everything in the graph must have
+    memory that `backend1` reads. What the callback raises is raised here.
+
+    Raises `NoDataError`, `ArgumentError` for an op or memory that a backend cannot take and for a
+    test node that is not in the graph, `AllocError` when the copy does not fit into the second.
+    C: ggml_backend_compare_graph_backend
+    """
+    first, second = ptr_of(Backend, backend1), ptr_of(Backend, backend2)
+    ptr = ptr_of(Graph, graph)
+    if not callable(callback):
+        raise TypeError(f"callback: expected a function, got {given(callback)}")
+    _check(backend1, backend2, graph, test_nodes)
+    with Handle(ptr, lambda _: None) as copy:
+        comparison = _Comparison(callback, graph, copy)
+        shown = ffi.new("struct ggml_tensor *[]", [node.ptr for node in test_nodes])
+        shown_as = ffi.cast("struct ggml_tensor const * const *", shown)
+        args = (first, second, ptr, lib.gp_on_compare, comparison.handle)
+        with graph._computing(comparison):
+            if len(ffi.typeof(lib.ggml_backend_compare_graph_backend).args) == 7:
+                done = lib.ggml_backend_compare_graph_backend(*args, shown_as, len(shown))
+            elif len(test_nodes) <= 1:  # releases up to 0.9.4
+                one = shown[0] if test_nodes else NULL
+                done = lib.ggml_backend_compare_graph_backend(*args, one)
+            else:
+                raise ArgumentError("this release of ggml shows one test node at most")
+    if not done:
+        raise AllocError(f"{backend2.name} has no memory for a copy of {graph!r}")
+
+
+def _check(
+    backend1: Backend, backend2: Backend, graph: Graph, test_nodes: Sequence[Tensor]
+) -> None:
+    nodes = graph.nodes
+    if not nodes:
+        raise ArgumentError("the graph is empty: add its results with build_forward_expand")
+    for node in test_nodes:
+        if node not in nodes:
+            raise ArgumentError(f"test_nodes: {node!r} is not a node of this graph")
+    for tensor in (*nodes, *graph.leafs):
+        tensor._data()
+        if tensor.buffer is not None and not backend1.supports_buft(tensor.buffer.type):
+            raise ArgumentError(
+                f"{tensor!r} is in {tensor.buffer}, which {backend1.name} cannot read: allocate "
+                f"the graph's contexts on {backend1.name}"
+            )
+    for backend in (backend1, backend2):
+        for node in nodes:
+            if not backend.supports_op(node):
+                raise ArgumentError(f"{backend.name} cannot compute {node!r}: expected one it can")
