@@ -203,7 +203,7 @@ def test_gradients_in_a_context_of_their_own(parts):
 
 def test_a_copy_has_the_gradients(parts):
     _weights, ctx, _cpu, p, c = parts
-    graph, _loss = loss_graph(ctx, p, c, grads=True)
+    graph, loss = loss_graph(ctx, p, c, grads=True)
     graph.build_backward_expand()
     dup = graph.dup()
     assert dup.grad(p) == graph.grad(p) and dup.grad_acc(loss) == graph.grad_acc(loss)
