@@ -125,7 +125,7 @@ def test_an_allocated_graph_is_not_changed(ctx, weights, cpu):
             graph.clear,
             lambda: other.copy_to(graph),
         ):
-            with pytest.raises(ARGUMENT, match=r"allocated on a scheduler: reset\(\)"):
+            with pytest.raises(ARGUMENT, match=r"allocated on <Scheduler CPU>: reset\(\)"):
                 change()
         scheduler.compute(graph)
         assert y.get().tolist() == [1, 4, 9, 16]
