@@ -266,10 +266,11 @@ class _Lent:
     def take(self) -> None:
         """Takes the memory back, if there still are tensors that have it."""
         graph, self.graph = self.graph, None
-        if graph is not None and _whole(graph):  # at exit, contexts may go first
+        if graph is not None and is_whole(graph):  # at exit, contexts may go first
             lib.gp_take_memory(self._tensors, len(self._tensors))
             graph._lent = None
 
 
-def _whole(handle: Handle) -> bool:
-    return not handle.closed and all(_whole(parent) for parent in handle._parents)
+def is_whole(handle: Handle) -> bool:
+    """Whether neither it nor what it stands on is closed."""
+    return not handle.closed and all(is_whole(parent) for parent in handle._parents)

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 from ._arguments import given, ptr_of
 from ._callback import Callback
 from ._ffi import NULL, ffi, lib
-from ._handle import Handle
+from ._handle import Handle, in_use
 from .backend import Backend
 from .errors import AllocError, ArgumentError
 from .graph import Graph
@@ -64,7 +64,8 @@ def compare_graph_backend(
         shown = ffi.new("struct ggml_tensor *[]", [node.ptr for node in test_nodes])
         shown_as = ffi.cast("struct ggml_tensor const * const *", shown)
         args = (first, second, ptr, lib.gp_on_compare, comparison.handle)
-        with graph._computing(comparison):
+        alone = in_use("being compared", graph, backend1, backend2)
+        with alone, graph._computing(comparison):
             if len(ffi.typeof(lib.ggml_backend_compare_graph_backend).args) == 7:
                 done = lib.ggml_backend_compare_graph_backend(*args, shown_as, len(shown))
             elif len(test_nodes) <= 1:  # releases up to 0.9.4

@@ -11,6 +11,7 @@ from . import sched_state
 from ._arguments import given, ptr_of, whole
 from ._ffi import BUILD, NULL, ffi, lib, text
 from ._handle import Handle, in_use
+from .alloc import is_whole
 from .backend import Backend, check_status
 from .buffer import BufferType
 from .context import new_native
@@ -81,7 +82,7 @@ class Scheduler(Handle):
         self._held = held
 
         def free(raw: Any) -> None:
-            if held and not held[0].closed and tracing:
+            if held and tracing and is_whole(held[0]):  # at exit, contexts may go first
                 lib.gp_sched_restore(raw)
             lib.ggml_backend_sched_free(raw)
 
