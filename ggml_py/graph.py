@@ -125,7 +125,8 @@ class Graph(Handle):
                     "tensor before build_forward_expand"
                 )
         where = self._context if context is None else context
-        ptr_of(Context, where)
+        if not isinstance(where, Context):
+            raise TypeError(f"context: expected a Context, got {given(where)}")
         accs = self._accumulators(nodes, grad_accs or {})
         where._adopt(*nodes)
         self._depend(where)
