@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ._device import devices as devices
     from ._ffi import ffi as ffi
     from ._ffi import lib as lib
+    from ._isolate import isolate as isolate
     from .alloc import GraphAllocator as GraphAllocator
     from .alloc import TensorAllocator as TensorAllocator
     from .backend import Backend as Backend
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
     from .errors import ComputeError as ComputeError
     from .errors import GgmlError as GgmlError
     from .errors import GgufError as GgufError
+    from .errors import IsolatedDeath as IsolatedDeath
+    from .errors import IsolatedTimeout as IsolatedTimeout
     from .errors import LoadError as LoadError
     from .errors import MissingFunctionError as MissingFunctionError
     from .errors import ModelError as ModelError
@@ -61,6 +64,7 @@ __version__ = "0.1.0"
 _PUBLIC = {
     "ffi": "_ffi",
     "lib": "_ffi",
+    "isolate": "_isolate",
     "GraphAllocator": "alloc",
     "TensorAllocator": "alloc",
     "Backend": "backend",
@@ -82,6 +86,8 @@ _PUBLIC = {
     "ComputeError": "errors",
     "GgmlError": "errors",
     "GgufError": "errors",
+    "IsolatedDeath": "errors",
+    "IsolatedTimeout": "errors",
     "LoadError": "errors",
     "MissingFunctionError": "errors",
     "ModelError": "errors",
@@ -103,7 +109,7 @@ _PUBLIC = {
     "Plan": "trace.plan",
     "enums": "",
 }
-_PLAIN = ("errors", "trace.plan")
+_PLAIN = ("errors", "trace.plan", "_isolate")
 __all__ = sorted(_PUBLIC)
 
 

@@ -2,11 +2,26 @@
 
 from __future__ import annotations
 
+import signal
+from typing import Any
+
 from . import _log
 
 
 class GgmlError(Exception):
-    """Base of all errors of ggml_py."""
+    """Base of all errors of ggml_py. They can be pickled, with all their attributes."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _remade, (type(self), self.args, self.__dict__)
+
+
+def _remade(kind: type[GgmlError], args: tuple[Any, ...], attributes: dict[str, Any]) -> GgmlError:
+    # Without __init__, which takes other arguments; the base whose memory layout it has makes it.
+    base: Any = kind.__base__
+    error: GgmlError = base.__new__(kind)
+    error.args = args
+    error.__dict__.update(attributes)
+    return error
 
 
 class NotBuiltError(GgmlError, ImportError):
@@ -94,6 +109,52 @@ class AbortError(GgmlError, RuntimeError):
         parts = [f"{call}: {condition}{where}"]
         parts += [f"  {operand}" for operand in self.operands]
         super().__init__("\n".join(parts))
+
+
+class IsolatedDeath(GgmlError, RuntimeError):
+    """The process of `isolate` ended without a result.
+
+    `call` is the function's name, `exitcode` as in `subprocess` (negative: the signal), `signal`
+    the signal's name or None, `seconds` how long it lived, `lines` the last ones of its stderr
+    (for a signal with Python's own stack at the time).
+    """
+
+    def __init__(self, call: str, exitcode: int, seconds: float, lines: list[str]) -> None:
+        self.call = call
+        self.exitcode = exitcode
+        self.signal = _signal_name(-exitcode) if exitcode < 0 else None
+        self.seconds = seconds
+        self.lines = lines
+        how = f"was ended by {self.signal}" if self.signal else f"exited with status {exitcode}"
+        message = f"{call}: its process {how} after {seconds:.1f} s"
+        if self.signal == "SIGKILL":
+            message += " (what the system does when memory runs out)"
+        super().__init__(_with_lines(message, lines))
+
+
+class IsolatedTimeout(GgmlError, TimeoutError):
+    """The process of `isolate` took longer than its `timeout` and was ended.
+
+    `call` is the function's name, `timeout` in seconds, `lines` the last ones of its stderr.
+    """
+
+    def __init__(self, call: str, timeout: float, lines: list[str]) -> None:
+        self.call = call
+        self.timeout = timeout
+        self.lines = lines
+        message = f"{call}: its process was ended, it took longer than timeout={timeout:g} s"
+        super().__init__(_with_lines(message, lines))
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"  # a real-time one
+
+
+def _with_lines(message: str, lines: list[str]) -> str:
+    return "\n  ".join([f"{message}; the last it said:" if lines else message, *lines])
 
 
 # enum gp_error_kind of native/guard.h

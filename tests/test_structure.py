@@ -21,7 +21,7 @@ OBJECTS += ("gguf", "gguf_writer")
 PLAIN = {"trace.plan", "trace.cause", "export.to_text", "export.to_json", "export.to_terminal"}
 FOUNDATION = {"enums": 0, "_since": 0, "_log": 0, "errors": 1, "_release": 2, "_interpreter": 2}
 FOUNDATION |= {"_ffi": 3, "_handle": 3, "_callback": 4}
-FOUNDATION |= {"_arguments": 2, "_arena": 4}
+FOUNDATION |= {"_arguments": 2, "_isolate": 2, "_arena": 4}
 FOUNDATION |= {"_gguf_header": 4, "_gguf_split": 2}  # what gguf.py checks first
 
 
