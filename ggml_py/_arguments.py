@@ -27,11 +27,13 @@ def given(value: object) -> str:
 def whole(name: str, value: object, least: int = 0, most: int = SIZE_MAX) -> int:
     """`value`, Python's or numpy's integer. Raises TypeError for anything else, `ArgumentError`
     for one that is not from `least` to `most`."""
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise TypeError(f"{name}: expected a whole number, got {given(value)}")
-    number = operator.index(value)
+    try:
+        number = operator.index(None if isinstance(value, bool) else value)  # type: ignore[arg-type]
+    except TypeError:
+        raise TypeError(f"{name}: expected a whole number, got {given(value)}") from None
     if not least <= number <= most:
-        bound = f"{least} to {most:,}" if most < SIZE_MAX else f"at least {least}"
+        low = most == SIZE_MAX and number < least
+        bound = f"at least {least}" if low else f"{least} to {most:,}"
         raise ArgumentError(f"{name}={number}: expected {bound}")
     return number
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import _arena
-from ._arguments import c_text, given, whole
+from ._arguments import c_text, given, ptr_of, whole
 from ._device import device
 from ._ffi import NULL, ffi, lib
 from ._handle import Handle
@@ -17,7 +17,7 @@ from .backend import Backend
 from .buffer import Buffer, BufferType, usage_of
 from .custom import CustomOp, CustomOps
 from .errors import AbortError, AllocError, ArgumentError
-from .tensor import Tensor, TypeLike, encode, type_of
+from .tensor import Tensor, TypeLike, encode, numbers, type_of
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -113,22 +113,26 @@ class Context(Handle, CustomOps):
     ) -> Tensor:
         """A tensor like the array: ne = reversed(array.shape). `alloc` copies the data in.
 
-        `type` converts, or quantises. float64 and integer types stay what they are.
+        `type` converts, or quantises. float64 and integer types stay what they are. Raises
+        `ArgumentError` for what is no numbers and for types that nothing can be quantised to.
         """
-        values = np.asarray(array)
+        values = numbers(array)
         shape = values.shape or (1,)
-        kind = values.dtype if type is None else type
+        kind = type_of(values.dtype if type is None else type)
+        data = encode(values, kind, shape[-1])
         tensor = self.new_tensor(kind, *reversed(shape), name=name)
-        self._sources.append((tensor, values.copy()))
+        self._sources.append((tensor, data.copy() if np.may_share_memory(data, values) else data))
         return tensor
 
     def dup_tensor(self, src: Tensor) -> Tensor:
         """A tensor of src's type and ne, without its data. C: ggml_dup_tensor"""
+        ptr_of(Tensor, src)
         self._adopt(src)
         return Tensor(lib.ggml_dup_tensor(self.ptr, src.ptr), self)
 
     def view_tensor(self, src: Tensor) -> Tensor:
         """A view of all of src. C: ggml_view_tensor"""
+        ptr_of(Tensor, src)
         self._adopt(src)
         return Tensor(lib.ggml_view_tensor(self.ptr, src.ptr), self)
 
@@ -167,11 +171,13 @@ class Context(Handle, CustomOps):
             buffer = Buffer(ptr)
         lib.ggml_backend_buffer_set_usage(buffer.ptr, number)
         self._attach(buffer)
-        for tensor, values in self._sources:
-            data = encode(values, tensor.type, tensor.ne[0])
-            lib.ggml_backend_tensor_set(tensor.ptr, ffi.from_buffer(data), 0, data.nbytes)
-        self._sources.clear()
+        self._fill(self._sources)
+        self._sources = []
         return buffer
+
+    def _fill(self, sources: list[tuple[Tensor, npt.NDArray[Any]]]) -> None:
+        for tensor, data in sources:
+            lib.ggml_backend_tensor_set(tensor.ptr, ffi.from_buffer(data), 0, data.nbytes)
 
     def _adopt(self, *operands: Tensor | None) -> None:
         """Makes the operands' contexts outlive this one; raises `ClosedError` for a closed one."""
@@ -194,9 +200,7 @@ class Context(Handle, CustomOps):
         if buffer not in self._parents:
             self._parents.append(buffer)  # no child of it: closing it only takes the memory
             buffer._contexts.add(self)
-        for source, values in self._sources:
-            if source == tensor:
-                tensor.set(values)
+        self._fill([s for s in self._sources if s[0] == tensor])
         self._sources = [s for s in self._sources if s[0] != tensor]
 
     def _forget_buffer(self, buffer: Buffer) -> None:

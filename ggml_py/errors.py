@@ -90,6 +90,15 @@ class ModelError(GgmlError, ValueError):
     """A model file that lacks what its architecture needs, or input that the model cannot take."""
 
 
+# What to do about assertions that say less than they could; by a piece of upstream's text.
+_ADVICE = {
+    "GGML_ASSERT(obj_new)": "the context is full: make it with a larger reserve=",
+    "n_nodes < cgraph->size": "the graph is full: make it with a larger new_graph(size)",
+    "n_leafs < cgraph->size": "the graph is full: make it with a larger new_graph(size)",
+    "->size == GGML_HASHSET_FULL": "the graph is full: make it with a larger new_graph(size)",
+}
+
+
 class AbortError(GgmlError, RuntimeError):
     """An assertion of ggml failed; upstream would have ended the process (C: ggml_abort).
 
@@ -107,6 +116,7 @@ class AbortError(GgmlError, RuntimeError):
         self.log = _log.recent()
         where = f" at {file}:{line}" if file else ""
         parts = [f"{call}: {condition}{where}"]
+        parts += [f"  {advice}" for known, advice in _ADVICE.items() if known in condition]
         parts += [f"  {operand}" for operand in self.operands]
         super().__init__("\n".join(parts))
 

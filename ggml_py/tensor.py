@@ -10,7 +10,7 @@ import numpy as np
 from . import enums
 from ._arguments import c_text, given, ptr_of, whole
 from ._ffi import NULL, ffi, lib, text
-from .errors import AllocError, ArgumentError, NoDataError
+from .errors import AbortError, AllocError, ArgumentError, NoDataError
 from .loan import lender_of
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def type_of(value: TypeLike) -> enums.Type:
     if isinstance(value, str) and value.lower() in _type_names():
         return _type_names()[value.lower()]
     try:
-        if isinstance(value, int):
+        if isinstance(value, int) or value is None:  # numpy takes None for float64
             return _BY_NUMBER[value]
         return _TYPES[np.dtype(value)]
     except (TypeError, KeyError):
@@ -287,7 +287,7 @@ class Tensor:
         ptr, offset = self._data(), whole("offset", offset)
         if not self.is_contiguous:
             raise ArgumentError(f"tensor '{self.name}' is not contiguous: set its source instead")
-        values = np.asarray(array)
+        values, block = numbers(array), lib.ggml_blck_size(ptr.type)
         if offset == 0 and values.size != self.n_elements:
             raise ArgumentError(
                 f"tensor '{self.name}' has ne {list(self.ne)} = {self.n_elements} elements, "
@@ -297,6 +297,11 @@ class Tensor:
             raise ArgumentError(
                 f"tensor '{self.name}' has {self.n_elements} elements: {values.size} from {offset} "
                 "do not fit"
+            )
+        if offset % block:
+            raise ArgumentError(
+                f"offset {offset}: expected a multiple of {block}, the elements in a block of "
+                f"{self.type.name.lower()}"
             )
         data = encode(values, self.type, self.ne[0])
         start = lib.ggml_row_size(ptr.type, offset) if offset else 0
@@ -309,7 +314,7 @@ class Tensor:
         types whole blocks. Raises `ArgumentError` for what does not fit, `NoDataError` before
         allocation. C: ggml_backend_tensor_set_2d
         """
-        values = np.asarray(array)
+        values = numbers(array)
         if values.ndim != 2:
             raise ArgumentError(f"array of shape {values.shape}: expected two dimensions")
         n, n_per_row = values.shape
@@ -340,10 +345,11 @@ class Tensor:
         type_ = self._data().type
         if not self.is_contiguous:
             raise ArgumentError(f"tensor '{self.name}' is not contiguous: use its source instead")
-        step = self.ne[0] if stride is None else stride
+        n, size, offset = whole("n", n), whole("size", size), whole("offset", offset)
+        step = whole("stride", self.ne[0] if stride is None else stride)
         block = lib.ggml_blck_size(type_)
         end = offset + max(n - 1, 0) * step + size
-        if min(n, size, offset, step) < 0 or end > self.n_elements:
+        if end > self.n_elements:
             raise ArgumentError(
                 f"tensor '{self.name}' has {self.n_elements} elements: {n} rows of {size}, {step} "
                 f"apart from {offset} on, do not fit"
@@ -448,6 +454,17 @@ def not_tensors(*operands: object) -> TypeError:
     return TypeError(f"expected a Tensor, got {given(wrong)}")
 
 
+def numbers(array: npt.ArrayLike) -> npt.NDArray[Any]:
+    """`array` as numpy has it. Raises TypeError for a Tensor, `ArgumentError` for text, objects,
+    complex numbers and times."""
+    if isinstance(array, Tensor):
+        raise TypeError("expected an array, got a Tensor: use source.copy_to(target), or its get()")
+    values = np.asarray(array)
+    if values.dtype.kind in "OSUcmM":
+        raise ArgumentError(f"an array of {values.dtype}: expected numbers that are not complex")
+    return values
+
+
 def encode(values: npt.NDArray[Any], type_: enums.Type, n_per_row: int) -> npt.NDArray[Any]:
     """`values` as contiguous elements of a ggml type. C: ggml_quantize_chunk"""
     dtype = _DTYPES.get(type_)
@@ -463,9 +480,12 @@ def encode(values: npt.NDArray[Any], type_: enums.Type, n_per_row: int) -> npt.N
         raise ArgumentError(f"{type_.name.lower()} needs an importance matrix to be quantised")
     out = np.empty(lib.ggml_row_size(type_, n_per_row) * (flat.size // n_per_row), np.uint8)
     source = ffi.cast("float *", ffi.from_buffer(flat))
-    lib.ggml_quantize_chunk(
-        type_, source, ffi.from_buffer(out), 0, flat.size // n_per_row, n_per_row, NULL
-    )
+    try:
+        lib.ggml_quantize_chunk(
+            type_, source, ffi.from_buffer(out), 0, flat.size // n_per_row, n_per_row, NULL
+        )
+    except AbortError:
+        raise ArgumentError(f"{type_.name.lower()} cannot be quantised to: q8_0 can") from None
     return out
 
 

@@ -1,0 +1,149 @@
+"""Tensors: names, memory, data past the end, shapes, types, views."""
+
+import numpy as np
+from misuses import misuse
+
+import ggml_py as ggml
+
+BAD, NO_DATA = ggml.ArgumentError, ggml.NoDataError
+
+
+def _data(id, act, given, expected, error=BAD):
+    return misuse(f"data/{id}", act, error, given, expected)
+
+
+def _name(id, value, given, expected, error=BAD):
+    return misuse(f"name/{id}", lambda e: setattr(e.x, "name", value), error, given, expected)
+
+
+def _place(id, act, given, expected, error=BAD):
+    return misuse(f"alloc/{id}", act, error, given, expected)
+
+
+def _copy(id, act, given, expected, error=BAD):
+    return misuse(f"copy/{id}", act, error, given, expected)
+
+
+def _quantised(env, name="q"):
+    tensor = env.other.new_tensor("q8_0", 32, 2, name=name)
+    env.other.alloc(env.cpu)
+    return tensor
+
+
+def _after_reset(env, use):
+    """The scheduler lent `y` memory, and took it back."""
+    env.allocated().x.set(np.ones((3, 8)))
+    env.scheduler.compute(env.graph)
+    env.scheduler.reset()
+    return use(env)
+
+
+def _after_close(env):
+    env.allocated().scheduler.close()
+    env.y.get()
+
+
+def _transposed(env):
+    return env.weights.transpose(env.w)
+
+
+MISUSES = [
+    _name("int", 5, "int 5", "name: expected a str", TypeError),
+    _name("none", None, "got NoneType", "name: expected a str", TypeError),
+    _name("bytes", b"x", "got bytes", "name: expected a str", TypeError),
+    _name("nul", "a\0b", r"'a\x00b'", "without NUL"),
+    _name("surrogate", "\udcff", r"'\udcff'", "expected text that UTF-8 can hold"),
+    _data("set-before-alloc", lambda e: e.x.set(np.ones((3, 8))), "'x' has no memory",
+          "Scheduler.alloc_graph", NO_DATA),
+    _data("get-before-alloc", lambda e: e.y.get(), "'y' has no memory", "Scheduler.alloc_graph",
+          NO_DATA),
+    _data("numpy-before-alloc", lambda e: e.x.numpy(), "'x' has no memory", "Context.alloc",
+          NO_DATA),
+    _data("copy-before-alloc", lambda e: e.w.copy_to(e.x), "'x' has no memory", "Context.alloc",
+          NO_DATA),
+    _data("get-after-reset", lambda e: _after_reset(e, lambda e: 0) or e.y.get(),
+          "'y' has no memory", "reset() takes memory back", NO_DATA),
+    _data("set-after-reset", lambda e: _after_reset(e, lambda e: 0) or e.x.set(np.ones((3, 8))),
+          "'x' has no memory", "reset() takes memory back", NO_DATA),
+    _data("numpy-after-reset", lambda e: _after_reset(e, lambda e: 0) or e.y.numpy(),
+          "'y' has no memory", "reset() takes memory back", NO_DATA),
+    _data("get-after-scheduler-closed", _after_close, "'y' has no memory", "alloc_graph", NO_DATA),
+    _data("set-too-few", lambda e: e.w.set(np.ones((7, 8))), "shape (7, 8) = 56",
+          "ne [8, 8, 1, 1] = 64 elements"),
+    _data("set-too-many", lambda e: e.w.set(np.ones(65)), "shape (65,) = 65", "64 elements"),
+    _data("set-empty", lambda e: e.w.set([]), "shape (0,) = 0", "64 elements"),
+    _data("set-none", lambda e: e.w.set(None), "object", "expected numbers"),
+    _data("set-past-the-end", lambda e: e.w.set(np.ones(8), offset=60),
+          "64 elements: 8 from 60", "do not fit"),
+    _data("set-offset-negative", lambda e: e.w.set(np.ones(8), offset=-8), "offset=-8",
+          "at least 0"),
+    _data("set-offset-float", lambda e: e.w.set(np.ones(8), offset=8.0), "float 8.0",
+          "offset: expected a whole number", TypeError),
+    _data("set-offset-huge", lambda e: e.w.set(np.ones(8), offset=1 << 62), str(1 << 62),
+          "do not fit"),
+    _data("set-offset-none", lambda e: e.w.set(np.ones(8), offset=None), "got NoneType",
+          "offset: expected a whole number", TypeError),
+    _data("set-text", lambda e: e.w.set(["a"] * 64), "<U1", "expected numbers"),
+    _data("set-objects", lambda e: e.w.set([None] * 64), "object", "expected numbers"),
+    _data("set-complex", lambda e: e.w.set(np.ones(64, np.complex64)), "complex64",
+          "expected numbers"),
+    _data("set-ragged", lambda e: e.w.set([[1, 2], [3]]), "inhomogeneous", "shape", ValueError),
+    _data("set-tensor", lambda e: e.w.set(e.w), "Tensor", "copy_to", TypeError),
+    _data("set-not-contiguous", lambda e: _transposed(e).set(np.ones((8, 8))),
+          "is not contiguous", "set its source instead"),
+    _data("set-quantised-half-block", lambda e: _quantised(e).set(np.ones(16), offset=32),
+          "16 elements in rows of 32", "blocks of q8_0 (32 elements a block)"),
+    _data("set-quantised-offset", lambda e: _quantised(e).set(np.ones(32), offset=16), "offset 16",
+          "multiple of 32"),
+    _data("set_2d-one-dim", lambda e: e.w.set_2d(np.ones(8)), "shape (8,)", "two dimensions"),
+    _data("set_2d-past-the-end", lambda e: e.w.set_2d(np.ones((9, 8))), "9 rows of 8",
+          "64 elements"),
+    _data("set_2d-stride-past-the-end", lambda e: e.w.set_2d(np.ones((2, 8)), stride=60),
+          "60 apart", "64 elements"),
+    _data("set_2d-stride-negative", lambda e: e.w.set_2d(np.ones((2, 8)), stride=-8),
+          "stride=-8", "at least 0"),
+    _data("set_2d-offset-str", lambda e: e.w.set_2d(np.ones((2, 8)), offset="0"), "str '0'",
+          "offset: expected a whole number", TypeError),
+    _data("get_2d-past-the-end", lambda e: e.w.get_2d(9, 8), "9 rows of 8", "64 elements"),
+    _data("get_2d-negative", lambda e: e.w.get_2d(-1, 8), "n=-1", "at least 0"),
+    _data("get_2d-huge", lambda e: e.w.get_2d(1 << 40, 1 << 40), "rows of", "64 elements"),
+    _data("get_2d-float", lambda e: e.w.get_2d(2.0, 8), "float 2.0",
+          "n: expected a whole number", TypeError),
+    _data("get_2d-half-block", lambda e: _quantised(e).get_2d(1, 16), "rows of 16",
+          "multiples of 32"),
+    _data("get-not-contiguous-quantised",
+          lambda e: e.other.transpose(_quantised(e)).get(), "(q8_0) is not contiguous",
+          "get its source"),
+    _data("numpy-quantised", lambda e: _quantised(e).numpy(), "numpy has no q8_0", "use get()"),
+    _place("none", lambda e: e.x.alloc(None), "got NoneType", "expected a Buffer", TypeError),
+    _place("backend", lambda e: e.x.alloc(e.cpu), "got Backend", "expected a Buffer", TypeError),
+    _place("buffer-type", lambda e: e.x.alloc(e.cpu.buffer_type), "got BufferType",
+           "expected a Buffer", TypeError),
+    _place("buffer-view", lambda e: e.x.alloc(e.w.buffer), "got BufferView", "expected a Buffer",
+           TypeError),
+    _place("twice", lambda e: e.w.alloc(e.buffer), "'w' has memory already",
+           "expected one without"),
+    _place("view", lambda e: e.weights.view_1d(e.w, 8, 0).alloc(e.buffer), "is a view",
+           "expected one without"),
+    _place("unaligned", lambda e: e.x.alloc(e.buffer, 3), "offset 3", "expected a multiple of"),
+    _place("negative", lambda e: e.x.alloc(e.buffer, -64), "offset=-64", "at least 0"),
+    _place("past-the-end", lambda e: e.x.alloc(e.buffer, 256), "takes 96 bytes: from 256",
+           "not all in"),
+    _place("too-large", lambda e: e.other.new_tensor("f32", 1000).alloc(e.buffer),
+           "takes 4,000 bytes", "not all in"),
+    _place("float", lambda e: e.x.alloc(e.buffer, 0.0), "float 0.0",
+           "offset: expected a whole number", TypeError),
+    _place("huge", lambda e: e.x.alloc(e.buffer, 1 << 62), "from 4,611,686,018,427,387,904",
+           "not all in"),
+    _copy("none", lambda e: e.w.copy_to(None), "got NoneType", "expected a Tensor", TypeError),
+    _copy("array", lambda e: e.w.copy_to(np.ones((8, 8))), "got ndarray", "expected a Tensor",
+          TypeError),
+    _copy("other-ne", lambda e: e.allocated().w.copy_to(e.x), "'x' (f32 ne (8, 3, 1, 1)",
+          "expected the same type, ne and nb"),
+    _copy("other-type", lambda e: _quantised(e).copy_to(e.w), "'q' (q8_0",
+          "expected the same type, ne and nb"),
+    _copy("gaps", lambda e: (lambda v: v.copy_to(v))(e.weights.view_2d(e.w, 4, 8, 32, 0)),
+          "has gaps", "ctx.cpy"),
+    misuse("attribute", lambda e: setattr(e.x, "ne", (1, 1, 1, 1)), AttributeError, "ne", "setter"),
+    misuse("attribute-unknown", lambda e: e.x.shape, AttributeError, "'Tensor'", "'shape'"),
+]  # fmt: skip
