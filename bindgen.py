@@ -81,6 +81,7 @@ _PRELUDE = "".join(
 # Callbacks that Python implements; declared extern "Python" in the module.
 _CALLBACKS = """
 extern "Python" void gp_on_log(enum ggml_log_level level, const char * text, void * user_data);
+extern "Python" bool gp_on_abort(void * user_data);
 extern "Python" bool gp_on_eval(struct ggml_tensor * t, bool ask, void * user_data);
 extern "Python" bool gp_on_copy(struct ggml_backend * backend, const struct ggml_tensor * src,
     struct ggml_tensor * dst, struct ggml_cgraph * graph, void * user_data);

@@ -49,6 +49,8 @@ if TYPE_CHECKING:
     from .gguf import Gguf as Gguf
     from .gguf_writer import write_gguf as write_gguf
     from .graph import Graph as Graph
+    from .graph_plan import CpuPlan as CpuPlan
+    from .graph_plan import GraphPlan as GraphPlan
     from .registry import Registry as Registry
     from .registry import load_backend as load_backend
     from .registry import registries as registries
@@ -56,6 +58,7 @@ if TYPE_CHECKING:
     from .sched_state import Reallocation as Reallocation
     from .scheduler import Scheduler as Scheduler
     from .tensor import Tensor as Tensor
+    from .threadpool import ThreadPool as ThreadPool
     from .trace.plan import Plan as Plan
 
 __version__ = "0.1.0"
@@ -99,6 +102,8 @@ _PUBLIC = {
     "Gguf": "gguf",
     "write_gguf": "gguf_writer",
     "Graph": "graph",
+    "CpuPlan": "graph_plan",
+    "GraphPlan": "graph_plan",
     "Registry": "registry",
     "load_backend": "registry",
     "registries": "registry",
@@ -106,6 +111,7 @@ _PUBLIC = {
     "Reallocation": "sched_state",
     "Scheduler": "scheduler",
     "Tensor": "tensor",
+    "ThreadPool": "threadpool",
     "Plan": "trace.plan",
     "enums": "",
 }

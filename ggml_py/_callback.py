@@ -6,6 +6,8 @@ waits for the native call raises it when that returns (`Graph._computing`).
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from types import TracebackType
 from typing import Any
 
 from ._ffi import ffi
@@ -40,3 +42,31 @@ class Callback:
         """What it raised, once; it can be called again from now on."""
         error, self._stored = self._stored, None
         return error
+
+
+class AbortCallback(Callback):
+    """Asked between the nodes of a compute whether it shall stop."""
+
+    __slots__ = ("predicate",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.predicate: Callable[[], bool] | None = None
+
+    def _run(self) -> bool:
+        return self.predicate is not None and bool(self.predicate())
+
+
+def _on_abort_raised(
+    _type: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+) -> bool:
+    """A signal's handler raised before `Callback.__call__` was there to store it."""
+    if error is not None and traceback is not None:
+        ffi.from_handle(traceback.tb_frame.f_locals["user_data"])._store(error)
+    return True
+
+
+@ffi.def_extern(name="gp_on_abort", onerror=_on_abort_raised)  # type: ignore[untyped-decorator]
+def _on_abort(user_data: Any) -> bool:
+    answer = ffi.from_handle(user_data)()
+    return True if answer is None else answer  # None: it raised

@@ -8,16 +8,15 @@ from __future__ import annotations
 import contextlib
 import weakref
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from ._arguments import ptr_of, whole
 from ._ffi import NULL, ffi, lib
 from ._handle import Handle, in_use
 from .buffer import Buffer, BufferType
 from .errors import AbortError, AllocError, ArgumentError
 from .graph import Graph
-
-if TYPE_CHECKING:
-    from .tensor import Tensor
+from .tensor import Tensor
 
 
 class TensorAllocator:
@@ -29,10 +28,9 @@ class TensorAllocator:
     __slots__ = ("_raw", "buffer")
 
     def __init__(self, buffer: Buffer) -> None:
-        if not isinstance(buffer, Buffer):
-            raise TypeError(f"buffer: expected a Buffer, got {type(buffer).__name__}")
+        raw = ptr_of(Buffer, buffer)
         self.buffer = buffer
-        self._raw = ffi.new("struct ggml_tallocr *", lib.ggml_tallocr_new(buffer.ptr))
+        self._raw = ffi.new("struct ggml_tallocr *", lib.ggml_tallocr_new(raw))
 
     def __repr__(self) -> str:
         if self.buffer.closed:
@@ -58,6 +56,7 @@ class TensorAllocator:
         Raises `ArgumentError` for a tensor that has memory or is a view, `AllocError` when it does
         not fit or the backend refuses. C: ggml_tallocr_alloc
         """
+        raw = ptr_of(Tensor, tensor)
         tensor._check_without_memory()
         alignment = self._raw.alignment
         need = -(-self.buffer.alloc_size(tensor) // alignment) * alignment
@@ -66,7 +65,7 @@ class TensorAllocator:
                 f"tensor '{tensor.name}' takes {need:,} bytes, {self.n_free:,} are free in "
                 f"{self.buffer}"
             )
-        status = lib.ggml_tallocr_alloc(self._raw, tensor.ptr)
+        status = lib.ggml_tallocr_alloc(self._raw, raw)
         tensor._placed(self.buffer, status)
 
 
@@ -86,12 +85,10 @@ class GraphAllocator(Handle):
         """Raises `ArgumentError` without a buffer type."""
         if not buffer_types:
             raise ArgumentError("no buffer type: expected at least one, as backend.buffer_type")
-        for buft in buffer_types:
-            if not isinstance(buft, BufferType):
-                raise TypeError(f"expected a BufferType, got {type(buft).__name__}")
+        bufts = [ptr_of(BufferType, buft) for buft in buffer_types]
         self.buffer_types = buffer_types
         self._ids: tuple[Any, Any] | None = None  # of nodes and leafs
-        raw = ffi.new("ggml_backend_buffer_type_t[]", [buft.ptr for buft in buffer_types])
+        raw = ffi.new("ggml_backend_buffer_type_t[]", bufts)
         ptr = lib.ggml_gallocr_new_n(raw, len(raw))
         self._lent = _Lent(self)
 
@@ -188,11 +185,8 @@ class GraphAllocator(Handle):
         """Bytes of the buffer of `buffer_types[buffer_id]`; 0 before it is made, and for a type
         that was there before. Raises `ArgumentError`. C: ggml_gallocr_get_buffer_size
         """
-        if not 0 <= buffer_id < len(self.buffer_types):
-            raise ArgumentError(
-                f"buffer_id={buffer_id}: expected 0 to {len(self.buffer_types) - 1}"
-            )
-        return int(lib.ggml_gallocr_get_buffer_size(self.ptr, buffer_id))
+        id_ = whole("buffer_id", buffer_id, 0, len(self.buffer_types) - 1)
+        return int(lib.ggml_gallocr_get_buffer_size(self.ptr, id_))
 
     def _reserve(self, graph: Graph) -> None:
         with in_use("reserving", self, graph), self._changing():
@@ -205,8 +199,7 @@ class GraphAllocator(Handle):
         self, graph: Graph, node_ids: Sequence[int] | None, leaf_ids: Sequence[int] | None
     ) -> tuple[Any, Any]:
         """The ids as upstream takes them."""
-        if not isinstance(graph, Graph):
-            raise TypeError(f"expected a Graph, got {type(graph).__name__}")
+        ptr_of(Graph, graph)
         self.ptr  # noqa: B018  raises when closed
         if graph.n_nodes + graph.n_leafs == 0:
             raise ArgumentError("the graph is empty: add its results with build_forward_expand")
@@ -225,11 +218,8 @@ class GraphAllocator(Handle):
             return NULL
         if len(ids) != n:
             raise ArgumentError(f"{len(ids)} {what}_buffer_ids for a graph with {n} {what}s")
-        n_buffers = len(self.buffer_types)
-        wrong = [id_ for id_ in ids if not 0 <= id_ < n_buffers]
-        if wrong:
-            raise ArgumentError(f"{what}_buffer_ids: {wrong[0]}, expected 0 to {n_buffers - 1}")
-        return ffi.new("int[]", [int(id_) for id_ in ids])
+        most = len(self.buffer_types) - 1
+        return ffi.new("int[]", [whole(f"{what}_buffer_ids", id_, 0, most) for id_ in ids])
 
 
 class _Lent:

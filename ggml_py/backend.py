@@ -3,33 +3,40 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from . import enums
-from ._arguments import ptr_of, whole
+from ._arguments import given, ptr_of, whole
+from ._callback import AbortCallback
 from ._device import Device
 from ._ffi import NULL, ffi, lib, text
 from ._handle import Handle, in_use
 from .buffer import BufferType
 from .errors import ArgumentError, ComputeError, MissingFunctionError
+from .threadpool import ThreadPool, as_worker_0
 
 if TYPE_CHECKING:
     from .graph import Graph
+    from .graph_plan import GraphPlan
     from .tensor import Tensor
 
 
 class Backend(Handle):
     """One open device. Made by `Device.init`; `with` closes it, and the schedulers on it before."""
 
-    __slots__ = ("_n_threads", "device")
+    __slots__ = ("_abort", "_n_threads", "device", "threadpool")
 
     def __init__(self, ptr: Any, device: Device, n_threads: int) -> None:
         super().__init__(ptr, lib.ggml_backend_free)
         self.device = device
+        self.threadpool: ThreadPool | None = None  # set by set_threadpool
+        self._abort = AbortCallback()  # one for good: graph plans keep its address
         self._n_threads: int | None = None
         with contextlib.suppress(MissingFunctionError):  # this backend has no threads to set
             self.n_threads = n_threads
-        self._stop_on_ctrl_c()
+        with contextlib.suppress(MissingFunctionError):
+            self.set_abort_callback(None)  # to stop on Ctrl-C
 
     def __repr__(self) -> str:
         return f"<Backend {'closed' if self.closed else self.name}>"
@@ -54,18 +61,73 @@ class Backend(Handle):
 
     @n_threads.setter
     def n_threads(self, n: int) -> None:
-        n = whole("n_threads", n, 1, lib.GGML_MAX_N_THREADS)
+        number = whole("n_threads", n, 1, lib.GGML_MAX_N_THREADS)
+        pool = self.threadpool
+        if pool is not None and number > pool.n_threads:
+            raise ArgumentError(
+                f"n_threads={n}: expected at most {pool.n_threads}, what its {pool!r} has"
+            )
         address = self.device.proc_address("ggml_backend_set_n_threads")
-        ffi.cast("ggml_backend_set_n_threads_t", address)(self.ptr, n)
-        self._n_threads = n
+        with in_use("being changed", self):
+            ffi.cast("ggml_backend_set_n_threads_t", address)(self.ptr, number)
+        self._n_threads = number
 
-    def _stop_on_ctrl_c(self) -> None:
-        try:
-            address = self.device.proc_address("ggml_backend_set_abort_callback")
-        except MissingFunctionError:
-            return
-        callback = ffi.cast("ggml_abort_callback", lib.gp_interrupt_callback())
-        ffi.cast("ggml_backend_set_abort_callback_t", address)(self.ptr, callback, NULL)
+    def set_threadpool(self, pool: ThreadPool | None) -> None:
+        """Computes with the threads of `pool` from now on, all of them (`n_threads` can take less);
+        None goes back to threads that are started for each compute.
+
+        The pool it had is paused, as upstream does. Raises `ArgumentError` for a pool of another
+        device's backend, `MissingFunctionError` for a backend without thread pools.
+        C: ggml_backend_cpu_set_threadpool, through the registry
+        """
+        if (
+            pool is not None
+            and ptr_of(ThreadPool, pool)
+            and (pool.device.registry != self.device.registry)
+        ):
+            raise ArgumentError(
+                f"this pool is for backends of {pool.device.registry}, not for {self!r}"
+            )
+        address = self.device.proc_address("ggml_backend_cpu_set_threadpool")
+        set_threadpool = ffi.cast("void (*)(ggml_backend_t, struct ggml_threadpool *)", address)
+        with in_use("being changed", self):
+            set_threadpool(self.ptr, NULL if pool is None else pool.ptr)
+            if self.threadpool is not None:
+                self.threadpool._backends.discard(self)
+            self.threadpool = pool
+        if pool is not None:
+            pool._backends.add(self)
+            self.n_threads = pool.n_threads
+
+    def set_abort_callback(self, callback: Callable[[], bool] | None) -> None:
+        """`callback()` is asked after each node that this backend computes, on the thread that
+        computes; True stops the compute, which raises `ComputeError` ("aborted").
+
+        What it raises stops the compute too, and is raised. Ctrl-C works beside it. None removes
+        it. Raises `MissingFunctionError` for a backend that cannot be stopped.
+        C: ggml_backend_set_abort_callback, through the registry
+        """
+        if callback is not None and not callable(callback):
+            raise TypeError(f"expected a function, got {given(callback)}")
+        address = self.device.proc_address("ggml_backend_set_abort_callback")
+        stops = ffi.cast("ggml_abort_callback", lib.gp_interrupt_callback())
+        data = NULL if callback is None else self._abort.handle
+        ffi.cast("ggml_backend_set_abort_callback_t", address)(self.ptr, stops, data)
+        self._abort.predicate = callback
+
+    def set_use_ref(self, use_ref: bool) -> None:
+        """Computes with the plain implementation of each op, to compare with the fast ones.
+
+        Raises `MissingFunctionError` for a backend that has only one, and in releases before 0.9.7.
+        C: ggml_backend_cpu_set_use_ref, through the registry
+        """
+        address = self.device.proc_address("ggml_backend_cpu_set_use_ref")
+        with in_use("being changed", self):
+            ffi.cast("void (*)(ggml_backend_t, bool)", address)(self.ptr, bool(use_ref))
+
+    def _before_free(self) -> None:
+        if self.threadpool is not None:
+            self.threadpool._backends.discard(self)
 
     def supports_op(self, tensor: Tensor) -> bool:
         """Whether it can compute `tensor`'s op on its types and shapes.
@@ -96,9 +158,25 @@ class Backend(Handle):
         mine, raw = self.ptr, ptr_of(Graph, graph)
         graph._check_buffers(self)
         graph._check_custom([self], lambda _node: self)
-        with in_use("computing", self, graph), graph._computing():
+        pools = self._pools()
+        alone = in_use("computing", self, graph, *pools)
+        with alone, as_worker_0(*pools), graph._computing(self._abort):
             status = lib.ggml_backend_graph_compute(mine, raw)
         check_status(status, f"backend {self.name}")
+
+    def _pools(self) -> tuple[ThreadPool, ...]:
+        """What computes with it."""
+        return () if self.threadpool is None else (self.threadpool,)
+
+    def graph_plan(self, graph: Graph) -> GraphPlan:
+        """What computing `graph` takes, worked out once for many computes. Raises as `compute`, and
+        `MissingFunctionError` for a backend without plans; the CPU has them.
+
+        C: ggml_backend_graph_plan_create
+        """
+        from .graph_plan import GraphPlan
+
+        return GraphPlan(self, graph)
 
     def synchronize(self) -> None:
         """Waits for everything submitted. C: ggml_backend_synchronize"""

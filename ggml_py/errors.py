@@ -179,7 +179,8 @@ def from_native(
         return ArgumentError(f"{call}: argument '{message}' is NULL (None), expected an object")
     if kind == _MISSING:
         return MissingFunctionError(
-            f"{call} is not in this build: its backend was not built in, or the build is pristine. "
+            f"{call} is not in this build: its backend is a module (portable builds) or was not "
+            "built, or the build is pristine. "
             "`ggml-py build --list` shows the builds; `ggml-py build --backend ...` makes one."
         )
     return AbortError(message, call, operands, file, line)

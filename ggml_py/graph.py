@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from . import enums
 from ._arguments import c_text, given, ptr_of, whole
-from ._ffi import NULL, ffi, lib, text
+from ._ffi import NULL, ffi, lib
 from ._handle import Handle, in_use
+from .buffer import BufferType
 from .context import new_native
 from .custom import custom_nodes, is_remote, take_failed
 from .errors import ArgumentError, NoDataError
@@ -20,6 +21,7 @@ from .tensor import Tensor
 
 if TYPE_CHECKING:
     from ._callback import Callback
+    from ._device import Device
     from .alloc import GraphAllocator, _Lent
     from .backend import Backend
     from .context import Context
@@ -364,20 +366,19 @@ class Graph(Handle):
             "GraphAllocator.alloc_graph, or compute the graph with a Scheduler"
         )
 
-    def _check_buffers(self, backend: Backend) -> None:
-        """Raises `ArgumentError` for a tensor in memory that `backend` cannot read."""
+    def _check_buffers(self, computes: Backend | Device) -> None:
+        """Raises `ArgumentError` for a tensor in memory that `computes` cannot read."""
         room = 16
         n, buffers = room + 1, NULL
         while n > room:
             buffers, room = ffi.new("ggml_backend_buffer_t[]", n), n
             n = lib.gp_graph_buffers(self.ptr, buffers, room)
         for buffer in buffers[0:n]:
-            buft = lib.ggml_backend_buffer_get_type(buffer)
-            if not lib.ggml_backend_supports_buft(backend.ptr, buft):
+            buft = BufferType(lib.ggml_backend_buffer_get_type(buffer))
+            if not computes.supports_buft(buft):
                 raise ArgumentError(
-                    f"tensors of the graph are in {text(lib.ggml_backend_buffer_name(buffer))} "
-                    f"memory, which backend {backend.name} cannot read: compute the graph with a "
-                    "Scheduler, which copies them"
+                    f"tensors of the graph are in {buft.name} memory, which {computes.name} cannot "
+                    "read: compute the graph with a Scheduler, which copies them"
                 )
 
     def _check_custom(

@@ -21,6 +21,7 @@ from .graph import Graph
 from .loan import Loan
 from .sched_callbacks import CopyCallback, EvalCallback
 from .tensor import Tensor
+from .threadpool import as_worker_0
 
 if TYPE_CHECKING:
     from .sched_callbacks import CopyFunction, EvalFunction
@@ -293,9 +294,11 @@ class Scheduler(Handle):
             self._alloc(graph)
         elif self._graph is not graph:
             raise ArgumentError("another graph is allocated on this scheduler: call reset() first")
-        alone = in_use("computing", self, graph, *self.backends)
-        callbacks = (self._eval_callback, self._copy_callback)
-        with alone, graph._computing(*callbacks), self._changing():
+        pools = [pool for backend in self.backends for pool in backend._pools()]
+        alone = in_use("computing", self, graph, *self.backends, *pools)
+        aborts = (backend._abort for backend in self.backends)
+        callbacks = (self._eval_callback, self._copy_callback, *aborts)
+        with alone, as_worker_0(*pools), graph._computing(*callbacks), self._changing():
             status = compute(raw, graph_raw)
         check_status(status, "compute")
 

@@ -97,6 +97,16 @@ def _lend(stand: Stand, allocator: ggml.GraphAllocator) -> None:
         assert z.get()[3] == 256
 
 
+def _pooled(stand: Stand, pool: ggml.ThreadPool) -> None:
+    stand.cpu.set_threadpool(pool)
+    _compute(stand, stand.cpu)
+
+
+def _planned(stand: Stand, plan: ggml.GraphPlan | ggml.CpuPlan) -> None:
+    plan.compute()
+    assert stand.y.get()[3] == 16
+
+
 def _no_event(stand: Stand, event: ggml.Event) -> None:
     event.synchronize()
 
@@ -110,5 +120,8 @@ KINDS: dict[str, Kind] = {
     "Graph": Kind(lambda s: s.context.new_graph(16), _expand),
     "Scheduler": Kind(lambda s: ggml.Scheduler([s.cpu], graph_size=16), _schedule),
     "GraphAllocator": Kind(lambda s: ggml.GraphAllocator(s.cpu.buffer_type), _lend),
+    "ThreadPool": Kind(lambda s: ggml.ThreadPool(2), _pooled),
+    "GraphPlan": Kind(lambda s: s.cpu.graph_plan(s.graph), _planned),
+    "CpuPlan": Kind(lambda s: ggml.CpuPlan(s.graph), _planned),
     "Gguf": Kind(lambda s: ggml.Gguf.open(s.path), _read),
 }

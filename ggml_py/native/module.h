@@ -44,12 +44,11 @@ static void gp_raise(void) {
     PyEval_RestoreThread(_save); }                                          \
     GP_RAISE_IF_FAILED
 
-// ggml_abort_callback for backends: stops a compute on Ctrl-C. ggml asks before each node, so the GIL is
-// taken only every 20 ms; it is asked on the thread that computes, where Python's handlers may run.
-static bool gp_interrupted(void * unused) {
+// True once the handler of a signal (Ctrl-C) raised on this thread. ggml asks before each node, so the
+// GIL is taken only every 20 ms; it is asked on the thread that computes, where Python's handlers may run.
+static bool gp_interrupted(void) {
     static __thread long long last_ms;
     struct timespec now;
-    (void) unused;
     if (gp_stored[0] != NULL) {
         return true;
     }
@@ -67,7 +66,15 @@ static bool gp_interrupted(void * unused) {
     return gp_stored[0] != NULL;
 }
 
-// The address of gp_interrupted, to hand to ggml_backend_set_abort_callback.
+static bool gp_on_abort(void * user_data); // Python's (_callback.py)
+
+// ggml_abort_callback for backends and plans: stops a compute on Ctrl-C, and when the AbortCallback in
+// `user_data`, where there is one, says so.
+static bool gp_stops(void * user_data) {
+    return gp_interrupted() || (user_data != NULL && gp_on_abort(user_data));
+}
+
+// Its address, to hand to ggml_backend_set_abort_callback.
 static void * gp_interrupt_callback(void) {
-    return (void *) gp_interrupted;
+    return (void *) gp_stops;
 }
