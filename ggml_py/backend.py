@@ -80,18 +80,15 @@ class Backend(Handle):
         device's backend, `MissingFunctionError` for a backend without thread pools.
         C: ggml_backend_cpu_set_threadpool, through the registry
         """
-        if (
-            pool is not None
-            and ptr_of(ThreadPool, pool)
-            and (pool.device.registry != self.device.registry)
-        ):
+        raw = NULL if pool is None else ptr_of(ThreadPool, pool)
+        if pool is not None and pool.device.registry != self.device.registry:
             raise ArgumentError(
-                f"this pool is for backends of {pool.device.registry}, not for {self!r}"
+                f"{pool!r} is for backends of {pool.device.registry}, not for {self!r}"
             )
         address = self.device.proc_address("ggml_backend_cpu_set_threadpool")
         set_threadpool = ffi.cast("void (*)(ggml_backend_t, struct ggml_threadpool *)", address)
         with in_use("being changed", self):
-            set_threadpool(self.ptr, NULL if pool is None else pool.ptr)
+            set_threadpool(self.ptr, raw)
             if self.threadpool is not None:
                 self.threadpool._backends.discard(self)
             self.threadpool = pool
