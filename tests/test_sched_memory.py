@@ -161,6 +161,7 @@ def test_async_raises_what_a_callback_raised(cpu):
     with ggml.Context() as ctx, ggml.Scheduler([cpu]) as sched:
         graph = small(ctx, 4)
         sched.set_eval_callback(callback)
+        sched.alloc_graph(graph)
         with pytest.raises(KeyError, match="square"):
             sched.compute_async(graph)
 
