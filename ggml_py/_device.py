@@ -6,8 +6,7 @@ The file is `_device` because `ggml_py.device` is the function.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -26,8 +25,7 @@ if TYPE_CHECKING:
     from .tensor import Tensor
 
 
-@dataclass(frozen=True)
-class DeviceCaps:
+class DeviceCaps(NamedTuple):
     """What a device can do besides computing. C: struct ggml_backend_dev_caps"""
 
     async_: bool  # copies and computes run while the caller goes on
@@ -36,8 +34,7 @@ class DeviceCaps:
     events: bool  # `Device.event` works
 
 
-@dataclass(frozen=True)
-class DeviceProps:
+class DeviceProps(NamedTuple):
     """All that a device says of itself; memory in bytes. C: struct ggml_backend_dev_props"""
 
     name: str

@@ -18,7 +18,6 @@ from types import ModuleType
 from typing import Any
 
 from . import _interpreter, _log, enums
-from ._release import Release
 from .errors import LoadError, NotBuiltError
 
 # Sanitizers that must be first in a process: name, library, a function of it.
@@ -129,7 +128,6 @@ _module = _open(BUILD)
 ffi = _module.ffi
 lib = _module.lib
 NULL = ffi.NULL
-_release = None if BUILD["ggml_version"] == enums.UPSTREAM else Release(BUILD["label"])
 
 lib.gp_guard_install()
 _log.install(ffi, lib)
@@ -144,7 +142,10 @@ def text(value: Any) -> str:
 
 # Last, because ops.py needs what is above: numbers and ops differ between releases, and this one's
 # own take the place of the committed ones.
-if _release is not None:
+if BUILD["ggml_version"] != enums.UPSTREAM:
+    from ._release import Release
+
+    _release = Release(BUILD["label"])
     lib = _release.fit_lib(lib)
     _release.fit_enums(_replace(enums, BUILD["folder"] / "enums.py"))
     _release.fit_ops(_load("ggml_py.ops", BUILD["folder"] / "ops.py").Ops)

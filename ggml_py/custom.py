@@ -10,7 +10,6 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 import weakref
 from collections.abc import Callable, Iterable, Sequence
@@ -263,6 +262,8 @@ def _check_types(types: Iterable[tuple[Any, str]]) -> None:
 def _check_function(fun: CustomFunction, n_sources: int) -> None:
     if not callable(fun):
         raise TypeError(f"fun: expected a function, got {type(fun).__name__}")
+    import inspect  # here, so that importing ggml_py is quicker
+
     try:
         signature = inspect.signature(fun)
     except (TypeError, ValueError):  # some builtins have none

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ._ffi import NULL, ffi, lib, text
 
@@ -17,8 +16,7 @@ _ID_TABLES = (
 _GRAPH_FIELDS = {"n_nodes": "n_graph_nodes", "n_leafs": "n_graph_leafs", "size": "graph_size"}
 
 
-@dataclass(frozen=True)
-class Reallocation:
+class Reallocation(NamedTuple):
     """One time that the compute buffers did not fit a graph and were laid out anew.
 
     That waits for all backends and costs time in the middle of a generation; `Scheduler.reserve`
