@@ -1,0 +1,125 @@
+"""What the benchmarks share: rounds in which everybody takes a turn, and one row for each result.
+
+Machines are shared and noisy, so the peer runs beside us in the same rounds, and a result is the
+median of the ratios within a round.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+
+from rich.console import Console
+from rich.table import Table
+
+UNITS = {"ns": 1e9, "µs": 1e6, "ms": 1e3, "s": 1.0}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One result. `ours` and `theirs` are medians in `unit`; ratios are ours/theirs by round."""
+
+    what: str
+    peer: str
+    unit: str
+    ours: float
+    theirs: float
+    ratio: float
+    low: float
+    high: float
+    bar: float | None = None  # the ratio that is wanted at most
+
+    @property
+    def verdict(self) -> str:
+        """Whether the bar is held."""
+        if self.bar is None:
+            return ""
+        return f"≤ {self.bar:g} " + ("yes" if self.ratio <= self.bar else "NO")
+
+
+def seconds(work: Callable[[], object]) -> float:
+    """How long one call takes."""
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
+
+
+def compare(
+    what: str,
+    ours: Callable[[], float],
+    peers: dict[str, Callable[[], float]],
+    *,
+    rounds: int = 11,
+    unit: str = "ms",
+    bars: dict[str, float] | None = None,
+) -> list[Row]:
+    """A row for each peer. Everybody returns seconds, and runs once before the rounds begin."""
+    runs = {"": ours, **peers}
+    took: dict[str, list[float]] = {name: [] for name in runs}
+    for run in runs.values():
+        run()
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(rounds):
+            for name, run in runs.items():
+                took[name].append(run())
+    finally:
+        gc.enable()
+    return [row(what, name, unit, took[""], took[name], (bars or {}).get(name)) for name in peers]
+
+
+def row(
+    what: str, peer: str, unit: str, ours: Sequence[float], theirs: Sequence[float],
+    bar: float | None = None,
+) -> Row:  # fmt: skip
+    """A row from seconds by round."""
+    ratios = [a / b for a, b in zip(ours, theirs, strict=True)]
+    scale, middle = UNITS[unit], statistics.median
+    return Row(
+        what, peer, unit, middle(ours) * scale, middle(theirs) * scale,
+        middle(ratios), min(ratios), max(ratios), bar,
+    )  # fmt: skip
+
+
+def python(code: str, env: dict[str, str] | None = None, *args: str) -> float:
+    """The number that a Python of its own prints last."""
+    command = [sys.executable, "-c", code, *args]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, env=env, check=True)
+    return float(done.stdout.split()[-1])
+
+
+def show(rows: Sequence[Row], as_json: bool = False) -> None:
+    """Prints the rows: a table, or JSON."""
+    if as_json:
+        print(json.dumps([asdict(r) for r in rows], indent=1))
+        return
+    table = Table("what", "ours", "peer", "peer's", "ours/peer (min-max)", "bar")
+    for r in rows:
+        table.add_row(
+            r.what, f"{r.ours:.3g} {r.unit}", r.peer, f"{r.theirs:.3g} {r.unit}",
+            f"{r.ratio:.2f} ({r.low:.2f}-{r.high:.2f})", r.verdict,
+        )  # fmt: skip
+    Console(width=None if sys.stdout.isatty() else 120).print(table)
+
+
+def parser(doc: str | None) -> argparse.ArgumentParser:
+    """The options that every benchmark has."""
+    new = argparse.ArgumentParser(
+        description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    new.add_argument("--rounds", type=int, default=11)
+    new.add_argument("--json", action="store_true", help="the rows, for programs")
+    new.add_argument(
+        "--peer", default=sys.executable, metavar="PYTHON",
+        help="a Python that has the peer (pip install ggml-python==0.0.45, in an environment of "
+        "its own: it compiles); its rows are left out when it has not",
+    )  # fmt: skip
+    return new
