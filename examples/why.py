@@ -1,5 +1,7 @@
 """Where each op of a small network runs, why, and what a pin changes.
 
+    python examples/why.py
+
 The pin does not hold: BLAS shares the CPU's buffer type, and pass 3 moves every node up to such a
 backend, pinned or not.
 """
