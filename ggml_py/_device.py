@@ -6,6 +6,7 @@ The file is `_device` because `ggml_py.device` is the function.
 from __future__ import annotations
 
 import os
+import weakref
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -13,13 +14,20 @@ import numpy as np
 from . import enums
 from ._arguments import c_text, given, ptr_of
 from ._ffi import NULL, ffi, lib, text
-from .errors import AllocError, ArgumentError, MissingFunctionError, UnknownDeviceError
+from .errors import (
+    AllocError,
+    ArgumentError,
+    ClosedError,
+    MissingFunctionError,
+    UnknownDeviceError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     import numpy.typing as npt
 
+    from ._handle import Handle
     from .backend import Backend, Event
     from .buffer import Buffer, BufferType
     from .tensor import Tensor
@@ -46,21 +54,67 @@ class DeviceProps(NamedTuple):
     caps: DeviceCaps
 
 
+class Module:
+    """The library that a static object lives in, until `Registry.unload` takes it away.
+
+    Where another is loaded later, its objects may have the same addresses: so whoever holds one
+    holds its Module, and asks that first.
+    """
+
+    __slots__ = ("gone", "keep", "open")
+
+    def __init__(self) -> None:
+        self.gone = ""  # what has happened to it
+        self.keep = ""  # why it cannot go
+        self.open: weakref.WeakSet[Handle] = weakref.WeakSet()  # and closed ones
+
+    def check(self, what: object) -> None:
+        """Raises `ClosedError` if `what` was in it and it is gone."""
+        if self.gone:
+            raise ClosedError(f"this {type(what).__name__} is no more: {self.gone}")
+
+
+_modules: dict[int, Module] = {}  # by the address of the registry
+_BASE = Module()  # libggml-base
+
+
+def module_of(registry: Any) -> Module:
+    """The Module of a native registry; of the base library for NULL."""
+    if registry == NULL:
+        return _BASE
+    return _modules.setdefault(int(ffi.cast("uintptr_t", registry)), Module())
+
+
+def forget_module(registry: Any) -> None:
+    """It is gone: what is loaded at the same address is another."""
+    _modules.pop(int(ffi.cast("uintptr_t", registry)), None)
+
+
 class Device:
     """One device of a backend. Devices are equal when they are the same native device."""
 
-    __slots__ = ("ptr",)
+    __slots__ = ("_module", "_ptr")
 
     def __init__(self, ptr: Any) -> None:
-        self.ptr = ptr
+        self._ptr = ptr
+        self._module = module_of(lib.ggml_backend_dev_backend_reg(ptr))
+
+    @property
+    def ptr(self) -> Any:
+        """The native device. Raises `ClosedError` after its backend was unloaded."""
+        self._module.check(self)
+        return self._ptr
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Device) and bool(self.ptr == other.ptr)
+        mine = (self._ptr, self._module)
+        return isinstance(other, Device) and mine == (other._ptr, other._module)
 
     def __hash__(self) -> int:
-        return hash(self.ptr)
+        return hash(self._ptr)
 
     def __repr__(self) -> str:
+        if self._module.gone:
+            return "<Device of an unloaded backend>"
         return f"<Device {self.name} ({self.description})>"
 
     @property

@@ -97,6 +97,8 @@ class GraphAllocator(Handle):
             lib.ggml_gallocr_free(ptr)
 
         super().__init__(ptr, free)
+        for buft in buffer_types:
+            buft._module.open.add(self)
 
     def __repr__(self) -> str:
         names = "closed" if self.closed else ", ".join(buft.name for buft in self.buffer_types)

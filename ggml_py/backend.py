@@ -29,6 +29,7 @@ class Backend(Handle):
 
     def __init__(self, ptr: Any, device: Device, n_threads: int) -> None:
         super().__init__(ptr, lib.ggml_backend_free)
+        device._module.open.add(self)
         self.device = device
         self.threadpool: ThreadPool | None = None  # set by set_threadpool
         self._abort = AbortCallback()  # one for good: graph plans keep its address
@@ -81,9 +82,10 @@ class Backend(Handle):
         C: ggml_backend_cpu_set_threadpool, through the registry
         """
         raw = NULL if pool is None else ptr_of(ThreadPool, pool)
-        if pool is not None and pool.device.registry != self.device.registry:
+        if pool is not None and pool.device._module is not self.device._module:
             raise ArgumentError(
-                f"{pool!r} is for backends of {pool.device.registry}, not for {self!r}"
+                f"{pool!r} was made for another backend than {self!r}: make one with "
+                "ThreadPool(..., device=backend.device)"
             )
         address = self.device.proc_address("ggml_backend_cpu_set_threadpool")
         set_threadpool = ffi.cast("void (*)(ggml_backend_t, struct ggml_threadpool *)", address)
@@ -205,6 +207,7 @@ class Event(Handle):
 
     def __init__(self, ptr: Any, device: Device) -> None:
         super().__init__(ptr, lib.ggml_backend_event_free)
+        device._module.open.add(self)
         self.device = device
         self._recorded = False
 

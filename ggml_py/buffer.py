@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import enums
 from ._arguments import given, ptr_of, whole
-from ._device import Device
+from ._device import Device, module_of
 from ._ffi import NULL, lib, text
 from ._handle import Handle
 from .errors import AllocError, ArgumentError
@@ -26,18 +26,31 @@ USAGES = {
 class BufferType:
     """How a device allocates. A static object of the library, never closed."""
 
-    __slots__ = ("ptr",)
+    __slots__ = ("_module", "_ptr")
 
     def __init__(self, ptr: Any) -> None:
-        self.ptr = ptr
+        self._ptr = ptr
+        device = lib.ggml_backend_buft_get_device(ptr)
+        self._module = module_of(
+            NULL if device == NULL else lib.ggml_backend_dev_backend_reg(device)
+        )
+
+    @property
+    def ptr(self) -> Any:
+        """The native buffer type. Raises `ClosedError` after its backend was unloaded."""
+        self._module.check(self)
+        return self._ptr
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, BufferType) and bool(self.ptr == other.ptr)
+        mine = (self._ptr, self._module)
+        return isinstance(other, BufferType) and mine == (other._ptr, other._module)
 
     def __hash__(self) -> int:
-        return hash(self.ptr)
+        return hash(self._ptr)
 
     def __repr__(self) -> str:
+        if self._module.gone:
+            return "<BufferType of an unloaded backend>"
         return f"<BufferType {self.name}>"
 
     @property
@@ -165,6 +178,7 @@ class Buffer(Handle, _BufferInfo):
             lib.ggml_backend_buffer_free(raw)
 
         super().__init__(ptr, free)
+        BufferType(lib.ggml_backend_buffer_get_type(ptr))._module.open.add(self)
 
     def __eq__(self, other: object) -> bool:
         return self is other or (type(other) is BufferView and other == self)

@@ -7,28 +7,40 @@ from pathlib import Path
 from typing import Any
 
 from . import _log
-from ._device import Device
+from ._device import Device, forget_module, module_of
 from ._ffi import NULL, lib, text
-from .errors import LoadError
+from .enums import BackendDevType
+from .errors import ArgumentError, LoadError
 
+_GPUS = (BackendDevType.GPU, BackendDevType.IGPU)
 _loaded: dict[Path, Registry] = {}  # 0.9.4 would register a module again
 
 
 class Registry:
     """One backend that is loaded ("CPU", "CUDA", "RPC"). A static object, never closed."""
 
-    __slots__ = ("ptr",)
+    __slots__ = ("_module", "_ptr")
 
     def __init__(self, ptr: Any) -> None:
-        self.ptr = ptr
+        self._ptr = ptr
+        self._module = module_of(ptr)
+
+    @property
+    def ptr(self) -> Any:
+        """The native registry. Raises `ClosedError` after `unload`."""
+        self._module.check(self)
+        return self._ptr
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Registry) and bool(self.ptr == other.ptr)
+        mine = (self._ptr, self._module)
+        return isinstance(other, Registry) and mine == (other._ptr, other._module)
 
     def __hash__(self) -> int:
-        return hash(self.ptr)
+        return hash(self._ptr)
 
     def __repr__(self) -> str:
+        if self._module.gone:
+            return "<Registry of an unloaded backend>"
         names = ", ".join(d.name for d in self.devices) or "no devices"
         return f"<Registry {self.name}: {names}>"
 
@@ -43,6 +55,37 @@ class Registry:
         count = lib.ggml_backend_reg_dev_count(self.ptr)
         return tuple(Device(lib.ggml_backend_reg_dev_get(self.ptr, i)) for i in range(count))
 
+    def unload(self) -> None:
+        """Takes away what `load_backend` loaded: its devices are gone, and its library is closed.
+
+        Its Device, Registry and BufferType objects raise `ClosedError` from then on. Raises
+        `ArgumentError` while a backend, buffer, event, thread pool or allocator of it is open, and
+        for what cannot be unloaded: a backend that came with the build, one with GPUs (threads of
+        their drivers may still run its code, as ggml-backend-reg.cpp says), and RPC while devices
+        of a server are known. C: ggml_backend_unload
+        """
+        native = self.ptr
+        file = next((f for f, registry in _loaded.items() if registry == self), None)
+        gpus = [d for d in self.devices if d.type in _GPUS]
+        why = self._module.keep
+        if file is None:
+            why = "it was not loaded with load_backend"
+        elif gpus:
+            why = f"a driver's threads may still run its code, which is for {gpus[0]!r}"
+        if why or file is None:
+            raise ArgumentError(f"registry {self.name} cannot be unloaded: {why}")
+        still = [handle for handle in self._module.open if not handle.closed]
+        if still:
+            raise ArgumentError(
+                f"registry {self.name}: close what is open of it before unloading it: "
+                + ", ".join(sorted(map(repr, still)))
+            )
+        gone = f"its backend {self.name} ({file}) was unloaded"
+        del _loaded[file]
+        self._module.gone = gone
+        forget_module(native)
+        lib.ggml_backend_unload(native)
+
 
 def registries() -> tuple[Registry, ...]:
     """The backends that are loaded, in the order of loading. C: ggml_backend_reg_get"""
@@ -52,9 +95,8 @@ def registries() -> tuple[Registry, ...]:
 def load_backend(path: str | os.PathLike[str]) -> Registry:
     """Loads a backend module (a library built with GGML_BACKEND_DL) and adds its devices.
 
-    Loading a module twice gives the same registry. There is no unloading: buffers, buffer types
-    and upstream's own threads would go on using code that is gone (ggml-backend-reg.cpp says so).
-    The module has to come from the same ggml release as this build: it runs on its structs.
+    Loading a module twice gives the same registry; `Registry.unload` takes it away again. The
+    module has to come from the same ggml release as this build: it runs on its structs.
     Raises `LoadError` for a file that is missing, is no module, or does not run on this CPU.
     C: ggml_backend_load
     """

@@ -6,7 +6,7 @@ import socket
 from typing import Any
 
 from . import _log
-from ._device import Device
+from ._device import Device, module_of
 from ._ffi import NULL, ffi, lib
 from .errors import AbortError, ArgumentError, MissingFunctionError, RpcError
 
@@ -44,6 +44,9 @@ def rpc_devices(endpoint: str) -> tuple[Device, ...]:
         if registry == NULL:
             raise RpcError(_refused(endpoint, "; ".join(_log.since(mark)) or "it has no devices"))
         lib.ggml_backend_register(registry)
+        module_of(
+            lib.ggml_backend_reg_by_name(b"RPC")
+        ).keep = f"it serves the devices of {endpoint}"
         count = lib.ggml_backend_reg_dev_count(registry)
         found = (Device(lib.ggml_backend_reg_dev_get(registry, i)) for i in range(count))
         _servers[address] = tuple(found)

@@ -95,6 +95,7 @@ class ThreadPool(Handle):
 
         self._backends: weakref.WeakSet[Backend] = weakref.WeakSet()
         super().__init__(_on_a_thread(make), free)
+        self.device._module.open.add(self)
         self._bound_to_process()
 
     def __repr__(self) -> str:
