@@ -12,9 +12,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from gpu_device import gpu_or_skip
 from oracle_programs import Oracle
 
 import ggml_py as ggml
+from ggml_py._ffi import BUILD
 from ggml_py._handle import LIVE
 
 REPO = Path(__file__).resolve().parent.parent
@@ -82,6 +84,20 @@ def oracle(request: pytest.FixtureRequest) -> Oracle:
     if done.returncode:
         pytest.fail("build_ggml.py --reference failed; what it said is above", pytrace=False)
     return Oracle(Path(done.stdout.splitlines()[-1]) / "bin")
+
+
+@pytest.fixture(params=["rpc", pytest.param("here", marks=pytest.mark.gpu)])
+def gpu(request: pytest.FixtureRequest) -> Iterator[str]:
+    """A GPU's name: "rpc:HOST:PORT", this CPU as one; then the machine's own, or a skip."""
+    from test_rpc import server
+
+    if request.param == "here":
+        yield gpu_or_skip()
+    elif "rpc" not in BUILD["backends"]:
+        pytest.skip("built without RPC")
+    else:
+        with server() as endpoint:
+            yield f"rpc:{endpoint}"
 
 
 @pytest.fixture(scope="session")

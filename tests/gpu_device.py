@@ -1,0 +1,45 @@
+"""A GPU for tests: the machine's own where there is one, and this CPU behind ggml's RPC backend on
+loopback, which the scheduler takes for a GPU: the CPU cannot read its memory.
+
+Programs that use it run in processes of their own: a server's device cannot be removed again.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+import ggml_py as ggml
+
+OPEN = """
+import json, sys
+import numpy as np
+import ggml_py as ggml
+
+NAME = sys.argv[1]
+if NAME.startswith("rpc:"):
+    GPU = ggml.rpc_devices(NAME.removeprefix("rpc:"))[0]
+else:
+    GPU = ggml.device(NAME)
+"""
+
+
+def gpu_or_skip() -> str:
+    """The name of the first GPU of this machine that the build can use."""
+    for device in ggml.devices():
+        if device.type.name in ("GPU", "IGPU"):
+            return device.name
+    names = ", ".join(device.name for device in ggml.devices())
+    pytest.skip(f"no GPU that this build can use; its devices: {names}")
+
+
+def run(program: str, gpu: str, *arguments: str, timeout: float = 120) -> object:
+    """What the program, with `GPU` and `NAME` in it, prints last, as JSON."""
+    command = [sys.executable, "-c", OPEN + textwrap.dedent(program), gpu, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=timeout)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
