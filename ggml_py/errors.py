@@ -95,7 +95,7 @@ _ADVICE = {
     "GGML_ASSERT(obj_new)": "the context is full: make it with a larger reserve=",
     "n_nodes < cgraph->size": "the graph is full: make it with a larger new_graph(size)",
     "n_leafs < cgraph->size": "the graph is full: make it with a larger new_graph(size)",
-    "->size == GGML_HASHSET_FULL": "the graph is full: make it with a larger new_graph(size)",
+    "GGML_HASHSET_FULL": "the graph is full: make it with a larger new_graph(size)",
 }
 
 

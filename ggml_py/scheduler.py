@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from . import sched_state
@@ -62,6 +62,8 @@ class Scheduler(Handle):
         Raises `ArgumentError` for backends that upstream would abort on, `AllocError` for a
         graph_size that the process has no address space for.
         """
+        if not isinstance(backends, Iterable):
+            raise TypeError(f"expected a sequence of Backends, got {given(backends)}")
         self.backends = tuple(backends)
         self.graph_size = whole("graph_size", graph_size, 1, 1 << 31)
         self._loan: Loan | None = None  # the copies of the graph that is allocated
@@ -122,6 +124,20 @@ class Scheduler(Handle):
             self._let_go()
             raise
 
+    @contextlib.contextmanager
+    def _deciding(self, graph: Graph, undo: bool = False) -> Iterator[None]:
+        """Says more than upstream of a node that no backend can run. Nothing is allocated yet when
+        that is found, so a scheduler that was changed (`undo`) can be used again."""
+        try:
+            yield
+        except AbortError as error:
+            clearer = sched_state.cannot_run(self, graph, error)
+            if clearer is None:
+                raise
+            if undo:
+                (lib.gp_sched_unplan if self._tracing else lib.ggml_backend_sched_reset)(self.ptr)
+            raise clearer from None
+
     def _before_free(self) -> None:
         if self._spoiled_by is None:
             self.synchronize()
@@ -137,10 +153,11 @@ class Scheduler(Handle):
         For the graph that is allocated now, the plan it was allocated with. Raises `ArgumentError`
         for a graph larger than `graph_size`. C: ggml_backend_sched_split_graph
         """
+        raw = ptr_of(Graph, graph)
         if self._graph is graph:
-            return _read_plan(lib.gp_sched_read(self.ptr, graph.ptr))
+            return _read_plan(lib.gp_sched_read(self.ptr, raw))
         self._check_graph(graph)
-        with in_use("planning", self, graph):
+        with in_use("planning", self, graph), self._deciding(graph):
             return _read_plan(lib.gp_sched_plan(self.ptr, graph.ptr))
 
     def alloc_graph(self, graph: Graph) -> Plan:
@@ -157,7 +174,7 @@ class Scheduler(Handle):
         if self._graph is not None:
             raise ArgumentError("this scheduler has a graph allocated already: call reset() first")
         self._check_graph(graph)
-        with in_use("allocating", self, graph), self._changing():
+        with in_use("allocating", self, graph), self._changing(), self._deciding(graph, True):
             done = lib.ggml_backend_sched_alloc_graph(self.ptr, graph.ptr)
         if not done:
             raise self._no_memory(graph)
@@ -179,7 +196,7 @@ class Scheduler(Handle):
         if self._graph is not None:
             raise ArgumentError("this scheduler has a graph allocated already: call reset() first")
         self._check_graph(graph)
-        with in_use("reserving", self, graph), self._changing():
+        with in_use("reserving", self, graph), self._changing(), self._deciding(graph, True):
             done = lib.ggml_backend_sched_reserve(self.ptr, graph.ptr)
         if not done:
             raise self._no_memory(graph)
@@ -203,7 +220,9 @@ class Scheduler(Handle):
 
     def _measure(self, graph: Graph) -> dict[str, int] | None:
         sizes = ffi.new("size_t[]", len(self.backends))
-        if not lib.gp_sched_measure(self.ptr, graph.ptr, sizes):
+        with self._deciding(graph):
+            done = lib.gp_sched_measure(self.ptr, graph.ptr, sizes)
+        if not done:
             return None
         return dict(zip(sched_state.labels(self), sizes, strict=True))
 
@@ -346,8 +365,14 @@ class Scheduler(Handle):
         Raises `ArgumentError` for a backend that is not one of them.
         C: ggml_backend_sched_set_tensor_backend
         """
-        raw = ptr_of(Tensor, tensor)
-        lib.ggml_backend_sched_set_tensor_backend(self.ptr, raw, self._mine(backend))
+        raw, on = ptr_of(Tensor, tensor), self._mine(backend)
+        try:
+            lib.ggml_backend_sched_set_tensor_backend(self.ptr, raw, on)
+        except AbortError:
+            raise ArgumentError(
+                f"no room to pin '{tensor.name}', {self.hash_set_size} tensors are pinned: make "
+                "the scheduler with a larger graph_size=, or reset() it"
+            ) from None
 
     def tensor_backend(self, tensor: Tensor) -> Backend | None:
         """The backend that holds `tensor` now; None when none was decided.
