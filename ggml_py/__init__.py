@@ -120,13 +120,14 @@ __all__ = sorted(_PUBLIC)
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _PUBLIC:
+    if name not in _PUBLIC and name != "ops":
         raise AttributeError(f"module 'ggml_py' has no attribute '{name}'")
-    if _PUBLIC[name] not in _PLAIN:
-        # Before numpy: it says which Pythons cannot have us. And another release has its own enums.
+    if _PUBLIC.get(name) not in _PLAIN:
+        # Before numpy: it says which Pythons cannot have us. And another release has its own
+        # enums and ops.
         importlib.import_module("ggml_py._ffi")
-    if name == "enums":
-        value: Any = importlib.import_module("ggml_py.enums")
+    if name in ("enums", "ops"):
+        value: Any = importlib.import_module(f"ggml_py.{name}")
     else:
         value = getattr(importlib.import_module(f"ggml_py.{_PUBLIC[name]}"), name)
     globals()[name] = value

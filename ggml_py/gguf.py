@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import _gguf_split, _log, enums
+from ._arguments import whole
 from ._ffi import BUILD, NULL, ffi, lib, text
 from ._gguf_header import ADVICE, HeaderCheck
 from ._handle import Handle
@@ -202,7 +203,7 @@ class Gguf(Handle):
     def mmap(self, part: int = 0) -> np.memmap[Any, np.dtype[np.uint8]]:
         """The whole file (of a split model: one part) as bytes, read-only; pages are read as they
         are first touched."""
-        return np.memmap(self.paths[part], np.uint8, "r")
+        return np.memmap(self.paths[whole("part", part, 0, len(self.paths) - 1)], np.uint8, "r")
 
     def data(self, name: str) -> npt.NDArray[np.uint8]:
         """The bytes of a tensor, mapped read-only; `numpy.frombuffer` makes numbers of them.

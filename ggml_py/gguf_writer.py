@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias
 import numpy as np
 
 from . import enums
+from ._arguments import given
 from ._ffi import NULL, ffi, lib
 from ._gguf_header import HeaderCheck
 from .context import Context
@@ -51,6 +52,8 @@ def write_gguf(
     cannot hold and OSError (disk full) with nothing left behind. C: gguf_get_meta_data
     """
     path = Path(path)
+    if not isinstance(metadata, Mapping):
+        raise TypeError(f"metadata: expected a dict, got {given(metadata)}")
     if path.is_dir():
         raise GgufError(f"{path} is a folder, expected the name of a file")
     # Beside it, so that it can be renamed; another name for each call, of any thread.
@@ -150,7 +153,7 @@ class _Header:
     def _info(self, name: str, type_: enums.Type, ne: tuple[int, ...]) -> Any:
         try:
             return self._context.new_tensor(type_, *ne, name=name)
-        except ArgumentError as error:
+        except (ArgumentError, TypeError) as error:
             raise GgufError(f"tensor '{name}': {error}") from None
 
     def _set(self, key: str, value: Any) -> None:

@@ -158,6 +158,7 @@ def test_reserving_is_enough_for_smaller_graphs(cpu):
             assert allocator.buffer_size() == size
 
 
+@pytest.mark.needs("ggml_gallocr_reserve_n_size")
 def test_measuring_changes_nothing(cpu, chain):
     with ggml.GraphAllocator(cpu.buffer_type) as allocator, Chain(cpu, 256) as large:
         allocator.alloc_graph(chain.graph)
@@ -234,6 +235,7 @@ def test_ids_say_which_buffer(cpu, chain):
                 allocator.alloc_graph(graph)
 
 
+@pytest.mark.needs("ggml_gallocr_reserve_n_size")
 def test_a_buffer_type_twice_is_one_buffer(cpu, chain):
     buft = cpu.buffer_type
     with ggml.GraphAllocator(buft, buft) as allocator:

@@ -56,7 +56,8 @@ PROGRAM = """
     assert "CPU#h#0 (   1K) [ NULL    4.cpy]" in plan.text()
     assert {c.record.copy_index for c in plan.copies} == ({0, 1, 2, 3} if parallel else {0})
     causes = {c.cause.code for c in plan.copies}
-    assert causes == ({"4.cpy", "6.cpy"} if parallel else {"4.cpy"})
+    pass_6 = tuple(map(int, ggml.enums.UPSTREAM.split("."))) >= (0, 25)
+    assert causes == ({"4.cpy", "6.cpy"} if parallel and pass_6 else {"4.cpy"})
 
     for round in range(5 if parallel else 2):  # each with the next of the copies
         allocated = sched.alloc_graph(graph)

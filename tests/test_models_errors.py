@@ -300,13 +300,13 @@ def _interrupted(self, graph):
 
 def test_close(path):
     gc.collect()
-    before = +LIVE
+    before = dict(LIVE)
     model = load(path, devices=("BLAS", "CPU"))
     model.eval(PROMPT)
     model.eval([1])
     model.close()
     model.close()
-    assert model.closed and before == +LIVE
+    assert model.closed and before == dict(LIVE)
     assert repr(model) == "<Model closed>"
     for call in (lambda: model.eval([1]), model.reset, model.plan, lambda: model.generate([1], 1)):
         with pytest.raises(ClosedError):
@@ -315,7 +315,7 @@ def test_close(path):
 
 def test_a_model_that_is_dropped_or_fails_to_load_is_freed(path, tmp_path):
     gc.collect()
-    before = +LIVE
+    before = dict(LIVE)
     model = load(path)
     model.eval(PROMPT)
     del model
@@ -325,4 +325,4 @@ def test_a_model_that_is_dropped_or_fails_to_load_is_freed(path, tmp_path):
     with pytest.raises(ModelError):
         load(changed(tmp_path, drop=["output_norm.weight"]))
     gc.collect()
-    assert before == +LIVE
+    assert before == dict(LIVE)

@@ -1,4 +1,7 @@
-"""Several releases live side by side in one installation; GGML_PY_UPSTREAM selects one at start."""
+"""Several releases live side by side in one installation; GGML_PY_UPSTREAM selects one at start.
+
+The oldest runs a part of the test suite: what the same Python code is to do on every release.
+"""
 
 import json
 import os
@@ -8,9 +11,18 @@ from pathlib import Path
 
 import pytest
 
-HERE = Path(__file__).parent
+from ggml_py._since import SINCE
 
-PROGRAM = """
+HERE = Path(__file__).parent
+RELEASES = [("0.2.4", "0.9.4"), ("b10566", "0.21.0")]
+OLDEST = RELEASES[0][0]
+# What CI runs on the oldest. `pytest -m 'not slow'` with GGML_PY_UPSTREAM runs everything.
+SUITE = (
+    "abort", "alloc", "context", "custom", "devices", "gguf", "gguf_split", "gguf_writer", "handle",
+    "plan", "scheduler", "tensor", "threads",
+)  # fmt: skip
+
+PLANS = """
 import json, sys
 sys.path.insert(0, {here!r})
 import graphs
@@ -36,10 +48,54 @@ print(json.dumps({{
 }}))
 """
 
+# Every name of SINCE is there, or an error that says since when it is.
+NAMES = """
+import importlib, json, pkgutil, sys
+import ggml_py
+for module in pkgutil.walk_packages(ggml_py.__path__, "ggml_py."):
+    if ".native" not in module.name and "_build" not in module.name and "__main" not in module.name:
+        importlib.import_module(module.name)
+from ggml_py import enums, ops
+from ggml_py._since import SINCE
+modules = [m for n, m in sys.modules.items() if n.startswith("ggml_py.")]
+assert all(m.enums is enums for m in modules if hasattr(m, "enums"))
+assert issubclass(ggml_py.Context, ops.Ops)
+context, lacking = ggml_py.Context(), {}
 
-def run(upstream: str) -> dict:
+def use(name):
+    owner, _, attribute = name.rpartition(".")
+    if name.endswith(")"):
+        op, _, parameter = attribute[:-1].partition("(")
+        getattr(context, op)(**{parameter: 1})
+    elif owner == "Context":
+        getattr(context, attribute)
+    else:
+        getattr(getattr(enums, owner) if owner else enums if hasattr(enums, name) else
+                enums if name[0] not in "gG" else ggml_py.lib, attribute)
+
+for name in SINCE:
+    try:
+        use(name)
+    except ggml_py.MissingFunctionError as error:
+        lacking[name] = str(error)
+        assert isinstance(error, AttributeError) and isinstance(error, ggml_py.GgmlError)
+    except TypeError as error:
+        assert name.endswith(")") and "missing" in str(error), (name, error)
+context.close()
+report = json.loads((ggml_py._ffi.BUILD["folder"] / "bindings.json").read_text())
+print(json.dumps({
+    "label": ggml_py._ffi.BUILD["label"],
+    "lacking": lacking,
+    "bound": [f for functions in report["bound"].values() for f in functions],
+    "typos": [hasattr(ggml_py.lib, "ggml_typo"), hasattr(enums.Op, "TYPO"), hasattr(enums, "Typo"),
+              hasattr(context, "typo")],
+}))
+"""
+
+
+def run(upstream: str, program: str) -> dict:
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM.format(here=str(HERE))],
+        [sys.executable, "-c", program],
         capture_output=True, text=True, check=False,
         env={**os.environ, "GGML_PY_UPSTREAM": upstream},
     )  # fmt: skip
@@ -47,14 +103,25 @@ def run(upstream: str) -> dict:
     return json.loads(done.stdout)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("selector", "version"), [("0.2.4", "0.9.4"), ("b10566", "0.21.0")])
-def test_an_older_release_beside_the_default(selector, version):
+@pytest.fixture(scope="module", params=RELEASES, ids=[r[0] for r in RELEASES])
+def release(request) -> tuple[str, str]:
+    """(key of a build, version of ggml) of an older release, made on first use."""
+    selector, version = request.param
+    return build(selector), version
+
+
+def build(selector: str) -> str:
     command = [sys.executable, "-m", "ggml_py", "build", "--upstream", selector, "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    key = json.loads(done.stdout.splitlines()[-1])["key"]
-    older, default = run(selector), run("0.26.0")
+    return json.loads(done.stdout.splitlines()[-1])["key"]
+
+
+@pytest.mark.slow
+def test_an_older_release_beside_the_default(release):
+    key, version = release
+    plans = PLANS.format(here=str(HERE))
+    older, default = run(key, plans), run("0.26.0", plans)
     assert older["key"] == key != default["key"]
     # its own numbers, generated from its own headers
     assert older["enums"] == version
@@ -62,3 +129,34 @@ def test_an_older_release_beside_the_default(selector, version):
     assert default["n_ops"] == default["op_count"] + 1 >= older["n_ops"]
     # nothing in these small graphs is planned otherwise than today
     assert older["plans"] == default["plans"]
+
+
+@pytest.mark.slow
+def test_what_a_release_lacks_says_since_when_it_is(release):
+    key, _version = release
+    older, default = run(key, NAMES), run("0.26.0", NAMES)
+    assert default["lacking"] == {}
+    assert older["typos"] == default["typos"] == [False] * 4
+    labels = list(dict.fromkeys(SINCE.values()))  # oldest first; of the oldest of all all is news
+    news = labels[labels.index(older["label"]) + 1 :] if older["label"] in labels else labels
+    assert set(older["lacking"]) == {name for name, since in SINCE.items() if since in news} != {}
+    for name, message in older["lacking"].items():
+        op = name.partition("(")[0]  # of an op that is not there, no parameter is looked at
+        said = op if op in older["lacking"] else name
+        assert message.startswith(f"{said.removeprefix('Context.')} is not in ggml ")
+        assert f"ggml {SINCE[said]} is the first release with it" in message
+    # the table knows every function that this release has not
+    gone = set(default["bound"]) - set(older["bound"])
+    assert gone == {name for name in older["lacking"] if name in default["bound"]}
+
+
+@pytest.mark.slow
+def test_the_suite_on_the_oldest_release():
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not slow"]
+    command += [str(HERE / f"test_{name}.py") for name in SUITE]
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False,
+        env={**os.environ, "GGML_PY_UPSTREAM": build(OLDEST)},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-5000:]
+    assert " passed" in done.stdout.splitlines()[-1]
