@@ -22,6 +22,9 @@ from .errors import LoadError, NotBuiltError
 
 # Sanitizers that must be first in a process: name, library, a function of it.
 _RUNTIMES = (("address", "libasan.so", "__asan_init"), ("thread", "libtsan.so", "__tsan_init"))
+# What a CUDA build finds by its rpath, and the packages that bring it.
+_CUDA = {"libcublas": "nvidia-cublas", "libcudart": "nvidia-cuda-runtime"}
+
 LIB_DIR = Path(__file__).parent / "native" / "lib"
 
 
@@ -115,9 +118,21 @@ def _open(build: dict[str, Any]) -> Any:
         return _load("ggml_py._ggml", path)
     except ImportError as error:
         raise NotBuiltError(
-            f"the native library of build {build['key']} does not load: {error}. "
-            "It was built for another machine or is damaged; build again."
+            f"the native library of build {build['key']} does not load: {error}. {_remedy(error)}"
         ) from error
+
+
+def _remedy(error: ImportError) -> str:
+    name, _, what = str(error).partition(": ")
+    package = next((p for stem, p in _CUDA.items() if name.startswith(stem)), None)
+    if package is None or "cannot open" not in what:
+        return "It was built for another machine or is damaged; build again."
+    major = name.rpartition(".")[2]
+    package += "" if int(major) >= 13 else f"-cu{major}"
+    return (
+        f"It was built with CUDA {major}, which has to be here too: install that toolkit, or "
+        f"`python -m pip install '{package}=={major}.*'` where ggml_py is installed"
+    )
 
 
 _interpreter.check()

@@ -8,6 +8,7 @@ import pytest
 from build_support import error_of, run
 
 import build_ggml
+from ggml_py import _ffi, errors
 from vendor import cuda, identity, pep517
 from vendor.report import BuildError
 
@@ -147,3 +148,20 @@ def test_the_key_tells_architectures_apart(site: Path, tmp_path) -> None:
 
 def test_pip_can_name_the_architecture() -> None:
     assert pep517.argv_of({"cuda-arch": "90"}) == ["--cuda-arch=90"]
+
+
+@pytest.mark.parametrize(("missing", "says"), [
+    ("libcublas.so.13", "pip install 'nvidia-cublas==13.*'"),
+    ("libcublasLt.so.13", "pip install 'nvidia-cublas==13.*'"),
+    ("libcudart.so.12", "pip install 'nvidia-cuda-runtime-cu12==12.*'"),
+    ("libgcc_s.so.1", "damaged; build again"),
+])
+def test_a_build_whose_cuda_is_gone_says_what_to_install(monkeypatch, missing, says) -> None:
+    def load(name: str, path: Path) -> None:
+        raise ImportError(f"{missing}: cannot open shared object file: No such file or directory")
+
+    monkeypatch.setattr(_ffi, "_load", load)
+    with pytest.raises(errors.NotBuiltError) as caught:
+        _ffi._open(_ffi.BUILD)
+    assert f"does not load: {missing}: cannot open" in str(caught.value)
+    assert says in str(caught.value)

@@ -11,8 +11,11 @@ import time
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 import ggml_py as ggml
+from ggml_py import _log
+from ggml_py.cli.devices import command as devices_command
 from ggml_py.models.synthetic import LlamaSpec, write_llama
 
 PROGRAM = shutil.which("ggml-py", path=str(Path(sys.executable).parent))
@@ -64,6 +67,22 @@ def test_devices():
     data = json.loads(ok("devices", "--json"))
     assert {d["name"] for d in data["devices"]} == {d.name for d in ggml.devices()}
     assert data["ggml_version"] == ggml.enums.UPSTREAM
+
+
+def test_devices_says_why_a_backend_has_none(monkeypatch):
+    class Registry:
+        devices = ()
+
+        def __init__(self, name):
+            self.name = name
+
+    names = [Registry(name) for name in ("CUDA", "Vulkan", "RPC")]
+    monkeypatch.setattr("ggml_py.registry.registries", lambda: names)
+    _log.receive(4, "ggml_cuda_init: failed to initialize CUDA: no driver\n")
+    out = CliRunner().invoke(devices_command).output
+    assert "CUDA: no device here (ggml_cuda_init: failed to initialize CUDA: no driver)\n" in out
+    assert "Vulkan: no device here: it found no hardware, or no driver for it\n" in out
+    assert "RPC: its devices are a server's: name them as rpc:HOST:PORT\n" in out
 
 
 def test_demo():

@@ -29,8 +29,12 @@ def command(as_json: bool) -> None:
         }
         for d in devices()
     ]
+    absent = _without_devices()
     if as_json:
-        echo_json({"build": BUILD["key"], "ggml_version": BUILD["ggml_version"], "devices": rows})
+        version = BUILD["ggml_version"]
+        echo_json(
+            {"build": BUILD["key"], "ggml_version": version, "devices": rows, "absent": absent}
+        )
         return
     from rich.console import Console
     from rich.table import Table
@@ -42,4 +46,26 @@ def command(as_json: bool) -> None:
         table.add_row(row["name"], row["type"], row["description"], row["backend"], memory)
     console = Console()
     console.print(table)
+    for name, reason in absent.items():
+        console.print(f"{name}: {reason}", highlight=False, soft_wrap=True, markup=False)
     console.print(f"ggml {BUILD['ggml_version']}, build {BUILD['key']}", highlight=False)
+
+
+def _without_devices() -> dict[str, str]:
+    """Why backends of this build have no device here, by their names."""
+    from .. import _log
+    from ..registry import registries
+
+    reasons = {}
+    for registry in registries():
+        if registry.devices:
+            continue
+        name = registry.name
+        said = [line for line in _log.recent() if line.startswith(f"ggml_{name.lower()}_")]
+        if name == "RPC":
+            reasons[name] = "its devices are a server's: name them as rpc:HOST:PORT"
+        elif said:
+            reasons[name] = f"no device here ({said[-1]})"
+        else:
+            reasons[name] = "no device here: it found no hardware, or no driver for it"
+    return reasons
