@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from .buffer import BufferType as BufferType
     from .compare import compare_graph_backend as compare_graph_backend
     from .context import Context as Context
+    from .convert import dequantize as dequantize
+    from .convert import quantize as quantize
     from .errors import AbortError as AbortError
     from .errors import AllocError as AllocError
     from .errors import ArgumentError as ArgumentError
@@ -81,6 +83,8 @@ _PUBLIC = {
     "DeviceProps": "_device",
     "device": "_device",
     "devices": "_device",
+    "dequantize": "convert",
+    "quantize": "convert",
     "AbortError": "errors",
     "AllocError": "errors",
     "ArgumentError": "errors",

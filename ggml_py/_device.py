@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from ._handle import Handle
     from .backend import Backend, Event
     from .buffer import Buffer, BufferType
     from .tensor import Tensor
@@ -66,7 +65,7 @@ class Module:
     def __init__(self) -> None:
         self.gone = ""  # what has happened to it
         self.keep = ""  # why it cannot go
-        self.open: weakref.WeakSet[Handle] = weakref.WeakSet()  # and closed ones
+        self.open: weakref.WeakSet[Any] = weakref.WeakSet()  # what has `closed`, and closed ones
 
     def check(self, what: object) -> None:
         """Raises `ClosedError` if `what` was in it and it is gone."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from . import enums
 from ._arguments import given, ptr_of, whole
 from ._device import Device, module_of
-from ._ffi import NULL, lib, text
+from ._ffi import NULL, ffi, lib, text
 from ._handle import Handle
 from .errors import AllocError, ArgumentError
 
@@ -87,6 +87,51 @@ class BufferType:
         return Buffer(ptr)
 
 
+class Memory:
+    """A native buffer itself. It is freed when nobody uses it any more: neither the `Buffer`, nor
+    an array, a DLPack capsule or a memoryview over it."""
+
+    __slots__ = ("__weakref__", "padded", "readonly")
+
+    def __init__(self, ptr: Any, keep: tuple[Any, ...]) -> None:
+        self.readonly = any(_is_readonly(k) for k in keep)
+        self.padded = False  # it begins or ends in memory that is somebody else's
+        finalizer = weakref.finalize(self, _free, ptr, keep)
+        finalizer.atexit = False  # what is still used then stays
+        _MEMORIES[_address(ptr)] = self
+
+    def __repr__(self) -> str:
+        return "<memory of a closed Buffer, which arrays are still over>"
+
+    @property
+    def closed(self) -> bool:
+        """False: a backend cannot be unloaded before it is freed."""
+        return False
+
+
+def _is_readonly(keep: Any) -> bool:
+    try:
+        return memoryview(keep).readonly
+    except TypeError:
+        return False
+
+
+def _free(ptr: Any, _keep: tuple[Any, ...]) -> None:
+    lib.ggml_backend_buffer_free(ptr)
+
+
+def _address(ptr: Any) -> int:
+    return int(ffi.cast("uintptr_t", ptr))
+
+
+_MEMORIES: weakref.WeakValueDictionary[int, Memory] = weakref.WeakValueDictionary()
+
+
+def memory_of(ptr: Any) -> Memory | None:
+    """Who frees a native buffer; None for those that a scheduler or an allocator has."""
+    return _MEMORIES.get(_address(ptr))
+
+
 class _BufferInfo:
     """What can be asked of any buffer."""
 
@@ -138,7 +183,15 @@ class _BufferInfo:
         return int(lib.ggml_backend_buffer_get_alloc_size(self._raw(), ptr_of(Tensor, tensor)))
 
     def clear(self, value: int = 0) -> None:
-        """Sets every byte to `value`. C: ggml_backend_buffer_clear"""
+        """Sets every byte to `value`. Raises `ArgumentError` for memory of another's array, which
+        may begin before it. C: ggml_backend_buffer_clear
+        """
+        memory = memory_of(self._raw())
+        if memory is not None and (memory.padded or memory.readonly):
+            raise ArgumentError(
+                f"{self!r} is memory that {'may only be read' if memory.readonly else 'is shared'}:"
+                " expected one of our own; set its tensors instead"
+            )
         lib.ggml_backend_buffer_clear(self._raw(), whole("value", value, 0, 255))
 
 
@@ -151,10 +204,13 @@ class BufferView(_BufferInfo):
         self._tensor = tensor
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _BufferInfo) and bool(self._raw() == other._raw())
+        if not isinstance(other, _BufferInfo):
+            return False
+        mine, theirs = self._raw(), other._raw()
+        return bool(mine == theirs) or memory_of(mine) is memory_of(theirs) is not None
 
     def __hash__(self) -> int:
-        return hash(self._raw())
+        return hash(memory_of(self._raw()) or self._raw())
 
     def __repr__(self) -> str:
         return f"<buffer of {self.name}, {self.size:,} bytes>"
@@ -167,18 +223,20 @@ class Buffer(Handle, _BufferInfo):
     """A piece of a device's memory. Closing it takes the memory from the tensors that lived in it:
     they have no data afterwards, and say so."""
 
-    __slots__ = ("_contexts",)
+    __slots__ = ("_contexts", "_held")
     __hash__ = object.__hash__
 
     def __init__(self, ptr: Any, *keep: Any) -> None:
         """`keep` is held as long as the buffer lives: memory that it borrows."""
         self._contexts: weakref.WeakSet[Context] = weakref.WeakSet()
+        held = self._held = [Memory(ptr, keep)]  # until it is closed
+        module = BufferType(lib.ggml_backend_buffer_get_type(ptr))._module
 
-        def free(raw: Any, _keep: tuple[Any, ...] = keep) -> None:
-            lib.ggml_backend_buffer_free(raw)
+        def free(_ptr: Any) -> None:
+            module.open.add(held.pop())  # it stays there if arrays are over it
 
         super().__init__(ptr, free)
-        BufferType(lib.ggml_backend_buffer_get_type(ptr))._module.open.add(self)
+        module.open.add(self)
 
     def __eq__(self, other: object) -> bool:
         return self is other or (type(other) is BufferView and other == self)
@@ -194,6 +252,19 @@ class Buffer(Handle, _BufferInfo):
         super()._reach(found)
         for context in list(self._contexts):
             context._reach(found)
+
+    def _adopt_parts(self, context: Context) -> None:
+        """Where it is several native buffers, for upstream makes none above `BufferType.max_size`,
+        the tensors know those."""
+        if self.size and lib.ggml_backend_buffer_get_base(self.ptr) == NULL:
+            for tensor in context:
+                part = tensor._ptr.buffer
+                if part != NULL and memory_of(part) is None:
+                    _MEMORIES[_address(part)] = self._held[0]
+
+    def _is(self, ptr: Any) -> bool:
+        """Whether a native buffer is this one, or a part of it."""
+        return ptr != NULL and memory_of(ptr) is self._held[0]
 
     def _before_free(self) -> None:
         for context in list(self._contexts):

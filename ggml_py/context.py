@@ -15,9 +15,10 @@ from ._ffi import NULL, ffi, lib
 from ._handle import Handle
 from .backend import Backend
 from .buffer import Buffer, BufferType, usage_of
+from .convert import encode, numbers
 from .custom import CustomOp, CustomOps
 from .errors import AbortError, AllocError, ArgumentError
-from .tensor import Tensor, TypeLike, encode, numbers, type_of
+from .tensor import Tensor, TypeLike, type_of
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -109,20 +110,90 @@ class Context(Handle, CustomOps):
         return tensor
 
     def from_numpy(
-        self, array: npt.ArrayLike, name: str | None = None, type: TypeLike | None = None
+        self,
+        array: npt.ArrayLike,
+        name: str | None = None,
+        type: TypeLike | None = None,
+        imatrix: npt.ArrayLike | None = None,
     ) -> Tensor:
         """A tensor like the array: ne = reversed(array.shape). `alloc` copies the data in.
 
-        `type` converts, or quantises. float64 and integer types stay what they are. Raises
-        `ArgumentError` for what is no numbers and for types that nothing can be quantised to.
+        `type` converts, or quantises, with `imatrix` as for `quantize`. float64 and integer types
+        stay what they are. Raises `ArgumentError` for what is no numbers, and what the type cannot
+        hold or needs.
         """
         values = numbers(array)
         shape = values.shape or (1,)
         kind = type_of(values.dtype if type is None else type)
-        data = encode(values, kind, shape[-1])
+        data = encode(values, kind, shape[-1], imatrix)
         tensor = self.new_tensor(kind, *reversed(shape), name=name)
         self._sources.append((tensor, data.copy() if np.may_share_memory(data, values) else data))
         return tensor
+
+    def from_dlpack(self, producer: Any, name: str | None = None) -> Tensor:
+        """A tensor over the memory of a numpy array, a torch tensor, whatever has `__dlpack__`.
+
+        Nothing is copied: what one side writes the other sees. The tensor has its memory at once,
+        and the producer's lives as long as that. Strides are taken as they are, so ne and nb may be
+        those of a permuted tensor. Raises TypeError for objects without `__dlpack__`,
+        `ArgumentError` for memory that the CPU cannot read or may not write, elements that ggml has
+        not, and layouts that no tensor has: more than four dimensions, no elements, strides that
+        are negative or overlap.
+        """
+        from . import dlpack
+
+        foreign = dlpack.take(producer)
+        address, type_, shape, strides, readonly = foreign.layout
+        if readonly:
+            raise ArgumentError(
+                "the memory may only be read, and ops write: expected an array that is writable; "
+                "from_numpy() copies"
+            )
+        shape, strides = (shape, strides) if shape else ((1,), (1,))
+        ne, nb = tuple(reversed(shape)), list(reversed(strides))
+        if len(ne) > 4 or 0 in ne:
+            raise ArgumentError(f"shape {shape}: expected one to four dimensions, none empty")
+        span = size = lib.ggml_type_size(type_)
+        for i in sorted(range(len(ne)), key=lambda i: nb[i]):
+            if ne[i] == 1:
+                continue
+            if nb[i] < span or nb[i] % size:
+                raise ArgumentError(
+                    f"strides of {strides} bytes for shape {shape} are negative or overlap: "
+                    "expected others, copy it before (numpy.ascontiguousarray)"
+                )
+            span = nb[i] * (ne[i] - 1) + span
+        tensor = self.new_tensor(type_, *ne, name=name)
+        for i in range(4):
+            if i >= len(ne) or ne[i] == 1:
+                tensor._ptr.nb[i] = (
+                    size if i == 0 else tensor._ptr.nb[i - 1] * tensor._ptr.ne[i - 1]
+                )
+            else:
+                tensor._ptr.nb[i] = nb[i]
+        before = address % device("CPU").buffer_type.alignment  # upstream wants aligned buffers
+        base = ffi.cast("char *", address - before)
+        ptr = lib.ggml_backend_cpu_buffer_from_ptr(base, before + lib.ggml_nbytes(tensor._ptr))
+        buffer = Buffer(ptr, foreign)
+        buffer._held[0].padded = True
+        lib.ggml_backend_tensor_alloc(ptr, tensor._ptr, base + before)
+        self._attach(buffer)
+        return tensor
+
+    @property
+    def used_mem(self) -> int:
+        """Bytes of metadata in use, of `mem_size`. C: ggml_used_mem"""
+        return int(lib.ggml_used_mem(self.ptr))
+
+    @property
+    def mem_size(self) -> int:
+        """Bytes that metadata can take: `reserve`. C: ggml_get_mem_size"""
+        return int(lib.ggml_get_mem_size(self.ptr))
+
+    @property
+    def max_tensor_size(self) -> int:
+        """Bytes of its largest tensor. C: ggml_get_max_tensor_size"""
+        return int(lib.ggml_get_max_tensor_size(self.ptr))
 
     def dup_tensor(self, src: Tensor) -> Tensor:
         """A tensor of src's type and ne, without its data. C: ggml_dup_tensor"""
@@ -171,6 +242,7 @@ class Context(Handle, CustomOps):
             buffer = Buffer(ptr)
         lib.ggml_backend_buffer_set_usage(buffer.ptr, number)
         self._attach(buffer)
+        buffer._adopt_parts(self)
         self._fill(self._sources)
         self._sources = []
         return buffer
@@ -205,7 +277,7 @@ class Context(Handle, CustomOps):
 
     def _forget_buffer(self, buffer: Buffer) -> None:
         for tensor in self:
-            if tensor._ptr.buffer == buffer.ptr:
+            if buffer._is(tensor._ptr.buffer):
                 tensor._ptr.buffer = tensor._ptr.data = NULL
         for child in self._children:  # views of these tensors
             if isinstance(child, Context):

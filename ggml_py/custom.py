@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 from . import enums
 from ._callback import Callback
 from ._ffi import NULL, ffi, lib, text
+from .convert import DTYPES
 from .errors import ArgumentError
 from .ops import Ops
-from .tensor import _DTYPES, Tensor, TypeLike, not_tensors, type_of
+from .tensor import Tensor, TypeLike, not_tensors, type_of
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -58,12 +59,17 @@ class CustomOp(Callback):
             nth = min(nth, self._n_tasks)
         if ith < nth:
             tensor = Tensor(dst, self._context())
-            sources = [_read_only(source.numpy()) for source in tensor.src]
-            self._function(tensor.numpy(), *sources, ith, nth)
+            sources = [_read_only(_array(source)) for source in tensor.src]
+            self._function(_array(tensor), *sources, ith, nth)
 
     def _store(self, error: BaseException) -> None:
         super()._store(error)
         _failed.add(self)
+
+
+def _array(tensor: Tensor) -> npt.NDArray[Any]:
+    """Its memory, for the length of the call."""
+    return tensor._view(DTYPES[tensor.type])
 
 
 def _read_only(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -252,10 +258,10 @@ class CustomOps(Ops):
 
 def _check_types(types: Iterable[tuple[Any, str]]) -> None:
     for type_, whose in types:
-        if type_ not in _DTYPES:
+        if type_ not in DTYPES:
             raise ArgumentError(
                 f"{whose} is {type_.name.lower()}, which numpy lacks: a custom op takes "
-                f"{', '.join(t.name.lower() for t in _DTYPES)}. Make it f32 with `cast` before"
+                f"{', '.join(t.name.lower() for t in DTYPES)}. Make it f32 with `cast` before"
             )
 
 

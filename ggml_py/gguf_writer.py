@@ -17,9 +17,9 @@ from ._arguments import given
 from ._ffi import NULL, ffi, lib
 from ._gguf_header import HeaderCheck
 from .context import Context
+from .convert import TypeLike, encode, type_of
 from .errors import ArgumentError, GgufError
 from .gguf import SCALARS
-from .tensor import TypeLike, encode, type_of
 
 if TYPE_CHECKING:
     import numpy.typing as npt

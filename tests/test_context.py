@@ -81,7 +81,7 @@ def test_more_address_space_than_there_is(reserve):
 
 @pytest.mark.parametrize("reserve", [0, -1, 1 << 63])
 def test_a_reserve_that_is_no_size(reserve):
-    with pytest.raises(ggml.ArgumentError, match=r"reserve=.*at least 1"):
+    with pytest.raises(ggml.ArgumentError, match=r"reserve=.*expected"):
         ggml.Context(reserve=reserve)
 
 

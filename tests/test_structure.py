@@ -15,8 +15,9 @@ PACKAGE = REPO / "ggml_py"
 GENERATED = {"ops.py", "enums.py", "_since.py"}
 
 # Layer of each module; a module imports lower ones, in layer 3 only those to its left.
-OBJECTS = ("_device", "registry", "rpc", "buffer", "threadpool", "backend", "loan", "tensor", "ops")
-OBJECTS += ("custom", "context", "graph", "graph_plan", "compare", "alloc", "sched_state")
+OBJECTS = ("_device", "registry", "rpc", "buffer", "threadpool", "backend", "loan", "info")
+OBJECTS += ("convert", "dlpack", "data", "tensor", "ops", "custom", "context")
+OBJECTS += ("graph", "graph_plan", "compare", "alloc", "sched_state")
 OBJECTS += ("sched_callbacks", "scheduler", "gguf", "gguf_writer")
 PLAIN = {"trace.plan", "trace.cause", "export.to_text", "export.to_json", "export.to_terminal"}
 FOUNDATION = {"enums": 0, "_since": 0, "_log": 0, "errors": 1, "_release": 2, "_interpreter": 2}

@@ -1,0 +1,390 @@
+"""A tensor's data: written, read, copied, and shared with numpy and DLPack without a copy.
+
+What is shared outlives its buffer: closing a `Buffer` takes the memory from its tensors, and the
+memory itself is freed with the last array over it. Memory that a `Scheduler` or `GraphAllocator`
+lends is used again by the next graph, so it is never shared, only copied.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from . import enums
+from ._arguments import given, ptr_of, whole
+from ._ffi import NULL, ffi, lib, text
+from .buffer import Memory, memory_of
+from .convert import CHUNK, DTYPES, chunks, decode, decode_into, encode, name_of, numbers, row_size
+from .errors import ArgumentError, NoDataError
+from .info import TensorInfo
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import numpy.typing as npt
+
+
+class _Shared:
+    """What numpy holds for an array over a tensor's memory."""
+
+    __slots__ = ("__array_interface__", "_memory")
+
+    def __init__(self, interface: dict[str, Any], memory: Memory | None) -> None:
+        self.__array_interface__ = interface
+        self._memory = memory
+
+
+class TensorData(TensorInfo):
+    """The part of `Tensor` that is about its elements."""
+
+    __slots__ = ()
+
+    def _buffer(self) -> Any:
+        ptr = self.ptr
+        return ptr.view_src.buffer if ptr.view_src != NULL else ptr.buffer
+
+    def _data_buffer(self) -> Any:
+        self._data()
+        return self._buffer()
+
+    def _data(self) -> Any:
+        ptr = self.ptr
+        if self._buffer() == NULL or ptr.data == NULL:
+            raise NoDataError(
+                f"tensor '{self.name}' has no memory: allocate its context (Context.alloc) or its "
+                "graph (Scheduler.alloc_graph) first; a scheduler's reset() takes memory back"
+            )
+        return ptr
+
+    def _shape(self) -> tuple[int, ...]:
+        n_dims = lib.ggml_n_dims(self.ptr)
+        return tuple(reversed(self.ne[:n_dims]))
+
+    def set(
+        self, array: npt.ArrayLike, offset: int = 0, imatrix: npt.ArrayLike | None = None
+    ) -> None:
+        """Copies `array` into the tensor, converting (and quantising) to its type.
+
+        The array's shape is the reverse of `ne`, or any shape with as many elements. With `offset`
+        (in elements) only part of the tensor is written. `imatrix` as for `quantize`. Raises
+        `ArgumentError` for a wrong number of elements and values that the type cannot hold; what
+        came before these is written. `NoDataError` before allocation.
+        C: ggml_backend_tensor_set
+        """
+        ptr, offset = self._writable(), whole("offset", offset)
+        values = numbers(array)
+        if offset == 0 and values.size != self.n_elements:
+            raise ArgumentError(
+                f"tensor '{self.name}' has ne {list(self.ne)} = {self.n_elements} elements, "
+                f"the array has shape {values.shape} = {values.size}"
+            )
+        if offset + values.size > self.n_elements:
+            raise ArgumentError(
+                f"tensor '{self.name}' has {self.n_elements} elements: {values.size} from {offset} "
+                "do not fit"
+            )
+        block = lib.ggml_blck_size(ptr.type)
+        if offset % block:
+            raise ArgumentError(
+                f"offset {offset}: expected a multiple of {block}, the elements in a block of "
+                f"{name_of(self.type)}"
+            )
+        start = row_size(self.type, offset)
+        for part in chunks(values, self.type, self.ne[0], imatrix):
+            if part.size:
+                lib.ggml_backend_tensor_set(ptr, ffi.from_buffer(part), start, part.nbytes)
+            start += part.nbytes
+
+    def _writable(self) -> Any:
+        """The native tensor, contiguous and in memory that may be written."""
+        ptr = self._data()
+        if not self.is_contiguous:
+            raise ArgumentError(f"tensor '{self.name}' is not contiguous: set its source instead")
+        memory = memory_of(self._buffer())
+        if memory is not None and memory.readonly:
+            raise ArgumentError(
+                f"tensor '{self.name}' is where a file is mapped, which is only read: expected a "
+                "tensor in memory of its own"
+            )
+        return ptr
+
+    def set_2d(self, array: npt.ArrayLike, offset: int = 0, stride: int | None = None) -> None:
+        """Writes the rows of a 2-D array, converted, to places `stride` elements apart.
+
+        The first goes to element `offset`; stride is ne0 by default. All in elements, of quantised
+        types whole blocks. Raises `ArgumentError` for what does not fit, `NoDataError` before
+        allocation. C: ggml_backend_tensor_set_2d
+        """
+        values = numbers(array)
+        if values.ndim != 2:
+            raise ArgumentError(f"array of shape {values.shape}: expected two dimensions")
+        n, n_per_row = values.shape
+        start, size, step = self._rows(n, n_per_row, offset, stride)
+        if values.size:
+            self._writable()
+            data = encode(values, self.type, n_per_row)
+            source = ffi.from_buffer(data)
+            lib.ggml_backend_tensor_set_2d(self.ptr, source, start, size, n, step, size)
+
+    def get_2d(
+        self, n: int, size: int, offset: int = 0, stride: int | None = None
+    ) -> npt.NDArray[Any]:
+        """A copy of `n` rows of `size` elements, `stride` apart from `offset` on: shape [n, size].
+
+        As `set_2d`; types that numpy lacks come as float32. C: ggml_backend_tensor_get_2d
+        """
+        start, n_bytes, step = self._rows(n, size, offset, stride)
+        raw: npt.NDArray[Any] = np.empty(n * n_bytes, np.uint8)
+        if raw.size:
+            target = ffi.from_buffer(raw)
+            lib.ggml_backend_tensor_get_2d(self.ptr, target, start, n_bytes, n, step, n_bytes)
+        dtype = DTYPES.get(self.type)
+        values = decode(raw, self.type, n * size) if dtype is None else raw.view(dtype)
+        return values.reshape(n, size)
+
+    def _rows(self, n: int, size: int, offset: int, stride: int | None) -> tuple[int, int, int]:
+        """Bytes of offset, one row and stride, if `n` rows are in the tensor."""
+        type_ = self._data().type
+        if not self.is_contiguous:
+            raise ArgumentError(f"tensor '{self.name}' is not contiguous: use its source instead")
+        n, size, offset = whole("n", n), whole("size", size), whole("offset", offset)
+        step = whole("stride", self.ne[0] if stride is None else stride)
+        block = lib.ggml_blck_size(type_)
+        end = offset + max(n - 1, 0) * step + size
+        if end > self.n_elements:
+            raise ArgumentError(
+                f"tensor '{self.name}' has {self.n_elements} elements: {n} rows of {size}, {step} "
+                f"apart from {offset} on, do not fit"
+            )
+        if size % block or offset % block or step % block:
+            raise ArgumentError(
+                f"rows of {size}, {step} apart from {offset} on: expected multiples of {block}, "
+                f"the elements in a block of {self.type.name.lower()}"
+            )
+        start, row, apart = (lib.ggml_row_size(type_, count) for count in (offset, size, step))
+        return start, row, apart
+
+    def copy_to(self, other: TensorData) -> None:
+        """Copies the data to a tensor of the same type, ne and nb, on whatever device.
+
+        Raises `ArgumentError` for another layout and for a view with gaps (upstream would copy
+        what lies in them), `NoDataError` before allocation. C: ggml_backend_tensor_copy
+        """
+        with self._copying_to(other):
+            lib.ggml_backend_tensor_copy(self.ptr, other.ptr)
+
+    @contextlib.contextmanager
+    def _copying_to(self, other: TensorData) -> Iterator[None]:
+        self._data()
+        ptr_of(TensorData, other)
+        other._data()
+        mine = (self.type, self.ne, self.nb)
+        theirs = (other.type, other.ne, other.nb)
+        if mine != theirs:
+            first, second = (f"{t.name.lower()} ne {ne} nb {nb}" for t, ne, nb in (mine, theirs))
+            raise ArgumentError(
+                f"'{self.name}' ({first}) and '{other.name}' ({second}) have different layouts: "
+                "expected the same type, ne and nb; an op (ctx.cpy) converts"
+            )
+        if self.n_elements and not lib.ggml_is_contiguously_allocated(self.ptr):
+            raise ArgumentError(
+                f"'{self.name}' has gaps (ne {list(self.ne)}, nb {list(self.nb)}), and so has "
+                f"'{other.name}': copy what they are views of, or use an op (ctx.cpy)"
+            )
+        # Views made after the allocation have data and no buffer; upstream's copy reads it.
+        lent = [t.ptr for t in (self, other) if t.ptr.buffer == NULL]
+        for ptr in lent:
+            ptr.buffer = ptr.view_src.buffer
+        try:
+            yield
+        finally:
+            for ptr in lent:
+                ptr.buffer = NULL
+
+    def get(self, dequantize: bool = True, out: npt.NDArray[Any] | None = None) -> npt.NDArray[Any]:
+        """A copy of the data, shape = reversed(ne) without ggml's trailing ones.
+
+        Types that numpy lacks (quantised, bf16) come as float32, or with `dequantize=False` as
+        their raw bytes, shape [.., bytes of a row]. With `out` they go into that array, of the same
+        shape and dtype, which saves its allocation. Raises `ArgumentError` for another `out`,
+        `NoDataError` before allocation. C: ggml_backend_tensor_get
+        """
+        ptr = self._data()
+        dtype, shape = DTYPES.get(self.type), self._shape()
+        if dtype is None and not self.is_contiguous:
+            raise ArgumentError(
+                f"tensor '{self.name}' ({name_of(self.type)}) is not contiguous: get its source"
+            )
+        if dtype is None and not dequantize:
+            shape = (*shape[:-1], row_size(self.type, shape[-1]))
+        kind = dtype or np.dtype(np.float32 if dequantize else np.uint8)
+        result = np.empty(shape, kind) if out is None else _checked(out, shape, kind)
+        target = result if result.flags.c_contiguous else np.empty(shape, kind)
+        if dtype is None and dequantize:
+            self._get_floats(target.reshape(-1))
+        elif self.is_contiguous:
+            if target.size:
+                lib.ggml_backend_tensor_get(ptr, ffi.from_buffer(target), 0, target.nbytes)
+        else:
+            target[...] = self._gaps_too(kind)
+        if target is not result:
+            result[...] = target
+        return result
+
+    def _get_floats(self, out: npt.NDArray[Any]) -> None:
+        """Of a contiguous tensor, chunk by chunk."""
+        ptr, row = self.ptr, max(self.ne[0], 1)
+        step = max(CHUNK // row, 1) * row
+        for start in range(0, out.size, step):
+            part = out[start : start + step]
+            raw = np.empty(row_size(self.type, part.size), np.uint8)
+            lib.ggml_backend_tensor_get(
+                ptr, ffi.from_buffer(raw), row_size(self.type, start), raw.nbytes
+            )
+            decode_into(part, raw, self.type)
+
+    def _gaps_too(self, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+        """The elements of a tensor with strides, where it has them."""
+        if lib.ggml_backend_buffer_is_host(self._buffer()):
+            return self._view(dtype)
+        raw: npt.NDArray[Any] = np.empty(self.nbytes, np.uint8)
+        if raw.size:
+            lib.ggml_backend_tensor_get(self.ptr, ffi.from_buffer(raw), 0, raw.nbytes)
+        array: npt.NDArray[Any] = np.ndarray(self._shape(), dtype, raw, 0, self._strides())
+        return array
+
+    def _strides(self) -> tuple[int, ...]:
+        return tuple(reversed(self.nb[: len(self._shape())]))
+
+    # --- shared
+
+    def numpy(self) -> npt.NDArray[Any]:
+        """The data itself, without a copy: host buffers and numpy's types only.
+
+        The array stays valid: after its buffer is closed the memory lives until the array dies, but
+        no tensor has it any more. Where a file is mapped it is read-only. Raises `ArgumentError`
+        for device memory, for memory that a scheduler or allocator lends (the next graph overwrites
+        it) and for types that numpy lacks: use `get`. C: ggml_tensor.data
+        """
+        dtype = DTYPES.get(self.type)
+        memory = self._sharable()
+        if dtype is None:
+            raise ArgumentError(f"numpy has no {name_of(self.type)}: use get()")
+        return self._view(dtype, memory)
+
+    def _sharable(self) -> Memory:
+        self._data()
+        if not lib.ggml_backend_buffer_is_host(self._buffer()):
+            where = text(lib.ggml_backend_buffer_name(self._buffer()))
+            raise ArgumentError(
+                f"tensor '{self.name}' is in a buffer of {where}, which the CPU cannot read: "
+                "use get()"
+            )
+        memory = memory_of(self._buffer())
+        if memory is None:
+            raise ArgumentError(
+                f"tensor '{self.name}' is in memory that a scheduler or allocator lends, and uses "
+                "again for the next graph: expected one in a Buffer (Context.alloc); use get()"
+            )
+        return memory
+
+    def _view(self, dtype: np.dtype[Any], memory: Memory | None = None) -> npt.NDArray[Any]:
+        """An array over host memory, which `memory` keeps; without it for the moment only."""
+        shape = self._shape()
+        if self.nbytes == 0:
+            return np.empty(shape, dtype)
+        address = int(ffi.cast("uintptr_t", self.ptr.data))
+        interface = {
+            "version": 3,
+            "shape": shape,
+            "strides": self._strides(),
+            "typestr": dtype.str,
+            "data": (address, memory is not None and memory.readonly),
+        }
+        return np.asarray(_Shared(interface, memory))
+
+    def __array__(
+        self, dtype: npt.DTypeLike | None = None, copy: bool | None = None
+    ) -> npt.NDArray[Any]:
+        """What np.asarray takes: `numpy()` where that is possible, else `get()`."""
+        array = None
+        if not copy:
+            try:
+                array = self.numpy()
+            except ArgumentError as error:
+                if copy is False:
+                    raise ValueError(f"a copy is needed: {error}") from error
+        if array is None:
+            array = self.get()
+        return array if dtype is None else array.astype(dtype, copy=False)
+
+    def __buffer__(self, flags: int) -> memoryview:
+        """memoryview(tensor), from Python 3.12 on (PEP 688); before, `tensor.numpy().data`."""
+        try:
+            return self.numpy().data
+        except ArgumentError as error:
+            raise BufferError(str(error)) from error
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        """(1, 0): the CPU. Raises BufferError for device memory."""
+        self._data()
+        if not lib.ggml_backend_buffer_is_host(self._buffer()):
+            raise BufferError(f"tensor '{self.name}' is in device memory: copy it with get()")
+        return (1, 0)
+
+    def __dlpack__(
+        self,
+        *,
+        stream: Any = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> Any:
+        """A DLPack capsule, as torch.from_dlpack and others take: numpy's types and bf16.
+
+        Without a copy where `numpy()` is; memory that is lent is copied, unless `copy=False`.
+        Raises BufferError for device memory, quantised types and what is asked for in vain.
+        """
+        from . import dlpack
+
+        device = self.__dlpack_device__()
+        if stream is not None or dl_device not in (None, device):
+            raise BufferError(f"stream={stream}, dl_device={dl_device}: expected None, the CPU")
+        dtype = DTYPES.get(self.type)
+        if dtype is None and self.type != enums.Type.BF16:
+            raise BufferError(f"DLPack has no {name_of(self.type)}: use get()")
+        versioned = max_version is not None and max_version[0] >= 1
+        memory = memory_of(self._buffer())
+        if copy or memory is None:
+            if copy is False:
+                raise BufferError(f"tensor '{self.name}' is in memory that is lent: it is copied")
+            values = self.get(dequantize=False)
+            item = 2 if dtype is None else dtype.itemsize
+            shape, strides = self._shape(), [item]
+            for n in reversed(shape[1:]):
+                strides.append(strides[-1] * n)
+            layout = dlpack.Layout(
+                values.ctypes.data, self.type, shape, tuple(reversed(strides)), False
+            )
+            return dlpack.capsule_of(layout, values, versioned)
+        if memory.readonly and not versioned:
+            raise BufferError("a mapped file is only read, which DLPack before 1.0 cannot say")
+        address = int(ffi.cast("uintptr_t", self.ptr.data))
+        layout = dlpack.Layout(address, self.type, self._shape(), self._strides(), memory.readonly)
+        return dlpack.capsule_of(layout, memory, versioned)
+
+
+def _checked(
+    out: npt.NDArray[Any], shape: tuple[int, ...], dtype: np.dtype[Any]
+) -> npt.NDArray[Any]:
+    if not isinstance(out, np.ndarray):
+        raise TypeError(f"out: expected a numpy array, got {given(out)}")
+    if out.shape != shape or out.dtype != dtype or not out.flags.writeable:
+        writable = "" if out.flags.writeable else ", read-only"
+        raise ArgumentError(
+            f"out is {out.dtype} of shape {out.shape}{writable}: expected {dtype} of shape {shape},"
+            " writable"
+        )
+    return out
