@@ -138,7 +138,7 @@ class Context(Handle, CustomOps):
         those of a permuted tensor. Raises TypeError for objects without `__dlpack__`,
         `ArgumentError` for memory that the CPU cannot read or may not write, elements that ggml has
         not, and layouts that no tensor has: more than four dimensions, no elements, strides that
-        are negative or overlap.
+        are negative or overlap. C: ggml_backend_cpu_buffer_from_ptr
         """
         from . import dlpack
 
