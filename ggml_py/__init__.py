@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from ._device import Device as Device
     from ._device import DeviceCaps as DeviceCaps
     from ._device import DeviceProps as DeviceProps
+    from ._device import best_device as best_device
     from ._device import device as device
     from ._device import devices as devices
     from ._ffi import ffi as ffi
@@ -81,6 +82,7 @@ _PUBLIC = {
     "Device": "_device",
     "DeviceCaps": "_device",
     "DeviceProps": "_device",
+    "best_device": "_device",
     "device": "_device",
     "devices": "_device",
     "dequantize": "convert",

@@ -60,11 +60,12 @@ class Module:
     holds its Module, and asks that first.
     """
 
-    __slots__ = ("gone", "keep", "open")
+    __slots__ = ("gone", "keep", "numa", "open")
 
     def __init__(self) -> None:
         self.gone = ""  # what has happened to it
         self.keep = ""  # why it cannot go
+        self.numa = False  # numa_init was called
         self.open: weakref.WeakSet[Any] = weakref.WeakSet()  # what has `closed`, and closed ones
 
     def check(self, what: object) -> None:
@@ -242,6 +243,32 @@ class Device:
             raise MissingFunctionError(f"the backend of device {self.name} has no '{name}'")
         return address
 
+    def numa_init(self, strategy: enums.NumaStrategy | int | str) -> None:
+        """Places the threads of every compute by the machine's NUMA nodes: "distribute" (one after
+        the other), "isolate" (all on this thread's) or "numactl" (where numactl put the process);
+        "disabled" and "mirror" do nothing. Once per process, for it cannot be taken back.
+
+        Raises `ArgumentError` the second time, `MissingFunctionError` for a device that is no CPU.
+        C: ggml_numa_init, through the registry
+        """
+        from .convert import enum_of
+
+        number = enum_of(enums.NumaStrategy, strategy)
+        address = self.proc_address("ggml_backend_cpu_numa_init")
+        if self._module.numa:
+            raise ArgumentError("numa_init was called before: a process can do it once")
+        ffi.cast("void (*)(enum ggml_numa_strategy)", address)(number)
+        self._module.numa = True
+
+    @property
+    def is_numa(self) -> bool:
+        """Whether `numa_init` found more than one node. Raises `MissingFunctionError` as it.
+
+        C: ggml_is_numa, through the registry
+        """
+        address = self.proc_address("ggml_backend_cpu_is_numa")
+        return bool(ffi.cast("bool (*)(void)", address)())
+
     def buffer_from(self, array: npt.NDArray[Any]) -> Buffer:
         """A buffer over a numpy array's memory, without a copy; `Tensor.alloc` puts tensors in.
 
@@ -348,3 +375,15 @@ def device(name: str) -> Device:
         names = ", ".join(d.name for d in devices()) or "none"
         raise UnknownDeviceError(f"no device named '{name}'; there are: {names}")
     return Device(ptr)
+
+
+def best_device() -> Device:
+    """The first GPU; without one the first integrated GPU, else the CPU.
+
+    C: ggml_backend_init_best
+    """
+    for type_ in (enums.BackendDevType.GPU, enums.BackendDevType.IGPU, enums.BackendDevType.CPU):
+        ptr = lib.ggml_backend_dev_by_type(type_)
+        if ptr != NULL:
+            return Device(ptr)
+    raise UnknownDeviceError("no device at all: this build has no backend")

@@ -75,9 +75,11 @@ class ThreadPool(Handle):
         Raises `ArgumentError` for numbers out of range, CPUs that this process may not use and a
         priority that it may not have, `MissingFunctionError` for a device without thread pools.
         """
+        from .convert import enum_of
+
         self.n_threads = whole("n_threads", n_threads, 1, lib.GGML_MAX_N_THREADS)
         self.poll = whole("poll", poll, 0, 100)
-        self.prio = _priority(prio)
+        self.prio = enums.SchedPriority(enum_of(enums.SchedPriority, prio))
         self.strict_cpu = bool(strict_cpu)
         self.cpumask = None if cpumask is None else _cpus(cpumask)
         self.device = _cpu() if device is None else device
@@ -185,15 +187,6 @@ def as_worker_0(*pools: ThreadPool) -> Iterator[None]:
         if affinity is not None and policy is not None:
             os.sched_setaffinity(0, affinity)
             os.sched_setscheduler(0, *policy)
-
-
-def _priority(prio: enums.SchedPriority | int | str) -> enums.SchedPriority:
-    names = enums.SchedPriority.__members__
-    if isinstance(prio, str) and prio.upper() in names:
-        return enums.SchedPriority[prio.upper()]
-    if isinstance(prio, int) and prio in list(enums.SchedPriority):
-        return enums.SchedPriority(prio)
-    raise ArgumentError(f"prio {prio!r}: expected one of {', '.join(names).lower()}")
 
 
 def _cpus(cpumask: Iterable[int]) -> frozenset[int]:
