@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from build_support import error_of, run
 
 import build_ggml
+import ggml_py as ggml
 from ggml_py import _ffi, errors
 from vendor import cuda, identity, pep517
 from vendor.report import BuildError
@@ -165,3 +170,39 @@ def test_a_build_whose_cuda_is_gone_says_what_to_install(monkeypatch, missing, s
         _ffi._open(_ffi.BUILD)
     assert f"does not load: {missing}: cannot open" in str(caught.value)
     assert says in str(caught.value)
+
+
+needs_cuda = pytest.mark.skipif(
+    "cuda" not in _ffi.BUILD["backends"], reason="this build has no CUDA: --backend cuda makes one")
+
+
+@needs_cuda
+def test_a_cuda_build_loads_and_says_what_it_found() -> None:
+    cuda_ = next(r for r in ggml.registries() if r.name == "CUDA")
+    done = subprocess.run([sys.executable, "-m", "ggml_py", "devices"], capture_output=True,
+                          text=True, check=False, env={**os.environ, "COLUMNS": "200"})
+    assert done.returncode == 0, done.stderr
+    if cuda_.devices:
+        assert cuda_.devices[0].name in done.stdout
+    else:
+        assert "CUDA: no device here (ggml_cuda_init: failed to initialize CUDA: " in done.stdout
+    assert ggml.devices()[-1].name == "CPU"
+
+
+@needs_cuda
+def test_a_cuda_build_links_the_driver_only_where_there_is_one() -> None:
+    library = next(_ffi.BUILD["folder"].glob("libggml-cuda.so*"))
+    dynamic = subprocess.run(["readelf", "-d", library], capture_output=True, text=True,
+                             check=True).stdout
+    needed = re.findall(r"NEEDED.*\[(.*)\]", dynamic)
+    assert any(name.startswith("libcublas.so.") for name in needed)
+    assert any(name.startswith("libcudart.so.") for name in needed)
+    links = _ffi.BUILD["cmake"]["GGML_CUDA_NO_VMM"] == "OFF"
+    assert ("libcuda.so.1" in needed) == links
+    major = next(name for name in needed if name.startswith("libcublas.so.")).rpartition(".")[2]
+    path = re.search(r"RUNPATH.*\[(.*)\]", dynamic)[1].split(":")
+    assert path[0] == "$ORIGIN"
+    if int(major) >= 13:
+        assert f"$ORIGIN/../../../../nvidia/cu{major}/lib" in path
+    # The wheel carries nothing of CUDA.
+    assert not [p.name for p in _ffi.BUILD["folder"].glob("libcu*")]
