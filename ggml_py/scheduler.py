@@ -337,8 +337,9 @@ class Scheduler(Handle):
             raise TypeError(f"expected a function of (tensor, ask) or None, got {given(callback)}")
         held = None if callback is None else EvalCallback(self, callback)
         function, data = (NULL, NULL) if held is None else (lib.gp_on_eval, held.handle)
-        lib.ggml_backend_sched_set_eval_callback(self.ptr, function, data)
-        self._eval_callback = held
+        with in_use("given a callback", self):
+            lib.ggml_backend_sched_set_eval_callback(self.ptr, function, data)
+            self._eval_callback = held
 
     def set_copy_callback(self, callback: CopyFunction | None) -> None:
         """`callback(backend, src, dst, nodes)` is asked before a weight in host memory is copied to
@@ -354,8 +355,9 @@ class Scheduler(Handle):
             raise TypeError(f"expected {expected}, got {given(callback)}")
         held = None if callback is None else CopyCallback(self, callback)
         function, data = (NULL, NULL) if held is None else (lib.gp_on_copy, held.handle)
-        lib.ggml_backend_sched_set_copy_callback(self.ptr, function, data)
-        self._copy_callback = held
+        with in_use("given a callback", self):
+            lib.ggml_backend_sched_set_copy_callback(self.ptr, function, data)
+            self._copy_callback = held
 
     # --- pins and state
 
@@ -367,7 +369,8 @@ class Scheduler(Handle):
         """
         raw, on = ptr_of(Tensor, tensor), self._mine(backend)
         try:
-            lib.ggml_backend_sched_set_tensor_backend(self.ptr, raw, on)
+            with in_use("given a pin", self):
+                lib.ggml_backend_sched_set_tensor_backend(self.ptr, raw, on)
         except AbortError:
             raise ArgumentError(
                 f"no room to pin '{tensor.name}', {self.hash_set_size} tensors are pinned: make "

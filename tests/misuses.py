@@ -84,6 +84,7 @@ class Misuse:
     words: tuple[str, ...]
     abort: str = ""
     spoils: bool = False
+    at: Callable[..., object] | None = None
 
     @property
     def file(self) -> str:
@@ -92,7 +93,7 @@ class Misuse:
     @property
     def lines(self) -> set[int]:
         """The lines of the last statement: where the user's mistake is."""
-        return _last_statement(self.file, self.act.__code__.co_firstlineno)
+        return _last_statement(self.file, (self.at or self.act).__code__.co_firstlineno)
 
 
 def misuse(
@@ -104,10 +105,12 @@ def misuse(
     *more: str,
     abort: str = "",
     spoils: bool = False,
+    at: Callable[..., object] | None = None,
 ) -> Misuse:
-    """A row. `spoils`: the scheduler of the Env cannot be used any more, and says so."""
+    """A row. `spoils`: the scheduler of the Env cannot be used any more, and says so. `at`: the
+    function that has the mistake, where `act` only calls it."""
     assert given and expected, id
-    return Misuse(id, act, error, (given, expected, *more), abort, spoils)
+    return Misuse(id, act, error, (given, expected, *more), abort, spoils, at)
 
 
 @cache

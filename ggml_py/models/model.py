@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import reprlib
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from types import TracebackType
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .._arguments import SIZE_MAX, whole
 from .._device import Device
 from .._ffi import ffi, lib
 from ..enums import Type
@@ -306,7 +308,7 @@ class Model:
         except ValueError:  # lists of different lengths
             ids = np.empty((0, 0))
         if ids.ndim != 1 or (ids.size and ids.dtype.kind not in "iu"):
-            raise ModelError(f"tokens {tokens!r}: expected a list of token ids (int)")
+            raise ModelError(f"tokens {reprlib.repr(tokens)}: expected a list of token ids (int)")
         if not ids.size:
             raise ModelError("no tokens: give at least one token id")
         bad = ids[(ids < 0) | (ids >= self.hparams.n_vocab)]
@@ -326,7 +328,7 @@ class Model:
 
     def _check_open(self) -> None:
         if self._closed:
-            raise ClosedError("this Model is closed")
+            raise ClosedError("this Model is closed: make another, or close it later")
 
     # --- lifetime
 
@@ -380,7 +382,7 @@ def _check_options(
         ("n_ubatch", n_ubatch, 1),
         ("n_threads", 1 if n_threads is None else n_threads, 1),
     ):
-        if value < least:
+        if whole(name, value, -SIZE_MAX) < least:
             raise ModelError(f"{name}={value}: expected at least {least}")
     if flash_attn not in _FLASH_ATTN:
         raise ModelError(f"flash_attn={flash_attn!r}: expected one of {', '.join(_FLASH_ATTN)}")

@@ -83,6 +83,8 @@ def open_backends(devices: Sequence[str | Device], n_threads: int | None) -> tup
 def _devices(given: str | Device) -> tuple[Device, ...]:
     if isinstance(given, Device):
         return (given,)
+    if not isinstance(given, str):
+        raise TypeError(f"devices: expected Devices and their names, got {type(given).__name__}")
     return rpc_devices(given[4:]) if given.startswith("rpc:") else (device(given),)
 
 

@@ -1,0 +1,105 @@
+"""Models: loading, evaluating."""
+
+from functools import cache
+
+import numpy as np
+from misuses import misuse
+
+import ggml_py as ggml
+from ggml_py import models
+from ggml_py.gguf_writer import write_gguf
+from ggml_py.models.synthetic import LlamaSpec, write_llama
+
+BAD = ggml.ModelError
+SPEC = LlamaSpec(n_layer=1, n_embd=32, n_head=2, n_head_kv=1, n_ff=32, n_vocab=64, type="f32")
+
+
+@cache
+def _small(folder):
+    path = folder / "small.gguf"
+    write_llama(path, SPEC)
+    return path
+
+
+def _load(env, **options):
+    """Loads the small model; options are what is wrong."""
+    return env.later(models.load(_small(env.tmp_path), n_threads=1, **options))
+
+
+def _changed(env, metadata=None, drop=None):
+    """A file like the small one, with other metadata or without a tensor."""
+    header = {k: v for k, v in {**SPEC.header(), **(metadata or {})}.items() if v is not None}
+    path = env.tmp_path / "changed.gguf"
+    write_gguf(path, header, [t for t in SPEC.tensors() if t[0] != drop])
+    return path
+
+
+def _closed(env):
+    model = _load(env)
+    model.close()
+    return model
+
+
+def _option(id, options, given, expected, error=BAD):
+    return misuse(f"load/{id}", lambda e: models.load(
+        _small(e.tmp_path), **{"n_threads": 1, **options}), error, given, expected)  # fmt: skip
+
+
+def _file(id, act, given, expected, error=BAD):
+    return misuse(f"file/{id}", act, error, given, expected)
+
+
+def _tokens(id, tokens, given, expected):
+    return misuse(f"eval/{id}", lambda e: _load(e).eval(tokens), BAD, given, expected)
+
+
+MISUSES = [
+    _file("missing", lambda e: models.load(e.tmp_path / "none.gguf"), "none.gguf", "no such file",
+          ggml.GgufError),
+    _file("folder", lambda e: models.load(e.tmp_path), "test_misuse", "no such file",
+          ggml.GgufError),
+    _file("none", lambda e: models.load(None), "NoneType", "expected str", TypeError),
+    _file("no-architecture",
+          lambda e: models.load(_changed(e, {"general.architecture": None})),
+          "names no architecture", "supported: llama"),
+    _file("unknown-architecture",
+          lambda e: models.load(_changed(e, {"general.architecture": "mamba9"})), "mamba9",
+          "llama"),
+    _file("missing-tensor",
+          lambda e: models.load(_changed(e, drop="blk.0.attn_q.weight")), "blk.0.attn_q.weight",
+          "changed.gguf"),
+    _file("missing-key", lambda e: models.load(_changed(e, {"llama.block_count": None})),
+          "'llama.block_count' is missing", "no complete model file"),
+    _file("no-layers", lambda e: models.load(_changed(e, {"llama.block_count": 0})),
+          "'llama.block_count' is 0", "expected at least 1"),
+    _option("n_ctx-negative", {"n_ctx": -1}, "n_ctx=-1", "expected at least 0"),
+    _option("n_batch-zero", {"n_batch": 0}, "n_batch=0", "expected at least 1"),
+    _option("n_ubatch-zero", {"n_ubatch": 0}, "n_ubatch=0", "expected at least 1"),
+    _option("n_threads-zero", {"n_threads": 0}, "n_threads=0", "expected"),
+    _option("n_ctx-str", {"n_ctx": "256"}, "str '256'", "n_ctx: expected a whole number",
+            TypeError),
+    _option("n_threads-str", {"n_threads": "2"}, "str '2'", "n_threads: expected a whole number",
+            TypeError),
+    _option("n_gpu_layers-negative", {"n_gpu_layers": -1}, "n_gpu_layers=-1",
+            "expected at least 0"),
+    _option("flash_attn", {"flash_attn": "maybe"}, "flash_attn='maybe'",
+            "expected one of auto, on, off"),
+    _option("type_k", {"type_k": "i32"}, "type_k=i32", "a cache can have"),
+    _option("type_k-unknown", {"type_k": "q9"}, "type 'q9'", "expected one of",
+            ggml.ArgumentError),
+    _option("device", {"devices": ("CUDA7",)}, "'CUDA7'", "there are:", ggml.UnknownDeviceError),
+    _option("device-none", {"devices": (None,)}, "NoneType", "expected", TypeError),
+    _tokens("empty", [], "no tokens", "tokens"),
+    _tokens("outside", [64], "token 64", "ids are 0 to 63"),
+    _tokens("negative", [1, -1], "token -1", "ids are 0 to 63"),
+    _tokens("floats", [1.5], "[1.5]", "expected a list of token ids"),
+    _tokens("text", "hello", "'hello'", "expected a list of token ids"),
+    _tokens("none", None, "None", "expected a list of token ids"),
+    _tokens("number", 7, "tokens 7", "expected a list of token ids"),
+    _tokens("two-dims", np.ones((2, 2), np.int32), "array", "expected a list of token ids"),
+    misuse("eval/closed", lambda e: _closed(e).eval([1]), ggml.ClosedError, "closed",
+           "make another"),
+    misuse("reset/closed", lambda e: _closed(e).reset(), ggml.ClosedError, "closed",
+           "make another"),
+    misuse("eval/full", lambda e: _load(e, n_ctx=256).eval([1] * 300), BAD, "300", "256"),
+]  # fmt: skip
