@@ -33,9 +33,11 @@ with ggml.Context() as weights, ggml.Context() as c, ggml.Scheduler([rpc, cpu]) 
     graph = c.new_graph()
     graph.build_forward_expand(y)
     try:
+        scheduler.alloc_graph(graph)
         scheduler.compute(graph)
     except ggml.ArgumentError as error:
         print(error)
+    scheduler.reset()
     scheduler.set_tensor_backend(y, cpu)
     scheduler.alloc_graph(graph)
     x.set([1, 2, 3, 4])

@@ -33,8 +33,8 @@ def names(api: bindgen.Api) -> set[str]:
 
 
 def since(apis: dict[str, bindgen.Api]) -> dict[str, str]:
-    """Name -> label of the first release that has it and all after it do; oldest comes first in
-    `apis`. Names that the oldest has, or the newest lacks, are left out."""
+    """Name -> label of the release from which on all have it; oldest comes first in `apis`. Names
+    that all have, or the newest lacks, are left out."""
     *older, newest = apis
     wanted, first = names(apis[newest]), {}
     for label in reversed([*older, newest]):
