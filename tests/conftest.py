@@ -16,7 +16,6 @@ from gpu_device import gpu_or_skip
 from oracle_programs import Oracle
 
 import ggml_py as ggml
-from ggml_py._ffi import BUILD
 from ggml_py._handle import LIVE
 
 REPO = Path(__file__).resolve().parent.parent
@@ -93,7 +92,7 @@ def gpu(request: pytest.FixtureRequest) -> Iterator[str]:
 
     if request.param == "here":
         yield gpu_or_skip()
-    elif "rpc" not in BUILD["backends"]:
+    elif "rpc" not in loaded()["backends"]:
         pytest.skip("built without RPC")
     else:
         with server() as endpoint:
