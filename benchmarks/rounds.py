@@ -7,19 +7,30 @@ median of the ratios within a round.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import gc
 import json
+import os
 import statistics
 import subprocess
 import sys
+import textwrap
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 
 from rich.console import Console
 from rich.table import Table
 
-UNITS = {"ns": 1e9, "µs": 1e6, "ms": 1e3, "s": 1.0}
+UNITS = {"ns": 1e9, "µs": 1e6, "ms": 1e3, "s": 1.0, "B": 1.0}
+# Before the code of a child: each line that it reads is a round, each number that it prints one.
+_CHILD = """
+import sys, time
+clock = time.perf_counter
+def rounds(run):
+    for _ in sys.stdin:
+        print(run(), flush=True)
+"""
 
 
 @dataclass(frozen=True)
@@ -89,11 +100,47 @@ def row(
     )  # fmt: skip
 
 
-def python(code: str, env: dict[str, str] | None = None, *args: str) -> float:
-    """The number that a Python of its own prints last."""
-    command = [sys.executable, "-c", code, *args]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, env=env, check=True)
-    return float(done.stdout.split()[-1])
+@contextlib.contextmanager
+def child(
+    code: str, interpreter: str = sys.executable, **env: str
+) -> Iterator[Callable[[], float] | None]:
+    """A Python of its own that calls `rounds(run)` at the end of `code`, for a peer that cannot be
+    in our process; what is given calls its `run`. None when the code does not get that far.
+    """
+    environment = {**os.environ, **env}
+    if interpreter != sys.executable:
+        environment.pop("PYTHONPATH", None)
+    with subprocess.Popen(
+        [interpreter, "-c", _CHILD + textwrap.dedent(code)],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment,
+    ) as process:  # fmt: skip
+        assert process.stdin and process.stdout
+        out, into = process.stdout, process.stdin
+
+        def run() -> float:
+            print(file=into, flush=True)
+            return float(out.readline())
+
+        try:
+            run()
+        except (ValueError, BrokenPipeError):
+            yield None
+        else:
+            yield run
+        with contextlib.suppress(BrokenPipeError):
+            into.close()
+
+
+@contextlib.contextmanager
+def children(**codes: tuple[str, dict[str, str]]) -> Iterator[dict[str, Callable[[], float]]]:
+    """`child` for each name; those that cannot run are left out."""
+    with contextlib.ExitStack() as stack:
+        runs = {}
+        for name, (code, options) in codes.items():
+            run = stack.enter_context(child(code, **options))
+            if run is not None:
+                runs[name] = run
+        yield runs
 
 
 def show(rows: Sequence[Row], as_json: bool = False) -> None:

@@ -22,6 +22,13 @@
 #include <unordered_set>
 #include <vector>
 
+// Kept out of upstream's loops, which should cost what they cost without us.
+#if defined(__GNUC__)
+#define GP_COLD __attribute__((noinline, cold))
+#else
+#define GP_COLD
+#endif
+
 namespace gp {
 
 // Where in split_graph a cause was set. 2.sup is set in five places; the stage tells them apart.
@@ -71,8 +78,7 @@ struct trace {
     std::vector<rewired>       rewires;
     std::vector<ggml_tensor *> unallocated; // nodes and leafs that had no memory of their own
 
-    std::vector<size_t>        slots;  // of the nodes
-    std::vector<int32_t>       passes; // [GP_N_STAGES][n_nodes]
+    std::vector<int32_t>       passes; // [GP_N_STAGES][hash set], hv_tensor_backend_ids as it was
     int                        n_passes = 0;
 
     std::deque<gp_realloc_record> reallocs; // the newest MAX_REALLOCS
@@ -97,7 +103,7 @@ static cause * find_cause(ggml_backend_sched_t sched, const ggml_tensor * t) {
     return it == sched->trace->copies.end() ? nullptr : &it->second;
 }
 
-static void set_cause(ggml_backend_sched_t sched, ggml_tensor * t, const char * fmt, int arg = 0) {
+GP_COLD static void set_cause(ggml_backend_sched_t sched, ggml_tensor * t, const char * fmt, int arg = 0) {
     trace * tr = begin(sched);
     cause * c  = find_cause(sched, t);
     if (c == nullptr) {
@@ -111,6 +117,14 @@ static void set_cause(ggml_backend_sched_t sched, ggml_tensor * t, const char * 
     }
 }
 
+// With upstream's debug print on, split_begin starts the trace; pins come earlier.
+static inline bool wants_cause(ggml_backend_sched_t sched, const char * fmt) {
+    return __builtin_expect(sched->trace != nullptr, 0) || (fmt[0] == 'u' && sched->debug);
+}
+static inline bool wants_cause(ggml_backend_sched_t sched, const char * fmt, int) {
+    return wants_cause(sched, fmt);
+}
+
 static const char * get_cause(ggml_backend_sched_t sched, const ggml_tensor * t) {
     static thread_local char text[4][16]; // the debug print asks once per printf argument
     static thread_local int  next = 0;
@@ -120,7 +134,7 @@ static const char * get_cause(ggml_backend_sched_t sched, const ggml_tensor * t)
     return out;
 }
 
-static void split_begin(ggml_backend_sched_t sched, ggml_cgraph * graph) {
+GP_COLD static void split_begin(ggml_backend_sched_t sched, ggml_cgraph * graph) {
     trace * tr = begin(sched);
     tr->stage  = STAGE_1;
     tr->graph  = graph;
@@ -140,29 +154,18 @@ static void split_begin(ggml_backend_sched_t sched, ggml_cgraph * graph) {
     }
     tr->rewires.clear();
     tr->copies.clear();
-    tr->slots.clear();
-    tr->passes.clear();
     tr->n_passes = 0;
 }
 
-static void enter_stage(ggml_backend_sched_t sched, const ggml_cgraph * graph, int32_t code) {
+GP_COLD static void enter_stage(ggml_backend_sched_t sched, int32_t code) {
     trace * tr = sched->trace;
     tr->stage  = code;
     if (code == STAGE_GPU_DOWN || tr->n_passes == GP_N_STAGES) {
         return; // follows STAGE_2 at once: nothing was assigned in between
     }
-    const size_t n = graph->n_nodes;
-    if (tr->slots.empty()) {
-        tr->slots.reserve(n);
-        for (size_t i = 0; i < n; i++) {
-            tr->slots.push_back(ggml_hash_find(&sched->hash_set, graph->nodes[i]));
-        }
-        tr->passes.resize(GP_N_STAGES * n);
-    }
-    int32_t * row = tr->passes.data() + tr->n_passes++ * n;
-    for (size_t i = 0; i < n; i++) {
-        row[i] = sched->hv_tensor_backend_ids[tr->slots[i]];
-    }
+    const size_t n = sched->hash_set.size;
+    tr->passes.resize(GP_N_STAGES * n); // once
+    std::copy(sched->hv_tensor_backend_ids, sched->hv_tensor_backend_ids + n, tr->passes.data() + tr->n_passes++ * n);
 }
 
 static void reset(ggml_backend_sched_t sched) {
@@ -244,10 +247,10 @@ static bool allocated(ggml_backend_sched_t sched) {
 } // namespace gp
 
 #define GP_TRACING(sched)              (__builtin_expect((sched)->trace != nullptr, 0))
-#define SET_CAUSE(node, ...)           do { if (GP_TRACING(sched) || sched->debug) { gp::set_cause(sched, node, __VA_ARGS__); } } while (0)
+#define SET_CAUSE(node, ...)           do { if (gp::wants_cause(sched, __VA_ARGS__)) { gp::set_cause(sched, node, __VA_ARGS__); } } while (0)
 #define GET_CAUSE(node)                gp::get_cause(sched, node)
 #define GP_SPLIT_BEGIN(sched, graph)   do { if (GP_TRACING(sched) || sched->debug) { gp::split_begin(sched, graph); } } while (0)
-#define GP_STAGE(sched, graph, code)   do { if (GP_TRACING(sched)) { gp::enter_stage(sched, graph, code); } } while (0)
+#define GP_STAGE(sched, graph, code)   do { if (GP_TRACING(sched)) { gp::enter_stage(sched, code); } } while (0)
 #define GP_REWIRE(sched, node, j)      do { if (GP_TRACING(sched)) { (sched)->trace->rewires.push_back({ node, j, (node)->src[j] }); } } while (0)
 #define GP_RESET(sched)                do { if (GP_TRACING(sched)) { gp::reset(sched); } } while (0)
 #define GP_FREE(sched)                 do { delete (sched)->trace; (sched)->trace = nullptr; } while (0)

@@ -126,9 +126,9 @@ struct reader {
         snprintf(r.op_desc, sizeof(r.op_desc), "%s", t->op == GGML_OP_NONE ? "NONE" : ggml_op_desc(t));
         std::fill(r.passes, r.passes + GP_N_STAGES, -1);
         if (kind == GP_KIND_NODE) {
-            const size_t n = tr->order.size();
+            const size_t n = sched->hash_set.size, slot = ggml_hash_find(&sched->hash_set, t);
             for (int s = 0; s < tr->n_passes; s++) {
-                r.passes[s] = tr->passes[s * n + id];
+                r.passes[s] = tr->passes[s * n + slot];
             }
         }
         records.push_back(r);
