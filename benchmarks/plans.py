@@ -78,11 +78,9 @@ def splitting(rounds: int) -> list[Row]:
         ggml.lib.gp_sched_trace(plain.ptr, False)
         code = SPLIT.format(n=n)
         with children(pristine=(code, {"GGML_PY_UPSTREAM": key})) as peers:
-            what = f"split of {n:,} nodes, tracing "
-            found += compare(f"{what}on", traced.split, peers, rounds=rounds, bars={"pristine": 1.3})
-            found += compare(
-                f"{what}off", plain.split, peers, rounds=rounds, bars={"pristine": 1.02}
-            )
+            for how, ours, bar in (("on", traced, 1.3), ("off", plain, 1.02)):
+                what, bars = f"split of {n:,} nodes, tracing {how}", {"pristine": bar}
+                found += compare(what, ours.split, peers, rounds=rounds, bars=bars)
         if n > SIZES[0]:
             found += compare(
                 f"{n:,} nodes, for each", lambda: traced.split() / n,  # noqa: B023

@@ -28,6 +28,7 @@ _CHILD = """
 import sys, time
 clock = time.perf_counter
 def rounds(run):
+    print("ready", flush=True)
     for _ in sys.stdin:
         print(run(), flush=True)
 """
@@ -105,14 +106,17 @@ def child(
     code: str, interpreter: str = sys.executable, **env: str
 ) -> Iterator[Callable[[], float] | None]:
     """A Python of its own that calls `rounds(run)` at the end of `code`, for a peer that cannot be
-    in our process; what is given calls its `run`. None when the code does not get that far.
+    in our process; what is given calls its `run`. None when the code does not get that far, which
+    is what happens where the peer is not installed.
     """
     environment = {**os.environ, **env}
+    quiet = "import ggml\n" in code  # the peer may be missing
     if interpreter != sys.executable:
         environment.pop("PYTHONPATH", None)
     with subprocess.Popen(
         [interpreter, "-c", _CHILD + textwrap.dedent(code)],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL if quiet else None,
+        text=True, env=environment,
     ) as process:  # fmt: skip
         assert process.stdin and process.stdout
         out, into = process.stdout, process.stdin
@@ -121,12 +125,7 @@ def child(
             print(file=into, flush=True)
             return float(out.readline())
 
-        try:
-            run()
-        except (ValueError, BrokenPipeError):
-            yield None
-        else:
-            yield run
+        yield run if out.readline() == "ready\n" else None
         with contextlib.suppress(BrokenPipeError):
             into.close()
 

@@ -1,0 +1,41 @@
+"""Everything that is measured, in one table.
+
+    python benchmarks/table.py [--peer PYTHON] [--only startup,ops,…] [--json]
+
+About five minutes on a quiet machine. The pristine library is built on first use.
+"""
+
+from __future__ import annotations
+
+import computes
+import copies
+import memory
+import ops
+import plans
+import startup
+from rounds import parser, show
+
+PARTS = {
+    "startup": startup.rows,
+    "ops": ops.rows,
+    "copies": copies.rows,
+    "plans": plans.rows,
+    "computes": computes.rows,
+    "memory": memory.rows,
+}
+
+
+def main() -> None:
+    """Runs the parts one after the other."""
+    options = parser(__doc__)
+    options.add_argument("--only", default=",".join(PARTS), help="parts, with commas between")
+    args = options.parse_args()
+    wanted = args.only.split(",")
+    unknown = sorted(set(wanted) - set(PARTS))
+    if unknown:
+        options.error(f"no part {', '.join(unknown)}: there are {', '.join(PARTS)}")
+    show([row for part in wanted for row in PARTS[part](args.rounds, args.peer)], args.json)
+
+
+if __name__ == "__main__":
+    main()
