@@ -76,6 +76,7 @@ class Module:
 
 _modules: dict[int, Module] = {}  # by the address of the registry
 _BASE = Module()  # libggml-base
+_SURVIVE_A_FORK = ("CPU", "BLAS")  # no connection, no driver
 
 
 def module_of(registry: Any) -> Module:
@@ -88,6 +89,23 @@ def module_of(registry: Any) -> Module:
 def forget_module(registry: Any) -> None:
     """It is gone: what is loaded at the same address is another."""
     _modules.pop(int(ffi.cast("uintptr_t", registry)), None)
+
+
+def _after_fork_in_child() -> None:
+    for address, module in list(_modules.items()):
+        mine = [handle for handle in module.open if not handle.closed]
+        registry = ffi.cast("ggml_backend_reg_t", address)
+        if mine and text(lib.ggml_backend_reg_name(registry)) not in _SURVIVE_A_FORK:
+            module.gone = (
+                "it was in use in the process that forked this one off, and does not survive that; "
+                "start processes by spawn, or fork before it is used"
+            )
+            for handle in mine:
+                handle._lose()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 class Device:
@@ -114,7 +132,7 @@ class Device:
 
     def __repr__(self) -> str:
         if self._module.gone:
-            return "<Device of an unloaded backend>"
+            return f"<Device that is no more: {self._module.gone}>"
         return f"<Device {self.name} ({self.description})>"
 
     @property

@@ -11,8 +11,9 @@
    that change one run in `_changing()`; then `ptr` goes too, and raises `SpoiledError`.
 6. C runs without the GIL. Calls that take long, or change what they are given, run in `in_use()`:
    what another thread (or a callback) does with the objects meanwhile, closing too, is `BusyError`.
-7. What does not survive a fork (threads, connections, GPUs) is `_bound_to_process()`: in the child
-   it is closed, and nothing is freed, for that is the parent's.
+7. In the child of a fork, what does not survive one is closed by `_lose()`, which frees nothing:
+   that is the parent's. Threads are `_bound_to_process()`, connections and GPUs are lost with their
+   device (_device.py).
 """
 
 from __future__ import annotations
@@ -180,13 +181,17 @@ class Handle:
 
     def _lose(self) -> None:
         """In the child of a fork: forgets the native object, which is the parent's."""
-        found: dict[int, Handle] = {}
-        self._reach(found)
-        for handle in found.values():
-            if handle._finalizer.detach() is not None:
-                LIVE.remove(handle._token)
-                if handle._spoiled_by is None:
-                    handle._drop_ptr()
+        if self._finalizer.alive:
+            for child in list(self._children):
+                child._lose()
+            self._before_loss()
+            self._finalizer.detach()
+            LIVE.remove(self._token)
+            if self._spoiled_by is None:
+                self._drop_ptr()
+
+    def _before_loss(self) -> None:
+        """As `_before_free`, but nothing may be sent or waited for."""
 
     @contextlib.contextmanager
     def _changing(self) -> Iterator[None]:

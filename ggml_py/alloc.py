@@ -178,6 +178,9 @@ class GraphAllocator(Handle):
         with in_use("being reset", self, *([] if graph is None or graph.closed else [graph])):
             self._lent.take()
 
+    def _before_loss(self) -> None:
+        self._lent.take()
+
     def _reach(self, found: dict[int, Handle]) -> None:
         super()._reach(found)
         if self._lent.graph is not None:

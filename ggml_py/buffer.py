@@ -266,6 +266,9 @@ class Buffer(Handle, _BufferInfo):
         """Whether a native buffer is this one, or a part of it."""
         return ptr != NULL and memory_of(ptr) is self._held[0]
 
+    def _before_loss(self) -> None:
+        self._before_free()
+
     def _before_free(self) -> None:
         for context in list(self._contexts):
             context._forget_buffer(self)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from .errors import ArgumentError, LoadError
 
 _GPUS = (BackendDevType.GPU, BackendDevType.IGPU)
 _loaded: dict[Path, Registry] = {}  # 0.9.4 would register a module again
+_lock = threading.Lock()
 
 
 class Registry:
@@ -101,8 +103,13 @@ def load_backend(path: str | os.PathLike[str]) -> Registry:
     C: ggml_backend_load
     """
     file = Path(path).resolve()
-    if file in _loaded:
+    with _lock:  # two threads would load it twice
+        if file not in _loaded:
+            _loaded[file] = _load(file)
         return _loaded[file]
+
+
+def _load(file: Path) -> Registry:
     if not file.is_file():
         raise LoadError(f"backend module {file}: no such file")
     mark = _log.mark()
@@ -113,5 +120,4 @@ def load_backend(path: str | os.PathLike[str]) -> Registry:
             f"backend module {file}: {reason}. Expected a library built with GGML_BACKEND_DL "
             "from the same ggml release"
         )
-    _loaded[file] = Registry(ptr)
-    return _loaded[file]
+    return Registry(ptr)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import threading
 from typing import Any
 
 from . import _log
@@ -15,6 +16,7 @@ _TIMEOUT = 10.0  # seconds to connect in; upstream has no limit of its own
 # Address -> devices. Upstream knows servers by the text of the endpoint, so that "localhost:1" and
 # "127.0.0.1:1" would be two, and the second would wait for the first to leave.
 _servers: dict[tuple[str, int], tuple[Device, ...]] = {}
+_lock = threading.Lock()
 
 
 def rpc_devices(endpoint: str) -> tuple[Device, ...]:
@@ -33,24 +35,27 @@ def rpc_devices(endpoint: str) -> tuple[Device, ...]:
     host, port = _parse(endpoint)
     add_server = _add_server()
     address = _resolve(endpoint, host, port)
-    if address not in _servers:
-        # Asked before upstream does: 0.26 aborts when nobody listens, 0.9.4 reads through NULL.
-        _probe(endpoint, address)
-        mark = _log.mark()
-        try:
-            registry = add_server(f"{host}:{port}".encode())
-        except AbortError as error:
-            raise RpcError(_refused(endpoint, error.condition.strip())) from error
-        if registry == NULL:
-            raise RpcError(_refused(endpoint, "; ".join(_log.since(mark)) or "it has no devices"))
-        lib.ggml_backend_register(registry)
-        module_of(
-            lib.ggml_backend_reg_by_name(b"RPC")
-        ).keep = f"it serves the devices of {endpoint}"
-        count = lib.ggml_backend_reg_dev_count(registry)
-        found = (Device(lib.ggml_backend_reg_dev_get(registry, i)) for i in range(count))
-        _servers[address] = tuple(found)
+    with _lock:  # two threads would add it twice
+        if address not in _servers:
+            _servers[address] = _add(endpoint, address, add_server)
     return _servers[address]
+
+
+def _add(endpoint: str, address: tuple[str, int], add_server: Any) -> tuple[Device, ...]:
+    # Asked before upstream does: 0.26 aborts when nobody listens, 0.9.4 reads through NULL.
+    _probe(endpoint, address)
+    mark = _log.mark()
+    try:
+        registry = add_server("{}:{}".format(*_parse(endpoint)).encode())
+    except AbortError as error:
+        raise RpcError(_refused(endpoint, error.condition.strip())) from error
+    if registry == NULL:
+        raise RpcError(_refused(endpoint, "; ".join(_log.since(mark)) or "it has no devices"))
+    lib.ggml_backend_register(registry)
+    keep = f"it serves the devices of {endpoint}"
+    module_of(lib.ggml_backend_reg_by_name(b"RPC")).keep = keep
+    count = lib.ggml_backend_reg_dev_count(registry)
+    return tuple(Device(lib.ggml_backend_reg_dev_get(registry, i)) for i in range(count))
 
 
 def _parse(endpoint: str) -> tuple[str, int]:

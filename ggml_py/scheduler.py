@@ -250,6 +250,11 @@ class Scheduler(Handle):
             self._restore()
             lib.ggml_backend_sched_reset(self.ptr)
 
+    def _before_loss(self) -> None:
+        if self._spoiled_by is None:
+            self._restore()
+        self._let_go()
+
     def _restore(self) -> None:
         if self._tracing:
             if self._graph is not None and self._graph.closed:

@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
+import os
 import subprocess
 import sys
+import textwrap
+import threading
+import time
 
+import graphs
+import numpy as np
 import pytest
+from test_rpc import needs_rpc, server
 
 import ggml_py as ggml
 from ggml_py import _interpreter
+from ggml_py._handle import LIVE
 
 
-def run(program: str) -> subprocess.CompletedProcess[str]:
+def run(program: str, *args: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=120
-    )
+        [sys.executable, "-c", textwrap.dedent(program), *args],
+        capture_output=True, text=True, check=False, timeout=120,
+    )  # fmt: skip
 
 
 def test_a_free_threaded_python_is_refused_before_anything_is_loaded():
@@ -77,3 +88,153 @@ def test_plans_can_be_read_in_a_sub_interpreter():
 def test_the_check_passes_here():
     _interpreter.check()
     assert issubclass(ggml.LoadError, ImportError)
+
+
+# --- fork
+
+needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+
+
+def in_a_fork(work, seconds=60):
+    """What `work()` prints in a forked child; fails when it raises, crashes or hangs."""
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        with contextlib.suppress(BaseException):
+            os.write(writer, str(work()).encode())
+            status = 0
+        os._exit(status)
+    os.close(writer)
+    deadline = time.monotonic() + seconds
+    try:
+        while (done := os.waitpid(pid, os.WNOHANG)) == (0, 0):
+            assert time.monotonic() < deadline, "the child hangs"
+            time.sleep(0.02)
+        assert done[1] == 0, f"wait status {done[1]}"
+        return os.read(reader, 1 << 16).decode()
+    finally:
+        os.close(reader)
+        if time.monotonic() >= deadline:
+            os.kill(pid, 9)
+            os.waitpid(pid, 0)
+
+
+def computed(case):
+    x = case.graph["inp"]
+    x.set(np.ones(x.ne[:2][::-1]))
+    case.scheduler.compute(case.graph)
+    return float(case.graph["out"].get().sum())
+
+
+@pytest.fixture
+def case():
+    made = graphs.mlp()
+    made.scheduler.alloc_graph(made.graph)
+    yield made
+    made.close()
+
+
+@needs_fork
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork")
+def test_cpu_and_blas_go_on_in_a_fork(case):
+    """With the parent's objects, with new ones, and closing both."""
+    expected = computed(case)
+
+    def new():
+        other = graphs.mlp()
+        with contextlib.closing(other):
+            other.scheduler.alloc_graph(other.graph)
+            return computed(other)
+
+    assert float(in_a_fork(lambda: computed(case))) == expected
+    assert float(in_a_fork(new)) == expected
+
+    def close():
+        case.close()
+        gc.collect()
+        return dict(LIVE)
+
+    assert in_a_fork(close) == "{}"
+    assert computed(case) == expected  # the parent's are untouched
+
+
+@needs_fork
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork")
+def test_a_fork_while_another_thread_computes(case):
+    """The child has new objects; the one that was computing is refused there."""
+    inside, go = threading.Event(), threading.Event()
+
+    def wait(tensor, ask):
+        inside.set()
+        return go.wait(60) and not ask
+
+    case.scheduler.set_eval_callback(wait)
+    thread = threading.Thread(target=case.scheduler.compute, args=(case.graph,))
+    thread.start()
+    assert inside.wait(60)
+
+    def child():
+        with pytest.raises(ggml.BusyError):
+            case.scheduler.compute(case.graph)
+        other = graphs.cpu_only()
+        other.scheduler.alloc_graph(other.graph)
+        return computed(other)
+
+    assert float(in_a_fork(child)) != 0
+    go.set()
+    thread.join()
+
+
+FORKED = """
+    import os, sys
+    import ggml_py as ggml, numpy as np
+    from ggml_py._handle import LIVE
+
+    remote = ggml.rpc_devices(sys.argv[1])[0]
+    buft = remote.buffer_type
+    backend, cpu = remote.init(), ggml.device("CPU").init(n_threads=1)
+    with ggml.Context() as c, ggml.Context() as ops:
+        t = c.from_numpy(np.arange(4, dtype=np.float32), "t")
+        c.alloc(backend)
+        local = ops.sqr(t)
+        graph = ops.new_graph(16)
+        graph.build_forward_expand(local)
+        scheduler = ggml.Scheduler([backend, cpu], graph_size=16)
+        scheduler.compute(graph)
+        pid = os.fork()
+        if pid == 0:
+            for what in (
+                lambda: backend.ptr, lambda: scheduler.compute(graph), t.get, local.get,
+                remote.init, lambda: buft.alloc(64), lambda: remote.memory,
+                lambda: remote.props, lambda: ggml.rpc_devices(sys.argv[1])[0].name,
+            ):
+                try:
+                    print("no error", what(), flush=True)
+                except (ggml.ClosedError, ggml.NoDataError) as error:
+                    print(type(error).__name__, flush=True)
+            for handle in (scheduler, backend, cpu, ops, c):
+                handle.close()
+            print(dict(LIVE), flush=True)
+            with ggml.Context() as own:
+                own.new_tensor("f32", 4)
+                own.alloc("CPU")
+            os._exit(0)
+        os.waitpid(pid, 0)
+        scheduler.compute(graph)
+        print(local.get().tolist(), t.get().tolist())
+        scheduler.close()
+"""
+
+
+@needs_fork
+@needs_rpc
+def test_a_connection_stays_with_the_process_that_made_it():
+    """The child is told, and sends nothing: the parent goes on with its server."""
+    with server() as endpoint:
+        done = run(FORKED, endpoint)
+    said = done.stdout.splitlines()
+    assert done.returncode == 0, done.stderr
+    assert said[:9] == ["ClosedError", "ClosedError", "NoDataError", "NoDataError",
+                        *["ClosedError"] * 5]  # fmt: skip
+    assert said[9:] == ["{}", "[0.0, 1.0, 4.0, 9.0] [0.0, 1.0, 2.0, 3.0]"]
