@@ -60,10 +60,11 @@ class Module:
     holds its Module, and asks that first.
     """
 
-    __slots__ = ("gone", "keep", "numa", "open")
+    __slots__ = ("gone", "keep", "numa", "open", "what")
 
     def __init__(self) -> None:
         self.gone = ""  # what has happened to it
+        self.what = "an unloaded backend"
         self.keep = ""  # why it cannot go
         self.numa = False  # numa_init was called
         self.open: weakref.WeakSet[Any] = weakref.WeakSet()  # what has `closed`, and closed ones
@@ -96,6 +97,7 @@ def _after_fork_in_child() -> None:
         mine = [handle for handle in module.open if not handle.closed]
         registry = ffi.cast("ggml_backend_reg_t", address)
         if mine and text(lib.ggml_backend_reg_name(registry)) not in _SURVIVE_A_FORK:
+            module.what = "the process that forked"
             module.gone = (
                 "it was in use in the process that forked this one off, and does not survive that; "
                 "start processes by spawn, or fork before it is used"
@@ -132,7 +134,7 @@ class Device:
 
     def __repr__(self) -> str:
         if self._module.gone:
-            return f"<Device that is no more: {self._module.gone}>"
+            return f"<Device of {self._module.what}>"
         return f"<Device {self.name} ({self.description})>"
 
     @property

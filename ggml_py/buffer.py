@@ -50,7 +50,7 @@ class BufferType:
 
     def __repr__(self) -> str:
         if self._module.gone:
-            return "<BufferType of an unloaded backend>"
+            return f"<BufferType of {self._module.what}>"
         return f"<BufferType {self.name}>"
 
     @property
@@ -91,13 +91,13 @@ class Memory:
     """A native buffer itself. It is freed when nobody uses it any more: neither the `Buffer`, nor
     an array, a DLPack capsule or a memoryview over it."""
 
-    __slots__ = ("__weakref__", "padded", "readonly")
+    __slots__ = ("__weakref__", "_finalizer", "padded", "readonly")
 
     def __init__(self, ptr: Any, keep: tuple[Any, ...]) -> None:
         self.readonly = any(_is_readonly(k) for k in keep)
         self.padded = False  # it begins or ends in memory that is somebody else's
-        finalizer = weakref.finalize(self, _free, ptr, keep)
-        finalizer.atexit = False  # what is still used then stays
+        self._finalizer = weakref.finalize(self, _free, ptr, keep)
+        self._finalizer.atexit = False  # what is still used then stays
         _MEMORIES[_address(ptr)] = self
 
     def __repr__(self) -> str:
@@ -107,6 +107,10 @@ class Memory:
     def closed(self) -> bool:
         """False: a backend cannot be unloaded before it is freed."""
         return False
+
+    def _lose(self) -> None:
+        """In the child of a fork: it is the parent's to free."""
+        self._finalizer.detach()
 
 
 def _is_readonly(keep: Any) -> bool:
@@ -268,6 +272,8 @@ class Buffer(Handle, _BufferInfo):
 
     def _before_loss(self) -> None:
         self._before_free()
+        for memory in self._held:
+            memory._lose()
 
     def _before_free(self) -> None:
         for context in list(self._contexts):

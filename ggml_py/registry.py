@@ -42,7 +42,7 @@ class Registry:
 
     def __repr__(self) -> str:
         if self._module.gone:
-            return "<Registry of an unloaded backend>"
+            return f"<Registry of {self._module.what}>"
         names = ", ".join(d.name for d in self.devices) or "no devices"
         return f"<Registry {self.name}: {names}>"
 

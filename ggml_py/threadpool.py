@@ -120,6 +120,9 @@ class ThreadPool(Handle):
         self._check_linked("ggml_threadpool_resume")
         lib.ggml_threadpool_resume(self.ptr)
 
+    def _before_loss(self) -> None:
+        self._before_free()
+
     def _before_free(self) -> None:
         for backend in list(self._backends):
             backend.set_threadpool(None)

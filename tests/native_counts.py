@@ -43,7 +43,7 @@ class Counts:
         found = [
             f"{kind}: {now.live.get(kind, 0)} are open, {self.live.get(kind, 0)} were"
             for kind in sorted(self.live.keys() | now.live.keys())
-            if now.live.get(kind, 0) != self.live.get(kind, 0)
+            if now.live.get(kind, 0) > self.live.get(kind, 0)
         ]
         allowed = {
             "malloc": 16 << 10, "resident": 1 << 20, "threads": 0, "files": 0

@@ -162,17 +162,17 @@ def random_steps(stand, n, seed):
         handle.close()
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_any_order_of_all_kinds_leaves_nothing(seed, stand, monkeypatch):
+@pytest.mark.parametrize(("seed", "n"), [(0, CYCLES), (1, 600), (2, 600)])
+def test_any_order_of_all_kinds_leaves_nothing(seed, n, stand, monkeypatch):
     random_steps(stand, 500, seed)
     order = Order(monkeypatch)
     before = native_counts.count()
-    random_steps(stand, 2000, seed)
+    random_steps(stand, n, seed)
     gc.collect()
-    assert len(order.freed) > 1000
+    assert len(order.freed) > n / 2
     assert order.wrong == []
     order.freed.clear()
-    assert before.grown(native_counts.count(), 2000) == []
+    assert before.grown(native_counts.count(), n) == []
 
 
 def test_any_order_while_freed_memory_is_overwritten():

@@ -161,6 +161,26 @@ def test_cpu_and_blas_go_on_in_a_fork(case):
 
 @needs_fork
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork")
+def test_a_thread_pool_stays_with_the_parent(case):
+    """Its threads are not in the child; the backends go on with threads of their own."""
+    with ggml.ThreadPool(2) as pool:
+        case.backends[1].set_threadpool(pool)
+        expected = computed(case)
+
+        def child():
+            with pytest.raises(ggml.ClosedError):
+                pool.pause()
+            assert case.backends[1].threadpool is None
+            with ggml.ThreadPool(2) as own:
+                case.backends[1].set_threadpool(own)
+                return computed(case)
+
+        assert float(in_a_fork(child)) == expected
+        assert computed(case) == expected
+
+
+@needs_fork
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork")
 def test_a_fork_while_another_thread_computes(case):
     """The child has new objects; the one that was computing is refused there."""
     inside, go = threading.Event(), threading.Event()
