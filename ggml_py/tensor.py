@@ -12,9 +12,10 @@ from .convert import type_of as type_of
 from .data import TensorData
 from .errors import AllocError, ArgumentError
 from .loan import lender_of
+from .op_settings import OpSettings
 
 
-class Tensor(TensorData):
+class Tensor(TensorData, OpSettings):
     """One tensor of a context: a leaf with data, or the result of an op.
 
     Shapes are ggml's: `ne` has always four numbers, ne0 is the contiguous one; numpy's shape is the

@@ -249,11 +249,11 @@ class GraphBuilder(ABC):
                 v = ctx.cast(v, enums.Type.F16)
             cur = ctx.flash_attn_ext(q, k, v, self.kq_mask, kq_scale, 0.0, 0.0)
             self.flash_attn_nodes.append(cur)
-            _accumulate_f32(cur)
+            cur.set_prec(enums.Prec.F32)  # sums overflow f16 in some models
             cur = ctx.reshape_2d(cur, n_embd * n_head, n_tokens)
         else:
             kq = self.cb(ctx.mul_mat(k, q), "kq", il)  # [n_kv, n_tokens, n_head]
-            _accumulate_f32(kq)
+            kq.set_prec(enums.Prec.F32)  # sums overflow f16 in some models
             kq = self.cb(ctx.soft_max_ext(kq, self.kq_mask, kq_scale, 0.0), "kq_soft_max", il)
             if not v_trans:
                 v = self.cb(ctx.cont(ctx.transpose(v)), "v_cont", il)
@@ -268,7 +268,7 @@ class GraphBuilder(ABC):
         rows = (n, cur.n_elements // n)
         flat = ctx.reshape_2d(cur, *rows) if cur.is_contiguous else ctx.cont_2d(cur, *rows)
         res = ctx.mul_mat(rot, flat)
-        lib.ggml_mul_mat_set_hint(res.ptr, enums.OpHint.SRC0_IS_HADAMARD)
+        res.set_hint(enums.OpHint.SRC0_IS_HADAMARD)
         return ctx.reshape_4d(res, *cur.ne)
 
     def build_ffn(
@@ -295,16 +295,6 @@ class GraphBuilder(ABC):
         if linear.scale is not None:
             cur = self.cb(ctx.mul(cur, linear.scale), f"{name}_s", il)
         return cur
-
-
-def _accumulate_f32(node: Tensor) -> None:
-    """Sums of keys and queries overflow f16 in some models. C: ggml_prec_set_acc"""
-    if hasattr(lib, "ggml_prec_set_acc"):  # since 0.26.0, for both ops
-        lib.ggml_prec_set_acc(node.ptr, enums.Prec.F32)
-    elif node.op == enums.Op.FLASH_ATTN_EXT:
-        lib.ggml_flash_attn_ext_set_prec(node.ptr, enums.Prec.F32)
-    else:
-        lib.ggml_mul_mat_set_prec(node.ptr, enums.Prec.F32)
 
 
 def _write(tensor: Tensor, values: npt.NDArray[np.generic]) -> None:

@@ -33,13 +33,26 @@ int gp_graph_leafs(const ggml_cgraph * cgraph, ggml_tensor ** leafs) {
 }
 
 ggml_tensor * gp_graph_without_data(ggml_cgraph * cgraph) {
-    return find_tensor(cgraph, [](ggml_tensor * t) {
+    const auto empty = [](const ggml_tensor * t) { return t->data == nullptr && ggml_nelements(t) > 0; };
+    ggml_tensor * missing = nullptr;
+    find_tensor(cgraph, [&](ggml_tensor * t) {
         if (t->view_src != nullptr) {
             char * src = (char *) t->view_src->data;
             t->data = src == nullptr ? nullptr : src + t->view_offs;
         }
-        return t->data == nullptr && ggml_nelements(t) > 0;
+        if (empty(t)) {
+            missing = t;
+            return true;
+        }
+        for (ggml_tensor * src : t->src) { // one that was set after the graph was built is not in it
+            if (src != nullptr && empty(src)) {
+                missing = src;
+                return true;
+            }
+        }
+        return false;
     });
+    return missing;
 }
 
 int gp_graph_buffers(const ggml_cgraph * cgraph, ggml_backend_buffer_t * buffers, int n) {

@@ -12,7 +12,7 @@ extern "C" {
 
 // Number of leafs; copies them to `leafs` (room for all of them) when it is not NULL.
 int gp_graph_leafs(const struct ggml_cgraph * cgraph, struct ggml_tensor ** leafs);
-// The first leaf or node that has no memory, NULL when all have. Views that were made while their
+// The first leaf, node or source that has no memory, NULL when all have. Views that were made while their
 // source lived elsewhere are pointed to where it lives now: upstream sets their `data` only once.
 struct ggml_tensor * gp_graph_without_data(struct ggml_cgraph * cgraph);
 // The buffers that its tensors live in, each once; fills at most n and returns how many there are.
