@@ -117,6 +117,8 @@ def common_flags(options: Options) -> dict[str, str]:
     flags = "-O1 -g -fno-omit-frame-pointer"
     if options.sanitize:
         flags += f" -fsanitize={options.sanitize}"      # the linker is given them too
+    if "address" in options.sanitize:
+        flags += " -fsanitize-recover=address"          # halt_on_error=0 lists all, not the first
     return {
         "CMAKE_BUILD_TYPE": "RelWithDebInfo",
         "CMAKE_C_FLAGS_RELWITHDEBINFO": flags,
