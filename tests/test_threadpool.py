@@ -14,7 +14,9 @@ import numpy as np
 import pytest
 
 import ggml_py as ggml
+from ggml_py._ffi import BUILD
 
+pausable = pytest.mark.skipif(BUILD["portable"], reason="loaded modules give no pause out")
 linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 CPUS = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [0]
 
@@ -203,6 +205,7 @@ def test_a_cpu_that_is_not_there_is_refused():
 
 
 @linux
+@pausable
 def test_polling_threads_spin_and_paused_ones_do_not():
     with pool_of(2, poll=100) as (pool, (thread,)):
         # One poll of 13 million rounds takes a good part of a second, then the thread sleeps.
@@ -219,6 +222,7 @@ def test_polling_threads_spin_and_paused_ones_do_not():
         assert cpu_time(thread) < 0.05
 
 
+@pausable
 def test_paused_pools_wake_up_to_compute():
     with ggml.ThreadPool(2, paused=True) as pool, Product() as product:
         product.cpu.set_threadpool(pool)
@@ -294,6 +298,7 @@ def held(product):
         assert raised == []
 
 
+@pausable
 def test_what_computes_is_left_alone():
     pool = ggml.ThreadPool(2)
     with Product() as product, Product() as other:
