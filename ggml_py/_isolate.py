@@ -49,8 +49,13 @@ def isolate(
     `os._exit`), `IsolatedTimeout` when it was ended after `timeout` seconds, `ArgumentError` for
     what cannot be pickled. Ctrl-C ends the process too.
     """
-    if timeout is not None and timeout <= 0:
-        raise ArgumentError(f"timeout={timeout}: expected seconds, more than 0, or None")
+    if not callable(function):
+        raise TypeError(f"isolate: expected a function first, got {type(function).__name__}")
+    if timeout is not None:
+        if not isinstance(timeout, (int, float)):
+            raise TypeError(f"timeout={timeout!r}: expected seconds or None")
+        if not timeout > 0:
+            raise ArgumentError(f"timeout={timeout}: expected seconds, more than 0, or None")
     name = getattr(function, "__qualname__", repr(function))
     try:
         work = pickle.dumps((function, args, kwargs), protocol=5)

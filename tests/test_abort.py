@@ -71,7 +71,7 @@ def test_the_raw_layer_is_guarded_too(context):
 
 
 def test_an_abort_while_computing_is_an_exception():
-    """get_rows checks its indices when it runs; with one thread that is the caller's."""
+    """get_rows checks its indices when it runs. Other threads: test_worker_aborts.py."""
     with ggml.device("CPU").init(n_threads=1) as cpu, ggml.Context() as c:
         rows, ids = c.new_tensor("f32", 4, 3), c.new_tensor("i32", 2)
         out = c.get_rows(rows, ids)

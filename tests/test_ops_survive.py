@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import ggml_py as ggml
@@ -16,6 +17,7 @@ NAMES = sorted(n for n, f in vars(ops.Ops).items() if not n.startswith("_") and 
 TYPES = ("f32", "f32", "f16", "i32", "i64", "q4_0", "bf16")
 SIZES = (0, 1, 2, 3, 4, 32, 33, 64, 256)
 INTS = (0, 1, 2, 3, 4, 8, 32, 64, -1, 2**31 - 1, 2**63 - 1)
+LARGE = 1 << 20  # bytes of a graph that is not computed here
 REFUSALS = (ggml.GgmlError, TypeError, ValueError, OverflowError)
 
 
@@ -44,28 +46,53 @@ def argument(annotation: str, tensors: list[ggml.Tensor], rng: random.Random) ->
     return rng.choice(values[annotation])
 
 
-def call(name: str, seed: int) -> str:
-    """One call of the op; "ok", or the name of the exception."""
+def call(name: str, seed: int, backend: ggml.Backend | None = None) -> str:
+    """One call of the op, computed if there is a backend; how it went, or the exception's name."""
     rng = random.Random(f"{name} {seed}")
     with ggml.Context(reserve=4 << 20) as context:
         op = getattr(context, name)
         tensors = [tensor(context, rng) for _ in range(4)]
         parameters = inspect.signature(op).parameters.values()
         try:
-            op(*(argument(str(p.annotation), tensors, rng) for p in parameters))
+            out = op(*(argument(str(p.annotation), tensors, rng) for p in parameters))
+            if backend is not None and isinstance(out, ggml.Tensor):
+                return computed(context, out, backend, rng)
         except REFUSALS as error:
             return type(error).__name__
         return "ok"
 
 
-def main(n: int) -> None:
+def computed(
+    context: ggml.Context, out: ggml.Tensor, backend: ggml.Backend, rng: random.Random
+) -> str:
+    """The op on random data, and the same graph again."""
+    tensors = list(context)
+    if sum(t.nbytes for t in tensors) > LARGE:
+        return "large"
+    graph = context.new_graph(32)
+    graph.build_forward_expand(out)
+    context.alloc(backend)
+    numbers = np.random.default_rng(rng.randrange(2**32))
+    for t in tensors:
+        if t.op == ggml.enums.Op.NONE and t.view_src is None and t.nbytes:
+            if t.type in (ggml.enums.Type.I32, ggml.enums.Type.I64):
+                t.set(numbers.integers(-1, rng.choice((1, 4, 64, 2**31)), t.ne[::-1]))
+            else:
+                t.set(numbers.standard_normal(t.ne[::-1]).astype("f4"))
+    for _ in range(2):
+        backend.compute(graph)
+    return "computed"
+
+
+def main(n: int, n_threads: int = 0) -> None:
     """The child: says where it is before each op, so that the parent knows what it died of."""
     outcomes = {}
+    backend = ggml.device("CPU").init(n_threads=n_threads) if n_threads else None
     for name in NAMES:
-        sys.stdout.write(f"{name}\n")
-        sys.stdout.flush()
         for seed in range(n):
-            outcome = call(name, seed)
+            sys.stdout.write(f"{name} {seed}\n")
+            sys.stdout.flush()
+            outcome = call(name, seed, backend)
             outcomes[outcome] = outcomes.get(outcome, 0) + 1
     print("survived", outcomes)
 
@@ -78,11 +105,13 @@ def run(program: str) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
-def test_no_op_ends_the_process():
-    done = run("import test_ops_survive as t; t.main(200)")
+@pytest.mark.parametrize(("n", "n_threads"), [(200, 0), (60, 1), (10, 2)])
+def test_no_op_ends_the_process(n, n_threads):
+    """Made only, then computed too, on one thread and on two."""
+    done = run(f"import test_ops_survive as t; t.main({n}, {n_threads})")
     last = done.stdout.splitlines()[-1]
     assert last.startswith("survived"), f"died (exit {done.returncode}) in {last}\n{done.stderr}"
-    assert "'ok'" in last and "'AbortError'" in last
+    assert ("'computed'" if n_threads else "'ok'") in last and "'AbortError'" in last
 
 
 def test_a_death_would_be_noticed():

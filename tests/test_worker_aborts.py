@@ -5,6 +5,7 @@ spread and are never an error: `test_nan_is_no_error`.
 """
 
 import contextlib
+import platform
 import re
 import resource
 import signal
@@ -328,6 +329,24 @@ def test_a_signal_handler_that_raises_at_the_same_time():
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, former)
     assert seen == {"Alarm", "AbortError", "ok"}
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="division by zero traps on x86")
+@pytest.mark.parametrize("n_threads", [1, 2])
+def test_a_division_by_zero_in_a_kernel(n_threads):
+    """All threads divide by the number of groups."""
+    with cpu(n_threads) as backend, ggml.Context() as c:
+        x = c.new_tensor("f32", 8, 8, 2)
+        wrong_groups, right = c.new_graph(), c.new_graph()
+        wrong_groups.build_forward_expand(c.group_norm(x, 0, 1e-5))
+        right.build_forward_expand(c.group_norm(x, 2, 1e-5))
+        c.alloc(backend)
+        x.set(np.ones((2, 8, 8)))
+        for _ in range(3):
+            with pytest.raises(ggml.AbortError, match="integer division by zero") as caught:
+                backend.compute(wrong_groups)
+            assert caught.value.operands[0].startswith("node: GROUP_NORM")
+            backend.compute(right)
 
 
 def test_a_custom_op_that_raises_beside_an_abort():

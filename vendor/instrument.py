@@ -3,8 +3,8 @@
 Upstream's tree stays byte for byte. The copies differ by the edits of `EDITS`, each anchored on
 text that has not changed from release 0.9.4 to 0.26.0. What they call is in ``ggml_py/native``:
 ``sched_hooks.h`` for the scheduler, ``alloc_hooks.h`` for the graph allocator, ``worker_guard.h``
-for the CPU backend's threads. Where an op takes an index from its data without looking, an
-assertion is added: its abort is an exception.
+for the CPU backend's threads. Where an op goes by an index or a shape that upstream does not look
+at, an assertion is added (``op_checks.h``): its abort is an exception.
 """
 
 from __future__ import annotations
@@ -133,6 +133,8 @@ _ALLOCATOR = (
     ),
 )  # fmt: skip
 
+_KERNEL = "mul_mat has no kernel for this type on the CPU"
+
 _CPU = (
     Edit(
         "start of the threadpool's definition",
@@ -190,6 +192,19 @@ _CPU = (
         "    return ret;\n}\n\nenum ggml_status ggml_graph_compute_with_ctx(",
         "    gp_pool_raise(gp_failure);\n",
     ),
+    # For these types it is NULL; supports_op says yes to them.
+    Edit(
+        "mul_mat's kernel",
+        "    ggml_vec_dot_t const vec_dot      = type_traits_cpu[type].vec_dot;\n",
+        f'    GGML_ASSERT(vec_dot != NULL && "{_KERNEL}");\n',
+        after=True,
+    ),
+    Edit(
+        "mul_mat_id's kernel",
+        "    ggml_vec_dot_t    const vec_dot      = type_traits_cpu[type].vec_dot;\n",
+        f'    GGML_ASSERT(vec_dot != NULL && "{_KERNEL}");\n',
+        after=True,
+    ),
     # A release build would write out of bounds.
     Edit(
         "mul_mat_id's ids",
@@ -199,7 +214,54 @@ _CPU = (
     ),
 )
 
+_OPS = (
+    Edit(
+        "constructors of ops",
+        "static struct ggml_tensor * ggml_acc_impl(\n",
+        '#include "op_checks.h"\n\n',
+    ),
+    Edit(
+        "region of acc",
+        "    result->op     = GGML_OP_ACC;\n",
+        "    gp_check_region(a, b, nb1, nb2, nb3, offset);\n",
+    ),
+    Edit(
+        "region of set",
+        "    result->op     = GGML_OP_SET;\n",
+        "    gp_check_region(a, b, nb1, nb2, nb3, offset);\n",
+    ),
+    Edit(
+        "shapes of silu_back",
+        "    result->op     = GGML_OP_SILU_BACK;\n",
+        "    GGML_ASSERT(ggml_are_same_shape(a, b) && a->type == b->type);\n"
+        "    GGML_ASSERT(ggml_is_contiguous_1(a) && ggml_is_contiguous_1(b));\n",
+    ),
+    Edit(
+        "shapes of im2col_back",
+        "    result->op     = GGML_OP_IM2COL_BACK;\n",
+        "    gp_check_im2col_back(a, b, ne, s0, s1, p0, p1, d0, d1, is_2D);\n",
+    ),
+    Edit(
+        "k of top_k",
+        "    result->op     = GGML_OP_TOP_K;\n",
+        "    GGML_ASSERT(k > 0);\n",
+        optional=True,
+    ),
+)
+
 _CPU_OPS = (
+    # Copies of blocks go out of bounds, or on for ever, where a row is not whole blocks in line.
+    Edit(
+        "rows of dup",
+        "        const size_t rs = ne00 * type_size;\n",
+        "        GGML_ASSERT(ggml_blck_size(src0->type) == 1);\n",
+    ),
+    Edit(
+        "blocks of dup",
+        "    const int64_t nk0  = ne0  / ggml_blck_size(dst->type);\n",
+        "    GGML_ASSERT(nk0 > 0);\n",
+        after=True,
+    ),
     Edit(
         "ssm_scan's ids",
         "    for (int i3 = 0; i3 < ns; ++i3) {\n        const float * s0 =",
@@ -222,6 +284,7 @@ _CPU_REPACK = (
 EDITS: dict[str, tuple[Edit, ...]] = {
     "ggml-backend.cpp": _SCHEDULER,
     "ggml-alloc.c": _ALLOCATOR,
+    "ggml.c": _OPS,
     "ggml-cpu/ggml-cpu.c": _CPU,
     "ggml-cpu/ops.cpp": _CPU_OPS,
     "ggml-cpu/repack.cpp": _CPU_REPACK,
