@@ -249,7 +249,8 @@ def fuzz(
                         count(worker, outcome, int(at), message)
                 for worker in list(workers):
                     limit = limit_s if worker.ready else 60
-                    if time.monotonic() - worker.heard > limit:
+                    # One that has told of its last mutant ends, however long Python takes for it.
+                    if worker.next < worker.last and time.monotonic() - worker.heard > limit:
                         end(worker, "hang")
         finally:
             for worker in workers:

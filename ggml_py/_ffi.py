@@ -82,11 +82,8 @@ def _check_sanitizers(build: dict[str, Any]) -> None:
 
 
 def _load(name: str, path: Path) -> ModuleType:
-    if path.suffix == ".py":
-        spec = importlib.util.spec_from_file_location(name, path)
-    else:
-        loader = importlib.machinery.ExtensionFileLoader(name, str(path))
-        spec = importlib.util.spec_from_file_location(name, path, loader=loader)
+    loader = importlib.machinery.ExtensionFileLoader(name, str(path))
+    spec = importlib.util.spec_from_file_location(name, path, loader=loader)
     if spec is None or spec.loader is None:
         raise NotBuiltError(f"{path} cannot be loaded: the build is damaged, build again")
     module = importlib.util.module_from_spec(spec)
@@ -155,13 +152,11 @@ def text(value: Any) -> str:
     return ffi.string(value).decode("utf-8", "replace") if value != NULL else ""
 
 
-# Last, because ops.py needs what is above: numbers and ops differ between releases, and this one's
-# own take the place of the committed ones.
+# Numbers and ops differ between releases: this one's own take the place of the committed ones.
 if BUILD["ggml_version"] != enums.UPSTREAM:
     from ._release import Release
 
     _release = Release(BUILD["label"])
     lib = _release.fit_lib(lib)
     _release.fit_enums(_replace(enums, BUILD["folder"] / "enums.py"))
-    _release.fit_ops(_load("ggml_py.ops", BUILD["folder"] / "ops.py").Ops)
-    sys.modules["ggml_py"].ops = sys.modules["ggml_py.ops"]  # type: ignore[attr-defined]
+    _release.offer_ops(BUILD["folder"] / "ops.py")

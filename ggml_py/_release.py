@@ -8,8 +8,13 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 from collections.abc import Callable
 from enum import EnumMeta
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, SourceFileLoader
+from importlib.util import spec_from_file_location
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -59,6 +64,10 @@ class Release:
                 value.__class__ = Meta
         module.__getattr__ = of_module  # type: ignore[method-assign]
 
+    def offer_ops(self, path: Path) -> None:
+        """Makes `path` the module `ggml_py.ops`, when that is imported (it needs others first)."""
+        sys.meta_path.insert(0, _OpsFinder(self, path))
+
     def fit_ops(self, ops: type) -> None:
         """Makes ops, and parameters of ops, that the class lacks an error."""
         newer: dict[str, set[str]] = {}  # parameters by op
@@ -100,6 +109,25 @@ class _Lib:
         if name in SINCE:
             raise self._release.lacks(name)
         return getattr(self._lib, name)  # cffi's own message
+
+
+class _OpsFinder(MetaPathFinder):
+    def __init__(self, release: Release, path: Path) -> None:
+        self.loader = _OpsLoader("ggml_py.ops", str(path))
+        self.loader.release = release
+
+    def find_spec(self, fullname: str, path: Any, target: Any = None) -> ModuleSpec | None:
+        if fullname != self.loader.name:
+            return None
+        return spec_from_file_location(fullname, self.loader.path, loader=self.loader)
+
+
+class _OpsLoader(SourceFileLoader):
+    release: Release
+
+    def exec_module(self, module: ModuleType) -> None:
+        super().exec_module(module)
+        self.release.fit_ops(module.Ops)
 
 
 class _Lacking:

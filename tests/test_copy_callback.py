@@ -11,6 +11,7 @@ import textwrap
 import pytest
 from test_rpc import needs_rpc, server
 
+CALLBACK = pytest.mark.needs("ggml_backend_sched_set_copy_callback")
 BEGIN = """
     import sys
     import numpy as np
@@ -137,7 +138,14 @@ ASYNC = """
 
 
 @needs_rpc
-@pytest.mark.parametrize("part", ["COPIED", "RAISED", "LENT", "SIZES", "MOVED", "ASYNC"])
+@pytest.mark.parametrize(
+    "part",
+    [
+        pytest.param("COPIED", marks=CALLBACK), pytest.param("RAISED", marks=CALLBACK), "LENT",
+        pytest.param("SIZES", marks=pytest.mark.needs("ggml_backend_sched_reserve_size")),
+        "MOVED", "ASYNC",
+    ],
+)  # fmt: skip
 def test_copies_over_rpc(part):
     program = textwrap.dedent(BEGIN + globals()[part])
     with server() as endpoint:

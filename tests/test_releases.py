@@ -154,6 +154,18 @@ def test_what_a_release_lacks_says_since_when_it_is(release):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("module", ["_device", "ops", "tensor", "gguf", "models", "scheduler"])
+def test_any_module_may_be_imported_first(module):
+    program = f"""if True:
+        from ggml_py import {module}
+        import ggml_py, json
+        from ggml_py import enums, ops
+        assert issubclass(ggml_py.Context, ops.Ops) and not hasattr(ops.Ops, "fill")
+        print(json.dumps(enums.UPSTREAM))"""
+    assert run(build(OLDEST), program) == RELEASES[0][1]
+
+
+@pytest.mark.slow
 def test_the_suite_on_the_oldest_release():
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not slow"]
     command += [str(HERE / f"test_{name}.py") for name in SUITE]
