@@ -156,14 +156,16 @@ def _py_name(name: str) -> str:
     return name + "_" if keyword.iskeyword(name) or name == "self" else name
 
 
-def _argument(p: Param, nullable: bool) -> str:
+def _argument(f: Function, p: Param) -> str:
     name = _py_name(p.name)
     if p.type == "struct ggml_tensor *":
-        return f"NULL if {name} is None else {name}._ptr" if nullable else f"{name}._ptr"
+        return f"NULL if {name} is None else {name}._ptr" if f.nullable(p) else f"{name}._ptr"
     if p.type == "enum ggml_type":
         return f"type_of({name})"
     if p.type.startswith("enum ggml_"):
         return f"enum_of(enums.{enum_class(p.type.removeprefix('enum '))}, {name})"
+    if fixed := re.search(rf"\b{p.name}\[(\d+)\]", f.prototype):
+        return f'items("{p.name}", {name}, {fixed[1]})'
     return name
 
 
@@ -171,7 +173,7 @@ def _method(f: Function) -> str:
     params, arguments = ["self"], ["self.ptr"]
     for p in f.params[1:]:
         params.append(f"{_py_name(p.name)}: {_annotation(p, f.nullable(p))}")
-        arguments.append(_argument(p, f.nullable(p)))
+        arguments.append(_argument(f, p))
     name = f.name.removeprefix("ggml_")
     signature = f"    def {_py_name(name)}({', '.join(params)}) -> Tensor:"
     if len(signature) > 100:
@@ -183,13 +185,21 @@ def _method(f: Function) -> str:
     doc = [*_wrap(line), "", *_wrap(f"C: {prototype}")] if line else _wrap(f"C: {prototype}")
     quoted = '        """' + "\n        ".join(doc).replace("\n        \n", "\n\n")
     quoted += '"""' if len(doc) == 1 else '\n        """'
-    call = f"        result._ptr = _{name}({', '.join(arguments)})"
+    call = f"            result._ptr = _{name}({', '.join(arguments)})"
     if len(call) > 100:
-        inner = "".join(f"            {a},\n" for a in arguments)
-        call = f"        result._ptr = _{name}(\n{inner}        )"
-    made = "        result = _new(Tensor)\n"
+        inner = "".join(f"                {a},\n" for a in arguments)
+        call = f"            result._ptr = _{name}(\n{inner}            )"
+    made = "            result = _new(Tensor)\n"
     kept = "        result._context = self\n        return result\n"
-    return f"{signature}\n{quoted}\n{_adoption(f)}{made}{call}\n{kept}"
+    tried = f"        try:\n{_adoption(f)}{made}{call}\n{_mistake(f)}"
+    return f"{signature}\n{quoted}\n{tried}{kept}"
+
+
+def _mistake(f: Function) -> str:
+    """Whatever Python or cffi found wrong with the arguments is said with what they are."""
+    tensors = [_py_name(p.name) for p in f.params[1:] if p.type == "struct ggml_tensor *"]
+    raised = f"raise mistake(error, [{', '.join(tensors)}], locals()) from None"
+    return f"        except MISTAKES as error:\n            {raised}\n"
 
 
 def _adoption(f: Function) -> str:
@@ -209,10 +219,7 @@ def _adoption(f: Function) -> str:
     if len(condition) > 100:
         inner = "\n                or ".join(tests)
         condition = f"            if (\n                {inner}\n            ):"
-    return (
-        f"        try:\n{condition}\n                self._adopt({names})\n"
-        f"        except AttributeError:\n            raise not_tensors({names}) from None\n"
-    )
+    return f"{condition}\n                self._adopt({names})\n"
 
 
 def _wrap(text: str, width: int = 88) -> list[str]:
@@ -233,8 +240,8 @@ def ops(api: Api) -> str:
     head = (
         "\nfrom __future__ import annotations\n\n"
         "from collections.abc import Sequence\nfrom typing import Any\n\n"
-        "from . import enums\nfrom ._ffi import NULL, lib\n"
-        "from .tensor import Tensor, TypeLike, enum_of, not_tensors, type_of\n\n"
+        "from . import enums\nfrom ._arguments import items\nfrom ._ffi import NULL, lib\n"
+        "from .tensor import MISTAKES, Tensor, TypeLike, enum_of, mistake, type_of\n\n"
         f"# By hand in custom.py, for they call Python back:\n{left}\n"
         "# Bound once, and Tensors made without __init__: it would cost a sixth of an op.\n"
         f"_new = object.__new__\n{bound}\n\n"

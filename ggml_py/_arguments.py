@@ -50,3 +50,14 @@ def c_text(what: str, value: object) -> bytes:
         raise ArgumentError(
             f"{what} {value!r}: expected text that UTF-8 can hold ({error.reason})"
         ) from None
+
+
+def items(name: str, values: Any, n: int) -> list[Any]:
+    """`values` as a list. Raises `ArgumentError` unless they are `n`: C would read past the end."""
+    try:
+        found = list(values)
+    except TypeError:
+        raise TypeError(f"{name}: expected {n} numbers, got {given(values)}") from None
+    if len(found) != n:
+        raise ArgumentError(f"{name} {found}: expected {n} numbers")
+    return found

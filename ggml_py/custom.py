@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from . import enums
+from ._arguments import given, whole
 from ._callback import Callback
 from ._ffi import NULL, ffi, lib, text
 from .convert import DTYPES
@@ -189,12 +190,11 @@ class CustomOps(Ops):
 
         C: ggml_custom_4d
         """
-        ggml_type, ne = type_of(type), (ne0, ne1, ne2, ne3)
+        ne = tuple([whole(f"ne{i}", n) for i, n in enumerate((ne0, ne1, ne2, ne3))])
+        ggml_type = type_of(type)
         _check_types([(ggml_type, "the result")])
-        if any(n < 0 for n in ne) or math.prod(ne) >= 1 << 60:
-            raise ArgumentError(
-                f"ne {list(ne)}: expected four numbers, none negative, of a tensor that fits memory"
-            )
+        if math.prod(ne) >= 1 << 60:
+            raise ArgumentError(f"ne {list(ne)}: expected a tensor that fits memory")
         op = self._op(args, _MAX_SRC - 1, fun, n_tasks)
         raw = ffi.new("struct ggml_tensor *[]", [a._ptr for a in args])
         return self._made(
@@ -237,6 +237,8 @@ class CustomOps(Ops):
         self, sources: Sequence[Tensor], most: int, fun: CustomFunction, n_tasks: int
     ) -> CustomOp:
         """An op whose arguments are in order."""
+        if not isinstance(sources, Iterable):
+            raise TypeError(f"args: expected a sequence of Tensors, got {given(sources)}")
         if not all(isinstance(source, Tensor) for source in sources):
             raise not_tensors(*sources)
         if len(sources) > most:

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from . import enums
+from ._arguments import items
 from ._ffi import NULL, lib
-from .tensor import Tensor, TypeLike, enum_of, not_tensors, type_of
+from .tensor import MISTAKES, Tensor, TypeLike, enum_of, mistake, type_of
 
 # By hand in custom.py, for they call Python back:
 #   ggml_map_custom1: takes ggml_custom1_op_t fun, void * userdata
@@ -273,10 +274,10 @@ class Ops:
         try:
             if a._context is not self:
                 self._adopt(a)
-        except AttributeError:
-            raise not_tensors(a) from None
-        result = _new(Tensor)
-        result._ptr = _dup(self.ptr, a._ptr)
+            result = _new(Tensor)
+            result._ptr = _dup(self.ptr, a._ptr)
+        except MISTAKES as error:
+            raise mistake(error, [a], locals()) from None
         result._context = self
         return result
 
@@ -285,10 +286,10 @@ class Ops:
         try:
             if a._context is not self:
                 self._adopt(a)
-        except AttributeError:
-            raise not_tensors(a) from None
-        result = _new(Tensor)
-        result._ptr = _dup_inplace(self.ptr, a._ptr)
+            result = _new(Tensor)
+            result._ptr = _dup_inplace(self.ptr, a._ptr)
+        except MISTAKES as error:
+            raise mistake(error, [a], locals()) from None
         result._context = self
         return result
 
@@ -300,10 +301,10 @@ class Ops:
         try:
             if a._context is not self or b._context is not self:
                 self._adopt(a, b)
-        except AttributeError:
-            raise not_tensors(a, b) from None
-        result = _new(Tensor)
-        result._ptr = _add(self.ptr, a._ptr, b._ptr)
+            result = _new(Tensor)
+            result._ptr = _add(self.ptr, a._ptr, b._ptr)
+        except MISTAKES as error:
+            raise mistake(error, [a, b], locals()) from None
         result._context = self
         return result
 
@@ -312,10 +313,10 @@ class Ops:
         try:
             if a._context is not self or b._context is not self:
                 self._adopt(a, b)
-        except AttributeError:
-            raise not_tensors(a, b) from None
-        result = _new(Tensor)
-        result._ptr = _add_inplace(self.ptr, a._ptr, b._ptr)
+            result = _new(Tensor)
+            result._ptr = _add_inplace(self.ptr, a._ptr, b._ptr)
+        except MISTAKES as error:
+            raise mistake(error, [a, b], locals()) from None
         result._context = self
         return result
 
@@ -326,10 +327,10 @@ class Ops:
         try:
             if a._context is not self or b._context is not self:
                 self._adopt(a, b)
-        except AttributeError:
-            raise not_tensors(a, b) from None
-        result = _new(Tensor)
-        result._ptr = _add_cast(self.ptr, a._ptr, b._ptr, type_of(type))
+            result = _new(Tensor)
+            result._ptr = _add_cast(self.ptr, a._ptr, b._ptr, type_of(type))
+        except MISTAKES as error:
+            raise mistake(error, [a, b], locals()) from None
         result._context = self
         return result
 
@@ -342,10 +343,10 @@ class Ops:
         try:
             if a._context is not self or b._context is not self or ids._context is not self:
                 self._adopt(a, b, ids)
-        except AttributeError:
-            raise not_tensors(a, b, ids) from None
-        result = _new(Tensor)
-        result._ptr = _add_id(self.ptr, a._ptr, b._ptr, ids._ptr)
+            result = _new(Tensor)
+            result._ptr = _add_id(self.ptr, a._ptr, b._ptr, ids._ptr)
+        except MISTAKES as error:
+            raise mistake(error, [a, b, ids], locals()) from None
         result._context = self
         return result
 
@@ -357,10 +358,10 @@ class Ops:
         try:
             if a._context is not self or b._context is not self:
                 self._adopt(a, b)
-        except AttributeError:
-            raise not_tensors(a, b) from None
-        result = _new(Tensor)
-        result._ptr = _add1(self.ptr, a._ptr, b._ptr)
+            result = _new(Tensor)
+            result._ptr = _add1(self.ptr, a._ptr, b._ptr)
+        except MISTAKES as error:
+            raise mistake(error, [a, b], locals()) from None
         result._context = self
         return result
 
@@ -369,10 +370,10 @@ class Ops:
         try:
             if a._context is not self or b._context is not self:
                 self._adopt(a, b)
-        except AttributeError:
-            raise not_tensors(a, b) from None
-        result = _new(Tensor)
-        result._ptr = _add1_inplace(self.ptr, a._ptr, b._ptr)
+            result = _new(Tensor)
+            result._ptr = _add1_inplace(self.ptr, a._ptr, b._ptr)
+        except MISTAKES as error:
+            raise mistake(error, [a, b], locals()) from None
         result._context = self
         return result
 
@@ -383,10 +384,10 @@ class Ops:
         try:
             if a._context is not self or b._context is not self:
                 self._adopt(a, b)
-        except AttributeError:
-            raise not_tensors(a, b) from None
-        result = _new(Tensor)
-        result._ptr = _acc(self.ptr, a._ptr, b._ptr, nb1, nb2, nb3, offset)
+            result = _new(Tensor)
+            result._ptr = _acc(self.ptr, a._ptr, b._ptr, nb1, nb2, nb3, offset)
+        except MISTAKES as error:
+            raise mistake(error, [a, b], locals()) from None
         result._context = self
         return result
 
@@ -405,10 +406,10 @@ class Ops:
         try:
             if a._context is not self or b._context is not self:
                 self._adopt(a, b)
-        except AttributeError:
-            raise not_tensors(a, b) from None
-        result = _new(Tensor)
-        result._ptr = _acc_inplace(self.ptr, a._ptr, b._ptr, nb1, nb2, nb3, offset)
+            result = _new(Tensor)
+            result._ptr = _acc_inplace(self.ptr, a._ptr, b._ptr, nb1, nb2, nb3, offset)
+        except MISTAKES as error:
+            raise mistake(error, [a, b], locals()) from None
         result._context = self
         return result
 
@@ -420,10 +421,10 @@ class Ops:
         try:
             if a._context is not self or b._context is not self:
                 self._adopt(a, b)
-        except AttributeError:
-            raise not_tensors(a, b) from None
-        result = _new(Tensor)
-        result._ptr = _sub(self.ptr, a._ptr, b._ptr)
+            result = _new(Tensor)
+            result._ptr = _sub(self.ptr, a._ptr, b._ptr)
+        except MISTAKES as error:
+            raise mistake(error, [a, b], locals()) from None
         result._context = self
         return result
 
@@ -432,10 +433,10 @@ class Ops:
         try:
             if a._context is not self or b._context is not self:
                 self._adopt(a, b)
-        except AttributeError:
-            raise not_tensors(a, b) from None
-        result = _new(Tensor)
-        result._ptr = _sub_inplace(self.ptr, a._ptr, b._ptr)
+            result = _new(Tensor)
+            result._ptr = _sub_inplace(self.ptr, a._ptr, b._ptr)
+        except MISTAKES as error:
+            raise mistake(error, [a, b], locals()) from None
         result._context = self
         return result
 
@@ -447,10 +448,10 @@ class Ops:
         try:
             if a._context is not self or b._context is not self:
                 self._adopt(a, b)
-        except AttributeError:
-            raise not_tensors(a, b) from None
-        result = _new(Tensor)
-        result._ptr = _mul(self.ptr, a._ptr, b._ptr)
+            result = _new(Tensor)
+            result._ptr = _mul(self.ptr, a._ptr, b._ptr)
+        except MISTAKES as error:
+            raise mistake(error, [a, b], locals()) from None
         result._context = self
         return result
 
@@ -459,10 +460,10 @@ class Ops:
         try:
             if a._context is not self or b._context is not self:
                 self._adopt(a, b)
-        except AttributeError:
-            raise not_tensors(a, b) from None
-        result = _new(Tensor)
-        result._ptr = _mul_inplace(self.ptr, a._ptr, b._ptr)
+            result = _new(Tensor)
+            result._ptr = _mul_inplace(self.ptr, a._ptr, b._ptr)
+        except MISTAKES as error:
+            raise mistake(error, [a, b], locals()) from None
         result._context = self
         return result
 
@@ -474,10 +475,10 @@ class Ops:
         try:
             if a._context is not self or b._context is not self:
                 self._adopt(a, b)
-        except AttributeError:
-            raise not_tensors(a, b) from None
-        result = _new(Tensor)
-        result._ptr = _div(self.ptr, a._ptr, b._ptr)
+            result = _new(Tensor)
+            result._ptr = _div(self.ptr, a._ptr, b._ptr)
+        except MISTAKES as error:
+            raise mistake(error, [a, b], locals()) from None
         result._context = self
         return result
 
@@ -486,10 +487,10 @@ class Ops:
         try:
             if a._context is not self or b._context is not self:
                 self._adopt(a, b)
-        except AttributeError:
-            raise not_tensors(a, b) from None
-        result = _new(Tensor)
-        result._ptr = _div_inplace(self.ptr, a._ptr, b._ptr)
+            result = _new(Tensor)
+            result._ptr = _div_inplace(self.ptr, a._ptr, b._ptr)
+        except MISTAKES as error:
+            raise mistake(error, [a, b], locals()) from None
         result._context = self
         return result
 
@@ -501,10 +502,10 @@ class Ops:
         try:
             if a._context is not self:
                 self._adopt(a)
-        except AttributeError:
-            raise not_tensors(a) from None
-        result = _new(Tensor)
-        result._ptr = _sqr(self.ptr, a._ptr)
+            result = _new(Tensor)
+            result._ptr = _sqr(self.ptr, a._ptr)
+        except MISTAKES as error:
+            raise mistake(error, [a], locals()) from None
         result._context = self
         return result
 
@@ -513,10 +514,10 @@ class Ops:
         try:
             if a._context is not self:
                 self._adopt(a)
-        except AttributeError:
-            raise not_tensors(a) from None
-        result = _new(Tensor)
-        result._ptr = _sqr_inplace(self.ptr, a._ptr)
+            result = _new(Tensor)
+            result._ptr = _sqr_inplace(self.ptr, a._ptr)
+        except MISTAKES as error:
+            raise mistake(error, [a], locals()) from None
         result._context = self
         return result
 
@@ -528,10 +529,10 @@ class Ops:
         try:
             if a._context is not self:
                 self._adopt(a)
-        except AttributeError:
-            raise not_tensors(a) from None
-        result = _new(Tensor)
-        result._ptr = _sqrt(self.ptr, a._ptr)
+            result = _new(Tensor)
+            result._ptr = _sqrt(self.ptr, a._ptr)
+        except MISTAKES as error:
+            raise mistake(error, [a], locals()) from None
         result._context = self
         return result
 
@@ -540,10 +541,10 @@ class Ops:
         try:
             if a._context is not self:
                 self._adopt(a)
-        except AttributeError:
-            raise not_tensors(a) from None
-        result = _new(Tensor)
-        result._ptr = _sqrt_inplace(self.ptr, a._ptr)
+            result = _new(Tensor)
+            result._ptr = _sqrt_inplace(self.ptr, a._ptr)
+        except MISTAKES as error:
+            raise mistake(error, [a], locals()) from None
         result._context = self
         return result
 
@@ -552,10 +553,10 @@ class Ops:
         try:
             if a._context is not self:
                 self._adopt(a)
-        except AttributeError:
-            raise not_tensors(a) from None
-        result = _new(Tensor)
-        result._ptr = _log(self.ptr, a._ptr)
+            result = _new(Tensor)
+            result._ptr = _log(self.ptr, a._ptr)
+        except MISTAKES as error:
+            raise mistake(error, [a], locals()) from None
         result._context = self
         return result
 
@@ -564,10 +565,10 @@ class Ops:
         try:
             if a._context is not self:
                 self._adopt(a)
-        except AttributeError:
-            raise not_tensors(a) from None
-        result = _new(Tensor)
-        result._ptr = _log_inplace(self.ptr, a._ptr)
+            result = _new(Tensor)
+            result._ptr = _log_inplace(self.ptr, a._ptr)
+        except MISTAKES as error:
+            raise mistake(error, [a], locals()) from None
         result._context = self
         return result
 
@@ -576,10 +577,10 @@ class Ops:
         try:
             if a._context is not self:
                 self._adopt(a)
-        except AttributeError:
-            raise not_tensors(a) from None
-        result = _new(Tensor)
-        result._ptr = _expm1(self.ptr, a._ptr)
+            result = _new(Tensor)
+            result._ptr = _expm1(self.ptr, a._ptr)
+        except MISTAKES as error:
+            raise mistake(error, [a], locals()) from None
         result._context = self
         return result
 
@@ -588,10 +589,10 @@ class Ops:
         try:
             if a._context is not self:
                 self._adopt(a)
-        except AttributeError:
-            raise not_tensors(a) from None
-        result = _new(Tensor)
-        result._ptr = _expm1_inplace(self.ptr, a._ptr)
+            result = _new(Tensor)
+            result._ptr = _expm1_inplace(self.ptr, a._ptr)
+        except MISTAKES as error:
+            raise mistake(error, [a], locals()) from None
         result._context = self
         return result
 
@@ -600,10 +601,10 @@ class Ops:
         try:
             if a._context is not self:
                 self._adopt(a)
-        except AttributeError:
-            raise not_tensors(a) from None
-        result = _new(Tensor)
-        result._ptr = _softplus(self.ptr, a._ptr)
+            result = _new(Tensor)
+            result._ptr = _softplus(self.ptr, a._ptr)
+        except MISTAKES as error:
+            raise mistake(error, [a], locals()) from None
         result._context = self
         return result
 
@@ -612,10 +613,10 @@ class Ops:
         try:
             if a._context is not self:
                 self._adopt(a)
-        except AttributeError:
-            raise not_tensors(a) from None
-        result = _new(Tensor)
-        result._ptr = _softplus_inplace(self.ptr, a._ptr)
+            result = _new(Tensor)
+            result._ptr = _softplus_inplace(self.ptr, a._ptr)
+        except MISTAKES as error:
+            raise mistake(error, [a], locals()) from None
         result._context = self
         return result
 
@@ -624,10 +625,10 @@ class Ops:
         try:
             if a._context is not self:
                 self._adopt(a)
-        except AttributeError:
-            raise not_tensors(a) from None
-        result = _new(Tensor)
-        result._ptr = _sin(self.ptr, a._ptr)
+            result = _new(Tensor)
+            result._ptr = _sin(self.ptr, a._ptr)
+        except MISTAKES as error:
+            raise mistake(error, [a], locals()) from None
         result._context = self
         return result
 
@@ -636,10 +637,10 @@ class Ops:
         try:
             if a._context is not self:
                 self._adopt(a)
-        except AttributeError:
-            raise not_tensors(a) from None
-        result = _new(Tensor)
-        result._ptr = _sin_inplace(self.ptr, a._ptr)
+            result = _new(Tensor)
+            result._ptr = _sin_inplace(self.ptr, a._ptr)
+        except MISTAKES as error:
+            raise mistake(error, [a], locals()) from None
         result._context = self
         return result
 
@@ -648,10 +649,10 @@ class Ops:
         try:
             if a._context is not self:
                 self._adopt(a)
-        except AttributeError:
-            raise not_tensors(a) from None
-        result = _new(Tensor)
-        result._ptr = _cos(self.ptr, a._ptr)
+            result = _new(Tensor)
+            result._ptr = _cos(self.ptr, a._ptr)
+        except MISTAKES as error:
+            raise mistake(error, [a], locals()) from None
         result._context = self
         return result
 
@@ -660,10 +661,10 @@ class Ops:
         try:
             if a._context is not self:
                 self._adopt(a)
-        except AttributeError:
-            raise not_tensors(a) from None
-        result = _new(Tensor)
-        result._ptr = _cos_inplace(self.ptr, a._ptr)
+            result = _new(Tensor)
+            result._ptr = _cos_inplace(self.ptr, a._ptr)
+        except MISTAKES as error:
+            raise mistake(error, [a], locals()) from None
         result._context = self
         return result
 
@@ -675,10 +676,10 @@ class Ops:
         try:
             if a._context is not self:
                 self._adopt(a)
-        except AttributeError:
-            raise not_tensors(a) from None
-        result = _new(Tensor)
-        result._ptr = _sum(self.ptr, a._ptr)
+            result = _new(Tensor)
+            result._ptr = _sum(self.ptr, a._ptr)
+        except MISTAKES as error:
+            raise mistake(error, [a], locals()) from None
         result._context = self
         return result
 
@@ -690,10 +691,10 @@ class Ops:
         try:
             if a._context is not self:
                 self._adopt(a)
-        except AttributeError:
-            raise not_tensors(a) from None
-        result = _new(Tensor)
-        result._ptr = _sum_rows(self.ptr, a._ptr)
+            result = _new(Tensor)
+            result._ptr = _sum_rows(self.ptr, a._ptr)
+        except MISTAKES as error:
+            raise mistake(error, [a], locals()) from None
         result._context = self
         return result
 
@@ -702,10 +703,10 @@ class Ops:
         try:
             if a._context is not self:
                 self._adopt(a)
-        except AttributeError:
-            raise not_tensors(a) from None
-        result = _new(Tensor)
-        result._ptr = _cumsum(self.ptr, a._ptr)
+            result = _new(Tensor)
+            result._ptr = _cumsum(self.ptr, a._ptr)
+        except MISTAKES as error:
+            raise mistake(error, [a], locals()) from None
         result._context = self
         return result
 
@@ -717,10 +718,10 @@ class Ops:
         try:
             if a._context is not self:
                 self._adopt(a)
-        except AttributeError:
-            raise not_tensors(a) from None
-        result = _new(Tensor)
-        result._ptr = _mean(self.ptr, a._ptr)
+            result = _new(Tensor)
+            result._ptr = _mean(self.ptr, a._ptr)
+        except MISTAKES as error:
+            raise mistake(error, [a], locals()) from None
         result._context = self
         return result
 
@@ -732,10 +733,10 @@ class Ops:
         try:
             if a._context is not self:
                 self._adopt(a)
-        except AttributeError:
-            raise not_tensors(a) from None
-        result = _new(Tensor)
-        result._ptr = _argmax(self.ptr, a._ptr)
+            result = _new(Tensor)
+            result._ptr = _argmax(self.ptr, a._ptr)
+        except MISTAKES as error:
+            raise mistake(error, [a], locals()) from None
         result._context = self
         return result
 
@@ -744,10 +745,10 @@ class Ops:
         try:
             if a._context is not self or b._context is not self:
                 self._adopt(a, b)
-        except AttributeError:
-            raise not_tensors(a, b) from None
-        result = _new(Tensor)
-        result._ptr = _count_equal(self.ptr, a._ptr, b._ptr)
+            result = _new(Tensor)
+            result._ptr = _count_equal(self.ptr, a._ptr, b._ptr)
+        except MISTAKES as error:
+            raise mistake(error, [a, b], locals()) from None
         result._context = self
         return result
 
@@ -759,10 +760,10 @@ class Ops:
         try:
             if a._context is not self or b._context is not self:
                 self._adopt(a, b)
-        except AttributeError:
-            raise not_tensors(a, b) from None
-        result = _new(Tensor)
-        result._ptr = _repeat(self.ptr, a._ptr, b._ptr)
+            result = _new(Tensor)
+            result._ptr = _repeat(self.ptr, a._ptr, b._ptr)
+        except MISTAKES as error:
+            raise mistake(error, [a, b], locals()) from None
         result._context = self
         return result
 
@@ -773,10 +774,10 @@ class Ops:
         try:
             if a._context is not self:
                 self._adopt(a)
-        except AttributeError:
-            raise not_tensors(a) from None
-        result = _new(Tensor)
-        result._ptr = _repeat_4d(self.ptr, a._ptr, ne0, ne1, ne2, ne3)
+            result = _new(Tensor)
+            result._ptr = _repeat_4d(self.ptr, a._ptr, ne0, ne1, ne2, ne3)
+        except MISTAKES as error:
+            raise mistake(error, [a], locals()) from None
         result._context = self
         return result
 
@@ -785,10 +786,10 @@ class Ops:
         try:
             if a._context is not self or b._context is not self:
                 self._adopt(a, b)
-        except AttributeError:
-            raise not_tensors(a, b) from None
-        result = _new(Tensor)
-        result._ptr = _repeat_back(self.ptr, a._ptr, b._ptr)
+            result = _new(Tensor)
+            result._ptr = _repeat_back(self.ptr, a._ptr, b._ptr)
+        except MISTAKES as error:
+            raise mistake(error, [a, b], locals()) from None
         result._context = self
         return result
 
@@ -800,10 +801,10 @@ class Ops:
         try:
             if a._context is not self or b._context is not self:
                 self._adopt(a, b)
-        except AttributeError:
-            raise not_tensors(a, b) from None
-        result = _new(Tensor)
-        result._ptr = _concat(self.ptr, a._ptr, b._ptr, dim)
+            result = _new(Tensor)
+            result._ptr = _concat(self.ptr, a._ptr, b._ptr, dim)
+        except MISTAKES as error:
+            raise mistake(error, [a, b], locals()) from None
         result._context = self
         return result
 
@@ -812,10 +813,10 @@ class Ops:
         try:
             if a._context is not self:
                 self._adopt(a)
-        except AttributeError:
-            raise not_tensors(a) from None
-        result = _new(Tensor)
-        result._ptr = _abs(self.ptr, a._ptr)
+            result = _new(Tensor)
+            result._ptr = _abs(self.ptr, a._ptr)
+        except MISTAKES as error:
+            raise mistake(error, [a], locals()) from None
         result._context = self
         return result
 
@@ -824,10 +825,10 @@ class Ops:
         try:
             if a._context is not self:
                 self._adopt(a)
-        except AttributeError:
-            raise not_tensors(a) from None
-        result = _new(Tensor)
-        result._ptr = _abs_inplace(self.ptr, a._ptr)
+            result = _new(Tensor)
+            result._ptr = _abs_inplace(self.ptr, a._ptr)
+        except MISTAKES as error:
+            raise mistake(error, [a], locals()) from None
         result._context = self
         return result
 
@@ -836,10 +837,10 @@ class Ops:
         try:
             if a._context is not self:
                 self._adopt(a)
-        except AttributeError:
-            raise not_tensors(a) from None
-        result = _new(Tensor)
-        result._ptr = _sgn(self.ptr, a._ptr)
+            result = _new(Tensor)
+            result._ptr = _sgn(self.ptr, a._ptr)
+        except MISTAKES as error:
+            raise mistake(error, [a], locals()) from None
         result._context = self
         return result
 
@@ -848,10 +849,10 @@ class Ops:
         try:
             if a._context is not self:
                 self._adopt(a)
-        except AttributeError:
-            raise not_tensors(a) from None
-        result = _new(Tensor)
-        result._ptr = _sgn_inplace(self.ptr, a._ptr)
+            result = _new(Tensor)
+            result._ptr = _sgn_inplace(self.ptr, a._ptr)
+        except MISTAKES as error:
+            raise mistake(error, [a], locals()) from None
         result._context = self
         return result
 
@@ -863,10 +864,10 @@ class Ops:
         try:
             if a._context is not self:
                 self._adopt(a)
-        except AttributeError:
-            raise not_tensors(a) from None
-        result = _new(Tensor)
-        result._ptr = _neg(self.ptr, a._ptr)
+            result = _new(Tensor)
+            result._ptr = _neg(self.ptr, a._ptr)
+        except MISTAKES as error:
+            raise mistake(error, [a], locals()) from None
         result._context = self
         return result
 
@@ -875,10 +876,10 @@ class Ops:
         try:
             if a._context is not self:
                 self._adopt(a)
-        except AttributeError:
-            raise not_tensors(a) from None
-        result = _new(Tensor)
-        result._ptr = _neg_inplace(self.ptr, a._ptr)
+            result = _new(Tensor)
+            result._ptr = _neg_inplace(self.ptr, a._ptr)
+        except MISTAKES as error:
+            raise mistake(error, [a], locals()) from None
         result._context = self
         return result
 
@@ -887,10 +888,10 @@ class Ops:
         try:
             if a._context is not self:
                 self._adopt(a)
-        except AttributeError:
-            raise not_tensors(a) from None
-        result = _new(Tensor)
-        result._ptr = _step(self.ptr, a._ptr)
+            result = _new(Tensor)
+            result._ptr = _step(self.ptr, a._ptr)
+        except MISTAKES as error:
+            raise mistake(error, [a], locals()) from None
         result._context = self
         return result
 
@@ -899,10 +900,10 @@ class Ops:
         try:
             if a._context is not self:
                 self._adopt(a)
-        except AttributeError:
-            raise not_tensors(a) from None
-        result = _new(Tensor)
-        result._ptr = _step_inplace(self.ptr, a._ptr)
+            result = _new(Tensor)
+            result._ptr = _step_inplace(self.ptr, a._ptr)
+        except MISTAKES as error:
+            raise mistake(error, [a], locals()) from None
         result._context = self
         return result
 
@@ -911,10 +912,10 @@ class Ops:
         try:
             if a._context is not self:
                 self._adopt(a)
-        except AttributeError:
-            raise not_tensors(a) from None
-        result = _new(Tensor)
-        result._ptr = _tanh(self.ptr, a._ptr)
+            result = _new(Tensor)
+            result._ptr = _tanh(self.ptr, a._ptr)
+        except MISTAKES as error:
+            raise mistake(error, [a], locals()) from None
         result._context = self
         return result
 
@@ -923,10 +924,10 @@ class Ops:
         try:
             if a._context is not self:
                 self._adopt(a)
-        except AttributeError:
-            raise not_tensors(a) from None
-        result = _new(Tensor)
-        result._ptr = _tanh_inplace(self.ptr, a._ptr)
+            result = _new(Tensor)
+            result._ptr = _tanh_inplace(self.ptr, a._ptr)
+        except MISTAKES as error:
+            raise mistake(error, [a], locals()) from None
         result._context = self
         return result
 
@@ -935,10 +936,10 @@ class Ops:
         try:
             if a._context is not self:
                 self._adopt(a)
-        except AttributeError:
-            raise not_tensors(a) from None
-        result = _new(Tensor)
-        result._ptr = _elu(self.ptr, a._ptr)
+            result = _new(Tensor)
+            result._ptr = _elu(self.ptr, a._ptr)
+        except MISTAKES as error:
+            raise mistake(error, [a], locals()) from None
         result._context = self
         return result
 
@@ -947,10 +948,10 @@ class Ops:
         try:
             if a._context is not self:
                 self._adopt(a)
-        except AttributeError:
-            raise not_tensors(a) from None
-        result = _new(Tensor)
-        result._ptr = _elu_inplace(self.ptr, a._ptr)
+            result = _new(Tensor)
+            result._ptr = _elu_inplace(self.ptr, a._ptr)
+        except MISTAKES as error:
+            raise mistake(error, [a], locals()) from None
         result._context = self
         return result
 
@@ -962,10 +963,10 @@ class Ops:
         try:
             if a._context is not self:
                 self._adopt(a)
-        except AttributeError:
-            raise not_tensors(a) from None
-        result = _new(Tensor)
-        result._ptr = _relu(self.ptr, a._ptr)
+            result = _new(Tensor)
+            result._ptr = _relu(self.ptr, a._ptr)
+        except MISTAKES as error:
+            raise mistake(error, [a], locals()) from None
         result._context = self
         return result
 
@@ -976,10 +977,10 @@ class Ops:
         try:
             if a._context is not self:
                 self._adopt(a)
-        except AttributeError:
-            raise not_tensors(a) from None
-        result = _new(Tensor)
-        result._ptr = _leaky_relu(self.ptr, a._ptr, negative_slope, inplace)
+            result = _new(Tensor)
+            result._ptr = _leaky_relu(self.ptr, a._ptr, negative_slope, inplace)
+        except MISTAKES as error:
+            raise mistake(error, [a], locals()) from None
         result._context = self
         return result
 
@@ -988,10 +989,10 @@ class Ops:
         try:
             if a._context is not self:
                 self._adopt(a)
-        except AttributeError:
-            raise not_tensors(a) from None
-        result = _new(Tensor)
-        result._ptr = _relu_inplace(self.ptr, a._ptr)
+            result = _new(Tensor)
+            result._ptr = _relu_inplace(self.ptr, a._ptr)
+        except MISTAKES as error:
+            raise mistake(error, [a], locals()) from None
         result._context = self
         return result
 
@@ -1003,10 +1004,10 @@ class Ops:
         try:
             if a._context is not self:
                 self._adopt(a)
-        except AttributeError:
-            raise not_tensors(a) from None
-        result = _new(Tensor)
-        result._ptr = _sigmoid(self.ptr, a._ptr)
+            result = _new(Tensor)
+            result._ptr = _sigmoid(self.ptr, a._ptr)
+        except MISTAKES as error:
+            raise mistake(error, [a], locals()) from None
         result._context = self
         return result
 
@@ -1015,10 +1016,10 @@ class Ops:
         try:
             if a._context is not self:
                 self._adopt(a)
-        except AttributeError:
-            raise not_tensors(a) from None
-        result = _new(Tensor)
-        result._ptr = _sigmoid_inplace(self.ptr, a._ptr)
+            result = _new(Tensor)
+            result._ptr = _sigmoid_inplace(self.ptr, a._ptr)
+        except MISTAKES as error:
+            raise mistake(error, [a], locals()) from None
         result._context = self
         return result
 
@@ -1030,10 +1031,10 @@ class Ops:
         try:
             if a._context is not self:
                 self._adopt(a)
-        except AttributeError:
-            raise not_tensors(a) from None
-        result = _new(Tensor)
-        result._ptr = _gelu(self.ptr, a._ptr)
+            result = _new(Tensor)
+            result._ptr = _gelu(self.ptr, a._ptr)
+        except MISTAKES as error:
+            raise mistake(error, [a], locals()) from None
         result._context = self
         return result
 
@@ -1042,10 +1043,10 @@ class Ops:
         try:
             if a._context is not self:
                 self._adopt(a)
-        except AttributeError:
-            raise not_tensors(a) from None
-        result = _new(Tensor)
-        result._ptr = _gelu_inplace(self.ptr, a._ptr)
+            result = _new(Tensor)
+            result._ptr = _gelu_inplace(self.ptr, a._ptr)
+        except MISTAKES as error:
+            raise mistake(error, [a], locals()) from None
         result._context = self
         return result
 
@@ -1054,10 +1055,10 @@ class Ops:
         try:
             if a._context is not self:
                 self._adopt(a)
-        except AttributeError:
-            raise not_tensors(a) from None
-        result = _new(Tensor)
-        result._ptr = _gelu_erf(self.ptr, a._ptr)
+            result = _new(Tensor)
+            result._ptr = _gelu_erf(self.ptr, a._ptr)
+        except MISTAKES as error:
+            raise mistake(error, [a], locals()) from None
         result._context = self
         return result
 
@@ -1066,10 +1067,10 @@ class Ops:
         try:
             if a._context is not self:
                 self._adopt(a)
-        except AttributeError:
-            raise not_tensors(a) from None
-        result = _new(Tensor)
-        result._ptr = _gelu_erf_inplace(self.ptr, a._ptr)
+            result = _new(Tensor)
+            result._ptr = _gelu_erf_inplace(self.ptr, a._ptr)
+        except MISTAKES as error:
+            raise mistake(error, [a], locals()) from None
         result._context = self
         return result
 
@@ -1078,10 +1079,10 @@ class Ops:
         try:
             if a._context is not self:
                 self._adopt(a)
-        except AttributeError:
-            raise not_tensors(a) from None
-        result = _new(Tensor)
-        result._ptr = _gelu_quick(self.ptr, a._ptr)
+            result = _new(Tensor)
+            result._ptr = _gelu_quick(self.ptr, a._ptr)
+        except MISTAKES as error:
+            raise mistake(error, [a], locals()) from None
         result._context = self
         return result
 
@@ -1090,10 +1091,10 @@ class Ops:
         try:
             if a._context is not self:
                 self._adopt(a)
-        except AttributeError:
-            raise not_tensors(a) from None
-        result = _new(Tensor)
-        result._ptr = _gelu_quick_inplace(self.ptr, a._ptr)
+            result = _new(Tensor)
+            result._ptr = _gelu_quick_inplace(self.ptr, a._ptr)
+        except MISTAKES as error:
+            raise mistake(error, [a], locals()) from None
         result._context = self
         return result
 
@@ -1105,10 +1106,10 @@ class Ops:
         try:
             if a._context is not self:
                 self._adopt(a)
-        except AttributeError:
-            raise not_tensors(a) from None
-        result = _new(Tensor)
-        result._ptr = _silu(self.ptr, a._ptr)
+            result = _new(Tensor)
+            result._ptr = _silu(self.ptr, a._ptr)
+        except MISTAKES as error:
+            raise mistake(error, [a], locals()) from None
         result._context = self
         return result
 
@@ -1117,10 +1118,10 @@ class Ops:
         try:
             if a._context is not self:
                 self._adopt(a)
-        except AttributeError:
-            raise not_tensors(a) from None
-        result = _new(Tensor)
-        result._ptr = _silu_inplace(self.ptr, a._ptr)
+            result = _new(Tensor)
+            result._ptr = _silu_inplace(self.ptr, a._ptr)
+        except MISTAKES as error:
+            raise mistake(error, [a], locals()) from None
         result._context = self
         return result
 
@@ -1129,10 +1130,10 @@ class Ops:
         try:
             if a._context is not self or b._context is not self:
                 self._adopt(a, b)
-        except AttributeError:
-            raise not_tensors(a, b) from None
-        result = _new(Tensor)
-        result._ptr = _silu_back(self.ptr, a._ptr, b._ptr)
+            result = _new(Tensor)
+            result._ptr = _silu_back(self.ptr, a._ptr, b._ptr)
+        except MISTAKES as error:
+            raise mistake(error, [a, b], locals()) from None
         result._context = self
         return result
 
@@ -1141,10 +1142,10 @@ class Ops:
         try:
             if a._context is not self:
                 self._adopt(a)
-        except AttributeError:
-            raise not_tensors(a) from None
-        result = _new(Tensor)
-        result._ptr = _hardswish(self.ptr, a._ptr)
+            result = _new(Tensor)
+            result._ptr = _hardswish(self.ptr, a._ptr)
+        except MISTAKES as error:
+            raise mistake(error, [a], locals()) from None
         result._context = self
         return result
 
@@ -1153,10 +1154,10 @@ class Ops:
         try:
             if a._context is not self:
                 self._adopt(a)
-        except AttributeError:
-            raise not_tensors(a) from None
-        result = _new(Tensor)
-        result._ptr = _hardsigmoid(self.ptr, a._ptr)
+            result = _new(Tensor)
+            result._ptr = _hardsigmoid(self.ptr, a._ptr)
+        except MISTAKES as error:
+            raise mistake(error, [a], locals()) from None
         result._context = self
         return result
 
@@ -1165,10 +1166,10 @@ class Ops:
         try:
             if a._context is not self:
                 self._adopt(a)
-        except AttributeError:
-            raise not_tensors(a) from None
-        result = _new(Tensor)
-        result._ptr = _exp(self.ptr, a._ptr)
+            result = _new(Tensor)
+            result._ptr = _exp(self.ptr, a._ptr)
+        except MISTAKES as error:
+            raise mistake(error, [a], locals()) from None
         result._context = self
         return result
 
@@ -1177,10 +1178,10 @@ class Ops:
         try:
             if a._context is not self:
                 self._adopt(a)
-        except AttributeError:
-            raise not_tensors(a) from None
-        result = _new(Tensor)
-        result._ptr = _exp_inplace(self.ptr, a._ptr)
+            result = _new(Tensor)
+            result._ptr = _exp_inplace(self.ptr, a._ptr)
+        except MISTAKES as error:
+            raise mistake(error, [a], locals()) from None
         result._context = self
         return result
 
@@ -1189,10 +1190,10 @@ class Ops:
         try:
             if a._context is not self:
                 self._adopt(a)
-        except AttributeError:
-            raise not_tensors(a) from None
-        result = _new(Tensor)
-        result._ptr = _floor(self.ptr, a._ptr)
+            result = _new(Tensor)
+            result._ptr = _floor(self.ptr, a._ptr)
+        except MISTAKES as error:
+            raise mistake(error, [a], locals()) from None
         result._context = self
         return result
 
@@ -1201,10 +1202,10 @@ class Ops:
         try:
             if a._context is not self:
                 self._adopt(a)
-        except AttributeError:
-            raise not_tensors(a) from None
-        result = _new(Tensor)
-        result._ptr = _floor_inplace(self.ptr, a._ptr)
+            result = _new(Tensor)
+            result._ptr = _floor_inplace(self.ptr, a._ptr)
+        except MISTAKES as error:
+            raise mistake(error, [a], locals()) from None
         result._context = self
         return result
 
@@ -1213,10 +1214,10 @@ class Ops:
         try:
             if a._context is not self:
                 self._adopt(a)
-        except AttributeError:
-            raise not_tensors(a) from None
-        result = _new(Tensor)
-        result._ptr = _ceil(self.ptr, a._ptr)
+            result = _new(Tensor)
+            result._ptr = _ceil(self.ptr, a._ptr)
+        except MISTAKES as error:
+            raise mistake(error, [a], locals()) from None
         result._context = self
         return result
 
@@ -1225,10 +1226,10 @@ class Ops:
         try:
             if a._context is not self:
                 self._adopt(a)
-        except AttributeError:
-            raise not_tensors(a) from None
-        result = _new(Tensor)
-        result._ptr = _ceil_inplace(self.ptr, a._ptr)
+            result = _new(Tensor)
+            result._ptr = _ceil_inplace(self.ptr, a._ptr)
+        except MISTAKES as error:
+            raise mistake(error, [a], locals()) from None
         result._context = self
         return result
 
@@ -1237,10 +1238,10 @@ class Ops:
         try:
             if a._context is not self:
                 self._adopt(a)
-        except AttributeError:
-            raise not_tensors(a) from None
-        result = _new(Tensor)
-        result._ptr = _round(self.ptr, a._ptr)
+            result = _new(Tensor)
+            result._ptr = _round(self.ptr, a._ptr)
+        except MISTAKES as error:
+            raise mistake(error, [a], locals()) from None
         result._context = self
         return result
 
@@ -1249,10 +1250,10 @@ class Ops:
         try:
             if a._context is not self:
                 self._adopt(a)
-        except AttributeError:
-            raise not_tensors(a) from None
-        result = _new(Tensor)
-        result._ptr = _round_inplace(self.ptr, a._ptr)
+            result = _new(Tensor)
+            result._ptr = _round_inplace(self.ptr, a._ptr)
+        except MISTAKES as error:
+            raise mistake(error, [a], locals()) from None
         result._context = self
         return result
 
@@ -1261,10 +1262,10 @@ class Ops:
         try:
             if a._context is not self:
                 self._adopt(a)
-        except AttributeError:
-            raise not_tensors(a) from None
-        result = _new(Tensor)
-        result._ptr = _trunc(self.ptr, a._ptr)
+            result = _new(Tensor)
+            result._ptr = _trunc(self.ptr, a._ptr)
+        except MISTAKES as error:
+            raise mistake(error, [a], locals()) from None
         result._context = self
         return result
 
@@ -1273,10 +1274,10 @@ class Ops:
         try:
             if a._context is not self:
                 self._adopt(a)
-        except AttributeError:
-            raise not_tensors(a) from None
-        result = _new(Tensor)
-        result._ptr = _trunc_inplace(self.ptr, a._ptr)
+            result = _new(Tensor)
+            result._ptr = _trunc_inplace(self.ptr, a._ptr)
+        except MISTAKES as error:
+            raise mistake(error, [a], locals()) from None
         result._context = self
         return result
 
@@ -1287,10 +1288,10 @@ class Ops:
         try:
             if a._context is not self:
                 self._adopt(a)
-        except AttributeError:
-            raise not_tensors(a) from None
-        result = _new(Tensor)
-        result._ptr = _xielu(self.ptr, a._ptr, alpha_n, alpha_p, beta, eps)
+            result = _new(Tensor)
+            result._ptr = _xielu(self.ptr, a._ptr, alpha_n, alpha_p, beta, eps)
+        except MISTAKES as error:
+            raise mistake(error, [a], locals()) from None
         result._context = self
         return result
 
@@ -1301,10 +1302,10 @@ class Ops:
         try:
             if a._context is not self:
                 self._adopt(a)
-        except AttributeError:
-            raise not_tensors(a) from None
-        result = _new(Tensor)
-        result._ptr = _glu(self.ptr, a._ptr, enum_of(enums.GluOp, op), swapped)
+            result = _new(Tensor)
+            result._ptr = _glu(self.ptr, a._ptr, enum_of(enums.GluOp, op), swapped)
+        except MISTAKES as error:
+            raise mistake(error, [a], locals()) from None
         result._context = self
         return result
 
@@ -1313,10 +1314,10 @@ class Ops:
         try:
             if a._context is not self:
                 self._adopt(a)
-        except AttributeError:
-            raise not_tensors(a) from None
-        result = _new(Tensor)
-        result._ptr = _reglu(self.ptr, a._ptr)
+            result = _new(Tensor)
+            result._ptr = _reglu(self.ptr, a._ptr)
+        except MISTAKES as error:
+            raise mistake(error, [a], locals()) from None
         result._context = self
         return result
 
@@ -1325,10 +1326,10 @@ class Ops:
         try:
             if a._context is not self:
                 self._adopt(a)
-        except AttributeError:
-            raise not_tensors(a) from None
-        result = _new(Tensor)
-        result._ptr = _reglu_swapped(self.ptr, a._ptr)
+            result = _new(Tensor)
+            result._ptr = _reglu_swapped(self.ptr, a._ptr)
+        except MISTAKES as error:
+            raise mistake(error, [a], locals()) from None
         result._context = self
         return result
 
@@ -1337,10 +1338,10 @@ class Ops:
         try:
             if a._context is not self:
                 self._adopt(a)
-        except AttributeError:
-            raise not_tensors(a) from None
-        result = _new(Tensor)
-        result._ptr = _geglu(self.ptr, a._ptr)
+            result = _new(Tensor)
+            result._ptr = _geglu(self.ptr, a._ptr)
+        except MISTAKES as error:
+            raise mistake(error, [a], locals()) from None
         result._context = self
         return result
 
@@ -1349,10 +1350,10 @@ class Ops:
         try:
             if a._context is not self:
                 self._adopt(a)
-        except AttributeError:
-            raise not_tensors(a) from None
-        result = _new(Tensor)
-        result._ptr = _geglu_swapped(self.ptr, a._ptr)
+            result = _new(Tensor)
+            result._ptr = _geglu_swapped(self.ptr, a._ptr)
+        except MISTAKES as error:
+            raise mistake(error, [a], locals()) from None
         result._context = self
         return result
 
@@ -1361,10 +1362,10 @@ class Ops:
         try:
             if a._context is not self:
                 self._adopt(a)
-        except AttributeError:
-            raise not_tensors(a) from None
-        result = _new(Tensor)
-        result._ptr = _swiglu(self.ptr, a._ptr)
+            result = _new(Tensor)
+            result._ptr = _swiglu(self.ptr, a._ptr)
+        except MISTAKES as error:
+            raise mistake(error, [a], locals()) from None
         result._context = self
         return result
 
@@ -1373,10 +1374,10 @@ class Ops:
         try:
             if a._context is not self:
                 self._adopt(a)
-        except AttributeError:
-            raise not_tensors(a) from None
-        result = _new(Tensor)
-        result._ptr = _swiglu_swapped(self.ptr, a._ptr)
+            result = _new(Tensor)
+            result._ptr = _swiglu_swapped(self.ptr, a._ptr)
+        except MISTAKES as error:
+            raise mistake(error, [a], locals()) from None
         result._context = self
         return result
 
@@ -1385,10 +1386,10 @@ class Ops:
         try:
             if a._context is not self:
                 self._adopt(a)
-        except AttributeError:
-            raise not_tensors(a) from None
-        result = _new(Tensor)
-        result._ptr = _geglu_erf(self.ptr, a._ptr)
+            result = _new(Tensor)
+            result._ptr = _geglu_erf(self.ptr, a._ptr)
+        except MISTAKES as error:
+            raise mistake(error, [a], locals()) from None
         result._context = self
         return result
 
@@ -1397,10 +1398,10 @@ class Ops:
         try:
             if a._context is not self:
                 self._adopt(a)
-        except AttributeError:
-            raise not_tensors(a) from None
-        result = _new(Tensor)
-        result._ptr = _geglu_erf_swapped(self.ptr, a._ptr)
+            result = _new(Tensor)
+            result._ptr = _geglu_erf_swapped(self.ptr, a._ptr)
+        except MISTAKES as error:
+            raise mistake(error, [a], locals()) from None
         result._context = self
         return result
 
@@ -1409,10 +1410,10 @@ class Ops:
         try:
             if a._context is not self:
                 self._adopt(a)
-        except AttributeError:
-            raise not_tensors(a) from None
-        result = _new(Tensor)
-        result._ptr = _geglu_quick(self.ptr, a._ptr)
+            result = _new(Tensor)
+            result._ptr = _geglu_quick(self.ptr, a._ptr)
+        except MISTAKES as error:
+            raise mistake(error, [a], locals()) from None
         result._context = self
         return result
 
@@ -1421,10 +1422,10 @@ class Ops:
         try:
             if a._context is not self:
                 self._adopt(a)
-        except AttributeError:
-            raise not_tensors(a) from None
-        result = _new(Tensor)
-        result._ptr = _geglu_quick_swapped(self.ptr, a._ptr)
+            result = _new(Tensor)
+            result._ptr = _geglu_quick_swapped(self.ptr, a._ptr)
+        except MISTAKES as error:
+            raise mistake(error, [a], locals()) from None
         result._context = self
         return result
 
@@ -1435,10 +1436,10 @@ class Ops:
         try:
             if a._context is not self or b._context is not self:
                 self._adopt(a, b)
-        except AttributeError:
-            raise not_tensors(a, b) from None
-        result = _new(Tensor)
-        result._ptr = _glu_split(self.ptr, a._ptr, b._ptr, enum_of(enums.GluOp, op))
+            result = _new(Tensor)
+            result._ptr = _glu_split(self.ptr, a._ptr, b._ptr, enum_of(enums.GluOp, op))
+        except MISTAKES as error:
+            raise mistake(error, [a, b], locals()) from None
         result._context = self
         return result
 
@@ -1447,10 +1448,10 @@ class Ops:
         try:
             if a._context is not self or b._context is not self:
                 self._adopt(a, b)
-        except AttributeError:
-            raise not_tensors(a, b) from None
-        result = _new(Tensor)
-        result._ptr = _reglu_split(self.ptr, a._ptr, b._ptr)
+            result = _new(Tensor)
+            result._ptr = _reglu_split(self.ptr, a._ptr, b._ptr)
+        except MISTAKES as error:
+            raise mistake(error, [a, b], locals()) from None
         result._context = self
         return result
 
@@ -1459,10 +1460,10 @@ class Ops:
         try:
             if a._context is not self or b._context is not self:
                 self._adopt(a, b)
-        except AttributeError:
-            raise not_tensors(a, b) from None
-        result = _new(Tensor)
-        result._ptr = _geglu_split(self.ptr, a._ptr, b._ptr)
+            result = _new(Tensor)
+            result._ptr = _geglu_split(self.ptr, a._ptr, b._ptr)
+        except MISTAKES as error:
+            raise mistake(error, [a, b], locals()) from None
         result._context = self
         return result
 
@@ -1474,10 +1475,10 @@ class Ops:
         try:
             if a._context is not self or b._context is not self:
                 self._adopt(a, b)
-        except AttributeError:
-            raise not_tensors(a, b) from None
-        result = _new(Tensor)
-        result._ptr = _swiglu_split(self.ptr, a._ptr, b._ptr)
+            result = _new(Tensor)
+            result._ptr = _swiglu_split(self.ptr, a._ptr, b._ptr)
+        except MISTAKES as error:
+            raise mistake(error, [a, b], locals()) from None
         result._context = self
         return result
 
@@ -1486,10 +1487,10 @@ class Ops:
         try:
             if a._context is not self or b._context is not self:
                 self._adopt(a, b)
-        except AttributeError:
-            raise not_tensors(a, b) from None
-        result = _new(Tensor)
-        result._ptr = _geglu_erf_split(self.ptr, a._ptr, b._ptr)
+            result = _new(Tensor)
+            result._ptr = _geglu_erf_split(self.ptr, a._ptr, b._ptr)
+        except MISTAKES as error:
+            raise mistake(error, [a, b], locals()) from None
         result._context = self
         return result
 
@@ -1500,10 +1501,10 @@ class Ops:
         try:
             if a._context is not self or b._context is not self:
                 self._adopt(a, b)
-        except AttributeError:
-            raise not_tensors(a, b) from None
-        result = _new(Tensor)
-        result._ptr = _geglu_quick_split(self.ptr, a._ptr, b._ptr)
+            result = _new(Tensor)
+            result._ptr = _geglu_quick_split(self.ptr, a._ptr, b._ptr)
+        except MISTAKES as error:
+            raise mistake(error, [a, b], locals()) from None
         result._context = self
         return result
 
@@ -1514,10 +1515,10 @@ class Ops:
         try:
             if a._context is not self or b._context is not self:
                 self._adopt(a, b)
-        except AttributeError:
-            raise not_tensors(a, b) from None
-        result = _new(Tensor)
-        result._ptr = _swiglu_oai(self.ptr, a._ptr, b._ptr, alpha, limit)
+            result = _new(Tensor)
+            result._ptr = _swiglu_oai(self.ptr, a._ptr, b._ptr, alpha, limit)
+        except MISTAKES as error:
+            raise mistake(error, [a, b], locals()) from None
         result._context = self
         return result
 
@@ -1528,10 +1529,10 @@ class Ops:
         try:
             if a._context is not self or b._context is not self:
                 self._adopt(a, b)
-        except AttributeError:
-            raise not_tensors(a, b) from None
-        result = _new(Tensor)
-        result._ptr = _swiglu_clamp(self.ptr, a._ptr, b._ptr, limit)
+            result = _new(Tensor)
+            result._ptr = _swiglu_clamp(self.ptr, a._ptr, b._ptr, limit)
+        except MISTAKES as error:
+            raise mistake(error, [a, b], locals()) from None
         result._context = self
         return result
 
@@ -1543,10 +1544,10 @@ class Ops:
         try:
             if a._context is not self:
                 self._adopt(a)
-        except AttributeError:
-            raise not_tensors(a) from None
-        result = _new(Tensor)
-        result._ptr = _norm(self.ptr, a._ptr, eps)
+            result = _new(Tensor)
+            result._ptr = _norm(self.ptr, a._ptr, eps)
+        except MISTAKES as error:
+            raise mistake(error, [a], locals()) from None
         result._context = self
         return result
 
@@ -1555,10 +1556,10 @@ class Ops:
         try:
             if a._context is not self:
                 self._adopt(a)
-        except AttributeError:
-            raise not_tensors(a) from None
-        result = _new(Tensor)
-        result._ptr = _norm_inplace(self.ptr, a._ptr, eps)
+            result = _new(Tensor)
+            result._ptr = _norm_inplace(self.ptr, a._ptr, eps)
+        except MISTAKES as error:
+            raise mistake(error, [a], locals()) from None
         result._context = self
         return result
 
@@ -1570,10 +1571,10 @@ class Ops:
         try:
             if a._context is not self:
                 self._adopt(a)
-        except AttributeError:
-            raise not_tensors(a) from None
-        result = _new(Tensor)
-        result._ptr = _rms_norm(self.ptr, a._ptr, eps)
+            result = _new(Tensor)
+            result._ptr = _rms_norm(self.ptr, a._ptr, eps)
+        except MISTAKES as error:
+            raise mistake(error, [a], locals()) from None
         result._context = self
         return result
 
@@ -1582,10 +1583,10 @@ class Ops:
         try:
             if a._context is not self:
                 self._adopt(a)
-        except AttributeError:
-            raise not_tensors(a) from None
-        result = _new(Tensor)
-        result._ptr = _rms_norm_inplace(self.ptr, a._ptr, eps)
+            result = _new(Tensor)
+            result._ptr = _rms_norm_inplace(self.ptr, a._ptr, eps)
+        except MISTAKES as error:
+            raise mistake(error, [a], locals()) from None
         result._context = self
         return result
 
@@ -1598,10 +1599,10 @@ class Ops:
         try:
             if a._context is not self:
                 self._adopt(a)
-        except AttributeError:
-            raise not_tensors(a) from None
-        result = _new(Tensor)
-        result._ptr = _group_norm(self.ptr, a._ptr, n_groups, eps)
+            result = _new(Tensor)
+            result._ptr = _group_norm(self.ptr, a._ptr, n_groups, eps)
+        except MISTAKES as error:
+            raise mistake(error, [a], locals()) from None
         result._context = self
         return result
 
@@ -1612,10 +1613,10 @@ class Ops:
         try:
             if a._context is not self:
                 self._adopt(a)
-        except AttributeError:
-            raise not_tensors(a) from None
-        result = _new(Tensor)
-        result._ptr = _group_norm_inplace(self.ptr, a._ptr, n_groups, eps)
+            result = _new(Tensor)
+            result._ptr = _group_norm_inplace(self.ptr, a._ptr, n_groups, eps)
+        except MISTAKES as error:
+            raise mistake(error, [a], locals()) from None
         result._context = self
         return result
 
@@ -1624,10 +1625,10 @@ class Ops:
         try:
             if a._context is not self:
                 self._adopt(a)
-        except AttributeError:
-            raise not_tensors(a) from None
-        result = _new(Tensor)
-        result._ptr = _l2_norm(self.ptr, a._ptr, eps)
+            result = _new(Tensor)
+            result._ptr = _l2_norm(self.ptr, a._ptr, eps)
+        except MISTAKES as error:
+            raise mistake(error, [a], locals()) from None
         result._context = self
         return result
 
@@ -1636,10 +1637,10 @@ class Ops:
         try:
             if a._context is not self:
                 self._adopt(a)
-        except AttributeError:
-            raise not_tensors(a) from None
-        result = _new(Tensor)
-        result._ptr = _l2_norm_inplace(self.ptr, a._ptr, eps)
+            result = _new(Tensor)
+            result._ptr = _l2_norm_inplace(self.ptr, a._ptr, eps)
+        except MISTAKES as error:
+            raise mistake(error, [a], locals()) from None
         result._context = self
         return result
 
@@ -1650,10 +1651,10 @@ class Ops:
         try:
             if a._context is not self or b._context is not self:
                 self._adopt(a, b)
-        except AttributeError:
-            raise not_tensors(a, b) from None
-        result = _new(Tensor)
-        result._ptr = _rms_norm_back(self.ptr, a._ptr, b._ptr, eps)
+            result = _new(Tensor)
+            result._ptr = _rms_norm_back(self.ptr, a._ptr, b._ptr, eps)
+        except MISTAKES as error:
+            raise mistake(error, [a, b], locals()) from None
         result._context = self
         return result
 
@@ -1666,10 +1667,10 @@ class Ops:
         try:
             if a._context is not self or b._context is not self:
                 self._adopt(a, b)
-        except AttributeError:
-            raise not_tensors(a, b) from None
-        result = _new(Tensor)
-        result._ptr = _mul_mat(self.ptr, a._ptr, b._ptr)
+            result = _new(Tensor)
+            result._ptr = _mul_mat(self.ptr, a._ptr, b._ptr)
+        except MISTAKES as error:
+            raise mistake(error, [a, b], locals()) from None
         result._context = self
         return result
 
@@ -1683,10 +1684,10 @@ class Ops:
         try:
             if as_._context is not self or b._context is not self or ids._context is not self:
                 self._adopt(as_, b, ids)
-        except AttributeError:
-            raise not_tensors(as_, b, ids) from None
-        result = _new(Tensor)
-        result._ptr = _mul_mat_id(self.ptr, as_._ptr, b._ptr, ids._ptr)
+            result = _new(Tensor)
+            result._ptr = _mul_mat_id(self.ptr, as_._ptr, b._ptr, ids._ptr)
+        except MISTAKES as error:
+            raise mistake(error, [as_, b, ids], locals()) from None
         result._context = self
         return result
 
@@ -1695,10 +1696,10 @@ class Ops:
         try:
             if a._context is not self or b._context is not self:
                 self._adopt(a, b)
-        except AttributeError:
-            raise not_tensors(a, b) from None
-        result = _new(Tensor)
-        result._ptr = _out_prod(self.ptr, a._ptr, b._ptr)
+            result = _new(Tensor)
+            result._ptr = _out_prod(self.ptr, a._ptr, b._ptr)
+        except MISTAKES as error:
+            raise mistake(error, [a, b], locals()) from None
         result._context = self
         return result
 
@@ -1710,10 +1711,10 @@ class Ops:
         try:
             if a._context is not self:
                 self._adopt(a)
-        except AttributeError:
-            raise not_tensors(a) from None
-        result = _new(Tensor)
-        result._ptr = _scale(self.ptr, a._ptr, s)
+            result = _new(Tensor)
+            result._ptr = _scale(self.ptr, a._ptr, s)
+        except MISTAKES as error:
+            raise mistake(error, [a], locals()) from None
         result._context = self
         return result
 
@@ -1722,10 +1723,10 @@ class Ops:
         try:
             if a._context is not self:
                 self._adopt(a)
-        except AttributeError:
-            raise not_tensors(a) from None
-        result = _new(Tensor)
-        result._ptr = _scale_inplace(self.ptr, a._ptr, s)
+            result = _new(Tensor)
+            result._ptr = _scale_inplace(self.ptr, a._ptr, s)
+        except MISTAKES as error:
+            raise mistake(error, [a], locals()) from None
         result._context = self
         return result
 
@@ -1734,10 +1735,10 @@ class Ops:
         try:
             if a._context is not self:
                 self._adopt(a)
-        except AttributeError:
-            raise not_tensors(a) from None
-        result = _new(Tensor)
-        result._ptr = _scale_bias(self.ptr, a._ptr, s, b)
+            result = _new(Tensor)
+            result._ptr = _scale_bias(self.ptr, a._ptr, s, b)
+        except MISTAKES as error:
+            raise mistake(error, [a], locals()) from None
         result._context = self
         return result
 
@@ -1748,10 +1749,10 @@ class Ops:
         try:
             if a._context is not self:
                 self._adopt(a)
-        except AttributeError:
-            raise not_tensors(a) from None
-        result = _new(Tensor)
-        result._ptr = _scale_bias_inplace(self.ptr, a._ptr, s, b)
+            result = _new(Tensor)
+            result._ptr = _scale_bias_inplace(self.ptr, a._ptr, s, b)
+        except MISTAKES as error:
+            raise mistake(error, [a], locals()) from None
         result._context = self
         return result
 
@@ -1762,10 +1763,10 @@ class Ops:
         try:
             if a._context is not self or b._context is not self:
                 self._adopt(a, b)
-        except AttributeError:
-            raise not_tensors(a, b) from None
-        result = _new(Tensor)
-        result._ptr = _set(self.ptr, a._ptr, b._ptr, nb1, nb2, nb3, offset)
+            result = _new(Tensor)
+            result._ptr = _set(self.ptr, a._ptr, b._ptr, nb1, nb2, nb3, offset)
+        except MISTAKES as error:
+            raise mistake(error, [a, b], locals()) from None
         result._context = self
         return result
 
@@ -1784,10 +1785,10 @@ class Ops:
         try:
             if a._context is not self or b._context is not self:
                 self._adopt(a, b)
-        except AttributeError:
-            raise not_tensors(a, b) from None
-        result = _new(Tensor)
-        result._ptr = _set_inplace(self.ptr, a._ptr, b._ptr, nb1, nb2, nb3, offset)
+            result = _new(Tensor)
+            result._ptr = _set_inplace(self.ptr, a._ptr, b._ptr, nb1, nb2, nb3, offset)
+        except MISTAKES as error:
+            raise mistake(error, [a, b], locals()) from None
         result._context = self
         return result
 
@@ -1798,10 +1799,10 @@ class Ops:
         try:
             if a._context is not self or b._context is not self:
                 self._adopt(a, b)
-        except AttributeError:
-            raise not_tensors(a, b) from None
-        result = _new(Tensor)
-        result._ptr = _set_1d(self.ptr, a._ptr, b._ptr, offset)
+            result = _new(Tensor)
+            result._ptr = _set_1d(self.ptr, a._ptr, b._ptr, offset)
+        except MISTAKES as error:
+            raise mistake(error, [a, b], locals()) from None
         result._context = self
         return result
 
@@ -1812,10 +1813,10 @@ class Ops:
         try:
             if a._context is not self or b._context is not self:
                 self._adopt(a, b)
-        except AttributeError:
-            raise not_tensors(a, b) from None
-        result = _new(Tensor)
-        result._ptr = _set_1d_inplace(self.ptr, a._ptr, b._ptr, offset)
+            result = _new(Tensor)
+            result._ptr = _set_1d_inplace(self.ptr, a._ptr, b._ptr, offset)
+        except MISTAKES as error:
+            raise mistake(error, [a, b], locals()) from None
         result._context = self
         return result
 
@@ -1826,10 +1827,10 @@ class Ops:
         try:
             if a._context is not self or b._context is not self:
                 self._adopt(a, b)
-        except AttributeError:
-            raise not_tensors(a, b) from None
-        result = _new(Tensor)
-        result._ptr = _set_2d(self.ptr, a._ptr, b._ptr, nb1, offset)
+            result = _new(Tensor)
+            result._ptr = _set_2d(self.ptr, a._ptr, b._ptr, nb1, offset)
+        except MISTAKES as error:
+            raise mistake(error, [a, b], locals()) from None
         result._context = self
         return result
 
@@ -1840,10 +1841,10 @@ class Ops:
         try:
             if a._context is not self or b._context is not self:
                 self._adopt(a, b)
-        except AttributeError:
-            raise not_tensors(a, b) from None
-        result = _new(Tensor)
-        result._ptr = _set_2d_inplace(self.ptr, a._ptr, b._ptr, nb1, offset)
+            result = _new(Tensor)
+            result._ptr = _set_2d_inplace(self.ptr, a._ptr, b._ptr, nb1, offset)
+        except MISTAKES as error:
+            raise mistake(error, [a, b], locals()) from None
         result._context = self
         return result
 
@@ -1855,10 +1856,10 @@ class Ops:
         try:
             if a._context is not self or b._context is not self:
                 self._adopt(a, b)
-        except AttributeError:
-            raise not_tensors(a, b) from None
-        result = _new(Tensor)
-        result._ptr = _cpy(self.ptr, a._ptr, b._ptr)
+            result = _new(Tensor)
+            result._ptr = _cpy(self.ptr, a._ptr, b._ptr)
+        except MISTAKES as error:
+            raise mistake(error, [a, b], locals()) from None
         result._context = self
         return result
 
@@ -1870,10 +1871,10 @@ class Ops:
         try:
             if a._context is not self:
                 self._adopt(a)
-        except AttributeError:
-            raise not_tensors(a) from None
-        result = _new(Tensor)
-        result._ptr = _cast(self.ptr, a._ptr, type_of(type))
+            result = _new(Tensor)
+            result._ptr = _cast(self.ptr, a._ptr, type_of(type))
+        except MISTAKES as error:
+            raise mistake(error, [a], locals()) from None
         result._context = self
         return result
 
@@ -1885,10 +1886,10 @@ class Ops:
         try:
             if a._context is not self:
                 self._adopt(a)
-        except AttributeError:
-            raise not_tensors(a) from None
-        result = _new(Tensor)
-        result._ptr = _cont(self.ptr, a._ptr)
+            result = _new(Tensor)
+            result._ptr = _cont(self.ptr, a._ptr)
+        except MISTAKES as error:
+            raise mistake(error, [a], locals()) from None
         result._context = self
         return result
 
@@ -1897,10 +1898,10 @@ class Ops:
         try:
             if a._context is not self:
                 self._adopt(a)
-        except AttributeError:
-            raise not_tensors(a) from None
-        result = _new(Tensor)
-        result._ptr = _cont_1d(self.ptr, a._ptr, ne0)
+            result = _new(Tensor)
+            result._ptr = _cont_1d(self.ptr, a._ptr, ne0)
+        except MISTAKES as error:
+            raise mistake(error, [a], locals()) from None
         result._context = self
         return result
 
@@ -1911,10 +1912,10 @@ class Ops:
         try:
             if a._context is not self:
                 self._adopt(a)
-        except AttributeError:
-            raise not_tensors(a) from None
-        result = _new(Tensor)
-        result._ptr = _cont_2d(self.ptr, a._ptr, ne0, ne1)
+            result = _new(Tensor)
+            result._ptr = _cont_2d(self.ptr, a._ptr, ne0, ne1)
+        except MISTAKES as error:
+            raise mistake(error, [a], locals()) from None
         result._context = self
         return result
 
@@ -1925,10 +1926,10 @@ class Ops:
         try:
             if a._context is not self:
                 self._adopt(a)
-        except AttributeError:
-            raise not_tensors(a) from None
-        result = _new(Tensor)
-        result._ptr = _cont_3d(self.ptr, a._ptr, ne0, ne1, ne2)
+            result = _new(Tensor)
+            result._ptr = _cont_3d(self.ptr, a._ptr, ne0, ne1, ne2)
+        except MISTAKES as error:
+            raise mistake(error, [a], locals()) from None
         result._context = self
         return result
 
@@ -1939,10 +1940,10 @@ class Ops:
         try:
             if a._context is not self:
                 self._adopt(a)
-        except AttributeError:
-            raise not_tensors(a) from None
-        result = _new(Tensor)
-        result._ptr = _cont_4d(self.ptr, a._ptr, ne0, ne1, ne2, ne3)
+            result = _new(Tensor)
+            result._ptr = _cont_4d(self.ptr, a._ptr, ne0, ne1, ne2, ne3)
+        except MISTAKES as error:
+            raise mistake(error, [a], locals()) from None
         result._context = self
         return result
 
@@ -1951,10 +1952,10 @@ class Ops:
         try:
             if a._context is not self or b._context is not self:
                 self._adopt(a, b)
-        except AttributeError:
-            raise not_tensors(a, b) from None
-        result = _new(Tensor)
-        result._ptr = _reshape(self.ptr, a._ptr, b._ptr)
+            result = _new(Tensor)
+            result._ptr = _reshape(self.ptr, a._ptr, b._ptr)
+        except MISTAKES as error:
+            raise mistake(error, [a, b], locals()) from None
         result._context = self
         return result
 
@@ -1966,10 +1967,10 @@ class Ops:
         try:
             if a._context is not self:
                 self._adopt(a)
-        except AttributeError:
-            raise not_tensors(a) from None
-        result = _new(Tensor)
-        result._ptr = _reshape_1d(self.ptr, a._ptr, ne0)
+            result = _new(Tensor)
+            result._ptr = _reshape_1d(self.ptr, a._ptr, ne0)
+        except MISTAKES as error:
+            raise mistake(error, [a], locals()) from None
         result._context = self
         return result
 
@@ -1982,10 +1983,10 @@ class Ops:
         try:
             if a._context is not self:
                 self._adopt(a)
-        except AttributeError:
-            raise not_tensors(a) from None
-        result = _new(Tensor)
-        result._ptr = _reshape_2d(self.ptr, a._ptr, ne0, ne1)
+            result = _new(Tensor)
+            result._ptr = _reshape_2d(self.ptr, a._ptr, ne0, ne1)
+        except MISTAKES as error:
+            raise mistake(error, [a], locals()) from None
         result._context = self
         return result
 
@@ -1998,10 +1999,10 @@ class Ops:
         try:
             if a._context is not self:
                 self._adopt(a)
-        except AttributeError:
-            raise not_tensors(a) from None
-        result = _new(Tensor)
-        result._ptr = _reshape_3d(self.ptr, a._ptr, ne0, ne1, ne2)
+            result = _new(Tensor)
+            result._ptr = _reshape_3d(self.ptr, a._ptr, ne0, ne1, ne2)
+        except MISTAKES as error:
+            raise mistake(error, [a], locals()) from None
         result._context = self
         return result
 
@@ -2014,10 +2015,10 @@ class Ops:
         try:
             if a._context is not self:
                 self._adopt(a)
-        except AttributeError:
-            raise not_tensors(a) from None
-        result = _new(Tensor)
-        result._ptr = _reshape_4d(self.ptr, a._ptr, ne0, ne1, ne2, ne3)
+            result = _new(Tensor)
+            result._ptr = _reshape_4d(self.ptr, a._ptr, ne0, ne1, ne2, ne3)
+        except MISTAKES as error:
+            raise mistake(error, [a], locals()) from None
         result._context = self
         return result
 
@@ -2030,10 +2031,10 @@ class Ops:
         try:
             if a._context is not self:
                 self._adopt(a)
-        except AttributeError:
-            raise not_tensors(a) from None
-        result = _new(Tensor)
-        result._ptr = _view_1d(self.ptr, a._ptr, ne0, offset)
+            result = _new(Tensor)
+            result._ptr = _view_1d(self.ptr, a._ptr, ne0, offset)
+        except MISTAKES as error:
+            raise mistake(error, [a], locals()) from None
         result._context = self
         return result
 
@@ -2046,10 +2047,10 @@ class Ops:
         try:
             if a._context is not self:
                 self._adopt(a)
-        except AttributeError:
-            raise not_tensors(a) from None
-        result = _new(Tensor)
-        result._ptr = _view_2d(self.ptr, a._ptr, ne0, ne1, nb1, offset)
+            result = _new(Tensor)
+            result._ptr = _view_2d(self.ptr, a._ptr, ne0, ne1, nb1, offset)
+        except MISTAKES as error:
+            raise mistake(error, [a], locals()) from None
         result._context = self
         return result
 
@@ -2071,10 +2072,10 @@ class Ops:
         try:
             if a._context is not self:
                 self._adopt(a)
-        except AttributeError:
-            raise not_tensors(a) from None
-        result = _new(Tensor)
-        result._ptr = _view_3d(self.ptr, a._ptr, ne0, ne1, ne2, nb1, nb2, offset)
+            result = _new(Tensor)
+            result._ptr = _view_3d(self.ptr, a._ptr, ne0, ne1, ne2, nb1, nb2, offset)
+        except MISTAKES as error:
+            raise mistake(error, [a], locals()) from None
         result._context = self
         return result
 
@@ -2098,10 +2099,10 @@ class Ops:
         try:
             if a._context is not self:
                 self._adopt(a)
-        except AttributeError:
-            raise not_tensors(a) from None
-        result = _new(Tensor)
-        result._ptr = _view_4d(self.ptr, a._ptr, ne0, ne1, ne2, ne3, nb1, nb2, nb3, offset)
+            result = _new(Tensor)
+            result._ptr = _view_4d(self.ptr, a._ptr, ne0, ne1, ne2, ne3, nb1, nb2, nb3, offset)
+        except MISTAKES as error:
+            raise mistake(error, [a], locals()) from None
         result._context = self
         return result
 
@@ -2114,10 +2115,10 @@ class Ops:
         try:
             if a._context is not self:
                 self._adopt(a)
-        except AttributeError:
-            raise not_tensors(a) from None
-        result = _new(Tensor)
-        result._ptr = _permute(self.ptr, a._ptr, axis0, axis1, axis2, axis3)
+            result = _new(Tensor)
+            result._ptr = _permute(self.ptr, a._ptr, axis0, axis1, axis2, axis3)
+        except MISTAKES as error:
+            raise mistake(error, [a], locals()) from None
         result._context = self
         return result
 
@@ -2129,10 +2130,10 @@ class Ops:
         try:
             if a._context is not self:
                 self._adopt(a)
-        except AttributeError:
-            raise not_tensors(a) from None
-        result = _new(Tensor)
-        result._ptr = _transpose(self.ptr, a._ptr)
+            result = _new(Tensor)
+            result._ptr = _transpose(self.ptr, a._ptr)
+        except MISTAKES as error:
+            raise mistake(error, [a], locals()) from None
         result._context = self
         return result
 
@@ -2144,10 +2145,10 @@ class Ops:
         try:
             if a._context is not self or b._context is not self:
                 self._adopt(a, b)
-        except AttributeError:
-            raise not_tensors(a, b) from None
-        result = _new(Tensor)
-        result._ptr = _get_rows(self.ptr, a._ptr, b._ptr)
+            result = _new(Tensor)
+            result._ptr = _get_rows(self.ptr, a._ptr, b._ptr)
+        except MISTAKES as error:
+            raise mistake(error, [a, b], locals()) from None
         result._context = self
         return result
 
@@ -2158,10 +2159,10 @@ class Ops:
         try:
             if a._context is not self or b._context is not self or c._context is not self:
                 self._adopt(a, b, c)
-        except AttributeError:
-            raise not_tensors(a, b, c) from None
-        result = _new(Tensor)
-        result._ptr = _get_rows_back(self.ptr, a._ptr, b._ptr, c._ptr)
+            result = _new(Tensor)
+            result._ptr = _get_rows_back(self.ptr, a._ptr, b._ptr, c._ptr)
+        except MISTAKES as error:
+            raise mistake(error, [a, b, c], locals()) from None
         result._context = self
         return result
 
@@ -2174,10 +2175,10 @@ class Ops:
         try:
             if a._context is not self or b._context is not self or c._context is not self:
                 self._adopt(a, b, c)
-        except AttributeError:
-            raise not_tensors(a, b, c) from None
-        result = _new(Tensor)
-        result._ptr = _set_rows(self.ptr, a._ptr, b._ptr, c._ptr)
+            result = _new(Tensor)
+            result._ptr = _set_rows(self.ptr, a._ptr, b._ptr, c._ptr)
+        except MISTAKES as error:
+            raise mistake(error, [a, b, c], locals()) from None
         result._context = self
         return result
 
@@ -2186,10 +2187,10 @@ class Ops:
         try:
             if a._context is not self:
                 self._adopt(a)
-        except AttributeError:
-            raise not_tensors(a) from None
-        result = _new(Tensor)
-        result._ptr = _diag(self.ptr, a._ptr)
+            result = _new(Tensor)
+            result._ptr = _diag(self.ptr, a._ptr)
+        except MISTAKES as error:
+            raise mistake(error, [a], locals()) from None
         result._context = self
         return result
 
@@ -2201,10 +2202,10 @@ class Ops:
         try:
             if a._context is not self:
                 self._adopt(a)
-        except AttributeError:
-            raise not_tensors(a) from None
-        result = _new(Tensor)
-        result._ptr = _diag_mask_inf(self.ptr, a._ptr, n_past)
+            result = _new(Tensor)
+            result._ptr = _diag_mask_inf(self.ptr, a._ptr, n_past)
+        except MISTAKES as error:
+            raise mistake(error, [a], locals()) from None
         result._context = self
         return result
 
@@ -2215,10 +2216,10 @@ class Ops:
         try:
             if a._context is not self:
                 self._adopt(a)
-        except AttributeError:
-            raise not_tensors(a) from None
-        result = _new(Tensor)
-        result._ptr = _diag_mask_inf_inplace(self.ptr, a._ptr, n_past)
+            result = _new(Tensor)
+            result._ptr = _diag_mask_inf_inplace(self.ptr, a._ptr, n_past)
+        except MISTAKES as error:
+            raise mistake(error, [a], locals()) from None
         result._context = self
         return result
 
@@ -2227,10 +2228,10 @@ class Ops:
         try:
             if a._context is not self:
                 self._adopt(a)
-        except AttributeError:
-            raise not_tensors(a) from None
-        result = _new(Tensor)
-        result._ptr = _diag_mask_zero(self.ptr, a._ptr, n_past)
+            result = _new(Tensor)
+            result._ptr = _diag_mask_zero(self.ptr, a._ptr, n_past)
+        except MISTAKES as error:
+            raise mistake(error, [a], locals()) from None
         result._context = self
         return result
 
@@ -2241,10 +2242,10 @@ class Ops:
         try:
             if a._context is not self:
                 self._adopt(a)
-        except AttributeError:
-            raise not_tensors(a) from None
-        result = _new(Tensor)
-        result._ptr = _diag_mask_zero_inplace(self.ptr, a._ptr, n_past)
+            result = _new(Tensor)
+            result._ptr = _diag_mask_zero_inplace(self.ptr, a._ptr, n_past)
+        except MISTAKES as error:
+            raise mistake(error, [a], locals()) from None
         result._context = self
         return result
 
@@ -2256,10 +2257,10 @@ class Ops:
         try:
             if a._context is not self:
                 self._adopt(a)
-        except AttributeError:
-            raise not_tensors(a) from None
-        result = _new(Tensor)
-        result._ptr = _clamp(self.ptr, a._ptr, min, max)
+            result = _new(Tensor)
+            result._ptr = _clamp(self.ptr, a._ptr, min, max)
+        except MISTAKES as error:
+            raise mistake(error, [a], locals()) from None
         result._context = self
         return result
 
@@ -2270,10 +2271,10 @@ class Ops:
         try:
             if a._context is not self:
                 self._adopt(a)
-        except AttributeError:
-            raise not_tensors(a) from None
-        result = _new(Tensor)
-        result._ptr = _clamp_inplace(self.ptr, a._ptr, min, max)
+            result = _new(Tensor)
+            result._ptr = _clamp_inplace(self.ptr, a._ptr, min, max)
+        except MISTAKES as error:
+            raise mistake(error, [a], locals()) from None
         result._context = self
         return result
 
@@ -2285,10 +2286,10 @@ class Ops:
         try:
             if a._context is not self:
                 self._adopt(a)
-        except AttributeError:
-            raise not_tensors(a) from None
-        result = _new(Tensor)
-        result._ptr = _soft_max(self.ptr, a._ptr)
+            result = _new(Tensor)
+            result._ptr = _soft_max(self.ptr, a._ptr)
+        except MISTAKES as error:
+            raise mistake(error, [a], locals()) from None
         result._context = self
         return result
 
@@ -2297,10 +2298,10 @@ class Ops:
         try:
             if a._context is not self:
                 self._adopt(a)
-        except AttributeError:
-            raise not_tensors(a) from None
-        result = _new(Tensor)
-        result._ptr = _soft_max_inplace(self.ptr, a._ptr)
+            result = _new(Tensor)
+            result._ptr = _soft_max_inplace(self.ptr, a._ptr)
+        except MISTAKES as error:
+            raise mistake(error, [a], locals()) from None
         result._context = self
         return result
 
@@ -2313,16 +2314,16 @@ class Ops:
         try:
             if a._context is not self or (mask is not None and mask._context is not self):
                 self._adopt(a, mask)
-        except AttributeError:
-            raise not_tensors(a, mask) from None
-        result = _new(Tensor)
-        result._ptr = _soft_max_ext(
-            self.ptr,
-            a._ptr,
-            NULL if mask is None else mask._ptr,
-            scale,
-            max_bias,
-        )
+            result = _new(Tensor)
+            result._ptr = _soft_max_ext(
+                self.ptr,
+                a._ptr,
+                NULL if mask is None else mask._ptr,
+                scale,
+                max_bias,
+            )
+        except MISTAKES as error:
+            raise mistake(error, [a, mask], locals()) from None
         result._context = self
         return result
 
@@ -2339,16 +2340,16 @@ class Ops:
         try:
             if a._context is not self or (mask is not None and mask._context is not self):
                 self._adopt(a, mask)
-        except AttributeError:
-            raise not_tensors(a, mask) from None
-        result = _new(Tensor)
-        result._ptr = _soft_max_ext_inplace(
-            self.ptr,
-            a._ptr,
-            NULL if mask is None else mask._ptr,
-            scale,
-            max_bias,
-        )
+            result = _new(Tensor)
+            result._ptr = _soft_max_ext_inplace(
+                self.ptr,
+                a._ptr,
+                NULL if mask is None else mask._ptr,
+                scale,
+                max_bias,
+            )
+        except MISTAKES as error:
+            raise mistake(error, [a, mask], locals()) from None
         result._context = self
         return result
 
@@ -2359,10 +2360,10 @@ class Ops:
         try:
             if a._context is not self or b._context is not self:
                 self._adopt(a, b)
-        except AttributeError:
-            raise not_tensors(a, b) from None
-        result = _new(Tensor)
-        result._ptr = _soft_max_ext_back(self.ptr, a._ptr, b._ptr, scale, max_bias)
+            result = _new(Tensor)
+            result._ptr = _soft_max_ext_back(self.ptr, a._ptr, b._ptr, scale, max_bias)
+        except MISTAKES as error:
+            raise mistake(error, [a, b], locals()) from None
         result._context = self
         return result
 
@@ -2379,10 +2380,10 @@ class Ops:
         try:
             if a._context is not self or b._context is not self:
                 self._adopt(a, b)
-        except AttributeError:
-            raise not_tensors(a, b) from None
-        result = _new(Tensor)
-        result._ptr = _soft_max_ext_back_inplace(self.ptr, a._ptr, b._ptr, scale, max_bias)
+            result = _new(Tensor)
+            result._ptr = _soft_max_ext_back_inplace(self.ptr, a._ptr, b._ptr, scale, max_bias)
+        except MISTAKES as error:
+            raise mistake(error, [a, b], locals()) from None
         result._context = self
         return result
 
@@ -2395,10 +2396,10 @@ class Ops:
         try:
             if a._context is not self or b._context is not self:
                 self._adopt(a, b)
-        except AttributeError:
-            raise not_tensors(a, b) from None
-        result = _new(Tensor)
-        result._ptr = _rope(self.ptr, a._ptr, b._ptr, n_dims, mode)
+            result = _new(Tensor)
+            result._ptr = _rope(self.ptr, a._ptr, b._ptr, n_dims, mode)
+        except MISTAKES as error:
+            raise mistake(error, [a, b], locals()) from None
         result._context = self
         return result
 
@@ -2409,10 +2410,10 @@ class Ops:
         try:
             if a._context is not self or b._context is not self:
                 self._adopt(a, b)
-        except AttributeError:
-            raise not_tensors(a, b) from None
-        result = _new(Tensor)
-        result._ptr = _rope_inplace(self.ptr, a._ptr, b._ptr, n_dims, mode)
+            result = _new(Tensor)
+            result._ptr = _rope_inplace(self.ptr, a._ptr, b._ptr, n_dims, mode)
+        except MISTAKES as error:
+            raise mistake(error, [a, b], locals()) from None
         result._context = self
         return result
 
@@ -2445,24 +2446,24 @@ class Ops:
                 or (c is not None and c._context is not self)
             ):
                 self._adopt(a, b, c)
-        except AttributeError:
-            raise not_tensors(a, b, c) from None
-        result = _new(Tensor)
-        result._ptr = _rope_ext(
-            self.ptr,
-            a._ptr,
-            b._ptr,
-            NULL if c is None else c._ptr,
-            n_dims,
-            mode,
-            n_ctx_orig,
-            freq_base,
-            freq_scale,
-            ext_factor,
-            attn_factor,
-            beta_fast,
-            beta_slow,
-        )
+            result = _new(Tensor)
+            result._ptr = _rope_ext(
+                self.ptr,
+                a._ptr,
+                b._ptr,
+                NULL if c is None else c._ptr,
+                n_dims,
+                mode,
+                n_ctx_orig,
+                freq_base,
+                freq_scale,
+                ext_factor,
+                attn_factor,
+                beta_fast,
+                beta_slow,
+            )
+        except MISTAKES as error:
+            raise mistake(error, [a, b, c], locals()) from None
         result._context = self
         return result
 
@@ -2493,25 +2494,25 @@ class Ops:
                 or (c is not None and c._context is not self)
             ):
                 self._adopt(a, b, c)
-        except AttributeError:
-            raise not_tensors(a, b, c) from None
-        result = _new(Tensor)
-        result._ptr = _rope_multi(
-            self.ptr,
-            a._ptr,
-            b._ptr,
-            NULL if c is None else c._ptr,
-            n_dims,
-            sections,
-            mode,
-            n_ctx_orig,
-            freq_base,
-            freq_scale,
-            ext_factor,
-            attn_factor,
-            beta_fast,
-            beta_slow,
-        )
+            result = _new(Tensor)
+            result._ptr = _rope_multi(
+                self.ptr,
+                a._ptr,
+                b._ptr,
+                NULL if c is None else c._ptr,
+                n_dims,
+                items("sections", sections, 4),
+                mode,
+                n_ctx_orig,
+                freq_base,
+                freq_scale,
+                ext_factor,
+                attn_factor,
+                beta_fast,
+                beta_slow,
+            )
+        except MISTAKES as error:
+            raise mistake(error, [a, b, c], locals()) from None
         result._context = self
         return result
 
@@ -2541,24 +2542,24 @@ class Ops:
                 or (c is not None and c._context is not self)
             ):
                 self._adopt(a, b, c)
-        except AttributeError:
-            raise not_tensors(a, b, c) from None
-        result = _new(Tensor)
-        result._ptr = _rope_ext_inplace(
-            self.ptr,
-            a._ptr,
-            b._ptr,
-            NULL if c is None else c._ptr,
-            n_dims,
-            mode,
-            n_ctx_orig,
-            freq_base,
-            freq_scale,
-            ext_factor,
-            attn_factor,
-            beta_fast,
-            beta_slow,
-        )
+            result = _new(Tensor)
+            result._ptr = _rope_ext_inplace(
+                self.ptr,
+                a._ptr,
+                b._ptr,
+                NULL if c is None else c._ptr,
+                n_dims,
+                mode,
+                n_ctx_orig,
+                freq_base,
+                freq_scale,
+                ext_factor,
+                attn_factor,
+                beta_fast,
+                beta_slow,
+            )
+        except MISTAKES as error:
+            raise mistake(error, [a, b, c], locals()) from None
         result._context = self
         return result
 
@@ -2590,25 +2591,25 @@ class Ops:
                 or (c is not None and c._context is not self)
             ):
                 self._adopt(a, b, c)
-        except AttributeError:
-            raise not_tensors(a, b, c) from None
-        result = _new(Tensor)
-        result._ptr = _rope_multi_inplace(
-            self.ptr,
-            a._ptr,
-            b._ptr,
-            NULL if c is None else c._ptr,
-            n_dims,
-            sections,
-            mode,
-            n_ctx_orig,
-            freq_base,
-            freq_scale,
-            ext_factor,
-            attn_factor,
-            beta_fast,
-            beta_slow,
-        )
+            result = _new(Tensor)
+            result._ptr = _rope_multi_inplace(
+                self.ptr,
+                a._ptr,
+                b._ptr,
+                NULL if c is None else c._ptr,
+                n_dims,
+                items("sections", sections, 4),
+                mode,
+                n_ctx_orig,
+                freq_base,
+                freq_scale,
+                ext_factor,
+                attn_factor,
+                beta_fast,
+                beta_slow,
+            )
+        except MISTAKES as error:
+            raise mistake(error, [a, b, c], locals()) from None
         result._context = self
         return result
 
@@ -2633,23 +2634,23 @@ class Ops:
         try:
             if a._context is not self or b._context is not self:
                 self._adopt(a, b)
-        except AttributeError:
-            raise not_tensors(a, b) from None
-        result = _new(Tensor)
-        result._ptr = _rope_custom(
-            self.ptr,
-            a._ptr,
-            b._ptr,
-            n_dims,
-            mode,
-            n_ctx_orig,
-            freq_base,
-            freq_scale,
-            ext_factor,
-            attn_factor,
-            beta_fast,
-            beta_slow,
-        )
+            result = _new(Tensor)
+            result._ptr = _rope_custom(
+                self.ptr,
+                a._ptr,
+                b._ptr,
+                n_dims,
+                mode,
+                n_ctx_orig,
+                freq_base,
+                freq_scale,
+                ext_factor,
+                attn_factor,
+                beta_fast,
+                beta_slow,
+            )
+        except MISTAKES as error:
+            raise mistake(error, [a, b], locals()) from None
         result._context = self
         return result
 
@@ -2674,23 +2675,23 @@ class Ops:
         try:
             if a._context is not self or b._context is not self:
                 self._adopt(a, b)
-        except AttributeError:
-            raise not_tensors(a, b) from None
-        result = _new(Tensor)
-        result._ptr = _rope_custom_inplace(
-            self.ptr,
-            a._ptr,
-            b._ptr,
-            n_dims,
-            mode,
-            n_ctx_orig,
-            freq_base,
-            freq_scale,
-            ext_factor,
-            attn_factor,
-            beta_fast,
-            beta_slow,
-        )
+            result = _new(Tensor)
+            result._ptr = _rope_custom_inplace(
+                self.ptr,
+                a._ptr,
+                b._ptr,
+                n_dims,
+                mode,
+                n_ctx_orig,
+                freq_base,
+                freq_scale,
+                ext_factor,
+                attn_factor,
+                beta_fast,
+                beta_slow,
+            )
+        except MISTAKES as error:
+            raise mistake(error, [a, b], locals()) from None
         result._context = self
         return result
 
@@ -2720,24 +2721,24 @@ class Ops:
                 or (c is not None and c._context is not self)
             ):
                 self._adopt(a, b, c)
-        except AttributeError:
-            raise not_tensors(a, b, c) from None
-        result = _new(Tensor)
-        result._ptr = _rope_ext_back(
-            self.ptr,
-            a._ptr,
-            b._ptr,
-            NULL if c is None else c._ptr,
-            n_dims,
-            mode,
-            n_ctx_orig,
-            freq_base,
-            freq_scale,
-            ext_factor,
-            attn_factor,
-            beta_fast,
-            beta_slow,
-        )
+            result = _new(Tensor)
+            result._ptr = _rope_ext_back(
+                self.ptr,
+                a._ptr,
+                b._ptr,
+                NULL if c is None else c._ptr,
+                n_dims,
+                mode,
+                n_ctx_orig,
+                freq_base,
+                freq_scale,
+                ext_factor,
+                attn_factor,
+                beta_fast,
+                beta_slow,
+            )
+        except MISTAKES as error:
+            raise mistake(error, [a, b, c], locals()) from None
         result._context = self
         return result
 
@@ -2768,25 +2769,25 @@ class Ops:
                 or (c is not None and c._context is not self)
             ):
                 self._adopt(a, b, c)
-        except AttributeError:
-            raise not_tensors(a, b, c) from None
-        result = _new(Tensor)
-        result._ptr = _rope_multi_back(
-            self.ptr,
-            a._ptr,
-            b._ptr,
-            NULL if c is None else c._ptr,
-            n_dims,
-            sections,
-            mode,
-            n_ctx_orig,
-            freq_base,
-            freq_scale,
-            ext_factor,
-            attn_factor,
-            beta_fast,
-            beta_slow,
-        )
+            result = _new(Tensor)
+            result._ptr = _rope_multi_back(
+                self.ptr,
+                a._ptr,
+                b._ptr,
+                NULL if c is None else c._ptr,
+                n_dims,
+                items("sections", sections, 4),
+                mode,
+                n_ctx_orig,
+                freq_base,
+                freq_scale,
+                ext_factor,
+                attn_factor,
+                beta_fast,
+                beta_slow,
+            )
+        except MISTAKES as error:
+            raise mistake(error, [a, b, c], locals()) from None
         result._context = self
         return result
 
@@ -2809,22 +2810,22 @@ class Ops:
         try:
             if a._context is not self or b._context is not self:
                 self._adopt(a, b)
-        except AttributeError:
-            raise not_tensors(a, b) from None
-        result = _new(Tensor)
-        result._ptr = _im2col(
-            self.ptr,
-            a._ptr,
-            b._ptr,
-            s0,
-            s1,
-            p0,
-            p1,
-            d0,
-            d1,
-            is_2D,
-            type_of(dst_type),
-        )
+            result = _new(Tensor)
+            result._ptr = _im2col(
+                self.ptr,
+                a._ptr,
+                b._ptr,
+                s0,
+                s1,
+                p0,
+                p1,
+                d0,
+                d1,
+                is_2D,
+                type_of(dst_type),
+            )
+        except MISTAKES as error:
+            raise mistake(error, [a, b], locals()) from None
         result._context = self
         return result
 
@@ -2847,10 +2848,10 @@ class Ops:
         try:
             if a._context is not self or b._context is not self:
                 self._adopt(a, b)
-        except AttributeError:
-            raise not_tensors(a, b) from None
-        result = _new(Tensor)
-        result._ptr = _im2col_back(self.ptr, a._ptr, b._ptr, ne, s0, s1, p0, p1, d0, d1, is_2D)
+            result = _new(Tensor)
+            result._ptr = _im2col_back(self.ptr, a._ptr, b._ptr, ne, s0, s1, p0, p1, d0, d1, is_2D)
+        except MISTAKES as error:
+            raise mistake(error, [a, b], locals()) from None
         result._context = self
         return result
 
@@ -2861,10 +2862,10 @@ class Ops:
         try:
             if a._context is not self:
                 self._adopt(a)
-        except AttributeError:
-            raise not_tensors(a) from None
-        result = _new(Tensor)
-        result._ptr = _col2im_1d(self.ptr, a._ptr, s0, oc, p0)
+            result = _new(Tensor)
+            result._ptr = _col2im_1d(self.ptr, a._ptr, s0, oc, p0)
+        except MISTAKES as error:
+            raise mistake(error, [a], locals()) from None
         result._context = self
         return result
 
@@ -2875,10 +2876,10 @@ class Ops:
         try:
             if a._context is not self or b._context is not self:
                 self._adopt(a, b)
-        except AttributeError:
-            raise not_tensors(a, b) from None
-        result = _new(Tensor)
-        result._ptr = _conv_1d(self.ptr, a._ptr, b._ptr, s0, p0, d0)
+            result = _new(Tensor)
+            result._ptr = _conv_1d(self.ptr, a._ptr, b._ptr, s0, p0, d0)
+        except MISTAKES as error:
+            raise mistake(error, [a, b], locals()) from None
         result._context = self
         return result
 
@@ -2889,10 +2890,10 @@ class Ops:
         try:
             if a._context is not self or b._context is not self:
                 self._adopt(a, b)
-        except AttributeError:
-            raise not_tensors(a, b) from None
-        result = _new(Tensor)
-        result._ptr = _conv_1d_ph(self.ptr, a._ptr, b._ptr, s, d)
+            result = _new(Tensor)
+            result._ptr = _conv_1d_ph(self.ptr, a._ptr, b._ptr, s, d)
+        except MISTAKES as error:
+            raise mistake(error, [a, b], locals()) from None
         result._context = self
         return result
 
@@ -2903,10 +2904,10 @@ class Ops:
         try:
             if a._context is not self or b._context is not self:
                 self._adopt(a, b)
-        except AttributeError:
-            raise not_tensors(a, b) from None
-        result = _new(Tensor)
-        result._ptr = _conv_1d_dw(self.ptr, a._ptr, b._ptr, s0, p0, d0)
+            result = _new(Tensor)
+            result._ptr = _conv_1d_dw(self.ptr, a._ptr, b._ptr, s0, p0, d0)
+        except MISTAKES as error:
+            raise mistake(error, [a, b], locals()) from None
         result._context = self
         return result
 
@@ -2917,10 +2918,10 @@ class Ops:
         try:
             if a._context is not self or b._context is not self:
                 self._adopt(a, b)
-        except AttributeError:
-            raise not_tensors(a, b) from None
-        result = _new(Tensor)
-        result._ptr = _conv_1d_dw_ph(self.ptr, a._ptr, b._ptr, s0, d0)
+            result = _new(Tensor)
+            result._ptr = _conv_1d_dw_ph(self.ptr, a._ptr, b._ptr, s0, d0)
+        except MISTAKES as error:
+            raise mistake(error, [a, b], locals()) from None
         result._context = self
         return result
 
@@ -2931,10 +2932,10 @@ class Ops:
         try:
             if a._context is not self or b._context is not self:
                 self._adopt(a, b)
-        except AttributeError:
-            raise not_tensors(a, b) from None
-        result = _new(Tensor)
-        result._ptr = _conv_transpose_1d(self.ptr, a._ptr, b._ptr, s0, p0, d0)
+            result = _new(Tensor)
+            result._ptr = _conv_transpose_1d(self.ptr, a._ptr, b._ptr, s0, p0, d0)
+        except MISTAKES as error:
+            raise mistake(error, [a, b], locals()) from None
         result._context = self
         return result
 
@@ -2955,10 +2956,10 @@ class Ops:
         try:
             if a._context is not self or b._context is not self:
                 self._adopt(a, b)
-        except AttributeError:
-            raise not_tensors(a, b) from None
-        result = _new(Tensor)
-        result._ptr = _conv_2d(self.ptr, a._ptr, b._ptr, s0, s1, p0, p1, d0, d1)
+            result = _new(Tensor)
+            result._ptr = _conv_2d(self.ptr, a._ptr, b._ptr, s0, s1, p0, p1, d0, d1)
+        except MISTAKES as error:
+            raise mistake(error, [a, b], locals()) from None
         result._context = self
         return result
 
@@ -2985,25 +2986,25 @@ class Ops:
         try:
             if a._context is not self or b._context is not self:
                 self._adopt(a, b)
-        except AttributeError:
-            raise not_tensors(a, b) from None
-        result = _new(Tensor)
-        result._ptr = _im2col_3d(
-            self.ptr,
-            a._ptr,
-            b._ptr,
-            IC,
-            s0,
-            s1,
-            s2,
-            p0,
-            p1,
-            p2,
-            d0,
-            d1,
-            d2,
-            type_of(dst_type),
-        )
+            result = _new(Tensor)
+            result._ptr = _im2col_3d(
+                self.ptr,
+                a._ptr,
+                b._ptr,
+                IC,
+                s0,
+                s1,
+                s2,
+                p0,
+                p1,
+                p2,
+                d0,
+                d1,
+                d2,
+                type_of(dst_type),
+            )
+        except MISTAKES as error:
+            raise mistake(error, [a, b], locals()) from None
         result._context = self
         return result
 
@@ -3028,10 +3029,10 @@ class Ops:
         try:
             if a._context is not self or b._context is not self:
                 self._adopt(a, b)
-        except AttributeError:
-            raise not_tensors(a, b) from None
-        result = _new(Tensor)
-        result._ptr = _conv_3d(self.ptr, a._ptr, b._ptr, IC, s0, s1, s2, p0, p1, p2, d0, d1, d2)
+            result = _new(Tensor)
+            result._ptr = _conv_3d(self.ptr, a._ptr, b._ptr, IC, s0, s1, s2, p0, p1, p2, d0, d1, d2)
+        except MISTAKES as error:
+            raise mistake(error, [a, b], locals()) from None
         result._context = self
         return result
 
@@ -3040,10 +3041,10 @@ class Ops:
         try:
             if a._context is not self or b._context is not self:
                 self._adopt(a, b)
-        except AttributeError:
-            raise not_tensors(a, b) from None
-        result = _new(Tensor)
-        result._ptr = _conv_2d_sk_p0(self.ptr, a._ptr, b._ptr)
+            result = _new(Tensor)
+            result._ptr = _conv_2d_sk_p0(self.ptr, a._ptr, b._ptr)
+        except MISTAKES as error:
+            raise mistake(error, [a, b], locals()) from None
         result._context = self
         return result
 
@@ -3052,10 +3053,10 @@ class Ops:
         try:
             if a._context is not self or b._context is not self:
                 self._adopt(a, b)
-        except AttributeError:
-            raise not_tensors(a, b) from None
-        result = _new(Tensor)
-        result._ptr = _conv_2d_s1_ph(self.ptr, a._ptr, b._ptr)
+            result = _new(Tensor)
+            result._ptr = _conv_2d_s1_ph(self.ptr, a._ptr, b._ptr)
+        except MISTAKES as error:
+            raise mistake(error, [a, b], locals()) from None
         result._context = self
         return result
 
@@ -3076,10 +3077,10 @@ class Ops:
         try:
             if a._context is not self or b._context is not self:
                 self._adopt(a, b)
-        except AttributeError:
-            raise not_tensors(a, b) from None
-        result = _new(Tensor)
-        result._ptr = _conv_2d_dw(self.ptr, a._ptr, b._ptr, s0, s1, p0, p1, d0, d1)
+            result = _new(Tensor)
+            result._ptr = _conv_2d_dw(self.ptr, a._ptr, b._ptr, s0, s1, p0, p1, d0, d1)
+        except MISTAKES as error:
+            raise mistake(error, [a, b], locals()) from None
         result._context = self
         return result
 
@@ -3100,20 +3101,20 @@ class Ops:
         try:
             if a._context is not self or b._context is not self:
                 self._adopt(a, b)
-        except AttributeError:
-            raise not_tensors(a, b) from None
-        result = _new(Tensor)
-        result._ptr = _conv_2d_dw_direct(
-            self.ptr,
-            a._ptr,
-            b._ptr,
-            stride0,
-            stride1,
-            pad0,
-            pad1,
-            dilation0,
-            dilation1,
-        )
+            result = _new(Tensor)
+            result._ptr = _conv_2d_dw_direct(
+                self.ptr,
+                a._ptr,
+                b._ptr,
+                stride0,
+                stride1,
+                pad0,
+                pad1,
+                dilation0,
+                dilation1,
+            )
+        except MISTAKES as error:
+            raise mistake(error, [a, b], locals()) from None
         result._context = self
         return result
 
@@ -3124,10 +3125,10 @@ class Ops:
         try:
             if a._context is not self or b._context is not self:
                 self._adopt(a, b)
-        except AttributeError:
-            raise not_tensors(a, b) from None
-        result = _new(Tensor)
-        result._ptr = _conv_transpose_2d_p0(self.ptr, a._ptr, b._ptr, stride)
+            result = _new(Tensor)
+            result._ptr = _conv_transpose_2d_p0(self.ptr, a._ptr, b._ptr, stride)
+        except MISTAKES as error:
+            raise mistake(error, [a, b], locals()) from None
         result._context = self
         return result
 
@@ -3148,10 +3149,10 @@ class Ops:
         try:
             if a._context is not self or b._context is not self:
                 self._adopt(a, b)
-        except AttributeError:
-            raise not_tensors(a, b) from None
-        result = _new(Tensor)
-        result._ptr = _conv_2d_direct(self.ptr, a._ptr, b._ptr, s0, s1, p0, p1, d0, d1)
+            result = _new(Tensor)
+            result._ptr = _conv_2d_direct(self.ptr, a._ptr, b._ptr, s0, s1, p0, p1, d0, d1)
+        except MISTAKES as error:
+            raise mistake(error, [a, b], locals()) from None
         result._context = self
         return result
 
@@ -3179,26 +3180,26 @@ class Ops:
         try:
             if a._context is not self or b._context is not self:
                 self._adopt(a, b)
-        except AttributeError:
-            raise not_tensors(a, b) from None
-        result = _new(Tensor)
-        result._ptr = _conv_3d_direct(
-            self.ptr,
-            a._ptr,
-            b._ptr,
-            s0,
-            s1,
-            s2,
-            p0,
-            p1,
-            p2,
-            d0,
-            d1,
-            d2,
-            n_channels,
-            n_batch,
-            n_channels_out,
-        )
+            result = _new(Tensor)
+            result._ptr = _conv_3d_direct(
+                self.ptr,
+                a._ptr,
+                b._ptr,
+                s0,
+                s1,
+                s2,
+                p0,
+                p1,
+                p2,
+                d0,
+                d1,
+                d2,
+                n_channels,
+                n_batch,
+                n_channels_out,
+            )
+        except MISTAKES as error:
+            raise mistake(error, [a, b], locals()) from None
         result._context = self
         return result
 
@@ -3209,10 +3210,10 @@ class Ops:
         try:
             if a._context is not self:
                 self._adopt(a)
-        except AttributeError:
-            raise not_tensors(a) from None
-        result = _new(Tensor)
-        result._ptr = _pool_1d(self.ptr, a._ptr, enum_of(enums.OpPool, op), k0, s0, p0)
+            result = _new(Tensor)
+            result._ptr = _pool_1d(self.ptr, a._ptr, enum_of(enums.OpPool, op), k0, s0, p0)
+        except MISTAKES as error:
+            raise mistake(error, [a], locals()) from None
         result._context = self
         return result
 
@@ -3233,10 +3234,20 @@ class Ops:
         try:
             if a._context is not self:
                 self._adopt(a)
-        except AttributeError:
-            raise not_tensors(a) from None
-        result = _new(Tensor)
-        result._ptr = _pool_2d(self.ptr, a._ptr, enum_of(enums.OpPool, op), k0, k1, s0, s1, p0, p1)
+            result = _new(Tensor)
+            result._ptr = _pool_2d(
+                self.ptr,
+                a._ptr,
+                enum_of(enums.OpPool, op),
+                k0,
+                k1,
+                s0,
+                s1,
+                p0,
+                p1,
+            )
+        except MISTAKES as error:
+            raise mistake(error, [a], locals()) from None
         result._context = self
         return result
 
@@ -3258,21 +3269,21 @@ class Ops:
         try:
             if a._context is not self or af._context is not self:
                 self._adopt(a, af)
-        except AttributeError:
-            raise not_tensors(a, af) from None
-        result = _new(Tensor)
-        result._ptr = _pool_2d_back(
-            self.ptr,
-            a._ptr,
-            af._ptr,
-            enum_of(enums.OpPool, op),
-            k0,
-            k1,
-            s0,
-            s1,
-            p0,
-            p1,
-        )
+            result = _new(Tensor)
+            result._ptr = _pool_2d_back(
+                self.ptr,
+                a._ptr,
+                af._ptr,
+                enum_of(enums.OpPool, op),
+                k0,
+                k1,
+                s0,
+                s1,
+                p0,
+                p1,
+            )
+        except MISTAKES as error:
+            raise mistake(error, [a, af], locals()) from None
         result._context = self
         return result
 
@@ -3283,10 +3294,10 @@ class Ops:
         try:
             if a._context is not self:
                 self._adopt(a)
-        except AttributeError:
-            raise not_tensors(a) from None
-        result = _new(Tensor)
-        result._ptr = _upscale(self.ptr, a._ptr, scale_factor, enum_of(enums.ScaleMode, mode))
+            result = _new(Tensor)
+            result._ptr = _upscale(self.ptr, a._ptr, scale_factor, enum_of(enums.ScaleMode, mode))
+        except MISTAKES as error:
+            raise mistake(error, [a], locals()) from None
         result._context = self
         return result
 
@@ -3305,18 +3316,18 @@ class Ops:
         try:
             if a._context is not self:
                 self._adopt(a)
-        except AttributeError:
-            raise not_tensors(a) from None
-        result = _new(Tensor)
-        result._ptr = _upscale_ext(
-            self.ptr,
-            a._ptr,
-            ne0,
-            ne1,
-            ne2,
-            ne3,
-            enum_of(enums.ScaleMode, mode),
-        )
+            result = _new(Tensor)
+            result._ptr = _upscale_ext(
+                self.ptr,
+                a._ptr,
+                ne0,
+                ne1,
+                ne2,
+                ne3,
+                enum_of(enums.ScaleMode, mode),
+            )
+        except MISTAKES as error:
+            raise mistake(error, [a], locals()) from None
         result._context = self
         return result
 
@@ -3327,10 +3338,10 @@ class Ops:
         try:
             if a._context is not self:
                 self._adopt(a)
-        except AttributeError:
-            raise not_tensors(a) from None
-        result = _new(Tensor)
-        result._ptr = _interpolate(self.ptr, a._ptr, ne0, ne1, ne2, ne3, mode)
+            result = _new(Tensor)
+            result._ptr = _interpolate(self.ptr, a._ptr, ne0, ne1, ne2, ne3, mode)
+        except MISTAKES as error:
+            raise mistake(error, [a], locals()) from None
         result._context = self
         return result
 
@@ -3341,10 +3352,10 @@ class Ops:
         try:
             if a._context is not self:
                 self._adopt(a)
-        except AttributeError:
-            raise not_tensors(a) from None
-        result = _new(Tensor)
-        result._ptr = _pad(self.ptr, a._ptr, p0, p1, p2, p3)
+            result = _new(Tensor)
+            result._ptr = _pad(self.ptr, a._ptr, p0, p1, p2, p3)
+        except MISTAKES as error:
+            raise mistake(error, [a], locals()) from None
         result._context = self
         return result
 
@@ -3355,10 +3366,10 @@ class Ops:
         try:
             if a._context is not self:
                 self._adopt(a)
-        except AttributeError:
-            raise not_tensors(a) from None
-        result = _new(Tensor)
-        result._ptr = _pad_circular(self.ptr, a._ptr, p0, p1, p2, p3)
+            result = _new(Tensor)
+            result._ptr = _pad_circular(self.ptr, a._ptr, p0, p1, p2, p3)
+        except MISTAKES as error:
+            raise mistake(error, [a], locals()) from None
         result._context = self
         return result
 
@@ -3380,10 +3391,10 @@ class Ops:
         try:
             if a._context is not self:
                 self._adopt(a)
-        except AttributeError:
-            raise not_tensors(a) from None
-        result = _new(Tensor)
-        result._ptr = _pad_ext(self.ptr, a._ptr, lp0, rp0, lp1, rp1, lp2, rp2, lp3, rp3)
+            result = _new(Tensor)
+            result._ptr = _pad_ext(self.ptr, a._ptr, lp0, rp0, lp1, rp1, lp2, rp2, lp3, rp3)
+        except MISTAKES as error:
+            raise mistake(error, [a], locals()) from None
         result._context = self
         return result
 
@@ -3405,10 +3416,21 @@ class Ops:
         try:
             if a._context is not self:
                 self._adopt(a)
-        except AttributeError:
-            raise not_tensors(a) from None
-        result = _new(Tensor)
-        result._ptr = _pad_ext_circular(self.ptr, a._ptr, lp0, rp0, lp1, rp1, lp2, rp2, lp3, rp3)
+            result = _new(Tensor)
+            result._ptr = _pad_ext_circular(
+                self.ptr,
+                a._ptr,
+                lp0,
+                rp0,
+                lp1,
+                rp1,
+                lp2,
+                rp2,
+                lp3,
+                rp3,
+            )
+        except MISTAKES as error:
+            raise mistake(error, [a], locals()) from None
         result._context = self
         return result
 
@@ -3417,10 +3439,10 @@ class Ops:
         try:
             if a._context is not self:
                 self._adopt(a)
-        except AttributeError:
-            raise not_tensors(a) from None
-        result = _new(Tensor)
-        result._ptr = _pad_reflect_1d(self.ptr, a._ptr, p0, p1)
+            result = _new(Tensor)
+            result._ptr = _pad_reflect_1d(self.ptr, a._ptr, p0, p1)
+        except MISTAKES as error:
+            raise mistake(error, [a], locals()) from None
         result._context = self
         return result
 
@@ -3431,10 +3453,10 @@ class Ops:
         try:
             if a._context is not self:
                 self._adopt(a)
-        except AttributeError:
-            raise not_tensors(a) from None
-        result = _new(Tensor)
-        result._ptr = _roll(self.ptr, a._ptr, shift0, shift1, shift2, shift3)
+            result = _new(Tensor)
+            result._ptr = _roll(self.ptr, a._ptr, shift0, shift1, shift2, shift3)
+        except MISTAKES as error:
+            raise mistake(error, [a], locals()) from None
         result._context = self
         return result
 
@@ -3443,10 +3465,10 @@ class Ops:
         try:
             if a._context is not self:
                 self._adopt(a)
-        except AttributeError:
-            raise not_tensors(a) from None
-        result = _new(Tensor)
-        result._ptr = _tri(self.ptr, a._ptr, enum_of(enums.TriType, type))
+            result = _new(Tensor)
+            result._ptr = _tri(self.ptr, a._ptr, enum_of(enums.TriType, type))
+        except MISTAKES as error:
+            raise mistake(error, [a], locals()) from None
         result._context = self
         return result
 
@@ -3455,10 +3477,10 @@ class Ops:
         try:
             if a._context is not self:
                 self._adopt(a)
-        except AttributeError:
-            raise not_tensors(a) from None
-        result = _new(Tensor)
-        result._ptr = _fill(self.ptr, a._ptr, c)
+            result = _new(Tensor)
+            result._ptr = _fill(self.ptr, a._ptr, c)
+        except MISTAKES as error:
+            raise mistake(error, [a], locals()) from None
         result._context = self
         return result
 
@@ -3467,10 +3489,10 @@ class Ops:
         try:
             if a._context is not self:
                 self._adopt(a)
-        except AttributeError:
-            raise not_tensors(a) from None
-        result = _new(Tensor)
-        result._ptr = _fill_inplace(self.ptr, a._ptr, c)
+            result = _new(Tensor)
+            result._ptr = _fill_inplace(self.ptr, a._ptr, c)
+        except MISTAKES as error:
+            raise mistake(error, [a], locals()) from None
         result._context = self
         return result
 
@@ -3481,10 +3503,10 @@ class Ops:
         try:
             if timesteps._context is not self:
                 self._adopt(timesteps)
-        except AttributeError:
-            raise not_tensors(timesteps) from None
-        result = _new(Tensor)
-        result._ptr = _timestep_embedding(self.ptr, timesteps._ptr, dim, max_period)
+            result = _new(Tensor)
+            result._ptr = _timestep_embedding(self.ptr, timesteps._ptr, dim, max_period)
+        except MISTAKES as error:
+            raise mistake(error, [timesteps], locals()) from None
         result._context = self
         return result
 
@@ -3497,10 +3519,10 @@ class Ops:
         try:
             if a._context is not self:
                 self._adopt(a)
-        except AttributeError:
-            raise not_tensors(a) from None
-        result = _new(Tensor)
-        result._ptr = _argsort(self.ptr, a._ptr, enum_of(enums.SortOrder, order))
+            result = _new(Tensor)
+            result._ptr = _argsort(self.ptr, a._ptr, enum_of(enums.SortOrder, order))
+        except MISTAKES as error:
+            raise mistake(error, [a], locals()) from None
         result._context = self
         return result
 
@@ -3509,10 +3531,10 @@ class Ops:
         try:
             if a._context is not self:
                 self._adopt(a)
-        except AttributeError:
-            raise not_tensors(a) from None
-        result = _new(Tensor)
-        result._ptr = _argsort_top_k(self.ptr, a._ptr, k)
+            result = _new(Tensor)
+            result._ptr = _argsort_top_k(self.ptr, a._ptr, k)
+        except MISTAKES as error:
+            raise mistake(error, [a], locals()) from None
         result._context = self
         return result
 
@@ -3524,17 +3546,20 @@ class Ops:
         try:
             if a._context is not self:
                 self._adopt(a)
-        except AttributeError:
-            raise not_tensors(a) from None
-        result = _new(Tensor)
-        result._ptr = _top_k(self.ptr, a._ptr, k)
+            result = _new(Tensor)
+            result._ptr = _top_k(self.ptr, a._ptr, k)
+        except MISTAKES as error:
+            raise mistake(error, [a], locals()) from None
         result._context = self
         return result
 
     def arange(self, start: float, stop: float, step: float) -> Tensor:
         """C: ggml_tensor *ggml_arange(ggml_context *ctx, float start, float stop, float step)"""
-        result = _new(Tensor)
-        result._ptr = _arange(self.ptr, start, stop, step)
+        try:
+            result = _new(Tensor)
+            result._ptr = _arange(self.ptr, start, stop, step)
+        except MISTAKES as error:
+            raise mistake(error, [], locals()) from None
         result._context = self
         return result
 
@@ -3563,19 +3588,19 @@ class Ops:
                 or (mask is not None and mask._context is not self)
             ):
                 self._adopt(q, k, v, mask)
-        except AttributeError:
-            raise not_tensors(q, k, v, mask) from None
-        result = _new(Tensor)
-        result._ptr = _flash_attn_ext(
-            self.ptr,
-            q._ptr,
-            k._ptr,
-            v._ptr,
-            NULL if mask is None else mask._ptr,
-            scale,
-            max_bias,
-            logit_softcap,
-        )
+            result = _new(Tensor)
+            result._ptr = _flash_attn_ext(
+                self.ptr,
+                q._ptr,
+                k._ptr,
+                v._ptr,
+                NULL if mask is None else mask._ptr,
+                scale,
+                max_bias,
+                logit_softcap,
+            )
+        except MISTAKES as error:
+            raise mistake(error, [q, k, v, mask], locals()) from None
         result._context = self
         return result
 
@@ -3591,10 +3616,10 @@ class Ops:
                 or d._context is not self
             ):
                 self._adopt(q, k, v, d)
-        except AttributeError:
-            raise not_tensors(q, k, v, d) from None
-        result = _new(Tensor)
-        result._ptr = _flash_attn_back(self.ptr, q._ptr, k._ptr, v._ptr, d._ptr, masked)
+            result = _new(Tensor)
+            result._ptr = _flash_attn_back(self.ptr, q._ptr, k._ptr, v._ptr, d._ptr, masked)
+        except MISTAKES as error:
+            raise mistake(error, [q, k, v, d], locals()) from None
         result._context = self
         return result
 
@@ -3603,10 +3628,10 @@ class Ops:
         try:
             if sx._context is not self or c._context is not self:
                 self._adopt(sx, c)
-        except AttributeError:
-            raise not_tensors(sx, c) from None
-        result = _new(Tensor)
-        result._ptr = _ssm_conv(self.ptr, sx._ptr, c._ptr)
+            result = _new(Tensor)
+            result._ptr = _ssm_conv(self.ptr, sx._ptr, c._ptr)
+        except MISTAKES as error:
+            raise mistake(error, [sx, c], locals()) from None
         result._context = self
         return result
 
@@ -3636,20 +3661,20 @@ class Ops:
                 or ids._context is not self
             ):
                 self._adopt(s, x, dt, A, B, C, ids)
-        except AttributeError:
-            raise not_tensors(s, x, dt, A, B, C, ids) from None
-        result = _new(Tensor)
-        result._ptr = _ssm_scan(
-            self.ptr,
-            s._ptr,
-            x._ptr,
-            dt._ptr,
-            A._ptr,
-            B._ptr,
-            C._ptr,
-            ids._ptr,
-            K,
-        )
+            result = _new(Tensor)
+            result._ptr = _ssm_scan(
+                self.ptr,
+                s._ptr,
+                x._ptr,
+                dt._ptr,
+                A._ptr,
+                B._ptr,
+                C._ptr,
+                ids._ptr,
+                K,
+            )
+        except MISTAKES as error:
+            raise mistake(error, [s, x, dt, A, B, C, ids], locals()) from None
         result._context = self
         return result
 
@@ -3658,10 +3683,10 @@ class Ops:
         try:
             if a._context is not self:
                 self._adopt(a)
-        except AttributeError:
-            raise not_tensors(a) from None
-        result = _new(Tensor)
-        result._ptr = _win_part(self.ptr, a._ptr, w)
+            result = _new(Tensor)
+            result._ptr = _win_part(self.ptr, a._ptr, w)
+        except MISTAKES as error:
+            raise mistake(error, [a], locals()) from None
         result._context = self
         return result
 
@@ -3672,10 +3697,10 @@ class Ops:
         try:
             if a._context is not self:
                 self._adopt(a)
-        except AttributeError:
-            raise not_tensors(a) from None
-        result = _new(Tensor)
-        result._ptr = _win_unpart(self.ptr, a._ptr, w0, h0, w)
+            result = _new(Tensor)
+            result._ptr = _win_unpart(self.ptr, a._ptr, w0, h0, w)
+        except MISTAKES as error:
+            raise mistake(error, [a], locals()) from None
         result._context = self
         return result
 
@@ -3684,10 +3709,10 @@ class Ops:
         try:
             if a._context is not self:
                 self._adopt(a)
-        except AttributeError:
-            raise not_tensors(a) from None
-        result = _new(Tensor)
-        result._ptr = _unary(self.ptr, a._ptr, enum_of(enums.UnaryOp, op))
+            result = _new(Tensor)
+            result._ptr = _unary(self.ptr, a._ptr, enum_of(enums.UnaryOp, op))
+        except MISTAKES as error:
+            raise mistake(error, [a], locals()) from None
         result._context = self
         return result
 
@@ -3698,10 +3723,10 @@ class Ops:
         try:
             if a._context is not self:
                 self._adopt(a)
-        except AttributeError:
-            raise not_tensors(a) from None
-        result = _new(Tensor)
-        result._ptr = _unary_inplace(self.ptr, a._ptr, enum_of(enums.UnaryOp, op))
+            result = _new(Tensor)
+            result._ptr = _unary_inplace(self.ptr, a._ptr, enum_of(enums.UnaryOp, op))
+        except MISTAKES as error:
+            raise mistake(error, [a], locals()) from None
         result._context = self
         return result
 
@@ -3710,10 +3735,10 @@ class Ops:
         try:
             if a._context is not self:
                 self._adopt(a)
-        except AttributeError:
-            raise not_tensors(a) from None
-        result = _new(Tensor)
-        result._ptr = _get_rel_pos(self.ptr, a._ptr, qh, kh)
+            result = _new(Tensor)
+            result._ptr = _get_rel_pos(self.ptr, a._ptr, qh, kh)
+        except MISTAKES as error:
+            raise mistake(error, [a], locals()) from None
         result._context = self
         return result
 
@@ -3724,10 +3749,10 @@ class Ops:
         try:
             if a._context is not self or pw._context is not self or ph._context is not self:
                 self._adopt(a, pw, ph)
-        except AttributeError:
-            raise not_tensors(a, pw, ph) from None
-        result = _new(Tensor)
-        result._ptr = _add_rel_pos(self.ptr, a._ptr, pw._ptr, ph._ptr)
+            result = _new(Tensor)
+            result._ptr = _add_rel_pos(self.ptr, a._ptr, pw._ptr, ph._ptr)
+        except MISTAKES as error:
+            raise mistake(error, [a, pw, ph], locals()) from None
         result._context = self
         return result
 
@@ -3738,10 +3763,10 @@ class Ops:
         try:
             if a._context is not self or pw._context is not self or ph._context is not self:
                 self._adopt(a, pw, ph)
-        except AttributeError:
-            raise not_tensors(a, pw, ph) from None
-        result = _new(Tensor)
-        result._ptr = _add_rel_pos_inplace(self.ptr, a._ptr, pw._ptr, ph._ptr)
+            result = _new(Tensor)
+            result._ptr = _add_rel_pos_inplace(self.ptr, a._ptr, pw._ptr, ph._ptr)
+        except MISTAKES as error:
+            raise mistake(error, [a, pw, ph], locals()) from None
         result._context = self
         return result
 
@@ -3767,10 +3792,10 @@ class Ops:
                 or state._context is not self
             ):
                 self._adopt(k, v, r, tf, td, state)
-        except AttributeError:
-            raise not_tensors(k, v, r, tf, td, state) from None
-        result = _new(Tensor)
-        result._ptr = _rwkv_wkv6(self.ptr, k._ptr, v._ptr, r._ptr, tf._ptr, td._ptr, state._ptr)
+            result = _new(Tensor)
+            result._ptr = _rwkv_wkv6(self.ptr, k._ptr, v._ptr, r._ptr, tf._ptr, td._ptr, state._ptr)
+        except MISTAKES as error:
+            raise mistake(error, [k, v, r, tf, td, state], locals()) from None
         result._context = self
         return result
 
@@ -3795,18 +3820,18 @@ class Ops:
                 or state._context is not self
             ):
                 self._adopt(k, v, q, g, state)
-        except AttributeError:
-            raise not_tensors(k, v, q, g, state) from None
-        result = _new(Tensor)
-        result._ptr = _gated_linear_attn(
-            self.ptr,
-            k._ptr,
-            v._ptr,
-            q._ptr,
-            g._ptr,
-            state._ptr,
-            scale,
-        )
+            result = _new(Tensor)
+            result._ptr = _gated_linear_attn(
+                self.ptr,
+                k._ptr,
+                v._ptr,
+                q._ptr,
+                g._ptr,
+                state._ptr,
+                scale,
+            )
+        except MISTAKES as error:
+            raise mistake(error, [k, v, q, g, state], locals()) from None
         result._context = self
         return result
 
@@ -3834,19 +3859,19 @@ class Ops:
                 or state._context is not self
             ):
                 self._adopt(r, w, k, v, a, b, state)
-        except AttributeError:
-            raise not_tensors(r, w, k, v, a, b, state) from None
-        result = _new(Tensor)
-        result._ptr = _rwkv_wkv7(
-            self.ptr,
-            r._ptr,
-            w._ptr,
-            k._ptr,
-            v._ptr,
-            a._ptr,
-            b._ptr,
-            state._ptr,
-        )
+            result = _new(Tensor)
+            result._ptr = _rwkv_wkv7(
+                self.ptr,
+                r._ptr,
+                w._ptr,
+                k._ptr,
+                v._ptr,
+                a._ptr,
+                b._ptr,
+                state._ptr,
+            )
+        except MISTAKES as error:
+            raise mistake(error, [r, w, k, v, a, b, state], locals()) from None
         result._context = self
         return result
 
@@ -3857,10 +3882,10 @@ class Ops:
         try:
             if a._context is not self or b._context is not self:
                 self._adopt(a, b)
-        except AttributeError:
-            raise not_tensors(a, b) from None
-        result = _new(Tensor)
-        result._ptr = _solve_tri(self.ptr, a._ptr, b._ptr, left, lower, uni)
+            result = _new(Tensor)
+            result._ptr = _solve_tri(self.ptr, a._ptr, b._ptr, left, lower, uni)
+        except MISTAKES as error:
+            raise mistake(error, [a, b], locals()) from None
         result._context = self
         return result
 
@@ -3887,19 +3912,19 @@ class Ops:
                 or state._context is not self
             ):
                 self._adopt(q, k, v, g, beta, state)
-        except AttributeError:
-            raise not_tensors(q, k, v, g, beta, state) from None
-        result = _new(Tensor)
-        result._ptr = _gated_delta_net(
-            self.ptr,
-            q._ptr,
-            k._ptr,
-            v._ptr,
-            g._ptr,
-            beta._ptr,
-            state._ptr,
-            K,
-        )
+            result = _new(Tensor)
+            result._ptr = _gated_delta_net(
+                self.ptr,
+                q._ptr,
+                k._ptr,
+                v._ptr,
+                g._ptr,
+                beta._ptr,
+                state._ptr,
+                K,
+            )
+        except MISTAKES as error:
+            raise mistake(error, [q, k, v, g, beta, state], locals()) from None
         result._context = self
         return result
 
@@ -3915,10 +3940,10 @@ class Ops:
                 or mask._context is not self
             ):
                 self._adopt(q, k, weights, mask)
-        except AttributeError:
-            raise not_tensors(q, k, weights, mask) from None
-        result = _new(Tensor)
-        result._ptr = _lightning_indexer(self.ptr, q._ptr, k._ptr, weights._ptr, mask._ptr)
+            result = _new(Tensor)
+            result._ptr = _lightning_indexer(self.ptr, q._ptr, k._ptr, weights._ptr, mask._ptr)
+        except MISTAKES as error:
+            raise mistake(error, [q, k, weights, mask], locals()) from None
         result._context = self
         return result
 
@@ -3940,10 +3965,10 @@ class Ops:
                 or base._context is not self
             ):
                 self._adopt(mixes, scale, base)
-        except AttributeError:
-            raise not_tensors(mixes, scale, base) from None
-        result = _new(Tensor)
-        result._ptr = _dsv4_hc_comb(self.ptr, mixes._ptr, scale._ptr, base._ptr, eps, n_iter)
+            result = _new(Tensor)
+            result._ptr = _dsv4_hc_comb(self.ptr, mixes._ptr, scale._ptr, base._ptr, eps, n_iter)
+        except MISTAKES as error:
+            raise mistake(error, [mixes, scale, base], locals()) from None
         result._context = self
         return result
 
@@ -3954,10 +3979,10 @@ class Ops:
         try:
             if x._context is not self or weights._context is not self:
                 self._adopt(x, weights)
-        except AttributeError:
-            raise not_tensors(x, weights) from None
-        result = _new(Tensor)
-        result._ptr = _dsv4_hc_pre(self.ptr, x._ptr, weights._ptr)
+            result = _new(Tensor)
+            result._ptr = _dsv4_hc_pre(self.ptr, x._ptr, weights._ptr)
+        except MISTAKES as error:
+            raise mistake(error, [x, weights], locals()) from None
         result._context = self
         return result
 
@@ -3968,10 +3993,10 @@ class Ops:
         try:
             if x._context is not self or gate._context is not self:
                 self._adopt(x, gate)
-        except AttributeError:
-            raise not_tensors(x, gate) from None
-        result = _new(Tensor)
-        result._ptr = _dsv4_hc_pre_gated(self.ptr, x._ptr, gate._ptr, scale)
+            result = _new(Tensor)
+            result._ptr = _dsv4_hc_pre_gated(self.ptr, x._ptr, gate._ptr, scale)
+        except MISTAKES as error:
+            raise mistake(error, [x, gate], locals()) from None
         result._context = self
         return result
 
@@ -3993,16 +4018,16 @@ class Ops:
                 or (comb is not None and comb._context is not self)
             ):
                 self._adopt(x, residual, post, comb)
-        except AttributeError:
-            raise not_tensors(x, residual, post, comb) from None
-        result = _new(Tensor)
-        result._ptr = _dsv4_hc_post(
-            self.ptr,
-            x._ptr,
-            residual._ptr,
-            post._ptr,
-            NULL if comb is None else comb._ptr,
-        )
+            result = _new(Tensor)
+            result._ptr = _dsv4_hc_post(
+                self.ptr,
+                x._ptr,
+                residual._ptr,
+                post._ptr,
+                NULL if comb is None else comb._ptr,
+            )
+        except MISTAKES as error:
+            raise mistake(error, [x, residual, post, comb], locals()) from None
         result._context = self
         return result
 
@@ -4013,10 +4038,10 @@ class Ops:
         try:
             if a._context is not self or b._context is not self:
                 self._adopt(a, b)
-        except AttributeError:
-            raise not_tensors(a, b) from None
-        result = _new(Tensor)
-        result._ptr = _cross_entropy_loss(self.ptr, a._ptr, b._ptr)
+            result = _new(Tensor)
+            result._ptr = _cross_entropy_loss(self.ptr, a._ptr, b._ptr)
+        except MISTAKES as error:
+            raise mistake(error, [a, b], locals()) from None
         result._context = self
         return result
 
@@ -4027,10 +4052,10 @@ class Ops:
         try:
             if a._context is not self or b._context is not self or c._context is not self:
                 self._adopt(a, b, c)
-        except AttributeError:
-            raise not_tensors(a, b, c) from None
-        result = _new(Tensor)
-        result._ptr = _cross_entropy_loss_back(self.ptr, a._ptr, b._ptr, c._ptr)
+            result = _new(Tensor)
+            result._ptr = _cross_entropy_loss_back(self.ptr, a._ptr, b._ptr, c._ptr)
+        except MISTAKES as error:
+            raise mistake(error, [a, b, c], locals()) from None
         result._context = self
         return result
 
@@ -4054,17 +4079,17 @@ class Ops:
                 or adamw_params._context is not self
             ):
                 self._adopt(a, grad, m, v, adamw_params)
-        except AttributeError:
-            raise not_tensors(a, grad, m, v, adamw_params) from None
-        result = _new(Tensor)
-        result._ptr = _opt_step_adamw(
-            self.ptr,
-            a._ptr,
-            grad._ptr,
-            m._ptr,
-            v._ptr,
-            adamw_params._ptr,
-        )
+            result = _new(Tensor)
+            result._ptr = _opt_step_adamw(
+                self.ptr,
+                a._ptr,
+                grad._ptr,
+                m._ptr,
+                v._ptr,
+                adamw_params._ptr,
+            )
+        except MISTAKES as error:
+            raise mistake(error, [a, grad, m, v, adamw_params], locals()) from None
         result._context = self
         return result
 
@@ -4079,9 +4104,9 @@ class Ops:
                 or sgd_params._context is not self
             ):
                 self._adopt(a, grad, sgd_params)
-        except AttributeError:
-            raise not_tensors(a, grad, sgd_params) from None
-        result = _new(Tensor)
-        result._ptr = _opt_step_sgd(self.ptr, a._ptr, grad._ptr, sgd_params._ptr)
+            result = _new(Tensor)
+            result._ptr = _opt_step_sgd(self.ptr, a._ptr, grad._ptr, sgd_params._ptr)
+        except MISTAKES as error:
+            raise mistake(error, [a, grad, sgd_params], locals()) from None
         result._context = self
         return result

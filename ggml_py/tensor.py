@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import reprlib
+from typing import Any
+
 from . import enums
 from ._arguments import given, ptr_of, whole
 from ._ffi import NULL, ffi, lib, text
@@ -10,7 +13,7 @@ from .convert import TypeLike as TypeLike
 from .convert import enum_of as enum_of
 from .convert import type_of as type_of
 from .data import TensorData
-from .errors import AllocError, ArgumentError
+from .errors import AllocError, ArgumentError, GgmlError
 from .loan import lender_of
 from .op_settings import OpSettings
 
@@ -138,7 +141,24 @@ class Tensor(TensorData, OpSettings):
         self._context._place(self, buffer)
 
 
+# What Python and cffi raise for arguments that they cannot pass on.
+MISTAKES = (AttributeError, TypeError, OverflowError)
+
+
 def not_tensors(*operands: object) -> TypeError:
     """The error for an op that was given something else where it takes a Tensor."""
     wrong = next(o for o in operands if not isinstance(o, Tensor))
     return TypeError(f"expected a Tensor, got {given(wrong)}")
+
+
+def mistake(error: Exception, operands: list[Any], given: dict[str, Any]) -> Exception:
+    """What to raise for one of `MISTAKES` that an op ran into, whose locals are `given`."""
+    if isinstance(error, GgmlError):
+        return error
+    if isinstance(error, AttributeError):
+        return not_tensors(*sorted(operands, key=lambda o: o is None))  # some may be None
+    hidden = ("self", "error", "result")
+    numbers = {n: v for n, v in given.items() if n not in hidden and not isinstance(v, Tensor)}
+    shown = ", ".join(f"{name}={reprlib.repr(value)}" for name, value in numbers.items())
+    kind = ArgumentError if isinstance(error, OverflowError) else TypeError
+    return kind(f"{error} (given {shown})")
