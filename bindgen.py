@@ -54,6 +54,7 @@ NULLABLE = {
     ("ggml_rope_ext_inplace", "c"), ("ggml_rope_ext_back", "c"), ("ggml_rope_multi", "c"),
     ("ggml_rope_multi_inplace", "c"), ("ggml_rope_multi_back", "c"),
     ("ggml_dsv4_hc_post", "comb"), ("ggml_graph_dump_dot", "cgraph"),
+    ("ggml_graph_dump_dot", "gf"), ("ggml_backend_compare_graph_backend", "test_node"),  # 0.9.4
     ("ggml_opt_dataset_get_batch", "labels_batch"), ("ggml_backend_buffer_reset", "buffer"),
     ("ggml_opt_eval", "result"), ("ggml_opt_epoch", "result_train"),
     ("ggml_opt_epoch", "result_eval"),

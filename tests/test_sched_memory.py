@@ -26,6 +26,7 @@ def cpu():
         yield backend
 
 
+@pytest.mark.needs("ggml_backend_sched_reserve_size")
 @pytest.mark.parametrize("case", CASES)
 def test_reserve_size_is_what_reserve_takes_and_changes_nothing(case):
     case = CASES[case]()
@@ -42,6 +43,7 @@ def test_reserve_size_is_what_reserve_takes_and_changes_nothing(case):
         case.close()
 
 
+@pytest.mark.needs("ggml_backend_sched_reserve_size")
 def test_reserve_size_counts_pins(cpu):
     """Upstream's own reserve_size drops them."""
     case = mlp()
