@@ -54,6 +54,16 @@ if TYPE_CHECKING:
     from .graph import Graph as Graph
     from .graph_plan import CpuPlan as CpuPlan
     from .graph_plan import GraphPlan as GraphPlan
+    from .opt import OptContext as OptContext
+    from .opt_data import Dataset as Dataset
+    from .opt_data import OptResult as OptResult
+    from .opt_fit import Epoch as Epoch
+    from .opt_fit import Progress as Progress
+    from .opt_fit import epoch as epoch
+    from .opt_fit import fit as fit
+    from .opt_fit import progress_bar as progress_bar
+    from .opt_params import SGD as SGD
+    from .opt_params import AdamW as AdamW
     from .registry import Registry as Registry
     from .registry import load_backend as load_backend
     from .registry import registries as registries
@@ -110,6 +120,16 @@ _PUBLIC = {
     "Graph": "graph",
     "CpuPlan": "graph_plan",
     "GraphPlan": "graph_plan",
+    "OptContext": "opt",
+    "Dataset": "opt_data",
+    "OptResult": "opt_data",
+    "Epoch": "opt_fit",
+    "Progress": "opt_fit",
+    "epoch": "opt_fit",
+    "fit": "opt_fit",
+    "progress_bar": "opt_fit",
+    "AdamW": "opt_params",
+    "SGD": "opt_params",
     "Registry": "registry",
     "load_backend": "registry",
     "registries": "registry",

@@ -256,7 +256,7 @@ class Context(Handle, CustomOps):
         for tensor in operands:
             if tensor is not None and tensor._context is not self:
                 tensor._context.ptr  # noqa: B018  raises when closed
-                if not isinstance(tensor._context, Context):
+                if not isinstance(tensor._context, Handle):
                     raise ArgumentError(
                         f"'{tensor.name}' is a copy that a scheduler made: use the tensor it copies"
                     )

@@ -27,13 +27,17 @@ class Stand:
         self.y = self.context.sqr(self.x)
         self.graph = self.context.new_graph(16)
         self.graph.build_forward_expand(self.y)
+        self.p = self.context.new_tensor("f32", 4)
+        self.p.set_param()
         self.context.alloc(self.cpu)
         self.x.set([1, 2, 3, 4])
+        self.trained = self.context.mul(self.p, self.x)
+        self.scheduler = ggml.Scheduler([self.cpu], graph_size=128)
         self.path = folder / "x.gguf"
         ggml.write_gguf(self.path, {"a": 1}, [("t", np.ones(4), "f32", (4,))])
 
     def close(self) -> None:
-        for handle in (self.context, self.cpu):
+        for handle in (self.scheduler, self.context, self.cpu):
             handle.close()
 
 
@@ -107,6 +111,23 @@ def _planned(stand: Stand, plan: ggml.GraphPlan | ggml.CpuPlan) -> None:
     assert stand.y.get()[3] == 16
 
 
+def _train(stand: Stand, opt: ggml.OptContext) -> None:
+    stand.p.set([1, 1, 1, 1])
+    opt.alloc()
+    opt.eval()
+    assert stand.p.get().tolist() == [0, -1, -2, -3]
+    opt.alloc(backward=False)
+    opt.eval()
+
+
+def _batch(stand: Stand, dataset: ggml.Dataset) -> None:
+    assert dataset.get_batch_host(1, 2)[0].tolist() == [[4, 5]]
+
+
+def _empty(stand: Stand, result: ggml.OptResult) -> None:
+    assert result.ndata == 0 and result.pred.size == 0
+
+
 def _no_event(stand: Stand, event: ggml.Event) -> None:
     event.synchronize()
 
@@ -123,5 +144,13 @@ KINDS: dict[str, Kind] = {
     "ThreadPool": Kind(lambda s: ggml.ThreadPool(2), _pooled),
     "GraphPlan": Kind(lambda s: s.cpu.graph_plan(s.graph), _planned),
     "CpuPlan": Kind(lambda s: ggml.CpuPlan(s.graph), _planned),
+    "OptContext": Kind(
+        lambda s: ggml.OptContext(
+            s.scheduler, "sum", ggml.SGD(alpha=1), inputs=s.x, outputs=s.trained
+        ),
+        _train,
+    ),
+    "Dataset": Kind(lambda s: ggml.Dataset(np.arange(6).reshape(3, 2)), _batch),
+    "OptResult": Kind(lambda s: ggml.OptResult(), _empty),
     "Gguf": Kind(lambda s: ggml.Gguf.open(s.path), _read),
 }
