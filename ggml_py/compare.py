@@ -59,7 +59,7 @@ def compare_graph_backend(
     if not callable(callback):
         raise TypeError(f"callback: expected a function, got {given(callback)}")
     _check(backend1, backend2, graph, test_nodes)
-    with Handle(ptr, lambda _: None) as copy:
+    with Graph._borrow(ptr) as copy:  # ends what the callback was given of the copy
         comparison = _Comparison(callback, graph, copy)
         shown = ffi.new("struct ggml_tensor *[]", [node.ptr for node in test_nodes])
         shown_as = ffi.cast("struct ggml_tensor const * const *", shown)

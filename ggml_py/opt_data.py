@@ -127,8 +127,8 @@ class Dataset(Handle):
 
     @property
     def data(self) -> Tensor:
-        """All datapoints, ne = [ne_datapoint, ndata]; `numpy()` is their own memory. Shuffling
-        leaves them where they are. C: ggml_opt_dataset_data"""
+        """All datapoints, ne = [ne_datapoint, ndata]; to be `set` at any time. Shuffling leaves
+        them where they are. C: ggml_opt_dataset_data"""
         return Tensor(lib.ggml_opt_dataset_data(self.ptr), self)
 
     @property

@@ -112,6 +112,7 @@ def _planned(stand: Stand, plan: ggml.GraphPlan | ggml.CpuPlan) -> None:
 
 
 def _train(stand: Stand, opt: ggml.OptContext) -> None:
+    stand.scheduler.reset()  # others of the kind may be open
     stand.p.set([1, 1, 1, 1])
     opt.alloc()
     opt.eval()
