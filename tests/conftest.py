@@ -6,6 +6,7 @@ import gc
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -20,6 +21,11 @@ from ggml_py._handle import LIVE
 
 REPO = Path(__file__).resolve().parent.parent
 DEFAULT = re.search(r'^default = "(.*?)"', (REPO / "vendor/upstream.toml").read_text(), re.M)[1]
+
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # Started in the background; the tests of Ctrl-C, and what they start, need it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
