@@ -128,7 +128,7 @@ class GraphBuilder(ABC):
         embd_ne = (self.hparams.n_embd, n)
         self.inp_tokens = self._input(enums.Type.I32, n, name="inp_tokens")
         embd = ctx.get_rows(token_embd, self.inp_tokens)
-        if hasattr(lib, "ggml_build_forward_select"):  # since 0.9.6
+        if hasattr(lib, "ggml_build_forward_order"):  # since 0.21.0
             inp_embd = self._input(enums.Type.F32, *embd_ne, name="inp_embd")
             mixed_tokens = self._input(enums.Type.I32, n, name="inp_mixed_tokens")
             mixed_slots = self._input(enums.Type.I64, n, name="inp_mixed_slots")
