@@ -67,6 +67,11 @@ def test_misuse(name, tmp_path):
     check(ROWS[name], tmp_path)
 
 
+def test_the_table_is_whole():
+    assert len(ROWS) >= 600
+    assert set(AREAS) >= {"handles", "tensor", "graph", "scheduler", "gguf", "ops", "threads"}
+
+
 def test_ids_are_distinct():
     ids = Counter(
         f"{area}/{row.id}"
