@@ -111,7 +111,8 @@ def chunks(
     weights = _weights_of(imatrix, type_, n_per_row, values.size)
     start = 0
     for part in _parts(values, n_per_row if weights is None else weights.rows * n_per_row):
-        flat = np.ascontiguousarray(part, np.float32).reshape(-1)
+        with np.errstate(over="ignore"):  # looked for below
+            flat = np.ascontiguousarray(part, np.float32).reshape(-1)
         if type_ != enums.Type.BF16:
             _check_finite(flat, part, type_, start)
         of_part = None if weights is None else weights.at(start, flat.size)

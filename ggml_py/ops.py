@@ -8,6 +8,7 @@ from typing import Any
 from . import enums
 from ._arguments import items
 from ._ffi import NULL, lib
+from .ranges import check_part, check_view
 from .tensor import MISTAKES, Tensor, TypeLike, enum_of, mistake, type_of
 
 # By hand in custom.py, for they call Python back:
@@ -384,6 +385,7 @@ class Ops:
         try:
             if a._context is not self or b._context is not self:
                 self._adopt(a, b)
+            check_part(a, b, (nb1, nb2, nb3), offset)
             result = _new(Tensor)
             result._ptr = _acc(self.ptr, a._ptr, b._ptr, nb1, nb2, nb3, offset)
         except MISTAKES as error:
@@ -406,6 +408,7 @@ class Ops:
         try:
             if a._context is not self or b._context is not self:
                 self._adopt(a, b)
+            check_part(a, b, (nb1, nb2, nb3), offset)
             result = _new(Tensor)
             result._ptr = _acc_inplace(self.ptr, a._ptr, b._ptr, nb1, nb2, nb3, offset)
         except MISTAKES as error:
@@ -1763,6 +1766,7 @@ class Ops:
         try:
             if a._context is not self or b._context is not self:
                 self._adopt(a, b)
+            check_part(a, b, (nb1, nb2, nb3), offset)
             result = _new(Tensor)
             result._ptr = _set(self.ptr, a._ptr, b._ptr, nb1, nb2, nb3, offset)
         except MISTAKES as error:
@@ -1785,6 +1789,7 @@ class Ops:
         try:
             if a._context is not self or b._context is not self:
                 self._adopt(a, b)
+            check_part(a, b, (nb1, nb2, nb3), offset)
             result = _new(Tensor)
             result._ptr = _set_inplace(self.ptr, a._ptr, b._ptr, nb1, nb2, nb3, offset)
         except MISTAKES as error:
@@ -1799,6 +1804,7 @@ class Ops:
         try:
             if a._context is not self or b._context is not self:
                 self._adopt(a, b)
+            check_part(a, b, (), offset)
             result = _new(Tensor)
             result._ptr = _set_1d(self.ptr, a._ptr, b._ptr, offset)
         except MISTAKES as error:
@@ -1813,6 +1819,7 @@ class Ops:
         try:
             if a._context is not self or b._context is not self:
                 self._adopt(a, b)
+            check_part(a, b, (), offset)
             result = _new(Tensor)
             result._ptr = _set_1d_inplace(self.ptr, a._ptr, b._ptr, offset)
         except MISTAKES as error:
@@ -1827,6 +1834,7 @@ class Ops:
         try:
             if a._context is not self or b._context is not self:
                 self._adopt(a, b)
+            check_part(a, b, (nb1,), offset)
             result = _new(Tensor)
             result._ptr = _set_2d(self.ptr, a._ptr, b._ptr, nb1, offset)
         except MISTAKES as error:
@@ -1841,6 +1849,7 @@ class Ops:
         try:
             if a._context is not self or b._context is not self:
                 self._adopt(a, b)
+            check_part(a, b, (nb1,), offset)
             result = _new(Tensor)
             result._ptr = _set_2d_inplace(self.ptr, a._ptr, b._ptr, nb1, offset)
         except MISTAKES as error:
@@ -2031,6 +2040,7 @@ class Ops:
         try:
             if a._context is not self:
                 self._adopt(a)
+            check_view(a, (ne0,), (), offset)
             result = _new(Tensor)
             result._ptr = _view_1d(self.ptr, a._ptr, ne0, offset)
         except MISTAKES as error:
@@ -2047,6 +2057,7 @@ class Ops:
         try:
             if a._context is not self:
                 self._adopt(a)
+            check_view(a, (ne0, ne1), (nb1,), offset)
             result = _new(Tensor)
             result._ptr = _view_2d(self.ptr, a._ptr, ne0, ne1, nb1, offset)
         except MISTAKES as error:
@@ -2072,6 +2083,7 @@ class Ops:
         try:
             if a._context is not self:
                 self._adopt(a)
+            check_view(a, (ne0, ne1, ne2), (nb1, nb2), offset)
             result = _new(Tensor)
             result._ptr = _view_3d(self.ptr, a._ptr, ne0, ne1, ne2, nb1, nb2, offset)
         except MISTAKES as error:
@@ -2099,6 +2111,7 @@ class Ops:
         try:
             if a._context is not self:
                 self._adopt(a)
+            check_view(a, (ne0, ne1, ne2, ne3), (nb1, nb2, nb3), offset)
             result = _new(Tensor)
             result._ptr = _view_4d(self.ptr, a._ptr, ne0, ne1, ne2, ne3, nb1, nb2, nb3, offset)
         except MISTAKES as error:

@@ -147,3 +147,51 @@ MISUSES = [
     misuse("attribute", lambda e: setattr(e.x, "ne", (1, 1, 1, 1)), AttributeError, "ne", "setter"),
     misuse("attribute-unknown", lambda e: e.x.shape, AttributeError, "'Tensor'", "'shape'"),
 ]  # fmt: skip
+
+
+def _read_only():
+    array = np.zeros(8, np.float32)
+    array.flags.writeable = False
+    return array
+
+
+def _share(id, act, given, expected, error=BAD):
+    return misuse(f"share/{id}", act, error, given, expected)
+
+
+MISUSES += [
+    _share("list", lambda e: e.other.from_dlpack([1.0]), "got list", "__dlpack__", TypeError),
+    _share("bytes", lambda e: e.other.from_dlpack(np.zeros(4, np.uint8)), "8 bits", "expected f32"),
+    _share("read-only", lambda e: e.other.from_dlpack(_read_only()), "only be read",
+           "from_numpy()"),
+    _share("reversed", lambda e: e.other.from_dlpack(np.zeros(8)[::-1]), "strides of (-8,)",
+           "copy"),
+    _share("five-dims", lambda e: e.other.from_dlpack(np.zeros((1, 1, 1, 1, 2))), "(1, 1, 1, 1, 2)",
+           "one to four"),
+    _share("empty", lambda e: e.other.from_dlpack(np.zeros((0, 2))), "(0, 2)", "none empty"),
+    _share("lent", lambda e: e.allocated().y.numpy(), "'y' is in memory that a scheduler", "get()"),
+    _share("quantised", lambda e: _quantised(e).numpy(), "no q8_0", "get()"),
+    _share("unallocated", lambda e: np.from_dlpack(e.y), "'y' has no memory", "Scheduler", NO_DATA),
+    _share("get-into-wrong-shape", lambda e: e.w.get(out=np.zeros(3, np.float32)), "shape (3,)",
+           "expected float32 of shape (8, 8)"),
+    _share("get-into-list", lambda e: e.w.get(out=[0.0] * 64), "list", "numpy array", TypeError),
+    misuse("quantise/nan", lambda e: ggml.quantize([[np.nan] * 32], "q4_0"), BAD,
+           "element 0 is nan", "finite"),
+    misuse("quantise/no-imatrix", lambda e: ggml.quantize(np.zeros((1, 256)), "iq2_xs"), BAD,
+           "iq2_xs needs", "imatrix="),
+    misuse("quantise/imatrix-length",
+           lambda e: ggml.quantize(np.ones((2, 32)), "q4_0", imatrix=np.ones(16)), BAD,
+           "16 weights", "expected 32"),
+    misuse("quantise/half-blocks", lambda e: ggml.quantize(np.ones((2, 16)), "q4_0"), BAD,
+           "rows of 16", "blocks of 32"),
+    misuse("dequantise/short", lambda e: ggml.dequantize(np.zeros(17, np.uint8), "q4_0", (32,)),
+           BAD, "17 bytes", "takes 18"),
+    misuse("view/past-the-end", lambda e: e.weights.view_2d(e.w, 8, 8, 64, 0), BAD,
+           "ends at byte 480", "its 256 bytes"),
+    misuse("view/negative-offset", lambda e: e.weights.view_1d(e.w, 8, -4), BAD, "offset=-4",
+           "at least 0"),
+    misuse("view/float", lambda e: e.weights.view_1d(e.w, 8.5, 0), TypeError, "float 8.5",
+           "whole number"),
+    misuse("acc/past-the-end", lambda e: e.weights.acc(e.w, e.w, 32, 256, 256, 4), BAD,
+           "ends at byte 260", "its 256 bytes"),
+]  # fmt: skip
