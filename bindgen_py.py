@@ -202,19 +202,17 @@ def _mistake(f: Function) -> str:
     return f"        except MISTAKES as error:\n            {raised}\n"
 
 
-_PARTS = re.compile(r"ggml_(view_[1-4]d|(acc|set)(_[12]d)?(_inplace)?)")
+_VIEWS = re.compile(r"ggml_view_[1-4]d")
 
 
 def _range_check(f: Function) -> str:
-    """Of ops that take a part of a tensor by strides and offset (ranges.py)."""
-    if not _PARTS.fullmatch(f.name):
+    """Of views by strides and offset (ranges.py)."""
+    if not _VIEWS.fullmatch(f.name):
         return ""
     ne, nb = (
         _tuple([p.name for p in f.params if p.name.startswith(kind)]) for kind in ("ne", "nb")
     )
-    if f.name.startswith("ggml_view"):
-        return f"            check_view(a, {ne}, {nb}, offset)\n"
-    return f"            check_part(a, b, {nb}, offset)\n"
+    return f"            check_view(a, {ne}, {nb}, offset)\n"
 
 
 def _tuple(names: list[str]) -> str:
@@ -260,7 +258,7 @@ def ops(api: Api) -> str:
         "\nfrom __future__ import annotations\n\n"
         "from collections.abc import Sequence\nfrom typing import Any\n\n"
         "from . import enums\nfrom ._arguments import items\nfrom ._ffi import NULL, lib\n"
-        "from .ranges import check_part, check_view\n"
+        "from .ranges import check_view\n"
         "from .tensor import MISTAKES, Tensor, TypeLike, enum_of, mistake, type_of\n\n"
         f"# By hand in custom.py, for they call Python back:\n{left}\n"
         "# Bound once, and Tensors made without __init__: it would cost a sixth of an op.\n"

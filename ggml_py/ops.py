@@ -8,7 +8,7 @@ from typing import Any
 from . import enums
 from ._arguments import items
 from ._ffi import NULL, lib
-from .ranges import check_part, check_view
+from .ranges import check_view
 from .tensor import MISTAKES, Tensor, TypeLike, enum_of, mistake, type_of
 
 # By hand in custom.py, for they call Python back:
@@ -385,7 +385,6 @@ class Ops:
         try:
             if a._context is not self or b._context is not self:
                 self._adopt(a, b)
-            check_part(a, b, (nb1, nb2, nb3), offset)
             result = _new(Tensor)
             result._ptr = _acc(self.ptr, a._ptr, b._ptr, nb1, nb2, nb3, offset)
         except MISTAKES as error:
@@ -408,7 +407,6 @@ class Ops:
         try:
             if a._context is not self or b._context is not self:
                 self._adopt(a, b)
-            check_part(a, b, (nb1, nb2, nb3), offset)
             result = _new(Tensor)
             result._ptr = _acc_inplace(self.ptr, a._ptr, b._ptr, nb1, nb2, nb3, offset)
         except MISTAKES as error:
@@ -1766,7 +1764,6 @@ class Ops:
         try:
             if a._context is not self or b._context is not self:
                 self._adopt(a, b)
-            check_part(a, b, (nb1, nb2, nb3), offset)
             result = _new(Tensor)
             result._ptr = _set(self.ptr, a._ptr, b._ptr, nb1, nb2, nb3, offset)
         except MISTAKES as error:
@@ -1789,7 +1786,6 @@ class Ops:
         try:
             if a._context is not self or b._context is not self:
                 self._adopt(a, b)
-            check_part(a, b, (nb1, nb2, nb3), offset)
             result = _new(Tensor)
             result._ptr = _set_inplace(self.ptr, a._ptr, b._ptr, nb1, nb2, nb3, offset)
         except MISTAKES as error:
@@ -1804,7 +1800,6 @@ class Ops:
         try:
             if a._context is not self or b._context is not self:
                 self._adopt(a, b)
-            check_part(a, b, (), offset)
             result = _new(Tensor)
             result._ptr = _set_1d(self.ptr, a._ptr, b._ptr, offset)
         except MISTAKES as error:
@@ -1819,7 +1814,6 @@ class Ops:
         try:
             if a._context is not self or b._context is not self:
                 self._adopt(a, b)
-            check_part(a, b, (), offset)
             result = _new(Tensor)
             result._ptr = _set_1d_inplace(self.ptr, a._ptr, b._ptr, offset)
         except MISTAKES as error:
@@ -1834,7 +1828,6 @@ class Ops:
         try:
             if a._context is not self or b._context is not self:
                 self._adopt(a, b)
-            check_part(a, b, (nb1,), offset)
             result = _new(Tensor)
             result._ptr = _set_2d(self.ptr, a._ptr, b._ptr, nb1, offset)
         except MISTAKES as error:
@@ -1849,7 +1842,6 @@ class Ops:
         try:
             if a._context is not self or b._context is not self:
                 self._adopt(a, b)
-            check_part(a, b, (nb1,), offset)
             result = _new(Tensor)
             result._ptr = _set_2d_inplace(self.ptr, a._ptr, b._ptr, nb1, offset)
         except MISTAKES as error:

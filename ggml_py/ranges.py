@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from operator import index
 
 from ._arguments import whole
 from ._ffi import NULL, lib
@@ -19,27 +20,14 @@ def check_view(a: Tensor, ne: tuple[int, ...], nb: tuple[int, ...], offset: int)
         limit = lib.ggml_nbytes(ptr)
     else:
         start, limit = ptr.view_offs, lib.ggml_nbytes(ptr.view_src)
-    _check("a view", a, ne, nb, offset, start, limit, dense=True)
-
-
-def check_part(a: Tensor, b: Tensor, nb: tuple[int, ...], offset: int) -> None:
-    """Raises `ArgumentError` for `b` at a place that is not all in `a`; strides that are not in
-    `nb` are those of `a`."""
-    _check(f"'{b.name}'", a, b.ne, nb + a.nb[len(nb) + 1 :], offset, 0, a.nbytes)
-
-
-def _check(
-    what: str, a: Tensor, ne: tuple[int, ...], nb: tuple[int, ...], offset: int,
-    start: int, limit: int, dense: bool = False,
-) -> None:  # fmt: skip
-    numbers = {f"ne{i}": n for i, n in enumerate(ne)} | {f"nb{i}": n for i, n in enumerate(nb, 1)}
-    for name, number in {**numbers, "offset": offset}.items():
-        if type(number) is not int or number < 0:
-            whole(name, number)
+    ne = tuple([whole(f"ne{i}", n) for i, n in enumerate(ne)])
+    nb, offset = tuple([index(n) for n in nb]), index(offset)
+    if not all(0 <= n < 1 << 64 for n in (*nb, offset)):
+        return  # no size_t, as cffi will say
     block = lib.ggml_blck_size(a._ptr.type)
     if ne[0] % block:
         raise ArgumentError(
-            f"{what} of ne0 {ne[0]}: expected a multiple of {block}, the elements in a block of "
+            f"a view of ne0 {ne[0]}: expected a multiple of {block}, the elements in a block of "
             f"{a.type.name.lower()}"
         )
     if 0 in ne:
@@ -47,14 +35,13 @@ def _check(
     end = offset + ne[0] // block * lib.ggml_type_size(a._ptr.type)
     for n, stride in zip(ne[1:], nb, strict=False):
         end += (n - 1) * stride
-    if dense:  # upstream wants room for all elements, whatever the strides
-        size = math.prod(ne) // block * lib.ggml_type_size(a._ptr.type)
-        end = max(end, offset + size)
+    size = math.prod(ne) // block * lib.ggml_type_size(a._ptr.type)
+    end = max(end, offset + size)  # upstream wants room for all elements, whatever the strides
     if start + end > limit:
         strides = f", strides of {', '.join(map(str, nb[: len(ne) - 1]))} bytes" * (len(ne) > 1)
         has = f"the {limit:,} bytes that it is a view of" if start else f"its {limit:,} bytes"
         at = f"{start:,} + {offset:,}" if start else f"{offset:,}"
         raise ArgumentError(
-            f"{what} of ne {list(ne)}{strides}, from byte {at} on, ends at byte {start + end:,} "
+            f"a view of ne {list(ne)}{strides}, from byte {at} on, ends at byte {start + end:,} "
             f"of '{a.name}' ({a.type.name.lower()} {list(a.ne)}): expected to end in {has}"
         )

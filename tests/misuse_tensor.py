@@ -188,10 +188,6 @@ MISUSES += [
            BAD, "17 bytes", "takes 18"),
     misuse("view/past-the-end", lambda e: e.weights.view_2d(e.w, 8, 8, 64, 0), BAD,
            "ends at byte 480", "its 256 bytes"),
-    misuse("view/negative-offset", lambda e: e.weights.view_1d(e.w, 8, -4), BAD, "offset=-4",
-           "at least 0"),
-    misuse("view/float", lambda e: e.weights.view_1d(e.w, 8.5, 0), TypeError, "float 8.5",
-           "whole number"),
-    misuse("acc/past-the-end", lambda e: e.weights.acc(e.w, e.w, 32, 256, 256, 4), BAD,
-           "ends at byte 260", "its 256 bytes"),
+    misuse("view/of-a-view", lambda e: e.other.view_1d(e.other.view_1d(e.w, 8, 32), 65, 0), BAD,
+           "ends at byte 292 of 'w (view)'", "the 256 bytes that it is a view of"),
 ]  # fmt: skip
