@@ -57,16 +57,28 @@ class AbortCallback(Callback):
         return self.predicate is not None and bool(self.predicate())
 
 
-def _on_abort_raised(
-    _type: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-) -> bool:
-    """A signal's handler raised before `Callback.__call__` was there to store it."""
-    if error is not None and traceback is not None:
-        ffi.from_handle(traceback.tb_frame.f_locals["user_data"])._store(error)
-    return True
+def called_from_c(name: str, failed: bool | None = None) -> Callable[..., Any]:
+    """Makes the decorated function the C function `name`; its last argument is `user_data`, the
+    handle of a `Callback`.
+
+    A signal's handler may raise before `Callback.__call__` is there to store it: that is stored
+    too, and C gets `failed`.
+    """
+
+    def store(
+        _type: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool | None:
+        if error is not None and traceback is not None:
+            ffi.from_handle(traceback.tb_frame.f_locals["user_data"])._store(error)
+        return failed
+
+    decorator: Callable[..., Any] = ffi.def_extern(name=name, onerror=store)
+    return decorator
 
 
-@ffi.def_extern(name="gp_on_abort", onerror=_on_abort_raised)  # type: ignore[untyped-decorator]
+@called_from_c("gp_on_abort", failed=True)
 def _on_abort(user_data: Any) -> bool:
     answer = ffi.from_handle(user_data)()
     return True if answer is None else answer  # None: it raised

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 from ._arguments import given, ptr_of
-from ._callback import Callback
+from ._callback import Callback, called_from_c
 from ._ffi import NULL, ffi, lib
 from ._handle import Handle, in_use
 from .backend import Backend
@@ -31,7 +31,7 @@ class _Comparison(Callback):
         return bool(self._call(index, self._graph._tensor(t1), Tensor(t2, self._copy)))
 
 
-@ffi.def_extern(name="gp_on_compare")  # type: ignore[untyped-decorator]
+@called_from_c("gp_on_compare", failed=False)
 def _on_compare(index: int, t1: Any, t2: Any, user_data: Any) -> bool:
     return bool(ffi.from_handle(user_data)(index, t1, t2))  # None, it raised: stop
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from . import enums
 from ._arguments import given, whole
-from ._callback import Callback
+from ._callback import Callback, called_from_c
 from ._ffi import NULL, ffi, lib, text
 from .convert import DTYPES
 from .errors import ArgumentError
@@ -285,21 +285,21 @@ def _check_function(fun: CustomFunction, n_sources: int) -> None:
         ) from None
 
 
-@ffi.def_extern(name="gp_on_custom1")  # type: ignore[untyped-decorator]
-def _on_custom1(dst: Any, _a: Any, ith: int, nth: int, userdata: Any) -> None:
-    ffi.from_handle(userdata)(dst, ith, nth)
+@called_from_c("gp_on_custom1")
+def _on_custom1(dst: Any, _a: Any, ith: int, nth: int, user_data: Any) -> None:
+    ffi.from_handle(user_data)(dst, ith, nth)
 
 
-@ffi.def_extern(name="gp_on_custom2")  # type: ignore[untyped-decorator]
-def _on_custom2(dst: Any, _a: Any, _b: Any, ith: int, nth: int, userdata: Any) -> None:
-    ffi.from_handle(userdata)(dst, ith, nth)
+@called_from_c("gp_on_custom2")
+def _on_custom2(dst: Any, _a: Any, _b: Any, ith: int, nth: int, user_data: Any) -> None:
+    ffi.from_handle(user_data)(dst, ith, nth)
 
 
-@ffi.def_extern(name="gp_on_custom3")  # type: ignore[untyped-decorator]
-def _on_custom3(dst: Any, _a: Any, _b: Any, _c: Any, ith: int, nth: int, userdata: Any) -> None:
-    ffi.from_handle(userdata)(dst, ith, nth)
+@called_from_c("gp_on_custom3")
+def _on_custom3(dst: Any, _a: Any, _b: Any, _c: Any, ith: int, nth: int, user_data: Any) -> None:
+    ffi.from_handle(user_data)(dst, ith, nth)
 
 
-@ffi.def_extern(name="gp_on_custom")  # type: ignore[untyped-decorator]
-def _on_custom(dst: Any, ith: int, nth: int, userdata: Any) -> None:
-    ffi.from_handle(userdata)(dst, ith, nth)
+@called_from_c("gp_on_custom")
+def _on_custom(dst: Any, ith: int, nth: int, user_data: Any) -> None:
+    ffi.from_handle(user_data)(dst, ith, nth)

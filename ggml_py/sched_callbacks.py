@@ -6,7 +6,7 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from ._callback import Callback
+from ._callback import Callback, called_from_c
 from ._ffi import ffi, lib
 from .backend import Backend
 from .loan import lender_of
@@ -58,13 +58,13 @@ class CopyCallback(Callback):
         return bool(self._call(on, Tensor(src, context), copy, nodes))
 
 
-@ffi.def_extern(name="gp_on_eval")  # type: ignore[untyped-decorator]
+@called_from_c("gp_on_eval", failed=False)
 def _on_eval(tensor: Any, ask: bool, user_data: Any) -> bool:
     answer = ffi.from_handle(user_data)(tensor, ask)
     # None: it raised. To stop, ask for the node, then answer False when it is shown.
     return ask if answer is None else answer
 
 
-@ffi.def_extern(name="gp_on_copy")  # type: ignore[untyped-decorator]
+@called_from_c("gp_on_copy", failed=False)
 def _on_copy(backend: Any, src: Any, dst: Any, graph: Any, user_data: Any) -> bool:
     return bool(ffi.from_handle(user_data)(backend, src, dst, graph))
