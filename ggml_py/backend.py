@@ -127,6 +127,7 @@ class Backend(Handle):
     def _before_free(self) -> None:
         if self.threadpool is not None:
             self.threadpool._backends.discard(self)
+            self.threadpool = None  # a closed backend keeps no threads
 
     def supports_op(self, tensor: Tensor) -> bool:
         """Whether it can compute `tensor`'s op on its types and shapes.
