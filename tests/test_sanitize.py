@@ -128,7 +128,7 @@ def test_a_planted_mistake_is_reported_and_nothing_else(planted, sanitized, tmp_
         env=sanitize.environment("address,undefined", sanitized, tmp_path), check=False,
     )  # fmt: skip
     assert "GGML_ASSERT(ggml_can_repeat(b, a)) failed" in done.stdout, done.stderr
-    text = "".join(path.read_text() for path in tmp_path.iterdir())
+    text = done.stderr + "".join(path.read_text() for path in tmp_path.iterdir())
     if planted:
         assert planted in text
         assert list(sanitize.reports([text]))
