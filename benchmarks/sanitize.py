@@ -109,7 +109,7 @@ def main() -> int:
         others += ["-m", "not slow"]
     others += [f"--deselect=tests/{test}" for test in LIMITED if "address" in given.sanitize]
     with tempfile.TemporaryDirectory() as logs:
-        # Beside the runtime of `address`, that of `undefined` writes to stderr whatever its log_path.
+        # Beside the runtime of `address`, that of `undefined` writes to stderr, despite log_path.
         # So pytest may not capture; what tests capture of processes of their own is not seen.
         with (Path(logs) / "stderr").open("w") as stderr:
             done = subprocess.run(

@@ -116,7 +116,8 @@ def common_flags(options: Options) -> dict[str, str]:
     # CMake's own flags for this type turn assert() off and optimise too far to step through.
     flags = "-O1 -g -fno-omit-frame-pointer"
     if options.sanitize:
-        flags += f" -fsanitize={options.sanitize}"      # the linker is given them too
+        # NDEBUG as in a release: assert() ends the process, and no guard can catch that.
+        flags += f" -DNDEBUG -fsanitize={options.sanitize}"     # the linker is given them too
     if "address" in options.sanitize:
         flags += " -fsanitize-recover=address"          # halt_on_error=0 lists all, not the first
     return {
