@@ -98,7 +98,8 @@ def chunks(
     """`values` in a ggml type, piece by piece: one piece, without a copy, where nothing changes."""
     dtype = DTYPES.get(type_)
     if dtype is not None:
-        _weights_of(imatrix, type_, n_per_row, values.size)
+        if imatrix is not None:
+            _weights_of(imatrix, type_, n_per_row, values.size)
         for part in _parts(values, 1) if values.dtype != dtype else (values,):
             yield np.ascontiguousarray(part, dtype)
         return

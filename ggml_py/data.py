@@ -75,23 +75,24 @@ class TensorData(TensorInfo):
         """
         ptr, offset = self._writable(), whole("offset", offset)
         values = numbers(array)
-        if offset == 0 and values.size != self.n_elements:
+        n, start = self.n_elements, 0
+        if offset == 0 and values.size != n:
             raise ArgumentError(
-                f"tensor '{self.name}' has ne {list(self.ne)} = {self.n_elements} elements, "
+                f"tensor '{self.name}' has ne {list(self.ne)} = {n} elements, "
                 f"the array has shape {values.shape} = {values.size}"
             )
-        if offset + values.size > self.n_elements:
+        if offset + values.size > n:
             raise ArgumentError(
-                f"tensor '{self.name}' has {self.n_elements} elements: {values.size} from {offset} "
-                "do not fit"
+                f"tensor '{self.name}' has {n} elements: {values.size} from {offset} do not fit"
             )
-        block = lib.ggml_blck_size(ptr.type)
-        if offset % block:
-            raise ArgumentError(
-                f"offset {offset}: expected a multiple of {block}, the elements in a block of "
-                f"{name_of(self.type)}"
-            )
-        start = row_size(self.type, offset)
+        if offset:
+            block = lib.ggml_blck_size(ptr.type)
+            if offset % block:
+                raise ArgumentError(
+                    f"offset {offset}: expected a multiple of {block}, the elements in a block of "
+                    f"{name_of(self.type)}"
+                )
+            start = row_size(self.type, offset)
         for part in chunks(values, self.type, self.ne[0], imatrix):
             if part.size:
                 lib.ggml_backend_tensor_set(ptr, ffi.from_buffer(part), start, part.nbytes)
