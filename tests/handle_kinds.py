@@ -104,6 +104,7 @@ def _lend(stand: Stand, allocator: ggml.GraphAllocator) -> None:
 def _pooled(stand: Stand, pool: ggml.ThreadPool) -> None:
     stand.cpu.set_threadpool(pool)
     _compute(stand, stand.cpu)
+    stand.cpu.set_threadpool(None)  # the backend would hold it
 
 
 def _planned(stand: Stand, plan: ggml.GraphPlan | ggml.CpuPlan) -> None:
