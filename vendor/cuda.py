@@ -42,11 +42,14 @@ class Toolkit:
 
     @property
     def rpath(self) -> str:
-        """Where NVIDIA's packages lie as seen from an installed package's build."""
+        """Where NVIDIA's packages lie as seen from an installed package's build; the toolkit."""
         packages = "$ORIGIN/../../../../nvidia"
-        if self.major >= 13:
-            return f"{packages}/cu{self.major}/lib"
-        return f"{packages}/cublas/lib;{packages}/cuda_runtime/lib"
+        parts = ("cublas", "cuda_runtime") if self.major < 13 else (f"cu{self.major}",)
+        runtime = f"libcudart.so.{self.major}"
+        # CMake leaves the toolkit's own folder out, and the loader need not know it.
+        own = [folder for name in ("lib64", "lib") if (folder := self.root / name) and
+               (folder / runtime).is_file()]
+        return ";".join([*(f"{packages}/{part}/lib" for part in parts), *map(str, own[:1])])
 
 
 def _site_folders() -> list[Path]:
