@@ -47,6 +47,15 @@ def _transposed(env):
     return env.weights.transpose(env.w)
 
 
+def _not_host(env):
+    """A weight laid out for the CPU's own kernels: no host memory, as on a GPU."""
+    tensor = env.other.new_tensor("q4_0", 256, 8, name="laid-out")
+    env.other.alloc(_EXTRA[-1])
+    return tensor
+
+
+_EXTRA = [t for t in ggml.device("CPU").extra_buffer_types if not t.is_host]
+
 MISUSES = [
     _name("int", 5, "int 5", "name: expected a str", TypeError),
     _name("none", None, "got NoneType", "name: expected a str", TypeError),
@@ -144,6 +153,8 @@ MISUSES = [
           "expected the same type, ne and nb"),
     _copy("gaps", lambda e: (lambda v: v.copy_to(v))(e.weights.view_2d(e.w, 4, 8, 32, 0)),
           "has gaps", "ctx.cpy"),
+    _data("numpy-lent", lambda e: e.allocated().y.numpy(), "'y' is in memory that a scheduler",
+          "expected one in a Buffer"),
     misuse("attribute", lambda e: setattr(e.x, "ne", (1, 1, 1, 1)), AttributeError, "ne", "setter"),
     misuse("attribute-unknown", lambda e: e.x.shape, AttributeError, "'Tensor'", "'shape'"),
 ]  # fmt: skip
@@ -191,3 +202,9 @@ MISUSES += [
     misuse("view/of-a-view", lambda e: e.other.view_1d(e.other.view_1d(e.w, 8, 32), 65, 0), BAD,
            "ends at byte 292 of 'w (view)'", "the 256 bytes that it is a view of"),
 ]  # fmt: skip
+
+if _EXTRA:
+    MISUSES += [
+        _data("numpy-not-host", lambda e: _not_host(e).numpy(), "'laid-out' is in",
+              "which the CPU cannot read"),
+    ]  # fmt: skip

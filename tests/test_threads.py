@@ -89,6 +89,24 @@ def test_schedulers_in_several_threads_compute_what_numpy_computes():
     assert dict(LIVE) == before
 
 
+def test_ops_that_threads_build_in_one_context_are_all_there():
+    """Builders keep the GIL, so one is whole before the next begins."""
+    with ggml.Context() as context:
+        a = context.new_tensor("f32", 8)
+
+        def build():
+            for _ in range(3000):
+                context.add(a, context.dup_tensor(a))
+                context.new_tensor("f32", 8)
+
+        threads = [threading.Thread(target=build) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert sum(1 for _ in context) == 1 + 4 * 3000 * 3
+
+
 def test_plans_made_side_by_side_are_the_plans_made_alone():
     def text(name):
         case = graphs.CASES[name]()
