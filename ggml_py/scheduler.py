@@ -322,7 +322,8 @@ class Scheduler(Handle):
         alone = in_use("computing", self, graph, *self.backends, *pools)
         aborts = (backend._abort for backend in self.backends)
         callbacks = (self._eval_callback, self._copy_callback, *aborts)
-        with alone, as_worker_0(*pools), graph._computing(*callbacks), self._changing():
+        # Not in `_changing`: computing reads the plan, so an abort in it spoils nothing.
+        with alone, as_worker_0(*pools), graph._computing(*callbacks):
             status = compute(raw, graph_raw)
         check_status(status, "compute")
 
