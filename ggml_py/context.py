@@ -39,6 +39,10 @@ def new_native(size: int, what: str) -> Any:
         ) from None
 
 
+# What the sum of 2048 tensors' sizes does not wrap 64 bits of (native/op_checks.h).
+_MOST_BYTES = 1 << 53
+
+
 class Context(Handle, CustomOps):
     """Holds tensors and the ops between them. No sizes to compute first; data lives in buffers.
 
@@ -102,7 +106,7 @@ class Context(Handle, CustomOps):
             raise ArgumentError(
                 f"ne0 {ne[0]}: {ggml_type.name.lower()} has blocks of {block} elements"
             )
-        if math.prod(ne) // block * lib.ggml_type_size(ggml_type) >= 1 << 63:
+        if math.prod(ne) // block * lib.ggml_type_size(ggml_type) > _MOST_BYTES:
             raise ArgumentError(f"ne {list(ne)}: no machine addresses that many bytes")
         tensor = Tensor(lib.ggml_new_tensor(self.ptr, ggml_type, len(ne), list(ne)), self)
         if name is not None:

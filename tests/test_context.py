@@ -105,3 +105,16 @@ def test_threads_can_build_in_one_context():
         finally:
             sys.setswitchinterval(interval)
         assert sum(1 for _ in context) == 20001
+
+
+def test_results_of_a_size_that_no_offset_holds_are_refused():
+    """Their bytes would wrap, and a small buffer would be written far beyond its end."""
+    with ggml.Context() as ctx:
+        one = ctx.new_tensor("f32", 1)
+        with pytest.raises(ggml.AbortError, match="bytes"):
+            ctx.repeat_4d(one, 1 << 31, 1 << 31, 1, 1)
+        with pytest.raises(ggml.AbortError, match=r"ne\[0\]"):
+            ctx.repeat_4d(one, 1 << 62, 1, 1, 1)
+        with pytest.raises(ggml.AbortError, match="ggml_arange"):
+            ctx.arange(0, 1e30, 1)
+        assert ctx.repeat_4d(one, 1 << 20, 1 << 20, 1 << 10, 1).nbytes == 1 << 52

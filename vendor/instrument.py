@@ -216,9 +216,14 @@ _CPU = (
 
 _OPS = (
     Edit(
-        "constructors of ops",
-        "static struct ggml_tensor * ggml_acc_impl(\n",
+        "constructors of tensors and ops",
+        "static struct ggml_tensor * ggml_new_tensor_impl(\n",
         '#include "op_checks.h"\n\n',
+    ),
+    Edit(
+        "size of a new tensor",
+        "    size_t data_size = ggml_row_size(type, ne[0]);\n",
+        "    gp_check_size(type, n_dims, ne);\n",
     ),
     Edit(
         "region of acc",
@@ -249,7 +254,19 @@ _OPS = (
     ),
 )
 
+_INDEX = "        const int r = ((int32_t *) src1->data)[i];\n"
+
+
+def _get_rows_back(type_: str, next_line: str) -> Edit:
+    """Before 0.25.3 a row that is not there was written all the same."""
+    text = f"{_INDEX}        GGML_ASSERT(r >= 0 && r < dst->ne[1]);\n\n{next_line}"
+    name = f"get_rows_back's rows, {type_}"
+    return Edit(name, f"{_INDEX}\n{next_line}", text, replace=True, optional=True)
+
+
 _CPU_OPS = (
+    _get_rows_back("f32", "        ggml_vec_add_f32(nc,"),
+    _get_rows_back("f16", "        for (int j = 0; j < nc; ++j) {\n"),
     # Copies of blocks go out of bounds, or on for ever, where a row is not whole blocks in line.
     Edit(
         "rows of dup",

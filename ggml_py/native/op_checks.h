@@ -3,6 +3,18 @@
 // ggml.c; as every assertion they are an exception at the line that made the op (guard.h).
 #pragma once
 
+// Offsets are sums of bytes in 64 bits; 2048 tensors of this size do not wrap them.
+#define GP_MOST_BYTES ((int64_t) 1 << 53)
+
+static inline void gp_check_size(enum ggml_type type, int n_dims, const int64_t * ne) {
+    GGML_ASSERT(ne[0] >= 0 && ne[0] <= GP_MOST_BYTES);
+    int64_t bytes = (int64_t) ggml_row_size(type, ne[0]);
+    for (int i = 1; i < n_dims; i++) {
+        GGML_ASSERT(ne[i] >= 0 && !__builtin_mul_overflow(bytes, ne[i], &bytes));
+    }
+    GGML_ASSERT(bytes <= GP_MOST_BYTES);
+}
+
 // b is written into a, as if a had the strides nb1, nb2, nb3 from offset on: ggml_set, ggml_acc. Upstream
 // checks the last element's start, keeps the strides in 32 bits, and this when it computes.
 static inline void gp_check_region(const struct ggml_tensor * a, const struct ggml_tensor * b, size_t nb1, size_t nb2, size_t nb3, size_t offset) {
