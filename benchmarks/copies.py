@@ -1,77 +1,76 @@
 """How fast data goes into tensors and out, beside memcpy of as many bytes.
 
-    python benchmarks/copies.py [--rounds 31]
+    python benchmarks/copies.py
 
 `set` and `get(out=)` of equal types copy once; `get` has a new array to fault in, so its peer is a
-copy into a new array too. Rounds alternate; GB/s are medians, ratios medians within a round.
+copy into a new array too; a view copies nothing.
 """
 
 from __future__ import annotations
 
-import argparse
 import ctypes
-import statistics
-import time
 from collections.abc import Callable
 
 import numpy as np
-from rich.console import Console
-from rich.table import Table
+from rounds import Row, compare, parser, seconds, show
 
 import ggml_py as ggml
 
-
-def seconds(work: Callable[[], object], n: int) -> float:
-    """How long one of `n` calls takes."""
-    start = time.perf_counter()
-    for _ in range(n):
-        work()
-    return (time.perf_counter() - start) / n
+SIZES = (1 << 20, 16 << 20, 256 << 20)
+BAR = 1 / 0.9  # of memcpy's time: 0.9 of its bandwidth
 
 
-def rows(n_bytes: int, type_: str) -> dict[str, tuple[Callable[[], object], Callable[[], object]]]:
-    """What is measured, and its peer."""
-    context = ggml.Context()
-    array = np.ones(n_bytes // 4, np.float32)
-    if type_ == "f16":
-        array = np.ones(n_bytes // 2, np.float16)
-    tensor = context.from_numpy(array)
-    context.alloc("CPU")
-    out, other = np.empty_like(array), np.empty_like(array)
+def each(work: Callable[[], object], n: int) -> Callable[[], float]:
+    """Seconds of one of `n` calls."""
 
-    def memcpy() -> None:
-        ctypes.memmove(other.ctypes.data, array.ctypes.data, n_bytes)
+    def run() -> float:
+        return seconds(lambda: [work() for _ in range(n)]) / n
 
-    return {
-        "set": (lambda: tensor.set(array), memcpy),
-        "get(out=)": (lambda: tensor.get(out=out), memcpy),
-        "get": (lambda: tensor.get(), lambda: array.copy()),
-    }
+    return run
 
 
-def main() -> None:
-    """Runs the rounds and prints one table."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=31)
-    args = parser.parse_args()
-    table = Table("type", "size", "what", "GB/s", "peer GB/s", "ours / peer (min-max)")
-    for type_ in ("f32", "f16"):
-        for n_bytes in (64 << 10, 1 << 20, 16 << 20, 256 << 20):
-            for what, pair in rows(n_bytes, type_).items():
-                n = max(1, (16 << 20) // n_bytes)
-                times: tuple[list[float], list[float]] = ([], [])
-                for i in range(args.rounds + 1):
-                    for taken, work in zip(times, pair, strict=True):
-                        took = seconds(work, n)
-                        if i:  # the first warms up
-                            taken.append(took)
-                ratios = [theirs / ours for ours, theirs in zip(*times, strict=True)]
-                ours, theirs = (n_bytes / statistics.median(t) / 1e9 for t in times)
-                size = f"{n_bytes / (1 << 20):g} MiB"
-                span = f"{statistics.median(ratios):.2f} ({min(ratios):.2f}-{max(ratios):.2f})"
-                table.add_row(type_, size, what, f"{ours:.1f}", f"{theirs:.1f}", span)
-    Console().print(table)
+def copies(rounds: int, n_bytes: int) -> list[Row]:
+    """One size: in, out, out into a new array, and a view."""
+    with ggml.Context() as context:
+        array = np.ones(n_bytes // 4, np.float32)
+        tensor = context.from_numpy(array)
+        context.alloc("CPU")
+        out, other = np.empty_like(array), np.empty_like(array)
+        target, source = other.ctypes.data, array.ctypes.data
+        n = max(1, (16 << 20) // n_bytes)
+        size = f"{n_bytes >> 20} MiB"
+        cases: dict[str, tuple[Callable[[], object], str, Callable[[], object], float | None]] = {
+            "set": (
+                lambda: tensor.set(array), "memcpy",
+                lambda: ctypes.memmove(target, source, n_bytes), BAR,
+            ),
+            "get(out=)": (
+                lambda: tensor.get(out=out), "memcpy",
+                lambda: ctypes.memmove(target, source, n_bytes), BAR,
+            ),
+            "get": (tensor.get, "array.copy", array.copy, None),
+        }  # fmt: skip
+        found = []
+        for what, (ours, name, theirs, bar) in cases.items():
+            bars = {} if bar is None else {name: bar}
+            found += compare(
+                f"{what}, f32, {size}", each(ours, n), {name: each(theirs, n)},
+                rounds=rounds, bars=bars,
+            )  # fmt: skip
+        if n_bytes == SIZES[0]:
+            frombuffer = each(lambda: np.frombuffer(array, np.float32), 1000)
+            found += compare(
+                "numpy(), a view", each(tensor.numpy, 1000), {"numpy.frombuffer": frombuffer},
+                rounds=rounds, unit="µs",
+            )  # fmt: skip
+        return found
+
+
+def rows(rounds: int, _peer: str) -> list[Row]:
+    """Every size."""
+    return [row for n_bytes in SIZES for row in copies(rounds, n_bytes)]
 
 
 if __name__ == "__main__":
-    main()
+    args = parser(__doc__).parse_args()
+    show(rows(args.rounds, args.peer), args.json)

@@ -2,48 +2,39 @@
 
     python benchmarks/ops.py [--peer PYTHON]
 
-PYTHON is an interpreter that has the peer, `pip install ggml-python==0.0.45` (it compiles ggml, so
-give it a virtual environment of its own); without one its row says so. Every round builds a graph's
-worth of ops in a fresh context, as inference does, the peers in turn; medians over the rounds, and
-ratios within one round, for the machine may be shared.
+Every round builds a graph's worth of ops in a fresh context, as inference does.
 """
 
 from __future__ import annotations
 
-import argparse
-import contextlib
-import gc
-import os
-import statistics
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import cffi
-from rich.console import Console
-from rich.table import Table
+from rounds import Row, child, compare, parser, seconds, show
 
 import ggml_py as ggml
 from ggml_py import _ffi
 
-N_OPS = 2000  # nodes of a middle-sized model's graph
-Round = Callable[[], float]  # nanoseconds per op
+N = 2000  # nodes of a middle-sized model's graph
+PEER = f"""
+import gc
+import ggml
 
-_PEER = """
-import gc, sys, time, ggml
 gc.disable()
-for line in sys.stdin:
-    n = int(line)
-    size = ggml.ggml_tensor_overhead() * (n + 10)
+
+def run():
+    size = ggml.ggml_tensor_overhead() * {N + 10}
     ctx = ggml.ggml_init(ggml.ggml_init_params(mem_size=size, mem_buffer=None, no_alloc=True))
     a = ggml.ggml_new_tensor_1d(ctx, ggml.GGML_TYPE_F32, 8)
-    start = time.perf_counter_ns()
-    for _ in range(n):
-        ggml.ggml_add(ctx, a, a)
-    took = time.perf_counter_ns() - start
+    add = ggml.ggml_add
+    start = clock()
+    for _ in range({N}):
+        add(ctx, a, a)
+    took = clock() - start
     ggml.ggml_free(ctx)
-    print(took / n, flush=True)
+    return took / {N}
+
+rounds(run)
 """
 
 
@@ -51,97 +42,72 @@ def ours() -> float:
     """`ctx.add(a, a)`: checked, with a Tensor as result."""
     with ggml.Context() as ctx:
         a = ctx.new_tensor("f32", 8)
-        start = time.perf_counter_ns()
-        for _ in range(N_OPS):
-            ctx.add(a, a)
-        return (time.perf_counter_ns() - start) / N_OPS
+
+        def work() -> None:
+            for _ in range(N):
+                ctx.add(a, a)
+
+        return seconds(work) / N
+
+
+def foreign() -> float:
+    """The same with an operand of another context, as weights are."""
+    with ggml.Context() as weights, ggml.Context() as ctx:
+        a, w = ctx.new_tensor("f32", 8), weights.new_tensor("f32", 8)
+
+        def work() -> None:
+            for _ in range(N):
+                ctx.add(a, w)
+
+        return seconds(work) / N
 
 
 def raw() -> float:
     """`lib.ggml_add`: guarded, pointers in and out."""
     with ggml.Context() as ctx:
         add, ptr, a = ggml.lib.ggml_add, ctx.ptr, ctx.new_tensor("f32", 8).ptr
-        start = time.perf_counter_ns()
-        for _ in range(N_OPS):
-            add(ptr, a, a)
-        return (time.perf_counter_ns() - start) / N_OPS
 
-
-def plain_cffi() -> Round:
-    """cffi's ABI mode on the same library: no compiled wrapper, no guard."""
-    ffi = cffi.FFI()
-    ffi.cdef("void * ggml_add(void * ctx, void * a, void * b);")
-    add = ffi.dlopen(str(_ffi.BUILD["folder"] / "libggml-base.so.0")).ggml_add
-
-    def run() -> float:
-        with ggml.Context() as ctx:
-            ptr = ffi.cast("void *", int(ggml.ffi.cast("uintptr_t", ctx.ptr)))
-            tensor = ctx.new_tensor("f32", 8)
-            a = ffi.cast("void *", int(ggml.ffi.cast("uintptr_t", tensor.ptr)))
-            start = time.perf_counter_ns()
-            for _ in range(N_OPS):
+        def work() -> None:
+            for _ in range(N):
                 add(ptr, a, a)
-            return (time.perf_counter_ns() - start) / N_OPS
 
-    return run
-
-
-@contextlib.contextmanager
-def ggml_python(python: str) -> Iterator[Round | None]:
-    """The peer in a process of its own; None where it cannot be imported."""
-    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
-    found = subprocess.run([python, "-c", "import ggml"], capture_output=True, env=environment)
-    if found.returncode:
-        yield None
-        return
-    with subprocess.Popen(
-        [python, "-c", _PEER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-        env=environment,
-    ) as process:  # fmt: skip
-
-        def run() -> float:
-            assert process.stdin and process.stdout
-            print(N_OPS, file=process.stdin, flush=True)
-            return float(process.stdout.readline())
-
-        yield run
-        assert process.stdin
-        process.stdin.close()
+        return seconds(work) / N
 
 
-def main() -> None:
-    """Runs the rounds and prints one table."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--peer", default=sys.executable, help="a Python that has ggml-python")
-    parser.add_argument("--rounds", type=int, default=51)
-    args = parser.parse_args()
-    gc.disable()
-    with ggml_python(args.peer) as peer:
-        rounds: dict[str, Round] = {
-            "ctx.add(a, b), Tensors": ours,
-            "lib.ggml_add, cffi API mode": raw,
-            "cffi ABI mode, no guard": plain_cffi(),
-        }
-        if peer is not None:
-            rounds["ggml-python, ctypes, pointers"] = peer
-        times: dict[str, list[float]] = {name: [] for name in rounds}
-        for run in rounds.values():
-            run()  # warm up
-        for _ in range(args.rounds):
-            for name, run in rounds.items():
-                times[name].append(run())
-    table = Table("one ggml_add", "ns (min-max)", "ours / this")
-    for name, theirs in times.items():
-        ratios = [a / b for a, b in zip(next(iter(times.values())), theirs, strict=True)]
-        low, high = min(theirs), max(theirs)
-        table.add_row(
-            name, f"{statistics.median(theirs):.0f} ({low:.0f}-{high:.0f})",
-            f"{statistics.median(ratios):.2f}",
+def plain_cffi() -> float:
+    """cffi's ABI mode on the same library: no compiled wrapper, no guard."""
+    with ggml.Context() as ctx:
+        ptr = FFI.cast("void *", int(ggml.ffi.cast("uintptr_t", ctx.ptr)))
+        a = FFI.cast("void *", int(ggml.ffi.cast("uintptr_t", ctx.new_tensor("f32", 8).ptr)))
+
+        def work() -> None:
+            for _ in range(N):
+                ADD(ptr, a, a)
+
+        return seconds(work) / N
+
+
+FFI = cffi.FFI()
+FFI.cdef("void * ggml_add(void * ctx, void * a, void * b);")
+ADD = FFI.dlopen(str(next(Path(_ffi.BUILD["folder"]).glob("libggml-base.*")))).ggml_add
+
+
+def rows(rounds: int, peer: str) -> list[Row]:
+    """One op with operands of the same context, and with one of another."""
+    rounds *= 3  # they are short
+    with child(PEER, peer) as theirs:
+        peers = {} if theirs is None else {"ggml-python 0.0.45": theirs}
+        bars = {"ggml-python 0.0.45": 0.75}
+        raws = {"raw cffi, guarded": raw, "raw cffi, ABI mode": plain_cffi}
+        found = compare(
+            "ctx.add(a, b)", ours, {**peers, **raws}, rounds=rounds, unit="ns", bars=bars
+        )
+        return found + compare(
+            "ctx.add(a, b), b of another context", foreign, peers or raws,
+            rounds=rounds, unit="ns", bars=bars,
         )  # fmt: skip
-    if peer is None:
-        table.add_row("ggml-python", "not importable", "see --help")
-    Console().print(table)
 
 
 if __name__ == "__main__":
-    main()
+    args = parser(__doc__).parse_args()
+    show(rows(args.rounds, args.peer), args.json)

@@ -257,14 +257,18 @@ class Context(Handle, CustomOps):
 
     def _adopt(self, *operands: Tensor | None) -> None:
         """Makes the operands' contexts outlive this one; raises `ClosedError` for a closed one."""
+        parents = self._parents  # none of them is closed while this one is open
         for tensor in operands:
-            if tensor is not None and tensor._context is not self:
-                tensor._context.ptr  # noqa: B018  raises when closed
-                if not isinstance(tensor._context, Handle):
-                    raise ArgumentError(
-                        f"'{tensor.name}' is a copy that a scheduler made: use the tensor it copies"
-                    )
-                self._depend(tensor._context)
+            if tensor is not None:
+                context = tensor._context
+                if context is not self and context not in parents:
+                    context.ptr  # noqa: B018  raises when closed
+                    if not isinstance(context, Handle):
+                        raise ArgumentError(
+                            f"'{tensor.name}' is a copy that a scheduler made: use the tensor it "
+                            "copies"
+                        )
+                    self._depend(context)
 
     def _attach(self, buffer: Buffer) -> None:
         """Tensors of this context live in `buffer`: hold it, and be told when it is closed."""

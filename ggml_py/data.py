@@ -21,7 +21,7 @@ from .errors import ArgumentError, NoDataError
 from .info import TensorInfo
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     import numpy.typing as npt
 
@@ -43,7 +43,8 @@ class TensorData(TensorInfo):
 
     def _buffer(self) -> Any:
         ptr = self.ptr
-        return ptr.view_src.buffer if ptr.view_src != NULL else ptr.buffer
+        view_src = ptr.view_src
+        return view_src.buffer if view_src else ptr.buffer
 
     def _data_buffer(self) -> Any:
         self._data()
@@ -51,7 +52,7 @@ class TensorData(TensorInfo):
 
     def _data(self) -> Any:
         ptr = self.ptr
-        if self._buffer() == NULL or ptr.data == NULL:
+        if not (self._buffer() and ptr.data):
             raise NoDataError(
                 f"tensor '{self.name}' has no memory: allocate its context (Context.alloc) or its "
                 "graph (Scheduler.alloc_graph) first; a scheduler's reset() takes memory back"
@@ -59,8 +60,9 @@ class TensorData(TensorInfo):
         return ptr
 
     def _shape(self) -> tuple[int, ...]:
-        n_dims = lib.ggml_n_dims(self.ptr)
-        return tuple(reversed(self.ne[:n_dims]))
+        ptr = self.ptr
+        ne = ptr.ne
+        return tuple([ne[i] for i in range(lib.ggml_n_dims(ptr) - 1, -1, -1)])
 
     def set(
         self, array: npt.ArrayLike, offset: int = 0, imatrix: npt.ArrayLike | None = None
@@ -73,7 +75,9 @@ class TensorData(TensorInfo):
         came before these is written. `NoDataError` before allocation.
         C: ggml_backend_tensor_set
         """
-        ptr, offset = self._writable(), whole("offset", offset)
+        ptr = self._writable()
+        if offset != 0:
+            offset = whole("offset", offset)
         values = numbers(array)
         n, start = self.n_elements, 0
         if offset == 0 and values.size != n:
@@ -93,7 +97,12 @@ class TensorData(TensorInfo):
                     f"{name_of(self.type)}"
                 )
             start = row_size(self.type, offset)
-        for part in chunks(values, self.type, self.ne[0], imatrix):
+        dtype = DTYPES.get(ptr.type)  # a number is as good a key as its enums.Type, and quicker
+        if imatrix is None and values.dtype == dtype and values.flags.c_contiguous:
+            parts: Iterable[npt.NDArray[Any]] = (values,)
+        else:
+            parts = chunks(values, self.type, self.ne[0], imatrix)
+        for part in parts:
             if part.size:
                 lib.ggml_backend_tensor_set(ptr, ffi.from_buffer(part), start, part.nbytes)
             start += part.nbytes
@@ -213,8 +222,9 @@ class TensorData(TensorInfo):
         `NoDataError` before allocation. C: ggml_backend_tensor_get
         """
         ptr = self._data()
-        dtype, shape = DTYPES.get(self.type), self._shape()
-        if dtype is None and not self.is_contiguous:
+        dtype, shape = DTYPES.get(ptr.type), self._shape()
+        contiguous = self.is_contiguous
+        if dtype is None and not contiguous:
             raise ArgumentError(
                 f"tensor '{self.name}' ({name_of(self.type)}) is not contiguous: get its source"
             )
@@ -225,7 +235,7 @@ class TensorData(TensorInfo):
         target = result if result.flags.c_contiguous else np.empty(shape, kind)
         if dtype is None and dequantize:
             self._get_floats(target.reshape(-1))
-        elif self.is_contiguous:
+        elif contiguous:
             if target.size:
                 lib.ggml_backend_tensor_get(ptr, ffi.from_buffer(target), 0, target.nbytes)
         else:

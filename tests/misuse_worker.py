@@ -97,7 +97,7 @@ MISUSES = [
            abort=SHAPE),
     misuse("set", _set_outside, ggml.AbortError, "offset: 20", "<= ggml_nbytes(a)", abort=SHAPE),
     misuse("acc", _acc_outside, ggml.AbortError, "offset: 20", "<= ggml_nbytes(a)", abort=SHAPE),
-    misuse("top_k", _top_none, ggml.AbortError, "k: -1", "k > 0", abort=SHAPE),
+    misuse("top_k", _top_none, ggml.AbortError, "k: 0", "k > 0", abort=SHAPE),
     misuse("im2col_back", _im2col_back, ggml.AbortError, "f32 [2, 4, 4, 1]", "a->ne[1] ==",
            abort=SHAPE),
     misuse("isolate-none", lambda e: ggml.isolate(None), TypeError, "NoneType",
