@@ -98,7 +98,8 @@ class TensorData(TensorInfo):
                 )
             start = row_size(self.type, offset)
         dtype = DTYPES.get(ptr.type)  # a number is as good a key as its enums.Type, and quicker
-        if imatrix is None and values.dtype == dtype and values.flags.c_contiguous:
+        same = dtype is not None and values.dtype == dtype
+        if same and imatrix is None and values.flags.c_contiguous:
             parts: Iterable[npt.NDArray[Any]] = (values,)
         else:
             parts = chunks(values, self.type, self.ne[0], imatrix)
