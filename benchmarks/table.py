@@ -2,13 +2,14 @@
 
     python benchmarks/table.py [--peer PYTHON] [--only startup,ops,…] [--json]
 
-About five minutes on a quiet machine. The pristine library is built on first use.
+About five minutes on a quiet machine, once the pristine library and llama-bench are built.
 """
 
 from __future__ import annotations
 
 import computes
 import copies
+import llama
 import memory
 import ops
 import plans
@@ -22,6 +23,7 @@ PARTS = {
     "plans": plans.rows,
     "computes": computes.rows,
     "memory": memory.rows,
+    "llama": llama.rows,
 }
 
 
