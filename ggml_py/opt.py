@@ -106,7 +106,7 @@ class OptContext(Handle):
         params.build_type, params.opt_period = self.build_type, self.opt_period
         optimizers = enums.OptOptimizerType
         params.optimizer = optimizers.ADAMW if kind is AdamW else optimizers.SGD
-        params.get_opt_pars = ffi.addressof(lib, "ggml_opt_get_constant_optimizer_params")
+        params.get_opt_pars = lib.ggml_opt_get_constant_optimizer_params
         params.get_opt_pars_ud = pars
         parents: list[Handle] = [scheduler]
         try:

@@ -13,9 +13,7 @@ import ggml_py as ggml
 from ggml_py import enums
 from ggml_py._ffi import BUILD
 
-pytestmark = pytest.mark.skipif(
-    BUILD["ggml_version"] != enums.UPSTREAM, reason="the table is for the default release"
-)
+pytestmark = pytest.mark.needs(release="default")
 
 # Names, as regular expressions, by reason.
 ONLY_IN_LIB = {
