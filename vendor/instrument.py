@@ -97,6 +97,15 @@ _SCHEDULER = (
         replace=True,
         optional=True,
     ),
+    # Up to 0.9.4 the base of a buffer that stands for several was asked of nobody.
+    Edit(
+        "base of several buffers",
+        "    if (buffer->size == 0) {\n        return NULL;\n    }\n\n    void * base",
+        "    if (buffer->size == 0 || !buffer->iface.get_base) {\n        return NULL;\n    }\n\n"
+        "    void * base",
+        replace=True,
+        optional=True,
+    ),
 )
 
 def _unfit(name: str, indent: int, message: str, note: str) -> Edit:
@@ -250,6 +259,13 @@ _OPS = (
         "k of top_k",
         "    result->op     = GGML_OP_TOP_K;\n",
         "    GGML_ASSERT(k > 0);\n",
+        optional=True,
+    ),
+    # Since 0.24.0 it may be NULL.
+    Edit(
+        "comb of dsv4_hc_post",
+        "    GGML_ASSERT(comb->type == GGML_TYPE_F32);\n\n    const int64_t n_embd   = x->ne[0];\n",
+        "    GGML_ASSERT(comb != NULL);\n",
         optional=True,
     ),
 )
