@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 import ggml_py as ggml
-from ggml_py import enums
 from ggml_py._ffi import BUILD
 
 pytestmark = pytest.mark.needs(release="default")

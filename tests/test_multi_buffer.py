@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import ggml_py as ggml
-from ggml_py._ffi import ffi, lib
+from ggml_py._ffi import ffi
 from ggml_py.buffer import _MEMORIES, memory_of
 
 LIMIT = 4096

@@ -35,7 +35,6 @@ class Case:
     build: Callable[[ggml.Context, ggml.Tensor], tuple[ggml.Tensor, ggml.Tensor]]
     condition: str
     bad: tuple[int, ...] = (-1, N, 2**31 - 1)
-    marks: tuple[pytest.MarkDecorator, ...] = ()
 
 
 def get_rows(context, x):
@@ -87,13 +86,12 @@ def ssm_scan(context, x):
     return context.repeat_4d(context.view_2d(out, N, 1, 4 * N, 0), N, N, 1, 1), ids
 
 
-CHECKS_BACK = pytest.mark.needs(release="0.25.3", why="get_rows_back looks at no index")
 CASES = {
     "get_rows": Case(get_rows, "i01 >= 0 && i01 < ne01"),
     "get_rows_q8_0": Case(get_rows_q8_0, "i01 >= 0 && i01 < ne01"),
     "get_rows_f16": Case(get_rows_f16, "i01 >= 0 && i01 < ne01"),
     "set_rows": Case(set_rows, "i1 >= 0 && i1 < ne1", (-1, N, 2**63 - 1)),
-    "get_rows_back": Case(get_rows_back, "r >= 0 && r < dst->ne[1]", marks=(CHECKS_BACK,)),
+    "get_rows_back": Case(get_rows_back, "r >= 0 && r < dst->ne[1]"),
     "add_id": Case(add_id, "i11 >= 0 && i11 < ne11"),
     "mul_mat_id": Case(mul_mat_id, "i02 >= 0 && i02 < n_as"),
     "ssm_scan": Case(ssm_scan, "ids[i3] >= 0 && ids[i3] < src0->ne[3]"),
@@ -174,7 +172,7 @@ def expected():
 
 @pytest.mark.parametrize("pool", ["disposable", "persistent"])
 @pytest.mark.parametrize("n_threads", [1, 2, 4])
-@pytest.mark.parametrize("name", [pytest.param(n, marks=CASES[n].marks) for n in CASES])
+@pytest.mark.parametrize("name", CASES)
 def test_a_bad_index_is_an_exception_on_every_thread(name, n_threads, pool, expected):
     case = CASES[name]
     everywhere = [case.bad[0]] * N  # every thread fails
