@@ -6,7 +6,7 @@ from typing import Any
 
 from . import enums
 from ._arguments import c_text, ptr_of
-from ._ffi import lib, text
+from ._ffi import NULL, lib, text
 from .errors import ArgumentError
 
 
@@ -107,7 +107,7 @@ class TensorInfo:
     @property
     def is_view(self) -> bool:
         """Whether its memory is another tensor's. C: ggml_is_view"""
-        return bool(lib.ggml_is_view(self.ptr))
+        return bool(self.ptr.view_src != NULL)  # the function is since 0.9.7
 
     @property
     def is_scalar(self) -> bool:

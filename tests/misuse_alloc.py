@@ -72,6 +72,10 @@ def _plan_in_plan(env):
 
 
 A, T = ggml.ArgumentError, TypeError
+def _unload_cpu(_env):
+    next(r for r in ggml.registries() if r.name == "CPU").unload()
+
+
 MISUSES = [
     misuse(
         "galloc-none", lambda e: ggml.GraphAllocator(), A, "no buffer type", "expected at least one"
@@ -199,5 +203,5 @@ MISUSES = [
         "expected a function",
     ),
     misuse("numa", lambda e: e.cpu.device.numa_init("north"), A, "'north'", "isolate"),
-    misuse("unload", lambda e: ggml.registries()[-1].unload(), A, "registry CPU", "load_backend"),
+    misuse("unload", _unload_cpu, A, "registry CPU", "load_backend"),
 ]

@@ -85,6 +85,7 @@ class Misuse:
     abort: str = ""
     spoils: bool = False
     at: Callable[..., object] | None = None
+    needs: tuple[str, ...] = ()
 
     @property
     def file(self) -> str:
@@ -106,11 +107,13 @@ def misuse(
     abort: str = "",
     spoils: bool = False,
     at: Callable[..., object] | None = None,
+    needs: tuple[str, ...] = (),
 ) -> Misuse:
     """A row. `spoils`: the scheduler of the Env cannot be used any more, and says so. `at`: the
-    function that has the mistake, where `act` only calls it."""
+    function that has the mistake, where `act` only calls it. `needs`: what a release may lack, as
+    the mark of that name has it."""
     assert given and expected, id
-    return Misuse(id, act, error, (given, expected, *more), abort, spoils, at)
+    return Misuse(id, act, error, (given, expected, *more), abort, spoils, at, needs)
 
 
 @cache

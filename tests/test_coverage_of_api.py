@@ -30,7 +30,9 @@ ONLY_IN_LIB = {
         "ggml_op_symbol|ggml_rope_yarn_corr_dims|ggml_guid_matches|ggml_get_type_traits_cpu"
     ),
     "Tensor.op and repr() say it": "ggml_(unary_op|glu_op)_name|ggml_get_(unary|glu)_op",
-    "Tensor's own attributes": "ggml_get_(data|data_f32|name)|ggml_flash_attn_ext_get_prec",
+    "Tensor's own attributes": (
+        "ggml_get_(data|data_f32|name)|ggml_is_view|ggml_flash_attn_ext_get_prec"
+    ),
     "Context grows, and never allocates data": (
         "ggml_tensor_overhead|ggml_(get|set)_no_alloc|ggml_new_buffer|ggml_new_(i32|f32)"
         "|ggml_graph_compute_with_ctx"

@@ -71,7 +71,10 @@ def check(row: Misuse, tmp_path: Path) -> None:
     assert counts() == before
 
 
-@pytest.mark.parametrize("name", ROWS)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.needs(*row.needs)) for name, row in ROWS.items()],
+)
 def test_misuse(name, tmp_path):
     check(ROWS[name], tmp_path)
 

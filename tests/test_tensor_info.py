@@ -41,8 +41,7 @@ def test_strides(context):
     t, p = context.transpose(a), context.permute(a, 0, 2, 1, 3)
     gaps = context.view_2d(a, 2, 3, 16, 0)
     names = (
-        "is_contiguous", "is_contiguous_1", "is_contiguous_2", "is_contiguous_to_1",
-        "is_contiguous_to_2", "is_contiguous_to_3", "is_contiguous_rows",
+        "is_contiguous", "is_contiguous_1", "is_contiguous_2", "is_contiguous_rows",
         "is_contiguously_allocated", "is_transposed", "is_permuted", "is_contiguous_channels",
         "is_view",
     )  # fmt: skip
@@ -50,13 +49,20 @@ def test_strides(context):
         what: {name.removeprefix("is_") for name in names if getattr(tensor, name)}
         for what, tensor in (("a", a), ("t", t), ("p", p), ("gaps", gaps))
     }
-    contiguous = {name.removeprefix("is_") for name in names[:8]}
+    contiguous = {name.removeprefix("is_") for name in names[:5]}
     assert shown["a"] == contiguous
     assert shown["t"] >= {"transposed", "permuted", "view", "contiguously_allocated"}
     assert shown["t"].isdisjoint({"contiguous", "contiguous_rows"})
-    assert shown["p"] >= {"permuted", "view", "contiguous_rows", "contiguous_to_1"}
+    assert shown["p"] >= {"permuted", "view", "contiguous_rows"}
     assert "transposed" not in shown["p"]
     assert shown["gaps"].isdisjoint({"contiguous", "contiguously_allocated", "permuted"})
+
+
+@pytest.mark.needs("ggml_is_contiguous_to_1")
+def test_contiguous_up_to_a_dimension(context):
+    a = context.new_tensor("f32", 4, 3, 2, 2)
+    assert a.is_contiguous_to_1 and a.is_contiguous_to_2 and a.is_contiguous_to_3
+    assert context.permute(a, 0, 2, 1, 3).is_contiguous_to_1
 
 
 def test_pairs(context):

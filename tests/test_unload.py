@@ -28,12 +28,13 @@ void * ggml_backend_init(void) { return ggml_backend_cpu_reg(); }
 def module(tmp_path_factory) -> Path:
     """A second CPU backend: a copy of the first under another name, behind a module's entry."""
     folder = tmp_path_factory.mktemp("second")
-    library = (BUILD["folder"] / "libggml-cpu.so.0").read_bytes()
-    assert b"\0libggml-cpu.so.0\0" in library
-    copy = library.replace(b"\0libggml-cpu.so.0\0", b"\0libggml-cpx.so.0\0")
-    (folder / "libggml-cpx.so.0").write_bytes(copy)
+    original = next(BUILD["folder"].glob("libggml-cpu.so*"))  # before 0.9.5 without a number
+    name, other = original.name, original.name.replace("cpu", "cpx")
+    library, soname = original.read_bytes(), f"\0{name}\0".encode()
+    assert soname in library
+    (folder / other).write_bytes(library.replace(soname, f"\0{other}\0".encode()))
     options = ["-shared", "-fPIC", "-xc", "-", "-o", "libggml-second.so", "-L.", "-Wl,-z,now"]
-    links = ["-l:libggml-cpx.so.0", "-Wl,-rpath,$ORIGIN", "-Wl,--allow-shlib-undefined"]
+    links = [f"-l:{other}", "-Wl,-rpath,$ORIGIN", "-Wl,--allow-shlib-undefined"]
     subprocess.run(["cc", *options, *links], input=SHIM, text=True, check=True, cwd=folder)
     return folder / "libggml-second.so"
 

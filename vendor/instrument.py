@@ -289,6 +289,13 @@ _CPU_OPS = (
         "        const size_t rs = ne00 * type_size;\n",
         "        GGML_ASSERT(ggml_blck_size(src0->type) == 1);\n",
     ),
+    # Up to 0.15.1 a value of a block type was taken for a block.
+    Edit(
+        "blocks of concat",
+        "    o[dim] = src0->ne[dim];\n\n    const char * x;\n",
+        "    GGML_ASSERT(ggml_blck_size(src0->type) == 1);\n",
+        optional=True,
+    ),
     Edit(
         "blocks of dup",
         "    const int64_t nk0  = ne0  / ggml_blck_size(dst->type);\n",
