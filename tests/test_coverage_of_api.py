@@ -97,7 +97,7 @@ ONLY_IN_LIB = {
     ),
     "Python has loops: opt_fit.py": "ggml_opt_(epoch|epoch_callback_progress_bar|fit)",
     "AdamW and SGD are given as objects": (
-        "ggml_opt_get_(default|constant)_optimizer_params|ggml_opt_optimizer_name"
+        "ggml_opt_get_default_optimizer_params|ggml_opt_optimizer_name"
     ),
     "OptContext was given them": "ggml_opt_(inputs|outputs)",
     "Scheduler.reserve_size, which changes nothing": "ggml_backend_sched_reserve_size",
