@@ -113,6 +113,22 @@ class Memory:
         self._finalizer.detach()
 
 
+class LentMemory:
+    """A native buffer of a scheduler or an allocator, whose next graph writes to it. What they free
+    while this lives is freed with this."""
+
+    __slots__ = ("__weakref__", "_finalizer")
+    readonly = False
+
+    def __init__(self, ptr: Any) -> None:
+        lib.gp_buffer_pin(ptr)
+        self._finalizer = weakref.finalize(self, lib.gp_buffer_unpin, ptr)
+        self._finalizer.atexit = False
+
+    def __repr__(self) -> str:
+        return "<memory of a scheduler or allocator, which arrays are over>"
+
+
 def _is_readonly(keep: Any) -> bool:
     try:
         return memoryview(keep).readonly

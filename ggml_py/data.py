@@ -2,7 +2,7 @@
 
 What is shared outlives its buffer: closing a `Buffer` takes the memory from its tensors, and the
 memory itself is freed with the last array over it. Memory that a `Scheduler` or `GraphAllocator`
-lends is used again by the next graph, so it is never shared, only copied.
+lends is used again, by later nodes and the next graph: only `numpy()` shares it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 from . import enums
 from ._arguments import given, ptr_of, whole
 from ._ffi import NULL, ffi, lib, text
-from .buffer import Memory, memory_of
+from .buffer import LentMemory, Memory, memory_of
 from .convert import CHUNK, DTYPES, chunks, decode, decode_into, encode, name_of, numbers, row_size
 from .errors import ArgumentError, NoDataError
 from .info import TensorInfo
@@ -31,7 +31,7 @@ class _Shared:
 
     __slots__ = ("__array_interface__", "_memory")
 
-    def __init__(self, interface: dict[str, Any], memory: Memory | None) -> None:
+    def __init__(self, interface: dict[str, Any], memory: Memory | LentMemory | None) -> None:
         self.__array_interface__ = interface
         self._memory = memory
 
@@ -276,17 +276,19 @@ class TensorData(TensorInfo):
         """The data itself, without a copy: host buffers and numpy's types only.
 
         The array stays valid: after its buffer is closed the memory lives until the array dies, but
-        no tensor has it any more. Where a file is mapped it is read-only. Raises `ArgumentError`
-        for device memory, for memory that a scheduler or allocator lends (the next graph overwrites
-        it) and for types that numpy lacks: use `get`. C: ggml_tensor.data
+        no tensor has it any more. In memory that a scheduler or allocator lends, later nodes (not of
+        an output) and the next graph overwrite what it shows: `get` copies. Where a file is mapped
+        it is read-only. Raises `ArgumentError` for device memory and for
+        types that numpy lacks: use `get`. C: ggml_tensor.data
         """
         dtype = DTYPES.get(self.type)
-        memory = self._sharable()
+        memory = self._host_memory() or LentMemory(self._buffer())
         if dtype is None:
             raise ArgumentError(f"numpy has no {name_of(self.type)}: use get()")
         return self._view(dtype, memory)
 
-    def _sharable(self) -> Memory:
+    def _host_memory(self) -> Memory | None:
+        """The memory, which the CPU reads; None where it is lent."""
         self._data()
         if not lib.ggml_backend_buffer_is_host(self._buffer()):
             where = text(lib.ggml_backend_buffer_name(self._buffer()))
@@ -294,15 +296,11 @@ class TensorData(TensorInfo):
                 f"tensor '{self.name}' is in a buffer of {where}, which the CPU cannot read: "
                 "use get()"
             )
-        memory = memory_of(self._buffer())
-        if memory is None:
-            raise ArgumentError(
-                f"tensor '{self.name}' is in memory that a scheduler or allocator lends, and uses "
-                "again for the next graph: expected one in a Buffer (Context.alloc); use get()"
-            )
-        return memory
+        return memory_of(self._buffer())
 
-    def _view(self, dtype: np.dtype[Any], memory: Memory | None = None) -> npt.NDArray[Any]:
+    def _view(
+        self, dtype: np.dtype[Any], memory: Memory | LentMemory | None = None
+    ) -> npt.NDArray[Any]:
         """An array over host memory, which `memory` keeps; without it for the moment only."""
         shape = self._shape()
         if self.nbytes == 0:
@@ -320,14 +318,16 @@ class TensorData(TensorInfo):
     def __array__(
         self, dtype: npt.DTypeLike | None = None, copy: bool | None = None
     ) -> npt.NDArray[Any]:
-        """What np.asarray takes: `numpy()` where that is possible, else `get()`."""
-        array = None
-        if not copy:
+        """What np.asarray takes: `numpy()`, or `get()` where that is not possible or not lasting,
+        in memory that is lent."""
+        array, why = None, "it is in memory that is lent"
+        if not copy and memory_of(self._data_buffer()) is not None:
             try:
                 array = self.numpy()
             except ArgumentError as error:
-                if copy is False:
-                    raise ValueError(f"a copy is needed: {error}") from error
+                why = str(error)
+        if array is None and copy is False:
+            raise ValueError(f"a copy of tensor '{self.name}' is needed: {why}")
         if array is None:
             array = self.get()
         return array if dtype is None else array.astype(dtype, copy=False)

@@ -153,8 +153,6 @@ MISUSES = [
           "expected the same type, ne and nb"),
     _copy("gaps", lambda e: (lambda v: v.copy_to(v))(e.weights.view_2d(e.w, 4, 8, 32, 0)),
           "has gaps", "ctx.cpy"),
-    _data("numpy-lent", lambda e: e.allocated().y.numpy(), "'y' is in memory that a scheduler",
-          "expected one in a Buffer"),
     misuse("attribute", lambda e: setattr(e.x, "ne", (1, 1, 1, 1)), AttributeError, "ne", "setter"),
     misuse("attribute-unknown", lambda e: e.x.shape, AttributeError, "'Tensor'", "'shape'"),
 ]  # fmt: skip
@@ -180,7 +178,8 @@ MISUSES += [
     _share("five-dims", lambda e: e.other.from_dlpack(np.zeros((1, 1, 1, 1, 2))), "(1, 1, 1, 1, 2)",
            "one to four"),
     _share("empty", lambda e: e.other.from_dlpack(np.zeros((0, 2))), "(0, 2)", "none empty"),
-    _share("lent", lambda e: e.allocated().y.numpy(), "'y' is in memory that a scheduler", "get()"),
+    _share("lent", lambda e: e.allocated().y.__array__(copy=False), "'y'", "a copy of tensor",
+           ValueError),
     _share("quantised", lambda e: _quantised(e).numpy(), "no q8_0", "get()"),
     _share("unallocated", lambda e: np.from_dlpack(e.y), "'y' has no memory", "Scheduler", NO_DATA),
     _share("get-into-wrong-shape", lambda e: e.w.get(out=np.zeros(3, np.float32)), "shape (3,)",

@@ -115,7 +115,17 @@ def _unfit(name: str, indent: int, message: str, note: str) -> Edit:
 
 
 _ALLOCATOR = (
-    Edit("structs of the allocator", "struct tensor_alloc {\n", '#include "alloc_hooks.h"\n\n'),
+    Edit(
+        "buffers of the allocator",
+        "static void ggml_vbuffer_free(struct vbuffer * buf) {\n",
+        '#include "alloc_hooks.h"\n\n',
+    ),
+    Edit(
+        "buffer freed",
+        "ggml_backend_buffer_free(buf->chunks[i]);",
+        "gp_buffer_free(buf->chunks[i]);",
+        replace=True,
+    ),
     _unfit(
         "other number of nodes", 8, "graph has different number of nodes",
         "gp_alloc_note(GP_REALLOC_NODES, NULL, NULL, -1, graph->n_nodes, galloc->n_nodes)",

@@ -9,10 +9,6 @@
 extern "C" __attribute__((weak)) void ggml_gallocr_reserve_n_size(ggml_gallocr_t galloc, ggml_cgraph * graph,
     const int * node_buffer_ids, const int * leaf_buffer_ids, size_t * sizes);
 
-thread_local gp_realloc_record gp_alloc_note_realloc = {};
-static thread_local char       gp_alloc_note_buft[GP_MAX_NAME];
-static thread_local size_t     gp_alloc_note_size = 0;
-
 namespace gp {
 
 // Fields that some releases lack: -1 there.
@@ -293,27 +289,6 @@ void gp_sched_trace(ggml_backend_sched_t sched, bool on) {
     } else {
         GP_FREE(sched);
     }
-}
-
-void gp_alloc_note(int32_t kind, const ggml_tensor * tensor, const ggml_tensor * node, int32_t src, uint64_t need, uint64_t have) {
-    gp_realloc_record r = {};
-    r.kind = kind;
-    r.src  = src;
-    r.need = need;
-    r.have = have;
-    snprintf(r.tensor, sizeof(r.tensor), "%s", tensor ? tensor->name : "");
-    snprintf(r.node, sizeof(r.node), "%s", node ? node->name : "");
-    gp_alloc_note_realloc = r;
-}
-
-void gp_alloc_note_failure(const char * buft, size_t size) {
-    snprintf(gp_alloc_note_buft, sizeof(gp_alloc_note_buft), "%s", buft);
-    gp_alloc_note_size = size;
-}
-
-size_t gp_alloc_failed(char * buft, size_t size) {
-    snprintf(buft, size, "%s", gp_alloc_note_buft);
-    return gp_alloc_note_size;
 }
 
 gp_plan * gp_sched_plan(ggml_backend_sched_t sched, ggml_cgraph * graph) {
