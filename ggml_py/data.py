@@ -276,10 +276,10 @@ class TensorData(TensorInfo):
         """The data itself, without a copy: host buffers and numpy's types only.
 
         The array stays valid: after its buffer is closed the memory lives until the array dies, but
-        no tensor has it any more. In memory that a scheduler or allocator lends, later nodes (not of
-        an output) and the next graph overwrite what it shows: `get` copies. Where a file is mapped
-        it is read-only. Raises `ArgumentError` for device memory and for
-        types that numpy lacks: use `get`. C: ggml_tensor.data
+        no tensor has it any more. In memory that a scheduler or allocator lends, later nodes (not
+        of an output) and the next graph overwrite what it shows: `get` copies. Where a file is
+        mapped it is read-only. Raises `ArgumentError` for device memory and for types that numpy
+        lacks: use `get`. C: ggml_tensor.data
         """
         dtype = DTYPES.get(self.type)
         memory = self._host_memory() or LentMemory(self._buffer())
