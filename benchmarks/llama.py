@@ -83,4 +83,4 @@ def rows(rounds: int, _peer: str) -> list[Row]:
 
 if __name__ == "__main__":
     args = parser(__doc__).parse_args()
-    show(rows(args.rounds, args.peer), args.json)
+    show(rows(args.rounds, args.peer), args.form)

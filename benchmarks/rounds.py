@@ -142,18 +142,28 @@ def children(**codes: tuple[str, dict[str, str]]) -> Iterator[dict[str, Callable
         yield runs
 
 
-def show(rows: Sequence[Row], as_json: bool = False) -> None:
-    """Prints the rows: a table, or JSON."""
-    if as_json:
+HEADINGS = ("what", "ours", "peer", "peer's", "ours/peer (min-max)", "bar")
+
+
+def cells(r: Row) -> tuple[str, ...]:
+    """What a table shows of a row."""
+    span = f"{r.ratio:.2f} ({r.low:.2f}-{r.high:.2f})"
+    ours, theirs = f"{r.ours:.3g} {r.unit}", f"{r.theirs:.3g} {r.unit}"
+    return (r.what, ours, r.peer, theirs, span, r.verdict)
+
+
+def show(rows: Sequence[Row], form: str = "table") -> None:
+    """Prints the rows as a table, as Markdown or as JSON."""
+    if form == "json":
         print(json.dumps([asdict(r) for r in rows], indent=1))
-        return
-    table = Table("what", "ours", "peer", "peer's", "ours/peer (min-max)", "bar")
-    for r in rows:
-        table.add_row(
-            r.what, f"{r.ours:.3g} {r.unit}", r.peer, f"{r.theirs:.3g} {r.unit}",
-            f"{r.ratio:.2f} ({r.low:.2f}-{r.high:.2f})", r.verdict,
-        )  # fmt: skip
-    Console(width=None if sys.stdout.isatty() else 120).print(table)
+    elif form == "markdown":
+        for line in (HEADINGS, ("---",) * len(HEADINGS), *map(cells, rows)):
+            print("|", " | ".join(line), "|")
+    else:
+        table = Table(*HEADINGS)
+        for r in rows:
+            table.add_row(*cells(r))
+        Console(width=None if sys.stdout.isatty() else 140).print(table)
 
 
 def parser(doc: str | None) -> argparse.ArgumentParser:
@@ -162,7 +172,9 @@ def parser(doc: str | None) -> argparse.ArgumentParser:
         description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     new.add_argument("--rounds", type=int, default=11)
-    new.add_argument("--json", action="store_true", help="the rows, for programs")
+    for form in ("json", "markdown"):
+        new.add_argument(f"--{form}", dest="form", action="store_const", const=form)
+    new.set_defaults(form="table")
     new.add_argument(
         "--peer", default=sys.executable, metavar="PYTHON",
         help="a Python that has the peer (pip install ggml-python==0.0.45, in an environment of "

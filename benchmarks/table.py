@@ -1,6 +1,6 @@
 """Everything that is measured, in one table.
 
-    python benchmarks/table.py [--peer PYTHON] [--only startup,ops,…] [--json]
+    python benchmarks/table.py [--peer PYTHON] [--only startup,ops,…] [--json | --markdown]
 
 About five minutes on a quiet machine, once the pristine library and llama-bench are built.
 """
@@ -36,7 +36,7 @@ def main() -> None:
     unknown = sorted(set(wanted) - set(PARTS))
     if unknown:
         options.error(f"no part {', '.join(unknown)}: there are {', '.join(PARTS)}")
-    show([row for part in wanted for row in PARTS[part](args.rounds, args.peer)], args.json)
+    show([row for part in wanted for row in PARTS[part](args.rounds, args.peer)], args.form)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,38 @@
+"""The benchmarks run, and compare what they say; their figures are not tested."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
+
+
+def table(*options):
+    return subprocess.run(
+        [sys.executable, str(BENCHMARKS / "table.py"), *options],
+        capture_output=True, text=True, check=False, env=os.environ, timeout=300,
+    )  # fmt: skip
+
+
+@pytest.mark.slow
+def test_the_table_compares_each_thing_with_a_peer():
+    done = table("--rounds", "1", "--only", "startup,ops,copies,computes,memory", "--json")
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(done.stdout)
+    assert {"raw cffi, guarded", "memcpy", "numpy", "python + import numpy"} <= {
+        row["peer"] for row in rows
+    }
+    assert len(rows) >= 15
+    for row in rows:
+        assert min(row["ours"], row["theirs"], row["ratio"]) > 0, row
+        assert row["low"] <= row["ratio"] <= row["high"], row
+
+
+def test_an_unknown_part_is_named():
+    done = table("--only", "ops,music")
+    assert done.returncode == 2
+    assert "no part music: there are startup, ops" in done.stderr
