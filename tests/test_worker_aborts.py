@@ -433,4 +433,19 @@ def test_repacked_weights_check_their_ids_too():
             assert np.allclose(out.get(), 64, rtol=0.05)
 
 
+def test_count_equal_counts_in_every_dimension():
+    """Upstream finds the rows of two dimensions only, and reads outside of others."""
+    rng = np.random.default_rng(3)
+    a, b = rng.integers(0, 2, (2, 5, 3, 4, 7), dtype="i4")
+    with cpu(2) as backend, ggml.Context() as c:
+        x, y = (c.new_tensor("i32", 7, 4, 3, 5) for _ in "ab")
+        graph, out = c.new_graph(), c.count_equal(x, y)
+        graph.build_forward_expand(out)
+        c.alloc(backend)
+        x.set(a)
+        y.set(b)
+        backend.compute(graph)
+        assert out.get().item() == (a == b).sum()
+
+
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")

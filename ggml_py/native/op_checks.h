@@ -27,12 +27,86 @@ static inline void gp_check_region(const struct ggml_tensor * a, const struct gg
 // a is the gradient of what ggml_im2col makes of a kernel and an image of shape ne.
 static inline void gp_check_im2col_back(const struct ggml_tensor * a, const struct ggml_tensor * kernel, const int64_t * ne, int s0, int s1, int p0, int p1, int d0, int d1, bool is_2D) {
     GGML_ASSERT(s0 > 0 && p0 >= 0 && d0 > 0 && "expected strides and dilations above 0, no negative padding");
-    GGML_ASSERT(a->ne[1] == (ne[0] + 2*p0 - d0*(kernel->ne[0] - 1) - 1)/s0 + 1);
+    GGML_ASSERT(a->ne[1] == (ne[0] + 2*(int64_t)p0 - d0*(kernel->ne[0] - 1) - 1)/s0 + 1);
     if (is_2D) {
         GGML_ASSERT(s1 > 0 && p1 >= 0 && d1 > 0 && "expected strides and dilations above 0, no negative padding");
         GGML_ASSERT(a->ne[0] == ne[2]*kernel->ne[1]*kernel->ne[0]);
-        GGML_ASSERT(a->ne[2] == (ne[1] + 2*p1 - d1*(kernel->ne[1] - 1) - 1)/s1 + 1 && a->ne[3] == ne[3]);
+        GGML_ASSERT(a->ne[2] == (ne[1] + 2*(int64_t)p1 - d1*(kernel->ne[1] - 1) - 1)/s1 + 1 && a->ne[3] == ne[3]);
     } else {
         GGML_ASSERT(a->ne[0] == ne[1]*kernel->ne[0] && a->ne[2] == ne[2] && a->ne[3] == 1);
     }
+}
+
+// a is what ggml_win_part makes of an image of w0 by h0: windows of w by w in rows, in line.
+static inline void gp_check_win_unpart(const struct ggml_tensor * a, int w0, int h0, int w) {
+    GGML_ASSERT(w > 0 && w0 >= 0 && h0 >= 0 && ggml_is_contiguous(a));
+    GGML_ASSERT(a->ne[1] == w && a->ne[2] == w);
+    GGML_ASSERT(a->ne[3] == (((int64_t)w0 + w - 1)/w)*(((int64_t)h0 + w - 1)/w));
+}
+
+// Its rows are found by their number and nb[1] alone. (The stride of a dimension of 1 is of no account to
+// ggml_is_contiguous.)
+static inline void gp_check_rows(const struct ggml_tensor * a) {
+    size_t stride = a->nb[1];
+    for (int i = 2; i < GGML_MAX_DIMS; i++) {
+        stride *= a->ne[i - 1];
+        GGML_ASSERT(a->nb[0] == ggml_type_size(a->type) && (a->ne[i] == 1 || a->nb[i] == stride) && "expected rows at even distances");
+    }
+}
+
+// Its matrices are found by their number and nb[2] alone.
+static inline void gp_check_planes(const struct ggml_tensor * a) {
+    GGML_ASSERT((a->ne[3] == 1 || a->nb[3] == a->nb[2]*a->ne[2]) && "expected matrices at even distances");
+}
+
+// Rows and planes are read in line by their strides, of one of these types.
+static inline void gp_check_pool(const struct ggml_tensor * a) {
+    GGML_ASSERT(a->type == GGML_TYPE_F32 || a->type == GGML_TYPE_F16);
+    GGML_ASSERT(a->nb[0] == ggml_type_size(a->type));
+    for (int i = 1; i < GGML_MAX_DIMS; i++) {
+        GGML_ASSERT(a->nb[i] == a->nb[i - 1]*a->ne[i - 1] && "expected a contiguous tensor");
+    }
+}
+
+static inline void gp_check_floats(int n, ...) {
+    va_list operands;
+    va_start(operands, n);
+    for (int i = 0; i < n; i++) {
+        GGML_ASSERT(va_arg(operands, struct ggml_tensor *)->type == GGML_TYPE_F32);
+    }
+    va_end(operands);
+}
+
+// Tokens of each sequence follow one another, the same number of each.
+static inline void gp_check_sequences(int64_t n_tokens, int64_t n_seqs) {
+    GGML_ASSERT(n_seqs > 0 && n_tokens % n_seqs == 0);
+}
+
+// a is the gradient of what ggml_pool_2d makes of af; both are read as floats in line, plane by plane.
+static inline void gp_check_pool_2d_back(const struct ggml_tensor * a, const struct ggml_tensor * af) {
+    GGML_ASSERT(a->type == GGML_TYPE_F32 && af->type == GGML_TYPE_F32);
+    GGML_ASSERT(ggml_is_contiguous(a) && ggml_is_contiguous(af));
+    GGML_ASSERT(a->ne[2] == af->ne[2] && a->ne[3] == af->ne[3]);
+}
+
+// The image and the result are read and written as floats, the kernel's elements in line.
+static inline void gp_check_conv_direct(const struct ggml_tensor * kernel, const struct ggml_tensor * image) {
+    GGML_ASSERT(image->type == GGML_TYPE_F32);
+    GGML_ASSERT(ggml_is_contiguously_allocated(kernel));
+}
+
+// Each row of q goes through all rows of k, v and a mask of their length.
+static inline void gp_check_flash_attn_ext(const struct ggml_tensor * q, const struct ggml_tensor * k, const struct ggml_tensor * v, const struct ggml_tensor * mask) {
+    GGML_ASSERT(q->type == GGML_TYPE_F32);
+    GGML_ASSERT(k->ne[1] == v->ne[1]);
+    GGML_ASSERT(k->ne[2] > 0 && v->ne[2] > 0 && q->ne[2] % v->ne[2] == 0);
+    if (mask) {
+        GGML_ASSERT(mask->ne[0] >= k->ne[1] && mask->ne[1] >= q->ne[1]);
+    }
+}
+
+// A circular pad goes around once.
+static inline void gp_check_wraps(const struct ggml_tensor * a, int lp0, int lp1, int lp2, int lp3) {
+    GGML_ASSERT(a->ne[0] > 0 && a->ne[1] > 0 && a->ne[2] > 0 && a->ne[3] > 0);
+    GGML_ASSERT(lp0 <= a->ne[0] && lp1 <= a->ne[1] && lp2 <= a->ne[2] && lp3 <= a->ne[3]);
 }
