@@ -96,8 +96,8 @@ MISUSES = [
     *(_kernel(f"mul_mat/{type}", lambda e, type=type: e.other.mul_mat(
           _t(e, type, 64, 4), _t(e, "f32", 64, 4)), "MUL_MAT", "no kernel") for type in NO_KERNEL),
     *(_kernel(f"mul_mat_id/{type}", lambda e, type=type: e.other.mul_mat_id(
-          _t(e, type, 64, 4, 1), _t(e, "f32", 64, 1, 1), e.other.cast(e.other.scale(
-              _t(e, "f32", 1, 1), 0), "i32")), "MUL_MAT_ID", "no kernel") for type in NO_KERNEL),
+          _t(e, type, 64, 4, 1), _t(e, "f32", 64, 1, 1), e.other.cast(
+              e.other.arange(0, 1, 1), "i32")), "MUL_MAT_ID", "no kernel") for type in NO_KERNEL),
     *(_kernel(f"flash_attn_ext/{type}", lambda e, type=type: e.other.flash_attn_ext(
           _t(e, "f32", 64, 1), _t(e, type, 64, 4), _t(e, "f16", 64, 4), None, 1, 0, 0),
           "FLASH_ATTN_EXT", "unsupported K-type") for type in (*NO_KERNEL, "q8_1")),

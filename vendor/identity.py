@@ -176,7 +176,8 @@ def instrumentation_hash(options: Options) -> str:
              if path.suffix in (".h", ".c", ".cpp", ".txt", ".cmake")]
     files += ROOT.glob("bindgen*.py")
     if not options.pristine:
-        files.append(ROOT / "vendor" / "instrument.py")
+        edits = ("edit.py", "instrument.py", "op_edits.py")
+        files.extend(ROOT / "vendor" / name for name in edits)
     return _texts(files)
 
 
