@@ -378,7 +378,9 @@ class OptContext(Handle):
     def _graph_again(self) -> Graph:
         """`graph`, or another for the same pointer if somebody closed it."""
         if not self._lent or self._lent[0].closed:
-            parents = [] if self.static_graphs else self._private
+            # A dynamic graph is in the private context, or it is the model itself (forward only).
+            places = () if self.static_graphs else (*self._private, self._model)
+            parents = [place for place in places if place is not None]
             self._lent[:] = [Graph._borrow(self._allocated, *parents)]
         return self._lent[0]
 
