@@ -166,13 +166,18 @@ def random_steps(stand, n, seed):
 def test_any_order_of_all_kinds_leaves_nothing(seed, n, stand, monkeypatch):
     random_steps(stand, 500, seed)
     order = Order(monkeypatch)
-    before = native_counts.count()
-    random_steps(stand, n, seed)
-    gc.collect()
-    assert len(order.freed) > n / 2
-    assert order.wrong == []
-    order.freed.clear()
-    assert before.grown(native_counts.count(), n) == []
+    # Tables grow to what the worst mix of objects needs, once; a leak grows in every round.
+    for round_ in range(5):
+        before = native_counts.count()
+        random_steps(stand, n, seed + 10 * round_)
+        gc.collect()
+        assert len(order.freed) > n / 2
+        assert order.wrong == []
+        order.freed.clear()
+        grown = before.grown(native_counts.count(), n)
+        if not grown:
+            break
+    assert grown == []
 
 
 def test_any_order_while_freed_memory_is_overwritten():
