@@ -90,7 +90,7 @@ def graphs(
         run = stack.enter_context(child(code, peer))
         if run is not None:
             peers["ggml-python 0.0.45"] = run
-        return compare(what, ours, peers, rounds=rounds, unit=unit)
+        return compare(what, ours, peers, rounds=rounds, unit=unit, pause=0.2 * (n_threads - 1))
 
 
 def rows(rounds: int, peer: str) -> list[Row]:

@@ -52,8 +52,8 @@ def ours() -> float:
 
 def foreign() -> float:
     """The same with an operand of another context, as weights are."""
-    with ggml.Context() as weights, ggml.Context() as ctx:
-        a, w = ctx.new_tensor("f32", 8), weights.new_tensor("f32", 8)
+    with ggml.Context() as ctx:
+        a, w = ctx.new_tensor("f32", 8), WEIGHT
 
         def work() -> None:
             for _ in range(N):
@@ -89,6 +89,7 @@ def plain_cffi() -> float:
 
 FFI = cffi.FFI()
 FFI.cdef("void * ggml_add(void * ctx, void * a, void * b);")
+WEIGHT = ggml.Context().new_tensor("f32", 8)
 ADD = FFI.dlopen(str(next(Path(_ffi.BUILD["folder"]).glob("libggml-base.*")))).ggml_add
 
 

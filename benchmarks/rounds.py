@@ -71,18 +71,23 @@ def compare(
     rounds: int = 11,
     unit: str = "ms",
     bars: dict[str, float] | None = None,
+    pause: float = 0.0,
 ) -> list[Row]:
-    """A row for each peer. Everybody returns seconds, and runs once before the rounds begin."""
+    """A row for each peer. Everybody returns seconds, and runs once before the rounds begin; with
+    `pause`, after so many seconds, in which the threads of those before go to sleep."""
     runs = {"": ours, **peers}
     took: dict[str, list[float]] = {name: [] for name in runs}
     for run in runs.values():
         run()
     gc.collect()
     gc.disable()
+    names = list(runs)
     try:
         for _ in range(rounds):
-            for name, run in runs.items():
-                took[name].append(run())
+            for name in names:
+                time.sleep(pause)
+                took[name].append(runs[name]())
+            names.append(names.pop(0))  # nobody always follows the same one
     finally:
         gc.enable()
     return [row(what, name, unit, took[""], took[name], (bars or {}).get(name)) for name in peers]

@@ -8,11 +8,13 @@ version of the package it came from, a label (``0.26.0-pristine``) or a key. One
 
 from __future__ import annotations
 
+import contextlib
 import importlib.machinery
 import importlib.util
 import json
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -107,12 +109,28 @@ def _replace(module: ModuleType, path: Path) -> ModuleType:
     return module
 
 
+@contextlib.contextmanager
+def _blas_without_threads() -> Iterator[None]:
+    """OpenBLAS starts a thread for each processor when it is loaded, and they spin beside whatever
+    is imported next. The BLAS backend starts those that it needs itself."""
+    name = "OPENBLAS_NUM_THREADS"
+    if name in os.environ:
+        yield
+        return
+    os.environ[name] = "1"
+    try:
+        yield
+    finally:
+        del os.environ[name]
+
+
 def _open(build: dict[str, Any]) -> Any:
     path = build["folder"] / "_ggml.abi3.so"
     if build.get("sanitize"):
         _check_sanitizers(build)
     try:
-        return _load("ggml_py._ggml", path)
+        with _blas_without_threads():
+            return _load("ggml_py._ggml", path)
     except ImportError as error:
         raise NotBuiltError(
             f"the native library of build {build['key']} does not load: {error}. {_remedy(error)}"
@@ -144,7 +162,8 @@ NULL = ffi.NULL
 lib.gp_guard_install()
 _log.install(ffi, lib)
 if BUILD["portable"]:
-    lib.ggml_backend_load_all_from_path(str(BUILD["folder"]).encode())
+    with _blas_without_threads():
+        lib.ggml_backend_load_all_from_path(str(BUILD["folder"]).encode())
 
 
 def text(value: Any) -> str:

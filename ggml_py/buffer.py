@@ -99,6 +99,8 @@ class Memory:
         self._finalizer = weakref.finalize(self, _free, ptr, keep)
         self._finalizer.atexit = False  # what is still used then stays
         _MEMORIES[_address(ptr)] = self
+        if self.readonly:
+            READONLY.add(self)
 
     def __repr__(self) -> str:
         return "<memory of a closed Buffer, which arrays are still over>"
@@ -145,6 +147,7 @@ def _address(ptr: Any) -> int:
 
 
 _MEMORIES: weakref.WeakValueDictionary[int, Memory] = weakref.WeakValueDictionary()
+READONLY: weakref.WeakSet[Memory] = weakref.WeakSet()  # most programs have none
 
 
 def memory_of(ptr: Any) -> Memory | None:

@@ -15,7 +15,7 @@ import numpy as np
 from . import enums
 from ._arguments import given, ptr_of, whole
 from ._ffi import NULL, ffi, lib, text
-from .buffer import LentMemory, Memory, memory_of
+from .buffer import READONLY, LentMemory, Memory, memory_of
 from .convert import CHUNK, DTYPES, chunks, decode, decode_into, encode, name_of, numbers, row_size
 from .errors import ArgumentError, NoDataError
 from .info import TensorInfo
@@ -113,8 +113,7 @@ class TensorData(TensorInfo):
         ptr = self._data()
         if not self.is_contiguous:
             raise ArgumentError(f"tensor '{self.name}' is not contiguous: set its source instead")
-        memory = memory_of(self._buffer())
-        if memory is not None and memory.readonly:
+        if READONLY and memory_of(self._buffer()) in READONLY:
             raise ArgumentError(
                 f"tensor '{self.name}' is where a file is mapped, which is only read: expected a "
                 "tensor in memory of its own"

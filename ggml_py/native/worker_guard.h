@@ -10,7 +10,6 @@
 //    only then throws the kept failure on to whoever called.
 #pragma once
 
-#include <sched.h>
 #include <stdbool.h>
 #include <stddef.h>
 
@@ -38,13 +37,7 @@ __attribute__((visibility("default"))) void   gp_pool_raise(void * failure);
 
 __attribute__((visibility("default"), noreturn, cold)) void gp_pool_leave(void);
 
-// In upstream's barrier, which spins for as long as it takes. Where there are more threads than free
-// processors, the one that is waited for may need ours: without the yield each barrier costs a time slice.
 static inline void gp_pool_check(struct gp_pool * pool) {
-    static __thread unsigned waited;
-    if (++waited % 256 == 0) {
-        sched_yield();
-    }
     if (__builtin_expect(__atomic_load_n(&pool->failed, __ATOMIC_ACQUIRE), 0)) {
         gp_pool_leave();
     }
