@@ -6,7 +6,6 @@ The file is `_device` because `ggml_py.device` is the function.
 from __future__ import annotations
 
 import os
-import weakref
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -14,13 +13,8 @@ import numpy as np
 from . import enums
 from ._arguments import c_text, given, ptr_of
 from ._ffi import NULL, ffi, lib, text
-from .errors import (
-    AllocError,
-    ArgumentError,
-    ClosedError,
-    MissingFunctionError,
-    UnknownDeviceError,
-)
+from ._module import InModule
+from .errors import AllocError, ArgumentError, MissingFunctionError, UnknownDeviceError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -53,89 +47,16 @@ class DeviceProps(NamedTuple):
     caps: DeviceCaps
 
 
-class Module:
-    """The library that a static object lives in, until `Registry.unload` takes it away.
-
-    Where another is loaded later, its objects may have the same addresses: so whoever holds one
-    holds its Module, and asks that first.
-    """
-
-    __slots__ = ("gone", "keep", "numa", "open", "what")
-
-    def __init__(self) -> None:
-        self.gone = ""  # what has happened to it
-        self.what = "an unloaded backend"
-        self.keep = ""  # why it cannot go
-        self.numa = False  # numa_init was called
-        self.open: weakref.WeakSet[Any] = weakref.WeakSet()  # what has `closed`, and closed ones
-
-    def check(self, what: object) -> None:
-        """Raises `ClosedError` if `what` was in it and it is gone."""
-        if self.gone:
-            raise ClosedError(f"this {type(what).__name__} is no more: {self.gone}")
-
-
-_modules: dict[int, Module] = {}  # by the address of the registry
-_BASE = Module()  # libggml-base
-_SURVIVE_A_FORK = ("CPU", "BLAS")  # no connection, no driver
-
-
-def module_of(registry: Any) -> Module:
-    """The Module of a native registry; of the base library for NULL."""
-    if registry == NULL:
-        return _BASE
-    return _modules.setdefault(int(ffi.cast("uintptr_t", registry)), Module())
-
-
-def forget_module(registry: Any) -> None:
-    """It is gone: what is loaded at the same address is another."""
-    _modules.pop(int(ffi.cast("uintptr_t", registry)), None)
-
-
-def _after_fork_in_child() -> None:
-    for address, module in list(_modules.items()):
-        mine = [handle for handle in module.open if not handle.closed]
-        registry = ffi.cast("ggml_backend_reg_t", address)
-        if mine and text(lib.ggml_backend_reg_name(registry)) not in _SURVIVE_A_FORK:
-            module.what = "the process that forked"
-            module.gone = (
-                "it was in use in the process that forked this one off, and does not survive that; "
-                "start processes by spawn, or fork before it is used"
-            )
-            for handle in mine:
-                handle._lose()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork_in_child)
-
-
-class Device:
+class Device(InModule):
     """One device of a backend. Devices are equal when they are the same native device."""
 
-    __slots__ = ("_module", "_ptr")
+    __slots__ = ()
 
     def __init__(self, ptr: Any) -> None:
-        self._ptr = ptr
-        self._module = module_of(lib.ggml_backend_dev_backend_reg(ptr))
+        super().__init__(ptr, lib.ggml_backend_dev_backend_reg(ptr))
 
-    @property
-    def ptr(self) -> Any:
-        """The native device. Raises `ClosedError` after its backend was unloaded."""
-        self._module.check(self)
-        return self._ptr
-
-    def __eq__(self, other: object) -> bool:
-        mine = (self._ptr, self._module)
-        return isinstance(other, Device) and mine == (other._ptr, other._module)
-
-    def __hash__(self) -> int:
-        return hash(self._ptr)
-
-    def __repr__(self) -> str:
-        if self._module.gone:
-            return f"<Device of {self._module.what}>"
-        return f"<Device {self.name} ({self.description})>"
+    def _words(self) -> str:
+        return f"{self.name} ({self.description})"
 
     @property
     def name(self) -> str:

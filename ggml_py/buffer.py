@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from . import enums
 from ._arguments import given, ptr_of, whole
-from ._device import Device, module_of
+from ._device import Device
 from ._ffi import NULL, ffi, lib, text
 from ._handle import Handle
+from ._module import InModule
 from .errors import AllocError, ArgumentError
 
 if TYPE_CHECKING:
@@ -23,35 +24,17 @@ USAGES = {
 }
 
 
-class BufferType:
+class BufferType(InModule):
     """How a device allocates. A static object of the library, never closed."""
 
-    __slots__ = ("_module", "_ptr")
+    __slots__ = ()
 
     def __init__(self, ptr: Any) -> None:
-        self._ptr = ptr
         device = lib.ggml_backend_buft_get_device(ptr)
-        self._module = module_of(
-            NULL if device == NULL else lib.ggml_backend_dev_backend_reg(device)
-        )
+        super().__init__(ptr, NULL if device == NULL else lib.ggml_backend_dev_backend_reg(device))
 
-    @property
-    def ptr(self) -> Any:
-        """The native buffer type. Raises `ClosedError` after its backend was unloaded."""
-        self._module.check(self)
-        return self._ptr
-
-    def __eq__(self, other: object) -> bool:
-        mine = (self._ptr, self._module)
-        return isinstance(other, BufferType) and mine == (other._ptr, other._module)
-
-    def __hash__(self) -> int:
-        return hash(self._ptr)
-
-    def __repr__(self) -> str:
-        if self._module.gone:
-            return f"<BufferType of {self._module.what}>"
-        return f"<BufferType {self.name}>"
+    def _words(self) -> str:
+        return self.name
 
     @property
     def name(self) -> str:

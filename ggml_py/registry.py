@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from . import _log
-from ._device import Device, forget_module, module_of
+from ._device import Device
 from ._ffi import NULL, lib, text
+from ._module import InModule, forget_module
 from .enums import BackendDevType
 from .errors import ArgumentError, LoadError
 
@@ -18,33 +19,16 @@ _loaded: dict[Path, Registry] = {}  # 0.9.4 would register a module again
 _lock = threading.Lock()
 
 
-class Registry:
+class Registry(InModule):
     """One backend that is loaded ("CPU", "CUDA", "RPC"). A static object, never closed."""
 
-    __slots__ = ("_module", "_ptr")
+    __slots__ = ()
 
     def __init__(self, ptr: Any) -> None:
-        self._ptr = ptr
-        self._module = module_of(ptr)
+        super().__init__(ptr, ptr)
 
-    @property
-    def ptr(self) -> Any:
-        """The native registry. Raises `ClosedError` after `unload`."""
-        self._module.check(self)
-        return self._ptr
-
-    def __eq__(self, other: object) -> bool:
-        mine = (self._ptr, self._module)
-        return isinstance(other, Registry) and mine == (other._ptr, other._module)
-
-    def __hash__(self) -> int:
-        return hash(self._ptr)
-
-    def __repr__(self) -> str:
-        if self._module.gone:
-            return f"<Registry of {self._module.what}>"
-        names = ", ".join(d.name for d in self.devices) or "no devices"
-        return f"<Registry {self.name}: {names}>"
+    def _words(self) -> str:
+        return f"{self.name}: {', '.join(d.name for d in self.devices) or 'no devices'}"
 
     @property
     def name(self) -> str:

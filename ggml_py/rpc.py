@@ -7,8 +7,9 @@ import threading
 from typing import Any
 
 from . import _log
-from ._device import Device, module_of
+from ._device import Device
 from ._ffi import NULL, ffi, lib
+from ._module import module_of
 from .errors import AbortError, ArgumentError, MissingFunctionError, RpcError
 
 _TIMEOUT = 10.0  # seconds to connect in; upstream has no limit of its own

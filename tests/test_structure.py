@@ -15,8 +15,8 @@ PACKAGE = REPO / "ggml_py"
 GENERATED = {"ops.py", "enums.py", "_since.py"}
 
 # Layer of each module; a module imports lower ones, in layer 3 only those to its left.
-OBJECTS = ("_device", "registry", "rpc", "buffer", "threadpool", "backend", "loan", "info")
-OBJECTS += ("convert", "dlpack", "data", "op_settings", "tensor", "ranges", "ops", "custom")
+OBJECTS = ("_module", "_device", "registry", "rpc", "buffer", "threadpool", "backend", "loan")
+OBJECTS += ("info", "convert", "dlpack", "data", "op_settings", "tensor", "ranges", "ops", "custom")
 OBJECTS += ("context",)
 OBJECTS += ("graph", "graph_plan", "compare", "alloc", "sched_state")
 OBJECTS += ("sched_callbacks", "scheduler", "opt_params", "opt_data", "opt", "opt_fit")

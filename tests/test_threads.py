@@ -407,6 +407,7 @@ def test_the_log_of_several_threads_keeps_lines_whole(monkeypatch):
     monkeypatch.setattr(_log.logger, "handlers", [handler])
     monkeypatch.setattr(_log.logger, "propagate", False)
     monkeypatch.setattr(_log.logger, "level", logging.DEBUG)
+    monkeypatch.setattr(_log.logger, "_cache", {})  # what it remembers of the level before
     parts = ["thread ", "%d", " says ", "line %d", "\n"]
 
     def work(i):
