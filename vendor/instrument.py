@@ -225,11 +225,22 @@ _CPU_REPACK = (
     ),
 )
 
+_TRAINING = (
+    # Before 0.18 a static graph's copy was never freed, 750 KB of it.
+    Edit(
+        "end of an optimizer context",
+        "    ggml_free(opt_ctx->ctx_cpu);\n    delete opt_ctx;\n",
+        "    ggml_free(opt_ctx->ctx_copy);\n",
+        optional=True,
+    ),
+)
+
 # By path below upstream's src/. native/CMakeLists.txt puts each copy where the original was.
 EDITS: dict[str, tuple[Edit, ...]] = {
     "ggml-backend.cpp": _SCHEDULER,
     "ggml-alloc.c": _ALLOCATOR,
     "ggml.c": OPS,
+    "ggml-opt.cpp": _TRAINING,
     "ggml-cpu/ggml-cpu.c": _CPU,
     "ggml-cpu/ops.cpp": CPU_OPS,
     "ggml-cpu/repack.cpp": _CPU_REPACK,
