@@ -73,7 +73,7 @@ MISUSES = [
           _t(e, "f32", 32, 2), _t(e, "f16", 32, 9), _t(e, "f16", 32, 2), None, 1, 0, 0),
           "k->ne[1] == v->ne[1]"),
     _made("flash_attn_ext/mask", lambda e: e.other.flash_attn_ext(
-          _t(e, "f32", 32, 2), _t(e, "f16", 32, 9), _t(e, "f16", 32, 9), _t(e, "f16", 0, 2), 1, 0,
+          _t(e, "f32", 32, 2), _t(e, "f16", 32, 9), _t(e, "f16", 32, 9), _t(e, "f16", 0, 64), 1, 0,
           0), "mask->ne[0] >= k->ne[1]"),
     _made("leaky_relu", lambda e: e.other.leaky_relu(_every(e), 0.1, True), "even distances"),
     _made("argsort", lambda e: e.other.argsort(_every(e), 0), "even distances"),

@@ -176,13 +176,10 @@ def test_a_compute_that_aborted_leaves_scheduler_and_graph_whole():
     reason="integer division by zero traps on x86",
 )
 def test_a_division_by_zero_is_an_exception(context):
-    """A stride of 0, an empty batch dimension: upstream divides by them."""
-    image, kernel = context.new_tensor("f32", 8, 8, 1, 1), context.new_tensor("f16", 3, 3, 1, 1)
-    with pytest.raises(ggml.AbortError, match="integer division by zero") as caught:
-        context.conv_2d(kernel, image, 0, 1, 0, 0, 1, 1)
-    assert "s0: 0" in caught.value.operands
+    """An empty batch dimension: upstream divides by it."""
     empty, full = context.new_tensor("f32", 8, 4, 0), context.new_tensor("f32", 8, 4, 2)
     for _ in range(3):
-        with pytest.raises(ggml.AbortError, match="integer division by zero"):
+        with pytest.raises(ggml.AbortError, match="integer division by zero") as caught:
             context.mul_mat(empty, full)
+        assert caught.value.operands[0].startswith("a: f32 [8, 4, 0, 1]")
     assert context.mul_mat(full, full).ne == (4, 4, 2, 1)
