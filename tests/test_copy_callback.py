@@ -93,8 +93,10 @@ LENT = """
 """
 SIZES = """
     sched.reset()
+    unpinned = sched.reserve_size(graph)
     sched.set_tensor_backend(h, gpu)
     sizes = sched.reserve_size(graph)
+    assert sizes[gpu.name] > unpinned[gpu.name], (sizes, unpinned)
     assert set(sizes) == {gpu.name, cpu.name} and min(sizes.values()) > 0, sizes
     huge = ctx.new_graph()
     far = ctx.repeat_4d(h, 32, 8, 1 << 30, 1 << 10)

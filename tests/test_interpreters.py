@@ -258,3 +258,24 @@ def test_a_connection_stays_with_the_process_that_made_it():
     assert said[:9] == ["ClosedError", "ClosedError", "NoDataError", "NoDataError",
                         *["ClosedError"] * 5]  # fmt: skip
     assert said[9:] == ["{}", "[0.0, 1.0, 4.0, 9.0] [0.0, 1.0, 2.0, 3.0]"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_loading_starts_no_threads_and_leaves_the_environment_as_it_was():
+    """OpenBLAS would start one for each processor, which spins beside what is imported next."""
+    program = """
+        import os, ggml_py
+        before = dict(os.environ)
+        ggml_py.lib
+        assert dict(os.environ) == before, set(os.environ) ^ set(before)
+        print(len(os.listdir("/proc/self/task")))
+    """
+    for given in ({}, {"OPENBLAS_NUM_THREADS": "2"}):
+        env = {k: v for k, v in os.environ.items() if k != "OPENBLAS_NUM_THREADS"}
+        done = subprocess.run(
+            [sys.executable, "-c", textwrap.dedent(program)],
+            env={**env, **given}, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        wanted = int(given.get("OPENBLAS_NUM_THREADS", 1))
+        assert int(done.stdout) == min(wanted, os.cpu_count() or 1)

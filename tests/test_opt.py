@@ -320,6 +320,17 @@ def test_any_order_of_closing_is_survived():
             item.close()
 
 
+def test_the_graph_of_a_dynamic_forward_evaluation_ends_with_the_model_that_it_is():
+    with Model(static=False) as model, model.opt() as opt:
+        evaluate(model, opt, *batch(model, 0), backward=False)
+        graph, itself = opt.graph, opt._model
+        assert graph.ptr == itself.ptr
+        itself.close()
+        assert graph.closed and model.scheduler._graph is None
+        with pytest.raises(ggml.ClosedError):
+            opt.eval()
+
+
 def test_collected_without_closing():
     for static in (True, False):
         model = Model(static=static)

@@ -7,6 +7,7 @@ import pytest
 from graphs import CASES, mlp
 
 import ggml_py as ggml
+from ggml_py import scheduler
 
 
 def small(context, n, name="x"):
@@ -44,8 +45,8 @@ def test_reserve_size_is_what_reserve_takes_and_changes_nothing(case):
 
 
 @pytest.mark.needs("ggml_backend_sched_reserve_size")
-def test_reserve_size_counts_pins(cpu):
-    """Upstream's own reserve_size drops them."""
+def test_reserve_size_keeps_pins(cpu):
+    """Upstream's own drops them, and does not count them (that they count: test_copy_callback)."""
     case = mlp()
     try:
         sched = case.scheduler
@@ -154,6 +155,29 @@ def test_async_is_finished_after_synchronize(cpu):
         sched.compute_async(graph)
         sched.synchronize()
         np.testing.assert_array_equal(graph["y"].get(), 2.0 * np.arange(100) ** 2)
+
+
+def test_async_does_not_wait(cpu, monkeypatch):
+    """The CPU is done when it returns, so only what is called can be seen."""
+    called = []
+
+    class Seen:
+        def __getattr__(self, name):
+            called.append(name)
+            return getattr(ggml.lib, name)
+
+    with ggml.Context() as ctx, ggml.Scheduler([cpu]) as sched:
+        graph = small(ctx, 4)
+        sched.alloc_graph(graph)
+        graph["x"].set([1, 2, 3, 4])
+        monkeypatch.setattr(scheduler, "lib", Seen())
+        sched.compute_async(graph)
+        asked, called[:] = list(called), []
+        sched.compute(graph)
+        monkeypatch.undo()
+    assert "ggml_backend_sched_graph_compute_async" in asked
+    assert not {"ggml_backend_sched_graph_compute", "ggml_backend_sched_synchronize"} & set(asked)
+    assert "ggml_backend_sched_graph_compute" in called
 
 
 def test_async_raises_what_a_callback_raised(cpu):
