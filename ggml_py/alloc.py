@@ -134,6 +134,8 @@ class GraphAllocator(Handle):
         C: ggml_gallocr_reserve_n_size
         """
         ids = self._check(graph, node_buffer_ids, leaf_buffer_ids)
+        if self._lent.graph is graph:
+            raise ArgumentError("the graph is allocated here: see buffer_size(), or reset() first")
         sizes = ffi.new("size_t[]", len(self.buffer_types))
         # In an allocator of its own: upstream frees the buffers of the one that is asked.
         with GraphAllocator(*self.buffer_types) as other:

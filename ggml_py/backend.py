@@ -89,7 +89,8 @@ class Backend(Handle):
             )
         address = self.device.proc_address("ggml_backend_cpu_set_threadpool")
         set_threadpool = ffi.cast("void (*)(ggml_backend_t, struct ggml_threadpool *)", address)
-        with in_use("being changed", self):
+        # Upstream pauses the pool that was set before: a compute on it would wait for ever.
+        with in_use("being changed", self, *self._pools()):
             set_threadpool(self.ptr, raw)
             if self.threadpool is not None:
                 self.threadpool._backends.discard(self)

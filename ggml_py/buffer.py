@@ -99,8 +99,8 @@ class Memory:
 
 
 class LentMemory:
-    """A native buffer of a scheduler or an allocator, whose next graph writes to it. What they free
-    while this lives is freed with this."""
+    """A native buffer that ggml itself owns: a scheduler's or an allocator's, which the next graph
+    writes to, or one of ggml-opt's. What it frees while this lives is freed with this."""
 
     __slots__ = ("__weakref__", "_finalizer")
     readonly = False
@@ -111,7 +111,7 @@ class LentMemory:
         self._finalizer.atexit = False
 
     def __repr__(self) -> str:
-        return "<memory of a scheduler or allocator, which arrays are over>"
+        return "<memory that ggml owns, which arrays are over>"
 
 
 def _is_readonly(keep: Any) -> bool:

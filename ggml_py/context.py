@@ -253,6 +253,8 @@ class Context(Handle, CustomOps):
 
     def _fill(self, sources: list[tuple[Tensor, npt.NDArray[Any]]]) -> None:
         for tensor, data in sources:
+            if data.size == 0:
+                continue  # it has no memory to be set
             lib.ggml_backend_tensor_set(tensor.ptr, ffi.from_buffer(data), 0, data.nbytes)
 
     def _adopt(self, *operands: Tensor | None) -> None:

@@ -42,7 +42,7 @@ class Scheduler(Handle):
     """
 
     __slots__ = (
-        "_copies_at", "_copy_callback", "_eval_callback", "_held", "_loan", "_tracing",
+        "_copies_at", "_copy_callback", "_eval_callback", "_held", "_loans", "_tracing",
         "backends", "graph_size",
     )  # fmt: skip
 
@@ -66,7 +66,6 @@ class Scheduler(Handle):
             raise TypeError(f"expected a sequence of Backends, got {given(backends)}")
         self.backends = tuple(backends)
         self.graph_size = whole("graph_size", graph_size, 1, 1 << 31)
-        self._loan: Loan | None = None  # the copies of the graph that is allocated
         self._eval_callback: EvalCallback | None = None
         self._copy_callback: CopyCallback | None = None
         _check_backends(self.backends, buffer_types)
@@ -83,8 +82,12 @@ class Scheduler(Handle):
         tracing = self._tracing = bool(lib.gp_trace_present())
         held: list[Graph] = []  # the finalizer's: tensors may outlive a scheduler nobody closed
         self._held = held
+        loans: list[Loan] = []  # the copies of the graph that is allocated; the finalizer's too
+        self._loans = loans
 
         def free(raw: Any) -> None:
+            for loan in loans:
+                loan.close()
             if held and tracing and is_whole(held[0]):  # at exit, contexts may go first
                 lib.gp_sched_restore(raw)
             lib.ggml_backend_sched_free(raw)
@@ -210,7 +213,10 @@ class Scheduler(Handle):
         measure. C: ggml_gallocr_reserve_n_size, as ggml_backend_sched_reserve_size
         """
         self._check_graph(graph)
-        sizes = self._measure(graph)
+        if self._graph is graph:
+            raise ArgumentError("the graph is allocated here: see buffer_size(), or reset() first")
+        with in_use("measuring", self, graph):
+            sizes = self._measure(graph)
         if sizes is None:
             raise MissingFunctionError(
                 f"ggml {BUILD['ggml_version']} cannot measure a graph: reserve() and buffer_size() "
@@ -265,14 +271,13 @@ class Scheduler(Handle):
 
     def _let_go(self) -> None:
         self._graph = None
-        if self._loan is not None:
-            self._loan.close()
-            self._loan = None
+        while self._loans:
+            self._loans.pop().close()
 
     def _lend(self) -> None:
         """Copies are tensors of the scheduler's: usable while it holds the graph."""
         if self._copies_at is not None:
-            self._loan = Loan(*self._copies_at)
+            self._loans.append(Loan(*self._copies_at))
 
     def _check_graph(self, graph: Graph) -> None:
         ptr_of(Graph, graph)

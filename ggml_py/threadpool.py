@@ -47,7 +47,6 @@ class ThreadPool(Handle):
 
     __slots__ = (
         "_backends",
-        "_busy",
         "cpumask",
         "device",
         "n_threads",

@@ -118,3 +118,14 @@ def test_results_of_a_size_that_no_offset_holds_are_refused():
         with pytest.raises(ggml.AbortError, match="ggml_arange"):
             ctx.arange(0, 1e30, 1)
         assert ctx.repeat_4d(one, 1 << 20, 1 << 20, 1 << 10, 1).nbytes == 1 << 52
+
+
+def test_empty_arrays_are_tensors_without_memory():
+    with ggml.Context() as ctx:
+        empty = ctx.from_numpy(np.zeros((0, 3), np.float32))
+        ctx.alloc("CPU")
+        assert empty.ne == (3, 0, 1, 1)
+    with ggml.Context() as ctx:
+        empty, full = ctx.from_numpy(np.zeros((0, 3), np.float32)), ctx.from_numpy([1, 2])
+        ctx.alloc("CPU")
+        assert full.get().tolist() == [1, 2] and empty.n_elements == 0

@@ -401,3 +401,25 @@ def test_a_backend_stays_while_arrays_are_over_its_memory(context, cpu):
     del memory, seen
     gc.collect()
     assert not [m for m in module.open if type(m).__name__ == "Memory"]
+
+
+def test_memory_that_ggml_frees_itself_lives_as_long_as_arrays_over_it(cpu):
+    """ggml-opt's datasets and contexts, and the copy that compare_graph_backend makes."""
+    arrays = []
+    n = 1 << 18
+    with ggml.Dataset(np.full((4, n), 5, np.float32), None) as dataset:
+        arrays.append(dataset.data.numpy())
+    with ggml.Context() as ctx, ggml.device("CPU").init(n_threads=1) as other:
+        x = ctx.from_numpy(np.full(n, 5, np.float32))
+        graph = ctx.new_graph(8)
+        graph.build_forward_expand(ctx.abs(x))
+        ctx.alloc(cpu)
+        ggml.compare_graph_backend(
+            cpu, other, graph, lambda _i, _a, b: arrays.append(b.numpy()) or True
+        )
+    junk = [np.ones(4 * n, np.float32) for _ in range(4)]
+    assert len(arrays) == 2
+    for array in arrays:
+        assert set(np.unique(array)) == {5.0}
+    del junk, array
+    arrays.clear()

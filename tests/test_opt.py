@@ -1,6 +1,5 @@
 """Training: steps, losses and results against numpy, static and dynamic graphs, lifetimes."""
 
-import gc
 import math
 import threading
 import time
@@ -303,50 +302,6 @@ def test_a_closed_buffer_is_noticed():
             opt.eval()
         with pytest.raises(ggml.NoDataError):
             opt.reset()
-
-
-def test_any_order_of_closing_is_survived():
-    rng = np.random.default_rng(0)
-    for round_ in range(40):
-        model = Model(static=round_ % 2 == 0)
-        opt, result = model.opt(), ggml.OptResult()
-        evaluate(model, opt, *batch(model, 0), result=result)
-        if round_ % 3:
-            evaluate(model, opt, *batch(model, 1), backward=False, result=result)
-        items = [opt, result, model.scheduler, model.ctx, model.weights, *model.backends]
-        items += [model.buffer, *([opt.graph] if opt.graph else [])]
-        rng.shuffle(items)
-        for item in items:
-            item.close()
-
-
-def test_the_graph_of_a_dynamic_forward_evaluation_ends_with_the_model_that_it_is():
-    with Model(static=False) as model, model.opt() as opt:
-        evaluate(model, opt, *batch(model, 0), backward=False)
-        graph, itself = opt.graph, opt._model
-        assert graph.ptr == itself.ptr
-        itself.close()
-        assert graph.closed and model.scheduler._graph is None
-        with pytest.raises(ggml.ClosedError):
-            opt.eval()
-
-
-def test_collected_without_closing():
-    for static in (True, False):
-        model = Model(static=static)
-        opt = model.opt()
-        evaluate(model, opt, *batch(model, 0))
-        loss, outputs = opt.loss, opt.outputs
-        del opt
-        gc.collect()
-        if static:
-            assert loss.get().size == 1  # it holds its OptContext
-        del loss
-        gc.collect()
-        assert model.scheduler._graph is None
-        with pytest.raises((ggml.NoDataError, ggml.ClosedError)):
-            outputs.get()
-        model.close()
 
 
 def test_what_a_custom_op_raises_is_raised():

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gc
+
 import numpy as np
 import pytest
 from graphs import CASES, mlp
 
 import ggml_py as ggml
 from ggml_py import scheduler
+from ggml_py.loan import _OPEN
 
 
 def small(context, n, name="x"):
@@ -207,3 +210,15 @@ def test_an_eval_callback_can_change_what_comes_next(cpu):
         graph["x"].set([1, 2, 3, 4])
         sched.compute(graph)
         assert graph["y"].get().tolist() == [202, 208, 218, 232]
+
+
+def test_a_collected_scheduler_ends_its_loans():
+    case = mlp()
+    before = len(_OPEN)
+    case.scheduler.alloc_graph(case.graph)
+    assert len(_OPEN) == before + 1
+    case.scheduler = None
+    gc.collect()
+    assert len(_OPEN) == before
+    for item in (case.context, case.weights, *case.backends):
+        item.close()

@@ -27,7 +27,17 @@ _RESERVE = (
 )
 _FAILED = 'GGML_LOG_ERROR("%s: failed to allocate %s buffer of size %zu\\n", __func__, '
 
+_FREE = "void ggml_backend_buffer_free(ggml_backend_buffer_t buffer) {\n"
+
 _SCHEDULER = (
+    # Whoever frees it, a buffer that arrays are over stays until the last of them goes.
+    Edit(
+        "buffer freed",
+        f"{_FREE}    if (buffer == NULL) {{\n",
+        f'extern "C" bool gp_buffer_keep(ggml_backend_buffer_t buffer);\n\n{_FREE}'
+        "    if (buffer == NULL || gp_buffer_keep(buffer)) {\n",
+        replace=True,
+    ),
     Edit(
         "disabled SET_CAUSE block",
         "#if 0\n#define GGML_SCHED_MAX_SPLITS_DEBUG 4096\n",
@@ -102,12 +112,6 @@ _ALLOCATOR = (
         "buffers of the allocator",
         "static void ggml_vbuffer_free(struct vbuffer * buf) {\n",
         '#include "alloc_hooks.h"\n\n',
-    ),
-    Edit(
-        "buffer freed",
-        "ggml_backend_buffer_free(buf->chunks[i]);",
-        "gp_buffer_free(buf->chunks[i]);",
-        replace=True,
     ),
     _unfit(
         "other number of nodes", 8, "graph has different number of nodes",

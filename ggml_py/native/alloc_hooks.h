@@ -12,8 +12,8 @@ extern thread_local struct gp_realloc_record gp_alloc_note_realloc;
 
 void gp_alloc_note(int32_t kind, const struct ggml_tensor * tensor, const struct ggml_tensor * node, int32_t src, uint64_t need, uint64_t have);
 void gp_alloc_note_failure(const char * buft, size_t size);
-// ggml_backend_buffer_free, once nobody pins it.
-void gp_buffer_free(ggml_backend_buffer_t buffer);
+// Asked by ggml_backend_buffer_free: true for a pinned buffer, which the last pin then frees.
+bool gp_buffer_keep(ggml_backend_buffer_t buffer);
 
 #ifdef __cplusplus
 }

@@ -14,7 +14,7 @@ thread_local size_t failed_size = 0;
 
 struct pinned_buffer {
     int  pins  = 0;
-    bool freed = false; // by the allocator: the last pin does it
+    bool freed = false; // by its owner: the last pin does it
 };
 
 std::mutex                                               pinned_mutex;
@@ -61,16 +61,14 @@ void gp_buffer_unpin(ggml_backend_buffer_t buffer) {
     }
 }
 
-void gp_buffer_free(ggml_backend_buffer_t buffer) {
-    {
-        std::lock_guard<std::mutex> lock(pinned_mutex);
-        auto found = pinned.find(buffer);
-        if (found != pinned.end()) {
-            found->second.freed = true;
-            return;
-        }
+bool gp_buffer_keep(ggml_backend_buffer_t buffer) {
+    std::lock_guard<std::mutex> lock(pinned_mutex);
+    auto found = pinned.find(buffer);
+    if (found == pinned.end()) {
+        return false;
     }
-    ggml_backend_buffer_free(buffer);
+    found->second.freed = true;
+    return true;
 }
 
 size_t gp_alloc_failed(char * buft, size_t size) {
