@@ -3,7 +3,7 @@ PYTHON ?= python
 SANITIZE ?= address,undefined
 TESTS ?= tests
 
-.PHONY: help build test fast lint format oracle sanitize wheel
+.PHONY: help build test fast lint format oracle sanitize schema wheel
 help:           ## list these verbs
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## */\t/' | expand -t 12
 
@@ -27,6 +27,9 @@ oracle:         ## build upstream's own programs
 
 sanitize:       ## the quick tests on a build with sanitizers; SANITIZE=address,undefined TESTS=tests
 	@$(PYTHON) benchmarks/sanitize.py --sanitize $(SANITIZE) $(TESTS)
+
+schema:         ## refresh docs/plan.schema.json
+	@$(PYTHON) -c 'import json; from ggml_py.export import to_json; print(json.dumps(to_json.schema(), indent=2))' > docs/plan.schema.json
 
 wheel:          ## a wheel for this machine in dist/
 	$(PYTHON) -m pip wheel . --no-deps -w dist

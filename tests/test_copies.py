@@ -54,7 +54,7 @@ PROGRAM = """
     assert [s.name for s in plan.node("y").srcs] == ["b", "h"]  # as built; the plan reads the copy
     assert f"## SPLIT #1: CPU # 1 inputs: [h (   1K)] " in plan.text()
     assert "CPU#h#0 (   1K) [ NULL    4.cpy]" in plan.text()
-    assert {c.record.copy_index for c in plan.copies} == ({0, 1, 2, 3} if parallel else {0})
+    assert {c.placement.copy_index for c in plan.copies} == ({0, 1, 2, 3} if parallel else {0})
     causes = {c.cause.code for c in plan.copies}
     pass_6 = tuple(map(int, ggml.enums.UPSTREAM.split("."))) >= (0, 25)
     assert causes == ({"4.cpy", "6.cpy"} if parallel and pass_6 else {"4.cpy"})

@@ -9,6 +9,7 @@ import graphs
 import pytest
 
 import ggml_py as ggml
+from ggml_py.trace import reference
 
 
 @pytest.fixture(scope="module")
@@ -87,9 +88,11 @@ def test_causes(plans, case, node, code, pass_, witness, words):
 
 
 def test_an_offloaded_op_follows_from_its_weight(mlp):
-    """No device here offloads (simulated ones will): the record of one that did."""
-    first = replace(mlp.tensors[0], cause="1.off", stage=10)
-    cause = replace(mlp, tensors=(first, *mlp.tensors[1:])).node(0).cause
+    """The same graph, were BLAS a device with memory of its own that wants the op."""
+    capture = mlp.capture
+    only_cpu = tuple(b._replace(readers=0b10) for b in capture.bufts)
+    wanted = (capture.tensors[0]._replace(offload=0b01), *capture.tensors[1:])
+    cause = reference.plan(replace(capture, bufts=only_cpu, tensors=wanted)).node(0).cause
     assert (cause.code, cause.pass_, cause.witness.name) == ("1.off", 1, "up")
     assert cause.text.startswith("BLAS offloads it: its weight src[0] 'up' is in host memory")
 
@@ -129,7 +132,8 @@ def test_a_plan_survives_its_file(plans, tmp_path):
         ("{", "not valid JSON"),
         ("[]", "not written by"),
         ('{"kind": "ggml_py plan", "schema": 99}', "schema 99"),
-        ('{"kind": "ggml_py plan", "schema": 1}', "damaged"),
+        ('{"kind": "ggml_py plan", "schema": 1}', "schema 1; this ggml_py reads 2"),
+        ('{"kind": "ggml_py plan", "schema": 2}', "damaged"),
     ],
 )
 def test_other_files_are_refused(content, message, tmp_path):
@@ -160,4 +164,4 @@ def test_plans_are_read_where_the_native_module_is_blocked(mlp, tmp_path):
 
 def test_json_is_plain(mlp):
     data = json.loads(json.dumps(mlp.to_json()))
-    assert (data["schema"], data["n_splits"]) == (1, 3)
+    assert (data["schema"], data["n_splits"]) == (2, 3)

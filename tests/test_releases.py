@@ -38,7 +38,7 @@ for name, make in graphs.CASES.items():
     assert case.scheduler.alloc_graph(case.graph) == first
     case.graph["inp"].set([[1.0] * case.graph["inp"].ne[0]] * case.graph["inp"].ne[1])
     case.scheduler.compute(case.graph)
-    plans[name] = [(n.op, n.backend, n.record.cause) for n in first.nodes]
+    plans[name] = [(n.op, n.backend, n.placement.cause) for n in first.nodes]
     case.close()
 print(json.dumps({{
     "key": BUILD["key"],

@@ -21,7 +21,10 @@ OBJECTS += ("context",)
 OBJECTS += ("graph", "graph_plan", "compare", "alloc", "sched_state")
 OBJECTS += ("sched_callbacks", "scheduler", "opt_params", "opt_data", "opt", "opt_fit")
 OBJECTS += ("gguf", "gguf_writer")
-PLAIN = {"trace.plan", "trace.cause", "export.to_text", "export.to_json", "export.to_terminal"}
+PLAIN = {
+    "trace.record", "trace.plan", "trace.cause", "trace.steps", "trace.rules", "trace.reference",
+    "export.to_text", "export.to_json", "export.to_terminal",
+}  # fmt: skip
 FOUNDATION = {"enums": 0, "_since": 0, "_log": 0, "errors": 1, "_release": 2, "_interpreter": 2}
 FOUNDATION |= {"_ffi": 3, "_handle": 3, "_callback": 4}
 FOUNDATION |= {"_arguments": 2, "_isolate": 2, "_arena": 4}

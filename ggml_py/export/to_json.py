@@ -1,41 +1,78 @@
-"""Plans as JSON: everything that was recorded, under a schema number."""
+"""Plans as JSON: everything that was recorded, under a schema number.
+
+A row of "tensors" is a `TensorRecord` and its `Placement` in one; the copies come last. The format
+is published as docs/plan.schema.json, which `schema` makes.
+"""
 
 from __future__ import annotations
 
-import dataclasses
+import gzip
 import json
 import os
+import types
+import typing
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_origin, get_type_hints
 
-from ..trace.plan import BackendRecord, BufferRecord, Plan, Settings, SplitRecord, TensorRecord
+from ..trace.plan import Plan
+from ..trace.record import (
+    COPY,
+    BackendRecord,
+    BufferRecord,
+    BuftRecord,
+    Capture,
+    Outcome,
+    Placement,
+    Settings,
+    SplitRecord,
+    TensorRecord,
+)  # fmt: skip
 
-SCHEMA = 1
+SCHEMA = 2
+KIND = "ggml_py plan"
+
+_TABLES = {
+    "backends": BackendRecord, "bufts": BuftRecord, "buffers": BufferRecord, "splits": SplitRecord,
+}  # fmt: skip
+_N_RECORD = len(TensorRecord._fields)
+_ROW = (*TensorRecord._fields, *Placement._fields)
 
 
 def render(plan: Plan) -> dict[str, Any]:
     """The plan as data that `json` can write."""
+    capture, outcome = plan.capture, plan.outcome
+    rows = zip(plan.tensors, outcome.placements, strict=True)
     return {
         "schema": SCHEMA,
-        "kind": "ggml_py plan",
+        "kind": KIND,
+        "planner": plan.planner,
+        "source": capture.source,
         "headline": plan.headline(),
         "n_splits": plan.n_splits,
         "copy_bytes": plan.copy_bytes,
-        "settings": dataclasses.asdict(plan.settings),
-        "backends": [dataclasses.asdict(b) for b in plan.backends],
-        "buffers": [dataclasses.asdict(b) for b in plan.buffers],
-        "leafs": list(plan.leaf_ids),
-        "splits": [dataclasses.asdict(s) for s in plan.split_records],
-        "tensors": [dataclasses.asdict(t) for t in plan.tensors],
+        "hash_set_used": outcome.hash_set_used,
+        "settings": capture.settings._asdict(),
+        "backends": [b._asdict() for b in capture.backends],
+        "bufts": [b._asdict() for b in capture.bufts],
+        "buffers": [b._asdict() for b in capture.buffers],
+        "leafs": list(capture.leaf_ids),
+        "dropped_pins": [list(pin) for pin in capture.dropped_pins],
+        "split_capacities": list(capture.split_capacities),
+        "splits": [s._asdict() for s in outcome.splits],
+        "tensors": [dict(zip(_ROW, (*record, *place), strict=True)) for record, place in rows],
     }
 
 
 def write(plan: Plan, path: str | Path) -> dict[str, Any]:
-    """Writes the plan to `path`: to a file beside it first, so that it is whole or not there."""
+    """Writes the plan to `path`: to a file beside it first, so that it is whole or not there. A
+    path that ends with ".gz" is compressed."""
     data = render(plan)
+    content = json.dumps(data, separators=(",", ":")).encode()
+    if str(path).endswith(".gz"):
+        content = gzip.compress(content, compresslevel=1, mtime=0)
     part = Path(f"{path}.part{os.getpid()}")
     try:
-        part.write_text(json.dumps(data, separators=(",", ":")), encoding="utf-8")
+        part.write_bytes(content)
         part.replace(path)
     finally:
         part.unlink(missing_ok=True)
@@ -44,30 +81,147 @@ def write(plan: Plan, path: str | Path) -> dict[str, Any]:
 
 def read(path: str | Path) -> Plan:
     """The plan in a file that `write` made. Raises ValueError that says what is wrong with it."""
+    content = Path(path).read_bytes()
     try:
-        data = json.loads(Path(path).read_text(encoding="utf-8"))
-    except ValueError as error:
+        if content.startswith(b"\x1f\x8b"):
+            content = gzip.decompress(content)
+        data = json.loads(content)
+    except (ValueError, EOFError, OSError) as error:
         raise ValueError(f"{path} is no plan: not valid JSON ({error})") from None
-    if not isinstance(data, dict) or data.get("kind") != "ggml_py plan":
+    if not isinstance(data, dict) or data.get("kind") != KIND:
         raise ValueError(f"{path} is no plan: it was not written by Plan.to_json")
-    if data["schema"] != SCHEMA:
-        raise ValueError(f"{path} has schema {data['schema']}; this ggml_py reads {SCHEMA}")
+    if data.get("schema") != SCHEMA:
+        raise ValueError(f"{path} has schema {data.get('schema')}; this ggml_py reads {SCHEMA}")
     try:
-        return Plan(
-            Settings(**data["settings"]),
-            tuple(BackendRecord(**b) for b in data["backends"]),
-            tuple(BufferRecord(**b) for b in data["buffers"]),
-            tuple(_build(TensorRecord, t) for t in data["tensors"]),
-            tuple(data["leafs"]),
-            tuple(_build(SplitRecord, s) for s in data["splits"]),
-        )
-    except (KeyError, TypeError) as error:
-        raise ValueError(f"{path} is a damaged plan: {error}") from None
+        plan = _plan(data)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ValueError(f"{path} is a damaged plan: {error!r}") from None
+    _check(plan, path)
+    return plan
 
 
-def _build(record: Any, data: dict[str, Any]) -> Any:
-    return record(**{k: _tuples(v) for k, v in data.items()})
+def _plan(data: dict[str, Any]) -> Plan:
+    rows = [tuple(_tuples(row[name]) for name in _ROW) for row in data["tensors"]]
+    records = [TensorRecord(*row[:_N_RECORD]) for row in rows]
+    n = next((i for i, r in enumerate(records) if r.kind == COPY), len(records))
+    tables = {
+        name: tuple(record(**{k: _tuples(v) for k, v in row.items()}) for row in data[name])
+        for name, record in _TABLES.items()
+    }
+    settings = Settings(**{k: _tuples(v) for k, v in data["settings"].items()})
+    capture = Capture(
+        settings,
+        tables["backends"],
+        tables["bufts"],
+        tables["buffers"],
+        tuple(records[:n]),
+        tuple(data["leafs"]),
+        _tuples(data["dropped_pins"]),
+        tuple(data["split_capacities"]),
+        data["source"],
+    )
+    placements = tuple(Placement(*row[_N_RECORD:]) for row in rows)
+    outcome = Outcome(placements, tuple(records[n:]), tables["splits"], data["hash_set_used"])
+    return Plan(capture, outcome, data["planner"])
 
 
 def _tuples(value: Any) -> Any:
     return tuple(map(_tuples, value)) if isinstance(value, list) else value
+
+
+def _check(plan: Plan, path: str | Path) -> None:
+    """Every number that refers to something refers to something that is there."""
+    capture, n = plan.capture, len(plan.tensors)
+    limits = {
+        "src": n, "planned_src": n, "view_src": n, "copy_of": n, "buffer": len(capture.buffers),
+        "backend": len(capture.backends), "pin": len(capture.backends),
+        "passes": len(capture.backends),
+        "buft": len(capture.bufts), "inputs": n,
+    }  # fmt: skip
+    rows: list[Any] = [*plan.tensors, *plan.outcome.placements, *capture.backends]
+    rows += [*capture.buffers, *plan.outcome.splits]
+    for row in rows:
+        for name, limit in limits.items():
+            value = getattr(row, name, -1)
+            for i in _flat(value):
+                if not isinstance(i, int) or not -1 <= i < limit:
+                    what = getattr(row, "name", type(row).__name__)
+                    raise ValueError(
+                        f"{path} is a damaged plan: {name} of '{what}' is {i!r}, expected "
+                        f"-1 to {limit - 1}"
+                    )
+    ids = {*capture.leaf_ids, *(id for id, _backend in capture.dropped_pins)}
+    if [t.id for t in plan.tensors] != list(range(n)) or any(not 0 <= i < n for i in ids):
+        raise ValueError(f"{path} is a damaged plan: its tensors are not numbered 0 to {n - 1}")
+
+
+def _flat(value: Any) -> list[Any]:
+    return [v for item in value for v in _flat(item)] if isinstance(value, tuple) else [value]
+
+
+# --- the published schema
+
+
+def schema() -> dict[str, Any]:
+    """The JSON Schema of the files that `write` makes."""
+    definitions = {
+        r.__name__: _object(r)
+        for r in (Settings, BackendRecord, BuftRecord, BufferRecord, SplitRecord)
+    }
+    row = _object(TensorRecord)
+    placed = _object(Placement)
+    row["properties"] |= placed["properties"]
+    row["required"] += placed["required"]
+    row["description"] += " In the same row: " + placed["description"]
+    definitions["Tensor"] = row
+    arrays = {name: r.__name__ for name, r in _TABLES.items()} | {"tensors": "Tensor"}
+    properties: dict[str, Any] = {
+        "schema": {"const": SCHEMA},
+        "kind": {"const": KIND},
+        "planner": {"enum": ["native", "reference", "debug log"]},
+        "source": {"enum": ["scheduler", "debug log"]},
+        "headline": {"type": "string"},
+        "n_splits": {"type": "integer"},
+        "copy_bytes": {"type": "integer"},
+        "hash_set_used": {"type": "integer"},
+        "settings": {"$ref": "#/$defs/Settings"},
+        "leafs": _type(tuple[int, ...]),
+        "dropped_pins": _type(tuple[tuple[int, int], ...]),
+        "split_capacities": _type(tuple[int, ...]),
+    }
+    for name, definition in arrays.items():
+        properties[name] = {"type": "array", "items": {"$ref": f"#/$defs/{definition}"}}
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "A plan of ggml's scheduler, with the graph and what the backends answer",
+        "type": "object",
+        "properties": properties,
+        "required": list(properties),
+        "$defs": definitions,
+    }
+
+
+def _object(record: Any) -> dict[str, Any]:
+    hints = get_type_hints(record)
+    properties = {name: _type(hints[name]) for name in record._fields}
+    doc = record.__doc__ or ""
+    described = {} if doc.startswith(record.__name__) else {"description": " ".join(doc.split())}
+    return {
+        "type": "object", "properties": properties, "required": list(properties),
+        "additionalProperties": False, **described,
+    }  # fmt: skip
+
+
+_NAMES = {int: "integer", str: "string", bool: "boolean"}
+
+
+def _type(hint: Any) -> dict[str, Any]:
+    if hint in _NAMES:
+        return {"type": _NAMES[hint]}
+    if get_origin(hint) in (typing.Union, types.UnionType):
+        return {"anyOf": [_type(h) for h in get_args(hint)]}
+    items = get_args(hint)
+    if items[-1] is Ellipsis:
+        return {"type": "array", "items": _type(items[0])}
+    fixed = [_type(i) for i in items]
+    return {"type": "array", "prefixItems": fixed, "minItems": len(fixed), "maxItems": len(fixed)}

@@ -5,7 +5,8 @@ C: ggml_backend_sched_print_assignments
 
 from __future__ import annotations
 
-from ..trace.plan import COPY, Plan, PlanTensor
+from ..trace.plan import Plan, PlanTensor
+from ..trace.record import COPY
 
 
 def render(plan: Plan, causes: bool = True) -> str:
@@ -29,7 +30,7 @@ def _node(node: PlanTensor, causes: bool, version: tuple[int, ...]) -> str:
     compute = f",c={int('compute' in node.flags)}" if version >= (0, 9, 6) else ""
     head = f"node #{node.index:3d} ({_field(op, 10)}): {_tensor(node, causes)}"
     srcs = "".join(
-        f" {_tensor(node.plan.tensor(i), causes)}" for i in node.record.planned_src if i >= 0
+        f" {_tensor(node.plan.tensor(i), causes)}" for i in node.placement.planned_src if i >= 0
     )
     return f"{head} use={node.record.use_count}{compute}:{srcs}"
 
@@ -37,7 +38,7 @@ def _node(node: PlanTensor, causes: bool, version: tuple[int, ...]) -> str:
 def _tensor(t: PlanTensor, causes: bool) -> str:
     # upstream looks a copy up in its hash set, where copies are not: NULL
     backend = "NULL" if t.record.kind == COPY else t.backend or "NULL"
-    cause = _field(t.record.cause if causes else "", 8)
+    cause = _field(t.placement.cause if causes else "", 8)
     return f"{_field(t.name, 20)} ({_size(t.nbytes)}) [{_field(backend, 5)} {cause}]"
 
 

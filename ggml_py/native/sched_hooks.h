@@ -18,8 +18,9 @@
 #include <cstring>
 #include <deque>
 #include <new>
+#include <string>
 #include <unordered_map>
-#include <unordered_set>
+#include <utility>
 #include <vector>
 
 // Kept out of upstream's loops, which should cost what they cost without us.
@@ -30,6 +31,18 @@
 #endif
 
 namespace gp {
+
+// Fields that some releases lack: -1 there.
+#define GP_OPTIONAL_FIELD(field) \
+    template <class S> static auto field##_of(const S * s, int) -> decltype((int32_t) s->field) { return (int32_t) s->field; } \
+    template <class S> static int32_t field##_of(const S *, long) { return -1; }
+GP_OPTIONAL_FIELD(next_copy)
+GP_OPTIONAL_FIELD(graph_inputs_capacity)
+GP_OPTIONAL_FIELD(debug_realloc)
+GP_OPTIONAL_FIELD(debug_graph_size)
+GP_OPTIONAL_FIELD(debug_prev_graph_size)
+GP_OPTIONAL_FIELD(inputs_capacity)
+#undef GP_OPTIONAL_FIELD
 
 // Where in split_graph a cause was set. 2.sup is set in five places; the stage tells them apart.
 enum stage_code : int32_t {
@@ -70,11 +83,15 @@ struct trace {
     std::vector<cause>  causes; // by hash slot, as long as the hash set
     std::unordered_map<const ggml_tensor *, cause> copies; // what has no slot: the scheduler's copies
     std::unordered_map<ggml_tensor *, int32_t>     pins;   // set_tensor_backend since the last reset
+    // Those that the last reset took away, until they are made again; with the name, for an address may be used again.
+    std::unordered_map<const ggml_tensor *, std::pair<int32_t, std::string>> dropped, pin_names;
 
     // the graph of the last split_graph, as the user built it
     ggml_cgraph *              graph = nullptr;
     std::vector<ggml_tensor *> order;
+    std::vector<int32_t>       node_flags;
     std::vector<int32_t>       leaf_flags;
+    std::vector<int32_t>       capacities; // of the splits' inputs, where a release keeps them from plan to plan
     std::vector<rewired>       rewires;
     std::vector<ggml_tensor *> unallocated; // nodes and leafs that had no memory of their own
 
@@ -111,6 +128,8 @@ GP_COLD static void set_cause(ggml_backend_sched_t sched, ggml_tensor * t, const
     }
     if (fmt[0] == 'u') { // usr: pass 3 may move a pinned node and overwrite its cause, so keep the pin itself
         tr->pins[t] = sched->hv_tensor_backend_ids[ggml_hash_find(&sched->hash_set, t)];
+        tr->pin_names[t] = { tr->pins[t], t->name };
+        tr->dropped.erase(t);
         *c = { fmt, arg, STAGE_USER };
     } else {
         *c = { fmt, arg, tr->stage };
@@ -139,8 +158,13 @@ GP_COLD static void split_begin(ggml_backend_sched_t sched, ggml_cgraph * graph)
     tr->stage  = STAGE_1;
     tr->graph  = graph;
     tr->order.assign(graph->nodes, graph->nodes + graph->n_nodes);
+    tr->node_flags.clear();
     tr->leaf_flags.clear();
     tr->unallocated.clear();
+    tr->capacities.clear();
+    for (int i = 0; i < sched->splits_capacity && inputs_capacity_of(sched->splits, 0) >= 0; i++) {
+        tr->capacities.push_back(inputs_capacity_of(&sched->splits[i], 0));
+    }
     for (int i = 0; i < graph->n_leafs; i++) {
         tr->leaf_flags.push_back(graph->leafs[i]->flags);
         if (graph->leafs[i]->data == nullptr) {
@@ -148,6 +172,7 @@ GP_COLD static void split_begin(ggml_backend_sched_t sched, ggml_cgraph * graph)
         }
     }
     for (int i = 0; i < graph->n_nodes; i++) {
+        tr->node_flags.push_back(graph->nodes[i]->flags);
         if (graph->nodes[i]->data == nullptr) {
             tr->unallocated.push_back(graph->nodes[i]);
         }
@@ -171,7 +196,11 @@ GP_COLD static void enter_stage(ggml_backend_sched_t sched, int32_t code) {
 static void reset(ggml_backend_sched_t sched) {
     std::fill(sched->trace->causes.begin(), sched->trace->causes.end(), cause{});
     sched->trace->copies.clear();
+    if (!sched->trace->pins.empty()) {
+        sched->trace->dropped = std::move(sched->trace->pin_names);
+    }
     sched->trace->pins.clear();
+    sched->trace->pin_names.clear();
 }
 
 static void restore(trace * tr) {
@@ -182,6 +211,9 @@ static void restore(trace * tr) {
         it->node->src[it->j] = it->src;
     }
     std::copy(tr->order.begin(), tr->order.end(), tr->graph->nodes);
+    for (size_t i = 0; i < tr->node_flags.size(); i++) {
+        tr->order[i]->flags = tr->node_flags[i];
+    }
     for (size_t i = 0; i < tr->leaf_flags.size(); i++) {
         tr->graph->leafs[i]->flags = tr->leaf_flags[i];
     }

@@ -5,29 +5,27 @@
 
 #include "sched_hooks.h"
 
+#include <memory>
+
 // Not in the oldest releases.
 extern "C" __attribute__((weak)) void ggml_gallocr_reserve_n_size(ggml_gallocr_t galloc, ggml_cgraph * graph,
     const int * node_buffer_ids, const int * leaf_buffer_ids, size_t * sizes);
 
 namespace gp {
 
-// Fields that some releases lack: -1 there.
-#define GP_OPTIONAL_FIELD(field) \
-    template <class S> static auto field##_of(const S * s, int) -> decltype((int32_t) s->field) { return (int32_t) s->field; } \
-    template <class S> static int32_t field##_of(const S *, long) { return -1; }
-GP_OPTIONAL_FIELD(next_copy)
-GP_OPTIONAL_FIELD(graph_inputs_capacity)
-GP_OPTIONAL_FIELD(debug_realloc)
-GP_OPTIONAL_FIELD(debug_graph_size)
-GP_OPTIONAL_FIELD(debug_prev_graph_size)
-GP_OPTIONAL_FIELD(inputs_capacity)
-#undef GP_OPTIONAL_FIELD
-
 template <class S> static auto has_copy_callback(const S * s, int) -> decltype(s->callback_copy, int32_t()) {
     return s->callback_copy != nullptr;
 }
 template <class S> static int32_t has_copy_callback(const S *, long) {
     return -1;
+}
+
+static uint64_t slots_used(ggml_backend_sched_t sched) {
+    uint64_t used = 0;
+    for (size_t slot = 0; slot < sched->hash_set.size; slot++) {
+        used += ggml_bitset_get(sched->hash_set.used, slot) ? 1 : 0;
+    }
+    return used;
 }
 
 // Numbers the tensors of a planned graph and writes their records.
@@ -39,13 +37,15 @@ struct reader {
     std::unordered_map<const ggml_tensor *, int32_t>     ids;
     std::vector<const ggml_tensor *>                     tensors;
     std::unordered_map<ggml_backend_buffer_t, int32_t>   buffer_ids;
+    std::unordered_map<ggml_backend_buffer_type_t, int32_t> buft_ids;
+    std::vector<gp_buft_record>                          bufts;
     std::vector<gp_tensor_record>                        records;
     std::vector<gp_split_record>                         splits;
     std::vector<gp_input_record>                         inputs;
     std::vector<gp_buffer_record>                        buffers;
     std::vector<gp_backend_record>                       backends;
     std::vector<int32_t>                                 leafs;
-    std::unordered_set<const ggml_tensor *>              lent; // live in the scheduler's own buffers, if anywhere
+    std::vector<int32_t>                                 capacities;
 
     int32_t id_of(const ggml_tensor * t) {
         if (t == nullptr) {
@@ -58,6 +58,27 @@ struct reader {
         return found.first->second;
     }
 
+    // Bit b for each backend b of which `f` is true.
+    template <class F> int32_t mask(F f) const {
+        int32_t bits = 0;
+        for (int b = 0; b < sched->n_backends; b++) {
+            bits |= (f(sched->backends[b]) ? 1 : 0) << b;
+        }
+        return bits;
+    }
+
+    int32_t buft_of(ggml_backend_buffer_type_t buft) {
+        auto found = buft_ids.emplace(buft, (int32_t) bufts.size());
+        if (found.second) {
+            gp_buft_record r = {};
+            r.is_host = ggml_backend_buft_is_host(buft);
+            r.readers = mask([buft](ggml_backend_t b) { return ggml_backend_supports_buft(b, buft); });
+            snprintf(r.name, sizeof(r.name), "%s", ggml_backend_buft_name(buft));
+            bufts.push_back(r);
+        }
+        return found.first->second;
+    }
+
     int32_t buffer_of(const ggml_tensor * t) {
         ggml_backend_buffer_t buf = t->buffer;
         if (buf == nullptr) {
@@ -66,11 +87,10 @@ struct reader {
         auto found = buffer_ids.emplace(buf, (int32_t) buffers.size());
         if (found.second) {
             gp_buffer_record r = {};
-            r.addr    = (uint64_t) (uintptr_t) buf;
-            r.size    = ggml_backend_buffer_get_size(buf);
-            r.usage   = ggml_backend_buffer_get_usage(buf);
-            r.is_host = ggml_backend_buffer_is_host(buf);
-            snprintf(r.buft, sizeof(r.buft), "%s", ggml_backend_buffer_name(buf));
+            r.addr  = (uint64_t) (uintptr_t) buf;
+            r.size  = ggml_backend_buffer_get_size(buf);
+            r.usage = ggml_backend_buffer_get_usage(buf);
+            r.buft  = buft_of(ggml_backend_buffer_get_type(buf));
             buffers.push_back(r);
         }
         return found.first->second;
@@ -85,7 +105,7 @@ struct reader {
         const ggml_tensor * t = tensors[id];
         gp_tensor_record    r = {};
         r.addr      = (uint64_t) (uintptr_t) t;
-        r.data      = lent.count(t) ? 0 : (uint64_t) (uintptr_t) t->data;
+        r.data      = kind == GP_KIND_COPY ? 0 : (uint64_t) (uintptr_t) t->data;
         r.view_offs = t->view_offs;
         r.nbytes    = ggml_nbytes(t);
         for (int i = 0; i < 4; i++) {
@@ -100,14 +120,16 @@ struct reader {
             r.src[j] = r.planned_src[j] = id_of(t->src[j]);
         }
         r.view_src   = id_of(t->view_src);
-        r.buffer     = lent.count(t) ? -1 : buffer_of(t);
+        r.buffer     = kind == GP_KIND_COPY ? -1 : buffer_of(t);
         r.kind       = kind;
         r.type       = t->type;
         r.op         = t->op;
         r.flags      = t->flags;
         r.backend    = slot_backend(t);
         const auto pin = tr->pins.find(const_cast<ggml_tensor *>(t));
-        r.pin        = pin == tr->pins.end() ? -1 : pin->second;
+        r.pin         = pin == tr->pins.end() ? -1 : pin->second;
+        const auto dropped = tr->dropped.find(t);
+        r.dropped_pin = dropped == tr->dropped.end() || dropped->second.second != t->name ? -1 : dropped->second.first;
         r.copy_of    = -1;
         r.copy_index = -1;
         const size_t pos = ggml_hash_find(&graph->visited_hash_set, t);
@@ -130,28 +152,54 @@ struct reader {
         records.push_back(r);
     }
 
+    // The tensors of the graph and what they refer to, as the user built it: without the copies and the memory
+    // that planning gave it. That is what the backends were asked about, too.
     void read_tensors() {
-        lent.insert(tr->unallocated.begin(), tr->unallocated.end());
-        for_each_copy([this](const ggml_tensor *, const ggml_tensor * copy, size_t) { lent.insert(copy); });
+        struct lent_memory { ggml_tensor * t; void * data; ggml_backend_buffer_t buffer; };
+        struct as_built { // also when a backend's answer is an abort
+            trace *                  tr;
+            std::vector<lent_memory> memory;
+            void swap() {
+                for (rewired & w : tr->rewires) {
+                    std::swap(w.node->src[w.j], w.src);
+                }
+            }
+            explicit as_built(trace * tr) : tr(tr) {
+                swap();
+                for (ggml_tensor * t : tr->unallocated) {
+                    memory.push_back({ t, t->data, t->buffer });
+                    t->data   = nullptr;
+                    t->buffer = nullptr;
+                }
+            }
+            ~as_built() {
+                for (const lent_memory & m : memory) {
+                    m.t->data   = m.data;
+                    m.t->buffer = m.buffer;
+                }
+                swap();
+            }
+        } graph_as_built(tr);
+
         for (ggml_tensor * node : tr->order) {
             id_of(node);
         }
         for (int i = 0; i < graph->n_leafs; i++) {
             leafs.push_back(id_of(graph->leafs[i]));
         }
-        const int32_t n_nodes = (int32_t) tr->order.size();
-        const int32_t n_graph = (int32_t) tensors.size();
-        // originals of rewired sources get their ids before the copies do
-        for (const rewired & w : tr->rewires) {
-            id_of(w.src);
+        const size_t n_nodes = tr->order.size(), n_graph = tensors.size();
+        for (size_t id = 0; id < tensors.size(); id++) {
+            fill((int32_t) id, id < n_nodes ? GP_KIND_NODE : id < n_graph ? GP_KIND_LEAF : GP_KIND_OTHER);
+            const ggml_tensor * t = tensors[id];
+            records[id].supports = mask([t](ggml_backend_t b) { return ggml_backend_supports_op(b, t); });
+            if (t->op != GGML_OP_NONE) {
+                records[id].offload = mask([t](ggml_backend_t b) { return ggml_backend_offload_op(b, t); });
+            }
         }
-        for (int32_t id = 0; id < (int32_t) tensors.size(); id++) {
-            fill(id, id < n_nodes ? GP_KIND_NODE : id < n_graph ? GP_KIND_LEAF : GP_KIND_OTHER);
+        for (size_t i = 0; i < n_nodes; i++) {
+            records[i].flags = tr->node_flags[i];
         }
-        for (const rewired & w : tr->rewires) {
-            records[ids[w.node]].src[w.j] = ids[w.src];
-        }
-        for (size_t i = 0; i < tr->leaf_flags.size(); i++) {
+        for (size_t i = 0; i < leafs.size(); i++) {
             records[leafs[i]].flags = tr->leaf_flags[i];
         }
     }
@@ -171,22 +219,29 @@ struct reader {
     }
 
     void read_copies() {
-        for_each_copy([this](const ggml_tensor * of, const ggml_tensor * copy, size_t k) {
-            const int32_t id = id_of(copy);
-            while (records.size() < tensors.size()) {
-                fill((int32_t) records.size(), GP_KIND_COPY);
-            }
-            records[id].kind       = GP_KIND_COPY;
-            records[id].copy_of    = id_of(of);
-            records[id].copy_index = (int32_t) (k % sched->n_copies);
-            records[id].backend    = (int32_t) (k / sched->n_copies);
+        struct found { int32_t of; size_t k; const ggml_tensor * copy; };
+        std::vector<found> copies;
+        for_each_copy([&](const ggml_tensor * of, const ggml_tensor * copy, size_t k) { copies.push_back({ id_of(of), k, copy }); });
+        // not in the order of the hash set, which depends on addresses
+        std::sort(copies.begin(), copies.end(), [](const found & a, const found & b) {
+            return a.of != b.of ? a.of < b.of : a.k < b.k;
         });
+        for (const found & c : copies) {
+            const int32_t id = id_of(c.copy);
+            fill(id, GP_KIND_COPY);
+            records[id].copy_of    = c.of;
+            records[id].copy_index = (int32_t) (c.k % sched->n_copies);
+            records[id].backend    = (int32_t) (c.k / sched->n_copies);
+        }
+        for (const rewired & w : tr->rewires) {
+            records[ids[w.node]].planned_src[w.j] = ids[w.node->src[w.j]];
+        }
     }
 
     void read_splits() {
         for (int i = 0; i < sched->n_splits; i++) {
             const ggml_backend_sched_split & s = sched->splits[i];
-            splits.push_back({ s.backend_id, s.i_start, s.i_end, (int32_t) inputs.size(), s.n_inputs, inputs_capacity_of(&s, 0) });
+            splits.push_back({ s.backend_id, s.i_start, s.i_end, (int32_t) inputs.size(), s.n_inputs });
             for (int j = 0; j < s.n_inputs; j++) {
                 const size_t slot = ggml_hash_find(&sched->hash_set, s.inputs[j]);
                 const size_t per_tensor = (size_t) sched->n_backends * sched->n_copies;
@@ -201,12 +256,10 @@ struct reader {
             ggml_backend_dev_t dev = ggml_backend_get_device(sched->backends[b]);
             gp_backend_record r = {};
             r.device_type  = dev ? ggml_backend_dev_type(dev) : -1;
-            r.buft_is_host = ggml_backend_buft_is_host(sched->bufts[b]);
-            r.buft_addr    = (uint64_t) (uintptr_t) sched->bufts[b];
+            r.buft         = buft_of(sched->bufts[b]);
             r.gallocr_size = ggml_gallocr_get_buffer_size(sched->galloc, b);
             snprintf(r.name, sizeof(r.name), "%s", ggml_backend_name(sched->backends[b]));
             snprintf(r.device, sizeof(r.device), "%s", dev ? ggml_backend_dev_name(dev) : "");
-            snprintf(r.buft, sizeof(r.buft), "%s", ggml_backend_buft_name(sched->bufts[b]));
             backends.push_back(r);
         }
     }
@@ -217,14 +270,15 @@ static gp_plan * read_plan(ggml_backend_sched_t sched) {
     if (tr == nullptr || tr->graph == nullptr || sched->n_splits == 0) {
         return nullptr;
     }
-    reader * r = new reader();
+    std::unique_ptr<reader> r(new reader()); // a backend that is asked may abort
     r->sched = sched;
     r->graph = tr->graph;
     r->tr    = tr;
+    r->capacities = tr->capacities;
+    r->read_backends();
     r->read_tensors();
     r->read_copies();
     r->read_splits();
-    r->read_backends();
 
     gp_plan * plan   = new gp_plan{};
     plan->n_tensors  = (int32_t) r->records.size();
@@ -232,6 +286,7 @@ static gp_plan * read_plan(ggml_backend_sched_t sched) {
     plan->n_leafs    = (int32_t) r->leafs.size();
     plan->n_splits   = (int32_t) r->splits.size();
     plan->n_inputs   = (int32_t) r->inputs.size();
+    plan->n_bufts    = (int32_t) r->bufts.size();
     plan->n_buffers  = (int32_t) r->buffers.size();
     plan->n_backends = (int32_t) r->backends.size();
     plan->n_copies   = sched->n_copies;
@@ -241,10 +296,17 @@ static gp_plan * read_plan(ggml_backend_sched_t sched) {
     plan->tensors    = r->records.data();
     plan->splits     = r->splits.data();
     plan->inputs     = r->inputs.data();
+    plan->bufts      = r->bufts.data();
     plan->buffers    = r->buffers.data();
     plan->backends   = r->backends.data();
     plan->leafs      = r->leafs.data();
-    plan->impl       = r;
+    plan->capacities = r->capacities.data();
+    plan->n_capacities  = (int32_t) r->capacities.size();
+    plan->n_pins_elsewhere = (int32_t) std::count_if(tr->pins.begin(), tr->pins.end(),
+        [&r](const std::pair<ggml_tensor * const, int32_t> & p) { return r->ids.count(p.first) == 0; });
+    plan->hash_set_size = sched->hash_set.size;
+    plan->hash_set_used = slots_used(sched);
+    plan->impl          = r.release();
     return plan;
 }
 
@@ -268,6 +330,7 @@ struct shadow {
         GGML_ASSERT((int) sched->hash_set.size >= graph->n_nodes + graph->n_leafs);
         if (of->trace) {
             pin(sched, of, of->trace->pins);
+            sched->trace->dropped = of->trace->dropped;
         }
         ggml_backend_sched_split_graph(sched, graph);
     }
@@ -361,10 +424,6 @@ void gp_sched_forget(ggml_backend_sched_t sched) {
 }
 
 void gp_sched_state(ggml_backend_sched_t sched, struct gp_sched_state * state) {
-    uint64_t used = 0;
-    for (size_t slot = 0; slot < sched->hash_set.size; slot++) {
-        used += ggml_bitset_get(sched->hash_set.used, slot) ? 1 : 0;
-    }
     *state = {};
     state->is_reset              = sched->is_reset;
     state->is_alloc              = sched->is_alloc;
@@ -387,7 +446,7 @@ void gp_sched_state(ggml_backend_sched_t sched, struct gp_sched_state * state) {
     state->n_graph_leafs         = sched->graph.n_leafs;
     state->graph_size            = sched->graph.size;
     state->hash_set_size         = sched->hash_set.size;
-    state->hash_set_used         = used;
+    state->hash_set_used         = gp::slots_used(sched);
     state->context_buffer        = (uint64_t) (uintptr_t) sched->context_buffer;
     state->context_buffer_size   = sched->context_buffer_size;
 }

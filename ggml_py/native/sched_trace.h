@@ -56,6 +56,9 @@ struct gp_tensor_record {
     char     op_desc[32];
     int32_t  passes[GP_N_STAGES];     // nodes: backend after pass 1, each sweep of 2, 3 and 4
     int32_t  pin;                     // backend that set_tensor_backend asked for
+    int32_t  dropped_pin;             // the same, when a reset has dropped it since
+    int32_t  supports;                // bit b: backend b supports the op (asked of the graph as it was built)
+    int32_t  offload;                 // bit b: backend b wants the op when its weights are in host memory
 };
 
 struct gp_split_record {
@@ -64,7 +67,6 @@ struct gp_split_record {
     int32_t end;
     int32_t first_input;              // its inputs are gp_plan.inputs[first_input, first_input + n_inputs)
     int32_t n_inputs;
-    int32_t inputs_capacity;          // upstream's private capacity, -1 in releases without one
 };
 
 struct gp_input_record {
@@ -72,34 +74,42 @@ struct gp_input_record {
     int32_t copy;                     // id of the copy that the split reads
 };
 
+struct gp_buft_record {
+    int32_t  is_host;
+    int32_t  readers;                 // bit b: backend b supports it
+    char     name[GP_MAX_NAME];
+};
+
 struct gp_buffer_record {
     uint64_t addr;
     uint64_t size;                    // bytes
     int32_t  usage;                   // enum ggml_backend_buffer_usage
-    int32_t  is_host;
-    char     buft[GP_MAX_NAME];       // name of the buffer type
+    int32_t  buft;                    // index into gp_plan.bufts
 };
 
 struct gp_backend_record {
     int32_t  device_type;             // enum ggml_backend_dev_type
-    int32_t  buft_is_host;
-    uint64_t buft_addr;
+    int32_t  buft;                    // index into gp_plan.bufts: what the scheduler allocates from
     uint64_t gallocr_size;            // bytes of the compute buffer reserved so far
     char     name[GP_MAX_NAME];
     char     device[GP_MAX_NAME];
-    char     buft[GP_MAX_NAME];       // the buffer type that the scheduler allocates from
 };
 
 // One planned graph. Owned by the caller: gp_plan_free.
 struct gp_plan {
-    int32_t n_tensors, n_nodes, n_leafs, n_splits, n_inputs, n_buffers, n_backends;
+    int32_t n_tensors, n_nodes, n_leafs, n_splits, n_inputs, n_bufts, n_buffers, n_backends;
     int32_t n_copies, cur_copy, op_offload, is_alloc;
+    int32_t n_capacities;                // of the splits before this plan: releases that have inputs_capacity
+    int32_t n_pins_elsewhere;            // pins of tensors that the graph has not: each takes a slot of the hash set
+    uint64_t hash_set_size, hash_set_used;
     struct gp_tensor_record  * tensors;
     struct gp_split_record   * splits;
     struct gp_input_record   * inputs;
+    struct gp_buft_record    * bufts;
     struct gp_buffer_record  * buffers;
     struct gp_backend_record * backends;
-    int32_t                  * leafs; // ids
+    int32_t                  * leafs;      // ids
+    int32_t                  * capacities; // inputs_capacity of each split slot before this plan
     void                     * impl;
 };
 

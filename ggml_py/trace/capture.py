@@ -3,25 +3,33 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from .. import enums
 from .._ffi import BUILD, NULL, ffi, lib, text
 from ..errors import MissingFunctionError
-from .plan import (
+from .plan import Plan
+from .record import (
     COPY,
     LEAF,
     NODE,
     OTHER,
     BackendRecord,
     BufferRecord,
-    Plan,
+    BuftRecord,
+    Capture,
+    Outcome,
+    Placement,
     Settings,
     SplitRecord,
     TensorRecord,
 )  # fmt: skip
+
+if TYPE_CHECKING:
+    from ..graph import Graph
+    from ..scheduler import Scheduler
 
 _KINDS = (NODE, LEAF, OTHER, COPY)
 
@@ -49,13 +57,18 @@ def _format(ctype: Any) -> Any:
     return f"{kind}{ffi.sizeof(ctype)}"
 
 
-def _rows(pointer: Any, n: int, struct: str) -> list[dict[str, Any]]:
-    if n == 0:
-        return []
+def _columns(pointer: Any, n: int, struct: str) -> dict[str, list[Any]]:
+    """The fields of n records, each as a list."""
     dtype = _dtype(struct)
+    names = dtype.names or ()
+    if n == 0:
+        return {name: [] for name in names}
     array = np.frombuffer(ffi.buffer(pointer, n * dtype.itemsize), dtype)
-    columns = [array[name].tolist() for name in dtype.names or ()]
-    return [dict(zip(dtype.names or (), row, strict=True)) for row in zip(*columns, strict=True)]
+    return {name: array[name].tolist() for name in names}
+
+
+def _words(values: list[bytes]) -> list[str]:
+    return [v.decode("utf-8", "replace") for v in values]
 
 
 @cache
@@ -73,6 +86,11 @@ def _flags(flags: int) -> tuple[str, ...]:
     return tuple(f.name.lower() for f in enums.TensorFlag if f.value & flags and f.name)
 
 
+@cache
+def _usage(usage: int) -> str:
+    return enums.BackendBufferUsage(usage).name.lower()
+
+
 def _ids(values: list[int]) -> tuple[int, ...]:
     """Source ids without the empty places at the end; those in between keep the others' index."""
     n = len(values)
@@ -81,79 +99,95 @@ def _ids(values: list[int]) -> tuple[int, ...]:
     return tuple(values[:n])
 
 
-def _tensor(id: int, r: dict[str, Any]) -> TensorRecord:
-    kind = _KINDS[r["kind"]]
-    return TensorRecord(
-        id=id,
-        kind=kind,
-        name=r["name"].decode("utf-8", "replace"),
-        op=_op_name(r["op"]),
-        op_desc=r["op_desc"].decode(),
-        type=_type_name(r["type"]),
-        ne=tuple(r["ne"]),
-        nb=tuple(r["nb"]),
-        nbytes=r["nbytes"],
-        flags=_flags(r["flags"]),
-        op_params=tuple(r["op_params"]) if any(r["op_params"]) else (),
-        src=_ids(r["src"]),
-        planned_src=_ids(r["planned_src"]),
-        view_src=r["view_src"],
-        view_offs=r["view_offs"],
-        buffer=r["buffer"],
-        use_count=r["use_count"],
-        pin=r["pin"],
-        backend=r["backend"],
-        cause=r["cause"].decode(),
-        stage=r["stage"],
-        passes=tuple(r["passes"]) if kind == NODE else (),
-        copy_of=r["copy_of"],
-        copy_index=r["copy_index"],
+_NO_PARAMS = [0] * 16
+
+
+def _tensors(c: dict[str, list[Any]]) -> list[TensorRecord]:
+    columns = (
+        range(len(c["kind"])),
+        [_KINDS[k] for k in c["kind"]],
+        _words(c["name"]),
+        map(_op_name, c["op"]),
+        _words(c["op_desc"]),
+        map(_type_name, c["type"]),
+        map(tuple, c["ne"]),
+        map(tuple, c["nb"]),
+        c["nbytes"],
+        map(_flags, c["flags"]),
+        [() if p == _NO_PARAMS else tuple(p) for p in c["op_params"]],
+        map(_ids, c["src"]),
+        *(c[name] for name in TensorRecord._fields[TensorRecord._fields.index("view_src") :]),
     )
+    return list(map(TensorRecord._make, zip(*columns, strict=True)))
+
+
+def _placements(c: dict[str, list[Any]]) -> list[Placement]:
+    columns = (
+        c["backend"],
+        _words(c["cause"]),
+        c["stage"],
+        [tuple(p) if k == 0 else () for k, p in zip(c["kind"], c["passes"], strict=True)],
+        map(_ids, c["planned_src"]),
+        c["copy_of"],
+        c["copy_index"],
+    )
+    return list(map(Placement._make, zip(*columns, strict=True)))
+
+
+def _splits(plan: Any) -> list[SplitRecord]:
+    inputs = _columns(plan.inputs, plan.n_inputs, "gp_input_record")
+    pairs = list(zip(inputs["tensor"], inputs["copy"], strict=True))
+    c = _columns(plan.splits, plan.n_splits, "gp_split_record")
+    rows = zip(c["backend"], c["start"], c["end"], c["first_input"], c["n_inputs"], strict=True)
+    return [SplitRecord(b, i, j, tuple(pairs[first : first + n])) for b, i, j, first, n in rows]
+
+
+def _bufts(plan: Any) -> tuple[BuftRecord, ...]:
+    c = _columns(plan.bufts, plan.n_bufts, "gp_buft_record")
+    return tuple(map(BuftRecord, _words(c["name"]), map(bool, c["is_host"]), c["readers"]))
+
+
+def _buffers(plan: Any) -> tuple[BufferRecord, ...]:
+    c = _columns(plan.buffers, plan.n_buffers, "gp_buffer_record")
+    return tuple(map(BufferRecord, c["buft"], map(_usage, c["usage"]), c["size"]))
+
+
+def _backends(plan: Any) -> tuple[BackendRecord, ...]:
+    c = _columns(plan.backends, plan.n_backends, "gp_backend_record")
+    types = [enums.BackendDevType(t).name for t in c["device_type"]]
+    return tuple(map(BackendRecord, _words(c["name"]), _words(c["device"]), types, c["buft"]))
 
 
 def _read(plan: Any) -> Plan:
-    bufts: dict[int, int] = {}
-    backends = [
-        BackendRecord(
-            name=r["name"].decode("utf-8", "replace"),
-            device=r["device"].decode("utf-8", "replace"),
-            device_type=enums.BackendDevType(r["device_type"]).name,
-            buft=r["buft"].decode("utf-8", "replace"),
-            buft_is_host=bool(r["buft_is_host"]),
-            buft_id=bufts.setdefault(r["buft_addr"], len(bufts)),
-        )
-        for r in _rows(plan.backends, plan.n_backends, "gp_backend_record")
-    ]
-    buffers = [
-        BufferRecord(
-            buft=r["buft"].decode("utf-8", "replace"),
-            usage=enums.BackendBufferUsage(r["usage"]).name.lower(),
-            is_host=bool(r["is_host"]),
-            size=r["size"],
-        )
-        for r in _rows(plan.buffers, plan.n_buffers, "gp_buffer_record")
-    ]
-    inputs = _rows(plan.inputs, plan.n_inputs, "gp_input_record")
-    splits = []
-    for r in _rows(plan.splits, plan.n_splits, "gp_split_record"):
-        own = inputs[r["first_input"] : r["first_input"] + r["n_inputs"]]
-        pairs = tuple((i["tensor"], i["copy"]) for i in own)
-        splits.append(SplitRecord(r["backend"], r["start"], r["end"], pairs))
-    tensors = _rows(plan.tensors, plan.n_tensors, "gp_tensor_record")
-    return Plan(
-        Settings(
-            upstream=BUILD["ggml_version"],
-            build=BUILD["key"],
-            op_offload=bool(plan.op_offload),
-            n_copies=plan.n_copies,
-            cur_copy=plan.cur_copy,
-        ),
-        tuple(backends),
-        tuple(buffers),
-        tuple(_tensor(i, r) for i, r in enumerate(tensors)),
-        tuple(ffi.unpack(plan.leafs, plan.n_leafs)) if plan.n_leafs else (),
-        tuple(splits),
+    columns = _columns(plan.tensors, plan.n_tensors, "gp_tensor_record")
+    tensors = _tensors(columns)
+    n = columns["kind"].index(_KINDS.index(COPY)) if tensors[-1].kind == COPY else len(tensors)
+    settings = Settings(
+        upstream=BUILD["ggml_version"],
+        build=BUILD["key"],
+        op_offload=bool(plan.op_offload),
+        n_copies=plan.n_copies,
+        cur_copy=plan.cur_copy,
+        hash_set_size=plan.hash_set_size,
+        pins_elsewhere=plan.n_pins_elsewhere,
     )
+    capture = Capture(
+        settings,
+        _backends(plan),
+        _bufts(plan),
+        _buffers(plan),
+        tuple(tensors[:n]),
+        _numbers(plan.leafs, plan.n_leafs),
+        tuple((i, pin) for i, pin in enumerate(columns["dropped_pin"]) if pin >= 0),
+        _numbers(plan.capacities, plan.n_capacities),
+    )
+    splits = tuple(_splits(plan))
+    placements = tuple(_placements(columns))
+    return Plan(capture, Outcome(placements, tuple(tensors[n:]), splits, plan.hash_set_used))
+
+
+def _numbers(pointer: Any, n: int) -> tuple[int, ...]:
+    return tuple(ffi.unpack(pointer, n)) if n else ()
 
 
 def read_plan(native: Any) -> Plan:
@@ -164,3 +198,12 @@ def read_plan(native: Any) -> Plan:
         return _read(native)
     finally:
         lib.gp_plan_free(native)
+
+
+def capture(scheduler: Scheduler, graph: Graph) -> Capture:
+    """Everything that `scheduler` would look at to plan `graph`, what all of its backends answer
+    about all of the nodes included. Both stay as they are.
+
+    Raises what `Scheduler.plan` raises. C: gp_sched_plan
+    """
+    return scheduler.plan(graph).capture

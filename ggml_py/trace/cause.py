@@ -43,7 +43,7 @@ class Cause:
 
 def cause_of(plan: Plan, t: PlanTensor) -> Cause:
     """The cause of `t`'s assignment, with the tensor that it follows from."""
-    code, stage = t.record.cause, t.record.stage
+    code, stage = t.placement.cause, t.placement.stage
     pass_, stage_name, _row = STAGES.get(stage, (0, "", -1))
     if code[:1].isdigit():
         pass_ = int(code[0]) if code not in ("4.cpy", "6.cpy") else 5 + (code == "6.cpy")
@@ -61,7 +61,7 @@ def _witness(plan: Plan, t: PlanTensor, code: str, stage: int) -> PlanTensor | N
     if code in ("1.vsrc", "4.vsrc"):
         return t.view_src
     if code in ("4.cpy", "6.cpy"):
-        return plan.tensor(t.record.copy_of) if t.record.copy_of >= 0 else None
+        return plan.tensor(t.placement.copy_of) if t.placement.copy_of >= 0 else None
     if code == "4.cur":
         return next((n for n in plan.nodes if t.id in n.record.src), None)
     if code == "2.sup" and stage in STAGES and stage != _PASS_4 and t.index is not None:
@@ -75,7 +75,7 @@ def _neighbour(plan: Plan, index: int, stage: int) -> PlanTensor | None:
     down = stage in (_GPU_DOWN, _REST_DOWN)
     for i in range(index - 1, -1, -1) if down else range(index + 1, len(plan.nodes)):
         node = plan.nodes[i]
-        if not node.is_view_op and node.record.passes[row] != -1:
+        if not node.is_view_op and node.placement.passes[row] != -1:
             return node
     return None
 
@@ -84,7 +84,7 @@ def _text(plan: Plan, t: PlanTensor, code: str, stage: int, witness: PlanTensor 
     backend, who = t.backend or "no backend", f"'{witness.name}'" if witness else "another tensor"
     if code.startswith("1.wgt") or code == "1.off":
         src = t.record.src.index(witness.id) if witness else -1
-        where = f" in {witness.buffer.buft}" if witness and witness.buffer else ""
+        where = f" in {witness.buft.name}" if witness and witness.buft else ""
         if code == "1.off":
             return (
                 f"{backend} offloads it: its weight src[{src}] {who} is in host memory{where}, and "
@@ -103,7 +103,7 @@ def _text(plan: Plan, t: PlanTensor, code: str, stage: int, witness: PlanTensor 
     return _TEXTS.get(code, "upstream set no cause").format(
         backend=backend,
         who=who,
-        buft=t.buffer.buft if t.buffer else "its buffer",
+        buft=t.buft.name if t.buft else "its buffer",
         last=plan.backends[-1].name,
     )
 

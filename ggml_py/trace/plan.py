@@ -8,97 +8,40 @@ from __future__ import annotations
 import fnmatch
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .cause import STAGES, Cause, cause_of
+from .record import (
+    COPY,
+    NODE,
+    BackendRecord,
+    BufferRecord,
+    BuftRecord,
+    Capture,
+    Outcome,
+    Placement,
+    Settings,
+    SplitRecord,
+    TensorRecord,
+)  # fmt: skip
 
-VIEW_OPS = frozenset({"VIEW", "RESHAPE", "PERMUTE", "TRANSPOSE"})
-NODE, LEAF, OTHER, COPY = "node", "leaf", "other", "copy"
-
-
-@dataclass(frozen=True, slots=True)
-class TensorRecord:
-    """One tensor as it was when the plan was made. Ids index `Plan.tensors`; -1 means none."""
-
-    id: int
-    kind: str  # node, leaf, other (reached as source or view source only), copy
-    name: str
-    op: str
-    op_desc: str  # what upstream prints: SILU rather than UNARY
-    type: str
-    ne: tuple[int, ...]
-    nb: tuple[int, ...]
-    nbytes: int
-    flags: tuple[str, ...]
-    op_params: tuple[int, ...]
-    src: tuple[int, ...]  # as the user built it, trailing -1 left out
-    planned_src: tuple[int, ...]  # what the planned graph reads: copies where there are some
-    view_src: int
-    view_offs: int
-    buffer: int  # index into Plan.buffers
-    use_count: int
-    pin: int  # index of the backend that the caller asked for
-    backend: int  # index into Plan.backends
-    cause: str
-    stage: int
-    passes: tuple[int, ...]  # nodes: backend after each stage of `PASS_NAMES`
-    copy_of: int
-    copy_index: int
-
-
-@dataclass(frozen=True, slots=True)
-class BufferRecord:
-    """A buffer that tensors of the graph lived in before planning."""
-
-    buft: str
-    usage: str
-    is_host: bool
-    size: int
-
-
-@dataclass(frozen=True, slots=True)
-class BackendRecord:
-    """One backend of the scheduler, highest priority first."""
-
-    name: str
-    device: str
-    device_type: str
-    buft: str  # what the scheduler allocates from
-    buft_is_host: bool
-    buft_id: int  # backends with the same number share the buffer type
-
-
-@dataclass(frozen=True, slots=True)
-class SplitRecord:
-    backend: int
-    start: int
-    end: int
-    inputs: tuple[tuple[int, int], ...]  # (id of the source, id of the copy)
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """What the plan was made with."""
-
-    upstream: str  # ggml version
-    build: str  # key of the native build
-    op_offload: bool
-    n_copies: int
-    cur_copy: int
+if TYPE_CHECKING:
+    from .steps import Step
 
 
 class PlanTensor:
     """A node, leaf or copy of a plan. Equal when they are the same tensor of the same plan."""
 
-    __slots__ = ("id", "plan", "record")
+    __slots__ = ("id", "placement", "plan", "record")
 
     def __init__(self, plan: Plan, id: int) -> None:
         self.plan = plan
         self.id = id
-        self.record = plan.tensors[id]
+        self.record: TensorRecord = plan.tensors[id]
+        self.placement: Placement = plan.outcome.placements[id]
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, PlanTensor) and self.plan is other.plan and self.id == other.id
@@ -107,7 +50,7 @@ class PlanTensor:
         return hash((id(self.plan), self.id))
 
     def __repr__(self) -> str:
-        cause = f" {self.record.cause}" if self.record.cause else ""
+        cause = f" {self.placement.cause}" if self.placement.cause else ""
         return f"<{self.record.kind} {self.id} '{self.name}' {self.op} on {self.backend}{cause}>"
 
     @property
@@ -143,7 +86,7 @@ class PlanTensor:
     @property
     def is_view_op(self) -> bool:
         """True for VIEW, RESHAPE, PERMUTE, TRANSPOSE: nothing is computed."""
-        return self.record.op in VIEW_OPS
+        return self.record.is_view_op
 
     @property
     def is_computed(self) -> bool:
@@ -155,17 +98,24 @@ class PlanTensor:
     @property
     def is_weight(self) -> bool:
         """Whether it lives in a buffer that is marked as weights."""
-        return self.buffer is not None and self.buffer.usage == "weights"
+        return self.plan.capture.is_weight(self.record)
 
     @property
     def buffer(self) -> BufferRecord | None:
-        """The buffer it was in before planning."""
+        """The buffer it was in before planning, itself and not its view source."""
         return self.plan.buffers[self.record.buffer] if self.record.buffer >= 0 else None
+
+    @property
+    def buft(self) -> BuftRecord | None:
+        """The type of the buffer it was in before planning, itself or its view source."""
+        buft = self.plan.capture.buft_of(self.record)
+        return self.plan.capture.bufts[buft] if buft >= 0 else None
 
     @property
     def backend(self) -> str | None:
         """Name of the backend that runs (or holds) it."""
-        return self.plan.backends[self.record.backend].name if self.record.backend >= 0 else None
+        backend = self.placement.backend
+        return self.plan.backends[backend].name if backend >= 0 else None
 
     @property
     def cause(self) -> Cause:
@@ -234,25 +184,48 @@ PASS_NAMES = tuple(name for _pass, name, _row in sorted(STAGES.values(), key=lam
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """What the scheduler decided for one graph."""
+    """What a planner decided for one graph: ggml's own scheduler, or the reference."""
 
-    settings: Settings
-    backends: tuple[BackendRecord, ...]
-    buffers: tuple[BufferRecord, ...]
-    tensors: tuple[TensorRecord, ...]  # by id: the nodes in graph order, then the leafs, the others
-    leaf_ids: tuple[int, ...]
-    split_records: tuple[SplitRecord, ...] = field(repr=False)
+    capture: Capture
+    outcome: Outcome
+    planner: str = "native"  # or "reference", or "debug log"
 
     def __repr__(self) -> str:
         return f"<Plan: {self.headline()}>"
 
     def __eq__(self, other: object) -> bool:
-        """Equal when everything recorded is equal; where tensors lay in memory is not recorded."""
+        """Equal when graph and outcome are, whoever planned; where tensors lay in memory is not
+        recorded."""
         if not isinstance(other, Plan):
             return NotImplemented
-        return all(getattr(self, f) == getattr(other, f) for f in self.__dataclass_fields__)
+        return self.capture == other.capture and self.outcome == other.outcome
 
     __hash__ = object.__hash__
+
+    @property
+    def settings(self) -> Settings:
+        """What it was made with."""
+        return self.capture.settings
+
+    @property
+    def backends(self) -> tuple[BackendRecord, ...]:
+        """The backends, highest priority first."""
+        return self.capture.backends
+
+    @property
+    def buffers(self) -> tuple[BufferRecord, ...]:
+        """The buffers that tensors of the graph lived in before planning."""
+        return self.capture.buffers
+
+    @cached_property
+    def tensors(self) -> tuple[TensorRecord, ...]:
+        """By id: the nodes in graph order, the leafs, the others, the copies."""
+        return self.capture.tensors + self.outcome.copies
+
+    @property
+    def split_records(self) -> tuple[SplitRecord, ...]:
+        """The splits as they were recorded."""
+        return self.outcome.splits
 
     @cached_property
     def nodes(self) -> tuple[PlanTensor, ...]:
@@ -262,7 +235,7 @@ class Plan:
     @cached_property
     def leafs(self) -> tuple[PlanTensor, ...]:
         """The leafs (weights and inputs), in graph order."""
-        return tuple(PlanTensor(self, i) for i in self.leaf_ids)
+        return tuple(PlanTensor(self, i) for i in self.capture.leaf_ids)
 
     @cached_property
     def copies(self) -> tuple[PlanTensor, ...]:
@@ -293,6 +266,25 @@ class Plan:
     def assignments(self) -> Mapping[int, str | None]:
         """Tensor id -> name of its backend; leafs and copies included."""
         return {t.id: self.tensor(t.id).backend for t in self.tensors}
+
+    @cached_property
+    def steps(self) -> tuple[Step, ...]:
+        """Every question the scheduler asked and every decision it made, in order.
+
+        By the reference scheduler over this plan's capture. Raises ValueError for a plan that does
+        not hold what the backends answer (`from_debug_log`).
+        """
+        from .steps import steps_of
+
+        return steps_of(self)
+
+    @cached_property
+    def reference(self) -> Plan:
+        """What the reference scheduler makes of the same graph; equal to this plan unless this
+        plan's ggml has a rule that the reference does not know."""
+        from . import reference
+
+        return self if self.planner == "reference" else reference.plan(self.capture)
 
     def tensor(self, id: int) -> PlanTensor:
         """Any tensor by its id."""
@@ -327,7 +319,7 @@ class Plan:
         width = max(map(len, PASS_NAMES))
         rows = []
         for row, name in enumerate(PASS_NAMES):
-            marks = (letters[b] if (b := n.record.passes[row]) >= 0 else "?" for n in self.nodes)
+            marks = (letters[b] if (b := n.placement.passes[row]) >= 0 else "?" for n in self.nodes)
             rows.append(f"{name:<{width}}  {' '.join(marks)}")
         named = ", ".join(
             f"{letter} = {b.name}" for letter, b in zip(letters, self.backends, strict=True)

@@ -1,0 +1,167 @@
+"""What is known of a graph before it is planned, and what planning gave: plain data.
+
+A `Capture` holds everything that the scheduler looks at: the graph, where its tensors are, and what
+every backend answers about every node. An `Outcome` is what a planner made of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+VIEW_OPS = frozenset({"VIEW", "RESHAPE", "PERMUTE", "TRANSPOSE"})
+NODE, LEAF, OTHER, COPY = "node", "leaf", "other", "copy"
+
+
+class TensorRecord(NamedTuple):
+    """One tensor, as the user built it. Ids index `Capture.tensors`; -1 means none.
+
+    A set of backends is a number: bit b stands for `Capture.backends[b]`.
+    """
+
+    id: int
+    kind: str  # node, leaf, other (reached as source or view source only), copy
+    name: str
+    op: str
+    op_desc: str  # what upstream prints: SILU rather than UNARY
+    type: str
+    ne: tuple[int, ...]
+    nb: tuple[int, ...]
+    nbytes: int
+    flags: tuple[str, ...]
+    op_params: tuple[int, ...]
+    src: tuple[int, ...]  # trailing -1 left out
+    view_src: int
+    view_offs: int
+    buffer: int  # index into Capture.buffers
+    use_count: int
+    pin: int  # index of the backend that the caller asked for
+    supports: int  # backends that support the op
+    offload: int  # backends that want the op when its weights are in host memory
+
+    @property
+    def is_view_op(self) -> bool:
+        """VIEW, RESHAPE, PERMUTE or TRANSPOSE: nothing is computed."""
+        return self.op in VIEW_OPS
+
+
+class Placement(NamedTuple):
+    """What planning decided for one tensor."""
+
+    backend: int  # index into Capture.backends
+    cause: str  # upstream's code, "" where none was set
+    stage: int  # of `cause.STAGES`: where the cause was set
+    passes: tuple[int, ...]  # nodes: backend after each stage of `PASS_NAMES`
+    planned_src: tuple[int, ...]  # what the planned graph reads: copies where there are some
+    copy_of: int = -1
+    copy_index: int = -1
+
+
+class BuftRecord(NamedTuple):
+    """A buffer type."""
+
+    name: str
+    is_host: bool
+    readers: int  # backends that can use it
+
+
+class BufferRecord(NamedTuple):
+    """A buffer that tensors of the graph lived in before planning."""
+
+    buft: int  # index into Capture.bufts
+    usage: str
+    size: int
+
+
+class BackendRecord(NamedTuple):
+    """One backend of the scheduler, highest priority first."""
+
+    name: str
+    device: str
+    device_type: str
+    buft: int  # index into Capture.bufts: what the scheduler allocates from
+
+
+class SplitRecord(NamedTuple):
+    backend: int
+    start: int
+    end: int
+    inputs: tuple[tuple[int, int], ...]  # (id of the source, id of the copy)
+
+
+class Settings(NamedTuple):
+    """What the plan was made with."""
+
+    upstream: str  # ggml version
+    build: str  # key of the native build: the release's label and a hash
+    op_offload: bool
+    n_copies: int
+    cur_copy: int
+    hash_set_size: int  # tensors that the scheduler can tell apart
+    pins_elsewhere: int  # pins of tensors that the graph has not; each takes a slot, too
+
+    @property
+    def release(self) -> str:
+        """The release's label in vendor/upstream.toml: ggml's version, or more where two packages
+        have the same one."""
+        return self.build.rpartition("-")[0].removesuffix("-pristine") or self.upstream
+
+
+@dataclass(frozen=True, slots=True)
+class Capture:
+    """All that the scheduler looks at when it plans one graph."""
+
+    settings: Settings
+    backends: tuple[BackendRecord, ...]
+    bufts: tuple[BuftRecord, ...]
+    buffers: tuple[BufferRecord, ...]
+    tensors: tuple[TensorRecord, ...]  # by id: the nodes in graph order, then the leafs, the others
+    leaf_ids: tuple[int, ...]
+    # Pins (tensor, backend) that the last reset took away and nobody made again. They do not count.
+    dropped_pins: tuple[tuple[int, int], ...] = field(default=(), compare=False)
+    # Room for inputs in each split slot, left by earlier plans: counts in 0.18.1 to 0.23 only.
+    split_capacities: tuple[int, ...] = field(default=(), compare=False)
+    source: str = "scheduler"  # "debug log": what the backends answer is not known
+
+    @property
+    def n_nodes(self) -> int:
+        """Nodes: ids 0 to n_nodes - 1."""
+        return sum(t.kind == NODE for t in self.tensors)
+
+    def backend_index(self, name: str) -> int:
+        """The number of a backend, by its name or its device's. KeyError lists those there are."""
+        for key in ("name", "device"):
+            for i, backend in enumerate(self.backends):
+                if getattr(backend, key) == name:
+                    return i
+        for i, backend in enumerate(self.backends):
+            if name.lower() in (backend.name.lower(), backend.device.lower()):
+                return i
+        names = ", ".join(b.name for b in self.backends)
+        raise KeyError(f"no backend '{name}' in this plan; it has {names}")
+
+    def names(self, backends: int | Iterable[int]) -> list[str]:
+        """The names of a set of backends."""
+        if isinstance(backends, int):
+            backends = (b for b in range(len(self.backends)) if backends >> b & 1)
+        return [self.backends[b].name for b in backends]
+
+    def is_weight(self, t: TensorRecord) -> bool:
+        """Whether it lives itself (not its view source) in a buffer that is marked as weights."""
+        return t.buffer >= 0 and self.buffers[t.buffer].usage == "weights"
+
+    def buft_of(self, t: TensorRecord) -> int:
+        """The buffer type it lives in, itself or through its view source; -1: in none yet."""
+        holder = self.tensors[t.view_src] if t.view_src >= 0 else t
+        return self.buffers[holder.buffer].buft if holder.buffer >= 0 else -1
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a planner made of a capture."""
+
+    placements: tuple[Placement, ...]  # by id: the capture's tensors, then the copies
+    copies: tuple[TensorRecord, ...]  # ids go on after the capture's
+    splits: tuple[SplitRecord, ...]
+    hash_set_used: int

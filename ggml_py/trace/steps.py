@@ -1,0 +1,69 @@
+"""Every question that the scheduler asks, and every decision it makes, in order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from .cause import STAGES
+
+if TYPE_CHECKING:
+    from .plan import Plan, PlanTensor
+
+_PASS_5 = 50
+
+
+class RawStep(NamedTuple):
+    """As the reference notes it: numbers only."""
+
+    stage: int
+    tensor: int
+    query: str
+    backend: int
+    answer: bool | str
+    witness: int
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step.
+
+    `query` is what was asked of `backend` about `tensor`: "supports_op", "offload_op" (does it want
+    the op although the weight, `witness`, has to be copied), "supports_buft" (can it use the memory
+    of `witness`); or what was done: "pin" (it was there before), "assign" (`answer` is the cause
+    code, `witness` what it follows from), "new_split" (`answer`: "backend", "weight" or "inputs"),
+    "copy" (`witness` is copied to `backend`).
+    """
+
+    index: int
+    pass_: int
+    sweep: str  # "gpu down", "gpu up", "rest down", "rest up" in pass 2, else ""
+    tensor: PlanTensor
+    backend: str
+    query: str
+    answer: bool | str
+    witness: PlanTensor | None
+
+    def __str__(self) -> str:
+        where = f"{self.pass_} {self.sweep}".rstrip()
+        about = f" ('{self.witness.name}')" if self.witness else ""
+        answer = self.answer if isinstance(self.answer, str) else "yes" if self.answer else "no"
+        return f"{where}: '{self.tensor.name}' {self.query} {self.backend}{about}: {answer}"
+
+
+def steps_of(plan: Plan) -> tuple[Step, ...]:
+    """The steps of a plan, by the reference scheduler."""
+    from . import reference
+
+    raw: list[RawStep] = []
+    reference.plan(plan.capture, raw)
+    names = [b.name for b in plan.backends]
+    tensors = [plan.tensor(t.id) for t in plan.capture.tensors]
+    steps = []
+    for i, (stage, tensor, query, backend, answer, witness) in enumerate(raw):
+        pass_, stage_name, _row = STAGES.get(stage, (5 if stage == _PASS_5 else 0, "", -1))
+        sweep = stage_name[2:] if pass_ == 2 else ""
+        name = names[backend] if backend >= 0 else ""
+        about = tensors[witness] if witness >= 0 else None
+        steps.append(Step(i, pass_, sweep, tensors[tensor], name, query, answer, about))
+    return tuple(steps)
