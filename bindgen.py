@@ -37,7 +37,7 @@ HEADERS = (
     "ggml-opt.h", "ggml-blas.h", "ggml-rpc.h",
 )  # fmt: skip
 NATIVE = Path(__file__).resolve().parent / "ggml_py" / "native"
-NATIVE_HEADERS = ("sched_trace.h", "graph_access.h")
+NATIVE_HEADERS = ("sched_trace.h", "graph_access.h", "sim_device.h")
 
 # Functions that stay unbound, and why.
 WAIVED = {
@@ -93,6 +93,7 @@ extern "Python" void gp_on_custom2(struct ggml_tensor * dst, const struct ggml_t
 extern "Python" void gp_on_custom3(struct ggml_tensor * dst, const struct ggml_tensor * a,
     const struct ggml_tensor * b, const struct ggml_tensor * c, int ith, int nth, void * userdata);
 extern "Python" void gp_on_custom(struct ggml_tensor * dst, int ith, int nth, void * userdata);
+extern "Python" int gp_on_supports(const struct ggml_tensor * op, void * user_data);
 extern "Python" bool gp_on_compare(int node_index, struct ggml_tensor * t1, struct ggml_tensor * t2,
     void * user_data);
 """

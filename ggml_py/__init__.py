@@ -70,6 +70,8 @@ if TYPE_CHECKING:
     from .rpc import rpc_devices as rpc_devices
     from .sched_state import Reallocation as Reallocation
     from .scheduler import Scheduler as Scheduler
+    from .sim import SimDevice as SimDevice
+    from .sim import sim_device as sim_device
     from .tensor import Tensor as Tensor
     from .threadpool import ThreadPool as ThreadPool
     from .trace.plan import Plan as Plan
@@ -136,6 +138,8 @@ _PUBLIC = {
     "rpc_devices": "rpc",
     "Reallocation": "sched_state",
     "Scheduler": "scheduler",
+    "SimDevice": "sim",
+    "sim_device": "sim",
     "Tensor": "tensor",
     "ThreadPool": "threadpool",
     "Plan": "trace.plan",

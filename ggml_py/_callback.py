@@ -57,7 +57,7 @@ class AbortCallback(Callback):
         return self.predicate is not None and bool(self.predicate())
 
 
-def called_from_c(name: str, failed: bool | None = None) -> Callable[..., Any]:
+def called_from_c(name: str, failed: int | None = None) -> Callable[..., Any]:
     """Makes the decorated function the C function `name`; its last argument is `user_data`, the
     handle of a `Callback`.
 
@@ -69,13 +69,20 @@ def called_from_c(name: str, failed: bool | None = None) -> Callable[..., Any]:
         _type: type[BaseException] | None,
         error: BaseException | None,
         traceback: TracebackType | None,
-    ) -> bool | None:
+    ) -> int | None:
         if error is not None and traceback is not None:
             ffi.from_handle(traceback.tb_frame.f_locals["user_data"])._store(error)
         return failed
 
     decorator: Callable[..., Any] = ffi.def_extern(name=name, onerror=store)
     return decorator
+
+
+def raise_stored(address: int) -> None:
+    """Raises what the Callback with that handle stored. Called by the native module (module.h)."""
+    error = ffi.from_handle(ffi.cast("void *", address)).take_stored()
+    if error is not None:
+        raise error
 
 
 @called_from_c("gp_on_abort", failed=True)

@@ -84,10 +84,10 @@ class InModule:
         return self._ptr
 
     def __eq__(self, other: object) -> bool:
-        return type(other) is type(self) and (self._ptr, self._module) == (
-            other._ptr,
-            other._module,
-        )
+        if not isinstance(other, InModule):
+            return False
+        same_kind = isinstance(other, type(self)) or isinstance(self, type(other))
+        return same_kind and (self._ptr, self._module) == (other._ptr, other._module)
 
     def __hash__(self) -> int:
         return hash(self._ptr)

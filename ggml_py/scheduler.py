@@ -131,6 +131,7 @@ class Scheduler(Handle):
     def _deciding(self, graph: Graph, undo: bool = False) -> Iterator[None]:
         """Says more than upstream of a node that no backend can run. Nothing is allocated yet when
         that is found, so a scheduler that was changed (`undo`) can be used again."""
+        take_back = lib.gp_sched_unplan if self._tracing else lib.ggml_backend_sched_reset
         try:
             yield
         except AbortError as error:
@@ -138,8 +139,12 @@ class Scheduler(Handle):
             if clearer is None:
                 raise
             if undo:
-                (lib.gp_sched_unplan if self._tracing else lib.ggml_backend_sched_reset)(self.ptr)
+                take_back(self.ptr)
             raise clearer from None
+        except BaseException:  # of Python's, that a device asked; the call itself went on
+            if undo:
+                take_back(self.ptr)
+            raise
 
     def _before_free(self) -> None:
         if self._spoiled_by is None:

@@ -16,8 +16,8 @@ GENERATED = {"ops.py", "enums.py", "_since.py"}
 
 # Layer of each module; a module imports lower ones, in layer 3 only those to its left.
 OBJECTS = ("_module", "_device", "registry", "rpc", "buffer", "threadpool", "backend", "loan")
-OBJECTS += ("info", "convert", "dlpack", "data", "op_settings", "tensor", "ranges", "ops", "custom")
-OBJECTS += ("context",)
+OBJECTS += ("info", "convert", "dlpack", "data", "op_settings", "tensor", "sim", "ranges", "ops")
+OBJECTS += ("custom", "context")
 OBJECTS += ("graph", "graph_plan", "compare", "alloc", "sched_state")
 OBJECTS += ("sched_callbacks", "scheduler", "opt_params", "opt_data", "opt", "opt_fit")
 OBJECTS += ("gguf", "gguf_writer")

@@ -78,3 +78,23 @@ static bool gp_stops(void * user_data) {
 static void * gp_interrupt_callback(void) {
     return (void *) gp_stops;
 }
+
+static int gp_on_supports(const struct ggml_tensor * op, void * user_data); // Python's (sim.py)
+
+// Declared in sim_device.cpp. The predicate's own exception is kept for the call that asks; until that
+// returns nothing more is asked.
+bool gp_sim_ask(const struct ggml_tensor * op, void * predicate);
+bool gp_sim_ask(const struct ggml_tensor * op, void * predicate) {
+    const int answer = gp_stored[0] != NULL ? -1 : gp_on_supports(op, predicate);
+    if (answer < 0 && gp_stored[0] == NULL) {
+        PyGILState_STATE gil = PyGILState_Ensure();
+        PyObject * module = PyImport_ImportModule("ggml_py._callback");
+        if (module != NULL) {
+            Py_XDECREF(PyObject_CallMethod(module, "raise_stored", "K", (unsigned long long) (uintptr_t) predicate));
+        }
+        PyErr_Fetch(&gp_stored[0], &gp_stored[1], &gp_stored[2]);
+        Py_XDECREF(module);
+        PyGILState_Release(gil);
+    }
+    return answer != 0;
+}

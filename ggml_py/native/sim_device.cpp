@@ -1,0 +1,389 @@
+#include "sim_device.h"
+
+#include "ggml-impl.h"
+#include "sim_backend.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+#include <deque>
+#include <new>
+#include <vector>
+
+static_assert(GGML_OP_COUNT <= GP_SIM_OPS && GGML_UNARY_OP_COUNT <= GP_SIM_OPS && GGML_GLU_OP_COUNT <= GP_SIM_OPS, "GP_SIM_OPS");
+static_assert(GGML_TYPE_COUNT <= GP_SIM_TYPES, "GP_SIM_TYPES");
+
+// Of module.h: asks a Python predicate; what that raises is raised when the call from Python returns, and
+// the answer is true then.
+extern "C" bool gp_sim_ask(const ggml_tensor * op, void * predicate);
+
+namespace gp {
+namespace {
+
+struct registry {
+    ggml_backend_reg          native = {};
+    std::deque<sim_device>    devices; // all that ever were
+    std::vector<sim_device *> listed;  // in the order of opening
+};
+
+registry & reg();
+
+// --- memory
+
+struct buffer_memory {
+    sim_device * device;
+    char *       data;
+};
+
+buffer_memory * memory_of(ggml_backend_buffer_t buffer) {
+    return static_cast<buffer_memory *>(buffer->context);
+}
+
+void free_buffer(ggml_backend_buffer_t buffer) {
+    buffer_memory * memory = memory_of(buffer);
+    sim_device    * device = memory->device;
+    ::operator delete(memory->data, std::align_val_t(device->settings.alignment));
+    delete memory;
+    {
+        std::lock_guard<std::mutex> lock(device->mutex);
+        device->used -= buffer->size;
+    }
+    device->n_buffers--;
+}
+
+void * get_base(ggml_backend_buffer_t buffer) {
+    return memory_of(buffer)->data;
+}
+
+void memset_tensor(ggml_backend_buffer_t, ggml_tensor * tensor, uint8_t value, size_t offset, size_t size) {
+    memset((char *) tensor->data + offset, value, size);
+}
+
+void set_tensor(ggml_backend_buffer_t, ggml_tensor * tensor, const void * data, size_t offset, size_t size) {
+    memcpy((char *) tensor->data + offset, data, size);
+}
+
+void get_tensor(ggml_backend_buffer_t, const ggml_tensor * tensor, void * data, size_t offset, size_t size) {
+    memcpy(data, (const char *) tensor->data + offset, size);
+}
+
+void clear(ggml_backend_buffer_t buffer, uint8_t value) {
+    memset(memory_of(buffer)->data, value, buffer->size);
+}
+
+// From one simulated device to another.
+bool cpy_tensor(ggml_backend_buffer_t, const ggml_tensor * src, ggml_tensor * dst) {
+    ggml_backend_buffer_t from = src->view_src ? src->view_src->buffer : src->buffer;
+    if (from->iface.get_base != get_base) {
+        return false;
+    }
+    memcpy(dst->data, src->data, ggml_nbytes(src));
+    return true;
+}
+
+const char * buft_name(ggml_backend_buffer_type_t buft) {
+    sim_device * device = sim_device::of(buft);
+    return buft == &device->host_buft ? device->host_name.c_str() : device->name.c_str();
+}
+
+bool takes(sim_device * device, size_t size) {
+    std::lock_guard<std::mutex> lock(device->mutex);
+    const size_t memory = device->settings.memory, max_size = device->settings.max_size;
+    if (size > max_size || size > memory - device->used) {
+        GGML_LOG_ERROR("%s: allocating %zu bytes failed: %zu of %zu bytes are free, a buffer has at most %zu\n",
+            device->name.c_str(), size, memory - device->used, memory, max_size);
+        return false;
+    }
+    device->used += size;
+    return true;
+}
+
+ggml_backend_buffer_t alloc_buffer(ggml_backend_buffer_type_t buft, size_t size) {
+    sim_device * device = sim_device::of(buft);
+    if (!takes(device, size)) {
+        return nullptr;
+    }
+    char * data = static_cast<char *>(::operator new(size, std::align_val_t(device->settings.alignment), std::nothrow));
+    if (data == nullptr) {
+        GGML_LOG_ERROR("%s: this machine has no %zu bytes\n", device->name.c_str(), size);
+        std::lock_guard<std::mutex> lock(device->mutex);
+        device->used -= size;
+        return nullptr;
+    }
+    ggml_backend_buffer_i iface = {};
+    iface.free_buffer   = free_buffer;
+    iface.get_base      = get_base;
+    iface.memset_tensor = memset_tensor;
+    iface.set_tensor    = set_tensor;
+    iface.get_tensor    = get_tensor;
+    iface.cpy_tensor    = cpy_tensor;
+    iface.clear         = clear;
+    device->n_buffers++;
+    return ggml_backend_buffer_init(buft, iface, new buffer_memory{device, data}, size);
+}
+
+size_t get_alignment(ggml_backend_buffer_type_t buft) {
+    return sim_device::of(buft)->settings.alignment;
+}
+
+size_t get_max_size(ggml_backend_buffer_type_t buft) {
+    return sim_device::of(buft)->settings.max_size;
+}
+
+// --- pinned host memory: the CPU's own buffers, but for their type
+
+void free_host_buffer(ggml_backend_buffer_t buffer) {
+    sim_device * device = sim_device::of(buffer->buft);
+    ::operator delete(buffer->context, std::align_val_t(device->settings.alignment));
+    device->n_buffers--;
+}
+
+ggml_backend_buffer_t alloc_host_buffer(ggml_backend_buffer_type_t buft, size_t size) {
+    sim_device * device = sim_device::of(buft);
+    void * data = ::operator new(size, std::align_val_t(device->settings.alignment), std::nothrow);
+    if (data == nullptr) {
+        return nullptr;
+    }
+    ggml_backend_buffer_t buffer = ggml_backend_cpu_buffer_from_ptr(data, size);
+    buffer->buft = buft;
+    buffer->iface.free_buffer = free_host_buffer;
+    device->n_buffers++;
+    return buffer;
+}
+
+bool is_host(ggml_backend_buffer_type_t) {
+    return true;
+}
+
+// --- device
+
+const char * get_name(ggml_backend_dev_t dev) {
+    return sim_device::of(dev)->name.c_str();
+}
+
+const char * get_description(ggml_backend_dev_t dev) {
+    return sim_device::of(dev)->settings.description;
+}
+
+void get_memory(ggml_backend_dev_t dev, size_t * free, size_t * total) {
+    sim_device * device = sim_device::of(dev);
+    std::lock_guard<std::mutex> lock(device->mutex);
+    *total = device->settings.host ? 0 : device->settings.memory; // as BLAS, which has none of its own
+    *free  = *total - device->used;
+}
+
+enum ggml_backend_dev_type get_type(ggml_backend_dev_t dev) {
+    return (enum ggml_backend_dev_type) sim_device::of(dev)->settings.type;
+}
+
+void get_props(ggml_backend_dev_t dev, ggml_backend_dev_props * props) {
+    props->name        = get_name(dev);
+    props->description = get_description(dev);
+    props->type        = get_type(dev);
+    get_memory(dev, &props->memory_free, &props->memory_total);
+    props->caps.host_buffer = sim_device::of(dev)->settings.host_buffer;
+}
+
+ggml_backend_buffer_type_t get_buffer_type(ggml_backend_dev_t dev) {
+    sim_device * device = sim_device::of(dev);
+    if (device->settings.host) {
+        return ggml_backend_cpu_buffer_type();
+    }
+    return &(device->settings.buft_of ? sim_device::of(device->settings.buft_of) : device)->buft;
+}
+
+ggml_backend_buffer_type_t get_host_buffer_type(ggml_backend_dev_t dev) {
+    sim_device * device = sim_device::of(dev);
+    return device->settings.host_buffer ? &device->host_buft : nullptr;
+}
+
+bool in_table(const gp_sim_decisions & table, const ggml_tensor * op) {
+    const uint64_t type = uint64_t(1) << (op->src[0] ? op->src[0]->type : op->type);
+    uint64_t types = table.ops[op->op];
+    if (op->op == GGML_OP_UNARY) {
+        types |= table.unary[ggml_get_unary_op(op)];
+    } else if (op->op == GGML_OP_GLU) {
+        types |= table.glu[ggml_get_glu_op(op)];
+    }
+    return types & type;
+}
+
+bool is_callers(enum ggml_op op) {
+    return op == GGML_OP_MAP_CUSTOM1 || op == GGML_OP_MAP_CUSTOM2 || op == GGML_OP_MAP_CUSTOM3 || op == GGML_OP_CUSTOM;
+}
+
+bool supports_op(ggml_backend_dev_t dev, const ggml_tensor * op) {
+    if (is_callers(op->op) || !ggml_backend_dev_supports_op(sim_cpu(), op)) {
+        return false;
+    }
+    sim_device * device = sim_device::of(dev);
+    std::unique_lock<std::mutex> lock(device->mutex);
+    const gp_sim_decisions & decisions = device->decisions;
+    if (op->op == GGML_OP_NONE && decisions.mode != GP_SIM_TABLE) {
+        return true; // a leaf: without this nothing could be in its memory, upstream aborts
+    }
+    switch (decisions.mode) {
+        case GP_SIM_ALL:   return true;
+        case GP_SIM_TABLE: return in_table(decisions, op);
+        case GP_SIM_ASK: {
+            void * predicate = decisions.predicate;
+            lock.unlock(); // it may ask this device
+            return gp_sim_ask(op, predicate);
+        }
+        default:           return false;
+    }
+}
+
+// As CUDA's (get_op_batch_size of ggml-cuda.cu).
+int64_t batch_size(const ggml_tensor * op) {
+    switch (op->op) {
+        case GGML_OP_GET_ROWS:   return 0;
+        case GGML_OP_MUL_MAT:    return op->ne[1];
+        case GGML_OP_MUL_MAT_ID:
+        case GGML_OP_ROPE:
+        case GGML_OP_ROPE_BACK:  return op->ne[2];
+        default:                 return ggml_nrows(op);
+    }
+}
+
+bool offload_op(ggml_backend_dev_t dev, const ggml_tensor * op) {
+    sim_device * device = sim_device::of(dev);
+    std::lock_guard<std::mutex> lock(device->mutex);
+    const int64_t least = device->decisions.offload_min_batch;
+    return least > 0 && batch_size(op) >= least;
+}
+
+void fill_interfaces(sim_device & device) {
+    ggml_backend_device_i & dev = device.native.iface;
+    dev.get_name             = get_name;
+    dev.get_description      = get_description;
+    dev.get_memory           = get_memory;
+    dev.get_type             = get_type;
+    dev.get_props            = get_props;
+    dev.init_backend         = sim_backend_init;
+    dev.get_buffer_type      = get_buffer_type;
+    dev.get_host_buffer_type = get_host_buffer_type;
+    dev.supports_op          = supports_op;
+    dev.supports_buft        = sim_supports_buft;
+    dev.offload_op           = offload_op;
+    device.native.reg        = &reg().native;
+    device.native.context    = &device;
+
+    ggml_backend_buffer_type_i & buft = device.buft.iface;
+    buft.get_name      = buft_name;
+    buft.alloc_buffer  = alloc_buffer;
+    buft.get_alignment = get_alignment;
+    buft.get_max_size  = get_max_size;
+
+    ggml_backend_buffer_type_i & host = device.host_buft.iface;
+    host.get_name      = buft_name;
+    host.alloc_buffer  = alloc_host_buffer;
+    host.get_alignment = get_alignment;
+    host.is_host       = is_host;
+
+    for (ggml_backend_buffer_type * type : {&device.buft, &device.host_buft}) {
+        type->device  = &device.native;
+        type->context = &device;
+    }
+}
+
+// --- registry
+
+registry & reg() {
+    static registry & it = *[] {
+        registry * made = new registry; // for ever: backends may be freed after static objects
+        made->native.api_version            = GGML_BACKEND_API_VERSION;
+        made->native.iface.get_name         = [](ggml_backend_reg_t) { return "SIM"; };
+        made->native.iface.get_device_count = [](ggml_backend_reg_t) { return reg().listed.size(); };
+        made->native.iface.get_device       = [](ggml_backend_reg_t, size_t i) { return &reg().listed.at(i)->native; };
+        made->native.iface.get_proc_address = sim_proc_address;
+        return made;
+    }();
+    return it;
+}
+
+// Upstream reads a registry's devices when it is registered, and takes them away when it is unloaded.
+void list_again() {
+    ggml_backend_unload(&reg().native);
+    if (!reg().listed.empty()) {
+        ggml_backend_register(&reg().native);
+    }
+}
+
+int n_shared(const sim_device & device) {
+    return (int) std::count_if(reg().listed.begin(), reg().listed.end(),
+        [&](sim_device * other) { return other->settings.buft_of == &device.native; });
+}
+
+} // namespace
+
+ggml_backend_dev_t sim_cpu() {
+    ggml_backend_dev_t cpu = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);
+    GGML_ASSERT(cpu != nullptr && "simulated devices compute on the CPU");
+    return cpu;
+}
+
+bool sim_supports_buft(ggml_backend_dev_t dev, ggml_backend_buffer_type_t buft) {
+    sim_device * device = sim_device::of(dev);
+    if (device->settings.host) {
+        return ggml_backend_buft_is_host(buft);
+    }
+    // An integrated GPU reads the pinned memory in place, as CUDA's do.
+    const bool pinned = device->settings.type == GGML_BACKEND_DEVICE_TYPE_IGPU && buft == &device->host_buft;
+    return buft == get_buffer_type(dev) || pinned;
+}
+
+} // namespace gp
+
+extern "C" {
+
+ggml_backend_dev_t gp_sim_open(const char * name, const gp_sim_settings * settings) {
+    gp::registry & registry = gp::reg();
+    const auto named = [name](const gp::sim_device & d) { return d.name == name; };
+    auto found = std::find_if(registry.devices.begin(), registry.devices.end(), named);
+    if (found == registry.devices.end()) {
+        registry.devices.emplace_back();
+        found = std::prev(registry.devices.end());
+        found->name      = name;
+        found->host_name = found->name + "_Host";
+        gp::fill_interfaces(*found);
+    }
+    gp::sim_device & device = *found;
+    if (memcmp(&device.settings, settings, sizeof(*settings)) != 0) {
+        if (device.n_backends > 0 || device.n_buffers > 0 || gp::n_shared(device) > 0) {
+            return nullptr;
+        }
+        device.settings = *settings;
+    }
+    if (!device.listed) {
+        device.listed = true;
+        registry.listed.push_back(&device);
+        gp::list_again();
+    }
+    return &device.native;
+}
+
+void gp_sim_decide(ggml_backend_dev_t dev, const gp_sim_decisions * decisions) {
+    gp::sim_device * device = gp::sim_device::of(dev);
+    std::lock_guard<std::mutex> lock(device->mutex);
+    device->decisions = *decisions;
+}
+
+void gp_sim_state(ggml_backend_dev_t dev, struct gp_sim_state * state) {
+    gp::sim_device * device = gp::sim_device::of(dev);
+    std::lock_guard<std::mutex> lock(device->mutex);
+    state->n_backends = device->n_backends;
+    state->n_buffers  = device->n_buffers;
+    state->n_shared   = gp::n_shared(*device);
+    state->used       = device->used;
+}
+
+void gp_sim_close(ggml_backend_dev_t dev) {
+    gp::sim_device * device = gp::sim_device::of(dev);
+    std::vector<gp::sim_device *> & listed = gp::reg().listed;
+    listed.erase(std::remove(listed.begin(), listed.end(), device), listed.end());
+    device->listed = false;
+    gp::list_again();
+}
+
+} // extern "C"

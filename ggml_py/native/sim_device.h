@@ -1,0 +1,69 @@
+// Simulated devices: the backend registry "SIM". To upstream each is a device like any other, with memory
+// that nobody else reads; it computes with the CPU's kernels, so results are the CPU's bit for bit.
+//
+// 1. Devices are made and listed at run time, by name. What a device is (gp_sim_settings) stays as long as a
+//    backend or buffer of it is alive; what it wants (gp_sim_decisions) may change at any time.
+// 2. What the CPU cannot compute is never supported, whatever the decisions say, and neither are the ops
+//    whose function is the caller's own (MAP_CUSTOM, CUSTOM), as on a GPU.
+// 3. A closed device is listed no longer. Its native object stays: the same name gets it again.
+#pragma once
+
+#include "ggml-backend.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define GP_SIM_OPS   128 // at least GGML_OP_COUNT, and the counts of unary and GLU ops
+#define GP_SIM_TYPES 64  // at least GGML_TYPE_COUNT
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct gp_sim_settings {
+    char               description[128];
+    int32_t            type;        // enum ggml_backend_dev_type
+    bool               host;        // computes in the CPU's memory, as BLAS does
+    bool               host_buffer; // has a type of pinned host memory
+    size_t             memory;      // bytes of the device
+    size_t             max_size;    // bytes of a buffer
+    size_t             alignment;   // of buffers and tensors, a power of two
+    ggml_backend_dev_t buft_of;     // the device whose buffer type it shares, NULL for its own
+};
+
+enum gp_sim_mode {
+    GP_SIM_NONE  = 0,
+    GP_SIM_ALL   = 1,
+    GP_SIM_TABLE = 2,
+    GP_SIM_ASK   = 3,
+};
+
+// What it supports, and which ops it wants although their weights are in host memory.
+struct gp_sim_decisions {
+    int32_t  mode;                // enum gp_sim_mode
+    int64_t  offload_min_batch;   // 0: wants none
+    void *   predicate;           // GP_SIM_ASK: for gp_sim_ask
+    uint64_t ops[GP_SIM_OPS];     // GP_SIM_TABLE: bits are types of src[0], or of the result where there is none
+    uint64_t unary[GP_SIM_OPS];   // by enum ggml_unary_op, beside ops[GGML_OP_UNARY]
+    uint64_t glu[GP_SIM_OPS];
+};
+
+// What is alive of a device.
+struct gp_sim_state {
+    int32_t n_backends;
+    int32_t n_buffers; // its host buffers included
+    int32_t n_shared;  // open devices that share its buffer type
+    size_t  used;      // bytes of its memory
+};
+
+// The device of that name, listed, with these settings; NULL when it has others and is in use.
+ggml_backend_dev_t gp_sim_open(const char * name, const struct gp_sim_settings * settings);
+void               gp_sim_decide(ggml_backend_dev_t dev, const struct gp_sim_decisions * decisions);
+void               gp_sim_state(ggml_backend_dev_t dev, struct gp_sim_state * state);
+// It is listed no longer. Close its backends and buffers before.
+void               gp_sim_close(ggml_backend_dev_t dev);
+
+#ifdef __cplusplus
+}
+#endif
