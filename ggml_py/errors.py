@@ -168,7 +168,7 @@ def _with_lines(message: str, lines: list[str]) -> str:
 
 
 # enum gp_error_kind of native/guard.h
-_ABORT, _NULL, _MISSING = 1, 2, 3
+_ABORT, _NULL, _MISSING, _STATUS = 1, 2, 3, 5
 
 
 def from_native(
@@ -183,4 +183,6 @@ def from_native(
             "built, or the build is pristine. "
             "`ggml-py build --list` shows the builds; `ggml-py build --backend ...` makes one."
         )
+    if kind == _STATUS:
+        return ComputeError(message)
     return AbortError(message, call, operands, file, line)

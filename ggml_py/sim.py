@@ -52,6 +52,7 @@ class _Settings:
     alignment: int = 128
     host: bool = False
     host_buffer: bool = False
+    async_: bool = True
     buft_of: Device | None = None
 
 
@@ -70,6 +71,7 @@ def sim_device(
     alignment: int = 128,
     host: bool = False,
     host_buffer: bool = False,
+    async_: bool = True,
     buft_of: Device | None = None,
 ) -> SimDevice:
     """A device that is not there: the scheduler plans on it, copies to it and computes on it, with
@@ -88,15 +90,17 @@ def sim_device(
     bytes at once do (default: none). `alignment` is that of its tensors, a power of two from 32 on.
     It wants ops whose weights are in host memory from `offload_min_batch` rows on, as CUDA; 0 for
     never. `type` is "gpu", "igpu" or "accel". With `host` it computes in the CPU's memory, as BLAS
-    does; with `host_buffer` it has a type of pinned host memory, which an "igpu" reads in place;
-    `buft_of` is another simulated device, whose buffer type it shares.
+    does; with `host_buffer` it has a type of pinned host memory, which an "igpu" reads in place.
+    It computes and copies on a thread of its own while the caller goes on, and has events, unless
+    `async_` is false or `host` true. `buft_of` is another simulated device, whose buffer type it
+    shares.
 
     Raises `ArgumentError` for a name that another device has, for settings that do not fit, and for
     others than it has while it is in use. C: gp_sim_open
     """
     settings = _Settings(
         profile, supports, memory, offload_min_batch, type, max_size, alignment, host, host_buffer,
-        buft_of,
+        async_, buft_of,
     )  # fmt: skip
     encoded = c_text("a device's name", name)
     if not name or len(encoded) > 63:
@@ -204,6 +208,7 @@ def _open(name: str, settings: _Settings, device: SimDevice | None = None) -> An
     native.type = _type(settings.type)
     native.description = _description(settings.profile)
     native.host, native.host_buffer = bool(settings.host), bool(settings.host_buffer)
+    native.async_ = bool(settings.async_) and native.host == 0  # whose memory others may free
     native.memory = whole("memory", settings.memory, 1)
     size = _SIZE_MAX if settings.max_size is None else whole("max_size", settings.max_size, 1)
     native.max_size = size

@@ -111,6 +111,10 @@ namespace gp {
 scope::scope()  { depth++; }
 scope::~scope() { depth--; }
 
+status_error::status_error(const char * device, enum ggml_status status) {
+    snprintf(text, sizeof(text), "backend %s: %s", device, ggml_status_to_string(status));
+}
+
 void fail(int kind, const char * call, const char * message) {
     error.kind        = kind;
     error.operands[0] = '\0';
@@ -128,6 +132,12 @@ void caught(const char * call) {
     } catch (const abort_exception & e) {
         fail(GP_ERROR_ABORT, call, nullptr);
         parse(e.what());
+    } catch (const recorded_error & e) {
+        error = e.record;
+        snprintf(error.call, sizeof(error.call), "%s", call);
+        return;
+    } catch (const status_error & e) {
+        fail(GP_ERROR_STATUS, call, e.what());
     } catch (const std::exception & e) {
         fail(GP_ERROR_CPP, call, e.what());
     }

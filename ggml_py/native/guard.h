@@ -22,6 +22,7 @@ enum gp_error_kind {
     GP_ERROR_NULL    = 2, // NULL given where the function would read through it
     GP_ERROR_MISSING = 3, // the function belongs to a backend that this build does not link
     GP_ERROR_CPP     = 4, // another C++ exception (out of memory, a driver's own)
+    GP_ERROR_STATUS  = 5, // a compute on another thread ended without success
 };
 
 struct gp_error {
@@ -45,6 +46,7 @@ bool gp_trace_present(void);
 
 #include "ggml.h"
 
+#include <exception>
 #include <type_traits>
 
 namespace gp {
@@ -52,6 +54,20 @@ namespace gp {
 struct scope {
     scope();
     ~scope();
+};
+
+// Thrown for what was recorded on another thread.
+struct recorded_error : std::exception {
+    gp_error record;
+    explicit recorded_error(const gp_error & error) : record(error) {}
+    const char * what() const noexcept override { return record.message; }
+};
+
+// A compute that ended without success, where no status can be returned.
+struct status_error : std::exception {
+    char text[192];
+    status_error(const char * device, enum ggml_status status);
+    const char * what() const noexcept override { return text; }
 };
 
 // Records the exception in flight; call it in a catch block, first.

@@ -46,7 +46,9 @@ static void gp_raise(void) {
 
 // True once the handler of a signal (Ctrl-C) raised on this thread. ggml asks before each node, so the
 // GIL is taken only every 20 ms; it is asked on the thread that computes, where Python's handlers may run.
-static bool gp_interrupted(void) {
+// Not static: whoever waits for a simulated device asks too (sim_queue.cpp).
+bool gp_interrupted(void);
+bool gp_interrupted(void) {
     static __thread long long last_ms;
     struct timespec now;
     if (gp_stored[0] != NULL) {

@@ -1,20 +1,76 @@
+// Backends of simulated devices: each has a CPU backend that computes, and a queue unless it is a device
+// without `async_`, which computes on the caller's thread.
+
 #include "sim_backend.h"
 
 #include "ggml-impl.h"
+#include "sim_graph.h"
+#include "sim_queue.h"
 
+#include <algorithm>
 #include <cstring>
+#include <vector>
 
 namespace gp {
 namespace {
 
 struct backend {
-    ggml_backend native = {};
-    sim_device * device = nullptr;
-    ggml_backend_t cpu  = nullptr;
+    ggml_backend               native = {};
+    sim_device               * device = nullptr;
+    ggml_backend_t             cpu    = nullptr;
+    std::shared_ptr<sim_queue> queue; // NULL: computes on the caller's thread
+
+    std::mutex                 mutex; // of what follows
+    ggml_abort_callback        abort      = nullptr;
+    void                     * abort_data = nullptr;
 };
+
+// A queue, and how much of it is to be done before something else.
+struct mark {
+    std::shared_ptr<sim_queue> queue;
+    sim_queue::ticket          until = 0;
+};
+
+std::vector<backend *> & all() { // sim_order is its lock
+    static std::vector<backend *> & it = *new std::vector<backend *>;
+    return it;
+}
 
 backend * of(ggml_backend_t native) {
     return static_cast<backend *>(native->context);
+}
+
+// The device in whose memory it computes.
+const sim_device * owner(const sim_device * device) {
+    return device->settings.buft_of ? sim_device::of(device->settings.buft_of) : device;
+}
+
+// What is still to be done in the memory that a device computes in, but for `without`; with sim_order held.
+std::vector<mark> pending(const sim_device * device, const backend * without = nullptr) {
+    std::vector<mark> marks;
+    for (const backend * other : all()) {
+        if (other != without && other->queue && owner(other->device) == owner(device)) {
+            if (const sim_queue::ticket until = other->queue->pending()) {
+                marks.push_back({other->queue, until});
+            }
+        }
+    }
+    return marks;
+}
+
+void wait(const std::vector<mark> & marks, bool interruptible) {
+    for (const mark & one : marks) {
+        one.queue->wait(one.until, interruptible);
+    }
+}
+
+// Gives a job to the backend's queue, after all that is to be done in the same memory; with sim_order held.
+sim_queue::ticket give(backend * self, std::function<void()> job) {
+    std::vector<mark> before = pending(self->device, self);
+    if (!before.empty()) {
+        self->queue->give([before] { wait(before, false); }, true);
+    }
+    return self->queue->give(std::move(job));
 }
 
 const char * get_name(ggml_backend_t native) {
@@ -23,10 +79,24 @@ const char * get_name(ggml_backend_t native) {
 
 void free_backend(ggml_backend_t native) {
     backend * self = of(native);
-    ggml_backend_free(self->cpu);
-    self->device->n_backends--;
-    delete self;
+    {
+        std::lock_guard<std::mutex> lock(sim_order());
+        all().erase(std::find(all().begin(), all().end(), self));
+    }
+    const auto last = [self] {
+        ggml_backend_free(self->cpu);
+        self->device->n_backends--;
+        delete self;
+    };
+    const std::shared_ptr<sim_queue> queue = self->queue;
+    if (queue) {
+        queue->end(last);
+    } else {
+        last();
+    }
 }
+
+// --- computing
 
 // A plan that is wrong shall not pass because all memory here is the host's.
 void check_memory(ggml_backend_t native, const ggml_tensor * node, const ggml_tensor * t) {
@@ -44,6 +114,9 @@ void check_graph(ggml_backend_t native, const ggml_cgraph * graph) {
                 node->op == GGML_OP_PERMUTE || node->op == GGML_OP_TRANSPOSE) {
             continue;
         }
+        if (sim_is_callers(node->op)) {
+            GGML_ABORT("node '%s' (%s) on %s: its function is the caller's own", node->name, ggml_op_desc(node), get_name(native));
+        }
         check_memory(native, node, node);
         for (const ggml_tensor * src : node->src) {
             if (src != nullptr) {
@@ -55,8 +128,97 @@ void check_graph(ggml_backend_t native, const ggml_cgraph * graph) {
 
 enum ggml_status graph_compute(ggml_backend_t native, ggml_cgraph * graph) {
     check_graph(native, graph);
-    return ggml_backend_graph_compute(of(native)->cpu, graph);
+    backend * self = of(native);
+    std::unique_lock<std::mutex> lock(sim_order());
+    if (self->queue) {
+        auto copy = std::make_shared<sim_graph>(graph);
+        give(self, [self, copy] {
+            const enum ggml_status status = ggml_backend_graph_compute(self->cpu, copy->graph);
+            if (status != GGML_STATUS_SUCCESS) {
+                throw status_error(self->device->name.c_str(), status);
+            }
+        });
+        return GGML_STATUS_SUCCESS;
+    }
+    const std::vector<mark> before = pending(self->device, self);
+    lock.unlock();
+    wait(before, true);
+    return ggml_backend_graph_compute(self->cpu, graph);
 }
+
+void synchronize(ggml_backend_t native) {
+    sim_queue & queue = *of(native)->queue;
+    queue.wait(queue.pending(), true);
+    queue.raise_failure();
+}
+
+// --- copies
+
+void set_tensor_async(ggml_backend_t native, ggml_tensor * tensor, const void * data, size_t offset, size_t size) {
+    const char * from = (const char *) data;
+    char       * to   = (char *) tensor->data + offset;
+    std::vector<char> kept(from, from + size); // as drivers do: the caller may use its memory again
+    std::lock_guard<std::mutex> lock(sim_order());
+    give(of(native), [to, kept = std::move(kept)] { memcpy(to, kept.data(), kept.size()); });
+}
+
+void get_tensor_async(ggml_backend_t native, const ggml_tensor * tensor, void * data, size_t offset, size_t size) {
+    const char * from = (const char *) tensor->data + offset;
+    std::lock_guard<std::mutex> lock(sim_order());
+    give(of(native), [data, from, size] { memcpy(data, from, size); });
+}
+
+bool cpy_tensor_async(ggml_backend_t native_src, ggml_backend_t native_dst, const ggml_tensor * src, ggml_tensor * dst) {
+    ggml_backend_buffer_t src_buffer = src->view_src ? src->view_src->buffer : src->buffer;
+    ggml_backend_buffer_t dst_buffer = dst->view_src ? dst->view_src->buffer : dst->buffer;
+    if (native_src->iface.get_name != get_name || !sim_is_buffer(src_buffer) || !sim_is_buffer(dst_buffer)) {
+        return false;
+    }
+    backend * from = of(native_src), * to = of(native_dst);
+    if (!from->queue) {
+        return false;
+    }
+    const char * data  = (const char *) src->data;
+    void       * place = dst->data;
+    const size_t size  = ggml_nbytes(src);
+    std::lock_guard<std::mutex> lock(sim_order());
+    const mark computed{from->queue, from->queue->pending()};
+    if (from != to && computed.until != 0) {
+        to->queue->give([computed] { computed.queue->wait(computed.until, false); }, true);
+    }
+    const mark copied{to->queue, give(to, [=] { memcpy(place, data, size); })};
+    if (from != to) { // what comes next may write over it
+        from->queue->give([copied] { copied.queue->wait(copied.until, false); }, true);
+    }
+    return true;
+}
+
+// --- events
+
+mark * mark_of(ggml_backend_event_t event) {
+    return static_cast<mark *>(event->context);
+}
+
+void event_record(ggml_backend_t native, ggml_backend_event_t event) {
+    backend * self = of(native);
+    *mark_of(event) = self->queue ? mark{self->queue, self->queue->pending()} : mark{};
+}
+
+void event_wait(ggml_backend_t native, ggml_backend_event_t event) {
+    backend  * self  = of(native);
+    const mark until = *mark_of(event);
+    if (until.until == 0 || until.queue == self->queue) {
+        return;
+    }
+    if (self->queue) {
+        std::lock_guard<std::mutex> lock(sim_order());
+        self->queue->give([until] { until.queue->wait(until.until, false); }, true);
+    } else {
+        until.queue->wait(until.until, true);
+    }
+}
+
+// --- settings
 
 // The CPU backend's own function of that name.
 template <class F> F cpu_function(const char * name) {
@@ -64,12 +226,31 @@ template <class F> F cpu_function(const char * name) {
     return (F) ggml_backend_reg_get_proc_address(cpu, name);
 }
 
+void finish(const backend * self) {
+    if (self->queue) {
+        self->queue->wait(self->queue->pending(), true);
+    }
+}
+
 void set_n_threads(ggml_backend_t native, int n_threads) {
+    finish(of(native));
     cpu_function<ggml_backend_set_n_threads_t>("ggml_backend_set_n_threads")(of(native)->cpu, n_threads);
 }
 
 void set_abort_callback(ggml_backend_t native, ggml_abort_callback callback, void * data) {
-    cpu_function<ggml_backend_set_abort_callback_t>("ggml_backend_set_abort_callback")(of(native)->cpu, callback, data);
+    backend * self = of(native);
+    std::lock_guard<std::mutex> lock(self->mutex);
+    self->abort      = callback;
+    self->abort_data = data;
+}
+
+bool aborts(void * data) {
+    backend * self = static_cast<backend *>(data);
+    std::unique_lock<std::mutex> lock(self->mutex);
+    const ggml_abort_callback callback = self->abort;
+    void * callback_data = self->abort_data;
+    lock.unlock(); // it may be Python's
+    return sim_queue::stopped() || (callback != nullptr && callback(callback_data));
 }
 
 uint8_t guid[16] = {0x67, 0x67, 0x6d, 0x6c, 0x5f, 0x70, 0x79, 0x20, 0x73, 0x69, 0x6d, 0x75, 0x6c, 0x61, 0x74, 0x65};
@@ -84,14 +265,74 @@ ggml_backend_t sim_backend_init(ggml_backend_dev_t dev, const char *) {
         delete self;
         return nullptr;
     }
+    cpu_function<ggml_backend_set_abort_callback_t>("ggml_backend_set_abort_callback")(self->cpu, aborts, self);
     self->device->n_backends++;
     self->native.guid    = &guid;
     self->native.device  = dev;
     self->native.context = self;
-    self->native.iface.get_name      = get_name;
-    self->native.iface.free          = free_backend;
-    self->native.iface.graph_compute = graph_compute;
+    ggml_backend_i & iface = self->native.iface;
+    iface.get_name      = get_name;
+    iface.free          = free_backend;
+    iface.graph_compute = graph_compute;
+    iface.event_record  = event_record;
+    iface.event_wait    = event_wait;
+    if (self->device->settings.async_) {
+        self->queue = std::make_shared<sim_queue>();
+        iface.synchronize      = synchronize;
+        iface.set_tensor_async = set_tensor_async;
+        iface.get_tensor_async = get_tensor_async;
+        iface.cpy_tensor_async = cpy_tensor_async;
+    }
+    std::lock_guard<std::mutex> lock(sim_order());
+    all().push_back(self);
     return &self->native;
+}
+
+void sim_finish(const sim_device * device) {
+    std::unique_lock<std::mutex> lock(sim_order());
+    const std::vector<mark> marks = pending(device);
+    lock.unlock();
+    wait(marks, false);
+}
+
+void sim_read(const sim_device * device) {
+    std::unique_lock<std::mutex> lock(sim_order());
+    const std::vector<mark> marks = pending(device);
+    std::vector<std::shared_ptr<sim_queue>> queues;
+    for (const backend * one : all()) {
+        if (one->queue && owner(one->device) == owner(device)) {
+            queues.push_back(one->queue);
+        }
+    }
+    lock.unlock();
+    wait(marks, true);
+    for (const auto & queue : queues) {
+        queue->raise_failure();
+    }
+}
+
+bool sim_defer(std::function<void()> work) {
+    if (sim_queue * queue = sim_queue::current()) {
+        queue->give(std::move(work), true);
+        return true;
+    }
+    return false;
+}
+
+ggml_backend_event_t sim_event_new(ggml_backend_dev_t dev) {
+    return sim_device::of(dev)->settings.async_ ? new ggml_backend_event{dev, new mark} : nullptr;
+}
+
+void sim_event_free(ggml_backend_dev_t, ggml_backend_event_t event) {
+    delete mark_of(event);
+    delete event;
+}
+
+void sim_event_synchronize(ggml_backend_dev_t, ggml_backend_event_t event) {
+    const mark until = *mark_of(event);
+    if (until.until != 0) {
+        until.queue->wait(until.until, true);
+    }
 }
 
 void * sim_proc_address(ggml_backend_reg_t, const char * name) {

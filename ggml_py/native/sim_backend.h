@@ -6,6 +6,7 @@
 #include "ggml-backend-impl.h"
 
 #include <atomic>
+#include <functional>
 #include <mutex>
 #include <string>
 
@@ -32,10 +33,21 @@ struct sim_device {
 };
 
 // The device whose kernels compute.
-ggml_backend_dev_t sim_cpu();
-bool               sim_supports_buft(ggml_backend_dev_t dev, ggml_backend_buffer_type_t buft);
+ggml_backend_dev_t   sim_cpu();
+bool                 sim_supports_buft(ggml_backend_dev_t dev, ggml_backend_buffer_type_t buft);
+bool                 sim_is_buffer(ggml_backend_buffer_t buffer); // of a simulated device's own memory
+bool                 sim_is_callers(enum ggml_op op);             // its function is the caller's own
 
-ggml_backend_t     sim_backend_init(ggml_backend_dev_t dev, const char * params);
-void *             sim_proc_address(ggml_backend_reg_t reg, const char * name);
+ggml_backend_t       sim_backend_init(ggml_backend_dev_t dev, const char * params);
+void *               sim_proc_address(ggml_backend_reg_t reg, const char * name);
+ggml_backend_event_t sim_event_new(ggml_backend_dev_t dev);
+void                 sim_event_free(ggml_backend_dev_t dev, ggml_backend_event_t event);
+void                 sim_event_synchronize(ggml_backend_dev_t dev, ggml_backend_event_t event);
+
+// Waits for all that is to be done in the device's memory; sim_read throws what failed in it.
+void                 sim_finish(const sim_device * device);
+void                 sim_read(const sim_device * device);
+// On a thread that computes, where nobody can wait for it: does `work` there later, and is true.
+bool                 sim_defer(std::function<void()> work);
 
 } // namespace gp

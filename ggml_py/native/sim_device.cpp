@@ -39,16 +39,24 @@ buffer_memory * memory_of(ggml_backend_buffer_t buffer) {
     return static_cast<buffer_memory *>(buffer->context);
 }
 
+// Frees a buffer when nothing is computed in it any more.
+void let_go(sim_device * device, void * data, size_t size) {
+    const auto free = [=] {
+        ::operator delete(data, std::align_val_t(device->settings.alignment));
+        std::lock_guard<std::mutex> lock(device->mutex);
+        device->used -= size;
+        device->n_buffers--;
+    };
+    if (!sim_defer(free)) {
+        sim_finish(device);
+        free();
+    }
+}
+
 void free_buffer(ggml_backend_buffer_t buffer) {
     buffer_memory * memory = memory_of(buffer);
-    sim_device    * device = memory->device;
-    ::operator delete(memory->data, std::align_val_t(device->settings.alignment));
+    let_go(memory->device, memory->data, buffer->size);
     delete memory;
-    {
-        std::lock_guard<std::mutex> lock(device->mutex);
-        device->used -= buffer->size;
-    }
-    device->n_buffers--;
 }
 
 void * get_base(ggml_backend_buffer_t buffer) {
@@ -63,7 +71,8 @@ void set_tensor(ggml_backend_buffer_t, ggml_tensor * tensor, const void * data, 
     memcpy((char *) tensor->data + offset, data, size);
 }
 
-void get_tensor(ggml_backend_buffer_t, const ggml_tensor * tensor, void * data, size_t offset, size_t size) {
+void get_tensor(ggml_backend_buffer_t buffer, const ggml_tensor * tensor, void * data, size_t offset, size_t size) {
+    sim_read(memory_of(buffer)->device);
     memcpy(data, (const char *) tensor->data + offset, size);
 }
 
@@ -74,9 +83,10 @@ void clear(ggml_backend_buffer_t buffer, uint8_t value) {
 // From one simulated device to another.
 bool cpy_tensor(ggml_backend_buffer_t, const ggml_tensor * src, ggml_tensor * dst) {
     ggml_backend_buffer_t from = src->view_src ? src->view_src->buffer : src->buffer;
-    if (from->iface.get_base != get_base) {
+    if (!sim_is_buffer(from)) {
         return false;
     }
+    sim_read(memory_of(from)->device);
     memcpy(dst->data, src->data, ggml_nbytes(src));
     return true;
 }
@@ -133,9 +143,7 @@ size_t get_max_size(ggml_backend_buffer_type_t buft) {
 // --- pinned host memory: the CPU's own buffers, but for their type
 
 void free_host_buffer(ggml_backend_buffer_t buffer) {
-    sim_device * device = sim_device::of(buffer->buft);
-    ::operator delete(buffer->context, std::align_val_t(device->settings.alignment));
-    device->n_buffers--;
+    let_go(sim_device::of(buffer->buft), buffer->context, 0);
 }
 
 ggml_backend_buffer_t alloc_host_buffer(ggml_backend_buffer_type_t buft, size_t size) {
@@ -182,6 +190,8 @@ void get_props(ggml_backend_dev_t dev, ggml_backend_dev_props * props) {
     props->type        = get_type(dev);
     get_memory(dev, &props->memory_free, &props->memory_total);
     props->caps.host_buffer = sim_device::of(dev)->settings.host_buffer;
+    props->caps.async       = sim_device::of(dev)->settings.async_;
+    props->caps.events      = sim_device::of(dev)->settings.async_;
 }
 
 ggml_backend_buffer_type_t get_buffer_type(ggml_backend_dev_t dev) {
@@ -208,12 +218,8 @@ bool in_table(const gp_sim_decisions & table, const ggml_tensor * op) {
     return types & type;
 }
 
-bool is_callers(enum ggml_op op) {
-    return op == GGML_OP_MAP_CUSTOM1 || op == GGML_OP_MAP_CUSTOM2 || op == GGML_OP_MAP_CUSTOM3 || op == GGML_OP_CUSTOM;
-}
-
 bool supports_op(ggml_backend_dev_t dev, const ggml_tensor * op) {
-    if (is_callers(op->op) || !ggml_backend_dev_supports_op(sim_cpu(), op)) {
+    if (sim_is_callers(op->op) || !ggml_backend_dev_supports_op(sim_cpu(), op)) {
         return false;
     }
     sim_device * device = sim_device::of(dev);
@@ -266,6 +272,9 @@ void fill_interfaces(sim_device & device) {
     dev.supports_op          = supports_op;
     dev.supports_buft        = sim_supports_buft;
     dev.offload_op           = offload_op;
+    dev.event_new            = sim_event_new;
+    dev.event_free           = sim_event_free;
+    dev.event_synchronize    = sim_event_synchronize;
     device.native.reg        = &reg().native;
     device.native.context    = &device;
 
@@ -321,6 +330,14 @@ ggml_backend_dev_t sim_cpu() {
     ggml_backend_dev_t cpu = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);
     GGML_ASSERT(cpu != nullptr && "simulated devices compute on the CPU");
     return cpu;
+}
+
+bool sim_is_buffer(ggml_backend_buffer_t buffer) {
+    return buffer->iface.get_base == get_base;
+}
+
+bool sim_is_callers(enum ggml_op op) {
+    return op == GGML_OP_MAP_CUSTOM1 || op == GGML_OP_MAP_CUSTOM2 || op == GGML_OP_MAP_CUSTOM3 || op == GGML_OP_CUSTOM;
 }
 
 bool sim_supports_buft(ggml_backend_dev_t dev, ggml_backend_buffer_type_t buft) {

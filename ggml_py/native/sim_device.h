@@ -26,6 +26,7 @@ struct gp_sim_settings {
     int32_t            type;        // enum ggml_backend_dev_type
     bool               host;        // computes in the CPU's memory, as BLAS does
     bool               host_buffer; // has a type of pinned host memory
+    bool               async_;      // computes and copies while the caller goes on; has events
     size_t             memory;      // bytes of the device
     size_t             max_size;    // bytes of a buffer
     size_t             alignment;   // of buffers and tensors, a power of two

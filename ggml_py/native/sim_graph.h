@@ -1,0 +1,26 @@
+// A graph as it was when it was given to a simulated device, to be computed later.
+#pragma once
+
+#include "ggml.h"
+
+#include <deque>
+#include <memory>
+
+namespace gp {
+
+// Copies the tensors' metadata: callers change and free theirs as soon as graph_compute returned, as GPUs
+// allow, and the scheduler does. The data is not copied; it stays where it is until the device is done.
+class sim_graph {
+public:
+    explicit sim_graph(const ggml_cgraph * graph);
+    sim_graph(const sim_graph &) = delete;
+    ~sim_graph();
+
+    ggml_cgraph * graph = nullptr;
+
+private:
+    std::deque<ggml_tensor> tensors;
+    ggml_context          * context = nullptr;
+};
+
+} // namespace gp
