@@ -6,7 +6,8 @@ waits for the native call raises it when that returns (`Graph._computing`).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -42,6 +43,18 @@ class Callback:
         """What it raised, once; it can be called again from now on."""
         error, self._stored = self._stored, None
         return error
+
+
+@contextlib.contextmanager
+def raising_stored(callbacks: Sequence[Callback]) -> Iterator[None]:
+    """Around a call that waits for native code: what the callbacks raised in it is raised, in
+    place of what the call itself says of being stopped."""
+    try:
+        yield
+    finally:
+        stored = [error for c in callbacks if (error := c.take_stored()) is not None]
+        if stored:
+            raise stored[0]
 
 
 class AbortCallback(Callback):

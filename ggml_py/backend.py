@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import enums
 from ._arguments import given, ptr_of, whole
-from ._callback import AbortCallback
+from ._callback import AbortCallback, raising_stored
 from ._device import Device
 from ._ffi import NULL, ffi, lib, text
 from ._handle import Handle, in_use
@@ -180,8 +180,13 @@ class Backend(Handle):
         return GraphPlan(self, graph)
 
     def synchronize(self) -> None:
-        """Waits for everything submitted. C: ggml_backend_synchronize"""
-        lib.ggml_backend_synchronize(self.ptr)
+        """Waits for everything submitted. What failed in it is raised, as by `compute`.
+
+        C: ggml_backend_synchronize
+        """
+        raw = self.ptr
+        with raising_stored([self._abort]):
+            lib.ggml_backend_synchronize(raw)
 
     def copy_async(self, src_backend: Backend, src: Tensor, dst: Tensor) -> None:
         """Copies `src`, which `src_backend` computes, to `dst` on this backend.

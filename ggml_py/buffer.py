@@ -66,8 +66,23 @@ class BufferType(InModule):
         """A buffer of `size` bytes. Raises `AllocError`. C: ggml_backend_buft_alloc_buffer"""
         ptr = lib.ggml_backend_buft_alloc_buffer(self.ptr, whole("size", size))
         if ptr == NULL:
-            raise AllocError(f"{self.name}: {size:,} bytes could not be allocated")
+            raise self._no_memory(size)
         return Buffer(ptr)
+
+    def _no_memory(self, size: int) -> AllocError:
+        """The error for `size` bytes that it did not give."""
+        most = f"; one buffer has at most {self.max_size:,}" if size > self.max_size else ""
+        message = f"{self.name}: {size:,} bytes could not be allocated{self._room()}{most}"
+        return AllocError(message, {self.name: size})
+
+    def _room(self) -> str:
+        """How full its device is, for messages; nothing for the CPU, where upstream calls all that
+        the machine has free."""
+        device = self.device
+        if device is None or device.type == enums.BackendDevType.CPU or not device.memory[1]:
+            return ""
+        free, total = device.memory
+        return f" ({free:,} of {total:,} bytes of {device.name} are free)"
 
 
 class Memory:

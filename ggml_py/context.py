@@ -240,7 +240,7 @@ class Context(Handle, CustomOps):
             homeless = [t._ptr for t in self if t._ptr.data == t._ptr.view_src == NULL]
             need = sum(lib.ggml_backend_buft_get_alloc_size(buft.ptr, ptr) for ptr in homeless)
             if need:
-                raise AllocError(f"{buft.name}: {need:,} bytes could not be allocated")
+                raise buft._no_memory(need)
             buffer = buft.alloc(0)
         else:
             buffer = Buffer(ptr)

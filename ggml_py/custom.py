@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 from . import enums
 from ._arguments import given, whole
 from ._callback import Callback, called_from_c
-from ._ffi import NULL, ffi, lib, text
+from ._ffi import NULL, ffi, lib
 from .convert import DTYPES
 from .errors import ArgumentError
 from .ops import Ops
@@ -99,9 +99,10 @@ def custom_nodes(graph: Graph) -> list[Tensor]:
 
 
 def is_remote(device: Device) -> bool:
-    """Whether it belongs to an RPC server. Upstream lets those take every op (ggml-rpc.cpp), so a
-    server would call the address that our function has here."""
-    return text(lib.ggml_backend_reg_name(lib.ggml_backend_dev_backend_reg(device.ptr))) == "RPC"
+    """Whether it belongs to an RPC server, which would call the address that our function has here
+    (upstream lets those take every op, ggml-rpc.cpp), or is a simulated device, which computes on
+    copies of the tensors."""
+    return device.registry in ("RPC", "SIM")
 
 
 class CustomOps(Ops):

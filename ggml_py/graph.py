@@ -16,7 +16,7 @@ from ._handle import Handle, in_use
 from .buffer import BufferType
 from .context import new_native
 from .custom import custom_nodes, is_remote, take_failed
-from .errors import ArgumentError, NoDataError
+from .errors import ArgumentError, ComputeError, NoDataError
 from .tensor import Tensor
 
 if TYPE_CHECKING:
@@ -390,8 +390,9 @@ class Graph(Handle):
             backend = backend_of(node)
             if backend is not None and backend in remote:
                 raise ArgumentError(
-                    f"the custom op '{node.name}' is on {backend.name}, an RPC device, which "
-                    "cannot call Python: pin it to the CPU with Scheduler.set_tensor_backend"
+                    f"the custom op '{node.name}' is on {backend.name} "
+                    f"({backend.device.registry}), which cannot call Python: pin it to the CPU "
+                    "with Scheduler.set_tensor_backend"
                 )
 
     @contextlib.contextmanager
@@ -399,12 +400,15 @@ class Graph(Handle):
         """Around a compute of this graph: what a callback or a custom op raised in it is raised."""
         self._check_data()
         self._take_stored(callbacks)  # of a compute that was called through `lib`
+        stopped: BaseException | None = None
         try:
             yield
+        except ComputeError as error:
+            stopped = error
         finally:
-            error = self._take_stored(callbacks)
-        if error is not None:
-            raise error
+            stored = self._take_stored(callbacks) or stopped  # one that raised stops the compute
+        if stored is not None:
+            raise stored
 
     def _take_stored(self, callbacks: Sequence[Callback | None]) -> BaseException | None:
         stored = [take_failed(self)]

@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ._ffi import NULL, ffi, lib, text
-from .errors import ArgumentError
+from .errors import AllocError, ArgumentError
 
 if TYPE_CHECKING:
     from .errors import AbortError
@@ -78,6 +78,22 @@ def cannot_run(scheduler: Scheduler, graph: Graph, error: AbortError) -> Argumen
         f"'{name}' = {op}({sources}) has its place in {buffer} memory already, and no backend of "
         f"this scheduler can run {op} there (it has {has}): add one that can, or give the result "
         "another type or place"
+    )
+
+
+def no_memory(scheduler: Scheduler, sizes: dict[str, int] | None) -> AllocError:
+    """The error for a graph whose compute buffers could not be had; `sizes` is what it needs."""
+    found = ffi.new("char[]", 128)
+    failed = lib.gp_alloc_failed(found, len(found))
+    buft = text(found)
+    types = [scheduler.buffer_type(b) for b in scheduler.backends]
+    room = next((t._room() for t in types if t.name == buft), "")
+    needs = "".join(f", {name} {size:,}" for name, size in (sizes or {}).items())
+    return AllocError(
+        f"{buft} could not give {failed:,} bytes of compute buffer for this graph{room}"
+        + (f" (it needs, in bytes: {needs[2:]})" if needs else "")
+        + ". A smaller batch or context, fewer outputs or another placement needs less",
+        sizes or {buft: failed},
     )
 
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from . import sched_state
 from ._arguments import given, ptr_of, whole
-from ._ffi import BUILD, NULL, ffi, lib, text
+from ._callback import raising_stored
+from ._ffi import BUILD, NULL, ffi, lib
 from ._handle import Handle, in_use
 from .alloc import is_whole
 from .backend import Backend, check_status
@@ -243,16 +244,7 @@ class Scheduler(Handle):
             self.reset()
             return AllocError("the scheduler could not allocate the graph's compute buffers")
         lib.gp_sched_unplan(self.ptr)
-        buft = ffi.new("char[]", 128)
-        failed = lib.gp_alloc_failed(buft, len(buft))
-        sizes = self._measure(graph)
-        needs = "".join(f", {name} {size:,}" for name, size in (sizes or {}).items())
-        return AllocError(
-            f"{text(buft)} could not give {failed:,} bytes of compute buffer for this graph"
-            + (f" (it needs, in bytes: {needs[2:]})" if needs else "")
-            + ". A smaller batch or context, fewer outputs or another placement needs less",
-            sizes or {text(buft): failed},
-        )
+        return sched_state.no_memory(self, self._measure(graph))
 
     def reset(self) -> None:
         """Forgets the allocated graph and all pins; the graph gets its own sources back and its
@@ -338,8 +330,13 @@ class Scheduler(Handle):
         check_status(status, "compute")
 
     def synchronize(self) -> None:
-        """Waits for all backends. C: ggml_backend_sched_synchronize"""
-        lib.ggml_backend_sched_synchronize(self.ptr)
+        """Waits for all backends. What failed on them since is raised, as by `compute`.
+
+        C: ggml_backend_sched_synchronize
+        """
+        raw = self.ptr
+        with raising_stored([b._abort for b in self.backends]):
+            lib.ggml_backend_sched_synchronize(raw)
 
     def set_eval_callback(self, callback: EvalFunction | None) -> None:
         """`callback(tensor, ask)` sees nodes as they are computed.

@@ -9,8 +9,9 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from gpu_device import gpu_or_skip
@@ -114,6 +115,21 @@ def pristine() -> str:
     done = subprocess.run(command, capture_output=True, text=True, env=env, check=False)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])["key"]
+
+
+@pytest.fixture
+def sims() -> Iterator[Callable[..., ggml.SimDevice]]:
+    """Makes simulated devices, which are closed in the end: other tests look for GPUs."""
+    made: list[ggml.SimDevice] = []
+
+    def make(name: str = "gpu0", **settings: Any) -> ggml.SimDevice:
+        made.append(ggml.sim_device(name, **settings))
+        return made[-1]
+
+    yield make
+    gc.collect()
+    for device in reversed(made):  # what shares a buffer type was made later
+        device.close()
 
 
 @pytest.fixture(autouse=True, scope="session")

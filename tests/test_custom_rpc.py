@@ -51,7 +51,7 @@ with ggml.Context() as c:
     try:
         rpc.compute(graph)
     except ggml.ArgumentError as error:
-        print("an RPC device, which cannot call Python" in str(error))
+        print("(RPC), which cannot call Python" in str(error))
 """
 
 

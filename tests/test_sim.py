@@ -2,67 +2,9 @@
 
 import numpy as np
 import pytest
+from sim_net import Net, cpu_result
 
 import ggml_py as ggml
-
-
-@pytest.fixture
-def sims():
-    """Makes simulated devices, which are closed in the end: other tests look for GPUs."""
-    made = []
-
-    def make(name="gpu0", **settings):
-        made.append(ggml.sim_device(name, **settings))
-        return made[-1]
-
-    yield make
-    for device in sorted(set(made), key=lambda d: d.closed or d._settings.buft_of is None):
-        device.close()
-
-
-class Net:
-    """out = b·relu(a·x) on some devices and the CPU, the weights on `weights`."""
-
-    def __init__(self, *devices, weights=0, n_tokens=48, **options):
-        self.backends = [d.init(n_threads=2) for d in (*devices, ggml.device("CPU"))]
-        self.weights, self.context = ggml.Context(), ggml.Context()
-        rng = np.random.default_rng(0)
-        a = self.weights.from_numpy(rng.standard_normal((96, 64), np.float32), "a")
-        b = self.weights.from_numpy(rng.standard_normal((32, 96), np.float32), "b")
-        self.weights.alloc(self.backends[weights], usage="weights")
-        c = self.context
-        self.x = c.new_tensor("f32", 64, n_tokens, name="x")
-        self.x.set_input()
-        self.h = c.mul_mat(a, self.x)
-        self.h.name = "h"
-        self.out = c.mul_mat(b, c.relu(self.h))
-        self.out.name = "out"
-        self.graph = c.new_graph()
-        self.graph.build_forward_expand(self.out)
-        self.scheduler = ggml.Scheduler(self.backends, **options)
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        for handle in (self.scheduler, self.context, self.weights, *self.backends):
-            handle.close()
-
-    def run(self):
-        self.scheduler.alloc_graph(self.graph)
-        self.x.set(np.random.default_rng(1).standard_normal((self.x.ne[1], 64), np.float32))
-        self.scheduler.compute(self.graph)
-        result = self.out.get()
-        self.scheduler.reset()
-        return result
-
-    def where(self):
-        return [node.backend for node in self.scheduler.plan(self.graph).nodes]
-
-
-def cpu_result(**options):
-    with Net(weights=-1, **options) as net:
-        return net.run()
 
 
 def test_it_is_a_device_like_any_other(sims):
