@@ -23,6 +23,7 @@ OBJECTS += ("sched_callbacks", "scheduler", "opt_params", "opt_data", "opt", "op
 OBJECTS += ("gguf", "gguf_writer")
 PLAIN = {
     "trace.record", "trace.plan", "trace.cause", "trace.steps", "trace.rules", "trace.reference",
+    "trace.match", "trace.diff",
     "export.to_text", "export.to_json", "export.to_terminal",
 }  # fmt: skip
 FOUNDATION = {"enums": 0, "_since": 0, "_log": 0, "errors": 1, "_release": 2, "_interpreter": 2}

@@ -6,6 +6,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from ..trace.diff import Diff
 from ..trace.plan import Plan, PlanTensor, Split, format_bytes
 
 _COLOURS = ("green", "cyan", "magenta", "yellow", "blue", "red")
@@ -21,6 +22,20 @@ def show(
     console.print(splits_table(plan, limit))
     if nodes:
         console.print(nodes_table(plan))
+
+
+def show_diff(diff: Diff, limit: int | None = 20, console: Console | None = None) -> None:
+    """Prints what differs, a table for each kind of difference (the first `limit` rows)."""
+    console = console or Console()
+    console.print(diff.headline(), style="bold", highlight=False)
+    for title, rows in diff.sections():
+        table = Table(title=title, title_justify="left", show_header=False)
+        for row in rows[:limit]:
+            what, separator, how = row.partition(": ")
+            table.add_row(escape(what), escape(how) if separator else "")
+        if limit is not None and limit < len(rows):
+            table.add_row("…", f"{len(rows) - limit} more")
+        console.print(table)
 
 
 def splits_table(plan: Plan, limit: int | None = None) -> Table:

@@ -29,6 +29,7 @@ from .record import (
 )  # fmt: skip
 
 if TYPE_CHECKING:
+    from .diff import Diff
     from .steps import Step
 
 
@@ -345,6 +346,17 @@ class Plan:
             f"{self.n_splits} splits, {self.n_inputs} copies ({format_bytes(self.copy_bytes)}), "
             f"nodes: {shares}"
         )
+
+    def diff(self, other: Plan, backends: Mapping[str, str] | None = None) -> Diff:
+        """What `other` decides otherwise: assignments, causes, splits, copies and their bytes. True
+        when there is something; `str` of it is a report.
+
+        Tensors are matched by name, and by position where names fail. `backends` renames backends
+        of this plan: {"gpu0": "CUDA0"}. Raises KeyError for a backend that it does not have.
+        """
+        from .diff import diff
+
+        return diff(self, other, backends)
 
     def text(self) -> str:
         """Upstream's GGML_SCHED_DEBUG=2 layout, line for line, with the cause column filled."""

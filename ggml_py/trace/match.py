@@ -1,0 +1,140 @@
+"""Which tensor of one graph is which of another: by name, and by position where names fail."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from typing import NamedTuple
+
+from .record import NODE, Capture, TensorRecord
+
+# ggml names what has no name after its place in the graph, which says nothing about what it is.
+_AUTOMATIC = re.compile(r"\b(node|leaf)_\d+")
+# What a GGML_SCHED_DEBUG=2 dump leaves of a name and of an op.
+DUMPED_NAME, DUMPED_OP = 20, 10
+# Stretches without names, of more pairs than this, are not aligned: that takes quadratic time.
+_MOST_PAIRS = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """Tensor ids of one capture and of another."""
+
+    pairs: dict[int, int]
+    compared: tuple[list[int], list[int]]  # the ids that were to be matched, on each side
+
+
+def match_tensors(a: Capture, b: Capture) -> Match:
+    """The tensors that two graphs have in common.
+
+    A name that is there as often in both graphs (names repeat in real ones) is the same tensor, the
+    first the first and so on. The others, and those with names of ggml's (node_12), are aligned by
+    the sequence of ops between them, or else found by what they read. Where one capture is from a
+    debug log, names and ops are compared as far as it has them, and views, which it leaves out, are
+    not.
+    """
+    dumped = "debug log" in (a.source, b.source)
+    pairs: dict[int, int] = {}
+    compared: tuple[list[int], list[int]] = ([], [])
+    for is_node in (True, False):
+        ours, theirs = (
+            [t for t in capture.tensors if (t.kind == NODE) == is_node]
+            if not (is_node and dumped)
+            else [t for t in capture.tensors if t.kind == NODE and not t.is_view_op]
+            for capture in (a, b)
+        )
+        keys = [[_key(t, dumped) for t in side] for side in (ours, theirs)]
+        for i, j in match(*keys).items():
+            pairs[ours[i].id] = theirs[j].id
+        # The other tensors of a dump are those that its nodes read, and some are nodes elsewhere.
+        if is_node or not dumped:
+            for ids, side in zip(compared, (ours, theirs), strict=True):
+                ids += [t.id for t in side]
+    _match_by_sources(a, b, pairs, compared)
+    return Match(pairs, compared)
+
+
+def _match_by_sources(
+    a: Capture, b: Capture, pairs: dict[int, int], compared: tuple[list[int], list[int]]
+) -> None:
+    """Adds what has no name and stands elsewhere in the graph, but does the same op on the same."""
+    taken = set(pairs.values())
+    there: dict[tuple[str, tuple[int, ...]], int] = {}
+    for t in (b.tensors[j] for j in reversed(compared[1]) if j not in taken):
+        if t.src and _AUTOMATIC.search(t.name):
+            there[t.op_desc, t.src] = t.id
+    for t in (a.tensors[i] for i in compared[0] if i not in pairs):
+        key = t.op_desc, tuple(pairs.get(i, -2) if i >= 0 else i for i in t.src)
+        if t.src and _AUTOMATIC.search(t.name) and key in there:
+            pairs[t.id] = there.pop(key)
+
+
+class Key(NamedTuple):
+    """What the same tensor has in both graphs."""
+
+    name: str  # "" where ggml gave it
+    what: str
+
+
+def _key(t: TensorRecord, dumped: bool) -> Key:
+    name = t.name.encode()[:DUMPED_NAME].decode("utf-8", "replace") if dumped else t.name
+    if _AUTOMATIC.search(name):
+        name = ""
+    if t.kind == NODE:
+        return Key(name.strip(), t.op_desc[:DUMPED_OP] if dumped else t.op_desc)
+    return Key(name.strip(), "" if name or dumped else t.type)
+
+
+def match(a: Sequence[Key], b: Sequence[Key]) -> dict[int, int]:
+    """Places in `a` -> places in `b`."""
+    if a == b:
+        return {i: i for i in range(len(a))}
+    pairs: dict[int, int] = {}
+    there = _places(b)
+    for key, places in _places(a).items():
+        if key.name and len(places) == len(there.get(key, ())):
+            pairs.update(zip(places, there[key], strict=True))
+    # What lies between two that have a partner is compared with what lies after the partner.
+    gaps = _gaps(len(a), pairs)
+    others = _gaps(len(b), {j: j for j in pairs.values()})
+    for anchor, places in gaps.items():
+        pairs |= _align(a, b, places, others.get(anchor, []))
+    return pairs
+
+
+def _places(keys: Sequence[Key]) -> dict[Key, list[int]]:
+    places = defaultdict(list)
+    for i, key in enumerate(keys):
+        places[key].append(i)
+    return places
+
+
+def _gaps(n: int, pairs: dict[int, int]) -> dict[int, list[int]]:
+    """The places without a partner, by the partner of the last one before that has one."""
+    gaps = defaultdict(list)
+    anchor = -1
+    for i in range(n):
+        if i in pairs:
+            anchor = pairs[i]
+        else:
+            gaps[anchor].append(i)
+    return gaps
+
+
+def _align(
+    a: Sequence[Key], b: Sequence[Key], ours: list[int], theirs: list[int]
+) -> dict[int, int]:
+    """Pairs of a stretch of both."""
+    left, right = [a[i] for i in ours], [b[j] for j in theirs]
+    if len(left) * len(right) <= _MOST_PAIRS:
+        blocks = SequenceMatcher(None, left, right, autojunk=False).get_matching_blocks()
+        return {ours[i + k]: theirs[j + k] for i, j, n in blocks for k in range(n)}
+    there = _places(right)
+    return {
+        ours[i]: theirs[j]
+        for key, places in _places(left).items()
+        for i, j in zip(places, there.get(key, ()), strict=False)
+    }
