@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import fnmatch
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -31,6 +31,7 @@ from .record import (
 if TYPE_CHECKING:
     from .diff import Diff
     from .steps import Step
+    from .what_if import Moves, Offload, Pins, Supports
 
 
 class PlanTensor:
@@ -286,6 +287,42 @@ class Plan:
         from . import reference
 
         return self if self.planner == "reference" else reference.plan(self.capture)
+
+    def what_if(
+        self,
+        *,
+        pins: Pins | None = None,
+        supports: Supports | None = None,
+        offload: Offload | None = None,
+        move_weights: Moves | None = None,
+        op_offload: bool | None = None,
+        drop: Iterable[str] = (),
+        upstream: str | None = None,
+        parallel: bool | None = None,
+    ) -> Plan:
+        """The reference scheduler's plan of the same graph under other circumstances.
+
+        Tensors are meant by name (the last one that has it), shell pattern or id. `pins` are
+        {"ffn_norm-3": "CPU"}, None takes one away; a pattern pins the nodes that are computed.
+        `supports` is {("gpu0", "TOP_K"): True}, by op, its description, or node; `offload` is the
+        same for "wants the op although its weight has to be copied", a number being the least rows.
+        `move_weights={"blk.3.*": "gpu0"}` puts what has memory before planning (the KV cache too)
+        into that backend's memory, with its views. `drop=["BLAS"]` leaves backends out.
+        `upstream="0.17.0"` plans by the rules of another release.
+
+        Approximate: types and layouts stay (no repacking); backends that answer differently about
+        tensors in other memory are not asked again; nobody looks whether the memory suffices; the
+        other backends keep the buffer types they allocated from. Otherwise it is the plan that
+        ggml makes once the change is real.
+
+        Raises KeyError for names that match nothing, ValueError and TypeError for changes that make
+        no sense, `reference.CannotPlanError` (a ValueError) where ggml would abort.
+        """
+        from .what_if import what_if
+
+        return what_if(
+            self, pins, supports, offload, move_weights, op_offload, drop, upstream, parallel
+        )
 
     def tensor(self, id: int) -> PlanTensor:
         """Any tensor by its id."""

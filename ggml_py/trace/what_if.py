@@ -1,0 +1,308 @@
+"""Plans of what is not: the same graph with other pins, answers, places of weights or rules."""
+
+from __future__ import annotations
+
+import difflib
+import fnmatch
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from math import prod
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from . import reference
+from .record import NODE, BufferRecord, Capture, TensorRecord
+from .rules import parse_version
+
+if TYPE_CHECKING:
+    from .plan import Plan
+
+Which: TypeAlias = "str | int"  # a name, a shell pattern, or an id
+Pins: TypeAlias = "Mapping[Which, str | None]"
+Supports: TypeAlias = "Mapping[tuple[str, Which], bool]"
+Offload: TypeAlias = "Mapping[tuple[str, Which], bool | int]"
+Moves: TypeAlias = "Mapping[Which, str]"
+
+MAX_COPIES = 4  # GGML_SCHED_MAX_COPIES, what `parallel` gives
+
+
+def what_if(
+    plan: Plan,
+    pins: Pins | None = None,
+    supports: Supports | None = None,
+    offload: Offload | None = None,
+    move_weights: Moves | None = None,
+    op_offload: bool | None = None,
+    drop: Iterable[str] = (),
+    upstream: str | None = None,
+    parallel: bool | None = None,
+) -> Plan:
+    """See `Plan.what_if`."""
+    capture = plan.capture
+    dropped = [drop] if isinstance(drop, str) else list(drop)
+    for name in dropped:
+        capture = _without(capture, name)
+    for which, backend in _items("move_weights", move_weights):
+        capture = _moved(capture, which, backend)
+    for key, answer in _items("supports", supports):
+        capture = _answered(capture, "supports", key, _yes_or_no(key, answer))
+    for key, answer in _items("offload", offload):
+        capture = _answered(capture, "offload", key, _by_batch(key, answer))
+    for which, pin in _items("pins", pins):
+        capture = _pinned(capture, which, pin)
+    capture = _with_settings(capture, op_offload, upstream, parallel)
+    _check_memory(capture, dropped)
+    return reference.plan(capture)
+
+
+def _items(argument: str, given: Any) -> list[tuple[Any, Any]]:
+    if given is None:
+        return []
+    if not isinstance(given, Mapping):
+        raise TypeError(
+            f"{argument}={given!r}: expected a dict, as in {argument}={_LIKE[argument]}"
+        )
+    return list(given.items())
+
+
+_LIKE = {
+    "pins": '{"ffn_norm-3": "CPU"}',
+    "supports": '{("CPU", "TOP_K"): False}',
+    "offload": '{("CUDA0", "MUL_MAT_ID"): True}',
+    "move_weights": '{"blk.3.*": "CUDA0"}',
+}
+
+# --- which tensors
+
+
+def _matching(capture: Capture, argument: str, which: Which, ops: bool = False) -> list[int]:
+    """Ids of the nodes and leafs that `which` means: an id, a name (as in `Plan.node`, the last
+    one that has it), a pattern (all that match), and with `ops` also the op or its description."""
+    every = [t for t in capture.tensors if not ops or t.kind == NODE]
+    if isinstance(which, int) and not isinstance(which, bool):
+        if not 0 <= which < len(capture.tensors):
+            raise KeyError(
+                f"{argument}: no tensor {which}, ids are 0 to {len(capture.tensors) - 1}"
+            )
+        return [which]
+    if not isinstance(which, str):
+        raise TypeError(
+            f"{argument}: {which!r} names no tensor: expected a name, a pattern or an id"
+        )
+    if ops and (found := [t.id for t in every if which.upper() in (t.op, t.op_desc)]):
+        return found
+    if found := [t.id for t in every if t.name == which]:
+        nodes = [i for i in found if capture.tensors[i].kind == NODE]
+        return (nodes or found)[-1:]
+    match = fnmatch.fnmatchcase
+    found = [
+        t.id
+        for t in every
+        if match(t.name, which) or (ops and (match(t.op, which) or match(t.op_desc, which)))
+    ]
+    if not found:
+        words = {w for t in every for w in ((t.name, t.op, t.op_desc) if ops else (t.name,)) if w}
+        raise KeyError(f"{argument}: {_nothing(which, words, ops)}")
+    return found
+
+
+def _nothing(which: str, words: Iterable[str], ops: bool) -> str:
+    """That nothing is called so, and what is called nearly so."""
+    pool = sorted(words)
+    near = difflib.get_close_matches(which, pool, 5, 0.5)
+    near = near or [w for w in pool if which.strip("*?").lower() in w.lower()][:5]
+    what = "node or op" if ops else "tensor"
+    listed = f"near it: {', '.join(near)}" if near else f"there are {', '.join(pool[:8])}, …"
+    return f"no {what} matches '{which}'; {listed}"
+
+
+def _backend(capture: Capture, argument: str, name: Any) -> int:
+    if not isinstance(name, str):
+        names = ", ".join(b.name for b in capture.backends)
+        raise TypeError(f"{argument}: {name!r} is no name of a backend; the plan has {names}")
+    try:
+        return capture.backend_index(name)
+    except KeyError as error:
+        raise KeyError(f"{argument}: {error.args[0]}") from None
+
+
+def _edited(capture: Capture, ids: Iterable[int], **fields: Any) -> Capture:
+    """The capture with those fields of those tensors; a function gives the value for a tensor."""
+    tensors = list(capture.tensors)
+    for i in ids:
+        values = {k: v(tensors[i]) if callable(v) else v for k, v in fields.items()}
+        tensors[i] = tensors[i]._replace(**values)
+    return replace(capture, tensors=tuple(tensors))
+
+
+# --- the changes
+
+
+def _without(capture: Capture, name: str) -> Capture:
+    """A scheduler that was made without one of the backends."""
+    gone = _backend(capture, "drop", name)
+    if gone == len(capture.backends) - 1:
+        raise ValueError(
+            f"drop: {capture.backends[gone].name} is the last backend, which a scheduler must have: "
+            "it runs what no other supports"
+        )
+
+    def bits(answers: int) -> int:
+        return answers & ((1 << gone) - 1) | answers >> (gone + 1) << gone
+
+    def index(b: int) -> int:
+        return -1 if b == gone else b - (b > gone)
+
+    tensors = [
+        t._replace(supports=bits(t.supports), offload=bits(t.offload), pin=index(t.pin))
+        for t in capture.tensors
+    ]
+    return replace(
+        capture,
+        backends=tuple(b for i, b in enumerate(capture.backends) if i != gone),
+        bufts=tuple(t._replace(readers=bits(t.readers)) for t in capture.bufts),
+        tensors=tuple(tensors),
+        dropped_pins=tuple((i, index(b)) for i, b in capture.dropped_pins if b != gone),
+    )
+
+
+def _moved(capture: Capture, which: Which, name: Any) -> Capture:
+    """Tensors that have memory get it from a backend's buffer type, what views them with them."""
+    b = _backend(capture, "move_weights", name)
+    matching = [capture.tensors[i] for i in _matching(capture, "move_weights", which)]
+    roots = {t.view_src if t.view_src >= 0 else t.id for t in matching}
+    roots = {i for i in roots if capture.tensors[i].buffer >= 0}
+    if not roots:
+        raise ValueError(
+            f"move_weights: '{matching[0].name}' has no memory before planning, so there is nothing "
+            "to move; pins= decides where it is computed"
+        )
+    buft = capture.backends[b].buft
+    buffers, tensors = list(capture.buffers), list(capture.tensors)
+    made: dict[str, int] = {}  # usage -> the new buffer
+    for t in capture.tensors:
+        root = t.view_src if t.view_src >= 0 else t.id
+        if root not in roots or t.buffer < 0 or buffers[t.buffer].buft == buft:
+            continue
+        usage = buffers[t.buffer].usage
+        if usage not in made:
+            made[usage] = len(buffers)
+            buffers.append(BufferRecord(buft, usage, 0))
+        if t.id == root:
+            for i, n in ((t.buffer, -t.nbytes), (made[usage], t.nbytes)):
+                buffers[i] = buffers[i]._replace(size=max(buffers[i].size + n, 0))
+        tensors[t.id] = t._replace(buffer=made[usage])
+    return replace(capture, buffers=tuple(buffers), tensors=tuple(tensors))
+
+
+def _answered(
+    capture: Capture, question: str, key: Any, answer: Callable[[TensorRecord], bool]
+) -> Capture:
+    """Another answer of a backend about some nodes."""
+    if not (isinstance(key, tuple) and len(key) == 2):
+        raise TypeError(
+            f"{question}: {key!r}: expected (backend, op or node), as in "
+            f"{question}={_LIKE[question]}"
+        )
+    bit = 1 << _backend(capture, question, key[0])
+
+    def changed(t: TensorRecord) -> int:
+        answers: int = getattr(t, question)
+        return answers | bit if answer(t) else answers & ~bit
+
+    return _edited(capture, _matching(capture, question, key[1], ops=True), **{question: changed})
+
+
+def _yes_or_no(key: Any, answer: Any) -> Callable[[TensorRecord], bool]:
+    if not isinstance(answer, bool):
+        raise TypeError(f"supports[{key!r}] is {answer!r}: expected True or False")
+    return lambda _t: answer
+
+
+def _by_batch(key: Any, answer: Any) -> Callable[[TensorRecord], bool]:
+    if isinstance(answer, bool):
+        return lambda _t: answer
+    if not isinstance(answer, int) or answer < 1:
+        raise TypeError(
+            f"offload[{key!r}] is {answer!r}: expected True, False or the least number of rows, "
+            "at least 1"
+        )
+    return lambda t: batch_size(t) >= answer
+
+
+def batch_size(t: TensorRecord) -> int:
+    """The rows that GPU backends go by when they say whether they want an op whose weights are in
+    host memory. C: get_op_batch_size, the same in the CUDA, Vulkan and SYCL backends"""
+    if t.op == "GET_ROWS":
+        return 0
+    if t.op == "MUL_MAT":
+        return t.ne[1]
+    if t.op in ("MUL_MAT_ID", "ROPE", "ROPE_BACK"):
+        return t.ne[2]
+    return prod(t.ne[1:])
+
+
+def _pinned(capture: Capture, which: Which, name: Any) -> Capture:
+    """Pins that the caller made, or took away. A pattern means computed nodes only, for it would
+    take weights, too: theirs is the memory they are in."""
+    ids = _matching(capture, "pins", which)
+    named = isinstance(which, int) or which in {capture.tensors[i].name for i in ids}
+    if not named:
+        nodes = [i for i in ids if capture.tensors[i].kind == NODE]
+        computed = [i for i in nodes if not capture.tensors[i].is_view_op]
+        if not computed:
+            raise ValueError(
+                f"pins: '{which}' matches {len(ids)} tensors and none that is computed: pin those "
+                "by their names, or move_weights="
+            )
+        ids = computed
+    if name is None:
+        if all(capture.tensors[i].pin < 0 for i in ids):
+            pinned = ", ".join(t.name for t in capture.tensors if t.pin >= 0) or "none is"
+            raise ValueError(f"pins: '{which}' is not pinned; pinned are: {pinned}")
+        return _edited(capture, ids, pin=-1)
+    b = _backend(capture, "pins", name)
+    for i in ids:
+        buft = capture.buft_of(capture.tensors[i])
+        if buft >= 0 and not capture.bufts[buft].readers >> b & 1:
+            raise ValueError(
+                f"pins: '{capture.tensors[i].name}' is in {capture.bufts[buft].name} memory, which "
+                f"{capture.backends[b].name} cannot read: move_weights= moves it there"
+            )
+    dropped = tuple(pin for pin in capture.dropped_pins if pin[0] not in ids)
+    return replace(_edited(capture, ids, pin=b), dropped_pins=dropped)
+
+
+def _with_settings(
+    capture: Capture, op_offload: bool | None, upstream: str | None, parallel: bool | None
+) -> Capture:
+    settings = capture.settings
+    for name, value in (("op_offload", op_offload), ("parallel", parallel)):
+        if value is not None and not isinstance(value, bool):
+            raise TypeError(f"{name}={value!r}: expected True or False")
+    if op_offload is not None:
+        settings = settings._replace(op_offload=op_offload)
+    if parallel is not None and parallel != (settings.n_copies > 1):
+        settings = settings._replace(n_copies=MAX_COPIES if parallel else 1, cur_copy=0)
+    if upstream is None or upstream == settings.upstream:
+        return replace(capture, settings=settings)
+    if not isinstance(upstream, str):
+        raise TypeError(f'upstream={upstream!r}: expected a ggml version, as in upstream="0.17.0"')
+    parse_version(upstream)
+    settings = settings._replace(upstream=upstream, build=f"{upstream}-what-if")
+    return replace(capture, settings=settings, split_capacities=())
+
+
+def _check_memory(capture: Capture, dropped: list[str]) -> None:
+    """Upstream aborts on memory that no backend reads; here it can only be a dropped one's."""
+    lost = [
+        t
+        for t in capture.tensors
+        if (buft := capture.buft_of(t)) >= 0 and not capture.bufts[buft].readers
+    ]
+    if lost and dropped:
+        buft = capture.bufts[capture.buft_of(lost[0])].name
+        raise reference.CannotPlanError(
+            f"without {', '.join(dropped)} nobody reads {buft} memory, which "
+            f"'{lost[0].name}' and {len(lost) - 1} other tensors are in: move them, "
+            f'move_weights={{"*": "{capture.backends[-1].name}"}} or by name'
+        )
