@@ -100,7 +100,8 @@ def _matching(capture: Capture, argument: str, which: Which, ops: bool = False) 
         if match(t.name, which) or (ops and (match(t.op, which) or match(t.op_desc, which)))
     ]
     if not found:
-        words = {w for t in every for w in ((t.name, t.op, t.op_desc) if ops else (t.name,)) if w}
+        likely = [t for t in every if argument != "move_weights" or t.buffer >= 0]
+        words = {w for t in likely for w in ((t.name, t.op, t.op_desc) if ops else (t.name,)) if w}
         raise KeyError(f"{argument}: {_nothing(which, words, ops)}")
     return found
 
@@ -142,8 +143,8 @@ def _without(capture: Capture, name: str) -> Capture:
     gone = _backend(capture, "drop", name)
     if gone == len(capture.backends) - 1:
         raise ValueError(
-            f"drop: {capture.backends[gone].name} is the last backend, which a scheduler must have: "
-            "it runs what no other supports"
+            f"drop: {capture.backends[gone].name} is the last backend, which a scheduler must "
+            "have: it runs what no other supports"
         )
 
     def bits(answers: int) -> int:
@@ -173,8 +174,8 @@ def _moved(capture: Capture, which: Which, name: Any) -> Capture:
     roots = {i for i in roots if capture.tensors[i].buffer >= 0}
     if not roots:
         raise ValueError(
-            f"move_weights: '{matching[0].name}' has no memory before planning, so there is nothing "
-            "to move; pins= decides where it is computed"
+            f"move_weights: '{matching[0].name}' has no memory before planning, so there is "
+            "nothing to move; pins= decides where it is computed"
         )
     buft = capture.backends[b].buft
     buffers, tensors = list(capture.buffers), list(capture.tensors)
@@ -257,7 +258,7 @@ def _pinned(capture: Capture, which: Which, name: Any) -> Capture:
         ids = computed
     if name is None:
         if all(capture.tensors[i].pin < 0 for i in ids):
-            pinned = ", ".join(t.name for t in capture.tensors if t.pin >= 0) or "none is"
+            pinned = ", ".join(t.name for t in capture.tensors if t.pin >= 0) or "none"
             raise ValueError(f"pins: '{which}' is not pinned; pinned are: {pinned}")
         return _edited(capture, ids, pin=-1)
     b = _backend(capture, "pins", name)
@@ -288,7 +289,7 @@ def _with_settings(
     if not isinstance(upstream, str):
         raise TypeError(f'upstream={upstream!r}: expected a ggml version, as in upstream="0.17.0"')
     parse_version(upstream)
-    settings = settings._replace(upstream=upstream, build=f"{upstream}-what-if")
+    settings = settings._replace(upstream=upstream, build=f"{upstream}-whatif")
     return replace(capture, settings=settings, split_capacities=())
 
 
@@ -297,12 +298,12 @@ def _check_memory(capture: Capture, dropped: list[str]) -> None:
     lost = [
         t
         for t in capture.tensors
-        if (buft := capture.buft_of(t)) >= 0 and not capture.bufts[buft].readers
+        if t.view_src < 0 and (buft := capture.buft_of(t)) >= 0 and not capture.bufts[buft].readers
     ]
     if lost and dropped:
-        buft = capture.bufts[capture.buft_of(lost[0])].name
+        memory = capture.bufts[capture.buft_of(lost[0])].name
         raise reference.CannotPlanError(
-            f"without {', '.join(dropped)} nobody reads {buft} memory, which "
-            f"'{lost[0].name}' and {len(lost) - 1} other tensors are in: move them, "
+            f"without {', '.join(dropped)} nobody reads {memory} memory, which "
+            f"'{lost[0].name}' and {len(lost) - 1} more are in: move them, "
             f'move_weights={{"*": "{capture.backends[-1].name}"}} or by name'
         )
