@@ -3,7 +3,7 @@ PYTHON ?= python
 SANITIZE ?= address,undefined
 TESTS ?= tests
 
-.PHONY: help build test fast lint format oracle sanitize schema wheel
+.PHONY: help build test fast lint format oracle sanitize schema docs wheel
 help:           ## list these verbs
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## */\t/' | expand -t 12
 
@@ -30,6 +30,9 @@ sanitize:       ## the quick tests on a build with sanitizers; SANITIZE=address,
 
 schema:         ## refresh docs/plan.schema.json
 	@$(PYTHON) -c 'import json; from ggml_py.export import to_json; print(json.dumps(to_json.schema(), indent=2))' > docs/plan.schema.json
+
+docs:           ## refresh what the examples of docs/ print
+	@$(PYTHON) tests/doc_pages.py
 
 wheel:          ## a wheel for this machine in dist/
 	$(PYTHON) -m pip wheel . --no-deps -w dist

@@ -25,6 +25,8 @@ PLAIN = {
     "trace.record", "trace.plan", "trace.cause", "trace.steps", "trace.rules", "trace.reference",
     "trace.match", "trace.diff",
     "trace.what_if",
+    "trace.finding", "trace.advice", "trace.advice_copies", "trace.advice_ops",
+    "trace.advice_setup",
     "export.to_text", "export.to_json", "export.to_terminal",
 }  # fmt: skip
 FOUNDATION = {"enums": 0, "_since": 0, "_log": 0, "errors": 1, "_release": 2, "_interpreter": 2}

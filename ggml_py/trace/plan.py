@@ -30,6 +30,7 @@ from .record import (
 
 if TYPE_CHECKING:
     from .diff import Diff
+    from .finding import Finding
     from .steps import Step
     from .what_if import Moves, Offload, Pins, Supports
 
@@ -394,6 +395,17 @@ class Plan:
         from .diff import diff
 
         return diff(self, other, backends)
+
+    def advice(self, min_bytes: int = 1 << 20) -> tuple[Finding, ...]:
+        """What its owner may want to change, by bytes per evaluation, the most first.
+
+        Findings that are only about copies of fewer than `min_bytes` bytes together are left out.
+        Of a plan that was read from a debug log the last finding, GP100, names the checks that it
+        does not hold enough for. Each id has a page: docs/advice/README.md.
+        """
+        from .advice import advice
+
+        return advice(self, min_bytes)
 
     def text(self) -> str:
         """Upstream's GGML_SCHED_DEBUG=2 layout, line for line, with the cause column filled."""

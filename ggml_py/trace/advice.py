@@ -1,0 +1,56 @@
+"""What the owner of a plan may want to change: `Plan.advice`.
+
+Each kind of finding has a stable id, a row here, and a page, docs/advice/GPnnn.md.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from . import advice_copies, advice_ops, advice_setup
+from .finding import COST, NOTE, RISK, Check, Facts, Finding
+
+if TYPE_CHECKING:
+    from .plan import Plan
+
+# In the order in which they explain copies: the particular before the general.
+CHECKS = (
+    Check("GP101", COST, "silent fallback", advice_ops.fallback),
+    Check("GP103", COST, "op offload copies weights", advice_copies.offloaded_weights),
+    Check("GP102", COST, "weights copied every time", advice_copies.weights, from_log=True),
+    Check("GP110", RISK, "scheduler nearly full", advice_setup.nearly_full),
+    Check("GP111", RISK, "pin not applied", advice_setup.pins_not_applied),
+    Check("GP112", RISK, "pins dropped", advice_setup.pins_dropped),
+)
+SKIPPED = "GP100"
+
+
+def advice(plan: Plan, min_bytes: int) -> tuple[Finding, ...]:
+    """See `Plan.advice`."""
+    facts = Facts(plan, min_bytes)
+    answerable = [c for c in CHECKS if c.from_log or plan.capture.source == "scheduler"]
+    findings = [
+        Finding(
+            check.id, check.severity, check.title,
+            found.text[:1].upper() + found.text[1:], found.suggestion,
+            tuple(plan.tensor(t.id) for t in sorted(found.tensors)), found.bytes,
+        )
+        for check in answerable
+        for found in check.run(facts)
+    ]  # fmt: skip
+    findings.sort(key=lambda f: (-f.bytes, f.id))
+    skipped = sorted(c.id for c in CHECKS if c not in answerable)
+    return (*findings, _not_checked(plan, skipped)) if skipped else tuple(findings)
+
+
+def _not_checked(plan: Plan, skipped: list[str]) -> Finding:
+    return Finding(
+        SKIPPED,
+        NOTE,
+        "checks skipped",
+        f"A {plan.capture.source} does not tell what the backends support, nor where tensors were "
+        f"before planning, so these were not checked: {', '.join(skipped)}.",
+        "Plan the graph with Scheduler.plan, or record it, for all of them.",
+        (),
+        0,
+    )

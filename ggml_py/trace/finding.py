@@ -1,0 +1,206 @@
+"""What `Plan.advice` answers with, and what its checks look at."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from . import reference
+from .plan import Plan, PlanTensor, format_bytes
+from .record import NODE, TensorRecord
+
+if TYPE_CHECKING:
+    from .record import Capture
+
+COST, RISK, NOTE = "cost", "risk", "note"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing about a plan that its owner may want to change.
+
+    `severity`: "cost" takes time in each evaluation, "risk" may end in an error or in another plan
+    than was asked for, "note" is for your information. `bytes` are those per evaluation that it is
+    about, `tensors` the nodes or tensors, in the order of the graph. `page` says more.
+    """
+
+    id: str
+    severity: str
+    title: str
+    text: str
+    suggestion: str
+    tensors: tuple[PlanTensor, ...]
+    bytes: int
+
+    @property
+    def page(self) -> str:
+        """The page about it, in the repository."""
+        return f"docs/advice/{self.id}.md"
+
+    def __str__(self) -> str:
+        """Lines of at most 100 columns: the title, what was found, what to do."""
+        cost = f", {format_bytes(self.bytes)} per evaluation" if self.bytes else ""
+        return "\n".join(
+            [
+                f"{self.id} {self.title} ({self.severity}{cost})",
+                *_lines(self.text, "    "),
+                *_lines(self.suggestion, "  > "),
+            ]
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """As data that `json` can write; tensors by id and name."""
+        return {
+            "id": self.id,
+            "severity": self.severity,
+            "title": self.title,
+            "text": self.text,
+            "suggestion": self.suggestion,
+            "bytes": self.bytes,
+            "page": self.page,
+            "tensors": [{"id": t.id, "name": t.name} for t in self.tensors],
+        }
+
+
+def _lines(text: str, first: str) -> list[str]:
+    return textwrap.wrap(
+        text, 100, initial_indent=first, subsequent_indent="    ",
+        break_long_words=False, break_on_hyphens=False,
+    )  # fmt: skip
+
+
+class Found(NamedTuple):
+    """What a check yields: a finding without what all findings of the check have in common."""
+
+    text: str
+    suggestion: str
+    tensors: Sequence[TensorRecord] = ()
+    bytes: int = 0
+
+
+class Check(NamedTuple):
+    """One kind of finding."""
+
+    id: str
+    severity: str
+    title: str
+    run: Callable[[Facts], Iterator[Found]]
+    # Whether it can be answered for a plan that was read from a debug log, which does not tell
+    # what the backends support, where tensors were before planning, and how full the hash set is.
+    from_log: bool = False
+
+
+class Copied(NamedTuple):
+    """A tensor that is copied to a backend in each evaluation."""
+
+    tensor: TensorRecord
+    holder: TensorRecord  # whose memory it is: itself, or what it views
+    to: int
+    readers: tuple[TensorRecord, ...]  # the nodes there that read the copy
+
+
+class Facts:
+    """A plan as the checks look at it. They run in the order of their table, and what one has
+    explained (`explain`) those after it leave out, so that no byte is reported twice."""
+
+    def __init__(self, plan: Plan, min_bytes: int) -> None:
+        self.plan = plan
+        self.capture: Capture = plan.capture
+        self.min_bytes = min_bytes
+        self.last = len(plan.backends) - 1
+        self.where = [p.backend for p in plan.outcome.placements]
+        self.computed = [n.record for n in plan.nodes if n.is_computed]
+        self.readers: dict[int, list[TensorRecord]] = {}
+        for t in self.capture.tensors:
+            for src in dict.fromkeys(t.src):
+                self.readers.setdefault(src, []).append(t)
+        self.copies = list(self._copies())
+        self.explained: set[tuple[int, int]] = set()
+
+    def _copies(self) -> Iterator[Copied]:
+        for split in self.plan.split_records:
+            for id, _copy in split.inputs:
+                t = self.capture.tensors[id]
+                readers = tuple(
+                    r for r in self.readers.get(id, ())
+                    if r.kind == NODE and not r.is_view_op and self.where[r.id] == split.backend
+                )  # fmt: skip
+                yield Copied(t, self.holder(t), split.backend, readers)
+
+    # --- tensors and backends
+
+    def holder(self, t: TensorRecord) -> TensorRecord:
+        """Whose memory it is: itself, or what it views."""
+        return self.capture.tensors[t.view_src] if t.view_src >= 0 else t
+
+    def name(self, b: int) -> str:
+        """A backend's name."""
+        return self.plan.backends[b].name
+
+    def has_own_memory(self, b: int) -> bool:
+        """Whether the last backend, the CPU, cannot read what backend `b` allocates: a GPU, and not
+        BLAS."""
+        buft = self.plan.backends[b].buft
+        return not self.capture.bufts[buft].readers >> self.last & 1
+
+    @property
+    def devices(self) -> list[int]:
+        """The backends with memory of their own, highest priority first."""
+        return [b for b in range(self.last) if self.has_own_memory(b)]
+
+    # --- what is copied
+
+    def unexplained(self) -> Iterator[Copied]:
+        """Copies that no finding is about yet."""
+        return (c for c in self.copies if (c.tensor.id, c.to) not in self.explained)
+
+    def explain(self, copies: Iterable[Copied]) -> None:
+        """These copies have their finding."""
+        self.explained.update((c.tensor.id, c.to) for c in copies)
+
+    def around(self, nodes: Iterable[TensorRecord]) -> list[Copied]:
+        """The copies that only these nodes read, and those of what they compute."""
+        ids = {t.id for t in nodes}
+        return [
+            c
+            for c in self.unexplained()
+            if c.holder.id in ids or (c.readers and all(r.id in ids for r in c.readers))
+        ]
+
+    # --- the same graph, otherwise
+
+    def replan(self, changes: Mapping[int, Mapping[str, Any]]) -> Plan:
+        """What the scheduler would do if those fields of those tensors were different. Raises
+        `reference.CannotPlanError` where it would abort."""
+        tensors = list(self.capture.tensors)
+        for id, fields in changes.items():
+            tensors[id] = tensors[id]._replace(**fields)
+        return reference.plan(replace(self.capture, tensors=tuple(tensors)))
+
+
+def nbytes(copies: Iterable[Copied]) -> int:
+    """Their bytes."""
+    return sum(c.tensor.nbytes for c in copies)
+
+
+def described(tensors: Sequence[TensorRecord], one: str, many: str = "") -> str:
+    """ "MUL_MAT 'ffn_up-3'", or "12 weights ('blk.0.ffn_up.weight' to 'blk.11.ffn_up.weight')"."""
+    first, last = tensors[0], tensors[-1]
+    if len(tensors) == 1:
+        return f"{one} '{first.name}'"
+    return f"{len(tensors)} {many or one + 's'} ('{first.name}' to '{last.name}')"
+
+
+def are(tensors: Sequence[object], one: str = "is", many: str = "are") -> str:
+    """The verb for so many."""
+    return one if len(tensors) == 1 else many
+
+
+def before_and_after(before: Plan, after: Plan) -> str:
+    """ "2 splits instead of 34, 1.2 KiB copied instead of 3.0 MiB"."""
+    return (
+        f"{after.n_splits} {are(after.splits, 'split', 'splits')} instead of {before.n_splits}, "
+        f"{format_bytes(after.copy_bytes)} copied instead of {format_bytes(before.copy_bytes)}"
+    )

@@ -1,0 +1,349 @@
+"""Advice: each finding where it is true, and a near miss where it is not."""
+
+import dataclasses
+import json
+import re
+import subprocess
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+
+import graphs
+import pytest
+
+import ggml_py as ggml
+from ggml_py.trace import advice
+
+PAGES = Path(__file__).parent.parent / "docs" / "advice"
+
+
+@pytest.fixture
+def stack():
+    with ExitStack() as stack:
+        yield stack
+
+
+class World:
+    """Backends, weights on them, and a graph of ops; everything is closed with the stack."""
+
+    def __init__(self, stack, *devices):
+        self.stack = stack
+        self.backends = [stack.enter_context(self._device(d).init(n_threads=1)) for d in devices]
+        self.context = stack.enter_context(ggml.Context())
+
+    def _device(self, device):
+        if isinstance(device, str):
+            return ggml.device(device)
+        return self.stack.enter_context(ggml.sim_device(**device))
+
+    def backend(self, name):
+        return next(b for b in self.backends if name in (b.name, b.device.name))
+
+    def tensor(self, name, *ne, on, type="f32", usage="weights"):
+        context = self.stack.enter_context(ggml.Context())
+        made = context.new_tensor(type, *ne, name=name)
+        context.alloc(self.backend(on) if isinstance(on, str) else on, usage=usage)
+        return made
+
+    def input(self, name, *ne, type="f32"):
+        made = self.context.new_tensor(type, *ne, name=name)
+        made.set_input()
+        return made
+
+    def op(self, op, *args, name):
+        made = getattr(self.context, op)(*args)
+        made.name = name
+        return made
+
+    def scheduler(self, *outputs, graph_size=256, **options):
+        self.graph = self.context.new_graph(graph_size)
+        self.graph.build_forward_expand(*outputs)
+        scheduler = ggml.Scheduler(self.backends, graph_size=graph_size, **options)
+        return self.stack.enter_context(scheduler)
+
+    def plan(self, *outputs, pins=(), **options):
+        scheduler = self.scheduler(*outputs, **options)
+        for tensor, backend in pins:
+            scheduler.set_tensor_backend(tensor, self.backend(backend))
+        return scheduler.plan(self.graph)
+
+
+def gpu(name="gpu0", **settings):
+    return {"name": name, **settings}
+
+
+def ids(plan, min_bytes=1):
+    return [f.id for f in plan.advice(min_bytes=min_bytes)]
+
+
+def only(plan, id, min_bytes=1):
+    (finding,) = plan.advice(min_bytes=min_bytes)
+    assert finding.id == id
+    return finding
+
+
+def names(finding):
+    return [t.name for t in finding.tensors]
+
+
+# --- all of them
+
+
+@pytest.mark.parametrize("name", graphs.CASES)
+def test_plain_graphs_on_blas_and_cpu_need_no_advice(name):
+    case = graphs.CASES[name]()
+    assert case.scheduler.plan(case.graph).advice(min_bytes=1) == ()
+    case.close()
+
+
+def llama(stack, tmp_path, *devices, n_tokens=1, n_gpu_layers=0, **options):
+    from ggml_py.models import load
+    from ggml_py.models.synthetic import LlamaSpec, write_llama
+
+    path = tmp_path / "m.gguf"
+    write_llama(path, LlamaSpec(n_layer=4, n_vocab=512))
+    made = [d if isinstance(d, str) else stack.enter_context(ggml.sim_device(**d)) for d in devices]
+    with load(path, devices=made, n_gpu_layers=n_gpu_layers, **options) as model:
+        return model.plan(n_tokens=n_tokens, n_past=64)
+
+
+@pytest.mark.parametrize(
+    ("devices", "options"),
+    [
+        (["CPU"], {"n_tokens": 1}),
+        (["CPU"], {"n_tokens": 64}),
+        (["BLAS", "CPU"], {"n_tokens": 64}),
+        ([gpu(), "CPU"], {"n_tokens": 1, "n_gpu_layers": 99}),
+        ([gpu(), "CPU"], {"n_tokens": 64, "n_gpu_layers": 99}),
+        ([gpu(), "BLAS", "CPU"], {"n_tokens": 64, "n_gpu_layers": 99}),
+        ([gpu(), "CPU"], {"n_tokens": 1, "n_gpu_layers": 2}),
+        ([gpu(), "CPU"], {"n_tokens": 64, "n_gpu_layers": 99, "flash_attn": "off"}),
+    ],
+)
+def test_llamas_as_they_should_be_need_no_advice(stack, tmp_path, devices, options):
+    plan = llama(stack, tmp_path, *devices, **options)
+    assert [str(f) for f in plan.advice(min_bytes=1)] == []
+
+
+def test_findings_are_ordered_by_bytes_and_can_be_data(stack, tmp_path):
+    def supports(t):
+        return t.op.name not in ("GLU", "FLASH_ATTN_EXT")
+
+    device = gpu(supports=supports)
+    plan = llama(
+        stack, tmp_path, device, "CPU", n_tokens=64, n_gpu_layers=2, flash_attn="on"
+    )
+    found = plan.advice(min_bytes=1)
+    assert len(found) > 2
+    assert [(-f.bytes, f.id) for f in found] == sorted((-f.bytes, f.id) for f in found)
+    assert sum(f.bytes for f in found) <= plan.copy_bytes
+    for f in found:
+        data = f.to_dict()
+        assert [plan.tensor(t["id"]).name for t in data["tensors"]] == names(f)
+        assert data["page"] == f"docs/advice/{f.id}.md"
+        title, *lines = str(f).splitlines()
+        assert title.startswith(f"{f.id} {f.title} ({f.severity}")
+        told = " ".join(line[4:] for line in lines)
+        assert told == f"{f.text} {f.suggestion}" and "  > " in {line[:4] for line in lines}
+
+
+def test_a_plan_from_a_log_says_which_checks_it_cannot_answer():
+    case = graphs.mlp()
+    plan = case.scheduler.plan(case.graph)
+    capture = dataclasses.replace(plan.capture, source="debug log")
+    *_others, last = dataclasses.replace(plan, capture=capture).advice()
+    unanswered = [c.id for c in advice.CHECKS if not c.from_log]
+    assert last.id == "GP100" and all(id in last.text for id in unanswered)
+    assert len(unanswered) < len(advice.CHECKS)
+    case.close()
+
+
+def test_every_id_has_a_page_and_every_page_an_id():
+    ids = {c.id for c in advice.CHECKS} | {advice.SKIPPED}
+    assert {p.stem for p in PAGES.glob("GP*.md")} == ids
+    titles = {c.id: c.title for c in advice.CHECKS}
+    listed = dict(re.findall(r"^\| \[(GP\d+)\]\(GP\d+\.md\) \| ([^|]+) \|", _readme(), re.M))
+    assert set(listed) == ids
+    assert {id: title for id, title in listed.items() if id in titles} == titles
+    for id, title in titles.items():
+        assert (PAGES / f"{id}.md").read_text().startswith(f"# {id}: {title}\n")
+
+
+def _readme():
+    return (PAGES / "README.md").read_text()
+
+
+def test_ids_are_used_once():
+    assert len({c.id for c in advice.CHECKS}) == len(advice.CHECKS)
+
+
+# --- GP101 silent fallback
+
+
+def attention(w, type_k="q8_0", n_kv=256):
+    """A projection, attention over a cache, a projection; all of it on gpu0."""
+    q = w.op("mul_mat", w.tensor("wq", 64, 64, on="gpu0"), w.input("x", 64, 4), name="q")
+    k, v = (w.tensor(n, 64, n_kv, on="gpu0", type=type_k, usage="any") for n in ("k", "v"))
+    kqv = w.context.flash_attn_ext(w.context.reshape_3d(q, 64, 4, 1), k, v, None, 0.125, 0.0, 0.0)
+    kqv.name = "kqv"
+    return w.op("mul_mat", w.tensor("wo", 64, 64, on="gpu0"), w.context.reshape_2d(kqv, 64, 4),
+                name="out")  # fmt: skip
+
+
+def no_quantised_cache(t):
+    return t.op.name != "FLASH_ATTN_EXT" or t.src[1].type.name == "F16"
+
+
+def test_gp101_flash_attention_on_the_cpu_for_its_cache(stack):  # llama.cpp #12352, #28455, #12624
+    w = World(stack, gpu(supports=no_quantised_cache), "CPU")
+    plan = w.plan(attention(w))
+    assert plan.node("kqv").backend == "CPU"
+    finding = only(plan, "GP101")
+    assert names(finding) == ["kqv"]
+    # both caches come down, the query too, the result goes up
+    caches = 2 * plan.node("k").nbytes
+    assert finding.bytes == caches + plan.node("q").nbytes + plan.node("kqv").nbytes
+    assert "gpu0 does not support it (sources: f32, q8_0, q8_0)" in finding.text
+    assert "1 split instead of 3" in finding.text
+    assert "-ctk f16 -ctv f16" in finding.suggestion
+
+
+def test_gp101_not_for_a_cache_that_the_device_supports(stack):
+    w = World(stack, gpu(supports=no_quantised_cache), "CPU")
+    assert ids(w.plan(attention(w, type_k="f16"))) == []
+
+
+def test_gp101_not_for_what_the_caller_pinned(stack):
+    w = World(stack, gpu(supports=no_quantised_cache), "CPU")
+    out = attention(w)
+    kqv = out.src[1].view_src
+    assert "GP101" not in ids(w.plan(out, pins=[(kqv, "CPU")]))
+
+
+def test_gp101_the_same_op_in_many_layers_is_one_finding(stack, tmp_path):
+    device = gpu(supports=lambda t: t.op.name != "GLU")
+    plan = llama(stack, tmp_path, device, "CPU", n_tokens=8, n_gpu_layers=99)
+    finding = only(plan, "GP101")
+    assert names(finding) == [f"ffn_swiglu-{il}" for il in range(4)]
+    assert "2 splits instead of 10" in finding.text
+
+
+# --- GP102, GP103: weights that are copied
+
+
+def two_weights(w, first, second, n=256, rows=4):
+    """A product that follows its first weight; the second is added."""
+    a, b = w.tensor("a", n, n, on=first), w.tensor("b", n, rows, on=second)
+    product = w.op("mul_mat", a, w.input("x", n, rows), name="product")
+    return w.op("add", product, b, name="sum")
+
+
+def test_gp102_a_weight_that_is_read_elsewhere(stack):
+    w = World(stack, gpu(), "CPU")
+    a, x = w.tensor("blk.1.a", 256, 512, on="gpu0"), w.input("x", 256, 4)
+    b = w.tensor("blk.1.b", 256, 512, on="CPU")
+    plan = w.plan(w.op("mul_mat", w.op("add", a, b, name="sum"), x, name="out"))
+    finding = only(plan, "GP102")
+    assert (names(finding), finding.bytes) == (["blk.1.b"], 256 * 512 * 4)
+    assert "kept in CPU memory and copied to gpu0, for ADD 'sum' runs there (1.wgt0" in finding.text
+    assert r"-ot 'blk\.1\.b=gpu0'" in finding.suggestion
+    assert ids(plan, finding.bytes) == ["GP102"] and ids(plan, finding.bytes + 1) == []
+
+
+def test_gp102_not_for_weights_where_they_are_read(stack):
+    w = World(stack, gpu(), "CPU")
+    assert ids(w.plan(two_weights(w, "gpu0", "gpu0"))) == []
+
+
+@pytest.mark.parametrize(("rows", "expected"), [(32, ["GP103"]), (31, [])])
+def test_gp103_op_offload_from_its_batch_size_on(stack, rows, expected):
+    w = World(stack, gpu(), "CPU")
+    a = w.tensor("a", 256, 256, on="CPU")
+    plan = w.plan(w.op("mul_mat", a, w.input("x", 256, rows), name="product"))
+    assert ids(plan) == expected
+    for finding in plan.advice(min_bytes=1):
+        assert (names(finding), finding.bytes) == (["a"], 256 * 256 * 4)
+        assert "--no-op-offload" in finding.suggestion
+
+
+def test_gp103_not_without_op_offload(stack):
+    w = World(stack, gpu(), "CPU")
+    product = w.op("mul_mat", w.tensor("a", 256, 256, on="CPU"), w.input("x", 256, 32), name="p")
+    assert ids(w.plan(product, op_offload=False)) == []
+
+
+# --- GP110: the hash set
+
+
+def chain(w, n):
+    t = w.input("x", 4)
+    for i in range(n):
+        t = w.op("sqr", t, name=f"n{i}")
+    return t
+
+
+@pytest.mark.parametrize(("used", "expected"), [(0.85, []), (0.92, ["GP110"])])
+def test_gp110_hash_set(stack, used, expected):  # llama.cpp #28614, #16555
+    w = World(stack, "BLAS", "CPU")
+    size = w.scheduler(chain(w, 3), graph_size=500).hash_set_size
+    plan = w.plan(chain(w, round(used * size)), graph_size=500)
+    assert ids(plan) == expected
+    for finding in plan.advice():
+        taken = plan.outcome.hash_set_used
+        assert f"{taken} of the scheduler's {size} slots" in finding.text
+        assert "graph_size" in finding.suggestion
+
+
+# --- GP111, GP112: pins
+
+
+def test_gp111_a_pin_that_pass_3_moves_on(stack):
+    w = World(stack, "BLAS", "CPU")
+    a = w.tensor("a", 64, 64, on="CPU")
+    h = w.op("mul_mat", a, w.input("x", 64, 48), name="h")
+    plan = w.plan(w.op("relu", h, name="out"), pins=[(h, "CPU")])
+    assert plan.node("h").backend == "BLAS"
+    finding = only(plan, "GP111")
+    assert names(finding) == ["h"]
+    assert "pinned to CPU, is on BLAS all the same" in finding.text
+
+
+def test_gp111_not_for_a_pin_that_counts(stack):
+    w = World(stack, gpu(), "CPU")
+    h = w.op("relu", w.input("x", 64, 48), name="h")
+    plan = w.plan(h, pins=[(h, "CPU")])
+    assert plan.node("h").backend == "CPU" and ids(plan) == []
+
+
+def test_gp112_pins_that_a_reset_dropped(stack):  # llama.cpp #17163
+    w = World(stack, gpu(), "CPU")
+    a = w.tensor("a", 64, 64, on="gpu0")
+    h = w.op("mul_mat", a, w.input("x", 64, 8), name="h")
+    scheduler = w.scheduler(h)
+    scheduler.set_tensor_backend(h, w.backend("CPU"))
+    assert "GP112" not in ids(scheduler.plan(w.graph))
+    scheduler.reserve(w.graph)
+    finding = only(scheduler.plan(w.graph), "GP112")
+    assert names(finding) == ["h"] and "1 of 1 is elsewhere now" in finding.text
+    scheduler.set_tensor_backend(h, w.backend("CPU"))
+    assert "GP112" not in ids(scheduler.plan(w.graph))
+
+
+def test_advice_of_a_saved_plan_is_the_same_without_the_native_module(stack, tmp_path):
+    w = World(stack, gpu(supports=no_quantised_cache), "CPU")
+    plan = w.plan(attention(w))
+    plan.to_json(tmp_path / "plan.json")
+    program = (
+        "import json, sys; sys.modules['ggml_py._ggml'] = None\n"
+        "import ggml_py\n"
+        "plan = ggml_py.Plan.from_json(sys.argv[1])\n"
+        "found = plan.advice()\n"
+        "assert all(t.plan is plan for f in found for t in f.tensors)\n"
+        "print(json.dumps([f.to_dict() for f in found]))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, tmp_path / "plan.json"], capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == [f.to_dict() for f in plan.advice()] != []
