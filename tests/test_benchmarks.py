@@ -36,3 +36,14 @@ def test_an_unknown_part_is_named():
     done = table("--only", "ops,music")
     assert done.returncode == 2
     assert "no part music: there are startup, ops" in done.stderr
+
+
+def test_the_differential_run_counts_plans():
+    done = subprocess.run(
+        [sys.executable, str(BENCHMARKS / "differential.py"), "--cases", "20", "--json"],
+        capture_output=True, text=True, check=False, env=os.environ, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert result["plans"] > 40
+    assert result["disagreements"] == []

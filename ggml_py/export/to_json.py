@@ -58,6 +58,7 @@ def render(plan: Plan) -> dict[str, Any]:
         "leafs": list(capture.leaf_ids),
         "dropped_pins": [list(pin) for pin in capture.dropped_pins],
         "split_capacities": list(capture.split_capacities),
+        "left_backend": capture.left_backend,
         "splits": [s._asdict() for s in outcome.splits],
         "tensors": [dict(zip(_ROW, (*record, *place), strict=True)) for record, place in rows],
     }
@@ -118,6 +119,7 @@ def _plan(data: dict[str, Any]) -> Plan:
         tuple(data["leafs"]),
         _tuples(data["dropped_pins"]),
         tuple(data["split_capacities"]),
+        data["left_backend"],
         data["source"],
     )
     placements = tuple(Placement(*row[_N_RECORD:]) for row in rows)
@@ -188,6 +190,7 @@ def schema() -> dict[str, Any]:
         "leafs": _type(tuple[int, ...]),
         "dropped_pins": _type(tuple[tuple[int, int], ...]),
         "split_capacities": _type(tuple[int, ...]),
+        "left_backend": _type(int),
     }
     for name, definition in arrays.items():
         properties[name] = {"type": "array", "items": {"$ref": f"#/$defs/{definition}"}}

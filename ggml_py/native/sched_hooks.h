@@ -78,6 +78,13 @@ struct rewired {
     ggml_tensor * src;
 };
 
+// Where a tensor was before planning.
+struct memory {
+    ggml_tensor *         t;
+    void *                data;
+    ggml_backend_buffer_t buffer;
+};
+
 struct trace {
     int32_t             stage = STAGE_USER;
     std::vector<cause>  causes; // by hash slot, as long as the hash set
@@ -91,9 +98,10 @@ struct trace {
     std::vector<ggml_tensor *> order;
     std::vector<int32_t>       node_flags;
     std::vector<int32_t>       leaf_flags;
+    int32_t                    left_backend = 0; // of split 0 by the plan before: a graph of views leaves it as it is
     std::vector<int32_t>       capacities; // of the splits' inputs, where a release keeps them from plan to plan
     std::vector<rewired>       rewires;
-    std::vector<ggml_tensor *> unallocated; // nodes and leafs that had no memory of their own
+    std::vector<memory>        unallocated; // nodes and leafs that the allocator gives memory or a buffer
 
     std::vector<int32_t>       passes; // [GP_N_STAGES][hash set], hv_tensor_backend_ids as it was
     int                        n_passes = 0;
@@ -153,6 +161,14 @@ static const char * get_cause(ggml_backend_sched_t sched, const ggml_tensor * t)
     return out;
 }
 
+// A view of allocated memory has data and no buffer until the allocator gives it one; with it, a view of a
+// weight would count as a weight in the next plan.
+static void note_memory(trace * tr, ggml_tensor * t) {
+    if (t->data == nullptr || t->buffer == nullptr) {
+        tr->unallocated.push_back({ t, t->data, t->buffer });
+    }
+}
+
 GP_COLD static void split_begin(ggml_backend_sched_t sched, ggml_cgraph * graph) {
     trace * tr = begin(sched);
     tr->stage  = STAGE_1;
@@ -162,20 +178,17 @@ GP_COLD static void split_begin(ggml_backend_sched_t sched, ggml_cgraph * graph)
     tr->leaf_flags.clear();
     tr->unallocated.clear();
     tr->capacities.clear();
+    tr->left_backend = sched->splits[0].backend_id;
     for (int i = 0; i < sched->splits_capacity && inputs_capacity_of(sched->splits, 0) >= 0; i++) {
         tr->capacities.push_back(inputs_capacity_of(&sched->splits[i], 0));
     }
     for (int i = 0; i < graph->n_leafs; i++) {
         tr->leaf_flags.push_back(graph->leafs[i]->flags);
-        if (graph->leafs[i]->data == nullptr) {
-            tr->unallocated.push_back(graph->leafs[i]);
-        }
+        note_memory(tr, graph->leafs[i]);
     }
     for (int i = 0; i < graph->n_nodes; i++) {
         tr->node_flags.push_back(graph->nodes[i]->flags);
-        if (graph->nodes[i]->data == nullptr) {
-            tr->unallocated.push_back(graph->nodes[i]);
-        }
+        note_memory(tr, graph->nodes[i]);
     }
     tr->rewires.clear();
     tr->copies.clear();
@@ -219,9 +232,9 @@ static void restore(trace * tr) {
     }
     // Memory that the scheduler lent goes back to it. A node that kept its address would look pre-allocated
     // to the next plan, which would leave it where it is (1.dst).
-    for (ggml_tensor * t : tr->unallocated) {
-        t->data   = nullptr;
-        t->buffer = nullptr;
+    for (const memory & m : tr->unallocated) {
+        m.t->data   = m.data;
+        m.t->buffer = m.buffer;
     }
     tr->graph = nullptr;
     tr->rewires.clear();

@@ -155,30 +155,19 @@ struct reader {
     // The tensors of the graph and what they refer to, as the user built it: without the copies and the memory
     // that planning gave it. That is what the backends were asked about, too.
     void read_tensors() {
-        struct lent_memory { ggml_tensor * t; void * data; ggml_backend_buffer_t buffer; };
         struct as_built { // also when a backend's answer is an abort
-            trace *                  tr;
-            std::vector<lent_memory> memory;
+            trace * tr;
             void swap() {
                 for (rewired & w : tr->rewires) {
                     std::swap(w.node->src[w.j], w.src);
                 }
-            }
-            explicit as_built(trace * tr) : tr(tr) {
-                swap();
-                for (ggml_tensor * t : tr->unallocated) {
-                    memory.push_back({ t, t->data, t->buffer });
-                    t->data   = nullptr;
-                    t->buffer = nullptr;
+                for (memory & m : tr->unallocated) {
+                    std::swap(m.t->data, m.data);
+                    std::swap(m.t->buffer, m.buffer);
                 }
             }
-            ~as_built() {
-                for (const lent_memory & m : memory) {
-                    m.t->data   = m.data;
-                    m.t->buffer = m.buffer;
-                }
-                swap();
-            }
+            explicit as_built(trace * tr) : tr(tr) { swap(); }
+            ~as_built() { swap(); }
         } graph_as_built(tr);
 
         for (ggml_tensor * node : tr->order) {
@@ -302,6 +291,7 @@ static gp_plan * read_plan(ggml_backend_sched_t sched) {
     plan->leafs      = r->leafs.data();
     plan->capacities = r->capacities.data();
     plan->n_capacities  = (int32_t) r->capacities.size();
+    plan->left_backend     = tr->left_backend;
     plan->n_pins_elsewhere = (int32_t) std::count_if(tr->pins.begin(), tr->pins.end(),
         [&r](const std::pair<ggml_tensor * const, int32_t> & p) { return r->ids.count(p.first) == 0; });
     plan->hash_set_size = sched->hash_set.size;

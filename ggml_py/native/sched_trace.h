@@ -100,6 +100,7 @@ struct gp_plan {
     int32_t n_tensors, n_nodes, n_leafs, n_splits, n_inputs, n_bufts, n_buffers, n_backends;
     int32_t n_copies, cur_copy, op_offload, is_alloc;
     int32_t n_capacities;                // of the splits before this plan: releases that have inputs_capacity
+    int32_t left_backend;                // of split 0, by the plan before this one
     int32_t n_pins_elsewhere;            // pins of tensors that the graph has not: each takes a slot of the hash set
     uint64_t hash_set_size, hash_set_used;
     struct gp_tensor_record  * tensors;

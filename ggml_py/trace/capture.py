@@ -180,6 +180,7 @@ def _read(plan: Any) -> Plan:
         _numbers(plan.leafs, plan.n_leafs),
         tuple((i, pin) for i, pin in enumerate(columns["dropped_pin"]) if pin >= 0),
         _numbers(plan.capacities, plan.n_capacities),
+        plan.left_backend,
     )
     splits = tuple(_splits(plan))
     placements = tuple(_placements(columns))

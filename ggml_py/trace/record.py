@@ -122,6 +122,8 @@ class Capture:
     dropped_pins: tuple[tuple[int, int], ...] = field(default=(), compare=False)
     # Room for inputs in each split slot, left by earlier plans: counts in 0.18.1 to 0.23 only.
     split_capacities: tuple[int, ...] = field(default=(), compare=False)
+    # The backend that an earlier plan left in split 0: a graph of views alone does not set it.
+    left_backend: int = field(default=0, compare=False)
     source: str = "scheduler"  # "debug log": what the backends answer is not known
 
     @property

@@ -324,7 +324,7 @@ class Planning:
         are there (so that the weights of one split can use the memory of another's)."""
         self.stage = PASS_5
         computed = [t for t in self.nodes if not t.is_view_op]
-        first = self.backend[computed[0].id] if computed else 0
+        first = self.backend[computed[0].id] if computed else self.capture.left_backend
         self.splits.append((first, 0, []))
         for t in computed:
             current, _start, inputs = self.splits[-1]

@@ -1,0 +1,211 @@
+"""Random graphs on random devices: everything that the scheduler's rules look at, mixed.
+
+`build(rng)` takes a `random.Random`, so that a case is a number.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+
+import ggml_py as ggml
+
+N = 8  # every tensor is N x N, so that any op fits any other
+SIMS = 6
+# What upstream's scheduler and allocator cannot place.
+ABORTS = (
+    "*cur_backend_id != -1",  # no backend supports a node
+    "buffer_id >= 0",  # a leaf that is no input and is read through views only
+    "fatal error at ggml-impl.h",  # the hash set is full
+    "n_graph_inputs < GGML_SCHED_MAX_SPLIT_INPUTS",  # the limits of releases up to 0.18.0
+    "n_inputs < GGML_SCHED_MAX_SPLIT_INPUTS",
+)
+_BINARY = ("add", "mul", "sub", "mul_mat")
+_UNARY = ("relu", "silu", "sqr", "cont", "soft_max", "transpose", "relu_inplace", "sqr_inplace")
+
+
+@dataclass
+class World:
+    """Devices, tensors and graphs of one case; `close` ends all of them."""
+
+    scheduler: ggml.Scheduler
+    graphs: list[ggml.Graph]
+    pins: list[tuple[ggml.Tensor, ggml.Backend]]
+    tensors: list[ggml.Tensor]
+    stack: ExitStack
+    words: list[str] = field(default_factory=list)
+
+    def pin(self):
+        """Makes the pins; a reset drops them."""
+        for tensor, backend in self.pins:
+            self.scheduler.set_tensor_backend(tensor, backend)
+
+    def close(self):
+        self.stack.close()
+
+
+def build(rng, n_graphs=1, max_nodes=24):
+    """A world, or None when upstream would abort while it is built."""
+    stack = ExitStack()
+    try:
+        return _build(rng, stack, n_graphs, max_nodes)
+    except BaseException:
+        stack.close()
+        raise
+
+
+def _chance(rng, percent):
+    return rng.randint(0, 99) < percent
+
+
+def _devices(rng, stack, unsupported):
+    """1 to 6 simulated devices, BLAS sometimes, the CPU last."""
+    for i in reversed(range(SIMS)):  # none shares an earlier one's buffer type any more
+        ggml.sim_device(f"random{i}")
+    sims, owners = [], []  # owners of a buffer type
+    for i in range(rng.randint(1, SIMS)):
+        shared = rng.choice(owners) if owners and _chance(rng, 20) else None
+        kind = rng.randint(0, 9)
+        settings = {
+            "supports": _supports(i, unsupported, rng.randint(0, 2)),
+            "offload_min_batch": rng.choice((0, 1, N, 2 * N)),
+            "host": kind == 0 and shared is None,
+            "host_buffer": kind in (1, 2) and shared is None,
+            "buft_of": shared,
+            "type": "accel" if kind == 0 else "igpu" if kind == 1 else "gpu",
+        }
+        sims.append(ggml.sim_device(f"random{i}", **settings))
+        if shared is None and not settings["host"]:
+            owners.append(sims[-1])
+    names = [*sims, *([ggml.device("BLAS")] if _chance(rng, 40) else []), ggml.device("CPU")]
+    if _chance(rng, 20):
+        first = names[:-1]
+        rng.shuffle(first)
+        names = [*first, names[-1]]
+    backends = [stack.enter_context(d.init()) for d in names]
+    return sims, backends
+
+
+def _supports(device, unsupported, mode):
+    """All, or all but the pairs drawn for it, or the ops of a table."""
+    if mode == 0:
+        return None
+    if mode == 1:
+        return lambda t: (device, t.name) not in unsupported
+    return lambda t: t.op.name not in ("ADD", "SOFT_MAX") or (device, t.name) not in unsupported
+
+
+def _build(rng, stack, n_graphs, max_nodes):
+    unsupported = set()
+    sims, backends = _devices(rng, stack, unsupported)
+    words = [" ".join(b.name for b in backends)]
+    bufts = [b.buffer_type for b in backends]
+    bufts += [t for s in sims if (t := s.host_buffer_type) is not None]
+    leafs, small, factors = [], [], []
+
+    def leaf(context, name, type="f32", ne=(N, N)):
+        return context.new_tensor(type, *ne, name=name)
+
+    for i in range(rng.randint(1, 4)):  # buffers: weights, caches, others
+        context = stack.enter_context(ggml.Context())
+        for j in range(rng.randint(1, 3)):
+            leafs.append(leaf(context, f"w{i}.{j}", rng.choice(("f32", "f32", "f16"))))
+        if _chance(rng, 40):  # small ones that may drag an op after them, or must not
+            small.append(leaf(context, f"sinks{i}", ne=(1,)))
+            factors.append(leaf(context, f"factors{i}", ne=(N // 2,)))
+        usage = rng.choice(("weights", "weights", "any", "compute"))
+        buft = rng.choice(bufts)
+        context.alloc(buft, usage=usage)
+        words.append(f"w{i}.*: {usage} in {buft.name}")
+    context = stack.enter_context(ggml.Context())
+    position = leaf(context, "position", "i32", (1,))
+    position.set_input()
+    many = rng.randint(28, 70) if _chance(rng, 3) else 0  # around the limits of a split's inputs
+    for i in range(rng.randint(1, 3) + many):
+        t = leaf(context, f"x{i}")
+        if not _chance(rng, 15):
+            t.set_input()
+        leafs.append(t)
+    scheduler = stack.enter_context(
+        ggml.Scheduler(
+            backends,
+            graph_size=rng.choice((64, 256)),
+            parallel=_chance(rng, 30),
+            op_offload=not _chance(rng, 20),
+        )
+    )
+    graphs, every = [], list(leafs)
+    for g in range(n_graphs):
+        made = list(leafs)
+        for i in range(rng.randint(1, max_nodes)):
+            t = _node(rng, context, made, small, factors, position)
+            if t is None or not (backends[-1].supports_op(t) or _chance(rng, 2)):
+                continue
+            t.name = f"n{g}.{i}"
+            if _chance(rng, 5):
+                t.set_output()
+            made.append(t)
+            for device in range(len(sims)):
+                if _chance(rng, 25):
+                    unsupported.add((device, t.name))
+        total = leafs[-1]
+        for i in range(many):
+            total = context.add(total, leafs[-1 - i])
+            total.name = f"n{g}.sum{i}"
+            made.append(total)
+        nodes = made[len(leafs) :]
+        if not nodes:
+            nodes = [context.add(leafs[0], leafs[-1])]
+        graph = context.new_graph(256)
+        outputs = [nodes[-1]] + [t for t in nodes[:-1] if _chance(rng, 15)]
+        graph.build_forward_expand(*outputs)
+        graphs.append(graph)
+        every += nodes
+    pins = []
+    if _chance(rng, 40):
+        for _ in range(rng.randint(1, 3)):
+            pins.append((rng.choice(every), rng.choice(backends)))
+    return World(scheduler, graphs, pins, every, stack, words)
+
+
+def _node(rng, c, made, small, factors, position):
+    # mostly something recent, so that graphs are deep
+    def pick():
+        return made[-1 - min(rng.randint(0, 4), rng.randint(0, 10), len(made) - 1)]
+
+    kind = rng.randint(0, 99)
+    a, b = pick(), rng.choice(made)
+    try:
+        if kind < 45:
+            op = rng.choice(_BINARY)
+            if op != "mul_mat" and a.type != ggml.enums.Type.F32:
+                a, b = b, a
+            return getattr(c, op)(a, b)
+        if kind < 70:
+            op = rng.choice(_UNARY)
+            return getattr(c, op)(a)
+        if kind < 76:
+            return c.view_2d(a, N, N, a.nb[1], 0)
+        if kind < 80:
+            return c.reshape_2d(a, N, N)
+        if kind < 84:
+            return c.permute(a, 1, 0, 2, 3)
+        if kind < 88:  # into memory that is there already, as a KV cache's
+            return c.cpy(a, b)
+        if kind < 92:
+            return c.rms_norm(a, 1e-5)
+        if kind < 94:
+            return c.concat(a, b, 0) if a.ne[0] + b.ne[0] == N else c.scale(a, 0.5)
+        if kind < 97:
+            kv = c.cast(a, "f16")
+            attention = c.flash_attn_ext(a, kv, kv, None, 1.0, 0.0, 0.0)
+            if small and _chance(rng, 60):
+                attention.add_sinks(rng.choice(small))
+            return attention
+        if factors:
+            return c.rope_ext(
+                a, position, rng.choice(factors), N, 0, 64, 1e4, 1.0, 0.0, 1.0, 32.0, 1.0
+            )
+        return c.add(c.mul(a, made[0]), b)
+    except (ggml.AbortError, ggml.ArgumentError):  # the constructor wants something else
+        return None
