@@ -27,6 +27,7 @@ PLAIN = {
     "trace.what_if",
     "trace.finding", "trace.advice", "trace.advice_copies", "trace.advice_ops",
     "trace.advice_setup",
+    "trace.words", "trace.decisions", "trace.explain",
     "export.to_text", "export.to_json", "export.to_terminal",
 }  # fmt: skip
 FOUNDATION = {"enums": 0, "_since": 0, "_log": 0, "errors": 1, "_release": 2, "_interpreter": 2}

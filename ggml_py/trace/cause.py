@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from .words import quoted
+
 if TYPE_CHECKING:
     from .plan import Plan, PlanTensor
 
@@ -44,13 +46,19 @@ class Cause:
 def cause_of(plan: Plan, t: PlanTensor) -> Cause:
     """The cause of `t`'s assignment, with the tensor that it follows from."""
     code, stage = t.placement.cause, t.placement.stage
-    pass_, stage_name, _row = STAGES.get(stage, (0, "", -1))
-    if code[:1].isdigit():
-        pass_ = int(code[0]) if code not in ("4.cpy", "6.cpy") else 5 + (code == "6.cpy")
-    if code == "2.sup" and stage == _PASS_4:
-        pass_ = 4
+    stage_name = STAGES.get(stage, (0, "", -1))[1]
+    pass_ = pass_of(code, stage)
     witness = _witness(plan, t, code, stage)
-    return Cause(code, pass_, stage_name, _text(plan, t, code, stage, witness), witness)
+    return Cause(code, pass_, stage_name, sentence(t, t.backend, code, stage, witness), witness)
+
+
+def pass_of(code: str, stage: int) -> int:
+    """The pass that set a code; most codes begin with it."""
+    if code == "2.sup" and stage == _PASS_4:
+        return 4
+    if code in ("4.cpy", "6.cpy"):
+        return 5 + (code == "6.cpy")
+    return int(code[0]) if code[:1].isdigit() else STAGES.get(stage, (0, "", -1))[0]
 
 
 def _witness(plan: Plan, t: PlanTensor, code: str, stage: int) -> PlanTensor | None:
@@ -80,8 +88,12 @@ def _neighbour(plan: Plan, index: int, stage: int) -> PlanTensor | None:
     return None
 
 
-def _text(plan: Plan, t: PlanTensor, code: str, stage: int, witness: PlanTensor | None) -> str:
-    backend, who = t.backend or "no backend", f"'{witness.name}'" if witness else "another tensor"
+def sentence(
+    t: PlanTensor, backend: str | None, code: str, stage: int, witness: PlanTensor | None
+) -> str:
+    """Why `t` is, or was at that stage, on `backend`."""
+    backend = backend or "no backend"
+    who = quoted(witness) if witness else "another tensor"
     if code.startswith("1.wgt") or code == "1.off":
         src = t.record.src.index(witness.id) if witness else -1
         where = f" in {witness.buft.name}" if witness and witness.buft else ""
@@ -104,7 +116,7 @@ def _text(plan: Plan, t: PlanTensor, code: str, stage: int, witness: PlanTensor 
         backend=backend,
         who=who,
         buft=t.buft.name if t.buft else "its buffer",
-        last=plan.backends[-1].name,
+        last=t.plan.backends[-1].name,
     )
 
 

@@ -29,7 +29,9 @@ from .record import (
 )  # fmt: skip
 
 if TYPE_CHECKING:
+    from .decisions import Decisions
     from .diff import Diff
+    from .explain import Explanation
     from .finding import Finding
     from .steps import Step
     from .what_if import Moves, Offload, Pins, Supports
@@ -325,6 +327,23 @@ class Plan:
             self, pins, supports, offload, move_weights, op_offload, drop, upstream, parallel
         )
 
+    @cached_property
+    def decisions(self) -> Decisions:
+        """`steps`, by tensor."""
+        from .decisions import Decisions
+
+        return Decisions(self)
+
+    def explain(self, which: str | int | PlanTensor) -> Explanation:
+        """Why a tensor is where it is: the chain of decisions, back to its root.
+
+        `which` is a node's index or a name, as `node` takes it. Printed, it is text to read; its
+        `headline` is one line ("1.off via src[4] blk.0.attn_sinks.weight"). Raises KeyError.
+        """
+        from .explain import explain
+
+        return explain(self, which if isinstance(which, PlanTensor) else self.node(which))
+
     def tensor(self, id: int) -> PlanTensor:
         """Any tensor by its id."""
         return PlanTensor(self, id)
@@ -332,7 +351,7 @@ class Plan:
     def node(self, which: str | int) -> PlanTensor:
         """A node by index, or by name: names repeat in real graphs, the last one is meant.
 
-        Raises KeyError; a name that is only a leaf's finds the leaf.
+        Raises KeyError; a name that no node has finds the leaf, the copy or the view source.
         """
         if isinstance(which, int):
             if not 0 <= which < len(self.nodes):
@@ -341,6 +360,9 @@ class Plan:
         for t in (*reversed(self.nodes), *self.leafs):
             if t.name == which:
                 return t
+        for record in reversed(self.tensors):
+            if record.name == which:
+                return self.tensor(record.id)
         near = ", ".join(t.name for t in self.find(f"*{which}*")[:5])
         raise KeyError(f"no node named '{which}'" + (f"; like it: {near}" if near else ""))
 

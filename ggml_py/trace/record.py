@@ -146,7 +146,7 @@ class Capture:
     def names(self, backends: int | Iterable[int]) -> list[str]:
         """The names of a set of backends."""
         if isinstance(backends, int):
-            backends = (b for b in range(len(self.backends)) if backends >> b & 1)
+            backends = [b for b in range(len(self.backends)) if backends >> b & 1]
         return [self.backends[b].name for b in backends]
 
     def is_weight(self, t: TensorRecord) -> bool:
