@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _PRODUCTS = (enums.Op.MUL_MAT, enums.Op.MUL_MAT_ID)
 _ROPES = (enums.Op.ROPE, enums.Op.ROPE_BACK)
-_SINKS = {enums.Op.SOFT_MAX: 2, enums.Op.FLASH_ATTN_EXT: 4}  # which source they are
+SINKS = {enums.Op.SOFT_MAX: 2, enums.Op.FLASH_ATTN_EXT: 4}  # which source they are
 
 
 class OpSettings(TensorInfo):
@@ -61,7 +61,7 @@ class OpSettings(TensorInfo):
         """
         from .tensor import Tensor
 
-        op = self._is(*_SINKS)
+        op = self._is(*SINKS)
         raw = NULL
         if sinks is not None:
             if not isinstance(sinks, Tensor):
@@ -72,7 +72,7 @@ class OpSettings(TensorInfo):
                     f"sinks '{sinks.name}': {sinks.type.name.lower()} ne0 {sinks.ne[0]}, expected "
                     f"f32 with one element for each of {heads} heads"
                 )
-            if self.ptr.src[_SINKS[op]] != NULL:
+            if self.ptr.src[SINKS[op]] != NULL:
                 raise ArgumentError(f"'{self.name}' has sinks already: add_sinks(None) first")
             self._context._adopt(sinks)
             raw = sinks.ptr
