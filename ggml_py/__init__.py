@@ -74,7 +74,10 @@ if TYPE_CHECKING:
     from .sim import sim_device as sim_device
     from .tensor import Tensor as Tensor
     from .threadpool import ThreadPool as ThreadPool
+    from .trace.nearest import nearest as nearest
     from .trace.plan import Plan as Plan
+    from .trace.variant import Nearest as Nearest
+    from .trace.variant import Variant as Variant
 
 __version__ = "0.1.0"
 
@@ -142,10 +145,13 @@ _PUBLIC = {
     "sim_device": "sim",
     "Tensor": "tensor",
     "ThreadPool": "threadpool",
+    "nearest": "trace.nearest",
     "Plan": "trace.plan",
+    "Nearest": "trace.variant",
+    "Variant": "trace.variant",
     "enums": "",
 }
-_PLAIN = ("errors", "trace.plan", "_isolate")
+_PLAIN = ("errors", "trace.plan", "trace.variant", "_isolate")
 __all__ = sorted(_PUBLIC)
 
 

@@ -24,12 +24,13 @@ from .replay import Replay, State, block_of
 Slot: TypeAlias = "tuple[int, int] | str"
 Group: TypeAlias = "tuple[Slot, ...]"
 
-# Sizes (place, dimension) that the constructor lets differ, and that a model never does.
-_TIES: dict[str, tuple[tuple[tuple[int, int], ...], ...]] = {
+# Sizes (place, dimension) and arguments that the constructor lets differ, and a model never does.
+_TIES: dict[str, tuple[tuple[Slot, ...], ...]] = {
     "FLASH_ATTN_EXT": (
         ((0, 0), (1, 0), (2, 0)), ((1, 1), (2, 1), (3, 0)), ((0, 1), (3, 1)), ((1, 2), (2, 2)),
     ),
     "SOFT_MAX": (((0, 1), (1, 1)),),
+    "ROPE": (((0, 0), "n_dims"),),
 }  # fmt: skip
 _MOST_COMBINATIONS = 300  # of sizes that are tried for one group
 
@@ -186,10 +187,16 @@ def _group(replay: Replay, state: State, slots: list[Slot], slot: Slot, down: bo
 
 def _tied(replay: Replay, state: State, slot: Slot) -> tuple[Slot, ...]:
     node, found = replay.node, set()
+    names = {name for name, _ in replay.recipe.kinds}
     for tie in _TIES.get(enums.Op(node.op).name, ()):
-        slots = [(node.src[p], d) for p, d in tie if node.src[p : p + 1] and node.src[p] >= 0]
-        if slot in slots:
-            found |= {s for s in slots if size_of(state, s) == size_of(state, slot)}
+        there: list[Slot] = []
+        for one in tie:
+            if isinstance(one, str):
+                there += [one] if one in names else []
+            elif node.src[one[0] : one[0] + 1] and node.src[one[0]] >= 0:
+                there.append((node.src[one[0]], one[1]))
+        if slot in there:
+            found |= {s for s in there if size_of(state, s) == size_of(state, slot)}
     return tuple(found - {slot})
 
 

@@ -14,7 +14,8 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
-from collections.abc import Callable
+import random
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -34,6 +35,7 @@ from .variant import KINDS, Nearest, Variant
 from .wording import Wording, type_name, variant
 
 MOST_ASKED = 20_000
+_DRAWS = 150  # lists of several changes at random
 
 
 def nearest(what: Tensor | PlanTensor, device: Device | Backend) -> Nearest:
@@ -254,32 +256,45 @@ class _Search:
                 return [(0, self.words.together(needed, answers))]
         return []
 
-    def _tame(self) -> Any:
-        """Lists of changes to what backends are written for first."""
-        groups = [group for group, _ in c.groups(self.replay, self.state)]
-        groups = list(dict.fromkeys(groups))
+    def _tame(self) -> Iterator[list[Change]]:
+        """Lists of changes to what backends are written for first; then at random."""
+        groups = list(dict.fromkeys(g for g, _ in c.groups(self.replay, self.state)))
         first = {one.target: one for one in reversed(list(c.neutral(self.replay, self.state)))}
-        plain = list(first.values())
+        params = list(first.values())
         kinds = (None, ("F32", "F32"), ("F16", "F16"), ("F16", "F32"), ("F32", "F16"))
-        for params, sizes, types in itertools.product(
-            ([], plain), (None, 0, 1, 256, 128, 64, 32), kinds
-        ):
-            changes = self._strided()
-            state = self.with_(*changes)
-            wanted = [*params]
-            for i, s in enumerate(self.state.sources):
-                if types and not c.is_integer(s.type):
-                    wanted.append(Change("type", i, int(enums.Type[types[min(i, 1)]])))
-            for group in groups if sizes is not None else []:
+        sizes = (None, 0, 1, 256, 128, 64, 32)
+        for whole, some, size, types in itertools.product((0, 1), ([], params), sizes, kinds):
+            yield self._tamed(some, [(g, size) for g in groups], types, bool(whole))
+        rng = random.Random(0)
+        for _ in range(_DRAWS):
+            several = [(g, rng.choice(sizes)) for g in groups]
+            yield self._tamed(rng.choice(([], params)), several, rng.choice(kinds), False)
+
+    def _tamed(
+        self,
+        params: list[Change],
+        sizes: list[tuple[c.Group, int | None]],
+        types: tuple[str, str] | None,
+        whole: bool,
+    ) -> list[Change]:
+        """Those changes that the op allows, one after the other; size 0 is the next multiple of
+        256, and integers get another type only if `whole`."""
+        changes = self._strided()
+        state = self.with_(*changes)
+        wanted = [*params]
+        for i, source in enumerate(self.state.sources):
+            if types and (whole or not c.is_integer(source.type)):
+                wanted.append(Change("type", i, int(enums.Type[types[min(i, 1)]])))
+        for group, size in sizes:
+            if size is not None:
                 now = c.size_of(self.state, group[0])
-                size = -(-now // 256) * 256 if sizes == 0 else sizes
-                wanted.append(Change("dimension", group, size))
-            for change in wanted:
-                tried = c.apply(self.replay, state, change) if state is not None else None
-                if tried is not None and tried != state and self.replay.build(tried) is not None:
-                    state = tried
-                    changes.append(change)
-            yield changes
+                wanted.append(Change("dimension", group, size or -(-now // 256) * 256))
+        for change in wanted:
+            tried = c.apply(self.replay, state, change) if state is not None else None
+            if tried is not None and tried != state and self.replay.build(tried) is not None:
+                state = tried
+                changes.append(change)
+        return changes
 
     def _needed(self, changes: list[Change]) -> list[Change]:
         """Without those that can be taken back, the largest first."""

@@ -29,7 +29,8 @@ from ..errors import ArgumentError, GgmlError
 from ..op_settings import SINKS
 from ..ops import Ops
 from ..tensor import Tensor
-from .plan import VIEW_OPS, PlanTensor
+from .plan import PlanTensor
+from .record import VIEW_OPS
 
 SELF = -2  # a source that is the node itself: ggml_cast's
 Value = Any  # of an argument: int, float, bool, enum, Type, list of four
@@ -230,6 +231,7 @@ class Replay:
     def build(self, state: State) -> Tensor | None:
         """The node with the changes in `state`; None if there is no such op."""
         node, recipe = self.node, self.recipe
+        made: Tensor | None
         try:
             if recipe.method:
                 made = self.call(recipe.method, recipe.operands, dict(state.args), state.sources)
@@ -266,6 +268,8 @@ class Replay:
                 ptr.src[place] = self.tensor(index, state.sources[index])._ptr
             elif index == SELF:
                 ptr.src[place] = ptr
+        if node.view_place >= 0:
+            ptr.view_src = ptr.src[node.view_place]
         return Tensor(ptr, self.context)
 
 

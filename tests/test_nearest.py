@@ -1,0 +1,423 @@
+"""The smallest change that a device supports: planted reasons are found, exactly."""
+
+import inspect
+import json
+import random
+import time
+
+import pytest
+import test_ops_survive as survive
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import ggml_py as ggml
+from ggml_py._handle import LIVE
+from ggml_py.trace import change
+from ggml_py.trace.nearest import MOST_ASKED
+from ggml_py.trace.replay import Node, Replay
+
+Type = ggml.enums.Type
+
+
+@pytest.fixture(scope="module")
+def gpu():
+    """A simulated device; `ask` has it decide by a function."""
+    with ggml.sim_device("nearest0") as device:
+        yield device
+
+
+def ask(gpu, node, supports):
+    gpu.configure(supports=supports)
+    return ggml.nearest(node, gpu)
+
+
+@pytest.fixture
+def ctx():
+    with ggml.Context() as context:
+        yield context
+
+
+def attention(ctx, k="f16", v="f16", d=128, n_kv=4096, n_batch=8, max_bias=0.0, mask=True):
+    q = ctx.new_tensor("f32", d, n_batch, 32, name="q")
+    made = ctx.flash_attn_ext(
+        q, ctx.new_tensor(k, d, n_kv, 8), ctx.new_tensor(v, d, n_kv, 8),
+        ctx.new_tensor("f16", n_kv, n_batch) if mask else None, 0.1, max_bias, 0.0,
+    )  # fmt: skip
+    made.name = "__fattn__-0"
+    return made
+
+
+# ---- devices that are here
+
+
+def test_cpu_names_the_type_of_a_copy(ctx):
+    answer = ggml.nearest(ctx.cast(ctx.new_tensor("f32", 256, 4), "iq2_xxs"), ggml.device("CPU"))
+    best = answer.variants[0]
+    assert (answer.supported, answer.constructor, best.kind) == (False, "cast", "type")
+    assert answer.text == "CPY: result iq4_xs instead of iq2_xxs"
+    assert "f16" in best.also and "iq2_xs" not in best.also  # upstream has no iq2 from floats
+
+
+def test_cpu_names_either_source_of_a_mul_mat(ctx):
+    node = ctx.mul_mat(ctx.new_tensor("q4_0", 64, 32), ctx.new_tensor("f16", 64, 8))
+    answer = ggml.nearest(node, ggml.device("CPU"))
+    assert [v.text for v in answer.variants] == ["b f32 instead of f16", "a f16 instead of q4_0"]
+    assert [(v.source, v.name, v.before, v.after) for v in answer.variants] == [
+        (1, "b", "f16", "f32"), (0, "a", "q4_0", "f16"),
+    ]  # fmt: skip
+
+
+def test_cpu_names_a_parameter(ctx):
+    a = ctx.new_tensor("f32", 64, 8)
+    answer = ggml.nearest(ctx.soft_max_ext_back(a, a, 1.0, 8.0), ggml.device("CPU"))
+    assert answer.text == "SOFT_MAX_BACK: max_bias 0 instead of 8"
+
+
+def blas():
+    if "BLAS" not in [d.name for d in ggml.devices()]:
+        pytest.skip("this build has no BLAS")
+    return ggml.device("BLAS")
+
+
+def test_blas_names_the_batch_that_it_starts_from(ctx):
+    node = ctx.mul_mat(ctx.new_tensor("q4_0", 4096, 4096), ctx.new_tensor("f32", 4096, 8))
+    with blas().init() as backend:
+        answer = ggml.nearest(node, backend)
+    best = answer.variants[0]
+    assert answer.text == "MUL_MAT: b ne1 ≥ 32 (here 8)"
+    assert (best.kind, best.source, best.dim, best.before, best.limit) == ("dimension", 1, 1, 8, 32)
+
+
+def test_blas_two_sizes_together(ctx):
+    node = ctx.mul_mat(ctx.new_tensor("f32", 16, 4096), ctx.new_tensor("f32", 16, 1))
+    best = ggml.nearest(node, blas()).variants[0]
+    assert best.text == "a ne0 and b ne0 ≥ 32 (here 16); b ne1 ≥ 32 (here 1)"
+    assert [(p.limit, p.tied) for p in best.parts] == [(32, ("b ne0",)), (32, ())]
+
+
+def test_an_op_that_a_device_has_not(ctx):
+    answer = ggml.nearest(ctx.top_k(ctx.new_tensor("f32", 4096, 8), 40), blas())
+    assert not answer.supported and answer.variants == ()
+    assert 100 < answer.tried < MOST_ASKED and "supports none of" in answer.text
+
+
+def test_a_supported_node_is_not_varied(ctx):
+    a = ctx.new_tensor("f32", 64)
+    answer = ggml.nearest(ctx.relu(a), ggml.device("CPU"))
+    assert (answer.supported, answer.variants, answer.tried) == (True, (), 1)
+    assert answer.render() == "UNARY on CPU: supported as it is"
+
+
+def test_a_buffer_that_only_mul_mat_reads(ctx):
+    cpu = ggml.device("CPU")
+    repacked = [b for b in cpu.extra_buffer_types if b.name == "CPU_REPACK"]
+    if not repacked:
+        pytest.skip("this CPU repacks nothing")
+    with ggml.Context() as weights:
+        w = weights.new_tensor("q4_0", 256, 64, name="token_embd.weight")
+        weights.alloc(repacked[0])
+        node = ctx.get_rows(w, ctx.new_tensor("i32", 4))
+        answer = ggml.nearest(node, cpu)
+    assert [v.kind for v in answer.variants] == ["buffer"]
+    assert answer.text == "GET_ROWS: a in another buffer than one of CPU_REPACK"
+
+
+# ---- planted reasons
+
+
+def test_top_k(gpu, ctx):
+    node = ctx.top_k(ctx.new_tensor("f32", 32768, 8), 40)
+    answer = ask(gpu, node, lambda t: t.src[0].ne[0] <= 1024)
+    assert answer.text == "TOP_K: ne0 ≤ 1024 (here 32768)"
+
+
+def test_flash_attention_names_its_sources(gpu, ctx):
+    answer = ask(gpu, attention(ctx, k="q5_1"), lambda t: t.src[1].type == Type.F16)
+    assert answer.text == "FLASH_ATTN_EXT: K f16 instead of q5_1"
+    node = attention(ctx)
+    node.add_sinks(ctx.new_tensor("f32", 32))
+    names = [Replay(Node.of(node), ctx).name(place) for place in range(5)]
+    assert names == ["Q", "K", "V", "mask", "sinks"]
+
+
+def test_k_and_v_together(gpu, ctx):
+    def supports(t):
+        return t.src[1].type == t.src[2].type and t.src[1].type in (Type.F16, Type.Q8_0)
+
+    best = ask(gpu, attention(ctx, "q5_1", "q5_1"), supports).variants[0]
+    assert (best.kind, best.text) == ("together", "K and V q8_0 instead of q5_1")
+    assert best.also == ("f16",) and [p.name for p in best.parts] == ["K", "V"]
+
+
+def test_sizes_that_belong_together(gpu, ctx):
+    node = attention(ctx, n_kv=4096)
+    best = ask(gpu, node, lambda t: t.src[1].ne[1] <= 777).variants[0]
+    assert best.text == "K ne1, V ne1 and mask ne0 ≤ 777 (here 4096)"
+    assert best.tied == ("V ne1", "mask ne0")
+    node = attention(ctx, n_kv=128, d=128)  # equal by chance
+    assert ask(gpu, node, lambda t: t.src[1].ne[1] <= 64).variants[0].tied == ("V ne1", "mask ne0")
+
+
+def test_an_island_of_sizes_is_no_rule(gpu, ctx):
+    node = attention(ctx, d=100)
+    answer = ask(gpu, node, lambda t: t.src[0].ne[0] in (64, 80, 96, 112, 128, 256))
+    sizes = [(v.before, v.after, v.rule) for v in answer.variants]
+    assert sizes == [(100, 96, ""), (100, 112, "")]
+    assert answer.variants[0].also == ("64", "80", "112", "128", "256")
+    assert answer.variants[0].text.endswith("96 instead of 100 (at 97 it is not)")
+
+
+def test_heads_change_with_their_groups(gpu, ctx):
+    """32 heads on 8: other numbers of heads must be multiples of 8."""
+    best = ask(gpu, attention(ctx), lambda t: t.src[0].ne[2] <= 20).variants[0]
+    assert (best.name, best.dim, best.limit) == ("Q", 2, 16)
+
+
+def test_rope_sizes_and_modes(gpu, ctx):
+    node = ctx.rope(ctx.new_tensor("f32", 128, 32, 8), ctx.new_tensor("i32", 8), 128, 2)
+    best = ask(gpu, node, lambda t: t.src[0].ne[0] <= 64).variants[0]
+    assert (best.limit, best.tied) == (64, ("n_dims",))  # which may not be above ne0
+    answer = ask(gpu, node, lambda t: t._ptr.op_params[2] == 0)
+    assert answer.text == "ROPE: mode normal instead of neox"
+
+
+def test_what_was_set_on_the_node_has_its_name(gpu, ctx):
+    node = attention(ctx)
+    node.set_prec("f32")
+    words = list(node._ptr.op_params)
+    at = next(i for i in range(16) if words[i] == ggml.enums.Prec.F32 and i > 2)
+    answer = ask(gpu, node, lambda t: t._ptr.op_params[at] == 0)
+    assert answer.text == "FLASH_ATTN_EXT: prec default instead of f32"
+
+
+def test_a_node_that_no_constructor_makes(gpu, ctx):
+    """get_rows_back takes its shape from a tensor that is no source."""
+    grad, ids = ctx.new_tensor("f16", 64, 4), ctx.new_tensor("i32", 4)
+    node = ctx.get_rows_back(grad, ids, ctx.new_tensor("f32", 64, 100))
+    answer = ask(gpu, node, lambda t: t.src[0].type == Type.F32)
+    assert answer.constructor in ("", "get_rows_back")
+    assert answer.variants[0].after == "f32" and answer.variants[0].source == 0
+
+
+def test_a_custom_op_is_asked_about_as_it_is(gpu, ctx):
+    node = ctx.map_custom1(ctx.new_tensor("f32", 8), lambda dst, a, ith, nth: None, 1)
+    assert ask(gpu, node, lambda t: True).variants == ()
+
+
+def test_the_predicates_exception_is_the_callers(gpu, ctx):
+    node = ctx.top_k(ctx.new_tensor("f32", 64), 4)
+    with pytest.raises(ZeroDivisionError):
+        ask(gpu, node, lambda t: 1 // 0)
+
+
+def test_in_place_and_shared_sources_stay_so(gpu, ctx):
+    a = ctx.new_tensor("f32", 64, 8)
+    seen = []
+
+    def supports(t):
+        seen.append((t.src[0] == t.src[1], t.view_src == t.src[0]))
+        return False
+
+    ask(gpu, ctx.mul_inplace(a, a), supports)
+    assert len(seen) > 50 and set(seen) == {(True, True)}
+
+
+SIZES = st.integers(1, 5000)
+SEVERAL = {"F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q4_K", "Q6_K"}
+SEVERAL |= {"IQ4_NL", "IQ4_XS", "MXFP4", "TQ1_0"}
+TYPES = st.sampled_from([t for t in Type if t.name in SEVERAL])
+PLANTED = settings(
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+
+
+@PLANTED
+@given(size=st.integers(2, 5000), limit=SIZES, dim=st.integers(0, 3))
+def test_a_planted_limit_is_found_exactly(gpu, size, limit, dim):
+    limit = 1 + limit % (size - 1)
+    ne = [size if d == dim else 3 for d in range(4)]
+    with ggml.Context() as ctx:
+        answer = ask(gpu, ctx.argsort(ctx.new_tensor("f32", *ne), "asc"),
+                     lambda t: t.src[0].ne[dim] <= limit)  # fmt: skip
+    assert answer.text == f"ARGSORT: ne{dim} ≤ {limit} (here {size})"
+    assert [v.limit for v in answer.variants] == [limit]
+
+
+@PLANTED
+@given(size=SIZES, more=SIZES)
+def test_a_planted_minimum_is_found_exactly(gpu, size, more):
+    with ggml.Context() as ctx:
+        node = ctx.mul_mat(ctx.new_tensor("q4_0", 64, 8), ctx.new_tensor("f32", 64, size))
+        answer = ask(gpu, node, lambda t: t.src[1].ne[1] >= size + more)
+    assert answer.text == f"MUL_MAT: b ne1 ≥ {size + more} (here {size})"
+
+
+@PLANTED
+@given(size=st.integers(2, 3000), power=st.integers(1, 9))
+def test_a_planted_multiple_is_found_exactly(gpu, size, power):
+    factor = 1 << power
+    if size % factor == 0:
+        size += 1
+    with ggml.Context() as ctx:
+        node = ctx.rms_norm(ctx.new_tensor("f32", size, 4), 1e-6)
+        answer = ask(gpu, node, lambda t: t.src[0].ne[0] % factor == 0)
+    near = {size // factor * factor, (size // factor + 1) * factor} - {0}
+    assert {v.limit for v in answer.variants} == near
+    assert {v.rule for v in answer.variants} == {f"ne0 a multiple of {factor}"}
+
+
+@PLANTED
+@given(now=TYPES, wanted=st.sets(TYPES, min_size=1))
+def test_planted_types_are_found_nearest_first(gpu, now, wanted):
+    wanted -= {now}
+    with ggml.Context() as ctx:
+        node = ctx.mul_mat(ctx.new_tensor(now, 512, 8), ctx.new_tensor("f32", 512, 4))
+        answer = ask(gpu, node, lambda t: t.src[0].type in wanted)
+    if not wanted:
+        assert answer.variants == ()
+        return
+    order = [t for t in change.types_near(now) if t in wanted]
+    first = answer.variants[0]
+    named = [Type(t).name.lower() for t in order]
+    assert [first.name, first.after.lower(), *map(str.lower, first.also)] == ["a", *named]
+
+
+@PLANTED
+@given(axes=st.permutations(range(4)), cut=st.booleans())
+def test_a_planted_contiguity_is_found(gpu, axes, cut):
+    with ggml.Context() as ctx:
+        a = ctx.new_tensor("f32", 8, 6, 5, 4)
+        if cut:
+            a = ctx.view_4d(a, 4, 6, 5, 4, *a.nb[1:], 0)
+        node = ctx.sqr(ctx.permute(a, *axes))
+        if node.src[0].is_contiguous:
+            return
+        answer = ask(gpu, node, lambda t: t.src[0].is_contiguous)
+    assert answer.text == "SQR: a contiguous"
+
+
+@PLANTED
+@given(limit=st.integers(1, 4095), at_least=st.integers(2, 64), type_=TYPES)
+def test_several_planted_reasons_are_all_found(gpu, limit, at_least, type_):
+    """A type (of two that the device has), a minimum and a maximum: none alone helps."""
+    has = {type_, Type.F16}
+    with ggml.Context() as ctx:
+        a = ctx.new_tensor("q5_0" if type_ != Type.Q5_0 else "f32", 512, 4096)
+        node = ctx.mul_mat(a, ctx.new_tensor("f32", 512, 1))
+        answer = ask(
+            gpu, node,
+            lambda t: t.src[0].type in has and t.ne[0] <= limit and t.ne[1] >= at_least,
+        )  # fmt: skip
+    (found,) = answer.variants
+    assert found.kind == "together"
+    assert {(p.kind, p.source, p.dim, p.limit) for p in found.parts} == {
+        ("type", 0, None, None), ("dimension", 0, 1, limit), ("dimension", 1, 1, at_least),
+    }  # fmt: skip
+    near = next(t for t in change.types_near(a_type(found)) if t in has)
+    assert next(p.after for p in found.parts if p.kind == "type").lower() == Type(near).name.lower()
+
+
+def a_type(found):
+    before = next(p.before for p in found.parts if p.kind == "type")
+    return Type[before.upper()]
+
+
+# ---- plans that were saved
+
+
+def test_a_saved_plan_answers_as_the_node_did(gpu, tmp_path):
+    gpu.configure(supports=lambda t: t.op != ggml.enums.Op.FLASH_ATTN_EXT)
+    with ggml.Context() as ctx, gpu.init() as fast, ggml.device("CPU").init() as cpu:
+        node = attention(ctx, k="q5_1")
+        ctx.permute(node, 0, 2, 1, 3)
+        graph = ctx.new_graph()
+        graph.build_forward_expand(node)
+        with ggml.Scheduler([fast, cpu]) as scheduler:
+            plan = scheduler.plan(graph)
+        plan.to_json(tmp_path / "plan.json")
+        saved = ggml.Plan.from_json(tmp_path / "plan.json").node("__fattn__-0")
+        for supports in (
+            lambda t: t.src[1].type == Type.F16,
+            lambda t: t.src[1].ne[1] <= 1000,
+            lambda t: t.ne[0] <= 64 and t.src[3].ne[0] <= 64,
+            lambda t: False,
+            lambda t: True,
+        ):
+            live = ask(gpu, node, supports)
+            there = ask(gpu, saved, supports)
+            assert (live.supported, live.variants) == (there.supported, there.variants)
+
+
+# ---- nothing dies, nothing stays
+
+
+def wild(name, seed, ctx):
+    """A node of the op with whatever it takes; None where it takes nothing of it."""
+    rng = random.Random(f"{name} {seed}")
+    tensors = [survive.tensor(ctx, rng) for _ in range(4)]
+    parameters = inspect.signature(getattr(ctx, name)).parameters.values()
+    try:
+        made = getattr(ctx, name)(
+            *(survive.argument(str(p.annotation), tensors, rng) for p in parameters)
+        )
+    except survive.REFUSALS:
+        return None
+    return made if 0 not in made.ne and all(0 not in s.ne for s in made.src) else None
+
+
+def test_any_node_is_made_again_as_it_was():
+    by_constructor = total = 0
+    for name in survive.NAMES:
+        for seed in range(30):
+            with ggml.Context(reserve=4 << 20) as ctx, ggml.Context() as scratch:
+                node = wild(name, seed, ctx)
+                if node is None or node.op.name in ("VIEW", "RESHAPE", "PERMUTE", "TRANSPOSE"):
+                    continue
+                replay = Replay(Node.of(node), scratch)
+                again = replay.build(replay.state)
+                assert again is not None, (name, seed)
+                for what in ("op", "type", "ne", "nb", "is_view"):
+                    assert getattr(again, what) == getattr(node, what), (name, seed, what)
+                assert list(again._ptr.op_params) == list(node._ptr.op_params), (name, seed)
+                total += 1
+                by_constructor += bool(replay.recipe.method)
+    assert total > 1500 and by_constructor > 0.98 * total
+
+
+@pytest.mark.parametrize("device", ["CPU", "BLAS", "nearest0"])
+def test_any_node_can_be_asked_about(gpu, device):
+    if device == "BLAS":
+        blas()
+    gpu.configure(supports=lambda t: False)
+    slowest, most = 0.0, 0
+    for name in survive.NAMES:
+        for seed in range(1):
+            with ggml.Context(reserve=4 << 20) as ctx:
+                node = wild(name, seed, ctx)
+                if node is None:
+                    continue
+                before = (node.ne, node.nb, node.type, list(node._ptr.op_params), node.src)
+                start = time.perf_counter()
+                answer = ggml.nearest(node, ggml.device(device))
+                slowest = max(slowest, time.perf_counter() - start)
+                most = max(most, answer.tried)
+                assert before == (node.ne, node.nb, node.type, list(node._ptr.op_params), node.src)
+                json.dumps(answer.to_dict(), allow_nan=False)
+                assert answer.render().startswith(answer.op)
+    assert slowest < 5 and most < MOST_ASKED  # usually 0.03 s and 1,000
+
+
+def test_nothing_stays_open(gpu, ctx):
+    node = attention(ctx)
+    before = dict(LIVE)
+    ask(gpu, node, lambda t: False)
+    assert dict(LIVE) == before and sum(1 for _ in ctx) == 5
+
+
+def test_a_sample_of_the_page(gpu, ctx):
+    node = attention(ctx, "q5_1", "f16")
+    answer = ask(gpu, node, lambda t: t.src[1].type in (Type.F16, Type.F32))
+    assert answer.render().splitlines() == [
+        "FLASH_ATTN_EXT '__fattn__-0' on nearest0: not supported; it would be with",
+        "  type        K f16 instead of q5_1 (or f32)",
+    ]
