@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from . import enums
@@ -13,7 +13,7 @@ from ._device import Device
 from ._ffi import NULL, ffi, lib, text
 from ._handle import Handle, in_use
 from .buffer import BufferType
-from .errors import ArgumentError, ComputeError, MissingFunctionError
+from .errors import ArgumentError, ComputeError, GgmlError, MissingFunctionError
 from .threadpool import ThreadPool, as_worker_0
 
 if TYPE_CHECKING:
@@ -202,6 +202,20 @@ class Backend(Handle):
             lib.ggml_backend_tensor_copy_async(
                 ptr_of(Backend, src_backend), self.ptr, src.ptr, dst.ptr
             )
+
+
+@contextlib.contextmanager
+def settling(backends: Sequence[Backend]) -> Iterator[None]:
+    """Around a compute: when it fails, it is over on all of them, and nothing of it is raised later
+    on, when the call raises."""
+    try:
+        yield
+    except BaseException:
+        for backend in backends:
+            with contextlib.suppress(GgmlError):
+                lib.ggml_backend_synchronize(backend.ptr)
+            backend._abort.take_stored()
+        raise
 
 
 class Event(Handle):

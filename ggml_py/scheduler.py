@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,7 @@ from ._callback import raising_stored
 from ._ffi import BUILD, NULL, ffi, lib
 from ._handle import Handle, in_use
 from .alloc import is_whole
-from .backend import Backend, check_status
+from .backend import Backend, check_status, settling
 from .buffer import BufferType
 from .context import new_native
 from .enums import BackendDevType
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
 # Address space that ggml_backend_sched_new takes for each node: copies' metadata, most of all.
 _NODE_BYTES = 30 * 2 * ffi.sizeof("struct ggml_tensor")
+log = logging.getLogger("ggml_py")
 MAX_BACKENDS = 16  # GGML_SCHED_MAX_BACKENDS of ggml-backend.cpp
 
 
@@ -149,7 +151,10 @@ class Scheduler(Handle):
 
     def _before_free(self) -> None:
         if self._spoiled_by is None:
-            self.synchronize()
+            try:
+                self.synchronize()
+            except Exception as error:  # nobody waited for it before
+                log.error("%r is closed after a compute that failed: %s", self, error)
             self.reset()
         self._let_go()
 
@@ -322,10 +327,9 @@ class Scheduler(Handle):
             raise ArgumentError("another graph is allocated on this scheduler: call reset() first")
         pools = [pool for backend in self.backends for pool in backend._pools()]
         alone = in_use("computing", self, graph, *self.backends, *pools)
-        aborts = (backend._abort for backend in self.backends)
-        callbacks = (self._eval_callback, self._copy_callback, *aborts)
+        callbacks = (self._eval_callback, self._copy_callback, *(b._abort for b in self.backends))
         # Not in `_changing`: computing reads the plan, so an abort in it spoils nothing.
-        with alone, as_worker_0(*pools), graph._computing(*callbacks):
+        with alone, settling(self.backends), as_worker_0(*pools), graph._computing(*callbacks):
             status = compute(raw, graph_raw)
         check_status(status, "compute")
 

@@ -203,6 +203,11 @@ class SimDevice(Device):
 _sims: dict[str, SimDevice] = {}
 
 
+def existing(name: str) -> SimDevice | None:
+    """The simulated device of that name, in any case, if there is one now."""
+    return _sims.get(name.casefold())
+
+
 def _open(name: str, settings: _Settings, device: SimDevice | None = None) -> Any:
     native = ffi.new("struct gp_sim_settings *")
     native.type = _type(settings.type)
@@ -234,10 +239,11 @@ def _buft_of(settings: _Settings, device: SimDevice | None) -> Any:
     if settings.buft_of is None:
         return NULL
     raw = ptr_of(Device, settings.buft_of)
-    other = settings.buft_of
-    if other == device or not isinstance(other, SimDevice) or settings.host:
+    other = existing(settings.buft_of.name)
+    if other is None or other == device or settings.host:
         raise ArgumentError(
-            f"buft_of={other!r}: expected another simulated device, and not host=True beside it"
+            f"buft_of={settings.buft_of!r}: expected another simulated device, and not host=True "
+            "beside it"
         )
     if other._settings.buft_of is not None or other._settings.host:
         raise ArgumentError(f"buft_of={other!r}: expected a device with a buffer type of its own")
@@ -328,7 +334,7 @@ def _supports_of(settings: _Settings) -> bool | Table | Callable[[Tensor], bool]
     if profile is not None and supports is not None:
         raise ArgumentError("profile= and supports= say the same thing: give one of them")
     if isinstance(profile, str):
-        profile = _load_profile(profile)
+        profile = load_profile(profile)
     if profile is not None:
         supports = getattr(profile, "supports", None)
         if not callable(supports):
@@ -346,14 +352,15 @@ def _supports_of(settings: _Settings) -> bool | Table | Callable[[Tensor], bool]
     )
 
 
-def _load_profile(name: str) -> Profile:
+def load_profile(name: str, strict: bool = False) -> Profile:
+    """The device profile of that name or path (sim_profile.py)."""
     try:
         profiles = importlib.import_module("ggml_py.sim_profile")
     except ModuleNotFoundError:
         raise MissingFunctionError(
             f"profile={name!r}: this ggml_py has no device profiles; give supports= instead"
         ) from None
-    profile: Profile = profiles.load_profile(name)
+    profile: Profile = profiles.load_profile(name, strict=strict)
     return profile
 
 

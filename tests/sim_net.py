@@ -9,7 +9,7 @@ class Net:
     """out = b·relu(a·x) on some devices and the CPU, the weights in memory of `weights`."""
 
     def __init__(self, *devices, weights=0, n_tokens=48, **options):
-        self.backends = [d.init(n_threads=2) for d in (*devices, ggml.device("CPU"))]
+        self.backends = [d.init(n_threads=1) for d in (*devices, ggml.device("CPU"))]
         self.weights, self.context = ggml.Context(), ggml.Context()
         self._more = []
         rng = np.random.default_rng(0)

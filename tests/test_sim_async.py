@@ -1,5 +1,6 @@
 """Simulated devices compute while the caller goes on; what fails comes out where one waits."""
 
+import os
 import subprocess
 import sys
 import textwrap
@@ -165,13 +166,23 @@ def test_a_compute_is_stopped_by_its_callback_and_by_what_that_raises(net):
     with pytest.raises(KeyError, match="from the callback"):
         net.run()
     net.scheduler.reset()
-    gpu.set_abort_callback(fail)
+    gate = Gate(gpu)
     submit(net)
+    gpu.set_abort_callback(fail)
+    gate.open.set()
     with pytest.raises(KeyError, match="from the callback"):
         net.scheduler.synchronize()
+    net.scheduler.synchronize()  # once is enough
     net.scheduler.reset()
     gpu.set_abort_callback(None)
     np.testing.assert_array_equal(net.run(), cpu_result())
+
+
+def test_what_nobody_waited_for_is_logged_when_the_scheduler_closes(net, caplog):
+    net.backends[0].set_abort_callback(lambda: True)
+    submit(net)
+    net.scheduler.close()
+    assert "closed after a compute that failed: backend gpu0" in caplog.text
 
 
 def test_ctrl_c_stops_it():
@@ -291,6 +302,33 @@ def test_threads_and_memory_are_given_back(sims):
     for _ in range(cycles):
         cycle()
     assert before.grown(count(), cycles) == []
+
+
+def test_a_pristine_build_has_them_too(pristine):
+    program = """
+        import numpy as np, ggml_py as ggml
+        devices = [ggml.sim_device("gpu0", supports={"MUL_MAT": True}), ggml.device("CPU")]
+        results = []
+        for chosen in (devices, devices[1:]):
+            backends = [d.init(n_threads=2) for d in chosen]
+            weights, c = ggml.Context(), ggml.Context()
+            w = weights.from_numpy(np.random.default_rng(0).standard_normal((64, 64), np.float32))
+            weights.alloc(backends[0], usage="weights")
+            graph = c.new_graph()
+            y = c.mul_mat(w, c.relu(c.mul_mat(w, w)))
+            graph.build_forward_expand(y)
+            scheduler = ggml.Scheduler(backends)
+            scheduler.compute(graph)
+            results.append(y.get())
+            if len(backends) == 2:
+                assert scheduler.n_splits == 3
+        print((results[0] == results[1]).all())
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True,
+        check=False, env={**os.environ, "GGML_PY_UPSTREAM": pristine},
+    )  # fmt: skip
+    assert done.stdout.strip() == "True", done.stderr
 
 
 def test_a_custom_op_on_it_is_refused(sims):

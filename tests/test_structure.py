@@ -20,7 +20,7 @@ OBJECTS += ("info", "convert", "dlpack", "data", "op_settings", "tensor", "sim",
 OBJECTS += ("custom", "context")
 OBJECTS += ("graph", "graph_plan", "compare", "alloc", "sched_state")
 OBJECTS += ("sched_callbacks", "scheduler", "opt_params", "opt_data", "opt", "opt_fit")
-OBJECTS += ("gguf", "gguf_writer")
+OBJECTS += ("gguf", "gguf_writer", "sim_text")
 PLAIN = {
     "trace.record", "trace.plan", "trace.cause", "trace.steps", "trace.rules", "trace.reference",
     "trace.match", "trace.diff",

@@ -16,10 +16,11 @@ F = TypeVar("F", bound=Callable[..., Any])
 _MODEL_OPTIONS = [
     click.argument("model", type=click.Path(dir_okay=False)),
     click.option("-d", "--device", "devices", multiple=True, metavar="NAME",
-                 help="Device, in priority order; repeat; rpc:HOST:PORT for a server's. "
+                 help="Device, in priority order; repeat; rpc:HOST:PORT for a server's, "
+                      "sim:NAME[,profile=cuda,memory=8G,min_batch=32,...] for a simulated one. "
                       "Default: all, GPUs first, the CPU last."),
     click.option("-ngl", "--n-gpu-layers", default=0, show_default=True,
-                 help="Layers whose weights go to the first GPU."),
+                 help="Layers whose weights go to the GPUs, by their free memory."),
     click.option("-c", "--ctx-size", "n_ctx", default=512, show_default=True,
                  help="Tokens that the cache holds."),
     click.option("-b", "--batch-size", "n_batch", default=512, show_default=True,

@@ -52,12 +52,13 @@ def load(
 ) -> Model:
     """Opens a GGUF model for evaluation. Options are llama.cpp's, with its meanings.
 
-    `devices` are names ("rpc:HOST:PORT" for a server's) or `Device`s, highest priority first; a CPU
-    is added if there is none. The last `n_gpu_layers` layers (the output counts as one) go to the
-    first GPU among them. `n_ctx` is the number of tokens the cache holds, rounded up to 256, 0 for
-    what the model was trained with; `n_ubatch` how many tokens one graph takes at most.
-    `flash_attn` is "on" (or True), "off" (or False), or "auto": on where the device of each layer
-    supports it. `type_k` and `type_v` are the cache's types.
+    `devices` are names ("rpc:HOST:PORT" for a server's, "sim:NAME" for a simulated one) or
+    `Device`s, highest priority first; a CPU is added if there is none. The last `n_gpu_layers`
+    layers (the output counts as one) go to the GPUs among them, by their free memory; weights that
+    a GPU has no op for stay on the CPU. `n_ctx` is the number of tokens the cache holds, rounded up
+    to 256, 0 for what the model was trained with; `n_ubatch` how many tokens one graph takes at
+    most. `flash_attn` is "on" (or True), "off" (or False), or "auto": on where the device of each
+    layer supports it. `type_k` and `type_v` are the cache's types.
 
     Raises `ModelError` for a file that is no complete model of a known architecture and for options
     it cannot take, `GgufError`, `UnknownDeviceError`, `AllocError`.

@@ -72,7 +72,7 @@ class Weights:
                 f"{self._gguf.path}: tensor '{name}' has ne {list(info.ne)}, "
                 f"expected {list(expected)} from the metadata"
             )
-        buft = self._placement.buffer_type(il)
+        buft = self._placement.weight_buffer_type(il, name, info.type, ne)
         if (buft, name) not in self._made:
             if buft not in self._contexts:
                 self._contexts[buft] = Context()
