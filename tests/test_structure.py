@@ -24,7 +24,7 @@ OBJECTS += ("gguf", "gguf_writer", "sim_text")
 PLAIN = {
     "trace.record", "trace.plan", "trace.cause", "trace.steps", "trace.rules", "trace.reference",
     "trace.match", "trace.diff",
-    "trace.what_if",
+    "trace.what_if", "trace.thresholds",
     "trace.finding", "trace.advice", "trace.advice_copies", "trace.advice_ops",
     "trace.advice_setup",
     "trace.words", "trace.decisions", "trace.explain",

@@ -8,6 +8,7 @@ from rich.table import Table
 
 from ..trace.diff import Diff
 from ..trace.plan import Plan, PlanTensor, Split, format_bytes
+from ..trace.thresholds import Sweep, describe, moved_rows
 
 _COLOURS = ("green", "cyan", "magenta", "yellow", "blue", "red")
 
@@ -103,3 +104,33 @@ def _inputs(split: Split) -> str:
     named = ", ".join(f"{i.tensor.name} from {i.src_backend}" for i in split.inputs[:3])
     more = f", {len(split.inputs) - 3} more" if len(split.inputs) > 3 else ""
     return escape(f"{total}: {named}{more}")
+
+
+def show_sweep(sweep: Sweep, console: Console | None = None) -> None:
+    """Prints the table of plans over shapes, then where and why the plan changes."""
+    console = console or Console()
+    console.print(sweep_table(sweep))
+    for threshold, places in sweep.grouped():
+        where = " or ".join(filter(None, map(describe, places)))
+        headline = threshold.headline() + (f", at {where}" if where else "")
+        console.print(headline, style="bold", highlight=False, markup=False)
+        for row in moved_rows(threshold):
+            console.print(f"  {row}", highlight=False, markup=False)
+    if not sweep.thresholds:
+        console.print("the plan is the same everywhere", style="bold")
+
+
+def sweep_table(sweep: Sweep) -> Table:
+    """A row per shape: splits, copies, bytes, nodes on each backend."""
+    table = Table(title="plans", title_justify="left")
+    planned = [p.totals for p in sweep.points if p.totals is not None]
+    backends = list(dict.fromkeys(b for n in planned for b in n.nodes_per_backend))
+    for column in (*sweep.axes, "splits", "copies", "copied", *backends):
+        table.add_column(escape(column), justify="right")
+    for point in sweep.points:
+        row, n = [escape(str(value)) for value in point.shape.values()], point.totals
+        if n is not None:
+            row += [str(n.n_splits), str(n.n_copies), format_bytes(n.copy_bytes)]
+            row += [str(n.nodes_per_backend.get(b, 0)) for b in backends]
+        table.add_row(*row)
+    return table

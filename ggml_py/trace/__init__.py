@@ -1,1 +1,19 @@
 """Plans as plain data: what the scheduler decided, and why."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .thresholds import Sweep as Sweep
+    from .thresholds import sweep as sweep
+
+# Public name -> module that has it.
+_PUBLIC = {"Sweep": "thresholds", "sweep": "thresholds"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PUBLIC:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f".{_PUBLIC[name]}", __name__), name)

@@ -46,7 +46,7 @@ def match_tensors(a: Capture, b: Capture) -> Match:
             else [t for t in capture.tensors if t.kind == NODE and not t.is_view_op]
             for capture in (a, b)
         )
-        keys = [[_key(t, dumped) for t in side] for side in (ours, theirs)]
+        keys = [[key_of(t, dumped) for t in side] for side in (ours, theirs)]
         for i, j in match(*keys).items():
             pairs[ours[i].id] = theirs[j].id
         # The other tensors of a dump are those that its nodes read, and some are nodes elsewhere.
@@ -79,7 +79,8 @@ class Key(NamedTuple):
     what: str
 
 
-def _key(t: TensorRecord, dumped: bool) -> Key:
+def key_of(t: TensorRecord, dumped: bool = False) -> Key:
+    """By what a tensor is compared."""
     name = t.name.encode()[:DUMPED_NAME].decode("utf-8", "replace") if dumped else t.name
     if _AUTOMATIC.search(name):
         name = ""
