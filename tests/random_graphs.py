@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 
 import ggml_py as ggml
+from ggml_py.trace.record import VIEW_OPS
 
 N = 8  # every tensor is N x N, so that any op fits any other
 SIMS = 6
@@ -44,11 +45,13 @@ class World:
         self.stack.close()
 
 
-def build(rng, n_graphs=1, max_nodes=24):
-    """A world, or None when upstream would abort while it is built."""
+def build(rng, n_graphs=1, max_nodes=24, pure=False, cpu_only=False):
+    """A world. A `pure` one can be computed on any devices with the same results: nothing writes to
+    what others read, and no BLAS. With `cpu_only` all of it is on the CPU, the graphs are the same.
+    """
     stack = ExitStack()
     try:
-        return _build(rng, stack, n_graphs, max_nodes)
+        return _build(rng, stack, n_graphs, max_nodes, pure, cpu_only)
     except BaseException:
         stack.close()
         raise
@@ -62,9 +65,12 @@ def _devices(rng, stack, unsupported):
     """1 to 6 simulated devices, BLAS sometimes, the CPU last."""
     for i in reversed(range(SIMS)):  # none shares an earlier one's buffer type any more
         ggml.sim_device(f"random{i}")
+    # Devices that compute while the scheduler goes on and use each other's memory: it does not wait
+    # for the one before the other reads.
+    sharing = _chance(rng, 40)
     sims, owners = [], []  # owners of a buffer type
     for i in range(rng.randint(1, SIMS)):
-        shared = rng.choice(owners) if owners and _chance(rng, 20) else None
+        shared = rng.choice(owners) if owners and sharing and _chance(rng, 40) else None
         kind = rng.randint(0, 9)
         settings = {
             "supports": _supports(i, unsupported, rng.randint(0, 2)),
@@ -72,6 +78,7 @@ def _devices(rng, stack, unsupported):
             "host": kind == 0 and shared is None,
             "host_buffer": kind in (1, 2) and shared is None,
             "buft_of": shared,
+            "async_": not sharing,
             "type": "accel" if kind == 0 else "igpu" if kind == 1 else "gpu",
         }
         sims.append(ggml.sim_device(f"random{i}", **settings))
@@ -95,13 +102,18 @@ def _supports(device, unsupported, mode):
     return lambda t: t.op.name not in ("ADD", "SOFT_MAX") or (device, t.name) not in unsupported
 
 
-def _build(rng, stack, n_graphs, max_nodes):
+def _build(rng, stack, n_graphs, max_nodes, pure, cpu_only):
     unsupported = set()
     sims, backends = _devices(rng, stack, unsupported)
+    if pure:
+        backends = [b for b in backends if b.name != "BLAS"]
     words = [" ".join(b.name for b in backends)]
     bufts = [b.buffer_type for b in backends]
     bufts += [t for s in sims if (t := s.host_buffer_type) is not None]
+    if cpu_only:
+        bufts = [bufts[len(backends) - 1]] * len(bufts)
     leafs, small, factors = [], [], []
+    types = ("f32", "f32", "f16")
 
     def leaf(context, name, type="f32", ne=(N, N)):
         return context.new_tensor(type, *ne, name=name)
@@ -109,7 +121,7 @@ def _build(rng, stack, n_graphs, max_nodes):
     for i in range(rng.randint(1, 4)):  # buffers: weights, caches, others
         context = stack.enter_context(ggml.Context())
         for j in range(rng.randint(1, 3)):
-            leafs.append(leaf(context, f"w{i}.{j}", rng.choice(("f32", "f32", "f16"))))
+            leafs.append(leaf(context, f"w{i}.{j}", "f32" if pure else rng.choice(types)))
         if _chance(rng, 40):  # small ones that may drag an op after them, or must not
             small.append(leaf(context, f"sinks{i}", ne=(1,)))
             factors.append(leaf(context, f"factors{i}", ne=(N // 2,)))
@@ -128,7 +140,7 @@ def _build(rng, stack, n_graphs, max_nodes):
         leafs.append(t)
     scheduler = stack.enter_context(
         ggml.Scheduler(
-            backends,
+            backends[-1:] if cpu_only else backends,
             graph_size=rng.choice((64, 256)),
             parallel=_chance(rng, 30),
             op_offload=not _chance(rng, 20),
@@ -139,6 +151,8 @@ def _build(rng, stack, n_graphs, max_nodes):
         made = list(leafs)
         for i in range(rng.randint(1, max_nodes)):
             t = _node(rng, context, made, small, factors, position)
+            if t is not None and pure and not _is_pure(t):
+                continue
             if t is None or not (backends[-1].supports_op(t) or _chance(rng, 2)):
                 continue
             t.name = f"n{g}.{i}"
@@ -166,6 +180,15 @@ def _build(rng, stack, n_graphs, max_nodes):
         for _ in range(rng.randint(1, 3)):
             pins.append((rng.choice(every), rng.choice(backends)))
     return World(scheduler, graphs, pins, every, stack, words)
+
+
+def _is_pure(t):
+    """Whether it can be computed, and without writing into another tensor."""
+    if t.op.name in VIEW_OPS:
+        return True
+    # the CPU says that it supports other sources, and its kernels abort
+    plain = t.op.name == "CONT" or all(s.is_contiguous and s.nb[0] <= 4 for s in t.src)
+    return plain and t.view_src is None
 
 
 def _node(rng, c, made, small, factors, position):
