@@ -26,19 +26,6 @@ def plans():
     return made
 
 
-@pytest.fixture
-def sim():
-    made = []
-
-    def make(name="gpu0", **options):
-        made.append(ggml.sim_device(name, **options))
-        return made[-1]
-
-    yield make
-    for device in made:
-        device.close()
-
-
 def titles(diff):
     return [title for title, _rows in diff.sections()]
 
@@ -155,7 +142,7 @@ def test_tables(plans):
     show_diff(plans["mlp"].diff(plans["views"]), 2, Console(file=out, width=100))
     text = out.getvalue()
     assert "3 nodes only before, 11 only after" in text and "│ …" in text
-    assert "│ #0 on BLAS from h (MUL_MAT) │ 1 nodes │" in text
+    assert "#0 on BLAS from h (MUL_MAT) " in text
 
 
 # --- matching
@@ -240,12 +227,12 @@ def named(tensor, name):
     return tensor
 
 
-def test_story_27880_a_lookup_beside_the_other_lookup_takes_two_splits_away(sim):
+def test_story_27880_a_lookup_beside_the_other_lookup_takes_two_splits_away(sims):
     """llama.cpp #27880: the per-layer embeddings are looked up on the CPU in the middle of the
     graph; done right after the token embeddings there are 2 splits rather than 4."""
     made = []
     for regrouped in (False, True):
-        with Layers(sim(), op_offload=False) as net:
+        with Layers(sims(), op_offload=False) as net:
             c, tokens = net.c, net.input("tokens", 4)
             x = named(c.get_rows(net.tables[0], tokens), "inp_embd")
             extra = named(c.get_rows(net.tables[1], tokens), "inp_ple")
@@ -260,13 +247,13 @@ def test_story_27880_a_lookup_beside_the_other_lookup_takes_two_splits_away(sim)
     assert diff.splits_added == diff.added == diff.copies_added == diff.copies_removed == ()
 
 
-def test_story_14825_one_view_of_an_input_rather_than_one_for_each_layer(sim):
+def test_story_14825_one_view_of_an_input_rather_than_one_for_each_layer(sims):
     """llama.cpp #14825: each layer of a recurrent model viewed the input s_copy by itself, and each
     view was copied; with releases that limit a split's inputs there were splits for it, too."""
     made = []
     n = 40
     for shared in (False, True):
-        with Layers(sim(), n_layers=n) as net:
+        with Layers(sims(), n_layers=n) as net:
             c, s_copy = net.c, net.input("s_copy", 8)
             one = named(c.view_1d(s_copy, 4, 0), "s_copy_main")
             h = net.w[0]
@@ -284,11 +271,11 @@ def test_story_14825_one_view_of_an_input_rather_than_one_for_each_layer(sim):
     assert [(s.backend, s.op) for s in diff.splits_removed] == [("gpu0", "GET_ROWS")]
 
 
-def test_an_op_that_a_device_learns(sim):
+def test_an_op_that_a_device_learns(sims):
     """What a maintainer does who adds an op to a backend: count the splits before and after."""
     made = []
     for known in ({"MUL_MAT": True}, {"MUL_MAT": True, "SILU": True}):
-        with Layers(sim(supports=known), op_offload=False) as net:
+        with Layers(sims(supports=known), op_offload=False) as net:
             h = net.input("x", 64, "f32")
             for i, w in enumerate(net.w):
                 h = named(net.c.mul_mat(w, net.c.silu(h)), f"l_out-{i}")

@@ -112,7 +112,10 @@ def test_passes_end_with_the_assignment_and_start_with_pass_1(mlp):
 
 
 def test_headline_counts(mlp):
-    assert mlp.headline() == "3 splits, 0 copies (0 B), nodes: BLAS 2 (67%), CPU 1 (33%)"
+    assert mlp.headline() == (
+        "3 splits, 0 copies (0 B), nodes: BLAS 2 (67%), CPU 1 (33%); "
+        "FLOPs: BLAS 100%, CPU 0%; bytes: BLAS 74%, CPU 26%"
+    )
 
 
 def test_a_plan_survives_its_file(plans, tmp_path):

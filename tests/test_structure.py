@@ -23,7 +23,7 @@ OBJECTS += ("sched_callbacks", "scheduler", "opt_params", "opt_data", "opt", "op
 OBJECTS += ("gguf", "gguf_writer", "sim_text")
 PLAIN = {
     "trace.record", "trace.plan", "trace.cause", "trace.steps", "trace.rules", "trace.reference",
-    "trace.match", "trace.diff",
+    "trace.match", "trace.diff", "trace.flops", "trace.shares", "trace.plan_tensor",
     "trace.what_if", "trace.thresholds",
     "trace.finding", "trace.advice", "trace.advice_copies", "trace.advice_ops",
     "trace.advice_setup",

@@ -112,7 +112,8 @@ def test_older_releases_print_less(upstream, op, compute):
     """As their own ggml_backend_sched_print_assignments does."""
     case = graphs.mlp()
     plan = case.scheduler.plan(case.graph)
-    text = replace(plan, settings=replace(plan.settings, upstream=upstream)).text()
+    settings = plan.settings._replace(upstream=upstream)
+    text = replace(plan, capture=replace(plan.capture, settings=settings)).text()
     assert f"({op:>10})" in text
     assert (",c=1:" in text) == compute
     case.close()

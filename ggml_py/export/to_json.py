@@ -27,6 +27,7 @@ from ..trace.record import (
     SplitRecord,
     TensorRecord,
 )  # fmt: skip
+from ..trace.shares import DeviceShare
 
 SCHEMA = 2
 KIND = "ggml_py plan"
@@ -42,6 +43,7 @@ def render(plan: Plan) -> dict[str, Any]:
     """The plan as data that `json` can write."""
     capture, outcome = plan.capture, plan.outcome
     rows = zip(plan.tensors, outcome.placements, strict=True)
+    shares = plan.shares()
     return {
         "schema": SCHEMA,
         "kind": KIND,
@@ -50,6 +52,7 @@ def render(plan: Plan) -> dict[str, Any]:
         "headline": plan.headline(),
         "n_splits": plan.n_splits,
         "copy_bytes": plan.copy_bytes,
+        "shares": None if shares is None else [s._asdict() for s in shares],
         "hash_set_used": outcome.hash_set_used,
         "settings": capture.settings._asdict(),
         "backends": [b._asdict() for b in capture.backends],
@@ -168,7 +171,7 @@ def schema() -> dict[str, Any]:
     """The JSON Schema of the files that `write` makes."""
     definitions = {
         r.__name__: _object(r)
-        for r in (Settings, BackendRecord, BuftRecord, BufferRecord, SplitRecord)
+        for r in (Settings, BackendRecord, BuftRecord, BufferRecord, SplitRecord, DeviceShare)
     }
     row = _object(TensorRecord)
     placed = _object(Placement)
@@ -185,15 +188,16 @@ def schema() -> dict[str, Any]:
         "headline": {"type": "string"},
         "n_splits": {"type": "integer"},
         "copy_bytes": {"type": "integer"},
+        "shares": {"anyOf": [{"type": "array", "items": _ref("DeviceShare")}, {"type": "null"}]},
         "hash_set_used": {"type": "integer"},
-        "settings": {"$ref": "#/$defs/Settings"},
+        "settings": _ref("Settings"),
         "leafs": _type(tuple[int, ...]),
         "dropped_pins": _type(tuple[tuple[int, int], ...]),
         "split_capacities": _type(tuple[int, ...]),
         "left_backend": _type(int),
     }
     for name, definition in arrays.items():
-        properties[name] = {"type": "array", "items": {"$ref": f"#/$defs/{definition}"}}
+        properties[name] = {"type": "array", "items": _ref(definition)}
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "A plan of ggml's scheduler, with the graph and what the backends answer",
@@ -202,6 +206,10 @@ def schema() -> dict[str, Any]:
         "required": list(properties),
         "$defs": definitions,
     }
+
+
+def _ref(name: str) -> dict[str, str]:
+    return {"$ref": f"#/$defs/{name}"}
 
 
 def _object(record: Any) -> dict[str, Any]:
@@ -215,7 +223,7 @@ def _object(record: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-_NAMES = {int: "integer", str: "string", bool: "boolean"}
+_NAMES = {int: "integer", float: "number", str: "string", bool: "boolean"}
 
 
 def _type(hint: Any) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from rich.table import Table
 
 from ..trace.diff import Diff
 from ..trace.plan import Plan, PlanTensor, Split, format_bytes
+from ..trace.shares import format_count
 from ..trace.thresholds import Sweep, describe, moved_rows
 
 _COLOURS = ("green", "cyan", "magenta", "yellow", "blue", "red")
@@ -16,10 +17,11 @@ _COLOURS = ("green", "cyan", "magenta", "yellow", "blue", "red")
 def show(
     plan: Plan, nodes: bool = False, limit: int | None = None, console: Console | None = None
 ) -> None:
-    """Prints the headline and the table of splits (the first `limit`); with `nodes` every node and
-    its cause too."""
+    """Prints the headline, who does how much, and the table of splits (the first `limit`); with
+    `nodes` every node and its cause too."""
     console = console or Console()
-    console.print(plan.headline(), style="bold", highlight=False)
+    console.print(plan.headline(), style="bold", highlight=False, soft_wrap=True)
+    console.print(devices_table(plan))
     console.print(splits_table(plan, limit))
     if nodes:
         console.print(nodes_table(plan))
@@ -28,7 +30,7 @@ def show(
 def show_diff(diff: Diff, limit: int | None = 20, console: Console | None = None) -> None:
     """Prints what differs, a table for each kind of difference (the first `limit` rows)."""
     console = console or Console()
-    console.print(diff.headline(), style="bold", highlight=False)
+    console.print(diff.headline(), style="bold", highlight=False, soft_wrap=True)
     for title, rows in diff.sections():
         table = Table(title=title, title_justify="left", show_header=False)
         for row in rows[:limit]:
@@ -37,6 +39,27 @@ def show_diff(diff: Diff, limit: int | None = 20, console: Console | None = None
         if limit is not None and limit < len(rows):
             table.add_row("…", f"{len(rows) - limit} more")
         console.print(table)
+
+
+def devices_table(plan: Plan) -> Table:
+    """A row per backend: its share of nodes, FLOPs, bytes read and written, and weights."""
+    table = Table(title="devices", title_justify="left")
+    table.add_column("backend")
+    for column in ("nodes", "FLOPs", "read and written", "weights held"):
+        table.add_column(column, justify="right")
+    shares = plan.shares()
+    if shares is None:
+        for name, n in plan.nodes_per_backend().items():
+            table.add_row(_backend(plan, name), str(n), "?", "?", "?")
+    for s in shares or ():
+        table.add_row(
+            _backend(plan, s.backend),
+            f"{s.nodes} ({s.node_share:.0%})",
+            f"{format_count(s.flops)} ({s.flops_share:.0%})",
+            f"{format_bytes(s.bytes)} ({s.bytes_share:.0%})",
+            format_bytes(s.weight_bytes),
+        )
+    return table
 
 
 def splits_table(plan: Plan, limit: int | None = None) -> Table:

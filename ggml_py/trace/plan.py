@@ -13,16 +13,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .cause import STAGES, Cause, cause_of
+from .cause import STAGES
+from .plan_tensor import PlanTensor as PlanTensor
 from .record import (
     COPY,
     NODE,
     BackendRecord,
     BufferRecord,
-    BuftRecord,
     Capture,
     Outcome,
-    Placement,
     Settings,
     SplitRecord,
     TensorRecord,
@@ -33,115 +32,9 @@ if TYPE_CHECKING:
     from .diff import Diff
     from .explain import Explanation
     from .finding import Finding
+    from .shares import DeviceShare
     from .steps import Step
     from .what_if import Moves, Offload, Pins, Supports
-
-
-class PlanTensor:
-    """A node, leaf or copy of a plan. Equal when they are the same tensor of the same plan."""
-
-    __slots__ = ("id", "placement", "plan", "record")
-
-    def __init__(self, plan: Plan, id: int) -> None:
-        self.plan = plan
-        self.id = id
-        self.record: TensorRecord = plan.tensors[id]
-        self.placement: Placement = plan.outcome.placements[id]
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, PlanTensor) and self.plan is other.plan and self.id == other.id
-
-    def __hash__(self) -> int:
-        return hash((id(self.plan), self.id))
-
-    def __repr__(self) -> str:
-        cause = f" {self.placement.cause}" if self.placement.cause else ""
-        return f"<{self.record.kind} {self.id} '{self.name}' {self.op} on {self.backend}{cause}>"
-
-    @property
-    def index(self) -> int | None:
-        """Index in the graph's nodes; None for leafs and copies."""
-        return self.id if self.record.kind == NODE else None
-
-    @property
-    def name(self) -> str:
-        return self.record.name
-
-    @property
-    def op(self) -> str:
-        """ggml's op name; "NONE" for leafs and copies."""
-        return self.record.op
-
-    @property
-    def type(self) -> str:
-        return self.record.type
-
-    @property
-    def ne(self) -> tuple[int, ...]:
-        return self.record.ne
-
-    @property
-    def nbytes(self) -> int:
-        return self.record.nbytes
-
-    @property
-    def flags(self) -> tuple[str, ...]:
-        return self.record.flags
-
-    @property
-    def is_view_op(self) -> bool:
-        """True for VIEW, RESHAPE, PERMUTE, TRANSPOSE: nothing is computed."""
-        return self.record.is_view_op
-
-    @property
-    def is_computed(self) -> bool:
-        """Whether a backend computes it: a node, no view, and no branch that was not selected."""
-        if self.record.kind != NODE or self.is_view_op:
-            return False
-        return "compute" in self.flags or not self.plan.has_compute_flags
-
-    @property
-    def is_weight(self) -> bool:
-        """Whether it lives in a buffer that is marked as weights."""
-        return self.plan.capture.is_weight(self.record)
-
-    @property
-    def buffer(self) -> BufferRecord | None:
-        """The buffer it was in before planning, itself and not its view source."""
-        return self.plan.buffers[self.record.buffer] if self.record.buffer >= 0 else None
-
-    @property
-    def buft(self) -> BuftRecord | None:
-        """The type of the buffer it was in before planning, itself or its view source."""
-        buft = self.plan.capture.buft_of(self.record)
-        return self.plan.capture.bufts[buft] if buft >= 0 else None
-
-    @property
-    def backend(self) -> str | None:
-        """Name of the backend that runs (or holds) it."""
-        backend = self.placement.backend
-        return self.plan.backends[backend].name if backend >= 0 else None
-
-    @property
-    def cause(self) -> Cause:
-        """Why it is there."""
-        return cause_of(self.plan, self)
-
-    @property
-    def split(self) -> int | None:
-        """Index of the split that computes it; None for what is not computed."""
-        if self.record.kind != NODE:
-            return None
-        return next(s.index for s in self.plan.splits if s.start <= self.id < s.end)
-
-    @property
-    def srcs(self) -> tuple[PlanTensor, ...]:
-        """Its sources, as the graph was built."""
-        return tuple(self.plan.tensor(i) for i in self.record.src if i >= 0)
-
-    @property
-    def view_src(self) -> PlanTensor | None:
-        return self.plan.tensor(self.record.view_src) if self.record.view_src >= 0 else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -397,15 +290,26 @@ class Plan:
         counts = Counter(n.backend for n in self.nodes if n.is_computed)
         return {b.name: counts[b.name] for b in self.backends}
 
+    def shares(self) -> list[DeviceShare] | None:
+        """Each backend's part of the nodes, of the FLOPs (estimated), of the bytes that are read
+        and written, and the weights in its memory. None for a plan without shapes (`unknown`)."""
+        from .shares import shares
+
+        return shares(self)
+
     def headline(self) -> str:
-        """One line: splits, copies, bytes, nodes per backend."""
+        """One line: splits, copies, bytes copied; who has how much of nodes, FLOPs and bytes."""
+        from .shares import in_words
+
         per_backend = self.nodes_per_backend()
         total = sum(per_backend.values()) or 1
-        shares = ", ".join(f"{name} {n} ({n / total:.0%})" for name, n in per_backend.items())
-        return (
+        nodes = ", ".join(f"{name} {n} ({n / total:.0%})" for name, n in per_backend.items())
+        start = (
             f"{self.n_splits} splits, {self.n_inputs} copies ({format_bytes(self.copy_bytes)}), "
-            f"nodes: {shares}"
+            f"nodes: {nodes}"
         )
+        shares = self.shares()
+        return start if shares is None else f"{start}; {in_words(shares)}"
 
     def diff(self, other: Plan, backends: Mapping[str, str] | None = None) -> Diff:
         """What `other` decides otherwise: assignments, causes, splits, copies and their bytes. True
