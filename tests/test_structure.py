@@ -26,7 +26,7 @@ PLAIN = {
     "trace.match", "trace.diff", "trace.flops", "trace.shares", "trace.plan_tensor",
     "trace.what_if", "trace.thresholds",
     "trace.finding", "trace.advice", "trace.advice_copies", "trace.advice_ops",
-    "trace.advice_setup",
+    "trace.advice_layout", "trace.advice_offload", "trace.advice_setup",
     "trace.words", "trace.decisions", "trace.explain",
     "trace.variant",
     "export.to_text", "export.to_json", "export.to_terminal",

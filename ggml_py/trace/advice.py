@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from . import advice_copies, advice_ops, advice_setup
+from . import advice_copies, advice_layout, advice_offload, advice_ops, advice_setup
 from .finding import COST, NOTE, RISK, Check, Facts, Finding
 
 if TYPE_CHECKING:
@@ -16,11 +16,19 @@ if TYPE_CHECKING:
 # In the order in which they explain copies: the particular before the general.
 CHECKS = (
     Check("GP101", COST, "silent fallback", advice_ops.fallback),
+    Check("GP107", COST, "op dragged by a small weight", advice_ops.dragged),
+    Check("GP108", COST, "avoidable split", advice_ops.avoidable_splits),
+    Check("GP113", COST, "weights alternate", advice_layout.alternating),
     Check("GP103", COST, "op offload copies weights", advice_copies.offloaded_weights),
-    Check("GP102", COST, "weights copied every time", advice_copies.weights, from_log=True),
+    Check("GP102", COST, "weights copied every time", advice_copies.weights),
+    Check("GP104", COST, "cache copied every time", advice_copies.state),
+    Check("GP105", COST, "BLAS defeats op offload", advice_offload.defeated_by_blas),
+    Check("GP106", COST, "layout defeats op offload", advice_offload.defeated_by_layout),
+    Check("GP109", NOTE, "input on the wrong side", advice_copies.inputs),
     Check("GP110", RISK, "scheduler nearly full", advice_setup.nearly_full),
     Check("GP111", RISK, "pin not applied", advice_setup.pins_not_applied),
     Check("GP112", RISK, "pins dropped", advice_setup.pins_dropped),
+    Check("GP114", NOTE, "embedding in a split of its own", advice_layout.lone_embedding),
 )
 SKIPPED = "GP100"
 
@@ -33,7 +41,7 @@ def advice(plan: Plan, min_bytes: int) -> tuple[Finding, ...]:
         Finding(
             check.id, check.severity, check.title,
             found.text[:1].upper() + found.text[1:], found.suggestion,
-            tuple(plan.tensor(t.id) for t in sorted(found.tensors)), found.bytes,
+            tuple(plan.tensor(t.id) for t in found.tensors), found.bytes,
         )
         for check in answerable
         for found in check.run(facts)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator
 
-from .finding import Copied, Facts, Found, are, described, nbytes
+from .finding import Copied, Facts, Found, are, described, nbytes, override
 from .record import TensorRecord
 
 
@@ -14,71 +13,112 @@ def offloaded_weights(facts: Facts) -> Iterator[Found]:
     mine = [
         c
         for c in facts.unexplained()
-        if facts.capture.is_weight(c.holder)
-        and any(facts.plan.outcome.placements[r.id].cause == "1.off" for r in c.readers)
+        if facts.capture.is_weight(c.holder) and any(facts.cause(r) == "1.off" for r in c.readers)
     ]
-    for to, copies in _by_backend(mine):
-        size = nbytes(copies)
-        if size < facts.min_bytes:
-            continue
-        facts.explain(copies)
+    for _at, to, copies in _large(facts, mine):
         name, weights = facts.name(to), _tensors(copies)
         yield Found(
             f"{described(weights, 'weight')} in host memory {are(weights)} copied to {name}, which "
             "wants ops at this batch size although their weights are not in its memory.",
             f"If {name} has room for more layers, put them there (llama.cpp: a larger -ngl, "
-            f"{_override(facts, weights, to)}). A larger batch (-ub) shares the copies among more "
+            f"{override(facts, weights, to)}). A larger batch (-ub) shares the copies among more "
             "tokens; without op offload (--no-op-offload) the ops run where the weights are.",
             weights,
-            size,
+            nbytes(copies),
         )
 
 
 def weights(facts: Facts) -> Iterator[Found]:
     """Weights that are read on another backend than where they are kept."""
     mine = [c for c in facts.unexplained() if facts.capture.is_weight(c.holder)]
-    for to, copies in _by_backend(mine):
-        size = nbytes(copies)
-        if size < facts.min_bytes:
-            continue
-        facts.explain(copies)
-        name, weights = facts.name(to), _tensors(copies)
-        reader = facts.plan.tensor(copies[0].readers[0].id)
-        buft = facts.plan.tensor(weights[0].id).buft
+    for at, to, copies in _large(facts, mine):
+        weights = _tensors(copies)
         yield Found(
-            f"{described(weights, 'weight')} {are(weights)} kept in {buft.name if buft else '?'} "
-            f"memory and copied to {name}, for {reader.record.op_desc} '{reader.name}' runs there "
-            f"({reader.cause}).",
-            f"Keep {are(weights, 'it', 'them')} where {are(weights, 'it is', 'they are')} read "
-            f"(llama.cpp: {_override(facts, weights, to)}).",
+            f"{described(weights, 'weight')} {are(weights)} kept on {facts.name(at)} and copied to "
+            f"{facts.name(to)}, {_reader(facts, copies)}.",
+            f"Keep {are(weights, 'it where it is', 'them where they are')} read (llama.cpp: "
+            f"{override(facts, weights, to)}).",
             weights,
-            size,
+            nbytes(copies),
         )
 
 
-def _by_backend(copies: Iterable[Copied]) -> list[tuple[int, list[Copied]]]:
-    groups: dict[int, list[Copied]] = {}
+def state(facts: Facts) -> Iterator[Found]:
+    """What is kept from one evaluation to the next, a KV cache, and read on another backend."""
+    mine = [
+        c
+        for c in facts.unexplained()
+        if c.holder.buffer >= 0
+        and not facts.capture.is_weight(c.holder)
+        and "input" not in c.holder.flags
+    ]
+    for at, to, copies in _large(facts, mine):
+        kept = _tensors(copies)
+        home, name = facts.name(at), facts.name(to)
+        readers = dict.fromkeys(r.id for c in copies for r in c.readers)
+        after = facts.what_if(pins=dict.fromkeys(readers, home))
+        there = after is not None and after.copy_bytes < facts.plan.copy_bytes
+        instead = f" On {home} instead: {facts.compared(after)}." if after and there else ""
+        yield Found(
+            f"{described(kept, 'tensor')} {are(kept, 'keeps its', 'keep their')} place on {home} "
+            f"and {are(kept)} copied to {name}, {_reader(facts, copies)}.{instead}",
+            f"Keep {are(kept, 'it', 'them')} on {name} (llama.cpp: a larger -ngl, and no "
+            "--no-kv-offload)"
+            + (f", or pin those who read {are(kept, 'it', 'them')} to {home}." if there else "."),
+            kept,
+            nbytes(copies),
+        )
+
+
+def inputs(facts: Facts) -> Iterator[Found]:
+    """Graph inputs that nobody reads where they are set."""
+    mine = [
+        c
+        for c in facts.unexplained()
+        if "input" in c.holder.flags
+        and not facts.capture.is_weight(c.holder)
+        and all(facts.where[r.id] == c.to for r in facts.all_readers(c.holder))
+    ]
+    for at, to, copies in _large(facts, mine):
+        found = _tensors(copies)
+        home, name = facts.name(at), facts.name(to)
+        if any(t.buffer >= 0 for t in found):
+            after = facts.what_if(move_weights={t.id: name for t in found if t.buffer >= 0})
+            advice = f"Allocate {are(found, 'it', 'them')} in memory of {name}"
+        else:
+            after = facts.what_if(pins={t.id: name for t in found})
+            advice = f"Pin {are(found, 'it', 'them')} to {name} with set_tensor_backend"
+        if after is None or after.copy_bytes >= facts.plan.copy_bytes:
+            continue
+        yield Found(
+            f"{described(found, 'input')} {are(found)} on {home}, and only {name} reads "
+            f"{are(found, 'it', 'them')}. There: {facts.compared(after)}.",
+            f"{advice}, so that setting {are(found, 'it', 'them')} writes there at once.",
+            found,
+            nbytes(copies),
+        )
+
+
+def _large(facts: Facts, copies: Iterable[Copied]) -> Iterator[tuple[int, int, list[Copied]]]:
+    """The copies by where they come from and go to, those that are worth a finding, which they
+    have then."""
+    groups: dict[tuple[int, int], list[Copied]] = {}
     for c in copies:
-        groups.setdefault(c.to, []).append(c)
-    return sorted(groups.items())
+        groups.setdefault((facts.where[c.holder.id], c.to), []).append(c)
+    for (at, to), group in sorted(groups.items()):
+        if nbytes(group) >= facts.min_bytes:
+            facts.explain(group)
+            yield at, to, group
 
 
 def _tensors(copies: Iterable[Copied]) -> list[TensorRecord]:
     return list(dict.fromkeys(c.holder for c in copies))
 
 
-def _override(facts: Facts, weights: list[TensorRecord], to: int) -> str:
-    """llama.cpp's --override-tensor for these weights."""
-    buft = facts.capture.bufts[facts.plan.backends[to].buft].name
-    return f"-ot '{_pattern([w.name for w in weights])}={buft}'"
-
-
-def _pattern(names: list[str]) -> str:
-    """A regular expression for the names of weights: by block, if they are all in blocks."""
-    blocks = [m for m in map(re.compile(r"blk\.(\d+)\.(.*)").fullmatch, names) if m]
-    if len(names) == 1 or len(blocks) < len(names):
-        return "|".join(map(re.escape, dict.fromkeys(names)))
-    numbers = "|".join(dict.fromkeys(m[1] for m in blocks))
-    kinds = list(dict.fromkeys(m[2] for m in blocks))
-    kind = f"({'|'.join(map(re.escape, kinds))})" if len(kinds) < 4 else ""
-    return rf"blk\.({numbers})\.{kind}"
+def _reader(facts: Facts, copies: list[Copied]) -> str:
+    """ "where ADD 'sum' reads it (1.wgt0: …)" """
+    if not copies[0].readers:
+        return "which reads it" if len(copies) == 1 else "which reads them"
+    reader = facts.plan.tensor(copies[0].readers[0].id)
+    what = "it" if len(copies) == 1 else f"'{copies[0].holder.name}'"
+    return f"where {reader.record.op_desc} '{reader.name}' reads {what} ({reader.cause})"

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 
-from .finding import Facts, Found, are, before_and_after, described, nbytes
+from .finding import Facts, Found, are, described, nbytes, override
+from .plan import format_bytes
 from .record import TensorRecord
 
 _HALF_AND_MORE = frozenset({"f32", "f16", "bf16"})
@@ -19,18 +21,21 @@ def fallback(facts: Facts) -> Iterator[Found]:
                 types = [facts.capture.tensors[i].type for i in t.src if i >= 0]
                 groups.setdefault((t.op_desc, *types), []).append(t)
         for (op, *types), nodes in groups.items():
-            after = facts.replan({t.id: {"supports": t.supports | 1 << device} for t in nodes})
+            name = facts.name(device)
+            after = facts.what_if(supports={(name, t.id): True for t in nodes})
+            if after is None:
+                continue
             moved = [t for t in nodes if after.outcome.placements[t.id].backend == device]
             if not moved:
                 continue
             copies = facts.around(moved)
-            facts.explain(copies)
-            name, where = facts.name(device), facts.name(facts.where[moved[0].id])
+            facts.explain(copies, moved)
+            where = facts.name(facts.where[moved[0].id])
             yield Found(
                 f"{described(moved, op + ' node')} {are(moved, 'runs', 'run')} on {where}, in the "
                 f"midst of what {name} computes, because {name} does not support "
                 f"{are(moved, 'it', 'them')} (sources: {', '.join(types)}). If it did: "
-                f"{before_and_after(facts.plan, after)}.",
+                f"{facts.compared(after)}.",
                 _what_to_do(facts, moved[0], name),
                 moved,
                 nbytes(copies),
@@ -55,3 +60,102 @@ def _what_to_do(facts: Facts, t: TensorRecord, device: str) -> str:
     if {k, v} <= _HALF_AND_MORE:
         return f"llama.cpp's -fa off computes attention with ops that most devices support. {ask}"
     return f"llama.cpp's -ctk f16 -ctv f16 keeps a cache that most devices support. {ask}"
+
+
+# Ops whose weights are the most of their work: such a node is right to follow them.
+_LARGE_WEIGHTS = frozenset({"MUL_MAT", "MUL_MAT_ID", "OUT_PROD", "GET_ROWS"})
+
+
+def dragged(facts: Facts) -> Iterator[Found]:
+    """Nodes that follow a weight which is smaller than what else they read."""
+    groups: dict[tuple[str, int, int, bool], list[tuple[TensorRecord, TensorRecord]]] = {}
+    copied = {(c.tensor.id, c.to) for c in facts.unexplained()}
+    for t in facts.computed:
+        weight, where = facts.followed_weight(t), facts.where[t.id]
+        if weight is None or t.op in _LARGE_WEIGHTS or t.id in facts.explained_nodes:
+            continue
+        largest = max(facts.sources(t), key=lambda s: (s.id != weight.id, s.nbytes))
+        home = facts.where[largest.id]
+        if weight.nbytes > largest.nbytes or (largest.id, where) not in copied:
+            continue
+        if t.supports >> home & 1:
+            key = t.op_desc, where, home, facts.cause(t) == "1.off"
+            groups.setdefault(key, []).append((t, weight))
+    for (op, where, home, offloaded), pairs in groups.items():
+        nodes = [t for t, _weight in pairs]
+        weights = list(dict.fromkeys(weight for _t, weight in pairs))
+        if offloaded:
+            after = facts.what_if(pins={t.id: facts.name(home) for t in nodes})
+        else:
+            after = facts.what_if(move_weights={w.id: facts.name(home) for w in weights})
+        if not facts.is_better(after):
+            continue
+        copies = facts.around(nodes)
+        facts.explain(copies, nodes)
+        n = weights[0].nbytes
+        yield Found(
+            f"{described(nodes, op + ' node')} {are(nodes)} on {facts.name(where)} because of "
+            f"{described(weights, 'weight')} of {format_bytes(n)}, while the larger sources are "
+            f"on {facts.name(home)}. {are(nodes, 'Was it', 'Were they')} there too: "
+            f"{facts.compared(after)}.",
+            _let_go(op) if offloaded else
+            f"Keep {are(weights, 'that weight', 'those weights')} on {facts.name(home)} "
+            f"(llama.cpp: {override(facts, weights, home)}).",
+            nodes,
+            nbytes(copies),
+        )  # fmt: skip
+
+
+def _let_go(op: str) -> str:
+    since = " ggml 0.18.0 no longer does it." if op == "FLASH_ATTN_EXT" else ""
+    return (
+        "It is op offload that moves it: plan without (llama.cpp: --no-op-offload), or pin it with "
+        f"set_tensor_backend.{since}"
+    )
+
+
+def avoidable_splits(facts: Facts) -> Iterator[Found]:
+    """Runs of nodes between splits of a device that could do them, and copy no more for it."""
+    groups: dict[tuple[int, str], list[TensorRecord]] = {}
+    for device, nodes in _between(facts):
+        alike = " ".join(f"{t.op_desc} {facts.cause(t)}" for t in nodes)
+        groups.setdefault((device, alike), []).extend(nodes)
+    for (device, _alike), nodes in groups.items():
+        after = facts.what_if(pins={t.id: facts.name(device) for t in nodes})
+        if not facts.is_better(after) or after.n_splits == facts.plan.n_splits:
+            continue
+        copies = facts.around(nodes)
+        facts.explain(copies, nodes)
+        first = facts.plan.tensor(nodes[0].id)
+        yield Found(
+            f"{described(nodes, 'node')} {are(nodes, 'runs', 'run')} on {first.backend}, between "
+            f"splits of {facts.name(device)}, which supports {are(nodes, 'it', 'them')} and would "
+            f"not have to copy more: {facts.compared(after)}. '{first.name}' is where it is "
+            f"because {first.cause.text}.",
+            "Take its pin away."
+            if first.cause.code == "usr"
+            else f"Pin {are(nodes, 'it', 'them')} to {facts.name(device)} with set_tensor_backend, "
+            "or move what holds it there.",
+            nodes,
+            nbytes(copies),
+        )
+
+
+def _between(facts: Facts) -> Iterator[tuple[int, list[TensorRecord]]]:
+    """Each run of splits between two of a device of higher priority: the device, and the run's
+    nodes if the device supports them all and no finding is about them."""
+    splits = facts.plan.split_records
+    computed = {t.id for t in facts.computed}
+    for device in facts.devices:
+        at = [i for i, split in enumerate(splits) if split.backend == device]
+        for i, j in pairwise(at):
+            run = splits[i + 1 : j]
+            ids = [id for s in run for id in range(s.start, s.end) if id in computed]
+            nodes = [facts.capture.tensors[id] for id in ids]
+            if (
+                nodes
+                and all(split.backend > device for split in run)
+                and all(t.supports >> device & 1 for t in nodes)
+                and not facts.explained_nodes.intersection(ids)
+            ):
+                yield device, nodes

@@ -19,7 +19,7 @@ def nearly_full(facts: Facts) -> Iterator[Found]:
     n_nodes, n_leafs = facts.capture.n_nodes, len(facts.capture.leaf_ids)
     pins = facts.capture.settings.pins_elsewhere
     others = used - n_nodes - n_leafs - pins
-    parts = [f"{n_nodes} nodes", f"{n_leafs} leafs"]
+    parts = [f"{n_nodes} nodes", f"{n_leafs} leaf" + "s" * (n_leafs != 1)]
     parts += [f"{others} other tensors"] * (others > 0) + [f"{pins} pins of other graphs"] * bool(
         pins
     )

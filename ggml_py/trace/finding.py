@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from . import reference
 from .plan import Plan, PlanTensor, format_bytes
 from .record import NODE, TensorRecord
 
 if TYPE_CHECKING:
+    from typing import TypeGuard
+
     from .record import Capture
 
 COST, RISK, NOTE = "cost", "risk", "note"
@@ -23,7 +25,7 @@ class Finding:
 
     `severity`: "cost" takes time in each evaluation, "risk" may end in an error or in another plan
     than was asked for, "note" is for your information. `bytes` are those per evaluation that it is
-    about, `tensors` the nodes or tensors, in the order of the graph. `page` says more.
+    about, `tensors` the nodes or tensors, in the order of the graph or of the copies.
     """
 
     id: str
@@ -118,6 +120,7 @@ class Facts:
                 self.readers.setdefault(src, []).append(t)
         self.copies = list(self._copies())
         self.explained: set[tuple[int, int]] = set()
+        self.explained_nodes: set[int] = set()
 
     def _copies(self) -> Iterator[Copied]:
         for split in self.plan.split_records:
@@ -150,15 +153,35 @@ class Facts:
         """The backends with memory of their own, highest priority first."""
         return [b for b in range(self.last) if self.has_own_memory(b)]
 
+    def all_readers(self, t: TensorRecord) -> list[TensorRecord]:
+        """The nodes that compute with a tensor or with views of it."""
+        ids = [t.id, *(v.id for v in self.capture.tensors if v.view_src == t.id)]
+        return [r for i in ids for r in self.readers.get(i, ()) if not r.is_view_op]
+
+    def cause(self, t: TensorRecord) -> str:
+        """Its cause code."""
+        return self.plan.outcome.placements[t.id].cause
+
+    def sources(self, t: TensorRecord) -> list[TensorRecord]:
+        """Its sources."""
+        return [self.capture.tensors[i] for i in t.src if i >= 0]
+
+    def followed_weight(self, t: TensorRecord) -> TensorRecord | None:
+        """The weight that decided in pass 1 where `t` is: upstream looks at the first only."""
+        if self.cause(t) != "1.off" and not self.cause(t).startswith("1.wgt"):
+            return None
+        return next((s for s in self.sources(t) if self.capture.is_weight(s)), None)
+
     # --- what is copied
 
     def unexplained(self) -> Iterator[Copied]:
         """Copies that no finding is about yet."""
         return (c for c in self.copies if (c.tensor.id, c.to) not in self.explained)
 
-    def explain(self, copies: Iterable[Copied]) -> None:
-        """These copies have their finding."""
+    def explain(self, copies: Iterable[Copied], nodes: Iterable[TensorRecord] = ()) -> None:
+        """These copies and nodes have their finding."""
         self.explained.update((c.tensor.id, c.to) for c in copies)
+        self.explained_nodes.update(t.id for t in nodes)
 
     def around(self, nodes: Iterable[TensorRecord]) -> list[Copied]:
         """The copies that only these nodes read, and those of what they compute."""
@@ -171,13 +194,32 @@ class Facts:
 
     # --- the same graph, otherwise
 
-    def replan(self, changes: Mapping[int, Mapping[str, Any]]) -> Plan:
-        """What the scheduler would do if those fields of those tensors were different. Raises
-        `reference.CannotPlanError` where it would abort."""
-        tensors = list(self.capture.tensors)
-        for id, fields in changes.items():
-            tensors[id] = tensors[id]._replace(**fields)
-        return reference.plan(replace(self.capture, tensors=tuple(tensors)))
+    def what_if(self, **changes: Any) -> Plan | None:
+        """`Plan.what_if`; None where the change cannot be made or ggml would abort."""
+        try:
+            return self.plan.what_if(**changes)
+        except ValueError:
+            return None
+
+    def is_better(self, after: Plan | None) -> TypeGuard[Plan]:
+        """Whether a plan has fewer splits or copies fewer bytes, and not more of the other."""
+        if after is None:
+            return False
+        now = self.plan.n_splits, self.plan.copy_bytes
+        then = after.n_splits, after.copy_bytes
+        return then != now and then[0] <= now[0] and then[1] <= now[1]
+
+    def compared(self, after: Plan) -> str:
+        """ "2 splits instead of 34, 1.2 KiB copied instead of 3.0 MiB"."""
+        now, then = self.plan, after
+        told = []
+        if then.n_splits != now.n_splits:
+            splits = are(then.splits, "split", "splits")
+            told.append(f"{then.n_splits} {splits} instead of {now.n_splits}")
+        if then.copy_bytes != now.copy_bytes:
+            copied, instead = format_bytes(then.copy_bytes), format_bytes(now.copy_bytes)
+            told.append(f"{copied} copied instead of {instead}")
+        return ", ".join(told) or "as many splits and bytes copied"
 
 
 def nbytes(copies: Iterable[Copied]) -> int:
@@ -185,12 +227,13 @@ def nbytes(copies: Iterable[Copied]) -> int:
     return sum(c.tensor.nbytes for c in copies)
 
 
-def described(tensors: Sequence[TensorRecord], one: str, many: str = "") -> str:
+def described(tensors: Sequence[TensorRecord], one: str) -> str:
     """ "MUL_MAT 'ffn_up-3'", or "12 weights ('blk.0.ffn_up.weight' to 'blk.11.ffn_up.weight')"."""
     first, last = tensors[0], tensors[-1]
     if len(tensors) == 1:
         return f"{one} '{first.name}'"
-    return f"{len(tensors)} {many or one + 's'} ('{first.name}' to '{last.name}')"
+    between = ", " if len(tensors) == 2 else " to "
+    return f"{len(tensors)} {one}s ('{first.name}'{between}'{last.name}')"
 
 
 def are(tensors: Sequence[object], one: str = "is", many: str = "are") -> str:
@@ -198,9 +241,18 @@ def are(tensors: Sequence[object], one: str = "is", many: str = "are") -> str:
     return one if len(tensors) == 1 else many
 
 
-def before_and_after(before: Plan, after: Plan) -> str:
-    """ "2 splits instead of 34, 1.2 KiB copied instead of 3.0 MiB"."""
-    return (
-        f"{after.n_splits} {are(after.splits, 'split', 'splits')} instead of {before.n_splits}, "
-        f"{format_bytes(after.copy_bytes)} copied instead of {format_bytes(before.copy_bytes)}"
-    )
+def override(facts: Facts, weights: list[TensorRecord], to: int) -> str:
+    """llama.cpp's --override-tensor for these weights."""
+    buft = facts.capture.bufts[facts.plan.backends[to].buft].name
+    return f"-ot '{_pattern([w.name for w in weights])}={buft}'"
+
+
+def _pattern(names: list[str]) -> str:
+    """A regular expression for the names of weights: by block, if they are all in blocks."""
+    blocks = [m for m in map(re.compile(r"blk\.(\d+)\.(.*)").fullmatch, names) if m]
+    if len(names) == 1 or len(blocks) < len(names):
+        return "|".join(map(re.escape, dict.fromkeys(names)))
+    numbers = "|".join(dict.fromkeys(m[1] for m in blocks))
+    kinds = list(dict.fromkeys(m[2] for m in blocks))
+    kind = "|".join(map(re.escape, kinds)) if len(kinds) < 4 else ""
+    return rf"blk\.({numbers})\." + (f"({kind})" if "|" in kind else kind)

@@ -1,0 +1,86 @@
+"""Graphs over chosen backends for tests of advice: weights where they are wanted, names, pins."""
+
+import ggml_py as ggml
+
+
+class World:
+    """Backends, weights on them, and a graph of ops; everything is closed with the stack."""
+
+    def __init__(self, stack, *devices):
+        self.stack = stack
+        self.backends = [stack.enter_context(self._device(d).init(n_threads=1)) for d in devices]
+        self.context = stack.enter_context(ggml.Context())
+
+    def _device(self, device):
+        if isinstance(device, str):
+            return ggml.device(device)
+        return self.stack.enter_context(ggml.sim_device(**device))
+
+    def backend(self, name):
+        return next(b for b in self.backends if name in (b.name, b.device.name))
+
+    def tensor(self, name, *ne, on, type="f32", usage="weights"):
+        context = self.stack.enter_context(ggml.Context())
+        made = context.new_tensor(type, *ne, name=name)
+        context.alloc(self.backend(on) if isinstance(on, str) else on, usage=usage)
+        return made
+
+    def input(self, name, *ne, type="f32"):
+        made = self.context.new_tensor(type, *ne, name=name)
+        made.set_input()
+        return made
+
+    def op(self, op, *args, name):
+        made = getattr(self.context, op)(*args)
+        made.name = name
+        return made
+
+    def scheduler(self, *outputs, graph_size=256, **options):
+        self.graph = self.context.new_graph(graph_size)
+        self.graph.build_forward_expand(*outputs)
+        scheduler = ggml.Scheduler(self.backends, graph_size=graph_size, **options)
+        return self.stack.enter_context(scheduler)
+
+    def plan(self, *outputs, pins=(), **options):
+        scheduler = self.scheduler(*outputs, **options)
+        for tensor, backend in pins:
+            scheduler.set_tensor_backend(tensor, self.backend(backend))
+        return scheduler.plan(self.graph)
+
+
+def gpu(name="gpu0", **settings):
+    return {"name": name, **settings}
+
+
+def findings(plan, min_bytes=1):
+    """All but notes: small inputs of any graph have some."""
+    return [f for f in plan.advice(min_bytes=min_bytes) if f.severity != "note"]
+
+
+def ids(plan, min_bytes=1):
+    return [f.id for f in findings(plan, min_bytes)]
+
+
+def only(plan, id, min_bytes=1):
+    (finding,) = findings(plan, min_bytes)
+    assert finding.id == id
+    return finding
+
+
+def names(finding):
+    return [t.name for t in finding.tensors]
+
+
+def attention(w, type_k="f16", kv="gpu0", n_kv=256, rows=4):
+    """A projection, attention over a cache that is on `kv`, a projection: "q", "kqv", "out"."""
+    q = w.op("mul_mat", w.tensor("wq", 64, 64, on="gpu0"), w.input("x", 64, rows), name="q")
+    k, v = (w.tensor(n, 64, n_kv, on=kv, type=type_k, usage="any") for n in ("k", "v"))
+    q = w.context.reshape_3d(q, 64, rows, 1)
+    kqv = w.op("flash_attn_ext", q, k, v, None, 0.125, 0.0, 0.0, name="kqv")
+    out = w.context.reshape_2d(kqv, 64, rows)
+    return w.op("mul_mat", w.tensor("wo", 64, 64, on="gpu0"), out, name="out")
+
+
+def no_quantised_cache(t):
+    """What a device supports whose flash attention takes an f16 cache only."""
+    return t.op.name != "FLASH_ATTN_EXT" or t.src[1].type.name == "F16"
