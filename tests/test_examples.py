@@ -66,6 +66,14 @@ def test_why(tmp_path):
     assert "3.upg: moved up to BLAS" in out  # pass 3 moves even what was pinned
 
 
+def test_sim_device(tmp_path):
+    lines = example("sim_device.py", cwd=tmp_path).splitlines()
+    assert [line for line in lines if "CPU's result" in line] == ["  the CPU's result: True"] * 3
+    where = [line.split(": ")[1].split(",")[0] for line in lines if "copied" in line]
+    assert where == ["gpu0 CPU gpu0", "CPU CPU CPU", "gpu0 CPU gpu0"]
+    assert "(600,000 of 600,000 bytes of gpu0 are free)" in lines[-1]
+
+
 @pytest.mark.parametrize("name", ["simple_backend.py", "simple_ctx.py"])
 def test_simple_prints_what_upstreams_prints(name, tmp_path):
     assert example(name, cwd=tmp_path) == (

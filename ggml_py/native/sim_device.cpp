@@ -99,9 +99,13 @@ const char * buft_name(ggml_backend_buffer_type_t buft) {
 bool takes(sim_device * device, size_t size) {
     std::lock_guard<std::mutex> lock(device->mutex);
     const size_t memory = device->settings.memory, max_size = device->settings.max_size;
-    if (size > max_size || size > memory - device->used) {
-        GGML_LOG_ERROR("%s: allocating %zu bytes failed: %zu of %zu bytes are free, a buffer has at most %zu\n",
-            device->name.c_str(), size, memory - device->used, memory, max_size);
+    if (size > max_size) {
+        GGML_LOG_ERROR("%s: allocating %zu bytes failed: a buffer has at most %zu\n", device->name.c_str(), size, max_size);
+        return false;
+    }
+    if (size > memory - device->used) {
+        GGML_LOG_ERROR("%s: allocating %zu bytes failed: %zu of %zu are free\n",
+            device->name.c_str(), size, memory - device->used, memory);
         return false;
     }
     device->used += size;
