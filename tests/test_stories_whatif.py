@@ -5,6 +5,8 @@ from contextlib import ExitStack, contextmanager
 import pytest
 
 import ggml_py as ggml
+from ggml_py.models import load
+from ggml_py.models.synthetic import write_llama
 from ggml_py.trace import sweep
 
 # --- 22926: the embedding of the input is on the CPU: a split more, in each evaluation
@@ -133,15 +135,14 @@ def test_26399_top_k_falls_to_the_cpu_above_some_context():
     )  # fmt: skip
     assert moved.decides
     assert threshold.reason == (
-        "gpu0 does not support it with src[0] 'indexer_score-0' f32 [4097, 1, 1, 1] instead of "
-        "[4096, 1, 1, 1]"
+        "gpu0 does not support it with src[0] 'indexer_score-0' f32 [4097] instead of f32 [4096]"
     )
     splits = [threshold.totals_before.n_splits, threshold.totals_after.n_splits]
     assert splits == [p.n_splits for p in at_the_edge] == [1, 3]
     copied = [threshold.totals_before.copy_bytes, threshold.totals_after.copy_bytes]
     assert copied == [p.copy_bytes for p in at_the_edge]
     assert len(calls) <= 2 + 14 == len(set(calls)) == found.n_builds  # 2**14 = 16384
-    assert "n_kv 4096 → 4097: 1 nodes move, splits 1 → 3" in str(found)
+    assert "n_kv 4096 → 4097: 1 node moves, splits 1 → 3" in str(found)
     # And what a device that could do it would give:
     assert at_the_edge[1].what_if(supports={("gpu0", "top_k-0"): True}).n_splits == 1
 
@@ -151,3 +152,49 @@ def test_26399_the_threshold_holds_for_any_number_of_tokens(n):
     with indexer(lambda t: t.op.name != "TOP_K" or t.src[0].ne[0] <= 4096) as build:
         found = sweep(build, n_kv=[512, 8192], n_tokens=[n])
     assert [(t.before, t.after, t.at) for t in found.thresholds] == [(4096, 4097, {"n_tokens": n})]
+
+
+# --- a model: what another -ngl, no BLAS, or another batch would give
+
+
+@pytest.fixture(scope="module")
+def model_file(tmp_path_factory):
+    path = tmp_path_factory.mktemp("model") / "llama.gguf"
+    write_llama(path)
+    return path
+
+
+def planned(path, n_gpu_layers, devices=("sim:gpu0", "BLAS", "CPU"), n_tokens=64):
+    with load(path, devices, n_gpu_layers=n_gpu_layers) as model:
+        return model.plan(n_tokens=n_tokens)
+
+
+def test_one_layer_more_on_the_gpu(model_file):
+    two, three = planned(model_file, 2), planned(model_file, 3)
+    moved = two.what_if(move_weights={"blk.2.*": "gpu0", "cache_?_l2": "gpu0"})
+    assert moved.outcome == three.outcome
+    assert moved.copy_bytes == three.copy_bytes < two.copy_bytes
+
+
+def test_12237_blas_keeps_prompts_from_the_gpu(model_file):
+    """BLAS outranks the CPU, so weights in host memory are not the last backend's: no offload."""
+    with_blas, without = planned(model_file, 2), planned(model_file, 2, ("sim:gpu0", "CPU"))
+    dropped = with_blas.what_if(drop=["BLAS"])
+    assert dropped.outcome == without.outcome
+    on_gpu = [p.nodes_per_backend()["gpu0"] for p in (with_blas, dropped)]
+    assert on_gpu[0] < on_gpu[1]
+    assert {n.cause.code for n in dropped.find("ffn_up-0")} == {"1.off"}
+    assert {n.cause.code for n in with_blas.find("ffn_up-0")} == {"1.wgt0"}
+
+
+def test_a_sweep_over_a_models_batch_and_context(model_file):
+    with load(model_file, ("sim:gpu0", "CPU"), n_gpu_layers=2, n_ctx=1024) as model:
+        found = sweep(model.plan, n_tokens=[1, 512], n_past=[0, 512])
+    ((threshold, places),) = found.grouped()
+    assert (threshold.axis, threshold.before, threshold.after) == ("n_tokens", 31, 32)
+    assert places == [{"n_past": 0}, {"n_past": 512}]
+    assert {m.op for m in threshold.moved if m.decides} == {"MUL", "MUL_MAT"}
+    assert threshold.reason == (
+        "gpu0 wants it with 32 rows instead of 31, its weight being in host memory"
+    )
+    assert found.n_builds <= 4 + 9 + 2

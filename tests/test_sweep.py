@@ -80,8 +80,8 @@ def test_a_threshold_has_the_node_and_the_reason(factory):
         ("wide", "RELU", "gpu0", "CPU", True)
     ]
     assert threshold.reason == (
-        "gpu0 does not support it with its result f32 [64, 101, 1, 1] instead of [64, 100, 1, 1], "
-        "src[0] 'node_1' f32 [64, 101, 1, 1] instead of [64, 100, 1, 1]"
+        "gpu0 does not support it with its result f32 [64, 101] instead of f32 [64, 100], "
+        "src[0] 'node_1' f32 [64, 101] instead of f32 [64, 100]"
     )
     assert threshold.totals_before.n_splits < threshold.totals_after.n_splits
     assert [p.shape for p in found.points] == [{"n": 1}, {"n": 1000}]
@@ -194,7 +194,7 @@ def test_it_is_shown_in_a_terminal(factory):
         ["1000", "│", "3", "│", "3", "│", "750.0", "KiB", "│", "3", "│", "1"],
         ["2000", "│", "│", "│", "│", "│"],
     ]
-    assert any(line.startswith("n 100 → 101: 1 nodes move, splits 1 → 3") for line in lines)
+    assert any(line.startswith("n 100 → 101: 1 node moves, splits 1 → 3") for line in lines)
     assert any(line.startswith("  wide, RELU gpu0 → CPU: gpu0 does not") for line in lines)
     to_terminal.show_sweep(sweep(build, n=1), console)
     assert "the plan is the same everywhere" in console.file.getvalue()
@@ -249,7 +249,7 @@ def test_it_works_where_the_native_module_is_blocked(factory, tmp_path):
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=False
     )
-    assert done.stdout.startswith("n 100 → 101: 1 nodes move, splits 1 → 3"), done.stderr
+    assert done.stdout.startswith("n 100 → 101: 1 node moves, splits 1 → 3"), done.stderr
 
 
 @settings(max_examples=40, deadline=None)

@@ -15,6 +15,7 @@ from .diff import Totals
 from .match import key_of, match_tensors
 from .plan import Plan, PlanTensor, format_bytes
 from .what_if import batch_size
+from .words import label, quoted, shape
 
 Value: TypeAlias = "int | str | float | bool | None"
 Shape: TypeAlias = "dict[str, Value]"
@@ -74,8 +75,9 @@ class Threshold:
     def headline(self) -> str:
         """One line: where, how many nodes move, splits and bytes before and after."""
         a, b = self.totals_before, self.totals_after
+        moved = "1 node moves" if len(self.moved) == 1 else f"{len(self.moved)} nodes move"
         return (
-            f"{self.axis} {self.before} → {self.after}: {len(self.moved)} nodes move, "
+            f"{self.axis} {self.before} → {self.after}: {moved}, "
             f"splits {a.n_splits} → {b.n_splits}, "
             f"copied {format_bytes(a.copy_bytes)} → {format_bytes(b.copy_bytes)}"
         )
@@ -131,18 +133,24 @@ class Sweep:
 
 
 def moved_rows(threshold: Threshold, limit: int = 8) -> list[str]:
-    """A row for each reason, with the nodes that have it."""
+    """A row for each reason, with the nodes that have it; one for those that go along."""
     if not threshold.moved:
         return [threshold.reason]
+    deciding = [m for m in threshold.moved if m.decides]
     groups: dict[str, list[Moved]] = {}
-    for m in threshold.moved:
+    for m in deciding or threshold.moved:
         groups.setdefault(f"{m.op} {m.before} → {m.after}: {m.reason}", []).append(m)
-    rows = []
-    for what, nodes in groups.items():
-        names = ", ".join(m.name for m in nodes[:3])
-        more = f" and {len(nodes) - 3} more" if len(nodes) > 3 else ""
-        rows.append(f"{names}{more}, {what}")
-    return rows[:limit] + [f"… {len(rows) - limit} more"] * (len(rows) > limit)
+    rows = [f"{_names(nodes)}, {what}" for what, nodes in groups.items()]
+    rows = rows[:limit] + [f"… {len(rows) - limit} more"] * (len(rows) > limit)
+    others = [m for m in threshold.moved if deciding and not m.decides]
+    if others:
+        rows.append(f"along with them: {_names(others)}")
+    return rows
+
+
+def _names(nodes: list[Moved]) -> str:
+    more = f" and {len(nodes) - 3} more" if len(nodes) > 3 else ""
+    return ", ".join(m.name for m in nodes[:3]) + more
 
 
 def describe(shape: Mapping[str, Value]) -> str:
@@ -361,7 +369,7 @@ def compare(axis: str, low: Value, high: Value, at: Shape, before: Plan, after: 
 def _moved(x: PlanTensor, y: PlanTensor) -> Moved:
     answer = _other_answer(x, y)
     return Moved(
-        y.name,
+        label(y),
         y.record.op_desc,
         x.id,
         x.backend,
@@ -401,11 +409,9 @@ def _sizes(x: PlanTensor, y: PlanTensor) -> str:
     """The type and ne of what is otherwise: of the result and the sources."""
     pairs = [("its result", x, y)]
     sources = zip(x.srcs, y.srcs, strict=False)
-    pairs += [(f"src[{i}] '{b.name}'", a, b) for i, (a, b) in enumerate(sources)]
+    pairs += [(f"src[{i}] {quoted(b)}", a, b) for i, (a, b) in enumerate(sources)]
     changed = [
-        f"{what} {b.type} {list(b.ne)} instead of {list(a.ne)}"
-        if a.type == b.type
-        else f"{what} {b.type} {list(b.ne)} instead of {a.type} {list(a.ne)}"
+        f"{what} {shape(b)} instead of {shape(a)}"
         for what, a, b in pairs
         if (a.type, a.ne) != (b.type, b.ne)
     ]
