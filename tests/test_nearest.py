@@ -37,11 +37,11 @@ def ctx():
         yield context
 
 
-def attention(ctx, k="f16", v="f16", d=128, n_kv=4096, n_batch=8, max_bias=0.0, mask=True):
+def attention(ctx, k="f16", v="f16", d=128, n_kv=4096, n_batch=8):
     q = ctx.new_tensor("f32", d, n_batch, 32, name="q")
     made = ctx.flash_attn_ext(
         q, ctx.new_tensor(k, d, n_kv, 8), ctx.new_tensor(v, d, n_kv, 8),
-        ctx.new_tensor("f16", n_kv, n_batch) if mask else None, 0.1, max_bias, 0.0,
+        ctx.new_tensor("f16", n_kv, 64), 0.1, 0.0, 0.0,  # 64: what 0.9.4 pads masks to
     )  # fmt: skip
     made.name = "__fattn__-0"
     return made
@@ -96,7 +96,7 @@ def test_blas_two_sizes_together(ctx):
 
 
 def test_an_op_that_a_device_has_not(ctx):
-    answer = ggml.nearest(ctx.top_k(ctx.new_tensor("f32", 4096, 8), 40), blas())
+    answer = ggml.nearest(ctx.argsort(ctx.new_tensor("f32", 4096, 8), "desc"), blas())
     assert not answer.supported and answer.variants == ()
     assert 100 < answer.tried < MOST_ASKED and "supports none of" in answer.text
 
@@ -125,6 +125,7 @@ def test_a_buffer_that_only_mul_mat_reads(ctx):
 # ---- planted reasons
 
 
+@pytest.mark.skipif("TOP_K" not in ggml.enums.Op.__members__, reason="a view of an argsort then")
 def test_top_k(gpu, ctx):
     node = ctx.top_k(ctx.new_tensor("f32", 32768, 8), 40)
     answer = ask(gpu, node, lambda t: t.src[0].ne[0] <= 1024)
@@ -205,7 +206,7 @@ def test_a_custom_op_is_asked_about_as_it_is(gpu, ctx):
 
 
 def test_the_predicates_exception_is_the_callers(gpu, ctx):
-    node = ctx.top_k(ctx.new_tensor("f32", 64), 4)
+    node = ctx.sqr(ctx.new_tensor("f32", 64))
     with pytest.raises(ZeroDivisionError):
         ask(gpu, node, lambda t: 1 // 0)
 

@@ -32,7 +32,7 @@ _TIES: dict[str, tuple[tuple[Slot, ...], ...]] = {
     "SOFT_MAX": (((0, 1), (1, 1)),),
     "ROPE": (((0, 0), "n_dims"),),
 }  # fmt: skip
-_MOST_COMBINATIONS = 300  # of sizes that are tried for one group
+_MOST_COMBINATIONS = 100  # of sizes that are tried for one group
 
 _FAMILIES = (
     ("F32", "F16", "BF16", "F64"),
@@ -103,8 +103,8 @@ def apply(replay: Replay, state: State, change: Change) -> State | None:
 def _with_source(state: State, index: int, source: Any) -> State | None:
     if source is None:
         return None
-    sources = [source if i == index else s for i, s in enumerate(state.sources)]
-    return replace(state, sources=tuple(sources))
+    sources = (*state.sources[:index], source, *state.sources[index + 1 :])
+    return State(sources, state.args, state.words, state.ne)
 
 
 def _with_arg(state: State, name: str, value: Any) -> State:
@@ -159,30 +159,49 @@ def groups(replay: Replay, state: State) -> list[tuple[Group, bool]]:
 
 
 def _group(replay: Replay, state: State, slots: list[Slot], slot: Slot, down: bool) -> Group | None:
+    """The fewest sizes with `slot` that the op lets change to the same other one."""
     size = size_of(state, slot)
     if size < 1 or (down and size == 1):
         return None
     peers = [s for s in slots if s != slot and size_of(state, s) == size]
-    if not replay.recipe.method:
-        choices: Any = [tuple(s for s in slots if size_of(state, s) == size)]
-    else:
-        by_number = (itertools.combinations(peers, n) for n in range(min(len(peers), 4) + 1))
-        tied = _tied(replay, state, slot)
-        every = itertools.chain([tied] if tied else [], itertools.chain.from_iterable(by_number))
-        choices = [(slot, *c) for c in itertools.islice(every, _MOST_COMBINATIONS)]
+    tied = _tied(replay, state, slot) if replay.recipe.method else tuple(peers)
+
+    def takes(group: Group, special: bool) -> bool:
+        step = step_of(state, group)
+        if special:
+            other = size // 2 if down else size * 2
+        else:
+            other = size - step if down else size + step
+        if other < 1 or other % step:
+            return False
+        changed = apply(replay, state, Change("dimension", group, other))
+        return changed is not None and replay.build(changed) is not None
+
     # A size that nothing special fits first: doubled ones may fit because they are broadcast.
     for special in (False, True):
-        for group in choices:
-            step = step_of(state, group)
-            other = (
-                (size // 2 if down else size * 2) if special else size + (-step if down else step)
-            )
-            if other < 1 or other % step:
+        for several in _choices(size, slot, peers, tied):
+            group = (slot, *several)
+            if not takes(group, special):
                 continue
-            changed = apply(replay, state, Change("dimension", group, other))
-            if changed is not None and replay.build(changed) is not None:
-                return tuple(s for s in slots if s in group)
+            for one in several if several != tied else ():
+                fewer = tuple(s for s in group if s != one)
+                group = fewer if takes(fewer, special) else group
+            return tuple(s for s in slots if s in group)
     return None
+
+
+def _choices(size: int, slot: Slot, peers: list[Slot], tied: Group) -> Iterator[Group]:
+    """Sizes that may have to change with `slot`."""
+    if tied:
+        yield tied
+    yield ()
+    yield from ((one,) for one in peers)
+    if not isinstance(slot, str):
+        yield tuple(s for s in peers if not isinstance(s, str) and s[1] == slot[1])
+    if size > 1:
+        yield tuple(peers)
+        few = (itertools.combinations(peers, n) for n in (2, 3))
+        yield from itertools.islice(itertools.chain.from_iterable(few), _MOST_COMBINATIONS)
 
 
 def _tied(replay: Replay, state: State, slot: Slot) -> tuple[Slot, ...]:
@@ -197,7 +216,7 @@ def _tied(replay: Replay, state: State, slot: Slot) -> tuple[Slot, ...]:
                 there.append((node.src[one[0]], one[1]))
         if slot in there:
             found |= {s for s in there if size_of(state, s) == size_of(state, slot)}
-    return tuple(found - {slot})
+    return tuple(sorted(found - {slot}, key=str))
 
 
 def sizes_near(size: int, step: int, down: bool) -> list[int]:

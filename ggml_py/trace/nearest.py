@@ -17,6 +17,7 @@ import math
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 from .. import enums
@@ -79,6 +80,11 @@ class _Search:
         self.words = Wording(replay)
         self.asked = 0
         self._known: dict[State, bool | None] = {}
+
+    @cached_property
+    def groups(self) -> list[tuple[c.Group, bool]]:
+        """Sizes that change together, and whether to less."""
+        return c.groups(self.replay, self.state)
 
     def ask(self, state: State | None) -> bool | None:
         """Whether the device takes it; None where there is no such op, or it cannot say."""
@@ -183,7 +189,7 @@ class _Search:
     def _sizes(self) -> list[tuple[float, Variant]]:
         found = []
         by_group: dict[c.Group, list[bool]] = {}
-        for group, down in c.groups(self.replay, self.state):
+        for group, down in self.groups:
             by_group.setdefault(group, []).append(down)
         for group, directions in by_group.items():
             answers, best = self._answers(self.state, group, directions)
@@ -222,10 +228,10 @@ class _Search:
     # ---- several changes
 
     def _same_type(self) -> list[tuple[float, Variant]]:
-        """Two or more sources with one type, as K and V of an attention."""
+        """Two sources with one type, as K and V of an attention, or all."""
         sources = self.state.sources
         free = [i for i, s in enumerate(sources) if not c.is_integer(s.type)]
-        for n in range(2, len(free) + 1):
+        for n in sorted({2, len(free)} - {0, 1}):
             for several in itertools.combinations(free, n):
                 first = sources[several[0]].type
                 good = []
@@ -258,7 +264,7 @@ class _Search:
 
     def _tame(self) -> Iterator[list[Change]]:
         """Lists of changes to what backends are written for first; then at random."""
-        groups = list(dict.fromkeys(g for g, _ in c.groups(self.replay, self.state)))
+        groups = list(dict.fromkeys(g for g, _ in self.groups))
         first = {one.target: one for one in reversed(list(c.neutral(self.replay, self.state)))}
         params = list(first.values())
         kinds = (None, ("F32", "F32"), ("F16", "F16"), ("F16", "F32"), ("F32", "F16"))

@@ -65,11 +65,14 @@ class Source:
 
     @property
     def is_contiguous(self) -> bool:
-        wanted = zip(self.ne, self.nb, self.packed, strict=True)
-        return all(n == 1 or nb == packed for n, nb, packed in wanted)
+        packed = self.packed
+        return self.nb == packed or all(
+            n == 1 or nb == there for n, nb, there in zip(self.ne, self.nb, packed, strict=True)
+        )
 
     def contiguous(self) -> Source:
-        return replace(self, nb=self.packed)
+        """The same without gaps, in order."""
+        return Source(self.name, self.type, self.ne, self.packed)
 
     def changed(self, type_: int, ne: tuple[int, ...]) -> Source | None:
         """With another type or shape, laid out alike: in the same order of dimensions, and with
@@ -95,7 +98,7 @@ class Source:
             first = d == inner
             tight = nb[d] * (ne[d] // block if first else ne[d])
             old_tight = self.nb[d] * (self.ne[d] // old_block if first else self.ne[d])
-        return replace(made, nb=tuple(nb))
+        return Source(self.name, type_, ne, tuple(nb))
 
 
 @dataclass(frozen=True)
@@ -204,7 +207,8 @@ class Replay:
         if SINKS.get(enums.Op(self.node.op)) == place:
             return "sinks"
         name = named.get(place, f"src[{place}]").rstrip("_")
-        return name.upper() if name in ("q", "k", "v") else name
+        attention = enums.Op(self.node.op).name.startswith("FLASH_ATTN")
+        return name.upper() if attention and len(name) == 1 else name
 
     def tensor(self, index: int, source: Source) -> Tensor:
         """A leaf like `source`, without memory; the same one for the same."""

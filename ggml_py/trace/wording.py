@@ -101,7 +101,7 @@ class Wording:
 
     def _label(self, slot: c.Slot) -> str:
         if isinstance(slot, str):
-            return slot
+            return f"result {slot}" if slot.startswith("ne") else slot
         alone = len(self.state.sources) == 1 and slot[0] >= 0
         return f"ne{slot[1]}" if alone else f"{self._owner(slot[0])} ne{slot[1]}"
 
