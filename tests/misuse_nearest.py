@@ -1,5 +1,7 @@
 """The nearest variant that a device supports."""
 
+import dataclasses
+
 from misuses import misuse
 
 import ggml_py as ggml
@@ -15,6 +17,14 @@ def _foreign(e):
     node = plan.node("y")
     node.record = node.record._replace(op="WARP_DRIVE")
     return node
+
+
+def _pasted(e):
+    """A node of a plan that came from a debug log."""
+    plan = _plan(e)
+    return dataclasses.replace(
+        plan, capture=dataclasses.replace(plan.capture, source="debug log")
+    ).node("y")
 
 
 def _closed(e):
@@ -47,4 +57,6 @@ MISUSES = [
            "expected a Tensor or a PlanTensor"),
     misuse("plan-foreign", lambda e: ggml.nearest(_foreign(e), _cpu()), ggml.ArgumentError,
            "WARP_DRIVE", "has no such op"),
+    misuse("plan-pasted", lambda e: ggml.nearest(_pasted(e), _cpu()), ggml.ArgumentError,
+           "debug log", "to_json"),
 ]  # fmt: skip

@@ -30,7 +30,7 @@ from ..errors import AbortError
 from ..tensor import Tensor
 from . import change as c
 from .change import Change
-from .plan import PlanTensor
+from .plan_tensor import PlanTensor
 from .replay import Node, Replay, State
 from .variant import KINDS, Nearest, Variant
 from .wording import Wording, type_name, variant

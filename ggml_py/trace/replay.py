@@ -29,7 +29,7 @@ from ..errors import ArgumentError, GgmlError
 from ..op_settings import SINKS
 from ..ops import Ops
 from ..tensor import Tensor
-from .plan import PlanTensor
+from .plan_tensor import PlanTensor
 from .record import VIEW_OPS
 
 SELF = -2  # a source that is the node itself: ggml_cast's
@@ -146,6 +146,11 @@ def _ops() -> dict[str, int]:
 
 def _of_record(what: PlanTensor) -> Node:
     r, tensors = what.record, what.plan.tensors
+    if what.plan.capture.source == "debug log":
+        raise ArgumentError(
+            f"'{r.name}' of a plan that was read from a debug log, which tells no types and shapes: "
+            "expected a node of a live graph, or of a plan that to_json wrote"
+        )
     if r.op not in _ops():
         raise ArgumentError(f"'{r.name}' is a {r.op}: release {enums.UPSTREAM} has no such op")
     if _ops()[r.op] == enums.Op.NONE:
