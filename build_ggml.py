@@ -29,7 +29,7 @@ if str(Path(__file__).resolve().parent) not in sys.path:
     sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from vendor import cache as caches
-from vendor import cuda, fetch, releases, toolchain
+from vendor import cuda, fetch, profiles, releases, toolchain
 from vendor.compile import Tree
 from vendor.identity import (
     NATIVE,
@@ -117,6 +117,8 @@ def _build(
         for name in ("enums.py", "ops.py", "bindings.json"):
             shutil.copy2(generated / name, stage / name)
         _licences(ggml, blas, stage / "licenses")
+        if tables := _device_tables(options, upstream):
+            profiles.write(tables, stage / profiles.FILE)
         proof = _proof(options, upstream, final.name, config)
         (stage / PROOF).write_text(json.dumps(proof, indent=1) + "\n", encoding="utf-8")
     tree.finished()
@@ -184,6 +186,14 @@ def _generate(ggml: Path, tree: Tree) -> Path:
         for path in sorted(Path(new).iterdir()):
             write_if_changed(generated / path.name, path.read_text(encoding="utf-8"))
     return generated
+
+
+def _device_tables(options: Options, upstream: Upstream) -> profiles.Tables:
+    """What upstream recorded of its backends; nothing in a checkout of ggml alone."""
+    if upstream.release:
+        archive = fetch.download(upstream.release, options.cache)
+        return profiles.tables_in_archive(archive, upstream.release.subfolder)
+    return profiles.tables_in_folder(upstream.ggml_dir(options).parent)
 
 
 def _licences(ggml: Path, blas: Path | None, folder: Path) -> None:

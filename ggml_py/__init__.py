@@ -72,6 +72,8 @@ if TYPE_CHECKING:
     from .scheduler import Scheduler as Scheduler
     from .sim import SimDevice as SimDevice
     from .sim import sim_device as sim_device
+    from .sim_profile import load_profile as load_profile
+    from .sim_profile import profiles as profiles
     from .tensor import Tensor as Tensor
     from .threadpool import ThreadPool as ThreadPool
     from .trace.nearest import nearest as nearest
@@ -143,6 +145,8 @@ _PUBLIC = {
     "Scheduler": "scheduler",
     "SimDevice": "sim",
     "sim_device": "sim",
+    "load_profile": "sim_profile",
+    "profiles": "sim_profile",
     "Tensor": "tensor",
     "ThreadPool": "threadpool",
     "nearest": "trace.nearest",
@@ -151,7 +155,7 @@ _PUBLIC = {
     "Variant": "trace.variant",
     "enums": "",
 }
-_PLAIN = ("errors", "trace.plan", "trace.variant", "_isolate")
+_PLAIN = ("errors", "trace.plan", "trace.variant", "_isolate", "sim_profile")
 __all__ = sorted(_PUBLIC)
 
 

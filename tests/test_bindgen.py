@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import ggml_py as ggml
-from ggml_py import _ffi, enums, ops
+from ggml_py import _builds, enums, ops
 from ggml_py._ffi import BUILD, lib
 
 REPO = Path(__file__).parent.parent
@@ -123,12 +123,12 @@ def test_the_pin_is_the_one_in_the_table(upstream_include):
 
 
 def test_selection_names_what_there_is(monkeypatch):
-    assert _ffi.select(BUILD["key"])["key"] == BUILD["key"]
+    assert _builds.select(BUILD["key"])["key"] == BUILD["key"]
     with pytest.raises(ggml.NotBuiltError, match=r"GGML_PY_UPSTREAM=0\.0\.1.*Present.*build"):
-        _ffi.select("0.0.1")
-    monkeypatch.setattr(_ffi, "LIB_DIR", Path("/nonexistent"))
+        _builds.select("0.0.1")
+    monkeypatch.setattr(_builds, "LIB_DIR", Path("/nonexistent"))
     with pytest.raises(ggml.NotBuiltError, match=r"python build_ggml\.py"):
-        _ffi.select(None)
+        _builds.select(None)
 
 
 def test_ops_module_is_a_mixin():

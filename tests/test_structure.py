@@ -33,8 +33,10 @@ PLAIN = {
 }  # fmt: skip
 # Plans in, live devices asked: objects and below, plain data, and those to the left.
 ASKING = ("trace.replay", "trace.change", "trace.wording", "trace.nearest")
+PROFILE = ["profile_call", "profile_params", "profile_more_ops", "profile_ops", "profile_rows"]
+PROFILE += ["sim_profile"]
 FOUNDATION = {"enums": 0, "_since": 0, "_log": 0, "errors": 1, "_release": 2, "_interpreter": 2}
-FOUNDATION |= {"_ffi": 3, "_handle": 3, "_callback": 4}
+FOUNDATION |= {"_builds": 2, "_ffi": 3, "_handle": 3, "_callback": 4}
 FOUNDATION |= {"_arguments": 2, "_isolate": 2, "_arena": 4}
 FOUNDATION |= {"_gguf_header": 4, "_gguf_split": 2}  # what gguf.py checks first
 
@@ -78,13 +80,16 @@ def allowed(name, target):
     if name in ASKING:
         to_the_left = ASKING[: ASKING.index(name)]
         return target in PLAIN or target in FOUNDATION or target in (*OBJECTS, *to_the_left)
+    if name in PROFILE:  # read without the native library
+        known = {*PROFILE[: PROFILE.index(name)], "errors", "_builds"}
+        return target in known
     if name in FOUNDATION:
         return target in FOUNDATION and FOUNDATION[target] < FOUNDATION[name]
     if name in OBJECTS:
         if target in OBJECTS:
             # ops and tensor know each other; Context is both
             return OBJECTS.index(target) < OBJECTS.index(name)
-        return target in FOUNDATION or target in PLAIN or target == "trace.capture"
+        return target in {*FOUNDATION, *PLAIN, *PROFILE, "trace.capture"}
     if name.startswith("models"):
         return not target.startswith("trace")
     return False

@@ -100,9 +100,10 @@ def upstream_of(options: Options) -> Upstream:
     version = ".".join(numbers) or "unversioned"
     digest = hashlib.sha256()
     files = [folder / "CMakeLists.txt",
-             *(path for part in ("cmake", "include", "src") for path in (folder / part).rglob("*"))]
+             *(path for part in ("cmake", "include", "src") for path in (folder / part).rglob("*")),
+             *folder.parent.glob("docs/ops/*.csv")]
     for path in sorted(path for path in files if path.is_file()):
-        digest.update(f"{path.relative_to(folder)}\0{fetch.sha256_of(path)}\n".encode())
+        digest.update(f"{os.path.relpath(path, folder)}\0{fetch.sha256_of(path)}\n".encode())
     return Upstream(f"{version}-source", version, digest.hexdigest(), None, folder)
 
 
@@ -174,7 +175,7 @@ def instrumentation_hash(options: Options) -> str:
     """
     files = [path for path in NATIVE.iterdir()
              if path.suffix in (".h", ".c", ".cpp", ".txt", ".cmake")]
-    files += ROOT.glob("bindgen*.py")
+    files += [*ROOT.glob("bindgen*.py"), ROOT / "vendor" / "profiles.py"]
     if not options.pristine:
         edits = ("edit.py", "instrument.py", "op_edits.py")
         files.extend(ROOT / "vendor" / name for name in edits)

@@ -1,0 +1,368 @@
+"""Device profiles: the rows that decisions rest on, the rules between rows, and how fast it is.
+
+The oracle is twofold: every test case that upstream recorded, built live, must find its own row;
+and what the CPU's profile says must be what the CPU says.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from profile_cases import CASES
+
+import ggml_py as ggml
+from ggml_py import profile_rows
+from ggml_py.profile_call import Call, Source, call_of
+from ggml_py.profile_ops import OPS
+from ggml_py.sim_profile import _Cases
+
+pytestmark = pytest.mark.needs(release="default", why="rows are compared with the default pin's")
+
+SAMPLED = 40
+# Built from a row only where our copy of upstream lets it be (vendor/op_edits.py), or takes it.
+REFUSED = {"OUT_PROD", "UPSCALE"}
+
+
+def sample(record, op, n=SAMPLED):
+    rows = record.answers(op)
+    return rows[:: max(1, len(rows) // n)]
+
+
+def made(op, text):
+    context = ggml.Context()
+    return CASES[op](context, profile_rows.parsed(text))
+
+
+# ---- the record
+
+
+def test_names():
+    names = ggml.profiles()
+    assert {"cpu", "cuda", "metal", "vulkan", "sycl", "cann", "opencl", "webgpu"} <= set(names)
+    assert ggml.load_profile("CUDA").name == "cuda"
+    with pytest.raises(ggml.UnknownDeviceError, match=r"'tpu': expected one of .*cuda.*metal"):
+        ggml.load_profile("tpu")
+
+
+@pytest.mark.parametrize("profile", ["cpu", "cuda", "metal", "vulkan"])
+def test_every_recorded_case_finds_its_own_row(profile):
+    record = profile_rows.record_of(profile)
+    device = ggml.load_profile(profile)
+    n_exact = n = 0
+    for op in sorted(record.ops() & CASES.keys()):
+        for text, supported in sample(record, op):
+            try:
+                tensor = made(op, text)
+            except ggml.GgmlError:
+                assert op in REFUSED, f"{op}({text})"
+                continue
+            found = device.decide(tensor)
+            n += 1
+            n_exact += found.basis == "exact"
+            assert found.supported == supported, (text, found.text)
+            # Where a dimension is 1, a view or permutation of it cannot be seen.
+            assert found.basis == "exact" or found.row == f"{op}({text})", (text, found.text)
+    assert n > 1000
+    assert n_exact / n > 0.98
+
+
+def test_no_parameter_of_the_record_is_missed():
+    unread = {"MUL_MAT_ID_W4A4", "MUL_MAT_ID_W4A8", "MUL_MAT_W4A4", "MUL_MAT_W4A8"}
+    for profile in ggml.profiles():
+        device = ggml.load_profile(profile)
+        assert set(device.ops) - OPS.keys() <= unread
+        for op in set(device.ops) - unread:
+            cases = device._cases_of(op)
+            for case in (case for group in cases.groups.values() for case in group):
+                wanted = {*cases.spec.same, *cases.spec.size, *cases.spec.soft}
+                assert wanted <= case.row.keys(), (profile, op, case.text)
+
+
+# ---- the oracle
+
+
+def test_the_cpu_says_what_its_profile_says():
+    cpu, device = ggml.device("CPU"), ggml.load_profile("cpu")
+    record = profile_rows.record_of("cpu")
+    n = 0
+    for op in sorted(record.ops() & CASES.keys()):
+        for text, supported in sample(record, op, 60):
+            try:
+                tensor = made(op, text)
+            except ggml.GgmlError:
+                continue
+            n += 1
+            assert cpu.supports_op(tensor) == supported == device.supports(tensor), f"{op}({text})"
+    assert n > 1500
+
+
+@pytest.fixture(scope="module")
+def this_cpu(oracle, tmp_path_factory):
+    """What upstream's own program, built from the same source, says of this machine's CPU."""
+    path = tmp_path_factory.mktemp("ops") / "this-cpu.csv"
+    done = oracle.run("test-backend-ops", "support", "-b", "CPU", "--output", "csv")
+    path.write_text(done.stdout)
+    return path
+
+
+def test_upstreams_program_says_of_this_cpu_what_its_record_says(this_cpu):
+    """And the cases that the record lacks, which are held out so to say, the profile guesses; but
+    for types that no test had then: what is untested is no."""
+    here, record = profile_rows.record_of(str(this_cpu)), profile_rows.record_of("cpu")
+    device = ggml.load_profile("cpu")
+    n_same, right = 0, []
+    for op in sorted(here.ops()):
+        recorded = dict(record.answers(op))
+        theirs = tidied(here, op)
+        for text, supported, row in theirs:
+            if text in recorded:
+                assert supported == recorded[text], f"{op}({text})"
+                n_same += 1
+            elif op in OPS and record.answers(op):
+                found = device._decide_in(device._cases_of(op), row)
+                if found.row is not None:
+                    right.append(found.supported == supported)
+    assert n_same > 20_000
+    assert len(right) > 1000
+    assert sum(right) / len(right) > 0.99
+
+
+def tidied(record, op):
+    """The rows of an op, tidied as the profile does it."""
+    cases = _Cases(op, record.answers(op))
+    return [(c.text, c.supported, c.row) for group in cases.groups.values() for c in group]
+
+
+def left_out(profile, n=60):
+    """Decisions on rows with themselves, and what equals them, taken out of the record."""
+    device = ggml.load_profile(profile)
+    for op in device.ops:
+        if op not in OPS:
+            continue
+        cases = device._cases_of(op)
+        rows = [(same, case) for same, group in cases.groups.items() for case in group]
+        for same, case in rows[:: max(1, len(rows) // n)]:
+            group = cases.groups.pop(same)
+            rest = [one for one in group if cases.distance(one.row, case.row)]
+            if rest:
+                cases.groups[same] = rest
+            if cases.groups:
+                yield case, device._decide_in(cases, case.row)
+            cases.groups[same] = group
+
+
+@pytest.mark.parametrize("profile", ["cpu", "cuda", "metal", "vulkan"])
+def test_a_row_that_is_left_out_is_guessed_from_the_others(profile):
+    right = {"agreed": [], "nearest": [], "unrecorded": []}
+    for case, found in left_out(profile):
+        right[found.basis].append(found.supported == case.supported)
+    shares = {basis: sum(each) / len(each) for basis, each in right.items()}
+    assert shares["agreed"] > 0.995, shares
+    everything = [one for each in right.values() for one in each]
+    assert sum(everything) / len(everything) > 0.99, shares
+
+
+# ---- the rules
+
+
+def written(path: Path, *rows: tuple[str, str, int]) -> Path:
+    lines = ['"backend_name","op_name","op_params","test_mode","supported","error_message"']
+    for op, params, supported in rows:
+        lines.append(f'"X0","{op}","{params}","support","{supported}","-"')
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def top_k(*ne, k=4):
+    context = ggml.Context()
+    return context.top_k(context.new_tensor("f32", *ne), k)
+
+
+@pytest.fixture
+def own(tmp_path):
+    return written(
+        tmp_path / "card.csv",
+        ("TOP_K", "type=f32,ne=[256,1,1,1],k=4,ties=0", 1),
+        ("TOP_K", "type=f32,ne=[1024,1,1,1],k=4,ties=0", 1),
+        ("TOP_K", "type=f32,ne=[4096,1,1,1],k=4,ties=0", 0),
+        ("RELU", "type=f32,ne_a=[8,8,1,1],v=0", 1),
+        ("RELU", "type=f32,ne_a=[64,8,1,1],v=0", 1),
+        ("RELU", "type=f32,ne_a=[8,8,1,1],v=1", 0),
+        ("SILU", "type=f32,ne_a=[8,8,1,1],v=0", 1),
+        ("SILU", "type=f32,ne_a=[8,8,1,1],v=0", 0),
+    )
+
+
+def test_a_file_of_the_users_own(own):
+    card = ggml.load_profile(own)
+    found = card.decide(top_k(1024))
+    assert found.supported
+    assert found.basis == "exact"
+    assert found.row == "TOP_K(type=f32,ne=[1024,1,1,1],k=4,ties=0)"
+    assert found.text == f"yes: tested: {found.row}"
+    assert card.ops == ("RELU", "SILU", "TOP_K")
+
+
+def test_where_rows_differ_the_nearest_in_size_decides(own):
+    card, strict = ggml.load_profile(own), ggml.load_profile(own, strict=True)
+    supported = [n for n in (300, 1536, 3072, 100_000) if card.supports(top_k(n))]
+    assert supported == [300, 1536]
+    found = card.decide(top_k(3072))
+    assert found.basis == "nearest"
+    assert "differ (2 yes, 1 no), the nearest in size: TOP_K(type=f32,ne=[4096" in found.text
+    assert not strict.supports(top_k(300))
+    assert "(strict)" in strict.decide(top_k(300)).text
+
+
+def test_where_all_rows_agree_their_answer_holds(own):
+    context = ggml.Context()
+    relu = context.relu(context.new_tensor("f32", 4096, 512))
+    found = ggml.load_profile(own, strict=True).decide(relu)
+    assert found.supported
+    assert found.basis == "agreed"
+    assert "all 2 rows of RELU with type=f32, v=0" in found.text
+
+
+def test_types_and_flags_without_a_row(own):
+    card, strict = ggml.load_profile(own), ggml.load_profile(own, strict=True)
+    context = ggml.Context()
+    half = context.relu(context.new_tensor("f16", 8, 8))
+    for device in (card, strict):
+        found = device.decide(half)
+        assert not found.supported
+        assert found.row is None
+        assert "no row has type=f16" in found.text
+    strange = context.silu(context.view_2d(context.new_tensor("f32", 16, 8), 8, 8, 64, 0))
+    assert card.decide(strange).basis == "unrecorded"
+    assert "the most alike" in card.decide(strange).text
+    assert not strict.supports(strange)
+
+
+def test_rows_that_contradict_each_other_are_no(own):
+    context = ggml.Context()
+    silu = context.silu(context.new_tensor("f32", 8, 8))
+    assert not ggml.load_profile(own).supports(silu)
+
+
+def test_an_op_without_rows_is_no_and_a_view_is_yes(own):
+    context = ggml.Context()
+    x = context.new_tensor("f32", 8, 8)
+    card = ggml.load_profile(own)
+    assert "has no row of SQR" in card.decide(context.sqr(x)).text
+    for view in (x, context.reshape_1d(x, 64), context.transpose(x), context.view_1d(x, 8, 0)):
+        found = card.decide(view)
+        assert found.supported
+        assert found.basis == "view"
+
+
+def test_quantised_heads_are_compared_as_they_are_padded():
+    """The test pads heads of 40 to a block of 64 for q4_0: 64 is what the device was asked."""
+    call = call_of(made("FLASH_ATTN_EXT", (
+        "hsk=40,hsv=40,nh=4,nr23=[1,1],kv=512,nb=1,mask=1,sinks=0,max_bias=0.000000,"
+        "logit_softcap=0.000000,prec=f32,type_KV=q4_0,permute=[0,1,2,3]"
+    )))  # fmt: skip
+    assert call.source(1).ne[0] == 64
+    assert ggml.load_profile("cuda").decide(call).basis == "exact"
+
+
+@pytest.mark.parametrize(
+    ("content", "what"),
+    [("", "no column op_name"), ("op_name,op_params\nADD,x\n", "no column supported"),
+     ("op_name,op_params,supported\n", "no rows"), (b"\xff\xfe\x00", "cannot be read")],
+)  # fmt: skip
+def test_files_that_are_no_record(tmp_path, content, what):
+    path = tmp_path / "x.csv"
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(ggml.ArgumentError, match=what):
+        ggml.load_profile(path)
+
+
+def test_a_file_that_is_not_there():
+    with pytest.raises(ggml.ArgumentError, match=r"nowhere\.csv cannot be read"):
+        ggml.load_profile("nowhere.csv")
+
+
+def test_what_is_no_tensor():
+    with pytest.raises(TypeError, match="expected a Tensor or a Call, got str"):
+        ggml.load_profile("cuda").decide("x")
+    with pytest.raises(TypeError, match="expected a str or a path, got int"):
+        ggml.load_profile(3)
+
+
+# ---- use
+
+
+def test_quantised_kv_on_cuda_names_the_reason():
+    """llama.cpp #12352, #28455: a KV type that flash attention lacks falls back silently."""
+    context, cuda = ggml.Context(), ggml.load_profile("cuda")
+
+    def attention(kind):
+        q = context.new_tensor("f32", 128, 1, 32)
+        k, v = (context.new_tensor(kind, 128, 512, 8) for _ in range(2))
+        return context.flash_attn_ext(q, k, v, context.new_tensor("f16", 512, 64), 1, 0, 0)
+
+    assert cuda.decide(attention("q8_0"))
+    found = cuda.decide(attention("q5_1"))
+    assert not found
+    assert "type_K=q5_1" in found.text
+
+
+def test_a_plain_llama_graph_runs_on_the_large_backends():
+    context = ggml.Context()
+    x = context.new_tensor("f32", 4096, 7)
+    norm = context.mul(context.rms_norm(x, 1e-5), context.new_tensor("f32", 4096))
+    q = context.mul_mat(context.new_tensor("q4_K", 4096, 4096), norm)
+    heads = context.reshape_3d(q, 128, 32, 7)
+    args = (128, 0, 4096, 10000.0, 1.0, 0.0, 1.0, 32.0, 1.0)
+    rope = context.rope_ext(heads, context.new_tensor("i32", 7), None, *args)
+    cache = context.view_2d(context.new_tensor("f16", 1024, 512), 1024, 512, 2048, 0)
+    rows = context.new_tensor("i64", 7)
+    store = context.set_rows(cache, context.new_tensor("f32", 1024, 7), rows)
+    embd = context.get_rows(context.new_tensor("q4_0", 4096, 32000), context.new_tensor("i32", 7))
+    up = context.new_tensor("f32", 14336, 7)
+    nodes = [norm, q, rope, store, embd, context.swiglu_split(up, context.silu(up)), heads]
+    nodes += [context.add(x, x), context.soft_max(up), context.cont(context.transpose(x))]
+    for name in ("cuda", "vulkan", "metal", "sycl"):
+        device = ggml.load_profile(name)
+        for node in nodes:
+            assert device.supports(node), device.decide(node).text
+
+
+def test_speed():
+    start = time.perf_counter()
+    device = ggml.load_profile("cuda")
+    assert time.perf_counter() - start < 0.15
+    tensor = top_k(1024)
+    device.decide(tensor)
+    best = min(timed(device, tensor) for _ in range(20))
+    assert best < 20e-6
+
+
+def timed(device, tensor, n=200):
+    start = time.perf_counter()
+    for _ in range(n):
+        device.supports(tensor)
+    return (time.perf_counter() - start) / n
+
+
+def test_a_profile_is_read_without_the_native_library():
+    call = call_of(top_k(1024))
+    program = f"""
+import sys
+sys.modules["ggml_py._ggml"] = None
+import ggml_py
+from ggml_py.profile_call import Call, Source
+call = {call!r}
+print(ggml_py.load_profile("cuda").decide(call).basis, "numpy" in sys.modules)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    expected = ggml.load_profile("cuda").decide(call)
+    assert done.stdout.split() == [expected.basis, "False"], done.stderr
+    assert isinstance(call, Call)
+    assert isinstance(call.out, Source)
