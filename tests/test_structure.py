@@ -33,8 +33,8 @@ PLAIN = {
 }  # fmt: skip
 # Plans in, live devices asked: objects and below, plain data, and those to the left.
 ASKING = ("trace.replay", "trace.change", "trace.wording", "trace.nearest")
-PROFILE = ["profile_call", "profile_params", "profile_more_ops", "profile_ops", "profile_rows"]
-PROFILE += ["sim_profile"]
+PROFILE = ["profile_call", "profile_params", "profile_more_ops", "profile_copy_ops"]
+PROFILE += ["profile_ops", "profile_rows", "sim_profile"]
 FOUNDATION = {"enums": 0, "_since": 0, "_log": 0, "errors": 1, "_release": 2, "_interpreter": 2}
 FOUNDATION |= {"_builds": 2, "_ffi": 3, "_handle": 3, "_callback": 4}
 FOUNDATION |= {"_arguments": 2, "_isolate": 2, "_arena": 4}
