@@ -73,10 +73,8 @@ class GraphAllocator(Handle):
     """Lends memory to the tensors of one graph at a time, each from when it is computed to its last
     use. C: ggml_gallocr_new_n
 
-    With several buffer types, `reserve` says which tensor goes where. Unlike upstream's, it lays
-    every graph out anew before it lends (buffers are kept while they are large enough): upstream
-    compares counts and sizes with the last graph only, and one of the same counts but with other
-    edges would be computed in a layout where results overwrite what is still needed.
+    With several buffer types, `reserve` says which tensor goes where. It lays every
+    graph out anew before it lends; buffers are kept while they are large enough.
     """
 
     __slots__ = ("_ids", "_lent", "buffer_types")

@@ -28,8 +28,8 @@ class Reallocation(NamedTuple):
     """One time that the compute buffers did not fit a graph and were laid out anew.
 
     That waits for all backends and costs time in the middle of a generation; `Scheduler.reserve`
-    with the largest graph avoids it. `reason` is "first", "nodes", "leafs", "node", "src" or
-    "backend"; `tensor` the name of the tensor that did not fit, "" where the reason is none;
+    with the largest graph avoids it. `reason` is "first", "nodes", "leafs", "node", "src",
+    "edges" or "backend"; `tensor` the name of the tensor that did not fit, "" where the reason is none;
     `text` says it in a sentence; `before` and `after` are the bytes of compute buffer by backend.
     C: ggml_gallocr_needs_realloc, ggml_backend_sched_alloc_splits
     """
@@ -114,6 +114,9 @@ def _reallocation(r: Any, names: list[str]) -> Reallocation:
         what = "nodes" if kind == lib.GP_REALLOC_NODES else "leafs"
         said = f"the graph has {need} {what}, the one before had {have}"
         return Reallocation(what, "", said, before, after)
+    if kind == lib.GP_REALLOC_EDGES:
+        said = f"as many nodes ({need}) and leafs as the graph before, and other edges between them"
+        return Reallocation("edges", "", said, before, after)
     if kind == lib.GP_REALLOC_BACKEND:
         said = (
             f"'{tensor}' is on {names[need]}, where the graph before had a tensor on {names[have]}"

@@ -222,3 +222,52 @@ def test_a_collected_scheduler_ends_its_loans():
     assert len(_OPEN) == before
     for item in (case.context, case.weights, *case.backends):
         item.close()
+
+
+def test_a_graph_of_as_many_nodes_with_other_edges_is_laid_out_anew(cpu):
+    """Upstream looks at counts and sizes only, and computes it in the other's layout."""
+
+    def graph(ctx, far):
+        x = ctx.new_tensor("f32", 64, name="x")
+        x.set_input()
+        chain = [ctx.sqr(x)]
+        for _ in range(5):
+            chain.append(ctx.scale(chain[-1], 2.0))
+        out = ctx.add(chain[-1], chain[0] if far else chain[-2])
+        out.name = "out"
+        g = ctx.new_graph()
+        g.build_forward_expand(out)
+        return g
+
+    values = np.arange(64, dtype=np.float32)
+    want = {True: 33.0 * values**2, False: 48.0 * values**2}
+    with ggml.Context() as ctx, ggml.Scheduler([cpu]) as sched:
+        near, far = graph(ctx, far=False), graph(ctx, far=True)
+        for g, is_far in ((near, False), (far, True), (near, False)):
+            sched.alloc_graph(g)
+            g["x"].set(values)
+            sched.compute(g)
+            np.testing.assert_array_equal(g["out"].get(), want[is_far])
+            sched.reset()
+        assert [r.reason for r in sched.reallocations] == ["first", "edges", "edges"]
+        sched.alloc_graph(near)  # the same again fits
+        assert sched.n_reallocations == 3
+
+
+def test_a_leaf_that_needs_memory_where_one_had_its_own_is_laid_out_anew(cpu):
+    """Upstream writes through the buffer that the other leaf did not have."""
+    with ggml.Context() as weights, ggml.Context() as ctx, ggml.Scheduler([cpu]) as sched:
+        w = weights.new_tensor("f32", 8, 8, name="w")
+        weights.alloc(cpu, usage="weights")
+        w.set(np.eye(8))
+        x = ctx.new_tensor("f32", 8, 8, name="x")
+        x.set_input()
+        one, two = ctx.new_graph(), ctx.new_graph()
+        one.build_forward_expand(ctx.cont(ctx.mul_mat(w, w)))
+        two.build_forward_expand(ctx.mul_mat(x, ctx.reshape_2d(w, 8, 8)))
+        for g in (one, two):
+            sched.alloc_graph(g)
+            x.set(np.full((8, 8), 3.0)) if g is two else None
+            sched.compute(g)
+            assert g.nodes[-1].get()[0, 0] == (3.0 if g is two else 1.0)
+            sched.reset()

@@ -129,6 +129,26 @@ _ALLOCATOR = (
         "source without room", 16, "src %d (%s) of node %s is not valid",
         "GP_NOTE_UNFIT(GP_REALLOC_SRC, galloc, src, node, j, &node_alloc->src[j])",
     ),
+    # Upstream compares counts and sizes only: a graph of as many nodes and leafs with other edges would be
+    # computed in the layout of the last one, where results overwrite what is still needed.
+    Edit(
+        "end of the allocator's struct",
+        "    struct leaf_alloc * leaf_allocs; // [n_leafs]\n    int n_leafs;\n",
+        "    uint64_t gp_edges;\n",
+        after=True,
+    ),
+    Edit(
+        "graph laid out",
+        "    galloc->n_leafs = graph->n_leafs;\n",
+        "    galloc->gp_edges = gp_graph_edges(graph);\n",
+    ),
+    Edit(
+        "graph that fits by its sizes",
+        "    return false;\n}\n\nbool ggml_gallocr_alloc_graph(",
+        "    if (galloc->gp_edges != gp_graph_edges(graph)) {\n"
+        "        gp_alloc_note(GP_REALLOC_EDGES, NULL, NULL, -1, graph->n_nodes, galloc->n_nodes);\n"
+        "        return true;\n    }\n",
+    ),
     Edit(
         "buffer that was not to be had",
         f"{_FAILED}ggml_backend_buft_name(galloc->bufts[i]), new_size);\n",

@@ -12,6 +12,9 @@ extern thread_local struct gp_realloc_record gp_alloc_note_realloc;
 
 void gp_alloc_note(int32_t kind, const struct ggml_tensor * tensor, const struct ggml_tensor * node, int32_t src, uint64_t need, uint64_t have);
 void gp_alloc_note_failure(const char * buft, size_t size);
+// A hash of what the layout of a graph depends on besides sizes: which results are read by whom, what is a view of
+// what, what has memory of its own, what is kept to the end.
+uint64_t gp_graph_edges(const struct ggml_cgraph * graph);
 // Asked by ggml_backend_buffer_free: true for a pinned buffer, which the last pin then frees.
 bool gp_buffer_keep(ggml_backend_buffer_t buffer);
 

@@ -1,9 +1,12 @@
 // What the graph allocator tells and keeps: see alloc_hooks.h and the end of sched_trace.h.
 #include "alloc_hooks.h"
 
+#include "ggml-impl.h"
+
 #include <cstdio>
 #include <mutex>
 #include <unordered_map>
+#include <vector>
 
 thread_local gp_realloc_record gp_alloc_note_realloc = {};
 
@@ -20,9 +23,85 @@ struct pinned_buffer {
 std::mutex                                               pinned_mutex;
 std::unordered_map<ggml_backend_buffer_t, pinned_buffer> pinned;
 
+// Numbers of tensors by address, in the order in which they are first asked for.
+class numbering {
+    struct entry { const ggml_tensor * key; uint64_t value; };
+    std::vector<entry> table; // its size is a power of two
+    uint64_t           used = 0;
+
+    entry & find(const ggml_tensor * t) {
+        const size_t mask = table.size() - 1;
+        size_t i = ((uintptr_t) t >> 4) & mask;
+        while (table[i].key != t && table[i].key != nullptr) {
+            i = (i + 1) & mask;
+        }
+        return table[i];
+    }
+    void grow() {
+        std::vector<entry> old(table.size() * 2);
+        old.swap(table);
+        for (const entry & e : old) {
+            if (e.key != nullptr) {
+                find(e.key) = e;
+            }
+        }
+    }
+
+  public:
+    void clear(size_t n) {
+        size_t size = 64;
+        while (size < 2 * n) {
+            size *= 2;
+        }
+        table.assign(size, entry{});
+        used = 0;
+    }
+    uint64_t operator()(const ggml_tensor * t) {
+        entry & e = find(t);
+        if (e.key == t) {
+            return e.value;
+        }
+        const uint64_t value = used++;
+        e = { t, value };
+        if (2 * used > table.size()) {
+            grow();
+        }
+        return value;
+    }
+};
+
+// What a tensor is to the layout of those that refer to it. One that has memory already and one that is kept to
+// the end (the copies of an input, of which each graph reads another) are all the same to it.
+uint64_t role(numbering & number, const ggml_tensor * t) {
+    return t == nullptr ? 0 : t->data != nullptr ? 1 : t->flags & GGML_TENSOR_FLAG_OUTPUT ? 2 : 3 + number(t);
+}
+
 } // namespace
 
 extern "C" {
+
+uint64_t gp_graph_edges(const ggml_cgraph * graph) {
+    static thread_local numbering number;
+    number.clear((size_t) (graph->n_nodes + graph->n_leafs));
+    uint64_t hash = 14695981039346656037u;
+    const auto add = [&hash](uint64_t value) { hash = (hash ^ value) * 1099511628211u; };
+    const int32_t lasting = GGML_TENSOR_FLAG_INPUT | GGML_TENSOR_FLAG_OUTPUT;
+    for (int i = 0; i < graph->n_leafs; i++) {
+        const ggml_tensor * leaf = graph->leafs[i];
+        add((uint64_t) (leaf->flags & lasting) << 1 | (leaf->data != nullptr));
+        add(role(number, leaf));
+    }
+    for (int i = 0; i < graph->n_nodes; i++) {
+        const ggml_tensor * node = graph->nodes[i];
+        add((uint64_t) node->op << 8 | (uint64_t) (node->flags & lasting) << 1 | (node->data != nullptr));
+        add(role(number, node));
+        add(role(number, node->view_src));
+        for (int j = 0; j < GGML_MAX_SRC; j++) {
+            add(role(number, node->src[j]));
+        }
+    }
+    return hash;
+}
 
 void gp_alloc_note(int32_t kind, const ggml_tensor * tensor, const ggml_tensor * node, int32_t src, uint64_t need, uint64_t have) {
     gp_realloc_record r = {};
