@@ -29,8 +29,9 @@ class Reallocation(NamedTuple):
 
     That waits for all backends and costs time in the middle of a generation; `Scheduler.reserve`
     with the largest graph avoids it. `reason` is "first", "nodes", "leafs", "node", "src",
-    "edges" or "backend"; `tensor` the name of the tensor that did not fit, "" where the reason is none;
-    `text` says it in a sentence; `before` and `after` are the bytes of compute buffer by backend.
+    "edges" or "backend"; `tensor` the name of the tensor that did not fit, "" where the reason is
+    none; `text` says it in a sentence; `before` and `after` are the bytes of compute buffer by
+    backend.
     C: ggml_gallocr_needs_realloc, ggml_backend_sched_alloc_splits
     """
 

@@ -129,8 +129,8 @@ _ALLOCATOR = (
         "source without room", 16, "src %d (%s) of node %s is not valid",
         "GP_NOTE_UNFIT(GP_REALLOC_SRC, galloc, src, node, j, &node_alloc->src[j])",
     ),
-    # Upstream compares counts and sizes only: a graph of as many nodes and leafs with other edges would be
-    # computed in the layout of the last one, where results overwrite what is still needed.
+    # Upstream compares counts and sizes only: a graph of as many nodes and leafs with other edges
+    # would be computed in the last one's layout, where results overwrite what is still needed.
     Edit(
         "end of the allocator's struct",
         "    struct leaf_alloc * leaf_allocs; // [n_leafs]\n    int n_leafs;\n",
@@ -146,7 +146,7 @@ _ALLOCATOR = (
         "graph that fits by its sizes",
         "    return false;\n}\n\nbool ggml_gallocr_alloc_graph(",
         "    if (galloc->gp_edges != gp_graph_edges(graph)) {\n"
-        "        gp_alloc_note(GP_REALLOC_EDGES, NULL, NULL, -1, graph->n_nodes, galloc->n_nodes);\n"
+        "        gp_alloc_note(GP_REALLOC_EDGES, NULL, NULL, -1, graph->n_nodes, 0);\n"
         "        return true;\n    }\n",
     ),
     Edit(
