@@ -176,6 +176,20 @@ def test_one_layer_more_on_the_gpu(model_file):
     assert moved.copy_bytes == three.copy_bytes < two.copy_bytes
 
 
+@pytest.mark.parametrize("device", ["gpu0", "igpu0,type=igpu"])
+def test_one_layer_less_where_the_cpu_takes_a_gpus_host_memory(model_file, device):
+    """That is what the scheduler allocates from; weights are in the CPU's own."""
+    devices = (f"sim:{device},host_buffer=1", "CPU")
+    two, three = planned(model_file, 2, devices), planned(model_file, 3, devices)
+    moved = three.what_if(move_weights={"blk.2.*": "CPU", "cache_?_l2": "CPU"})
+    assert moved.outcome == two.outcome
+    moved = three.what_if(move_weights={"blk.2.*": "CPU_Mapped", "cache_?_l2": "CPU"})
+    assert moved.outcome == two.outcome
+    gpu = device.split(",")[0]
+    alone = three.what_if(move_weights={"*": "CPU"}, drop=[gpu])
+    assert alone.outcome == planned(model_file, 0, ("CPU",)).outcome
+
+
 def test_12237_blas_keeps_prompts_from_the_gpu(model_file):
     """BLAS outranks the CPU, so weights in host memory are not the last backend's: no offload."""
     with_blas, without = planned(model_file, 2), planned(model_file, 2, ("sim:gpu0", "CPU"))

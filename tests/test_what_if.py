@@ -1,11 +1,13 @@
 """what_if: the plan that ggml itself makes once the change is real, and errors for the others."""
 
+import random
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import random_graphs
 from hypothesis import HealthCheck, assume, event, given, settings
 from hypothesis import strategies as st
 from test_releases import build, run
@@ -167,6 +169,7 @@ def test_the_rules_of_another_release_are_those_of_that_release(tmp_path):
         ({"offload": {("gpu0", "RELU"): 0}}, TypeError, "expected True, False or the least number"),
         ({"move_weights": {"inp": "gpu0"}}, ValueError, "'inp' has no memory before planning"),
         ({"move_weights": {"blk.*": "gpu0"}}, KeyError, "no tensor matches 'blk.*'; .*, w0"),
+        ({"move_weights": {"w0": "gpu9"}}, KeyError, "gpu0, CPU, and the buffer types gpu0"),
         ({"drop": ["CPU"]}, ValueError, "drop: CPU is the last backend, which a scheduler must"),
         ({"drop": ["BLAS"]}, KeyError, "drop: no backend 'BLAS' in this plan; it has gpu0, CPU"),
         ({"drop": ["gpu0"]}, CannotPlanError, "without gpu0 nobody reads gpu0 memory"),
@@ -298,3 +301,43 @@ def test_ggml_makes_the_plan_that_what_if_says(data):
     if got is not None:
         event("other splits" if got.outcome.splits != before.outcome.splits else "same splits")
         same(got, expected)
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.integers(0, 2**32))
+def test_other_schedulers_on_random_devices_plan_as_what_if_says(seed):
+    """Without some backends, with pins, offload and parallel the other way."""
+    rng = random.Random(seed)
+    world = random_graphs.build(rng)
+    try:
+        graph, backends = world.graphs[0], list(world.scheduler.backends)
+        before = outcome(lambda: world.scheduler.plan(graph))
+        assume(before is not None)
+        kept = [b for b in backends[:-1] if rng.random() < 0.7] + backends[-1:]
+        n_copies, op_offload = rng.choice((1, 4)), rng.random() < 0.5
+        ids = {t.name: t.id for t in before.capture.tensors if not t.name.startswith(" ")}
+        pins = [(t, b) for t, b in world.pins if t.name in ids and b in kept]
+        with ggml.Scheduler(
+            kept, world.scheduler.graph_size, parallel=n_copies > 1, op_offload=op_offload
+        ) as other:
+            for tensor, backend in pins:
+                other.set_tensor_backend(tensor, backend)
+            expected = outcome(lambda: other.plan(graph))
+        try:
+            got = outcome(
+                lambda: before.what_if(
+                    drop=[b.name for b in backends if b not in kept],
+                    pins={ids[t.name]: b.name for t, b in pins},
+                    parallel=n_copies > 1,
+                    op_offload=op_offload,
+                )
+            )
+        except ValueError as error:  # ggml lets weights be pinned to whom cannot read them
+            assert "cannot read: move_weights=" in str(error)
+            assume(False)
+        assert (got is None) == (expected is None)
+        if got is not None and expected is not None:
+            event(f"{len(backends) - len(kept)} dropped, {len(pins)} pins")
+            same(got, expected)
+    finally:
+        world.close()

@@ -167,8 +167,8 @@ def _without(capture: Capture, name: str) -> Capture:
 
 
 def _moved(capture: Capture, which: Which, name: Any) -> Capture:
-    """Tensors that have memory get it from a backend's buffer type, what views them with them."""
-    b = _backend(capture, "move_weights", name)
+    """Tensors that have memory get it from a buffer type, what views them with them."""
+    buft = _buft(capture, name)
     matching = [capture.tensors[i] for i in _matching(capture, "move_weights", which)]
     roots = {t.view_src if t.view_src >= 0 else t.id for t in matching}
     roots = {i for i in roots if capture.tensors[i].buffer >= 0}
@@ -177,7 +177,6 @@ def _moved(capture: Capture, which: Which, name: Any) -> Capture:
             f"move_weights: '{matching[0].name}' has no memory before planning, so there is "
             "nothing to move; pins= decides where it is computed"
         )
-    buft = capture.backends[b].buft
     buffers, tensors = list(capture.buffers), list(capture.tensors)
     made: dict[str, int] = {}  # usage -> the new buffer
     for t in capture.tensors:
@@ -193,6 +192,20 @@ def _moved(capture: Capture, which: Which, name: Any) -> Capture:
                 buffers[i] = buffers[i]._replace(size=max(buffers[i].size + n, 0))
         tensors[t.id] = t._replace(buffer=made[usage])
     return replace(capture, buffers=tuple(buffers), tensors=tuple(tensors))
+
+
+def _buft(capture: Capture, name: Any) -> int:
+    """The buffer type of that name, or a backend's own. That of a device is named after it; it is
+    not always what the scheduler allocates from: for the CPU that may be a GPU's host memory."""
+    names = [t.name for t in capture.bufts]
+    if name in names:
+        return names.index(name)
+    try:
+        backend = capture.backends[_backend(capture, "move_weights", name)]
+    except KeyError as error:
+        raise KeyError(f"{error.args[0]}, and the buffer types {', '.join(names)}") from None
+    own = [n for n in (backend.device, backend.name) if n in names]
+    return names.index(own[0]) if own else backend.buft
 
 
 def _answered(
