@@ -78,6 +78,7 @@ def _captures(draw, max_backends, max_nodes):
         kind = draw(st.sampled_from(["weight", "weight", "input", "allocated", "plain"]))
         usage = {"weight": "weights", "allocated": "compute"}.get(kind)
         where = [j for j, b in enumerate(buffers) if b.usage == usage]
+        where += [j for j in where if buffers[j].buft >= last] * 2
         leafs.append(
             tensor(
                 i, LEAF, f"{kind}-{i}",
@@ -99,14 +100,18 @@ def _captures(draw, max_backends, max_nodes):
             continue
         op = draw(st.sampled_from(OPS))
         src = tuple(draw(st.lists(st.sampled_from(known), min_size=1, max_size=3)))
+        weights = [t.id for t in leafs if t.name.startswith("weight")]
+        if weights and draw(st.booleans()):
+            src = (draw(st.sampled_from(weights)), *src)
         flags = ("input",) if draw(st.integers(0, 30)) == 0 else ()
         nodes.append(
             tensor(
                 i, NODE, f"{op.lower()}-{i}", op, src=src, pin=pin, flags=flags,
-                supports=draw(masks) | 1 << last, offload=draw(masks) & ~(1 << last),
+                supports=draw(masks) | draw(masks) | 1 << last,
+                offload=draw(masks) & ~(1 << last),
             )
         )  # fmt: skip
     upstream = draw(st.sampled_from(RELEASES))
-    settings = Settings(upstream, f"{upstream}-0", draw(st.booleans()), 1, 0, 1000, 0)
+    settings = Settings(upstream, f"{upstream}-0", draw(st.integers(0, 3)) > 0, 1, 0, 1000, 0)
     leaf_ids = tuple(t.id for t in leafs)
     return Capture(settings, backends, bufts, buffers, (*nodes, *leafs), leaf_ids)

@@ -58,7 +58,7 @@ def living(world: World) -> Iterator[tuple[ggml.Scheduler, ggml.Graph]]:
         scheduler = ggml.Scheduler(backends, parallel=world.parallel, op_offload=world.op_offload)
         stack.enter_context(scheduler)
         for name, backend in world.pins.items():
-            node = next(n for n in graph.nodes if n.name == name)
+            node = next(n for n in (*graph.nodes, *graph.leafs) if n.name == name)
             scheduler.set_tensor_backend(node, by_name[backend])
         yield scheduler, graph
 

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from .shares import DeviceShare
     from .steps import Step
     from .what_if import Moves, Offload, Pins, Supports
+    from .why_not import WhyNot
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,6 +237,19 @@ class Plan:
         from .explain import explain
 
         return explain(self, which if isinstance(which, PlanTensor) else self.node(which))
+
+    def why_not(self, which: str | int | PlanTensor, backend: str) -> WhyNot:
+        """Why a tensor is not on a backend: the first rule that kept it off, what would have kept
+        it off then, and what would change it, tried with `what_if`.
+
+        `which` is a node's index or a name, as `node` takes it; `backend` a name or its device's.
+        Raises KeyError for names that are not there, ValueError for a plan that does not hold what
+        the backends answer (`from_debug_log`).
+        """
+        from .why_not import why_not
+
+        subject = which if isinstance(which, PlanTensor) else self.node(which)
+        return why_not(self, subject, backend)
 
     def tensor(self, id: int) -> PlanTensor:
         """Any tensor by its id."""
