@@ -28,10 +28,7 @@ PLAIN = {
     "trace.finding", "trace.advice", "trace.advice_copies", "trace.advice_ops",
     "trace.advice_layout", "trace.advice_offload", "trace.advice_setup",
     "trace.words", "trace.decisions", "trace.explain",
-    "trace.variant",
-    "trace.advice_setup",
-    "trace.words", "trace.decisions", "trace.explain", "trace.reasons",
-    "trace.why_not",
+    "trace.variant", "trace.reasons", "trace.why_not",
     "export.to_text", "export.to_json", "export.to_terminal",
 }  # fmt: skip
 # Plans in, live devices asked: objects and below, plain data, and those to the left.
