@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from . import profile_rows
+from .errors import ArgumentError
 from .profile_call import VIEWS, Call, call_of, key_of
 from .profile_ops import OPS
 from .profile_params import Op, Row, Value
@@ -59,11 +60,21 @@ class _Cases:
         self.spec = OPS.get(op, Op())
         self.groups: dict[Same, list[_Case]] = {}
         for text, supported in answers:
+            row = self._tidied(text)
+            same = tuple(row.get(name, "") for name in self.spec.same)
+            self.groups.setdefault(same, []).append(_Case(text, supported, row))
+
+    def _tidied(self, text: str) -> Row:
+        try:
             row = {**self.spec.default, **profile_rows.parsed(text)}
             if self.spec.tidy:
                 self.spec.tidy(row)
-            same = tuple(row.get(name, "") for name in self.spec.same)
-            self.groups.setdefault(same, []).append(_Case(text, supported, row))
+        except (AssertionError, LookupError, TypeError, ValueError) as error:
+            raise ArgumentError(
+                f"the row {self.op}({text}) cannot be read ({error!r}): expected what "
+                "`test-backend-ops support --output csv` prints"
+            ) from None
+        return row
 
     def distance(self, row: Row, asked: Row) -> float:
         """How far a row is in what is not `same`; 0 for the very case."""
@@ -171,7 +182,8 @@ class Profile:
         if call.op in VIEWS:
             return Decision(True, None, f"yes: {call.op} computes nothing", "view")
         name = call.op
-        if name == "MUL_MAT" and call.params[1] == _HADAMARD:
+        hinted = name == "MUL_MAT" and call.params[1] == _HADAMARD
+        if hinted and "MUL_MAT_HADAMARD" in self._record.ops():  # older records lack them
             name = "MUL_MAT_HADAMARD"
         cases = self._cases_of(name)
         if not cases.groups:
@@ -197,7 +209,7 @@ class Profile:
         n_yes = sum(one.supported for one in group)
         these = f"of {cases.op} with {cases.written(same)}" if same else f"of {cases.op}"
         if n_yes in (0, len(group)):
-            text = f"so are all {len(group)} rows {these}, the nearest: {row}"
+            text = f"all rows {these} say so ({len(group)}), the nearest: {row}"
             return _decision(supported, row, text, "agreed")
         text = f"the rows {these} differ ({n_yes} yes, {len(group) - n_yes} no)"
         if self.strict:

@@ -44,8 +44,6 @@ def test_names():
     names = ggml.profiles()
     assert {"cpu", "cuda", "metal", "vulkan", "sycl", "cann", "opencl", "webgpu"} <= set(names)
     assert ggml.load_profile("CUDA").name == "cuda"
-    with pytest.raises(ggml.UnknownDeviceError, match=r"'tpu': expected one of .*cuda.*metal"):
-        ggml.load_profile("tpu")
 
 
 @pytest.mark.parametrize("profile", ["cpu", "cuda", "metal", "vulkan"])
@@ -224,7 +222,7 @@ def test_where_all_rows_agree_their_answer_holds(own):
     found = ggml.load_profile(own, strict=True).decide(relu)
     assert found.supported
     assert found.basis == "agreed"
-    assert "all 2 rows of RELU with type=f32, v=0" in found.text
+    assert "all rows of RELU with type=f32, v=0 say so (2), the nearest: RELU(" in found.text
 
 
 def test_types_and_flags_without_a_row(own):
@@ -281,18 +279,6 @@ def test_files_that_are_no_record(tmp_path, content, what):
         ggml.load_profile(path)
 
 
-def test_a_file_that_is_not_there():
-    with pytest.raises(ggml.ArgumentError, match=r"nowhere\.csv cannot be read"):
-        ggml.load_profile("nowhere.csv")
-
-
-def test_what_is_no_tensor():
-    with pytest.raises(TypeError, match="expected a Tensor or a Call, got str"):
-        ggml.load_profile("cuda").decide("x")
-    with pytest.raises(TypeError, match="expected a str or a path, got int"):
-        ggml.load_profile(3)
-
-
 # ---- use
 
 
@@ -309,6 +295,16 @@ def test_quantised_kv_on_cuda_names_the_reason():
     found = cuda.decide(attention("q5_1"))
     assert not found
     assert "type_K=q5_1" in found.text
+
+
+def test_older_records_have_no_rows_for_hints():
+    context, device = ggml.Context(), ggml.load_profile("cuda")
+    x = context.new_tensor("f32", 64, 64)
+    plain, hinted = context.mul_mat(x, x), context.mul_mat(x, x)
+    hinted.set_hint("src0_is_hadamard")
+    assert "MUL_MAT_HADAMARD" not in device.ops
+    assert device.decide(hinted) == device.decide(plain)
+    assert ggml.load_profile("cpu").decide(hinted).row.startswith("MUL_MAT_HADAMARD(")
 
 
 def test_a_plain_llama_graph_runs_on_the_large_backends():
