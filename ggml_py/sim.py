@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import os
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
@@ -43,7 +44,7 @@ _lock = threading.Lock()  # upstream's registry has none
 
 @dataclass(frozen=True)
 class _Settings:
-    profile: Profile | str | None = None
+    profile: Profile | str | os.PathLike[str] | None = None
     supports: Supports = None
     memory: int = 8 << 30
     offload_min_batch: int = 32
@@ -61,7 +62,7 @@ _NAMES = frozenset(field.name for field in fields(_Settings))
 
 def sim_device(
     name: str,
-    profile: Profile | str | None = None,
+    profile: Profile | str | os.PathLike[str] | None = None,
     supports: Supports = None,
     memory: int = 8 << 30,
     offload_min_batch: int = 32,
@@ -257,7 +258,7 @@ def _type(value: enums.BackendDevType | int | str) -> int:
     return int(number)
 
 
-def _description(profile: Profile | str | None) -> bytes:
+def _description(profile: Profile | str | os.PathLike[str] | None) -> bytes:
     name = profile if isinstance(profile, str) else getattr(profile, "name", None)
     of = f" {name}" if isinstance(name, str) else ""
     return f"simulated{of}, computes on the CPU".encode()[:127]
@@ -333,7 +334,7 @@ def _supports_of(settings: _Settings) -> bool | Table | Callable[[Tensor], bool]
     profile, supports = settings.profile, settings.supports
     if profile is not None and supports is not None:
         raise ArgumentError("profile= and supports= say the same thing: give one of them")
-    if isinstance(profile, str):
+    if isinstance(profile, str | os.PathLike):
         profile = load_profile(profile)
     if profile is not None:
         supports = getattr(profile, "supports", None)
@@ -352,7 +353,7 @@ def _supports_of(settings: _Settings) -> bool | Table | Callable[[Tensor], bool]
     )
 
 
-def load_profile(name: str, strict: bool = False) -> Profile:
+def load_profile(name: str | os.PathLike[str], strict: bool = False) -> Profile:
     """The device profile of that name or path (sim_profile.py)."""
     try:
         profiles = importlib.import_module("ggml_py.sim_profile")

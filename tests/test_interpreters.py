@@ -14,6 +14,7 @@ import time
 import graphs
 import numpy as np
 import pytest
+from sim_net import Net
 from test_rpc import needs_rpc, server
 
 import ggml_py as ggml
@@ -279,3 +280,25 @@ def test_loading_starts_no_threads_and_leaves_the_environment_as_it_was():
         assert done.returncode == 0, done.stderr
         wanted = int(given.get("OPENBLAS_NUM_THREADS", 1))
         assert int(done.stdout) == min(wanted, os.cpu_count() or 1)
+
+
+@needs_fork
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork")
+def test_a_simulated_device_that_computes_does_not_survive_a_fork(sims):
+    """Its thread does not."""
+    sim = sims("gpu0")
+    with Net(sim) as net:
+        expected = net.run()
+
+        def use():
+            said = []
+            for use in (net.run, sim.init, lambda: ggml.sim_device("gpu1")):
+                try:
+                    use()
+                except ggml.ClosedError as error:
+                    said.append(str(error))
+            return said
+
+        said = in_a_fork(use)
+        assert said.count("does not survive that") == 2 and said.count("Scheduler is closed") == 1
+        np.testing.assert_array_equal(net.run(), expected)

@@ -131,7 +131,7 @@ enum ggml_status graph_compute(ggml_backend_t native, ggml_cgraph * graph) {
     backend * self = of(native);
     std::unique_lock<std::mutex> lock(sim_order());
     if (self->queue) {
-        auto copy = std::make_shared<sim_graph>(graph);
+        auto copy = std::make_shared<sim_graph>(graph, &self->device->stand_in);
         give(self, [self, copy] {
             const enum ggml_status status = ggml_backend_graph_compute(self->cpu, copy->graph);
             if (status != GGML_STATUS_SUCCESS) {

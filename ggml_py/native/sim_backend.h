@@ -16,6 +16,7 @@ struct sim_device {
     ggml_backend_device      native    = {};
     ggml_backend_buffer_type buft      = {};
     ggml_backend_buffer_type host_buft = {};
+    ggml_backend_buffer      stand_in  = {}; // of buft, for the tensors of graphs that wait (sim_graph.h)
     std::string              name;
     std::string              host_name; // of host_buft
     gp_sim_settings          settings = {};

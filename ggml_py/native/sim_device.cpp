@@ -294,6 +294,7 @@ void fill_interfaces(sim_device & device) {
     host.get_alignment = get_alignment;
     host.is_host       = is_host;
 
+    device.stand_in.buft = &device.buft;
     for (ggml_backend_buffer_type * type : {&device.buft, &device.host_buft}) {
         type->device  = &device.native;
         type->context = &device;
@@ -315,10 +316,24 @@ registry & reg() {
     return it;
 }
 
-// Upstream reads a registry's devices when it is registered, and takes them away when it is unloaded.
-void list_again() {
+// Upstream reads a registry's devices when it is registered, can add more, and takes all of them away at
+// once when it is unloaded.
+void list(sim_device * device) {
+    device->listed = true;
+    reg().listed.push_back(device);
+    if (reg().listed.size() == 1) {
+        ggml_backend_register(&reg().native);
+    } else {
+        ggml_backend_device_register(&device->native);
+    }
+}
+
+void unlist(sim_device * device) {
+    std::vector<sim_device *> & listed = reg().listed;
+    listed.erase(std::remove(listed.begin(), listed.end(), device), listed.end());
+    device->listed = false;
     ggml_backend_unload(&reg().native);
-    if (!reg().listed.empty()) {
+    if (!listed.empty()) {
         ggml_backend_register(&reg().native);
     }
 }
@@ -377,9 +392,7 @@ ggml_backend_dev_t gp_sim_open(const char * name, const gp_sim_settings * settin
         device.settings = *settings;
     }
     if (!device.listed) {
-        device.listed = true;
-        registry.listed.push_back(&device);
-        gp::list_again();
+        gp::list(&device);
     }
     return &device.native;
 }
@@ -400,11 +413,7 @@ void gp_sim_state(ggml_backend_dev_t dev, struct gp_sim_state * state) {
 }
 
 void gp_sim_close(ggml_backend_dev_t dev) {
-    gp::sim_device * device = gp::sim_device::of(dev);
-    std::vector<gp::sim_device *> & listed = gp::reg().listed;
-    listed.erase(std::remove(listed.begin(), listed.end(), device), listed.end());
-    device->listed = false;
-    gp::list_again();
+    gp::unlist(gp::sim_device::of(dev));
 }
 
 } // extern "C"

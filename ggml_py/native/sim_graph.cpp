@@ -6,13 +6,14 @@
 
 namespace gp {
 
-sim_graph::sim_graph(const ggml_cgraph * from) {
+sim_graph::sim_graph(const ggml_cgraph * from, ggml_backend_buffer_t buffer) {
     std::unordered_map<const ggml_tensor *, ggml_tensor *> copies;
     const auto copy = [&](ggml_tensor * t) {
         ggml_tensor *& made = copies[t];
         if (made == nullptr) {
             tensors.push_back(*t);
             made = &tensors.back();
+            made->buffer = t->buffer == nullptr ? nullptr : buffer;
         }
         return made;
     };
