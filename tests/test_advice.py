@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import random
 import re
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import graphs
 import pytest
+import random_graphs
 from advice_world import World, attention, findings, gpu, ids, names, no_quantised_cache, only
 
 import ggml_py as ggml
@@ -84,6 +86,33 @@ def test_findings_are_ordered_by_bytes_and_can_be_data(stack, tmp_path):
         assert title.startswith(f"{f.id} {f.title} ({f.severity}")
         told = " ".join(line[4:] for line in lines)
         assert told == f"{f.text} {f.suggestion}" and "  > " in {line[:4] for line in lines}
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_advice_of_random_graphs_holds_together(seed):
+    rng = random.Random(seed)
+    world = random_graphs.build(rng, rng.choice((1, 2)), 24)
+    for graph in world.graphs:
+        world.pin()
+        try:
+            plan = world.scheduler.plan(graph)
+        except (ggml.AbortError, ggml.ArgumentError):  # a graph that ggml cannot place
+            continue
+        found = plan.advice(min_bytes=1)
+        about_copies = [f for f in found if f.id not in ("GP105", "GP106")]
+        assert sum(f.bytes for f in about_copies) <= plan.copy_bytes
+        assert all(f.tensors for f in found if f.id != "GP110")
+        assert found == plan.advice(min_bytes=0)
+        assert not {"GP102", "GP103", "GP104", "GP109"} & {f.id for f in plan.advice(1 << 40)}
+    world.close()
+
+
+@pytest.mark.parametrize("wrong", [-1, 1.5, "1M", None])
+def test_a_number_of_bytes_that_is_none(wrong):
+    case = graphs.mlp()
+    with pytest.raises(ValueError, match=r"min_bytes=.*expected a whole number"):
+        case.scheduler.plan(case.graph).advice(wrong)
+    case.close()
 
 
 def test_a_plan_from_a_log_says_which_checks_it_cannot_answer():

@@ -97,6 +97,29 @@ def test_gp106_not_for_the_same_weight_in_plain_host_memory(stack):
     assert ids(w.plan(product(w, 48, type="q4_0"))) == ["GP103"]
 
 
+def experts(w, n_tokens=64):
+    a = w.tensor("blk.0.ffn_up_exps.weight", 64, 64, 8, on="CPU")
+    used = w.input("ids", 2, n_tokens, type="i32")
+    return w.op("mul_mat_id", a, w.input("x", 64, 1, n_tokens), used, name="experts")
+
+
+@pytest.mark.parametrize(("release", "told"), [("0.26.0", "all are copied"), ("0.25.3", "those")])
+def test_gp103_experts_by_release(stack, release, told):
+    w = World(stack, gpu(), "CPU")
+    finding = only(w.plan(experts(w)).what_if(upstream=release), "GP103")
+    assert "Of the experts" in finding.suggestion and told in finding.suggestion
+    assert ("set_copy_callback" in finding.suggestion) == (release == "0.26.0")
+
+
+def test_gp105_not_told_again_as_an_avoidable_split(stack, tmp_path):
+    """Where activations are larger than the weights, pinning to the GPU would copy less, too."""
+    w = World(stack, gpu(), "BLAS", "CPU")
+    h = w.op("mul_mat", w.tensor("a", 64, 64, on="gpu0"), w.input("x", 64, 512), name="h")
+    h = w.op("mul_mat", w.tensor("b", 64, 64, on="CPU"), h, name="on_blas")
+    plan = w.plan(w.op("mul_mat", w.tensor("c", 64, 64, on="gpu0"), h, name="out"))
+    assert plan.node("on_blas").backend == "BLAS" and ids(plan) == ["GP105"]
+
+
 # --- GP107: small weights
 
 

@@ -13,17 +13,17 @@ from .finding import COST, NOTE, RISK, Check, Facts, Finding
 if TYPE_CHECKING:
     from .plan import Plan
 
-# In the order in which they explain copies: the particular before the general.
+# In the order in which they explain nodes and copies: the particular before the general.
 CHECKS = (
     Check("GP101", COST, "silent fallback", advice_ops.fallback),
     Check("GP107", COST, "op dragged by a small weight", advice_ops.dragged),
+    Check("GP105", COST, "BLAS defeats op offload", advice_offload.defeated_by_blas),
+    Check("GP106", COST, "layout defeats op offload", advice_offload.defeated_by_layout),
     Check("GP108", COST, "avoidable split", advice_ops.avoidable_splits),
     Check("GP113", COST, "weights alternate", advice_layout.alternating),
     Check("GP103", COST, "op offload copies weights", advice_copies.offloaded_weights),
     Check("GP102", COST, "weights copied every time", advice_copies.weights),
     Check("GP104", COST, "cache copied every time", advice_copies.state),
-    Check("GP105", COST, "BLAS defeats op offload", advice_offload.defeated_by_blas),
-    Check("GP106", COST, "layout defeats op offload", advice_offload.defeated_by_layout),
     Check("GP109", NOTE, "input on the wrong side", advice_copies.inputs),
     Check("GP110", RISK, "scheduler nearly full", advice_setup.nearly_full),
     Check("GP111", RISK, "pin not applied", advice_setup.pins_not_applied),
@@ -35,6 +35,8 @@ SKIPPED = "GP100"
 
 def advice(plan: Plan, min_bytes: int) -> tuple[Finding, ...]:
     """See `Plan.advice`."""
+    if not isinstance(min_bytes, int) or min_bytes < 0:
+        raise ValueError(f"min_bytes={min_bytes!r}: expected a whole number of bytes, 0 or more")
     facts = Facts(plan, min_bytes)
     answerable = [c for c in CHECKS if c.from_log or plan.capture.source == "scheduler"]
     findings = [

@@ -6,6 +6,10 @@ from collections.abc import Iterable, Iterator
 
 from .finding import Copied, Facts, Found, are, described, nbytes, override
 from .record import TensorRecord
+from .rules import parse_version
+
+# Since then it is for a callback to copy only the experts that are used.
+_ALL_EXPERTS = (0, 26)
 
 
 def offloaded_weights(facts: Facts) -> Iterator[Found]:
@@ -22,10 +26,23 @@ def offloaded_weights(facts: Facts) -> Iterator[Found]:
             "wants ops at this batch size although their weights are not in its memory.",
             f"If {name} has room for more layers, put them there (llama.cpp: a larger -ngl, "
             f"{override(facts, weights, to)}). A larger batch (-ub) shares the copies among more "
-            "tokens; without op offload (--no-op-offload) the ops run where the weights are.",
+            "tokens; without op offload (--no-op-offload) the ops run where the weights are."
+            + _experts(facts, copies),
             weights,
             nbytes(copies),
         )
+
+
+def _experts(facts: Facts, copies: list[Copied]) -> str:
+    """What to know of experts, of which an evaluation uses a few."""
+    if not any(r.op == "MUL_MAT_ID" for c in copies for r in c.readers):
+        return ""
+    if parse_version(facts.capture.settings.upstream) < _ALL_EXPERTS:
+        return " Of the experts, ggml copies those that are used."
+    return (
+        " Of the experts all are copied, unless the scheduler has a copy callback that leaves out "
+        "what is not used (Scheduler.set_copy_callback; llama.cpp has one)."
+    )
 
 
 def weights(facts: Facts) -> Iterator[Found]:

@@ -20,6 +20,7 @@ def defeated_by_blas(facts: Facts) -> Iterator[Found]:
     if not found or after is None:
         return
     device, nodes, size = found
+    facts.explain((), nodes)
     who, last, it = " and ".join(names), facts.name(facts.last), are(nodes, "it", "them")
     yield Found(
         f"{described(nodes, 'node')} {are(nodes, 'runs', 'run')} on {who}, and {device} is not "
@@ -42,6 +43,7 @@ def defeated_by_layout(facts: Facts) -> Iterator[Found]:
             buft = facts.capture.bufts[facts.capture.buffers[weight.buffer].buft]
             stopped.setdefault(buft.name, []).append(t)
     for buft_name, nodes in stopped.items():
+        facts.explain((), nodes)
         weights = dict.fromkeys(w for t in nodes if (w := facts.followed_weight(t)))
         device = facts.capture.names(_takers(facts, nodes[0]))[0]
         yield Found(

@@ -132,7 +132,7 @@ def avoidable_splits(facts: Facts) -> Iterator[Found]:
             f"splits of {facts.name(device)}, which supports {are(nodes, 'it', 'them')} and would "
             f"not have to copy more: {facts.compared(after)}. '{first.name}' is where it is "
             f"because {first.cause.text}.",
-            "Take its pin away."
+            f"Take {are(nodes, 'its pin', 'their pins')} away."
             if first.cause.code == "usr"
             else f"Pin {are(nodes, 'it', 'them')} to {facts.name(device)} with set_tensor_backend, "
             "or move what holds it there.",

@@ -341,7 +341,8 @@ class Plan:
 
         Findings that are only about copies of fewer than `min_bytes` bytes together are left out.
         Of a plan that was read from a debug log the last finding, GP100, names the checks that it
-        does not hold enough for. Each id has a page: docs/advice/README.md.
+        does not hold enough for. Each id has a page: docs/advice/README.md. Raises ValueError for
+        a `min_bytes` that is no number of bytes.
         """
         from .advice import advice
 
