@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ._ffi import NULL, ffi, lib, text
-from .errors import AllocError, ArgumentError
 
 if TYPE_CHECKING:
-    from .errors import AbortError
-    from .graph import Graph
     from .scheduler import Scheduler
 
-_CANNOT_RUN = re.compile(
-    r"pre-allocated tensor \((.*)\) in a buffer \((.*)\) that cannot run the operation \((.*)\)",
-    re.DOTALL,
-)
 # In the order of gp_sched_ids' `which`.
 _ID_TABLES = (
     "node_backend_ids", "prev_node_backend_ids", "leaf_backend_ids", "prev_leaf_backend_ids",
@@ -55,47 +47,6 @@ def reallocations(scheduler: Scheduler) -> tuple[Reallocation, ...]:
     lib.gp_sched_reallocs(scheduler.ptr, records, n)
     kept = (r for r in records if r.kind != lib.GP_REALLOC_NONE)  # the newest; zeroes behind them
     return tuple(_reallocation(r, names) for r in kept)
-
-
-def cannot_run(scheduler: Scheduler, graph: Graph, error: AbortError) -> ArgumentError | None:
-    """What upstream's abort about a tensor in memory where no backend can compute it means; None
-    for another abort. C: ggml_backend_sched_backend_id_from_cur"""
-    said = _CANNOT_RUN.fullmatch(error.condition)
-    if said is None:
-        return None
-    name, buffer, op = said.groups()
-    has = ", ".join(b.name for b in scheduler.backends)
-    if op == "NONE":
-        return ArgumentError(
-            f"tensor '{name}' is in {buffer} memory, which no backend of this scheduler ({has}) "
-            "reads: add the backend of its device, or allocate it elsewhere"
-        )
-    same = [n for n in graph.nodes if n.name == name and n.op.name == op]
-    node = next((n for n in same if not any(b.supports_op(n) for b in scheduler.backends)), None)
-    sources = ", ".join(
-        f"{s.type.name.lower()} {list(s.ne)} '{s.name}'" for s in (node.src if node else ())
-    )
-    return ArgumentError(
-        f"'{name}' = {op}({sources}) has its place in {buffer} memory already, and no backend of "
-        f"this scheduler can run {op} there (it has {has}): add one that can, or give the result "
-        "another type or place"
-    )
-
-
-def no_memory(scheduler: Scheduler, sizes: dict[str, int] | None) -> AllocError:
-    """The error for a graph whose compute buffers could not be had; `sizes` is what it needs."""
-    found = ffi.new("char[]", 128)
-    failed = lib.gp_alloc_failed(found, len(found))
-    buft = text(found)
-    types = [scheduler.buffer_type(b) for b in scheduler.backends]
-    room = next((t._room() for t in types if t.name == buft), "")
-    needs = "".join(f", {name} {size:,}" for name, size in (sizes or {}).items())
-    return AllocError(
-        f"{buft} could not give {failed:,} bytes of compute buffer for this graph{room}"
-        + (f" (it needs, in bytes: {needs[2:]})" if needs else "")
-        + ". A smaller batch or context, fewer outputs or another placement needs less",
-        sizes or {buft: failed},
-    )
 
 
 def labels(scheduler: Scheduler) -> list[str]:

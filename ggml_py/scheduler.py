@@ -22,6 +22,7 @@ from .errors import AbortError, AllocError, ArgumentError, MissingFunctionError
 from .graph import Graph
 from .loan import Loan
 from .sched_callbacks import CopyCallback, EvalCallback
+from .sched_refusal import no_memory, refusal
 from .tensor import Tensor
 from .threadpool import as_worker_0
 
@@ -132,13 +133,13 @@ class Scheduler(Handle):
 
     @contextlib.contextmanager
     def _deciding(self, graph: Graph, undo: bool = False) -> Iterator[None]:
-        """Says more than upstream of a node that no backend can run. Nothing is allocated yet when
+        """Says more than upstream of a graph that it cannot place. Nothing is allocated yet when
         that is found, so a scheduler that was changed (`undo`) can be used again."""
         take_back = lib.gp_sched_unplan if self._tracing else lib.ggml_backend_sched_reset
         try:
             yield
         except AbortError as error:
-            clearer = sched_state.cannot_run(self, graph, error)
+            clearer = refusal(self, graph, error)
             if clearer is None:
                 raise
             if undo:
@@ -249,7 +250,7 @@ class Scheduler(Handle):
             self.reset()
             return AllocError("the scheduler could not allocate the graph's compute buffers")
         lib.gp_sched_unplan(self.ptr)
-        return sched_state.no_memory(self, self._measure(graph))
+        return no_memory(self, self._measure(graph))
 
     def reset(self) -> None:
         """Forgets the allocated graph and all pins; the graph gets its own sources back and its

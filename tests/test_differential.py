@@ -11,6 +11,10 @@ from hypothesis import strategies as st
 
 import ggml_py as ggml
 
+REFUSALS = (
+    "has its place in", "supported by no backend", "read through views only", "has room for",
+    "more than 30",
+)  # fmt: skip
 ROUNDS = settings(
     max_examples=2000, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True
 )
@@ -42,8 +46,6 @@ def check(seed, max_nodes):
             world.pin()
             pinned = compare(world, world.scheduler.plan, graph)
             allocated = compare(world, world.scheduler.alloc_graph, graph)
-            if world.scheduler._spoiled_by is not None:
-                break
             world.scheduler.reset()
             # what the first allocation did to the graph is undone
             if plain is not None:
@@ -55,13 +57,11 @@ def check(seed, max_nodes):
 
 
 def compare(world, plan, graph):
-    """The plan, if ggml makes one: what it cannot place is an abort upstream."""
+    """The plan, if ggml makes one: upstream aborts for what it cannot place."""
     try:
         made = plan(graph)
-    except ggml.ArgumentError:
-        return None
-    except ggml.AbortError as error:
-        assert any(known in str(error) for known in random_graphs.ABORTS), error
+    except ggml.ArgumentError as error:
+        assert any(words in str(error) for words in REFUSALS), error
         return None
     assert not differences(made), (world.words, differences(made))
     return made

@@ -1,0 +1,116 @@
+"""What upstream's aborts while it plans a graph mean, in words and with the numbers."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from ._ffi import ffi, lib, text
+from .enums import TensorFlag
+from .errors import AllocError, ArgumentError
+
+if TYPE_CHECKING:
+    from .errors import AbortError
+    from .graph import Graph
+    from .scheduler import Scheduler
+    from .tensor import Tensor
+
+_PLACED = re.compile(
+    r"pre-allocated tensor \((.*)\) in a buffer \((.*)\) that cannot run the operation \((.*)\)",
+    re.DOTALL,
+)
+_INPUT_LIMIT = re.compile(r"(n_graph_inputs|n_inputs) < GGML_SCHED_MAX_SPLIT_INPUTS")
+
+
+def refusal(scheduler: Scheduler, graph: Graph, error: AbortError) -> ArgumentError | None:
+    """The error for an abort that a graph caused which this scheduler cannot place; None for
+    another. Nothing is allocated when upstream finds it.
+
+    C: ggml_backend_sched_backend_id_from_cur, ggml_backend_sched_split_graph,
+    ggml_hash_find_or_insert, ggml_gallocr_allocate_node
+    """
+    condition = error.condition
+    if placed := _PLACED.fullmatch(condition):
+        return _placed(scheduler, graph, *placed.groups())
+    if "*cur_backend_id != -1" in condition:
+        return _unsupported(scheduler, graph)
+    if condition == "fatal error" and (error.file or "").endswith("ggml-impl.h"):
+        return ArgumentError(
+            f"the graph has {graph.n_nodes} nodes and {graph.n_leafs} leafs; with pins, and "
+            "sources that are neither, they are more than the "
+            f"{scheduler.hash_set_size} tensors that this scheduler has room for: make it with a "
+            "larger graph_size="
+        )
+    if "buffer_id >= 0" in condition:
+        return _nowhere(graph)
+    if limit := _INPUT_LIMIT.search(condition):
+        what = "graph inputs" if limit[1] == "n_graph_inputs" else "inputs of one split"
+        return ArgumentError(
+            f"more than 30 {what}: this release of ggml has no room for them. Releases from 0.18.1 "
+            "on have; with parallel=False graph inputs do not count"
+        )
+    return None
+
+
+def _has(scheduler: Scheduler) -> str:
+    return ", ".join(b.name for b in scheduler.backends)
+
+
+def _sources(node: Tensor | None) -> str:
+    return ", ".join(
+        f"{s.type.name.lower()} {list(s.ne)} '{s.name}'" for s in (node.src if node else ())
+    )
+
+
+def _placed(scheduler: Scheduler, graph: Graph, name: str, buffer: str, op: str) -> ArgumentError:
+    if op == "NONE":
+        return ArgumentError(
+            f"tensor '{name}' is in {buffer} memory, which no backend of this scheduler "
+            f"({_has(scheduler)}) reads: add the backend of its device, or allocate it elsewhere"
+        )
+    same = [n for n in graph.nodes if n.name == name and n.op.name == op]
+    node = next((n for n in same if not any(b.supports_op(n) for b in scheduler.backends)), None)
+    return ArgumentError(
+        f"'{name}' = {op}({_sources(node)}) has its place in {buffer} memory already, and no "
+        f"backend of this scheduler can run {op} there (it has {_has(scheduler)}): add one that "
+        "can, or give the result another type or place"
+    )
+
+
+def _unsupported(scheduler: Scheduler, graph: Graph) -> ArgumentError | None:
+    for node in graph.nodes:
+        if not any(b.supports_op(node) for b in scheduler.backends):
+            return ArgumentError(
+                f"'{node.name}' = {node.op.name}({_sources(node)}) is supported by no backend of "
+                f"this scheduler, the last one included (it has {_has(scheduler)}): other types or "
+                "shapes may be, see ggml_py.trace.nearest"
+            )
+    return None
+
+
+def _nowhere(graph: Graph) -> ArgumentError | None:
+    """Upstream gives a leaf the backend of its first consumer, and a view has none by then."""
+    for leaf in graph.leafs:
+        if leaf.buffer is None and not leaf.flags & TensorFlag.INPUT and leaf.view_src is None:
+            return ArgumentError(
+                f"leaf '{leaf.name}' has no memory, is not marked as an input, and is read through "
+                "views only, so that ggml finds no backend for it: call set_input() on it, or "
+                "allocate it"
+            )
+    return None
+
+
+def no_memory(scheduler: Scheduler, sizes: dict[str, int] | None) -> AllocError:
+    """The error for a graph whose compute buffers could not be had; `sizes` is what it needs."""
+    found = ffi.new("char[]", 128)
+    failed = lib.gp_alloc_failed(found, len(found))
+    buft = text(found)
+    types = [scheduler.buffer_type(b) for b in scheduler.backends]
+    room = next((t._room() for t in types if t.name == buft), "")
+    needs = "".join(f", {name} {size:,}" for name, size in (sizes or {}).items())
+    return AllocError(
+        f"{buft} could not give {failed:,} bytes of compute buffer for this graph{room}"
+        + (f" (it needs, in bytes: {needs[2:]})" if needs else "")
+        + ". A smaller batch or context, fewer outputs or another placement needs less",
+        sizes or {buft: failed},
+    )

@@ -1,0 +1,89 @@
+"""Graphs that upstream's scheduler aborts on: an error with the numbers, and nothing is lost."""
+
+import numpy as np
+import pytest
+
+import ggml_py as ggml
+
+
+@pytest.fixture
+def cpu():
+    with ggml.device("CPU").init(n_threads=1) as backend:
+        yield backend
+
+
+def good(ctx):
+    x = ctx.new_tensor("f32", 8, name="x")
+    x.set_input()
+    graph = ctx.new_graph(8)
+    graph.build_forward_expand(ctx.sqr(x))
+    return x, graph
+
+
+def still_works(sched):
+    with ggml.Context() as ctx:
+        x, graph = good(ctx)
+        sched.alloc_graph(graph)
+        x.set(np.full(8, 3.0))
+        sched.compute(graph)
+        assert graph.nodes[0].get().tolist() == [9.0] * 8
+        sched.reset()
+
+
+@pytest.mark.parametrize("use", ["plan", "alloc_graph", "reserve"])
+def test_a_node_that_nobody_supports_is_named(cpu, use):
+    with ggml.Context() as ctx, ggml.Scheduler([cpu]) as sched:
+        x = ctx.new_tensor("f32", 256, name="x")
+        x.set_input()
+        y = ctx.cast(ctx.sqr(x), "iq2_xxs")
+        y.name = "y"
+        graph = ctx.new_graph(8)
+        graph.build_forward_expand(y)
+        with pytest.raises(ggml.ArgumentError, match=r"'y' = CPY\(f32 \[256, .*is supported by"):
+            getattr(sched, use)(graph)
+        still_works(sched)
+
+
+@pytest.mark.parametrize("use", ["alloc_graph", "reserve"])
+def test_a_leaf_that_is_read_through_views_only_is_named(cpu, use):
+    with ggml.Context() as ctx, ggml.Scheduler([cpu]) as sched:
+        x = ctx.new_tensor("f32", 8, name="x")
+        graph = ctx.new_graph(8)
+        graph.build_forward_expand(ctx.sqr(ctx.view_1d(x, 4, 0)))
+        assert sched.plan(graph).node("x").backend is None
+        with pytest.raises(ggml.ArgumentError, match=r"leaf 'x' has no memory.*call set_input\(\)"):
+            getattr(sched, use)(graph)
+        still_works(sched)
+
+
+@pytest.mark.parametrize("use", ["plan", "alloc_graph", "reserve"])
+def test_a_full_hash_set_says_what_is_in_it(cpu, use):
+    """llama.cpp #28614, #16555: other sources and the NULL of pass 3 take slots, too."""
+    with ggml.Context() as ctx, ggml.Scheduler([cpu], graph_size=8) as sched:
+        size = sched.hash_set_size
+        x = ctx.new_tensor("f32", 8, name="x")
+        x.set_input()
+        y = x
+        for _ in range(size - 1):
+            y = ctx.sqr(y)
+        graph = ctx.new_graph(64)
+        graph.build_forward_expand(y)
+        sched.set_tensor_backend(ctx.new_tensor("f32", 8, name="elsewhere"), cpu)
+        words = rf"{size - 1} nodes and 1 leafs; with pins.* than the {size} tensors"
+        with pytest.raises(ggml.ArgumentError, match=words):
+            getattr(sched, use)(graph)
+        sched.reset()
+        still_works(sched)
+
+
+@pytest.mark.needs("0.18.1")
+def test_more_inputs_than_an_old_release_had_room_for(cpu):
+    with ggml.Context() as ctx, ggml.Scheduler([cpu], parallel=True) as sched:
+        xs = [ctx.new_tensor("f32", 8, name=f"x{i}") for i in range(40)]
+        total = xs[0]
+        for x in xs:
+            x.set_input()
+            total = ctx.add(total, x)
+        graph = ctx.new_graph(128)
+        graph.build_forward_expand(total)
+        assert sched.plan(graph).n_splits == 1
