@@ -7,7 +7,6 @@ Natively they are the backend registry "SIM" (native/sim_device.h).
 from __future__ import annotations
 
 import difflib
-import importlib
 import os
 import threading
 from collections.abc import Callable, Iterable, Mapping
@@ -20,7 +19,7 @@ from ._callback import Callback, called_from_c
 from ._device import Device
 from ._ffi import NULL, ffi, lib
 from .convert import TypeLike, enum_of, type_of
-from .errors import ArgumentError, ClosedError, MissingFunctionError
+from .errors import ArgumentError, ClosedError
 from .tensor import Tensor
 
 
@@ -121,14 +120,15 @@ def sim_device(
 class SimDevice(Device):
     """A simulated device. Made by `sim_device`."""
 
-    __slots__ = ("_name", "_settings", "closed")
+    __slots__ = ("_name", "_profile", "_settings", "closed")
 
     def __init__(self, name: str, settings: _Settings) -> None:
-        decide = _decider(name, settings)
+        profile = _profile_of(settings)
+        decide = _decider(name, settings, profile)
         super().__init__(_open(name, settings))
         self.closed = False
         self._name = name
-        self._settings = settings
+        self._settings, self._profile = settings, profile
         decide(self.ptr)
 
     @property
@@ -140,6 +140,16 @@ class SimDevice(Device):
 
     def __repr__(self) -> str:
         return f"<SimDevice {self._name}, closed>" if self.closed else super().__repr__()
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What `sim_device` was given, by its arguments' names, `configure` included."""
+        return {name: getattr(self._settings, name) for name in sorted(_NAMES)}
+
+    @property
+    def profile(self) -> Profile | None:
+        """The profile that decides what it supports, loaded where it was given by name."""
+        return self._profile
 
     def configure(self, **settings: Any) -> None:
         """Changes settings of `sim_device`; those that are not named stay as they are.
@@ -162,9 +172,10 @@ class SimDevice(Device):
     def _apply(self, settings: _Settings) -> None:
         self.ptr  # noqa: B018  raises when closed
         if settings != self._settings:
-            decide = _decider(self._name, settings)
+            profile = _profile_of(settings)
+            decide = _decider(self._name, settings, profile)
             _open(self._name, settings, self)
-            self._settings = settings
+            self._settings, self._profile = settings, profile
             decide(self.ptr)
 
     def _in_use(self) -> str:
@@ -309,11 +320,20 @@ def _on_supports(tensor: Any, user_data: Any) -> int:
 _predicates: dict[str, _Predicate] = {}  # by the device's name
 
 
-def _decider(name: str, settings: _Settings) -> Callable[[Any], None]:
+def _profile_of(settings: _Settings) -> Profile | None:
+    profile = settings.profile
+    if not isinstance(profile, str | os.PathLike):
+        return profile
+    from .sim_profile import load_profile  # most devices have none
+
+    return load_profile(profile)
+
+
+def _decider(name: str, settings: _Settings, profile: Profile | None) -> Callable[[Any], None]:
     """What makes a native device decide by the settings; they are checked before."""
     native = ffi.new("struct gp_sim_decisions *")
     native.offload_min_batch = whole("offload_min_batch", settings.offload_min_batch)
-    supports = _supports_of(settings)
+    supports = _supports_of(settings.supports, profile)
     native.mode = lib.GP_SIM_ALL if supports else lib.GP_SIM_NONE
     predicate = _predicates.setdefault(name, _Predicate())
     native.predicate = predicate.handle
@@ -330,13 +350,12 @@ def _decider(name: str, settings: _Settings) -> Callable[[Any], None]:
     return decide
 
 
-def _supports_of(settings: _Settings) -> bool | Table | Callable[[Tensor], bool]:
-    profile, supports = settings.profile, settings.supports
-    if profile is not None and supports is not None:
-        raise ArgumentError("profile= and supports= say the same thing: give one of them")
-    if isinstance(profile, str | os.PathLike):
-        profile = load_profile(profile)
+def _supports_of(
+    supports: Supports, profile: Profile | None
+) -> bool | Table | Callable[[Tensor], bool]:
     if profile is not None:
+        if supports is not None:
+            raise ArgumentError("profile= and supports= say the same thing: give one of them")
         supports = getattr(profile, "supports", None)
         if not callable(supports):
             raise TypeError(
@@ -351,18 +370,6 @@ def _supports_of(settings: _Settings) -> bool | Table | Callable[[Tensor], bool]
         "supports: expected True, False, a table {op: types} or a function of the Tensor, got "
         f"{given(supports)}"
     )
-
-
-def load_profile(name: str | os.PathLike[str], strict: bool = False) -> Profile:
-    """The device profile of that name or path (sim_profile.py)."""
-    try:
-        profiles = importlib.import_module("ggml_py.sim_profile")
-    except ModuleNotFoundError:
-        raise MissingFunctionError(
-            f"profile={name!r}: this ggml_py has no device profiles; give supports= instead"
-        ) from None
-    profile: Profile = profiles.load_profile(name, strict=strict)
-    return profile
 
 
 def _fill(native: Any, table: Table) -> None:

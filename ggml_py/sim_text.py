@@ -8,7 +8,8 @@ from typing import Any
 
 from ._device import device
 from .errors import ArgumentError
-from .sim import SimDevice, existing, load_profile, sim_device
+from .sim import SimDevice, existing, sim_device
+from .sim_profile import load_profile
 
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 

@@ -117,10 +117,26 @@ def test_what_a_text_can_say(sims):
     first = sims("gpu0")
     text = "gpu1,type=igpu,supports=MUL_MAT+SILU,memory=1.5G,max_size=64M,alignment=256,async=0"
     device = sim_device_of(text + ",host_buffer,buft_of=gpu0,min_batch=8")
-    assert sims("gpu1", **device._settings.__dict__) is device
-    assert device._settings == type(device._settings)(
-        supports={"MUL_MAT": True, "SILU": True}, memory=3 << 29, offload_min_batch=8, type="igpu",
-        max_size=64 << 20, alignment=256, host_buffer=True, async_=False, buft_of=first,
-    )  # fmt: skip
+    assert sims("gpu1", **device.settings) is device
+    assert device.settings == {
+        "supports": {"MUL_MAT": True, "SILU": True}, "profile": None, "memory": 3 << 29,
+        "offload_min_batch": 8, "type": "igpu", "max_size": 64 << 20, "alignment": 256,
+        "host": False, "host_buffer": True, "async_": False, "buft_of": first,
+    }  # fmt: skip
     assert sim_device_of("gpu1") is device  # no settings: as it is
-    assert device._settings.alignment == 256
+    assert device.settings["alignment"] == 256
+
+
+def test_a_device_profile_decides_and_says_on_what_row(sims, path):
+    expected, tokens, _plan = answers(path)
+    sims("gpu0", profile="cuda")
+    logits, out, plan = answers(path, devices=("sim:gpu0",), n_gpu_layers=99)
+    np.testing.assert_array_equal(logits, expected)
+    assert out == tokens and layers(plan) == ["gpu0"] * N_LAYER
+    with ggml.Context() as c:
+        product = c.mul_mat(c.new_tensor("q4_0", 256, 16), c.new_tensor("f32", 256, 16))
+        strict = sim_device_of("gpu1,profile=cuda,strict")
+        assert sims("gpu1", **strict.settings) is strict
+        assert ggml.device("gpu0").supports_op(product) and strict.supports_op(product)
+        assert "type_a=q4_0" in strict.profile.decide(product).row
+        assert strict.description.startswith("simulated cuda")
