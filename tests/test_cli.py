@@ -1,46 +1,19 @@
 """The command line as a user runs it: in a process of its own, by its installed name."""
 
 import json
-import os
 import re
-import shutil
 import signal
 import subprocess
-import sys
 import time
-from pathlib import Path
 
 import pytest
+from cli_runs import COMMAND, fails, ok, run
 from click.testing import CliRunner
 
 import ggml_py as ggml
 from ggml_py import _log
 from ggml_py.cli.devices import command as devices_command
 from ggml_py.models.synthetic import LlamaSpec, write_llama
-
-PROGRAM = shutil.which("ggml-py", path=str(Path(sys.executable).parent))
-COMMAND = [PROGRAM] if PROGRAM else [sys.executable, "-m", "ggml_py"]
-
-
-def run(*arguments, env=None):
-    return subprocess.run(
-        [*COMMAND, *map(str, arguments)], capture_output=True, text=True, check=False, timeout=300,
-        env={**os.environ, **(env or {})},
-    )  # fmt: skip
-
-
-def ok(*arguments):
-    done = run(*arguments)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-def fails(*arguments, code=1):
-    done = run(*arguments)
-    assert done.returncode == code, (done.stdout, done.stderr)
-    assert "Traceback" not in done.stderr
-    assert done.stdout == ""
-    return done.stderr
 
 
 @pytest.fixture(scope="module")
@@ -52,12 +25,12 @@ def model(tmp_path_factory):
 
 def test_help_lists_the_verbs():
     text = ok("--help")
-    assert re.findall(r"^  (\w+) ", text.split("Commands:")[1], re.M) == [
-        "build", "demo", "devices", "generate", "plan",
+    assert re.findall(r"^  ([\w-]+) ", text.split("Commands:")[1], re.M) == [
+        "build", "demo", "devices", "diff", "generate", "plan",
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("verb", ["devices", "demo", "plan", "generate", "build"])
+@pytest.mark.parametrize("verb", ["devices", "demo", "plan", "diff", "generate", "build"])
 def test_every_verb_has_help(verb):
     assert "sage" in ok(verb, "--help")
 
@@ -134,7 +107,8 @@ def test_generate(model):
     ("arguments", "message"),
     [
         (["plan", "/none.gguf"], r"error: .*none\.gguf: no such file"),
-        (["plan", __file__], r"error: .*magic"),
+        (["plan", __file__], r"error: .*neither a GGUF model \(its magic is .* nor a plan"),
+        (["generate", __file__, "--tokens", "1"], r"error: .*magic"),
         (["plan", "MODEL", "-d", "GPU9"], r"no device named 'GPU9'; there are: .*CPU"),
         (["plan", "MODEL", "-ctk", "f99"], r"f99.*q8_0"),
         (["generate", "MODEL", "--tokens", "99999"], r"99999"),

@@ -9,7 +9,7 @@ import traceback
 import click
 
 from ..errors import GgmlError
-from . import build, demo, devices, generate, plan
+from . import build, demo, devices, diff, generate, plan
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -24,14 +24,14 @@ def cli(context: click.Context, debug: bool) -> None:
         logging.getLogger("ggml").addHandler(logging.NullHandler())
 
 
-for verb in (devices, demo, plan, generate, build):
+for verb in (devices, demo, plan, diff, generate, build):
     cli.add_command(verb.command)
 
 
 def main() -> None:
     """Runs a verb. Errors go to stderr; exit 1 = failed, 2 = wrong usage, 130 = Ctrl-C."""
     try:
-        cli.main(prog_name="ggml-py", standalone_mode=False)
+        sys.exit(cli.main(prog_name="ggml-py", standalone_mode=False))
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)
@@ -41,9 +41,11 @@ def main() -> None:
     except BrokenPipeError:
         sys.stderr.close()  # the reader of our output went away
         sys.exit(0)
-    except (GgmlError, OSError) as error:
+    except (GgmlError, OSError, ValueError, KeyError) as error:
         if "--debug" in sys.argv:
             traceback.print_exc()
         else:
-            click.echo(f"error: {error}", err=True)
+            # str() of a KeyError is the message in quotation marks
+            message = error.args[0] if isinstance(error, KeyError) and error.args else error
+            click.echo(f"error: {message}", err=True)
         sys.exit(1)

@@ -7,12 +7,17 @@ from typing import Any
 
 import click
 
-from .options import TokenList, as_json, echo_json, load_model, model_options
+from .options import IntList, as_json, echo_json, load_model, model_options
 
 
 @click.command("generate")
 @model_options
-@click.option("--tokens", type=TokenList(), required=True, help="The prompt, as token ids: 1,2,3.")
+@click.option(
+    "--tokens",
+    type=IntList("token ids", 0, "1,2,3"),
+    required=True,
+    help="The prompt, as token ids: 1,2,3.",
+)
 @click.option("-n", "--n-predict", default=16, show_default=True, help="Tokens to generate.")
 @as_json
 def command(tokens: list[int], n_predict: int, as_json: bool, **options: Any) -> None:

@@ -2,31 +2,136 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from .options import as_json, echo_json, load_model, model_options
+from ..trace.plan import PASS_NAMES
+from .options import as_json, echo_json
+from .source import get_plan, source_options
+from .what_if import FORMS, Change, ChangeType, changed
+
+if TYPE_CHECKING:
+    from ..trace.plan import Plan
 
 
-@click.command("plan")
-@model_options
-@click.option("-n", "--n-tokens", default=1, show_default=True, help="Tokens in the batch.")
-@click.option("--n-past", default=0, show_default=True, help="Tokens in the cache before it.")
+@click.command("plan", epilog=FORMS)
+@source_options("model")
 @click.option("-v", "--verbose", is_flag=True, help="Print every node and why it is where it is.")
 @click.option("--text", is_flag=True, help="Print upstream's GGML_SCHED_DEBUG=2 layout.")
+@click.option("--passes", is_flag=True, help="Print the assignment after each pass and sweep.")
+@click.option("--steps", is_flag=True, help="Print every question and decision, in order.")
+@click.option("--advice", is_flag=True, help="Print what you may want to change.")
+@click.option(
+    "--what-if",
+    "changes",
+    type=ChangeType(),
+    multiple=True,
+    metavar="CHANGE",
+    help="Plan under other circumstances, and print what becomes different. Repeat.",
+)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(dir_okay=False),
+    metavar="FILE",
+    help="Save the plan as JSON, compressed if FILE ends with .gz.",
+)
 @as_json
 def command(
-    n_tokens: int, n_past: int, verbose: bool, text: bool, as_json: bool, **options: Any
+    model: str,
+    verbose: bool,
+    changes: tuple[Change, ...],
+    output: str | None,
+    as_json: bool,
+    **options: Any,
 ) -> None:
-    """Show how MODEL's graph is split over the devices, without computing it."""
-    with load_model(**options) as model:
-        plan = model.plan(n_tokens=n_tokens, n_past=n_past)
-    if as_json:
-        echo_json(plan.to_json())
-    elif text:
-        click.echo(plan.text(), nl=False)
-    else:
-        from ..export.to_terminal import show
+    """Show how MODEL's graph is split over the devices, without computing it.
 
+    MODEL may be a plan that -o saved, too ('-': standard input). With --what-if everything that is
+    printed or saved is the plan as it would be. --json prints the plan, or of --what-if, --text,
+    --passes, --steps and --advice what is asked for, each under its name.
+
+    \b
+    ggml-py plan model.gguf -d sim:gpu0,min_batch=32 -d CPU -ngl 20
+    ggml-py plan model.gguf -ngl 20 -o plan.json.gz
+    ggml-py plan plan.json.gz --what-if move:'blk.3.*'=CUDA0 --what-if op_offload=off
+    ggml-py plan plan.json.gz --passes --advice
+    """
+    parts = [name for name in PARTS if options.pop(name)]
+    before = get_plan(model, **options)
+    plan = changed(before, changes) if changes else before
+    if output is not None:
+        _save(plan, output)
+    if as_json:
+        data = {name: PARTS[name].data(plan) for name in parts}
+        if changes:
+            diff = before.diff(plan).to_dict()
+            data = {"what_if": {"changes": [c.text for c in changes], "diff": diff}, **data}
+        echo_json(data or plan.to_json())
+        return
+    from ..export.to_terminal import show, show_diff
+
+    if changes:
+        click.echo(f"What if {', '.join(c.text for c in changes)}:")
+        show_diff(before.diff(plan), limit=None if verbose else 20)
+    elif verbose or not (parts or output):
         show(plan, nodes=verbose)
+    for name in parts:
+        PARTS[name].show(plan)
+
+
+def _save(plan: Plan, output: str) -> None:
+    folder = Path(output).resolve().parent
+    if not folder.is_dir():
+        raise FileNotFoundError(f"{output}: there is no folder {folder}")
+    plan.to_json(output)
+    click.echo(f"{output}: {plan.headline()}", err=True)
+
+
+# --- the parts
+
+
+class Part(NamedTuple):
+    """What can be asked for besides the splits: as data, and on a terminal."""
+
+    data: Callable[[Plan], Any]
+    show: Callable[[Plan], None]
+
+
+def _passes(plan: Plan) -> dict[str, list[str | None]]:
+    """The backend of each node after each pass and sweep."""
+    names = {i: backend.name for i, backend in enumerate(plan.backends)}
+    return {
+        stage: [names.get(node.placement.passes[row]) for node in plan.nodes]
+        for row, stage in enumerate(PASS_NAMES)
+    }
+
+
+def _show_passes(plan: Plan) -> None:
+    from ..export.to_terminal import show_passes
+
+    show_passes(plan)
+
+
+def _show_steps(plan: Plan) -> None:
+    for step in plan.steps:
+        click.echo(str(step))
+
+
+def _show_advice(plan: Plan) -> None:
+    findings = plan.advice()
+    for finding in findings:
+        click.echo(str(finding))
+    if not findings:
+        click.echo("nothing to advise")
+
+
+PARTS = {
+    "text": Part(lambda plan: plan.text(), lambda plan: click.echo(plan.text(), nl=False)),
+    "passes": Part(_passes, _show_passes),
+    "steps": Part(lambda plan: [step.to_dict() for step in plan.steps], _show_steps),
+    "advice": Part(lambda plan: [found.to_dict() for found in plan.advice()], _show_advice),
+}

@@ -11,6 +11,7 @@ import json
 import os
 import types
 import typing
+import zlib
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
@@ -85,12 +86,14 @@ def write(plan: Plan, path: str | Path) -> dict[str, Any]:
 
 def read(path: str | Path) -> Plan:
     """The plan in a file that `write` made. Raises ValueError that says what is wrong with it."""
-    content = Path(path).read_bytes()
+    return parse(Path(path).read_bytes(), path)
+
+
+def parse(content: bytes, path: str | Path) -> Plan:
+    """As `read`, of a file's content; `path` is what errors call it."""
     try:
-        if content.startswith(b"\x1f\x8b"):
-            content = gzip.decompress(content)
-        data = json.loads(content)
-    except (ValueError, EOFError, OSError) as error:
+        data = json.loads(decompressed(content))
+    except (ValueError, EOFError, OSError, zlib.error) as error:
         raise ValueError(f"{path} is no plan: not valid JSON ({error})") from None
     if not isinstance(data, dict) or data.get("kind") != KIND:
         raise ValueError(f"{path} is no plan: it was not written by Plan.to_json")
@@ -102,6 +105,11 @@ def read(path: str | Path) -> Plan:
         raise ValueError(f"{path} is a damaged plan: {error!r}") from None
     _check(plan, path)
     return plan
+
+
+def decompressed(content: bytes) -> bytes:
+    """The content of a file, whether it was compressed by gzip or not."""
+    return gzip.decompress(content) if content.startswith(b"\x1f\x8b") else content
 
 
 def _plan(data: dict[str, Any]) -> Plan:

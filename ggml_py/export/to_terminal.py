@@ -62,6 +62,22 @@ def devices_table(plan: Plan) -> Table:
     return table
 
 
+def show_passes(plan: Plan, console: Console | None = None) -> None:
+    """Prints `Plan.passes`; on a terminal in pieces that fit its width."""
+    console = console or Console()
+    *stages, letters = plan.passes().splitlines()
+    start = len(stages[0]) - (2 * len(plan.nodes) - 1)
+    step = max((console.width - start + 1) // 2, 1) if console.is_terminal else len(plan.nodes)
+    for first in range(0, len(plan.nodes), step):
+        last = min(first + step, len(plan.nodes)) - 1
+        if console.is_terminal:
+            console.print(f"{'nodes':<{start}}{first}–{last}", highlight=False)
+        for line in stages:
+            marks = line[start + 2 * first : start + 2 * last + 1]
+            console.print(line[:start] + marks, markup=False, highlight=False, soft_wrap=True)
+    console.print(letters, markup=False, highlight=False, soft_wrap=True)
+
+
 def splits_table(plan: Plan, limit: int | None = None) -> Table:
     """A row per split (at most `limit`): backend, nodes, what is copied in."""
     table = Table(title="splits", title_justify="left")

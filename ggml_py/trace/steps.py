@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .cause import STAGES
 
@@ -49,6 +49,17 @@ class Step:
         about = f" ('{self.witness.name}')" if self.witness else ""
         answer = self.answer if isinstance(self.answer, str) else "yes" if self.answer else "no"
         return f"{where}: '{self.tensor.name}' {self.query} {self.backend}{about}: {answer}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """As data that `json` can write; tensors by id and name."""
+        tensor, witness = (
+            None if t is None else {"id": t.id, "name": t.name} for t in (self.tensor, self.witness)
+        )
+        return {
+            "index": self.index, "pass": self.pass_, "sweep": self.sweep, "tensor": tensor,
+            "backend": self.backend, "query": self.query, "answer": self.answer,
+            "witness": witness,
+        }  # fmt: skip
 
 
 def steps_of(plan: Plan) -> tuple[Step, ...]:

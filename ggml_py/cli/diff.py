@@ -1,0 +1,59 @@
+"""``ggml-py diff``"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from .options import as_json, echo_json
+from .source import get_plans, source_options
+
+
+@click.command("diff")
+@source_options("a", "b")
+@click.option(
+    "--rename",
+    "renames",
+    multiple=True,
+    metavar="OLD=NEW",
+    help="Backend OLD of A is backend NEW of B: gpu0=CUDA0. Repeat.",
+)
+@click.option("-v", "--verbose", is_flag=True, help="Print all rows of each table.")
+@as_json
+def command(
+    a: str,
+    b: str,
+    renames: tuple[str, ...],
+    verbose: bool,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Show what B decides otherwise than A: assignments, causes, splits, copies and their bytes.
+
+    A and B are plans that `ggml-py plan MODEL -o FILE` saved, or models ('-': standard input, for
+    a plan). The options are for those that are models. Exit status: 0 the same, 1 different.
+
+    \b
+    ggml-py plan model.gguf -ngl 20 -o before.json.gz
+    ggml-py diff before.json.gz model.gguf -ngl 24
+    """
+    backends = dict(map(_rename, renames))
+    if len(backends) < len(renames):
+        raise click.UsageError("--rename: a backend is renamed twice")
+    before, after = get_plans((a, b), **options)
+    diff = before.diff(after, backends)
+    if as_json:
+        echo_json(diff.to_dict())
+    else:
+        from ..export.to_terminal import show_diff
+
+        show_diff(diff, limit=None if verbose else 20)
+    click.get_current_context().exit(int(bool(diff)))
+
+
+def _rename(text: str) -> tuple[str, str]:
+    old, sign, new = text.rpartition("=")
+    if not (old and sign and new):
+        raise click.UsageError(f"--rename {text}: expected OLD=NEW, like gpu0=CUDA0")
+    return old, new

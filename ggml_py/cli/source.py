@@ -1,0 +1,122 @@
+"""What a verb is about: a model, whose graph is planned, or a plan that was saved."""
+
+from __future__ import annotations
+
+import sys
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+from click.core import ParameterSource
+
+from .options import ModelOption, load_model, load_options, model_option
+
+if TYPE_CHECKING:
+    from ..trace.plan import Plan
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_SHAPE_OPTIONS = [
+    model_option("-n", "--n-tokens", default=1, show_default=True, help="Tokens in the batch."),
+    model_option("--n-past", default=0, show_default=True, help="Tokens in the cache before it."),
+]
+_STDIN = "standard input"
+
+
+def source_options(*arguments: str) -> Callable[[F], F]:
+    """Arguments that are a model or a plan each, the options of `models.load` for those that are
+    models, and the shape of the graph."""
+
+    def decorate(function: F) -> F:
+        for option in reversed(_SHAPE_OPTIONS):
+            function = option(function)
+        function = load_options(function)
+        for name in reversed(arguments):
+            function = click.argument(name, type=click.Path(dir_okay=False))(function)
+        return function
+
+    return decorate
+
+
+def get_plan(source: str, n_tokens: int, n_past: int, **options: Any) -> Plan:
+    """The plan in that file, or of that model's graph with the options.
+
+    Raises a usage error for options that are not for a saved plan, ValueError for files that are
+    neither.
+    """
+    (plan,) = get_plans((source,), n_tokens, n_past, **options)
+    return plan
+
+
+def get_plans(sources: tuple[str, ...], n_tokens: int, n_past: int, **options: Any) -> list[Plan]:
+    """As `get_plan`, of several; the options are for all that are models."""
+    if sources.count("-") > 1:
+        raise click.UsageError("'-' is the standard input, which can be read once")
+    saved = [saved_plan(source) for source in sources]
+    if None not in saved:
+        refuse_model_options(" and ".join(map(_called, sources)))
+    plans = []
+    for source, plan in zip(sources, saved, strict=True):
+        if plan is None:
+            with load_model(source, **options) as model:
+                plan = model.plan(n_tokens=n_tokens, n_past=n_past)
+        plans.append(plan)
+    return plans
+
+
+def saved_plan(source: str) -> Plan | None:
+    """The plan in that file; None for a model. By content: "-" is the standard input."""
+    from ..export import to_json
+
+    content = _content(source)
+    if content is None:
+        return None
+    name = _called(source)
+    try:
+        content = to_json.decompressed(content)
+    except (OSError, EOFError, zlib.error) as error:
+        raise ValueError(f"{name} is damaged: {error}") from None
+    if content.lstrip()[:1] == b"{":
+        return to_json.parse(content, name)
+    raise ValueError(
+        f"{name} is neither a GGUF model (its magic is {content[:4]!r}, not b'GGUF') nor a plan "
+        "that `ggml-py plan MODEL -o FILE` saved"
+    )
+
+
+def _content(source: str) -> bytes | None:
+    """The bytes of a file; None when it is a model, which may be large."""
+    if source == "-":
+        content = sys.stdin.buffer.read()
+        if content.startswith(b"GGUF"):
+            raise click.UsageError("a model cannot be read from standard input: give its path")
+        return content
+    try:
+        with Path(source).open("rb") as file:
+            magic = file.read(4)
+            return None if magic == b"GGUF" else magic + file.read()
+    except FileNotFoundError:
+        raise FileNotFoundError(f"{source}: no such file") from None
+
+
+def refuse_model_options(source: str) -> None:
+    """Usage error when options were given that only a model takes."""
+    context = click.get_current_context()
+    given = [
+        p.opts[0]
+        for p in context.command.params
+        if isinstance(p, ModelOption)
+        and p.name is not None
+        and context.get_parameter_source(p.name) is ParameterSource.COMMANDLINE
+    ]
+    if given:
+        raise click.UsageError(
+            f"{source}: no model, so {', '.join(given)} cannot apply: a saved plan keeps what it "
+            "was made with"
+        )
+
+
+def _called(source: str) -> str:
+    return _STDIN if source == "-" else source

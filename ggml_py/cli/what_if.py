@@ -1,0 +1,109 @@
+"""What `ggml-py plan --what-if` takes, and what it means to `Plan.what_if`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import click
+
+if TYPE_CHECKING:
+    from ..trace.plan import Plan
+
+FORMS = """\
+\b
+--what-if takes
+  pin:NODE=BACKEND              computed there, whatever else (=none: no longer pinned)
+  move:'TENSORS'=BACKEND        in that backend's memory: weights, the KV cache
+  supports:BACKEND/OP=yes|no    whether it has the op, or runs that node
+  offload:BACKEND/OP=yes|no|N   whether it wants it when the weight must be copied (N: from N rows)
+  op_offload=on|off   parallel=on|off   drop=BACKEND   upstream=0.17.0
+"""
+_WORDS = {"yes": True, "on": True, "no": False, "off": False}
+_KEYED = {
+    "pin": "pins", "move": "move_weights", "supports": "supports", "offload": "offload",
+}  # fmt: skip
+
+
+class Change(NamedTuple):
+    """One change: an argument of `Plan.what_if`, which tensors or backend of it, and the value."""
+
+    text: str
+    argument: str
+    key: str | tuple[str, str] | None
+    value: Any
+
+
+class ChangeType(click.ParamType):  # type: ignore[type-arg]
+    """One change, as text."""
+
+    name = "change"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Change:
+        """The change; usage error for what is none."""
+        return value if isinstance(value, Change) else self._parsed(value)
+
+    def _parsed(self, text: str) -> Change:
+        what, _, value = text.rpartition("=")
+        kind, colon, key = what.partition(":")
+        if not what or not value or (colon and not key):
+            self.fail(f"{text!r}: expected WHAT=VALUE. {_FORMS}")
+        if colon and kind in ("pin", "move"):
+            gone = kind == "pin" and value == "none"
+            return Change(text, _KEYED[kind], key, None if gone else value)
+        if colon and kind in ("supports", "offload"):
+            backend, _, op = key.partition("/")
+            if not backend or not op:
+                self.fail(f"{text!r}: expected {kind}:BACKEND/OP, like {kind}:gpu0/TOP_K")
+            number = kind == "offload" and value.isdecimal()
+            answer = int(value) if number else self._word(text, value)
+            return Change(text, _KEYED[kind], (backend, op), answer)
+        if what in ("op_offload", "parallel"):
+            return Change(text, what, None, self._word(text, value))
+        if what in ("drop", "upstream"):
+            return Change(text, what, value if what == "drop" else None, value)
+        return self.fail(f"{text!r}: '{kind if colon else what}' is none of these. {_FORMS}")
+
+    def _word(self, text: str, value: str) -> bool:
+        if value not in _WORDS:
+            self.fail(f"{text!r}: expected {' or '.join(_WORDS)} after '='")
+        return _WORDS[value]
+
+
+_FORMS = (
+    "Changes are pin:NODE=BACKEND, move:TENSORS=BACKEND, supports:BACKEND/OP=yes|no, "
+    "offload:BACKEND/OP=yes|no|N, op_offload=on|off, parallel=on|off, drop=BACKEND, "
+    "upstream=VERSION"
+)
+
+
+def changed(plan: Plan, changes: Sequence[Change]) -> Plan:
+    """`plan.what_if` with them. Usage error for two that are about the same."""
+    arguments: dict[str, Any] = {}
+    for text, argument, key, value in changes:
+        if argument == "drop":
+            arguments.setdefault("drop", []).append(value)
+        elif key is None:
+            if argument in arguments:
+                raise click.UsageError(f"--what-if {text}: {argument} is given twice")
+            arguments[argument] = value
+        else:
+            given = arguments.setdefault(argument, {})
+            which = _which(plan, key)
+            if which in given:
+                raise click.UsageError(f"--what-if {text}: that is given twice")
+            given[which] = value
+    return plan.what_if(**arguments)
+
+
+def _which(plan: Plan, key: str | tuple[str, str]) -> Any:
+    if isinstance(key, tuple):
+        return key[0], name_or_number(plan, key[1])
+    return name_or_number(plan, key)
+
+
+def name_or_number(plan: Plan, text: str) -> str | int:
+    """A tensor as the user names it: a number is a node's index, unless something is called so."""
+    if text.isdecimal() and not plan.find(text):
+        return int(text)
+    return text

@@ -1,0 +1,264 @@
+"""The verbs that explain: on models, on saved plans, and where the native library is missing."""
+
+import gzip
+import json
+import re
+
+import pytest
+from cli_runs import BLOCKED, fails, ok, run
+
+import ggml_py as ggml
+from ggml_py.models.synthetic import LlamaSpec, write_llama
+
+SIM = ("-d", "sim:gpu0,min_batch=32", "-d", "CPU", "-ngl", 3)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """m.gguf, a model; p.json.gz and q.json, its plans over BLAS and CPU for 64 tokens and one;
+    s.json.gz, its plan over a simulated GPU with all layers but the first."""
+    path = tmp_path_factory.mktemp("why")
+    write_llama(path / "m.gguf", LlamaSpec(n_layer=3, n_vocab=512))
+    plans = {
+        "p.json.gz": ("-d", "BLAS", "-d", "CPU", "-n", 64),
+        "q.json": ("-d", "BLAS", "-d", "CPU"),
+        "s.json.gz": SIM,
+    }
+    for name, options in plans.items():
+        done = run("plan", path / "m.gguf", *options, "-o", path / name)
+        assert (done.returncode, done.stdout) == (0, ""), done.stderr
+        assert done.stderr.startswith(f"{path / name}: ")
+    return path
+
+
+# --- saved plans
+
+
+def test_output_is_the_plan(folder):
+    plan = ggml.Plan.from_json(folder / "p.json.gz")
+    data = json.loads(
+        ok("plan", folder / "m.gguf", "-d", "BLAS", "-d", "CPU", "-n", 64, "--json")
+    )
+    assert json.loads(gzip.decompress((folder / "p.json.gz").read_bytes())) == data
+    assert json.loads((folder / "q.json").read_bytes())["n_splits"] == 1
+    assert plan.n_splits == data["n_splits"] > 1
+
+
+@pytest.mark.parametrize("options", [(), ("-v",), ("--text",), ("--passes",), ("--advice",)])
+def test_a_saved_plan_shows_what_its_model_shows(folder, options):
+    given = ("-d", "BLAS", "-d", "CPU", "-n", 64)
+    shown = ok("plan", folder / "m.gguf", *given, *options)
+    assert ok("plan", folder / "p.json.gz", *options, command=BLOCKED) == shown
+    assert shown
+
+
+def test_a_plan_is_read_from_standard_input(folder):
+    plain = gzip.decompress((folder / "p.json.gz").read_bytes()).decode()
+    assert ok("plan", "-", stdin=plain) == ok("plan", folder / "p.json.gz")
+    assert "read once" in fails("diff", "-", "-", code=2)
+
+
+@pytest.mark.parametrize("options", [("-ngl", 3), ("-d", "CPU"), ("-n", 2), ("--n-past", 1)])
+def test_a_saved_plan_takes_no_model_options(folder, options):
+    error = fails("plan", folder / "q.json", *options, code=2)
+    assert re.search(rf"q\.json: no model, so {options[0]} cannot apply", error), error
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", r"x: neither|x is neither a GGUF model"),
+        (b"\x1f\x8b garbage", r"x is damaged: "),
+        (b"{", r"x is no plan: not valid JSON"),
+        (b"{}", r"x is no plan: it was not written by Plan.to_json"),
+        (b'{"kind": "ggml_py plan", "schema": 99}', r"x has schema 99"),
+        (b"GGUF", r"x"),
+    ],
+)
+def test_other_files_are_refused(content, message, tmp_path):
+    (tmp_path / "x").write_bytes(content)
+    error = fails("plan", tmp_path / "x")
+    assert re.match(r"error: ", error) and re.search(message, error), error
+
+
+def test_output_in_a_folder_that_is_not_there(folder):
+    error = fails("plan", folder / "q.json", "-o", folder / "none" / "x.json")
+    assert re.search(r"none/x\.json: there is no folder .*none", error)
+
+
+# --- the parts of a plan
+
+
+def test_passes(folder):
+    plan = ggml.Plan.from_json(folder / "p.json.gz")
+    assert ok("plan", folder / "p.json.gz", "--passes") == plan.passes() + "\n"
+    data = json.loads(ok("plan", folder / "p.json.gz", "--passes", "--json"))
+    assert list(data) == ["passes"]
+    assert list(data["passes"])[:2] == ["1", "2 gpu down"]
+    assert [n.backend for n in plan.nodes] == data["passes"]["4"]
+    assert None in data["passes"]["1"]
+
+
+def test_steps(folder):
+    plan = ggml.Plan.from_json(folder / "s.json.gz")
+    out = ok("plan", folder / "s.json.gz", "--steps", command=BLOCKED)
+    assert out == "".join(f"{step}\n" for step in plan.steps)
+    steps = json.loads(ok("plan", folder / "s.json.gz", "--steps", "--json"))["steps"]
+    assert len(steps) == len(plan.steps)
+    assert steps[0].keys() == {
+        "index", "pass", "sweep", "tensor", "backend", "query", "answer", "witness",
+    }  # fmt: skip
+    last = [s for s in steps if s["query"] == "assign" and s["tensor"]["name"] == "ffn_out-1"][-1]
+    assert (last["backend"], last["answer"]) == ("gpu0", plan.node("ffn_out-1").cause.code)
+
+
+def test_advice_says_when_there_is_none(folder):
+    assert ok("plan", folder / "q.json", "--advice") == "nothing to advise\n"
+    assert json.loads(ok("plan", folder / "q.json", "--advice", "--json")) == {"advice": []}
+
+
+# --- what if
+
+
+@pytest.mark.parametrize(
+    ("change", "arguments"),
+    [
+        ("pin:ffn_out-1=CPU", {"pins": {"ffn_out-1": "CPU"}}),
+        ("pin:norm-1=none", {"pins": {"norm-1": None}}),
+        ("pin:3=CPU", {"pins": {3: "CPU"}}),
+        ("move:blk.1.*=CPU", {"move_weights": {"blk.1.*": "CPU"}}),
+        ("supports:gpu0/RMS_NORM=no", {"supports": {("gpu0", "RMS_NORM"): False}}),
+        ("offload:gpu0/MUL_MAT=1", {"offload": {("gpu0", "MUL_MAT"): 1}}),
+        ("offload:gpu0/MUL_MAT=yes", {"offload": {("gpu0", "MUL_MAT"): True}}),
+        ("op_offload=off", {"op_offload": False}),
+        ("parallel=on", {"parallel": True}),
+        ("upstream=0.17.0", {"upstream": "0.17.0"}),
+    ],
+)
+def test_what_if(folder, change, arguments, tmp_path):
+    plan = ggml.Plan.from_json(folder / "s.json.gz")
+    expected = plan.what_if(**arguments)
+    done = run(
+        "plan", folder / "s.json.gz", "--what-if", change, "--json", "-o", tmp_path / "w.json",
+        command=BLOCKED,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert ggml.Plan.from_json(tmp_path / "w.json") == expected
+    data = json.loads(done.stdout)["what_if"]
+    assert data["changes"] == [change]
+    assert data["diff"] == json.loads(json.dumps(plan.diff(expected).to_dict()))
+
+
+def test_what_if_without_a_backend(folder):
+    out = ok("plan", folder / "p.json.gz", "--what-if", "drop=BLAS", command=BLOCKED)
+    assert re.match(r"What if drop=BLAS:\n\d+ of \d+ nodes moved; splits \d+ → 1, ", out), out
+
+
+def test_several_changes_are_one_plan(folder):
+    changes = ("supports:gpu0/RMS_NORM=no", "supports:gpu0/MUL=no", "op_offload=off")
+    options = [word for change in changes for word in ("--what-if", change)]
+    plan = ggml.Plan.from_json(folder / "s.json.gz")
+    supports = {("gpu0", "RMS_NORM"): False, ("gpu0", "MUL"): False}
+    expected = plan.what_if(supports=supports, op_offload=False)
+    assert ok("plan", folder / "s.json.gz", *options, "--text") == (
+        f"What if {', '.join(changes)}:\n" + _shown_diff(plan, expected) + expected.text()
+    )
+
+
+def _shown_diff(plan, other):
+    from io import StringIO
+
+    from rich.console import Console
+
+    from ggml_py.export.to_terminal import show_diff
+
+    file = StringIO()
+    show_diff(plan.diff(other), console=Console(file=file, width=80))
+    return file.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (["nonsense"], r"expected WHAT=VALUE\. Changes are pin:NODE=BACKEND"),
+        (["pin:=CPU"], r"expected WHAT=VALUE"),
+        (["pin:x="], r"expected WHAT=VALUE"),
+        (["color=red"], r"'color' is none of these"),
+        (["paint:x=red"], r"'paint' is none of these"),
+        (["op_offload=maybe"], r"expected yes or on or no or off"),
+        (["supports:gpu0=yes"], r"expected supports:BACKEND/OP"),
+        (["supports:gpu0/MUL=1"], r"expected yes or on or no or off"),
+        (["op_offload=on", "op_offload=off"], r"op_offload is given twice"),
+        (["pin:norm-1=CPU", "pin:norm-1=gpu0"], r"given twice"),
+    ],
+)
+def test_changes_that_are_none_are_wrong_usage(folder, changes, message):
+    options = [word for change in changes for word in ("--what-if", change)]
+    assert re.search(message, fails("plan", folder / "s.json.gz", *options, code=2))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("pin:nrm-1=CPU", r"^error: pins: no tensor matches 'nrm-1'; near it: norm-1"),
+        ("pin:norm-1=GPU9", r"^error: pins: no backend 'GPU9' in this plan; it has gpu0, CPU$"),
+        ("drop=CPU", r"^error: drop: CPU is the last backend"),
+        ("upstream=new", r"^error: .*new"),
+        ("pin:99999=CPU", r"^error: pins: no tensor 99999"),
+    ],
+)
+def test_changes_that_cannot_be_say_why(folder, change, message):
+    error = fails("plan", folder / "s.json.gz", "--what-if", change)
+    assert re.search(message, error.strip()) and len(error.splitlines()) == 1, error
+
+
+# --- diff
+
+
+def test_diff_of_the_same(folder):
+    given = ("-d", "BLAS", "-d", "CPU", "-n", 64)
+    assert ok("diff", folder / "p.json.gz", folder / "m.gguf", *given).startswith("same; ")
+    assert ok("diff", folder / "q.json", folder / "q.json", command=BLOCKED).startswith("same; ")
+
+
+def test_diff_of_others_exits_1(folder):
+    a, b = (ggml.Plan.from_json(folder / name) for name in ("p.json.gz", "q.json"))
+    done = run("diff", folder / "p.json.gz", folder / "q.json", command=BLOCKED)
+    assert (done.returncode, done.stderr) == (1, "")
+    assert done.stdout == _shown_diff(a, b)
+    done = run("diff", folder / "p.json.gz", folder / "q.json", "--json")
+    assert done.returncode == 1
+    assert json.loads(done.stdout) == json.loads(json.dumps(a.diff(b).to_dict()))
+
+
+def test_diff_shows_all_rows_when_asked(folder):
+    files = folder / "p.json.gz", folder / "q.json"
+    few, all_ = (run("diff", *files, *verbose).stdout for verbose in ((), ("-v",)))
+    assert re.search(r"│ … .*\d+ more", few) and not re.search(r"│ … .*\d+ more", all_)
+    assert len(all_) > len(few)
+
+
+def test_diff_with_renamed_backends(folder, tmp_path):
+    card = ("-d", "sim:card,min_batch=32", *SIM[2:])
+    ok("plan", folder / "m.gguf", *card, "-o", tmp_path / "c.json")
+    files = folder / "s.json.gz", tmp_path / "c.json"
+    assert run("diff", *files).returncode == 1
+    renamed = run("diff", *files, "--rename", "gpu0=card").stdout
+    assert renamed.startswith("0 of 63 nodes moved; ") or renamed.startswith("same; ")
+    assert "no backend 'x'" in fails("diff", *files, "--rename", "x=card")
+    assert "expected OLD=NEW" in fails("diff", *files, "--rename", "x", code=2)
+    twice = ("--rename", "gpu0=card", "--rename", "gpu0=CPU")
+    assert "renamed twice" in fails("diff", *files, *twice, code=2)
+
+
+def test_diff_of_saved_plans_takes_no_model_options(folder):
+    files = folder / "p.json.gz", folder / "q.json"
+    assert "so -ngl, -c cannot apply" in fails("diff", *files, "-c", 8, "-ngl", 1, code=2)
+
+
+# --- where the native library is missing
+
+
+def test_a_model_needs_it(folder):
+    error = fails("plan", folder / "m.gguf", command=BLOCKED)
+    assert error.startswith("error: the native module"), error
