@@ -254,10 +254,23 @@ _GLU = Op(
     default={"split": 0, "swapped": 0},
 )
 _GLU_LIMITED = Op(same={"type": kind(0), "v": strided(0)}, size={"ne_a": ne(0)})
+
+
+def _summed(row: Row) -> None:
+    shape, turn = row["ne"], row.get("permute", 0)
+    assert isinstance(shape, tuple)
+    if row.get("slice"):
+        row["ne"] = (*shape[:2], shape[2] // 2, shape[3] - 1)
+    row["v"] = int(bool(turn or row.get("slice")))
+    # A row has the arguments of permute, or a flag that there were some.
+    row["permute"] = turn if isinstance(turn, tuple) else (0, 2, 3, 1) if turn else _IDENTITY
+
+
 _SUM = Op(
     same={"type": kind(0), "v": strided(0)},
-    size={"ne": ne(0)},
-    tidy=lambda row: row.update(v=int(bool(row.get("permute") or row.get("slice")))),
+    size={"ne": lambda c: tuple(c.source(0).ne[i] for i in c.source(0).order)},
+    soft={"permute": order(0)},
+    tidy=_summed,
 )
 _PLAIN = Op(same={"type": kind(0)}, size={"ne": ne(0)})
 _SCALE = Op(
@@ -308,7 +321,7 @@ _SHAPES = _each(
     _PLAIN,
     """
     SQR SQRT LOG SIN COS ARGMAX CUMSUM DIAG DIAG_MASK_INF TRI FILL ADD1 CROSS_ENTROPY_LOSS
-    CROSS_ENTROPY_LOSS_BACK OPT_STEP_ADAMW OPT_STEP_SGD""",
+    OPT_STEP_ADAMW OPT_STEP_SGD""",
 )
 _ELEMENTS = _each(
     _UNARY,
@@ -340,7 +353,8 @@ OPS: dict[str, Op] = {
     **dict.fromkeys(("NORM", "RMS_NORM", "L2_NORM"), _NORM),
     "GROUP_NORM": _GROUP_NORM,
     "RMS_NORM_BACK": _NORM_BACK,
-    "SILU_BACK": _NORM_BACK,
+    "SILU_BACK": _PLAIN,
+    "CROSS_ENTROPY_LOSS_BACK": Op(same={"type": kind(1)}, size={"ne": ne(1)}),
     **COPY_OPS,
     **MORE_OPS,
 }

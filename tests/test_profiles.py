@@ -10,9 +10,10 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from random import Random
 
 import pytest
-from profile_cases import CASES
+from profile_more_cases import ALL_CASES as CASES
 
 import ggml_py as ggml
 from ggml_py import profile_rows
@@ -133,6 +134,45 @@ def tidied(record, op):
     """The rows of an op, tidied as the profile does it."""
     cases = _Cases(op, record.answers(op))
     return [(c.text, c.supported, c.row) for group in cases.groups.values() for c in group]
+
+
+LENGTHS = {
+    "m", "n", "k", "kv", "nb", "nh", "r", "n_token", "n_embd", "n_tokens", "n_seqs", "n_head",
+    "head_count", "n_seq_tokens", "T_in", "hsk", "hsv",
+}  # fmt: skip
+
+
+def varied(random, row):
+    """A case like this one, of other sizes."""
+    row = dict(row)
+    for name, value in row.items():
+        if isinstance(value, tuple) and name.startswith("ne"):
+            i = random.randrange(len(value))
+            row[name] = (*value[:i], value[i] * random.choice((1, 2, 3, 7, 16)), *value[i + 1 :])
+        elif name in LENGTHS:
+            row[name] = value * random.choice((1, 2, 3, 5, 16))
+    return row
+
+
+def test_what_follows_from_rows_that_agree_is_what_the_cpu_says():
+    """Cases of other sizes than the recorded ones, against the live CPU. (Of types that it was not
+    tested with, the CPU's supports_op says yes to most, and its kernels abort.)"""
+    random, cpu, device = Random(1), ggml.device("CPU"), ggml.load_profile("cpu")
+    record = profile_rows.record_of("cpu")
+    rows = {op: record.answers(op) for op in sorted(record.ops() & CASES.keys())}
+    n = dict.fromkeys(("exact", "agreed", "nearest", "unrecorded"), 0)
+    for _ in range(3000):
+        op = random.choice(list(rows))
+        case = varied(random, profile_rows.parsed(random.choice(rows[op])[0]))
+        try:
+            tensor = CASES[op](ggml.Context(), case)
+        except ggml.GgmlError:
+            continue  # sizes that do not go together
+        found = device.decide(tensor)
+        n[found.basis] += 1
+        if found.basis in ("exact", "agreed"):
+            assert cpu.supports_op(tensor) == found.supported, (case, found.text)
+    assert n["agreed"] > 1000
 
 
 def left_out(profile, n=60):
