@@ -84,7 +84,7 @@ class Source:
             order.sort(key=lambda d: (self.nb[d], d))
         inner = order[0]
         transposed = inner != 0 and block > 1 and type_ != self.type
-        if ne[inner] % block or transposed or math.prod(ne) * size > _MOST_BYTES:
+        if ne[inner] % block or transposed or math.prod(n or 1 for n in ne) * size > _MOST_BYTES:
             return None
         made = Source(self.name, type_, ne, ())
         if self.is_contiguous:
@@ -98,6 +98,8 @@ class Source:
             first = d == inner
             tight = nb[d] * (ne[d] // block if first else ne[d])
             old_tight = self.nb[d] * (self.ne[d] // old_block if first else self.ne[d])
+        if max(n * stride for n, stride in zip(ne, nb, strict=True)) > _MOST_BYTES:
+            return None
         return Source(self.name, type_, ne, tuple(nb))
 
 
