@@ -326,9 +326,16 @@ def a_type(found):
 # ---- devices that others recorded
 
 
-@pytest.mark.parametrize(("profile", "k", "v"), [("cuda", "q5_1", "f16"), ("cuda", "q5_1", "q5_1")])
-def test_a_profile_names_the_types_of_the_cache(ctx, profile, k, v):
-    with ggml.sim_device("nearest1", profile=profile) as device:
+def recorded(profile):
+    try:
+        return ggml.sim_device("nearest1", profile=profile)
+    except ggml.NotBuiltError as error:
+        pytest.skip(str(error))
+
+
+@pytest.mark.parametrize(("k", "v"), [("q5_1", "f16"), ("q5_1", "q5_1")])
+def test_a_profile_names_the_types_of_the_cache(ctx, k, v):
+    with recorded("cuda") as device:
         best = ggml.nearest(attention(ctx, k, v, n_batch=1), device).variants[0]
         assert best.name == ("K" if v == "f16" else "K and V")
         assert "f16" in (best.after or best.parts[0].after, *best.also)
@@ -338,7 +345,7 @@ def test_a_profile_names_the_types_of_the_cache(ctx, profile, k, v):
 
 
 def test_a_profile_names_a_parameter(ctx):
-    with ggml.sim_device("nearest1", profile="vulkan") as device:
+    with recorded("vulkan") as device:
         a = ctx.new_tensor("f32", 64, 8)
         answer = ggml.nearest(ctx.soft_max_ext_back(a, a, 1.0, 8.0), device)
     assert answer.text == "SOFT_MAX_BACK: max_bias 0 instead of 8"
