@@ -69,11 +69,19 @@ def _placed(scheduler: Scheduler, graph: Graph, name: str, buffer: str, op: str)
             f"({_has(scheduler)}) reads: add the backend of its device, or allocate it elsewhere"
         )
     same = [n for n in graph.nodes if n.name == name and n.op.name == op]
-    node = next((n for n in same if not any(b.supports_op(n) for b in scheduler.backends)), None)
+    node = next((n for n in same if not _runs_in_place(scheduler, n)), None)
     return ArgumentError(
         f"'{name}' = {op}({_sources(node)}) has its place in {buffer} memory already, and no "
         f"backend of this scheduler can run {op} there (it has {_has(scheduler)}): add one that "
         "can, or give the result another type or place"
+    )
+
+
+def _runs_in_place(scheduler: Scheduler, node: Tensor) -> bool:
+    """Whether a backend can compute `node` in the memory that it, or what it views, has."""
+    buffer = (node.view_src or node).buffer
+    return buffer is None or any(
+        b.supports_buft(buffer.type) and b.supports_op(node) for b in scheduler.backends
     )
 
 

@@ -1,8 +1,10 @@
 """plan.why_not: the rule that decided, proved by changing what it rests on."""
 
 import json
+import re
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 
 import graphs
 import pytest
@@ -11,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from worlds import World, plan
 
-from ggml_py.trace import reference
+from ggml_py.trace import reasons, reference
 
 # --- the proof: without the fact that a reason names, the reason is gone
 
@@ -193,11 +195,20 @@ def test_the_reasons_that_come_after_the_first():
     assert [c.is_there for c in first.changes] == [False]
     assert first.changes[0].call == "plan.what_if(supports={('gpu0', 2): True})"
     assert [(c.text, c.then) for c in second.changes] == [
-        ("pin 'n1' to gpu0", "it is on gpu0"),
-        ("pin 'n3' to gpu0", "it is on gpu0"),
+        ("pin 'n1' to gpu0", "then it is on gpu0"),
+        ("pin 'n3' to gpu0", "then it is on gpu0"),
     ]
-    assert answer.pin.then == "it is on gpu0, but gpu0 cannot compute 'n2'"
+    assert answer.pin.then == "then it is on gpu0, but gpu0 cannot compute 'n2'"
     assert "  then sweep.stopped, pass 2 gpu down: " in str(answer)
+
+
+def test_the_page_lists_every_reason():
+    code = Path(reasons.__file__).read_text()
+    ids = set(re.findall(r'(?:Found\(|_outranked\(case, |kind = |else )"([a-z.]+)"', code))
+    page = (Path(__file__).parent.parent / "docs" / "EXPLAIN.md").read_text()
+    table = page.partition("| id | the rule |")[2].partition("\n\n")[0]
+    listed = re.findall(r"`([a-z.]+)`", "".join(row.split("|")[1] for row in table.split("\n")[2:]))
+    assert ids == set(listed) and len(listed) == len(ids) > 20
 
 
 def test_a_pin_that_would_not_hold():

@@ -193,7 +193,7 @@ def _tried(plan: Plan, id: int, backend: str, change: tuple[str, dict[str, Any]]
     except ValueError:
         return None
     found = _found(changed, id, backend)
-    then = f"then {found.id}, {found.text}" if found else f"it is on {backend}"
+    then = f"then {found.id}, {found.text}" if found else f"then it is on {backend}"
     for pinned in changed.nodes if "pins" in arguments else ():
         b = pinned.record.pin
         if b >= 0 > plan.tensors[pinned.id].pin and not pinned.record.supports >> b & 1:
