@@ -23,7 +23,8 @@ OBJECTS += ("sched_callbacks", "scheduler", "opt_params", "opt_data", "opt", "op
 OBJECTS += ("gguf", "gguf_writer", "sim_text")
 PLAIN = {
     "trace.record", "trace.plan", "trace.cause", "trace.steps", "trace.rules", "trace.reference",
-    "trace.match", "trace.diff", "trace.flops", "trace.shares", "trace.plan_tensor",
+    "trace.match", "trace.debug_log", "trace.dumped", "trace.diff", "trace.flops",
+    "trace.shares", "trace.plan_tensor",
     "trace.what_if", "trace.thresholds",
     "trace.finding", "trace.advice", "trace.advice_copies", "trace.advice_ops",
     "trace.advice_layout", "trace.advice_offload", "trace.advice_setup",

@@ -25,6 +25,8 @@ def show(
     console.print(splits_table(plan, limit))
     if nodes:
         console.print(nodes_table(plan))
+    for sentence in plan.unknown:
+        console.print(f"not known: {sentence}", style="dim", highlight=False, soft_wrap=True)
 
 
 def show_diff(diff: Diff, limit: int | None = 20, console: Console | None = None) -> None:

@@ -63,7 +63,8 @@ def pass_of(code: str, stage: int) -> int:
 
 def _witness(plan: Plan, t: PlanTensor, code: str, stage: int) -> PlanTensor | None:
     if code.startswith("1.wgt"):
-        return plan.tensor(t.record.src[int(code[5:])])
+        j = int(code[5:])
+        return plan.tensor(t.record.src[j]) if j < len(t.record.src) else None
     if code == "1.off":
         return next((s for s in t.srcs if s.is_weight), None)
     if code in ("1.vsrc", "4.vsrc"):
@@ -95,16 +96,19 @@ def sentence(
     backend = backend or "no backend"
     who = quoted(witness) if witness else "another tensor"
     if code.startswith("1.wgt") or code == "1.off":
-        src = t.record.src.index(witness.id) if witness else -1
+        weight = f"src[{t.record.src.index(witness.id)}] {who}" if witness else "(not recorded)"
         where = f" in {witness.buft.name}" if witness and witness.buft else ""
         if code == "1.off":
             return (
-                f"{backend} offloads it: its weight src[{src}] {who} is in host memory{where}, and "
+                f"{backend} offloads it: its weight {weight} is in host memory{where}, and "
                 f"{backend}, of higher priority, supports the op and wants it at this batch size"
             )
-        return f"it follows its weight src[{src}] {who}, which is{where} and which {backend} reads"
+        where = f"is{where} and which " if where else ""
+        return f"it follows its weight {weight}, which {where}{backend} reads"
     if code == "2.sup" and stage == _PASS_4:
         return f"nothing else placed it: {backend} is the first backend that supports the op"
+    if code == "2.sup" and stage not in STAGES:
+        return f"{backend} supports it and spread to it from a neighbour, or nothing else placed it"
     if code == "2.sup":
         direction = "down" if stage in (_GPU_DOWN, _REST_DOWN) else "up"
         kind = "higher-priority backends" if stage in (_GPU_DOWN, _GPU_UP) else "any backend"

@@ -208,6 +208,7 @@ class _Comparison:
         self.before, self.after = before, after
         names = [b.name for b in before.backends]
         self.renamed = {names[before.capture.backend_index(k)]: v for k, v in backends.items()}
+        self.dumped = "debug log" in (before.capture.source, after.capture.source)
         self.match = match_tensors(before.capture, after.capture)
         self.compared_a, self.compared_b = self.match.compared
         self.with_causes = all(
@@ -243,15 +244,18 @@ class _Comparison:
         return self.renamed.get(backend, backend) if backend else backend
 
     def change(self, x: PlanTensor, y: PlanTensor) -> Change | None:
-        before = Side(x.index, self.name(x.backend), x.placement.cause, x.buft and x.buft.name)
-        after = Side(y.index, y.backend, y.placement.cause, y.buft and y.buft.name)
-        other_cause = self.with_causes and before.cause != after.cause
+        if self.dumped and None in (x.backend, y.backend):
+            return None  # a dump has not the places of all
         # Memory counts where it is the tensor's own, and where both plans know it.
-        known = x.plan.capture.source == y.plan.capture.source == "scheduler"
-        other_memory = known and x.index is None and before.buft != after.buft
+        bufts = [None if self.dumped or t.buft is None else t.buft.name for t in (x, y)]
+        before = Side(x.index, self.name(x.backend), x.placement.cause, bufts[0])
+        after = Side(y.index, y.backend, y.placement.cause, bufts[1])
+        other_cause = self.with_causes and before.cause != after.cause
+        other_memory = x.index is None and bufts[0] != bufts[1]
         if before.backend == after.backend and not other_cause and not other_memory:
             return None
-        return Change(y.name, y.record.op_desc, y.record.kind, y.is_computed, before, after)
+        op = y.record.op_desc
+        return Change(y.name, op, y.record.kind, y.is_computed, before, after)
 
     def splits(self, of: Plan, other: Plan, pairs: Mapping[int, int]) -> Iterable[SplitStart]:
         """The splits of one plan that start where none of the other does."""
@@ -277,22 +281,33 @@ class _Comparison:
         """Copies added, removed, of another size."""
         # A dump rounds sizes down, so that they can be compared with its like only.
         exact = self.before.capture.source == self.after.capture.source
-        old, new = {}, {}
-        for split in self.before.splits:
-            for i in split.inputs:
-                src, dst = self.name(i.src_backend), self.renamed.get(i.dst_backend, i.dst_backend)
-                tensor = self.match.pairs.get(i.tensor.id, -1 - i.tensor.id)
-                old[tensor, src, dst] = Edge(i.tensor.name, src, dst, i.nbytes)
-        for split in self.after.splits:
-            for i in split.inputs:
-                key = i.tensor.id, i.src_backend, i.dst_backend
-                new[key] = Edge(i.tensor.name, i.src_backend, i.dst_backend, i.nbytes)
+        old = self.keyed(self.before, self.renamed, self.match.pairs)
+        new = self.keyed(self.after, {}, None)
         both = [(old[key], new[key]) for key in old if key in new]
         return (
             tuple(edge for key, edge in new.items() if key not in old),
             tuple(edge for key, edge in old.items() if key not in new),
             tuple((a, b) for a, b in both if exact and a.nbytes != b.nbytes),
         )
+
+    def keyed(
+        self, plan: Plan, names: Mapping[str, str], pairs: Mapping[int, int] | None
+    ) -> dict[tuple[int | str, str | None, str, int], Edge]:
+        """What a plan copies, by tensor (the other plan's id of it; its name where one plan is from
+        a debug log, whose views have no other), source and destination."""
+        found: dict[tuple[int | str, str | None, str, int], Edge] = {}
+        for i in (i for split in plan.splits for i in split.inputs):
+            src = names.get(i.src_backend, i.src_backend) if i.src_backend else None
+            dst = names.get(i.dst_backend, i.dst_backend)
+            edge = Edge(i.tensor.name, src, dst, i.nbytes)
+            if self.dumped:
+                name = i.tensor.name.strip()
+                k = sum(key[0] == name and key[2] == dst for key in found)
+                found[name, None, dst, k] = edge
+            else:
+                id = i.tensor.id
+                found[id if pairs is None else pairs.get(id, -1 - id), src, dst, 0] = edge
+        return found
 
     def totals(self, plan: Plan, names: Mapping[str, str]) -> Totals:
         per_backend = {names.get(k, k): n for k, n in plan.nodes_per_backend().items()}
@@ -308,7 +323,7 @@ class _Comparison:
 def _made_with(plan: Plan, names: Mapping[str, str]) -> dict[str, Any]:
     settings, bufts = plan.settings, plan.capture.bufts
     made: dict[str, Any] = {
-        "release": settings.release,
+        "release": settings.release if plan.capture.source == "scheduler" else "not printed",
         "read from": plan.capture.source,
         "backends": [names.get(b.name, b.name) for b in plan.backends],
         "n_copies": settings.n_copies,

@@ -10,6 +10,7 @@ from difflib import SequenceMatcher
 from typing import NamedTuple
 
 from .record import NODE, Capture, TensorRecord
+from .rules import parse_version
 
 # ggml names what has no name after its place in the graph, which says nothing about what it is.
 _AUTOMATIC = re.compile(r"\b(node|leaf)_\d+")
@@ -36,7 +37,10 @@ def match_tensors(a: Capture, b: Capture) -> Match:
     debug log, names and ops are compared as far as it has them, and views, which it leaves out, are
     not.
     """
-    dumped = "debug log" in (a.source, b.source)
+    logs = [c for c in (a, b) if c.source == "debug log"]
+    dumped = bool(logs)
+    # They have UNARY where newer releases print SILU.
+    old = any(parse_version(c.settings.upstream) < (0, 11) for c in logs)
     pairs: dict[int, int] = {}
     compared: tuple[list[int], list[int]] = ([], [])
     for is_node in (True, False):
@@ -46,7 +50,7 @@ def match_tensors(a: Capture, b: Capture) -> Match:
             else [t for t in capture.tensors if t.kind == NODE and not t.is_view_op]
             for capture in (a, b)
         )
-        keys = [[key_of(t, dumped) for t in side] for side in (ours, theirs)]
+        keys = [[key_of(t, dumped, old) for t in side] for side in (ours, theirs)]
         for i, j in match(*keys).items():
             pairs[ours[i].id] = theirs[j].id
         # The other tensors of a dump are those that its nodes read, and some are nodes elsewhere.
@@ -79,13 +83,14 @@ class Key(NamedTuple):
     what: str
 
 
-def key_of(t: TensorRecord, dumped: bool = False) -> Key:
+def key_of(t: TensorRecord, dumped: bool = False, old: bool = False) -> Key:
     """By what a tensor is compared."""
     name = t.name.encode()[:DUMPED_NAME].decode("utf-8", "replace") if dumped else t.name
     if _AUTOMATIC.search(name):
         name = ""
     if t.kind == NODE:
-        return Key(name.strip(), t.op_desc[:DUMPED_OP] if dumped else t.op_desc)
+        op = t.op if old else t.op_desc
+        return Key(name.strip(), op[:DUMPED_OP] if dumped else op)
     return Key(name.strip(), "" if name or dumped else t.type)
 
 

@@ -281,8 +281,11 @@ class Plan:
     def passes(self) -> str:
         """The assignment after each pass and sweep: a letter per node, '?' = not assigned yet.
 
-        View ops take part from pass 4 on. The last lines name the backends' letters.
+        View ops take part from pass 4 on. The last lines name the backends' letters. Raises
+        ValueError for a plan that does not hold it (`from_debug_log`).
         """
+        if self.capture.source != "scheduler":
+            raise ValueError(f"a {self.capture.source} does not have the passes, only their result")
         letters = backend_letters([b.name for b in self.backends])
         width = max(map(len, PASS_NAMES))
         rows = []
@@ -318,11 +321,12 @@ class Plan:
         per_backend = self.nodes_per_backend()
         total = sum(per_backend.values()) or 1
         nodes = ", ".join(f"{name} {n} ({n / total:.0%})" for name, n in per_backend.items())
-        start = (
-            f"{self.n_splits} splits, {self.n_inputs} copies ({format_bytes(self.copy_bytes)}), "
-            f"nodes: {nodes}"
-        )
         shares = self.shares()
+        least = "at least " if shares is None and self.n_inputs else ""
+        start = (
+            f"{self.n_splits} splits, {self.n_inputs} copies "
+            f"({least}{format_bytes(self.copy_bytes)}), nodes: {nodes}"
+        )
         return start if shares is None else f"{start}; {in_words(shares)}"
 
     def diff(self, other: Plan, backends: Mapping[str, str] | None = None) -> Diff:
@@ -366,6 +370,25 @@ class Plan:
         from ..export import to_json
 
         return to_json.read(path)
+
+    @staticmethod
+    def from_debug_log(text: str, index: int = -1, upstream: str | None = None) -> Plan:
+        """The plan in a log with what ggml prints for GGML_SCHED_DEBUG=2, whatever is around it.
+
+        A log has a print for each time that the scheduler planned; `index` chooses one, the last
+        one unless told. `upstream` is ggml's version, which is guessed otherwise. What a print does
+        not tell is in `unknown`. Raises ValueError for a text without a whole print.
+        """
+        from .dumped import from_debug_log
+
+        return from_debug_log(text, index, upstream)
+
+    @property
+    def unknown(self) -> tuple[str, ...]:
+        """What is not known of a plan that was read from a debug log, in sentences."""
+        from .dumped import unknown
+
+        return unknown(self)
 
 
 def backend_letters(names: list[str]) -> list[str]:

@@ -1,0 +1,232 @@
+"""Reads what ggml prints with GGML_SCHED_DEBUG=2, out of logs as people paste them.
+
+Here is the grammar: which lines there are, and what may be around them. What it means as a plan is
+in `dumped.py`.
+
+A line is printed in pieces (the node, then each source; the split, then each input), so that a log
+which marks its messages (a time, a level) has the mark in the middle of lines too, another message
+may come between two pieces, and some programs write each piece on a line of its own.
+C: ggml_backend_sched_print_assignments
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+EXPECTED = (
+    "expected the lines that ggml prints with GGML_SCHED_DEBUG=2 in the environment and a log that "
+    "shows debug messages (llama.cpp: -lv 5), '## SPLIT #0: CUDA0 # 0 inputs' and then "
+    "'node #  0 (GET_ROWS): …'"
+)
+
+_NAME, _BACKEND, _CAUSE_WIDTH = 20, 5, 8  # bytes that are printed
+_ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+# llama.cpp's own marks; those of others end before the first piece of a line.
+_MARK = re.compile(r"\d+\.\d\d\.\d{3}\.\d{3} [DIWE] ")
+_SPLIT = re.compile(r"## SPLIT #(\d+): (.+?) # (\d+) inputs(.*)")
+_SIZE = r"\(\s*(\d+[KM]?)\s*\)"
+_USE = r"(?: use=(\d+)(?:,c=([01]))?)?"
+_NODE = re.compile(rf"node #\s*(\d+) \(\s*(.{{1,10}}?)\s*\):(.*?) {_SIZE} \[(.*?)\]{_USE}:(.*)")
+_SOURCE = re.compile(rf"(.*?) {_SIZE} \[(.*?)\]")
+_INPUT = re.compile(rf"\[((?:(?!\] \[).)*?) {_SIZE}\]")
+# A line of sources only, as another message between the pieces leaves it.
+_MORE_SOURCES = re.compile(r"(?: .{20} \(.{5}\) \[.{5} .{8}\])+\s*")
+_CUT_OFF = re.compile(r" \(\s*\d+[KM]?\s*\)?(?: \[[^]]*)?$")
+_CAUSE = re.compile(r"usr|\d\.\w+")
+_BEGIN = ("## SPLIT #", "node #")
+
+
+class Printed(NamedTuple):
+    """One tensor, as a piece has it."""
+
+    name: str  # at most 20 bytes
+    nbytes: int  # rounded down to KiB or MiB
+    backend: str  # at most 5 bytes
+    cause: str
+
+
+class PrintedInput(NamedTuple):
+    """An input of a split: its name is whole."""
+
+    name: str
+    nbytes: int
+
+
+@dataclass(slots=True)
+class NodeLine:
+    index: int
+    op: str
+    tensor: Printed
+    use_count: int
+    compute: bool | None  # None: a release that does not print it
+    sources: list[Printed] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class SplitLine:
+    index: int
+    backend: str
+    n_inputs: int
+    inputs: list[PrintedInput] = field(default_factory=list)
+    nodes: list[NodeLine] = field(default_factory=list)
+
+
+def dumps(text: str) -> list[list[SplitLine]]:
+    """The dumps in a log, one for each time that the scheduler planned: the splits of each.
+
+    Raises ValueError, which names the line, for a log without any and for one that is damaged.
+    """
+    found: list[list[SplitLine]] = []
+    for number, line in _lines(text):
+        try:
+            _read(line, found)
+        except ValueError as error:
+            shown = line if len(line) <= 120 else f"{line[:117]}…"
+            raise ValueError(f"line {number} of the log: {error}\n  {shown}") from None
+    if not found:
+        raise ValueError(
+            f"no debug print of a plan in this text ({len(text)} characters): {EXPECTED}"
+        )
+    for splits in found:
+        for split in splits:
+            if len(split.inputs) != split.n_inputs:
+                raise ValueError(
+                    f"split {split.index} says that it has {split.n_inputs} inputs, and "
+                    f"{len(split.inputs)} are there: the log is damaged or cut off"
+                )
+    if not any(split.nodes for split in found[-1]):
+        raise ValueError(f"the last debug print in this text has no nodes: {EXPECTED}")
+    return found
+
+
+def _lines(text: str) -> Iterator[tuple[int, str]]:
+    text = _ANSI.sub("", text)
+    if re.search(r'^\s*\{".*\}\s*$', text, re.MULTILINE):
+        text = _unwrapped(text)
+    for number, line in enumerate(re.split(r"\r\n|[\r\n]", text), 1):
+        yield number, _MARK.sub("", line)
+
+
+def _unwrapped(text: str) -> str:
+    """The messages of a log that has each in a JSON object: llama.cpp's (--log-jsonl), docker's."""
+    pieces = []
+    for line in text.splitlines():
+        message = None
+        if line.lstrip().startswith("{"):
+            with suppress(ValueError):
+                entry = json.loads(line)
+                message = entry.get("msg", entry.get("log"))
+        pieces.append(message if isinstance(message, str) else f"\n{line}\n")
+    return "".join(pieces)
+
+
+def _read(line: str, found: list[list[SplitLine]]) -> None:
+    """Adds one line to what was found before it."""
+    starts = [at for at in map(line.find, _BEGIN) if at >= 0]
+    if not starts:
+        _read_more(line, found)
+        return
+    line = line[min(starts) :]
+    if split := _SPLIT.fullmatch(line):
+        _read_split(split, found)
+    elif node := _NODE.fullmatch(line):
+        _read_node(node, found)
+    elif re.match(r"## SPLIT #\d+:|node #\s*\d+ \(", line):
+        raise ValueError("it is damaged or cut off")
+
+
+def _read_split(m: re.Match[str], found: list[list[SplitLine]]) -> None:
+    split = SplitLine(int(m[1]), m[2], int(m[3]))
+    if split.index == 0:
+        found.append([])
+    expected = len(found[-1]) if found else 0
+    if split.index != expected:
+        raise ValueError(
+            f"split {split.index} where split {expected} was expected: a part of the log is missing"
+        )
+    found[-1].append(split)
+    _add_inputs(split, m[4])
+
+
+def _add_inputs(split: SplitLine, text: str) -> None:
+    for m in _INPUT.finditer(text):
+        if len(split.inputs) < split.n_inputs:
+            split.inputs.append(PrintedInput(m[1], _nbytes(m[2])))
+
+
+def _read_node(m: re.Match[str], found: list[list[SplitLine]]) -> None:
+    if not found:
+        raise ValueError("a node before '## SPLIT #0': the beginning of the debug print is missing")
+    splits = found[-1]
+    tensor = Printed(_name(m[3]), _nbytes(m[4]), *_place(m[5]))
+    compute = None if m[7] is None else m[7] == "1"
+    node = NodeLine(int(m[1]), m[2], tensor, int(m[6] or 0), compute)
+    before = next((s.nodes[-1].index for s in reversed(splits) if s.nodes), -1)
+    if node.index <= before:
+        raise ValueError(
+            f"node {node.index} after node {before}: a part of the log is missing, or two "
+            "schedulers wrote it at the same time"
+        )
+    splits[-1].nodes.append(node)
+    _add_sources(node, m[8])
+
+
+def _read_more(line: str, found: list[list[SplitLine]]) -> None:
+    """A line that goes on with the one before, or is none of ours."""
+    if not found:
+        return
+    split = found[-1][-1]
+    if split.nodes:
+        # Marks that are not llama.cpp's may stand before it: what we know is how wide it is.
+        m = _MORE_SOURCES.search(line)
+        if m and m.end() == len(line):
+            _add_sources(split.nodes[-1], m[0])
+    elif len(split.inputs) < split.n_inputs:
+        _add_inputs(split, line)
+
+
+def _add_sources(node: NodeLine, text: str) -> None:
+    end = 0
+    for m in _SOURCE.finditer(text):
+        node.sources.append(Printed(_name(m[1]), _nbytes(m[2]), *_place(m[3])))
+        end = m.end()
+    if _CUT_OFF.search(text[end:]):
+        raise ValueError("its last source is cut off")
+
+
+def _name(piece: str) -> str:
+    """The name in a piece: 20 bytes at its end, filled up with spaces at their beginning."""
+    if len(piece) > _NAME + 1:
+        width, start = 0, len(piece)
+        while start and width < _NAME:
+            start -= 1
+            # a character that was cut in two is one byte or more
+            width += 1 if piece[start] == "\ufffd" else len(piece[start].encode())
+        piece = piece[start:]
+    return piece.lstrip(" ")
+
+
+def _place(brackets: str) -> tuple[str, str]:
+    """Backend and cause."""
+    raw = brackets.encode()
+    if len(raw) == _BACKEND + 1 + _CAUSE_WIDTH:
+        backend = raw[:_BACKEND].decode("utf-8", "replace")
+        cause = raw[_BACKEND:].decode("utf-8", "replace")
+    else:  # a log whose spaces are lost
+        backend, _, cause = brackets.strip().rpartition(" ")
+        if not backend or not _CAUSE.fullmatch(cause):
+            backend, cause = brackets, ""
+    backend = backend.strip()
+    if not backend or len(backend.replace("\ufffd", "?").encode()) > _BACKEND:
+        raise ValueError(f"[{brackets}] is damaged: expected a backend of at most 5 bytes")
+    return backend, cause.strip()
+
+
+def _nbytes(size: str) -> int:
+    # Of more than four digits of MiB the unit is cut off.
+    return int(size[:-1]) << 10 if size.endswith("K") else int(size.removesuffix("M")) << 20

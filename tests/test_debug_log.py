@@ -1,0 +1,419 @@
+"""Plans out of logs: what ggml prints for GGML_SCHED_DEBUG=2, and what is around it."""
+
+import io
+import json
+import re
+import subprocess
+import sys
+from dataclasses import replace
+
+import graphs
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from rich.console import Console
+from test_diff import Layers, named
+from test_text import lines_of, model, upstream_prints  # noqa: F401  fixtures
+
+import ggml_py as ggml
+from ggml_py.export import to_text
+from ggml_py.export.to_terminal import show
+from ggml_py.models import load
+from ggml_py.trace.debug_log import dumps
+
+RELEASES = ("0.9.4", "0.9.7", "0.11.0", "0.26.0")
+
+
+def printed(plan, upstream="0.26.0", causes=False):
+    """As that release prints it."""
+    as_of = plan.settings._replace(upstream=upstream)
+    return to_text.render(replace(plan, capture=replace(plan.capture, settings=as_of)), causes)
+
+
+def assert_round_trips(plan):
+    for upstream in RELEASES:
+        for causes in (False, True):
+            text = printed(plan, upstream, causes)
+            assert to_text.render(ggml.Plan.from_debug_log(text)) == text
+            given = ggml.Plan.from_debug_log(text, upstream=upstream)
+            assert given.text() == text and given.settings.upstream == upstream
+            diff = plan.diff(given)
+            assert diff.same, str(diff)
+            assert diff.causes_compared == causes
+
+
+@pytest.fixture(scope="module")
+def plans():
+    made = {}
+    for name, make in graphs.CASES.items():
+        case = make()
+        made[name] = case.scheduler.plan(case.graph)
+        case.close()
+    return made
+
+
+@pytest.fixture(scope="module")
+def mlp(plans):
+    return plans["mlp"]
+
+
+@pytest.mark.parametrize("name", graphs.CASES)
+def test_what_is_read_prints_the_same(name, plans):
+    assert_round_trips(plans[name])
+
+
+@pytest.mark.parametrize("n_tokens", [1, 64])
+@pytest.mark.parametrize("flash_attn", [False, True])
+@pytest.mark.parametrize("names", [("gpu0",), ("Vulkan0", "Vulkan1")])
+def test_a_llama_on_devices_whose_names_begin_alike(names, flash_attn, n_tokens, model, sims):  # noqa: F811
+    devices = (*(sims(name) for name in names), "CPU")
+    with load(model, devices=devices, n_gpu_layers=2, flash_attn=flash_attn) as m:
+        plan = m.plan(n_tokens=n_tokens)
+    assert plan.n_inputs > 5
+    assert_round_trips(plan)
+
+
+def test_copies_for_pipelines_and_of_long_names(sims):
+    with Layers(sims("RPC0[127.0.0.1:50052]"), parallel=True, op_offload=False) as net:
+        c = net.c
+        tokens = net.input("tokens", 4)
+        looked_up = [
+            named(c.get_rows(table, tokens), f"a name that is cut at the same place {i}")
+            for i, table in enumerate(net.tables)
+        ]
+        out = c.mul_mat(net.w[1], c.add(c.mul_mat(net.w[0], looked_up[1]), looked_up[0]))
+        plan = net.plan(*looked_up, named(out, "out"))
+        assert plan.settings.n_copies == 4
+    again = ggml.Plan.from_debug_log(plan.text())
+    assert again.text() == plan.text()
+    assert {i.tensor.name for i in again.splits[1].inputs} == {
+        "a name that is cut at the same place 0", "a name that is cut at the same place 1",
+    }  # fmt: skip
+    by_name = {i.copy.id: i.tensor.name[-1] for i in again.splits[1].inputs}
+    for node in again.splits[1].nodes:  # each reads its own
+        expected = {"MUL_MAT": "1", "ADD": "0"}[node.op]
+        read = [by_name[i] for i in node.placement.planned_src if i in by_name]
+        assert read in ([expected], [])
+    assert plan.diff(again).same
+
+
+@pytest.mark.parametrize("name", graphs.CASES)
+def test_upstreams_own_print(name, upstream_prints):  # noqa: F811
+    text = "\n".join(upstream_prints[name])
+    plan = ggml.Plan.from_debug_log(text, upstream=ggml.enums.UPSTREAM)
+    assert lines_of(plan.text()) == upstream_prints[name]
+
+
+@pytest.mark.needs(release="default")
+def test_upstreams_log_of_a_llama(oracle, model, tmp_path):  # noqa: F811
+    """What libllama logs, with all of its other messages."""
+    log = oracle.plan(model, [1, 2, 3], tmp_path)
+    plan = ggml.Plan.from_debug_log(log)
+    assert plan.n_splits > 0 and plan.headline().endswith("(100%)")
+    lines = [line for line in log.splitlines() if line.startswith(("## SPLIT", "node #"))]
+    starts = [i for i, line in enumerate(lines) if line.startswith("## SPLIT #0:")]
+    assert lines_of(plan.text()) == lines[starts[-1] :]
+    assert len(dumps(log)) == len(starts)
+
+
+# --- what it holds
+
+
+DUMP = """\
+## SPLIT #0: CPU # 0 inputs
+node #  0 (  GET_ROWS):             inp_embd (   3M) [  CPU         ] use=2,c=1:    token_embd.weight ( 512M) [  CPU         ]           inp_tokens (   0K) [  CPU         ]
+
+## SPLIT #1: CUDA0 # 2 inputs: [inp_embd (   3M)] [inp_pos (   0K)]\x20
+node #  1 (  RMS_NORM):               norm-0 (   3M) [CUDA0         ] use=1,c=1:     CUDA0#inp_embd#0 (   3M) [ NULL         ]
+node #  2 (   MUL_MAT):               Qcur-0 (   3M) [CUDA0         ] use=1,c=1:  blk.0.attn_q.weight (  18M) [CUDA0         ]               norm-0 (   3M) [CUDA0         ]
+node #  4 (      ROPE):               Qcur-0 (   3M) [CUDA0         ] use=1,c=1:    Qcur-0 (reshaped) (   3M) [CUDA0         ]      CUDA0#inp_pos#0 (   0K) [ NULL         ]
+
+## SPLIT #2: CPU # 1 inputs: [Qcur-0 (   3M)]\x20
+node #  5 (     TOP_K):             selected (  12K) [  CPU         ] use=0,c=1:         CPU#Qcur-0#0 (   3M) [ NULL         ]
+"""  # noqa: E501
+
+
+def test_what_a_dump_holds():
+    plan = ggml.Plan.from_debug_log(DUMP)
+    assert plan.planner == plan.capture.source == "debug log"
+    assert plan.headline() == (
+        "3 splits, 3 copies (at least 6.0 MiB), nodes: CUDA0 3 (60%), CPU 2 (40%)"
+    )
+    moves = [(i.tensor.name, i.src_backend, i.dst_backend, i.nbytes)
+             for s in plan.splits for i in s.inputs]  # fmt: skip
+    assert moves == [
+        ("inp_embd", "CPU", "CUDA0", 3 << 20), ("inp_pos", None, "CUDA0", 0),
+        ("Qcur-0", "CUDA0", "CPU", 3 << 20),
+    ]  # fmt: skip
+    assert plan.splits[2].inputs[0].tensor.index == 4  # the last one that has the name
+    rope = plan.node("Qcur-0")
+    assert (rope.op, rope.index, rope.record.use_count) == ("ROPE", 4, 1)
+    reshaped, positions = rope.srcs
+    assert (reshaped.op, reshaped.view_src.index, positions.name) == ("RESHAPE", 2, "inp_pos")
+    assert plan.tensor(rope.placement.planned_src[1]).name == "CUDA0#inp_pos#0"
+    assert [n.index for n in plan.nodes if n.is_view_op and not n.name] == [3]
+    assert [(s.start, s.end) for s in plan.splits] == [(0, 1), (1, 5), (5, 6)]
+    assert {t.name for t in plan.leafs} == {
+        "token_embd.weight", "inp_tokens", "blk.0.attn_q.weight", "inp_pos"
+    }  # fmt: skip
+    assert plan.node("token_embd.weight").nbytes == 512 << 20
+    assert plan.text() == DUMP
+
+
+def test_what_a_dump_cannot_tell_is_said(mlp, tmp_path):
+    plan = ggml.Plan.from_debug_log(DUMP)
+    said = "\n".join(plan.unknown)
+    for part in (
+        "shapes, types", "whole KiB or MiB", "what the backends support", "1 nodes are not printed",
+        "taken for 0.11.0", "taken for CUDA0, CPU", "causes are not printed",
+        "from where 1 tensors are copied is not printed: inp_pos",
+    ):  # fmt: skip
+        assert part in said
+    assert mlp.unknown == () and mlp.shares() is not None
+    assert plan.shares() is None and plan.nodes[0].flops is None
+    for ask in (
+        lambda: plan.reference,
+        lambda: plan.steps,
+        plan.passes,
+        lambda: plan.what_if(op_offload=False),
+    ):
+        with pytest.raises(ValueError, match="debug log"):
+            ask()
+    assert plan.explain("selected") is not None and plan.advice() is not None
+    out = io.StringIO()
+    show(plan, nodes=True, console=Console(file=out, width=200))
+    assert "not known: shapes" in out.getvalue()
+
+
+def test_causes_that_are_printed_are_read():
+    case = graphs.sweeps()
+    plan = case.scheduler.plan(case.graph)
+    case.close()
+    again = ggml.Plan.from_debug_log(plan.text())
+    assert [n.cause.code for n in again.nodes] == [n.cause.code for n in plan.nodes]
+    assert again.node("middle").cause.witness.name == "w"
+    assert again.node("above").cause.text == (
+        "BLAS supports it and spread to it from a neighbour, or nothing else placed it"
+    )
+
+
+def test_the_weight_that_a_cause_names_is_found_behind_an_empty_place():
+    """#25800: the fifth source, behind a mask that is not there and so is not printed."""
+    read = "".join(f" {name:>20} (   8K) [CUDA0    1.dst]" for name in ("q", "k", "v"))
+    sinks = (
+        "## SPLIT #0: CUDA0 # 0 inputs\n"
+        "node #  0 (FLASH_ATTN):               attn-0 (   8K) [CUDA0   1.wgt4] use=0,c=1:"
+        f"{read} blk.0.attn_sinks.wei (   0K) [CUDA0    1.dst]\n"
+    )
+    plan = ggml.Plan.from_debug_log(sinks)
+    assert plan.nodes[0].cause.witness.name == "blk.0.attn_sinks.wei"
+    assert plan.text() == sinks
+
+
+def test_offload_without_a_witness_is_a_sentence():
+    text = DUMP.replace("Qcur-0 (   3M) [CUDA0         ] use=1,c=1:  blk", "Qcur-0 (   3M) [CUDA0   1.off] use=1,c=1:  blk")  # noqa: E501
+    assert "its weight (not recorded) is in host memory" in (
+        ggml.Plan.from_debug_log(text).nodes[2].cause.text
+    )
+
+
+def test_it_is_a_file_like_others(tmp_path):
+    plan = ggml.Plan.from_debug_log(DUMP)
+    plan.to_json(tmp_path / "p.json")
+    program = (
+        "import sys; sys.modules['ggml_py._ggml'] = None\n"
+        "import ggml_py\n"
+        f"plan = ggml_py.Plan.from_json({str(tmp_path / 'p.json')!r})\n"
+        "again = ggml_py.Plan.from_debug_log(plan.text())\n"
+        "assert again == plan, (again, plan)\n"
+        "print(again.headline(), len(again.unknown))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    assert done.stdout == f"{plan.headline()} {len(plan.unknown)}\n", done.stderr
+    assert json.loads((tmp_path / "p.json").read_text())["shares"] is None
+
+
+# --- what is around it
+
+MESSAGES = [
+    "llama_context: graph nodes  = 1030",
+    "load_tensors: offloaded 33/33 layers to GPU (  16M)",
+    "srv  update_slots: all slots are idle [ok]",
+    "ggml_backend_sched_reserve: something # 3 inputs",
+    "",
+    "....................",
+]
+PREFIXES = {
+    "none": "",
+    "llama.cpp": "0.00.123.456 D ",
+    "level only": "D ",
+    "journald": "Nov 20 20:17:01 host llama-server[123]: ",
+    "docker": "llama-1  | 2026-11-20T20:17:01.123456789Z ",
+    "colours": "\x1b[34m0.00.123.456\x1b[0m \x1b[33mD ",
+    "ollama": "time=2026-11-20T20:17:01.123Z level=DEBUG source=ggml.go:1 msg=",
+}
+
+
+def pieces_of(text):
+    """As ggml writes it: the split, each input; the node, each source; the ends of lines."""
+    made = []
+    for line in text.splitlines():
+        if line.startswith("##"):
+            head, colon, rest = line.partition(" inputs: ")
+            made.append(f"\n{head} inputs" if colon else f"\n{head}")
+            made += [": "] * bool(colon) + re.findall(r"\[.*? \(.{5}\)\] ", rest)
+        elif line:
+            head, rest = re.fullmatch(r"(node #.*? use=\d+(?:,c=\d)?:)(.*)", line).groups()
+            made += [head, *re.findall(r" .{20} \(.{5}\) \[.{5} .{8}\]", rest)]
+        else:
+            continue
+        made.append("\n")
+    return made
+
+
+def test_pieces_are_the_text():
+    assert lines_of("".join(pieces_of(DUMP))) == lines_of(DUMP)
+
+
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+@pytest.mark.parametrize("prefix", PREFIXES.values(), ids=PREFIXES)
+def test_prefixes_of_lines(prefix, newline):
+    text = newline.join(f"{prefix}{line}" for line in (*MESSAGES, *DUMP.split("\n"), *MESSAGES))
+    assert ggml.Plan.from_debug_log(text) == ggml.Plan.from_debug_log(DUMP)
+
+
+@pytest.mark.parametrize("prefix", ["0.00.123.456 D ", "D ", "\x1b[33mD \x1b[0m", "[debug] "])
+def test_prefixes_of_pieces(prefix):
+    """llama.cpp marks each message, and ggml prints a line in several."""
+    text = "".join(prefix + piece for piece in pieces_of(DUMP))
+    assert ggml.Plan.from_debug_log(text) == ggml.Plan.from_debug_log(DUMP)
+
+
+def test_each_piece_on_a_line_of_its_own():
+    text = "\n".join(piece.strip("\n") for piece in pieces_of(DUMP))
+    assert ggml.Plan.from_debug_log(text) == ggml.Plan.from_debug_log(DUMP)
+
+
+@pytest.mark.parametrize("key", ["msg", "log"])
+def test_each_piece_in_a_json_object(key):
+    lines = [json.dumps({"type": "log", "level": "debug", key: p}) for p in pieces_of(DUMP)]
+    text = "\n".join([*MESSAGES, *lines, *MESSAGES, '{"not": "ours"}', "{broken}"])
+    assert ggml.Plan.from_debug_log(text) == ggml.Plan.from_debug_log(DUMP)
+
+
+def test_a_page_that_lost_its_spaces():
+    text = re.sub(" +", " ", DUMP)
+    assert ggml.Plan.from_debug_log(text) == ggml.Plan.from_debug_log(DUMP)
+    text = re.sub(" +", " ", DUMP.replace("CPU         ]", "CPU  1.wgt0]"))
+    assert ggml.Plan.from_debug_log(text).nodes[0].cause.code == "1.wgt0"
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(data=st.data())
+def test_messages_between(data):
+    """Other messages come before, after, and between the lines of the print, in every log."""
+    plan = ggml.Plan.from_debug_log(DUMP)
+    prefix = data.draw(st.sampled_from(list(PREFIXES.values())))
+    other = st.lists(st.sampled_from(MESSAGES) | st.text(st.characters(codec="utf-8"), max_size=30))
+    lines = []
+    for line in DUMP.splitlines():
+        lines += [*data.draw(other), prefix + line]
+    text = "\n".join([*lines, *data.draw(other)])
+    read = ggml.Plan.from_debug_log(text)
+    assert read == plan and read.text() == DUMP
+
+
+def test_several_prints(mlp, plans):
+    log = "\n".join([printed(mlp), MESSAGES[0], printed(plans["views"]), DUMP])
+    assert ggml.Plan.from_debug_log(log).text() == DUMP
+    assert ggml.Plan.from_debug_log(log, index=0).diff(mlp).same
+    assert ggml.Plan.from_debug_log(log, index=-2).diff(plans["views"]).same
+    with pytest.raises(ValueError, match="index=3: this log has 3 debug prints"):
+        ggml.Plan.from_debug_log(log, index=3)
+
+
+def test_the_release_is_concluded_from_the_layout(mlp):
+    upstream = [ggml.Plan.from_debug_log(printed(mlp, r)).settings.upstream for r in RELEASES]
+    assert upstream == ["0.9.4", "0.9.7", "0.11.0", "0.11.0"]
+    assert ggml.Plan.from_debug_log(DUMP, upstream="0.18.0").settings.release == "0.18.0"
+    with pytest.raises(ValueError, match="ggml version 'b1234': expected numbers with dots"):
+        ggml.Plan.from_debug_log(DUMP, upstream="b1234")
+
+
+def test_prints_without_use_counts():
+    """As releases before 0.9.4 have it."""
+    old = re.sub(r" use=\d+,c=\d", "", DUMP)
+    plan = ggml.Plan.from_debug_log(old)
+    assert plan.settings.upstream == "0.9.4"
+    assert plan.diff(ggml.Plan.from_debug_log(DUMP)).same
+
+
+@pytest.mark.parametrize("size", ["  10K", "1023K", "   1M", "9999M", "10240"])
+def test_sizes(size):
+    """Of 10240M five bytes are printed."""
+    text = DUMP.replace("( 512M)", f"({size})")
+    assert ggml.Plan.from_debug_log(text).text() == text
+
+
+def test_names_with_brackets_spaces_and_cut_letters():
+    for name in ("a [b] (c)", " (view)", "x (copy) [1]", "(  4K)", "ffn ä#0", "é" * 10, "ä�"):
+        text = DUMP.replace("           inp_tokens", f" {name:>20}"[:21])
+        if len(name.encode()) > len(name):
+            width = 20 - len(name.encode())
+            text = DUMP.replace("           inp_tokens", " " + " " * width + name)
+        assert ggml.Plan.from_debug_log(text).text() == text, name
+    copied = DUMP.replace("[inp_pos (", "[inp [pos] (x) (").replace(
+        "     CUDA0#inp_pos#0", " CUDA0#inp [pos] (x)"
+    )
+    assert ggml.Plan.from_debug_log(copied).splits[1].inputs[1].tensor.name == "inp [pos] (x)"
+
+
+# --- what is no log
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", r"no debug print of a plan in this text \(0 characters\): expected the lines"),
+        ("llama_context: graph splits = 2\n", "GGML_SCHED_DEBUG=2"),
+        (DUMP.split("\n", 1)[1], "line 1 of the log: a node before '## SPLIT #0'"),
+        (DUMP.replace("## SPLIT #1", "## SPLIT #7"), "split 7 where split 1 was expected"),
+        (DUMP.replace("node #  4", "node #  1"), "node 1 after node 2: a part of the log"),
+        (DUMP[: DUMP.index("[ NULL") + 4], "line 5 of the log: its last source is cut off"),
+        (DUMP.replace("(  GET_ROWS): ", "(  GET_"), "line 2 of the log: it is damaged or cut off"),
+        (DUMP.replace("[inp_pos (   0K)] ", ""), "says that it has 2 inputs, and 1 are there"),
+        ("## SPLIT #0: CPU # 0 inputs\n", "has no nodes"),
+        (DUMP + "## SPLIT #0: CPU # 0 inputs\n", "the last debug print in this text has no nodes"),
+    ],
+)
+def test_what_is_not_a_whole_print_is_refused(text, message):
+    with pytest.raises(ValueError, match=message):
+        ggml.Plan.from_debug_log(text)
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    st.lists(
+        st.tuples(st.integers(0, len(DUMP)), st.integers(0, 40), st.text(max_size=5)), max_size=4
+    )
+)
+def test_damage_is_a_plan_or_a_value_error(damages):
+    text = DUMP
+    for at, n, instead in damages:
+        text = text[:at] + instead + text[at + n :]
+    try:
+        plan = ggml.Plan.from_debug_log(text)
+    except ValueError as error:
+        assert str(error)
+        return
+    assert plan.headline() and plan.unknown and plan.text()
+    assert [n.cause.text for n in plan.nodes]
+
+
+def test_the_words_of_the_error_do_not_grow_with_the_log():
+    line = "node #  0 (" + "x" * 10_000
+    with pytest.raises(ValueError) as error:
+        ggml.Plan.from_debug_log(f"## SPLIT #0: CPU # 0 inputs\n{line}\n")
+    assert len(str(error.value)) < 300
