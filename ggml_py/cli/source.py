@@ -14,7 +14,7 @@ from click.core import ParameterSource
 from .options import ModelOption, load_model, load_options, model_option
 
 if TYPE_CHECKING:
-    from ..trace.plan import Plan
+    from ..trace.plan import Plan, PlanTensor
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -64,6 +64,25 @@ def get_plans(sources: tuple[str, ...], n_tokens: int, n_past: int, **options: A
                 plan = model.plan(n_tokens=n_tokens, n_past=n_past)
         plans.append(plan)
     return plans
+
+
+def get_tensor(plan: Plan, text: str) -> PlanTensor:
+    """What a user names: a node, leaf or copy by its name, or a node by its number. Raises
+    KeyError."""
+    tensor = plan.node(name_or_number(plan, text))
+    same = [str(node.index) for node in plan.nodes if node.name == text]
+    if len(same) > 1:
+        *others, last = same
+        click.echo(
+            f"nodes {', '.join(others)} and {last} are called {text}: {last} is meant", err=True
+        )
+    return tensor
+
+
+def name_or_number(plan: Plan, text: str) -> str | int:
+    """A tensor as `Plan.node` takes it: a number is a node's, unless something is called so."""
+    named = any(t.name == text for t in plan.tensors)
+    return text if named or not text.isdecimal() else int(text)
 
 
 def saved_plan(source: str) -> Plan | None:

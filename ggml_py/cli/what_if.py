@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
+from .source import name_or_number
+
 if TYPE_CHECKING:
     from ..trace.plan import Plan
 
@@ -100,10 +102,3 @@ def _which(plan: Plan, key: str | tuple[str, str]) -> Any:
     if isinstance(key, tuple):
         return key[0], name_or_number(plan, key[1])
     return name_or_number(plan, key)
-
-
-def name_or_number(plan: Plan, text: str) -> str | int:
-    """A tensor as the user names it: a number is a node's index, unless something is called so."""
-    if text.isdecimal() and not plan.find(text):
-        return int(text)
-    return text

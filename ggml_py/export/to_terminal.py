@@ -154,9 +154,9 @@ def show_sweep(sweep: Sweep, console: Console | None = None) -> None:
     for threshold, places in sweep.grouped():
         where = " or ".join(filter(None, map(describe, places)))
         headline = threshold.headline() + (f", at {where}" if where else "")
-        console.print(headline, style="bold", highlight=False, markup=False)
+        console.print(headline, style="bold", highlight=False, markup=False, soft_wrap=True)
         for row in moved_rows(threshold):
-            console.print(f"  {row}", highlight=False, markup=False)
+            console.print(f"  {row}", highlight=False, markup=False, soft_wrap=True)
     if not sweep.thresholds:
         console.print("the plan is the same everywhere", style="bold")
 

@@ -97,13 +97,14 @@ def open_backends(devices: Sequence[str | Device], n_threads: int | None) -> tup
     settings (`sim_text.sim_device_of`). Raises `UnknownDeviceError` with the names there are,
     `RpcError`.
     """
-    chosen = [d for given in devices for d in _devices(given)]
+    chosen = [d for given in devices for d in named_devices(given)]
     if not any(d.type == BackendDevType.CPU for d in chosen):
         chosen.append(device("CPU"))
     return tuple(d.init(n_threads=n_threads) for d in dict.fromkeys(chosen))
 
 
-def _devices(given: str | Device) -> tuple[Device, ...]:
+def named_devices(given: str | Device) -> tuple[Device, ...]:
+    """What a name of `open_backends` stands for."""
     if isinstance(given, Device):
         return (given,)
     if not isinstance(given, str):

@@ -5,6 +5,7 @@ Plain data, read out of the scheduler once; nothing here touches the native libr
 
 from __future__ import annotations
 
+import difflib
 import fnmatch
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -270,8 +271,12 @@ class Plan:
         for record in reversed(self.tensors):
             if record.name == which:
                 return self.tensor(record.id)
-        near = ", ".join(t.name for t in self.find(f"*{which}*")[:5])
-        raise KeyError(f"no node named '{which}'" + (f"; like it: {near}" if near else ""))
+        names = list(dict.fromkeys(t.name for t in (*self.nodes, *self.leafs) if t.name))
+        near = [name for name in names if which in name][:5]
+        near = near or difflib.get_close_matches(which, names, 5)
+        raise KeyError(
+            f"no node named '{which}'" + (f"; like it: {', '.join(near)}" if near else "")
+        )
 
     def find(self, pattern: str) -> tuple[PlanTensor, ...]:
         """All nodes, then leafs, whose name matches a shell pattern ("Qcur-*")."""

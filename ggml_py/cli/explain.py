@@ -1,0 +1,32 @@
+"""``ggml-py explain``"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from .options import as_json, echo_json
+from .source import get_plan, get_tensor, source_options
+
+
+@click.command("explain")
+@source_options("model")
+@click.argument("node")
+@as_json
+def command(model: str, node: str, as_json: bool, **options: Any) -> None:
+    """Tell why NODE of MODEL's graph is on its backend: the chain of decisions, back to its root.
+
+    MODEL may be a plan that `ggml-py plan MODEL -o FILE` saved ('-': standard input). NODE is a
+    name, of a weight or a copy too, or a node's number; a name that several have means the last.
+
+    \b
+    ggml-py explain model.gguf ffn_out-3 -ngl 20
+    ggml-py explain plan.json.gz 95
+    """
+    plan = get_plan(model, **options)
+    explanation = plan.explain(get_tensor(plan, node))
+    if as_json:
+        echo_json(explanation.to_dict())
+    else:
+        click.echo(str(explanation))

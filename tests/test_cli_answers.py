@@ -1,0 +1,182 @@
+"""explain, why-not and sweep: on models, on saved plans, and without the native library."""
+
+import json
+import re
+
+import pytest
+from cli_runs import BLOCKED, fails, ok, run
+
+import ggml_py as ggml
+from ggml_py.models.synthetic import LlamaSpec, write_llama
+
+# A CUDA GPU that is simulated from upstream's records, with all layers, and a cache of a type that
+# its attention does not take.
+CARD = "sim:card,profile=cuda"
+OPTIONS = ("-d", CARD, "-d", "CPU", "-ngl", 99, "-ctk", "q5_1", "-ctv", "q5_1", "-n", 64)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """m.gguf, a model; p.json.gz, its plan."""
+    path = tmp_path_factory.mktemp("answers")
+    write_llama(path / "m.gguf", LlamaSpec(n_layer=2, n_vocab=512))
+    run("plan", path / "m.gguf", *OPTIONS, "-o", path / "p.json.gz")
+    return path
+
+
+@pytest.fixture(scope="module")
+def plan(folder):
+    return ggml.Plan.from_json(folder / "p.json.gz")
+
+
+@pytest.fixture(scope="module")
+def attention(plan):
+    """The number of the second layer's attention."""
+    return [n.index for n in plan.nodes if n.op == "FLASH_ATTN_EXT"][1]
+
+
+# --- explain
+
+
+@pytest.mark.parametrize("node", ["ffn_out-1", "blk.0.attn_q.weight", "inp_pos", "3"])
+def test_explain(folder, plan, node):
+    expected = plan.explain(int(node) if node == "3" else node)
+    assert ok("explain", folder / "m.gguf", node, *OPTIONS) == f"{expected}\n"
+    assert ok("explain", folder / "p.json.gz", node, command=BLOCKED) == f"{expected}\n"
+    data = ok("explain", folder / "p.json.gz", node, "--json", command=BLOCKED)
+    assert json.loads(data) == json.loads(json.dumps(expected.to_dict()))
+
+
+def test_explain_goes_back_to_the_root(folder, attention):
+    text = ok("explain", folder / "p.json.gz", attention)
+    assert re.search(r"is on CPU: 3\.best\n.*card, which the sweeps came with, cannot run", text)
+    data = json.loads(ok("explain", folder / "p.json.gz", attention, "--json"))
+    assert (data["root"], data["subject"]["index"]) == ("unsupported op", attention)
+    assert data["links"][-1]["root"] == data["root"]
+
+
+def test_a_name_that_several_have_means_the_last_and_says_so(folder, plan):
+    indices = [n.index for n in plan.find("Qcur-0")]
+    done = run("explain", folder / "p.json.gz", "Qcur-0", "--json")
+    assert json.loads(done.stdout)["subject"]["index"] == indices[-1]
+    assert done.stderr == (
+        f"nodes {indices[0]}, {indices[1]} and {indices[2]} are called Qcur-0: "
+        f"{indices[2]} is meant\n"
+    )
+    assert run("explain", folder / "p.json.gz", indices[0]).stderr == ""
+
+
+@pytest.mark.parametrize("verb", ["explain", "why-not"])
+@pytest.mark.parametrize(
+    ("node", "message"),
+    [
+        ("ffn_ot-1", r"^error: no node named 'ffn_ot-1'; like it: ffn_out-1, "),
+        ("ffn_out", r"^error: no node named 'ffn_out'; like it: ffn_out-0, ffn_out-1$"),
+        ("99999", r"^error: node 99999: the graph has nodes 0\.\.\d+$"),
+    ],
+)
+def test_wrong_nodes(folder, verb, node, message):
+    arguments = ("explain", folder / "p.json.gz", node)
+    if verb == "why-not":
+        arguments = ("why-not", folder / "p.json.gz", node, "CPU")
+    assert re.search(message, fails(*arguments, command=BLOCKED).strip())
+
+
+# --- why-not
+
+
+@pytest.mark.parametrize(("node", "backend"), [("ffn_out-1", "CPU"), ("embd", "card")])
+def test_why_not(folder, plan, node, backend):
+    expected = plan.why_not(node, backend)
+    assert ok("why-not", folder / "m.gguf", node, backend, *OPTIONS) == f"{expected}\n"
+    assert ok("why-not", folder / "p.json.gz", node, backend, command=BLOCKED) == f"{expected}\n"
+    data = json.loads(ok("why-not", folder / "p.json.gz", node, backend, "--json"))
+    assert data == {
+        **json.loads(json.dumps(expected.to_dict())), "nearest": None, "not_asked": "",
+    }  # fmt: skip
+
+
+def test_why_not_says_what_the_device_would_support(folder, plan, attention):
+    out = ok("why-not", folder / "m.gguf", attention, "card", *OPTIONS)
+    answer, nearest = out.split("FLASH_ATTN_EXT 'node_")
+    assert answer == f"{plan.why_not(attention, 'card')}\n"
+    assert nearest.split("'", 1)[1] == (
+        " on card: not supported; it would be with\n"
+        "  together    K and V q4_0 instead of q5_1 (or q8_0, f16, f32)\n"
+    )
+
+
+def test_why_not_asks_another_device_about_a_saved_plan(folder, attention):
+    given = ("why-not", folder / "p.json.gz", attention, "card")
+    assert "What card would support instead: card is not here; --ask" in ok(*given)
+    out = ok(*given, "--ask", "sim:other,profile=cuda")
+    assert "on other: not supported; it would be with\n  together    K and V q4_0" in out
+    data = json.loads(ok(*given, "--ask", "CPU", "--json"))
+    assert data["nearest"]["supported"] is True and data["nearest"]["device"] == "CPU"
+    assert "no device named 'GPU9'" in fails(*given, "--ask", "GPU9")
+
+
+def test_why_not_without_the_native_library(folder, plan, attention):
+    given = ("why-not", folder / "p.json.gz", attention, "card")
+    out = ok(*given, command=BLOCKED)
+    answer = f"{plan.why_not(attention, 'card')}\n"
+    said = "What card would support instead: no device can be asked here (the native module"
+    assert out.startswith(answer + said)
+    data = json.loads(ok(*given, "--json", command=BLOCKED))
+    assert data["nearest"] is None and "native module" in data["not_asked"]
+    assert data["reasons"][0]["id"] == "op"
+    assert "the native module" in fails(*given, "--ask", "CPU", command=BLOCKED)
+
+
+def test_why_not_lists_the_backends(folder):
+    error = fails("why-not", folder / "p.json.gz", "embd", "CUDA0")
+    assert error == "error: no backend 'CUDA0' in this plan; it has card, CPU\n"
+
+
+def test_why_not_when_it_is_there(folder):
+    assert ok("why-not", folder / "p.json.gz", "embd", "CPU").endswith(" is on CPU\n")
+
+
+# --- sweep
+
+
+def test_sweep_finds_the_threshold(folder):
+    data = json.loads(
+        ok("sweep", folder / "m.gguf", "-d", "BLAS", "-d", "CPU", "-n", "1,512", "--json")
+    )
+    assert data["axes"] == {"n_tokens": [1, 512], "n_past": [0]}
+    (threshold,) = data["thresholds"]
+    assert (threshold["axis"], threshold["before"], threshold["after"]) == ("n_tokens", 31, 32)
+    assert "BLAS supports it with" in threshold["reason"]
+    assert {m["op"] for m in threshold["moved"]} == {"MUL_MAT"}
+    assert data["points"][0]["totals"]["n_splits"] == 1
+
+
+def test_sweep_prints_tables(folder):
+    given = ("-d", CARD, "-d", "CPU", "-c", 1024, "-n", "1,40", "--n-past", "0,900")
+    done = run("sweep", folder / "m.gguf", *given)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert re.match(r"plans +\n┏", done.stdout)
+    assert re.search(r"│ +40 │ +900 │", done.stdout)
+    assert re.search(r"^n_tokens 31 → 32: \d+ nodes move.* at n_past=0 or n_past=900$",
+                     done.stdout, re.M), done.stdout
+
+
+def test_a_sweep_needs_the_model(folder):
+    error = fails("sweep", folder / "p.json.gz", command=BLOCKED, code=2)
+    assert "is one saved plan: a sweep makes many, for which it needs the model" in error
+    assert fails("sweep", folder / "m.gguf", command=BLOCKED).startswith("error: the native module")
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "message"),
+    [
+        (("-n", "1,x"), 2, r"'1,x': expected numbers of tokens with commas between them, like"),
+        (("-n", "0"), 2, r"'0': expected numbers of tokens"),
+        (("--n-past", "-1"), 2, r"'-1': expected numbers of tokens"),
+        (("-n", "1,513"), 1, r"n_tokens=513: one graph takes 1 to 512 tokens"),
+        (("--n-past", "4096"), 1, r"n_past=4096 .* the context has 512 tokens"),
+    ],
+)
+def test_wrong_shapes(folder, options, code, message):
+    assert re.search(message, fails("sweep", folder / "m.gguf", *options, code=code))
