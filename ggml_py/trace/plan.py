@@ -5,11 +5,11 @@ Plain data, read out of the scheduler once; nothing here touches the native libr
 
 from __future__ import annotations
 
-import difflib
 import fnmatch
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -273,7 +273,7 @@ class Plan:
                 return self.tensor(record.id)
         names = list(dict.fromkeys(t.name for t in (*self.nodes, *self.leafs) if t.name))
         near = [name for name in names if which in name][:5]
-        near = near or difflib.get_close_matches(which, names, 5)
+        near = near or get_close_matches(which, names, 5)
         raise KeyError(
             f"no node named '{which}'" + (f"; like it: {', '.join(near)}" if near else "")
         )
