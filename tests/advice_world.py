@@ -1,5 +1,7 @@
 """Graphs over chosen backends for tests of advice: weights where they are wanted, names, pins."""
 
+from dataclasses import replace
+
 import ggml_py as ggml
 
 
@@ -14,6 +16,8 @@ class World:
     def _device(self, device):
         if isinstance(device, str):
             return ggml.device(device)
+        if isinstance(device, ggml.Device):
+            return device
         return self.stack.enter_context(ggml.sim_device(**device))
 
     def backend(self, name):
@@ -84,3 +88,34 @@ def attention(w, type_k="f16", kv="gpu0", n_kv=256, rows=4):
 def no_quantised_cache(t):
     """What a device supports whose flash attention takes an f16 cache only."""
     return t.op.name != "FLASH_ATTN_EXT" or t.src[1].type.name == "F16"
+
+
+def biased(w, bias_on, products_on="gpu0", rows=8, layers=3):
+    """Products with biases that are perhaps elsewhere."""
+    t = w.input("x", 64, rows)
+    for i in range(layers):
+        t = w.op("mul_mat", w.tensor(f"blk.{i}.w", 64, 64, on=products_on), t, name=f"h{i}")
+        t = w.op("add", t, w.tensor(f"blk.{i}.bias", 64, on=bias_on), name=f"biased{i}")
+    return w.op("mul_mat", w.tensor("out.w", 64, 64, on=products_on), t, name="out")
+
+
+def logged(plan):
+    """A plan without what a debug print of it, by stock ggml, does not tell."""
+    hidden = {"supports": 0, "offload": 0, "buffer": -1, "pin": -1, "ne": (), "type": "?"}
+
+    def kept(t):
+        return t._replace(**hidden, flags=tuple(f for f in t.flags if f == "compute"))
+
+    capture = replace(
+        plan.capture,
+        settings=plan.settings._replace(hash_set_size=0, build=""),
+        backends=tuple(b._replace(device="", device_type="", buft=-1) for b in plan.backends),
+        bufts=(),
+        buffers=(),
+        tensors=tuple(kept(t) for t in plan.capture.tensors),
+        dropped_pins=(),
+        source="debug log",
+    )
+    places = tuple(p._replace(cause="", stage=-1, passes=()) for p in plan.outcome.placements)
+    outcome = replace(plan.outcome, placements=places, hash_set_used=0)
+    return replace(plan, capture=capture, outcome=outcome, planner="debug log")

@@ -1,9 +1,11 @@
 """Advice about caches, offload, small weights, splits, inputs and embeddings."""
 
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
-from advice_world import World, attention, findings, gpu, ids, names, only
+from advice_world import World, attention, biased, findings, gpu, ids, names, only
+from test_rpc import client, needs_rpc, server
 
 import ggml_py as ggml
 
@@ -123,14 +125,6 @@ def test_gp105_not_told_again_as_an_avoidable_split(stack, tmp_path):
 # --- GP107: small weights
 
 
-def biased(w, bias_on, rows=8, layers=3):
-    t = w.input("x", 64, rows)
-    for i in range(layers):
-        t = w.op("mul_mat", w.tensor(f"blk.{i}.w", 64, 64, on="gpu0"), t, name=f"h{i}")
-        t = w.op("add", t, w.tensor(f"blk.{i}.bias", 64, on=bias_on), name=f"biased{i}")
-    return w.op("mul_mat", w.tensor("out.w", 64, 64, on="gpu0"), t, name="out")
-
-
 def test_gp107_biases_on_the_cpu(stack):
     w = World(stack, gpu(), "CPU")
     plan = w.plan(biased(w, "CPU"))
@@ -140,6 +134,29 @@ def test_gp107_biases_on_the_cpu(stack):
     assert finding.bytes == 6 * 64 * 8 * 4  # down and up again
     assert "1 split instead of 7, 2.0 KiB copied instead of 14.0 KiB" in finding.text
     assert r"-ot 'blk\.(0|1|2)\.bias=gpu0'" in finding.suggestion
+
+
+@needs_rpc
+def test_gp107_on_a_server(tmp_path):
+    """The client is a process of its own: a server that goes takes it along."""
+    program = """
+        import sys
+        sys.path.insert(0, sys.argv[1])
+        from contextlib import ExitStack
+        import ggml_py as ggml
+        from advice_world import World, biased
+
+        with ExitStack() as stack:
+            remote = ggml.rpc_devices(sys.argv[2])[0]
+            w = World(stack, remote, "CPU")
+            w.plan(biased(w, "CPU", remote.name)).to_json(sys.argv[3])
+        print("true")
+    """
+    with server() as endpoint:
+        client(program, str(Path(__file__).parent), endpoint, str(tmp_path / "p.json"))
+    finding = only(ggml.Plan.from_json(tmp_path / "p.json"), "GP107")
+    assert names(finding) == ["biased0", "biased1", "biased2"]
+    assert "1 split instead of 7" in finding.text
 
 
 def test_gp107_not_for_biases_beside_their_products(stack):

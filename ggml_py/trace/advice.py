@@ -13,6 +13,9 @@ from .finding import COST, NOTE, RISK, Check, Facts, Finding
 if TYPE_CHECKING:
     from .plan import Plan
 
+LOG = ("debug log",)
+BOTH = ("scheduler", *LOG)
+
 # In the order in which they explain nodes and copies: the particular before the general.
 CHECKS = (
     Check("GP101", COST, "silent fallback", advice_ops.fallback),
@@ -21,9 +24,10 @@ CHECKS = (
     Check("GP106", COST, "layout defeats op offload", advice_offload.defeated_by_layout),
     Check("GP108", COST, "avoidable split", advice_ops.avoidable_splits),
     Check("GP113", COST, "weights alternate", advice_layout.alternating),
-    Check("GP103", COST, "op offload copies weights", advice_copies.offloaded_weights),
-    Check("GP102", COST, "weights copied every time", advice_copies.weights),
-    Check("GP104", COST, "cache copied every time", advice_copies.state),
+    Check("GP115", COST, "round trip", advice_ops.round_trips, LOG),
+    Check("GP103", COST, "op offload copies weights", advice_copies.offloaded_weights, BOTH),
+    Check("GP102", COST, "weights copied every time", advice_copies.weights, BOTH),
+    Check("GP104", COST, "cache copied every time", advice_copies.state, BOTH),
     Check("GP109", NOTE, "input on the wrong side", advice_copies.inputs),
     Check("GP110", RISK, "scheduler nearly full", advice_setup.nearly_full),
     Check("GP111", RISK, "pin not applied", advice_setup.pins_not_applied),
@@ -38,7 +42,7 @@ def advice(plan: Plan, min_bytes: int) -> tuple[Finding, ...]:
     if not isinstance(min_bytes, int) or min_bytes < 0:
         raise ValueError(f"min_bytes={min_bytes!r}: expected a whole number of bytes, 0 or more")
     facts = Facts(plan, min_bytes)
-    answerable = [c for c in CHECKS if c.from_log or plan.capture.source == "scheduler"]
+    answerable = [c for c in CHECKS if plan.capture.source in c.sources]
     findings = [
         Finding(
             check.id, check.severity, check.title,
@@ -49,7 +53,7 @@ def advice(plan: Plan, min_bytes: int) -> tuple[Finding, ...]:
         for found in check.run(facts)
     ]  # fmt: skip
     findings.sort(key=lambda f: (-f.bytes, f.id))
-    skipped = sorted(c.id for c in CHECKS if c not in answerable)
+    skipped = sorted(c.id for c in CHECKS if c not in answerable and c.sources != LOG)
     return (*findings, _not_checked(plan, skipped)) if skipped else tuple(findings)
 
 

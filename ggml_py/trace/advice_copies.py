@@ -17,7 +17,7 @@ def offloaded_weights(facts: Facts) -> Iterator[Found]:
     mine = [
         c
         for c in facts.unexplained()
-        if facts.capture.is_weight(c.holder) and any(facts.cause(r) == "1.off" for r in c.readers)
+        if facts.is_weight(c.holder) and any(facts.cause(r) == "1.off" for r in c.readers)
     ]
     for _at, to, copies in _large(facts, mine):
         name, weights = facts.name(to), _tensors(copies)
@@ -47,14 +47,15 @@ def _experts(facts: Facts, copies: list[Copied]) -> str:
 
 def weights(facts: Facts) -> Iterator[Found]:
     """Weights that are read on another backend than where they are kept."""
-    mine = [c for c in facts.unexplained() if facts.capture.is_weight(c.holder)]
+    mine = [c for c in facts.unexplained() if facts.is_weight(c.holder)]
     for at, to, copies in _large(facts, mine):
         weights = _tensors(copies)
         yield Found(
             f"{described(weights, 'weight')} {are(weights)} kept on {facts.name(at)} and copied to "
             f"{facts.name(to)}, {_reader(facts, copies)}.",
             f"Keep {are(weights, 'it where it is', 'them where they are')} read (llama.cpp: "
-            f"{override(facts, weights, to)}).",
+            f"{override(facts, weights, to)})."
+            + (" Or is it op offload? The log does not tell." if facts.from_log else ""),
             weights,
             nbytes(copies),
         )
@@ -62,25 +63,19 @@ def weights(facts: Facts) -> Iterator[Found]:
 
 def state(facts: Facts) -> Iterator[Found]:
     """What is kept from one evaluation to the next, a KV cache, and read on another backend."""
-    mine = [
-        c
-        for c in facts.unexplained()
-        if c.holder.buffer >= 0
-        and not facts.capture.is_weight(c.holder)
-        and "input" not in c.holder.flags
-    ]
+    mine = [c for c in facts.unexplained() if facts.is_state(c.holder)]
     for at, to, copies in _large(facts, mine):
         kept = _tensors(copies)
         home, name = facts.name(at), facts.name(to)
         readers = dict.fromkeys(r.id for c in copies for r in c.readers)
         after = facts.what_if(pins=dict.fromkeys(readers, home))
         there = after is not None and after.copy_bytes < facts.plan.copy_bytes
+        option = "--no-kv-offload" if to == facts.last else "a larger -ngl, and no --no-kv-offload"
         instead = f" On {home} instead: {facts.compared(after)}." if after and there else ""
         yield Found(
             f"{described(kept, 'tensor')} {are(kept, 'keeps its', 'keep their')} place on {home} "
             f"and {are(kept)} copied to {name}, {_reader(facts, copies)}.{instead}",
-            f"Keep {are(kept, 'it', 'them')} on {name} (llama.cpp: a larger -ngl, and no "
-            "--no-kv-offload)"
+            f"Keep {are(kept, 'it', 'them')} on {name} (llama.cpp: {option})"
             + (f", or pin those who read {are(kept, 'it', 'them')} to {home}." if there else "."),
             kept,
             nbytes(copies),
@@ -138,4 +133,5 @@ def _reader(facts: Facts, copies: list[Copied]) -> str:
         return "which reads it" if len(copies) == 1 else "which reads them"
     reader = facts.plan.tensor(copies[0].readers[0].id)
     what = "it" if len(copies) == 1 else f"'{copies[0].holder.name}'"
-    return f"where {reader.record.op_desc} '{reader.name}' reads {what} ({reader.cause})"
+    why = f" ({reader.cause})" if reader.cause.code else ""
+    return f"where {reader.record.op_desc} '{reader.name}' reads {what}{why}"

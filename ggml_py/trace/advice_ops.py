@@ -142,20 +142,51 @@ def avoidable_splits(facts: Facts) -> Iterator[Found]:
 
 
 def _between(facts: Facts) -> Iterator[tuple[int, list[TensorRecord]]]:
-    """Each run of splits between two of a device of higher priority: the device, and the run's
-    nodes if the device supports them all and no finding is about them."""
+    """The runs whose nodes the device around them supports, and no finding is about them."""
+    for device, nodes in _runs(facts):
+        if all(
+            t.supports >> device & 1 and t.id not in facts.explained_nodes for t in nodes
+        ):  # fmt: skip
+            yield device, nodes
+
+
+def _runs(facts: Facts) -> Iterator[tuple[int, list[TensorRecord]]]:
+    """Each run of splits between two of a device of higher priority: the device, and its nodes."""
     splits = facts.plan.split_records
-    computed = {t.id for t in facts.computed}
+    computed = {t.id: t for t in facts.computed}
     for device in facts.devices:
         at = [i for i, split in enumerate(splits) if split.backend == device]
         for i, j in pairwise(at):
             run = splits[i + 1 : j]
-            ids = [id for s in run for id in range(s.start, s.end) if id in computed]
-            nodes = [facts.capture.tensors[id] for id in ids]
-            if (
-                nodes
-                and all(split.backend > device for split in run)
-                and all(t.supports >> device & 1 for t in nodes)
-                and not facts.explained_nodes.intersection(ids)
-            ):
+            ids = (id for s in run for id in range(s.start, s.end))
+            nodes = [computed[id] for id in ids if id in computed]
+            if nodes and all(split.backend > device for split in run):
                 yield device, nodes
+
+
+# Ops that write into memory which is somewhere already: that keeps them there.
+_WRITES = frozenset({"SET_ROWS", "CPY"})
+
+
+def round_trips(facts: Facts) -> Iterator[Found]:
+    """What a log can tell of fallbacks and avoidable splits: nodes that read no weights, between
+    splits of a device."""
+    groups: dict[tuple[int, str], list[TensorRecord]] = {}
+    for device, nodes in _runs(facts):
+        kept = any(facts.is_weight(s) for t in nodes for s in facts.sources(t))
+        kept = kept or all(t.op in _WRITES for t in nodes)
+        if not kept and not {facts.where[t.id] for t in nodes}.intersection(facts.devices):
+            ops = ", ".join(dict.fromkeys(t.op_desc for t in nodes))
+            groups.setdefault((device, ops), []).extend(nodes)
+    for (device, ops), nodes in groups.items():
+        copies = facts.around(nodes)
+        facts.explain(copies, nodes)
+        name, where = facts.name(device), facts.name(facts.where[nodes[0].id])
+        yield Found(
+            f"{described(nodes, 'node')} ({ops}) {are(nodes, 'runs', 'run')} on {where} between "
+            f"splits of {name}, and no weight keeps {are(nodes, 'it', 'them')} there. Most often "
+            f"that is because {name} does not support the op for these types and shapes.",
+            "The log does not tell; why_not does, for a plan of the same graph by Scheduler.plan.",
+            nodes,
+            nbytes(copies),
+        )

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .plan import Plan, PlanTensor, format_bytes
-from .record import NODE, TensorRecord
+from .record import LEAF, NODE, TensorRecord
 
 if TYPE_CHECKING:
     from typing import TypeGuard
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from .record import Capture
 
 COST, RISK, NOTE = "cost", "risk", "note"
+_HOST_BACKENDS = ("BLAS", "CPU")  # those of ggml that a log may name
 
 
 @dataclass(frozen=True)
@@ -89,9 +90,9 @@ class Check(NamedTuple):
     severity: str
     title: str
     run: Callable[[Facts], Iterator[Found]]
-    # Whether it can be answered for a plan that was read from a debug log, which does not tell
-    # what the backends support, where tensors were before planning, and how full the hash set is.
-    from_log: bool = False
+    # Of which plans it can be answered, by `Capture.source`. A debug log does not tell what the
+    # backends support, where tensors were before planning, and how full the hash set is.
+    sources: tuple[str, ...] = ("scheduler",)
 
 
 class Copied(NamedTuple):
@@ -110,6 +111,7 @@ class Facts:
     def __init__(self, plan: Plan, min_bytes: int) -> None:
         self.plan = plan
         self.capture: Capture = plan.capture
+        self.from_log = plan.capture.source != "scheduler"
         self.min_bytes = min_bytes
         self.last = len(plan.backends) - 1
         self.where = [p.backend for p in plan.outcome.placements]
@@ -139,12 +141,19 @@ class Facts:
         return self.capture.tensors[t.view_src] if t.view_src >= 0 else t
 
     def name(self, b: int) -> str:
-        """A backend's name."""
-        return self.plan.backends[b].name
+        """A backend's name; -1 stands for one that is not known."""
+        return self.plan.backends[b].name if b >= 0 else "another backend"
+
+    def memory(self, b: int) -> str:
+        """The name of what a backend allocates from, as llama.cpp's -ot takes it."""
+        buft = self.plan.backends[b].buft
+        return self.capture.bufts[buft].name if buft >= 0 else self.name(b)
 
     def has_own_memory(self, b: int) -> bool:
         """Whether the last backend, the CPU, cannot read what backend `b` allocates: a GPU, and not
         BLAS."""
+        if self.from_log:
+            return b != self.last and self.name(b) not in _HOST_BACKENDS
         buft = self.plan.backends[b].buft
         return not self.capture.bufts[buft].readers >> self.last & 1
 
@@ -157,6 +166,18 @@ class Facts:
         """The nodes that compute with a tensor or with views of it."""
         ids = [t.id, *(v.id for v in self.capture.tensors if v.view_src == t.id)]
         return [r for i in ids for r in self.readers.get(i, ()) if not r.is_view_op]
+
+    def is_weight(self, t: TensorRecord) -> bool:
+        """Whether it is a weight; in a log, whether llama.cpp calls it so."""
+        if self.from_log:
+            return t.kind == LEAF and t.name.endswith((".weight", ".bias"))
+        return self.capture.is_weight(t)
+
+    def is_state(self, t: TensorRecord) -> bool:
+        """Whether it lives from one evaluation to the next, as a KV cache does."""
+        if self.from_log:
+            return t.kind != NODE and t.name.startswith("cache_")
+        return t.buffer >= 0 and not self.capture.is_weight(t) and "input" not in t.flags
 
     def cause(self, t: TensorRecord) -> str:
         """Its cause code."""
@@ -196,6 +217,8 @@ class Facts:
 
     def what_if(self, **changes: Any) -> Plan | None:
         """`Plan.what_if`; None where the change cannot be made or ggml would abort."""
+        if self.from_log:
+            return None
         try:
             return self.plan.what_if(**changes)
         except ValueError:
@@ -243,8 +266,7 @@ def are(tensors: Sequence[object], one: str = "is", many: str = "are") -> str:
 
 def override(facts: Facts, weights: list[TensorRecord], to: int) -> str:
     """llama.cpp's --override-tensor for these weights."""
-    buft = facts.capture.bufts[facts.plan.backends[to].buft].name
-    return f"-ot '{_pattern([w.name for w in weights])}={buft}'"
+    return f"-ot '{_pattern([w.name for w in weights])}={facts.memory(to)}'"
 
 
 def _pattern(names: list[str]) -> str:
