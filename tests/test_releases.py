@@ -18,9 +18,10 @@ RELEASES = [("0.2.4", "0.9.4"), ("b10566", "0.21.0")]
 OLDEST = RELEASES[0][0]
 # What CI runs on the oldest. `pytest -m 'not slow'` with GGML_PY_UPSTREAM runs everything.
 SUITE = (
-    "abort", "alloc", "context", "custom", "devices", "gguf", "gguf_split", "gguf_writer", "handle",
-    "misuse", "multi_buffer", "nearest", "opt", "plan", "scheduler", "sim", "sim_async",
-    "sim_memory", "tensor", "tensor_info", "threads", "unload",
+    "abort", "alloc", "context", "custom", "devices", "differential", "gguf", "gguf_split",
+    "gguf_writer", "handle", "misuse", "multi_buffer", "nearest", "opt", "plan", "properties",
+    "reference", "refusal", "scheduler", "sim", "sim_async", "sim_memory", "tensor",
+    "tensor_info", "threads", "unload",
 )  # fmt: skip
 
 PLANS = """
@@ -176,3 +177,15 @@ def test_the_suite_on_the_oldest_release():
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-5000:]
     assert " passed" in done.stdout.splitlines()[-1]
+
+
+@pytest.mark.slow
+def test_the_reference_plans_as_a_release_between_does():
+    """One whose plans depend on those before: the room that a split's inputs were given."""
+    done = subprocess.run(
+        [sys.executable, str(HERE.parent / "benchmarks" / "differential.py"), "--cases", "2000"],
+        capture_output=True, text=True, check=False,
+        env={**os.environ, "GGML_PY_UPSTREAM": build("b10566")},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr[-5000:]
+    assert " 0 disagreements" in done.stdout
