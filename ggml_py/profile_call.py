@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -113,6 +114,27 @@ def call_of(tensor: Any) -> Call:
     inplace = view != NULL and first != NULL and view in (first, first.view_src)
     op = text(lib.ggml_op_desc(ptr))
     return Call(op, source(ptr), tuple(found), tuple(ptr.op_params), inplace)
+
+
+def call_of_record(tensor: Any, tensors: Sequence[Any]) -> Call:
+    """The call that a recorded tensor (`trace.record.TensorRecord`) is the result of; `tensors` are
+    all of its capture, by id."""
+
+    def source(record: Any) -> Source:
+        whole = four(tensors[record.view_src].ne) if record.view_src >= 0 else None
+        return Source(record.type.lower(), four(record.ne), four(record.nb), whole)
+
+    def four(values: Sequence[int]) -> Four:
+        first, second, third, fourth = values
+        return (first, second, third, fourth)
+
+    found = tuple(source(tensors[i]) if i >= 0 else None for i in tensor.src)
+    inplace = False
+    if tensor.view_src >= 0 and tensor.src and tensor.src[0] >= 0:
+        first = tensor.src[0]
+        inplace = tensor.view_src in (first, tensors[first].view_src)
+    params = (*tensor.op_params, *(0,) * 16)[:16]  # trailing zeros are left out
+    return Call(tensor.op_desc, source(tensor), found, params, inplace)
 
 
 def key_of(tensor: Any) -> tuple[Any, ...]:

@@ -14,7 +14,7 @@ from typing import Any
 
 from . import profile_rows
 from .errors import ArgumentError
-from .profile_call import VIEWS, Call, call_of, key_of
+from .profile_call import VIEWS, Call, call_of, call_of_record, key_of
 from .profile_ops import OPS
 from .profile_params import Op, Row, Value
 
@@ -177,6 +177,14 @@ class Profile:
     def supports(self, tensor: Any) -> bool:
         """Whether the device computes the op that `tensor` is the result of."""
         return self.decide(tensor).supported
+
+    def answers(self, plan: Any, backend: str) -> dict[tuple[str, int], bool]:
+        """What `plan.what_if(supports=...)` takes to make `backend` this device: an answer for
+        every node of a `Plan`, recorded ones too. Needs no native library.
+        """
+        tensors = plan.capture.tensors
+        nodes = ((t.id, call_of_record(t, tensors)) for t in tensors if t.kind == "node")
+        return {(backend, i): self._decide(call).supported for i, call in nodes}
 
     def _decide(self, call: Call) -> Decision:
         if call.op in VIEWS:

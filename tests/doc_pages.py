@@ -11,7 +11,8 @@ import tempfile
 from pathlib import Path
 
 DOCS = Path(__file__).parent.parent / "docs"
-PAGES = [DOCS / "SCHEDULER.md", DOCS / "EXPLAIN.md", *sorted((DOCS / "advice").glob("GP*.md"))]
+PAGES = [DOCS / name for name in ("SCHEDULER.md", "EXPLAIN.md", "PROFILES.md")]
+PAGES += sorted((DOCS / "advice").glob("GP*.md"))
 PAGES = [page for page in PAGES if page.exists()]
 
 _EXAMPLE = re.compile(r"^```python\n(.*?)^```\n(?:\n```text\n(.*?)^```\n)?", re.M | re.S)

@@ -82,7 +82,10 @@ def mul_mat_id(c, p):
     if n_used != n_mats:
         ids = view_of(c, ids, [n_used, p["n"], 1, 1])
     b = tensor(c, p["type_b"], [p["k"], 1 if p["b"] else n_used, p["n"]])
-    return c.mul_mat_id(experts, b, ids)
+    out = c.mul_mat_id(experts, b, ids)
+    if p.get("amax", 1.0) > 65504:
+        out.set_prec_src("f32")
+    return out
 
 
 def out_prod(c, p):
