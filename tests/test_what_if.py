@@ -148,6 +148,23 @@ def test_the_rules_of_another_release_are_those_of_that_release(tmp_path):
     same(old.what_if(upstream=new.settings.upstream), new)
 
 
+def test_pipeline_parallelism_of_many_inputs_by_old_rules():
+    with ggml.Context() as c, ggml.device("CPU").init() as cpu, ggml.Scheduler([cpu]) as scheduler:
+        total = c.new_tensor("f32", 8, name="x0")
+        total.set_input()
+        for i in range(1, 31):
+            x = c.new_tensor("f32", 8, name=f"x{i}")
+            x.set_input()
+            total = c.add(total, x)
+        graph = c.new_graph()
+        graph.build_forward_expand(total)
+        many = scheduler.plan(graph)
+    assert many.what_if(parallel=True, upstream="0.21.0").n_splits == 1
+    assert many.what_if(upstream="0.18.0").n_splits == 1
+    with pytest.raises(CannotPlanError, match="one more than 30 graph inputs"):
+        many.what_if(parallel=True, upstream="0.18.0")
+
+
 # --- changes that make no sense
 
 

@@ -399,6 +399,12 @@ class Planning:
         if key not in self.copies:
             self.copies[key] = False
             self.set_cause(t, cause)
+            fixed, kept = self.rules.input_limit == "fixed", self.copies.values()
+            if fixed and list(kept).count(False) > MAX_SPLIT_INPUTS:
+                raise CannotPlanError(
+                    f"'{t.name}' is one more than {MAX_SPLIT_INPUTS} graph inputs that are copied "
+                    "for pipeline parallelism: this release of ggml aborts"
+                )
 
     # --- the result
 
