@@ -92,8 +92,8 @@ def sim_device(
     never. `type` is "gpu", "igpu" or "accel". With `host` it computes in the CPU's memory, as BLAS
     does; with `host_buffer` it has a type of pinned host memory, which an "igpu" reads in place.
     It computes and copies on a thread of its own while the caller goes on, and has events, unless
-    `async_` is false or `host` true. `buft_of` is another simulated device, whose buffer type it
-    shares.
+    `async_` is false or `host` true. `buft_of` is another simulated device, whose buffer type and
+    memory it shares.
 
     Raises `ArgumentError` for a name that another device has, for settings that do not fit, and for
     others than it has while it is in use. C: gp_sim_open

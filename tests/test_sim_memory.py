@@ -24,6 +24,13 @@ def test_allocations_are_counted_and_given_back(sims):
     assert sim.memory[0] == 10_000
 
 
+def test_a_device_that_shares_memory_reports_the_others(sims):
+    first = sims("gpu0", memory=10_000)
+    second = sims("gpu1", memory=99, buft_of=first)
+    with second.buffer_type.alloc(6_000):
+        assert first.memory == second.memory == (4_000, 10_000)
+
+
 def test_weights_that_do_not_fit(sims):
     sim = sims(memory=30_000)
     with ggml.Context() as c:

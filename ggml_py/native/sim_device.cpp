@@ -177,8 +177,13 @@ const char * get_description(ggml_backend_dev_t dev) {
     return sim_device::of(dev)->settings.description;
 }
 
+// The device in whose memory it computes.
+sim_device * owner(sim_device * device) {
+    return device->settings.buft_of ? sim_device::of(device->settings.buft_of) : device;
+}
+
 void get_memory(ggml_backend_dev_t dev, size_t * free, size_t * total) {
-    sim_device * device = sim_device::of(dev);
+    sim_device * device = owner(sim_device::of(dev));
     std::lock_guard<std::mutex> lock(device->mutex);
     *total = device->settings.host ? 0 : device->settings.memory; // as BLAS, which has none of its own
     *free  = *total - device->used;
@@ -203,7 +208,7 @@ ggml_backend_buffer_type_t get_buffer_type(ggml_backend_dev_t dev) {
     if (device->settings.host) {
         return ggml_backend_cpu_buffer_type();
     }
-    return &(device->settings.buft_of ? sim_device::of(device->settings.buft_of) : device)->buft;
+    return &owner(device)->buft;
 }
 
 ggml_backend_buffer_type_t get_host_buffer_type(ggml_backend_dev_t dev) {
