@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from worlds import World, plan
 
+import ggml_py as ggml
 from ggml_py.trace import reasons, reference
 
 # --- the proof: without the fact that a reason names, the reason is gone
@@ -243,3 +244,31 @@ def test_a_plan_that_the_reference_would_make_otherwise():
     answer = replace(there, outcome=outcome).why_not("n0", "gpu0")
     assert (answer.is_there, answer.reasons) == (False, ())
     assert "the reference scheduler puts it on gpu0" in answer.headline
+
+
+def test_what_is_asked_of_it_wrongly():
+    there = plan(ON_GPU)
+    with pytest.raises(TypeError, match="backend 0: expected its name"):
+        there.why_not("n1", 0)
+    with pytest.raises(ValueError, match="of another plan"):
+        there.why_not(plan(ON_CPU).node("n1"), "CPU")
+    with pytest.raises(KeyError, match="node 99: the graph has nodes"):
+        there.explain(99)
+    assert there.why_not(plan(ON_GPU).node("n1"), "CPU").subject == there.node("n1")
+
+
+def test_a_neighbour_with_memory_is_moved_rather_than_pinned():
+    world = World(recipe=(("STORE", 0, 0), ("SCALE", 1, 0)), homes=(0, -1))
+    change = plan(world).why_not("n1", "gpu0").reasons[0].changes[0]
+    assert (change.text, change.is_there) == ("put 'cache' into gpu0 memory", True)
+    assert plan(replace(world, homes=(0, 0))).node("n1").backend == "gpu0"
+
+
+def test_a_live_device_tells_the_nearest_variant():
+    world = replace(ON_GPU, refused=(frozenset({"MUL_MAT"}),))
+    with ggml.sim_device("gpu1", supports=lambda t: t.ne[1] <= 16) as device:
+        answer = plan(world).why_not("n1", "gpu0", device)
+        assert plan(world).why_not("inp", "gpu0", device).nearest is None
+    assert answer.nearest.text == "MUL_MAT: b ne1 ≤ 16 (here 48)"
+    assert "MUL_MAT 'n1' on gpu1: not supported; it would be with" in str(answer)
+    assert json.loads(json.dumps(answer.to_dict()))["nearest"]["supported"] is False

@@ -29,6 +29,8 @@ from .record import (
 )  # fmt: skip
 
 if TYPE_CHECKING:
+    from .._device import Device
+    from ..backend import Backend
     from .decisions import Decisions
     from .diff import Diff
     from .explain import Explanation
@@ -237,20 +239,29 @@ class Plan:
         """
         from .explain import explain
 
-        return explain(self, which if isinstance(which, PlanTensor) else self.node(which))
+        return explain(self, self._subject(which))
 
-    def why_not(self, which: str | int | PlanTensor, backend: str) -> WhyNot:
+    def why_not(
+        self, which: str | int | PlanTensor, backend: str, device: Device | Backend | None = None
+    ) -> WhyNot:
         """Why a tensor is not on a backend: the first rule that kept it off, what would have kept
         it off then, and what would change it, tried with `what_if`.
 
         `which` is a node's index or a name, as `node` takes it; `backend` a name or its device's.
-        Raises KeyError for names that are not there, ValueError for a plan that does not hold what
-        the backends answer (`from_debug_log`).
+        With a live `device`, where the op is not supported, the answer has the nearest variant that
+        the device supports. Raises KeyError for names that are not there, ValueError for a plan
+        that does not hold what the backends answer (`from_debug_log`).
         """
         from .why_not import why_not
 
-        subject = which if isinstance(which, PlanTensor) else self.node(which)
-        return why_not(self, subject, backend)
+        return why_not(self, self._subject(which), backend, device)
+
+    def _subject(self, which: str | int | PlanTensor) -> PlanTensor:
+        if not isinstance(which, PlanTensor):
+            return self.node(which)
+        if which.plan is not self and which.plan != self:
+            raise ValueError(f"{which!r} is of another plan: expected one of this, or its name")
+        return self.tensor(which.id)
 
     def tensor(self, id: int) -> PlanTensor:
         """Any tensor by its id."""

@@ -80,6 +80,12 @@ class Case:
             {"move_weights": {key(t): self.backend}},
         )
 
+    def place(self, t: PlanTensor) -> tuple[str, dict[str, Any]]:
+        """To have a node there: the memory that holds it moved, or a pin."""
+        if t.buft is not None and not self.reads(t):
+            return self.move(holder_of(t))
+        return self.pin(t)
+
     def pin(self, t: PlanTensor) -> tuple[str, dict[str, Any]]:
         return f"pin {quoted(t)} to {self.backend}", {"pins": {key(t): self.backend}}
 
@@ -160,7 +166,7 @@ def _unsupported(case: Case) -> Found | None:
 def _own_memory(case: Case) -> Found:
     t = case.t
     if not case.reads(t):
-        holder = t if t.buffer or t.view_src is None else t.view_src
+        holder = holder_of(t)
         whose = "it" if holder == t else f"what it views, {quoted(holder)},"
         text = f"{whose} is in {memory(t)}, which {case.backend} does not read"
         return Found("memory", text, 1, "", holder, [case.move(holder)])
@@ -266,7 +272,7 @@ def _sweep(case: Case) -> Found:
     stopped = [m for m in met if m.outcome == "stopped"] if case.b != case.last else []
     first = stopped[0] if stopped else taken
     kind = "sweep.stopped" if stopped else "sweep.neighbour"
-    changes = [case.pin(carrier) for carrier in carriers]
+    changes = [case.place(carrier) for carrier in carriers]
     return Found(kind, "; ".join(said), 2, first.sweep, first.carrier, changes)
 
 
@@ -283,7 +289,7 @@ def _most_sources(case: Case) -> Found:
     )
     carriers = dict.fromkeys(m.carrier for m in met if m.carrier is not None)
     near = list(carriers) or list(_neighbours(case.plan, case.t))
-    return Found("sources", text, 3, "", None, [case.pin(carrier) for carrier in near])
+    return Found("sources", text, 3, "", None, [case.place(carrier) for carrier in near])
 
 
 def _neighbours(plan: Plan, t: PlanTensor) -> Iterator[PlanTensor]:
@@ -326,8 +332,7 @@ def _not_upgraded(case: Case) -> Found | None:
         f"{case.backend} shares the buffer type of {case.at} and supports the op, but does not "
         f"read its source {quoted(src)}, which is in {memory(src)}"
     )
-    change = case.move(src) if src.buft is not None else case.pin(src)
-    return Found("upgrade.source", text, 3, "", src, [change])
+    return Found("upgrade.source", text, 3, "", src, [case.place(src)])
 
 
 def _shares_buft(case: Case, backend: str) -> bool:
@@ -343,7 +348,7 @@ def _view(case: Case) -> Found:
     source = case.step.witness
     assert source is not None
     text = f"a view is where the tensor is that it views, and {quoted(source)} is on {case.at}"
-    return Found("view", text, 4, "", source, [case.pin(source)])
+    return Found("view", text, 4, "", source, [case.place(source)])
 
 
 def _consumer(case: Case) -> Found:
@@ -357,6 +362,11 @@ def _fallback(case: Case) -> Found:
     text = f"nothing else placed it, and {case.at} is the first backend that supports it"
     out, refuse = case.leave_out(case.at), case.refuse(case.at)
     return Found("fallback", text, 4, "", None, out, refuse)
+
+
+def holder_of(t: PlanTensor) -> PlanTensor:
+    """Whose memory it is in."""
+    return t if t.view_src is None else t.view_src
 
 
 def key(t: PlanTensor) -> str | int:

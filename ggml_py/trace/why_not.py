@@ -11,7 +11,10 @@ from .record import NODE
 from .words import label, quoted, signature
 
 if TYPE_CHECKING:
+    from .._device import Device
+    from ..backend import Backend
     from .plan import Plan, PlanTensor
+    from .variant import Nearest
 
 _MOST_REASONS = 8
 
@@ -60,7 +63,8 @@ class WhyNot:
 
     `reasons[0]` is the rule that decided. The others would have kept it off, too: each is what
     comes first once the reasons before it are out of the way. None when it is there. `pin` is what
-    comes of pinning it there.
+    comes of pinning it there. `nearest`, where a live device was asked, is the smallest change to
+    the op that it supports.
     """
 
     subject: PlanTensor
@@ -68,6 +72,7 @@ class WhyNot:
     reasons: tuple[Reason, ...]
     pin: Change | None = None
     notes: tuple[str, ...] = ()
+    nearest: Nearest | None = None
 
     @property
     def is_there(self) -> bool:
@@ -90,6 +95,9 @@ class WhyNot:
         for i, reason in enumerate(self.reasons):
             lines.append(f"  {'then ' if i else ''}{reason}")
             lines += [f"    > {self._short(change)}" for change in reason.changes]
+        lines += (
+            [f"  {line}" for line in self.nearest.render().splitlines()] if self.nearest else []
+        )
         lines += [f"  > {self._short(self.pin)}"] if self.pin else []
         lines += [f"  - {note}" for note in self.notes]
         return "\n".join(lines)
@@ -122,6 +130,7 @@ class WhyNot:
             ],
             "pin": _change(self.pin) if self.pin else None,
             "notes": list(self.notes),
+            "nearest": self.nearest.to_dict() if self.nearest else None,
         }
 
 
@@ -133,8 +142,12 @@ def _ref(t: PlanTensor) -> dict[str, Any]:
     return {"id": t.id, "index": t.index, "name": t.name, "op": t.op}
 
 
-def why_not(plan: Plan, subject: PlanTensor, backend: str) -> WhyNot:
+def why_not(
+    plan: Plan, subject: PlanTensor, backend: str, device: Device | Backend | None = None
+) -> WhyNot:
     """See `Plan.why_not`."""
+    if not isinstance(backend, str):
+        raise TypeError(f"backend {backend!r}: expected its name, as 'gpu0'")
     b = plan.capture.backend_index(backend)
     name = plan.backends[b].name
     if subject.backend == name:
@@ -147,7 +160,12 @@ def why_not(plan: Plan, subject: PlanTensor, backend: str) -> WhyNot:
     if subject.record.pin < 0 and subject.id < len(plan.capture.tensors):
         change = ("pinned to it", {"pins": {key(subject): name}})
         pinned = _tried(plan, subject.id, name, change)
-    return WhyNot(subject, name, reasons, pinned, tuple(_notes(plan, subject, b)))
+    found = None
+    if device is not None and subject.op != "NONE" and any(r.id == "op" for r in reasons):
+        from .nearest import nearest  # the one that asks a device
+
+        found = nearest(subject, device)
+    return WhyNot(subject, name, reasons, pinned, tuple(_notes(plan, subject, b)), found)
 
 
 def _reasons(plan: Plan, subject: PlanTensor, backend: str) -> Iterator[Reason]:
