@@ -18,10 +18,10 @@ RELEASES = [("0.2.4", "0.9.4"), ("b10566", "0.21.0")]
 OLDEST = RELEASES[0][0]
 # What CI runs on the oldest. `pytest -m 'not slow'` with GGML_PY_UPSTREAM runs everything.
 SUITE = (
-    "abort", "alloc", "context", "custom", "devices", "differential", "gguf", "gguf_split",
-    "gguf_writer", "handle", "misuse", "multi_buffer", "nearest", "opt", "plan", "properties",
+    "abort", "alloc", "context", "custom", "devices", "differential", "explain", "gguf",
+    "gguf_split", "gguf_writer", "handle", "misuse", "multi_buffer", "nearest", "opt", "plan", "properties",
     "reference", "refusal", "scheduler", "sim", "sim_async", "sim_memory", "tensor",
-    "tensor_info", "threads", "unload",
+    "tensor_info", "threads", "unload", "why_not",
 )  # fmt: skip
 
 PLANS = """
