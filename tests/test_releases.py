@@ -19,8 +19,8 @@ OLDEST = RELEASES[0][0]
 # What CI runs on the oldest. `pytest -m 'not slow'` with GGML_PY_UPSTREAM runs everything.
 SUITE = (
     "abort", "alloc", "context", "custom", "devices", "differential", "explain", "gguf",
-    "gguf_split", "gguf_writer", "handle", "misuse", "multi_buffer", "nearest", "opt", "plan", "properties",
-    "reference", "refusal", "scheduler", "sim", "sim_async", "sim_memory", "tensor",
+    "gguf_split", "gguf_writer", "handle", "misuse", "multi_buffer", "nearest", "opt", "plan",
+    "properties", "reference", "refusal", "scheduler", "sim", "sim_async", "sim_memory", "tensor",
     "tensor_info", "threads", "unload", "why_not",
 )  # fmt: skip
 
