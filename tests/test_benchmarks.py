@@ -47,3 +47,15 @@ def test_the_differential_run_counts_plans():
     result = json.loads(done.stdout)
     assert result["plans"] > 40
     assert result["disagreements"] == []
+
+
+def test_planning_is_measured_and_a_plan_file_is_small():
+    done = subprocess.run(
+        [sys.executable, str(BENCHMARKS / "planning.py"), "--sizes", "5000", "--rounds", "1",
+         "--json"],
+        capture_output=True, text=True, check=False, env=os.environ, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    (row,) = json.loads(done.stdout)
+    assert row["file"] < 3e6
+    assert min(row.values()) > 0

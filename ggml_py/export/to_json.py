@@ -15,6 +15,7 @@ import zlib
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
+from ..trace.pause import collection_paused
 from ..trace.plan import Plan
 from ..trace.record import (
     COPY,
@@ -100,7 +101,8 @@ def parse(content: bytes, path: str | Path) -> Plan:
     if data.get("schema") != SCHEMA:
         raise ValueError(f"{path} has schema {data.get('schema')}; this ggml_py reads {SCHEMA}")
     try:
-        plan = _plan(data)
+        with collection_paused():
+            plan = _plan(data)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ValueError(f"{path} is a damaged plan: {error!r}") from None
     _check(plan, path)

@@ -10,6 +10,7 @@ import numpy as np
 from .. import enums
 from .._ffi import BUILD, NULL, ffi, lib, text
 from ..errors import MissingFunctionError
+from .pause import collection_paused
 from .plan import Plan
 from .record import (
     COPY,
@@ -196,7 +197,8 @@ def read_plan(native: Any) -> Plan:
     if native == NULL:
         raise MissingFunctionError("the scheduler holds no plan: give it a graph first")
     try:
-        return _read(native)
+        with collection_paused():
+            return _read(native)
     finally:
         lib.gp_plan_free(native)
 

@@ -7,6 +7,7 @@ C: ggml_backend_sched_split_graph
 
 from __future__ import annotations
 
+from .pause import collection_paused
 from .plan import Plan
 from .record import COPY, NODE, Capture, Outcome, Placement, SplitRecord, TensorRecord
 from .rules import MAX_SPLIT_INPUTS, rules_of
@@ -34,7 +35,8 @@ def plan(capture: Capture, steps: list[RawStep] | None = None) -> Plan:
             f"this plan was read from a {capture.source}, which does not hold what the backends "
             "support: plan the graph with Scheduler.plan, or load a file that Plan.to_json wrote"
         )
-    return Plan(capture, Planning(capture, steps).run(), "reference")
+    with collection_paused():
+        return Plan(capture, Planning(capture, steps).run(), "reference")
 
 
 class Planning:
