@@ -31,12 +31,15 @@ def command(
 ) -> None:
     """Show what B decides otherwise than A: assignments, causes, splits, copies and their bytes.
 
-    A and B are plans that `ggml-py plan MODEL -o FILE` saved, or models ('-': standard input, for
-    a plan). The options are for those that are models. Exit status: 0 the same, 1 different.
+    A and B are plans that `ggml-py plan MODEL -o FILE` saved, logs of a program that ran with
+    GGML_SCHED_DEBUG=2, or models, which the options are for. '-' is the standard input.
+
+    Exit status: 0 the same, 1 different, or an error (then there is nothing on standard output).
 
     \b
     ggml-py plan model.gguf -ngl 20 -o before.json.gz
     ggml-py diff before.json.gz model.gguf -ngl 24
+    ggml-py diff before.json.gz log.txt --rename gpu0=CUDA0
     """
     backends = dict(map(_rename, renames))
     if len(backends) < len(renames):

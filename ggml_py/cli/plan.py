@@ -50,9 +50,10 @@ def command(
 ) -> None:
     """Show how MODEL's graph is split over the devices, without computing it.
 
-    MODEL may be a plan that -o saved, too ('-': standard input). With --what-if everything that is
-    printed or saved is the plan as it would be. --json prints the plan, or of --what-if, --text,
-    --passes, --steps and --advice what is asked for, each under its name.
+    MODEL may also be a plan that -o saved, or a log of a program that ran with GGML_SCHED_DEBUG=2
+    ('-': standard input). With --what-if everything that is printed or saved is the plan as it
+    would be. --json prints the plan, or of --what-if, --text, --passes, --steps and --advice what
+    is asked for, each under its name.
 
     \b
     ggml-py plan model.gguf -d sim:gpu0,min_batch=32 -d CPU -ngl 20

@@ -1,4 +1,5 @@
-"""What a verb is about: a model, whose graph is planned, or a plan that was saved."""
+"""What a verb is about: a model, whose graph is planned, a plan that was saved, or a log with a
+debug print of one."""
 
 from __future__ import annotations
 
@@ -22,14 +23,20 @@ _SHAPE_OPTIONS = [
     model_option("-n", "--n-tokens", default=1, show_default=True, help="Tokens in the batch."),
     model_option("--n-past", default=0, show_default=True, help="Tokens in the cache before it."),
 ]
+_dump_option = click.option(
+    "--dump", type=int, metavar="N",
+    help="Of a log: which of its debug prints, from 0. Default: the last.",
+)  # fmt: skip
 _STDIN = "standard input"
+_PRINT = "## SPLIT #"  # what each debug print begins with
 
 
 def source_options(*arguments: str) -> Callable[[F], F]:
-    """Arguments that are a model or a plan each, the options of `models.load` for those that are
-    models, and the shape of the graph."""
+    """Arguments that are a model, a saved plan or a log each, and the options that are for some of
+    them: those of `models.load` and the graph's shape, and which print of a log."""
 
     def decorate(function: F) -> F:
+        function = _dump_option(function)
         for option in reversed(_SHAPE_OPTIONS):
             function = option(function)
         function = load_options(function)
@@ -40,23 +47,28 @@ def source_options(*arguments: str) -> Callable[[F], F]:
     return decorate
 
 
-def get_plan(source: str, n_tokens: int, n_past: int, **options: Any) -> Plan:
+def get_plan(source: str, **options: Any) -> Plan:
     """The plan in that file, or of that model's graph with the options.
 
-    Raises a usage error for options that are not for a saved plan, ValueError for files that are
-    neither.
+    Raises a usage error for options that are not for such a file, ValueError for files that are
+    none of the three.
     """
-    (plan,) = get_plans((source,), n_tokens, n_past, **options)
+    (plan,) = get_plans((source,), **options)
     return plan
 
 
-def get_plans(sources: tuple[str, ...], n_tokens: int, n_past: int, **options: Any) -> list[Plan]:
-    """As `get_plan`, of several; the options are for all that are models."""
+def get_plans(
+    sources: tuple[str, ...], n_tokens: int, n_past: int, dump: int | None, **options: Any
+) -> list[Plan]:
+    """As `get_plan`, of several; the options are for all that they fit."""
     if sources.count("-") > 1:
         raise click.UsageError("'-' is the standard input, which can be read once")
-    saved = [saved_plan(source) for source in sources]
+    saved = [saved_plan(source, dump) for source in sources]
+    called = " and ".join(map(_called, sources))
     if None not in saved:
-        refuse_model_options(" and ".join(map(_called, sources)))
+        _refuse_model_options(called)
+    if dump is not None and not any(plan and plan.capture.source != "scheduler" for plan in saved):
+        raise click.UsageError(f"{called}: no log, so --dump cannot apply")
     plans = []
     for source, plan in zip(sources, saved, strict=True):
         if plan is None:
@@ -85,8 +97,9 @@ def name_or_number(plan: Plan, text: str) -> str | int:
     return text if named or not text.isdecimal() else int(text)
 
 
-def saved_plan(source: str) -> Plan | None:
-    """The plan in that file; None for a model. By content: "-" is the standard input."""
+def saved_plan(source: str, dump: int | None = None) -> Plan | None:
+    """The plan in that file; None for a model. By content: "-" is the standard input. `dump` is
+    which print of a log, the last one unless told."""
     from ..export import to_json
 
     content = _content(source)
@@ -99,10 +112,35 @@ def saved_plan(source: str) -> Plan | None:
         raise ValueError(f"{name} is damaged: {error}") from None
     if content.lstrip()[:1] == b"{":
         return to_json.parse(content, name)
+    # What PowerShell's > writes is UTF-16.
+    utf16 = content.startswith((b"\xff\xfe", b"\xfe\xff"))
+    text = content.decode("utf-16" if utf16 else "utf-8", "replace")
+    if _PRINT in text:
+        return _plan_in_log(text, name, dump)
     raise ValueError(
         f"{name} is neither a GGUF model (its magic is {content[:4]!r}, not b'GGUF') nor a plan "
-        "that `ggml-py plan MODEL -o FILE` saved"
+        "that `ggml-py plan MODEL -o FILE` saved nor a log with what ggml prints for "
+        "GGML_SCHED_DEBUG=2"
     )
+
+
+def _plan_in_log(text: str, name: str, dump: int | None) -> Plan:
+    from ..trace.debug_log import dumps
+    from ..trace.plan import Plan
+
+    try:
+        n = len(dumps(text))
+        if dump is not None and not -n <= dump < n:
+            raise ValueError(f"--dump {dump}: there are {n} debug prints, from 0")
+        plan = Plan.from_debug_log(text, -1 if dump is None else dump)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None
+    if dump is None and n > 1:
+        click.echo(
+            f"{name} has {n} debug prints: the last is taken, --dump N (from 0) takes another",
+            err=True,
+        )
+    return plan
 
 
 def _content(source: str) -> bytes | None:
@@ -120,7 +158,7 @@ def _content(source: str) -> bytes | None:
         raise FileNotFoundError(f"{source}: no such file") from None
 
 
-def refuse_model_options(source: str) -> None:
+def _refuse_model_options(source: str) -> None:
     """Usage error when options were given that only a model takes."""
     context = click.get_current_context()
     given = [

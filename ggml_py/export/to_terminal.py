@@ -7,7 +7,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from ..trace.diff import Diff
-from ..trace.plan import Plan, PlanTensor, Split, format_bytes
+from ..trace.plan import Plan, PlanTensor, Split, SplitInput, format_bytes
 from ..trace.shares import format_count
 from ..trace.thresholds import Sweep, describe, moved_rows
 
@@ -138,11 +138,16 @@ def _ops(split: Split) -> str:
     return escape(shown + (", …" if len(most) > 3 else ""))
 
 
+def _input(given: SplitInput) -> str:
+    src = given.src_backend  # a debug log may not tell
+    return f"{given.tensor.name} from {src}" if src else given.tensor.name
+
+
 def _inputs(split: Split) -> str:
     if not split.inputs:
         return "–"
     total = format_bytes(sum(i.nbytes for i in split.inputs))
-    named = ", ".join(f"{i.tensor.name} from {i.src_backend}" for i in split.inputs[:3])
+    named = ", ".join(map(_input, split.inputs[:3]))
     more = f", {len(split.inputs) - 3} more" if len(split.inputs) > 3 else ""
     return escape(f"{total}: {named}{more}")
 

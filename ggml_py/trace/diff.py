@@ -209,6 +209,7 @@ class _Comparison:
         names = [b.name for b in before.backends]
         self.renamed = {names[before.capture.backend_index(k)]: v for k, v in backends.items()}
         self.dumped = "debug log" in (before.capture.source, after.capture.source)
+        self.memories = dict(self.renamed_memories())
         self.match = match_tensors(before.capture, after.capture)
         self.compared_a, self.compared_b = self.match.compared
         self.with_causes = all(
@@ -243,11 +244,20 @@ class _Comparison:
         """A backend of `before` by the name that `after` has for it."""
         return self.renamed.get(backend, backend) if backend else backend
 
+    def renamed_memories(self) -> Iterable[tuple[str, str]]:
+        """What renamed backends allocate from: "gpu0" in one plan is "CUDA0" in the other."""
+        theirs = {b.name: b.buft for b in self.after.backends}
+        for b in self.before.backends:
+            buft = theirs.get(self.renamed.get(b.name, ""), -1)
+            if b.buft >= 0 and buft >= 0:
+                yield self.before.capture.bufts[b.buft].name, self.after.capture.bufts[buft].name
+
     def change(self, x: PlanTensor, y: PlanTensor) -> Change | None:
         if self.dumped and None in (x.backend, y.backend):
             return None  # a dump has not the places of all
         # Memory counts where it is the tensor's own, and where both plans know it.
         bufts = [None if self.dumped or t.buft is None else t.buft.name for t in (x, y)]
+        bufts[0] = self.memories.get(bufts[0] or "", bufts[0])
         before = Side(x.index, self.name(x.backend), x.placement.cause, bufts[0])
         after = Side(y.index, y.backend, y.placement.cause, bufts[1])
         other_cause = self.with_causes and before.cause != after.cause

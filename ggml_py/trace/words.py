@@ -29,7 +29,9 @@ def signature(t: PlanTensor) -> str:
 
 
 def shape(t: PlanTensor) -> str:
-    """ "f32 [64, 8]": type and ne, without the ones at the end."""
+    """ "f32 [64, 8]": type and ne, without the ones at the end; "?" of what a debug log tells."""
+    if not t.ne:
+        return t.type
     ne = list(t.ne)
     while len(ne) > 1 and ne[-1] == 1:
         ne.pop()
