@@ -348,3 +348,41 @@ def test_a_custom_op_on_it_is_refused(sims):
             scheduler.set_tensor_backend(y, gpu)
             with pytest.raises(ggml.ArgumentError, match=r"gpu0 \(SIM\), which cannot call Python"):
                 scheduler.alloc_graph(graph)
+
+
+def test_callbacks_see_each_node_when_it_is_computed(net):
+    seen = {}
+
+    def look(tensor, ask):
+        if not ask:
+            seen[tensor.name] = tensor.get()
+        return True
+
+    net.scheduler.set_eval_callback(look)
+    np.testing.assert_array_equal(net.run(), cpu_result())
+    assert len(seen) == 3
+    np.testing.assert_array_equal(seen["out"], cpu_result())
+    np.testing.assert_array_equal(seen["node_1"], np.maximum(seen["h"], 0))
+
+
+def test_every_node_is_the_cpus_bit_for_bit(sims):
+    """By upstream's own comparison of two backends."""
+    gpu, cpu = sims().init(n_threads=1), ggml.device("CPU").init(n_threads=1)
+    with gpu, cpu, ggml.Context() as c, ggml.Context() as ops:
+        rng = np.random.default_rng(4)
+        x = c.from_numpy(rng.standard_normal((32, 64), np.float32), "x")
+        w = c.from_numpy(rng.standard_normal((64, 64), np.float32), "w")
+        c.alloc(gpu)
+        h = ops.rms_norm(ops.add(ops.mul_mat(w, x), ops.silu(x)), 1e-5)
+        graph = ops.new_graph()
+        graph.build_forward_expand(ops.soft_max(ops.mul_mat(ops.cast(w, "f16"), h)))
+        ops.alloc(gpu)
+        compared = []
+
+        def compare(_i, a, b):
+            compared.append(a.name)
+            np.testing.assert_array_equal(a.get(), b.get())
+            return True
+
+        ggml.compare_graph_backend(gpu, cpu, graph, compare)
+        assert len(compared) == graph.n_nodes
