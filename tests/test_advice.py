@@ -61,7 +61,8 @@ def llama(stack, tmp_path, *devices, n_tokens=1, n_gpu_layers=0, **options):
 )
 def test_llamas_as_they_should_be_need_no_advice(stack, tmp_path, devices, options):
     plan = llama(stack, tmp_path, *devices, **options)
-    assert [str(f) for f in findings(plan)] == []
+    swept = [f for f in findings(plan) if f.id == "GP116"]  # of a few bytes, where layers part
+    assert [str(f) for f in findings(plan)] == list(map(str, swept))
     assert plan.advice() == ()
 
 
@@ -88,9 +89,10 @@ def test_findings_are_ordered_by_bytes_and_can_be_data(stack, tmp_path):
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_advice_of_random_graphs_holds_together(seed):
+def test_advice_of_random_graphs_holds_together(stack, seed):
     rng = random.Random(seed)
     world = random_graphs.build(rng, rng.choice((1, 2)), 24)
+    stack.callback(world.close)
     for graph in world.graphs:
         world.pin()
         try:
@@ -103,7 +105,6 @@ def test_advice_of_random_graphs_holds_together(seed):
         assert all(f.tensors for f in found if f.id != "GP110")
         assert found == plan.advice(min_bytes=0)
         assert not {"GP102", "GP103", "GP104", "GP109"} & {f.id for f in plan.advice(1 << 40)}
-    world.close()
 
 
 @pytest.mark.parametrize("wrong", [-1, 1.5, "1M", None])

@@ -260,6 +260,38 @@ def test_gp109_an_input_that_was_allocated_where_nobody_reads_it(stack):
     assert finding.suggestion.startswith("Allocate it in memory of CPU")
 
 
+# --- GP116: a sum that goes to where its operands are not
+
+
+def residual(w, first, n_tokens=64):
+    """A sum of what two products computed, before a product on gpu0."""
+    a = w.op("mul_mat", w.tensor("a", 64, 64, on=first), w.input("x", 64, n_tokens), name="a1")
+    b = w.op("mul_mat", w.tensor("b", 64, 64, on="CPU"), a, name="b1")
+    return w.op("mul_mat", w.tensor("c", 64, 64, on="gpu0"), w.op("add", a, b, name="sum"),
+                name="out")  # fmt: skip
+
+
+def test_gp116_a_sum_that_a_sweep_takes_up(stack):
+    w = World(stack, gpu(), "CPU")
+    plan = w.plan(residual(w, "CPU"), op_offload=False)
+    total = plan.node("sum")
+    assert (total.backend, total.cause.code, plan.n_inputs) == ("gpu0", "2.sup", 2)
+    finding = only(plan, "GP116")
+    assert names(finding) == ["sum"] and finding.bytes == total.nbytes
+    assert "16.0 KiB copied instead of 32.0 KiB" in finding.text
+    assert ids(plan, total.nbytes + 1) == []
+    pinned = w.stack.enter_context(ggml.Scheduler(w.backends, op_offload=False))
+    pinned.set_tensor_backend(w.graph.nodes[total.index], w.backend("CPU"))
+    plan = pinned.plan(w.graph)
+    assert plan.copy_bytes == total.nbytes and ids(plan) == []
+
+
+def test_gp116_not_where_one_operand_is_there(stack):
+    w = World(stack, gpu(), "CPU")
+    plan = w.plan(residual(w, "gpu0"), op_offload=False)
+    assert plan.node("sum").backend == "gpu0" and "GP116" not in ids(plan)
+
+
 # --- GP113: weights by turns
 
 

@@ -23,6 +23,7 @@ CHECKS = (
     Check("GP105", COST, "BLAS defeats op offload", advice_offload.defeated_by_blas),
     Check("GP106", COST, "layout defeats op offload", advice_offload.defeated_by_layout),
     Check("GP108", COST, "avoidable split", advice_ops.avoidable_splits),
+    Check("GP116", COST, "swept across a border", advice_ops.swept),
     Check("GP113", COST, "weights alternate", advice_layout.alternating),
     Check("GP115", COST, "round trip", advice_ops.round_trips, LOG),
     Check("GP103", COST, "op offload copies weights", advice_copies.offloaded_weights, BOTH),

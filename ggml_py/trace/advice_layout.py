@@ -37,7 +37,7 @@ def alternating(facts: Facts) -> Iterator[Found]:
         "Put layers that follow each other on the same backend (llama.cpp: -ngl and "
         "--tensor-split rather than -ot rules that pick tensors out of layers).",
         [facts.capture.tensors[i] for i in moves],
-        max(facts.plan.copy_bytes - after.copy_bytes, 0),
+        min(facts.plan.copy_bytes - after.copy_bytes, nbytes(copies)),
     )
 
 

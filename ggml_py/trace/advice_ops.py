@@ -114,6 +114,38 @@ def _let_go(op: str) -> str:
     )
 
 
+def swept(facts: Facts) -> Iterator[Found]:
+    """Nodes that pass 2 took across, away from several sources: their result alone is smaller."""
+    copies = {(c.tensor.id, c.to): c for c in facts.unexplained()}
+    groups: dict[tuple[int, int], list[TensorRecord]] = {}
+    for t in facts.computed:
+        on = facts.where[t.id]
+        if facts.cause(t) != "2.sup" or t.id in facts.explained_nodes:
+            continue
+        here = [s for s in facts.sources(t) if (s.id, on) in copies and not facts.is_weight(s)]
+        homes = {facts.where[s.id] for s in here}
+        if len(here) > 1 and len(homes) == 1 and t.supports >> max(homes) & 1:
+            groups.setdefault((on, max(homes)), []).append(t)
+    for (on, home), nodes in groups.items():
+        after = facts.what_if(pins={t.id: facts.name(home) for t in nodes})
+        if not facts.is_better(after):
+            continue
+        saved = facts.plan.copy_bytes - after.copy_bytes
+        if saved < max(facts.min_bytes, 1):
+            continue
+        around = facts.around(nodes)
+        facts.explain(around, nodes)
+        yield Found(
+            f"{described(nodes, 'node')} {are(nodes)} on {facts.name(on)} because a neighbour is, "
+            f"and all that {are(nodes, 'it reads is', 'they read is')} computed on "
+            f"{facts.name(home)} and copied. There, the result alone would be: "
+            f"{facts.compared(after)}.",
+            f"Pin {are(nodes, 'it', 'them')} to {facts.name(home)} with set_tensor_backend.",
+            nodes,
+            min(saved, nbytes(around)),
+        )
+
+
 def avoidable_splits(facts: Facts) -> Iterator[Found]:
     """Runs of nodes between splits of a device that could do them, and copy no more for it."""
     groups: dict[tuple[int, str], list[TensorRecord]] = {}
