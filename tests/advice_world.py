@@ -1,8 +1,7 @@
 """Graphs over chosen backends for tests of advice: weights where they are wanted, names, pins."""
 
-from dataclasses import replace
-
 import ggml_py as ggml
+from ggml_py.export import to_text
 
 
 class World:
@@ -99,23 +98,6 @@ def biased(w, bias_on, products_on="gpu0", rows=8, layers=3):
     return w.op("mul_mat", w.tensor("out.w", 64, 64, on=products_on), t, name="out")
 
 
-def logged(plan):
-    """A plan without what a debug print of it, by stock ggml, does not tell."""
-    hidden = {"supports": 0, "offload": 0, "buffer": -1, "pin": -1, "ne": (), "type": "?"}
-
-    def kept(t):
-        return t._replace(**hidden, flags=tuple(f for f in t.flags if f == "compute"))
-
-    capture = replace(
-        plan.capture,
-        settings=plan.settings._replace(hash_set_size=0, build=""),
-        backends=tuple(b._replace(device="", device_type="", buft=-1) for b in plan.backends),
-        bufts=(),
-        buffers=(),
-        tensors=tuple(kept(t) for t in plan.capture.tensors),
-        dropped_pins=(),
-        source="debug log",
-    )
-    places = tuple(p._replace(cause="", stage=-1, passes=()) for p in plan.outcome.placements)
-    outcome = replace(plan.outcome, placements=places, hash_set_used=0)
-    return replace(plan, capture=capture, outcome=outcome, planner="debug log")
+def logged(plan, causes=False):
+    """The plan as a log of it tells; stock ggml prints no causes."""
+    return ggml.Plan.from_debug_log(to_text.render(plan, causes))
