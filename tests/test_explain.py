@@ -1,6 +1,7 @@
 """plan.explain: the chain of decisions behind a placement, back to its root."""
 
 import json
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -74,6 +75,22 @@ def test_it_says_what_stopped_the_sweeps_and_who_was_asked_before(plans):
     assert plans["mlp"].explain(1).notes[0] == f"sweeps gpu down and rest down: {came}"
 
 
+def test_a_weight_that_nobody_can_use_in_place(plans):
+    """Its memory decides nothing then, and it is copied."""
+    capture = plans["mlp"].capture
+    mine = tuple(b._replace(readers=0b01) for b in capture.bufts)
+    products = [t._replace(supports=0b10) for t in capture.tensors[:3]]
+    cannot = replace(capture, bufts=mine, tensors=(*products, *capture.tensors[3:]))
+    found = reference.plan(cannot).explain("h")
+    assert found.headline == "3.best" and found.subject.backend == "CPU"
+    assert found.notes[:2] == (
+        "pass 1 asked BLAS: it cannot run MUL_MAT(f32 [64, 128], f32 [64, 48])",
+        "pass 1 asked CPU: it does not read CPU memory, where 'up' is",
+    )
+    copied = "it reads a copy of 'up' (32.0 KiB from BLAS)"
+    assert any(note.startswith(copied) for note in found.notes)
+
+
 def test_it_says_what_is_copied(copied):
     h = "it is copied to CPU for split #1 (18.0 KiB)"
     x = "it reads a copy of 'x' (12.0 KiB from CPU), as gpu0 does not read CPU's memory"
@@ -141,6 +158,20 @@ def test_without_the_backends_answers_it_says_what_it_cannot_tell(plans):
     assert [link.tensor.name for link in found.links] == ["below", "middle", "w"]
     assert "a debug log holds no more than the cause of each node" in found.limits[0]
     assert found.limits[0] in str(found)
+
+
+def test_a_debug_log_is_explained_as_far_as_it_goes(copied):
+    log = copied.text()
+    found = ggml.Plan.from_debug_log(log).explain("h")
+    assert (found.headline, found.limits[0][:35]) == (
+        "1.wgt0 via src[0] a", "a debug log holds no more than the "
+    )  # fmt: skip
+    assert found.notes[-1].startswith("it is copied to CPU for split #1 (")
+    assert any(n.startswith("it reads a copy of 'x' (") for n in found.notes)
+    stock = re.sub(r"\[( *\w+) +[\w.]+\]", r"[\1         ]", log)
+    found = ggml.Plan.from_debug_log(stock).explain("h")
+    assert (found.headline, found.root) == ("-", "unknown")
+    assert found.limits[0].startswith("this log has no causes: ggml as it is released")
 
 
 def test_a_long_sweep_is_one_line():

@@ -86,7 +86,9 @@ class Explanation:
     def __str__(self) -> str:
         t = self.subject
         lines = [f"Not as the reference scheduler plans it: {text}" for text in self.disagreements]
-        lines.append(f"{label(t)} ({signature(t)}) is on {t.backend}: {self.headline}")
+        lines.append(
+            f"{label(t)} ({signature(t)}) is on {t.backend or 'no backend'}: {self.headline}"
+        )
         lines += self._chain_lines()
         lines += [f"  - {note}" for note in self.notes]
         lines += [f"  ? {limit}" for limit in self.limits]
@@ -140,19 +142,11 @@ def _same_sweep(a: Link, b: Link) -> bool:
 def explain(plan: Plan, subject: PlanTensor) -> Explanation:
     """See `Plan.explain`."""
     if plan.capture.source != "scheduler":
-        limit = (
-            f"a {plan.capture.source} holds no more than the cause of each node: whom the "
-            "scheduler asked, what stopped a sweep and how it came to the leafs cannot be told"
-        )
-        return Explanation(subject, tuple(_from_codes(plan, subject)), limits=(limit,))
+        return _explain_from_codes(plan, subject, limits=tuple(_limits(plan, subject)))
     try:
         differences = tuple(_differences(plan))
     except ValueError as error:  # CannotPlanError: ggml's own planner could
-        return Explanation(
-            subject,
-            tuple(_from_codes(plan, subject)),
-            disagreements=(f"ggml can, it not: {error}",),
-        )
+        return _explain_from_codes(plan, subject, disagreements=(f"ggml can, it not: {error}",))
     if subject.record.kind == COPY:
         return Explanation(subject, tuple(_copy(plan, subject)), (), differences)
     links, notes = tuple(_chain(plan, subject)), tuple(_notes(plan, subject))
@@ -276,6 +270,29 @@ def _makes(step: Step, source: PlanTensor, copy: PlanTensor) -> bool:
     return step.query == "copy" and step.witness == source and step.backend == copy.backend
 
 
+def _explain_from_codes(
+    plan: Plan,
+    t: PlanTensor,
+    disagreements: tuple[str, ...] = (),
+    limits: tuple[str, ...] = (),
+) -> Explanation:
+    links, notes = tuple(_from_codes(plan, t)), tuple(_copied(plan, t))
+    return Explanation(t, links, notes, disagreements, limits)
+
+
+def _limits(plan: Plan, t: PlanTensor) -> Iterator[str]:
+    if not any(p.cause for p in plan.outcome.placements):
+        yield (
+            "this log has no causes: ggml as it is released leaves them out. The library that "
+            "ggml_py builds has them (GGML_SCHED_DEBUG=2, or Plan.to_json)"
+        )
+    else:
+        yield (
+            f"a {plan.capture.source} holds no more than the cause of each node: whom the "
+            "scheduler asked, what stopped a sweep and how it came to the leafs cannot be told"
+        )
+
+
 def _from_codes(plan: Plan, t: PlanTensor) -> Iterator[Link]:
     """The chain as far as the cause codes tell it."""
     seen: set[int] = set()
@@ -302,27 +319,27 @@ def _from_codes(plan: Plan, t: PlanTensor) -> Iterator[Link]:
 
 
 def _notes(plan: Plan, t: PlanTensor) -> Iterator[str]:
-    decided = plan.decisions.placement(t)
-    yield from dict.fromkeys(_refusals(plan, t, decided.index if decided else 0))
+    yield from dict.fromkeys(_refusals(plan, t))
     yield from sweeps_text(plan.decisions.meetings(t))
-    yield from _copies(plan, t)
+    yield from _copied(plan, t)
+    yield from _split_at(plan, t)
 
 
-def _refusals(plan: Plan, t: PlanTensor, decided: int) -> Iterator[str]:
-    """Who was asked in pass 1, before the backend that it went to."""
+def _refusals(plan: Plan, t: PlanTensor) -> Iterator[str]:
+    """Who was asked in pass 1 and not taken."""
+    placed = plan.decisions.placement(t)
     for step in plan.decisions.about(t):
-        if step.index >= decided or step.pass_ != 1 or step.answer is not False:
+        if step.pass_ != 1 or step.answer is not False:
             continue
+        asked = f"pass 1 asked {step.backend}"
+        asked += " first" if placed is not None and placed.pass_ == 1 else ""
         if step.query == "supports_op":
-            yield f"pass 1 asked {step.backend} first: it cannot run {signature(t)}"
+            yield f"{asked}: it cannot run {signature(t)}"
         elif step.query == "offload_op":
             yield f"{step.backend} supports it, but does not want it offloaded at this batch size"
         elif step.witness is not None:
             whose = "it" if step.witness == t else quoted(step.witness)
-            yield (
-                f"pass 1 asked {step.backend} first: it does not read {memory(step.witness)}, "
-                f"where {whose} is"
-            )
+            yield f"{asked}: it does not read {memory(step.witness)}, where {whose} is"
 
 
 def sweeps_text(meetings: Iterable[Meeting]) -> Iterator[str]:
@@ -344,15 +361,14 @@ def sweeps_text(meetings: Iterable[Meeting]) -> Iterator[str]:
         yield f"sweep{'s' * (len(sweeps) > 1)} {listed(sweeps)}: {text}"
 
 
-def _copies(plan: Plan, t: PlanTensor) -> Iterator[str]:
+def _copied(plan: Plan, t: PlanTensor) -> Iterator[str]:
     """What is copied so that `t` can run, and where its result is copied to."""
     for src, planned in zip(t.record.src, t.placement.planned_src, strict=False):
         if src >= 0 and planned != src:
             source = plan.tensor(src)
-            yield (
-                f"it reads a copy of {quoted(source)} ({format_bytes(source.nbytes)} from "
-                f"{source.backend}), as {t.backend} does not read {memory(source)}"
-            )
+            where = f" from {source.backend}" if source.backend else ""
+            why = f", as {t.backend} does not read {memory(source)}" if source.backend else ""
+            yield f"it reads a copy of {quoted(source)} ({format_bytes(source.nbytes)}{where}){why}"
     for split in plan.splits:
         for given in split.inputs:
             if given.tensor == t:
@@ -363,6 +379,10 @@ def _copies(plan: Plan, t: PlanTensor) -> Iterator[str]:
             f"upstream's cause column says {t.placement.cause}: it is a graph input, kept "
             f"{plan.settings.n_copies} times for pipeline parallelism"
         )
+
+
+def _split_at(plan: Plan, t: PlanTensor) -> Iterator[str]:
+    """Why a split begins with `t` although the backend stays."""
     for step in plan.decisions.about(t):
         if step.query == "new_split" and step.answer != "backend" and step.witness is not None:
             reason = {
