@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import graphs
 import pytest
+from click.testing import CliRunner
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rich.console import Console
@@ -16,6 +17,7 @@ from test_diff import Layers, named
 from test_text import lines_of, model, upstream_prints  # noqa: F401  fixtures
 
 import ggml_py as ggml
+from ggml_py.cli import cli
 from ggml_py.export import to_text
 from ggml_py.export.to_terminal import show
 from ggml_py.models import load
@@ -233,6 +235,24 @@ def test_it_is_a_file_like_others(tmp_path):
     )
     assert done.stdout == f"{plan.headline()} {len(plan.unknown)}\n", done.stderr
     assert json.loads((tmp_path / "p.json").read_text())["shares"] is None
+
+
+def test_commands_take_logs(tmp_path):
+    (tmp_path / "report.log").write_text("prefix\n" + DUMP)
+    moved = DUMP.replace("## SPLIT #2: CPU", "## SPLIT #2: CUDA1").replace("CPU#Qcur", "CUDA1#Qcur")
+    moved = moved.replace("[  CPU         ] use=0", "[CUDA1         ] use=0")
+    (tmp_path / "other.log").write_text(moved)
+    run = CliRunner().invoke
+    shown = run(cli, ["plan", str(tmp_path / "report.log")])
+    assert "3 splits, 3 copies (at least 6.0 MiB)" in shown.output, shown.output
+    assert run(cli, ["plan", "--text", str(tmp_path / "report.log")]).output == DUMP
+    lines = "\n".join(json.dumps({"level": "debug", "msg": piece}) for piece in pieces_of(DUMP))
+    again = run(cli, ["diff", str(tmp_path / "report.log"), "-"], input=lines)
+    assert (again.exit_code, again.output.split(";")[0]) == (0, "same")
+    different = run(cli, ["diff", str(tmp_path / "report.log"), str(tmp_path / "other.log")])
+    assert different.exit_code == 1 and "1 of 5 nodes moved" in different.output
+    why = run(cli, ["why-not", str(tmp_path / "report.log"), "selected", "CUDA0"])
+    assert isinstance(why.exception, ValueError), why.output
 
 
 # --- what is around it

@@ -110,7 +110,9 @@ def saved_plan(source: str, dump: int | None = None) -> Plan | None:
         content = to_json.decompressed(content)
     except (OSError, EOFError, zlib.error) as error:
         raise ValueError(f"{name} is damaged: {error}") from None
-    if content.lstrip()[:1] == b"{":
+    # A log may have each of its messages in a JSON object.
+    log = _PRINT.encode() in content and to_json.KIND.encode() not in content[:1000]
+    if content.lstrip()[:1] == b"{" and not log:
         return to_json.parse(content, name)
     # What PowerShell's > writes is UTF-16.
     utf16 = content.startswith((b"\xff\xfe", b"\xfe\xff"))
