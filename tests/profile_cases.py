@@ -284,7 +284,7 @@ def set_rows(c, p):
 
 def cpy(c, p):
     src = maybe_permuted(c, p["type_src"], p.get("ne_src", p.get("ne")), p["permute_src"])
-    if p["_src_transpose"]:
+    if p.get("_src_transpose"):
         src = c.transpose(src)
     ne = p.get("ne_dst", src.ne)
     if "dst_alloc" in p:
@@ -296,7 +296,7 @@ def cont(c, p):
     a = tensor(c, p["type"], p["ne"])
     if any(p.get("permute", ())):
         return c.cont(c.permute(a, *p["permute"]))
-    if p["use_view_slice"]:
+    if p.get("use_view_slice"):
         ne = a.ne
         return c.cont(view_of(c, a, [ne[0], 1, *ne[2:]], a.nb[0] * (ne[1] - 1)))
     return c.cont(c.transpose(a))

@@ -21,11 +21,9 @@ from ggml_py.profile_call import call_of, call_of_record
 from ggml_py.profile_ops import OPS
 from ggml_py.sim_profile import _Cases
 
-pytestmark = pytest.mark.needs(release="default", why="rows are compared with the default pin's")
-
 SAMPLED = 40
-# Built from a row only where our copy of upstream lets it be (vendor/op_edits.py), or takes it.
-REFUSED = {"OUT_PROD", "UPSCALE"}
+pinned = pytest.mark.needs(release="default", why="older records are staler than their release")
+has_top_k = pytest.mark.needs("Op.TOP_K")
 
 
 def sample(record, op, n=SAMPLED):
@@ -43,7 +41,7 @@ def made(op, text):
 
 def test_names():
     names = ggml.profiles()
-    assert {"cpu", "cuda", "metal", "vulkan", "sycl", "cann", "opencl", "webgpu"} <= set(names)
+    assert {"cpu", "cuda", "metal", "vulkan", "sycl", "cann", "opencl"} <= set(names)
     assert ggml.load_profile("CUDA").name == "cuda"
 
 
@@ -51,13 +49,13 @@ def test_names():
 def test_every_recorded_case_finds_its_own_row(profile):
     record = profile_rows.record_of(profile)
     device = ggml.load_profile(profile)
-    n_exact = n = 0
+    n_exact = n_refused = n = 0
     for op in sorted(record.ops() & CASES.keys()):
         for text, supported in sample(record, op):
             try:
                 tensor = made(op, text)
             except ggml.GgmlError:
-                assert op in REFUSED, f"{op}({text})"
+                n_refused += 1  # by checks of ours (vendor/op_edits.py), in older releases theirs
                 continue
             found = device.decide(tensor)
             n += 1
@@ -67,14 +65,16 @@ def test_every_recorded_case_finds_its_own_row(profile):
             assert found.basis == "exact" or found.row == f"{op}({text})", (text, found.text)
     assert n > 1000
     assert n_exact / n > 0.98
+    assert n_refused / n < 0.15
 
 
 def test_no_parameter_of_the_record_is_missed():
-    unread = {"MUL_MAT_ID_W4A4", "MUL_MAT_ID_W4A8", "MUL_MAT_W4A4", "MUL_MAT_W4A8"}
+    kinds = (ggml.enums.Op, ggml.enums.UnaryOp, ggml.enums.GluOp)
+    real = {member.name for kind in kinds for member in kind}  # others are tests of several ops
     for profile in ggml.profiles():
         device = ggml.load_profile(profile)
-        assert set(device.ops) - OPS.keys() <= unread
-        for op in set(device.ops) - unread:
+        assert real & set(device.ops) <= OPS.keys()
+        for op in OPS.keys() & set(device.ops):
             cases = device._cases_of(op)
             for case in (case for group in cases.groups.values() for case in group):
                 wanted = {*cases.spec.same, *cases.spec.size, *cases.spec.soft}
@@ -84,6 +84,7 @@ def test_no_parameter_of_the_record_is_missed():
 # ---- the oracle
 
 
+@pinned
 def test_the_cpu_says_what_its_profile_says():
     cpu, device = ggml.device("CPU"), ggml.load_profile("cpu")
     record = profile_rows.record_of("cpu")
@@ -108,6 +109,7 @@ def this_cpu(oracle, tmp_path_factory):
     return path
 
 
+@pinned
 def test_upstreams_program_says_of_this_cpu_what_its_record_says(this_cpu):
     """And the cases that the record lacks, which are held out so to say, the profile guesses; but
     for types that no test had then: what is untested is no."""
@@ -154,6 +156,7 @@ def varied(random, row):
     return row
 
 
+@pinned
 def test_what_follows_from_rows_that_agree_is_what_the_cpu_says():
     """Cases of other sizes than the recorded ones, against the live CPU. (Of types that it was not
     tested with, the CPU's supports_op says yes to most, and its kernels abort.)"""
@@ -193,6 +196,7 @@ def left_out(profile, n=60):
             cases.groups[same] = group
 
 
+@pinned
 @pytest.mark.parametrize("profile", ["cpu", "cuda", "metal", "vulkan"])
 def test_a_row_that_is_left_out_is_guessed_from_the_others(profile):
     right = {"agreed": [], "nearest": [], "unrecorded": []}
@@ -235,6 +239,7 @@ def own(tmp_path):
     )
 
 
+@has_top_k
 def test_a_file_of_the_users_own(own):
     card = ggml.load_profile(own)
     found = card.decide(top_k(1024))
@@ -245,6 +250,7 @@ def test_a_file_of_the_users_own(own):
     assert card.ops == ("RELU", "SILU", "TOP_K")
 
 
+@has_top_k
 def test_where_rows_differ_the_nearest_in_size_decides(own):
     card, strict = ggml.load_profile(own), ggml.load_profile(own, strict=True)
     supported = [n for n in (300, 1536, 3072, 100_000) if card.supports(top_k(n))]
@@ -297,6 +303,7 @@ def test_an_op_without_rows_is_no_and_a_view_is_yes(own):
         assert found.basis == "view"
 
 
+@pinned
 def test_quantised_heads_are_compared_as_they_are_padded():
     """The test pads heads of 40 to a block of 64 for q4_0: 64 is what the device was asked."""
     call = call_of(made("FLASH_ATTN_EXT", (
@@ -337,6 +344,7 @@ def test_quantised_kv_on_cuda_names_the_reason():
     assert "type_K=q5_1" in found.text
 
 
+@pinned
 def test_older_records_have_no_rows_for_hints():
     context, device = ggml.Context(), ggml.load_profile("cuda")
     x = context.new_tensor("f32", 64, 64)
@@ -411,6 +419,7 @@ def test_what_if_the_device_were_another(profile):
     assert changed.n_splits == theirs.n_splits
 
 
+@has_top_k
 def test_speed():
     start = time.perf_counter()
     device = ggml.load_profile("cuda")
@@ -428,6 +437,7 @@ def timed(device, tensor, n=200):
     return (time.perf_counter() - start) / n
 
 
+@has_top_k
 def test_all_of_it_works_without_the_native_library(tmp_path):
     """A profile, a decision, and what a saved plan would be on another device."""
     call = call_of(top_k(1024))
