@@ -223,7 +223,6 @@ def existing(name: str) -> SimDevice | None:
 def _open(name: str, settings: _Settings, device: SimDevice | None = None) -> Any:
     native = ffi.new("struct gp_sim_settings *")
     native.type = _type(settings.type)
-    native.description = _description(settings.profile)
     native.host, native.host_buffer = bool(settings.host), bool(settings.host_buffer)
     native.async_ = bool(settings.async_) and native.host == 0  # whose memory others may free
     native.memory = whole("memory", settings.memory, 1)
@@ -332,6 +331,7 @@ def _profile_of(settings: _Settings) -> Profile | None:
 def _decider(name: str, settings: _Settings, profile: Profile | None) -> Callable[[Any], None]:
     """What makes a native device decide by the settings; they are checked before."""
     native = ffi.new("struct gp_sim_decisions *")
+    native.description = _description(settings.profile)
     native.offload_min_batch = whole("offload_min_batch", settings.offload_min_batch)
     supports = _supports_of(settings.supports, profile)
     native.mode = lib.GP_SIM_ALL if supports else lib.GP_SIM_NONE

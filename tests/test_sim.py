@@ -91,10 +91,15 @@ def test_a_profile_is_any_object_that_says_what_it_supports(sims):
         def supports(self, tensor):
             return tensor.op.name == "MUL_MAT"
 
-    sim = sims(profile=OnlyProducts())
-    assert sim.description.startswith("simulated products")
+    sim = sims()
+    assert sim.profile is None and sim.description == "simulated, computes on the CPU"
     with Net(sim) as net:
+        assert net.where() == ["gpu0"] * 3
+        sim.configure(profile=OnlyProducts())
+        assert sim.description == "simulated products, computes on the CPU"
         assert net.where() == ["gpu0", "CPU", "gpu0"]
+        sim.configure(supports={"RELU": True})  # takes its place
+        assert sim.profile is None and sim.settings["profile"] is None
 
 
 def test_what_the_predicate_raises_is_raised_by_whoever_asked(sims):

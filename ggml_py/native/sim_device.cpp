@@ -174,7 +174,7 @@ const char * get_name(ggml_backend_dev_t dev) {
 }
 
 const char * get_description(ggml_backend_dev_t dev) {
-    return sim_device::of(dev)->settings.description;
+    return sim_device::of(dev)->decisions.description;
 }
 
 // The device in whose memory it computes.

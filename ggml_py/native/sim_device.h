@@ -22,7 +22,6 @@ extern "C" {
 #endif
 
 struct gp_sim_settings {
-    char               description[128];
     int32_t            type;        // enum ggml_backend_dev_type
     bool               host;        // computes in the CPU's memory, as BLAS does
     bool               host_buffer; // has a type of pinned host memory
@@ -42,6 +41,7 @@ enum gp_sim_mode {
 
 // What it supports, and which ops it wants although their weights are in host memory.
 struct gp_sim_decisions {
+    char     description[128];
     int32_t  mode;                // enum gp_sim_mode
     int64_t  offload_min_batch;   // 0: wants none
     void *   predicate;           // GP_SIM_ASK: for gp_sim_ask
