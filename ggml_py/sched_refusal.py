@@ -1,15 +1,20 @@
-"""What upstream's aborts while it plans a graph mean, in words and with the numbers."""
+"""What a scheduler cannot take, and what upstream's aborts mean, in words and with the numbers."""
 
 from __future__ import annotations
 
 import re
 from typing import TYPE_CHECKING
 
+from ._arguments import ptr_of
 from ._ffi import ffi, lib, text
-from .enums import TensorFlag
+from .backend import Backend
+from .enums import BackendDevType, TensorFlag
 from .errors import AllocError, ArgumentError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from .buffer import BufferType
     from .errors import AbortError
     from .graph import Graph
     from .scheduler import Scheduler
@@ -19,6 +24,7 @@ _PLACED = re.compile(
     r"pre-allocated tensor \((.*)\) in a buffer \((.*)\) that cannot run the operation \((.*)\)",
     re.DOTALL,
 )
+MAX_BACKENDS = 16  # GGML_SCHED_MAX_BACKENDS of ggml-backend.cpp
 _INPUT_LIMIT = re.compile(r"(n_graph_inputs|n_inputs) < GGML_SCHED_MAX_SPLIT_INPUTS")
 
 
@@ -122,3 +128,38 @@ def no_memory(scheduler: Scheduler, sizes: dict[str, int] | None) -> AllocError:
         + ". A smaller batch or context, fewer outputs or another placement needs less",
         sizes or {buft: failed},
     )
+
+
+def check_pin(tensor: Tensor, backend: Backend) -> None:
+    """Upstream makes no copy of what the caller pinned: its consumers there would read it where it
+    is. C: ggml_backend_sched_set_tensor_backend"""
+    buffer = (tensor.view_src or tensor).buffer
+    if buffer is not None and not backend.supports_buft(buffer.type):
+        raise ArgumentError(
+            f"'{tensor.name}' is in {buffer.type.name} memory, which {backend.name} cannot "
+            "read: allocate it there, or pin the ops that use it, which get a copy"
+        )
+
+
+def check_backends(
+    backends: tuple[Backend, ...], buffer_types: Sequence[BufferType] | None
+) -> None:
+    if not 1 <= len(backends) <= MAX_BACKENDS:
+        raise ArgumentError(f"{len(backends)} backends: a scheduler takes 1 to {MAX_BACKENDS}")
+    for backend in backends:
+        ptr_of(Backend, backend)
+        if backends.count(backend) > 1:
+            raise ArgumentError(
+                f"backend {backend.name} is given twice: open another one with Device.init"
+            )
+    last = backends[-1]
+    if last.device.type != BackendDevType.CPU:
+        raise ArgumentError(
+            f"the last backend is {last.name} ({last.device.type.name}): it must be a CPU, which "
+            "runs what no other backend supports. Give device('CPU').init() as the last one"
+        )
+    if buffer_types is not None and len(buffer_types) != len(backends):
+        raise ArgumentError(f"{len(buffer_types)} buffer types for {len(backends)} backends")
+    for backend, buft in zip(backends, buffer_types or (), strict=False):
+        if not backend.supports_buft(buft):
+            raise ArgumentError(f"backend {backend.name} cannot read buffers of type {buft.name}")

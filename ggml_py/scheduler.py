@@ -17,12 +17,11 @@ from .alloc import is_whole
 from .backend import Backend, check_status, settling
 from .buffer import BufferType
 from .context import new_native
-from .enums import BackendDevType
 from .errors import AbortError, AllocError, ArgumentError, MissingFunctionError
 from .graph import Graph
 from .loan import Loan
 from .sched_callbacks import CopyCallback, EvalCallback
-from .sched_refusal import no_memory, refusal
+from .sched_refusal import check_backends, check_pin, no_memory, refusal
 from .tensor import Tensor
 from .threadpool import as_worker_0
 
@@ -34,7 +33,6 @@ if TYPE_CHECKING:
 # Address space that ggml_backend_sched_new takes for each node: copies' metadata, most of all.
 _NODE_BYTES = 30 * 2 * ffi.sizeof("struct ggml_tensor")
 log = logging.getLogger("ggml_py")
-MAX_BACKENDS = 16  # GGML_SCHED_MAX_BACKENDS of ggml-backend.cpp
 
 
 class Scheduler(Handle):
@@ -72,7 +70,7 @@ class Scheduler(Handle):
         self.graph_size = whole("graph_size", graph_size, 1, 1 << 31)
         self._eval_callback: EvalCallback | None = None
         self._copy_callback: CopyCallback | None = None
-        _check_backends(self.backends, buffer_types)
+        check_backends(self.backends, buffer_types)
         # Upstream does not look whether its own allocations succeed.
         what = f"a scheduler with graph_size={self.graph_size:,}"
         lib.ggml_free(new_native(self.graph_size * _NODE_BYTES, what))
@@ -382,10 +380,11 @@ class Scheduler(Handle):
     def set_tensor_backend(self, tensor: Tensor, backend: Backend) -> None:
         """Pins `tensor` to one of this scheduler's backends until the next reset.
 
-        Raises `ArgumentError` for a backend that is not one of them.
-        C: ggml_backend_sched_set_tensor_backend
+        Raises `ArgumentError` for a backend that is not one of them, and for a tensor in memory
+        that it cannot read. C: ggml_backend_sched_set_tensor_backend
         """
         raw, on = ptr_of(Tensor, tensor), self._mine(backend)
+        check_pin(tensor, backend)
         try:
             with in_use("given a pin", self):
                 lib.ggml_backend_sched_set_tensor_backend(self.ptr, raw, on)
@@ -474,27 +473,3 @@ def _read_plan(native: Any) -> Plan:
     from .trace.capture import read_plan  # here, so that importing ggml_py is quicker
 
     return read_plan(native)
-
-
-def _check_backends(
-    backends: tuple[Backend, ...], buffer_types: Sequence[BufferType] | None
-) -> None:
-    if not 1 <= len(backends) <= MAX_BACKENDS:
-        raise ArgumentError(f"{len(backends)} backends: a scheduler takes 1 to {MAX_BACKENDS}")
-    for backend in backends:
-        ptr_of(Backend, backend)
-        if backends.count(backend) > 1:
-            raise ArgumentError(
-                f"backend {backend.name} is given twice: open another one with Device.init"
-            )
-    last = backends[-1]
-    if last.device.type != BackendDevType.CPU:
-        raise ArgumentError(
-            f"the last backend is {last.name} ({last.device.type.name}): it must be a CPU, which "
-            "runs what no other backend supports. Give device('CPU').init() as the last one"
-        )
-    if buffer_types is not None and len(buffer_types) != len(backends):
-        raise ArgumentError(f"{len(buffer_types)} buffer types for {len(backends)} backends")
-    for backend, buft in zip(backends, buffer_types or (), strict=False):
-        if not backend.supports_buft(buft):
-            raise ArgumentError(f"backend {backend.name} cannot read buffers of type {buft.name}")

@@ -170,7 +170,10 @@ def _build(rng, stack, n_graphs, max_nodes, pure, cpu_only):
     pins = []
     if _chance(rng, 40):
         for _ in range(rng.randint(1, 3)):
-            pins.append((rng.choice(every), rng.choice(backends)))
+            tensor, backend = rng.choice(every), rng.choice(backends)
+            buffer = (tensor.view_src or tensor).buffer
+            if buffer is None or backend.supports_buft(buffer.type):  # else it is refused
+                pins.append((tensor, backend))
     return World(scheduler, graphs, pins, every, stack, words)
 
 

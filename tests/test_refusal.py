@@ -91,3 +91,20 @@ def test_more_inputs_than_an_old_release_had_room_for(cpu):
         graph = ctx.new_graph(128)
         graph.build_forward_expand(total)
         assert sched.plan(graph).n_splits == 1
+
+
+@pytest.mark.parametrize("through", ["itself", "a view"])
+def test_a_pin_to_a_backend_that_cannot_read_the_tensor(cpu, through):
+    """Upstream makes no copy of it, and a GPU would read an address of the host's."""
+    with (
+        ggml.sim_device("refusing").init() as gpu,
+        ggml.Context() as weights,
+        ggml.Scheduler([gpu, cpu]) as sched,
+    ):
+        w = weights.new_tensor("f32", 8, name="w")
+        weights.alloc(cpu, usage="weights")
+        pinned = w if through == "itself" else weights.view_1d(w, 4, 0)
+        with pytest.raises(ggml.ArgumentError, match=r"is in CPU memory, which refusing cannot"):
+            sched.set_tensor_backend(pinned, gpu)
+        sched.set_tensor_backend(pinned, cpu)
+        still_works(sched)
