@@ -171,6 +171,32 @@ def test_gp101_the_same_op_in_many_layers_is_one_finding(stack, tmp_path):
     assert "2 splits instead of 10" in finding.text
 
 
+def test_gp101_a_weight_whose_type_the_device_does_not_multiply(stack):
+    """Its memory is the GPU's, so each evaluation fetches it from there."""
+    w = World(stack, gpu(supports={"MUL_MAT": ["f16"], "RELU": True}), "CPU")
+    h = w.op("mul_mat", w.tensor("a", 64, 64, on="gpu0", type="f16"), w.input("x", 64, 4), name="h")
+    t = w.op("mul_mat", w.tensor("b", 64, 64, on="gpu0", type="q4_0"), h, name="t")
+    plan = w.plan(w.op("relu", t, name="out"), pins=[])
+    assert plan.node("t").backend == "CPU"
+    finding = only(plan, "GP101")
+    assert names(finding) == ["t"] and "sources: q4_0, f32" in finding.text
+    assert finding.bytes == sum(plan.node(n).nbytes for n in ("b", "h", "t"))
+
+
+def test_gp101_each_of_two_devices_has_its_own(stack):
+    kinds = {"MUL_MAT": True}
+    w = World(stack, gpu("gpu0", supports=kinds), gpu("gpu1", supports=kinds), "CPU")
+    t = w.input("x", 64, 4)
+    for i, place in enumerate(("gpu0", "gpu0", "gpu1", "gpu1")):
+        t = w.op("mul_mat", w.tensor(f"w{i}", 64, 64, on=place), t, name=f"h{i}")
+        t = w.op("relu", t, name=f"relu{i}")
+    plan = w.plan(w.op("mul_mat", w.tensor("o", 64, 64, on="gpu1"), t, name="out"))
+    found = findings(plan)
+    assert [f.id for f in found] == ["GP101", "GP101"]
+    assert sorted(names(found[0]) + names(found[1])) == [f"relu{i}" for i in range(4)]
+    assert all("because gpu" in f.text for f in found)
+
+
 # --- GP102, GP103: weights that are copied
 
 

@@ -45,7 +45,9 @@ def fallback(facts: Facts) -> Iterator[Found]:
 def _kept_off(facts: Facts, t: TensorRecord, device: int) -> bool:
     """Whether `t` has to do with a device, and is not there, and is not supported there."""
     where = facts.where[t.id]
-    if t.supports >> device & 1 or t.pin >= 0 or where < device or facts.has_own_memory(where):
+    if t.supports >> device & 1 or t.pin >= 0 or t.id in facts.explained_nodes:
+        return False
+    if where < device or facts.has_own_memory(where):
         return False
     around = [facts.where[i] for i in t.src if i >= 0]
     around += [facts.where[r.id] for r in facts.readers.get(t.id, ())]
@@ -116,15 +118,17 @@ def _let_go(op: str) -> str:
 
 def swept(facts: Facts) -> Iterator[Found]:
     """Nodes that pass 2 took across, away from several sources: their result alone is smaller."""
-    copies = {(c.tensor.id, c.to): c for c in facts.unexplained()}
+    copied = {(c.tensor.id, c.to) for c in facts.unexplained()}
     groups: dict[tuple[int, int], list[TensorRecord]] = {}
     for t in facts.computed:
         on = facts.where[t.id]
         if facts.cause(t) != "2.sup" or t.id in facts.explained_nodes:
             continue
-        here = [s for s in facts.sources(t) if (s.id, on) in copies and not facts.is_weight(s)]
-        homes = {facts.where[s.id] for s in here}
-        if len(here) > 1 and len(homes) == 1 and t.supports >> max(homes) & 1:
+        read = [s for s in facts.sources(t) if not facts.is_weight(s)]
+        homes = {facts.where[s.id] for s in read}
+        if len(read) < 2 or len(homes) > 1 or not all((s.id, on) in copied for s in read):
+            continue
+        if t.supports >> max(homes) & 1:
             groups.setdefault((on, max(homes)), []).append(t)
     for (on, home), nodes in groups.items():
         after = facts.what_if(pins={t.id: facts.name(home) for t in nodes})

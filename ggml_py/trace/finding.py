@@ -26,7 +26,8 @@ class Finding:
 
     `severity`: "cost" takes time in each evaluation, "risk" may end in an error or in another plan
     than was asked for, "note" is for your information. `bytes` are those per evaluation that it is
-    about, `tensors` the nodes or tensors, in the order of the graph or of the copies.
+    about, `tensors` the nodes or tensors, in the order of the graph or of the copies. `page` has
+    more.
     """
 
     id: str
