@@ -32,7 +32,6 @@ SOURCE = "debug log"
 _BACKEND = 5  # bytes of a backend's name that are printed
 _NOBODY = "NULL"  # what is printed for a copy
 _MAX_COPIES = 4  # GGML_SCHED_MAX_COPIES
-_NUMBERS = ("0", "1", "2", "3", "")  # of copies; "": cut off
 # What ggml appends to the names of views, and the op that does.
 _VIEWS = {
     " (view)": "VIEW", " (reshaped)": "RESHAPE", " (permuted)": "PERMUTE",
@@ -78,13 +77,15 @@ class _Reading:
         self.by_name: dict[str, list[int]] = defaultdict(list)  # printed name -> ids
         self.inputs: list[list[int]] = []  # of each split
         self.copies: dict[tuple[int, int], Printed | None] = {}  # (tensor, backend): as it is read
+        # (backend, name as printed) -> tensor -> which of its copies
+        self.copy_names: dict[tuple[int, str], dict[int, int]] = defaultdict(dict)
         self.cur_copy = 0
 
     def plan(self, upstream: str | None) -> Plan:
         for split in self.splits:
             on = self.backends.index(split.backend)
             self.inputs.append([self._input(i.name, i.nbytes, on) for i in split.inputs])
-            self.copies |= {(i, on): None for i in self.inputs[-1] if (i, on) not in self.copies}
+            self._make_copies(self.inputs[-1], on)
             for line in split.nodes:
                 self._node(line, on)
         settings = Settings(
@@ -203,30 +204,27 @@ class _Reading:
         self.tensors[i] = self.tensors[i]._replace(name=name)
         return i
 
+    def _make_copies(self, inputs: list[int], on: int) -> None:
+        for i in inputs:
+            if (i, on) not in self.copies:
+                self.copies[i, on] = None
+                for c in reversed(range(_MAX_COPIES)):  # where the number is cut off, the first
+                    name = f"{self.backends[on]}#{self.tensors[i].name}#{c}"
+                    self.copy_names[on, _cut(name)][i] = c
+
     def _copy(self, t: Printed, on: int) -> _Copy | None:
         """The copy for the split's backend that is printed so. Inputs are in the order in which
         they are read first, which tells those apart whose names begin alike."""
-        new, again = [], []
-        for (i, backend), read in self.copies.items():
-            whole = f"{self.backends[on]}#{self.tensors[i].name}#"
-            number = t.name.removeprefix(whole) if t.name.startswith(whole) else "0"
-            if (
-                backend == on
-                and self.tensors[i].nbytes == t.nbytes
-                and number in _NUMBERS
-                and _cut(whole + number) == t.name
-            ):
-                if read is None:
-                    new.append((i, number))
-                elif read == t:
-                    again.append((i, number))
+        named = self.copy_names.get((on, t.name), {})
+        fitting = [i for i in named if self.tensors[i].nbytes == t.nbytes]
+        new = [i for i in fitting if self.copies[i, on] is None]
+        again = [i for i in fitting if self.copies[i, on] == t]
         if not new and not again:
             return None
-        i, number = new[0] if new else again[-1]
-        c = int(number or 0)
+        i = new[0] if new else again[-1]
         self.copies[i, on] = t
-        self.cur_copy = max(self.cur_copy, c)
-        return i, on, c
+        self.cur_copy = max(self.cur_copy, named[i])
+        return i, on, named[i]
 
     # --- the result
 
