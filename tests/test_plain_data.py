@@ -1,0 +1,51 @@
+"""What is plain data needs no native library: on another machine, in a notebook, in a viewer."""
+
+import json
+import subprocess
+import sys
+
+import graphs
+from test_structure import PLAIN
+
+PROGRAM = """
+import importlib, json, sys
+sys.modules["ggml_py._ggml"] = None
+for name in sys.argv[2:]:
+    importlib.import_module("ggml_py." + name)
+import ggml_py
+plan = ggml_py.Plan.from_json(sys.argv[1])
+node = plan.node("h")
+print(json.dumps({
+    "headline": plan.headline(), "text": plan.text(), "passes": plan.passes(),
+    "reference": plan.reference == plan, "steps": len(plan.steps),
+    "explain": str(plan.explain("h")), "why_not": str(plan.why_not("h", "CPU")),
+    "what_if": plan.what_if(pins={"out": "CPU"}).headline(),
+    "advice": [str(f) for f in plan.advice()], "diff": str(plan.diff(plan)),
+    "log": ggml_py.Plan.from_debug_log(plan.text()).headline(), "cause": str(node.cause),
+    "shares": [str(s) for s in plan.shares()],
+    "native": [m for m in sys.modules if m.endswith("._ffi")],
+}))
+"""
+
+
+def test_everything_about_a_saved_plan_works_without_the_native_module(tmp_path):
+    case = graphs.mlp()
+    plan = case.scheduler.plan(case.graph)
+    case.close()
+    plan.to_json(tmp_path / "p.json")
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(tmp_path / "p.json"), *sorted(PLAIN)],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout)
+    assert said.pop("native") == []
+    assert said == {
+        "headline": plan.headline(), "text": plan.text(), "passes": plan.passes(),
+        "reference": True, "steps": len(plan.steps),
+        "explain": str(plan.explain("h")), "why_not": str(plan.why_not("h", "CPU")),
+        "what_if": plan.what_if(pins={"out": "CPU"}).headline(),
+        "advice": [str(f) for f in plan.advice()], "diff": str(plan.diff(plan)),
+        "log": type(plan).from_debug_log(plan.text()).headline(),
+        "cause": str(plan.node("h").cause), "shares": [str(s) for s in plan.shares()],
+    }  # fmt: skip
