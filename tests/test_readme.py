@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import ggml_py as ggml
+from ggml_py.models.synthetic import LlamaSpec, write_llama
 
 REPO = Path(__file__).parent.parent
 README = (REPO / "README.md").read_text()
@@ -46,6 +47,17 @@ def test_the_demo_on_screen_is_what_demo_prints(tmp_path):
     assert lines(done.stdout) == lines(shown)
 
 
+def test_the_answers_on_screen_are_what_the_verbs_print(tmp_path):
+    """Commands and what they print, one after the other."""
+    shown = next(b for b in blocks("") if "why-not" in b)
+    write_llama(tmp_path / "model.gguf", LlamaSpec())
+    printed = []
+    for command in re.findall(r"^\$ (.*)", shown, re.M):
+        done = sh(f"({command}) 2>&1", tmp_path)
+        printed += [f"$ {command}", *(line.rstrip() for line in done.stdout.splitlines()), ""]
+    assert "\n".join(printed) == shown
+
+
 def test_the_python_example_prints_what_is_shown(tmp_path):
     (code,) = blocks("python")
     expected = blocks("")[1]
@@ -60,8 +72,6 @@ def test_the_python_example_prints_what_is_shown(tmp_path):
 @pytest.mark.parametrize("line", blocks("sh")[1].splitlines())
 def test_commands_run(line, tmp_path):
     ggml.write_gguf  # noqa: B018  the package is there
-    from ggml_py.models.synthetic import LlamaSpec, write_llama
-
     write_llama(tmp_path / "model.gguf", LlamaSpec(n_layer=1, n_vocab=512))
     done = sh(line, tmp_path)
     assert done.returncode == 0, done.stderr

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -133,14 +134,19 @@ class Sweep:
 
 
 def moved_rows(threshold: Threshold, limit: int = 8) -> list[str]:
-    """A row for each reason, with the nodes that have it; one for those that go along."""
+    """A row for each reason, with the nodes that have it; one for those that go along. Reasons that
+    differ in the numbers of names only, as those of layers do, are one."""
     if not threshold.moved:
         return [threshold.reason]
     deciding = [m for m in threshold.moved if m.decides]
     groups: dict[str, list[Moved]] = {}
     for m in deciding or threshold.moved:
-        groups.setdefault(f"{m.op} {m.before} → {m.after}: {m.reason}", []).append(m)
-    rows = [f"{_names(nodes)}, {what}" for what, nodes in groups.items()]
+        reason = re.sub(r"'[^']*'", lambda name: re.sub(r"\d+", "*", name[0]), m.reason)
+        groups.setdefault(f"{m.op} {m.before} → {m.after}: {reason}", []).append(m)
+    rows = []
+    for what, nodes in groups.items():
+        reasons = {f"{m.op} {m.before} → {m.after}: {m.reason}" for m in nodes}
+        rows.append(f"{_names(nodes)}, {reasons.pop() if len(reasons) == 1 else what}")
     rows = rows[:limit] + [f"… {len(rows) - limit} more"] * (len(rows) > limit)
     others = [m for m in threshold.moved if deciding and not m.decides]
     if others:
