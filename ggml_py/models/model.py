@@ -294,7 +294,8 @@ class Model:
         builder = self._build(Shape(1, self.n_ctx, 1), flash_attn=True)
         with closing(builder), self._own_scheduler() as sched:
             _pin(sched, builder)
-            lib.ggml_backend_sched_split_graph(sched.ptr, builder.graph.ptr)
+            with sched._deciding(builder.graph):
+                lib.ggml_backend_sched_split_graph(sched.ptr, builder.graph.ptr)
             return all(
                 lib.ggml_backend_sched_get_tensor_backend(sched.ptr, node.ptr)
                 == self.placement.backend(il).ptr
