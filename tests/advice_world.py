@@ -98,6 +98,35 @@ def biased(w, bias_on, products_on="gpu0", rows=8, layers=3):
     return w.op("mul_mat", w.tensor("out.w", 64, 64, on=products_on), t, name="out")
 
 
+def net(w):
+    h = w.op("mul_mat", w.tensor("a", 64, 64, on="gpu0"), w.input("x", 64, 8), name="h")
+    r = w.op("relu", h, name="relu")
+    return r, w.op("mul_mat", w.tensor("b", 64, 64, on="gpu0"), r, name="out")
+
+
+def layers(w, places):
+    t = w.input("x", 64, 8)
+    for i, place in enumerate(places):
+        t = w.op("mul_mat", w.tensor(f"blk.{i}.w", 64, 64, on=place), t, name=f"l{i}")
+    return t
+
+
+def embedded(w, places, on="CPU", type="f32"):
+    rows = w.op("get_rows", w.tensor("token_embd", 64, 512, on=on, type=type),
+                w.input("tokens", 8, type="i32"), name="embd")  # fmt: skip
+    for i, place in enumerate(places):
+        rows = w.op("mul_mat", w.tensor(f"blk.{i}.w", 64, 64, on=place), rows, name=f"l{i}")
+    return rows
+
+
+def residual(w, first, n_tokens=64):
+    """A sum of what two products computed, before a product on gpu0."""
+    a = w.op("mul_mat", w.tensor("a", 64, 64, on=first), w.input("x", 64, n_tokens), name="a1")
+    b = w.op("mul_mat", w.tensor("b", 64, 64, on="CPU"), a, name="b1")
+    return w.op("mul_mat", w.tensor("c", 64, 64, on="gpu0"), w.op("add", a, b, name="sum"),
+                name="out")  # fmt: skip
+
+
 def logged(plan, causes=False):
     """The plan as a log of it tells; stock ggml prints no causes."""
     return ggml.Plan.from_debug_log(to_text.render(plan, causes))

@@ -4,7 +4,20 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from advice_world import World, attention, biased, findings, gpu, ids, names, only
+from advice_world import (
+    World,
+    attention,
+    biased,
+    embedded,
+    findings,
+    gpu,
+    ids,
+    layers,
+    names,
+    net,
+    only,
+    residual,
+)  # fmt: skip
 from test_rpc import client, needs_rpc, server
 
 import ggml_py as ggml
@@ -193,12 +206,6 @@ def test_gp107_attention_sinks_by_release(stack, release, expected):  # llama.cp
 # --- GP108: splits
 
 
-def net(w):
-    h = w.op("mul_mat", w.tensor("a", 64, 64, on="gpu0"), w.input("x", 64, 8), name="h")
-    r = w.op("relu", h, name="relu")
-    return r, w.op("mul_mat", w.tensor("b", 64, 64, on="gpu0"), r, name="out")
-
-
 def test_gp108_a_split_that_a_pin_makes(stack):
     w = World(stack, gpu(), "CPU")
     relu, out = net(w)
@@ -263,14 +270,6 @@ def test_gp109_an_input_that_was_allocated_where_nobody_reads_it(stack):
 # --- GP116: a sum that goes to where its operands are not
 
 
-def residual(w, first, n_tokens=64):
-    """A sum of what two products computed, before a product on gpu0."""
-    a = w.op("mul_mat", w.tensor("a", 64, 64, on=first), w.input("x", 64, n_tokens), name="a1")
-    b = w.op("mul_mat", w.tensor("b", 64, 64, on="CPU"), a, name="b1")
-    return w.op("mul_mat", w.tensor("c", 64, 64, on="gpu0"), w.op("add", a, b, name="sum"),
-                name="out")  # fmt: skip
-
-
 def test_gp116_a_sum_that_a_sweep_takes_up(stack):
     w = World(stack, gpu(), "CPU")
     plan = w.plan(residual(w, "CPU"), op_offload=False)
@@ -295,13 +294,6 @@ def test_gp116_not_where_one_operand_is_there(stack):
 # --- GP113: weights by turns
 
 
-def layers(w, places):
-    t = w.input("x", 64, 8)
-    for i, place in enumerate(places):
-        t = w.op("mul_mat", w.tensor(f"blk.{i}.w", 64, 64, on=place), t, name=f"l{i}")
-    return t
-
-
 def test_gp113_layers_by_turns(stack):
     w = World(stack, gpu(), "CPU")
     plan = w.plan(layers(w, ["CPU", "gpu0"] * 4))
@@ -321,14 +313,6 @@ def test_gp113_not_for_layers_in_a_few_pieces(stack, places):
 
 
 # --- GP114: the embedding
-
-
-def embedded(w, places, on="CPU", type="f32"):
-    rows = w.op("get_rows", w.tensor("token_embd", 64, 512, on=on, type=type),
-                w.input("tokens", 8, type="i32"), name="embd")  # fmt: skip
-    for i, place in enumerate(places):
-        rows = w.op("mul_mat", w.tensor(f"blk.{i}.w", 64, 64, on=place), rows, name=f"l{i}")
-    return rows
 
 
 def test_gp114_an_embedding_before_two_devices(stack):  # llama.cpp #22926
