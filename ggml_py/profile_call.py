@@ -5,6 +5,7 @@ Plain data, so that a recorded graph can be asked about too; `call_of` reads it 
 
 from __future__ import annotations
 
+import functools
 import math
 import struct
 from collections.abc import Sequence
@@ -18,6 +19,7 @@ _BLOCKS |= dict.fromkeys(("q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q8_1"), 32)
 VIEWS = frozenset({"NONE", "RESHAPE", "VIEW", "PERMUTE", "TRANSPOSE"})
 
 
+@functools.cache
 def block_size(type_: str) -> int:
     """Elements in a block of this type ("q4_0": 32); 1 for types without blocks."""
     if type_ in _BLOCKS:

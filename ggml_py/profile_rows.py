@@ -19,7 +19,7 @@ from .profile_params import Row, Value
 
 FILE = "profiles.zip"
 _COLUMNS = ("op_name", "op_params", "supported")
-_PARAM = re.compile(r"(\w+)=((?:\[[^\]]*\]|[^,])*)|(\w+)")
+_BETWEEN = re.compile(r",(?=[A-Za-z_])")  # and not inside of [1,2,3,4]
 
 Answers = list[tuple[str, bool]]  # parameters as upstream writes them, supported
 
@@ -36,13 +36,14 @@ def _value(text: str) -> Value:
 
 
 @functools.cache
-def _token(name: str, text: str, flag: str) -> tuple[str, Value]:
-    return (flag, 1) if flag else (name, _value(text))
+def _param(text: str) -> tuple[str, Value]:
+    name, equals, value = text.partition("=")
+    return name, _value(value) if equals else 1
 
 
 def parsed(params: str) -> Row:
     """A row's parameters: "type=f32,ne=[4,1,1,1],split" → numbers, tuples, lower-case words."""
-    return dict([_token(*found) for found in _PARAM.findall(params)])
+    return dict(map(_param, _BETWEEN.split(params)))
 
 
 class Record:

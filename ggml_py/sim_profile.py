@@ -10,7 +10,7 @@ import math
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from . import profile_rows
 from .errors import ArgumentError
@@ -45,8 +45,7 @@ class Decision:
         return self.supported
 
 
-@dataclass(frozen=True)
-class _Case:
+class _Case(NamedTuple):
     text: str
     supported: bool
     row: Row

@@ -57,10 +57,12 @@ def mul_mat(c, p):
         base = tensor(c, p["type_a"], [2 * k, max(m, n), *all_bs])
         b = view_of(c, base, [k, n, *all_bs], k * base.nb[0])
         return c.mul_mat(view_of(c, base, [k, m, *bs]), b)
-    m_v, pad, row = p.get("m_v", 0), p.get("pad", 0), p["k_v"] or k
+    m_v, pad = p.get("m_v", 0), p.get("pad", 0)
+    wide = p.get("k_v", 2 * k if p.get("v") else 0)
+    row = wide or k
     a = tensor(c, p["type_a"], [row, m_v + (pad != 0) if m_v else m, *bs])
     b = tensor(c, p["type_b"], [row, n, *all_bs])
-    if p["k_v"]:
+    if wide:
         a, b = view_of(c, a, [k, m, *bs]), view_of(c, b, [k, n, *all_bs])
     if m_v:
         a = c.view_4d(a, k, m, *bs, a.nb[1], m_v * a.nb[1] + pad, a.nb[3], 0)
@@ -125,7 +127,7 @@ def flash_attn_ext(c, p):
     mask = tensor(c, "f16", [kv, nb, 1, nr3]) if p["mask"] else None
     softcap = p["logit_softcap"]
     out = c.flash_attn_ext(q, k, v, mask, 1 / math.sqrt(p["hsk"]), p["max_bias"], softcap)
-    if p["sinks"]:
+    if p.get("sinks"):
         out.add_sinks(tensor(c, "f32", [q.ne[2]]))
     if p.get("n_kv_max"):
         out.set_n_kv_max(p["n_kv_max"])
@@ -257,7 +259,7 @@ def add_id(c, p):
 
 
 def get_rows(c, p):
-    n, m, r, batches = p["n"], p["m"], p["r"], [p["be1"], p.get("be2", 1)]
+    n, m, r, batches = p["n"], p["m"], p["r"], [p.get("be1", p.get("b", 1)), p.get("be2", 1)]
     if p.get("vs0"):
         whole = tensor(c, p["type"], [n + p.get("offset_cols", 0), m + 3, *batches])
         offset = p.get("offset_cols", 0) * whole.nb[0] + 3 * whole.nb[1]
@@ -275,7 +277,7 @@ def set_rows(c, p):
     outer = [ne[2] * nr2, ne[3] * nr3]
     dst = tensor(c, p.get("type_dst", p.get("type")), [*ne[:2], *outer])
     src = tensor(c, p.get("type_src", "f32"), [ne[0], r, *outer])
-    ids = tensor(c, p["type_idx"], [r, ne[2], ne[3]])
+    ids = tensor(c, p.get("type_idx", "i64"), [r, ne[2], ne[3]])
     if p["v"]:
         src = view_of(c, src, [ne[0], r // 2, *outer])
         ids = c.view_3d(ids, r // 2, ne[2], ne[3], ids.nb[1], ids.nb[2], 0)
