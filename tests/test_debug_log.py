@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 from test_diff import Layers, named
+from test_properties import plans as random_plans
 from test_text import lines_of, model, upstream_prints  # noqa: F401  fixtures
 
 import ggml_py as ggml
@@ -73,6 +74,8 @@ def test_a_llama_on_devices_whose_names_begin_alike(names, flash_attn, n_tokens,
         plan = m.plan(n_tokens=n_tokens)
     assert plan.n_inputs > 5
     assert_round_trips(plan)
+    unknown = "".join(ggml.Plan.from_debug_log(plan.text()).unknown)
+    assert ("Vulkan0, Vulkan1 begin alike" in unknown) == (len(names) == 2)
 
 
 def test_copies_for_pipelines_and_of_long_names(sims):
@@ -97,6 +100,19 @@ def test_copies_for_pipelines_and_of_long_names(sims):
         read = [by_name[i] for i in node.placement.planned_src if i in by_name]
         assert read in ([expected], [])
     assert plan.diff(again).same
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.integers(0, 2**32), st.integers(1, 24), st.booleans(), st.sampled_from(RELEASES))
+def test_random_graphs_on_random_devices(seed, max_nodes, causes, upstream):
+    for plan in random_plans(seed, max_nodes):
+        if all(n.is_view_op for n in plan.nodes):
+            continue  # nothing is printed but a split
+        text = printed(plan, upstream, causes)
+        again = ggml.Plan.from_debug_log(text)
+        assert to_text.render(again) == text
+        diff = plan.diff(again)
+        assert diff.same, str(diff)
 
 
 @pytest.mark.parametrize("name", graphs.CASES)

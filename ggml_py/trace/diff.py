@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from .match import match_tensors
+from .match import DUMPED_BACKEND, match_tensors
 from .plan import Plan, PlanTensor, Split, format_bytes
 from .record import NODE
 
@@ -253,8 +253,13 @@ class _Comparison:
                 yield self.before.capture.bufts[b.buft].name, self.after.capture.bufts[buft].name
 
     def change(self, x: PlanTensor, y: PlanTensor) -> Change | None:
-        if self.dumped and None in (x.backend, y.backend):
-            return None  # a dump has not the places of all
+        if self.dumped and x.index is None:
+            held = [
+                (self.name(x.backend) or "")[:DUMPED_BACKEND],
+                (y.backend or "")[:DUMPED_BACKEND],
+            ]
+            if "" in held or held[0] == held[1]:
+                return None  # a dump has not the places of all, nor the names of backends whole
         # Memory counts where it is the tensor's own, and where both plans know it.
         bufts = [None if self.dumped or t.buft is None else t.buft.name for t in (x, y)]
         bufts[0] = self.memories.get(bufts[0] or "", bufts[0])

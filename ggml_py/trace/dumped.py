@@ -8,10 +8,10 @@ says in sentences what is missing, and what was concluded rather than read.
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 
 from .debug_log import NodeLine, Printed, SplitLine, dumps
-from .match import DUMPED_NAME, DUMPED_OP
+from .match import DUMPED_BACKEND, DUMPED_NAME, DUMPED_OP
 from .plan import Plan
 from .record import (
     LEAF,
@@ -29,7 +29,6 @@ from .reference import copy_record
 from .rules import parse_version
 
 SOURCE = "debug log"
-_BACKEND = 5  # bytes of a backend's name that are printed
 _NOBODY = "NULL"  # what is printed for a copy
 _MAX_COPIES = 4  # GGML_SCHED_MAX_COPIES
 # What ggml appends to the names of views, and the op that does.
@@ -118,7 +117,7 @@ class _Reading:
         for line in self.lines:
             for t in (line.tensor, *line.sources):
                 if t.backend != _NOBODY and all(
-                    _cut(n, _BACKEND).strip() != t.backend for n in names
+                    _cut(n, DUMPED_BACKEND).strip() != t.backend for n in names
                 ):
                     names.append(t.backend)
         return sorted(names, key=lambda name: name == "CPU")
@@ -129,7 +128,9 @@ class _Reading:
         if printed == _NOBODY:
             return -1
         same = [
-            b for b, name in enumerate(self.backends) if _cut(name, _BACKEND).strip() == printed
+            b
+            for b, name in enumerate(self.backends)
+            if _cut(name, DUMPED_BACKEND).strip() == printed
         ]
         return on if on in same else same[0]
 
@@ -271,7 +272,9 @@ def unknown(plan: Plan) -> tuple[str, ...]:
     long = sum(len(t.name.encode()) == DUMPED_NAME for t in named)
     ops = sum(len(n.op) == DUMPED_OP for n in plan.nodes)
     whole = {split.backend for split in plan.splits}
-    short = [b.name for b in plan.backends if len(b.name) == _BACKEND and b.name not in whole]
+    short = [b.name for b in plan.backends if len(b.name) == DUMPED_BACKEND and b.name not in whole]
+    begins = Counter(_cut(b.name, DUMPED_BACKEND) for b in plan.backends)
+    alike = [b.name for b in plan.backends if begins[_cut(b.name, DUMPED_BACKEND)] > 1]
     lost = [t.name for t in plan.leafs if t.backend is None]
     sentences = [
         "shapes, types and op parameters are not printed: FLOPs and bytes per device are not known",
@@ -292,6 +295,11 @@ def unknown(plan: Plan) -> tuple[str, ...]:
     if short:
         sentences.append(
             f"names of backends without a split are cut at 5 bytes: {', '.join(short)}"
+        )
+    if alike:
+        sentences.append(
+            f"names of backends are cut at 5 bytes, and {', '.join(alike)} begin alike: what "
+            "no split computes is taken to be where it is read"
         )
     if lost:
         names = ", ".join(lost[:5]) + (", …" if len(lost) > 5 else "")

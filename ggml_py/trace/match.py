@@ -14,8 +14,8 @@ from .rules import parse_version
 
 # ggml names what has no name after its place in the graph, which says nothing about what it is.
 _AUTOMATIC = re.compile(r"\b(node|leaf)_\d+")
-# What a GGML_SCHED_DEBUG=2 dump leaves of a name and of an op.
-DUMPED_NAME, DUMPED_OP = 20, 10
+# Bytes that a GGML_SCHED_DEBUG=2 dump leaves of the names of tensors, ops and backends.
+DUMPED_NAME, DUMPED_OP, DUMPED_BACKEND = 20, 10, 5
 # Stretches without names, of more pairs than this, are not aligned: that takes quadratic time.
 _MOST_PAIRS = 1_000_000
 
