@@ -85,21 +85,51 @@ def test_wrong_nodes(folder, verb, node, message):
 # --- why-not
 
 
-@pytest.mark.parametrize(("node", "backend"), [("ffn_out-1", "CPU"), ("embd", "card")])
-def test_why_not(folder, plan, node, backend):
-    expected = plan.why_not(node, backend)
-    assert ok("why-not", folder / "m.gguf", node, backend, *OPTIONS) == f"{expected}\n"
-    assert ok("why-not", folder / "p.json.gz", node, backend, command=BLOCKED) == f"{expected}\n"
+def told(answer, *changes):
+    """What is printed of it."""
+    lines = [str(answer)]
+    if changes:
+        lines.append("To see all that a change changes, ggml-py plan ...")
+    return "".join(f"{line}\n" for line in (*lines, *(f"  --what-if {c}" for c in changes)))
+
+
+@pytest.mark.parametrize(
+    ("node", "backend", "changes"),
+    [
+        ("embd", "card",
+         ["offload:card/0=yes", "move:token_embd.weight=card", "pin:embd=card"]),
+        ("ffn_out-1", "CPU", None),
+        ("ffn_out-1", "card", []),
+    ],
+)  # fmt: skip
+def test_why_not(folder, plan, node, backend, changes):
+    answer = plan.why_not(node, backend)
     data = json.loads(ok("why-not", folder / "p.json.gz", node, backend, "--json"))
+    if changes is not None:
+        assert data["what_if"] == changes
     assert data == {
-        **json.loads(json.dumps(expected.to_dict())), "nearest": None, "not_asked": "",
+        **json.loads(json.dumps(answer.to_dict())),
+        "what_if": data["what_if"], "nearest": None, "not_asked": "",
     }  # fmt: skip
+    expected = told(answer, *data["what_if"])
+    assert ok("why-not", folder / "m.gguf", node, backend, *OPTIONS) == expected
+    assert ok("why-not", folder / "p.json.gz", node, backend, command=BLOCKED) == expected
+
+
+def test_changes_that_are_named_can_be_tried(folder, plan):
+    data = json.loads(ok("why-not", folder / "p.json.gz", "embd", "card", "--json"))
+    for change in data["what_if"]:
+        out = ok("plan", folder / "p.json.gz", "--what-if", change, command=BLOCKED)
+        assert re.search(r"1 of \d+ nodes moved;", out)
+        assert re.search(r"embd \(GET_ROWS\) +│ CPU [\w.]+ → card ", out)
 
 
 def test_why_not_says_what_the_device_would_support(folder, plan, attention):
     out = ok("why-not", folder / "m.gguf", attention, "card", *OPTIONS)
     answer, nearest = out.split("FLASH_ATTN_EXT 'node_")
-    assert answer == f"{plan.why_not(attention, 'card')}\n"
+    name = plan.node(attention).name
+    changes = f"supports:card/{attention}=yes", f"pin:{name}=card"
+    assert answer == told(plan.why_not(attention, "card"), *changes)
     assert nearest.split("'", 1)[1] == (
         " on card: not supported; it would be with\n"
         "  together    K and V q4_0 instead of q5_1 (or q8_0, f16, f32)\n"
@@ -120,8 +150,9 @@ def test_why_not_without_the_native_library(folder, plan, attention):
     given = ("why-not", folder / "p.json.gz", attention, "card")
     out = ok(*given, command=BLOCKED)
     answer = f"{plan.why_not(attention, 'card')}\n"
+    assert out.startswith(answer)
     said = "What card would support instead: no device can be asked here (the native module"
-    assert out.startswith(answer + said)
+    assert said in out
     data = json.loads(ok(*given, "--json", command=BLOCKED))
     assert data["nearest"] is None and "native module" in data["not_asked"]
     assert data["reasons"][0]["id"] == "op"

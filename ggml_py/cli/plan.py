@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
@@ -85,10 +84,10 @@ def command(
 
 
 def _save(plan: Plan, output: str) -> None:
-    folder = Path(output).resolve().parent
-    if not folder.is_dir():
-        raise FileNotFoundError(f"{output}: there is no folder {folder}")
-    plan.to_json(output)
+    try:
+        plan.to_json(output)
+    except OSError as error:
+        raise OSError(f"{output}: cannot be written: {error.strerror}") from None
     click.echo(f"{output}: {plan.headline()}", err=True)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
@@ -16,7 +16,7 @@ FORMS = """\
 \b
 --what-if takes
   pin:NODE=BACKEND              computed there, whatever else (=none: no longer pinned)
-  move:'TENSORS'=BACKEND        in that backend's memory: weights, the KV cache
+  move:'TENSORS'=BACKEND        in that backend's memory (or a buffer type): weights, the KV cache
   supports:BACKEND/OP=yes|no    whether it has the op, or runs that node
   offload:BACKEND/OP=yes|no|N   whether it wants it when the weight must be copied (N: from N rows)
   op_offload=on|off   parallel=on|off   drop=BACKEND   upstream=0.17.0
@@ -57,7 +57,7 @@ class ChangeType(click.ParamType):  # type: ignore[type-arg]
             backend, _, op = key.partition("/")
             if not backend or not op:
                 self.fail(f"{text!r}: expected {kind}:BACKEND/OP, like {kind}:gpu0/TOP_K")
-            number = kind == "offload" and value.isdecimal()
+            number = kind == "offload" and value.isdecimal() and int(value) > 0
             answer = int(value) if number else self._word(text, value)
             return Change(text, _KEYED[kind], (backend, op), answer)
         if what in ("op_offload", "parallel"):
@@ -96,6 +96,28 @@ def changed(plan: Plan, changes: Sequence[Change]) -> Plan:
                 raise click.UsageError(f"--what-if {text}: that is given twice")
             given[which] = value
     return plan.what_if(**arguments)
+
+
+def as_texts(arguments: Mapping[str, Any]) -> list[str]:
+    """The changes that stand for arguments of `Plan.what_if`."""
+    texts = []
+    kinds = {argument: kind for kind, argument in _KEYED.items()}
+    for argument, value in arguments.items():
+        if argument == "drop":
+            texts += [f"drop={name}" for name in value]
+        elif argument in kinds:
+            for key, answer in value.items():
+                which = "/".join(map(str, key)) if isinstance(key, tuple) else key
+                texts.append(f"{kinds[argument]}:{which}={_as_text(answer)}")
+        else:
+            texts.append(f"{argument}={_as_text(value)}")
+    return texts
+
+
+def _as_text(value: str | bool | int | None) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "none" if value is None else str(value)
 
 
 def _which(plan: Plan, key: str | tuple[str, str]) -> Any:

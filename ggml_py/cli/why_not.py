@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from .options import as_json, echo_json
 from .source import get_plan, get_tensor, source_options
+from .what_if import as_texts
 
 if TYPE_CHECKING:
     from .._device import Device
     from ..trace.plan import Plan, PlanTensor
     from ..trace.variant import Nearest
+    from ..trace.why_not import WhyNot
 
 
 @click.command("why-not")
@@ -32,8 +35,8 @@ def command(
     """Tell why NODE of MODEL's graph is not on BACKEND, and what it would take.
 
     The rule that kept it off comes first, then those that would have kept it off, too, each with
-    the changes that help (`ggml-py plan --what-if` tries others). If BACKEND lacks the op, its
-    device is asked for the smallest change to the node that it supports.
+    the changes that help, and what `ggml-py plan` takes to show all that they change. If BACKEND
+    lacks the op, its device is asked for the smallest change to the node that it supports.
 
     MODEL may be a plan that `ggml-py plan MODEL -o FILE` saved ('-': standard input). NODE is a
     name, of a weight too, or a node's number; a name that several have means the last.
@@ -47,15 +50,29 @@ def command(
     tensor = get_tensor(plan, node)
     answer = plan.why_not(tensor, backend)
     nearest, not_asked = _nearest(plan, tensor, backend, ask)
+    changes = _changes(answer)
     if as_json:
         found = nearest.to_dict() if nearest else None
-        echo_json({**answer.to_dict(), "nearest": found, "not_asked": not_asked})
+        more = {"what_if": changes, "nearest": found, "not_asked": not_asked}
+        echo_json({**answer.to_dict(), **more})
         return
     click.echo(str(answer))
+    if changes:
+        click.echo("To see all that a change changes, ggml-py plan ...")
+    for text in changes:
+        click.echo(f"  --what-if {shlex.quote(text)}")
     if nearest:
         click.echo(nearest.render())
     elif not_asked:
         click.echo(f"What {backend} would support instead: {not_asked}")
+
+
+def _changes(answer: WhyNot) -> list[str]:
+    """The changes that it names, as --what-if takes them."""
+    changes = [change for reason in answer.reasons for change in reason.changes]
+    changes += [answer.pin] if answer.pin else []
+    texts = (text for change in changes for text in as_texts(change.what_if))
+    return list(dict.fromkeys(texts))
 
 
 def _nearest(
