@@ -2,13 +2,16 @@
 
 import io
 import json
+import subprocess
+import sys
 from dataclasses import replace
 
 import graphs
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rich.console import Console
+from test_properties import plans as random_plans
 
 import ggml_py as ggml
 from ggml_py.export.to_terminal import show_diff
@@ -128,6 +131,38 @@ def test_rows_of_the_same_kind_are_one_row_and_long_reports_end(plans):
     assert "… 12 more" in str(replace(diff, removed=letters))
 
 
+def decisions(plan):
+    """What counts for a diff, of two plans of the same graph."""
+    placed = [p[:2] for p in plan.outcome.placements]
+    splits = [(s.backend, next((n.id for n in split.nodes if not n.is_view_op), s.start))
+              for s, split in zip(plan.split_records, plan.splits, strict=True)]  # fmt: skip
+    inputs = sorted((i, s.backend) for s in plan.split_records for i, _copy in s.inputs)
+    return placed[: len(plan.capture.tensors)], splits, inputs
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.integers(0, 2**32), st.data())
+def test_random_plans_differ_where_their_decisions_do(seed, data):
+    for before in random_plans(seed, 16):
+        tensors = list(before.capture.tensors)
+        every = (1 << len(before.backends)) - 1
+        for _ in range(data.draw(st.integers(0, 3))):
+            i = data.draw(st.integers(0, before.capture.n_nodes - 1))
+            supports = data.draw(st.integers(0, every)) | 1 << len(before.backends) - 1
+            tensors[i] = tensors[i]._replace(supports=supports)
+        try:
+            after = reference.plan(replace(before.capture, tensors=tuple(tensors)))
+        except reference.CannotPlanError:
+            continue
+        assert before.diff(after).same == (decisions(before) == decisions(after))
+        moved = [
+            n.index
+            for n, m in zip(before.nodes, after.nodes, strict=True)
+            if n.is_computed and n.backend != m.backend
+        ]
+        assert [c.before.index for c in before.diff(after).moved] == moved
+
+
 def test_it_is_plain_data(plans):
     diff = plans["mlp"].diff(plans["views"])
     data = json.loads(json.dumps(diff.to_dict()))
@@ -135,6 +170,23 @@ def test_it_is_plain_data(plans):
     assert data["removed"][0] == {
         "name": "h", "op": "MUL_MAT", "kind": "node", "index": 0, "backend": "BLAS",
     }  # fmt: skip
+
+
+def test_plans_are_compared_where_the_native_module_is_blocked(plans, tmp_path):
+    for name in ("mlp", "views"):
+        plans[name].to_json(tmp_path / f"{name}.json")
+    program = (
+        "import sys; sys.modules['ggml_py._ggml'] = None\n"
+        "import ggml_py\n"
+        f"read = lambda n: ggml_py.Plan.from_json({str(tmp_path)!r} + '/' + n + '.json')\n"
+        "a, b = read('mlp'), read('views')\n"
+        "print(a.diff(b)); print(a.shares())\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    diff = plans["mlp"].diff(plans["views"])
+    assert done.stdout == f"{diff}\n{plans['mlp'].shares()}\n", done.stderr
 
 
 def test_tables(plans):
