@@ -91,6 +91,7 @@ def _build(
     toolchain.check_sources(options.backend, ggml, upstream.label)
     if "vulkan" in options.backend:
         toolchain.check_vulkan_headers(ggml, dict(options.defines))
+    tables = _device_tables(options, upstream)
     blas = openblas_dir(options.cache) if uses_openblas(options) else None
     config = configuration(options, upstream)
     tree = Tree(
@@ -117,7 +118,7 @@ def _build(
         for name in ("enums.py", "ops.py", "bindings.json"):
             shutil.copy2(generated / name, stage / name)
         _licences(ggml, blas, stage / "licenses")
-        if tables := _device_tables(options, upstream):
+        if tables:
             profiles.write(tables, stage / profiles.FILE)
         proof = _proof(options, upstream, final.name, config)
         (stage / PROOF).write_text(json.dumps(proof, indent=1) + "\n", encoding="utf-8")

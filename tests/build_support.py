@@ -174,14 +174,15 @@ def small_disk(folder: Path, megabytes: float) -> Iterator[Path]:
 
 
 def live_cache(folder: Path) -> Path:
-    """A new cache whose unpacked sources are WARM's: all that is left to do is the compiling."""
+    """A new cache whose downloads and sources are WARM's: all that is left is the compiling."""
     import build_ggml
     from vendor import identity
 
     identity.unpacked(releases.default(), seed(WARM), whole=False)
     build_ggml.openblas_dir(WARM)
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "sources").symlink_to(WARM / "sources")
+    for part in ("sources", "downloads"):
+        (folder / part).symlink_to(WARM / part)
     return folder
 
 
