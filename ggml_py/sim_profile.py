@@ -157,15 +157,18 @@ class Profile:
     def decide(self, tensor: Any) -> Decision:
         """Whether the device computes the op that `tensor` is the result of, and by which row.
 
-        Takes a `Call` too, which needs no native library.
+        Takes nodes of a plan, recorded ones too, and `Call`s: those need no native library. Raises
+        `ArgumentError` for nodes of a plan that was read from a debug log.
         """
         if isinstance(tensor, Call):
             return self._decide(tensor)
+        if hasattr(tensor, "record"):
+            return self._decide(_recorded(tensor.plan, tensor.record))
         try:
             key = key_of(tensor)
         except AttributeError:
             kind = type(tensor).__name__
-            raise TypeError(f"expected a Tensor or a Call, got {kind}") from None
+            raise TypeError(f"expected a Tensor, a node of a plan or a Call, got {kind}") from None
         found = self._decided.get(key)
         if found is None:
             if len(self._decided) >= _CACHED:
@@ -181,8 +184,7 @@ class Profile:
         """What `plan.what_if(supports=...)` takes to make `backend` this device: an answer for
         every node of a `Plan`, recorded ones too. Needs no native library.
         """
-        tensors = plan.capture.tensors
-        nodes = ((t.id, call_of_record(t, tensors)) for t in tensors if t.kind == "node")
+        nodes = ((t.id, _recorded(plan, t)) for t in plan.capture.tensors if t.kind == "node")
         return {(backend, i): self._decide(call).supported for i, call in nodes}
 
     def _decide(self, call: Call) -> Decision:
@@ -233,6 +235,15 @@ class Profile:
         if self.strict:
             return _decision(False, row, f"{text} (strict); the most alike: {row}", "unrecorded")
         return _decision(supported, row, f"{text}; the most alike: {row}", "unrecorded")
+
+
+def _recorded(plan: Any, record: Any) -> Call:
+    if plan.capture.source != "scheduler":
+        raise ArgumentError(
+            f"'{record.name}' of a plan from a {plan.capture.source}, which tells no shapes and "
+            "parameters: expected a plan that a scheduler made (`Plan.to_json` keeps it)"
+        )
+    return call_of_record(record, plan.tensors)
 
 
 def _decision(supported: bool, row: str | None, text: str, basis: str) -> Decision:

@@ -48,11 +48,15 @@ MISUSES = [
            ).decide(e.context.cpy(e.x, e.context.new_tensor("f32", 8, 3))),
            ggml.ArgumentError, "CPY(ne=[1,x])", MADE_BY),
     misuse("decide-str", lambda e: ggml.load_profile("cuda").decide("ADD"),
-           TypeError, "got str", "expected a Tensor or a Call"),
+           TypeError, "got str", "expected a Tensor, a node of a plan or a Call"),
     misuse("decide-none", lambda e: ggml.load_profile("cuda").supports(None),
-           TypeError, "got NoneType", "expected a Tensor or a Call"),
+           TypeError, "got NoneType", "expected a Tensor, a node of a plan or a Call"),
     misuse("decide-graph", lambda e: ggml.load_profile("cuda").decide(e.graph),
-           TypeError, "got Graph", "expected a Tensor or a Call"),
+           TypeError, "got Graph", "expected a Tensor, a node of a plan or a Call"),
+    misuse("decide-debug-log",
+           lambda e: ggml.load_profile("cuda").decide(
+               ggml.Plan.from_debug_log(e.scheduler.plan(e.graph).text()).nodes[0]),
+           ggml.ArgumentError, "of a plan from a debug log", "that a scheduler made"),
     misuse("decide-closed", lambda e: ggml.load_profile("cuda").decide(_closed(e)),
            ggml.ClosedError, "this Context is closed", "make another"),
 ]  # fmt: skip

@@ -406,6 +406,9 @@ def test_a_recorded_node_is_the_call_that_the_live_one_is():
     graph, plan = planned(context)
     for node, record in zip(graph.nodes, plan.capture.tensors, strict=False):
         assert call_of(node) == call_of_record(record, plan.capture.tensors), record.name
+    cuda = ggml.load_profile("cuda")
+    for live, recorded in zip(graph.nodes, plan.nodes, strict=True):
+        assert cuda.decide(live) == cuda.decide(recorded)
 
 
 @pytest.mark.parametrize("profile", ["cuda", "metal", "opencl", "cann", "blas"])
