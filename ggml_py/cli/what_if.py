@@ -18,6 +18,7 @@ FORMS = """\
   pin:NODE=BACKEND              computed there, whatever else (=none: no longer pinned)
   move:'TENSORS'=BACKEND        in that backend's memory (or a buffer type): weights, the KV cache
   supports:BACKEND/OP=yes|no    whether it has the op, or runs that node
+  profile:BACKEND=PROFILE       has the ops of a device profile: cuda, metal, a CSV file
   offload:BACKEND/OP=yes|no|N   whether it wants it when the weight must be copied (N: from N rows)
   op_offload=on|off   parallel=on|off   drop=BACKEND   upstream=0.17.0
 """
@@ -53,6 +54,8 @@ class ChangeType(click.ParamType):  # type: ignore[type-arg]
         if colon and kind in ("pin", "move"):
             gone = kind == "pin" and value == "none"
             return Change(text, _KEYED[kind], key, None if gone else value)
+        if colon and kind == "profile":
+            return Change(text, "profile", key, value)
         if colon and kind in ("supports", "offload"):
             backend, _, op = key.partition("/")
             if not backend or not op:
@@ -74,17 +77,22 @@ class ChangeType(click.ParamType):  # type: ignore[type-arg]
 
 _FORMS = (
     "Changes are pin:NODE=BACKEND, move:TENSORS=BACKEND, supports:BACKEND/OP=yes|no, "
-    "offload:BACKEND/OP=yes|no|N, op_offload=on|off, parallel=on|off, drop=BACKEND, "
-    "upstream=VERSION"
+    "profile:BACKEND=PROFILE, offload:BACKEND/OP=yes|no|N, op_offload=on|off, parallel=on|off, "
+    "drop=BACKEND, upstream=VERSION"
 )
 
 
 def changed(plan: Plan, changes: Sequence[Change]) -> Plan:
     """`plan.what_if` with them. Usage error for two that are about the same."""
     arguments: dict[str, Any] = {}
+    answers: dict[Any, bool] = {}  # of profiles; what is told of single nodes counts more
     for text, argument, key, value in changes:
         if argument == "drop":
             arguments.setdefault("drop", []).append(value)
+        elif argument == "profile":
+            from ..sim_profile import load_profile
+
+            answers |= load_profile(value).answers(plan, str(key))
         elif key is None:
             if argument in arguments:
                 raise click.UsageError(f"--what-if {text}: {argument} is given twice")
@@ -95,6 +103,8 @@ def changed(plan: Plan, changes: Sequence[Change]) -> Plan:
             if which in given:
                 raise click.UsageError(f"--what-if {text}: that is given twice")
             given[which] = value
+    if answers:
+        arguments["supports"] = answers | arguments.get("supports", {})
     return plan.what_if(**arguments)
 
 

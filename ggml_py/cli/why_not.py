@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -13,8 +14,8 @@ from .what_if import as_texts
 
 if TYPE_CHECKING:
     from .._device import Device
+    from ..sim_profile import Decision
     from ..trace.plan import Plan, PlanTensor
-    from ..trace.variant import Nearest
     from ..trace.why_not import WhyNot
 
 
@@ -48,23 +49,29 @@ def command(
     """
     plan = get_plan(model, **options)
     tensor = get_tensor(plan, node)
-    answer = plan.why_not(tensor, backend)
-    nearest, not_asked = _nearest(plan, tensor, backend, ask)
+    device, not_asked = _device_to_ask(plan, tensor, backend, ask)
+    answer = plan.why_not(tensor, backend, device)
+    if not any(reason.id == "op" for reason in answer.reasons):
+        not_asked = ""
+    decision = _decision(tensor, device) if answer.nearest else None
     changes = _changes(answer)
     if as_json:
-        found = nearest.to_dict() if nearest else None
-        more = {"what_if": changes, "nearest": found, "not_asked": not_asked}
+        more = {
+            "not_asked": not_asked,
+            "decision": asdict(decision) if decision is not None else None,
+            "what_if": changes,
+        }
         echo_json({**answer.to_dict(), **more})
         return
     click.echo(str(answer))
+    if decision is not None:  # its truth is its answer
+        click.echo(f"  its profile decides: {decision.text}")
+    if not_asked:
+        click.echo(f"  what it would support instead: {not_asked}")
     if changes:
         click.echo("To see all that a change changes, ggml-py plan ...")
     for text in changes:
         click.echo(f"  --what-if {shlex.quote(text)}")
-    if nearest:
-        click.echo(nearest.render())
-    elif not_asked:
-        click.echo(f"What {backend} would support instead: {not_asked}")
 
 
 def _changes(answer: WhyNot) -> list[str]:
@@ -75,10 +82,11 @@ def _changes(answer: WhyNot) -> list[str]:
     return list(dict.fromkeys(texts))
 
 
-def _nearest(
+def _device_to_ask(
     plan: Plan, tensor: PlanTensor, backend: str, ask: str | None
-) -> tuple[Nearest | None, str]:
-    """The nearest supported variant, or why the device was not asked; neither if it has the op."""
+) -> tuple[Device | None, str]:
+    """The device for the nearest supported variant, or why there is none; neither if the backend
+    has the op."""
     b = plan.capture.backend_index(backend)
     if ask is None and (tensor.index is None or tensor.record.supports >> b & 1):
         return None, ""
@@ -91,9 +99,15 @@ def _nearest(
     if found is None:
         device = plan.backends[b].device
         return None, f"{device} is not here; --ask asks another device, like sim:x,profile=cuda"
-    from ..trace.nearest import nearest
+    return found, ""
 
-    return nearest(tensor, found), ""
+
+def _decision(tensor: PlanTensor, device: Device | None) -> Decision | None:
+    """What the profile of a simulated device says, and by which row."""
+    from ..sim_profile import Profile
+
+    profile = getattr(device, "profile", None)
+    return profile.decide(tensor) if isinstance(profile, Profile) else None
 
 
 def _device(name: str) -> Device:
@@ -106,8 +120,10 @@ def _same_device(plan: Plan, b: int) -> Device | None:
     """The device of this machine that is called as the plan's."""
     from .._device import device
     from ..errors import UnknownDeviceError
+    from ..sim import existing
 
+    name = plan.backends[b].device
     try:
-        return device(plan.backends[b].device)
+        return existing(name) or device(name)
     except UnknownDeviceError:
         return None

@@ -1,0 +1,60 @@
+"""docs/CLI.md names the keys that the verbs print, and the changes that there are."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from cli_runs import fails, run
+
+from ggml_py.cli.what_if import ChangeType
+from ggml_py.models.synthetic import LlamaSpec, write_llama
+
+PAGE = (Path(__file__).parent.parent / "docs" / "CLI.md").read_text()
+KEYS, CHANGES = PAGE.split("## Keys")[1].split("## Changes")
+ROWS = [(c, k) for c, k in re.findall(r"^\| `(.*?)` \| (.*) \|$", KEYS, re.M) if "schema" not in k]
+
+
+@pytest.fixture(scope="module")
+def words(tmp_path_factory):
+    """What the words of the page stand for."""
+    folder = tmp_path_factory.mktemp("docs")
+    write_llama(folder / "m.gguf", LlamaSpec(n_layer=1, n_vocab=512))
+    plan = folder / "s.json.gz"
+    card = ("-d", "sim:card,profile=cuda", "-ngl", 99, "-ctk", "q5_1", "-ctv", "q5_1", "-n", 64)
+    run("plan", folder / "m.gguf", *card, "-o", plan)
+    run("plan", folder / "m.gguf", "-d", "CPU", "-o", folder / "o.json.gz")
+    return {"OTHER": folder / "o.json.gz", "BACKEND": "card", "MODEL": plan,
+            "SWEPT": folder / "m.gguf"}  # fmt: skip
+
+
+@pytest.mark.parametrize(("command", "keys"), ROWS, ids=[c for c, _ in ROWS])
+def test_keys_are_what_the_page_says(words, command, keys):
+    verb = command.split()[0]
+    given = command.replace("MODEL", "SWEPT") if verb == "sweep" else command
+    done = run(*(words.get(word, word) for word in given.split()), "--json")
+    assert done.returncode == int(verb == "diff"), done.stderr
+    data = json.loads(done.stdout)
+    named = re.findall(r"`(\w+)`", keys.split("(")[0])
+    if verb != "plan":
+        assert list(data) == named
+        return
+    outer, *inner = named
+    assert list(data) == [outer]
+    value = data[outer]
+    if inner and inner[0] != "1":
+        assert list(value[0] if isinstance(value, list) else value) == inner
+
+
+def test_there_is_a_row_for_each_verb_that_answers():
+    verbs = {command.split()[0] for command, _ in ROWS}
+    assert verbs == {"plan", "explain", "why-not", "diff", "sweep"}
+
+
+def test_the_changes_on_the_page_are_those_there_are():
+    rows = re.findall(r"^\| `(.*?)` \|", CHANGES, re.M)[1:]
+    for change in rows:
+        assert ChangeType().convert(change, None, None).text == change
+    error = fails("plan", "x", "--what-if", "y", code=2)
+    known = {re.match(r"\w+", change)[0] for change in error.split("Changes are ")[1].split(", ")}
+    assert {re.match(r"\w+", change)[0] for change in rows} == known
