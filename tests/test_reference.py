@@ -113,12 +113,37 @@ def test_the_published_schema_is_that_of_the_files(case, tmp_path):
     ("change", "message"),
     [
         (lambda d: d["tensors"][0].update(src=[0, 999]), r"src of 'h' is 999, expected -1 to"),
-        (lambda d: d["tensors"][0].update(backend=7), "backend of 'Placement' is 7"),
+        (lambda d: d["tensors"][0].update(backend=7), "backend of 'h' is 7, expected 0 to 1"),
         (lambda d: d["backends"][0].update(buft=5), "buft of 'BLAS' is 5"),
         (lambda d: d["tensors"].reverse(), "not numbered"),
         (lambda d: d["tensors"][0].pop("ne"), "damaged plan: KeyError"),
         (lambda d: d.update(leafs=[99]), "not numbered"),
-        (lambda d: d["splits"][0].update(inputs=[[0, 99]]), "inputs of 'SplitRecord' is 99"),
+        (lambda d: d["tensors"][0].update(nbytes=True), r"tensors\[0\].nbytes is True, expected"),
+        (lambda d: d["tensors"][0].update(nbytes=-1), r"nbytes is -1, expected no negative"),
+        (lambda d: d["tensors"][0].update(nbytes=1e9), r"nbytes is 1000000000.0, expected an int"),
+        (lambda d: d["tensors"][0].update(nbytes=float("nan")), "nbytes is nan"),
+        (lambda d: d["tensors"][0].update(ne=[1, 2, 3, 1 << 70]), "list, each item an integer"),
+        (lambda d: d["tensors"][0].update(ne=[1, 2]), "ne of 'h' is .1, 2., expected 4 numbers"),
+        (lambda d: d["tensors"][0].update(name="\ud800"), r"tensors\[0\].name is .*expected text"),
+        (lambda d: d["tensors"][0].update(kind="twig"), "kind of 'h' is 'twig', expected one of"),
+        (lambda d: d["tensors"][0].update(supports=4), "supports of 'h' is 4, expected 0 to 3"),
+        (lambda d: d["tensors"][0].update(cause="1.wgtx"), "cause of 'h' is '1.wgtx'"),
+        (lambda d: d["tensors"][0].update(passes=[0]), "passes of 'h' is .0,., expected 7"),
+        (lambda d: d["tensors"][0].update(backend=-1), "backend of 'h' is -1, expected 0 to 1"),
+        (lambda d: d["tensors"][0].update(src=[2]), "is made from itself, through src"),
+        (lambda d: d["tensors"][0].update(view_src=0), "'h' is made from itself"),
+        (lambda d: d["splits"][0].update(end=1), r"splits\[0\] is nodes 0 to 1|end at node 1 of"),
+        (lambda d: d.update(splits=[]), "its splits end at node 0 of"),
+        (lambda d: d["settings"].update(n_copies=10**6), "n_copies is 1000000, expected 1 to 16"),
+        (lambda d: d["settings"].update(cur_copy=1), "cur_copy is 1, expected 0 to 0"),
+        (lambda d: d["settings"].update(upstream="new"), "ggml version 'new'"),
+        (lambda d: d.update(split_capacities=[-1]), r"split_capacities\[0\] is -1"),
+        (lambda d: d.update(dropped_pins=[[0, 7]]), "a backend in dropped_pins is 7"),
+        (lambda d: d.update(dropped_pins=[[0]]), "dropped_pins is"),
+        (lambda d: d.update(planner="me"), "planner is 'me', expected one of native"),
+        (lambda d: d["bufts"][0].update(readers=-1), "readers of '.*' is -1, expected 0 to 3"),
+        (lambda d: d.update(backends=[]), "number of backends is 0"),
+        (lambda d: d["splits"][0].update(inputs=[[0, 99]]), r"inputs of splits\[0\] is 99"),
     ],
 )
 def test_a_damaged_file_says_what_is_wrong(change, message, tmp_path):
@@ -142,3 +167,26 @@ def test_a_truncated_file_says_so(tmp_path):
         path.write_bytes(path.read_bytes()[:-30])
         with pytest.raises(ValueError, match="is no plan: not valid JSON"):
             ggml.Plan.from_json(path)
+
+
+def test_a_file_that_asks_for_too_much_is_no_plan(tmp_path, monkeypatch):
+    path = tmp_path / "p.json"
+    path.write_bytes(b"[" * 200_000)
+    with pytest.raises(ValueError, match=r"p.json is no plan: its lists are nested too deeply"):
+        ggml.Plan.from_json(path)
+    monkeypatch.setattr(to_json, "_MOST", 1 << 20)
+    path.write_bytes(gzip.compress(b" " * (2 << 20)))
+    with pytest.raises(ValueError, match="more than 1 MiB when it is decompressed"):
+        ggml.Plan.from_json(path)
+
+
+def test_a_cast_names_itself_as_its_source_and_is_no_cycle(tmp_path):
+    with ggml.device("CPU").init() as cpu, ggml.Context() as c, ggml.Scheduler([cpu]) as sched:
+        x = c.new_tensor("f32", 8, name="x")
+        x.set_input()
+        graph = c.new_graph()
+        graph.build_forward_expand(c.cast(x, "f16"))
+        plan = sched.plan(graph)
+    assert plan.node(0).record.src == (1, 0)
+    plan.to_json(tmp_path / "p.json")
+    assert ggml.Plan.from_json(tmp_path / "p.json") == plan

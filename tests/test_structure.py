@@ -31,7 +31,7 @@ PLAIN = {
     "trace.advice_layout", "trace.advice_offload", "trace.advice_setup",
     "trace.words", "trace.decisions", "trace.explain",
     "trace.variant", "trace.reasons", "trace.why_not",
-    "export.to_text", "export.to_json", "export.to_terminal",
+    "export.to_text", "export.to_json", "export.plan_check", "export.to_terminal",
 }  # fmt: skip
 # Plans in, live devices asked: objects and below, plain data, and those to the left.
 ASKING = ("trace.replay", "trace.change", "trace.wording", "trace.nearest")

@@ -7,6 +7,7 @@ is published as docs/plan.schema.json, which `schema` makes.
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import os
 import types
@@ -30,9 +31,11 @@ from ..trace.record import (
     TensorRecord,
 )  # fmt: skip
 from ..trace.shares import DeviceShare
+from .plan_check import PLANNERS, SOURCES, check
 
 SCHEMA = 2
 KIND = "ggml_py plan"
+_MOST = 1 << 30  # bytes; a node takes about 700
 
 _TABLES = {
     "backends": BackendRecord, "bufts": BuftRecord, "buffers": BufferRecord, "splits": SplitRecord,
@@ -96,6 +99,8 @@ def parse(content: bytes, path: str | Path) -> Plan:
         data = json.loads(decompressed(content))
     except (ValueError, EOFError, OSError, zlib.error) as error:
         raise ValueError(f"{path} is no plan: not valid JSON ({error})") from None
+    except RecursionError:
+        raise ValueError(f"{path} is no plan: its lists are nested too deeply") from None
     if not isinstance(data, dict) or data.get("kind") != KIND:
         raise ValueError(f"{path} is no plan: it was not written by Plan.to_json")
     if data.get("schema") != SCHEMA:
@@ -103,15 +108,25 @@ def parse(content: bytes, path: str | Path) -> Plan:
     try:
         with collection_paused():
             plan = _plan(data)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+            check(plan)
+    except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{path} is a damaged plan: {error!r}") from None
-    _check(plan, path)
+    except ValueError as error:
+        raise ValueError(f"{path} is a damaged plan: {error}") from None
     return plan
 
 
 def decompressed(content: bytes) -> bytes:
-    """The content of a file, whether it was compressed by gzip or not."""
-    return gzip.decompress(content) if content.startswith(b"\x1f\x8b") else content
+    """The content of a file, whether it was compressed by gzip or not.
+
+    Raises ValueError for one that would be larger than any plan: a small file can ask for that.
+    """
+    if not content.startswith(b"\x1f\x8b"):
+        return content
+    whole = gzip.GzipFile(fileobj=io.BytesIO(content)).read(_MOST + 1)
+    if len(whole) > _MOST:
+        raise ValueError(f"more than {_MOST >> 20} MiB when it is decompressed")
+    return whole
 
 
 def _plan(data: dict[str, Any]) -> Plan:
@@ -144,36 +159,6 @@ def _tuples(value: Any) -> Any:
     return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 
-def _check(plan: Plan, path: str | Path) -> None:
-    """Every number that refers to something refers to something that is there."""
-    capture, n = plan.capture, len(plan.tensors)
-    limits = {
-        "src": n, "planned_src": n, "view_src": n, "copy_of": n, "buffer": len(capture.buffers),
-        "backend": len(capture.backends), "pin": len(capture.backends),
-        "passes": len(capture.backends),
-        "buft": len(capture.bufts), "inputs": n,
-    }  # fmt: skip
-    rows: list[Any] = [*plan.tensors, *plan.outcome.placements, *capture.backends]
-    rows += [*capture.buffers, *plan.outcome.splits]
-    for row in rows:
-        for name, limit in limits.items():
-            value = getattr(row, name, -1)
-            for i in _flat(value):
-                if not isinstance(i, int) or not -1 <= i < limit:
-                    what = getattr(row, "name", type(row).__name__)
-                    raise ValueError(
-                        f"{path} is a damaged plan: {name} of '{what}' is {i!r}, expected "
-                        f"-1 to {limit - 1}"
-                    )
-    ids = {*capture.leaf_ids, *(id for id, _backend in capture.dropped_pins)}
-    if [t.id for t in plan.tensors] != list(range(n)) or any(not 0 <= i < n for i in ids):
-        raise ValueError(f"{path} is a damaged plan: its tensors are not numbered 0 to {n - 1}")
-
-
-def _flat(value: Any) -> list[Any]:
-    return [v for item in value for v in _flat(item)] if isinstance(value, tuple) else [value]
-
-
 # --- the published schema
 
 
@@ -193,8 +178,8 @@ def schema() -> dict[str, Any]:
     properties: dict[str, Any] = {
         "schema": {"const": SCHEMA},
         "kind": {"const": KIND},
-        "planner": {"enum": ["native", "reference", "debug log"]},
-        "source": {"enum": ["scheduler", "debug log"]},
+        "planner": {"enum": list(PLANNERS)},
+        "source": {"enum": list(SOURCES)},
         "headline": {"type": "string"},
         "n_splits": {"type": "integer"},
         "copy_bytes": {"type": "integer"},

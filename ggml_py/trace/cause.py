@@ -63,8 +63,8 @@ def pass_of(code: str, stage: int) -> int:
 
 def _witness(plan: Plan, t: PlanTensor, code: str, stage: int) -> PlanTensor | None:
     if code.startswith("1.wgt"):
-        j = int(code[5:])
-        return plan.tensor(t.record.src[j]) if j < len(t.record.src) else None
+        src = dict(enumerate(t.record.src)).get(int(code[5:]), -1)
+        return plan.tensor(src) if src >= 0 else None
     if code == "1.off":
         return next((s for s in t.srcs if s.is_weight), None)
     if code in ("1.vsrc", "4.vsrc"):

@@ -248,7 +248,7 @@ class _Comparison:
         """What renamed backends allocate from: "gpu0" in one plan is "CUDA0" in the other."""
         theirs = {b.name: b.buft for b in self.after.backends}
         for b in self.before.backends:
-            buft = theirs.get(self.renamed.get(b.name, ""), -1)
+            buft = theirs.get(self.renamed[b.name], -1) if b.name in self.renamed else -1
             if b.buft >= 0 and buft >= 0:
                 yield self.before.capture.bufts[b.buft].name, self.after.capture.bufts[buft].name
 

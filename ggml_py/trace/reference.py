@@ -30,13 +30,18 @@ def plan(capture: Capture, steps: list[RawStep] | None = None) -> Plan:
     Every question asked and every decision is appended to `steps`, when given. Raises
     `CannotPlanError` where upstream aborts, ValueError for a capture without the backends' answers.
     """
+    check_answers(capture)
+    with collection_paused():
+        return Plan(capture, Planning(capture, steps).run(), "reference")
+
+
+def check_answers(capture: Capture) -> None:
+    """Raises ValueError for a capture that does not hold what the backends answer."""
     if capture.source != "scheduler":
         raise ValueError(
             f"this plan was read from a {capture.source}, which does not hold what the backends "
             "support: plan the graph with Scheduler.plan, or load a file that Plan.to_json wrote"
         )
-    with collection_paused():
-        return Plan(capture, Planning(capture, steps).run(), "reference")
 
 
 class Planning:
@@ -382,7 +387,12 @@ class Planning:
         for src in self.sources(t):
             if self.n_copies > 1 and self.rules.graph_inputs_pass == 5 and "input" in src.flags:
                 self.keep_copies(src, "4.cpy")
-            if self.backend_of(src.id) == current or self.reads_source(current, src, t):
+            b = self.backend_of(src.id)
+            if b == NOBODY:
+                raise CannotPlanError(
+                    f"'{src.name}', a source of '{t.name}', has no place: ggml aborts"
+                )
+            if b == current or self.reads_source(current, src, t):
                 continue
             if (src.id, current) not in self.copies:
                 self.copies[src.id, current] = True

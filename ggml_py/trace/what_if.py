@@ -38,6 +38,7 @@ def what_if(
 ) -> Plan:
     """See `Plan.what_if`."""
     capture = plan.capture
+    reference.check_answers(capture)
     dropped = [drop] if isinstance(drop, str) else list(drop)
     for name in dropped:
         capture = _without(capture, name)
