@@ -3,13 +3,16 @@
 import gzip
 import json
 import re
+from io import StringIO
 from types import SimpleNamespace
 
 import pytest
 from cli_runs import BLOCKED, fails, ok, run
+from rich.console import Console
 
 import ggml_py as ggml
 from ggml_py.cli.what_if import ChangeType, as_texts, changed
+from ggml_py.export.to_terminal import show_diff, show_passes
 from ggml_py.models.synthetic import LlamaSpec, write_llama
 
 SIM = ("-d", "sim:gpu0,min_batch=32", "-d", "CPU", "-ngl", 3)
@@ -101,6 +104,24 @@ def test_passes(folder):
     assert None in data["passes"]["1"]
 
 
+@pytest.mark.parametrize("width", [1, 17, 40, 80, 5000])
+def test_passes_fit_a_terminal(folder, width):
+    plan = ggml.Plan.from_json(folder / "p.json.gz")
+    file = StringIO()
+    show_passes(plan, Console(file=file, width=width, force_terminal=True, color_system=None))
+    lines = file.getvalue().splitlines()
+    *stages, letters = plan.passes().splitlines()
+    assert lines.pop() == letters
+    if width > 20:  # room for the numbers
+        assert max(map(len, lines)) <= width
+    pieces = [lines[i : i + 1 + len(stages)] for i in range(0, len(lines), 1 + len(stages))]
+    for row, stage in enumerate(stages):
+        marks = " ".join(piece[1 + row][13:] for piece in pieces)
+        assert stage[:13] + marks == stage
+    last = pieces[-1][0].split("–")[1]
+    assert int(last) == len(plan.nodes) - 1
+
+
 def test_steps(folder):
     plan = ggml.Plan.from_json(folder / "s.json.gz")
     out = ok("plan", folder / "s.json.gz", "--steps", command=BLOCKED)
@@ -184,12 +205,6 @@ def test_several_changes_are_one_plan(folder):
 
 
 def _shown_diff(plan, other):
-    from io import StringIO
-
-    from rich.console import Console
-
-    from ggml_py.export.to_terminal import show_diff
-
     file = StringIO()
     show_diff(plan.diff(other), console=Console(file=file, width=80))
     return file.getvalue()

@@ -69,11 +69,12 @@ def show_passes(plan: Plan, console: Console | None = None) -> None:
     console = console or Console()
     *stages, letters = plan.passes().splitlines()
     start = len(stages[0]) - (2 * len(plan.nodes) - 1)
-    step = max((console.width - start + 1) // 2, 1) if console.is_terminal else len(plan.nodes)
+    step = (console.width - start + 1) // 2 if console.is_terminal else len(plan.nodes)
+    step = max(step, 1)
     for first in range(0, len(plan.nodes), step):
         last = min(first + step, len(plan.nodes)) - 1
         if console.is_terminal:
-            console.print(f"{'nodes':<{start}}{first}–{last}", highlight=False)
+            console.print(f"{'nodes':<{start}}{first}–{last}", highlight=False, soft_wrap=True)
         for line in stages:
             marks = line[start + 2 * first : start + 2 * last + 1]
             console.print(line[:start] + marks, markup=False, highlight=False, soft_wrap=True)
