@@ -371,7 +371,8 @@ def pool_2d(c, p):
 
 
 def conv_2d(c, p):
-    a, b = tensor(c, p["type_kernel"], p["ne_kernel"]), tensor(c, "f32", p["ne_input"])
+    a = tensor(c, p.get("type_kernel", "f32"), p["ne_kernel"])
+    b = tensor(c, "f32", p["ne_input"])
     if p["cwhn"]:
         b = c.permute(c.cont(c.permute(b, 1, 2, 0, 3)), 2, 0, 1, 3)
         a = c.permute(c.cont(c.permute(a, 2, 3, 1, 0)), 3, 2, 0, 1)

@@ -20,8 +20,8 @@ OLDEST = RELEASES[0][0]
 SUITE = (
     "abort", "alloc", "context", "custom", "devices", "differential", "explain", "gguf",
     "gguf_split", "gguf_writer", "handle", "misuse", "multi_buffer", "nearest", "opt", "plan",
-    "properties", "reference", "refusal", "scheduler", "sim", "sim_async", "sim_memory", "tensor",
-    "tensor_info", "threads", "unload", "why_not",
+    "profiles", "properties", "reference", "refusal", "scheduler", "sim", "sim_async", "sim_memory",
+    "tensor", "tensor_info", "threads", "unload", "why_not",
 )  # fmt: skip
 
 PLANS = """
