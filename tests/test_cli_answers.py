@@ -91,14 +91,15 @@ def told(answer, *changes, more=""):
     lines = [str(answer), *([more] if more else [])]
     if changes:
         lines.append("To see all that a change changes, ggml-py plan ...")
-    return "".join(f"{line}\n" for line in (*lines, *(f"  --what-if {c}" for c in changes)))
+    lines += ["  " + " ".join(f"--what-if {one}" for one in change) for change in changes]
+    return "".join(f"{line}\n" for line in lines)
 
 
 @pytest.mark.parametrize(
     ("node", "backend", "changes"),
     [
         ("embd", "card",
-         ["offload:card/0=yes", "move:token_embd.weight=card", "pin:embd=card"]),
+         [["offload:card/0=yes"], ["move:token_embd.weight=card"], ["pin:embd=card"]]),
         ("ffn_out-1", "CPU", None),
         ("ffn_out-1", "card", []),
     ],
@@ -120,7 +121,8 @@ def test_why_not(folder, plan, node, backend, changes):
 def test_changes_that_are_named_can_be_tried(folder, plan):
     data = json.loads(ok("why-not", folder / "p.json.gz", "embd", "card", "--json"))
     for change in data["what_if"]:
-        out = ok("plan", folder / "p.json.gz", "--what-if", change, command=BLOCKED)
+        options = [word for one in change for word in ("--what-if", one)]
+        out = ok("plan", folder / "p.json.gz", *options, command=BLOCKED)
         assert re.search(r"1 of \d+ nodes moved;", out)
         assert re.search(r"embd \(GET_ROWS\) +│ CPU [\w.]+ → card ", out)
 
@@ -129,7 +131,7 @@ def test_why_not_says_what_the_device_would_support(folder, plan, attention):
     out = ok("why-not", folder / "m.gguf", attention, "card", *OPTIONS)
     # Not in this process, where other tests have devices of the name.
     expected = replace(plan.why_not(attention, "card"), nearest=Answer())
-    changes = f"supports:card/{attention}=yes", f"pin:{plan.node(attention).name}=card"
+    changes = [f"supports:card/{attention}=yes"], [f"pin:{plan.node(attention).name}=card"]
     decides = f"  its profile decides: {decision(plan, attention).text}"
     assert out == told(expected, *changes, more=decides)
 

@@ -107,20 +107,17 @@ def test_without_what_it_names_the_reason_is_gone(capture, data):
 
 @settings(max_examples=200, deadline=None)
 @given(capture=captures(), data=st.data())
-def test_one_change_after_the_other_gets_it_there(capture, data):
+def test_a_change_takes_those_before_it_along(capture, data):
     plan = reference.plan(capture)
     t = data.draw(st.sampled_from([*plan.nodes, *plan.leafs]))
     name = data.draw(st.sampled_from(plan.backends)).name
     answer = plan.why_not(t, name)
-    planned = plan
     for reason in answer.reasons:
         for change in reason.changes:
-            tried = planned.what_if(**change.what_if).tensor(t.id)
+            tried = plan.what_if(**change.what_if).tensor(t.id)
             assert (tried.backend == name) == change.is_there
-        if reason.changes:
-            planned = planned.what_if(**min(reason.changes, key=lambda c: not c.is_there).what_if)
-    if answer.reasons and answer.reasons[-1].changes:
-        assert planned.tensor(t.id).backend == name, answer
+    if answer.reasons and (changes := answer.reasons[-1].changes):
+        assert any(change.is_there for change in changes), answer
 
 
 # --- on real schedulers: the answer, and what becomes of it when the change is made

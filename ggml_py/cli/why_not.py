@@ -70,16 +70,16 @@ def command(
         click.echo(f"  what it would support instead: {not_asked}")
     if changes:
         click.echo("To see all that a change changes, ggml-py plan ...")
-    for text in changes:
-        click.echo(f"  --what-if {shlex.quote(text)}")
+    for texts in changes:
+        click.echo(f"  {' '.join(f'--what-if {shlex.quote(text)}' for text in texts)}")
 
 
-def _changes(answer: WhyNot) -> list[str]:
-    """The changes that it names, as --what-if takes them."""
+def _changes(answer: WhyNot) -> list[list[str]]:
+    """The changes that it names, each as --what-if takes it: with those that must come before."""
     changes = [change for reason in answer.reasons for change in reason.changes]
     changes += [answer.pin] if answer.pin else []
-    texts = (text for change in changes for text in as_texts(change.what_if))
-    return list(dict.fromkeys(texts))
+    texts = (tuple(as_texts(change.what_if)) for change in changes)
+    return [list(text) for text in dict.fromkeys(texts)]
 
 
 def _device_to_ask(

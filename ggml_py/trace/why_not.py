@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from .reasons import Found, first_reason, key
@@ -23,8 +23,9 @@ _MOST_REASONS = 8
 class Change:
     """Something that would take a reason away, and what comes of it, by the reference scheduler.
 
-    `text` says what; `what_if` are the arguments of `Plan.what_if` that try it; `is_there` whether
-    the tensor is on the backend then; `then` says so and what fails there, or the next reason.
+    `text` says what; `what_if` are the arguments of `Plan.what_if` that try it, together with what
+    took the reasons before out of the way; `is_there` whether the tensor is on the backend then;
+    `then` says so and what fails there, or the next reason.
     """
 
     text: str
@@ -171,21 +172,35 @@ def why_not(
 def _reasons(plan: Plan, subject: PlanTensor, backend: str) -> Iterator[Reason]:
     """The reason, and those that follow when each is taken away."""
     seen: set[str] = set()
+    changed, made = plan, dict[str, Any]()
     found = _found(plan, subject.id, backend)
     while found is not None and len(seen) < _MOST_REASONS:
         witness = plan.tensor(found.witness.id) if found.witness else None
-        changes = _all_tried(plan, subject.id, backend, found.changes) or _all_tried(
-            plan, subject.id, backend, found.otherwise
+        changes = _all_tried(changed, subject.id, backend, found.changes) or _all_tried(
+            changed, subject.id, backend, found.otherwise
         )
-        yield Reason(found.id, found.text, found.pass_, found.sweep, witness, changes)
+        best = next((c for c in changes if c.is_there), changes[0] if changes else None)
+        told = tuple(replace(c, what_if=_together(made, c.what_if)) for c in changes)
+        yield Reason(found.id, found.text, found.pass_, found.sweep, witness, told)
         seen.add(found.text)
-        best = sorted(changes, key=lambda c: not c.is_there)[:1]
-        if not best or best[0].is_there:
+        if best is None or best.is_there:
             return
-        plan = plan.what_if(**best[0].what_if)
-        found = _found(plan, subject.id, backend)
+        changed, made = changed.what_if(**best.what_if), _together(made, best.what_if)
+        found = _found(changed, subject.id, backend)
         if found and found.text in seen:
             return
+
+
+def _together(first: Mapping[str, Any], then: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of `Plan.what_if` for both."""
+    both = {**first, **then}
+    for argument in first.keys() & then.keys():
+        a, b = first[argument], then[argument]
+        if isinstance(a, Mapping):
+            both[argument] = {**a, **b}
+        elif isinstance(a, list):
+            both[argument] = [*a, *b]
+    return both
 
 
 def _all_tried(
