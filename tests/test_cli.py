@@ -6,6 +6,7 @@ import signal
 import subprocess
 import time
 
+import cli_runs
 import pytest
 from cli_runs import COMMAND, fails, ok, run
 from click.testing import CliRunner
@@ -110,7 +111,7 @@ def test_generate(model):
     ("arguments", "message"),
     [
         (["plan", "/none.gguf"], r"error: .*none\.gguf: no such file"),
-        (["plan", __file__], r"error: .*neither a GGUF model \(its magic is .* nor a plan"),
+        (["plan", cli_runs.__file__], r"error: .*neither a GGUF model \(.* nor a plan"),
         (["generate", __file__, "--tokens", "1"], r"error: .*magic"),
         (["plan", "MODEL", "-d", "GPU9"], r"no device named 'GPU9'; there are: .*CPU"),
         (["plan", "MODEL", "-ctk", "f99"], r"f99.*q8_0"),
