@@ -38,6 +38,8 @@ _EVERY_TYPE = (1 << lib.GP_SIM_TYPES) - 1
 _VIEWS = ("NONE", "RESHAPE", "VIEW", "PERMUTE", "TRANSPOSE")
 _SIZE_MAX = (1 << 64) - 1
 
+_BATCHES = {"rows": lib.GP_SIM_ROWS, "products": lib.GP_SIM_PRODUCTS, "ne1": lib.GP_SIM_NE1}
+
 _lock = threading.Lock()  # upstream's registry has none
 
 
@@ -46,7 +48,7 @@ class _Settings:
     profile: Profile | str | os.PathLike[str] | None = None
     supports: Supports = None
     memory: int = 8 << 30
-    offload_min_batch: int = 32
+    offload_min_batch: int | None = None
     type: enums.BackendDevType | int | str = "gpu"
     max_size: int | None = None
     alignment: int = 128
@@ -64,7 +66,7 @@ def sim_device(
     profile: Profile | str | os.PathLike[str] | None = None,
     supports: Supports = None,
     memory: int = 8 << 30,
-    offload_min_batch: int = 32,
+    offload_min_batch: int | None = None,
     *,
     type: enums.BackendDevType | int | str = "gpu",
     max_size: int | None = None,
@@ -88,12 +90,12 @@ def sim_device(
 
     `memory` is its size in bytes: allocations beyond it fail, as those of more than `max_size`
     bytes at once do (default: none). `alignment` is that of its tensors, a power of two from 32 on.
-    It wants ops whose weights are in host memory from `offload_min_batch` rows on, as CUDA; 0 for
-    never. `type` is "gpu", "igpu" or "accel". With `host` it computes in the CPU's memory, as BLAS
-    does; with `host_buffer` it has a type of pinned host memory, which an "igpu" reads in place.
-    It computes and copies on a thread of its own while the caller goes on, and has events, unless
-    `async_` is false or `host` true. `buft_of` is another simulated device, whose buffer type and
-    memory it shares.
+    It wants ops whose weights are in host memory from `offload_min_batch` rows on, 0 for never; by
+    default as the device of its profile does, and from 32 rows on without one. `type` is "gpu",
+    "igpu" or "accel". With `host` it computes in the CPU's memory, as BLAS does; with `host_buffer`
+    it has a type of pinned host memory, which an "igpu" reads in place. It computes and copies on a
+    thread of its own while the caller goes on, and has events, unless `async_` is false or `host`
+    true. `buft_of` is another simulated device, whose buffer type and memory it shares.
 
     Raises `ArgumentError` for a name that another device has, for settings that do not fit, and for
     others than it has while it is in use. C: gp_sim_open
@@ -332,7 +334,11 @@ def _decider(name: str, settings: _Settings, profile: Profile | None) -> Callabl
     """What makes a native device decide by the settings; they are checked before."""
     native = ffi.new("struct gp_sim_decisions *")
     native.description = _description(settings.profile)
-    native.offload_min_batch = whole("offload_min_batch", settings.offload_min_batch)
+    batch, least = getattr(profile, "offload", ("rows", 32))
+    native.batch = _BATCHES[batch]
+    if settings.offload_min_batch is not None:
+        least = whole("offload_min_batch", settings.offload_min_batch)
+    native.offload_min_batch = least
     supports = _supports_of(settings.supports, profile)
     native.mode = lib.GP_SIM_ALL if supports else lib.GP_SIM_NONE
     predicate = _predicates.setdefault(name, _Predicate())

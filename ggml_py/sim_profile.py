@@ -23,6 +23,12 @@ _ALIGNED = 1.0  # each power of two that divides only one number counts as much 
 _CACHED = 1 << 16
 _HADAMARD = 1  # ggml_mul_mat_set_hint
 
+# offload_op of upstream's backends, in all releases; those that are not here have none.
+_OFFLOAD = {
+    "cuda": ("rows", 32), "vulkan": ("rows", 32), "sycl": ("rows", 32), "et": ("rows", 1),
+    "metal": ("products", 32), "cann": ("ne1", 32),
+}  # fmt: skip
+
 Same = tuple[Value, ...]
 
 
@@ -153,6 +159,15 @@ class Profile:
     def ops(self) -> tuple[str, ...]:
         """The ops that have rows, by upstream's description ("MUL_MAT", "SILU")."""
         return tuple(sorted(self._record.ops()))
+
+    @property
+    def offload(self) -> tuple[str, int]:
+        """Which ops the device wants although their weights are in host memory: from how many rows
+        on (0: none), and what counts as rows: "rows" as CUDA counts, "products" as Metal (of
+        MUL_MAT and MUL_MAT_ID only), "ne1" as CANN. A file does not tell: from 32 rows on."""
+        if isinstance(self._record, profile_rows.BuiltRecord):
+            return _OFFLOAD.get(self.name, ("rows", 0))
+        return "rows", 32
 
     def decide(self, tensor: Any) -> Decision:
         """Whether the device computes the op that `tensor` is the result of, and by which row.

@@ -141,6 +141,34 @@ def test_it_takes_ops_with_weights_in_host_memory_from_a_batch_on(sims, n_tokens
         np.testing.assert_array_equal(net.run(), cpu_result(n_tokens=n_tokens))
 
 
+@pytest.mark.parametrize(("profile", "n", "mul_mat", "rms_norm"), [
+    ("cuda", 32, True, True), ("cuda", 31, False, False), ("vulkan", 32, True, True),
+    ("metal", 32, True, False), ("metal", 31, False, False), ("cann", 32, True, True),
+    ("opencl", 64, False, False), ("webgpu", 64, False, False), ("blas", 64, False, False),
+    ("et", 1, True, True),
+])  # fmt: skip
+def test_a_profile_wants_what_its_device_wants(sims, profile, n, mul_mat, rms_norm):
+    if profile not in ggml.profiles():
+        pytest.skip(f"this release has no record of {profile}")
+    device, eager = sims(profile=profile), sims("eager", profile=profile, offload_min_batch=1)
+    with device.init() as backend, eager.init() as other, ggml.Context() as ctx:
+        x = ctx.new_tensor("f32", 64, n)
+        h, norm = ctx.mul_mat(ctx.new_tensor("f32", 64, 8), x), ctx.rms_norm(x, 1e-5)
+        rows = ctx.get_rows(x, ctx.new_tensor("i32", 64))
+        wants = [backend.offload_op(t) for t in (h, norm, rows)]
+        assert wants == [mul_mat, rms_norm, False]
+        wants = [other.offload_op(t) for t in (h, norm, rows)]
+        assert wants == [True, profile != "metal", False]
+
+
+def test_cann_counts_ne1(sims):
+    if "cann" not in ggml.profiles():
+        pytest.skip("this release has no record of cann")
+    with ggml.Context() as ctx, sims(profile="cann").init() as cann, sims("b").init() as cuda:
+        t = ctx.silu(ctx.new_tensor("f32", 8, 4, 16))
+        assert (cann.offload_op(t), cuda.offload_op(t)) == (False, True)
+
+
 def test_the_same_name_is_the_same_device(sims):
     sim = sims("gpu0", memory=4096)
     assert sims("gpu0", memory=4096) is sim

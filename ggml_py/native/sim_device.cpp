@@ -249,8 +249,14 @@ bool supports_op(ggml_backend_dev_t dev, const ggml_tensor * op) {
     }
 }
 
-// As CUDA's (get_op_batch_size of ggml-cuda.cu).
-int64_t batch_size(const ggml_tensor * op) {
+// As get_op_batch_size of ggml-cuda.cu, and offload_op of ggml-metal.cpp and ggml-cann.cpp.
+int64_t batch_size(const ggml_tensor * op, int32_t batch) {
+    if (batch == GP_SIM_PRODUCTS && op->op != GGML_OP_MUL_MAT && op->op != GGML_OP_MUL_MAT_ID) {
+        return 0;
+    }
+    if (batch == GP_SIM_NE1 && op->op != GGML_OP_GET_ROWS) {
+        return op->ne[1];
+    }
     switch (op->op) {
         case GGML_OP_GET_ROWS:   return 0;
         case GGML_OP_MUL_MAT:    return op->ne[1];
@@ -265,7 +271,7 @@ bool offload_op(ggml_backend_dev_t dev, const ggml_tensor * op) {
     sim_device * device = sim_device::of(dev);
     std::lock_guard<std::mutex> lock(device->mutex);
     const int64_t least = device->decisions.offload_min_batch;
-    return least > 0 && batch_size(op) >= least;
+    return least > 0 && batch_size(op, device->decisions.batch) >= least;
 }
 
 void fill_interfaces(sim_device & device) {

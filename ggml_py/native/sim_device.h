@@ -39,10 +39,18 @@ enum gp_sim_mode {
     GP_SIM_ASK   = 3,
 };
 
+// What counts as the batch where ops are wanted although their weights are in host memory.
+enum gp_sim_batch {
+    GP_SIM_ROWS     = 0, // as CUDA, Vulkan and SYCL count
+    GP_SIM_PRODUCTS = 1, // as Metal: rows of MUL_MAT and MUL_MAT_ID, others are not wanted
+    GP_SIM_NE1      = 2, // as CANN: ne[1], of all but GET_ROWS
+};
+
 // What it supports, and which ops it wants although their weights are in host memory.
 struct gp_sim_decisions {
     char     description[128];
     int32_t  mode;                // enum gp_sim_mode
+    int32_t  batch;               // enum gp_sim_batch
     int64_t  offload_min_batch;   // 0: wants none
     void *   predicate;           // GP_SIM_ASK: for gp_sim_ask
     uint64_t ops[GP_SIM_OPS];     // GP_SIM_TABLE: bits are types of src[0], or of the result where there is none

@@ -240,6 +240,12 @@ def _weight(case: Case) -> Found:
     return _unwanted(case, weight)
 
 
+_WANTED = (
+    "CUDA, Vulkan, SYCL and CANN want 32 and more by default, Metal of matrix products only, most "
+    "others none"
+)
+
+
 def _unwanted(case: Case, weight: PlanTensor) -> Found:
     t, rows = case.t, batch_size(case.t.record)
     text = (
@@ -250,8 +256,9 @@ def _unwanted(case: Case, weight: PlanTensor) -> Found:
         text += "GPU backends never want GET_ROWS"
         bigger = f"have {case.backend} want it"
     else:
-        text += f"the batch is {rows} (CUDA, Vulkan, SYCL and Metal want 32 and more by default)"
-        bigger = f"have {case.backend} want it: a batch of 32 or more, or another minimum"
+        text += f"the batch is {rows} ({_WANTED})"
+        larger = ": a batch of 32 or more, or another minimum" if rows < 32 else ""
+        bigger = f"have {case.backend} want it{larger}"
     changes = [(bigger, {"offload": {(case.backend, t.id): True}}), case.move(weight)]
     return Found("offload.batch", text, 1, "", weight, changes)
 
