@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.table import Table
 
 import ggml_py as ggml
-from ggml_py._ffi import lib
+from ggml_py._ffi import ffi, lib
 from ggml_py.trace import capture, reference
 from ggml_py.trace.steps import steps_of
 
@@ -59,7 +59,9 @@ def measure(n: int, rounds: int) -> dict[str, float]:
     assert plan.reference == plan
 
     def native() -> None:
-        lib.gp_plan_free(lib.gp_sched_plan(scheduler.ptr, graph.ptr))
+        found = ffi.new("struct gp_plan **")
+        lib.gp_sched_plan(scheduler.ptr, graph.ptr, found)
+        lib.gp_plan_free(found[0])
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "plan.json.gz"

@@ -168,10 +168,11 @@ class Scheduler(Handle):
         """
         raw = ptr_of(Graph, graph)
         if self._graph is graph:
-            return _read_plan(lib.gp_sched_read(self.ptr, raw))
+            with in_use("planning", self, graph):
+                return _read_plan(lib.gp_sched_read, self.ptr, raw)
         self._check_graph(graph)
         with in_use("planning", self, graph), self._deciding(graph):
-            return _read_plan(lib.gp_sched_plan(self.ptr, graph.ptr))
+            return _read_plan(lib.gp_sched_plan, self.ptr, raw)
 
     def alloc_graph(self, graph: Graph) -> Plan:
         """Plans the graph, gives every tensor of it memory, and returns the plan.
@@ -469,7 +470,7 @@ class Scheduler(Handle):
         return sched_state.inspect(self)
 
 
-def _read_plan(native: Any) -> Plan:
+def _read_plan(ask: Any, scheduler: Any, graph: Any) -> Plan:
     from .trace.capture import read_plan  # here, so that importing ggml_py is quicker
 
-    return read_plan(native)
+    return read_plan(ask, scheduler, graph)

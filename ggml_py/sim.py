@@ -296,13 +296,23 @@ class _Lent:
 
 class _Predicate(Callback):
     """What `gp_on_supports` is given. A name has one for ever: another thread may be about to ask
-    when the function changes."""
+    when the function changes. What it raises is the thread's that asked, which others do not see.
+    """
 
-    __slots__ = ("function",)
+    __slots__ = ("_raised", "function")
 
     def __init__(self) -> None:
+        self._raised = threading.local()
         super().__init__()
         self.function: Callable[[Tensor], bool] = bool
+
+    @property
+    def _stored(self) -> BaseException | None:
+        return getattr(self._raised, "error", None)
+
+    @_stored.setter
+    def _stored(self, error: BaseException | None) -> None:
+        self._raised.error = error
 
     def _run(self, ptr: Any) -> bool:
         lent = _Lent()

@@ -344,12 +344,12 @@ void gp_sched_trace(ggml_backend_sched_t sched, bool on) {
     }
 }
 
-gp_plan * gp_sched_plan(ggml_backend_sched_t sched, ggml_cgraph * graph) {
+void gp_sched_plan(ggml_backend_sched_t sched, ggml_cgraph * graph, gp_plan ** plan) {
     // A fresh scheduler each time: some releases plan differently after an earlier plan (UPSTREAM.md), and
     // the caller's own may hold an allocated graph, whose copies live in memory that planning overwrites.
     gp::shadow own(sched, sched->hash_set.size);
     own.split(sched, graph);
-    return gp::read_plan(own.sched);
+    *plan = gp::read_plan(own.sched);
 }
 
 bool gp_sched_measure(ggml_backend_sched_t sched, ggml_cgraph * graph, size_t * sizes) {
@@ -385,8 +385,8 @@ size_t gp_sched_reallocs(ggml_backend_sched_t sched, gp_realloc_record * records
     return sched->trace->n_reallocs;
 }
 
-gp_plan * gp_sched_read(ggml_backend_sched_t sched, ggml_cgraph * graph) {
-    return sched->trace && sched->trace->graph == graph ? gp::read_plan(sched) : nullptr;
+void gp_sched_read(ggml_backend_sched_t sched, ggml_cgraph * graph, gp_plan ** plan) {
+    *plan = sched->trace && sched->trace->graph == graph ? gp::read_plan(sched) : nullptr;
 }
 
 ggml_cgraph * gp_sched_graph(ggml_backend_sched_t sched) {

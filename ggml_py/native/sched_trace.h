@@ -157,10 +157,11 @@ struct gp_realloc_record {
 
 // Starts (or stops) recording causes and graph changes on one scheduler.
 GGML_BACKEND_API void gp_sched_trace(ggml_backend_sched_t sched, bool on);
-// Plans on a scheduler of its own, with the pins of `sched`; neither `sched` nor `graph` changes.
-GGML_BACKEND_API struct gp_plan * gp_sched_plan(ggml_backend_sched_t sched, struct ggml_cgraph * graph);
+// Plans on a scheduler of its own, with the pins of `sched`; neither `sched` nor `graph` changes. The plan goes
+// to `plan`: what a call returns is lost when it raises what a Python predicate raised.
+GGML_BACKEND_API void             gp_sched_plan(ggml_backend_sched_t sched, struct ggml_cgraph * graph, struct gp_plan ** plan);
 // The plan that `sched` holds now for `graph`, the graph it was last given. NULL when it holds none.
-GGML_BACKEND_API struct gp_plan * gp_sched_read(ggml_backend_sched_t sched, struct ggml_cgraph * graph);
+GGML_BACKEND_API void             gp_sched_read(ggml_backend_sched_t sched, struct ggml_cgraph * graph, struct gp_plan ** plan);
 GGML_BACKEND_API void             gp_plan_free(struct gp_plan * plan);
 // The graph that `sched` was last given, NULL when it holds none: ggml-opt hands out none of its own.
 GGML_BACKEND_API struct ggml_cgraph * gp_sched_graph(ggml_backend_sched_t sched);

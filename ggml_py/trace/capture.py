@@ -192,15 +192,18 @@ def _numbers(pointer: Any, n: int) -> tuple[int, ...]:
     return tuple(ffi.unpack(pointer, n)) if n else ()
 
 
-def read_plan(native: Any) -> Plan:
-    """The Plan for a `struct gp_plan *`, which is freed. C: gp_sched_plan, gp_sched_read"""
-    if native == NULL:
-        raise MissingFunctionError("the scheduler holds no plan: give it a graph first")
+def read_plan(ask: Any, scheduler: Any, graph: Any) -> Plan:
+    """The Plan that `ask` gives of native objects. C: gp_sched_plan, gp_sched_read"""
+    found = ffi.new("struct gp_plan **")
     try:
+        ask(scheduler, graph, found)  # there is a plan, too, when a predicate of Python's raised
+        if found[0] == NULL:
+            raise MissingFunctionError("the scheduler holds no plan: give it a graph first")
         with collection_paused():
-            return _read(native)
+            return _read(found[0])
     finally:
-        lib.gp_plan_free(native)
+        if found[0] != NULL:
+            lib.gp_plan_free(found[0])
 
 
 def capture(scheduler: Scheduler, graph: Graph) -> Capture:

@@ -48,7 +48,10 @@ def flops(t: TensorRecord, sources: _Sources) -> int:
             return PER_SOURCE_ELEMENT[t.op] * prod(sources[0].ne)
         if t.op in _FORMULAS:
             return _FORMULAS[t.op](t, sources)
-    except IndexError:  # a capture made by hand, whose ops have not all of their sources
+    except (
+        IndexError,
+        ValueError,
+    ):  # made by hand: not all sources are there
         pass
     return PER_ELEMENT.get(t.op, 1) * prod(t.ne)
 
