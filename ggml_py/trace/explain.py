@@ -366,7 +366,7 @@ def _copied(plan: Plan, t: PlanTensor) -> Iterator[str]:
     for src, planned in zip(t.record.src, t.placement.planned_src, strict=False):
         if src >= 0 and planned != src:
             source = plan.tensor(src)
-            where = f" from {source.backend}" if source.backend else ""
+            where = f" from {_home(source)}" if source.backend else ""
             why = f", as {t.backend} does not read {memory(source)}" if source.backend else ""
             yield f"it reads a copy of {quoted(source)} ({format_bytes(source.nbytes)}{where}){why}"
     for split in plan.splits:
@@ -379,6 +379,13 @@ def _copied(plan: Plan, t: PlanTensor) -> Iterator[str]:
             f"upstream's cause column says {t.placement.cause}: it is a graph input, kept "
             f"{plan.settings.n_copies} times for pipeline parallelism"
         )
+
+
+def _home(t: PlanTensor) -> str:
+    """The backend whose memory it is in. To the scheduler what the CPU holds is BLAS's, which is
+    the first to read it."""
+    readers = t.plan.capture.names(t.buft.readers) if t.buft else []
+    return readers[-1] if readers else str(t.backend)
 
 
 def _split_at(plan: Plan, t: PlanTensor) -> Iterator[str]:

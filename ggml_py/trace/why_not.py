@@ -180,19 +180,19 @@ def _reasons(plan: Plan, subject: PlanTensor, backend: str) -> Iterator[Reason]:
             changed, subject.id, backend, found.otherwise
         )
         best = next((c for c in changes if c.is_there), changes[0] if changes else None)
-        told = tuple(replace(c, what_if=_together(made, c.what_if)) for c in changes)
+        told = tuple(replace(c, what_if=_together(plan, made, c.what_if)) for c in changes)
         yield Reason(found.id, found.text, found.pass_, found.sweep, witness, told)
         seen.add(found.text)
         if best is None or best.is_there:
             return
-        changed, made = changed.what_if(**best.what_if), _together(made, best.what_if)
+        changed, made = changed.what_if(**best.what_if), _together(plan, made, best.what_if)
         found = _found(changed, subject.id, backend)
         if found and found.text in seen:
             return
 
 
-def _together(first: Mapping[str, Any], then: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of `Plan.what_if` for both."""
+def _together(plan: Plan, first: Mapping[str, Any], then: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of `Plan.what_if` for both, one after the other."""
     both = {**first, **then}
     for argument in first.keys() & then.keys():
         a, b = first[argument], then[argument]
@@ -200,7 +200,19 @@ def _together(first: Mapping[str, Any], then: Mapping[str, Any]) -> dict[str, An
             both[argument] = {**a, **b}
         elif isinstance(a, list):
             both[argument] = [*a, *b]
-    return both
+    # Backends that are left out take with them what was said of them, and the pins to them.
+    gone = both.get("drop", ())
+    for argument in ("supports", "offload"):
+        if argument in both:
+            both[argument] = {k: v for k, v in both[argument].items() if k[0] not in gone}
+    if "pins" in both:
+        pinned = {key(t): plan.backends[t.record.pin].name for t in _pinned(plan)}
+        both["pins"] = {k: v for k, v in both["pins"].items() if (v or pinned.get(k)) not in gone}
+    return {argument: value for argument, value in both.items() if value != {}}
+
+
+def _pinned(plan: Plan) -> Iterator[PlanTensor]:
+    return (plan.tensor(t.id) for t in plan.tensors if t.pin >= 0)
 
 
 def _all_tried(
