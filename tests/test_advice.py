@@ -15,6 +15,7 @@ from advice_world import World, attention, findings, gpu, ids, names, no_quantis
 
 import ggml_py as ggml
 from ggml_py.trace import advice
+from ggml_py.trace.finding import _pattern
 
 PAGES = Path(__file__).parent.parent / "docs" / "advice"
 
@@ -241,6 +242,19 @@ def test_gp103_not_without_op_offload(stack):
     assert ids(w.plan(product, op_offload=False)) == []
 
 
+# --- what to give llama.cpp
+
+
+@pytest.mark.parametrize("names", [
+    ["output.weight"], ["output.weight", "token_embd.weight"], ["blk.1.ffn_up.weight"],
+    ["blk.1.ffn_up.weight", "output.weight"], ["blk.0.ffn_up.weight", "blk.1.ffn_up.weight"],
+])  # fmt: skip
+def test_override_tensor_names_these_weights_only(names):
+    there = [f"blk.{i}.{kind}.weight" for i in (0, 1, 10) for kind in ("ffn_up", "attn_output")]
+    there += ["output.weight", "token_embd.weight", "output_norm.weight"]
+    assert sorted(n for n in there if re.search(_pattern(names), n)) == sorted(names)
+
+
 # --- GP110: the hash set
 
 
@@ -261,6 +275,8 @@ def test_gp110_hash_set(stack, used, expected):  # llama.cpp #28614, #16555
         taken = plan.outcome.hash_set_used
         assert f"{taken} of the scheduler's {size} slots" in finding.text
         assert "graph_size" in finding.suggestion
+        parts = re.findall(r"(\d+) (?:nodes|leaf|other|pins)", finding.text)
+        assert sum(map(int, parts)) == taken
 
 
 # --- GP111, GP112: pins

@@ -321,7 +321,7 @@ def test_gp114_an_embedding_before_two_devices(stack):  # llama.cpp #22926
     finding = note(plan, "GP114")
     assert names(finding) == ["embd"] and plan.n_splits == 3
     assert "2 splits instead of 3" in finding.text and "128.0 KiB" in finding.text
-    assert "-ot 'token_embd=gpu0'" in finding.suggestion
+    assert "-ot '^token_embd=gpu0'" in finding.suggestion
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import re
 from math import prod
 from pathlib import Path
+from types import SimpleNamespace
 
 import graphs
 import pytest
@@ -230,3 +231,11 @@ def test_shares_are_in_the_json(tmp_path):
     assert data["shares"][0]["backend"] == "BLAS"
     assert data["shares"][0]["flops"] == 2 * 2 * 64 * 128 * 48 == prod((2, 2, 64, 128, 48))
     assert ggml.Plan.from_json(tmp_path / "p.json").shares() == plan.shares()
+
+
+def test_flops_of_attentions_gradient():
+    """2.5 times those of attention, as docs/EXPLAIN.md has it; no constructor makes the op now."""
+    q, k, v = (SimpleNamespace(ne=ne) for ne in ((64, 8, 4, 1), (64, 32, 2, 1), (32, 32, 2, 1)))
+    attention, back = (SimpleNamespace(op=f"FLASH_ATTN_{w}", ne=q.ne) for w in ("EXT", "BACK"))
+    assert table.flops(attention, (q, k, v)) == 2 * 8 * 4 * 32 * (64 + 32)
+    assert table.flops(back, (q, k, v)) == 5 * 8 * 4 * 32 * (64 + 32)

@@ -274,7 +274,11 @@ def _pattern(names: list[str]) -> str:
     """A regular expression for the names of weights: by block, if they are all in blocks."""
     blocks = [m for m in map(re.compile(r"blk\.(\d+)\.(.*)").fullmatch, names) if m]
     if len(names) == 1 or len(blocks) < len(names):
-        return "|".join(map(re.escape, dict.fromkeys(names)))
+        # llama.cpp looks for it anywhere: output.weight is in blk.0.attn_output.weight, too.
+        return "|".join(
+            re.escape(name) if name.startswith("blk.") else f"^{re.escape(name)}"
+            for name in dict.fromkeys(names)
+        )
     numbers = "|".join(dict.fromkeys(m[1] for m in blocks))
     kinds = list(dict.fromkeys(m[2] for m in blocks))
     kind = "|".join(map(re.escape, kinds)) if len(kinds) < 4 else ""
