@@ -117,10 +117,16 @@ def _build(rng, stack, n_graphs, max_nodes, pure, cpu_only):
         if _chance(rng, 40):  # small ones that may drag an op after them, or must not
             small.append(leaf(context, f"sinks{i}", ne=(1,)))
             factors.append(leaf(context, f"factors{i}", ne=(N // 2,)))
+        if _chance(rng, 25) and not pure:  # views that are allocated with it: weights, and nodes
+            whole = leafs[-1]
+            leafs.append(context.view_2d(whole, N, N, whole.nb[1], 0))
+            leafs[-1].name = f"w{i}.view"
         usage = rng.choice(("weights", "weights", "any", "compute"))
         buft = rng.choice(bufts)
         context.alloc(buft, usage=usage)
         words.append(f"w{i}.*: {usage} in {buft.name}")
+    repacked = [] if pure else _repacked(rng, stack, backends[-1])
+    words += [f"repacked in {w.buffer.type.name}" for w in repacked]
     context = stack.enter_context(ggml.Context())
     position = leaf(context, "position", "i32", (1,))
     position.set_input()
@@ -142,7 +148,7 @@ def _build(rng, stack, n_graphs, max_nodes, pure, cpu_only):
     for g in range(n_graphs):
         made = list(leafs)
         for i in range(rng.randint(1, max_nodes)):
-            t = _node(rng, context, made, small, factors, position)
+            t = _node(rng, context, made, small, factors, position, repacked)
             if t is not None and pure and not _is_pure(t):
                 continue
             if t is None or not (backends[-1].supports_op(t) or _chance(rng, 2)):
@@ -186,7 +192,18 @@ def _is_pure(t):
     return plain and t.view_src is None
 
 
-def _node(rng, c, made, small, factors, position):
+def _repacked(rng, stack, cpu):
+    """A weight in memory that only the CPU reads and that is none of the host's, if it has such."""
+    bufts = [b for b in cpu.device.extra_buffer_types if "REPACK" in b.name]
+    if not bufts or not _chance(rng, 20):
+        return []
+    context = stack.enter_context(ggml.Context())
+    weight = context.new_tensor("q4_0", 32, N, name="repacked")
+    context.alloc(bufts[0], usage="weights")
+    return [weight]
+
+
+def _node(rng, c, made, small, factors, position, repacked):
     # mostly something recent, so that graphs are deep
     def pick():
         return made[-1 - min(rng.randint(0, 4), rng.randint(0, 10), len(made) - 1)]
@@ -194,6 +211,9 @@ def _node(rng, c, made, small, factors, position):
     kind = rng.randint(0, 99)
     a, b = pick(), rng.choice(made)
     try:
+        if repacked and _chance(rng, 15):
+            product = c.mul_mat(repacked[0], c.reshape_2d(a, 32, N * N // 32))
+            return c.repeat_4d(product, N, N, 1, 1)
         if kind < 45:
             op = rng.choice(_BINARY)
             if op != "mul_mat" and a.type != ggml.enums.Type.F32:

@@ -96,7 +96,9 @@ def sentence(
     backend = backend or "no backend"
     who = quoted(witness) if witness else "another tensor"
     if code.startswith("1.wgt") or code == "1.off":
-        weight = f"src[{t.record.src.index(witness.id)}] {who}" if witness else "(not recorded)"
+        weight = "(not recorded)"
+        if witness and witness.id in t.record.src:
+            weight = f"src[{t.record.src.index(witness.id)}] {who}"
         where = f" in {witness.buft.name}" if witness and witness.buft else ""
         if code == "1.off":
             return (

@@ -74,7 +74,8 @@ class Explanation:
         if first.witness is None:
             return told
         by_source = first.code.startswith("1.wgt") or first.code == "1.off"
-        src = first.tensor.record.src.index(first.witness.id) if by_source else None
+        sources = first.tensor.record.src if by_source else ()
+        src = sources.index(first.witness.id) if first.witness.id in sources else None
         return f"{told} via " + ("" if src is None else f"src[{src}] ") + label(first.witness)
 
     @property
