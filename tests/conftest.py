@@ -142,3 +142,22 @@ def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     gc.collect()
     left = {kind: n for kind, n in LIVE.items() if n}
     assert left == {}, f"native objects that nobody closed: {left}"
+
+
+@pytest.fixture(scope="session")
+def plans() -> dict[str, ggml.Plan]:
+    """A plan of each graph of graphs.py, by name."""
+    import graphs
+
+    made = {}
+    for name, make in graphs.CASES.items():
+        case = make()
+        made[name] = case.scheduler.plan(case.graph)
+        case.close()
+    return made
+
+
+@pytest.fixture(scope="session")
+def mlp(plans: dict[str, ggml.Plan]) -> ggml.Plan:
+    """The plan of two products with an activation between."""
+    return plans["mlp"]

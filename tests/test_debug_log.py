@@ -45,21 +45,6 @@ def assert_round_trips(plan):
             assert diff.causes_compared == causes
 
 
-@pytest.fixture(scope="module")
-def plans():
-    made = {}
-    for name, make in graphs.CASES.items():
-        case = make()
-        made[name] = case.scheduler.plan(case.graph)
-        case.close()
-    return made
-
-
-@pytest.fixture(scope="module")
-def mlp(plans):
-    return plans["mlp"]
-
-
 @pytest.mark.parametrize("name", graphs.CASES)
 def test_what_is_read_prints_the_same(name, plans):
     assert_round_trips(plans[name])

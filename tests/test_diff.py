@@ -19,16 +19,6 @@ from ggml_py.trace import reference
 from ggml_py.trace.match import Key, match
 
 
-@pytest.fixture(scope="module")
-def plans():
-    made = {}
-    for name, make in graphs.CASES.items():
-        case = make()
-        made[name] = case.scheduler.plan(case.graph)
-        case.close()
-    return made
-
-
 def titles(diff):
     return [title for title, _rows in diff.sections()]
 

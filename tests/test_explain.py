@@ -19,16 +19,6 @@ from ggml_py.trace.rules import parse_version
 
 
 @pytest.fixture(scope="module")
-def plans():
-    made = {}
-    for name, make in graphs.CASES.items():
-        case = make()
-        made[name] = case.scheduler.plan(case.graph)
-        case.close()
-    return made
-
-
-@pytest.fixture(scope="module")
 def copied():
     """gpu0 computes the products, the CPU what is between: three copies."""
     with ggml.sim_device("gpu0", supports={"MUL_MAT": True}) as sim, Net(sim) as net:

@@ -5,26 +5,10 @@ import subprocess
 import sys
 from dataclasses import replace
 
-import graphs
 import pytest
 
 import ggml_py as ggml
 from ggml_py.trace import reference
-
-
-@pytest.fixture(scope="module")
-def plans():
-    made = {}
-    for name, make in graphs.CASES.items():
-        case = make()
-        made[name] = case.scheduler.plan(case.graph)
-        case.close()
-    return made
-
-
-@pytest.fixture(scope="module")
-def mlp(plans):
-    return plans["mlp"]
 
 
 def test_splits(mlp):
