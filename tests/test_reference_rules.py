@@ -1,4 +1,4 @@
-"""Rules of the reference that only old releases have, and corners that random graphs miss, exact."""
+"""Rules of the reference that only old releases have, and corners random graphs miss: exact."""
 
 from dataclasses import fields, replace
 
