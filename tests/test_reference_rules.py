@@ -160,3 +160,33 @@ def test_what_does_not_count_when_plans_are_compared_is_in_their_files(tmp_path)
     again = Plan.from_json(tmp_path / "p.json").capture
     for field in fields(capture):
         assert getattr(again, field.name) == getattr(capture, field.name), field.name
+
+
+def test_a_view_with_a_buffer_moves_with_what_it_views():
+    capture = many_inputs(1, "0.26.0")
+    weight = tensor(1, LEAF, "w", buffer=0, supports=3)
+    view = tensor(2, LEAF, "w.view", "VIEW", src=(1,), view_src=1, buffer=0, supports=3)
+    node = tensor(0, NODE, "n", "ADD", src=(2,), supports=3)
+    capture = replace(
+        capture, tensors=(node, weight, view), leaf_ids=(1, 2),
+        buffers=(BufferRecord(1, "weights", 1 << 20),),
+    )  # fmt: skip
+    moved = plan_of(capture).what_if(move_weights={"w": "gpu0"}).capture
+    assert [moved.tensors[i].buffer for i in (1, 2)] == [1, 1]
+    assert moved.buffers[1].buft == 0
+
+
+def test_a_copys_name_has_at_most_63_bytes():
+    capture = many_inputs(1, "0.26.0")
+    long = capture.tensors[1]._replace(name="x" * 63)
+    made = reference.plan(replace(capture, tensors=(capture.tensors[0], long)))
+    assert made.copies[0].name == "gpu0#" + "x" * 58
+
+
+def test_a_cause_of_a_sweep_without_its_passes_has_no_witness():
+    plan = plan_of(many_inputs(2, "0.26.0"))
+    bare = tuple(
+        p._replace(cause="2.sup", stage=21, passes=()) for p in plan.outcome.placements
+    )  # fmt: skip
+    bare_plan = Plan(plan.capture, replace(plan.outcome, placements=bare))
+    assert bare_plan.node(1).cause.witness is None

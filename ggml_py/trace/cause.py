@@ -73,7 +73,8 @@ def _witness(plan: Plan, t: PlanTensor, code: str, stage: int) -> PlanTensor | N
         return plan.tensor(t.placement.copy_of) if t.placement.copy_of >= 0 else None
     if code == "4.cur":
         return next((n for n in plan.nodes if t.id in n.record.src), None)
-    if code == "2.sup" and stage in STAGES and stage != _PASS_4 and t.index is not None:
+    swept = stage in STAGES and stage != _PASS_4 and t.placement.passes
+    if code == "2.sup" and swept and t.index is not None:
         return _neighbour(plan, t.index, stage)
     return None
 
