@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from dataclasses import replace
+from types import SimpleNamespace
 
 import graphs
 import pytest
@@ -16,6 +17,7 @@ import ggml_py as ggml
 from ggml_py.trace import reference
 from ggml_py.trace.explain import INPUT, MEMORY, NO_NEIGHBOUR, PIN, UNSUPPORTED, WEIGHT
 from ggml_py.trace.rules import parse_version
+from ggml_py.trace.words import shape
 
 
 @pytest.fixture(scope="module")
@@ -79,6 +81,39 @@ def test_a_weight_that_nobody_can_use_in_place(plans):
     )
     copied = "it reads a copy of 'up' (32.0 KiB from BLAS)"
     assert any(note.startswith(copied) for note in found.notes)
+
+
+def test_the_last_backend_stops_gpu_sweeps_only(plans):
+    """What the CPU cannot compute, its rest sweeps bring to nobody."""
+    capture = plans["mlp"].capture
+    supports = {"MUL_MAT": 0b10}
+    edited = [
+        t._replace(supports=supports.get(t.op, 0b01)) if t.kind == "node" else t
+        for t in capture.tensors
+    ]
+    plan = reference.plan(replace(capture, tensors=tuple(edited)))
+    node = next(n for n in plan.nodes if n.op != "MUL_MAT" and n.is_computed)
+    outcomes = {m.sweep: m.outcome for m in plan.decisions.meetings(node)}
+    assert "stopped" not in (outcomes["rest down"], outcomes["rest up"])
+    assert "unsupported" in (outcomes["rest down"], outcomes["rest up"])
+    assert plan.explain(node).root == "unsupported op"
+
+
+def test_a_leaf_that_a_backend_does_not_take(plans):
+    """supports_op is asked of what has its memory, too."""
+    capture = plans["mlp"].capture
+    edited = [t._replace(supports=0b10) if t.name == "up" else t for t in capture.tensors]
+    plan = reference.plan(replace(capture, tensors=tuple(edited)))
+    assert plan.node("up").backend == "CPU"
+    assert plan.why_not("up", "BLAS").reasons[0].id == "op"
+
+
+@pytest.mark.parametrize(("ne", "text"), [
+    ((5, 1, 1, 1), "f32 [5]"), ((1, 1, 1, 1), "f32 [1]"), ((1, 4, 1, 1), "f32 [1, 4]"),
+    ((2, 1, 3, 1), "f32 [2, 1, 3]"), ((), "f32"),
+])  # fmt: skip
+def test_shapes_are_told_without_the_ones_at_the_end(ne, text):
+    assert shape(SimpleNamespace(ne=ne, type="f32")) == text
 
 
 def test_it_says_what_is_copied(copied):
