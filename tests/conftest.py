@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import json
 import os
@@ -115,6 +116,19 @@ def pristine() -> str:
     done = subprocess.run(command, capture_output=True, text=True, env=env, check=False)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])["key"]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def no_simulated_devices() -> Iterator[None]:
+    """Other modules look at all devices: those that a module made are closed when it ends."""
+    yield
+    simulated = sys.modules.get("ggml_py.sim")
+    left = list(simulated._sims.values()) if simulated else []
+    for _ in range(2):  # those first that share the buffer type of another
+        for sim in left:
+            with contextlib.suppress(ggml.ArgumentError):
+                sim.close()
+    assert not [sim for sim in left if not sim.closed]
 
 
 @pytest.fixture

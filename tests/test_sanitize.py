@@ -59,10 +59,10 @@ def test_a_sanitized_build_without_its_runtime_says_how_to_start_it(tmp_path):
 
 
 def test_a_sanitized_build_is_never_the_default():
-    from ggml_py import _ffi
+    from ggml_py import _builds
 
-    assert _ffi._special({"pristine": False, "debug": False, "sanitize": "address"})
-    assert not _ffi._special({"pristine": False, "debug": False})  # of an older builder
+    assert _builds._special({"pristine": False, "debug": False, "sanitize": "address"})
+    assert not _builds._special({"pristine": False, "debug": False})  # of an older builder
 
 
 PLANTED = {
