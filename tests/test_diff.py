@@ -12,6 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 from test_properties import plans as random_plans
+from worlds import World
+from worlds import plan as plan_of
 
 import ggml_py as ggml
 from ggml_py.export.to_terminal import show_diff
@@ -311,6 +313,19 @@ def test_story_14825_one_view_of_an_input_rather_than_one_for_each_layer(sims):
     diff = older[0].diff(older[1])
     assert (diff.before.n_splits, diff.after.n_splits) == (2, 1)
     assert [(s.backend, s.op) for s in diff.splits_removed] == [("gpu0", "GET_ROWS")]
+
+
+def test_story_16328_the_splits_of_a_graph_with_two_settings():
+    """llama.cpp #16328, as #27880 and #14825: maintainers count splits before and after a change by
+    hand. Here one graph of two layers in host memory, without and with op offload."""
+    layers = (("MUL_MAT", 0, 0), ("RELU", 1, 0), ("MUL_MAT", 2, 1))
+    world = World(recipe=layers, homes=(-1, -1, -1), op_offload=False)
+    before, after = plan_of(world), plan_of(replace(world, op_offload=True))
+    diff = before.diff(after)
+    assert diff.headline() == "3 of 3 nodes moved; splits 1 → 2, copies 0 (0 B) → 3 (14.0 KiB)"
+    assert (before.n_splits, after.n_splits) == (1, 2)
+    assert len(diff.splits_added) - len(diff.splits_removed) == 1
+    assert {e.tensor: e.nbytes for e in diff.copies_added} == {"inp": 6144, "w0": 4096, "w1": 4096}
 
 
 def test_an_op_that_a_device_learns(sims):

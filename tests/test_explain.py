@@ -11,7 +11,10 @@ import graphs
 import pytest
 from captures import captures
 from hypothesis import given, settings
+from test_reference_rules import many_inputs
 from test_sim import Net
+from worlds import World
+from worlds import plan as plan_of
 
 import ggml_py as ggml
 from ggml_py.trace import reference
@@ -157,6 +160,31 @@ def test_a_pin_and_an_offloaded_op(plans):
     found = reference.plan(replace(capture, bufts=bufts, tensors=wanted)).explain("h")
     assert (found.headline, found.root) == ("1.off via src[0] up", WEIGHT)
     assert str(found).splitlines()[0].endswith(") is on BLAS: 1.off via src[0] up")
+
+
+def test_the_end_of_a_chain_has_its_own_code_and_pass(plans):
+    """A pinned weight was placed by no pass; the op that follows it looks at its memory."""
+    links = plans["mlp"].explain("h").links
+    assert [(link.code, link.pass_) for link in links] == [("1.wgt0", 1), ("1.dst", 1)]
+    capture = plans["mlp"].capture
+    pinned = [t._replace(pin=1) if t.name == "up" else t for t in capture.tensors]
+    plan = reference.plan(replace(capture, tensors=tuple(pinned)))
+    links = plan.explain("h").links
+    assert [(link.code, link.pass_) for link in links] == [("1.wgt0", 1), ("usr", 0)]
+    assert str(links[1]).startswith("up on CPU [usr]: it is in CPU memory, as a ")
+
+
+def test_why_a_split_begins_where_the_backend_stays():
+    begins = "a new split begins with it, though the backend stays: "
+    full = reference.plan(many_inputs(31, "0.18.0"))
+    assert full.explain("n30").notes[-1] == (
+        f"{begins}the split had no room for 'x30' among its inputs"
+    )
+    assert not any(begins in note for note in full.explain("n29").notes)
+    products = World(recipe=(("MUL_MAT", 0, 0), ("MUL_MAT", 1, 1)), homes=(-1, -1, -1))
+    assert plan_of(products).explain("n1").notes[-1] == (
+        f"{begins}its weight 'w1' has to be copied, and others were"
+    )
 
 
 def test_where_ggml_and_the_reference_differ_it_says_so_first(plans):

@@ -12,6 +12,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
+import advice_world
 import graphs
 import numpy as np
 import pytest
@@ -154,6 +155,32 @@ def test_22926_every_copy_is_explained():
     assert said in found.links[0].text and down.nbytes == 6144
     assert found.root == "unsupported op"
     assert [link.relation for link in found.links] == ["", "its reader", "its source", "because"]
+
+
+# --- 12624: a quantised cache, and flash attention goes to the CPU without a word
+
+
+def both_caches_f16(t):
+    return t.op.name != "FLASH_ATTN_EXT" or {s.type.name for s in t.src[1:3]} == {"F16"}
+
+
+@pytest.mark.parametrize("type_", ["q8_0", "q5_1"])
+def test_12624_a_quantised_cache_that_the_devices_flash_attention_does_not_read(type_):
+    with ExitStack() as stack:
+        device = stack.enter_context(ggml.sim_device("gpu0", supports=both_caches_f16))
+        w = advice_world.World(stack, device, "CPU")
+        there = w.plan(advice_world.attention(w, type_))
+        answer = there.why_not("kqv", "gpu0", device)
+    assert there.headline().startswith("3 splits, ") and "CPU 1 (" in there.headline()
+    copied = {i.tensor.name: i.nbytes for i in there.splits[1].inputs}
+    cache = 64 * 256 // 32 * {"q8_0": 34, "q5_1": 24}[type_]
+    assert (copied["k"], copied["v"]) == (cache, cache)
+    finding = advice_world.only(there, "GP101")
+    assert advice_world.names(finding) == ["kqv"]
+    assert finding.bytes == 2 * cache + there.node("q").nbytes + there.node("kqv").nbytes
+    assert f"gpu0 does not support it (sources: f32, {type_}, {type_})" in finding.text
+    assert answer.reasons[0].id == "op"
+    assert answer.nearest.text == f"FLASH_ATTN_EXT: K and V f16 instead of {type_}"
 
 
 # --- 10351, 24492, 24366: pre-allocated tensor in a buffer that cannot run the operation

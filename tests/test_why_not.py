@@ -8,13 +8,22 @@ from pathlib import Path
 
 import graphs
 import pytest
-from captures import captures
+from captures import captures, tensor
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from worlds import World, plan
 
 import ggml_py as ggml
 from ggml_py.trace import reasons, reference
+from ggml_py.trace.record import (
+    LEAF,
+    NODE,
+    BackendRecord,
+    BufferRecord,
+    BuftRecord,
+    Capture,
+    Settings,
+)
 
 # --- the proof: without the fact that a reason names, the reason is gone
 
@@ -201,6 +210,62 @@ def test_the_reasons_that_come_after_the_first():
     ]
     assert answer.pin.then == "then it is on gpu0, but gpu0 cannot compute 'n2'"
     assert "  then sweep.stopped, pass 2 gpu down: " in str(answer)
+
+
+def one_node(*names, readers, usage="weights"):
+    """n0 = MUL_MAT(w), w in host memory that `readers` (bits) read; every backend has the op."""
+    last, everyone = len(names) - 1, (1 << len(names)) - 1
+    backends = tuple(
+        BackendRecord(n, n, "CPU" if i == last else "GPU", i) for i, n in enumerate(names)
+    )
+    bufts = [BuftRecord(n, i == last, 1 << i) for i, n in enumerate(names)]
+    pool = BuftRecord("pool", True, readers)
+    node = tensor(0, NODE, "n0", "MUL_MAT", src=(1,), supports=everyone)
+    leaf = tensor(1, LEAF, "w", supports=everyone, buffer=0)
+    memory = (BufferRecord(len(names), usage, 1 << 20),)
+    settings = Settings("0.26.0", "0.26.0-0", True, 1, 0, 1000, 0)
+    return reference.plan(Capture(settings, backends, (*bufts, pool), memory, (node, leaf), (1,)))
+
+
+def test_backends_that_read_equally_many_sources():
+    """The first of them has it, and the others are told that they come later."""
+    equal = one_node("gpu0", "CPU", readers=0b11, usage="compute")
+    assert (equal.node("n0").backend, equal.node("n0").cause.code) == ("gpu0", "3.best")
+    reason = equal.why_not("n0", "CPU").reasons[0]
+    assert reason.id == "sources"
+    assert reason.text.endswith("gpu0 reads 1 of its sources, CPU 1 and comes later")
+    fewer = one_node("gpu0", "CPU", readers=0b01, usage="compute").why_not("n0", "CPU").reasons[0]
+    assert fewer.text.endswith("gpu0 reads 1 of its sources, CPU 0")
+
+
+def test_the_last_backend_is_not_told_about_op_offload():
+    """It is for weights that the last backend reads, which others want; here gpu0 alone does."""
+    plan = one_node("gpu0", "CPU", readers=0b01)
+    assert plan.node("n0").cause.code == "1.wgt0"
+    reason = plan.why_not("n0", "CPU").reasons[0]
+    assert (reason.id, reason.text) == (
+        "weight.memory", "its weight 'w' is in pool memory, which CPU does not read"
+    )  # fmt: skip
+    assert [c.text for c in reason.changes] == ["put 'w' into CPU memory"]
+
+
+def test_changes_of_two_reasons_are_made_together():
+    first, second = plan(replace(ON_CPU, n_tokens=8, pins={"n2": "CPU"})).why_not(
+        "n2", "gpu0"
+    ).reasons
+    assert [c.what_if for c in first.changes] == [{"pins": {"n2": None}}]
+    assert second.changes[0].what_if == {"pins": {"n2": None, "n1": "gpu0"}}
+    reasons = one_node("gpu0", "gpu1", "CPU", readers=0b111).why_not("n0", "CPU").reasons
+    assert [(r.id, r.changes[0].what_if) for r in reasons] == [
+        ("weight.first", {"drop": ["gpu0"]}),
+        ("weight.first", {"drop": ["gpu0", "gpu1"]}),
+    ]
+
+
+def test_a_pin_is_not_blamed_for_one_that_was_there():
+    """RELU n2 is pinned to a device that cannot compute it; a pin of n1 changes nothing of that."""
+    before = plan(replace(ON_GPU, refused=NO_RELU, pins={"n2": "gpu0"}))
+    assert before.why_not("n1", "CPU").pin.then == "then it is on CPU"
 
 
 def test_the_page_lists_every_reason():
