@@ -44,6 +44,8 @@ _LOAD_OPTIONS = [
                  help="Type of the K cache."),
     model_option("-ctv", "--cache-type-v", "type_v", default="f16", show_default=True,
                  help="Type of the V cache."),
+    model_option("--repack/--no-repack", " /-nr", default=True, show_default=True,
+                 help="Lay weights out for the CPU's kernels, where it has such layouts."),
 ]  # fmt: skip
 
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")

@@ -24,7 +24,7 @@ from .blocks import GraphBuilder, Shape
 from .hparams import HParams
 from .kv_cache import KvCache
 from .llama import LlamaGraph
-from .placement import Placement, open_backends, place
+from .placement import Placement, keep_threads, open_backends, place
 from .weights import Weights
 
 if TYPE_CHECKING:
@@ -49,6 +49,7 @@ def load(
     flash_attn: bool | str = "auto",
     type_k: TypeLike = "f16",
     type_v: TypeLike = "f16",
+    repack: bool = True,
 ) -> Model:
     """Opens a GGUF model for evaluation. Options are llama.cpp's, with its meanings.
 
@@ -58,7 +59,12 @@ def load(
     a GPU has no op for stay on the CPU. `n_ctx` is the number of tokens the cache holds, rounded up
     to 256, 0 for what the model was trained with; `n_ubatch` how many tokens one graph takes at
     most. `flash_attn` is "on" (or True), "off" (or False), or "auto": on where the device of each
-    layer supports it. `type_k` and `type_v` are the cache's types.
+    layer supports it. `type_k` and `type_v` are the cache's types. `repack` copies weights that the
+    CPU multiplies with into layouts for its kernels, where it has such (buffer type CPU_REPACK and
+    others); without it they stay in the mapped file.
+
+    Weights are read when the first token is evaluated: until then, for plans, only the file's
+    header is.
 
     Raises `ModelError` for a file that is no complete model of a known architecture and for options
     it cannot take, `GgufError`, `UnknownDeviceError`, `AllocError`.
@@ -78,14 +84,16 @@ def load(
             backends = open_backends(devices, n_threads)
             for backend in backends:
                 stack.callback(backend.close)
-            placement = place(backends, hp.n_layer, n_gpu_layers)
+            for pool in keep_threads(backends):
+                stack.callback(pool.close)
+            placement = place(backends, hp.n_layer, n_gpu_layers, bool(repack))
             # llama.cpp's bound on the nodes of a graph (llama_context::graph_max_nodes)
             graph_size = max(1024, 8 * len(gguf.tensors))
             sched = Scheduler(backends, graph_size, buffer_types=placement.compute_buffer_types())
             weights = Weights(gguf, placement)
             stack.callback(weights.close)
             tensors = ARCHS[arch].declare(weights, hp)
-            weights.load()
+            weights.alloc()
             # "auto" may still end without flash attention; as in llama.cpp the cache is laid out
             # before that is known.
             v_trans = flash_attn == "off"
@@ -241,6 +249,7 @@ class Model:
     def _compute(
         self, shape: Shape, ids: npt.NDArray[np.int32], n_past: int, out: npt.NDArray[np.float32]
     ) -> None:
+        self.weights.read()
         builder = self._allocate(shape)
         builder.set_inputs(ids, n_past)
         try:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import bisect
+import contextlib
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
@@ -15,10 +16,12 @@ from .._ffi import NULL, lib
 from ..backend import Backend
 from ..buffer import BufferType
 from ..context import Context
-from ..enums import BackendDevType, Type
+from ..enums import BackendDevType, Op, Type
+from ..errors import MissingFunctionError, ModelError
 from ..rpc import rpc_devices
 from ..sim_text import sim_device_of
 from ..tensor import Tensor
+from ..threadpool import ThreadPool
 
 GPU_TYPES = (BackendDevType.GPU, BackendDevType.IGPU)
 INPUT: Final = -1  # in place of a layer's number: the token embedding
@@ -38,6 +41,10 @@ class Placement:
     n_layer: int
     n_gpu_layers: int
     splits: tuple[float, ...] = ()  # where each GPU's part ends, the last at 1.0
+    repack: bool = True  # whether weights may go to extra buffer types, laid out for a device
+    _chosen: dict[tuple[Device, Op, Type, tuple[int, ...]], BufferType] = field(
+        default_factory=dict, compare=False, repr=False
+    )
 
     @property
     def gpus(self) -> tuple[Backend, ...]:
@@ -70,14 +77,41 @@ class Placement:
     def weight_buffer_type(
         self, il: int, name: str, type_: Type, ne: tuple[int, ...]
     ) -> BufferType:
-        """Where layer `il` keeps a weight: on the CPU if its device lacks the op that uses it, for
-        a batch of 512, as llama.cpp's loader decides."""
-        device = self.backend(il).device
-        if device.type == BackendDevType.CPU:
-            return device.buffer_type
-        with Context() as context:
-            takes = device.supports_op(_user_of(context, name, type_, ne))
-        return (device if takes else self.backends[-1].device).buffer_type
+        """Where layer `il` keeps a weight: in the first of llama.cpp's candidates whose device has
+        the op that uses it, for a batch of 512, as llama.cpp's loader decides. Raises `ModelError`
+        when none has.
+        """
+        op = op_of(il, name)
+        key = (self.backend(il).device, op, type_, ne)
+        if key not in self._chosen:
+            self._chosen[key] = self._choose(il, name, op, type_, ne)
+        return self._chosen[key]
+
+    def _choose(self, il: int, name: str, op: Op, type_: Type, ne: tuple[int, ...]) -> BufferType:
+        for tried, buft in self._candidates(il):
+            if _supports(tried, buft, op, type_, ne):
+                # A mapped file is in plain memory, whoever reads it from there.
+                pinned = buft.device is not None and buft == buft.device.host_buffer_type
+                return self.backends[-1].device.buffer_type if pinned else buft
+        raise ModelError(
+            f"tensor '{name}' ({type_.name.lower()}, ne {list(ne)}): no device here has "
+            f"{op.name} for it"
+        )
+
+    def _candidates(self, il: int) -> list[tuple[Device, BufferType]]:
+        """What llama.cpp tries, in its order (make_gpu_buft_list, make_cpu_buft_list)."""
+        device, cpu = self.backend(il).device, self.backends[-1].device
+        plain = cpu.buffer_type
+        found = [] if device == cpu else [device.buffer_type, *device.extra_buffer_types]
+        tried = [(device, buft) for buft in found]
+        for backend in self.backends:
+            if backend.device.type == BackendDevType.ACCEL and backend.buffer_type != plain:
+                tried.append((backend.device, backend.buffer_type))
+        hosts = ((gpu.device, gpu.device.host_buffer_type) for gpu in self.gpus)
+        tried += [(gpu, host) for gpu, host in hosts if host is not None][:1]
+        if self.repack:
+            tried += [(cpu, extra) for extra in cpu.extra_buffer_types]
+        return [*tried, (cpu, plain)]
 
     def compute_buffer_types(self) -> list[BufferType]:
         """What the scheduler allocates from, per backend: beside GPUs the CPU takes the first
@@ -103,6 +137,19 @@ def open_backends(devices: Sequence[str | Device], n_threads: int | None) -> tup
     return tuple(d.init(n_threads=n_threads) for d in dict.fromkeys(chosen))
 
 
+def keep_threads(backends: Sequence[Backend]) -> list[ThreadPool]:
+    """A pool for each backend that takes one, so that its threads last from compute to compute.
+    They sleep until the first."""
+    pools = []
+    for backend in backends:
+        with contextlib.suppress(MissingFunctionError):
+            if backend.n_threads is not None:
+                pool = ThreadPool(backend.n_threads, paused=True, device=backend.device)
+                pools.append(pool)
+                backend.set_threadpool(pool)
+    return pools
+
+
 def named_devices(given: str | Device) -> tuple[Device, ...]:
     """What a name of `open_backends` stands for."""
     if isinstance(given, Device):
@@ -114,7 +161,9 @@ def named_devices(given: str | Device) -> tuple[Device, ...]:
     return (sim_device_of(given[4:]) if given.startswith("sim:") else device(given),)
 
 
-def place(backends: tuple[Backend, ...], n_layer: int, n_gpu_layers: int) -> Placement:
+def place(
+    backends: tuple[Backend, ...], n_layer: int, n_gpu_layers: int, repack: bool = True
+) -> Placement:
     """The placement, over several GPUs by their free memory; without a GPU `n_gpu_layers` has no
     effect, and a warning is logged."""
     gpus = Placement(backends, n_layer, 0).gpus
@@ -122,7 +171,7 @@ def place(backends: tuple[Backend, ...], n_layer: int, n_gpu_layers: int) -> Pla
         names = ", ".join(b.name for b in backends)
         log.warning("n_gpu_layers=%d has no effect: %s is no GPU", n_gpu_layers, names)
         n_gpu_layers = 0
-    return Placement(backends, n_layer, n_gpu_layers, _splits(gpus))
+    return Placement(backends, n_layer, n_gpu_layers, _splits(gpus), repack)
 
 
 def _splits(gpus: Sequence[Backend]) -> tuple[float, ...]:
@@ -136,13 +185,45 @@ def _splits(gpus: Sequence[Backend]) -> tuple[float, ...]:
     return tuple((ends / ends[-1]).tolist()) if gpus else ()
 
 
-def _user_of(context: Context, name: str, type_: Type, ne: tuple[int, ...]) -> Tensor:
-    """The op that a weight is for, by its name, on a batch as llama.cpp's loader tries it."""
-    weight = context.new_tensor(type_, *ne)
-    if name.endswith((".bias", "_norm.weight")):
-        op = context.add if name.endswith(".bias") else context.mul
-        return op(context.new_tensor("f32", *ne), weight)
-    if name.startswith("rope_freqs."):
-        x, positions = context.new_tensor("f32", 2 * ne[0], 1, 512), context.new_tensor("i32", 512)
-        return context.rope_ext(x, positions, weight, 0, 0, 0, 0, 0, 0, 0, 0, 0)
-    return context.mul_mat(weight, context.new_tensor("f32", ne[0], 512))
+def op_of(il: int, name: str) -> Op:
+    """The op that reads a weight (llama.cpp's LLM_TENSOR_INFOS, and its rule for biases)."""
+    expert = name.endswith(("_exps.weight", "_exps.bias"))
+    if name.endswith(".bias"):
+        return Op.ADD_ID if expert else Op.ADD
+    if name.endswith("_norm.weight"):
+        return Op.MUL
+    if name.startswith(("rope_freqs.", "rope_factors_")):
+        return Op.ROPE
+    if il == INPUT:
+        return Op.GET_ROWS
+    return Op.MUL_MAT_ID if expert else Op.MUL_MAT
+
+
+def _supports(device: Device, buft: BufferType, op: Op, type_: Type, ne: tuple[int, ...]) -> bool:
+    """Whether `device` has `op` for such a weight in a buffer of that type."""
+    with Context() as context, buft.alloc(0) as nothing:
+        weight = context.new_tensor(type_, *ne)
+        weight.ptr.buffer = nothing.ptr  # that it has no room is not asked about
+        return device.supports_op(_user_of(context, op, weight))
+
+
+def _user_of(context: Context, op: Op, weight: Tensor) -> Tensor:
+    """The op on a batch of 512, with llama.cpp's shapes."""
+    ne = weight.ne
+    if op == Op.GET_ROWS:
+        return context.get_rows(weight, context.new_tensor("i32", 512))
+    if op in (Op.ADD, Op.MUL):
+        cur = context.new_tensor("f32", *ne)
+        return (context.add if op == Op.ADD else context.mul)(cur, weight)
+    if op == Op.ROPE:
+        cur, positions = (
+            context.new_tensor("f32", 2 * ne[0], 1, 512),
+            context.new_tensor("i32", 512),
+        )
+        return context.rope_ext(cur, positions, weight, 0, 0, 0, 0, 0, 0, 0, 0, 0)
+    ids = context.new_tensor("i32", 1, 512)  # one expert: how many it is makes no difference
+    if op == Op.ADD_ID:
+        return context.add_id(context.new_tensor("f32", ne[0], 1, 512), weight, ids)
+    if op == Op.MUL_MAT_ID:
+        return context.mul_mat_id(weight, context.new_tensor("f32", ne[0], 1, 512), ids)
+    return context.mul_mat(weight, context.new_tensor("f32", ne[0], 512, *ne[2:]))

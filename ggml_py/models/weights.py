@@ -1,4 +1,5 @@
-"""The weights of a model: tensors over the mapped file, or copied into a device's memory."""
+"""The weights of a model: tensors over the mapped file, or copied into a device's memory, or into
+the CPU's own in a layout for its kernels."""
 
 from __future__ import annotations
 
@@ -17,6 +18,7 @@ from .placement import Placement
 
 if TYPE_CHECKING:
     import numpy as np
+    import numpy.typing as npt
 
     Bytes = np.memmap[Any, np.dtype[np.uint8]]
 
@@ -42,6 +44,7 @@ class Weights:
         self._placement = placement
         self._contexts: dict[BufferType, Context] = {}
         self._made: dict[tuple[BufferType, str], Tensor] = {}
+        self._unread: list[tuple[Tensor, npt.NDArray[np.uint8]]] = []
 
     # --- declaring
 
@@ -89,8 +92,9 @@ class Weights:
 
     # --- loading
 
-    def load(self) -> None:
-        """Gives every declared tensor its data: mapped on the CPU, copied elsewhere.
+    def alloc(self) -> None:
+        """Gives every declared tensor its place: in the mapped file in plain memory of the CPU,
+        elsewhere in a buffer that `read` fills.
 
         Raises `ModelError` when the file has tensors that nobody declared, `AllocError`.
         """
@@ -103,7 +107,18 @@ class Weights:
                 for part, data in enumerate(parts):
                     self._map(context, [pair for pair in pairs if pair[1].part == part], data)
             else:
-                self._copy(context, buft, pairs, parts)
+                context.alloc(buft, usage="weights")
+                for tensor, info in pairs:
+                    raw = parts[info.part][info.offset : info.offset + info.nbytes]
+                    self._unread.append((tensor, raw))
+
+    def read(self) -> None:
+        """Copies what is not mapped, once; the layout of an extra buffer type is made by that.
+        Planning needs none of it."""
+        while self._unread:
+            tensor, raw = self._unread[-1]
+            lib.ggml_backend_tensor_set(tensor.ptr, ffi.from_buffer(raw), 0, raw.nbytes)
+            self._unread.pop()
 
     def _check_unused(self) -> None:
         used = {name for _buft, name in self._made}
@@ -137,18 +152,6 @@ class Weights:
         for tensor, info in pairs:
             lib.ggml_backend_tensor_alloc(buffer.ptr, tensor.ptr, base + info.offset)
         context._attach(buffer)
-
-    @staticmethod
-    def _copy(
-        context: Context,
-        buft: BufferType,
-        pairs: list[tuple[Tensor, GgufTensor]],
-        parts: list[Bytes],
-    ) -> None:
-        context.alloc(buft, usage="weights")
-        for tensor, info in pairs:
-            raw = parts[info.part][info.offset : info.offset + info.nbytes]
-            lib.ggml_backend_tensor_set(tensor.ptr, ffi.from_buffer(raw), 0, info.nbytes)
 
     @property
     def nbytes(self) -> int:
