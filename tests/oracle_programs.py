@@ -54,8 +54,14 @@ class Oracle:
 
     def plan(self, model: Path, prompt: list[int], scratch: Path, **options: object) -> str:
         """What libllama's scheduler prints of the graph that evaluates `prompt`."""
+        said = self.logs(model, prompt, scratch, **options)
+        graph = said[said.rindex("## SPLIT #0") :]  # those before were reserved
+        return "\n".join(line for line in graph.splitlines() if _IN_PLAN.match(line))
+
+    def logs(self, model: Path, prompt: list[int], scratch: Path, **options: object) -> str:
+        """All that libllama and ggml log while `prompt` is evaluated, splits too."""
         tokens, out = ",".join(map(str, prompt)), scratch / "logits.bin"
         named = _command_line({**options, "last": True, "log": True})
-        done = self.run("llama_logits", model, tokens, 1, out, *named, GGML_SCHED_DEBUG="2")
-        graph = done.stderr[done.stderr.rindex("## SPLIT #0") :]  # those before were reserved
-        return "\n".join(line for line in graph.splitlines() if _IN_PLAN.match(line))
+        return self.run(
+            "llama_logits", model, tokens, 1, out, *named, GGML_SCHED_DEBUG="2"
+        ).stderr

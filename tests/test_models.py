@@ -9,13 +9,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import ggml_py as ggml
 from ggml_py import models
 from ggml_py._ffi import BUILD
 from ggml_py.models import Model
 from ggml_py.models.synthetic import LlamaSpec, write_llama
 
 # Threads wait for each other by spinning: two of them on a machine that is busy otherwise crawl.
-load = partial(models.load, n_threads=1)
+# Weights as in the file, unless a test is about the CPU's own layouts.
+load = partial(models.load, n_threads=1, repack=False)
 N_PREDICT = 32
 BLAS = next(BUILD["folder"].glob("libggml-blas.*"))
 PROMPTS = {n: [(i * 7919 + 11) % 97 for i in range(n)] for n in (1, 7, 64)}
@@ -33,7 +35,7 @@ SPECS = {
     "q4_0": LlamaSpec(**SMALL, type="q4_0"),
     "q8_0": LlamaSpec(**SMALL, type="q8_0"),
     "q4_k": LlamaSpec(**SMALL, type="q4_k"),
-    "tied": LlamaSpec(**{**SMALL, "n_vocab": 200}, type="q8_0", tied=True),
+    "tied": LlamaSpec(**{**SMALL, "n_vocab": 200}, type="q4_0", tied=True),
     "linear": LlamaSpec(**SMALL, metadata={"llama.rope.scaling.factor": 2.0}),
     "yarn": LlamaSpec(**SMALL, metadata={**YARN, "llama.rope.freq_base": 500000.0}),
     "wide": LlamaSpec(**{**SMALL, "n_head": 4, "n_head_kv": 4}),  # heads of 64
@@ -59,17 +61,21 @@ def model_file(tmp_path_factory, request):
     return get
 
 
-def agree(oracle, path, prompt, scratch, *, devices=("CPU",), n_ubatch=512, **options):
+def agree(
+    oracle, path, prompt, scratch, *, devices=("CPU",), n_ubatch=512, repack=False, **options
+):
     """The bar: the same greedy tokens, logits within a thousandth of the largest.
 
     libllama has the same backends. BLAS multiplies in f32 where the CPU quantises or rounds the
     activations first, so with and without it libllama differs from itself by more than the bar.
     """
-    blas = {"blas": BLAS} if "BLAS" in devices else {}
+    theirs = {**options, **({"blas": BLAS} if "BLAS" in devices else {})}
+    if repack:
+        theirs["repack"] = True
     expected_tokens, expected = oracle.logits(
-        path, prompt, N_PREDICT, scratch, n_ubatch=n_ubatch, **options, **blas
+        path, prompt, N_PREDICT, scratch, n_ubatch=n_ubatch, **theirs
     )
-    with load(path, devices=devices, n_ubatch=n_ubatch, **options) as model:
+    with load(path, devices=devices, n_ubatch=n_ubatch, repack=repack, **options) as model:
         rows = [model.eval(prompt, all_logits=True)]
         tokens = [int(rows[0][-1].argmax())]
         while len(tokens) < N_PREDICT:
@@ -95,6 +101,41 @@ def test_logits_are_libllamas(oracle, model_file, tmp_path, name, devices, flash
         devices=DEVICES[devices],
         flash_attn=flash_attn,
     )
+
+
+@pytest.mark.parametrize("flash_attn", ["on", "off"])
+@pytest.mark.parametrize("devices", DEVICES)
+@pytest.mark.parametrize("name", ["q4_0", "q4_k", "q8_0", "tied", "f16"])
+def test_repacked_logits_are_libllamas(
+    oracle, model_file, tmp_path, name, devices, flash_attn
+):
+    """With weights laid out for the processor on both sides, as both do by default."""
+    path, prompt = model_file(name), PROMPTS[64]
+    options = {"devices": DEVICES[devices], "flash_attn": flash_attn, "repack": True}
+    assert agree(oracle, path, prompt, tmp_path, **options) <= 1e-4
+
+
+@pytest.mark.parametrize("repack", [True, False])
+@pytest.mark.parametrize("devices", DEVICES)
+@pytest.mark.parametrize("name", ["arch", "f16", "q4_0", "q4_k", "q8_0", "tied"])
+def test_weights_are_where_libllama_has_them(
+    oracle, model_file, tmp_path, name, devices, repack
+):
+    """The same buffer types, the same bytes in those that are not mapped."""
+    path, options = model_file(name), {"blas": BLAS} if devices == "blas" else {}
+    if repack:
+        options["repack"] = True
+    said = oracle.logs(path, [1], tmp_path, **options)
+    sizes = re.findall(r"(\S+) model buffer size = +([\d.]+) MiB", said)
+    theirs = {name.removesuffix("_Mapped"): float(size) for name, size in sizes}
+    with load(path, devices=DEVICES[devices], repack=repack) as model:
+        placed = model.weights.nbytes_by_buffer_type()
+    assert {buft.name for buft in placed} == set(theirs)
+    for buft, nbytes in placed.items():
+        if buft.name != "CPU":
+            assert nbytes / 2**20 == pytest.approx(theirs[buft.name], abs=0.01)
+    laid_out = "AVX2" in ggml.device("CPU").features and name in ("q4_0", "q4_k", "tied")
+    assert not laid_out or ("CPU_REPACK" in theirs) == repack
 
 
 @pytest.mark.parametrize("flash_attn", ["on", "off"])
@@ -173,15 +214,20 @@ def test_the_graph_is_upstreams(oracle, model_file, tmp_path, name, options, n_t
     assert rows.read_text().splitlines() == ours
 
 
+@pytest.mark.parametrize("repack", [True, False])
 @pytest.mark.parametrize("n_tokens", [1, 31, 32, 64])
 @pytest.mark.parametrize("flash_attn", ["on", "off"])
 @pytest.mark.parametrize("devices", DEVICES)
-def test_the_plan_is_libllamas(oracle, model_file, tmp_path, devices, flash_attn, n_tokens):
+def test_the_plan_is_libllamas(
+    oracle, model_file, tmp_path, devices, flash_attn, n_tokens, repack
+):
     """Every split, node and backend, as libllama's scheduler prints them with causes blank."""
     path, prompt = model_file("q4_0"), [1] * n_tokens
     options = {"blas": BLAS} if devices == "blas" else {}
+    if repack:
+        options["repack"] = True
     expected = oracle.plan(path, prompt, tmp_path, flash_attn=flash_attn, **options)
-    with load(path, devices=DEVICES[devices], flash_attn=flash_attn) as model:
+    with load(path, devices=DEVICES[devices], flash_attn=flash_attn, repack=repack) as model:
         text = model.plan(n_tokens).text()
     blank = re.sub(r"\[( *\w+) [^]]*\]", r"[\1         ]", text)
     assert blank.strip() == expected.strip()

@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .. import enums
-from .._ffi import ffi, lib
+from .._ffi import lib
 from ..backend import Backend
 from ..context import Context
+from ..convert import DTYPES
 from ..graph import Graph
 from ..tensor import Tensor
 from .hparams import HParams
-from .kv_cache import KvCache, causal_mask, hadamard
+from .kv_cache import KvCache, fill_causal_mask, hadamard
 from .placement import Placement
 from .weights import Linear, Weights
 
@@ -144,21 +145,36 @@ class GraphBuilder(ABC):
         graph.build_forward_expand(embd)
         return embd
 
+    def share(self) -> None:
+        """Takes arrays over the inputs and the logits, once the graph has memory."""
+        written = (self.inp_tokens, self.inp_pos, self.k_idxs, self.v_idxs, self.kq_mask)
+        self._arrays = tuple(map(_array_of, written))
+        rotations = (rot for rot in (self.k_rot, self.v_rot) if rot is not None)
+        self._constants: list[tuple[npt.NDArray[Any], npt.NDArray[Any]]]
+        self._constants = [(_array_of(rot), hadamard(rot.ne[0])) for rot in rotations]
+        n, n_outputs = self.shape.n_tokens, self.shape.n_outputs
+        if n_outputs:
+            last = np.arange(n - n_outputs, n, dtype=np.int32)
+            self._constants.append((_array_of(self.out_ids), last))
+        self._logits = _logits_of(self.logits) if n_outputs else None
+
     def set_inputs(self, tokens: npt.NDArray[np.int32], n_past: int) -> None:
-        """Writes all inputs for `tokens` at the positions from `n_past` on."""
-        shape, kv = self.shape, self.kv
-        n = shape.n_tokens
-        _write(self.inp_tokens, tokens)
-        _write(self.inp_pos, np.arange(n_past, n_past + n, dtype=np.int32))
-        _write(self.k_idxs, kv.k_idxs(n_past, n))
-        _write(self.v_idxs, kv.v_idxs(n_past, n))
-        dtype = np.float16 if self.flash_attn else np.float32
-        _write(self.kq_mask, causal_mask(n_past, n, shape.n_kv, dtype, self.n_mask_rows))
-        for rot in (self.k_rot, self.v_rot):
-            if rot is not None:
-                _write(rot, hadamard(rot.ne[0]))
-        if shape.n_outputs:
-            _write(self.out_ids, np.arange(n - shape.n_outputs, n, dtype=np.int32))
+        """Writes all inputs for `tokens` at the positions from `n_past` on, where they are read:
+        nodes may have used the memory since."""
+        inp_tokens, inp_pos, k_idxs, v_idxs, kq_mask = self._arrays
+        inp_tokens[:] = tokens
+        inp_pos[:] = k_idxs[:] = self.kv.cells[n_past : n_past + self.shape.n_tokens]
+        v_idxs[:] = self.kv.v_idxs(k_idxs)
+        fill_causal_mask(kq_mask, n_past, self.shape.n_tokens)
+        for array, values in self._constants:
+            array[:] = values
+
+    def read_logits(self) -> npt.NDArray[np.float32]:
+        """The logits [n_outputs, n_vocab] in numpy's order, of the last compute: the memory itself
+        where the CPU can read it, which the next compute writes to."""
+        if self._logits is not None:
+            return self._logits
+        return self.logits.get().reshape(self.shape.n_outputs, -1)
 
     # --- blocks
 
@@ -297,6 +313,17 @@ class GraphBuilder(ABC):
         return cur
 
 
-def _write(tensor: Tensor, values: npt.NDArray[np.generic]) -> None:
-    """`values` have the tensor's type and size already: this is what decoding does per token."""
-    lib.ggml_backend_tensor_set(tensor.ptr, ffi.from_buffer(values), 0, values.nbytes)
+def _array_of(tensor: Tensor) -> npt.NDArray[Any]:
+    """An array over an input, for as long as the graph has its memory."""
+    return tensor._view(DTYPES[tensor.type])
+
+
+def _logits_of(logits: Tensor) -> npt.NDArray[np.float32] | None:
+    """A lasting array over them; None in the memory of a device, and in builds that cannot keep
+    memory of a scheduler's."""
+    buffer = logits.buffer
+    if buffer is None or not buffer.is_host or not hasattr(lib, "gp_buffer_pin"):
+        return None
+    array = logits.numpy().reshape(-1, logits.ne[0])
+    array.flags.writeable = False
+    return array

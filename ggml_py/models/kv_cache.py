@@ -52,6 +52,8 @@ class KvCache:
         self.n_ctx = pad(n_ctx)
         self.n_past = 0
         self.v_trans = v_trans
+        self.cells = np.arange(self.n_ctx, dtype=np.int64)  # token i is in cell i
+        self._v_rows = np.arange(hparams.n_embd_gqa, dtype=np.int64) * self.n_ctx
         _check_type("type_k", type_k, hparams.n_embd_head)
         _check_type("type_v", type_v, hparams.n_embd_head)
         self.n_rot_k = _largest_power_of_2(hparams.n_embd_head) if self._rotates(type_k) else 0
@@ -138,34 +140,27 @@ class KvCache:
 
     # --- the inputs' values
 
-    def k_idxs(self, n_past: int, n_tokens: int) -> npt.NDArray[np.int64]:
-        """The cells of the next n_tokens tokens."""
-        return np.arange(n_past, n_past + n_tokens, dtype=np.int64)
-
-    def v_idxs(self, n_past: int, n_tokens: int) -> npt.NDArray[np.int64]:
-        """The rows of V for the next n_tokens tokens: cells; with `v_trans` all their elements."""
-        cells = self.k_idxs(n_past, n_tokens)
+    def v_idxs(self, cells: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """The rows of V for tokens in `cells`: the cells; with `v_trans` all their elements."""
         if not self.v_trans:
             return cells
-        rows = np.arange(self.hparams.n_embd_gqa, dtype=np.int64) * self.n_ctx
-        return (cells[:, None] + rows).reshape(-1)
+        return (cells[:, None] + self._v_rows).reshape(-1)
 
     def v_idxs_size(self, n_tokens: int) -> int:
         """Elements of `v_idxs`."""
         return n_tokens * (self.hparams.n_embd_gqa if self.v_trans else 1)
 
 
-def causal_mask(
-    n_past: int, n_tokens: int, n_kv: int, dtype: npt.DTypeLike, n_rows: int
-) -> npt.NDArray[Any]:
-    """[n_rows, n_kv] in numpy's order: 0 for the cells a token attends to, -inf for all others.
+def fill_causal_mask(mask: npt.NDArray[Any], n_past: int, n_tokens: int) -> None:
+    """mask [n_rows, n_kv] in numpy's order: 0 for the cells a token attends to, -inf for others.
 
     Rows after the first n_tokens are padding.
     """
-    mask = np.full((n_rows, n_kv), -np.inf, dtype)
-    allowed = np.arange(n_kv) <= np.arange(n_past, n_past + n_tokens)[:, None]
-    mask[:n_tokens][allowed] = 0.0
-    return mask
+    mask = mask.reshape(-1, mask.shape[-1])
+    for row in range(n_tokens):
+        mask[row, : n_past + row + 1] = 0.0
+        mask[row, n_past + row + 1 :] = -np.inf
+    mask[n_tokens:] = -np.inf
 
 
 @cache

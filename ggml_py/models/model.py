@@ -13,7 +13,7 @@ import numpy as np
 
 from .._arguments import SIZE_MAX, whole
 from .._device import Device
-from .._ffi import ffi, lib
+from .._ffi import lib
 from ..enums import Type
 from ..errors import ClosedError, ModelError
 from ..gguf import Gguf
@@ -161,27 +161,38 @@ class Model:
     # --- running
 
     def eval(
-        self, tokens: Sequence[int] | npt.NDArray[np.integer[Any]], all_logits: bool = False
+        self,
+        tokens: Sequence[int] | npt.NDArray[np.integer[Any]],
+        all_logits: bool = False,
+        copy: bool = True,
     ) -> npt.NDArray[np.float32]:
         """Adds `tokens` to the sequence; the logits [n_vocab] after the last of them.
 
-        With `all_logits` those after each, [n_tokens, n_vocab]. When it fails the sequence is what
-        it was before. Raises `ModelError` for no tokens, a token that the vocabulary does not have,
-        and more tokens than the context has room for.
+        With `all_logits` those after each, [n_tokens, n_vocab]. Without `copy` they may be, to be
+        read only, the memory that they were computed in: the next evaluation writes to it. When it
+        fails the sequence is what it was before. Raises `ModelError` for no tokens, a token that
+        the vocabulary does not have, and more tokens than the context has room for.
         """
         self._check_open()
-        ids = self._check_tokens(tokens)
-        n_outputs = len(ids) if all_logits else 1
-        logits = np.empty((n_outputs, self.hparams.n_vocab), np.float32)
-        n_past = self.n_past
-        for start, stop in self._ubatches(len(ids)):
+        return self._eval(self._check_tokens(tokens), all_logits, copy)
+
+    def _eval(
+        self, ids: npt.NDArray[np.int32], all_logits: bool, copy: bool
+    ) -> npt.NDArray[np.float32]:
+        """`eval` of ids that were checked."""
+        n_past, ubatches = self.n_past, self._ubatches(len(ids))
+        rows: list[npt.NDArray[np.float32]] = []
+        for start, stop in ubatches:
             n = stop - start
             wanted = n if all_logits else int(stop == len(ids))
             shape = Shape(n, self._kv.n_kv(n_past + stop), wanted)
-            row = start if all_logits else 0
-            self._compute(shape, ids[start:stop], n_past + start, logits[row : row + wanted])
+            builder = self._compute(shape, ids[start:stop], n_past + start)
+            if wanted:
+                logits = builder.read_logits()
+                rows.append(logits.copy() if copy or len(ubatches) > 1 else logits)
         self._kv.n_past = n_past + len(ids)
-        return logits if all_logits else logits[0]
+        logits = rows[0] if len(rows) == 1 else np.concatenate(rows)
+        return logits if all_logits else logits.reshape(-1)
 
     def generate(self, tokens: Sequence[int], n: int) -> list[int]:
         """Continues the sequence with `tokens` and then `n` tokens, each the likeliest next one.
@@ -194,11 +205,13 @@ class Model:
             raise ModelError(f"n={n}: expected the number of tokens to generate")
         self._check_room(len(tokens) + max(n - 1, 0))
         out: list[int] = []
-        logits = self.eval(tokens)
+        last = np.empty(1, np.int32)
+        logits = self.eval(tokens, copy=False)
         while len(out) < n:
-            out.append(int(logits.argmax()))
+            last[0] = logits.argmax()
+            out.append(int(last[0]))
             if len(out) < n:
-                logits = self.eval(out[-1:])
+                logits = self._eval(last, all_logits=False, copy=False)
         return out
 
     def reset(self) -> None:
@@ -246,9 +259,7 @@ class Model:
         builder.build(self._tensors)
         return builder
 
-    def _compute(
-        self, shape: Shape, ids: npt.NDArray[np.int32], n_past: int, out: npt.NDArray[np.float32]
-    ) -> None:
+    def _compute(self, shape: Shape, ids: npt.NDArray[np.int32], n_past: int) -> GraphBuilder:
         self.weights.read()
         builder = self._allocate(shape)
         builder.set_inputs(ids, n_past)
@@ -257,9 +268,7 @@ class Model:
         except BaseException:
             self._allocated = None  # what a stopped compute leaves behind is not used again
             raise
-        if out.size:
-            logits = builder.logits.ptr
-            lib.ggml_backend_tensor_get(logits, ffi.from_buffer(out), 0, out.nbytes)
+        return builder
 
     def _allocate(self, shape: Shape) -> GraphBuilder:
         """The graph of that shape, built if need be, with memory on the scheduler."""
@@ -277,6 +286,7 @@ class Model:
             self._graphs.pop(next(iter(self._graphs))).close()
         _pin(self._sched, builder)
         self._sched._alloc(builder.graph)
+        builder.share()
         self._allocated = builder
         return builder
 
@@ -322,8 +332,8 @@ class Model:
             raise ModelError(f"tokens {reprlib.repr(tokens)}: expected a list of token ids (int)")
         if not ids.size:
             raise ModelError("no tokens: give at least one token id")
-        bad = ids[(ids < 0) | (ids >= self.hparams.n_vocab)]
-        if bad.size:
+        if ids.min() < 0 or ids.max() >= self.hparams.n_vocab:
+            bad = ids[(ids < 0) | (ids >= self.hparams.n_vocab)]
             raise ModelError(
                 f"token {bad[0]} is not in the vocabulary: ids are 0 to {self.hparams.n_vocab - 1}"
             )

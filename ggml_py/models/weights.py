@@ -153,6 +153,13 @@ class Weights:
             lib.ggml_backend_tensor_alloc(buffer.ptr, tensor.ptr, base + info.offset)
         context._attach(buffer)
 
+    def nbytes_by_buffer_type(self) -> dict[BufferType, int]:
+        """Bytes of the tensors in each buffer type."""
+        return {
+            buft: sum(tensor.nbytes for tensor in context)
+            for buft, context in self._contexts.items()
+        }
+
     @property
     def nbytes(self) -> int:
         """Bytes of all tensors, where they are twice counted twice."""
