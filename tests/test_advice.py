@@ -43,7 +43,7 @@ def llama(stack, tmp_path, *devices, n_tokens=1, n_gpu_layers=0, **options):
     path = tmp_path / "m.gguf"
     write_llama(path, LlamaSpec(n_layer=4, n_vocab=512))
     made = [d if isinstance(d, str) else stack.enter_context(ggml.sim_device(**d)) for d in devices]
-    with load(path, devices=made, n_gpu_layers=n_gpu_layers, **options) as model:
+    with load(path, devices=made, n_gpu_layers=n_gpu_layers, repack=False, **options) as model:
         return model.plan(n_tokens=n_tokens, n_past=64)
 
 

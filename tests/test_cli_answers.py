@@ -210,7 +210,7 @@ def test_what_if_it_were_another_device(folder, plan, attention, tmp_path):
 
 def test_sweep_finds_the_threshold(folder):
     data = json.loads(
-        ok("sweep", folder / "m.gguf", "-d", "BLAS", "-d", "CPU", "-n", "1,512", "--json")
+        ok("sweep", folder / "m.gguf", "-d", "BLAS", "-d", "CPU", "-nr", "-n", "1,512", "--json")
     )
     assert data["axes"] == {"n_tokens": [1, 512], "n_past": [0]}
     (threshold,) = data["thresholds"]

@@ -25,8 +25,8 @@ def folder(tmp_path_factory):
     path = tmp_path_factory.mktemp("why")
     write_llama(path / "m.gguf", LlamaSpec(n_layer=3, n_vocab=512))
     plans = {
-        "p.json.gz": ("-d", "BLAS", "-d", "CPU", "-n", 64),
-        "q.json": ("-d", "BLAS", "-d", "CPU"),
+        "p.json.gz": ("-d", "BLAS", "-d", "CPU", "-nr", "-n", 64),
+        "q.json": ("-d", "BLAS", "-d", "CPU", "-nr"),
         "s.json.gz": SIM,
     }
     for name, options in plans.items():
@@ -42,7 +42,7 @@ def folder(tmp_path_factory):
 def test_output_is_the_plan(folder):
     plan = ggml.Plan.from_json(folder / "p.json.gz")
     data = json.loads(
-        ok("plan", folder / "m.gguf", "-d", "BLAS", "-d", "CPU", "-n", 64, "--json")
+        ok("plan", folder / "m.gguf", "-d", "BLAS", "-d", "CPU", "-nr", "-n", 64, "--json")
     )
     assert json.loads(gzip.decompress((folder / "p.json.gz").read_bytes())) == data
     assert json.loads((folder / "q.json").read_bytes())["n_splits"] == 1
@@ -51,7 +51,7 @@ def test_output_is_the_plan(folder):
 
 @pytest.mark.parametrize("options", [(), ("-v",), ("--text",), ("--passes",), ("--advice",)])
 def test_a_saved_plan_shows_what_its_model_shows(folder, options):
-    given = ("-d", "BLAS", "-d", "CPU", "-n", 64)
+    given = ("-d", "BLAS", "-d", "CPU", "-nr", "-n", 64)
     shown = ok("plan", folder / "m.gguf", *given, *options)
     assert ok("plan", folder / "p.json.gz", *options, command=BLOCKED) == shown
     assert shown
@@ -250,7 +250,7 @@ def test_changes_that_cannot_be_say_why(folder, change, message):
 
 
 def test_diff_of_the_same(folder):
-    given = ("-d", "BLAS", "-d", "CPU", "-n", 64)
+    given = ("-d", "BLAS", "-d", "CPU", "-nr", "-n", 64)
     assert ok("diff", folder / "p.json.gz", folder / "m.gguf", *given).startswith("same; ")
     assert ok("diff", folder / "q.json", folder / "q.json", command=BLOCKED).startswith("same; ")
 

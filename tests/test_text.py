@@ -43,7 +43,7 @@ for name, make in graphs.CASES.items():
     printed[name] = last_print()
     case.close()
 for n_tokens, flash_attn in {llamas}:
-    with load({model!r}, devices=("BLAS", "CPU"), flash_attn=flash_attn) as m:
+    with load({model!r}, devices=("BLAS", "CPU"), flash_attn=flash_attn, repack=False) as m:
         m.eval([1] * n_tokens)
         printed[f"{{n_tokens}} {{flash_attn}}"] = last_print()
 print(json.dumps(printed))
@@ -88,7 +88,7 @@ def test_text_equals_upstreams_print(name, upstream_prints):
 
 @pytest.mark.parametrize(("n_tokens", "flash_attn"), LLAMAS)
 def test_text_of_a_llama_equals_upstreams_print(n_tokens, flash_attn, model, upstream_prints):
-    with load(model, devices=("BLAS", "CPU"), flash_attn=flash_attn) as m:
+    with load(model, devices=("BLAS", "CPU"), flash_attn=flash_attn, repack=False) as m:
         plan = m.plan(n_tokens=n_tokens)
     assert plan.n_splits == (1 if n_tokens == 1 else 27)
     # llama.cpp's graph has a branch for embeddings as input, which is not selected

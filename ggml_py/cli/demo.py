@@ -29,7 +29,7 @@ def command(n_threads: int | None, as_json: bool) -> None:
         path = Path(folder) / "demo.gguf"
         write_llama(path, spec)
         size = path.stat().st_size
-        with load(path, devices=names, n_threads=n_threads) as model:
+        with load(path, devices=names, n_threads=n_threads, repack=False) as model:
             plan = model.plan(n_tokens=N_PROMPT)
             prompt = [(7 * i) % model.hparams.n_vocab for i in range(N_PROMPT)]
             start = time.perf_counter()

@@ -16,6 +16,7 @@ from .._ffi import lib
 from ..backend import Backend
 from ..context import Context
 from ..convert import DTYPES
+from ..errors import ArgumentError, MissingFunctionError
 from ..graph import Graph
 from ..tensor import Tensor
 from .hparams import HParams
@@ -321,9 +322,9 @@ def _array_of(tensor: Tensor) -> npt.NDArray[Any]:
 def _logits_of(logits: Tensor) -> npt.NDArray[np.float32] | None:
     """A lasting array over them; None in the memory of a device, and in builds that cannot keep
     memory of a scheduler's."""
-    buffer = logits.buffer
-    if buffer is None or not buffer.is_host or not hasattr(lib, "gp_buffer_pin"):
+    try:
+        array = logits.numpy().reshape(-1, logits.ne[0])
+    except (ArgumentError, MissingFunctionError):
         return None
-    array = logits.numpy().reshape(-1, logits.ne[0])
     array.flags.writeable = False
     return array
