@@ -20,7 +20,7 @@ from ..errors import ArgumentError, MissingFunctionError
 from ..graph import Graph
 from ..tensor import Tensor
 from .hparams import HParams
-from .kv_cache import KvCache, fill_causal_mask, hadamard
+from .kv_cache import KvCache, hadamard
 from .placement import Placement
 from .weights import Linear, Weights
 
@@ -148,8 +148,11 @@ class GraphBuilder(ABC):
 
     def share(self) -> None:
         """Takes arrays over the inputs and the logits, once the graph has memory."""
-        written = (self.inp_tokens, self.inp_pos, self.k_idxs, self.v_idxs, self.kq_mask)
-        self._arrays = tuple(map(_array_of, written))
+        written = (self.inp_tokens, self.inp_pos, self.k_idxs, self.v_idxs)
+        self._arrays = (
+            *map(_array_of, written),
+            _array_of(self.kq_mask).reshape(-1, self.shape.n_kv),
+        )
         rotations = (rot for rot in (self.k_rot, self.v_rot) if rot is not None)
         self._constants: list[tuple[npt.NDArray[Any], npt.NDArray[Any]]]
         self._constants = [(_array_of(rot), hadamard(rot.ne[0])) for rot in rotations]
@@ -164,9 +167,11 @@ class GraphBuilder(ABC):
         nodes may have used the memory since."""
         inp_tokens, inp_pos, k_idxs, v_idxs, kq_mask = self._arrays
         inp_tokens[:] = tokens
-        inp_pos[:] = k_idxs[:] = self.kv.cells[n_past : n_past + self.shape.n_tokens]
-        v_idxs[:] = self.kv.v_idxs(k_idxs)
-        fill_causal_mask(kq_mask, n_past, self.shape.n_tokens)
+        kv, end = self.kv, n_past + self.shape.n_tokens
+        inp_pos[:] = kv.positions[n_past:end]
+        k_idxs[:] = kv.cells[n_past:end]
+        v_idxs[:] = kv.v_idxs(k_idxs)
+        kv.fill_causal_mask(kq_mask, n_past, end)
         for array, values in self._constants:
             array[:] = values
 

@@ -53,6 +53,8 @@ class KvCache:
         self.n_past = 0
         self.v_trans = v_trans
         self.cells = np.arange(self.n_ctx, dtype=np.int64)  # token i is in cell i
+        self.positions = self.cells.astype(np.int32)
+        self._mask_rows: dict[np.dtype[Any], npt.NDArray[Any]] = {}
         self._v_rows = np.arange(hparams.n_embd_gqa, dtype=np.int64) * self.n_ctx
         _check_type("type_k", type_k, hparams.n_embd_head)
         _check_type("type_v", type_v, hparams.n_embd_head)
@@ -150,17 +152,22 @@ class KvCache:
         """Elements of `v_idxs`."""
         return n_tokens * (self.hparams.n_embd_gqa if self.v_trans else 1)
 
+    def fill_causal_mask(self, mask: npt.NDArray[Any], n_past: int, end: int) -> None:
+        """mask [n_rows, n_kv] in numpy's order: 0 for the cells that the tokens from n_past to end
+        attend to, -inf for others.
 
-def fill_causal_mask(mask: npt.NDArray[Any], n_past: int, n_tokens: int) -> None:
-    """mask [n_rows, n_kv] in numpy's order: 0 for the cells a token attends to, -inf for others.
-
-    Rows after the first n_tokens are padding.
-    """
-    mask = mask.reshape(-1, mask.shape[-1])
-    for row in range(n_tokens):
-        mask[row, : n_past + row + 1] = 0.0
-        mask[row, n_past + row + 1 :] = -np.inf
-    mask[n_tokens:] = -np.inf
+        Rows after those tokens' are padding.
+        """
+        row_of = self._mask_rows.get(mask.dtype)
+        if row_of is None:  # each token's row is a part of this one
+            row_of = np.full(2 * self.n_ctx, -np.inf, mask.dtype)
+            row_of[: self.n_ctx] = 0.0
+            self._mask_rows[mask.dtype] = row_of
+        n_kv, start = mask.shape[1], self.n_ctx - n_past - 1
+        for row in range(end - n_past):
+            mask[row] = row_of[start - row : start - row + n_kv]
+        if len(mask) > end - n_past:
+            mask[end - n_past :] = -np.inf
 
 
 @cache
