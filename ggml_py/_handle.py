@@ -74,21 +74,28 @@ def _release(token: Token, free: Callable[[Any], None], ptr: Any, _parents: list
     free(ptr)
 
 
-@contextlib.contextmanager
-def in_use(doing: str, *handles: Handle) -> Iterator[None]:
+class in_use:
     """Nothing else may use or close these meanwhile. Raises `BusyError`, or `ClosedError`."""
-    user = (doing, threading.get_ident())
-    with _lock:
-        mine = [handle for handle in handles if handle._check_idle(user)]
-        if doing != _CLOSING:
-            for handle in handles:
-                handle.ptr  # noqa: B018  raises when closed, just now by another thread
-        for handle in mine:
-            handle._user = user
-    try:
-        yield
-    finally:
-        for handle in mine:
+
+    __slots__ = ("_doing", "_handles", "_mine")
+
+    def __init__(self, doing: str, *handles: Handle) -> None:
+        self._doing, self._handles = doing, handles
+
+    def __enter__(self) -> None:
+        user = (self._doing, threading.get_ident())
+        handles = self._handles
+        with _lock:
+            mine = [handle for handle in handles if handle._check_idle(user)]
+            if self._doing != _CLOSING:
+                for handle in handles:
+                    handle.ptr  # noqa: B018  raises when closed, just now by another thread
+            for handle in mine:
+                handle._user = user
+        self._mine = mine
+
+    def __exit__(self, *_raised: object) -> None:
+        for handle in self._mine:
             handle._user = None
 
 

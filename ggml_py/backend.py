@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from . import enums
@@ -204,18 +204,24 @@ class Backend(Handle):
             )
 
 
-@contextlib.contextmanager
-def settling(backends: Sequence[Backend]) -> Iterator[None]:
+class settling:
     """Around a compute: when it fails, it is over on all of them, and nothing of it is raised later
     on, when the call raises."""
-    try:
-        yield
-    except BaseException:
-        for backend in backends:
-            with contextlib.suppress(GgmlError):
-                lib.ggml_backend_synchronize(backend.ptr)
-            backend._abort.take_stored()
-        raise
+
+    __slots__ = ("_backends",)
+
+    def __init__(self, backends: Sequence[Backend]) -> None:
+        self._backends = backends
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, raised: type[BaseException] | None, *_rest: object) -> None:
+        if raised is not None:
+            for backend in self._backends:
+                with contextlib.suppress(GgmlError):
+                    lib.ggml_backend_synchronize(backend.ptr)
+                backend._abort.take_stored()
 
 
 class Event(Handle):

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -395,20 +394,9 @@ class Graph(Handle):
                     "with Scheduler.set_tensor_backend"
                 )
 
-    @contextlib.contextmanager
-    def _computing(self, *callbacks: Callback | None) -> Iterator[None]:
+    def _computing(self, *callbacks: Callback | None) -> _Computing:
         """Around a compute of this graph: what a callback or a custom op raised in it is raised."""
-        self._check_data()
-        self._take_stored(callbacks)  # of a compute that was called through `lib`
-        stopped: BaseException | None = None
-        try:
-            yield
-        except ComputeError as error:
-            stopped = error
-        finally:
-            stored = self._take_stored(callbacks) or stopped  # one that raised stops the compute
-        if stored is not None:
-            raise stored
+        return _Computing(self, callbacks)
 
     def _take_stored(self, callbacks: Sequence[Callback | None]) -> BaseException | None:
         stored = [take_failed(self)]
@@ -441,3 +429,21 @@ def _contexts(handle: Handle) -> list[tuple[int, int, Handle]]:
 def _owner(contexts: list[tuple[int, int, Handle]], ptr: Any) -> Handle | None:
     address = int(ffi.cast("uintptr_t", ptr))
     return next((owner for start, end, owner in contexts if start <= address < end), None)
+
+
+class _Computing:
+    """`Graph._computing`."""
+
+    __slots__ = ("_callbacks", "_graph")
+
+    def __init__(self, graph: Graph, callbacks: Sequence[Callback | None]) -> None:
+        self._graph, self._callbacks = graph, callbacks
+
+    def __enter__(self) -> None:
+        self._graph._check_data()
+        self._graph._take_stored(self._callbacks)  # of a compute that was called through `lib`
+
+    def __exit__(self, _type: object, error: BaseException | None, _traceback: object) -> None:
+        stored = self._graph._take_stored(self._callbacks)  # one that raised stops the compute
+        if stored is not None and (error is None or isinstance(error, ComputeError)):
+            raise stored

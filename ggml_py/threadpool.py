@@ -173,22 +173,31 @@ class ThreadPool(Handle):
                 ) from None
 
 
-@contextlib.contextmanager
-def as_worker_0(*pools: ThreadPool) -> Iterator[None]:
+def as_worker_0(*pools: ThreadPool) -> contextlib.AbstractContextManager[None]:
     """Gives this thread the CPUs and priority of the pools' worker 0 while it computes."""
-    placed = [pool for pool in pools if pool.cpumask is not None or pool.prio in _POLICIES]
-    affinity = policy = None
-    if placed and hasattr(os, "sched_setaffinity"):
-        affinity = os.sched_getaffinity(0)
-        policy = os.sched_getscheduler(0), os.sched_getparam(0)
+    for pool in pools:
+        if pool.cpumask is not None or pool.prio in _POLICIES:
+            return _as_placed(pools)
+    return _ANYWHERE
+
+
+_ANYWHERE = contextlib.nullcontext()
+
+
+@contextlib.contextmanager
+def _as_placed(pools: Iterable[ThreadPool]) -> Iterator[None]:
+    if not hasattr(os, "sched_setaffinity"):
+        yield
+        return
+    affinity = os.sched_getaffinity(0)
+    policy = os.sched_getscheduler(0), os.sched_getparam(0)
     try:
-        for pool in placed if affinity is not None else ():
+        for pool in pools:
             pool._place_worker_0()
         yield
     finally:
-        if affinity is not None and policy is not None:
-            os.sched_setaffinity(0, affinity)
-            os.sched_setscheduler(0, *policy)
+        os.sched_setaffinity(0, affinity)
+        os.sched_setscheduler(0, *policy)
 
 
 def _cpus(cpumask: Iterable[int]) -> frozenset[int]:

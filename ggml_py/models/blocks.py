@@ -6,8 +6,7 @@ Names are part of the result: a plan of ours lines up with everybody's logs (lla
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -34,8 +33,7 @@ _PIN_BELOW = 32
 _MASK_PAD: int = getattr(lib, "GGML_KQ_MASK_PAD", 1)
 
 
-@dataclass(frozen=True, slots=True)
-class Shape:
+class Shape(NamedTuple):
     """What a graph is built for; another shape needs another graph."""
 
     n_tokens: int

@@ -246,6 +246,8 @@ class Model:
 
     def _ubatches(self, n: int) -> list[tuple[int, int]]:
         """Ranges of at most n_ubatch tokens within batches of n_batch."""
+        if n <= self.n_ubatch:
+            return [(0, n)]
         return [
             (start, min(start + self.n_ubatch, batch + self.n_batch, n))
             for batch in range(0, n, self.n_batch)
@@ -272,10 +274,9 @@ class Model:
 
     def _allocate(self, shape: Shape) -> GraphBuilder:
         """The graph of that shape, built if need be, with memory on the scheduler."""
+        if self._allocated is not None and self._allocated.shape == shape:
+            return self._allocated
         builder = self._graphs.pop(shape, None)
-        if builder is not None and builder is self._allocated:
-            self._graphs[shape] = builder
-            return builder
         self._sched.reset()
         self._allocated = None
         self._reserve()
