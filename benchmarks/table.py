@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import computes
 import copies
-import llama
 import memory
+import models
 import ops
 import plans
 import startup
@@ -23,7 +23,7 @@ PARTS = {
     "plans": plans.rows,
     "computes": computes.rows,
     "memory": memory.rows,
-    "llama": llama.rows,
+    "llama": models.rows,
 }
 
 

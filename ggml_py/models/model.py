@@ -72,6 +72,8 @@ def load(
     if isinstance(flash_attn, bool):
         flash_attn = "on" if flash_attn else "off"
     _check_options(n_gpu_layers, n_ctx, n_batch, n_ubatch, n_threads, flash_attn)
+    if not isinstance(repack, bool):
+        raise TypeError(f"repack={repack!r}: expected True or False")
     type_k, type_v = type_of(type_k), type_of(type_v)
     flash_attn = _with_quantised_v(flash_attn, type_v)
     with Gguf.open(path) as gguf:
@@ -86,7 +88,7 @@ def load(
                 stack.callback(backend.close)
             for pool in keep_threads(backends):
                 stack.callback(pool.close)
-            placement = place(backends, hp.n_layer, n_gpu_layers, bool(repack))
+            placement = place(backends, hp.n_layer, n_gpu_layers, repack)
             # llama.cpp's bound on the nodes of a graph (llama_context::graph_max_nodes)
             graph_size = max(1024, 8 * len(gguf.tensors))
             sched = Scheduler(backends, graph_size, buffer_types=placement.compute_buffer_types())

@@ -1,0 +1,231 @@
+"""Llamas with random weights, beside upstream's llama-bench and libllama: speed, loading, planning.
+
+    python benchmarks/models.py [--models 110M-q4_0,1.1B-q4_k,…] [--threads 2] [--folder DIR]
+
+Prompts of 512 tokens and 128 tokens of decoding, all settings alike, with weights laid out for the
+CPU and (`--repack 0`) as they are in the file. Loading is a process of its own each, from its start
+to the first token's logits; planning is ours alone, and so is Python's share of decoding: the time
+of a token outside `ggml_backend_sched_graph_compute`. The load of the machine is printed first, for
+threads that wait for each other spin: on a busy machine nothing here means anything. The reference
+programs are built on first use (three minutes), the models are made in DIR and stay there.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rounds import Row, compare, parser, row, seconds, show
+
+from ggml_py import scheduler
+from ggml_py._ffi import lib
+from ggml_py.models import Model, load
+from ggml_py.models.synthetic import LlamaSpec, write_llama
+
+REPO = Path(__file__).resolve().parent.parent
+SIZES = {
+    "tiny": {},
+    "110M": {"n_layer": 12, "n_embd": 768, "n_head": 12, "n_head_kv": 12, "n_ff": 2048},
+    "1.1B": {"n_layer": 22, "n_embd": 2048, "n_head": 32, "n_head_kv": 4, "n_ff": 5632},
+}
+USUAL = "110M-q4_0,110M-f16,1.1B-q4_0,1.1B-q4_k"
+N_PROMPT, N_GEN = 512, 128
+SLOWEST = 1.03  # what counts as the same speed
+_FIRST_TOKEN = """
+import resource, sys
+from ggml_py.models import load
+with load(sys.argv[1], n_threads=int(sys.argv[2])) as model:
+    model.eval([1])
+"""
+
+
+def reference(program: str) -> Path:
+    """One of upstream's programs, or of ours on libllama."""
+    build = [sys.executable, REPO / "build_ggml.py", "--reference"]
+    done = subprocess.run(build, stdout=subprocess.PIPE, text=True, check=True)
+    return Path(done.stdout.splitlines()[-1]) / "bin" / program
+
+
+def spec_of(name: str) -> LlamaSpec:
+    """Of "SIZE-TYPE"."""
+    size, type_ = name.rsplit("-", 1)
+    return LlamaSpec(**{"n_vocab": 32000, **SIZES[size]}, type=type_)
+
+
+def file_of(name: str, folder: Path) -> Path:
+    """That model's file, made on first use."""
+    path = folder / f"{name}.gguf"
+    if not path.exists():
+        write_llama(path, spec_of(name))
+    return path
+
+
+def opened(path: Path, threads: int, repack: bool) -> Model:
+    """Ours, with llama-bench's settings."""
+    n_ctx = N_PROMPT + N_GEN
+    return load(path, n_threads=threads, n_ctx=n_ctx, flash_attn=True, repack=repack)
+
+
+def speed(name: str, path: Path, threads: int, rounds: int, repack: bool) -> list[Row]:
+    """Prompt and decode, seconds by token."""
+    program = reference("llama-bench")
+
+    def theirs(n_prompt: int, n_gen: int) -> float:
+        done = subprocess.run(
+            [
+                str(program), "-m", str(path), "-p", str(n_prompt), "-n", str(n_gen), "-t",
+                str(threads), "-r", "1", "-fa", "1", "--repack", str(int(repack)), "-o", "json",
+            ],
+            capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        (result,) = json.loads(done.stdout)
+        return 1 / float(result["avg_ts"])
+
+    with opened(path, threads, repack) as model:
+        prompt = np.arange(N_PROMPT) % model.hparams.n_vocab
+
+        def ours(n_prompt: int, n_gen: int) -> float:
+            def work() -> None:
+                if n_prompt:
+                    model.eval(prompt, copy=False)
+                for _ in range(n_gen):
+                    model.eval([1], copy=False)
+
+            model.reset()
+            return seconds(work) / (n_prompt + n_gen)
+
+        found = []
+        peer = "llama-bench" if repack else "llama-bench --repack 0"
+        for what, *sizes in (("prompt", N_PROMPT, 0), ("decode", 0, N_GEN)):
+            peers: dict[str, Callable[[], float]] = {peer: lambda s=sizes: theirs(*s)}
+            found += compare(
+                f"{what} of {name}, by token", lambda s=sizes: ours(*s), peers,
+                rounds=rounds, bars={peer: SLOWEST},
+            )  # fmt: skip
+        return found
+
+
+def loading(name: str, path: Path, threads: int, rounds: int) -> list[Row]:
+    """Time and peak memory of a process that loads a model and evaluates one token."""
+    with tempfile.TemporaryDirectory() as folder:
+        program, out = str(reference("llama_logits")), str(Path(folder) / "logits")
+        commands = {
+            "ours": [sys.executable, "-c", _FIRST_TOKEN, str(path), str(threads)],
+            "theirs": [program, str(path), "1", "1", out, "--threads", str(threads), "--repack"],
+        }
+        took: dict[str, list[tuple[float, float]]] = {who: [] for who in commands}
+        for _ in range(rounds + 1):  # the first is to have the file in memory
+            for who, command in commands.items():
+                took[who].append(_process(command))
+    (ours, theirs) = (took[who][1:] for who in commands)
+    rows = []
+    for what, unit, n in (("load and first token", "ms", 0), ("its peak memory", "B", 1)):
+        mine, other = ([one[n] for one in all_] for all_ in (ours, theirs))
+        rows.append(row(f"{what}, {name}", "libllama", unit, mine, other, 1.05))
+    return rows
+
+
+def _process(command: list[str]) -> tuple[float, float]:
+    """Seconds, and bytes at most in memory: not below those that this process has now."""
+    start = time.perf_counter()
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as child:
+        _pid, status, usage = os.wait4(child.pid, 0)
+        child.returncode = os.waitstatus_to_exitcode(status)
+    if child.returncode:
+        raise RuntimeError(f"{command[0]}: exit status {child.returncode}")
+    return time.perf_counter() - start, usage.ru_maxrss * 1024.0
+
+
+def planning(path: Path, rounds: int) -> dict[str, float]:
+    """Milliseconds from the call of `load` to the first plan, and for another plan of the model."""
+
+    def first() -> None:
+        with load(path, n_threads=1) as model:
+            model.plan()
+
+    firsts = [seconds(first) for _ in range(rounds)]
+    with load(path, n_threads=1) as model:
+        again = [seconds(model.plan) for _ in range(rounds)]
+    return {
+        "load_and_plan_ms": statistics.median(firsts) * 1e3,
+        "another_plan_ms": statistics.median(again) * 1e3,
+    }
+
+
+def decoding(path: Path, threads: int) -> dict[str, float]:
+    """What a token takes outside the native compute of its graph, of 100 greedy ones."""
+    real, inside = lib.ggml_backend_sched_graph_compute, [0.0]
+
+    class Timed:
+        """`lib`, with a clock around the compute."""
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(lib, name)
+
+        @staticmethod
+        def ggml_backend_sched_graph_compute(*args: Any) -> int:
+            start = time.perf_counter()
+            status = real(*args)
+            inside[0] = time.perf_counter() - start
+            return int(status)
+
+    with opened(path, threads, repack=True) as model:
+        token = int(model.eval([1]).argmax())
+        scheduler.lib = Timed()
+        try:
+            whole, python = [], []
+            for _ in range(100):
+                start = time.perf_counter()
+                token = int(model.eval([token], copy=False).argmax())
+                whole.append(time.perf_counter() - start)
+                python.append(whole[-1] - inside[0])
+        finally:
+            scheduler.lib = lib
+    shares = [a / b for a, b in zip(python, whole, strict=True)]
+    return {
+        "token_ms": statistics.median(whole) * 1e3,
+        "python_us": statistics.median(python) * 1e6,
+        "python_share": statistics.median(shares),
+    }
+
+
+def rows(rounds: int, _peer: str) -> list[Row]:
+    """What the table of all benchmarks has of these."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = file_of("110M-q4_0", Path(folder))
+        return speed("110M-q4_0", path, 2, min(rounds, 5), repack=True)
+
+
+def main() -> None:
+    """Measures model after model."""
+    options = parser(__doc__)
+    options.set_defaults(rounds=5)
+    options.add_argument("--models", default=USUAL, help="SIZE-TYPE, with commas between")
+    options.add_argument("--threads", type=int, default=2)
+    folder = Path(tempfile.gettempdir()) / "ggml_py_models"
+    options.add_argument("--folder", type=Path, default=folder)
+    args = options.parse_args()
+    args.folder.mkdir(parents=True, exist_ok=True)
+    found, alone = [], {}
+    print(f"load average {os.getloadavg()[0]:.2f}, {args.threads} threads", file=sys.stderr)
+    for name in args.models.split(","):
+        path = file_of(name, args.folder)
+        for repack in (True, False):
+            found += speed(name, path, args.threads, args.rounds, repack)
+        found += loading(name, path, args.threads, args.rounds)
+        alone[name] = {**planning(path, args.rounds), **decoding(path, args.threads)}
+    show(found, args.form)
+    print(json.dumps(alone, indent=1), file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()
