@@ -7,6 +7,7 @@ import subprocess
 import sys
 from contextlib import ExitStack
 from pathlib import Path
+from types import SimpleNamespace
 
 import graphs
 import pytest
@@ -15,7 +16,7 @@ from advice_world import World, attention, findings, gpu, ids, names, no_quantis
 
 import ggml_py as ggml
 from ggml_py.trace import advice
-from ggml_py.trace.finding import _pattern
+from ggml_py.trace.finding import _pattern, described
 
 PAGES = Path(__file__).parent.parent / "docs" / "advice"
 
@@ -244,15 +245,34 @@ def test_gp103_not_without_op_offload(stack):
 
 # --- what to give llama.cpp
 
+KINDS_OF_WEIGHTS = ("ffn_up", "ffn_down", "attn_q", "attn_output", "out")
+
 
 @pytest.mark.parametrize("names", [
     ["output.weight"], ["output.weight", "token_embd.weight"], ["blk.1.ffn_up.weight"],
     ["blk.1.ffn_up.weight", "output.weight"], ["blk.0.ffn_up.weight", "blk.1.ffn_up.weight"],
+    ["blk.0.ffn_up.weight", "blk.1.ffn_down.weight"],
+    [f"blk.{i}.{kind}.weight" for i in (0, 10) for kind in ("ffn_up", "ffn_down", "attn_q", "out")],
 ])  # fmt: skip
 def test_override_tensor_names_these_weights_only(names):
-    there = [f"blk.{i}.{kind}.weight" for i in (0, 1, 10) for kind in ("ffn_up", "attn_output")]
+    there = [f"blk.{i}.{kind}.weight" for i in (0, 1, 10) for kind in KINDS_OF_WEIGHTS]
     there += ["output.weight", "token_embd.weight", "output_norm.weight"]
-    assert sorted(n for n in there if re.search(_pattern(names), n)) == sorted(names)
+    pattern = _pattern(names, set(there).difference(names))
+    assert sorted(n for n in there if re.search(pattern, n)) == sorted(names)
+
+
+def test_override_tensor_of_whole_blocks_is_short():
+    names = [f"blk.{i}.{kind}.weight" for i in (0, 10) for kind in KINDS_OF_WEIGHTS]
+    assert _pattern(names, ["blk.1.out.weight"]) == r"blk\.(0|10)\."
+    assert _pattern(names[1:], names[:1]).startswith(r"blk\.0\.(attn_output\.weight|")
+    assert _pattern(names[1:], names[:1]).endswith(r"out\.weight)|blk\.10\.")
+
+
+def test_tensors_are_named_the_first_and_the_last():
+    a, b, c = (SimpleNamespace(name=name) for name in "abc")
+    assert described([a], "weight") == "weight 'a'"
+    assert described([a, b], "weight") == "2 weights ('a', 'b')"
+    assert described([a, b, c], "weight") == "3 weights ('a' to 'c')"
 
 
 # --- GP110: the hash set

@@ -3,7 +3,16 @@
 from contextlib import ExitStack
 
 import pytest
-from advice_world import World, attention, gpu, ids, logged, names, no_quantised_cache
+from advice_world import (
+    World,
+    attention,
+    biased,
+    gpu,
+    ids,
+    logged,
+    names,
+    no_quantised_cache,
+)
 
 from ggml_py.trace import advice
 
@@ -78,6 +87,23 @@ def test_gp115_not_where_a_weight_or_what_is_written_keeps_it(stack):
     plan = w.plan(written, h, op_offload=False)
     assert [s.backend for s in plan.splits] == ["gpu0", "CPU", "gpu0", "CPU", "gpu0"]
     assert "GP115" not in found(plan)
+
+
+def test_gp115_not_where_a_bias_keeps_it(stack):
+    w = World(stack, gpu(), "CPU")
+    plan = w.plan(biased(w, "CPU"), op_offload=False)
+    assert plan.n_splits == 7 and found(plan) == {}
+
+
+def test_gp115_not_for_blas_which_has_no_memory_to_copy_to(stack):
+    w = World(stack, "BLAS", "CPU")
+    q = w.op("mul_mat", w.tensor("wq", 64, 64, on="CPU"), w.input("x", 64, 64), name="q")
+    k, v = (w.tensor(f"cache_{n}_l0", 64, 256, on="CPU", type="f16", usage="any") for n in "kv")
+    q = w.context.reshape_3d(q, 64, 64, 1)
+    kqv = w.context.flash_attn_ext(q, k, v, None, 0.125, 0.0, 0.0)
+    kqv = w.context.reshape_2d(kqv, 64, 64)
+    plan = w.plan(w.op("mul_mat", w.tensor("wo", 64, 64, on="CPU"), kqv, name="out"))
+    assert [s.backend for s in plan.splits] == ["BLAS", "CPU", "BLAS"] and found(plan) == {}
 
 
 def test_gp115_is_for_logs_only(stack):

@@ -257,6 +257,17 @@ def test_gp109_not_for_an_input_that_both_sides_read(stack):
     assert plan.copy_bytes and note(plan, "GP109") is None
 
 
+def test_gp109_not_for_an_input_that_the_other_side_reads_in_part(stack):
+    """It would be less to copy the part, but then not one side alone reads the input."""
+    w = World(stack, gpu(), "CPU")
+    x = w.input("x", 256, 64)
+    up = w.op("mul_mat", w.tensor("a", 256, 64, on="gpu0"), x, name="up")
+    part = w.context.view_2d(x, 256, 8, x.nb[1], 0)
+    down = w.op("mul_mat", w.tensor("b", 256, 64, on="CPU"), part, name="down")
+    plan = w.plan(up, down, op_offload=False)
+    assert plan.copy_bytes and note(plan, "GP109") is None
+
+
 def test_gp109_an_input_that_was_allocated_where_nobody_reads_it(stack):
     w = World(stack, gpu(), "CPU")
     x = w.tensor("x", 256, 64, on="gpu0", usage="any")

@@ -3,6 +3,7 @@
 import inspect
 import json
 import random
+import sys
 import time
 
 import pytest
@@ -150,6 +151,29 @@ def test_k_and_v_together(gpu, ctx):
     assert best.also == ("f16",) and [p.name for p in best.parts] == ["K", "V"]
 
 
+def test_only_the_sources_that_must_be_contiguous(gpu, ctx):
+    q, k, v = (
+        ctx.permute(ctx.new_tensor(t, 64, n, 32), 0, 2, 1, 3)
+        for t, n in (("f32", 8), ("f16", 8), ("f16", 8))
+    )
+    node = ctx.flash_attn_ext(q, k, v, None, 1.0, 0.0, 0.0)
+    answer = ask(gpu, node, lambda t: t.src[1].is_contiguous and t.src[2].is_contiguous)
+    assert answer.variants[-1].text == "K contiguous; V contiguous"
+
+
+def test_a_type_first_where_the_other_has_no_blocks_of_that_size(gpu, ctx):
+    """q4_0 has no rows of 7; what is not needed is taken back all the same."""
+    node = ctx.mul_mat(ctx.new_tensor("q4_0", 64, 8), ctx.new_tensor("f32", 64, 4))
+    answer = ask(gpu, node, lambda t: t.src[0].type == Type.F32 and t.src[0].ne[0] <= 7)
+    assert answer.text == "MUL_MAT: a f32 instead of q4_0; a ne0 and b ne0 ≤ 7 (here 64)"
+
+
+def test_a_device_is_asked_no_more_often_than_said(gpu, ctx, monkeypatch):
+    monkeypatch.setattr(sys.modules["ggml_py.trace.nearest"], "MOST_ASKED", 30)
+    answer = ask(gpu, attention(ctx), lambda t: False)
+    assert (answer.supported, answer.tried) == (False, 30)
+
+
 def test_sizes_that_belong_together(gpu, ctx):
     node = attention(ctx, n_kv=4096)
     best = ask(gpu, node, lambda t: t.src[1].ne[1] <= 777).variants[0]
@@ -180,6 +204,9 @@ def test_rope_sizes_and_modes(gpu, ctx):
     assert (best.limit, best.tied) == (64, ("n_dims",))  # which may not be above ne0
     answer = ask(gpu, node, lambda t: t._ptr.op_params[2] == 0)
     assert answer.text == "ROPE: mode normal instead of neox"
+    plain = ctx.rope(ctx.new_tensor("f32", 128, 32, 8), ctx.new_tensor("i32", 8), 128, 0)
+    answer = ask(gpu, plain, lambda t: t._ptr.op_params[2] == 2)
+    assert answer.text == "ROPE: mode neox instead of normal"
 
 
 def test_what_was_set_on_the_node_has_its_name(gpu, ctx):
@@ -281,6 +308,18 @@ def test_planted_types_are_found_nearest_first(gpu, now, wanted):
     first = answer.variants[0]
     named = [Type(t).name.lower() for t in order]
     assert [first.name, first.after.lower(), *map(str.lower, first.also)] == ["a", *named]
+
+
+def test_which_types_are_near():
+    """By bits, of two equally far the larger one; after the family what most devices have."""
+
+    def near(name):
+        return [Type(t).name for t in change.types_near(Type[name])]
+
+    assert near("Q5_0")[:4] == ["Q5_1", "Q4_1", "Q4_0", "Q8_0"]
+    assert near("Q4_K")[:4] == ["Q5_K", "Q3_K", "Q2_K", "Q6_K"]
+    assert near("Q4_K")[4:9] == ["F16", "F32", "BF16", "Q8_0", "Q4_0"]
+    assert "Q8_1" not in near("Q8_0") and "Q8_0" not in near("Q8_0")
 
 
 @PLANTED

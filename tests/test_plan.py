@@ -1,5 +1,6 @@
 """Plans: the contract's names, the causes, passes, and plans as files."""
 
+import gc
 import json
 import subprocess
 import sys
@@ -9,6 +10,8 @@ import pytest
 
 import ggml_py as ggml
 from ggml_py.trace import reference
+from ggml_py.trace.pause import collection_paused
+from ggml_py.trace.replay import Node
 
 
 def test_splits(mlp):
@@ -42,6 +45,49 @@ def test_a_repeated_name_means_the_last_and_an_unknown_one_suggests(mlp, plans):
         assert plans["views"].node(unnamed[-1].name).index == max(
             n.index for n in plans["views"].nodes if n.name == unnamed[-1].name
         )
+
+
+def test_tensors_of_two_plans_are_not_the_same(mlp):
+    other = replace(mlp)
+    assert mlp == other and mlp.node(0) == mlp.node("h")
+    assert mlp.node(0) != other.node(0) and len({mlp.node(0), other.node(0), mlp.node("h")}) == 2
+
+
+def test_nodes_of_a_plan_are_on_record_as_they_are():
+    """A cast, which is a source of itself; a copy into a view; a product in place."""
+    with ggml.Context() as ctx, ggml.Context() as cache, ggml.device("CPU").init() as cpu:
+        k, x = cache.new_tensor("f16", 64, 16, name="k"), ctx.new_tensor("f32", 64, 4, name="x")
+        cache.alloc(cpu)
+        x.set_input()
+        made = [
+            ctx.cast(x, "f16"), ctx.cpy(x, ctx.view_2d(k, 64, 4, k.nb[1], 0)),
+            ctx.mul_inplace(ctx.sqr(x), x),
+        ]  # fmt: skip
+        graph = ctx.new_graph()
+        graph.build_forward_expand(*made)
+        with ggml.Scheduler([cpu]) as scheduler:
+            plan = scheduler.plan(graph)
+        for node in made:
+            there = Node.of(next(n for n in plan.nodes if graph.nodes[n.index] == node))
+            live = Node.of(node)
+            n = len(there.src)  # on record without the places that are empty
+            assert set(live.src[n:]) == {-1}
+            assert there == replace(live, src=live.src[:n])
+
+
+def test_garbage_collection_is_afterwards_as_it_was_before():
+    assert gc.isenabled()
+    with pytest.raises(ZeroDivisionError), collection_paused():
+        assert not gc.isenabled()
+        _ = 1 // 0
+    assert gc.isenabled()
+    gc.disable()
+    try:
+        with collection_paused():
+            pass
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
 
 
 def test_assignments_have_every_tensor(mlp):

@@ -57,6 +57,21 @@ def test_a_leaf_that_is_read_through_views_only_is_named(cpu, use):
         still_works(sched)
 
 
+def test_other_leafs_are_not_blamed(cpu):
+    """An input, and one that is allocated, have their place."""
+    with ggml.Context() as weights, ggml.Context() as ctx, ggml.Scheduler([cpu]) as sched:
+        w = weights.new_tensor("f32", 8, name="w")
+        weights.alloc(cpu, usage="weights")
+        a, x = ctx.new_tensor("f32", 8, name="a"), ctx.new_tensor("f32", 8, name="x")
+        a.set_input()
+        graph = ctx.new_graph(8)
+        graph.build_forward_expand(ctx.sqr(a), ctx.sqr(w), ctx.sqr(ctx.view_1d(x, 4, 0)))
+        assert [leaf.name for leaf in graph.leafs] == ["a", "w", "x"]
+        with pytest.raises(ggml.ArgumentError, match=r"leaf 'x' has no memory"):
+            sched.alloc_graph(graph)
+        still_works(sched)
+
+
 @pytest.mark.parametrize("use", ["plan", "alloc_graph", "reserve"])
 def test_a_full_hash_set_says_what_is_in_it(cpu, use):
     """llama.cpp #28614, #16555: other sources and the NULL of pass 3 take slots, too."""

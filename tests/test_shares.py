@@ -1,6 +1,7 @@
 """Who does how much: FLOPs as upstream counts them, bytes, and the headline."""
 
 import re
+from dataclasses import replace
 from math import prod
 from pathlib import Path
 from types import SimpleNamespace
@@ -138,6 +139,24 @@ def test_flops_of_what_is_not_computed():
             64 + 16 + 2 * 16,
         ),
         (lambda c: c.cpy(c.new_tensor("f32", 8), c.new_tensor("f16", 8)), 32 + 16),
+        # more indices than there are rows or experts: all of them, once
+        (
+            lambda c: c.get_rows(c.new_tensor("f16", 8, 4), c.new_tensor("i32", 99)),
+            4 * 16 + 99 * 4 + 99 * 32,
+        ),
+        (
+            lambda c: c.set_rows(
+                c.new_tensor("f16", 8, 4), c.new_tensor("f32", 8, 9), c.new_tensor("i64", 9)
+            ),
+            9 * 32 + 9 * 8 + 4 * 16,
+        ),
+        (
+            lambda c: c.mul_mat_id(
+                c.new_tensor("f32", 4, 8, 3), c.new_tensor("f32", 4, 2, 9),
+                c.new_tensor("i32", 2, 9),
+            ),
+            3 * 128 + 18 * 16 + 18 * 4 + 18 * 32,
+        ),
         # 2 of 16 experts
         (
             lambda c: c.mul_mat_id(
@@ -192,6 +211,28 @@ def test_shares_add_up():
             t.nbytes for t in plan.leafs if t.is_weight
         )
         assert shares[-1].weight_bytes > 0  # the CPU holds them, BLAS reads them there
+
+
+@pytest.mark.needs(release="0.9.7", why="which marks the nodes that are computed")
+def test_a_branch_that_was_not_selected_is_nobodys():
+    plan = plan_of(lambda c: c.sqr(c.relu(c.new_tensor("f32", 8))))
+    first, *others = plan.capture.tensors
+    tensors = (first._replace(flags=()), *others)
+    left = replace(plan, capture=replace(plan.capture, tensors=tensors))
+    assert [(n.is_computed, n.flops) for n in left.nodes] == [(False, 0), (True, 8)]
+    (share,) = left.shares()
+    assert (share.nodes, share.flops, share.bytes) == (1, 8, 64)
+    assert left.nodes_per_backend() == {"CPU": 1}
+
+
+def test_weights_in_memory_that_nobody_reads_are_the_cpus():
+    case = graphs.mlp()
+    plan = case.scheduler.plan(case.graph)
+    case.close()
+    bufts = tuple(b._replace(readers=0) for b in plan.capture.bufts)
+    unread = replace(plan, capture=replace(plan.capture, bufts=bufts))
+    sizes = [s.weight_bytes for s in unread.shares()]
+    assert sizes == [0, sum(t.nbytes for t in plan.leafs if t.is_weight)] and sizes[1] > 0
 
 
 def test_story_ollama_14258_a_fallback_is_not_silent(sims):

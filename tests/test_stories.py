@@ -210,6 +210,27 @@ def test_10351_24492_24366_memory_that_no_backend_can_compute_in():
     assert "has its place in gpu0 memory already, and no backend of this scheduler" in said
 
 
+def test_24366_of_two_nodes_with_one_name_the_one_that_has_no_place_is_shown():
+    with ExitStack() as stack:
+        gpu = ggml.sim_device("gpu0", supports={"MUL_MAT": True})
+        stack.callback(gpu.close)
+        backends = [stack.enter_context(d.init()) for d in (gpu, ggml.device("CPU"))]
+        c = stack.enter_context(ggml.Context())
+        new = c.new_tensor("f32", 64, 16, name="Kcur")
+        new.set_input()
+        graph = c.new_graph()
+        for i, backend in enumerate(reversed(backends)):
+            cache = stack.enter_context(ggml.Context())
+            k = cache.new_tensor("q5_1", 64, 16, name=f"cache_k_l{i}")
+            cache.alloc(backend)
+            stored = c.cpy(new, k)
+            stored.name = "k_store"
+            graph.build_forward_expand(stored)
+        scheduler = stack.enter_context(ggml.Scheduler(backends))
+        with pytest.raises(ggml.ArgumentError, match=r"q5_1 \[64, 16, 1, 1\] 'cache_k_l1'\)"):
+            scheduler.plan(graph)
+
+
 # --- 28614, 16555: the hash set is too small; 11433: more than 16 backends
 
 

@@ -267,11 +267,14 @@ def are(tensors: Sequence[object], one: str = "is", many: str = "are") -> str:
 
 def override(facts: Facts, weights: list[TensorRecord], to: int) -> str:
     """llama.cpp's --override-tensor for these weights."""
-    return f"-ot '{_pattern([w.name for w in weights])}={facts.memory(to)}'"
+    names = [w.name for w in weights]
+    others = {t.name for t in facts.capture.tensors if facts.is_weight(t)}.difference(names)
+    return f"-ot '{_pattern(names, others)}={facts.memory(to)}'"
 
 
-def _pattern(names: list[str]) -> str:
-    """A regular expression for the names of weights: by block, if they are all in blocks."""
+def _pattern(names: list[str], others: Iterable[str]) -> str:
+    """A regular expression for the names of weights and for none of the others of the graph: by
+    block, if they are all in blocks."""
     blocks = [m for m in map(re.compile(r"blk\.(\d+)\.(.*)").fullmatch, names) if m]
     if len(names) == 1 or len(blocks) < len(names):
         # llama.cpp looks for it anywhere: output.weight is in blk.0.attn_output.weight, too.
@@ -279,7 +282,19 @@ def _pattern(names: list[str]) -> str:
             re.escape(name) if name.startswith("blk.") else f"^{re.escape(name)}"
             for name in dict.fromkeys(names)
         )
-    numbers = "|".join(dict.fromkeys(m[1] for m in blocks))
-    kinds = list(dict.fromkeys(m[2] for m in blocks))
-    kind = "|".join(map(re.escape, kinds)) if len(kinds) < 4 else ""
-    return rf"blk\.({numbers})\." + (f"({kind})" if "|" in kind else kind)
+    kinds: dict[str, set[str]] = {}
+    for m in blocks:
+        kinds.setdefault(m[1], set()).add(m[2])
+    taken = {m[1] for m in map(re.compile(r"blk\.(\d+)\.").match, others) if m}
+    alike: dict[tuple[str, ...], list[str]] = {}  # blocks by their kinds, none where all are meant
+    for number, those in kinds.items():
+        whole = number not in taken and len(those) > 3
+        alike.setdefault(() if whole else tuple(sorted(those)), []).append(number)
+    return "|".join(
+        rf"blk\.{_one_of(numbers)}\." + (_one_of([re.escape(k) for k in those]) if those else "")
+        for those, numbers in alike.items()
+    )
+
+
+def _one_of(patterns: list[str]) -> str:
+    return f"({'|'.join(patterns)})" if len(patterns) > 1 else patterns[0]

@@ -64,7 +64,7 @@ def bytes_moved(t: TensorRecord, sources: Sequence[TensorRecord]) -> int:
         written = prod(sources[0].ne[1:]) * t.nb[1]
         return sources[0].nbytes + sources[1].nbytes + min(t.nbytes, written)
     if t.op == "MUL_MAT_ID" and len(sources) > 2:
-        experts = min(sources[0].ne[2], prod(sources[2].ne)) * sources[0].nb[2]
+        experts = prod(sources[2].ne) * sources[0].nb[2]
         return min(sources[0].nbytes, experts) + sources[1].nbytes + sources[2].nbytes + t.nbytes
     if t.op == "CPY" and sources:
         return sources[0].nbytes + t.nbytes  # what src[1] held is written over
