@@ -57,6 +57,23 @@ def test_a_leaf_that_is_read_through_views_only_is_named(cpu, use):
         still_works(sched)
 
 
+def test_memory_that_no_backend_reads(cpu):
+    with (
+        ggml.sim_device("elsewhere").init() as gpu,
+        ggml.Context() as weights,
+        ggml.Context() as ctx,
+        ggml.Scheduler([cpu]) as sched,
+    ):
+        w = weights.new_tensor("f32", 8, name="w")
+        weights.alloc(gpu, usage="weights")
+        graph = ctx.new_graph(8)
+        graph.build_forward_expand(ctx.sqr(w))
+        words = r"'w' is in elsewhere memory, which no backend of this scheduler \(CPU\) reads"
+        with pytest.raises(ggml.ArgumentError, match=words):
+            sched.plan(graph)
+        still_works(sched)
+
+
 def test_other_leafs_are_not_blamed(cpu):
     """An input, and one that is allocated, have their place."""
     with ggml.Context() as weights, ggml.Context() as ctx, ggml.Scheduler([cpu]) as sched:

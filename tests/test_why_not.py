@@ -24,6 +24,7 @@ from ggml_py.trace.record import (
     Capture,
     Settings,
 )
+from ggml_py.trace.why_not import _together
 
 # --- the proof: without the fact that a reason names, the reason is gone
 
@@ -260,6 +261,25 @@ def test_changes_of_two_reasons_are_made_together():
         ("weight.first", {"drop": ["gpu0"]}),
         ("weight.first", {"drop": ["gpu0", "gpu1"]}),
     ]
+
+
+def test_a_backend_that_is_left_out_takes_along_what_was_said_of_it():
+    there, out = plan(replace(ON_GPU, pins={"n2": "gpu0"})), {"drop": ["gpu0"]}
+    for first in ("supports", "offload"):
+        assert _together(there, {first: {("gpu0", 1): True}}, out) == out
+        assert _together(there, {first: {("CPU", 1): True}}, out) == {
+            first: {("CPU", 1): True}, **out
+        }  # fmt: skip
+    assert _together(there, {"pins": {"n2": None}}, out) == out
+    pins = {"n1": "gpu0", "n0": "CPU"}
+    assert _together(there, {"pins": pins}, out) == {"pins": {"n0": "CPU"}, **out}
+
+
+@pytest.mark.parametrize("op_offload", [True, False])
+def test_op_offload_is_not_for_what_another_device_holds(op_offload):
+    world = replace(TWO, homes=(1, 1, 1), op_offload=op_offload)
+    reason = plan(world).why_not("n1", "gpu0").reasons[0]
+    assert (reason.id, reason.witness.name) == ("weight.memory", "w0")
 
 
 def test_a_pin_is_not_blamed_for_one_that_was_there():
