@@ -15,7 +15,7 @@ import ggml_py as ggml
 from ggml_py._handle import LIVE
 from ggml_py.trace import change
 from ggml_py.trace.nearest import MOST_ASKED
-from ggml_py.trace.replay import Node, Replay
+from ggml_py.trace.replay import Node, Replay, Source
 
 Type = ggml.enums.Type
 
@@ -308,6 +308,15 @@ def test_planted_types_are_found_nearest_first(gpu, now, wanted):
     first = answer.variants[0]
     named = [Type(t).name.lower() for t in order]
     assert [first.name, first.after.lower(), *map(str.lower, first.also)] == ["a", *named]
+
+
+def test_sources_that_no_tensor_is_like():
+    turned = Source("a", Type.F32, (64, 32, 1, 1), (128, 4, 8192, 8192))
+    assert turned.changed(Type.F16, turned.ne).nb[:2] == (64, 2)
+    assert turned.changed(Type.Q4_0, turned.ne) is None  # its blocks would not be along ne0
+    wide = Source("a", Type.F32, (8, 4, 1, 1), (4, 1 << 40, 1 << 42, 1 << 42))
+    assert wide.changed(Type.F32, (8, 8, 1, 1)).nb[1] == 1 << 40
+    assert wide.changed(Type.F32, (8, 1 << 20, 1, 1)) is None
 
 
 def test_which_types_are_near():
