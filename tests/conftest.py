@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from arch_files import ARCHS, SEEDS
 from gpu_device import gpu_or_skip
 from oracle_programs import Oracle
 
@@ -91,6 +92,24 @@ def oracle(request: pytest.FixtureRequest) -> Oracle:
     if done.returncode:
         pytest.fail("build_ggml.py --reference failed; what it said is above", pytrace=False)
     return Oracle(Path(done.stdout.splitlines()[-1]) / "bin")
+
+
+@pytest.fixture(scope="session")
+def arch_file(
+    oracle: Oracle, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[..., Path]:
+    """`arch_file(name, seed)`: upstream's file of that architecture."""
+    folder = tmp_path_factory.mktemp("archs")
+
+    def get(name: str, seed: int = SEEDS[0]) -> Path:
+        made, path = folder / f"{ARCHS[name]}.gguf", folder / f"{name}-{seed}.gguf"
+        if not path.exists():
+            arch = name.removesuffix("-moe")
+            oracle.run("test-llama-archs", "-a", f"^{arch}$", "-s", seed, "-o", folder)
+            made.rename(path)
+        return path
+
+    return get
 
 
 @pytest.fixture(params=["rpc", pytest.param("here", marks=pytest.mark.gpu)])

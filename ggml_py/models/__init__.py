@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
+from .archs import ARCHS as ARCHS
 from .hparams import HParams as HParams
-from .model import ARCHS as ARCHS
 from .model import Model as Model
 from .model import load as load

@@ -5,7 +5,6 @@ Names are part of the result: a plan of ours lines up with everybody's logs (lla
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -14,14 +13,14 @@ from .. import enums
 from .._ffi import lib
 from ..backend import Backend
 from ..context import Context
-from ..convert import DTYPES
 from ..errors import ArgumentError, MissingFunctionError
 from ..graph import Graph
 from ..tensor import Tensor
-from .hparams import HParams
-from .kv_cache import KvCache, hadamard
+from .attention import AttnInput, array_of, new_input
+from .hparams import HParams, inverse
+from .kv_cache import KvCaches
 from .placement import Placement
-from .weights import Linear, Weights
+from .tensors import FusedQkv, Linear, Norm, Qkv, RopeFactors
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -29,30 +28,30 @@ if TYPE_CHECKING:
 # Below this number of tokens llama.cpp pins each layer's norms to the layer's own device. Left
 # alone, the scheduler gives a layer's first norm to the device of the layer before: more to copy.
 _PIN_BELOW = 32
-# Until 0.9.4 attention wanted the mask's rows padded to a multiple of this.
-_MASK_PAD: int = getattr(lib, "GGML_KQ_MASK_PAD", 1)
+# By the activation of the gate: the op, and its name in the graph.
+_GATED = {"silu": ("swiglu_split", "ffn_swiglu"), "gelu": ("geglu_split", "ffn_geglu")}
 
 
 class Shape(NamedTuple):
     """What a graph is built for; another shape needs another graph."""
 
     n_tokens: int
-    n_kv: int  # cells of the cache that attention reads
+    n_kv: tuple[int, ...]  # cells that attention reads, by cache (see `KvCaches`)
     n_outputs: int  # tokens whose logits are computed: 0, 1 (the last one) or n_tokens
 
 
-class GraphBuilder(ABC):
-    """One graph in its own context. A subclass per architecture adds its weights and `build`.
+class GraphBuilder:
+    """One graph in its own context, and the blocks to fill it with.
 
-    After `build` there are `graph`, `logits` [n_vocab, n_outputs], and `pins`: the backends that
-    llama.cpp would pin nodes to, to be set on the scheduler before it plans.
+    Once it is filled there are `graph`, `logits` [n_vocab, n_outputs], and `pins`: the backends
+    that llama.cpp would pin nodes to, to be set on the scheduler before it plans.
     """
 
     def __init__(
         self,
         hparams: HParams,
         placement: Placement,
-        kv: KvCache,
+        kv: KvCaches,
         shape: Shape,
         flash_attn: bool,
         graph_size: int,
@@ -62,21 +61,12 @@ class GraphBuilder(ABC):
         self.kv = kv
         self.shape = shape
         self.flash_attn = flash_attn
-        self.n_mask_rows = -(-shape.n_tokens // _MASK_PAD) * _MASK_PAD
         self.ctx = Context()
         self.graph: Graph = self.ctx.new_graph(graph_size)
         self.pins: list[tuple[Tensor, Backend]] = []
         self.flash_attn_nodes: list[Tensor] = []  # by layer
+        self.scale_rows: Tensor | None = None
         self.logits: Tensor  # set by build
-
-    @staticmethod
-    @abstractmethod
-    def declare(weights: Weights, hp: HParams) -> Any:
-        """Finds the architecture's tensors, checks their ne, and returns them by name."""
-
-    @abstractmethod
-    def build(self, w: Any) -> None:
-        """Fills the graph from what `declare` returned."""
 
     def close(self) -> None:
         """Closes the context, and the graph with it."""
@@ -95,27 +85,17 @@ class GraphBuilder(ABC):
     # --- inputs
 
     def _input(self, type_: enums.Type, *ne: int, name: str) -> Tensor:
-        tensor = self.ctx.new_tensor(type_, *ne, name=name)
-        tensor.set_input()
-        return tensor
+        return new_input(self.ctx, type_, *ne, name=name)
 
     def build_inputs(self) -> None:
-        """Positions, the cells to write, the attention mask, the tokens whose logits are wanted."""
-        shape, kv = self.shape, self.kv
-        mask_type = enums.Type.F16 if self.flash_attn else enums.Type.F32
-        self.inp_pos = self._input(enums.Type.I32, shape.n_tokens, name="inp_pos")
-        self.k_idxs = self._input(enums.Type.I64, shape.n_tokens, name="attn_inp_k_idxs")
-        n_v_idxs = kv.v_idxs_size(shape.n_tokens)
-        self.v_idxs = self._input(enums.Type.I64, n_v_idxs, name="attn_inp_v_idxs")
-        self.kq_mask = self._input(
-            mask_type, shape.n_kv, self.n_mask_rows, 1, 1, name="attn_inp_kq_mask"
-        )
-        self.k_rot = self._rotation(kv.n_rot_k, "attn_inp_k_rot")
-        self.v_rot = self._rotation(kv.n_rot_v, "attn_inp_v_rot")
-        self.out_ids = self._input(enums.Type.I32, shape.n_outputs, name="out_ids")
-
-    def _rotation(self, n: int, name: str) -> Tensor | None:
-        return self._input(enums.Type.F32, n, n, name=name) if n else None
+        """Positions, what attention takes, the tokens whose logits are wanted."""
+        n = self.shape.n_tokens
+        self.inp_pos = self._input(enums.Type.I32, n, name="inp_pos")
+        self.inp_attn = [
+            AttnInput(self.ctx, kv, n, n_kv, self.flash_attn)
+            for kv, n_kv in zip(self.kv.caches, self.shape.n_kv, strict=True)
+        ]
+        self.out_ids = self._input(enums.Type.I32, self.shape.n_outputs, name="out_ids")
 
     def build_inp_embd(self, token_embd: Tensor) -> Tensor:
         """The tokens' embeddings [n_embd, n_tokens].
@@ -140,36 +120,34 @@ class GraphBuilder(ABC):
             mixed = ctx.set_rows(ctx.dup(mixed_embd), rows, mixed_slots)
             choices = [embd.ptr, inp_embd.ptr, mixed.ptr]
             lib.ggml_build_forward_select(graph.ptr, choices, len(choices), 0)
+        if self.hparams.tok_scale != 1.0:
+            self.scale_rows = self._input(enums.Type.F32, 1, n, name="inp_scale_rows")
+            embd = ctx.mul(embd, self.scale_rows)
         self.cb(embd, "embd")
         graph.build_forward_expand(embd)
         return embd
 
     def share(self) -> None:
         """Takes arrays over the inputs and the logits, once the graph has memory."""
-        written = (self.inp_tokens, self.inp_pos, self.k_idxs, self.v_idxs)
-        self._arrays = (
-            *map(_array_of, written),
-            _array_of(self.kq_mask).reshape(-1, self.shape.n_kv),
-        )
-        rotations = (rot for rot in (self.k_rot, self.v_rot) if rot is not None)
-        self._constants: list[tuple[npt.NDArray[Any], npt.NDArray[Any]]]
-        self._constants = [(_array_of(rot), hadamard(rot.ne[0])) for rot in rotations]
+        self._tokens, self._positions = array_of(self.inp_tokens), array_of(self.inp_pos)
+        for inp_attn in self.inp_attn:
+            inp_attn.share()
         n, n_outputs = self.shape.n_tokens, self.shape.n_outputs
+        self._constants: list[tuple[npt.NDArray[Any], Any]] = []
+        if self.scale_rows is not None:
+            self._constants.append((array_of(self.scale_rows), self.hparams.tok_scale))
         if n_outputs:
             last = np.arange(n - n_outputs, n, dtype=np.int32)
-            self._constants.append((_array_of(self.out_ids), last))
+            self._constants.append((array_of(self.out_ids), last))
         self._logits = _logits_of(self.logits) if n_outputs else None
 
     def set_inputs(self, tokens: npt.NDArray[np.int32], n_past: int) -> None:
         """Writes all inputs for `tokens` at the positions from `n_past` on, where they are read:
         nodes may have used the memory since."""
-        inp_tokens, inp_pos, k_idxs, v_idxs, kq_mask = self._arrays
-        inp_tokens[:] = tokens
-        kv, end = self.kv, n_past + self.shape.n_tokens
-        inp_pos[:] = kv.positions[n_past:end]
-        k_idxs[:] = kv.cells[n_past:end]
-        v_idxs[:] = kv.v_idxs(k_idxs)
-        kv.fill_causal_mask(kq_mask, n_past, end)
+        self._tokens[:] = tokens
+        self._positions[:] = self.kv.positions[n_past : n_past + self.shape.n_tokens]
+        for inp_attn in self.inp_attn:
+            inp_attn.set(n_past)
         for array, values in self._constants:
             array[:] = values
 
@@ -182,43 +160,101 @@ class GraphBuilder(ABC):
 
     # --- blocks
 
-    def build_lora_mm(self, linear: Linear, cur: Tensor) -> Tensor:
-        """weight [n_in, n_out] x cur [n_in, n_tokens], scaled: [n_out, n_tokens]. (No LoRA yet.)"""
+    def build_mm(self, linear: Linear, cur: Tensor) -> Tensor:
+        """weight [n_in, n_out] x cur [n_in, n_tokens], scaled: [n_out, n_tokens]."""
         cur = self.ctx.mul_mat(linear.weight, cur)
         return cur if linear.scale is None else self.ctx.mul(cur, linear.scale)
 
-    def build_norm(self, cur: Tensor, weight: Tensor, il: int = -1) -> Tensor:
-        """RMS norm, scaled by weight [n_embd]."""
-        cur = self.ctx.rms_norm(cur, self.hparams.norm_rms_eps)
-        self.cb(cur, "norm", il)
-        return self.ctx.mul(cur, weight)
+    def build_linear(self, linear: Linear, cur: Tensor) -> Tensor:
+        """`build_mm` plus the bias."""
+        cur = self.build_mm(linear, cur)
+        return cur if linear.bias is None else self.ctx.add(cur, linear.bias)
+
+    def normalize(self, cur: Tensor) -> Tensor:
+        """The norm of the architecture, without weights."""
+        return self.ctx.rms_norm(cur, self.hparams.norm_rms_eps)
+
+    def build_norm(self, cur: Tensor, norm: Norm, il: int = -1) -> Tensor:
+        """The norm of `cur`, scaled by its weight and, if it has a bias, shifted."""
+        cur = self.cb(self.normalize(cur), "norm", il)
+        cur = self.ctx.mul(cur, norm.weight)
+        return cur if norm.bias is None else self.ctx.add(self.cb(cur, "norm_w", il), norm.bias)
 
     def build_qkv(
-        self, cur: Tensor, attn_q: Linear, attn_k: Linear, attn_v: Linear, il: int
+        self, cur: Tensor, attn_qkv: Qkv | FusedQkv, il: int
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys, values, each [n_embd_head, its heads, n_tokens]."""
-        hp = self.hparams
-        heads = ((attn_q, hp.n_head), (attn_k, hp.n_head_kv), (attn_v, hp.n_head_kv))
-        names = ("Qcur", "Kcur", "Vcur")
+        if isinstance(attn_qkv, FusedQkv):
+            q, k, v = self._qkv_of_one(cur, attn_qkv, il)
+        else:
+            q, k, v = self._qkv_of_three(cur, attn_qkv, il)
+        return self.cb(q, "Qcur", il), self.cb(k, "Kcur", il), self.cb(v, "Vcur", il)
+
+    def _qkv_of_three(self, cur: Tensor, w: Qkv, il: int) -> tuple[Tensor, Tensor, Tensor]:
         flat = []
-        for name, (linear, _n_head) in zip(names, heads, strict=True):
-            out = self.cb(self.build_lora_mm(linear, cur), name, il)
+        parts = (w.attn_q, w.attn_k, w.attn_v)
+        for linear, name in zip(parts, ("Qcur", "Kcur", "Vcur"), strict=True):
+            out = self.cb(self.build_mm(linear, cur), name, il)
             if linear.bias is not None:
                 out = self.cb(self.ctx.add(out, linear.bias), name, il)
             flat.append(out)
-        q, k, v = (
-            self.ctx.reshape_3d(out, hp.n_embd_head, n_head, self.shape.n_tokens)
-            for out, (_linear, n_head) in zip(flat, heads, strict=True)
-        )
-        return self.cb(q, "Qcur", il), self.cb(k, "Kcur", il), self.cb(v, "Vcur", il)
+        return self.build_heads(flat)
 
-    def build_rope(self, cur: Tensor, factors: Tensor | None) -> Tensor:
+    def _qkv_of_one(self, cur: Tensor, w: FusedQkv, il: int) -> tuple[Tensor, Tensor, Tensor]:
+        ctx, n_embd_head = self.ctx, self.hparams.n_embd_head
+        qkv = self._fused_qkv(cur, w, il)
+        size = lib.ggml_row_size(qkv.type, n_embd_head)
+        views, offset = [], 0
+        for n_head in self._heads():
+            ne = (n_embd_head, n_head, self.shape.n_tokens)
+            views.append(ctx.view_3d(qkv, *ne, size, qkv.nb[1], offset))
+            offset += lib.ggml_row_size(qkv.type, n_embd_head * n_head)
+        q, k, v = views
+        return q, k, v
+
+    def _fused_qkv(self, cur: Tensor, w: FusedQkv, il: int) -> Tensor:
+        """All three in one, [n_embd_q + 2 n_embd_gqa, n_tokens]."""
+        ctx = self.ctx
+        qkv = self.cb(self.build_mm(w.attn_qkv, cur), "wqkv", il)
+        bias = w.attn_qkv.bias
+        if w.biases is not None:
+            q, k, v = w.biases
+            bias = ctx.concat(ctx.concat(q, k, 0), v, 0)
+        return qkv if bias is None else self.cb(ctx.add(qkv, bias), "wqkv_b", il)
+
+    def build_qkv_flat(self, cur: Tensor, w: Qkv | FusedQkv, il: int) -> list[Tensor]:
+        """Queries, keys, values, each [n_embd_head * its heads, n_tokens]."""
+        ctx, names = self.ctx, ("Qcur", "Kcur", "Vcur")
+        if isinstance(w, Qkv):
+            flat = [self.build_linear(linear, cur) for linear in (w.attn_q, w.attn_k, w.attn_v)]
+        else:
+            qkv = self._fused_qkv(cur, w, il)
+            flat, offset = [], 0
+            for n_head in self._heads():
+                n = self.hparams.n_embd_head * n_head
+                flat.append(ctx.cont(ctx.view_2d(qkv, n, qkv.ne[1], qkv.nb[1], offset)))
+                offset += lib.ggml_row_size(qkv.type, n)
+        return [self.cb(out, name, il) for out, name in zip(flat, names, strict=True)]
+
+    def build_heads(self, flat: list[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+        """What `build_qkv_flat` gives, each [n_embd_head, its heads, n_tokens]."""
+        n_embd_head, n_tokens = self.hparams.n_embd_head, self.shape.n_tokens
+        q, k, v = (
+            self.ctx.reshape_3d(out, n_embd_head, n_head, n_tokens)
+            for out, n_head in zip(flat, self._heads(), strict=True)
+        )
+        return q, k, v
+
+    def _heads(self) -> tuple[int, int, int]:
+        return (self.hparams.n_head, self.hparams.n_head_kv, self.hparams.n_head_kv)
+
+    def build_rope(self, cur: Tensor, il: int, factors: RopeFactors | None = None) -> Tensor:
         """Rotary position embedding of [n_embd_head, n_head, n_tokens]."""
-        r = self.hparams.rope
+        r = self.hparams.layer_rope(il)
         return self.ctx.rope_ext(
             cur,
             self.inp_pos,
-            factors,
+            factors.of(self.kv.n_ctx, r.n_ctx_orig) if factors else None,
             r.n_rot,
             r.mode,
             r.n_ctx_orig,
@@ -234,24 +270,26 @@ class GraphBuilder(ABC):
         self, q: Tensor, k: Tensor, v: Tensor, output: Linear, kq_scale: float, il: int
     ) -> Tensor:
         """Stores keys and values, attends to the cache, projects: [n_embd, n_tokens]."""
-        ctx = self.ctx
-        if self.k_rot is not None:
-            q, k = self._rotate(q, self.k_rot), self._rotate(k, self.k_rot)
-        if self.v_rot is not None:
-            v = self._rotate(v, self.v_rot)
-        self.graph.build_forward_expand(q, v, k)
-        self.graph.build_forward_expand(self.kv.cpy_k(ctx, k, self.k_idxs, il))
-        self.graph.build_forward_expand(self.kv.cpy_v(ctx, v, self.v_idxs, il))
-        k = self.kv.get_k(ctx, self.shape.n_kv, il)
-        v = self.kv.get_v(ctx, self.shape.n_kv, il)
-        cur = self.build_attn_mha(q, k, v, kq_scale, il)
+        ctx, inp = self.ctx, self.inp_attn[self.hparams.is_swa(il)]
+        kv = inp.kv
+        if inp.k_rot is not None:
+            q, k = self._rotate(q, inp.k_rot), self._rotate(k, inp.k_rot)
+        if inp.v_rot is not None:
+            v = self._rotate(v, inp.v_rot)
+        # llama.cpp has two orders: with windows, and without.
+        self.graph.build_forward_expand(*((q, v, k) if self.hparams.swa is None else (q, k, v)))
+        self.graph.build_forward_expand(kv.cpy_k(ctx, k, inp.k_idxs, il))
+        self.graph.build_forward_expand(kv.cpy_v(ctx, v, inp.v_idxs, il))
+        k, v = kv.get_k(ctx, inp.n_kv, il), kv.get_v(ctx, inp.n_kv, il)
+        cur = self.build_attn_mha(q, k, v, inp.kq_mask, kq_scale, il)
         self.cb(cur, "kqv_out", il)
-        if self.v_rot is not None:
-            cur = self._rotate(cur, self.v_rot)
-        cur = self.build_lora_mm(output, cur)
-        return cur if output.bias is None else ctx.add(cur, output.bias)
+        if inp.v_rot is not None:
+            cur = self._rotate(cur, inp.v_rot)
+        return self.build_linear(output, cur)
 
-    def build_attn_mha(self, q: Tensor, k: Tensor, v: Tensor, kq_scale: float, il: int) -> Tensor:
+    def build_attn_mha(
+        self, q: Tensor, k: Tensor, v: Tensor, kq_mask: Tensor, kq_scale: float, il: int
+    ) -> Tensor:
         """softmax(k q scale + mask) v: [n_embd_q, n_tokens]."""
         ctx, v_trans = self.ctx, self.kv.v_trans
         n_embd, n_head, n_tokens, _one = q.ne
@@ -267,20 +305,29 @@ class GraphBuilder(ABC):
                 k = ctx.cast(k, enums.Type.F16)
             if v.type == enums.Type.F32:
                 v = ctx.cast(v, enums.Type.F16)
-            cur = ctx.flash_attn_ext(q, k, v, self.kq_mask, kq_scale, 0.0, 0.0)
+            cap = self.hparams.attn_logit_softcapping
+            cur = ctx.flash_attn_ext(q, k, v, kq_mask, kq_scale, 0.0, cap)
             self.flash_attn_nodes.append(cur)
             cur.set_prec(enums.Prec.F32)  # sums overflow f16 in some models
             cur = ctx.reshape_2d(cur, n_embd * n_head, n_tokens)
         else:
             kq = self.cb(ctx.mul_mat(k, q), "kq", il)  # [n_kv, n_tokens, n_head]
             kq.set_prec(enums.Prec.F32)  # sums overflow f16 in some models
-            kq = self.cb(ctx.soft_max_ext(kq, self.kq_mask, kq_scale, 0.0), "kq_soft_max", il)
+            if self.hparams.attn_logit_softcapping:
+                kq = self._soft_cap(kq, self.hparams.attn_logit_softcapping, il)
+            kq = self.cb(ctx.soft_max_ext(kq, kq_mask, kq_scale, 0.0), "kq_soft_max", il)
             if not v_trans:
                 v = self.cb(ctx.cont(ctx.transpose(v)), "v_cont", il)
             kqv = self.cb(ctx.mul_mat(v, kq), "kqv", il)  # [n_embd_head, n_tokens, n_head]
             cur = ctx.cont_2d(ctx.permute(kqv, 0, 2, 1, 3), n_embd * n_head, n_tokens)
         self.graph.build_forward_expand(cur)
         return cur
+
+    def _soft_cap(self, kq: Tensor, cap: float, il: int) -> Tensor:
+        """cap tanh(kq / cap)."""
+        kq = self.cb(self.ctx.scale(kq, inverse(cap)), "kq_scaled_1", il)
+        kq = self.cb(self.ctx.tanh(kq), "kq_tanh", il)
+        return self.cb(self.ctx.scale(kq, cap), "kq_scaled_2", il)
 
     def _rotate(self, cur: Tensor, rot: Tensor) -> Tensor:
         """Each run of n elements of `cur` times rot [n, n], a Hadamard matrix."""
@@ -292,19 +339,26 @@ class GraphBuilder(ABC):
         return ctx.reshape_4d(res, *cur.ne)
 
     def build_ffn(
-        self, cur: Tensor, ffn_up: Linear, ffn_gate: Linear, ffn_down: Linear, il: int
+        self, cur: Tensor, up: Linear, gate: Linear | None, down: Linear, act: str, il: int
     ) -> Tensor:
-        """down(silu(gate(x)) * up(x)): [n_embd, n_tokens]."""
+        """down(act(gate(x)) * up(x)), or without a gate down(act(up(x))): [n_embd, n_tokens].
+
+        `act` is "silu", "gelu", or "swiglu": half of up(x) is the gate of the other half.
+        """
         ctx = self.ctx
-        up = self._ffn_in(ffn_up, cur, "ffn_up", il)  # [n_ff, n_tokens]
-        gate = self._ffn_in(ffn_gate, cur, "ffn_gate", il)
-        cur = self.cb(ctx.swiglu_split(gate, up), "ffn_swiglu", il)
-        cur = ctx.mul_mat(ffn_down.weight, cur)  # the last node here is named by the caller
-        if ffn_down.bias is not None:
-            cur = ctx.add(self.cb(cur, "ffn_down", il), ffn_down.bias)
-        if ffn_down.scale is not None:
-            cur = self.cb(ctx.mul(cur, ffn_down.scale), "ffn_down_s", il)
-        return cur
+        hidden = self._ffn_in(up, cur, "ffn_up", il)  # [n_ff, n_tokens]
+        if gate is not None:
+            op, name = _GATED[act]
+            gated = self._ffn_in(gate, cur, "ffn_gate", il)
+            cur = self.cb(getattr(ctx, op)(gated, hidden), name, il)
+        else:
+            cur = self.cb(getattr(ctx, act)(hidden), f"ffn_{act}", il)
+        cur = ctx.mul_mat(down.weight, cur)
+        if down.bias is not None:
+            cur = ctx.add(self.cb(cur, "ffn_down", il), down.bias)
+        if down.scale is not None:
+            cur = ctx.mul(cur, down.scale)
+        return self.cb(cur, "ffn_out", il)
 
     def _ffn_in(self, linear: Linear, cur: Tensor, name: str, il: int) -> Tensor:
         """Product, bias, scale: unlike elsewhere llama.cpp scales last."""
@@ -315,11 +369,6 @@ class GraphBuilder(ABC):
         if linear.scale is not None:
             cur = self.cb(ctx.mul(cur, linear.scale), f"{name}_s", il)
         return cur
-
-
-def _array_of(tensor: Tensor) -> npt.NDArray[Any]:
-    """An array over an input, for as long as the graph has its memory."""
-    return tensor._view(DTYPES[tensor.type])
 
 
 def _logits_of(logits: Tensor) -> npt.NDArray[np.float32] | None:

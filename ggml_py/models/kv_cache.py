@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,6 +14,7 @@ from ..context import Context
 from ..enums import Type
 from ..errors import ModelError
 from ..tensor import Tensor
+from .cells import Cells, SlidingCells, pad
 from .hparams import HParams
 from .placement import Placement
 
@@ -22,18 +24,12 @@ if TYPE_CHECKING:
 TYPES = tuple(
     Type[name] for name in ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "IQ4_NL", "Q5_0", "Q5_1")
 )  # what llama.cpp's command line takes
-PAD = 256  # cells: llama.cpp pads the context and the part of it that attention reads to this
-
-
-def pad(n: int) -> int:
-    """`n` rounded up to whole steps of `PAD`."""
-    return -(-n // PAD) * PAD
 
 
 class KvCache:
-    """A K and a V tensor per layer, on the layer's device. Token i is in cell i.
+    """A K and a V tensor per layer, on the layer's device; a token's row is its cell.
 
-    K is [n_embd_gqa, n_ctx]: a row per token. V is the same, or with `v_trans` (without flash
+    K is [n_embd_gqa, n_cells]: a row per token. V is the same, or with `v_trans` (without flash
     attention) its rows are elements and its columns tokens, as the attention's product wants it.
     A quantised cache holds rotated vectors, which quantise better (llama.cpp's Hadamard matrices).
     """
@@ -42,61 +38,49 @@ class KvCache:
         self,
         hparams: HParams,
         placement: Placement,
-        n_ctx: int,
+        layers: Sequence[int],
+        cells: Cells,
         type_k: Type,
         type_v: Type,
         v_trans: bool,
     ) -> None:
         """Raises `ModelError` for a type that a cache cannot have here, `AllocError`."""
         self.hparams = hparams
-        self.n_ctx = pad(n_ctx)
-        self.n_past = 0
+        self.cells = cells
         self.v_trans = v_trans
-        self.cells = np.arange(self.n_ctx, dtype=np.int64)  # token i is in cell i
-        self.positions = self.cells.astype(np.int32)
-        self._mask_rows: dict[np.dtype[Any], npt.NDArray[Any]] = {}
-        self._v_rows = np.arange(hparams.n_embd_gqa, dtype=np.int64) * self.n_ctx
+        self._v_rows = np.arange(hparams.n_embd_gqa, dtype=np.int64) * cells.size
         _check_type("type_k", type_k, hparams.n_embd_head)
         _check_type("type_v", type_v, hparams.n_embd_head)
         self.n_rot_k = _largest_power_of_2(hparams.n_embd_head) if self._rotates(type_k) else 0
         self.n_rot_v = 64 if self._rotates(type_v) else 0
         self._contexts: dict[BufferType, Context] = {}
-        self.k: list[Tensor] = []
-        self.v: list[Tensor] = []
-        for il in range(hparams.n_layer):
+        self.k: dict[int, Tensor] = {}
+        self.v: dict[int, Tensor] = {}
+        for il in layers:
             buft = placement.buffer_type(il)
             if buft not in self._contexts:
                 self._contexts[buft] = Context()
             context = self._contexts[buft]
-            ne = (hparams.n_embd_gqa, self.n_ctx, 1)
-            self.k.append(context.new_tensor(type_k, *ne, name=f"cache_k_l{il}"))
-            self.v.append(context.new_tensor(type_v, *ne, name=f"cache_v_l{il}"))
+            ne = (hparams.n_embd_gqa, cells.size, 1)
+            self.k[il] = context.new_tensor(type_k, *ne, name=f"cache_k_l{il}")
+            self.v[il] = context.new_tensor(type_v, *ne, name=f"cache_v_l{il}")
         self._buffers = [context.alloc(buft) for buft, context in self._contexts.items()]
-        self._clear()
 
     def _rotates(self, type_: Type) -> bool:
         # Releases without the hint have no fast product for it: there vectors stay as they are.
         fast = hasattr(lib, "ggml_mul_mat_set_hint")
         return fast and lib.ggml_is_quantized(type_) and self.hparams.n_embd_head % 64 == 0
 
-    def _clear(self) -> None:
+    def clear(self) -> None:
+        """Zeros, because what attention masks out must still be finite."""
+        self.cells.clear()
         for buffer in self._buffers:
             buffer.clear()
-
-    def reset(self) -> None:
-        """Forgets all tokens. Zeros, because what attention masks out must still be finite."""
-        if self.n_past:
-            self._clear()
-        self.n_past = 0
 
     def close(self) -> None:
         """Closes the contexts, and with them the buffers."""
         for context in self._contexts.values():
             context.close()
-
-    def n_kv(self, n_used: int) -> int:
-        """Cells that attention reads when `n_used` are in use: padded, so that a graph lasts."""
-        return min(self.n_ctx, max(PAD, pad(n_used)))
 
     # --- in the graph
 
@@ -111,7 +95,8 @@ class KvCache:
         if not self.v_trans:
             return ctx.set_rows(v, self._rows(ctx, v_cur), v_idxs)
         n_embd, n_tokens = self.hparams.n_embd_gqa, v_cur.ne[2]
-        v_cur = ctx.reshape_2d(v_cur, n_embd, n_tokens)
+        whole_rows = lib.ggml_row_size(v_cur.type, n_embd) == v_cur.nb[2]  # not a part of QKV
+        v_cur = (ctx.reshape_2d if whole_rows else ctx.cont_2d)(v_cur, n_embd, n_tokens)
         v_view = ctx.reshape_2d(v, 1, v.n_elements)  # each element a row of its own
         return ctx.set_rows(v_view, ctx.reshape_2d(v_cur, 1, v_cur.n_elements), v_idxs)
 
@@ -128,7 +113,8 @@ class KvCache:
         if not self.v_trans:
             return self._tokens(ctx, v, n_kv)
         nb2, nb1, nb3 = (
-            lib.ggml_row_size(v.type, self.n_ctx * n) for n in (1, hp.n_embd_head, hp.n_embd_gqa)
+            lib.ggml_row_size(v.type, self.cells.size * n)
+            for n in (1, hp.n_embd_head, hp.n_embd_gqa)
         )
         return ctx.view_4d(v, n_kv, hp.n_head_kv, hp.n_embd_head, 1, nb1, nb2, nb3, 0)
 
@@ -136,14 +122,15 @@ class KvCache:
         hp = self.hparams
         nb1, nb2, nb3 = (
             lib.ggml_row_size(cache.type, n)
-            for n in (hp.n_embd_head, hp.n_embd_gqa, hp.n_embd_gqa * self.n_ctx)
+            for n in (hp.n_embd_head, hp.n_embd_gqa, hp.n_embd_gqa * self.cells.size)
         )
         return ctx.view_4d(cache, hp.n_embd_head, hp.n_head_kv, n_kv, 1, nb1, nb2, nb3, 0)
 
     # --- the inputs' values
 
-    def v_idxs(self, cells: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """The rows of V for tokens in `cells`: the cells; with `v_trans` all their elements."""
+    def v_idxs(self) -> npt.NDArray[np.int64]:
+        """The rows of V for the tokens of this graph: cells; with `v_trans` all their elements."""
+        cells = self.cells.idxs
         if not self.v_trans:
             return cells
         return (cells[:, None] + self._v_rows).reshape(-1)
@@ -152,22 +139,78 @@ class KvCache:
         """Elements of `v_idxs`."""
         return n_tokens * (self.hparams.n_embd_gqa if self.v_trans else 1)
 
-    def fill_causal_mask(self, mask: npt.NDArray[Any], n_past: int, end: int) -> None:
-        """mask [n_rows, n_kv] in numpy's order: 0 for the cells that the tokens from n_past to end
-        attend to, -inf for others.
 
-        Rows after those tokens' are padding.
-        """
-        row_of = self._mask_rows.get(mask.dtype)
-        if row_of is None:  # each token's row is a part of this one
-            row_of = np.full(2 * self.n_ctx, -np.inf, mask.dtype)
-            row_of[: self.n_ctx] = 0.0
-            self._mask_rows[mask.dtype] = row_of
-        n_kv, start = mask.shape[1], self.n_ctx - n_past - 1
-        for row in range(end - n_past):
-            mask[row] = row_of[start - row : start - row + n_kv]
-        if len(mask) > end - n_past:
-            mask[end - n_past :] = -np.inf
+class KvCaches:
+    """One cache for the layers that see everything, one for those with a sliding window.
+
+    The latter needs no more cells than the window and one graph's tokens: unless `swa_full`, cells
+    of tokens that nobody sees any more are used again.
+    """
+
+    def __init__(
+        self,
+        hparams: HParams,
+        placement: Placement,
+        n_ctx: int,
+        n_ubatch: int,
+        swa_full: bool,
+        type_k: Type,
+        type_v: Type,
+        v_trans: bool,
+    ) -> None:
+        """Raises `ModelError` for a type that a cache cannot have here, `AllocError`."""
+        self.n_ctx = pad(n_ctx)
+        self.n_past = 0
+        self.v_trans = v_trans
+        self.positions = np.arange(self.n_ctx, dtype=np.int32)
+        options = (type_k, type_v, v_trans)
+        layers = [il for il in range(hparams.n_layer) if not hparams.is_swa(il)]
+        self.base = KvCache(hparams, placement, layers, Cells(self.n_ctx), *options)
+        self.swa: KvCache | None = None
+        self.caches: tuple[KvCache, ...] = (self.base,)  # both, where there are two
+        if hparams.swa is not None:
+            n_swa = hparams.swa.n_swa
+            size = self.n_ctx if swa_full else min(self.n_ctx, pad(n_swa + n_ubatch))
+            cells = SlidingCells(size, n_swa)
+            layers = [il for il in range(hparams.n_layer) if hparams.is_swa(il)]
+            try:
+                self.swa = KvCache(hparams, placement, layers, cells, *options)
+            except BaseException:
+                self.base.close()
+                raise
+            self.caches = (self.base, self.swa)
+        self._clear()
+
+    def take(self, n_past: int, n_tokens: int) -> None:
+        """Gives the tokens from position n_past on their cells."""
+        for kv in self.caches:
+            kv.cells.take(n_past, n_tokens)
+
+    def n_kv(self, n_used: int | None = None) -> tuple[int, ...]:
+        """Cells that attention reads in each cache: now, or when there are `n_used` tokens."""
+        n_kv = self.base.cells.n_kv(n_used)
+        return (n_kv,) if self.swa is None else (n_kv, self.swa.cells.n_kv(n_used))
+
+    def rewind(self) -> None:
+        """Takes back what was given to tokens from n_past on; everything, where a window has lost
+        tokens that the next one would see."""
+        if not all(kv.cells.rewind(self.n_past) for kv in self.caches):
+            self.reset()
+
+    def reset(self) -> None:
+        """Forgets all tokens."""
+        if self.n_past:
+            self._clear()
+        self.n_past = 0
+
+    def _clear(self) -> None:
+        for kv in self.caches:
+            kv.clear()
+
+    def close(self) -> None:
+        """Closes the caches, and with them the buffers."""
+        for kv in self.caches:
+            kv.close()
 
 
 @cache

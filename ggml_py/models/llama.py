@@ -1,111 +1,67 @@
-"""The llama architecture, dense: Llama 1 to 3 and what has their shape (Mistral, TinyLlama, …)."""
+"""The llama architecture: Llama 1 to 3 and what has their shape (Mistral, Mixtral, …)."""
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from ..tensor import Tensor
-from .blocks import GraphBuilder
-from .hparams import HParams
-from .placement import INPUT
-from .weights import Linear, Weights
+from .decoder import PreNormBlock, PreNormDecoder
+from .experts import build_moe_ffn, read_experts
+from .hparams import HParams, Keys
+from .tensors import Ffn, Linear, MoeFfn, RopeFactors, linear, rope_factors
 
 
-@dataclass(frozen=True, slots=True)
-class Block:
+@dataclass(frozen=True)
+class Block(PreNormBlock):
     """The tensors blk.N.* of one layer, by their names in the file."""
 
-    attn_norm: Tensor  # [n_embd]
-    attn_q: Linear  # [n_embd, n_embd_q]
-    attn_k: Linear  # [n_embd, n_embd_gqa]
-    attn_v: Linear  # [n_embd, n_embd_gqa]
-    attn_output: Linear  # [n_embd_q, n_embd]
-    ffn_norm: Tensor  # [n_embd]
-    ffn_gate: Linear  # [n_embd, n_ff]
-    ffn_up: Linear  # [n_embd, n_ff]
-    ffn_down: Linear  # [n_ff, n_embd]
-    rope_freqs: Tensor | None  # [n_rot/2], one for all layers
+    attn_output: Linear = linear("n_embd_q", "n_embd", bias="maybe")
+    rope_factors: RopeFactors = rope_factors()
 
 
-@dataclass(frozen=True, slots=True)
-class LlamaWeights:
-    """All tensors, by their names in the file."""
+@dataclass(frozen=True)
+class DenseBlock(Ffn, Block):
+    """The same with one network."""
 
-    token_embd: Tensor  # [n_embd, n_vocab]
-    blk: tuple[Block, ...]
-    output_norm: Tensor  # [n_embd]
-    output: Linear  # [n_embd, n_vocab]; token_embd again when the file has none
+    ffn_gate: Linear = linear("n_embd", "n_ff", bias="maybe")
+    ffn_up: Linear = linear("n_embd", "n_ff", bias="maybe")
+    ffn_down: Linear = linear("n_ff", "n_embd", bias="maybe")
 
 
-class LlamaGraph(GraphBuilder):
+@dataclass(frozen=True)
+class MoeBlock(MoeFfn, Block):
+    """The same with experts."""
+
+
+class LlamaGraph(PreNormDecoder[DenseBlock | MoeBlock]):
     """llama.cpp's src/models/llama.cpp: the same ops in the same order."""
 
-    @staticmethod
-    def declare(weights: Weights, hp: HParams) -> LlamaWeights:
-        """Finds the tensors and checks their ne; raises `ModelError`."""
-        embd, last = (hp.n_embd, hp.n_vocab), hp.n_layer
-        if weights.has("output.weight"):
-            output = weights.linear(last, "output", *embd)
-        else:
-            output = Linear(weights.tensor(last, "token_embd.weight", *embd))
-        return LlamaWeights(
-            token_embd=weights.tensor(INPUT, "token_embd.weight", *embd),
-            blk=tuple(LlamaGraph._block(weights, hp, il) for il in range(hp.n_layer)),
-            output_norm=weights.tensor(last, "output_norm.weight", hp.n_embd),
-            output=output,
-        )
+    @classmethod
+    def block_type(cls, hp: HParams) -> type[Any]:
+        """Dense, or a mixture of experts."""
+        return MoeBlock if hp.experts else DenseBlock
 
-    @staticmethod
-    def _block(weights: Weights, hp: HParams, il: int) -> Block:
-        def linear(name: str, n_in: int, n_out: int) -> Linear:
-            return weights.linear(il, f"blk.{il}.{name}", n_in, n_out)
+    @classmethod
+    def read_experts(cls, keys: Keys, hp: HParams) -> HParams:
+        """As large as the one network would be, where there are any."""
+        n_expert = keys.get("expert_count", int, 0)
+        if not n_expert:
+            return hp
+        return replace(hp, experts=read_experts(keys, n_expert), n_ff_exp=hp.n_ff)
 
-        def norm(name: str) -> Tensor:
-            return weights.tensor(il, f"blk.{il}.{name}.weight", hp.n_embd)
+    def build_self_attn(self, cur: Tensor, blk: DenseBlock | MoeBlock, il: int) -> Tensor:
+        """Named, unlike in most others."""
+        return self.cb(super().build_self_attn(cur, blk, il), "attn_out", il)
 
-        return Block(
-            attn_norm=norm("attn_norm"),
-            attn_q=linear("attn_q", hp.n_embd, hp.n_embd_q),
-            attn_k=linear("attn_k", hp.n_embd, hp.n_embd_gqa),
-            attn_v=linear("attn_v", hp.n_embd, hp.n_embd_gqa),
-            attn_output=linear("attn_output", hp.n_embd_q, hp.n_embd),
-            ffn_norm=norm("ffn_norm"),
-            ffn_gate=linear("ffn_gate", hp.n_embd, hp.n_ff),
-            ffn_up=linear("ffn_up", hp.n_embd, hp.n_ff),
-            ffn_down=linear("ffn_down", hp.n_ff, hp.n_embd),
-            rope_freqs=weights.tensor(il, "rope_freqs.weight", hp.rope.n_rot // 2, required=False),
-        )
+    def build_qk(
+        self, q: Tensor, k: Tensor, blk: DenseBlock | MoeBlock, il: int
+    ) -> tuple[Tensor, Tensor]:
+        """Llama 3 divides the frequencies by factors of the file."""
+        return self.build_rope(q, il, blk.rope_factors), self.build_rope(k, il, blk.rope_factors)
 
-    def build(self, w: LlamaWeights) -> None:
-        """Fills the graph. Shapes at the end of lines are ggml's ne."""
-        ctx, hp = self.ctx, self.hparams
-        kq_scale = 1.0 / math.sqrt(hp.n_embd_head)
-        inp_l = self.build_inp_embd(w.token_embd)  # [n_embd, n_tokens]
-        self.build_inputs()
-        for il, blk in enumerate(w.blk):
-            inp_sa = inp_l
-            cur = self.cb(self.build_norm(inp_l, blk.attn_norm, il), "attn_norm", il)
-            q, k, v = self.build_qkv(cur, blk.attn_q, blk.attn_k, blk.attn_v, il)
-            q = self.build_rope(q, blk.rope_freqs)  # [n_embd_head, n_head, n_tokens]
-            k = self.build_rope(k, blk.rope_freqs)  # [n_embd_head, n_head_kv, n_tokens]
-            self.cb(q, "Qcur", il)
-            self.cb(k, "Kcur", il)
-            self.cb(v, "Vcur", il)
-            cur = self.build_attn(q, k, v, blk.attn_output, kq_scale, il)  # [n_embd, n_tokens]
-            self.cb(cur, "attn_out", il)
-            if il == hp.n_layer - 1:
-                cur = ctx.get_rows(cur, self.out_ids)  # [n_embd, n_outputs]
-                inp_sa = ctx.get_rows(inp_sa, self.out_ids)
-            ffn_inp = self.cb(ctx.add(cur, inp_sa), "ffn_inp", il)
-            cur = self.cb(self.build_norm(ffn_inp, blk.ffn_norm, il), "ffn_norm", il)
-            cur = self.build_ffn(cur, blk.ffn_up, blk.ffn_gate, blk.ffn_down, il)
-            self.cb(cur, "ffn_out", il)
-            cur = self.cb(ctx.add(cur, ffn_inp), "ffn_out", il)
-            inp_l = self.cb(cur, "l_out", il)
-        cur = self.cb(self.build_norm(inp_l, w.output_norm), "result_norm")
-        cur.set_output()
-        cur = self.cb(self.build_lora_mm(w.output, cur), "result_output")
-        cur.set_output()
-        self.logits = cur  # [n_vocab, n_outputs]
-        self.graph.build_forward_expand(cur)
+    def build_feed_forward(self, cur: Tensor, blk: DenseBlock | MoeBlock, il: int) -> Tensor:
+        """silu(gate) * up, of one network or of experts."""
+        if isinstance(blk, MoeBlock):
+            return build_moe_ffn(self, cur, blk, il)
+        return self.build_ffn(cur, blk.ffn_up, blk.ffn_gate, blk.ffn_down, "silu", il)

@@ -20,10 +20,12 @@ from ..gguf import Gguf
 from ..scheduler import Scheduler
 from ..tensor import TypeLike, type_of
 from . import hparams as hparams_
-from .blocks import GraphBuilder, Shape
+from .archs import ARCHS
+from .blocks import Shape
+from .cells import pad
+from .decoder import Decoder
 from .hparams import HParams
-from .kv_cache import KvCache
-from .llama import LlamaGraph
+from .kv_cache import KvCaches
 from .placement import Placement, keep_threads, open_backends, place
 from .weights import Weights
 
@@ -31,8 +33,6 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from ..trace.plan import Plan
-
-ARCHS: dict[str, type[GraphBuilder]] = {"llama": LlamaGraph}
 
 _FLASH_ATTN = ("auto", "on", "off")
 _MAX_GRAPHS = 4  # a prompt, its rest, a single token, and one to spare
@@ -50,6 +50,7 @@ def load(
     type_k: TypeLike = "f16",
     type_v: TypeLike = "f16",
     repack: bool = True,
+    swa_full: bool = False,
 ) -> Model:
     """Opens a GGUF model for evaluation. Options are llama.cpp's, with its meanings.
 
@@ -59,9 +60,10 @@ def load(
     a GPU has no op for stay on the CPU. `n_ctx` is the number of tokens the cache holds, rounded up
     to 256, 0 for what the model was trained with; `n_ubatch` how many tokens one graph takes at
     most. `flash_attn` is "on" (or True), "off" (or False), or "auto": on where the device of each
-    layer supports it. `type_k` and `type_v` are the cache's types. `repack` copies weights that the
-    CPU multiplies with into layouts for its kernels, where it has such (buffer type CPU_REPACK and
-    others); without it they stay in the mapped file.
+    layer supports it. `type_k` and `type_v` are the cache's types; layers with a sliding window
+    have a cache of their own, which holds the window only, unless `swa_full`. `repack` copies
+    weights that the CPU multiplies with into layouts for its kernels, where it has such (buffer
+    type CPU_REPACK and others); without it they stay in the mapped file.
 
     Weights are read when the first token is evaluated: until then, for plans, only the file's
     header is.
@@ -72,8 +74,9 @@ def load(
     if isinstance(flash_attn, bool):
         flash_attn = "on" if flash_attn else "off"
     _check_options(n_gpu_layers, n_ctx, n_batch, n_ubatch, n_threads, flash_attn)
-    if not isinstance(repack, bool):
-        raise TypeError(f"repack={repack!r}: expected True or False")
+    for name, value in (("repack", repack), ("swa_full", swa_full)):
+        if not isinstance(value, bool):
+            raise TypeError(f"{name}={value!r}: expected True or False")
     type_k, type_v = type_of(type_k), type_of(type_v)
     flash_attn = _with_quantised_v(flash_attn, type_v)
     with Gguf.open(path) as gguf:
@@ -81,7 +84,9 @@ def load(
         if not isinstance(arch, str) or arch not in ARCHS:
             named = "no architecture" if arch is None else f"architecture '{arch}'"
             raise ModelError(f"{gguf.path} names {named}; supported: {', '.join(sorted(ARCHS))}")
-        hp = hparams_.read(gguf.metadata, arch)
+        graph = ARCHS[arch]
+        hp = hparams_.read(gguf.metadata, arch, graph.rope_mode)
+        hp = graph.read_hparams(hparams_.Keys(gguf.metadata, arch), hp)
         with ExitStack() as stack:
             backends = open_backends(devices, n_threads)
             for backend in backends:
@@ -94,12 +99,16 @@ def load(
             sched = Scheduler(backends, graph_size, buffer_types=placement.compute_buffer_types())
             weights = Weights(gguf, placement)
             stack.callback(weights.close)
-            tensors = ARCHS[arch].declare(weights, hp)
+            tensors = graph.declare(weights, hp)
             weights.alloc()
             # "auto" may still end without flash attention; as in llama.cpp the cache is laid out
             # before that is known.
             v_trans = flash_attn == "off"
-            kv = KvCache(hp, placement, n_ctx or hp.n_ctx_train, type_k, type_v, v_trans)
+            n_ctx = pad(n_ctx or hp.n_ctx_train)
+            n_batch = min(n_batch, n_ctx)
+            n_ubatch = min(n_ubatch, n_batch)
+            options = (type_k, type_v, v_trans)
+            kv = KvCaches(hp, placement, n_ctx, n_ubatch, swa_full, *options)
             stack.callback(kv.close)
             model = Model(hp, placement, sched, weights, tensors, kv, n_batch, n_ubatch, flash_attn)
             model._closing = stack.pop_all()
@@ -120,7 +129,7 @@ class Model:
         sched: Scheduler,
         weights: Weights,
         tensors: Any,
-        kv: KvCache,
+        kv: KvCaches,
         n_batch: int,
         n_ubatch: int,
         flash_attn: str,
@@ -128,13 +137,13 @@ class Model:
         self.hparams = hparams
         self.placement = placement
         self.weights = weights
-        self.n_batch = min(n_batch, kv.n_ctx)
-        self.n_ubatch = min(n_ubatch, self.n_batch)
+        self.n_batch = n_batch
+        self.n_ubatch = n_ubatch
         self._sched = sched
         self._tensors = tensors
         self._kv = kv
-        self._graphs: dict[Shape, GraphBuilder] = {}  # least recently used first
-        self._allocated: GraphBuilder | None = None
+        self._graphs: dict[Shape, Decoder[Any]] = {}  # least recently used first
+        self._allocated: Decoder[Any] | None = None
         self._reserved = False
         self._closed = False
         self._closing = ExitStack()
@@ -152,8 +161,8 @@ class Model:
 
     @property
     def n_ctx(self) -> int:
-        """Tokens that the sequence can have."""
-        return self._kv.n_ctx
+        """Tokens that the sequence can have: no more than a model has learned positions for."""
+        return min(self._kv.n_ctx, self.hparams.n_positions or self._kv.n_ctx)
 
     @property
     def n_past(self) -> int:
@@ -172,8 +181,9 @@ class Model:
 
         With `all_logits` those after each, [n_tokens, n_vocab]. Without `copy` they may be, to be
         read only, the memory that they were computed in: the next evaluation writes to it. When it
-        fails the sequence is what it was before. Raises `ModelError` for no tokens, a token that
-        the vocabulary does not have, and more tokens than the context has room for.
+        fails the sequence is what it was before; or empty, where it took several graphs and a
+        window has moved on. Raises `ModelError` for no tokens, a token that the vocabulary does not
+        have, and more tokens than the context has room for.
         """
         self._check_open()
         return self._eval(self._check_tokens(tokens), all_logits, copy)
@@ -184,14 +194,19 @@ class Model:
         """`eval` of ids that were checked."""
         n_past, ubatches = self.n_past, self._ubatches(len(ids))
         rows: list[npt.NDArray[np.float32]] = []
-        for start, stop in ubatches:
-            n = stop - start
-            wanted = n if all_logits else int(stop == len(ids))
-            shape = Shape(n, self._kv.n_kv(n_past + stop), wanted)
-            builder = self._compute(shape, ids[start:stop], n_past + start)
-            if wanted:
-                logits = builder.read_logits()
-                rows.append(logits.copy() if copy or len(ubatches) > 1 else logits)
+        try:
+            for start, stop in ubatches:
+                n = stop - start
+                wanted = n if all_logits else int(stop == len(ids))
+                self._kv.take(n_past + start, n)
+                shape = Shape(n, self._kv.n_kv(), wanted)
+                builder = self._compute(shape, ids[start:stop], n_past + start)
+                if wanted:
+                    logits = builder.read_logits()
+                    rows.append(logits.copy() if copy or len(ubatches) > 1 else logits)
+        except BaseException:
+            self._kv.rewind()
+            raise
         self._kv.n_past = n_past + len(ids)
         logits = rows[0] if len(rows) == 1 else np.concatenate(rows)
         return logits if all_logits else logits.reshape(-1)
@@ -256,14 +271,14 @@ class Model:
             for start in range(batch, min(batch + self.n_batch, n), self.n_ubatch)
         ]
 
-    def _build(self, shape: Shape, flash_attn: bool) -> GraphBuilder:
+    def _build(self, shape: Shape, flash_attn: bool) -> Decoder[Any]:
         builder = ARCHS[self.hparams.arch](
             self.hparams, self.placement, self._kv, shape, flash_attn, self._sched.graph_size
         )
         builder.build(self._tensors)
         return builder
 
-    def _compute(self, shape: Shape, ids: npt.NDArray[np.int32], n_past: int) -> GraphBuilder:
+    def _compute(self, shape: Shape, ids: npt.NDArray[np.int32], n_past: int) -> Decoder[Any]:
         self.weights.read()
         builder = self._allocate(shape)
         builder.set_inputs(ids, n_past)
@@ -274,7 +289,7 @@ class Model:
             raise
         return builder
 
-    def _allocate(self, shape: Shape) -> GraphBuilder:
+    def _allocate(self, shape: Shape) -> Decoder[Any]:
         """The graph of that shape, built if need be, with memory on the scheduler."""
         if self._allocated is not None and self._allocated.shape == shape:
             return self._allocated
@@ -297,7 +312,7 @@ class Model:
         """Compute buffers for the largest graph at once, so that none is made anew later on."""
         if self._reserved:
             return
-        shape = Shape(self.n_ubatch, self.n_ctx, 1)
+        shape = Shape(self.n_ubatch, self._kv.n_kv(self._kv.n_ctx), 1)
         with closing(self._build(shape, self.flash_attn)) as builder:
             _pin(self._sched, builder)
             self._sched.reserve(builder.graph)
@@ -313,7 +328,7 @@ class Model:
 
     def _flash_attn_fits(self) -> bool:
         """Whether flash attention would run on the device of each layer, in a decoding graph."""
-        builder = self._build(Shape(1, self.n_ctx, 1), flash_attn=True)
+        builder = self._build(Shape(1, self._kv.n_kv(self._kv.n_ctx), 1), flash_attn=True)
         with closing(builder), self._own_scheduler() as sched:
             _pin(sched, builder)
             with sched._deciding(builder.graph):
@@ -386,7 +401,7 @@ class Model:
         self.close()
 
 
-def _pin(sched: Scheduler, builder: GraphBuilder) -> None:
+def _pin(sched: Scheduler, builder: Decoder[Any]) -> None:
     for tensor, backend in builder.pins:
         sched.set_tensor_backend(tensor, backend)
 

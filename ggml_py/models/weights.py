@@ -4,8 +4,7 @@ the CPU's own in a layout for its kernels."""
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, overload
 
 from .._device import device
 from .._ffi import NULL, ffi, lib
@@ -15,21 +14,13 @@ from ..errors import AllocError, ModelError
 from ..gguf import Gguf, GgufTensor
 from ..tensor import Tensor
 from .placement import Placement
+from .tensors import Has, Linear, Norm
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
     Bytes = np.memmap[Any, np.dtype[np.uint8]]
-
-
-@dataclass(frozen=True, slots=True)
-class Linear:
-    """`NAME.weight` and, where the file has them, `NAME.bias` and `NAME.scale`."""
-
-    weight: Tensor  # [n_in, n_out]
-    bias: Tensor | None = None  # [n_out]
-    scale: Tensor | None = None  # [1]: what block scales of nvfp4 are relative to
 
 
 class Weights:
@@ -45,6 +36,7 @@ class Weights:
         self._contexts: dict[BufferType, Context] = {}
         self._made: dict[tuple[BufferType, str], Tensor] = {}
         self._unread: list[tuple[Tensor, npt.NDArray[np.uint8]]] = []
+        self._ignored: set[str] = set()
 
     # --- declaring
 
@@ -55,7 +47,7 @@ class Weights:
     @overload
     def tensor(self, il: int, name: str, *ne: int) -> Tensor: ...
     @overload
-    def tensor(self, il: int, name: str, *ne: int, required: Literal[False]) -> Tensor | None: ...
+    def tensor(self, il: int, name: str, *ne: int, required: bool) -> Tensor | None: ...
     def tensor(self, il: int, name: str, *ne: int, required: bool = True) -> Tensor | None:
         """The tensor `name` where layer `il` is placed; None when it is absent and not required.
 
@@ -82,13 +74,34 @@ class Weights:
             self._made[buft, name] = self._contexts[buft].new_tensor(info.type, *ne, name=name)
         return self._made[buft, name]
 
-    def linear(self, il: int, name: str, n_in: int, n_out: int) -> Linear:
-        """`name.weight` [n_in, n_out], and `name.bias` and `name.scale` if the file has them."""
+    def norm(self, il: int, name: str, n: int, bias: Has = "no") -> Norm:
+        """`name.weight` [n], and `name.bias` as `bias` says."""
+        return Norm(self.tensor(il, f"{name}.weight", n), self.bias(il, name, n, bias))
+
+    def linear(
+        self, il: int, name: str, n_in: int, n_out: int, bias: Has = "maybe", scale: bool = True
+    ) -> Linear:
+        """`name.weight` [n_in, n_out], `name.bias` as `bias` says, `name.scale` if the file has it.
+
+        Without `scale` the file may have one and it is not used, as in some of llama.cpp's graphs.
+        """
+        if not scale:
+            self._ignored.add(f"{name}.scale")
         return Linear(
             self.tensor(il, f"{name}.weight", n_in, n_out),
-            self.tensor(il, f"{name}.bias", n_out, required=False),
-            self.tensor(il, f"{name}.scale", 1, required=False),
+            self.bias(il, name, n_out, bias),
+            self.tensor(il, f"{name}.scale", 1, required=False) if scale else None,
         )
+
+    def bias(self, il: int, name: str, n: int, bias: Has) -> Tensor | None:
+        """`name.bias` [n], as `bias` says."""
+        if bias == "no":
+            return None
+        return self.tensor(il, f"{name}.bias", n, required=bias == "yes")
+
+    def ignore(self, name: str) -> None:
+        """The file may have that tensor: llama.cpp loads it, and no graph of ours reads it."""
+        self._ignored.add(name)
 
     # --- loading
 
@@ -121,7 +134,7 @@ class Weights:
             self._unread.pop()
 
     def _check_unused(self) -> None:
-        used = {name for _buft, name in self._made}
+        used = {name for _buft, name in self._made} | self._ignored
         # llama.cpp keeps *.input_scale for backends that quantise activations; no graph reads it.
         unused = [
             name

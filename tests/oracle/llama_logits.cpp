@@ -2,7 +2,7 @@
 //
 //   llama_logits MODEL TOKENS N_PREDICT OUT [--n-ctx N] [--n-ubatch N] [--threads N]
 //                [--flash-attn on|off|auto] [--type-k TYPE] [--type-v TYPE] [--last]
-//                [--repack] [--blas LIBGGML_BLAS] [--nodes FILE]
+//                [--swa-full] [--repack] [--blas LIBGGML_BLAS] [--nodes FILE]
 //                [--log]
 //
 // Weights stay as they are in the file, unless --repack asks for libllama's default: layouts that suit
@@ -71,7 +71,7 @@ arguments parse(int argc, char ** argv) {
     arguments args;
     for (int i = 1; i < argc; i++) {
         const std::string arg = argv[i];
-        if (arg == "--last" || arg == "--repack" || arg == "--log") {
+        if (arg == "--last" || arg == "--repack" || arg == "--log" || arg == "--swa-full") {
             args.opts[arg] = "";
         } else if (arg.rfind("--", 0) == 0) {
             if (++i == argc) {
@@ -191,6 +191,7 @@ int run(const arguments & args) {
     params.flash_attn_type = flash_attn_by_name(args.word("--flash-attn", "auto"));
     params.type_k          = type_by_name(args.word("--type-k", "f16"));
     params.type_v          = type_by_name(args.word("--type-v", "f16"));
+    params.swa_full        = args.flag("--swa-full");
     FILE * nodes = args.flag("--nodes") ? open_for_writing(args.word("--nodes", "")) : nullptr;
     if (nodes) {
         params.cb_eval           = on_node;

@@ -1,0 +1,176 @@
+"""Every architecture against upstream's libllama: the same graph, the same bits, the same tokens.
+
+The files are upstream's own: `test-llama-archs` writes one per architecture, with random tensors
+and with every tensor that its graph can take.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+from arch_files import ARCHS, PROMPTS, SEEDS, check, deeper, load
+
+from ggml_py import ModelError, models
+
+WINDOWS = ("olmo2", "gemma2", "gemma3")  # those with layers that see the last tokens only
+OPTIONS = {
+    "plain": {"flash_attn": "off"},
+    "flash": {"flash_attn": "on"},
+    "q8_0": {"flash_attn": "on", "type_k": "q8_0", "type_v": "q8_0"},
+    "q8_0-f16": {"flash_attn": "off", "type_k": "q8_0"},
+}
+
+
+def test_all_are_tested():
+    assert {name.removesuffix("-moe") for name in ARCHS} == set(models.ARCHS)
+
+
+@pytest.mark.parametrize("n_prompt", PROMPTS)
+@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.parametrize("name", ARCHS)
+def test_logits_are_libllamas(oracle, arch_file, tmp_path, name, options, n_prompt):
+    check(oracle, arch_file(name), PROMPTS[n_prompt], tmp_path, **OPTIONS[options])
+
+
+@pytest.mark.parametrize("n_ubatch", [16, 7])
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("name", ARCHS)
+def test_seeds_and_ubatches(oracle, arch_file, tmp_path, name, seed, n_ubatch):
+    check(oracle, arch_file(name, seed), PROMPTS[64], tmp_path, n_ubatch=n_ubatch)
+
+
+@pytest.mark.parametrize("type_", ["q4_0", "q8_0", "q4_k"])
+@pytest.mark.parametrize("name", ARCHS)
+def test_repacked(oracle, arch_file, tmp_path, name, type_):
+    """Weights in layouts for the processor, as both have them by default."""
+    path = tmp_path / "deeper.gguf"
+    deeper(arch_file(name), path, 3, type_)
+    check(oracle, path, PROMPTS[64], tmp_path, repack=True)
+
+
+@pytest.mark.parametrize("n_prompt", [1, 64])
+@pytest.mark.parametrize("type_", ["f32", "f16", "q4_0", "q8_0", "q4_k", "q6_k"])
+@pytest.mark.parametrize("name", ARCHS)
+def test_types_and_depth(oracle, arch_file, tmp_path, name, type_, n_prompt):
+    """Five layers: where a pattern goes by layers, upstream's two may not show all of it."""
+    path = tmp_path / "deeper.gguf"
+    deeper(arch_file(name), path, 5, type_)
+    check(oracle, path, PROMPTS[n_prompt], tmp_path)
+
+
+@pytest.mark.parametrize("n_tokens", [1, 64])
+@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.parametrize("name", ARCHS)
+def test_the_graph_is_upstreams(oracle, arch_file, tmp_path, name, options, n_tokens):
+    """The nodes, with their names, ops, ne, sources and order."""
+    path, rows = arch_file(name), tmp_path / "nodes.tsv"
+    options = OPTIONS[options]
+    oracle.logits(path, PROMPTS[n_tokens], 1, tmp_path, last=True, nodes=rows, **options)
+    with load(path, **options) as model:
+        plan = model.plan(n_tokens)
+    ours = [
+        f"{n.name}\t{n.type}\t{n.record.op_desc}\t{','.join(map(str, n.ne))}\t"
+        + ",".join(src.name for src in n.srcs)
+        for n in plan.nodes
+    ]
+    assert rows.read_text().splitlines() == ours
+
+
+@pytest.mark.parametrize("n_used", [1, 2, 3, 8])
+@pytest.mark.parametrize("name", [name for name, file in ARCHS.items() if file.endswith("-moe")])
+def test_experts(oracle, arch_file, tmp_path, name, n_used):
+    """Some of eight, where upstream's files have two of two."""
+    path = tmp_path / "experts.gguf"
+    deeper(arch_file(name), path, 3, "q8_0", n_expert=8, expert_used_count=n_used)
+    check(oracle, path, PROMPTS[64], tmp_path)
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"swa_full": True}, {"flash_attn": "off"}, {"n_ubatch": 1}]
+)
+@pytest.mark.parametrize("name", WINDOWS)
+def test_windows_that_move_on(oracle, arch_file, tmp_path, name, options):
+    """More tokens than the window's cache has cells: those that nobody sees are used again."""
+    prompt = [(i * 31 + 5) % 97 for i in range(300)]
+    options = {"n_ubatch": 16, **options}
+    with load(arch_file(name), **options) as model:
+        assert model.hparams.swa.n_swa == 32
+        assert model._kv.swa.cells.size == (512 if "swa_full" in options else 256)
+    check(oracle, arch_file(name), prompt, tmp_path, **options)
+
+
+@pytest.mark.parametrize("name", WINDOWS)
+def test_what_a_stopped_eval_leaves(arch_file, monkeypatch, name):
+    """One graph can be taken back; where a window has moved on the sequence starts anew."""
+    prompt = [(i * 31 + 5) % 97 for i in range(200)]
+    with load(arch_file(name), n_ubatch=64) as model:
+        rows = [model.eval(prompt), model.eval(prompt[:40])]
+        model.reset()
+        model.eval(prompt)
+        with stopped_after(model, monkeypatch, 0):
+            model.eval(prompt[:40])
+        assert model.n_past == 200
+        # In other cells than without the stop: attention adds up in another order.
+        np.testing.assert_allclose(model.eval(prompt[:40]), rows[1], atol=1e-3)
+        model.reset()
+        model.eval(prompt)
+        with stopped_after(model, monkeypatch, 3):
+            model.eval(prompt + prompt[:100])
+        assert model.n_past == 0
+        for tokens, row in zip((prompt, prompt[:40]), rows, strict=True):
+            np.testing.assert_array_equal(model.eval(tokens), row)
+
+
+@contextmanager
+def stopped_after(model, monkeypatch, n):
+    """The compute of the n-th graph (from 0) is interrupted."""
+    compute, graphs = type(model._sched).compute, []
+
+    def stop(self, graph):
+        if len(graphs) == n:
+            raise KeyboardInterrupt
+        graphs.append(graph)
+        compute(self, graph)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(type(model._sched), "compute", stop)
+        yield
+
+
+@pytest.mark.parametrize("n_gpu_layers", [1, 99])
+@pytest.mark.parametrize("name", ARCHS)
+def test_layers_on_a_gpu(sims, arch_file, name, n_gpu_layers):
+    """A simulated one, whose kernels are the CPU's: the same bits, and nothing left behind."""
+    sims("gpu0", host_buffer=True)
+    rows = []
+    for options in ({}, {"devices": ("sim:gpu0", "CPU"), "n_gpu_layers": n_gpu_layers}):
+        with load(arch_file(name), **options) as model:
+            rows.append(model.eval(PROMPTS[64]))
+            plan = model.plan()
+    np.testing.assert_array_equal(*rows)
+    assert plan.node("result_output").backend == "gpu0"
+    assert len(plan.splits) == 2, "from one layer on all is on the GPU"
+
+
+def test_learned_positions_are_a_limit(arch_file):
+    """The cache has room for 512 tokens, the file vectors for 256 positions."""
+    with load(arch_file("gpt2")) as model:
+        assert model.n_ctx == model.hparams.n_positions == 256
+        row = model.eval(PROMPTS[64])
+        with pytest.raises(ModelError, match="64 tokens and 193 more are 257, n_ctx is 256"):
+            model.eval([1] * 193)
+        assert model.eval([1] * 192).shape == row.shape and model.n_past == 256
+        with pytest.raises(ModelError, match="the context has 256 tokens"):
+            model.plan(1, 256)
+
+
+def test_another_architecture(arch_file, tmp_path):
+    """The error lists those there are."""
+    from test_models_errors import changed
+
+    path = changed(tmp_path, metadata={"general.architecture": "rwkv9"})
+    with pytest.raises(ModelError) as error:
+        load(path)
+    assert f"architecture 'rwkv9'; supported: {', '.join(sorted(models.ARCHS))}" in str(error.value)
