@@ -30,6 +30,7 @@ ARCHS = {  # the names of upstream's files
     "gpt2": "gpt2-dense",
     "gemma2": "gemma2-dense",
     "gemma3": "gemma3-dense",
+    "gpt-oss": "gpt-oss-moe",
 }
 
 

@@ -14,7 +14,7 @@ from arch_files import ARCHS, PROMPTS, SEEDS, check, deeper, load
 
 from ggml_py import ModelError, models
 
-WINDOWS = ("olmo2", "gemma2", "gemma3")  # those with layers that see the last tokens only
+WINDOWS = ("olmo2", "gemma2", "gemma3", "gpt-oss")  # have layers that see the last tokens only
 OPTIONS = {
     "plain": {"flash_attn": "off"},
     "flash": {"flash_attn": "on"},

@@ -17,7 +17,10 @@ from arch_files import (
 
 from ggml_py import ModelError
 
-ROTATED = ("llama", "qwen2", "qwen3", "smollm3", "olmo2", "phi3", "qwen3moe", "gemma2", "gemma3")
+ROTATED = (
+    *("llama", "qwen2", "qwen3", "smollm3", "olmo2", "phi3", "qwen3moe", "gemma2", "gemma3"),
+    "gpt-oss",
+)
 SCALINGS = {
     "linear": {"rope__scaling__factor": 4.0},
     "none": {"rope__scaling__type": "none", "rope__scaling__factor": 4.0},
@@ -101,7 +104,7 @@ def test_windows_are_optional(agree, name):
     agree(name, attention__sliding_window=0)
 
 
-@pytest.mark.parametrize("name", ["olmo2", "gemma2", "gemma3"])
+@pytest.mark.parametrize("name", ["olmo2", "gemma2", "gemma3", "gpt-oss"])
 @pytest.mark.parametrize("pattern", [0, 3])
 def test_patterns_of_windows(agree, name, pattern):
     """With 0 all layers have one, and the other cache is empty."""

@@ -8,6 +8,7 @@ from .decoder import Decoder
 from .gemma2 import Gemma2Graph
 from .gemma3 import Gemma3Graph
 from .gpt2 import Gpt2Graph
+from .gpt_oss import GptOssGraph
 from .llama import LlamaGraph
 from .olmo2 import Olmo2Graph
 from .phi3 import Phi3Graph
@@ -27,4 +28,5 @@ ARCHS: Final[dict[str, type[Decoder[Any]]]] = {
     "gpt2": Gpt2Graph,
     "gemma2": Gemma2Graph,
     "gemma3": Gemma3Graph,
+    "gpt-oss": GptOssGraph,
 }

@@ -267,7 +267,14 @@ class GraphBuilder:
         )
 
     def build_attn(
-        self, q: Tensor, k: Tensor, v: Tensor, output: Linear, kq_scale: float, il: int
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        output: Linear,
+        kq_scale: float,
+        il: int,
+        sinks: Tensor | None = None,
     ) -> Tensor:
         """Stores keys and values, attends to the cache, projects: [n_embd, n_tokens]."""
         ctx, inp = self.ctx, self.inp_attn[self.hparams.is_swa(il)]
@@ -281,14 +288,21 @@ class GraphBuilder:
         self.graph.build_forward_expand(kv.cpy_k(ctx, k, inp.k_idxs, il))
         self.graph.build_forward_expand(kv.cpy_v(ctx, v, inp.v_idxs, il))
         k, v = kv.get_k(ctx, inp.n_kv, il), kv.get_v(ctx, inp.n_kv, il)
-        cur = self.build_attn_mha(q, k, v, inp.kq_mask, kq_scale, il)
+        cur = self.build_attn_mha(q, k, v, inp.kq_mask, sinks, kq_scale, il)
         self.cb(cur, "kqv_out", il)
         if inp.v_rot is not None:
             cur = self._rotate(cur, inp.v_rot)
         return self.build_linear(output, cur)
 
     def build_attn_mha(
-        self, q: Tensor, k: Tensor, v: Tensor, kq_mask: Tensor, kq_scale: float, il: int
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        kq_mask: Tensor,
+        sinks: Tensor | None,
+        kq_scale: float,
+        il: int,
     ) -> Tensor:
         """softmax(k q scale + mask) v: [n_embd_q, n_tokens]."""
         ctx, v_trans = self.ctx, self.kv.v_trans
@@ -307,6 +321,8 @@ class GraphBuilder:
                 v = ctx.cast(v, enums.Type.F16)
             cap = self.hparams.attn_logit_softcapping
             cur = ctx.flash_attn_ext(q, k, v, kq_mask, kq_scale, 0.0, cap)
+            if sinks is not None:
+                cur.add_sinks(sinks)
             self.flash_attn_nodes.append(cur)
             cur.set_prec(enums.Prec.F32)  # sums overflow f16 in some models
             cur = ctx.reshape_2d(cur, n_embd * n_head, n_tokens)
@@ -316,6 +332,8 @@ class GraphBuilder:
             if self.hparams.attn_logit_softcapping:
                 kq = self._soft_cap(kq, self.hparams.attn_logit_softcapping, il)
             kq = self.cb(ctx.soft_max_ext(kq, kq_mask, kq_scale, 0.0), "kq_soft_max", il)
+            if sinks is not None:
+                kq.add_sinks(sinks)
             if not v_trans:
                 v = self.cb(ctx.cont(ctx.transpose(v)), "v_cont", il)
             kqv = self.cb(ctx.mul_mat(v, kq), "kqv", il)  # [n_embd_head, n_tokens, n_head]

@@ -36,7 +36,7 @@ class Linear:
     """`NAME.weight` and, where the file has them, `NAME.bias` and `NAME.scale`."""
 
     weight: Tensor  # [n_in, n_out], of experts [n_in, n_out, n_expert]
-    bias: Tensor | None = None  # [n_out]
+    bias: Tensor | None = None  # [n_out] or [n_out, n_expert]
     scale: Tensor | None = None  # [1] or [n_expert]: what block scales of nvfp4 are relative to
 
 
@@ -96,17 +96,27 @@ def linear(n_in: str, n_out: str, *, bias: Has = "no", scale: bool = True) -> An
     return _field(find)
 
 
-def experts(n_in: str, n_out: str) -> Any:
-    """A `Linear` of all experts in one tensor."""
+def experts(n_in: str, n_out: str, *, bias: bool = False, scale: bool = True) -> Any:
+    """A `Linear` of all experts in one tensor; `bias` and `scale` as in `linear`."""
 
     def find(weights: Weights, hp: HParams, il: int, name: str) -> Linear:
         ne = (getattr(hp, n_in), getattr(hp, n_out), hp.n_expert)
+        if not scale:
+            weights.ignore(f"{name}.scale")
         return Linear(
             weights.tensor(il, f"{name}.weight", *ne),
-            scale=weights.tensor(il, f"{name}.scale", hp.n_expert, required=False),
+            weights.tensor(il, f"{name}.bias", *ne[1:]) if bias else None,
+            weights.tensor(il, f"{name}.scale", ne[2], required=False) if scale else None,
         )
 
     return _field(find)
+
+
+def vector(n: str) -> Any:
+    """A tensor of n elements, `NAME.weight`."""
+    return _field(
+        lambda weights, hp, il, name: weights.tensor(il, f"{name}.weight", getattr(hp, n))
+    )
 
 
 def fused_qkv() -> Any:
