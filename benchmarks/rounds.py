@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass
 from rich.console import Console
 from rich.table import Table
 
-UNITS = {"ns": 1e9, "µs": 1e6, "ms": 1e3, "s": 1.0, "B": 1.0}
+UNITS = {"ns": 1e9, "µs": 1e6, "ms": 1e3, "s": 1.0, "B": 1.0, "MB": 1e-6}
 # Before the code of a child: each line that it reads is a round, each number that it prints one.
 _CHILD = """
 import sys, time
