@@ -59,3 +59,20 @@ def test_planning_is_measured_and_a_plan_file_is_small():
     (row,) = json.loads(done.stdout)
     assert row["file"] < 3e6
     assert min(row.values()) > 0
+
+
+@pytest.mark.slow
+def test_models_are_compared_with_llama_bench_and_libllama(tmp_path):
+    done = subprocess.run(
+        [sys.executable, str(BENCHMARKS / "models.py"), "--models", "tiny-q4_0", "--rounds", "1",
+         "--threads", "1", "--folder", str(tmp_path), "--json"],
+        capture_output=True, text=True, check=False, env=os.environ, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(done.stdout)
+    assert [row["peer"] for row in rows] == [
+        *["llama-bench"] * 2, *["llama-bench --repack 0"] * 2, *["libllama"] * 2
+    ]  # fmt: skip
+    assert all(min(row["ours"], row["theirs"]) > 0 for row in rows)
+    alone = json.loads(done.stderr[done.stderr.index("{") :])["tiny-q4_0"]
+    assert 0 < alone["python_share"] < 1 and alone["python_us"] / 1e3 < alone["token_ms"]
