@@ -6,6 +6,7 @@ and with every tensor that its graph can take.
 
 from __future__ import annotations
 
+import re
 from contextlib import contextmanager
 
 import numpy as np
@@ -48,6 +49,22 @@ def test_repacked(oracle, arch_file, tmp_path, name, type_):
     path = tmp_path / "deeper.gguf"
     deeper(arch_file(name), path, 3, type_)
     check(oracle, path, PROMPTS[64], tmp_path, repack=True)
+
+
+@pytest.mark.parametrize("name", ARCHS)
+def test_repacked_weights_are_where_libllama_has_them(oracle, arch_file, tmp_path, name):
+    """The same buffer types, the same bytes in those that are not mapped."""
+    path = tmp_path / "deeper.gguf"
+    deeper(arch_file(name), path, 3, "q4_0")
+    said = oracle.logs(path, [1], tmp_path, repack=True)
+    sizes = re.findall(r"(\S+) model buffer size = +([\d.]+) MiB", said)
+    theirs = {name.removesuffix("_Mapped"): float(size) for name, size in sizes}
+    with load(path, repack=True) as model:
+        placed = {b.name: n / 2**20 for b, n in model.weights.nbytes_by_buffer_type().items()}
+    assert set(placed) == set(theirs)
+    placed.pop("CPU")
+    for buft, size in placed.items():
+        assert size == pytest.approx(theirs[buft], abs=0.01)
 
 
 @pytest.mark.parametrize("n_prompt", [1, 64])

@@ -145,6 +145,7 @@ class TestChoice:
             (2, "output_norm.weight", "MUL"),
             (0, "blk.0.attn_q.bias", "ADD"),
             (0, "rope_freqs.weight", "ROPE"),
+            (0, "blk.0.attn_sinks.weight", "SCALE"),
             (0, "blk.0.ffn_up_exps.weight", "MUL_MAT_ID"),
             (0, "blk.0.ffn_up_exps.bias", "ADD_ID"),
         ],

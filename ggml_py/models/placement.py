@@ -196,6 +196,8 @@ def op_of(il: int, name: str) -> Op:
         return Op.ROPE
     if il == INPUT:
         return Op.GET_ROWS
+    if name.endswith("attn_sinks.weight"):
+        return Op.SCALE
     return Op.MUL_MAT_ID if expert else Op.MUL_MAT
 
 
@@ -215,6 +217,8 @@ def _user_of(context: Context, op: Op, weight: Tensor) -> Tensor:
     if op in (Op.ADD, Op.MUL):
         cur = context.new_tensor("f32", *ne)
         return (context.add if op == Op.ADD else context.mul)(cur, weight)
+    if op == Op.SCALE:
+        return context.scale(weight, 1.0)
     if op == Op.ROPE:
         cur, positions = (
             context.new_tensor("f32", 2 * ne[0], 1, 512),
