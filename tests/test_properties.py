@@ -85,8 +85,10 @@ def values(seed, max_nodes, cpu_only):
                         leaf.set(data.uniform(-1, 1, leaf.ne[1::-1]).astype(np.float32))
                 world.scheduler.compute(graph)
                 nodes = graph.nodes
-                for i, node in enumerate(nodes):  # the memory of others is used again
-                    if node.flags & TensorFlag.OUTPUT or i == len(nodes) - 1:
+                # the memory of others is used again, of what a view that is an output views, too
+                for i, node in enumerate(nodes):
+                    kept = node.flags & TensorFlag.OUTPUT and node.view_src is None
+                    if kept or i == len(nodes) - 1:
                         found[round, node.name] = node.get().tobytes()
                 world.scheduler.reset()
         return found
