@@ -35,14 +35,23 @@ ARCHS = {  # the names of upstream's files
 
 
 def check(
-    oracle: Oracle, path: Path, prompt: list[int], scratch: Path, **options: Any
+    oracle: Oracle,
+    path: Path,
+    prompt: list[int],
+    scratch: Path,
+    *,
+    n_predict: int = N_PREDICT,
+    n_threads: int = 1,
+    **options: Any,
 ) -> None:
     """The bar: logits equal in every bit while the tokens so far are the same, as they are."""
-    expected_tokens, expected = oracle.logits(path, prompt, N_PREDICT, scratch, **options)
-    with load(path, **options) as model:
+    expected_tokens, expected = oracle.logits(
+        path, prompt, n_predict, scratch, threads=n_threads, **options
+    )
+    with load(path, n_threads=n_threads, **options) as model:
         rows = [model.eval(prompt, all_logits=True)]
         tokens = [int(rows[0][-1].argmax())]
-        while len(tokens) < N_PREDICT:
+        while len(tokens) < n_predict:
             rows.append(model.eval(tokens[-1:])[None])
             tokens.append(int(rows[-1].argmax()))
     assert len(np.unique(expected, axis=0)) > len(expected) / 2, "equal rows show little"

@@ -95,6 +95,19 @@ def test_the_graph_is_upstreams(oracle, arch_file, tmp_path, name, options, n_to
     assert rows.read_text().splitlines() == ours
 
 
+@pytest.mark.parametrize("name", ARCHS)
+def test_a_long_prompt_on_several_threads(oracle, arch_file, tmp_path, name):
+    """300 tokens in pieces, then 64: attention reads more than 256 cells."""
+    path, prompt = tmp_path / "longer.gguf", [(i * 31 + 5) % 97 for i in range(300)]
+
+    def edit(tensors):
+        if "position_embd.weight" in tensors:
+            tensors["position_embd.weight"] = np.tile(tensors["position_embd.weight"], (2, 1))
+
+    deeper(arch_file(name), path, 2, "q4_0", edit=edit, context_length=512)
+    check(oracle, path, prompt, tmp_path, n_predict=64, n_threads=2, n_ubatch=128)
+
+
 @pytest.mark.parametrize("n_used", [1, 2, 3, 8])
 @pytest.mark.parametrize("name", [name for name, file in ARCHS.items() if file.endswith("-moe")])
 def test_experts(oracle, arch_file, tmp_path, name, n_used):
