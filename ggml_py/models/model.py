@@ -342,6 +342,11 @@ class Model:
     # --- checks
 
     def _check_tokens(self, tokens: Any) -> npt.NDArray[np.int32]:
+        if type(tokens) is list and len(tokens) == 1:  # decoding: numpy's checks take longer
+            token = tokens[0]
+            if type(token) is int and 0 <= token < self.hparams.n_vocab:
+                self._check_room(1)
+                return np.array(token, np.int32, ndmin=1)
         try:
             ids = np.asarray(tokens)
         except ValueError:  # lists of different lengths
