@@ -12,7 +12,7 @@ import pytest
 import ggml_py as ggml
 from ggml_py import models
 from ggml_py._ffi import BUILD
-from ggml_py.models import Model
+from ggml_py.models.graphs import Graphs
 from ggml_py.models.synthetic import LlamaSpec, write_llama
 
 # Threads wait for each other by spinning: two of them on a machine that is busy otherwise crawl.
@@ -238,7 +238,7 @@ def test_flash_attention_where_a_device_lacks_it(model_file, monkeypatch):
     path = model_file("f16")
     with load(path, flash_attn="off") as model:
         expected = model.eval(PROMPTS[7])
-    monkeypatch.setattr(Model, "_flash_attn_fits", lambda self: False)
+    monkeypatch.setattr(Graphs, "_flash_attn_fits", lambda self: False)
     with load(path, flash_attn="auto") as model:
         assert not model.flash_attn
         assert model.plan().find("v_cont-0")

@@ -156,7 +156,7 @@ def test_what_a_stopped_eval_leaves(arch_file, monkeypatch, name):
 @contextmanager
 def stopped_after(model, monkeypatch, n):
     """The compute of the n-th graph (from 0) is interrupted."""
-    compute, graphs = type(model._sched).compute, []
+    compute, graphs = type(model._graphs._sched).compute, []
 
     def stop(self, graph):
         if len(graphs) == n:
@@ -165,7 +165,7 @@ def stopped_after(model, monkeypatch, n):
         compute(self, graph)
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(type(model._sched), "compute", stop)
+        patch.setattr(type(model._graphs._sched), "compute", stop)
         yield
 
 

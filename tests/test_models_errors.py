@@ -253,7 +253,7 @@ def test_plan_of_a_model_that_never_ran(path):
         assert {"BLAS", "CPU"} == {s.backend for s in plan.splits}
         assert plan.node("norm-0").cause.code == "2.sup"
         assert model.plan(n_tokens=31).node("norm-0").cause.code == "usr"
-        assert not model._reserved
+        assert not model._graphs._reserved
 
 
 @pytest.mark.parametrize(
@@ -277,8 +277,8 @@ def test_decoding_builds_nothing(model, monkeypatch):
     """Inputs are set, the graph computed; what builds, plans or allocates is not reached."""
     model.eval(PROMPT)
     model.eval([1])
-    monkeypatch.setattr(model, "_build", None)
-    monkeypatch.setattr(type(model._sched), "_alloc", None)
+    monkeypatch.setattr(model._graphs, "_build", None)
+    monkeypatch.setattr(type(model._graphs._sched), "_alloc", None)
     for token in range(20):
         model.eval([token])
 
@@ -288,19 +288,19 @@ def test_few_graphs_are_kept(path):
         for n in range(1, 12):
             model.reset()
             model.eval([1] * n)
-        graphs = model._graphs
+        graphs = model._graphs._kept
         assert len(graphs) == 4 and not any(g.ctx.closed for g in graphs.values())
 
 
 def test_a_stopped_compute_leaves_a_working_model(model, monkeypatch):
     expected = model.eval(PROMPT)
     model.reset()
-    compute = model._sched.compute
+    compute = model._graphs._sched.compute
     with monkeypatch.context() as patch:
-        patch.setattr(type(model._sched), "compute", _interrupted)
+        patch.setattr(type(model._graphs._sched), "compute", _interrupted)
         with pytest.raises(KeyboardInterrupt):
             model.eval(PROMPT)
-    assert model.n_past == 0 and model._sched.compute == compute
+    assert model.n_past == 0 and model._graphs._sched.compute == compute
     assert (model.eval(PROMPT) == expected).all()
 
 

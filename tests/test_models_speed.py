@@ -11,7 +11,7 @@ import pytest
 
 import ggml_py as ggml
 from ggml_py import Gguf, ModelError, enums
-from ggml_py.models import load, model, placement
+from ggml_py.models import graphs, load, placement
 from ggml_py.models.synthetic import LlamaSpec, write_llama
 
 SIZE = {"n_layer": 2, "n_embd": 256, "n_head": 4, "n_head_kv": 2, "n_ff": 256, "n_vocab": 32768}
@@ -258,9 +258,9 @@ def test_a_token_allocates_nothing(path, flash_attn):
 
 def test_graphs_are_built_once_for_a_shape(path, monkeypatch):
     built = []
-    build = model.Model._build
+    build = graphs.Graphs._build
     monkeypatch.setattr(
-        model.Model, "_build", lambda self, *a: built.append(a[0]) or build(self, *a)
+        graphs.Graphs, "_build", lambda self, *a: built.append(a[0]) or build(self, *a)
     )
     with load(path, n_threads=1, flash_attn="on") as loaded:
         loaded.generate(PROMPT, 30)

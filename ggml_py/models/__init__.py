@@ -4,5 +4,5 @@ from __future__ import annotations
 
 from .archs import ARCHS as ARCHS
 from .hparams import HParams as HParams
+from .loading import load as load
 from .model import Model as Model
-from .model import load as load

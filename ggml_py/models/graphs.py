@@ -1,0 +1,143 @@
+"""The graphs of a model: built once per shape, kept, planned and computed on one scheduler."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+from .._ffi import lib
+from ..scheduler import Scheduler
+from .archs import ARCHS
+from .blocks import Shape
+from .decoder import Decoder
+from .hparams import HParams
+from .kv_cache import KvCaches
+from .placement import Placement
+from .weights import Weights
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from ..trace.plan import Plan
+
+_MAX_GRAPHS = 4  # a prompt, its rest, a single token, and one to spare
+
+
+class Graphs:
+    """Graphs by their shape; one of them has memory on the scheduler.
+
+    `flash_attn` is "on", "off", or "auto": then it is tried here whether it is on.
+    """
+
+    def __init__(
+        self,
+        hparams: HParams,
+        placement: Placement,
+        sched: Scheduler,
+        weights: Weights,
+        tensors: Any,
+        kv: KvCaches,
+        n_ubatch: int,
+        flash_attn: str,
+    ) -> None:
+        self._hparams = hparams
+        self._placement = placement
+        self._sched = sched
+        self._weights = weights
+        self._tensors = tensors
+        self._kv = kv
+        self._largest = Shape(n_ubatch, kv.n_kv(kv.n_ctx), 1)
+        self._kept: dict[Shape, Decoder[Any]] = {}  # least recently used first
+        self._allocated: Decoder[Any] | None = None
+        self._reserved = False
+        self.flash_attn = flash_attn == "on" or (flash_attn == "auto" and self._flash_attn_fits())
+
+    def compute(self, shape: Shape, ids: npt.NDArray[np.int32], n_past: int) -> Decoder[Any]:
+        """Evaluates `ids` after n_past others, which have their cells: the graph with its logits.
+        Weights are read before the first."""
+        self._weights.read()
+        builder = self._allocate(shape)
+        builder.set_inputs(ids, n_past)
+        try:
+            self._sched.compute(builder.graph)
+        except BaseException:
+            self._allocated = None  # what a stopped compute leaves behind is not used again
+            raise
+        return builder
+
+    def plan(self, shape: Shape) -> Plan:
+        """The plan of a graph of that shape, on a scheduler of its own: ours may have a graph
+        allocated."""
+        with closing(self._build(shape, self.flash_attn)) as builder, self._scheduler() as sched:
+            _pin(sched, builder)
+            return sched.plan(builder.graph)
+
+    def close(self) -> None:
+        """Closes the scheduler and all graphs."""
+        self._allocated = None
+        self._sched.close()
+        for builder in self._kept.values():
+            builder.close()
+        self._kept.clear()
+
+    def _build(self, shape: Shape, flash_attn: bool) -> Decoder[Any]:
+        builder = ARCHS[self._hparams.arch](
+            self._hparams, self._placement, self._kv, shape, flash_attn, self._sched.graph_size
+        )
+        builder.build(self._tensors)
+        return builder
+
+    def _allocate(self, shape: Shape) -> Decoder[Any]:
+        """The graph of that shape, built if need be, with memory on the scheduler."""
+        if self._allocated is not None and self._allocated.shape == shape:
+            return self._allocated
+        builder = self._kept.pop(shape, None)
+        self._sched.reset()
+        self._allocated = None
+        self._reserve()
+        if builder is None:
+            builder = self._build(shape, self.flash_attn)
+        self._kept[shape] = builder
+        if len(self._kept) > _MAX_GRAPHS:
+            self._kept.pop(next(iter(self._kept))).close()
+        _pin(self._sched, builder)
+        self._sched._alloc(builder.graph)
+        builder.share()
+        self._allocated = builder
+        return builder
+
+    def _reserve(self) -> None:
+        """Compute buffers for the largest graph at once, so that none is made anew later on."""
+        if self._reserved:
+            return
+        with closing(self._build(self._largest, self.flash_attn)) as builder:
+            _pin(self._sched, builder)
+            self._sched.reserve(builder.graph)
+        self._reserved = True
+
+    def _scheduler(self) -> Scheduler:
+        """Another one on the same backends."""
+        return Scheduler(
+            self._sched.backends,
+            self._sched.graph_size,
+            buffer_types=self._placement.compute_buffer_types(),
+        )
+
+    def _flash_attn_fits(self) -> bool:
+        """Whether flash attention would run on the device of each layer, in a decoding graph."""
+        builder = self._build(Shape(1, self._kv.n_kv(self._kv.n_ctx), 1), flash_attn=True)
+        with closing(builder), self._scheduler() as sched:
+            _pin(sched, builder)
+            with sched._deciding(builder.graph):
+                lib.ggml_backend_sched_split_graph(sched.ptr, builder.graph.ptr)
+            return all(
+                lib.ggml_backend_sched_get_tensor_backend(sched.ptr, node.ptr)
+                == self._placement.backend(il).ptr
+                for il, node in enumerate(builder.flash_attn_nodes)
+            )
+
+
+def _pin(sched: Scheduler, builder: Decoder[Any]) -> None:
+    for tensor, backend in builder.pins:
+        sched.set_tensor_backend(tensor, backend)
