@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from contextlib import ExitStack
 
-from .._arguments import SIZE_MAX, whole
+from .._arguments import SIZE_MAX, given, whole
 from .._device import Device
 from .._ffi import lib
 from ..enums import Type
@@ -21,6 +21,7 @@ from .graphs import Graphs
 from .kv_cache import KvCaches
 from .model import Model
 from .placement import keep_threads, open_backends, place
+from .reading import Progress
 from .weights import Weights
 
 _FLASH_ATTN = ("auto", "on", "off")
@@ -39,6 +40,7 @@ def load(
     type_v: TypeLike = "f16",
     repack: bool = True,
     swa_full: bool = False,
+    progress: Progress | None = None,
 ) -> Model:
     """Opens a GGUF model for evaluation. Options are llama.cpp's, with its meanings.
 
@@ -54,7 +56,9 @@ def load(
     type CPU_REPACK and others); without it they stay in the mapped file.
 
     Weights are read when the first token is evaluated: until then, for plans, only the file's
-    header is.
+    header is. With `progress` they are read here, and it is called with the share of bytes that is
+    done, from 0.0 to 1.0 (weights that stay in the mapped file do not count); when it returns False
+    loading ends with a `ModelError`, and what it raises is raised here.
 
     Raises `ModelError` for a file that is no complete model of a known architecture and for options
     it cannot take, `GgufError`, `UnknownDeviceError`, `AllocError`.
@@ -65,6 +69,8 @@ def load(
     for name, value in (("repack", repack), ("swa_full", swa_full)):
         if not isinstance(value, bool):
             raise TypeError(f"{name}={value!r}: expected True or False")
+    if progress is not None and not callable(progress):
+        raise TypeError(f"progress: expected a function of (share) or None, got {given(progress)}")
     type_k, type_v = type_of(type_k), type_of(type_v)
     flash_attn = _with_quantised_v(flash_attn, type_v)
     with Gguf.open(path) as gguf:
@@ -101,6 +107,8 @@ def load(
             parts = (hp, placement, sched, weights, tensors, kv)
             graphs = Graphs(*parts, n_ubatch, flash_attn)
             stack.callback(graphs.close)
+            if progress is not None:
+                weights.read(progress)
             return Model(hp, placement, weights, kv, graphs, n_batch, n_ubatch, stack.pop_all())
 
 

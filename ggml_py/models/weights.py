@@ -13,12 +13,15 @@ from ..context import Context
 from ..errors import AllocError, ModelError
 from ..gguf import Gguf, GgufTensor
 from ..tensor import Tensor
+from . import reading
 from .placement import Placement
+from .reading import Progress
 from .tensors import Has, Linear, Norm
 
 if TYPE_CHECKING:
     import numpy as np
-    import numpy.typing as npt
+
+    from .reading import Unread
 
     Bytes = np.memmap[Any, np.dtype[np.uint8]]
 
@@ -35,7 +38,7 @@ class Weights:
         self._placement = placement
         self._contexts: dict[BufferType, Context] = {}
         self._made: dict[tuple[BufferType, str], Tensor] = {}
-        self._unread: list[tuple[Tensor, npt.NDArray[np.uint8]]] = []
+        self._unread: Unread = []
         self._ignored: set[str] = set()
 
     # --- declaring
@@ -123,15 +126,13 @@ class Weights:
                 context.alloc(buft, usage="weights")
                 for tensor, info in pairs:
                     raw = parts[info.part][info.offset : info.offset + info.nbytes]
-                    self._unread.append((tensor, raw))
+                    self._unread.append((tensor, buft, raw))
 
-    def read(self) -> None:
+    def read(self, progress: Progress | None = None) -> None:
         """Copies what is not mapped, once; the layout of an extra buffer type is made by that.
-        Planning needs none of it."""
-        while self._unread:
-            tensor, raw = self._unread[-1]
-            lib.ggml_backend_tensor_set(tensor.ptr, ffi.from_buffer(raw), 0, raw.nbytes)
-            self._unread.pop()
+        Planning needs none of it. `progress` is told how far it is, as `models.load` says."""
+        if self._unread or progress is not None:
+            reading.read(self._unread, str(self._gguf.path), progress)
 
     def _check_unused(self) -> None:
         used = {name for _buft, name in self._made} | self._ignored

@@ -1,0 +1,129 @@
+"""Weights are read with somebody told how far that is, who may end it."""
+
+from __future__ import annotations
+
+import gc
+from functools import partial
+
+import numpy as np
+import pytest
+
+import ggml_py as ggml
+from ggml_py import ModelError, models
+from ggml_py._handle import LIVE
+from ggml_py.models import reading
+from ggml_py.models.synthetic import LlamaSpec, write_llama
+
+load = partial(models.load, n_threads=1)  # see test_models.py
+SIZE = {"n_layer": 2, "n_embd": 256, "n_head": 4, "n_head_kv": 2, "n_ff": 256, "n_vocab": 1024}
+PROMPT = [5, 6, 7, 8, 9]
+SPECS = {
+    "repacked": LlamaSpec(**SIZE),
+    # Offsets that the CPU's tensors cannot have: they are copied instead of mapped.
+    "misaligned": LlamaSpec(**SIZE, type="f16", metadata={"general.alignment": 8}),
+}
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("reading")
+    for name, spec in SPECS.items():
+        write_llama(folder / name, spec)
+    return folder
+
+
+@pytest.fixture
+def pieces(monkeypatch):
+    """Small ones, so that small tensors have several."""
+    monkeypatch.setattr(reading, "PIECE", 10_000)
+
+
+def shares(path, **options):
+    """What the callback got, and what the model then computes."""
+    told = []
+    with load(path, progress=told.append, **options) as model:
+        assert model.weights._unread == []
+        return told, model.eval(PROMPT)
+
+
+def check_told(told):
+    assert told[0] == 0.0 and told[-1] == 1.0
+    assert told.count(0.0) == told.count(1.0) == 1
+    assert told == sorted(set(told))
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_shares_go_from_0_to_1_and_the_weights_are_the_files(files, pieces, name):
+    told, logits = shares(files / name)
+    check_told(told)
+    with load(files / name) as model:
+        np.testing.assert_array_equal(model.eval(PROMPT), logits)
+
+
+def test_a_tensor_that_is_laid_out_anew_is_one_piece(files, pieces):
+    with load(files / "repacked") as model:
+        unread = [(buft, raw.nbytes) for _t, buft, raw in model.weights._unread]
+    told, _logits = shares(files / "repacked")
+    if not any(buft.name == "CPU_REPACK" for buft, _n in unread):
+        pytest.skip("this CPU has no such layout")
+    assert max(n for _buft, n in unread) > reading.PIECE
+    assert len(told) == 1 + len(unread)
+
+
+def test_a_large_tensor_is_many_pieces_in_plain_memory(files, pieces):
+    with load(files / "misaligned") as model:
+        sizes = [raw.nbytes for _t, _buft, raw in model.weights._unread]
+    told, _logits = shares(files / "misaligned")
+    assert len(told) == 1 + sum(-(-n // reading.PIECE) for n in sizes)
+    assert np.diff(told).max() * sum(sizes) <= reading.PIECE * 1.001
+
+
+@pytest.mark.parametrize("pinned", [True, False])
+def test_a_device_gets_pieces_where_llama_cpps_loader_gives_it_pieces(
+    files, pieces, pinned
+):
+    """Where it has pinned memory to upload from."""
+    with ggml.sim_device(f"reading-{pinned}", host_buffer=pinned) as device:
+        with load(files / "repacked") as model:
+            expected = model.eval(PROMPT)
+        options = {"devices": (device.name, "CPU"), "n_gpu_layers": 99}
+        with load(files / "repacked", **options) as model:
+            n = len(model.weights._unread)
+        told, logits = shares(files / "repacked", **options)
+    check_told(told)
+    assert (len(told) > 1 + n) == pinned
+    np.testing.assert_allclose(logits, expected, atol=1e-2 * np.abs(expected).max())
+
+
+def test_nothing_to_read_is_done_at_once(files):
+    assert shares(files / "repacked", repack=False)[0] == [0.0, 1.0]
+
+
+@pytest.mark.parametrize("at", [0.0, 0.3, 1.0])
+def test_false_ends_the_loading(files, pieces, at):
+    gc.collect()
+    before = dict(LIVE)
+    with pytest.raises(ModelError, match=r"repacked: .*cancelled: progress\(.*\) returned False"):
+        load(files / "repacked", progress=lambda share: share < at)
+    gc.collect()
+    assert before == dict(LIVE)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, ZeroDivisionError])
+def test_what_it_raises_ends_the_loading(files, pieces, error):
+    gc.collect()
+    before = dict(LIVE)
+
+    def progress(share):
+        if share > 0.5:
+            raise error
+
+    with pytest.raises(error):
+        load(files / "misaligned", progress=progress)
+    gc.collect()
+    assert before == dict(LIVE)
+
+
+def test_none_and_what_is_not_false_go_on(files):
+    for answer in (None, True, 0, ""):
+        load(files / "misaligned", progress=lambda _share, a=answer: a).close()
