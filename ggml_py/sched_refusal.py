@@ -85,7 +85,7 @@ def _placed(scheduler: Scheduler, graph: Graph, name: str, buffer: str, op: str)
 
 def _runs_in_place(scheduler: Scheduler, node: Tensor) -> bool:
     """Whether a backend can compute `node` in the memory that it, or what it views, has."""
-    buffer = (node.view_src or node).buffer
+    buffer = node.buffer
     return buffer is None or any(
         b.supports_buft(buffer.type) and b.supports_op(node) for b in scheduler.backends
     )
@@ -133,7 +133,7 @@ def no_memory(scheduler: Scheduler, sizes: dict[str, int] | None) -> AllocError:
 def check_pin(tensor: Tensor, backend: Backend) -> None:
     """Upstream makes no copy of what the caller pinned: its consumers there would read it where it
     is. C: ggml_backend_sched_set_tensor_backend"""
-    buffer = (tensor.view_src or tensor).buffer
+    buffer = tensor.buffer
     if buffer is not None and not backend.supports_buft(buffer.type):
         raise ArgumentError(
             f"'{tensor.name}' is in {buffer.type.name} memory, which {backend.name} cannot "

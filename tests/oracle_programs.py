@@ -12,6 +12,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from ggml_py.trace.plan import Plan
+
 _IN_PLAN = re.compile(r"## SPLIT #|node #|$")
 
 
@@ -52,6 +54,15 @@ class Oracle:
         answer = json.loads(done.stdout)
         return answer["tokens"], np.fromfile(out, np.float32).reshape(-1, answer["n_vocab"])
 
+    def nodes(
+        self, model: Path, prompt: list[int], scratch: Path, **options: object
+    ) -> list[str]:
+        """A line for each node of libllama's graph that evaluates `prompt`, as `node_lines` has
+        it of ours."""
+        rows = scratch / "nodes.tsv"
+        self.logits(model, prompt, 1, scratch, last=True, nodes=rows, **options)
+        return rows.read_text().splitlines()
+
     def plan(self, model: Path, prompt: list[int], scratch: Path, **options: object) -> str:
         """What libllama's scheduler prints of the graph that evaluates `prompt`."""
         said = self.logs(model, prompt, scratch, **options)
@@ -65,3 +76,12 @@ class Oracle:
         return self.run(
             "llama_logits", model, tokens, 1, out, *named, GGML_SCHED_DEBUG="2"
         ).stderr
+
+
+def node_lines(plan: Plan) -> list[str]:
+    """Name, type, op, ne and the sources' names of each node, in order."""
+    return [
+        f"{n.name}\t{n.type}\t{n.record.op_desc}\t{','.join(map(str, n.ne))}\t"
+        + ",".join(src.name for src in n.srcs)
+        for n in plan.nodes
+    ]

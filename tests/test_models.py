@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from oracle_programs import node_lines
 
 import ggml_py as ggml
 from ggml_py import models
@@ -202,16 +203,10 @@ def test_generate(oracle, model_file, tmp_path, devices):
 )
 def test_the_graph_is_upstreams(oracle, model_file, tmp_path, name, options, n_tokens):
     """The nodes, with their names, ops, ne, sources and order."""
-    path, rows = model_file(name), tmp_path / "nodes.tsv"
-    oracle.logits(path, PROMPTS[n_tokens], 1, tmp_path, last=True, nodes=rows, **options)
+    path = model_file(name)
+    expected = oracle.nodes(path, PROMPTS[n_tokens], tmp_path, **options)
     with load(path, **options) as model:
-        plan = model.plan(n_tokens)
-    ours = [
-        f"{n.name}\t{n.type}\t{n.record.op_desc}\t{','.join(map(str, n.ne))}\t"
-        + ",".join(src.name for src in n.srcs)
-        for n in plan.nodes
-    ]
-    assert rows.read_text().splitlines() == ours
+        assert node_lines(model.plan(n_tokens)) == expected
 
 
 @pytest.mark.parametrize("repack", [True, False])

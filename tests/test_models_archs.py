@@ -12,6 +12,7 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 from arch_files import ARCHS, PROMPTS, SEEDS, check, deeper, load
+from oracle_programs import node_lines
 
 from ggml_py import ModelError, models
 
@@ -82,17 +83,10 @@ def test_types_and_depth(oracle, arch_file, tmp_path, name, type_, n_prompt):
 @pytest.mark.parametrize("name", ARCHS)
 def test_the_graph_is_upstreams(oracle, arch_file, tmp_path, name, options, n_tokens):
     """The nodes, with their names, ops, ne, sources and order."""
-    path, rows = arch_file(name), tmp_path / "nodes.tsv"
-    options = OPTIONS[options]
-    oracle.logits(path, PROMPTS[n_tokens], 1, tmp_path, last=True, nodes=rows, **options)
+    path, options = arch_file(name), OPTIONS[options]
+    expected = oracle.nodes(path, PROMPTS[n_tokens], tmp_path, **options)
     with load(path, **options) as model:
-        plan = model.plan(n_tokens)
-    ours = [
-        f"{n.name}\t{n.type}\t{n.record.op_desc}\t{','.join(map(str, n.ne))}\t"
-        + ",".join(src.name for src in n.srcs)
-        for n in plan.nodes
-    ]
-    assert rows.read_text().splitlines() == ours
+        assert node_lines(model.plan(n_tokens)) == expected
 
 
 @pytest.mark.parametrize("name", ARCHS)
