@@ -37,7 +37,7 @@ HEADERS = (
     "ggml-opt.h", "ggml-blas.h", "ggml-rpc.h",
 )  # fmt: skip
 NATIVE = Path(__file__).resolve().parent / "ggml_py" / "native"
-NATIVE_HEADERS = ("sched_trace.h", "graph_access.h", "sim_device.h")
+NATIVE_HEADERS = ("sched_trace.h", "run_trace.h", "graph_access.h", "sim_device.h")
 
 # Functions that stay unbound, and why.
 WAIVED = {

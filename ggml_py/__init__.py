@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from .opt_fit import progress_bar as progress_bar
     from .opt_params import SGD as SGD
     from .opt_params import AdamW as AdamW
+    from .recording import Recording as Recording
     from .registry import Registry as Registry
     from .registry import load_backend as load_backend
     from .registry import registries as registries
@@ -78,6 +79,7 @@ if TYPE_CHECKING:
     from .threadpool import ThreadPool as ThreadPool
     from .trace.nearest import nearest as nearest
     from .trace.plan import Plan as Plan
+    from .trace.run import Run as Run
     from .trace.variant import Nearest as Nearest
     from .trace.variant import Variant as Variant
 
@@ -137,6 +139,7 @@ _PUBLIC = {
     "progress_bar": "opt_fit",
     "AdamW": "opt_params",
     "SGD": "opt_params",
+    "Recording": "recording",
     "Registry": "registry",
     "load_backend": "registry",
     "registries": "registry",
@@ -151,6 +154,7 @@ _PUBLIC = {
     "ThreadPool": "threadpool",
     "nearest": "trace.nearest",
     "Plan": "trace.plan",
+    "Run": "trace.run",
     "Nearest": "trace.variant",
     "Variant": "trace.variant",
     "enums": "",

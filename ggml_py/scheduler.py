@@ -20,6 +20,7 @@ from .context import new_native
 from .errors import AbortError, AllocError, ArgumentError, MissingFunctionError
 from .graph import Graph
 from .loan import Loan
+from .recording import Recording
 from .sched_callbacks import CopyCallback, EvalCallback
 from .sched_refusal import check_backends, check_pin, no_memory, refusal
 from .tensor import Tensor
@@ -44,8 +45,8 @@ class Scheduler(Handle):
     """
 
     __slots__ = (
-        "_copies_at", "_copy_callback", "_eval_callback", "_held", "_loans", "_tracing",
-        "backends", "graph_size",
+        "_copies_at", "_copy_callback", "_eval_callback", "_held", "_loans", "_n_allocs",
+        "_recording", "_tracing", "backends", "graph_size",
     )  # fmt: skip
 
     def __init__(
@@ -70,6 +71,8 @@ class Scheduler(Handle):
         self.graph_size = whole("graph_size", graph_size, 1, 1 << 31)
         self._eval_callback: EvalCallback | None = None
         self._copy_callback: CopyCallback | None = None
+        self._recording: Recording | None = None
+        self._n_allocs = 0
         check_backends(self.backends, buffer_types)
         # Upstream does not look whether its own allocations succeed.
         what = f"a scheduler with graph_size={self.graph_size:,}"
@@ -193,6 +196,7 @@ class Scheduler(Handle):
         if not done:
             raise self._no_memory(graph)
         self._graph = graph
+        self._n_allocs += 1
         graph._scheduler = weakref.ref(self)
         self._lend()
         try:
@@ -325,6 +329,8 @@ class Scheduler(Handle):
             self._alloc(graph)
         elif self._graph is not graph:
             raise ArgumentError("another graph is allocated on this scheduler: call reset() first")
+        if self._recording is not None:
+            self._recording._computing(self, graph)
         pools = [pool for backend in self.backends for pool in backend._pools()]
         alone = in_use("computing", self, graph, *self.backends, *pools)
         callbacks = (self._eval_callback, self._copy_callback, *(b._abort for b in self.backends))
@@ -332,6 +338,10 @@ class Scheduler(Handle):
         with alone, settling(self.backends), as_worker_0(*pools), graph._computing(*callbacks):
             status = compute(raw, graph_raw)
         check_status(status, "compute")
+
+    def record(self, per_op: bool = False) -> Recording:
+        """Records what this scheduler does within a `with` block: see `Recording`."""
+        return Recording(self, per_op=per_op)
 
     def synchronize(self) -> None:
         """Waits for all backends. What failed on them since is raised, as by `compute`.

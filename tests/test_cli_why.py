@@ -75,7 +75,7 @@ def test_a_saved_plan_takes_no_model_options(folder, options):
         (b"", r"x: neither|x is neither a GGUF model"),
         (b"\x1f\x8b garbage", r"x is damaged: "),
         (b"{", r"x is no plan: not valid JSON"),
-        (b"{}", r"x is no plan: it was not written by Plan.to_json"),
+        (b"{}", r"x is no plan: it was not written by its to_json"),
         (b'{"kind": "ggml_py plan", "schema": 99}', r"x has schema 99"),
         (b"GGUF", r"x"),
     ],

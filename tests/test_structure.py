@@ -19,7 +19,7 @@ OBJECTS = ("_module", "_device", "registry", "rpc", "buffer", "threadpool", "bac
 OBJECTS += ("info", "convert", "dlpack", "data", "op_settings", "tensor", "sim", "ranges", "ops")
 OBJECTS += ("custom", "context")
 OBJECTS += ("graph", "graph_plan", "compare", "alloc", "sched_refusal", "sched_state")
-OBJECTS += ("sched_callbacks", "scheduler", "opt_params", "opt_data", "opt", "opt_fit")
+OBJECTS += ("sched_callbacks", "recording", "scheduler", "opt_params", "opt_data", "opt", "opt_fit")
 OBJECTS += ("gguf", "gguf_writer", "sim_text")
 PLAIN = {
     "trace.record", "trace.pause", "trace.plan", "trace.cause", "trace.steps", "trace.rules",
@@ -30,8 +30,10 @@ PLAIN = {
     "trace.finding", "trace.advice", "trace.advice_copies", "trace.advice_ops",
     "trace.advice_layout", "trace.advice_offload", "trace.advice_setup",
     "trace.words", "trace.decisions", "trace.explain",
+    "trace.run", "trace.run_summary",
     "trace.variant", "trace.reasons", "trace.why_not",
-    "export.to_text", "export.to_json", "export.plan_check", "export.to_terminal",
+    "export.to_text", "export.to_json", "export.run_json",
+    "export.plan_check", "export.to_terminal",
 }  # fmt: skip
 # Plans in, live devices asked: objects and below, plain data, and those to the left.
 ASKING = ("trace.replay", "trace.change", "trace.wording", "trace.nearest")

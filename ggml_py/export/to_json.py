@@ -75,7 +75,11 @@ def render(plan: Plan) -> dict[str, Any]:
 def write(plan: Plan, path: str | Path) -> dict[str, Any]:
     """Writes the plan to `path`: to a file beside it first, so that it is whole or not there. A
     path that ends with ".gz" is compressed."""
-    data = render(plan)
+    return write_data(render(plan), path)
+
+
+def write_data(data: dict[str, Any], path: str | Path) -> dict[str, Any]:
+    """Writes what `render` gave."""
     content = json.dumps(data, separators=(",", ":")).encode()
     if str(path).endswith(".gz"):
         content = gzip.compress(content, compresslevel=1, mtime=0)
@@ -95,16 +99,28 @@ def read(path: str | Path) -> Plan:
 
 def parse(content: bytes, path: str | Path) -> Plan:
     """As `read`, of a file's content; `path` is what errors call it."""
+    return plan_of(loaded(content, path, KIND, SCHEMA), str(path))
+
+
+def loaded(content: bytes, path: str | Path, kind: str, schema: int) -> dict[str, Any]:
+    """The data in a file of that kind ("ggml_py plan") and schema. Raises ValueError."""
+    what = f"no {kind.rpartition(' ')[2]}"
     try:
         data = json.loads(decompressed(content))
     except (ValueError, EOFError, OSError, zlib.error) as error:
-        raise ValueError(f"{path} is no plan: not valid JSON ({error})") from None
+        raise ValueError(f"{path} is {what}: not valid JSON ({error})") from None
     except RecursionError:
-        raise ValueError(f"{path} is no plan: its lists are nested too deeply") from None
-    if not isinstance(data, dict) or data.get("kind") != KIND:
-        raise ValueError(f"{path} is no plan: it was not written by Plan.to_json")
-    if data.get("schema") != SCHEMA:
-        raise ValueError(f"{path} has schema {data.get('schema')}; this ggml_py reads {SCHEMA}")
+        raise ValueError(f"{path} is {what}: its lists are nested too deeply") from None
+    if not isinstance(data, dict) or data.get("kind") != kind:
+        found = f", it is a {data['kind']}" if isinstance(data, dict) and "kind" in data else ""
+        raise ValueError(f"{path} is {what}: it was not written by its to_json{found}")
+    if data.get("schema") != schema:
+        raise ValueError(f"{path} has schema {data.get('schema')}; this ggml_py reads {schema}")
+    return data
+
+
+def plan_of(data: dict[str, Any], path: str) -> Plan:
+    """The plan that `render` gave as data. Raises ValueError."""
     try:
         with collection_paused():
             plan = _plan(data)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
+    from ..recording import Recording
     from ..trace.plan import Plan
 
 _MAX_GRAPHS = 4  # a prompt, its rest, a single token, and one to spare
@@ -72,6 +73,10 @@ class Graphs:
         with closing(self._build(shape, self.flash_attn)) as builder, self._scheduler() as sched:
             _pin(sched, builder)
             return sched.plan(builder.graph)
+
+    def record(self, per_op: bool) -> Recording:
+        """See `Model.record`."""
+        return self._sched.record(per_op)
 
     def close(self) -> None:
         """Closes the scheduler and all graphs."""

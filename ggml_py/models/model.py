@@ -21,6 +21,7 @@ from .weights import Weights
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+    from ..recording import Recording
     from ..trace.plan import Plan
 
 
@@ -172,6 +173,11 @@ class Model:
             for batch in range(0, n, self.n_batch)
             for start in range(batch, min(batch + self.n_batch, n), self.n_ubatch)
         ]
+
+    def record(self, per_op: bool = False) -> Recording:
+        """Records what evaluations do within a `with` block: see `Recording`."""
+        self._check_open()
+        return self._graphs.record(per_op)
 
     # --- checks
 

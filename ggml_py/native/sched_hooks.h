@@ -17,6 +17,7 @@
 #include <cstdio>
 #include <cstring>
 #include <deque>
+#include <memory>
 #include <new>
 #include <string>
 #include <unordered_map>
@@ -85,6 +86,8 @@ struct memory {
     ggml_backend_buffer_t buffer;
 };
 
+struct run; // run_hooks.h
+
 struct trace {
     int32_t             stage = STAGE_USER;
     std::vector<cause>  causes; // by hash slot, as long as the hash set
@@ -109,6 +112,8 @@ struct trace {
     std::deque<gp_realloc_record> reallocs; // the newest MAX_REALLOCS
     size_t                        n_reallocs = 0;
     gp_realloc_record             realloc = {}; // of the allocation that goes on
+
+    std::shared_ptr<run>          recording;    // of what is computed, the last one
 };
 
 static trace * begin(ggml_backend_sched_t sched) {

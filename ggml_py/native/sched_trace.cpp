@@ -4,6 +4,7 @@
 #include "sched_trace.h"
 
 #include "sched_hooks.h"
+#include "run_hooks.h"
 
 #include <memory>
 

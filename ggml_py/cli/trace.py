@@ -1,0 +1,65 @@
+"""``ggml-py trace``"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from .options import as_json, echo_json, load_model, model_options
+
+
+@click.command("trace")
+@model_options
+@click.option(
+    "-p",
+    "--n-prompt",
+    default=1,
+    show_default=True,
+    type=click.IntRange(min=1),
+    help="Tokens of the prompt, which is recorded too.",
+)
+@click.option(
+    "-n",
+    "--n-gen",
+    default=16,
+    show_default=True,
+    type=click.IntRange(min=0),
+    help="Tokens generated after it.",
+)
+@click.option("--per-op", is_flag=True, help="Compute nodes one by one, and time each.")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(dir_okay=False),
+    metavar="FILE",
+    help="Save the run as JSON, compressed if FILE ends with .gz.",
+)
+@as_json
+def command(
+    n_prompt: int, n_gen: int, per_op: bool, output: str | None, as_json: bool, **options: Any
+) -> None:
+    """Run MODEL, and show what its scheduler did when: splits, copies, waits.
+
+    Without --per-op the computes are as they are without being recorded. The first evaluation,
+    which reads the weights, is not recorded.
+
+    \b
+    ggml-py trace model.gguf -n 16 -o run.json
+    ggml-py trace model.gguf -p 512 -n 0 --per-op
+    """
+    with load_model(**options) as model:
+        prompt = [i % model.hparams.n_vocab for i in range(n_prompt)]
+        model.eval(prompt)
+        model.reset()
+        with model.record(per_op) as recording:
+            model.generate(prompt, n_gen + 1)
+    run = recording.run
+    if output is not None:
+        run.to_json(output)
+    if as_json:
+        echo_json(run.summary().as_dict())
+    else:
+        click.echo(str(run.summary()))
+        if output is not None:
+            click.echo(f"{output}: {len(run.events)} events, {len(run.plans)} plans", err=True)

@@ -1,0 +1,209 @@
+"""What a scheduler did while it computed: when, on which backend, for how long, beside its plan.
+
+Plain data, recorded by `ggml_py.Recording`. Times are nanoseconds of one clock; those in a `Run`
+begin at 0 with its first event.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from .plan import Plan, SplitInput
+from .plan_tensor import PlanTensor
+
+if TYPE_CHECKING:
+    from .run_summary import RunSummary
+
+COMPUTE, COPY, NODES, WAIT = EVENT_KINDS = ("compute", "copy", "nodes", "wait")
+
+
+class Event(NamedTuple):
+    """One thing that a scheduler did. -1 means none.
+
+    "compute" is all of a graph given to its backends; "copy" an input of a split brought to the
+    split's backend, with the waits that this took; "nodes" those given to a backend: computed when
+    the event ends, or queued where the backend is asynchronous; "wait" for a backend to finish.
+    """
+
+    kind: str
+    start: int  # ns
+    end: int  # ns
+    scheduler: int  # index into Run.schedulers
+    compute: int  # which compute of its scheduler; of a wait after it, that one
+    split: int
+    backend: int  # index into the scheduler's backends: copied to, computing, waited for
+    copy: int  # which of the scheduler's n_copies
+    input: int  # copies: which of the split's inputs
+    nbytes: int  # copies: moved
+    first: int  # nodes: [first, last) of the graph
+    last: int
+    inside: int  # waits: index of the copy that they are a part of
+
+    @property
+    def ns(self) -> int:
+        """How long it took."""
+        return self.end - self.start
+
+
+class SchedulerRecord(NamedTuple):
+    """One scheduler that was recorded."""
+
+    backends: tuple[str, ...]
+    asynchronous: tuple[bool, ...]  # whether the backend goes on computing after it was given nodes
+    plans: tuple[int, ...]  # by compute, index into Run.plans; -1 where the plan could not be read
+    lost: int = 0  # events that there was no room for
+
+
+@dataclass(frozen=True)
+class NodeRun:
+    """One node's time in one compute, of a run that was recorded with `per_op`."""
+
+    node: PlanTensor
+    event: Event
+
+
+@dataclass(frozen=True)
+class CopyRun:
+    """One input of a split, brought to the split's backend."""
+
+    input: SplitInput | None  # None where the plan is not known
+    event: Event
+    waited: int  # ns of it, for backends to finish
+
+    @property
+    def name(self) -> str:
+        """Of the tensor."""
+        return self.input.tensor.name if self.input else "?"
+
+
+@dataclass(frozen=True)
+class SplitRun:
+    """One split in one compute: its copies in, then its nodes."""
+
+    index: int
+    backend: str
+    copies: tuple[CopyRun, ...]
+    nodes: tuple[Event, ...]
+    end: int  # ns: when the nodes were done; of an asynchronous backend, when they were known to be
+
+    @property
+    def start(self) -> int:
+        """When the first of them began, ns."""
+        return min(e.start for e in (*(c.event for c in self.copies), *self.nodes))
+
+
+@dataclass(frozen=True)
+class ComputeRun:
+    """One compute of one scheduler."""
+
+    run: Run
+    event: Event
+    events: tuple[tuple[int, Event], ...]  # of it, with their index in the run
+
+    @property
+    def plan(self) -> Plan | None:
+        """Of the graph that was computed; None where it could not be read."""
+        index = self.run.schedulers[self.event.scheduler].plans[self.event.compute]
+        return None if index < 0 else self.run.plans[index]
+
+    @property
+    def end(self) -> int:
+        """ns: when everything was known to be done; the end of the waits that follow it."""
+        return max(e.end for _i, e in self.events)
+
+    @cached_property
+    def splits(self) -> tuple[SplitRun, ...]:
+        """In the order that they were computed in; those that the compute reached."""
+        by_split: dict[int, list[tuple[int, Event]]] = {}
+        for i, event in self.events:
+            if event.split >= 0:
+                by_split.setdefault(event.split, []).append((i, event))
+        return tuple(self._split(index, events) for index, events in by_split.items())
+
+    def _split(self, index: int, events: Sequence[tuple[int, Event]]) -> SplitRun:
+        nodes = tuple(e for _i, e in events if e.kind == NODES)
+        scheduler = self.run.schedulers[self.event.scheduler]
+        backend = events[0][1].backend
+        end = max((e.end for _i, e in events), default=0)
+        if nodes and scheduler.asynchronous[backend]:
+            waits = (e for _i, e in self.events if e.kind == WAIT and e.backend == backend)
+            end = next((e.end for e in waits if e.start >= nodes[-1].start), end)
+        copies = tuple(self._copy(i, e) for i, e in events if e.kind == COPY)
+        return SplitRun(index, scheduler.backends[backend], copies, nodes, end)
+
+    def _copy(self, index: int, event: Event) -> CopyRun:
+        plan = self.plan
+        waited = sum(e.ns for _i, e in self.events if e.inside == index)
+        source = None if plan is None else plan.splits[event.split].inputs[event.input]
+        return CopyRun(source, event, waited)
+
+    @property
+    def nodes(self) -> Iterator[NodeRun]:
+        """Each node's time, where they were computed one by one. Views are left out, and nodes
+        that the graph carries and nobody computes."""
+        plan = self.plan
+        if plan is None:
+            return
+        for _i, event in self.events:
+            if event.kind == NODES and event.last - event.first == 1:
+                node = plan.nodes[event.first]
+                idle = plan.has_compute_flags and "compute" not in node.flags
+                if not node.is_view_op and not idle:
+                    yield NodeRun(node, event)
+
+
+@dataclass(frozen=True)
+class Run:
+    """What was recorded: events in the order that they began, scheduler by scheduler, and the plans
+    that they belong to.
+
+    `per_op` says that nodes were computed one by one, which takes longer than computing them as the
+    scheduler would; `memcpy` is what copying memory reached on that machine, bytes per second.
+    """
+
+    plans: tuple[Plan, ...]
+    schedulers: tuple[SchedulerRecord, ...]
+    events: tuple[Event, ...]
+    per_op: bool = False
+    memcpy: float = 0.0
+
+    def __repr__(self) -> str:
+        return f"<Run: {self.summary().headline()}>"
+
+    @cached_property
+    def computes(self) -> tuple[ComputeRun, ...]:
+        """In the order that they began."""
+        found: dict[tuple[int, int], list[tuple[int, Event]]] = {}
+        for i, event in enumerate(self.events):
+            if event.compute >= 0:
+                found.setdefault((event.scheduler, event.compute), []).append((i, event))
+        groups = ((next((e for _i, e in g if e.kind == COMPUTE), None), g) for g in found.values())
+        return tuple(ComputeRun(self, head, tuple(g)) for head, g in groups if head is not None)
+
+    @property
+    def lost(self) -> int:
+        """Events that there was no room for: the last ones."""
+        return sum(s.lost for s in self.schedulers)
+
+    def summary(self) -> RunSummary:
+        """Time by backend, in copies, in waits, in nothing; the dearest of each."""
+        from .run_summary import summarize
+
+        return summarize(self)
+
+    def to_json(self, path: str | Path | None = None) -> dict[str, Any]:
+        """The run as JSON data; written to `path` when one is given (whole or not at all)."""
+        from ..export import run_json
+
+        return run_json.write(self, path) if path is not None else run_json.render(self)
+
+    @staticmethod
+    def from_json(path: str | Path) -> Run:
+        """A run that `to_json` wrote. Raises ValueError for anything else."""
+        from ..export import run_json
+
+        return run_json.read(path)
