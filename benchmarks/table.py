@@ -13,6 +13,7 @@ import memory
 import models
 import ops
 import plans
+import recording
 import startup
 from rounds import parser, show
 
@@ -23,6 +24,7 @@ PARTS = {
     "plans": plans.rows,
     "computes": computes.rows,
     "memory": memory.rows,
+    "recording": recording.rows,
     "llama": models.rows,
 }
 

@@ -27,7 +27,8 @@ def model(tmp_path_factory):
 def test_help_lists_the_verbs():
     text = ok("--help")
     assert re.findall(r"^  ([\w-]+) ", text.split("Commands:")[1], re.M) == [
-        "build", "demo", "devices", "diff", "explain", "generate", "plan", "sweep", "why-not",
+        "build", "demo", "devices", "diff", "explain", "generate", "plan", "sweep", "trace",
+        "why-not",
     ]  # fmt: skip
 
 

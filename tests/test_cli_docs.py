@@ -12,6 +12,7 @@ from ggml_py.models.synthetic import LlamaSpec, write_llama
 
 PAGE = (Path(__file__).parent.parent / "docs" / "CLI.md").read_text()
 KEYS, CHANGES = PAGE.split("## Keys")[1].split("## Changes")
+LIVE = ("sweep", "trace")  # take no saved plan
 ROWS = [(c, k) for c, k in re.findall(r"^\| `(.*?)` \| (.*) \|$", KEYS, re.M) if "schema" not in k]
 
 
@@ -31,7 +32,7 @@ def words(tmp_path_factory):
 @pytest.mark.parametrize(("command", "keys"), ROWS, ids=[c for c, _ in ROWS])
 def test_keys_are_what_the_page_says(words, command, keys):
     verb = command.split()[0]
-    given = command.replace("MODEL", "SWEPT") if verb == "sweep" else command
+    given = command.replace("MODEL", "SWEPT") if verb in LIVE else command
     done = run(*(words.get(word, word) for word in given.split()), "--json")
     assert done.returncode == int(verb == "diff"), done.stderr
     data = json.loads(done.stdout)
@@ -48,7 +49,7 @@ def test_keys_are_what_the_page_says(words, command, keys):
 
 def test_there_is_a_row_for_each_verb_that_answers():
     verbs = {command.split()[0] for command, _ in ROWS}
-    assert verbs == {"plan", "explain", "why-not", "diff", "sweep"}
+    assert verbs == {"plan", "explain", "why-not", "diff", "sweep", "trace"}
 
 
 def test_the_changes_on_the_page_are_those_there_are():

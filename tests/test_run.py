@@ -321,3 +321,24 @@ def test_a_summary_is_one_of_numbers(run):
     assert "inp_pos" in names and len(summary.copies) <= 10
     text = str(summary)
     assert "computing on gpu0" in text and "of a plain memcpy here" in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ((), TypeError, "expected the Schedulers to record"),
+        ((3,), TypeError, "expected Schedulers, got"),
+    ],
+)
+def test_what_cannot_be_recorded(arguments, error, message):
+    with pytest.raises(error, match=message):
+        ggml.Recording(*arguments)
+
+
+def test_a_closed_scheduler_is_not_recorded(path):
+    with load(path, n_threads=1) as model:
+        recording = model.record()
+    with pytest.raises(ggml.ClosedError):
+        recording.__enter__()
+    with pytest.raises(ggml.ClosedError):
+        model.record()
