@@ -11,7 +11,8 @@ import tempfile
 from pathlib import Path
 
 DOCS = Path(__file__).parent.parent / "docs"
-PAGES = [DOCS / name for name in ("SCHEDULER.md", "EXPLAIN.md", "PROFILES.md", "DEVICES.md", "RUN.md")]
+NAMES = ("SCHEDULER.md", "EXPLAIN.md", "PROFILES.md", "DEVICES.md", "RUN.md")
+PAGES = [DOCS / name for name in NAMES]
 PAGES += sorted((DOCS / "advice").glob("GP*.md"))
 PAGES = [page for page in PAGES if page.exists()]
 
