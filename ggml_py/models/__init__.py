@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .archs import ARCHS as ARCHS
+from .batch import Batch as Batch
 from .hparams import HParams as HParams
 from .loading import load as load
 from .model import Model as Model

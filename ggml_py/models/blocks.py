@@ -5,9 +5,8 @@ Names are part of the result: a plan of ours lines up with everybody's logs (lla
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
-
-import numpy as np
+from operator import attrgetter
+from typing import TYPE_CHECKING
 
 from .. import enums
 from .._ffi import lib
@@ -16,13 +15,18 @@ from ..context import Context
 from ..errors import ArgumentError, MissingFunctionError
 from ..graph import Graph
 from ..tensor import Tensor
-from .attention import AttnInput, array_of, new_input
+from .attention import AttnInput
 from .hparams import HParams, inverse
-from .kv_cache import KvCaches
+from .inputs import Input, Written, new_input
+from .kv_caches import KvCaches
+from .memory import Memory, Shape
 from .placement import Placement
+from .rotation import rotate
 from .tensors import FusedQkv, Linear, Norm, Qkv, RopeFactors
+from .ubatch import Ubatch
 
 if TYPE_CHECKING:
+    import numpy as np
     import numpy.typing as npt
 
 # Below this number of tokens llama.cpp pins each layer's norms to the layer's own device. Left
@@ -30,14 +34,6 @@ if TYPE_CHECKING:
 _PIN_BELOW = 32
 # By the activation of the gate: the op, and its name in the graph.
 _GATED = {"silu": ("swiglu_split", "ffn_swiglu"), "gelu": ("geglu_split", "ffn_geglu")}
-
-
-class Shape(NamedTuple):
-    """What a graph is built for; another shape needs another graph."""
-
-    n_tokens: int
-    n_kv: tuple[int, ...]  # cells that attention reads, by cache (see `KvCaches`)
-    n_outputs: int  # tokens whose logits are computed: 0, 1 (the last one) or n_tokens
 
 
 class GraphBuilder:
@@ -51,21 +47,21 @@ class GraphBuilder:
         self,
         hparams: HParams,
         placement: Placement,
-        kv: KvCaches,
+        memory: Memory,
         shape: Shape,
         flash_attn: bool,
         graph_size: int,
     ) -> None:
         self.hparams = hparams
         self.placement = placement
-        self.kv = kv
+        self.memory = memory
         self.shape = shape
         self.flash_attn = flash_attn
         self.ctx = Context()
         self.graph: Graph = self.ctx.new_graph(graph_size)
         self.pins: list[tuple[Tensor, Backend]] = []
         self.flash_attn_nodes: list[Tensor] = []  # by layer
-        self.scale_rows: Tensor | None = None
+        self.inputs: list[Input] = []
         self.logits: Tensor  # set by build
 
     def close(self) -> None:
@@ -89,13 +85,21 @@ class GraphBuilder:
 
     def build_inputs(self) -> None:
         """Positions, what attention takes, the tokens whose logits are wanted."""
-        n = self.shape.n_tokens
-        self.inp_pos = self._input(enums.Type.I32, n, name="inp_pos")
+        self.inp_pos = self._input(enums.Type.I32, self.shape.n_tokens, name="inp_pos")
+        self.inputs.append(Written(self.inp_pos, attrgetter("pos")))
+        assert isinstance(self.memory, KvCaches)
         self.inp_attn = [
-            AttnInput(self.ctx, kv, n, n_kv, self.flash_attn)
-            for kv, n_kv in zip(self.kv.caches, self.shape.n_kv, strict=True)
+            AttnInput(self.ctx, self.memory, i, self.shape, self.flash_attn)
+            for i in range(len(self.memory.caches))
         ]
+        self.inputs += self.inp_attn
+        self.build_inp_out_ids()
+
+    def build_inp_out_ids(self) -> None:
+        """The tokens whose logits are wanted."""
         self.out_ids = self._input(enums.Type.I32, self.shape.n_outputs, name="out_ids")
+        if self.shape.n_outputs:
+            self.inputs.append(Written(self.out_ids, attrgetter("out_ids")))
 
     def build_inp_embd(self, token_embd: Tensor) -> Tensor:
         """The tokens' embeddings [n_embd, n_tokens].
@@ -106,8 +110,9 @@ class GraphBuilder:
         """
         ctx, graph, n = self.ctx, self.graph, self.shape.n_tokens
         embd_ne = (self.hparams.n_embd, n)
-        self.inp_tokens = self._input(enums.Type.I32, n, name="inp_tokens")
-        embd = ctx.get_rows(token_embd, self.inp_tokens)
+        inp_tokens = self._input(enums.Type.I32, n, name="inp_tokens")
+        self.inputs.append(Written(inp_tokens, attrgetter("token")))
+        embd = ctx.get_rows(token_embd, inp_tokens)
         if hasattr(lib, "ggml_build_forward_order"):  # since 0.21.0
             inp_embd = self._input(enums.Type.F32, *embd_ne, name="inp_embd")
             mixed_tokens = self._input(enums.Type.I32, n, name="inp_mixed_tokens")
@@ -121,35 +126,24 @@ class GraphBuilder:
             choices = [embd.ptr, inp_embd.ptr, mixed.ptr]
             lib.ggml_build_forward_select(graph.ptr, choices, len(choices), 0)
         if self.hparams.tok_scale != 1.0:
-            self.scale_rows = self._input(enums.Type.F32, 1, n, name="inp_scale_rows")
-            embd = ctx.mul(embd, self.scale_rows)
+            scale_rows = self._input(enums.Type.F32, 1, n, name="inp_scale_rows")
+            scale = self.hparams.tok_scale
+            self.inputs.append(Written(scale_rows, lambda _ubatch: scale))
+            embd = ctx.mul(embd, scale_rows)
         self.cb(embd, "embd")
         graph.build_forward_expand(embd)
         return embd
 
     def share(self) -> None:
         """Takes arrays over the inputs and the logits, once the graph has memory."""
-        self._tokens, self._positions = array_of(self.inp_tokens), array_of(self.inp_pos)
-        for inp_attn in self.inp_attn:
-            inp_attn.share()
-        n, n_outputs = self.shape.n_tokens, self.shape.n_outputs
-        self._constants: list[tuple[npt.NDArray[Any], Any]] = []
-        if self.scale_rows is not None:
-            self._constants.append((array_of(self.scale_rows), self.hparams.tok_scale))
-        if n_outputs:
-            last = np.arange(n - n_outputs, n, dtype=np.int32)
-            self._constants.append((array_of(self.out_ids), last))
-        self._logits = _logits_of(self.logits) if n_outputs else None
+        for inp in self.inputs:
+            inp.share()
+        self._logits = _logits_of(self.logits) if self.shape.n_outputs else None
 
-    def set_inputs(self, tokens: npt.NDArray[np.int32], n_past: int) -> None:
-        """Writes all inputs for `tokens` at the positions from `n_past` on, where they are read:
-        nodes may have used the memory since."""
-        self._tokens[:] = tokens
-        self._positions[:] = self.kv.positions[n_past : n_past + self.shape.n_tokens]
-        for inp_attn in self.inp_attn:
-            inp_attn.set(n_past)
-        for array, values in self._constants:
-            array[:] = values
+    def set_inputs(self, ubatch: Ubatch) -> None:
+        """Writes all inputs for a ubatch."""
+        for inp in self.inputs:
+            inp.set(ubatch)
 
     def read_logits(self) -> npt.NDArray[np.float32]:
         """The logits [n_outputs, n_vocab] in numpy's order, of the last compute: the memory itself
@@ -254,7 +248,7 @@ class GraphBuilder:
         return self.ctx.rope_ext(
             cur,
             self.inp_pos,
-            factors.of(self.kv.n_ctx, r.n_ctx_orig) if factors else None,
+            factors.of(self.memory.n_ctx_seq, r.n_ctx_orig) if factors else None,
             r.n_rot,
             r.mode,
             r.n_ctx_orig,
@@ -279,20 +273,15 @@ class GraphBuilder:
         """Stores keys and values, attends to the cache, projects: [n_embd, n_tokens]."""
         ctx, inp = self.ctx, self.inp_attn[self.hparams.is_swa(il)]
         kv = inp.kv
-        if inp.k_rot is not None:
-            q, k = self._rotate(q, inp.k_rot), self._rotate(k, inp.k_rot)
-        if inp.v_rot is not None:
-            v = self._rotate(v, inp.v_rot)
+        q, k, v = rotate(ctx, q, inp.k_rot), rotate(ctx, k, inp.k_rot), rotate(ctx, v, inp.v_rot)
         # llama.cpp has two orders: with windows, and without.
         self.graph.build_forward_expand(*((q, v, k) if self.hparams.swa is None else (q, k, v)))
         self.graph.build_forward_expand(kv.cpy_k(ctx, k, inp.k_idxs, il))
         self.graph.build_forward_expand(kv.cpy_v(ctx, v, inp.v_idxs, il))
-        k, v = kv.get_k(ctx, inp.n_kv, il), kv.get_v(ctx, inp.n_kv, il)
+        k, v = (get(ctx, inp.n_kv, inp.s0, inp.n_stream, il) for get in (kv.get_k, kv.get_v))
         cur = self.build_attn_mha(q, k, v, inp.kq_mask, sinks, kq_scale, il)
         self.cb(cur, "kqv_out", il)
-        if inp.v_rot is not None:
-            cur = self._rotate(cur, inp.v_rot)
-        return self.build_linear(output, cur)
+        return self.build_linear(output, rotate(ctx, cur, inp.v_rot))
 
     def build_attn_mha(
         self,
@@ -305,13 +294,15 @@ class GraphBuilder:
         il: int,
     ) -> Tensor:
         """softmax(k q scale + mask) v: [n_embd_q, n_tokens]."""
-        ctx, v_trans = self.ctx, self.kv.v_trans
+        ctx, v_trans = self.ctx, v.nb[1] > v.nb[2]
         n_embd, n_head, n_tokens, _one = q.ne
+        n_stream = k.ne[3]
+        n = n_tokens // n_stream  # of each
         nb1, nb2 = q.nb[1:3]
-        q = ctx.view_4d(q, n_embd, n_head, n_tokens, 1, nb1, nb2, nb2 * n_tokens, 0)
-        q = ctx.permute(q, 0, 2, 1, 3)  # [n_embd_head, n_tokens, n_head]
-        k = ctx.permute(k, 0, 2, 1, 3)  # [n_embd_head, n_kv, n_head_kv]
-        v = ctx.permute(v, 0, 2, 1, 3)  # the same, or [n_kv, n_embd_head, n_head_kv]
+        q = ctx.view_4d(q, n_embd, n_head, n, n_stream, nb1, nb2, nb2 * n, 0)
+        q = ctx.permute(q, 0, 2, 1, 3)  # [n_embd_head, n, n_head, n_stream]
+        k = ctx.permute(k, 0, 2, 1, 3)  # [n_embd_head, n_kv, n_head_kv, n_stream]
+        v = ctx.permute(v, 0, 2, 1, 3)  # the same, or [n_kv, n_embd_head, …]
         if self.flash_attn:
             if v_trans:
                 v = ctx.transpose(v)
@@ -327,7 +318,7 @@ class GraphBuilder:
             cur.set_prec(enums.Prec.F32)  # sums overflow f16 in some models
             cur = ctx.reshape_2d(cur, n_embd * n_head, n_tokens)
         else:
-            kq = self.cb(ctx.mul_mat(k, q), "kq", il)  # [n_kv, n_tokens, n_head]
+            kq = self.cb(ctx.mul_mat(k, q), "kq", il)  # [n_kv, n, n_head, n_stream]
             kq.set_prec(enums.Prec.F32)  # sums overflow f16 in some models
             if self.hparams.attn_logit_softcapping:
                 kq = self._soft_cap(kq, self.hparams.attn_logit_softcapping, il)
@@ -336,7 +327,7 @@ class GraphBuilder:
                 kq.add_sinks(sinks)
             if not v_trans:
                 v = self.cb(ctx.cont(ctx.transpose(v)), "v_cont", il)
-            kqv = self.cb(ctx.mul_mat(v, kq), "kqv", il)  # [n_embd_head, n_tokens, n_head]
+            kqv = self.cb(ctx.mul_mat(v, kq), "kqv", il)  # [n_embd_head, n, n_head, n_stream]
             cur = ctx.cont_2d(ctx.permute(kqv, 0, 2, 1, 3), n_embd * n_head, n_tokens)
         self.graph.build_forward_expand(cur)
         return cur
@@ -346,15 +337,6 @@ class GraphBuilder:
         kq = self.cb(self.ctx.scale(kq, inverse(cap)), "kq_scaled_1", il)
         kq = self.cb(self.ctx.tanh(kq), "kq_tanh", il)
         return self.cb(self.ctx.scale(kq, cap), "kq_scaled_2", il)
-
-    def _rotate(self, cur: Tensor, rot: Tensor) -> Tensor:
-        """Each run of n elements of `cur` times rot [n, n], a Hadamard matrix."""
-        ctx, n = self.ctx, rot.ne[0]
-        rows = (n, cur.n_elements // n)
-        flat = ctx.reshape_2d(cur, *rows) if cur.is_contiguous else ctx.cont_2d(cur, *rows)
-        res = ctx.mul_mat(rot, flat)
-        res.set_hint(enums.OpHint.SRC0_IS_HADAMARD)
-        return ctx.reshape_4d(res, *cur.ne)
 
     def build_ffn(
         self, cur: Tensor, up: Linear, gate: Linear | None, down: Linear, act: str, il: int

@@ -8,21 +8,21 @@ from typing import TYPE_CHECKING, Any
 from .._ffi import lib
 from ..scheduler import Scheduler
 from .archs import ARCHS
-from .blocks import Shape
 from .decoder import Decoder
 from .hparams import HParams
-from .kv_cache import KvCaches
+from .kv_caches import KvCaches
+from .memory import Memory, Shape
 from .placement import Placement
+from .shift import shift_keys
+from .ubatch import Ubatch
 from .weights import Weights
 
 if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
-
     from ..recording import Recording
     from ..trace.plan import Plan
 
-_MAX_GRAPHS = 4  # a prompt, its rest, a single token, and one to spare
+_MAX_GRAPHS = 3  # a prompt, its rest, and one to spare; and a token of each of some sequences
+_MAX_SEQS = 8
 
 
 class Graphs:
@@ -38,7 +38,7 @@ class Graphs:
         sched: Scheduler,
         weights: Weights,
         tensors: Any,
-        kv: KvCaches,
+        memory: Memory,
         n_ubatch: int,
         flash_attn: str,
     ) -> None:
@@ -47,25 +47,35 @@ class Graphs:
         self._sched = sched
         self._weights = weights
         self._tensors = tensors
-        self._kv = kv
-        self._largest = Shape(n_ubatch, kv.n_kv(kv.n_ctx), 1)
+        self._memory = memory
+        self._largest = memory.full_shape(n_ubatch)
         self._kept: dict[Shape, Decoder[Any]] = {}  # least recently used first
         self._allocated: Decoder[Any] | None = None
         self._reserved = False
         self.flash_attn = flash_attn == "on" or (flash_attn == "auto" and self._flash_attn_fits())
 
-    def compute(self, shape: Shape, ids: npt.NDArray[np.int32], n_past: int) -> Decoder[Any]:
-        """Evaluates `ids` after n_past others, which have their cells: the graph with its logits.
+    def compute(self, shape: Shape, ubatch: Ubatch) -> Decoder[Any]:
+        """Evaluates a ubatch whose tokens have their cells: the graph with its logits.
         Weights are read before the first."""
         self._weights.read()
         builder = self._allocate(shape)
-        builder.set_inputs(ids, n_past)
+        builder.set_inputs(ubatch)
         try:
             self._sched.compute(builder.graph)
         except BaseException:
             self._allocated = None  # what a stopped compute leaves behind is not used again
             raise
         return builder
+
+    def update(self) -> None:
+        """Rotates the keys of cells whose positions were moved. C: llama_context::memory_update"""
+        assert isinstance(self._memory, KvCaches)
+        self._sched.reset()
+        self._allocated = None
+        for cache in self._memory.caches:
+            if cache.cells.has_shift and not self._hparams.n_positions:
+                shift_keys(self._sched, cache, self._hparams, self._tensors.blk)
+            self._memory.shifted(cache)
 
     def plan(self, shape: Shape) -> Plan:
         """The plan of a graph of that shape, on a scheduler of its own: ours may have a graph
@@ -88,7 +98,7 @@ class Graphs:
 
     def _build(self, shape: Shape, flash_attn: bool) -> Decoder[Any]:
         builder = ARCHS[self._hparams.arch](
-            self._hparams, self._placement, self._kv, shape, flash_attn, self._sched.graph_size
+            self._hparams, self._placement, self._memory, shape, flash_attn, self._sched.graph_size
         )
         builder.build(self._tensors)
         return builder
@@ -104,7 +114,7 @@ class Graphs:
         if builder is None:
             builder = self._build(shape, self.flash_attn)
         self._kept[shape] = builder
-        if len(self._kept) > _MAX_GRAPHS:
+        if len(self._kept) > _MAX_GRAPHS + min(self._memory.n_seq_max, _MAX_SEQS):
             self._kept.pop(next(iter(self._kept))).close()
         _pin(self._sched, builder)
         self._sched._alloc(builder.graph)
@@ -131,7 +141,7 @@ class Graphs:
 
     def _flash_attn_fits(self) -> bool:
         """Whether flash attention would run on the device of each layer, in a decoding graph."""
-        builder = self._build(Shape(1, self._kv.n_kv(self._kv.n_ctx), 1), flash_attn=True)
+        builder = self._build(self._memory.full_shape(1), flash_attn=True)
         with closing(builder), self._scheduler() as sched:
             _pin(sched, builder)
             with sched._deciding(builder.graph):

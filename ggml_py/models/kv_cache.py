@@ -1,9 +1,8 @@
-"""The keys and values of the tokens so far, for one sequence."""
+"""The keys and values of the tokens so far, of some layers."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,9 +13,10 @@ from ..context import Context
 from ..enums import Type
 from ..errors import ModelError
 from ..tensor import Tensor
-from .cells import Cells, SlidingCells, pad
 from .hparams import HParams
 from .placement import Placement
+from .streams import Slot, Streams
+from .ubatch import Ubatch
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -29,8 +29,9 @@ TYPES = tuple(
 class KvCache:
     """A K and a V tensor per layer, on the layer's device; a token's row is its cell.
 
-    K is [n_embd_gqa, n_cells]: a row per token. V is the same, or with `v_trans` (without flash
-    attention) its rows are elements and its columns tokens, as the attention's product wants it.
+    K is [n_embd_gqa, n_cells, n_stream]: a row per token. V is the same, or with `v_trans` (without
+    flash attention) its rows are elements and its columns tokens, as the attention's product wants
+    it.
     A quantised cache holds rotated vectors, which quantise better (llama.cpp's Hadamard matrices).
     """
 
@@ -39,7 +40,7 @@ class KvCache:
         hparams: HParams,
         placement: Placement,
         layers: Sequence[int],
-        cells: Cells,
+        cells: Streams,
         type_k: Type,
         type_v: Type,
         v_trans: bool,
@@ -61,7 +62,7 @@ class KvCache:
             if buft not in self._contexts:
                 self._contexts[buft] = Context()
             context = self._contexts[buft]
-            ne = (hparams.n_embd_gqa, cells.size, 1)
+            ne = (hparams.n_embd_gqa, cells.size, cells.n_stream)
             self.k[il] = context.new_tensor(type_k, *ne, name=f"cache_k_l{il}")
             self.v[il] = context.new_tensor(type_v, *ne, name=f"cache_v_l{il}")
         self._buffers = [context.alloc(buft) for buft, context in self._contexts.items()]
@@ -71,11 +72,21 @@ class KvCache:
         fast = hasattr(lib, "ggml_mul_mat_set_hint")
         return fast and lib.ggml_is_quantized(type_) and self.hparams.n_embd_head % 64 == 0
 
-    def clear(self) -> None:
+    def zero(self) -> None:
         """Zeros, because what attention masks out must still be finite."""
-        self.cells.clear()
         for buffer in self._buffers:
             buffer.clear()
+
+    def cp_stream(self, src: int, dst: int) -> None:
+        """Copies all cells of one stream to another."""
+        with Context() as context:
+            for cache in (*self.k.values(), *self.v.values()):
+                source, target = (
+                    context.view_2d(cache, *cache.ne[:2], cache.nb[1], s * cache.nb[2])
+                    for s in (src, dst)
+                )
+                source.copy_to(target)
+        self.cells.streams[dst].cp_from(self.cells.streams[src], 0)
 
     def close(self) -> None:
         """Closes the contexts, and with them the buffers."""
@@ -87,13 +98,13 @@ class KvCache:
     def cpy_k(self, ctx: Context, k_cur: Tensor, k_idxs: Tensor, il: int) -> Tensor:
         """Stores k_cur [n_embd_head, n_head_kv, n_tokens] in the cells k_idxs [n_tokens]."""
         k_cur = self._rows(ctx, k_cur)
-        return ctx.set_rows(self.k[il], k_cur, k_idxs)
+        return ctx.set_rows(self._all_streams(ctx, self.k[il]), k_cur, k_idxs)
 
     def cpy_v(self, ctx: Context, v_cur: Tensor, v_idxs: Tensor, il: int) -> Tensor:
         """Stores v_cur [n_embd_head, n_head_kv, n_tokens]; v_idxs from `v_idxs`."""
         v = self.v[il]
         if not self.v_trans:
-            return ctx.set_rows(v, self._rows(ctx, v_cur), v_idxs)
+            return ctx.set_rows(self._all_streams(ctx, v), self._rows(ctx, v_cur), v_idxs)
         n_embd, n_tokens = self.hparams.n_embd_gqa, v_cur.ne[2]
         whole_rows = lib.ggml_row_size(v_cur.type, n_embd) == v_cur.nb[2]  # not a part of QKV
         v_cur = (ctx.reshape_2d if whole_rows else ctx.cont_2d)(v_cur, n_embd, n_tokens)
@@ -103,123 +114,53 @@ class KvCache:
     def _rows(self, ctx: Context, cur: Tensor) -> Tensor:
         return ctx.view_2d(cur, self.hparams.n_embd_gqa, cur.ne[2], cur.nb[2], 0)
 
-    def get_k(self, ctx: Context, n_kv: int, il: int) -> Tensor:
-        """The first n_kv cells: [n_embd_head, n_head_kv, n_kv]."""
-        return self._tokens(ctx, self.k[il], n_kv)
+    def _all_streams(self, ctx: Context, cache: Tensor) -> Tensor:
+        """Cells are counted through all of them."""
+        n_embd, size, n_stream, _one = cache.ne
+        return cache if n_stream == 1 else ctx.reshape_2d(cache, n_embd, size * n_stream)
 
-    def get_v(self, ctx: Context, n_kv: int, il: int) -> Tensor:
-        """The first n_kv cells: as `get_k`, or with `v_trans` [n_kv, n_head_kv, n_embd_head]."""
+    def get_k(self, ctx: Context, n_kv: int, s0: int, n_stream: int, il: int) -> Tensor:
+        """The first n_kv cells of the streams from s0 on: [n_embd_head, n_head_kv, n_kv,
+        n_stream]."""
+        return self._tokens(ctx, self.k[il], n_kv, s0, n_stream)
+
+    def get_v(self, ctx: Context, n_kv: int, s0: int, n_stream: int, il: int) -> Tensor:
+        """The same: as `get_k`, or with `v_trans` [n_kv, n_head_kv, n_embd_head, n_stream]."""
         v, hp = self.v[il], self.hparams
         if not self.v_trans:
-            return self._tokens(ctx, v, n_kv)
+            return self._tokens(ctx, v, n_kv, s0, n_stream)
         nb2, nb1, nb3 = (
             lib.ggml_row_size(v.type, self.cells.size * n)
             for n in (1, hp.n_embd_head, hp.n_embd_gqa)
         )
-        return ctx.view_4d(v, n_kv, hp.n_head_kv, hp.n_embd_head, 1, nb1, nb2, nb3, 0)
+        ne = (n_kv, hp.n_head_kv, hp.n_embd_head, n_stream)
+        return ctx.view_4d(v, *ne, nb1, nb2, nb3, s0 * nb3)
 
-    def _tokens(self, ctx: Context, cache: Tensor, n_kv: int) -> Tensor:
+    def _tokens(self, ctx: Context, cache: Tensor, n_kv: int, s0: int, n_stream: int) -> Tensor:
         hp = self.hparams
         nb1, nb2, nb3 = (
             lib.ggml_row_size(cache.type, n)
             for n in (hp.n_embd_head, hp.n_embd_gqa, hp.n_embd_gqa * self.cells.size)
         )
-        return ctx.view_4d(cache, hp.n_embd_head, hp.n_head_kv, n_kv, 1, nb1, nb2, nb3, 0)
+        ne = (hp.n_embd_head, hp.n_head_kv, n_kv, n_stream)
+        return ctx.view_4d(cache, *ne, nb1, nb2, nb3, s0 * nb3)
 
     # --- the inputs' values
 
-    def v_idxs(self) -> npt.NDArray[np.int64]:
-        """The rows of V for the tokens of this graph: cells; with `v_trans` all their elements."""
-        cells = self.cells.idxs
+    def v_idxs(self, ubatch: Ubatch, slot: Slot) -> npt.NDArray[np.int64]:
+        """The rows of V for the tokens of a ubatch: cells; with `v_trans` all their elements."""
+        cells = self.cells.idxs(ubatch, slot)
         if not self.v_trans:
             return cells
+        if self.cells.n_stream > 1:  # a stream has n_embd_gqa times its cells' number of rows
+            cells = cells + cells // self.cells.size * (
+                self.cells.size * (self.hparams.n_embd_gqa - 1)
+            )
         return (cells[:, None] + self._v_rows).reshape(-1)
 
     def v_idxs_size(self, n_tokens: int) -> int:
         """Elements of `v_idxs`."""
         return n_tokens * (self.hparams.n_embd_gqa if self.v_trans else 1)
-
-
-class KvCaches:
-    """One cache for the layers that see everything, one for those with a sliding window.
-
-    The latter needs no more cells than the window and one graph's tokens: unless `swa_full`, cells
-    of tokens that nobody sees any more are used again.
-    """
-
-    def __init__(
-        self,
-        hparams: HParams,
-        placement: Placement,
-        n_ctx: int,
-        n_ubatch: int,
-        swa_full: bool,
-        type_k: Type,
-        type_v: Type,
-        v_trans: bool,
-    ) -> None:
-        """Raises `ModelError` for a type that a cache cannot have here, `AllocError`."""
-        self.n_ctx = pad(n_ctx)
-        self.n_past = 0
-        self.v_trans = v_trans
-        self.positions = np.arange(self.n_ctx, dtype=np.int32)
-        options = (type_k, type_v, v_trans)
-        layers = [il for il in range(hparams.n_layer) if not hparams.is_swa(il)]
-        self.base = KvCache(hparams, placement, layers, Cells(self.n_ctx), *options)
-        self.swa: KvCache | None = None
-        self.caches: tuple[KvCache, ...] = (self.base,)  # both, where there are two
-        if hparams.swa is not None:
-            n_swa = hparams.swa.n_swa
-            size = self.n_ctx if swa_full else min(self.n_ctx, pad(n_swa + n_ubatch))
-            cells = SlidingCells(size, n_swa)
-            layers = [il for il in range(hparams.n_layer) if hparams.is_swa(il)]
-            try:
-                self.swa = KvCache(hparams, placement, layers, cells, *options)
-            except BaseException:
-                self.base.close()
-                raise
-            self.caches = (self.base, self.swa)
-        self._clear()
-
-    def take(self, n_past: int, n_tokens: int) -> None:
-        """Gives the tokens from position n_past on their cells."""
-        for kv in self.caches:
-            kv.cells.take(n_past, n_tokens)
-
-    def n_kv(self, n_used: int | None = None) -> tuple[int, ...]:
-        """Cells that attention reads in each cache: now, or when there are `n_used` tokens."""
-        n_kv = self.base.cells.n_kv(n_used)
-        return (n_kv,) if self.swa is None else (n_kv, self.swa.cells.n_kv(n_used))
-
-    def rewind(self) -> None:
-        """Takes back what was given to tokens from n_past on; everything, where a window has lost
-        tokens that the next one would see."""
-        if not all(kv.cells.rewind(self.n_past) for kv in self.caches):
-            self.reset()
-
-    def reset(self) -> None:
-        """Forgets all tokens."""
-        if self.n_past:
-            self._clear()
-        self.n_past = 0
-
-    def _clear(self) -> None:
-        for kv in self.caches:
-            kv.clear()
-
-    def close(self) -> None:
-        """Closes the caches, and with them the buffers."""
-        for kv in self.caches:
-            kv.close()
-
-
-@cache
-def hadamard(n: int) -> npt.NDArray[np.float32]:
-    """The orthogonal [n, n] matrix of ones and minus ones, scaled; n a power of two."""
-    matrix = np.full((1, 1), 1 / np.sqrt(n), np.float32)
-    while len(matrix) < n:
-        matrix = np.block([[matrix, matrix], [matrix, -matrix]])
-    return matrix
 
 
 def _check_type(option: str, type_: Type, n_embd_head: int) -> None:

@@ -18,7 +18,7 @@ from . import hparams as hparams_
 from .archs import ARCHS
 from .cells import pad
 from .graphs import Graphs
-from .kv_cache import KvCaches
+from .kv_caches import KvCaches
 from .model import Model
 from .placement import keep_threads, open_backends, place
 from .reading import Progress
@@ -40,6 +40,8 @@ def load(
     type_v: TypeLike = "f16",
     repack: bool = True,
     swa_full: bool = False,
+    n_seq_max: int = 1,
+    kv_unified: bool = False,
     progress: Progress | None = None,
 ) -> Model:
     """Opens a GGUF model for evaluation. Options are llama.cpp's, with its meanings.
@@ -51,7 +53,9 @@ def load(
     to 256, 0 for what the model was trained with; `n_ubatch` how many tokens one graph takes at
     most. `flash_attn` is "on" (or True), "off" (or False), or "auto": on where the device of each
     layer supports it. `type_k` and `type_v` are the cache's types; layers with a sliding window
-    have a cache of their own, which holds the window only, unless `swa_full`. `repack` copies
+    have a cache of their own, which holds the window only, unless `swa_full`. `n_seq_max` sequences
+    can be evaluated; they share n_ctx evenly, or with `kv_unified` as they need it (see `Batch`).
+    `repack` copies
     weights that the CPU multiplies with into layouts for its kernels, where it has such (buffer
     type CPU_REPACK and others); without it they stay in the mapped file.
 
@@ -65,8 +69,12 @@ def load(
     """
     if isinstance(flash_attn, bool):
         flash_attn = "on" if flash_attn else "off"
-    _check_options(n_gpu_layers, n_ctx, n_batch, n_ubatch, n_threads, flash_attn)
-    for name, value in (("repack", repack), ("swa_full", swa_full)):
+    _check_options(n_gpu_layers, n_ctx, n_batch, n_ubatch, n_seq_max, n_threads, flash_attn)
+    for name, value in (
+        ("repack", repack),
+        ("swa_full", swa_full),
+        ("kv_unified", kv_unified),
+    ):
         if not isinstance(value, bool):
             raise TypeError(f"{name}={value!r}: expected True or False")
     if progress is not None and not callable(progress):
@@ -102,14 +110,16 @@ def load(
             n_batch = min(n_batch, n_ctx)
             n_ubatch = min(n_ubatch, n_batch)
             options = (type_k, type_v, v_trans)
-            kv = KvCaches(hp, placement, n_ctx, n_ubatch, swa_full, *options)
-            stack.callback(kv.close)
-            parts = (hp, placement, sched, weights, tensors, kv)
+            sizes = (n_ctx, n_ubatch, n_seq_max)
+            memory = KvCaches(hp, placement, *sizes, kv_unified, swa_full, *options)
+            stack.callback(memory.close)
+            parts = (hp, placement, sched, weights, tensors, memory)
             graphs = Graphs(*parts, n_ubatch, flash_attn)
             stack.callback(graphs.close)
             if progress is not None:
                 weights.read(progress)
-            return Model(hp, placement, weights, kv, graphs, n_batch, n_ubatch, stack.pop_all())
+            model = (hp, placement, weights, memory, graphs, n_batch, n_ubatch)
+            return Model(*model, stack.pop_all())
 
 
 def _check_options(
@@ -117,6 +127,7 @@ def _check_options(
     n_ctx: int,
     n_batch: int,
     n_ubatch: int,
+    n_seq_max: int,
     n_threads: int | None,
     flash_attn: str,
 ) -> None:
@@ -125,6 +136,7 @@ def _check_options(
         ("n_ctx", n_ctx, 0),
         ("n_batch", n_batch, 1),
         ("n_ubatch", n_ubatch, 1),
+        ("n_seq_max", n_seq_max, 1),
         ("n_threads", 1 if n_threads is None else n_threads, 1),
     ):
         if whole(name, value, -SIZE_MAX) < least:

@@ -1,4 +1,4 @@
-"""A model: what it holds, and the sequence that it evaluates."""
+"""A model: what it holds, and the sequences that it evaluates."""
 
 from __future__ import annotations
 
@@ -10,12 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .._arguments import given, whole
 from ..errors import ClosedError, ModelError
-from .blocks import Shape
+from .batch import POS_MAX, Batch
+from .checks import check_seq, checked
 from .graphs import Graphs
 from .hparams import HParams
-from .kv_cache import KvCaches
+from .memory import Memory
 from .placement import Placement
+from .ubatch import Tokens, Ubatch
 from .weights import Weights
 
 if TYPE_CHECKING:
@@ -26,10 +29,12 @@ if TYPE_CHECKING:
 
 
 class Model:
-    """A model that was loaded, and the one sequence it evaluates. Made by `load`; `with` closes.
+    """A model that was loaded, and the sequences it evaluates. Made by `load`; `with` closes.
 
-    `eval` adds tokens to the sequence, `reset` starts a new one. Graphs are built once per shape
-    and kept; decoding token by token sets inputs and computes, nothing else.
+    `eval` adds tokens to a sequence, `decode` tokens to several at once, `reset` starts anew. There
+    are `n_seq_max` sequences, 0 unless another is named; `seq_rm` and the like change what is in
+    them, at positions from p0 up to p1, p1 not among them. Graphs are built once per shape and
+    kept; decoding token by token sets inputs and computes, nothing else.
     """
 
     def __init__(
@@ -37,7 +42,7 @@ class Model:
         hparams: HParams,
         placement: Placement,
         weights: Weights,
-        kv: KvCaches,
+        memory: Memory,
         graphs: Graphs,
         n_batch: int,
         n_ubatch: int,
@@ -49,7 +54,7 @@ class Model:
         self.weights = weights
         self.n_batch = n_batch
         self.n_ubatch = n_ubatch
-        self._kv = kv
+        self._memory = memory
         self._graphs = graphs
         self._closing = closing
         self._closed = False
@@ -66,8 +71,19 @@ class Model:
 
     @property
     def n_ctx(self) -> int:
-        """Tokens that the sequence can have: no more than a model has learned positions for."""
-        return min(self._kv.n_ctx, self.hparams.n_positions or self._kv.n_ctx)
+        """Tokens that all sequences together can have."""
+        return self.n_ctx_seq if self.n_seq_max == 1 else self._memory.n_ctx
+
+    @property
+    def n_ctx_seq(self) -> int:
+        """Tokens that one sequence can have: no more than a model has learned positions for."""
+        n_ctx_seq = self._memory.n_ctx_seq
+        return min(n_ctx_seq, self.hparams.n_positions or n_ctx_seq)
+
+    @property
+    def n_seq_max(self) -> int:
+        """How many sequences there are."""
+        return self._memory.n_seq_max
 
     @property
     def flash_attn(self) -> bool:
@@ -76,8 +92,8 @@ class Model:
 
     @property
     def n_past(self) -> int:
-        """Tokens that the sequence has."""
-        return self._kv.n_past
+        """The next position of sequence 0: how many tokens it has, unless some were removed."""
+        return self._memory.seq_pos_max(0) + 1
 
     # --- running
 
@@ -86,40 +102,95 @@ class Model:
         tokens: Sequence[int] | npt.NDArray[np.integer[Any]],
         all_logits: bool = False,
         copy: bool = True,
+        seq: int = 0,
     ) -> npt.NDArray[np.float32]:
-        """Adds `tokens` to the sequence; the logits [n_vocab] after the last of them.
+        """Adds `tokens` to a sequence; the logits [n_vocab] after the last of them.
 
         With `all_logits` those after each, [n_tokens, n_vocab]. Without `copy` they may be, to be
         read only, the memory that they were computed in: the next evaluation writes to it. When it
         fails the sequence is what it was before; or empty, where it took several graphs and a
         window has moved on. Raises `ModelError` for no tokens, a token that the vocabulary does not
-        have, and more tokens than the context has room for.
+        have, a sequence that there is not, and more tokens than the context has room for.
         """
         self._check_open()
-        return self._eval(self._check_tokens(tokens), all_logits, copy)
+        if seq:
+            self._check_seq(seq)
+        return self._eval(self._check_tokens(tokens, seq), all_logits, copy, seq)
 
     def _eval(
-        self, ids: npt.NDArray[np.int32], all_logits: bool, copy: bool
+        self, ids: npt.NDArray[np.int32], all_logits: bool, copy: bool, seq: int = 0
     ) -> npt.NDArray[np.float32]:
         """`eval` of ids that were checked."""
-        n_past, ubatches = self.n_past, self._ubatches(len(ids))
-        rows: list[npt.NDArray[np.float32]] = []
-        try:
-            for start, stop in ubatches:
-                n = stop - start
-                wanted = n if all_logits else int(stop == len(ids))
-                self._kv.take(n_past + start, n)
-                shape = Shape(n, self._kv.n_kv(), wanted)
-                builder = self._graphs.compute(shape, ids[start:stop], n_past + start)
-                if wanted:
-                    logits = builder.read_logits()
-                    rows.append(logits.copy() if copy or len(ubatches) > 1 else logits)
-        except BaseException:
-            self._kv.rewind()
-            raise
-        self._kv.n_past = n_past + len(ids)
-        logits = rows[0] if len(rows) == 1 else np.concatenate(rows)
+        if len(ids) == 1:
+            logits = self._eval_one(int(ids[0]), copy, seq)
+            return logits if all_logits else logits.reshape(-1)
+        n, start = len(ids), self._memory.seq_pos_max(seq) + 1
+        output = np.full(n, all_logits)
+        output[-1] = True
+        pos = np.arange(start, start + n, dtype=np.int32)
+        tokens = Tokens(ids, pos, [(seq,)] * n, output)
+        logits = self._decode(tokens, copy)
         return logits if all_logits else logits.reshape(-1)
+
+    def _eval_one(self, token: int, copy: bool, seq: int) -> npt.NDArray[np.float32]:
+        memory, graphs = self._memory, self._graphs
+        if memory.has_update:
+            graphs.update()
+        ubatch = memory.take_one(token, seq)
+        if ubatch is None:
+            ids, pos = np.array([token, memory.seq_pos_max(seq) + 1], np.int32).reshape(2, 1)
+            return self._decode(Tokens(ids, pos, [(seq,)], np.ones(1, np.bool_)), copy)
+        try:
+            logits = graphs.compute(memory.shape(ubatch), ubatch).read_logits()
+        except BaseException:
+            memory.undo_one(ubatch)
+            raise
+        return logits.copy() if copy else logits
+
+    def decode(self, batch: Batch) -> npt.NDArray[np.float32]:
+        """Evaluates the tokens of a batch, of any sequences: the logits [n_outputs, n_vocab] of
+        those that want them, in the batch's order.
+
+        When it fails all sequences are what they were before; those are empty that had more tokens
+        in the batch than fit in one graph and whose window has moved on. Raises `ModelError` for an
+        empty batch, more tokens than n_batch or than there is room for, tokens and sequences that
+        there are not, and positions that do not go on where their sequence ends. C: llama_decode
+        """
+        self._check_open()
+        if not isinstance(batch, Batch):
+            raise TypeError(f"batch: expected a Batch, got {given(batch)}")
+        if len(batch) > self.n_batch:
+            raise ModelError(
+                f"a batch of {len(batch)} tokens: one takes at most {self.n_batch} (n_batch)"
+            )
+        hp = self.hparams
+        return self._decode(checked(batch, self._memory, hp.n_vocab, hp.n_positions), True)
+
+    def _decode(self, tokens: Tokens, copy: bool) -> npt.NDArray[np.float32]:
+        """The logits of a batch that was checked, n_batch tokens at a time."""
+        memory, graphs = self._memory, self._graphs
+        if memory.has_update:
+            graphs.update()
+        saved, applied = memory.save(), list[Ubatch]()
+        rows: list[npt.NDArray[np.float32]] = []
+        places: list[npt.NDArray[np.integer[Any]]] = []  # the rows' tokens
+        n = len(tokens.token)
+        try:
+            for start in range(0, n, self.n_batch):
+                part = tokens if n <= self.n_batch else tokens.range(start, self.n_batch)
+                for ubatch in memory.prepare(part, self.n_ubatch):
+                    memory.apply(ubatch)
+                    applied.append(ubatch)
+                    builder = graphs.compute(memory.shape(ubatch), ubatch)
+                    if len(ubatch.out_ids):
+                        rows.append(builder.read_logits())
+                        places.append(ubatch.batch_idxs[ubatch.out_ids] + start)
+                        if copy or len(applied) > 1 or ubatch.n_tokens < n:
+                            rows[-1] = rows[-1].copy()
+        except BaseException:
+            memory.restore(saved, applied)
+            raise
+        return _in_order(rows, places, self.hparams.n_vocab)
 
     def generate(self, tokens: Sequence[int], n: int) -> list[int]:
         """Continues the sequence with `tokens` and then `n` tokens, each the likeliest next one.
@@ -142,37 +213,75 @@ class Model:
         return out
 
     def reset(self) -> None:
-        """Starts a new sequence."""
+        """Starts anew: all sequences are empty."""
         self._check_open()
-        self._kv.reset()
+        self._memory.clear()
 
-    def plan(self, n_tokens: int = 1, n_past: int = 0) -> Plan:
-        """Where every node would run for a graph of n_tokens tokens after n_past others.
+    def plan(self, n_tokens: int = 1, n_past: int = 0, n_seqs: int = 1) -> Plan:
+        """Where every node would run for a graph of n_tokens tokens after n_past others, of each of
+        n_seqs sequences.
 
         Allocates no compute buffers and leaves the model as it is. Raises `ModelError` for more
-        tokens than `n_ubatch` or the context takes.
+        tokens than `n_ubatch` or the context takes, and more sequences than there are.
         """
         self._check_open()
-        if not 1 <= n_tokens <= self.n_ubatch:
+        if not 1 <= n_seqs <= self.n_seq_max:
             raise ModelError(
-                f"n_tokens={n_tokens}: one graph takes 1 to {self.n_ubatch} tokens (n_ubatch)"
+                f"n_seqs={n_seqs}: there are 1 to {self.n_seq_max} sequences (n_seq_max)"
             )
-        if n_past < 0 or n_past + n_tokens > self.n_ctx:
+        if not 1 <= n_tokens <= self.n_ubatch // n_seqs:
+            each = f" of each of {n_seqs} sequences" if n_seqs > 1 else ""
             raise ModelError(
-                f"n_past={n_past} and n_tokens={n_tokens}: the context has {self.n_ctx} tokens"
+                f"n_tokens={n_tokens}{each}: one graph takes 1 to {self.n_ubatch} tokens (n_ubatch)"
             )
-        shape = Shape(n_tokens, self._kv.n_kv(n_past + n_tokens), 1)
-        return self._graphs.plan(shape)
+        if n_past < 0 or n_past + n_tokens > self.n_ctx_seq:
+            raise ModelError(
+                f"n_past={n_past} and n_tokens={n_tokens}: the context has {self.n_ctx_seq} tokens"
+            )
+        return self._graphs.plan(self._memory.planned_shape(n_tokens, n_past, n_seqs))
 
-    def _ubatches(self, n: int) -> list[tuple[int, int]]:
-        """Ranges of at most n_ubatch tokens within batches of n_batch."""
-        if n <= self.n_ubatch:
-            return [(0, n)]
-        return [
-            (start, min(start + self.n_ubatch, batch + self.n_batch, n))
-            for batch in range(0, n, self.n_batch)
-            for start in range(batch, min(batch + self.n_batch, n), self.n_ubatch)
-        ]
+    # --- sequences
+
+    def seq_rm(self, seq: int, p0: int = 0, p1: int | None = None) -> None:
+        """Removes tokens from a sequence, to its end unless p1 says otherwise.
+
+        What comes after them keeps its positions: `seq_add` moves it. C: llama_memory_seq_rm
+        """
+        self._memory.seq_rm(self._check_seq(seq), *self._check_range(p0, p1))
+
+    def seq_cp(self, src: int, dst: int, p0: int = 0, p1: int | None = None) -> None:
+        """Gives tokens of `src` to `dst`, too: without a copy where sequences share one cache, else
+        all of `src` in place of what `dst` had. C: llama_memory_seq_cp"""
+        self._check_seq(src)
+        self._memory.seq_cp(src, self._check_seq(dst), *self._check_range(p0, p1))
+
+    def seq_keep(self, seq: int) -> None:
+        """Removes all other sequences. C: llama_memory_seq_keep"""
+        self._memory.seq_keep(self._check_seq(seq))
+
+    def seq_add(self, seq: int, p0: int, p1: int | None, delta: int) -> None:
+        """Moves tokens to positions that are higher by `delta`, or lower; those that would come
+        before 0 are removed.
+
+        Their keys are rotated before the next evaluation. Other sequences that have the tokens,
+        too, have them at the new positions. C: llama_memory_seq_add
+        """
+        delta = whole("delta", delta, -POS_MAX, POS_MAX)
+        self._memory.seq_add(self._check_seq(seq), *self._check_range(p0, p1), delta)
+
+    def seq_div(self, seq: int, p0: int, p1: int | None, d: int) -> None:
+        """Divides positions by `d`, as `seq_add` adds to them. C: llama_memory_seq_div"""
+        d = whole("d", d, 1, POS_MAX)
+        self._memory.seq_div(self._check_seq(seq), *self._check_range(p0, p1), d)
+
+    def seq_pos_min(self, seq: int) -> int:
+        """The lowest position of a sequence, -1 for an empty one; where layers have a window, the
+        lowest that they still have. C: llama_memory_seq_pos_min"""
+        return self._memory.seq_pos_min(self._check_seq(seq))
+
+    def seq_pos_max(self, seq: int) -> int:
+        """The highest position of a sequence, -1 for an empty one. C: llama_memory_seq_pos_max"""
+        return self._memory.seq_pos_max(self._check_seq(seq))
 
     def record(self, per_op: bool = False) -> Recording:
         """Records what evaluations do within a `with` block: see `Recording`."""
@@ -181,11 +290,11 @@ class Model:
 
     # --- checks
 
-    def _check_tokens(self, tokens: Any) -> npt.NDArray[np.int32]:
+    def _check_tokens(self, tokens: Any, seq: int) -> npt.NDArray[np.int32]:
         if type(tokens) is list and len(tokens) == 1:  # decoding: numpy's checks take longer
             token = tokens[0]
             if type(token) is int and 0 <= token < self.hparams.n_vocab:
-                self._check_room(1)
+                self._check_room(1, seq)
                 return np.array(token, np.int32, ndmin=1)
         try:
             ids = np.asarray(tokens)
@@ -200,15 +309,26 @@ class Model:
             raise ModelError(
                 f"token {bad[0]} is not in the vocabulary: ids are 0 to {self.hparams.n_vocab - 1}"
             )
-        self._check_room(ids.size)
+        self._check_room(ids.size, seq)
         return np.ascontiguousarray(ids, np.int32)
 
-    def _check_room(self, n: int) -> None:
-        if self.n_past + n > self.n_ctx:
+    def _check_room(self, n: int, seq: int = 0) -> None:
+        self._memory.check_room(seq, n)
+        n_past, n_positions = self._memory.seq_pos_max(seq) + 1, self.hparams.n_positions
+        if n_positions and n_past + n > n_positions:
             raise ModelError(
-                f"the context is full: {self.n_past} tokens and {n} more are {self.n_past + n}, "
-                f"n_ctx is {self.n_ctx}. Call reset(), or load with a larger n_ctx"
+                f"the context is full: {n_past} tokens and {n} more are {n_past + n}, n_ctx is "
+                f"{self.n_ctx_seq}. Call reset(), or evaluate fewer"
             )
+
+    def _check_seq(self, seq: int) -> int:
+        self._check_open()
+        seq = whole("seq", seq, -POS_MAX, POS_MAX)
+        check_seq(seq, self._memory)
+        return seq
+
+    def _check_range(self, p0: int, p1: int | None) -> tuple[int, int]:
+        return whole("p0", p0, 0, POS_MAX), POS_MAX if p1 is None else whole("p1", p1, 0, POS_MAX)
 
     def _check_open(self) -> None:
         if self._closed:
@@ -237,3 +357,18 @@ class Model:
         _traceback: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def _in_order(
+    rows: list[npt.NDArray[np.float32]],
+    places: list[npt.NDArray[np.integer[Any]]],
+    n_vocab: int,
+) -> npt.NDArray[np.float32]:
+    """The rows of one batch's tokens, in the order of the tokens."""
+    if not rows:
+        return np.empty((0, n_vocab), np.float32)
+    if len(rows) == 1:
+        order, logits = places[0], rows[0]
+    else:
+        order, logits = np.concatenate(places), np.concatenate(rows)
+    return logits if (order[1:] > order[:-1]).all() else logits[np.argsort(order)]

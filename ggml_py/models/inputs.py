@@ -1,0 +1,53 @@
+"""Inputs of a graph: tensors that are written for each ubatch, where they are read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol
+
+from ..context import Context
+from ..convert import DTYPES
+from ..enums import Type
+from ..tensor import Tensor
+from .ubatch import Ubatch
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+
+class Input(Protocol):
+    """One tensor, or some that are written together."""
+
+    def share(self) -> None:
+        """Takes arrays over them, once the graph has memory."""
+
+    def set(self, ubatch: Ubatch) -> None:
+        """Writes them for a ubatch: nodes may have used the memory since the last one."""
+
+
+class Written:
+    """A tensor that becomes what `of` says of a ubatch."""
+
+    def __init__(self, tensor: Tensor, of: Callable[[Ubatch], Any]) -> None:
+        self.tensor = tensor
+        self._of = of
+
+    def share(self) -> None:
+        """See `Input`."""
+        self._array = array_of(self.tensor)
+
+    def set(self, ubatch: Ubatch) -> None:
+        """See `Input`."""
+        self._array[:] = self._of(ubatch)
+
+
+def new_input(ctx: Context, type_: Type, *ne: int, name: str) -> Tensor:
+    """A tensor that is written before the graph is computed."""
+    tensor = ctx.new_tensor(type_, *ne, name=name)
+    tensor.set_input()
+    return tensor
+
+
+def array_of(tensor: Tensor) -> npt.NDArray[Any]:
+    """An array over an input, for as long as the graph has its memory."""
+    return tensor._view(DTYPES[tensor.type])

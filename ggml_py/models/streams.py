@@ -1,0 +1,159 @@
+"""The cells of one cache: one stream for all sequences, or one for each (llama-kv-cache.cpp)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .cells import Cells, Idxs, Saved, padded_n_kv
+from .ubatch import Ubatch
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+Slot = list[Idxs]  # the cells of a ubatch's tokens, by stream
+
+
+class Streams:
+    """`n_stream` times `size` cells: 1 for all `n_seq_max` sequences, or as many as these."""
+
+    def __init__(self, size: int, n_seq_max: int, n_stream: int, n_swa: int = 0) -> None:
+        self.size = size
+        self.n_stream = n_stream
+        self.n_swa = n_swa
+        n_seq = n_seq_max if n_stream == 1 else 1
+        self.streams = [Cells(size, n_seq, n_swa) for _ in range(n_stream)]
+
+    def of(self, seq: int) -> tuple[Cells, int]:
+        """The stream of a sequence, and the sequence's number there."""
+        return (self.streams[0], seq) if self.n_stream == 1 else (self.streams[seq], 0)
+
+    # --- what is there
+
+    def first(self, seq: int) -> int:
+        """The lowest position of a sequence, -1 without one."""
+        cells, row = self.of(seq)
+        return cells.first(row)
+
+    def last(self, seq: int) -> int:
+        """The highest position of a sequence, -1 without one."""
+        cells, row = self.of(seq)
+        return cells.last(row)
+
+    @property
+    def has_shift(self) -> bool:
+        """Whether positions were moved since the keys were rotated."""
+        return any(cells.has_shift for cells in self.streams)
+
+    def n_kv(self, seqs: Sequence[int]) -> int:
+        """Cells that attention reads for tokens of those sequences."""
+        if self.n_stream == 1:
+            return padded_n_kv(self.streams[0].end, self.size)
+        return padded_n_kv(max(self.streams[seq].end for seq in seqs), self.size)
+
+    # --- new tokens
+
+    def find(self, ubatch: Ubatch) -> Slot | None:
+        """Cells for its tokens; None where they are not free."""
+        slot: Slot = []
+        if self.n_stream == 1:
+            wanted = [(self.streams[0], ubatch.n_tokens)]
+        else:
+            wanted = [(self.streams[seq], ubatch.n_seq_tokens) for seq in ubatch.seq_ids]
+        for cells, n in wanted:
+            idxs = cells.find(n)
+            if idxs is None:
+                return None
+            slot.append(idxs)
+        return slot
+
+    def put(self, ubatch: Ubatch, slot: Slot) -> None:
+        """Its tokens have those cells now."""
+        if self.n_stream == 1:
+            self.streams[0].put(slot[0], ubatch.pos, ubatch.sets)
+            return
+        n = ubatch.n_seq_tokens
+        for i, (seq, idxs) in enumerate(zip(ubatch.seq_ids, slot, strict=True)):
+            pos = ubatch.pos[i * n : (i + 1) * n]
+            self.streams[seq].put(idxs, pos, [((0,), slice(None))])
+
+    def prepare(self, ubatches: list[Ubatch]) -> list[Slot] | None:
+        """Cells for the tokens of each, once those before have theirs; None where there are not.
+
+        Afterwards everything is as it was, but for what a window's tokens had to leave for later
+        ubatches: that is gone for earlier ones too, as upstream. C: llama_kv_cache::prepare
+        """
+        slots: list[Slot] = []
+        before: list[list[tuple[Cells, Saved]]] = []
+        for ubatch in ubatches:
+            slot = self.find(ubatch)
+            if slot is None:
+                break
+            slots.append(slot)
+            if len(ubatches) > 1:
+                pairs = zip(self._streams_of(ubatch), slot, strict=True)
+                before.append([(cells, cells.save(idxs)) for cells, idxs in pairs])
+                self.put(ubatch, slot)
+        for states in reversed(before):
+            for cells, saved in states:
+                cells.restore(saved)
+        return slots if len(slots) == len(ubatches) else None
+
+    def _streams_of(self, ubatch: Ubatch) -> list[Cells]:
+        if self.n_stream == 1:
+            return self.streams
+        return [self.streams[seq] for seq in ubatch.seq_ids]
+
+    # --- the inputs' values
+
+    def idxs(self, ubatch: Ubatch, slot: Slot) -> Idxs:
+        """The cells of its tokens, counted through all streams."""
+        if self.n_stream == 1:
+            return slot[0]
+        pairs = zip(ubatch.seq_ids, slot, strict=True)
+        return np.concatenate([seq * self.size + idxs for seq, idxs in pairs])
+
+    def fill_mask(self, mask: npt.NDArray[Any], ubatch: Ubatch) -> None:
+        """mask [n_stream, n_rows, n_kv] in numpy's order, see `Cells.fill_mask`. Rows after the
+        graph's tokens are padding."""
+        n_rows = ubatch.n_tokens // len(mask)
+        if mask.shape[1] > n_rows:
+            mask[:, n_rows:] = -np.inf
+        for i, (seqs, at) in enumerate(ubatch.sets):
+            cells, row = self.of(seqs[0])
+            if self.n_stream > 1:
+                cells.fill_mask(mask[i, :n_rows], row, ubatch.pos[at])
+            elif isinstance(at, slice):
+                cells.fill_mask(mask[0, at], row, ubatch.pos[at])
+            else:
+                rows = np.empty((len(at), mask.shape[2]), mask.dtype)
+                cells.fill_mask(rows, row, ubatch.pos[at])
+                mask[0, at] = rows
+
+    def shifts(self) -> npt.NDArray[np.int32]:
+        """By how much each cell's key has to be rotated, through all streams."""
+        return np.concatenate([cells.shift for cells in self.streams])
+
+    # --- going back
+
+    def save(self) -> list[Saved]:
+        """What `restore` takes."""
+        return [cells.save() for cells in self.streams]
+
+    def restore(self, saved: list[Saved], written: list[tuple[Ubatch, Slot]]) -> set[int]:
+        """Cells are as they were, but those empty whose keys and values were `written` over.
+        Sequences of which the next token misses one."""
+        for cells, state in zip(self.streams, saved, strict=True):
+            cells.restore(state)
+        missed: set[int] = set()
+        for ubatch, slot in written:
+            pairs = zip(self._streams_of(ubatch), slot, strict=True)
+            for cells, idxs in pairs:
+                for idx in idxs[cells.pos[idxs] >= 0].tolist():
+                    pos, seq = int(cells.pos[idx]), int(cells.has[:, idx].argmax())
+                    if pos > cells.last(seq) + 1 - self.n_swa:
+                        missed.add(seq if self.n_stream == 1 else self.streams.index(cells))
+                    cells.drop(idx)
+        return missed

@@ -1,0 +1,148 @@
+"""Batches that were checked, and the parts of them that one graph takes (llama-batch.cpp)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    Ids = npt.NDArray[np.int32]
+
+Seqs = tuple[int, ...]  # the sequences of a token; it sees the past of the first
+Where = slice | list[int]  # some of the tokens
+
+
+class Tokens(NamedTuple):
+    """A batch whose tokens, positions and sequences are known to be right."""
+
+    token: Ids  # [n_tokens]
+    pos: Ids
+    seqs: Sequence[Seqs]
+    output: npt.NDArray[np.bool_]  # whose logits are wanted
+
+    def part(self, at: Where, n_seqs: int) -> Ubatch:
+        """Those tokens, as `n_seqs` runs of equal length."""
+        seqs = self.seqs[at] if isinstance(at, slice) else [self.seqs[i] for i in at]
+        idxs = np.arange(at.start, at.stop) if isinstance(at, slice) else np.array(at)
+        out_ids = np.flatnonzero(self.output[at]).astype(np.int32)
+        return Ubatch(self.token[at], self.pos[at], seqs, out_ids, idxs, n_seqs)
+
+    def range(self, start: int, n: int) -> Tokens:
+        """n of them, from one on."""
+        at = slice(start, start + n)
+        return Tokens(self.token[at], self.pos[at], self.seqs[at], self.output[at])
+
+
+class Ubatch:
+    """The tokens of one graph.
+
+    `out_ids` are those among them whose logits are wanted, `batch_idxs` their places in the batch,
+    `sets` the different sequences of tokens with the tokens that have them. `slots` are the cells
+    that a memory has given them.
+    """
+
+    def __init__(
+        self,
+        token: Ids,
+        pos: Ids,
+        seqs: Sequence[Seqs],
+        out_ids: Ids,
+        batch_idxs: npt.NDArray[np.integer[Any]],
+        n_seqs: int,
+    ) -> None:
+        self.token = token
+        self.pos = pos
+        self.out_ids = out_ids
+        self.batch_idxs = batch_idxs
+        self.n_tokens = len(token)
+        self.n_seqs = n_seqs  # sets of sequences
+        self.n_seq_tokens = self.n_tokens // n_seqs  # of each
+        self.sets = _sets(seqs)
+        self.seq_ids = tuple(sorted({s for seqs, _at in self.sets for s in seqs}))
+        self.slots: Any = None
+
+
+def _sets(seqs: Sequence[Seqs]) -> list[tuple[Seqs, Where]]:
+    """The different ones and where they are, in order of appearance."""
+    if seqs.count(seqs[0]) == len(seqs):
+        return [(seqs[0], slice(0, len(seqs)))]
+    places: dict[Seqs, list[int]] = {}
+    for i, key in enumerate(seqs):
+        places.setdefault(key, []).append(i)
+    return [
+        (key, slice(at[0], at[-1] + 1) if at[-1] - at[0] + 1 == len(at) else at)
+        for key, at in places.items()
+    ]
+
+
+def split_simple(tokens: Tokens, n_ubatch: int) -> list[Ubatch]:
+    """n_ubatch tokens after the other. C: llama_batch_allocr::split_simple"""
+    n = len(tokens.token)
+    ranges = [slice(start, min(start + n_ubatch, n)) for start in range(0, n, n_ubatch)]
+    return [tokens.part(at, 1) for at in ranges]
+
+
+def split_equal(tokens: Tokens, n_ubatch: int, sequential: bool) -> list[Ubatch]:
+    """As many tokens of each set of sequences as of the others, set by set.
+
+    Sets of one ubatch have no sequence in common; with `sequential`, where no token may have
+    several, their numbers follow each other. C: llama_batch_allocr::split_equal
+    """
+    if tokens.seqs.count(tokens.seqs[0]) == len(tokens.seqs):
+        return split_simple(tokens, n_ubatch)
+    left: dict[Seqs, list[int]] = {}  # tokens that have no ubatch yet, by their sequences
+    for i, seqs in enumerate(tokens.seqs):
+        left.setdefault(tuple(sorted(seqs)), []).append(i)
+    ubatches = []
+    while left:
+        chosen = _disjoint(left, n_ubatch, sequential)
+        # Upstream looks for room before it adds: with more sets than n_ubatch it has one token of
+        # each.
+        n = max(1, min(n_ubatch // len(chosen), *(len(left[seqs]) for seqs in chosen)))
+        ubatches.append(tokens.part([i for seqs in chosen for i in left[seqs][:n]], len(chosen)))
+        for seqs in chosen:
+            del left[seqs][:n]
+            if not left[seqs]:
+                del left[seqs]
+    return ubatches
+
+
+def _disjoint(left: dict[Seqs, list[int]], n_ubatch: int, sequential: bool) -> list[Seqs]:
+    """Sets without a common sequence, those whose tokens come first before the others."""
+    chosen: list[Seqs] = []
+    taken: set[int] = set()
+    # A set that is passed over stays so: what is taken only grows; but numbers that must follow
+    # each other may come up later.
+    order = sorted((at[k], seqs) for seqs, at in left.items() for k in range(len(at)))
+    for _i, seqs in order:
+        if not taken.isdisjoint(seqs):
+            continue
+        if sequential and chosen and seqs[0] != chosen[-1][0] + 1:
+            continue
+        chosen.append(seqs)
+        taken.update(seqs)
+        if len(chosen) > n_ubatch:
+            break
+    return chosen
+
+
+def split_seq(tokens: Tokens, n_ubatch: int) -> list[Ubatch]:
+    """Each ubatch of one set of sequences, and of such as are parts of it.
+    C: llama_batch_allocr::split_seq"""
+    left = list(range(len(tokens.token)))
+    ubatches = []
+    while left:
+        at: list[int] = []
+        current = set(tokens.seqs[left[0]])
+        for i in left:
+            if len(at) < n_ubatch and current.issuperset(tokens.seqs[i]):
+                at.append(i)
+                current = set(tokens.seqs[i])
+        ubatches.append(tokens.part(at, 1))
+        taken = set(at)
+        left = [i for i in left if i not in taken]
+    return ubatches
