@@ -53,6 +53,10 @@ def _tokens(id, tokens, given, expected):
     return misuse(f"eval/{id}", lambda e: _load(e).eval(tokens), BAD, given, expected)
 
 
+def _sampler(id, options, given, expected, error=ggml.ArgumentError):
+    return misuse(f"sampler/{id}", lambda e: models.Sampler(**options), error, given, expected)
+
+
 MISUSES = [
     _file("missing", lambda e: models.load(e.tmp_path / "none.gguf"), "none.gguf", "no such file",
           ggml.GgufError),
@@ -126,5 +130,16 @@ MISUSES = [
            "make another"),
     misuse("reset/closed", lambda e: _closed(e).reset(), ggml.ClosedError, "closed",
            "make another"),
+    _sampler("top_k", {"top_k": -1}, "top_k=-1", "expected at least 0"),
+    _sampler("top_p", {"top_p": 95}, "top_p=95", "expected 0 to 1"),
+    _sampler("temperature", {"temperature": "0.8"}, "str '0.8'", "expected a number", TypeError),
+    _sampler("seed", {"seed": -1}, "seed=-1", "expected 0 to 4,294,967,295"),
+    _sampler("repeat", {"repeat_penalty": 0.0}, "repeat_penalty=0.0", "1 is no penalty"),
+    misuse("sampler/rows", lambda e: models.Sampler()(np.zeros((2, 4), np.float32)), BAD,
+           "logits [2, 4]", "those of one token"),
+    misuse("sampler/nan", lambda e: models.Sampler()(np.full(4, np.nan, np.float32)), BAD,
+           "token 0 is nan", "weights are damaged"),
+    misuse("sampler/accept", lambda e: models.Sampler().accept(["the"]), TypeError, "str 'the'",
+           "token: expected a whole number"),
     misuse("eval/full", lambda e: _load(e, n_ctx=256).eval([1] * 300), BAD, "300", "256"),
 ]  # fmt: skip

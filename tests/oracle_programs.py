@@ -28,6 +28,15 @@ def _command_line(options: dict[str, object]) -> list[object]:
 
 
 @dataclass(frozen=True)
+class Sampled:
+    """The token that was drawn, and what it was drawn from, in libllama's order."""
+
+    token: int
+    ids: npt.NDArray[np.int32]
+    p: npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True)
 class Oracle:
     """A folder with llama-bench, test-llama-archs, …, and our programs on libllama."""
 
@@ -76,6 +85,21 @@ class Oracle:
         return self.run(
             "llama_logits", model, tokens, 1, out, *named, GGML_SCHED_DEBUG="2"
         ).stderr
+
+    def samples(
+        self, logits: npt.NDArray[np.float32], scratch: Path, **options: object
+    ) -> list[Sampled]:
+        """What libllama's samplers make of each row of `logits`."""
+        rows, out = scratch / "rows.bin", scratch / "samples.bin"
+        logits.astype(np.float32).tofile(rows)
+        self.run("llama_sampler", logits.shape[1], rows, out, *_command_line(options))
+        data, found, at = np.fromfile(out, np.int32), [], 0
+        while at < len(data):
+            token, n = data[at], data[at + 1]
+            ids, p = data[at + 2 : at + 2 + n], data[at + 2 + n : at + 2 + 2 * n]
+            found.append(Sampled(int(token), ids, p.view(np.float32)))
+            at += 2 + 2 * n
+        return found
 
 
 def node_lines(plan: Plan) -> list[str]:

@@ -7,3 +7,4 @@ from .batch import Batch as Batch
 from .hparams import HParams as HParams
 from .loading import load as load
 from .model import Model as Model
+from .sampling import Sampler as Sampler

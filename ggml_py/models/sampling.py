@@ -1,0 +1,210 @@
+"""The next token from logits: llama.cpp's samplers, in the order of its command line."""
+
+from __future__ import annotations
+
+import secrets
+from collections import Counter, deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from math import inf, isfinite
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from .._arguments import given, whole
+from ..errors import ArgumentError, ModelError
+from .candidates import F32, Candidates
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+_RANDOM_SEED = 0xFFFFFFFF  # LLAMA_DEFAULT_SEED
+_MAX = float(np.finfo(F32).max)
+
+
+@dataclass(frozen=True, eq=False)
+class Sampler:
+    """Settings, which stay, and what was sampled so far: called with logits it gives a token.
+
+    The steps, in their order, and llama.cpp's defaults: `logit_bias` adds to single logits (-inf
+    bans a token); tokens among the last `repeat_last_n` become less likely by `repeat_penalty`
+    (1: no), `frequency_penalty` for each time and `presence_penalty` for any; the `top_k` likeliest
+    stay (0: all); of those the likeliest that together have `top_p` (1: all); of those what has
+    `min_p` times the probability of the likeliest; `temperature` divides logits (0: the likeliest
+    token is taken, the lower id of two); then one is drawn. `seed` starts the random numbers,
+    `None` (or llama.cpp's 2**32 - 1) another each time; afterwards `seed` is the one in use.
+
+    The same logits and the same seed give llama.cpp's tokens: numbers are rounded where it rounds,
+    and its generator is MT19937. Equal logits it may have in another order.
+
+    Raises `ArgumentError` and `TypeError` for settings that make no sense.
+
+    Upstream: llama-sampler.cpp, and common_sampler_init for the order.
+    """
+
+    temperature: float = 0.8
+    top_k: int = 40
+    top_p: float = 0.95
+    min_p: float = 0.05
+    repeat_penalty: float = 1.0
+    repeat_last_n: int = 64
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    seed: int | None = None
+    _past: _Past = field(init=False, repr=False)
+    _random: np.random.RandomState = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        _real("temperature", self.temperature, 0.0, inf)
+        _real("top_p", self.top_p, 0.0, 1.0)
+        _real("min_p", self.min_p, 0.0, 1.0)
+        _real("frequency_penalty", self.frequency_penalty, -inf, inf)
+        _real("presence_penalty", self.presence_penalty, -inf, inf)
+        if _real("repeat_penalty", self.repeat_penalty, 0.0, inf) < 1e-37:
+            raise ArgumentError(
+                f"repeat_penalty={self.repeat_penalty}: expected a number above 0; 1 is no penalty"
+            )
+        whole("top_k", self.top_k)
+        whole("repeat_last_n", self.repeat_last_n)
+        bias = {whole("logit_bias: token", k): v for k, v in dict(self.logit_bias).items()}
+        for token, value in bias.items():
+            if value != -inf:
+                _real(f"logit_bias[{token}]", value, -inf, inf)
+        object.__setattr__(self, "logit_bias", bias)
+        if self.seed is None or whole("seed", self.seed, 0, _RANDOM_SEED) == _RANDOM_SEED:
+            object.__setattr__(self, "seed", secrets.randbelow(_RANDOM_SEED))
+        self.reset()
+
+    def __call__(self, logits: npt.NDArray[np.float32]) -> int:
+        """The token sampled from `logits` [n_vocab], which later ones count as a past one.
+
+        Raises `ModelError` for logits of which none is the largest: NaN, inf, or all -inf.
+        """
+        token = self._candidates(logits).draw(self._uniform())
+        self._past.add(token)
+        return token
+
+    def accept(self, tokens: Iterable[int]) -> None:
+        """Counts `tokens`, a prompt's, as past ones: penalties are for them too."""
+        for token in tokens:
+            self._past.add(whole("token", token))
+
+    def candidates(
+        self, logits: npt.NDArray[np.float32]
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
+        """The ids that the next call would draw from, and their probabilities. Changes nothing."""
+        found = self._candidates(logits)
+        return found.all_ids(), found.probabilities()
+
+    def reset(self) -> None:
+        """Forgets past tokens, and starts the random numbers again from `seed`."""
+        object.__setattr__(self, "_past", _Past(self.repeat_last_n))
+        object.__setattr__(self, "_random", np.random.RandomState(self.seed))
+
+    @np.errstate(over="ignore", divide="ignore")  # large logits, a temperature or min_p near 0
+    def _candidates(self, logits: npt.NDArray[np.float32]) -> Candidates:
+        logits = self._adjusted(logits)
+        token = likeliest(logits)
+        if F32(self.temperature) == 0.0:
+            return Candidates(logits[token : token + 1], np.array([token]), is_sorted=True)
+        candidates = Candidates(logits)
+        if self.top_k:
+            candidates = candidates.top_k(self.top_k)
+        if self.top_p < 1.0:
+            candidates = candidates.top_p(self.top_p)
+        if self.min_p > 0.0:
+            candidates = candidates.min_p(self.min_p)
+        return candidates.temper(self.temperature)
+
+    def _adjusted(self, logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        """With biases and penalties."""
+        logits = np.asarray(logits, F32)
+        if logits.ndim != 1 or not logits.size:
+            raise ModelError(f"logits {list(logits.shape)}: expected those of one token, [n_vocab]")
+        penalised = self.repeat_penalty != 1.0 or self.frequency_penalty or self.presence_penalty
+        if self.logit_bias or (penalised and self._past.counts):
+            logits = logits.copy()
+        if self.logit_bias:
+            self._add_bias(logits)
+        if penalised and self._past.counts:
+            self._penalise(logits)
+        return logits
+
+    def _add_bias(self, logits: npt.NDArray[np.float32]) -> None:
+        last = max(self.logit_bias)
+        if last >= logits.size:
+            raise ModelError(
+                f"logit_bias names token {last}: the vocabulary's ids are 0 to {logits.size - 1}"
+            )
+        logits[list(self.logit_bias)] += np.array(list(self.logit_bias.values()), F32)
+
+    def _penalise(self, logits: npt.NDArray[np.float32]) -> None:
+        """llama_sampler_penalties_apply."""
+        counts = self._past.counts
+        ids = np.fromiter(counts, np.int64, len(counts))
+        times = np.fromiter(counts.values(), F32, len(counts))
+        known = ids < logits.size
+        ids, times = ids[known], times[known]
+        past, repeat = logits[ids], F32(self.repeat_penalty)
+        past = np.where(past <= 0, past * repeat, past / repeat)
+        past -= times * F32(self.frequency_penalty) + F32(self.presence_penalty)
+        logits[ids] = past
+
+    def _uniform(self) -> float:
+        """std::uniform_real_distribution<double> on std::mt19937: two of its numbers make one."""
+        number = int.from_bytes(self._random.bytes(8), "little")
+        return min(number / 2.0**64, 1.0 - 2.0**-53)
+
+
+class _Past:
+    """The last `size` tokens, counted."""
+
+    def __init__(self, size: int) -> None:
+        self.counts: Counter[int] = Counter()
+        self._size = size
+        self._last: deque[int] = deque()
+
+    def add(self, token: int) -> None:
+        """One more; the oldest is forgotten."""
+        self._last.append(token)
+        self.counts[token] += 1
+        if len(self._last) > self._size:
+            oldest = self._last.popleft()
+            self.counts[oldest] -= 1
+            if not self.counts[oldest]:
+                del self.counts[oldest]
+
+
+def likeliest(logits: npt.NDArray[np.float32]) -> int:
+    """The token with the largest logit, the lowest id of several.
+
+    Raises `ModelError` where none is the largest: NaN, inf, all -inf.
+    """
+    token = int(logits.argmax())  # the first NaN's, if there is one
+    if not isfinite(logits[token]):
+        raise ModelError(_not_finite(logits))
+    return token
+
+
+def _not_finite(logits: npt.NDArray[np.float32]) -> str:
+    """What is wrong with logits whose largest is not finite."""
+    bad = np.flatnonzero(np.isnan(logits) | (logits == inf))
+    if not bad.size:
+        return "all logits are -inf: no token is left to sample"
+    return (
+        f"the logit of token {bad[0]} is {logits[bad[0]]} ({bad.size} of {logits.size} are not "
+        "finite): nothing can be sampled; the model's weights are damaged, or overflow"
+    )
+
+
+def _real(name: str, value: object, least: float, most: float) -> float:
+    """`value`, a number that a float can hold. Raises TypeError, `ArgumentError`."""
+    if isinstance(value, bool) or not isinstance(value, int | float | np.floating | np.integer):
+        raise TypeError(f"{name}: expected a number, got {given(value)}")
+    if not (least <= value <= most and abs(value) <= _MAX):
+        span = f"{least:g} to {most:g}" if isfinite(most) else f"a finite number, {least:g} or more"
+        raise ArgumentError(
+            f"{name}={value}: expected {'a finite number' if least == -inf else span}"
+        )
+    return float(value)
