@@ -32,7 +32,7 @@ PLAIN = {
     "trace.words", "trace.decisions", "trace.explain",
     "trace.run", "trace.run_summary",
     "trace.variant", "trace.reasons", "trace.why_not",
-    "export.to_text", "export.to_json", "export.run_json",
+    "export.to_text", "export.to_json", "export.run_json", "export.timeline", "export.to_chrome",
     "export.plan_check", "export.to_terminal",
 }  # fmt: skip
 # Plans in, live devices asked: objects and below, plain data, and those to the left.

@@ -72,7 +72,12 @@ class CopyRun:
 
     input: SplitInput | None  # None where the plan is not known
     event: Event
-    waited: int  # ns of it, for backends to finish
+    waits: tuple[Event, ...]  # for backends to finish, within it
+
+    @property
+    def waited(self) -> int:
+        """ns of it in which it waited."""
+        return sum(wait.ns for wait in self.waits)
 
     @property
     def name(self) -> str:
@@ -137,9 +142,17 @@ class ComputeRun:
 
     def _copy(self, index: int, event: Event) -> CopyRun:
         plan = self.plan
-        waited = sum(e.ns for _i, e in self.events if e.inside == index)
         source = None if plan is None else plan.splits[event.split].inputs[event.input]
-        return CopyRun(source, event, waited)
+        return CopyRun(source, event, tuple(self._waits.get(index, ())))
+
+    @cached_property
+    def _waits(self) -> dict[int, list[Event]]:
+        """By the event that they are a part of."""
+        found: dict[int, list[Event]] = {}
+        for _i, event in self.events:
+            if event.kind == WAIT and event.inside >= 0:
+                found.setdefault(event.inside, []).append(event)
+        return found
 
     @property
     def nodes(self) -> Iterator[NodeRun]:

@@ -1,0 +1,248 @@
+"""A run, or a plan in the order that it is computed, as slices on tracks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from ..trace.plan import Plan
+from ..trace.record import LEAF
+from ..trace.run import COMPUTE, COPY, NODES, WAIT, ComputeRun, CopyRun, Run, SplitRun
+
+SCHEDULER, COMPUTING, COPYING = "scheduler", "nodes", "copies"
+_STEP = 1000  # ns: what each node and copy takes where only the order is known
+
+
+class Track(NamedTuple):
+    """A line of the timeline. `backend` is -1 of the scheduler's own."""
+
+    scheduler: int
+    kind: str  # SCHEDULER: computes and waits; COMPUTING; COPYING: into the backend
+    backend: int
+    name: str
+
+
+class Slice(NamedTuple):
+    """Something that took time. Those of one track lie one after the other or in each other."""
+
+    track: Track
+    name: str
+    what: str  # "compute", "copy", "nodes", "wait"
+    start: int  # ns
+    end: int  # ns
+    details: dict[str, Any]
+
+
+class Flow(NamedTuple):
+    """What a copy carries: from the nodes that made it (not there of an input), through the copy,
+    to the nodes that read it. Indices of slices."""
+
+    name: str
+    slices: tuple[int, ...]
+
+
+class Level(NamedTuple):
+    """Bytes of results that are still needed, in one buffer type, from `start` on."""
+
+    scheduler: int
+    buft: str
+    start: int  # ns
+    nbytes: int
+
+
+class Timeline(NamedTuple):
+    """All of it; `measured` is false where times are an order only."""
+
+    tracks: tuple[Track, ...]
+    slices: tuple[Slice, ...]
+    flows: tuple[Flow, ...]
+    levels: tuple[Level, ...]
+    measured: bool
+
+
+class _Rows:
+    def __init__(self) -> None:
+        self.slices: list[Slice] = []
+        self.flows: list[Flow] = []
+        self.levels: list[Level] = []
+        self.tracks: dict[Track, None] = {}
+
+    def add(self, *row: Any) -> int:
+        self.slices.append(Slice(*row))
+        self.tracks.setdefault(row[0])
+        return len(self.slices) - 1
+
+    def timeline(self, measured: bool) -> Timeline:
+        order = (SCHEDULER, COPYING, COMPUTING)
+        tracks = sorted(self.tracks, key=lambda t: (t.scheduler, t.backend, order.index(t.kind)))
+        rows = (tuple(self.slices), tuple(self.flows), tuple(self.levels))
+        return Timeline(tuple(tracks), *rows, measured)
+
+
+def of_run(run: Run) -> Timeline:
+    """What was measured."""
+    rows = _Rows()
+    for compute in run.computes:
+        _compute(rows, compute)
+    return rows.timeline(measured=True)
+
+
+def of_plan(plan: Plan) -> Timeline:
+    """The order in which the plan would run: every copy and node takes 1 µs."""
+    rows, now = _Rows(), 0
+    live = list(_live(plan))
+    made: dict[int, int] = {}  # the slice of each node
+    names = [b.name for b in plan.backends]
+    for split, record in zip(plan.splits, plan.split_records, strict=True):
+        on = record.backend
+        copying, computing = (_track(0, kind, on, names[on]) for kind in (COPYING, COMPUTING))
+        waiting = []  # copies, for the split's first node
+        for given in split.inputs:
+            details = {"bytes": given.nbytes, "from": given.src_backend, "split": split.index}
+            slice_ = rows.add(copying, given.tensor.name, COPY, now, now + _STEP, details)
+            tensor = given.tensor.record
+            source = made.get(tensor.view_src if tensor.view_src >= 0 else tensor.id)
+            waiting.append((given.tensor.name, [slice_] if source is None else [source, slice_]))
+            now += _STEP
+        for node in split.nodes:
+            if node.is_view_op:
+                continue
+            details = _node_details(plan, node.id)
+            made[node.id] = rows.add(
+                computing, node.name or node.op, NODES, now, now + _STEP, details
+            )
+            rows.flows += [Flow(name, (*slices, made[node.id])) for name, slices in waiting]
+            waiting = []
+            rows.levels += [Level(0, buft, now, n) for buft, n in live[node.id].items()]
+            now += _STEP
+    return rows.timeline(measured=False)
+
+
+def _track(scheduler: int, kind: str, backend: int, name: str) -> Track:
+    return Track(scheduler, kind, backend, f"{name} copies" if kind == COPYING else name)
+
+
+def _compute(rows: _Rows, compute: ComputeRun) -> None:
+    event, plan = compute.event, compute.plan
+    own = Track(event.scheduler, SCHEDULER, -1, "scheduler")
+    backends = compute.run.schedulers[event.scheduler].backends
+    title = f"compute {event.compute}" + (f" (copy {event.copy})" if event.copy else "")
+    rows.add(own, title, COMPUTE, event.start, event.end, {"splits": len(compute.splits)})
+    for _i, wait in compute.events:
+        if wait.kind == WAIT and wait.inside < 0:
+            name = f"wait for {backends[wait.backend]}" if wait.backend >= 0 else "wait"
+            rows.add(own, name, WAIT, wait.start, wait.end, {})
+    live = list(_live(plan)) if plan is not None else []
+    done: list[tuple[int, int, int]] = []  # first node, the one after the last, slice
+    splits = compute.splits
+    for split, end in zip(splits, _clipped(splits), strict=True):
+        copies = [(copy, _copy(rows, compute, copy)) for copy in split.copies]
+        for i, nodes in enumerate(split.nodes):
+            until = end if i == len(split.nodes) - 1 else nodes.end
+            track = _track(event.scheduler, COMPUTING, nodes.backend, split.backend)
+            details: dict[str, Any] = {"split": split.index, "nodes": [nodes.first, nodes.last - 1]}
+            alone = plan is not None and nodes.last - nodes.first == 1
+            name = f"split {split.index}"
+            if alone and plan is not None:
+                node = plan.nodes[nodes.first]
+                name, details = node.name or node.op, _node_details(plan, node.id)
+            at = rows.add(track, name, NODES, nodes.start, until, details)
+            for copy, slice_ in copies if i == 0 else ():
+                rows.flows.append(Flow(copy.name, (*_made(done, copy), slice_, at)))
+            done.append((nodes.first, nodes.last, at))
+            _levels(rows, event.scheduler, live, nodes.first, nodes.last, nodes.start, until)
+
+
+def _clipped(splits: Sequence[SplitRun]) -> list[int]:
+    """Where each split ends, no later than the next one on its backend begins."""
+    ends: list[int] = []
+    begins: dict[str, int] = {}
+    for split in reversed(splits):
+        on = split.backend
+        ends.append(min(split.end, begins.get(on, split.end)))
+        if split.nodes:
+            begins[on] = split.nodes[0].start
+    return ends[::-1]
+
+
+def _copy(rows: _Rows, compute: ComputeRun, copy: CopyRun) -> int:
+    event = copy.event
+    name = compute.run.schedulers[event.scheduler].backends[event.backend]
+    track = _track(event.scheduler, COPYING, event.backend, name)
+    details: dict[str, Any] = {"bytes": event.nbytes, "split": event.split}
+    if copy.input is not None:
+        details["from"] = copy.input.src_backend
+    at = rows.add(track, copy.name, COPY, event.start, event.end, details)
+    for wait in copy.waits:
+        rows.add(track, "wait", WAIT, wait.start, wait.end, {})
+    return at
+
+
+def _made(done: list[tuple[int, int, int]], copy: CopyRun) -> tuple[int, ...]:
+    """The slice of the nodes that made what is copied; none of an input."""
+    if copy.input is None:
+        return ()
+    tensor = copy.input.tensor.record
+    id_ = tensor.view_src if tensor.view_src >= 0 else tensor.id
+    return tuple(at for first, end, at in done if first <= id_ < end)
+
+
+def _node_details(plan: Plan, id_: int) -> dict[str, Any]:
+    node = plan.nodes[id_]
+    record = node.record
+    return {
+        "op": record.op_desc, "type": node.type, "ne": list(node.ne), "node": id_,
+        "cause": str(node.cause), "sources": [s.name for s in node.srcs],
+    }  # fmt: skip
+
+
+def _levels(
+    rows: _Rows, scheduler: int, live: list[dict[str, int]], first: int, last: int, start: int,
+    end: int,
+) -> None:  # fmt: skip
+    """The most that is live while nodes [first, last) run, and what is after them."""
+    if not live:
+        return
+    most: dict[str, int] = {}
+    for levels in live[first:last]:
+        for buft, nbytes in levels.items():
+            most[buft] = max(most.get(buft, 0), nbytes)
+    rows.levels += [Level(scheduler, buft, start, n) for buft, n in most.items()]
+    rows.levels += [Level(scheduler, buft, end, n) for buft, n in live[last - 1].items()]
+
+
+def _live(plan: Plan) -> Iterator[dict[str, int]]:
+    """By node: bytes of results and copies, by buffer type, that are needed while it runs or later.
+
+    As sizes add up; the allocator also has gaps, and lets some ops write over what they read.
+    """
+    tensors, placements = plan.tensors, plan.outcome.placements
+    n_nodes = len(plan.nodes)
+    base = [t.view_src if t.view_src >= 0 else t.id for t in tensors]
+    last = dict[int, int]()
+    for node in plan.nodes:
+        for id_ in (*node.placement.planned_src, node.id):
+            if id_ >= 0:
+                last[base[id_]] = node.id
+    for node in plan.nodes:
+        if "output" in node.flags:
+            last[base[node.id]] = n_nodes
+    copied_at = {copy: s.start for s in plan.split_records for _source, copy in s.inputs}
+    begins: dict[int, list[int]] = {}
+    for t in tensors:
+        if t.kind == LEAF or base[t.id] != t.id or t.buffer >= 0 or t.id not in last:
+            continue  # weights and caches have memory of their own
+        begins.setdefault(copied_at.get(t.id, t.id), []).append(t.id)
+    ends: dict[int, list[int]] = {}
+    now: dict[str, int] = {plan.capture.bufts[b.buft].name: 0 for b in plan.backends}
+    for node in plan.nodes:
+        for id_ in begins.get(node.id, ()):
+            ends.setdefault(last[id_], []).append(id_)
+            now[_buft(plan, placements[id_].backend)] += tensors[id_].nbytes
+        yield dict(now)
+        for id_ in ends.get(node.id, ()):
+            now[_buft(plan, placements[id_].backend)] -= tensors[id_].nbytes
+
+
+def _buft(plan: Plan, backend: int) -> str:
+    return plan.capture.bufts[plan.backends[backend].buft].name
