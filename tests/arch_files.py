@@ -15,6 +15,7 @@ from ggml_py import Gguf, models
 from ggml_py.gguf_writer import TensorEntry, write_gguf
 
 load = partial(models.load, n_threads=1, repack=False)  # see test_models.py
+PLAIN = ("ffn_gate_inp.weight", "ssm_conv1d.weight", "_norm.weight")  # never quantised
 N_PREDICT = 32
 PROMPTS = {n: [(i * 7919 + 11) % 97 for i in range(n)] for n in (1, 7, 64)}
 SEEDS = (42, 7, 1234)
@@ -31,7 +32,10 @@ ARCHS = {  # the names of upstream's files
     "gemma2": "gemma2-dense",
     "gemma3": "gemma3-dense",
     "gpt-oss": "gpt-oss-moe",
+    "mamba": "mamba-dense",
+    "mamba2": "mamba2-dense",
 }
+RECURRENT = ("mamba", "mamba2")  # have a state in place of attention
 
 
 def check(
@@ -73,7 +77,7 @@ def deeper(
 ) -> None:
     """`source` with `n_layer` layers, which take turns to be those of `source`, each with its
     elements moved; matrices as `type_`, `metadata` (without the architecture, "__" for ".") in
-    place of its. Experts take turns too. `edit` changes the tensors at last."""
+    place of its (None: without it). Experts take turns too. `edit` changes the tensors at last."""
     with Gguf.open(source) as gguf:
         arch = gguf.metadata["general.architecture"]
         n_source = gguf.metadata[f"{arch}.block_count"]
@@ -85,6 +89,7 @@ def deeper(
             elif len(value) == n_source:
                 header[key] = np.resize(value, n_layer)  # a value per layer
         header |= {f"{arch}.{key.replace('__', '.')}": value for key, value in metadata.items()}
+        header = {key: value for key, value in header.items() if value is not None}
         header[f"{arch}.block_count"] = n_layer
         if header.get(f"{arch}.expert_count"):
             header[f"{arch}.expert_count"] = n_expert
@@ -97,7 +102,8 @@ def _tensors(gguf: Gguf, n_source: int, n_layer: int, n_expert: int) -> Tensors:
     tensors: Tensors = {}
     for name, info in gguf.tensors.items():
         values = np.frombuffer(gguf.data(name), np.float32)
-        values = values.reshape([n for n in info.ne[::-1] if n > 1] or [1])
+        n_dims = max((i + 1 for i, n in enumerate(info.ne) if n > 1), default=1)
+        values = values.reshape(info.ne[:n_dims][::-1])
         if "_exps" in name or "ffn_gate_inp" in name:  # experts are the first axis
             parts = [np.roll(values[i % len(values)], i) for i in range(n_expert)]
             values = np.ascontiguousarray(parts)
@@ -112,10 +118,12 @@ def _tensors(gguf: Gguf, n_source: int, n_layer: int, n_expert: int) -> Tensors:
 
 def _entries(tensors: Tensors, type_: str) -> Iterator[TensorEntry]:
     for name, values in tensors.items():
-        matrix = name.endswith(".weight") and values.ndim > 1 and "ffn_gate_inp" not in name
+        matrix = name.endswith(".weight") and values.ndim > 1 and not name.endswith(PLAIN)
         kind, ne = (type_ if matrix else "f32"), values.shape[::-1]
         if kind.endswith("_k") and ne[0] % 256:
             kind = "q5_0"  # as llama-quantize has it
+        if kind.startswith("q") and ne[0] % 32:
+            kind = "f16"
         yield name, values, kind, ne
 
 

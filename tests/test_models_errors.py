@@ -101,8 +101,8 @@ def test_numpy_tokens_and_rows(model):
 
 
 def test_unknown_architecture(tmp_path):
-    target = changed(tmp_path, metadata={"general.architecture": "mamba"})
-    with pytest.raises(ModelError, match=r"architecture 'mamba'; supported: .*llama, "):
+    target = changed(tmp_path, metadata={"general.architecture": "rwkv9"})
+    with pytest.raises(ModelError, match=r"architecture 'rwkv9'; supported: .*llama, "):
         load(target)
 
 

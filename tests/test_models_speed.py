@@ -12,6 +12,7 @@ import pytest
 import ggml_py as ggml
 from ggml_py import Gguf, ModelError, enums
 from ggml_py.models import graphs, load, placement
+from ggml_py.models.hparams import Ssm
 from ggml_py.models.synthetic import LlamaSpec, write_llama
 
 SIZE = {"n_layer": 2, "n_embd": 256, "n_head": 4, "n_head_kv": 2, "n_ff": 256, "n_vocab": 32768}
@@ -88,7 +89,7 @@ class TestChoice:
         """What `_supports` says yes to, as (device, buffer type); and what it was asked."""
         yes, asked = set(), []
 
-        def supports(device, buft, op, type_, ne):
+        def supports(device, buft, op, type_, ne, _ssm):
             asked.append((device.name, buft.name, op.name))
             return (device.name, buft.name) in yes
 
@@ -148,14 +149,22 @@ class TestChoice:
             (0, "blk.0.attn_sinks.weight", "SCALE"),
             (0, "blk.0.ffn_up_exps.weight", "MUL_MAT_ID"),
             (0, "blk.0.ffn_up_exps.bias", "ADD_ID"),
+            (0, "blk.0.ssm_conv1d.weight", "SSM_CONV"),
+            (0, "blk.0.ssm_conv1d.bias", "ADD"),
+            (0, "blk.0.ssm_dt.bias", "ADD"),
+            (0, "blk.0.ssm_dt.weight", "MUL_MAT"),
+            (0, "blk.0.ssm_a", "SSM_SCAN"),
+            (0, "blk.0.ssm_d", "MUL"),
+            (0, "blk.0.ssm_norm.weight", "MUL"),
         ],
     )
     def test_the_op_of_a_weight(self, supported, il, name, op):
         assert placement.op_of(il, name).name == op
-        ne = (64, 64, 4) if op == "MUL_MAT_ID" else (64, 4) if op == "ADD_ID" else (64,)
+        ne = {"MUL_MAT_ID": (64, 64, 4), "ADD_ID": (64, 4), "SSM_SCAN": (1, 4)}.get(op, (64,))
         with ggml.Context() as context:
             weight = context.new_tensor("f32", *ne)
-            user = placement._user_of(context, enums.Op[op], weight)
+            ssm = Ssm(d_conv=4, d_inner=64, d_state=16, dt_rank=4, n_group=2)
+            user = placement._user_of(context, enums.Op[op], weight, ssm)
             assert user.op == enums.Op[op] and CPU.supports_op(user)
 
 

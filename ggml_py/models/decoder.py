@@ -35,7 +35,7 @@ class Decoder(GraphBuilder, ABC, Generic[B]):
     """A graph from tokens to logits."""
 
     block: ClassVar[type[Any]]  # the tensors of a layer, see `tensors.declare`
-    rope_mode: ClassVar[int] = ROPE_NORM
+    rope_mode: ClassVar[int | None] = ROPE_NORM  # None: there is no attention either
     whole_rope: ClassVar[bool] = True  # whether all of each head must be rotated
     output_weight: ClassVar[Has] = "maybe"  # where a file has none, the token embedding is used
     output_bias: ClassVar[Has] = "no"

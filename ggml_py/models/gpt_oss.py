@@ -8,7 +8,7 @@ from ..tensor import Tensor
 from .decoder import Decoder
 from .experts import Gating, build_moe_ffn, read_experts
 from .hparams import ROPE_NEOX, HParams, Keys, sliding_window, train_scale
-from .tensors import Attention, Linear, MoeFfn, Norm, experts, linear, norm, vector
+from .tensors import Attention, Linear, MoeFfn, Norm, experts, linear, norm, tensor
 
 
 @dataclass(frozen=True)
@@ -17,7 +17,7 @@ class Block(MoeFfn, Attention):
 
     attn_norm: Norm = norm("n_embd")
     attn_output: Linear = linear("n_embd_q", "n_embd", bias="yes")
-    attn_sinks: Tensor = vector("n_head")
+    attn_sinks: Tensor = tensor("n_head", suffix=".weight")
     post_attention_norm: Norm = norm("n_embd")
     ffn_gate_inp: Linear = linear("n_embd", "n_expert", bias="yes")
     ffn_gate_exps: Linear = experts("n_embd", "n_ff_exp", bias=True, scale=False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -37,6 +37,9 @@ class Rope:
     scaling: str = "linear"
 
 
+NO_ROPE = Rope(0, -1, 0, 0.0, 1.0, 0.0, 1.0)  # of a model whose layers have no positions
+
+
 @dataclass(frozen=True, slots=True)
 class Experts:
     """A mixture of experts in place of one feed-forward network."""
@@ -55,6 +58,45 @@ class SlidingWindow:
 
 
 @dataclass(frozen=True, slots=True)
+class Ssm:
+    """A state space model in place of attention."""
+
+    d_conv: int  # tokens that a convolution takes in
+    d_inner: int  # elements of a token
+    d_state: int  # of each of them
+    dt_rank: int  # of a token's step; mamba2: heads
+    n_group: int = 0  # of heads that share what goes into the state and out of it
+    conv_dim: int = 0  # elements that convolution takes
+    d_in_proj: int = 0  # elements of a token's projection
+    dt_b_c_rms: bool = False  # whether step, what goes in and what goes out are normed
+
+    @property
+    def head_dim(self) -> int:
+        """Elements of one head."""
+        return self.d_inner // self.dt_rank
+
+    @property
+    def d_group(self) -> int:
+        """Elements of one group."""
+        return self.d_inner // self.n_group
+
+    @property
+    def d_x_proj(self) -> int:
+        """Elements that mamba makes of a token: its step, what goes in, what goes out."""
+        return self.dt_rank + 2 * self.d_state
+
+    @property
+    def n_embd_r(self) -> int:
+        """Elements of a sequence's convolution state."""
+        return (self.d_conv - 1) * self.conv_dim
+
+    @property
+    def n_embd_s(self) -> int:
+        """Elements of a sequence's scan state."""
+        return self.d_state * self.d_inner
+
+
+@dataclass(frozen=True, slots=True)
 class HParams:
     """The numbers of one model, by llama.cpp's names. Zero where a model has none of a kind."""
 
@@ -63,17 +105,18 @@ class HParams:
     n_ctx_train: int
     n_embd: int
     n_layer: int
-    n_head: int
-    n_head_kv: int
-    n_embd_head: int
-    n_ff: int
-    rope: Rope
+    n_head: int = 0
+    n_head_kv: int = 0
+    n_embd_head: int = 0
+    n_ff: int = 0
+    rope: Rope = NO_ROPE
     norm_eps: float = 0.0
     norm_rms_eps: float = 0.0
     experts: Experts | None = None
     n_ff_exp: int = 0  # of one expert
     n_positions: int = 0  # that were learned one by one; 0 where any position will do
     swa: SlidingWindow | None = None
+    ssm: Ssm | None = None
     tok_scale: float = 1.0  # of the tokens' embeddings
     attention_scale: float = 0.0
     attn_logit_softcapping: float = 0.0
@@ -161,31 +204,36 @@ class Keys:
         return value
 
 
-def read(metadata: Mapping[str, Any], arch: str, rope_mode: int) -> HParams:
-    """The hyperparameters that all architectures have in common.
+def read(metadata: Mapping[str, Any], arch: str, rope_mode: int | None) -> HParams:
+    """The hyperparameters that all architectures have in common; without `rope_mode` those that
+    have no attention either.
 
     Raises `ModelError` for what is missing, impossible, or not supported.
     """
     keys = Keys(metadata, arch)
-    n_embd, n_head = keys.size("embedding_length"), keys.size("attention.head_count")
+    common = HParams(
+        arch=arch,
+        n_embd=keys.size("embedding_length"),
+        n_ctx_train=keys.size("context_length"),
+        n_layer=keys.size("block_count"),
+        n_vocab=_n_vocab(metadata, keys),
+    )
+    if rope_mode is None:
+        return common
+    n_head = keys.size("attention.head_count")
     n_head_kv = keys.size("attention.head_count_kv", n_head)
-    n_embd_head = keys.size("attention.key_length", n_embd // n_head)
+    n_embd_head = keys.size("attention.key_length", common.n_embd // n_head)
     if keys.size("attention.value_length", n_embd_head) != n_embd_head:
         raise ModelError(f"metadata '{arch}.attention.value_length' must equal key_length")
     if n_head % n_head_kv:
         raise ModelError(f"{n_head} heads cannot share {n_head_kv} key/value heads evenly")
-    n_ctx_train = keys.size("context_length")
-    return HParams(
-        arch=arch,
-        n_vocab=_n_vocab(metadata, keys),
-        n_ctx_train=n_ctx_train,
-        n_embd=n_embd,
-        n_layer=keys.size("block_count"),
+    return replace(
+        common,
         n_head=n_head,
         n_head_kv=n_head_kv,
         n_embd_head=n_embd_head,
         n_ff=keys.size("feed_forward_length"),
-        rope=_rope(keys, n_embd_head, n_ctx_train, rope_mode),
+        rope=_rope(keys, n_embd_head, common.n_ctx_train, rope_mode),
     )
 
 

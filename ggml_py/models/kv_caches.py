@@ -14,7 +14,7 @@ from .kv_cache import KvCache
 from .memory import Memory, Shape
 from .placement import Placement
 from .streams import Slot, Streams
-from .ubatch import Tokens, Ubatch, split_equal, split_simple
+from .ubatch import Tokens, Ubatch, one_token, split_equal, split_simple
 
 
 class KvShape(NamedTuple):
@@ -287,7 +287,6 @@ class KvCaches(Memory):
 
 def _one(seq: int, n_caches: int) -> Ubatch:
     """A ubatch of one token of a sequence, to be filled in."""
-    one = np.zeros(1, np.int32)
-    ubatch = Ubatch(one, one.copy(), [(seq,)], one.copy(), one.copy(), 1)
-    ubatch.slots = [[one] for _ in range(n_caches)]
+    ubatch = one_token(seq)
+    ubatch.slots = [[np.zeros(1, np.int64)] for _ in range(n_caches)]
     return ubatch

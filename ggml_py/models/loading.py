@@ -19,9 +19,11 @@ from .archs import ARCHS
 from .cells import pad
 from .graphs import Graphs
 from .kv_caches import KvCaches
+from .memory import Memory
 from .model import Model
 from .placement import keep_threads, open_backends, place
 from .reading import Progress
+from .recurrent import RecurrentCache
 from .weights import Weights
 
 _FLASH_ATTN = ("auto", "on", "off")
@@ -55,6 +57,8 @@ def load(
     layer supports it. `type_k` and `type_v` are the cache's types; layers with a sliding window
     have a cache of their own, which holds the window only, unless `swa_full`. `n_seq_max` sequences
     can be evaluated; they share n_ctx evenly, or with `kv_unified` as they need it (see `Batch`).
+    A recurrent model has a state for each sequence, whatever its length: to it n_ctx and what is
+    said of caches mean nothing.
     `repack` copies
     weights that the CPU multiplies with into layouts for its kernels, where it has such (buffer
     type CPU_REPACK and others); without it they stay in the mapped file.
@@ -95,7 +99,7 @@ def load(
                 stack.callback(backend.close)
             for pool in keep_threads(backends):
                 stack.callback(pool.close)
-            placement = place(backends, hp.n_layer, n_gpu_layers, repack)
+            placement = place(backends, hp.n_layer, n_gpu_layers, repack, hp.ssm)
             # llama.cpp's bound on the nodes of a graph (llama_context::graph_max_nodes)
             graph_size = max(1024, 8 * len(gguf.tensors))
             sched = Scheduler(backends, graph_size, buffer_types=placement.compute_buffer_types())
@@ -111,7 +115,11 @@ def load(
             n_ubatch = min(n_ubatch, n_batch)
             options = (type_k, type_v, v_trans)
             sizes = (n_ctx, n_ubatch, n_seq_max)
-            memory = KvCaches(hp, placement, *sizes, kv_unified, swa_full, *options)
+            memory: Memory
+            if hp.ssm is not None:
+                memory = RecurrentCache(hp, placement, n_seq_max)
+            else:
+                memory = KvCaches(hp, placement, *sizes, kv_unified, swa_full, *options)
             stack.callback(memory.close)
             parts = (hp, placement, sched, weights, tensors, memory)
             graphs = Graphs(*parts, n_ubatch, flash_attn)

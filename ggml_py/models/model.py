@@ -109,8 +109,9 @@ class Model:
         With `all_logits` those after each, [n_tokens, n_vocab]. Without `copy` they may be, to be
         read only, the memory that they were computed in: the next evaluation writes to it. When it
         fails the sequence is what it was before; or empty, where it took several graphs and a
-        window has moved on. Raises `ModelError` for no tokens, a token that the vocabulary does not
-        have, a sequence that there is not, and more tokens than the context has room for.
+        window has moved on, or where the model is recurrent and has written over its state. Raises
+        `ModelError` for no tokens, a token that the vocabulary does not have, a sequence that there
+        is not, and more tokens than the context has room for.
         """
         self._check_open()
         if seq:
@@ -152,7 +153,8 @@ class Model:
         those that want them, in the batch's order.
 
         When it fails all sequences are what they were before; those are empty that had more tokens
-        in the batch than fit in one graph and whose window has moved on. Raises `ModelError` for an
+        in the batch than fit in one graph and whose window has moved on, and those of a recurrent
+        model whose states are written over. Raises `ModelError` for an
         empty batch, more tokens than n_batch or than there is room for, tokens and sequences that
         there are not, and positions that do not go on where their sequence ends. C: llama_decode
         """

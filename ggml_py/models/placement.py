@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 import contextlib
+import inspect
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -22,8 +23,11 @@ from ..rpc import rpc_devices
 from ..sim_text import sim_device_of
 from ..tensor import Tensor
 from ..threadpool import ThreadPool
+from .hparams import Ssm
 
 GPU_TYPES = (BackendDevType.GPU, BackendDevType.IGPU)
+_SSM_OPS = {"ssm_conv1d.weight": Op.SSM_CONV, "ssm_a": Op.SSM_SCAN, "ssm_d": Op.MUL}
+SCAN_K = (1,) if "K" in inspect.signature(Context.ssm_scan).parameters else ()  # since 0.21.0
 INPUT: Final = -1  # in place of a layer's number: the token embedding
 
 log = logging.getLogger("ggml_py")
@@ -42,6 +46,7 @@ class Placement:
     n_gpu_layers: int
     splits: tuple[float, ...] = ()  # where each GPU's part ends, the last at 1.0
     repack: bool = True  # whether weights may go to extra buffer types, laid out for a device
+    ssm: Ssm | None = None  # sizes of the scan, which ssm_a alone does not tell
     _chosen: dict[tuple[Device, Op, Type, tuple[int, ...]], BufferType] = field(
         default_factory=dict, compare=False, repr=False
     )
@@ -89,7 +94,7 @@ class Placement:
 
     def _choose(self, il: int, name: str, op: Op, type_: Type, ne: tuple[int, ...]) -> BufferType:
         for tried, buft in self._candidates(il):
-            if _supports(tried, buft, op, type_, ne):
+            if _supports(tried, buft, op, type_, ne, self.ssm):
                 # A mapped file is in plain memory, whoever reads it from there.
                 pinned = buft.device is not None and buft == buft.device.host_buffer_type
                 return self.backends[-1].device.buffer_type if pinned else buft
@@ -162,7 +167,11 @@ def named_devices(given: str | Device) -> tuple[Device, ...]:
 
 
 def place(
-    backends: tuple[Backend, ...], n_layer: int, n_gpu_layers: int, repack: bool = True
+    backends: tuple[Backend, ...],
+    n_layer: int,
+    n_gpu_layers: int,
+    repack: bool = True,
+    ssm: Ssm | None = None,
 ) -> Placement:
     """The placement, over several GPUs by their free memory; without a GPU `n_gpu_layers` has no
     effect, and a warning is logged."""
@@ -171,7 +180,7 @@ def place(
         names = ", ".join(b.name for b in backends)
         log.warning("n_gpu_layers=%d has no effect: %s is no GPU", n_gpu_layers, names)
         n_gpu_layers = 0
-    return Placement(backends, n_layer, n_gpu_layers, _splits(gpus), repack)
+    return Placement(backends, n_layer, n_gpu_layers, _splits(gpus), repack, ssm)
 
 
 def _splits(gpus: Sequence[Backend]) -> tuple[float, ...]:
@@ -198,18 +207,23 @@ def op_of(il: int, name: str) -> Op:
         return Op.GET_ROWS
     if name.endswith("attn_sinks.weight"):
         return Op.SCALE
+    for suffix, op in _SSM_OPS.items():
+        if name.endswith(suffix):
+            return op
     return Op.MUL_MAT_ID if expert else Op.MUL_MAT
 
 
-def _supports(device: Device, buft: BufferType, op: Op, type_: Type, ne: tuple[int, ...]) -> bool:
+def _supports(
+    device: Device, buft: BufferType, op: Op, type_: Type, ne: tuple[int, ...], ssm: Ssm | None
+) -> bool:
     """Whether `device` has `op` for such a weight in a buffer of that type."""
     with Context() as context, buft.alloc(0) as nothing:
         weight = context.new_tensor(type_, *ne)
         weight.ptr.buffer = nothing.ptr  # that it has no room is not asked about
-        return device.supports_op(_user_of(context, op, weight))
+        return device.supports_op(_user_of(context, op, weight, ssm))
 
 
-def _user_of(context: Context, op: Op, weight: Tensor) -> Tensor:
+def _user_of(context: Context, op: Op, weight: Tensor, ssm: Ssm | None = None) -> Tensor:
     """The op on a batch of 512, with llama.cpp's shapes."""
     ne = weight.ne
     if op == Op.GET_ROWS:
@@ -225,9 +239,24 @@ def _user_of(context: Context, op: Op, weight: Tensor) -> Tensor:
             context.new_tensor("i32", 512),
         )
         return context.rope_ext(cur, positions, weight, 0, 0, 0, 0, 0, 0, 0, 0, 0)
+    if op == Op.SSM_CONV:
+        return context.ssm_conv(context.new_tensor("f32", ne[0] - 1 + 512, ne[1], 3), weight)
+    if op == Op.SSM_SCAN and ssm is not None:
+        return _scan_of(context, weight, ssm)
     ids = context.new_tensor("i32", 1, 512)  # one expert: how many it is makes no difference
     if op == Op.ADD_ID:
         return context.add_id(context.new_tensor("f32", ne[0], 1, 512), weight, ids)
     if op == Op.MUL_MAT_ID:
         return context.mul_mat_id(weight, context.new_tensor("f32", ne[0], 1, 512), ids)
     return context.mul_mat(weight, context.new_tensor("f32", ne[0], 512, *ne[2:]))
+
+
+def _scan_of(context: Context, ssm_a: Tensor, ssm: Ssm) -> Tensor:
+    """The scan of three sequences of 512 tokens; mamba has a factor per state, mamba2 per head."""
+    d_state, n_head = (ssm.d_state if ssm_a.ne[0] == 1 else ssm_a.ne[0]), ssm_a.ne[1]
+    head_dim, tokens = ssm.d_inner // n_head, (512, 3)
+    states = context.new_tensor("f32", d_state, head_dim, n_head, 3)
+    x = context.new_tensor("f32", head_dim, n_head, *tokens)
+    dt = context.new_tensor("f32", n_head, *tokens)
+    b, c = (context.new_tensor("f32", d_state, max(ssm.n_group, 1), *tokens) for _ in "bc")
+    return context.ssm_scan(states, x, dt, ssm_a, b, c, context.new_tensor("i32", 3), *SCAN_K)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 if TYPE_CHECKING:
@@ -84,14 +85,14 @@ def declare(block: type[T], weights: Weights, hp: HParams, il: int) -> T:
 
 def norm(n: str, bias: Has = "no") -> Any:
     """A `Norm` of n elements."""
-    return _field(lambda weights, hp, il, name: weights.norm(il, name, getattr(hp, n), bias))
+    return _field(lambda weights, hp, il, name: weights.norm(il, name, _size(hp, n), bias))
 
 
 def linear(n_in: str, n_out: str, *, bias: Has = "no", scale: bool = True) -> Any:
     """A `Linear`. llama.cpp reads the scale of any matrix; a few graphs leave it out (`scale`)."""
 
     def find(weights: Weights, hp: HParams, il: int, name: str) -> Linear:
-        return weights.linear(il, name, getattr(hp, n_in), getattr(hp, n_out), bias, scale)
+        return weights.linear(il, name, _size(hp, n_in), _size(hp, n_out), bias, scale)
 
     return _field(find)
 
@@ -112,11 +113,14 @@ def experts(n_in: str, n_out: str, *, bias: bool = False, scale: bool = True) ->
     return _field(find)
 
 
-def vector(n: str) -> Any:
-    """A tensor of n elements, `NAME.weight`."""
-    return _field(
-        lambda weights, hp, il, name: weights.tensor(il, f"{name}.weight", getattr(hp, n))
-    )
+def tensor(*ne: str | int, suffix: str = "") -> Any:
+    """A tensor of those sizes, `NAME` with the suffix."""
+
+    def find(weights: Weights, hp: HParams, il: int, name: str) -> Tensor:
+        sizes = (n if isinstance(n, int) else _size(hp, n) for n in ne)
+        return weights.tensor(il, name + suffix, *sizes)
+
+    return _field(find)
 
 
 def fused_qkv() -> Any:
@@ -173,6 +177,12 @@ def _long_and_short(weights: Weights, hp: HParams, il: int, _name: str) -> RopeF
 
 def _factors(weights: Weights, hp: HParams, il: int, name: str) -> Tensor | None:
     return weights.tensor(il, f"{name}.weight", hp.rope.n_rot // 2, required=False)
+
+
+def _size(hp: HParams, name: str) -> int:
+    """`HParams`' number of that name, "ssm.NAME" for one of its parts."""
+    size: int = attrgetter(name)(hp)
+    return size
 
 
 def _field(find: Find) -> Any:

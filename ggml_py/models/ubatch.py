@@ -146,3 +146,9 @@ def split_seq(tokens: Tokens, n_ubatch: int) -> list[Ubatch]:
         taken = set(at)
         left = [i for i in left if i not in taken]
     return ubatches
+
+
+def one_token(seq: int) -> Ubatch:
+    """A ubatch of one token of a sequence, to be filled in."""
+    one = np.zeros(1, np.int32)
+    return Ubatch(one, one.copy(), [(seq,)], one.copy(), one.copy(), 1)

@@ -1,0 +1,174 @@
+"""Which cell of a recurrent cache holds the state of which sequence."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+NO_CELL = -1
+
+
+@dataclass(slots=True)
+class Cell:
+    """One state: of a sequence, or of several that have read the same tokens."""
+
+    pos: int = -1  # of the last token that went into the state
+    src: int = NO_CELL  # the cell whose memory has the state now; none: it starts as zeros
+    seqs: set[int] = field(default_factory=set)
+
+    def clear(self) -> None:
+        """No sequence has it."""
+        self.pos, self.src = -1, NO_CELL
+        self.seqs.clear()
+
+
+class RecurrentCells:
+    """A cell per sequence, and which of them a graph reads and writes.
+
+    A graph writes neighbouring cells, one for each of its sequences in their order. `take` moves
+    states there; after it there are, as in llama_memory_recurrent::find_slot,
+
+    - `head` and `n_rs`: the cells from `head` on that the graph deals with, its sequences' first;
+    - `sources`: for each of them the cell whose memory has its state;
+    - `rs_z`: the cell that the graph zeros first, for states that start; `NO_CELL` without such.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.clear()
+
+    def clear(self) -> None:
+        """There are no sequences."""
+        self._cells = [Cell() for _ in range(self.size)]
+        self._cell_of = [NO_CELL] * self.size  # by sequence
+        self.head = self.n_rs = 0
+        self.rs_z = NO_CELL
+        self.sources: list[int] = []
+
+    def pos(self, seq: int) -> int:
+        """The position of the sequence's last token, -1 without one."""
+        at = self._cell_of[seq]
+        return self._cells[at].pos if at != NO_CELL else -1
+
+    def shares(self, seq: int) -> set[int]:
+        """The sequences with the same state, itself included; empty without one."""
+        at = self._cell_of[seq]
+        return set(self._cells[at].seqs) if at != NO_CELL else set()
+
+    # --- for a graph
+
+    def take(self, seqs: Sequence[int], last: Sequence[int]) -> None:
+        """Finds the cells for a graph of these sequences, whose last tokens are at `last`."""
+        n_used = sum(bool(cell.seqs) for cell in self._cells)
+        if self.head > n_used + 2 * len(seqs):
+            self.head = 0
+        self._give_each_its_own(seqs)
+        at = [self._cell_of[seq] for seq in seqs]
+        first, end = min(at), max(at) + 1
+        for index, seq in enumerate(seqs, start=first):
+            self._swap(index, self._cell_of[seq])
+        for index, pos in enumerate(last, start=first):
+            self._cells[index].pos = pos
+            self._cells[index].seqs = {seqs[index - first]}
+        self._find_sources(first, end)
+        self.head, self.n_rs = first, end - first
+
+    def _give_each_its_own(self, seqs: Sequence[int]) -> None:
+        """A sequence without a cell, and one that shares its cell, gets an empty one."""
+        empty = self._next_empty(self.head)
+        for seq in seqs:
+            at = self._cell_of[seq]
+            if at != NO_CELL and len(self._cells[at].seqs) == 1:
+                continue
+            if at != NO_CELL:
+                shared, cell = self._cells[at], self._cells[empty]
+                shared.seqs.remove(seq)
+                cell.pos, cell.src, cell.seqs = shared.pos, shared.src, {seq}
+            self._cell_of[seq] = empty
+            empty = self._next_empty(empty + 1)
+
+    def _next_empty(self, start: int) -> int:
+        """The first cell from `start` on, and then from 0 on, that no sequence has."""
+        in_turn = ((start + i) % self.size for i in range(self.size))
+        return next((i for i in in_turn if not self._cells[i].seqs), start % self.size)
+
+    def _swap(self, a: int, b: int) -> None:
+        """States change places; memory does not: `src` says where it is."""
+        if a == b:
+            return
+        self._cells[a], self._cells[b] = self._cells[b], self._cells[a]
+        other = {a: b, b: a}
+        self._cell_of = [other.get(at, at) for at in self._cell_of]
+
+    def _find_sources(self, first: int, end: int) -> None:
+        """Where the graph reads the states of the cells [first, end) from. It writes them there."""
+        used = Counter(cell.src for cell in self._cells)
+        free = (i for i in range(first, end) if not used[i])
+        self.rs_z = next(free, NO_CELL)
+        self.sources = []
+        for index in range(first, end):
+            cell = self._cells[index]
+            self.sources.append(self.rs_z if cell.src == NO_CELL else cell.src)
+            cell.src = index
+
+    def save(self) -> Any:
+        """What `restore` takes."""
+        cells = [(cell.pos, cell.src, frozenset(cell.seqs)) for cell in self._cells]
+        return self.head, cells, list(self._cell_of)
+
+    def restore(self, saved: Any, written: set[int]) -> None:
+        """All is as it was then, but states that were in the memory of the cells `written`."""
+        self.head, cells, self._cell_of = saved[0], saved[1], list(saved[2])
+        self._cells = [Cell(pos, src, set(seqs)) for pos, src, seqs in cells]
+        for cell in self._cells:
+            if cell.src in written:
+                for seq in cell.seqs:
+                    self._cell_of[seq] = NO_CELL
+                cell.clear()
+
+    # --- by the user
+
+    def forget(self, seq: int) -> None:
+        """The sequence has no state any more."""
+        freed = self._leave(seq)
+        if freed != NO_CELL:
+            self.head = min(self.head, freed)
+
+    def copy(self, src: int, dst: int) -> None:
+        """`dst` has the state of `src`, until one of them goes on."""
+        if src == dst:
+            return
+        self._leave(dst)
+        at = self._cell_of[dst] = self._cell_of[src]
+        if at != NO_CELL:
+            self._cells[at].seqs.add(dst)
+
+    def keep(self, seq: int) -> None:
+        """All other sequences have no state any more."""
+        others = []
+        for index, cell in enumerate(self._cells):
+            if seq in cell.seqs:
+                cell.seqs = {seq}
+            else:
+                cell.clear()
+                others.append(index)
+        self._cell_of = [at if s == seq else NO_CELL for s, at in enumerate(self._cell_of)]
+        self.head = min([self.head, *others])
+
+    def move(self, seq: int, pos: int) -> None:
+        """The last token of the sequence, and of those that share its state, is at `pos`."""
+        self._cells[self._cell_of[seq]].pos = pos
+
+    def _leave(self, seq: int) -> int:
+        """The cell that is empty without the sequence, `NO_CELL` where there is none."""
+        at = self._cell_of[seq]
+        if at == NO_CELL:
+            return NO_CELL
+        self._cell_of[seq] = NO_CELL
+        self._cells[at].seqs.remove(seq)
+        if self._cells[at].seqs:
+            return NO_CELL
+        self._cells[at].clear()
+        return at

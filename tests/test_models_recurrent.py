@@ -1,0 +1,277 @@
+"""Models whose layers carry a state: mamba and mamba2, against libllama, bit for bit."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from arch_files import PROMPTS, RECURRENT, check, deeper, load
+from test_models_archs import stopped_after
+
+from ggml_py import ModelError
+from ggml_py.models import Batch
+
+ATTENTION_OPTIONS = [
+    {"flash_attn": "off"},
+    {"flash_attn": "on", "type_k": "q8_0", "type_v": "q4_0"},
+    {"swa_full": True},
+]
+
+
+@pytest.mark.parametrize("options", ATTENTION_OPTIONS)
+@pytest.mark.parametrize("name", RECURRENT)
+def test_options_of_attention_change_nothing(oracle, arch_file, tmp_path, name, options):
+    check(oracle, arch_file(name), PROMPTS[7], tmp_path, n_predict=4, **options)
+
+
+@pytest.mark.parametrize("n_group", [1, 4])
+def test_heads_and_groups(oracle, arch_file, tmp_path, n_group):
+    """Eight heads, in one group or in four, where upstream's file has two in two."""
+    path, n_head, d_state = tmp_path / "heads.gguf", 8, 32
+
+    def edit(tensors):
+        for name in [name for name in tensors if name.endswith("ssm_a")]:
+            blk, random = name.removesuffix("ssm_a"), np.random.default_rng(int(name[4]))
+
+            def new(part, *shape, blk=blk, random=random):
+                values = random.standard_normal(shape).astype(np.float32) * 0.1
+                tensors[blk + part] = values
+
+            conv_dim = 512 + 2 * n_group * d_state
+            new("ssm_in.weight", 512 + conv_dim + n_head, 256)
+            new("ssm_conv1d.weight", conv_dim, 4)
+            new("ssm_conv1d.bias", conv_dim)
+            for part in ("ssm_a", "ssm_d"):
+                new(part, n_head, 1)
+            new("ssm_dt.bias", n_head)
+            new("ssm_norm.weight", n_group, 512 // n_group)
+
+    sizes = {"time_step_rank": n_head, "group_count": n_group, "state_size": d_state}
+    changes = {f"ssm__{key}": value for key, value in sizes.items()}
+    deeper(arch_file("mamba2"), path, 3, "q8_0", edit=edit, **changes)
+    for n in (1, 64):
+        check(oracle, path, PROMPTS[n], tmp_path)
+
+
+def test_normed_steps(oracle, arch_file, tmp_path):
+    """As FalconMamba has them."""
+    path = tmp_path / "normed.gguf"
+    deeper(arch_file("mamba"), path, 3, "f16", ssm__dt_b_c_rms=True)
+    check(oracle, path, PROMPTS[64], tmp_path)
+
+
+@pytest.mark.parametrize("name", RECURRENT)
+def test_files_say_nothing_of_attention(arch_file, tmp_path, name):
+    """Converted ones have no heads and no other network."""
+    path, nothing = tmp_path / "bare.gguf", dict.fromkeys(("head_count", "head_count_kv"), 0)
+    nothing = {f"attention__{key}": value for key, value in nothing.items()}
+    deeper(arch_file(name), path, 2, "f32", feed_forward_length=0, **nothing)
+    rows = []
+    for file in (path, arch_file(name)):
+        with load(file) as model:
+            rows.append(model.eval(PROMPTS[7]))
+            assert model.hparams.n_head == 0
+    np.testing.assert_array_equal(*rows)
+
+
+# --- sequences
+
+
+@pytest.fixture
+def model(arch_file):
+    with load(arch_file("mamba2"), n_seq_max=4, n_ubatch=8) as model:
+        yield model
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("name", RECURRENT)
+def test_sequences_do_not_see_each_other(arch_file, name, seed):
+    """Whatever is done to others, a sequence has the logits that it would have alone."""
+    random = np.random.default_rng(seed)
+    tokens: list[list[int]] = [[] for _ in range(4)]
+    checked = 0
+    with load(arch_file(name), n_seq_max=4, n_ubatch=8) as model, load(arch_file(name)) as alone:
+        for _ in range(30):
+            a, b = map(int, random.integers(4, size=2))
+            match random.choice(["decode", "decode", "decode", "eval", "cp", "rm", "keep"]):
+                case "decode":
+                    batch = Batch()
+                    for seq in map(int, random.integers(4, size=random.integers(1, 16))):
+                        tokens[seq].append(int(random.integers(97)))
+                        batch.add(tokens[seq][-1], seq=seq)
+                    batch.logits[-1] = True
+                    row, expected = model.decode(batch)[0], tokens[seq]
+                case "eval":
+                    tokens[a].append(int(random.integers(97)))
+                    row, expected = model.eval(tokens[a][-1:], seq=a), tokens[a]
+                case "cp":
+                    model.seq_cp(a, b)
+                    tokens[b] = list(tokens[a])
+                    continue
+                case "rm":
+                    model.seq_rm(a)
+                    tokens[a] = []
+                    continue
+                case "keep":
+                    model.seq_keep(a)
+                    tokens = [seq if i == a else [] for i, seq in enumerate(tokens)]
+                    continue
+            alone.reset()
+            np.testing.assert_allclose(row, alone.eval(expected), atol=1e-5)
+            assert [model.seq_pos_max(i) + 1 for i in range(4)] == [len(seq) for seq in tokens]
+            checked += 1
+    assert checked > 10
+
+
+def test_a_part_of_a_state(model):
+    """It is of all tokens: what a part of them gave cannot be told."""
+    row = model.eval(PROMPTS[7])
+    for p0, p1 in ((3, None), (0, 3), (2, 4), (6, 7)):
+        end = 2**31 - 1 if p1 is None else p1
+        message = f"cannot remove positions {p0} to {end} of sequence 0, which has 0 to 6"
+        with pytest.raises(ModelError, match=message):
+            model.seq_rm(0, p0, p1)
+    with pytest.raises(ModelError, match="copy the whole sequence"):
+        model.seq_cp(0, 1, 0, 3)
+    model.seq_rm(0, 7)  # nothing is there
+    model.seq_rm(1, 3)
+    assert (model.seq_pos_min(0), model.seq_pos_max(0), model.seq_pos_max(1)) == (6, 6, -1)
+    model.seq_cp(0, 1, 0, 7)
+    model.seq_rm(0, 0, 7)
+    assert (model.seq_pos_max(0), model.seq_pos_max(1)) == (-1, 6)
+    np.testing.assert_array_equal(model.eval(PROMPTS[7]), row)
+
+
+def test_copying_nothing_empties_the_other(model):
+    model.eval(PROMPTS[7], seq=1)
+    model.seq_cp(0, 1)
+    assert model.seq_pos_max(1) == -1
+
+
+def test_positions_move_with_the_last_token(model):
+    """The state knows none: the next tokens have the logits that they had."""
+    rows = []
+    for delta in (0, 5, -3):
+        model.reset()
+        model.eval(PROMPTS[7])
+        model.seq_add(0, 0, None, delta)
+        assert model.seq_pos_max(0) == 6 + delta
+        rows.append(model.eval([5]))
+    model.seq_div(0, 0, None, 2)
+    assert model.seq_pos_max(0) == 2
+    for row in rows[1:]:
+        np.testing.assert_array_equal(row, rows[0])
+
+
+def test_a_token_of_several_sequences(model):
+    batch = Batch()
+    batch.add(5, seq=(0, 1), logits=True)
+    with pytest.raises(ModelError, match=r"each token has one sequence.* with seq_cp"):
+        model.decode(batch)
+    assert model.eval(PROMPTS[7]).any() and model.n_past == 7
+
+
+def test_no_limit_but_the_positions(arch_file):
+    """A state holds any number of tokens, in any context."""
+    prompt = [(i * 31 + 5) % 97 for i in range(600)]
+    rows = []
+    for n_ctx in (256, 1024):
+        with load(arch_file("mamba2"), n_ctx=n_ctx, n_ubatch=64) as model:
+            rows.append(model.eval(prompt))
+            model.plan(1, 100_000)
+            assert model.n_past == 600
+    np.testing.assert_array_equal(*rows)
+
+
+def test_what_a_stopped_eval_leaves(model, monkeypatch):
+    """What the graph could have written over is lost, and nothing else."""
+    rows = [model.eval(PROMPTS[7], seq=seq) for seq in (0, 1, 2)]
+    model.seq_cp(2, 3)
+    for seq, left in ((0, -1), (2, 6)):  # 2 shares its state: its new one would be elsewhere
+        with stopped_after(model, monkeypatch, 0):
+            model.eval([5, 6], seq=seq)
+        with stopped_after(model, monkeypatch, 0):
+            model.eval([5], seq=seq)
+        assert model.seq_pos_max(seq) == left
+    after = model.eval([5], seq=1)
+    for seq in (2, 3):
+        np.testing.assert_allclose(model.eval([5], seq=seq), after, atol=1e-5)
+    np.testing.assert_array_equal(model.eval(PROMPTS[7], seq=0), rows[0])
+
+
+def test_a_plan_of_several_sequences(model):
+    """One cell more per sequence; a first graph zeros a state."""
+    plan = model.plan(2, n_seqs=3)
+    assert plan.find("rs_s_copy")[0].ne[0] == 3
+    assert plan.node("mamba_out-1").ne[:2] == (256, 6)
+    zeroed = [n.ne[0] for n in plan.nodes if n.op == "SCALE"]
+    assert all(zeroed) and len(zeroed) == 4
+    assert not any(n.ne[0] for n in model.plan(2, n_past=5).nodes if n.op == "SCALE")
+
+
+# --- devices
+
+
+@pytest.mark.parametrize(
+    ("lacks", "kept"),
+    [
+        ("SSM_SCAN", {"blk.0.ssm_a", "blk.1.ssm_a"}),
+        ("SSM_CONV", {"blk.0.ssm_conv1d.weight", "blk.1.ssm_conv1d.weight"}),
+        (None, set()),
+    ],
+)
+def test_weights_that_a_gpu_has_no_op_for(sims, arch_file, lacks, kept):
+    """They stay on the CPU, as llama.cpp has it; states are with their layers."""
+    sims("gpu0", supports=lambda tensor: tensor.op.name != lacks)
+    rows = []
+    for options in ({}, {"devices": ("sim:gpu0", "CPU"), "n_gpu_layers": 99}):
+        with load(arch_file("mamba2"), **options) as model:
+            rows.append(model.eval(PROMPTS[7]))
+            where = {t.name: t.buffer.name for t in model.weights._made.values()}
+            caches = {t.buffer.name for t in (*model._memory.r, *model._memory.s)}
+    np.testing.assert_array_equal(*rows)
+    on_cpu = {name for name, buft in where.items() if not buft.startswith("gpu0")}
+    assert on_cpu == kept | {"token_embd.weight"}
+    assert all(name.startswith("gpu0") for name in caches)
+
+
+# --- files
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "message"),
+    [
+        ("mamba2", {"ssm__group_count": None}, "'mamba2.ssm.group_count' is missing"),
+        ("mamba2", {"ssm__group_count": 3}, "group_count' is 3: expected a divisor of ssm.time_st"),
+        ("mamba2", {"ssm__time_step_rank": 5}, "rank' is 5: expected a divisor of ssm.inner_size"),
+        ("mamba2", {"ssm__conv_kernel": 1}, "conv_kernel' is 1: expected at least 2"),
+        ("mamba2", {"ssm__conv_kernel": 3}, r"ssm_conv1d.weight' has ne \[4, 1024, 1, 1\], expect"),
+        ("mamba2", {"ssm__state_size": 64}, r"ssm_in.weight' has ne \[256, 1538, 1, 1\], expected"),
+        ("mamba2", {"ssm__time_step_rank": 4}, r"'blk.0.ssm_in.weight' has ne .* 1540, 1, 1\]"),
+        ("mamba2", {"ssm__inner_size": "big"}, "inner_size' is 'big': expected int"),
+        ("mamba", {"ssm__inner_size": 256}, "inner_size' is 256: expected twice the embedding_le"),
+        ("mamba", {"ssm__dt_b_c_rms": 1}, "dt_b_c_rms' is 1: expected bool"),
+        ("mamba", {"ssm__state_size": 0}, "state_size' is 0: expected at least 1"),
+    ],
+)
+def test_sizes_that_do_not_fit(arch_file, tmp_path, name, changes, message):
+    path = tmp_path / "changed.gguf"
+    deeper(arch_file(name), path, 2, "f32", **changes)
+    with pytest.raises(ModelError, match=message):
+        load(path)
+
+
+@pytest.mark.parametrize("missing", ["ssm_a", "ssm_dt.bias", "ssm_conv1d.bias", "ssm_norm.weight"])
+def test_missing_tensors(arch_file, tmp_path, missing):
+    path = tmp_path / "changed.gguf"
+    deeper(arch_file("mamba2"), path, 2, "f32", edit=lambda t: t.pop(f"blk.1.{missing}"))
+    with pytest.raises(ModelError, match=f"tensor 'blk.1.{missing}' .* is not among the file's"):
+        load(path)
+
+
+def test_another_type(arch_file, tmp_path, monkeypatch):
+    """Convolution and scan take f32 only; libllama aborts."""
+    monkeypatch.setattr("arch_files.PLAIN", ())
+    path = tmp_path / "changed.gguf"
+    deeper(arch_file("mamba2"), path, 2, "f16")
+    with pytest.raises(ModelError, match=r"'blk.0.ssm_conv1d.weight' is f16: expected f32"):
+        load(path)
