@@ -27,14 +27,15 @@ def model(tmp_path_factory):
 def test_help_lists_the_verbs():
     text = ok("--help")
     assert re.findall(r"^  ([\w-]+) ", text.split("Commands:")[1], re.M) == [
-        "build", "demo", "devices", "diff", "explain", "generate", "plan", "sweep", "trace",
-        "why-not",
+        "bench", "build", "demo", "devices", "diff", "explain", "generate", "plan", "sweep",
+        "trace", "why-not",
     ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
     "verb",
-    ["devices", "demo", "plan", "explain", "why-not", "diff", "sweep", "generate", "build"],
+    ["devices", "demo", "plan", "explain", "why-not", "diff", "sweep", "generate", "trace",
+     "bench", "build"],
 )
 def test_every_verb_has_help(verb):
     assert "sage" in ok(verb, "--help")

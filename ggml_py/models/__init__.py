@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from .archs import ARCHS as ARCHS
 from .batch import Batch as Batch
+from .desc import desc as desc
 from .hparams import HParams as HParams
 from .loading import load as load
 from .model import Model as Model

@@ -1,0 +1,39 @@
+"""A progress bar on standard error, where that is a terminal; made by who calls it, no thread."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+
+_SLOW = 0.3  # seconds: what takes less has no bar
+_PAUSE = 0.1  # between two pictures of it
+
+
+@contextmanager
+def bar(what: str, wanted: bool = True) -> Iterator[Callable[[float], None]]:
+    """Gives a function to call with the share that is done, 0.0 to 1.0: it draws where somebody
+    sees it, and takes nothing in between. The bar is gone at the end."""
+    if not wanted or not sys.stderr.isatty():
+        yield lambda _share: None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with ExitStack() as stack:
+        shown = Progress(console=Console(stderr=True), transient=True, auto_refresh=False)
+        task = shown.add_task(what, total=1.0)
+        due = time.monotonic() + _SLOW
+
+        def show(share: float) -> None:
+            nonlocal due
+            now = time.monotonic()
+            if now < due:
+                return
+            if not shown.live.is_started:
+                stack.enter_context(shown)
+            due = now + _PAUSE
+            shown.update(task, completed=share, refresh=True)
+
+        yield show

@@ -1,0 +1,216 @@
+"""What `bench` measures with: llama-bench's parameters, each of which may have several values."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Any, Final, TypeVar
+
+import click
+
+F = TypeVar("F", bound=Callable[..., Any])
+_RANGE = re.compile(r"(-?\d+)(?:-(\d+)(?:([+*])(\d+))?)?")
+_FLASH_ATTN = {  # enum llama_flash_attn_type, and the words for it
+    1: ("on", "enabled", "true", "1"),
+    0: ("off", "disabled", "false", "0"),
+    -1: ("auto", "-1"),
+}
+
+
+class _Several(click.ParamType):  # type: ignore[type-arg]
+    """Values with commas between them, as a list."""
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> list[Any]:
+        """The list; usage error for what is none."""
+        if isinstance(value, list):
+            return value
+        return [found for part in value.split(",") for found in self.values(part, param, ctx)]
+
+    def values(self, part: str, param: Any, ctx: Any) -> Sequence[Any]:
+        """What stands between two commas."""
+        raise NotImplementedError
+
+
+class Numbers(_Several):
+    """1,2,3, and ranges: 1-3 (each), 1-9+2 (each second), 1-64*2 (each twice the one before)."""
+
+    name = "numbers"
+
+    def __init__(self, least: int) -> None:
+        self._least = least
+
+    def values(self, part: str, param: Any, ctx: Any) -> Sequence[Any]:
+        """A number, or those of a range."""
+        found = _RANGE.fullmatch(part)
+        numbers = _numbers(*found.groups()) if found else ()
+        if not numbers or min(numbers) < self._least:
+            self.fail(
+                f"{part!r}: expected whole numbers from {self._least} on with commas between them; "
+                "ranges are first-last, first-last+step or first-last*factor",
+                param,
+                ctx,
+            )
+        return numbers
+
+
+def _numbers(first: str, last: str | None, op: str | None, step: str | None) -> Sequence[int]:
+    """Those of a range; none where it has no end."""
+    start, stop, by = int(first), int(last or first) + 1, int(step or 1)
+    if op != "*":
+        return range(start, stop, by) if by else ()
+    if by < 2 or start < 1:
+        return ()
+    return [start * by**i for i in range(64) if start * by**i < stop]
+
+
+class Words(_Several):
+    """Each is one of those, or whatever there is when `known` is empty; `name` says what."""
+
+    def __init__(self, name: str, known: Mapping[str, Any] | None = None) -> None:
+        self.name, self._known = name, known
+
+    def values(self, part: str, param: Any, ctx: Any) -> Sequence[Any]:
+        """What the word stands for."""
+        if self._known is None:
+            if not part:
+                self.fail("expected a word between commas", param, ctx)
+            return [part]
+        if part not in self._known:
+            self.fail(f"{part!r}: expected one of {', '.join(self._known)}", param, ctx)
+        return [self._known[part]]
+
+
+_FLAG = Words("0|1", {"0": False, "1": True})
+
+
+@dataclass(frozen=True)
+class Param:
+    """One of them: `field` is its key in results, `default` what counts where it is not given, as
+    it would be given; None for the number of cores."""
+
+    field: str
+    flags: tuple[str, ...]
+    type: _Several
+    default: str | None
+    help: str
+
+    @property
+    def usual(self) -> list[Any]:
+        """The values where it is not given."""
+        if self.default is None:
+            from .._device import default_n_threads
+
+            return [default_n_threads()]
+        found: list[Any] = self.type.convert(self.default, None, None)
+        return found
+
+
+TEST_PARAMS: Final = (
+    Param("n_prompt", ("-p", "--n-prompt"), Numbers(0), "512",
+          "Tokens of a prompt; 0: none is timed."),
+    Param("n_gen", ("-n", "--n-gen"), Numbers(0), "128", "Tokens, one by one; 0: none are timed."),
+    Param("n_depth", ("-d", "--n-depth"), Numbers(0), "0", "Tokens in the cache before those."),
+)  # fmt: skip
+# From the outermost loop to the innermost, as in llama-bench; the tests themselves are inside.
+PARAMS: Final = (
+    Param("n_gpu_layers", ("-ngl", "--n-gpu-layers"), Numbers(-1), "-1",
+          "Layers whose weights go to the GPUs; -1: all."),
+    Param("devices", ("-dev", "--device"), Words("names"), "auto",
+          "Devices, in priority order with / between them; none: the CPU alone; auto: all."),
+    Param("repack", ("--repack",), _FLAG, "1",
+          "Lay weights out for the CPU's kernels, where it has such layouts."),
+    Param("n_batch", ("-b", "--batch-size"), Numbers(1), "2048",
+          "Tokens that one evaluation takes."),
+    Param("n_ubatch", ("-ub", "--ubatch-size"), Numbers(1), "512",
+          "Tokens that one graph takes."),
+    Param("type_k", ("-ctk", "--cache-type-k"), Words("types"), "f16", "Type of the K cache."),
+    Param("type_v", ("-ctv", "--cache-type-v"), Words("types"), "f16", "Type of the V cache."),
+    Param("flash_attn", ("-fa", "--flash-attn"),
+          Words("on|off|auto", {w: n for n, words in _FLASH_ATTN.items() for w in words}), "auto",
+          "Attention in one op."),
+    Param("n_threads", ("-t", "--threads"), Numbers(1), None,
+          "Threads. Default: the cores this process may use."),
+)  # fmt: skip
+
+
+def _devices(words: str) -> tuple[str, ...]:
+    from .._device import devices
+
+    if words == "auto":
+        return tuple(d.name for d in devices())
+    return ("CPU",) if words == "none" else tuple(words.split("/"))
+
+
+def _all_layers() -> int:
+    """As many as there can be, where there is a GPU for them."""
+    from .._device import devices
+    from ..enums import BackendDevType as Dev
+
+    return 1 << 20 if any(d.type in (Dev.GPU, Dev.IGPU) for d in devices()) else 0
+
+
+@dataclass(frozen=True)
+class Test:
+    """What is timed at once: a prompt, tokens that follow it, or both, after `n_depth` others."""
+
+    n_prompt: int
+    n_gen: int
+    n_depth: int
+
+    @property
+    def n_tokens(self) -> int:
+        """Those that are timed."""
+        return self.n_prompt + self.n_gen
+
+
+@dataclass(frozen=True)
+class Setup:
+    """A model and one value of each parameter: what one `load` is called for, and its tests."""
+
+    model: str
+    values: Mapping[str, Any]
+    tests: tuple[Test, ...]
+
+    def load_options(self) -> dict[str, Any]:
+        """The arguments of `models.load`, with a context for the largest of the tests."""
+        same = ("n_batch", "n_ubatch", "type_k", "type_v", "n_threads", "repack")
+        n_gpu_layers = self.values["n_gpu_layers"]
+        return {
+            **{name: self.values[name] for name in same},
+            "n_gpu_layers": n_gpu_layers if n_gpu_layers >= 0 else _all_layers(),
+            "devices": _devices(self.values["devices"]),
+            "flash_attn": _FLASH_ATTN[self.values["flash_attn"]][0],
+            "n_ctx": max(test.n_tokens + test.n_depth for test in self.tests),
+        }
+
+
+def param_options(function: F) -> F:
+    """An option for each parameter, which may be repeated; the command gets lists by `field`."""
+    for param in reversed((*TEST_PARAMS, *PARAMS)):
+        words = param.help + (f"  [default: {param.default}]" if param.default else "")
+        option = click.option(*param.flags, param.field, type=param.type, multiple=True, help=words)
+        function = option(function)
+    return function
+
+
+def values_of(given: Mapping[str, Sequence[Sequence[Any]]]) -> dict[str, list[Any]]:
+    """All values of each parameter, by `field`, from the lists that its options gave."""
+    return {
+        param.field: [value for values in given[param.field] for value in values] or param.usual
+        for param in (*TEST_PARAMS, *PARAMS)
+    }
+
+
+def setups(
+    models: Sequence[str], both: Sequence[tuple[int, int]], given: Mapping[str, Sequence[Any]]
+) -> Iterator[Setup]:
+    """Every combination, in llama-bench's order; `both` are prompts with tokens after them."""
+    pairs = [*((n, 0) for n in given["n_prompt"]), *((0, n) for n in given["n_gen"]), *both]
+    tests = [Test(*pair, depth) for depth in given["n_depth"] for pair in pairs if any(pair)]
+    if not tests:
+        raise click.UsageError("nothing to time: -p, -n and -pg are all 0")
+    for model, *values in product(models, *(given[param.field] for param in PARAMS)):
+        named = {param.field: value for param, value in zip(PARAMS, values, strict=True)}
+        yield Setup(model, named, tuple(tests))
