@@ -33,6 +33,7 @@ class DeviceCaps(NamedTuple):
     host_buffer: bool  # it has a buffer type of pinned host memory
     buffer_from_host_ptr: bool  # `Device.buffer_from` works
     events: bool  # `Device.event` works
+    mmap_support: bool = True  # False: it wants weights of the CPU loaded, not in a mapped file
 
 
 class DeviceProps(NamedTuple):
@@ -150,6 +151,8 @@ class Device(InModule):
                 host_buffer=bool(caps.host_buffer),
                 buffer_from_host_ptr=bool(caps.buffer_from_host_ptr),
                 events=bool(caps.events),
+                # Older releases do not say.
+                mmap_support=bool(getattr(caps, "mmap_support", True)),
             ),
         )
 

@@ -17,7 +17,7 @@ from ggml_py.trace.plan import Plan
 _IN_PLAN = re.compile(r"## SPLIT #|node #|$")
 
 
-def _command_line(options: dict[str, object]) -> list[object]:
+def command_line(options: dict[str, object]) -> list[object]:
     """--name value for each; --name alone where the value is True."""
     words: list[object] = []
     for name, value in options.items():
@@ -25,6 +25,12 @@ def _command_line(options: dict[str, object]) -> list[object]:
         if value is not True:
             words.append(value)
     return words
+
+
+def printed_plan(said: str) -> str:
+    """The last plan of a log; those before were reserved."""
+    graph = said[said.rindex("## SPLIT #0") :]
+    return "\n".join(line for line in graph.splitlines() if _IN_PLAN.match(line)).strip()
 
 
 @dataclass(frozen=True)
@@ -59,7 +65,7 @@ class Oracle:
         """libllama's greedy tokens, and logits [prompt + n_predict - 1, n_vocab]."""
         out = scratch / "logits.bin"
         tokens = ",".join(map(str, prompt))
-        done = self.run("llama_logits", model, tokens, n_predict, out, *_command_line(options))
+        done = self.run("llama_logits", model, tokens, n_predict, out, *command_line(options))
         answer = json.loads(done.stdout)
         return answer["tokens"], np.fromfile(out, np.float32).reshape(-1, answer["n_vocab"])
 
@@ -75,13 +81,12 @@ class Oracle:
     def plan(self, model: Path, prompt: list[int], scratch: Path, **options: object) -> str:
         """What libllama's scheduler prints of the graph that evaluates `prompt`."""
         said = self.logs(model, prompt, scratch, **options)
-        graph = said[said.rindex("## SPLIT #0") :]  # those before were reserved
-        return "\n".join(line for line in graph.splitlines() if _IN_PLAN.match(line))
+        return printed_plan(said)
 
     def logs(self, model: Path, prompt: list[int], scratch: Path, **options: object) -> str:
         """All that libllama and ggml log while `prompt` is evaluated, splits too."""
         tokens, out = ",".join(map(str, prompt)), scratch / "logits.bin"
-        named = _command_line({**options, "last": True, "log": True})
+        named = command_line({**options, "last": True, "log": True})
         return self.run(
             "llama_logits", model, tokens, 1, out, *named, GGML_SCHED_DEBUG="2"
         ).stderr
@@ -92,7 +97,7 @@ class Oracle:
         """What libllama's samplers make of each row of `logits`."""
         rows, out = scratch / "rows.bin", scratch / "samples.bin"
         logits.astype(np.float32).tofile(rows)
-        self.run("llama_sampler", logits.shape[1], rows, out, *_command_line(options))
+        self.run("llama_sampler", logits.shape[1], rows, out, *command_line(options))
         data, found, at = np.fromfile(out, np.int32), [], 0
         while at < len(data):
             token, n = data[at], data[at + 1]

@@ -1,5 +1,6 @@
 """docs/CLI.md names the keys that the verbs print, and the changes that there are."""
 
+import inspect
 import json
 import re
 from pathlib import Path
@@ -7,10 +8,14 @@ from pathlib import Path
 import pytest
 from cli_runs import fails, run
 
+from ggml_py.cli import plan
+from ggml_py.cli.options import ModelOption
 from ggml_py.cli.what_if import ChangeType
+from ggml_py.models import load
 from ggml_py.models.synthetic import LlamaSpec, write_llama
 
 PAGE = (Path(__file__).parent.parent / "docs" / "CLI.md").read_text()
+OPTIONS = PAGE.split("## Options of a model")[1].split("## Keys")[0]
 KEYS, CHANGES = PAGE.split("## Keys")[1].split("## Changes")
 LIVE = ("sweep", "trace")  # take no saved plan
 ROWS = [(c, k) for c, k in re.findall(r"^\| `(.*?)` \| (.*) \|$", KEYS, re.M) if "schema" not in k]
@@ -50,6 +55,22 @@ def test_keys_are_what_the_page_says(words, command, keys):
 def test_there_is_a_row_for_each_verb_that_answers():
     verbs = {command.split()[0] for command, _ in ROWS}
     assert verbs == {"plan", "explain", "why-not", "diff", "sweep", "trace"}
+
+
+def test_the_options_on_the_page_are_those_there_are():
+    rows = re.findall(r"^\| (`-.*?`) \| `(\w+)", OPTIONS, re.M)
+    named = [name for names, _keyword in rows for name in re.findall("`(.*?)`", names)]
+    group = [o for o in plan.command.params if isinstance(o, ModelOption) and o.group]
+    known = {opt for option in group for opt in (*option.opts, *option.secondary_opts)}
+    assert set(named) <= known and len(rows) == len(group)
+    assert all(known_of & set(named) for option in group
+               for known_of in [{*option.opts, *option.secondary_opts}])  # fmt: skip
+    keywords = inspect.signature(load).parameters
+    assert {keyword for _names, keyword in rows} <= set(keywords)
+    # What the command line has another way to say, or a number of sequences that it does not take.
+    assert set(keywords) - {keyword for _names, keyword in rows} <= {
+        "path", "progress", "n_seq_max", "kv_unified",
+    }  # fmt: skip
 
 
 def test_the_changes_on_the_page_are_those_there_are():

@@ -11,7 +11,7 @@ import pytest
 
 import ggml_py as ggml
 from ggml_py import Gguf, ModelError, enums
-from ggml_py.models import graphs, load, placement
+from ggml_py.models import graphs, load, placement, weight_ops
 from ggml_py.models.hparams import Ssm
 from ggml_py.models.synthetic import LlamaSpec, write_llama
 
@@ -86,19 +86,19 @@ class TestChoice:
 
     @pytest.fixture
     def supported(self, monkeypatch):
-        """What `_supports` says yes to, as (device, buffer type); and what it was asked."""
+        """What `supports` says yes to, as (device, buffer type); and what it was asked."""
         yes, asked = set(), []
 
         def supports(device, buft, op, type_, ne, _ssm):
             asked.append((device.name, buft.name, op.name))
             return (device.name, buft.name) in yes
 
-        monkeypatch.setattr(placement, "_supports", supports)
+        monkeypatch.setattr(placement, "supports", supports)
         return yes, asked
 
     def place(self, *devices, n_gpu_layers=0, repack=True):
         backends = tuple(d.init(n_threads=1) for d in devices)
-        return placement.place(backends, 2, n_gpu_layers, repack)
+        return placement.place(backends, 2, n_gpu_layers, repack=repack)
 
     def test_order(self, supported):
         yes, asked = supported
@@ -140,7 +140,7 @@ class TestChoice:
     @pytest.mark.parametrize(
         ("il", "name", "op"),
         [
-            (placement.INPUT, "token_embd.weight", "GET_ROWS"),
+            (weight_ops.INPUT, "token_embd.weight", "GET_ROWS"),
             (2, "token_embd.weight", "MUL_MAT"),
             (2, "output.weight", "MUL_MAT"),
             (2, "output_norm.weight", "MUL"),
@@ -159,12 +159,12 @@ class TestChoice:
         ],
     )
     def test_the_op_of_a_weight(self, supported, il, name, op):
-        assert placement.op_of(il, name).name == op
+        assert weight_ops.op_of(il, name).name == op
         ne = {"MUL_MAT_ID": (64, 64, 4), "ADD_ID": (64, 4), "SSM_SCAN": (1, 4)}.get(op, (64,))
         with ggml.Context() as context:
             weight = context.new_tensor("f32", *ne)
             ssm = Ssm(d_conv=4, d_inner=64, d_state=16, dt_rank=4, n_group=2)
-            user = placement._user_of(context, enums.Op[op], weight, ssm)
+            user = weight_ops.user_of(context, enums.Op[op], weight, ssm)
             assert user.op == enums.Op[op] and CPU.supports_op(user)
 
 

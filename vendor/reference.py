@@ -20,6 +20,7 @@ from vendor import cache as caches
 from vendor import toolchain
 from vendor.compile import Tree
 from vendor.identity import (
+    NATIVE,
     ROOT,
     Options,
     Upstream,
@@ -57,6 +58,11 @@ def _flags(options: Options) -> dict[str, str]:
 
 def _oracles() -> list[Path]:
     return sorted((ROOT / "tests" / "oracle").glob("*.cpp"))
+
+
+def _simulated() -> list[Path]:
+    """Our simulated devices, which oracles may register as GPUs: a header and a source each."""
+    return sorted(NATIVE.glob("sim_*"))
 
 
 def build(options: Options) -> Path:
@@ -147,20 +153,25 @@ def _proof(
 def _oracle(program: Path, source: Path, final: Path, tools: toolchain.Tools) -> None:
     """Compile one of our programs against the reference's libllama, unless it is there already."""
     stamp = final / "bin" / f".{program.stem}.sha256"
-    digest = hashlib.sha256(program.read_bytes()).hexdigest()
+    parts = [program]
+    if "sim_device.h" in program.read_text(encoding="utf-8"):
+        parts += _simulated()
+    digest = hashlib.sha256(b"".join(part.read_bytes() for part in parts)).hexdigest()
     if stamp.is_file() and stamp.read_text() == digest:
         return
     origin = "@loader_path" if sys.platform == "darwin" else "$ORIGIN"
     target = final / "bin" / program.stem
-    part = target.with_name(f".{program.stem}.part")
+    made = target.with_name(f".{program.stem}.part")
+    folders = [source / "include", *(source / "ggml" / name for name in ("include", "src")), NATIVE]
     with step(f"compiling the oracle {program.stem}"):
         done = subprocess.run(
-            [tools.cxx, "-std=c++17", "-O2", str(program), "-o", str(part),
-             f"-I{source / 'include'}", f"-I{source / 'ggml' / 'include'}", f"-L{final / 'lib'}",
-             "-lllama", "-lggml", "-lggml-base", f"-Wl,-rpath,{origin}/../lib"],
+            [tools.cxx, "-std=c++17", "-O2", "-o", str(made),
+             *(str(part) for part in parts if part.suffix == ".cpp"),
+             *(f"-I{folder}" for folder in folders), f"-L{final / 'lib'}",
+             "-lllama", "-lggml", "-lggml-base", "-lpthread", f"-Wl,-rpath,{origin}/../lib"],
             capture_output=True, text=True, check=False)
         if done.returncode:
             lines = [line for line in done.stderr.splitlines() if "error" in line] or [done.stderr]
             raise BuildError(f"the oracle {program} does not compile: {lines[0]}")
-        part.replace(target)
+        made.replace(target)
         stamp.write_text(digest)

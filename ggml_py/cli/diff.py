@@ -6,11 +6,11 @@ from typing import Any
 
 import click
 
-from .options import as_json, echo_json
+from .options import ModelCommand, as_json, echo_json
 from .source import get_plans, source_options
 
 
-@click.command("diff")
+@click.command("diff", cls=ModelCommand)
 @source_options("a", "b")
 @click.option(
     "--rename",

@@ -6,11 +6,11 @@ from typing import Any
 
 import click
 
-from .options import as_json, echo_json
+from .options import ModelCommand, as_json, echo_json
 from .source import get_plan, get_tensor, source_options
 
 
-@click.command("explain")
+@click.command("explain", cls=ModelCommand)
 @source_options("model")
 @click.argument("node")
 @as_json

@@ -7,10 +7,10 @@ from typing import Any
 
 import click
 
-from .options import IntList, as_json, echo_json, load_model, model_options
+from .options import IntList, ModelCommand, as_json, echo_json, load_model, model_options
 
 
-@click.command("generate")
+@click.command("generate", cls=ModelCommand)
 @model_options
 @click.option(
     "--tokens",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from ..trace.plan import PASS_NAMES
-from .options import as_json, echo_json
+from .options import ModelCommand, as_json, echo_json
 from .source import get_plan, source_options
 from .what_if import FORMS, Change, ChangeType, changed
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ..trace.plan import Plan
 
 
-@click.command("plan", epilog=FORMS)
+@click.command("plan", cls=ModelCommand, epilog=FORMS)
 @source_options("model")
 @click.option("-v", "--verbose", is_flag=True, help="Print every node and why it is where it is.")
 @click.option("--text", is_flag=True, help="Print upstream's GGML_SCHED_DEBUG=2 layout.")

@@ -6,11 +6,11 @@ from typing import Any
 
 import click
 
-from .options import IntList, as_json, echo_json, load_model, model_options
+from .options import IntList, ModelCommand, as_json, echo_json, load_model, model_options
 from .source import saved_plan
 
 
-@click.command("sweep")
+@click.command("sweep", cls=ModelCommand)
 @model_options
 @click.option(
     "-n",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .options import as_json, echo_json
+from .options import ModelCommand, as_json, echo_json
 from .source import get_plan, get_tensor, source_options
 from .what_if import as_texts
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ..trace.why_not import WhyNot
 
 
-@click.command("why-not")
+@click.command("why-not", cls=ModelCommand)
 @source_options("model")
 @click.argument("node")
 @click.argument("backend")

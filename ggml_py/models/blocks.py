@@ -329,6 +329,8 @@ class GraphBuilder:
                 v = self.cb(ctx.cont(ctx.transpose(v)), "v_cont", il)
             kqv = self.cb(ctx.mul_mat(v, kq), "kqv", il)  # [n_embd_head, n, n_head, n_stream]
             cur = ctx.cont_2d(ctx.permute(kqv, 0, 2, 1, 3), n_embd * n_head, n_tokens)
+            if not self.placement.offload_kqv:
+                self.pins.append((cur, self.placement.backends[-1]))
         self.graph.build_forward_expand(cur)
         return cur
 

@@ -13,8 +13,8 @@ from ..tensor import Tensor
 from . import tensors
 from .blocks import GraphBuilder
 from .hparams import ROPE_NORM, HParams, Keys, check_dense, check_whole_rope
-from .placement import INPUT
 from .tensors import Attention, Has, Linear, Norm, norm
+from .weight_ops import INPUT
 from .weights import Weights
 
 B = TypeVar("B")

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from ..tensor import Tensor
 from .decoder import DecoderWeights, PreNormBlock, PreNormDecoder
 from .hparams import HParams, Keys, check_dense
-from .placement import INPUT
 from .tensors import FusedQkv, Linear, Norm, fused_qkv, linear, norm
+from .weight_ops import INPUT
 from .weights import Weights
 
 

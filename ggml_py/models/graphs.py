@@ -133,11 +133,7 @@ class Graphs:
 
     def _scheduler(self) -> Scheduler:
         """Another one on the same backends."""
-        return Scheduler(
-            self._sched.backends,
-            self._sched.graph_size,
-            buffer_types=self._placement.compute_buffer_types(),
-        )
+        return self._placement.scheduler(self._sched.graph_size)
 
     def _flash_attn_fits(self) -> bool:
         """Whether flash attention would run on the device of each layer, in a decoding graph."""

@@ -12,7 +12,6 @@ from .._ffi import lib
 from ..enums import Type
 from ..errors import ModelError
 from ..gguf import Gguf
-from ..scheduler import Scheduler
 from ..tensor import TypeLike, type_of
 from . import hparams as hparams_
 from .archs import ARCHS
@@ -21,12 +20,17 @@ from .graphs import Graphs
 from .kv_caches import KvCaches
 from .memory import Memory
 from .model import Model
-from .placement import keep_threads, open_backends, place
+from .overrides import Overrides, cpu_overrides, override_pairs, resolve_overrides
+from .placement import keep_threads, keeps_mapped, open_backends, place
 from .reading import Progress
 from .recurrent import RecurrentCache
 from .weights import Weights
 
-_FLASH_ATTN = ("auto", "on", "off")
+_CHOICES = {
+    "flash_attn": ("auto", "on", "off"),
+    "split_mode": ("layer", "none"),
+    "load_mode": ("auto", "mmap", "none"),
+}
 
 
 def load(
@@ -44,24 +48,44 @@ def load(
     swa_full: bool = False,
     n_seq_max: int = 1,
     kv_unified: bool = False,
+    offload_kqv: bool = True,
+    op_offload: bool = True,
+    tensor_overrides: Overrides | None = None,
+    cpu_moe: bool = False,
+    n_cpu_moe: int = 0,
+    n_cpu_ffn: int = 0,
+    split_mode: str = "layer",
+    main_gpu: int = 0,
+    tensor_split: Sequence[float] | None = None,
+    load_mode: str = "auto",
+    no_host: bool = False,
     progress: Progress | None = None,
 ) -> Model:
     """Opens a GGUF model for evaluation. Options are llama.cpp's, with its meanings.
 
     `devices` are names ("rpc:HOST:PORT" for a server's, "sim:NAME" for a simulated one) or
     `Device`s, highest priority first; a CPU is added if there is none. The last `n_gpu_layers`
-    layers (the output counts as one) go to the GPUs among them, by their free memory; weights that
-    a GPU has no op for stay on the CPU. `n_ctx` is the number of tokens the cache holds, rounded up
-    to 256, 0 for what the model was trained with; `n_ubatch` how many tokens one graph takes at
-    most. `flash_attn` is "on" (or True), "off" (or False), or "auto": on where the device of each
-    layer supports it. `type_k` and `type_v` are the cache's types; layers with a sliding window
-    have a cache of their own, which holds the window only, unless `swa_full`. `n_seq_max` sequences
-    can be evaluated; they share n_ctx evenly, or with `kv_unified` as they need it (see `Batch`).
-    A recurrent model has a state for each sequence, whatever its length: to it n_ctx and what is
-    said of caches mean nothing.
-    `repack` copies
-    weights that the CPU multiplies with into layouts for its kernels, where it has such (buffer
-    type CPU_REPACK and others); without it they stay in the mapped file.
+    layers (the output counts as one; -1: all) go to the GPUs among them, by their free memory;
+    weights that a GPU has no op for stay on the CPU. `n_ctx` is the number of tokens the cache
+    holds, rounded up to 256, 0 for what the model was trained with; `n_ubatch` how many tokens one
+    graph takes at most. `flash_attn` is "on" (or True), "off" (or False), or "auto": on where the
+    device of each layer supports it. `type_k` and `type_v` are the cache's types; layers with a
+    sliding window have a cache of their own, which holds the window only, unless `swa_full`.
+    `n_seq_max` sequences can be evaluated; they share n_ctx evenly, or with `kv_unified` as they
+    need it (see `Batch`). A recurrent model has a state for each sequence, whatever its length: to
+    it n_ctx and what is said of caches mean nothing. `repack` copies weights that the CPU
+    multiplies with into layouts for its kernels, where it has such (buffer type CPU_REPACK and
+    others); without it they stay in the mapped file.
+
+    Where things are, besides: without `offload_kqv` the cache is on the CPU; without `op_offload`
+    GPUs compute with weights in their own memory only. `tensor_overrides` places weights by their
+    names, {regex: device or buffer type}; the first regex that is found in a name counts. After
+    those come `cpu_moe`, which keeps all experts on the CPU, `n_cpu_moe` (those of the first N
+    layers) and `n_cpu_ffn` (the dense networks of the first N). `tensor_split` is how much of the
+    layers each GPU gets, like (3, 1); with split_mode="none" GPU number `main_gpu` gets all.
+    `load_mode` is "mmap" (weights in plain memory of the CPU stay in the mapped file), "none" (they
+    are copied), or "auto": mapped unless a GPU does not like that. With `no_host` weights of the
+    CPU are not put into a GPU's host memory, so that they can be laid out for the CPU.
 
     Weights are read when the first token is evaluated: until then, for plans, only the file's
     header is. With `progress` they are read here, and it is called with the share of bytes that is
@@ -73,14 +97,28 @@ def load(
     """
     if isinstance(flash_attn, bool):
         flash_attn = "on" if flash_attn else "off"
-    _check_options(n_gpu_layers, n_ctx, n_batch, n_ubatch, n_seq_max, n_threads, flash_attn)
-    for name, value in (
-        ("repack", repack),
-        ("swa_full", swa_full),
-        ("kv_unified", kv_unified),
-    ):
-        if not isinstance(value, bool):
-            raise TypeError(f"{name}={value!r}: expected True or False")
+    _check_numbers(
+        n_ctx=(n_ctx, 0),
+        n_batch=(n_batch, 1),
+        n_ubatch=(n_ubatch, 1),
+        n_seq_max=(n_seq_max, 1),
+        n_threads=(1 if n_threads is None else n_threads, 1),
+        n_gpu_layers=(n_gpu_layers, -SIZE_MAX),
+        main_gpu=(main_gpu, -SIZE_MAX),
+        n_cpu_moe=(n_cpu_moe, 0),
+        n_cpu_ffn=(n_cpu_ffn, 0),
+    )
+    _check_choices(flash_attn=flash_attn, split_mode=split_mode, load_mode=load_mode)
+    _check_flags(
+        repack=repack,
+        swa_full=swa_full,
+        kv_unified=kv_unified,
+        offload_kqv=offload_kqv,
+        op_offload=op_offload,
+        cpu_moe=cpu_moe,
+        no_host=no_host,
+    )
+    pairs = override_pairs(tensor_overrides)
     if progress is not None and not callable(progress):
         raise TypeError(f"progress: expected a function of (share) or None, got {given(progress)}")
     type_k, type_v = type_of(type_k), type_of(type_v)
@@ -94,15 +132,29 @@ def load(
         hp = hparams_.read(gguf.metadata, arch, graph.rope_mode)
         hp = graph.read_hparams(hparams_.Keys(gguf.metadata, arch), hp)
         with ExitStack() as stack:
-            backends = open_backends(devices, n_threads)
+            backends = open_backends(devices, n_threads, split_mode, main_gpu)
             for backend in backends:
                 stack.callback(backend.close)
             for pool in keep_threads(backends):
                 stack.callback(pool.close)
-            placement = place(backends, hp.n_layer, n_gpu_layers, repack, hp.ssm)
+            pairs += cpu_overrides(cpu_moe, n_cpu_moe, n_cpu_ffn, hp.n_layer)
+            placement = place(
+                backends,
+                hp.n_layer,
+                n_gpu_layers,
+                tensor_split,
+                overrides=resolve_overrides(pairs, [b.device for b in backends]),
+                repack=repack,
+                host=not no_host,
+                mmap=keeps_mapped(load_mode, backends),
+                offload_kqv=offload_kqv,
+                op_offload=op_offload,
+                layer_split=split_mode == "layer",
+                ssm=hp.ssm,
+            )
             # llama.cpp's bound on the nodes of a graph (llama_context::graph_max_nodes)
             graph_size = max(1024, 8 * len(gguf.tensors))
-            sched = Scheduler(backends, graph_size, buffer_types=placement.compute_buffer_types())
+            sched = placement.scheduler(graph_size)
             weights = Weights(gguf, placement)
             stack.callback(weights.close)
             tensors = graph.declare(weights, hp)
@@ -130,27 +182,23 @@ def load(
             return Model(*model, stack.pop_all())
 
 
-def _check_options(
-    n_gpu_layers: int,
-    n_ctx: int,
-    n_batch: int,
-    n_ubatch: int,
-    n_seq_max: int,
-    n_threads: int | None,
-    flash_attn: str,
-) -> None:
-    for name, value, least in (
-        ("n_gpu_layers", n_gpu_layers, 0),
-        ("n_ctx", n_ctx, 0),
-        ("n_batch", n_batch, 1),
-        ("n_ubatch", n_ubatch, 1),
-        ("n_seq_max", n_seq_max, 1),
-        ("n_threads", 1 if n_threads is None else n_threads, 1),
-    ):
+def _check_numbers(**options: tuple[int, int]) -> None:
+    """Each a value, and what it is at least."""
+    for name, (value, least) in options.items():
         if whole(name, value, -SIZE_MAX) < least:
             raise ModelError(f"{name}={value}: expected at least {least}")
-    if flash_attn not in _FLASH_ATTN:
-        raise ModelError(f"flash_attn={flash_attn!r}: expected one of {', '.join(_FLASH_ATTN)}")
+
+
+def _check_choices(**options: str) -> None:
+    for name, value in options.items():
+        if value not in _CHOICES[name]:
+            raise ModelError(f"{name}={value!r}: expected one of {', '.join(_CHOICES[name])}")
+
+
+def _check_flags(**options: bool) -> None:
+    for name, value in options.items():
+        if not isinstance(value, bool):
+            raise TypeError(f"{name}={value!r}: expected True or False")
 
 
 def _with_quantised_v(flash_attn: str, type_v: Type) -> str:

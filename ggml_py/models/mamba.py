@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 
 from ..tensor import Tensor
 from .hparams import HParams, Keys, Ssm
-from .placement import SCAN_K
 from .ssm import SsmBlock, SsmDecoder, build_conv
 from .tensors import Linear, linear, tensor
+from .weight_ops import SCAN_K
 
 
 @dataclass(frozen=True)

@@ -1,14 +1,15 @@
-"""Which device holds which layer, by llama.cpp's rule for `n_gpu_layers`."""
+"""Which device holds which layer and which weight, by llama.cpp's rules."""
 
 from __future__ import annotations
 
 import bisect
 import contextlib
-import inspect
 import logging
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Final
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -16,19 +17,17 @@ from .._device import Device, device
 from .._ffi import NULL, lib
 from ..backend import Backend
 from ..buffer import BufferType
-from ..context import Context
 from ..enums import BackendDevType, Op, Type
 from ..errors import MissingFunctionError, ModelError
 from ..rpc import rpc_devices
+from ..scheduler import Scheduler
 from ..sim_text import sim_device_of
-from ..tensor import Tensor
 from ..threadpool import ThreadPool
 from .hparams import Ssm
+from .overrides import Override
+from .weight_ops import INPUT, op_of, supports
 
 GPU_TYPES = (BackendDevType.GPU, BackendDevType.IGPU)
-_SSM_OPS = {"ssm_conv1d.weight": Op.SSM_CONV, "ssm_a": Op.SSM_SCAN, "ssm_d": Op.MUL}
-SCAN_K = (1,) if "K" in inspect.signature(Context.ssm_scan).parameters else ()  # since 0.21.0
-INPUT: Final = -1  # in place of a layer's number: the token embedding
 
 log = logging.getLogger("ggml_py")
 
@@ -38,16 +37,22 @@ class Placement:
     """The last `n_gpu_layers` layers are on the GPUs; the output counts as one more layer. Several
     GPUs have runs of them, in their order, as long as their part of `splits`.
 
-    The input is always on the CPU, `backends[-1]`.
+    The input is always on the CPU, `backends[-1]`. Options are those of `models.load`.
     """
 
     backends: tuple[Backend, ...]
     n_layer: int
     n_gpu_layers: int
     splits: tuple[float, ...] = ()  # where each GPU's part ends, the last at 1.0
+    overrides: tuple[Override, ...] = ()  # the first whose pattern a weight's name has counts
     repack: bool = True  # whether weights may go to extra buffer types, laid out for a device
+    host: bool = True  # whether weights of the CPU may go to a GPU's host memory
+    mmap: bool = True  # whether weights in the CPU's plain memory stay in the mapped file
+    offload_kqv: bool = True  # whether the KV cache is on the layers' devices
+    op_offload: bool = True
+    layer_split: bool = True  # whether several GPUs may share the layers
     ssm: Ssm | None = None  # sizes of the scan, which ssm_a alone does not tell
-    _chosen: dict[tuple[Device, Op, Type, tuple[int, ...]], BufferType] = field(
+    _chosen: dict[tuple[Device, Op, Type, tuple[int, ...]], BufferType | None] = field(
         default_factory=dict, compare=False, repr=False
     )
 
@@ -75,48 +80,84 @@ class Placement:
         part = np.float32(il - first_on_gpu) / np.float32(n_on_gpus)
         return self.gpus[bisect.bisect_right(self.splits, float(part))]
 
+    @property
+    def cpu(self) -> Device:
+        """The device that has what is on no GPU."""
+        return self.backends[-1].device
+
     def buffer_type(self, il: int) -> BufferType:
-        """Where layer `il` keeps its KV cache, and the weights that its device computes with."""
-        return self.backend(il).device.buffer_type
+        """Where layer `il` keeps its part of the cache."""
+        return (self.backend(il).device if self.offload_kqv else self.cpu).buffer_type
 
     def weight_buffer_type(
         self, il: int, name: str, type_: Type, ne: tuple[int, ...]
     ) -> BufferType:
-        """Where layer `il` keeps a weight: in the first of llama.cpp's candidates whose device has
-        the op that uses it, for a batch of 512, as llama.cpp's loader decides. Raises `ModelError`
-        when none has.
+        """Where layer `il` keeps a weight: where an override says, else in the first of llama.cpp's
+        candidates whose device has the op that uses it, for a batch of 512, as llama.cpp's loader
+        decides. To the CPU is overridden what then is in the first candidate of the CPU's; nobody
+        is asked about other memory. Raises `ModelError` when no device has the op.
         """
-        op = op_of(il, name)
-        key = (self.backend(il).device, op, type_, ne)
+        op, buft = op_of(il, name), None
+        override = next((o for o in self.overrides if o.pattern.search(name)), None)
+        if override is not None:
+            buft = override.buffer_type
+            if buft == self.cpu.buffer_type:
+                buft = self._choose(self.cpu, op, type_, ne)
+        buft = buft or self._choose(self.backend(il).device, op, type_, ne)
+        if buft is None:
+            raise ModelError(
+                f"tensor '{name}' ({type_.name.lower()}, ne {list(ne)}): no device here has "
+                f"{op.name} for it"
+            )
+        # A mapped file is in plain memory, whoever reads it from there.
+        pinned = buft.device is not None and buft == buft.device.host_buffer_type
+        return self.cpu.buffer_type if pinned and self.mmap else buft
+
+    def _choose(
+        self, device: Device, op: Op, type_: Type, ne: tuple[int, ...]
+    ) -> BufferType | None:
+        """The first candidate for a layer on `device`."""
+        key = (device, op, type_, ne)
         if key not in self._chosen:
-            self._chosen[key] = self._choose(il, name, op, type_, ne)
+            candidates = self._candidates(device)
+            fits = (
+                buft for tried, buft in candidates if supports(tried, buft, op, type_, ne, self.ssm)
+            )
+            self._chosen[key] = next(fits, None)
         return self._chosen[key]
 
-    def _choose(self, il: int, name: str, op: Op, type_: Type, ne: tuple[int, ...]) -> BufferType:
-        for tried, buft in self._candidates(il):
-            if _supports(tried, buft, op, type_, ne, self.ssm):
-                # A mapped file is in plain memory, whoever reads it from there.
-                pinned = buft.device is not None and buft == buft.device.host_buffer_type
-                return self.backends[-1].device.buffer_type if pinned else buft
-        raise ModelError(
-            f"tensor '{name}' ({type_.name.lower()}, ne {list(ne)}): no device here has "
-            f"{op.name} for it"
-        )
-
-    def _candidates(self, il: int) -> list[tuple[Device, BufferType]]:
+    def _candidates(self, device: Device) -> list[tuple[Device, BufferType]]:
         """What llama.cpp tries, in its order (make_gpu_buft_list, make_cpu_buft_list)."""
-        device, cpu = self.backend(il).device, self.backends[-1].device
-        plain = cpu.buffer_type
+        cpu, plain = self.cpu, self.cpu.buffer_type
         found = [] if device == cpu else [device.buffer_type, *device.extra_buffer_types]
         tried = [(device, buft) for buft in found]
         for backend in self.backends:
             if backend.device.type == BackendDevType.ACCEL and backend.buffer_type != plain:
                 tried.append((backend.device, backend.buffer_type))
-        hosts = ((gpu.device, gpu.device.host_buffer_type) for gpu in self.gpus)
+        hosts = ((gpu.device, gpu.device.host_buffer_type) for gpu in self.gpus if self.host)
         tried += [(gpu, host) for gpu, host in hosts if host is not None][:1]
         if self.repack:
             tried += [(cpu, extra) for extra in cpu.extra_buffer_types]
         return [*tried, (cpu, plain)]
+
+    @cached_property
+    def parallel(self) -> bool:
+        """Whether llama.cpp would let several GPUs work on several batches at once: the scheduler
+        then has copies of the inputs (llama_context's pipeline_parallel)."""
+        caps = (b.device.props.caps for b in self.backends[:-1])
+        return (
+            len(self.gpus) > 1
+            and self.full_offload
+            and self.layer_split
+            and self.offload_kqv
+            and not self.overrides
+            and all(c.async_ and c.events for c in caps)
+        )
+
+    def scheduler(self, graph_size: int) -> Scheduler:
+        """A scheduler on the backends, as llama.cpp would make it."""
+        types = self.compute_buffer_types()
+        return Scheduler(self.backends, graph_size, self.parallel, self.op_offload, types)
 
     def compute_buffer_types(self) -> list[BufferType]:
         """What the scheduler allocates from, per backend: beside GPUs the CPU takes the first
@@ -129,17 +170,30 @@ class Placement:
         return types
 
 
-def open_backends(devices: Sequence[str | Device], n_threads: int | None) -> tuple[Backend, ...]:
+def open_backends(
+    devices: Sequence[str | Device],
+    n_threads: int | None,
+    split_mode: str = "layer",
+    main_gpu: int = 0,
+) -> tuple[Backend, ...]:
     """A backend on each device, in the order given; a CPU is added at the end if there is none.
+    With split_mode="none" the only GPU is that of number `main_gpu`, or none if that is negative.
 
     "rpc:HOST:PORT" stands for all devices of that server, "sim:NAME" for a simulated one, with its
     settings (`sim_text.sim_device_of`). Raises `UnknownDeviceError` with the names there are,
-    `RpcError`.
+    `ModelError` for a main_gpu that is not there, `RpcError`.
     """
-    chosen = [d for given in devices for d in named_devices(given)]
+    chosen = list(dict.fromkeys(d for given in devices for d in named_devices(given)))
     if not any(d.type == BackendDevType.CPU for d in chosen):
         chosen.append(device("CPU"))
-    return tuple(d.init(n_threads=n_threads) for d in dict.fromkeys(chosen))
+    gpus = [d for d in chosen if d.type in GPU_TYPES]
+    if split_mode == "none" and gpus:
+        if main_gpu >= len(gpus):
+            names = ", ".join(d.name for d in gpus)
+            raise ModelError(f"main_gpu={main_gpu}: expected a number below {len(gpus)} ({names})")
+        kept = gpus[main_gpu : main_gpu + 1] if main_gpu >= 0 else []
+        chosen = [d for d in chosen if d not in gpus or d in kept]
+    return tuple(d.init(n_threads=n_threads) for d in chosen)
 
 
 def keep_threads(backends: Sequence[Backend]) -> list[ThreadPool]:
@@ -170,93 +224,58 @@ def place(
     backends: tuple[Backend, ...],
     n_layer: int,
     n_gpu_layers: int,
-    repack: bool = True,
-    ssm: Ssm | None = None,
+    tensor_split: Sequence[float] | None = None,
+    **options: Any,
 ) -> Placement:
-    """The placement, over several GPUs by their free memory; without a GPU `n_gpu_layers` has no
-    effect, and a warning is logged."""
-    gpus = Placement(backends, n_layer, 0).gpus
-    if n_gpu_layers and not gpus:
+    """The placement; `options` are its attributes. Several GPUs share the layers as `tensor_split`
+    says, else by their free memory; n_gpu_layers below 0 means all.
+
+    Without a GPU `n_gpu_layers` has no effect on where things are, and a warning is logged. Raises
+    `ModelError` for a tensor_split that is none.
+    """
+    placement = Placement(backends, n_layer, n_gpu_layers, **options)
+    gpus = placement.gpus
+    if n_gpu_layers > 0 and not gpus:
         names = ", ".join(b.name for b in backends)
         log.warning("n_gpu_layers=%d has no effect: %s is no GPU", n_gpu_layers, names)
-        n_gpu_layers = 0
-    return Placement(backends, n_layer, n_gpu_layers, _splits(gpus), repack, ssm)
+    if n_gpu_layers < 0:
+        n_gpu_layers = n_layer + 1
+    splits = _splits(gpus, _parts(tensor_split, gpus))
+    return replace(placement, n_gpu_layers=n_gpu_layers, splits=splits)
 
 
-def _splits(gpus: Sequence[Backend]) -> tuple[float, ...]:
+def keeps_mapped(load_mode: str, backends: Sequence[Backend]) -> bool:
+    """Whether weights of the CPU stay in the mapped file: "auto" means unless a GPU would rather
+    have them elsewhere."""
+    gpus = (b.device for b in backends if b.device.type in GPU_TYPES)
+    return load_mode == "mmap" or (
+        load_mode == "auto" and all(gpu.props.caps.mmap_support for gpu in gpus)
+    )
+
+
+def _parts(tensor_split: Sequence[float] | None, gpus: Sequence[Backend]) -> list[float]:
+    """A number per GPU; none for zeros, which mean what no tensor_split means."""
+    try:
+        parts = [float(part) for part in tensor_split or ()]
+    except (TypeError, ValueError):
+        parts = [-1.0]
+    if any(not 0 <= part < math.inf for part in parts):
+        raise ModelError(f"tensor_split={tensor_split!r}: expected numbers from 0 on, like (3, 1)")
+    if len(parts) > max(len(gpus), 1):
+        names = ", ".join(b.name for b in gpus) or "none"
+        raise ModelError(
+            f"tensor_split={tensor_split!r}: {len(parts)} parts for {len(gpus)} GPUs ({names})"
+        )
+    return parts + [0.0] * (len(gpus) - len(parts)) if any(parts) else []
+
+
+def _splits(gpus: Sequence[Backend], parts: list[float]) -> tuple[float, ...]:
     """In single precision, as llama_model::load_tensors has them: other roundings could move a
     layer."""
-    sizes = []
-    for gpu in gpus:
+    if not gpus:
+        return ()
+    for gpu in () if parts else gpus:
         free, total = gpu.device.memory
-        sizes.append(free if total else device("CPU").memory[0])
-    ends = np.cumsum(np.array(sizes, np.float32), dtype=np.float32)
-    return tuple((ends / ends[-1]).tolist()) if gpus else ()
-
-
-def op_of(il: int, name: str) -> Op:
-    """The op that reads a weight (llama.cpp's LLM_TENSOR_INFOS, and its rule for biases)."""
-    expert = name.endswith(("_exps.weight", "_exps.bias"))
-    if name.endswith(".bias"):
-        return Op.ADD_ID if expert else Op.ADD
-    if name.endswith("_norm.weight"):
-        return Op.MUL
-    if name.startswith(("rope_freqs.", "rope_factors_")):
-        return Op.ROPE
-    if il == INPUT:
-        return Op.GET_ROWS
-    if name.endswith("attn_sinks.weight"):
-        return Op.SCALE
-    for suffix, op in _SSM_OPS.items():
-        if name.endswith(suffix):
-            return op
-    return Op.MUL_MAT_ID if expert else Op.MUL_MAT
-
-
-def _supports(
-    device: Device, buft: BufferType, op: Op, type_: Type, ne: tuple[int, ...], ssm: Ssm | None
-) -> bool:
-    """Whether `device` has `op` for such a weight in a buffer of that type."""
-    with Context() as context, buft.alloc(0) as nothing:
-        weight = context.new_tensor(type_, *ne)
-        weight.ptr.buffer = nothing.ptr  # that it has no room is not asked about
-        return device.supports_op(_user_of(context, op, weight, ssm))
-
-
-def _user_of(context: Context, op: Op, weight: Tensor, ssm: Ssm | None = None) -> Tensor:
-    """The op on a batch of 512, with llama.cpp's shapes."""
-    ne = weight.ne
-    if op == Op.GET_ROWS:
-        return context.get_rows(weight, context.new_tensor("i32", 512))
-    if op in (Op.ADD, Op.MUL):
-        cur = context.new_tensor("f32", *ne)
-        return (context.add if op == Op.ADD else context.mul)(cur, weight)
-    if op == Op.SCALE:
-        return context.scale(weight, 1.0)
-    if op == Op.ROPE:
-        cur, positions = (
-            context.new_tensor("f32", 2 * ne[0], 1, 512),
-            context.new_tensor("i32", 512),
-        )
-        return context.rope_ext(cur, positions, weight, 0, 0, 0, 0, 0, 0, 0, 0, 0)
-    if op == Op.SSM_CONV:
-        return context.ssm_conv(context.new_tensor("f32", ne[0] - 1 + 512, ne[1], 3), weight)
-    if op == Op.SSM_SCAN and ssm is not None:
-        return _scan_of(context, weight, ssm)
-    ids = context.new_tensor("i32", 1, 512)  # one expert: how many it is makes no difference
-    if op == Op.ADD_ID:
-        return context.add_id(context.new_tensor("f32", ne[0], 1, 512), weight, ids)
-    if op == Op.MUL_MAT_ID:
-        return context.mul_mat_id(weight, context.new_tensor("f32", ne[0], 1, 512), ids)
-    return context.mul_mat(weight, context.new_tensor("f32", ne[0], 512, *ne[2:]))
-
-
-def _scan_of(context: Context, ssm_a: Tensor, ssm: Ssm) -> Tensor:
-    """The scan of three sequences of 512 tokens; mamba has a factor per state, mamba2 per head."""
-    d_state, n_head = (ssm.d_state if ssm_a.ne[0] == 1 else ssm_a.ne[0]), ssm_a.ne[1]
-    head_dim, tokens = ssm.d_inner // n_head, (512, 3)
-    states = context.new_tensor("f32", d_state, head_dim, n_head, 3)
-    x = context.new_tensor("f32", head_dim, n_head, *tokens)
-    dt = context.new_tensor("f32", n_head, *tokens)
-    b, c = (context.new_tensor("f32", d_state, max(ssm.n_group, 1), *tokens) for _ in "bc")
-    return context.ssm_scan(states, x, dt, ssm_a, b, c, context.new_tensor("i32", 3), *SCAN_K)
+        parts.append(free if total else device("CPU").memory[0])
+    ends = np.cumsum(np.array(parts, np.float32), dtype=np.float32)
+    return tuple((ends / ends[-1]).tolist())

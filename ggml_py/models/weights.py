@@ -119,7 +119,8 @@ class Weights:
         for buft, context in self._contexts.items():
             pairs = [(t, self._gguf.tensors[t.name]) for t in context]
             aligned = all(info.offset % buft.alignment == 0 for _tensor, info in pairs)
-            if aligned and buft == device("CPU").buffer_type:
+            mapped = self._placement.mmap and buft == device("CPU").buffer_type
+            if aligned and mapped:
                 for part, data in enumerate(parts):
                     self._map(context, [pair for pair in pairs if pair[1].part == part], data)
             else:

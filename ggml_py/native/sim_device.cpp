@@ -193,6 +193,13 @@ enum ggml_backend_dev_type get_type(ggml_backend_dev_t dev) {
     return (enum ggml_backend_dev_type) sim_device::of(dev)->settings.type;
 }
 
+// Whether weights that stay on the CPU may stay in the mapped file: as CUDA and Vulkan have it. Older
+// releases do not ask.
+template <class Caps> auto set_mmap_support(Caps & caps, bool value, int) -> decltype(caps.mmap_support, void()) {
+    caps.mmap_support = value;
+}
+template <class Caps> void set_mmap_support(Caps &, bool, long) {}
+
 void get_props(ggml_backend_dev_t dev, ggml_backend_dev_props * props) {
     props->name        = get_name(dev);
     props->description = get_description(dev);
@@ -201,6 +208,7 @@ void get_props(ggml_backend_dev_t dev, ggml_backend_dev_props * props) {
     props->caps.host_buffer = sim_device::of(dev)->settings.host_buffer;
     props->caps.async       = sim_device::of(dev)->settings.async_;
     props->caps.events      = sim_device::of(dev)->settings.async_;
+    set_mmap_support(props->caps, get_type(dev) != GGML_BACKEND_DEVICE_TYPE_IGPU, 0);
 }
 
 ggml_backend_buffer_type_t get_buffer_type(ggml_backend_dev_t dev) {

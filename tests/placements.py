@@ -1,0 +1,70 @@
+"""libllama's placements: what it logs and plans with the simulated devices that we have, too."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from oracle_programs import Oracle, command_line, printed_plan
+
+MIB = 1 << 20
+# What load's options are called by the oracle, where it is not the same.
+_NAMES = {"offload_kqv": "no_kv_offload", "op_offload": "no_op_offload"}
+_FLAGS = ("repack", "no_host", "no_kv_offload", "no_op_offload")
+
+
+class Theirs:
+    """One run of libllama: `plans` by the number of tokens, and bytes of buffers by what for."""
+
+    def __init__(self, oracle: Oracle, path: Path, n_tokens: tuple[int, ...], **options: Any):
+        numbers = ",".join(map(str, n_tokens))
+        done = oracle.run(
+            "llama_place", path, numbers, *command_line(_named(options)), GGML_SCHED_DEBUG="2"
+        )
+        self.log = done.stderr
+        parts = re.split(r"^n_tokens=(\d+)$", self.log, flags=re.M)
+        self.plans = {
+            int(n): printed_plan(said)
+            for n, said in zip(parts[1::2], parts[2::2], strict=True)
+        }
+
+    def sizes(self, what: str) -> dict[str, float]:
+        """MiB by buffer type: of "model", "KV" or "compute"."""
+        found = re.findall(rf"(\S+) {what} buffer size = +([\d.]+) MiB", self.log)
+        sizes: dict[str, float] = {}
+        for name, size in found:
+            name = name.removesuffix("_Mapped")
+            sizes[name] = sizes.get(name, 0) + float(size)
+        return sizes
+
+
+def _named(options: dict[str, Any]) -> dict[str, Any]:
+    named = {}
+    for key, value in options.items():
+        name = _NAMES.get(key, key)
+        if name != key:
+            value = not value
+        if name in _FLAGS:
+            if value:
+                named[name] = True
+        elif isinstance(value, tuple):
+            named[name] = ",".join(map(str, value))
+        else:
+            named[name] = value
+    return named
+
+
+def sims_text(devices: dict[str, dict[str, int]]) -> str:
+    """Settings of simulated devices, as the oracle takes them."""
+    return ";".join(
+        ",".join([name, *(f"{key}={value}" for key, value in settings.items())])
+        for name, settings in devices.items()
+    )
+
+
+def blank(plan: str) -> str:
+    """A plan's text without causes, which libllama's build does not have, and without the numbers
+    of copies: several of one input take turns."""
+    text = re.sub(r"\[( *\w+) [^]]*\]", r"[\1         ]", plan)
+    return re.sub(r"#\d+ ", "#0 ", text).strip()

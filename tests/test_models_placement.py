@@ -1,0 +1,190 @@
+"""Which weight, which cache, which node is where: as libllama, unmodified, has it.
+
+GPUs are simulated ones, in our process and in libllama's (tests/oracle/llama_place.cpp).
+"""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from arch_files import ARCHS, deeper, load
+from placements import Theirs, blank, sims_text
+
+from ggml_py._ffi import BUILD
+from ggml_py.models.overrides import parse_overrides
+
+BLAS = next(BUILD["folder"].glob("libggml-blas.*"))
+ONE = {"gpu0": {}}
+HOST = {"gpu0": {"host_buffer": 1}}
+TWO = {"gpu0": {"memory": 4 << 30}, "gpu1": {"memory": 2 << 30}}
+SYNC = {"gpu0": {"async": 0, "host_buffer": 1}, "gpu1": {"async": 0}}
+IGPU = {"gpu0": {"type": "igpu", "host_buffer": 1}}
+EAGER = {"gpu0": {"min_batch": 2}}  # takes ops of small batches although weights are elsewhere
+_SETTINGS = {"async": "async_", "min_batch": "offload_min_batch"}  # as sim_device calls them
+
+
+@pytest.fixture
+def agree(oracle, sims, arch_file):
+    """Checks plans of 1, 31 and 64 tokens to the node, and bytes per buffer type."""
+
+    def check(path, devices, **options):
+        for name, settings in devices.items():
+            sims(name, **{_SETTINGS.get(key, key): value for key, value in settings.items()})
+        theirs = Theirs(oracle, path, (1, 31, 64), sims=sims_text(devices), **options)
+        blas = ("BLAS",) if options.pop("blas", None) else ()
+        if "overrides" in options:
+            options["tensor_overrides"] = parse_overrides(options.pop("overrides"))
+        with load(path, devices=(*devices, *blas), **options) as model:
+            for n_tokens, plan in theirs.plans.items():
+                assert blank(model.plan(n_tokens).text()) == blank(plan)
+            weights = {b.name: n for b, n in model.weights.nbytes_by_buffer_type().items()}
+        mapped = weights.pop("CPU", None)  # libllama counts what is mapped between its weights
+        sizes = theirs.sizes("model")
+        assert (mapped is None) == (sizes.pop("CPU", None) is None)
+        assert {name: n / 2**20 for name, n in weights.items()} == pytest.approx(sizes, abs=0.01)
+        return theirs
+
+    return check
+
+
+@pytest.mark.parametrize("n_gpu_layers", [0, 1, 2, 99])
+@pytest.mark.parametrize("name", ARCHS)
+def test_layers(agree, arch_file, name, n_gpu_layers):
+    agree(arch_file(name), ONE, n_gpu_layers=n_gpu_layers)
+
+
+OPTIONS = {
+    "all layers": {"n_gpu_layers": -1},
+    "no flash attention": {"n_gpu_layers": 2, "flash_attn": "off"},
+    "cache on the CPU": {"n_gpu_layers": 99, "offload_kqv": False},
+    "cache and attention on the CPU": {
+        "n_gpu_layers": 99, "offload_kqv": False, "flash_attn": "off",
+    },
+    "no op offload": {"n_gpu_layers": 1, "op_offload": False},
+    "networks on the CPU": {"n_gpu_layers": 99, "overrides": r"ffn_=CPU"},
+    "the first of two": {"n_gpu_layers": 99, "overrides": r"attn_k=CPU,attn_=gpu0,ffn_up=CPU"},
+    "onto the GPU": {"n_gpu_layers": 0, "overrides": r"blk\.1\.=gpu0,output=gpu0"},
+    "the input onto the GPU": {"n_gpu_layers": 99, "overrides": r"token_embd=gpu0"},
+    "copied": {"n_gpu_layers": 1, "load_mode": "none"},
+    "mapped": {"n_gpu_layers": 1, "load_mode": "mmap"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("devices", [ONE, HOST, IGPU], ids=["", "host", "igpu"])
+@pytest.mark.parametrize("option", OPTIONS)
+@pytest.mark.parametrize("name", ["llama", "gpt-oss"])
+def test_options(agree, arch_file, name, option, devices):
+    agree(arch_file(name), devices, **OPTIONS[option])
+
+
+@pytest.mark.parametrize("op_offload", [True, False])
+def test_ops_that_a_gpu_takes(agree, arch_file, op_offload):
+    agree(arch_file("llama"), EAGER, n_gpu_layers=1, op_offload=op_offload)
+
+
+@pytest.mark.parametrize("devices", [TWO, SYNC], ids=["async", "sync"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"n_gpu_layers": 99},
+        {"n_gpu_layers": 3},
+        {"n_gpu_layers": 99, "tensor_split": (1, 3)},
+        {"n_gpu_layers": 99, "tensor_split": (1,)},
+        {"n_gpu_layers": 99, "tensor_split": (0, 0)},
+        {"n_gpu_layers": 99, "tensor_split": (0, 2.5)},
+        {"n_gpu_layers": 99, "split_mode": "none"},
+        {"n_gpu_layers": 99, "split_mode": "none", "main_gpu": 1},
+        {"n_gpu_layers": 99, "split_mode": "none", "main_gpu": -1},
+        {"n_gpu_layers": 99, "offload_kqv": False},
+        {"n_gpu_layers": 99, "overrides": "ffn=gpu1"},
+    ],
+)  # fmt: skip
+def test_several_gpus(agree, arch_file, tmp_path, devices, options):
+    path = tmp_path / "deeper.gguf"
+    deeper(arch_file("gemma3"), path, 5, "f16")
+    theirs = agree(path, devices, **options)
+    # With events GPUs work on several batches at once.
+    usual = {"n_gpu_layers": 99}.items() <= options.items() and not (
+        {"split_mode", "offload_kqv", "overrides"} & options.keys()
+    )
+    assert ("pipeline parallelism enabled" in theirs.log) == (usual and devices is TWO)
+
+
+@pytest.mark.parametrize("no_host", [False, True])
+@pytest.mark.parametrize("devices", [ONE, HOST], ids=["", "host"])
+@pytest.mark.parametrize("name", ["llama-moe", "qwen3moe"])
+def test_experts_on_the_cpu(agree, arch_file, tmp_path, name, devices, no_host):
+    """In layouts for the CPU's kernels, unless the GPU has host memory, which comes first."""
+    path = tmp_path / "deeper.gguf"
+    deeper(arch_file(name), path, 3, "q4_0")
+    options = {"n_gpu_layers": 99, "repack": True, "no_host": no_host}
+    experts = r"\.ffn_(up|down|gate|gate_up)_(ch|)exps=CPU"
+    theirs = agree(path, devices, overrides=experts, **options)
+    with load(path, devices=("gpu0",), cpu_moe=True, **options) as model:
+        placed = {b.name: n / 2**20 for b, n in model.weights.nbytes_by_buffer_type().items()}
+        plan = model.plan(1)
+    assert blank(plan.text()) == blank(theirs.plans[1])
+    assert {node.backend for node in plan.nodes if node.op == "MUL_MAT_ID"} == {"CPU"}
+    sizes = theirs.sizes("model")
+    assert set(placed) == set(sizes)
+    assert ("CPU_REPACK" in placed) == (no_host or devices is ONE)
+
+
+def test_experts_of_some_layers_on_the_cpu(oracle, sims, arch_file, tmp_path):
+    path = tmp_path / "deeper.gguf"
+    deeper(arch_file("llama-moe"), path, 5, "q8_0")
+    sims("gpu0")
+    for option, pattern in (
+        ("n_cpu_moe", r"\.ffn_(up|down|gate|gate_up)_(ch|)exps"),
+        ("n_cpu_ffn", r"\.ffn_(up|down|gate)\."),
+    ):
+        overrides = ",".join(rf"blk\.{il}{pattern}=CPU" for il in range(2))
+        theirs = Theirs(
+            oracle, path, (1,), sims=sims_text(ONE), n_gpu_layers=99, overrides=overrides
+        )
+        with load(path, devices=("gpu0",), n_gpu_layers=99, **{option: 2}) as model:
+            assert blank(model.plan(1).text()) == blank(theirs.plans[1])
+            on_cpu = [name for b, name in model.weights._made if b.name == "CPU"]
+        experts = {name for name in on_cpu if "exps.weight" in name}
+        assert len(experts) == (6 if option == "n_cpu_moe" else 0)
+        with load(path, devices=("gpu0",), n_gpu_layers=99, **{option: 10**9}) as model:
+            assert model.plan(1)
+
+
+@pytest.mark.parametrize("repack", [False, True])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"n_gpu_layers": 99},  # norms are pinned then, GPU or not
+        {"overrides": "attn=CPU"},
+        {"load_mode": "none"},
+        {"offload_kqv": False, "flash_attn": "off"},
+    ],
+)
+def test_without_a_gpu(agree, arch_file, tmp_path, options, repack):
+    """The devices that there are."""
+    path = tmp_path / "deeper.gguf"
+    deeper(arch_file("llama"), path, 3, "q4_0")
+    agree(path, {}, blas=BLAS, repack=repack, **options)
+
+
+def test_caches_are_where_libllama_has_them(agree, arch_file, tmp_path):
+    path = tmp_path / "deeper.gguf"
+    deeper(arch_file("gpt-oss"), path, 4, "f16")
+    for options in ({}, {"offload_kqv": False}, {"tensor_split": (1, 3)}):
+        theirs = agree(path, SYNC, n_gpu_layers=4, **options).sizes("KV")
+        with load(path, devices=tuple(SYNC), n_gpu_layers=4, **options) as model:
+            ours: dict[str, float] = {}
+            for kv in model._kv.caches:
+                for tensor in (*kv.k.values(), *kv.v.values()):
+                    name = tensor.buffer.name
+                    ours[name] = ours.get(name, 0) + tensor.nbytes / 2**20
+        assert ours == pytest.approx(theirs, abs=0.01)
+
+
+def test_what_the_oracle_was_asked(oracle, arch_file):
+    """That its simulated devices are those of the other side, in words of libllama's log."""
+    said = Theirs(oracle, arch_file("llama"), (1,), sims=sims_text(TWO), n_gpu_layers=99).log
+    assert re.search(r"using device gpu1 .* 2048 MiB free", said)
+    assert "offloaded 3/3 layers to GPU" in said
