@@ -176,7 +176,7 @@ def test_caches_are_where_libllama_has_them(agree, arch_file, tmp_path):
         theirs = agree(path, SYNC, n_gpu_layers=4, **options).sizes("KV")
         with load(path, devices=tuple(SYNC), n_gpu_layers=4, **options) as model:
             ours: dict[str, float] = {}
-            for kv in model._kv.caches:
+            for kv in model._memory.caches:
                 for tensor in (*kv.k.values(), *kv.v.values()):
                     name = tensor.buffer.name
                     ours[name] = ours.get(name, 0) + tensor.nbytes / 2**20
