@@ -3,7 +3,7 @@ PYTHON ?= python
 SANITIZE ?= address,undefined
 TESTS ?= tests
 
-.PHONY: help build test fast lint format oracle sanitize schema docs wheel
+.PHONY: help build test fast lint format oracle sanitize schema docs site wheel
 help:           ## list these verbs
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## */\t/' | expand -t 12
 
@@ -33,6 +33,9 @@ schema:         ## refresh docs/plan.schema.json
 
 docs:           ## refresh what the examples of docs/ print
 	@$(PYTHON) tests/doc_pages.py
+
+site:           ## the documentation site in site/
+	@NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs build -q && echo site/index.html
 
 wheel:          ## a wheel for this machine in dist/
 	$(PYTHON) -m pip wheel . --no-deps -w dist

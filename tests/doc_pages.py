@@ -1,9 +1,11 @@
-"""The runnable examples of docs/: a ```python block, and after it what it prints, a ```text block.
+"""The runnable examples of docs/: a ```python or ```sh block, and after it a ```text block, what it
+prints. Those of a page are run one after the other, in one folder.
 
 `python tests/doc_pages.py` runs them all and writes what they print into the pages (`make docs`).
 """
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -14,15 +16,25 @@ DOCS = Path(__file__).parent.parent / "docs"
 NAMES = ("SCHEDULER.md", "EXPLAIN.md", "PROFILES.md", "DEVICES.md", "RUN.md")
 PAGES = [DOCS / name for name in NAMES]
 PAGES += sorted((DOCS / "advice").glob("GP*.md"))
+PAGES += [DOCS / "index.md", *sorted((DOCS / "cookbook").glob("*_*.md"))]
+PAGES += sorted(p for p in (DOCS / "causes").glob("*.md") if p.name != "README.md")
 PAGES = [page for page in PAGES if page.exists()]
+# The commands are those of this Python.
+ENV = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+ENV |= {"COLUMNS": "100"}
 
-_EXAMPLE = re.compile(r"^```python\n(.*?)^```\n(?:\n```text\n(.*?)^```\n)?", re.M | re.S)
+_EXAMPLE = re.compile(r"^```(python|sh)\n(.*?)^```\n(?:\n```text\n(.*?)^```\n)?", re.M | re.S)
 
 # The blocks of a page share their names, as one session.
 _SESSION = """
-import contextlib, io, json, sys
+import contextlib, io, json, subprocess, sys
 names, printed = {}, []
-for code in json.load(sys.stdin):
+for language, code in json.load(sys.stdin):
+    if language == "sh":  # its exit status is part of what it tells
+        both = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+        done = subprocess.run(["bash", "-c", code], **both, text=True, check=False)
+        printed.append(done.stdout)
+        continue
     with contextlib.redirect_stdout(io.StringIO()) as out:
         exec(compile(code, "<page>", "exec"), names)
     printed.append(out.getvalue())
@@ -31,8 +43,8 @@ print(json.dumps(printed))
 
 
 def examples(page):
-    """(code, what it prints as shown) of each example; None for one that shows nothing."""
-    return [(m[1], m[2]) for m in _EXAMPLE.finditer(page.read_text())]
+    """((language, code), what it prints as shown) of each; None for one that shows nothing."""
+    return [((m[1], m[2]), m[3]) for m in _EXAMPLE.finditer(page.read_text())]
 
 
 def run(codes):
@@ -40,7 +52,7 @@ def run(codes):
     with tempfile.TemporaryDirectory() as folder:
         done = subprocess.run(
             [sys.executable, "-c", _SESSION], cwd=folder, input=json.dumps(codes), text=True,
-            capture_output=True, check=False, timeout=120,
+            capture_output=True, check=False, timeout=120, env=ENV,
         )  # fmt: skip
     if done.returncode:
         raise RuntimeError(done.stderr)
@@ -53,7 +65,7 @@ def refresh(page):
 
     def shown(match):
         out = "".join(line.rstrip() + "\n" for line in next(printed).splitlines())
-        return f"```python\n{match[1]}```\n" + (f"\n```text\n{out}```\n" if out else "")
+        return f"```{match[1]}\n{match[2]}```\n" + (f"\n```text\n{out}```\n" if out else "")
 
     page.write_text(_EXAMPLE.sub(shown, page.read_text()))
 

@@ -27,7 +27,9 @@ def test_a_wrong_example_is_noticed(tmp_path):
     page = tmp_path / "page.md"
     silent, wrong = "```python\nx = 2\n```\n", "```python\nprint(x + 2)\n```\n\n```text\n5\n```\n"
     page.write_text(f"Text.\n\n{silent}\n{wrong}More.\n")
-    assert doc_pages.examples(page) == [("x = 2\n", None), ("print(x + 2)\n", "5\n")]
+    (first, nothing), (second, five) = doc_pages.examples(page)
+    assert (first, nothing) == (("python", "x = 2\n"), None)
+    assert (second, five) == (("python", "print(x + 2)\n"), "5\n")
     assert doc_pages.run([code for code, _ in doc_pages.examples(page)]) == ["", "4\n"]
     doc_pages.refresh(page)
     assert page.read_text().endswith("```text\n4\n```\nMore.\n")
