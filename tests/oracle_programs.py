@@ -8,6 +8,7 @@ import re
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,9 +19,12 @@ _IN_PLAN = re.compile(r"## SPLIT #|node #|$")
 
 
 def command_line(options: dict[str, object]) -> list[object]:
-    """--name value for each; --name alone where the value is True."""
+    """--name value for each; --name alone where the value is True,
+    nothing where it is False."""
     words: list[object] = []
     for name, value in options.items():
+        if value is False:
+            continue
         words.append(f"--{name.replace('_', '-')}")
         if value is not True:
             words.append(value)
@@ -68,6 +72,17 @@ class Oracle:
         done = self.run("llama_logits", model, tokens, n_predict, out, *command_line(options))
         answer = json.loads(done.stdout)
         return answer["tokens"], np.fromfile(out, np.float32).reshape(-1, answer["n_vocab"])
+
+    def sequences(
+        self, model: Path, script: str, scratch: Path, **options: object
+    ) -> tuple[list[dict[str, Any]], npt.NDArray[np.float32]]:
+        """What libllama makes of each line of a script (see llama_sequences.cpp), and the logits
+        [n_outputs, n_vocab] of all."""
+        file, out = scratch / "script.txt", scratch / "sequences.bin"
+        file.write_text(script)
+        done = self.run("llama_sequences", model, file, out, *command_line(options))
+        answers = [json.loads(line) for line in done.stdout.splitlines()]
+        return answers, np.fromfile(out, np.float32).reshape(-1, answers[0]["n_vocab"])
 
     def nodes(
         self, model: Path, prompt: list[int], scratch: Path, **options: object

@@ -153,7 +153,7 @@ def _proof(
 def _oracle(program: Path, source: Path, final: Path, tools: toolchain.Tools) -> None:
     """Compile one of our programs against the reference's libllama, unless it is there already."""
     stamp = final / "bin" / f".{program.stem}.sha256"
-    parts = [program]
+    parts = [program, *sorted(program.parent.glob("*.h"))]
     if "sim_device.h" in program.read_text(encoding="utf-8"):
         parts += _simulated()
     digest = hashlib.sha256(b"".join(part.read_bytes() for part in parts)).hexdigest()

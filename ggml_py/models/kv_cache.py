@@ -72,6 +72,11 @@ class KvCache:
         fast = hasattr(lib, "ggml_mul_mat_set_hint")
         return fast and lib.ggml_is_quantized(type_) and self.hparams.n_embd_head % 64 == 0
 
+    @property
+    def rotation_crosses_heads(self) -> bool:
+        """Whether a part of a head cannot be rotated back alone."""
+        return any(self.n_rot_k > self.hparams.layer_rope(il).n_rot for il in self.k)
+
     def zero(self) -> None:
         """Zeros, because what attention masks out must still be finite."""
         for buffer in self._buffers:

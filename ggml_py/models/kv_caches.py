@@ -237,6 +237,7 @@ class KvCaches(Memory):
 
     def seq_add(self, seq: int, p0: int, p1: int, delta: int) -> None:
         """See `Memory`."""
+        self._check_shift()
         if delta == 0 or p0 >= p1:
             return
         for streams in self._cells:
@@ -246,12 +247,25 @@ class KvCaches(Memory):
 
     def seq_div(self, seq: int, p0: int, p1: int, d: int) -> None:
         """See `Memory`."""
+        self._check_shift()
         if d == 1 or p0 >= p1:
             return
         for streams in self._cells:
             cells, row = streams.of(seq)
             cells.div(row, p0, p1, d)
         self.has_update |= self._has_shift()
+
+    def _check_shift(self) -> None:
+        if self.swa is not None and self.swa.cells.size != self.base.cells.size:
+            raise ModelError(
+                "positions cannot be moved: layers with a sliding window have forgotten tokens "
+                "that may come into it. Load with swa_full=True"
+            )
+        if any(cache.rotation_crosses_heads for cache in self.caches):
+            raise ModelError(
+                "positions cannot be moved: heads are rotated in part, and a quantised K cache "
+                "holds them mixed. Load with type_k='f16'"
+            )
 
     def shifted(self, cache: KvCache) -> None:
         """The keys of a cache are where the positions say."""

@@ -1,0 +1,119 @@
+"""Several sequences in one batch, against libllama: the same logits, the same graphs."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from arch_files import ARCHS, load
+from oracle_programs import node_lines
+from sequence_scripts import Random, agree, run, t
+
+from ggml_py import Context
+from ggml_py.models.shift import build_graph_shift
+
+STREAMS = {"streams": {"n_seq_max": 4}, "unified": {"n_seq_max": 4, "kv_unified": True}}
+OPTIONS = {
+    "plain": {"flash_attn": "off"},
+    "flash": {"flash_attn": "on"},
+    "q8_0": {"flash_attn": "on", "type_k": "q8_0", "type_v": "q8_0"},
+}
+WINDOWS = ("olmo2", "gemma2", "gemma3", "gpt-oss")
+SCRIPT = [
+    ("decode", *run(1, 9, 0, last=True)),
+    ("decode", *run(2, 5, 1), *run(3, 7, 2)),
+    ("decode", t(1, 0), t(2, 1), t(3, 2)),
+    ("decode", t(4, 1, False), t(5, 2), t(6, 0), t(7, 1), *run(4, 3, 3)),
+    ("seq_rm", 1, 3, None),
+    ("decode", t(8, 1), t(9, 2)),
+    ("seq_cp", 0, 3, 0, None),
+    ("decode", *run(5, 4, 3), t(10, 0)),
+    ("seq_rm", 0, 0, None),
+    ("seq_rm", 1, 0, None),
+    ("seq_rm", 2, 0, None),
+    ("decode", *run(6, 3, 0), t(11, 3)),
+    ("clear",),
+    ("decode", t(12, 2)),
+]
+SHIFTS = [
+    ("decode", *run(1, 40, 0, last=True), *run(2, 12, 1, last=True)),
+    ("seq_rm", 0, 4, 20),
+    ("seq_add", 0, 20, None, -16),
+    ("decode", t(1, 0), t(2, 1)),
+    ("seq_add", 1, 0, 5, 7),
+    ("seq_div", 0, 10, 30, 2),
+    ("seq_add", 0, 0, None, -3),
+    ("decode", *run(3, 4, 0), t(3, 1)),
+]
+
+
+@pytest.mark.parametrize("streams", STREAMS)
+@pytest.mark.parametrize("options", ["plain", "q8_0"])
+@pytest.mark.parametrize("name", ARCHS)
+def test_logits_are_libllamas(oracle, arch_file, tmp_path, name, options, streams):
+    options = OPTIONS[options] | STREAMS[streams]
+    agree(oracle, arch_file(name), SCRIPT, tmp_path, n_ctx=1024, n_ubatch=8, **options)
+
+
+@pytest.mark.parametrize("options", ["plain", "q8_0"])
+@pytest.mark.parametrize("name", [name for name in ARCHS if not name.startswith("mamba")])
+def test_positions_that_are_moved(oracle, arch_file, tmp_path, name, options):
+    """Keys are rotated, of quantised and of rotated caches too."""
+    options = OPTIONS[options] | {"n_seq_max": 2, "n_ctx": 512, "swa_full": name in WINDOWS}
+    agree(oracle, arch_file(name), SHIFTS, tmp_path, **options)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("streams", STREAMS)
+@pytest.mark.parametrize("name", ["llama", "gemma3", "gpt-oss", "phi3"])
+def test_random_walks(oracle, arch_file, tmp_path, name, streams, seed):
+    """Whatever is done: sequences that share tokens, contexts that are full, ubatches of all sizes,
+    windows that move on."""
+    pick = np.random.default_rng([seed, len(name), len(streams)]).choice
+    options = STREAMS[streams] | OPTIONS[pick(list(OPTIONS))]
+    options["n_seq_max"], options["n_ubatch"] = int(pick([1, 2, 4])), int(pick([1, 3, 16, 512]))
+    options["n_ctx"] = 256 * (1 if streams == "unified" else options["n_seq_max"])
+    options["swa_full"] = name in WINDOWS and bool(pick(2))
+    shifts = name not in WINDOWS or options["swa_full"]
+    walk = Random(seed, 12, streams == "unified" or options["n_seq_max"] == 1, shifts)
+    assert len(agree(oracle, arch_file(name), walk, tmp_path, **options)) >= 1
+
+
+@pytest.mark.parametrize("n_tokens", [1, 5])
+@pytest.mark.parametrize("n_seqs", [2, 4])
+@pytest.mark.parametrize("streams", STREAMS)
+@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.parametrize("name", ["llama", "gemma3"])
+def test_the_graph_is_upstreams(
+    oracle, arch_file, tmp_path, name, options, streams, n_seqs, n_tokens
+):
+    """The nodes, with their names, ops, ne, sources and order."""
+    options, rows = OPTIONS[options] | STREAMS[streams], tmp_path / "nodes.tsv"
+    options["n_ctx"] = 1024
+    tokens = [token for seq in range(n_seqs) for token in run(seq, n_tokens, seq, last=True)]
+    agree(oracle, arch_file(name), [("decode", *tokens)], tmp_path, nodes=rows, **options)
+    with load(arch_file(name), **options) as model:
+        assert node_lines(model.plan(n_tokens, 0, n_seqs)) == rows.read_text().splitlines()
+
+
+@pytest.mark.parametrize("type_k", ["f16", "q8_0"])
+@pytest.mark.parametrize("name", ["llama", "phi3", "olmo2"])
+def test_the_graph_of_a_shift_is_upstreams(oracle, arch_file, tmp_path, name, type_k):
+    rows, options = tmp_path / "nodes.tsv", {"n_seq_max": 2, "n_ctx": 512, "type_k": type_k}
+    options["swa_full"] = name in WINDOWS
+    commands = [("decode", *run(1, 3)), ("seq_add", 0, 0, 3, 1), ("decode", t(1))]
+    agree(oracle, arch_file(name), commands, tmp_path, nodes=rows, **options)
+    with load(arch_file(name), **options) as model:
+        ours = []
+        for cache in model._memory.caches:
+            with Context() as ctx:
+                graph = ctx.new_graph(512)
+                parts = (ctx, graph, cache, model.hparams, model._graphs._tensors.blk)
+                build_graph_shift(*parts)
+                ours += [(n.type.name.lower(), n.op.name, tuple(n.ne)) for n in graph.nodes]
+    theirs = []
+    for line in rows.read_text().splitlines():
+        _name, type_, op, ne, _sources = line.split("\t")
+        theirs.append((type_, op, tuple(map(int, ne.split(",")))))
+    n = len(theirs) - len(ours)  # of two graphs for tokens
+    starts = [i for i in range(n) if theirs[i : i + len(ours)] == ours]
+    assert len(starts) == 1 and ours
