@@ -101,6 +101,7 @@ _MODULE_FUNCTIONS = """
 void * gp_interrupt_callback(void);
 void gp_guard_install(void);
 bool gp_trace_present(void);
+uint64_t gp_changes(void);
 """
 
 
@@ -310,6 +311,15 @@ def _shown(f: Function) -> Iterator[Param]:
             yield p
 
 
+# Calls that leave tensors, if they were there before, their memory and their sources (`gp_changes`);
+# the short ones (below) are others.
+_HARMLESS = re.compile(
+    r"ggml_backend_(sched_)?(graph_compute(_async)?|synchronize)|ggml_backend_graph_plan_compute"
+    r"|ggml_graph_(compute|get_tensor|node|nodes|n_nodes|size)|ggml_backend_tensor_[sg]et\w*"
+    r"|ggml_backend_buffer_(get|is)_\w+|gp_graph_\w+"
+)
+
+
 def _guard(f: Function) -> str:
     call = f"{f.name}({', '.join(p.name for p in f.params)})"
     void = f.result == "void"
@@ -320,7 +330,9 @@ def _guard(f: Function) -> str:
         for p in f.params:
             if p.type in CHECKED_POINTERS and not f.nullable(p):
                 lines.append(f"    GP_NOT_NULL({f.name}, {p.name}, {give_up})")
-    lines.append(f"    try {{ gp::scope guarded; {'' if void else 'return '}{call}; }}")
+    harmless = _short(f) or _HARMLESS.fullmatch(f.name)
+    changing = "" if harmless else " gp::changing changing;"
+    lines.append(f"    try {{ gp::scope guarded;{changing} {'' if void else 'return '}{call}; }}")
     shown = "".join(f' gp::show("{p.name}", {p.name});' for p in _shown(f))
     lines.append(f'    catch (const std::exception &) {{ gp::caught("{f.name}");{shown} }}')
     if not void:

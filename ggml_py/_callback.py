@@ -1,7 +1,7 @@
 """Python functions that ggml calls.
 
 No exception can pass through C. So the first one is stored, later calls do nothing, and whoever
-waits for the native call raises it when that returns (`Graph._computing`).
+waits for the native call raises it when that returns (computing.py).
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from types import TracebackType
 from typing import Any
 
 from ._ffi import ffi
+
+STORED: set[int] = set()  # the Callbacks, by id, whose exception nobody has raised yet
 
 
 class Callback:
@@ -38,9 +40,11 @@ class Callback:
     def _store(self, error: BaseException) -> None:
         if self._stored is None:  # another thread may have been first
             self._stored = error
+        STORED.add(id(self))
 
     def take_stored(self) -> BaseException | None:
         """What it raised, once; it can be called again from now on."""
+        STORED.discard(id(self))
         error, self._stored = self._stored, None
         return error
 

@@ -23,7 +23,7 @@ import itertools
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -74,8 +74,22 @@ def _release(token: Token, free: Callable[[Any], None], ptr: Any, _parents: list
     free(ptr)
 
 
+def taken(doing: str, handles: Sequence[Handle]) -> list[Handle]:
+    """Nothing else may use or close these until `_user` of what it returns is None again. Raises
+    `BusyError`, or `ClosedError`."""
+    user = (doing, threading.get_ident())
+    with _lock:
+        mine = [h for h in handles if h._user is None or h._check_idle(user)]
+        if doing != _CLOSING:
+            for handle in handles:
+                handle.ptr  # noqa: B018  raises when closed, just now by another thread
+        for handle in mine:
+            handle._user = user
+    return mine
+
+
 class in_use:
-    """Nothing else may use or close these meanwhile. Raises `BusyError`, or `ClosedError`."""
+    """Around a call: what `taken` does, and the end of it."""
 
     __slots__ = ("_doing", "_handles", "_mine")
 
@@ -83,16 +97,7 @@ class in_use:
         self._doing, self._handles = doing, handles
 
     def __enter__(self) -> None:
-        user = (self._doing, threading.get_ident())
-        handles = self._handles
-        with _lock:
-            mine = [handle for handle in handles if handle._check_idle(user)]
-            if self._doing != _CLOSING:
-                for handle in handles:
-                    handle.ptr  # noqa: B018  raises when closed, just now by another thread
-            for handle in mine:
-                handle._user = user
-        self._mine = mine
+        self._mine = taken(self._doing, self._handles)
 
     def __exit__(self, *_raised: object) -> None:
         for handle in self._mine:

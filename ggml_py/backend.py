@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from . import enums
@@ -13,8 +13,8 @@ from ._device import Device
 from ._ffi import NULL, ffi, lib, text
 from ._handle import Handle, in_use
 from .buffer import BufferType
-from .errors import ArgumentError, ComputeError, GgmlError, MissingFunctionError
-from .threadpool import ThreadPool, as_worker_0
+from .errors import ArgumentError, ComputeError, MissingFunctionError
+from .threadpool import ThreadPool
 
 if TYPE_CHECKING:
     from .graph import Graph
@@ -154,15 +154,14 @@ class Backend(Handle):
         Raises `NoDataError` and `ArgumentError` where they are not, `ComputeError`, and whatever a
         custom op raised. With a scheduler use `Scheduler.compute`. C: ggml_backend_graph_compute
         """
+        from .computing import computing
         from .graph import Graph
 
         mine, raw = self.ptr, ptr_of(Graph, graph)
         graph._check_buffers(self)
         graph._check_custom([self], lambda _node: self)
-        pools = self._pools()
-        alone = in_use("computing", self, graph, *pools)
-        with alone, as_worker_0(*pools), graph._computing(self._abort):
-            status = lib.ggml_backend_graph_compute(mine, raw)
+        compute, pools = lib.ggml_backend_graph_compute, self._pools()
+        status = computing(compute, (mine, raw), graph, (self,), lambda: (self._abort,), pools)
         check_status(status, f"backend {self.name}")
 
     def _pools(self) -> tuple[ThreadPool, ...]:
@@ -202,26 +201,6 @@ class Backend(Handle):
             lib.ggml_backend_tensor_copy_async(
                 ptr_of(Backend, src_backend), self.ptr, src.ptr, dst.ptr
             )
-
-
-class settling:
-    """Around a compute: when it fails, it is over on all of them, and nothing of it is raised later
-    on, when the call raises."""
-
-    __slots__ = ("_backends",)
-
-    def __init__(self, backends: Sequence[Backend]) -> None:
-        self._backends = backends
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, raised: type[BaseException] | None, *_rest: object) -> None:
-        if raised is not None:
-            for backend in self._backends:
-                with contextlib.suppress(GgmlError):
-                    lib.ggml_backend_synchronize(backend.ptr)
-                backend._abort.take_stored()
 
 
 class Event(Handle):

@@ -8,8 +8,9 @@ from typing import Any, TypeAlias
 from ._arguments import given, ptr_of
 from ._callback import Callback, called_from_c
 from ._ffi import NULL, ffi, lib
-from ._handle import Handle, in_use
+from ._handle import Handle
 from .backend import Backend
+from .computing import computing
 from .errors import AllocError, ArgumentError
 from .graph import Graph
 from .tensor import Tensor
@@ -63,16 +64,17 @@ def compare_graph_backend(
         comparison = _Comparison(callback, graph, copy)
         shown = ffi.new("struct ggml_tensor *[]", [node.ptr for node in test_nodes])
         shown_as = ffi.cast("struct ggml_tensor const * const *", shown)
-        args = (first, second, ptr, lib.gp_on_compare, comparison.handle)
-        alone = in_use("being compared", graph, backend1, backend2)
-        with alone, graph._computing(comparison):
-            if len(ffi.typeof(lib.ggml_backend_compare_graph_backend).args) == 7:
-                done = lib.ggml_backend_compare_graph_backend(*args, shown_as, len(shown))
-            elif len(test_nodes) <= 1:  # releases up to 0.9.4
-                one = shown[0] if test_nodes else NULL
-                done = lib.ggml_backend_compare_graph_backend(*args, one)
-            else:
-                raise ArgumentError("this release of ggml shows one test node at most")
+        args: tuple[Any, ...] = (first, second, ptr, lib.gp_on_compare, comparison.handle)
+        if len(ffi.typeof(lib.ggml_backend_compare_graph_backend).args) == 7:
+            args += (shown_as, len(shown))
+        elif len(test_nodes) <= 1:  # releases up to 0.9.4
+            args += (shown[0] if test_nodes else NULL,)
+        else:
+            raise ArgumentError("this release of ggml shows one test node at most")
+        done = computing(
+            lib.ggml_backend_compare_graph_backend, args, graph, (backend1, backend2),
+            lambda: (comparison,), doing="being compared",
+        )  # fmt: skip
     if not done:
         raise AllocError(f"{backend2.name} has no memory for a copy of {graph!r}")
 

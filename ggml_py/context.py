@@ -288,7 +288,7 @@ class Context(Handle, CustomOps):
     def _forget_buffer(self, buffer: Buffer) -> None:
         for tensor in self:
             if buffer._is(tensor._ptr.buffer):
-                tensor._ptr.buffer = tensor._ptr.data = NULL
+                lib.gp_take_memory([tensor._ptr], 1)
         for child in self._children:  # views of these tensors
             if isinstance(child, Context):
                 child._forget_buffer(buffer)

@@ -14,12 +14,11 @@ from ._ffi import NULL, ffi, lib
 from ._handle import Handle, in_use
 from .buffer import BufferType
 from .context import new_native
-from .custom import custom_nodes, is_remote, take_failed
-from .errors import ArgumentError, ComputeError, NoDataError
+from .custom import custom_nodes, is_remote
+from .errors import ArgumentError, NoDataError
 from .tensor import Tensor
 
 if TYPE_CHECKING:
-    from ._callback import Callback
     from ._device import Device
     from .alloc import GraphAllocator, _Lent
     from .backend import Backend
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
 class Graph(Handle):
     """Made by `Context.new_graph`. It has memory of its own, so closing it gives that back."""
 
-    __slots__ = ("_backward", "_context", "_grads", "_lent", "_scheduler")
+    __slots__ = ("_backward", "_context", "_grads", "_lent", "_scheduler", "_whole_at")
 
     def __init__(self, context: Context | Graph, size: int = 2048, grads: bool = False) -> None:
         size = whole("size", size, 1, 1 << 31)
@@ -42,6 +41,7 @@ class Graph(Handle):
         self._backward = False  # whether those are built
         self._scheduler: weakref.ref[Scheduler] | None = None  # where it is allocated
         self._lent: _Lent | None = None  # the same, for a GraphAllocator
+        self._whole_at = -1  # `gp_changes` when all tensors had memory
         ptr = lib.ggml_new_graph_custom(memory, size, grads)
         super().__init__(ptr, lambda _graph: lib.ggml_free(memory), context)
 
@@ -53,6 +53,7 @@ class Graph(Handle):
         graph._context = graph
         graph._grads = graph._backward = True
         graph._scheduler = graph._lent = None
+        graph._whole_at = -1
         Handle.__init__(graph, ptr, lambda _graph: None, *parents)
         return graph
 
@@ -354,10 +355,14 @@ class Graph(Handle):
 
     def _check_data(self) -> None:
         """Raises `NoDataError` for a tensor without memory: computing would read through NULL."""
+        changes = lib.gp_changes()
+        if changes == self._whole_at:
+            return
         missing = self._check_leafs(
             "the buffer it was in is closed, or its context was never allocated"
         )
         if missing == NULL:
+            self._whole_at = changes
             return
         name = Tensor(missing, self._context).name
         raise NoDataError(
@@ -394,15 +399,6 @@ class Graph(Handle):
                     "with Scheduler.set_tensor_backend"
                 )
 
-    def _computing(self, *callbacks: Callback | None) -> _Computing:
-        """Around a compute of this graph: what a callback or a custom op raised in it is raised."""
-        return _Computing(self, callbacks)
-
-    def _take_stored(self, callbacks: Sequence[Callback | None]) -> BaseException | None:
-        stored = [take_failed(self)]
-        stored += [c.take_stored() for c in callbacks if c is not None]
-        return next((error for error in reversed(stored) if error is not None), None)
-
     def __getitem__(self, name: str) -> Tensor:
         """The first node or leaf of that name. Raises KeyError. C: ggml_graph_get_tensor"""
         ptr = lib.ggml_graph_get_tensor(self.ptr, c_text("name", name))
@@ -429,21 +425,3 @@ def _contexts(handle: Handle) -> list[tuple[int, int, Handle]]:
 def _owner(contexts: list[tuple[int, int, Handle]], ptr: Any) -> Handle | None:
     address = int(ffi.cast("uintptr_t", ptr))
     return next((owner for start, end, owner in contexts if start <= address < end), None)
-
-
-class _Computing:
-    """`Graph._computing`."""
-
-    __slots__ = ("_callbacks", "_graph")
-
-    def __init__(self, graph: Graph, callbacks: Sequence[Callback | None]) -> None:
-        self._graph, self._callbacks = graph, callbacks
-
-    def __enter__(self) -> None:
-        self._graph._check_data()
-        self._graph._take_stored(self._callbacks)  # of a compute that was called through `lib`
-
-    def __exit__(self, _type: object, error: BaseException | None, _traceback: object) -> None:
-        stored = self._graph._take_stored(self._callbacks)  # one that raised stops the compute
-        if stored is not None and (error is None or isinstance(error, ComputeError)):
-            raise stored

@@ -16,11 +16,12 @@ from ._arguments import ptr_of, whole
 from ._callback import AbortCallback
 from ._device import Device, default_n_threads, device
 from ._ffi import NULL, ffi, lib
-from ._handle import Handle, in_use
+from ._handle import Handle
 from .backend import Backend, check_status
+from .computing import computing
 from .errors import AbortError, AllocError, ArgumentError, MissingFunctionError
 from .graph import Graph
-from .threadpool import ThreadPool, as_worker_0
+from .threadpool import ThreadPool
 
 
 class GraphPlan(Handle):
@@ -72,9 +73,9 @@ class GraphPlan(Handle):
                 "the graph grew, or tensors of it moved, since this plan was made: make another"
             )
         pools = () if self.threadpool is None else (self.threadpool,)
-        alone = in_use("computing", self, backend, graph, *pools)
-        with alone, as_worker_0(*pools), graph._computing(backend._abort):
-            status = lib.ggml_backend_graph_plan_compute(backend.ptr, ptr)
+        compute, args = lib.ggml_backend_graph_plan_compute, (backend.ptr, ptr)
+        handles, callbacks = (self, backend), lambda: (backend._abort,)
+        status = computing(compute, args, graph, handles, callbacks, pools)
         check_status(status, f"backend {backend.name}")
 
 
@@ -146,12 +147,14 @@ class CpuPlan(Handle):
         ptr, graph = self.ptr, self.graph
         _check(graph, device("CPU"))
         pools = () if self.threadpool is None else (self.threadpool,)
-        alone = in_use("computing", self, graph, *pools)
-        with alone, as_worker_0(*pools), graph._computing(self._abort):
-            if lib.gp_graph_state(graph.ptr) != self._state:
-                self._plan(ptr)
-            status = lib.ggml_graph_compute(graph.ptr, ptr)
+        status = computing(self._compute, (ptr,), graph, (self,), lambda: (self._abort,), pools)
         check_status(status, "CPU")
+
+    def _compute(self, ptr: Any) -> int:
+        graph = self.graph.ptr
+        if lib.gp_graph_state(graph) != self._state:
+            self._plan(ptr)
+        return int(lib.ggml_graph_compute(graph, ptr))
 
     def _plan(self, ptr: Any) -> None:
         pool = NULL if self.threadpool is None else self.threadpool.ptr

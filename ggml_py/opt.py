@@ -20,6 +20,7 @@ from . import enums
 from ._arguments import given, ptr_of, whole
 from ._ffi import NULL, ffi, lib
 from ._handle import Handle, in_use
+from .computing import computing
 from .context import Context
 from .custom import take_failed
 from .errors import AbortError, ArgumentError, MissingFunctionError, NoDataError
@@ -414,13 +415,16 @@ class OptContext(Handle):
             self.optimizer = self._optimizer  # looks at what a function gives
         if result is not None:
             result._take(like)
-        alone = in_use("computing", self, scheduler, *scheduler.backends)
-        callbacks = scheduler._eval_callback, scheduler._copy_callback
         graph, model = self._lent[0], self._model
+        handles = (self, scheduler, *scheduler.backends)
         take_failed(model)  # of a compute that was called through `lib`
-        try:
-            with alone, graph._computing(*callbacks), self._changing(), scheduler._changing():
+
+        def evaluate() -> None:
+            with self._changing(), scheduler._changing():
                 lib.ggml_opt_eval(ptr, raw_result)
+
+        try:
+            computing(evaluate, (), graph, handles, scheduler._callbacks)
         finally:
             self._ready = False
             self._step += steps

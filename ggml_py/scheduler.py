@@ -14,8 +14,9 @@ from ._callback import raising_stored
 from ._ffi import BUILD, NULL, ffi, lib
 from ._handle import Handle, in_use
 from .alloc import is_whole
-from .backend import Backend, check_status, settling
+from .backend import Backend, check_status
 from .buffer import BufferType
+from .computing import computing
 from .context import new_native
 from .errors import AbortError, AllocError, ArgumentError, MissingFunctionError
 from .graph import Graph
@@ -24,9 +25,9 @@ from .recording import Recording
 from .sched_callbacks import CopyCallback, EvalCallback
 from .sched_refusal import check_backends, check_pin, no_memory, refusal
 from .tensor import Tensor
-from .threadpool import as_worker_0
 
 if TYPE_CHECKING:
+    from ._callback import Callback
     from .sched_callbacks import CopyFunction, EvalFunction
     from .sched_state import Reallocation
     from .trace.plan import Plan
@@ -323,21 +324,29 @@ class Scheduler(Handle):
 
     def _compute(self, graph: Graph, compute: Callable[[Any, Any], int]) -> None:
         raw, graph_raw = self.ptr, ptr_of(Graph, graph)
-        if self._graph is None:
+        if not self._held:
             self._check_graph(graph)
             graph._check_leafs("call alloc_graph first, set it, then compute")
             self._alloc(graph)
-        elif self._graph is not graph:
+        elif self._held[0] is not graph:
             raise ArgumentError("another graph is allocated on this scheduler: call reset() first")
         if self._recording is not None:
             self._recording._computing(self, graph)
-        pools = [pool for backend in self.backends for pool in backend._pools()]
-        alone = in_use("computing", self, graph, *self.backends, *pools)
-        callbacks = (self._eval_callback, self._copy_callback, *(b._abort for b in self.backends))
+        pools = []
+        for backend in self.backends:
+            if backend.threadpool is not None:
+                pools.append(backend.threadpool)
         # Not in `_changing`: computing reads the plan, so an abort in it spoils nothing.
-        with alone, settling(self.backends), as_worker_0(*pools), graph._computing(*callbacks):
-            status = compute(raw, graph_raw)
-        check_status(status, "compute")
+        status = computing(
+            compute, (raw, graph_raw), graph, (self, *self.backends), self._callbacks, pools,
+            self.backends,
+        )  # fmt: skip
+        if status:
+            check_status(status, "compute")
+
+    def _callbacks(self) -> tuple[Callback | None, ...]:
+        """What a compute of ours may call."""
+        return (self._eval_callback, self._copy_callback, *(b._abort for b in self.backends))
 
     def record(self, per_op: bool = False) -> Recording:
         """Records what this scheduler does within a `with` block: see `Recording`."""

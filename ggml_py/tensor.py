@@ -135,7 +135,7 @@ class Tensor(TensorData, OpSettings):
     def _placed(self, buffer: Buffer, status: int) -> None:
         """After it was put into `buffer`, with the status that upstream returned."""
         if status != enums.Status.SUCCESS:
-            self._ptr.buffer = self._ptr.data = NULL
+            lib.gp_take_memory([self._ptr], 1)
             reason = text(lib.ggml_status_to_string(status))
             raise AllocError(f"tensor '{self.name}' cannot be in {buffer}: {reason}")
         self._context._place(self, buffer)

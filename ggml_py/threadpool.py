@@ -144,6 +144,11 @@ class ThreadPool(Handle):
                 "give this function out. Builds that link the backend (not --portable) have it"
             )
 
+    @property
+    def is_placed(self) -> bool:
+        """Whether its threads have CPUs or a priority of their own."""
+        return self.cpumask is not None or self.prio in _POLICIES
+
     def _place_worker_0(self) -> None:
         if self.cpumask is not None:
             cpus = sorted(self.cpumask)  # upstream places worker 0 last
@@ -173,19 +178,9 @@ class ThreadPool(Handle):
                 ) from None
 
 
-def as_worker_0(*pools: ThreadPool) -> contextlib.AbstractContextManager[None]:
-    """Gives this thread the CPUs and priority of the pools' worker 0 while it computes."""
-    for pool in pools:
-        if pool.cpumask is not None or pool.prio in _POLICIES:
-            return _as_placed(pools)
-    return _ANYWHERE
-
-
-_ANYWHERE = contextlib.nullcontext()
-
-
 @contextlib.contextmanager
-def _as_placed(pools: Iterable[ThreadPool]) -> Iterator[None]:
+def as_worker_0(pools: Iterable[ThreadPool]) -> Iterator[None]:
+    """Gives this thread the CPUs and priority of the pools' worker 0 while it computes."""
     if not hasattr(os, "sched_setaffinity"):
         yield
         return

@@ -3,6 +3,7 @@
 #include "sched_trace.h"
 #include "worker_guard.h"
 
+#include <atomic>
 #include <csignal>
 #include <cstdio>
 #include <cstring>
@@ -23,6 +24,8 @@ struct abort_exception : std::exception {
 
 thread_local int      depth = 0;
 thread_local gp_error error = {};
+
+std::atomic<uint64_t> changes{0};
 
 // ggml's text is "FILE:LINE: message".
 void parse(const char * text) {
@@ -111,6 +114,9 @@ namespace gp {
 scope::scope()  { depth++; }
 scope::~scope() { depth--; }
 
+changing::changing()  { changes++; }
+changing::~changing() { changes++; }
+
 status_error::status_error(const char * device, enum ggml_status status) {
     snprintf(text, sizeof(text), "backend %s: %s", device, ggml_status_to_string(status));
 }
@@ -180,6 +186,10 @@ void gp_guard_install(void) {
 
 bool gp_trace_present(void) {
     return gp_sched_plan != nullptr;
+}
+
+uint64_t gp_changes(void) {
+    return changes.load(std::memory_order_relaxed);
 }
 
 } // extern "C"

@@ -11,6 +11,7 @@
 #pragma once
 
 #include <stdbool.h>
+#include <stdint.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -40,6 +41,9 @@ struct gp_error * gp_last_error(void);
 void gp_guard_install(void);
 // True when the libggml-base in this process is the instrumented one.
 bool gp_trace_present(void);
+// Another number as soon as a tensor may have got, lost or changed its memory or its sources: how many
+// calls there were but those that make new tensors, compute, read or write data.
+uint64_t gp_changes(void);
 
 #ifdef __cplusplus
 }
@@ -54,6 +58,12 @@ namespace gp {
 struct scope {
     scope();
     ~scope();
+};
+
+// For `gp_changes`, when the call begins and when it ends: what another thread looks at between may be old.
+struct changing {
+    changing();
+    ~changing();
 };
 
 // Thrown for what was recorded on another thread.

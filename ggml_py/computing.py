@@ -1,0 +1,78 @@
+"""What is around every compute of a graph."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ._callback import STORED
+from ._ffi import lib
+from ._handle import taken
+from .custom import take_failed
+from .errors import ComputeError, GgmlError
+from .threadpool import as_worker_0
+
+if TYPE_CHECKING:
+    from ._callback import Callback
+    from ._handle import Handle
+    from .backend import Backend
+    from .graph import Graph
+    from .threadpool import ThreadPool
+
+    Callbacks = Callable[[], Iterable[Callback | None]]
+
+
+def computing(
+    call: Callable[..., Any],
+    args: tuple[Any, ...],
+    graph: Graph,
+    handles: tuple[Handle, ...],
+    callbacks: Callbacks,
+    pools: Sequence[ThreadPool] = (),
+    settling: Sequence[Backend] = (),
+    doing: str = "computing",
+) -> Any:
+    """`call(*args)`, which computes `graph`; its result.
+
+    Nothing else uses the graph, `handles` and `pools` meanwhile, all tensors have memory, and this
+    thread is where worker 0 of the pools belongs. What one of `callbacks` or a custom op raised is
+    raised at the end. A compute that fails is over then on all of `settling`, and nothing of it is
+    raised later on.
+
+    This is one function without `with`, for after a compute nothing of it is in the caches: each
+    line takes ten times what it does in a loop.
+    """
+    used = taken(doing, (*handles, graph, *pools))
+    try:
+        graph._check_data()
+        if STORED:
+            _take_stored(graph, callbacks)  # of a compute that was called through `lib`
+        for pool in pools:
+            if pool.is_placed:
+                with as_worker_0(pools):
+                    result = call(*args)
+                break
+        else:
+            result = call(*args)
+        if STORED and (stored := _take_stored(graph, callbacks)) is not None:
+            raise stored
+    except BaseException as error:
+        stored = _take_stored(graph, callbacks)  # one that raised stops the compute
+        for backend in settling:
+            with contextlib.suppress(GgmlError):
+                lib.ggml_backend_synchronize(backend.ptr)
+            backend._abort.take_stored()
+        if stored is not None and isinstance(error, ComputeError):
+            raise stored from None
+        raise
+    finally:
+        for handle in used:
+            handle._user = None
+    return result
+
+
+def _take_stored(graph: Graph, callbacks: Callbacks) -> BaseException | None:
+    stored = [take_failed(graph)]
+    stored += [c.take_stored() for c in callbacks() if c is not None]
+    return next((error for error in reversed(stored) if error is not None), None)
