@@ -311,8 +311,8 @@ def _shown(f: Function) -> Iterator[Param]:
             yield p
 
 
-# Calls that leave tensors, if they were there before, their memory and their sources (`gp_changes`);
-# the short ones (below) are others.
+# Calls that leave the tensors that are there their memory and their sources (`gp_changes`); others
+# are the short ones (below).
 _HARMLESS = re.compile(
     r"ggml_backend_(sched_)?(graph_compute(_async)?|synchronize)|ggml_backend_graph_plan_compute"
     r"|ggml_graph_(compute|get_tensor|node|nodes|n_nodes|size)|ggml_backend_tensor_[sg]et\w*"

@@ -31,6 +31,7 @@ from .errors import AbortError, BusyError, ClosedError, SpoiledError
 
 Self = TypeVar("Self", bound="Handle")
 Token = tuple[str, int]
+User = tuple[str, int]  # what is done, on which thread
 
 
 class Live(Mapping[str, int]):
@@ -74,34 +75,43 @@ def _release(token: Token, free: Callable[[Any], None], ptr: Any, _parents: list
     free(ptr)
 
 
-def taken(doing: str, handles: Sequence[Handle]) -> list[Handle]:
-    """Nothing else may use or close these until `_user` of what it returns is None again. Raises
-    `BusyError`, or `ClosedError`."""
-    user = (doing, threading.get_ident())
+def take(user: User, handles: Sequence[Handle]) -> None:
+    """Nothing else may use or close these while their `_user` is this very tuple. Raises
+    `BusyError`, or `ClosedError`; some may have it then, too."""
     with _lock:
         mine = [h for h in handles if h._user is None or h._check_idle(user)]
-        if doing != _CLOSING:
+        if user[0] != _CLOSING:
             for handle in handles:
                 handle.ptr  # noqa: B018  raises when closed, just now by another thread
         for handle in mine:
             handle._user = user
-    return mine
+
+
+def give_back(user: User, handles: Sequence[Handle]) -> None:
+    """Those that `take` took, if it did."""
+    for handle in handles:
+        if handle._user is user:
+            handle._user = None
 
 
 class in_use:
-    """Around a call: what `taken` does, and the end of it."""
+    """Around a call: `take`, and `give_back` at its end."""
 
-    __slots__ = ("_doing", "_handles", "_mine")
+    __slots__ = ("_handles", "_user")
 
     def __init__(self, doing: str, *handles: Handle) -> None:
-        self._doing, self._handles = doing, handles
+        self._user = (doing, threading.get_ident())
+        self._handles = handles
 
     def __enter__(self) -> None:
-        self._mine = taken(self._doing, self._handles)
+        try:
+            take(self._user, self._handles)
+        except BaseException:
+            give_back(self._user, self._handles)
+            raise
 
     def __exit__(self, *_raised: object) -> None:
-        for handle in self._mine:
-            handle._user = None
+        give_back(self._user, self._handles)
 
 
 class Handle:
@@ -116,7 +126,7 @@ class Handle:
         self.ptr = ptr
         self._spoiled_by: AbortError | None = None
         self._children: weakref.WeakSet[Handle] = weakref.WeakSet()
-        self._user: tuple[str, int] | None = None  # what it is in the middle of, on which thread
+        self._user: User | None = None  # what it is in the middle of
         self._token = LIVE.add(type(self).__name__)
         self._parents: list[Handle] = []  # the finalizer's own list: what is added later counts
         self._finalizer = weakref.finalize(self, _release, self._token, free, ptr, self._parents)
@@ -174,7 +184,7 @@ class Handle:
             for child in list(self._children):
                 child._reach(found)
 
-    def _check_idle(self, user: tuple[str, int]) -> bool:
+    def _check_idle(self, user: User) -> bool:
         """Whether `user` may take it; False if its thread has it already, for closing."""
         if self._user is None:
             return True

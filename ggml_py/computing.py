@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Sequence
+from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 from ._callback import STORED
 from ._ffi import lib
-from ._handle import taken
+from ._handle import give_back, take
 from .custom import take_failed
 from .errors import ComputeError, GgmlError
 from .threadpool import as_worker_0
@@ -43,8 +44,9 @@ def computing(
     This is one function without `with`, for after a compute nothing of it is in the caches: each
     line takes ten times what it does in a loop.
     """
-    used = taken(doing, (*handles, graph, *pools))
+    user, used = (doing, get_ident()), (*handles, graph, *pools)
     try:
+        take(user, used)
         graph._check_data()
         if STORED:
             _take_stored(graph, callbacks)  # of a compute that was called through `lib`
@@ -67,8 +69,13 @@ def computing(
             raise stored from None
         raise
     finally:
-        for handle in used:
-            handle._user = None
+        try:
+            for handle in used:
+                if handle._user is user:
+                    handle._user = None
+        except BaseException:  # of a signal's handler, which may run between any two
+            give_back(user, used)
+            raise
     return result
 
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import random
+import signal
+import time
 
 import graphs
 import numpy as np
@@ -137,3 +140,36 @@ def test_what_a_callback_raised_outside_of_computes_is_no_error_of_the_next(mlp)
     from ggml_py._callback import STORED
 
     assert not STORED
+
+
+def test_signals_at_any_moment_leave_everything_usable(mlp):
+    """Their handlers run between any two lines of ours, and may raise there."""
+
+    class Signalled(Exception):
+        pass
+
+    def handler(*_):
+        raise Signalled
+
+    x, want = mlp.graph["inp"], mlp.graph["out"].get()
+    before = signal.signal(signal.SIGALRM, handler)
+    raised, end = 0, time.monotonic() + 2
+    try:
+        while time.monotonic() < end:
+            with contextlib.suppress(Signalled):
+                try:
+                    signal.setitimer(signal.ITIMER_REAL, 1e-5 + random.random() * 2e-4)
+                    for _ in range(20):
+                        mlp.scheduler.compute(mlp.graph)
+                except Signalled:
+                    raised += 1
+                    raise
+                finally:
+                    signal.setitimer(signal.ITIMER_REAL, 0)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert raised > 100
+    x.set(X)
+    mlp.scheduler.compute(mlp.graph)
+    np.testing.assert_array_equal(mlp.graph["out"].get(), want)
