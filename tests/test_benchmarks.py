@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
@@ -76,3 +77,44 @@ def test_models_are_compared_with_llama_bench_and_libllama(tmp_path):
     assert all(min(row["ours"], row["theirs"]) > 0 for row in rows)
     alone = json.loads(done.stderr[done.stderr.index("{") :])["tiny-q4_0"]
     assert 0 < alone["python_share"] < 1 and alone["python_us"] / 1e3 < alone["token_ms"]
+
+
+def parity(*options):
+    return subprocess.run(
+        [sys.executable, str(BENCHMARKS / "parity.py"), "--only", "llama,mamba", *options],
+        capture_output=True, text=True, check=False, env=os.environ, timeout=300,
+    )  # fmt: skip
+
+
+def test_parity_is_a_table_of_architectures_and_settings(oracle):
+    done = parity("--quick", "--json")
+    assert done.returncode == 0, done.stderr
+    cells = json.loads(done.stdout)
+    assert [(c["architecture"], c["type"], c["setting"]) for c in cells] == [
+        (name, type_, setting)
+        for name in ("llama", "mamba")
+        for type_ in ("f16", "q4_0")
+        for setting in ("plain", "repacked")
+    ]
+    assert all(c["exact"] and c["tokens_equal"] and c["delta"] == 0 for c in cells)
+    assert "'music': expected some of f32" in parity("--types", "music").stderr
+
+
+@pytest.mark.parametrize(
+    ("change", "text"), [(1.0, "exact"), (1 + 1e-6, "e-0"), (1.01, "1.0e-02"), (-1.0, "tokens")]
+)
+def test_parity_notices_differences(oracle, tmp_path, monkeypatch, change, text):
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    import parity
+
+    path = parity.file_of(oracle, "llama", "f16", tmp_path)
+    real = parity.logits
+
+    def changed(*arguments):
+        tokens, rows = real(*arguments)
+        return (tokens if change > 0 else tokens[::-1]), rows * np.float32(change)
+
+    monkeypatch.setattr(parity, "logits", changed)
+    found = parity.cell(oracle, path, "llama", "f16", "plain", (7,), 4, tmp_path)
+    assert text in found.text
+    assert found.exact == (change == 1.0) and found.good == (change in (1.0, 1 + 1e-6))
