@@ -18,7 +18,15 @@ from click.testing import CliRunner
 from ggml_py import Gguf, models
 from ggml_py.cli.bench import command
 from ggml_py.cli.bench_output import times
-from ggml_py.cli.bench_params import Numbers
+from ggml_py.cli.bench_params import (
+    PARAMS,
+    TEST_PARAMS,
+    Numbers,
+    Parts,
+    Setup,
+    setups,
+    values_of,
+)  # fmt: skip
 from ggml_py.gguf_writer import write_gguf
 from ggml_py.models import Model, desc
 from ggml_py.models.hparams import HParams, Rope
@@ -91,6 +99,9 @@ def test_products(oracle, model):
         ("-d", "0,5", "-fa", "0,1", "-ub", "64"),
         ("-b", "64,128", "-ctk", "q8_0", "-ctv", "q8_0", "-ngl", "1,2", "--repack", "0"),
         ("-pg", "2,2", "-p", 0, "-n", 0, "-dev", "none"),
+        ("-ncmoe", "0,1", "-sm", "none,layer", "-lm", "none,mmap", "-mg", "0,1", "-r", 1),
+        ("-ts", "3,2/0", "-ot", "none,ffn_up=CPU;ffn_down=CPU", "-r", 1),
+        ("--no-host", "0,1", "-nopo", "1,0", "-nkvo", "0,1", "-r", 1),
     ],
 )
 def test_the_table(oracle, model, options):
@@ -306,6 +317,8 @@ def test_ctrl_c_ends_with_the_rows_that_are_done(model, form):
         (("m", "-pg", "1"), "'1': expected two numbers of tokens, like 512,128"),
         (("m", "-fa", "maybe"), "'maybe': expected one of on,"),
         (("m", "--repack", "2"), "'2': expected one of 0, 1"),
+        (("m", "-ts", "a/b"), "'a/b': expected numbers with / between them"),
+        (("m", "-lm", "dio"), "'dio': expected one of auto, mmap, none"),
         (("m", "-r", 0), "0 is not in the range x>=1"),
         (("m", "-o", "xml"), "'xml' is not one of"),
     ],
@@ -318,6 +331,16 @@ def test_errors_are_one_line(model, tmp_path):
     assert fails("bench", tmp_path / "none.gguf").startswith("error: ")
     assert "no device named 'X'" in fails("bench", model, "-dev", "X/CPU")
     assert "type 'q9'" in fails("bench", model, "-ctk", "q9")
+
+
+def test_parts_are_printed_as_llama_bench_prints_them(oracle, model):
+    said = oracle.run("llama-bench", "-m", model, *SHORT, "-ts", "3/1/0,0", "-o", "json").stdout
+    found = Parts().convert("3/1/0,0", None, None)
+    assert [row["tensor_split"] for row in json.loads(said)] == [found[0]] * 2 + [found[1]] * 2
+    (setup,) = setups(["m"], [], values_of({p.field: [] for p in (*TEST_PARAMS, *PARAMS)}))
+    assert setup.load_options()["tensor_split"] is None
+    split = Setup("m", {**setup.values, "tensor_split": found[0]}, setup.tests)
+    assert split.load_options()["tensor_split"] == (3.0, 1.0)
 
 
 def test_ranges():

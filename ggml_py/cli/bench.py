@@ -19,9 +19,6 @@ if TYPE_CHECKING:
 
 # Keys of llama-bench that nothing here changes, with what they are.
 _FIXED = {
-    "n_cpu_moe": 0, "split_mode": "layer", "main_gpu": 0, "no_kv_offload": False,
-    "tensor_split": "0.00", "tensor_buft_overrides": "none", "load_mode": "auto",
-    "no_op_offload": 0, "no_host": False,
     "cpu_mask": "0x0", "cpu_strict": False, "poll": 50, "lazy_mode": "auto", "embeddings": False,
     "fit_target": 0, "fit_min_ctx": 0,
 }  # fmt: skip

@@ -82,6 +82,26 @@ class Words(_Several):
         return [self._known[part]]
 
 
+class Parts(_Several):
+    """Numbers with / between them, as llama-bench prints them: 3/1 is 3.00/1.00."""
+
+    name = "n0/n1/..."
+
+    def values(self, part: str, param: Any, ctx: Any) -> Sequence[Any]:
+        """The one text."""
+        try:
+            numbers = [float(number) for number in part.split("/")]
+        except ValueError:
+            self.fail(f"{part!r}: expected numbers with / between them, like 3/1", param, ctx)
+        while len(numbers) > 1 and not numbers[-1]:
+            numbers.pop()
+        return ["/".join(f"{number:.2f}" for number in numbers)]
+
+
+def _same(*words: str) -> dict[str, str]:
+    return {word: word for word in words}
+
+
 _FLAG = Words("0|1", {"0": False, "1": True})
 
 
@@ -117,16 +137,34 @@ TEST_PARAMS: Final = (
 PARAMS: Final = (
     Param("n_gpu_layers", ("-ngl", "--n-gpu-layers"), Numbers(-1), "-1",
           "Layers whose weights go to the GPUs; -1: all."),
+    Param("n_cpu_moe", ("-ncmoe", "--n-cpu-moe"), Numbers(0), "0",
+          "The experts of the first N layers stay on the CPU."),
+    Param("split_mode", ("-sm", "--split-mode"), Words("none|layer", _same("none", "layer")),
+          "layer", "Whether one GPU gets all layers, or several share them."),
+    Param("load_mode", ("-lm", "--load-mode"), Words("modes", _same("auto", "mmap", "none")),
+          "auto", "Whether weights on the CPU stay in the mapped file."),
+    Param("main_gpu", ("-mg", "--main-gpu"), Numbers(0), "0",
+          "Which GPU gets all layers, with -sm none."),
     Param("devices", ("-dev", "--device"), Words("names"), "auto",
           "Devices, in priority order with / between them; none: the CPU alone; auto: all."),
+    Param("tensor_split", ("-ts", "--tensor-split"), Parts(), "0",
+          "How much of the layers each GPU gets, with / between the numbers."),
+    Param("tensor_buft_overrides", ("-ot", "--override-tensor"), Words("regex=name;..."), "none",
+          "Weights with the regex in their names go to a device, or buffer type."),
+    Param("no_host", ("--no-host",), _FLAG, "0",
+          "Weights on the CPU do not go to a GPU's host memory."),
     Param("repack", ("--repack",), _FLAG, "1",
           "Lay weights out for the CPU's kernels, where it has such layouts."),
+    Param("no_op_offload", ("-nopo", "--no-op-offload"), Words("0|1", {"0": 0, "1": 1}), "0",
+          "GPUs take no ops whose weights are on the CPU."),
     Param("n_batch", ("-b", "--batch-size"), Numbers(1), "2048",
           "Tokens that one evaluation takes."),
     Param("n_ubatch", ("-ub", "--ubatch-size"), Numbers(1), "512",
           "Tokens that one graph takes."),
     Param("type_k", ("-ctk", "--cache-type-k"), Words("types"), "f16", "Type of the K cache."),
     Param("type_v", ("-ctv", "--cache-type-v"), Words("types"), "f16", "Type of the V cache."),
+    Param("no_kv_offload", ("-nkvo", "--no-kv-offload"), _FLAG, "0",
+          "The KV cache is on the CPU."),
     Param("flash_attn", ("-fa", "--flash-attn"),
           Words("on|off|auto", {w: n for n, words in _FLASH_ATTN.items() for w in words}), "auto",
           "Attention in one op."),
@@ -143,12 +181,11 @@ def _devices(words: str) -> tuple[str, ...]:
     return ("CPU",) if words == "none" else tuple(words.split("/"))
 
 
-def _all_layers() -> int:
-    """As many as there can be, where there is a GPU for them."""
-    from .._device import devices
-    from ..enums import BackendDevType as Dev
+def _overrides(words: str) -> list[tuple[str, str]]:
+    from ..models.overrides import parse_overrides
 
-    return 1 << 20 if any(d.type in (Dev.GPU, Dev.IGPU) for d in devices()) else 0
+    texts = () if words == "none" else words.split(";")
+    return [pair for text in texts for pair in parse_overrides(text)]
 
 
 @dataclass(frozen=True)
@@ -175,15 +212,18 @@ class Setup:
 
     def load_options(self) -> dict[str, Any]:
         """The arguments of `models.load`, with a context for the largest of the tests."""
-        same = ("n_batch", "n_ubatch", "type_k", "type_v", "n_threads", "repack")
-        n_gpu_layers = self.values["n_gpu_layers"]
-        return {
-            **{name: self.values[name] for name in same},
-            "n_gpu_layers": n_gpu_layers if n_gpu_layers >= 0 else _all_layers(),
-            "devices": _devices(self.values["devices"]),
-            "flash_attn": _FLASH_ATTN[self.values["flash_attn"]][0],
+        v = dict(self.values)
+        parts = tuple(float(part) for part in v.pop("tensor_split").split("/"))
+        changed = {
+            "devices": _devices(v.pop("devices")),
+            "tensor_split": parts if any(parts) else None,
+            "tensor_overrides": _overrides(v.pop("tensor_buft_overrides")),
+            "flash_attn": _FLASH_ATTN[v.pop("flash_attn")][0],
+            "op_offload": not v.pop("no_op_offload"),
+            "offload_kqv": not v.pop("no_kv_offload"),
             "n_ctx": max(test.n_tokens + test.n_depth for test in self.tests),
         }
+        return v | changed
 
 
 def param_options(function: F) -> F:
