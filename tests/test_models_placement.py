@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from arch_files import ARCHS, deeper, load
+from arch_files import ARCHS, RECURRENT, deeper, load
 from placements import Theirs, blank, sims_text
 
 from ggml_py._ffi import BUILD
@@ -181,6 +181,21 @@ def test_caches_are_where_libllama_has_them(agree, arch_file, tmp_path):
                     name = tensor.buffer.name
                     ours[name] = ours.get(name, 0) + tensor.nbytes / 2**20
         assert ours == pytest.approx(theirs, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"offload_kqv": False}, {"overrides": "ssm_conv1d=CPU,ssm_a=CPU"}]
+)
+@pytest.mark.parametrize("name", RECURRENT)
+def test_states_are_where_libllama_has_them(agree, arch_file, name, options):
+    theirs = agree(arch_file(name), ONE, n_gpu_layers=2, **options).sizes("RS")
+    options = {key: value for key, value in options.items() if key != "overrides"}
+    with load(arch_file(name), devices=tuple(ONE), n_gpu_layers=2, **options) as model:
+        ours: dict[str, float] = {}
+        for tensor in (*model._memory.r, *model._memory.s):
+            name = tensor.buffer.name
+            ours[name] = ours.get(name, 0) + tensor.nbytes / 2**20
+    assert ours == pytest.approx(theirs, abs=0.01)
 
 
 def test_what_the_oracle_was_asked(oracle, arch_file):

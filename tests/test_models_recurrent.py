@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import pytest
 from arch_files import PROMPTS, RECURRENT, check, deeper, load
+from oracle_programs import node_lines
+from sequence_scripts import Command, Random, agree, execute, run
 from test_models_archs import stopped_after
 
 from ggml_py import ModelError
-from ggml_py.models import Batch
+from ggml_py.models import Batch, Model
 
 ATTENTION_OPTIONS = [
     {"flash_attn": "off"},
@@ -82,44 +86,77 @@ def model(arch_file):
         yield model
 
 
-@pytest.mark.parametrize("seed", range(3))
+class Walk(Random):
+    """What can be done to states."""
+
+    def change(self, model: Model) -> Iterator[Command]:
+        rng = self.rng
+        seq, other = (rng.randrange(model.n_seq_max) for _ in range(2))
+        end = model.seq_pos_max(seq) + 1
+        yield from rng.choice(
+            [
+                [("seq_cp", seq, other, 0, None)],
+                [("seq_cp", seq, other, 0, None), ("seq_cp", other, rng.randrange(3), 0, None)],
+                [("seq_rm", seq, 0, None)],
+                [("seq_rm", seq, rng.randint(1, end), None)] if end > 1 else [],
+                [("seq_keep", seq)] if rng.random() < 0.3 else [],
+                [("seq_add", seq, 0, None, rng.randint(0, 9))],
+                [("seq_div", seq, 0, None, rng.randint(1, 3))],
+                [("clear",)] if rng.random() < 0.3 else [],
+            ]
+        )
+
+
+@pytest.mark.parametrize(
+    ("name", "seed"), [("mamba", 1), *(("mamba2", seed) for seed in range(5))]
+)
+def test_random_walks(oracle, arch_file, tmp_path, name, seed):
+    """Which cells states are in, and which graphs move them: the same bits, the same refused."""
+    n_seq_max, n_ubatch = [(3, 3), (4, 8), (5, 16), (8, 64), (4, 512)][seed]
+    options = {"n_seq_max": n_seq_max, "n_ubatch": n_ubatch, "kv_unified": seed == 4}
+    walk = Walk(seed, 16, unified=False)
+    done = agree(oracle, arch_file(name), walk, tmp_path, n_ctx=1024, **options)
+    assert {"decode", "seq_cp"} <= {command[0] for command in done}
+
+
+@pytest.mark.parametrize("n_tokens", [1, 5])
 @pytest.mark.parametrize("name", RECURRENT)
-def test_sequences_do_not_see_each_other(arch_file, name, seed):
+def test_the_graph_of_several_sequences(oracle, arch_file, tmp_path, name, n_tokens):
+    """The nodes, with their names, ops, ne, sources and order."""
+    options, rows = {"n_seq_max": 4}, tmp_path / "nodes.tsv"
+    tokens = [token for seq in range(3) for token in run(seq, n_tokens, seq, last=True)]
+    commands = [("decode", *tokens)]
+    agree(oracle, arch_file(name), commands, tmp_path, nodes=rows, **options)
+    with load(arch_file(name), **options) as model:
+        assert node_lines(model.plan(n_tokens, 0, 3)) == rows.read_text().splitlines()
+
+
+def test_sequences_do_not_see_each_other(arch_file):
     """Whatever is done to others, a sequence has the logits that it would have alone."""
-    random = np.random.default_rng(seed)
-    tokens: list[list[int]] = [[] for _ in range(4)]
-    checked = 0
-    with load(arch_file(name), n_seq_max=4, n_ubatch=8) as model, load(arch_file(name)) as alone:
-        for _ in range(30):
-            a, b = map(int, random.integers(4, size=2))
-            match random.choice(["decode", "decode", "decode", "eval", "cp", "rm", "keep"]):
-                case "decode":
-                    batch = Batch()
-                    for seq in map(int, random.integers(4, size=random.integers(1, 16))):
-                        tokens[seq].append(int(random.integers(97)))
-                        batch.add(tokens[seq][-1], seq=seq)
-                    batch.logits[-1] = True
-                    row, expected = model.decode(batch)[0], tokens[seq]
-                case "eval":
-                    tokens[a].append(int(random.integers(97)))
-                    row, expected = model.eval(tokens[a][-1:], seq=a), tokens[a]
-                case "cp":
-                    model.seq_cp(a, b)
-                    tokens[b] = list(tokens[a])
-                    continue
-                case "rm":
-                    model.seq_rm(a)
-                    tokens[a] = []
-                    continue
-                case "keep":
-                    model.seq_keep(a)
-                    tokens = [seq if i == a else [] for i, seq in enumerate(tokens)]
-                    continue
-            alone.reset()
-            np.testing.assert_allclose(row, alone.eval(expected), atol=1e-5)
-            assert [model.seq_pos_max(i) + 1 for i in range(4)] == [len(seq) for seq in tokens]
-            checked += 1
-    assert checked > 10
+    walk, tokens, n_compared = Walk(7, 12, unified=False), [[] for _ in range(4)], 0
+    options = {"n_seq_max": 4, "n_ubatch": 8}
+    with load(arch_file("mamba2"), **options) as model, load(arch_file("mamba2")) as alone:
+        for command in walk(model):
+            rows = execute(model, command)
+            if rows is False:
+                continue
+            name, *arguments = command
+            if name == "decode":
+                wanted = []
+                for token, _pos, (seq,), logits in arguments:
+                    tokens[seq] = [*tokens[seq], token]
+                    wanted += [tokens[seq]] if logits else []
+                for row, expected in zip(rows, wanted, strict=True):
+                    alone.reset()
+                    np.testing.assert_allclose(row, alone.eval(expected), atol=1e-5)
+                    n_compared += 1
+            elif name == "seq_cp":
+                tokens[arguments[1]] = tokens[arguments[0]]
+            elif name == "seq_rm" and arguments[1] == 0:
+                tokens[arguments[0]] = []
+            elif name in ("seq_keep", "clear"):
+                tokens = [seq if [i] == arguments else [] for i, seq in enumerate(tokens)]
+    assert n_compared > 20
 
 
 def test_a_part_of_a_state(model):

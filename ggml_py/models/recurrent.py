@@ -40,7 +40,7 @@ class RecurrentCache(Memory):
 
     Each has a row per cell: r [n_embd_r, n_cells], s [n_embd_s, n_cells]. There is no limit to the
     tokens of a sequence; but of its tokens none can be taken back, and with others than all of them
-    nothing can be done.
+    nothing can be done. C: llama_memory_recurrent
     """
 
     def __init__(self, hparams: HParams, placement: Placement, n_seq_max: int) -> None:
@@ -50,6 +50,7 @@ class RecurrentCache(Memory):
         self.n_ctx = self.n_ctx_seq = POS_END
         self.has_update = False
         self._ones: dict[int, Ubatch] = {}
+        self._before_one: Any = None
         self.cells = RecurrentCells(n_seq_max)
         self._contexts: dict[BufferType, Context] = {}
         self.r: list[Tensor] = []
@@ -150,8 +151,14 @@ class RecurrentCache(Memory):
     def seq_add(self, seq: int, p0: int, p1: int, delta: int) -> None:
         """See `Memory`: only the last position counts."""
         pos = self.cells.pos(seq)
-        if p0 <= pos < p1:
-            self.cells.move(seq, pos + delta)
+        if not p0 <= pos < p1:
+            return
+        if not 0 <= pos + delta < POS_END:
+            raise ModelError(
+                f"delta={delta}: the last token of sequence {seq} is at position {pos}, and would "
+                f"be at {pos + delta}; positions are 0 to {POS_END - 1}"
+            )
+        self.cells.move(seq, pos + delta)
 
     def seq_div(self, seq: int, p0: int, p1: int, d: int) -> None:
         """See `Memory`: only the last position counts."""

@@ -52,11 +52,6 @@ class RecurrentCells:
         at = self._cell_of[seq]
         return self._cells[at].pos if at != NO_CELL else -1
 
-    def shares(self, seq: int) -> set[int]:
-        """The sequences with the same state, itself included; empty without one."""
-        at = self._cell_of[seq]
-        return set(self._cells[at].seqs) if at != NO_CELL else set()
-
     # --- for a graph
 
     def take(self, seqs: Sequence[int], last: Sequence[int]) -> None:
