@@ -100,7 +100,7 @@ def test_products(oracle, model):
         ("-b", "64,128", "-ctk", "q8_0", "-ctv", "q8_0", "-ngl", "1,2", "--repack", "0"),
         ("-pg", "2,2", "-p", 0, "-n", 0, "-dev", "none"),
         ("-ncmoe", "0,1", "-sm", "none,layer", "-lm", "none,mmap", "-mg", "0,1", "-r", 1),
-        ("-ts", "3,2/0", "-ot", "none,ffn_up=CPU;ffn_down=CPU", "-r", 1),
+        ("-ts", "3,2/0", "-ot", ",ffn_up=CPU;ffn_down=CPU", "-r", 1),
         ("--no-host", "0,1", "-nopo", "1,0", "-nkvo", "0,1", "-r", 1),
     ],
 )
@@ -318,6 +318,7 @@ def test_ctrl_c_ends_with_the_rows_that_are_done(model, form):
         (("m", "-fa", "maybe"), "'maybe': expected one of on,"),
         (("m", "--repack", "2"), "'2': expected one of 0, 1"),
         (("m", "-ts", "a/b"), "'a/b': expected numbers with / between them"),
+        (("m", "-ctk", "f16,"), "'': expected one of types"),
         (("m", "-lm", "dio"), "'dio': expected one of auto, mmap, none"),
         (("m", "-r", 0), "0 is not in the range x>=1"),
         (("m", "-o", "xml"), "'xml' is not one of"),

@@ -73,13 +73,22 @@ class Words(_Several):
 
     def values(self, part: str, param: Any, ctx: Any) -> Sequence[Any]:
         """What the word stands for."""
-        if self._known is None:
-            if not part:
-                self.fail("expected a word between commas", param, ctx)
+        if self._known is None and part:
             return [part]
-        if part not in self._known:
-            self.fail(f"{part!r}: expected one of {', '.join(self._known)}", param, ctx)
+        if not self._known or part not in self._known:
+            known = ", ".join(self._known) if self._known else self.name
+            self.fail(f"{part!r}: expected one of {known}", param, ctx)
         return [self._known[part]]
+
+
+class Overrides(_Several):
+    """Sets of regex=name;regex=name, as they are; nothing, and none, is none of them."""
+
+    name = "regex=name;..."
+
+    def values(self, part: str, param: Any, ctx: Any) -> Sequence[Any]:
+        """The one text."""
+        return [part or "none"]
 
 
 class Parts(_Several):
@@ -149,7 +158,7 @@ PARAMS: Final = (
           "Devices, in priority order with / between them; none: the CPU alone; auto: all."),
     Param("tensor_split", ("-ts", "--tensor-split"), Parts(), "0",
           "How much of the layers each GPU gets, with / between the numbers."),
-    Param("tensor_buft_overrides", ("-ot", "--override-tensor"), Words("regex=name;..."), "none",
+    Param("tensor_buft_overrides", ("-ot", "--override-tensor"), Overrides(), "none",
           "Weights with the regex in their names go to a device, or buffer type."),
     Param("no_host", ("--no-host",), _FLAG, "0",
           "Weights on the CPU do not go to a GPU's host memory."),
