@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 from .._ffi import lib
+from ..errors import AllocError
 from ..scheduler import Scheduler
 from .archs import ARCHS
 from .decoder import Decoder
@@ -13,6 +15,7 @@ from .hparams import HParams
 from .kv_caches import KvCaches
 from .memory import Memory, Shape
 from .placement import Placement
+from .room import check_room, is_machines, naming
 from .shift import shift_keys
 from .ubatch import Ubatch
 from .weights import Weights
@@ -23,6 +26,11 @@ if TYPE_CHECKING:
 
 _MAX_GRAPHS = 3  # a prompt, its rest, and one to spare; and a token of each of some sequences
 _MAX_SEQS = 8
+_LESS_COMPUTE = (
+    "Here that is fewer tokens at once (n_ubatch, -ub), a smaller n_ctx (-c) or fewer layers on "
+    "GPUs (n_gpu_layers, -ngl). The model goes on working"
+)
+log = logging.getLogger("ggml_py")
 
 
 class Graphs:
@@ -51,7 +59,8 @@ class Graphs:
         self._largest = memory.full_shape(n_ubatch)
         self._kept: dict[Shape, Decoder[Any]] = {}  # least recently used first
         self._allocated: Decoder[Any] | None = None
-        self._reserved = False
+        self._reserved = False  # tried to
+        self._fits = False  # what it tried
         self.flash_attn = flash_attn == "on" or (flash_attn == "auto" and self._flash_attn_fits())
 
     def compute(self, shape: Shape, ubatch: Ubatch) -> Decoder[Any]:
@@ -116,20 +125,49 @@ class Graphs:
         self._kept[shape] = builder
         if len(self._kept) > _MAX_GRAPHS + min(self._memory.n_seq_max, _MAX_SEQS):
             self._kept.pop(next(iter(self._kept))).close()
-        _pin(self._sched, builder)
-        self._sched._alloc(builder.graph)
+        self._alloc(builder)
         builder.share()
         self._allocated = builder
         return builder
 
     def _reserve(self) -> None:
-        """Compute buffers for the largest graph at once, so that none is made anew later on."""
+        """Compute buffers for the largest graph at once, so that none is made anew later on. Where
+        they do not fit smaller ones may."""
         if self._reserved:
             return
-        with closing(self._build(self._largest, self.flash_attn)) as builder:
-            _pin(self._sched, builder)
-            self._sched.reserve(builder.graph)
         self._reserved = True
+        with closing(self._build(self._largest, self.flash_attn)) as builder:
+            try:
+                self._check_host(builder)
+                self._sched.reserve(builder.graph)
+                self._fits = True
+            except AllocError as error:
+                n_ubatch = self._largest.n_tokens
+                log.warning("no compute buffers for graphs of n_ubatch=%d: %s", n_ubatch, error)
+                self._sched.reset()
+
+    def _alloc(self, builder: Decoder[Any]) -> None:
+        """Gives a graph its memory. Raises `AllocError`."""
+        n_tokens, n_ubatch = builder.shape.n_tokens, self._largest.n_tokens
+        part = f"the compute buffers of {n_tokens:,} tokens (n_ubatch={n_ubatch:,})"
+        with naming(part, _LESS_COMPUTE):
+            if self._fits:
+                _pin(self._sched, builder)
+            else:
+                self._check_host(builder)
+            self._sched._alloc(builder.graph)
+
+    def _check_host(self, builder: Decoder[Any]) -> None:
+        """Pins nodes, and raises `AllocError` where the machine lacks memory for a graph."""
+        sched = self._sched
+        _pin(sched, builder)
+        sizes = sched._measure(builder.graph) if sched._tracing else None
+        if sizes is None:
+            return  # this release, or build, cannot measure
+        for backend, nbytes in zip(sched.backends, sizes.values(), strict=True):
+            buft = sched.buffer_type(backend)
+            if is_machines(buft):
+                check_room(buft.name, nbytes - sched.buffer_size(backend))
 
     def _scheduler(self) -> Scheduler:
         """Another one on the same backends."""

@@ -15,6 +15,7 @@ from ..errors import ModelError
 from ..tensor import Tensor
 from .hparams import HParams
 from .placement import Placement
+from .room import alloc_all
 from .streams import Slot, Streams
 from .ubatch import Ubatch
 
@@ -65,7 +66,7 @@ class KvCache:
             ne = (hparams.n_embd_gqa, cells.size, cells.n_stream)
             self.k[il] = context.new_tensor(type_k, *ne, name=f"cache_k_l{il}")
             self.v[il] = context.new_tensor(type_v, *ne, name=f"cache_v_l{il}")
-        self._buffers = [context.alloc(buft) for buft, context in self._contexts.items()]
+        self._buffers = alloc_all(self._contexts)
 
     def _rotates(self, type_: Type) -> bool:
         # Releases without the hint have no fast product for it: there vectors stay as they are.

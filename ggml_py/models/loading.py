@@ -24,6 +24,7 @@ from .overrides import Overrides, cpu_overrides, override_pairs, resolve_overrid
 from .placement import keep_threads, keeps_mapped, open_backends, place
 from .reading import Progress
 from .recurrent import RecurrentCache
+from .room import check_room, naming
 from .weights import Weights
 
 _CHOICES = {
@@ -31,6 +32,17 @@ _CHOICES = {
     "split_mode": ("layer", "none"),
     "load_mode": ("auto", "mmap", "none"),
 }
+_LESS_WEIGHTS = (
+    "Fewer layers on the GPUs (n_gpu_layers, -ngl), some weights elsewhere (tensor_overrides, -ot; "
+    "cpu_moe, -cmoe) or no copies of those on the CPU (repack=False, -nr) need less"
+)
+_LESS_CACHE = (
+    "A smaller n_ctx (-c), smaller types (type_k and type_v, -ctk and -ctv) or the cache on the "
+    "CPU (offload_kqv=False, -nkvo) need less"
+)
+_LESS_STATES = "Fewer sequences, or the states on the CPU (offload_kqv=False) need less"
+_INT_MAX = (1 << 31) - 1  # llama.cpp's own numbers end there
+_CELL_BYTES = 32  # of the machine's memory, beside the cell's keys and values
 
 
 def load(
@@ -93,7 +105,9 @@ def load(
     loading ends with a `ModelError`, and what it raises is raised here.
 
     Raises `ModelError` for a file that is no complete model of a known architecture and for options
-    it cannot take, `GgufError`, `UnknownDeviceError`, `AllocError`.
+    it cannot take, `GgufError`, `UnknownDeviceError`, and `AllocError` with the part that does not
+    fit (weights, cache), how many bytes of which buffer type it is, and what would need less. What
+    was made so far is freed then. Compute buffers are made when the first token is evaluated.
     """
     if isinstance(flash_attn, bool):
         flash_attn = "on" if flash_attn else "off"
@@ -158,7 +172,8 @@ def load(
             weights = Weights(gguf, placement)
             stack.callback(weights.close)
             tensors = graph.declare(weights, hp)
-            weights.alloc()
+            with naming(f"the weights of {gguf.path}", _LESS_WEIGHTS):
+                weights.alloc()
             # "auto" may still end without flash attention; as in llama.cpp the cache is laid out
             # before that is known.
             v_trans = flash_attn == "off"
@@ -169,9 +184,12 @@ def load(
             sizes = (n_ctx, n_ubatch, n_seq_max)
             memory: Memory
             if hp.ssm is not None:
-                memory = RecurrentCache(hp, placement, n_seq_max)
+                with naming(f"the states of {n_seq_max:,} sequences (n_seq_max)", _LESS_STATES):
+                    memory = RecurrentCache(hp, placement, n_seq_max)
             else:
-                memory = KvCaches(hp, placement, *sizes, kv_unified, swa_full, *options)
+                with naming(f"the KV cache of {n_ctx:,} tokens (n_ctx)", _LESS_CACHE):
+                    check_room("the table of its cells", _CELL_BYTES * n_ctx)
+                    memory = KvCaches(hp, placement, *sizes, kv_unified, swa_full, *options)
             stack.callback(memory.close)
             parts = (hp, placement, sched, weights, tensors, memory)
             graphs = Graphs(*parts, n_ubatch, flash_attn)
@@ -187,6 +205,8 @@ def _check_numbers(**options: tuple[int, int]) -> None:
     for name, (value, least) in options.items():
         if whole(name, value, -SIZE_MAX) < least:
             raise ModelError(f"{name}={value}: expected at least {least}")
+        if value > _INT_MAX:
+            raise ModelError(f"{name}={value}: expected at most {_INT_MAX:,}")
 
 
 def _check_choices(**options: str) -> None:

@@ -111,7 +111,8 @@ class Model:
         fails the sequence is what it was before; or empty, where it took several graphs and a
         window has moved on, or where the model is recurrent and has written over its state. Raises
         `ModelError` for no tokens, a token that the vocabulary does not have, a sequence that there
-        is not, and more tokens than the context has room for.
+        is not, and more tokens than the context has room for; `AllocError` where there is no memory
+        for the compute buffers of so many: fewer may fit.
         """
         self._check_open()
         if seq:

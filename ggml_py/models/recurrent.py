@@ -17,6 +17,7 @@ from .inputs import array_of, new_input
 from .memory import Memory, Shape
 from .placement import Placement
 from .recurrent_cells import NO_CELL, RecurrentCells
+from .room import alloc_all
 from .ubatch import Tokens, Ubatch, one_token, split_equal
 
 
@@ -63,7 +64,7 @@ class RecurrentCache(Memory):
             ne_r, ne_s = (hparams.ssm.n_embd_r, n_seq_max), (hparams.ssm.n_embd_s, n_seq_max)
             self.r.append(new(Type.F32, *ne_r, name=f"cache_r_l{il}"))
             self.s.append(new(Type.F32, *ne_s, name=f"cache_s_l{il}"))
-        self._buffers = [context.alloc(buft) for buft, context in self._contexts.items()]
+        self._buffers = alloc_all(self._contexts)
         self.clear()
 
     # --- new tokens

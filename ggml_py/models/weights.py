@@ -13,7 +13,7 @@ from ..context import Context
 from ..errors import AllocError, ModelError
 from ..gguf import Gguf, GgufTensor
 from ..tensor import Tensor
-from . import reading
+from . import reading, room
 from .placement import Placement
 from .reading import Progress
 from .tensors import Has, Linear, Norm
@@ -124,7 +124,7 @@ class Weights:
                 for part, data in enumerate(parts):
                     self._map(context, [pair for pair in pairs if pair[1].part == part], data)
             else:
-                context.alloc(buft, usage="weights")
+                room.alloc(context, buft, usage="weights")
                 for tensor, info in pairs:
                     raw = parts[info.part][info.offset : info.offset + info.nbytes]
                     self._unread.append((tensor, buft, raw))

@@ -1,0 +1,206 @@
+"""Too little memory: what part of a model lacks how much, where, and that all goes on."""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+import textwrap
+from functools import partial
+
+import numpy as np
+import pytest
+from arch_files import load
+from cli_runs import fails
+
+import ggml_py as ggml
+from ggml_py import AllocError
+from ggml_py._handle import LIVE
+from ggml_py.models import room
+from ggml_py.models.synthetic import LlamaSpec, write_llama
+
+SPEC = LlamaSpec(n_layer=2, n_embd=128, n_head=4, n_head_kv=2, n_ff=192, n_vocab=512, type="f16")
+GPU = partial(load, n_gpu_layers=99, devices=("gpu0",))
+PROMPT = [5, 6, 7]
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    file = tmp_path_factory.mktemp("room") / "m.gguf"
+    write_llama(file, SPEC)
+    return file
+
+
+@pytest.fixture(scope="module")
+def sizes(path):
+    """Bytes on a GPU: of weights, of the cache of 512 tokens, of compute buffers for 512."""
+    with ggml.sim_device("gpu0") as sim, GPU(path) as model:
+        total = sim.memory[1]
+        in_use = total - sim.memory[0]
+        weights = model.weights.nbytes_by_buffer_type()[sim.buffer_type]
+        model.eval(PROMPT)
+        compute = total - sim.memory[0] - in_use
+        model.close()
+    return weights, in_use - weights, compute
+
+
+@pytest.fixture
+def nothing_left():
+    gc.collect()
+    before = dict(LIVE)
+    yield
+    gc.collect()
+    assert before == dict(LIVE)
+
+
+@pytest.mark.parametrize(
+    ("part", "has", "advice"),
+    [
+        ("the weights of .*m.gguf", 0.5, "(n_gpu_layers, -ngl)"),
+        (r"the KV cache of 512 tokens \(n_ctx\)", 1.05, "n_ctx (-c)"),
+    ],
+)
+def test_what_does_not_fit_is_named_and_freed(sims, path, sizes, nothing_left, part, has, advice):
+    weights, cache, _compute = sizes
+    need = weights if "weights" in part else cache
+    sim = sims("gpu0", memory=int(weights * has))
+    with pytest.raises(AllocError, match=f"no memory for {part}: gpu0: ") as error:
+        GPU(path)
+    assert error.value.sizes == {"gpu0": pytest.approx(need, rel=0.05)}
+    message = str(error.value)
+    assert f"{error.value.sizes['gpu0']:,} bytes could not be allocated" in message
+    assert f"of {sim.memory[1]:,} bytes of gpu0 are free" in message and advice in message
+    del error
+    gc.collect()
+    assert sim._in_use() == "" and sim.memory[0] == sim.memory[1]
+    with GPU(path, n_gpu_layers=0) as model:
+        assert model.eval(PROMPT).shape == (SPEC.n_vocab,)
+
+
+def test_the_second_of_two_caches(sims, arch_file, nothing_left):
+    """Of layers with a sliding window: the first is freed, too."""
+    path = arch_file("gemma3")
+    sim = sims("gpu0")
+    with GPU(path) as model:
+        tensors = [(*c.k.values(), *c.v.values()) for c in model._memory.caches]
+        caches = [sum(t.nbytes for t in some) for some in tensors]
+        others = sim.memory[1] - sim.memory[0] - sum(caches)
+    sim = sims("gpu0", memory=others + caches[0] + caches[1] // 2)
+    with pytest.raises(AllocError, match="no memory for the KV cache of 512 tokens"):
+        GPU(path)
+    gc.collect()
+    assert sim._in_use() == ""
+
+
+def test_smaller_graphs_go_on(sims, path, sizes, nothing_left, caplog):
+    weights, cache, compute = sizes
+    rows = {}
+    with GPU(path, devices=("CPU",)) as model:
+        for n in (1, 100, 400):
+            rows[n] = model.eval([7] * n)
+            model.reset()
+    sims("gpu0", memory=int(weights + cache + 0.4 * compute))
+    with GPU(path) as model:
+        np.testing.assert_array_equal(model.eval([7]), rows[1])
+        assert "no compute buffers for graphs of n_ubatch=512: gpu0" in caplog.text
+        model.reset()
+        for _ in range(2):
+            with pytest.raises(AllocError) as error:
+                model.eval([7] * 400)
+            message = str(error.value)
+            assert "no memory for the compute buffers of 400 tokens (n_ubatch=512): gpu0" in message
+            assert "bytes of gpu0 are free" in message and "-ub" in message
+            assert error.value.sizes.keys() == {"gpu0", "CPU"} and model.n_past == 0
+            for n in (100, 1):
+                np.testing.assert_array_equal(model.eval([7] * n), rows[n])
+                model.reset()
+        assert len(model.generate(PROMPT, 8)) == 8
+    caplog.clear()
+    with GPU(path, n_ubatch=64) as model:  # what the message says
+        model.eval([7] * 400)
+    assert not caplog.text
+
+
+def test_the_machines_memory(path, nothing_left, monkeypatch, caplog):
+    """Linux gives more than there is, and ends a process that uses it: asked before."""
+    with pytest.raises(AllocError, match=r"cache of 2,147,483,648 .* its cells: 68,719,476,736"):
+        load(path, n_ctx=2**31 - 1)
+    expected = load(path).eval(PROMPT)
+    with load(path, n_ubatch=256) as model:
+        monkeypatch.setattr(room, "available", lambda: 100_000)
+        with pytest.raises(AllocError, match=r"of 256 tokens \(n_ubatch=256\): CPU: [\d,]+ bytes"):
+            model.eval([7] * 256)
+        assert "n_ubatch=256: CPU" in caplog.text and model.n_past == 0
+        monkeypatch.setattr(room, "available", lambda: None)
+        np.testing.assert_array_equal(model.eval(PROMPT), expected)
+    monkeypatch.setattr(room, "available", lambda: 20_000)
+    with pytest.raises(AllocError, match=r"the weights .*: CPU: [\d,]+ bytes .*\(20,000 by"):
+        load(path, load_mode="none")
+    with pytest.raises(AllocError, match=r"the KV cache of 512 tokens \(n_ctx\): CPU: 262,144 by"):
+        load(path)
+
+
+def test_what_linux_says(tmp_path, monkeypatch):
+    info, own, groups = tmp_path / "meminfo", tmp_path / "cgroup", tmp_path / "groups"
+    for name, file in (("_MEMINFO", info), ("_OWN_CGROUP", own), ("_CGROUPS", groups)):
+        monkeypatch.setattr(room, name, file)
+    assert room.available() is None  # another system
+    info.write_text("MemTotal:   99 kB\nMemAvailable:   50 kB\nSwapFree:        10 kB\n")
+    assert room.available() == 60 << 10
+    own.write_text("0::/a/b\n")
+    for folder, most in (("a/b", "max"), ("a", "40000")):
+        (groups / folder).mkdir(parents=True, exist_ok=True)
+        (groups / folder / "memory.max").write_text(most)
+        (groups / folder / "memory.current").write_text("30000\n")
+    assert room.available() == 10_000
+    (groups / "a" / "memory.stat").write_text("anon 5\ninactive_file 2000\n")
+    assert room.available() == 12_000
+    (groups / "a" / "memory.max").write_text("20000")
+    assert room.available() == 0
+
+
+def test_a_process_with_a_limit(path):
+    """malloc says no; the process goes on."""
+    script = """
+        import resource, sys
+        from ggml_py import AllocError
+        from ggml_py.models import load
+        path = sys.argv[1]
+        with load(path, n_threads=1) as model:
+            expected = model.eval([5, 6, 7])
+        used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (used + (4 << 30), -1))
+        for options in ({"n_ctx": 1 << 23}, {"n_ctx": 1 << 24}, {"n_ctx": 1 << 23}):
+            try:
+                load(path, n_threads=1, type_k="f32", type_v="f32", **options)
+                print("loaded")
+            except AllocError as error:
+                print(error)
+        with load(path, n_threads=1, n_ctx=1 << 16, n_batch=1 << 14, n_ubatch=1 << 14,
+                  flash_attn=False) as model:
+            try:
+                model.eval([5] * (1 << 14))
+                print("evaluated")
+            except AllocError as error:
+                print(error)
+            assert (abs(model.eval([5, 6, 7]) - expected) < 1e-2).all()
+        print("done")
+    """
+    command = [sys.executable, "-c", textwrap.dedent(script), str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    *lines, last = done.stdout.splitlines()
+    assert last == "done", done.stderr
+    for line in lines[:3]:
+        assert line.startswith("no memory for the KV cache of "), done.stdout
+    assert lines[3].startswith("no memory for the compute buffers of 16,384 tokens"), lines[3]
+
+
+def test_on_the_command_line(path):
+    small = ("-d", "sim:gpu0,memory=100K", "-ngl", "all")
+    for verb in (("generate", path, "--tokens", "1"), ("plan", path)):
+        error = fails(*verb, *small)
+        assert error.startswith("error: no memory for the weights of")
+        assert "102,400 bytes of gpu0 are free" in error and len(error.splitlines()) == 1
+    error = fails("generate", path, "--tokens", "1", "-d", "CPU", "-c", 2**31 - 1)
+    assert error.startswith("error: no memory for the KV cache of 2,147,483,648 tokens (n_ctx): ")
+    assert "-ctk" in error and len(error.splitlines()) == 1
