@@ -5,8 +5,8 @@
 Prompts of 512 tokens and 128 tokens of decoding, all settings alike, with weights laid out for the
 CPU and (`--repack 0`) as they are in the file. Loading is a process of its own each, to the first
 token's logits and the end: libllama's from its start, ours from the call of `load` (what imports
-take is in benchmarks/startup.py). Planning is ours alone, and so is Python's share of decoding: the
-time of a token outside `ggml_backend_sched_graph_compute`. The load of the machine is printed
+take is in benchmarks/startup.py). Planning is ours alone; where the time of a token goes is in
+benchmarks/decode_step.py. The load of the machine is printed
 first, for threads that wait for each other spin: on a busy machine nothing here means anything. The
 reference programs are built on first use (three minutes), the models are made in DIR and stay.
 """
@@ -22,12 +22,10 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from rounds import Row, compare, parser, row, seconds, show
 
-from ggml_py import scheduler
 from ggml_py._ffi import lib
 from ggml_py.models import Model, load
 from ggml_py.models.synthetic import LlamaSpec, write_llama
@@ -172,40 +170,26 @@ def planning(path: Path, rounds: int) -> dict[str, float]:
     }
 
 
-def decoding(path: Path, threads: int) -> dict[str, float]:
-    """What a token takes outside the native compute of its graph, of 100 greedy ones."""
-    real, inside = lib.ggml_backend_sched_graph_compute, [0.0]
-
-    class Timed:
-        """`lib`, with a clock around the compute."""
-
-        def __getattr__(self, name: str) -> Any:
-            return getattr(lib, name)
-
-        @staticmethod
-        def ggml_backend_sched_graph_compute(*args: Any) -> int:
-            start = time.perf_counter()
-            status = real(*args)
-            inside[0] = time.perf_counter() - start
-            return int(status)
-
-    with opened(path, threads, repack=True) as model:
-        token = int(model.eval([1]).argmax())
-        scheduler.lib = Timed()
-        try:
-            whole, python = [], []
-            for _ in range(100):
+def graph_of_32_layers(folder: Path, rounds: int) -> dict[str, float]:
+    """Milliseconds to build a decoding graph of 32 layers, and then to plan it natively."""
+    path = folder / "32-layers.gguf"
+    if not path.exists():
+        write_llama(path, LlamaSpec(n_layer=32, n_vocab=512))
+    builds, plans = [], []
+    with load(path, n_threads=1) as model:
+        graphs, shape = model._graphs, model._memory.planned_shape(1, 0, 1)
+        with graphs._scheduler() as sched:
+            for _ in range(4 * rounds):
                 start = time.perf_counter()
-                token = int(model.eval([token], copy=False).argmax())
-                whole.append(time.perf_counter() - start)
-                python.append(whole[-1] - inside[0])
-        finally:
-            scheduler.lib = lib
-    shares = [a / b for a, b in zip(python, whole, strict=True)]
+                builder = graphs._build(shape, model.flash_attn)
+                builds.append(time.perf_counter() - start)
+                with sched._deciding(builder.graph):
+                    lib.ggml_backend_sched_split_graph(sched.ptr, builder.graph.ptr)
+                plans.append(time.perf_counter() - start)
+                builder.close()
     return {
-        "token_ms": statistics.median(whole) * 1e3,
-        "python_us": statistics.median(python) * 1e6,
-        "python_share": statistics.median(shares),
+        "build_32_layers_ms": statistics.median(builds) * 1e3,
+        "build_and_plan_32_layers_ms": statistics.median(plans) * 1e3,
     }
 
 
@@ -234,7 +218,8 @@ def main() -> None:
         for repack in (True, False) if args.repack == "both" else (args.repack == "1",):
             found += speed(name, path, args.threads, args.rounds, repack)
         found += loading(name, path, args.threads, args.rounds)
-        alone[name] = {**planning(path, args.rounds), **decoding(path, args.threads)}
+        alone[name] = planning(path, args.rounds)
+    alone["32 layers"] = graph_of_32_layers(args.folder, args.rounds)
     show(found, args.form)
     print(json.dumps(alone, indent=1), file=sys.stderr)
 

@@ -75,8 +75,26 @@ def test_models_are_compared_with_llama_bench_and_libllama(tmp_path):
         *["llama-bench"] * 2, *["llama-bench --repack 0"] * 2, *["libllama"] * 2
     ]  # fmt: skip
     assert all(min(row["ours"], row["theirs"]) > 0 for row in rows)
-    alone = json.loads(done.stderr[done.stderr.index("{") :])["tiny-q4_0"]
-    assert 0 < alone["python_share"] < 1 and alone["python_us"] / 1e3 < alone["token_ms"]
+    alone = json.loads(done.stderr[done.stderr.index("{") :])
+    assert set(alone) == {"tiny-q4_0", "32 layers"}
+    assert all(figure > 0 for figures in alone.values() for figure in figures.values())
+
+
+def test_a_decoding_step_is_taken_apart(tmp_path):
+    done = subprocess.run(
+        [sys.executable, str(BENCHMARKS / "decode_step.py"), "--model", "tiny-q4_0", "--threads",
+         "1", "--tokens", "40", "--folder", str(tmp_path), "--json"],
+        capture_output=True, text=True, check=False, env=os.environ, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert result["native_us"] + result["python_us"] == pytest.approx(result["token_us"])
+    assert result["python_share"] == pytest.approx(result["python_us"] / result["token_us"])
+    by_function = {f["function"]: f for f in result["functions"]}
+    assert sum(f["us"] for f in result["functions"]) == pytest.approx(result["python_us"])
+    assert "models/model.py: eval" in by_function
+    assert "numpy: argmax" in by_function
+    assert not any("graph_compute" in name for name in by_function)
 
 
 def parity(*options):

@@ -1,0 +1,183 @@
+"""Where the time of one decoded token goes: its graph's compute, and Python function by function.
+
+    python benchmarks/decode_step.py [--model 110M-q4_0] [--threads 2] [--tokens 300] [--json]
+
+Tokens are evaluated one by one and the likeliest is taken, as `Model.generate` does. The whole of a
+token and the part inside `ggml_backend_sched_graph_compute` are medians of plain runs; what is
+outside is Python's. How that is spread over functions is then seen by cProfile, which makes small
+functions look larger than they are: its figures are scaled to the sum of the plain runs.
+"""
+
+from __future__ import annotations
+
+import cProfile
+import json
+import os
+import pstats
+import statistics
+import sys
+import tempfile
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from models import file_of, opened
+from rich.console import Console
+from rich.table import Table
+from rounds import parser
+
+from ggml_py import scheduler
+from ggml_py._ffi import lib
+from ggml_py.models import Model
+
+_COMPUTE = "ggml_backend_sched_graph_compute"
+PACKAGE = Path(scheduler.__file__).parent
+LEAST = 0.01  # functions with less of Python's part are shown as one
+
+
+@dataclass(frozen=True)
+class Function:
+    """`us` is by token, without what it calls; `calls` too."""
+
+    function: str
+    us: float
+    calls: float
+
+
+class Timed:
+    """`lib`, with a clock around the compute."""
+
+    def __init__(self) -> None:
+        self.inside = 0.0
+
+    def __getattr__(self, name: str) -> Any:
+        real = getattr(lib, name)
+        if name != _COMPUTE:
+            return real
+
+        def compute(*args: Any) -> Any:
+            start = time.perf_counter()
+            status = real(*args)
+            self.inside = time.perf_counter() - start
+            return status
+
+        return compute
+
+
+def step(model: Model, token: int) -> int:
+    """One token, and the next one."""
+    return int(model.eval([token], copy=False).argmax())
+
+
+def plain(model: Model, n: int) -> tuple[float, float]:
+    """Seconds of a token, and of what it takes outside the compute: medians."""
+    timed = Timed()
+    whole, python = [], []
+    token = step(model, 1)
+    scheduler.lib = timed  # type: ignore[attr-defined]
+    try:
+        for _ in range(n):
+            start = time.perf_counter()
+            token = step(model, token)
+            whole.append(time.perf_counter() - start)
+            python.append(whole[-1] - timed.inside)
+    finally:
+        scheduler.lib = lib  # type: ignore[attr-defined]
+    return statistics.median(whole), statistics.median(python)
+
+
+def functions(model: Model, n: int, python: float) -> list[Function]:
+    """Those that a token calls, but for the compute, with `python` seconds in all."""
+    profile = cProfile.Profile()
+    token = step(model, 1)
+    profile.enable()
+    for _ in range(n):
+        token = step(model, token)
+    profile.disable()
+    found: dict[str, list[float]] = {}
+    stats: Any = pstats.Stats(profile)
+    for (file, _line, name), (_cc, calls, own, _all, _callers) in stats.stats.items():
+        if _COMPUTE not in name and name != "disable":
+            entry = found.setdefault(_name(file, name), [0.0, 0.0])
+            entry[0] += own
+            entry[1] += calls / n
+    scale = python / sum(own for own, _calls in found.values()) * 1e6
+    rows = [Function(name, own * scale, calls) for name, (own, calls) in found.items()]
+    return sorted(rows, key=lambda row: -row.us)
+
+
+def _name(file: str, name: str) -> str:
+    """models/model.py: eval; of what is not Python its name."""
+    if file.startswith(str(PACKAGE)):
+        return f"{Path(file).relative_to(PACKAGE)}: {name}"
+    if file == __file__:
+        return "the loop around it"
+    if file != "~":
+        return f"{Path(file).name}: {name}"
+    short = name.strip("<>").removeprefix("built-in method ").removeprefix("method ")
+    words = short.replace("'", "").replace(" objects", "").split(" of ")
+    return f"{words[1].split('.')[0]}: {words[0]}" if len(words) > 1 else words[0]
+
+
+def measure(path: Path, threads: int, n: int) -> dict[str, Any]:
+    """All of it, for one model."""
+    with opened(path, threads, repack=True) as model:
+        whole, python = plain(model, n)
+        model.reset()
+        rows = functions(model, n, python)
+    return {
+        "token_us": whole * 1e6,
+        "native_us": (whole - python) * 1e6,
+        "python_us": python * 1e6,
+        "python_share": python / whole,
+        "functions": [asdict(row) for row in rows],
+    }
+
+
+def show(result: dict[str, Any], markdown: bool) -> None:
+    """A line for each function that matters."""
+    token, python = result["token_us"], result["python_us"]
+    lines = [("the graph's compute", result["native_us"], 1.0)]
+    small = [0.0, 0.0]
+    for row in result["functions"]:
+        if row["us"] >= LEAST * python:
+            lines.append((row["function"], row["us"], row["calls"]))
+        else:
+            small[0] += row["us"]
+            small[1] += row["calls"]
+    lines.append(("smaller ones", *small))
+    lines.append(("Python in all", python, sum(row["calls"] for row in result["functions"])))
+    headings = ("where", "µs by token", "% of token", "calls")
+    cells = [(n, f"{us:.1f}", f"{100 * us / token:.2f}", f"{calls:.0f}") for n, us, calls in lines]
+    if markdown:
+        for line in (headings, ("---", "---:", "---:", "---:"), *cells):
+            print("|", " | ".join(line), "|")
+        return
+    table = Table(*headings)
+    for line in cells:
+        table.add_row(*line)
+    Console(width=None if sys.stdout.isatty() else 100).print(table)
+
+
+def main() -> None:
+    """Takes a token apart."""
+    options = parser(__doc__)
+    options.add_argument("--model", default="110M-q4_0", help="SIZE-TYPE, as in models.py")
+    options.add_argument("--threads", type=int, default=2)
+    options.add_argument("--tokens", type=int, default=300)
+    options.add_argument(
+        "--folder", type=Path, default=Path(tempfile.gettempdir()) / "ggml_py_models"
+    )
+    args = options.parse_args()
+    args.folder.mkdir(parents=True, exist_ok=True)
+    print(f"load average {os.getloadavg()[0]:.2f}, {args.threads} threads", file=sys.stderr)
+    result = measure(file_of(args.model, args.folder), args.threads, args.tokens)
+    if args.form == "json":
+        print(json.dumps(result, indent=1))
+    else:
+        show(result, args.form == "markdown")
+
+
+if __name__ == "__main__":
+    main()
