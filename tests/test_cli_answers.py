@@ -205,6 +205,21 @@ def test_what_if_it_were_another_device(folder, plan, attention, tmp_path):
     assert error.startswith("error: no device profile 'amiga': expected one of ")
 
 
+# --- several sequences
+
+
+@pytest.mark.parametrize(
+    ("options", "mask"), [((), (256, 2, 1, 3)), (("-kvu",), (512, 6, 1, 1))]
+)
+def test_plans_of_several_sequences(folder, tmp_path, options, mask):
+    """Each with a part of the cache, or with one for all."""
+    given = ("-d", "CPU", "-np", 3, "-n", 2, "--n-past", 120, *options)
+    ok("plan", folder / "m.gguf", *given, "-o", tmp_path / "p.json")
+    plan = ggml.Plan.from_json(tmp_path / "p.json")
+    assert {leaf.name: leaf.ne for leaf in plan.leafs}["attn_inp_kq_mask"] == mask
+    assert plan.node("result_output").ne[1] == 3
+
+
 # --- sweep
 
 

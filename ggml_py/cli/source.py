@@ -20,9 +20,15 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 _SHAPE_OPTIONS = [
-    model_option("-n", "--n-tokens", default=1, show_default=True, help="Tokens in the batch."),
-    model_option("--n-past", default=0, show_default=True, help="Tokens in the cache before it."),
-]
+    model_option("-n", "--n-tokens", default=1, show_default=True,
+                 help="Tokens in the batch, of each sequence."),
+    model_option("--n-past", default=0, show_default=True,
+                 help="Tokens in the cache before it, of each sequence."),
+    model_option("-np", "--parallel", "n_seqs", type=click.IntRange(min=1), default=1,
+                 metavar="N", show_default=True, help="Sequences in the batch."),
+    model_option("-kvu", "--kv-unified", is_flag=True,
+                 help="One cache for all sequences, instead of an equal part of it for each."),
+]  # fmt: skip
 _dump_option = click.option(
     "--dump", type=int, metavar="N",
     help="Of a log: which of its debug prints, from 0. Default: the last.",
@@ -58,7 +64,12 @@ def get_plan(source: str, **options: Any) -> Plan:
 
 
 def get_plans(
-    sources: tuple[str, ...], n_tokens: int, n_past: int, dump: int | None, **options: Any
+    sources: tuple[str, ...],
+    n_tokens: int,
+    n_past: int,
+    n_seqs: int,
+    dump: int | None,
+    **options: Any,
 ) -> list[Plan]:
     """As `get_plan`, of several; the options are for all that they fit."""
     if sources.count("-") > 1:
@@ -72,8 +83,8 @@ def get_plans(
     plans = []
     for source, plan in zip(sources, saved, strict=True):
         if plan is None:
-            with load_model(source, **options) as model:
-                plan = model.plan(n_tokens=n_tokens, n_past=n_past)
+            with load_model(source, n_seq_max=n_seqs, **options) as model:
+                plan = model.plan(n_tokens, n_past, n_seqs)
         plans.append(plan)
     return plans
 

@@ -69,6 +69,7 @@ class Cells:
         n_seq = len(self.has)
         self._n_used: int | None = None
         self._end: int | None = None
+        self._n_kv = 0
         self._first: list[int | None] = [None] * n_seq
         self._last: list[int | None] = [None] * n_seq
         self._visible: dict[int, npt.NDArray[Any]] = {}
@@ -89,6 +90,12 @@ class Cells:
             used = np.flatnonzero(self.pos >= 0)
             self._end = int(used[-1]) + 1 if used.size else 0
         return self._end
+
+    def n_kv(self) -> int:
+        """Cells that attention reads."""
+        if not self._n_kv:
+            self._n_kv = padded_n_kv(self.end, self.size)
+        return self._n_kv
 
     def first(self, seq: int) -> int:
         """The lowest position of a sequence, -1 without one."""
@@ -162,6 +169,8 @@ class Cells:
             self._n_used += 1
         if self._end is not None and self._end <= idx:
             self._end = idx + 1
+            if idx >= self._n_kv:
+                self._n_kv = 0
         if self._visible and seq in self._visible:
             self._visible[seq][idx] = 0.0
         if lost >= 0 and 0 <= self.first(lost) <= until:

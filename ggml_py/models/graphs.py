@@ -10,6 +10,7 @@ from .._ffi import lib
 from ..errors import AllocError
 from ..scheduler import Scheduler
 from .archs import ARCHS
+from .cells import POS_END
 from .decoder import Decoder
 from .hparams import HParams
 from .kv_caches import KvCaches
@@ -77,14 +78,24 @@ class Graphs:
         return builder
 
     def update(self) -> None:
-        """Rotates the keys of cells whose positions were moved. C: llama_context::memory_update"""
-        assert isinstance(self._memory, KvCaches)
+        """Rotates the keys of cells whose positions were moved. When that fails they may be rotated
+        in part: the sequences that have such cells are empty then. C: llama_context::memory_update
+        """
+        memory = self._memory
+        assert isinstance(memory, KvCaches)
+        moved = memory.moved()
         self._sched.reset()
         self._allocated = None
-        for cache in self._memory.caches:
-            if cache.cells.has_shift and not self._hparams.n_positions:
-                shift_keys(self._sched, cache, self._hparams, self._tensors.blk)
-            self._memory.shifted(cache)
+        try:
+            for cache in memory.caches:
+                if cache.cells.has_shift and not self._hparams.n_positions:
+                    shift_keys(self._sched, cache, self._hparams, self._tensors.blk)
+        except BaseException:
+            for seq in moved:
+                memory.seq_rm(seq, 0, POS_END)
+            raise
+        finally:
+            memory.shifted()
 
     def plan(self, shape: Shape) -> Plan:
         """The plan of a graph of that shape, on a scheduler of its own: ours may have a graph

@@ -94,6 +94,11 @@ class KvCaches(Memory):
     def _splits(self, tokens: Tokens, n_ubatch: int) -> list[list[Ubatch]]:
         """Ways to split, in the order in which upstream tries them."""
         if self.n_stream > 1:
+            if max(map(len, tokens.seqs)) > 1:
+                raise ModelError(
+                    "tokens of several sequences need one cache for these: load with "
+                    "kv_unified=True, or give each its own tokens"
+                )
             return [split_equal(tokens, n_ubatch, sequential=True)]
         splits = [split_simple(tokens, n_ubatch)]
         if self.swa is not None and self.n_seq_max > 1:
@@ -267,11 +272,19 @@ class KvCaches(Memory):
                 "holds them mixed. Load with type_k='f16'"
             )
 
-    def shifted(self, cache: KvCache) -> None:
-        """The keys of a cache are where the positions say."""
-        for cells in cache.cells.streams:
-            cells.shifted()
-        self.has_update = self._has_shift()
+    def moved(self) -> list[int]:
+        """Sequences with tokens whose positions were moved since their keys were rotated."""
+        pairs = [
+            (seq, *streams.of(seq)) for seq in range(self.n_seq_max) for streams in self._cells
+        ]
+        return [seq for seq, cells, row in pairs if cells.shift[cells.has[row]].any()]
+
+    def shifted(self) -> None:
+        """The keys are where the positions say."""
+        for streams in self._cells:
+            for cells in streams.streams:
+                cells.shifted()
+        self.has_update = False
 
     def _has_shift(self) -> bool:
         return any(streams.has_shift for streams in self._cells)

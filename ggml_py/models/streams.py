@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .cells import Cells, Idxs, Saved, padded_n_kv
+from .cells import Cells, Idxs, Saved
 from .ubatch import Ubatch
 
 if TYPE_CHECKING:
@@ -50,8 +50,8 @@ class Streams:
     def n_kv(self, seqs: Sequence[int]) -> int:
         """Cells that attention reads for tokens of those sequences."""
         if self.n_stream == 1:
-            return padded_n_kv(self.streams[0].end, self.size)
-        return padded_n_kv(max(self.streams[seq].end for seq in seqs), self.size)
+            return self.streams[0].n_kv()
+        return max(self.streams[seq].n_kv() for seq in seqs)
 
     # --- new tokens
 
@@ -119,6 +119,10 @@ class Streams:
         """mask [n_stream, n_rows, n_kv] in numpy's order, see `Cells.fill_mask`. Rows after the
         graph's tokens are padding."""
         n_rows = ubatch.n_tokens // len(mask)
+        if n_rows == mask.shape[1] == len(ubatch.sets) == 1:
+            cells, row = self.of(ubatch.sets[0][0][0])
+            cells.fill_mask(mask[0], row, ubatch.pos)
+            return
         if mask.shape[1] > n_rows:
             mask[:, n_rows:] = -np.inf
         for i, (seqs, at) in enumerate(ubatch.sets):

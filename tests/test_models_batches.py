@@ -1,0 +1,263 @@
+"""What `Model.decode` and `Model.seq_*` give back, refuse and leave behind."""
+
+from __future__ import annotations
+
+import re
+from functools import partial
+
+import numpy as np
+import pytest
+from arch_files import PROMPTS
+from sequence_scripts import run, span
+from test_models_archs import stopped_after
+from test_models_errors import SPEC
+
+from ggml_py import ModelError, models
+from ggml_py.models import Batch
+from ggml_py.models.synthetic import write_llama
+
+load = partial(models.load, n_threads=1, repack=False)
+PROMPT = [5, 6, 7, 8, 9]
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    path = tmp_path_factory.mktemp("batches") / "small.gguf"
+    write_llama(path, SPEC)
+    return path
+
+
+@pytest.fixture(params=[False, True], ids=["streams", "unified"])
+def model(path, request):
+    with load(path, n_ctx=1024, n_seq_max=3, kv_unified=request.param) as model:
+        yield model
+
+
+def batch(*tokens):
+    """Of (token, seq, …) as `Batch.add` takes them, by name if given a dict."""
+    made = Batch()
+    for token, seq, *rest in tokens:
+        pos, logits = (*rest, None, True)[0], True
+        made.add(token, pos, seq, logits)
+    return made
+
+
+def spans(model):
+    return [span(model, s) for s in range(model.n_seq_max)]
+
+
+# --- results
+
+
+def test_rows_are_in_the_order_of_the_batch(model):
+    """Ubatches of streams are not: they go sequence by sequence."""
+    alone = []
+    for seq in range(3):
+        alone.append(model.eval([seq + 1, seq + 4], all_logits=True, seq=seq))
+    model.reset()
+    rows = model.decode(batch(*((seq + 1, seq) for seq in range(3)), (6, 2), (5, 1), (4, 0)))
+    expected = [alone[0][0], alone[1][0], alone[2][0], alone[2][1], alone[1][1], alone[0][1]]
+    np.testing.assert_allclose(rows, expected, atol=1e-5)
+    assert len(np.unique(rows, axis=0)) == 6
+
+
+def test_only_what_was_asked_for(model):
+    b = Batch()
+    for token in PROMPT:
+        b.add(token)
+    assert model.decode(b).shape == (0, model.hparams.n_vocab)
+    assert model.n_past == 5 and spans(model) == [(0, 4), (-1, -1), (-1, -1)]
+    b.clear()
+    b.add(1, logits=True)
+    row = model.decode(b)
+    model.reset()
+    np.testing.assert_allclose(row[0], model.eval([*PROMPT, 1]), atol=1e-5)
+
+
+def test_eval_of_a_sequence(model):
+    rows = [model.eval(PROMPT, seq=seq) for seq in (2, 0, 2)]
+    assert spans(model) == [(0, 4), (-1, -1), (0, 9)] and model.n_past == 5
+    np.testing.assert_allclose(rows[1], rows[0], atol=1e-5)
+    model.reset()
+    np.testing.assert_allclose(model.eval(PROMPT * 2), rows[2], atol=1e-5)
+
+
+def test_tokens_of_several_sequences(path):
+    with load(path, n_seq_max=3, kv_unified=True) as model:
+        both = Batch()
+        for token in PROMPT:
+            both.add(token, seq=(0, 2))
+        model.decode(both)
+        assert model._memory.base.cells.streams[0].n_used == 5, "one cell for both"
+        rows = model.decode(batch((1, 0), (1, 2)))
+        np.testing.assert_array_equal(*rows)
+
+
+def test_sequences_that_are_alone(model):
+    """In streams of their own libllama leaves the others."""
+    for seq in range(3):
+        model.eval(PROMPT, seq=seq)
+    model.seq_keep(1)
+    assert spans(model) == [(-1, -1), (0, 4), (-1, -1)]
+
+
+def test_a_copy_is_as_good(model):
+    first = model.eval(PROMPT)
+    model.seq_cp(0, 1)
+    rows = model.decode(batch((1, 1), (1, 0)))
+    np.testing.assert_array_equal(*rows)
+    model.seq_rm(1, 5)
+    assert spans(model) == [(0, 5), (0, 4), (-1, -1)]
+    model.seq_rm(0)
+    assert model.n_past == 0
+    np.testing.assert_array_equal(model.eval(PROMPT), first)
+
+
+# --- limits
+
+
+def test_a_context_that_is_shared(path):
+    with load(path, n_ctx=600, n_seq_max=3) as model:
+        assert (model.n_ctx, model.n_ctx_seq, model.n_seq_max) == (768, 256, 3)
+    with load(path, n_ctx=600, n_seq_max=3, kv_unified=True) as model:
+        assert (model.n_ctx, model.n_ctx_seq) == (768, 768)
+
+
+@pytest.mark.parametrize("kv_unified", [False, True])
+def test_a_full_context(path, kv_unified):
+    """Refused at once, whichever sequence it is; nothing is lost."""
+    n_ctx = 256 if kv_unified else 512
+    with load(path, n_ctx=n_ctx, n_seq_max=2, kv_unified=kv_unified) as model:
+        model.eval(PROMPT)
+        model.eval([1] * 250, seq=1)
+        used = 255 if kv_unified else 250
+        whose = "" if kv_unified else " of sequence 1"
+        message = f"full: {used} tokens{whose} and 7 more are {used + 7}, n_ctx.* is 256: 7 cells "
+        with pytest.raises(ModelError, match=f"{message}are needed, {256 - used} are free"):
+            model.decode(batch(*((1, 1) for _ in range(7))))
+        with pytest.raises(ModelError, match=message):
+            model.eval([1] * 7, seq=1)
+        assert spans(model) == [(0, 4), (0, 249)]
+        model.seq_rm(1, 100, 200)
+        model.seq_add(1, 200, None, -100)
+        model.eval([1] * 50, seq=1)
+        assert spans(model) == [(0, 4), (0, 199)]
+
+
+def test_a_batch_that_is_too_large(path):
+    with load(path, n_batch=8, n_ubatch=4) as model:
+        with pytest.raises(ModelError, match="a batch of 9 tokens: one takes at most 8"):
+            model.decode(batch(*((1, 0) for _ in range(9))))
+        assert model.n_past == 0
+        expected = model.eval(PROMPT * 4)  # in batches
+        model.reset()
+        for start in range(0, 20, 5):
+            row = model.decode(batch(*((t, 0) for t in (PROMPT * 4)[start : start + 5])))[-1]
+        np.testing.assert_allclose(row, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "message"),
+    [
+        ([], "an empty batch: add at least one token"),
+        ([(1, 0), (300, 0)], r"token 300 (number 1 of the batch) is not in the vocabulary"),
+        ([(1, 3)], "sequence 3 (token 0 of the batch): there are 0 to 2. Load with a larger n_seq"),
+        ([(1, -1)], "sequence -1 (token 0 of the batch): there are 0 to 2"),
+        ([(1, 0, 7)], "position 7 (token 0 of the batch): sequence 0 has its last token at 4, so "),
+        ([(1, 0, 3)], "position 3 (token 0 of the batch): sequence 0 has its last token at 4"),
+        ([(1, 1, 3), (1, 1, 5)], "position 5 (token 1 of the batch): sequence 1 has its last"),
+        ([(1, 1, 3), (1, 1, 2)], "position 2 (token 1 of the batch): sequence 1 has its last"),
+        ([(1, (0, 1))], "sequences (0, 1): one token cannot be of them all, for 0 has positions "),
+    ],
+)  # fmt: skip
+def test_what_is_refused(model, tokens, message):
+    model.eval(PROMPT)
+    with pytest.raises(ModelError, match=re.escape(message)):
+        model.decode(batch(*tokens))
+    assert spans(model) == [(0, 4), (-1, -1), (-1, -1)]
+
+
+def test_shared_tokens_need_one_cache(path):
+    with load(path, n_ctx=512, n_seq_max=2) as model:
+        with pytest.raises(ModelError, match=r"several sequences .* kv_unified=True"):
+            model.decode(batch((1, (0, 1))))
+        model.eval(PROMPT)
+        for p0, p1 in ((1, None), (0, 3)):
+            with pytest.raises(ModelError, match=r"seq_cp\(0, 1, .* as a whole .* kv_unified=True"):
+                model.seq_cp(0, 1, p0, p1)
+        assert spans(model) == [(0, 4), (-1, -1)]
+        model.seq_cp(0, 1, 0, 5)
+        assert spans(model) == [(0, 4), (0, 4)]
+
+
+def test_windows_that_have_forgotten(arch_file):
+    with load(arch_file("gemma3"), n_ubatch=64) as model:
+        model.eval(PROMPTS[64])
+        with pytest.raises(ModelError, match=r"cannot be moved: .* swa_full=True"):
+            model.seq_add(0, 0, None, 5)
+        assert span(model, 0) == (0, 63)
+
+
+def test_a_plan_for_several(model):
+    leafs = {leaf.name: leaf.ne for leaf in model.plan(2, 200, 3).leafs}
+    unified = model.n_ctx_seq == model.n_ctx
+    assert leafs["attn_inp_kq_mask"] == ((768, 6, 1, 1) if unified else (256, 2, 1, 3))
+    for wrong in (0, 4):
+        with pytest.raises(ModelError, match=f"n_seqs={wrong}: there are 1 to 3 sequences"):
+            model.plan(1, 0, wrong)
+    with pytest.raises(ModelError, match="n_tokens=171 of each of 3 sequences: one graph takes"):
+        model.plan(171, 0, 3)
+
+
+# --- what a failure leaves
+
+
+@pytest.mark.parametrize("n", [0, 1])
+def test_a_stopped_batch(model, monkeypatch, n):
+    """Before the first graph, and between two."""
+    for seq in (0, 1):
+        model.eval(PROMPT, seq=seq)
+    before = spans(model)
+    tokens = batch(*((t, seq) for t in (1, 2, 3) for seq in (0, 1, 2)), (4, 0))
+    model.n_ubatch = 6
+    with stopped_after(model, monkeypatch, n):
+        model.decode(tokens)
+    assert spans(model) == before
+    rows = model.decode(tokens)
+    model.reset()
+    for seq in (0, 1):
+        model.eval(PROMPT, seq=seq)
+    np.testing.assert_array_equal(model.decode(tokens), rows)
+
+
+def test_only_who_lost_tokens_starts_anew(arch_file, monkeypatch):
+    """The window of one sequence has moved on, the other's has not."""
+    options = {"n_seq_max": 2, "n_ctx": 1024, "n_ubatch": 64}
+    with load(arch_file("gemma3"), **options) as model:
+        model.eval(PROMPTS[64] * 3 + PROMPTS[7])
+        model.eval(PROMPTS[7], seq=1)
+        tokens = Batch()
+        for token, _pos, seq, logits in [*run(1, 260), *run(2, 3, 1)]:
+            tokens.add(token, None, seq, logits)
+        with stopped_after(model, monkeypatch, 4):
+            model.decode(tokens)
+        assert spans(model) == [(-1, -1), (0, 6)]
+        rows = model.decode(batch((3, 0), (4, 1)))
+        assert np.isfinite(rows).all()
+
+
+def test_a_shift_that_is_stopped(model, monkeypatch):
+    """Keys may be rotated in part: what was moved is gone, and nothing else."""
+    model.eval(PROMPT)
+    model.eval(PROMPT, seq=1)
+    model.seq_rm(0, 0, 2)
+    model.seq_add(0, 2, None, -2)
+    with stopped_after(model, monkeypatch, 0):
+        model.eval([1], seq=1)
+    assert spans(model) == [(-1, -1), (0, 4), (-1, -1)]
+    row = model.eval([1], seq=1)
+    model.reset()
+    model.eval(PROMPT)
+    model.eval(PROMPT, seq=1)
+    model.seq_rm(0)
+    np.testing.assert_array_equal(model.eval([1], seq=1), row)
