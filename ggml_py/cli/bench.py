@@ -6,6 +6,7 @@ import contextlib
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -188,7 +189,7 @@ class _Run:
         from ..gguf import Gguf
         from ..models import desc, load
 
-        with bar(f"loading {setup.model}", self._wants_bar) as progress:
+        with bar(f"loading {Path(setup.model).name}", self._wants_bar) as progress:
             model = load(setup.model, progress=progress, **setup.load_options())
         with model:
             with Gguf.open(setup.model) as gguf:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+
+from .bar import bar
 
 if TYPE_CHECKING:
     from ..models import Model
@@ -156,6 +159,12 @@ def load_model(
 
     pairs = [pair for text in overrides for pair in parse_overrides(text)]
     return load(model, devices=_names(devices), tensor_overrides=pairs, **options)
+
+
+def read_model(model: str, quiet: bool, **options: Any) -> Model:
+    """`load_model`, with its weights read; unless `quiet` a bar shows how far that is."""
+    with bar(f"loading {Path(model).name}", not quiet) as progress:
+        return load_model(model, progress=progress, **options)
 
 
 def _names(given: tuple[str, ...]) -> tuple[str, ...]:

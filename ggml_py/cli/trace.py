@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from .options import as_json, echo_json, load_model, model_options
+from .options import as_json, echo_json, model_options, read_model
 
 
 @click.command("trace")
@@ -48,7 +48,7 @@ def command(
     ggml-py trace model.gguf -n 16 -o run.json
     ggml-py trace model.gguf -p 512 -n 0 --per-op
     """
-    with load_model(**options) as model:
+    with read_model(quiet=as_json, **options) as model:
         prompt = [i % model.hparams.n_vocab for i in range(n_prompt)]
         model.eval(prompt)
         model.reset()
