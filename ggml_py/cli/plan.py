@@ -9,6 +9,7 @@ import click
 
 from ..trace.plan import PASS_NAMES
 from .options import ModelCommand, as_json, echo_json
+from .output import check_output, save
 from .source import get_plan, source_options
 from .what_if import FORMS, Change, ChangeType, changed
 
@@ -36,14 +37,16 @@ if TYPE_CHECKING:
     "--output",
     type=click.Path(dir_okay=False),
     metavar="FILE",
-    help="Save the plan as JSON, compressed if FILE ends with .gz.",
+    help="Write the plan to FILE: .json (read again by all verbs), .html, ...; .gz after it.",
 )
+@click.option("--force", is_flag=True, help="Replace FILE if it is there.")
 @as_json
 def command(
     model: str,
     verbose: bool,
     changes: tuple[Change, ...],
     output: str | None,
+    force: bool,
     as_json: bool,
     **options: Any,
 ) -> None:
@@ -57,14 +60,18 @@ def command(
     \b
     ggml-py plan model.gguf -d sim:gpu0,min_batch=32 -d CPU -ngl 20
     ggml-py plan model.gguf -ngl 20 -o plan.json.gz
+    ggml-py plan plan.json.gz -o plan.html
     ggml-py plan plan.json.gz --what-if move:'blk.3.*'=CUDA0 --what-if op_offload=off
     ggml-py plan plan.json.gz --passes --advice
     """
     parts = [name for name in PARTS if options.pop(name)]
+    if output is not None:
+        check_output(output, force=force)
     before = get_plan(model, **options)
     plan = changed(before, changes) if changes else before
     if output is not None:
-        _save(plan, output)
+        save(plan, output, force=force)
+        click.echo(f"{output}: {plan.headline()}", err=True)
     if as_json:
         data = {name: PARTS[name].data(plan) for name in parts}
         if changes:
@@ -81,14 +88,6 @@ def command(
         show(plan, nodes=verbose)
     for name in parts:
         PARTS[name].show(plan)
-
-
-def _save(plan: Plan, output: str) -> None:
-    try:
-        plan.to_json(output)
-    except OSError as error:
-        raise OSError(f"{output}: cannot be written: {error.strerror}") from None
-    click.echo(f"{output}: {plan.headline()}", err=True)
 
 
 # --- the parts

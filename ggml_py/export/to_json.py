@@ -9,7 +9,6 @@ from __future__ import annotations
 import gzip
 import io
 import json
-import os
 import types
 import typing
 import zlib
@@ -31,6 +30,7 @@ from ..trace.record import (
     TensorRecord,
 )  # fmt: skip
 from ..trace.shares import DeviceShare
+from .files import write_whole
 from .plan_check import PLANNERS, SOURCES, check
 
 SCHEMA = 2
@@ -73,22 +73,13 @@ def render(plan: Plan) -> dict[str, Any]:
 
 
 def write(plan: Plan, path: str | Path) -> dict[str, Any]:
-    """Writes the plan to `path`: to a file beside it first, so that it is whole or not there. A
-    path that ends with ".gz" is compressed."""
+    """Writes the plan to `path`, whole or not at all; compressed where that ends with ".gz"."""
     return write_data(render(plan), path)
 
 
 def write_data(data: dict[str, Any], path: str | Path) -> dict[str, Any]:
     """Writes what `render` gave."""
-    content = json.dumps(data, separators=(",", ":")).encode()
-    if str(path).endswith(".gz"):
-        content = gzip.compress(content, compresslevel=1, mtime=0)
-    part = Path(f"{path}.part{os.getpid()}")
-    try:
-        part.write_bytes(content)
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
+    write_whole(path, json.dumps(data, separators=(",", ":")).encode())
     return data
 
 
@@ -114,8 +105,11 @@ def loaded(content: bytes, path: str | Path, kind: str, schema: int) -> dict[str
     if not isinstance(data, dict) or data.get("kind") != kind:
         found = f", it is a {data['kind']}" if isinstance(data, dict) and "kind" in data else ""
         raise ValueError(f"{path} is {what}: it was not written by its to_json{found}")
-    if data.get("schema") != schema:
-        raise ValueError(f"{path} has schema {data.get('schema')}; this ggml_py reads {schema}")
+    found = data.get("schema")
+    if found != schema:
+        newer = type(found) is int and found > schema
+        hint = ": a newer ggml_py wrote it, update this one" if newer else ""
+        raise ValueError(f"{path} has schema {found}; this ggml_py reads {schema}{hint}")
     return data
 
 

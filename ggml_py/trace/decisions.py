@@ -41,8 +41,12 @@ class Decisions:
         self.plan = plan
         self.placements = plan.reference.outcome.placements
         self._about: dict[int, list[Step]] = {}
+        # The first step that made each copy, by (id of its source, its backend).
+        self.copies: dict[tuple[int, str], Step] = {}
         for step in plan.steps:
             self._about.setdefault(step.tensor.id, []).append(step)
+            if step.query == "copy" and step.witness is not None:
+                self.copies.setdefault((step.witness.id, step.backend), step)
 
     def about(self, t: PlanTensor) -> list[Step]:
         """All steps about `t`."""
@@ -82,7 +86,7 @@ class Decisions:
     def _carrier(self, index: int, row: int, down: bool) -> tuple[PlanTensor | None, int]:
         """The nearest node that had a backend when the sweep came from it."""
         nodes, placements = self.plan.capture.tensors, self.placements
-        for i in range(index - 1, -1, -1) if down else range(index + 1, self.plan.capture.n_nodes):
+        for i in range(index - 1, -1, -1) if down else range(index + 1, len(self.plan.nodes)):
             b = placements[i].passes[row]
             if b >= 0 and not nodes[i].is_view_op:
                 return self.plan.tensor(i), b

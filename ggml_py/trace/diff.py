@@ -189,6 +189,12 @@ class Diff:
                 lines.append(f"  … {len(rows) - _SHOWN} more")
         return "\n".join(lines)
 
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        from ..export import to_notebook
+
+        return to_notebook.diff(self)
+
     def to_dict(self) -> dict[str, Any]:
         """As data that `json` can write."""
         return {"same": self.same, "headline": self.headline(), **asdict(self)}

@@ -142,16 +142,37 @@ def _same_sweep(a: Link, b: Link) -> bool:
 
 def explain(plan: Plan, subject: PlanTensor) -> Explanation:
     """See `Plan.explain`."""
-    if plan.capture.source != "scheduler":
-        return _explain_from_codes(plan, subject, limits=tuple(_limits(plan, subject)))
+    links, notes = parts(plan, subject, has_steps(plan))
+    limits = tuple(_limits(plan)) if plan.capture.source != "scheduler" else ()
+    return Explanation(subject, tuple(links), tuple(notes), disagreements(plan), limits)
+
+
+def parts(plan: Plan, t: PlanTensor, by_steps: bool) -> tuple[Iterator[Link], Iterator[str]]:
+    """The links and the notes of `explain`, one by one: who asks about every tensor of a plan stops
+    where a chain meets one that he has. `by_steps` is `has_steps` of the plan."""
+    if not by_steps:
+        return _from_codes(plan, t), _copied(plan, t)
+    if t.record.kind == COPY:
+        return _copy(plan, t), iter(())
+    return _chain(plan, t), _notes(plan, t)
+
+
+def has_steps(plan: Plan) -> bool:
+    """Whether the reference scheduler can tell the steps; else there are the cause codes only."""
     try:
-        differences = tuple(_differences(plan))
-    except ValueError as error:  # CannotPlanError: ggml's own planner could
-        return _explain_from_codes(plan, subject, disagreements=(f"ggml can, it not: {error}",))
-    if subject.record.kind == COPY:
-        return Explanation(subject, tuple(_copy(plan, subject)), (), differences)
-    links, notes = tuple(_chain(plan, subject)), tuple(_notes(plan, subject))
-    return Explanation(subject, links, notes, differences)
+        return plan.capture.source == "scheduler" and plan.reference is not None
+    except ValueError:  # CannotPlanError: ggml's own planner could
+        return False
+
+
+def disagreements(plan: Plan) -> tuple[str, ...]:
+    """What ggml decided otherwise than the reference scheduler."""
+    if plan.capture.source != "scheduler":
+        return ()
+    try:
+        return tuple(_differences(plan))
+    except ValueError as error:
+        return (f"ggml can, it not: {error}",)
 
 
 # --- the links
@@ -251,7 +272,7 @@ def readable_sources(plan: Plan, t: PlanTensor) -> dict[str, int]:
 def _copy(plan: Plan, t: PlanTensor) -> Iterator[Link]:
     """A copy is there because its reader is on one backend and its source on another."""
     source, code = plan.tensor(t.placement.copy_of), t.placement.cause
-    made = next((s for s in plan.steps if _makes(s, source, t)), None)
+    made = plan.decisions.copies.get((source.id, t.backend or ""))
     pass_ = pass_of(code, t.placement.stage)
     if made is None:  # of a graph input, one for each graph in flight
         text = sentence(t, t.backend, code, t.placement.stage, source)
@@ -267,21 +288,7 @@ def _copy(plan: Plan, t: PlanTensor) -> Iterator[Link]:
     yield from _chain(plan, source, "its source", 1)
 
 
-def _makes(step: Step, source: PlanTensor, copy: PlanTensor) -> bool:
-    return step.query == "copy" and step.witness == source and step.backend == copy.backend
-
-
-def _explain_from_codes(
-    plan: Plan,
-    t: PlanTensor,
-    disagreements: tuple[str, ...] = (),
-    limits: tuple[str, ...] = (),
-) -> Explanation:
-    links, notes = tuple(_from_codes(plan, t)), tuple(_copied(plan, t))
-    return Explanation(t, links, notes, disagreements, limits)
-
-
-def _limits(plan: Plan, t: PlanTensor) -> Iterator[str]:
+def _limits(plan: Plan) -> Iterator[str]:
     if not any(p.cause for p in plan.outcome.placements):
         yield (
             "this log has no causes: ggml as it is released leaves them out. The library that "
@@ -370,11 +377,9 @@ def _copied(plan: Plan, t: PlanTensor) -> Iterator[str]:
             where = f" from {_home(source)}" if source.backend else ""
             why = f", as {t.backend} does not read {memory(source)}" if source.backend else ""
             yield f"it reads a copy of {quoted(source)} ({format_bytes(source.nbytes)}{where}){why}"
-    for split in plan.splits:
-        for given in split.inputs:
-            if given.tensor == t:
-                size = format_bytes(given.nbytes)
-                yield f"it is copied to {split.backend} for split #{split.index} ({size})"
+    for split in plan.copied_for.get(t.id, ()):
+        size = format_bytes(t.nbytes)
+        yield f"it is copied to {split.backend} for split #{split.index} ({size})"
     if t.placement.cause in ("4.cpy", "6.cpy") and plan.settings.n_copies > 1:
         yield (
             f"upstream's cause column says {t.placement.cause}: it is a graph input, kept "

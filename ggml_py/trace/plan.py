@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import fnmatch
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cached_property
@@ -124,6 +124,11 @@ class Plan:
         """By id: the nodes in graph order, the leafs, the others, the copies."""
         return self.capture.tensors + self.outcome.copies
 
+    @cached_property
+    def n_named(self) -> Mapping[str, int]:
+        """How many tensors have each name; copies are not counted."""
+        return Counter(t.name for t in self.capture.tensors)
+
     @property
     def split_records(self) -> tuple[SplitRecord, ...]:
         """The splits as they were recorded."""
@@ -148,6 +153,15 @@ class Plan:
     def splits(self) -> tuple[Split, ...]:
         """The splits, in the order they are computed."""
         return tuple(Split(self, i, record) for i, record in enumerate(self.split_records))
+
+    @cached_property
+    def copied_for(self) -> Mapping[int, Sequence[Split]]:
+        """The splits that each tensor is copied for, by its id; none for what is not copied."""
+        found: dict[int, list[Split]] = {}
+        for split in self.splits:
+            for given in split.inputs:
+                found.setdefault(given.tensor.id, []).append(split)
+        return found
 
     @property
     def n_splits(self) -> int:
@@ -379,6 +393,31 @@ class Plan:
         from ..export import to_json
 
         return to_json.write(self, path) if path is not None else to_json.render(self)
+
+    def export(
+        self,
+        path: str | Path,
+        format: str | None = None,
+        *,
+        other: Plan | None = None,
+        force: bool = False,
+    ) -> None:
+        """Writes the plan in a format that the file's name tells: "plan.html" is a page to look at,
+        "plan.json.gz" what `from_json` reads. `export.formats.EXPORTERS` lists them; `format` names
+        another. `other` is a plan to compare it with, in formats that can.
+
+        The file is whole or not there. Raises FileExistsError where one is there already, unless
+        `force`; ValueError for a name or format that is not known.
+        """
+        from ..export import formats
+
+        formats.export(self, path, format, other, force)
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        from ..export import to_notebook
+
+        return to_notebook.plan(self)
 
     @staticmethod
     def from_json(path: str | Path) -> Plan:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from .cause import Cause, cause_of
@@ -115,7 +117,7 @@ class PlanTensor:
         """Index of the split that computes it; None for what is not computed."""
         if self.record.kind != NODE:
             return None
-        return next(s.index for s in self.plan.splits if s.start <= self.id < s.end)
+        return bisect_right(self.plan.split_records, self.id, key=attrgetter("start")) - 1
 
     @property
     def srcs(self) -> tuple[PlanTensor, ...]:

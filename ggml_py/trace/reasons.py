@@ -378,5 +378,4 @@ def holder_of(t: PlanTensor) -> PlanTensor:
 
 def key(t: PlanTensor) -> str | int:
     """What `Plan.what_if` takes for a tensor: its name where only it has that, else its id."""
-    same = [r for r in t.plan.capture.tensors if r.name == t.name]
-    return t.name if t.name and len(same) == 1 else t.id
+    return t.name if t.name and t.plan.n_named[t.name] == 1 else t.id

@@ -78,7 +78,6 @@ _LIKE = {
 def _matching(capture: Capture, argument: str, which: Which, ops: bool = False) -> list[int]:
     """Ids of the nodes and leafs that `which` means: an id, a name (as in `Plan.node`, the last
     one that has it), a pattern (all that match), and with `ops` also the op or its description."""
-    every = [t for t in capture.tensors if not ops or t.kind == NODE]
     if isinstance(which, int) and not isinstance(which, bool):
         if not 0 <= which < len(capture.tensors):
             raise KeyError(
@@ -89,6 +88,7 @@ def _matching(capture: Capture, argument: str, which: Which, ops: bool = False) 
         raise TypeError(
             f"{argument}: {which!r} names no tensor: expected a name, a pattern or an id"
         )
+    every = [t for t in capture.tensors if not ops or t.kind == NODE]
     if ops and (found := [t.id for t in every if which.upper() in (t.op, t.op_desc)]):
         return found
     if found := [t.id for t in every if t.name == which]:

@@ -1,0 +1,39 @@
+"""Files that verbs write plans to."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from ..trace.plan import Plan
+
+
+def check_output(path: str, format: str | None = None, force: bool = False) -> None:
+    """Raises, before anything takes long, for what `save` would refuse."""
+    from ..export.formats import exporter_for
+
+    try:
+        exporter_for(path, format)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+    if Path(path).exists() and not force:
+        raise FileExistsError(f"{path} is there already: --force replaces it")
+
+
+def save(
+    plan: Plan,
+    path: str,
+    format: str | None = None,
+    other: Plan | None = None,
+    force: bool = False,
+) -> None:
+    """`Plan.export`, with errors that name the option and not the argument."""
+    try:
+        plan.export(path, format, other=other, force=force)
+    except FileExistsError:
+        raise FileExistsError(f"{path} is there already: --force replaces it") from None
+    except OSError as error:
+        raise OSError(f"{path}: cannot be written: {error.strerror}") from None

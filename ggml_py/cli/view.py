@@ -1,0 +1,102 @@
+"""``ggml-py view``"""
+
+from __future__ import annotations
+
+import tempfile
+import webbrowser
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from .output import check_output, save
+from .source import saved_plan
+
+if TYPE_CHECKING:
+    from ..trace.plan import Plan
+
+
+@click.command("view")
+@click.argument("file", type=click.Path(dir_okay=False))
+@click.argument("other", type=click.Path(dir_okay=False), required=False)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(dir_okay=False),
+    metavar="OUT",
+    help="Write it to OUT, in the format that its suffix tells.",
+)
+@click.option(
+    "--html", type=click.Path(dir_okay=False), metavar="OUT", help="As -o OUT --format html."
+)
+@click.option("--open", "open_", is_flag=True, help="Open the page in a browser.")
+@click.option("--format", "format_", metavar="NAME", help="Another format than the suffix tells.")
+@click.option("--force", is_flag=True, help="Replace OUT if it is there.")
+@click.option("--dump", type=int, metavar="N", help="Of a log: which of its debug prints, from 0.")
+def command(
+    file: str,
+    other: str | None,
+    output: str | None,
+    html: str | None,
+    open_: bool,
+    format_: str | None,
+    force: bool,
+    dump: int | None,
+) -> None:
+    """Look at a plan: as a page for a browser, or in another format.
+
+    FILE is a plan that `ggml-py plan MODEL -o FILE` saved, or a log of a program that ran with
+    GGML_SCHED_DEBUG=2 ('-': standard input). With OTHER the page shows what that one does
+    otherwise. Without an option the plan's tables are printed. Nothing of it needs the native
+    library, a model or the network.
+
+    \b
+    ggml-py view plan.json.gz --open
+    ggml-py view before.json.gz after.json.gz -o diff.html
+    ggml-py view log.txt -o plan.json.gz
+    """
+    if html is not None:
+        if output is not None or format_ is not None:
+            raise click.UsageError("--html OUT is -o OUT --format html: give one of them")
+        output, format_ = html, "html"
+    if output is None and format_ is not None:
+        raise click.UsageError("--format is for -o OUT")
+    if output is not None:
+        check_output(output, format_, force)
+    plan = _saved(file, dump)
+    compared = _saved(other, dump) if other is not None else None
+    if output is not None:
+        save(plan, output, format_, compared, force)
+        click.echo(f"{output}: {plan.headline()}", err=True)
+    if open_:
+        _open(plan, compared, output if format_ == "html" or _is_page(output) else None)
+    if output is None and not open_:
+        from ..export.to_terminal import show, show_diff
+
+        if compared is None:
+            show(plan)
+        else:
+            show_diff(plan.diff(compared))
+
+
+def _saved(file: str, dump: int | None) -> Plan:
+    plan = saved_plan(file, dump)
+    if plan is None:
+        raise click.UsageError(
+            f"{file} is a model: `ggml-py plan {file} -o plan.html` plans it and writes the page"
+        )
+    return plan
+
+
+def _is_page(path: str | None) -> bool:
+    return path is not None and path.lower().endswith((".html", ".htm"))
+
+
+def _open(plan: Plan, other: Plan | None, page: str | None) -> None:
+    """The page in a browser; in a temporary folder unless it was written."""
+    if page is None:
+        page = str(Path(tempfile.mkdtemp(prefix="ggml-py-")) / "plan.html")
+        save(plan, page, None, other)
+    where = Path(page).resolve().as_uri()
+    if not webbrowser.open(where):
+        click.echo(f"no browser could be started; the page is {where}", err=True)

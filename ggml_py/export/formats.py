@@ -1,0 +1,75 @@
+"""The formats that a plan can be written in, and how a file's name tells which."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from ..trace.plan import Plan
+from .files import write_whole
+
+
+class Exporter(NamedTuple):
+    """One format: `module` (of this package) has `render(plan)`, whose result is the file's text,
+    or data for JSON. With `compares` it is `render(plan, other)`, too."""
+
+    name: str
+    suffixes: tuple[str, ...]
+    what: str
+    module: str
+    compares: bool = False
+
+
+EXPORTERS = (
+    Exporter("json", (".json",), "everything, to be read again (docs/plan.schema.json)", "to_json"),
+    Exporter("html", (".html", ".htm"), "a page to look at in a browser", "to_html", True),
+    Exporter("text", (".txt",), "upstream's GGML_SCHED_DEBUG=2 layout", "to_text"),
+)
+
+
+def exporter_for(path: str | Path, name: str | None = None) -> Exporter:
+    """The format called `name`, else the one that the file's name ends with; ".gz" may follow.
+
+    Raises ValueError that lists those there are.
+    """
+    for exporter in EXPORTERS:
+        if exporter.name == name:
+            return exporter
+    plain = str(path).lower().removesuffix(".gz")
+    found = [(len(s), e) for e in EXPORTERS for s in e.suffixes if plain.endswith(s)]
+    if name is None and found:
+        return max(found, key=lambda f: f[0])[1]
+    known = ", ".join(f"{' or '.join(e.suffixes)} ({e.name})" for e in EXPORTERS)
+    asked = f"format {name!r}" if name is not None else f"{path}: a file that ends so"
+    raise ValueError(f"{asked} is not known; known are {known}, each with .gz too")
+
+
+def render(plan: Plan, exporter: Exporter, other: Plan | None = None) -> str:
+    """The content of the file. Raises ValueError for an `other` where the format shows one plan."""
+    if other is not None and not exporter.compares:
+        able = ", ".join(e.name for e in EXPORTERS if e.compares)
+        raise ValueError(f"{exporter.name} shows one plan; two can be compared in {able}")
+    function: Callable[..., object] = importlib.import_module(
+        f".{exporter.module}", __package__
+    ).render
+    content = function(plan) if other is None else function(plan, other)
+    if isinstance(content, str):
+        return content
+    return json.dumps(content, separators=(",", ":"))
+
+
+def export(
+    plan: Plan,
+    path: str | Path,
+    format: str | None = None,
+    other: Plan | None = None,
+    force: bool = False,
+) -> None:
+    """See `Plan.export`."""
+    exporter = exporter_for(path, format)
+    if not force and Path(path).exists():
+        raise FileExistsError(f"{path} is there already: force=True replaces it")
+    write_whole(path, render(plan, exporter, other).encode(), force)

@@ -1,0 +1,52 @@
+"""Which layer of its model each node belongs to, by the names that llama.cpp gives."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from ..trace.plan import Plan
+from ..trace.record import NODE
+
+# "ffn_out-3", "Kcur-3 (view)", "blk.3.ffn_up.weight", "cache_k_l3"; v.blk.3., enc.blk.3. too.
+_NAMED = re.compile(
+    r"(?:^|\.)(?:blk|blocks|layers|h)\.(\d{1,6})\.|(?:-|_l)(\d{1,6})(?= \(|$)", re.ASCII
+)
+
+
+def layer_in(name: str) -> int | None:
+    """The number of the layer that a name tells."""
+    found = _NAMED.search(name)
+    return int(found[1] or found[2]) if found else None
+
+
+def layers(plan: Plan) -> list[int | None]:
+    """The layer of each node: its name's, its weights', or that of both nodes around it."""
+    tensors = plan.capture.tensors
+    told: list[int | None] = []
+    for t in tensors:
+        if t.kind != NODE:
+            break
+        layer = layer_in(t.name)
+        if layer is None:
+            sources = (layer_in(tensors[i].name) for i in t.src if i >= 0 and not _is_node(plan, i))
+            layer = next((s for s in sources if s is not None), None)
+        told.append(layer)
+    return _filled(told)
+
+
+def _is_node(plan: Plan, id: int) -> bool:
+    return plan.capture.tensors[id].kind == NODE
+
+
+def _filled(told: Sequence[int | None]) -> list[int | None]:
+    """What lies between two of one layer is of it."""
+    filled = list(told)
+    last = -1
+    for i, layer in enumerate(told):
+        if layer is None:
+            continue
+        if last >= 0 and told[last] == layer:
+            filled[last:i] = [layer] * (i - last)
+        last = i
+    return filled

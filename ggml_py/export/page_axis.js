@@ -1,0 +1,86 @@
+// Where nodes stand from left to right. Slots are shared by the plans on the page: slot i is node i
+// where there is one plan; of two, nodes of both that are the same have one slot.
+
+const FOLDED = 5;   // how wide a folded layer is, in nodes
+
+// What a slot's width means. A measured time would be one more row.
+const AXES = {
+  order: {title: 'each node', of: (plan, t) => plan.computed[t] ? 1 : 0.3},
+  bytes: {title: 'bytes moved', of: (plan, t) => plan.kind(t).bytes},
+  flops: {title: 'FLOPs', of: (plan, t) => plan.kind(t).flops},
+};
+
+class Axis {
+  // slots: for each plan the slot of each node, rising; n: how many slots there are.
+  constructor(plans, slots, n, name, folded) {
+    this.plans = plans;
+    this.slots = slots;
+    this.n = n;
+    this.nodeAt = slots.map(mine => {
+      const at = new Int32Array(n).fill(-1);
+      mine.forEach((slot, t) => { at[slot] = t; });
+      return at;
+    });
+    this.layer = new Int32Array(n).fill(-1);
+    plans.forEach((plan, p) => slots[p].forEach((slot, t) => {
+      if (plan.layer[t] >= 0) this.layer[slot] = plan.layer[t];
+    }));
+    this.runs = [];   // stretches of slots of one layer
+    for (let i = 0; i < n;) {
+      let end = i + 1;
+      while (end < n && this.layer[end] === this.layer[i]) end++;
+      if (this.layer[i] >= 0) this.runs.push({layer: this.layer[i], start: i, end});
+      i = end;
+    }
+    this.place(name, folded);
+  }
+
+  // Positions by what the width means; folded: layers that take little room.
+  place(name, folded) {
+    const widths = new Float64Array(this.n);
+    this.plans.forEach((plan, p) => this.slots[p].forEach((slot, t) => {
+      widths[slot] = Math.max(widths[slot], AXES[name].of(plan, t));
+    }));
+    let sum = widths.reduce((a, b) => a + b, 0);
+    if (name !== 'order' && sum > 0) {   // in nodes, and nothing too narrow to be found
+      const scale = 0.9 * this.n / sum;
+      for (let i = 0; i < this.n; i++) widths[i] = widths[i] * scale + 0.1;
+    } else if (!sum) widths.fill(1);
+    this.folded = folded;
+    this.isFolded = new Uint8Array(this.n);
+    for (const run of this.runs) {
+      if (!folded.has(run.layer)) continue;
+      this.isFolded.fill(1, run.start, run.end);
+      if (name === 'order') widths.fill(FOLDED / (run.end - run.start), run.start, run.end);
+    }
+    this.pos = new Float64Array(this.n + 1);
+    for (let i = 0; i < this.n; i++) this.pos[i + 1] = this.pos[i] + widths[i];
+    this.length = this.pos[this.n] || 1;
+  }
+
+  start(p, t) { return this.pos[this.slots[p][t]]; }
+  end(p, t) { return this.pos[this.slots[p][t] + 1]; }
+
+  // The slot at a position; the last one that begins at or before it.
+  slotAt(x) {
+    let low = 0, high = this.n - 1;
+    while (low < high) {
+      const middle = (low + high + 1) >> 1;
+      if (this.pos[middle] <= x) low = middle; else high = middle - 1;
+    }
+    return low;
+  }
+
+  // The first node of plan p in a slot at or after this one; plan.n where there is none.
+  firstFrom(p, slot) {
+    const slots = this.slots[p];
+    let low = 0, high = slots.length;
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      if (slots[middle] < slot) low = middle + 1; else high = middle;
+    }
+    return low;
+  }
+
+  runAt(slot) { return this.runs.find(run => run.start <= slot && slot < run.end); }
+}

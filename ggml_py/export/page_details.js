@@ -1,0 +1,203 @@
+// What is told of the node, tensor or arrow that was picked.
+
+function details(app) {
+  const box = document.getElementById('details'), {picked, pickedArrow} = app;
+  if (pickedArrow) box.replaceChildren(...arrowDetails(app, pickedArrow));
+  else if (picked) box.replaceChildren(...tensorDetails(app, picked.p, picked.t));
+  else box.replaceChildren(...intro(app));
+  box.scrollTop = 0;
+}
+
+function intro(app) {
+  const plan = app.plans[0], worst = plan.off[0];
+  return [
+    el('h2', {}, 'Pick a node'),
+    el('p', {}, 'Click a block to see why it is where it is, what kept it off the faster backends, and what would change that. Arrows are copies.'),
+    worst ? el('p.advice', {}, 'Start with ', ref(app, 0, worst.nodes[0]), `: the first of ${worst.nodes.length} ${worst.op} nodes on ${worst.backend}.`) : null,
+    ...dearest(app, 0),
+    ...(plan.data.disagreements.length ? [el('h3', {}, 'Not as the reference scheduler plans it'),
+      el('ul.notes', {}, ...plan.data.disagreements.slice(0, 50).map(text => el('li', {}, text)))] : []),
+    ...(plan.data.unknown.length ? [el('h3', {}, 'Not known'),
+      el('ul.notes', {}, ...plan.data.unknown.map(text => el('li', {}, text)))] : []),
+  ].filter(Boolean);
+}
+
+// Where the bytes go, by op and backend.
+function dearest(app, p) {
+  const plan = app.plans[p], groups = new Map();
+  let all = 0;
+  for (let t = 0; t < plan.n; t++) {
+    const moved = plan.kind(t).bytes;
+    if (!moved) continue;
+    const key = `${plan.op(t)} ${plan.backend[t]} ${app.color(p, t)}`;
+    if (!groups.has(key)) groups.set(key, {op: plan.op(t), b: plan.backend[t], color: app.color(p, t), bytes: 0, nodes: []});
+    const group = groups.get(key);
+    group.bytes += moved;
+    group.nodes.push(t);
+    all += moved;
+  }
+  const most = [...groups.values()].sort((a, b) => b.bytes - a.bytes).slice(0, 14);
+  return most.length ? [el('h3', {}, 'Where the bytes go'), el('ul.rows', {}, ...most.map(group => {
+    const meter = tint(el('span.meter'), group.color);
+    meter.style.width = `${Math.max(1, 100 * group.bytes / most[0].bytes)}%`;
+    return el('li', {}, el('button.row', {onclick: () => app.choose(`${group.op} on ${plan.backendName(group.b)}`, [group.nodes])},
+      el('span.right', {}, `${bytes(group.bytes)} · ${percent(group.bytes, all)}`),
+      `${group.nodes.length}× ${group.op} on ${plan.backendName(group.b)}`, meter));
+  }))] : [];
+}
+
+function ref(app, p, t, text = app.plans[p].label(t)) {
+  return el('a.ref', {href: `#${t}`, onclick: event => {
+    event.preventDefault();
+    app.pick(p, t, true);
+  }}, text);
+}
+
+// A stored sentence; the names in it lead to their tensors.
+function sentence(app, p, number, near) {
+  return app.plans[p].pieces(number).map((piece, i) => {
+    const t = i % 2 ? app.plans[p].find(piece, near) : -1;
+    return t < 0 ? piece : ref(app, p, t, piece);
+  });
+}
+
+function tag(app, p, backend) {
+  const name = app.plans[p].backendName(backend);
+  return tint(el('span.tag.color', {}, name), backend < 0 ? 'none' : app.laneColor(p, backend));
+}
+
+function tensorDetails(app, p, t) {
+  const plan = app.plans[p], kind = plan.kind(t), node = plan.isNode(t);
+  const copy = plan.isCopy.get(t), off = node ? plan.offOf[t] : null;
+  const which = {node: `node ${t}`, leaf: 'leaf', other: 'tensor', copy: 'copy'}[kind.kind];
+  return [
+    el('h2.name', {}, plan.label(t)),
+    el('div.tags', {}, el('span.tag', {}, which + (app.diff ? (p ? ' after' : ' before') : '')),
+      tag(app, p, plan.backend[t]), plan.cause(t) ? el('span.tag.mono', {}, plan.cause(t)) : null,
+      off ? tint(el('span.tag.color', {}, off.reason), `off-${reasonKind(off.reason)}`) : null),
+    facts(app, p, t, kind, node),
+    app.diff ? otherSide(app, p, t) : null,
+    ...(copy ? copyPart(app, p, copy) : []),
+    ...chainPart(app, p, t, copy),
+    ...(node ? whyNot(app, p, t) : []),
+    ...(node && plan.stages.length ? [el('h3', {}, 'After each pass'), stages(app, p, t)] : []),
+    ...lists(app, p, t, node),
+    copy ? null : el('p', {}, el('button', {onclick: event => copyText(event.target, plan.explain(t))}, 'Copy as text')),
+  ].filter(Boolean);
+}
+
+function facts(app, p, t, kind, node) {
+  const plan = app.plans[p], rows = [];
+  if (node) rows.push(['op', plan.signature(t)]);
+  rows.push([node ? 'result' : 'shape', [kind.type, kind.ne, kind.nbytes ? bytes(kind.nbytes) : ''].filter(x => x).join(' ')]);
+  if (kind.place) rows.push(['memory', kind.place + (kind.weight ? ', as a weight' : '')]);
+  if (node && plan.computed[t] && kind.bytes) {
+    rows.push(['moves', `${bytes(kind.bytes)}, ${count(kind.flops)}FLOP (estimated)`]);
+  }
+  if (node && !plan.computed[t]) rows.push(['computed', 'no: a view, or not needed']);
+  if (node) {
+    const split = plan.splits[plan.split[t]];
+    if (split) rows.push(['split', `#${split.index} on ${plan.backendName(split.backend)}: nodes ${split.start}–${split.end - 1}`
+      + (split.copies.length ? `, ${split.copies.length} copied in (${bytes(split.bytes)})` : '')]);
+    if (plan.layer[t] >= 0) rows.push(['layer', plan.layer[t]]);
+  }
+  return el('dl.facts', {}, ...rows.flatMap(([key, value]) => [el('dt', {}, key), el('dd.mono', {}, String(value))]));
+}
+
+function otherSide(app, p, t) {
+  const other = app.partner({p, t});
+  const where = p ? 'before' : 'after';
+  if (!other) return app.plans[p].isNode(t) ? el('p.advice', {}, `There is no such node ${where}.`) : null;
+  const plan = app.plans[other.p];
+  const same = plan.backendName(plan.backend[other.t]) === app.plans[p].backendName(app.plans[p].backend[t]);
+  return el('p.advice', {}, `${where}: `, ref(app, other.p, other.t), ' on ', tag(app, other.p, plan.backend[other.t]),
+    ` ${plan.cause(other.t)}`, same ? '' : ' (moved)');
+}
+
+function copyPart(app, p, copy) {
+  const readers = app.readersOfCopy(p, copy);
+  return [el('h3', {}, 'A copy'), el('ul.notes', {},
+    el('li', {}, `${bytes(copy.nbytes)} (${copy.what}) of `, ref(app, p, copy.id), ` for split #${copy.split}`),
+    el('li', {}, 'read by ', ...readers.slice(0, 8).flatMap((r, i) => [i ? ', ' : '', ref(app, p, r)])))];
+}
+
+function chainPart(app, p, t, copy) {
+  const plan = app.plans[p], chain = plan.shortChain(t), notes = plan.data.notes[t];
+  if (!chain.length) return [];
+  return [
+    el('h3', {}, copy ? 'Why it is there' : `Why on ${plan.backendName(plan.backend[t])}`),
+    el('ul.chain', {}, ...chain.map(link => {
+      const stage = [link.code, link.pass ? `pass ${link.pass} ${link.sweep}`.trimEnd() : ''].filter(x => x).join(', ');
+      const passed = link.passed ? `, ${link.passed} more nodes like it on` : '';
+      return el('li', {}, link.relation ? el('span.small', {}, link.relation + passed) : null,
+        link.tensor === t ? el('b', {}, plan.label(t)) : ref(app, p, link.tensor),
+        link.backend ? ` on ${link.backend} ` : ' ', stage ? el('span.tag.mono', {}, stage) : null,
+        el('span', {}, ' ', ...sentence(app, p, link.text, link.tensor)));
+    })),
+    ...(notes.length ? [el('ul.notes', {}, ...notes.map(note => el('li', {}, ...sentence(app, p, note, t))))] : []),
+  ];
+}
+
+function whyNot(app, p, t) {
+  const plan = app.plans[p], rows = plan.data.not[t] || [], off = plan.offOf[t];
+  const alike = b => off && off.nodes.length > 1 && plan.backendName(b) === off.device
+    ? el('p.small', {}, `One of ${off.nodes.length} ${off.op} nodes like it. `, el('button', {
+      onclick: () => app.choose(`${off.op}: ${off.reason}`, app.plans.map((_, i) => i === p ? off.nodes : [])),
+    }, 'Show them')) : null;
+  return rows.flatMap(([b, rule, text, changes]) => [
+    el('h3', {}, `Why not on ${plan.backendName(b)}`),
+    el('div.why-not', {}, el('code', {}, plan.data.strings[rule]), ' ', ...sentence(app, p, text, t),
+      changes.length ? el('ul.notes', {}, ...changes.map(change => el('li', {}, ...sentence(app, p, change, t)))) : null,
+      alike(b))]);
+}
+
+function stages(app, p, t) {
+  const plan = app.plans[p];
+  return el('div.stages', {}, ...plan.stages.map((name, stage) => {
+    const b = plan.at(t, stage), where = b < 0 ? 'not yet' : plan.backendName(b);
+    const box = el('button', {title: `after pass ${name}: ${where}`, onclick: () => app.setStage(stage)},
+      name.replace('2 ', ''), el('br'), b < 0 ? '?' : plan.backendName(b));
+    box.style.borderBottom = `3px solid var(--${b < 0 ? 'none' : app.laneColor(p, b)})`;
+    return box;
+  }));
+}
+
+function lists(app, p, t, node) {
+  const plan = app.plans[p], parts = [];
+  const line = s => el('li', {}, ref(app, p, s), ' ', el('span.soft', {}, plan.isNode(s) ? plan.op(s) : plan.signature(s)),
+    ` on ${plan.backendName(plan.backend[s])}`);
+  const add = (title, ids) => {
+    if (!ids.length) return;
+    const more = ids.length > 20 ? [el('li', {}, `${ids.length - 20} more`)] : [];
+    parts.push(el('h3', {}, title), el('ul.notes', {}, ...ids.slice(0, 20).map(line), ...more));
+  };
+  if (node) add('Sources', plan.srcs(t));
+  add('Read by', plan.readers(t));
+  return parts;
+}
+
+function arrowDetails(app, {p, arrow}) {
+  const plan = app.plans[p], split = plan.splits[arrow.split];
+  const copies = [...arrow.copies].sort((a, b) => b.nbytes - a.nbytes);
+  return [
+    el('h2.name', {}, `Copies into split #${split.index}`),
+    el('div.tags', {}, tag(app, p, arrow.from), '→', tag(app, p, arrow.to), el('span.tag', {}, bytes(arrow.bytes))),
+    el('p', {}, 'The split begins with ', ref(app, p, split.start), `: nodes ${split.start}–${split.end - 1}.`),
+    el('ul.chain', {}, ...copies.map(copy => el('li', {}, ref(app, p, copy.copy, plan.label(copy.id)), ` ${bytes(copy.nbytes)}, ${copy.what}`,
+      el('span.small', {}, ...plan.chain(copy.copy).slice(0, 1).flatMap(link => sentence(app, p, link.text, split.start)))))),
+  ];
+}
+
+async function copyText(button, text) {
+  try {
+    await navigator.clipboard.writeText(text);
+  } catch {   // not allowed for a file: select it
+    const area = el('textarea', {rows: 8, readonly: true, 'aria-label': 'The explanation'});
+    area.value = text;
+    area.style.width = '100%';
+    button.after(area);
+    area.select();
+    return;
+  }
+  button.textContent = 'Copied';
+}

@@ -1,0 +1,206 @@
+// Clicks, keys, the pointer, printing.
+
+const KEYS = [
+  ['← →', 'node before, node after'], ['Shift ← →', 'move the lanes'], ['+ −', 'zoom'], ['0', 'all of it'],
+  ['/', 'search'], ['n p', 'next, previous match'], ['f', 'fold or unfold all layers'],
+  ['[ ]', 'pass before, pass after'], ['t', 'table or lanes'], ['Enter', 'read about the node'],
+  ['d', 'light or dark'], ['Esc', 'clear'], ['?', 'this list'],
+];
+
+Object.assign(App.prototype, {
+  controls() {
+    const options = (id, all, values) => this.get(id).replaceChildren(el('option', {value: ''}, all),
+      ...[...values].sort((a, b) => b[1] - a[1] || (a[0] < b[0] ? -1 : 1)).map(([value, n]) => el('option', {value}, `${value} (${n})`)));
+    const counted = of => {
+      const counts = new Map();
+      this.plans.forEach((plan, p) => {
+        for (let t = 0; t < plan.n; t++) counts.set(of(plan, t), (counts.get(of(plan, t)) || 0) + 1);
+      });
+      counts.delete('');
+      return counts;
+    };
+    options('f-backend', 'all backends', counted((plan, t) => plan.backendName(plan.backend[t])));
+    options('f-op', 'all ops', counted((plan, t) => plan.op(t)));
+    options('f-cause', 'all causes', counted((plan, t) => plan.cause(t)));
+    const costs = this.plans.some(plan => plan.data.shares);
+    this.get('axis').replaceChildren(...Object.entries(AXES).filter(([key]) => key === 'order' || costs)
+      .map(([value, {title}]) => el('option', {value}, title)));
+    for (const [id, key] of [['f-backend', 'backend'], ['f-op', 'op'], ['f-cause', 'cause'], ['search', 'text']]) {
+      this.get(id).addEventListener('input', event => {
+        this.filters[key] = event.target.value;
+        this.filter();
+      });
+    }
+    this.get('toolbar').addEventListener('submit', event => event.preventDefault());
+    this.get('search').addEventListener('keydown', event => {
+      if (event.key === 'Enter') this.step(event.shiftKey ? -1 : 1);
+      if (event.key === 'Escape') event.target.blur();
+    });
+    this.get('next').onclick = () => this.step(1);
+    this.get('previous').onclick = () => this.step(-1);
+    this.get('clear').onclick = () => this.clear();
+    this.get('unchoose').onclick = () => {
+      this.chosen = null;
+      this.filter();
+    };
+    this.get('axis').onchange = event => {
+      this.axisName = event.target.value;
+      this.place();
+    };
+    this.get('fold').onchange = event => this.foldAll(event.target.checked);
+    this.get('fold-field').hidden = !this.axis.runs.length;
+    this.get('stage').max = this.lastStage;
+    this.get('stage').oninput = event => this.setStage(Number(event.target.value));
+    this.get('stage-field').hidden = !this.lastStage;
+    this.setStage(this.lastStage);
+    this.get('theme').onclick = () => this.theme();
+    for (const name of ['lanes', 'table']) this.get(`tab-${name}`).onclick = () => this.view(name);
+    const help = this.get('help');
+    help.replaceChildren(el('h2', {}, 'Keys'), el('dl', {}, ...KEYS.flatMap(([key, what]) =>
+      [el('dt', {}, el('kbd', {}, key)), el('dd', {}, what)])),
+      el('p.small', {}, 'Wheel: zoom. Drag: move. Click a layer’s number to fold it, an arrow for what is copied.'),
+      el('form', {method: 'dialog'}, el('button', {}, 'Close')));
+    this.get('help-button').onclick = () => help.showModal();
+    window.addEventListener('beforeprint', () => this.print());
+    window.addEventListener('afterprint', () => this.printed());
+  },
+
+  pointer() {
+    const canvas = this.get('lanes'), tip = this.get('tip');
+    const at = event => {
+      const box = canvas.getBoundingClientRect();
+      return [event.clientX - box.left, event.clientY - box.top];
+    };
+    let from = null;
+    canvas.addEventListener('pointerdown', event => {
+      from = {x: event.clientX, moved: false};
+      canvas.setPointerCapture(event.pointerId);
+    });
+    canvas.addEventListener('pointermove', event => {
+      if (from && event.buttons) {
+        const by = from.x - event.clientX;
+        if (Math.abs(by) > 3 || from.moved) {
+          from.moved = true;
+          from.x = event.clientX;
+          canvas.classList.add('panning');
+          tip.hidden = true;
+          this.lanes.pan(by);
+        }
+        return;
+      }
+      this.tip(tip, event, this.lanes.hit(...at(event)));
+    });
+    canvas.addEventListener('pointerleave', () => { tip.hidden = true; });
+    canvas.addEventListener('pointerup', event => {
+      canvas.classList.remove('panning');
+      const dragged = from?.moved;
+      from = null;
+      if (dragged) return;
+      const hit = this.lanes.hit(...at(event));
+      if (!hit) this.unpick();
+      else if (hit.layer !== undefined) this.fold(hit.layer);
+      else if (hit.arrow) this.pickArrow(hit);
+      else this.pick(hit.p, hit.t);
+    });
+    canvas.addEventListener('wheel', event => {
+      event.preventDefault();
+      if (Math.abs(event.deltaX) > Math.abs(event.deltaY) || event.shiftKey) this.lanes.pan(event.deltaX || event.deltaY);
+      else this.lanes.zoom(Math.exp(-event.deltaY * (event.deltaMode ? 0.05 : 0.0022)), at(event)[0]);
+    }, {passive: false});
+  },
+
+  tip(tip, event, hit) {
+    tip.hidden = !hit || hit.layer !== undefined;
+    if (tip.hidden) return;
+    const plan = this.plans[hit.p];
+    if (hit.arrow) {
+      tip.textContent = `${bytes(hit.arrow.bytes)} in ${hit.arrow.copies.length} copies for split #${hit.arrow.split}: `
+        + hit.arrow.copies.slice(0, 4).map(copy => plan.label(copy.id)).join(', ');
+    } else {
+      const off = plan.offOf[hit.t];
+      tip.textContent = `${plan.label(hit.t)} · ${plan.op(hit.t)} · ${plan.backendName(plan.backend[hit.t])} ${plan.cause(hit.t)}`
+        + (off ? ` · not on ${off.device}: ${off.text}` : '');
+    }
+    tip.style.left = `${Math.min(event.clientX + 14, innerWidth - 430)}px`;
+    tip.style.top = `${Math.min(event.clientY + 16, innerHeight - 80)}px`;
+  },
+
+  keys() {
+    document.addEventListener('keydown', event => {
+      if (event.ctrlKey || event.metaKey || event.altKey || this.get('help').open) return;
+      const typing = event.target.closest('input[type="search"], select, textarea, input[type="range"]');
+      if (typing && event.key !== 'Escape') return;
+      const by = {ArrowLeft: -1, ArrowRight: 1}[event.key];
+      const lanes = this.lanes;
+      if (by && event.shiftKey) lanes.pan(by * 160);
+      else if (by) this.step(by);
+      else {
+        const doing = {
+          '+': () => lanes.zoom(1.5), '=': () => lanes.zoom(1.5), '-': () => lanes.zoom(1 / 1.5), 0: () => lanes.fit(),
+          '/': () => this.get('search').focus(), n: () => this.step(1), p: () => this.step(-1),
+          f: () => this.axis.runs.length && this.foldAll(!this.get('fold').checked),
+          '[': () => this.setStage(this.stage - 1), ']': () => this.setStage(this.stage + 1),
+          t: () => this.view(this.get('table-view').hidden ? 'table' : 'lanes'),
+          d: () => this.theme(), '?': () => this.get('help').showModal(),
+          Enter: () => event.target.closest('button, summary') || this.get('details').focus(),
+          Escape: () => {
+            this.clear();
+            this.unpick();
+          },
+        }[event.key];
+        if (!doing) return;
+        if (doing() instanceof Element && event.key === 'Enter') return;
+      }
+      event.preventDefault();
+    });
+  },
+
+  // On paper: what is seen first, a picture of all, and the splits as a table.
+  print() {
+    this.before = {theme: document.documentElement.dataset.theme, x0: this.lanes.x0, scale: this.lanes.scale};
+    document.documentElement.dataset.theme = 'light';
+    for (const each of document.querySelectorAll('details.finding')) each.open = true;
+    const {lanes} = this, size = [lanes.canvas.width, lanes.canvas.height, lanes.width, lanes.height, lanes.ratio];
+    lanes.readColors();
+    [lanes.width, lanes.height, lanes.ratio] = [1400, 120 + 90 * this.plans.length * this.plans[0].backends.length, 1.5];
+    [lanes.canvas.width, lanes.canvas.height] = [lanes.width * 1.5, lanes.height * 1.5];
+    lanes.fit();
+    lanes.draw();
+    const image = el('img', {alt: 'The lanes', src: lanes.canvas.toDataURL()});
+    [lanes.canvas.width, lanes.canvas.height, lanes.width, lanes.height, lanes.ratio] = size;
+    this.get('printed').replaceChildren(image, ...this.plans.map((plan, p) => printedSplits(this, p)));
+  },
+
+  printed() {
+    document.documentElement.dataset.theme = this.before.theme;
+    this.get('printed').replaceChildren();
+    this.lanes.readColors();
+    this.lanes.view(this.before.x0, this.before.scale);
+    this.redraw();
+  },
+});
+
+const MOST_PRINTED = 400;
+
+function printedSplits(app, p) {
+  const plan = app.plans[p], shown = plan.splits.slice(0, MOST_PRINTED);
+  const title = app.diff ? `Splits ${p ? 'after' : 'before'}` : 'Splits';
+  return el('div', {}, el('h2', {}, title), el('table', {},
+    el('thead', {}, el('tr', {}, ...['#', 'backend', 'nodes', 'first', 'copied in'].map(text => el('th', {}, text)))),
+    el('tbody', {}, ...shown.map(split => el('tr', {}, ...[
+      `${split.index}`, plan.backendName(split.backend), `${split.start}–${split.end - 1}`,
+      `${plan.label(split.start)} (${plan.op(split.start)})`,
+      split.copies.length ? `${bytes(split.bytes)}: ${split.copies.slice(0, 6).map(copy => plan.label(copy.id)).join(', ')}${split.copies.length > 6 ? ', …' : ''}` : '–',
+    ].map(text => el('td', {}, text)))))),
+    shown.length < plan.splits.length ? el('p', {}, `${plan.splits.length - shown.length} more`) : null);
+}
+
+{
+  const data = JSON.parse(document.getElementById('data').textContent);
+  document.documentElement.dataset.theme = matchMedia('(prefers-color-scheme: dark)').matches ? 'dark' : 'light';
+  const app = window.page = new App(data);
+  // page.html#ffn_out-3 and page.html#95 begin with that node.
+  const asked = decodeURIComponent(location.hash.slice(1)), [plan] = app.plans;
+  const node = /^\d+$/.test(asked) ? Number(asked) : asked ? plan.find(asked, plan.n) : -1;
+  if (node >= 0 && node < plan.total) app.pick(0, node, true);
+}

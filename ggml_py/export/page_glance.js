@@ -1,0 +1,184 @@
+// What is seen first: who does how much, what is copied, what is not on the GPU and why, advice.
+
+// An element: el('p.small', {title: '…'}, 'text', child). Text is always text, never markup.
+function el(what, attributes = {}, ...children) {
+  const [tag, ...classes] = what.split('.');
+  const element = document.createElement(tag || 'div');
+  if (classes.length) element.className = classes.join(' ');
+  for (const [key, value] of Object.entries(attributes)) {
+    if (key.startsWith('on')) element.addEventListener(key.slice(2), value);
+    else if (value !== null && value !== undefined && value !== false) element.setAttribute(key, value === true ? '' : value);
+  }
+  element.append(...children.filter(child => child !== null && child !== undefined && child !== ''));
+  return element;
+}
+
+// The colour of a page's variable; style attributes are not allowed by the page's own policy.
+function tint(element, name) {
+  element.style.background = `var(--${name})`;
+  return element;
+}
+
+function glance(app) {
+  const box = document.getElementById('glance');
+  const cards = app.diff ? [changesCard(app), totalsCard(app), movedCard(app), contextCard(app)]
+    : [sharesCard(app), copiesCard(app), offCard(app), adviceCard(app)];
+  box.replaceChildren(...cards);
+}
+
+function card(title, ...children) { return el('div.card', {}, el('h2', {}, title), ...children); }
+
+function bar(app, p, values) {
+  const total = values.reduce((a, b) => a + b, 0), box = el('span.bar');
+  values.forEach((value, b) => {
+    if (!value) return;
+    const name = app.plans[p].backendName(b), share = percent(value, total);
+    const part = tint(el('span', {title: `${name}: ${share}`}, value > 0.35 * total && (b < values.length - 1 || b === 0) ? `${name} ${share}` : ''), app.laneColor(p, b));
+    part.style.width = `${100 * value / total}%`;
+    box.append(part);
+  });
+  return box;
+}
+
+function shareRows(app, p) {
+  const shares = app.plans[p].data.shares;
+  if (!shares) {
+    const counts = app.plans[p].backends.map((_, b) => app.laneCount(p, b));
+    return [el('div.share', {}, el('span.what', {}, 'nodes'), bar(app, p, counts), last(app, p, counts)),
+      el('p.small', {}, 'A log tells no shapes, so FLOPs and bytes are not known.')];
+  }
+  return ['nodes', 'FLOPs', 'bytes', 'weights'].map((what, i) =>
+    el('div.share', {title: ['computed nodes', 'estimated', 'read and written, estimated', 'that lie in its memory'][i]},
+      el('span.what', {}, what), bar(app, p, shares.map(row => row[i])), last(app, p, shares.map(row => row[i]))));
+}
+
+// The last backend's part, the CPU's: what is left where it is too little to be written in the bar.
+function last(app, p, values) {
+  const total = values.reduce((a, b) => a + b, 0);
+  return values.length > 1 ? el('span.what', {}, `${app.plans[p].backends.at(-1).name} ${percent(values.at(-1), total)}`) : '';
+}
+
+function sharesCard(app) {
+  const plan = app.plans[0];
+  const made = plan.data.made.map(([key, value]) => `${key} ${value}`).join(' · ');
+  return card('Who does what', ...shareRows(app, 0), el('p.small', {}, made));
+}
+
+function copiesCard(app) {
+  const plan = app.plans[0];
+  if (!plan.copies.length) {
+    return card('Copies per evaluation', el('p.big', {}, '0 B'),
+      el('p.small', {}, `${plan.splits.length} split${plan.splits.length > 1 ? 's' : ''}: nothing is copied between backends.`));
+  }
+  const groups = new Map();
+  for (const copy of plan.copies) {
+    const key = `${plan.backendName(copy.from)} → ${plan.backendName(copy.to)}, ${copy.what}s`;
+    const group = groups.get(key) || {key, bytes: 0, copies: []};
+    group.bytes += copy.nbytes;
+    group.copies.push(copy);
+    groups.set(key, group);
+  }
+  const most = [...groups.values()].sort((a, b) => b.bytes - a.bytes || b.copies.length - a.copies.length);
+  const rows = most.map(group => {
+    const meter = el('span.meter');
+    meter.style.width = `${Math.max(2, 100 * group.bytes / most[0].bytes)}%`;
+    const readers = group.copies.flatMap(copy => app.readersOfCopy(0, copy));
+    return el('li', {}, el('button.row', {
+      title: 'Show the nodes that read them',
+      onclick: () => app.choose(group.key, [readers]),
+    }, el('span.right', {}, bytes(group.bytes)), `${group.copies.length}× ${group.key}`, meter));
+  });
+  return card('Copies per evaluation',
+    el('p.big', {}, bytes(plan.copyBytes), el('small', {}, ` in ${plan.copies.length} copies, ${plan.splits.length} splits`)),
+    el('ul.rows', {}, ...rows));
+}
+
+function offCard(app) {
+  const plan = app.plans[0], own = plan.backends.filter(b => b.own);
+  if (!own.length) {
+    return card('Off the device', el('p.good', {}, 'No backend here has memory of its own: there is no device that nodes could be missing from.'));
+  }
+  const title = `Not on ${own[0].name}, and why`;
+  if (!plan.off.length) {
+    return card(title, el('p.good', {}, plan.stages.length ? 'Every node that is computed is on a device.'
+      : 'A log does not tell what backends support.'));
+  }
+  const nodes = plan.off.reduce((sum, row) => sum + row.nodes.length, 0);
+  const moved = plan.off.reduce((sum, row) => sum + row.bytes, 0);
+  const all = plan.data.shares.reduce((sum, row) => sum + row[2], 0);
+  const rows = plan.off.map(row => el('li', {}, el('button.row', {
+    title: 'Show these nodes', onclick: () => app.choose(`${row.op}: ${row.reason}`, [row.nodes]),
+  }, el('span.right', {}, [bytes(row.bytes), row.flops ? `${count(row.flops)}FLOP` : ''].filter(x => x).join(' · ')),
+    tint(el('span.dot'), `off-${reasonKind(row.reason)}`), `${row.nodes.length}× ${row.op} on ${row.backend} `,
+    el('code', {}, row.reason), el('span.small', {}, row.text))));
+  return card(title,
+    el('p.big', {}, `${nodes} nodes`, el('small', {}, ` read and write ${bytes(moved)}, ${percent(moved, all)} of all`)),
+    el('ul.rows', {}, ...rows));
+}
+
+function adviceCard(app) {
+  const found = app.plans[0].data.advice;
+  if (!found.length) return card('Advice', el('p.good', {}, 'Nothing to advise.'));
+  return card('Advice', ...found.map((one, i) => el('details.finding', {open: i === 0 && found.length < 3},
+    el('summary', {}, el('code', {}, one.id), ` ${one.title} `, el('span.severity.' + one.severity, {}, one.severity),
+      one.bytes ? ` ${bytes(one.bytes)}` : ''),
+    el('p', {}, one.text), el('p.advice', {}, one.suggestion),
+    one.tensors.length ? el('button', {onclick: () => app.chooseFinding(one)},
+      `Show ${one.tensors.length} node${one.tensors.length > 1 ? 's' : ''}`) : null,
+    el('span.small', {}, `More: ${one.page}`))));
+}
+
+// --- of two plans
+
+function changesCard(app) {
+  return card('Who does what', ...['before', 'after'].map((side, p) => el('div', {}, el('h3', {}, side), ...shareRows(app, p).slice(0, 3))));
+}
+
+function totalsCard(app) {
+  const [a, b] = app.plans, sum = plan => plan.data.shares || [];
+  const off = plan => plan.off.reduce((n, row) => n + row.nodes.length, 0);
+  const rows = [
+    ['splits', a.splits.length, b.splits.length],
+    ['copies', a.copies.length, b.copies.length],
+    ['copied', bytes(a.copyBytes), bytes(b.copyBytes)],
+    ['nodes off the device', off(a), off(b)],
+    ...(sum(a).length ? a.backends.flatMap((backend, i) => {
+      const j = b.backends.findIndex(other => other.name === backend.name);
+      return j < 0 ? [] : [[`FLOPs on ${backend.name}`, count(sum(a)[i][1]), sum(b).length ? count(sum(b)[j][1]) : '?']];
+    }) : []),
+  ];
+  return card('Before and after', el('table', {}, el('tbody', {}, ...rows.map(([what, x, y]) =>
+    el('tr', {}, el('td', {}, what), el('td.num', {}, String(x)), el('td.num', {}, x === y ? '=' : String(y)))))));
+}
+
+function movedCard(app) {
+  const sections = app.diff.sections;
+  if (!sections.length) return card('Differences', el('p.good', {}, 'Both plans decide the same.'));
+  const changed = app.changed.map(set => [...set]);
+  return card('Differences',
+    changed.some(ids => ids.length) ? el('button', {onclick: () => app.choose('what changed', changed)},
+      `Show ${Math.max(...changed.map(ids => ids.length))} changed nodes`) : null,
+    ...sections.filter(([title]) => title !== 'made with').map(([title, rows], i) =>
+      el('details.finding', {open: i === 0}, el('summary', {}, `${title} (${rows.length})`),
+        el('ul.notes', {}, ...rows.slice(0, 200).map(row => el('li', {}, row))))));
+}
+
+function contextCard(app) {
+  const made = app.diff.sections.find(([title]) => title === 'made with');
+  const advice = app.plans.map(plan => plan.data.advice);
+  return card('Made with', made ? el('ul.notes', {}, ...made[1].map(row => el('li', {}, row))) : el('p.good', {}, 'the same'),
+    ...advice.flatMap((found, p) => [el('h3', {}, `advice ${p ? 'after' : 'before'}`),
+      found.length ? el('ul.notes', {}, ...found.map(one => el('li', {title: one.text},
+        el('button.ref', {onclick: () => app.chooseFinding(one, p)}, `${one.id} ${one.title}${one.bytes ? `, ${bytes(one.bytes)}` : ''}`))))
+        : el('p.good', {}, 'nothing')]));
+}
+
+function legend(app) {
+  const items = [], own = app.plans.some(plan => plan.backends.some(b => b.own));
+  app.plans[0].backends.forEach((b, i) => items.push([app.laneColor(0, i), b.name]));
+  if (own) for (const [kind, text] of Object.entries(REASONS)) items.push([`off-${kind}`, `on the host: ${text}`]);
+  if (app.diff) items.push(['changed', 'different']);
+  items.push(['arrow', 'copy']);
+  document.getElementById('legend').replaceChildren(...items.map(([color, text]) =>
+    el('span', {}, tint(el('span.dot'), color), text)));
+}

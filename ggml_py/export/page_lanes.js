@@ -1,0 +1,378 @@
+// The lanes: a canvas with a lane per backend, splits as blocks, copies as arrows between them.
+
+const GUTTER = 92, RULER = 22, HEAD = 15, GAP = 38, TITLE = 20, LEFT = 16;
+const FONT = '11px system-ui, -apple-system, "Segoe UI", Roboto, "DejaVu Sans", sans-serif';
+
+class Lanes {
+  constructor(canvas, app) {
+    this.canvas = canvas;
+    this.app = app;
+    this.context = canvas.getContext('2d');
+    this.x0 = 0;         // the position at the left edge
+    this.scale = 1;      // pixels per position
+    this.hover = null;
+    this.colors = {};
+    this.arrows = app.plans.map(arrowsOf);
+    new ResizeObserver(() => this.resize()).observe(canvas);
+    this.readColors();
+    this.resize();
+    this.fit();
+  }
+
+  readColors() {
+    const style = getComputedStyle(document.documentElement);
+    for (const name of ['paper', 'page', 'ink', 'soft', 'line', 'faint', 'accent', 'pick', 'arrow', 'changed',
+      'b0', 'b1', 'b2', 'b3', 'b4', 'b5', 'b6', 'b7', 'host', 'host2', 'off-op', 'off-weight',
+      'off-other', 'none']) this.colors[name] = style.getPropertyValue(`--${name}`).trim();
+  }
+
+  resize() {
+    const box = this.canvas.getBoundingClientRect();
+    const fitted = Math.abs(this.scale - this.fitScale()) < 1e-9;
+    this.width = Math.max(box.width, GUTTER + 50);
+    this.height = Math.max(box.height, 60);
+    const ratio = window.devicePixelRatio || 1;
+    this.canvas.width = Math.round(this.width * ratio);
+    this.canvas.height = Math.round(this.height * ratio);
+    this.ratio = ratio;
+    if (fitted) this.fit(); else this.view(this.x0, this.scale);
+  }
+
+  fitScale() { return (this.width - GUTTER - LEFT - 12) / this.app.axis.length; }
+  fit() { this.view(-1e9, this.fitScale()); }
+
+  // Moves to a position and a scale, as far as there is something to see.
+  view(x0, scale) {
+    const least = this.fitScale();
+    this.scale = Math.min(Math.max(scale, least), Math.max(160, least));
+    const shown = (this.width - GUTTER) / this.scale;
+    const least0 = -LEFT / this.scale;
+    this.x0 = Math.max(least0, Math.min(x0, this.app.axis.length - shown + 12 / this.scale));
+    this.app.moved();
+  }
+
+  zoom(factor, at = (this.width + GUTTER) / 2) {
+    const here = this.x0 + (at - GUTTER) / this.scale;
+    const scale = Math.min(Math.max(this.scale * factor, this.fitScale()), 160);
+    this.view(here - (at - GUTTER) / scale, scale);
+  }
+
+  pan(pixels) { this.view(this.x0 + pixels / this.scale, this.scale); }
+
+  // Brings a node into view, wide enough to be read.
+  show(p, t) {
+    const axis = this.app.axis, start = axis.start(p, t), end = axis.end(p, t);
+    const px = x => (x - this.x0) * this.scale;
+    const inside = px(start) > 20 && px(end) < this.width - GUTTER - 20;
+    const wide = (end - start) * this.scale >= 12 || axis.isFolded[axis.slots[p][t]];
+    if (inside && wide) return;
+    const scale = wide ? this.scale : Math.min(60, 60 / Math.max(end - start, 0.05));
+    this.view((start + end) / 2 - (this.width - GUTTER) / 2 / scale, scale);
+  }
+
+  x(position) { return GUTTER + (position - this.x0) * this.scale; }
+
+  // The lanes from top to bottom: {p, backend, y} (y: where nodes begin), and titles of plans.
+  layout() {
+    const {plans, stage} = this.app, rows = [], titles = [];
+    // Lanes are as high as there is room.
+    const n = plans.reduce((sum, plan) => sum + plan.backends.length, 0);
+    const room = this.height - RULER - 10 - plans.length * (plans.length > 1 ? TITLE + 14 : 14) - n * (HEAD + GAP) + GAP;
+    const node = this.node = Math.min(Math.max(room / n * 0.55, 28), 64);
+    const gap = Math.min(GAP + Math.max(0, (room - n * node) / n), 110);
+    let y = RULER + 4 + Math.max(0, room - n * (node + gap - GAP)) * 0.3;
+    plans.forEach((plan, p) => {
+      if (plans.length > 1) {
+        titles.push({p, y});
+        y += TITLE;
+      }
+      const unplaced = stage < plan.stages.length || plan.backend.subarray(0, plan.n).includes(-1);
+      const backends = plan.backends.map((_, b) => b);
+      for (const backend of unplaced ? [...backends, -1] : backends) {
+        rows.push({p, backend, y: y + HEAD});
+        y += HEAD + node + gap;
+      }
+      y -= gap - 14;
+    });
+    return {rows, titles};
+  }
+
+  rowOf(layout, p, backend) { return layout.rows.find(row => row.p === p && row.backend === backend); }
+
+  draw() {
+    const g = this.context, c = this.colors;
+    g.setTransform(this.ratio, 0, 0, this.ratio, 0, 0);
+    g.fillStyle = c.paper;
+    g.fillRect(0, 0, this.width, this.height);
+    g.font = FONT;
+    g.textBaseline = 'middle';
+    const layout = this.laid = this.layout();
+    g.save();
+    g.beginPath();
+    g.rect(GUTTER, 0, this.width - GUTTER, this.height);
+    g.clip();
+    const axis = this.app.axis, right = this.x0 + (this.width - GUTTER) / this.scale;
+    const first = axis.slotAt(this.x0), last = Math.min(axis.n - 1, axis.slotAt(right));
+    this.ruler(first, last);
+    for (const row of layout.rows) {
+      g.fillStyle = c.faint;
+      g.fillRect(GUTTER, row.y, this.width - GUTTER, this.node);
+    }
+    this.app.plans.forEach((plan, p) => {
+      this.splits(plan, p, layout, first, last);
+      this.nodes(plan, p, layout, first, last);
+      if (this.app.stage >= plan.stages.length) this.copies(plan, p, layout, first, last);
+    });
+    this.selection(layout);
+    g.restore();
+    this.gutter(layout);
+  }
+
+  ruler(first, last) {
+    const g = this.context, c = this.colors;
+    let until = -1e9;
+    this.rulerHits = [];
+    this.app.axis.runs.forEach((run, i) => {
+      if (run.end <= first || run.start > last) return;
+      const x = this.x(this.app.axis.pos[run.start]), w = this.x(this.app.axis.pos[run.end]) - x;
+      if (i % 2 === 0 && w > 1) {
+        g.fillStyle = c.page;
+        g.fillRect(x, 0, w, this.height);
+      }
+      this.rulerHits.push({x, w, layer: run.layer});
+      const text = `${this.app.axis.folded.has(run.layer) ? '▸' : '▾'} layer ${run.layer}`;
+      const short = w < 58 ? String(run.layer) : text;
+      const left = Math.max(x, GUTTER);
+      if (x + w - left > short.length * 6 && left > until) {
+        g.fillStyle = c.soft;
+        g.fillText(short, left + 4, RULER / 2);
+        until = left + short.length * 6.5 + 6;
+      }
+    });
+  }
+
+  splits(plan, p, layout, first, last) {
+    if (this.app.stage < plan.stages.length) return;
+    const g = this.context, c = this.colors, axis = this.app.axis;
+    const from = axis.firstFrom(p, first), split0 = plan.split[Math.min(from, plan.n - 1)] || 0;
+    let until = -1e9;
+    for (let s = split0; s < plan.splits.length; s++) {
+      const split = plan.splits[s], start = axis.start(p, split.start);
+      const x = this.x(start), w = this.x(axis.end(p, split.end - 1)) - x;
+      if (x > this.width) break;
+      const row = this.rowOf(layout, p, split.backend);
+      if (w < 5 || !row) continue;
+      g.strokeStyle = c.soft;
+      g.globalAlpha = 0.7;
+      g.lineWidth = 1;
+      g.strokeRect(x + 0.5, row.y - HEAD + 0.5, w - 1, HEAD + this.node + 2);
+      g.globalAlpha = 1;
+      const left = Math.max(x, GUTTER);
+      const nodes = split.end - split.start;
+      const texts = [`split #${s} · ${nodes} node${nodes > 1 ? 's' : ''}`, `#${s} · ${nodes}`, `#${s}`];
+      const text = texts.find(each => each.length * 5.9 + 6 < x + w - left);
+      if (text && left > until) {
+        g.fillStyle = c.soft;
+        g.fillText(text, left + 4, row.y - HEAD / 2);
+        until = left + 10;
+      }
+    }
+  }
+
+  // Neighbours that look the same are one block where they are folded, or too narrow to be told
+  // apart.
+  nodes(plan, p, layout, first, last) {
+    const {axis, stage} = this.app, match = this.app.match[p], rows = new Map();
+    for (const row of layout.rows) if (row.p === p) rows.set(row.backend, row);
+    let block = null;
+    const end = Math.min(plan.n, axis.firstFrom(p, last + 1));
+    for (let t = axis.firstFrom(p, first); t < end; t++) {
+      const slot = axis.slots[p][t], x = this.x(axis.pos[slot]);
+      const w = (axis.pos[slot + 1] - axis.pos[slot]) * this.scale;
+      const row = rows.get(plan.at(t, stage)), thin = !plan.computed[t];
+      if (!row || (thin && w < 2)) continue;
+      const color = this.app.color(p, t), folded = axis.isFolded[slot], dim = !match[t];
+      const changed = this.app.isChanged(p, t);
+      const small = folded || w < 4;
+      if (block && small && block.small && block.row === row && block.color === color
+        && block.dim === dim && block.thin === thin && block.changed === changed && x - block.end < 1.5
+        && block.folded === folded && (!folded || axis.layer[slot] === block.layer)) {
+        block.end = x + w;
+        block.n++;
+        continue;
+      }
+      this.block(block, plan);
+      block = {row, x, end: x + w, color, dim, thin, small, folded, changed, n: 1, t, layer: axis.layer[slot]};
+    }
+    this.block(block, plan);
+  }
+
+  block(b, plan) {
+    if (!b) return;
+    const g = this.context, w = Math.max(b.end - b.x - (b.end - b.x > 5 ? 1 : 0), 0.8);
+    g.globalAlpha = b.dim ? 0.13 : b.thin ? 0.45 : 1;
+    g.fillStyle = this.colors[b.color];
+    const top = b.thin ? b.row.y + this.node / 4 : b.row.y, height = b.thin ? this.node / 2 : this.node;
+    g.fillRect(b.x, top, w, height);
+    if (b.changed && !b.dim) {
+      g.fillStyle = this.colors.changed;
+      g.fillRect(b.x, b.row.y - 3, Math.max(w, 1.5), 4);
+    }
+    const left = Math.max(b.x, GUTTER), room = b.x + w - left - 6;
+    if (room > 16 && !b.thin && !b.dim) {
+      g.fillStyle = '#fff';
+      const lines = b.n > 1 ? [`${b.n} nodes`] : [plan.op(b.t), plan.label(b.t)];
+      lines.forEach((line, i) => {
+        const letters = Math.floor(room / (line === line.toUpperCase() ? 7.4 : 6.1));
+        const text = line.length > letters ? `${line.slice(0, Math.max(letters - 1, 1))}…` : line;
+        if (letters > 2) g.fillText(text, left + 3, b.row.y + this.node / 2 + (lines.length > 1 ? 13 * i - 6 : 0));
+      });
+    }
+    g.globalAlpha = 1;
+  }
+
+  copies(plan, p, layout, first, last) {
+    const g = this.context, c = this.colors, axis = this.app.axis, picked = this.app.pickedArrow;
+    const until = new Map(), hits = p === 0 ? (this.arrowHits = []) : this.arrowHits;
+    const rows = new Map(layout.rows.filter(row => row.p === p).map(row => [row.backend, row]));
+    const lastX = new Map();
+    for (const arrow of this.arrows[p]) {
+      const slot = axis.slots[p][plan.splits[arrow.split].start];
+      if (slot < first) continue;
+      if (slot > last) break;
+      const src = rows.get(arrow.from), dst = rows.get(arrow.to);
+      if (!src || !dst) continue;
+      const x = this.x(axis.pos[slot]), key = `${arrow.from} ${arrow.to}`;
+      const room = x - (lastX.get(key) ?? -1e9);
+      if (room < 1.2 && arrow !== picked) continue;   // one line would hide the other
+      lastX.set(key, x);
+      const down = dst.y > src.y;
+      const y1 = down ? src.y + this.node + 2 : src.y - HEAD - 1, y2 = down ? dst.y - HEAD - 1 : dst.y + this.node + 3;
+      const width = Math.min(6, 1 + Math.max(0, Math.log2(arrow.bytes / 1024)) / 3);
+      const roomy = room > 26;
+      g.strokeStyle = g.fillStyle = arrow === picked ? c.pick : c.arrow;
+      g.globalAlpha = this.app.filtered && arrow !== picked ? 0.35 : roomy ? 0.9 : 0.5;
+      g.lineWidth = roomy ? width : 1;
+      g.beginPath();
+      if (roomy) {
+        const x1 = x - 14;
+        g.moveTo(x1, y1);
+        g.bezierCurveTo(x1, (y1 + y2) / 2, x + 4, (y1 + y2) / 2, x + 4, y2 + (down ? -6 : 6));
+        g.stroke();
+        g.beginPath();
+        const tip = down ? 1 : -1, half = 3 + width / 2;
+        g.moveTo(x + 4, y2 + tip);
+        g.lineTo(x + 4 - half, y2 - tip * 7);
+        g.lineTo(x + 4 + half, y2 - tip * 7);
+        g.fill();
+      } else {
+        g.moveTo(x, y1);
+        g.lineTo(x, y2);
+        g.stroke();
+      }
+      hits.push({arrow, p, x, y1: Math.min(y1, y2), y2: Math.max(y1, y2)});
+      g.globalAlpha = 1;
+      const text = bytes(arrow.bytes) + (arrow.copies.length > 1 ? ` · ${arrow.copies.length}` : '');
+      if (roomy && x + 12 > (until.get(key) ?? -1e9)) {
+        g.fillStyle = c.soft;
+        g.fillText(text, x + 12, (y1 + y2) / 2 + (down ? -7 : 7));
+        until.set(key, x + 24 + text.length * 5.8);
+      }
+    }
+  }
+
+  selection(layout) {
+    const {picked, plans, axis, stage} = this.app, g = this.context, c = this.colors;
+    if (!picked) return;
+    const marks = plans.length > 1 ? [picked, this.app.partner(picked)] : [picked];
+    for (const mark of marks) {
+      if (!mark || !plans[mark.p].isNode(mark.t)) continue;
+      const {p, t} = mark, plan = plans[p], row = this.rowOf(layout, p, plan.at(t, stage));
+      if (!row) continue;
+      const box = each => {
+        const r = this.rowOf(layout, p, plan.at(each, stage));
+        return r && {x: this.x(axis.start(p, each)), end: this.x(axis.end(p, each)), y: r.y};
+      };
+      const here = box(t);
+      g.strokeStyle = c.accent;
+      g.lineWidth = 1.3;
+      const sources = plan.srcs(t).filter(s => plan.isNode(s)).map(s => [box(s), here]);
+      const readers = plan.readers(t).slice(0, 40).map(r => [here, box(r)]);
+      for (const [a, b] of [...sources, ...readers]) {
+        if (!a || !b) continue;
+        const lift = a.y === b.y ? -HEAD - 10 : 0, ya = a.y + this.node / 2, yb = b.y + this.node / 2;
+        g.beginPath();
+        g.moveTo((a.x + a.end) / 2, ya);
+        g.bezierCurveTo((a.x + a.end) / 2, ya + lift * 2, (b.x + b.end) / 2, yb + lift * 2, (b.x + b.end) / 2, yb);
+        g.stroke();
+      }
+      g.strokeStyle = c.pick;
+      g.lineWidth = 2.5;
+      g.strokeRect(here.x - 1, here.y - 2, Math.max(here.end - here.x, 3) + 1, this.node + 4);
+    }
+  }
+
+  gutter(layout) {
+    const g = this.context, c = this.colors, {plans, stage} = this.app;
+    g.fillStyle = c.paper;
+    g.fillRect(0, 0, GUTTER - 1, this.height);
+    g.fillStyle = c.line;
+    g.fillRect(GUTTER - 1, 0, 1, this.height);
+    for (const title of layout.titles) {
+      g.fillStyle = c.ink;
+      g.font = `600 ${FONT}`;
+      g.fillText(title.p ? 'after' : 'before', 8, title.y + TITLE / 2);
+      g.font = FONT;
+    }
+    for (const row of layout.rows) {
+      const plan = plans[row.p];
+      g.fillStyle = row.backend < 0 ? c.none : c[this.app.laneColor(row.p, row.backend)];
+      g.fillRect(8, row.y, 4, this.node);
+      g.fillStyle = c.ink;
+      const name = row.backend < 0 ? (stage < plan.stages.length ? 'not yet' : 'nowhere') : plan.backendName(row.backend);
+      g.fillText(name.length > 11 ? `${name.slice(0, 10)}…` : name, 18, row.y + this.node / 2 - 6);
+      g.fillStyle = c.soft;
+      g.fillText(`${this.app.laneCount(row.p, row.backend)} nodes`, 18, row.y + this.node / 2 + 7);
+    }
+  }
+
+  // What is at a point: a layer's label, a node or an arrow.
+  hit(x, y) {
+    if (x < GUTTER || !this.laid) return null;
+    if (y < RULER) {
+      const run = this.rulerHits.find(r => r.x <= x && x < r.x + r.w);
+      return run ? {layer: run.layer} : null;
+    }
+    const axis = this.app.axis, row = this.laid.rows.find(r => r.y - HEAD <= y && y <= r.y + this.node + 3);
+    if (row) {
+      const slot = axis.slotAt(this.x0 + (x - GUTTER) / this.scale), plan = this.app.plans[row.p];
+      let best = null;   // views are narrow, and nodes of other lanes are between
+      for (let s = Math.max(0, slot - 60); s <= Math.min(axis.n - 1, slot + 60); s++) {
+        const t = axis.nodeAt[row.p][s];
+        if (t < 0 || plan.at(t, this.app.stage) !== row.backend) continue;
+        const far = Math.max(this.x(axis.pos[s]) - x, x - this.x(axis.pos[s + 1]), 0) + (plan.computed[t] ? 0 : 1);
+        if (far < 4 && (!best || far < best.far)) best = {p: row.p, t, far};
+      }
+      return best;
+    }
+    const near = (this.arrowHits || []).filter(h => Math.abs(h.x - x) < 9 && h.y1 <= y && y <= h.y2);
+    return near.length && this.app.stage >= this.app.plans[0].stages.length
+      ? near.reduce((a, b) => Math.abs(a.x - x) <= Math.abs(b.x - x) ? a : b) : null;
+  }
+}
+
+// The copies of a split that come from one backend are one arrow.
+function arrowsOf(plan) {
+  const arrows = [];
+  for (const split of plan.splits) {
+    const by = new Map();
+    for (const copy of split.copies) {
+      if (!by.has(copy.from)) by.set(copy.from, {split: split.index, from: copy.from, to: copy.to, bytes: 0, copies: []});
+      const arrow = by.get(copy.from);
+      arrow.bytes += copy.nbytes;
+      arrow.copies.push(copy);
+    }
+    arrows.push(...by.values());
+  }
+  return arrows;
+}

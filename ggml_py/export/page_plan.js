@@ -1,0 +1,209 @@
+// One plan, decoded: what page_data.py wrote. Tensors are meant by id: the nodes first, in the
+// order they run, then the leafs and others, then the copies.
+
+const KIND = ['kind', 'op', 'type', 'ne', 'signature', 'place', 'nbytes', 'flops', 'bytes', 'weight'];
+
+// The first number, then by how much each is more than the one before.
+function summed(steps) {
+  let at = 0;
+  return steps.map(step => (at += step));
+}
+
+class Plan {
+  constructor(data) {
+    this.data = data;
+    this.headline = data.headline;
+    this.backends = data.backends;
+    this.n = data.nodes;
+    this.kinds = data.kinds.map(row => Object.fromEntries(KIND.map((key, i) => [key, row[i]])));
+    this.names = summed(data.name);
+    this.total = this.names.length;
+    this.backend = Int8Array.from(data.backend);
+    this.layer = Int32Array.from(data.layer);
+    this.computed = Uint8Array.from(data.computed, Number);
+    this.split = new Int32Array(this.n);
+    this.splits = data.splits.map(([backend, start, end], index) => {
+      this.split.fill(index, start, end);
+      return {index, backend, start, end, copies: [], bytes: 0};
+    });
+    this.copies = data.copies.map(([split, id, copy, what, node, nbytes]) =>
+      ({split, id, copy, what, node, nbytes, from: this.backend[id], to: this.splits[split].backend}));
+    this.copiesOf = new Map();   // tensor -> copies made of it
+    this.isCopy = new Map();     // id of a copy -> the copy
+    for (const copy of this.copies) {
+      const split = this.splits[copy.split];
+      split.copies.push(copy);
+      split.bytes += copy.nbytes;
+      this.copiesOf.set(copy.id, [...this.copiesOf.get(copy.id) || [], copy]);
+      this.isCopy.set(copy.copy, copy);
+    }
+    this.copyBytes = this.copies.reduce((sum, copy) => sum + copy.nbytes, 0);
+    this.off = data.off;
+    this.offOf = new Array(this.n).fill(null);   // the reason why a node is on the host
+    for (const row of this.off) for (const i of row.nodes) this.offOf[i] = row;
+    this.starts = summed(data.why);
+    this.linkTensor = summed(data.links.tensor);
+    this.linkText = summed(data.links.text);
+    this.stages = data.stages;
+    this.byLabel = null;
+    this.readersOf = null;
+  }
+
+  name(t) { return this.data.strings[this.names[t]]; }
+  kind(t) { return this.kinds[this.data.kind[t]]; }
+  op(t) { return this.kind(t).op; }
+  cause(t) { return this.data.strings[this.data.cause[t]]; }
+  isNode(t) { return t < this.n; }
+  backendName(b) { return b < 0 ? 'no backend' : this.backends[b].name; }
+
+  // As words.label in Python: with the number where ggml made the name up.
+  label(t) {
+    const name = this.name(t);
+    return name && !name.startsWith(' ') ? name : (t < this.n ? `node ${t}` : `tensor ${t}`) + name;
+  }
+
+  srcs(t) {
+    return t < this.n ? this.data.src[t].filter(step => step).map(step => t - step) : [];
+  }
+
+  readers(t) {
+    if (!this.readersOf) {
+      this.readersOf = new Map();
+      for (let i = 0; i < this.n; i++) for (const src of new Set(this.srcs(i))) {
+        if (!this.readersOf.has(src)) this.readersOf.set(src, []);
+        this.readersOf.get(src).push(i);
+      }
+    }
+    return this.readersOf.get(t) || [];
+  }
+
+  // The tensor that a text means by a name: the nearest to `near`, for names repeat.
+  find(label, near) {
+    if (!this.byLabel) {
+      this.byLabel = new Map();
+      for (let t = this.total - 1; t >= 0; t--) {
+        const key = this.label(t);
+        if (!this.byLabel.has(key)) this.byLabel.set(key, []);
+        this.byLabel.get(key).push(t);
+      }
+    }
+    const all = this.byLabel.get(label) || [];
+    return all.reduce((best, t) =>
+      best < 0 || Math.abs(t - near) < Math.abs(best - near) ? t : best, -1);
+  }
+
+  // A stored sentence as its pieces: plain text and arguments (names, numbers of splits) by turns.
+  pieces(number) {
+    const [form, ...args] = this.data.texts[number];
+    const plain = this.data.forms[form];
+    return plain.flatMap((piece, i) => i < args.length ? [piece, this.data.strings[args[i]]] : [piece]);
+  }
+  text(number) { return this.pieces(number).join(''); }
+
+  // The decisions that put a tensor where it is, back to their root.
+  chain(t) {
+    const links = [], met = new Set(), strings = this.data.strings;
+    let relation = '';
+    for (let i = this.starts[t]; i >= 0 && !met.has(i) && links.length < 5000;) {
+      met.add(i);
+      const [backend, pass, sweep, code, then] = this.data.hows[this.data.links.how[i]];
+      const tensor = this.linkTensor[i], witness = this.data.links.witness[i];
+      links.push({
+        tensor, relation, pass, backend: strings[backend], sweep: strings[sweep],
+        code: strings[code], text: this.linkText[i], witness: witness ? tensor + witness : -1,
+      });
+      relation = strings[then];
+      i = this.data.links.then[i] ? i + this.data.links.then[i] : -1;
+    }
+    return links;
+  }
+
+  // A sweep that went from node to node is one link, with the number of those left out.
+  shortChain(t) {
+    const links = this.chain(t), short = [];
+    const same = (a, b) => a.sweep && a.sweep === b.sweep && a.backend === b.backend && a.witness >= 0;
+    let passed = 0;
+    links.forEach((link, i) => {
+      if (i && i + 1 < links.length && same(links[i - 1], link) && same(link, links[i + 1])) passed++;
+      else {
+        short.push({...link, passed});
+        passed = 0;
+      }
+    });
+    return short;
+  }
+
+  headlineOf(link) {
+    const told = [link.code || '-', link.sweep].filter(part => part).join(' ');
+    if (link.witness < 0) return told;
+    const follows = /^1\.(wgt|off)/.test(link.code);
+    const src = follows ? this.holes(link.tensor).indexOf(link.witness) : -1;
+    return `${told} via ${src < 0 ? '' : `src[${src}] `}${this.label(link.witness)}`;
+  }
+  holes(t) { return t < this.n ? this.data.src[t].map(step => step ? t - step : -1) : []; }
+
+  signature(t) {
+    const kind = this.kind(t);
+    return kind.kind === 'node' ? kind.signature : [kind.type, kind.ne].filter(part => part).join(' ');
+  }
+
+  // As str() of Plan.explain gives it, of what is no copy.
+  explain(t) {
+    const chain = this.shortChain(t), lines = [];
+    if (!chain.length) return `${this.label(t)} is on ${this.backendName(this.backend[t])}`;
+    lines.push(`${this.label(t)} (${this.signature(t)}) is on ${this.backendName(this.backend[t])}: `
+      + this.headlineOf(chain[0]));
+    chain.forEach((link, i) => {
+      const stage = link.pass ? `pass ${link.pass} ${link.sweep}`.trimEnd() : '';
+      const told = [link.code, stage].filter(part => part).join(', ');
+      const further = link.passed ? `, ${link.passed} more nodes like it on` : '';
+      lines.push('  '.repeat(i + 1) + (link.relation ? `${link.relation}${further}: ` : '')
+        + this.label(link.tensor) + (link.backend ? ` on ${link.backend}` : '')
+        + (told ? ` [${told}]` : '') + `: ${this.text(link.text)}`);
+    });
+    for (const note of this.data.notes[t]) lines.push(`  - ${this.text(note)}`);
+    return lines.join('\n');
+  }
+
+  // The backend of a node after a stage; the last stage is the plan. -1: none yet.
+  at(t, stage) {
+    if (stage >= this.stages.length) return this.backend[t];
+    const letter = this.data.passes[stage].charCodeAt(t);
+    return letter === 46 ? -1 : letter - 97;
+  }
+}
+
+// With one decimal, halves to even, as Python rounds.
+function decimal(n) {
+  const tenths = n * 10, whole = Math.floor(tenths);
+  return ((tenths - whole === 0.5 ? whole + whole % 2 : Math.round(tenths)) / 10).toFixed(1);
+}
+
+function bytes(n) {
+  for (const unit of ['B', 'KiB', 'MiB', 'GiB']) {
+    if (n < 1024 || unit === 'GiB') return unit === 'B' ? `${n} B` : `${decimal(n)} ${unit}`;
+    n /= 1024;
+  }
+  return '';
+}
+
+function count(n) {
+  for (const unit of ['', ' k', ' M', ' G', ' T']) {
+    if (n < 1000 || unit === ' T') return unit ? `${decimal(n)}${unit}` : `${Math.round(n)}`;
+    n /= 1000;
+  }
+  return '';
+}
+
+function percent(part, whole) { return whole ? `${Math.round(100 * part / whole)}%` : '0%'; }
+
+// Reasons are of three kinds: the op is not supported, a weight or cache is elsewhere, or neighbours
+// and settings decided.
+function reasonKind(reason) {
+  if (reason === 'op') return 'op';
+  return /^(weight|offload|memory)/.test(reason) ? 'weight' : 'other';
+}
+const REASONS = {
+  op: 'the op is not supported', weight: 'its weight or cache is in other memory',
+  other: 'a neighbour, a pin or a setting decided',
+};

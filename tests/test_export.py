@@ -1,0 +1,442 @@
+"""Files of plans: rows, formats, what is refused; each on plans that are hard to draw."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+from html.parser import HTMLParser
+
+import captures
+import pytest
+from cli_runs import BLOCKED, fails, ok, run
+
+import ggml_py as ggml
+from ggml_py.export import formats, interning, page_data, page_diff, rows, to_html
+from ggml_py.export.layers import layer_in
+from ggml_py.trace import reference
+from ggml_py.trace.record import (
+    LEAF,
+    NODE,
+    BackendRecord,
+    BufferRecord,
+    BuftRecord,
+    Capture,
+    Settings,
+)
+
+HOSTILE = "</script><img src=x onerror=alert(1)>'\"&\\u003c\u2028\x00\t\n@DATA@ é 名 🧨 "
+GPU, CPU = 0, 1
+
+
+def llama(n_layers, per_layer=10, suffix="", refused=()):
+    """A chain of layers on a GPU and a CPU; the GPU has not the ops in `refused`, and the last
+    quarter of the layers has its weights in the CPU's memory."""
+    bufts = (BuftRecord("gpu0", False, 1), BuftRecord("CPU", True, 2))
+    buffers = tuple(
+        BufferRecord(t, usage, 1 << 30) for t in (0, 1) for usage in ("weights", "compute")
+    )
+    backends = (BackendRecord("gpu0", "gpu0", "GPU", 0), BackendRecord("CPU", "CPU", "CPU", 1))
+    n = n_layers * per_layer
+    nodes, leafs = [], []
+    for i in range(n):
+        layer, j = divmod(i, per_layer)
+        before = (i - 1,) if i else (n + n_layers,)
+        op = ("RMS_NORM", "MUL_MAT", "ROPE", "SOFT_MAX", "ADD")[j % 5]
+        src = before if op != "MUL_MAT" else (n + layer, *before)
+        nodes.append(
+            captures.tensor(
+                i, NODE, f"{op.lower()}_{j}-{layer}{suffix}", op, src=src, flags=("compute",),
+                supports=2 if op in refused else 3,
+            )
+        )  # fmt: skip
+    for layer in range(n_layers):
+        where = 2 if layer >= n_layers * 3 // 4 else 0
+        leafs.append(
+            captures.tensor(
+                n + layer, LEAF, f"blk.{layer}.w.weight{suffix}", buffer=where, supports=3
+            )
+        )
+    leafs.append(captures.tensor(n + n_layers, LEAF, f"inp{suffix}", flags=("input",), supports=3))
+    settings = Settings("0.26.0", "0.26.0-0", True, 1, 0, 1 << 16, 0)
+    ids = tuple(t.id for t in leafs)
+    return reference.plan(Capture(settings, backends, bufts, buffers, (*nodes, *leafs), ids))
+
+
+def smallest():
+    """One view of an input: nothing is computed."""
+    bufts = (BuftRecord("CPU", True, 1),)
+    backends = (BackendRecord("CPU", "CPU", "CPU", 0),)
+    leaf = captures.tensor(1, LEAF, "inp", flags=("input",), supports=1)
+    node = captures.tensor(0, NODE, "", "VIEW", src=(1,), view_src=1, supports=1)
+    settings = Settings("0.26.0", "0.26.0-0", True, 1, 0, 100, 0)
+    return reference.plan(Capture(settings, backends, bufts, (), (node, leaf), (1,)))
+
+
+@pytest.fixture(scope="module")
+def world(plans):
+    """Plans by what they are like."""
+    return {
+        "empty": smallest(),
+        "one split": plans["cpu_only"],
+        "golden": plans["mlp"],
+        "fallback": llama(8, refused=("SOFT_MAX",)),
+        "hostile": llama(4, suffix=HOSTILE, refused=("SOFT_MAX",)),
+        "log": ggml.Plan.from_debug_log(plans["mlp"].text()),
+        "10,000 nodes": llama(1000, refused=("SOFT_MAX",)),
+    }
+
+
+NAMES = ("empty", "one split", "golden", "fallback", "hostile", "log", "10,000 nodes")
+FORMATS = [exporter.name for exporter in formats.EXPORTERS]
+
+
+# --- rows
+
+
+def test_rows_of_nodes_and_splits_add_up(world):
+    for plan in world.values():
+        nodes, splits = rows.node_rows(plan), rows.split_rows(plan)
+        assert [n.node for n in nodes] == list(range(len(plan.nodes)))
+        assert [n.split for n in nodes] == [n.split for n in plan.nodes]
+        assert sum(s.n_computed for s in splits) == sum(plan.nodes_per_backend().values())
+        assert sum(s.copy_bytes for s in splits) == plan.copy_bytes
+        assert sum(c.nbytes for c in rows.copy_rows(plan)) == plan.copy_bytes
+        if (shares := plan.shares()) is not None:
+            for name in ("flops", "bytes"):
+                total = sum(getattr(s, name) for s in shares)
+                assert sum(getattr(n, name) for n in nodes) == total
+                assert sum(getattr(s, name) for s in splits) == total
+
+
+def test_what_is_off_the_device_is_told_with_its_reason(world):
+    plan = world["fallback"]
+    nodes = rows.node_rows(plan)
+    found = rows.off_rows(plan, nodes, rows.off_reasons(plan, nodes))
+    by_reason = {(r.reason, r.op): r for r in found}
+    missing = by_reason["op", "SOFT_MAX"]
+    assert missing.device == "gpu0" and missing.backend == "CPU"
+    assert missing.nodes == tuple(n.node for n in nodes if n.op == "SOFT_MAX")
+    assert missing.text.startswith("gpu0 does not support SOFT_MAX(f32 [64, 8])")
+    weights = by_reason["offload.batch", "MUL_MAT"]
+    assert {nodes[i].layer for i in weights.nodes} == {6, 7}  # whose weights the CPU has
+    off = sorted(i for r in found for i in r.nodes)
+    assert off == [n.node for n in nodes if n.backend == "CPU"]
+
+
+def test_without_a_device_nothing_is_off(world):
+    plan = world["golden"]  # BLAS and CPU
+    nodes = rows.node_rows(plan)
+    assert rows.off_reasons(plan, nodes) == {} and rows.off_rows(plan, nodes, {}) == []
+
+
+def test_what_a_copy_is(world):
+    copies = rows.copy_rows(world["fallback"])
+    assert {c.what for c in copies} == {"input", "result"}
+    first = copies[0]
+    assert (first.what, first.tensor, first.node) == ("input", "inp", None)
+    result = next(c for c in copies if c.what == "result")
+    assert world["fallback"].nodes[result.node].name == result.tensor
+    assert (result.src_backend, result.dst_backend) == ("gpu0", "CPU")
+
+
+@pytest.mark.parametrize(
+    ("name", "layer"),
+    [
+        ("ffn_out-3", 3), ("Kcur-12 (view)", 12), ("blk.7.ffn_up.weight", 7), ("cache_k_l5", 5),
+        ("cache_v_l5 (view)", 5), ("v.blk.2.attn_q.weight", 2), ("node_24", None), ("inp", None),
+        ("decoder.layers.4.fc.weight", 4), ("x-٣", None), ("a-3b", None), ("-1", 1), ("", None),
+    ],
+)  # fmt: skip
+def test_the_layer_in_a_name(name, layer):
+    assert layer_in(name) == layer
+
+
+def test_nodes_without_a_name_are_of_the_layer_around_them():
+    plan = llama(3)
+    told = [t._replace(name="" if t.id % 10 in (0, 5) else t.name) for t in plan.capture.tensors]
+    capture = Capture(**{
+        **{f: getattr(plan.capture, f) for f in plan.capture.__slots__}, "tensors": tuple(told)
+    })
+    layers = [n.layer for n in rows.node_rows(reference.plan(capture))]
+    assert layers[1:10] == [0] * 9 and layers[11:20] == [1] * 9
+    assert layers[0] is None and layers[10] is None  # between two layers: of neither
+
+
+# --- formats
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("format", FORMATS)
+def test_every_format_of_every_plan_is_the_same_twice(world, tmp_path, format, name):
+    plan = world[name]
+    for file in ("a", "b"):
+        plan.export(tmp_path / file, format)
+    content = (tmp_path / "a").read_bytes()
+    assert content == (tmp_path / "b").read_bytes() and content
+    content.decode()  # names of any kind leave it UTF-8
+
+
+def test_the_name_tells_the_format(world, tmp_path):
+    plan = world["fallback"]
+    plan.export(tmp_path / "p.json.gz")
+    assert ggml.Plan.from_json(tmp_path / "p.json.gz") == plan
+    plan.export(tmp_path / "P.HTML")
+    assert (tmp_path / "P.HTML").read_text().startswith("<!doctype html>")
+    plan.export(tmp_path / "p.txt")
+    assert (tmp_path / "p.txt").read_text() == plan.text()
+    plan.export(tmp_path / "p.txt.gz")
+    assert gzip.decompress((tmp_path / "p.txt.gz").read_bytes()).decode() == plan.text()
+    plan.export(tmp_path / "odd.name", "json")
+    assert json.loads((tmp_path / "odd.name").read_text()) == json.loads(json.dumps(plan.to_json()))
+
+
+def test_suffixes_belong_to_one_format():
+    suffixes = [s for e in formats.EXPORTERS for s in e.suffixes]
+    assert len(suffixes) == len(set(suffixes))
+    for exporter in formats.EXPORTERS:
+        for suffix in exporter.suffixes:
+            assert formats.exporter_for(f"a/b.c{suffix}") is exporter
+            assert formats.exporter_for(f"B{suffix.upper()}.gz") is exporter
+
+
+@pytest.mark.parametrize("path", ["plan", "plan.pdf", "plan.gz", "json"])
+def test_an_unknown_suffix_lists_the_known_ones(world, tmp_path, path):
+    with pytest.raises(ValueError, match=re.escape(path)) as caught:
+        world["golden"].export(tmp_path / path)
+    for exporter in formats.EXPORTERS:
+        assert all(s in str(caught.value) for s in (*exporter.suffixes, exporter.name))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_unknown_format_lists_the_known_ones(world, tmp_path):
+    with pytest.raises(ValueError, match=r"format 'svg' is not known; known are .*\(html\)"):
+        world["golden"].export(tmp_path / "p.json", "svg")
+
+
+def test_a_file_that_is_there_stays(world, tmp_path):
+    path = tmp_path / "p.html"
+    path.write_text("mine")
+    with pytest.raises(FileExistsError, match=r"p\.html is there already: force=True"):
+        world["golden"].export(path)
+    assert path.read_text() == "mine" and list(tmp_path.iterdir()) == [path]
+    world["golden"].export(path, force=True)
+    assert path.read_text().startswith("<!doctype html>")
+
+
+def test_a_file_that_came_meanwhile_stays_too(world, tmp_path, monkeypatch):
+    path = tmp_path / "p.txt"
+    render = formats.render
+
+    def slow(*arguments):
+        path.write_text("theirs")
+        return render(*arguments)
+
+    monkeypatch.setattr(formats, "render", slow)
+    with pytest.raises(FileExistsError, match="is there already"):
+        world["golden"].export(path)
+    assert path.read_text() == "theirs" and list(tmp_path.iterdir()) == [path]
+
+
+def test_nothing_is_left_where_writing_fails(world, tmp_path):
+    with pytest.raises(OSError):
+        world["golden"].export(tmp_path / "none" / "p.html")
+    with pytest.raises(ValueError, match="json shows one plan; two can be compared in html"):
+        world["golden"].export(tmp_path / "p.json", other=world["golden"])
+    assert list(tmp_path.iterdir()) == []
+
+
+# --- the page
+
+
+class Page(HTMLParser):
+    """The elements of a page, and what is in its scripts."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.tags, self.scripts, self.inside = [], [], False
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append((tag, dict(attributes)))
+        self.inside = tag == "script"
+        if self.inside:
+            self.scripts.append("")
+
+    def handle_endtag(self, tag):
+        self.inside = False
+
+    def handle_data(self, data):
+        if self.inside:
+            self.scripts[-1] += data
+
+
+def data_of(text):
+    return json.loads(Page(text).scripts[0])
+
+
+def test_hostile_names_are_data_only(world):
+    text = to_html.render(world["hostile"])
+    page, plain = Page(text), Page(to_html.render(world["fallback"]))
+    assert page.tags[:3] == plain.tags[:3] and len(page.scripts) == len(plain.scripts) == 2
+    assert [tag for tag, _a in page.tags] == [tag for tag, _a in plain.tags]
+    (told,) = data_of(text)["plans"]
+    names = [told["strings"][i] for i in _summed(told["name"])]
+    assert names == [t.name for t in world["hostile"].tensors]
+    assert text.isascii() or "名" not in text
+
+
+def _summed(steps):
+    at = 0
+    return [at := at + step for step in steps]
+
+
+def test_a_backend_may_have_any_name(world):
+    capture = world["fallback"].capture
+    named = tuple(b._replace(name=f"{HOSTILE}@SCRIPT@{b.name}") for b in capture.backends)
+    fields = {f: getattr(capture, f) for f in capture.__slots__}
+    plan = reference.plan(Capture(**{**fields, "backends": named}))
+    page = Page(to_html.render(plan))
+    assert len(page.scripts) == 2 and "img" not in [tag for tag, _a in page.tags]
+
+
+def test_the_page_loads_nothing(world):
+    text = to_html.render(world["golden"])
+    head = text.split("<body>")[0]
+    assert "default-src 'none'" in head and "unsafe" not in head
+    attributes = [a for _tag, a in Page(text).tags]
+    assert not [a for a in attributes if a.keys() & {"src", "href", "style", "onclick", "onload"}]
+    assert not re.search(r"https?://|@import|url\(", text)
+
+
+def test_explanations_do_not_blow_the_page_up(world):
+    plan = world["10,000 nodes"]
+    text = to_html.render(plan)
+    (told,) = data_of(text)["plans"]
+    assert len(told["why"]) == len(plan.tensors) and len(told["forms"]) < 60
+    assert len(text) < 2_500_000 < len(json.dumps(plan.to_json()))
+
+
+@pytest.mark.parametrize("name", NAMES[:-1])
+def test_stored_sentences_are_what_was_said(world, name):
+    plan = world[name]
+    texts = interning.Texts(interning.Table())
+    said = [note for t in plan.nodes for note in plan.explain(t).notes]
+    said += [link.text for t in plan.nodes for link in plan.explain(t).links]
+    said += ["", "'", "''", "# #1#2 '#3'", "it's 'a'b' c"]
+    numbers = [texts.number(text) for text in said]
+    assert [texts.text(n) for n in numbers] == said
+
+
+def test_chains_are_stored_once(world):
+    told = page_data.data(world["10,000 nodes"])
+    n = len(told["why"])
+    assert len(told["links"]["tensor"]) < 1.5 * n
+    assert sum(len(note) for note in told["notes"]) < 5 * n
+
+
+@pytest.mark.parametrize(
+    ("pairs", "n", "m", "expected"),
+    [
+        ({}, 0, 0, [[], []]),
+        ({0: 0, 1: 1}, 2, 2, [[0, 1], [0, 1]]),
+        ({0: 0, 2: 1}, 3, 2, [[0, 1, 2], [0, 2]]),  # the second has one less
+        ({0: 0, 1: 2}, 2, 4, [[0, 2], [0, 1, 2, 3]]),
+        ({0: 2, 1: 0, 2: 1}, 3, 3, [[0, 1, 2], [1, 2, 3]]),  # one moved: the others stay together
+    ],
+)
+def test_nodes_of_both_plans_share_a_slot(pairs, n, m, expected):
+    assert page_diff.slots(pairs, n, m) == expected
+
+
+def test_a_page_of_two_plans(world):
+    before = world["fallback"]
+    after = before.what_if(supports={("gpu0", "SOFT_MAX"): True})
+    told = data_of(to_html.render(before, after))
+    moved = [c.before.index for c in before.diff(after).changed if c.before.index is not None]
+    assert told["diff"]["changed"] == [moved, moved] and moved
+    assert told["diff"]["pairs"] == list(range(len(before.nodes)))
+    assert len(told["plans"]) == 2 and told["diff"]["headline"] == before.diff(after).headline()
+
+
+# --- notebooks
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_a_notebook_shows_is_small_and_escaped(world, name):
+    plan = world[name]
+    text = plan._repr_html_()
+    assert len(text) < 12_000 and "<script" not in text and "<img" not in text
+    assert plan.headline().split(",")[0] in text
+    diff = plan.diff(world["fallback"])._repr_html_()
+    assert "<img" not in diff and len(diff) < 60_000
+
+
+# --- the command line
+
+
+@pytest.fixture(scope="module")
+def folder(world, tmp_path_factory):
+    path = tmp_path_factory.mktemp("export")
+    world["fallback"].to_json(path / "p.json.gz")
+    world["fallback"].what_if(pins={"rope_2-1": "CPU"}).to_json(path / "q.json")
+    (path / "log.txt").write_text(world["golden"].text())
+    return path
+
+
+def test_view_without_the_native_library(folder, tmp_path):
+    done = run("view", folder / "p.json.gz", "-o", tmp_path / "p.html", command=BLOCKED)
+    assert done.returncode == 0 and "26 splits" in done.stderr, done.stderr
+    plan = ggml.Plan.from_json(folder / "p.json.gz")
+    assert (tmp_path / "p.html").read_text() == to_html.render(plan)
+    ok("view", folder / "p.json.gz", folder / "q.json", "--html", tmp_path / "two", command=BLOCKED)
+    assert "nodes moved" in (tmp_path / "two").read_text()
+
+
+def test_view_of_a_log_and_on_the_terminal(folder, tmp_path):
+    ok("view", folder / "log.txt", "-o", tmp_path / "log.json")
+    assert ggml.Plan.from_json(tmp_path / "log.json").capture.source == "debug log"
+    assert "splits" in ok("view", folder / "p.json.gz")
+    assert "moved" in ok("view", folder / "p.json.gz", folder / "q.json")
+
+
+def test_view_opens_a_browser(folder, tmp_path):
+    env = {"BROWSER": f"cp %s {tmp_path}/opened", "TMPDIR": str(tmp_path)}
+    ok("view", folder / "p.json.gz", "--open", env=env)
+    (page,) = tmp_path.glob("ggml-py-*/plan.html")
+    assert page.read_text().startswith("<!doctype html>")
+
+
+def test_what_view_refuses(folder, tmp_path):
+    plan, out = folder / "p.json.gz", tmp_path / "p.html"
+    out.write_text("mine")
+    assert "is there already: --force replaces it" in fails("view", plan, "-o", out)
+    assert out.read_text() == "mine"
+    assert "is there already: --force" in fails("plan", plan, "-o", out)
+    ok("view", plan, "-o", out, "--force")
+    assert out.read_text() != "mine"
+    known = fails("view", plan, "-o", tmp_path / "p.pdf", code=2)
+    assert ".html" in known and ".json" in known and ".txt" in known
+    assert ".html" in fails("plan", plan, "-o", tmp_path / "p", code=2)
+    assert "--html OUT is -o OUT" in fails("view", plan, "--html", out, "-o", out, code=2)
+    assert "--format is for -o" in fails("view", plan, "--format", "json", code=2)
+    two = ("view", plan, plan, "-o", tmp_path / "p.json")
+    assert "json shows one plan" in fails(*two)
+    assert "cannot be written: No such file" in fails("view", plan, "-o", tmp_path / "no/p.html")
+
+
+def test_view_of_what_is_no_plan(folder, tmp_path):
+    for name, content, message in (
+        ("cut.json", gzip.decompress((folder / "p.json.gz").read_bytes())[:-9], "is no plan: not"),
+        ("cut.json.gz", (folder / "p.json.gz").read_bytes()[:-9], "is damaged"),
+        ("other.json", b'{"a": 1}', "it was not written by Plan.to_json"),
+        ("new.json", b'{"kind": "ggml_py plan", "schema": 9}', "a newer ggml_py wrote it"),
+        ("old.json", b'{"kind": "ggml_py plan", "schema": 1}', "has schema 1; this ggml_py reads"),
+        ("m.gguf", b"GGUF....", "is a model: `ggml-py plan"),
+    ):
+        (tmp_path / name).write_bytes(content)
+        said = run("view", tmp_path / name, "-o", tmp_path / "x.html", command=BLOCKED)
+        assert said.returncode in (1, 2) and "Traceback" not in said.stderr
+        assert message in said.stderr, (name, said.stderr)
+        assert not (tmp_path / "x.html").exists()
+    assert "no such file" in fails("view", tmp_path / "none.json")
