@@ -165,6 +165,8 @@ def test_the_wheel_holds_one_build_its_licences_and_the_builder(wheel: Path) -> 
     for name in ("build_ggml.py", "bindgen.py", "vendor/upstream.toml", "vendor/instrument.py"):
         assert f"ggml_py/_build/{name}" in names
     assert "ggml_py/native/CMakeLists.txt" in names
+    page = [path.name for path in (REPO / "ggml_py" / "export").glob("page*")]
+    assert len(page) > 10 and {f"ggml_py/export/{name}" for name in page} <= set(names)
     assert not any("__pycache__" in name for name in names)
 
 

@@ -7,14 +7,21 @@ import sys
 import graphs
 from test_structure import PLAIN
 
+from ggml_py.export import formats
+
 PROGRAM = """
 import importlib, json, sys
 sys.modules["ggml_py._ggml"] = None
 for name in sys.argv[2:]:
     importlib.import_module("ggml_py." + name)
 import ggml_py
+from ggml_py.export import formats
 plan = ggml_py.Plan.from_json(sys.argv[1])
 node = plan.node("h")
+files = {}
+for exporter in formats.EXPORTERS:
+    plan.export("x", exporter.name, force=True)
+    files[exporter.name] = len(open("x").read())
 print(json.dumps({
     "headline": plan.headline(), "text": plan.text(), "passes": plan.passes(),
     "reference": plan.reference == plan, "steps": len(plan.steps),
@@ -22,7 +29,8 @@ print(json.dumps({
     "what_if": plan.what_if(pins={"out": "CPU"}).headline(),
     "advice": [str(f) for f in plan.advice()], "diff": str(plan.diff(plan)),
     "log": ggml_py.Plan.from_debug_log(plan.text()).headline(), "cause": str(node.cause),
-    "shares": [str(s) for s in plan.shares()],
+    "shares": [str(s) for s in plan.shares()], "files": files,
+    "notebook": plan._repr_html_() + plan.diff(plan)._repr_html_(),
     "native": [m for m in sys.modules if m.endswith("._ffi")],
 }))
 """
@@ -35,11 +43,14 @@ def test_everything_about_a_saved_plan_works_without_the_native_module(tmp_path)
     plan.to_json(tmp_path / "p.json")
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, str(tmp_path / "p.json"), *sorted(PLAIN)],
-        capture_output=True, text=True, check=False,
+        capture_output=True, text=True, check=False, cwd=tmp_path,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     said = json.loads(done.stdout)
     assert said.pop("native") == []
+    assert said.pop("files") == {
+        e.name: len(formats.render(plan, e)) for e in formats.EXPORTERS
+    }
     assert said == {
         "headline": plan.headline(), "text": plan.text(), "passes": plan.passes(),
         "reference": True, "steps": len(plan.steps),
@@ -47,5 +58,6 @@ def test_everything_about_a_saved_plan_works_without_the_native_module(tmp_path)
         "what_if": plan.what_if(pins={"out": "CPU"}).headline(),
         "advice": [str(f) for f in plan.advice()], "diff": str(plan.diff(plan)),
         "log": type(plan).from_debug_log(plan.text()).headline(),
+        "notebook": plan._repr_html_() + plan.diff(plan)._repr_html_(),
         "cause": str(plan.node("h").cause), "shares": [str(s) for s in plan.shares()],
     }  # fmt: skip

@@ -26,6 +26,7 @@ def data(plan: Plan) -> dict[str, Any]:
     rows = node_rows(plan)
     tensors = _tensors(plan, strings)
     steps = has_steps(plan)
+    numbers: dict[str | None, int] = {b.name: i for i, b in enumerate(plan.backends)}
     made = {
         "headline": plan.headline(),
         "made": _made_with(plan),
@@ -41,7 +42,7 @@ def data(plan: Plan) -> dict[str, Any]:
         ],
         "splits": [[s.backend, s.start, s.end] for s in plan.split_records],
         "copies": [
-            [c.split, c.id, c.copy_id, c.what, -1 if c.node is None else c.node, c.nbytes]
+            [c.split, c.id, c.copy_id, c.what, numbers.get(c.src_backend, -1), c.nbytes]
             for c in copy_rows(plan)
         ],
         "stages": list(PASS_NAMES) if plan.capture.source == "scheduler" else [],

@@ -33,7 +33,7 @@ function bar(app, p, values) {
   values.forEach((value, b) => {
     if (!value) return;
     const name = app.plans[p].backendName(b), share = percent(value, total);
-    const part = tint(el('span', {title: `${name}: ${share}`}, value > 0.35 * total && (b < values.length - 1 || b === 0) ? `${name} ${share}` : ''), app.laneColor(p, b));
+    const part = tint(el('span', {title: `${name}: ${share}`}, value > 0.6 * total ? `${name} ${share}` : value > 0.25 * total ? share : ''), app.laneColor(p, b));
     part.style.width = `${100 * value / total}%`;
     box.append(part);
   });
@@ -131,17 +131,18 @@ function adviceCard(app) {
 // --- of two plans
 
 function changesCard(app) {
-  return card('Who does what', ...['before', 'after'].map((side, p) => el('div', {}, el('h3', {}, side), ...shareRows(app, p).slice(0, 3))));
+  return card('Who does what', ...['before', 'after'].map((side, p) => el('div', {}, el('h3', {}, side), ...shareRows(app, p).slice(-3, -1))));
 }
 
 function totalsCard(app) {
   const [a, b] = app.plans, sum = plan => plan.data.shares || [];
   const off = plan => plan.off.reduce((n, row) => n + row.nodes.length, 0);
   const rows = [
+    ['nodes', ...[a, b].map(plan => plan.computedOn.reduce((x, y) => x + y, 0))],
     ['splits', a.splits.length, b.splits.length],
     ['copies', a.copies.length, b.copies.length],
     ['copied', bytes(a.copyBytes), bytes(b.copyBytes)],
-    ['nodes off the device', off(a), off(b)],
+    ['off the device', off(a), off(b)],
     ...(sum(a).length ? a.backends.flatMap((backend, i) => {
       const j = b.backends.findIndex(other => other.name === backend.name);
       return j < 0 ? [] : [[`FLOPs on ${backend.name}`, count(sum(a)[i][1]), sum(b).length ? count(sum(b)[j][1]) : '?']];

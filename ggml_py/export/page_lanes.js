@@ -1,6 +1,6 @@
 // The lanes: a canvas with a lane per backend, splits as blocks, copies as arrows between them.
 
-const GUTTER = 92, RULER = 22, HEAD = 15, GAP = 38, TITLE = 20, LEFT = 16;
+const GUTTER = 92, RULER = 22, HEAD = 15, GAP = 38, TITLE = 20, LEFT = 16, LOW = 12;
 const FONT = '11px system-ui, -apple-system, "Segoe UI", Roboto, "DejaVu Sans", sans-serif';
 
 class Lanes {
@@ -76,7 +76,7 @@ class Lanes {
   layout() {
     const {plans, stage} = this.app, rows = [], titles = [];
     // Lanes are as high as there is room.
-    const n = plans.reduce((sum, plan) => sum + plan.backends.length, 0);
+    const n = plans.reduce((sum, plan) => sum + plan.computedOn.filter(each => each).length, 0) || 1;
     const room = this.height - RULER - 10 - plans.length * (plans.length > 1 ? TITLE + 14 : 14) - n * (HEAD + GAP) + GAP;
     const node = this.node = Math.min(Math.max(room / n * 0.55, 28), 64);
     const gap = Math.min(GAP + Math.max(0, (room - n * node) / n), 110);
@@ -89,8 +89,9 @@ class Lanes {
       const unplaced = stage < plan.stages.length || plan.backend.subarray(0, plan.n).includes(-1);
       const backends = plan.backends.map((_, b) => b);
       for (const backend of unplaced ? [...backends, -1] : backends) {
-        rows.push({p, backend, y: y + HEAD});
-        y += HEAD + node + gap;
+        const h = backend < 0 || plan.computedOn[backend] ? node : LOW;
+        rows.push({p, backend, y: y + HEAD, h});
+        y += HEAD + h + gap;
       }
       y -= gap - 14;
     });
@@ -116,7 +117,7 @@ class Lanes {
     this.ruler(first, last);
     for (const row of layout.rows) {
       g.fillStyle = c.faint;
-      g.fillRect(GUTTER, row.y, this.width - GUTTER, this.node);
+      g.fillRect(GUTTER, row.y, this.width - GUTTER, row.h);
     }
     this.app.plans.forEach((plan, p) => {
       this.splits(plan, p, layout, first, last);
@@ -141,12 +142,13 @@ class Lanes {
       }
       this.rulerHits.push({x, w, layer: run.layer});
       const text = `${this.app.axis.folded.has(run.layer) ? '▸' : '▾'} layer ${run.layer}`;
-      const short = w < 58 ? String(run.layer) : text;
-      const left = Math.max(x, GUTTER);
-      if (x + w - left > short.length * 6 && left > until) {
+      const left = Math.max(x, GUTTER), room = x + w - left - 6;
+      const short = g.measureText(text).width < room ? text : String(run.layer);
+      const long = g.measureText(short).width;
+      if (room > long && left > until) {
         g.fillStyle = c.soft;
         g.fillText(short, left + 4, RULER / 2);
-        until = left + short.length * 6.5 + 6;
+        until = left + long + 4;
       }
     });
   }
@@ -165,7 +167,7 @@ class Lanes {
       g.strokeStyle = c.soft;
       g.globalAlpha = 0.7;
       g.lineWidth = 1;
-      g.strokeRect(x + 0.5, row.y - HEAD + 0.5, w - 1, HEAD + this.node + 2);
+      g.strokeRect(x + 0.5, row.y - HEAD + 0.5, w - 1, HEAD + row.h + 2);
       g.globalAlpha = 1;
       const left = Math.max(x, GUTTER);
       const nodes = split.end - split.start;
@@ -184,7 +186,7 @@ class Lanes {
   nodes(plan, p, layout, first, last) {
     const {axis, stage} = this.app, match = this.app.match[p], rows = new Map();
     for (const row of layout.rows) if (row.p === p) rows.set(row.backend, row);
-    let block = null;
+    let block = null, group = null;
     const end = Math.min(plan.n, axis.firstFrom(p, last + 1));
     for (let t = axis.firstFrom(p, first); t < end; t++) {
       const slot = axis.slots[p][t], x = this.x(axis.pos[slot]);
@@ -193,18 +195,53 @@ class Lanes {
       if (!row || (thin && w < 2)) continue;
       const color = this.app.color(p, t), folded = axis.isFolded[slot], dim = !match[t];
       const changed = this.app.isChanged(p, t);
-      const small = folded || w < 4;
+      if (folded) {
+        if (thin) continue;
+        const key = `${plan.split[t]} ${axis.layer[slot]} ${row.backend}`;
+        if (!group || group.key !== key) {
+          this.group(group);
+          group = {key, row, x, end: x, n: 0, dim: true, changed: false, colors: new Map()};
+        }
+        group.end = x + w;
+        group.n++;
+        group.dim &&= dim;
+        group.changed ||= changed;
+        group.colors.set(color, (group.colors.get(color) || 0) + 1);
+        continue;
+      }
+      const small = w < 4;
       if (block && small && block.small && block.row === row && block.color === color
-        && block.dim === dim && block.thin === thin && block.changed === changed && x - block.end < 1.5
-        && block.folded === folded && (!folded || axis.layer[slot] === block.layer)) {
+        && block.dim === dim && block.thin === thin && block.changed === changed && x - block.end < 1.5) {
         block.end = x + w;
         block.n++;
         continue;
       }
       this.block(block, plan);
-      block = {row, x, end: x + w, color, dim, thin, small, folded, changed, n: 1, t, layer: axis.layer[slot]};
+      block = {row, x, end: x + w, color, dim, thin, small, changed, n: 1, t};
     }
     this.block(block, plan);
+    this.group(group);
+  }
+
+  // A folded layer's nodes of one split: how many are of each colour, one above the other.
+  group(b) {
+    if (!b) return;
+    const g = this.context, w = Math.max(b.end - b.x - 1, 3);
+    let y = b.row.y;
+    g.globalAlpha = b.dim ? 0.13 : 1;
+    for (const [color, n] of b.colors) {
+      g.fillStyle = this.colors[color];
+      g.fillRect(b.x, y, w, b.row.h * n / b.n);
+      y += b.row.h * n / b.n;
+    }
+    if (b.changed && !b.dim) {
+      g.fillStyle = this.colors.changed;
+      g.fillRect(b.x, b.row.y - 3, w, 4);
+    }
+    g.fillStyle = '#fff';
+    const text = `${b.n} node${b.n > 1 ? 's' : ''}`;
+    if (!b.dim && g.measureText(text).width < w - 6) g.fillText(text, b.x + 4, b.row.y + b.row.h / 2);
+    g.globalAlpha = 1;
   }
 
   block(b, plan) {
@@ -212,7 +249,7 @@ class Lanes {
     const g = this.context, w = Math.max(b.end - b.x - (b.end - b.x > 5 ? 1 : 0), 0.8);
     g.globalAlpha = b.dim ? 0.13 : b.thin ? 0.45 : 1;
     g.fillStyle = this.colors[b.color];
-    const top = b.thin ? b.row.y + this.node / 4 : b.row.y, height = b.thin ? this.node / 2 : this.node;
+    const top = b.thin ? b.row.y + b.row.h / 4 : b.row.y, height = b.thin ? b.row.h / 2 : b.row.h;
     g.fillRect(b.x, top, w, height);
     if (b.changed && !b.dim) {
       g.fillStyle = this.colors.changed;
@@ -225,7 +262,7 @@ class Lanes {
       lines.forEach((line, i) => {
         const letters = Math.floor(room / (line === line.toUpperCase() ? 7.4 : 6.1));
         const text = line.length > letters ? `${line.slice(0, Math.max(letters - 1, 1))}…` : line;
-        if (letters > 2) g.fillText(text, left + 3, b.row.y + this.node / 2 + (lines.length > 1 ? 13 * i - 6 : 0));
+        if (letters > 2) g.fillText(text, left + 3, b.row.y + b.row.h / 2 + (lines.length > 1 ? 13 * i - 6 : 0));
       });
     }
     g.globalAlpha = 1;
@@ -235,7 +272,7 @@ class Lanes {
     const g = this.context, c = this.colors, axis = this.app.axis, picked = this.app.pickedArrow;
     const until = new Map(), hits = p === 0 ? (this.arrowHits = []) : this.arrowHits;
     const rows = new Map(layout.rows.filter(row => row.p === p).map(row => [row.backend, row]));
-    const lastX = new Map();
+    const lastX = new Map(), dense = new Path2D(), close = new Path2D();
     for (const arrow of this.arrows[p]) {
       const slot = axis.slots[p][plan.splits[arrow.split].start];
       if (slot < first) continue;
@@ -247,11 +284,18 @@ class Lanes {
       if (room < 1.2 && arrow !== picked) continue;   // one line would hide the other
       lastX.set(key, x);
       const down = dst.y > src.y;
-      const y1 = down ? src.y + this.node + 2 : src.y - HEAD - 1, y2 = down ? dst.y - HEAD - 1 : dst.y + this.node + 3;
+      const y1 = down ? src.y + src.h + 2 : src.y - HEAD - 1, y2 = down ? dst.y - HEAD - 1 : dst.y + dst.h + 3;
       const width = Math.min(6, 1 + Math.max(0, Math.log2(arrow.bytes / 1024)) / 3);
       const roomy = room > 26;
+      hits.push({arrow, p, x, y1: Math.min(y1, y2), y2: Math.max(y1, y2)});
+      if (!roomy && arrow !== picked) {
+        const path = room < 6 ? dense : close;
+        path.moveTo(x, y1);
+        path.lineTo(x, y2);
+        continue;
+      }
       g.strokeStyle = g.fillStyle = arrow === picked ? c.pick : c.arrow;
-      g.globalAlpha = this.app.filtered && arrow !== picked ? 0.35 : roomy ? 0.9 : 0.5;
+      g.globalAlpha = this.app.filtered && arrow !== picked ? 0.35 : 0.9;
       g.lineWidth = roomy ? width : 1;
       g.beginPath();
       if (roomy) {
@@ -270,7 +314,6 @@ class Lanes {
         g.lineTo(x, y2);
         g.stroke();
       }
-      hits.push({arrow, p, x, y1: Math.min(y1, y2), y2: Math.max(y1, y2)});
       g.globalAlpha = 1;
       const text = bytes(arrow.bytes) + (arrow.copies.length > 1 ? ` · ${arrow.copies.length}` : '');
       if (roomy && x + 12 > (until.get(key) ?? -1e9)) {
@@ -279,6 +322,13 @@ class Lanes {
         until.set(key, x + 24 + text.length * 5.8);
       }
     }
+    g.strokeStyle = c.arrow;   // where they are close together, lines
+    g.lineWidth = 1;
+    for (const [path, alpha] of [[dense, 0.2], [close, 0.5]]) {
+      g.globalAlpha = this.app.filtered ? alpha / 2 : alpha;
+      g.stroke(path);
+    }
+    g.globalAlpha = 1;
   }
 
   selection(layout) {
@@ -291,7 +341,7 @@ class Lanes {
       if (!row) continue;
       const box = each => {
         const r = this.rowOf(layout, p, plan.at(each, stage));
-        return r && {x: this.x(axis.start(p, each)), end: this.x(axis.end(p, each)), y: r.y};
+        return r && {x: this.x(axis.start(p, each)), end: this.x(axis.end(p, each)), y: r.y, h: r.h};
       };
       const here = box(t);
       g.strokeStyle = c.accent;
@@ -300,7 +350,7 @@ class Lanes {
       const readers = plan.readers(t).slice(0, 40).map(r => [here, box(r)]);
       for (const [a, b] of [...sources, ...readers]) {
         if (!a || !b) continue;
-        const lift = a.y === b.y ? -HEAD - 10 : 0, ya = a.y + this.node / 2, yb = b.y + this.node / 2;
+        const lift = a.y === b.y ? -HEAD - 10 : 0, ya = a.y + a.h / 2, yb = b.y + b.h / 2;
         g.beginPath();
         g.moveTo((a.x + a.end) / 2, ya);
         g.bezierCurveTo((a.x + a.end) / 2, ya + lift * 2, (b.x + b.end) / 2, yb + lift * 2, (b.x + b.end) / 2, yb);
@@ -308,7 +358,7 @@ class Lanes {
       }
       g.strokeStyle = c.pick;
       g.lineWidth = 2.5;
-      g.strokeRect(here.x - 1, here.y - 2, Math.max(here.end - here.x, 3) + 1, this.node + 4);
+      g.strokeRect(here.x - 1, here.y - 2, Math.max(here.end - here.x, 3) + 1, here.h + 4);
     }
   }
 
@@ -326,13 +376,14 @@ class Lanes {
     }
     for (const row of layout.rows) {
       const plan = plans[row.p];
+      const of = this.app.laneCount(row.p, row.backend);
       g.fillStyle = row.backend < 0 ? c.none : c[this.app.laneColor(row.p, row.backend)];
-      g.fillRect(8, row.y, 4, this.node);
+      g.fillRect(8, row.y, 4, row.h);
       g.fillStyle = c.ink;
       const name = row.backend < 0 ? (stage < plan.stages.length ? 'not yet' : 'nowhere') : plan.backendName(row.backend);
-      g.fillText(name.length > 11 ? `${name.slice(0, 10)}…` : name, 18, row.y + this.node / 2 - 6);
+      g.fillText(name.length > 11 ? `${name.slice(0, 10)}…` : name, 18, row.y + row.h / 2 - 6);
       g.fillStyle = c.soft;
-      g.fillText(`${this.app.laneCount(row.p, row.backend)} nodes`, 18, row.y + this.node / 2 + 7);
+      g.fillText(`${of} node${of === 1 ? '' : 's'}`, 18, row.y + row.h / 2 + 7);
     }
   }
 
@@ -343,7 +394,7 @@ class Lanes {
       const run = this.rulerHits.find(r => r.x <= x && x < r.x + r.w);
       return run ? {layer: run.layer} : null;
     }
-    const axis = this.app.axis, row = this.laid.rows.find(r => r.y - HEAD <= y && y <= r.y + this.node + 3);
+    const axis = this.app.axis, row = this.laid.rows.find(r => r.y - HEAD <= y && y <= r.y + r.h + 3);
     if (row) {
       const slot = axis.slotAt(this.x0 + (x - GUTTER) / this.scale), plan = this.app.plans[row.p];
       let best = null;   // views are narrow, and nodes of other lanes are between

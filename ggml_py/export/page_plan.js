@@ -21,13 +21,15 @@ class Plan {
     this.backend = Int8Array.from(data.backend);
     this.layer = Int32Array.from(data.layer);
     this.computed = Uint8Array.from(data.computed, Number);
+    this.computedOn = this.backends.map(() => 0);   // how many nodes each backend computes
+    for (let t = 0; t < this.n; t++) if (this.computed[t] && this.backend[t] >= 0) this.computedOn[this.backend[t]]++;
     this.split = new Int32Array(this.n);
     this.splits = data.splits.map(([backend, start, end], index) => {
       this.split.fill(index, start, end);
       return {index, backend, start, end, copies: [], bytes: 0};
     });
-    this.copies = data.copies.map(([split, id, copy, what, node, nbytes]) =>
-      ({split, id, copy, what, node, nbytes, from: this.backend[id], to: this.splits[split].backend}));
+    this.copies = data.copies.map(([split, id, copy, what, from, nbytes]) =>
+      ({split, id, copy, what, from, nbytes, to: this.splits[split].backend}));
     this.copiesOf = new Map();   // tensor -> copies made of it
     this.isCopy = new Map();     // id of a copy -> the copy
     for (const copy of this.copies) {

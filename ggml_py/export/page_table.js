@@ -3,18 +3,18 @@
 const ROW = 24;
 
 const COLUMNS = [
-  {title: '#', width: 62, num: true, of: (app, p, t) => t},
-  {title: 'name', width: 220, of: (app, p, t) => app.plans[p].label(t)},
-  {title: 'op', width: 130, of: (app, p, t) => app.plans[p].op(t)},
-  {title: 'type', width: 60, of: (app, p, t) => app.plans[p].kind(t).type},
-  {title: 'ne', width: 120, of: (app, p, t) => app.plans[p].kind(t).ne},
-  {title: 'backend', width: 90, of: (app, p, t) => app.plans[p].backendName(app.plans[p].backend[t])},
-  {title: 'cause', width: 72, of: (app, p, t) => app.plans[p].cause(t)},
-  {title: 'off: why', width: 120, of: (app, p, t) => app.plans[p].offOf[t]?.reason || ''},
-  {title: 'split', width: 58, num: true, of: (app, p, t) => app.plans[p].split[t]},
-  {title: 'layer', width: 58, num: true, of: (app, p, t) => app.plans[p].layer[t] < 0 ? '' : app.plans[p].layer[t]},
-  {title: 'bytes', width: 84, num: true, of: (app, p, t) => app.plans[p].kind(t).bytes, shown: n => n ? bytes(n) : ''},
-  {title: 'FLOPs', width: 78, num: true, of: (app, p, t) => app.plans[p].kind(t).flops, shown: n => n ? count(n) : ''},
+  {title: '#', width: 54, num: true, of: (app, p, t) => t},
+  {title: 'name', width: 178, of: (app, p, t) => app.plans[p].label(t)},
+  {title: 'op', width: 122, of: (app, p, t) => app.plans[p].op(t)},
+  {title: 'type', width: 48, of: (app, p, t) => app.plans[p].kind(t).type},
+  {title: 'ne', width: 104, of: (app, p, t) => app.plans[p].kind(t).ne},
+  {title: 'backend', width: 82, of: (app, p, t) => app.plans[p].backendName(app.plans[p].backend[t])},
+  {title: 'cause', width: 64, of: (app, p, t) => app.plans[p].cause(t)},
+  {title: 'off: why', width: 108, of: (app, p, t) => app.plans[p].offOf[t]?.reason || ''},
+  {title: 'split', width: 50, num: true, of: (app, p, t) => app.plans[p].split[t]},
+  {title: 'layer', width: 50, num: true, of: (app, p, t) => app.plans[p].layer[t] < 0 ? '' : app.plans[p].layer[t]},
+  {title: 'bytes', width: 74, num: true, of: (app, p, t) => app.plans[p].kind(t).bytes, shown: n => n ? bytes(n) : ''},
+  {title: 'FLOPs', width: 66, num: true, of: (app, p, t) => app.plans[p].kind(t).flops, shown: n => n ? count(n) : ''},
 ];
 
 // What the other plan has, beside it.

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from ..trace.explain import has_steps
 from ..trace.finding import Facts
 from ..trace.flops import flops
-from ..trace.plan import Plan
+from ..trace.plan import Plan, PlanTensor
 from ..trace.reasons import Found, first_reason
 from ..trace.record import NODE
 from ..trace.shares import bytes_moved
@@ -50,7 +50,8 @@ class SplitRow(NamedTuple):
 
 class CopyRow(NamedTuple):
     """One tensor that is copied for a split. `what` it is: "weight", "state" (a KV cache), "input"
-    or "result" (of node `node`, directly or as what a view shows; else None)."""
+    or "result" (of node `node`, directly or as what a view shows; else None). `src_backend` is
+    whose memory it is in, None where a log does not tell."""
 
     split: int
     tensor: str
@@ -137,10 +138,16 @@ def copy_rows(plan: Plan) -> list[CopyRow]:
             rows.append(
                 CopyRow(
                     split.index, label(t), t.id, given.copy.id, what, node,
-                    given.src_backend, given.dst_backend, given.nbytes,
+                    _home(t), given.dst_backend, given.nbytes,
                 )
             )  # fmt: skip
     return rows
+
+
+def _home(t: PlanTensor) -> str | None:
+    """The backend whose memory it is in: what the CPU holds is BLAS's to the scheduler."""
+    readers = t.plan.capture.names(t.buft.readers) if t.buft else []
+    return readers[-1] if readers else t.backend
 
 
 def devices(plan: Plan) -> list[int]:

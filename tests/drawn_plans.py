@@ -1,0 +1,62 @@
+"""Plans that are hard to draw: none of a real device, each made in a moment."""
+
+from __future__ import annotations
+
+import captures
+
+from ggml_py.trace import reference
+from ggml_py.trace.record import (
+    LEAF,
+    NODE,
+    BackendRecord,
+    BufferRecord,
+    BuftRecord,
+    Capture,
+    Settings,
+)
+
+HOSTILE = "</script><img src=x onerror=alert(1)>'\"&\\u003c\u2028\x00\t\n@DATA@ é 名 🧨 "
+
+
+def llama(n_layers, per_layer=10, suffix="", refused=()):
+    """A chain of layers on a GPU and a CPU; the GPU has not the ops in `refused`, and the last
+    quarter of the layers has its weights in the CPU's memory."""
+    bufts = (BuftRecord("gpu0", False, 1), BuftRecord("CPU", True, 2))
+    buffers = tuple(
+        BufferRecord(t, usage, 1 << 30) for t in (0, 1) for usage in ("weights", "compute")
+    )
+    backends = (BackendRecord("gpu0", "gpu0", "GPU", 0), BackendRecord("CPU", "CPU", "CPU", 1))
+    n = n_layers * per_layer
+    nodes, leafs = [], []
+    for i in range(n):
+        layer, j = divmod(i, per_layer)
+        before = (i - 1,) if i else (n + n_layers,)
+        op = ("RMS_NORM", "MUL_MAT", "ROPE", "SOFT_MAX", "ADD")[j % 5]
+        src = before if op != "MUL_MAT" else (n + layer, *before)
+        nodes.append(
+            captures.tensor(
+                i, NODE, f"{op.lower()}_{j}-{layer}{suffix}", op, src=src, flags=("compute",),
+                supports=2 if op in refused else 3,
+            )
+        )  # fmt: skip
+    for layer in range(n_layers):
+        where = 2 if layer >= n_layers * 3 // 4 else 0
+        leafs.append(
+            captures.tensor(
+                n + layer, LEAF, f"blk.{layer}.w.weight{suffix}", buffer=where, supports=3
+            )
+        )
+    leafs.append(captures.tensor(n + n_layers, LEAF, f"inp{suffix}", flags=("input",), supports=3))
+    settings = Settings("0.26.0", "0.26.0-0", True, 1, 0, 1 << 16, 0)
+    ids = tuple(t.id for t in leafs)
+    return reference.plan(Capture(settings, backends, bufts, buffers, (*nodes, *leafs), ids))
+
+
+def smallest():
+    """One view of an input: nothing is computed."""
+    bufts = (BuftRecord("CPU", True, 1),)
+    backends = (BackendRecord("CPU", "CPU", "CPU", 0),)
+    leaf = captures.tensor(1, LEAF, "inp", flags=("input",), supports=1)
+    node = captures.tensor(0, NODE, "", "VIEW", src=(1,), view_src=1, supports=1)
+    settings = Settings("0.26.0", "0.26.0-0", True, 1, 0, 100, 0)
+    return reference.plan(Capture(settings, backends, bufts, (), (node, leaf), (1,)))

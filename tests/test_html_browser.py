@@ -1,0 +1,453 @@
+"""The page of a plan in a real browser: what it shows, and what clicks and keys do to it."""
+
+from __future__ import annotations
+
+import shutil
+import time
+
+import pytest
+from drawn_plans import HOSTILE, llama, smallest
+
+import ggml_py as ggml
+from ggml_py.export import rows
+
+BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
+sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright (.[test] has it)")
+pytestmark = pytest.mark.skipif(BROWSER is None, reason="needs chromium: apt-get install chromium")
+
+# Where a node is on the screen, in the middle.
+PLACE = """([p, t]) => {
+    const lanes = page.lanes, box = document.getElementById('lanes').getBoundingClientRect();
+    lanes.draw();
+    const backend = page.plans[p].at(t, page.stage);
+    const row = lanes.laid.rows.find(r => r.p === p && r.backend === backend);
+    const x = (lanes.x(page.axis.start(p, t)) + lanes.x(page.axis.end(p, t))) / 2;
+    return [box.left + x, box.top + row.y + row.h / 2];
+}"""
+
+
+@pytest.fixture(scope="module")
+def made(plans):
+    fallback = llama(8, refused=("SOFT_MAX",))
+    return {
+        "fallback": (fallback,),
+        "golden": (plans["mlp"],),
+        "views": (plans["views"],),
+        "empty": (smallest(),),
+        "log": (ggml.Plan.from_debug_log(plans["mlp"].text()),),
+        "hostile": (llama(4, suffix=HOSTILE, refused=("SOFT_MAX",)),),
+        "large": (llama(1000, refused=("SOFT_MAX",)),),
+        "two": (fallback, fallback.what_if(supports={("gpu0", "SOFT_MAX"): True})),
+    }
+
+
+@pytest.fixture(scope="module")
+def files(made, tmp_path_factory):
+    """The page of each, written when it is asked for."""
+    folder = tmp_path_factory.mktemp("pages")
+
+    def path(name):
+        page = folder / f"{name}.html"
+        if not page.exists():
+            plan, *other = made[name]
+            plan.export(page, other=other[0] if other else None)
+        return page
+
+    return path
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def open_page(files, browser):
+    """Opens the page of a plan; nothing may go wrong in it, and nothing may be asked for."""
+    wrong, contexts = [], []
+
+    def opened(name, width=1440, height=900, **settings):
+        path = files(name)
+        context = browser.new_context(viewport={"width": width, "height": height}, **settings)
+        contexts.append(context)
+        page = context.new_page()
+        page.set_default_timeout(10_000)
+        page.on("pageerror", lambda error: wrong.append(str(error)))
+        page.on("console", lambda message: wrong.append(message.text))
+        page.on("dialog", lambda dialog: wrong.append(dialog.message))
+        page.on("request", lambda r: r.url == path.as_uri() or wrong.append(r.url))
+        page.goto(path.as_uri())
+        return page
+
+    yield opened
+    for context in contexts:
+        context.close()
+    assert wrong == []
+
+
+EVERY = "[...Array(page.plans[0].total).keys()]"
+
+
+def until(page, expression):
+    """Waits for it: the page's own policy does not let a browser's driver do that in the page."""
+    deadline = time.monotonic() + 10
+    while not page.evaluate(f"Boolean({expression})"):
+        assert time.monotonic() < deadline, expression
+        time.sleep(0.02)
+
+
+def shown(page):
+    """The nodes in the table."""
+    return page.eval_on_selector_all("tr[data-node]", "rows => rows.map(r => +r.dataset.node)")
+
+
+def click(page, t, p=0):
+    page.mouse.click(*page.evaluate(PLACE, [p, t]))
+
+
+def details(page):
+    return page.inner_text("#details")
+
+
+def matches(page, p=0):
+    return page.evaluate(f"[...page.match[{p}].keys()].filter(t => page.match[{p}][t])")
+
+
+def picked(page):
+    return page.evaluate("page.picked && page.picked.t")
+
+
+def test_the_first_glance_tells_what_is_wrong(made, open_page):
+    (plan,) = made["fallback"]
+    page = open_page("fallback")
+    glance = page.inner_text("#glance").lower()
+    n = sum(node.backend == "CPU" for node in plan.nodes)
+    assert "not on gpu0, and why" in glance and f"{n} nodes" in glance
+    assert "16× soft_max on cpu op" in " ".join(glance.split())
+    assert "gpu0 does not support soft_max" in glance
+    for finding in plan.advice():
+        assert finding.id.lower() in glance and finding.title in glance
+    assert page.inner_text("#headline") == plan.headline()
+
+
+def test_a_finding_leads_to_its_nodes(made, open_page):
+    (plan,) = made["fallback"]
+    page = open_page("fallback")
+    finding = next(f for f in plan.advice() if f.id == "GP101")
+    if page.get_attribute(f"details:has-text('{finding.id}')", "open") is None:
+        page.click(f"summary:has-text('{finding.id}')")
+    page.click(f"details:has-text('{finding.id}') button")
+    assert matches(page) == [t.id for t in finding.tensors]
+    assert picked(page) == finding.tensors[0].id
+    assert finding.id in page.inner_text("#chosen")
+    page.click("#unchoose")
+    assert len(matches(page)) == len(plan.nodes)
+
+
+def test_a_click_on_a_node_explains_it(made, open_page):
+    (plan,) = made["fallback"]
+    page = open_page("fallback")
+    node = next(n for n in plan.nodes if n.op == "SOFT_MAX")
+    click(page, node.id)
+    text = " ".join(details(page).split())
+    assert node.name in text and "Why on CPU" in text and "Why not on gpu0" in text
+    why = plan.why_not(node, "gpu0")
+    assert why.reasons[0].text in text and why.reasons[0].changes[0].text in text
+    for link in plan.explain(node).links:
+        assert link.text in text
+    page.click("#details .why-not button")
+    assert matches(page) == [n.id for n in plan.nodes if n.op == "SOFT_MAX"]
+    page.click("#details a.ref >> nth=0")  # a name in the explanation leads on
+    assert picked(page) is not None
+
+
+@pytest.mark.parametrize("name", ["golden", "views", "fallback", "hostile", "log", "empty"])
+def test_explanations_are_those_of_python(made, open_page, name):
+    (plan,) = made[name]
+    page = open_page(name)
+    told = page.evaluate(f"{EVERY}.map(t => page.plans[0].explain(t))")
+    for t in (*plan.nodes, *plan.leafs):
+        lines = str(plan.explain(t)).splitlines()
+        assert told[t.id].splitlines() == [x for x in lines if not x.startswith("  ? ")]
+
+
+def test_reasons_are_those_of_python(made, open_page):
+    (plan,) = made["fallback"]
+    page = open_page("fallback")
+    told = page.evaluate(
+        "page.plans[0].data.not.map(rows => rows.map(row => page.plans[0].text(row[2])))"
+    )
+    for node in plan.nodes:
+        expected = [plan.why_not(node, "gpu0").reasons[0].text] if node.backend == "CPU" else []
+        assert told[node.id] == expected
+
+
+def test_a_click_on_an_arrow_lists_what_is_copied(made, open_page):
+    (plan,) = made["fallback"]
+    page = open_page("fallback")
+    page.evaluate("page.pick(0, 8); page.unpick(); page.lanes.draw()")
+    x, y, split = page.evaluate("""() => {
+        const box = document.getElementById('lanes').getBoundingClientRect();
+        const hit = page.lanes.arrowHits.find(h => h.x > 300 && h.x < box.width - 50);
+        return [box.left + hit.x, box.top + (hit.y1 + hit.y2) / 2, hit.arrow.split];
+    }""")
+    page.mouse.click(x, y)
+    text = details(page)
+    assert f"Copies into split #{split}" in text
+    for given in plan.splits[split].inputs:
+        assert given.tensor.name in text
+    page.click("#details .chain a.ref >> nth=0")
+    assert "A COPY" in details(page).upper() and "read by" in details(page)
+
+
+def test_searching(made, open_page):
+    (plan,) = made["fallback"]
+    page = open_page("fallback")
+    page.fill("#search", "rope_2-3")
+    assert matches(page) == [n.id for n in plan.nodes if n.name == "rope_2-3"]
+    assert page.inner_text("#found") == f"1 of {len(plan.nodes)}"
+    page.press("#search", "Enter")
+    assert picked(page) == matches(page)[0]
+    page.fill("#search", "soft_max")
+    found = matches(page)
+    assert found == [n.id for n in plan.nodes if n.op == "SOFT_MAX"]
+    page.evaluate("page.unpick()")
+    page.press("#search", "Enter")
+    page.press("#search", "Enter")
+    assert picked(page) == found[1]
+    page.click("#previous")
+    assert picked(page) == found[0]
+    page.fill("#search", "#17")
+    assert matches(page) == [17]
+    page.fill("#search", "nothing has this name")
+    assert matches(page) == []
+    page.click("#clear")
+    assert len(matches(page)) == len(plan.nodes) and page.input_value("#search") == ""
+
+
+def test_filters_work_together(made, open_page):
+    (plan,) = made["fallback"]
+    page = open_page("fallback")
+    page.select_option("#f-backend", "CPU")
+    page.select_option("#f-op", "ROPE")
+    rope = [n for n in plan.nodes if n.backend == "CPU" and n.op == "ROPE"]
+    assert matches(page) == [n.id for n in rope]
+    code = rope[0].cause.code
+    page.select_option("#f-cause", code)
+    assert matches(page) == [n.id for n in rope if n.cause.code == code]
+    page.click("#tab-table")
+    assert shown(page) == matches(page)
+
+
+def test_layers_fold_and_unfold(open_page):
+    page = open_page("fallback")
+    width = "page.axis.runs.map(r => page.axis.pos[r.end] - page.axis.pos[r.start])"
+    wide = page.evaluate(width)
+    page.check("#fold")
+    folded = page.evaluate(width)
+    assert len(folded) == 8 and all(a < b for a, b in zip(folded, wide, strict=True))
+    x, y = page.evaluate("""() => {
+        page.lanes.draw();
+        const box = document.getElementById('lanes').getBoundingClientRect();
+        const hit = page.lanes.rulerHits.find(h => h.layer === 3);
+        return [box.left + hit.x + hit.w / 2, box.top + 8];
+    }""")
+    page.mouse.click(x, y)  # a layer alone
+    assert [a == b for a, b in zip(page.evaluate(width), wide, strict=True)] == [
+        layer == 3 for layer in range(8)
+    ]
+    assert not page.is_checked("#fold")
+    page.keyboard.press("f")
+    page.keyboard.press("f")
+    assert page.evaluate(width) == wide
+
+
+def test_the_slider_shows_each_pass(made, open_page):
+    (plan,) = made["fallback"]
+    page = open_page("fallback")
+    page.focus("#stage")
+    for stage in reversed(range(7)):
+        page.keyboard.press("ArrowLeft")
+        at = page.evaluate(f"{EVERY}.map(t => page.plans[0].at(t, page.stage))")[: len(plan.nodes)]
+        assert at == [n.placement.passes[stage] for n in plan.nodes]
+    told = page.inner_text("#stage-name")
+    placed = sum(n.placement.passes[0] >= 0 for n in plan.nodes)
+    assert told.startswith(f"1: +{placed}")
+    lanes = page.evaluate("page.lanes.draw(); page.lanes.laid.rows.map(r => r.backend)")
+    assert lanes == [0, 1, -1]  # the last is of those that have no backend yet
+    click(page, 2)  # a node that pass 1 did not place, in the lane of those
+    assert picked(page) == 2
+    page.keyboard.press("]")
+    assert page.evaluate("page.stage") == 1
+
+
+def test_keys(made, open_page):
+    (plan,) = made["fallback"]
+    page = open_page("fallback")
+    seen = set()
+    for _ in range(30):  # everything is reached
+        page.keyboard.press("Tab")
+        seen.add(page.evaluate("document.activeElement.id || document.activeElement.tagName"))
+    assert {"tab-lanes", "theme", "search", "f-op", "fold", "stage", "lanes", "SUMMARY"} <= seen
+    page.evaluate("document.activeElement.blur()")
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowRight")
+    assert picked(page) == 1 and plan.nodes[1].name in page.inner_text("#said")
+    page.keyboard.press("ArrowLeft")
+    assert picked(page) == 0
+    page.keyboard.press("/")
+    assert page.evaluate("document.activeElement.id") == "search"
+    page.keyboard.type("rope")
+    page.keyboard.press("Escape")
+    page.keyboard.press("Escape")
+    assert len(matches(page)) == len(plan.nodes)
+    page.keyboard.press("0")
+    scale = page.evaluate("page.lanes.scale")
+    page.keyboard.press("+")
+    assert page.evaluate("page.lanes.scale") > scale
+    page.keyboard.press("0")
+    assert page.evaluate("page.lanes.scale") == scale
+    page.keyboard.press("t")
+    assert page.is_visible("#table-view") and not page.is_visible("#lanes-view")
+    page.focus("#table-scroll")
+    for key in ("End", "ArrowUp", "ArrowUp"):
+        page.keyboard.press(key)
+    assert picked(page) == len(plan.nodes) - 3
+    assert page.get_attribute(f"tr[data-node='{picked(page)}']", "aria-selected") == "true"
+    page.keyboard.press("t")
+    page.keyboard.press("?")
+    assert page.is_visible("#help")
+    page.keyboard.press("Escape")
+    assert not page.is_visible("#help")
+
+
+def test_the_wheel_zooms_and_a_drag_moves(open_page):
+    page = open_page("fallback")
+    box = page.locator("#lanes").bounding_box()
+    x, y = box["x"] + 500, box["y"] + 100
+    page.mouse.move(x, y)
+    before = page.evaluate("[page.lanes.scale, page.lanes.x0 + (500 - 92) / page.lanes.scale]")
+    page.mouse.wheel(0, -800)
+    until(page, f"page.lanes.scale > {before[0] * 2}")
+    after = page.evaluate("[page.lanes.x0, page.lanes.x0 + (500 - 92) / page.lanes.scale]")
+    assert after[1] == pytest.approx(before[1], abs=0.1)  # what is under the pointer stays there
+    page.mouse.down()
+    page.mouse.move(x - 120, y, steps=4)
+    page.mouse.up()
+    assert page.evaluate("page.lanes.x0") > after[0] and picked(page) is None
+
+
+def test_the_table_sorts(made, open_page):
+    (plan,) = made["golden"]
+    page = open_page("golden")
+    page.click("#tab-table")
+    page.click("th:has-text('bytes') button")
+    order = shown(page)
+    cost = {n.node: n.bytes for n in rows.node_rows(plan)}
+    assert order == sorted(cost, key=lambda i: (-cost[i], i))
+    assert page.get_attribute("th:has-text('bytes')", "aria-sort") == "descending"
+    page.click(f"tr[data-node='{order[1]}']")
+    assert picked(page) == order[1]
+
+
+def test_two_plans_beside_each_other(made, open_page):
+    before, after = made["two"]
+    diff = before.diff(after)
+    page = open_page("two")
+    assert page.inner_text("#headline") == diff.headline()
+    glance = page.inner_text("#glance")
+    for title, found in diff.sections():
+        assert title.lower() in glance.lower()
+        assert title == "made with" or f"{title} ({len(found)})" in glance
+    page.click("button:has-text('changed nodes')")
+    changed = [c.before.index for c in diff.changed if c.before.index is not None]
+    assert matches(page, 0) == matches(page, 1) == changed
+    node = next(n for n in before.nodes if n.op == "SOFT_MAX")
+    page.keyboard.press("Escape")
+    page.evaluate("page.lanes.view(0, 30)")
+    click(page, node.id, 1)
+    assert page.evaluate("page.picked") == {"p": 1, "t": node.id}
+    assert "before: " in details(page) and "(moved)" in details(page)
+    page.keyboard.press("t")
+    row = page.inner_text(f"tr[data-node='{node.id}'][data-plan='0']").split("\t")
+    assert [cell.strip() for cell in row][3:8] == [
+        "CPU", node.cause.code, str(node.id), "gpu0", after.nodes[node.id].cause.code
+    ]
+
+
+def test_light_and_dark(open_page):
+    page = open_page("golden", color_scheme="dark")
+    theme = "document.documentElement.dataset.theme"
+    ground = "getComputedStyle(document.body).backgroundColor"
+    assert page.evaluate(theme) == "dark"
+    dark = page.evaluate(ground)
+    page.click("#theme")
+    assert page.evaluate(theme) == "light" and page.evaluate(ground) != dark
+    assert open_page("golden", color_scheme="light").evaluate(theme) == "light"
+
+
+def test_printing(made, open_page):
+    (plan,) = made["fallback"]
+    page = open_page("fallback", color_scheme="dark")
+    assert len(page.pdf()) > 10_000  # a browser prints it
+    page.emulate_media(media="print")
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert page.is_visible("#printed img") and not page.is_visible("main")
+    text = page.inner_text("body")
+    assert plan.headline() in text and plan.advice()[0].suggestion in text
+    assert page.locator("#printed tbody tr").count() == plan.n_splits
+    assert page.evaluate("document.documentElement.dataset.theme") == "light"
+    page.evaluate("dispatchEvent(new Event('afterprint'))")
+    page.emulate_media(media="screen")
+    assert page.evaluate("document.documentElement.dataset.theme") == "dark"
+    assert page.is_visible("#lanes") and not page.is_visible("#printed")
+
+
+def test_hostile_names_are_text(made, open_page):
+    (plan,) = made["hostile"]
+    page = open_page("hostile")
+    node = next(n for n in plan.nodes if n.op == "SOFT_MAX")
+    page.evaluate(f"page.pick(0, {node.id}, true)")
+    for action in ("page.view('table')", "page.view('lanes')", "page.print()", "page.printed()"):
+        page.evaluate(action)
+    assert page.locator("img").count() == 0 and page.locator("script").count() == 2
+    assert page.evaluate("document.querySelector('#details h2').textContent") == node.name
+
+
+def test_small_plans_and_logs(made, open_page):
+    page = open_page("empty")
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("t")
+    assert page.locator("tr[data-node]").count() == 1
+    page = open_page("log")
+    assert "log" in page.inner_text("#glance") and not page.is_visible("#stage")
+    click(page, 0)
+    assert made["log"][0].nodes[0].name in details(page)
+
+
+def test_ten_thousand_nodes(made, open_page):
+    (plan,) = made["large"]
+    page = open_page("large")
+    page.keyboard.press("t")
+    page.evaluate("page.get('table-scroll').scrollTop = 1e9")
+    until(page, f"document.querySelector('tr[data-node=\"{len(plan.nodes) - 1}\"]')")
+    assert page.locator("tr[data-node]").count() < 120
+    page.keyboard.press("t")
+    page.fill("#search", "soft_max_3-777")
+    page.press("#search", "Enter")
+    node = plan.node("soft_max_3-777")
+    assert picked(page) == node.id
+    click(page, node.id)
+    assert picked(page) == node.id and "does not support" in details(page)
+
+
+def test_a_narrow_window_and_a_link_to_a_node(open_page):
+    page = open_page("golden", width=390, height=800)
+    wide = page.evaluate("document.documentElement.scrollWidth")
+    assert wide <= 400
+    page.goto(page.url.partition("#")[0] + "#h")
+    page.reload()
+    assert page.evaluate("page.plans[0].label(page.picked.t)") == "h"
