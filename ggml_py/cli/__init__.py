@@ -9,7 +9,20 @@ import traceback
 import click
 
 from ..errors import GgmlError
-from . import bench, build, demo, devices, diff, explain, generate, plan, sweep, trace, view, why_not
+from . import (
+    bench,
+    build,
+    demo,
+    devices,
+    diff,
+    explain,
+    generate,
+    plan,
+    sweep,
+    trace,
+    view,
+    why_not,
+)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -24,7 +37,20 @@ def cli(context: click.Context, debug: bool) -> None:
         logging.getLogger("ggml").addHandler(logging.NullHandler())
 
 
-for verb in (devices, demo, plan, explain, why_not, diff, view, sweep, generate, trace, bench, build):
+for verb in (
+    devices,
+    demo,
+    plan,
+    explain,
+    why_not,
+    diff,
+    view,
+    sweep,
+    generate,
+    trace,
+    bench,
+    build,
+):
     cli.add_command(verb.command)
 
 

@@ -26,6 +26,7 @@ class Exporter(NamedTuple):
 EXPORTERS = (
     Exporter("json", (".json",), "everything, to be read again (docs/plan.schema.json)", "to_json"),
     Exporter("html", (".html", ".htm"), "a page to look at in a browser", "to_html", True),
+    Exporter("chrome", (".trace.json",), "Chrome's trace format, for Perfetto", "to_chrome"),
     Exporter("text", (".txt",), "upstream's GGML_SCHED_DEBUG=2 layout", "to_text"),
 )
 

@@ -216,6 +216,9 @@ def _live(plan: Plan) -> Iterator[dict[str, int]]:
 
     As sizes add up; the allocator also has gaps, and lets some ops write over what they read.
     """
+    if plan.capture.source != "scheduler":
+        yield from ({} for _ in plan.nodes)  # a log does not tell what memory is where
+        return
     tensors, placements = plan.tensors, plan.outcome.placements
     n_nodes = len(plan.nodes)
     base = [t.view_src if t.view_src >= 0 else t.id for t in tensors]

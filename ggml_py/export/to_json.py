@@ -105,11 +105,11 @@ def loaded(content: bytes, path: str | Path, kind: str, schema: int) -> dict[str
     if not isinstance(data, dict) or data.get("kind") != kind:
         found = f", it is a {data['kind']}" if isinstance(data, dict) and "kind" in data else ""
         raise ValueError(f"{path} is {what}: it was not written by its to_json{found}")
-    found = data.get("schema")
-    if found != schema:
-        newer = type(found) is int and found > schema
+    written = data.get("schema")
+    if written != schema:
+        newer = type(written) is int and written > schema
         hint = ": a newer ggml_py wrote it, update this one" if newer else ""
-        raise ValueError(f"{path} has schema {found}; this ggml_py reads {schema}{hint}")
+        raise ValueError(f"{path} has schema {written}; this ggml_py reads {schema}{hint}")
     return data
 
 
