@@ -121,6 +121,15 @@ class Oracle:
             at += 2 + 2 * n
         return found
 
+    def generate(
+        self, model: Path, tokens: list[int], n: int, **options: object
+    ) -> tuple[list[int], int]:
+        """What libllama generates after `tokens`, and how many tokens a loaded file had."""
+        prompt = ",".join(map(str, tokens)) or "-"
+        done = self.run("llama_generate", model, prompt, n, *_command_line(options))
+        answer = json.loads(done.stdout)
+        return answer["tokens"], answer["n_known"]
+
 
 def node_lines(plan: Plan) -> list[str]:
     """Name, type, op, ne and the sources' names of each node, in order."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from typing import Any
 
 import click
 
 from .options import IntList, ModelCommand, as_json, echo_json, load_model, model_options
+from .sampling import make_sampler, sampling_options
 
 
 @click.command("generate", cls=ModelCommand)
@@ -18,17 +20,92 @@ from .options import IntList, ModelCommand, as_json, echo_json, load_model, mode
     required=True,
     help="The prompt, as token ids: 1,2,3.",
 )
-@click.option("-n", "--n-predict", default=16, show_default=True, help="Tokens to generate.")
+@click.option(
+    "-n",
+    "--predict",
+    "--n-predict",
+    "n_predict",
+    type=click.IntRange(min=-2),
+    default=16,
+    show_default=True,
+    help="Tokens to generate at most; -1 or -2: until the context is full.",
+)
+@sampling_options
+@click.option(
+    "--ignore-eos",
+    is_flag=True,
+    help="Never choose a token that ends the text; else one ends the generation.",
+)
+@click.option(
+    "--context-shift/--no-context-shift",
+    default=False,
+    help="Go on when the context is full: half of it is lost each time.",
+)
+@click.option(
+    "--keep",
+    "n_keep",
+    type=click.IntRange(min=-1),
+    default=0,
+    show_default=True,
+    help="Tokens at its start that it keeps then; -1: the prompt.",
+)
 @as_json
-def command(tokens: list[int], n_predict: int, as_json: bool, **options: Any) -> None:
-    """Continue a prompt greedily with MODEL; token ids in, token ids out."""
+def command(
+    tokens: list[int],
+    n_predict: int,
+    ignore_eos: bool,
+    context_shift: bool,
+    n_keep: int,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Continue a prompt with MODEL; token ids in, token ids out, each as it comes.
+
+    Without an option of sampling the likeliest token is taken. With one, the others have
+    llama.cpp's defaults, and the same seed gives the tokens that llama.cpp samples.
+    """
+    from ..gguf import Gguf
+    from ..models import eog_tokens
+
+    with Gguf.open(options["model"]) as gguf:
+        eog = eog_tokens(gguf.metadata)
+    sampler = make_sampler(options, banned=eog if ignore_eos else ())
+    out: list[int] = []
+    stop_type = "limit"
     with load_model(**options) as model:
+        n = n_predict
+        if n < 0:
+            forever = context_shift and n == -1
+            n = sys.maxsize if forever else max(0, model.n_ctx_seq - len(tokens) + 1)
         start = time.perf_counter()
-        out = model.generate(tokens, n_predict)
+        try:
+            for token in model.stream(
+                tokens, n, sampler, stop=eog, context_shift=context_shift, n_keep=n_keep
+            ):
+                if not as_json:
+                    click.echo(f"{',' if out else ''}{token}", nl=False)
+                out.append(token)
+            if out and out[-1] in eog:
+                stop_type = "eos"
+        except KeyboardInterrupt:
+            stop_type = "interrupt"
         seconds = time.perf_counter() - start
-    rate = len(out) / seconds
     if as_json:
-        echo_json({"prompt": tokens, "tokens": out, "seconds": seconds, "tokens_per_s": rate})
+        echo_json(
+            {
+                "prompt": tokens,
+                "tokens": out,
+                "stop_type": stop_type,
+                "seed": sampler.seed if sampler is not None else None,
+                "seconds": seconds,
+                "tokens_per_s": len(out) / seconds,
+            }
+        )
     else:
-        click.echo(",".join(map(str, out)))
-        click.echo(f"{len(out)} tokens in {seconds:.2f} s, prompt included", err=True)
+        click.echo()
+        seed = f", seed {sampler.seed}" if sampler is not None and sampler.temperature else ""
+        click.echo(f"{len(out)} tokens in {seconds:.2f} s, prompt included{seed}", err=True)
+    if stop_type == "interrupt":
+        of = f" of {n_predict}" if n_predict > 0 else ""
+        click.echo(f"stopped after {len(out)}{of} tokens", err=True)
+        sys.exit(130)

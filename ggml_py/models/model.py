@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -14,6 +14,7 @@ from .._arguments import given, whole
 from ..errors import ClosedError, ModelError
 from .batch import POS_MAX, Batch
 from .checks import check_seq, checked
+from .generation import Generation, Interrupted
 from .graphs import Graphs
 from .hparams import HParams
 from .memory import Memory
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
     from ..recording import Recording
     from ..trace.plan import Plan
+    from .generation import Sample
 
 
 class Model:
@@ -195,25 +197,46 @@ class Model:
             raise
         return _in_order(rows, places, self.hparams.n_vocab)
 
-    def generate(self, tokens: Sequence[int], n: int) -> list[int]:
-        """Continues the sequence with `tokens` and then `n` tokens, each the likeliest next one.
+    def generate(
+        self, tokens: Sequence[int], n: int, sampler: Sample | None = None, **options: Any
+    ) -> list[int]:
+        """Continues the sequence with `tokens` and then `n` tokens: the list of what `stream`
+        yields, with its options.
 
-        All but the last of the n are part of the sequence afterwards. Raises `ModelError` as `eval`
-        does, before anything is computed when the context has no room for all of them.
+        Ctrl-C raises `Interrupted`, a KeyboardInterrupt whose `tokens` are those it had by then.
+        """
+        out: list[int] = []
+        try:
+            for token in self.stream(tokens, n, sampler, **options):
+                out.append(token)
+        except KeyboardInterrupt as interrupt:
+            raise Interrupted(out, n) from interrupt
+        return out
+
+    def stream(
+        self,
+        tokens: Sequence[int],
+        n: int,
+        sampler: Sample | None = None,
+        stop: Collection[int] = (),
+        seq: int = 0,
+        context_shift: bool = False,
+        n_keep: int = 0,
+    ) -> Iterator[int]:
+        """Continues a sequence with `tokens` and then `n` tokens, each when it is asked for.
+
+        `sampler`, a `Sampler` or another function of logits [n_vocab], chooses them, by default the
+        likeliest. A token of `stop` is the last one. All but the last are part of the sequence
+        afterwards; whoever stops early, by Ctrl-C too, has what was yielded, and `n_past` tells
+        what was evaluated. With `context_shift` a full context loses half of its tokens, after the
+        first `n_keep` (-1: the prompt's), as with llama.cpp's option of that name; without, more
+        than there is room for raises `ModelError` here, before anything is computed. So do tokens
+        that `eval` does not take.
         """
         self._check_open()
-        if n < 0:
-            raise ModelError(f"n={n}: expected the number of tokens to generate")
-        self._check_room(len(tokens) + max(n - 1, 0))
-        out: list[int] = []
-        last = np.empty(1, np.int32)
-        logits = self.eval(tokens, copy=False)
-        while len(out) < n:
-            last[0] = logits.argmax()
-            out.append(int(last[0]))
-            if len(out) < n:
-                logits = self._eval(last, all_logits=False, copy=False)
-        return out
+        if seq:
+            self._check_seq(seq)
+        return iter(Generation(self, tokens, n, sampler, stop, seq, context_shift, n_keep))
 
     def reset(self) -> None:
         """Starts anew: all sequences are empty."""

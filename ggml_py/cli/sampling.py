@@ -1,0 +1,58 @@
+"""Options of sampling, by llama.cpp's names, and the `Sampler` that they make."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from math import inf
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from ..models import Sampler
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_OPTIONS = [
+    click.option("--temp", "--temperature", "temperature", type=float,
+                 help="Temperature; 0: the likeliest token.  [0.8]"),
+    click.option("--top-k", type=int, help="Keep the likeliest tokens; 0: all.  [40]"),
+    click.option("--top-p", type=float,
+                 help="Of those the likeliest that have this probability; 1: all.  [0.95]"),
+    click.option("--min-p", type=float,
+                 help="Of those the ones this likely, as a share of the likeliest.  [0.05]"),
+    click.option("--repeat-penalty", type=float,
+                 help="Divides the logits of past tokens; 1: no penalty.  [1]"),
+    click.option("--repeat-last-n", type=int, help="Past tokens that penalties look at.  [64]"),
+    click.option("--frequency-penalty", type=float,
+                 help="Taken from a logit for each time that its token is a past one.  [0]"),
+    click.option("--presence-penalty", type=float,
+                 help="Taken from the logits of past tokens.  [0]"),
+    click.option("-s", "--seed", type=click.IntRange(-1, 2**32 - 1),
+                 help="Starts the random numbers; -1: another each time.  [-1]"),
+]  # fmt: skip
+_NAMES = ("temperature", "top_k", "top_p", "min_p", "repeat_penalty", "repeat_last_n",
+          "frequency_penalty", "presence_penalty", "seed")  # fmt: skip
+
+
+def sampling_options(function: F) -> F:
+    """The options of `Sampler`."""
+    for option in reversed(_OPTIONS):
+        function = option(function)
+    return function
+
+
+def make_sampler(options: dict[str, Any], banned: Iterable[int]) -> Sampler | None:
+    """Takes them out of `options`; None where the likeliest token is all that is asked for."""
+    given = {name: options.pop(name) for name in _NAMES}
+    given = {name: value for name, value in given.items() if value is not None}
+    bias = dict.fromkeys(banned, -inf)
+    if not given and not bias:
+        return None
+    from ..models import Sampler
+
+    if not given:
+        given["temperature"] = 0.0
+    if given.get("seed") == -1:
+        del given["seed"]
+    return Sampler(**given, logit_bias=bias)

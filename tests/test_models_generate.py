@@ -1,0 +1,265 @@
+"""Generating: sampled and shifted as libllama does it, streamed, stopped, interrupted."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import signal
+import threading
+import time
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ggml_py import ClosedError, Gguf, ModelError, models
+from ggml_py.gguf_writer import write_gguf
+from ggml_py.models import Interrupted, Sampler, eog_tokens
+from ggml_py.models.synthetic import LlamaSpec, write_llama
+
+load = partial(models.load, n_threads=1, repack=False)  # see test_models.py
+SPEC = LlamaSpec(n_layer=2, n_embd=64, n_head=4, n_head_kv=2, n_ff=96, n_vocab=300, type="f32")
+PROMPT = [5, 6, 7, 8, 9]
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    path = tmp_path_factory.mktemp("generate") / "small.gguf"
+    write_llama(path, SPEC)
+    return path
+
+
+@pytest.fixture
+def model(path):
+    with load(path, n_ctx=256) as model:
+        yield model
+
+
+# --- libllama
+
+
+@pytest.mark.parametrize("seed", [0, 7, 2**31 - 1])
+def test_sampled_tokens_are_libllamas(oracle, path, seed):
+    expected, _n = oracle.generate(path, PROMPT, 100, seed=seed)
+    with load(path, flash_attn="on") as model:
+        tokens = model.generate(PROMPT, 100, Sampler(seed=seed))
+    assert tokens == expected
+    assert len(set(tokens)) > 20, "hardly sampled"
+
+
+@pytest.mark.parametrize("n_keep", [0, 3, -1])
+@pytest.mark.parametrize("flash_attn", ["on", "off"])
+def test_context_shift_is_llama_completions(oracle, path, flash_attn, n_keep):
+    """Four shifts of a context of 256 tokens; sampled, so that tokens differ."""
+    kept = len(PROMPT) if n_keep < 0 else n_keep
+    options = {"n_ctx": 256, "flash_attn": flash_attn}
+    expected, _n = oracle.generate(path, PROMPT, 700, seed=3, keep=kept, **options)
+    with load(path, **options) as model:
+        tokens = model.generate(PROMPT, 700, Sampler(seed=3), context_shift=True, n_keep=n_keep)
+        assert tokens == expected
+        assert model.n_past < 256
+
+
+def test_context_shift_with_windows(oracle, arch_file):
+    path = arch_file("gemma3")
+    expected, _n = oracle.generate(path, PROMPT, 400, keep=4, n_ctx=256)
+    with load(path, n_ctx=256, flash_attn="on") as model:
+        assert model.generate(PROMPT, 400, context_shift=True, n_keep=4) == expected
+
+
+def test_tokens_that_end_a_generation_are_libllamas(oracle, tmp_path):
+    """Of the vocabularies that upstream tests with, and of made-up ones."""
+    source = next(Path.home().glob(".cache/ggml_py/sources/0.26.0-*-whole/models"), None)
+    files = sorted(source.glob("ggml-vocab-*.gguf")) if source else []
+    texts = ["<|end|>", "<|call|>", "<|return|>", "<eos>", "[PAD]", "<|file_sep|>", "<reponame>"]
+    for i, extra in enumerate(([], texts, texts[:1], [*texts, "<|tool_response>"])):
+        for keys in ({}, {"eos": 9, "fim_pad": 4, "eot": 10_000}):
+            header = SPEC.header()
+            header["tokenizer.ggml.tokens"][20 : 20 + len(extra)] = extra
+            for name, value in keys.items():
+                header[f"tokenizer.ggml.{name}_token_id"] = value
+            files.append(tmp_path / f"{i}-{len(keys)}.gguf")
+            write_gguf(files[-1], header, SPEC.tensors())
+    found = {}
+    for file in files:
+        with Gguf.open(file) as gguf:
+            found[file.name] = sorted(eog_tokens(gguf.metadata))
+        theirs = json.loads(oracle.run("llama_generate", file, "eog").stdout)
+        assert found[file.name] == theirs, file.name
+    assert len({tuple(ids) for ids in found.values()}) > 6
+    assert eog_tokens({"general.architecture": "llama"}) == frozenset()
+
+
+# --- streams
+
+
+def test_a_stream_computes_when_it_is_asked(model):
+    expected = model.generate(PROMPT, 12)
+    model.reset()
+    stream = model.stream(PROMPT, 12)
+    assert model.n_past == 0  # nothing was computed yet
+    for i, token in enumerate(stream):
+        assert token == expected[i]
+        assert model.n_past == len(PROMPT) + i
+    assert i == 11
+    model.reset()
+    assert list(itertools.islice(model.stream(PROMPT, 12), 5)) == expected[:5]
+    assert model.n_past == len(PROMPT) + 4
+    # what was left out goes on from there
+    assert model.generate(expected[4:5], 7) == expected[5:]
+
+
+def test_other_sequences(path):
+    with load(path, n_ctx=512, n_seq_max=2) as model:
+        one, two = model.stream(PROMPT, 9), model.stream(PROMPT[:2], 9, seq=1)
+        pairs = list(zip(one, two, strict=True))  # in turns
+        assert model.seq_pos_max(1) == 2 + 8 - 1
+        model.reset()
+        assert model.generate(PROMPT, 9) == [a for a, _b in pairs]
+        assert model.generate(PROMPT[:2], 9, seq=1) == [b for _a, b in pairs]
+
+
+def test_a_token_of_stop_is_the_last(model):
+    expected = model.generate(PROMPT, 40, Sampler(seed=1))
+    last = expected[17]
+    first = expected.index(last)
+    model.reset()
+    stop = {last, 299} if 299 not in expected else {last}
+    assert model.generate(PROMPT, 40, Sampler(seed=1), stop=stop) == expected[: first + 1]
+    assert model.n_past == len(PROMPT) + first
+
+
+def test_any_function_of_logits_samples(model):
+    seen = []
+
+    def least(logits):
+        seen.append(logits.shape)
+        return logits.argmin()
+
+    tokens = model.generate(PROMPT, 3, least)
+    assert seen == [(300,)] * 3 and all(type(t) is int for t in tokens)
+    model.reset()
+    assert tokens[0] == int(model.eval(PROMPT).argmin())
+
+
+def test_penalties_are_for_the_prompt_too(model):
+    plain = model.generate(PROMPT, 1)[0]
+    model.reset()
+    sampler = Sampler(temperature=0.0, presence_penalty=1000.0)
+    assert model.generate([*PROMPT, plain], 1, sampler)[0] not in {*PROMPT, plain}
+
+
+def test_no_tokens_are_generated(model):
+    assert model.generate(PROMPT, 0) == []
+    assert model.n_past == len(PROMPT)
+
+
+# --- what it refuses
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"n": -1}, ModelError, "n=-1: expected the number of tokens"),
+        ({"n": 1.5}, TypeError, "n: expected a whole number, got float 1.5"),
+        ({"n": 300}, ModelError, "5 tokens|0 tokens and 304 more are 304, n_ctx is 256"),
+        ({"tokens": []}, ModelError, "no tokens"),
+        ({"tokens": [300]}, ModelError, "token 300 is not in the vocabulary"),
+        ({"sampler": 0.8}, TypeError, "sampler: expected a Sampler, got float 0.8"),
+        ({"stop": ["</s>"]}, TypeError, "stop: token: expected a whole number, got str"),
+        ({"seq": 1}, ModelError, "sequence 1: there are 0 to 0"),
+        ({"context_shift": True, "n_keep": 253, "tokens": [1] * 254}, ModelError,
+         "n_keep=253: a context of 256 tokens can keep 252"),
+        ({"context_shift": True, "n_keep": -2}, ValueError, "n_keep=-2: expected at least -1"),
+        ({"context_shift": True, "tokens": [1] * 257}, ModelError, "257 .*n_ctx is 256"),
+    ],
+)  # fmt: skip
+def test_what_it_refuses_before_it_computes(model, options, error, message):
+    options = {"tokens": PROMPT, "n": 4, **options}
+    with pytest.raises(error, match=message):
+        model.stream(**options)
+    assert model.n_past == 0
+    assert len(model.generate(PROMPT, 4)) == 4
+
+
+def test_a_sampler_that_fails(model):
+    expected = model.generate(PROMPT, 4)
+    model.reset()
+    with pytest.raises(ModelError, match="the sampler gave token 300, which is not in the voc"):
+        model.generate(PROMPT, 4, lambda logits: 300)
+    with pytest.raises(ZeroDivisionError):
+        model.generate([1], 4, lambda logits: 1 // 0)
+    model.reset()
+    assert model.generate(PROMPT, 4) == expected
+
+
+def test_closed_between_tokens(path):
+    model = load(path)
+    stream = model.stream(PROMPT, 4)
+    next(stream)
+    model.close()
+    with pytest.raises(ClosedError):
+        next(stream)
+
+
+def test_logits_that_are_not_finite(tmp_path):
+    """A damaged weight: said, and the model goes on where it is not needed."""
+    path = tmp_path / "nan.gguf"
+    tensors = list(SPEC.tensors())
+    for i, (name, data, type_, ne) in enumerate(tensors):
+        if name == "token_embd.weight":
+            data = data.copy()
+            data[7] = np.nan
+            tensors[i] = (name, data, type_, ne)
+    write_gguf(path, SPEC.header(), tensors)
+    with load(path) as model:
+        for sampler in (None, Sampler()):
+            with pytest.raises(ModelError, match="logit of token 0 is nan .*weights are damaged"):
+                model.generate([7], 3, sampler)
+        model.reset()
+        assert len(model.generate([1, 2], 1)) == 1
+
+
+# --- Ctrl-C
+
+
+def ctrl_c_after(seconds):
+    """Raises SIGINT in this process."""
+    timer = threading.Timer(seconds, signal.raise_signal, [signal.SIGINT])
+    timer.start()
+    return timer
+
+
+def test_ctrl_c_leaves_what_was_generated(tmp_path):
+    """Whenever it comes: the tokens so far are right, the model goes on from them."""
+    path = tmp_path / "slower.gguf"
+    write_llama(path, LlamaSpec(n_layer=4, n_vocab=512, n_ctx=2048))
+    n = 400
+    with load(path, n_ctx=1024) as model:
+        start = time.perf_counter()
+        expected = model.generate(PROMPT, n)
+        seconds = time.perf_counter() - start
+        everything, interrupted = PROMPT + expected, 0
+        for part in np.linspace(0.0, 0.9, 12):
+            model.reset()
+            timer = ctrl_c_after(seconds * part)
+            try:
+                tokens = model.generate(PROMPT, n)
+                time.sleep(seconds)  # it comes here, if this run was a quick one
+            except Interrupted as error:
+                interrupted += 1
+                tokens = error.tokens
+                assert str(error) == f"stopped after {len(tokens)} of {n} tokens"
+            except KeyboardInterrupt:
+                tokens = expected
+            timer.join()
+            assert tokens == expected[: len(tokens)]
+            n_past = model.n_past
+            assert n_past in (0, *range(len(PROMPT) + len(tokens) - 1, len(everything)))
+            assert n_past <= len(PROMPT) + len(tokens)
+            rest = everything[n_past : n_past + 1]
+            assert model.generate(rest, 8) == everything[n_past + 1 :][:8] or n_past + 9 > len(
+                everything
+            )
+    assert interrupted >= 6
