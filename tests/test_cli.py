@@ -2,13 +2,10 @@
 
 import json
 import re
-import signal
-import subprocess
-import time
 
 import cli_runs
 import pytest
-from cli_runs import COMMAND, fails, ok, run
+from cli_runs import fails, ok, run
 from click.testing import CliRunner
 
 import ggml_py as ggml
@@ -102,13 +99,6 @@ def test_plan_takes_llama_cpps_options(model):
     assert "FLASH_ATTN" in text and "BLAS" not in text
 
 
-def test_generate(model):
-    out = ok("generate", model, "--tokens", "1,2,3", "-n", 5)
-    data = json.loads(ok("generate", model, "--tokens", "1,2,3", "-n", 5, "--json"))
-    assert [int(t) for t in out.split(",")] == data["tokens"]
-    assert len(data["tokens"]) == 5
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -146,20 +136,6 @@ def test_another_release_that_is_not_there_says_how_to_build_it():
     assert done.returncode == 1
     assert "GGML_PY_UPSTREAM=0.0.1: no such build here" in done.stderr
     assert "Traceback" not in done.stderr
-
-
-def test_ctrl_c_ends_a_generation(tmp_path):
-    path = tmp_path / "big.gguf"
-    write_llama(path, LlamaSpec(n_layer=8, n_vocab=8192, n_ctx=8192))
-    process = subprocess.Popen(
-        [*COMMAND, "generate", str(path), "--tokens", "1", "-n", "8000", "-c", "8192"],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    time.sleep(2.5)
-    process.send_signal(signal.SIGINT)
-    _out, err = process.communicate(timeout=20)
-    assert process.returncode == 130
-    assert err.strip() == "stopped"
 
 
 def test_build_list_is_passed_through():

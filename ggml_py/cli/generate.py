@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from .options import IntList, ModelCommand, as_json, echo_json, load_model, model_options
-from .sampling import make_sampler, sampling_options
+from .sampling import given_sampling, make_sampler, sampling_options
 
 
 @click.command("generate", cls=ModelCommand)
@@ -64,15 +64,12 @@ def command(
     Without an option of sampling the likeliest token is taken. With one, the others have
     llama.cpp's defaults, and the same seed gives the tokens that llama.cpp samples.
     """
-    from ..gguf import Gguf
-    from ..models import eog_tokens
-
-    with Gguf.open(options["model"]) as gguf:
-        eog = eog_tokens(gguf.metadata)
-    sampler = make_sampler(options, banned=eog if ignore_eos else ())
     out: list[int] = []
     stop_type = "limit"
+    given = given_sampling(options)
     with load_model(**options) as model:
+        eog = model.hparams.eog_tokens
+        sampler = make_sampler(given, banned=eog if ignore_eos else ())
         n = n_predict
         if n < 0:
             forever = context_shift and n == -1

@@ -42,17 +42,19 @@ def sampling_options(function: F) -> F:
     return function
 
 
-def make_sampler(options: dict[str, Any], banned: Iterable[int]) -> Sampler | None:
-    """Takes them out of `options`; None where the likeliest token is all that is asked for."""
-    given = {name: options.pop(name) for name in _NAMES}
-    given = {name: value for name, value in given.items() if value is not None}
-    bias = dict.fromkeys(banned, -inf)
-    if not given and not bias:
-        return None
+def given_sampling(options: dict[str, Any]) -> dict[str, Any]:
+    """Those that were given, taken out of `options`."""
+    found = {name: options.pop(name) for name in _NAMES}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def make_sampler(given: dict[str, Any], banned: Iterable[int]) -> Sampler | None:
+    """None where the likeliest token is all that is asked for."""
     from ..models import Sampler
 
+    bias = dict.fromkeys(banned, -inf)
     if not given:
-        given["temperature"] = 0.0
+        return Sampler(temperature=0.0, logit_bias=bias) if bias else None
     if given.get("seed") == -1:
-        del given["seed"]
+        given = {**given, "seed": None}
     return Sampler(**given, logit_bias=bias)

@@ -10,4 +10,3 @@ from .hparams import HParams as HParams
 from .loading import load as load
 from .model import Model as Model
 from .sampling import Sampler as Sampler
-from .vocab import eog_tokens as eog_tokens

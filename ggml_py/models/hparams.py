@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import ModelError
+from .vocab import eog_tokens
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -121,6 +122,7 @@ class HParams:
     attention_scale: float = 0.0
     attn_logit_softcapping: float = 0.0
     final_logit_softcapping: float = 0.0
+    eog_tokens: frozenset[int] = frozenset()  # that end a generation
 
     @property
     def n_embd_q(self) -> int:
@@ -217,6 +219,7 @@ def read(metadata: Mapping[str, Any], arch: str, rope_mode: int | None) -> HPara
         n_ctx_train=keys.size("context_length"),
         n_layer=keys.size("block_count"),
         n_vocab=_n_vocab(metadata, keys),
+        eog_tokens=eog_tokens(metadata),
     )
     if rope_mode is None:
         return common

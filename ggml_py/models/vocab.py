@@ -31,14 +31,14 @@ def eog_tokens(metadata: Mapping[str, Any]) -> frozenset[int]:
         return frozenset()
     ids = {name: metadata.get(f"tokenizer.ggml.{name}_token_id") for name in _KEYS}
     if ids["eos"] is None:
-        ids["eos"] = _DEFAULT_EOS.get(metadata.get("tokenizer.ggml.model", ""))
+        ids["eos"] = _DEFAULT_EOS.get(str(metadata.get("tokenizer.ggml.model")))
     special = set.union(_TEXTS, *_FIM_TEXTS.values())
     by_text = {text: i for i, text in enumerate(texts) if text in special}
     found = {by_text[text] for text in _TEXTS & by_text.keys()}
     for name, kinds in _FIM_TEXTS.items():
         if ids[name] is None:
             found |= {by_text[text] for text in kinds & by_text.keys()}
-    found |= {i for i in ids.values() if i is not None and 0 <= i < len(texts)}
+    found |= {i for i in ids.values() if isinstance(i, int) and 0 <= i < len(texts)}
     return frozenset(found - _normal({texts[i]: i for i in found}))
 
 

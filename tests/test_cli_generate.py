@@ -1,0 +1,152 @@
+"""``ggml-py generate``: sampling, streaming, how it ends."""
+
+import json
+import signal
+import subprocess
+import time
+
+import pytest
+from cli_runs import COMMAND, fails, ok, run
+
+from ggml_py import Gguf
+from ggml_py.gguf_writer import write_gguf
+from ggml_py.models import Sampler, load
+from ggml_py.models.synthetic import LlamaSpec, write_llama
+
+SPEC = LlamaSpec(n_layer=1, n_vocab=512, n_ctx=2048, type="f32")
+PROMPT = "1,2,3"
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    path = tmp_path_factory.mktemp("cli") / "m.gguf"
+    write_llama(path, SPEC)
+    return path
+
+
+@pytest.fixture
+def generate(model):
+    """Runs it on one thread: its tokens, and what it said."""
+    def run_it(*arguments, path=model):
+        done = run("generate", path, "-d", "CPU", "-t", 1, "--tokens", PROMPT, *arguments)
+        assert done.returncode == 0, done.stderr
+        return [int(t) for t in done.stdout.split(",")], done.stderr
+
+    return run_it
+
+
+def test_the_likeliest_tokens(generate, model):
+    tokens, said = generate("-n", 5)
+    data = json.loads(ok("generate", model, "-d", "CPU", "--tokens", PROMPT, "-n", 5, "--json"))
+    assert tokens == data["tokens"] and len(tokens) == 5
+    assert data["prompt"] == [1, 2, 3] and data["stop_type"] == "limit" and data["seed"] is None
+    assert said.startswith("5 tokens in ") and "seed" not in said
+    assert len(generate()[0]) == 16
+
+
+@pytest.mark.parametrize(
+    ("options", "settings"),
+    [
+        (["-s", 7], {"seed": 7}),
+        (["--seed", 7, "--temp", 1.5, "--top-k", 0, "--top-p", 1, "--min-p", 0],
+         {"seed": 7, "temperature": 1.5, "top_k": 0, "top_p": 1.0, "min_p": 0.0}),
+        (["--temp", 0, "--repeat-penalty", 1.8, "--repeat-last-n", 9, "--frequency-penalty", 0.5,
+          "--presence-penalty", 0.25],
+         {"temperature": 0.0, "repeat_penalty": 1.8, "repeat_last_n": 9,
+          "frequency_penalty": 0.5, "presence_penalty": 0.25}),
+    ],
+)  # fmt: skip
+def test_sampling(generate, model, options, settings):
+    """The names are llama.cpp's; what is not named has llama.cpp's default."""
+    tokens, said = generate("-n", 20, "--ignore-eos", *options)
+    with load(model, n_threads=1) as loaded:
+        bias = dict.fromkeys(loaded.hparams.eog_tokens, float("-inf"))
+        assert tokens == loaded.generate([1, 2, 3], 20, Sampler(**settings, logit_bias=bias))
+    assert (", seed 7" in said) == ("seed" in settings)
+
+
+def test_a_random_seed_is_told(generate):
+    tokens, said = generate("--temp", 2, "--top-k", 0, "-n", 30)
+    seed = said.split("seed ")[1].strip()
+    assert generate("--temp", 2, "--top-k", 0, "-n", 30, "-s", seed)[0] == tokens
+    assert generate("--temp", 2, "--top-k", 0, "-n", 30, "-s", -1)[0] != tokens
+
+
+def test_the_end_of_the_text(generate, tmp_path):
+    """A file whose end is the likeliest token: the last one, unless it is never chosen."""
+    path = tmp_path / "ends.gguf"
+    likeliest = generate("-n", 4)[0]
+    write_gguf(path, {**SPEC.header(), "tokenizer.ggml.eos_token_id": likeliest[2]}, SPEC.tensors())
+    with Gguf.open(path) as gguf:
+        assert gguf.metadata["tokenizer.ggml.eos_token_id"] == likeliest[2]
+    assert generate(path=path)[0] == likeliest[: likeliest.index(likeliest[2]) + 1]
+    unending = generate("--ignore-eos", path=path)[0]
+    assert len(unending) == 16 and likeliest[2] not in unending
+    data = json.loads(ok("generate", path, "-d", "CPU", "-t", 1, "--tokens", PROMPT, "--json"))
+    assert data["stop_type"] == "eos"
+
+
+def test_until_the_context_is_full_and_on(generate, model):
+    assert len(generate("-n", -1, "-c", 256, "--ignore-eos")[0]) == 254
+    assert "the context is full" in fails(
+        "generate", model, "-d", "CPU", "--tokens", PROMPT, "-c", 256, "-n", 300)  # fmt: skip
+    shifted = ["-c", 256, "-n", 260, "-s", 1, "--ignore-eos", "--context-shift"]
+    some = {tuple(generate(*shifted, *keep)[0]) for keep in ([], ["--keep", 3], ["--keep", -1])}
+    assert {len(tokens) for tokens in some} == {260}
+    assert len(some) == 2  # -1 and 3 are the same
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["--top-p", "2"], 1, "error: top_p=2.0: expected 0 to 1"),
+        (["--repeat-penalty", "0"], 1, "1 is no penalty"),
+        (["--temp", "warm"], 2, "Usage"),
+        (["-s", "-2"], 2, "Usage"),
+        (["-n", "-3"], 2, "Usage"),
+        (["--context-shift", "--keep", "600", "-c", "256"], 1, "error: "),
+    ],
+)
+def test_wrong_options(model, arguments, code, message):
+    tokens = ",".join(["1"] * (254 if "--keep" in arguments else 1))
+    base = ["generate", model, "-d", "CPU", "-t", 1, "--tokens", tokens]
+    assert message in fails(*base, *arguments, code=code)
+
+
+def started(path, *options):
+    """A generation that goes on until it is told to stop."""
+    command = [*COMMAND, "generate", path, "-d", "CPU", "-t", 1, "--tokens", 1, *options]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(list(map(str, command)), stdout=pipe, stderr=pipe, bufsize=0)
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory):
+    path = tmp_path_factory.mktemp("cli") / "large.gguf"
+    write_llama(path, LlamaSpec(n_layer=8, n_vocab=8192, n_ctx=8192))
+    return path
+
+
+def test_tokens_come_as_they_are_computed_and_ctrl_c_keeps_them(large):
+    process = started(large, "-n", 8000, "-c", 8192, "--ignore-eos")
+    first = b""
+    while first.count(b",") < 10:
+        first += process.stdout.read(1)
+    assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=20)
+    assert process.returncode == 130
+    tokens = [int(t) for t in (first + out).split(b",")]
+    assert 10 < len(tokens) < 8000 and out.endswith(b"\n")
+    assert err.decode().splitlines()[-1] == f"stopped after {len(tokens)} of 8000 tokens"
+
+
+def test_ctrl_c_with_json(large):
+    process = started(large, "-n", -1, "-c", 512, "--context-shift", "--ignore-eos", "--json")
+    time.sleep(2.5)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=20)
+    assert process.returncode == 130
+    data = json.loads(out)
+    assert data["stop_type"] == "interrupt" and len(data["tokens"]) > 0
+    assert err.decode().strip() == f"stopped after {len(data['tokens'])} tokens"
