@@ -123,12 +123,12 @@ class Oracle:
 
     def generate(
         self, model: Path, tokens: list[int], n: int, **options: object
-    ) -> tuple[list[int], int]:
-        """What libllama generates after `tokens`, and how many tokens a loaded file had."""
+    ) -> tuple[list[int], list[int]]:
+        """What libllama generates after `tokens`, and those that a loaded file had."""
         prompt = ",".join(map(str, tokens)) or "-"
-        done = self.run("llama_generate", model, prompt, n, *_command_line(options))
+        done = self.run("llama_generate", model, prompt, n, *command_line(options))
         answer = json.loads(done.stdout)
-        return answer["tokens"], answer["n_known"]
+        return answer["tokens"], answer["known"]
 
 
 def node_lines(plan: Plan) -> list[str]:

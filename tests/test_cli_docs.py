@@ -1,5 +1,6 @@
 """docs/CLI.md names the keys that the verbs print, and the changes that there are."""
 
+import dataclasses
 import inspect
 import json
 import re
@@ -8,16 +9,18 @@ from pathlib import Path
 import pytest
 from cli_runs import fails, run
 
-from ggml_py.cli import plan
+from ggml_py.cli import generate, plan
 from ggml_py.cli.options import ModelOption
 from ggml_py.cli.what_if import ChangeType
-from ggml_py.models import load
+from ggml_py.models import Sampler, load
 from ggml_py.models.synthetic import LlamaSpec, write_llama
 
 PAGE = (Path(__file__).parent.parent / "docs" / "CLI.md").read_text()
 OPTIONS = PAGE.split("## Options of a model")[1].split("## Keys")[0]
+SAMPLING = PAGE.split("## generate")[1].split("## Changes")[0]
 KEYS, CHANGES = PAGE.split("## Keys")[1].split("## Changes")
-LIVE = ("sweep", "trace")  # take no saved plan
+KEYS = KEYS.split("## generate")[0]
+LIVE = ("sweep", "trace", "generate")  # take no saved plan
 ROWS = [(c, k) for c, k in re.findall(r"^\| `(.*?)` \| (.*) \|$", KEYS, re.M) if "schema" not in k]
 
 
@@ -54,7 +57,7 @@ def test_keys_are_what_the_page_says(words, command, keys):
 
 def test_there_is_a_row_for_each_verb_that_answers():
     verbs = {command.split()[0] for command, _ in ROWS}
-    assert verbs == {"plan", "explain", "why-not", "diff", "sweep", "trace"}
+    assert verbs == {"plan", "explain", "why-not", "diff", "sweep", "trace", "generate"}
 
 
 def test_the_options_on_the_page_are_those_there_are():
@@ -71,6 +74,18 @@ def test_the_options_on_the_page_are_those_there_are():
     assert set(keywords) - {keyword for _names, keyword in rows} <= {
         "path", "progress", "n_seq_max", "kv_unified",
     }  # fmt: skip
+
+
+def test_the_options_of_sampling_are_those_there_are():
+    rows = re.findall(r"^\| (`-.*?`) \| `(\w+)` \| (\S+?)[:;\s]", SAMPLING, re.M)
+    options = {opt: option for option in generate.command.params for opt in option.opts}
+    defaults = {f.name: f.default for f in dataclasses.fields(Sampler) if f.init}
+    assert {keyword for _names, keyword, _default in rows} == set(defaults)
+    for names, keyword, default in rows:
+        for name in re.findall("`(.*?)`", names):
+            assert options[name].name == keyword
+        if keyword not in ("seed", "logit_bias"):
+            assert float(default) == defaults[keyword]
 
 
 def test_the_changes_on_the_page_are_those_there_are():

@@ -22,6 +22,7 @@ from ggml_py.models.vocab import eog_tokens
 load = partial(models.load, n_threads=1, repack=False)  # see test_models.py
 SPEC = LlamaSpec(n_layer=2, n_embd=64, n_head=4, n_head_kv=2, n_ff=96, n_vocab=300, type="f32")
 PROMPT = [5, 6, 7, 8, 9]
+DEFAULTS = {"temp": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05}
 
 
 @pytest.fixture(scope="module")
@@ -42,8 +43,8 @@ def model(path):
 
 @pytest.mark.parametrize("seed", [0, 7, 2**31 - 1])
 def test_sampled_tokens_are_libllamas(oracle, path, seed):
-    expected, _n = oracle.generate(path, PROMPT, 100, seed=seed)
-    with load(path, flash_attn="on") as model:
+    expected, _known = oracle.generate(path, PROMPT, 100, seed=seed, **DEFAULTS)
+    with load(path, n_ctx=512) as model:
         tokens = model.generate(PROMPT, 100, Sampler(seed=seed))
     assert tokens == expected
     assert len(set(tokens)) > 20, "hardly sampled"
@@ -55,7 +56,9 @@ def test_context_shift_is_llama_completions(oracle, path, flash_attn, n_keep):
     """Four shifts of a context of 256 tokens; sampled, so that tokens differ."""
     kept = len(PROMPT) if n_keep < 0 else n_keep
     options = {"n_ctx": 256, "flash_attn": flash_attn}
-    expected, _n = oracle.generate(path, PROMPT, 700, seed=3, keep=kept, **options)
+    expected, _known = oracle.generate(
+        path, PROMPT, 700, seed=3, keep=kept, **DEFAULTS, **options
+    )
     with load(path, **options) as model:
         tokens = model.generate(PROMPT, 700, Sampler(seed=3), context_shift=True, n_keep=n_keep)
         assert tokens == expected
@@ -64,8 +67,8 @@ def test_context_shift_is_llama_completions(oracle, path, flash_attn, n_keep):
 
 def test_context_shift_with_windows(oracle, arch_file):
     path = arch_file("gemma3")
-    expected, _n = oracle.generate(path, PROMPT, 400, keep=4, n_ctx=256)
-    with load(path, n_ctx=256, flash_attn="on") as model:
+    expected, _known = oracle.generate(path, PROMPT, 400, keep=4, n_ctx=256)
+    with load(path, n_ctx=256) as model:
         assert model.generate(PROMPT, 400, context_shift=True, n_keep=4) == expected
 
 
@@ -237,13 +240,13 @@ def test_ctrl_c_leaves_what_was_generated(tmp_path):
     """Whenever it comes: the tokens so far are right, the model goes on from them."""
     path = tmp_path / "slower.gguf"
     write_llama(path, LlamaSpec(n_layer=4, n_vocab=512, n_ctx=2048))
-    n = 400
+    n = 150
     with load(path, n_ctx=1024) as model:
         start = time.perf_counter()
         expected = model.generate(PROMPT, n)
         seconds = time.perf_counter() - start
         everything, interrupted = PROMPT + expected, 0
-        for part in np.linspace(0.0, 0.9, 12):
+        for part in np.linspace(0.0, 0.9, 8):
             model.reset()
             timer = ctrl_c_after(seconds * part)
             try:
@@ -263,4 +266,4 @@ def test_ctrl_c_leaves_what_was_generated(tmp_path):
             start = PROMPT[n_past:] or everything[n_past : n_past + 1]
             after = everything[n_past + len(start) :][:8]
             assert model.generate(start, 8)[: len(after)] == after
-    assert interrupted >= 6
+    assert interrupted >= 4

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from .ctrl_c import CtrlC
 from .options import IntList, ModelCommand, as_json, echo_json, load_model, model_options
 from .sampling import given_sampling, make_sampler, sampling_options
 
@@ -75,13 +76,17 @@ def command(
             forever = context_shift and n == -1
             n = sys.maxsize if forever else max(0, model.n_ctx_seq - len(tokens) + 1)
         start = time.perf_counter()
+        stream = model.stream(
+            tokens, n, sampler, stop=eog, context_shift=context_shift, n_keep=n_keep
+        )
         try:
-            for token in model.stream(
-                tokens, n, sampler, stop=eog, context_shift=context_shift, n_keep=n_keep
-            ):
-                if not as_json:
-                    click.echo(f"{',' if out else ''}{token}", nl=False)
-                out.append(token)
+            with CtrlC() as ctrl_c:
+                for token in stream:
+                    ctrl_c.hold()
+                    if not as_json:
+                        click.echo(f"{',' if out else ''}{token}", nl=False)
+                    out.append(token)
+                    ctrl_c.release()
             if out and out[-1] in eog:
                 stop_type = "eos"
         except KeyboardInterrupt:

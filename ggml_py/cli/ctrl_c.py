@@ -1,0 +1,41 @@
+"""Ctrl-C that waits for a moment: what was printed is what is counted."""
+
+from __future__ import annotations
+
+import signal
+from types import FrameType, TracebackType
+
+
+class CtrlC:
+    """Between `hold` and `release` it waits; before and after that it is as ever."""
+
+    def __init__(self) -> None:
+        self._holds = self._came = False
+
+    def __enter__(self) -> CtrlC:
+        self._usual = signal.signal(signal.SIGINT, self._on_signal)
+        return self
+
+    def __exit__(
+        self,
+        _type: type[BaseException] | None,
+        _value: BaseException | None,
+        _traceback: TracebackType | None,
+    ) -> None:
+        signal.signal(signal.SIGINT, self._usual)
+
+    def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
+        if not self._holds:
+            raise KeyboardInterrupt
+        self._came = True
+
+    def hold(self) -> None:
+        """From now on it waits."""
+        self._holds = True
+
+    def release(self) -> None:
+        """It waits no longer. Raises KeyboardInterrupt if it came."""
+        self._holds = False
+        if self._came:
+            self._came = False
+            raise KeyboardInterrupt
