@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ._ffi import ffi as ffi
     from ._ffi import lib as lib
     from ._isolate import isolate as isolate
+    from ._strict import strict as strict
     from .alloc import GraphAllocator as GraphAllocator
     from .alloc import TensorAllocator as TensorAllocator
     from .backend import Backend as Backend
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from .errors import ModelError as ModelError
     from .errors import NoDataError as NoDataError
     from .errors import NotBuiltError as NotBuiltError
+    from .errors import PlacementError as PlacementError
     from .errors import RpcError as RpcError
     from .errors import SpoiledError as SpoiledError
     from .errors import UnknownDeviceError as UnknownDeviceError
@@ -121,6 +123,7 @@ _PUBLIC = {
     "ModelError": "errors",
     "NoDataError": "errors",
     "NotBuiltError": "errors",
+    "PlacementError": "errors",
     "RpcError": "errors",
     "SpoiledError": "errors",
     "UnknownDeviceError": "errors",
@@ -150,6 +153,7 @@ _PUBLIC = {
     "sim_device": "sim",
     "load_profile": "sim_profile",
     "profiles": "sim_profile",
+    "strict": "_strict",
     "Tensor": "tensor",
     "ThreadPool": "threadpool",
     "nearest": "trace.nearest",

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import signal
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from . import _log
+
+if TYPE_CHECKING:
+    from .trace.plan import Plan
 
 
 class GgmlError(Exception):
@@ -88,6 +91,14 @@ class GgufError(GgmlError, ValueError):
 
 class ModelError(GgmlError, ValueError):
     """A model file that lacks what its architecture needs, or input that the model cannot take."""
+
+
+class PlacementError(GgmlError, RuntimeError):
+    """A plan that is not as the block of `strict` around it requires; `plan` is that plan."""
+
+    def __init__(self, message: str, plan: Plan) -> None:
+        super().__init__(message)
+        self.plan = plan
 
 
 # What to do about assertions that say less than they could; by a piece of upstream's text.

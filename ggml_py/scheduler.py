@@ -13,6 +13,7 @@ from ._arguments import given, ptr_of, whole
 from ._callback import raising_stored
 from ._ffi import BUILD, NULL, ffi, lib
 from ._handle import Handle, in_use
+from ._strict import ACTIVE, check
 from .alloc import is_whole
 from .backend import Backend, check_status
 from .buffer import BufferType
@@ -28,6 +29,7 @@ from .tensor import Tensor
 
 if TYPE_CHECKING:
     from ._callback import Callback
+    from ._strict import Requirements
     from .sched_callbacks import CopyFunction, EvalFunction
     from .sched_state import Reallocation
     from .trace.plan import Plan
@@ -46,8 +48,8 @@ class Scheduler(Handle):
     """
 
     __slots__ = (
-        "_copies_at", "_copy_callback", "_eval_callback", "_held", "_loans", "_n_allocs",
-        "_recording", "_tracing", "backends", "graph_size",
+        "_checked", "_copies_at", "_copy_callback", "_eval_callback", "_held", "_loans",
+        "_n_allocs", "_recording", "_tracing", "backends", "graph_size",
     )  # fmt: skip
 
     def __init__(
@@ -86,6 +88,7 @@ class Scheduler(Handle):
         )
         ptr = lib.ggml_backend_sched_new(raw, bufts, len(raw), graph_size, parallel, op_offload)
         tracing = self._tracing = bool(lib.gp_trace_present())
+        self._checked: tuple[Requirements, ...] = ()  # that the allocated graph fulfils
         held: list[Graph] = []  # the finalizer's: tensors may outlive a scheduler nobody closed
         self._held = held
         loans: list[Loan] = []  # the copies of the graph that is allocated; the finalizer's too
@@ -168,15 +171,21 @@ class Scheduler(Handle):
         call gives the same plan; pins made with `set_tensor_backend` count.
 
         For the graph that is allocated now, the plan it was allocated with. Raises `ArgumentError`
-        for a graph larger than `graph_size`. C: ggml_backend_sched_split_graph
+        for a graph larger than `graph_size`. As `alloc_graph`, `reserve` and `compute` it raises
+        `PlacementError` in a block of `strict`. C: ggml_backend_sched_split_graph
         """
+        return check(self._plan(graph))
+
+    def _plan(self, graph: Graph) -> Plan:
+        from .trace.capture import read_plan  # here, so that importing ggml_py is quicker
+
         raw = ptr_of(Graph, graph)
         if self._graph is graph:
             with in_use("planning", self, graph):
-                return _read_plan(lib.gp_sched_read, self.ptr, raw)
+                return read_plan(lib.gp_sched_read, self.ptr, raw)
         self._check_graph(graph)
         with in_use("planning", self, graph), self._deciding(graph):
-            return _read_plan(lib.gp_sched_plan, self.ptr, raw)
+            return read_plan(lib.gp_sched_plan, self.ptr, raw)
 
     def alloc_graph(self, graph: Graph) -> Plan:
         """Plans the graph, gives every tensor of it memory, and returns the plan.
@@ -185,18 +194,17 @@ class Scheduler(Handle):
         is allocated (`reset` first), `AllocError`. C: ggml_backend_sched_alloc_graph
         """
         self._alloc(graph)
-        return self.plan(graph)
+        return self._plan(graph)
 
     def _alloc(self, graph: Graph) -> None:
         """alloc_graph without reading the plan out."""
-        if self._graph is not None:
-            raise ArgumentError("this scheduler has a graph allocated already: call reset() first")
-        self._check_graph(graph)
+        self._admit(graph)
         with in_use("allocating", self, graph), self._changing(), self._deciding(graph, True):
             done = lib.ggml_backend_sched_alloc_graph(self.ptr, graph.ptr)
         if not done:
             raise self._no_memory(graph)
         self._graph = graph
+        self._checked = ACTIVE.get()
         self._n_allocs += 1
         graph._scheduler = weakref.ref(self)
         self._lend()
@@ -212,9 +220,7 @@ class Scheduler(Handle):
         The graph stays as it was. Pins are used and then dropped, as upstream does: make them
         again. Raises `AllocError`. C: ggml_backend_sched_reserve
         """
-        if self._graph is not None:
-            raise ArgumentError("this scheduler has a graph allocated already: call reset() first")
-        self._check_graph(graph)
+        self._admit(graph)
         with in_use("reserving", self, graph), self._changing(), self._deciding(graph, True):
             done = lib.ggml_backend_sched_reserve(self.ptr, graph.ptr)
         if not done:
@@ -286,6 +292,14 @@ class Scheduler(Handle):
         if self._copies_at is not None:
             self._loans.append(Loan(*self._copies_at))
 
+    def _admit(self, graph: Graph) -> None:
+        """Raises for a graph that cannot be allocated now, or not with its plan (`strict`)."""
+        if self._graph is not None:
+            raise ArgumentError("this scheduler has a graph allocated already: call reset() first")
+        self._check_graph(graph)
+        if ACTIVE.get():
+            check(self._plan(graph))
+
     def _check_graph(self, graph: Graph) -> None:
         ptr_of(Graph, graph)
         need, room = graph.n_nodes + graph.n_leafs, self.hash_set_size
@@ -330,6 +344,9 @@ class Scheduler(Handle):
             self._alloc(graph)
         elif self._held[0] is not graph:
             raise ArgumentError("another graph is allocated on this scheduler: call reset() first")
+        elif (active := ACTIVE.get()) is not self._checked and active:
+            check(self._plan(graph))
+            self._checked = active
         if self._recording is not None:
             self._recording._computing(self, graph)
         pools = []
@@ -487,9 +504,3 @@ class Scheduler(Handle):
         `hv_tensor_copies`. C: gp_sched_state
         """
         return sched_state.inspect(self)
-
-
-def _read_plan(ask: Any, scheduler: Any, graph: Any) -> Plan:
-    from .trace.capture import read_plan  # here, so that importing ggml_py is quicker
-
-    return read_plan(ask, scheduler, graph)

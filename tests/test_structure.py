@@ -32,18 +32,19 @@ PLAIN = {
     "trace.words", "trace.decisions", "trace.explain",
     "trace.run", "trace.run_summary",
     "trace.variant", "trace.reasons", "trace.why_not",
+    "trace.snapshot", "trace.snapshot_plan", "trace.required",
     "export.to_text", "export.to_json", "export.run_json", "export.timeline", "export.to_chrome",
     "export.plan_check", "export.to_terminal",
     "export.files", "export.formats", "export.layers", "export.rows", "export.interning",
     "export.page_data", "export.page_diff", "export.to_html", "export.to_notebook",
 }  # fmt: skip
 # Plans in, live devices asked: objects and below, plain data, and those to the left.
-ASKING = ("trace.replay", "trace.change", "trace.wording", "trace.nearest")
+ASKING = ("trace.replay", "trace.change", "trace.wording", "trace.nearest", "checks")
 PROFILE = ["profile_call", "profile_params", "profile_more_ops", "profile_copy_ops"]
 PROFILE += ["profile_ops", "profile_rows", "sim_profile"]
 FOUNDATION = {"enums": 0, "_since": 0, "_log": 0, "errors": 1, "_release": 2, "_interpreter": 2}
 FOUNDATION |= {"_builds": 2, "_ffi": 3, "_handle": 3, "_callback": 4}
-FOUNDATION |= {"_arguments": 2, "_isolate": 2, "_arena": 4}
+FOUNDATION |= {"_arguments": 2, "_isolate": 2, "_strict": 3, "_arena": 4}
 FOUNDATION |= {"_gguf_header": 4, "_gguf_split": 2}  # what gguf.py checks first
 
 
@@ -75,9 +76,9 @@ def imports(path, name):
 def allowed(name, target):
     if name == "__init__":
         return False  # loads everything lazily
-    if name.startswith("cli") or name == "__main__":
+    if name.startswith("cli") or name in ("__main__", "pytest_plugin"):
         return True
-    if target.startswith("cli") or target == "__main__":
+    if target.startswith("cli") or target in ("__main__", "pytest_plugin"):
         return False
     if name in PLAIN or name in ("trace.__init__", "export.__init__"):
         return target in PLAIN

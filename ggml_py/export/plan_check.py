@@ -15,8 +15,8 @@ from ..trace.plan import Plan
 from ..trace.record import COPY, LEAF, NODE, OTHER
 from ..trace.rules import parse_version
 
-PLANNERS = ("native", "reference", "debug log")
-SOURCES = ("scheduler", "debug log")
+PLANNERS = ("native", "reference", "debug log", "snapshot")
+SOURCES = ("scheduler", "debug log", "snapshot")
 MAX_BACKENDS = 16  # GGML_SCHED_MAX_BACKENDS
 MAX_COPIES = 16  # four times GGML_SCHED_MAX_COPIES
 _INT64 = range(-(1 << 63), 1 << 64)

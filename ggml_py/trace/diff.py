@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from .match import DUMPED_BACKEND, match_tensors
+from .match import DUMPED_BACKEND, match_tensors, without_number
 from .plan import Plan, PlanTensor, Split, format_bytes
 from .record import NODE
 
@@ -164,10 +164,10 @@ class Diff:
             "for another reason": _grouped((_named(c), _sides(c)) for c in other),
             "only before": _grouped((_named(t), f"on {t.backend}") for t in self.removed),
             "only after": _grouped((_named(t), f"on {t.backend}") for t in self.added),
-            "splits removed": [_split(s) for s in self.splits_removed],
-            "splits added": [_split(s) for s in self.splits_added],
-            "copies removed": [_edge(e) for e in self.copies_removed],
-            "copies added": [_edge(e) for e in self.copies_added],
+            "splits removed": _splits(self.splits_removed),
+            "splits added": _splits(self.splits_added),
+            "copies removed": _edges(self.copies_removed),
+            "copies added": _edges(self.copies_added),
             "copies of another size": [
                 f"{_edge(a)} → {format_bytes(b.nbytes)}" for a, b in self.copies_resized
             ],
@@ -214,7 +214,9 @@ class _Comparison:
         self.before, self.after = before, after
         names = [b.name for b in before.backends]
         self.renamed = {names[before.capture.backend_index(k)]: v for k, v in backends.items()}
-        self.dumped = "debug log" in (before.capture.source, after.capture.source)
+        # Debug logs and snapshots have the names of what is copied, and not where tensors lie.
+        self.sources = {before.capture.source, after.capture.source}
+        self.partial = self.sources != {"scheduler"}
         self.memories = dict(self.renamed_memories())
         self.match = match_tensors(before.capture, after.capture)
         self.compared_a, self.compared_b = self.match.compared
@@ -259,7 +261,7 @@ class _Comparison:
                 yield self.before.capture.bufts[b.buft].name, self.after.capture.bufts[buft].name
 
     def change(self, x: PlanTensor, y: PlanTensor) -> Change | None:
-        if self.dumped and x.index is None:
+        if self.partial and x.index is None:
             held = [
                 (self.name(x.backend) or "")[:DUMPED_BACKEND],
                 (y.backend or "")[:DUMPED_BACKEND],
@@ -267,7 +269,7 @@ class _Comparison:
             if "" in held or held[0] == held[1]:
                 return None  # a dump has not the places of all, nor the names of backends whole
         # Memory counts where it is the tensor's own, and where both plans know it.
-        bufts = [None if self.dumped or t.buft is None else t.buft.name for t in (x, y)]
+        bufts = [None if self.partial or t.buft is None else t.buft.name for t in (x, y)]
         bufts[0] = self.memories.get(bufts[0] or "", bufts[0])
         before = Side(x.index, self.name(x.backend), x.placement.cause, bufts[0])
         after = Side(y.index, y.backend, y.placement.cause, bufts[1])
@@ -300,8 +302,9 @@ class _Comparison:
 
     def edges(self) -> tuple[tuple[Edge, ...], tuple[Edge, ...], tuple[tuple[Edge, Edge], ...]]:
         """Copies added, removed, of another size."""
-        # A dump rounds sizes down, so that they can be compared with its like only.
-        exact = self.before.capture.source == self.after.capture.source
+        # A dump rounds sizes down, so that they can be compared with its like only. (What is in a
+        # snapshot was compared when it was written.)
+        exact = len(self.sources - {"snapshot"}) < 2
         old = self.keyed(self.before, self.renamed, self.match.pairs)
         new = self.keyed(self.after, {}, None)
         both = [(old[key], new[key]) for key in old if key in new]
@@ -315,14 +318,14 @@ class _Comparison:
         self, plan: Plan, names: Mapping[str, str], pairs: Mapping[int, int] | None
     ) -> dict[tuple[int | str, str | None, str, int], Edge]:
         """What a plan copies, by tensor (the other plan's id of it; its name where one plan is from
-        a debug log, whose views have no other), source and destination."""
+        a debug log or a snapshot, whose views have no other), source and destination."""
         found: dict[tuple[int | str, str | None, str, int], Edge] = {}
         for i in (i for split in plan.splits for i in split.inputs):
             src = names.get(i.src_backend, i.src_backend) if i.src_backend else None
             dst = names.get(i.dst_backend, i.dst_backend)
             edge = Edge(i.tensor.name, src, dst, i.nbytes)
-            if self.dumped:
-                name = i.tensor.name.strip()
+            if self.partial:
+                name = without_number(i.tensor.name).strip()
                 k = sum(key[0] == name and key[2] == dst for key in found)
                 found[name, None, dst, k] = edge
             else:
@@ -337,6 +340,8 @@ class _Comparison:
 
     def context(self) -> dict[str, tuple[Any, Any]]:
         """What the plans were made with, where it differs."""
+        if "snapshot" in self.sources:
+            return {}  # it does not say
         sides = [_made_with(self.before, self.renamed), _made_with(self.after, {})]
         return {k: (v, sides[1][k]) for k, v in sides[0].items() if v != sides[1][k]}
 
@@ -395,7 +400,7 @@ def _grouped(rows: Iterable[tuple[tuple[str, str], str]]) -> list[str]:
     counts: Counter[tuple[str, str, str]] = Counter()
     names: dict[tuple[str, str, str], str] = {}
     for (name, op), text in rows:
-        key = re.sub(r"\d+", "*", name), op, text
+        key = _numberless(name), op, text
         names.setdefault(key, name)
         counts[key] += 1
     return [
@@ -404,9 +409,31 @@ def _grouped(rows: Iterable[tuple[tuple[str, str], str]]) -> list[str]:
     ]
 
 
+def _splits(splits: Iterable[SplitStart]) -> list[str]:
+    return _alike(
+        (f"#{s.index} {_split(s)}", _split(replace(s, name=_numberless(s.name)))) for s in splits
+    )
+
+
+def _edges(edges: Iterable[Edge]) -> list[str]:
+    return _alike((_edge(e), _edge(replace(e, tensor=_numberless(e.tensor)))) for e in edges)
+
+
+def _alike(rows: Iterable[tuple[str, str]]) -> list[str]:
+    """Each row, or one for several that have the same second text."""
+    groups: dict[str, list[str]] = {}
+    for alone, together in rows:
+        groups.setdefault(together, []).append(alone)
+    return [same[0] if len(same) == 1 else f"{len(same)}× {text}" for text, same in groups.items()]
+
+
+def _numberless(name: str) -> str:
+    return re.sub(r"\d+", "*", name)
+
+
 def _split(s: SplitStart) -> str:
     copied = f", {s.n_inputs} copied in ({format_bytes(s.nbytes)})" if s.n_inputs else ""
-    return f"#{s.index} on {s.backend} from {s.name} ({s.op}): {s.n_nodes} nodes{copied}"
+    return f"on {s.backend} from {s.name} ({s.op}): {s.n_nodes} nodes{copied}"
 
 
 def _edge(e: Edge) -> str:

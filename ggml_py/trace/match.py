@@ -13,11 +13,16 @@ from .record import NODE, Capture, TensorRecord
 from .rules import parse_version
 
 # ggml names what has no name after its place in the graph, which says nothing about what it is.
-_AUTOMATIC = re.compile(r"\b(node|leaf)_\d+")
+AUTOMATIC = re.compile(r"\b(node|leaf)_(?:\d+|#)")
 # Bytes that a GGML_SCHED_DEBUG=2 dump leaves of the names of tensors, ops and backends.
 DUMPED_NAME, DUMPED_OP, DUMPED_BACKEND = 20, 10, 5
 # Stretches without names, of more pairs than this, are not aligned: that takes quadratic time.
 _MOST_PAIRS = 1_000_000
+
+
+def without_number(name: str) -> str:
+    """A name without the place that ggml gave it: "node_# (view)"."""
+    return AUTOMATIC.sub(r"\1_#", name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +38,12 @@ def match_tensors(a: Capture, b: Capture) -> Match:
 
     A name that is there as often in both graphs (names repeat in real ones) is the same tensor, the
     first the first and so on. The others, and those with names of ggml's (node_12), are aligned by
-    the sequence of ops between them, or else found by what they read. Where one capture is from a
-    debug log, names and ops are compared as far as it has them, and views, which it leaves out, are
-    not.
+    the sequence of ops between them, or else found by what they read. Views are not compared where
+    a capture is from a debug log or a snapshot, which leave them out; nor more of names and ops
+    than a log has.
     """
     logs = [c for c in (a, b) if c.source == "debug log"]
-    dumped = bool(logs)
+    dumped, partial = bool(logs), any(c.source != "scheduler" for c in (a, b))
     # They have UNARY where newer releases print SILU.
     old = any(parse_version(c.settings.upstream) < (0, 11) for c in logs)
     pairs: dict[int, int] = {}
@@ -46,15 +51,16 @@ def match_tensors(a: Capture, b: Capture) -> Match:
     for is_node in (True, False):
         ours, theirs = (
             [t for t in capture.tensors if (t.kind == NODE) == is_node]
-            if not (is_node and dumped)
+            if not (is_node and partial)
             else [t for t in capture.tensors if t.kind == NODE and not t.is_view_op]
             for capture in (a, b)
         )
         keys = [[key_of(t, dumped, old) for t in side] for side in (ours, theirs)]
         for i, j in match(*keys).items():
             pairs[ours[i].id] = theirs[j].id
-        # The other tensors of a dump are those that its nodes read, and some are nodes elsewhere.
-        if is_node or not dumped:
+        # The other tensors of a dump are those that its nodes read, and some are nodes elsewhere;
+        # those of a snapshot are those that are copied.
+        if is_node or not partial:
             for ids, side in zip(compared, (ours, theirs), strict=True):
                 ids += [t.id for t in side]
     _match_by_sources(a, b, pairs, compared)
@@ -68,11 +74,11 @@ def _match_by_sources(
     taken = set(pairs.values())
     there: dict[tuple[str, tuple[int, ...]], int] = {}
     for t in (b.tensors[j] for j in reversed(compared[1]) if j not in taken):
-        if t.src and _AUTOMATIC.search(t.name):
+        if t.src and AUTOMATIC.search(t.name):
             there[t.op_desc, t.src] = t.id
     for t in (a.tensors[i] for i in compared[0] if i not in pairs):
         key = t.op_desc, tuple(pairs.get(i, -2) if i >= 0 else i for i in t.src)
-        if t.src and _AUTOMATIC.search(t.name) and key in there:
+        if t.src and AUTOMATIC.search(t.name) and key in there:
             pairs[t.id] = there.pop(key)
 
 
@@ -86,7 +92,7 @@ class Key(NamedTuple):
 def key_of(t: TensorRecord, dumped: bool = False, old: bool = False) -> Key:
     """By what a tensor is compared."""
     name = t.name.encode()[:DUMPED_NAME].decode("utf-8", "replace") if dumped else t.name
-    if _AUTOMATIC.search(name):
+    if AUTOMATIC.search(name):
         name = ""
     if t.kind == NODE:
         op = t.op if old else t.op_desc

@@ -90,7 +90,7 @@ class Plan:
 
     capture: Capture
     outcome: Outcome
-    planner: str = "native"  # or "reference", or "debug log"
+    planner: str = "native"  # or "reference", "debug log", "snapshot"
 
     def __repr__(self) -> str:
         return f"<Plan: {self.headline()}>"
@@ -388,6 +388,13 @@ class Plan:
 
         return to_text.render(self)
 
+    def snapshot(self) -> str:
+        """A page for version control: who runs each node and why, splits, copies; a change of the
+        plan is a small change of the page. Without what depends on the machine."""
+        from .snapshot import render
+
+        return render(self)
+
     def to_json(self, path: str | Path | None = None) -> dict[str, Any]:
         """The plan as JSON data; written to `path` when one is given (whole or not at all)."""
         from ..export import to_json
@@ -438,12 +445,21 @@ class Plan:
 
         return from_debug_log(text, index, upstream)
 
+    @staticmethod
+    def from_snapshot(text: str) -> Plan:
+        """The plan on a page that `snapshot` wrote, as far as that tells (`unknown`). Raises
+        ValueError for any other text."""
+        from .snapshot_plan import from_snapshot
+
+        return from_snapshot(text)
+
     @property
     def unknown(self) -> tuple[str, ...]:
-        """What is not known of a plan that was read from a debug log, in sentences."""
+        """What is not known of a plan that was read from a log or a snapshot, in sentences."""
         from .dumped import unknown
+        from .snapshot_plan import SOURCE, UNKNOWN
 
-        return unknown(self)
+        return UNKNOWN if self.capture.source == SOURCE else unknown(self)
 
 
 def backend_letters(names: list[str]) -> list[str]:

@@ -124,7 +124,7 @@ class Capture:
     split_capacities: tuple[int, ...] = field(default=(), compare=False)
     # The backend that an earlier plan left in split 0: a graph of views alone does not set it.
     left_backend: int = field(default=0, compare=False)
-    source: str = "scheduler"  # "debug log": what the backends answer is not known
+    source: str = "scheduler"  # "debug log", "snapshot": what the backends answer is not known
 
     @property
     def n_nodes(self) -> int:

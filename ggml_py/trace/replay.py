@@ -148,7 +148,7 @@ def _ops() -> dict[str, int]:
 
 def _of_record(what: PlanTensor) -> Node:
     r, tensors = what.record, what.plan.tensors
-    if what.plan.capture.source == "debug log":
+    if what.plan.capture.source != "scheduler":
         raise ArgumentError(
             f"'{r.name}' of a plan that was read from a debug log, which has no shapes: "
             "expected a node of a live graph, or of a plan that to_json wrote"

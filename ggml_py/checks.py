@@ -1,0 +1,143 @@
+"""What a plan must be, as assertions: for tests, and for programs that would rather stop.
+
+Each raises AssertionError with what is wrong, the nodes it is about, and why the first of them is
+where it is. They take a `Plan`, wherever it comes from: `Scheduler.plan`, `Model.plan`, a file, a
+log (of which explanations tell less). For all plans that are made in a block: `ggml_py.strict`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from ._arguments import given, whole
+from .trace.plan import Plan
+from .trace.required import elsewhere, fallen_back, otherwise, too_many_bytes, too_many_splits
+
+if TYPE_CHECKING:
+    from ._device import Device
+    from .backend import Backend
+    from .graph import Graph
+
+__all__ = [
+    "assert_max_copy_bytes",
+    "assert_max_splits",
+    "assert_no_fallback",
+    "assert_pins",
+    "assert_same_plan",
+    "assert_supported",
+]
+
+
+def assert_no_fallback(
+    plan: Plan,
+    op: str | Sequence[str] = (),
+    backend: str | None = None,
+    allow: str | Sequence[str] = (),
+) -> None:
+    """No node falls back from a device with memory of its own to a backend in the CPU's memory.
+
+    A node falls back when it reads what the device computed or holds, and when nothing but the
+    missing support of the device keeps it off. What the caller pinned does not, nor does what comes
+    before the device (llama.cpp's token embedding, the layers that `n_gpu_layers` leaves on the
+    CPU). With `op`, names as "FLASH_ATTN_EXT", nothing but those ops is looked at, and each node of
+    them must run on `backend` or on one before it, whatever it reads. `backend` is a name, by
+    default any device with memory of its own. `allow` has ops and names of nodes that may fall
+    back, as shell patterns.
+
+    Raises AssertionError, KeyError for a backend that the plan does not have, ValueError where
+    `backend` must be given.
+    """
+    __tracebackhide__ = True
+    _plan(plan)
+    _fail(fallen_back(plan, _names("op", op), backend, _names("allow", allow)))
+
+
+def assert_max_splits(plan: Plan, max_splits: int) -> None:
+    """The graph is cut into at most `max_splits` splits. Raises AssertionError."""
+    __tracebackhide__ = True
+    _plan(plan)
+    _fail(too_many_splits(plan, whole("max_splits", max_splits)))
+
+
+def assert_max_copy_bytes(plan: Plan, max_copy_bytes: int) -> None:
+    """At most `max_copy_bytes` bytes are copied between backends in one evaluation.
+
+    Raises AssertionError."""
+    __tracebackhide__ = True
+    _plan(plan)
+    _fail(too_many_bytes(plan, whole("max_copy_bytes", max_copy_bytes)))
+
+
+def assert_pins(plan: Plan, backends: Mapping[str, str]) -> None:
+    """Each tensor is on the backend that `backends` has for its name: {"Qcur-*": "gpu0"}.
+
+    Names are shell patterns: of nodes, views and leafs. Raises AssertionError, KeyError for a name
+    or a backend that the plan does not have.
+    """
+    __tracebackhide__ = True
+    _plan(plan)
+    if not isinstance(backends, Mapping):
+        raise TypeError(f"backends: expected a mapping of names to backends, got {given(backends)}")
+    if not backends:
+        raise ValueError("backends={}: expected names and their backends, as {'Qcur-*': 'gpu0'}")
+    _fail(elsewhere(plan, backends))
+
+
+def assert_same_plan(a: Plan, b: Plan, backends: Mapping[str, str] | None = None) -> None:
+    """Both plans decide the same (`Plan.diff`): nodes, causes, splits, copies.
+
+    `backends` renames backends of `a`: {"gpu0": "CUDA0"}. Raises AssertionError with the diff and
+    why the first node that moved is where `b` has it.
+    """
+    __tracebackhide__ = True
+    _plan(a)
+    _plan(b)
+    _fail(otherwise(a, b, backends))
+
+
+def assert_supported(graph: Graph, device: Device | Backend) -> None:
+    """The device supports each node of a graph, or of a list of tensors.
+
+    Raises AssertionError, with the smallest change to the first node that the device supports.
+    C: ggml_backend_dev_supports_op
+    """
+    __tracebackhide__ = True
+    from ._device import Device
+    from .backend import Backend
+    from .graph import Graph
+    from .trace.nearest import nearest
+
+    if not isinstance(graph, Graph):
+        raise TypeError(f"expected a Graph, got {given(graph)}")
+    if not isinstance(device, Device | Backend):
+        raise TypeError(f"expected a Device or a Backend, got {given(device)}")
+    wrong = [node for node in graph.nodes if not device.supports_op(node)]
+    if wrong:
+        ops: dict[str, list[str]] = {}
+        for node in wrong:
+            ops.setdefault(node.op.name, []).append(f"'{node.name}'")
+        rows = [
+            f"  {len(names)}× {op}: {', '.join(names[:3])}" + ", …" * (len(names) > 3)
+            for op, names in ops.items()
+        ]
+        head = f"{device.name} does not support {len(wrong)} of {len(graph.nodes)} nodes:"
+        _fail("\n".join([head, *rows, "", nearest(wrong[0], device).render()]))
+
+
+def _plan(plan: object) -> None:
+    if not isinstance(plan, Plan):
+        raise TypeError(f"expected a Plan, got {given(plan)}")
+
+
+def _names(what: str, value: str | Iterable[str]) -> Sequence[str]:
+    names = [value] if isinstance(value, str) else list(value)
+    if not all(isinstance(name, str) for name in names):
+        raise TypeError(f"{what}: expected names, got {given(value)}")
+    return names
+
+
+def _fail(problem: str) -> None:
+    __tracebackhide__ = True
+    if problem:
+        raise AssertionError(problem)

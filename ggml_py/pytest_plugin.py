@@ -1,0 +1,234 @@
+"""pytest plugin: `plan_snapshot` compares plans with the pages that are kept of them.
+
+Every pytest loads this where ggml_py is installed: nothing else of ggml_py is imported before a
+test has a plan to compare. docs/PYTEST.md shows how to use it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import zlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from .trace.plan import Plan
+
+FOLDER, SUFFIX = "__plans__", ".plan"
+_UNSAFE = re.compile(r"[^\w\[\]=,+.-]")
+_LONGEST = 120  # of a file's name, which may have 255 bytes
+_OUTPUT = "ggml_py_plans"  # what a worker of pytest-xdist hands back
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.getgroup("ggml_py").addoption(
+        "--plan-update",
+        action="store_true",
+        help=f"write the pages ({FOLDER}/*/*{SUFFIX}) that plan_snapshot misses or finds different",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.option.plan_update and os.environ.get("CI", "").lower() not in ("", "0", "false"):
+        raise pytest.UsageError(
+            "--plan-update in CI would write down whatever the plans are now: run it on your own "
+            f"machine, look at what changed under {FOLDER}/, and commit that"
+        )
+
+
+@pytest.fixture
+def plan_snapshot(request: pytest.FixtureRequest) -> PlanSnapshot:
+    """`plan_snapshot(plan)` fails where the plan is not the one that is kept of this test, a page
+    in `__plans__/` beside its file, which `pytest --plan-update` writes. A test's second plan needs
+    a name: `plan_snapshot(plan, "decode")`."""
+    return PlanSnapshot(request.node, _run(request.config))
+
+
+class PlanSnapshot:
+    """What the fixture gives: the pages of one test."""
+
+    def __init__(self, item: pytest.Item, run: Run) -> None:
+        self._item = item
+        self._run = run
+        self._seen: set[Path] = set()
+
+    def path(self, name: str = "") -> Path:
+        """The page of the test's plan of that name."""
+        item = self._item
+        stem = _stem(item.nodeid) + (f".{name}" if name else "")
+        return item.path.parent / FOLDER / item.path.stem / f"{stem}{SUFFIX}"
+
+    def __call__(self, plan: Plan, name: str = "") -> None:
+        """Compares. Raises AssertionError with what changed and why."""
+        __tracebackhide__ = True
+        from .trace.plan import Plan
+
+        if not isinstance(plan, Plan):
+            raise TypeError(f"plan_snapshot: expected a Plan, got {type(plan).__name__}")
+        if not isinstance(name, str) or _UNSAFE.search(name) or len(name) > _LONGEST:
+            raise ValueError(f"plan_snapshot: name {name!r} has to be a part of a file's name")
+        page = self.path(name)
+        if page in self._seen:
+            raise ValueError(
+                f"plan_snapshot: this test has compared with {page.name} already: give its second "
+                'plan a name, as plan_snapshot(plan, "decode")'
+            )
+        self._seen.add(page)
+        self._run.used.add(str(page))
+        text = plan.snapshot()
+        kept = page.read_text(encoding="utf-8") if page.exists() else None
+        if kept == text:
+            return
+        if self._run.config.option.plan_update:
+            page.parent.mkdir(parents=True, exist_ok=True)
+            page.write_text(text, encoding="utf-8", newline="\n")
+            self._run.written.add(str(page))
+            return
+        raise AssertionError("\n".join(self._told(page, kept, plan, text)))
+
+    def _told(self, page: Path, kept: str | None, plan: Plan, text: str) -> Iterator[str]:
+        shown = _relative(page, self._run.config)
+        if kept is None:
+            yield f"no plan is kept in {shown}; now it is: {plan.headline()}"
+        else:
+            changes = list(_changes(kept, plan, text))
+            yield f"the plan is not the one in {shown}: {changes[0]}"
+            yield from changes[1:]
+        yield ""
+        yield f"If it is right so: pytest --plan-update '{self._item.nodeid}', and commit the page."
+
+
+def _changes(kept: str, plan: Plan, text: str) -> Iterator[str]:
+    """What is different, in words; in lines where only the page is."""
+    from difflib import unified_diff
+
+    from .trace.plan import Plan
+    from .trace.required import changes
+
+    try:
+        diff = Plan.from_snapshot(kept).diff(plan)
+    except ValueError as error:
+        yield f"the page cannot be read: {error}"
+        return
+    if diff:
+        yield from changes(diff, plan)
+        return
+    yield "the same nodes are in the same places, and the page differs"
+    yield from unified_diff(kept.splitlines(), text.splitlines(), "kept", "now", lineterm="", n=1)
+
+
+def _stem(nodeid: str) -> str:
+    """The file's name of a test: where it cannot be the test's own, with a checksum."""
+    name = nodeid.partition("::")[2].replace("::", ".")
+    safe = _UNSAFE.sub("_", name)[:_LONGEST]
+    return safe if safe == name else f"{safe}-{zlib.crc32(name.encode()):08x}"
+
+
+def _relative(path: Path | str, config: pytest.Config) -> str:
+    return os.path.relpath(path, config.invocation_params.dir)
+
+
+# --- the run: which pages were used, which are nobody's
+
+
+class Run:
+    """What one process saw: pages, and the tests that there are."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self.config = config
+        self.used: set[str] = set()
+        self.written: set[str] = set()
+        self.passed: set[str] = set()  # tests that ran to their end
+        self.tests: set[tuple[str, str]] = set()  # file, id
+
+    def collected(self, items: Sequence[pytest.Item]) -> None:
+        """There are these tests, run or not."""
+        self.tests.update((str(item.path), item.nodeid) for item in items)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.when == "call" and report.passed:
+            self.passed.add(report.nodeid)
+
+    def pytest_sessionfinish(self) -> None:
+        if hasattr(self.config, "workeroutput"):
+            names = ("used", "written", "passed", "tests")
+            self.config.workeroutput[_OUTPUT] = {k: sorted(getattr(self, k)) for k in names}
+
+    def merge(self, seen: dict[str, Any]) -> None:
+        """Adds what a worker saw."""
+        for name in ("used", "written", "passed"):
+            getattr(self, name).update(seen[name])
+        self.tests.update((file, test) for file, test in seen["tests"])
+
+    def unused(self) -> list[str]:
+        """Pages that no test of the files that were collected has, and pages that their test did
+        not use although it passed."""
+        files: dict[str, dict[str, str]] = {}
+        for file, test in self.tests:
+            files.setdefault(file, {})[_stem(test)] = test
+        found = [page for file, tests in files.items() for page in self._unused_of(file, tests)]
+        for folder in {Path(file).parent / FOLDER for file in files}:
+            for pages in folder.glob("*"):
+                if not (folder.parent / f"{pages.name}.py").exists():
+                    found += map(str, pages.glob(f"*{SUFFIX}"))
+        return sorted(found)
+
+    def _unused_of(self, file: str, tests: dict[str, str]) -> Iterator[str]:
+        path = Path(file)
+        for page in (path.parent / FOLDER / path.stem).glob(f"*{SUFFIX}"):
+            owners = [stem for stem in tests if f"{page.stem}.".startswith(f"{stem}.")]
+            owner = tests[max(owners, key=len)] if owners else ""
+            if str(page) not in self.used and (not owner or owner in self.passed):
+                yield str(page)
+
+
+_RUN = pytest.StashKey[Run]()
+_DESELECTED = pytest.StashKey[list[pytest.Item]]()
+
+
+def _run(config: pytest.Config) -> Run:
+    if _RUN not in config.stash:
+        config.stash[_RUN] = Run(config)
+        config.pluginmanager.register(config.stash[_RUN], "ggml_py.plans")
+    return config.stash[_RUN]
+
+
+def pytest_deselected(items: Sequence[pytest.Item]) -> None:
+    if items:
+        items[0].config.stash.setdefault(_DESELECTED, []).extend(items)
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    items = [*session.items, *session.config.stash.get(_DESELECTED, [])]
+    paths = {id(item.path): item.path for item in items}  # one for all tests of a file
+    if any((folder / FOLDER).is_dir() for folder in {path.parent for path in paths.values()}):
+        _run(session.config).collected(items)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """pytest-xdist: a worker has ended."""
+    seen = getattr(node, "workeroutput", {}).get(_OUTPUT)
+    if seen is not None:
+        _run(node.config).merge(seen)
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    run = config.stash.get(_RUN, None)
+    if run is None:
+        return
+    chosen = any("::" in arg for arg in config.args) or config.getoption("lf", False)
+    unused = [] if chosen else run.unused()
+    if not run.written and not unused:
+        return
+    terminalreporter.section("plans")
+    for page in sorted(run.written):
+        terminalreporter.line(f"written: {_relative(page, config)}")
+    for page in unused:
+        terminalreporter.line(f"not used by any test, to be deleted: {_relative(page, config)}")
