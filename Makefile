@@ -33,6 +33,7 @@ schema:         ## refresh docs/plan.schema.json
 
 docs:           ## refresh what the examples of docs/ print
 	@$(PYTHON) tests/doc_pages.py
+	@$(PYTHON) tests/test_docs_pytest.py
 
 site:           ## the documentation site in site/
 	@NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs build -q && echo site/index.html

@@ -81,11 +81,8 @@ class Scheduler(Handle):
         what = f"a scheduler with graph_size={self.graph_size:,}"
         lib.ggml_free(new_native(self.graph_size * _NODE_BYTES, what))
         raw = ffi.new("ggml_backend_t[]", [b.ptr for b in self.backends])
-        bufts = (
-            NULL
-            if buffer_types is None
-            else ffi.new("ggml_backend_buffer_type_t[]", [t.ptr for t in buffer_types])
-        )
+        kind = "ggml_backend_buffer_type_t[]"
+        bufts = NULL if buffer_types is None else ffi.new(kind, [t.ptr for t in buffer_types])
         ptr = lib.ggml_backend_sched_new(raw, bufts, len(raw), graph_size, parallel, op_offload)
         tracing = self._tracing = bool(lib.gp_trace_present())
         self._checked: tuple[Requirements, ...] = ()  # that the allocated graph fulfils
@@ -491,9 +488,7 @@ class Scheduler(Handle):
     @property
     def reallocations(self) -> tuple[Reallocation, ...]:
         """Each of those times (the newest 256), with the tensor and the reason, oldest first.
-
-        C: gp_sched_reallocs
-        """
+        C: gp_sched_reallocs"""
         return sched_state.reallocations(self)
 
     def inspect(self) -> dict[str, Any]:

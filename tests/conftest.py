@@ -22,6 +22,7 @@ from oracle_programs import Oracle
 import ggml_py as ggml
 from ggml_py._handle import LIVE
 
+pytest_plugins = ["ggml_py.pytest_plugin"]  # where the installed one has no entry point yet
 REPO = Path(__file__).resolve().parent.parent
 DEFAULT = re.search(r'^default = "(.*?)"', (REPO / "vendor/upstream.toml").read_text(), re.M)[1]
 

@@ -1,5 +1,5 @@
-"""What a verb is about: a model, whose graph is planned, a plan that was saved, or a log with a
-debug print of one."""
+"""What a verb is about: a model, whose graph is planned, a plan that was saved, a page of one
+(`Plan.snapshot`), or a log with a debug print of one."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def get_plans(
     called = " and ".join(map(_called, sources))
     if None not in saved:
         _refuse_model_options(called)
-    if dump is not None and not any(plan and plan.capture.source != "scheduler" for plan in saved):
+    if dump is not None and not any(plan and plan.capture.source == "debug log" for plan in saved):
         raise click.UsageError(f"{called}: no log, so --dump cannot apply")
     plans = []
     for source, plan in zip(sources, saved, strict=True):
@@ -112,6 +112,7 @@ def saved_plan(source: str, dump: int | None = None) -> Plan | None:
     """The plan in that file; None for a model. By content: "-" is the standard input. `dump` is
     which print of a log, the last one unless told."""
     from ..export import to_json
+    from ..trace.snapshot import MAGIC
 
     content = _content(source)
     if content is None:
@@ -128,6 +129,8 @@ def saved_plan(source: str, dump: int | None = None) -> Plan | None:
     # What PowerShell's > writes is UTF-16.
     utf16 = content.startswith((b"\xff\xfe", b"\xfe\xff"))
     text = content.decode("utf-16" if utf16 else "utf-8", "replace")
+    if text.startswith(MAGIC):
+        return _plan_on_page(text, name)
     if _PRINT in text:
         return _plan_in_log(text, name, dump)
     raise ValueError(
@@ -135,6 +138,15 @@ def saved_plan(source: str, dump: int | None = None) -> Plan | None:
         "that `ggml-py plan MODEL -o FILE` saved nor a log with what ggml prints for "
         "GGML_SCHED_DEBUG=2"
     )
+
+
+def _plan_on_page(text: str, name: str) -> Plan:
+    from ..trace.plan import Plan
+
+    try:
+        return Plan.from_snapshot(text.replace("\r\n", "\n"))
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None
 
 
 def _plan_in_log(text: str, name: str, dump: int | None) -> Plan:

@@ -28,10 +28,11 @@ _NOT_COMPUTED = "not computed"
 _OF_NODE = r"(?<=-)\d+(?=$| )|(?<=_l)\d+(?=$| )"
 _NODE_LAYER = re.compile(_OF_NODE)
 _LAYER = re.compile(_OF_NODE + r"|(?<=\bblk\.)\d+(?=\.)")
-_PLAIN = re.compile(r'[^\s"<{}]+(?: [^\s"<{}]+)*')  # a name that stands for itself
+_PLAIN = re.compile(r'[^\s",<{}]+(?: [^\s",<{}]+)*')  # a name that stands for itself
 _NEAR = {0: "{i}", -1: "{i-1}", 1: "{i+1}"}
 _MARK = re.compile(r"\{i([+-]1)?\}")
 _FIELD = re.compile(r'"(?:[^"\\]|\\.)*"|\S+(?: \S+)*')
+_SHARE = re.compile(r'("(?:[^"\\]|\\.)*"|[^",]+) \d+(?:, |$)')
 _SECTION = re.compile(r"layers? i = ([\d, -]+?)(?:, as i = (\d+) but)?")
 
 
@@ -58,7 +59,7 @@ class Row(NamedTuple):
 
 def render(plan: Plan) -> str:
     """The page. Equal for plans that make the same decisions about the same graph."""
-    nodes = ", ".join(f"{name} {n}" for name, n in plan.nodes_per_backend().items())
+    nodes = ", ".join(f"{_token(name)} {n}" for name, n in plan.nodes_per_backend().items())
     lines = [
         f"{MAGIC} {_VERSION}",
         "",
@@ -245,14 +246,16 @@ class _Token(NamedTuple):
     copies: tuple[tuple[str, int, str], ...]
 
 
-def parse(text: str) -> list[Row]:
-    """The rows of a page. Raises `PageError`."""
+def parse(text: str) -> tuple[list[str], list[Row]]:
+    """The backends of a page, highest priority first, and its rows. Raises `PageError`."""
     lines = text.split("\n")
     head = lines[0].rsplit(" ", 1)
     if head[0] != MAGIC:
         raise PageError(f"expected '{MAGIC} {_VERSION}' in the first line, not {lines[0]!r}")
     if head[1] != str(_VERSION):
         raise PageError(f"version {head[1]} of the format; this ggml_py reads {_VERSION}")
+    shares = next((line for line in lines if line.startswith("nodes ")), "")
+    backends = [_name(name.strip()) for name in _SHARE.findall(shares.removeprefix("nodes "))]
     rows: list[Row] = []
     stack: dict[int, list[_Token]] = {}
     for layers, base, tokens in _read_sections(lines):
@@ -265,7 +268,7 @@ def parse(text: str) -> list[Row]:
                 raise PageError(f"layer {base} is referred to, and not there")
             block = tokens if base is None else _changed(stack[base], tokens)
             stack |= dict.fromkeys(layers, block)
-    return [*rows, *_expanded(stack)]
+    return backends, [*rows, *_expanded(stack)]
 
 
 def _read_sections(
@@ -298,9 +301,11 @@ def _read_sections(
             elif line.startswith("    < "):
                 name, size, src = _FIELD.findall(line[6:])
                 copies.append((name, _nbytes(size), src))
+                _name(name)
             else:
                 name, op, backend, cause, *rest = _FIELD.findall(line)
                 tokens.append(_Token(name, op, backend, cause, not rest, split, tuple(copies)))
+                _name(name)
                 split, copies = None, []
         except (ValueError, KeyError) as error:
             why = f": {error}" if isinstance(error, PageError) else ""

@@ -33,10 +33,10 @@ _VERSION = "0.11.0"  # not known: one that has all that newer ones print
 
 def from_snapshot(text: str) -> Plan:
     """See `Plan.from_snapshot`."""
-    rows = parse(text)
+    named, rows = parse(text)
     if not rows or rows[0].split is None:
         raise ValueError("this snapshot has no nodes, or no split that they are in")
-    names = _backends(rows)
+    names = _backends(named, rows)
     number = {name: i for i, name in enumerate(names)}
     tensors = [_record(i, NODE, row.name, row.op) for i, row in enumerate(rows)]
     for i, row in enumerate(rows):
@@ -61,11 +61,11 @@ def from_snapshot(text: str) -> Plan:
     return Plan(capture, outcome, SOURCE)
 
 
-def _backends(rows: Iterable[Row]) -> list[str]:
-    """Their priority is not on the page; that the CPU is the last is ggml's rule."""
+def _backends(named: Iterable[str], rows: Iterable[Row]) -> list[str]:
+    """Those that the page names at the top, and what somebody edited in below."""
     names = [name for row in rows for name in (row.split, row.backend) if name is not None]
     names += [c.src for row in rows for c in row.copies if c.src is not None]
-    return sorted(dict.fromkeys(names), key=lambda name: name == "CPU")
+    return list(dict.fromkeys([*named, *names]))
 
 
 def _splits(

@@ -1,0 +1,51 @@
+"""Plans of a llama that are kept under __plans__: what llama.cpp's placement rules, upstream's
+scheduler and the profiles of devices make of it together. Weights stay as they are in the file
+(`repack=False`), for what a CPU repacks depends on the CPU."""
+
+import pytest
+
+from ggml_py.checks import assert_max_splits, assert_no_fallback
+from ggml_py.models import load
+from ggml_py.models.synthetic import LlamaSpec, write_llama
+
+pytestmark = pytest.mark.needs(release="default", why="plans change from release to release")
+GPU, TWO = ("sim:gpu0,profile=cuda", "CPU"), ("sim:gpu0,profile=cuda", "sim:gpu1,profile=vulkan")
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    file = tmp_path_factory.mktemp("kept") / "model.gguf"
+    sizes = {"n_embd": 128, "n_head": 4, "n_head_kv": 2, "n_ff": 192, "n_vocab": 300}
+    write_llama(file, LlamaSpec(6, **sizes))
+    return file
+
+
+def plan(path, devices, n_tokens, **options):
+    with load(path, devices, n_threads=1, repack=False, **options) as model:
+        return model.plan(n_tokens=n_tokens)
+
+
+@pytest.mark.parametrize("n_tokens", [1, 64])
+def test_blas_and_cpu(path, plan_snapshot, n_tokens):
+    plan_snapshot(plan(path, ("BLAS", "CPU"), n_tokens))
+
+
+@pytest.mark.parametrize("n_tokens", [1, 64])
+def test_all_on_the_gpu(path, plan_snapshot, n_tokens):
+    kept = plan(path, GPU, n_tokens, n_gpu_layers=99)
+    plan_snapshot(kept)
+    assert_no_fallback(kept)
+    assert_max_splits(kept, 2)
+
+
+@pytest.mark.parametrize("n_tokens", [1, 64])
+def test_three_layers_on_the_gpu(path, plan_snapshot, n_tokens):
+    plan_snapshot(plan(path, GPU, n_tokens, n_gpu_layers=3))
+
+
+def test_a_cache_that_the_gpu_cannot_read_in_attention(path, plan_snapshot):
+    plan_snapshot(plan(path, GPU, 64, n_gpu_layers=99, type_k="q5_1", type_v="q5_1"))
+
+
+def test_two_gpus(path, plan_snapshot):
+    plan_snapshot(plan(path, TWO, 64, n_gpu_layers=99))
