@@ -247,9 +247,7 @@ class Scheduler(Handle):
         sizes = ffi.new("size_t[]", len(self.backends))
         with self._deciding(graph):
             done = lib.gp_sched_measure(self.ptr, graph.ptr, sizes)
-        if not done:
-            return None
-        return dict(zip(sched_state.labels(self), sizes, strict=True))
+        return dict(zip(sched_state.labels(self), sizes, strict=True)) if done else None
 
     def _no_memory(self, graph: Graph) -> AllocError:
         """The error for a graph whose compute buffers could not be had, with the sizes."""
@@ -273,10 +271,8 @@ class Scheduler(Handle):
 
     def _restore(self) -> None:
         if self._tracing:
-            if self._graph is not None and self._graph.closed:
-                lib.gp_sched_forget(self.ptr)
-            else:
-                lib.gp_sched_restore(self.ptr)
+            gone = self._graph is not None and self._graph.closed
+            (lib.gp_sched_forget if gone else lib.gp_sched_restore)(self.ptr)
         self._let_go()
 
     def _let_go(self) -> None:

@@ -1,4 +1,4 @@
-"""docs/PYTEST.md: its tests run, its commands do what it says, and what it shows is what there is."""
+"""docs/PYTEST.md: its tests run, its commands do what it says, what it shows is what there is."""
 
 import os
 import re
