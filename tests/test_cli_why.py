@@ -265,8 +265,9 @@ def test_diff_of_others_exits_1(folder):
     assert json.loads(done.stdout) == json.loads(json.dumps(a.diff(b).to_dict()))
 
 
-def test_diff_shows_all_rows_when_asked(folder):
-    files = folder / "p.json.gz", folder / "q.json"
+def test_diff_shows_all_rows_when_asked(folder, mlp, tmp_path):
+    mlp.to_json(tmp_path / "mlp.json")  # another graph, so that every node is only in one
+    files = folder / "p.json.gz", tmp_path / "mlp.json"
     few, all_ = (run("diff", *files, *verbose).stdout for verbose in ((), ("-v",)))
     assert re.search(r"│ … .*\d+ more", few) and not re.search(r"│ … .*\d+ more", all_)
     assert len(all_) > len(few)

@@ -59,7 +59,7 @@ def test_the_answers_on_screen_are_what_the_verbs_print(tmp_path):
 
 
 def test_the_python_example_prints_what_is_shown(tmp_path):
-    (code,) = blocks("python")
+    code, _test = blocks("python")  # the second: test_docs_pytest.py
     expected = blocks("")[2]
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False
