@@ -37,6 +37,7 @@ def _seq(id, act, given, expected, error=BAD):
 
 MISUSES = [
     _option("n_seq_max-zero", {"n_seq_max": 0}, "n_seq_max=0", "expected at least 1"),
+    _option("n_seq_max-many", {"n_seq_max": 257}, "n_seq_max=257", "at most 256 sequences"),
     _option("kv_unified", {"kv_unified": 1}, "kv_unified=1", "expected True or False", TypeError),
     _add("float", (1.5,), "token: expected a whole number", "float 1.5"),
     _add("text", ("the",), "token: expected a whole number", "str 'the'"),

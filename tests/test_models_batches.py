@@ -7,8 +7,9 @@ from functools import partial
 
 import numpy as np
 import pytest
+import test_models_sequences
 from arch_files import PROMPTS
-from sequence_scripts import run, span
+from sequence_scripts import execute, run, span
 from test_models_archs import stopped_after
 from test_models_errors import SPEC
 
@@ -111,6 +112,22 @@ def test_a_copy_is_as_good(model):
     model.seq_rm(0)
     assert model.n_past == 0
     np.testing.assert_array_equal(model.eval(PROMPT), first)
+
+
+@pytest.mark.parametrize("kv_unified", [False, True])
+@pytest.mark.parametrize("script", ["SCRIPT", "SHIFTS"])
+@pytest.mark.parametrize("name", ["llama", "gemma3"])
+def test_on_a_gpu(sims, arch_file, name, script, kv_unified):
+    """A simulated one, whose kernels are the CPU's: streams are copied and keys rotated there."""
+    sims("gpu0", host_buffer=True)
+    commands = getattr(test_models_sequences, script)
+    shared = {"n_ctx": 1024, "n_seq_max": 4, "n_ubatch": 8, "swa_full": True, "type_k": "q8_0"}
+    rows = []
+    for options in ({}, {"devices": ("sim:gpu0", "CPU"), "n_gpu_layers": 99}):
+        with load(arch_file(name), kv_unified=kv_unified, **shared, **options) as model:
+            answers = [execute(model, command) for command in commands]
+            rows.append(np.concatenate([a for a in answers if a is not None]))
+    np.testing.assert_array_equal(*rows)
 
 
 # --- limits

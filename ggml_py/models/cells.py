@@ -167,10 +167,7 @@ class Cells:
             self._first[seq] = pos
         if self._n_used is not None:
             self._n_used += 1
-        if self._end is not None and self._end <= idx:
-            self._end = idx + 1
-            if idx >= self._n_kv:
-                self._n_kv = 0
+        self._grow(idx + 1)
         if self._visible and seq in self._visible:
             self._visible[seq][idx] = 0.0
         if lost >= 0 and 0 <= self.first(lost) <= until:
@@ -184,13 +181,36 @@ class Cells:
         self.pos[idxs] = pos
         for seqs, at in sets:
             for seq in seqs:
-                self.has[seq, idxs[at]] = True
-        self._forget()
+                self._give(seq, idxs[at], pos[at])
+        if lost:
+            self._forget()
+        else:
+            if self._n_used is not None:
+                self._n_used += len(idxs)
+            self._grow(int(idxs.max()) + 1)
         # Without gaps between a sequence's positions, what is older than the lost ones goes too.
         for seq, until in lost:
             if 0 <= self.first(seq) <= until:
                 self.rm(seq, self.first(seq), until + 1)
         self.head = int(idxs[-1]) + 1
+
+    def _give(self, seq: int, idxs: Idxs, pos: npt.NDArray[np.int32]) -> None:
+        """Cells are a sequence's, too."""
+        self.has[seq, idxs] = True
+        first, last = self._first[seq], self._last[seq]
+        if first is not None:
+            self._first[seq] = int(pos.min()) if first < 0 else min(first, int(pos.min()))
+        if last is not None:
+            self._last[seq] = max(last, int(pos.max()))
+        if seq in self._visible:
+            self._visible[seq][idxs] = 0.0
+
+    def _grow(self, end: int) -> None:
+        """Cells before `end` are used."""
+        if self._end is not None and self._end < end:
+            self._end = end
+            if end > self._n_kv:
+                self._n_kv = 0
 
     def _take(self, idxs: Idxs) -> list[tuple[int, int]]:
         """Empties cells that are used: sequences that lost some, and the highest position."""

@@ -87,7 +87,7 @@ def _check_positions(batch: Batch, pos: list[int], memory: Memory, n_positions: 
 def _check_coupled(batch: Batch, memory: Memory) -> None:
     """Sequences that have a token in common go on together: from the same position."""
     for seqs in dict.fromkeys(batch.seq):
-        for seq in seqs:
+        for seq in seqs[1:]:
             if _span(memory, seq) != _span(memory, seqs[0]):
                 raise ModelError(
                     f"sequences {seqs}: one token cannot be of them all, for {seqs[0]} has "

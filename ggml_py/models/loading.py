@@ -18,7 +18,7 @@ from .archs import ARCHS
 from .cells import pad
 from .graphs import Graphs
 from .kv_caches import KvCaches
-from .memory import Memory
+from .memory import MAX_SEQ, Memory
 from .model import Model
 from .overrides import Overrides, cpu_overrides, override_pairs, resolve_overrides
 from .placement import keep_threads, keeps_mapped, open_backends, place
@@ -122,6 +122,8 @@ def load(
         n_cpu_moe=(n_cpu_moe, 0),
         n_cpu_ffn=(n_cpu_ffn, 0),
     )
+    if n_seq_max > MAX_SEQ:
+        raise ModelError(f"n_seq_max={n_seq_max}: expected at most {MAX_SEQ} sequences")
     _check_choices(flash_attn=flash_attn, split_mode=split_mode, load_mode=load_mode)
     _check_flags(
         repack=repack,

@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 
 from .ubatch import Tokens, Ubatch
 
+MAX_SEQ = 256  # sequences: LLAMA_MAX_SEQ
+
 
 class Shape(NamedTuple):
     """What a graph is built for; another shape needs another graph."""
