@@ -34,6 +34,8 @@ PLAIN = {
     "trace.variant", "trace.reasons", "trace.why_not",
     "trace.snapshot", "trace.snapshot_plan", "trace.required",
     "export.to_text", "export.to_json", "export.run_json", "export.timeline", "export.to_chrome",
+    "export.colors", "export.to_csv", "export.to_dot", "export.to_markdown",
+    "export.to_model_explorer",
     "export.plan_check", "export.to_terminal",
     "export.files", "export.formats", "export.layers", "export.rows", "export.interning",
     "export.page_data", "export.page_diff", "export.to_html", "export.to_notebook",

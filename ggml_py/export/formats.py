@@ -27,6 +27,12 @@ EXPORTERS = (
     Exporter("json", (".json",), "everything, to be read again (docs/plan.schema.json)", "to_json"),
     Exporter("html", (".html", ".htm"), "a page to look at in a browser", "to_html", True),
     Exporter("chrome", (".trace.json",), "Chrome's trace format, for Perfetto", "to_chrome"),
+    Exporter("markdown", (".md",), "to paste into an issue: short, the rest folded", "to_markdown"),
+    Exporter("dot", (".dot", ".gv"), "for Graphviz: backends' colours, layers folded", "to_dot"),
+    Exporter(
+        "model-explorer", (".explorer.json",), "for Google's Model Explorer", "to_model_explorer"
+    ),
+    Exporter("csv", (".csv",), "a line per node, for spreadsheets and DataFrames", "to_csv"),
     Exporter("text", (".txt",), "upstream's GGML_SCHED_DEBUG=2 layout", "to_text"),
 )
 

@@ -1,0 +1,20 @@
+"""A plan's nodes as a table: CSV, for spreadsheets and DataFrames."""
+
+from __future__ import annotations
+
+import csv
+import io
+
+from ..trace.plan import Plan
+from .rows import NodeRow, node_rows
+
+
+def render(plan: Plan) -> str:
+    """A line per node, in graph order, below a line with the columns' names."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(NodeRow._fields)
+    for row in node_rows(plan):
+        values = row._replace(ne="x".join(map(str, row.ne)))  # type: ignore[arg-type]
+        writer.writerow(["" if v is None else v for v in values])
+    return out.getvalue()

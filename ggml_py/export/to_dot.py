@@ -1,0 +1,115 @@
+"""A plan as a graph for Graphviz: nodes in the colours of their backends, layers folded into one
+box each where there are many, copies as dashed edges with their bytes.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+
+from ..trace.plan import Plan, format_bytes
+from .colors import NOBODY, colors
+from .rows import NodeRow, node_rows
+
+_FOLD_FROM = 100  # nodes: larger pictures nobody reads
+
+
+def render(plan: Plan, fold: bool | None = None) -> str:
+    """The graph in the DOT language. `fold` is whether layers are boxes; None: in large plans."""
+    rows = node_rows(plan)
+    if fold is None:
+        fold = len(rows) >= _FOLD_FROM
+    group_of = _groups(rows, fold)
+    members: dict[str, list[NodeRow]] = defaultdict(list)
+    for row in rows:
+        members[group_of[row.node]].append(row)
+    color = colors(plan)
+    edges, inside = _edges(plan, group_of)
+    lines = [
+        "digraph plan {",
+        '  graph [rankdir=TB, fontname="sans-serif"]',
+        '  node [shape=box, style="filled,rounded", fontname="sans-serif", fontsize=10]',
+        '  edge [fontname="sans-serif", fontsize=9]',
+    ]
+    for group, nodes in members.items():
+        fill = _fill(nodes, color)
+        label = _label(nodes, fold)
+        if inside.get(group):
+            label += f"\ncopied inside: {format_bytes(inside[group])}"
+        lines.append(f"  {group} [label={_quoted(label)}, fillcolor={_quoted(fill)}]")
+    lines += edges
+    lines += [*_legend(color), "}"]
+    return "\n".join(lines) + "\n"
+
+
+def _groups(rows: list[NodeRow], fold: bool) -> dict[int, str]:
+    """The box of each node: its own, or its layer's as far as the layer goes without another in
+    between."""
+    found, run, last = {}, 0, None
+    for row in rows:
+        if fold and row.layer is not None:
+            run += row.layer != last
+            found[row.node] = f"l{run}"
+        else:
+            found[row.node] = f"n{row.node}"
+        last = row.layer
+    return found
+
+
+def _label(nodes: list[NodeRow], fold: bool) -> str:
+    if fold and nodes[0].layer is not None:
+        counts = Counter(n.backend or "?" for n in nodes if n.is_computed)
+        return f"layer {nodes[0].layer}\n" + "\n".join(f"{b}: {n}" for b, n in counts.items())
+    (node,) = nodes
+    return f"{node.name}\n{node.op} {'x'.join(map(str, node.ne))}\n{node.backend} {node.cause}"
+
+
+def _fill(nodes: list[NodeRow], color: dict[str, str]) -> str:
+    """Of several backends: a part for each, by their nodes."""
+    counts = Counter(n.backend for n in nodes if n.is_computed and n.backend in color)
+    total = sum(counts.values())
+    if not total:
+        return NOBODY
+    if len(counts) == 1:
+        return color[next(iter(counts)) or ""]
+    return ":".join(f"{color[b or '']};{n / total:.3f}" for b, n in counts.items())
+
+
+def _edges(plan: Plan, group_of: dict[int, str]) -> tuple[list[str], dict[str, int]]:
+    """One between two boxes, however many tensors it carries; and bytes copied within a box."""
+    copied = {(s.index, i.tensor.id): i.nbytes for s in plan.splits for i in s.inputs}
+    split_of = [i for i, s in enumerate(plan.split_records) for _ in range(s.start, s.end)]
+    n_edges: dict[tuple[str, str], int] = defaultdict(int)
+    moved: dict[tuple[str, str], dict[tuple[int, int], int]] = defaultdict(dict)
+    for node in plan.nodes:
+        for source in node.srcs:
+            if source.index is None:
+                continue
+            edge = group_of[source.index], group_of[node.id]
+            n_edges[edge] += 1
+            key = split_of[node.id], source.id
+            if key in copied:
+                moved[edge][key] = copied[key]
+    lines = []
+    inside = {a: sum(copies.values()) for (a, b), copies in moved.items() if a == b}
+    for (a, b), n in n_edges.items():
+        if a == b:
+            continue
+        nbytes = sum(moved[a, b].values())
+        label = format_bytes(nbytes) if nbytes else str(n) if n > 1 else ""
+        style = ', style=dashed, color="#cc3311"' if nbytes else ""
+        lines.append(f"  {a} -> {b} [label={_quoted(label)}{style}]")
+    return lines, inside
+
+
+def _legend(color: dict[str, str]) -> list[str]:
+    boxes = [
+        f"    b{i} [label={_quoted(name)}, fillcolor={_quoted(fill)}]"
+        for i, (name, fill) in enumerate(color.items())
+    ]
+    return ["  subgraph cluster_backends {", '    label="backends"', *boxes, "  }"]
+
+
+def _quoted(text: str) -> str:
+    """A string of the language; what is no character of a line is shown as one."""
+    text = "".join(c if c.isprintable() or c == "\n" else "\ufffd" for c in text)
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'

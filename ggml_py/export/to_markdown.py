@@ -1,0 +1,89 @@
+"""A plan in Markdown, for pasting into an issue: short, the rest folded, enough to analyse it.
+
+What is folded last is upstream's debug layout, from which `Plan.from_debug_log` makes a plan again.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from ..trace.plan import Plan, format_bytes
+from . import to_text
+from .rows import copy_rows, split_rows
+
+_MOST = 60_000  # characters: GitHub refuses an issue of more than 65,536
+_ROWS = 30
+
+
+def render(plan: Plan) -> str:
+    """The text. A layout that would not fit into an issue is cut, and says so."""
+    settings = plan.settings
+    lines = [
+        f"**Plan of ggml {settings.upstream}:** {plan.headline()}", "",
+        f"op_offload {'on' if settings.op_offload else 'off'}, {len(plan.nodes)} nodes, "
+        f"{settings.n_copies} copies of inputs", "",
+        "| backend | device | kind | allocates from | nodes |", "|---|---|---|---|---|",
+    ]  # fmt: skip
+    n_nodes = plan.nodes_per_backend()
+    for b in plan.backends:
+        buft = plan.capture.bufts[b.buft].name
+        row = (b.name, b.device, b.device_type, buft, n_nodes.get(b.name, 0))
+        lines.append(_row(row))
+    lines += _findings(plan)
+    splits = [
+        (s.split, s.backend, f"{s.start} to {s.end - 1}", s.n_copies, format_bytes(s.copy_bytes))
+        for s in split_rows(plan)
+    ]
+    lines += _folded("splits", ("#", "backend", "nodes", "copies", "copied in"), splits)
+    copies = sorted(copy_rows(plan), key=lambda c: -c.nbytes)
+    rows = [
+        (c.split, c.tensor, c.what, f"{c.src_backend} → {c.dst_backend}", format_bytes(c.nbytes))
+        for c in copies
+    ]
+    lines += _folded("copies, the largest first", ("split", "tensor", "what", "", "bytes"), rows)
+    return "\n".join(lines) + "\n" + _layout(plan, _MOST - sum(len(line) + 1 for line in lines))
+
+
+def _row(values: tuple[object, ...]) -> str:
+    return "| " + " | ".join(_plain(str(v)) for v in values) + " |"
+
+
+def _plain(text: str) -> str:
+    """Names may be anything: nothing in them is markup, or the end of a cell."""
+    text = re.sub(r"[\r\n\t\x00-\x1f\u2028\u2029]", " ", text)
+    text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return re.sub(r"([\\`*_|\[\]#@~])", r"\\\1", text)
+
+
+def _findings(plan: Plan) -> list[str]:
+    try:
+        findings = plan.advice()
+    except ValueError:  # the reference scheduler cannot plan it
+        return []
+    lines = [f"- **{f.id} {f.title}** ({f.severity}): {_plain(f.text)}" for f in findings]
+    return ["", *lines] if lines else []
+
+
+def _folded(what: str, head: tuple[str, ...], rows: Sequence[tuple[object, ...]]) -> list[str]:
+    if not rows:
+        return []
+    lines = [_row(row) for row in rows[:_ROWS]]
+    if len(rows) > _ROWS:
+        lines.append(_row((f"… {len(rows) - _ROWS} more", *[""] * (len(head) - 1))))
+    summary = f"<details><summary>{len(rows)} {what}</summary>"
+    return ["", summary, "", _row(head), "|" + "---|" * len(head), *lines, "", "</details>"]
+
+
+def _layout(plan: Plan, room: int) -> str:
+    text = to_text.render(plan)
+    if any(ord(c) < 32 and c != "\n" for c in text):
+        text = re.sub(r"[\x00-\x09\x0b-\x1f]", " ", text)
+    room -= 300
+    cut = ""
+    if len(text) > room:
+        text = text[: text.rfind("\n", 0, max(room, 1)) + 1]
+        cut = "(cut: attach what `ggml-py plan ... -o plan.json.gz` saves)\n"
+    fence = "`" * max(3, 1 + max((len(m) for m in re.findall("`+", text)), default=0))
+    head = "<details><summary>every node, as GGML_SCHED_DEBUG=2 prints it</summary>"
+    return f"\n{head}\n\n{fence}\n{text}{fence}\n{cut}\n</details>\n"

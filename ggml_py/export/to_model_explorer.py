@@ -1,0 +1,66 @@
+"""A plan for Google's Model Explorer: layers to open and close, nodes in the colours of their
+backends with backend, cause and bytes among their attributes, copies as an overlay of edges.
+
+The format is that of its package's graph_builder.GraphCollection.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..trace.plan import Plan, PlanTensor, format_bytes
+from .colors import NOBODY, colors
+from .rows import NodeRow, node_rows
+
+
+def render(plan: Plan) -> dict[str, Any]:
+    """The collection, of one graph, as data that `json` can write."""
+    color = colors(plan)
+    copied = {(s.index, i.tensor.id): i.nbytes for s in plan.splits for i in s.inputs}
+    nodes, edges = [], []
+    for row, node in zip(node_rows(plan), plan.nodes, strict=True):
+        nodes.append(_node(row, node, color))
+        for source in dict.fromkeys(s for s in node.srcs if s.index is not None):
+            nbytes = copied.get((row.split, source.id))
+            if nbytes is not None:
+                label = format_bytes(nbytes)
+                edges.append(
+                    {"sourceNodeId": str(source.id), "targetNodeId": str(row.node), "label": label}
+                )
+    overlay = {"name": "copies", "edgeColor": "#cc3311", "edgeWidth": 2, "edges": edges}
+    copies = {"type": "edge_overlays", "name": "copies between backends", "overlays": [overlay]}
+    graph = {
+        "id": "plan", "nodes": nodes,
+        "groupNodeAttributes": {"": {"plan": plan.headline(), "ggml": plan.settings.upstream}},
+        "tasksData": {"edgeOverlaysDataListLeftPane": [copies]},
+    }  # fmt: skip
+    return {"label": "ggml plan", "graphs": [graph]}
+
+
+def _node(row: NodeRow, node: PlanTensor, color: dict[str, str]) -> dict[str, Any]:
+    attrs = {
+        "backend": row.backend or "none", "cause": str(node.cause), "split": str(row.split),
+        "node": str(row.node), "name": row.name, "bytes": _number(row.bytes),
+        "FLOPs": _number(row.flops),
+    }  # fmt: skip
+    weights = [s.name for s in node.srcs if s.index is None]
+    if weights:
+        attrs["leafs"] = ", ".join(weights)
+    shape = f"{row.type}[{', '.join(map(str, row.ne))}]"
+    tensor = [{"key": "tensor_name", "value": row.name}, {"key": "tensor_shape", "value": shape}]
+    edges = [
+        {"sourceNodeId": str(s.id), "sourceNodeOutputId": "0", "targetNodeInputId": str(i)}
+        for i, s in enumerate(node.srcs)
+        if s.index is not None
+    ]
+    return {
+        "id": str(row.node), "label": row.op,
+        "namespace": "" if row.layer is None else f"layer {row.layer}",
+        "attrs": [{"key": k, "value": v} for k, v in attrs.items()],
+        "incomingEdges": edges, "outputsMetadata": [{"id": "0", "attrs": tensor}],
+        "style": {"backgroundColor": color.get(row.backend or "", NOBODY)},
+    }  # fmt: skip
+
+
+def _number(n: int | None) -> str:
+    return "not known" if n is None else f"{n:,}"
