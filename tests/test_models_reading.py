@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import gc
+import re
+import sys
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -127,3 +130,33 @@ def test_what_it_raises_ends_the_loading(files, pieces, error):
 def test_none_and_what_is_not_false_go_on(files):
     for answer in (None, True, 0, ""):
         load(files / "misaligned", progress=lambda _share, a=answer: a).close()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="pages are counted in /proc")
+@pytest.mark.parametrize("gpu", [False, True], ids=["repacked", "gpu"])
+def test_what_was_copied_is_not_kept_twice(sims, tmp_path, gpu):
+    """Pages of the mapped file leave this process's memory; llama.cpp keeps them."""
+    path = tmp_path / "large.gguf"
+    spec = LlamaSpec(**{**SIZE, "n_embd": 512, "n_ff": 2048}, type="q4_0")
+    write_llama(path, spec)
+    if gpu:
+        sims("gpu0")
+    elif "AVX2" not in ggml.device("CPU").features:
+        pytest.skip("this processor has no layouts of its own")
+    options = {"devices": ("gpu0",), "n_gpu_layers": 99} if gpu else {}
+    with load(path, repack=False) as model:
+        expected = model.eval(PROMPT)
+        whole = resident(path)
+        assert whole > 0.8 * path.stat().st_size
+    with load(path, **options) as model:
+        for _ in range(2):  # what is still read from the file is read again
+            np.testing.assert_allclose(model.eval(PROMPT), expected, atol=0.05)
+            assert resident(path) < 0.15 * whole
+            model.reset()
+
+
+def resident(path):
+    """Bytes of a mapped file that are in this process's memory."""
+    maps = re.split(r"\n(?=[0-9a-f]+-)", Path("/proc/self/smaps").read_text())
+    found = [re.search(r"^Rss: +(\d+) kB", m, re.M) for m in maps if str(path) in m]
+    return sum(int(rss[1]) << 10 for rss in found)
