@@ -27,7 +27,7 @@ def render(plan: Plan) -> str:
     ]  # fmt: skip
     n_nodes = plan.nodes_per_backend()
     for b in plan.backends:
-        buft = plan.capture.bufts[b.buft].name
+        buft = plan.capture.bufts[b.buft].name if b.buft >= 0 and plan.capture.bufts else ""
         row = (b.name, b.device, b.device_type, buft, n_nodes.get(b.name, 0))
         lines.append(_row(row))
     lines += _findings(plan)
