@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -16,6 +15,7 @@ from . import enums
 from ._arguments import given
 from ._ffi import NULL, ffi, lib
 from ._gguf_header import HeaderCheck
+from ._whole_file import whole_file
 from .context import Context
 from .convert import TypeLike, encode, type_of
 from .errors import ArgumentError, GgufError
@@ -34,7 +34,6 @@ TensorEntry: TypeAlias = "tuple[str, TensorData, TypeLike, Sequence[int]]"
 _BY_DTYPE = {np.dtype(dtype): type_ for type_, (_suffix, dtype) in SCALARS.items()}
 _ALIGNMENT = "general.alignment"
 _ALIGNMENTS = (8, 1 << 24)  # the format asks for a multiple of 8; padding is made in memory
-_names = itertools.count()
 
 
 def write_gguf(
@@ -56,21 +55,13 @@ def write_gguf(
         raise TypeError(f"metadata: expected a dict, got {given(metadata)}")
     if path.is_dir():
         raise GgufError(f"{path} is a folder, expected the name of a file")
-    # Beside it, so that it can be renamed; another name for each call, of any thread.
-    part = path.with_name(f"{path.name}.part{os.getpid()}-{next(_names)}")
     entries = [_entry(entry) for entry in tensors]
-    try:
-        with part.open("xb") as out, _Header(metadata, entries, out) as header:
-            out.write(header.data)
-            for (name, data, type_, ne), nbytes in zip(entries, header.sizes, strict=True):
-                for piece in _pieces(name, data, type_, ne, nbytes):
-                    out.write(piece)
-                out.write(bytes(-nbytes % header.alignment))
-            out.flush()
-            os.fsync(out.fileno())  # a rename may reach the disk before the data does
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
+    with whole_file(path) as out, _Header(metadata, entries, out) as header:
+        out.write(header.data)
+        for (name, data, type_, ne), nbytes in zip(entries, header.sizes, strict=True):
+            for piece in _pieces(name, data, type_, ne, nbytes):
+                out.write(piece)
+            out.write(bytes(-nbytes % header.alignment))
 
 
 def _entry(entry: TensorEntry) -> tuple[str, TensorData, enums.Type, tuple[int, ...]]:

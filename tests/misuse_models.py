@@ -53,6 +53,13 @@ def _tokens(id, tokens, given, expected):
     return misuse(f"eval/{id}", lambda e: _load(e).eval(tokens), BAD, given, expected)
 
 
+def _half(env):
+    model = _load(env)
+    model.eval([1, 2])
+    state = model.seq_state()
+    model.set_seq_state(0, state[: len(state) // 2])
+
+
 def _sampler(id, options, given, expected, error=ggml.ArgumentError):
     return misuse(f"sampler/{id}", lambda e: models.Sampler(**options), error, given, expected)
 
@@ -191,5 +198,18 @@ MISUSES = [
         [1] * 254, 3, context_shift=True, n_keep=-1), BAD, "n_keep=254", "can keep 252"),
     misuse("stream/closed", lambda e: _closed(e).stream([1], 3), ggml.ClosedError, "closed",
            "make another"),
+    misuse("state/text", lambda e: _load(e).set_seq_state(0, "state"), TypeError, "str 'state'",
+           "data: expected bytes"),
+    misuse("state/other-bytes", lambda e: _load(e).set_seq_state(0, bytes(64)), BAD,
+           "does not begin as one", "expected what seq_state returned"),
+    misuse("state/part", lambda e: _half(e), BAD, "too early", "it is not whole", at=_half),
+    misuse("state/seq", lambda e: _load(e).seq_state(1), BAD, "sequence 1", "larger n_seq_max"),
+    misuse("state/closed", lambda e: _closed(e).seq_state(), ggml.ClosedError, "closed",
+           "make another"),
+    misuse("state/tokens", lambda e: _load(e).save_seq(e.tmp_path / "s", tokens=[64]),
+           ggml.ArgumentError, "tokens=64", "expected 0 to 63"),
+    misuse("state/model-file", lambda e: _load(e).load_seq(_small(e.tmp_path)), BAD,
+           "small.gguf is no file of a sequence", "llama_state_seq_save_file"),
+    misuse("state/none", lambda e: _load(e).load_seq(None), TypeError, "NoneType", "expected str"),
     misuse("eval/full", lambda e: _load(e, n_ctx=256).eval([1] * 300), BAD, "300", "256"),
 ]  # fmt: skip

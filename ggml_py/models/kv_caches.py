@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
 
 from ..enums import Type
 from ..errors import ModelError
+from . import kv_state
 from .cells import POS_END, Saved, pad, padded_n_kv
 from .hparams import HParams
 from .kv_cache import KvCache
 from .memory import Memory, Shape
 from .placement import Placement
+from .state_reader import StateReader
 from .streams import Slot, Streams
 from .ubatch import Tokens, Ubatch, one_token, split_equal, split_simple
 
@@ -296,6 +299,14 @@ class KvCaches(Memory):
     def seq_pos_max(self, seq: int) -> int:
         """See `Memory`."""
         return self._cells[-1].last(seq)
+
+    def state_write(self, seq: int) -> Iterator[bytes]:
+        """See `Memory`."""
+        return kv_state.write(self, seq)
+
+    def state_read(self, seq: int, reader: StateReader) -> Callable[[], None]:
+        """See `Memory`."""
+        return kv_state.read(self, seq, reader)
 
     def clear(self) -> None:
         """See `Memory`."""

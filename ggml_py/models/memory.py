@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+from .state_reader import StateReader
 from .ubatch import Tokens, Ubatch
 
 MAX_SEQ = 256  # sequences: LLAMA_MAX_SEQ
@@ -105,6 +107,15 @@ class Memory(ABC):
     @abstractmethod
     def seq_pos_max(self, seq: int) -> int:
         """The highest position of a sequence, -1 for an empty one."""
+
+    @abstractmethod
+    def state_write(self, seq: int) -> Iterator[bytes]:
+        """A sequence in libllama's format."""
+
+    @abstractmethod
+    def state_read(self, seq: int, reader: StateReader) -> Callable[[], None]:
+        """Reads that, and changes nothing; what is returned puts it in place of the sequence.
+        Raises `ModelError`."""
 
     @abstractmethod
     def clear(self) -> None:

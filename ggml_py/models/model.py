@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import reprlib
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +14,7 @@ import numpy as np
 
 from .._arguments import given, whole
 from ..errors import ClosedError, ModelError
+from . import state
 from .batch import POS_MAX, Batch
 from .checks import check_seq, checked
 from .generation import Generation, Interrupted
@@ -309,6 +312,46 @@ class Model:
     def seq_pos_max(self, seq: int) -> int:
         """The highest position of a sequence, -1 for an empty one. C: llama_memory_seq_pos_max"""
         return self._memory.seq_pos_max(self._check_seq(seq))
+
+    def seq_state(self, seq: int = 0) -> bytes:
+        """A sequence, to be put back with `set_seq_state`: its cells with positions, keys and
+        values, or its recurrent state. C: llama_state_seq_get_data"""
+        return state.get_data(self._settled(seq), seq)
+
+    def set_seq_state(self, seq: int, data: bytes) -> None:
+        """Replaces a sequence by what `seq_state` returned, of this or another sequence, of this or
+        another context of the same model and cache types; libllama's is as good.
+
+        Raises `ModelError`, with nothing changed, for data that is damaged or of another model, and
+        where there are not enough free cells. C: llama_state_seq_set_data
+        """
+        state.set_data(self._settled(seq), seq, data)
+
+    def save_seq(
+        self, path: str | os.PathLike[str], seq: int = 0, tokens: Sequence[int] = ()
+    ) -> None:
+        """Writes a sequence to a file, with the tokens that it was made of, if they are given.
+
+        The file appears when it is whole. Raises OSError, and then leaves what was there.
+        C: llama_state_seq_save_file
+        """
+        last = self.hparams.n_vocab - 1
+        ids = [whole("tokens", token, 0, last) for token in tokens]
+        state.save_file(self._settled(seq), Path(path), seq, ids)
+
+    def load_seq(self, path: str | os.PathLike[str], seq: int = 0) -> list[int]:
+        """Replaces a sequence by a file's, which libllama or `save_seq` wrote; the file's tokens.
+
+        Raises OSError, and `ModelError` as `set_seq_state`. C: llama_state_seq_load_file
+        """
+        return state.load_file(self._settled(seq), Path(path), seq)
+
+    def _settled(self, seq: int) -> Memory:
+        """The memory, its keys where the positions say."""
+        self._check_seq(seq)
+        if self._memory.has_update:
+            self._graphs.update()
+        return self._memory
 
     def record(self, per_op: bool = False) -> Recording:
         """Records what evaluations do within a `with` block: see `Recording`."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from ..buffer import BufferType
@@ -11,6 +11,7 @@ from ..enums import Type
 from ..errors import ModelError
 from ..graph import Graph
 from ..tensor import Tensor
+from . import recurrent_state
 from .cells import POS_END
 from .hparams import HParams
 from .inputs import array_of, new_input
@@ -18,6 +19,7 @@ from .memory import Memory, Shape
 from .placement import Placement
 from .recurrent_cells import NO_CELL, RecurrentCells
 from .room import alloc_all
+from .state_reader import StateReader
 from .ubatch import Tokens, Ubatch, one_token, split_equal
 
 
@@ -187,6 +189,14 @@ class RecurrentCache(Memory):
     def seq_pos_max(self, seq: int) -> int:
         """See `Memory`."""
         return self.cells.pos(seq)
+
+    def state_write(self, seq: int) -> Iterator[bytes]:
+        """See `Memory`."""
+        return recurrent_state.write(self, seq)
+
+    def state_read(self, seq: int, reader: StateReader) -> Callable[[], None]:
+        """See `Memory`."""
+        return recurrent_state.read(self, seq, reader)
 
     def clear(self) -> None:
         """See `Memory`."""

@@ -52,6 +52,11 @@ class RecurrentCells:
         at = self._cell_of[seq]
         return self._cells[at].pos if at != NO_CELL else -1
 
+    def row(self, seq: int) -> int:
+        """Where in memory the sequence's state is, `NO_CELL` without one."""
+        at = self._cell_of[seq]
+        return self._cells[at].src if at != NO_CELL else NO_CELL
+
     # --- for a graph
 
     def take(self, seqs: Sequence[int], last: Sequence[int]) -> None:
@@ -130,6 +135,11 @@ class RecurrentCells:
         freed = self._leave(seq)
         if freed != NO_CELL:
             self.head = min(self.head, freed)
+
+    def put(self, seq: int, pos: int) -> int:
+        """A cell for a sequence that has none, its last token at `pos`: where its state goes."""
+        self.take([seq], [pos])
+        return self.row(seq)
 
     def copy(self, src: int, dst: int) -> None:
         """`dst` has the state of `src`, until one of them goes on."""

@@ -1,0 +1,31 @@
+"""Files that appear under their name only when they are whole."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+_numbers = itertools.count()
+
+
+@contextmanager
+def whole_file(path: Path) -> Iterator[BinaryIO]:
+    """A file to be written, which takes the name `path` when the block ends without an error.
+
+    A file of that name is replaced then, and who has that one open keeps it. Raises OSError (disk
+    full) with nothing left behind.
+    """
+    # Beside it, so that it can be renamed; another name for each call, of any thread.
+    part = path.with_name(f"{path.name}.part{os.getpid()}-{next(_numbers)}")
+    try:
+        with part.open("xb") as out:
+            yield out
+            out.flush()
+            os.fsync(out.fileno())  # a rename may reach the disk before the data does
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
