@@ -25,7 +25,7 @@ def test_help_lists_the_verbs():
     text = ok("--help")
     assert re.findall(r"^  ([\w-]+) ", text.split("Commands:")[1], re.M) == [
         "bench", "build", "demo", "devices", "diff", "explain", "generate", "plan", "sweep",
-        "trace", "why-not",
+        "trace", "view", "why-not",
     ]  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from ..trace.plan import Plan, format_bytes
 from . import to_text
-from .rows import copy_rows, split_rows
+from .rows import copy_rows, node_rows, off_reasons, off_rows, split_rows
 
 _MOST = 60_000  # characters: GitHub refuses an issue of more than 65,536
 _ROWS = 30
@@ -31,6 +31,7 @@ def render(plan: Plan) -> str:
         row = (b.name, b.device, b.device_type, buft, n_nodes.get(b.name, 0))
         lines.append(_row(row))
     lines += _findings(plan)
+    lines += _off(plan)
     splits = [
         (s.split, s.backend, f"{s.start} to {s.end - 1}", s.n_copies, format_bytes(s.copy_bytes))
         for s in split_rows(plan)
@@ -61,8 +62,23 @@ def _findings(plan: Plan) -> list[str]:
         findings = plan.advice()
     except ValueError:  # the reference scheduler cannot plan it
         return []
-    lines = [f"- **{f.id} {f.title}** ({f.severity}): {_plain(f.text)}" for f in findings]
+    lines = []
+    for f in findings:
+        cost = f", {format_bytes(f.bytes)} per evaluation" if f.bytes else ""
+        lines.append(f"- **{f.id} {f.title}** ({f.severity}{cost}): {_plain(f.text)}")
+        lines.append(f"  {_plain(f.suggestion)}")
     return ["", *lines] if lines else []
+
+
+def _off(plan: Plan) -> list[str]:
+    """What is on the host although there is a device, and the rule that keeps it there."""
+    nodes = node_rows(plan)
+    rows = [
+        (len(r.nodes), r.op, r.backend, r.reason, format_bytes(r.bytes), r.text)
+        for r in off_rows(plan, nodes, off_reasons(plan, nodes))
+    ]
+    head = ("nodes", "op", "on", "rule", "they move", "why the first is there")
+    return _folded("kinds of nodes that are not on the device", head, rows)
 
 
 def _folded(what: str, head: tuple[str, ...], rows: Sequence[tuple[object, ...]]) -> list[str]:
