@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 from arch_files import PROMPTS, RECURRENT, check, deeper, load
 from oracle_programs import node_lines
-from sequence_scripts import Command, Random, agree, execute, run
+from sequence_scripts import Command, Random, agree, execute, run, t
 from test_models_archs import stopped_after
 
 from ggml_py import ModelError
 from ggml_py.models import Batch, Model
+from ggml_py.models.recurrent_cells import RecurrentCells
 
 ATTENTION_OPTIONS = [
     {"flash_attn": "off"},
@@ -107,16 +108,67 @@ class Walk(Random):
         )
 
 
+@pytest.fixture
+def same_cells(oracle, arch_file, tmp_path, monkeypatch):
+    """`agree`, and that the cells are the same as far as graphs show them: how many there are, and
+    whether one is zeroed."""
+    take, ours = RecurrentCells.take, []
+
+    def noted(self, seqs, last):
+        take(self, seqs, last)
+        ours.append((self.n_rs, self.rs_z >= 0))
+
+    def check(name, commands, **options):
+        nodes = tmp_path / "nodes.tsv"
+        options |= {"n_ctx": 2048, "nodes": nodes}
+        done = agree(oracle, arch_file(name), commands, tmp_path, **options)
+        assert ours == list(cells_of(nodes.read_text()))
+        return done
+
+    monkeypatch.setattr(RecurrentCells, "take", noted)
+    return check
+
+
 @pytest.mark.parametrize(
     ("name", "seed"), [("mamba", 1), *(("mamba2", seed) for seed in range(5))]
 )
-def test_random_walks(oracle, arch_file, tmp_path, name, seed):
-    """Which cells states are in, and which graphs move them: the same bits, the same refused."""
+def test_random_walks(same_cells, name, seed):
     n_seq_max, n_ubatch = [(3, 3), (4, 8), (5, 16), (8, 64), (4, 512)][seed]
     options = {"n_seq_max": n_seq_max, "n_ubatch": n_ubatch, "kv_unified": seed == 4}
-    walk = Walk(seed, 16, unified=False)
-    done = agree(oracle, arch_file(name), walk, tmp_path, n_ctx=1024, **options)
+    done = same_cells(name, Walk(seed, 16, unified=False), **options)
     assert {"decode", "seq_cp"} <= {command[0] for command in done}
+
+
+def test_where_the_search_for_a_cell_begins(same_cells):
+    """Far behind the few cells that are used it starts again; a state that was kept has one."""
+    everyone = ("decode", *(t(seq, seq) for seq in range(8)))
+    same_cells(
+        "mamba2",
+        [
+            everyone,
+            *(("seq_rm", seq, 0, None) for seq in (0, 1, 2, 3, 4, 6, 7)),
+            ("decode", t(1, 5)),
+            ("decode", t(2, 6)),
+            ("decode", t(3, 5), t(4, 6)),
+            *(("seq_cp", 5, seq, 0, None) for seq in (0, 1, 2)),
+            ("seq_keep", 5),
+            ("decode", t(5, 5)),
+            everyone,
+        ],
+        n_seq_max=8,
+    )
+
+
+def cells_of(nodes):
+    """Of each graph: the cells that its first layer gathers, and whether one is zeroed."""
+    zeroed = None
+    for line in nodes.splitlines():
+        _name, _type, op, ne, sources = line.split("\t")
+        ne = [int(n) for n in ne.split(",")]
+        if op == "SCALE" and sources.startswith("cache_r_l0"):
+            zeroed = ne[0] > 0
+        elif op == "GET_ROWS" and sources.startswith("cache_r_l0"):
+            yield ne[1], zeroed
 
 
 @pytest.mark.parametrize("n_tokens", [1, 5])
@@ -193,8 +245,11 @@ def test_positions_move_with_the_last_token(model):
         model.seq_add(0, 0, None, delta)
         assert model.seq_pos_max(0) == 6 + delta
         rows.append(model.eval([5]))
+        assert model.seq_pos_max(0) == 7 + delta
     model.seq_div(0, 0, None, 2)
     assert model.seq_pos_max(0) == 2
+    with pytest.raises(ModelError, match="delta=-3: the last token of sequence 0 is at position 2"):
+        model.seq_add(0, 0, None, -3)
     for row in rows[1:]:
         np.testing.assert_array_equal(row, rows[0])
 
