@@ -2,14 +2,17 @@
 
 import gc
 import json
+import pickle
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
+import graphs
 import pytest
 
 import ggml_py as ggml
-from ggml_py.trace import reference
+from ggml_py.trace import capture, reference
 from ggml_py.trace.pause import collection_paused
 from ggml_py.trace.replay import Node
 
@@ -198,3 +201,22 @@ def test_plans_are_read_where_the_native_module_is_blocked(mlp, tmp_path):
 def test_json_is_plain(mlp):
     data = json.loads(json.dumps(mlp.to_json()))
     assert (data["schema"], data["n_splits"]) == (2, 3)
+
+
+def test_a_plan_is_read_when_somebody_looks_and_is_the_same_then(monkeypatch):
+    """What it says is copied when it is made: the scheduler, its graph and backends may go."""
+    read, seen = capture._read, []
+    case = graphs.mlp()
+    want = case.scheduler.plan(case.graph)
+    text = want.text()
+    monkeypatch.setattr(capture, "_read", lambda records: seen.append(records) or read(records))
+    plans = [case.scheduler.plan(case.graph) for _ in range(3)]
+    case.close()
+    assert not seen
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda _: plans[0].outcome, range(8)))
+    assert all(one is plans[0].outcome for one in found) and len(seen) == 1
+    assert plans[1].capture is plans[1].capture and plans[1].text() == text and len(seen) == 2
+    sent = pickle.loads(pickle.dumps(plans[2]))
+    assert sent == want == plans[2] and sent.planner == "native" and type(sent) is ggml.Plan
+    assert len(seen) == 3

@@ -139,6 +139,7 @@ class GraphBuilder:
         for inp in self.inputs:
             inp.share()
         self._logits = _logits_of(self.logits) if self.shape.n_outputs else None
+        self._logit_row = None if self._logits is None else self._logits[0]
 
     def set_inputs(self, ubatch: Ubatch) -> None:
         """Writes all inputs for a ubatch."""
@@ -151,6 +152,11 @@ class GraphBuilder:
         if self._logits is not None:
             return self._logits
         return self.logits.get().reshape(self.shape.n_outputs, -1)
+
+    def read_logit_row(self) -> npt.NDArray[np.float32]:
+        """The same for the first output alone, [n_vocab]."""
+        row: npt.NDArray[np.float32] | None = self._logit_row
+        return self.read_logits()[0] if row is None else row
 
     # --- blocks
 

@@ -122,6 +122,12 @@ class Model:
         self._check_open()
         if seq:
             self._check_seq(seq)
+        # Decoding: what numpy does around one token takes longer than all the rest here.
+        token = tokens[0] if type(tokens) is list and len(tokens) == 1 else None
+        if type(token) is int and 0 <= token < self.hparams.n_vocab:
+            self._check_room(1, seq)
+            logits = self._eval_one(token, copy, seq)
+            return logits.reshape(1, -1) if all_logits else logits
         return self._eval(self._check_tokens(tokens, seq), all_logits, copy, seq)
 
     def _eval(
@@ -130,7 +136,7 @@ class Model:
         """`eval` of ids that were checked."""
         if len(ids) == 1:
             logits = self._eval_one(int(ids[0]), copy, seq)
-            return logits if all_logits else logits.reshape(-1)
+            return logits.reshape(1, -1) if all_logits else logits
         n, start = len(ids), self._memory.seq_pos_max(seq) + 1
         output = np.full(n, all_logits)
         output[-1] = True
@@ -140,15 +146,17 @@ class Model:
         return logits if all_logits else logits.reshape(-1)
 
     def _eval_one(self, token: int, copy: bool, seq: int) -> npt.NDArray[np.float32]:
+        """The logits [n_vocab] after one token that was checked."""
         memory, graphs = self._memory, self._graphs
         if memory.has_update:
             graphs.update()
         ubatch = memory.take_one(token, seq)
         if ubatch is None:
             ids, pos = np.array([token, memory.seq_pos_max(seq) + 1], np.int32).reshape(2, 1)
-            return self._decode(Tokens(ids, pos, [(seq,)], np.ones(1, np.bool_)), copy)
+            rows = self._decode(Tokens(ids, pos, [(seq,)], np.ones(1, np.bool_)), copy)
+            return rows.reshape(-1)
         try:
-            logits = graphs.compute(memory.shape(ubatch), ubatch).read_logits()
+            logits = graphs.compute(memory.shape(ubatch), ubatch).read_logit_row()
         except BaseException:
             memory.undo_one(ubatch)
             raise
@@ -361,11 +369,6 @@ class Model:
     # --- checks
 
     def _check_tokens(self, tokens: Any, seq: int) -> npt.NDArray[np.int32]:
-        if type(tokens) is list and len(tokens) == 1:  # decoding: numpy's checks take longer
-            token = tokens[0]
-            if type(token) is int and 0 <= token < self.hparams.n_vocab:
-                self._check_room(1, seq)
-                return np.array(token, np.int32, ndmin=1)
         try:
             ids = np.asarray(tokens)
         except ValueError:  # lists of different lengths

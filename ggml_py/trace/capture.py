@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from functools import cache
-from typing import TYPE_CHECKING, Any
+import threading
+from functools import cache, cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -29,6 +30,8 @@ from .record import (
 )  # fmt: skip
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
+
     from ..graph import Graph
     from ..scheduler import Scheduler
 
@@ -58,14 +61,21 @@ def _format(ctype: Any) -> Any:
     return f"{kind}{ffi.sizeof(ctype)}"
 
 
-def _columns(pointer: Any, n: int, struct: str) -> dict[str, list[Any]]:
-    """The fields of n records, each as a list."""
+def _columns(rows: bytes, struct: str) -> dict[str, list[Any]]:
+    """The fields of some records, each as a list."""
     dtype = _dtype(struct)
-    names = dtype.names or ()
-    if n == 0:
-        return {name: [] for name in names}
-    array = np.frombuffer(ffi.buffer(pointer, n * dtype.itemsize), dtype)
-    return {name: array[name].tolist() for name in names}
+    array = np.frombuffer(rows, dtype)
+    return {name: _values(array[name]) for name in dtype.names or ()}
+
+
+def _values(column: npt.NDArray[Any]) -> list[Any]:
+    """As Python's; ids without the empty places at the end, those in between keep their index."""
+    values: list[Any] = column.tolist()
+    if column.shape[1:] != (_MAX_SRC,):
+        return values
+    used = _MAX_SRC - (column[:, ::-1] >= 0).argmax(1)
+    used[(column < 0).all(1)] = 0
+    return [tuple(ids[:n]) for ids, n in zip(values, used.tolist(), strict=True)]
 
 
 def _words(values: list[bytes]) -> list[str]:
@@ -92,15 +102,8 @@ def _usage(usage: int) -> str:
     return enums.BackendBufferUsage(usage).name.lower()
 
 
-def _ids(values: list[int]) -> tuple[int, ...]:
-    """Source ids without the empty places at the end; those in between keep the others' index."""
-    n = len(values)
-    while n and values[n - 1] < 0:
-        n -= 1
-    return tuple(values[:n])
-
-
 _NO_PARAMS = [0] * 16
+_MAX_SRC = lib.GGML_MAX_SRC
 
 
 def _tensors(c: dict[str, list[Any]]) -> list[TensorRecord]:
@@ -116,7 +119,7 @@ def _tensors(c: dict[str, list[Any]]) -> list[TensorRecord]:
         c["nbytes"],
         map(_flags, c["flags"]),
         [() if p == _NO_PARAMS else tuple(p) for p in c["op_params"]],
-        map(_ids, c["src"]),
+        c["src"],
         *(c[name] for name in TensorRecord._fields[TensorRecord._fields.index("view_src") :]),
     )
     return list(map(TensorRecord._make, zip(*columns, strict=True)))
@@ -128,41 +131,30 @@ def _placements(c: dict[str, list[Any]]) -> list[Placement]:
         _words(c["cause"]),
         c["stage"],
         [tuple(p) if k == 0 else () for k, p in zip(c["kind"], c["passes"], strict=True)],
-        map(_ids, c["planned_src"]),
+        c["planned_src"],
         c["copy_of"],
         c["copy_index"],
     )
     return list(map(Placement._make, zip(*columns, strict=True)))
 
 
-def _splits(plan: Any) -> list[SplitRecord]:
-    inputs = _columns(plan.inputs, plan.n_inputs, "gp_input_record")
-    pairs = list(zip(inputs["tensor"], inputs["copy"], strict=True))
-    c = _columns(plan.splits, plan.n_splits, "gp_split_record")
-    rows = zip(c["backend"], c["start"], c["end"], c["first_input"], c["n_inputs"], strict=True)
-    return [SplitRecord(b, i, j, tuple(pairs[first : first + n])) for b, i, j, first, n in rows]
+class _Records(NamedTuple):
+    """What native code says of a plan, copied; the fields that are bytes are records."""
+
+    tensors: bytes
+    splits: bytes
+    inputs: bytes
+    bufts: bytes
+    buffers: bytes
+    backends: bytes
+    leaf_ids: tuple[int, ...]
+    capacities: tuple[int, ...]
+    left_backend: int
+    hash_set_used: int
+    settings: Settings
 
 
-def _bufts(plan: Any) -> tuple[BuftRecord, ...]:
-    c = _columns(plan.bufts, plan.n_bufts, "gp_buft_record")
-    return tuple(map(BuftRecord, _words(c["name"]), map(bool, c["is_host"]), c["readers"]))
-
-
-def _buffers(plan: Any) -> tuple[BufferRecord, ...]:
-    c = _columns(plan.buffers, plan.n_buffers, "gp_buffer_record")
-    return tuple(map(BufferRecord, c["buft"], map(_usage, c["usage"]), c["size"]))
-
-
-def _backends(plan: Any) -> tuple[BackendRecord, ...]:
-    c = _columns(plan.backends, plan.n_backends, "gp_backend_record")
-    types = [enums.BackendDevType(t).name for t in c["device_type"]]
-    return tuple(map(BackendRecord, _words(c["name"]), _words(c["device"]), types, c["buft"]))
-
-
-def _read(plan: Any) -> Plan:
-    columns = _columns(plan.tensors, plan.n_tensors, "gp_tensor_record")
-    tensors = _tensors(columns)
-    n = columns["kind"].index(_KINDS.index(COPY)) if tensors[-1].kind == COPY else len(tensors)
+def _copied(plan: Any) -> _Records:
     settings = Settings(
         upstream=BUILD["ggml_version"],
         build=BUILD["key"],
@@ -172,24 +164,109 @@ def _read(plan: Any) -> Plan:
         hash_set_size=plan.hash_set_size,
         pins_elsewhere=plan.n_pins_elsewhere,
     )
-    capture = Capture(
-        settings,
-        _backends(plan),
-        _bufts(plan),
-        _buffers(plan),
-        tuple(tensors[:n]),
+    return _Records(
+        _rows(plan.tensors, plan.n_tensors, "gp_tensor_record"),
+        _rows(plan.splits, plan.n_splits, "gp_split_record"),
+        _rows(plan.inputs, plan.n_inputs, "gp_input_record"),
+        _rows(plan.bufts, plan.n_bufts, "gp_buft_record"),
+        _rows(plan.buffers, plan.n_buffers, "gp_buffer_record"),
+        _rows(plan.backends, plan.n_backends, "gp_backend_record"),
         _numbers(plan.leafs, plan.n_leafs),
-        tuple((i, pin) for i, pin in enumerate(columns["dropped_pin"]) if pin >= 0),
         _numbers(plan.capacities, plan.n_capacities),
         plan.left_backend,
+        plan.hash_set_used,
+        settings,
     )
-    splits = tuple(_splits(plan))
-    placements = tuple(_placements(columns))
-    return Plan(capture, Outcome(placements, tuple(tensors[n:]), splits, plan.hash_set_used))
+
+
+def _rows(pointer: Any, n: int, struct: str) -> bytes:
+    return bytes(ffi.buffer(pointer, n * ffi.sizeof(f"struct {struct}"))) if n else b""
 
 
 def _numbers(pointer: Any, n: int) -> tuple[int, ...]:
     return tuple(ffi.unpack(pointer, n)) if n else ()
+
+
+def _splits(rows: bytes, inputs: bytes) -> tuple[SplitRecord, ...]:
+    of = _columns(inputs, "gp_input_record")
+    pairs = list(zip(of["tensor"], of["copy"], strict=True))
+    c = _columns(rows, "gp_split_record")
+    each = zip(c["backend"], c["start"], c["end"], c["first_input"], c["n_inputs"], strict=True)
+    return tuple(
+        SplitRecord(b, i, j, tuple(pairs[first : first + n])) for b, i, j, first, n in each
+    )
+
+
+def _bufts(rows: bytes) -> tuple[BuftRecord, ...]:
+    c = _columns(rows, "gp_buft_record")
+    return tuple(map(BuftRecord, _words(c["name"]), map(bool, c["is_host"]), c["readers"]))
+
+
+def _buffers(rows: bytes) -> tuple[BufferRecord, ...]:
+    c = _columns(rows, "gp_buffer_record")
+    return tuple(map(BufferRecord, c["buft"], map(_usage, c["usage"]), c["size"]))
+
+
+def _backends(rows: bytes) -> tuple[BackendRecord, ...]:
+    c = _columns(rows, "gp_backend_record")
+    types = [enums.BackendDevType(t).name for t in c["device_type"]]
+    return tuple(map(BackendRecord, _words(c["name"]), _words(c["device"]), types, c["buft"]))
+
+
+def _read(records: _Records) -> tuple[Capture, Outcome]:
+    columns = _columns(records.tensors, "gp_tensor_record")
+    tensors = _tensors(columns)
+    n = columns["kind"].index(_KINDS.index(COPY)) if tensors[-1].kind == COPY else len(tensors)
+    capture = Capture(
+        records.settings,
+        _backends(records.backends),
+        _bufts(records.bufts),
+        _buffers(records.buffers),
+        tuple(tensors[:n]),
+        records.leaf_ids,
+        tuple((i, pin) for i, pin in enumerate(columns["dropped_pin"]) if pin >= 0),
+        records.capacities,
+        records.left_backend,
+    )
+    splits = _splits(records.splits, records.inputs)
+    placements = tuple(_placements(columns))
+    return capture, Outcome(placements, tuple(tensors[n:]), splits, records.hash_set_used)
+
+
+class _NativePlan(Plan):
+    """A plan whose records become Python's when somebody first looks at it: that takes several
+    times what planning does."""
+
+    def __init__(self, records: _Records) -> None:
+        vars(self).update(planner="native", _records=records)  # it is frozen
+
+    def _look(self) -> None:
+        with _lock:
+            records = vars(self).pop("_records", None)
+            if records is not None:
+                with collection_paused():
+                    capture, outcome = _read(records)
+                vars(self).update(capture=capture, outcome=outcome)
+
+    @cached_property
+    def capture(self) -> Capture:
+        """See `Plan`."""
+        self._look()
+        found: Capture = vars(self)["capture"]
+        return found
+
+    @cached_property
+    def outcome(self) -> Outcome:
+        """See `Plan`."""
+        self._look()
+        found: Outcome = vars(self)["outcome"]
+        return found
+
+    def __reduce__(self) -> tuple[type[Plan], tuple[Capture, Outcome]]:
+        return Plan, (self.capture, self.outcome)
+
+
+_lock = threading.Lock()  # of all of them
 
 
 def read_plan(ask: Any, scheduler: Any, graph: Any) -> Plan:
@@ -199,8 +276,7 @@ def read_plan(ask: Any, scheduler: Any, graph: Any) -> Plan:
         ask(scheduler, graph, found)  # there is a plan, too, when a predicate of Python's raised
         if found[0] == NULL:
             raise MissingFunctionError("the scheduler holds no plan: give it a graph first")
-        with collection_paused():
-            return _read(found[0])
+        return _NativePlan(_copied(found[0]))
     finally:
         if found[0] != NULL:
             lib.gp_plan_free(found[0])
