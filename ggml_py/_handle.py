@@ -18,7 +18,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import os
 import threading
@@ -215,15 +214,14 @@ class Handle:
     def _before_loss(self) -> None:
         """As `_before_free`, but nothing may be sent or waited for."""
 
-    @contextlib.contextmanager
-    def _changing(self) -> Iterator[None]:
+    def _changing(self) -> _Changing:
         """Around a call that changes the native object: an abort in it spoils the object."""
-        try:
-            yield
-        except AbortError as error:
-            self._spoiled_by = error
-            self._drop_ptr()
-            raise
+        return _Changing(self)
+
+    def _spoil(self, error: AbortError) -> None:
+        """It was left half-changed."""
+        self._spoiled_by = error
+        self._drop_ptr()
 
     def _before_free(self) -> None:
         """What a subclass does while the object is still whole."""
@@ -239,6 +237,20 @@ class Handle:
         _traceback: TracebackType | None,
     ) -> None:
         self.close()
+
+
+class _Changing:
+    __slots__ = ("_handle",)
+
+    def __init__(self, handle: Handle) -> None:
+        self._handle = handle
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _type: object, error: object, _traceback: object) -> None:
+        if isinstance(error, AbortError):
+            self._handle._spoil(error)
 
 
 class _WithoutPtr:

@@ -85,7 +85,8 @@ class Graph(Handle):
             if not isinstance(tensor, Tensor):
                 raise TypeError(f"expected a Tensor, got {given(tensor)}")
             self._depend(tensor._context)
-            with in_use("being built", self), self._changing():
+        with in_use("being built", self), self._changing():
+            for tensor in tensors:
                 lib.ggml_build_forward_expand(ptr, tensor.ptr)
 
     def build_backward_expand(

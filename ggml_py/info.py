@@ -9,6 +9,11 @@ from ._arguments import c_text, ptr_of
 from ._ffi import NULL, lib, text
 from .errors import ArgumentError
 
+# Bound once: half of a graph's tensors get names, and every op looks at types.
+_TYPES = {int(member): member for member in enums.Type}
+_MAX_NAME = lib.GGML_MAX_NAME
+_set_name = lib.ggml_set_name
+
 
 class TensorInfo:
     """The part of `Tensor` that needs no memory."""
@@ -36,16 +41,17 @@ class TensorInfo:
     @name.setter
     def name(self, name: str) -> None:
         encoded = c_text("name", name)
-        if len(encoded) >= lib.GGML_MAX_NAME:
+        if len(encoded) >= _MAX_NAME:
             raise ArgumentError(
-                f"name {name!r} has {len(encoded)} bytes: expected at most {lib.GGML_MAX_NAME - 1}"
+                f"name {name!r} has {len(encoded)} bytes: expected at most {_MAX_NAME - 1}"
             )
-        lib.ggml_set_name(self.ptr, encoded)
+        _set_name(self.ptr, encoded)
 
     @property
     def type(self) -> enums.Type:
         """Element type."""
-        return enums.Type(self.ptr.type)
+        number = self.ptr.type
+        return _TYPES[number] if number in _TYPES else enums.Type(number)
 
     @property
     def ne(self) -> tuple[int, int, int, int]:

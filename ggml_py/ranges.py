@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from operator import index
 
-from ._arguments import whole
+from ._arguments import SIZE_MAX, whole
 from ._ffi import NULL, lib
 from .errors import ArgumentError
 from .tensor import Tensor
+
+_WHOLE = frozenset({int})  # no bool, and nothing that `index` would have to look at
 
 
 def check_view(a: Tensor, ne: tuple[int, ...], nb: tuple[int, ...], offset: int) -> None:
@@ -20,11 +22,15 @@ def check_view(a: Tensor, ne: tuple[int, ...], nb: tuple[int, ...], offset: int)
         limit = lib.ggml_nbytes(ptr)
     else:
         start, limit = ptr.view_offs, lib.ggml_nbytes(ptr.view_src)
-    ne = tuple([whole(f"ne{i}", n) for i, n in enumerate(ne)])
-    nb, offset = tuple([index(n) for n in nb]), index(offset)
-    if not all(0 <= n < 1 << 64 for n in (*nb, offset)):
-        return  # no size_t, as cffi will say
-    block = lib.ggml_blck_size(a._ptr.type)
+    numbers = (*ne, *nb, offset)
+    if _WHOLE.issuperset(map(type, numbers)) and min(numbers) >= 0 and max(numbers) <= SIZE_MAX:
+        pass  # as it nearly always is
+    else:
+        ne = tuple([whole(f"ne{i}", n) for i, n in enumerate(ne)])
+        nb, offset = tuple([index(n) for n in nb]), index(offset)
+        if not all(0 <= n < 1 << 64 for n in (*nb, offset)):
+            return  # no size_t, as cffi will say
+    block = lib.ggml_blck_size(ptr.type)
     if ne[0] % block:
         raise ArgumentError(
             f"a view of ne0 {ne[0]}: expected a multiple of {block}, the elements in a block of "
@@ -32,11 +38,12 @@ def check_view(a: Tensor, ne: tuple[int, ...], nb: tuple[int, ...], offset: int)
         )
     if 0 in ne:
         return
-    end = offset + ne[0] // block * lib.ggml_type_size(a._ptr.type)
-    for n, stride in zip(ne[1:], nb, strict=False):
-        end += (n - 1) * stride
-    size = math.prod(ne) // block * lib.ggml_type_size(a._ptr.type)
-    end = max(end, offset + size)  # upstream wants room for all elements, whatever the strides
+    size = lib.ggml_type_size(ptr.type)
+    end = offset + ne[0] // block * size
+    for i, stride in enumerate(nb[: len(ne) - 1], 1):
+        end += (ne[i] - 1) * stride
+    # Upstream wants room for all elements, whatever the strides.
+    end = max(end, offset + math.prod(ne) // block * size)
     if start + end > limit:
         strides = f", strides of {', '.join(map(str, nb[: len(ne) - 1]))} bytes" * (len(ne) > 1)
         has = f"the {limit:,} bytes that it is a view of" if start else f"its {limit:,} bytes"

@@ -120,18 +120,13 @@ class Scheduler(Handle):
             return "<Scheduler closed>"
         return f"<Scheduler {', '.join(b.name for b in self.backends)}>"
 
-    @contextlib.contextmanager
-    def _changing(self) -> Iterator[None]:
-        """As `Handle._changing`; the graph still gets its own sources back."""
+    def _spoil(self, error: AbortError) -> None:
+        """The graph still gets its own sources back."""
         raw = self.ptr
-        try:
-            with super()._changing():
-                yield
-        except AbortError:
-            if self._tracing:
-                lib.gp_sched_restore(raw)
-            self._let_go()
-            raise
+        super()._spoil(error)
+        if self._tracing:
+            lib.gp_sched_restore(raw)
+        self._let_go()
 
     @contextlib.contextmanager
     def _deciding(self, graph: Graph, undo: bool = False) -> Iterator[None]:

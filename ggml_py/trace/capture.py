@@ -237,8 +237,12 @@ class _NativePlan(Plan):
     """A plan whose records become Python's when somebody first looks at it: that takes several
     times what planning does."""
 
-    def __init__(self, records: _Records) -> None:
-        vars(self).update(planner="native", _records=records)  # it is frozen
+    @classmethod
+    def of(cls, records: _Records) -> Plan:
+        """The plan that they tell."""
+        plan = cls.__new__(cls)
+        vars(plan).update(planner="native", _records=records)  # it is frozen
+        return plan
 
     def _look(self) -> None:
         with _lock:
@@ -262,8 +266,8 @@ class _NativePlan(Plan):
         found: Outcome = vars(self)["outcome"]
         return found
 
-    def __reduce__(self) -> tuple[type[Plan], tuple[Capture, Outcome]]:
-        return Plan, (self.capture, self.outcome)
+    def __reduce__(self) -> tuple[type[Plan], tuple[Capture, Outcome, str]]:
+        return Plan, (self.capture, self.outcome, self.planner)
 
 
 _lock = threading.Lock()  # of all of them
@@ -276,7 +280,7 @@ def read_plan(ask: Any, scheduler: Any, graph: Any) -> Plan:
         ask(scheduler, graph, found)  # there is a plan, too, when a predicate of Python's raised
         if found[0] == NULL:
             raise MissingFunctionError("the scheduler holds no plan: give it a graph first")
-        return _NativePlan(_copied(found[0]))
+        return _NativePlan.of(_copied(found[0]))
     finally:
         if found[0] != NULL:
             lib.gp_plan_free(found[0])
