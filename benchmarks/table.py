@@ -14,6 +14,7 @@ import models
 import ops
 import plans
 import recording
+import sampling
 import startup
 from rounds import parser, show
 
@@ -25,6 +26,7 @@ PARTS = {
     "computes": computes.rows,
     "memory": memory.rows,
     "recording": recording.rows,
+    "sampling": sampling.rows,
     "llama": models.rows,
 }
 

@@ -80,6 +80,17 @@ def test_models_are_compared_with_llama_bench_and_libllama(tmp_path):
     assert all(figure > 0 for figures in alone.values() for figure in figures.values())
 
 
+def test_sampling_is_compared_with_libllamas(oracle):
+    done = subprocess.run(
+        [sys.executable, str(BENCHMARKS / "sampling.py"), "--rounds", "1", "--json"],
+        capture_output=True, text=True, check=False, env=os.environ, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(done.stdout)
+    assert len(rows) == 10 and {row["peer"] for row in rows} == {"libllama"}
+    assert all(min(row["ours"], row["theirs"]) > 0 for row in rows)
+
+
 def test_a_decoding_step_is_taken_apart(tmp_path):
     done = subprocess.run(
         [sys.executable, str(BENCHMARKS / "decode_step.py"), "--model", "tiny-q4_0", "--threads",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import pickle
 import signal
 import threading
 import time
@@ -70,6 +71,13 @@ def test_context_shift_with_windows(oracle, arch_file):
     expected, _known = oracle.generate(path, PROMPT, 400, keep=4, n_ctx=256)
     with load(path, n_ctx=256) as model:
         assert model.generate(PROMPT, 400, context_shift=True, n_keep=4) == expected
+
+
+def test_no_shift_where_positions_cannot_be_moved(arch_file):
+    with load(arch_file("gemma3"), n_ctx=1024, n_ubatch=64) as model:
+        with pytest.raises(ModelError, match=r"positions cannot be moved: .*swa_full=True"):
+            model.stream(PROMPT, 3, context_shift=True)
+        assert len(model.generate(PROMPT, 3)) == 3
 
 
 def test_tokens_that_end_a_generation_are_libllamas(oracle, tmp_path):
@@ -256,6 +264,7 @@ def test_ctrl_c_leaves_what_was_generated(tmp_path):
             except Interrupted as error:
                 interrupted += 1
                 tokens = error.tokens
+                assert pickle.loads(pickle.dumps(error)).tokens == tokens
                 assert str(error) == f"stopped after {len(tokens)} of {n} tokens"
             except KeyboardInterrupt:
                 tokens = expected
