@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import logging
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any
 
 from .._ffi import lib
-from ..errors import AllocError
+from ..errors import AllocError, MissingFunctionError
 from ..scheduler import Scheduler
 from .archs import ARCHS
 from .cells import POS_END
 from .decoder import Decoder
+from .expert_copies import ExpertCopies
 from .hparams import HParams
 from .kv_caches import KvCaches
 from .memory import Memory, Shape
@@ -60,6 +61,10 @@ class Graphs:
         self._largest = memory.full_shape(n_ubatch)
         self._kept: dict[Shape, Decoder[Any]] = {}  # least recently used first
         self._allocated: Decoder[Any] | None = None
+        self._expert_copies = ExpertCopies() if hparams.experts and placement.gpus else None
+        if self._expert_copies is not None:
+            with suppress(MissingFunctionError):  # older releases do it themselves
+                sched.set_copy_callback(self._expert_copies)
         self._reserved = False  # tried to
         self._fits = False  # what it tried
         self.flash_attn = flash_attn == "on" or (flash_attn == "auto" and self._flash_attn_fits())
@@ -70,6 +75,8 @@ class Graphs:
         self._weights.read()
         builder = self._allocate(shape)
         builder.set_inputs(ubatch)
+        if self._expert_copies is not None:
+            self._expert_copies.forget()
         try:
             self._sched.compute(builder.graph)
         except BaseException:
