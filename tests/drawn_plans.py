@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import captures
 
-from ggml_py.trace import reference
+from ggml_py.trace import reference, run
 from ggml_py.trace.record import (
     LEAF,
     NODE,
@@ -60,3 +60,37 @@ def smallest():
     node = captures.tensor(0, NODE, "", "VIEW", src=(1,), view_src=1, supports=1)
     settings = Settings("0.26.0", "0.26.0-0", True, 1, 0, 100, 0)
     return reference.plan(Capture(settings, backends, bufts, (), (node, leaf), (1,)))
+
+
+def ran(plan, per_op=True, n=3):
+    """A run of `n` computes of a plan, each slower: nodes take 1, 2, 3 µs and so on by their place
+    in a split, copies 500 ns."""
+    events = []
+
+    def event(kind, start, end, split=-1, backend=-1, input=-1, nbytes=0, first=-1, last=-1):
+        events.append(run.Event(
+            kind, start, end, 0, compute, split, backend, 0, input, nbytes, first, last, -1
+        ))
+
+    now = 0
+    for compute in range(n):
+        begin, at = now, len(events)
+        for i, split in enumerate(plan.split_records):
+            for j, (source, _copy) in enumerate(split.inputs):
+                nbytes = plan.tensors[source].nbytes
+                event(run.COPY, now, now + 500, i, split.backend, j, nbytes)
+                now += 500
+            start = now
+            for place, node in enumerate(plan.nodes[split.start : split.end]):
+                took = 1000 * (place + 1) * (compute + 1) * (not node.is_view_op)
+                if per_op:
+                    one = {"first": node.id, "last": node.id + 1}
+                    event(run.NODES, now, now + took, i, split.backend, **one)
+                now += took
+            if not per_op:
+                event(run.NODES, start, now, i, split.backend, first=split.start, last=split.end)
+        events.insert(at, run.Event(run.COMPUTE, begin, now, 0, compute, *[-1] * 4, 0, -1, -1, -1))
+        now += 10_000
+    names = tuple(b.name for b in plan.backends)
+    scheduler = run.SchedulerRecord(names, (False,) * len(names), (0,) * n)
+    return run.Run((plan,), (scheduler,), tuple(events), per_op, 1e9)

@@ -188,7 +188,7 @@ def test_why_not_when_it_is_there(folder):
 
 def test_what_if_it_were_another_device(folder, plan, attention, tmp_path):
     saved = ggml.Plan.from_json
-    command = ("plan", folder / "p.json.gz", "-o", tmp_path / "w.json")
+    command = ("plan", folder / "p.json.gz", "-o", tmp_path / "w.json", "--force")
     for profile in ("cuda", "metal"):
         answers = ggml.load_profile(profile).answers(plan, "card")
         change = ("--what-if", f"profile:card={profile}")

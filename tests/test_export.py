@@ -9,10 +9,10 @@ from html.parser import HTMLParser
 
 import pytest
 from cli_runs import BLOCKED, fails, ok, run
-from drawn_plans import HOSTILE, llama, smallest
+from drawn_plans import HOSTILE, llama, ran, smallest
 
 import ggml_py as ggml
-from ggml_py.export import formats, interning, page_diff, rows, to_html
+from ggml_py.export import formats, interning, page_diff, rows, run_times, to_html
 from ggml_py.export.layers import layer_in
 from ggml_py.trace import reference
 from ggml_py.trace.record import Capture
@@ -302,6 +302,54 @@ def test_a_page_of_two_plans(world):
     assert told["diff"]["changed"] == [moved, moved] and moved
     assert told["diff"]["pairs"] == list(range(len(before.nodes)))
     assert len(told["plans"]) == 2 and told["diff"]["headline"] == before.diff(after).headline()
+
+
+# --- runs
+
+
+@pytest.mark.parametrize("per_op", [True, False])
+def test_what_nodes_took_is_of_the_median_compute(world, per_op):
+    plan = world["fallback"]
+    told = run_times.times(ran(plan, per_op))
+    assert told.compute == "compute 1 of 3, the median of the 3 with this plan"
+    assert told.plan is plan and told.per_op is per_op
+    assert told.copies == (500,) * plan.n_inputs
+    places = [n.id - plan.splits[n.split].start + 1 for n in plan.nodes]
+    if per_op:
+        assert told.nodes == tuple(2000 * place for place in places)
+    else:  # what a split took, in equal parts
+        split = plan.splits[plan.nodes[15].split]
+        n = split.end - split.start
+        assert told.nodes[15] == 2000 * sum(range(1, n + 1)) // n
+    assert told.total == sum(told.nodes) + sum(told.copies)
+
+
+def test_a_run_in_each_format(world, tmp_path):
+    plan = world["fallback"]
+    run = ran(plan)
+    for name in ("run.json.gz", "run.html", "run.trace.json"):
+        run.export(tmp_path / name)
+        with pytest.raises(FileExistsError, match="is there already"):
+            run.export(tmp_path / name)
+    assert type(run).from_json(tmp_path / "run.json.gz") == run
+    (told,) = data_of((tmp_path / "run.html").read_text())["plans"]
+    assert told["times"]["nodes"] == list(run_times.times(run).nodes)
+    assert json.loads((tmp_path / "run.trace.json").read_text())["traceEvents"]
+    with pytest.raises(ValueError, match="a run is shown alone, and in json, html, chrome only"):
+        run.export(tmp_path / "run.md")
+    with pytest.raises(ValueError, match="no compute of which the plan is known"):
+        type(run)((), (), ()).export(tmp_path / "none.html")
+
+
+def test_view_of_a_run(world, tmp_path):
+    path = tmp_path / "run.json"
+    ran(world["fallback"]).to_json(path)
+    assert "3 computes" in ok("view", path, command=BLOCKED)
+    ok("view", path, "-o", tmp_path / "r.html", command=BLOCKED)
+    assert '"times":{' in (tmp_path / "r.html").read_text()
+    world["fallback"].to_json(tmp_path / "p.json")
+    both = ("view", path, tmp_path / "p.json", "-o", tmp_path / "x.html")
+    assert "a run is shown alone" in fails(*both)
 
 
 # --- notebooks

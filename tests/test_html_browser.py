@@ -6,7 +6,7 @@ import shutil
 import time
 
 import pytest
-from drawn_plans import HOSTILE, llama, smallest
+from drawn_plans import HOSTILE, llama, ran, smallest
 
 import ggml_py as ggml
 from ggml_py.export import rows
@@ -37,6 +37,7 @@ def made(plans):
         "log": (ggml.Plan.from_debug_log(plans["mlp"].text()),),
         "hostile": (llama(4, suffix=HOSTILE, refused=("SOFT_MAX",)),),
         "large": (llama(1000, refused=("SOFT_MAX",)),),
+        "run": (ran(fallback),),
         "two": (fallback, fallback.what_if(supports={("gpu0", "SOFT_MAX"): True})),
     }
 
@@ -50,7 +51,8 @@ def files(made, tmp_path_factory):
         page = folder / f"{name}.html"
         if not page.exists():
             plan, *other = made[name]
-            plan.export(page, other=other[0] if other else None)
+            settings = {"other": other[0]} if other else {}
+            plan.export(page, **settings)
         return page
 
     return path
@@ -376,6 +378,27 @@ def test_two_plans_beside_each_other(made, open_page):
     assert [cell.strip() for cell in row][3:8] == [
         "CPU", node.cause.code, str(node.id), "gpu0", after.nodes[node.id].cause.code
     ]
+
+
+def test_a_run_in_measured_time(made, open_page):
+    (run,) = made["run"]
+    (plan,) = run.plans
+    page = open_page("run")
+    assert page.input_value("#axis") == "time"
+    width = "t => page.axis.pos[t + 1] - page.axis.pos[t] - 0.1"
+    split = next(s for s in plan.splits if s.end - s.start > 3)
+    one, two = (page.evaluate(f"({width})({split.start + i})") for i in (0, 1))
+    assert two == pytest.approx(2 * one)  # it took twice as long
+    text = page.inner_text("#glance")
+    assert "compute 1 of 3, the median of the 3 with this plan" in text
+    page.evaluate(f"page.pick(0, {split.start + 1}, true)")
+    assert "4.0 µs" in details(page)
+    page.select_option("#axis", "order")
+    one, two = (page.evaluate(f"({width})({split.start + i})") for i in (0, 1))
+    assert one == two
+    page.keyboard.press("t")
+    page.evaluate("document.activeElement.blur(); page.view('table')")
+    assert page.is_visible("th:has-text('time')")
 
 
 def test_light_and_dark(open_page):

@@ -38,7 +38,8 @@ PLAIN = {
     "export.to_model_explorer",
     "export.plan_check", "export.to_terminal",
     "export.files", "export.formats", "export.layers", "export.rows", "export.interning",
-    "export.page_data", "export.page_diff", "export.to_html", "export.to_notebook",
+    "export.page_data", "export.page_diff", "export.run_times", "export.to_html",
+    "export.to_notebook",
 }  # fmt: skip
 # Plans in, live devices asked: objects and below, plain data, and those to the left.
 ASKING = ("trace.replay", "trace.change", "trace.wording", "trace.nearest", "checks")

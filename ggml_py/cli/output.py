@@ -9,6 +9,7 @@ import click
 
 if TYPE_CHECKING:
     from ..trace.plan import Plan
+    from ..trace.run import Run
 
 
 def check_output(path: str, format: str | None = None, force: bool = False) -> None:
@@ -24,15 +25,17 @@ def check_output(path: str, format: str | None = None, force: bool = False) -> N
 
 
 def save(
-    plan: Plan,
+    source: Plan | Run,
     path: str,
     format: str | None = None,
     other: Plan | None = None,
     force: bool = False,
 ) -> None:
-    """`Plan.export`, with errors that name the option and not the argument."""
+    """`Plan.export` or `Run.export`, with errors that name the option and not the argument."""
+    from ..export import formats
+
     try:
-        plan.export(path, format, other=other, force=force)
+        formats.export(source, path, format, other, force)
     except FileExistsError:
         raise FileExistsError(f"{path} is there already: --force replaces it") from None
     except OSError as error:

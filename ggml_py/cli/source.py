@@ -16,6 +16,7 @@ from .options import ModelOption, load_model, load_options, model_option
 
 if TYPE_CHECKING:
     from ..trace.plan import Plan, PlanTensor
+    from ..trace.run import Run
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -138,6 +139,20 @@ def saved_plan(source: str, dump: int | None = None) -> Plan | None:
         "that `ggml-py plan MODEL -o FILE` saved nor a log with what ggml prints for "
         "GGML_SCHED_DEBUG=2"
     )
+
+
+def saved_run(source: str) -> Run | None:
+    """The run in that file; None for anything else, and for standard input."""
+    from ..export import run_json, to_json
+
+    content = None if source == "-" else _content(source)
+    if content is None:
+        return None
+    try:
+        content = to_json.decompressed(content)
+    except (OSError, EOFError, zlib.error):
+        return None  # `saved_plan` says what is wrong
+    return run_json.parse(content, source) if run_json.KIND.encode() in content[:200] else None
 
 
 def _plan_on_page(text: str, name: str) -> Plan:

@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from .options import as_json, echo_json, model_options, read_model
+from .output import check_output, save
 
 
 @click.command("trace")
@@ -33,11 +34,18 @@ from .options import as_json, echo_json, model_options, read_model
     "--output",
     type=click.Path(dir_okay=False),
     metavar="FILE",
-    help="Save the run as JSON, compressed if FILE ends with .gz.",
+    help="Write the run to FILE: .json, .trace.json (Perfetto), .html; .gz after it.",
 )
+@click.option("--force", is_flag=True, help="Replace FILE if it is there.")
 @as_json
 def command(
-    n_prompt: int, n_gen: int, per_op: bool, output: str | None, as_json: bool, **options: Any
+    n_prompt: int,
+    n_gen: int,
+    per_op: bool,
+    output: str | None,
+    force: bool,
+    as_json: bool,
+    **options: Any,
 ) -> None:
     """Run MODEL, and show what its scheduler did when: splits, copies, waits.
 
@@ -48,6 +56,8 @@ def command(
     ggml-py trace model.gguf -n 16 -o run.json
     ggml-py trace model.gguf -p 512 -n 0 --per-op
     """
+    if output is not None:
+        check_output(output, force=force)
     with read_model(quiet=as_json, **options) as model:
         prompt = [i % model.hparams.n_vocab for i in range(n_prompt)]
         model.eval(prompt)
@@ -56,7 +66,7 @@ def command(
             model.generate(prompt, n_gen + 1)
     run = recording.run
     if output is not None:
-        run.to_json(output)
+        save(run, output, force=force)
     if as_json:
         echo_json(run.summary().as_dict())
     else:

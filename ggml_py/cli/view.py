@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 import click
 
 from .output import check_output, save
-from .source import saved_plan
+from .source import saved_plan, saved_run
 
 if TYPE_CHECKING:
     from ..trace.plan import Plan
+    from ..trace.run import Run
 
 
 @click.command("view")
@@ -45,10 +46,11 @@ def command(
 ) -> None:
     """Look at a plan: as a page for a browser, or in another format.
 
-    FILE is a plan that `ggml-py plan MODEL -o FILE` saved, or a log of a program that ran with
-    GGML_SCHED_DEBUG=2 ('-': standard input). With OTHER the page shows what that one does
-    otherwise. Without an option the plan's tables are printed. Nothing of it needs the native
-    library, a model or the network.
+    FILE is a plan that `ggml-py plan MODEL -o FILE` saved, a log of a program that ran with
+    GGML_SCHED_DEBUG=2 ('-': standard input), or a run that `ggml-py trace MODEL -o FILE` saved.
+    With OTHER, a plan or log, the page shows what that one does otherwise. Without an option the
+    plan's tables are printed, or where the run's time went. Nothing of it needs the native library,
+    a model or the network.
 
     \b
     ggml-py view plan.json.gz --open
@@ -63,20 +65,30 @@ def command(
         raise click.UsageError("--format is for -o OUT")
     if output is not None:
         check_output(output, format_, force)
-    plan = _saved(file, dump)
+    run = saved_run(file)
+    source = _saved(file, dump) if run is None else run
     compared = _saved(other, dump) if other is not None else None
     if output is not None:
-        save(plan, output, format_, compared, force)
-        click.echo(f"{output}: {plan.headline()}", err=True)
+        save(source, output, format_, compared, force)
+        click.echo(f"{output}: {_headline(source)}", err=True)
     if open_:
-        _open(plan, compared, output if format_ == "html" or _is_page(output) else None)
+        _open(source, compared, output if format_ == "html" or _is_page(output) else None)
     if output is None and not open_:
         from ..export.to_terminal import show, show_diff
+        from ..trace.run import Run
 
-        if compared is None:
-            show(plan)
+        if isinstance(source, Run):
+            click.echo(str(source.summary()))
+        elif compared is None:
+            show(source)
         else:
-            show_diff(plan.diff(compared))
+            show_diff(source.diff(compared))
+
+
+def _headline(source: Plan | Run) -> str:
+    from ..trace.plan import Plan
+
+    return source.headline() if isinstance(source, Plan) else source.summary().headline()
 
 
 def _saved(file: str, dump: int | None) -> Plan:
@@ -92,11 +104,11 @@ def _is_page(path: str | None) -> bool:
     return path is not None and path.lower().endswith((".html", ".htm"))
 
 
-def _open(plan: Plan, other: Plan | None, page: str | None) -> None:
+def _open(source: Plan | Run, other: Plan | None, page: str | None) -> None:
     """The page in a browser; in a temporary folder unless it was written."""
     if page is None:
         page = str(Path(tempfile.mkdtemp(prefix="ggml-py-")) / "plan.html")
-        save(plan, page, None, other)
+        save(source, page, None, other)
     where = Path(page).resolve().as_uri()
     if not webbrowser.open(where):
         click.echo(f"no browser could be started; the page is {where}", err=True)

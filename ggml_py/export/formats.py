@@ -9,24 +9,41 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..trace.plan import Plan
+from ..trace.run import Run
 from .files import write_whole
 
 
 class Exporter(NamedTuple):
     """One format: `module` (of this package) has `render(plan)`, whose result is the file's text,
-    or data for JSON. With `compares` it is `render(plan, other)`, too."""
+    or data for JSON. With `compares` it is `render(plan, other)`, too. `runs` is the module for
+    runs, "" where there is none."""
 
     name: str
     suffixes: tuple[str, ...]
     what: str
     module: str
     compares: bool = False
+    runs: str = ""
 
 
 EXPORTERS = (
-    Exporter("json", (".json",), "everything, to be read again (docs/plan.schema.json)", "to_json"),
-    Exporter("html", (".html", ".htm"), "a page to look at in a browser", "to_html", True),
-    Exporter("chrome", (".trace.json",), "Chrome's trace format, for Perfetto", "to_chrome"),
+    Exporter(
+        "json",
+        (".json",),
+        "everything, to be read again (docs/plan.schema.json)",
+        "to_json",
+        runs="run_json",
+    ),
+    Exporter(
+        "html", (".html", ".htm"), "a page to look at in a browser", "to_html", True, "to_html"
+    ),
+    Exporter(
+        "chrome",
+        (".trace.json",),
+        "Chrome's trace format, for Perfetto",
+        "to_chrome",
+        runs="to_chrome",
+    ),
     Exporter("markdown", (".md",), "to paste into an issue: short, the rest folded", "to_markdown"),
     Exporter("dot", (".dot", ".gv"), "for Graphviz: backends' colours, layers folded", "to_dot"),
     Exporter(
@@ -54,29 +71,34 @@ def exporter_for(path: str | Path, name: str | None = None) -> Exporter:
     raise ValueError(f"{asked} is not known; known are {known}, each with .gz too")
 
 
-def render(plan: Plan, exporter: Exporter, other: Plan | None = None) -> str:
-    """The content of the file. Raises ValueError for an `other` where the format shows one plan."""
+def render(source: Plan | Run, exporter: Exporter, other: Plan | None = None) -> str:
+    """The content of the file. Raises ValueError for an `other` where the format shows one plan,
+    and for a run where it shows none."""
+    is_run = isinstance(source, Run)
+    if is_run and (not exporter.runs or other is not None):
+        able = ", ".join(e.name for e in EXPORTERS if e.runs)
+        raise ValueError(f"a run is shown alone, and in {able} only")
     if other is not None and not exporter.compares:
         able = ", ".join(e.name for e in EXPORTERS if e.compares)
         raise ValueError(f"{exporter.name} shows one plan; two can be compared in {able}")
     function: Callable[..., object] = importlib.import_module(
-        f".{exporter.module}", __package__
+        f".{exporter.runs if is_run else exporter.module}", __package__
     ).render
-    content = function(plan) if other is None else function(plan, other)
+    content = function(source) if other is None else function(source, other)
     if isinstance(content, str):
         return content
     return json.dumps(content, separators=(",", ":"))
 
 
 def export(
-    plan: Plan,
+    source: Plan | Run,
     path: str | Path,
     format: str | None = None,
     other: Plan | None = None,
     force: bool = False,
 ) -> None:
-    """See `Plan.export`."""
+    """See `Plan.export` and `Run.export`."""
     exporter = exporter_for(path, format)
     if not force and Path(path).exists():
         raise FileExistsError(f"{path} is there already: force=True replaces it")
-    write_whole(path, render(plan, exporter, other).encode(), force)
+    write_whole(path, render(source, exporter, other).encode(), force)

@@ -3,10 +3,11 @@
 
 const FOLDED = 5;   // how wide a folded layer is, in nodes
 
-// What a slot's width means. A measured time would be one more row.
+// What a slot's width means.
 const AXES = {
   order: {title: 'each node', of: (plan, t) => plan.computed[t] ? 1 : 0.3},
   bytes: {title: 'bytes moved', of: (plan, t) => plan.kind(t).bytes},
+  time: {title: 'measured time', of: (plan, t) => plan.time ? plan.time.nodes[t] : 0},
   flops: {title: 'FLOPs', of: (plan, t) => plan.kind(t).flops},
 };
 

@@ -15,12 +15,14 @@ from ..trace.shares import bytes_moved
 from ..trace.words import shape, signature
 from .interning import Table, Texts
 from .rows import copy_rows, devices, node_rows, off_reasons, off_rows, planned
+from .run_times import Times
 
 _NOWHERE = "?"
 
 
-def data(plan: Plan) -> dict[str, Any]:
-    """One plan, as `page_*.js` reads it (`Plan` in page_plan.js says what each key is)."""
+def data(plan: Plan, measured: Times | None = None) -> dict[str, Any]:
+    """One plan, with what it took where that was measured, as `page_*.js` reads it (`Plan` in
+    page_plan.js says what each key is)."""
     strings = Table()
     texts = Texts(strings)
     rows = node_rows(plan)
@@ -45,6 +47,7 @@ def data(plan: Plan) -> dict[str, Any]:
             [c.split, c.id, c.copy_id, c.what, numbers.get(c.src_backend, -1), c.nbytes]
             for c in copy_rows(plan)
         ],
+        "times": measured and measured._asdict() | {"plan": None},
         "stages": list(PASS_NAMES) if plan.capture.source == "scheduler" else [],
         "passes": _passes(plan),
         "off": [r._asdict() for r in off_rows(plan, rows, off_reasons(plan, rows))],

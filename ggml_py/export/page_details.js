@@ -22,26 +22,26 @@ function intro(app) {
   ].filter(Boolean);
 }
 
-// Where the bytes go, by op and backend.
+// Where the time goes, or where nothing was measured the bytes, by op and backend.
 function dearest(app, p) {
-  const plan = app.plans[p], groups = new Map();
+  const plan = app.plans[p], {time} = plan, groups = new Map();
   let all = 0;
   for (let t = 0; t < plan.n; t++) {
-    const moved = plan.kind(t).bytes;
-    if (!moved) continue;
+    const cost = time ? time.nodes[t] : plan.kind(t).bytes;
+    if (!cost) continue;
     const key = `${plan.op(t)} ${plan.backend[t]} ${app.color(p, t)}`;
-    if (!groups.has(key)) groups.set(key, {op: plan.op(t), b: plan.backend[t], color: app.color(p, t), bytes: 0, nodes: []});
+    if (!groups.has(key)) groups.set(key, {op: plan.op(t), b: plan.backend[t], color: app.color(p, t), cost: 0, nodes: []});
     const group = groups.get(key);
-    group.bytes += moved;
+    group.cost += cost;
     group.nodes.push(t);
-    all += moved;
+    all += cost;
   }
-  const most = [...groups.values()].sort((a, b) => b.bytes - a.bytes).slice(0, 14);
-  return most.length ? [el('h3', {}, 'Where the bytes go'), el('ul.rows', {}, ...most.map(group => {
+  const most = [...groups.values()].sort((a, b) => b.cost - a.cost).slice(0, 14);
+  return most.length ? [el('h3', {}, `Where the ${time ? 'time goes' : 'bytes go'}`), el('ul.rows', {}, ...most.map(group => {
     const meter = tint(el('span.meter'), group.color);
-    meter.style.width = `${Math.max(1, 100 * group.bytes / most[0].bytes)}%`;
+    meter.style.width = `${Math.max(1, 100 * group.cost / most[0].cost)}%`;
     return el('li', {}, el('button.row', {onclick: () => app.choose(`${group.op} on ${plan.backendName(group.b)}`, [group.nodes])},
-      el('span.right', {}, `${bytes(group.bytes)} · ${percent(group.bytes, all)}`),
+      el('span.right', {}, `${time ? duration(group.cost) : bytes(group.cost)} · ${percent(group.cost, all)}`),
       `${group.nodes.length}× ${group.op} on ${plan.backendName(group.b)}`, meter));
   }))] : [];
 }
@@ -93,6 +93,9 @@ function facts(app, p, t, kind, node) {
   if (kind.place) rows.push(['memory', kind.place + (kind.weight ? ', as a weight' : '')]);
   if (node && plan.computed[t] && kind.bytes) {
     rows.push(['moves', `${bytes(kind.bytes)}, ${count(kind.flops)}FLOP (estimated)`]);
+  }
+  if (node && plan.computed[t] && plan.time) {
+    rows.push(['took', duration(plan.time.nodes[t]) + (plan.time.per_op ? '' : ', an equal part of its split')]);
   }
   if (node && !plan.computed[t]) rows.push(['computed', 'no: a view, or not needed']);
   if (node) {
@@ -184,6 +187,7 @@ function arrowDetails(app, {p, arrow}) {
     el('div.tags', {}, tag(app, p, arrow.from), '→', tag(app, p, arrow.to), el('span.tag', {}, bytes(arrow.bytes))),
     el('p', {}, 'The split begins with ', ref(app, p, split.start), `: nodes ${split.start}–${split.end - 1}.`),
     el('ul.chain', {}, ...copies.map(copy => el('li', {}, ref(app, p, copy.copy, plan.label(copy.id)), ` ${bytes(copy.nbytes)}, ${copy.what}`,
+      copy.ns ? `, ${duration(copy.ns)}` : '',
       el('span.small', {}, ...plan.chain(copy.copy).slice(0, 1).flatMap(link => sentence(app, p, link.text, split.start)))))),
   ];
 }

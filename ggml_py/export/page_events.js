@@ -23,8 +23,9 @@ Object.assign(App.prototype, {
     options('f-op', 'all ops', counted((plan, t) => plan.op(t)));
     options('f-cause', 'all causes', counted((plan, t) => plan.cause(t)));
     const costs = this.plans.some(plan => plan.data.shares);
-    this.get('axis').replaceChildren(...Object.entries(AXES).filter(([key]) => key === 'order' || costs)
+    this.get('axis').replaceChildren(...Object.entries(AXES).filter(([key]) => key === 'order' || (key === 'time' ? this.plans[0].time : costs))
       .map(([value, {title}]) => el('option', {value}, title)));
+    this.get('axis').value = this.axisName;
     for (const [id, key] of [['f-backend', 'backend'], ['f-op', 'op'], ['f-cause', 'cause'], ['search', 'text']]) {
       this.get(id).addEventListener('input', event => {
         this.filters[key] = event.target.value;

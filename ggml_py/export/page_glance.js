@@ -61,7 +61,22 @@ function last(app, p, values) {
 function sharesCard(app) {
   const plan = app.plans[0];
   const made = plan.data.made.map(([key, value]) => `${key} ${value}`).join(' · ');
-  return card('Who does what', ...shareRows(app, 0), el('p.small', {}, made));
+  return card('Who does what', ...timeRows(app, 0), ...shareRows(app, 0), el('p.small', {}, made));
+}
+
+function spent(plan, nodes) { return nodes.reduce((sum, t) => sum + plan.time.nodes[t], 0); }
+
+// What each backend took, where it was measured, and the copies into it.
+function timeRows(app, p) {
+  const plan = app.plans[p], {time} = plan;
+  if (!time) return [];
+  const took = plan.backends.map(() => 0);
+  for (let t = 0; t < plan.n; t++) if (plan.backend[t] >= 0) took[plan.backend[t]] += time.nodes[t];
+  const copying = plan.copies.reduce((sum, copy) => sum + copy.ns, 0);
+  return [el('p.big', {}, duration(time.total), el('small', {}, ` ${time.compute}`)),
+    el('div.share', {title: time.per_op ? 'each node was computed alone and waited for'
+      : 'nodes have an equal part each of what their split took'}, el('span.what', {}, 'time'), bar(app, p, took), last(app, p, took)),
+    el('div.share', {}, el('span.what', {}, 'copies'), el('span', {}, duration(copying)))];
 }
 
 function copiesCard(app) {
@@ -104,15 +119,16 @@ function offCard(app) {
       : 'A log does not tell what backends support.'));
   }
   const nodes = plan.off.reduce((sum, row) => sum + row.nodes.length, 0);
+  const took = plan.time ? ` took ${duration(spent(plan, plan.off.flatMap(row => row.nodes)))},` : '';
   const moved = plan.off.reduce((sum, row) => sum + row.bytes, 0);
   const all = plan.data.shares.reduce((sum, row) => sum + row[2], 0);
   const rows = plan.off.map(row => el('li', {}, el('button.row', {
     title: 'Show these nodes', onclick: () => app.choose(`${row.op}: ${row.reason}`, [row.nodes]),
-  }, el('span.right', {}, [bytes(row.bytes), row.flops ? `${count(row.flops)}FLOP` : ''].filter(x => x).join(' · ')),
+  }, el('span.right', {}, [plan.time ? duration(spent(plan, row.nodes)) : '', bytes(row.bytes), row.flops ? `${count(row.flops)}FLOP` : ''].filter(x => x).join(' · ')),
     tint(el('span.dot'), `off-${reasonKind(row.reason)}`), `${row.nodes.length}× ${row.op} on ${row.backend} `,
     el('code', {}, row.reason), el('span.small', {}, row.text))));
   return card(title,
-    el('p.big', {}, `${nodes} nodes`, el('small', {}, ` read and write ${bytes(moved)}, ${percent(moved, all)} of all`)),
+    el('p.big', {}, `${nodes} nodes`, el('small', {}, `${took} read and write ${bytes(moved)}, ${percent(moved, all)} of all`)),
     el('ul.rows', {}, ...rows));
 }
 

@@ -14,10 +14,10 @@ class App {
     this.filters = {text: '', backend: '', op: '', cause: ''};
     this.filtered = false;
     this.folded = new Set();
-    this.axisName = 'order';
+    this.axisName = this.plans[0].time ? 'time' : 'order';
     this.match = this.plans.map(plan => new Uint8Array(plan.n).fill(1));
     const slots = this.diff ? this.diff.slots : [this.plans[0].splits.length || this.plans[0].n ? [...Array(this.plans[0].n).keys()] : []];
-    this.axis = new Axis(this.plans, slots, Math.max(...slots.map(mine => (mine.at(-1) ?? -1) + 1)), 'order', this.folded);
+    this.axis = new Axis(this.plans, slots, Math.max(...slots.map(mine => (mine.at(-1) ?? -1) + 1)), this.axisName, this.folded);
     this.frame = 0;
     this.paint();
     this.get = id => document.getElementById(id);

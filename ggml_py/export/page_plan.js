@@ -28,8 +28,9 @@ class Plan {
       this.split.fill(index, start, end);
       return {index, backend, start, end, copies: [], bytes: 0};
     });
-    this.copies = data.copies.map(([split, id, copy, what, from, nbytes]) =>
-      ({split, id, copy, what, from, nbytes, to: this.splits[split].backend}));
+    this.time = data.times;   // ns; null where nothing was measured
+    this.copies = data.copies.map(([split, id, copy, what, from, nbytes], i) =>
+      ({ns: this.time ? this.time.copies[i] : 0, split, id, copy, what, from, nbytes, to: this.splits[split].backend}));
     this.copiesOf = new Map();   // tensor -> copies made of it
     this.isCopy = new Map();     // id of a copy -> the copy
     for (const copy of this.copies) {
@@ -195,6 +196,14 @@ function count(n) {
     n /= 1000;
   }
   return '';
+}
+
+function duration(ns) {
+  for (const unit of ['ns', 'µs', 'ms']) {
+    if (ns < 1000) return unit === 'ns' ? `${ns} ns` : `${decimal(ns)} ${unit}`;
+    ns /= 1000;
+  }
+  return `${decimal(ns)} s`;
 }
 
 function percent(part, whole) { return whole ? `${Math.round(100 * part / whole)}%` : '0%'; }

@@ -17,6 +17,8 @@ const COLUMNS = [
   {title: 'FLOPs', width: 66, num: true, of: (app, p, t) => app.plans[p].kind(t).flops, shown: n => n ? count(n) : ''},
 ];
 
+const TIME = {title: 'time', width: 74, num: true, of: (app, p, t) => app.plans[p].time.nodes[t], shown: n => n ? duration(n) : ''};
+
 // What the other plan has, beside it.
 const OTHER = [
   {title: 'after: #', width: 70, num: true, of: (app, p, t) => app.partner({p, t})?.t ?? ''},
@@ -34,7 +36,8 @@ class Table {
   constructor(box, app) {
     this.box = box;
     this.app = app;
-    this.columns = app.diff ? [...COLUMNS.slice(0, 3), ...COLUMNS.slice(5, 7), ...OTHER, ...COLUMNS.slice(7)] : COLUMNS;
+    this.columns = app.diff ? [...COLUMNS.slice(0, 3), ...COLUMNS.slice(5, 7), ...OTHER, ...COLUMNS.slice(7)] : [...COLUMNS];
+    if (app.plans[0].time) this.columns.splice(7, 0, TIME);
     this.sorted = {column: this.columns[0], down: false};
     this.rows = [];
     box.addEventListener('scroll', () => this.draw());

@@ -17,17 +17,23 @@ from typing import Any
 
 from ..trace.pause import collection_paused
 from ..trace.plan import Plan
+from ..trace.run import Run
 from . import page_data, page_diff
+from .run_times import times
 
 SCRIPTS = (
     "plan", "axis", "lanes", "minimap", "glance", "details", "table", "main", "events"
 )  # fmt: skip
 
 
-def render(plan: Plan, other: Plan | None = None) -> str:
-    """The page of a plan; with `other`, of what `other` does otherwise."""
+def render(source: Plan | Run, other: Plan | None = None) -> str:
+    """The page of a plan, or of a run's (`run_times`) with what it took; with `other`, of what
+    `other` does otherwise. Raises ValueError for a run of which no plan is known."""
+    measured = times(source) if isinstance(source, Run) else None
+    plan = source if isinstance(source, Plan) else measured.plan if measured else None
+    assert plan is not None
     with collection_paused():
-        data: dict[str, Any] = {"plans": [page_data.data(plan)], "diff": None}
+        data: dict[str, Any] = {"plans": [page_data.data(plan, measured)], "diff": None}
         headline = plan.headline()
         if other is not None:
             data["plans"].append(page_data.data(other))

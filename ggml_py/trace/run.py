@@ -214,6 +214,13 @@ class Run:
 
         return run_json.write(self, path) if path is not None else run_json.render(self)
 
+    def export(self, path: str | Path, format: str | None = None, *, force: bool = False) -> None:
+        """As `Plan.export`: "run.trace.json" is for Perfetto, "run.html" the page of the plan that
+        took the most time, with what each node took in its median compute."""
+        from ..export import formats
+
+        formats.export(self, path, format, force=force)
+
     @staticmethod
     def from_json(path: str | Path) -> Run:
         """A run that `to_json` wrote. Raises ValueError for anything else."""
