@@ -13,8 +13,8 @@ from ggml_py import checks
 
 @contextmanager
 def two_layers(sims, **settings):
-    """A scheduler of gpu0 and CPU and a graph: embd on the CPU, two layers of product, relu and sum
-    with weights on the GPU, `head` with its weight on the CPU."""
+    """A scheduler of gpu0 and CPU and a graph: embd on the CPU, its square, two layers of product,
+    relu and sum with weights on the GPU, `head` with its weight on the CPU."""
     gpu, cpu = sims("gpu0", **settings).init(), ggml.device("CPU").init(n_threads=1)
     on_gpu, on_cpu, c = ggml.Context(), ggml.Context(), ggml.Context()
     table = on_cpu.new_tensor("f32", 64, 128, name="table")
@@ -26,6 +26,8 @@ def two_layers(sims, **settings):
     ids.set_input()
     x = c.get_rows(table, ids)
     x.name = "embd"
+    x = c.sqr(x)
+    x.name = "square"
     for i, w in enumerate(weights):
         product = c.mul_mat(w, x)
         activated = c.relu(product)
@@ -94,16 +96,14 @@ def test_a_weight_left_behind_brings_its_node_back(make):
 
 def test_a_node_that_only_lacks_support_falls_back_wherever_its_sources_are(make):
     """The first node on the GPU reads the CPU's table: nothing of it is on the GPU."""
-    plan = make(supports=lambda t: t.name != "up-0")
-    assert backends(plan)["up-0"] == "CPU"
-    table = plan.node("w0").record
-    capture = plan.capture  # w0 where the CPU reads it, too
-    both = tuple(b._replace(readers=0b11) for b in capture.bufts)
-    assert table.buffer >= 0
-    shared = replace(plan, capture=replace(capture, bufts=both))
-    assert not [b for b in (0,) if not both[capture.backends[b].buft].readers >> 1 & 1]
-    checks.assert_no_fallback(shared)  # a device without memory of its own is none
-    assert "'up-0'" in fails(checks.assert_no_fallback, plan, allow="head")
+    assert backends(make())["square"] == "gpu0"
+    plan = make(supports=lambda t: t.name != "square")
+    assert backends(plan)["square"] == "CPU"
+    said = fails(checks.assert_no_fallback, plan, allow="head")
+    assert said.startswith("1 node falls back") and "1× SQR on CPU, not on gpu0: 'square'" in said
+    both = tuple(b._replace(readers=0b11) for b in plan.capture.bufts)
+    shared = replace(plan, capture=replace(plan.capture, bufts=both))
+    checks.assert_no_fallback(shared)  # nobody falls from a device without memory of its own
 
 
 def test_what_the_caller_pinned_does_not_fall_back(sims):
@@ -169,7 +169,8 @@ def test_same_plan(make):
     plan, other = make(), make(supports=no_relu)
     checks.assert_same_plan(plan, make())
     said = fails(checks.assert_same_plan, plan, other)
-    assert said.startswith("2 of 8 nodes moved; splits 3 → 7")
+    assert said.startswith("2 of 9 nodes moved; splits 3 → 7")
+    assert "\n  2× on CPU from act-* (RELU): 1 nodes, 1 copied in (2.0 KiB)\n" in said
     assert "2× act-* (RELU): gpu0 2.sup → CPU 3.best" in said
     assert "act-0 (RELU(f32 [64, 8])) is on CPU: 3.best" in said  # explain
     assert "gpu0 does not support RELU" in said  # why_not
@@ -183,7 +184,7 @@ def test_supported(sims):
         checks.assert_supported(graph, cpu)
         checks.assert_supported(graph, cpu.device)
         said = fails(checks.assert_supported, graph, gpu)
-        assert said.startswith("gpu0 does not support 2 of 8 nodes:\n  2× UNARY: 'act-0', 'act-1'")
+        assert said.startswith("gpu0 does not support 2 of 9 nodes:\n  2× UNARY: 'act-0', 'act-1'")
         assert "UNARY 'act-0' on gpu0: not supported" in said
 
 

@@ -48,4 +48,6 @@ def test_a_cache_that_the_gpu_cannot_read_in_attention(path, plan_snapshot):
 
 
 def test_two_gpus(path, plan_snapshot):
-    plan_snapshot(plan(path, TWO, 64, n_gpu_layers=99))
+    kept = plan(path, TWO, 64, n_gpu_layers=99)
+    plan_snapshot(kept)
+    assert_no_fallback(kept)

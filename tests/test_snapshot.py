@@ -15,6 +15,7 @@ import ggml_py as ggml
 from ggml_py.models import load
 from ggml_py.models.synthetic import LlamaSpec, write_llama
 from ggml_py.trace import reference
+from ggml_py.trace.match import without_number
 
 N_LAYER = 8
 GPU = ("sim:gpu0,profile=cuda", "CPU")
@@ -77,6 +78,8 @@ def test_pages_of_random_plans_with_hostile_names(capture, data):
     read = again(plan)
     rows = [n for n in plan.nodes if not n.is_view_op]
     if len(rows) == len(read.nodes):  # no split of views alone
+        names = [without_number(n.name) for n in rows]
+        assert [without_number(n.name) for n in read.nodes] == names
         assert [n.backend for n in read.nodes] == [n.backend for n in rows]
         assert [n.placement.cause for n in read.nodes] == [n.placement.cause for n in rows]
     assert [s.backend for s in read.splits] == [s.backend for s in plan.splits]

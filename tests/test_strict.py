@@ -81,6 +81,10 @@ def test_an_allocated_graph_is_planned_once_in_a_block(world, monkeypatch):
     assert (n, len(planned)) == (2, 2)  # before the allocation, and what it returned
     compute(scheduler, graph)
     assert len(planned) == 2
+    with ggml.strict(max_splits=7):
+        compute(scheduler, graph)
+        compute(scheduler, graph)
+    assert len(planned) == 3
 
 
 def test_limits(world):

@@ -84,15 +84,13 @@ def too_many_splits(plan: Plan, n: int) -> str:
     """Whether there are more than `n` splits."""
     if plan.n_splits <= n:
         return ""
-    starts: dict[tuple[str, str], list[Split]] = {}
+    starts: dict[str, list[Split]] = {}
     for split in plan.splits:
         t = _first(split)
         text = f"on {split.backend} from {t.record.op_desc} [{t.placement.cause}]"
-        starts.setdefault((split.backend, text), []).append(split)
-    rows = _grouped((text, _first(s)) for (_b, text), splits in starts.items() for s in splits)
-    # Of those there are most of, on the backend of the lowest priority: they interrupt the others.
-    order = [b.name for b in plan.backends]
-    most = max(starts.items(), key=lambda item: (len(item[1]), order.index(item[0][0])))[1]
+        starts.setdefault(text, []).append(split)
+    rows = _grouped((text, _first(s)) for text, splits in starts.items() for s in splits)
+    most = max(starts.values(), key=len)
     before = plan.splits[most[0].index - 1].backend if most[0].index else None
     head = f"{plan.n_splits} splits, at most {n} were expected:"
     return "\n".join([head, *rows, "", *why(plan, _first(most[0]), before)])
