@@ -84,5 +84,5 @@ def check(plan: Plan) -> Plan:
     """The plan, if it is as all blocks around require. Raises `PlacementError`."""
     for required in ACTIVE.get():
         if problem := required.problem(plan):
-            raise PlacementError(problem, plan)
+            raise PlacementError(f"not as strict() requires: {problem}", plan)
     return plan

@@ -196,6 +196,7 @@ def test_a_page_survives_as_json(plans, tmp_path):
         (lambda page: page.replace("\nnodes\n", "\n"), "outside of any section"),
         (lambda page: page.replace("\nnodes\n", "\nlayer i = 3, as i = 2 but\n"), "layer 2 is"),
         (lambda page: page.replace("\nnodes\n", "\nlayers i = 3-x\n"), "unknown section"),
+        (lambda page: page.replace("\nnodes\n", "\nlayers i = 0-9999999999\n"), "layer 9999999999"),
         (lambda page: page.replace("    h ", '    "h '), "is damaged"),
     ],
 )

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from .match import DUMPED_BACKEND, match_tensors, without_number
-from .plan import Plan, PlanTensor, Split, format_bytes
+from .plan import Plan, PlanTensor, format_bytes
 from .record import NODE
 
 _SHOWN = 20  # rows of each kind that `str` prints
@@ -284,9 +284,9 @@ class _Comparison:
         """The splits of one plan that start where none of the other does."""
         names = self.renamed if of is self.before else {}
         others = self.renamed if other is self.before else {}
-        there = {(others.get(s.backend, s.backend), _first(s).id) for s in other.splits}
+        there = {(others.get(s.backend, s.backend), s.first.id) for s in other.splits}
         for split in of.splits:
-            first, backend = _first(split), names.get(split.backend, split.backend)
+            first, backend = split.first, names.get(split.backend, split.backend)
             if (backend, pairs.get(first.id, -1)) not in there:
                 n = sum(node.is_computed for node in split.nodes)
                 nbytes = sum(i.nbytes for i in split.inputs)
@@ -364,10 +364,6 @@ def _made_with(plan: Plan, names: Mapping[str, str]) -> dict[str, Any]:
 
 def _one_sided(t: PlanTensor) -> OneSided:
     return OneSided(t.name, t.record.op_desc, t.record.kind, t.index, t.backend)
-
-
-def _first(split: Split) -> PlanTensor:
-    return next((node for node in split.nodes if not node.is_view_op), split.nodes[0])
 
 
 def _reshaped(x: PlanTensor, y: PlanTensor) -> bool:

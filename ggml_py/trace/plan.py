@@ -79,6 +79,11 @@ class Split:
     def nodes(self) -> tuple[PlanTensor, ...]:
         return self.plan.nodes[self.start : self.end]
 
+    @property
+    def first(self) -> PlanTensor:
+        """The node that it begins with: the first that is no view, where it has one."""
+        return next((node for node in self.nodes if not node.is_view_op), self.nodes[0])
+
 
 # The stages after which `passes` holds the assignment.
 PASS_NAMES = tuple(name for _pass, name, _row in sorted(STAGES.values(), key=lambda s: s[2]))
@@ -352,7 +357,7 @@ class Plan:
         total = sum(per_backend.values()) or 1
         nodes = ", ".join(f"{name} {n} ({n / total:.0%})" for name, n in per_backend.items())
         shares = self.shares()
-        least = "at least " if shares is None and self.n_inputs else ""
+        least = "at least " if self.capture.source == "debug log" and self.n_inputs else ""
         start = (
             f"{self.n_splits} splits, {self.n_inputs} copies "
             f"({least}{format_bytes(self.copy_bytes)}), nodes: {nodes}"

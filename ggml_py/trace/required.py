@@ -86,14 +86,14 @@ def too_many_splits(plan: Plan, n: int) -> str:
         return ""
     starts: dict[str, list[Split]] = {}
     for split in plan.splits:
-        t = _first(split)
+        t = split.first
         text = f"on {split.backend} from {t.record.op_desc} [{t.placement.cause}]"
         starts.setdefault(text, []).append(split)
-    rows = _grouped((text, _first(s)) for text, splits in starts.items() for s in splits)
+    rows = _grouped((text, s.first) for text, splits in starts.items() for s in splits)
     most = max(starts.values(), key=len)
     before = plan.splits[most[0].index - 1].backend if most[0].index else None
     head = f"{plan.n_splits} splits, at most {n} were expected:"
-    return "\n".join([head, *rows, "", *why(plan, _first(most[0]), before)])
+    return "\n".join([head, *rows, "", *why(plan, most[0].first, before)])
 
 
 def too_many_bytes(plan: Plan, n: int) -> str:
@@ -164,10 +164,6 @@ def _why_not(plan: Plan, t: PlanTensor, backend: str | None) -> list[str]:
 
 
 # --- rows
-
-
-def _first(split: Split) -> PlanTensor:
-    return next((node for node in split.nodes if not node.is_view_op), split.nodes[0])
 
 
 def _grouped(pairs: Iterable[tuple[str, PlanTensor]]) -> list[str]:

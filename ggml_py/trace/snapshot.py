@@ -16,12 +16,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from .match import AUTOMATIC, without_number
-from .plan import Plan, PlanTensor, Split, format_bytes
+from .plan import Plan, format_bytes
 
 MAGIC = "ggml_py plan snapshot"
 _VERSION = 1
 _UNITS = {"GiB": 1 << 30, "MiB": 1 << 20, "KiB": 1 << 10, "B": 1}
 _COLUMNS = (38, 58, 68, 78)  # longer names push the rest of their line to the right
+_MOST_LAYERS = 100_000  # what a damaged page may have read
 _NOBODY = "-"
 _NOT_COMPUTED = "not computed"
 # Numbers of layers in names: ffn_out-3, cache_k_l3 (view), blk.3.ffn_down.weight.
@@ -74,7 +75,7 @@ def render(plan: Plan) -> str:
 
 def rows_of(plan: Plan) -> Iterator[Row]:
     """The nodes of a plan that are no views; of a split of views, the first."""
-    starts = {_first(split).id: split for split in plan.splits}
+    starts = {split.first.id: split for split in plan.splits}
     for node in plan.nodes:
         split = starts.get(node.id)
         if split is not None or not node.is_view_op:
@@ -86,10 +87,6 @@ def rows_of(plan: Plan) -> Iterator[Row]:
                 node.name, node.record.op_desc, node.backend, node.placement.cause, computed,
                 split.backend if split else None, copies,
             )  # fmt: skip
-
-
-def _first(split: Split) -> PlanTensor:
-    return next((node for node in split.nodes if not node.is_view_op), split.nodes[0])
 
 
 # --- layers
@@ -318,7 +315,10 @@ def _numbers(text: str) -> list[int]:
     found: list[int] = []
     for part in text.split(", "):
         first, _, last = part.partition("-")
-        found += range(int(first), int(last or first) + 1)
+        end = int(last or first) + 1
+        if end > _MOST_LAYERS:
+            raise PageError(f"layer {end - 1} of at most {_MOST_LAYERS}")
+        found += range(int(first), end)
     return found
 
 
