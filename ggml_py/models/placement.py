@@ -63,7 +63,8 @@ class Placement:
 
     @property
     def full_offload(self) -> bool:
-        """Whether everything but the input is on GPUs."""
+        """Whether everything but the input is to be on GPUs. What llama.cpp does then (it pins
+        norms whatever the batch) it does without a GPU, too."""
         return self.n_gpu_layers > self.n_layer
 
     @property
