@@ -141,13 +141,17 @@ def cells(
                 path.unlink()
 
 
-def show(found: list[Cell], settings: list[str], markdown: bool) -> None:
-    """A line for each architecture and type, a column for each setting."""
-    by_row: dict[tuple[str, str], dict[str, str]] = {}
+def show(found: list[Cell], settings: list[str], by_type: bool, markdown: bool) -> None:
+    """A line for each architecture, or each type of it, a column for each setting: the worst."""
+    by_row: dict[tuple[str, ...], dict[str, Cell]] = {}
     for one in found:
-        by_row.setdefault((one.architecture, one.type), {})[one.setting] = one.text
-    lines = [(*row, *(texts.get(s, "") for s in settings)) for row, texts in by_row.items()]
-    headings = ("architecture", "type", *settings)
+        row = by_row.setdefault((one.architecture, one.type)[: 1 + by_type], {})
+        row[one.setting] = max(row.get(one.setting, one), one, key=_badness)
+    lines = [
+        (*row, *(cells[s].text if s in cells else "" for s in settings))
+        for row, cells in by_row.items()
+    ]
+    headings = ("architecture", "type")[: 1 + by_type] + tuple(settings)
     if markdown:
         for line in (headings, ("---",) * len(headings), *lines):
             print("|", " | ".join(line), "|")
@@ -156,10 +160,13 @@ def show(found: list[Cell], settings: list[str], markdown: bool) -> None:
         for line in lines:
             table.add_row(*line)
         Console(width=None if sys.stdout.isatty() else 120).print(table)
-    n = sum(one.exact for one in found)
-    worst = max(found, key=lambda one: (not one.tokens_equal, one.delta))
+    n, worst = sum(one.exact for one in found), max(found, key=_badness)
     print(f"\n{n} of {len(found)} exact; the worst: {worst.text} ({worst.architecture}, ", end="")
     print(f"{worst.type}, {worst.setting})")
+
+
+def _badness(one: Cell) -> tuple[bool, bool, float]:
+    return not one.tokens_equal, not one.exact, one.delta
 
 
 def _words(known: Any) -> Any:
@@ -181,6 +188,7 @@ def main() -> None:
     options.add_argument("--types", type=_words(TYPES))
     options.add_argument("--settings", type=_words(SETTINGS))
     options.add_argument("--quick", action="store_true", help="some types, settings and tokens")
+    options.add_argument("--by-type", action="store_true", help="a line for each type")
     options.add_argument("--json", action="store_true")
     options.add_argument("--markdown", action="store_true")
     args = options.parse_args()
@@ -200,7 +208,7 @@ def main() -> None:
     if args.json:
         print(json.dumps([asdict(one) for one in found], indent=1))
     else:
-        show(found, settings, args.markdown)
+        show(found, settings, args.by_type, args.markdown)
     sys.exit(not all(one.good for one in found))
 
 

@@ -147,3 +147,22 @@ def test_parity_notices_differences(oracle, tmp_path, monkeypatch, change, text)
     found = parity.cell(oracle, path, "llama", "f16", "plain", (7,), 4, tmp_path)
     assert text in found.text
     assert found.exact == (change == 1.0) and found.good == (change in (1.0, 1 + 1e-6))
+
+
+def test_the_parity_table_shows_the_worst(monkeypatch, capsys):
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    from parity import Cell, show
+
+    found = [
+        Cell("llama", "f32", "plain", [1], 4, True, 0.0, True),
+        Cell("llama", "f16", "plain", [1], 4, False, 1e-7, True),
+        Cell("llama", "f32", "flash", [1], 4, False, 0.1, True),
+        Cell("llama", "f16", "flash", [1], 4, False, 0.0, False),
+    ]
+    show(found, ["plain", "flash"], by_type=False, markdown=True)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[2] == "| llama | 1.0e-07 | tokens |"
+    assert lines[-1] == "1 of 4 exact; the worst: tokens (llama, f16, flash)"
+    show(found[:3], ["plain", "flash"], by_type=True, markdown=True)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[2:4] == ["| llama | f32 | exact | 1.0e-01 |", "| llama | f16 | 1.0e-07 |  |"]
