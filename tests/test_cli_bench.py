@@ -256,12 +256,19 @@ def calls(monkeypatch):
 
 def test_warm_up_depth_and_batches(model, calls):
     bench(model, "-p", 10, "-n", 0, "-pg", "3,2", "-b", 4, "-d", 5, "-r", 2, "-t", 1)
-    first = [0, *[4, 4, 2], *[0, *[4, 1], *[4, 4, 2]] * 2]
-    second = [0, 3, 1, *[0, *[4, 1], 3, 1, 1] * 2]
+    first = [0, *[4, 4, 2], *[0, *[4, 1], *[4, 4, 2]], *[0, *[4, 4, 2]]]  # put back, not computed
+    second = [0, 3, 1, *[0, 3, 1, 1] * 2]
     assert calls == first + second
     calls.clear()
     bench(model, "-p", 3, "-n", 2, "-r", 1, "-t", 1, "--no-warmup")
     assert calls == [0, 0, 3, 0, 0, 1, 1]
+
+
+def test_the_depth_is_there_in_all_repetitions(model, monkeypatch):
+    depths = []
+    monkeypatch.setattr("ggml_py.cli.bench._generate", lambda m, n: depths.append(m.n_past))
+    bench(model, "-p", 0, "-n", 2, "-d", "3,7,3", "-r", 2, "-t", 1, "--no-warmup")
+    assert depths == [3, 3, 7, 7, 3, 3]
 
 
 def test_progress(model):

@@ -183,6 +183,7 @@ class _Run:
         self._repetitions, self._delay, self._warmup = repetitions, delay, warmup
         self._say = say or (lambda _what, _another: None)
         self._wants_bar = wants_bar
+        self._state = 0, b""  # a depth, and the sequence when it had so many tokens
 
     def rows(self, setup: Setup, system: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         """A row for each test, as it is done."""
@@ -191,6 +192,7 @@ class _Run:
 
         with bar(f"loading {Path(setup.model).name}", self._wants_bar) as progress:
             model = load(setup.model, progress=progress, **setup.load_options())
+        self._state = 0, b""
         with model:
             with Gguf.open(setup.model) as gguf:
                 named = {
@@ -227,8 +229,7 @@ class _Run:
             for i in range(n):
                 model.reset()
                 if test.n_depth:
-                    self._say(f"depth run {i + 1}/{n}", False)
-                    _prompt(model, test.n_depth, n_batch)
+                    self._to_depth(model, test.n_depth, n_batch, f"depth run {i + 1}/{n}")
                 start = time.perf_counter_ns()
                 if test.n_prompt:
                     self._say(f"prompt run {i + 1}/{n}", False)
@@ -239,6 +240,17 @@ class _Run:
                 samples.append(time.perf_counter_ns() - start)
                 show((i + 1) / n)
         return samples
+
+    def _to_depth(self, model: Model, n_depth: int, n_batch: int, what: str) -> None:
+        """Fills the cache with so many tokens: those of last time, if they were as many."""
+        depth, state = self._state
+        if depth == n_depth:
+            self._say(f"{what} (cached)", False)
+            model.set_seq_state(0, state)
+        else:
+            self._say(what, False)
+            _prompt(model, n_depth, n_batch)
+            self._state = n_depth, model.seq_state()
 
 
 def _prompt(model: Model, n: int, n_batch: int) -> None:

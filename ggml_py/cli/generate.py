@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from .ctrl_c import CtrlC
-from .options import IntList, ModelCommand, as_json, echo_json, load_model, model_options
+from .options import IntList, ModelCommand, as_json, echo_json, model_options, read_model
 from .sampling import given_sampling, make_sampler, sampling_options
 
 
@@ -68,7 +68,7 @@ def command(
     out: list[int] = []
     stop_type = "limit"
     given = given_sampling(options)
-    with load_model(**options) as model:
+    with read_model(quiet=as_json, **options) as model:
         eog = model.hparams.eog_tokens
         sampler = make_sampler(given, banned=eog if ignore_eos else ())
         n = n_predict
