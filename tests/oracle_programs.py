@@ -46,6 +46,30 @@ class Sampled:
     p: npt.NDArray[np.float32]
 
 
+_CELLS = re.compile(
+    r"find_slot: stream\[(\d+)\], n = +\d+, used = +(\d+), head = +(\d+), .*n_swa = +(\d+)\n"
+    r"\n([^a-z]+?)\n\n((?:[ .*\d]+\n)+)"
+)
+
+
+@dataclass(frozen=True)
+class Cells:
+    """Of one stream: sequences ("." none, "M" several) and positions (-1 of an empty cell)."""
+
+    stream: int
+    n_used: int
+    head: int
+    n_swa: int
+    seqs: str
+    pos: list[int]
+
+
+def _cells(stream: str, used: str, head: str, n_swa: str, seqs: str, pos: str) -> Cells:
+    shown = "".join(re.findall(r"[\dM.]", seqs))
+    positions = [-1 if p == "." else int(p) for p in pos.replace("*", " ").split()]
+    return Cells(int(stream), int(used), int(head), int(n_swa), shown, positions)
+
+
 @dataclass(frozen=True)
 class Oracle:
     """A folder with llama-bench, test-llama-archs, …, and our programs on libllama."""
@@ -83,6 +107,24 @@ class Oracle:
         done = self.run("llama_sequences", model, file, out, *command_line(options))
         answers = [json.loads(line) for line in done.stdout.splitlines()]
         return answers, np.fromfile(out, np.float32).reshape(-1, answers[0]["n_vocab"])
+
+    def cells(
+        self, model: Path, script: str, scratch: Path, **options: object
+    ) -> list[dict[tuple[int, int], Cells]]:
+        """For each "decode" of a script, what libllama has in the cells of a cache of that window
+        and stream when it looks for free ones first."""
+        file, out = scratch / "script.txt", scratch / "sequences.bin"
+        file.write_text(script)
+        named = command_line({**options, "log": True})
+        said = self.run(
+            "llama_sequences", model, file, out, *named, LLAMA_KV_CACHE_DEBUG="3"
+        ).stderr
+        found = []
+        for part in said.split("\ncommand ")[1:]:
+            if part.startswith("decode\n"):
+                printed = [_cells(*match) for match in _CELLS.findall(part)]
+                found.append({(c.n_swa, c.stream): c for c in reversed(printed)})
+        return found
 
     def nodes(
         self, model: Path, prompt: list[int], scratch: Path, **options: object

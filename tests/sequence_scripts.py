@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 from arch_files import load
-from oracle_programs import Oracle
+from oracle_programs import Cells, Oracle
 
 from ggml_py import ModelError
 from ggml_py.models import Batch, Model
@@ -88,6 +88,43 @@ def agree(
             np.testing.assert_array_equal(rows, theirs, said)
     assert at == len(expected)
     return [command for command, _rows, _positions in done]
+
+
+def same_cells(oracle: Oracle, path: Path, walk: Walk, scratch: Path, **options: Any) -> int:
+    """The same sequences and positions in the same cells, before each "decode": how many cells that
+    were used have been compared."""
+    done, ours = [], []
+    with load(path, **options) as model:
+        for command in walk(model):
+            done.append(command)
+            if command[0] == "decode":
+                ours.append(_cells_of(model))
+            execute(model, command)
+    theirs = oracle.cells(path, "\n".join(map(_line, done)), scratch, **options)
+    pairs = [
+        (mine[key], cells)
+        for mine, found in zip(ours, theirs, strict=True)
+        for key, cells in found.items()
+    ]
+    for mine, cells in pairs:
+        assert mine == cells
+    return sum(cells.n_used for _mine, cells in pairs)
+
+
+def _cells_of(model: Model) -> dict[tuple[int, int], Cells]:
+    found = {}
+    for cache in model._memory.caches:
+        for i, cells in enumerate(cache.cells.streams):
+            counts, first = cells.has.sum(0).tolist(), cells.has.argmax(0).tolist()
+            unified = cache.cells.n_stream == 1
+            names = [
+                "." if n == 0 else "M" if n > 1 else str(seq if unified else i)
+                for n, seq in zip(counts, first, strict=True)
+            ]
+            found[cells.n_swa, i] = Cells(
+                i, cells.n_used, cells.head, cells.n_swa, "".join(names), cells.pos.tolist()
+            )
+    return found
 
 
 class Random:

@@ -77,6 +77,16 @@ class TestCells:
         cells.head = 12
         assert put(cells, 2) == [0, 1]
 
+    @pytest.mark.parametrize(("head", "found"), [(10, 10), (11, 2)])
+    def test_how_much_is_enough(self, head, found):
+        """More than the used ones and two for each token: 6 and 4."""
+        cells = Cells(16, 2)
+        put(cells, 2)
+        put(cells, 6, seq=1)
+        cells.rm(1, 0, 2)
+        cells.head = head
+        assert put(cells, 2)[0] == found
+
     @pytest.mark.parametrize("seed", range(4))
     def test_one_token_as_many(self, seed):
         """`put_one` leaves what `put` does, whatever was asked before."""

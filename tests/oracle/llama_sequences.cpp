@@ -12,7 +12,7 @@
 //
 // OUT becomes rows of n_vocab floats, one for each token that asked for logits. Standard output is a
 // line of JSON for each command: its status (0 is good), and each sequence's first and last
-// position afterwards.
+// position afterwards. With --log standard error has "command NAME" before what is logged of each.
 
 #include "session.h"
 
@@ -111,6 +111,9 @@ int run(const arguments & args) {
     std::ifstream script(args.plain[1]);
     FILE *        out = open_for_writing(args.plain[2]);
     for (std::string line; std::getline(script, line);) {
+        if (args.flag("--log")) {
+            std::fprintf(stderr, "\ncommand %s\n", line.substr(0, line.find(' ')).c_str());
+        }
         const int status = execute(s, split(line, ' '), out);
         std::printf("{\"n_vocab\": %d, \"status\": %d, \"positions\": [", s.n_vocab, status);
         llama_memory_t memory = llama_get_memory(s.ctx);
