@@ -15,6 +15,7 @@ from test_models_errors import SPEC
 
 from ggml_py import ModelError, models
 from ggml_py.models import Batch
+from ggml_py.models.cells import Cells
 from ggml_py.models.synthetic import write_llama
 
 load = partial(models.load, n_threads=1, repack=False)
@@ -227,6 +228,28 @@ def test_a_plan_for_several(model):
 
 
 # --- what a failure leaves
+
+
+@pytest.mark.parametrize("name", ["put_one", "_grow", "fill_mask"])
+def test_a_token_that_is_stopped(model, monkeypatch, name):
+    """By a signal, before it has its cell, in the middle of that, and after."""
+    model.eval(PROMPT)
+    model.eval(PROMPT, seq=1)
+    for _ in range(2):  # nothing is derived anew
+        model.eval([1], seq=1)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Cells, name, interrupt)
+        model.eval([2], seq=1)
+    assert spans(model)[:2] == [(0, 4), (0, 6)]
+    row = model.eval([3], seq=1)
+    model.reset()
+    model.eval(PROMPT)
+    model.eval([*PROMPT, 1], seq=1)
+    np.testing.assert_allclose(model.eval([1, 3], seq=1), row, atol=1e-4)
+
+
+def interrupt(*_arguments):
+    raise KeyboardInterrupt
 
 
 @pytest.mark.parametrize("n", [0, 1])

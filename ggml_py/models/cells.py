@@ -228,15 +228,13 @@ class Cells:
 
     def rm(self, seq: int, p0: int, p1: int) -> None:
         """A sequence loses its tokens at positions p0 to p1, p1 not among them."""
-        self._release(seq, self._at(seq, p0, p1))
+        mine = self._at(seq, p0, p1)
+        self.has[seq, mine] = False
+        self._empty(mine & ~self.has.any(0))
 
     def _at(self, seq: int, p0: int, p1: int) -> npt.NDArray[np.bool_]:
         at: npt.NDArray[np.bool_] = self.has[seq] & (self.pos >= p0) & (self.pos < p1)
         return at
-
-    def _release(self, seq: int, mine: npt.NDArray[np.bool_]) -> None:
-        self.has[seq, mine] = False
-        self._empty(mine & ~self.has.any(0))
 
     def _empty(self, gone: npt.NDArray[np.bool_]) -> None:
         """Cells that have no sequence any more."""
@@ -252,6 +250,12 @@ class Cells:
         self.has[:, idx] = False
         self.pos[idx] = -1
         self.shift[idx] = 0
+        self._forget()
+
+    def mend(self) -> None:
+        """Empties cells that have a position or a sequence, but not both: a signal came between."""
+        self.has[:, self.pos < 0] = False
+        self.pos[~self.has.any(0)] = -1
         self._forget()
 
     def keep(self, seq: int) -> None:
@@ -289,11 +293,12 @@ class Cells:
             self.head = 0
 
     def div(self, seq: int, p0: int, p1: int, d: int) -> None:
-        """Divides positions."""
+        """Divides positions. The keys are then rotated from the old position to as far on the other
+        side of it, which is what libllama does."""
         mine = self._at(seq, p0, p1)
         old = self.pos[mine]
         self.pos[mine] //= d
-        self.shift[mine] += old - self.pos[mine]  # upstream's sign: see `Streams.div`
+        self.shift[mine] += old - self.pos[mine]  # upstream's sign
         self.has_shift |= bool(mine.any())
         self._forget()
 

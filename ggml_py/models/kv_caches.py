@@ -75,7 +75,6 @@ class KvCaches(Memory):
                 raise
             self.caches = (self.base, self.swa)
         self._cells = tuple(cache.cells for cache in self.caches)
-        self._heads = [0] * len(self._cells)  # before `take_one`
         for cache in self.caches:
             cache.zero()
 
@@ -129,16 +128,15 @@ class KvCaches(Memory):
         ubatch.pos[0] = pos
         for i, streams in enumerate(self._cells):
             cells, row = streams.of(seq)
-            self._heads[i] = cells.head
             cells.put_one(int(ubatch.slots[i][0][0]), pos, row)
         return ubatch
 
-    def undo_one(self, ubatch: Ubatch) -> None:
+    def undo_one(self, seq: int, pos: int) -> None:
         """See `Memory`."""
-        for i, streams in enumerate(self._cells):
-            cells, _row = streams.of(ubatch.seq_ids[0])
-            cells.drop(int(ubatch.slots[i][0][0]))
-            cells.head = self._heads[i]
+        for streams in self._cells:
+            cells, row = streams.of(seq)
+            cells.mend()
+            cells.rm(row, pos, POS_END)
 
     def _full(self, tokens: Tokens) -> ModelError:
         """Says which cells are missing; raises what says it of one sequence."""

@@ -50,8 +50,8 @@ class Memory(ABC):
         as little time as can be. What is returned is used again. None where there is no room."""
 
     @abstractmethod
-    def undo_one(self, ubatch: Ubatch) -> None:
-        """Takes it back."""
+    def undo_one(self, seq: int, pos: int) -> None:
+        """Takes the token at that position back, wherever `take_one` was stopped."""
 
     @abstractmethod
     def save(self) -> Any:

@@ -150,17 +150,18 @@ class Model:
         memory, graphs = self._memory, self._graphs
         if memory.has_update:
             graphs.update()
-        ubatch = memory.take_one(token, seq)
-        if ubatch is None:
-            ids, pos = np.array([token, memory.seq_pos_max(seq) + 1], np.int32).reshape(2, 1)
-            rows = self._decode(Tokens(ids, pos, [(seq,)], np.ones(1, np.bool_)), copy)
-            return rows.reshape(-1)
+        pos = memory.seq_pos_max(seq) + 1
         try:
-            logits = graphs.compute(memory.shape(ubatch), ubatch).read_logit_row()
+            ubatch = memory.take_one(token, seq)
+            if ubatch is not None:
+                logits = graphs.compute(memory.shape(ubatch), ubatch).read_logit_row()
+                return logits.copy() if copy else logits
         except BaseException:
-            memory.undo_one(ubatch)
+            memory.undo_one(seq, pos)
             raise
-        return logits.copy() if copy else logits
+        ids, positions = np.array([[token], [pos]], np.int32)
+        tokens = Tokens(ids, positions, [(seq,)], np.ones(1, np.bool_))
+        return self._decode(tokens, copy).reshape(-1)
 
     def decode(self, batch: Batch) -> npt.NDArray[np.float32]:
         """Evaluates the tokens of a batch, of any sequences: the logits [n_outputs, n_vocab] of
@@ -168,9 +169,9 @@ class Model:
 
         When it fails all sequences are what they were before; those are empty that had more tokens
         in the batch than fit in one graph and whose window has moved on, and those of a recurrent
-        model whose states are written over. Raises `ModelError` for an
-        empty batch, more tokens than n_batch or than there is room for, tokens and sequences that
-        there are not, and positions that do not go on where their sequence ends. C: llama_decode
+        model whose states are written over. Raises `ModelError` for an empty batch, more tokens
+        than n_batch or than there is room for, tokens and sequences that there are not, and
+        positions that do not go on where their sequence ends. C: llama_decode
         """
         self._check_open()
         if not isinstance(batch, Batch):
@@ -308,7 +309,8 @@ class Model:
         self._memory.seq_add(self._check_seq(seq), *self._check_range(p0, p1), delta)
 
     def seq_div(self, seq: int, p0: int, p1: int | None, d: int) -> None:
-        """Divides positions by `d`, as `seq_add` adds to them. C: llama_memory_seq_div"""
+        """Divides positions by `d`, as `seq_add` adds to them; but keys are rotated to the other
+        side of where they were, which libllama of this release does. C: llama_memory_seq_div"""
         d = whole("d", d, 1, POS_MAX)
         self._memory.seq_div(self._check_seq(seq), *self._check_range(p0, p1), d)
 

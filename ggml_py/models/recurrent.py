@@ -53,7 +53,7 @@ class RecurrentCache(Memory):
         self.n_ctx = self.n_ctx_seq = POS_END
         self.has_update = False
         self._ones: dict[int, Ubatch] = {}
-        self._before_one: Any = None
+        self._before_one: tuple[tuple[int, int], Any] = ((-1, -1), None)
         self.cells = RecurrentCells(n_seq_max)
         self._contexts: dict[BufferType, Context] = {}
         self.r: list[Tensor] = []
@@ -99,15 +99,17 @@ class RecurrentCache(Memory):
         ubatch = self._ones.get(seq)
         if ubatch is None:
             ubatch = self._ones[seq] = one_token(seq)
-        self._before_one = self.save()
         pos = self.cells.pos(seq) + 1
+        self._before_one = (seq, pos), self.save()
         ubatch.token[0], ubatch.pos[0] = token, pos
         self._apply(ubatch, [seq], [pos])
         return ubatch
 
-    def undo_one(self, ubatch: Ubatch) -> None:
+    def undo_one(self, seq: int, pos: int) -> None:
         """See `Memory`."""
-        self.restore(self._before_one, [ubatch])
+        which, saved = self._before_one
+        if which == (seq, pos):
+            self.restore(saved, [self._ones[seq]])
 
     def save(self) -> Any:
         """See `Memory`."""
