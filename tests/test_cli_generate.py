@@ -145,6 +145,20 @@ def test_tokens_come_as_they_are_computed_and_ctrl_c_keeps_them(large):
     assert err.decode().splitlines()[-1] == f"stopped after {len(tokens)} of 8000 tokens"
 
 
+def test_ctrl_c_that_is_ignored_stays_so(model):
+    """As of a job in a shell's background."""
+    command = [*COMMAND, "generate", model, "-d", "CPU", "-t", 1, "--tokens", 1, "-n", 400]
+    process = subprocess.Popen(
+        ["sh", "-c", 'trap "" INT; exec "$@"', "sh", *map(str, command), "--ignore-eos"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0,
+    )  # fmt: skip
+    first = process.stdout.read(1)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    assert len((first + out).split(b",")) == 400
+
+
 def test_ctrl_c_with_json(large):
     """However long it takes to load: before that there is nothing to print."""
     for seconds in (2.5, 10, 40):

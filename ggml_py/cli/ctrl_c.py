@@ -7,13 +7,16 @@ from types import FrameType, TracebackType
 
 
 class CtrlC:
-    """Between `hold` and `release` it waits; before and after that it is as ever."""
+    """Between `hold` and `release` it waits; before and after that it is as ever. Where it is
+    ignored, as in a shell's background, it stays so."""
 
     def __init__(self) -> None:
         self._holds = self._came = False
 
     def __enter__(self) -> CtrlC:
-        self._usual = signal.signal(signal.SIGINT, self._on_signal)
+        self._usual = signal.getsignal(signal.SIGINT)
+        if self._usual is not signal.SIG_IGN:
+            signal.signal(signal.SIGINT, self._on_signal)
         return self
 
     def __exit__(
