@@ -159,10 +159,11 @@ def test_any_function_of_logits_samples(model):
 
 
 def test_penalties_are_for_the_prompt_too(model):
-    plain = model.generate(PROMPT, 1)[0]
+    """A token that would be the likeliest is penalised once it was in a prompt."""
+    options = {"temperature": 0.0, "logit_bias": {PROMPT[0]: 500.0}}
+    assert model.generate(PROMPT, 1, Sampler(**options)) == PROMPT[:1]
     model.reset()
-    sampler = Sampler(temperature=0.0, presence_penalty=1000.0)
-    assert model.generate([*PROMPT, plain], 1, sampler)[0] not in {*PROMPT, plain}
+    assert PROMPT[0] not in model.generate(PROMPT, 3, Sampler(**options, presence_penalty=1000.0))
 
 
 def test_no_tokens_are_generated(model):
