@@ -215,7 +215,7 @@ def test_closed_between_tokens(path):
     stream = model.stream(PROMPT, 4)
     next(stream)
     model.close()
-    with pytest.raises(ClosedError):
+    with pytest.raises(ClosedError, match="this Model is closed"):
         next(stream)
 
 
