@@ -317,6 +317,7 @@ def test_ctrl_c_ends_with_the_rows_that_are_done(model, form):
         (("m", "-p", 0, "-n", 0), "nothing to time: -p, -n and -pg are all 0"),
         (("m", "-p", "x"), "'x': expected whole numbers from 0 on with commas"),
         (("m", "-p", "1,"), "'': expected whole numbers"),
+        (("m", "-p", "1-9999999999"), "first-last*factor, of 10000 at most"),
         (("m", "-p", "4-1"), "'4-1': expected whole numbers"),
         (("m", "-p", "1-4*1"), "'1-4*1': expected whole numbers"),
         (("m", "-p", "0-4*2"), "'0-4*2': expected whole numbers"),

@@ -11,6 +11,7 @@ from typing import Any, Final, TypeVar
 import click
 
 F = TypeVar("F", bound=Callable[..., Any])
+_MOST = 10_000  # numbers of one range
 _RANGE = re.compile(r"(-?\d+)(?:-(\d+)(?:([+*])(\d+))?)?")
 _FLASH_ATTN = {  # enum llama_flash_attn_type, and the words for it
     1: ("on", "enabled", "true", "1"),
@@ -45,10 +46,10 @@ class Numbers(_Several):
         """A number, or those of a range."""
         found = _RANGE.fullmatch(part)
         numbers = _numbers(*found.groups()) if found else ()
-        if not numbers or min(numbers) < self._least:
+        if not numbers or numbers[0] < self._least or numbers[_MOST:]:
             self.fail(
                 f"{part!r}: expected whole numbers from {self._least} on with commas between them; "
-                "ranges are first-last, first-last+step or first-last*factor",
+                f"ranges are first-last, first-last+step or first-last*factor, of {_MOST} at most",
                 param,
                 ctx,
             )
