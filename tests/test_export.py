@@ -348,8 +348,8 @@ def test_view_of_a_run(world, tmp_path):
     ok("view", path, "-o", tmp_path / "r.html", command=BLOCKED)
     assert '"times":{' in (tmp_path / "r.html").read_text()
     world["fallback"].to_json(tmp_path / "p.json")
-    both = ("view", path, tmp_path / "p.json", "-o", tmp_path / "x.html")
-    assert "a run is shown alone" in fails(*both)
+    both = ("view", path, tmp_path / "p.json")
+    assert "run.json is a run, which is shown alone" in fails(*both, code=2)
 
 
 # --- notebooks
@@ -363,6 +363,8 @@ def test_what_a_notebook_shows_is_small_and_escaped(world, name):
     assert plan.headline().split(",")[0] in text
     diff = plan.diff(world["fallback"])._repr_html_()
     assert "<img" not in diff and len(diff) < 60_000
+    run = ran(plan)._repr_html_()
+    assert "3 computes" in run and "<img" not in run and len(run) < 30_000
 
 
 # --- the command line

@@ -66,6 +66,8 @@ def command(
     if output is not None:
         check_output(output, format_, force)
     run = saved_run(file)
+    if run is not None and other is not None:
+        raise click.UsageError(f"{file} is a run, which is shown alone")
     source = _saved(file, dump) if run is None else run
     compared = _saved(other, dump) if other is not None else None
     if output is not None:

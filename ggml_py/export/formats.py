@@ -59,6 +59,8 @@ def exporter_for(path: str | Path, name: str | None = None) -> Exporter:
 
     Raises ValueError that lists those there are.
     """
+    if not isinstance(path, str | Path):
+        raise TypeError(f"path {path!r}: expected a file's name, like 'plan.html'")
     for exporter in EXPORTERS:
         if exporter.name == name:
             return exporter
@@ -78,6 +80,8 @@ def render(source: Plan | Run, exporter: Exporter, other: Plan | None = None) ->
     if is_run and (not exporter.runs or other is not None):
         able = ", ".join(e.name for e in EXPORTERS if e.runs)
         raise ValueError(f"a run is shown alone, and in {able} only")
+    if other is not None and not isinstance(other, Plan):
+        raise TypeError(f"other={other!r}: expected a Plan; Plan.from_json reads one from a file")
     if other is not None and not exporter.compares:
         able = ", ".join(e.name for e in EXPORTERS if e.compares)
         raise ValueError(f"{exporter.name} shows one plan; two can be compared in {able}")

@@ -82,6 +82,4 @@ class Axis {
     }
     return low;
   }
-
-  runAt(slot) { return this.runs.find(run => run.start <= slot && slot < run.end); }
 }

@@ -10,7 +10,6 @@ class Lanes {
     this.context = canvas.getContext('2d');
     this.x0 = 0;         // the position at the left edge
     this.scale = 1;      // pixels per position
-    this.hover = null;
     this.colors = {};
     this.arrows = app.plans.map(arrowsOf);
     new ResizeObserver(() => this.resize()).observe(canvas);

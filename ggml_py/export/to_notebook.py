@@ -7,6 +7,7 @@ from html import escape
 
 from ..trace.diff import Diff
 from ..trace.plan import Plan, format_bytes
+from ..trace.run import Run
 from ..trace.shares import format_count
 
 _MOST = 12  # rows of a table
@@ -55,6 +56,13 @@ def diff(diff: Diff) -> str:
         items = "".join(f"<li>{escape(row)}</li>" for row in [*rows[:_MOST], *more])
         parts.append(_folded(f"{title} ({len(rows)})", f"<ul>{items}</ul>"))
     return f"<div>{''.join(parts)}</div>"
+
+
+def run(run: Run) -> str:
+    """The headline, and where the time went."""
+    summary = run.summary()
+    told = f"<pre>{escape(str(summary))}</pre>"
+    return f"<div><b>{escape(summary.headline())}</b>{_folded('where the time went', told)}</div>"
 
 
 def _folded(title: str, inner: str) -> str:

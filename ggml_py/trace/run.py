@@ -197,6 +197,12 @@ class Run:
         groups = ((next((e for _i, e in g if e.kind == COMPUTE), None), g) for g in found.values())
         return tuple(ComputeRun(self, head, tuple(g)) for head, g in groups if head is not None)
 
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        from ..export import to_notebook
+
+        return to_notebook.run(self)
+
     @property
     def lost(self) -> int:
         """Events that there was no room for: the last ones."""
