@@ -15,7 +15,10 @@ from ggml_py.trace.record import (
     Settings,
 )
 
-HOSTILE = "</script x <!--<script </script><img src=x onerror=alert(1)>'\"&\\u003c\u2028\x00\t\n@DATA@ é 名 🧨 "
+HOSTILE = (
+    "</script x <!--<script </script>"
+    "<img src=x onerror=alert(1)>'\"&\\u003c\u2028\x00\t\n@DATA@ é 名 🧨 "
+)
 
 
 def llama(n_layers, per_layer=10, suffix="", refused=()):
