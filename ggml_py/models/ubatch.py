@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -115,18 +116,20 @@ def _disjoint(left: dict[Seqs, list[int]], n_ubatch: int, sequential: bool) -> l
     """Sets without a common sequence, those whose tokens come first before the others."""
     chosen: list[Seqs] = []
     taken: set[int] = set()
-    # A set that is passed over stays so: what is taken only grows; but numbers that must follow
-    # each other may come up later.
-    order = sorted((at[k], seqs) for seqs, at in left.items() for k in range(len(at)))
-    for _i, seqs in order:
-        if not taken.isdisjoint(seqs):
-            continue
-        if sequential and chosen and seqs[0] != chosen[-1][0] + 1:
-            continue
+    i = -1  # the token that brought the last one in: the next is brought in by one that follows
+    while len(chosen) <= n_ubatch:
+        following = [
+            (at[bisect_right(at, i)], seqs)
+            for seqs, at in left.items()
+            if at[-1] > i
+            and taken.isdisjoint(seqs)
+            and not (sequential and chosen and seqs[0] != chosen[-1][0] + 1)
+        ]
+        if not following:
+            break
+        i, seqs = min(following)
         chosen.append(seqs)
         taken.update(seqs)
-        if len(chosen) > n_ubatch:
-            break
     return chosen
 
 
