@@ -187,8 +187,11 @@ class KvCaches(Memory):
         seqs = ubatch.seq_ids
         s0, n_stream = (0, 1) if self.n_stream == 1 else (seqs[0], len(seqs))
         n_kv = tuple([cells.n_kv(seqs) for cells in self._cells])
-        kv = KvShape(n_kv, s0, n_stream)
-        return Shape(ubatch.n_tokens, n_stream, len(ubatch.out_ids), kv)
+        last: Shape | None = ubatch.shape
+        if last is None or last.memory.n_kv != n_kv:
+            kv = KvShape(n_kv, s0, n_stream)
+            last = ubatch.shape = Shape(ubatch.n_tokens, n_stream, len(ubatch.out_ids), kv)
+        return last
 
     def planned_shape(self, n_tokens: int, n_past: int, n_seqs: int) -> Shape:
         """See `Memory`."""

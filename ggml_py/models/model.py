@@ -125,7 +125,6 @@ class Model:
         # Decoding: what numpy does around one token takes longer than all the rest here.
         token = tokens[0] if type(tokens) is list and len(tokens) == 1 else None
         if type(token) is int and 0 <= token < self.hparams.n_vocab:
-            self._check_room(1, seq)
             logits = self._eval_one(token, copy, seq)
             return logits.reshape(1, -1) if all_logits else logits
         return self._eval(self._check_tokens(tokens, seq), all_logits, copy, seq)
@@ -150,6 +149,8 @@ class Model:
         memory, graphs = self._memory, self._graphs
         if memory.has_update:
             graphs.update()
+        if self.hparams.n_positions:
+            self._check_room(1, seq)
         pos = memory.seq_pos_max(seq) + 1
         try:
             ubatch = memory.take_one(token, seq)
@@ -159,6 +160,7 @@ class Model:
         except BaseException:
             memory.undo_one(seq, pos)
             raise
+        self._check_room(1, seq)
         ids, positions = np.array([[token], [pos]], np.int32)
         tokens = Tokens(ids, positions, [(seq,)], np.ones(1, np.bool_))
         return self._decode(tokens, copy).reshape(-1)
