@@ -193,7 +193,9 @@ class Gguf(Handle):
         n = lib.gguf_get_arr_n(self.ptr, i)
         item = enums.GgufType(lib.gguf_get_arr_type(self.ptr, i))
         if item == enums.GgufType.STRING:
-            return [text(lib.gguf_get_arr_str(self.ptr, i, j)) for j in range(n)]
+            # As `text`, without a call: a vocabulary has hundreds of thousands.
+            ptr, get, string = self.ptr, lib.gguf_get_arr_str, ffi.string
+            return [string(get(ptr, i, j)).decode("utf-8", "replace") for j in range(n)]
         dtype = np.dtype(SCALARS[item][1])
         if n == 0:
             return np.empty(0, dtype)
