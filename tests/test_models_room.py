@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from arch_files import load
 from cli_runs import fails
+from placements import Theirs, blank, sims_text
 
 import ggml_py as ggml
 from ggml_py import AllocError
@@ -119,6 +120,26 @@ def test_smaller_graphs_go_on(sims, path, sizes, nothing_left, caplog):
     with GPU(path, n_ubatch=64) as model:  # what the message says
         model.eval([7] * 400)
     assert not caplog.text
+
+
+def test_without_pipeline_parallelism(oracle, sims, path, sizes, nothing_left, caplog):
+    """Its copies of the inputs do not fit: libllama and we do without."""
+    weights, cache, compute = sizes
+    memory = int(weights + cache + 1.6 * compute)
+    devices = {name: {"memory": memory} for name in ("gpu0", "gpu1")}
+    options = {"n_gpu_layers": 99, "tensor_split": (1, 0)}
+    theirs = Theirs(oracle, path, (1, 64), sims=sims_text(devices), **options)
+    assert "retrying without pipeline parallelism" in theirs.log
+    for name in devices:
+        sims(name, memory=memory)
+    with load(path, devices=tuple(devices), **options) as model, load(path) as cpu:
+        with model.record() as recording:
+            np.testing.assert_array_equal(model.eval(PROMPT), cpu.eval(PROMPT))
+        assert "trying again without pipeline parallelism" in caplog.text
+        assert len(recording.run.computes) == 1
+        for n_tokens, plan in theirs.plans.items():
+            assert blank(model.plan(n_tokens).text()) == blank(plan)
+        np.testing.assert_array_equal(model.eval([1] * 200), cpu.eval([1] * 200))
 
 
 def test_the_machines_memory(path, nothing_left, monkeypatch, caplog):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from contextlib import closing, suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from .._ffi import lib
@@ -62,9 +63,7 @@ class Graphs:
         self._kept: dict[Shape, Decoder[Any]] = {}  # least recently used first
         self._allocated: Decoder[Any] | None = None
         self._expert_copies = ExpertCopies() if hparams.experts and placement.gpus else None
-        if self._expert_copies is not None:
-            with suppress(MissingFunctionError):  # older releases do it themselves
-                sched.set_copy_callback(self._expert_copies)
+        self._watch_copies()
         self._reserved = False  # tried to
         self._fits = False  # what it tried
         self.flash_attn = flash_attn == "on" or (flash_attn == "auto" and self._flash_attn_fits())
@@ -113,6 +112,7 @@ class Graphs:
 
     def record(self, per_op: bool) -> Recording:
         """See `Model.record`."""
+        self._reserve()  # which may make another scheduler
         return self._sched.record(per_op)
 
     def close(self) -> None:
@@ -155,14 +155,35 @@ class Graphs:
             return
         self._reserved = True
         with closing(self._build(self._largest, self.flash_attn)) as builder:
-            try:
-                self._check_host(builder)
-                self._sched.reserve(builder.graph)
-                self._fits = True
-            except AllocError as error:
-                n_ubatch = self._largest.n_tokens
-                log.warning("no compute buffers for graphs of n_ubatch=%d: %s", n_ubatch, error)
-                self._sched.reset()
+            self._fits = self._reserves(builder)
+            if not self._fits and self._placement.parallel:
+                self._make_sequential()
+                self._fits = self._reserves(builder)
+
+    def _reserves(self, builder: Decoder[Any]) -> bool:
+        """Whether there are compute buffers for a graph now."""
+        try:
+            self._check_host(builder)
+            self._sched.reserve(builder.graph)
+        except AllocError as error:
+            n_ubatch = self._largest.n_tokens
+            log.warning("no compute buffers for graphs of n_ubatch=%d: %s", n_ubatch, error)
+            self._sched.reset()
+            return False
+        return True
+
+    def _make_sequential(self) -> None:
+        """Another scheduler: without pipeline parallelism inputs are there once. As llama.cpp."""
+        log.warning("trying again without pipeline parallelism")
+        self._sched.close()
+        self._placement = replace(self._placement, pipeline=False)
+        self._sched = self._scheduler()
+        self._watch_copies()
+
+    def _watch_copies(self) -> None:
+        if self._expert_copies is not None:
+            with suppress(MissingFunctionError):  # older releases do it themselves
+                self._sched.set_copy_callback(self._expert_copies)
 
     def _alloc(self, builder: Decoder[Any]) -> None:
         """Gives a graph its memory. Raises `AllocError`."""

@@ -51,6 +51,7 @@ class Placement:
     offload_kqv: bool = True  # whether the KV cache is on the layers' devices
     op_offload: bool = True
     layer_split: bool = True  # whether several GPUs may share the layers
+    pipeline: bool = True  # whether several GPUs may work on several batches at once
     ssm: Ssm | None = None  # sizes of the scan, which ssm_a alone does not tell
     _chosen: dict[tuple[Device, Op, Type, tuple[int, ...]], BufferType | None] = field(
         default_factory=dict, compare=False, repr=False
@@ -147,7 +148,8 @@ class Placement:
         then has copies of the inputs (llama_context's pipeline_parallel)."""
         caps = (b.device.props.caps for b in self.backends[:-1])
         return (
-            len(self.gpus) > 1
+            self.pipeline
+            and len(self.gpus) > 1
             and self.full_offload
             and self.layer_split
             and self.offload_kqv
