@@ -277,3 +277,21 @@ def test_ctrl_c_leaves_what_was_generated(tmp_path):
             after = everything[n_past + len(start) :][:8]
             assert model.generate(start, 8)[: len(after)] == after
     assert interrupted >= 4
+
+
+def test_all_tokens_are_left_by_an_interrupt(model):
+    seen = []
+
+    def sample(logits):
+        if len(seen) == 4:
+            raise KeyboardInterrupt
+        seen.append(int(logits.argmax()))
+        return seen[-1]
+
+    with pytest.raises(Interrupted, match="stopped after 4 of 10 tokens") as interrupt:
+        model.generate(PROMPT, 10, sample)
+    assert interrupt.value.tokens == seen
+    assert model.n_past == len(PROMPT) + 4  # all of them were evaluated
+    seen.clear()
+    expected = list(itertools.islice(model.stream([1], 10, sample), 4))
+    assert expected == seen
