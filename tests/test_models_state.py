@@ -110,6 +110,19 @@ def test_a_sequence_moves_to_another_and_to_another_context(path):
         assert other.generate([5], 8) == ours[0]
 
 
+def test_a_cache_on_a_device(path):
+    """In memory that the host does not read: the same bytes, and back."""
+    with load(path) as model:
+        model.eval(PROMPT)
+        expected, tokens = model.seq_state(), model.generate([5], 4)
+    with load(path, devices=("sim:state0", "CPU"), n_gpu_layers=99) as model:
+        model.eval(PROMPT)
+        assert model.seq_state() == expected
+        model.reset()
+        model.set_seq_state(0, expected)
+        assert model.generate([5], 4) == tokens
+
+
 def test_cells_that_lie_apart(path):
     """Of two sequences that took turns, one with a gap: restored into other cells, as it was."""
     with load(path, n_seq_max=2, kv_unified=True, flash_attn="off") as model:
@@ -221,6 +234,28 @@ def test_states_of_other_models(path, wide, arch_file, tmp_path):
         with pytest.raises(ModelError, match="does not begin as one"):
             model.set_seq_state(0, before[4:])
         assert model.seq_state() == before
+
+
+def test_positions_that_cannot_be(model, arch_file):
+    """Below 0, twice, without room for the next; a cell of several sequences."""
+    model.eval(PROMPT[:3])
+    before = bytearray(model.seq_state())
+    assert struct.unpack_from("<4I", before, 12)[:3] == (3, 0, 1)  # tokens; position, sequences
+    for offset, value in ((16, -1), (28, 0), (40, 2**31 - 2), (20, 0), (32, 2)):
+        damaged = bytearray(before)
+        struct.pack_into("<i", damaged, offset, value)
+        with pytest.raises(ModelError, match="has positions that cannot be"):
+            model.set_seq_state(0, damaged)
+        assert model.seq_state() == before
+    with load(arch_file("mamba2")) as recurrent:
+        recurrent.eval(PROMPT[:3])
+        before = bytearray(recurrent.seq_state())
+        for offset, value in ((12, -1), (12, 2**31 - 1), (16, 1)):
+            damaged = bytearray(before)
+            struct.pack_into("<i", damaged, offset, value)
+            with pytest.raises(ModelError, match="has a position that cannot be"):
+                recurrent.set_seq_state(0, damaged)
+            assert recurrent.seq_state() == before
 
 
 @pytest.mark.parametrize("name", ["llama", "mamba2"])
