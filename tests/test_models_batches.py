@@ -16,6 +16,7 @@ from test_models_errors import SPEC
 from ggml_py import ModelError, models
 from ggml_py.models import Batch
 from ggml_py.models.cells import Cells
+from ggml_py.models.kv_cache import KvCache
 from ggml_py.models.synthetic import write_llama
 
 load = partial(models.load, n_threads=1, repack=False)
@@ -284,6 +285,27 @@ def test_only_who_lost_tokens_starts_anew(arch_file, monkeypatch):
         assert spans(model) == [(-1, -1), (0, 6)]
         rows = model.decode(batch((3, 0), (4, 1)))
         assert np.isfinite(rows).all()
+
+
+def test_a_copy_that_is_stopped(arch_file, monkeypatch):
+    """Of one cache of two: the target is empty, the source as it was."""
+    with load(arch_file("gemma3"), n_ctx=512, n_seq_max=2) as model:
+        model.eval(PROMPT)
+        model.eval([1, 2], seq=1)
+        copy, copied = KvCache.cp_stream, []
+
+        def cp_stream(self, *streams):
+            if copied:
+                raise KeyboardInterrupt
+            copied.append(self)
+            copy(self, *streams)
+
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(KvCache, "cp_stream", cp_stream)
+            model.seq_cp(0, 1)
+        assert copied and spans(model) == [(0, 4), (-1, -1)]
+        model.seq_cp(0, 1)
+        np.testing.assert_array_equal(*model.decode(batch((1, 0), (1, 1))))
 
 
 def test_a_shift_that_is_stopped(model, monkeypatch):

@@ -31,8 +31,7 @@ class KvCache:
     """A K and a V tensor per layer, on the layer's device; a token's row is its cell.
 
     K is [n_embd_gqa, n_cells, n_stream]: a row per token. V is the same, or with `v_trans` (without
-    flash attention) its rows are elements and its columns tokens, as the attention's product wants
-    it.
+    flash attention) its rows are elements and its columns tokens, as attention's product wants it.
     A quantised cache holds rotated vectors, which quantise better (llama.cpp's Hadamard matrices).
     """
 
@@ -84,7 +83,8 @@ class KvCache:
             buffer.clear()
 
     def cp_stream(self, src: int, dst: int) -> None:
-        """Copies all cells of one stream to another."""
+        """Copies all cells of one stream to another, which is empty until that is done."""
+        self.cells.streams[dst].clear()
         with Context() as context:
             for cache in (*self.k.values(), *self.v.values()):
                 source, target = (

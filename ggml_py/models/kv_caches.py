@@ -231,8 +231,12 @@ class KvCaches(Memory):
                 f"can be copied as a whole only: positions {max(first, 0)} to {last}. Copy all, "
                 "then remove what is too much, or load with kv_unified=True"
             )
-        for cache in self.caches:
-            cache.cp_stream(src, dst)
+        try:
+            for cache in self.caches:
+                cache.cp_stream(src, dst)
+        except BaseException:  # in one cache, and not in the other
+            self.seq_rm(dst, 0, POS_END)
+            raise
         self.has_update |= self._has_shift()
 
     def seq_keep(self, seq: int) -> None:

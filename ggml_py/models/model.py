@@ -285,8 +285,10 @@ class Model:
     def seq_rm(self, seq: int, p0: int = 0, p1: int | None = None) -> None:
         """Removes tokens from a sequence, to its end unless p1 says otherwise.
 
-        What comes after them keeps its positions: `seq_add` moves it. Raises `ModelError` for a
-        part of a sequence of a recurrent model, whose state has all tokens. C: llama_memory_seq_rm
+        What comes after them keeps its positions: `seq_add` moves it. Removing the end does not
+        bring back what layers with a window have forgotten: `seq_pos_min` says from where on they
+        have tokens. Raises `ModelError` for a part of a sequence of a recurrent model, whose state
+        has all tokens. C: llama_memory_seq_rm
         """
         self._memory.seq_rm(self._check_seq(seq), *self._check_range(p0, p1))
 
