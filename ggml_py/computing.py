@@ -47,27 +47,28 @@ def computing(
     user, used = (doing, get_ident()), (*handles, graph, *pools)
     try:
         take(user, used)
-        graph._check_data()
-        if STORED:
-            _take_stored(graph, callbacks)  # of a compute that was called through `lib`
-        for pool in pools:
-            if pool.is_placed:
-                with as_worker_0(pools):
-                    result = call(*args)
-                break
-        else:
-            result = call(*args)
-        if STORED and (stored := _take_stored(graph, callbacks)) is not None:
-            raise stored
-    except BaseException as error:
-        stored = _take_stored(graph, callbacks)  # one that raised stops the compute
-        for backend in settling:
-            with contextlib.suppress(GgmlError):
-                lib.ggml_backend_synchronize(backend.ptr)
-            backend._abort.take_stored()
-        if stored is not None and isinstance(error, ComputeError):
-            raise stored from None
-        raise
+        try:
+            graph._check_data()
+            if STORED:
+                _take_stored(graph, callbacks)  # of a compute that was called through `lib`
+            for pool in pools:
+                if pool.is_placed:
+                    with as_worker_0(pools):
+                        result = call(*args)
+                    break
+            else:
+                result = call(*args)
+            if STORED and (stored := _take_stored(graph, callbacks)) is not None:
+                raise stored
+        except BaseException as error:
+            stored = _take_stored(graph, callbacks)  # one that raised stops the compute
+            for backend in settling:
+                with contextlib.suppress(GgmlError):
+                    lib.ggml_backend_synchronize(backend.ptr)
+                backend._abort.take_stored()
+            if stored is not None and isinstance(error, ComputeError):
+                raise stored from None
+            raise
     finally:
         try:
             for handle in used:

@@ -23,9 +23,7 @@ def check_view(a: Tensor, ne: tuple[int, ...], nb: tuple[int, ...], offset: int)
     else:
         start, limit = ptr.view_offs, lib.ggml_nbytes(ptr.view_src)
     numbers = (*ne, *nb, offset)
-    if _WHOLE.issuperset(map(type, numbers)) and min(numbers) >= 0 and max(numbers) <= SIZE_MAX:
-        pass  # as it nearly always is
-    else:
+    if not _WHOLE.issuperset(map(type, numbers)) or min(numbers) < 0 or max(numbers) > SIZE_MAX:
         ne = tuple([whole(f"ne{i}", n) for i, n in enumerate(ne)])
         nb, offset = tuple([index(n) for n in nb]), index(offset)
         if not all(0 <= n < 1 << 64 for n in (*nb, offset)):

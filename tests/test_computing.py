@@ -13,6 +13,7 @@ import pytest
 
 import ggml_py as ggml
 from ggml_py import graph as graph_module
+from ggml_py._callback import STORED
 
 X = np.ones((48, 64), np.float32)
 
@@ -89,10 +90,8 @@ def test_memory_that_goes_between_two_computes_is_missed(mlp, lose):
             mlp.scheduler.compute(mlp.graph)
 
 
-def test_memory_that_goes_while_a_callback_runs_is_missed_by_the_next_compute(mlp):
-    """Of a source that the graph does not know of, so that closing its buffer is no BusyError."""
-    with ggml.Context() as later, ggml.device("CPU").init(n_threads=1) as cpu:
-        context = later
+def test_memory_of_a_source_that_the_graph_does_not_know_of_is_missed():
+    with ggml.Context() as context, ggml.device("CPU").init(n_threads=1) as cpu:
         node = context.soft_max_ext(context.new_tensor("f32", 4, name="scores"), None, 1.0, 0.0)
         context.alloc(cpu)
         graph = context.new_graph(8)
@@ -137,9 +136,33 @@ def test_what_a_callback_raised_outside_of_computes_is_no_error_of_the_next(mlp)
     ggml.lib.ggml_backend_sched_graph_compute(mlp.scheduler.ptr, mlp.graph.ptr)  # nobody asks
     mlp.scheduler._eval_callback._call = lambda _tensor, ask: not ask
     mlp.scheduler.compute(mlp.graph)
-    from ggml_py._callback import STORED
-
     assert not STORED
+
+
+def test_a_compute_that_is_refused_leaves_the_one_that_goes_on_alone():
+    """What the outer one has stored is its own."""
+    refused = []
+
+    def fail(_dst, _a, _ith, _nth):
+        raise LookupError("of the first op")
+
+    def again(_dst, _a, _ith, _nth):
+        try:
+            scheduler.compute(graph)
+        except ggml.BusyError as error:
+            refused.append(error)
+
+    with ggml.Context() as context, ggml.device("CPU").init(n_threads=1) as cpu:
+        x = context.new_tensor("f32", 4)
+        x.set_input()
+        graph = context.new_graph(8)
+        graph.build_forward_expand(context.map_custom1(context.map_custom1(x, fail), again))
+        with ggml.Scheduler([cpu]) as scheduler:
+            scheduler.alloc_graph(graph)
+            x.set(np.ones(4, np.float32))
+            with pytest.raises(LookupError, match="of the first op"):
+                scheduler.compute(graph)
+    assert len(refused) == 1
 
 
 def test_signals_at_any_moment_leave_everything_usable(mlp):
