@@ -15,7 +15,7 @@ from ggml_py import ArgumentError, ModelError
 from ggml_py.models import Sampler
 
 OFF = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}  # draws from the softmax
-SEEDS = (0, 1, 42, 2**32 - 2)
+SEEDS = (0, 42, 2**32 - 2)
 
 
 def logits_of(n_rows, n_vocab, seed=0, scale=3.0):
@@ -156,8 +156,8 @@ def test_candidates_are_those_of_plain_numpy(chain):
 
 
 def test_draws_have_the_probabilities():
-    """20,000 draws: the frequencies are within five standard deviations of the probabilities."""
-    row, n = logits_of(1, 30)[0], 20_000
+    """10,000 draws: the frequencies are within five standard deviations of the probabilities."""
+    row, n = logits_of(1, 30)[0], 10_000
     sampler = Sampler(temperature=1.2, top_k=12, top_p=0.98, seed=3)
     ids, p = sampler.candidates(row)
     counts = np.bincount([sampler(row) for _ in range(n)], minlength=30)
