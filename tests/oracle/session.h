@@ -19,6 +19,7 @@
 #include <dlfcn.h>
 
 #include <cstdio>
+#include <functional>
 #include <map>
 #include <set>
 #include <stdexcept>
@@ -118,13 +119,18 @@ inline void register_blas(const std::string & path) {
     ggml_backend_register(reinterpret_cast<ggml_backend_reg_t (*)()>(symbol)());
 }
 
+// What a program changes of the parameters before they are used.
+using model_edit   = std::function<void(llama_model_params &)>;
+using context_edit = std::function<void(llama_context_params &)>;
+
 struct session {
     llama_model   * model = nullptr;
     llama_context * ctx   = nullptr;
     FILE          * nodes = nullptr;
     int             n_vocab;
 
-    session(const arguments & args, const std::string & path) {
+    session(const arguments & args, const std::string & path, const model_edit & edit_model = {},
+            const context_edit & edit_context = {}) {
         llama_log_set(args.flag("--log") ? log_all : log_errors, nullptr);
         llama_backend_init();
         if (args.flag("--blas")) {
@@ -134,6 +140,9 @@ struct session {
         llama_model_params model_params = llama_model_default_params();
         model_params.n_gpu_layers    = 0;
         model_params.use_extra_bufts = args.flag("--repack");
+        if (edit_model) {
+            edit_model(model_params);
+        }
         model = llama_model_load_from_file(path.c_str(), model_params);
         if (!model) {
             throw std::runtime_error("cannot load " + path);
@@ -156,6 +165,9 @@ struct session {
             nodes                    = open_for_writing(args.word("--nodes", ""));
             params.cb_eval           = on_node;
             params.cb_eval_user_data = nodes;
+        }
+        if (edit_context) {
+            edit_context(params);
         }
         ctx = llama_init_from_model(model, params);
         if (!ctx) {
