@@ -20,8 +20,7 @@ class Theirs:
     def __init__(self, oracle: Oracle, path: Path, n_tokens: tuple[int, ...], **options: Any):
         numbers = ",".join(map(str, n_tokens))
         done = oracle.run(
-            "llama_place", path, numbers, "--log", *command_line(_named(options)),
-            GGML_SCHED_DEBUG="2",
+            "llama_place", path, numbers, *command_line(_named(options)), GGML_SCHED_DEBUG="2"
         )
         self.log = done.stderr
         parts = re.split(r"^n_tokens=(\d+)$", self.log, flags=re.M)

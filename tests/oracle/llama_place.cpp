@@ -7,8 +7,8 @@
 //
 // N_TOKENS are numbers with commas between them: for each, so many tokens are evaluated in an empty context.
 // TEXT of --sims is devices with ";" between them, each NAME,memory=BYTES,host_buffer=1,min_batch=N,async=0,
-// type=gpu|igpu; TEXT of --overrides as llama.cpp's -ot takes it. Standard error gets all that ggml logs (with
-// --log; run it with GGML_SCHED_DEBUG=2), and "n_tokens=N" before each evaluation.
+// type=gpu|igpu; TEXT of --overrides as llama.cpp's -ot takes it. Standard error gets all that ggml logs (run
+// it with GGML_SCHED_DEBUG=2), and "n_tokens=N" before each evaluation.
 
 #include "guard.h"
 #include "session.h"
@@ -159,7 +159,9 @@ int run(const arguments & args) {
 
 int main(int argc, char ** argv) {
     try {
-        return run(arguments(argc, argv, {"--no-kv-offload", "--no-op-offload", "--no-host"}));
+        arguments args(argc, argv, {"--no-kv-offload", "--no-op-offload", "--no-host"});
+        args.options["--log"] = "";
+        return run(args);
     } catch (const std::exception & error) {
         std::fprintf(stderr, "llama_place: %s\n", error.what());
         return 1;
