@@ -81,14 +81,6 @@ def test_options(agree, arch_file, name, option, devices):
     agree(arch_file(name), devices, **OPTIONS[option])
 
 
-@pytest.mark.parametrize(
-    "options", [{"offload_kqv": False}, {"overrides": "ssm_=CPU,ssm=gpu0"}, {"n_gpu_layers": 1}]
-)
-def test_states(agree, arch_file, options):
-    """Of a recurrent model, in place of a cache."""
-    agree(arch_file("mamba2"), ONE, **{"n_gpu_layers": 99, **options})
-
-
 @pytest.mark.parametrize("op_offload", [True, False])
 def test_ops_that_a_gpu_takes(agree, arch_file, op_offload):
     agree(arch_file("llama"), EAGER, n_gpu_layers=1, op_offload=op_offload)
