@@ -11,6 +11,7 @@ from click.testing import CliRunner
 import ggml_py as ggml
 from ggml_py import _log
 from ggml_py.cli.devices import command as devices_command
+from ggml_py.cli.options import device_names
 from ggml_py.models.synthetic import LlamaSpec, write_llama
 
 
@@ -97,6 +98,20 @@ def test_plan_takes_llama_cpps_options(model):
         "-fa", "on", "-ctk", "q8_0", "-ctv", "q8_0", "--text",
     )  # fmt: skip
     assert "FLASH_ATTN" in text and "BLAS" not in text
+
+
+@pytest.mark.parametrize(
+    ("given", "names"),
+    [
+        (("none",), ("CPU",)),
+        (("BLAS,CPU",), ("BLAS", "CPU")),
+        (("BLAS", "CPU"), ("BLAS", "CPU")),
+        (("sim:a,memory=1G,host,sim:b,async=0",), ("sim:a,memory=1G,host", "sim:b,async=0")),
+        (("CUDA0,sim:a,host", "CPU"), ("CUDA0", "sim:a,host", "CPU")),
+    ],
+)
+def test_devices_with_commas_between(given, names):
+    assert device_names(given) == names
 
 
 @pytest.mark.parametrize(

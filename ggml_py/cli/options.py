@@ -158,7 +158,7 @@ def load_model(
     from ..models.overrides import parse_overrides
 
     pairs = [pair for text in overrides for pair in parse_overrides(text)]
-    return load(model, devices=_names(devices), tensor_overrides=pairs, **options)
+    return load(model, devices=device_names(devices), tensor_overrides=pairs, **options)
 
 
 def read_model(model: str, quiet: bool, **options: Any) -> Model:
@@ -167,13 +167,14 @@ def read_model(model: str, quiet: bool, **options: Any) -> Model:
         return load_model(model, progress=progress, **options)
 
 
-def _names(given: tuple[str, ...]) -> tuple[str, ...]:
+def device_names(given: tuple[str, ...]) -> tuple[str, ...]:
     """Devices as `load` takes them. A simulated one's settings have commas between them, too."""
     from .._device import devices
 
     if given == ("none",):
         return ("CPU",)
-    names = [[text] if text.startswith("sim:") else text.split(",") for text in given]
+    parts = [part for text in given for part in re.split(",(?=sim:)", text)]
+    names = [[part] if part.startswith("sim:") else part.split(",") for part in parts]
     return tuple(name for some in names for name in some) or tuple(d.name for d in devices())
 
 
