@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from drawn_plans import smallest
 
 import ggml_py as ggml
 from ggml_py import errors
@@ -355,6 +356,7 @@ def test_an_interactive_function_is_told_so():
         ggml.RpcError("no server"),
         ggml.NotBuiltError("no library"),
         ggml.UnknownDeviceError("no device"),
+        ggml.PlacementError("not there", smallest()),
     ],
 )
 def test_errors_survive_pickling(error):
@@ -366,7 +368,7 @@ def test_errors_survive_pickling(error):
 def test_every_kind_of_error_can_be_pickled():
     classes = [value for value in vars(errors).values() if isinstance(value, type)]
     kinds = [kind for kind in classes if issubclass(kind, ggml.GgmlError)]
-    special = (ggml.AbortError, ggml.IsolatedDeath, ggml.IsolatedTimeout)
+    special = (ggml.AbortError, ggml.IsolatedDeath, ggml.IsolatedTimeout, ggml.PlacementError)
     for kind in kinds:
         if kind not in special:
             assert str(pickle.loads(pickle.dumps(kind("text")))) == "text"

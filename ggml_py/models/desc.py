@@ -48,13 +48,14 @@ _FTYPES: Final = {
     39: "NVFP4", 40: "Q1_0", 41: "Q2_0",
 }  # fmt: skip
 _GUESSED: Final = 1024
-# Guessed from the type that most tensors have; the others count as "all F32".
+# Guessed from the type that most tensors have; the others count as "all F32". By name: releases
+# lack some.
 _FTYPE_OF: Final = {
-    Type.F16: 1, Type.BF16: 32, Type.Q4_0: 2, Type.Q4_1: 3, Type.Q5_0: 8, Type.Q5_1: 9,
-    Type.Q8_0: 7, Type.Q2_K: 10, Type.Q3_K: 12, Type.Q4_K: 15, Type.Q5_K: 17, Type.Q6_K: 18,
-    Type.TQ1_0: 36, Type.TQ2_0: 37, Type.IQ2_XXS: 19, Type.IQ2_XS: 20, Type.IQ2_S: 28,
-    Type.IQ3_XXS: 23, Type.IQ1_S: 24, Type.IQ1_M: 31, Type.IQ4_NL: 25, Type.IQ4_XS: 30,
-    Type.IQ3_S: 26, Type.NVFP4: 39, Type.Q1_0: 40, Type.Q2_0: 41,
+    "F16": 1, "BF16": 32, "Q4_0": 2, "Q4_1": 3, "Q5_0": 8, "Q5_1": 9,
+    "Q8_0": 7, "Q2_K": 10, "Q3_K": 12, "Q4_K": 15, "Q5_K": 17, "Q6_K": 18,
+    "TQ1_0": 36, "TQ2_0": 37, "IQ2_XXS": 19, "IQ2_XS": 20, "IQ2_S": 28,
+    "IQ3_XXS": 23, "IQ1_S": 24, "IQ1_M": 31, "IQ4_NL": 25, "IQ4_XS": 30,
+    "IQ3_S": 26, "NVFP4": 39, "Q1_0": 40, "Q2_0": 41,
 }  # fmt: skip
 
 
@@ -101,7 +102,7 @@ def _ftype(gguf: Gguf) -> str:
         counts[type_] += 1
         if counts[type_] > n_most:
             most, n_most = type_, counts[type_]
-    return f"(guessed) {_FTYPES[_FTYPE_OF.get(most, 0)]}"
+    return f"(guessed) {_FTYPES[_FTYPE_OF.get(most.name, 0)]}"
 
 
 def _layer_and_name(name: str) -> tuple[int, str]:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from .. import enums
 from ..context import Context
-from ..enums import OpHint
 from ..tensor import Tensor
 
 if TYPE_CHECKING:
@@ -32,5 +32,5 @@ def rotate(ctx: Context, cur: Tensor, rot: Tensor | None) -> Tensor:
     rows = (n, cur.n_elements // n)
     flat = ctx.reshape_2d(cur, *rows) if cur.is_contiguous else ctx.cont_2d(cur, *rows)
     res = ctx.mul_mat(rot, flat)
-    res.set_hint(OpHint.SRC0_IS_HADAMARD)
+    res.set_hint(enums.OpHint.SRC0_IS_HADAMARD)  # not in the oldest releases: then nothing rotates
     return ctx.reshape_4d(res, *cur.ne)
