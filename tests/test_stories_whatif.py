@@ -171,8 +171,8 @@ def model_file(tmp_path_factory):
     return path
 
 
-def planned(path, n_gpu_layers, devices=("sim:gpu0", "BLAS", "CPU"), n_tokens=64):
-    with load(path, devices, n_gpu_layers=n_gpu_layers) as model:
+def planned(path, n_gpu_layers, devices=("sim:gpu0", "BLAS", "CPU"), n_tokens=64, **options):
+    with load(path, devices, n_gpu_layers=n_gpu_layers, **options) as model:
         return model.plan(n_tokens=n_tokens)
 
 
@@ -185,9 +185,10 @@ def test_one_layer_more_on_the_gpu(model_file):
 
 @pytest.mark.parametrize("device", ["gpu0", "igpu0,type=igpu"])
 def test_one_layer_less_where_the_cpu_takes_a_gpus_host_memory(model_file, device):
-    """That is what the scheduler allocates from; weights are in the CPU's own."""
+    """That is what the scheduler allocates from; weights are in the CPU's own, of an integrated
+    GPU if the file is mapped."""
     devices = (f"sim:{device},host_buffer=1", "CPU")
-    two, three = planned(model_file, 2, devices), planned(model_file, 3, devices)
+    two, three = (planned(model_file, n, devices, load_mode="mmap") for n in (2, 3))
     moved = three.what_if(move_weights={"blk.2.*": "CPU", "cache_?_l2": "CPU"})
     assert moved.outcome == two.outcome
     moved = three.what_if(move_weights={"blk.2.*": "CPU_Mapped", "cache_?_l2": "CPU"})
