@@ -82,8 +82,10 @@ class _Rows:
 def of_run(run: Run) -> Timeline:
     """What was measured."""
     rows = _Rows()
+    live = [list(_live(plan)) for plan in run.plans]
     for compute in run.computes:
-        _compute(rows, compute)
+        index = run.schedulers[compute.event.scheduler].plans[compute.event.compute]
+        _compute(rows, compute, live[index] if index >= 0 else [])
     return rows.timeline(measured=True)
 
 
@@ -122,7 +124,7 @@ def _track(scheduler: int, kind: str, backend: int, name: str) -> Track:
     return Track(scheduler, kind, backend, f"{name} copies" if kind == COPYING else name)
 
 
-def _compute(rows: _Rows, compute: ComputeRun) -> None:
+def _compute(rows: _Rows, compute: ComputeRun, live: list[dict[str, int]]) -> None:
     event, plan = compute.event, compute.plan
     own = Track(event.scheduler, SCHEDULER, -1, "scheduler")
     backends = compute.run.schedulers[event.scheduler].backends
@@ -132,7 +134,6 @@ def _compute(rows: _Rows, compute: ComputeRun) -> None:
         if wait.kind == WAIT and wait.inside < 0:
             name = f"wait for {backends[wait.backend]}" if wait.backend >= 0 else "wait"
             rows.add(own, name, WAIT, wait.start, wait.end, {})
-    live = list(_live(plan)) if plan is not None else []
     done: list[tuple[int, int, int]] = []  # first node, the one after the last, slice
     splits = compute.splits
     for split, end in zip(splits, _clipped(splits), strict=True):
