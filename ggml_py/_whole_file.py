@@ -13,11 +13,11 @@ _numbers = itertools.count()
 
 
 @contextmanager
-def whole_file(path: Path) -> Iterator[BinaryIO]:
+def whole_file(path: Path, replace: bool = True) -> Iterator[BinaryIO]:
     """A file to be written, which takes the name `path` when the block ends without an error.
 
-    A file of that name is replaced then, and who has that one open keeps it. Raises OSError (disk
-    full) with nothing left behind.
+    A file of that name is replaced then, and who has that one open keeps it; unless `replace` it
+    stays, and FileExistsError is raised. Raises OSError (disk full) with nothing left behind.
     """
     # Beside it, so that it can be renamed; another name for each call, of any thread.
     part = path.with_name(f"{path.name}.part{os.getpid()}-{next(_numbers)}")
@@ -26,6 +26,21 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
             yield out
             out.flush()
             os.fsync(out.fileno())  # a rename may reach the disk before the data does
-        part.replace(path)
+        if replace:
+            part.replace(path)
+        else:
+            _link(part, path)
     finally:
         part.unlink(missing_ok=True)
+
+
+def _link(part: Path, path: Path) -> None:
+    """`part` as `path` too; fails where something is there, without a moment between."""
+    try:
+        path.hardlink_to(part)
+    except FileExistsError:
+        raise FileExistsError(f"{path} is there already: force=True replaces it") from None
+    except OSError:  # a file system without hard links
+        if path.exists():
+            raise FileExistsError(f"{path} is there already: force=True replaces it") from None
+        part.replace(path)

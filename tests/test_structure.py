@@ -37,6 +37,7 @@ PLAIN = {
     "export.colors", "export.to_csv", "export.to_dot", "export.to_markdown",
     "export.to_model_explorer",
     "export.plan_check", "export.to_terminal",
+    "_whole_file",
     "export.files", "export.formats", "export.layers", "export.rows", "export.interning",
     "export.page_data", "export.page_diff", "export.run_times", "export.to_html",
     "export.to_notebook",
@@ -47,7 +48,7 @@ PROFILE = ["profile_call", "profile_params", "profile_more_ops", "profile_copy_o
 PROFILE += ["profile_ops", "profile_rows", "sim_profile"]
 FOUNDATION = {"enums": 0, "_since": 0, "_log": 0, "errors": 1, "_release": 2, "_interpreter": 2}
 FOUNDATION |= {"_builds": 2, "_ffi": 3, "_handle": 3, "_callback": 4}
-FOUNDATION |= {"_arguments": 2, "_isolate": 2, "_strict": 3, "_arena": 4, "_whole_file": 2}
+FOUNDATION |= {"_arguments": 2, "_isolate": 2, "_strict": 3, "_arena": 4}
 FOUNDATION |= {"_gguf_header": 4, "_gguf_split": 2}  # what gguf.py checks first
 
 
