@@ -10,6 +10,7 @@ from typing import BinaryIO, NoReturn
 
 from . import enums
 from ._ffi import lib, text
+from ._file_kind import N_HEAD, kind_of
 from .errors import GgufError
 
 ADVICE = "Get the file again, or convert the model again"
@@ -105,11 +106,16 @@ class HeaderCheck:
 
     def run(self) -> None:
         """The whole header. Returns early where ggml's parser gives a good message itself."""
+        head = self.file.read(N_HEAD)
+        if head[:4] != b"GGUF":
+            kind = kind_of(head)
+            if kind is not None:
+                raise GgufError(kind.told(self.path, "a GGUF file"))
+            if len(head) >= 4:
+                return
         if self.size < 24:
             self.fail(f"a GGUF file has a header of 24 bytes, this one has {self.size} in all")
-        at = self.take(4, "the magic")
-        if self.window[at : at + 4] != b"GGUF":
-            return
+        self.skip(4, "the magic")
         if self.number(_U32, "the version") not in (2, 3):
             return
         n_tensors = self.number(_I64, "the number of tensors")

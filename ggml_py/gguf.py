@@ -88,7 +88,7 @@ class Gguf(Handle):
     @classmethod
     def _open_file(cls, path: Path) -> Gguf:
         if not path.is_file():
-            raise GgufError(f"{path}: no such file")
+            raise GgufError(_no_file(path))
         with path.open("rb", buffering=0) as file:
             HeaderCheck(path, file).run()
         params = ffi.new("struct gguf_init_params *")
@@ -220,3 +220,14 @@ class Gguf(Handle):
             return np.empty(0, np.uint8)
         shape = (tensor.nbytes,)
         return np.memmap(self.paths[tensor.part], np.uint8, "r", tensor.offset, shape)
+
+
+def _no_file(path: Path) -> str:
+    """Why that is no file."""
+    if path.is_dir():
+        models = sorted(file.name for file in path.glob("*.gguf"))
+        there = f", which has {', '.join(models[:3])}" if models else ""
+        return f"{path} is a folder{there}: give the path of a GGUF file"
+    if path.exists():
+        return f"{path} is no regular file, as a GGUF file must be: it is mapped. Copy it to one"
+    return f"{path}: no such file"

@@ -67,7 +67,7 @@ def _sampler(id, options, given, expected, error=ggml.ArgumentError):
 MISUSES = [
     _file("missing", lambda e: models.load(e.tmp_path / "none.gguf"), "none.gguf", "no such file",
           ggml.GgufError),
-    _file("folder", lambda e: models.load(e.tmp_path), "test_misuse", "no such file",
+    _file("folder", lambda e: models.load(e.tmp_path), "test_misuse", "is a folder",
           ggml.GgufError),
     _file("none", lambda e: models.load(None), "NoneType", "expected str", TypeError),
     _file("no-architecture",

@@ -119,7 +119,7 @@ def test_devices_with_commas_between(given, names):
     [
         (["plan", "/none.gguf"], r"error: .*none\.gguf: no such file"),
         (["plan", cli_runs.__file__], r"error: .*neither a GGUF model \(.* nor a plan"),
-        (["generate", __file__, "--tokens", "1"], r"error: .*magic"),
+        (["generate", cli_runs.__file__, "--tokens", "1"], r"error: .*magic"),
         (["plan", "MODEL", "-d", "GPU9"], r"no device named 'GPU9'; there are: .*CPU"),
         (["plan", "MODEL", "-ctk", "f99"], r"f99.*q8_0"),
         (["generate", "MODEL", "--tokens", "99999"], r"99999"),

@@ -72,7 +72,8 @@ def test_a_saved_plan_takes_no_model_options(folder, options):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", r"x: neither|x is neither a GGUF model"),
+        (b"", r"x is empty, not a model or a plan: make it again, or get it again"),
+        (b"hello", r"x is neither a GGUF model"),
         (b"\x1f\x8b garbage", r"x is damaged: "),
         (b"{", r"x is no plan: not valid JSON"),
         (b"{}", r"x is no plan: it was not written by its to_json"),

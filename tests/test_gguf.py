@@ -130,8 +130,8 @@ def test_what_is_no_gguf_says_why(make, message, path):
 
 
 def test_missing_files_and_folders_are_refused(tmp_path):
-    for path in (tmp_path / "none.gguf", tmp_path):
-        with pytest.raises(ggml.GgufError, match="no such file"):
+    for path, message in ((tmp_path / "none.gguf", "no such file"), (tmp_path, "is a folder: ")):
+        with pytest.raises(ggml.GgufError, match=message):
             ggml.Gguf.open(path)
 
 

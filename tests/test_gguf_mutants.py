@@ -190,9 +190,10 @@ def test_odd_but_true_alignments_are_read(alignment, path):
 
 def test_every_truncation_names_a_place(path):
     whole = sound().render()
+    place = r"the file has \d|this one has|bytes do not|is empty"
     for size in range(len(whole)):
         path.write_bytes(whole[:size])
-        with pytest.raises(ggml.GgufError, match=r"the file has \d|this one has|bytes do not"):
+        with pytest.raises(ggml.GgufError, match=place):
             ggml.Gguf.open(path)
 
 

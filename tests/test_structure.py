@@ -49,7 +49,7 @@ PROFILE += ["profile_ops", "profile_rows", "sim_profile"]
 FOUNDATION = {"enums": 0, "_since": 0, "_log": 0, "errors": 1, "_release": 2, "_interpreter": 2}
 FOUNDATION |= {"_builds": 2, "_ffi": 3, "_handle": 3, "_callback": 4}
 FOUNDATION |= {"_arguments": 2, "_isolate": 2, "_strict": 3, "_arena": 4}
-FOUNDATION |= {"_gguf_header": 4, "_gguf_split": 2}  # what gguf.py checks first
+FOUNDATION |= {"_file_kind": 0, "_gguf_header": 4, "_gguf_split": 2}  # what gguf.py checks first
 
 
 def modules():

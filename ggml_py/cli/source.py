@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from click.core import ParameterSource
 
+from .._file_kind import N_HEAD, kind_of
 from .options import ModelOption, load_model, load_options, model_option
 
 if TYPE_CHECKING:
@@ -126,6 +127,7 @@ def saved_plan(source: str, dump: int | None = None) -> Plan | None:
     # A log may have each of its messages in a JSON object.
     log = _PRINT.encode() in content and to_json.KIND.encode() not in content[:1000]
     if content.lstrip()[:1] == b"{" and not log:
+        _refuse_known(content, name)
         return to_json.parse(content, name)
     # What PowerShell's > writes is UTF-16.
     utf16 = content.startswith((b"\xff\xfe", b"\xfe\xff"))
@@ -134,11 +136,19 @@ def saved_plan(source: str, dump: int | None = None) -> Plan | None:
         return _plan_on_page(text, name)
     if _PRINT in text:
         return _plan_in_log(text, name, dump)
+    _refuse_known(content, name)
     raise ValueError(
         f"{name} is neither a GGUF model (its magic is {content[:4]!r}, not b'GGUF') nor a plan "
         "that `ggml-py plan MODEL -o FILE` saved nor a log with what ggml prints for "
         "GGML_SCHED_DEBUG=2"
     )
+
+
+def _refuse_known(content: bytes, name: str) -> None:
+    """Raises ValueError for a file that is something else than a plan, and what."""
+    kind = kind_of(content[:N_HEAD])
+    if kind is not None and not kind.is_plan:
+        raise ValueError(kind.told(name, "a model or a plan"))
 
 
 def saved_run(source: str) -> Run | None:

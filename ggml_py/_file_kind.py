@@ -1,0 +1,106 @@
+"""What a file is that is not what was asked for, told by how it begins."""
+
+from __future__ import annotations
+
+import json
+import re
+import zlib
+from collections.abc import Callable
+from typing import NamedTuple
+
+N_HEAD = 1 << 16  # bytes that tell it
+
+
+class FileKind(NamedTuple):
+    """`what` a file is, and the `advice` that helps; {path} in it is the file's. `is_plan`: whether
+    verbs that take a plan take it."""
+
+    what: str
+    advice: str
+    is_plan: bool = False
+
+    def told(self, path: object, expected: str) -> str:
+        """That `path` is this, and not `expected` ("a GGUF file")."""
+        return f"{path} is {self.what}, not {expected}: {self.advice.format(path=path)}"
+
+
+_PLAN = FileKind(
+    "a saved plan",
+    "`ggml-py view {path}` shows it, the verbs plan, explain, why-not and diff take it, and so "
+    "does ggml_py.Plan.from_json",
+    is_plan=True,
+)
+_RUN = FileKind("a recorded run", "`ggml-py view {path}` shows it, ggml_py.Run.from_json takes it")
+_SNAPSHOT = FileKind(
+    "a kept plan",
+    "`ggml-py view {path}` shows it, the verbs plan, explain, why-not and diff take it, and so "
+    "does ggml_py.Plan.from_snapshot",
+    is_plan=True,
+)
+_TRACE = FileKind(
+    "a Chrome trace",
+    "open it in https://ui.perfetto.dev; what is to be read again is saved as .json",
+)
+_PAGE = FileKind(
+    "an HTML page",
+    "open it in a browser; a plan or a run that is to be read again is saved as .json. If you "
+    "downloaded it, the server sent a page in place of the file",
+)
+_POINTER = FileKind("a pointer of Git LFS", "`git lfs pull` gets the file that it stands for")
+_TENSORS = FileKind(
+    "a checkpoint of another format", "llama.cpp's convert_hf_to_gguf.py makes a GGUF of its folder"
+)
+_OLD = FileKind(
+    "a model in a format from before GGUF", "get it as GGUF, or convert the original again"
+)
+_SEQUENCE = FileKind("a saved sequence", "ggml_py's Model.load_seq takes it")
+_SESSION = FileKind("a saved session of llama.cpp", "only llama.cpp takes it")
+_ZIP = FileKind(
+    "a ZIP archive",
+    "unpack it; if it is a checkpoint of PyTorch, llama.cpp's convert_hf_to_gguf.py makes a GGUF "
+    "of its folder",
+)
+_LOG = FileKind(
+    "a log with a debug print of a plan",
+    "the verbs plan, explain, diff and view take it, and so does ggml_py.Plan.from_debug_log",
+    is_plan=True,
+)
+_EMPTY = FileKind("empty", "make it again, or get it again")
+
+
+def _safetensors(head: bytes) -> bool:
+    """Its header's length comes first, then the header, as JSON."""
+    return head[8:10] in (b'{"', b"{}") and int.from_bytes(head[:8], "little") < 1 << 32
+
+
+def _json(kind: str) -> Callable[[bytes], object]:
+    text = re.compile(rb'\s*\{[^{}\[\]]*"kind":\s*' + json.dumps(kind).encode())
+    return text.match
+
+
+_KINDS: tuple[tuple[FileKind, Callable[[bytes], object]], ...] = (
+    (_EMPTY, lambda head: not head),
+    (_PLAN, _json("ggml_py plan")),
+    (_RUN, _json("ggml_py run")),
+    (_TRACE, re.compile(rb'\s*\{\s*"traceEvents"').match),
+    (_SNAPSHOT, re.compile(rb"ggml_py plan snapshot").match),
+    (_PAGE, re.compile(rb"\s*<(!doctype\s+html|html)\b", re.IGNORECASE).match),
+    (_POINTER, re.compile(rb"version https://git-lfs").match),
+    (_OLD, re.compile(rb"lmgg|fmgg|tjgg|algg").match),  # ggml, ggmf, ggjt, ggla
+    (_SEQUENCE, re.compile(rb"qsgg").match),  # LLAMA_STATE_SEQ_MAGIC
+    (_SESSION, re.compile(rb"nsgg").match),  # LLAMA_SESSION_MAGIC
+    (_ZIP, re.compile(rb"PK\x03\x04").match),
+    (_TENSORS, _safetensors),
+    (_LOG, re.compile(rb"## SPLIT #").search),
+)
+
+
+def kind_of(head: bytes) -> FileKind | None:
+    """What a file is that begins with `head` (`N_HEAD` bytes, or all); None for what is unknown,
+    and for GGUF. What gzip compressed is what it was before."""
+    if head.startswith(b"\x1f\x8b"):
+        try:
+            head = zlib.decompressobj(zlib.MAX_WBITS | 16).decompress(head, N_HEAD)
+        except zlib.error:
+            return FileKind("a damaged gzip file", "get it again")
+    return next((kind for kind, fits in _KINDS if fits(head)), None)

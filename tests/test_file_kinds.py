@@ -1,0 +1,146 @@
+"""Every verb given every kind of file: what it takes works, and of all else it says what it is."""
+
+import gzip
+import itertools
+import os
+import re
+import sys
+
+import pytest
+
+import ggml_py as ggml
+from ggml_py import _file_kind, models
+from ggml_py.cli import main
+from ggml_py.models.synthetic import LlamaSpec, write_llama
+
+ON = ["-d", "CPU", "-t", "1"]
+VERBS = {  # FILE: the file in question, PLAN: a plan
+    "plan": ["plan", "FILE"],
+    "explain": ["explain", "FILE", "norm-0"],
+    "why-not": ["why-not", "FILE", "norm-0", "CPU"],
+    "diff": ["diff", "FILE", "PLAN"],
+    "diff-b": ["diff", "PLAN", "FILE"],
+    "view": ["view", "FILE"],
+    "view-other": ["view", "PLAN", "FILE"],
+    "sweep": ["sweep", "FILE", "-n", "1"],
+    "generate": ["generate", "FILE", "--tokens", "1", "-n", "1", *ON],
+    "trace": ["trace", "FILE", "-n", "1", *ON],
+    "bench": ["bench", "FILE", "-p", "1", "-n", "0", "-r", "1", "-dev", "CPU", "-t", "1"],
+}
+MODEL_VERBS = {"generate", "trace", "bench"}
+PLAN_VERBS = set(VERBS) - MODEL_VERBS - {"sweep"}
+VIEW = {"view", "view-other"}
+# Which verbs take it; what the others say: those of models, and those of plans (and models).
+NEITHER = "neither a GGUF model .* nor a plan .* nor a log"
+GET = "Get the file again, or convert the model again"
+KINDS = {
+    "m.gguf": (set(VERBS) - VIEW, None, "m.gguf is a model: `ggml-py plan .*m.gguf -o plan.html`"),
+    "plan.json": (PLAN_VERBS, "plan.json is a saved plan, not a GGUF file: `ggml-py view .*plan."
+                  "json` shows it, the verbs plan, explain, why-not and diff take it",
+                  "one saved plan: a sweep makes many"),
+    "plan.json.gz": (PLAN_VERBS, "plan.json.gz is a saved plan, not a GGUF file: `ggml-py view ",
+                     "one saved plan: a sweep makes many"),
+    "plan.txt": (PLAN_VERBS, "plan.txt is a kept plan, not a GGUF file: `ggml-py view .* shows it",
+                 "one saved plan: a sweep makes many"),
+    "log.txt": (PLAN_VERBS, "log.txt is a log with a debug print .*, not a GGUF "
+                "file: the verbs plan, explain, diff and view take it",
+                "one saved plan: a sweep makes many"),
+    "run.json": ({"view"}, *["run.json is a recorded run, not a .*: `ggml-py view .*run.js"] * 2),
+    "plan.html": ((), *["plan.html is an HTML page, not a .*: open it in a browser"] * 2),
+    "plan.trace.json": ((), *["is a Chrome trace, not a .*: open it in https://ui.perfetto"] * 2),
+    "empty": ((), *["empty is empty, not a .*: make it again, or get it again"] * 2),
+    "folder": ((), *["File '.*folder' is a directory"] * 2),
+    "missing.gguf": ((), *["missing.gguf: no such file"] * 2),
+    "text.txt": ((), f"invalid magic characters: 'hell', expected 'GGUF'. {GET}", NEITHER),
+    "other.json": ((), f"invalid magic characters: .*, expected 'GGUF'. {GET}", "is no plan: "),
+    "short": ((), f"has a header of 24 bytes, this one has 2 in all. {GET}", NEITHER),
+    "seq.bin": ((), *["seq.bin is a saved sequence, not a .*: .*Model.load_seq takes it"] * 2),
+    "m.safetensors": ((), *["is a checkpoint of another format, .*convert_hf_to_gguf.py"] * 2),
+    "pointer.gguf": ((), *["is a pointer of Git LFS, not a .*: `git lfs pull` gets the file"] * 2),
+    "old.bin": ((), *["a model in a format from before GGUF, not a .*: get it as GGUF"] * 2),
+    "m.zip": ((), *["m.zip is a ZIP archive, not a .*: unpack it"] * 2),
+    "bad.gz": ((), "is a damaged gzip file, not a GGUF file: get it again", "bad.gz is damaged: "),
+}  # fmt: skip
+SAVED = ("plan.json", "plan.json.gz", "plan.txt", "log.txt")
+USAGE = {*itertools.product(["m.gguf"], VIEW), *itertools.product(SAVED, ["sweep"])}
+USAGE |= set(itertools.product(["folder"], VERBS))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("kinds")
+    (folder / "folder").mkdir()
+    write_llama(folder / "m.gguf", LlamaSpec(n_layer=1, n_vocab=128, type="f32"))
+    with models.load(folder / "m.gguf", n_threads=1) as model:
+        plan = model.plan()
+        with model.record() as recording:
+            model.eval([1, 2])
+        model.save_seq(folder / "seq.bin")
+    for name in ("plan.json", "plan.json.gz", "plan.html", "plan.trace.json"):
+        plan.export(folder / name)
+    recording.run.export(folder / "run.json")
+    contents = {
+        "plan.txt": plan.snapshot().encode(), "log.txt": plan.text().encode(), "empty": b"",
+        "text.txt": b"hello\nworld\n", "other.json": b'{"a": 1}', "short": b"GG",
+        "m.safetensors": (2).to_bytes(8, "little") + b"{}", "m.zip": b"PK\3\4" + bytes(60),
+        "pointer.gguf": b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 9\n",
+        "old.bin": b"tjgg" + bytes(60), "bad.gz": b"\x1f\x8b garbage",
+    }  # fmt: skip
+    for name, content in contents.items():
+        (folder / name).write_bytes(content)
+    return folder
+
+
+@pytest.mark.parametrize(("kind", "verb"), [*itertools.product(KINDS, VERBS)])
+def test_verbs(folder, kind, verb, capsys, monkeypatch):
+    takes, of_models, of_plans = KINDS[kind]
+    names = {"FILE": folder / kind, "PLAN": folder / "plan.json"}
+    monkeypatch.setattr(sys, "argv", ["ggml-py", *(str(names.get(a, a)) for a in VERBS[verb])])
+    with pytest.raises(SystemExit) as exit_:
+        main()
+    said = capsys.readouterr()
+    code = exit_.value.code or 0
+    if verb in takes:
+        # a diff's exit status says whether there is a difference
+        assert code == 0 or (code == 1 and verb.startswith("diff")), said.err
+        assert said.out
+        return
+    assert said.out == ""
+    assert re.search(of_models if verb in MODEL_VERBS else of_plans, said.err), said.err
+    assert code == (2 if (kind, verb) in USAGE else 1)
+    if code == 1:
+        assert re.fullmatch(r"error: .*\n", said.err)
+
+
+def test_from_python(folder):
+    """`load` and `Gguf.open` say the same, of folders and of what is no file, too."""
+    for name, (_takes, of_models, _of_plans) in KINDS.items():
+        if of_models is not None and name != "folder":
+            with pytest.raises(ggml.GgufError, match=of_models):
+                models.load(folder / name)
+    with pytest.raises(ggml.GgufError, match="folder is a folder: give the path of a GGUF file"):
+        models.load(folder / "folder")
+    with pytest.raises(ggml.GgufError, match=r"is a folder, which has m\.gguf, pointer\.gguf: "):
+        ggml.Gguf.open(folder)
+    with pytest.raises(ggml.GgufError, match="is no regular file, as a GGUF file must be"):
+        ggml.Gguf.open(os.devnull)
+
+
+@pytest.mark.parametrize(
+    ("head", "what"),
+    [
+        (b'\n{ "schema" : 2,\n "kind":\n"ggml_py plan"', "a saved plan"),
+        (gzip.compress(b'{"schema":1,"kind":"ggml_py run","summary":{}}'), "a recorded run"),
+        (gzip.compress(b"")[:5], "empty"),
+        (b"\n <HTML><head>", "an HTML page"),
+        (b"llama\nllama: ## SPLIT #0: CPU # 1 inputs\n", "a log with a debug print of a plan"),
+        (b'{"a": {"kind":"ggml_py plan"}}', None),
+        (b"<htmlish>", None),
+        (b"GGUF\3\0\0\0", None),
+        (b"## SPLIT", None),
+        (bytes(64), None),
+    ],
+)  # fmt: skip
+def test_how_files_begin(head, what):
+    kind = _file_kind.kind_of(head)
+    assert (kind and kind.what) == what
