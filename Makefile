@@ -3,7 +3,7 @@ PYTHON ?= python
 SANITIZE ?= address,undefined
 TESTS ?= tests
 
-.PHONY: help build test fast lint format oracle sanitize schema docs site wheel
+.PHONY: help build test fast lint format oracle sanitize schema docs site serve wheel
 help:           ## list these verbs
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## */\t/' | expand -t 12
 
@@ -37,6 +37,9 @@ docs:           ## refresh what the examples of docs/ print
 
 site:           ## the documentation site in site/
 	@NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs build -q && echo site/index.html
+
+serve:          ## the site on http://127.0.0.1:8000, built again when a page changes
+	@NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs serve -q
 
 wheel:          ## a wheel for this machine in dist/
 	$(PYTHON) -m pip wheel . --no-deps -w dist

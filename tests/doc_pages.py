@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import NamedTuple
 
 DOCS = Path(__file__).parent.parent / "docs"
 NAMES = ("SCHEDULER.md", "EXPLAIN.md", "PROFILES.md", "DEVICES.md", "RUN.md", "SEQUENCES.md")
@@ -25,6 +26,39 @@ ENV = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.envi
 ENV |= {"COLUMNS": "100"}
 
 _EXAMPLE = re.compile(r"^```(python|sh)\n(.*?)^```\n(?:\n```text\n(.*?)^```\n)?", re.M | re.S)
+
+_FENCED = re.compile(r"^( *)(```+|~~~+)(.*?)\n(.*?)^\1\2$", re.M | re.S)
+_INDENTED = re.compile(r"(?<=\n\n)(?:    .*\n|\n(?=    ))+")
+
+
+class Block(NamedTuple):
+    """A block of code, or of what code prints, however it is written."""
+
+    line: int
+    kind: str  # what is after the fence
+    text: str
+
+
+def blocks(page):
+    """All blocks of a page, fenced and indented, in their order."""
+    text, found = page.read_text(), []
+
+    def blank(match):  # what is fenced is not looked at for indented lines
+        found.append((match.start(), match[3], match[4]))
+        return re.sub(r"[^\n]", "#", match[0])
+
+    rest = _FENCED.sub(blank, text)
+    found += [(m.start(), "", m[0]) for m in _INDENTED.finditer(rest)]
+    return [Block(text.count("\n", 0, at) + 1, kind, code) for at, kind, code in sorted(found)]
+
+
+def others(page):
+    """The blocks that are neither run as the page's examples nor compared with what those print."""
+    if page not in PAGES:
+        return blocks(page)
+    seen = [part for (_language, code), shown in examples(page) for part in (code, shown)]
+    return [block for block in blocks(page) if block.text not in seen]
+
 
 # The blocks of a page share their names, as one session.
 _SESSION = """
