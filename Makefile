@@ -28,8 +28,9 @@ oracle:         ## build upstream's own programs
 sanitize:       ## the quick tests on a build with sanitizers; SANITIZE=address,undefined TESTS=tests
 	@$(PYTHON) benchmarks/sanitize.py --sanitize $(SANITIZE) $(TESTS)
 
-schema:         ## refresh docs/plan.schema.json
+schema:         ## refresh docs/plan.schema.json and docs/run.schema.json
 	@$(PYTHON) -c 'import json; from ggml_py.export import to_json; print(json.dumps(to_json.schema(), indent=2))' > docs/plan.schema.json
+	@$(PYTHON) -c 'import json; from ggml_py.export import run_json; print(json.dumps(run_json.schema(), indent=2))' > docs/run.schema.json
 
 docs:           ## refresh what the examples of docs/ print
 	@$(PYTHON) tests/doc_pages.py

@@ -163,7 +163,7 @@ _PUBLIC = {
     "Variant": "trace.variant",
     "enums": "",
 }
-_PLAIN = ("errors", "trace.plan", "trace.variant", "_isolate", "sim_profile")
+_PLAIN = ("errors", "trace.plan", "trace.run", "trace.variant", "_isolate", "sim_profile")
 __all__ = sorted(_PUBLIC)
 
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from .trace.run import Event, Run, SchedulerRecord
 
 _MEMCPY_BYTES = 32 << 20
+_RECENT = 16  # plans that a new one is compared with: those of some schedulers' n_copies
 
 
 class Recording:
@@ -30,10 +31,10 @@ class Recording:
             sched.compute(graph)
         print(recording.run.summary())
 
-    Computes are as they are without it: two readings of a clock per split, copy and wait. With
-    `per_op` each node is computed alone and waited for, which tells the time of each and takes
-    longer than it should. At most `max_events` events per scheduler are kept; `Run.lost` counts
-    the others.
+    Computes are as they are without it: two readings of a clock per split, copy and wait. Before
+    the first compute of each allocation its plan is read. With `per_op` each node is computed alone
+    and waited for, which tells the time of each and takes longer than it should. At most
+    `max_events` events per scheduler are kept; `Run.lost` counts the others.
 
     Raises `ArgumentError` for a scheduler that is being recorded, and with `per_op` for one that
     has an eval callback; `MissingFunctionError` in a build without instrumentation.
@@ -114,10 +115,18 @@ class Recording:
         """`scheduler` is about to compute the graph that it has allocated."""
         allocation, index = self._last.get(scheduler, (-1, -1))
         if allocation != scheduler._n_allocs:
-            index = len(self._plans)
-            self._plans.append(scheduler.plan(graph))
+            index = self._index_of(scheduler.plan(graph))
             self._last[scheduler] = scheduler._n_allocs, index
         self._computed[scheduler][lib.gp_run_computes(scheduler.ptr)] = index
+
+    def _index_of(self, plan: Plan) -> int:
+        """A graph that is allocated for each compute, as in a pipeline, has few plans."""
+        first = max(len(self._plans) - _RECENT, 0)
+        for index in range(first, len(self._plans)):
+            if self._plans[index] == plan:
+                return index
+        self._plans.append(plan)
+        return len(self._plans) - 1
 
     def _record(self, scheduler: Scheduler, rows: Any, lost: int) -> SchedulerRecord:
         from .trace.run import SchedulerRecord

@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import graphs
+from sim_net import Net
 from test_structure import PLAIN
 
 from ggml_py.export import formats
@@ -34,6 +35,46 @@ print(json.dumps({
     "native": [m for m in sys.modules if m.endswith("._ffi")],
 }))
 """
+
+
+RUN_PROGRAM = """
+import json, sys
+sys.modules["ggml_py._ggml"] = None
+import ggml_py
+from ggml_py.export import formats
+run = ggml_py.Run.from_json(sys.argv[1])
+files = {}
+for exporter in formats.EXPORTERS:
+    if exporter.runs:
+        run.export("x", exporter.name, force=True)
+        files[exporter.name] = open("x").read()
+run.to_json("again.json.gz")
+print(json.dumps({
+    "summary": str(run.summary()), "notebook": run._repr_html_(), "said": repr(run),
+    "splits": [[s.index, s.backend, s.start, s.end] for c in run.computes for s in c.splits],
+    "explain": str(run.computes[0].plan.explain("h")), "files": files,
+    "again": ggml_py.Run.from_json("again.json.gz") == run,
+    "native": [m for m in sys.modules if m.endswith("._ffi")],
+}))
+"""
+
+
+def test_everything_about_a_saved_run_works_without_the_native_module(tmp_path):
+    with Net() as net, net.scheduler.record() as recording:
+        net.run()
+    run = recording.run
+    run.to_json(tmp_path / "r.json")
+    done = subprocess.run(
+        [sys.executable, "-c", RUN_PROGRAM, str(tmp_path / "r.json")],
+        capture_output=True, text=True, check=False, cwd=tmp_path,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == {
+        "summary": str(run.summary()), "notebook": run._repr_html_(), "said": repr(run),
+        "splits": [[s.index, s.backend, s.start, s.end] for c in run.computes for s in c.splits],
+        "explain": str(run.computes[0].plan.explain("h")), "again": True, "native": [],
+        "files": {e.name: formats.render(run, e) for e in formats.EXPORTERS if e.runs},
+    }  # fmt: skip
 
 
 def test_everything_about_a_saved_plan_works_without_the_native_module(tmp_path):

@@ -44,6 +44,16 @@ def sources(path):
             for _ in range(3):
                 net.run()
         found["hostile run"] = recording.run
+    devices = [ggml.sim_device(f"gpu{i}", supports={op: True}) for i, op in PIPELINE]
+    with Net(*devices, parallel=True) as net:
+        with net.scheduler.record() as recording:
+            for _ in range(6):
+                net.scheduler.alloc_graph(net.graph)
+                net.set_input()
+                net.scheduler.compute_async(net.graph)
+                net.scheduler.reset()
+            net.scheduler.synchronize()
+        found["pipeline"] = recording.run
     with Net() as net:
         found["one split"] = net.scheduler.plan(net.graph)
         with net.scheduler.record() as recording:
@@ -55,9 +65,10 @@ def sources(path):
     return found
 
 
+PIPELINE = (8, "MUL_MAT"), (9, "RELU")
 CASES = (
-    "plan", "run", "nodes one by one", "hostile names", "hostile run", "one split", "empty run",
-    "empty plan",
+    "plan", "run", "nodes one by one", "hostile names", "hostile run", "pipeline", "one split",
+    "empty run", "empty plan",
 )  # fmt: skip
 
 
@@ -75,7 +86,8 @@ def test_chromes_rules(sources, case):
         assert isinstance(e["ts"], (int, float)) and e["ts"] >= 0
         if e["ph"] == "X":
             assert e["dur"] >= 0 and isinstance(e["args"], dict)
-            slices[e["pid"], e["tid"]].append((e["ts"], e["ts"] + e["dur"]))
+            start = _ns(e["ts"])
+            slices[e["pid"], e["tid"]].append((start, start + _ns(e["dur"])))
         elif e["ph"] == "C":
             assert all(isinstance(v, (int, float)) and v >= 0 for v in e["args"].values())
             assert lasts.get((e["pid"], e["name"]), 0) <= e["ts"]
@@ -90,19 +102,31 @@ def test_chromes_rules(sources, case):
         assert [e["ph"] for e in steps] in (["s", "f"], ["s", "t", "f"])
         assert [e["ts"] for e in steps] == sorted(e["ts"] for e in steps)
         for e in steps:
-            assert any(a <= e["ts"] <= b for a, b in slices[pid, e["tid"]])
+            assert any(a <= _ns(e["ts"]) <= b for a, b in slices[pid, e["tid"]])
         assert steps[-1]["bp"] == "e"
     assert bool(slices) == (not case.startswith("empty"))
 
 
+def _ns(us):
+    """As Perfetto reads a number (CoerceToTs): what is under a nanosecond is cut off."""
+    return int(us * 1000)
+
+
 def _nested(slices):
-    """One after the other, or one in another."""
+    """One after the other, or one in another: Perfetto drops what overlaps."""
     opened = []
     for start, end in sorted(slices, key=lambda s: (s[0], -s[1])):
-        while opened and opened[-1] <= start + 1e-9:
+        while opened and opened[-1] <= start:
             opened.pop()
-        assert not opened or end <= opened[-1] + 1e-9
+        assert not opened or end <= opened[-1]
         opened.append(end)
+
+
+def test_times_stay_to_the_nanosecond():
+    """Of which every hundredth is another number when it was divided and multiplied by 1000."""
+    times = [*range(20_000), *range(10**14, 10**14 + 20_000)]
+    assert sum(_ns(ns / 1000) != ns for ns in times) > 100
+    assert all(_ns(to_chrome._us(ns)) == ns for ns in times)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -137,6 +161,7 @@ def test_every_split_and_copy_of_a_run_is_there(sources):
     assert [(s.start, s.details["split"]) for s in nodes] == [
         (s.nodes[0].start, s.index) for s in splits
     ]
+    assert [s.end for s in nodes] == [s.end for s in splits]
     copies = [s for s in rows.slices if s.what == "copy"]
     assert len(copies) == sum(len(s.copies) for s in splits) == len(rows.flows)
     assert sum(s.what == "compute" for s in rows.slices) == len(run.computes)

@@ -1,12 +1,17 @@
-"""Runs as JSON: the events as columns, and the plans that they belong to, whole."""
+"""Runs as JSON: the events as columns, and the plans that they belong to, whole.
+
+The format is published as docs/run.schema.json, which `schema` makes.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 from ..trace.run import COPY, EVENT_KINDS, NODES, Event, Run, SchedulerRecord
+from ..trace.run_summary import Gap, RunSummary, Spent
 from . import to_json
+from .json_schema import DRAFT, object_of, ref, type_of
 
 SCHEMA = 1
 KIND = "ggml_py run"
@@ -59,7 +64,8 @@ def _record(row: dict[str, Any]) -> SchedulerRecord:
     record = SchedulerRecord(backends, asynchronous, plans, int(row["lost"]))
     if not all(isinstance(name, str) for name in record.backends):
         raise ValueError(f"backends are {record.backends}, expected names")
-    if len(record.asynchronous) != len(record.backends):
+    answers = record.asynchronous
+    if len(answers) != len(record.backends) or not all(isinstance(a, bool) for a in answers):
         raise ValueError("not every backend says whether it is asynchronous")
     return record
 
@@ -78,7 +84,7 @@ def _check(run: Run) -> None:
             raise ValueError(f"event {i} is of compute {event.compute}")
         if not -1 <= event.backend < len(scheduler.backends):
             raise ValueError(f"event {i} is on backend {event.backend}")
-        if event.end < event.start or not -1 <= event.inside < len(run.events):
+        if event.end < event.start or event.nbytes < 0 or not -1 <= event.inside < len(run.events):
             raise ValueError(f"event {i} is {event}")
         _check_in_plan(run, scheduler, i, event)
 
@@ -102,3 +108,50 @@ def _check_in_plan(run: Run, scheduler: SchedulerRecord, i: int, event: Event) -
     n_nodes = len(run.plans[index].nodes)
     if event.kind == NODES and not 0 <= event.first < event.last <= n_nodes:
         raise ValueError(f"event {i} is of nodes {event.first} to {event.last} of {n_nodes}")
+
+
+# --- the published schema
+
+
+def schema() -> dict[str, Any]:
+    """The JSON Schema of the files that `write` makes; plans in it are as in their own files."""
+    plan = to_json.schema()
+    definitions = plan.pop("$defs")
+    del plan["$schema"]
+    definitions["Plan"] = plan
+    definitions |= {r.__name__: object_of(r) for r in (SchedulerRecord, Spent, Gap)}
+    definitions["RunSummary"] = _described(
+        {name: type_of(hint) for name, hint in get_type_hints(RunSummary).items()}, RunSummary
+    )
+    hints = get_type_hints(Event)
+    columns: dict[str, Any] = {
+        name: {"type": "array", "items": type_of(hints[name])} for name in Event._fields
+    }
+    columns["kind"]["items"] = {"enum": list(EVENT_KINDS)}
+    definitions["Events"] = _described(columns, Event)
+    definitions["Events"]["description"] += " A list for each of these, as long as one another."
+    properties: dict[str, Any] = {
+        "schema": {"const": SCHEMA},
+        "kind": {"const": KIND},
+        "summary": ref("RunSummary"),
+        "per_op": {"type": "boolean"},
+        "memcpy": {"type": "number"},
+        "schedulers": type_of(tuple[SchedulerRecord, ...]),
+        "events": ref("Events"),
+        "plans": {"type": "array", "items": ref("Plan")},
+    }
+    return {
+        "$schema": DRAFT,
+        "title": "What ggml's schedulers did while they computed, with their plans",
+        "type": "object",
+        "properties": properties,
+        "required": list(properties),
+        "$defs": definitions,
+    }
+
+
+def _described(properties: dict[str, Any], record: type) -> dict[str, Any]:
+    return {
+        "type": "object", "properties": properties, "required": list(properties),
+        "additionalProperties": False, "description": " ".join((record.__doc__ or "").split()),
+    }  # fmt: skip

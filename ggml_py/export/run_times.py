@@ -44,11 +44,10 @@ def times(run: Run) -> Times:
     for split in chosen.splits:
         for copy in split.copies:
             copies[first_copy[split.index] + copy.event.input] += copy.event.ns
-        for i, event in enumerate(split.nodes):
-            end = split.end if i == len(split.nodes) - 1 else event.end
+        for event, done in zip(split.nodes, split.done, strict=True):
             computed = [n.id for n in plan.nodes[event.first : event.last] if n.is_computed]
             for id in computed:
-                nodes[id] += (end - event.start) // len(computed)
+                nodes[id] += (done - event.start) // len(computed)
     return Times(plan, tuple(nodes), tuple(copies), _took(chosen), run.per_op, said)
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from bisect import bisect_right
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from ..trace.plan import Plan
 from ..trace.record import LEAF
-from ..trace.run import COMPUTE, COPY, NODES, WAIT, ComputeRun, CopyRun, Run, SplitRun
+from ..trace.run import COMPUTE, COPY, NODES, WAIT, ComputeRun, CopyRun, Run
 
 SCHEDULER, COMPUTING, COPYING = "scheduler", "nodes", "copies"
 _STEP = 1000  # ns: what each node and copy takes where only the order is known
@@ -75,7 +76,8 @@ class _Rows:
     def timeline(self, measured: bool) -> Timeline:
         order = (SCHEDULER, COPYING, COMPUTING)
         tracks = sorted(self.tracks, key=lambda t: (t.scheduler, t.backend, order.index(t.kind)))
-        rows = (tuple(self.slices), tuple(self.flows), tuple(self.levels))
+        levels = sorted(self.levels, key=lambda level: level.start)  # backends overlap
+        rows = (tuple(self.slices), tuple(self.flows), tuple(levels))
         return Timeline(tuple(tracks), *rows, measured)
 
 
@@ -83,9 +85,13 @@ def of_run(run: Run) -> Timeline:
     """What was measured."""
     rows = _Rows()
     live = [list(_live(plan)) for plan in run.plans]
+    begins: dict[tuple[int, int], list[int]] = {}  # of nodes, by scheduler and backend
+    for event in run.events:
+        if event.kind == NODES:
+            begins.setdefault((event.scheduler, event.backend), []).append(event.start)
     for compute in run.computes:
         index = run.schedulers[compute.event.scheduler].plans[compute.event.compute]
-        _compute(rows, compute, live[index] if index >= 0 else [])
+        _compute(rows, compute, live[index] if index >= 0 else [], begins)
     return rows.timeline(measured=True)
 
 
@@ -124,7 +130,12 @@ def _track(scheduler: int, kind: str, backend: int, name: str) -> Track:
     return Track(scheduler, kind, backend, f"{name} copies" if kind == COPYING else name)
 
 
-def _compute(rows: _Rows, compute: ComputeRun, live: list[dict[str, int]]) -> None:
+def _compute(
+    rows: _Rows,
+    compute: ComputeRun,
+    live: list[dict[str, int]],
+    begins: dict[tuple[int, int], list[int]],
+) -> None:
     event, plan = compute.event, compute.plan
     own = Track(event.scheduler, SCHEDULER, -1, "scheduler")
     backends = compute.run.schedulers[event.scheduler].backends
@@ -135,11 +146,12 @@ def _compute(rows: _Rows, compute: ComputeRun, live: list[dict[str, int]]) -> No
             name = f"wait for {backends[wait.backend]}" if wait.backend >= 0 else "wait"
             rows.add(own, name, WAIT, wait.start, wait.end, {})
     done: list[tuple[int, int, int]] = []  # first node, the one after the last, slice
-    splits = compute.splits
-    for split, end in zip(splits, _clipped(splits), strict=True):
+    for split in compute.splits:
         copies = [(copy, _copy(rows, compute, copy)) for copy in split.copies]
         for i, nodes in enumerate(split.nodes):
-            until = end if i == len(split.nodes) - 1 else nodes.end
+            others = begins[event.scheduler, nodes.backend]
+            next_ = bisect_right(others, nodes.start)  # what is queued is in turn on its track
+            until = min([split.done[i], *others[next_ : next_ + 1]])
             track = _track(event.scheduler, COMPUTING, nodes.backend, split.backend)
             details: dict[str, Any] = {"split": split.index, "nodes": [nodes.first, nodes.last - 1]}
             alone = plan is not None and nodes.last - nodes.first == 1
@@ -152,18 +164,6 @@ def _compute(rows: _Rows, compute: ComputeRun, live: list[dict[str, int]]) -> No
                 rows.flows.append(Flow(copy.name, (*_made(done, copy), slice_, at)))
             done.append((nodes.first, nodes.last, at))
             _levels(rows, event.scheduler, live, nodes.first, nodes.last, nodes.start, until)
-
-
-def _clipped(splits: Sequence[SplitRun]) -> list[int]:
-    """Where each split ends, no later than the next one on its backend begins."""
-    ends: list[int] = []
-    begins: dict[str, int] = {}
-    for split in reversed(splits):
-        on = split.backend
-        ends.append(min(split.end, begins.get(on, split.end)))
-        if split.nodes:
-            begins[on] = split.nodes[0].start
-    return ends[::-1]
 
 
 def _copy(rows: _Rows, compute: ComputeRun, copy: CopyRun) -> int:

@@ -6,6 +6,7 @@ counter of live bytes per buffer type ("C"). Times are microseconds, as the form
 
 from __future__ import annotations
 
+import math
 from itertools import count
 from typing import Any
 
@@ -69,7 +70,7 @@ def _slices(timeline: Timeline) -> list[dict[str, Any]]:
     for s in timeline.slices:
         event = {
             "ph": "X", "name": s.name, "cat": s.what, "pid": s.track.scheduler,
-            "tid": ids[s.track], "ts": s.start / 1000, "dur": (s.end - s.start) / 1000,
+            "tid": ids[s.track], "ts": _us(s.start), "dur": _us(s.end - s.start),
             "args": s.details,
         }  # fmt: skip
         if s.what in _COLORS:
@@ -79,16 +80,19 @@ def _slices(timeline: Timeline) -> list[dict[str, Any]]:
 
 
 def _flows(timeline: Timeline) -> list[dict[str, Any]]:
-    """Each leaves the first slice at its end and arrives at the others' start."""
+    """Each leaves the first slice at its end, or where the second begins if that is earlier (what
+    a backend has queued), and arrives at the others' start."""
     ids, events = _ids(timeline), []
     for number, flow in enumerate(timeline.flows):
         slices = [timeline.slices[i] for i in flow.slices]
         for i, s in enumerate(slices):
             ph = "s" if i == 0 else "f" if i == len(slices) - 1 else "t"
-            at = max(s.start, s.end - 1) if i == 0 else s.start  # within it, which ends before end
+            at = s.start
+            if i == 0:  # within it, which ends before end
+                at = max(at, min(s.end - 1, slices[1].start))
             event = {
                 "ph": ph, "id": number, "name": flow.name, "cat": "copy",
-                "pid": s.track.scheduler, "tid": ids[s.track], "ts": at / 1000,
+                "pid": s.track.scheduler, "tid": ids[s.track], "ts": _us(at),
             }  # fmt: skip
             if ph == "f":
                 event["bp"] = "e"  # to the slice around it, not to the next one
@@ -100,7 +104,14 @@ def _levels(timeline: Timeline) -> list[dict[str, Any]]:
     return [
         {
             "ph": "C", "name": f"live bytes in {level.buft}", "pid": level.scheduler,
-            "ts": level.start / 1000, "args": {"bytes": level.nbytes},
+            "ts": _us(level.start), "args": {"bytes": level.nbytes},
         }
         for level in timeline.levels
     ]  # fmt: skip
+
+
+def _us(ns: int) -> float:
+    """Microseconds that are as many nanoseconds again where a reader multiplies and cuts off, as
+    Perfetto does: slices that touch would overlap by one else, and be dropped."""
+    us = ns / 1000
+    return us if int(us * 1000) == ns else math.nextafter(us, math.inf)

@@ -9,11 +9,9 @@ from __future__ import annotations
 import gzip
 import io
 import json
-import types
-import typing
 import zlib
 from pathlib import Path
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any
 
 from ..trace.pause import collection_paused
 from ..trace.plan import Plan
@@ -31,6 +29,7 @@ from ..trace.record import (
 )  # fmt: skip
 from ..trace.shares import DeviceShare
 from .files import write_whole
+from .json_schema import DRAFT, object_of, ref, type_of
 from .plan_check import PLANNERS, SOURCES, check
 
 SCHEMA = 2
@@ -175,11 +174,11 @@ def _tuples(value: Any) -> Any:
 def schema() -> dict[str, Any]:
     """The JSON Schema of the files that `write` makes."""
     definitions = {
-        r.__name__: _object(r)
+        r.__name__: object_of(r)
         for r in (Settings, BackendRecord, BuftRecord, BufferRecord, SplitRecord, DeviceShare)
     }
-    row = _object(TensorRecord)
-    placed = _object(Placement)
+    row = object_of(TensorRecord)
+    placed = object_of(Placement)
     row["properties"] |= placed["properties"]
     row["required"] += placed["required"]
     row["description"] += " In the same row: " + placed["description"]
@@ -193,51 +192,21 @@ def schema() -> dict[str, Any]:
         "headline": {"type": "string"},
         "n_splits": {"type": "integer"},
         "copy_bytes": {"type": "integer"},
-        "shares": {"anyOf": [{"type": "array", "items": _ref("DeviceShare")}, {"type": "null"}]},
+        "shares": {"anyOf": [{"type": "array", "items": ref("DeviceShare")}, {"type": "null"}]},
         "hash_set_used": {"type": "integer"},
-        "settings": _ref("Settings"),
-        "leafs": _type(tuple[int, ...]),
-        "dropped_pins": _type(tuple[tuple[int, int], ...]),
-        "split_capacities": _type(tuple[int, ...]),
-        "left_backend": _type(int),
+        "settings": ref("Settings"),
+        "leafs": type_of(tuple[int, ...]),
+        "dropped_pins": type_of(tuple[tuple[int, int], ...]),
+        "split_capacities": type_of(tuple[int, ...]),
+        "left_backend": type_of(int),
     }
     for name, definition in arrays.items():
-        properties[name] = {"type": "array", "items": _ref(definition)}
+        properties[name] = {"type": "array", "items": ref(definition)}
     return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$schema": DRAFT,
         "title": "A plan of ggml's scheduler, with the graph and what the backends answer",
         "type": "object",
         "properties": properties,
         "required": list(properties),
         "$defs": definitions,
     }
-
-
-def _ref(name: str) -> dict[str, str]:
-    return {"$ref": f"#/$defs/{name}"}
-
-
-def _object(record: Any) -> dict[str, Any]:
-    hints = get_type_hints(record)
-    properties = {name: _type(hints[name]) for name in record._fields}
-    doc = record.__doc__ or ""
-    described = {} if doc.startswith(record.__name__) else {"description": " ".join(doc.split())}
-    return {
-        "type": "object", "properties": properties, "required": list(properties),
-        "additionalProperties": False, **described,
-    }  # fmt: skip
-
-
-_NAMES = {int: "integer", float: "number", str: "string", bool: "boolean"}
-
-
-def _type(hint: Any) -> dict[str, Any]:
-    if hint in _NAMES:
-        return {"type": _NAMES[hint]}
-    if get_origin(hint) in (typing.Union, types.UnionType):
-        return {"anyOf": [_type(h) for h in get_args(hint)]}
-    items = get_args(hint)
-    if items[-1] is Ellipsis:
-        return {"type": "array", "items": _type(items[0])}
-    fixed = [_type(i) for i in items]
-    return {"type": "array", "prefixItems": fixed, "minItems": len(fixed), "maxItems": len(fixed)}

@@ -63,7 +63,13 @@ class NodeRun:
     """One node's time in one compute, of a run that was recorded with `per_op`."""
 
     node: PlanTensor
-    event: Event
+    event: Event  # given to its backend
+    end: int  # ns: when it was done; of an asynchronous backend, when that was known
+
+    @property
+    def ns(self) -> int:
+        """How long it took."""
+        return self.end - self.event.start
 
 
 @dataclass(frozen=True)
@@ -73,6 +79,7 @@ class CopyRun:
     input: SplitInput | None  # None where the plan is not known
     event: Event
     waits: tuple[Event, ...]  # for backends to finish, within it
+    queued: bool = False  # handed to an asynchronous backend: its time is not that of moving bytes
 
     @property
     def waited(self) -> int:
@@ -93,7 +100,12 @@ class SplitRun:
     backend: str
     copies: tuple[CopyRun, ...]
     nodes: tuple[Event, ...]
-    end: int  # ns: when the nodes were done; of an asynchronous backend, when they were known to be
+    done: tuple[int, ...]  # ns, of each of `nodes`: of an asynchronous backend when it was known
+
+    @property
+    def end(self) -> int:
+        """When its nodes were done, ns; of a split that got no further, when its copies were."""
+        return max(self.done, default=max((c.event.end for c in self.copies), default=0))
 
     @property
     def start(self) -> int:
@@ -117,8 +129,8 @@ class ComputeRun:
 
     @property
     def end(self) -> int:
-        """ns: when everything was known to be done; the end of the waits that follow it."""
-        return max(e.end for _i, e in self.events)
+        """ns: when everything was known to be done."""
+        return max((self.event.end, *(split.end for split in self.splits)))
 
     @cached_property
     def splits(self) -> tuple[SplitRun, ...]:
@@ -130,20 +142,24 @@ class ComputeRun:
         return tuple(self._split(index, events) for index, events in by_split.items())
 
     def _split(self, index: int, events: Sequence[tuple[int, Event]]) -> SplitRun:
-        nodes = tuple(e for _i, e in events if e.kind == NODES)
-        scheduler = self.run.schedulers[self.event.scheduler]
-        backend = events[0][1].backend
-        end = max((e.end for _i, e in events), default=0)
-        if nodes and scheduler.asynchronous[backend]:
-            waits = (e for _i, e in self.events if e.kind == WAIT and e.backend == backend)
-            end = next((e.end for e in waits if e.start >= nodes[-1].start), end)
+        nodes = [(i, e) for i, e in events if e.kind == NODES]
+        done = tuple(self.run._done.get(i, e.end) for i, e in nodes)
+        backend = self.run.schedulers[self.event.scheduler].backends[events[0][1].backend]
         copies = tuple(self._copy(i, e) for i, e in events if e.kind == COPY)
-        return SplitRun(index, scheduler.backends[backend], copies, nodes, end)
+        return SplitRun(index, backend, copies, tuple(e for _i, e in nodes), done)
 
     def _copy(self, index: int, event: Event) -> CopyRun:
-        plan = self.plan
-        source = None if plan is None else plan.splits[event.split].inputs[event.input]
-        return CopyRun(source, event, tuple(self._waits.get(index, ())))
+        plan, waits = self.plan, tuple(self._waits.get(index, ()))
+        if plan is None:
+            return CopyRun(None, event, waits)
+        input = plan.splits[event.split].inputs[event.input]
+        scheduler = self.run.schedulers[self.event.scheduler]
+        # Upstream copies what the user sets at once, and waits for the other side before it copies
+        # anything else that the backend does not take itself (ggml_backend_sched_copy_input).
+        waited = {scheduler.backends[wait.backend] for wait in waits if wait.backend >= 0}
+        at_once = "input" in input.tensor.record.flags or input.src_backend in waited
+        queued = scheduler.asynchronous[event.backend] and not at_once
+        return CopyRun(input, event, waits, queued)
 
     @cached_property
     def _waits(self) -> dict[int, list[Event]]:
@@ -161,12 +177,12 @@ class ComputeRun:
         plan = self.plan
         if plan is None:
             return
-        for _i, event in self.events:
+        for i, event in self.events:
             if event.kind == NODES and event.last - event.first == 1:
                 node = plan.nodes[event.first]
                 idle = plan.has_compute_flags and "compute" not in node.flags
                 if not node.is_view_op and not idle:
-                    yield NodeRun(node, event)
+                    yield NodeRun(node, event, self.run._done.get(i, event.end))
 
 
 @dataclass(frozen=True)
@@ -195,7 +211,31 @@ class Run:
             if event.compute >= 0:
                 found.setdefault((event.scheduler, event.compute), []).append((i, event))
         groups = ((next((e for _i, e in g if e.kind == COMPUTE), None), g) for g in found.values())
-        return tuple(ComputeRun(self, head, tuple(g)) for head, g in groups if head is not None)
+        computes = [ComputeRun(self, head, tuple(g)) for head, g in groups if head is not None]
+        return tuple(sorted(computes, key=lambda compute: compute.event.start))
+
+    @cached_property
+    def _done(self) -> dict[int, int]:
+        """By index of an event that gave nodes to an asynchronous backend: the end of the first
+        wait that they had to be done for, where there was one."""
+        done: dict[int, int] = {}
+        given: dict[tuple[int, int], list[tuple[int, int]]] = {}  # to a backend: event, copy
+        ended = dict[int, int]()  # of each scheduler, the compute that began last
+        for i, event in enumerate(self.events):
+            queue = given.setdefault((event.scheduler, event.backend), [])
+            if event.kind == COMPUTE:
+                ended[event.scheduler] = event.end
+            elif event.kind == NODES:
+                if self.schedulers[event.scheduler].asynchronous[event.backend]:
+                    queue.append((i, event.copy))
+            elif event.kind == WAIT:
+                # Within a compute it may be for an event, which is of one of the copies only.
+                for_all = event.start >= ended.get(event.scheduler, 0)
+                known = [n for n, (_i, copy) in enumerate(queue) if for_all or copy == event.copy]
+                if known:  # backends do one thing after the other
+                    done |= dict.fromkeys((i for i, _copy in queue[: known[-1] + 1]), event.end)
+                    del queue[: known[-1] + 1]
+        return done
 
     def _repr_html_(self) -> str:
         """What a notebook shows."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -12,13 +13,14 @@ from .run import COMPUTE, COPY, NODES, WAIT, ComputeRun, Event, Run
 
 MOST = 10  # of the dearest of each kind
 _GAP = 1000  # ns: shorter ones are what reading the clock takes
+_QUEUED = ", queued"
 
 
 class Spent(NamedTuple):
     """One tensor's time over all computes."""
 
     name: str
-    what: str  # its op; of a copy "CPU -> gpu0"
+    what: str  # its op; of a copy "CPU -> gpu0", with ", queued" where it was only handed over
     backend: str
     times: int
     ns: int  # of all of them together
@@ -43,9 +45,12 @@ class RunSummary:
     """Nanoseconds by what they went into. `str` of it is a report.
 
     `computing` is the time by backend between nodes given to it and those done (of asynchronous
-    backends: known to be done); they may compute at the same time. `copying` is that of copies
-    without the waits in them; `waiting` of all waits; `between` what passed from one compute to the
-    next: the caller's own work. `gaps` are the longest of the times that are none of these.
+    backends: known to be done); they may compute at the same time, and while the scheduler waits or
+    copies. `idle_on` is the rest of the time until each compute of theirs was done. `copying` is
+    the time of copies without the waits in them; `waiting` of all waits; `between` that in which no
+    scheduler computed or waited: the caller's own work, and reading the plans of new graphs.
+    `idle` is what passed within computes in nothing that was recorded, `gaps` the longest of it;
+    `idles` is `idle_on` by the nodes after which a backend had nothing to do.
     """
 
     n_computes: int
@@ -54,28 +59,27 @@ class RunSummary:
     wall: int
     between: int
     computing: dict[str, int]
+    idle_on: dict[str, int]
     copying: int
     waiting: int
     idle: int
     n_copies: int
     copied: int  # bytes
+    queued: int  # bytes of them that asynchronous backends took to copy later
     memcpy: float  # bytes per second
     per_op: bool
     nodes: tuple[Spent, ...]
     ops: tuple[Spent, ...]
     copies: tuple[Spent, ...]
     gaps: tuple[Gap, ...]
-
-    @property
-    def copy_bandwidth(self) -> float:
-        """Bytes per second of all copies, waits left out; 0 without any."""
-        return self.copied / self.copying * 1e9 if self.copying else 0.0
+    idles: tuple[Spent, ...]
+    copy_bandwidth: float  # bytes per second of all copies but those queued, waits left out
 
     def headline(self) -> str:
         """One line."""
         times = ", ".join(f"{name} {_time(ns)}" for name, ns in self.computing.items())
         copies = f"{self.n_copies} copies {_time(self.copying)} ({format_bytes(self.copied)})"
-        marked = ", nodes one by one" if self.per_op else ""
+        marked = ", nodes one by one (slower than they run together)" if self.per_op else ""
         return (
             f"{self.n_computes} computes in {_time(self.wall)}{marked}: {times or 'nothing'}; "
             f"{copies}; waits {_time(self.waiting)}"
@@ -83,27 +87,39 @@ class RunSummary:
 
     def as_dict(self) -> dict[str, Any]:
         """As data that `json` can write."""
-        data = {**vars(self), "copy_bandwidth": self.copy_bandwidth}
-        for name in ("nodes", "ops", "copies", "gaps"):
+        data = dict(vars(self))
+        for name in ("nodes", "ops", "copies", "gaps", "idles"):
             data[name] = [row._asdict() for row in data[name]]
         return data
 
     def __str__(self) -> str:
         whole = max(self.wall, 1)
-        rows = [(f"computing on {name}", ns) for name, ns in self.computing.items()]
+        rows = []
+        for name, ns in self.computing.items():
+            rows += [(f"computing on {name}", ns), ("  idle meanwhile", self.idle_on[name])]
         rows += [("copying", self.copying), ("waiting", self.waiting), ("between", self.between)]
         rows += [("idle within computes", self.idle)]
         lines = [self.headline()]
         lines += [f"  {what:24} {_time(ns):>10} {ns / whole:6.1%}" for what, ns in rows]
-        if self.n_copies:
+        if self.copy_bandwidth:
             share = self.copy_bandwidth / self.memcpy if self.memcpy else 0
             lines.append(
                 f"  copies reach {format_bytes(self.copy_bandwidth)}/s, "
                 f"{share:.0%} of a plain memcpy here ({format_bytes(self.memcpy)}/s)"
             )
-        for title, spent in (("ops", self.ops), ("nodes", self.nodes), ("copies", self.copies)):
+        if self.queued:
+            lines.append(
+                f"  {format_bytes(self.queued)} more were handed to backends that copy later"
+            )
+        tables = {
+            "dearest ops": self.ops,
+            "dearest nodes": self.nodes,
+            "dearest copies": self.copies,
+            "longest idle, by backend": tuple(idle for idle in self.idles if idle.ns >= _GAP),
+        }
+        for title, spent in tables.items():
             if spent:
-                lines.append(f"dearest {title}")
+                lines.append(title)
                 lines += [_spent(s, whole) for s in spent]
         gaps = [gap for gap in self.gaps if gap.ns >= _GAP]
         if gaps:
@@ -116,50 +132,103 @@ class RunSummary:
 
 def summarize(run: Run) -> RunSummary:
     """See `Run.summary`."""
-    computes = run.computes
-    computing: dict[str, int] = defaultdict(int)
     nodes: dict[tuple[str, ...], list[int]] = {}
     ops: dict[tuple[str, ...], list[int]] = {}
     copies: dict[tuple[str, ...], list[int]] = {}
-    waited_in_copies = 0
-    for compute in computes:
+    copying = measured = queued = 0
+    for compute in run.computes:
         for split in compute.splits:
-            computing[split.backend] += sum(e.ns for e in split.nodes)
-            if split.nodes:  # what an asynchronous backend went on with
-                computing[split.backend] += max(split.end - split.nodes[-1].end, 0)
             for copy in split.copies:
-                waited_in_copies += copy.waited
+                took, nbytes = copy.event.ns - copy.waited, copy.event.nbytes
+                copying += took
+                measured += 0 if copy.queued else took
+                queued += nbytes if copy.queued else 0
                 source = copy.input.src_backend if copy.input else "?"
-                key = (copy.name, f"{source} -> {split.backend}", split.backend)
-                _add(copies, key, copy.event.ns - copy.waited, copy.event.nbytes)
+                what = f"{source} -> {split.backend}{_QUEUED if copy.queued else ''}"
+                _add(copies, (copy.name, what, split.backend), took, nbytes)
         if run.per_op:
             for node in compute.nodes:
                 backend = str(node.node.backend)
-                _add(nodes, (node.node.name, node.node.record.op_desc, backend), node.event.ns)
-                _add(ops, (node.node.record.op_desc, "", backend), node.event.ns)
+                _add(nodes, (node.node.name, node.node.record.op_desc, backend), node.ns)
+                _add(ops, (node.node.record.op_desc, "", backend), node.ns)
     events = run.events
-    copying = sum(e.ns for e in events if e.kind == COPY) - waited_in_copies
-    gaps = [gap for compute in computes for gap in _gaps(compute)]
+    copied = sum(e.nbytes for e in events)
+    gaps = [gap for compute in run.computes for gap in _gaps(compute)]
     wall = max((e.end for e in events), default=0) - min((e.start for e in events), default=0)
+    computing, idle_on, idles = _by_backend(run)
     return RunSummary(
-        n_computes=len(computes),
+        n_computes=len(run.computes),
         n_events=len(events),
         lost=run.lost,
         wall=wall,
-        between=_between(computes),
-        computing=dict(computing),
+        between=wall - _length((e.start, e.end) for e in events if e.kind in (COMPUTE, WAIT)),
+        computing=computing,
+        idle_on=idle_on,
         copying=copying,
         waiting=sum(e.ns for e in events if e.kind == WAIT),
         idle=sum(gap.ns for gap in gaps),
         n_copies=sum(e.kind == COPY for e in events),
-        copied=sum(e.nbytes for e in events),
+        copied=copied,
+        queued=queued,
         memcpy=run.memcpy,
         per_op=run.per_op,
         nodes=_dearest(nodes),
         ops=_dearest(ops),
         copies=_dearest(copies),
-        gaps=tuple(sorted(gaps, key=lambda g: (-g.ns, g.start))[:MOST]),
+        gaps=tuple(sorted(gaps, key=lambda gap: (-gap.ns, gap.start))[:MOST]),
+        idles=_dearest(idles),
+        copy_bandwidth=(copied - queued) / measured * 1e9 if measured else 0.0,
     )
+
+
+def _by_backend(
+    run: Run,
+) -> tuple[dict[str, int], dict[str, int], dict[tuple[str, ...], list[int]]]:
+    """Time by backend with nodes and without, and the latter by what the backend had done."""
+    busy: dict[tuple[int, str], list[tuple[int, int, str]]] = {}
+    spans: dict[int, list[tuple[int, int]]] = {}
+    for compute in run.computes:
+        scheduler = compute.event.scheduler
+        spans.setdefault(scheduler, []).append((compute.event.start, compute.end))
+        for split in compute.splits:
+            for event, done in zip(split.nodes, split.done, strict=True):
+                what = f"after nodes {event.first} to {event.last - 1}"
+                busy.setdefault((scheduler, split.backend), []).append((event.start, done, what))
+    computing: dict[str, int] = defaultdict(int)
+    idle_on: dict[str, int] = defaultdict(int)
+    idles: dict[tuple[str, ...], list[int]] = {}
+    for (scheduler, backend), times in busy.items():
+        computing[backend] += _length((start, end) for start, end, _what in times)
+        idle_on[backend] += 0
+        began = [start for start, _end, _what in times]
+        for start, end in _merged(spans[scheduler]):
+            at, after = start, "before its first nodes"
+            within = times[bisect_left(began, start) : bisect_left(began, end)]
+            for start_, done, what in (*within, (end, end, "")):
+                if start_ > at:
+                    idle_on[backend] += start_ - at
+                    _add(idles, (after, "", backend), start_ - at)
+                if done >= at:
+                    at, after = done, what
+    return dict(computing), dict(idle_on), idles
+
+
+def _merged(intervals: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """Their union, in order."""
+    at: tuple[int, int] | None = None
+    for start, end in sorted(intervals):
+        if at is None or start > at[1]:
+            if at is not None:
+                yield at
+            at = start, end
+        else:
+            at = at[0], max(at[1], end)
+    if at is not None:
+        yield at
+
+
+def _length(intervals: Iterable[tuple[int, int]]) -> int:
+    return sum(end - start for start, end in _merged(intervals))
 
 
 def _add(
@@ -175,32 +244,22 @@ def _dearest(table: dict[tuple[str, ...], list[int]]) -> tuple[Spent, ...]:
     return tuple(sorted(spent, key=lambda s: (-s.ns, s.name))[:MOST])
 
 
-def _between(computes: Iterable[ComputeRun]) -> int:
-    """From the end of each compute of a scheduler to the start of its next."""
-    total = 0
-    ended: dict[int, int] = {}
-    for compute in computes:
-        scheduler = compute.event.scheduler
-        total += max(compute.event.start - ended.get(scheduler, compute.event.start), 0)
-        ended[scheduler] = compute.end
-    return total
-
-
 def _gaps(compute: ComputeRun) -> Iterable[Gap]:
-    """The times of a compute in which nothing else was recorded."""
-    at, after = compute.event.start, "the start of the compute"
-    inner = [e for _i, e in compute.events if e.kind != COMPUTE]
+    """The times of a compute in which nothing else was recorded, until its call returned."""
+    at, after, end = compute.event.start, "the start of the compute", compute.event.end
+    inner = [e for _i, e in compute.events if e.kind != COMPUTE and e.start < end]
     for event in inner:
         if event.start > at:
             yield Gap(at, event.start - at, after)
         if event.end > at:
             at, after = event.end, _words(compute, event)
-    if compute.end > at:
-        yield Gap(at, compute.end - at, after)
+    if end > at:
+        yield Gap(at, end - at, after)
 
 
 def _words(compute: ComputeRun, event: Event) -> str:
-    backend = compute.run.schedulers[event.scheduler].backends[event.backend]
+    backends = compute.run.schedulers[event.scheduler].backends
+    backend = backends[event.backend] if event.backend >= 0 else "an unknown backend"
     if event.kind == NODES:
         return f"nodes {event.first} to {event.last - 1} on {backend}"
     if event.kind == COPY:
@@ -209,7 +268,8 @@ def _words(compute: ComputeRun, event: Event) -> str:
 
 
 def _spent(s: Spent, whole: int) -> str:
-    rate = f", {format_bytes(s.bytes_per_s)}/s" if s.nbytes else ""
+    moved = s.nbytes and not s.what.endswith(_QUEUED)
+    rate = f", {format_bytes(s.bytes_per_s)}/s" if moved else ""
     where = f" on {s.backend}" if not s.nbytes else ""
     times = f", {s.times} times" if s.times > 1 else ""
     return (
