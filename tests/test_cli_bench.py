@@ -21,6 +21,7 @@ from ggml_py.cli.bench_output import times
 from ggml_py.cli.bench_params import (
     PARAMS,
     TEST_PARAMS,
+    Layers,
     Numbers,
     Parts,
     Setup,
@@ -317,6 +318,8 @@ def test_ctrl_c_ends_with_the_rows_that_are_done(model, form):
         (("m", "-p", 0, "-n", 0), "nothing to time: -p, -n and -pg are all 0"),
         (("m", "-p", "x"), "'x': expected whole numbers from 0 on with commas"),
         (("m", "-p", "1,"), "'': expected whole numbers"),
+        (("m", "-ngl", "1,auto"), "'auto': expected a number of layers, or all"),
+        (("m", "-ngl", "1,many"), "'many': expected whole numbers from -1 on"),
         (("m", "-p", "1-9999999999"), "first-last*factor, of 10000 at most"),
         (("m", "-p", "4-1"), "'4-1': expected whole numbers"),
         (("m", "-p", "1-4*1"), "'1-4*1': expected whole numbers"),
@@ -353,6 +356,7 @@ def test_parts_are_printed_as_llama_bench_prints_them(oracle, model):
 
 
 def test_ranges():
+    assert Layers(-1).convert("all,3,1-2", None, None) == [-1, 3, 1, 2]
     convert = Numbers(0).convert
     assert convert("1,3-5,8-16+4,2-20*3", None, None) == [1, 3, 4, 5, 8, 12, 16, 2, 6, 18]
 

@@ -1,14 +1,20 @@
 """``ggml-py generate``: sampling, streaming, how it ends."""
 
 import json
+import os
+import pty
+import re
 import signal
 import subprocess
 import time
 
+import arch_files
+import numpy as np
 import pytest
 from cli_runs import COMMAND, fails, ok, run
 
 from ggml_py import Gguf
+from ggml_py.cli.generate import _stream
 from ggml_py.gguf_writer import write_gguf
 from ggml_py.models import Sampler, load
 from ggml_py.models.synthetic import LlamaSpec, write_llama
@@ -172,3 +178,98 @@ def test_ctrl_c_with_json(large):
     data = json.loads(out)
     assert data["stop_type"] == "interrupt"
     assert err.decode().splitlines()[-1] == f"stopped after {len(data['tokens'])} tokens"
+
+
+# --- a prompt of several batches
+
+
+class Noting(Sampler):
+    """Keeps the bits of all logits that it samples from."""
+
+    def __call__(self, logits):
+        seen.append(logits.tobytes())
+        return super().__call__(logits)
+
+
+seen = []
+
+
+@pytest.mark.parametrize("arch", ["llama", "gemma3", "gpt-oss", "mamba2"])
+@pytest.mark.parametrize("n_prompt", [5, 48, 144, 145, 150])
+def test_a_prompt_batch_by_batch_is_the_prompt(arch_file, arch, n_prompt):
+    """Every bit, where batches have several graphs, and windows and penalties see them all."""
+    prompt = np.random.default_rng(1).integers(0, 128, n_prompt).tolist()
+    found = []
+    with arch_files.load(arch_file(arch), n_ctx=256, n_batch=48, n_ubatch=20) as model:
+        for stream in (
+            lambda sampler: model.stream(prompt, 6, sampler),
+            lambda sampler: _stream(model, prompt, 6, sampler, wants_bar=False),
+        ):
+            model.reset()
+            seen.clear()
+            tokens = list(stream(Noting(seed=3, repeat_penalty=1.5, repeat_last_n=200)))
+            found.append((tokens, list(seen), model.n_past))
+    assert found[0] == found[1] and len(found[0][1]) == 6 and found[0][2] == n_prompt + 5
+
+
+def test_what_a_prompt_of_several_batches_cannot_be(model):
+    """Told before anything is computed, of the whole prompt."""
+    options = ("-d", "CPU", "-t", 1, "-c", 256, "-b", 32)
+    for prompt, message in (
+        ([1] * 250, "0 tokens and 265 more are 265, n_ctx is 256"),
+        ([1] * 260, "0 tokens and 260 more are 260, n_ctx is 256"),
+        ([1] * 99 + [512], "token 512 is not in the vocabulary: ids are 0 to 511"),
+    ):
+        tokens = ",".join(map(str, prompt))
+        assert message in fails("generate", model, *options, "--tokens", tokens)
+
+
+@pytest.fixture
+def terminal():
+    """A terminal for standard error, and what is read from it by and by."""
+    ours, theirs = pty.openpty()
+    yield ours, theirs
+    os.close(ours)
+    os.close(theirs)
+
+
+def with_terminal(theirs, path, prompt, *options):
+    env = {k: v for k, v in os.environ.items() if k not in ("NO_COLOR", "CI")}
+    command = [*COMMAND, "generate", path, "-d", "CPU", "-t", 1, "--tokens", prompt, *options]
+    return subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE, stderr=theirs,
+                            env={**env, "TERM": "xterm"})  # fmt: skip
+
+
+def read_until(terminal, what):
+    text = b""
+    while what not in text:
+        text += os.read(terminal, 4096)
+    return re.sub(r"\x1b\[\d*m", "", text.decode())  # without colours
+
+
+def test_a_terminal_has_a_bar_while_the_prompt_is_evaluated(model, terminal):
+    ours, theirs = terminal
+    prompt = ",".join(["1"] * 600)
+    process = with_terminal(theirs, model, prompt, "-c", 1024, "-b", 64, "-n", 3, "--ignore-eos")
+    said = read_until(ours, b"prompt included")
+    out, _ = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert "prompt ━" in said and "  0%" in said
+    bar, _, rest = said.rpartition("\x1b[?25h")  # the cursor is there again, then no bar
+    assert bar and "prompt ━" not in rest
+    plain = run("generate", model, "-d", "CPU", "-t", 1, "--tokens", prompt, "-c", 1024, "-n", 3,
+                "--ignore-eos")  # fmt: skip
+    assert plain.stdout == out.decode() and "━" not in plain.stderr
+
+
+def test_ctrl_c_in_the_prompt(large, terminal):
+    ours, theirs = terminal
+    process = with_terminal(theirs, large, ",".join(["1"] * 7000), "-c", 8192, "-b", 64)
+    said = read_until(ours, b"prompt")
+    process.send_signal(signal.SIGINT)
+    said += read_until(ours, b"evaluated")
+    out, _ = process.communicate(timeout=60)
+    assert (process.returncode, out) == (130, b"\n")
+    assert "Traceback" not in said and "\x1b[?25h" in said
+    n = re.search(r"stopped after 0 of 16 tokens, (\d+) of the prompt's 7000 evaluated", said)[1]
+    assert int(n) < 7000 and int(n) % 64 == 0

@@ -105,6 +105,8 @@ def test_the_command_line_takes_them(path, tmp_path):
 
     one = "sim:card,memory=8G,min_batch=32"
     assert planned("-d", one, "-d", "CPU", "-ngl", 3) == ["CPU", "CPU", "card", "card"]
+    for flag, n in (("-ngl", "all"), ("--gpu-layers", -1), ("--n-gpu-layers", -2)):
+        assert planned("-d", one, flag, n) == ["card"] * 4
     several = ("-d", "sim:a,memory=1G", "-d", "sim:b,memory=1G", "-ngl", 99)
     assert planned(*several) == ["a", "a", "a", "b"]
     ids = [ggml_py("generate", path, "--tokens", "1,2", *d).stdout for d in ((), several)]

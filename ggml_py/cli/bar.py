@@ -12,9 +12,10 @@ _PAUSE = 0.1  # between two pictures of it
 
 
 @contextmanager
-def bar(what: str, wanted: bool = True) -> Iterator[Callable[[float], None]]:
+def bar(what: str, wanted: bool = True, at_once: bool = False) -> Iterator[Callable[[float], None]]:
     """Gives a function to call with the share that is done, 0.0 to 1.0: it draws where somebody
-    sees it, and takes nothing in between. The bar is gone at the end."""
+    sees it, and takes nothing in between. What is quick has none, unless it is to be there
+    `at_once`. The bar is gone at the end."""
     if not wanted or not sys.stderr.isatty():
         yield lambda _share: None
         return
@@ -24,7 +25,7 @@ def bar(what: str, wanted: bool = True) -> Iterator[Callable[[float], None]]:
     with ExitStack() as stack:
         shown = Progress(console=Console(stderr=True), transient=True, auto_refresh=False)
         task = shown.add_task(what, total=1.0)
-        due = time.monotonic() + _SLOW
+        due = time.monotonic() + (0.0 if at_once else _SLOW)
 
         def show(share: float) -> None:
             nonlocal due

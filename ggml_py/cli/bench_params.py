@@ -10,6 +10,8 @@ from typing import Any, Final, TypeVar
 
 import click
 
+from .options import NO_AUTO
+
 F = TypeVar("F", bound=Callable[..., Any])
 _MOST = 10_000  # numbers of one range
 _RANGE = re.compile(r"(-?\d+)(?:-(\d+)(?:([+*])(\d+))?)?")
@@ -64,6 +66,16 @@ def _numbers(first: str, last: str | None, op: str | None, step: str | None) -> 
     if by < 2 or start < 1:
         return ()
     return [start * by**i for i in range(64) if start * by**i < stop]
+
+
+class Layers(Numbers):
+    """Numbers of layers; all is -1, as elsewhere."""
+
+    def values(self, part: str, param: Any, ctx: Any) -> Sequence[Any]:
+        """A number, those of a range, or -1 for all."""
+        if part == "auto":
+            self.fail(NO_AUTO, param, ctx)
+        return [-1] if part == "all" else super().values(part, param, ctx)
 
 
 class Words(_Several):
@@ -145,8 +157,8 @@ TEST_PARAMS: Final = (
 )  # fmt: skip
 # From the outermost loop to the innermost, as in llama-bench; the tests themselves are inside.
 PARAMS: Final = (
-    Param("n_gpu_layers", ("-ngl", "--n-gpu-layers"), Numbers(-1), "-1",
-          "Layers whose weights go to the GPUs; -1: all."),
+    Param("n_gpu_layers", ("-ngl", "--n-gpu-layers"), Layers(-1),
+          "-1", "Layers whose weights go to the GPUs; -1, and all: all."),
     Param("n_cpu_moe", ("-ncmoe", "--n-cpu-moe"), Numbers(0), "0",
           "The experts of the first N layers stay on the CPU."),
     Param("split_mode", ("-sm", "--split-mode"), Words("none|layer", _same("none", "layer")),

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 import time
-from typing import Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from .bar import bar
 from .ctrl_c import CtrlC
 from .options import IntList, ModelCommand, as_json, echo_json, model_options, read_model
 from .sampling import given_sampling, make_sampler, sampling_options
+
+if TYPE_CHECKING:
+    from ..models import Model, Sampler
 
 
 @click.command("generate", cls=ModelCommand)
@@ -76,9 +82,8 @@ def command(
             forever = context_shift and n == -1
             n = sys.maxsize if forever else max(0, model.n_ctx_seq - len(tokens) + 1)
         start = time.perf_counter()
-        stream = model.stream(
-            tokens, n, sampler, stop=eog, context_shift=context_shift, n_keep=n_keep
-        )
+        how = {"stop": eog, "context_shift": context_shift, "n_keep": n_keep}
+        stream = _stream(model, tokens, n, sampler, wants_bar=not as_json, **how)
         try:
             with CtrlC() as ctrl_c:
                 for token in stream:
@@ -92,6 +97,7 @@ def command(
         except KeyboardInterrupt:
             stop_type = "interrupt"
         seconds = time.perf_counter() - start
+        n_past = model.n_past
     if as_json:
         echo_json(
             {
@@ -109,5 +115,32 @@ def command(
         click.echo(f"{len(out)} tokens in {seconds:.2f} s, prompt included{seed}", err=True)
     if stop_type == "interrupt":
         of = f" of {n_predict}" if n_predict > 0 else ""
-        click.echo(f"stopped after {len(out)}{of} tokens", err=True)
+        prompt = f", {n_past} of the prompt's {len(tokens)} evaluated" if not out else ""
+        click.echo(f"stopped after {len(out)}{of} tokens{prompt}", err=True)
         sys.exit(130)
+
+
+def _stream(
+    model: Model,
+    tokens: list[int],
+    n: int,
+    sampler: Sampler | None,
+    wants_bar: bool,
+    **how: Any,
+) -> Iterator[int]:
+    """`Model.stream`, with a bar for a prompt of several batches. They are evaluated one by one, as
+    `Model.eval` does it: what comes is the same, to the bit."""
+    model.stream(tokens, n, sampler, **how)  # raises for what it cannot take, of all tokens
+    starts = range(0, len(tokens), model.n_batch)
+    with bar("prompt", wants_bar and len(starts) > 1, at_once=True) as show:
+        for start in starts[:-1]:
+            show(start / len(tokens))
+            batch = tokens[start : start + model.n_batch]
+            model.eval(batch, copy=False)
+            if sampler is not None:
+                sampler.accept(batch)
+        show(starts[-1] / len(tokens))
+        stream = model.stream(tokens[starts[-1] :], n, sampler, **how)
+        first = list(itertools.islice(stream, 1))
+    yield from first
+    yield from stream

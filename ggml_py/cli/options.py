@@ -48,13 +48,22 @@ def model_option(*names: str, **settings: Any) -> Callable[[F], F]:
     return click.option(*names, cls=ModelOption, **settings)
 
 
+NO_AUTO = (
+    "'auto': expected a number of layers, or all: nothing is fitted to the devices' memory here. "
+    "What does not fit ends with an error that tells how much it is: then give fewer"
+)
+
+
 class Layers(click.ParamType):  # type: ignore[type-arg]
-    """A number of layers, or "all"."""
+    """A number of layers, or "all", as llama.cpp takes it. Its "auto" (and its -1, which is "auto"
+    there and "all" in llama.h) fits the model to memory, which nothing here does."""
 
     name = "layers"
 
     def convert(self, value: Any, param: Any, ctx: Any) -> int:
         """The number, -1 for all; usage error for anything else."""
+        if value == "auto":
+            self.fail(NO_AUTO)
         try:
             return -1 if value == "all" else int(value)
         except ValueError:
@@ -85,7 +94,7 @@ _LOAD_OPTIONS = [
                       "Default: all, GPUs first, the CPU last."),
     model_option("-ngl", "--gpu-layers", "--n-gpu-layers", "n_gpu_layers", type=Layers(),
                  default=0, metavar="N", show_default=True, group=PLACEMENT,
-                 help="Layers whose weights go to the GPUs, by their free memory; all: all."),
+                 help="Layers whose weights go to the GPUs, by their free memory; or all."),
     model_option("-ot", "--override-tensor", "overrides", multiple=True,
                  metavar="REGEX=NAME,...", group=PLACEMENT,
                  help="Weights with REGEX in their names go to a device, or buffer type; the "
