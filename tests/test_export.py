@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import json
 import re
+import sys
 from html.parser import HTMLParser
 
 import pytest
@@ -125,6 +127,33 @@ def test_every_format_of_every_plan_is_the_same_twice(world, large, tmp_path, fo
     content = (tmp_path / "a").read_bytes().decode()  # names of any kind leave it UTF-8
     is_large = (format, name) == ("html", "10,000 nodes")
     assert content == (large if is_large else formats.render(plan, exporter)) != ""
+
+
+EVERY_FORMAT = """
+import hashlib, sys
+sys.modules["ggml_py._ggml"] = None
+from ggml_py.export import formats
+from ggml_py.trace.plan import Plan
+for path in sys.argv[1:]:
+    plan = Plan.from_json(path)
+    for exporter in formats.EXPORTERS:
+        content = formats.render(plan, exporter)
+        print(exporter.name, hashlib.sha256(content.encode()).hexdigest())
+    print("diff", hashlib.sha256(plan.diff(plan.reference)._repr_html_().encode()).hexdigest())
+"""
+
+
+def test_every_format_without_the_native_library_and_whatever_the_hashes(world, tmp_path):
+    names = [name for name in NAMES if name not in ("log", "10,000 nodes")]
+    for i, name in enumerate(names):
+        world[name].to_json(tmp_path / f"{i}.json")
+    paths = [tmp_path / f"{i}.json" for i in range(len(names))]
+    command = [sys.executable, "-c", EVERY_FORMAT]
+    told = [ok(*paths, command=command, env={"PYTHONHASHSEED": seed}) for seed in "12"]
+    assert told[0] == told[1]
+    assert len(told[0].splitlines()) == len(names) * (len(FORMATS) + 1)
+    here = formats.render(world["hostile"], formats.exporter_for("", "dot")).encode()
+    assert hashlib.sha256(here).hexdigest() in told[0]
 
 
 def test_the_name_tells_the_format(world, tmp_path):

@@ -10,6 +10,7 @@ from drawn_plans import HOSTILE, llama, ran, smallest
 
 import ggml_py as ggml
 from ggml_py.export import rows
+from ggml_py.export.palette import contrast
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
 sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright (.[test] has it)")
@@ -203,6 +204,10 @@ def test_a_click_on_an_arrow_lists_what_is_copied(made, open_page):
         assert given.tensor.name in text
     page.click("#details .chain a.ref >> nth=0")
     assert "A COPY" in details(page).upper() and "read by" in details(page)
+    page.evaluate(f"page.pick(0, {plan.splits[split].start})")  # and without a pointer
+    page.focus("#details button:has-text('copied from')")
+    page.keyboard.press("Enter")
+    assert details(page) == text
 
 
 def test_searching(made, open_page):
@@ -265,6 +270,11 @@ def test_layers_fold_and_unfold(open_page):
     page.keyboard.press("f")
     page.keyboard.press("f")
     assert page.evaluate(width) == wide
+    page.evaluate("page.pick(0, 25)")
+    page.keyboard.press("l")  # the layer of the node
+    assert page.evaluate("[...page.folded]") == [2]
+    page.keyboard.press("l")
+    assert page.evaluate(width) == wide
 
 
 def test_the_slider_shows_each_pass(made, open_page):
@@ -280,6 +290,9 @@ def test_the_slider_shows_each_pass(made, open_page):
     assert told.startswith(f"1: +{placed}")
     lanes = page.evaluate("page.lanes.draw(); page.lanes.laid.rows.map(r => r.backend)")
     assert lanes == [0, 1, -1]  # the last is of those that have no backend yet
+    low = page.evaluate("Math.max(...page.lanes.laid.rows.map(r => r.y + r.h)) - page.lanes.height")
+    assert low < 0  # it is in view
+    assert "on no backend yet" in page.inner_text("#legend")
     click(page, 2)  # a node that pass 1 did not place, in the lane of those
     assert picked(page) == 2
     page.keyboard.press("]")
@@ -410,6 +423,18 @@ def test_light_and_dark(open_page):
     page.click("#theme")
     assert page.evaluate(theme) == "light" and page.evaluate(ground) != dark
     assert open_page("golden", color_scheme="light").evaluate(theme) == "light"
+
+
+def test_the_legend_is_of_what_there_is(open_page):
+    page = open_page("golden")
+    assert page.inner_text("#legend").split() == ["BLAS", "CPU"]  # nothing is copied
+    page = open_page("fallback")
+    colors = page.evaluate("[...new Set(page.colors.flat())].sort()")
+    assert colors == ["b0", "host", "off-op", "off-other", "off-weight"]
+    for color in colors:  # what is written in a block is read
+        told = f"[page.lanes.colors['{color}'], page.lanes.colors['on-{color}']]"
+        assert contrast(*page.evaluate(told)) >= 4.5
+    assert page.inner_text("#legend").count("on the host:") == 3
 
 
 def test_printing(made, open_page):

@@ -35,7 +35,7 @@ PLAIN = {
     "trace.snapshot", "trace.snapshot_plan", "trace.required",
     "export.to_text", "export.json_schema", "export.to_json", "export.run_json",
     "export.timeline", "export.to_chrome",
-    "export.colors", "export.to_csv", "export.to_dot", "export.to_markdown",
+    "export.palette", "export.to_csv", "export.to_dot", "export.to_markdown",
     "export.to_model_explorer",
     "export.plan_check", "export.to_terminal",
     "_whole_file",

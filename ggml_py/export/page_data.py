@@ -14,6 +14,7 @@ from ..trace.record import COPY, NODE
 from ..trace.shares import bytes_moved
 from ..trace.words import shape, signature
 from .interning import Table, Texts
+from .palette import lanes
 from .rows import copy_rows, devices, node_rows, off_reasons, off_rows, planned
 from .run_times import Times
 
@@ -78,9 +79,10 @@ def _backends(plan: Plan) -> list[dict[str, Any]]:
     return [
         {
             "name": b.name, "device": b.device, "type": b.device_type, "own": i in own,
+            "color": color,
             "buft": bufts[b.buft].name if b.buft >= 0 else _NOWHERE,
         }
-        for i, b in enumerate(plan.backends)
+        for i, (b, color) in enumerate(zip(plan.backends, lanes(plan), strict=True))
     ]  # fmt: skip
 
 

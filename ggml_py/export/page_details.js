@@ -76,6 +76,7 @@ function tensorDetails(app, p, t) {
       tag(app, p, plan.backend[t]), plan.cause(t) ? el('span.tag.mono', {}, plan.cause(t)) : null,
       off ? tint(el('span.tag.color', {}, off.reason), `off-${reasonKind(off.reason)}`) : null),
     facts(app, p, t, kind, node),
+    ...(node ? arrowsInto(app, p, t) : []),
     app.diff ? otherSide(app, p, t) : null,
     ...(copy ? copyPart(app, p, copy) : []),
     ...chainPart(app, p, t, copy),
@@ -100,11 +101,17 @@ function facts(app, p, t, kind, node) {
   if (node && !plan.computed[t]) rows.push(['computed', 'no: a view, or not needed']);
   if (node) {
     const split = plan.splits[plan.split[t]];
-    if (split) rows.push(['split', `#${split.index} on ${plan.backendName(split.backend)}: nodes ${split.start}–${split.end - 1}`
-      + (split.copies.length ? `, ${split.copies.length} copied in (${bytes(split.bytes)})` : '')]);
+    if (split) rows.push(['split', `#${split.index} on ${plan.backendName(split.backend)}: nodes ${split.start}–${split.end - 1}`]);
     if (plan.layer[t] >= 0) rows.push(['layer', plan.layer[t]]);
   }
   return el('dl.facts', {}, ...rows.flatMap(([key, value]) => [el('dt', {}, key), el('dd.mono', {}, String(value))]));
+}
+
+// To what is copied for the node's split: arrows are not reached with keys.
+function arrowsInto(app, p, t) {
+  const plan = app.plans[p], arrows = app.lanes.arrows[p].filter(arrow => arrow.split === plan.split[t]);
+  return arrows.map(arrow => el('p', {}, el('button', {onclick: () => app.pickArrow({p, arrow})},
+    `${bytes(arrow.bytes)} copied from ${plan.backendName(arrow.from)}`)));
 }
 
 function otherSide(app, p, t) {

@@ -2,7 +2,7 @@
 
 const KEYS = [
   ['← →', 'node before, node after'], ['Shift ← →', 'move the lanes'], ['+ −', 'zoom'], ['0', 'all of it'],
-  ['/', 'search'], ['n p', 'next, previous match'], ['f', 'fold or unfold all layers'],
+  ['/', 'search'], ['n p', 'next, previous match'], ['f', 'fold or unfold all layers'], ['l', 'fold or unfold the node’s layer'],
   ['[ ]', 'pass before, pass after'], ['t', 'table or lanes'], ['Enter', 'read about the node'],
   ['d', 'light or dark'], ['Esc', 'clear'], ['?', 'this list'],
 ];
@@ -139,6 +139,10 @@ Object.assign(App.prototype, {
         const doing = {
           '+': () => lanes.zoom(1.5), '=': () => lanes.zoom(1.5), '-': () => lanes.zoom(1 / 1.5), 0: () => lanes.fit(),
           '/': () => this.get('search').focus(), n: () => this.step(1), p: () => this.step(-1),
+          l: () => {
+            const layer = this.picked ? this.plans[this.picked.p].layer[this.picked.t] : -1;
+            if (layer >= 0) this.fold(layer);
+          },
           f: () => this.axis.runs.length && this.foldAll(!this.get('fold').checked),
           '[': () => this.setStage(this.stage - 1), ']': () => this.setStage(this.stage + 1),
           t: () => this.view(this.get('table-view').hidden ? 'table' : 'lanes'),

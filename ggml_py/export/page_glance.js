@@ -13,9 +13,11 @@ function el(what, attributes = {}, ...children) {
   return element;
 }
 
-// The colour of a page's variable; style attributes are not allowed by the page's own policy.
+// A colour of the palette, and what is read on it; style attributes are not allowed by the page's
+// own policy.
 function tint(element, name) {
   element.style.background = `var(--${name})`;
+  element.style.color = `var(--on-${name})`;
   return element;
 }
 
@@ -33,7 +35,9 @@ function bar(app, p, values) {
   values.forEach((value, b) => {
     if (!value) return;
     const name = app.plans[p].backendName(b), share = percent(value, total);
-    const part = tint(el('span', {title: `${name}: ${share}`}, value > 0.6 * total ? `${name} ${share}` : value > 0.25 * total ? share : ''), app.laneColor(p, b));
+    const beside = values.length > 1 && b === values.length - 1;   // `last` writes it
+    const text = beside ? '' : value > 0.6 * total ? `${name} ${share}` : value > 0.25 * total ? share : '';
+    const part = tint(el('span', {title: `${name}: ${share}`}, text), app.laneColor(p, b));
     part.style.width = `${100 * value / total}%`;
     box.append(part);
   });
@@ -52,7 +56,7 @@ function shareRows(app, p) {
       el('span.what', {}, what), bar(app, p, shares.map(row => row[i])), last(app, p, shares.map(row => row[i]))));
 }
 
-// The last backend's part, the CPU's: what is left where it is too little to be written in the bar.
+// The last backend's part, the CPU's, beside the bar: it may be too little to be written in it.
 function last(app, p, values) {
   const total = values.reduce((a, b) => a + b, 0);
   return values.length > 1 ? el('span.what', {}, `${app.plans[p].backends.at(-1).name} ${percent(values.at(-1), total)}`) : '';
@@ -190,12 +194,15 @@ function contextCard(app) {
         : el('p.good', {}, 'nothing')]));
 }
 
+// What the colours mean: those that there are.
 function legend(app) {
-  const items = [], own = app.plans.some(plan => plan.backends.some(b => b.own));
-  app.plans[0].backends.forEach((b, i) => items.push([app.laneColor(0, i), b.name]));
-  if (own) for (const [kind, text] of Object.entries(REASONS)) items.push([`off-${kind}`, `on the host: ${text}`]);
-  if (app.diff) items.push(['changed', 'different']);
-  items.push(['arrow', 'copy']);
-  document.getElementById('legend').replaceChildren(...items.map(([color, text]) =>
+  const items = new Map(), seen = new Set(app.colors.flat());
+  app.plans.forEach((plan, p) => plan.backends.forEach((b, i) => items.set(`${b.name}`, app.laneColor(p, i))));
+  for (const [kind, text] of Object.entries(REASONS)) if (seen.has(`off-${kind}`)) items.set(`on the host: ${text}`, `off-${kind}`);
+  if (seen.has('none')) items.set('on no backend yet', 'none');
+  if (app.diff) items.set('different', 'changed');
+  else if (app.stage && app.stage < app.lastStage) items.set('placed by this sweep', 'changed');
+  if (app.plans.some(plan => plan.copies.length) && app.stage === app.lastStage) items.set('copy', 'arrow');
+  document.getElementById('legend').replaceChildren(...[...items].map(([text, color]) =>
     el('span', {}, tint(el('span.dot'), color), text)));
 }

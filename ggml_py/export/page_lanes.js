@@ -1,7 +1,8 @@
 // The lanes: a canvas with a lane per backend, splits as blocks, copies as arrows between them.
 
-const GUTTER = 92, RULER = 22, HEAD = 15, GAP = 38, TITLE = 20, LEFT = 16, LOW = 12;
-const FONT = '11px system-ui, -apple-system, "Segoe UI", Roboto, "DejaVu Sans", sans-serif';
+const GUTTER = 92, RULER = 22, HEAD = 16, GAP = 40, TITLE = 20, LEFT = 16, LOW = 12;
+const HIGH = 88, APART = 130;   // at most, a lane and the room below it
+const FONT = '12px system-ui, -apple-system, "Segoe UI", Roboto, "DejaVu Sans", sans-serif';
 
 class Lanes {
   constructor(canvas, app) {
@@ -20,9 +21,9 @@ class Lanes {
 
   readColors() {
     const style = getComputedStyle(document.documentElement);
-    for (const name of ['paper', 'page', 'ink', 'soft', 'line', 'faint', 'accent', 'pick', 'arrow', 'changed',
-      'b0', 'b1', 'b2', 'b3', 'b4', 'b5', 'b6', 'b7', 'host', 'host2', 'off-op', 'off-weight',
-      'off-other', 'none']) this.colors[name] = style.getPropertyValue(`--${name}`).trim();
+    const palette = ['b0', 'b1', 'b2', 'b3', 'host', 'host2', 'off-op', 'off-weight', 'off-other', 'none', 'arrow', 'changed'];
+    for (const name of ['paper', 'page', 'ink', 'soft', 'line', 'faint', 'accent', 'pick', ...palette,
+      ...palette.map(each => `on-${each}`)]) this.colors[name] = style.getPropertyValue(`--${name}`).trim();
   }
 
   resize() {
@@ -74,21 +75,25 @@ class Lanes {
   // The lanes from top to bottom: {p, backend, y} (y: where nodes begin), and titles of plans.
   layout() {
     const {plans, stage} = this.app, rows = [], titles = [];
+    const lanes = plans.map(plan => {
+      const unplaced = stage < plan.stages.length || plan.backend.subarray(0, plan.n).includes(-1);
+      return [...plan.backends.keys(), ...unplaced ? [-1] : []];
+    });
+    const isLow = (plan, backend) => backend >= 0 && !plan.computedOn[backend];
     // Lanes are as high as there is room.
-    const n = plans.reduce((sum, plan) => sum + plan.computedOn.filter(each => each).length, 0) || 1;
-    const room = this.height - RULER - 10 - plans.length * (plans.length > 1 ? TITLE + 14 : 14) - n * (HEAD + GAP) + GAP;
-    const node = this.node = Math.min(Math.max(room / n * 0.55, 28), 64);
-    const gap = Math.min(GAP + Math.max(0, (room - n * node) / n), 110);
-    let y = RULER + 4 + Math.max(0, room - n * (node + gap - GAP)) * 0.3;
+    const all = lanes.flat().length, low = plans.reduce((sum, plan, p) => sum + lanes[p].filter(b => isLow(plan, b)).length, 0);
+    const n = all - low || 1, gaps = all - plans.length;
+    const room = this.height - RULER - 10 - plans.length * (plans.length > 1 ? TITLE + 14 : 14) - all * HEAD - low * LOW;
+    const node = this.node = Math.min(Math.max((room - gaps * GAP) / n * 0.55, 28), HIGH);
+    const gap = gaps ? Math.min(Math.max((room - n * node) / gaps, 10), APART) : GAP;
+    let y = RULER + 4 + Math.max(0, room - n * node - gaps * gap) * 0.4;
     plans.forEach((plan, p) => {
       if (plans.length > 1) {
         titles.push({p, y});
         y += TITLE;
       }
-      const unplaced = stage < plan.stages.length || plan.backend.subarray(0, plan.n).includes(-1);
-      const backends = plan.backends.map((_, b) => b);
-      for (const backend of unplaced ? [...backends, -1] : backends) {
-        const h = backend < 0 || plan.computedOn[backend] ? node : LOW;
+      for (const backend of lanes[p]) {
+        const h = isLow(plan, backend) ? LOW : node;
         rows.push({p, backend, y: y + HEAD, h});
         y += HEAD + h + gap;
       }
@@ -171,7 +176,7 @@ class Lanes {
       const left = Math.max(x, GUTTER);
       const nodes = split.end - split.start;
       const texts = [`split #${s} · ${nodes} node${nodes > 1 ? 's' : ''}`, `#${s} · ${nodes}`, `#${s}`];
-      const text = texts.find(each => each.length * 5.9 + 6 < x + w - left);
+      const text = texts.find(each => each.length * 6.5 + 6 < x + w - left);
       if (text && left > until) {
         g.fillStyle = c.soft;
         g.fillText(text, left + 4, row.y - HEAD / 2);
@@ -237,15 +242,21 @@ class Lanes {
       g.fillStyle = this.colors.changed;
       g.fillRect(b.x, b.row.y - 3, w, 4);
     }
-    g.fillStyle = '#fff';
-    const text = `${b.n} node${b.n > 1 ? 's' : ''}`;
-    if (!b.dim && g.measureText(text).width < w - 6) g.fillText(text, b.x + 4, b.row.y + b.row.h / 2);
+    const [most] = [...b.colors].reduce((x, y) => x[1] >= y[1] ? x : y), left = Math.max(b.x, GUTTER);
+    if (!b.dim) this.count(b.n, most, left + 4, b.row.y + b.row.h * (b.colors.get(most) < b.n ? 0.25 : 0.5), b.x + w - left - 8);
     g.globalAlpha = 1;
+  }
+
+  // How many nodes a block is, as long as there is room for it.
+  count(n, color, x, y, room) {
+    const g = this.context, text = [`${n} node${n > 1 ? 's' : ''}`, `${n}`].find(each => g.measureText(each).width <= room);
+    g.fillStyle = this.colors[`on-${color}`];
+    if (text) g.fillText(text, x, y);
   }
 
   block(b, plan) {
     if (!b) return;
-    const g = this.context, w = Math.max(b.end - b.x - (b.end - b.x > 5 ? 1 : 0), 0.8);
+    const g = this.context, c = this.colors, w = Math.max(b.end - b.x - (b.end - b.x > 5 ? 1 : 0), 0.8);
     g.globalAlpha = b.dim ? 0.13 : b.thin ? 0.45 : 1;
     g.fillStyle = this.colors[b.color];
     const top = b.thin ? b.row.y + b.row.h / 4 : b.row.y, height = b.thin ? b.row.h / 2 : b.row.h;
@@ -256,22 +267,23 @@ class Lanes {
     }
     const left = Math.max(b.x, GUTTER), room = b.x + w - left - 6;
     if (room > 16 && !b.thin && !b.dim) {
-      g.fillStyle = '#fff';
-      const lines = b.n > 1 ? [`${b.n} nodes`] : [plan.op(b.t), plan.label(b.t)];
-      lines.forEach((line, i) => {
-        const letters = Math.floor(room / (line === line.toUpperCase() ? 7.4 : 6.1));
+      const middle = b.row.y + b.row.h / 2;
+      if (b.n > 1) this.count(b.n, b.color, left + 4, middle, room);
+      else [plan.op(b.t), plan.label(b.t)].forEach((line, i) => {
+        const letters = Math.floor(room / (line === line.toUpperCase() ? 8 : 6.7));
         const text = line.length > letters ? `${line.slice(0, Math.max(letters - 1, 1))}…` : line;
-        if (letters > 2) g.fillText(text, left + 3, b.row.y + b.row.h / 2 + (lines.length > 1 ? 13 * i - 6 : 0));
+        g.fillStyle = c[`on-${b.color}`];
+        if (letters > 2) g.fillText(text, left + 3, middle + 14 * i - 7);
       });
     }
     g.globalAlpha = 1;
   }
 
   copies(plan, p, layout, first, last) {
-    const g = this.context, c = this.colors, axis = this.app.axis, picked = this.app.pickedArrow;
+    const g = this.context, c = this.colors, axis = this.app.axis, picked = this.app.pickedArrow?.arrow;
     const until = new Map(), hits = p === 0 ? (this.arrowHits = []) : this.arrowHits;
     const rows = new Map(layout.rows.filter(row => row.p === p).map(row => [row.backend, row]));
-    const lastX = new Map(), dense = new Path2D(), close = new Path2D();
+    const lastX = new Map(), dense = new Path2D(), close = new Path2D(), texts = [], drawn = [];
     for (const arrow of this.arrows[p]) {
       const slot = axis.slots[p][plan.splits[arrow.split].start];
       if (slot < first) continue;
@@ -314,11 +326,13 @@ class Lanes {
         g.stroke();
       }
       g.globalAlpha = 1;
-      const text = bytes(arrow.bytes) + (arrow.copies.length > 1 ? ` · ${arrow.copies.length}` : '');
-      if (roomy && x + 12 > (until.get(key) ?? -1e9)) {
-        g.fillStyle = c.soft;
-        g.fillText(text, x + 12, (y1 + y2) / 2 + (down ? -7 : 7));
-        until.set(key, x + 24 + text.length * 5.8);
+      if (!roomy) continue;
+      drawn.push(x);
+      const text = bytes(arrow.bytes), many = arrow.copies.length > 1 ? ` · ${arrow.copies.length}` : '';
+      const right = x + 12 + (text + many).length * 6.5;
+      if (x + 12 > (until.get(key) ?? -1e9) && right < this.width) {
+        texts.push({text: text + many, x: x + 12, y: (y1 + y2) / 2 + (down ? -8 : 8), right, high: Math.abs(y1 - y2) > 60});
+        until.set(key, right + 6);
       }
     }
     g.strokeStyle = c.arrow;   // where they are close together, lines
@@ -328,6 +342,15 @@ class Lanes {
       g.stroke(path);
     }
     g.globalAlpha = 1;
+    g.strokeStyle = c.paper;   // long arrows end beside a text; of short ones nothing would be left
+    g.lineWidth = 4;
+    g.lineJoin = 'round';
+    g.fillStyle = c.ink;
+    for (const {text, x, y, right, high} of texts) {
+      if (!high && drawn.some(at => at - 14 < right && at - 4 > x)) continue;
+      g.strokeText(text, x, y);
+      g.fillText(text, x, y);
+    }
   }
 
   selection(layout) {

@@ -25,7 +25,6 @@ class App {
     this.minimap = new Minimap(this.get('minimap'), this);
     this.table = new Table(this.get('table-scroll'), this);
     glance(this);
-    legend(this);
     details(this);
     this.controls();
     this.pointer();
@@ -35,11 +34,7 @@ class App {
 
   // --- what things look like
 
-  laneColor(p, b) {
-    const backend = this.plans[p].backends[b];
-    if (backend.own || !this.plans[p].backends.some(each => each.own)) return `b${b % 8}`;
-    return b === this.plans[p].backends.length - 1 ? 'host' : 'host2';
-  }
+  laneColor(p, b) { return this.plans[p].backends[b].color; }
 
   // What every node looks like and how many are in each lane, at this stage.
   paint() {
@@ -118,10 +113,9 @@ class App {
 
   pickArrow(hit) {
     this.picked = null;
-    this.pickedArrow = hit.arrow;
-    this.pickedArrow.p = hit.p;
-    const box = this.get('details');
-    box.replaceChildren(...arrowDetails(this, hit));
+    this.pickedArrow = hit;
+    details(this);
+    this.table.draw();
     this.say(`${hit.arrow.copies.length} copies into split ${hit.arrow.split}, ${bytes(hit.arrow.bytes)}`);
     this.moved();
   }
@@ -224,6 +218,7 @@ class App {
   setStage(stage) {
     this.stage = Math.min(Math.max(stage, 0), this.lastStage);
     this.paint();
+    legend(this);
     this.get('stage').value = this.stage;
     const stages = this.plans[0].stages;
     const name = this.stage < stages.length ? stages[this.stage] : '5: splits, copies';

@@ -7,10 +7,12 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 
 from ..trace.plan import Plan, format_bytes
-from .colors import NOBODY, colors
+from ..trace.words import label
+from .palette import COLORS, fills, ink
 from .rows import NodeRow, node_rows
 
 _FOLD_FROM = 100  # nodes: larger pictures nobody reads
+_WHITE = "#ffffff"
 
 
 def render(plan: Plan, fold: bool | None = None) -> str:
@@ -22,7 +24,7 @@ def render(plan: Plan, fold: bool | None = None) -> str:
     members: dict[str, list[NodeRow]] = defaultdict(list)
     for row in rows:
         members[group_of[row.node]].append(row)
-    color = colors(plan)
+    color = fills(plan)
     edges, inside = _edges(plan, group_of)
     lines = [
         "digraph plan {",
@@ -31,11 +33,11 @@ def render(plan: Plan, fold: bool | None = None) -> str:
         '  edge [fontname="sans-serif", fontsize=9]',
     ]
     for group, nodes in members.items():
-        fill = _fill(nodes, color)
-        label = _label(nodes, fold)
+        look = _look(nodes, color)
+        text = _label(plan, nodes, fold)
         if inside.get(group):
-            label += f"\ncopied inside: {format_bytes(inside[group])}"
-        lines.append(f"  {group} [label={_quoted(label)}, fillcolor={_quoted(fill)}]")
+            text += f"\ncopied inside: {format_bytes(inside[group])}"
+        lines.append(f"  {group} [label={_quoted(text)}, {look}]")
     lines += edges
     lines += [*_legend(color), "}"]
     return "\n".join(lines) + "\n"
@@ -55,23 +57,25 @@ def _groups(rows: list[NodeRow], fold: bool) -> dict[int, str]:
     return found
 
 
-def _label(nodes: list[NodeRow], fold: bool) -> str:
+def _label(plan: Plan, nodes: list[NodeRow], fold: bool) -> str:
     if fold and nodes[0].layer is not None:
         counts = Counter(n.backend or "?" for n in nodes if n.is_computed)
         return f"layer {nodes[0].layer}\n" + "\n".join(f"{b}: {n}" for b, n in counts.items())
     (node,) = nodes
-    return f"{node.name}\n{node.op} {'x'.join(map(str, node.ne))}\n{node.backend} {node.cause}"
+    name, ne = label(plan.nodes[node.node]), "x".join(map(str, node.ne))
+    return f"{name}\n{node.op} {ne}\n{node.backend} {node.cause}"
 
 
-def _fill(nodes: list[NodeRow], color: dict[str, str]) -> str:
-    """Of several backends: a part for each, by their nodes."""
-    counts = Counter(n.backend for n in nodes if n.is_computed and n.backend in color)
+def _look(nodes: list[NodeRow], color: dict[str, str]) -> str:
+    """In the backends' colours: of several a stripe for each, by their nodes; white what is not
+    computed."""
+    counts = Counter(color[n.backend] for n in nodes if n.is_computed and n.backend in color)
     total = sum(counts.values())
-    if not total:
-        return NOBODY
-    if len(counts) == 1:
-        return color[next(iter(counts)) or ""]
-    return ":".join(f"{color[b or '']};{n / total:.3f}" for b, n in counts.items())
+    if len(counts) < 2:
+        (fill,) = counts or (_WHITE,)
+        return f'fillcolor="{fill}", fontcolor="{ink(fill)}"'
+    fill = ":".join(f"{c};{n / total:.3f}" for c, n in counts.items())
+    return f'style=striped, fillcolor="{fill}", fontcolor="{ink(*counts)}"'
 
 
 def _edges(plan: Plan, group_of: dict[int, str]) -> tuple[list[str], dict[str, int]]:
@@ -95,15 +99,15 @@ def _edges(plan: Plan, group_of: dict[int, str]) -> tuple[list[str], dict[str, i
         if a == b:
             continue
         nbytes = sum(moved[a, b].values())
-        label = format_bytes(nbytes) if nbytes else str(n) if n > 1 else ""
-        style = ', style=dashed, color="#cc3311"' if nbytes else ""
-        lines.append(f"  {a} -> {b} [label={_quoted(label)}{style}]")
+        text = format_bytes(nbytes) if nbytes else str(n) if n > 1 else ""
+        style = f', style=dashed, color="{COLORS["arrow"].light}"' if nbytes else ""
+        lines.append(f"  {a} -> {b} [label={_quoted(text)}{style}]")
     return lines, inside
 
 
 def _legend(color: dict[str, str]) -> list[str]:
     boxes = [
-        f"    b{i} [label={_quoted(name)}, fillcolor={_quoted(fill)}]"
+        f'    b{i} [label={_quoted(name)}, fillcolor="{fill}", fontcolor="{ink(fill)}"]'
         for i, (name, fill) in enumerate(color.items())
     ]
     return ["  subgraph cluster_backends {", '    label="backends"', *boxes, "  }"]

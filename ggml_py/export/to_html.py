@@ -18,7 +18,7 @@ from typing import Any
 from ..trace.pause import collection_paused
 from ..trace.plan import Plan
 from ..trace.run import Run
-from . import page_data, page_diff
+from . import page_data, page_diff, palette
 from .run_times import times
 
 SCRIPTS = (
@@ -45,7 +45,7 @@ def render(source: Plan | Run, other: Plan | None = None) -> str:
 
 
 def _page(title: str, headline: str, data: dict[str, Any]) -> str:
-    css = _part("page.css")
+    css = palette.css() + _part("page.css")
     parts = (_part(f"page_{name}.js") for name in SCRIPTS)
     script = '"use strict";(() => {\n' + "\n".join(parts) + "})();"
     put = {

@@ -22,7 +22,7 @@ def render(plan: Plan) -> str:
     lines = [
         f"**Plan of ggml {settings.upstream}:** {plan.headline()}", "",
         f"op_offload {'on' if settings.op_offload else 'off'}, {len(plan.nodes)} nodes, "
-        f"{settings.n_copies} copies of inputs", "",
+        f"{settings.n_copies} {'copy' if settings.n_copies == 1 else 'copies'} of inputs", "",
         "| backend | device | kind | allocates from | nodes |", "|---|---|---|---|---|",
     ]  # fmt: skip
     n_nodes = plan.nodes_per_backend()

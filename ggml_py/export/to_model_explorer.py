@@ -9,13 +9,13 @@ from __future__ import annotations
 from typing import Any
 
 from ..trace.plan import Plan, PlanTensor, format_bytes
-from .colors import NOBODY, colors
+from .palette import COLORS, fills, pale
 from .rows import NodeRow, node_rows
 
 
 def render(plan: Plan) -> dict[str, Any]:
     """The collection, of one graph, as data that `json` can write."""
-    color = colors(plan)
+    color = {name: pale(fill) for name, fill in fills(plan).items()}
     copied = {(s.index, i.tensor.id): i.nbytes for s in plan.splits for i in s.inputs}
     nodes, edges = [], []
     for row, node in zip(node_rows(plan), plan.nodes, strict=True):
@@ -27,7 +27,7 @@ def render(plan: Plan) -> dict[str, Any]:
                 edges.append(
                     {"sourceNodeId": str(source.id), "targetNodeId": str(row.node), "label": label}
                 )
-    overlay = {"name": "copies", "edgeColor": "#cc3311", "edgeWidth": 2, "edges": edges}
+    overlay = {"name": "copies", "edgeColor": COLORS["arrow"].light, "edgeWidth": 2, "edges": edges}
     copies = {"type": "edge_overlays", "name": "copies between backends", "overlays": [overlay]}
     graph = {
         "id": "plan", "nodes": nodes,
@@ -58,7 +58,7 @@ def _node(row: NodeRow, node: PlanTensor, color: dict[str, str]) -> dict[str, An
         "namespace": "" if row.layer is None else f"layer {row.layer}",
         "attrs": [{"key": k, "value": v} for k, v in attrs.items()],
         "incomingEdges": edges, "outputsMetadata": [{"id": "0", "attrs": tensor}],
-        "style": {"backgroundColor": color.get(row.backend or "", NOBODY)},
+        "style": {"backgroundColor": color.get(row.backend or "", "#ffffff")},
     }  # fmt: skip
 
 

@@ -1,0 +1,90 @@
+"""The colours of plans, the same in every picture.
+
+Any two that stand for something are told apart by people who see colours otherwise, too, and what
+is written on one can be read (tests/test_palette.py measures both).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from ..trace.plan import Plan
+from .rows import devices
+
+
+class Color(NamedTuple):
+    """As it is on white and on a dark ground."""
+
+    light: str
+    dark: str
+
+
+DEVICES = ("b0", "b1", "b2", "b3")  # backends with memory of their own; further ones begin again
+COLORS = {
+    "b0": Color("#1e6abd", "#497be2"),
+    "b1": Color("#0ea86c", "#35bc83"),
+    "b2": Color("#49c5ff", "#78dafa"),
+    "b3": Color("#c17ebe", "#c093d4"),
+    "host": Color("#7a6f7c", "#56678c"),  # the last backend, the CPU
+    "host2": Color("#afc3a2", "#857e71"),  # others that compute in the host's memory, like BLAS
+    "off-op": Color("#c22a26", "#f0372c"),  # on the host: the device does not support the op
+    "off-weight": Color("#e17006", "#e8a926"),  # a weight or a cache is in other memory
+    "off-other": Color("#e0bc09", "#f3e455"),  # a neighbour, a pin or a setting decided
+    "none": Color("#c9ced6", "#3a404b"),  # no backend
+    "arrow": Color("#7a4fc4", "#b795f5"),  # a copy
+    "changed": Color("#c02a9b", "#ff7ad9"),
+}  # fmt: skip
+_INKS = ("#ffffff", "#10131a")
+
+
+def lanes(plan: Plan) -> tuple[str, ...]:
+    """The name of each backend's colour."""
+    own, last = devices(plan), len(plan.backends) - 1
+    shown = own or list(range(last)) or [0]
+    return tuple(
+        DEVICES[shown.index(i) % len(DEVICES)] if i in shown
+        else "host" if i == last else "host2"
+        for i in range(last + 1)
+    )  # fmt: skip
+
+
+def fills(plan: Plan) -> dict[str, str]:
+    """The colour of each backend on white, by its name."""
+    names = (b.name for b in plan.backends)
+    return {name: COLORS[lane].light for name, lane in zip(names, lanes(plan), strict=True)}
+
+
+def luminance(color: str) -> float:
+    """Of "#rrggbb", 0 to 1, as WCAG has it."""
+    parts = (int(color[i : i + 2], 16) / 255 for i in (1, 3, 5))
+    r, g, b = (c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts)
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b
+
+
+def contrast(a: str, b: str) -> float:
+    """1 to 21, as WCAG has it; 4.5 and more can be read."""
+    low, high = sorted((luminance(a), luminance(b)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def ink(*grounds: str) -> str:
+    """Black or white, whichever is read better on all of these."""
+    return max(_INKS, key=lambda color: min(contrast(color, ground) for ground in grounds))
+
+
+def pale(color: str) -> str:
+    """A tint of it on which black is read, for programs that write in black only."""
+    parts = (int(color[i : i + 2], 16) for i in (1, 3, 5))
+    return "#" + "".join(f"{(c + 255) // 2:02x}" for c in parts)
+
+
+def css() -> str:
+    """The page's variables: --b0 and so on, and --on-b0, what is written on it."""
+
+    def variables(shades: Iterable[tuple[str, str]]) -> str:
+        return "".join(f" --{name}: {c}; --on-{name}: {ink(c)};" for name, c in shades)
+
+    light = variables((name, color.light) for name, color in COLORS.items())
+    dark = variables((name, color.dark) for name, color in COLORS.items())
+    return f':root {{{light} }}\n:root[data-theme="dark"] {{{dark} }}\n'
