@@ -167,13 +167,15 @@ Object.assign(App.prototype, {
     for (const each of document.querySelectorAll('details.finding')) each.open = true;
     const {lanes} = this, size = [lanes.canvas.width, lanes.canvas.height, lanes.width, lanes.height, lanes.ratio];
     lanes.readColors();
-    [lanes.width, lanes.height, lanes.ratio] = [1400, 120 + 90 * this.plans.length * this.plans[0].backends.length, 1.5];
-    [lanes.canvas.width, lanes.canvas.height] = [lanes.width * 1.5, lanes.height * 1.5];
+    const rows = this.plans.reduce((sum, plan) => sum + plan.backends.length, 0);
+    [lanes.width, lanes.height, lanes.ratio] = [900, 80 + 90 * rows, 2.5];   // letters of 7 points on A4
+    [lanes.canvas.width, lanes.canvas.height] = [lanes.width * 2.5, lanes.height * 2.5];
     lanes.fit();
     lanes.draw();
     const image = el('img', {alt: 'The lanes', src: lanes.canvas.toDataURL()});
     [lanes.canvas.width, lanes.canvas.height, lanes.width, lanes.height, lanes.ratio] = size;
-    this.get('printed').replaceChildren(image, ...this.plans.map((plan, p) => printedSplits(this, p)));
+    const legend = el('div.legend', {}, ...this.get('legend').cloneNode(true).children);
+    this.get('printed').replaceChildren(image, legend, ...this.plans.map((plan, p) => printedSplits(this, p)));
   },
 
   printed() {
