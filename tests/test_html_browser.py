@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import shutil
-import time
 
 import pytest
 from drawn_plans import HOSTILE, llama, ran, smallest
+from page_driver import EVERY, click, details, matches, picked, shown, until
 
 import ggml_py as ggml
 from ggml_py.export import rows
@@ -15,17 +15,6 @@ from ggml_py.export.palette import contrast
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
 sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright (.[test] has it)")
 pytestmark = pytest.mark.skipif(BROWSER is None, reason="needs chromium: apt-get install chromium")
-
-# Where a node is on the screen, in the middle.
-PLACE = """([p, t]) => {
-    const lanes = page.lanes, box = document.getElementById('lanes').getBoundingClientRect();
-    lanes.draw();
-    const backend = page.plans[p].at(t, page.stage);
-    const row = lanes.laid.rows.find(r => r.p === p && r.backend === backend);
-    const x = (lanes.x(page.axis.start(p, t)) + lanes.x(page.axis.end(p, t))) / 2;
-    return [box.left + x, box.top + row.y + row.h / 2];
-}"""
-
 
 @pytest.fixture(scope="module")
 def made(plans):
@@ -89,38 +78,6 @@ def open_page(files, browser):
     for context in contexts:
         context.close()
     assert wrong == []
-
-
-EVERY = "[...Array(page.plans[0].total).keys()]"
-
-
-def until(page, expression):
-    """Waits for it: the page's own policy does not let a browser's driver do that in the page."""
-    deadline = time.monotonic() + 10
-    while not page.evaluate(f"Boolean({expression})"):
-        assert time.monotonic() < deadline, expression
-        time.sleep(0.02)
-
-
-def shown(page):
-    """The nodes in the table."""
-    return page.eval_on_selector_all("tr[data-node]", "rows => rows.map(r => +r.dataset.node)")
-
-
-def click(page, t, p=0):
-    page.mouse.click(*page.evaluate(PLACE, [p, t]))
-
-
-def details(page):
-    return page.inner_text("#details")
-
-
-def matches(page, p=0):
-    return page.evaluate(f"[...page.match[{p}].keys()].filter(t => page.match[{p}][t])")
-
-
-def picked(page):
-    return page.evaluate("page.picked && page.picked.t")
 
 
 def test_the_first_glance_tells_what_is_wrong(made, open_page):
