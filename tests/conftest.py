@@ -12,7 +12,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from arch_files import ARCHS, SEEDS
@@ -21,6 +21,9 @@ from oracle_programs import Oracle
 
 import ggml_py as ggml
 from ggml_py._handle import LIVE
+
+if TYPE_CHECKING:
+    from ggml_py.models.synthetic import LlamaSpec
 
 pytest_plugins = ["ggml_py.pytest_plugin"]  # where the installed one has no entry point yet
 REPO = Path(__file__).resolve().parent.parent
@@ -109,6 +112,25 @@ def arch_file(
             oracle.run("test-llama-archs", "-a", f"^{arch}$", "-s", seed, "-o", folder)
             made.rename(path)
         return path
+
+    return get
+
+
+@pytest.fixture(scope="session")
+def model_file(tmp_path_factory: pytest.TempPathFactory) -> Callable[[LlamaSpec], Path]:
+    """`model_file(LlamaSpec(...))`: that model's file, made once; for reading only."""
+    from ggml_py.models.synthetic import write_llama
+
+    folder = tmp_path_factory.mktemp("llamas")
+    made: dict[str, Path] = {}
+
+    def get(spec: LlamaSpec) -> Path:
+        key = repr(spec)
+        if key not in made:
+            path = folder / f"{len(made)}.gguf"
+            write_llama(path, spec)
+            made[key] = path
+        return made[key]
 
     return get
 

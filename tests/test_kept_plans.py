@@ -6,18 +6,15 @@ import pytest
 
 from ggml_py.checks import assert_max_splits, assert_no_fallback
 from ggml_py.models import load
-from ggml_py.models.synthetic import LlamaSpec, write_llama
+from ggml_py.models.synthetic import LlamaSpec
 
 pytestmark = pytest.mark.needs(release="default", why="plans change from release to release")
 GPU, TWO = ("sim:gpu0,profile=cuda", "CPU"), ("sim:gpu0,profile=cuda", "sim:gpu1,profile=vulkan")
 
 
 @pytest.fixture(scope="module")
-def path(tmp_path_factory):
-    file = tmp_path_factory.mktemp("kept") / "model.gguf"
-    sizes = {"n_embd": 128, "n_head": 4, "n_head_kv": 2, "n_ff": 192, "n_vocab": 300}
-    write_llama(file, LlamaSpec(6, **sizes))
-    return file
+def path(model_file):
+    return model_file(LlamaSpec(6, n_embd=128, n_head=4, n_head_kv=2, n_ff=192, n_vocab=300))
 
 
 def plan(path, devices, n_tokens, **options):

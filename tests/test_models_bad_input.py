@@ -15,7 +15,6 @@ from ggml_py import ModelError, models
 from ggml_py._handle import LIVE
 from ggml_py.cli import main
 from ggml_py.models import Batch
-from ggml_py.models.synthetic import write_llama
 
 PROMPT = [5, 6, 7, 8, 9]
 
@@ -84,10 +83,8 @@ FILES = {  # what is wrong with the file, and what the error must say
 
 
 @pytest.fixture(scope="module")
-def path(tmp_path_factory):
-    path = tmp_path_factory.mktemp("bad") / "m.gguf"
-    write_llama(path, SPEC)
-    return path
+def path(model_file):
+    return model_file(SPEC)
 
 
 @pytest.mark.parametrize("case", FILES)

@@ -17,17 +17,14 @@ from ggml_py import ModelError, models
 from ggml_py.models import Batch
 from ggml_py.models.cells import Cells
 from ggml_py.models.kv_cache import KvCache
-from ggml_py.models.synthetic import write_llama
 
 load = partial(models.load, n_threads=1, repack=False)
 PROMPT = [5, 6, 7, 8, 9]
 
 
 @pytest.fixture(scope="module")
-def path(tmp_path_factory):
-    path = tmp_path_factory.mktemp("batches") / "small.gguf"
-    write_llama(path, SPEC)
-    return path
+def path(model_file):
+    return model_file(SPEC)
 
 
 @pytest.fixture(params=[False, True], ids=["streams", "unified"])

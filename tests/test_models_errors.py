@@ -13,7 +13,7 @@ import ggml_py as ggml
 from ggml_py import ClosedError, Gguf, ModelError, UnknownDeviceError, models
 from ggml_py._handle import LIVE
 from ggml_py.gguf_writer import write_gguf
-from ggml_py.models.synthetic import LlamaSpec, write_llama
+from ggml_py.models.synthetic import LlamaSpec
 
 SPEC = LlamaSpec(n_layer=2, n_embd=64, n_head=4, n_head_kv=2, n_ff=96, n_vocab=300, type="f32")
 load = partial(models.load, n_threads=1)  # see test_models.py
@@ -22,10 +22,8 @@ PROMPT = [5, 6, 7, 8, 9]
 
 
 @pytest.fixture(scope="module")
-def path(tmp_path_factory):
-    path = tmp_path_factory.mktemp("errors") / "small.gguf"
-    write_llama(path, SPEC)
-    return path
+def path(model_file):
+    return model_file(SPEC)
 
 
 @pytest.fixture

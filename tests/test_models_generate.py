@@ -27,10 +27,8 @@ DEFAULTS = {"temp": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05}
 
 
 @pytest.fixture(scope="module")
-def path(tmp_path_factory):
-    path = tmp_path_factory.mktemp("generate") / "small.gguf"
-    write_llama(path, SPEC)
-    return path
+def path(model_file):
+    return model_file(SPEC)
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ import ggml_py as ggml
 from ggml_py import AllocError
 from ggml_py._handle import LIVE
 from ggml_py.models import room
-from ggml_py.models.synthetic import LlamaSpec, write_llama
+from ggml_py.models.synthetic import LlamaSpec
 
 SPEC = LlamaSpec(n_layer=2, n_embd=128, n_head=4, n_head_kv=2, n_ff=192, n_vocab=512, type="f16")
 GPU = partial(load, n_gpu_layers=99, devices=("gpu0",))
@@ -26,10 +26,8 @@ PROMPT = [5, 6, 7]
 
 
 @pytest.fixture(scope="module")
-def path(tmp_path_factory):
-    file = tmp_path_factory.mktemp("room") / "m.gguf"
-    write_llama(file, SPEC)
-    return file
+def path(model_file):
+    return model_file(SPEC)
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ import pytest
 
 from ggml_py import ModelError, models
 from ggml_py.models import Batch
-from ggml_py.models.synthetic import LlamaSpec, write_llama
+from ggml_py.models.synthetic import LlamaSpec
 
 load = partial(models.load, n_threads=1, repack=False)  # see test_models.py
 SPEC = LlamaSpec(n_layer=2, n_embd=64, n_head=4, n_head_kv=2, n_ff=96, n_vocab=300, type="f32")
@@ -26,17 +26,13 @@ LONG = [(i * 37 + 11) % 97 for i in range(150)]
 
 
 @pytest.fixture(scope="module")
-def path(tmp_path_factory):
-    path = tmp_path_factory.mktemp("state") / "small.gguf"
-    write_llama(path, SPEC)
-    return path
+def path(model_file):
+    return model_file(SPEC)
 
 
 @pytest.fixture(scope="module")
-def wide(tmp_path_factory):
-    path = tmp_path_factory.mktemp("state") / "wide.gguf"
-    write_llama(path, WIDE)
-    return path
+def wide(model_file):
+    return model_file(WIDE)
 
 
 @pytest.fixture

@@ -13,18 +13,16 @@ from sim_net import Net
 import ggml_py as ggml
 from ggml_py import ArgumentError, Run
 from ggml_py.models import load
-from ggml_py.models.synthetic import LlamaSpec, write_llama
+from ggml_py.models.synthetic import LlamaSpec
 from ggml_py.trace.run import COMPUTE, COPY, NODES, WAIT, Event, SchedulerRecord
 
 PROMPT = [5, 6, 7, 8]
 
 
 @pytest.fixture(scope="module")
-def path(tmp_path_factory):
-    path = tmp_path_factory.mktemp("run") / "m.gguf"
+def path(model_file):
     size = {"n_layer": 3, "n_embd": 128, "n_head": 4, "n_head_kv": 2, "n_ff": 256, "n_vocab": 512}
-    write_llama(path, LlamaSpec(**size))
-    return path
+    return model_file(LlamaSpec(**size))
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ import time
 
 import numpy as np
 import pytest
-from native_counts import count
+from native_counts import leaks
 from sim_net import Net, cpu_result
 
 import ggml_py as ggml
@@ -290,18 +290,14 @@ def test_garbage_that_is_collected_on_its_own_thread_is_freed(sims):
 
 def test_threads_and_memory_are_given_back(sims):
     devices = sims("gpu0", supports=PRODUCTS), sims("gpu1", supports={"RELU": True})
-    cycles = 60
 
-    def cycle():
-        with Net(*devices, parallel=True) as net:
-            net.run()
+    def cycles(n):
+        for _ in range(n):
+            with Net(*devices, parallel=True) as net:
+                net.run()
 
-    for _ in range(20):
-        cycle()
-    before = count()
-    for _ in range(cycles):
-        cycle()
-    assert before.grown(count(), cycles) == []
+    cycles(20)
+    assert leaks(lambda: cycles(60), 60) == []
 
 
 def test_a_pristine_build_has_them_too(pristine):

@@ -8,7 +8,7 @@ import pytest
 
 import ggml_py as ggml
 from ggml_py.models import load
-from ggml_py.models.synthetic import LlamaSpec, write_llama
+from ggml_py.models.synthetic import LlamaSpec
 from ggml_py.sim_text import sim_device_of
 
 PROMPT = [3, 1, 4, 1, 5, 9, 2]
@@ -16,11 +16,9 @@ N_LAYER = 4
 
 
 @pytest.fixture(scope="module")
-def path(tmp_path_factory):
+def path(model_file):
     sizes = {"n_layer": N_LAYER, "n_embd": 128, "n_head": 4, "n_head_kv": 2, "n_ff": 192}
-    file = tmp_path_factory.mktemp("models") / "model.gguf"
-    write_llama(file, LlamaSpec(**sizes, n_vocab=300, type="q8_0"))
-    return file
+    return model_file(LlamaSpec(**sizes, n_vocab=300, type="q8_0"))
 
 
 def answers(path, **options):

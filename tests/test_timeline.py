@@ -10,18 +10,16 @@ from sim_net import Net
 import ggml_py as ggml
 from ggml_py.export import timeline, to_chrome
 from ggml_py.models import load
-from ggml_py.models.synthetic import LlamaSpec, write_llama
+from ggml_py.models.synthetic import LlamaSpec
 from ggml_py.trace.plan import Plan
 
 HOSTILE = '</script>"\'\\ ä 日本 \u2028'
 
 
 @pytest.fixture(scope="module")
-def path(tmp_path_factory):
-    path = tmp_path_factory.mktemp("timeline") / "m.gguf"
+def path(model_file):
     size = {"n_layer": 3, "n_embd": 128, "n_head": 4, "n_head_kv": 2, "n_ff": 256, "n_vocab": 512}
-    write_llama(path, LlamaSpec(**size))
-    return path
+    return model_file(LlamaSpec(**size))
 
 
 @pytest.fixture(scope="module")

@@ -2,8 +2,8 @@
 
 Layout: `downloads/` files as the index gave them · `sources/` unpacked, by hash · `trees/` CMake
 build trees, kept so that a second build is quick · `builds/` finished builds · `reference/`
-upstream's own programs · `logs/`. Only `trees/` is ever changed in place; everything else is made
-under a temporary name and renamed, so a name that exists is whole.
+upstream's own programs · `oracles/` those with ours · `logs/`. Only `trees/` is ever changed in
+place; everything else is made under a temporary name and renamed, so a name that exists is whole.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Upstream's own programs and libllama, unmodified, from the same sources: the oracles of tests.
 
 They land in `reference/<key>/bin` and `lib` of the cache, with relative rpaths, so the folder can
-be used from anywhere. Programs of ours that are oracles on libllama (`tests/oracle/*.cpp` of a
-checkout) are built into the same `bin` and rebuilt when their text changes.
+be used from anywhere. `oracles.py` adds programs of ours.
 """
 
 from __future__ import annotations
@@ -17,11 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from vendor import cache as caches
-from vendor import toolchain
+from vendor import oracles, toolchain
 from vendor.compile import Tree
 from vendor.identity import (
-    NATIVE,
-    ROOT,
     Options,
     Upstream,
     common_flags,
@@ -29,7 +26,7 @@ from vendor.identity import (
     unpacked,
     upstream_of,
 )
-from vendor.report import BuildError, say, step, writing
+from vendor.report import BuildError, say, writing
 
 PROGRAMS = ("llama-bench", "llama-eval-callback", "test-backend-ops", "test-llama-archs")
 PROOF = "build.json"
@@ -56,17 +53,9 @@ def _flags(options: Options) -> dict[str, str]:
     return flags | dict(options.defines) | cuda_flags(options)
 
 
-def _oracles() -> list[Path]:
-    return sorted((ROOT / "tests" / "oracle").glob("*.cpp"))
-
-
-def _simulated() -> list[Path]:
-    """Our simulated devices, which oracles may register as GPUs: a header and a source each."""
-    return sorted(NATIVE.glob("sim_*"))
-
-
 def build(options: Options) -> Path:
-    """The reference build's folder in the cache, made if it is not there. Raises BuildError."""
+    """The reference build's folder in the cache, or where this is a checkout the one that has
+    our programs too; made if it is not there. Raises BuildError."""
     toolchain.check_names(options.backend)
     upstream = upstream_of(options)
     flags = _flags(options)
@@ -89,9 +78,8 @@ def build(options: Options) -> Path:
             tree.finished()
             # 300 MB of object files that nobody will need: the reference never changes.
             shutil.rmtree(tree.folder, ignore_errors=True)
-        for oracle in _oracles():
-            _oracle(oracle, source, final, tools)
-    return final
+        programs = [final / "bin" / name for name in PROGRAMS if (final / "bin" / name).is_file()]
+        return oracles.build(final, programs, source, tools) if oracles.sources() else final
 
 
 def _source(options: Options, upstream: Upstream) -> Path:
@@ -148,30 +136,3 @@ def _proof(
         "cmake": flags,
         "built_at": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
     }
-
-
-def _oracle(program: Path, source: Path, final: Path, tools: toolchain.Tools) -> None:
-    """Compile one of our programs against the reference's libllama, unless it is there already."""
-    stamp = final / "bin" / f".{program.stem}.sha256"
-    parts = [program, *sorted(program.parent.glob("*.h"))]
-    if "sim_device.h" in program.read_text(encoding="utf-8"):
-        parts += _simulated()
-    digest = hashlib.sha256(b"".join(part.read_bytes() for part in parts)).hexdigest()
-    if stamp.is_file() and stamp.read_text() == digest:
-        return
-    origin = "@loader_path" if sys.platform == "darwin" else "$ORIGIN"
-    target = final / "bin" / program.stem
-    made = target.with_name(f".{program.stem}.part")
-    folders = [source / "include", *(source / "ggml" / name for name in ("include", "src")), NATIVE]
-    with step(f"compiling the oracle {program.stem}"):
-        done = subprocess.run(
-            [tools.cxx, "-std=c++17", "-O2", "-o", str(made),
-             *(str(part) for part in parts if part.suffix == ".cpp"),
-             *(f"-I{folder}" for folder in folders), f"-L{final / 'lib'}",
-             "-lllama", "-lggml", "-lggml-base", "-lpthread", f"-Wl,-rpath,{origin}/../lib"],
-            capture_output=True, text=True, check=False)
-        if done.returncode:
-            lines = [line for line in done.stderr.splitlines() if "error" in line] or [done.stderr]
-            raise BuildError(f"the oracle {program} does not compile: {lines[0]}")
-        made.replace(target)
-        stamp.write_text(digest)

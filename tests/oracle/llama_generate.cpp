@@ -16,31 +16,10 @@
 
 namespace {
 
-std::string json(const std::vector<llama_token> & tokens) {
-    std::string text = "[";
-    for (size_t i = 0; i < tokens.size(); i++) {
-        text += (i ? ", " : "") + std::to_string(tokens[i]);
-    }
-    return text + "]";
-}
-
 // Evaluates tokens after those that the sequence has; the logits of the last.
 const float * decode(llama_context * ctx, const std::vector<llama_token> & tokens, int seq) {
-    const int   n_past = llama_memory_seq_pos_max(llama_get_memory(ctx), seq) + 1;
-    llama_batch batch  = llama_batch_init((int32_t) tokens.size(), 0, 1);
-    for (size_t i = 0; i < tokens.size(); i++) {
-        batch.token[i]     = tokens[i];
-        batch.pos[i]       = n_past + (int) i;
-        batch.n_seq_id[i]  = 1;
-        batch.seq_id[i][0] = seq;
-        batch.logits[i]    = i + 1 == tokens.size();
-    }
-    batch.n_tokens   = (int32_t) tokens.size();
-    const int status = llama_decode(ctx, batch);
-    llama_batch_free(batch);
-    if (status != 0) {
-        throw std::runtime_error("llama_decode: " + std::to_string(status));
-    }
+    const int n_past = llama_memory_seq_pos_max(llama_get_memory(ctx), seq) + 1;
+    evaluate(ctx, tokens, n_past, seq, false);
     return llama_get_logits_ith(ctx, -1);
 }
 
@@ -106,11 +85,7 @@ int run(const arguments & args) {
         known = load(s.ctx, args.word("--load", ""), seq);
     }
 
-    std::vector<llama_token> prompt;
-    std::stringstream        stream(args.plain[1] == "-" ? "" : args.plain[1]);
-    for (std::string item; std::getline(stream, item, ',');) {
-        prompt.push_back(std::stoi(item));
-    }
+    const std::vector<llama_token> prompt = tokens_of(args.plain[1] == "-" ? "" : args.plain[1]);
     const float * logits = prompt.empty() ? nullptr : decode(s.ctx, prompt, seq);
     std::vector<llama_token> all = known;
     all.insert(all.end(), prompt.begin(), prompt.end());
@@ -147,10 +122,5 @@ int run(const arguments & args) {
 }  // namespace
 
 int main(int argc, char ** argv) {
-    try {
-        return run(arguments(argc, argv, {}));
-    } catch (const std::exception & error) {
-        std::fprintf(stderr, "llama_generate: %s\n", error.what());
-        return 1;
-    }
+    return guarded("llama_generate", [&] { return run(arguments(argc, argv, {})); });
 }

@@ -15,7 +15,6 @@
 #include "sim_device.h"
 
 #include <cstdlib>
-#include <sstream>
 
 // --- what the simulated devices need of the cffi module: nothing is caught here
 
@@ -39,15 +38,6 @@ status_error::status_error(const char * device, enum ggml_status status) {
 } // namespace gp
 
 namespace {
-
-std::vector<std::string> split(const std::string & text, char separator) {
-    std::vector<std::string> parts;
-    std::istringstream in(text);
-    for (std::string part; std::getline(in, part, separator);) {
-        parts.push_back(part);
-    }
-    return parts;
-}
 
 // The place of `value` among `words`, which are the enum's members from `first` on.
 int choice(const std::string & value, const std::vector<std::string> & words, int first) {
@@ -158,12 +148,9 @@ int run(const arguments & args) {
 }  // namespace
 
 int main(int argc, char ** argv) {
-    try {
+    return guarded("llama_place", [&] {
         arguments args(argc, argv, {"--no-kv-offload", "--no-op-offload", "--no-host"});
         args.options["--log"] = "";
         return run(args);
-    } catch (const std::exception & error) {
-        std::fprintf(stderr, "llama_place: %s\n", error.what());
-        return 1;
-    }
+    });
 }

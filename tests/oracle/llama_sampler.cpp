@@ -37,8 +37,8 @@ int run(const arguments & args) {
 
     std::vector<llama_token_data> cur(n_vocab);
     llama_sampler * chain = make_samplers(args, (int) n_vocab);
-    for (const std::string & token : list_of(args, "--accept")) {
-        llama_sampler_accept(chain, std::stoi(token));
+    for (const llama_token token : tokens_of(args.word("--accept", ""))) {
+        llama_sampler_accept(chain, token);
     }
     for (size_t row = 0; row < logits.size(); row += n_vocab) {
         const llama_token_data_array left = sample(chain, logits.data() + row, cur);
@@ -66,10 +66,5 @@ int run(const arguments & args) {
 }  // namespace
 
 int main(int argc, char ** argv) {
-    try {
-        return run(arguments(argc, argv, {}));
-    } catch (const std::exception & error) {
-        std::fprintf(stderr, "llama_sampler: %s\n", error.what());
-        return 1;
-    }
+    return guarded("llama_sampler", [&] { return run(arguments(argc, argv, {})); });
 }

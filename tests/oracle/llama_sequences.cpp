@@ -17,18 +17,8 @@
 #include "session.h"
 
 #include <fstream>
-#include <sstream>
 
 namespace {
-
-std::vector<std::string> split(const std::string & text, char separator) {
-    std::vector<std::string> parts;
-    std::stringstream        stream(text);
-    for (std::string part; std::getline(stream, part, separator);) {
-        parts.push_back(part);
-    }
-    return parts;
-}
 
 int decode(session & s, const std::vector<std::string> & words, FILE * out) {
     const int   n     = (int) words.size() - 1;
@@ -130,10 +120,5 @@ int run(const arguments & args) {
 }  // namespace
 
 int main(int argc, char ** argv) {
-    try {
-        return run(arguments(argc, argv, {}));
-    } catch (const std::exception & error) {
-        std::fprintf(stderr, "llama_sequences: %s\n", error.what());
-        return 1;
-    }
+    return guarded("llama_sequences", [&] { return run(arguments(argc, argv, {})); });
 }

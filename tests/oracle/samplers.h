@@ -9,17 +9,6 @@
 
 #include "session.h"
 
-#include <sstream>
-
-inline std::vector<std::string> list_of(const arguments & args, const std::string & name) {
-    std::vector<std::string> items;
-    std::stringstream        stream(args.word(name, ""));
-    for (std::string item; std::getline(stream, item, ',');) {
-        items.push_back(item);
-    }
-    return items;
-}
-
 inline llama_sampler * make_samplers(const arguments & args, int n_vocab) {
     llama_sampler * chain = llama_sampler_chain_init(llama_sampler_chain_default_params());
     const auto add  = [&](llama_sampler * sampler) { llama_sampler_chain_add(chain, sampler); };
@@ -27,7 +16,7 @@ inline llama_sampler * make_samplers(const arguments & args, int n_vocab) {
         return std::stof(args.word(name, fallback));
     };
     std::vector<llama_logit_bias> biases;
-    for (const std::string & item : list_of(args, "--logit-bias")) {
+    for (const std::string & item : split(args.word("--logit-bias", ""), ',')) {
         const size_t at = item.find('=');
         biases.push_back({ std::stoi(item.substr(0, at)), std::stof(item.substr(at + 1)) });
     }

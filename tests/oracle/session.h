@@ -1,4 +1,5 @@
-// What our programs on libllama have in common: their arguments, a model and a context of it.
+// What our programs on libllama have in common: their arguments, lists in them, a model and a context of
+// it, and an end that says what was wrong.
 //
 //   [--n-ctx N] [--n-batch N] [--n-ubatch N] [--n-seq-max N] [--kv-unified] [--swa-full]
 //   [--threads N] [--flash-attn on|off|auto] [--type-k TYPE] [--type-v TYPE] [--repack]
@@ -22,6 +23,7 @@
 #include <functional>
 #include <map>
 #include <set>
+#include <sstream>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -61,6 +63,32 @@ struct arguments {
         return flag(name) ? (uint32_t) std::stoi(word(name, "")) : fallback;
     }
 };
+
+inline std::vector<std::string> split(const std::string & text, char separator) {
+    std::vector<std::string> parts;
+    std::stringstream        stream(text);
+    for (std::string part; std::getline(stream, part, separator);) {
+        parts.push_back(part);
+    }
+    return parts;
+}
+
+// Of ids with commas between them.
+inline std::vector<llama_token> tokens_of(const std::string & list) {
+    std::vector<llama_token> tokens;
+    for (const std::string & id : split(list, ',')) {
+        tokens.push_back(std::stoi(id));
+    }
+    return tokens;
+}
+
+inline std::string json(const std::vector<llama_token> & tokens) {
+    std::string text = "[";
+    for (size_t i = 0; i < tokens.size(); i++) {
+        text += (i ? ", " : "") + std::to_string(tokens[i]);
+    }
+    return text + "]";
+}
 
 inline ggml_type type_by_name(const std::string & name) {
     for (int i = 0; i < GGML_TYPE_COUNT; i++) {
@@ -186,3 +214,32 @@ struct session {
 
     session(const session &) = delete;
 };
+
+// Evaluates the tokens of a sequence from position `pos` on; asks for the logits of all, or of the last.
+inline void evaluate(
+        llama_context * ctx, const std::vector<llama_token> & tokens, int pos, int seq, bool all) {
+    llama_batch batch = llama_batch_init((int32_t) tokens.size(), 0, 1);
+    for (size_t i = 0; i < tokens.size(); i++) {
+        batch.token[i]     = tokens[i];
+        batch.pos[i]       = pos + (int) i;
+        batch.n_seq_id[i]  = 1;
+        batch.seq_id[i][0] = seq;
+        batch.logits[i]    = all || i + 1 == tokens.size();
+    }
+    batch.n_tokens   = (int32_t) tokens.size();
+    const int status = llama_decode(ctx, batch);
+    llama_batch_free(batch);
+    if (status != 0) {
+        throw std::runtime_error("llama_decode: " + std::to_string(status));
+    }
+}
+
+// What `main` returns: 1, and what was wrong, where `run` throws.
+inline int guarded(const char * program, const std::function<int()> & run) {
+    try {
+        return run();
+    } catch (const std::exception & error) {
+        std::fprintf(stderr, "%s: %s\n", program, error.what());
+        return 1;
+    }
+}

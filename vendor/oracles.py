@@ -1,0 +1,113 @@
+"""Our own programs on the reference's libllama: `tests/oracle/*.cpp` of a checkout.
+
+They land in `oracles/<key>-<digest>/bin` of the cache, links to upstream's own programs beside
+them: a folder for each text of ours, so that no tree builds its programs under another's tests.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+from vendor import cache as caches
+from vendor import toolchain
+from vendor.identity import NATIVE, ROOT
+from vendor.report import BuildError, step
+
+_KEPT = 7 * 24 * 3600  # seconds that a folder is kept when nobody asks for it
+
+
+def sources() -> list[Path]:
+    """A source for each program; none where there is no checkout."""
+    return sorted((ROOT / "tests" / "oracle").glob("*.cpp"))
+
+
+def build(
+    reference: Path, programs: Iterable[Path], source: Path, tools: toolchain.Tools
+) -> Path:
+    """A folder with our programs and upstream's `programs`, which are in `reference`, a build of
+    llama.cpp's tree `source`. Call it with the cache's lock held. Raises BuildError."""
+    digests = {program: _digest(program) for program in sources()}
+    whole = hashlib.sha256("".join(digests.values()).encode()).hexdigest()
+    final = reference.parent.parent / "oracles" / f"{reference.name}-{whole[:8]}"
+    if not final.is_dir():
+        caches.sweep(final.parent.parent)
+        with caches.staged(final) as stage:
+            _link(reference, programs, stage)
+            for program, digest in digests.items():
+                target = stage / "bin" / program.stem
+                made = _made(final.parent, reference.name, program.stem, digest)
+                if made is None:
+                    _compile(program, source, reference, target, tools)
+                else:
+                    shutil.copy2(made, target)
+                _stamp(target).write_text(digest)
+        _remove_old(final.parent)
+    os.utime(final)
+    return final
+
+
+def _digest(program: Path) -> str:
+    """Over everything of ours that is compiled into it."""
+    headers = [*program.parent.glob("*.h"), *(NATIVE.glob("*.h") if _simulates(program) else ())]
+    parts = [*_parts(program), *sorted(headers)]
+    return hashlib.sha256(b"".join(part.read_bytes() for part in parts)).hexdigest()
+
+
+def _parts(program: Path) -> list[Path]:
+    """What is compiled."""
+    return [program, *(sorted(NATIVE.glob("sim_*.cpp")) if _simulates(program) else ())]
+
+
+def _simulates(program: Path) -> bool:
+    """Whether it registers our simulated devices as GPUs."""
+    return "sim_device.h" in program.read_text(encoding="utf-8")
+
+
+def _link(reference: Path, programs: Iterable[Path], stage: Path) -> None:
+    """Upstream's programs, libraries and proof, as links that hold where the cache is moved to."""
+    (stage / "bin").mkdir()
+    for path in (reference / "lib", reference / "build.json", *programs):
+        link = stage / path.relative_to(reference)
+        link.symlink_to(os.path.relpath(path, link.parent))
+
+
+def _stamp(program: Path) -> Path:
+    return program.with_name(f".{program.name}.sha256")
+
+
+def _made(folder: Path, reference: str, name: str, digest: str) -> Path | None:
+    """That program where it was compiled from the same text before."""
+    for stamp in folder.glob(f"{reference}-*/bin/.{name}.sha256"):
+        if stamp.read_text() == digest:
+            return stamp.with_name(name)
+    return None
+
+
+def _compile(
+    program: Path, source: Path, reference: Path, target: Path, tools: toolchain.Tools
+) -> None:
+    origin = "@loader_path" if sys.platform == "darwin" else "$ORIGIN"
+    folders = [source / "include", *(source / "ggml" / name for name in ("include", "src")), NATIVE]
+    with step(f"compiling the oracle {program.stem}"):
+        done = subprocess.run(
+            [tools.cxx, "-std=c++17", "-O2", "-o", str(target), *map(str, _parts(program)),
+             *(f"-I{folder}" for folder in folders), f"-L{reference / 'lib'}",
+             "-lllama", "-lggml", "-lggml-base", "-lpthread", f"-Wl,-rpath,{origin}/../lib"],
+            capture_output=True, text=True, check=False)
+        if done.returncode:
+            lines = [line for line in done.stderr.splitlines() if "error" in line] or [done.stderr]
+            raise BuildError(f"the oracle {program} does not compile: {lines[0]}")
+
+
+def _remove_old(folder: Path) -> None:
+    """Those that nobody asked for lately; a test that runs has asked for its own."""
+    for old in folder.iterdir():
+        if time.time() - old.stat().st_mtime > _KEPT:
+            shutil.rmtree(old, ignore_errors=True)
