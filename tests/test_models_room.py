@@ -55,12 +55,12 @@ def nothing_left():
 @pytest.mark.parametrize(
     ("part", "has", "advice"),
     [
-        ("the weights of .*m.gguf", 0.5, "(n_gpu_layers, -ngl)"),
+        ("the weights of {path}", 0.5, "(n_gpu_layers, -ngl)"),
         (r"the KV cache of 512 tokens \(n_ctx\)", 1.05, "n_ctx (-c)"),
     ],
 )
 def test_what_does_not_fit_is_named_and_freed(sims, path, sizes, nothing_left, part, has, advice):
-    weights, cache, _compute = sizes
+    part, (weights, cache, _compute) = part.format(path=path), sizes
     need = weights if "weights" in part else cache
     sim = sims("gpu0", memory=int(weights * has))
     with pytest.raises(AllocError, match=f"no memory for {part}: gpu0: ") as error:
