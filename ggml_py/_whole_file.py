@@ -17,8 +17,15 @@ def whole_file(path: Path, replace: bool = True) -> Iterator[BinaryIO]:
     """A file to be written, which takes the name `path` when the block ends without an error.
 
     A file of that name is replaced then, and who has that one open keeps it; unless `replace` it
-    stays, and FileExistsError is raised. Raises OSError (disk full) with nothing left behind.
+    stays, and FileExistsError is raised. A link keeps pointing where it does, to the new file. What
+    is no file, as /dev/stdout or a pipe, is written to as it is. Raises OSError (disk full) with
+    nothing left behind.
     """
+    path = Path(os.path.realpath(path))
+    if replace and path.exists() and not path.is_file() and not path.is_dir():
+        with path.open("wb") as out:
+            yield out
+        return
     # Beside it, so that it can be renamed; another name for each call, of any thread.
     part = path.with_name(f"{path.name}.part{os.getpid()}-{next(_numbers)}")
     try:
