@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import re
 import subprocess
 import sys
 import textwrap
@@ -60,7 +61,7 @@ def nothing_left():
     ],
 )
 def test_what_does_not_fit_is_named_and_freed(sims, path, sizes, nothing_left, part, has, advice):
-    part, (weights, cache, _compute) = part.format(path=path), sizes
+    part, (weights, cache, _compute) = part.format(path=re.escape(str(path))), sizes
     need = weights if "weights" in part else cache
     sim = sims("gpu0", memory=int(weights * has))
     with pytest.raises(AllocError, match=f"no memory for {part}: gpu0: ") as error:
