@@ -1,10 +1,16 @@
-"""Plans of a llama that are kept under __plans__: what llama.cpp's placement rules, upstream's
+"""Plans of models that are kept under __plans__: what llama.cpp's placement rules, upstream's
 scheduler and the profiles of devices make of it together. Weights stay as they are in the file
 (`repack=False`), for what a CPU repacks depends on the CPU."""
 
 import pytest
+from arch_files import ARCHS, RECURRENT
 
-from ggml_py.checks import assert_max_splits, assert_no_fallback
+from ggml_py.checks import (
+    assert_max_copy_bytes,
+    assert_max_splits,
+    assert_no_fallback,
+    assert_pins,
+)
 from ggml_py.models import load
 from ggml_py.models.synthetic import LlamaSpec
 
@@ -48,3 +54,14 @@ def test_two_gpus(path, plan_snapshot):
     kept = plan(path, TWO, 64, n_gpu_layers=99)
     plan_snapshot(kept)
     assert_no_fallback(kept)
+
+
+@pytest.mark.parametrize("name", ARCHS)
+def test_each_architecture_on_the_gpu(arch_file, plan_snapshot, name):
+    kept = plan(arch_file(name), GPU, 1, n_gpu_layers=99)
+    plan_snapshot(kept)
+    assert_no_fallback(kept)
+    assert_max_splits(kept, 2)
+    assert_max_copy_bytes(kept, 5000)  # a token's embedding, what else is an input of a token
+    state = "cache_r_l*" if name in RECURRENT else "cache_k_l*"
+    assert_pins(kept, {"result_output": "gpu0", state: "gpu0", "inp_tokens": "CPU"})

@@ -15,6 +15,7 @@ from arch_files import ARCHS, PROMPTS, RECURRENT, SEEDS, check, deeper, load
 from oracle_programs import node_lines
 
 from ggml_py import ModelError, models
+from ggml_py.checks import assert_max_splits, assert_pins
 
 WINDOWS = ("olmo2", "gemma2", "gemma3", "gpt-oss")  # have layers that see the last tokens only
 OPTIONS = {
@@ -176,8 +177,8 @@ def test_layers_on_a_gpu(sims, arch_file, name, n_gpu_layers):
             rows.append(model.eval(PROMPTS[64]))
             plan = model.plan()
     np.testing.assert_array_equal(*rows)
-    assert plan.node("result_output").backend == "gpu0"
-    assert len(plan.splits) == 2, "from one layer on all is on the GPU"
+    assert_pins(plan, {"result_output": "gpu0"})
+    assert_max_splits(plan, 2)  # from one layer on all is on the GPU
 
 
 def test_learned_positions_are_a_limit(arch_file):

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import ggml_py as ggml
+from ggml_py.checks import assert_pins
 from ggml_py.models import load
 from ggml_py.models.synthetic import LlamaSpec
 from ggml_py.sim_text import sim_device_of
@@ -42,7 +43,7 @@ def test_logits_are_the_cpus_whatever_is_where(sims, path, n_gpu_layers, fa):
     assert out == tokens
     on_gpu = [il >= N_LAYER + 1 - n_gpu_layers for il in range(N_LAYER)]
     assert [backend == "gpu0" for backend in layers(plan)] == on_gpu
-    assert plan.node("result_output").backend == "gpu0" and plan.node("embd").backend == "CPU"
+    assert_pins(plan, {"result_output": "gpu0", "embd": "CPU"})
 
 
 @pytest.mark.parametrize(
