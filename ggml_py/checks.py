@@ -97,7 +97,7 @@ def assert_same_plan(a: Plan, b: Plan, backends: Mapping[str, str] | None = None
 
 
 def assert_supported(graph: Graph, device: Device | Backend) -> None:
-    """The device supports each node of a graph, or of a list of tensors.
+    """The device supports each node of a graph.
 
     Raises AssertionError, with the smallest change to the first node that the device supports.
     C: ggml_backend_dev_supports_op

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 FOLDER, SUFFIX = "__plans__", ".plan"
 _UNSAFE = re.compile(r"[^\w\[\]=,+.-]")
-_LONGEST = 120  # of a file's name, which may have 255 bytes
+_LONGEST = 100  # bytes of a test's name, and of a plan's: a file's name may have 255
 _OUTPUT = "ggml_py_plans"  # what a worker of pytest-xdist hands back
 
 
@@ -65,11 +65,12 @@ class PlanSnapshot:
     def __call__(self, plan: Plan, name: str = "") -> None:
         """Compares. Raises AssertionError with what changed and why."""
         __tracebackhide__ = True
+        from ._whole_file import whole_file
         from .trace.plan import Plan
 
         if not isinstance(plan, Plan):
             raise TypeError(f"plan_snapshot: expected a Plan, got {type(plan).__name__}")
-        if not isinstance(name, str) or _UNSAFE.search(name) or len(name) > _LONGEST:
+        if not isinstance(name, str) or _UNSAFE.search(name) or len(name.encode()) > _LONGEST:
             raise ValueError(f"plan_snapshot: name {name!r} has to be a part of a file's name")
         page = self.path(name)
         if page in self._seen:
@@ -80,12 +81,13 @@ class PlanSnapshot:
         self._seen.add(page)
         self._run.used.add(str(page))
         text = plan.snapshot()
-        kept = page.read_text(encoding="utf-8") if page.exists() else None
+        kept = page.read_text(encoding="utf-8", errors="replace") if page.exists() else None
         if kept == text:
             return
         if self._run.config.option.plan_update:
             page.parent.mkdir(parents=True, exist_ok=True)
-            page.write_text(text, encoding="utf-8", newline="\n")
+            with whole_file(page) as out:
+                out.write(text.encode())
             self._run.written.add(str(page))
             return
         raise AssertionError("\n".join(self._told(page, kept, plan, text)))
@@ -124,7 +126,7 @@ def _changes(kept: str, plan: Plan, text: str) -> Iterator[str]:
 def _stem(nodeid: str) -> str:
     """The file's name of a test: where it cannot be the test's own, with a checksum."""
     name = nodeid.partition("::")[2].replace("::", ".")
-    safe = _UNSAFE.sub("_", name)[:_LONGEST]
+    safe = _UNSAFE.sub("_", name).encode()[:_LONGEST].decode(errors="ignore")
     return safe if safe == name else f"{safe}-{zlib.crc32(name.encode()):08x}"
 
 

@@ -127,6 +127,30 @@ def test_a_damaged_page_names_the_line(kept):
     done.stdout.fnmatch_lines(["E*test_mlp.plan: the page cannot be read: line 9 is damaged*"])
 
 
+@pytest.mark.parametrize("encoding", ["utf-16", "latin-1"])
+def test_a_page_in_another_encoding_cannot_be_read(kept, encoding):
+    page = kept.path / "__plans__/test_kept/test_mlp.plan"
+    page.write_text(page.read_text().replace("copies", "cöpies"), encoding=encoding)
+    done = kept.run_here("-k", "mlp")
+    done.assert_outcomes(failed=1, deselected=2)
+    done.stdout.fnmatch_lines(["E*AssertionError: the plan is not the one in *test_mlp.plan: *"])
+    done.stdout.fnmatch_lines(["E*pytest --plan-update 'test_kept.py::test_mlp', and commit*"])
+    kept.run_here("-k", "mlp", "--plan-update").assert_outcomes(passed=1, deselected=2)
+    kept.run_here().assert_outcomes(passed=3)
+
+
+def test_an_update_that_fails_leaves_the_page(kept, plans, monkeypatch):
+    """As Ctrl-C would, or a full disk."""
+    moved(kept, plans, monkeypatch)
+    page = kept.path / "__plans__/test_kept/test_mlp.plan"
+    before = page.read_bytes()
+    monkeypatch.setattr(os, "fsync", lambda _file: (_ for _ in ()).throw(OSError("disk full")))
+    done = kept.run_here("-k", "mlp", "--plan-update")
+    done.assert_outcomes(failed=1, deselected=2)
+    done.stdout.fnmatch_lines(["E*OSError: disk full"])
+    assert page.read_bytes() == before and pages(kept) == PAGES
+
+
 def test_nothing_is_written_in_ci(folder, monkeypatch):
     monkeypatch.setenv("CI", "true")
     done = folder.run_here("--plan-update")
@@ -190,6 +214,7 @@ def test_with_xdist(kept, plans, monkeypatch):
         ("plan_snapshot(plan('mlp')); plan_snapshot(plan('mlp'))", "*ValueError*as plan_snapshot("),
         ("plan_snapshot('mlp')", "*TypeError: plan_snapshot: expected a Plan, got str"),
         ("plan_snapshot(plan('mlp'), 'a/b')", "*ValueError: plan_snapshot: name 'a/b' has to be*"),
+        ("plan_snapshot(plan('mlp'), '語' * 40)", "*ValueError: plan_snapshot: name '語語*"),
         ("plan_snapshot(plan('mlp'), 3)", "*ValueError: plan_snapshot: name 3 has to be*"),
     ],
 )
@@ -201,7 +226,7 @@ def test_misuse(folder, call, error):
 
 
 def test_names_that_cannot_be_files(folder):
-    odd = ["a/b", "a_b", "../x", "x" * 300, "1.5", "ü"]
+    odd = ["a/b", "a_b", "../x", "x" * 300, "1.5", "ü", "語" * 90, "é" + "語" * 90]
     folder.makepyfile(test_kept=f"""
         import pytest
         from test_base import plan
@@ -217,7 +242,8 @@ def test_names_that_cannot_be_files(folder):
     done = folder.run_here()
     done.assert_outcomes(passed=len(odd))
     done.stdout.no_fnmatch_line("not used*")
-    assert not list(folder.path.glob("*.plan")) and max(map(len, names)) < 150
+    assert not list(folder.path.glob("*.plan"))
+    assert max(len(name.encode()) for name in names) < 150
 
 
 def test_loading_it_loads_nothing_else():
