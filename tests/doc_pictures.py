@@ -19,7 +19,7 @@ DEVICES = ("sim:gpu0,profile=cuda", "CPU")
 
 PICK = """
     const [, node] = page.plans[0].off[0].nodes;
-    page.lanes.view(page.axis.start(0, node) - 16, 26);
+    page.lanes.view(page.axis.start(0, node) - 10, 44);
     page.pick(0, node);
 """
 

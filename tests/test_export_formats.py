@@ -151,9 +151,23 @@ def test_model_explorers_rules(world, name):
         for edge in node["incomingEdges"]:
             _has(edge, EDGE)
             assert edge["sourceNodeId"] in ids
+    spaces = {node["namespace"] for node in graph["nodes"]}
+    for name, attributes in graph["groupNodeAttributes"].items():  # of layers that are there
+        assert name in {"", *spaces} and all(isinstance(v, str) for v in attributes.values())
     (tasks,) = graph["tasksData"]["edgeOverlaysDataListLeftPane"]
     for edge in tasks["overlays"][0]["edges"]:
         assert edge["sourceNodeId"] in ids and edge["targetNodeId"] in ids and edge["label"]
+
+
+def test_a_closed_layer_tells_what_is_in_it(world):
+    (graph,) = to_model_explorer.render(world["fallback"])["graphs"]
+    rows = [n for n in node_rows(world["fallback"]) if n.layer == 3 and n.is_computed]
+    told = graph["groupNodeAttributes"]["layer 3"]
+    on = {b: sum(n.backend == b for n in rows) for b in ("gpu0", "CPU")}
+    assert told["backend"] == f"{on['gpu0']}x gpu0, {on['CPU']}x CPU"
+    assert told["bytes"] == f"{sum(n.bytes for n in rows):,}" != "0"
+    for cause in {n.cause for n in rows}:
+        assert f"{sum(n.cause == cause for n in rows)}x {cause}" in told["cause"]
 
 
 def _has(data, fields):

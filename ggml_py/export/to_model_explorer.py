@@ -1,11 +1,14 @@
 """A plan for Google's Model Explorer: layers to open and close, nodes in the colours of their
-backends with backend, cause and bytes among their attributes, copies as an overlay of edges.
+backends, copies as an overlay of edges. Backend, cause and bytes are attributes of nodes and, added
+up, of layers: "View on nodes" there writes them on the graph.
 
 The format is that of its package's graph_builder.GraphCollection.
 """
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
 from typing import Any
 
 from ..trace.plan import Plan, PlanTensor, format_bytes
@@ -18,7 +21,8 @@ def render(plan: Plan) -> dict[str, Any]:
     color = {name: pale(fill) for name, fill in fills(plan).items()}
     copied = {(s.index, i.tensor.id): i.nbytes for s in plan.splits for i in s.inputs}
     nodes, edges = [], []
-    for row, node in zip(node_rows(plan), plan.nodes, strict=True):
+    rows = node_rows(plan)
+    for row, node in zip(rows, plan.nodes, strict=True):
         nodes.append(_node(row, node, color))
         for source in dict.fromkeys(s for s in node.srcs if s.index is not None):
             nbytes = copied.get((row.split, source.id))
@@ -31,7 +35,9 @@ def render(plan: Plan) -> dict[str, Any]:
     copies = {"type": "edge_overlays", "name": "copies between backends", "overlays": [overlay]}
     graph = {
         "id": "plan", "nodes": nodes,
-        "groupNodeAttributes": {"": {"plan": plan.headline(), "ggml": plan.settings.upstream}},
+        "groupNodeAttributes": {
+            "": {"plan": plan.headline(), "ggml": plan.settings.upstream}, **_layers(rows),
+        },
         "tasksData": {"edgeOverlaysDataListLeftPane": [copies]},
     }  # fmt: skip
     return {"label": "ggml plan", "graphs": [graph]}
@@ -55,11 +61,42 @@ def _node(row: NodeRow, node: PlanTensor, color: dict[str, str]) -> dict[str, An
     ]
     return {
         "id": str(row.node), "label": row.op,
-        "namespace": "" if row.layer is None else f"layer {row.layer}",
+        "namespace": _namespace(row),
         "attrs": [{"key": k, "value": v} for k, v in attrs.items()],
         "incomingEdges": edges, "outputsMetadata": [{"id": "0", "attrs": tensor}],
         "style": {"backgroundColor": color.get(row.backend or "", "#ffffff")},
     }  # fmt: skip
+
+
+def _namespace(row: NodeRow) -> str:
+    return "" if row.layer is None else f"layer {row.layer}"
+
+
+def _layers(rows: list[NodeRow]) -> dict[str, dict[str, str]]:
+    """What is shown of a layer that is closed: what its nodes have, added up."""
+    members: dict[str, list[NodeRow]] = {}
+    for row in rows:
+        if row.layer is not None and row.is_computed:
+            members.setdefault(_namespace(row), []).append(row)
+    return {
+        name: {
+            "backend": _counted(r.backend or "none" for r in nodes),
+            "cause": _counted(r.cause or "-" for r in nodes),
+            "bytes": _sum(r.bytes for r in nodes),
+            "FLOPs": _sum(r.flops for r in nodes),
+        }
+        for name, nodes in members.items()
+    }
+
+
+def _counted(values: Iterable[str]) -> str:
+    """The most frequent first."""
+    return ", ".join(f"{n}x {value}" for value, n in Counter(values).most_common())
+
+
+def _sum(numbers: Iterable[int | None]) -> str:
+    known = [n for n in numbers if n is not None]
+    return _number(sum(known) if known else None)
 
 
 def _number(n: int | None) -> str:
