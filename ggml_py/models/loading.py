@@ -111,6 +111,8 @@ def load(
     """
     if isinstance(flash_attn, bool):
         flash_attn = "on" if flash_attn else "off"
+    if isinstance(n_gpu_layers, str):
+        raise TypeError(f"n_gpu_layers={n_gpu_layers!r}: expected a number of layers; -1 means all")
     _check_numbers(
         n_ctx=(n_ctx, 0),
         n_batch=(n_batch, 1),
@@ -230,6 +232,6 @@ def _with_quantised_v(flash_attn: str, type_v: Type) -> str:
     if flash_attn == "off":
         raise ModelError(
             f"type_v={type_v.name.lower()}: a quantised V cache needs flash attention; take "
-            'flash_attn="on" or type_v="f16"'
+            'flash_attn="on" (-fa) or type_v="f16" (-ctv)'
         )
     return "on"

@@ -184,8 +184,10 @@ def open_backends(
 
     "rpc:HOST:PORT" stands for all devices of that server, "sim:NAME" for a simulated one, with its
     settings (`sim_text.sim_device_of`). Raises `UnknownDeviceError` with the names there are,
-    `ModelError` for a main_gpu that is not there, `RpcError`.
+    `ModelError` for a main_gpu that is not there, TypeError for a device alone, `RpcError`.
     """
+    if isinstance(devices, str | Device):
+        raise TypeError(f"devices={devices!r}: expected several of them, like ({devices!r},)")
     chosen = list(dict.fromkeys(d for given in devices for d in named_devices(given)))
     if not any(d.type == BackendDevType.CPU for d in chosen):
         chosen.append(device("CPU"))
@@ -267,7 +269,8 @@ def _parts(tensor_split: Sequence[float] | None, gpus: Sequence[Backend]) -> lis
     if len(parts) > max(len(gpus), 1):
         names = ", ".join(b.name for b in gpus) or "none"
         raise ModelError(
-            f"tensor_split={tensor_split!r}: {len(parts)} parts for {len(gpus)} GPUs ({names})"
+            f"tensor_split={tensor_split!r}: {len(parts)} parts for {len(gpus)} GPUs ({names}): "
+            "expected one for each, or fewer"
         )
     return parts + [0.0] * (len(gpus) - len(parts)) if any(parts) else []
 
