@@ -3,9 +3,10 @@
     python benchmarks/decode_step.py [--model 110M-q4_0] [--threads 2] [--tokens 300] [--json]
 
 Tokens are evaluated one by one and the likeliest is taken, as `Model.generate` does. The whole of a
-token and the part inside `ggml_backend_sched_graph_compute` are medians of plain runs; what is
-outside is Python's. How that is spread over functions is then seen by cProfile, which makes small
-functions look larger than they are: its figures are scaled to the sum of the plain runs.
+token and the part inside the two native calls (`gp_decode_one`: cells, inputs and the compute;
+`gp_likeliest`) are medians of plain runs; what is outside is Python's. The compute alone is what a
+recording says. How Python's part is spread over functions is then seen by cProfile, which makes
+small functions look larger than they are: its figures are scaled to the sum of the plain runs.
 """
 
 from __future__ import annotations
@@ -27,12 +28,12 @@ from rich.console import Console
 from rich.table import Table
 from rounds import parser
 
-from ggml_py import scheduler
+import ggml_py
 from ggml_py._ffi import lib
-from ggml_py.models import Model
+from ggml_py.models import Model, graphs, sampling
 
-_COMPUTE = "ggml_backend_sched_graph_compute"
-PACKAGE = Path(scheduler.__file__).parent
+_NATIVE = ("gp_decode_one", "gp_likeliest")
+PACKAGE = Path(ggml_py.__file__).parent
 LEAST = 0.01  # functions with less of Python's part are shown as one
 
 
@@ -46,45 +47,63 @@ class Function:
 
 
 class Timed:
-    """`lib`, with a clock around the compute."""
+    """`lib`, with a clock around the native calls of a token."""
 
     def __init__(self) -> None:
         self.inside = 0.0
 
+    def gp_decode_one(self, *args: Any) -> Any:
+        """As lib's."""
+        start = time.perf_counter()
+        status = lib.gp_decode_one(*args)
+        self.inside += time.perf_counter() - start
+        return status
+
+    def gp_likeliest(self, *args: Any) -> Any:
+        """As lib's."""
+        start = time.perf_counter()
+        token = lib.gp_likeliest(*args)
+        self.inside += time.perf_counter() - start
+        return token
+
     def __getattr__(self, name: str) -> Any:
-        real = getattr(lib, name)
-        if name != _COMPUTE:
-            return real
-
-        def compute(*args: Any) -> Any:
-            start = time.perf_counter()
-            status = real(*args)
-            self.inside = time.perf_counter() - start
-            return status
-
-        return compute
+        return getattr(lib, name)
 
 
 def step(model: Model, token: int) -> int:
     """One token, and the next one."""
-    return int(model.eval([token], copy=False).argmax())
+    return sampling.likeliest(model.eval([token], copy=False))
 
 
 def plain(model: Model, n: int) -> tuple[float, float]:
-    """Seconds of a token, and of what it takes outside the compute: medians."""
+    """Seconds of a token, and of what it takes outside the native calls: medians."""
     timed = Timed()
     whole, python = [], []
     token = step(model, 1)
-    scheduler.lib = timed  # type: ignore[attr-defined]
+    patched = (graphs, sampling)
+    for module in patched:
+        module.lib = timed  # type: ignore[attr-defined]
     try:
         for _ in range(n):
+            timed.inside = 0.0
             start = time.perf_counter()
             token = step(model, token)
             whole.append(time.perf_counter() - start)
             python.append(whole[-1] - timed.inside)
     finally:
-        scheduler.lib = lib  # type: ignore[attr-defined]
+        for module in patched:
+            module.lib = lib  # type: ignore[attr-defined]
     return statistics.median(whole), statistics.median(python)
+
+
+def computing(model: Model, n: int) -> float:
+    """Seconds of the graph's compute alone, the median."""
+    with model.record() as recording:
+        token = step(model, 1)
+        for _ in range(n):
+            token = step(model, token)
+    whole = [event.ns for event in recording.run.events if event.kind == "compute"]
+    return statistics.median(whole[1:]) * 1e-9
 
 
 def functions(model: Model, n: int, python: float) -> list[Function]:
@@ -98,7 +117,7 @@ def functions(model: Model, n: int, python: float) -> list[Function]:
     found: dict[str, list[float]] = {}
     stats: Any = pstats.Stats(profile)
     for (file, _line, name), (_cc, calls, own, _all, _callers) in stats.stats.items():
-        if _COMPUTE not in name and name != "disable":
+        if not any(native in name for native in _NATIVE) and name != "disable":
             entry = found.setdefault(_name(file, name), [0.0, 0.0])
             entry[0] += own
             entry[1] += calls / n
@@ -125,9 +144,12 @@ def measure(path: Path, threads: int, n: int) -> dict[str, Any]:
     with opened(path, threads, repack=True) as model:
         whole, python = plain(model, n)
         model.reset()
+        compute = computing(model, n)
+        model.reset()
         rows = functions(model, n, python)
     return {
         "token_us": whole * 1e6,
+        "compute_us": compute * 1e6,
         "native_us": (whole - python) * 1e6,
         "python_us": python * 1e6,
         "python_share": python / whole,
@@ -138,7 +160,11 @@ def measure(path: Path, threads: int, n: int) -> dict[str, Any]:
 def show(result: dict[str, Any], markdown: bool) -> None:
     """A line for each function that matters."""
     token, python = result["token_us"], result["python_us"]
-    lines = [("the graph's compute", result["native_us"], 1.0)]
+    compute = min(result["compute_us"], result["native_us"])
+    lines = [
+        ("the graph's compute", compute, 1.0),
+        ("cells, inputs, the likeliest: C", result["native_us"] - compute, 2.0),
+    ]
     small = [0.0, 0.0]
     for row in result["functions"]:
         if row["us"] >= LEAST * python:

@@ -78,7 +78,11 @@ def take(user: User, handles: Sequence[Handle]) -> None:
     """Nothing else may use or close these while their `_user` is this very tuple. Raises
     `BusyError`, or `ClosedError`; some may have it then, too."""
     with _lock:
-        mine = [h for h in handles if h._user is None or h._check_idle(user)]
+        mine: Sequence[Handle] = handles
+        for handle in handles:
+            if handle._user is not None:
+                mine = [h for h in handles if h._user is None or h._check_idle(user)]
+                break
         if user[0] != _CLOSING:
             for handle in handles:
                 handle.ptr  # noqa: B018  raises when closed, just now by another thread

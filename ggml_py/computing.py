@@ -48,7 +48,8 @@ def computing(
     try:
         take(user, used)
         try:
-            graph._check_data()
+            if lib.gp_changes() != graph._whole_at:
+                graph._check_data()
             if STORED:
                 _take_stored(graph, callbacks)  # of a compute that was called through `lib`
             for pool in pools:

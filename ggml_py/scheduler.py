@@ -312,7 +312,7 @@ class Scheduler(Handle):
         op raised.
         C: ggml_backend_sched_graph_compute
         """
-        self._compute(graph, lib.ggml_backend_sched_graph_compute)
+        self._compute(graph, lib.ggml_backend_sched_graph_compute, self.ptr, ptr_of(Graph, graph))
 
     def compute_async(self, graph: Graph) -> None:
         """As `compute`, without waiting for the end: `synchronize` does, and so does reading a
@@ -322,10 +322,12 @@ class Scheduler(Handle):
         the end; with `parallel` the next graph can be allocated and given its inputs meanwhile.
         C: ggml_backend_sched_graph_compute_async
         """
-        self._compute(graph, lib.ggml_backend_sched_graph_compute_async)
+        self._compute(
+            graph, lib.ggml_backend_sched_graph_compute_async, self.ptr, ptr_of(Graph, graph)
+        )
 
-    def _compute(self, graph: Graph, compute: Callable[[Any, Any], int]) -> None:
-        raw, graph_raw = self.ptr, ptr_of(Graph, graph)
+    def _compute(self, graph: Graph, call: Callable[..., int], *args: Any) -> None:
+        """`call(*args)` computes the graph."""
         if not self._held:
             self._check_graph(graph)
             graph._check_leafs("call alloc_graph first, set it, then compute")
@@ -343,7 +345,7 @@ class Scheduler(Handle):
                 pools.append(backend.threadpool)
         # Not in `_changing`: computing reads the plan, so an abort in it spoils nothing.
         status = computing(
-            compute, (raw, graph_raw), graph, (self, *self.backends), self._callbacks, pools,
+            call, args, graph, (self, *self.backends), self._callbacks, pools,
             self.backends,
         )  # fmt: skip
         if status:

@@ -49,6 +49,7 @@ class ThreadPool(Handle):
         "_backends",
         "cpumask",
         "device",
+        "is_placed",
         "n_threads",
         "poll",
         "prio",
@@ -81,6 +82,8 @@ class ThreadPool(Handle):
         self.prio = enums.SchedPriority(enum_of(enums.SchedPriority, prio))
         self.strict_cpu = bool(strict_cpu)
         self.cpumask = None if cpumask is None else _cpus(cpumask)
+        # Whether its threads have CPUs or a priority of their own.
+        self.is_placed = self.cpumask is not None or self.prio in _POLICIES
         self.device = _cpu() if device is None else device
         new, free = self._functions()
         params = ffi.new("struct ggml_threadpool_params *")
@@ -143,11 +146,6 @@ class ThreadPool(Handle):
                 f"{function}: the backend of {self.device.name} is a loaded module, which does not "
                 "give this function out. Builds that link the backend (not --portable) have it"
             )
-
-    @property
-    def is_placed(self) -> bool:
-        """Whether its threads have CPUs or a priority of their own."""
-        return self.cpumask is not None or self.prio in _POLICIES
 
     def _place_worker_0(self) -> None:
         if self.cpumask is not None:

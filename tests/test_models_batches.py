@@ -14,8 +14,8 @@ from test_models_archs import stopped_after
 from test_models_errors import SPEC
 
 from ggml_py import ModelError, models
-from ggml_py.models import Batch
-from ggml_py.models.cells import Cells
+from ggml_py._ffi import lib
+from ggml_py.models import Batch, graphs
 from ggml_py.models.kv_cache import KvCache
 
 load = partial(models.load, n_threads=1, repack=False)
@@ -228,15 +228,22 @@ def test_a_plan_for_several(model):
 # --- what a failure leaves
 
 
-@pytest.mark.parametrize("name", ["put_one", "_grow", "fill_mask"])
-def test_a_token_that_is_stopped(model, monkeypatch, name):
-    """By a signal, before it has its cell, in the middle of that, and after."""
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_token_that_is_stopped(model, monkeypatch, when):
+    """By a signal, before the call that gives it its cell and computes, and after it."""
     model.eval(PROMPT)
     model.eval(PROMPT, seq=1)
-    for _ in range(2):  # nothing is derived anew
+    for _ in range(2):
         model.eval([1], seq=1)
+
+    class Stopped:
+        def gp_decode_one(self, *args):
+            if when == "after":
+                lib.gp_decode_one(*args)
+            raise KeyboardInterrupt
+
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(Cells, name, interrupt)
+        patch.setattr(graphs, "lib", Stopped())
         model.eval([2], seq=1)
     assert spans(model)[:2] == [(0, 4), (0, 6)]
     row = model.eval([3], seq=1)
@@ -244,10 +251,6 @@ def test_a_token_that_is_stopped(model, monkeypatch, name):
     model.eval(PROMPT)
     model.eval([*PROMPT, 1], seq=1)
     np.testing.assert_allclose(model.eval([1, 3], seq=1), row, atol=1e-4)
-
-
-def interrupt(*_arguments):
-    raise KeyboardInterrupt
 
 
 @pytest.mark.parametrize("n", [0, 1])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from ggml_py._ffi import lib
 from ggml_py.models.cells import Cells
 from ggml_py.models.ubatch import Tokens, split_equal, split_seq, split_simple
 
@@ -89,14 +90,15 @@ class TestCells:
 
     @pytest.mark.parametrize("seed", range(4))
     def test_one_token_as_many(self, seed):
-        """`put_one` leaves what `put` does, whatever was asked before."""
+        """What is done in C is what `find` and `put` do, whatever was asked before."""
         rng = np.random.default_rng(seed)
         for n_swa in (0, 4):
             one, many = Cells(12, 2, n_swa), Cells(12, 2, n_swa)
             for _ in range(40):
                 seq = int(rng.integers(2))
                 idxs = many.find(1)
-                assert (one.find(1) is None) == (idxs is None)
+                idx = lib.gp_kv_find(one.native)
+                assert idx == (-1 if idxs is None else idxs[0])
                 if idxs is None:
                     p0 = int(rng.integers(4))
                     for cells in (one, many):
@@ -104,14 +106,26 @@ class TestCells:
                     continue
                 pos = many.last(seq) + 1
                 many.put(idxs, np.array([pos], np.int32), [((seq,), slice(None))])
-                one.put_one(int(one.find(1)[0]), pos, seq)
-                mask = np.empty((2, 1, 12), np.float32)
-                for row, cells in zip(mask, (one, many), strict=True):
-                    cells.fill_mask(row, seq, np.array([pos], np.int32))
-                np.testing.assert_array_equal(*mask)
+                lib.gp_kv_put(one.native, idx, seq, pos)
                 np.testing.assert_array_equal(one.pos, many.pos)
                 np.testing.assert_array_equal(one.has, many.has)
                 for name in ("head", "n_used", "end"):
                     assert getattr(one, name) == getattr(many, name)
                 for s in range(2):
                     assert (one.first(s), one.last(s)) == (many.first(s), many.last(s))
+
+    @pytest.mark.parametrize("dtype", [np.float16, np.float32])
+    @pytest.mark.parametrize("n_swa", [0, 3])
+    def test_masks(self, dtype, n_swa):
+        """Each token sees the tokens of its sequence up to itself, of a window the last ones."""
+        cells = Cells(12, 2, n_swa)
+        put(cells, 3)
+        put(cells, 2, seq=1)
+        put(cells, 3)  # 0 1 2, 0 1, 3 4 5
+        mask = np.empty((3, 10), dtype)
+        cells.fill_mask(mask, 0, np.array([3, 4, 5], np.int32))
+        seen = ["...  #    ", "...  ##   ", "...  ###  "] if not n_swa else None
+        seen = seen or [" ..  #    ", "  .  ##   ", "     ###  "]
+        np.testing.assert_array_equal(
+            mask, [[-np.inf if c == " " else 0.0 for c in row] for row in seen]
+        )

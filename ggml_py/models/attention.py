@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from .._ffi import lib
+from typing import Any
+
+from .._ffi import ffi, lib
 from ..context import Context
 from ..enums import Type
 from ..tensor import Tensor
-from .inputs import array_of, new_input
+from .inputs import Constant, array_of, new_input
 from .kv_caches import KvCaches, KvShape
 from .memory import Shape
 from .rotation import hadamard
@@ -38,6 +40,8 @@ class AttnInput:
         )
         self.k_rot = _rotation(ctx, kv.n_rot_k, "attn_inp_k_rot")
         self.v_rot = _rotation(ctx, kv.n_rot_v, "attn_inp_v_rot")
+        found = (rot for rot in (self.k_rot, self.v_rot) if rot is not None and kv.k)
+        self.rotations = [Constant(rot, hadamard(rot.ne[0])) for rot in found]
 
     def share(self) -> None:
         """See `Input`."""
@@ -45,8 +49,6 @@ class AttnInput:
             return  # no layer reads them: they have none
         self._k_idxs, self._v_idxs = array_of(self.k_idxs), array_of(self.v_idxs)
         self._mask = array_of(self.kq_mask).reshape(self.n_stream, -1, self.n_kv)
-        rotations = (rot for rot in (self.k_rot, self.v_rot) if rot is not None)
-        self._constants = [(array_of(rot), hadamard(rot.ne[0])) for rot in rotations]
 
     def set(self, ubatch: Ubatch) -> None:
         """See `Input`."""
@@ -57,8 +59,22 @@ class AttnInput:
         self._k_idxs[:] = kv.cells.idxs(ubatch, slot)
         self._v_idxs[:] = kv.v_idxs(ubatch, slot)
         kv.cells.fill_mask(self._mask, ubatch)
-        for array, values in self._constants:
-            array[:] = values
+
+    def describe(self, cache: Any) -> None:
+        """Fills a struct gp_decode_cache, for a graph of one token."""
+        kv, stream, n_v_idxs = self.kv, self.s0, self.kv.v_idxs_size(1)
+        cache.cells = kv.cells.streams[stream].native
+        cache.n_kv = self.n_kv
+        if not kv.k:
+            return
+        cache.k_idxs = ffi.from_buffer("int64_t[]", self._k_idxs)
+        cache.v_idxs = ffi.from_buffer("int64_t[]", self._v_idxs)
+        cache.k_base = stream * kv.cells.size
+        cache.v_base = stream * kv.cells.size * n_v_idxs
+        cache.n_v_idxs, cache.v_stride = n_v_idxs, kv.cells.size
+        cache.mask = ffi.from_buffer(self._mask)
+        cache.n_mask_rows = self._mask.shape[1]
+        cache.f16 = self.kq_mask.type == Type.F16
 
 
 def _rotation(ctx: Context, n: int, name: str) -> Tensor | None:

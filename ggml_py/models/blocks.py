@@ -6,7 +6,7 @@ Names are part of the result: a plan of ours lines up with everybody's logs (lla
 from __future__ import annotations
 
 from operator import attrgetter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .. import enums
 from .._ffi import lib
@@ -17,7 +17,7 @@ from ..graph import Graph
 from ..tensor import Tensor
 from .attention import AttnInput
 from .hparams import HParams, inverse
-from .inputs import Input, Written, new_input
+from .inputs import Constant, Input, Written, new_input
 from .kv_caches import KvCaches
 from .memory import Memory, Shape
 from .placement import Placement
@@ -62,7 +62,9 @@ class GraphBuilder:
         self.pins: list[tuple[Tensor, Backend]] = []
         self.flash_attn_nodes: list[Tensor] = []  # by layer
         self.inputs: list[Input] = []
+        self.written: dict[str, Written] = {}  # of those, by what they have of a ubatch
         self.logits: Tensor  # set by build
+        self.one: Any = None  # see decode_one.py
 
     def close(self) -> None:
         """Closes the context, and the graph with it."""
@@ -83,23 +85,29 @@ class GraphBuilder:
     def _input(self, type_: enums.Type, *ne: int, name: str) -> Tensor:
         return new_input(self.ctx, type_, *ne, name=name)
 
+    def _written(self, of: str, n: int, name: str) -> Tensor:
+        """An input of n numbers that a ubatch has by the name `of`."""
+        tensor = self._input(enums.Type.I32, n, name=name)
+        if n:
+            self.written[of] = Written(tensor, attrgetter(of))
+            self.inputs.append(self.written[of])
+        return tensor
+
     def build_inputs(self) -> None:
         """Positions, what attention takes, the tokens whose logits are wanted."""
-        self.inp_pos = self._input(enums.Type.I32, self.shape.n_tokens, name="inp_pos")
-        self.inputs.append(Written(self.inp_pos, attrgetter("pos")))
+        self.inp_pos = self._written("pos", self.shape.n_tokens, name="inp_pos")
         assert isinstance(self.memory, KvCaches)
         self.inp_attn = [
             AttnInput(self.ctx, self.memory, i, self.shape, self.flash_attn)
             for i in range(len(self.memory.caches))
         ]
         self.inputs += self.inp_attn
+        self.inputs += [rot for inp in self.inp_attn for rot in inp.rotations]
         self.build_inp_out_ids()
 
     def build_inp_out_ids(self) -> None:
         """The tokens whose logits are wanted."""
-        self.out_ids = self._input(enums.Type.I32, self.shape.n_outputs, name="out_ids")
-        if self.shape.n_outputs:
-            self.inputs.append(Written(self.out_ids, attrgetter("out_ids")))
+        self.out_ids = self._written("out_ids", self.shape.n_outputs, name="out_ids")
 
     def build_inp_embd(self, token_embd: Tensor) -> Tensor:
         """The tokens' embeddings [n_embd, n_tokens].
@@ -110,8 +118,7 @@ class GraphBuilder:
         """
         ctx, graph, n = self.ctx, self.graph, self.shape.n_tokens
         embd_ne = (self.hparams.n_embd, n)
-        inp_tokens = self._input(enums.Type.I32, n, name="inp_tokens")
-        self.inputs.append(Written(inp_tokens, attrgetter("token")))
+        inp_tokens = self._written("token", n, name="inp_tokens")
         embd = ctx.get_rows(token_embd, inp_tokens)
         if hasattr(lib, "ggml_build_forward_order"):  # since 0.21.0
             inp_embd = self._input(enums.Type.F32, *embd_ne, name="inp_embd")
@@ -127,8 +134,7 @@ class GraphBuilder:
             lib.ggml_build_forward_select(graph.ptr, choices, len(choices), 0)
         if self.hparams.tok_scale != 1.0:
             scale_rows = self._input(enums.Type.F32, 1, n, name="inp_scale_rows")
-            scale = self.hparams.tok_scale
-            self.inputs.append(Written(scale_rows, lambda _ubatch: scale))
+            self.inputs.append(Constant(scale_rows, self.hparams.tok_scale))
             embd = ctx.mul(embd, scale_rows)
         self.cb(embd, "embd")
         graph.build_forward_expand(embd)

@@ -1,7 +1,7 @@
 """Which cell of a cache holds the token of which position and sequences (llama-kv-cells.h).
 
-What is done for one more token of one sequence is done without a look at all cells, for that is
-most of what a model does.
+What is done for one more token of one sequence is written in C (decode.h), for that is most of what
+a model does, and so are the masks.
 """
 
 from __future__ import annotations
@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from .._ffi import ffi, lib
+
 if TYPE_CHECKING:
     import numpy.typing as npt
 
 Idxs = np.ndarray[Any, np.dtype[np.int64]]
-PAD = 256  # cells: llama.cpp pads the context and the part of it that attention reads to this
+PAD = 256  # cells: llama.cpp pads the context to this
 POS_END = (1 << 31) - 1  # after every position
 
 
@@ -25,7 +27,7 @@ def pad(n: int) -> int:
 
 def padded_n_kv(n_used: int, size: int) -> int:
     """Cells that attention reads when the first `n_used` are used: more, so that a graph lasts."""
-    return min(size, max(PAD, pad(n_used)))
+    return int(lib.gp_kv_padded(n_used, size))
 
 
 class Saved(NamedTuple):
@@ -43,16 +45,23 @@ class Cells:
     """Cells of which each is empty, or has a position and at least one of `n_seq` sequences.
 
     With a window of `n_swa` tokens, cells that no later token of their sequence will see count as
-    free. `shift` is what was added to positions since the keys in the cells were rotated.
+    free. `shift` is what was added to positions since the keys in the cells were rotated. `native`
+    is all of it but `shift`, in the same memory.
     """
 
     def __init__(self, size: int, n_seq: int, n_swa: int = 0) -> None:
         self.size = size
         self.n_swa = n_swa
-        self.pos = np.full(size, -1, np.int32)  # -1: empty
-        self.shift = np.zeros(size, np.int32)
-        self.has = np.zeros((n_seq, size), np.bool_)  # whether the cell is of that sequence
-        self._all = np.arange(size, dtype=np.int64)
+        self.pos = np.empty(size, np.int32)  # -1: empty
+        self.shift = np.empty(size, np.int32)
+        self.has = np.empty((n_seq, size), np.bool_)  # whether the cell is of that sequence
+        self._first, self._last = np.empty((2, n_seq), np.int32)
+        self.native = ffi.new("struct gp_kv_cells *")
+        self.native.pos = ffi.from_buffer("int32_t[]", self.pos)
+        self.native.has = ffi.from_buffer("uint8_t[]", self.has)
+        self.native.first = ffi.from_buffer("int32_t[]", self._first)
+        self.native.last = ffi.from_buffer("int32_t[]", self._last)
+        self.native.size, self.native.n_seq, self.native.n_swa = size, n_seq, n_swa
         self.clear()
 
     def clear(self) -> None:
@@ -60,58 +69,48 @@ class Cells:
         self.pos.fill(-1)
         self.shift.fill(0)
         self.has.fill(False)
-        self.head = 0  # where the search for free cells begins
+        self.head = 0
         self.has_shift = False
         self._forget()
 
     def _forget(self) -> None:
         """What was derived of the cells is not so any more."""
-        n_seq = len(self.has)
-        self._n_used: int | None = None
-        self._end: int | None = None
-        self._n_kv = 0
-        self._first: list[int | None] = [None] * n_seq
-        self._last: list[int | None] = [None] * n_seq
-        self._visible: dict[int, npt.NDArray[Any]] = {}
+        self._first.fill(lib.GP_KV_UNKNOWN)
+        self._last.fill(lib.GP_KV_UNKNOWN)
+        self.native.n_used = self.native.end = lib.GP_KV_UNKNOWN
 
     # --- what is there
 
     @property
+    def head(self) -> int:
+        """Where the search for free cells begins."""
+        return int(self.native.head)
+
+    @head.setter
+    def head(self, head: int) -> None:
+        self.native.head = head
+
+    @property
     def n_used(self) -> int:
         """Cells that are not empty."""
-        if self._n_used is None:
-            self._n_used = int(np.count_nonzero(self.pos >= 0))
-        return self._n_used
+        return int(lib.gp_kv_n_used(self.native))
 
     @property
     def end(self) -> int:
         """The last of those and one."""
-        if self._end is None:
-            used = np.flatnonzero(self.pos >= 0)
-            self._end = int(used[-1]) + 1 if used.size else 0
-        return self._end
+        return int(lib.gp_kv_end(self.native))
 
     def n_kv(self) -> int:
         """Cells that attention reads."""
-        if not self._n_kv:
-            self._n_kv = padded_n_kv(self.end, self.size)
-        return self._n_kv
+        return padded_n_kv(self.end, self.size)
 
     def first(self, seq: int) -> int:
         """The lowest position of a sequence, -1 without one."""
-        found = self._first[seq]
-        if found is None:
-            mine = self.pos[self.has[seq]]
-            found = self._first[seq] = int(mine.min()) if mine.size else -1
-        return found
+        return int(lib.gp_kv_first(self.native, seq))
 
     def last(self, seq: int) -> int:
         """The highest position of a sequence, -1 without one."""
-        found = self._last[seq]
-        if found is None:
-            mine = self.pos[self.has[seq]]
-            found = self._last[seq] = int(mine.max()) if mine.size else -1
-        return found
+        return int(lib.gp_kv_last(self.native, seq))
 
     def n_free(self) -> int:
         """Cells that `find` can give."""
@@ -124,21 +123,12 @@ class Cells:
         head = self.head
         if head > self.n_used + 2 * n:
             head = 0
-        if head + n <= self.size:
-            ahead = self.pos[head : head + n]
-            if self._is_free(head) if n == 1 else ahead.max() < 0:
-                return self._all[head : head + n]
+        if head + n <= self.size and self.pos[head : head + n].max() < 0:
+            return np.arange(head, head + n)
         free = np.flatnonzero(self._free())
         if len(free) < n:
             return None
         return np.roll(free, -int(np.searchsorted(free, head)))[:n]
-
-    def _is_free(self, idx: int) -> bool:
-        pos = self.pos[idx]
-        if pos < 0 or not self.n_swa:
-            return bool(pos < 0)
-        seqs = self.has[:, idx].nonzero()[0]
-        return len(seqs) == 1 and bool(pos <= self.last(int(seqs[0])) + 1 - self.n_swa)
 
     def _free(self) -> npt.NDArray[np.bool_]:
         free = self.pos < 0
@@ -149,31 +139,6 @@ class Cells:
                     free |= mine & alone & (self.pos <= self.last(seq) + 1 - self.n_swa)
         return free
 
-    def put_one(self, idx: int, pos: int, seq: int) -> None:
-        """`put` for a token of one sequence that comes after its last."""
-        lost, until = -1, int(self.pos[idx])
-        if until >= 0:
-            lost = int(self.has[:, idx].argmax())
-            self.has[lost, idx] = False
-            self._first[lost] = None
-            if self._last[lost] == until:
-                self._last[lost] = None
-            if self._n_used is not None:
-                self._n_used -= 1
-        self.pos[idx] = pos
-        self.has[seq, idx] = True
-        self._last[seq] = pos
-        if self._first[seq] == -1:
-            self._first[seq] = pos
-        if self._n_used is not None:
-            self._n_used += 1
-        self._grow(idx + 1)
-        if self._visible and seq in self._visible:
-            self._visible[seq][idx] = 0.0
-        if lost >= 0 and 0 <= self.first(lost) <= until:
-            self.rm(lost, self.first(lost), until + 1)
-        self.head = idx + 1
-
     def put(self, idxs: Idxs, pos: npt.NDArray[np.int32], sets: list[tuple[Any, Any]]) -> None:
         """Gives cells to tokens at positions `pos`; `sets` are sequences and the tokens that have
         them. C: llama_kv_cache::apply_ubatch"""
@@ -181,36 +146,13 @@ class Cells:
         self.pos[idxs] = pos
         for seqs, at in sets:
             for seq in seqs:
-                self._give(seq, idxs[at], pos[at])
-        if lost:
-            self._forget()
-        else:
-            if self._n_used is not None:
-                self._n_used += len(idxs)
-            self._grow(int(idxs.max()) + 1)
+                self.has[seq, idxs[at]] = True
+        self._forget()
         # Without gaps between a sequence's positions, what is older than the lost ones goes too.
         for seq, until in lost:
             if 0 <= self.first(seq) <= until:
                 self.rm(seq, self.first(seq), until + 1)
         self.head = int(idxs[-1]) + 1
-
-    def _give(self, seq: int, idxs: Idxs, pos: npt.NDArray[np.int32]) -> None:
-        """Cells are a sequence's, too."""
-        self.has[seq, idxs] = True
-        first, last = self._first[seq], self._last[seq]
-        if first is not None:
-            self._first[seq] = int(pos.min()) if first < 0 else min(first, int(pos.min()))
-        if last is not None:
-            self._last[seq] = max(last, int(pos.max()))
-        if seq in self._visible:
-            self._visible[seq][idxs] = 0.0
-
-    def _grow(self, end: int) -> None:
-        """Cells before `end` are used."""
-        if self._end is not None and self._end < end:
-            self._end = end
-            if end > self._n_kv:
-                self._n_kv = 0
 
     def _take(self, idxs: Idxs) -> list[tuple[int, int]]:
         """Empties cells that are used: sequences that lost some, and the highest position."""
@@ -250,12 +192,6 @@ class Cells:
         self.has[:, idx] = False
         self.pos[idx] = -1
         self.shift[idx] = 0
-        self._forget()
-
-    def mend(self) -> None:
-        """Empties cells that have a position or a sequence, but not both: a signal came between."""
-        self.has[:, self.pos < 0] = False
-        self.pos[~self.has.any(0)] = -1
         self._forget()
 
     def keep(self, seq: int) -> None:
@@ -334,28 +270,8 @@ class Cells:
     def fill_mask(self, mask: npt.NDArray[Any], seq: int, pos: npt.NDArray[np.int32]) -> None:
         """mask [n_rows, n_kv] in numpy's order, for tokens at `pos` that have their cells: 0 for
         the cells that each attends to, -inf for all others."""
-        n_kv = mask.shape[1]
-        if self.n_swa:
-            ages = pos[:, None] - self.pos[:n_kv]
-            mask[:] = -np.inf
-            mask[self.has[seq, :n_kv] & (ages >= 0) & (ages < self.n_swa)] = 0.0
-            return
-        mask[:] = self._row(seq, mask.dtype)[:n_kv]
-        if len(pos) == 1 and pos[0] >= self.last(seq):
-            return
-        later = np.flatnonzero(self._at(seq, int(pos.min()) + 1, POS_END))
-        if later.size:  # of most tokens: those that came with them
-            n = len(later)
-            together = later[-1] - later[0] + 1 == n
-            at = slice(later[0], later[-1] + 1) if together else later
-            seen = self.pos[at] <= pos[:, None]
-            mask[:, at] = np.where(seen, mask.dtype.type(0), mask.dtype.type(-np.inf))
-
-    def _row(self, seq: int, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-        """0 for each cell of a sequence, -inf for the others; kept up to date by `put_one`."""
-        row = self._visible.get(seq)
-        if row is None or row.dtype != dtype:
-            row = np.full(self.size, -np.inf, dtype)
-            row[self.has[seq]] = 0.0
-            self._visible[seq] = row
-        return row
+        assert mask.flags.c_contiguous
+        n_rows, n_kv = mask.shape
+        f16, data, rows = mask.dtype.itemsize == 2, ffi.from_buffer(mask), np.ascontiguousarray(pos)
+        positions = ffi.from_buffer("int32_t[]", rows)
+        lib.gp_kv_mask(self.native, seq, positions, n_rows, n_kv, f16, data)

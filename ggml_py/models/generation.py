@@ -65,14 +65,15 @@ class Generation:
             self._sample.accept(self._ids)
         logits = model._eval(self._ids, all_logits=False, copy=False, seq=seq)
         for left in reversed(range(self._n)):
-            token = self._checked(self._sample(logits))
+            token = self._sample(logits)
+            if self._sample is not likeliest:
+                token = self._checked(token)
             yield token
             if not left or token in self._stop:
                 return
-            model._check_open()
             if self._n_keep is not None:
                 self._shift(self._n_keep)
-            logits = model._eval_one(token, copy=False, seq=seq).reshape(-1)
+            logits = model._eval_one(token, copy=False, seq=seq)
 
     def _checked(self, token: int) -> int:
         if 0 <= token < self._model.hparams.n_vocab:

@@ -8,10 +8,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from .._ffi import lib
-from ..errors import AllocError, MissingFunctionError
+from ..errors import AllocError, BusyError, MissingFunctionError
 from ..scheduler import Scheduler
 from .archs import ARCHS
 from .cells import POS_END
+from .decode_one import decode_one, takes_one
 from .decoder import Decoder
 from .expert_copies import ExpertCopies
 from .hparams import HParams
@@ -83,6 +84,32 @@ class Graphs:
             raise
         return builder
 
+    def compute_one(self, token: int, seq: int) -> Decoder[Any] | None:
+        """Evaluates one more token of a sequence: the graph with its logits. None, and nothing was
+        done, where it takes another graph than the one that is allocated.
+
+        When it fails the sequence is what it was before.
+        """
+        builder = self._allocated
+        if builder is None or builder.one is None:
+            return None
+        if self._expert_copies is not None:
+            self._expert_copies.forget()
+        one = builder.one
+        try:
+            self._sched._compute(builder.graph, lib.gp_decode_one, one, token, seq)
+        except BusyError:
+            raise  # it is another thread's that is half done
+        except BaseException:
+            self._allocated = None
+            if one.pos >= 0:
+                self._memory.undo_one(seq, one.pos)
+            raise
+        if one.pos < 0:
+            return None
+        one.pos = -1
+        return builder
+
     def update(self) -> None:
         """Rotates the keys of cells whose positions were moved. When that fails they may be rotated
         in part: the sequences that have such cells are empty then. C: llama_context::memory_update
@@ -145,6 +172,7 @@ class Graphs:
             self._kept.pop(next(iter(self._kept))).close()
         self._alloc(builder)
         builder.share()
+        builder.one = decode_one(self._sched, builder) if takes_one(builder) else None
         self._allocated = builder
         return builder
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
+import numpy as np
+
 from ..context import Context
 from ..convert import DTYPES
 from ..enums import Type
@@ -29,16 +31,33 @@ class Written:
     """A tensor that becomes what `of` says of a ubatch."""
 
     def __init__(self, tensor: Tensor, of: Callable[[Ubatch], Any]) -> None:
-        self.tensor = tensor
+        self._tensor = tensor
         self._of = of
 
     def share(self) -> None:
         """See `Input`."""
-        self._array = array_of(self.tensor)
+        self.array = array_of(self._tensor)
 
     def set(self, ubatch: Ubatch) -> None:
         """See `Input`."""
-        self._array[:] = self._of(ubatch)
+        self.array[:] = self._of(ubatch)
+
+
+class Constant:
+    """A tensor that is always the same. `value` is as numpy's assignment takes it."""
+
+    def __init__(self, tensor: Tensor, value: Any) -> None:
+        self.value: npt.NDArray[Any] = np.empty(tensor.ne[::-1], DTYPES[tensor.type])
+        self.value[:] = value
+        self._tensor = tensor
+
+    def share(self) -> None:
+        """See `Input`."""
+        self.array = array_of(self._tensor).reshape(self.value.shape)
+
+    def set(self, _ubatch: Ubatch) -> None:
+        """See `Input`."""
+        self.array[:] = self.value
 
 
 def new_input(ctx: Context, type_: Type, *ne: int, name: str) -> Tensor:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-import numpy as np
-
 from ..enums import Type
 from ..errors import ModelError
 from . import kv_state
@@ -17,7 +15,7 @@ from .memory import Memory, Shape
 from .placement import Placement
 from .state_reader import StateReader
 from .streams import Slot, Streams
-from .ubatch import Tokens, Ubatch, one_token, split_equal, split_simple
+from .ubatch import Tokens, Ubatch, split_equal, split_simple
 
 
 class KvShape(NamedTuple):
@@ -55,7 +53,6 @@ class KvCaches(Memory):
         self.n_ctx = self.n_ctx_seq * self.n_stream
         self.v_trans = v_trans
         self.has_update = False
-        self._ones: dict[int, Ubatch] = {}
         options = (type_k, type_v, v_trans)
         layers = [il for il in range(hparams.n_layer) if not hparams.is_swa(il)]
         cells = Streams(self.n_ctx_seq, n_seq_max, self.n_stream)
@@ -112,32 +109,6 @@ class KvCaches(Memory):
         for cells, slot in zip(self._cells, ubatch.slots, strict=True):
             cells.put(ubatch, slot)
 
-    def take_one(self, token: int, seq: int) -> Ubatch | None:
-        """See `Memory`."""
-        ubatch = self._ones.get(seq)
-        if ubatch is None:
-            ubatch = self._ones[seq] = _one(seq, len(self.caches))
-        for i, streams in enumerate(self._cells):
-            cells, row = streams.of(seq)
-            idxs = cells.find(1)
-            if idxs is None:
-                return None
-            ubatch.slots[i][0] = idxs
-        pos = cells.last(row) + 1
-        ubatch.token[0] = token
-        ubatch.pos[0] = pos
-        for i, streams in enumerate(self._cells):
-            cells, row = streams.of(seq)
-            cells.put_one(int(ubatch.slots[i][0][0]), pos, row)
-        return ubatch
-
-    def undo_one(self, seq: int, pos: int) -> None:
-        """See `Memory`."""
-        for streams in self._cells:
-            cells, row = streams.of(seq)
-            cells.mend()
-            cells.rm(row, pos, POS_END)
-
     def _full(self, tokens: Tokens) -> ModelError:
         """Says which cells are missing; raises what says it of one sequence."""
         wanted: dict[int, int] = {}
@@ -187,11 +158,8 @@ class KvCaches(Memory):
         seqs = ubatch.seq_ids
         s0, n_stream = (0, 1) if self.n_stream == 1 else (seqs[0], len(seqs))
         n_kv = tuple([cells.n_kv(seqs) for cells in self._cells])
-        last: Shape | None = ubatch.shape
-        if last is None or last.memory.n_kv != n_kv:
-            kv = KvShape(n_kv, s0, n_stream)
-            last = ubatch.shape = Shape(ubatch.n_tokens, n_stream, len(ubatch.out_ids), kv)
-        return last
+        kv = KvShape(n_kv, s0, n_stream)
+        return Shape(ubatch.n_tokens, n_stream, len(ubatch.out_ids), kv)
 
     def planned_shape(self, n_tokens: int, n_past: int, n_seqs: int) -> Shape:
         """See `Memory`."""
@@ -326,10 +294,3 @@ class KvCaches(Memory):
         """Closes the caches, and with them the buffers."""
         for cache in self.caches:
             cache.close()
-
-
-def _one(seq: int, n_caches: int) -> Ubatch:
-    """A ubatch of one token of a sequence, to be filled in."""
-    ubatch = one_token(seq)
-    ubatch.slots = [[np.zeros(1, np.int64)] for _ in range(n_caches)]
-    return ubatch

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+from .cells import POS_END
 from .state_reader import StateReader
 from .ubatch import Tokens, Ubatch
 
@@ -44,14 +45,14 @@ class Memory(ABC):
     def apply(self, ubatch: Ubatch) -> None:
         """Its tokens are there now; called before their graph is computed, one after the other."""
 
-    @abstractmethod
-    def take_one(self, token: int, seq: int) -> Ubatch | None:
-        """`prepare` and `apply` for one token after the last of a sequence, its logits wanted, in
-        as little time as can be. What is returned is used again. None where there is no room."""
+    def take_one(self, _token: int, _seq: int) -> Ubatch | None:
+        """`prepare` and `apply` for one token after the last of a sequence, its logits wanted, if
+        this memory has a quicker way for that. What is returned is used again."""
+        return None
 
-    @abstractmethod
     def undo_one(self, seq: int, pos: int) -> None:
-        """Takes the token at that position back, wherever `take_one` was stopped."""
+        """Takes the last token of a sequence back, at that position, if it is there."""
+        self.seq_rm(seq, pos, POS_END)
 
     @abstractmethod
     def save(self) -> Any:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from ..recording import Recording
     from ..trace.plan import Plan
+    from .decoder import Decoder
     from .generation import Sample
 
 
@@ -119,7 +120,6 @@ class Model:
         is not, and more tokens than the context has room for; `AllocError` where there is no memory
         for the compute buffers of so many: fewer may fit.
         """
-        self._check_open()
         if seq:
             self._check_seq(seq)
         # Decoding: what numpy does around one token takes longer than all the rest here.
@@ -127,6 +127,7 @@ class Model:
         if type(token) is int and 0 <= token < self.hparams.n_vocab:
             logits = self._eval_one(token, copy, seq)
             return logits.reshape(1, -1) if all_logits else logits
+        self._check_open()
         return self._eval(self._check_tokens(tokens, seq), all_logits, copy, seq)
 
     def _eval(
@@ -147,23 +148,32 @@ class Model:
     def _eval_one(self, token: int, copy: bool, seq: int) -> npt.NDArray[np.float32]:
         """The logits [n_vocab] after one token that was checked."""
         memory, graphs = self._memory, self._graphs
+        if self._closed:
+            self._check_open()
         if memory.has_update:
             graphs.update()
-        if self.hparams.n_positions:
-            self._check_room(1, seq)
-        pos = memory.seq_pos_max(seq) + 1
+        builder = graphs.compute_one(token, seq)
+        if builder is None:
+            builder = self._take_one(token, seq)
+        if builder is not None:
+            logits = builder.read_logit_row()
+            return logits.copy() if copy else logits
+        self._check_room(1, seq)
+        ids, positions = np.array([[token], [memory.seq_pos_max(seq) + 1]], np.int32)
+        tokens = Tokens(ids, positions, [(seq,)], np.ones(1, np.bool_))
+        return self._decode(tokens, copy).reshape(-1)
+
+    def _take_one(self, token: int, seq: int) -> Decoder[Any] | None:
+        """The graph that has evaluated it, if the memory has a way of its own for one token."""
+        memory, pos = self._memory, self._memory.seq_pos_max(seq) + 1
         try:
             ubatch = memory.take_one(token, seq)
-            if ubatch is not None:
-                logits = graphs.compute(memory.shape(ubatch), ubatch).read_logit_row()
-                return logits.copy() if copy else logits
+            if ubatch is None:
+                return None
+            return self._graphs.compute(memory.shape(ubatch), ubatch)
         except BaseException:
             memory.undo_one(seq, pos)
             raise
-        self._check_room(1, seq)
-        ids, positions = np.array([[token], [pos]], np.int32)
-        tokens = Tokens(ids, positions, [(seq,)], np.ones(1, np.bool_))
-        return self._decode(tokens, copy).reshape(-1)
 
     def decode(self, batch: Batch) -> npt.NDArray[np.float32]:
         """Evaluates the tokens of a batch, of any sequences: the logits [n_outputs, n_vocab] of

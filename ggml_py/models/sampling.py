@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from .._arguments import given, whole
+from .._ffi import ffi, lib
 from ..errors import ArgumentError, ModelError
 from .candidates import F32, Candidates
 
@@ -119,7 +120,7 @@ class Sampler:
 
     def _adjusted(self, logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
         """With biases and penalties."""
-        logits = np.asarray(logits, F32)
+        logits = np.ascontiguousarray(logits, F32)
         if logits.ndim != 1 or not logits.size:
             raise ModelError(f"logits {list(logits.shape)}: expected those of one token, [n_vocab]")
         penalised = self.repeat_penalty != 1.0 or self.frequency_penalty or self.presence_penalty
@@ -177,12 +178,13 @@ class _Past:
 
 
 def likeliest(logits: npt.NDArray[np.float32]) -> int:
-    """The token with the largest logit, the lowest id of several.
+    """The token with the largest logit, the lowest id of several; `logits` follow each other.
 
     Raises `ModelError` where none is the largest: NaN, inf, all -inf.
     """
-    token = int(logits.argmax())  # the first NaN's, if there is one
-    if not isfinite(logits[token]):
+    native = ffi.from_buffer("float[]", logits)
+    token: int = lib.gp_likeliest(native, len(native))
+    if token < 0:
         raise ModelError(_not_finite(logits))
     return token
 

@@ -119,10 +119,6 @@ class Streams:
         """mask [n_stream, n_rows, n_kv] in numpy's order, see `Cells.fill_mask`. Rows after the
         graph's tokens are padding."""
         n_rows = ubatch.n_tokens // len(mask)
-        if n_rows == mask.shape[1] == len(ubatch.sets) == 1:
-            cells, row = self.of(ubatch.sets[0][0][0])
-            cells.fill_mask(mask[0], row, ubatch.pos)
-            return
         if mask.shape[1] > n_rows:
             mask[:, n_rows:] = -np.inf
         for i, (seqs, at) in enumerate(ubatch.sets):

@@ -65,7 +65,6 @@ class Ubatch:
         self.sets = _sets(seqs)
         self.seq_ids = tuple(sorted({s for seqs, _at in self.sets for s in seqs}))
         self.slots: Any = None
-        self.shape: Any = None  # of the graph that it was evaluated with
 
 
 def _sets(seqs: Sequence[Seqs]) -> list[tuple[Seqs, Where]]:

@@ -1,0 +1,42 @@
+"""One more token of one sequence, on the graph that is allocated: one native call (decode.h)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from .._ffi import ffi
+from .cells import POS_END
+from .inputs import Constant
+from .kv_caches import KvCaches
+
+if TYPE_CHECKING:
+    from ..scheduler import Scheduler
+    from .blocks import GraphBuilder
+
+
+def takes_one(builder: GraphBuilder) -> bool:
+    """Whether a graph is such a one: of a model with KV caches, for one token and its logits."""
+    shape = builder.shape
+    return isinstance(builder.memory, KvCaches) and shape.n_tokens == shape.n_outputs == 1
+
+
+def decode_one(sched: Scheduler, builder: GraphBuilder) -> Any:
+    """A struct gp_decode of a graph that has its memory on a scheduler, for as long as it has."""
+    assert isinstance(builder.memory, KvCaches)
+    native = ffi.new("struct gp_decode *")
+    native.sched, native.graph = sched.ptr, builder.graph.ptr
+    for name, of in (("inp_tokens", "token"), ("inp_pos", "pos"), ("out_ids", "out_ids")):
+        setattr(native, name, ffi.from_buffer("int32_t[]", builder.written[of].array))
+    native.n_caches = len(builder.inp_attn)
+    for inp, cache in zip(builder.inp_attn, native.caches, strict=False):
+        inp.describe(cache)
+    constants = [inp for inp in builder.inputs if isinstance(inp, Constant)]
+    native.n_constants = len(constants)
+    for constant, target in zip(constants, native.constants, strict=False):
+        target.data = ffi.from_buffer(constant.array)
+        target.value = ffi.from_buffer(constant.value)
+        target.nbytes = constant.value.nbytes
+    native.only_seq = -1 if builder.memory.n_stream == 1 else builder.shape.memory.s0
+    native.pos = -1
+    native.n_positions = builder.hparams.n_positions or POS_END
+    return native
