@@ -384,7 +384,8 @@ def _module(api: Api, out: Path) -> None:
     ffi.set_source("ggml_py._ggml", f'#include "guards.h"\n#include "module.h"\n{renames}')
     with contextlib.redirect_stdout(None):  # it announces the file
         ffi.emit_c_code(str(out))
-    out.write_text(_hold_the_gil(out.read_text(), {f.name for f in api.bound if _short(f)}))
+    short = {"gp_changes", *(f.name for f in api.bound if _short(f))}
+    out.write_text(_hold_the_gil(out.read_text(), short))
 
 
 def _short(f: Function) -> bool:

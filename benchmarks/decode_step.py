@@ -32,7 +32,7 @@ import ggml_py
 from ggml_py._ffi import lib
 from ggml_py.models import Model, graphs, sampling
 
-_NATIVE = ("gp_decode_one", "gp_likeliest")
+_NATIVE = ("gp_decode_one", "gp_likeliest", "graph_compute")  # the last where a graph is new
 PACKAGE = Path(ggml_py.__file__).parent
 LEAST = 0.01  # functions with less of Python's part are shown as one
 

@@ -65,6 +65,7 @@ class GraphBuilder:
         self.written: dict[str, Written] = {}  # of those, by what they have of a ubatch
         self.logits: Tensor  # set by build
         self.one: Any = None  # see decode_one.py
+        self.logit_row: npt.NDArray[np.float32] | None = None  # the memory of the first, or None
 
     def close(self) -> None:
         """Closes the context, and the graph with it."""
@@ -145,7 +146,7 @@ class GraphBuilder:
         for inp in self.inputs:
             inp.share()
         self._logits = _logits_of(self.logits) if self.shape.n_outputs else None
-        self._logit_row = None if self._logits is None else self._logits[0]
+        self.logit_row = None if self._logits is None else self._logits[0]
 
     def set_inputs(self, ubatch: Ubatch) -> None:
         """Writes all inputs for a ubatch."""
@@ -158,11 +159,6 @@ class GraphBuilder:
         if self._logits is not None:
             return self._logits
         return self.logits.get().reshape(self.shape.n_outputs, -1)
-
-    def read_logit_row(self) -> npt.NDArray[np.float32]:
-        """The same for the first output alone, [n_vocab]."""
-        row: npt.NDArray[np.float32] | None = self._logit_row
-        return self.read_logits()[0] if row is None else row
 
     # --- blocks
 

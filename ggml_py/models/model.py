@@ -156,8 +156,10 @@ class Model:
         if builder is None:
             builder = self._take_one(token, seq)
         if builder is not None:
-            logits = builder.read_logit_row()
-            return logits.copy() if copy else logits
+            row = builder.logit_row
+            if row is None:
+                row = builder.read_logits()[0]
+            return row.copy() if copy else row
         self._check_room(1, seq)
         ids, positions = np.array([[token], [memory.seq_pos_max(seq) + 1]], np.int32)
         tokens = Tokens(ids, positions, [(seq,)], np.ones(1, np.bool_))
