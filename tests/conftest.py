@@ -21,6 +21,7 @@ from oracle_programs import Oracle
 
 import ggml_py as ggml
 from ggml_py._handle import LIVE
+from ggml_py._since import SINCE
 
 if TYPE_CHECKING:
     from ggml_py.models.synthetic import LlamaSpec
@@ -72,6 +73,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         this = loaded()["ggml_version"]
         release, why = mark.kwargs.get("release", "0.0"), mark.kwargs.get("why", "")
         for name in filter(lacks, mark.args):
+            assert name in SINCE, f"needs({name!r}): no release has that"
             pytest.skip(f"ggml {this} lacks {name}")
         if release == "default":
             if this != DEFAULT:

@@ -112,7 +112,7 @@ def test_a_full_hash_set_says_what_is_in_it(cpu, use):
         still_works(sched)
 
 
-@pytest.mark.needs("0.18.1")
+@pytest.mark.needs(release="0.18.1", why="30 inputs before it")
 def test_more_inputs_than_an_old_release_had_room_for(cpu):
     with ggml.Context() as ctx, ggml.Scheduler([cpu], parallel=True) as sched:
         xs = [ctx.new_tensor("f32", 8, name=f"x{i}") for i in range(40)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from types import FrameType, TracebackType
+from types import FrameType
 
 
 class CtrlC:
@@ -19,12 +19,7 @@ class CtrlC:
             signal.signal(signal.SIGINT, self._on_signal)
         return self
 
-    def __exit__(
-        self,
-        _type: type[BaseException] | None,
-        _value: BaseException | None,
-        _traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_raised: object) -> None:
         signal.signal(signal.SIGINT, self._usual)
 
     def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
