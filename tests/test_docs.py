@@ -135,6 +135,19 @@ def test_what_is_said_to_run_them_is_there():
             assert function in [getattr(node, "name", "") for node in tree.body], test
 
 
+def test_links_of_what_the_site_does_not_have():
+    """What is in docs/ mkdocs looks after; there a page is linked, and not named by its file."""
+    for page in PROSE:
+        text = page.read_text()
+        if page.is_relative_to(doc_pages.DOCS):
+            assert not re.search(r"(?<!\()\bdocs/[\w/]+\.md", text), page
+            continue
+        links = re.findall(r"\]\((?!http)([^)#]+)", text)
+        links += re.findall(r"(?:docs|examples|benchmarks)/[\w/]+\.(?:md|py)", text)
+        missing = [to for to in links if not ((page.parent / to).exists() or (REPO / to).exists())]
+        assert not missing, (page, missing)
+
+
 @pytest.mark.parametrize(
     "block",
     ["```bash\nls\n```\n", "```python title='x'\nx\n```\n", "```\nls\n```\n", "    ls\n    rm\n",
