@@ -1,64 +1,185 @@
 """What recording a run costs: decoding with it, beside the same without, and beside upstream's own
-scheduler without our instrumentation.
+scheduler without our instrumentation. A token of the 110M model, one thread.
 
-    python benchmarks/recording.py      builds the pristine library on first use, half a minute
+    python benchmarks/recording.py [--rounds 11]     three minutes at most; the pristine library is
+                                                     built on first use, half a minute
+
+On a busy machine one block of tokens takes half as long again as the next. So what is compared is
+the median token of blocks of 16 at the same places, one block directly after the other: recorded,
+not recorded, not recorded again, pristine, in an order that is drawn anew each round. A result is
+the median of the ratios within rounds, in parentheses its interval of 95 % (bootstrap over six
+launches of the processes, and over the rounds of each); a bar is held or not when all of that is on
+one side of it.
+"not recorded, again" is the same thing twice: how far its interval is from 1 is what cannot be told
+here. CPU time leaves out what other programs took from us, and recording waits for nothing: where
+the clock on the wall cannot decide, it can.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
+import os
+import random
+import statistics
+import subprocess
+import sys
 import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import models
 from plans import pristine
-from rounds import Row, children, compare, parser, seconds, show
+from rounds import UNITS, Row, parser, show
 
-N_GEN = 32
-_DECODE = """
-import time
+LAUNCHES = 6  # where a process has its memory makes a difference of its own
+BLOCKS = 3  # rounds of each launch, for each of --rounds
+MOST = 22.0  # seconds of them; a busy machine has fewer rounds
+BAR = 1.01
+PLAIN, AGAIN, RECORDED, PER_OP, PRISTINE = (
+    "not recorded", "not recorded, again", "recorded", "recorded node by node", "pristine",
+)  # fmt: skip
+_DECODER = f"""
+import contextlib, gc, json, statistics, sys, time
+import ggml_py.recording
 from ggml_py.models import load
-model = load({path!r}, n_threads=1, flash_attn=True)
+N = 16
 
-def run():
+def now():
+    return time.perf_counter(), time.process_time()
+
+ggml_py.recording._memcpy = lambda: 1.0  # after each block, which the caches would feel
+model = load(sys.argv[1], n_threads=1, flash_attn=True)
+model.eval([1])
+gc.disable()
+print("ready", flush=True)
+for line in sys.stdin:
+    what = line.strip()
     model.reset()
-    model.eval([1], copy=False)
-    start = time.perf_counter()
-    for _ in range({n}):
-        model.eval([1], copy=False)
-    return (time.perf_counter() - start) / {n}
-
-rounds(run)
+    with contextlib.ExitStack() as stack:
+        if what in ({RECORDED!r}, {PER_OP!r}):
+            recording = stack.enter_context(model.record(what == {PER_OP!r}))
+        model.eval([1], copy=False)  # reads the plan, once
+        times = [now()]
+        for _ in range(N):
+            model.eval([1], copy=False)
+            times.append(now())
+    if what in ({RECORDED!r}, {PER_OP!r}):
+        assert len(recording.run.computes) == N + 1 and recording.run.per_op == (what == {PER_OP!r})
+        del recording
+        gc.collect()
+    token = [[b - a for a, b in zip(clock, clock[1:])] for clock in zip(*times)]
+    print(json.dumps([statistics.median(tokens) for tokens in token]), flush=True)
 """
+Times = list[dict[str, tuple[float, float]]]  # of each round: seconds on the wall, of the CPU
+
+
+@dataclass(frozen=True)
+class Measured(Row):
+    """A row whose `low` and `high` are where the ratio is, with 95 % certainty."""
+
+    @property
+    def span(self) -> str:
+        """To a thousandth, for a bar of a hundredth."""
+        return f"{self.ratio:.3f} ({self.low:.3f}-{self.high:.3f})"
+
+    @property
+    def verdict(self) -> str:
+        """Whether the bar is held, where that can be told."""
+        if self.bar is None:
+            return ""
+        said = "yes" if self.high <= self.bar else "NO" if self.low > self.bar else "undecided"
+        return f"≤ {self.bar:g} {said}"
+
+
+class Decoder:
+    """A process that decodes blocks of tokens."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+
+    def block(self, what: str) -> tuple[float, float]:
+        """Seconds of its median token, on the wall and of the CPU."""
+        assert self._process.stdin and self._process.stdout
+        print(what, file=self._process.stdin, flush=True)
+        wall, cpu = json.loads(self._process.stdout.readline())
+        return wall, cpu
+
+
+@contextlib.contextmanager
+def decoder(path: Path, **env: str) -> Iterator[Decoder]:
+    """One that has loaded its model."""
+    with subprocess.Popen(
+        [sys.executable, "-c", _DECODER, str(path)], env={**os.environ, **env},
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    ) as process:  # fmt: skip
+        assert process.stdin and process.stdout
+        if process.stdout.readline() != "ready\n":
+            raise RuntimeError(f"no model could be loaded with {env or 'the usual library'}")
+        yield Decoder(process)
+        process.stdin.close()
+
+
+def launch(path: Path, rounds: int, order: random.Random) -> Times:
+    """Rounds of one pair of processes, the first of which is left out."""
+    found = []
+    with decoder(path) as ours, decoder(path, GGML_PY_UPSTREAM=pristine()) as theirs:
+        end = time.monotonic() + MOST
+        for index in range(rounds + 1):
+            if len(found) > 2 * BLOCKS and time.monotonic() > end:
+                break
+            names = [PLAIN, AGAIN, RECORDED, PRISTINE]
+            if index % BLOCKS == 0:
+                names.append(PER_OP)
+            order.shuffle(names)
+            found.append({n: (theirs if n == PRISTINE else ours).block(n) for n in names})
+    return found[1:]
+
+
+def interval(ratios: Sequence[Sequence[float]], draws: int = 2000) -> tuple[float, float]:
+    """Where the median of the ratios of several launches is, with 95 % certainty."""
+    chance = random.Random(0)
+    medians = []
+    for _ in range(draws):
+        launches = chance.choices(ratios, k=len(ratios))
+        drawn = [r for part in launches for r in chance.choices(part, k=len(part))]
+        medians.append(statistics.median(drawn))
+    medians.sort()
+    return medians[draws // 40], medians[-draws // 40 - 1]
+
+
+def measured(what: str, peer: str, clock: int, launches: Sequence[Times], bar: float | None) -> Row:
+    """A row from the rounds in which both took a turn; `clock` 0 is the wall's, 1 the CPU's."""
+    pairs = [
+        [(r[what][clock], r[peer][clock]) for r in rounds if what in r and peer in r]
+        for rounds in launches
+    ]
+    ratios = [[a / b for a, b in part] for part in pairs]
+    ours, theirs = zip(*(pair for part in pairs for pair in part), strict=True)
+    low, high = interval(ratios)
+    middle = statistics.median
+    return Measured(
+        f"a token, {what}" + (", CPU time" if clock else ""), peer, "ms",
+        middle(ours) * UNITS["ms"], middle(theirs) * UNITS["ms"],
+        middle(r for part in ratios for r in part), low, high, bar,
+    )  # fmt: skip
 
 
 def rows(rounds: int, _peer: str) -> list[Row]:
-    """A token of the 110M model, one thread."""
+    """Wall and CPU time of each beside its peer."""
+    order = random.Random(1)
     with tempfile.TemporaryDirectory() as folder:
         path = models.file_of("110M-q4_0", Path(folder))
-        code = _DECODE.format(path=str(path), n=N_GEN)
-        peers = {"not recorded": (code, {}), "pristine": (code, {"GGML_PY_UPSTREAM": pristine()})}
-        with (
-            models.load(path, n_threads=1, flash_attn=True) as model,
-            children(**peers) as theirs,
-        ):
-            model.eval([1])
-
-            def decode(per_op: bool) -> float:
-                model.reset()
-                model.eval([1], copy=False)
-                with contextlib.ExitStack() as stack:
-                    recording = stack.enter_context(model.record(per_op))
-                    model.eval([1], copy=False)  # reads the plan, once
-                    took = seconds(lambda: [model.eval([1], copy=False) for _ in range(N_GEN)])
-                assert len(recording.run.computes) == N_GEN + 1
-                return took / N_GEN
-
-            found = []
-            for per_op, bars in ((False, dict.fromkeys(theirs, 1.01)), (True, None)):
-                what = "a token, recorded" + (" node by node" if per_op else "")
-                found += compare(what, lambda: decode(per_op), theirs, rounds=rounds, bars=bars)  # noqa: B023
-            return found
+        launches = [launch(path, rounds * BLOCKS, order) for _ in range(LAUNCHES)]
+    pairs = (
+        (RECORDED, PLAIN, BAR), (RECORDED, PRISTINE, BAR), (AGAIN, PLAIN, None),
+        (PLAIN, PRISTINE, BAR), (PER_OP, PLAIN, None),
+    )  # fmt: skip
+    return [
+        measured(what, peer, clock, launches, bar) for what, peer, bar in pairs for clock in (0, 1)
+    ]
 
 
 if __name__ == "__main__":

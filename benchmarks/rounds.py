@@ -49,6 +49,11 @@ class Row:
     bar: float | None = None  # the ratio that is wanted at most
 
     @property
+    def span(self) -> str:
+        """The ratio, and what it was in the rounds."""
+        return f"{self.ratio:.2f} ({self.low:.2f}-{self.high:.2f})"
+
+    @property
     def verdict(self) -> str:
         """Whether the bar is held."""
         if self.bar is None:
@@ -152,9 +157,8 @@ HEADINGS = ("what", "ours", "peer", "peer's", "ours/peer (min-max)", "bar")
 
 def cells(r: Row) -> tuple[str, ...]:
     """What a table shows of a row."""
-    span = f"{r.ratio:.2f} ({r.low:.2f}-{r.high:.2f})"
     ours, theirs = f"{r.ours:.3g} {r.unit}", f"{r.theirs:.3g} {r.unit}"
-    return (r.what, ours, r.peer, theirs, span, r.verdict)
+    return (r.what, ours, r.peer, theirs, r.span, r.verdict)
 
 
 def show(rows: Sequence[Row], form: str = "table") -> None:

@@ -86,6 +86,7 @@ def test_a_file_that_another_program_wrote_again(run, tmp_path):
     data = json.dumps(run.to_json(), sort_keys=True, indent=1)
     (tmp_path / "r.json").write_text(data)
     assert run.summary().headline() in cli_runs.ok("view", tmp_path / "r.json")
+    assert run.summary().headline() in cli_runs.ok("view", "-", stdin=data)
 
 
 def test_json_is_the_run(run, tmp_path):

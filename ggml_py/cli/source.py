@@ -152,10 +152,10 @@ def _refuse_known(content: bytes, name: str) -> None:
 
 
 def saved_run(source: str) -> Run | None:
-    """The run in that file; None for anything else, and for standard input."""
+    """The run in that file; None for anything else."""
     from ..export import run_json, to_json
 
-    content = None if source == "-" else _content(source)
+    content = _content(source)
     if content is None:
         return None
     try:
@@ -164,7 +164,9 @@ def saved_run(source: str) -> Run | None:
         return None  # `saved_plan` says what is wrong
     # As we write it, or with its keys sorted; a plan may have a node that is called so.
     known = run_json.KIND.encode() in content and to_json.KIND.encode() not in content[:200]
-    return run_json.parse(content, source) if known and content.lstrip()[:1] == b"{" else None
+    return (
+        run_json.parse(content, _called(source)) if known and content.lstrip()[:1] == b"{" else None
+    )
 
 
 def _plan_on_page(text: str, name: str) -> Plan:
@@ -198,7 +200,8 @@ def _plan_in_log(text: str, name: str, dump: int | None) -> Plan:
 def _content(source: str) -> bytes | None:
     """The bytes of a file; None when it is a model, which may be large."""
     if source == "-":
-        content = sys.stdin.buffer.read()
+        read = click.get_current_context().meta  # once; a run is looked for, then a plan
+        content: bytes = read.get(_STDIN) or read.setdefault(_STDIN, sys.stdin.buffer.read())
         if content.startswith(b"GGUF"):
             raise click.UsageError("a model cannot be read from standard input: give its path")
         return content

@@ -192,7 +192,7 @@ def _by_backend(
         spans.setdefault(scheduler, []).append((compute.event.start, compute.end))
         for split in compute.splits:
             for event, done in zip(split.nodes, split.done, strict=True):
-                what = f"after nodes {event.first} to {event.last - 1}"
+                what = f"after {_nodes(compute, event)}"
                 busy.setdefault((scheduler, split.backend), []).append((event.start, done, what))
     computing: dict[str, int] = defaultdict(int)
     idle_on: dict[str, int] = defaultdict(int)
@@ -257,11 +257,19 @@ def _gaps(compute: ComputeRun) -> Iterable[Gap]:
         yield Gap(at, end - at, after)
 
 
+def _nodes(compute: ComputeRun, event: Event) -> str:
+    """Which, and what the last of them is called."""
+    last, plan = event.last - 1, compute.plan
+    which = f"node {last}" if event.first == last else f"nodes {event.first} to {last}"
+    name = plan.nodes[last].name if plan is not None else ""
+    return f"{which} ({name})" if name else which
+
+
 def _words(compute: ComputeRun, event: Event) -> str:
     backends = compute.run.schedulers[event.scheduler].backends
     backend = backends[event.backend] if event.backend >= 0 else "an unknown backend"
     if event.kind == NODES:
-        return f"nodes {event.first} to {event.last - 1} on {backend}"
+        return f"{_nodes(compute, event)} on {backend}"
     if event.kind == COPY:
         return f"the copy of input {event.input} of split {event.split} to {backend}"
     return f"a wait for {backend}"
@@ -273,7 +281,8 @@ def _spent(s: Spent, whole: int) -> str:
     where = f" on {s.backend}" if not s.nbytes else ""
     times = f", {s.times} times" if s.times > 1 else ""
     return (
-        f"  {_time(s.ns):>10} {s.ns / whole:6.1%}  {s.name} {s.what}{where}{times}{rate}".rstrip()
+        f"  {_time(s.ns):>10} {s.ns / whole:6.1%}  {f'{s.name} {s.what}'.rstrip()}{where}"
+        f"{times}{rate}"
     )
 
 
