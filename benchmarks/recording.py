@@ -12,7 +12,9 @@ launches of the processes, and over the rounds of each); a bar is held or not wh
 one side of it.
 "not recorded, again" is the same thing twice: how far its interval is from 1 is what cannot be told
 here. CPU time leaves out what other programs took from us, and recording waits for nothing: where
-the clock on the wall cannot decide, it can.
+the clock on the wall cannot decide, it can. Where that cannot, either, the first row does: what
+recording adds to a compute of one node, which has as many events as a token's (one split, nothing
+copied), beside the token.
 """
 
 from __future__ import annotations
@@ -28,11 +30,15 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import models
+import numpy as np
 from plans import pristine
 from rounds import UNITS, Row, parser, show
+
+import ggml_py as ggml
 
 LAUNCHES = 6  # where a process has its memory makes a difference of its own
 BLOCKS = 3  # rounds of each launch, for each of --rounds
@@ -67,8 +73,11 @@ for line in sys.stdin:
             model.eval([1], copy=False)
             times.append(now())
     if what in ({RECORDED!r}, {PER_OP!r}):
-        assert len(recording.run.computes) == N + 1 and recording.run.per_op == (what == {PER_OP!r})
-        del recording
+        run = recording.run
+        assert len(run.computes) == N + 1 and run.per_op == (what == {PER_OP!r})
+        assert run.per_op or [e.kind for e in run.events[-3:]] == ["compute", "nodes", "wait"]
+        assert run.per_op or len(run.events) <= 3 * (N + 1) + 4
+        del recording, run
         gc.collect()
     token = [[b - a for a, b in zip(clock, clock[1:])] for clock in zip(*times)]
     print(json.dumps([statistics.median(tokens) for tokens in token]), flush=True)
@@ -167,6 +176,40 @@ def measured(what: str, peer: str, clock: int, launches: Sequence[Times], bar: f
     )  # fmt: skip
 
 
+def added(rounds: int, token: float) -> Row:
+    """What recording adds to a compute of one node, as a part of a token that takes so long."""
+    with ggml.Context() as ctx, ggml.device("CPU").init(n_threads=1) as cpu:
+        graphs = [ctx.new_graph(16), ctx.new_graph(16)]
+        scheds = [ggml.Scheduler([cpu], graph_size=64) for _ in graphs]
+        for graph, sched in zip(graphs, scheds, strict=True):
+            x = ctx.new_tensor("f32", 8)
+            x.set_input()
+            graph.build_forward_expand(ctx.sqr(x))
+            sched.alloc_graph(graph)
+            x.set(np.ones(8, np.float32))
+
+        def took(which: int) -> float:
+            times = [time.perf_counter()]
+            for _ in range(200):
+                scheds[which].compute(graphs[which])
+                times.append(time.perf_counter())
+            return statistics.median(b - a for a, b in pairwise(times))
+
+        with scheds[0].record() as recording:
+            found = [(took(0), took(1)) for _ in range(rounds + 1)][1:]
+        kinds = [e.kind for e in recording.run.events if e.compute == 0]
+        assert sorted(kinds) == ["compute", "nodes", "wait"], "as of a token on the CPU"
+        for sched in scheds:
+            sched.close()
+    ratios = [1 + (recorded - plain) / token for recorded, plain in found]
+    ratio, (low, high) = statistics.median(ratios), interval([ratios])
+    what = "a token, and what recording adds"
+    scale = UNITS["ms"]
+    return Measured(
+        what, PLAIN, "ms", token * ratio * scale, token * scale, ratio, low, high, BAR
+    )
+
+
 def rows(rounds: int, _peer: str) -> list[Row]:
     """Wall and CPU time of each beside its peer."""
     order = random.Random(1)
@@ -177,9 +220,11 @@ def rows(rounds: int, _peer: str) -> list[Row]:
         (RECORDED, PLAIN, BAR), (RECORDED, PRISTINE, BAR), (AGAIN, PLAIN, None),
         (PLAIN, PRISTINE, BAR), (PER_OP, PLAIN, None),
     )  # fmt: skip
-    return [
+    found = [
         measured(what, peer, clock, launches, bar) for what, peer, bar in pairs for clock in (0, 1)
     ]
+    token = statistics.median(r[PLAIN][1] for rounds_ in launches for r in rounds_)
+    return [added(rounds * BLOCKS, token), *found]
 
 
 if __name__ == "__main__":
