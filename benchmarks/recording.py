@@ -91,8 +91,8 @@ class Measured(Row):
 
     @property
     def span(self) -> str:
-        """To a thousandth, for a bar of a hundredth."""
-        return f"{self.ratio:.3f} ({self.low:.3f}-{self.high:.3f})"
+        """With more digits, for a bar of a hundredth."""
+        return f"{self.ratio:.4f} ({self.low:.4f}-{self.high:.4f})"
 
     @property
     def verdict(self) -> str:
