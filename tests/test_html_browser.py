@@ -10,7 +10,7 @@ from page_driver import EVERY, click, details, matches, picked, shown, until
 
 import ggml_py as ggml
 from ggml_py.export import rows
-from ggml_py.export.palette import contrast
+from ggml_py.export.palette import COLORS, contrast
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
 sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright (.[test] has it)")
@@ -310,6 +310,30 @@ def test_the_wheel_zooms_and_a_drag_moves(open_page):
     page.mouse.move(x - 120, y, steps=4)
     page.mouse.up()
     assert page.evaluate("page.lanes.x0") > after[0] and picked(page) is None
+
+
+def test_the_minimap_shows_all_and_leads_there(open_page):
+    page = open_page("fallback")
+    width, rgba = page.evaluate("""() => {
+        const {width, height} = page.minimap.image, g = page.minimap.image.getContext('2d');
+        return [width, [...g.getImageData(0, 0, width, height).data]];
+    }""")
+    height = len(rgba) // 4 // width
+    for row, names in ((0.25, ("b0",)), (0.75, ("off-op", "off-weight"))):  # of gpu0, of the CPU
+        line = rgba[4 * width * int(row * height) :][: 4 * width]
+        drawn = {"#" + bytes(line[i : i + 3]).hex() for i in range(0, len(line), 4)}
+        assert {COLORS[name].light for name in names} <= drawn
+    page.evaluate("page.lanes.view(0, page.lanes.fitScale() * 6)")
+    box = page.locator("#minimap").bounding_box()
+    at = "page.lanes.x0 + (page.lanes.width - 92) / page.lanes.scale / 2"
+    spot = page.evaluate("92 + 16 + page.axis.length * 0.6 * page.minimap.scale")
+    page.mouse.move(box["x"] + spot, box["y"] + 20)
+    page.mouse.down()
+    length = page.evaluate("page.axis.length")
+    assert page.evaluate(at) == pytest.approx(0.6 * length, rel=0.02)
+    page.mouse.move(box["x"] + spot / 2, box["y"] + 20, steps=3)  # and a drag goes on
+    assert page.evaluate(at) < 0.4 * length
+    page.mouse.up()
 
 
 def test_the_table_sorts(made, open_page):
