@@ -314,13 +314,13 @@ def test_the_wheel_zooms_and_a_drag_moves(open_page):
 
 def test_the_minimap_shows_all_and_leads_there(open_page):
     page = open_page("fallback")
-    width, rgba = page.evaluate("""() => {
+    lines = page.evaluate("""() => {  // through the row of gpu0, and of the CPU
         const {width, height} = page.minimap.image, g = page.minimap.image.getContext('2d');
-        return [width, [...g.getImageData(0, 0, width, height).data]];
+        const all = g.getImageData(0, 0, width, height).data;
+        return [0.25, 0.75].map(row => 4 * width * Math.floor(row * height))
+            .map(start => [...all.slice(start, start + 4 * width)]);
     }""")
-    height = len(rgba) // 4 // width
-    for row, names in ((0.25, ("b0",)), (0.75, ("off-op", "off-weight"))):  # of gpu0, of the CPU
-        line = rgba[4 * width * int(row * height) :][: 4 * width]
+    for line, names in zip(lines, (("b0",), ("off-op", "off-weight")), strict=True):
         drawn = {"#" + bytes(line[i : i + 3]).hex() for i in range(0, len(line), 4)}
         assert {COLORS[name].light for name in names} <= drawn
     page.evaluate("page.lanes.view(0, page.lanes.fitScale() * 6)")

@@ -231,19 +231,22 @@ class Lanes {
   group(b) {
     if (!b) return;
     const g = this.context, w = Math.max(b.end - b.x - 1, 3);
-    let y = b.row.y;
+    const [most] = [...b.colors].reduce((one, other) => one[1] >= other[1] ? one : other);
+    let y = b.row.y, middle = y;   // of what most are
     g.globalAlpha = b.dim ? 0.13 : 1;
     for (const [color, n] of b.colors) {
+      const h = b.row.h * n / b.n;
       g.fillStyle = this.colors[color];
-      g.fillRect(b.x, y, w, b.row.h * n / b.n);
-      y += b.row.h * n / b.n;
+      g.fillRect(b.x, y, w, h);
+      if (color === most) middle = y + h / 2;
+      y += h;
     }
     if (b.changed && !b.dim) {
       g.fillStyle = this.colors.changed;
       g.fillRect(b.x, b.row.y - 3, w, 4);
     }
-    const [most] = [...b.colors].reduce((x, y) => x[1] >= y[1] ? x : y), left = Math.max(b.x, GUTTER);
-    if (!b.dim) this.count(b.n, most, left + 4, b.row.y + b.row.h * (b.colors.get(most) < b.n ? 0.25 : 0.5), b.x + w - left - 8);
+    const left = Math.max(b.x, GUTTER);
+    if (!b.dim) this.count(b.n, most, left + 4, middle, b.x + w - left - 8);
     g.globalAlpha = 1;
   }
 
