@@ -70,13 +70,17 @@ def test_inputs(arch_file, name):
 
 FILES = {  # what is wrong with the file, and what the error must say
     "missing": ({"drop": ["blk.1.ffn_down.weight"]},
-                ["changed.gguf", "'blk.1.ffn_down.weight' [96, 64]", "is not among", "incomplete"]),
+                ["changed.gguf", "'blk.1.ffn_down.weight' [96, 64]", "is not among", "incomplete",
+                 "Get the file again, or convert the model again"]),
     "norm missing": ({"drop": ["output_norm.weight"]}, ["'output_norm.weight' [64]"]),
     "embedding missing": ({"drop": ["token_embd.weight"]}, ["'token_embd.weight' [64, 300]"]),
     "shape": ({"reshape": ("blk.0.attn_k.weight", (64, 64))},
-              ["'blk.0.attn_k.weight'", "has ne [64, 64, 1, 1]", "expected [64, 32, 1, 1]"]),
+              ["'blk.0.attn_k.weight'", "has ne [64, 64, 1, 1]", "expected [64, 32, 1, 1]",
+               "convert the model again"]),
     "dimensions": ({"reshape": ("blk.1.attn_norm.weight", (64, 2))},
                    ["'blk.1.attn_norm.weight'", "has ne [64, 2, 1, 1]", "expected [64, 1, 1, 1]"]),
+    "metadata": ({"metadata": {"llama.embedding_length": 128}},
+                 ["changed.gguf: metadata 'llama.rope.dimension_count' is 16: expected the"]),
     "architecture": ({"metadata": {"general.architecture": "rwkv9"}},
                      ["architecture 'rwkv9'", f"supported: {', '.join(sorted(models.ARCHS))}"]),
 }  # fmt: skip

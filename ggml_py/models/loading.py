@@ -147,8 +147,11 @@ def load(
             named = "no architecture" if arch is None else f"architecture '{arch}'"
             raise ModelError(f"{gguf.path} names {named}; supported: {', '.join(sorted(ARCHS))}")
         graph = ARCHS[arch]
-        hp = hparams_.read(gguf.metadata, arch, graph.rope_mode)
-        hp = graph.read_hparams(hparams_.Keys(gguf.metadata, arch), hp)
+        try:
+            hp = hparams_.read(gguf.metadata, arch, graph.rope_mode)
+            hp = graph.read_hparams(hparams_.Keys(gguf.metadata, arch), hp)
+        except ModelError as error:
+            raise ModelError(f"{gguf.path}: {error}") from None
         with ExitStack() as stack:
             backends = open_backends(devices, n_threads, split_mode, main_gpu)
             for backend in backends:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from .._device import device
 from .._ffi import NULL, ffi, lib
+from .._gguf_header import ADVICE
 from ..buffer import Buffer, BufferType, usage_of
 from ..context import Context
 from ..errors import AllocError, ModelError
@@ -61,14 +62,14 @@ class Weights:
             if required:
                 raise ModelError(
                     f"{self._gguf.path}: tensor '{name}' {list(ne)} is not among the file's "
-                    f"{len(self._gguf.tensors)} tensors: it is incomplete, or mislabelled"
+                    f"{len(self._gguf.tensors)} tensors: it is incomplete, or mislabelled. {ADVICE}"
                 )
             return None
         expected = (*ne, 1, 1, 1)[:4]
         if info.ne != expected:
             raise ModelError(
                 f"{self._gguf.path}: tensor '{name}' has ne {list(info.ne)}, "
-                f"expected {list(expected)} from the metadata"
+                f"expected {list(expected)} from the metadata. {ADVICE}"
             )
         buft = self._placement.weight_buffer_type(il, name, info.type, ne)
         if (buft, name) not in self._made:
