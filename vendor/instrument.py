@@ -200,7 +200,7 @@ _CPU = (
     Edit(
         "end of the threadpool's definition",
         "    enum ggml_status ec;\n};\n",
-        "    struct gp_pool gp;\n",
+        "    struct gp_pool GGML_CACHE_ALIGN gp; // threads that wait read it all the time\n",
     ),
     Edit(
         "end of a thread's definition",
