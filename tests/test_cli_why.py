@@ -88,8 +88,10 @@ def test_other_files_are_refused(content, message, tmp_path):
 
 
 def test_output_in_a_folder_that_is_not_there(folder):
-    error = fails("plan", folder / "q.json", "-o", folder / "none" / "x.json")
-    assert re.search(r"none/x\.json: cannot be written: No such file or directory$", error.strip())
+    """Said before anything is read or computed."""
+    for command in (("plan", folder / "q.json"), ("trace", folder / "no.gguf")):
+        error = fails(*command, "-o", folder / "none" / "x.json")
+        assert re.search(r"x\.json: cannot be written: there is no folder .*none$", error.strip())
 
 
 # --- the parts of a plan

@@ -20,6 +20,9 @@ def check_output(path: str, format: str | None = None, force: bool = False) -> N
         exporter_for(path, format)
     except ValueError as error:
         raise click.UsageError(str(error)) from None
+    folder = Path(path).absolute().parent
+    if not folder.is_dir():
+        raise FileNotFoundError(f"{path}: cannot be written: there is no folder {folder}")
     if Path(path).exists() and not force:
         raise FileExistsError(f"{path} is there already: --force replaces it")
 
