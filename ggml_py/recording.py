@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -105,30 +105,25 @@ class Recording:
         began = min((rows[0].start for rows, _lost in raw if len(rows)), default=0)
         events: list[Event] = []
         schedulers = []
+        plans, index_of = _distinct(self._plans)
         for index, (scheduler, (rows, lost)) in enumerate(zip(self._schedulers, raw, strict=True)):
             events += _plain(rows, index, began, len(events))
-            schedulers.append(self._record(scheduler, rows, lost))
-        plans, memcpy = tuple(self._plans), _memcpy()
-        self._run = Run(plans, tuple(schedulers), tuple(events), self._per_op, memcpy)
+            schedulers.append(self._record(scheduler, rows, lost, index_of))
+        memcpy = _memcpy()
+        self._run = Run(tuple(plans), tuple(schedulers), tuple(events), self._per_op, memcpy)
 
     def _computing(self, scheduler: Scheduler, graph: Graph) -> None:
         """`scheduler` is about to compute the graph that it has allocated."""
         allocation, index = self._last.get(scheduler, (-1, -1))
         if allocation != scheduler._n_allocs:
-            index = self._index_of(scheduler.plan(graph))
+            index = len(self._plans)
+            self._plans.append(scheduler.plan(graph))
             self._last[scheduler] = scheduler._n_allocs, index
         self._computed[scheduler][lib.gp_run_computes(scheduler.ptr)] = index
 
-    def _index_of(self, plan: Plan) -> int:
-        """A graph that is allocated for each compute, as in a pipeline, has few plans."""
-        first = max(len(self._plans) - _RECENT, 0)
-        for index in range(first, len(self._plans)):
-            if self._plans[index] == plan:
-                return index
-        self._plans.append(plan)
-        return len(self._plans) - 1
-
-    def _record(self, scheduler: Scheduler, rows: Any, lost: int) -> SchedulerRecord:
+    def _record(
+        self, scheduler: Scheduler, rows: Any, lost: int, index_of: Sequence[int]
+    ) -> SchedulerRecord:
         from .trace.run import SchedulerRecord
 
         devices = [backend.device for backend in scheduler.backends]
@@ -137,9 +132,24 @@ class Recording:
         return SchedulerRecord(
             tuple(self._names[scheduler]),
             tuple(device.props.caps.async_ for device in devices),
-            tuple(plan_of.get(i, -1) for i in range(n_computes)),
+            tuple(index_of[plan_of[i]] if i in plan_of else -1 for i in range(n_computes)),
             lost,
         )
+
+
+def _distinct(plans: Sequence[Plan]) -> tuple[list[Plan], list[int]]:
+    """Those that differ, and which of them each is: a graph that is allocated for each compute, as
+    in a pipeline, has few. Not while it computes, for comparing makes a plan's records."""
+    found: list[Plan] = []
+    index_of = []
+    for plan in plans:
+        first = max(len(found) - _RECENT, 0)
+        same = (first + i for i, other in enumerate(found[first:]) if other == plan)
+        index = next(same, len(found))
+        if index == len(found):
+            found.append(plan)
+        index_of.append(index)
+    return found, index_of
 
 
 def _stop(scheduler: Scheduler) -> None:
