@@ -2,11 +2,11 @@
 
     python benchmarks/decode_step.py [--model 110M-q4_0] [--threads 2] [--tokens 300] [--json]
 
-Tokens are evaluated one by one and the likeliest is taken, as `Model.generate` does. The whole of a
-token and the part inside the two native calls (`gp_decode_one`: cells, inputs and the compute;
-`gp_likeliest`) are medians of plain runs; what is outside is Python's. The compute alone is what a
-recording says. How Python's part is spread over functions is then seen by cProfile, which makes
-small functions look larger than they are: its figures are scaled to the sum of the plain runs.
+Tokens are those of `Model.stream`, each the likeliest after the one before. The whole of a token
+and the part inside its native call (`gp_decode_one`: cells, inputs, the compute, the likeliest) are
+medians of plain runs; what is outside is Python's. The compute alone is what a recording says. How
+Python's part is spread over functions is then seen by cProfile, which makes small functions look
+larger than they are: its figures are scaled to the sum of the plain runs.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -30,9 +31,9 @@ from rounds import parser
 
 import ggml_py
 from ggml_py._ffi import lib
-from ggml_py.models import Model, graphs, sampling
+from ggml_py.models import Model, graphs
 
-_NATIVE = ("gp_decode_one", "gp_likeliest", "graph_compute")  # the last where a graph is new
+_NATIVE = ("gp_decode_one", "graph_compute")  # the latter where a graph is new
 PACKAGE = Path(ggml_py.__file__).parent
 LEAST = 0.01  # functions with less of Python's part are shown as one
 
@@ -47,7 +48,7 @@ class Function:
 
 
 class Timed:
-    """`lib`, with a clock around the native calls of a token."""
+    """`lib`, with a clock around the native call of a token."""
 
     def __init__(self) -> None:
         self.inside = 0.0
@@ -59,60 +60,54 @@ class Timed:
         self.inside += time.perf_counter() - start
         return status
 
-    def gp_likeliest(self, *args: Any) -> Any:
-        """As lib's."""
-        start = time.perf_counter()
-        token = lib.gp_likeliest(*args)
-        self.inside += time.perf_counter() - start
-        return token
-
     def __getattr__(self, name: str) -> Any:
         return getattr(lib, name)
 
 
-def step(model: Model, token: int) -> int:
-    """One token, and the next one."""
-    return sampling.likeliest(model.eval([token], copy=False))
+def started(model: Model, n: int) -> Iterator[int]:
+    """n tokens to come, the first of which have been."""
+    model.reset()
+    tokens = model.stream([1], n + 4)
+    for _ in range(4):
+        next(tokens)
+    return tokens
 
 
 def plain(model: Model, n: int) -> tuple[float, float]:
-    """Seconds of a token, and of what it takes outside the native calls: medians."""
+    """Seconds of a token, and of what it takes outside the native call: medians."""
     timed = Timed()
     whole, python = [], []
-    token = step(model, 1)
-    patched = (graphs, sampling)
-    for module in patched:
-        module.lib = timed  # type: ignore[attr-defined]
+    tokens = started(model, n)
+    graphs.lib = timed  # type: ignore[attr-defined]
     try:
         for _ in range(n):
             timed.inside = 0.0
             start = time.perf_counter()
-            token = step(model, token)
+            next(tokens)
             whole.append(time.perf_counter() - start)
             python.append(whole[-1] - timed.inside)
     finally:
-        for module in patched:
-            module.lib = lib  # type: ignore[attr-defined]
+        graphs.lib = lib  # type: ignore[attr-defined]
     return statistics.median(whole), statistics.median(python)
 
 
 def computing(model: Model, n: int) -> float:
     """Seconds of the graph's compute alone, the median."""
+    tokens = started(model, n)
     with model.record() as recording:
-        token = step(model, 1)
         for _ in range(n):
-            token = step(model, token)
+            next(tokens)
     whole = [event.ns for event in recording.run.events if event.kind == "compute"]
-    return statistics.median(whole[1:]) * 1e-9
+    return statistics.median(whole) * 1e-9
 
 
 def functions(model: Model, n: int, python: float) -> list[Function]:
     """Those that a token calls, but for the compute, with `python` seconds in all."""
     profile = cProfile.Profile()
-    token = step(model, 1)
+    tokens = started(model, n)
     profile.enable()
     for _ in range(n):
-        token = step(model, token)
+        next(tokens)
     profile.disable()
     found: dict[str, list[float]] = {}
     stats: Any = pstats.Stats(profile)
@@ -143,9 +138,7 @@ def measure(path: Path, threads: int, n: int) -> dict[str, Any]:
     """All of it, for one model."""
     with opened(path, threads, repack=True) as model:
         whole, python = plain(model, n)
-        model.reset()
         compute = computing(model, n)
-        model.reset()
         rows = functions(model, n, python)
     return {
         "token_us": whole * 1e6,
@@ -163,7 +156,7 @@ def show(result: dict[str, Any], markdown: bool) -> None:
     compute = min(result["compute_us"], result["native_us"])
     lines = [
         ("the graph's compute", compute, 1.0),
-        ("cells, inputs, the likeliest: C", result["native_us"] - compute, 2.0),
+        ("cells, inputs, the likeliest: C", result["native_us"] - compute, 1.0),
     ]
     small = [0.0, 0.0]
     for row in result["functions"]:

@@ -33,13 +33,14 @@ def computing(
     pools: Sequence[ThreadPool] = (),
     settling: Sequence[Backend] = (),
     doing: str = "computing",
+    checked: bool = False,
 ) -> Any:
     """`call(*args)`, which computes `graph`; its result.
 
-    Nothing else uses the graph, `handles` and `pools` meanwhile, all tensors have memory, and this
-    thread is where worker 0 of the pools belongs. What one of `callbacks` or a custom op raised is
-    raised at the end. A compute that fails is over then on all of `settling`, and nothing of it is
-    raised later on.
+    Nothing else uses the graph, `handles` and `pools` meanwhile, all tensors have memory (with
+    `checked` the call looks itself), and this thread is where worker 0 of the pools belongs. What
+    one of `callbacks` or a custom op raised is raised at the end. A compute that fails is over then
+    on all of `settling`, and nothing of it is raised later on.
 
     This is one function without `with`, for after a compute nothing of it is in the caches: each
     line takes ten times what it does in a loop.
@@ -48,7 +49,7 @@ def computing(
     try:
         take(user, used)
         try:
-            if lib.gp_changes() != graph._whole_at:
+            if not checked:
                 graph._check_data()
             if STORED:
                 _take_stored(graph, callbacks)  # of a compute that was called through `lib`

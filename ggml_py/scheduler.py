@@ -326,8 +326,10 @@ class Scheduler(Handle):
             graph, lib.ggml_backend_sched_graph_compute_async, self.ptr, ptr_of(Graph, graph)
         )
 
-    def _compute(self, graph: Graph, call: Callable[..., int], *args: Any) -> None:
-        """`call(*args)` computes the graph."""
+    def _compute(
+        self, graph: Graph, call: Callable[..., int], *args: Any, checked: bool = False
+    ) -> None:
+        """`call(*args)` computes the graph; `checked` as `computing` has it."""
         if not self._held:
             self._check_graph(graph)
             graph._check_leafs("call alloc_graph first, set it, then compute")
@@ -345,8 +347,8 @@ class Scheduler(Handle):
                 pools.append(backend.threadpool)
         # Not in `_changing`: computing reads the plan, so an abort in it spoils nothing.
         status = computing(
-            call, args, graph, (self, *self.backends), self._callbacks, pools,
-            self.backends,
+            call, args, graph, (self, *self.backends), self._callbacks, pools, self.backends,
+            checked=checked,
         )  # fmt: skip
         if status:
             check_status(status, "compute")

@@ -160,6 +160,10 @@ class GraphBuilder:
             return self._logits
         return self.logits.get().reshape(self.shape.n_outputs, -1)
 
+    def read_logit_row(self) -> npt.NDArray[np.float32]:
+        """The same for the first output alone, [n_vocab]."""
+        return self.read_logits()[0] if self.logit_row is None else self.logit_row
+
     # --- blocks
 
     def build_mm(self, linear: Linear, cur: Tensor) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from .._ffi import ffi
+from .._ffi import ffi, lib
 from .cells import POS_END
 from .inputs import Constant
 from .kv_caches import KvCaches
@@ -37,6 +37,9 @@ def decode_one(sched: Scheduler, builder: GraphBuilder) -> Any:
         target.value = ffi.from_buffer(constant.value)
         target.nbytes = constant.value.nbytes
     native.only_seq = -1 if builder.memory.n_stream == 1 else builder.shape.memory.s0
-    native.pos = -1
+    native.pos = lib.GP_DECODE_OTHER
+    if builder.logit_row is not None:
+        native.logits = ffi.from_buffer("float[]", builder.logit_row)
+        native.n_vocab = len(builder.logit_row)
     native.n_positions = builder.hparams.n_positions or POS_END
     return native

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -54,6 +54,8 @@ class Generation:
         self._model, self._n, self._seq = model, n, seq
         self._ids = model._check_tokens(tokens, seq)
         self._sample = likeliest if sampler is None else sampler
+        if not isinstance(stop, Iterable):
+            raise TypeError(f"stop: expected a list of tokens, got {given(stop)}")
         self._stop = frozenset(whole("stop: token", token) for token in stop)
         self._n_keep = self._kept(n_keep) if context_shift else None
         if self._n_keep is None:
@@ -64,20 +66,24 @@ class Generation:
         if isinstance(self._sample, Sampler):
             self._sample.accept(self._ids)
         logits = model._eval(self._ids, all_logits=False, copy=False, seq=seq)
+        if self._n == 0:
+            return
+        token = self._checked(self._sample(logits))
         for left in reversed(range(self._n)):
-            token = self._sample(logits)
-            if self._sample is not likeliest:
-                token = self._checked(token)
             yield token
             if not left or token in self._stop:
                 return
             if self._n_keep is not None:
                 self._shift(self._n_keep)
-            logits = model._eval_one(token, copy=False, seq=seq)
+            if self._sample is likeliest:
+                token = model._likeliest_after(token, seq)
+            else:
+                token = self._checked(self._sample(model._eval_one(token, copy=False, seq=seq)))
 
-    def _checked(self, token: int) -> int:
-        if 0 <= token < self._model.hparams.n_vocab:
-            return int(token)
+    def _checked(self, token: Any) -> int:
+        number = whole("the sampler's token", token, -(1 << 63))
+        if 0 <= number < self._model.hparams.n_vocab:
+            return number
         raise ModelError(
             f"the sampler gave token {token}, which is not in the vocabulary: ids are 0 to "
             f"{self._model.hparams.n_vocab - 1}"

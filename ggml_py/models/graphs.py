@@ -84,9 +84,10 @@ class Graphs:
             raise
         return builder
 
-    def compute_one(self, token: int, seq: int) -> Decoder[Any] | None:
-        """Evaluates one more token of a sequence: the graph with its logits. None, and nothing was
-        done, where it takes another graph than the one that is allocated.
+    def compute_one(self, token: int, seq: int, greedy: bool) -> Decoder[Any] | None:
+        """Evaluates one more token of a sequence: the graph with its logits, and with `greedy` the
+        likeliest token in its `one`. None, and nothing was done, where it takes another graph than
+        the one that is allocated, or that may not be as it was.
 
         When it fails the sequence is what it was before.
         """
@@ -97,7 +98,11 @@ class Graphs:
             self._expert_copies.forget()
         one = builder.one
         try:
-            self._sched._compute(builder.graph, lib.gp_decode_one, one, token, seq)
+            self._decode_one(builder, token, seq, greedy)
+            if one.pos == lib.GP_DECODE_LOST:
+                builder.graph._check_data()
+                one.changes = builder.graph._whole_at
+                self._decode_one(builder, token, seq, greedy)
         except BusyError:
             raise  # it is another thread's that is half done
         except BaseException:
@@ -107,8 +112,12 @@ class Graphs:
             raise
         if one.pos < 0:
             return None
-        one.pos = -1
+        one.pos = lib.GP_DECODE_OTHER
         return builder
+
+    def _decode_one(self, builder: Decoder[Any], *args: Any) -> None:
+        call = lib.gp_decode_one
+        self._sched._compute(builder.graph, call, builder.one, *args, checked=True)
 
     def update(self) -> None:
         """Rotates the keys of cells whose positions were moved. When that fails they may be rotated

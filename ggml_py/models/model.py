@@ -22,6 +22,7 @@ from .graphs import Graphs
 from .hparams import HParams
 from .memory import Memory
 from .placement import Placement
+from .sampling import likeliest
 from .ubatch import Tokens, Ubatch
 from .weights import Weights
 
@@ -152,18 +153,25 @@ class Model:
             self._check_open()
         if memory.has_update:
             graphs.update()
-        builder = graphs.compute_one(token, seq)
+        builder = graphs.compute_one(token, seq, greedy=False)
         if builder is None:
             builder = self._take_one(token, seq)
         if builder is not None:
-            row = builder.logit_row
-            if row is None:
-                row = builder.read_logits()[0]
+            row = builder.read_logit_row()
             return row.copy() if copy else row
         self._check_room(1, seq)
         ids, positions = np.array([[token], [memory.seq_pos_max(seq) + 1]], np.int32)
         tokens = Tokens(ids, positions, [(seq,)], np.ones(1, np.bool_))
         return self._decode(tokens, copy).reshape(-1)
+
+    def _likeliest_after(self, token: int, seq: int) -> int:
+        """The likeliest token after one that was checked."""
+        if not (self._closed or self._memory.has_update):
+            builder = self._graphs.compute_one(token, seq, greedy=True)
+            if builder is not None:
+                found: int = builder.one.likeliest
+                return found if found >= 0 else likeliest(builder.read_logit_row())
+        return likeliest(self._eval_one(token, copy=False, seq=seq))
 
     def _take_one(self, token: int, seq: int) -> Decoder[Any] | None:
         """The graph that has evaluated it, if the memory has a way of its own for one token."""

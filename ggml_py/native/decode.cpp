@@ -1,5 +1,7 @@
 #include "decode.h"
 
+#include "guard.h"
+
 #include <algorithm>
 #include <cstring>
 #include <limits>
@@ -234,8 +236,13 @@ int64_t gp_likeliest(const float * logits, int64_t n) {
     return found < inf && start >= 0 ? std::find(logits + start, logits + n, found) - logits : -1;
 }
 
-int gp_decode_one(gp_decode * decode, int32_t token, int64_t seq) {
-    decode->pos = -1;
+int gp_decode_one(gp_decode * decode, int32_t token, int64_t seq, bool greedy) {
+    decode->likeliest = -1;
+    if (decode->changes != gp_changes()) {
+        decode->pos = GP_DECODE_LOST;
+        return GGML_STATUS_SUCCESS;
+    }
+    decode->pos = GP_DECODE_OTHER;
     if (decode->only_seq >= 0) {
         if (seq != decode->only_seq) {
             return GGML_STATUS_SUCCESS;
@@ -269,5 +276,9 @@ int gp_decode_one(gp_decode * decode, int32_t token, int64_t seq) {
             write_inputs(decode->caches[i], idxs[i], seq, pos);
         }
     }
-    return ggml_backend_sched_graph_compute(decode->sched, decode->graph);
+    const ggml_status status = ggml_backend_sched_graph_compute(decode->sched, decode->graph);
+    if (greedy && status == GGML_STATUS_SUCCESS && decode->logits != nullptr) {
+        decode->likeliest = gp_likeliest(decode->logits, decode->n_vocab);
+    }
+    return status;
 }

@@ -61,6 +61,11 @@ struct gp_decode_cache {
     bool      f16;      // the mask
 };
 
+enum gp_decode_refusal {
+    GP_DECODE_OTHER  = -1, // the token wants another graph, or there is no room
+    GP_DECODE_LOST   = -2, // tensors may have lost their memory: look, then note that as `changes`
+};
+
 struct gp_decode_constant {
     void *       data; // an input, which nodes write over
     const void * value;
@@ -78,16 +83,18 @@ struct gp_decode {
     int32_t                    n_caches, n_constants;
     int32_t                    n_positions; // that the model knows
     int32_t                    only_seq;    // whose stream the caches are of; -1: all sequences are in one
-    int32_t                    pos;         // of the token that is computed
+    int32_t                    pos;         // of the token that is computed, or enum gp_decode_refusal
+    uint64_t                   changes;     // gp_changes when all tensors of the graph had memory
+    const float *              logits;      // [n_vocab]; NULL where the CPU cannot read them
+    int64_t                    n_vocab;
+    int64_t                    likeliest;   // of the logits, where it was asked for; -1: there is none
 };
-
-// Computes the graph for `token` after the last of a sequence; returns ggml_status. Where that token wants another
-// graph, or there is no room, nothing is done and `pos` is -1. Otherwise the caller sets it to that, or takes the
-// token back.
-int gp_decode_one(struct gp_decode * decode, int32_t token, int64_t seq);
 
 // The index of the largest of n logits, the lowest of several; -1 where that is not finite, or one is NaN.
 int64_t gp_likeliest(const float * logits, int64_t n);
+// Computes the graph for `token` after the last of a sequence; returns ggml_status. Nothing is done when `pos` says
+// why. Otherwise the caller sets it to GP_DECODE_OTHER, or takes the token back.
+int gp_decode_one(struct gp_decode * decode, int32_t token, int64_t seq, bool greedy);
 
 #ifdef __cplusplus
 }
