@@ -316,7 +316,7 @@ def _shown(f: Function) -> Iterator[Param]:
 _HARMLESS = re.compile(
     r"ggml_backend_(sched_)?(graph_compute(_async)?|synchronize)|ggml_backend_graph_plan_compute"
     r"|ggml_graph_(compute|get_tensor|node|nodes|n_nodes|size)|ggml_backend_tensor_[sg]et\w*"
-    r"|ggml_backend_buffer_(get|is)_\w+|gp_(graph|kv)_\w+|gp_decode_one|gp_likeliest"
+    r"|ggml_backend_buffer_(get|is)_\w+|gp_(graph|kv|run)_\w+|gp_decode_one|gp_likeliest"
 )
 
 

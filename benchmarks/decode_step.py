@@ -4,9 +4,9 @@
 
 Tokens are those of `Model.stream`, each the likeliest after the one before. The whole of a token
 and the part inside its native call (`gp_decode_one`: cells, inputs, the compute, the likeliest) are
-medians of plain runs; what is outside is Python's. The compute alone is what a recording says. How
-Python's part is spread over functions is then seen by cProfile, which makes small functions look
-larger than they are: its figures are scaled to the sum of the plain runs.
+medians of plain runs; what is outside is Python's. What the call does beside the compute is seen in
+a recorded run. How Python's part is spread over functions is then seen by cProfile, which makes
+small functions look larger than they are: its figures are scaled to the sum of the plain runs.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from models import file_of, opened
@@ -47,23 +48,6 @@ class Function:
     calls: float
 
 
-class Timed:
-    """`lib`, with a clock around the native call of a token."""
-
-    def __init__(self) -> None:
-        self.inside = 0.0
-
-    def gp_decode_one(self, *args: Any) -> Any:
-        """As lib's."""
-        start = time.perf_counter()
-        status = lib.gp_decode_one(*args)
-        self.inside += time.perf_counter() - start
-        return status
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(lib, name)
-
-
 def started(model: Model, n: int) -> Iterator[int]:
     """n tokens to come, the first of which have been."""
     model.reset()
@@ -73,32 +57,38 @@ def started(model: Model, n: int) -> Iterator[int]:
     return tokens
 
 
-def plain(model: Model, n: int) -> tuple[float, float]:
-    """Seconds of a token, and of what it takes outside the native call: medians."""
-    timed = Timed()
-    whole, python = [], []
+def timed(model: Model, n: int) -> tuple[list[float], list[float]]:
+    """Seconds of each of n tokens, and of its native call."""
+    clock, native = time.perf_counter, lib.gp_decode_one
+    wholes, insides, inside = [], [], list[float]()
+
+    def call(one: Any, token: int, seq: int, greedy: bool) -> Any:
+        start = clock()
+        status = native(one, token, seq, greedy)
+        inside.append(clock() - start)
+        return status
+
     tokens = started(model, n)
-    graphs.lib = timed  # type: ignore[attr-defined]
+    graphs.lib = SimpleNamespace(gp_decode_one=call)  # type: ignore[attr-defined]
     try:
         for _ in range(n):
-            timed.inside = 0.0
-            start = time.perf_counter()
+            start = clock()
             next(tokens)
-            whole.append(time.perf_counter() - start)
-            python.append(whole[-1] - timed.inside)
+            wholes.append(clock() - start)
+            insides.append(sum(inside))
+            inside.clear()
     finally:
         graphs.lib = lib  # type: ignore[attr-defined]
-    return statistics.median(whole), statistics.median(python)
+    return wholes, insides
 
 
-def computing(model: Model, n: int) -> float:
-    """Seconds of the graph's compute alone, the median."""
-    tokens = started(model, n)
+def beside_the_compute(model: Model, n: int) -> float:
+    """Seconds of the native call without the graph's compute, which a recording tells."""
     with model.record() as recording:
-        for _ in range(n):
-            next(tokens)
-    whole = [event.ns for event in recording.run.events if event.kind == "compute"]
-    return statistics.median(whole) * 1e-9
+        _wholes, insides = timed(model, n)
+    computes = [event.ns * 1e-9 for event in recording.run.events if event.kind == "compute"]
+    pairs = zip(insides, computes[-n:], strict=True)
+    return statistics.median(inside - compute for inside, compute in pairs if inside)
 
 
 def functions(model: Model, n: int, python: float) -> list[Function]:
@@ -137,12 +127,14 @@ def _name(file: str, name: str) -> str:
 def measure(path: Path, threads: int, n: int) -> dict[str, Any]:
     """All of it, for one model."""
     with opened(path, threads, repack=True) as model:
-        whole, python = plain(model, n)
-        compute = computing(model, n)
+        wholes, insides = timed(model, n)
+        whole = statistics.median(wholes)
+        python = statistics.median(a - b for a, b in zip(wholes, insides, strict=True))
+        beside = beside_the_compute(model, n)
         rows = functions(model, n, python)
     return {
         "token_us": whole * 1e6,
-        "compute_us": compute * 1e6,
+        "compute_us": (whole - python - beside) * 1e6,
         "native_us": (whole - python) * 1e6,
         "python_us": python * 1e6,
         "python_share": python / whole,
@@ -153,7 +145,7 @@ def measure(path: Path, threads: int, n: int) -> dict[str, Any]:
 def show(result: dict[str, Any], markdown: bool) -> None:
     """A line for each function that matters."""
     token, python = result["token_us"], result["python_us"]
-    compute = min(result["compute_us"], result["native_us"])
+    compute = result["compute_us"]
     lines = [
         ("the graph's compute", compute, 1.0),
         ("cells, inputs, the likeliest: C", result["native_us"] - compute, 1.0),

@@ -312,7 +312,7 @@ class Scheduler(Handle):
         op raised.
         C: ggml_backend_sched_graph_compute
         """
-        self._compute(graph, lib.ggml_backend_sched_graph_compute, self.ptr, ptr_of(Graph, graph))
+        self._compute(graph, lib.ggml_backend_sched_graph_compute, (self.ptr, ptr_of(Graph, graph)))
 
     def compute_async(self, graph: Graph) -> None:
         """As `compute`, without waiting for the end: `synchronize` does, and so does reading a
@@ -322,12 +322,11 @@ class Scheduler(Handle):
         the end; with `parallel` the next graph can be allocated and given its inputs meanwhile.
         C: ggml_backend_sched_graph_compute_async
         """
-        self._compute(
-            graph, lib.ggml_backend_sched_graph_compute_async, self.ptr, ptr_of(Graph, graph)
-        )
+        compute = lib.ggml_backend_sched_graph_compute_async
+        self._compute(graph, compute, (self.ptr, ptr_of(Graph, graph)))
 
     def _compute(
-        self, graph: Graph, call: Callable[..., int], *args: Any, checked: bool = False
+        self, graph: Graph, call: Callable[..., int], args: tuple[Any, ...], checked: bool = False
     ) -> None:
         """`call(*args)` computes the graph; `checked` as `computing` has it."""
         if not self._held:
@@ -348,7 +347,7 @@ class Scheduler(Handle):
         # Not in `_changing`: computing reads the plan, so an abort in it spoils nothing.
         status = computing(
             call, args, graph, (self, *self.backends), self._callbacks, pools, self.backends,
-            checked=checked,
+            "computing", checked,
         )  # fmt: skip
         if status:
             check_status(status, "compute")

@@ -206,6 +206,46 @@ def test_a_device_without_thread_pools(path):
 # --- a token
 
 
+@pytest.mark.parametrize("how", ["plain", "recorded", "beside another", "two sequences"])
+def test_a_token_is_one_native_call(path, monkeypatch, how):
+    """Nothing else sets inputs or computes, whatever else is done with the library between."""
+    with load(path, n_threads=1, n_seq_max=2, kv_unified=True) as loaded:
+        for seq in (0, 1):
+            loaded.eval(PROMPT, seq=seq)
+            loaded.eval([1], seq=seq)
+        expected = loaded.eval([2], seq=0)
+        loaded.seq_rm(0, len(PROMPT) + 1)
+        loaded.eval([7], seq=1)  # which looks after the cells that are free now
+        with monkeypatch.context() as patch:
+            patch.setattr(graphs.Graphs, "compute", None)
+            if how == "recorded":
+                with loaded.record() as recording:
+                    found = loaded.eval([2], seq=0)
+                assert len(recording.run.computes) == 1
+            elif how == "beside another":
+                with ggml.Context() as context:
+                    context.new_tensor(enums.Type.F32, 4)
+                    found = loaded.eval([2], seq=0)
+            elif how == "two sequences":
+                loaded.eval([3], seq=1)
+                found = loaded.eval([2], seq=0)
+            else:
+                found = loaded.eval([2], seq=0)
+        np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+def test_a_graph_that_lost_its_memory_is_not_computed(path):
+    """Somebody has closed a buffer behind the model's back."""
+    with load(path, n_threads=1) as loaded:
+        loaded.eval(PROMPT)
+        loaded.eval([1])
+        for buffer in loaded._memory.base._buffers:
+            buffer.close()
+        with pytest.raises(ggml.NoDataError, match=r"has no memory|closed"):
+            loaded.eval([2])
+        assert loaded.n_past == len(PROMPT) + 1
+
+
 def test_logits_without_a_copy(path):
     """Read-only, and the next evaluation's when that was made."""
     with load(path, n_threads=1) as loaded:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 _MAX_GRAPHS = 3  # a prompt, its rest, and one to spare; and a token of each of some sequences
 _MAX_SEQS = 8
+_LOST, _OTHER = lib.GP_DECODE_LOST, lib.GP_DECODE_OTHER
 _LESS_COMPUTE = (
     "Here that is fewer tokens at once (n_ubatch, -ub), a smaller n_ctx (-c) or fewer layers on "
     "GPUs (n_gpu_layers, -ngl). The model goes on working"
@@ -96,13 +97,16 @@ class Graphs:
             return None
         if self._expert_copies is not None:
             self._expert_copies.forget()
-        one = builder.one
+        one, graph = builder.one, builder.graph
+        call, args = lib.gp_decode_one, (one, token, seq, greedy)
         try:
-            self._decode_one(builder, token, seq, greedy)
-            if one.pos == lib.GP_DECODE_LOST:
-                builder.graph._check_data()
-                one.changes = builder.graph._whole_at
-                self._decode_one(builder, token, seq, greedy)
+            self._sched._compute(graph, call, args, True)
+            pos: int = one.pos
+            if pos == _LOST:
+                graph._check_data()
+                one.changes = graph._whole_at
+                self._sched._compute(graph, call, args, True)
+                pos = one.pos
         except BusyError:
             raise  # it is another thread's that is half done
         except BaseException:
@@ -110,14 +114,10 @@ class Graphs:
             if one.pos >= 0:
                 self._memory.undo_one(seq, one.pos)
             raise
-        if one.pos < 0:
+        if pos < 0:
             return None
-        one.pos = lib.GP_DECODE_OTHER
+        one.pos = _OTHER
         return builder
-
-    def _decode_one(self, builder: Decoder[Any], *args: Any) -> None:
-        call = lib.gp_decode_one
-        self._sched._compute(builder.graph, call, builder.one, *args, checked=True)
 
     def update(self) -> None:
         """Rotates the keys of cells whose positions were moved. When that fails they may be rotated

@@ -153,7 +153,7 @@ class Model:
             self._check_open()
         if memory.has_update:
             graphs.update()
-        builder = graphs.compute_one(token, seq, greedy=False)
+        builder = graphs.compute_one(token, seq, False)
         if builder is None:
             builder = self._take_one(token, seq)
         if builder is not None:
@@ -167,7 +167,7 @@ class Model:
     def _likeliest_after(self, token: int, seq: int) -> int:
         """The likeliest token after one that was checked."""
         if not (self._closed or self._memory.has_update):
-            builder = self._graphs.compute_one(token, seq, greedy=True)
+            builder = self._graphs.compute_one(token, seq, True)
             if builder is not None:
                 found: int = builder.one.likeliest
                 return found if found >= 0 else likeliest(builder.read_logit_row())
