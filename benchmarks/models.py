@@ -6,8 +6,11 @@ Prompts of 512 tokens and 128 tokens of decoding, all settings alike, with weigh
 CPU and (`--repack 0`) as they are in the file. Loading is a process of its own each, to the first
 token's logits and the end: libllama's from its start, ours from the call of `load` (what imports
 take is in benchmarks/startup.py). Planning is ours alone; where the time of a token goes is in
-benchmarks/decode_step.py. The load of the machine is printed
-first, for threads that wait for each other spin: on a busy machine nothing here means anything. The
+benchmarks/decode_step.py.
+
+In parentheses is where the median of the ratios is with 95 % certainty (bootstrap over the rounds);
+a bar is held or not when all of that is on one side of it. The load of the machine is said first,
+for threads that wait for each other spin: on a busy machine nothing here means anything. The
 reference programs are built on first use (three minutes), the models are made in DIR and stay.
 """
 
@@ -24,7 +27,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-from rounds import Row, compare, parser, row, seconds, show
+from rounds import Measured, Row, compare, parser, row, seconds, show
 
 from ggml_py._ffi import lib
 from ggml_py.models import Model, load
@@ -118,7 +121,7 @@ def speed(name: str, path: Path, threads: int, rounds: int, repack: bool) -> lis
             peers: dict[str, Callable[[], float]] = {peer: lambda s=sizes: theirs(*s)}
             found += compare(
                 f"{what} of {name}, by token", lambda s=sizes: ours(*s), peers,
-                rounds=rounds, bars={peer: SLOWEST},
+                rounds=rounds, bars={peer: SLOWEST}, of=Measured,
             )  # fmt: skip
         return found
 
@@ -139,7 +142,7 @@ def loading(name: str, path: Path, threads: int, rounds: int) -> list[Row]:
     rows = []
     for what, unit, n in (("load and first token", "ms", 0), ("its peak memory", "MB", 1)):
         mine, other = ([one[n] for one in all_] for all_ in (ours, theirs))
-        rows.append(row(f"{what}, {name}", "libllama", unit, mine, other, 1.05))
+        rows.append(row(f"{what}, {name}", "libllama", unit, mine, other, 1.05, Measured))
     return rows
 
 

@@ -29,14 +29,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
 import models
 import numpy as np
 from plans import pristine
-from rounds import UNITS, Row, parser, show
+from rounds import UNITS, Measured, Row, interval, parser, show
 
 import ggml_py as ggml
 
@@ -85,24 +84,6 @@ for line in sys.stdin:
 Times = list[dict[str, tuple[float, float]]]  # of each round: seconds on the wall, of the CPU
 
 
-@dataclass(frozen=True)
-class Measured(Row):
-    """A row whose `low` and `high` are where the ratio is, with 95 % certainty."""
-
-    @property
-    def span(self) -> str:
-        """With more digits, for a bar of a hundredth."""
-        return f"{self.ratio:.4f} ({self.low:.4f}-{self.high:.4f})"
-
-    @property
-    def verdict(self) -> str:
-        """Whether the bar is held, where that can be told."""
-        if self.bar is None:
-            return ""
-        said = "yes" if self.high <= self.bar else "NO" if self.low > self.bar else "undecided"
-        return f"≤ {self.bar:g} {said}"
-
-
 class Decoder:
     """A process that decodes blocks of tokens."""
 
@@ -145,18 +126,6 @@ def launch(path: Path, rounds: int, order: random.Random) -> Times:
             order.shuffle(names)
             found.append({n: (theirs if n == PRISTINE else ours).block(n) for n in names})
     return found[1:]
-
-
-def interval(ratios: Sequence[Sequence[float]], draws: int = 2000) -> tuple[float, float]:
-    """Where the median of the ratios of several launches is, with 95 % certainty."""
-    chance = random.Random(0)
-    medians = []
-    for _ in range(draws):
-        launches = chance.choices(ratios, k=len(ratios))
-        drawn = [r for part in launches for r in chance.choices(part, k=len(part))]
-        medians.append(statistics.median(drawn))
-    medians.sort()
-    return medians[draws // 40], medians[-draws // 40 - 1]
 
 
 def measured(what: str, peer: str, clock: int, launches: Sequence[Times], bar: float | None) -> Row:

@@ -11,6 +11,7 @@ import contextlib
 import gc
 import json
 import os
+import random
 import statistics
 import subprocess
 import sys
@@ -61,6 +62,24 @@ class Row:
         return f"≤ {self.bar:g} " + ("yes" if self.ratio <= self.bar else "NO")
 
 
+@dataclass(frozen=True)
+class Measured(Row):
+    """A row whose `low` and `high` are where the ratio is, with 95 % certainty."""
+
+    @property
+    def span(self) -> str:
+        """With more digits, for a bar of a hundredth."""
+        return f"{self.ratio:.4f} ({self.low:.4f}-{self.high:.4f})"
+
+    @property
+    def verdict(self) -> str:
+        """Whether the bar is held, where that can be told."""
+        if self.bar is None:
+            return ""
+        said = "yes" if self.high <= self.bar else "NO" if self.low > self.bar else "undecided"
+        return f"≤ {self.bar:g} {said}"
+
+
 def seconds(work: Callable[[], object]) -> float:
     """How long one call takes."""
     start = time.perf_counter()
@@ -77,6 +96,7 @@ def compare(
     unit: str = "ms",
     bars: dict[str, float] | None = None,
     pause: float = 0.0,
+    of: type[Row] = Row,
 ) -> list[Row]:
     """A row for each peer. Everybody returns seconds, and runs once before the rounds begin; with
     `pause`, after so many seconds, in which the threads of those before go to sleep."""
@@ -95,20 +115,35 @@ def compare(
             names.append(names.pop(0))  # nobody always follows the same one
     finally:
         gc.enable()
-    return [row(what, name, unit, took[""], took[name], (bars or {}).get(name)) for name in peers]
+    return [
+        row(what, name, unit, took[""], took[name], (bars or {}).get(name), of) for name in peers
+    ]
 
 
 def row(
     what: str, peer: str, unit: str, ours: Sequence[float], theirs: Sequence[float],
-    bar: float | None = None,
+    bar: float | None = None, of: type[Row] = Row,
 ) -> Row:  # fmt: skip
     """A row from seconds by round."""
     ratios = [a / b for a, b in zip(ours, theirs, strict=True)]
     scale, middle = UNITS[unit], statistics.median
-    return Row(
+    low, high = interval([ratios]) if of is Measured else (min(ratios), max(ratios))
+    return of(
         what, peer, unit, middle(ours) * scale, middle(theirs) * scale,
-        middle(ratios), min(ratios), max(ratios), bar,
+        middle(ratios), low, high, bar,
     )  # fmt: skip
+
+
+def interval(ratios: Sequence[Sequence[float]], draws: int = 2000) -> tuple[float, float]:
+    """Where the median of the ratios of several launches is, with 95 % certainty."""
+    chance = random.Random(0)
+    medians = []
+    for _ in range(draws):
+        launches = chance.choices(ratios, k=len(ratios))
+        drawn = [r for part in launches for r in chance.choices(part, k=len(part))]
+        medians.append(statistics.median(drawn))
+    medians.sort()
+    return medians[draws // 40], medians[-draws // 40 - 1]
 
 
 @contextlib.contextmanager

@@ -447,7 +447,10 @@ def test_what_view_refuses(folder, tmp_path):
     assert "--format is for -o" in fails("view", plan, "--format", "json", code=2)
     two = ("view", plan, plan, "-o", tmp_path / "p.json")
     assert "json shows one plan" in fails(*two)
-    assert "cannot be written: No such file" in fails("view", plan, "-o", tmp_path / "no/p.html")
+    assert "there is no folder" in fails("view", plan, "-o", tmp_path / "no/p.html")
+    assert "no log, so --dump cannot apply" in fails("view", plan, "--dump", "3", code=2)
+    refused = fails("trace", tmp_path / "no.gguf", "-o", tmp_path / "run.md", code=2)
+    assert "not known for a run; known are .json (json), .html or .htm" in refused
 
 
 def test_view_of_what_is_no_plan(folder, tmp_path):

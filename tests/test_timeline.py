@@ -179,6 +179,30 @@ def test_live_bytes_are_those_of_the_plan(sources):
     assert levels == [copies + h, h + h, h + out]
 
 
+def test_a_result_lives_until_it_is_copied():
+    """`a` is read by the CPU only, after two more nodes of the GPU: it is there all the while."""
+    gpu, cpu = ggml.sim_device("gpu8").init(), ggml.device("CPU").init(n_threads=1)
+    with gpu, cpu, ggml.Context() as on_gpu, ggml.Context() as on_cpu, ggml.Context() as ctx:
+        w, v = (c.new_tensor("f32", 64, 64) for c in (on_gpu, on_cpu))
+        on_gpu.alloc(gpu, usage="weights")
+        on_cpu.alloc(cpu, usage="weights")
+        x = ctx.new_tensor("f32", 64, 64)
+        x.set_input()
+        a, b = ctx.mul_mat(w, x), ctx.mul_mat(w, x)
+        c, d = ctx.mul_mat(w, b), ctx.mul_mat(v, a)
+        graph = ctx.new_graph()
+        for tensor in (a, b, c, d):
+            graph.build_forward_expand(tensor)
+        with ggml.Scheduler([gpu, cpu], op_offload=False) as sched:
+            plan = sched.plan(graph)
+    by_node = defaultdict(dict)
+    for level in timeline.of_plan(plan).levels:
+        by_node[level.start][level.buft] = level.nbytes
+    one = plan.nodes[0].nbytes
+    on_gpu = [levels["gpu8"] // one for _at, levels in sorted(by_node.items())]
+    assert on_gpu == [2, 3, 3, 1]  # x and a; those and b; a, b and c; a, whose copy is made
+
+
 def test_in_order_where_no_time_is_known(sources):
     data = to_chrome.render(sources["plan"])
     assert data["otherData"]["times"].startswith("an order")

@@ -12,12 +12,14 @@ if TYPE_CHECKING:
     from ..trace.run import Run
 
 
-def check_output(path: str, format: str | None = None, force: bool = False) -> None:
+def check_output(
+    path: str, format: str | None = None, force: bool = False, runs: bool = False
+) -> None:
     """Raises, before anything takes long, for what `save` would refuse."""
     from ..export.formats import exporter_for
 
     try:
-        exporter_for(path, format)
+        exporter_for(path, format, runs)
     except ValueError as error:
         raise click.UsageError(str(error)) from None
     folder = Path(path).absolute().parent

@@ -57,7 +57,7 @@ def command(
     ggml-py trace model.gguf -p 512 -n 0 --per-op
     """
     if output is not None:
-        check_output(output, force=force)
+        check_output(output, force=force, runs=True)
     with read_model(quiet=as_json, **options) as model:
         prompt = [i % model.hparams.n_vocab for i in range(n_prompt)]
         model.eval(prompt)

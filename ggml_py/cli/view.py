@@ -70,6 +70,8 @@ def command(
         raise click.UsageError(f"{file} is a run, which is shown alone")
     source = _saved(file, dump) if run is None else run
     compared = _saved(other, dump) if other is not None else None
+    if dump is not None and not any(map(_is_log, (source, compared))):
+        raise click.UsageError(f"{file}: no log, so --dump cannot apply")
     if output is not None:
         save(source, output, format_, compared, force)
         click.echo(f"{output}: {_headline(source)}", err=True)
@@ -100,6 +102,12 @@ def _saved(file: str, dump: int | None) -> Plan:
             f"{file} is a model: `ggml-py plan {file} -o plan.html` plans it and writes the page"
         )
     return plan
+
+
+def _is_log(source: Plan | Run | None) -> bool:
+    from ..trace.plan import Plan
+
+    return isinstance(source, Plan) and source.capture.source == "debug log"
 
 
 def _is_page(path: str | None) -> bool:

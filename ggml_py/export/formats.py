@@ -54,23 +54,26 @@ EXPORTERS = (
 )
 
 
-def exporter_for(path: str | Path, name: str | None = None) -> Exporter:
+def exporter_for(path: str | Path, name: str | None = None, runs: bool = False) -> Exporter:
     """The format called `name`, else the one that the file's name ends with; ".gz" may follow.
+    With `runs` of those that show one.
 
     Raises ValueError that lists those there are.
     """
     if not isinstance(path, str | Path):
         raise TypeError(f"path {path!r}: expected a file's name, like 'plan.html'")
-    for exporter in EXPORTERS:
+    able = [exporter for exporter in EXPORTERS if exporter.runs or not runs]
+    for exporter in able:
         if exporter.name == name:
             return exporter
     plain = str(path).lower().removesuffix(".gz")
-    found = [(len(s), e) for e in EXPORTERS for s in e.suffixes if plain.endswith(s)]
+    found = [(len(s), e) for e in able for s in e.suffixes if plain.endswith(s)]
     if name is None and found:
         return max(found, key=lambda f: f[0])[1]
-    known = ", ".join(f"{' or '.join(e.suffixes)} ({e.name})" for e in EXPORTERS)
+    known = ", ".join(f"{' or '.join(e.suffixes)} ({e.name})" for e in able)
     asked = f"format {name!r}" if name is not None else f"{path}: a file that ends so"
-    raise ValueError(f"{asked} is not known; known are {known}, each with .gz too")
+    of = " for a run" if runs else ""
+    raise ValueError(f"{asked} is not known{of}; known are {known}, each with .gz too")
 
 
 def render(source: Plan | Run, exporter: Exporter, other: Plan | None = None) -> str:

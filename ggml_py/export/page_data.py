@@ -66,7 +66,7 @@ def data(plan: Plan, measured: Times | None = None) -> dict[str, Any]:
 def _made_with(plan: Plan) -> list[tuple[str, str]]:
     s = plan.settings
     if plan.capture.source != "scheduler":
-        return [("read from", plan.capture.source), ("ggml", s.upstream)]
+        return [("read from", plan.capture.source)]
     told = [("ggml", s.upstream), ("build", s.build), ("planned by", plan.planner)]
     told.append(("op offload", "on" if s.op_offload else "off"))
     if s.n_copies > 1:

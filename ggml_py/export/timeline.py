@@ -228,6 +228,9 @@ def _live(plan: Plan) -> Iterator[dict[str, int]]:
         for id_ in (*node.placement.planned_src, node.id):
             if id_ >= 0:
                 last[base[id_]] = node.id
+    for split in plan.split_records:
+        for source, _copy in split.inputs:  # kept until its copy is made
+            last[base[source]] = max(last.get(base[source], -1), split.start)
     for node in plan.nodes:
         if "output" in node.flags:
             last[base[node.id]] = n_nodes

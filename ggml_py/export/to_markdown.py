@@ -18,11 +18,9 @@ _ROWS = 30
 
 def render(plan: Plan) -> str:
     """The text. A layout that would not fit into an issue is cut, and says so."""
-    settings = plan.settings
     lines = [
-        f"**Plan of ggml {settings.upstream}:** {plan.headline()}", "",
-        f"op_offload {'on' if settings.op_offload else 'off'}, {len(plan.nodes)} nodes, "
-        f"{settings.n_copies} {'copy' if settings.n_copies == 1 else 'copies'} of inputs", "",
+        f"**{_whose(plan)}:** {plan.headline()}", "",
+        f"{_made_with(plan)}{len(plan.nodes)} nodes", "",
         "| backend | device | kind | allocates from | nodes |", "|---|---|---|---|---|",
     ]  # fmt: skip
     n_nodes = plan.nodes_per_backend()
@@ -44,6 +42,21 @@ def render(plan: Plan) -> str:
     ]
     lines += _folded("copies, the largest first", ("split", "tensor", "what", "", "bytes"), rows)
     return "\n".join(lines) + "\n" + _layout(plan, _MOST - sum(len(line) + 1 for line in lines))
+
+
+def _whose(plan: Plan) -> str:
+    """A log or a page does not tell the release."""
+    if plan.capture.source == "scheduler":
+        return f"Plan of ggml {plan.settings.upstream}"
+    return f"Plan read from a {plan.capture.source}"
+
+
+def _made_with(plan: Plan) -> str:
+    if plan.capture.source != "scheduler":
+        return ""
+    op_offload, n = plan.settings.op_offload, plan.settings.n_copies
+    copies = f"{n} {'copy' if n == 1 else 'copies'} of inputs"
+    return f"op_offload {'on' if op_offload else 'off'}, {copies}, "
 
 
 def _row(values: tuple[object, ...]) -> str:

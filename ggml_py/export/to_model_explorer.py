@@ -36,11 +36,17 @@ def render(plan: Plan) -> dict[str, Any]:
     graph = {
         "id": "plan", "nodes": nodes,
         "groupNodeAttributes": {
-            "": {"plan": plan.headline(), "ggml": plan.settings.upstream}, **_layers(rows),
+            "": _made_with(plan), **_layers(rows),
         },
         "tasksData": {"edgeOverlaysDataListLeftPane": [copies]},
     }  # fmt: skip
     return {"label": "ggml plan", "graphs": [graph]}
+
+
+def _made_with(plan: Plan) -> dict[str, str]:
+    """A log or a page does not tell the release."""
+    known = plan.capture.source == "scheduler"
+    return {"plan": plan.headline()} | ({"ggml": plan.settings.upstream} if known else {})
 
 
 def _node(row: NodeRow, node: PlanTensor, color: dict[str, str]) -> dict[str, Any]:

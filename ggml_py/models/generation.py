@@ -108,6 +108,6 @@ class Generation:
         if n_keep > n_ctx - _MIN_SHIFT:
             raise ModelError(
                 f"n_keep={n_keep}: a context of {n_ctx} tokens can keep {n_ctx - _MIN_SHIFT} when "
-                "it shifts. Keep fewer, or load with a larger n_ctx"
+                "it shifts. Keep fewer, or load with a larger n_ctx (-c)"
             )
         return n_keep

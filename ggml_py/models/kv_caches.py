@@ -133,7 +133,7 @@ class KvCaches(Memory):
         raise ModelError(
             f"the context is full: {used} tokens{whose} and {n} more are {used + n}, {n_ctx} is "
             f"{cells.size}: {n} cells are needed, {cells.size - used} are free. Remove tokens "
-            "(seq_rm, reset), or load with a larger n_ctx"
+            "(seq_rm, reset), or load with a larger n_ctx (-c)"
         )
 
     # --- going back

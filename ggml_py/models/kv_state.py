@@ -132,7 +132,7 @@ def _place(caches: KvCaches, seq: int, parts: list[_Part]) -> None:
             raise ModelError(
                 f"the context is full: the state has {len(part.pos)} tokens, {n_free} cells are "
                 "free beside what other sequences have. Remove tokens (seq_rm, reset), or load "
-                "with a larger n_ctx"
+                "with a larger n_ctx (-c)"
             )
         found.append((part, cells, row, idxs))
     try:

@@ -292,7 +292,8 @@ class Model:
         if not 1 <= n_tokens <= self.n_ubatch // n_seqs:
             each = f" of each of {n_seqs} sequences" if n_seqs > 1 else ""
             raise ModelError(
-                f"n_tokens={n_tokens}{each}: one graph takes 1 to {self.n_ubatch} tokens (n_ubatch)"
+                f"n_tokens={n_tokens}{each}: one graph takes 1 to {self.n_ubatch} tokens "
+                "(n_ubatch, -ub)"
             )
         if n_past < 0 or n_past + n_tokens > self.n_ctx_seq:
             raise ModelError(
