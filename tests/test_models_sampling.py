@@ -13,6 +13,7 @@ from hypothesis.extra import numpy as hnp
 
 from ggml_py import ArgumentError, ModelError
 from ggml_py.models import Sampler
+from ggml_py.models.sampling import likeliest
 
 OFF = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}  # draws from the softmax
 SEEDS = (0, 42, 2**32 - 2)
@@ -336,3 +337,21 @@ def test_settings_that_make_no_sense(options, error, message):
 def test_a_bias_outside_of_the_vocabulary():
     with pytest.raises(ModelError, match="token 9: the vocabulary's ids are 0 to 3"):
         Sampler(logit_bias={9: 1.0})(np.zeros(4, np.float32))
+
+
+@pytest.mark.parametrize("n", [1, 3, 15, 16, 17, 511, 512, 513, 1500])
+def test_the_likeliest_is_numpys(n):
+    """Wherever it is among equal ones, banned tokens and the blocks that C looks at."""
+    rng = np.random.default_rng(n)
+    for _ in range(50):
+        logits = rng.integers(-9, 9, n).astype(np.float32)
+        logits[rng.random(n) < 0.2] = -np.inf
+        logits[rng.integers(n)] = rng.integers(-9, 9)
+        assert likeliest(logits) == logits.argmax()
+    for wrong in (np.nan, np.inf):
+        logits[rng.integers(n)] = wrong
+        with pytest.raises(ModelError, match=f"is {wrong} "):
+            likeliest(logits)
+        logits[:] = 0.0
+    with pytest.raises(ModelError, match="all logits are -inf"):
+        likeliest(np.full(n, -np.inf, np.float32))

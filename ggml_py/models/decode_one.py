@@ -32,6 +32,7 @@ def decode_one(sched: Scheduler, builder: GraphBuilder) -> Any:
         inp.describe(cache)
     constants = [inp for inp in builder.inputs if isinstance(inp, Constant)]
     native.n_constants = len(constants)
+    assert len(constants) <= len(native.constants)
     for constant, target in zip(constants, native.constants, strict=False):
         target.data = ffi.from_buffer(constant.array)
         target.value = ffi.from_buffer(constant.value)

@@ -76,7 +76,8 @@ float largest(const float * values, int64_t n) {
     constexpr int CHAINS = 4; // none of them waits for another
     constexpr int STEP   = CHAINS * 4;
     constexpr float none = -std::numeric_limits<float>::infinity();
-    lanes   most[CHAINS] = {{none, none, none, none}, {none, none, none, none}, {none, none, none, none}, {none, none, none, none}};
+    lanes   most[CHAINS];
+    std::fill_n(most, CHAINS, lanes{none, none, none, none});
     masks   nan = {};
     int64_t i   = 0;
     for (; i + STEP <= n; i += STEP) {
@@ -104,13 +105,10 @@ void write_inputs(const gp_decode_cache & cache, int64_t idx, int64_t seq, int32
         cache.v_idxs[i] = cache.v_base + idx + i * cache.v_stride;
     }
     gp_kv_mask(cache.cells, seq, &pos, 1, cache.n_kv, cache.f16, cache.mask);
-    // rows after the token's are padding
-    if (cache.n_mask_rows > 1) {
-        const int32_t none = -1;
-        const size_t  row  = cache.n_kv * (cache.f16 ? 2 : 4);
-        for (int64_t i = 1; i < cache.n_mask_rows; i++) {
-            gp_kv_mask(cache.cells, seq, &none, 1, cache.n_kv, cache.f16, (char *) cache.mask + i * row);
-        }
+    const int32_t none = -1; // rows after the token's are padding
+    const size_t  row  = cache.n_kv * (cache.f16 ? 2 : 4);
+    for (int64_t i = 1; i < cache.n_mask_rows; i++) {
+        gp_kv_mask(cache.cells, seq, &none, 1, cache.n_kv, cache.f16, (char *) cache.mask + i * row);
     }
 }
 
