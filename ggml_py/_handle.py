@@ -18,6 +18,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import threading
@@ -29,6 +30,7 @@ from typing import Any, TypeVar
 from .errors import AbortError, BusyError, ClosedError, SpoiledError
 
 Self = TypeVar("Self", bound="Handle")
+T = TypeVar("T")
 Token = tuple[str, int]
 User = tuple[str, int]  # what is done, on which thread
 
@@ -67,6 +69,13 @@ LIVE = Live()
 _CLOSING = "being closed"
 _lock = threading.RLock()  # of every `_user`; held for moments, never while C runs
 _bound: weakref.WeakSet[Handle] = weakref.WeakSet()
+
+
+def those_of(handles: weakref.WeakSet[T]) -> list[T]:
+    """Those that are there now. Other threads may add and remove some meanwhile."""
+    while True:
+        with contextlib.suppress(RuntimeError):  # the set's size changed
+            return list(handles)
 
 
 def _release(token: Token, free: Callable[[Any], None], ptr: Any, _parents: list[Handle]) -> None:
@@ -167,7 +176,7 @@ class Handle:
 
     def _close(self) -> None:
         if self._finalizer.alive:
-            children = list(self._children)
+            children = those_of(self._children)
             self._children.clear()  # so that two that need each other end
             for child in children:
                 child._close()
@@ -184,7 +193,7 @@ class Handle:
         """Adds, by id, all that closing this one changes."""
         if id(self) not in found:
             found[id(self)] = self
-            for child in list(self._children):
+            for child in those_of(self._children):
                 child._reach(found)
 
     def _check_idle(self, user: User) -> bool:
@@ -207,7 +216,7 @@ class Handle:
     def _lose(self) -> None:
         """In the child of a fork: forgets the native object, which is the parent's."""
         if self._finalizer.alive:
-            for child in list(self._children):
+            for child in those_of(self._children):
                 child._lose()
             self._before_loss()
             self._finalizer.detach()
@@ -290,7 +299,7 @@ def _without_ptr(cls: type[Handle]) -> type[Handle]:
 def _after_fork_in_child() -> None:
     global _lock
     _lock = threading.RLock()  # a thread that is gone may hold the other
-    for handle in list(_bound):
+    for handle in those_of(_bound):
         handle._lose()
 
 

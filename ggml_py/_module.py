@@ -7,6 +7,7 @@ import weakref
 from typing import Any
 
 from ._ffi import NULL, ffi, lib, text
+from ._handle import those_of
 from .errors import ClosedError
 
 
@@ -51,7 +52,7 @@ def forget_module(registry: Any) -> None:
 
 def _after_fork_in_child() -> None:
     for address, module in list(_modules.items()):
-        mine = [handle for handle in module.open if not handle.closed]
+        mine = [handle for handle in those_of(module.open) if not handle.closed]
         registry = ffi.cast("ggml_backend_reg_t", address)
         if mine and text(lib.ggml_backend_reg_name(registry)) not in _SURVIVE_A_FORK:
             module.what = "the process that forked"

@@ -9,7 +9,7 @@ from . import enums
 from ._arguments import given, ptr_of, whole
 from ._device import Device
 from ._ffi import NULL, ffi, lib, text
-from ._handle import Handle
+from ._handle import Handle, those_of
 from ._module import InModule
 from .errors import AllocError, ArgumentError
 
@@ -271,7 +271,7 @@ class Buffer(Handle, _BufferInfo):
 
     def _reach(self, found: dict[int, Handle]) -> None:
         super()._reach(found)
-        for context in list(self._contexts):
+        for context in those_of(self._contexts):
             context._reach(found)
 
     def _adopt_parts(self, context: Context) -> None:
@@ -293,7 +293,7 @@ class Buffer(Handle, _BufferInfo):
             memory._lose()
 
     def _before_free(self) -> None:
-        for context in list(self._contexts):
+        for context in those_of(self._contexts):
             context._forget_buffer(self)
 
 

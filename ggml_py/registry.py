@@ -10,6 +10,7 @@ from typing import Any
 from . import _log
 from ._device import Device
 from ._ffi import NULL, lib, text
+from ._handle import those_of
 from ._module import InModule, forget_module
 from .enums import BackendDevType
 from .errors import ArgumentError, LoadError
@@ -60,7 +61,7 @@ class Registry(InModule):
             why = f"a driver's threads may still run its code, which is for {gpus[0]!r}"
         if why or file is None:
             raise ArgumentError(f"registry {self.name} cannot be unloaded: {why}")
-        still = [handle for handle in self._module.open if not handle.closed]
+        still = [handle for handle in those_of(self._module.open) if not handle.closed]
         if still:
             raise ArgumentError(
                 f"registry {self.name}: close what is open of it before unloading it: "

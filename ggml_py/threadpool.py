@@ -21,7 +21,7 @@ from . import enums
 from ._arguments import whole
 from ._device import Device, device
 from ._ffi import ffi, lib
-from ._handle import Handle, in_use
+from ._handle import Handle, in_use, those_of
 from .errors import ArgumentError, MissingFunctionError
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ class ThreadPool(Handle):
         self._before_free()
 
     def _before_free(self) -> None:
-        for backend in list(self._backends):
+        for backend in those_of(self._backends):
             backend.set_threadpool(None)
 
     def _functions(self) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
