@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -323,3 +324,34 @@ def test_a_shift_that_is_stopped(model, monkeypatch):
     model.eval(PROMPT, seq=1)
     model.seq_rm(0)
     np.testing.assert_array_equal(model.eval([1], seq=1), row)
+
+
+# --- one more token, of one sequence and then of another
+
+
+def test_tokens_in_turn_are_those_of_each_alone(model):
+    """A graph that is there for one stream is not taken for another's token."""
+    alone = []
+    for seq in (0, 1):
+        model.eval(PROMPT, seq=seq)
+        alone.append([model.eval([t], seq=seq) for t in (1, 2, 3)])
+    model.reset()
+    for seq in (0, 1):
+        model.eval(PROMPT, seq=seq)
+    for i, token in enumerate((1, 2, 3)):
+        for seq in (0, 1):
+            row = model.eval([token], seq=seq)
+            np.testing.assert_allclose(row, alone[seq][i], atol=1e-4)
+    assert spans(model)[:2] == [(0, 7), (0, 7)]
+
+
+def test_learned_positions_end(arch_file):
+    """Where the cache has room for more, and the graph that is there would do."""
+    with load(arch_file("gpt2"), n_ctx=512) as model:
+        model.hparams = model._graphs._hparams = replace(model.hparams, n_positions=100)
+        model.eval([1] * 98)
+        for _ in range(2):
+            model.eval([1])
+        with pytest.raises(ModelError, match="the context is full"):
+            model.eval([1])
+        assert model.n_past == 100
