@@ -2,8 +2,9 @@
 
     python benchmarks/models.py [--models 110M-q4_0,1.1B-q4_k,…] [--threads 2] [--folder DIR]
 
-Prompts of 512 tokens and 128 tokens of decoding, all settings alike, with weights laid out for the
-CPU and (`--repack 0`) as they are in the file. Loading is a process of its own each, to the first
+Prompts of 512 tokens and 128 tokens of decoding, with weights laid out for the CPU and (`--repack
+0`) as they are in the file: `ggml-py bench` beside `llama-bench`, with the same options, each a
+process that loads, warms up and is timed. Loading is a process of its own each, to the first
 token's logits and the end: libllama's from its start, ours from the call of `load` (what imports
 take is in benchmarks/startup.py). Planning is ours alone; where the time of a token goes is in
 benchmarks/decode_step.py.
@@ -24,10 +25,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
-import numpy as np
-from rounds import Measured, Row, compare, parser, row, seconds, show
+from rich.console import Console
+from rich.progress import track
+from rounds import Measured, Row, parser, row, seconds, show
 
 from ggml_py._ffi import lib
 from ggml_py.models import Model, load
@@ -42,6 +46,7 @@ SIZES = {
 USUAL = "110M-q4_0,110M-f16,1.1B-q4_0,1.1B-q4_k"
 N_PROMPT, N_GEN = 512, 128
 SLOWEST = 1.03  # what counts as the same speed
+T = TypeVar("T")
 _FIRST_TOKEN = """
 import sys, time
 from ggml_py.models import load
@@ -89,41 +94,32 @@ def opened(path: Path, threads: int, repack: bool) -> Model:
 
 def speed(name: str, path: Path, threads: int, rounds: int, repack: bool) -> list[Row]:
     """Prompt and decode, seconds by token."""
-    program = reference("llama-bench")
+    programs = {
+        "ours": [sys.executable, "-m", "ggml_py", "bench"],
+        "theirs": [str(reference("llama-bench"))],
+    }
+    peer = "llama-bench" if repack else "llama-bench --repack 0"
+    rows = []
+    for what, *sizes in (("prompt", N_PROMPT, 0), ("decode", 0, N_GEN)):
+        n_prompt, n_gen = map(str, sizes)
+        options = [
+            "-m", str(path), "-p", n_prompt, "-n", n_gen, "-t", str(threads), "-r", "1",
+            "-fa", "1", "--repack", str(int(repack)), "-o", "json",
+        ]  # fmt: skip
+        ours, theirs = in_turns(
+            {who: partial(_by_token, [*program, *options]) for who, program in programs.items()},
+            rounds,
+            named := f"{what} of {name}, by token",
+        )
+        rows.append(row(named, peer, "ms", ours, theirs, SLOWEST, Measured))
+    return rows
 
-    def theirs(n_prompt: int, n_gen: int) -> float:
-        done = subprocess.run(
-            [
-                str(program), "-m", str(path), "-p", str(n_prompt), "-n", str(n_gen), "-t",
-                str(threads), "-r", "1", "-fa", "1", "--repack", str(int(repack)), "-o", "json",
-            ],
-            capture_output=True, text=True, check=True,
-        )  # fmt: skip
-        (result,) = json.loads(done.stdout)
-        return 1 / float(result["avg_ts"])
 
-    with opened(path, threads, repack) as model:
-        prompt = np.arange(N_PROMPT) % model.hparams.n_vocab
-
-        def ours(n_prompt: int, n_gen: int) -> float:
-            def work() -> None:
-                if n_prompt:
-                    model.eval(prompt, copy=False)
-                for _ in range(n_gen):
-                    model.eval([1], copy=False)
-
-            model.reset()
-            return seconds(work) / (n_prompt + n_gen)
-
-        found = []
-        peer = "llama-bench" if repack else "llama-bench --repack 0"
-        for what, *sizes in (("prompt", N_PROMPT, 0), ("decode", 0, N_GEN)):
-            peers: dict[str, Callable[[], float]] = {peer: lambda s=sizes: theirs(*s)}
-            found += compare(
-                f"{what} of {name}, by token", lambda s=sizes: ours(*s), peers,
-                rounds=rounds, bars={peer: SLOWEST}, of=Measured,
-            )  # fmt: skip
-        return found
+def _by_token(command: list[str]) -> float:
+    """Seconds, from llama-bench's JSON."""
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    (result,) = json.loads(done.stdout)
+    return 1 / float(result["avg_ts"])
 
 
 def loading(name: str, path: Path, threads: int, rounds: int) -> list[Row]:
@@ -134,16 +130,26 @@ def loading(name: str, path: Path, threads: int, rounds: int) -> list[Row]:
             "ours": [sys.executable, "-c", _FIRST_TOKEN, str(path), str(threads)],
             "theirs": [program, str(path), "1", "1", out, "--threads", str(threads), "--repack"],
         }
-        took: dict[str, list[tuple[float, float]]] = {who: [] for who in commands}
-        for _ in range(rounds + 1):  # the first is to have the file in memory
-            for who, command in commands.items():
-                took[who].append(_process(command))
-    (ours, theirs) = (took[who][1:] for who in commands)
+        runs = {who: partial(_process, command) for who, command in commands.items()}
+        ours, theirs = in_turns(runs, rounds, f"loading {name}")
     rows = []
     for what, unit, n in (("load and first token", "ms", 0), ("its peak memory", "MB", 1)):
         mine, other = ([one[n] for one in all_] for all_ in (ours, theirs))
         rows.append(row(f"{what}, {name}", "libllama", unit, mine, other, 1.05, Measured))
     return rows
+
+
+def in_turns(runs: dict[str, Callable[[], T]], rounds: int, what: str) -> list[list[T]]:
+    """What each gave in each round; one more round before has the file read into memory."""
+    took: dict[str, list[T]] = {who: [] for who in runs}
+    order = list(runs)
+    console = Console(stderr=True)
+    shown = {"console": console, "transient": True, "disable": not console.is_terminal}
+    for _ in track(range(rounds + 1), what, **shown):
+        for who in order:
+            took[who].append(runs[who]())
+        order.reverse()  # nobody always follows the other
+    return [values[1:] for values in took.values()]
 
 
 def _process(command: list[str]) -> tuple[float, float]:
