@@ -4,15 +4,16 @@
 
 Prompts of 512 tokens and 128 tokens of decoding, with weights laid out for the CPU and (`--repack
 0`) as they are in the file: `ggml-py bench` beside `llama-bench`, with the same options, each a
-process that loads, warms up and is timed. Loading is a process of its own each, to the first
-token's logits and the end: libllama's from its start, ours from the call of `load` (what imports
-take is in benchmarks/startup.py). Planning is ours alone; where the time of a token goes is in
-benchmarks/decode_step.py.
+process that loads, warms up and is timed five times, of which the median counts. Loading is a
+process of its own each, to the first token's logits and the end: libllama's from its start, ours
+from the call of `load` (what imports take is in benchmarks/startup.py). Planning is ours alone;
+where the time of a token goes is in benchmarks/decode_step.py.
 
-In parentheses is where the median of the ratios is with 95 % certainty (bootstrap over the rounds);
-a bar is held or not when all of that is on one side of it. The load of the machine is said first,
-for threads that wait for each other spin: on a busy machine nothing here means anything. The
-reference programs are built on first use (three minutes), the models are made in DIR and stay.
+After the least and the largest ratio comes where their median is with 95 % certainty (bootstrap
+over the rounds); a bar is held or not when all of that is on one side of it. The load of the
+machine is said first, for threads that wait for each other spin: on a busy machine nothing here
+means anything. The reference programs are built on first use (three minutes), the models are made
+in DIR and stay.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from typing import TypeVar
 
 from rich.console import Console
 from rich.progress import track
-from rounds import Measured, Row, parser, row, seconds, show
+from rounds import Row, measured, parser, seconds, show
 
 from ggml_py._ffi import lib
 from ggml_py.models import Model, load
@@ -45,6 +46,7 @@ SIZES = {
 }
 USUAL = "110M-q4_0,110M-f16,1.1B-q4_0,1.1B-q4_k"
 N_PROMPT, N_GEN = 512, 128
+REPETITIONS = "5"  # as llama-bench
 SLOWEST = 1.03  # what counts as the same speed
 T = TypeVar("T")
 _FIRST_TOKEN = """
@@ -103,7 +105,7 @@ def speed(name: str, path: Path, threads: int, rounds: int, repack: bool) -> lis
     for what, *sizes in (("prompt", N_PROMPT, 0), ("decode", 0, N_GEN)):
         n_prompt, n_gen = map(str, sizes)
         options = [
-            "-m", str(path), "-p", n_prompt, "-n", n_gen, "-t", str(threads), "-r", "1",
+            "-m", str(path), "-p", n_prompt, "-n", n_gen, "-t", str(threads), "-r", REPETITIONS,
             "-fa", "1", "--repack", str(int(repack)), "-o", "json",
         ]  # fmt: skip
         ours, theirs = in_turns(
@@ -111,15 +113,15 @@ def speed(name: str, path: Path, threads: int, rounds: int, repack: bool) -> lis
             rounds,
             named := f"{what} of {name}, by token",
         )
-        rows.append(row(named, peer, "ms", ours, theirs, SLOWEST, Measured))
+        rows.append(measured(named, peer, "ms", [(ours, theirs)], SLOWEST))
     return rows
 
 
 def _by_token(command: list[str]) -> float:
-    """Seconds, from llama-bench's JSON."""
+    """Seconds, the median of the repetitions in llama-bench's JSON."""
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     (result,) = json.loads(done.stdout)
-    return 1 / float(result["avg_ts"])
+    return 1 / statistics.median(result["samples_ts"])
 
 
 def loading(name: str, path: Path, threads: int, rounds: int) -> list[Row]:
@@ -135,7 +137,7 @@ def loading(name: str, path: Path, threads: int, rounds: int) -> list[Row]:
     rows = []
     for what, unit, n in (("load and first token", "ms", 0), ("its peak memory", "MB", 1)):
         mine, other = ([one[n] for one in all_] for all_ in (ours, theirs))
-        rows.append(row(f"{what}, {name}", "libllama", unit, mine, other, 1.05, Measured))
+        rows.append(measured(f"{what}, {name}", "libllama", unit, [(mine, other)], 1.05))
     return rows
 
 

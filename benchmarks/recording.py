@@ -7,8 +7,8 @@ scheduler without our instrumentation. A token of the 110M model, one thread.
 On a busy machine one block of tokens takes half as long again as the next. So what is compared is
 the median token of blocks of 16 at the same places, one block directly after the other: recorded,
 not recorded, not recorded again, pristine, in an order that is drawn anew each round. A result is
-the median of the ratios within rounds, in parentheses its interval of 95 % (bootstrap over six
-launches of the processes, and over the rounds of each); a bar is held or not when all of that is on
+the median of the ratios within rounds, and its interval of 95 % (bootstrap over six launches of the
+processes, and over the rounds of each); a bar is held or not when all of that is on
 one side of it.
 "not recorded, again" is the same thing twice: how far its interval is from 1 is what cannot be told
 here. CPU time leaves out what other programs took from us, and recording waits for nothing: where
@@ -35,7 +35,7 @@ from pathlib import Path
 import models
 import numpy as np
 from plans import pristine
-from rounds import UNITS, Measured, Row, interval, parser, show
+from rounds import Row, measured, parser, show
 
 import ggml_py as ggml
 
@@ -128,21 +128,14 @@ def launch(path: Path, rounds: int, order: random.Random) -> Times:
     return found[1:]
 
 
-def measured(what: str, peer: str, clock: int, launches: Sequence[Times], bar: float | None) -> Row:
+def compared(what: str, peer: str, clock: int, launches: Sequence[Times], bar: float | None) -> Row:
     """A row from the rounds in which both took a turn; `clock` 0 is the wall's, 1 the CPU's."""
     pairs = [
         [(r[what][clock], r[peer][clock]) for r in rounds if what in r and peer in r]
         for rounds in launches
     ]
-    ratios = [[a / b for a, b in part] for part in pairs]
-    ours, theirs = zip(*(pair for part in pairs for pair in part), strict=True)
-    low, high = interval(ratios)
-    middle = statistics.median
-    return Measured(
-        f"a token, {what}" + (", CPU time" if clock else ""), peer, "ms",
-        middle(ours) * UNITS["ms"], middle(theirs) * UNITS["ms"],
-        middle(r for part in ratios for r in part), low, high, bar,
-    )  # fmt: skip
+    named = f"a token, {what}" + (", CPU time" if clock else "")
+    return measured(named, peer, "ms", [tuple(zip(*part, strict=True)) for part in pairs], bar)
 
 
 def added(rounds: int, token: float) -> Row:
@@ -170,13 +163,9 @@ def added(rounds: int, token: float) -> Row:
         assert sorted(kinds) == ["compute", "nodes", "wait"], "as of a token on the CPU"
         for sched in scheds:
             sched.close()
-    ratios = [1 + (recorded - plain) / token for recorded, plain in found]
-    ratio, (low, high) = statistics.median(ratios), interval([ratios])
-    what = "a token, and what recording adds"
-    scale = UNITS["ms"]
-    return Measured(
-        what, PLAIN, "ms", token * ratio * scale, token * scale, ratio, low, high, BAR
-    )
+    with_it = [token + recorded - plain for recorded, plain in found]
+    pair = (with_it, [token] * len(with_it))
+    return measured("a token, and what recording adds", PLAIN, "ms", [pair], BAR)
 
 
 def rows(rounds: int, _peer: str) -> list[Row]:
@@ -190,7 +179,7 @@ def rows(rounds: int, _peer: str) -> list[Row]:
         (PLAIN, PRISTINE, BAR), (PER_OP, PLAIN, None),
     )  # fmt: skip
     found = [
-        measured(what, peer, clock, launches, bar) for what, peer, bar in pairs for clock in (0, 1)
+        compared(what, peer, clock, launches, bar) for what, peer, bar in pairs for clock in (0, 1)
     ]
     token = statistics.median(r[PLAIN][1] for rounds_ in launches for r in rounds_)
     return [added(rounds * BLOCKS, token), *found]

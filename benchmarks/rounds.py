@@ -64,19 +64,23 @@ class Row:
 
 @dataclass(frozen=True)
 class Measured(Row):
-    """A row whose `low` and `high` are where the ratio is, with 95 % certainty."""
+    """A row for a bar of a hundredth: `sure` is where the ratio is, with 95 % certainty."""
+
+    sure: tuple[float, float] = (0.0, float("inf"))
 
     @property
     def span(self) -> str:
-        """With more digits, for a bar of a hundredth."""
-        return f"{self.ratio:.4f} ({self.low:.4f}-{self.high:.4f})"
+        """With more digits, and with that."""
+        low, high = self.sure
+        return f"{self.ratio:.4f} ({self.low:.2f}-{self.high:.2f}), 95 %: {low:.4f}-{high:.4f}"
 
     @property
     def verdict(self) -> str:
         """Whether the bar is held, where that can be told."""
         if self.bar is None:
             return ""
-        said = "yes" if self.high <= self.bar else "NO" if self.low > self.bar else "undecided"
+        low, high = self.sure
+        said = "yes" if high <= self.bar else "NO" if low > self.bar else "undecided"
         return f"≤ {self.bar:g} {said}"
 
 
@@ -96,7 +100,6 @@ def compare(
     unit: str = "ms",
     bars: dict[str, float] | None = None,
     pause: float = 0.0,
-    of: type[Row] = Row,
 ) -> list[Row]:
     """A row for each peer. Everybody returns seconds, and runs once before the rounds begin; with
     `pause`, after so many seconds, in which the threads of those before go to sleep."""
@@ -115,23 +118,35 @@ def compare(
             names.append(names.pop(0))  # nobody always follows the same one
     finally:
         gc.enable()
-    return [
-        row(what, name, unit, took[""], took[name], (bars or {}).get(name), of) for name in peers
-    ]
+    return [row(what, name, unit, took[""], took[name], (bars or {}).get(name)) for name in peers]
 
 
 def row(
     what: str, peer: str, unit: str, ours: Sequence[float], theirs: Sequence[float],
-    bar: float | None = None, of: type[Row] = Row,
+    bar: float | None = None,
 ) -> Row:  # fmt: skip
     """A row from seconds by round."""
-    ratios = [a / b for a, b in zip(ours, theirs, strict=True)]
-    scale, middle = UNITS[unit], statistics.median
-    low, high = interval([ratios]) if of is Measured else (min(ratios), max(ratios))
-    return of(
-        what, peer, unit, middle(ours) * scale, middle(theirs) * scale,
-        middle(ratios), low, high, bar,
-    )  # fmt: skip
+    return Row(what, peer, unit, *_figures([(ours, theirs)], UNITS[unit]), bar)
+
+
+def measured(
+    what: str, peer: str, unit: str,
+    launches: Sequence[tuple[Sequence[float], Sequence[float]]], bar: float | None = None,
+) -> Measured:  # fmt: skip
+    """The same with the interval, from seconds by round of each launch."""
+    ratios = [[a / b for a, b in zip(*launch, strict=True)] for launch in launches]
+    figures = _figures(launches, UNITS[unit])
+    return Measured(what, peer, unit, *figures, bar, interval(ratios))
+
+
+def _figures(
+    launches: Sequence[tuple[Sequence[float], Sequence[float]]], scale: float
+) -> tuple[float, float, float, float, float]:
+    """Medians of ours and theirs and of their ratio, its least and its largest."""
+    pairs = [pair for launch in launches for pair in zip(*launch, strict=True)]
+    ratios, middle = [a / b for a, b in pairs], statistics.median
+    ours, theirs = (middle(values) * scale for values in zip(*pairs, strict=True))
+    return ours, theirs, middle(ratios), min(ratios), max(ratios)
 
 
 def interval(ratios: Sequence[Sequence[float]], draws: int = 2000) -> tuple[float, float]:
