@@ -2,46 +2,53 @@
 
 from __future__ import annotations
 
-import math
+from functools import lru_cache
 from operator import index
 
 from ._arguments import SIZE_MAX, whole
-from ._ffi import NULL, lib
+from ._ffi import lib
 from .errors import ArgumentError
 from .tensor import Tensor
 
 _WHOLE = frozenset({int})  # no bool, and nothing that `index` would have to look at
 
 
+@lru_cache(64)  # there are fewer types
+def _block(type_: int) -> tuple[int, int]:
+    """Elements and bytes of a block."""
+    return lib.ggml_blck_size(type_), lib.ggml_type_size(type_)
+
+
 def check_view(a: Tensor, ne: tuple[int, ...], nb: tuple[int, ...], offset: int) -> None:
     """Raises `ArgumentError` for a view of `a` that is not all in its memory; `nb` from dimension 1
     on."""
     ptr = a.ptr
-    start, limit = 0, 0
-    if ptr.view_src == NULL:
-        limit = lib.ggml_nbytes(ptr)
+    view_src = ptr.view_src
+    if view_src:
+        start, limit = ptr.view_offs, lib.ggml_nbytes(view_src)
     else:
-        start, limit = ptr.view_offs, lib.ggml_nbytes(ptr.view_src)
+        start, limit = 0, lib.ggml_nbytes(ptr)
     numbers = (*ne, *nb, offset)
     if not _WHOLE.issuperset(map(type, numbers)) or min(numbers) < 0 or max(numbers) > SIZE_MAX:
         ne = tuple([whole(f"ne{i}", n) for i, n in enumerate(ne)])
         nb, offset = tuple([index(n) for n in nb]), index(offset)
         if not all(0 <= n < 1 << 64 for n in (*nb, offset)):
             return  # no size_t, as cffi will say
-    block = lib.ggml_blck_size(ptr.type)
-    if ne[0] % block:
+    block, size = _block(ptr.type)
+    row, rest = divmod(ne[0], block)
+    if rest:
         raise ArgumentError(
             f"a view of ne0 {ne[0]}: expected a multiple of {block}, the elements in a block of "
             f"{a.type.name.lower()}"
         )
     if 0 in ne:
         return
-    size = lib.ggml_type_size(ptr.type)
-    end = offset + ne[0] // block * size
-    for i, stride in enumerate(nb[: len(ne) - 1], 1):
-        end += (ne[i] - 1) * stride
+    last = nbytes = row * size
+    for n, stride in zip(ne[1:], nb, strict=False):
+        last += (n - 1) * stride
+        nbytes *= n
     # Upstream wants room for all elements, whatever the strides.
-    end = max(end, offset + math.prod(ne) // block * size)
+    end = offset + max(last, nbytes)
     if start + end > limit:
         strides = f", strides of {', '.join(map(str, nb[: len(ne) - 1]))} bytes" * (len(ne) > 1)
         has = f"the {limit:,} bytes that it is a view of" if start else f"its {limit:,} bytes"

@@ -57,6 +57,7 @@ class GraphBuilder:
         self.memory = memory
         self.shape = shape
         self.flash_attn = flash_attn
+        self._pins_norms = shape.n_tokens < _PIN_BELOW or placement.full_offload
         self.ctx = Context()
         self.graph: Graph = self.ctx.new_graph(graph_size)
         self.pins: list[tuple[Tensor, Backend]] = []
@@ -74,8 +75,7 @@ class GraphBuilder:
     def cb(self, cur: Tensor, name: str, il: int = -1) -> Tensor:
         """Names `cur` as llama.cpp does ("ffn_out-3"), and pins norms as it does."""
         cur.name = f"{name}-{il}" if il >= 0 else name
-        few = self.shape.n_tokens < _PIN_BELOW
-        if name == "norm" and il >= 0 and (few or self.placement.full_offload):
+        if self._pins_norms and name == "norm" and il >= 0:
             backend = self.placement.backend(il)
             if backend.supports_op(cur):
                 self.pins.append((cur, backend))
@@ -287,9 +287,9 @@ class GraphBuilder:
         kv = inp.kv
         q, k, v = rotate(ctx, q, inp.k_rot), rotate(ctx, k, inp.k_rot), rotate(ctx, v, inp.v_rot)
         # llama.cpp has two orders: with windows, and without.
-        self.graph.build_forward_expand(*((q, v, k) if self.hparams.swa is None else (q, k, v)))
-        self.graph.build_forward_expand(kv.cpy_k(ctx, k, inp.k_idxs, il))
-        self.graph.build_forward_expand(kv.cpy_v(ctx, v, inp.v_idxs, il))
+        first = (q, v, k) if self.hparams.swa is None else (q, k, v)
+        stored = kv.cpy_k(ctx, k, inp.k_idxs, il), kv.cpy_v(ctx, v, inp.v_idxs, il)
+        self.graph.build_forward_expand(*first, *stored)
         k, v = (get(ctx, inp.n_kv, inp.s0, inp.n_stream, il) for get in (kv.get_k, kv.get_v))
         cur = self.build_attn_mha(q, k, v, inp.kq_mask, sinks, kq_scale, il)
         self.cb(cur, "kqv_out", il)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -281,11 +282,13 @@ def train_scale(keys: Keys) -> float:
     return 1.0 if factor == 0.0 else inverse(factor)
 
 
+@lru_cache
 def root(n: int) -> float:
     """The square root, in single precision."""
     return float(np.sqrt(F32(n)))
 
 
+@lru_cache
 def inverse(x: float) -> float:
     """1/x, in single precision."""
     return float(F32(1.0) / F32(x))

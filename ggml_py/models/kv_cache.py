@@ -143,11 +143,9 @@ class KvCache:
         return ctx.view_4d(v, *ne, nb1, nb2, nb3, s0 * nb3)
 
     def _tokens(self, ctx: Context, cache: Tensor, n_kv: int, s0: int, n_stream: int) -> Tensor:
-        hp = self.hparams
-        nb1, nb2, nb3 = (
-            lib.ggml_row_size(cache.type, n)
-            for n in (hp.n_embd_head, hp.n_embd_gqa, hp.n_embd_gqa * self.cells.size)
-        )
+        hp, type_ = self.hparams, cache.type
+        nb1, nb2 = (lib.ggml_row_size(type_, n) for n in (hp.n_embd_head, hp.n_embd_gqa))
+        nb3 = nb2 * self.cells.size
         ne = (hp.n_embd_head, hp.n_head_kv, n_kv, n_stream)
         return ctx.view_4d(cache, *ne, nb1, nb2, nb3, s0 * nb3)
 
