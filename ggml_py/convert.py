@@ -64,6 +64,8 @@ def type_of(value: TypeLike) -> enums.Type:
 
 def enum_of(enum: Any, value: Any) -> int:
     """A member of a ggml enum by itself, its number or its name in any case."""
+    if isinstance(value, enum):
+        return int(value)
     if isinstance(value, str):
         if value.upper() not in enum.__members__:
             names = ", ".join(m.lower() for m in enum.__members__)

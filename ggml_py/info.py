@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import Any
 
 from . import enums
@@ -14,16 +13,6 @@ from .errors import ArgumentError
 _TYPES = {int(member): member for member in enums.Type}
 _MAX_NAME = lib.GGML_MAX_NAME
 _set_name = lib.ggml_set_name
-
-
-@lru_cache(4096)  # a model gives its next graph the same names
-def _encoded(name: str) -> bytes:
-    encoded = c_text("name", name)
-    if len(encoded) >= _MAX_NAME:
-        raise ArgumentError(
-            f"name {name!r} has {len(encoded)} bytes: expected at most {_MAX_NAME - 1}"
-        )
-    return encoded
 
 
 class TensorInfo:
@@ -51,8 +40,12 @@ class TensorInfo:
 
     @name.setter
     def name(self, name: str) -> None:
-        encode = _encoded if type(name) is str else _encoded.__wrapped__  # not all can be hashed
-        _set_name(self.ptr, encode(name))
+        encoded = c_text("name", name)
+        if len(encoded) >= _MAX_NAME:
+            raise ArgumentError(
+                f"name {name!r} has {len(encoded)} bytes: expected at most {_MAX_NAME - 1}"
+            )
+        _set_name(self.ptr, encoded)
 
     @property
     def type(self) -> enums.Type:

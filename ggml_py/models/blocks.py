@@ -5,6 +5,7 @@ Names are part of the result: a plan of ours lines up with everybody's logs (lla
 
 from __future__ import annotations
 
+from functools import lru_cache
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +35,11 @@ if TYPE_CHECKING:
 _PIN_BELOW = 32
 # By the activation of the gate: the op, and its name in the graph.
 _GATED = {"silu": ("swiglu_split", "ffn_swiglu"), "gelu": ("geglu_split", "ffn_geglu")}
+
+
+@lru_cache(8192)  # the next graph has the same ones
+def _label(name: str, il: int) -> bytes:
+    return (f"{name}-{il}" if il >= 0 else name).encode()
 
 
 class GraphBuilder:
@@ -74,7 +80,7 @@ class GraphBuilder:
 
     def cb(self, cur: Tensor, name: str, il: int = -1) -> Tensor:
         """Names `cur` as llama.cpp does ("ffn_out-3"), and pins norms as it does."""
-        cur.name = f"{name}-{il}" if il >= 0 else name
+        lib.ggml_set_name(cur.ptr, _label(name, il))
         if self._pins_norms and name == "norm" and il >= 0:
             backend = self.placement.backend(il)
             if backend.supports_op(cur):

@@ -54,6 +54,7 @@ class KvCache:
         _check_type("type_v", type_v, hparams.n_embd_head)
         self.n_rot_k = _largest_power_of_2(hparams.n_embd_head) if self._rotates(type_k) else 0
         self.n_rot_v = 64 if self._rotates(type_v) else 0
+        self._k_strides, self._v_strides = self._strides(type_k), self._strides(type_v)
         self._contexts: dict[BufferType, Context] = {}
         self.k: dict[int, Tensor] = {}
         self.v: dict[int, Tensor] = {}
@@ -122,19 +123,21 @@ class KvCache:
 
     def _all_streams(self, ctx: Context, cache: Tensor) -> Tensor:
         """Cells are counted through all of them."""
-        n_embd, size, n_stream, _one = cache.ne
-        return cache if n_stream == 1 else ctx.reshape_2d(cache, n_embd, size * n_stream)
+        size, n_stream = self.cells.size, self.cells.n_stream
+        if n_stream == 1:
+            return cache
+        return ctx.reshape_2d(cache, self.hparams.n_embd_gqa, size * n_stream)
 
     def get_k(self, ctx: Context, n_kv: int, s0: int, n_stream: int, il: int) -> Tensor:
         """The first n_kv cells of the streams from s0 on: [n_embd_head, n_head_kv, n_kv,
         n_stream]."""
-        return self._tokens(ctx, self.k[il], n_kv, s0, n_stream)
+        return self._tokens(ctx, self.k[il], self._k_strides, n_kv, s0, n_stream)
 
     def get_v(self, ctx: Context, n_kv: int, s0: int, n_stream: int, il: int) -> Tensor:
         """The same: as `get_k`, or with `v_trans` [n_kv, n_head_kv, n_embd_head, n_stream]."""
         v, hp = self.v[il], self.hparams
         if not self.v_trans:
-            return self._tokens(ctx, v, n_kv, s0, n_stream)
+            return self._tokens(ctx, v, self._v_strides, n_kv, s0, n_stream)
         nb2, nb1, nb3 = (
             lib.ggml_row_size(v.type, self.cells.size * n)
             for n in (1, hp.n_embd_head, hp.n_embd_gqa)
@@ -142,12 +145,20 @@ class KvCache:
         ne = (n_kv, hp.n_head_kv, hp.n_embd_head, n_stream)
         return ctx.view_4d(v, *ne, nb1, nb2, nb3, s0 * nb3)
 
-    def _tokens(self, ctx: Context, cache: Tensor, n_kv: int, s0: int, n_stream: int) -> Tensor:
-        hp, type_ = self.hparams, cache.type
-        nb1, nb2 = (lib.ggml_row_size(type_, n) for n in (hp.n_embd_head, hp.n_embd_gqa))
-        nb3 = nb2 * self.cells.size
+    def _tokens(
+        self, ctx: Context, cache: Tensor, strides: tuple[int, int, int],
+        n_kv: int, s0: int, n_stream: int,
+    ) -> Tensor:  # fmt: skip
+        hp = self.hparams
         ne = (hp.n_embd_head, hp.n_head_kv, n_kv, n_stream)
-        return ctx.view_4d(cache, *ne, nb1, nb2, nb3, s0 * nb3)
+        return ctx.view_4d(cache, *ne, *strides, s0 * strides[2])
+
+    def _strides(self, type_: Type) -> tuple[int, int, int]:
+        """Bytes of a head, of a token and of a stream, where rows are tokens."""
+        head, token = (
+            lib.ggml_row_size(type_, n) for n in (self.hparams.n_embd_head, self.hparams.n_embd_gqa)
+        )
+        return head, token, token * self.cells.size
 
     # --- the inputs' values
 

@@ -75,8 +75,10 @@ class Placement:
 
     def backend(self, il: int) -> Backend:
         """The backend of layer `il`, of `output`, or of `INPUT`."""
+        if not self.gpus:
+            return self.backends[-1]
         first_on_gpu = max(self.n_layer + 1 - self.n_gpu_layers, 0)
-        if not self.gpus or il == INPUT or il < first_on_gpu:
+        if il == INPUT or il < first_on_gpu:
             return self.backends[-1]
         n_on_gpus = min(self.n_gpu_layers, self.n_layer + 1)
         part = np.float32(il - first_on_gpu) / np.float32(n_on_gpus)
