@@ -4,7 +4,7 @@
 
 Prompts of 512 tokens and 128 tokens of decoding, with weights laid out for the CPU and (`--repack
 0`) as they are in the file: `ggml-py bench` beside `llama-bench`, with the same options, each a
-process that loads, warms up and is timed five times, of which the median counts. Loading is a
+process that loads, warms up and is timed three times, of which the median counts. Loading is a
 process of its own each, to the first token's logits and the end: libllama's from its start, ours
 from the call of `load` (what imports take is in benchmarks/startup.py). Planning is ours alone;
 where the time of a token goes is in benchmarks/decode_step.py.
@@ -46,7 +46,7 @@ SIZES = {
 }
 USUAL = "110M-q4_0,110M-f16,1.1B-q4_0,1.1B-q4_k"
 N_PROMPT, N_GEN = 512, 128
-REPETITIONS = "5"  # as llama-bench
+REPETITIONS = "3"
 SLOWEST = 1.03  # what counts as the same speed
 T = TypeVar("T")
 _FIRST_TOKEN = """
