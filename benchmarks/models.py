@@ -106,7 +106,7 @@ def speed(name: str, path: Path, threads: int, rounds: int, repack: bool) -> lis
         n_prompt, n_gen = map(str, sizes)
         options = [
             "-m", str(path), "-p", n_prompt, "-n", n_gen, "-t", str(threads), "-r", REPETITIONS,
-            "-fa", "1", "--repack", str(int(repack)), "-o", "json",
+            "-fa", "1", "--repack", str(int(repack)), "-dev", "none", "-o", "json",
         ]  # fmt: skip
         ours, theirs = in_turns(
             {who: partial(_by_token, [*program, *options]) for who, program in programs.items()},

@@ -203,6 +203,23 @@ def test_a_device_without_thread_pools(path):
         assert [b.threadpool is not None for b in loaded.placement.backends] == [False, True]
 
 
+def test_threads_do_not_spin_beside_those_of_blas(tmp_path):
+    """They would have half of a CPU each: a prompt took 2.3 times as long."""
+    path = tmp_path / "f16.gguf"
+    write_llama(path, LlamaSpec(type="f16"))
+    with load(path, devices=("BLAS", "CPU"), n_threads=2) as loaded:
+        cpu, polls = loaded.placement.backends[-1], []
+        for tokens in ([1] * 64, [1], [1] * 64, [1]):
+            loaded.eval(tokens)
+            nodes = loaded.plan(len(tokens)).nodes
+            used = {node.backend for node in nodes if node.op == "MUL_MAT"}
+            assert ("BLAS" in used) == (len(tokens) > 1)
+            polls.append(cpu.threadpool.poll)
+        pool = cpu.threadpool
+    assert polls == [0, 50, 0, 50]
+    assert pool.closed
+
+
 # --- a token
 
 

@@ -21,6 +21,7 @@ from .memory import Memory, Shape
 from .placement import Placement
 from .room import check_room, is_machines, naming
 from .shift import shift_keys
+from .threads import Threads
 from .ubatch import Ubatch
 from .weights import Weights
 
@@ -48,6 +49,7 @@ class Graphs:
         self,
         hparams: HParams,
         placement: Placement,
+        threads: Threads,
         sched: Scheduler,
         weights: Weights,
         tensors: Any,
@@ -57,6 +59,7 @@ class Graphs:
     ) -> None:
         self._hparams = hparams
         self._placement = placement
+        self._threads = threads
         self._sched = sched
         self._weights = weights
         self._tensors = tensors
@@ -232,6 +235,7 @@ class Graphs:
             else:
                 self._check_host(builder)
             self._sched._alloc(builder.graph)
+        self._threads.fit(self._sched, builder.graph)
 
     def _check_host(self, builder: Decoder[Any]) -> None:
         """Pins nodes, and raises `AllocError` where the machine lacks memory for a graph."""

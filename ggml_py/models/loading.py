@@ -21,10 +21,11 @@ from .kv_caches import KvCaches
 from .memory import MAX_SEQ, Memory
 from .model import Model
 from .overrides import Overrides, cpu_overrides, override_pairs, resolve_overrides
-from .placement import keep_threads, keeps_mapped, open_backends, place
+from .placement import keeps_mapped, open_backends, place
 from .reading import Progress
 from .recurrent import RecurrentCache
 from .room import check_room, naming
+from .threads import Threads
 from .weights import Weights
 
 _CHOICES = {
@@ -156,8 +157,8 @@ def load(
             backends = open_backends(devices, n_threads, split_mode, main_gpu)
             for backend in backends:
                 stack.callback(backend.close)
-            for pool in keep_threads(backends):
-                stack.callback(pool.close)
+            threads = Threads(backends)
+            stack.callback(threads.close)
             pairs += cpu_overrides(cpu_moe, n_cpu_moe, n_cpu_ffn, hp.n_layer)
             placement = place(
                 backends,
@@ -198,7 +199,7 @@ def load(
                     check_room("the table of its cells", _CELL_BYTES * n_ctx)
                     memory = KvCaches(hp, placement, *sizes, kv_unified, swa_full, *options)
             stack.callback(memory.close)
-            parts = (hp, placement, sched, weights, tensors, memory)
+            parts = (hp, placement, threads, sched, weights, tensors, memory)
             graphs = Graphs(*parts, n_ubatch, flash_attn)
             stack.callback(graphs.close)
             if progress is not None:

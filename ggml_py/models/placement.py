@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import bisect
-import contextlib
 import logging
 import math
 from collections.abc import Sequence
@@ -18,11 +17,10 @@ from .._ffi import NULL, lib
 from ..backend import Backend
 from ..buffer import BufferType
 from ..enums import BackendDevType, Op, Type
-from ..errors import MissingFunctionError, ModelError
+from ..errors import ModelError
 from ..rpc import rpc_devices
 from ..scheduler import Scheduler
 from ..sim_text import sim_device_of
-from ..threadpool import ThreadPool
 from .hparams import Ssm
 from .overrides import Override
 from .weight_ops import INPUT, op_of, supports
@@ -201,19 +199,6 @@ def open_backends(
         kept = gpus[main_gpu : main_gpu + 1] if main_gpu >= 0 else []
         chosen = [d for d in chosen if d not in gpus or d in kept]
     return tuple(d.init(n_threads=n_threads) for d in chosen)
-
-
-def keep_threads(backends: Sequence[Backend]) -> list[ThreadPool]:
-    """A pool for each backend that takes one, so that its threads last from compute to compute.
-    They sleep until the first."""
-    pools = []
-    for backend in backends:
-        with contextlib.suppress(MissingFunctionError):
-            if backend.n_threads is not None:
-                pool = ThreadPool(backend.n_threads, paused=True, device=backend.device)
-                pools.append(pool)
-                backend.set_threadpool(pool)
-    return pools
 
 
 def named_devices(given: str | Device) -> tuple[Device, ...]:
