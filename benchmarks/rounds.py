@@ -170,13 +170,23 @@ def child(
     is what happens where the peer is not installed.
     """
     environment = {**os.environ, **env}
-    quiet = "import ggml\n" in code  # the peer may be missing
     if interpreter != sys.executable:
         environment.pop("PYTHONPATH", None)
+    command = [interpreter, "-c", _CHILD + textwrap.dedent(code)]
+    quiet = "import ggml\n" in code  # the peer may be missing
+    with talking(command, environment, quiet) as run:
+        yield run
+
+
+@contextlib.contextmanager
+def talking(
+    command: Sequence[str], environment: dict[str, str] | None = None, quiet: bool = False
+) -> Iterator[Callable[[], float] | None]:
+    """A program that says "ready", and then for each line that it reads a number, which is what the
+    function that is given returns. None when it ends before that."""
     with subprocess.Popen(
-        [interpreter, "-c", _CHILD + textwrap.dedent(code)],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL if quiet else None,
-        text=True, env=environment,
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL if quiet else None, text=True, env=environment,
     ) as process:  # fmt: skip
         assert process.stdin and process.stdout
         out, into = process.stdout, process.stdin

@@ -80,6 +80,19 @@ def test_models_are_compared_with_llama_bench_and_libllama(tmp_path):
     assert all(figure > 0 for figures in alone.values() for figure in figures.values())
 
 
+def test_processes_that_stay_take_turns(tmp_path, oracle):
+    done = subprocess.run(
+        [sys.executable, str(BENCHMARKS / "steady.py"), "--models", "tiny-q4_0", "--rounds", "2",
+         "--threads", "1", "--folder", str(tmp_path), "--json"],
+        capture_output=True, text=True, check=False, env=os.environ, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(done.stdout)
+    assert [row["what"].split()[0] for row in rows] == ["prompt", "decode"]
+    assert all(0 < row["sure"][0] <= row["ratio"] <= row["sure"][1] for row in rows)
+    assert rows[0]["theirs"] < rows[1]["theirs"]  # a token of a prompt is quicker than one alone
+
+
 def test_sampling_is_compared_with_libllamas(oracle):
     done = subprocess.run(
         [sys.executable, str(BENCHMARKS / "sampling.py"), "--rounds", "1", "--json"],

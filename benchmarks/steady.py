@@ -1,0 +1,93 @@
+"""Prompts and tokens of two processes that stay, ours and libllama's, in turns.
+
+    python benchmarks/steady.py [--models 110M-q4_0,1.1B-q4_0,…] [--threads 2] [--folder DIR]
+
+`models.py` starts llama-bench anew each time, so that ours and theirs are many seconds apart, and
+each has other memory in each round: on a shared machine that alone makes a tenth. Here both have
+the model loaded and warm, and take turns of one prompt of 512 tokens, or of 128 tokens one by one,
+in an order that is drawn anew each round, with pauses in which the threads of both fall asleep.
+Bars and intervals are those of `models.py`, which makes the models, too.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from models import N_GEN, N_PROMPT, SLOWEST, USUAL, file_of, reference
+from rich.console import Console
+from rich.progress import track
+from rounds import Row, child, measured, parser, show, talking
+
+PAUSE = 0.6  # seconds; threads spin for a quarter of one when their work is done
+_OURS = """
+from ggml_py.models import load
+model = load({path!r}, n_threads={threads}, n_ctx={n_ctx}, flash_attn=True, repack=True)
+prompt = [i % model.hparams.n_vocab for i in range({n_prompt})]
+def run():
+    model.reset()
+    start = clock()
+    if prompt:
+        model.eval(prompt, copy=False)
+    for i in range({n_gen}):
+        model.eval([i % model.hparams.n_vocab], copy=False)
+    return clock() - start
+run()
+rounds(run)
+"""
+
+
+def steady(what: str, name: str, path: Path, threads: int, rounds: int) -> Row:
+    """Seconds by token of what="prompt" or "decode"."""
+    n_prompt, n_gen = (N_PROMPT, 0) if what == "prompt" else (0, N_GEN)
+    n_ctx = N_PROMPT + N_GEN
+    code = _OURS.format(
+        path=str(path), threads=threads, n_ctx=n_ctx, n_prompt=n_prompt, n_gen=n_gen
+    )
+    command = [
+        str(reference("llama_speed")), str(path), str(n_prompt), str(n_gen), "--n-ctx", str(n_ctx),
+        "--threads", str(threads), "--flash-attn", "on", "--repack",
+    ]  # fmt: skip
+    console, order = Console(stderr=True), random.Random(0)
+    named = f"{what} of {name}, by token"
+    with child(code) as ours, talking(command) as theirs:
+        assert ours and theirs, "one of the two ended: see its error above"
+        pairs = []
+        for _ in track(
+            range(rounds), named, console=console, transient=True, disable=not console.is_terminal
+        ):
+            turns = [ours, theirs]
+            order.shuffle(turns)
+            took = {}
+            for run in turns:
+                time.sleep(PAUSE)
+                took[run] = run() / (n_prompt + n_gen)
+            pairs.append((took[ours], took[theirs]))
+    return measured(named, "libllama", "ms", [tuple(zip(*pairs, strict=True))], SLOWEST)
+
+
+def main() -> None:
+    """Measures model after model."""
+    options = parser(__doc__)
+    options.set_defaults(rounds=20)
+    options.add_argument("--models", default=USUAL, help="SIZE-TYPE, with commas between")
+    options.add_argument("--threads", type=int, default=2)
+    folder = Path(tempfile.gettempdir()) / "ggml_py_models"
+    options.add_argument("--folder", type=Path, default=folder)
+    args = options.parse_args()
+    args.folder.mkdir(parents=True, exist_ok=True)
+    print(f"load average {os.getloadavg()[0]:.2f}, {args.threads} threads", file=sys.stderr)
+    found = [
+        steady(what, name, file_of(name, args.folder), args.threads, args.rounds)
+        for name in args.models.split(",")
+        for what in ("prompt", "decode")
+    ]
+    show(found, args.form)
+
+
+if __name__ == "__main__":
+    main()
