@@ -83,7 +83,7 @@ class GraphBuilder:
         lib.ggml_set_name(cur.ptr, _label(name, il))
         if self._pins_norms and name == "norm" and il >= 0:
             backend = self.placement.backend(il)
-            if backend.supports_op(cur):
+            if lib.ggml_backend_supports_op(backend.ptr, cur.ptr):
                 self.pins.append((cur, backend))
         return cur
 
@@ -295,6 +295,7 @@ class GraphBuilder:
         # llama.cpp has two orders: with windows, and without.
         first = (q, v, k) if self.hparams.swa is None else (q, k, v)
         stored = kv.cpy_k(ctx, k, inp.k_idxs, il), kv.cpy_v(ctx, v, inp.v_idxs, il)
+        # Before views of q are made: they are called after it, and this gives it a name.
         self.graph.build_forward_expand(*first, *stored)
         k, v = (get(ctx, inp.n_kv, inp.s0, inp.n_stream, il) for get in (kv.get_k, kv.get_v))
         cur = self.build_attn_mha(q, k, v, inp.kq_mask, sinks, kq_scale, il)
@@ -312,7 +313,9 @@ class GraphBuilder:
         il: int,
     ) -> Tensor:
         """softmax(k q scale + mask) v: [n_embd_q, n_tokens]."""
-        ctx, v_trans = self.ctx, v.nb[1] > v.nb[2]
+        ctx = self.ctx
+        v_nb1, v_nb2 = v.nb[1:3]
+        v_trans = v_nb1 > v_nb2
         n_embd, n_head, n_tokens, _one = q.ne
         n_stream = k.ne[3]
         n = n_tokens // n_stream  # of each
