@@ -6,6 +6,7 @@ import pty
 import re
 import signal
 import subprocess
+import sys
 import time
 
 import arch_files
@@ -260,6 +261,25 @@ def test_a_terminal_has_a_bar_while_the_prompt_is_evaluated(model, terminal):
     plain = run("generate", model, "-d", "CPU", "-t", 1, "--tokens", prompt, "-c", 1024, "-n", 3,
                 "--ignore-eos")  # fmt: skip
     assert plain.stdout == out.decode() and "━" not in plain.stderr
+
+
+@pytest.mark.parametrize("where", ["console.Console.push_render_hook", "live.Live.refresh"])
+def test_ctrl_c_while_a_bar_starts(terminal, where):
+    """The cursor, hidden by then, is there again."""
+    ours, theirs = terminal
+    code = (
+        "from unittest import mock; from ggml_py.cli.bar import bar\n"
+        f"with mock.patch('rich.{where}', side_effect=KeyboardInterrupt):\n"
+        "    try:\n"
+        "        with bar('prompt', at_once=True) as show: show(0.0)\n"
+        "    except KeyboardInterrupt: print('stopped')\n"
+    )
+    env = {k: v for k, v in os.environ.items() if k not in ("NO_COLOR", "CI")}
+    done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=theirs,
+                          env={**env, "TERM": "xterm"}, check=False)  # fmt: skip
+    assert (done.returncode, done.stdout) == (0, b"stopped\n")
+    said = os.read(ours, 4096).decode()
+    assert "\x1b[?25l" in said and said.rindex("\x1b[?25h") > said.rindex("\x1b[?25l")
 
 
 def test_ctrl_c_in_the_prompt(large, terminal):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 
 _SLOW = 0.3  # seconds: what takes less has no bar
 _PAUSE = 0.1  # between two pictures of it
@@ -22,10 +22,15 @@ def bar(what: str, wanted: bool = True, at_once: bool = False) -> Iterator[Calla
     from rich.console import Console
     from rich.progress import Progress
 
+    console = Console(stderr=True)
     with ExitStack() as stack:
-        shown = Progress(console=Console(stderr=True), transient=True, auto_refresh=False)
+        shown = Progress(console=console, transient=True, auto_refresh=False)
         task = shown.add_task(what, total=1.0)
         due = time.monotonic() + (0.0 if at_once else _SLOW)
+
+        def stop() -> None:
+            with suppress(IndexError):  # it is half started
+                shown.stop()
 
         def show(share: float) -> None:
             nonlocal due
@@ -33,7 +38,10 @@ def bar(what: str, wanted: bool = True, at_once: bool = False) -> Iterator[Calla
             if now < due:
                 return
             if not shown.live.is_started:
-                stack.enter_context(shown)
+                # Before it starts, for Ctrl-C may come just then, when there is no cursor already.
+                stack.callback(console.show_cursor)
+                stack.callback(stop)
+                shown.start()
             due = now + _PAUSE
             shown.update(task, completed=share, refresh=True)
 
