@@ -8,8 +8,7 @@ On a busy machine one block of tokens takes half as long again as the next. So w
 the median token of blocks of 16 at the same places, one block directly after the other: recorded,
 not recorded, not recorded again, pristine, in an order that is drawn anew each round. A result is
 the median of the ratios within rounds, and its interval of 95 % (bootstrap over six launches of the
-processes, and over the rounds of each); a bar is held or not when all of that is on
-one side of it.
+processes, and over the rounds of each); a bar is held or not when all of that is on one side of it.
 "not recorded, again" is the same thing twice: how far its interval is from 1 is what cannot be told
 here. CPU time leaves out what other programs took from us, and recording waits for nothing: where
 the clock on the wall cannot decide, it can. Where that cannot, either, the first row does: what
