@@ -390,7 +390,7 @@ def _module(api: Api, out: Path) -> None:
 
 def _short(f: Function) -> bool:
     if f.header != "ggml.h":
-        return False
+        return f.name == "gp_view_fits"
     takes_ctx = bool(f.params) and f.params[0].type == "struct ggml_context *"
     builder = takes_ctx and f.result == "struct ggml_tensor *"
     return builder or _QUERIES.fullmatch(f.name) is not None

@@ -212,7 +212,14 @@ def _range_check(f: Function) -> str:
     ne, nb = (
         _tuple([p.name for p in f.params if p.name.startswith(kind)]) for kind in ("ne", "nb")
     )
-    return f"            check_view(a, {ne}, {nb}, offset)\n"
+    n = sum(p.name.startswith("ne") for p in f.params)
+    ne_4 = [p.name for p in f.params if p.name.startswith("ne")] + ["1"] * (4 - n)
+    nb_3 = [p.name for p in f.params if p.name.startswith("nb")] + ["0"] * (4 - n)
+    numbers = ", ".join([str(n), *ne_4, *nb_3, "offset"])
+    return (
+        f"            if not _view_fits(a.ptr, {numbers}):\n"
+        f"                check_view(a, {ne}, {nb}, offset)\n"
+    )
 
 
 def _tuple(names: list[str]) -> str:
@@ -262,7 +269,7 @@ def ops(api: Api) -> str:
         "from .tensor import MISTAKES, Tensor, TypeLike, enum_of, mistake, type_of\n\n"
         f"# By hand in custom.py, for they call Python back:\n{left}\n"
         "# Bound once, and Tensors made without __init__: it would cost a sixth of an op.\n"
-        f"_new = object.__new__\n{bound}\n\n"
+        f"_new = object.__new__\n_view_fits = lib.gp_view_fits\n{bound}\n\n"
         "class Ops:\n"
         '    """Every op of ggml as a method: upstream\'s name, argument names and order.\n\n'
         "    Each adds one tensor to this context that stands for the result; nothing is computed\n"

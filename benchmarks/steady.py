@@ -1,12 +1,13 @@
 """Prompts and tokens of two processes that stay, ours and libllama's, in turns.
 
-    python benchmarks/steady.py [--models 110M-q4_0,1.1B-q4_0,…] [--threads 2] [--folder DIR]
+    python benchmarks/steady.py [--models 110M-q4_0,1.1B-q4_0,…] [--launches 8] [--rounds 5]
 
-`models.py` starts llama-bench anew each time, so that ours and theirs are many seconds apart, and
-each has other memory in each round: on a shared machine that alone makes a tenth. Here both have
-the model loaded and warm, and take turns of one prompt of 512 tokens, or of 128 tokens one by one,
-in an order that is drawn anew each round, with pauses in which the threads of both fall asleep.
-Bars and intervals are those of `models.py`, which makes the models, too.
+`models.py` starts llama-bench anew each time, so that ours and theirs are many seconds apart. Here
+both have the model loaded and warm, and take turns of one prompt of 512 tokens, or of 128 tokens
+one by one, in an order that is drawn anew each round, with pauses in which the threads of both
+fall asleep. What a process has of memory makes it a little quicker or slower for all of its life,
+so both are started several times: the intervals are over launches and rounds. Bars are those of
+`models.py`, which makes the models, too.
 """
 
 from __future__ import annotations
@@ -16,6 +17,9 @@ import random
 import sys
 import tempfile
 import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
+from functools import partial
 from pathlib import Path
 
 from models import N_GEN, N_PROMPT, SLOWEST, USUAL, file_of, reference
@@ -23,6 +27,7 @@ from rich.console import Console
 from rich.progress import track
 from rounds import Row, child, measured, parser, show, talking
 
+Program = AbstractContextManager[Callable[[], float] | None]
 PAUSE = 0.6  # seconds; on 110M a thread spins for 0.18 of one when its work is done
 _OURS = """
 from ggml_py.models import load
@@ -41,7 +46,7 @@ rounds(run)
 """
 
 
-def steady(what: str, name: str, path: Path, threads: int, rounds: int) -> Row:
+def steady(what: str, name: str, path: Path, threads: int, launches: int, rounds: int) -> Row:
     """Seconds by token of what="prompt" or "decode"."""
     n_prompt, n_gen = (N_PROMPT, 0) if what == "prompt" else (0, N_GEN)
     n_ctx = N_PROMPT + N_GEN
@@ -52,28 +57,41 @@ def steady(what: str, name: str, path: Path, threads: int, rounds: int) -> Row:
         str(reference("llama_speed")), str(path), str(n_prompt), str(n_gen), "--n-ctx", str(n_ctx),
         "--threads", str(threads), "--flash-attn", "on", "--repack",
     ]  # fmt: skip
-    console, order = Console(stderr=True), random.Random(0)
     named = f"{what} of {name}, by token"
-    with child(code) as ours, talking(command) as theirs:
-        assert ours and theirs, "one of the two ended: see its error above"
-        pairs = []
-        for _ in track(
-            range(rounds), named, console=console, transient=True, disable=not console.is_terminal
-        ):
-            turns = [ours, theirs]
-            order.shuffle(turns)
-            took = {}
-            for run in turns:
+    console, order = Console(stderr=True), random.Random(named)
+    shown = {"console": console, "transient": True, "disable": not console.is_terminal}
+    both = {"ours": partial(child, code), "theirs": partial(talking, command)}
+    found = []
+    for _ in track(range(launches), named, **shown):
+        took = _launch(both, rounds, order)
+        found.append([[t / (n_prompt + n_gen) for t in took[who]] for who in both])
+    return measured(named, "libllama", "ms", found, SLOWEST)
+
+
+def _launch(
+    programs: dict[str, Callable[[], Program]], rounds: int, order: random.Random
+) -> dict[str, list[float]]:
+    """Seconds by round of each, started anew."""
+    names = list(programs)
+    took: dict[str, list[float]] = {name: [] for name in names}
+    with ExitStack() as stack:
+        order.shuffle(names)
+        runs = {name: stack.enter_context(programs[name]()) for name in names}
+        for _ in range(rounds):
+            order.shuffle(names)
+            for name in names:
+                run = runs[name]
+                assert run, f"{name} ended: see its error above"
                 time.sleep(PAUSE)
-                took[run] = run() / (n_prompt + n_gen)
-            pairs.append((took[ours], took[theirs]))
-    return measured(named, "libllama", "ms", [tuple(zip(*pairs, strict=True))], SLOWEST)
+                took[name].append(run())
+    return took
 
 
 def main() -> None:
     """Measures model after model."""
     options = parser(__doc__)
-    options.set_defaults(rounds=20)
+    options.set_defaults(rounds=5)
+    options.add_argument("--launches", type=int, default=8)
     options.add_argument("--models", default=USUAL, help="SIZE-TYPE, with commas between")
     options.add_argument("--threads", type=int, default=2)
     folder = Path(tempfile.gettempdir()) / "ggml_py_models"
@@ -82,7 +100,7 @@ def main() -> None:
     args.folder.mkdir(parents=True, exist_ok=True)
     print(f"load average {os.getloadavg()[0]:.2f}, {args.threads} threads", file=sys.stderr)
     found = [
-        steady(what, name, file_of(name, args.folder), args.threads, args.rounds)
+        steady(what, name, file_of(name, args.folder), args.threads, args.launches, args.rounds)
         for name in args.models.split(",")
         for what in ("prompt", "decode")
     ]

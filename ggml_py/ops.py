@@ -23,6 +23,7 @@ from .tensor import MISTAKES, Tensor, TypeLike, enum_of, mistake, type_of
 
 # Bound once, and Tensors made without __init__: it would cost a sixth of an op.
 _new = object.__new__
+_view_fits = lib.gp_view_fits
 _dup = lib.ggml_dup
 _dup_inplace = lib.ggml_dup_inplace
 _add = lib.ggml_add
@@ -2032,7 +2033,8 @@ class Ops:
         try:
             if a._context is not self:
                 self._adopt(a)
-            check_view(a, (ne0,), (), offset)
+            if not _view_fits(a.ptr, 1, ne0, 1, 1, 1, 0, 0, 0, offset):
+                check_view(a, (ne0,), (), offset)
             result = _new(Tensor)
             result._ptr = _view_1d(self.ptr, a._ptr, ne0, offset)
         except MISTAKES as error:
@@ -2049,7 +2051,8 @@ class Ops:
         try:
             if a._context is not self:
                 self._adopt(a)
-            check_view(a, (ne0, ne1), (nb1,), offset)
+            if not _view_fits(a.ptr, 2, ne0, ne1, 1, 1, nb1, 0, 0, offset):
+                check_view(a, (ne0, ne1), (nb1,), offset)
             result = _new(Tensor)
             result._ptr = _view_2d(self.ptr, a._ptr, ne0, ne1, nb1, offset)
         except MISTAKES as error:
@@ -2075,7 +2078,8 @@ class Ops:
         try:
             if a._context is not self:
                 self._adopt(a)
-            check_view(a, (ne0, ne1, ne2), (nb1, nb2), offset)
+            if not _view_fits(a.ptr, 3, ne0, ne1, ne2, 1, nb1, nb2, 0, offset):
+                check_view(a, (ne0, ne1, ne2), (nb1, nb2), offset)
             result = _new(Tensor)
             result._ptr = _view_3d(self.ptr, a._ptr, ne0, ne1, ne2, nb1, nb2, offset)
         except MISTAKES as error:
@@ -2103,7 +2107,8 @@ class Ops:
         try:
             if a._context is not self:
                 self._adopt(a)
-            check_view(a, (ne0, ne1, ne2, ne3), (nb1, nb2, nb3), offset)
+            if not _view_fits(a.ptr, 4, ne0, ne1, ne2, ne3, nb1, nb2, nb3, offset):
+                check_view(a, (ne0, ne1, ne2, ne3), (nb1, nb2, nb3), offset)
             result = _new(Tensor)
             result._ptr = _view_4d(self.ptr, a._ptr, ne0, ne1, ne2, ne3, nb1, nb2, nb3, offset)
         except MISTAKES as error:

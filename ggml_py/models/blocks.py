@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 _PIN_BELOW = 32
 # By the activation of the gate: the op, and its name in the graph.
 _GATED = {"silu": ("swiglu_split", "ffn_swiglu"), "gelu": ("geglu_split", "ffn_geglu")}
+_set_name = lib.ggml_set_name
 
 
 @lru_cache(8192)  # the next graph has the same ones
@@ -80,8 +81,8 @@ class GraphBuilder:
 
     def cb(self, cur: Tensor, name: str, il: int = -1) -> Tensor:
         """Names `cur` as llama.cpp does ("ffn_out-3"), and pins norms as it does."""
-        lib.ggml_set_name(cur.ptr, _label(name, il))
-        if self._pins_norms and name == "norm" and il >= 0:
+        _set_name(cur._ptr, _label(name, il))
+        if name == "norm" and il >= 0 and self._pins_norms:
             backend = self.placement.backend(il)
             if lib.ggml_backend_supports_op(backend.ptr, cur.ptr):
                 self.pins.append((cur, backend))

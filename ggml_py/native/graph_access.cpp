@@ -110,3 +110,28 @@ bool gp_graph_has(const ggml_cgraph * cgraph, const ggml_tensor * tensor) {
     const auto in = [tensor](ggml_tensor ** tensors, int n) { return std::find(tensors, tensors + n, tensor) != tensors + n; };
     return in(cgraph->nodes, cgraph->n_nodes) || in(cgraph->leafs, cgraph->n_leafs);
 }
+
+bool gp_view_fits(const ggml_tensor * a, int n, int64_t ne0, int64_t ne1, int64_t ne2, int64_t ne3, size_t nb1, size_t nb2,
+                  size_t nb3, size_t offset) {
+    const size_t  all   = ggml_nbytes(a->view_src != nullptr ? a->view_src : a);
+    const size_t  start = a->view_src != nullptr ? a->view_offs : 0;
+    const int64_t block = ggml_blck_size(a->type), ne[] = { ne0, ne1, ne2, ne3 };
+    const size_t  nb[]  = { 0, nb1, nb2, nb3 };
+    if (start > all || offset > all - start || ne0 <= 0 || ne0 % block != 0) {
+        return false;
+    }
+    const size_t room = all - start - offset, type_size = ggml_type_size(a->type), blocks = (size_t) (ne0 / block);
+    if (blocks > room / type_size) {
+        return false;
+    }
+    size_t last = blocks * type_size, nbytes = last;
+    for (int i = 1; i < n; i++) {
+        const size_t more = (size_t) ne[i] - 1;
+        if (ne[i] <= 0 || more > (nb[i] == 0 ? more : (room - last) / nb[i]) || (size_t) ne[i] > room / nbytes) {
+            return false;
+        }
+        last += more * nb[i];
+        nbytes *= (size_t) ne[i];
+    }
+    return true;
+}
