@@ -82,8 +82,8 @@ def test_models_are_compared_with_llama_bench_and_libllama(tmp_path):
 
 def test_processes_that_stay_take_turns(tmp_path, oracle):
     done = subprocess.run(
-        [sys.executable, str(BENCHMARKS / "steady.py"), "--models", "tiny-q4_0", "--rounds", "2",
-         "--threads", "1", "--folder", str(tmp_path), "--json"],
+        [sys.executable, str(BENCHMARKS / "steady.py"), "--models", "tiny-q4_0", "--launches", "2",
+         "--rounds", "2", "--threads", "1", "--folder", str(tmp_path), "--json"],
         capture_output=True, text=True, check=False, env=os.environ, timeout=300,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
