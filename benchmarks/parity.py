@@ -8,8 +8,8 @@ many greedy tokens after it, on both sides: "exact" is every bit of every logit,
 largest difference as a part of the largest logit, "tokens" is that they went apart. The bar is the
 same tokens everywhere and 1e-4 where the bits differ; exit status 1 says that it was missed.
 
-All of it takes more than half an hour (of one core: run it with nice), --quick a minute. The
-reference programs are built on first use (three minutes).
+All of it takes eight minutes of a quiet machine, --quick a minute; two threads beside other work
+many times that. The reference programs are built on first use (three minutes).
 """
 
 from __future__ import annotations
