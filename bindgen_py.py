@@ -209,16 +209,11 @@ def _range_check(f: Function) -> str:
     """Of views by strides and offset (ranges.py)."""
     if not _VIEWS.fullmatch(f.name):
         return ""
-    ne, nb = (
-        _tuple([p.name for p in f.params if p.name.startswith(kind)]) for kind in ("ne", "nb")
-    )
-    n = sum(p.name.startswith("ne") for p in f.params)
-    ne_4 = [p.name for p in f.params if p.name.startswith("ne")] + ["1"] * (4 - n)
-    nb_3 = [p.name for p in f.params if p.name.startswith("nb")] + ["0"] * (4 - n)
-    numbers = ", ".join([str(n), *ne_4, *nb_3, "offset"])
+    ne, nb = ([p.name for p in f.params if p.name.startswith(kind)] for kind in ("ne", "nb"))
+    numbers = [str(len(ne)), *[*ne, "1", "1", "1"][:4], *[*nb, "0", "0", "0"][:3], "offset"]
     return (
-        f"            if not _view_fits(a.ptr, {numbers}):\n"
-        f"                check_view(a, {ne}, {nb}, offset)\n"
+        f"            if not _view_fits(a.ptr, {', '.join(numbers)}):\n"
+        f"                check_view(a, {_tuple(ne)}, {_tuple(nb)}, offset)\n"
     )
 
 
