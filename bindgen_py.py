@@ -211,8 +211,11 @@ def _range_check(f: Function) -> str:
         return ""
     ne, nb = ([p.name for p in f.params if p.name.startswith(kind)] for kind in ("ne", "nb"))
     numbers = [str(len(ne)), *[*ne, "1", "1", "1"][:4], *[*nb, "0", "0", "0"][:3], "offset"]
+    given = _tuple([*ne, *nb, "offset"])
     return (
-        f"            if not _view_fits(a.ptr, {', '.join(numbers)}):\n"
+        f"            if not WHOLE.issuperset(map(type, {given})) or not _view_fits(\n"
+        f"                a.ptr, {', '.join(numbers)}\n"
+        "            ):\n"
         f"                check_view(a, {_tuple(ne)}, {_tuple(nb)}, offset)\n"
     )
 
@@ -260,7 +263,7 @@ def ops(api: Api) -> str:
         "\nfrom __future__ import annotations\n\n"
         "from collections.abc import Sequence\nfrom typing import Any\n\n"
         "from . import enums\nfrom ._arguments import items\nfrom ._ffi import NULL, lib\n"
-        "from .ranges import check_view\n"
+        "from .ranges import WHOLE, check_view\n"
         "from .tensor import MISTAKES, Tensor, TypeLike, enum_of, mistake, type_of\n\n"
         f"# By hand in custom.py, for they call Python back:\n{left}\n"
         "# Bound once, and Tensors made without __init__: it would cost a sixth of an op.\n"

@@ -8,7 +8,7 @@ from typing import Any
 from . import enums
 from ._arguments import items
 from ._ffi import NULL, lib
-from .ranges import check_view
+from .ranges import WHOLE, check_view
 from .tensor import MISTAKES, Tensor, TypeLike, enum_of, mistake, type_of
 
 # By hand in custom.py, for they call Python back:
@@ -2033,7 +2033,9 @@ class Ops:
         try:
             if a._context is not self:
                 self._adopt(a)
-            if not _view_fits(a.ptr, 1, ne0, 1, 1, 1, 0, 0, 0, offset):
+            if not WHOLE.issuperset(map(type, (ne0, offset))) or not _view_fits(
+                a.ptr, 1, ne0, 1, 1, 1, 0, 0, 0, offset
+            ):
                 check_view(a, (ne0,), (), offset)
             result = _new(Tensor)
             result._ptr = _view_1d(self.ptr, a._ptr, ne0, offset)
@@ -2051,7 +2053,9 @@ class Ops:
         try:
             if a._context is not self:
                 self._adopt(a)
-            if not _view_fits(a.ptr, 2, ne0, ne1, 1, 1, nb1, 0, 0, offset):
+            if not WHOLE.issuperset(map(type, (ne0, ne1, nb1, offset))) or not _view_fits(
+                a.ptr, 2, ne0, ne1, 1, 1, nb1, 0, 0, offset
+            ):
                 check_view(a, (ne0, ne1), (nb1,), offset)
             result = _new(Tensor)
             result._ptr = _view_2d(self.ptr, a._ptr, ne0, ne1, nb1, offset)
@@ -2078,7 +2082,9 @@ class Ops:
         try:
             if a._context is not self:
                 self._adopt(a)
-            if not _view_fits(a.ptr, 3, ne0, ne1, ne2, 1, nb1, nb2, 0, offset):
+            if not WHOLE.issuperset(map(type, (ne0, ne1, ne2, nb1, nb2, offset))) or not _view_fits(
+                a.ptr, 3, ne0, ne1, ne2, 1, nb1, nb2, 0, offset
+            ):
                 check_view(a, (ne0, ne1, ne2), (nb1, nb2), offset)
             result = _new(Tensor)
             result._ptr = _view_3d(self.ptr, a._ptr, ne0, ne1, ne2, nb1, nb2, offset)
@@ -2107,7 +2113,9 @@ class Ops:
         try:
             if a._context is not self:
                 self._adopt(a)
-            if not _view_fits(a.ptr, 4, ne0, ne1, ne2, ne3, nb1, nb2, nb3, offset):
+            if not WHOLE.issuperset(map(type, (ne0, ne1, ne2, ne3, nb1, nb2, nb3, offset))) or not _view_fits(
+                a.ptr, 4, ne0, ne1, ne2, ne3, nb1, nb2, nb3, offset
+            ):
                 check_view(a, (ne0, ne1, ne2, ne3), (nb1, nb2, nb3), offset)
             result = _new(Tensor)
             result._ptr = _view_4d(self.ptr, a._ptr, ne0, ne1, ne2, ne3, nb1, nb2, nb3, offset)

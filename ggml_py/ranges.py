@@ -10,7 +10,7 @@ from ._ffi import lib
 from .errors import ArgumentError
 from .tensor import Tensor
 
-_WHOLE = frozenset({int})  # no bool, and nothing that `index` would have to look at
+WHOLE = frozenset({int})  # no bool, and nothing that `index` would have to look at
 
 
 @lru_cache(64)  # there are fewer types
@@ -29,7 +29,7 @@ def check_view(a: Tensor, ne: tuple[int, ...], nb: tuple[int, ...], offset: int)
     else:
         start, limit = 0, lib.ggml_nbytes(ptr)
     numbers = (*ne, *nb, offset)
-    if not _WHOLE.issuperset(map(type, numbers)) or min(numbers) < 0 or max(numbers) > SIZE_MAX:
+    if not WHOLE.issuperset(map(type, numbers)) or min(numbers) < 0 or max(numbers) > SIZE_MAX:
         ne = tuple([whole(f"ne{i}", n) for i, n in enumerate(ne)])
         nb, offset = tuple([index(n) for n in nb]), index(offset)
         if not all(0 <= n < 1 << 64 for n in (*nb, offset)):

@@ -1,5 +1,6 @@
 """The quick native look at a view says what ranges.py says."""
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -38,3 +39,11 @@ def test_the_native_look_agrees(type_, ne, nb, offset, start):
                 assert not fits
             else:
                 assert fits or 0 in ne  # of no elements: ranges.py has the last word
+
+
+@pytest.mark.parametrize("n", [True, 2.5])
+def test_what_is_no_whole_number_is_named(n):
+    with Context() as ctx:
+        whole = ctx.new_tensor(Type.F32, 32)
+        with pytest.raises(TypeError, match="ne0: expected a whole number, got"):
+            ctx.view_1d(whole, n, 0)
