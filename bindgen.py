@@ -37,7 +37,14 @@ HEADERS = (
     "ggml-opt.h", "ggml-blas.h", "ggml-rpc.h",
 )  # fmt: skip
 NATIVE = Path(__file__).resolve().parent / "ggml_py" / "native"
-NATIVE_HEADERS = ("sched_trace.h", "run_trace.h", "graph_access.h", "decode.h", "sim_device.h")
+NATIVE_HEADERS = (
+    "sched_trace.h",
+    "run_trace.h",
+    "graph_access.h",
+    "tensor_data.h",
+    "decode.h",
+    "sim_device.h",
+)
 
 # Functions that stay unbound, and why.
 WAIVED = {
@@ -316,7 +323,7 @@ def _shown(f: Function) -> Iterator[Param]:
 _HARMLESS = re.compile(
     r"ggml_backend_(sched_)?(graph_compute(_async)?|synchronize)|ggml_backend_graph_plan_compute"
     r"|ggml_graph_(compute|get_tensor|node|nodes|n_nodes|size)|ggml_backend_tensor_[sg]et\w*"
-    r"|ggml_backend_buffer_(get|is)_\w+|gp_(graph|kv|run)_\w+|gp_decode_one|gp_likeliest"
+    r"|ggml_backend_buffer_(get|is)_\w+|gp_(graph|kv|run)_\w+|gp_decode_one|gp_likeliest|gp_set_pieces"
 )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import re
 import sys
+import threading
 from functools import partial
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import pytest
 
 import ggml_py as ggml
 from ggml_py import ModelError, models
+from ggml_py._ffi import ffi, lib
 from ggml_py._handle import LIVE
 from ggml_py.models import reading
 from ggml_py.models.synthetic import LlamaSpec, write_llama
@@ -37,8 +39,9 @@ def files(tmp_path_factory):
 
 @pytest.fixture
 def pieces(monkeypatch):
-    """Small ones, so that small tensors have several."""
+    """Small ones, so that small tensors have several, and a call for each."""
     monkeypatch.setattr(reading, "PIECE", 10_000)
+    monkeypatch.setattr(reading, "CALL", 1)
 
 
 def shares(path, **options):
@@ -130,6 +133,132 @@ def test_what_it_raises_ends_the_loading(files, pieces, error):
 def test_none_and_what_is_not_false_go_on(files):
     for answer in (None, True, 0, ""):
         load(files / "misaligned", progress=lambda _share, a=answer: a).close()
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """`n_threads` and the tensors of each call of gp_set_pieces."""
+    made = []
+
+    class Lib:
+        def gp_set_pieces(self, pieces, n, n_threads):
+            made.append((n_threads, [pieces[i].tensor for i in range(n)]))
+            lib.gp_set_pieces(pieces, n, n_threads)
+
+        def __getattr__(self, name):
+            return getattr(lib, name)
+
+    monkeypatch.setattr(reading, "lib", Lib())
+    monkeypatch.setattr("os.cpu_count", lambda: 3)
+    return made
+
+
+@pytest.mark.parametrize("name", SPECS)
+@pytest.mark.parametrize(("n_threads", "expected"), [(1, 1), (2, 2), (5, 3)])
+def test_as_many_threads_read_as_compute_and_there_are_cpus(
+    files, calls, name, n_threads, expected
+):
+    with load(files / name, n_threads=n_threads) as model:
+        n = len(model.weights._unread)
+        logits = model.eval(PROMPT)
+    assert [call[0] for call in calls] == [expected]
+    assert len(calls[0][1]) == n
+    np.testing.assert_array_equal(logits, shares(files / name)[1])
+
+
+def test_another_devices_tensors_are_set_one_by_one(files, calls, sims):
+    sims("gpu0")
+    options = {"devices": ("gpu0",), "n_gpu_layers": 99, "n_threads": 2}
+    with load(files / "misaligned", **options) as model:
+        on_cpu = {t.ptr: buft.is_host for t, buft, _raw in model.weights._unread}
+        assert set(on_cpu.values()) == {True, False}
+        model.eval(PROMPT)
+        for n_threads, tensors in calls:
+            assert {on_cpu[t] for t in tensors} == {n_threads == 2}
+
+
+def test_what_was_not_read_for_an_error_is_read_later(files, pieces):
+    expected = shares(files / "misaligned")[1]
+
+    def interrupt(share):
+        if share > 0.5:
+            raise KeyboardInterrupt
+
+    with load(files / "misaligned", n_threads=2) as model:
+        n = len(model.weights._unread)
+        with pytest.raises(KeyboardInterrupt):
+            model.weights.read(interrupt)
+        assert 0 < len(model.weights._unread) < n
+        np.testing.assert_array_equal(model.eval(PROMPT), expected)
+        assert model.weights._unread == []
+
+
+class TestPieces:
+    """gp_set_pieces."""
+
+    N = 40
+    KB = 100
+
+    @pytest.fixture
+    def tensors(self):
+        with ggml.Context() as ctx:
+            made = [ctx.new_tensor("f32", 256 * self.KB) for _ in range(self.N)]
+            ctx.alloc("CPU")
+            yield made
+
+    @staticmethod
+    def copy(tensors, data, n_threads, offset=lambda i: 0):
+        pieces = [
+            (t.ptr, ffi.from_buffer(data), offset(i), data.nbytes, False)
+            for i, t in enumerate(tensors)
+        ]
+        lib.gp_set_pieces(ffi.new("struct gp_piece[]", pieces), len(pieces), n_threads)
+
+    @pytest.mark.parametrize("n_threads", [0, 1, 2, 7, 99])
+    def test_all_are_set(self, tensors, n_threads):
+        data = np.random.default_rng(7).random(256 * self.KB, np.float32)
+        self.copy(tensors, data, n_threads)
+        for tensor in tensors:
+            np.testing.assert_array_equal(tensor.numpy(), data)
+
+    def test_nothing_is_nothing(self):
+        self.copy([], np.zeros(1), 2)
+
+    @pytest.mark.parametrize("n_threads", [1, 2, 5])
+    @pytest.mark.parametrize("bad", [0, 1, 20, 39])
+    def test_an_assertion_on_any_thread_is_an_error_of_the_caller(
+        self, tensors, bad, n_threads
+    ):
+        data = np.ones(256 * self.KB, np.float32)
+        with pytest.raises(ggml.AbortError, match="out of bounds"):
+            self.copy(tensors, data, n_threads, lambda i: 4 if i == bad else 0)
+        self.copy(tensors, data, n_threads)
+        assert all((tensor.numpy() == 1).all() for tensor in tensors)
+
+    @pytest.mark.skipif(sys.platform != "linux", reason="threads are counted in /proc")
+    def test_the_threads_are_there(self, tensors):
+        data = np.ones(256 * self.KB, np.float32)
+        stop, most = threading.Event(), [0]
+
+        def count():
+            return len(list(Path("/proc/self/task").iterdir()))
+
+        def look():
+            while not stop.is_set():
+                most[0] = max(most[0], count())
+
+        watcher = threading.Thread(target=look)
+        watcher.start()
+        try:
+            before = count()
+            for _ in range(500):
+                self.copy(tensors, data, 3)
+                if most[0] == before + 2:
+                    break
+        finally:
+            stop.set()
+            watcher.join()
+        assert most[0] == before + 2
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="pages are counted in /proc")

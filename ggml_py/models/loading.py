@@ -100,10 +100,11 @@ def load(
     are copied), or "auto": mapped unless a GPU does not like that. With `no_host` weights of the
     CPU are not put into a GPU's host memory, so that they can be laid out for the CPU.
 
-    Weights are read when the first token is evaluated: until then, for plans, only the file's
-    header is. With `progress` they are read here, and it is called with the share of bytes that is
-    done, from 0.0 to 1.0 (weights that stay in the mapped file do not count); when it returns False
-    loading ends with a `ModelError`, and what it raises is raised here.
+    Weights are read when the first token is evaluated, by `n_threads` threads into the CPU's
+    memory: until then, for plans, only the file's header is. With `progress` they are read here,
+    and it is called with the share of bytes that is done, from 0.0 to 1.0 (weights that stay in the
+    mapped file do not count); when it returns False loading ends with a `ModelError`, and what it
+    raises is raised here.
 
     Raises `ModelError` for a file that is no complete model of a known architecture and for options
     it cannot take, `GgufError`, `UnknownDeviceError`, and `AllocError` with the part that does not

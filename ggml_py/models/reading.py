@@ -3,60 +3,98 @@
 from __future__ import annotations
 
 import mmap
-from collections.abc import Callable
-from typing import TYPE_CHECKING
-
-import numpy as np
+import os
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, NamedTuple
 
 from .._ffi import ffi, lib
 from ..buffer import BufferType
+from ..enums import BackendDevType
 from ..errors import ModelError
 from ..tensor import Tensor
 
 if TYPE_CHECKING:
+    import numpy as np
     import numpy.typing as npt
 
-    Unread = list[tuple[Tensor, BufferType, npt.NDArray[np.uint8]]]
+    Bytes = npt.NDArray[np.uint8]
+    Unread = list[tuple[Tensor, BufferType, Bytes]]
 
 Progress = Callable[[float], object]
-PIECE = 16 << 20  # bytes: on the order of ten milliseconds
+PIECE = 16 << 20  # bytes that a thread copies at once
+CALL = 64 << 20  # for each thread: long enough to start it, and a tenth of a second at most to wait
 
 
-def read(unread: Unread, path: str, progress: Progress | None) -> None:
+class _Piece(NamedTuple):
+    at: int  # of its tensor in the list
+    start: int
+    nbytes: int
+    n_threads: int  # that may copy it and others
+
+
+def read(unread: Unread, path: str, progress: Progress | None, n_threads: int) -> None:
     """Copies every array into its tensor, from the last to the first; what is done leaves the list,
     and the mapped file's pages leave the memory: weights are there once.
 
-    `progress` is called with the share of all bytes that is done: 0.0, after each piece, 1.0. What
-    it raises ends the reading, and so does False, with a `ModelError`. A tensor is one piece where
-    its memory cannot be set in parts.
+    Into the CPU's memory `n_threads` threads copy, for laying weights out anew is work, and so is
+    getting fresh memory from the system. Other devices' tensors are set one by one: upstream asks
+    no backend to bear anything else.
+
+    `progress` is called with the share of all bytes that is done: 0.0, after each call of C, 1.0.
+    What it raises ends the reading, and so does False, with a `ModelError`. A tensor is one piece
+    where its memory cannot be set in parts. C: gp_set_pieces
     """
     total = sum(raw.nbytes for _tensor, _buft, raw in unread)
     done = 0
     _tell(progress, 0.0, total, path)
-    while unread:
-        tensor, buft, raw = unread[-1]
-        step = PIECE if takes_pieces(buft) else raw.nbytes
-        for start in range(0, raw.nbytes, step):
-            piece = raw[start : start + step]
-            lib.ggml_backend_tensor_set(tensor.ptr, ffi.from_buffer(piece), start, piece.nbytes)
-            let_go(raw[: start + step])
-            done += piece.nbytes
-            if done < total:
-                _tell(progress, done / total, total, path)
-        unread.pop()
+    for group in _groups(_pieces(unread, min(n_threads, os.cpu_count() or 1))):
+        copied = ffi.new("struct gp_piece[]", [_described(unread, piece) for piece in group])
+        lib.gp_set_pieces(copied, len(group), group[0].n_threads)
+        done += sum(piece.nbytes for piece in group)
+        del unread[group[-1].at + 1 :]
+        if done < total:
+            _tell(progress, done / total, total, path)
+    unread.clear()
     _tell(progress, 1.0, total, path)
 
 
-def let_go(raw: npt.NDArray[np.uint8]) -> None:
-    """Gives the pages of a mapped file back to the system, which has them in its cache for whoever
-    reads them again. Other arrays, and systems without that, stay as they are. C: madvise"""
-    file = getattr(raw, "_mmap", None)
-    if isinstance(file, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
-        first = raw.ctypes.data - np.frombuffer(file, np.uint8).ctypes.data
-        start = -(-first // mmap.PAGESIZE) * mmap.PAGESIZE
-        end = (first + raw.nbytes) // mmap.PAGESIZE * mmap.PAGESIZE
-        if start < end:
-            file.madvise(mmap.MADV_DONTNEED, start, end - start)
+def _pieces(unread: Unread, n_threads: int) -> Iterator[_Piece]:
+    for at, (_tensor, buft, raw) in reversed(list(enumerate(unread))):
+        step = PIECE if takes_pieces(buft) else raw.nbytes
+        for start in range(0, raw.nbytes, step):
+            nbytes = min(step, raw.nbytes - start)
+            yield _Piece(at, start, nbytes, n_threads if _is_the_cpus(buft) else 1)
+
+
+def _groups(pieces: Iterator[_Piece]) -> Iterator[list[_Piece]]:
+    """Those that one call copies."""
+    group: list[_Piece] = []
+    nbytes = 0
+    for piece in pieces:
+        n_threads, nbytes = piece.n_threads, nbytes + piece.nbytes
+        if group and (n_threads != group[0].n_threads or nbytes > n_threads * CALL):
+            yield group
+            group, nbytes = [], piece.nbytes
+        group.append(piece)
+    if group:
+        yield group
+
+
+def _described(unread: Unread, piece: _Piece) -> dict[str, object]:
+    """As gp_set_pieces wants it."""
+    tensor, _buft, raw = unread[piece.at]
+    return {
+        "tensor": tensor.ptr,
+        "data": ffi.cast("char *", ffi.from_buffer(raw)) + piece.start,
+        "offset": piece.start,
+        "nbytes": piece.nbytes,
+        "mapped": isinstance(getattr(raw, "_mmap", None), mmap.mmap),
+    }
+
+
+def _is_the_cpus(buft: BufferType) -> bool:
+    device = buft.device
+    return buft.is_host or device is None or device.type == BackendDevType.CPU
 
 
 def takes_pieces(buft: BufferType) -> bool:
