@@ -1,6 +1,7 @@
 """Prompts and tokens of two processes that stay, ours and libllama's, in turns.
 
-    python benchmarks/steady.py [--models 110M-q4_0,1.1B-q4_0,…] [--launches 8] [--rounds 5]
+    python benchmarks/steady.py [--models 110M-q4_0,1.1B-q4_0,…] [--what prompt,decode]
+                                [--launches 8] [--rounds 5]
 
 `models.py` starts llama-bench anew each time, so that ours and theirs are many seconds apart. Here
 both have the model loaded and warm, and take turns of one prompt of 512 tokens, or of 128 tokens
@@ -93,6 +94,7 @@ def main() -> None:
     options.set_defaults(rounds=5)
     options.add_argument("--launches", type=int, default=8)
     options.add_argument("--models", default=USUAL, help="SIZE-TYPE, with commas between")
+    options.add_argument("--what", default="prompt,decode", help="both, or one of them")
     options.add_argument("--threads", type=int, default=2)
     folder = Path(tempfile.gettempdir()) / "ggml_py_models"
     options.add_argument("--folder", type=Path, default=folder)
@@ -102,7 +104,7 @@ def main() -> None:
     found = [
         steady(what, name, file_of(name, args.folder), args.threads, args.launches, args.rounds)
         for name in args.models.split(",")
-        for what in ("prompt", "decode")
+        for what in args.what.split(",")
     ]
     show(found, args.form)
 
