@@ -1,13 +1,14 @@
 """Llamas with random weights, beside upstream's llama-bench and libllama: speed, loading, planning.
 
-    python benchmarks/models.py [--models 110M-q4_0,1.1B-q4_k,…] [--threads 2] [--folder DIR]
+    python benchmarks/models.py [--models 110M-q4_0,1.1B-q4_k,…] [--what prompt,decode,load]
+                                [--threads 2] [--folder DIR]
 
 Prompts of 512 tokens and 128 tokens of decoding, with weights laid out for the CPU and (`--repack
 0`) as they are in the file: `ggml-py bench` beside `llama-bench`, with the same options, each a
 process that loads, warms up and is timed three times, of which the median counts. Loading is a
 process of its own each, to the first token's logits and the end: libllama's from its start, ours
-from the call of `load` (what imports take is in benchmarks/startup.py). Planning is ours alone;
-where the time of a token goes is in benchmarks/decode_step.py.
+from the call of `load` (what imports take is in benchmarks/startup.py). Planning, measured when
+nothing is left out, is ours alone; where a token's time goes is in benchmarks/decode_step.py.
 
 After the least and the largest ratio comes where their median is with 95 % certainty (bootstrap
 over the rounds); a bar is held or not when all of that is on one side of it. The load of the
@@ -25,14 +26,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 from rich.console import Console
 from rich.progress import track
-from rounds import Row, measured, parser, seconds, show
+from rounds import Row, measured, parser, seconds, show, some_of
 
 from ggml_py._ffi import lib
 from ggml_py.models import Model, load
@@ -45,6 +46,7 @@ SIZES = {
     "1.1B": {"n_layer": 22, "n_embd": 2048, "n_head": 32, "n_head_kv": 4, "n_ff": 5632},
 }
 USUAL = "110M-q4_0,110M-f16,1.1B-q4_0,1.1B-q4_k"
+WHAT = ("prompt", "decode", "load")
 N_PROMPT, N_GEN = 512, 128
 REPETITIONS = "3"
 SLOWEST = 1.03  # what counts as the same speed
@@ -94,7 +96,9 @@ def opened(path: Path, threads: int, repack: bool) -> Model:
     return load(path, n_threads=threads, n_ctx=n_ctx, flash_attn=True, repack=repack)
 
 
-def speed(name: str, path: Path, threads: int, rounds: int, repack: bool) -> list[Row]:
+def speed(
+    name: str, path: Path, threads: int, rounds: int, repack: bool, only: Sequence[str] = WHAT
+) -> list[Row]:
     """Prompt and decode, seconds by token."""
     programs = {
         "ours": [sys.executable, "-m", "ggml_py", "bench"],
@@ -103,6 +107,8 @@ def speed(name: str, path: Path, threads: int, rounds: int, repack: bool) -> lis
     peer = "llama-bench" if repack else "llama-bench --repack 0"
     rows = []
     for what, *sizes in (("prompt", N_PROMPT, 0), ("decode", 0, N_GEN)):
+        if what not in only:
+            continue
         n_prompt, n_gen = map(str, sizes)
         options = [
             "-m", str(path), "-p", n_prompt, "-n", n_gen, "-t", str(threads), "-r", REPETITIONS,
@@ -216,6 +222,7 @@ def main() -> None:
     options = parser(__doc__)
     options.set_defaults(rounds=5)
     options.add_argument("--models", default=USUAL, help="SIZE-TYPE, with commas between")
+    options.add_argument("--what", type=some_of(*WHAT), default=WHAT, help="with commas between")
     options.add_argument("--threads", type=int, default=2)
     options.add_argument("--repack", choices=["both", "1", "0"], default="both")
     folder = Path(tempfile.gettempdir()) / "ggml_py_models"
@@ -227,12 +234,15 @@ def main() -> None:
     for name in args.models.split(","):
         path = file_of(name, args.folder)
         for repack in (True, False) if args.repack == "both" else (args.repack == "1",):
-            found += speed(name, path, args.threads, args.rounds, repack)
-        found += loading(name, path, args.threads, args.rounds)
-        alone[name] = planning(path, args.rounds)
-    alone["32 layers"] = graph_of_32_layers(args.folder, args.rounds)
+            found += speed(name, path, args.threads, args.rounds, repack, args.what)
+        if "load" in args.what:
+            found += loading(name, path, args.threads, args.rounds)
+        if args.what == WHAT:
+            alone[name] = planning(path, args.rounds)
     show(found, args.form)
-    print(json.dumps(alone, indent=1), file=sys.stderr)
+    if alone:
+        alone["32 layers"] = graph_of_32_layers(args.folder, args.rounds)
+        print(json.dumps(alone, indent=1), file=sys.stderr)
 
 
 if __name__ == "__main__":

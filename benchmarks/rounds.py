@@ -235,6 +235,19 @@ def show(rows: Sequence[Row], form: str = "table") -> None:
         Console(width=None if sys.stdout.isatty() else 140).print(table)
 
 
+def some_of(*all_: str) -> Callable[[str], tuple[str, ...]]:
+    """What argparse makes of an option that names some of these, with commas between."""
+
+    def chosen(given: str) -> tuple[str, ...]:
+        names = given.split(",")
+        if not set(names) <= set(all_):
+            expected = f"expected some of {','.join(all_)}, got {given!r}"
+            raise argparse.ArgumentTypeError(expected)
+        return tuple(name for name in all_ if name in names)
+
+    return chosen
+
+
 def parser(doc: str | None) -> argparse.ArgumentParser:
     """The options that every benchmark has."""
     new = argparse.ArgumentParser(

@@ -26,7 +26,7 @@ from pathlib import Path
 from models import N_GEN, N_PROMPT, SLOWEST, USUAL, file_of, reference
 from rich.console import Console
 from rich.progress import track
-from rounds import Row, child, measured, parser, show, talking
+from rounds import Row, child, measured, parser, show, some_of, talking
 
 Program = AbstractContextManager[Callable[[], float] | None]
 PAUSE = 0.6  # seconds; on 110M a thread spins for 0.18 of one when its work is done
@@ -94,7 +94,8 @@ def main() -> None:
     options.set_defaults(rounds=5)
     options.add_argument("--launches", type=int, default=8)
     options.add_argument("--models", default=USUAL, help="SIZE-TYPE, with commas between")
-    options.add_argument("--what", default="prompt,decode", help="both, or one of them")
+    both = ("prompt", "decode")
+    options.add_argument("--what", type=some_of(*both), default=both, help="with a comma between")
     options.add_argument("--threads", type=int, default=2)
     folder = Path(tempfile.gettempdir()) / "ggml_py_models"
     options.add_argument("--folder", type=Path, default=folder)
@@ -104,7 +105,7 @@ def main() -> None:
     found = [
         steady(what, name, file_of(name, args.folder), args.threads, args.launches, args.rounds)
         for name in args.models.split(",")
-        for what in args.what.split(",")
+        for what in args.what
     ]
     show(found, args.form)
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -91,6 +92,16 @@ def test_processes_that_stay_take_turns(tmp_path, oracle):
     assert [row["what"].split()[0] for row in rows] == ["prompt", "decode"]
     assert all(0 < row["sure"][0] <= row["ratio"] <= row["sure"][1] for row in rows)
     assert rows[0]["theirs"] < rows[1]["theirs"]  # a token of a prompt is quicker than one alone
+
+
+@pytest.mark.parametrize("name", ["models.py", "steady.py"])
+def test_what_they_cannot_measure_is_refused(name):
+    done = subprocess.run(
+        [sys.executable, str(BENCHMARKS / name), "--what", "decode,token"],
+        capture_output=True, text=True, check=False, env=os.environ, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert re.search(r"--what: expected some of prompt,decode.*, got 'decode,token'", done.stderr)
 
 
 def test_sampling_is_compared_with_libllamas(oracle):
