@@ -30,7 +30,7 @@ from rounds import Row, child, measured, parser, show, some_of, talking
 
 Program = AbstractContextManager[Callable[[], float] | None]
 PAUSE = 0.6  # seconds; on 110M a thread spins for 0.18 of one when its work is done
-_OURS = """
+OURS = """
 from ggml_py.models import load
 model = load({path!r}, n_threads={threads}, n_ctx={n_ctx}, flash_attn=True, repack=True)
 prompt = [i % model.hparams.n_vocab for i in range({n_prompt})]
@@ -51,7 +51,7 @@ def steady(what: str, name: str, path: Path, threads: int, launches: int, rounds
     """Seconds by token of what="prompt" or "decode"."""
     n_prompt, n_gen = (N_PROMPT, 0) if what == "prompt" else (0, N_GEN)
     n_ctx = N_PROMPT + N_GEN
-    code = _OURS.format(
+    code = OURS.format(
         path=str(path), threads=threads, n_ctx=n_ctx, n_prompt=n_prompt, n_gen=n_gen
     )
     command = [
@@ -64,12 +64,12 @@ def steady(what: str, name: str, path: Path, threads: int, launches: int, rounds
     both = {"ours": partial(child, code), "theirs": partial(talking, command)}
     found = []
     for _ in track(range(launches), named, **shown):
-        took = _launch(both, rounds, order)
+        took = launch(both, rounds, order)
         found.append([[t / (n_prompt + n_gen) for t in took[who]] for who in both])
     return measured(named, "libllama", "ms", found, SLOWEST)
 
 
-def _launch(
+def launch(
     programs: dict[str, Callable[[], Program]], rounds: int, order: random.Random
 ) -> dict[str, list[float]]:
     """Seconds by round of each, started anew."""

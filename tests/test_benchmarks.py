@@ -94,6 +94,21 @@ def test_processes_that_stay_take_turns(tmp_path, oracle):
     assert rows[0]["theirs"] < rows[1]["theirs"]  # a token of a prompt is quicker than one alone
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="LD_PRELOAD")
+def test_threads_are_watched_between_barriers(tmp_path, oracle):
+    done = subprocess.run(
+        [sys.executable, str(BENCHMARKS / "barriers.py"), "--models", "tiny-q4_0",
+         "--launches", "1", "--rounds", "1", "--folder", str(tmp_path), "--json"],
+        capture_output=True, text=True, check=False, env=os.environ, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    ours, theirs = json.loads(done.stdout)
+    assert (ours["who"], theirs["who"]) == ("ours", "libllama")
+    assert ours["barriers"] == theirs["barriers"] > 20
+    for token in (ours, theirs):
+        assert token["small"] > 0 and token["between"] > 0 and token["waiting"] > 0
+
+
 @pytest.mark.parametrize("name", ["models.py", "steady.py"])
 def test_what_they_cannot_measure_is_refused(name):
     done = subprocess.run(
