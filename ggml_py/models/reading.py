@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 Progress = Callable[[float], object]
 PIECE = 16 << 20  # bytes that a thread copies at once
-CALL = 64 << 20  # for each thread: long enough to start it, and a tenth of a second at most to wait
+CALL = 64 << 20  # for each thread, in one call: long enough to start it, and Ctrl-C waits for it
 
 
 class _Piece(NamedTuple):
     at: int  # of its tensor in the list
     start: int
     nbytes: int
-    n_threads: int  # that may copy it and others
+    n_threads: int  # that copy it and others in one call; 0: it has a call of its own
 
 
 def read(unread: Unread, path: str, progress: Progress | None, n_threads: int) -> None:
@@ -37,8 +37,8 @@ def read(unread: Unread, path: str, progress: Progress | None, n_threads: int) -
     and the mapped file's pages leave the memory: weights are there once.
 
     Into the CPU's memory `n_threads` threads copy, for laying weights out anew is work, and so is
-    getting fresh memory from the system. Other devices' tensors are set one by one: upstream asks
-    no backend to bear anything else.
+    getting fresh memory from the system. Other devices' pieces are set one by one: upstream asks no
+    backend to bear anything else, and some are far away.
 
     `progress` is called with the share of all bytes that is done: 0.0, after each call of C, 1.0.
     What it raises ends the reading, and so does False, with a `ModelError`. A tensor is one piece
@@ -63,7 +63,7 @@ def _pieces(unread: Unread, n_threads: int) -> Iterator[_Piece]:
         step = PIECE if takes_pieces(buft) else raw.nbytes
         for start in range(0, raw.nbytes, step):
             nbytes = min(step, raw.nbytes - start)
-            yield _Piece(at, start, nbytes, n_threads if _is_the_cpus(buft) else 1)
+            yield _Piece(at, start, nbytes, n_threads if _is_the_cpus(buft) else 0)
 
 
 def _groups(pieces: Iterator[_Piece]) -> Iterator[list[_Piece]]:
