@@ -26,11 +26,11 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-from models import N_GEN, N_PROMPT, file_of, reference
+from models import N_GEN, file_of
 from rich.console import Console
 from rich.table import Table
 from rounds import child, parser, talking
-from steady import OURS, launch
+from steady import launch, programs
 
 LARGE = 40  # µs
 
@@ -53,19 +53,15 @@ def tokens_of(
     name: str, path: Path, threads: int, rounds: int, number: int, folder: Path
 ) -> list[Token]:
     """Ours and libllama's, started anew."""
-    n_ctx, preloaded = N_PROMPT + N_GEN, {"LD_PRELOAD": str(compiled(folder))}
-    code = OURS.format(path=str(path), threads=threads, n_ctx=n_ctx, n_prompt=0, n_gen=N_GEN)
-    command = [
-        str(reference("llama_speed")), str(path), "0", str(N_GEN), "--n-ctx", str(n_ctx),
-        "--threads", str(threads), "--flash-attn", "on", "--repack",
-    ]  # fmt: skip
+    code, command = programs(path, threads, 0, N_GEN)
+    preloaded = {"LD_PRELOAD": str(compiled(folder))}
     outs = {who: folder / f"{name}-{who}-{number}" for who in ("ours", "libllama")}
     env = {who: {**preloaded, "BARRIERS": str(out)} for who, out in outs.items()}
-    programs = {
+    starts = {
         "ours": partial(child, code, **env["ours"]),
         "libllama": partial(talking, command, {**os.environ, **env["libllama"]}),
     }
-    launch(programs, rounds, random.Random(number))
+    launch(starts, rounds, random.Random(number))
     n_tokens = N_GEN * (rounds + 1)  # the first round warms up
     medians = {who: by_barrier(out, n_tokens) for who, out in outs.items()}
     large = medians["ours"][0] > LARGE

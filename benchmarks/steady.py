@@ -30,7 +30,7 @@ from rounds import Row, child, measured, parser, show, some_of, talking
 
 Program = AbstractContextManager[Callable[[], float] | None]
 PAUSE = 0.6  # seconds; on 110M a thread spins for 0.18 of one when its work is done
-OURS = """
+_OURS = """
 from ggml_py.models import load
 model = load({path!r}, n_threads={threads}, n_ctx={n_ctx}, flash_attn=True, repack=True)
 prompt = [i % model.hparams.n_vocab for i in range({n_prompt})]
@@ -47,17 +47,24 @@ rounds(run)
 """
 
 
-def steady(what: str, name: str, path: Path, threads: int, launches: int, rounds: int) -> Row:
-    """Seconds by token of what="prompt" or "decode"."""
-    n_prompt, n_gen = (N_PROMPT, 0) if what == "prompt" else (0, N_GEN)
+def programs(path: Path, threads: int, n_prompt: int, n_gen: int) -> tuple[str, list[str]]:
+    """Ours, as `rounds.child` takes it, and libllama's, as `rounds.talking` does: both evaluate so
+    many tokens at once, and then so many one by one."""
     n_ctx = N_PROMPT + N_GEN
-    code = OURS.format(
+    code = _OURS.format(
         path=str(path), threads=threads, n_ctx=n_ctx, n_prompt=n_prompt, n_gen=n_gen
     )
     command = [
         str(reference("llama_speed")), str(path), str(n_prompt), str(n_gen), "--n-ctx", str(n_ctx),
         "--threads", str(threads), "--flash-attn", "on", "--repack",
     ]  # fmt: skip
+    return code, command
+
+
+def steady(what: str, name: str, path: Path, threads: int, launches: int, rounds: int) -> Row:
+    """Seconds by token of what="prompt" or "decode"."""
+    n_prompt, n_gen = (N_PROMPT, 0) if what == "prompt" else (0, N_GEN)
+    code, command = programs(path, threads, n_prompt, n_gen)
     named = f"{what} of {name}, by token"
     console, order = Console(stderr=True), random.Random(named)
     shown = {"console": console, "transient": True, "disable": not console.is_terminal}
@@ -70,14 +77,14 @@ def steady(what: str, name: str, path: Path, threads: int, launches: int, rounds
 
 
 def launch(
-    programs: dict[str, Callable[[], Program]], rounds: int, order: random.Random
+    starts: dict[str, Callable[[], Program]], rounds: int, order: random.Random
 ) -> dict[str, list[float]]:
     """Seconds by round of each, started anew."""
-    names = list(programs)
+    names = list(starts)
     took: dict[str, list[float]] = {name: [] for name in names}
     with ExitStack() as stack:
         order.shuffle(names)
-        runs = {name: stack.enter_context(programs[name]()) for name in names}
+        runs = {name: stack.enter_context(starts[name]()) for name in names}
         for _ in range(rounds):
             order.shuffle(names)
             for name in names:
