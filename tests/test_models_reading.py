@@ -166,6 +166,18 @@ def test_as_many_threads_read_as_compute_and_there_are_cpus(
     np.testing.assert_array_equal(logits, shares(files / name)[1])
 
 
+@pytest.mark.parametrize("name", SPECS)
+def test_the_output_is_read_first_then_layer_after_layer(files, calls, name):
+    """Last, a thread would be alone with the output; disks read ahead what comes next."""
+    with load(files / name) as model:
+        names = {t.ptr: t.name for t, _buft, _raw in model.weights._unread}
+        model.eval(PROMPT)
+    read = [names[tensor] for _n, tensors in calls for tensor in tensors]
+    layers = [int(name.split(".")[1]) for name in read if name.startswith("blk.")]
+    assert len(read) == len(names) and "output.weight" in read[:2]
+    assert len(layers) >= len(read) - 3 and layers == sorted(layers)
+
+
 def test_another_devices_tensors_are_set_one_by_one(files, calls, sims):
     sims("gpu0")
     options = {"devices": ("gpu0",), "n_gpu_layers": 99, "n_threads": 2}

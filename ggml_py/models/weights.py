@@ -126,7 +126,9 @@ class Weights:
                     self._map(context, [pair for pair in pairs if pair[1].part == part], data)
             else:
                 room.alloc(context, buft, usage="weights")
-                for tensor, info in pairs:
+                # What is last is read first: so the output, the largest, at whose end a thread is
+                # alone if it comes last, then layer after layer, as they are in the file.
+                for tensor, info in reversed(pairs):
                     raw = parts[info.part][info.offset : info.offset + info.nbytes]
                     self._unread.append((tensor, buft, raw))
 
