@@ -1,14 +1,15 @@
 """Llamas with random weights, beside upstream's llama-bench and libllama: speed, loading, planning.
 
-    python benchmarks/models.py [--models 110M-q4_0,1.1B-q4_k,…] [--what prompt,decode,load]
+    python benchmarks/models.py [--models 110M-q4_0,1.1B-q4_k,…] [--what prompt,decode,load,cold]
                                 [--threads 2] [--folder DIR]
 
 Prompts of 512 tokens and 128 tokens of decoding, with weights laid out for the CPU and (`--repack
 0`) as they are in the file: `ggml-py bench` beside `llama-bench`, with the same options, each a
 process that loads, warms up and is timed three times, of which the median counts. Loading is a
 process of its own each, to the first token's logits and the end: libllama's from its start, ours
-from the call of `load` (what imports take is in benchmarks/startup.py). Planning, measured when
-nothing is left out, is ours alone; where a token's time goes is in benchmarks/decode_step.py.
+from the call of `load` (what imports take is in benchmarks/startup.py); once more "cold", with the file on the
+disk and no page of it in memory. Planning, measured when nothing is left out, is ours alone; where
+a token's time goes is in benchmarks/decode_step.py.
 
 After the least and the largest ratio comes where their median is with 95 % certainty (bootstrap
 over the rounds); a bar is held or not when all of that is on one side of it. The load of the
@@ -46,7 +47,7 @@ SIZES = {
     "1.1B": {"n_layer": 22, "n_embd": 2048, "n_head": 32, "n_head_kv": 4, "n_ff": 5632},
 }
 USUAL = "110M-q4_0,110M-f16,1.1B-q4_0,1.1B-q4_k"
-WHAT = ("prompt", "decode", "load")
+WHAT = ("prompt", "decode", "load", "cold")
 N_PROMPT, N_GEN = 512, 128
 REPETITIONS = "3"
 SLOWEST = 1.03  # what counts as the same speed
@@ -130,7 +131,7 @@ def _by_token(command: list[str]) -> float:
     return 1 / statistics.median(result["samples_ts"])
 
 
-def loading(name: str, path: Path, threads: int, rounds: int) -> list[Row]:
+def loading(name: str, path: Path, threads: int, rounds: int, cold: bool = False) -> list[Row]:
     """Time and peak memory of a process that loads a model and evaluates one token."""
     with tempfile.TemporaryDirectory() as folder:
         program, out = str(reference("llama_logits")), str(Path(folder) / "logits")
@@ -138,10 +139,14 @@ def loading(name: str, path: Path, threads: int, rounds: int) -> list[Row]:
             "ours": [sys.executable, "-c", _FIRST_TOKEN, str(path), str(threads)],
             "theirs": [program, str(path), "1", "1", out, "--threads", str(threads), "--repack"],
         }
-        runs = {who: partial(_process, command) for who, command in commands.items()}
+        runs = {
+            who: partial(_process, command, path if cold else None)
+            for who, command in commands.items()
+        }
         ours, theirs = in_turns(runs, rounds, f"loading {name}")
+    took = f"load and first token{', cold' * cold}"
     rows = []
-    for what, unit, n in (("load and first token", "ms", 0), ("its peak memory", "MB", 1)):
+    for what, unit, n in ((took, "ms", 0), ("its peak memory", "MB", 1))[: 1 if cold else 2]:
         mine, other = ([one[n] for one in all_] for all_ in (ours, theirs))
         rows.append(measured(f"{what}, {name}", "libllama", unit, [(mine, other)], 1.05))
     return rows
@@ -160,8 +165,13 @@ def in_turns(runs: dict[str, Callable[[], T]], rounds: int, what: str) -> list[l
     return [values[1:] for values in took.values()]
 
 
-def _process(command: list[str]) -> tuple[float, float]:
-    """Seconds, those that it prints or else its whole life, and bytes at most in memory."""
+def _process(command: list[str], forgotten: Path | None) -> tuple[float, float]:
+    """Seconds, those that it prints or else its whole life, and bytes at most in memory; the system
+    has no page of the file `forgotten` in its memory when it starts."""
+    if forgotten:
+        with forgotten.open("rb") as file:
+            os.fsync(file.fileno())  # pages that are not on the disk yet would stay
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
     run = [sys.executable, "-S", "-c", _RUN, *command]
     done = subprocess.run(run, capture_output=True, text=True, check=True)
     *said, last = done.stdout.splitlines()
@@ -237,6 +247,8 @@ def main() -> None:
             found += speed(name, path, args.threads, args.rounds, repack, args.what)
         if "load" in args.what:
             found += loading(name, path, args.threads, args.rounds)
+        if "cold" in args.what:
+            found += loading(name, path, args.threads, args.rounds, cold=True)
         if args.what == WHAT:
             alone[name] = planning(path, args.rounds)
     show(found, args.form)
