@@ -7,9 +7,9 @@ Prompts of 512 tokens and 128 tokens of decoding, with weights laid out for the 
 0`) as they are in the file: `ggml-py bench` beside `llama-bench`, with the same options, each a
 process that loads, warms up and is timed three times, of which the median counts. Loading is a
 process of its own each, to the first token's logits and the end: libllama's from its start, ours
-from the call of `load` (what imports take is in benchmarks/startup.py); once more "cold", with the file on the
-disk and no page of it in memory. Planning, measured when nothing is left out, is ours alone; where
-a token's time goes is in benchmarks/decode_step.py.
+from the call of `load` (what imports take is in benchmarks/startup.py); once more "cold", with the
+file on the disk and no page of it in memory. Planning, measured when nothing is left out, is ours
+alone; where a token's time goes is in benchmarks/decode_step.py.
 
 After the least and the largest ratio comes where their median is with 95 % certainty (bootstrap
 over the rounds); a bar is held or not when all of that is on one side of it. The load of the

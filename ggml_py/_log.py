@@ -5,7 +5,10 @@ from __future__ import annotations
 import itertools
 import logging
 import threading
+import time
+from _thread import interrupt_main, start_new_thread
 from collections import deque
+from types import TracebackType
 from typing import Any
 
 logger = logging.getLogger("ggml")
@@ -46,10 +49,25 @@ def receive(level: int, text: str) -> None:
         logger.log(at, "%s", line)
 
 
+def _raised(
+    _type: type[BaseException], error: BaseException, _traceback: TracebackType | None
+) -> None:
+    """No exception can pass through C, and nobody waits for the log to raise one later. A Ctrl-C
+    that came while it was called comes again, when C has returned; another exception is shown."""
+    if not isinstance(error, KeyboardInterrupt):
+        raise error
+    start_new_thread(_interrupt_soon, ())
+
+
+def _interrupt_soon() -> None:
+    time.sleep(0.01)  # at once it would be raised in `_raised`
+    interrupt_main()
+
+
 def install(ffi: Any, lib: Any) -> None:
     """Sends ggml's log here (C: ggml_log_set)."""
 
-    @ffi.def_extern(name="gp_on_log")  # type: ignore[untyped-decorator]
+    @ffi.def_extern(name="gp_on_log", onerror=_raised)  # type: ignore[untyped-decorator]
     def on_log(level: int, text: Any, _user_data: Any) -> None:
         receive(level, ffi.string(text).decode("utf-8", "replace"))
 

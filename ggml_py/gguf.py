@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -16,7 +17,7 @@ from ._arguments import whole
 from ._ffi import BUILD, NULL, ffi, lib, text
 from ._gguf_header import ADVICE, HeaderCheck
 from ._handle import Handle
-from .errors import AbortError, GgufError
+from .errors import AbortError, AllocError, GgufError
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -204,8 +205,19 @@ class Gguf(Handle):
 
     def mmap(self, part: int = 0) -> np.memmap[Any, np.dtype[np.uint8]]:
         """The whole file (of a split model: one part) as bytes, read-only; pages are read as they
-        are first touched."""
-        return np.memmap(self.paths[whole("part", part, 0, len(self.paths) - 1)], np.uint8, "r")
+        are first touched. Raises `AllocError` where the process may not have so many addresses."""
+        path = self.paths[whole("part", part, 0, len(self.paths) - 1)]
+        try:
+            return np.memmap(path, np.uint8, "r")
+        except OSError as error:
+            if error.errno != errno.ENOMEM:
+                raise
+            nbytes = path.stat().st_size
+            raise AllocError(
+                f"the {nbytes:,} bytes of {path} cannot be mapped: this process may not have so "
+                "much address space more (`ulimit -v` bounds it)",
+                {"file": nbytes},
+            ) from None
 
     def data(self, name: str) -> npt.NDArray[np.uint8]:
         """The bytes of a tensor, mapped read-only; `numpy.frombuffer` makes numbers of them.

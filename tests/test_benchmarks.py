@@ -73,7 +73,10 @@ def test_models_are_compared_with_llama_bench_and_libllama(tmp_path):
     assert done.returncode == 0, done.stderr
     rows = json.loads(done.stdout)
     assert [row["peer"] for row in rows] == [
-        *["llama-bench"] * 2, *["llama-bench --repack 0"] * 2, *["libllama"] * 2
+        *["llama-bench"] * 2, *["llama-bench --repack 0"] * 2, *["libllama"] * 3
+    ]  # fmt: skip
+    assert [row["what"].split(",")[:-1] for row in rows[4:]] == [
+        ["load and first token"], ["its peak memory"], ["load and first token", " cold"]
     ]  # fmt: skip
     assert all(min(row["ours"], row["theirs"]) > 0 for row in rows)
     alone = json.loads(done.stderr[done.stderr.index("{") :])

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import sys
+import time
 
 import numpy as np
 import pytest
 
 import ggml_py as ggml
+from ggml_py._ffi import ffi, lib
 
 
 @pytest.mark.parametrize("function", ["_on_eval", "_on_custom1", "_on_compare", "_on_abort"])
@@ -49,3 +52,39 @@ def test_what_a_signal_handler_raises_as_a_callback_begins_is_raised(function):
             sys.settrace(None)
         compute()  # and the next is as if nothing had been
         assert y.get().tolist() == [1.0] * 4
+
+
+class TestLog:
+    """Nobody waits for it, to raise what was stored."""
+
+    @pytest.fixture
+    def log(self):
+        """Has ggml log a line, with a handler that raises `error`."""
+        logger, added = logging.getLogger("ggml"), []
+
+        def raising(error):
+            class Raising(logging.Handler):
+                def emit(self, _record):
+                    raise error
+
+            added.append(Raising())
+            logger.addHandler(added[0])
+            lib.gp_on_log(4, ffi.new("char[]", b"a line\n"), ffi.NULL)
+
+        yield raising
+        for handler in added:
+            logger.removeHandler(handler)
+
+    def test_a_ctrl_c_comes_again_when_c_has_returned(self, log):
+        returned = False
+        with pytest.raises(KeyboardInterrupt):
+            log(KeyboardInterrupt)
+            returned = True
+            time.sleep(10)
+        assert returned
+
+    def test_other_exceptions_are_shown(self, log, monkeypatch):
+        shown = []
+        monkeypatch.setattr(sys, "unraisablehook", lambda args: shown.append(args.exc_type))
+        log(ZeroDivisionError)
+        assert ZeroDivisionError in shown

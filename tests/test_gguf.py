@@ -1,5 +1,8 @@
 """GGUF: what we write, the official package reads, and the other way; damaged files are refused."""
 
+import subprocess
+import sys
+
 import gguf as official
 import numpy as np
 import pytest
@@ -153,3 +156,30 @@ def test_nothing_is_left_of_a_file_that_could_not_be_written(metadata, tensors, 
     with pytest.raises(ggml.GgmlError, match=message):
         ggml.write_gguf(path, metadata, tensors)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="address space is counted in /proc")
+def test_a_file_for_which_there_are_no_addresses(tmp_path):
+    """Named with its bytes, and what is loaded stays usable."""
+    path = tmp_path / "large.gguf"
+    data = np.zeros(64, np.float32)
+    ggml.write_gguf(path, {"general.architecture": "llama"}, [("x", data, Type.F32, (64,))])
+    with path.open("r+b") as file:
+        file.truncate(300 << 20)  # nothing is written
+    code = """if True:
+        import resource, sys
+        import ggml_py as ggml
+        with ggml.Gguf.open(sys.argv[1]) as gguf:
+            size = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+            resource.setrlimit(resource.RLIMIT_AS, (size + (100 << 20), resource.RLIM_INFINITY))
+            try:
+                gguf.mmap()
+            except ggml.AllocError as error:
+                print(error, error.sizes)
+            print(gguf.data("x")[:4])
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", code, path], capture_output=True, text=True, check=True
+    )
+    assert f"the 314,572,800 bytes of {path} cannot be mapped" in done.stdout
+    assert "{'file': 314572800}" in done.stdout and "[0 0 0 0]" in done.stdout

@@ -34,6 +34,8 @@ INPUTS = {  # what is done to a model, and what the error must say
     "token": (lambda m: m.eval([1, n_vocab(m)]),
               lambda m: f"token {n_vocab(m)} is not in the vocabulary: ids are 0 to 127"),
     "negative token": (lambda m: m.eval([-1]), lambda m: "token -1 is not in the vocabulary"),
+    "huge token": (lambda m: m.eval([1, 10**30]),
+                   lambda m: f"token {10**30} is not in the vocabulary"),
     "token in a batch": (lambda m: m.decode(batch(1, n_vocab(m))),
                          lambda m: "number 1 of the batch) is not in the vocabulary"),
     "token to generate from": (lambda m: m.generate([n_vocab(m) + 7], 3),
@@ -45,7 +47,8 @@ INPUTS = {  # what is done to a model, and what the error must say
     "prompt": (lambda m: m.eval([1] * 257),
                lambda m: "2 tokens and 257 more are 259, n_ctx is 256"),
     "to generate": (lambda m: m.generate([1] * 200, 100),
-                    lambda m: "2 tokens and 299 more are 301, n_ctx is 256"),
+                    lambda m: "200 tokens and n=100 to come: the context is full: "
+                              "2 tokens and 299 more are 301, n_ctx is 256"),
     "sequence": (lambda m: m.eval([1], seq=3), lambda m: "3"),
 }  # fmt: skip
 

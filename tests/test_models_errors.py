@@ -57,7 +57,8 @@ def changed(tmp_path, *, metadata=None, drop=(), reshape=None, add=()):
         ([300], "token 300 is not in the vocabulary: ids are 0 to 299"),
         ([1, -1], "token -1 is not in the vocabulary"),
         ([2**40], "token 1099511627776 is not in the vocabulary"),
-        ([2**70], "expected a list of token ids"),
+        ([2**70], f"token {2**70} is not in the vocabulary: ids are 0 to "),
+        ([2**70, 0.5], "expected a list of token ids"),
         ([1.5], "expected a list of token ids"),
         (["a"], "expected a list of token ids"),
         ([[1], [2, 3]], "expected a list of token ids"),
@@ -84,6 +85,20 @@ def test_a_full_context(path):
         assert model.n_past == 250
         assert len(model.generate([1], 6)) == 6
         assert model.n_past == model.n_ctx == 256
+
+
+def test_after_the_last_position(path):
+    with load(path, n_ctx=256) as model:
+        expected = model.generate(PROMPT, 3)
+        for n, act in ((2, lambda: model.eval([3, 4])), (3, lambda: model.generate([3], 3))):
+            model.reset()
+            model.eval([1, 2])
+            model.seq_add(0, 0, None, 2**31 - 3)  # one more has room
+            with pytest.raises(ModelError, match=f"{n} tokens after .*last position is 2147483647"):
+                act()
+            model.eval([3])
+        model.reset()
+        np.testing.assert_array_equal(model.generate(PROMPT, 3), expected)
 
 
 def test_numpy_tokens_and_rows(model):

@@ -59,7 +59,13 @@ class Generation:
         self._stop = frozenset(whole("stop: token", token) for token in stop)
         self._n_keep = self._kept(n_keep) if context_shift else None
         if self._n_keep is None:
-            model._check_room(len(self._ids) + max(n - 1, 0), seq)
+            try:
+                model._check_room(len(self._ids) + max(n - 1, 0), seq)
+            except ModelError as error:
+                raise ModelError(
+                    f"{len(self._ids)} tokens and n={n} to come: {error}; or ask for fewer (-n), "
+                    "or let what is old go (context_shift=True, --context-shift)"
+                ) from None
 
     def __iter__(self) -> Iterator[int]:
         model, seq = self._model, self._seq

@@ -400,7 +400,8 @@ class Model:
             ids = np.asarray(tokens)
         except ValueError:  # lists of different lengths
             ids = np.empty((0, 0))
-        if ids.ndim != 1 or (ids.size and ids.dtype.kind not in "iu"):
+        huge = ids.dtype == object and all(type(i) is int for i in ids.flat)
+        if ids.ndim != 1 or (ids.size and ids.dtype.kind not in "iu" and not huge):
             raise ModelError(f"tokens {reprlib.repr(tokens)}: expected a list of token ids (int)")
         if not ids.size:
             raise ModelError("no tokens: give at least one token id")
@@ -415,6 +416,11 @@ class Model:
     def _check_room(self, n: int, seq: int = 0) -> None:
         self._memory.check_room(seq, n)
         n_past, n_positions = self._memory.seq_pos_max(seq) + 1, self.hparams.n_positions
+        if n_past + n - 1 > POS_MAX:
+            raise ModelError(
+                f"{n} tokens after position {n_past - 1}: the last position is {POS_MAX}. Move "
+                "what is there (seq_add), or call reset()"
+            )
         if n_positions and n_past + n > n_positions:
             raise ModelError(
                 f"the context is full: {n_past} tokens and {n} more are {n_past + n}, n_ctx is "
