@@ -16,7 +16,7 @@ from ggml_py.gguf_writer import TensorEntry, write_gguf
 
 load = partial(models.load, n_threads=1, repack=False)  # see test_models.py
 PLAIN = ("ffn_gate_inp.weight", "ssm_conv1d.weight", "_norm.weight")  # never quantised
-N_PREDICT = 32
+N_PREDICT = 64
 PROMPTS = {n: [(i * 7919 + 11) % 97 for i in range(n)] for n in (1, 7, 64)}
 SEEDS = (42, 7, 1234)
 ARCHS = {  # the names of upstream's files
