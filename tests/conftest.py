@@ -43,6 +43,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="DIR",
         help="a folder with upstream's programs and ours on libllama, instead of building them",
     )
+    parser.addoption(
+        "--all",
+        action="store_true",
+        help="also what is marked `sample`: a fixed part of each search for faults",
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not config.getoption("--all"):
+        left_out = [item for item in items if item.get_closest_marker("sample")]
+        items[:] = [item for item in items if not item.get_closest_marker("sample")]
+        config.hook.pytest_deselected(items=left_out)
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -1,0 +1,316 @@
+"""What all searches for faults share: numbered cases in processes of their own, and a record.
+
+A search is a script with a `SEARCH` and `sys.exit(search.main(SEARCH))`:
+
+    python benchmarks/NAME.py                  goes on where the record ends, until --cases are done
+    python benchmarks/NAME.py --only 4711      one case again, here, with its traceback
+
+A case that raises, ends its process or takes too long is a finding; the next one runs in a new
+process. The record (`benchmarks/results/NAME.json`) is written every half minute and whole. It is
+begun anew when the build, or a file that the search is about, is another one than before.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import hashlib
+import json
+import os
+import platform
+import signal
+import subprocess
+import sys
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from threading import Thread
+from typing import Any
+
+from rich.console import Console
+from rich.progress import MofNCompleteColumn, Progress, TimeRemainingColumn
+
+REPO = Path(__file__).resolve().parent.parent
+RESULTS = REPO / "benchmarks" / "results"
+SAVE_S = 30.0
+KEPT = 200  # findings that the record shows in full; all are counted
+START_S = 120.0  # for a process to import what it needs
+
+
+@dataclass(frozen=True)
+class Search:
+    """`case(seed)` returns how the case ended, in a word or two; what it raises is a finding.
+
+    `about` are globs below the repository: the files that a result speaks of.
+    """
+
+    name: str
+    about: tuple[str, ...]
+    case: Callable[[int], str]
+    limit_s: float = 60.0  # for one case
+    per_process: int = 2000  # cases, so that what one leaks ends with it
+
+
+@dataclass
+class Report:
+    """How the cases ended."""
+
+    outcomes: Counter[str] = field(default_factory=Counter)
+    findings: list[dict[str, Any]] = field(default_factory=list)  # seed, how, text
+    seconds: float = 0.0
+    build: str = ""
+
+    @property
+    def cases(self) -> int:
+        return self.outcomes.total()
+
+    def add(self, other: Report) -> None:
+        """Those of another part of the same search."""
+        self.outcomes += other.outcomes
+        self.findings += other.findings[: max(KEPT - len(self.findings), 0)]
+        self.seconds += other.seconds
+        self.build = other.build or self.build
+
+
+# --- the process that runs cases
+
+
+def child(search: Search, first: int, end: int) -> None:
+    """Says on the standard output where it is, so that whoever reads knows what it died of."""
+    out = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)  # what cases print is not ours to read
+
+    def say(**row: Any) -> None:
+        out.write(json.dumps(row) + "\n")
+
+    from ggml_py._ffi import BUILD
+
+    say(build=BUILD["key"])
+    for seed in range(first, end):
+        say(begin=seed)
+        try:
+            say(end=seed, how=search.case(seed))
+        except Exception as error:
+            text = traceback.format_exc()[-3000:]
+            say(end=seed, how=f"raised {type(error).__name__}", text=text)
+
+
+@dataclass
+class Process:
+    """One child, and what it said."""
+
+    script: Path
+    first: int
+    end: int
+
+    def __post_init__(self) -> None:
+        command = [sys.executable, str(self.script), "--child", str(self.first), str(self.end)]
+        self._child = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace"
+        )
+        self._said: SimpleQueue[str] = SimpleQueue()
+        self._errors: list[str] = []
+        self._readers = [
+            Thread(target=self._read, daemon=True), Thread(target=self._read_errors, daemon=True)
+        ]  # fmt: skip
+        for reader in self._readers:
+            reader.start()
+
+    def _read(self) -> None:
+        assert self._child.stdout is not None
+        for line in self._child.stdout:
+            self._said.put(line)
+        self._said.put("")
+
+    def _read_errors(self) -> None:
+        assert self._child.stderr is not None
+        for line in self._child.stderr:
+            self._errors = [*self._errors[-40:], line]
+
+    def rows(self, limit_s: float) -> Iterator[dict[str, Any]]:
+        """What it says. The last row is one with `died`, unless it came to its end."""
+        started = False
+        while True:
+            try:
+                line = self._said.get(timeout=limit_s if started else limit_s + START_S)
+            except Empty:
+                self._child.kill()
+                self._child.wait()
+                yield {"died": f"took more than {limit_s:g} s", "text": self._last_words()}
+                return
+            if not line.endswith("\n"):
+                if status := self._child.wait():  # at the end of the interpreter, too
+                    yield {"died": _status(status), "text": self._last_words()}
+                return
+            row = json.loads(line)
+            started = started or "begin" in row
+            yield row
+
+    def _last_words(self) -> str:
+        self._readers[1].join(timeout=5)
+        return "".join(self._errors)[-3000:]
+
+
+def _status(status: int) -> str:
+    return f"died of {signal.Signals(-status).name}" if status < 0 else f"exited with {status}"
+
+
+def run(script: Path, search: Search, first: int, end: int) -> Report:
+    """The cases `first` … `end - 1`, one after the other, in as many processes as it takes."""
+    report, start = Report(), time.monotonic()
+    at = first
+    while at < end:
+        process = Process(script, at, min(end, at + search.per_process))
+        began, how = None, ""
+        for row in process.rows(search.limit_s):
+            report.build = row.get("build", report.build)
+            began = row.get("begin", began)
+            if "died" in row:
+                if began is None:
+                    said = f"({row['died']}):\n{row['text']}"
+                    raise RuntimeError(f"{script.name} did not start {said}")
+                if at > began:  # the case had ended, its process had not
+                    report.outcomes[how] -= 1
+                _count(report, began, row["died"], row["text"])
+                at = began + 1
+                break
+            if "end" in row:
+                how = row["how"]
+                _count(report, row["end"], how, row.get("text", ""))
+                at = row["end"] + 1
+    report.seconds = time.monotonic() - start
+    return report
+
+
+def _count(report: Report, seed: int, how: str, text: str) -> None:
+    report.outcomes[how] += 1
+    report.outcomes += Counter()  # without what is at 0
+    if text or how.startswith(("died", "exited", "took")):
+        report.findings.append({"seed": seed, "how": how, "text": text})
+
+
+# --- the record
+
+
+def hashes(about: tuple[str, ...]) -> dict[str, str]:
+    """Each file that a search is about, and what it holds."""
+    paths = sorted({p for pattern in about for p in REPO.glob(pattern) if p.is_file()})
+    return {
+        p.relative_to(REPO).as_posix(): hashlib.sha256(p.read_bytes()).hexdigest()[:16]
+        for p in paths
+    }
+
+
+def changed_since(record: dict[str, Any]) -> list[str]:
+    """The files that are others now than when this record was made."""
+    now = hashes(tuple(record["patterns"]))
+    return sorted({
+        path for path in {*now, *record["about"]} if now.get(path) != record["about"].get(path)
+    })  # fmt: skip
+
+
+def _git(*arguments: str) -> str:
+    done = subprocess.run(
+        ["git", *arguments], cwd=REPO, capture_output=True, text=True, check=False
+    )
+    return done.stdout.strip()
+
+
+def _save(path: Path, search: Search, report: Report, about: dict[str, str]) -> None:
+    record = {
+        "search": search.name,
+        "command": f"python benchmarks/{search.name}.py",
+        "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
+        "commit": _git("rev-parse", "HEAD") + ("+" if _git("status", "--porcelain") else ""),
+        "build": report.build,
+        "python": platform.python_version(),
+        "cases": report.cases,
+        "seconds": round(report.seconds),  # of processes, not of the clock
+        "outcomes": dict(report.outcomes.most_common()),
+        "findings": report.findings,
+        "patterns": list(search.about),
+        "about": about,
+    }
+    path.parent.mkdir(exist_ok=True)
+    new = path.with_suffix(".new")
+    new.write_text(json.dumps(record, indent=1) + "\n")
+    new.replace(path)
+
+
+def _resume(path: Path, about: dict[str, str], build: str) -> Report:
+    if not path.exists():
+        return Report()
+    record = json.loads(path.read_text())
+    if record["about"] != about or record["build"] != build:
+        print(f"{path.name} is of other code ({record['date']}): beginning anew", file=sys.stderr)
+        return Report()
+    counted = Counter(record["outcomes"])
+    return Report(counted, record["findings"], record["seconds"], record["build"])
+
+
+def show(report: Report) -> str:
+    """The counts, then each kind of finding with the first seeds that had it."""
+    lines = [f"{report.cases:,} cases in {report.seconds:.0f} s: {dict(report.outcomes)}"]
+    kinds: dict[str, list[int]] = {}
+    for finding in report.findings:
+        last = finding["text"].strip().splitlines()[-1:] or [""]
+        kinds.setdefault(f"{finding['how']}: {last[0][:160]}", []).append(finding["seed"])
+    for kind, seeds in sorted(kinds.items(), key=lambda item: -len(item[1])):
+        lines.append(f"{len(seeds):6} {kind}\n       seeds {seeds[:6]}")
+    return "\n".join(lines)
+
+
+def _description() -> str:
+    return (sys.modules["__main__"].__doc__ or "").partition("\n\n")[0]
+
+
+def main(search: Search) -> int:
+    """The command of a search; 1 when there are findings."""
+    parser = argparse.ArgumentParser(description=_description())
+    parser.add_argument("--cases", type=int, default=10_000, help="how many in all, from case 0 on")
+    parser.add_argument("--jobs", type=int, default=1, help="processes at a time")
+    parser.add_argument("--out", type=Path, default=RESULTS / f"{search.name}.json")
+    parser.add_argument("--only", type=int, metavar="SEED", help="this case, in this process")
+    parser.add_argument("--child", type=int, nargs=2, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.child:
+        child(search, *options.child)
+        return 0
+    if options.only is not None:
+        print(search.case(options.only))
+        return 0
+    from ggml_py._ffi import BUILD
+
+    script = Path(sys.argv[0]).resolve()
+    about = hashes(search.about)
+    report = _resume(options.out, about, BUILD["key"])
+    step = min(search.per_process, 200)
+    chunks = [(i, min(i + step, options.cases)) for i in range(report.cases, options.cases, step)]
+    bar = Progress(
+        *Progress.get_default_columns()[:-1], MofNCompleteColumn(), TimeRemainingColumn(),
+        console=Console(stderr=True), transient=True,
+    )  # fmt: skip
+    saved = time.monotonic()
+    with bar, ThreadPoolExecutor(options.jobs) as pool:
+        task = bar.add_task(search.name, total=options.cases, completed=report.cases)
+        # In order, so that the record always is of the cases 0 … n - 1.
+        pending = [pool.submit(run, script, search, *chunk) for chunk in chunks]
+        try:
+            for part in pending:
+                report.add(part.result())
+                bar.update(task, completed=report.cases)
+                if time.monotonic() - saved > SAVE_S:
+                    _save(options.out, search, report, about)
+                    saved = time.monotonic()
+        except KeyboardInterrupt:
+            pool.shutdown(wait=False, cancel_futures=True)
+            _save(options.out, search, report, about)
+            raise
+    _save(options.out, search, report, about)
+    print(show(report))
+    return bool(report.findings)
