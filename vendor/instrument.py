@@ -76,6 +76,23 @@ _SCHEDULER = (
         20 * " " + "node->src[j] = tensor_id_copy(src_id, cur_backend_id, sched->cur_copy);\n",
         20 * " " + "GP_REWIRE(sched, node, j);\n",
     ),
+    # To ask must not insert: the debug print asks about copies, whose slots would then count as
+    # used, hide the copies' causes, and fill the set up. `find` gives FULL or a free slot.
+    Edit(
+        "backend of a tensor asked for",
+        "    int backend_index = tensor_backend_id(node);\n",
+        "    int backend_index = gp::slot_backend(sched, node);\n",
+        replace=True,
+    ),
+    # A layout that only we refuse (GP_REALLOC_EDGES) is nothing that upstream would call unexpected.
+    Edit(
+        "reallocation that GGML_SCHED_DEBUG_REALLOC ends at",
+        "            if (unexpected || sched->debug_realloc > 1) {\n",
+        "            if ((unexpected || sched->debug_realloc > 1) &&\n"
+        "                gp_alloc_note_realloc.kind != GP_REALLOC_EDGES) {\n",
+        replace=True,
+        optional=True,
+    ),
     Edit(
         "hash set cleared",
         "        ggml_hash_set_reset(&sched->hash_set);\n",

@@ -124,6 +124,12 @@ static trace * begin(ggml_backend_sched_t sched) {
     return sched->trace;
 }
 
+// Where a tensor is; -1 for one that has no slot, which upstream's macros would give it one.
+static int32_t slot_backend(ggml_backend_sched_t sched, const ggml_tensor * t) {
+    const size_t id = ggml_hash_find(&sched->hash_set, t);
+    return id != GGML_HASHSET_FULL && ggml_bitset_get(sched->hash_set.used, id) ? sched->hv_tensor_backend_ids[id] : -1;
+}
+
 static cause * find_cause(ggml_backend_sched_t sched, const ggml_tensor * t) {
     const size_t id = ggml_hash_find(&sched->hash_set, t);
     if (id != GGML_HASHSET_FULL && ggml_bitset_get(sched->hash_set.used, id)) {

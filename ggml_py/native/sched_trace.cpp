@@ -97,11 +97,6 @@ struct reader {
         return found.first->second;
     }
 
-    int32_t slot_backend(const ggml_tensor * t) const { // never inserts
-        const size_t id = ggml_hash_find(&sched->hash_set, t);
-        return id != GGML_HASHSET_FULL && ggml_bitset_get(sched->hash_set.used, id) ? sched->hv_tensor_backend_ids[id] : -1;
-    }
-
     void fill(int32_t id, int32_t kind) {
         const ggml_tensor * t = tensors[id];
         gp_tensor_record    r = {};
@@ -126,7 +121,7 @@ struct reader {
         r.type       = t->type;
         r.op         = t->op;
         r.flags      = t->flags;
-        r.backend    = slot_backend(t);
+        r.backend    = slot_backend(sched, t);
         const auto pin = tr->pins.find(const_cast<ggml_tensor *>(t));
         r.pin         = pin == tr->pins.end() ? -1 : pin->second;
         const auto dropped = tr->dropped.find(t);

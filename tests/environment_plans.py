@@ -1,0 +1,56 @@
+"""Prints what the plans of many graphs are: run by test_environment.py with variables of ggml set."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+import sys
+
+import graphs
+import random_graphs
+
+import ggml_py as ggml
+
+
+def plans(n_random):
+    """(name, plan) of each graph: planned, planned again, and allocated where that may be."""
+    for name, make in graphs.CASES.items():
+        case = make()
+        for time in ("planned", "planned again"):
+            yield f"{name}, {time}", case.scheduler.plan(case.graph)
+        yield f"{name}, allocated", case.scheduler.alloc_graph(case.graph)
+        case.close()
+    for seed in range(n_random):
+        world = random_graphs.build(random.Random(seed), n_graphs=2)
+        world.pin()
+        for i, graph in enumerate(world.graphs):
+            try:
+                yield f"random {seed}.{i}", world.scheduler.plan(graph)
+            except ggml.GgmlError as error:
+                yield f"random {seed}.{i}", error
+        world.close()
+
+
+def told(plan):
+    """All that a plan says, but for addresses."""
+    if isinstance(plan, Exception):
+        return {"error": f"{type(plan).__name__}: {str(plan).splitlines()[0]}"}
+    data = json.dumps(plan.to_json(), sort_keys=True)
+    return {
+        "used": plan.outcome.hash_set_used,
+        "causes": [t.placement.cause for t in (*plan.nodes, *plan.leafs, *plan.copies)],
+        "advice": [str(f) for f in plan.advice(0)],
+        "text": hashlib.sha256(plan.text().encode()).hexdigest(),
+        "plan": hashlib.sha256(data.encode()).hexdigest(),
+    }
+
+
+def main():
+    """A JSON object by the names of the graphs."""
+    found = {name: told(plan) for name, plan in plans(int(sys.argv[1]))}
+    json.dump(found, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()
