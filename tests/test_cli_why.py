@@ -104,6 +104,7 @@ def test_passes(folder):
     assert list(data) == ["passes"]
     assert list(data["passes"])[:2] == ["1", "2 gpu down"]
     assert [n.backend for n in plan.nodes] == data["passes"]["4"]
+    assert [leaf.backend for leaf in plan.leafs] == data["passes"]["leafs"]["4"]
     assert None in data["passes"]["1"]
 
 
@@ -113,16 +114,20 @@ def test_passes_fit_a_terminal(folder, width):
     file = StringIO()
     show_passes(plan, Console(file=file, width=width, force_terminal=True, color_system=None))
     lines = file.getvalue().splitlines()
-    *stages, letters = plan.passes().splitlines()
+    *printed, letters = plan.passes().splitlines()
     assert lines.pop() == letters
     if width > 20:  # room for the numbers
         assert max(map(len, lines)) <= width
-    pieces = [lines[i : i + 1 + len(stages)] for i in range(0, len(lines), 1 + len(stages))]
-    for row, stage in enumerate(stages):
-        marks = " ".join(piece[1 + row][13:] for piece in pieces)
-        assert stage[:13] + marks == stage
-    last = pieces[-1][0].split("–")[1]
-    assert int(last) == len(plan.nodes) - 1
+    at, between = printed.index("leafs"), lines.index("leafs")
+    for stages, shown, n in (
+        (printed[:at], lines[:between], len(plan.nodes)),
+        (printed[at + 1 :], lines[between + 1 :], len(plan.leafs)),
+    ):
+        pieces = [shown[i : i + 1 + len(stages)] for i in range(0, len(shown), 1 + len(stages))]
+        for row, stage in enumerate(stages):
+            marks = " ".join(piece[1 + row][13:] for piece in pieces)
+            assert stage[:13] + marks == stage
+        assert int(pieces[-1][0].split("–")[1]) == n - 1
 
 
 def test_steps(folder):

@@ -242,6 +242,9 @@ def test_the_slider_shows_each_pass(made, open_page):
         page.keyboard.press("ArrowLeft")
         at = page.evaluate(f"{EVERY}.map(t => page.plans[0].at(t, page.stage))")[: len(plan.nodes)]
         assert at == [n.placement.passes[stage] for n in plan.nodes]
+        for leaf in plan.leafs[:3]:
+            at = page.evaluate(f"page.plans[0].at({leaf.id}, {stage})")
+            assert at == leaf.placement.passes[stage]
     told = page.inner_text("#stage-name")
     placed = sum(n.placement.passes[0] >= 0 for n in plan.nodes)
     assert told.startswith(f"1: +{placed}")

@@ -13,8 +13,11 @@ import pytest
 
 import ggml_py as ggml
 from ggml_py.trace import capture, reference
+from ggml_py.trace.passes import PASS_NAMES
 from ggml_py.trace.pause import collection_paused
 from ggml_py.trace.replay import Node
+
+UNKNOWN = "an older ggml_py recorded the nodes only"
 
 
 def test_splits(mlp):
@@ -144,6 +147,49 @@ def test_passes_end_with_the_assignment_and_start_with_pass_1(mlp):
     assert rows[-1] == "B = BLAS, C = CPU"
 
 
+def test_leafs_are_shown_after_each_pass_too(mlp):
+    """A leaf without memory that is no input gets its place in pass 4, the others in pass 1."""
+    rows = mlp.passes().splitlines()
+    at = rows.index("leafs") + 1
+    assert [leaf.name for leaf in mlp.leafs] == ["down", "up", "inp"]
+    assert [row.split()[-3:] for row in rows[at : at + 7]] == [["B", "B", "C"]] * 7
+    assert rows[at:] and [row[:12].strip() for row in rows[at : at + 7]] == list(PASS_NAMES)
+    cpu, blas = ggml.device("CPU").init(), ggml.device("BLAS").init()
+    with ggml.Context() as ctx, ggml.Scheduler([blas, cpu]) as sched:
+        inp, free = ctx.new_tensor("f32", 64, 48, name="inp"), ctx.new_tensor("f32", 64, 48)
+        inp.set_input()
+        graph = ctx.new_graph()
+        graph.build_forward_expand(ctx.add(ctx.mul_mat(inp, free), ctx.new_tensor("f32", 48)))
+        plan = sched.plan(graph)
+        assert [leaf.placement.passes for leaf in plan.leafs] == [
+            (1,) * 7,  # 1.inp
+            (-1,) * 6 + (0,),  # 4.cur
+            (-1,) * 6 + (1,),
+        ]
+        assert [leaf.cause.code for leaf in plan.leafs] == ["1.inp", "4.cur", "4.cur"]
+        assert plan == plan.reference and plan.outcome == plan.reference.outcome
+
+
+def test_a_file_of_the_schema_before_does_not_know_the_passes_of_leafs(mlp, tmp_path):
+    """It is read, and says so."""
+    data = mlp.to_json()
+    data["schema"] = 2
+    for row in data["tensors"]:
+        if row["kind"] == "leaf":
+            row["passes"] = []
+    (tmp_path / "old.json").write_text(json.dumps(data))
+    old = ggml.Plan.from_json(tmp_path / "old.json")
+    nodes, _leafs = mlp.passes().split("\nleafs\n")
+    letters = mlp.passes().splitlines()[-1]
+    assert old.passes() == f"{nodes}\nleafs: unknown, {UNKNOWN}\n{letters}"
+    assert old.text() == mlp.text() and str(old.explain("h")) == str(mlp.explain("h"))
+    old.export(tmp_path / "old.html")
+    data["tensors"][mlp.leafs[0].id]["passes"] = [0] * 7  # some know it, some do not
+    (tmp_path / "old.json").write_text(json.dumps(data))
+    with pytest.raises(ValueError, match=r"passes of 'up' is \(\), expected 7 backends"):
+        ggml.Plan.from_json(tmp_path / "old.json")
+
+
 def test_headline_counts(mlp):
     assert mlp.headline() == (
         "3 splits, 0 copies (0 B), nodes: BLAS 2 (67%), CPU 1 (33%); "
@@ -200,7 +246,7 @@ def test_plans_are_read_where_the_native_module_is_blocked(mlp, tmp_path):
 
 def test_json_is_plain(mlp):
     data = json.loads(json.dumps(mlp.to_json()))
-    assert (data["schema"], data["n_splits"]) == (2, 3)
+    assert (data["schema"], data["n_splits"]) == (3, 3)
 
 
 def test_a_plan_is_read_when_somebody_looks_and_is_the_same_then(monkeypatch):

@@ -22,7 +22,8 @@ OBJECTS += ("graph", "graph_plan", "compare", "alloc", "sched_refusal", "sched_s
 OBJECTS += ("sched_callbacks", "recording", "scheduler", "opt_params", "opt_data", "opt", "opt_fit")
 OBJECTS += ("gguf", "gguf_writer", "sim_text")
 PLAIN = {
-    "trace.record", "trace.pause", "trace.plan", "trace.cause", "trace.steps", "trace.rules",
+    "trace.record", "trace.pause", "trace.passes", "trace.plan", "trace.cause", "trace.steps",
+    "trace.rules",
     "trace.reference",
     "trace.match", "trace.debug_log", "trace.dumped", "trace.diff", "trace.flops",
     "trace.shares", "trace.plan_tensor",

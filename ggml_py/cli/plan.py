@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from ..trace.plan import PASS_NAMES
+from ..trace.passes import PASS_NAMES, has_leaf_passes
 from .options import ModelCommand, as_json, echo_json
 from .output import check_output, save
 from .source import get_plan, source_options
 from .what_if import FORMS, Change, ChangeType, changed
 
 if TYPE_CHECKING:
-    from ..trace.plan import Plan
+    from ..trace.plan import Plan, PlanTensor
 
 
 @click.command("plan", cls=ModelCommand, epilog=FORMS)
@@ -100,13 +100,18 @@ class Part(NamedTuple):
     show: Callable[[Plan], None]
 
 
-def _passes(plan: Plan) -> dict[str, list[str | None]]:
-    """The backend of each node after each pass and sweep."""
+def _passes(plan: Plan) -> dict[str, Any]:
+    """The backend of each node after each pass and sweep, and under "leafs" that of each leaf."""
     names = {i: backend.name for i, backend in enumerate(plan.backends)}
-    return {
-        stage: [names.get(node.placement.passes[row]) for node in plan.nodes]
-        for row, stage in enumerate(PASS_NAMES)
-    }
+
+    def stages(tensors: tuple[PlanTensor, ...]) -> dict[str, list[str | None]]:
+        return {
+            stage: [names.get(t.placement.passes[row]) for t in tensors]
+            for row, stage in enumerate(PASS_NAMES)
+        }
+
+    leafs = stages(plan.leafs) if has_leaf_passes(plan) else None
+    return {**stages(plan.nodes), "leafs": leafs}
 
 
 def _show_passes(plan: Plan) -> None:

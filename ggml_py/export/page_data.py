@@ -8,7 +8,8 @@ from typing import Any
 
 from ..trace.explain import Link, disagreements, has_steps, parts
 from ..trace.flops import flops
-from ..trace.plan import PASS_NAMES, Plan, PlanTensor
+from ..trace.passes import PASS_NAMES, has_leaf_passes
+from ..trace.plan import Plan, PlanTensor
 from ..trace.reasons import first_reason
 from ..trace.record import COPY, NODE
 from ..trace.shares import bytes_moved
@@ -122,10 +123,12 @@ def _kind(plan: Plan, t: PlanTensor) -> tuple[Any, ...]:
 
 
 def _passes(plan: Plan) -> list[str]:
-    """After each stage a letter per node: a, b, ... for the backends, . for none."""
+    """After each stage a letter per node and leaf: a, b, ... for the backends, . for none. Without
+    the leafs where the plan does not know theirs."""
     if plan.capture.source != "scheduler":
         return []
-    columns = [p.passes for p in plan.outcome.placements[: len(plan.nodes)]]
+    n = len(plan.nodes) + (len(plan.leafs) if has_leaf_passes(plan) else 0)
+    columns = [p.passes for p in plan.outcome.placements[:n]]
     return [
         "".join(chr(97 + c[row]) if c[row] >= 0 else "." for c in columns)
         for row in range(len(PASS_NAMES))

@@ -81,7 +81,7 @@ function tensorDetails(app, p, t) {
     ...(copy ? copyPart(app, p, copy) : []),
     ...chainPart(app, p, t, copy),
     ...(node ? whyNot(app, p, t) : []),
-    ...(node && plan.stages.length ? [el('h3', {}, 'After each pass'), stages(app, p, t)] : []),
+    ...(plan.hasStages(t) ? [el('h3', {}, 'After each pass'), stages(app, p, t)] : []),
     ...lists(app, p, t, node),
     copy ? null : el('p', {}, el('button', {onclick: event => copyText(event.target, plan.explain(t))}, 'Copy as text')),
   ].filter(Boolean);

@@ -168,7 +168,10 @@ class Plan {
     return lines.join('\n');
   }
 
-  // The backend of a node after a stage; the last stage is the plan. -1: none yet.
+  // Whether the plan tells where a tensor was after each stage: nodes and leafs; of old files nodes.
+  hasStages(t) { return this.stages.length > 0 && t < this.data.passes[0].length; }
+
+  // The backend of a tensor after a stage; the last stage is the plan. -1: none yet.
   at(t, stage) {
     if (stage >= this.stages.length) return this.backend[t];
     const letter = this.data.passes[stage].charCodeAt(t);

@@ -32,7 +32,8 @@ from .files import write_whole
 from .json_schema import DRAFT, object_of, ref, type_of
 from .plan_check import PLANNERS, SOURCES, check
 
-SCHEMA = 2
+SCHEMA = 3
+OLDEST = 2  # it lacks the passes of leafs
 KIND = "ggml_py plan"
 _MOST = 1 << 30  # bytes; a node takes about 700
 
@@ -89,11 +90,14 @@ def read(path: str | Path) -> Plan:
 
 def parse(content: bytes, path: str | Path) -> Plan:
     """As `read`, of a file's content; `path` is what errors call it."""
-    return plan_of(loaded(content, path, KIND, SCHEMA), str(path))
+    return plan_of(loaded(content, path, KIND, SCHEMA, OLDEST), str(path))
 
 
-def loaded(content: bytes, path: str | Path, kind: str, schema: int) -> dict[str, Any]:
-    """The data in a file of that kind ("ggml_py plan") and schema. Raises ValueError."""
+def loaded(
+    content: bytes, path: str | Path, kind: str, schema: int, oldest: int | None = None
+) -> dict[str, Any]:
+    """The data in a file of that kind ("ggml_py plan") and schema, or one from `oldest` on. Raises
+    ValueError."""
     what = f"no {kind.rpartition(' ')[2]}"
     try:
         data = json.loads(decompressed(content))
@@ -105,10 +109,12 @@ def loaded(content: bytes, path: str | Path, kind: str, schema: int) -> dict[str
         found = f", it is a {data['kind']}" if isinstance(data, dict) and "kind" in data else ""
         raise ValueError(f"{path} is {what}: it was not written by its to_json{found}")
     written = data.get("schema")
-    if written != schema:
+    oldest = schema if oldest is None else oldest
+    if type(written) is not int or not oldest <= written <= schema:
         newer = type(written) is int and written > schema
         hint = ": a newer ggml_py wrote it, update this one" if newer else ""
-        raise ValueError(f"{path} has schema {written}; this ggml_py reads {schema}{hint}")
+        reads = f"{schema}" if oldest == schema else f"{oldest} to {schema}"
+        raise ValueError(f"{path} has schema {written}; this ggml_py reads {reads}{hint}")
     return data
 
 

@@ -7,6 +7,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from ..trace.diff import Diff
+from ..trace.passes import MARKS_AT, PASS_NAMES
 from ..trace.plan import Plan, PlanTensor, Split, SplitInput, format_bytes
 from ..trace.shares import format_count
 from ..trace.thresholds import Sweep, describe, moved_rows
@@ -67,18 +68,29 @@ def devices_table(plan: Plan) -> Table:
 def show_passes(plan: Plan, console: Console | None = None) -> None:
     """Prints `Plan.passes`; on a terminal in pieces that fit its width."""
     console = console or Console()
-    *stages, letters = plan.passes().splitlines()
-    start = len(stages[0]) - (2 * len(plan.nodes) - 1)
-    step = (console.width - start + 1) // 2 if console.is_terminal else len(plan.nodes)
-    step = max(step, 1)
-    for first in range(0, len(plan.nodes), step):
-        last = min(first + step, len(plan.nodes)) - 1
+    *lines, letters = plan.passes().splitlines()
+    n_stages = len(PASS_NAMES)
+    _show_stages(console, "nodes", lines[:n_stages], len(plan.nodes))
+    for line in lines[n_stages : n_stages + 1]:
+        _print(console, line)
+    _show_stages(console, "leafs", lines[n_stages + 1 :], len(plan.leafs))
+    _print(console, letters)
+
+
+def _show_stages(console: Console, what: str, stages: list[str], n: int) -> None:
+    """A line per stage with a letter for each of n tensors."""
+    step = max((console.width - MARKS_AT + 1) // 2, 1) if console.is_terminal else n
+    for first in range(0, n if stages else 0, max(step, 1)):
+        last = min(first + step, n) - 1
         if console.is_terminal:
-            console.print(f"{'nodes':<{start}}{first}–{last}", highlight=False, soft_wrap=True)
+            _print(console, f"{what:<{MARKS_AT}}{first}–{last}")
         for line in stages:
-            marks = line[start + 2 * first : start + 2 * last + 1]
-            console.print(line[:start] + marks, markup=False, highlight=False, soft_wrap=True)
-    console.print(letters, markup=False, highlight=False, soft_wrap=True)
+            marks = line[MARKS_AT + 2 * first : MARKS_AT + 2 * last + 1]
+            _print(console, line[:MARKS_AT] + marks)
+
+
+def _print(console: Console, line: str) -> None:
+    console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 def splits_table(plan: Plan, limit: int | None = None) -> Table:

@@ -139,7 +139,7 @@ struct reader {
         snprintf(r.name, sizeof(r.name), "%s", t->name); // an older, longer name may stand behind the NUL
         snprintf(r.op_desc, sizeof(r.op_desc), "%s", t->op == GGML_OP_NONE ? "NONE" : ggml_op_desc(t));
         std::fill(r.passes, r.passes + GP_N_STAGES, -1);
-        if (kind == GP_KIND_NODE) {
+        if (kind == GP_KIND_NODE || kind == GP_KIND_LEAF) {
             const size_t n = sched->hash_set.size, slot = ggml_hash_find(&sched->hash_set, t);
             for (int s = 0; s < tr->n_passes; s++) {
                 r.passes[s] = tr->passes[s * n + slot];

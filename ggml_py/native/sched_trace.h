@@ -54,7 +54,7 @@ struct gp_tensor_record {
     char     cause[16];               // upstream's cause code, "" where none was set
     char     name[64];
     char     op_desc[32];
-    int32_t  passes[GP_N_STAGES];     // nodes: backend after pass 1, each sweep of 2, 3 and 4
+    int32_t  passes[GP_N_STAGES];     // nodes and leafs: backend after pass 1, each sweep of 2, 3 and 4
     int32_t  pin;                     // backend that set_tensor_backend asked for
     int32_t  dropped_pin;             // the same, when a reset has dropped it since
     int32_t  supports;                // bit b: backend b supports the op (asked of the graph as it was built)

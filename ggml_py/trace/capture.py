@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from ..scheduler import Scheduler
 
 _KINDS = (NODE, LEAF, OTHER, COPY)
+_PLACED = (_KINDS.index(NODE), _KINDS.index(LEAF))  # by the passes
 
 
 @cache
@@ -130,7 +131,7 @@ def _placements(c: dict[str, list[Any]]) -> list[Placement]:
         c["backend"],
         _words(c["cause"]),
         c["stage"],
-        [tuple(p) if k == 0 else () for k, p in zip(c["kind"], c["passes"], strict=True)],
+        [tuple(p) if k in _PLACED else () for k, p in zip(c["kind"], c["passes"], strict=True)],
         c["planned_src"],
         c["copy_of"],
         c["copy_index"],

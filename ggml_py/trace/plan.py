@@ -14,7 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .cause import STAGES
+from .passes import passes_text
 from .plan_tensor import PlanTensor as PlanTensor
 from .record import (
     COPY,
@@ -83,10 +83,6 @@ class Split:
     def first(self) -> PlanTensor:
         """The node that it begins with: the first that is no view, where it has one."""
         return next((node for node in self.nodes if not node.is_view_op), self.nodes[0])
-
-
-# The stages after which `passes` holds the assignment.
-PASS_NAMES = tuple(name for _pass, name, _row in sorted(STAGES.values(), key=lambda s: s[2]))
 
 
 @dataclass(frozen=True, eq=False)
@@ -314,23 +310,15 @@ class Plan:
         return tuple(t for t in every if fnmatch.fnmatchcase(t.name, pattern))
 
     def passes(self) -> str:
-        """The assignment after each pass and sweep: a letter per node, '?' = not assigned yet.
+        """The assignment after each pass and sweep: a letter per node, '?' = not assigned yet; then
+        the same for the leafs, where there are some.
 
-        View ops take part from pass 4 on. The last lines name the backends' letters. Raises
+        View ops take part from pass 4 on. The last line names the backends' letters. Raises
         ValueError for a plan that does not hold it (`from_debug_log`).
         """
         if self.capture.source != "scheduler":
             raise ValueError(f"a {self.capture.source} does not have the passes, only their result")
-        letters = backend_letters([b.name for b in self.backends])
-        width = max(map(len, PASS_NAMES))
-        rows = []
-        for row, name in enumerate(PASS_NAMES):
-            marks = (letters[b] if (b := n.placement.passes[row]) >= 0 else "?" for n in self.nodes)
-            rows.append(f"{name:<{width}}  {' '.join(marks)}")
-        named = ", ".join(
-            f"{letter} = {b.name}" for letter, b in zip(letters, self.backends, strict=True)
-        )
-        return "\n".join([*rows, named])
+        return passes_text(self)
 
     @cached_property
     def has_compute_flags(self) -> bool:
@@ -465,15 +453,6 @@ class Plan:
         from .snapshot_plan import SOURCE, UNKNOWN
 
         return UNKNOWN if self.capture.source == SOURCE else unknown(self)
-
-
-def backend_letters(names: list[str]) -> list[str]:
-    """One letter per backend: the first of its name that is free, else a digit."""
-    taken: list[str] = []
-    for name in names:
-        choices = [*name.upper(), *"0123456789", *"abcdefghijklmnopqrstuvwxyz"]
-        taken.append(next(c for c in choices if c.isalnum() and c not in taken))
-    return taken
 
 
 def format_bytes(n: float) -> str:

@@ -52,7 +52,7 @@ class Placement(NamedTuple):
     backend: int  # index into Capture.backends
     cause: str  # upstream's code, "" where none was set
     stage: int  # of `cause.STAGES`: where the cause was set
-    passes: tuple[int, ...]  # nodes: backend after each stage of `PASS_NAMES`
+    passes: tuple[int, ...]  # nodes and leafs: backend after each of `PASS_NAMES`
     planned_src: tuple[int, ...]  # what the planned graph reads: copies where there are some
     copy_of: int = -1
     copy_index: int = -1

@@ -53,6 +53,7 @@ class Planning:
         self.tensors = capture.tensors
         self.nodes = [t for t in capture.tensors if t.kind == NODE]
         self.leafs = [capture.tensors[i] for i in capture.leaf_ids]
+        self.n_placed = len(self.nodes) + len(self.leafs)  # their ids come first
         self.all_backends = range(len(capture.backends))
         self.last = len(capture.backends) - 1
         self.op_offload = capture.settings.op_offload
@@ -64,7 +65,7 @@ class Planning:
         self.backend = [t.pin for t in capture.tensors]
         self.cause = [("usr" if t.pin >= 0 else "", USER) for t in capture.tensors]
         self.stage = USER
-        self.passes: list[list[int]] = []  # the nodes' backends after each stage
+        self.passes: list[list[int]] = []  # of nodes and leafs: the backends after each stage
         self.copies: dict[tuple[int, int], bool] = {}  # (tensor, backend); False: an input's own
         self.splits: list[tuple[int, int, list[int]]] = []  # backend, first node, inputs
         # Tensors that took a slot of the hash set, which has a fixed size.
@@ -163,7 +164,7 @@ class Planning:
 
     def end_stage(self) -> None:
         """Remembers the assignment for `Plan.passes`."""
-        self.passes.append(self.backend[: len(self.nodes)])
+        self.passes.append(self.backend[: self.n_placed])
 
     # --- pass 1: what lies somewhere already
 
@@ -447,11 +448,11 @@ class Planning:
     def placement(self, t: TensorRecord, numbers: dict[tuple[int, int, int], int]) -> Placement:
         cause, stage = self.cause[t.id]
         b, now = self.backend[t.id], self.capture.settings.cur_copy
-        if t.kind != NODE:
+        if t.id >= self.n_placed:
             return Placement(b, cause, stage, (), t.src)
         passes = tuple(row[t.id] for row in self.passes)
         planned = t.src
-        if not t.is_view_op:
+        if t.kind == NODE and not t.is_view_op:
             planned = tuple(numbers[i, b, now] if self.copies.get((i, b)) else i for i in t.src)
         return Placement(b, cause, stage, passes, planned)
 
