@@ -177,8 +177,8 @@ def instrumentation_hash(options: Options) -> str:
              if path.suffix in (".h", ".c", ".cpp", ".txt", ".cmake")]
     files += [*ROOT.glob("bindgen*.py"), ROOT / "vendor" / "profiles.py"]
     if not options.pristine:
-        edits = ("edit.py", "instrument.py", "op_edits.py")
-        files.extend(ROOT / "vendor" / name for name in edits)
+        makers = [ROOT / "vendor" / name for name in ("edit.py", "instrument.py")]
+        files += [*makers, *(ROOT / "vendor").glob("*_edits.py")]
     return _texts(files)
 
 

@@ -9,6 +9,7 @@ at, an assertion is added (``op_checks.h``, ``layout_assert.h``): its abort is a
 
 from __future__ import annotations
 
+from .depth_edits import FORWARD
 from .edit import Edit
 from .op_edits import CPU_OPS, OPS
 
@@ -84,7 +85,7 @@ _SCHEDULER = (
         "    int backend_index = gp::slot_backend(sched, node);\n",
         replace=True,
     ),
-    # A layout that only we refuse (GP_REALLOC_EDGES) is nothing that upstream would call unexpected.
+    # A layout that only we refuse (GP_REALLOC_EDGES) is none that upstream would call unexpected.
     Edit(
         "reallocation that GGML_SCHED_DEBUG_REALLOC ends at",
         "            if (unexpected || sched->debug_realloc > 1) {\n",
@@ -325,7 +326,7 @@ _TRAINING = (
 EDITS: dict[str, tuple[Edit, ...]] = {
     "ggml-backend.cpp": _SCHEDULER,
     "ggml-alloc.c": _ALLOCATOR,
-    "ggml.c": OPS,
+    "ggml.c": (*OPS, *FORWARD),
     "ggml-opt.cpp": _TRAINING,
     "ggml-cpu/ggml-cpu.c": _CPU,
     "ggml-cpu/ggml-cpu.cpp": _CPU_WORK,

@@ -1,0 +1,21 @@
+"""Walks over a graph that upstream makes by recursion: a deep graph would overflow the stack."""
+
+from __future__ import annotations
+
+from .edit import Edit
+
+FORWARD = (
+    # Up to 0.9.4 it is `ggml_visit_parents`, and tensors have no flag that says what is computed.
+    Edit(
+        "recursion over sources",
+        "static size_t ggml_visit_parents_graph(struct ggml_cgraph * cgraph, "
+        "struct ggml_tensor * node, bool compute) {\n",
+        "#define GP_VISIT_COMPUTE\n__attribute__((unused))\n",
+        optional=True,
+    ),
+    Edit(
+        "start of a graph from its end",
+        "static void ggml_build_forward_impl(",
+        '#include "visit_parents.h"\n\n',
+    ),
+)
