@@ -1,4 +1,4 @@
-"""Prints what the plans of many graphs are: run by test_environment.py with variables of ggml set."""
+"""Prints what the plans of many graphs are: `test_environment.py` runs it with variables set."""
 
 from __future__ import annotations
 

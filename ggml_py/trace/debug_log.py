@@ -11,12 +11,11 @@ C: ggml_backend_sched_print_assignments
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple
+
+from .log_lines import BEGIN, lines
 
 EXPECTED = (
     "expected the lines that ggml prints with GGML_SCHED_DEBUG=2 in the environment and a log that "
@@ -25,9 +24,6 @@ EXPECTED = (
 )
 
 _NAME, _BACKEND, _CAUSE_WIDTH = 20, 5, 8  # bytes that are printed
-_ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
-# llama.cpp's own marks; those of others end before the first piece of a line.
-_MARK = re.compile(r"\d+\.\d\d\.\d{3}\.\d{3} [DIWE] ")
 _SPLIT = re.compile(r"## SPLIT #(\d+): (.+?) # (\d+) inputs(.*)")
 _SIZE = r"\(\s*(\d+[KM]?)\s*\)"
 _USE = r"(?: use=(\d+)(?:,c=([01]))?)?"
@@ -35,10 +31,11 @@ _NODE = re.compile(rf"node #\s*(\d+) \(\s*(.{{1,10}}?)\s*\):(.*?) {_SIZE} \[(.*?
 _SOURCE = re.compile(rf"(.*?) {_SIZE} \[(.*?)\]")
 _INPUT = re.compile(rf"\[((?:(?!\] \[).)*?) {_SIZE}\]")
 # A line of sources only, as another message between the pieces leaves it.
-_MORE_SOURCES = re.compile(r"(?: .{20} \(.{5}\) \[.{5} .{8}\])+\s*")
+_MORE_SOURCES = re.compile(rb"(?: .{20} \(.{5}\) \[.{5} .{8}\])+\s*")
+# One of which a logger took the blanks before it.
+_STRIPPED = re.compile(rb"(.*?) \(.{5}\) \[.{5} .{8}\]")
 _CUT_OFF = re.compile(r" \(\s*\d+[KM]?\s*\)?(?: \[[^]]*)?$")
 _CAUSE = re.compile(r"usr|\d\.\w+")
-_BEGIN = ("## SPLIT #", "node #")
 
 
 class Printed(NamedTuple):
@@ -64,6 +61,7 @@ class NodeLine:
     tensor: Printed
     use_count: int
     compute: bool | None  # None: a release that does not print it
+    is_marked: bool  # something that is not ggml's stands before it
     sources: list[Printed] = field(default_factory=list)
 
 
@@ -82,7 +80,7 @@ def dumps(text: str) -> list[list[SplitLine]]:
     Raises ValueError, which names the line, for a log without any and for one that is damaged.
     """
     found: list[list[SplitLine]] = []
-    for number, line in _lines(text):
+    for number, line in lines(text):
         try:
             _read(line, found)
         except ValueError as error:
@@ -104,38 +102,18 @@ def dumps(text: str) -> list[list[SplitLine]]:
     return found
 
 
-def _lines(text: str) -> Iterator[tuple[int, str]]:
-    text = _ANSI.sub("", text)
-    if re.search(r'^\s*\{".*\}\s*$', text, re.MULTILINE):
-        text = _unwrapped(text)
-    for number, line in enumerate(re.split(r"\r\n|[\r\n]", text), 1):
-        yield number, _MARK.sub("", line)
-
-
-def _unwrapped(text: str) -> str:
-    """The messages of a log that has each in a JSON object: llama.cpp's (--log-jsonl), docker's."""
-    pieces = []
-    for line in text.splitlines():
-        message = None
-        if line.lstrip().startswith("{"):
-            with suppress(ValueError):
-                entry = json.loads(line)
-                message = entry.get("msg", entry.get("log"))
-        pieces.append(message if isinstance(message, str) else f"\n{line}\n")
-    return "".join(pieces)
-
-
 def _read(line: str, found: list[list[SplitLine]]) -> None:
     """Adds one line to what was found before it."""
-    starts = [at for at in map(line.find, _BEGIN) if at >= 0]
+    starts = [at for at in map(line.find, BEGIN) if at >= 0]
     if not starts:
         _read_more(line, found)
         return
+    is_marked = min(starts) > 0
     line = line[min(starts) :]
     if split := _SPLIT.fullmatch(line):
         _read_split(split, found)
     elif node := _NODE.fullmatch(line):
-        _read_node(node, found)
+        _read_node(node, is_marked, found)
     elif re.match(r"## SPLIT #\d+:|node #\s*\d+ \(", line):
         raise ValueError("it is damaged or cut off")
 
@@ -159,13 +137,13 @@ def _add_inputs(split: SplitLine, text: str) -> None:
             split.inputs.append(PrintedInput(m[1], _nbytes(m[2])))
 
 
-def _read_node(m: re.Match[str], found: list[list[SplitLine]]) -> None:
+def _read_node(m: re.Match[str], is_marked: bool, found: list[list[SplitLine]]) -> None:
     if not found:
         raise ValueError("a node before '## SPLIT #0': the beginning of the debug print is missing")
     splits = found[-1]
     tensor = Printed(_name(m[3]), _nbytes(m[4]), *_place(m[5]))
     compute = None if m[7] is None else m[7] == "1"
-    node = NodeLine(int(m[1]), m[2], tensor, int(m[6] or 0), compute)
+    node = NodeLine(int(m[1]), m[2], tensor, int(m[6] or 0), compute, is_marked)
     before = next((s.nodes[-1].index for s in reversed(splits) if s.nodes), -1)
     if node.index <= before:
         raise ValueError(
@@ -182,10 +160,16 @@ def _read_more(line: str, found: list[list[SplitLine]]) -> None:
         return
     split = found[-1][-1]
     if split.nodes:
-        # Marks that are not llama.cpp's may stand before it: what we know is how wide it is.
-        m = _MORE_SOURCES.search(line)
-        if m and m.end() == len(line):
-            _add_sources(split.nodes[-1], m[0])
+        # Marks that are not llama.cpp's may stand before it: what we know is how wide it is, in
+        # bytes. A character that was cut in two is one.
+        raw = line.replace("\ufffd", "\x7f").encode()
+        if (m := _MORE_SOURCES.search(raw)) and m.end() == len(raw):
+            more = m[0].decode(errors="replace").replace("\x7f", "\ufffd")
+            _add_sources(split.nodes[-1], more)
+        elif m := _STRIPPED.fullmatch(raw.rstrip()):
+            if split.nodes[-1].is_marked or len(m[1]) > _NAME:
+                raise ValueError("the blanks before a source are lost, so where it begins is too")
+            _add_sources(split.nodes[-1], f" {line.rstrip()}")
     elif len(split.inputs) < split.n_inputs:
         _add_inputs(split, line)
 
@@ -201,14 +185,12 @@ def _add_sources(node: NodeLine, text: str) -> None:
 
 def _name(piece: str) -> str:
     """The name in a piece: 20 bytes at its end, filled up with spaces at their beginning."""
-    if len(piece) > _NAME + 1:
-        width, start = 0, len(piece)
-        while start and width < _NAME:
-            start -= 1
-            # a character that was cut in two is one byte or more
-            width += 1 if piece[start] == "\ufffd" else len(piece[start].encode())
-        piece = piece[start:]
-    return piece.lstrip(" ")
+    width, start = 0, len(piece)
+    while start and width < _NAME:
+        start -= 1
+        # a character that was cut in two is one byte or more
+        width += 1 if piece[start] == "\ufffd" else len(piece[start].encode())
+    return piece[start:].lstrip(" ")
 
 
 def _place(brackets: str) -> tuple[str, str]:

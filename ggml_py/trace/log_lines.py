@@ -1,0 +1,130 @@
+"""The lines of a log as people paste them: without what loggers put around the messages.
+
+Messages come plain, each in a JSON object (llama.cpp's --log-jsonl, docker, journald, Loki and most
+structured loggers, one inside the other too), or quoted behind `msg=`. Whatever the key is called:
+it is the one whose strings have the lines that we look for.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+BEGIN = ("## SPLIT #", "node #")
+_OURS = re.compile(r"## SPLIT #\d+: |node #\s*\d+ \(")
+# Colours; also as rsyslog, `cat -v` and those who print with repr() leave them.
+_ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|(?:#033|\^\[|\\x1b|\\u001b|\\033|\\e)\[[0-9;]*m")
+# llama.cpp's own marks; those of others end before the first piece of a line.
+_MARK = re.compile(r"\d+\.\d\d\.\d{3}\.\d{3} [DIWE] ")
+# An object, an array of something that may hold strings, a string that is no value of logfmt's.
+_START = re.compile(r'\{\s*"|\[\s*[{\["]|(?<![=\w"\\])"')
+_PAIR = re.compile(r'(?<![\w.-])([\w.-]+)=("(?:[^"\\\n]|\\.)*")')  # of logfmt: msg="…"
+_NEWLINE = re.compile(r"\r\n|[\r\n]")
+_ESCAPED = re.compile(r"(?:\\r)?\\n(?=(?:\\n|\\r)*(?:## SPLIT #|node #)|$)", re.MULTILINE)
+_MOST_LAYERS = 4  # of JSON in JSON
+_MOST_FAILURES = 10_000  # of what begins as JSON does
+_decoder = json.JSONDecoder()
+
+
+class _Message(NamedTuple):
+    """A string that a logger wrapped, and the place in the text that it takes with its wrapping."""
+
+    start: int
+    end: int
+    key: tuple[str, ...]
+    text: str
+
+
+def lines(text: str) -> Iterator[tuple[int, str]]:
+    """The lines, numbered from 1, without colours and llama.cpp's marks."""
+    text = _ANSI.sub("", text.removeprefix("\ufeff"))
+    for _ in range(_MOST_LAYERS):
+        unwrapped = _unwrapped(text)
+        if unwrapped == text:
+            break
+        text = _ANSI.sub("", unwrapped)
+    text = _ESCAPED.sub("\n", text)
+    for number, line in enumerate(_NEWLINE.split(text), 1):
+        yield number, _MARK.sub("", line)
+
+
+def _unwrapped(text: str) -> str:
+    """The text with the messages that hold a debug print in place of what is around them."""
+    if '"' not in text:
+        return text
+    for find in (_in_json, _in_pairs):
+        messages = list(find(text))
+        keys = Counter(m.key for m in messages if _OURS.search(m.text))
+        if keys:
+            key, _n = keys.most_common(1)[0]
+            return _joined(text, [m for m in messages if m.key == key])
+    return text
+
+
+def _joined(text: str, messages: list[_Message]) -> str:
+    """A logger keeps the ends of lines in the messages, or it takes them away: then each message is
+    a line, and else a line may be in several."""
+    kept = any(m.text.endswith("\n") for m in messages)
+    parts, at = [], 0
+    for m in messages:
+        # Of several in one object, the first takes its place.
+        if m.start >= at and (between := text[at : m.start].strip(" \t\r\n,")):
+            parts.append(f"\n{between}\n")
+        parts.append(m.text if kept else f"{m.text}\n")
+        at = m.end
+    return "".join([*parts, f"\n{rest}" if (rest := text[at:].strip()) else ""])
+
+
+def _in_json(text: str) -> Iterator[_Message]:
+    """The strings of each JSON value: several on a line, behind a prefix, or over several lines."""
+    at = n_failures = 0
+    while n_failures < _MOST_FAILURES and (found := _START.search(text, at)):
+        try:
+            value, end = _decoder.raw_decode(text, found.start())
+        except (ValueError, RecursionError):
+            n_failures += 1
+            at = found.start() + 1
+            continue
+        for key, string in _strings(value, ()):
+            yield _Message(found.start(), end, key, string)
+        at = end
+
+
+def _line_end(text: str, at: int) -> int:
+    newline = text.find("\n", at)
+    return newline if newline >= 0 else len(text)
+
+
+def _strings(value: Any, key: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], str]]:
+    """The strings in a JSON value, each with the keys on the way. A pair (Loki's time and line)
+    keeps its places, the items of longer lists are alike."""
+    if isinstance(value, str):
+        yield key, value
+    elif isinstance(value, dict):
+        for name, item in value.items():
+            yield from _strings(item, (*key, name))
+    elif isinstance(value, list):
+        if len(value) > 1 and all(type(n) is int and 0 <= n < 256 for n in value):
+            yield key, bytes(value).decode("utf-8", "replace")  # journald, of what has colours
+            return
+        pair = len(value) == 2 and all(isinstance(item, str) for item in value)
+        for i, item in enumerate(value):
+            yield from _strings(item, (*key, str(i) if pair else "*"))
+
+
+def _in_pairs(text: str) -> Iterator[_Message]:
+    """The quoted values of logfmt; each takes its whole line."""
+    for m in _PAIR.finditer(text):
+        if _OURS.search(m[2]) or "\\" in m[2] or m[1] in ("msg", "message"):
+            start = text.rfind("\n", 0, m.start()) + 1
+            yield _Message(start, _line_end(text, m.end()), (m[1],), _unquoted(m[2]))
+
+
+def _unquoted(quoted: str) -> str:
+    try:
+        return str(json.loads(quoted, strict=False))
+    except ValueError:
+        return quoted[1:-1].replace("\\n", "\n")
