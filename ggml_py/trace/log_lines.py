@@ -25,7 +25,8 @@ _PAIR = re.compile(r'(?<![\w.-])([\w.-]+)=("(?:[^"\\\n]|\\.)*")')  # of logfmt: 
 _NEWLINE = re.compile(r"\r\n|[\r\n]")
 _ESCAPED = re.compile(r"(?:\\r)?\\n(?=(?:\\n|\\r)*(?:## SPLIT #|node #)|$)", re.MULTILINE)
 _MOST_LAYERS = 4  # of JSON in JSON
-_MOST_FAILURES = 10_000  # of what begins as JSON does
+# Of what begins as JSON does, and is none: on one line, and of several lines, which takes time.
+_MOST_ON_A_LINE, _MOST_FAILURES = 50, 200
 _decoder = json.JSONDecoder()
 
 
@@ -80,17 +81,35 @@ def _joined(text: str, messages: list[_Message]) -> str:
 
 def _in_json(text: str) -> Iterator[_Message]:
     """The strings of each JSON value: several on a line, behind a prefix, or over several lines."""
-    at = n_failures = 0
+    at = line = n_on_line = n_failures = 0
     while n_failures < _MOST_FAILURES and (found := _START.search(text, at)):
+        start = found.start()
+        if start > line:
+            line, n_on_line = _line_end(text, start), 0
         try:
-            value, end = _decoder.raw_decode(text, found.start())
-        except (ValueError, RecursionError):
-            n_failures += 1
-            at = found.start() + 1
-            continue
+            value, length = _decoder.raw_decode(text[start:line])
+        except RecursionError:
+            return
+        except ValueError as error:
+            n_on_line += 1
+            at = start + 1 if n_on_line < _MOST_ON_A_LINE else line
+            if text[start] == '"' or not _is_cut(error):
+                continue
+            try:
+                value, end = _decoder.raw_decode(text, start)
+            except (ValueError, RecursionError):
+                n_failures += 1
+                continue
+            length = end - start
+        at = start + length
         for key, string in _strings(value, ()):
-            yield _Message(found.start(), end, key, string)
-        at = end
+            yield _Message(start, at, key, string)
+
+
+def _is_cut(error: ValueError) -> bool:
+    """Whether what was decoded may go on behind its end."""
+    assert isinstance(error, json.JSONDecodeError)
+    return error.pos >= len(error.doc.rstrip())
 
 
 def _line_end(text: str, at: int) -> int:
