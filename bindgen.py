@@ -101,6 +101,8 @@ extern "Python" void gp_on_custom3(struct ggml_tensor * dst, const struct ggml_t
     const struct ggml_tensor * b, const struct ggml_tensor * c, int ith, int nth, void * userdata);
 extern "Python" void gp_on_custom(struct ggml_tensor * dst, int ith, int nth, void * userdata);
 extern "Python" int gp_on_supports(const struct ggml_tensor * op, void * user_data);
+extern "Python" int gp_on_order(struct ggml_tensor ** nodes, int n, int32_t * order, void * keep,
+    void * user_data);
 extern "Python" bool gp_on_compare(int node_index, struct ggml_tensor * t1, struct ggml_tensor * t2,
     void * user_data);
 """

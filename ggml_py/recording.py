@@ -170,13 +170,15 @@ def _taken(scheduler: Scheduler) -> tuple[Any, int]:
 
 
 def _plain(rows: Any, scheduler: int, began: int, base: int) -> Iterator[Event]:
-    from .trace.run import EVENT_KINDS, Event
+    from .trace.run import EVENT_KINDS, HOWS, Event
+
+    hows = ("", *HOWS)
 
     for r in rows:
         inside = base + r.inside if r.inside >= 0 else -1
         yield Event(
             EVENT_KINDS[r.kind], r.start - began, r.end - began, scheduler, r.compute, r.split,
-            r.backend, r.copy, r.input, r.bytes, r.first, r.last, inside,
+            r.backend, r.copy, r.input, r.bytes, r.first, r.last, inside, hows[r.how], r.by,
         )  # fmt: skip
 
 

@@ -15,11 +15,11 @@ from typing import Any, Protocol, TypeAlias
 
 from . import enums
 from ._arguments import c_text, given, ptr_of, whole
-from ._callback import Callback, called_from_c
 from ._device import Device
 from ._ffi import NULL, ffi, lib
 from .convert import TypeLike, enum_of, type_of
 from .errors import ArgumentError, ClosedError
+from .sim_calls import VIEWS, Optimizer, asked_of, order_kind
 from .tensor import Tensor
 
 
@@ -35,7 +35,6 @@ Supports: TypeAlias = "bool | Table | Callable[[Tensor], bool] | None"
 
 _TYPES = (enums.BackendDevType.GPU, enums.BackendDevType.IGPU, enums.BackendDevType.ACCEL)
 _EVERY_TYPE = (1 << lib.GP_SIM_TYPES) - 1
-_VIEWS = ("NONE", "RESHAPE", "VIEW", "PERMUTE", "TRANSPOSE")
 _SIZE_MAX = (1 << 64) - 1
 
 _BATCHES = {"rows": lib.GP_SIM_ROWS, "products": lib.GP_SIM_PRODUCTS, "ne1": lib.GP_SIM_NE1}
@@ -56,6 +55,7 @@ class _Settings:
     host_buffer: bool = False
     async_: bool = True
     buft_of: Device | None = None
+    graph_optimize: Optimizer | str | None = None
 
 
 _NAMES = frozenset(field.name for field in fields(_Settings))
@@ -75,6 +75,7 @@ def sim_device(
     host_buffer: bool = False,
     async_: bool = True,
     buft_of: Device | None = None,
+    graph_optimize: Optimizer | str | None = None,
 ) -> SimDevice:
     """A device that is not there: the scheduler plans on it, copies to it and computes on it, with
     the CPU's kernels. It is among `devices()` until it is closed. The same name gives the same
@@ -97,12 +98,17 @@ def sim_device(
     thread of its own while the caller goes on, and has events, unless `async_` is false or `host`
     true. `buft_of` is another simulated device, whose buffer type and memory it shares.
 
+    `graph_optimize` is what it makes of the order of a split's nodes: a function that gets them (a
+    tuple of Tensors that also has `add_alloc_dep(tensor, until)`) and returns them, or their
+    indices, in the order to compute; or "metal", upstream's own for Metal. What a function returns
+    is checked: each node once, and none before what it needs.
+
     Raises `ArgumentError` for a name that another device has, for settings that do not fit, and for
     others than it has while it is in use. C: gp_sim_open
     """
     settings = _Settings(
         profile, supports, memory, offload_min_batch, type, max_size, alignment, host, host_buffer,
-        async_, buft_of,
+        async_, buft_of, graph_optimize,
     )  # fmt: skip
     encoded = c_text("a device's name", name)
     if not name or len(encoded) > 63:
@@ -156,9 +162,10 @@ class SimDevice(Device):
     def configure(self, **settings: Any) -> None:
         """Changes settings of `sim_device`; those that are not named stay as they are.
 
-        `supports`, `profile` and `offload_min_batch` count from the next question on: an allocated
-        graph is computed as it was planned. Raises `ArgumentError` for the others while a backend
-        or a buffer of it is open, and TypeError for what is no setting.
+        `supports`, `profile`, `offload_min_batch` and another function as `graph_optimize` count
+        from the next question on: an allocated graph is computed as it was planned. Raises
+        `ArgumentError` for the others while a backend or a buffer of it is open, and TypeError for
+        what is no setting.
         """
         unknown = ", ".join(sorted(settings.keys() - _NAMES))
         if unknown:
@@ -227,6 +234,7 @@ def _open(name: str, settings: _Settings, device: SimDevice | None = None) -> An
     native.type = _type(settings.type)
     native.host, native.host_buffer = bool(settings.host), bool(settings.host_buffer)
     native.async_ = bool(settings.async_) and native.host == 0  # whose memory others may free
+    native.optimize = order_kind(settings.graph_optimize)
     native.memory = whole("memory", settings.memory, 1)
     size = _SIZE_MAX if settings.max_size is None else whole("max_size", settings.max_size, 1)
     native.max_size = size
@@ -279,58 +287,6 @@ def _description(profile: Profile | str | os.PathLike[str] | None) -> bytes:
 # --- what it supports
 
 
-class _Lent:
-    """Stands where a Tensor has its context, while a predicate looks at it."""
-
-    __slots__ = ("closed",)
-
-    def __init__(self) -> None:
-        self.closed = False
-
-    @property
-    def ptr(self) -> None:
-        """What `Tensor.ptr` asks its context for."""
-        if self.closed:
-            raise ClosedError("this tensor was lent to a device's supports function for one call")
-
-
-class _Predicate(Callback):
-    """What `gp_on_supports` is given. A name has one for ever: another thread may be about to ask
-    when the function changes. What it raises is the thread's that asked, which others do not see.
-    """
-
-    __slots__ = ("_raised", "function")
-
-    def __init__(self) -> None:
-        self._raised = threading.local()
-        super().__init__()
-        self.function: Callable[[Tensor], bool] = bool
-
-    @property
-    def _stored(self) -> BaseException | None:
-        return getattr(self._raised, "error", None)
-
-    @_stored.setter
-    def _stored(self, error: BaseException | None) -> None:
-        self._raised.error = error
-
-    def _run(self, ptr: Any) -> bool:
-        lent = _Lent()
-        try:
-            return bool(self.function(Tensor(ptr, lent)))
-        finally:
-            lent.closed = True
-
-
-@called_from_c("gp_on_supports", failed=-1)
-def _on_supports(tensor: Any, user_data: Any) -> int:
-    answer = ffi.from_handle(user_data)(tensor)
-    return -1 if answer is None else int(answer)  # None: it raised
-
-
-_predicates: dict[str, _Predicate] = {}  # by the device's name
-
-
 def _profile_of(settings: _Settings) -> Profile | None:
     profile = settings.profile
     if not isinstance(profile, str | os.PathLike):
@@ -351,8 +307,8 @@ def _decider(name: str, settings: _Settings, profile: Profile | None) -> Callabl
     native.offload_min_batch = least
     supports = _supports_of(settings.supports, profile)
     native.mode = lib.GP_SIM_ALL if supports else lib.GP_SIM_NONE
-    predicate = _predicates.setdefault(name, _Predicate())
-    native.predicate = predicate.handle
+    predicate, order = asked_of(name)
+    native.predicate, native.optimizer = predicate.handle, order.handle
     if isinstance(supports, Mapping):
         native.mode = lib.GP_SIM_TABLE
         _fill(native, supports)
@@ -361,6 +317,8 @@ def _decider(name: str, settings: _Settings, profile: Profile | None) -> Callabl
 
     def decide(device: Any) -> None:
         predicate.function = supports if callable(supports) else bool
+        optimize = settings.graph_optimize
+        order.function = optimize if callable(optimize) else list
         lib.gp_sim_decide(device, native)
 
     return decide
@@ -391,7 +349,7 @@ def _supports_of(
 def _fill(native: Any, table: Table) -> None:
     """Sets the bits of a table, and those of views that it does not name."""
     named = {_key(name): types for name, types in table.items()}
-    for name, types in (dict.fromkeys(_VIEWS, True) | named).items():
+    for name, types in (dict.fromkeys(VIEWS, True) | named).items():
         bits = _bits(name, types)
         if name in enums.UnaryOp.__members__:
             native.unary[enums.UnaryOp[name]] = bits

@@ -13,6 +13,7 @@ from sim_net import Net, cpu_result
 
 import ggml_py as ggml
 from ggml_py import sim
+from ggml_py.sim_calls import Predicate
 
 
 def state(net):
@@ -235,7 +236,7 @@ def test_ctrl_c_ends_a_plan_whose_predicate_takes_long(world, way):
 
 def test_what_a_predicate_raised_is_the_threads_that_asked():
     """Between its raising and its being raised another thread may ask: it gets its own answer."""
-    predicate, error = sim._Predicate(), LookupError()
+    predicate, error = Predicate(bool), LookupError()
     predicate._store(error)
     with ThreadPoolExecutor(1) as pool:
         assert pool.submit(lambda: (predicate._stored, predicate.take_stored())).result() == (

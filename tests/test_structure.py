@@ -16,13 +16,14 @@ GENERATED = {"ops.py", "enums.py", "_since.py"}
 
 # Layer of each module; a module imports lower ones, in layer 3 only those to its left.
 OBJECTS = ("_module", "_device", "registry", "rpc", "buffer", "threadpool", "backend", "loan")
-OBJECTS += ("info", "convert", "dlpack", "data", "op_settings", "tensor", "sim", "ranges", "ops")
-OBJECTS += ("custom", "computing", "context")
+OBJECTS += ("info", "convert", "dlpack", "data", "op_settings", "tensor", "sim_calls", "sim")
+OBJECTS += ("ranges", "ops", "custom", "computing", "context")
 OBJECTS += ("graph", "graph_plan", "compare", "alloc", "sched_refusal", "sched_state")
 OBJECTS += ("sched_callbacks", "recording", "scheduler", "opt_params", "opt_data", "opt", "opt_fit")
 OBJECTS += ("gguf", "gguf_writer", "sim_text")
 PLAIN = {
-    "trace.record", "trace.pause", "trace.passes", "trace.plan", "trace.cause", "trace.steps",
+    "trace.record", "trace.order", "trace.split", "trace.pause", "trace.passes", "trace.plan",
+    "trace.cause", "trace.steps",
     "trace.rules",
     "trace.reference",
     "trace.match", "trace.log_lines", "trace.debug_log", "trace.dumped", "trace.diff",

@@ -12,6 +12,7 @@ from __future__ import annotations
 from .depth_edits import FORWARD
 from .edit import Edit
 from .op_edits import CPU_OPS, OPS
+from .run_edits import RUNS
 
 
 class AnchorError(Exception):
@@ -29,17 +30,6 @@ _RESERVE = (
 _FAILED = 'GGML_LOG_ERROR("%s: failed to allocate %s buffer of size %zu\\n", __func__, '
 
 _FREE = "void ggml_backend_buffer_free(ggml_backend_buffer_t buffer) {\n"
-
-# While it allocates and computes, these of upstream's calls are timed (run_hooks.h).
-_TIMED = {
-    "ggml_backend_synchronize(backend)": "gp::wait(sched, backend)",
-    "ggml_backend_event_synchronize(event)": "gp::wait_event(sched, event)",
-    "ggml_backend_tensor_set_async(...)": "gp::set_async(sched, __VA_ARGS__)",
-    "ggml_backend_graph_compute_async(...)": "gp::compute_nodes(sched, __VA_ARGS__)",
-}
-
-_DEFINES = "".join(f"#define {call} {ours}\n" for call, ours in _TIMED.items())
-_UNDEFS = "".join(f"#undef {call.partition('(')[0]}\n" for call in _TIMED)
 
 _SCHEDULER = (
     # Whoever frees it, a buffer that arrays are over stays until the last of them goes.
@@ -111,24 +101,6 @@ _SCHEDULER = (
         "    if (!ggml_backend_sched_alloc_splits(sched) || !GP_ALLOCATED(sched)) {\n",
         replace=True,
     ),
-    Edit(
-        "what allocates and computes",
-        "static bool ggml_backend_sched_alloc_splits(ggml_backend_sched_t sched) {\n",
-        _DEFINES,
-    ),
-    Edit(
-        "start of a compute",
-        "static enum ggml_status ggml_backend_sched_compute_splits(ggml_backend_sched_t sched) {\n",
-        "    gp::timed_compute gp_compute(sched);\n",
-        after=True,
-    ),
-    Edit(
-        "input copied",
-        "tensor_copy(input, split_backend_id, sched->cur_copy);\n",
-        "    gp::timed_copy gp_copy(sched, split, input);\n",
-        after=True,
-    ),
-    Edit("end of what computes", "void ggml_backend_sched_set_eval_callback(", _UNDEFS),
     # Up to 0.23 a reservation that failed went on to write through buffers that are not there.
     Edit(
         "reservation without a check",
@@ -324,7 +296,7 @@ _TRAINING = (
 
 # By path below upstream's src/. native/CMakeLists.txt puts each copy where the original was.
 EDITS: dict[str, tuple[Edit, ...]] = {
-    "ggml-backend.cpp": _SCHEDULER,
+    "ggml-backend.cpp": _SCHEDULER + RUNS,
     "ggml-alloc.c": _ALLOCATOR,
     "ggml.c": (*OPS, *FORWARD),
     "ggml-opt.cpp": _TRAINING,

@@ -34,6 +34,7 @@ def check(plan: Plan) -> None:
     _answers(plan)
     _placements(plan)
     _splits(plan)
+    _optimized(plan)
     _no_cycle(plan)
 
 
@@ -51,6 +52,7 @@ def _types(plan: Plan) -> None:
         ("settings", (capture.settings,)), ("backends", capture.backends),
         ("bufts", capture.bufts), ("buffers", capture.buffers), ("tensors", plan.tensors),
         ("tensors", outcome.placements), ("splits", outcome.splits),
+        ("optimized", capture.optimized),
     ]  # fmt: skip
     for name, rows in tables:
         if not rows:
@@ -69,6 +71,7 @@ def _types(plan: Plan) -> None:
         ("split_capacities", capture.split_capacities, tuple[int, ...]),
         ("dropped_pins", capture.dropped_pins, tuple[pair, ...]),
         ("left_backend", capture.left_backend, int),
+        ("optimizers", capture.optimizers, int),
         ("hash_set_used", outcome.hash_set_used, int),
         ("source", capture.source, str), ("planner", plan.planner, str),
     ):  # fmt: skip
@@ -241,6 +244,20 @@ def _splits(plan: Plan) -> None:
             _in(f"inputs of splits[{i}]", copy, len(plan.capture.tensors), len(plan.tensors))
     if at != n:
         raise ValueError(f"its splits end at node {at} of {n}")
+
+
+def _optimized(plan: Plan) -> None:
+    _in("optimizers", plan.capture.optimizers, 0, 1 << len(plan.backends))
+    for i, answer in enumerate(plan.capture.optimized):
+        what = f"optimized[{i}]"
+        _in(f"{what}.backend", answer.backend, 0, len(plan.backends))
+        _in(f"{what}.start", answer.start, 0, answer.end + 1)
+        _in(f"{what}.end", answer.end, 0, plan.capture.n_nodes + 1)
+        if answer.order and sorted(answer.order) != list(range(answer.start, answer.end)):
+            _fail(f"{what}.order", answer.order, f"{answer.start} to {answer.end - 1}, each once")
+        for tensor, until in answer.alloc_deps:
+            _in(f"{what}.alloc_deps", tensor, 0, len(plan.tensors))
+            _in(f"{what}.alloc_deps", until, answer.start, answer.end)
 
 
 def _no_cycle(plan: Plan) -> None:

@@ -8,13 +8,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from ..trace.run import COPY, EVENT_KINDS, NODES, Event, Run, SchedulerRecord
+from ..trace.run import COPY, EVENT_KINDS, HOWS, NODES, Event, Run, SchedulerRecord
 from ..trace.run_summary import Gap, RunSummary, Spent
 from . import to_json
 from .json_schema import DRAFT, object_of, ref, type_of
 
-SCHEMA = 1
+SCHEMA = 2
+OLDEST = 1  # it does not say how, and has no events
 KIND = "ggml_py run"
+_NEW = ("how", "by")  # the last fields of an event
 
 
 def render(run: Run) -> dict[str, Any]:
@@ -44,11 +46,12 @@ def read(path: str | Path) -> Run:
 
 def parse(content: bytes, path: str | Path) -> Run:
     """As `read`, of a file's content; `path` is what errors call it."""
-    data = to_json.loaded(content, path, KIND, SCHEMA)
+    data = to_json.loaded(content, path, KIND, SCHEMA, OLDEST)
     try:
         plans = tuple(to_json.plan_of(plan, f"a plan of {path}") for plan in data["plans"])
         schedulers = tuple(_record(row) for row in data["schedulers"])
-        columns = [data["events"][name] for name in Event._fields]
+        names = Event._fields if data["schema"] > 1 else Event._fields[: -len(_NEW)]
+        columns = [data["events"][name] for name in names]
         events = tuple(Event(*row) for row in zip(*columns, strict=True))
         run = Run(plans, schedulers, events, bool(data["per_op"]), float(data["memcpy"]))
         _check(run)
@@ -75,15 +78,19 @@ def _check(run: Run) -> None:
     for i, event in enumerate(run.events):
         if event.kind not in EVENT_KINDS:
             raise ValueError(f"event {i} is a {event.kind!r}, expected {', '.join(EVENT_KINDS)}")
-        if not all(isinstance(n, int) and not isinstance(n, bool) for n in event[1:]):
-            raise ValueError(f"event {i} has {event[1:]}, expected whole numbers")
+        if event.how not in ("", *HOWS):
+            raise ValueError(f"event {i} was made {event.how!r}, expected {', '.join(HOWS)}")
+        numbers = event._replace(kind="", how="")
+        if not all(type(n) is int for n in numbers if n != ""):
+            raise ValueError(f"event {i} has {event}, expected whole numbers")
         if not 0 <= event.scheduler < len(run.schedulers):
             raise ValueError(f"event {i} is of scheduler {event.scheduler}")
         scheduler = run.schedulers[event.scheduler]
         if not -1 <= event.compute < len(scheduler.plans):
             raise ValueError(f"event {i} is of compute {event.compute}")
-        if not -1 <= event.backend < len(scheduler.backends):
-            raise ValueError(f"event {i} is on backend {event.backend}")
+        for b in (event.backend, event.by):
+            if not -1 <= b < len(scheduler.backends):
+                raise ValueError(f"event {i} is on backend {b}")
         if event.end < event.start or event.nbytes < 0 or not -1 <= event.inside < len(run.events):
             raise ValueError(f"event {i} is {event}")
         _check_in_plan(run, scheduler, i, event)
@@ -128,6 +135,7 @@ def schema() -> dict[str, Any]:
         name: {"type": "array", "items": type_of(hints[name])} for name in Event._fields
     }
     columns["kind"]["items"] = {"enum": list(EVENT_KINDS)}
+    columns["how"]["items"] = {"enum": ["", *HOWS]}
     definitions["Events"] = _described(columns, Event)
     definitions["Events"]["description"] += " A list for each of these, as long as one another."
     properties: dict[str, Any] = {

@@ -45,7 +45,7 @@ def times(run: Run) -> Times:
         for copy in split.copies:
             copies[first_copy[split.index] + copy.event.input] += copy.event.ns
         for event, done in zip(split.nodes, split.done, strict=True):
-            computed = [n.id for n in plan.nodes[event.first : event.last] if n.is_computed]
+            computed = [n.id for n in chosen.given(event) or () if n.is_computed]
             for id in computed:
                 nodes[id] += (done - event.start) // len(computed)
     return Times(plan, tuple(nodes), tuple(copies), _took(chosen), run.per_op, said)

@@ -100,6 +100,7 @@ def of_plan(plan: Plan) -> Timeline:
     rows, now = _Rows(), 0
     live = list(_live(plan))
     made: dict[int, int] = {}  # the slice of each node
+    at = {node.id: i for i, node in enumerate(plan.order or plan.nodes)}
     names = [b.name for b in plan.backends]
     for split, record in zip(plan.splits, plan.split_records, strict=True):
         on = record.backend
@@ -112,7 +113,7 @@ def of_plan(plan: Plan) -> Timeline:
             source = made.get(tensor.view_src if tensor.view_src >= 0 else tensor.id)
             waiting.append((given.tensor.name, [slice_] if source is None else [source, slice_]))
             now += _STEP
-        for node in split.nodes:
+        for node in split.order or split.nodes:
             if node.is_view_op:
                 continue
             details = _node_details(plan, node.id)
@@ -121,7 +122,7 @@ def of_plan(plan: Plan) -> Timeline:
             )
             rows.flows += [Flow(name, (*slices, made[node.id])) for name, slices in waiting]
             waiting = []
-            rows.levels += [Level(0, buft, now, n) for buft, n in live[node.id].items()]
+            rows.levels += [Level(0, buft, now, n) for buft, n in live[at[node.id]].items()]
             now += _STEP
     return rows.timeline(measured=False)
 
@@ -145,7 +146,7 @@ def _compute(
         if wait.kind == WAIT and wait.inside < 0:
             name = f"wait for {backends[wait.backend]}" if wait.backend >= 0 else "wait"
             rows.add(own, name, WAIT, wait.start, wait.end, {})
-    done: list[tuple[int, int, int]] = []  # first node, the one after the last, slice
+    done: list[tuple[frozenset[int], int]] = []  # nodes, by id, and their slice
     for split in compute.splits:
         copies = [(copy, _copy(rows, compute, copy)) for copy in split.copies]
         for i, nodes in enumerate(split.nodes):
@@ -154,15 +155,15 @@ def _compute(
             until = min([split.done[i], *others[next_ : next_ + 1]])
             track = _track(event.scheduler, COMPUTING, nodes.backend, split.backend)
             details: dict[str, Any] = {"split": split.index, "nodes": [nodes.first, nodes.last - 1]}
-            alone = plan is not None and nodes.last - nodes.first == 1
+            given = compute.given(nodes) or ()
             name = f"split {split.index}"
-            if alone and plan is not None:
-                node = plan.nodes[nodes.first]
+            if plan is not None and len(given) == 1:
+                (node,) = given
                 name, details = node.name or node.op, _node_details(plan, node.id)
             at = rows.add(track, name, NODES, nodes.start, until, details)
             for copy, slice_ in copies if i == 0 else ():
                 rows.flows.append(Flow(copy.name, (*_made(done, copy), slice_, at)))
-            done.append((nodes.first, nodes.last, at))
+            done.append((frozenset(node.id for node in given), at))
             _levels(rows, event.scheduler, live, nodes.first, nodes.last, nodes.start, until)
 
 
@@ -179,13 +180,13 @@ def _copy(rows: _Rows, compute: ComputeRun, copy: CopyRun) -> int:
     return at
 
 
-def _made(done: list[tuple[int, int, int]], copy: CopyRun) -> tuple[int, ...]:
+def _made(done: list[tuple[frozenset[int], int]], copy: CopyRun) -> tuple[int, ...]:
     """The slice of the nodes that made what is copied; none of an input."""
     if copy.input is None:
         return ()
     tensor = copy.input.tensor.record
     id_ = tensor.view_src if tensor.view_src >= 0 else tensor.id
-    return tuple(at for first, end, at in done if first <= id_ < end)
+    return tuple(at for nodes, at in done if id_ in nodes)
 
 
 def _node_details(plan: Plan, id_: int) -> dict[str, Any]:
@@ -213,41 +214,47 @@ def _levels(
 
 
 def _live(plan: Plan) -> Iterator[dict[str, int]]:
-    """By node: bytes of results and copies, by buffer type, that are needed while it runs or later.
+    """By node, as they are computed: bytes of results and copies, by buffer type, that are needed
+    while it runs or later; nothing where the order is not known.
 
     As sizes add up; the allocator also has gaps, and lets some ops write over what they read.
     """
-    if plan.capture.source != "scheduler":
+    nodes = plan.order
+    if plan.capture.source != "scheduler" or nodes is None:
         yield from ({} for _ in plan.nodes)  # a log does not tell what memory is where
         return
+    at = {node.id: i for i, node in enumerate(nodes)}
     tensors, placements = plan.tensors, plan.outcome.placements
-    n_nodes = len(plan.nodes)
     base = [t.view_src if t.view_src >= 0 else t.id for t in tensors]
     last = dict[int, int]()
-    for node in plan.nodes:
+    for now_at, node in enumerate(nodes):
         for id_ in (*node.placement.planned_src, node.id):
             if id_ >= 0:
-                last[base[id_]] = node.id
+                last[base[id_]] = now_at
     for split in plan.split_records:
         for source, _copy in split.inputs:  # kept until its copy is made
             last[base[source]] = max(last.get(base[source], -1), split.start)
     for node in plan.nodes:
         if "output" in node.flags:
-            last[base[node.id]] = n_nodes
+            last[base[node.id]] = len(nodes)
+    for each in plan.splits:
+        for kept, until in each.alloc_deps:
+            last[base[kept.id]] = max(last.get(base[kept.id], -1), at[until.id])
     copied_at = {copy: s.start for s in plan.split_records for _source, copy in s.inputs}
     begins: dict[int, list[int]] = {}
     for t in tensors:
         if t.kind == LEAF or base[t.id] != t.id or t.buffer >= 0 or t.id not in last:
             continue  # weights and caches have memory of their own
-        begins.setdefault(copied_at.get(t.id, t.id), []).append(t.id)
+        begin = copied_at[t.id] if t.id in copied_at else at.get(t.id, -1)
+        begins.setdefault(begin, []).append(t.id)
     ends: dict[int, list[int]] = {}
     now: dict[str, int] = {plan.capture.bufts[b.buft].name: 0 for b in plan.backends}
-    for node in plan.nodes:
-        for id_ in begins.get(node.id, ()):
+    for i in range(len(nodes)):
+        for id_ in begins.get(i, ()):
             ends.setdefault(last[id_], []).append(id_)
             now[_buft(plan, placements[id_].backend)] += tensors[id_].nbytes
         yield dict(now)
-        for id_ in ends.get(node.id, ()):
+        for id_ in ends.get(i, ()):
             now[_buft(plan, placements[id_].backend)] -= tensors[id_].nbytes
 
 

@@ -13,6 +13,7 @@ import zlib
 from pathlib import Path
 from typing import Any
 
+from ..trace.order import likely_optimizers
 from ..trace.pause import collection_paused
 from ..trace.plan import Plan
 from ..trace.record import (
@@ -21,6 +22,7 @@ from ..trace.record import (
     BufferRecord,
     BuftRecord,
     Capture,
+    OptimizedRecord,
     Outcome,
     Placement,
     Settings,
@@ -32,13 +34,14 @@ from .files import write_whole
 from .json_schema import DRAFT, object_of, ref, type_of
 from .plan_check import PLANNERS, SOURCES, check
 
-SCHEMA = 3
-OLDEST = 2  # it lacks the passes of leafs
+SCHEMA = 4
+OLDEST = 2  # it lacks the passes of leafs, and with 3 what backends made of the order of nodes
 KIND = "ggml_py plan"
 _MOST = 1 << 30  # bytes; a node takes about 700
 
 _TABLES = {
     "backends": BackendRecord, "bufts": BuftRecord, "buffers": BufferRecord, "splits": SplitRecord,
+    "optimized": OptimizedRecord,
 }  # fmt: skip
 _N_RECORD = len(TensorRecord._fields)
 _ROW = (*TensorRecord._fields, *Placement._fields)
@@ -67,6 +70,8 @@ def render(plan: Plan) -> dict[str, Any]:
         "dropped_pins": [list(pin) for pin in capture.dropped_pins],
         "split_capacities": list(capture.split_capacities),
         "left_backend": capture.left_backend,
+        "optimizers": capture.optimizers,
+        "optimized": [o._asdict() for o in capture.optimized],
         "splits": [s._asdict() for s in outcome.splits],
         "tensors": [dict(zip(_ROW, (*record, *place), strict=True)) for record, place in rows],
     }
@@ -145,6 +150,9 @@ def decompressed(content: bytes) -> bytes:
 
 
 def _plan(data: dict[str, Any]) -> Plan:
+    if data["schema"] < 4:
+        names = [backend["device"] for backend in data["backends"]]
+        data = data | {"optimizers": likely_optimizers(names), "optimized": []}
     rows = [tuple(_tuples(row[name]) for name in _ROW) for row in data["tensors"]]
     records = [TensorRecord(*row[:_N_RECORD]) for row in rows]
     n = next((i for i, r in enumerate(records) if r.kind == COPY), len(records))
@@ -163,6 +171,8 @@ def _plan(data: dict[str, Any]) -> Plan:
         _tuples(data["dropped_pins"]),
         tuple(data["split_capacities"]),
         data["left_backend"],
+        data["optimizers"],
+        tables["optimized"],
         data["source"],
     )
     placements = tuple(Placement(*row[_N_RECORD:]) for row in rows)
@@ -179,10 +189,7 @@ def _tuples(value: Any) -> Any:
 
 def schema() -> dict[str, Any]:
     """The JSON Schema of the files that `write` makes."""
-    definitions = {
-        r.__name__: object_of(r)
-        for r in (Settings, BackendRecord, BuftRecord, BufferRecord, SplitRecord, DeviceShare)
-    }
+    definitions = {r.__name__: object_of(r) for r in (*_TABLES.values(), Settings, DeviceShare)}
     row = object_of(TensorRecord)
     placed = object_of(Placement)
     row["properties"] |= placed["properties"]
@@ -205,6 +212,7 @@ def schema() -> dict[str, Any]:
         "dropped_pins": type_of(tuple[tuple[int, int], ...]),
         "split_capacities": type_of(tuple[int, ...]),
         "left_backend": type_of(int),
+        "optimizers": type_of(int),
     }
     for name, definition in arrays.items():
         properties[name] = {"type": "array", "items": ref(definition)}

@@ -85,7 +85,21 @@ static void * gp_interrupt_callback(void) {
     return (void *) gp_stops;
 }
 
-static int gp_on_supports(const struct ggml_tensor * op, void * user_data); // Python's (sim.py)
+// What the Python function behind `handle` raised is kept for the call that asks.
+static void gp_keep_raised(void * handle) {
+    PyGILState_STATE gil = PyGILState_Ensure();
+    PyObject * module = PyImport_ImportModule("ggml_py._callback");
+    if (module != NULL) {
+        Py_XDECREF(PyObject_CallMethod(module, "raise_stored", "K", (unsigned long long) (uintptr_t) handle));
+    }
+    PyErr_Fetch(&gp_stored[0], &gp_stored[1], &gp_stored[2]);
+    Py_XDECREF(module);
+    PyGILState_Release(gil);
+}
+
+// Python's (sim_calls.py)
+static int gp_on_supports(const struct ggml_tensor * op, void * user_data);
+static int gp_on_order(struct ggml_tensor ** nodes, int n, int32_t * order, void * keep, void * user_data);
 
 // Declared in sim_device.cpp. The predicate's own exception is kept for the call that asks; until that
 // returns nothing more is asked.
@@ -93,14 +107,17 @@ bool gp_sim_ask(const struct ggml_tensor * op, void * predicate);
 bool gp_sim_ask(const struct ggml_tensor * op, void * predicate) {
     const int answer = gp_stored[0] != NULL ? -1 : gp_on_supports(op, predicate);
     if (answer < 0 && gp_stored[0] == NULL) {
-        PyGILState_STATE gil = PyGILState_Ensure();
-        PyObject * module = PyImport_ImportModule("ggml_py._callback");
-        if (module != NULL) {
-            Py_XDECREF(PyObject_CallMethod(module, "raise_stored", "K", (unsigned long long) (uintptr_t) predicate));
-        }
-        PyErr_Fetch(&gp_stored[0], &gp_stored[1], &gp_stored[2]);
-        Py_XDECREF(module);
-        PyGILState_Release(gil);
+        gp_keep_raised(predicate);
     }
     return answer != 0;
+}
+
+// The same of an order (sim_optimize.cpp); false leaves the nodes as they are.
+bool gp_sim_ask_order(struct ggml_tensor ** nodes, int n, int32_t * order, void * keep, void * optimizer);
+bool gp_sim_ask_order(struct ggml_tensor ** nodes, int n, int32_t * order, void * keep, void * optimizer) {
+    const int answer = gp_stored[0] != NULL ? -1 : gp_on_order(nodes, n, order, keep, optimizer);
+    if (answer < 0 && gp_stored[0] == NULL) {
+        gp_keep_raised(optimizer);
+    }
+    return answer > 0;
 }

@@ -22,6 +22,9 @@ struct run {
     int32_t computes   = 0;
     int32_t copying    = -1; // the event that goes on
     bool    on         = true;
+    bool    tried      = false; // of the copy that goes on: cpy_tensor_async was asked,
+    bool    at_once    = false; // it was made at once,
+    bool    in_parts   = false; // or parts of it were set
     bool    per_op     = false;
 
     // -1 when there is no room.
@@ -60,7 +63,7 @@ struct timed {
         event.split   = event.input = -1;
         event.backend = backend;
         event.copy    = sched->cur_copy;
-        event.first   = event.last = -1;
+        event.first   = event.last = event.by = -1;
         event.inside  = to->copying;
         event.start   = run_now();
     }
@@ -88,7 +91,7 @@ struct timed_compute {
             gp_run_event event = {};
             event.kind    = GP_RUN_COMPUTE;
             event.compute = to->computes++;
-            event.split   = event.input = event.backend = event.first = event.last = event.inside = -1;
+            event.split   = event.input = event.backend = event.first = event.last = event.inside = event.by = -1;
             event.copy    = sched->cur_copy;
             event.start   = event.end = run_now();
             index = to->add(event);
@@ -117,17 +120,24 @@ struct timed_copy {
             event.split   = (int32_t) (split - sched->splits);
             event.backend = split->backend_id;
             event.copy    = sched->cur_copy;
-            event.first   = event.last = event.inside = -1;
+            event.first   = event.last = event.inside = event.by = -1;
             event.input   = (int32_t) (std::find(split->inputs, split->inputs + split->n_inputs, input) - split->inputs);
             event.start   = event.end = run_now();
             index = to->copying = to->add(event);
+            to->tried = to->at_once = to->in_parts = false;
         }
+    }
+
+    static int32_t how(const run & r) {
+        return r.in_parts ? GP_RUN_PARTS : r.at_once ? (r.tried ? GP_RUN_REFUSED : GP_RUN_AT_ONCE)
+            : r.tried ? GP_RUN_ASYNC : GP_RUN_CALLBACK;
     }
 
     ~timed_copy() {
         if (to && index >= 0) {
             gp_run_event & event = to->events[index];
             event.end   = run_now();
+            event.how   = how(*to);
             event.bytes = event.bytes ? event.bytes : ggml_nbytes(input); // else parts of it, by set_async
             to->copying = -1;
         }
@@ -135,23 +145,58 @@ struct timed_copy {
 };
 
 static void wait(ggml_backend_sched_t sched, ggml_backend_t backend) {
-    timed _(sched, GP_RUN_WAIT, running(sched) ? index_of(sched, backend) : -1);
+    timed t(sched, GP_RUN_WAIT, running(sched) ? index_of(sched, backend) : -1);
+    t.event.how = GP_RUN_SYNCHRONIZE;
     ggml_backend_synchronize(backend);
 }
 
-static void wait_event(ggml_backend_sched_t sched, ggml_backend_event_t event) {
+// The backend that an event of this graph's copies is recorded on.
+static int32_t event_of(ggml_backend_sched_t sched, ggml_backend_event_t event) {
     int32_t backend = -1;
     for (int b = 0; running(sched) && b < sched->n_backends; b++) {
         backend = sched->events[b][sched->cur_copy] == event ? b : backend;
     }
-    timed _(sched, GP_RUN_WAIT, backend);
+    return backend;
+}
+
+static void wait_event(ggml_backend_sched_t sched, ggml_backend_event_t event) {
+    timed t(sched, GP_RUN_WAIT, event_of(sched, event));
+    t.event.how = GP_RUN_EVENT;
     ggml_backend_event_synchronize(event);
+}
+
+// The caller goes on: it is `backend` that waits, behind what it was given.
+static void queue_wait(ggml_backend_sched_t sched, ggml_backend_t backend, ggml_backend_event_t event) {
+    timed t(sched, GP_RUN_QUEUE, event_of(sched, event));
+    t.event.by = t.to ? index_of(sched, backend) : -1;
+    ggml_backend_event_wait(backend, event);
+}
+
+static void record_event(ggml_backend_sched_t sched, ggml_backend_event_t event, ggml_backend_t backend) {
+    timed t(sched, GP_RUN_RECORD, event_of(sched, event));
+    t.event.by = t.to ? index_of(sched, backend) : -1;
+    ggml_backend_event_record(event, backend);
+}
+
+static ggml_backend_t trying(ggml_backend_sched_t sched, ggml_backend_t backend) {
+    if (run * to = running(sched)) {
+        to->tried = true;
+    }
+    return backend;
+}
+
+static void copy_at_once(ggml_backend_sched_t sched, ggml_tensor * src, ggml_tensor * dst) {
+    if (run * to = running(sched)) {
+        to->at_once = true;
+    }
+    ggml_backend_tensor_copy(src, dst);
 }
 
 static void set_async(ggml_backend_sched_t sched, ggml_backend_t backend, ggml_tensor * t, const void * data, size_t offset, size_t size) {
     run * to = running(sched);
     if (to && to->copying >= 0) {
         to->events[to->copying].bytes += size;
+        to->in_parts = true;
     }
     ggml_backend_tensor_set_async(backend, t, data, offset, size);
 }

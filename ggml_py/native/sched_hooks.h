@@ -8,6 +8,7 @@
 //   GP_RESET / GP_FREE            the hash set is cleared / the scheduler goes
 //   GP_ALLOC_BEGIN(sched)         the planned graph is about to get memory
 //   GP_ALLOCATED(sched)           it has; always true
+//   GP_ALLOC_DEPS(sched, deps)    what backends keep allocated for longer (order_hooks.h)
 // With tracing off each costs one test of a pointer.
 #pragma once
 
@@ -104,6 +105,7 @@ struct trace {
     int32_t                    left_backend = 0; // of split 0 by the plan before: a graph of views leaves it as it is
     std::vector<int32_t>       capacities; // of the splits' inputs, where a release keeps them from plan to plan
     std::vector<rewired>       rewires;
+    std::vector<std::pair<const ggml_tensor *, const ggml_tensor *>> alloc_deps; // kept until that node
     std::vector<memory>        unallocated; // nodes and leafs that the allocator gives memory or a buffer
 
     std::vector<int32_t>       passes; // [GP_N_STAGES][hash set], hv_tensor_backend_ids as it was
@@ -202,6 +204,7 @@ GP_COLD static void split_begin(ggml_backend_sched_t sched, ggml_cgraph * graph)
         note_memory(tr, graph->nodes[i]);
     }
     tr->rewires.clear();
+    tr->alloc_deps.clear();
     tr->copies.clear();
     tr->n_passes = 0;
 }

@@ -4,6 +4,7 @@
 #include "sched_trace.h"
 
 #include "sched_hooks.h"
+#include "order_hooks.h"
 #include "run_hooks.h"
 
 #include <memory>
@@ -46,7 +47,8 @@ struct reader {
     std::vector<gp_buffer_record>                        buffers;
     std::vector<gp_backend_record>                       backends;
     std::vector<int32_t>                                 leafs;
-    std::vector<int32_t>                                 capacities;
+    std::vector<int32_t>                                 capacities, order;
+    std::vector<gp_dep_record>                           alloc_deps;
 
     int32_t id_of(const ggml_tensor * t) {
         if (t == nullptr) {
@@ -264,6 +266,10 @@ static gp_plan * read_plan(ggml_backend_sched_t sched) {
     r->read_tensors();
     r->read_copies();
     r->read_splits();
+    const int32_t optimizers = r->mask([](ggml_backend_t b) { return optimizes(b->iface, 0); });
+    if (optimizers != 0) {
+        read_order(tr, r->ids, r->order, r->alloc_deps);
+    }
 
     gp_plan * plan   = new gp_plan{};
     plan->n_tensors  = (int32_t) r->records.size();
@@ -274,6 +280,9 @@ static gp_plan * read_plan(ggml_backend_sched_t sched) {
     plan->n_bufts    = (int32_t) r->bufts.size();
     plan->n_buffers  = (int32_t) r->buffers.size();
     plan->n_backends = (int32_t) r->backends.size();
+    plan->optimizers = optimizers;
+    plan->n_order    = (int32_t) r->order.size();
+    plan->n_alloc_deps = (int32_t) r->alloc_deps.size();
     plan->n_copies   = sched->n_copies;
     plan->cur_copy   = sched->cur_copy;
     plan->op_offload = sched->op_offload;
@@ -286,6 +295,8 @@ static gp_plan * read_plan(ggml_backend_sched_t sched) {
     plan->backends   = r->backends.data();
     plan->leafs      = r->leafs.data();
     plan->capacities = r->capacities.data();
+    plan->order      = r->order.data();
+    plan->alloc_deps = r->alloc_deps.data();
     plan->n_capacities  = (int32_t) r->capacities.size();
     plan->left_backend     = tr->left_backend;
     plan->n_pins_elsewhere = (int32_t) std::count_if(tr->pins.begin(), tr->pins.end(),

@@ -74,6 +74,12 @@ struct gp_input_record {
     int32_t copy;                     // id of the copy that the split reads
 };
 
+// add_alloc_dep of a backend's graph_optimize: `tensor` keeps its memory until node `until` is computed.
+struct gp_dep_record {
+    int32_t tensor;
+    int32_t until;
+};
+
 struct gp_buft_record {
     int32_t  is_host;
     int32_t  readers;                 // bit b: backend b supports it
@@ -101,6 +107,8 @@ struct gp_plan {
     int32_t n_copies, cur_copy, op_offload, is_alloc;
     int32_t n_capacities;                // of the splits before this plan: releases that have inputs_capacity
     int32_t left_backend;                // of split 0, by the plan before this one
+    int32_t optimizers;                  // bit b: backend b has a graph_optimize
+    int32_t n_order, n_alloc_deps;
     int32_t n_pins_elsewhere;            // pins of tensors that the graph has not: each takes a slot of the hash set
     uint64_t hash_set_size, hash_set_used;
     struct gp_tensor_record  * tensors;
@@ -110,6 +118,8 @@ struct gp_plan {
     struct gp_buffer_record  * buffers;
     struct gp_backend_record * backends;
     int32_t                  * leafs;      // ids
+    int32_t                  * order;      // ids of the nodes as they are computed; none without optimizers
+    struct gp_dep_record     * alloc_deps;
     int32_t                  * capacities; // inputs_capacity of each split slot before this plan
     void                     * impl;
 };

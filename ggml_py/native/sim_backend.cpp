@@ -276,6 +276,7 @@ ggml_backend_t sim_backend_init(ggml_backend_dev_t dev, const char *) {
     iface.graph_compute = graph_compute;
     iface.event_record  = event_record;
     iface.event_wait    = event_wait;
+    sim_set_optimize(&self->native);
     if (self->device->settings.async_) {
         self->queue = std::make_shared<sim_queue>();
         iface.synchronize      = synchronize;

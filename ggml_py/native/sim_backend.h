@@ -40,6 +40,7 @@ bool                 sim_is_buffer(ggml_backend_buffer_t buffer); // of a simula
 bool                 sim_is_callers(enum ggml_op op);             // its function is the caller's own
 
 ggml_backend_t       sim_backend_init(ggml_backend_dev_t dev, const char * params);
+void                 sim_set_optimize(ggml_backend_t native); // where its device has an order of its own
 void *               sim_proc_address(ggml_backend_reg_t reg, const char * name);
 ggml_backend_event_t sim_event_new(ggml_backend_dev_t dev);
 void                 sim_event_free(ggml_backend_dev_t dev, ggml_backend_event_t event);

@@ -21,11 +21,19 @@
 extern "C" {
 #endif
 
+// Who orders the nodes of its splits (graph_optimize).
+enum gp_sim_order {
+    GP_SIM_ORDER_NONE  = 0,
+    GP_SIM_ORDER_ASK   = 1, // gp_sim_decisions.optimizer
+    GP_SIM_ORDER_METAL = 2, // upstream's own for Metal
+};
+
 struct gp_sim_settings {
     int32_t            type;        // enum ggml_backend_dev_type
     bool               host;        // computes in the CPU's memory, as BLAS does
     bool               host_buffer; // has a type of pinned host memory
     bool               async_;      // computes and copies while the caller goes on; has events
+    int32_t            optimize;    // enum gp_sim_order
     size_t             memory;      // bytes of the device
     size_t             max_size;    // bytes of a buffer
     size_t             alignment;   // of buffers and tensors, a power of two
@@ -53,6 +61,7 @@ struct gp_sim_decisions {
     int32_t  batch;               // enum gp_sim_batch
     int64_t  offload_min_batch;   // 0: wants none
     void *   predicate;           // GP_SIM_ASK: for gp_sim_ask
+    void *   optimizer;           // GP_SIM_ORDER_ASK: for gp_sim_ask_order
     uint64_t ops[GP_SIM_OPS];     // GP_SIM_TABLE: bits are types of src[0], or of the result where there is none
     uint64_t unary[GP_SIM_OPS];   // by enum ggml_unary_op, beside ops[GGML_OP_UNARY]
     uint64_t glu[GP_SIM_OPS];
@@ -72,6 +81,10 @@ void               gp_sim_decide(ggml_backend_dev_t dev, const struct gp_sim_dec
 void               gp_sim_state(ggml_backend_dev_t dev, struct gp_sim_state * state);
 // It is listed no longer. Close its backends and buffers before.
 void               gp_sim_close(ggml_backend_dev_t dev);
+// Whether this build has that order: of Metal's from the releases on whose part of it stands alone.
+bool               gp_sim_can_order(int32_t optimize);
+// add_alloc_dep, for whom gp_sim_ask_order asked. False in releases that have none.
+bool               gp_sim_keep(void * keep, struct ggml_tensor * tensor, struct ggml_tensor * until);
 
 #ifdef __cplusplus
 }

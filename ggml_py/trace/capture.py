@@ -22,6 +22,7 @@ from .record import (
     BufferRecord,
     BuftRecord,
     Capture,
+    OptimizedRecord,
     Outcome,
     Placement,
     Settings,
@@ -150,6 +151,9 @@ class _Records(NamedTuple):
     backends: bytes
     leaf_ids: tuple[int, ...]
     capacities: tuple[int, ...]
+    order: tuple[int, ...]
+    alloc_deps: bytes
+    optimizers: int
     left_backend: int
     hash_set_used: int
     settings: Settings
@@ -174,6 +178,9 @@ def _copied(plan: Any) -> _Records:
         _rows(plan.backends, plan.n_backends, "gp_backend_record"),
         _numbers(plan.leafs, plan.n_leafs),
         _numbers(plan.capacities, plan.n_capacities),
+        _numbers(plan.order, plan.n_order),
+        _rows(plan.alloc_deps, plan.n_alloc_deps, "gp_dep_record"),
+        plan.optimizers,
         plan.left_backend,
         plan.hash_set_used,
         settings,
@@ -214,10 +221,27 @@ def _backends(rows: bytes) -> tuple[BackendRecord, ...]:
     return tuple(map(BackendRecord, _words(c["name"]), _words(c["device"]), types, c["buft"]))
 
 
+def _optimized(records: _Records, splits: tuple[SplitRecord, ...]) -> tuple[OptimizedRecord, ...]:
+    """What each split's backend that has a graph_optimize made of it."""
+    if not records.optimizers:
+        return ()
+    c = _columns(records.alloc_deps, "gp_dep_record")
+    deps = list(zip(c["tensor"], c["until"], strict=True))
+    found = []
+    for split in splits:
+        if records.optimizers >> split.backend & 1:
+            order = records.order[split.start : split.end]
+            kept = tuple(dep for dep in deps if split.start <= dep[1] < split.end)
+            same = order == tuple(range(split.start, split.end))
+            found.append(OptimizedRecord(*split[:3], () if same else order, kept))
+    return tuple(found)
+
+
 def _read(records: _Records) -> tuple[Capture, Outcome]:
     columns = _columns(records.tensors, "gp_tensor_record")
     tensors = _tensors(columns)
     n = columns["kind"].index(_KINDS.index(COPY)) if tensors[-1].kind == COPY else len(tensors)
+    splits = _splits(records.splits, records.inputs)
     capture = Capture(
         records.settings,
         _backends(records.backends),
@@ -228,8 +252,9 @@ def _read(records: _Records) -> tuple[Capture, Outcome]:
         tuple((i, pin) for i, pin in enumerate(columns["dropped_pin"]) if pin >= 0),
         records.capacities,
         records.left_backend,
+        records.optimizers,
+        _optimized(records, splits),
     )
-    splits = _splits(records.splits, records.inputs)
     placements = tuple(_placements(columns))
     return capture, Outcome(placements, tuple(tensors[n:]), splits, records.hash_set_used)
 

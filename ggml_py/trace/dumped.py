@@ -12,6 +12,7 @@ from collections import Counter, defaultdict
 
 from .debug_log import NodeLine, Printed, SplitLine, dumps
 from .match import DUMPED_BACKEND, DUMPED_NAME, DUMPED_OP
+from .order import likely_optimizers
 from .plan import Plan
 from .record import (
     LEAF,
@@ -98,7 +99,10 @@ class _Reading:
         )
         leafs = tuple(t.id for t in self.tensors if t.kind == LEAF)
         backends = tuple(BackendRecord(name, "", "", -1) for name in self.backends)
-        capture = Capture(settings, backends, (), (), tuple(self.tensors), leafs, source=SOURCE)
+        capture = Capture(
+            settings, backends, (), (), tuple(self.tensors), leafs,
+            optimizers=likely_optimizers([b.name for b in backends]), source=SOURCE,
+        )  # fmt: skip
         return Plan(capture, self._outcome(capture), SOURCE)
 
     def _upstream(self) -> str:

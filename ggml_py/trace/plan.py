@@ -14,6 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .order import order_of_plan
 from .passes import passes_text
 from .plan_tensor import PlanTensor as PlanTensor
 from .record import (
@@ -27,6 +28,8 @@ from .record import (
     SplitRecord,
     TensorRecord,
 )  # fmt: skip
+from .split import Split as Split
+from .split import SplitInput as SplitInput
 
 if TYPE_CHECKING:
     from .._device import Device
@@ -39,50 +42,6 @@ if TYPE_CHECKING:
     from .steps import Step
     from .what_if import Moves, Offload, Pins, Supports
     from .why_not import WhyNot
-
-
-@dataclass(frozen=True, slots=True)
-class SplitInput:
-    """One tensor copied to a split's backend before the split runs."""
-
-    tensor: PlanTensor
-    copy: PlanTensor
-    src_backend: str | None
-    dst_backend: str
-    nbytes: int
-
-
-class Split:
-    """A run of nodes [start, end) that one backend computes."""
-
-    __slots__ = ("backend", "end", "index", "inputs", "plan", "start")
-
-    def __init__(self, plan: Plan, index: int, record: SplitRecord) -> None:
-        self.plan = plan
-        self.index = index
-        self.backend = plan.backends[record.backend].name
-        self.start, self.end = record.start, record.end
-        self.inputs = tuple(self._input(source, copy) for source, copy in record.inputs)
-
-    def _input(self, source: int, copy: int) -> SplitInput:
-        tensor = self.plan.tensor(source)
-        copied = self.plan.tensor(copy)
-        return SplitInput(tensor, copied, tensor.backend, self.backend, tensor.nbytes)
-
-    def __repr__(self) -> str:
-        return (
-            f"<Split {self.index} on {self.backend}: nodes {self.start}..{self.end - 1}, "
-            f"{len(self.inputs)} inputs>"
-        )
-
-    @property
-    def nodes(self) -> tuple[PlanTensor, ...]:
-        return self.plan.nodes[self.start : self.end]
-
-    @property
-    def first(self) -> PlanTensor:
-        """The node that it begins with: the first that is no view, where it has one."""
-        return next((node for node in self.nodes if not node.is_view_op), self.nodes[0])
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,8 +106,17 @@ class Plan:
 
     @cached_property
     def copies(self) -> tuple[PlanTensor, ...]:
-        """The copies that the scheduler made."""
-        return tuple(PlanTensor(self, t.id) for t in self.tensors if t.kind == COPY)
+        """By tensor, backend and which of the n_copies: the copies that the scheduler made, and of
+        graph inputs that have some for pipeline parallelism the original, which is the current one.
+        """
+        placed, now = self.outcome.placements, self.settings.cur_copy
+        at = {}
+        for t in self.tensors:
+            if t.kind == COPY:
+                p = placed[t.id]
+                at[p.copy_of, p.backend, p.copy_index] = t.id
+        at = {(of, b, now): of for of, b, _i in at} | at
+        return tuple(PlanTensor(self, at[key]) for key in sorted(at))
 
     @cached_property
     def splits(self) -> tuple[Split, ...]:
@@ -163,6 +131,18 @@ class Plan:
             for given in split.inputs:
                 found.setdefault(given.tensor.id, []).append(split)
         return found
+
+    @cached_property
+    def order(self) -> tuple[PlanTensor, ...] | None:
+        """The nodes as they are computed: `nodes`, unless a backend reorders those of its splits;
+        None where a backend may and nobody knows how."""
+        order = order_of_plan(self)
+        return None if order is None else tuple(map(self.tensor, order))
+
+    @property
+    def moved(self) -> tuple[PlanTensor, ...]:
+        """The nodes that backends took out of the graph's order."""
+        return tuple(node for split in self.splits for node in split.moved)
 
     @property
     def n_splits(self) -> int:

@@ -90,6 +90,16 @@ class SplitRecord(NamedTuple):
     inputs: tuple[tuple[int, int], ...]  # (id of the source, id of the copy)
 
 
+class OptimizedRecord(NamedTuple):
+    """What a backend's `graph_optimize` made of a split."""
+
+    backend: int  # index into Capture.backends
+    start: int  # of the split's nodes
+    end: int
+    order: tuple[int, ...]  # the nodes' ids as they are computed; empty: as the graph has them
+    alloc_deps: tuple[tuple[int, int], ...]  # (id kept, id of the node until which it is)
+
+
 class Settings(NamedTuple):
     """What the plan was made with."""
 
@@ -124,6 +134,9 @@ class Capture:
     split_capacities: tuple[int, ...] = field(default=(), compare=False)
     # The backend that an earlier plan left in split 0: a graph of views alone does not set it.
     left_backend: int = field(default=0, compare=False)
+    # Backends that have a `graph_optimize`, and what it made of their splits.
+    optimizers: int = 0
+    optimized: tuple[OptimizedRecord, ...] = ()
     source: str = "scheduler"  # "debug log", "snapshot": what the backends answer is not known
 
     @property

@@ -18,7 +18,14 @@ from .plan_tensor import PlanTensor
 if TYPE_CHECKING:
     from .run_summary import RunSummary
 
-COMPUTE, COPY, NODES, WAIT = EVENT_KINDS = ("compute", "copy", "nodes", "wait")
+COMPUTE, COPY, NODES, WAIT, RECORD, QUEUE_WAIT = EVENT_KINDS = (
+    "compute", "copy", "nodes", "wait", "event_record", "event_wait"
+)  # fmt: skip
+# How a wait was made, and a copy; by upstream's names, as far as it has one.
+SYNCHRONIZE, EVENT, ASYNC, REFUSED, AT_ONCE, PARTS, CALLBACK = HOWS = (
+    "synchronize", "event_synchronize", "cpy_tensor_async", "cpy_tensor_async refused",
+    "tensor_copy", "set_tensor_async", "copy_callback",
+)  # fmt: skip
 
 
 class Event(NamedTuple):
@@ -27,6 +34,15 @@ class Event(NamedTuple):
     "compute" is all of a graph given to its backends; "copy" an input of a split brought to the
     split's backend, with the waits that this took; "nodes" those given to a backend: computed when
     the event ends, or queued where the backend is asynchronous; "wait" for a backend to finish.
+    "event_record" is an event put behind what a backend was given, "event_wait" that a backend was
+    told to wait for one: the caller goes on.
+
+    `how` is, of a wait, "synchronize" (for all that the backend was given) or "event_synchronize"
+    (for its event). Of a copy "cpy_tensor_async" was taken by the backend, to be made later, or
+    "cpy_tensor_async refused" and made at once; "tensor_copy" was made at once, which no backend
+    was asked about (an input of the user's, or a backend that has no such function);
+    "set_tensor_async" are parts of it, "copy_callback" is the user's. Files of older versions have
+    "" and no events.
     """
 
     kind: str
@@ -35,13 +51,16 @@ class Event(NamedTuple):
     scheduler: int  # index into Run.schedulers
     compute: int  # which compute of its scheduler; of a wait after it, that one
     split: int
-    backend: int  # index into the scheduler's backends: copied to, computing, waited for
-    copy: int  # which of the scheduler's n_copies
+    # Index into the scheduler's backends: copied to, computing, waited for, or whose event it is.
+    backend: int
+    copy: int  # which of the scheduler's n_copies; of an event, whose it is
     input: int  # copies: which of the split's inputs
     nbytes: int  # copies: moved
     first: int  # nodes: [first, last) of the graph
     last: int
     inside: int  # waits: index of the copy that they are a part of
+    how: str = ""
+    by: int = -1  # events: the backend in whose queue they are recorded, or waited for
 
     @property
     def ns(self) -> int:
@@ -170,16 +189,29 @@ class ComputeRun:
                 found.setdefault(event.inside, []).append(event)
         return found
 
+    def given(self, event: Event) -> tuple[PlanTensor, ...] | None:
+        """The nodes that an event gave to their backend, as it computes them; None where nobody
+        knows: without a plan, and where the backend may have reordered them and the file does not
+        say how."""
+        if self.plan is None or event.split < 0:
+            return None
+        split = self.plan.splits[event.split]
+        order, start = split.order, split.start
+        return None if order is None else order[event.first - start : event.last - start]
+
     @property
     def nodes(self) -> Iterator[NodeRun]:
         """Each node's time, where they were computed one by one. Views are left out, and nodes
-        that the graph carries and nobody computes."""
+        that the graph carries and nobody computes, or of which nobody knows which they are."""
         plan = self.plan
         if plan is None:
             return
         for i, event in self.events:
             if event.kind == NODES and event.last - event.first == 1:
-                node = plan.nodes[event.first]
+                given = self.given(event)
+                if given is None:
+                    continue
+                (node,) = given
                 idle = plan.has_compute_flags and "compute" not in node.flags
                 if not node.is_view_op and not idle:
                     yield NodeRun(node, event, self.run._done.get(i, event.end))

@@ -259,10 +259,13 @@ def _gaps(compute: ComputeRun) -> Iterable[Gap]:
 
 def _nodes(compute: ComputeRun, event: Event) -> str:
     """Which, and what the last of them is called."""
-    last, plan = event.last - 1, compute.plan
+    last, given = event.last - 1, compute.given(event)
     which = f"node {last}" if event.first == last else f"nodes {event.first} to {last}"
-    name = plan.nodes[last].name if plan is not None else ""
-    return f"{which} ({name})" if name else which
+    if given is None:
+        return which
+    if len(given) == 1:
+        which = f"node {given[0].id}"
+    return f"{which} ({given[-1].name})" if given[-1].name else which
 
 
 def _words(compute: ComputeRun, event: Event) -> str:

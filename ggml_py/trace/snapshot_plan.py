@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from .order import likely_optimizers
 from .plan import Plan
 from .record import (
     NODE,
@@ -50,7 +51,10 @@ def from_snapshot(text: str) -> Plan:
             places.append(_place(number.get(c.src or "", -1)))
     backends = tuple(BackendRecord(name, "", "", -1) for name in names)
     settings = Settings(_VERSION, "", True, 1, 0, 0, 0)
-    capture = Capture(settings, backends, (), (), tuple(tensors), (), source=SOURCE)
+    capture = Capture(
+        settings, backends, (), (), tuple(tensors), (),
+        optimizers=likely_optimizers([b.name for b in backends]), source=SOURCE,
+    )  # fmt: skip
     copies: list[TensorRecord] = []
     for (_c, b), id in copied.items():
         copies.append(copy_record(capture, tensors[id], len(tensors) + len(copies), b, 0))

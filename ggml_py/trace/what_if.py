@@ -52,6 +52,8 @@ def what_if(
         capture = _pinned(capture, which, pin)
     capture = _with_settings(capture, op_offload, upstream, parallel)
     _check_memory(capture, dropped)
+    if capture != plan.capture:  # nobody can ask the backends about other splits
+        capture = replace(capture, optimized=())
     return reference.plan(capture)
 
 
@@ -164,6 +166,7 @@ def _without(capture: Capture, name: str) -> Capture:
         bufts=tuple(t._replace(readers=bits(t.readers)) for t in capture.bufts),
         tensors=tuple(tensors),
         dropped_pins=tuple((i, index(b)) for i, b in capture.dropped_pins if b != gone),
+        optimizers=bits(capture.optimizers),
     )
 
 

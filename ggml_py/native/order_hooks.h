@@ -1,0 +1,43 @@
+// What backends make of their splits' nodes when upstream asks them (graph_optimize), as far as the instrumented
+// copy of ggml-backend.cpp has to be told. Included by sched_trace.cpp, after sched_hooks.h.
+//
+// The order itself needs no hook: backends reorder the nodes in the graph that they are given, which is a part of
+// the user's, and `trace::order` has them as they were.
+#pragma once
+
+namespace gp {
+
+// Releases that have no graph_optimize: nobody reorders anything.
+template <class I> static auto optimizes(const I & iface, int) -> decltype(iface.graph_optimize != nullptr) {
+    return iface.graph_optimize != nullptr;
+}
+template <class I> static bool optimizes(const I &, long) {
+    return false;
+}
+
+// `deps` is upstream's own table: by the node that they are kept for, the tensors.
+template <class Deps> GP_COLD static void note_alloc_deps(trace * tr, const Deps & deps) {
+    for (const auto & of : deps) {
+        for (ggml_tensor * kept : of.second) {
+            tr->alloc_deps.push_back({ kept, of.first });
+        }
+    }
+}
+
+// By id, of the graph that was planned last.
+static void read_order(const trace * tr, const std::unordered_map<const ggml_tensor *, int32_t> & ids,
+        std::vector<int32_t> & order, std::vector<gp_dep_record> & alloc_deps) {
+    for (size_t i = 0; i < tr->order.size(); i++) {
+        order.push_back(ids.at(tr->graph->nodes[i]));
+    }
+    for (const auto & dep : tr->alloc_deps) { // each has an id: it is a node, or a source of one
+        alloc_deps.push_back({ ids.at(dep.first), ids.at(dep.second) });
+    }
+    std::sort(alloc_deps.begin(), alloc_deps.end(), [](const gp_dep_record & a, const gp_dep_record & b) {
+        return a.until != b.until ? a.until < b.until : a.tensor < b.tensor; // not in a hash table's order
+    });
+}
+
+} // namespace gp
+
+#define GP_ALLOC_DEPS(sched, deps) do { if (GP_TRACING(sched)) { gp::note_alloc_deps((sched)->trace, deps); } } while (0)
