@@ -39,6 +39,7 @@ HEADERS = (
 NATIVE = Path(__file__).resolve().parent / "ggml_py" / "native"
 NATIVE_HEADERS = (
     "sched_trace.h",
+    "sched_fields.h",
     "run_trace.h",
     "graph_access.h",
     "tensor_data.h",

@@ -72,6 +72,7 @@ if TYPE_CHECKING:
     from .registry import registries as registries
     from .rpc import rpc_devices as rpc_devices
     from .sched_state import Reallocation as Reallocation
+    from .sched_view import SchedState as SchedState
     from .scheduler import Scheduler as Scheduler
     from .sim import SimDevice as SimDevice
     from .sim import sim_device as sim_device
@@ -148,6 +149,7 @@ _PUBLIC = {
     "registries": "registry",
     "rpc_devices": "rpc",
     "Reallocation": "sched_state",
+    "SchedState": "sched_view",
     "Scheduler": "scheduler",
     "SimDevice": "sim",
     "sim_device": "sim",

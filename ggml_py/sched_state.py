@@ -49,6 +49,21 @@ def reallocations(scheduler: Scheduler) -> tuple[Reallocation, ...]:
     return tuple(_reallocation(r, names) for r in kept)
 
 
+def read_state(scheduler: Scheduler) -> Any:
+    """A struct gp_sched_state. C: gp_sched_state"""
+    state = ffi.new("struct gp_sched_state *")
+    lib.gp_sched_state(scheduler.ptr, state)
+    return state
+
+
+def read_slots(scheduler: Scheduler) -> Any:
+    """The used slots of its hash set. C: gp_sched_slots"""
+    n = lib.gp_sched_slots(scheduler.ptr, NULL, 0)
+    slots = ffi.new("struct gp_slot_record[]", n)
+    lib.gp_sched_slots(scheduler.ptr, slots, n)
+    return slots
+
+
 def labels(scheduler: Scheduler) -> list[str]:
     """The backends' names; a name that repeats gets its index."""
     names = [b.name for b in scheduler.backends]

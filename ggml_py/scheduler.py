@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from ._strict import Requirements
     from .sched_callbacks import CopyFunction, EvalFunction
     from .sched_state import Reallocation
+    from .sched_view import SchedState
     from .trace.plan import Plan
 
 # Address space that ggml_backend_sched_new takes for each node: copies' metadata, most of all.
@@ -48,7 +49,7 @@ class Scheduler(Handle):
     """
 
     __slots__ = (
-        "_checked", "_copies_at", "_copy_callback", "_eval_callback", "_held", "_loans",
+        "_checked", "_copies_at", "_copy_callback", "_eval_callback", "_held", "_known", "_loans",
         "_n_allocs", "_recording", "_tracing", "backends", "graph_size",
     )  # fmt: skip
 
@@ -88,6 +89,7 @@ class Scheduler(Handle):
         self._checked: tuple[Requirements, ...] = ()  # that the allocated graph fulfils
         held: list[Graph] = []  # the finalizer's: tensors may outlive a scheduler nobody closed
         self._held = held
+        self._known: dict[int, Tensor] | None = None  # of that graph, by address: see SchedState
         loans: list[Loan] = []  # the copies of the graph that is allocated; the finalizer's too
         self._loans = loans
 
@@ -102,7 +104,7 @@ class Scheduler(Handle):
         if tracing:
             lib.gp_sched_trace(ptr, True)
         self._copies_at: tuple[int, int] | None = None  # address and size
-        if tracing and len(self.backends) > 1:
+        if tracing and (parallel or len(self.backends) > 1):
             state = self._state()
             self._copies_at = state.context_buffer, state.context_buffer_size
 
@@ -272,6 +274,7 @@ class Scheduler(Handle):
 
     def _let_go(self) -> None:
         self._graph = None
+        self._known = None
         while self._loans:
             self._loans.pop().close()
 
@@ -463,15 +466,17 @@ class Scheduler(Handle):
         return int(self._state().hash_set_size) if self._tracing else self.graph_size
 
     def _state(self) -> Any:
-        state = ffi.new("struct gp_sched_state *")
-        lib.gp_sched_state(self.ptr, state)
-        return state
+        return sched_state.read_state(self)
 
     def _slots(self) -> Any:
-        n = lib.gp_sched_slots(self.ptr, NULL, 0)
-        slots = ffi.new("struct gp_slot_record[]", n)
-        lib.gp_sched_slots(self.ptr, slots, n)
-        return slots
+        return sched_state.read_slots(self)
+
+    @property
+    def state(self) -> SchedState:
+        """The private struct, live: `sched.state.splits[0].inputs`, see `SchedState`."""
+        from .sched_view import SchedState  # here, so that importing ggml_py is quicker
+
+        return SchedState(self)
 
     @property
     def n_reallocations(self) -> int:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 DOCS = Path(__file__).parent.parent / "docs"
 NAMES = ("SCHEDULER.md", "EXPLAIN.md", "PROFILES.md", "DEVICES.md", "RUN.md", "SEQUENCES.md")
-NAMES += ("PYTEST.md", "MODELS.md")
+NAMES += ("PYTEST.md", "MODELS.md", "STATE.md")
 PAGES = [DOCS / name for name in NAMES]
 PAGES += sorted((DOCS / "advice").glob("GP*.md"))
 PAGES += [DOCS / "index.md", *sorted((DOCS / "cookbook").glob("*_*.md"))]

@@ -66,6 +66,8 @@ MISUSES = [
     _row("scheduler/synchronize", lambda e: (e.scheduler.close(), e.scheduler.synchronize()),
          "Scheduler"),
     _row("scheduler/inspect", lambda e: (e.scheduler.close(), e.scheduler.inspect()), "Scheduler"),
+    _row("scheduler/state", lambda e: (e.scheduler.close(), e.scheduler.state.n_splits),
+         "Scheduler"),
     _row("scheduler/n_splits", lambda e: (e.scheduler.close(), e.scheduler.n_splits), "Scheduler"),
     _row("scheduler/eval-callback",
          lambda e: (e.scheduler.close(), e.scheduler.set_eval_callback(lambda t, a: True)),

@@ -19,6 +19,7 @@ OBJECTS = ("_module", "_device", "registry", "rpc", "buffer", "threadpool", "bac
 OBJECTS += ("info", "convert", "dlpack", "data", "op_settings", "tensor", "sim_calls", "sim")
 OBJECTS += ("ranges", "ops", "custom", "computing", "context")
 OBJECTS += ("graph", "graph_plan", "compare", "alloc", "sched_refusal", "sched_state")
+OBJECTS += ("sched_struct", "sched_parts", "sched_view")
 OBJECTS += ("sched_callbacks", "recording", "scheduler", "opt_params", "opt_data", "opt", "opt_fit")
 OBJECTS += ("gguf", "gguf_writer", "sim_text")
 PLAIN = {

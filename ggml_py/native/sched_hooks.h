@@ -110,6 +110,8 @@ struct trace {
 
     std::vector<int32_t>       passes; // [GP_N_STAGES][hash set], hv_tensor_backend_ids as it was
     int                        n_passes = 0;
+    uint64_t                   n_plans  = 0;
+    int32_t                    prev_n_nodes = 0, prev_n_leafs = 0; // of sched->graph, as the plan before left it
 
     std::deque<gp_realloc_record> reallocs; // the newest MAX_REALLOCS
     size_t                        n_reallocs = 0;
@@ -207,11 +209,16 @@ GP_COLD static void split_begin(ggml_backend_sched_t sched, ggml_cgraph * graph)
     tr->alloc_deps.clear();
     tr->copies.clear();
     tr->n_passes = 0;
+    tr->n_plans++;
 }
 
 GP_COLD static void enter_stage(ggml_backend_sched_t sched, int32_t code) {
     trace * tr = sched->trace;
     tr->stage  = code;
+    if (code == STAGE_5) { // after it the ids of the plan before become the prev_ ones
+        tr->prev_n_nodes = sched->graph.n_nodes;
+        tr->prev_n_leafs = sched->graph.n_leafs;
+    }
     if (code == STAGE_GPU_DOWN || tr->n_passes == GP_N_STAGES) {
         return; // follows STAGE_2 at once: nothing was assigned in between
     }

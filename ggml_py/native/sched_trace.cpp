@@ -3,6 +3,7 @@
 
 #include "sched_trace.h"
 
+#include "sched_fields.h"
 #include "sched_hooks.h"
 #include "order_hooks.h"
 #include "run_hooks.h"
@@ -473,11 +474,13 @@ size_t gp_sched_slots(ggml_backend_sched_t sched, gp_slot_record * slots, size_t
     return count;
 }
 
-size_t gp_sched_ids(ggml_backend_sched_t sched, int which, int32_t * ids, size_t n) {
+size_t gp_sched_ids(ggml_backend_sched_t sched, int which, int32_t * ids, size_t room) {
     const int * from[4] = { sched->node_backend_ids, sched->prev_node_backend_ids, sched->leaf_backend_ids, sched->prev_leaf_backend_ids };
     GGML_ASSERT(which >= 0 && which < 4);
-    const size_t size = which < 2 ? sched->graph.n_nodes : sched->graph.n_leafs;
-    std::copy(from[which], from[which] + std::min(n, size), ids);
+    int32_t n[4] = { sched->graph.n_nodes, 0, sched->graph.n_leafs, 0 };
+    gp_sched_prev(sched, &n[1], &n[3]);
+    const size_t size = n[which];
+    std::copy(from[which], from[which] + std::min(room, size), ids);
     return size;
 }
 
@@ -490,3 +493,5 @@ void gp_sched_events(ggml_backend_sched_t sched, int32_t * present) {
 }
 
 } // extern "C"
+
+#include "sched_fields.cpp"
