@@ -26,9 +26,11 @@ class Requirements:
 
     def problem(self, plan: Plan) -> str:
         """What is wrong with a plan; "" if nothing is."""
-        from .trace.required import fallen_back, too_many_bytes, too_many_splits
+        from .trace.required import fallen_back, out_of_reach, too_many_bytes, too_many_splits
 
-        found = fallen_back(plan, allow=self.allow) if self.no_fallback else ""
+        found = out_of_reach(plan)
+        if not found and self.no_fallback:
+            found = fallen_back(plan, allow=self.allow)
         if not found and self.max_splits is not None:
             found = too_many_splits(plan, self.max_splits)
         if not found and self.max_copy_bytes is not None:
@@ -50,7 +52,8 @@ def strict(
 ) -> Iterator[None]:
     """A block in which a scheduler refuses to plan, allocate, reserve for or compute a graph whose
     plan is not as required: it raises `PlacementError`, which explains the node, before anything is
-    allocated or computed.
+    allocated or computed. A plan that no discrete card could compute (GP117 of `Plan.advice`) never
+    is.
 
     `no_fallback` and `allow` (ops and names of nodes, as shell patterns) mean what they do in
     `ggml_py.checks.assert_no_fallback`; `max_splits` and `max_copy_bytes` are for each graph.

@@ -135,6 +135,7 @@ class GraphAllocator(Handle):
         if self._lent.graph is graph:
             raise ArgumentError("the graph is allocated here: see buffer_size(), or reset() first")
         sizes = ffi.new("size_t[]", len(self.buffer_types))
+        graph._hold_arrays()
         # In an allocator of its own: upstream frees the buffers of the one that is asked.
         with GraphAllocator(*self.buffer_types) as other:
             lib.ggml_gallocr_reserve_n_size(other.ptr, graph.ptr, *ids, sizes)
@@ -171,6 +172,7 @@ class GraphAllocator(Handle):
         if not done:
             self.reset()
             raise AllocError(f"{self!r} could not allocate {graph!r}")
+        graph._upload_arrays()
 
     def reset(self) -> None:
         """Takes its memory back from the tensors of the graph; the buffers stay."""
@@ -194,6 +196,7 @@ class GraphAllocator(Handle):
         return int(lib.ggml_gallocr_get_buffer_size(self.ptr, id_))
 
     def _reserve(self, graph: Graph) -> None:
+        graph._hold_arrays()
         with in_use("reserving", self, graph), self._changing():
             done = lib.ggml_gallocr_reserve_n(self.ptr, graph.ptr, *(self._ids or (NULL, NULL)))
         if not done:

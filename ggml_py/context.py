@@ -13,6 +13,7 @@ from ._arguments import c_text, given, ptr_of, whole
 from ._device import device
 from ._ffi import NULL, ffi, lib
 from ._handle import Handle
+from .arrays import Arrays
 from .backend import Backend
 from .buffer import Buffer, BufferType, usage_of
 from .convert import encode, numbers
@@ -50,7 +51,7 @@ class Context(Handle, CustomOps):
     closes its graphs and the buffers that `alloc` made for it. C: ggml_init, no_alloc
     """
 
-    __slots__ = ("_buffers", "_custom_ops", "_sources")
+    __slots__ = ("_arrays", "_buffers", "_custom_ops")
 
     def __init__(self, reserve: int = _arena.SIZE) -> None:
         """`reserve` is the address space for metadata in bytes; used only as tensors are made.
@@ -70,9 +71,9 @@ class Context(Handle, CustomOps):
             lib.ggml_free(raw)
             _arena.give(block, used)
 
+        self._arrays = Arrays()
         self._buffers: list[Buffer] = []
         self._custom_ops: list[CustomOp] = []
-        self._sources: list[tuple[Tensor, npt.NDArray[Any]]] = []  # from_numpy, until alloc
         super().__init__(ptr, free)
 
     def __repr__(self) -> str:
@@ -120,7 +121,12 @@ class Context(Handle, CustomOps):
         type: TypeLike | None = None,
         imatrix: npt.ArrayLike | None = None,
     ) -> Tensor:
-        """A tensor like the array: ne = reversed(array.shape). `alloc` copies the data in.
+        """A tensor like the array: ne = reversed(array.shape). It has the data as soon as it has
+        memory, whoever gives it some.
+
+        Memory of a scheduler or a `GraphAllocator` gets the array each time that the graph is
+        allocated; the tensor is marked as an output then (`set_output`), so that no later node
+        writes over it. What `set` or an op writes to the tensor stays until then.
 
         `type` converts, or quantises, with `imatrix` as for `quantize`. float64 and integer types
         stay what they are. Raises `ArgumentError` for what is no numbers, and what the type cannot
@@ -131,7 +137,7 @@ class Context(Handle, CustomOps):
         kind = type_of(values.dtype if type is None else type)
         data = encode(values, kind, shape[-1], imatrix)
         tensor = self.new_tensor(kind, *reversed(shape), name=name)
-        self._sources.append((tensor, data.copy() if np.may_share_memory(data, values) else data))
+        self._arrays.add(tensor._ptr, data.copy() if np.may_share_memory(data, values) else data)
         return tensor
 
     def from_dlpack(self, producer: Any, name: str | None = None) -> Tensor:
@@ -247,15 +253,8 @@ class Context(Handle, CustomOps):
         lib.ggml_backend_buffer_set_usage(buffer.ptr, number)
         self._attach(buffer)
         buffer._adopt_parts(self)
-        self._fill(self._sources)
-        self._sources = []
+        self._arrays.upload_all()
         return buffer
-
-    def _fill(self, sources: list[tuple[Tensor, npt.NDArray[Any]]]) -> None:
-        for tensor, data in sources:
-            if data.size == 0:
-                continue  # it has no memory to be set
-            lib.ggml_backend_tensor_set(tensor.ptr, ffi.from_buffer(data), 0, data.nbytes)
 
     def _adopt(self, *operands: Tensor | None) -> None:
         """Makes the operands' contexts outlive this one; raises `ClosedError` for a closed one."""
@@ -282,8 +281,7 @@ class Context(Handle, CustomOps):
         if buffer not in self._parents:
             self._parents.append(buffer)  # no child of it: closing it only takes the memory
             buffer._contexts.add(self)
-        self._fill([s for s in self._sources if s[0] == tensor])
-        self._sources = [s for s in self._sources if s[0] != tensor]
+        self._arrays.upload(tensor._ptr)
 
     def _forget_buffer(self, buffer: Buffer) -> None:
         for tensor in self:

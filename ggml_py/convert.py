@@ -5,8 +5,9 @@ Conversion goes by chunks of rows, so that what it needs besides its result stay
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -87,6 +88,40 @@ def numbers(array: npt.ArrayLike) -> npt.NDArray[Any]:
     if values.dtype.kind in "OSUcmM":
         raise ArgumentError(f"an array of {values.dtype}: expected numbers that are not complex")
     return values
+
+
+def check_shape(what: str, shape: tuple[int, ...], ne: Sequence[int]) -> None:
+    """Raises `ArgumentError` unless an array of that shape fits a tensor of `ne`: numpy's shape is
+    `ne` reversed, and ones in front do not count, for ggml fills every `ne` up to four with them.
+    """
+    if shape == tuple(reversed(ne)) or _without_ones(shape) == _without_ones(reversed(ne)):
+        return
+    expected = _without_ones(reversed(ne)) or (1,)
+    size, n = math.prod(shape), math.prod(ne)
+    hint = ""
+    if size == n:
+        hint = f"; array.reshape{expected} takes its elements in their order"
+        if shape == expected[::-1]:
+            hint = f"; array.T if ne was meant, {hint[2:]}"
+    raise ArgumentError(
+        f"{what} has ne {list(ne)} = {n} elements, the array has shape {shape} = {size}: expected "
+        f"shape {expected}, ne reversed{hint}"
+    )
+
+
+def check_part(what: str, shape: tuple[int, ...], ne: Sequence[int]) -> None:
+    """As `check_shape`, for a part: a 1-D run of elements, or some of its rows, matrices, …"""
+    inner = _without_ones(shape)[1:]
+    if inner != tuple(reversed(ne[: len(inner)])):
+        raise ArgumentError(
+            f"{what} has ne {list(ne)}, the part has shape {shape}: expected one dimension, or "
+            f"whole rows, shape (n, {ne[0]}); array.reshape(-1) takes its elements in their order"
+        )
+
+
+def _without_ones(shape: Iterable[int]) -> tuple[int, ...]:
+    """A shape without the ones in front."""
+    return tuple(itertools.dropwhile(lambda n: n == 1, shape))
 
 
 def name_of(type_: enums.Type) -> str:

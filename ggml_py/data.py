@@ -16,7 +16,19 @@ from . import enums
 from ._arguments import given, ptr_of, whole
 from ._ffi import NULL, ffi, lib, text
 from .buffer import READONLY, LentMemory, Memory, memory_of
-from .convert import CHUNK, DTYPES, chunks, decode, decode_into, encode, name_of, numbers, row_size
+from .convert import (
+    CHUNK,
+    DTYPES,
+    check_part,
+    check_shape,
+    chunks,
+    decode,
+    decode_into,
+    encode,
+    name_of,
+    numbers,
+    row_size,
+)
 from .errors import ArgumentError, NoDataError
 from .info import TensorInfo
 
@@ -52,6 +64,9 @@ class TensorData(TensorInfo):
 
     def _data(self) -> Any:
         ptr = self.ptr
+        arrays = getattr(self._context, "_arrays", None)  # a Context has them
+        if arrays:
+            arrays.upload(ptr)
         if not (self._buffer() and ptr.data):
             raise NoDataError(
                 f"tensor '{self.name}' has no memory: allocate its context (Context.alloc) or its "
@@ -69,27 +84,25 @@ class TensorData(TensorInfo):
     ) -> None:
         """Copies `array` into the tensor, converting (and quantising) to its type.
 
-        The array's shape is the reverse of `ne`, or any shape with as many elements. With `offset`
-        (in elements) only part of the tensor is written. `imatrix` as for `quantize`. Raises
-        `ArgumentError` for a wrong number of elements and values that the type cannot hold; what
-        came before these is written. `NoDataError` before allocation.
+        The array's shape is the reverse of `ne`; ones in front do not count. With `offset` (in
+        elements) only part of the tensor is written: a 1-D array, or whole rows. `imatrix` as for
+        `quantize`. Raises `ArgumentError` for another shape and for values that the type cannot
+        hold; what came before these is written. `NoDataError` before allocation.
         C: ggml_backend_tensor_set
         """
         ptr = self._writable()
         if offset != 0:
             offset = whole("offset", offset)
         values = numbers(array)
-        n, start = self.n_elements, 0
-        if offset == 0 and values.size != n:
-            raise ArgumentError(
-                f"tensor '{self.name}' has ne {list(self.ne)} = {n} elements, "
-                f"the array has shape {values.shape} = {values.size}"
-            )
-        if offset + values.size > n:
-            raise ArgumentError(
-                f"tensor '{self.name}' has {n} elements: {values.size} from {offset} do not fit"
-            )
-        if offset:
+        start = 0
+        if offset == 0:
+            check_shape(f"tensor '{self.name}'", values.shape, self.ne)
+        else:
+            if offset + values.size > (n := self.n_elements):
+                raise ArgumentError(
+                    f"tensor '{self.name}' has {n} elements: {values.size} from {offset} do not fit"
+                )
+            check_part(f"tensor '{self.name}'", values.shape, self.ne)
             block = lib.ggml_blck_size(ptr.type)
             if offset % block:
                 raise ArgumentError(
@@ -231,15 +244,15 @@ class TensorData(TensorInfo):
         if dtype is None and not dequantize:
             shape = (*shape[:-1], row_size(self.type, shape[-1]))
         kind = dtype or np.dtype(np.float32 if dequantize else np.uint8)
-        result = np.empty(shape, kind) if out is None else _checked(out, shape, kind)
-        target = result if result.flags.c_contiguous else np.empty(shape, kind)
+        result = np.empty(shape, kind) if out is None else _checked(out, shape, kind, self.name)
+        target = result if result.flags.c_contiguous else np.empty(result.shape, kind)
         if dtype is None and dequantize:
             self._get_floats(target.reshape(-1))
         elif contiguous:
             if target.size:
                 lib.ggml_backend_tensor_get(ptr, ffi.from_buffer(target), 0, target.nbytes)
         else:
-            target[...] = self._gaps_too(kind)
+            target[...] = self._gaps_too(kind).reshape(target.shape)
         if target is not result:
             result[...] = target
         return result
@@ -388,14 +401,12 @@ class TensorData(TensorInfo):
 
 
 def _checked(
-    out: npt.NDArray[Any], shape: tuple[int, ...], dtype: np.dtype[Any]
+    out: npt.NDArray[Any], shape: tuple[int, ...], dtype: np.dtype[Any], name: str
 ) -> npt.NDArray[Any]:
     if not isinstance(out, np.ndarray):
         raise TypeError(f"out: expected a numpy array, got {given(out)}")
-    if out.shape != shape or out.dtype != dtype or not out.flags.writeable:
+    if out.dtype != dtype or not out.flags.writeable:
         writable = "" if out.flags.writeable else ", read-only"
-        raise ArgumentError(
-            f"out is {out.dtype} of shape {out.shape}{writable}: expected {dtype} of shape {shape},"
-            " writable"
-        )
+        raise ArgumentError(f"out is {out.dtype}{writable}: expected {dtype}, writable")
+    check_shape(f"out: tensor '{name}'", out.shape, shape[::-1])
     return out

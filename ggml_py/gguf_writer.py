@@ -17,7 +17,7 @@ from ._ffi import NULL, ffi, lib
 from ._gguf_header import HeaderCheck
 from ._whole_file import whole_file
 from .context import Context
-from .convert import TypeLike, encode, type_of
+from .convert import TypeLike, check_part, check_shape, encode, type_of
 from .errors import ArgumentError, GgufError
 from .gguf import SCALARS
 
@@ -83,7 +83,7 @@ def _pieces(
     made = data() if callable(data) else data
     written = 0
     for piece in made if isinstance(made, Iterator) else (made,):
-        encoded = _encoded(name, piece, type_, ne[0], nbytes, made)
+        encoded = _encoded(name, piece, type_, ne, nbytes, made)
         written += encoded.nbytes
         if written > nbytes:
             break
@@ -94,14 +94,14 @@ def _pieces(
 
 
 def _encoded(
-    name: str, piece: Any, type_: enums.Type, ne0: int, nbytes: int, whole: Any
+    name: str, piece: Any, type_: enums.Type, ne: tuple[int, ...], nbytes: int, whole: Any
 ) -> npt.NDArray[Any]:
     if isinstance(piece, bytes | bytearray | memoryview):
         return np.frombuffer(piece, np.uint8)
     values = np.asarray(piece)
     # uint8 is no type of ggml's: these are bytes already, if the whole tensor is so or a piece is
     # whole rows of it.
-    row = lib.ggml_row_size(type_, ne0)
+    row = lib.ggml_row_size(type_, ne[0])
     if values.dtype == np.uint8 and (
         values.size == nbytes or (piece is not whole and row and values.size % row == 0)
     ):
@@ -109,7 +109,12 @@ def _encoded(
     if values.dtype.kind not in "biuf":
         raise GgufError(f"tensor '{name}': data of type {values.dtype}, expected numbers")
     try:
-        return encode(values, type_, ne0)
+        check = check_shape if piece is whole else check_part
+        check(f"tensor '{name}'", values.shape, ne)
+    except ArgumentError as error:
+        raise GgufError(str(error)) from None
+    try:
+        return encode(values, type_, ne[0])
     except ArgumentError as error:
         raise GgufError(f"tensor '{name}': {error}") from None
 

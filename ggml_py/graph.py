@@ -12,6 +12,7 @@ from . import enums
 from ._arguments import c_text, given, ptr_of, whole
 from ._ffi import NULL, ffi, lib
 from ._handle import Handle, in_use
+from .arrays import PENDING, Arrays
 from .buffer import BufferType
 from .context import new_native
 from .custom import custom_nodes, is_remote
@@ -354,6 +355,36 @@ class Graph(Handle):
             raise NoDataError(f"leaf '{name}' of the graph has no memory: {what_to_do}")
         return missing
 
+    def _with_arrays(self) -> list[Arrays]:
+        """What `from_numpy` was given, where tensors of the graph may still need it."""
+        if not PENDING:
+            return []
+        contexts: list[Any] = [context for _start, _end, context in _contexts(self)]
+        return [c._arrays for c in contexts if c._arrays]
+
+    def _hold_arrays(self) -> None:
+        """Before it is allocated."""
+        for arrays in self._with_arrays():
+            arrays.hold(self.ptr)
+
+    def _upload_arrays(self) -> None:
+        """After it was allocated."""
+        for arrays in self._with_arrays():
+            arrays.upload_all()
+
+    def _check_leafs_set(self) -> None:
+        """Raises `NoDataError` for a leaf without memory that nobody can have set, for it has none
+        of `from_numpy` either."""
+        todo = "call alloc_graph first, set it, then compute"
+        arrays = self._with_arrays()
+        if not arrays:
+            self._check_leafs(todo)
+            return
+        for leaf in self.leafs:
+            ptr = leaf._ptr if leaf._ptr.view_src == NULL else leaf._ptr.view_src
+            if ptr.data == NULL and leaf.n_elements and not any(a.has(ptr) for a in arrays):
+                raise NoDataError(f"leaf '{leaf.name}' of the graph has no memory: {todo}")
+
     def _check_data(self) -> None:
         """Raises `NoDataError` for a tensor without memory: computing would read through NULL."""
         changes = lib.gp_changes()
@@ -363,6 +394,7 @@ class Graph(Handle):
             "the buffer it was in is closed, or its context was never allocated"
         )
         if missing == NULL:
+            self._upload_arrays()
             self._whole_at = changes
             return
         name = Tensor(missing, self._context).name

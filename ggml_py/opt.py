@@ -350,6 +350,8 @@ class OptContext(Handle):
 
     def _alloc(self, ptr: Any, kind: enums.OptBuildType, backward: bool) -> None:
         scheduler = self._scheduler
+        if self._model is not None:
+            self._model._hold_arrays()
         try:
             with in_use("allocating", self, scheduler), self._changing(), scheduler._changing():
                 lib.ggml_opt_alloc(ptr, backward)
@@ -368,6 +370,7 @@ class OptContext(Handle):
         scheduler._graph = graph
         graph._scheduler = weakref.ref(scheduler)
         scheduler._lend()
+        graph._upload_arrays()
         if backward and self._opt_i == 0 and not self.static_graphs:
             lib.ggml_opt_reset(ptr, False)  # ggml-opt does it with static graphs only
         try:

@@ -55,9 +55,9 @@ class Dataset(Handle):
         ndata = values.shape[0]
         ne_label = 0 if given is None else given.size // ndata
         self._open(type_data, type_label, values.size // ndata, ne_label, ndata, ndata_shard)
-        self.data.set(values)
+        self.data.set(values.reshape(ndata, -1))
         if given is not None and self.labels is not None:
-            self.labels.set(given)
+            self.labels.set(given.reshape(ndata, -1))
 
     @classmethod
     def empty(

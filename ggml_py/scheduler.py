@@ -202,6 +202,7 @@ class Scheduler(Handle):
         self._n_allocs += 1
         graph._scheduler = weakref.ref(self)
         self._lend()
+        graph._upload_arrays()
         try:
             graph._check_custom(self.backends, self.tensor_backend)
         except ArgumentError:
@@ -242,6 +243,7 @@ class Scheduler(Handle):
 
     def _measure(self, graph: Graph) -> dict[str, int] | None:
         sizes = ffi.new("size_t[]", len(self.backends))
+        graph._hold_arrays()
         with self._deciding(graph):
             done = lib.gp_sched_measure(self.ptr, graph.ptr, sizes)
         return dict(zip(sched_state.labels(self), sizes, strict=True)) if done else None
@@ -288,6 +290,7 @@ class Scheduler(Handle):
         if self._graph is not None:
             raise ArgumentError("this scheduler has a graph allocated already: call reset() first")
         self._check_graph(graph)
+        graph._hold_arrays()
         if ACTIVE.get():
             check(self._plan(graph))
 
@@ -334,7 +337,7 @@ class Scheduler(Handle):
         """`call(*args)` computes the graph; `checked` as `computing` has it."""
         if not self._held:
             self._check_graph(graph)
-            graph._check_leafs("call alloc_graph first, set it, then compute")
+            graph._check_leafs_set()
             self._alloc(graph)
         elif self._held[0] is not graph:
             raise ArgumentError("another graph is allocated on this scheduler: call reset() first")

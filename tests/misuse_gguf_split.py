@@ -57,7 +57,7 @@ MISUSES = [
     _write("folder", "is a folder", "expected the name of a file", name=""),
     _one("three-of-four", "('t', [1.0], 'f32')", "expected (name, data, type, ne)", "t", [1.0],
          "f32"),
-    _one("short", "its data gives 4", "needs 8 bytes", "t", [1.0], "f32", (2,)),
+    _one("short", "shape (1,) = 1", "'t' has ne [2] = 2 elements", "t", [1.0], "f32", (2,)),
     _one("no-numbers", "data of type <U1", "expected numbers", "t", "x", "f32", (1,)),
     _one("type", "type 'f33'", "expected one of", "t", [1.0], "f33", (1,)),
     _one("ne", "got float 1.5", "expected a whole number", "t", [1.0], "f32", (1.5,)),

@@ -59,7 +59,7 @@ def test_shuffling_changes_the_order_of_the_first(opt):
 def test_datasets_of_other_types():
     with ggml.Dataset.empty("f16", "i32", 4, 1, 3) as dataset:
         dataset.data.set(np.ones((3, 4)))
-        dataset.labels.set([1, 2, 3])
+        dataset.labels.set([[1], [2], [3]])
         data, labels = dataset.get_batch_host(1, 2)
         assert (data.dtype, data.tolist()) == (np.float16, [[1, 1, 1, 1]])
         assert (labels.dtype, labels.tolist()) == (np.int32, [[3]])

@@ -16,7 +16,7 @@ GENERATED = {"ops.py", "enums.py", "_since.py"}
 
 # Layer of each module; a module imports lower ones, in layer 3 only those to its left.
 OBJECTS = ("_module", "_device", "registry", "rpc", "buffer", "threadpool", "backend", "loan")
-OBJECTS += ("info", "convert", "dlpack", "data", "op_settings", "tensor", "sim_calls", "sim")
+OBJECTS += ("arrays", "info", "convert", "dlpack", "data", "op_settings", "tensor", "sim_calls", "sim")
 OBJECTS += ("ranges", "ops", "custom", "computing", "context")
 OBJECTS += ("graph", "graph_plan", "compare", "alloc", "sched_refusal", "sched_state")
 OBJECTS += ("sched_struct", "sched_parts", "sched_view")
@@ -31,7 +31,8 @@ PLAIN = {
     "trace.flops", "trace.shares", "trace.plan_tensor",
     "trace.what_if", "trace.thresholds",
     "trace.finding", "trace.advice", "trace.advice_copies", "trace.advice_ops",
-    "trace.advice_layout", "trace.advice_offload", "trace.advice_setup",
+    "trace.advice_layout", "trace.advice_offload", "trace.advice_setup", "trace.advice_reach",
+    "trace.reach",
     "trace.words", "trace.decisions", "trace.explain",
     "trace.run", "trace.run_summary",
     "trace.variant", "trace.reasons", "trace.why_not",

@@ -9,6 +9,7 @@ at, an assertion is added (``op_checks.h``, ``layout_assert.h``): its abort is a
 
 from __future__ import annotations
 
+from . import reach_edits
 from .depth_edits import FORWARD
 from .edit import Edit
 from .op_edits import CPU_OPS, OPS
@@ -296,11 +297,11 @@ _TRAINING = (
 
 # By path below upstream's src/. native/CMakeLists.txt puts each copy where the original was.
 EDITS: dict[str, tuple[Edit, ...]] = {
-    "ggml-backend.cpp": _SCHEDULER + RUNS,
+    "ggml-backend.cpp": _SCHEDULER + RUNS + reach_edits.SCHEDULER,
     "ggml-alloc.c": _ALLOCATOR,
     "ggml.c": (*OPS, *FORWARD),
     "ggml-opt.cpp": _TRAINING,
-    "ggml-cpu/ggml-cpu.c": _CPU,
+    "ggml-cpu/ggml-cpu.c": _CPU + reach_edits.CPU,
     "ggml-cpu/ggml-cpu.cpp": _CPU_WORK,
     "ggml-cpu/ops.cpp": CPU_OPS,
     "ggml-cpu/repack.cpp": _CPU_REPACK,

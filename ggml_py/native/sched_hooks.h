@@ -13,6 +13,7 @@
 #pragma once
 
 #include "alloc_hooks.h"
+#include "reach.h"
 
 #include <algorithm>
 #include <cstdio>
@@ -106,6 +107,7 @@ struct trace {
     std::vector<int32_t>       capacities; // of the splits' inputs, where a release keeps them from plan to plan
     std::vector<rewired>       rewires;
     std::vector<std::pair<const ggml_tensor *, const ggml_tensor *>> alloc_deps; // kept until that node
+    std::string                unreached; // why the allocated graph cannot be computed
     std::vector<memory>        unallocated; // nodes and leafs that the allocator gives memory or a buffer
 
     std::vector<int32_t>       passes; // [GP_N_STAGES][hash set], hv_tensor_backend_ids as it was
@@ -207,6 +209,7 @@ GP_COLD static void split_begin(ggml_backend_sched_t sched, ggml_cgraph * graph)
     }
     tr->rewires.clear();
     tr->alloc_deps.clear();
+    tr->unreached.clear();
     tr->copies.clear();
     tr->n_passes = 0;
     tr->n_plans++;
@@ -292,8 +295,53 @@ static void alloc_begin(ggml_backend_sched_t sched) {
     gp_alloc_note(GP_REALLOC_NONE, nullptr, nullptr, -1, 0, 0);
 }
 
+// What is wrong with the allocated graph: a node whose backend cannot reach its memory, or whose write would be
+// lost in a copy.
+GP_COLD static std::string unreached_of(ggml_backend_sched_t sched) {
+    std::vector<std::pair<ggml_backend_buffer_type_t, uint32_t>> known; // which backends reach it
+    const auto reachers = [&](ggml_backend_buffer_type_t buft) {
+        for (const auto & one : known) {
+            if (one.first == buft) {
+                return one.second;
+            }
+        }
+        uint32_t bits = 0;
+        for (int b = 0; b < sched->n_backends; b++) {
+            bits |= (uint32_t) ggml_backend_supports_buft(sched->backends[b], buft) << b;
+        }
+        known.push_back({ buft, bits });
+        return bits;
+    };
+    for (int i = 0; i < sched->n_splits; i++) {
+        const ggml_backend_sched_split & split = sched->splits[i];
+        const auto reaches = [&](ggml_backend_buffer_type_t buft) { return reachers(buft) >> split.backend_id & 1; };
+        for (int j = 0; j < split.graph.n_nodes; j++) {
+            const ggml_tensor * node = split.graph.nodes[j];
+            if (const ggml_tensor * t = unreached(node, reaches)) {
+                return unreached_text(node, t, ggml_backend_name(sched->backends[split.backend_id]));
+            }
+        }
+    }
+    for (const rewired & w : sched->trace->rewires) {
+        if (writes_source(w.node->op, w.j)) {
+            return std::string("node '") + w.node->name + "' (" + ggml_op_desc(w.node) + ") updates '" + w.src->name +
+                "' in a copy, '" + w.node->src[w.j]->name + "', which is thrown away: the update is lost";
+        }
+    }
+    return {};
+}
+
+static void check_reach(ggml_backend_sched_t sched) {
+    if (__builtin_expect(sched->trace != nullptr && !sched->trace->unreached.empty(), 0)) {
+        GGML_ABORT("%s", sched->trace->unreached.c_str());
+    }
+}
+
 static bool allocated(ggml_backend_sched_t sched) {
     trace * tr = sched->trace;
+    if (gp_reach_foreign()) {
+        tr->unreached = unreached_of(sched);
+    }
     gp_realloc_record r = tr->realloc;
     if (r.kind == GP_REALLOC_NONE) {
         r = gp_alloc_note_realloc;

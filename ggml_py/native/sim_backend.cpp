@@ -3,7 +3,7 @@
 
 #include "sim_backend.h"
 
-#include "ggml-impl.h"
+#include "reach.h"
 #include "sim_graph.h"
 #include "sim_queue.h"
 
@@ -98,30 +98,16 @@ void free_backend(ggml_backend_t native) {
 
 // --- computing
 
-// A plan that is wrong shall not pass because all memory here is the host's.
-void check_memory(ggml_backend_t native, const ggml_tensor * node, const ggml_tensor * t) {
-    ggml_backend_buffer_t buffer = t->view_src ? t->view_src->buffer : t->buffer;
-    if (buffer != nullptr && !sim_supports_buft(native->device, buffer->buft)) {
-        GGML_ABORT("node '%s' (%s) on %s takes '%s', which is in %s memory", node->name, ggml_op_desc(node),
-            get_name(native), t->name, ggml_backend_buffer_name(buffer));
-    }
-}
-
+// A plan that is wrong shall not pass because the CPU's kernels compute here.
 void check_graph(ggml_backend_t native, const ggml_cgraph * graph) {
+    const auto reaches = [native](ggml_backend_buffer_type_t buft) { return sim_supports_buft(native->device, buft); };
     for (int i = 0; i < graph->n_nodes; i++) {
         const ggml_tensor * node = graph->nodes[i];
-        if (ggml_is_empty(node) || node->op == GGML_OP_NONE || node->op == GGML_OP_RESHAPE || node->op == GGML_OP_VIEW ||
-                node->op == GGML_OP_PERMUTE || node->op == GGML_OP_TRANSPOSE) {
-            continue;
-        }
-        if (sim_is_callers(node->op)) {
+        if (sim_is_callers(node->op) && is_computed(node)) {
             GGML_ABORT("node '%s' (%s) on %s: its function is the caller's own", node->name, ggml_op_desc(node), get_name(native));
         }
-        check_memory(native, node, node);
-        for (const ggml_tensor * src : node->src) {
-            if (src != nullptr) {
-                check_memory(native, node, src);
-            }
+        if (const ggml_tensor * t = unreached(node, reaches)) {
+            GGML_ABORT("%s", unreached_text(node, t, get_name(native)).c_str());
         }
     }
 }
@@ -143,7 +129,11 @@ enum ggml_status graph_compute(ggml_backend_t native, ggml_cgraph * graph) {
     const std::vector<mark> before = pending(self->device, self);
     lock.unlock();
     wait(before, true);
-    return ggml_backend_graph_compute(self->cpu, graph);
+    if (self->device->settings.host) {
+        return ggml_backend_graph_compute(self->cpu, graph);
+    }
+    const sim_graph here(graph, &self->device->stand_in);
+    return ggml_backend_graph_compute(self->cpu, here.graph);
 }
 
 void synchronize(ggml_backend_t native) {
@@ -156,14 +146,14 @@ void synchronize(ggml_backend_t native) {
 
 void set_tensor_async(ggml_backend_t native, ggml_tensor * tensor, const void * data, size_t offset, size_t size) {
     const char * from = (const char *) data;
-    char       * to   = (char *) tensor->data + offset;
+    char       * to   = sim_here(tensor->data) + offset;
     std::vector<char> kept(from, from + size); // as drivers do: the caller may use its memory again
     std::lock_guard<std::mutex> lock(sim_order());
     give(of(native), [to, kept = std::move(kept)] { memcpy(to, kept.data(), kept.size()); });
 }
 
 void get_tensor_async(ggml_backend_t native, const ggml_tensor * tensor, void * data, size_t offset, size_t size) {
-    const char * from = (const char *) tensor->data + offset;
+    const char * from = sim_here(tensor->data) + offset;
     std::lock_guard<std::mutex> lock(sim_order());
     give(of(native), [data, from, size] { memcpy(data, from, size); });
 }
@@ -178,8 +168,8 @@ bool cpy_tensor_async(ggml_backend_t native_src, ggml_backend_t native_dst, cons
     if (!from->queue) {
         return false;
     }
-    const char * data  = (const char *) src->data;
-    void       * place = dst->data;
+    const char * data  = sim_here(src->data);
+    char       * place = sim_here(dst->data);
     const size_t size  = ggml_nbytes(src);
     std::lock_guard<std::mutex> lock(sim_order());
     const mark computed{from->queue, from->queue->pending()};

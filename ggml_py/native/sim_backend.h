@@ -16,7 +16,7 @@ struct sim_device {
     ggml_backend_device      native    = {};
     ggml_backend_buffer_type buft      = {};
     ggml_backend_buffer_type host_buft = {};
-    ggml_backend_buffer      stand_in  = {}; // of buft, for the tensors of graphs that wait (sim_graph.h)
+    ggml_backend_buffer      stand_in  = {}; // of the CPU's type, for the tensors of graphs that wait (sim_graph.h)
     std::string              name;
     std::string              host_name; // of host_buft
     gp_sim_settings          settings = {};
@@ -37,6 +37,10 @@ struct sim_device {
 ggml_backend_dev_t   sim_cpu();
 bool                 sim_supports_buft(ggml_backend_dev_t dev, ggml_backend_buffer_type_t buft);
 bool                 sim_is_buffer(ggml_backend_buffer_t buffer); // of a simulated device's own memory
+// Addresses in the device's own memory are made so that nothing else can use them, as those of a card: no process
+// has memory there. This is where the bytes are.
+constexpr uintptr_t  SIM_FAR = uintptr_t(1) << 54;
+inline char *        sim_here(const void * address) { return (char *) ((uintptr_t) address - SIM_FAR); }
 bool                 sim_is_callers(enum ggml_op op);             // its function is the caller's own
 
 ggml_backend_t       sim_backend_init(ggml_backend_dev_t dev, const char * params);

@@ -60,20 +60,20 @@ void free_buffer(ggml_backend_buffer_t buffer) {
 }
 
 void * get_base(ggml_backend_buffer_t buffer) {
-    return memory_of(buffer)->data;
+    return memory_of(buffer)->data + SIM_FAR;
 }
 
 void memset_tensor(ggml_backend_buffer_t, ggml_tensor * tensor, uint8_t value, size_t offset, size_t size) {
-    memset((char *) tensor->data + offset, value, size);
+    memset(sim_here(tensor->data) + offset, value, size);
 }
 
 void set_tensor(ggml_backend_buffer_t, ggml_tensor * tensor, const void * data, size_t offset, size_t size) {
-    memcpy((char *) tensor->data + offset, data, size);
+    memcpy(sim_here(tensor->data) + offset, data, size);
 }
 
 void get_tensor(ggml_backend_buffer_t buffer, const ggml_tensor * tensor, void * data, size_t offset, size_t size) {
     sim_read(memory_of(buffer)->device);
-    memcpy(data, (const char *) tensor->data + offset, size);
+    memcpy(data, sim_here(tensor->data) + offset, size);
 }
 
 void clear(ggml_backend_buffer_t buffer, uint8_t value) {
@@ -87,7 +87,7 @@ bool cpy_tensor(ggml_backend_buffer_t, const ggml_tensor * src, ggml_tensor * ds
         return false;
     }
     sim_read(memory_of(from)->device);
-    memcpy(dst->data, src->data, ggml_nbytes(src));
+    memcpy(sim_here(dst->data), sim_here(src->data), ggml_nbytes(src));
     return true;
 }
 
@@ -313,7 +313,7 @@ void fill_interfaces(sim_device & device) {
     host.get_alignment = get_alignment;
     host.is_host       = is_host;
 
-    device.stand_in.buft = &device.buft;
+    device.stand_in.buft = ggml_backend_cpu_buffer_type();
     for (ggml_backend_buffer_type * type : {&device.buft, &device.host_buft}) {
         type->device  = &device.native;
         type->context = &device;

@@ -1,5 +1,5 @@
 // Simulated devices: the backend registry "SIM". To upstream each is a device like any other, with memory
-// that nobody else reads; it computes with the CPU's kernels, so results are the CPU's bit for bit.
+// that nobody else reads (its addresses fault elsewhere); it computes with the CPU's kernels, so results are the CPU's bit for bit.
 //
 // 1. Devices are made and listed at run time, by name. What a device is (gp_sim_settings) stays as long as a
 //    backend or buffer of it is alive; what it wants (gp_sim_decisions) may change at any time.

@@ -1,6 +1,7 @@
 #include "sim_graph.h"
 
 #include "ggml-impl.h" // struct ggml_cgraph
+#include "sim_backend.h"
 
 #include <unordered_map>
 
@@ -14,6 +15,10 @@ sim_graph::sim_graph(const ggml_cgraph * from, ggml_backend_buffer_t buffer) {
             tensors.push_back(*t);
             made = &tensors.back();
             made->buffer = t->buffer == nullptr ? nullptr : buffer;
+            ggml_backend_buffer_t place = t->view_src == nullptr ? t->buffer : t->view_src->buffer;
+            if (place != nullptr && t->data != nullptr && sim_is_buffer(place)) {
+                made->data = sim_here(t->data);
+            }
         }
         return made;
     };

@@ -3,6 +3,8 @@
 // name come here first. Why: worker_guard.h.
 #pragma once
 
+#include "reach.h"
+
 static thread_ret_t gp_compute_thread(void * data);
 
 static thread_ret_t ggml_graph_compute_thread(void * data) {

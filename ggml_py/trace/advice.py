@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from . import advice_copies, advice_layout, advice_offload, advice_ops, advice_setup
+from . import advice_copies, advice_layout, advice_offload, advice_ops, advice_reach, advice_setup
 from .finding import COST, NOTE, RISK, Check, Facts, Finding
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ CHECKS = (
     Check("GP102", COST, "weights copied every time", advice_copies.weights, BOTH),
     Check("GP104", COST, "cache copied every time", advice_copies.state, BOTH),
     Check("GP109", NOTE, "input on the wrong side", advice_copies.inputs),
+    Check("GP117", RISK, "memory out of reach", advice_reach.out_of_reach),
     Check("GP110", RISK, "scheduler nearly full", advice_setup.nearly_full),
     Check("GP111", RISK, "pin not applied", advice_setup.pins_not_applied),
     Check("GP112", RISK, "pins dropped", advice_setup.pins_dropped),

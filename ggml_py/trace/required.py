@@ -7,6 +7,7 @@ import fnmatch
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from . import reach
 from .finding import Facts
 from .plan import Plan, PlanTensor, Split, format_bytes
 from .words import label, listed, quoted
@@ -110,6 +111,16 @@ def too_many_bytes(plan: Plan, n: int) -> str:
         f"at most {n} ({format_bytes(n)}) were expected:"
     )
     return "\n".join([head, *_first_of(rows), "", *why(plan, copies[0].copy)])
+
+
+def out_of_reach(plan: Plan) -> str:
+    """Whether a node uses memory that its backend cannot reach (`trace.reach`)."""
+    found = reach.unreached(plan)
+    if not found:
+        return ""
+    rows = _grouped((f"{reach.said(plan, u)}", plan.tensor(u.node.id)) for u in found)
+    head = f"{len(found)} node{'s use' if len(found) > 1 else ' uses'} memory out of reach:"
+    return "\n".join([head, *rows, "", *why(plan, plan.tensor(found[0].node.id))])
 
 
 def elsewhere(plan: Plan, expected: Mapping[str, str]) -> str:
