@@ -16,6 +16,14 @@ SCHEDULER = (
         "    gp::check_reach(sched);\n",
         after=True,
     ),
+    # Memory of weights that are laid out for kernels (repack, AMX) has no way back: a call of NULL.
+    Edit(
+        "memory that is only written",
+        "    buf->iface.get_tensor(buf, tensor, data, offset, size);\n",
+        "    GGML_ASSERT(buf->iface.get_tensor != NULL && "
+        '"this buffer type lays weights out anew: they cannot be read back");\n',
+        optional=True,
+    ),
 )
 
 CPU = (

@@ -132,8 +132,9 @@ enum ggml_status graph_compute(ggml_backend_t native, ggml_cgraph * graph) {
     if (self->device->settings.host) {
         return ggml_backend_graph_compute(self->cpu, graph);
     }
-    const sim_graph here(graph, &self->device->stand_in);
-    return ggml_backend_graph_compute(self->cpu, here.graph);
+    static thread_local std::unique_ptr<sim_graph> here; // kept: an error tells of its tensors (guard.cpp)
+    here = std::make_unique<sim_graph>(graph, &self->device->stand_in);
+    return ggml_backend_graph_compute(self->cpu, here->graph);
 }
 
 void synchronize(ggml_backend_t native) {
