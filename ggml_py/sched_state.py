@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ._ffi import NULL, ffi, lib, text
 
 if TYPE_CHECKING:
+    from .graph import Graph
     from .scheduler import Scheduler
 
 # In the order of gp_sched_ids' `which`.
@@ -62,6 +63,15 @@ def read_slots(scheduler: Scheduler) -> Any:
     slots = ffi.new("struct gp_slot_record[]", n)
     lib.gp_sched_slots(scheduler.ptr, slots, n)
     return slots
+
+
+def measure(scheduler: Scheduler, graph: Graph) -> dict[str, int] | None:
+    """See `Scheduler.reserve_size`; None in releases that cannot measure."""
+    sizes = ffi.new("size_t[]", len(scheduler.backends))
+    graph._hold_arrays()
+    with scheduler._deciding(graph):
+        done = lib.gp_sched_measure(scheduler.ptr, graph.ptr, sizes)
+    return dict(zip(labels(scheduler), sizes, strict=True)) if done else None
 
 
 def labels(scheduler: Scheduler) -> list[str]:

@@ -233,7 +233,7 @@ class Scheduler(Handle):
         if self._graph is graph:
             raise ArgumentError("the graph is allocated here: see buffer_size(), or reset() first")
         with in_use("measuring", self, graph):
-            sizes = self._measure(graph)
+            sizes = sched_state.measure(self, graph)
         if sizes is None:
             raise MissingFunctionError(
                 f"ggml {BUILD['ggml_version']} cannot measure a graph: reserve() and buffer_size() "
@@ -241,20 +241,13 @@ class Scheduler(Handle):
             )
         return sizes
 
-    def _measure(self, graph: Graph) -> dict[str, int] | None:
-        sizes = ffi.new("size_t[]", len(self.backends))
-        graph._hold_arrays()
-        with self._deciding(graph):
-            done = lib.gp_sched_measure(self.ptr, graph.ptr, sizes)
-        return dict(zip(sched_state.labels(self), sizes, strict=True)) if done else None
-
     def _no_memory(self, graph: Graph) -> AllocError:
         """The error for a graph whose compute buffers could not be had, with the sizes."""
         if not self._tracing:
             self.reset()
             return AllocError("the scheduler could not allocate the graph's compute buffers")
         lib.gp_sched_unplan(self.ptr)
-        return no_memory(self, self._measure(graph))
+        return no_memory(self, sched_state.measure(self, graph))
 
     def reset(self) -> None:
         """Forgets the allocated graph and all pins; the graph gets its own sources back and its
