@@ -7,6 +7,7 @@ from contextlib import closing, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from .. import sched_state
 from .._ffi import lib
 from ..errors import AllocError, BusyError, MissingFunctionError
 from ..scheduler import Scheduler
@@ -241,7 +242,7 @@ class Graphs:
         """Pins nodes, and raises `AllocError` where the machine lacks memory for a graph."""
         sched = self._sched
         _pin(sched, builder)
-        sizes = sched._measure(builder.graph) if sched._tracing else None
+        sizes = sched_state.measure(sched, builder.graph) if sched._tracing else None
         if sizes is None:
             return  # this release, or build, cannot measure
         for backend, nbytes in zip(sched.backends, sizes.values(), strict=True):
