@@ -342,7 +342,10 @@ def _guard(f: Function) -> str:
                 lines.append(f"    GP_NOT_NULL({f.name}, {p.name}, {give_up})")
     harmless = _short(f) or _HARMLESS.fullmatch(f.name)
     changing = "" if harmless else " gp::changing changing;"
-    lines.append(f"    try {{ gp::scope guarded;{changing} {'' if void else 'return '}{call}; }}")
+    body = f"{call};" if void else f"return {call};"
+    if _makes_tensor(f) and not _FINDS_TENSOR.fullmatch(f.name):
+        body = f"{f.result} made = {call}; GP_CHECK_MADE(made) return made;"
+    lines.append(f"    try {{ gp::scope guarded;{changing} {body} }}")
     shown = "".join(f' gp::show("{p.name}", {p.name});' for p in _shown(f))
     lines.append(f'    catch (const std::exception &) {{ gp::caught("{f.name}");{shown} }}')
     if not void:
@@ -366,6 +369,11 @@ def guards(api: Api) -> tuple[str, str]:
         f"#include <exception>\n\n{weak}\n"
         "#define GP_NEEDS(f, give_up) if (__builtin_expect((f) == nullptr, 0)) "
         '{ gp::fail(GP_ERROR_MISSING, #f, ""); give_up }\n'
+        # A pristine libggml-base has no rules (kernel_check.h).
+        'extern "C" void gp_check_made(const struct ggml_tensor * made);\n'
+        "#pragma weak gp_check_made\n"
+        "#define GP_CHECK_MADE(made) if ((made) != nullptr && gp_check_made != nullptr) "
+        "{ gp_check_made(made); }\n"
         "#define GP_NOT_NULL(f, p, give_up) if (__builtin_expect((p) == nullptr, 0)) "
         "{ gp::fail(GP_ERROR_NULL, #f, #p); give_up }\n\n"
         'extern "C" {\n\n' + "\n\n".join(_guard(f) for f in api.bound) + "\n\n}\n"
@@ -398,12 +406,19 @@ def _module(api: Api, out: Path) -> None:
     out.write_text(_hold_the_gil(out.read_text(), short))
 
 
+_FINDS_TENSOR = re.compile(r"ggml_get_(first_|next_)?tensor")
+
+
+def _makes_tensor(f: Function) -> bool:
+    """Whether it gives a tensor of a context, which it made, or found (`_FINDS_TENSOR`)."""
+    takes_ctx = bool(f.params) and f.params[0].type == "struct ggml_context *"
+    return f.header == "ggml.h" and takes_ctx and f.result == "struct ggml_tensor *"
+
+
 def _short(f: Function) -> bool:
     if f.header != "ggml.h":
         return f.name == "gp_view_fits"
-    takes_ctx = bool(f.params) and f.params[0].type == "struct ggml_context *"
-    builder = takes_ctx and f.result == "struct ggml_tensor *"
-    return builder or _QUERIES.fullmatch(f.name) is not None
+    return _makes_tensor(f) or _QUERIES.fullmatch(f.name) is not None
 
 
 def _hold_the_gil(source: str, names: set[str]) -> str:

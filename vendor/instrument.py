@@ -12,7 +12,7 @@ from __future__ import annotations
 from . import reach_edits
 from .depth_edits import FORWARD
 from .edit import Edit
-from .op_edits import CPU_OPS, OPS
+from .op_edits import CPU_CHECKS, CPU_OPS, OPS
 from .run_edits import RUNS
 
 
@@ -301,7 +301,7 @@ EDITS: dict[str, tuple[Edit, ...]] = {
     "ggml-alloc.c": _ALLOCATOR,
     "ggml.c": (*OPS, *FORWARD),
     "ggml-opt.cpp": _TRAINING,
-    "ggml-cpu/ggml-cpu.c": _CPU + reach_edits.CPU,
+    "ggml-cpu/ggml-cpu.c": (*_CPU, *reach_edits.CPU, *CPU_CHECKS),
     "ggml-cpu/ggml-cpu.cpp": _CPU_WORK,
     "ggml-cpu/ops.cpp": CPU_OPS,
     "ggml-cpu/repack.cpp": _CPU_REPACK,

@@ -165,6 +165,22 @@ OPS = (
     ),
 )
 
+# Before anything is computed: what the kernels count on (kernel_check.h).
+CPU_CHECKS = (
+    Edit(
+        "rules of the kernels",
+        "enum ggml_status ggml_graph_compute(struct ggml_cgraph * cgraph, "
+        "struct ggml_cplan * cplan) {\n",
+        '#include "kernel_hooks.h"\n\n',
+    ),
+    Edit(
+        "graph to be computed",
+        "    GGML_ASSERT(cplan->work_size == 0 || cplan->work_data != NULL);\n",
+        "    gp_check_graph(cgraph);\n",
+        after=True,
+    ),
+)
+
 _INDEX = "        const int r = ((int32_t *) src1->data)[i];\n"
 
 

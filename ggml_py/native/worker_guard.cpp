@@ -70,6 +70,10 @@ void gp_pool_leave(void) {
     throw left_exception();
 }
 
+void gp_pool_failed_at(const ggml_tensor * node) {
+    failed_node = node;
+}
+
 bool gp_pool_running(void) {
     return running > 0;
 }

@@ -37,6 +37,9 @@ __attribute__((visibility("default"))) void   gp_pool_raise(void * failure);
 
 __attribute__((visibility("default"), noreturn, cold)) void gp_pool_leave(void);
 
+// The node to blame for what this thread throws next, where no thread of a pool runs yet.
+__attribute__((visibility("default"))) void gp_pool_failed_at(const struct ggml_tensor * node);
+
 static inline void gp_pool_check(struct gp_pool * pool) {
     if (__builtin_expect(__atomic_load_n(&pool->failed, __ATOMIC_ACQUIRE), 0)) {
         gp_pool_leave();

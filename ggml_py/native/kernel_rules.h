@@ -1,0 +1,198 @@
+// What the CPU's kernels need and do not look at: types they have no code for, strides they read as in line,
+// rows they count on. Read from ops.cpp, ggml-cpu.c, sgemm.cpp and tiled.cpp of 0.26.0. The words are those
+// of made_rules.h. Another backend may do without, so they are asked where the CPU computes.
+#pragma once
+
+#include "kernel_check.h"
+
+#define COPY "; ctx.cont() makes a copy in line"
+
+KERNEL(CPY) {
+    if (a->type == d->type) {
+        return PASSED;
+    }
+    if (ggml_is_quantized(a->type)) {
+        RULE(d->type == GGML_TYPE_F32 && gp_reads(a->type), "f32 as the result, of a type that can be read");
+        RULE(ggml_nelements(d) <= UINT32_MAX, "no more elements than 32 bits count");
+    } else if (ggml_is_quantized(d->type)) {
+        RULE(gp_is_float(a->type) && GP_WRITES(d->type), "numbers in f32, f16 or bf16, and a type that the CPU can quantize to");
+        RULE(a->ne[0] % ggml_blck_size(d->type) == 0 && a->ne[0] <= d->ne[0], "rows of whole blocks that are not longer than the result's");
+    } else {
+        const bool integer = (a->type == GGML_TYPE_F32 && d->type == GGML_TYPE_I32) || (a->type == GGML_TYPE_I32 && d->type == GGML_TYPE_F32);
+        RULE(integer || (gp_is_float(a->type) && gp_is_float(d->type)), "f32, f16, bf16, or f32 to i32 and back");
+    }
+    return PASSED;
+}
+
+KERNEL(ADD) {
+    if (ggml_is_quantized(a->type)) {
+        RULE(gp_reads(a->type) && GP_WRITES(d->type), "types that the CPU can read and quantize to");
+    }
+    return PASSED;
+}
+
+KERNEL(ADD1) {
+    if (ggml_is_quantized(a->type)) {
+        RULE(gp_reads(a->type) && GP_WRITES(d->type), "a type that the CPU can read and quantize to");
+        RULE(d->ne[3] == 1, "three dimensions: the CPU takes the stride of the first for that of the last");
+    }
+    return PASSED;
+}
+
+KERNEL(UNARY) {
+    RULE(gp_is_float(a->type), "f32, f16 or bf16");
+    return PASSED;
+}
+
+KERNEL(MUL_MAT) {
+    RULE(a->ne[1] == 1 || a->nb[1] % ggml_type_size(a->type) == 0, "rows of a at distances of whole blocks");
+    RULE(b->type != GGML_TYPE_Q8_K || ggml_is_contiguous(b), "a b of q8_K in line" COPY);
+    if (p[1] == 1 && gp_is_float(a->type)) { // GGML_HINT_SRC0_IS_HADAMARD: a is not looked at
+        RULE(a->ne[0] == a->ne[1], "a square a, as its hint says");
+        RULE(b->nb[0] == ggml_type_size(b->type), "rows of b in line" COPY);
+    }
+    return PASSED;
+}
+
+KERNEL(MUL_MAT_ID) {
+    RULE(a->ne[1] == 1 || a->nb[1] % ggml_type_size(a->type) == 0, "rows of a at distances of whole blocks");
+    RULE(b->type != GGML_TYPE_Q8_K || ggml_is_contiguous(b), "a b of q8_K in line" COPY);
+    return PASSED;
+}
+
+KERNEL(OUT_PROD) {
+    RULE(a->type == GGML_TYPE_F32 || gp_reads(a->type), "an a that the CPU can read");
+    return PASSED;
+}
+
+KERNEL(GET_ROWS) {
+    RULE(!ggml_is_quantized(a->type) || gp_reads(a->type), "a type that the CPU can read");
+    return PASSED;
+}
+
+KERNEL(SET_ROWS) {
+    RULE((a->type == GGML_TYPE_F16 && d->type == GGML_TYPE_F16) || GP_WRITES(d->type), "a result of a type that the CPU can convert to");
+    return PASSED;
+}
+
+KERNEL(GET_ROWS_BACK) {
+    RULE(ggml_is_contiguous(b), "indices in line" COPY);
+    return PASSED;
+}
+
+KERNEL(SOFT_MAX) {
+    RULE(c == NULL || ggml_is_contiguous(c), "sinks in line" COPY);
+    return PASSED;
+}
+
+KERNEL(SOFT_MAX_BACK) {
+    RULE(gp_rows_are_even(a) && gp_rows_are_even(b) && gp_rows_are_even(d), "rows at even distances" COPY);
+    return PASSED;
+}
+
+KERNEL(CROSS_ENTROPY_LOSS_BACK) {
+    RULE(gp_rows_are_even(b) && gp_rows_are_even(c) && gp_rows_are_even(d), "rows at even distances" COPY);
+    return PASSED;
+}
+
+KERNEL(ROPE) {
+    RULE(ggml_is_contiguous(b), "positions in line" COPY);
+    RULE(c == NULL || ggml_is_contiguous(c), "frequency factors in line" COPY);
+    return PASSED;
+}
+
+KERNEL(CONV_TRANSPOSE_2D) {
+    RULE(gp_plane_is_in_line(a), "the kernel's rows in line" COPY);
+    return PASSED;
+}
+
+KERNEL(IM2COL) {
+    RULE(p[6] != 1 || gp_plane_is_in_line(b), "the image's rows in line" COPY);
+    RULE(b->nb[2] <= INT32_MAX && (b->nb[3] <= INT32_MAX || b->ne[3] == 1), "images at distances that 32 bits hold");
+    return PASSED;
+}
+
+KERNEL(IM2COL_BACK) {
+    RULE(ggml_is_contiguous(a), "the gradient in line" COPY);
+    return PASSED;
+}
+
+KERNEL(CONV_2D_DW) {
+    if (ggml_is_contiguous(b)) {
+        RULE(ggml_is_contiguous(a), "the kernel in line, as the image is" COPY);
+    } else {
+        RULE(gp_channels_first(a, 3), "the kernel's channels side by side, as the image's");
+        RULE(gp_channels_first(b, 2), "an image in line, or all its channels side by side" COPY);
+    }
+    return PASSED;
+}
+
+KERNEL(FLASH_ATTN_EXT) {
+    RULE(s[4] == NULL || ggml_is_contiguous(s[4]), "sinks in line" COPY);
+    return PASSED;
+}
+
+KERNEL(SSM_CONV) {
+    RULE(ggml_is_contiguous(b), "c in line" COPY);
+    return PASSED;
+}
+
+KERNEL(SSM_SCAN) {
+    RULE(a->nb[3] == a->ne[0]*a->ne[1]*a->ne[2]*sizeof(float), "states in line" COPY);
+    RULE(ggml_is_contiguous(s[6]), "ids in line" COPY);
+    return PASSED;
+}
+
+KERNEL(GET_REL_POS) {
+    RULE(gp_plane_is_in_line(a), "a in line" COPY);
+    return PASSED;
+}
+
+KERNEL(OPT_STEP_ADAMW) {
+    RULE(gp_same_strides(a, b), "a gradient with the strides of a" COPY);
+    RULE(gp_same_strides(a, c) && gp_same_strides(a, s[3]), "momenta with the strides of a" COPY);
+    RULE(ggml_is_contiguous(s[4]), "parameters in line" COPY);
+    return PASSED;
+}
+
+KERNEL(OPT_STEP_SGD) {
+    RULE(gp_same_strides(a, b), "a gradient with the strides of a" COPY);
+    RULE(ggml_is_contiguous(c), "parameters in line" COPY);
+    return PASSED;
+}
+
+#undef COPY
+
+static const struct gp_rules kernel_rules[] = {
+    KERNEL_RULES(CPY),
+    { "DUP", kernel_CPY },
+    KERNEL_RULES(ADD),
+    KERNEL_RULES(ADD1),
+    KERNEL_RULES(UNARY),
+    { "SQR", kernel_UNARY },
+    { "SQRT", kernel_UNARY },
+    { "LOG", kernel_UNARY },
+    { "SIN", kernel_UNARY },
+    { "COS", kernel_UNARY },
+    KERNEL_RULES(MUL_MAT),
+    KERNEL_RULES(MUL_MAT_ID),
+    KERNEL_RULES(OUT_PROD),
+    KERNEL_RULES(GET_ROWS),
+    KERNEL_RULES(SET_ROWS),
+    KERNEL_RULES(GET_ROWS_BACK),
+    KERNEL_RULES(SOFT_MAX),
+    KERNEL_RULES(SOFT_MAX_BACK),
+    KERNEL_RULES(CROSS_ENTROPY_LOSS_BACK),
+    KERNEL_RULES(ROPE),
+    { "ROPE_BACK", kernel_ROPE },
+    KERNEL_RULES(CONV_TRANSPOSE_2D),
+    KERNEL_RULES(IM2COL),
+    KERNEL_RULES(IM2COL_BACK),
+    KERNEL_RULES(CONV_2D_DW),
+    KERNEL_RULES(FLASH_ATTN_EXT),
+    KERNEL_RULES(SSM_CONV),
+    KERNEL_RULES(SSM_SCAN),
+    KERNEL_RULES(GET_REL_POS),
+    KERNEL_RULES(OPT_STEP_ADAMW),
+    KERNEL_RULES(OPT_STEP_SGD),
+};

@@ -1,0 +1,209 @@
+"""Operands with the same numbers in other layouts, in memory that shows who wrote where.
+
+An `Operand` is what an op reads: a type, a shape and its blocks. `place` makes a tensor of it,
+plain or as a view that is cropped, permuted, repeated or has odd strides where a dimension is 1.
+All tensors of a `World` lie in one array with gaps between them; array and gaps hold a pattern.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+
+import ggml_py as ggml
+from ggml_py import ffi, lib
+from ggml_py.enums import Type
+
+LAYOUTS = ("crop", "permute", "crop+permute", "units", "repeat", "odd")
+GAP = 192  # bytes between tensors, a multiple of 64
+ROOM = 1 << 20
+BLOCKS = 4096  # of each type, to take data from
+
+
+@cache
+def traits(type_: str) -> tuple[int, int]:
+    """Elements and bytes of a block."""
+    number = Type[type_.upper()]
+    return int(lib.ggml_blck_size(number)), int(lib.ggml_type_size(number))
+
+
+@cache
+def pool(type_: str) -> np.ndarray:
+    """Blocks of ordinary numbers."""
+    n, size = traits(type_)
+    chance = np.random.default_rng(size)
+    if type_ in ("i8", "i16", "i32", "i64"):
+        return chance.integers(0, 5, BLOCKS).astype(f"i{size}").view(f"V{size}")
+    values = chance.standard_normal(BLOCKS * n).astype("f4").round(3)
+    if type_ in ("f32", "f64", "f16"):
+        return values.astype({"f32": "f4", "f64": "f8", "f16": "f2"}[type_]).view(f"V{size}")
+    if type_ == "bf16":
+        return (values.view("u4") >> 16).astype("u2").view("V2")
+    if type_ in ("q4_0", "q5_1", "q8_0", "q4_K", "q6_K", "iq4_nl", "mxfp4"):
+        blocks = np.zeros(BLOCKS * size, "u1")
+        lib.ggml_quantize_chunk(
+            Type[type_.upper()], ffi.from_buffer("float[]", values),
+            ffi.from_buffer("char[]", blocks), 0, BLOCKS, n, ffi.NULL,
+        )  # fmt: skip
+        return blocks.view(f"V{size}")
+    blocks = chance.integers(0, 256, (BLOCKS, size)).astype("u1")
+    blocks[:, :8] = np.tile(np.float16([0.5]).view("u1"), 4)  # the scales are here or at the end
+    blocks[:, -4:] = np.tile(np.float16([0.5]).view("u1"), 2)
+    return blocks.reshape(-1).view(f"V{size}")
+
+
+@dataclass
+class Operand:
+    """`blocks` has the shape of the tensor, outermost dimension first, in blocks."""
+
+    type: str
+    ne: tuple[int, int, int, int]
+    blocks: np.ndarray
+
+    @classmethod
+    def drawn(cls, rng: random.Random, type_: str, *ne: int) -> Operand:
+        whole = (*ne, 1, 1, 1, 1)[:4]
+        n = traits(type_)[0]
+        shape = (whole[3], whole[2], whole[1], whole[0] // n)
+        count = int(np.prod(shape))
+        start = rng.randrange(BLOCKS)
+        return cls(type_, whole, np.resize(np.roll(pool(type_), -start), count).reshape(shape))
+
+    @classmethod
+    def of(cls, values: np.ndarray, type_: str) -> Operand:
+        """From numbers, in numpy's order."""
+        shape = (1,) * (4 - values.ndim) + values.shape
+        dtype = {"f": "f", "i": "i"}[type_[0]] + str(int(type_[1:]) // 8)
+        array = np.ascontiguousarray(values.reshape(shape).astype(dtype))
+        return cls(type_, shape[::-1], array.view(f"V{array.itemsize}").reshape(shape))
+
+    @property
+    def nbytes(self) -> int:
+        return self.blocks.nbytes
+
+
+class World:
+    """One array, the tensors in it, and the memory of each."""
+
+    def __init__(self, fill: int) -> None:
+        self.memory = np.empty(ROOM + 64, "u1")
+        self._start = -self.memory.ctypes.data % 64
+        self._pattern = fill
+        self._raw = ffi.from_buffer("char[]", self.memory)
+        self.address = int(ffi.cast("uintptr_t", self._raw))
+        base = ffi.cast("void *", self.address + self._start)
+        self._buffer = lib.ggml_backend_cpu_buffer_from_ptr(base, ROOM)
+        self.renew()
+
+    def renew(self) -> None:
+        """With no tensors, in a new context."""
+        self.context = ggml.Context()
+        self.used = self._done = 0
+        self._take(GAP)
+
+    def _take(self, nbytes: int) -> int:
+        """So many bytes, filled with the pattern; where they are in the buffer."""
+        at, self.used = self.used, self.used + (nbytes + 63) // 64 * 64
+        if self.used > ROOM - 1024:
+            raise MemoryError
+        self.memory[self._start + at : self._start + self.used] = self._pattern
+        return at
+
+    def give_memory(self) -> None:
+        """To all tensors that have none, in the order they were made."""
+        tensors = list(self.context)
+        for t in tensors[self._done :]:
+            if t.view_src is not None:
+                if t.ptr.buffer == ffi.NULL:
+                    lib.ggml_backend_view_init(t.ptr)
+                continue
+            at = self._take(t.nbytes)
+            where = ffi.cast("void *", self.address + self._start + at)
+            lib.ggml_backend_tensor_alloc(self._buffer, t.ptr, where)
+            self._take(GAP)
+        self._done = len(tensors)
+
+    def bytes_of(self, t: ggml.Tensor, memory: np.ndarray | None = None) -> np.ndarray:
+        """The tensor's blocks in `memory`, which is as large as ours, as they lie there."""
+        memory = self.memory if memory is None else memory
+        n, size = int(lib.ggml_blck_size(t.ptr.type)), int(lib.ggml_type_size(t.ptr.type))
+        at = int(ffi.cast("uintptr_t", t.ptr.data)) - self.address
+        ne, nb = t.ne, t.nb
+        shape = (ne[3], ne[2], ne[1], ne[0] // n, size)
+        if 0 in shape:
+            return np.empty(shape, "u1")
+        return np.lib.stride_tricks.as_strided(memory[at:], shape, (nb[3], nb[2], nb[1], nb[0], 1))
+
+    def everything(self) -> np.ndarray:
+        """What is used of the array."""
+        return self.memory[: self._start + self.used]
+
+
+def write(world: World, t: ggml.Tensor, blocks: np.ndarray) -> None:
+    """The operand's blocks into its tensor."""
+    into = world.bytes_of(t)
+    if into.size:
+        into[...] = blocks.view("u1").reshape(into.shape)
+
+
+def variant(rng: random.Random, operand: Operand) -> str:
+    """A layout that this operand can have; `operand` changes for "repeat"."""
+    layout = rng.choice(LAYOUTS)
+    if layout == "repeat":
+        axis = rng.randrange(3)  # of numpy's
+        operand.blocks = np.repeat(
+            operand.blocks[(slice(None),) * axis + (slice(0, 1),)], operand.blocks.shape[axis], axis
+        )
+        return f"repeat{3 - axis}"
+    return layout
+
+
+def place(world: World, operand: Operand, layout: str, seed: int) -> ggml.Tensor:
+    """A tensor of this layout; `write` gives it its numbers once it has memory."""
+    rng = random.Random(seed)
+    ctx, ne = world.context, operand.ne
+    n, size = traits(operand.type)
+    if layout == "plain" or 0 in ne:
+        return ctx.new_tensor(operand.type, *ne)
+    if layout.startswith("repeat"):
+        axis = int(layout[6:])
+        held = [1 if i == axis else length for i, length in enumerate(ne)]
+        base = ctx.new_tensor(operand.type, *held)
+        nb = [0 if i == axis else base.nb[i] for i in range(4)]
+        return ctx.view_4d(base, *ne, *nb[1:], 0)
+    if layout == "units":  # the stride of a dimension of 1 is of no account
+        base = ctx.new_tensor(operand.type, *ne)
+        nb = [b if ne[i] > 1 else size * rng.choice((0, 1, 3, 40)) for i, b in enumerate(base.nb)]
+        return ctx.view_4d(base, *ne, *nb[1:], 0)
+    if layout == "odd":
+        rows = [ne[0] + n, *ne[1:]]
+        base = ctx.new_tensor(operand.type, *rows)
+        return ctx.view_4d(base, *ne, *base.nb[1:], 1)
+    if layout == "crop":
+        return _cropped(ctx, rng, operand.type, list(ne))
+    # Axis i of what is stored is axis order[i] of what is seen.
+    order = [0, *rng.sample((1, 2, 3), 3)] if n > 1 else rng.sample(range(4), 4)
+    stored = [ne[axis] for axis in order]
+    if layout == "permute":
+        base = ctx.new_tensor(operand.type, *stored)
+    else:
+        base = _cropped(ctx, rng, operand.type, stored)
+    return ctx.permute(base, *order)
+
+
+def _cropped(ctx: ggml.Context, rng: random.Random, type_: str, ne: list[int]) -> ggml.Tensor:
+    n, _size = traits(type_)
+    before = [rng.choice((0, 1)) for _ in ne]
+    after = [rng.choice((0, 1, 3)) for _ in ne]
+    step = (n, 1, 1, 1)
+    whole = [
+        length + (before[i] + after[i]) * step[i] if length * 4 < 4096 else length
+        for i, length in enumerate(ne)
+    ]
+    first = [b if w > length else 0 for b, w, length in zip(before, whole, ne, strict=True)]
+    base = ctx.new_tensor(type_, *whole)
+    offset = sum(f * nb for f, nb in zip(first, base.nb, strict=True))
+    return ctx.view_4d(base, *ne, *base.nb[1:], offset)

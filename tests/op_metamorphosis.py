@@ -1,0 +1,150 @@
+"""An op gives the same from operands in any layout, or refuses them; it writes its result only.
+
+A case draws an op, operands and numbers from its seed (op_cases.py), then layouts (op_layouts.py).
+It is computed from operands in line, then from the same numbers in those layouts, twice, with other
+bytes wherever nobody wrote. A finding is an `AssertionError`:
+
+- the results differ (strides that were read as another layout),
+- the two runs differ (memory read that is no operand's, or a result that was not written),
+- a byte changed that is not the result's,
+- one of them was refused, the other not, although only bytes that nobody should read differ.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cache
+
+import numpy as np
+from op_layouts import Operand, World, place, variant, write
+
+import ggml_py as ggml
+from ggml_py.enums import Op, Type
+
+REFUSALS = (ggml.GgmlError, TypeError, ValueError, OverflowError)
+VIEWS = {Op.NONE, Op.RESHAPE, Op.VIEW, Op.PERMUTE, Op.TRANSPOSE}
+FLOATS = {Type.F32: "u4", Type.F16: "u2", Type.BF16: "u2"}
+INFINITE = {Type.F32: 0x7F800000, Type.F16: 0x7C00, Type.BF16: 0x7F80}
+# Numbers that are not side by side are added one after the other, and not in vectors.
+ROUNDED = {"norm", "norm_inplace"}
+LARGE = 1 << 18  # bytes of all tensors of a case
+
+
+@dataclass
+class Case:
+    """`call(ctx, *tensors)` makes the op. Those of the operands that it writes are in `writes`."""
+
+    name: str
+    operands: list[Operand | None]
+    call: Callable[..., ggml.Tensor]
+    writes: tuple[int, ...] = ()
+    numbers: dict[str, object] = field(default_factory=dict)  # what the call has beside tensors
+
+    def __str__(self) -> str:
+        operands = [f"{o.type}{list(o.ne)}" if o else "None" for o in self.operands]
+        return f"{self.name}({', '.join(operands)}, {self.numbers})"
+
+
+@cache
+def backend(n_threads: int) -> ggml.Backend:
+    return ggml.device("CPU").init(n_threads=n_threads)
+
+
+@cache
+def world(fill: int) -> World:
+    return World(fill)
+
+
+def computed(
+    case: Case, layouts: list[str], fill: int, n_threads: int, seed: int
+) -> np.ndarray | str:
+    """The result's bytes, in line; or what refused. Raises `AssertionError` for stray writes."""
+    here = world(fill)
+    here.renew()
+    tensors: list[ggml.Tensor | None] = []
+    with here.context:
+        try:
+            for i, (operand, layout) in enumerate(zip(case.operands, layouts, strict=True)):
+                made = None if operand is None else place(here, operand, layout, seed + i)
+                tensors.append(made)
+            out = case.call(here.context, *tensors)
+            if sum(t.nbytes for t in here.context) > LARGE:
+                return "large"
+            here.give_memory()
+            for t, operand in zip(tensors, case.operands, strict=True):
+                if t is not None and operand is not None:
+                    write(here, t, operand.blocks)
+            graph = here.context.new_graph(64)
+            graph.build_forward_expand(out)
+            before = here.everything().copy()
+            backend(n_threads).compute(graph)
+        except MemoryError:
+            return "large"
+        except REFUSALS as error:
+            return type(error).__name__
+        changed = (before != here.everything()).view("u1")
+        mine = [t for t in graph.nodes if t.op not in VIEWS]
+        for t in [*mine, *(t for i in case.writes if (t := tensors[i]) is not None)]:
+            here.bytes_of(t, changed)[...] = 0
+        where = np.flatnonzero(changed)
+        assert not where.size, f"{len(where)} bytes written beside the result: {where[:8]}"
+        return _comparable(out.ptr.type, here.bytes_of(out).copy().reshape(-1))
+
+
+def _comparable(type_: int, found: np.ndarray) -> np.ndarray:
+    """The same bytes for every NaN."""
+    if type_ in FLOATS:
+        numbers = found.view(FLOATS[type_])
+        most = INFINITE[type_]
+        return np.where(numbers & (2 * most ^ most | most) > most, most + 1, numbers)
+    return found
+
+
+def check(case: Case, seed: int) -> str:
+    """How it ended; raises what it found."""
+    rng = random.Random(f"layouts {seed}")
+    n_threads = 2 if rng.random() < 0.1 else 1
+    layouts = ["plain"] * len(case.operands)
+    chosen = [i for i, o in enumerate(case.operands) if o is not None and rng.random() < 0.5]
+    if not chosen and case.operands:
+        chosen = [rng.randrange(len(case.operands))]
+    for i in chosen:
+        operand = case.operands[i]
+        if operand is not None:
+            layouts[i] = variant(rng, operand)
+    at = rng.randrange(1 << 30)
+    what = f"{case}, layouts {layouts}, {n_threads} threads"
+    try:
+        plain = computed(case, ["plain"] * len(layouts), 0xFF, n_threads, at)
+        if isinstance(plain, str) and plain == "large":
+            return plain
+        again = computed(case, ["plain"] * len(layouts), 0x47, n_threads, at)
+        _same(plain, again, "in line, with other bytes between the tensors")
+        first = computed(case, layouts, 0x47, n_threads, at)
+    except AssertionError as error:
+        raise AssertionError(f"{what}: {error}") from None
+    if isinstance(first, str):
+        return "refused in line, too" if isinstance(plain, str) else "refused"
+    if isinstance(plain, str):
+        return "refused in line only"
+    if case.name in ROUNDED and _close(plain, first):
+        return "nearly the same"
+    if not np.array_equal(plain, first):
+        raise AssertionError(f"{what}: other numbers than from operands in line")
+    return "the same"
+
+
+def _close(one: np.ndarray, two: np.ndarray) -> bool:
+    if np.array_equal(one, two) or one.dtype != np.uint32:
+        return False
+    return np.allclose(one.view("f4"), two.view("f4"), rtol=1e-4, atol=1e-5, equal_nan=True)
+
+
+def _same(one: np.ndarray | str, two: np.ndarray | str, when: str) -> None:
+    if isinstance(one, str) or isinstance(two, str):
+        assert type(one) is type(two), f"{when}, {one} and {two}"
+    else:
+        n = np.flatnonzero(one != two)
+        assert not n.size, f"{when}, {n.size} of {one.size} numbers differ, from {n[0]} on"
