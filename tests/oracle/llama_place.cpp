@@ -19,6 +19,7 @@
 // --- what the simulated devices need of the cffi module: nothing is caught here
 
 extern "C" bool gp_sim_ask(const ggml_tensor *, void *) { return true; }
+extern "C" bool gp_sim_ask_order(ggml_tensor **, int, int32_t *, void *, void *) { return false; }
 extern "C" bool gp_interrupted(void) { return false; }
 struct gp_error * gp_last_error(void) {
     static thread_local gp_error error;
