@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import captures
 
 from ggml_py.trace import reference, run
@@ -97,3 +99,14 @@ def ran(plan, per_op=True, n=3):
     names = tuple(b.name for b in plan.backends)
     scheduler = run.SchedulerRecord(names, (False,) * len(names), (0,) * n)
     return run.Run((plan,), (scheduler,), tuple(events), per_op, 1e9)
+
+
+def waited_late(plan):
+    """A run whose first backend is asynchronous, and waited for when all is done."""
+    whole = ran(plan, per_op=False, n=1)
+    scheduler = whole.schedulers[0]
+    asynchronous = (True, *scheduler.asynchronous[1:])
+    end = whole.events[0].end
+    wait = run.Event(run.WAIT, end, end + 1000, 0, 0, -1, 0, 0, -1, 0, -1, -1, -1, "synchronize")
+    schedulers = (scheduler._replace(asynchronous=asynchronous),)
+    return replace(whole, schedulers=schedulers, events=(*whole.events, wait))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 
 import pytest
-from drawn_plans import HOSTILE, llama, ran, smallest
+from drawn_plans import HOSTILE, llama, ran, smallest, waited_late
 from page_driver import EVERY, click, details, matches, picked, shown, until
 
 import ggml_py as ggml
@@ -28,6 +28,7 @@ def made(plans):
         "hostile": (llama(4, suffix=HOSTILE, refused=("SOFT_MAX",)),),
         "large": (llama(1000, refused=("SOFT_MAX",)),),
         "run": (ran(fallback),),
+        "splits": (waited_late(fallback),),
         "two": (fallback, fallback.what_if(supports={("gpu0", "SOFT_MAX"): True})),
     }
 
@@ -488,3 +489,12 @@ def test_a_narrow_window_and_a_link_to_a_node(open_page):
     page.goto(page.url.partition("#")[0] + "#h")
     page.reload()
     assert page.evaluate("page.plans[0].label(page.picked.t)") == "h"
+
+
+def test_a_run_of_which_only_splits_were_measured(open_page):
+    """Found wrong: nodes had equal parts of their split's time, bounds looked as if measured."""
+    page = open_page("splits")
+    split = (known := page.evaluate("page.plans[0].time.splits.map(s => s[1])")).index("at most")
+    assert "measured" in known and page.evaluate("page.axis.together(0, 0)")
+    page.evaluate(f"page.pick(0, page.plans[0].splits[{split}].start, true)")
+    assert f"not measured alone; its split #{split} took at most" in details(page)

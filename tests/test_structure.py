@@ -34,7 +34,7 @@ PLAIN = {
     "trace.advice_layout", "trace.advice_offload", "trace.advice_setup", "trace.advice_reach",
     "trace.reach",
     "trace.words", "trace.decisions", "trace.explain",
-    "trace.run", "trace.run_summary",
+    "trace.run", "trace.run_ends", "trace.run_summary",
     "trace.variant", "trace.reasons", "trace.why_not",
     "trace.snapshot", "trace.snapshot_plan", "trace.required",
     "export.to_text", "export.json_schema", "export.to_json", "export.run_json",

@@ -7,7 +7,7 @@ const FOLDED = 5;   // how wide a folded layer is, in nodes
 const AXES = {
   order: {title: 'each node', of: (plan, t) => plan.computed[t] ? 1 : 0.3},
   bytes: {title: 'bytes moved', of: (plan, t) => plan.kind(t).bytes},
-  time: {title: 'measured time', of: (plan, t) => plan.time ? plan.time.nodes[t] : 0},
+  time: {title: 'measured time', of: (plan, t) => plan.timeWidth(t)},
   flops: {title: 'FLOPs', of: (plan, t) => plan.kind(t).flops},
 };
 
@@ -38,6 +38,7 @@ class Axis {
 
   // Positions by what the width means; folded: layers that take little room.
   place(name, folded) {
+    this.name = name;
     const widths = new Float64Array(this.n);
     this.plans.forEach((plan, p) => this.slots[p].forEach((slot, t) => {
       widths[slot] = Math.max(widths[slot], AXES[name].of(plan, t));
@@ -58,6 +59,9 @@ class Axis {
     for (let i = 0; i < this.n; i++) this.pos[i + 1] = this.pos[i] + widths[i];
     this.length = this.pos[this.n] || 1;
   }
+
+  // Whether widths are times and this node has none of its own: only its split's is known.
+  together(p, t) { return this.name === 'time' && Boolean(this.plans[p].time) && this.plans[p].took(t) < 0; }
 
   start(p, t) { return this.pos[this.slots[p][t]]; }
   end(p, t) { return this.pos[this.slots[p][t] + 1]; }

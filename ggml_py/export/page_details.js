@@ -24,10 +24,12 @@ function intro(app) {
 
 // Where the time goes, or where nothing was measured the bytes, by op and backend.
 function dearest(app, p) {
-  const plan = app.plans[p], {time} = plan, groups = new Map();
+  const plan = app.plans[p], groups = new Map();
+  let time = Boolean(plan.time);
+  for (let t = 0; t < plan.n && time; t++) time = plan.took(t) >= 0;   // else by bytes: nothing is made up
   let all = 0;
   for (let t = 0; t < plan.n; t++) {
-    const cost = time ? time.nodes[t] : plan.kind(t).bytes;
+    const cost = time ? plan.took(t) : plan.kind(t).bytes;
     if (!cost) continue;
     const key = `${plan.op(t)} ${plan.backend[t]} ${app.color(p, t)}`;
     if (!groups.has(key)) groups.set(key, {op: plan.op(t), b: plan.backend[t], color: app.color(p, t), cost: 0, nodes: []});
@@ -87,6 +89,13 @@ function tensorDetails(app, p, t) {
   ].filter(Boolean);
 }
 
+// What a node or its split took, as well as it is known.
+function splitWords(plan, t, alone = -1) {
+  const {ns, known} = plan.splitTime(plan.split[t]), took = alone >= 0 ? alone : ns;
+  if (took < 0 || known === 'not known') return 'an unknown time: nobody waited for it';
+  return `${known === 'measured' ? '' : `${known} `}${duration(took)}`;
+}
+
 function facts(app, p, t, kind, node) {
   const plan = app.plans[p], rows = [];
   if (node) rows.push(['op', plan.signature(t)]);
@@ -96,7 +105,7 @@ function facts(app, p, t, kind, node) {
     rows.push(['moves', `${bytes(kind.bytes)}, ${count(kind.flops)}FLOP (estimated)`]);
   }
   if (node && plan.computed[t] && plan.time) {
-    rows.push(['took', duration(plan.time.nodes[t]) + (plan.time.per_op ? '' : ', an equal part of its split')]);
+    rows.push(['took', plan.took(t) >= 0 ? splitWords(plan, t, plan.took(t)) : `not measured alone; its split #${plan.split[t]} took ${splitWords(plan, t)}`]);
   }
   if (node && !plan.computed[t]) rows.push(['computed', 'no: a view, or not needed']);
   if (node) {
@@ -194,7 +203,8 @@ function arrowDetails(app, {p, arrow}) {
     el('div.tags', {}, tag(app, p, arrow.from), '→', tag(app, p, arrow.to), el('span.tag', {}, bytes(arrow.bytes))),
     el('p', {}, 'The split begins with ', ref(app, p, split.start), `: nodes ${split.start}–${split.end - 1}.`),
     el('ul.chain', {}, ...copies.map(copy => el('li', {}, ref(app, p, copy.copy, plan.label(copy.id)), ` ${bytes(copy.nbytes)}, ${copy.what}`,
-      copy.ns ? `, ${duration(copy.ns)}` : '',
+      copy.ns > 0 ? `, ${duration(copy.ns)}` : copy.ns < 0 ? ', handed over: its time is not known' : '',
+      copy.waited > 0 ? ` after a wait of ${duration(copy.waited)}` : '',
       el('span.small', {}, ...plan.chain(copy.copy).slice(0, 1).flatMap(link => sentence(app, p, link.text, split.start)))))),
   ];
 }

@@ -68,19 +68,30 @@ function sharesCard(app) {
   return card('Who does what', ...timeRows(app, 0), ...shareRows(app, 0), el('p.small', {}, made));
 }
 
-function spent(plan, nodes) { return nodes.reduce((sum, t) => sum + plan.time.nodes[t], 0); }
+// What some nodes took together; null where that is not known of all of them.
+function spent(plan, nodes) {
+  const known = plan.time && nodes.every(t => plan.took(t) >= 0);
+  return known ? nodes.reduce((sum, t) => sum + plan.took(t), 0) : null;
+}
 
 // What each backend took, where it was measured, and the copies into it.
 function timeRows(app, p) {
   const plan = app.plans[p], {time} = plan;
   if (!time) return [];
-  const took = plan.backends.map(() => 0);
-  for (let t = 0; t < plan.n; t++) if (plan.backend[t] >= 0) took[plan.backend[t]] += time.nodes[t];
-  const copying = plan.copies.reduce((sum, copy) => sum + copy.ns, 0);
+  const took = plan.backends.map(() => 0), doubts = new Map();
+  for (const split of plan.splits) {
+    const {ns, known} = plan.splitTime(split.index);
+    took[split.backend] += Math.max(ns, 0);
+    if (known !== 'measured') doubts.set(plan.backendName(split.backend), known);
+  }
+  const sum = values => values.reduce((a, b) => a + Math.max(b, 0), 0);
+  const later = plan.copies.filter(copy => copy.ns < 0).length;
+  const said = [...doubts].map(([name, known]) => `${name}: ${known}`).join(', ');
   return [el('p.big', {}, duration(time.total), el('small', {}, ` ${time.compute}`)),
-    el('div.share', {title: time.per_op ? 'each node was computed alone and waited for'
-      : 'nodes have an equal part each of what their split took'}, el('span.what', {}, 'time'), bar(app, p, took), last(app, p, took)),
-    el('div.share', {}, el('span.what', {}, 'copies'), el('span', {}, duration(copying)))];
+    el(`div.share${said ? '.doubt' : ''}`, {title: time.per_op ? 'each node was computed alone and waited for'
+      : 'what splits took: nodes were not measured alone'}, el('span.what', {}, 'time'), bar(app, p, took), last(app, p, took)),
+    said ? el('p.small', {}, `${said} (they were done by then)`) : null,
+    el('div.share', {}, el('span.what', {}, 'copies'), el('span', {}, `${duration(sum(time.copies))}${later ? `, and ${later} handed over` : ''}; waits before them ${duration(sum(time.waits))}`))].filter(Boolean);
 }
 
 function copiesCard(app) {
@@ -123,12 +134,12 @@ function offCard(app) {
       : 'A log does not tell what backends support.'));
   }
   const nodes = plan.off.reduce((sum, row) => sum + row.nodes.length, 0);
-  const took = plan.time ? ` took ${duration(spent(plan, plan.off.flatMap(row => row.nodes)))},` : '';
+  const all_off = spent(plan, plan.off.flatMap(row => row.nodes)), took = all_off === null ? '' : ` took ${duration(all_off)},`;
   const moved = plan.off.reduce((sum, row) => sum + row.bytes, 0);
   const all = plan.data.shares.reduce((sum, row) => sum + row[2], 0);
   const rows = plan.off.map(row => el('li', {}, el('button.row', {
     title: 'Show these nodes', onclick: () => app.choose(`${row.op}: ${row.reason}`, [row.nodes]),
-  }, el('span.right', {}, [plan.time ? duration(spent(plan, row.nodes)) : '', bytes(row.bytes), row.flops ? `${count(row.flops)}FLOP` : ''].filter(x => x).join(' · ')),
+  }, el('span.right', {}, [spent(plan, row.nodes) === null ? '' : duration(spent(plan, row.nodes)), bytes(row.bytes), row.flops ? `${count(row.flops)}FLOP` : ''].filter(x => x).join(' · ')),
     tint(el('span.dot'), `off-${reasonKind(row.reason)}`), `${row.nodes.length}× ${row.op} on ${row.backend} `,
     el('code', {}, row.reason), el('span.small', {}, row.text))));
   return card(title,

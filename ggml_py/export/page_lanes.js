@@ -139,6 +139,7 @@ class Lanes {
     this.rulerHits = [];
     this.app.axis.runs.forEach((run, i) => {
       if (run.end <= first || run.start > last) return;
+      if (this.app.plans.some((plan, p) => this.app.axis.together(p, this.app.axis.nodeAt[p][run.start]))) return;
       const x = this.x(this.app.axis.pos[run.start]), w = this.x(this.app.axis.pos[run.end]) - x;
       if (i % 2 === 0 && w > 1) {
         g.fillStyle = c.page;
@@ -176,6 +177,11 @@ class Lanes {
       const left = Math.max(x, GUTTER);
       const nodes = split.end - split.start;
       const texts = [`split #${s} · ${nodes} node${nodes > 1 ? 's' : ''}`, `#${s} · ${nodes}`, `#${s}`];
+      const time = plan.time && axis.name === 'time' ? plan.splitTime(s) : null;
+      if (time) {
+        const took = time.known === 'not known' ? 'unknown time' : `${time.known === 'measured' ? '' : `${time.known} `}${duration(time.ns)}`;
+        texts.unshift(`${texts[0]} · ${took}`, `#${s} · ${took}`);
+      }
       const text = texts.find(each => each.length * 6.5 + 6 < x + w - left);
       if (text && left > until) {
         g.fillStyle = c.soft;
@@ -199,9 +205,10 @@ class Lanes {
       if (!row || (thin && w < 2)) continue;
       const color = this.app.color(p, t), folded = axis.isFolded[slot], dim = !match[t];
       const changed = this.app.isChanged(p, t);
-      if (folded) {
+      const together = axis.together(p, t);
+      if (folded || together) {
         if (thin) continue;
-        const key = `${plan.split[t]} ${axis.layer[slot]} ${row.backend}`;
+        const key = `${plan.split[t]} ${together ? 'all' : axis.layer[slot]} ${row.backend}`;
         if (!group || group.key !== key) {
           this.group(group);
           group = {key, row, x, end: x, n: 0, dim: true, changed: false, colors: new Map()};
@@ -225,6 +232,31 @@ class Lanes {
     }
     this.block(block, plan);
     this.group(group);
+    if (axis.name === 'time' && plan.time) this.bounds(plan, p, layout, first, last);
+  }
+
+  // Splits of which only is known that they took no longer are hatched.
+  bounds(plan, p, layout, first, last) {
+    const g = this.context, axis = this.app.axis;
+    plan.splits.forEach((split, s) => {
+      const row = this.rowOf(layout, p, split.backend);
+      if (!row || plan.splitTime(s).known === 'measured') return;
+      const x = Math.max(this.x(axis.start(p, split.start)), GUTTER), end = Math.min(this.x(axis.end(p, split.end - 1)), this.width);
+      if (end <= x) return;
+      g.save();
+      g.beginPath();
+      g.rect(x, row.y, end - x, row.h);
+      g.clip();
+      g.strokeStyle = this.colors.paper;
+      g.lineWidth = 3;
+      g.beginPath();
+      for (let at = x - row.h; at < end; at += 9) {
+        g.moveTo(at, row.y + row.h);
+        g.lineTo(at + row.h, row.y);
+      }
+      g.stroke();
+      g.restore();
+    });
   }
 
   // A folded layer's nodes of one split: how many are of each colour, one above the other.

@@ -44,7 +44,9 @@ class Minimap {
         if (!plan.computed[t]) continue;
         const row = rows.indexOf(`${p} ${plan.at(t, app.stage)}`);
         if (row < 0) continue;
-        g.fillStyle = app.isChanged(p, t) ? c.changed : c[app.color(p, t)];
+        // A split of which only all its time is known is one block.
+        const color = axis.together(p, t) ? app.laneColor(p, plan.backend[t]) : app.color(p, t);
+        g.fillStyle = app.isChanged(p, t) ? c.changed : c[color];
         g.globalAlpha = app.match[p][t] ? 1 : 0.15;
         const x = GUTTER + LEFT + axis.start(p, t) * scale;
         g.fillRect(x, 4 + row * height, Math.max((axis.end(p, t) - axis.start(p, t)) * scale, 0.7), Math.max(height - 1.5, 1));

@@ -28,9 +28,9 @@ class Plan {
       this.split.fill(index, start, end);
       return {index, backend, start, end, copies: [], bytes: 0};
     });
-    this.time = data.times;   // ns; null where nothing was measured
+    this.time = data.times;   // ns, -1 where it is not known; null where nothing was measured
     this.copies = data.copies.map(([split, id, copy, what, from, nbytes], i) =>
-      ({ns: this.time ? this.time.copies[i] : 0, split, id, copy, what, from, nbytes, to: this.splits[split].backend}));
+      ({ns: this.time ? this.time.copies[i] : 0, waited: this.time ? this.time.waits[i] : 0, split, id, copy, what, from, nbytes, to: this.splits[split].backend}));
     this.copiesOf = new Map();   // tensor -> copies made of it
     this.isCopy = new Map();     // id of a copy -> the copy
     for (const copy of this.copies) {
@@ -50,6 +50,20 @@ class Plan {
     this.stages = data.stages;
     this.byLabel = null;
     this.readersOf = null;
+  }
+
+  // Of nodes that were computed at once with others only the split's time is known.
+  took(t) { return this.time ? this.time.nodes[t] : -1; }
+  splitTime(split) { const [ns, known] = this.time.splits[split]; return {ns, known}; }
+
+  // How wide a node is where widths are times: of such a split they tell its time, together.
+  timeWidth(t) {
+    if (!this.time || !this.computed[t]) return 0;
+    const {ns} = this.splitTime(this.split[t]), split = this.splits[this.split[t]];
+    if (this.took(t) >= 0) return this.took(t);
+    let n = 0;
+    for (let i = split.start; i < split.end; i++) n += this.computed[i];
+    return Math.max(ns, 0) / n;
   }
 
   name(t) { return this.data.strings[this.names[t]]; }

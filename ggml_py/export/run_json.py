@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from ..trace.run import COPY, EVENT_KINDS, HOWS, NODES, Event, Run, SchedulerRecord
-from ..trace.run_summary import Gap, RunSummary, Spent
+from ..trace.run_summary import Gap, RunSummary, Spent, Synced
 from . import to_json
 from .json_schema import DRAFT, object_of, ref, type_of
 
@@ -126,7 +126,7 @@ def schema() -> dict[str, Any]:
     definitions = plan.pop("$defs")
     del plan["$schema"]
     definitions["Plan"] = plan
-    definitions |= {r.__name__: object_of(r) for r in (SchedulerRecord, Spent, Gap)}
+    definitions |= {r.__name__: object_of(r) for r in (SchedulerRecord, Spent, Gap, Synced)}
     definitions["RunSummary"] = _described(
         {name: type_of(hint) for name, hint in get_type_hints(RunSummary).items()}, RunSummary
     )

@@ -6,16 +6,29 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from ..trace.plan import Plan
-from ..trace.run import ComputeRun, Run
+from ..trace.run import DOUBT, MEASURED, NOT_KNOWN, ComputeRun, Run
+
+
+class SplitTime(NamedTuple):
+    """What a split's nodes took together; `known` as `NodeRun.known`."""
+
+    ns: int  # -1 where the compute did not reach it
+    known: str
 
 
 class Times(NamedTuple):
-    """ns by node and by copy (in the order of `rows.copy_rows`), and of all. Where nodes were not
-    computed one by one (`per_op`) each has an equal part of what its split took."""
+    """ns by node, by copy (in the order of `rows.copy_rows`), by split, and of all.
+
+    -1 is what nobody knows: what each node took where several were computed at once, or where only
+    a bound is known, and how long a copy takes that was handed to an asynchronous backend. `waits`
+    are those that copies had to make before.
+    """
 
     plan: Plan
     nodes: tuple[int, ...]
     copies: tuple[int, ...]
+    waits: tuple[int, ...]
+    splits: tuple[SplitTime, ...]
     total: int
     per_op: bool
     compute: str  # which one it is
@@ -37,18 +50,26 @@ def times(run: Run) -> Times:
     said = f"compute {chosen.event.compute} of {len(run.computes)}"
     if len(most) > 1:
         said += f", the median of the {len(most)} with this plan"
-    nodes, copies = [0] * len(plan.nodes), [0] * plan.n_inputs
+    nodes = [-1 if n.is_computed else 0 for n in plan.nodes]
+    copies, waits = [0] * plan.n_inputs, [0] * plan.n_inputs
+    splits = [SplitTime(-1, NOT_KNOWN)] * plan.n_splits
     first_copy = [0]
     for record in plan.split_records:
         first_copy.append(first_copy[-1] + len(record.inputs))
     for split in chosen.splits:
         for copy in split.copies:
-            copies[first_copy[split.index] + copy.event.input] += copy.event.ns
-        for event, done in zip(split.nodes, split.done, strict=True):
+            i = first_copy[split.index] + copy.event.input
+            copies[i] = -1 if copy.queued else copy.event.ns - copy.waited
+            waits[i] = copy.waited
+        took = [done - event.start for event, done in zip(split.nodes, split.done, strict=True)]
+        for event, ns, known in zip(split.nodes, took, split.known, strict=True):
             computed = [n.id for n in chosen.given(event) or () if n.is_computed]
-            for id in computed:
-                nodes[id] += (done - event.start) // len(computed)
-    return Times(plan, tuple(nodes), tuple(copies), _took(chosen), run.per_op, said)
+            if len(computed) == 1 and known == MEASURED:
+                nodes[computed[0]] = ns
+        if took:
+            splits[split.index] = SplitTime(sum(took), max(split.known, key=DOUBT.index))
+    every = tuple(nodes), tuple(copies), tuple(waits), tuple(splits)
+    return Times(plan, *every, _took(chosen), run.per_op, said)
 
 
 def _took(compute: ComputeRun) -> int:

@@ -8,9 +8,25 @@ from typing import Any, NamedTuple
 
 from ..trace.plan import Plan
 from ..trace.record import LEAF
-from ..trace.run import COMPUTE, COPY, NODES, WAIT, ComputeRun, CopyRun, Run
+from ..trace.run import (
+    AT_MOST,
+    COMPUTE,
+    COPY,
+    EVENT,
+    MEASURED,
+    NODES,
+    NOT_KNOWN,
+    QUEUE_WAIT,
+    RECORD,
+    WAIT,
+    ComputeRun,
+    CopyRun,
+    Event,
+    Run,
+)
 
 SCHEDULER, COMPUTING, COPYING = "scheduler", "nodes", "copies"
+GIVE = "give"
 _STEP = 1000  # ns: what each node and copy takes where only the order is known
 
 
@@ -24,14 +40,20 @@ class Track(NamedTuple):
 
 
 class Slice(NamedTuple):
-    """Something that took time. Those of one track lie one after the other or in each other."""
+    """Something that took time. Those of one track lie one after the other or in each other.
+
+    `known` is "measured", or of nodes given to an asynchronous backend "at most" (what they took is
+    less than what their name says) or "not known" (nobody waited for them), as of copies that were
+    only handed over.
+    """
 
     track: Track
     name: str
-    what: str  # "compute", "copy", "nodes", "wait"
+    what: str  # of an event's `kind`; "give": nodes handed to an asynchronous backend
     start: int  # ns
     end: int  # ns
     details: dict[str, Any]
+    known: str = MEASURED
 
 
 class Flow(NamedTuple):
@@ -142,10 +164,10 @@ def _compute(
     backends = compute.run.schedulers[event.scheduler].backends
     title = f"compute {event.compute}" + (f" (copy {event.copy})" if event.copy else "")
     rows.add(own, title, COMPUTE, event.start, event.end, {"splits": len(compute.splits)})
-    for _i, wait in compute.events:
-        if wait.kind == WAIT and wait.inside < 0:
-            name = f"wait for {backends[wait.backend]}" if wait.backend >= 0 else "wait"
-            rows.add(own, name, WAIT, wait.start, wait.end, {})
+    for _i, each in compute.events:
+        if each.kind in (WAIT, RECORD, QUEUE_WAIT):
+            name, said = _sync(each, backends)
+            rows.add(own, name, each.kind, each.start, each.end, said)
     done: list[tuple[frozenset[int], int]] = []  # nodes, by id, and their slice
     for split in compute.splits:
         copies = [(copy, _copy(rows, compute, copy)) for copy in split.copies]
@@ -160,7 +182,14 @@ def _compute(
             if plan is not None and len(given) == 1:
                 (node,) = given
                 name, details = node.name or node.op, _node_details(plan, node.id)
-            at = rows.add(track, name, NODES, nodes.start, until, details)
+            known = split.known[i]
+            if known != MEASURED:  # what the caller did is known
+                rows.add(own, f"give {name} to {split.backend}", GIVE, nodes.start, nodes.end, {})
+                most = f"at most {(split.done[i] - nodes.start) / 1000:.1f} µs"
+                took = most if known == AT_MOST else "an unknown time"
+                details["took"] = took  # the slice ends where the next nodes were given, too
+                name = f"{name}, {took}"
+            at = rows.add(track, name, NODES, nodes.start, until, details, known)
             for copy, slice_ in copies if i == 0 else ():
                 rows.flows.append(Flow(copy.name, (*_made(done, copy), slice_, at)))
             done.append((frozenset(node.id for node in given), at))
@@ -174,10 +203,27 @@ def _copy(rows: _Rows, compute: ComputeRun, copy: CopyRun) -> int:
     details: dict[str, Any] = {"bytes": event.nbytes, "split": event.split}
     if copy.input is not None:
         details["from"] = copy.input.src_backend
-    at = rows.add(track, copy.name, COPY, event.start, event.end, details)
-    for wait in copy.waits:
-        rows.add(track, "wait", WAIT, wait.start, wait.end, {})
-    return at
+    if copy.how:
+        details["by"] = copy.how
+    # Waits, which come first, are no copying: the scheduler's own track has them.
+    start = max((wait.end for wait in copy.waits), default=event.start)
+    known = NOT_KNOWN if copy.queued else MEASURED
+    title = f"{copy.name}, handed over" if copy.queued else copy.name
+    return rows.add(track, title, COPY, start, event.end, details, known)
+
+
+def _sync(event: Event, backends: tuple[str, ...]) -> tuple[str, dict[str, Any]]:
+    """A wait or an event, in words."""
+    backend = backends[event.backend] if event.backend >= 0 else "?"
+    details = {"how": event.how} if event.how else {}
+    of = f"event {event.copy} of {backend}"
+    if event.kind == RECORD:
+        return f"record {of}", {"in the queue of": backends[event.by]}
+    if event.kind == QUEUE_WAIT:
+        return f"{backends[event.by]} will wait for {of}", {"in the queue of": backends[event.by]}
+    if event.how == EVENT:
+        return f"wait for {of}", details
+    return f"wait for {backend}" if event.backend >= 0 else "wait", details
 
 
 def _made(done: list[tuple[frozenset[int], int]], copy: CopyRun) -> tuple[int, ...]:

@@ -11,10 +11,11 @@ from itertools import count
 from typing import Any
 
 from ..trace.plan import Plan
-from ..trace.run import Run
+from ..trace.run import MEASURED, Run
 from .timeline import SCHEDULER, Timeline, of_plan, of_run
 
 _COLORS = {"wait": "grey", "copy": "thread_state_iowait", "compute": "good"}
+_BOUND = "thread_state_unknown"  # drawn pale: what took no longer, and may have taken less
 
 
 def render(source: Run | Plan) -> dict[str, Any]:
@@ -68,12 +69,15 @@ def _slices(timeline: Timeline) -> list[dict[str, Any]]:
     ids = _ids(timeline)
     events = []
     for s in timeline.slices:
-        event = {
+        event: dict[str, Any] = {
             "ph": "X", "name": s.name, "cat": s.what, "pid": s.track.scheduler,
             "tid": ids[s.track], "ts": _us(s.start), "dur": _us(s.end - s.start),
             "args": s.details,
         }  # fmt: skip
-        if s.what in _COLORS:
+        if s.known != MEASURED:
+            event["cname"] = _BOUND
+            event["cat"] += ",bound"
+        elif s.what in _COLORS:
             event["cname"] = _COLORS[s.what]
         events.append(event)
     return events

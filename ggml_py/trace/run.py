@@ -16,11 +16,13 @@ from .plan import Plan, SplitInput
 from .plan_tensor import PlanTensor
 
 if TYPE_CHECKING:
+    from .run_ends import Ends
     from .run_summary import RunSummary
 
 COMPUTE, COPY, NODES, WAIT, RECORD, QUEUE_WAIT = EVENT_KINDS = (
     "compute", "copy", "nodes", "wait", "event_record", "event_wait"
 )  # fmt: skip
+MEASURED, AT_MOST, NOT_KNOWN = DOUBT = ("measured", "at most", "not known")
 # How a wait was made, and a copy; by upstream's names, as far as it has one.
 SYNCHRONIZE, EVENT, ASYNC, REFUSED, AT_ONCE, PARTS, CALLBACK = HOWS = (
     "synchronize", "event_synchronize", "cpy_tensor_async", "cpy_tensor_async refused",
@@ -84,6 +86,7 @@ class NodeRun:
     node: PlanTensor
     event: Event  # given to its backend
     end: int  # ns: when it was done; of an asynchronous backend, when that was known
+    known: str = "measured"  # or "at most", or "not known": nobody waited for it
 
     @property
     def ns(self) -> int:
@@ -99,6 +102,8 @@ class CopyRun:
     event: Event
     waits: tuple[Event, ...]  # for backends to finish, within it
     queued: bool = False  # handed to an asynchronous backend: its time is not that of moving bytes
+    # How it was made, as `Event.how`; "" where the file is of an older version.
+    how: str = ""
 
     @property
     def waited(self) -> int:
@@ -120,6 +125,7 @@ class SplitRun:
     copies: tuple[CopyRun, ...]
     nodes: tuple[Event, ...]
     done: tuple[int, ...]  # ns, of each of `nodes`: of an asynchronous backend when it was known
+    known: tuple[str, ...] = ()  # of each of `nodes`, as `NodeRun.known`
 
     @property
     def end(self) -> int:
@@ -162,19 +168,24 @@ class ComputeRun:
 
     def _split(self, index: int, events: Sequence[tuple[int, Event]]) -> SplitRun:
         nodes = [(i, e) for i, e in events if e.kind == NODES]
-        done = tuple(self.run._done.get(i, e.end) for i, e in nodes)
+        ends = self.run._ends
+        done = tuple(ends.at.get(i, e.end) for i, e in nodes)
+        known = tuple(ends.known(i) for i, _e in nodes)
         backend = self.run.schedulers[self.event.scheduler].backends[events[0][1].backend]
         copies = tuple(self._copy(i, e) for i, e in events if e.kind == COPY)
-        return SplitRun(index, backend, copies, tuple(e for _i, e in nodes), done)
+        return SplitRun(index, backend, copies, tuple(e for _i, e in nodes), done, known)
 
     def _copy(self, index: int, event: Event) -> CopyRun:
         plan, waits = self.plan, tuple(self._waits.get(index, ()))
         if plan is None:
-            return CopyRun(None, event, waits)
+            return CopyRun(None, event, waits, event.how == ASYNC, event.how)
         input = plan.splits[event.split].inputs[event.input]
+        if event.how:
+            return CopyRun(input, event, waits, event.how == ASYNC, event.how)
         scheduler = self.run.schedulers[self.event.scheduler]
-        # Upstream copies what the user sets at once, and waits for the other side before it copies
-        # anything else that the backend does not take itself (ggml_backend_sched_copy_input).
+        # In a file of an older version. Upstream copies what the user sets at once, and waits for
+        # the other side before it copies anything else that the backend does not take itself
+        # (ggml_backend_sched_copy_input).
         waited = {scheduler.backends[wait.backend] for wait in waits if wait.backend >= 0}
         at_once = "input" in input.tensor.record.flags or input.src_backend in waited
         queued = scheduler.asynchronous[event.backend] and not at_once
@@ -214,7 +225,8 @@ class ComputeRun:
                 (node,) = given
                 idle = plan.has_compute_flags and "compute" not in node.flags
                 if not node.is_view_op and not idle:
-                    yield NodeRun(node, event, self.run._done.get(i, event.end))
+                    ends = self.run._ends
+                    yield NodeRun(node, event, ends.at.get(i, event.end), ends.known(i))
 
 
 @dataclass(frozen=True)
@@ -247,27 +259,11 @@ class Run:
         return tuple(sorted(computes, key=lambda compute: compute.event.start))
 
     @cached_property
-    def _done(self) -> dict[int, int]:
-        """By index of an event that gave nodes to an asynchronous backend: the end of the first
-        wait that they had to be done for, where there was one."""
-        done: dict[int, int] = {}
-        given: dict[tuple[int, int], list[tuple[int, int]]] = {}  # to a backend: event, copy
-        ended = dict[int, int]()  # of each scheduler, the compute that began last
-        for i, event in enumerate(self.events):
-            queue = given.setdefault((event.scheduler, event.backend), [])
-            if event.kind == COMPUTE:
-                ended[event.scheduler] = event.end
-            elif event.kind == NODES:
-                if self.schedulers[event.scheduler].asynchronous[event.backend]:
-                    queue.append((i, event.copy))
-            elif event.kind == WAIT:
-                # Within a compute it may be for an event, which is of one of the copies only.
-                for_all = event.start >= ended.get(event.scheduler, 0)
-                known = [n for n, (_i, copy) in enumerate(queue) if for_all or copy == event.copy]
-                if known:  # backends do one thing after the other
-                    done |= dict.fromkeys((i for i, _copy in queue[: known[-1] + 1]), event.end)
-                    del queue[: known[-1] + 1]
-        return done
+    def _ends(self) -> Ends:
+        """When its nodes were done."""
+        from .run_ends import ends_of
+
+        return ends_of(self.events, self.schedulers)
 
     def _repr_html_(self) -> str:
         """What a notebook shows."""

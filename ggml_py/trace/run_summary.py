@@ -3,13 +3,27 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from .plan import format_bytes
-from .run import COMPUTE, COPY, NODES, WAIT, ComputeRun, Event, Run
+from .run import (
+    AT_MOST,
+    COMPUTE,
+    COPY,
+    DOUBT,
+    MEASURED,
+    NODES,
+    NOT_KNOWN,
+    QUEUE_WAIT,
+    RECORD,
+    WAIT,
+    ComputeRun,
+    Event,
+    Run,
+)
 
 MOST = 10  # of the dearest of each kind
 _GAP = 1000  # ns: shorter ones are what reading the clock takes
@@ -32,6 +46,27 @@ class Spent(NamedTuple):
         return self.nbytes / self.ns * 1e9 if self.ns else 0.0
 
 
+class Synced(NamedTuple):
+    """Waits and events of one kind, over all computes."""
+
+    what: str  # "synchronize", "event_synchronize", "event_record", "event_wait"; "wait": not known
+    backend: str  # that is waited for, or has the event
+    copy: int  # events: whose of the scheduler's n_copies it is; else -1
+    by: str  # the backend in whose queue; "" where the caller waits
+    times: int
+    ns: int  # of the caller's time
+
+    def __str__(self) -> str:
+        of = f"event {self.copy} of {self.backend}"
+        said = {
+            "event_record": f"{of} recorded in the queue of {self.by}",
+            "event_wait": f"{of} waited for by the queue of {self.by}",
+            "event_synchronize": f"{of} waited for",
+            "synchronize": f"{self.backend} synchronised in full",
+        }.get(self.what, f"{self.backend} waited for")
+        return f"{said}, {self.times} times" if self.times > 1 else said
+
+
 class Gap(NamedTuple):
     """Time in which the scheduler did nothing that was recorded."""
 
@@ -44,10 +79,13 @@ class Gap(NamedTuple):
 class RunSummary:
     """Nanoseconds by what they went into. `str` of it is a report.
 
-    `computing` is the time by backend between nodes given to it and those done (of asynchronous
-    backends: known to be done); they may compute at the same time, and while the scheduler waits or
-    copies. `idle_on` is the rest of the time until each compute of theirs was done. `copying` is
-    the time of copies without the waits in them; `waiting` of all waits; `between` that in which no
+    `computing` is the time by backend between nodes given to it and those done; they may compute at
+    the same time, and while the scheduler waits or copies. `known` says of each backend how well
+    that is known: "measured", "at most" (it was known to be done by then; `idle_on` is at least
+    that much) or "not known" (nobody waited). `idle_on` is the rest of the time until each compute
+    of theirs was done. `copying` is the time of copies that were made at once, without the waits in
+    them; `handing_over` that of giving copies to backends that make them later; `waiting` of all
+    waits, `synced` what for; `between` that in which no
     scheduler computed or waited: the caller's own work, and reading the plans of new graphs.
     `idle` is what passed within computes in nothing that was recorded, `gaps` the longest of it;
     `idles` is `idle_on` by the nodes after which a backend had nothing to do.
@@ -59,8 +97,10 @@ class RunSummary:
     wall: int
     between: int
     computing: dict[str, int]
+    known: dict[str, str]
     idle_on: dict[str, int]
     copying: int
+    handing_over: int
     waiting: int
     idle: int
     n_copies: int
@@ -74,10 +114,15 @@ class RunSummary:
     gaps: tuple[Gap, ...]
     idles: tuple[Spent, ...]
     copy_bandwidth: float  # bytes per second of all copies but those queued, waits left out
+    synced: tuple[Synced, ...]
+    copied_how: dict[str, int]  # how many copies, by `Event.how`
 
     def headline(self) -> str:
         """One line."""
-        times = ", ".join(f"{name} {_time(ns)}" for name, ns in self.computing.items())
+        words = {MEASURED: "", AT_MOST: "at most ", NOT_KNOWN: "not known, from "}
+        times = ", ".join(
+            f"{name} {words[self.known[name]]}{_time(ns)}" for name, ns in self.computing.items()
+        )
         copies = f"{self.n_copies} copies {_time(self.copying)} ({format_bytes(self.copied)})"
         marked = ", nodes one by one (slower than they run together)" if self.per_op else ""
         return (
@@ -88,7 +133,7 @@ class RunSummary:
     def as_dict(self) -> dict[str, Any]:
         """As data that `json` can write."""
         data = dict(vars(self))
-        for name in ("nodes", "ops", "copies", "gaps", "idles"):
+        for name in ("nodes", "ops", "copies", "gaps", "idles", "synced"):
             data[name] = [row._asdict() for row in data[name]]
         return data
 
@@ -96,11 +141,19 @@ class RunSummary:
         whole = max(self.wall, 1)
         rows = []
         for name, ns in self.computing.items():
-            rows += [(f"computing on {name}", ns), ("  idle meanwhile", self.idle_on[name])]
-        rows += [("copying", self.copying), ("waiting", self.waiting), ("between", self.between)]
+            known = self.known[name]
+            more = "" if known == MEASURED else f", {known}"
+            rows.append((f"computing on {name}{more}", ns))
+            least = ", at least" if known == AT_MOST else more
+            rows.append((f"  idle meanwhile{least}", self.idle_on[name]))
+        rows += [("copying", self.copying)]
+        if self.handing_over:
+            rows += [("handing copies over", self.handing_over)]
+        rows += [("waiting", self.waiting), ("between", self.between)]
         rows += [("idle within computes", self.idle)]
+        width = max(24, *(len(what) for what, _ns in rows))
         lines = [self.headline()]
-        lines += [f"  {what:24} {_time(ns):>10} {ns / whole:6.1%}" for what, ns in rows]
+        lines += [f"  {what:{width}} {_time(ns):>10} {ns / whole:6.1%}" for what, ns in rows]
         if self.copy_bandwidth:
             share = self.copy_bandwidth / self.memcpy if self.memcpy else 0
             lines.append(
@@ -111,6 +164,12 @@ class RunSummary:
             lines.append(
                 f"  {format_bytes(self.queued)} more were handed to backends that copy later"
             )
+        if self.copied_how.keys() - {""}:
+            each = ", ".join(f"{n} {how or 'not known'}" for how, n in self.copied_how.items())
+            lines.append(f"  copies by {each}")
+        if self.synced:
+            lines.append("waits and events")
+            lines += [f"  {_time(s.ns):>10} {s.ns / whole:6.1%}  {s}" for s in self.synced]
         tables = {
             "dearest ops": self.ops,
             "dearest nodes": self.nodes,
@@ -135,13 +194,13 @@ def summarize(run: Run) -> RunSummary:
     nodes: dict[tuple[str, ...], list[int]] = {}
     ops: dict[tuple[str, ...], list[int]] = {}
     copies: dict[tuple[str, ...], list[int]] = {}
-    copying = measured = queued = 0
+    copying = handing_over = queued = 0
     for compute in run.computes:
         for split in compute.splits:
             for copy in split.copies:
                 took, nbytes = copy.event.ns - copy.waited, copy.event.nbytes
-                copying += took
-                measured += 0 if copy.queued else took
+                copying += 0 if copy.queued else took
+                handing_over += took if copy.queued else 0
                 queued += nbytes if copy.queued else 0
                 source = copy.input.src_backend if copy.input else "?"
                 what = f"{source} -> {split.backend}{_QUEUED if copy.queued else ''}"
@@ -155,7 +214,7 @@ def summarize(run: Run) -> RunSummary:
     copied = sum(e.nbytes for e in events)
     gaps = [gap for compute in run.computes for gap in _gaps(compute)]
     wall = max((e.end for e in events), default=0) - min((e.start for e in events), default=0)
-    computing, idle_on, idles = _by_backend(run)
+    computing, known, idle_on, idles = _by_backend(run)
     return RunSummary(
         n_computes=len(run.computes),
         n_events=len(events),
@@ -163,8 +222,10 @@ def summarize(run: Run) -> RunSummary:
         wall=wall,
         between=wall - _length((e.start, e.end) for e in events if e.kind in (COMPUTE, WAIT)),
         computing=computing,
+        known=known,
         idle_on=idle_on,
         copying=copying,
+        handing_over=handing_over,
         waiting=sum(e.ns for e in events if e.kind == WAIT),
         idle=sum(gap.ns for gap in gaps),
         n_copies=sum(e.kind == COPY for e in events),
@@ -177,20 +238,26 @@ def summarize(run: Run) -> RunSummary:
         copies=_dearest(copies),
         gaps=tuple(sorted(gaps, key=lambda gap: (-gap.ns, gap.start))[:MOST]),
         idles=_dearest(idles),
-        copy_bandwidth=(copied - queued) / measured * 1e9 if measured else 0.0,
+        copy_bandwidth=(copied - queued) / copying * 1e9 if copying else 0.0,
+        synced=_synced(run),
+        copied_how=dict(Counter(e.how for e in events if e.kind == COPY)),
     )
 
 
 def _by_backend(
     run: Run,
-) -> tuple[dict[str, int], dict[str, int], dict[tuple[str, ...], list[int]]]:
-    """Time by backend with nodes and without, and the latter by what the backend had done."""
+) -> tuple[dict[str, int], dict[str, str], dict[str, int], dict[tuple[str, ...], list[int]]]:
+    """Time by backend with nodes, how well it is known, that without, and the latter by what the
+    backend had done."""
+    known: dict[str, str] = {}
     busy: dict[tuple[int, str], list[tuple[int, int, str]]] = {}
     spans: dict[int, list[tuple[int, int]]] = {}
     for compute in run.computes:
         scheduler = compute.event.scheduler
         spans.setdefault(scheduler, []).append((compute.event.start, compute.end))
         for split in compute.splits:
+            worst = max((known.get(split.backend, MEASURED), *split.known), key=DOUBT.index)
+            known[split.backend] = worst
             for event, done in zip(split.nodes, split.done, strict=True):
                 what = f"after {_nodes(compute, event)}"
                 busy.setdefault((scheduler, split.backend), []).append((event.start, done, what))
@@ -210,7 +277,25 @@ def _by_backend(
                     _add(idles, (after, "", backend), start_ - at)
                 if done >= at:
                     at, after = done, what
-    return dict(computing), dict(idle_on), idles
+    return dict(computing), known, dict(idle_on), idles
+
+
+def _synced(run: Run) -> tuple[Synced, ...]:
+    """By what and whose, what took the caller longest first."""
+    found: dict[tuple[str, str, int, str], list[int]] = {}
+    for event in run.events:
+        if event.kind not in (WAIT, RECORD, QUEUE_WAIT):
+            continue
+        names = run.schedulers[event.scheduler].backends
+        what = (event.how or "wait") if event.kind == WAIT else event.kind
+        backend = names[event.backend] if event.backend >= 0 else "?"
+        copy = event.copy if what.startswith("event") else -1
+        by = names[event.by] if event.by >= 0 else ""
+        row = found.setdefault((what, backend, copy, by), [0, 0])
+        row[0] += 1
+        row[1] += event.ns
+    rows = [Synced(*key, *row) for key, row in found.items()]
+    return tuple(sorted(rows, key=lambda s: (-s.ns, s[:4])))
 
 
 def _merged(intervals: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
@@ -275,7 +360,9 @@ def _words(compute: ComputeRun, event: Event) -> str:
         return f"{_nodes(compute, event)} on {backend}"
     if event.kind == COPY:
         return f"the copy of input {event.input} of split {event.split} to {backend}"
-    return f"a wait for {backend}"
+    if event.kind == WAIT:
+        return f"a wait for {backend}"
+    return f"{event.kind} of event {event.copy} of {backend}"
 
 
 def _spent(s: Spent, whole: int) -> str:
