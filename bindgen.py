@@ -45,6 +45,7 @@ NATIVE_HEADERS = (
     "tensor_data.h",
     "decode.h",
     "sim_device.h",
+    "mapped_files.h",
 )
 
 # Functions that stay unbound, and why.

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from .errors import BusyError as BusyError
     from .errors import ClosedError as ClosedError
     from .errors import ComputeError as ComputeError
+    from .errors import DamagedFileError as DamagedFileError
     from .errors import GgmlError as GgmlError
     from .errors import GgufError as GgufError
     from .errors import IsolatedDeath as IsolatedDeath
@@ -115,6 +116,7 @@ _PUBLIC = {
     "BusyError": "errors",
     "ClosedError": "errors",
     "ComputeError": "errors",
+    "DamagedFileError": "errors",
     "GgmlError": "errors",
     "GgufError": "errors",
     "IsolatedDeath": "errors",

@@ -13,6 +13,7 @@ import numpy as np
 from . import enums
 from ._arguments import c_text, given, ptr_of
 from ._ffi import NULL, ffi, lib, text
+from ._mapped import watch_mapped
 from ._module import InModule
 from .errors import AllocError, ArgumentError, MissingFunctionError, UnknownDeviceError
 
@@ -233,6 +234,7 @@ class Device(InModule):
         ptr = lib.ggml_backend_dev_buffer_from_host_ptr(self.ptr, address, size, size)
         if ptr == NULL:
             raise AllocError(f"device {self.name} made no buffer over {size:,} bytes of an array")
+        watch_mapped(array)
         return Buffer(ptr, array)
 
     def event(self) -> Event:

@@ -114,6 +114,7 @@ lib = _module.lib
 NULL = ffi.NULL
 
 lib.gp_guard_install()
+lib.gp_mapped_install()
 _log.install(ffi, lib)
 if BUILD["portable"]:
     with _blas_without_threads():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from . import _log
@@ -87,6 +88,19 @@ class ComputeError(GgmlError, RuntimeError):
 
 class GgufError(GgmlError, ValueError):
     """A GGUF file that cannot be read or written."""
+
+
+class DamagedFileError(GgmlError, OSError):
+    """A file was cut, changed, or could not be read, while it was mapped: what was computed or
+    copied meanwhile is not what it had. `path` is the file."""
+
+    def __init__(self, path: str, why: str) -> None:
+        self.path = path
+        super().__init__(
+            f"{path} {why}. What was computed or copied from it meanwhile is not valid: get the "
+            "file again and load it again. (A file that is deleted, or replaced by a rename, stays "
+            "whole for who has it mapped)"
+        )
 
 
 class ModelError(GgmlError, ValueError):
@@ -179,7 +193,7 @@ def _with_lines(message: str, lines: list[str]) -> str:
 
 
 # enum gp_error_kind of native/guard.h
-_ABORT, _NULL, _MISSING, _STATUS = 1, 2, 3, 5
+_ABORT, _NULL, _MISSING, _STATUS, _FILE = 1, 2, 3, 5, 6
 
 
 def from_native(
@@ -196,4 +210,16 @@ def from_native(
         )
     if kind == _STATUS:
         return ComputeError(message)
+    if kind == _FILE:
+        return DamagedFileError(message, _damage(message, int(operands)))
     return AbortError(message, call, operands, file, line)
+
+
+def _damage(path: str, nbytes: int) -> str:
+    try:
+        now = Path(path).stat().st_size
+    except OSError as error:
+        return f"cannot be read any more ({error.strerror})"
+    if now < nbytes:
+        return f"was cut while it was mapped: it had {nbytes:,} bytes or more, and has {now:,} now"
+    return "could not be read while it was mapped: its disk fails, or it was cut and written again"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import errno
+import contextlib
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -17,7 +17,8 @@ from ._arguments import whole
 from ._ffi import BUILD, NULL, ffi, lib, text
 from ._gguf_header import ADVICE, HeaderCheck
 from ._handle import Handle
-from .errors import AbortError, AllocError, GgufError
+from ._mapped import Stamp, map_file
+from .errors import AbortError, GgufError
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -54,13 +55,14 @@ class Gguf(Handle):
     """An open GGUF file: its metadata, and by name (in the order of the file) where its `tensors`
     are. Of a split model `paths` are all parts, the metadata is the first's. C: gguf_context"""
 
-    __slots__ = ("__dict__", "path", "paths", "tensors")
+    __slots__ = ("__dict__", "_opened", "path", "paths", "tensors")
 
     def __init__(self, ptr: Any, path: Path, infos: Any) -> None:
         """`infos` is the ggml context that holds the tensors' metadata; read and freed here."""
         super().__init__(ptr, lib.gguf_free)
         self.path = path
         self.paths: tuple[Path, ...] = (path,)
+        self._opened: tuple[Stamp, ...] = ()
         try:
             self.tensors: dict[str, GgufTensor] = {t.name: t for t in self._read_tensors(infos)}
         finally:
@@ -91,6 +93,7 @@ class Gguf(Handle):
         if not path.is_file():
             raise GgufError(_no_file(path))
         with path.open("rb", buffering=0) as file:
+            opened = Stamp.of(file)
             HeaderCheck(path, file).run()
         params = ffi.new("struct gguf_init_params *")
         infos = ffi.new("struct ggml_context **")
@@ -109,7 +112,9 @@ class Gguf(Handle):
             reasons = [line for line in said if not line.startswith("failed to read")]
             why = "; ".join(reasons or said) or "not a GGUF file"
             raise GgufError(f"{path} cannot be read as GGUF: {why}. {ADVICE}")
-        return cls(ptr, path, infos[0])
+        gguf = cls(ptr, path, infos[0])
+        gguf._opened = (opened,)
+        return gguf
 
     def __repr__(self) -> str:
         return f"<Gguf {self.path}{' closed' if self.closed else ''}>"
@@ -128,7 +133,7 @@ class Gguf(Handle):
             tensor = lib.ggml_get_next_tensor(infos, tensor)
 
     def _check_size(self) -> None:
-        size = self.path.stat().st_size
+        size = self._opened[0].size
         for tensor in self.tensors.values():
             if tensor.offset + tensor.nbytes > size:
                 raise GgufError(
@@ -150,6 +155,7 @@ class Gguf(Handle):
                             " the parts do not belong together. Get them again"
                         )
                     self.tensors[name] = replace(tensor, part=i)
+                self._opened += other._opened
         if len(paths) > 1:
             _gguf_split.check_total(self.path, total, len(self.tensors), len(paths))
         self.paths = paths
@@ -203,26 +209,26 @@ class Gguf(Handle):
         raw = ffi.buffer(lib.gguf_get_arr_data(self.ptr, i), n * dtype.itemsize)
         return np.frombuffer(raw, dtype).copy()
 
+    def _check_unchanged(self) -> None:
+        """Raises `DamagedFileError` when somebody wrote to it since it was opened. One that is
+        deleted, or another by now, is as it was for those who have it mapped."""
+        for path, opened in zip(self.paths, self._opened, strict=True):
+            with contextlib.suppress(FileNotFoundError), path.open("rb", buffering=0) as file:
+                if Stamp.of(file).inode == opened.inode:
+                    opened.check(file, path)
+
     def mmap(self, part: int = 0) -> np.memmap[Any, np.dtype[np.uint8]]:
         """The whole file (of a split model: one part) as bytes, read-only; pages are read as they
-        are first touched. Raises `AllocError` where the process may not have so many addresses."""
-        path = self.paths[whole("part", part, 0, len(self.paths) - 1)]
-        try:
-            return np.memmap(path, np.uint8, "r")
-        except OSError as error:
-            if error.errno != errno.ENOMEM:
-                raise
-            nbytes = path.stat().st_size
-            raise AllocError(
-                f"the {nbytes:,} bytes of {path} cannot be mapped: this process may not have so "
-                "much address space more (`ulimit -v` bounds it)",
-                {"file": nbytes},
-            ) from None
+        are first touched. Raises `AllocError` where the process may not have so many addresses,
+        `DamagedFileError` where the file was changed since it was opened; so does whatever reads
+        later on what the file has lost by then. A file that is deleted stays whole."""
+        part = whole("part", part, 0, len(self.paths) - 1)
+        return map_file(self.paths[part], self._opened[part])
 
     def data(self, name: str) -> npt.NDArray[np.uint8]:
         """The bytes of a tensor, mapped read-only; `numpy.frombuffer` makes numbers of them.
 
-        Raises KeyError.
+        Raises KeyError, and what `mmap` does.
         """
         tensor = self.tensors.get(name)
         if tensor is None:
@@ -230,8 +236,8 @@ class Gguf(Handle):
         self.ptr  # noqa: B018  raises when closed
         if tensor.nbytes == 0:
             return np.empty(0, np.uint8)
-        shape = (tensor.nbytes,)
-        return np.memmap(self.paths[tensor.part], np.uint8, "r", tensor.offset, shape)
+        path, opened = self.paths[tensor.part], self._opened[tensor.part]
+        return map_file(path, opened, tensor.offset, tensor.nbytes)
 
 
 def _no_file(path: Path) -> str:

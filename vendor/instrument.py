@@ -68,6 +68,13 @@ _SCHEDULER = (
         20 * " " + "node->src[j] = tensor_id_copy(src_id, cur_backend_id, sched->cur_copy);\n",
         20 * " " + "GP_REWIRE(sched, node, j);\n",
     ),
+    # Memory in which weights are laid out anew has no way back: a call of NULL.
+    Edit(
+        "tensor read",
+        "    buf->iface.get_tensor(buf, tensor, data, offset, size);\n",
+        "    GGML_ASSERT(buf->iface.get_tensor != NULL &&\n"
+        '        "this buffer lays tensors out anew and cannot give them back");\n',
+    ),
     # To ask must not insert: the debug print asks about copies, whose slots would then count as
     # used, hide the copies' causes, and fill the set up. `find` gives FULL or a free slot.
     Edit(

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .._arguments import given, whole
+from .._ffi import lib
 from ..errors import ClosedError, ModelError
 from . import state
 from .batch import POS_MAX, Batch
@@ -439,6 +440,7 @@ class Model:
     def _check_open(self) -> None:
         if self._closed:
             raise ClosedError("this Model is closed: make another, or close it later")
+        lib.gp_mapped_check()
 
     # --- lifetime
 

@@ -135,9 +135,12 @@ class Weights:
     def read(self, progress: Progress | None = None) -> None:
         """Copies what is not mapped, once; the layout of an extra buffer type is made by that.
         Planning needs none of it. `progress` is told how far it is, as `models.load` says."""
-        if self._unread or progress is not None:
+        some = bool(self._unread)
+        if some or progress is not None:
             n_threads = self._placement.backends[-1].n_threads or 1
             reading.read(self._unread, str(self._gguf.path), progress, n_threads)
+        if some:
+            self._gguf._check_unchanged()
 
     def _check_unused(self) -> None:
         used = {name for _buft, name in self._made} | self._ignored

@@ -114,6 +114,8 @@ namespace gp {
 scope::scope()  { depth++; }
 scope::~scope() { depth--; }
 
+bool is_guarded() { return somebody_catches(); }
+
 changing::changing()  { changes++; }
 changing::~changing() { changes++; }
 

@@ -24,6 +24,7 @@ enum gp_error_kind {
     GP_ERROR_MISSING = 3, // the function belongs to a backend that this build does not link
     GP_ERROR_CPP     = 4, // another C++ exception (out of memory, a driver's own)
     GP_ERROR_STATUS  = 5, // a compute on another thread ended without success
+    GP_ERROR_FILE    = 6, // a file was cut while it was mapped (mapped_files.h): its path; bytes in operands
 };
 
 struct gp_error {
@@ -65,6 +66,9 @@ struct changing {
     changing();
     ~changing();
 };
+
+// Whether this thread is in a call through a guard, or computes for one.
+bool is_guarded();
 
 // Thrown for what was recorded on another thread.
 struct recorded_error : std::exception {

@@ -7,6 +7,8 @@
 
 #include "guard.h"
 
+#include <stdio.h>
+#include <string.h>
 #include <time.h>
 
 // The exception of a Python signal handler (KeyboardInterrupt) that ran during a compute; raised again
@@ -32,6 +34,54 @@ static void gp_raise(void) {
     Py_XDECREF(module);
 }
 
+// mapped_files.h
+extern uint32_t gp_damages;
+const char *    gp_damage_take(size_t * nbytes);
+void            gp_damage_pending(void);
+
+// Raises for a mapped file of which something could not be read. Somebody may have told of it already.
+static void gp_raise_damage(void) {
+    static char last[4096];
+    static size_t nbytes;
+    const char * path = gp_damage_take(&nbytes);
+    struct gp_error * e = gp_last_error();
+    if (path != NULL) {
+        strncpy(last, path, sizeof(last) - 1);
+    }
+    e->kind = GP_ERROR_FILE;
+    e->call[0] = e->file[0] = '\0';
+    snprintf(e->message, sizeof(e->message), "%s", last);
+    snprintf(e->operands, sizeof(e->operands), "%zu", nbytes);
+    gp_raise();
+}
+
+// On Python's main thread, where it runs between two instructions.
+static int gp_on_damage(void * nothing) {
+    (void) nothing;
+    size_t nbytes;
+    const char * path = gp_damage_take(&nbytes);
+    if (path == NULL) {
+        return 0; // a call has raised meanwhile
+    }
+    struct gp_error * e = gp_last_error();
+    e->kind = GP_ERROR_FILE;
+    e->call[0] = e->file[0] = '\0';
+    snprintf(e->message, sizeof(e->message), "%s", path);
+    snprintf(e->operands, sizeof(e->operands), "%zu", nbytes);
+    gp_raise();
+    return -1;
+}
+
+// From the handler of a fault in code that reads a mapped file, and so holds no lock of Python's.
+void gp_damage_pending(void) {
+    Py_AddPendingCall(gp_on_damage, NULL);
+}
+
+#undef Py_BEGIN_ALLOW_THREADS
+#define Py_BEGIN_ALLOW_THREADS                                              \
+    { const uint32_t gp_damages_before = __atomic_load_n(&gp_damages, __ATOMIC_RELAXED); \
+      PyThreadState * _save = PyEval_SaveThread();
+
 #define GP_RAISE_IF_FAILED                                                  \
     if (__builtin_expect(gp_last_error()->kind != GP_ERROR_NONE || gp_stored[0] != NULL, 0)) { \
         gp_raise();                                                         \
@@ -41,7 +91,11 @@ static void gp_raise(void) {
 // bindgen.py leaves the macros out around calls that are too short to give the GIL away.
 #undef Py_END_ALLOW_THREADS
 #define Py_END_ALLOW_THREADS                                                \
-    PyEval_RestoreThread(_save); }                                          \
+    PyEval_RestoreThread(_save);                                            \
+    if (__builtin_expect(gp_damages_before != __atomic_load_n(&gp_damages, __ATOMIC_RELAXED), 0)) { \
+        gp_raise_damage();                                                  \
+        return NULL;                                                        \
+    } }                                                                     \
     GP_RAISE_IF_FAILED
 
 // True once the handler of a signal (Ctrl-C) raised on this thread. ggml asks before each node, so the

@@ -81,7 +81,7 @@ def _joined(text: str, messages: list[_Message]) -> str:
 
 def _in_json(text: str) -> Iterator[_Message]:
     """The strings of each JSON value: several on a line, behind a prefix, or over several lines."""
-    at = line = n_on_line = n_failures = 0
+    at, line, n_on_line, n_failures = 0, -1, 0, 0
     while n_failures < _MOST_FAILURES and (found := _START.search(text, at)):
         start = found.start()
         if start > line:
