@@ -57,9 +57,10 @@ def map_file(path: Path, opened: Stamp, offset: int = 0, nbytes: int | None = No
         except OSError as error:
             if error.errno != errno.ENOMEM:
                 raise
+            n = opened.size if nbytes is None else nbytes
             raise AllocError(
-                f"the {opened.size if nbytes is None else nbytes:,} bytes of {path} cannot be mapped: "
-                "this process may not have so much address space more (`ulimit -v` bounds it)",
+                f"the {n:,} bytes of {path} cannot be mapped: this process may not have so "
+                "much address space more (`ulimit -v` bounds it)",
                 {"file": opened.size},
             ) from None
         watch(array, path, os.dup(file.fileno()))
