@@ -46,6 +46,7 @@ NATIVE_HEADERS = (
     "decode.h",
     "sim_device.h",
     "mapped_files.h",
+    "rpc_link.h",
 )
 
 # Functions that stay unbound, and why.

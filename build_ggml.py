@@ -143,9 +143,10 @@ def write_if_changed(path: Path, text: str) -> None:
 
 def _instrumented(ggml: Path, tree: Tree) -> list[str]:
     """Make the instrumented copies in the tree; their paths there, as below upstream's src/."""
-    from vendor.instrument import EDITS, AnchorError, instrument
+    from vendor.instrument import AnchorError, instrument, sources
 
-    for source in EDITS:
+    edited = sources(ggml / "src")
+    for source in edited:
         original = ggml / "src" / source
         try:
             text = instrument(source, original.read_text(encoding="utf-8"))
@@ -156,7 +157,7 @@ def _instrumented(ggml: Path, tree: Tree) -> list[str]:
         copy = tree.folder / INSTRUMENTED / source
         copy.parent.mkdir(parents=True, exist_ok=True)
         write_if_changed(copy, text)
-    return list(EDITS)
+    return edited
 
 
 def _generate(ggml: Path, tree: Tree) -> Path:

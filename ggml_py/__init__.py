@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from .errors import NotBuiltError as NotBuiltError
     from .errors import PlacementError as PlacementError
     from .errors import RpcError as RpcError
+    from .errors import ServerLostError as ServerLostError
     from .errors import SpoiledError as SpoiledError
     from .errors import UnknownDeviceError as UnknownDeviceError
     from .gguf import Gguf as Gguf
@@ -128,6 +129,7 @@ _PUBLIC = {
     "NotBuiltError": "errors",
     "PlacementError": "errors",
     "RpcError": "errors",
+    "ServerLostError": "errors",
     "SpoiledError": "errors",
     "UnknownDeviceError": "errors",
     "Gguf": "gguf",

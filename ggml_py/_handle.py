@@ -27,11 +27,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, TypeVar
 
-from .errors import AbortError, BusyError, ClosedError, SpoiledError
+from .errors import AbortError, BusyError, ClosedError, LeftError, ServerLostError, SpoiledError
 
 Self = TypeVar("Self", bound="Handle")
 T = TypeVar("T")
 Token = tuple[str, int]
+Halfway = AbortError | ServerLostError | LeftError  # the call did not come to its end
 User = tuple[str, int]  # what is done, on which thread
 
 
@@ -136,7 +137,7 @@ class Handle:
 
     def __init__(self, ptr: Any, free: Callable[[Any], None], *parents: Handle) -> None:
         self.ptr = ptr
-        self._spoiled_by: AbortError | None = None
+        self._spoiled_by: Halfway | None = None
         self._children: weakref.WeakSet[Handle] = weakref.WeakSet()
         self._user: User | None = None  # what it is in the middle of
         self._token = LIVE.add(type(self).__name__)
@@ -231,7 +232,7 @@ class Handle:
         """Around a call that changes the native object: an abort in it spoils the object."""
         return _Changing(self)
 
-    def _spoil(self, error: AbortError) -> None:
+    def _spoil(self, error: Halfway) -> None:
         """It was left half-changed."""
         self._spoiled_by = error
         self._drop_ptr()
@@ -262,7 +263,9 @@ class _Changing:
         pass
 
     def __exit__(self, _type: object, error: object, _traceback: object) -> None:
-        if isinstance(error, AbortError):
+        if isinstance(error, KeyboardInterrupt):
+            error = error.__context__  # it may have left a wait for an RPC server
+        if isinstance(error, Halfway):
             self._handle._spoil(error)
 
 
@@ -270,7 +273,7 @@ class _WithoutPtr:
     """Mixed into the class of a handle that was closed or spoiled."""
 
     __slots__ = ()
-    _spoiled_by: AbortError | None
+    _spoiled_by: Halfway | None
     closed: bool
 
     def __getattr__(self, name: str) -> Any:

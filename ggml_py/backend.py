@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from . import enums
@@ -51,6 +51,11 @@ class Backend(Handle):
     def buffer_type(self) -> BufferType:
         """C: ggml_backend_get_default_buffer_type"""
         return BufferType(lib.ggml_backend_get_default_buffer_type(self.ptr))
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether it is an RPC server's (`rpc_devices`). C: ggml_backend_is_rpc"""
+        return self.device.registry == "RPC"
 
     @property
     def n_threads(self) -> int | None:
@@ -263,6 +268,14 @@ def _tensor(tensor: Tensor) -> Any:
     from .tensor import Tensor
 
     return ptr_of(Tensor, tensor)
+
+
+def settle(backends: Iterable[Backend]) -> None:
+    """Before what they work on is freed. A server works in order, and may be stalled: nobody waits
+    for one."""
+    for backend in backends:
+        if not backend.is_remote:
+            backend.synchronize()
 
 
 def check_status(status: int, what: str) -> None:

@@ -64,7 +64,8 @@ def computing(
                 raise stored
         except BaseException as error:
             stored = _take_stored(graph, callbacks)  # one that raised stops the compute
-            for backend in settling:
+            # Ctrl-C left a server that may be stalled; nobody waits for it again.
+            for backend in (b for b in settling if isinstance(error, Exception) or not b.is_remote):
                 with contextlib.suppress(GgmlError):
                     lib.ggml_backend_synchronize(backend.ptr)
                 backend._abort.take_stored()

@@ -63,6 +63,46 @@ class RpcError(GgmlError, ConnectionError):
     """No RPC server answers at an endpoint, or none that this release can talk to."""
 
 
+class ServerLostError(RpcError):
+    """The connection to an RPC server is lost: the server ended, was silent for longer than its
+    `timeout`, or gave an answer that cannot be. Later calls on that connection raise it again.
+
+    `endpoint` is the server, `condition` what became of it, `call` the C function that was called.
+    What was in the server's memory is gone. Close the backends, buffers and schedulers on it; when
+    a server listens there again, `Device.init` connects to it.
+    """
+
+    def __init__(self, condition: str, call: str, endpoint: str) -> None:
+        self.condition = condition
+        self.call = call
+        self.endpoint = endpoint
+        if condition.endswith("while connecting"):
+            advice = (
+                "It has to be an RPC server of the same ggml release that serves nobody else just "
+                "now; its own output says more"
+            )
+        else:
+            advice = (
+                "If it ended or refused what it was asked, its own output says why. What was in "
+                "its memory is gone: close what is on it; when a server listens there again, "
+                "Device.init() connects anew"
+            )
+        super().__init__(f"{condition}. {advice}")
+
+
+class LeftError(RpcError):
+    """A signal ended the wait for an RPC server: the `__context__` of that `KeyboardInterrupt`.
+
+    The connection can be used; what the call was changing (a scheduler) may not.
+    """
+
+    def __init__(self, condition: str, call: str, endpoint: str) -> None:
+        self.condition = condition
+        self.call = call
+        self.endpoint = endpoint
+        super().__init__(condition)
+
+
 class LoadError(GgmlError, ImportError):
     """A native library that cannot be loaded: a backend's module, or ours in such a process."""
 
@@ -193,7 +233,7 @@ def _with_lines(message: str, lines: list[str]) -> str:
 
 
 # enum gp_error_kind of native/guard.h
-_ABORT, _NULL, _MISSING, _STATUS, _FILE = 1, 2, 3, 5, 6
+_ABORT, _NULL, _MISSING, _STATUS, _FILE, _RPC, _LEFT = 1, 2, 3, 5, 6, 7, 8
 
 
 def from_native(
@@ -212,6 +252,8 @@ def from_native(
         return ComputeError(message)
     if kind == _FILE:
         return DamagedFileError(message, _damage(message, int(operands)))
+    if kind in (_RPC, _LEFT):
+        return (ServerLostError if kind == _RPC else LeftError)(message, call, file)
     return AbortError(message, call, operands, file, line)
 
 

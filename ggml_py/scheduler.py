@@ -12,10 +12,10 @@ from . import sched_state
 from ._arguments import given, ptr_of, whole
 from ._callback import raising_stored
 from ._ffi import BUILD, NULL, ffi, lib
-from ._handle import Handle, in_use
+from ._handle import Halfway, Handle, in_use
 from ._strict import ACTIVE, check
 from .alloc import is_whole
-from .backend import Backend, check_status
+from .backend import Backend, check_status, settle
 from .buffer import BufferType
 from .computing import computing
 from .context import new_native
@@ -122,7 +122,7 @@ class Scheduler(Handle):
             return "<Scheduler closed>"
         return f"<Scheduler {', '.join(b.name for b in self.backends)}>"
 
-    def _spoil(self, error: AbortError) -> None:
+    def _spoil(self, error: Halfway) -> None:
         """The graph still gets its own sources back."""
         raw = self.ptr
         super()._spoil(error)
@@ -152,7 +152,7 @@ class Scheduler(Handle):
     def _before_free(self) -> None:
         if self._spoiled_by is None:
             try:
-                self.synchronize()
+                settle(self.backends)
             except Exception as error:  # nobody waited for it before
                 log.error("%r is closed after a compute that failed: %s", self, error)
             self.reset()

@@ -1,12 +1,10 @@
 """Custom ops beside an RPC server, which must not be sent the address of a function of ours."""
 
-import contextlib
-import socket
 import subprocess
 import sys
-import time
 
 import pytest
+from rpc_net import server
 
 from ggml_py._ffi import BUILD
 
@@ -58,25 +56,8 @@ with ggml.Context() as c:
 @pytest.fixture
 def rpc_endpoint():
     """Where a server with a CPU listens; it ends with the test."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        endpoint = f"127.0.0.1:{free.getsockname()[1]}"
-    program = """
-import signal, sys
-import ggml_py as ggml
-signal.alarm(60)
-cpu = ggml.ffi.new("ggml_backend_dev_t[]", [ggml.device("CPU").ptr])
-ggml.lib.ggml_backend_rpc_start_server(sys.argv[1].encode(), ggml.ffi.NULL, 1, 1, cpu)
-"""
-    command = [sys.executable, "-c", program, endpoint]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as server:
-        for _ in range(400):
-            with contextlib.suppress(OSError):
-                socket.create_connection(tuple(endpoint.split(":")), 1).close()
-                break
-            time.sleep(0.05)
-        yield endpoint
-        server.kill()
+    with server(1) as process:
+        yield process.endpoint
 
 
 @pytest.mark.skipif("rpc" not in BUILD["backends"], reason="built without RPC")

@@ -1,58 +1,21 @@
 """Devices of an RPC server. Server and client are processes of their own: a device that was added
-cannot be removed, and when a server goes ggml ends its client."""
+cannot be removed. test_rpc_lost.py has servers that go."""
 
 from __future__ import annotations
 
-import contextlib
 import json
-import socket
 import subprocess
 import sys
 import textwrap
-import time
 
 import pytest
+from rpc_net import free_port, server
 
 import ggml_py as ggml
 import ggml_py.rpc
 from ggml_py._ffi import BUILD
 
 needs_rpc = pytest.mark.skipif("rpc" not in BUILD["backends"], reason="built without RPC")
-
-SERVER = """
-    import signal, sys
-    import ggml_py as ggml
-
-    signal.alarm(60)  # it ends by itself
-    cpu = ggml.device("CPU").ptr
-    devices = ggml.ffi.new("ggml_backend_dev_t[]", [cpu, cpu])
-    ggml.lib.ggml_backend_rpc_start_server(sys.argv[1].encode(), ggml.ffi.NULL, 1, 2, devices)
-"""
-
-
-def free_port():
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
-
-
-@contextlib.contextmanager
-def server():
-    """The endpoint of a server with two devices that listens."""
-    endpoint = f"127.0.0.1:{free_port()}"
-    command = [sys.executable, "-c", textwrap.dedent(SERVER), endpoint]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
-        try:
-            deadline = time.monotonic() + 20
-            while time.monotonic() < deadline:
-                with contextlib.suppress(OSError):
-                    host, port = endpoint.split(":")
-                    socket.create_connection((host, int(port)), 1).close()
-                    break
-                time.sleep(0.05)
-            yield endpoint
-        finally:
-            process.kill()
 
 
 def client(program, *args):
@@ -93,8 +56,8 @@ def test_the_servers_devices_are_devices_like_any_other():
             "features": remote[0].features, "result": result,
         }))
     """
-    with server() as endpoint:
-        found = client(program, endpoint)
+    with server() as process:
+        found = client(program, process.endpoint)
     assert found == {
         "n": 2,
         "new": 2,
@@ -150,8 +113,8 @@ def test_copies_to_the_server_and_back_and_its_events():
                 remote.event().close()
         print(json.dumps(found))
     """
-    with server() as endpoint:
-        found = client(program, endpoint)
+    with server() as process:
+        found = client(program, process.endpoint)
     assert found.pop("data") == [[0, 1, 2], [3, 4, 5]]
     assert "makes no buffers over host memory" in found.pop("over_array")
     if found.pop("events"):

@@ -9,7 +9,9 @@ at, an assertion is added (``op_checks.h``, ``layout_assert.h``): its abort is a
 
 from __future__ import annotations
 
-from . import reach_edits
+from pathlib import Path
+
+from . import reach_edits, rpc_edits
 from .depth_edits import FORWARD
 from .edit import Edit
 from .op_edits import CPU_CHECKS, CPU_OPS, OPS
@@ -305,14 +307,23 @@ _TRAINING = (
 # By path below upstream's src/. native/CMakeLists.txt puts each copy where the original was.
 EDITS: dict[str, tuple[Edit, ...]] = {
     "ggml-backend.cpp": _SCHEDULER + RUNS + reach_edits.SCHEDULER,
-    "ggml-alloc.c": _ALLOCATOR,
+    "ggml-alloc.c": _ALLOCATOR + rpc_edits.ALLOCATOR,
     "ggml.c": (*OPS, *FORWARD),
     "ggml-opt.cpp": _TRAINING,
     "ggml-cpu/ggml-cpu.c": (*_CPU, *reach_edits.CPU, *CPU_CHECKS),
     "ggml-cpu/ggml-cpu.cpp": _CPU_WORK,
     "ggml-cpu/ops.cpp": CPU_OPS,
     "ggml-cpu/repack.cpp": _CPU_REPACK,
+    "ggml-rpc/ggml-rpc.cpp": rpc_edits.CLIENT,
+    "ggml-rpc/transport.cpp": rpc_edits.TRANSPORT,
 }
+
+
+def sources(src: Path) -> list[str]:
+    """Those of `EDITS` that this release's `src` folder has in the form that is edited."""
+    client = src / rpc_edits.CLIENT_FILE
+    edited = client.is_file() and rpc_edits.SIGN in client.read_text(encoding="utf-8")
+    return [source for source in EDITS if edited or source not in rpc_edits.FILES]
 
 
 def _find_once(source: str, text: str, name: str, anchor: str) -> int:

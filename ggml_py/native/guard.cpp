@@ -1,5 +1,6 @@
 #include "guard.h"
 
+#include "rpc_hooks.h"
 #include "sched_trace.h"
 #include "worker_guard.h"
 
@@ -12,6 +13,10 @@
 #pragma weak gp_sched_plan
 #pragma weak gp_pool_running
 #pragma weak gp_pool_failed_node
+#pragma weak gp_rpc_install
+
+// Of module.h.
+extern "C" bool gp_interrupted(void);
 
 namespace {
 
@@ -19,6 +24,18 @@ namespace {
 struct abort_exception : std::exception {
     char text[1400];
     explicit abort_exception(const char * from) { snprintf(text, sizeof(text), "%s", from); }
+    const char * what() const noexcept override { return text; }
+};
+
+// What became of a connection (rpc_hooks.h).
+struct rpc_exception : std::exception {
+    char endpoint[256];
+    char text[1024];
+    bool left;
+    rpc_exception(const char * from, const char * said, bool left) : left(left) {
+        snprintf(endpoint, sizeof(endpoint), "%s", from);
+        snprintf(text, sizeof(text), "%s", said);
+    }
     const char * what() const noexcept override { return text; }
 };
 
@@ -56,6 +73,12 @@ void on_abort(const char * text) {
         throw abort_exception(text);
     }
     fprintf(stderr, "%s\nggml_py: this assertion failed on a thread that cannot be unwound, the process ends\n", text);
+}
+
+void on_rpc(const char * endpoint, const char * text, bool left) {
+    if (somebody_catches()) {
+        throw rpc_exception(endpoint, text, left);
+    }
 }
 
 #if defined(__linux__)
@@ -144,6 +167,9 @@ void caught(const char * call) {
         error = e.record;
         snprintf(error.call, sizeof(error.call), "%s", call);
         return;
+    } catch (const rpc_exception & e) {
+        fail(e.left ? GP_ERROR_LEFT : GP_ERROR_RPC, call, e.what());
+        snprintf(error.file, sizeof(error.file), "%s", e.endpoint);
     } catch (const status_error & e) {
         fail(GP_ERROR_STATUS, call, e.what());
     } catch (const std::exception & e) {
@@ -183,6 +209,10 @@ gp_error * gp_last_error(void) {
 
 void gp_guard_install(void) {
     ggml_set_abort_callback(on_abort);
+    if (gp_rpc_install != nullptr) {
+        const gp::rpc_callbacks callbacks = {gp_interrupted, on_rpc};
+        gp_rpc_install(&callbacks);
+    }
     install_sigfpe();
 }
 

@@ -25,6 +25,8 @@ enum gp_error_kind {
     GP_ERROR_CPP     = 4, // another C++ exception (out of memory, a driver's own)
     GP_ERROR_STATUS  = 5, // a compute on another thread ended without success
     GP_ERROR_FILE    = 6, // a file was cut while it was mapped (mapped_files.h): its path; bytes in operands
+    GP_ERROR_RPC     = 7, // an RPC server is lost; `file` is its endpoint
+    GP_ERROR_LEFT    = 8, // a signal ended the wait for one
 };
 
 struct gp_error {

@@ -16,13 +16,28 @@
 static __thread PyObject * gp_stored[3];
 
 static void gp_raise(void) {
+    struct gp_error * e = gp_last_error();
     if (gp_stored[0] != NULL) {
+        // A wait for an RPC server may have been left in the middle of a call: what the call was changing
+        // has to know (_handle.py).
+        const bool left = e->kind == GP_ERROR_LEFT || e->kind == GP_ERROR_RPC;
+        e->kind = GP_ERROR_NONE;
+        PyErr_NormalizeException(&gp_stored[0], &gp_stored[1], &gp_stored[2]);
+        if (left && gp_stored[1] != NULL) {
+            PyObject * errors = PyImport_ImportModule("ggml_py.errors");
+            PyObject * context = errors == NULL ? NULL : PyObject_CallMethod(errors, "from_native", "issssi",
+                GP_ERROR_LEFT, e->call, e->message, e->operands, e->file, e->line);
+            if (context != NULL) {
+                PyException_SetContext(gp_stored[1], context);
+            } else {
+                PyErr_Clear();
+            }
+            Py_XDECREF(errors);
+        }
         PyErr_Restore(gp_stored[0], gp_stored[1], gp_stored[2]);
         gp_stored[0] = gp_stored[1] = gp_stored[2] = NULL;
-        gp_last_error()->kind = GP_ERROR_NONE;
         return;
     }
-    struct gp_error * e = gp_last_error();
     PyObject * module = PyImport_ImportModule("ggml_py.errors");
     PyObject * raised = module == NULL ? NULL : PyObject_CallMethod(module, "from_native", "issssi",
         e->kind, e->call, e->message, e->operands, e->file, e->line);
