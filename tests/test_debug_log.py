@@ -359,7 +359,7 @@ def test_the_release_is_concluded_from_the_layout(mlp):
     upstream = [ggml.Plan.from_debug_log(printed(mlp, r)).settings.upstream for r in RELEASES]
     assert upstream == ["0.9.4", "0.9.7", "0.11.0", "0.11.0"]
     assert ggml.Plan.from_debug_log(DUMP, upstream="0.18.0").settings.release == "0.18.0"
-    with pytest.raises(ValueError, match="ggml version 'b1234': expected numbers with dots"):
+    with pytest.raises(ValueError, match="upstream='b1234' is no release of ggml that is known"):
         ggml.Plan.from_debug_log(DUMP, upstream="b1234")
 
 

@@ -132,6 +132,39 @@ def test_the_rules_of_another_release():
     assert plans["0.17.0"].copy_bytes > plans["0.18.0"].copy_bytes == 0
 
 
+def names_that_list_prints():
+    """`build_ggml.py --list`: labels, llama.cpp's builds, packages, keys of builds."""
+    program = [sys.executable, Path(__file__).parents[1] / "build_ggml.py", "--list"]
+    done = subprocess.run(program, capture_output=True, text=True, check=True)
+    releases, _, builds = done.stdout.partition("* = default pin")
+    for line in releases.splitlines():
+        label, number, _package, version = line.removeprefix("*").split()
+        yield from ((name, label) for name in (label, version, number) if name != "-")
+    for line in builds.splitlines()[1:]:
+        key = line.split()[0]
+        yield key, key.split("-")[0]
+
+
+def test_every_name_that_list_prints_is_a_release():
+    names = list(names_that_list_prints())
+    assert len(names) > 40 and {"0.9.4", "0.9.4.p0.2.4"} <= {label for _name, label in names}
+    before = plan(NET)
+    for name, label in names:
+        after = before.what_if(upstream=name)
+        assert after.settings.release == label, name
+        assert after.settings.upstream == label.partition(".p")[0]
+
+
+def test_the_table_of_releases_is_vendors():
+    sys.path.insert(0, str(Path(__file__).parents[1]))
+    from vendor.releases import releases
+
+    from ggml_py.trace.releases import RELEASES
+
+    rows = [(r.label, r.ggml, r.version, f"b{r.build}" if r.build else "") for r in releases()]
+    assert rows == [tuple(known) for known in RELEASES]
+
+
 @pytest.mark.slow
 def test_the_rules_of_another_release_are_those_of_that_release(tmp_path):
     build(RELEASE_0_17)
@@ -193,7 +226,10 @@ def test_pipeline_parallelism_of_many_inputs_by_old_rules():
         ({"supports": {("CPU", "*"): False, ("gpu0", "*"): False}}, CannotPlanError, "no backend"),
         ({"op_offload": 1}, TypeError, "op_offload=1: expected True or False"),
         ({"upstream": 0.17}, TypeError, 'upstream=0.17: expected a ggml version, as in upstream="'),
-        ({"upstream": "b10068"}, ValueError, "ggml version 'b10068': expected numbers with dots"),
+        ({"upstream": "b10000"}, ValueError, "upstream='b10000' is no release of ggml that is known"),
+        ({"upstream": "0.27"}, ValueError, r"0\.26\.0 \(b11549\), 0\.25\.3, 0\.24\.0"),
+        ({"upstream": "2026.1.1"}, ValueError, "upstream='2026.1.1' is no release of ggml"),
+        ({"upstream": ""}, ValueError, "upstream='' is no release of ggml"),
     ],
 )  # fmt: skip
 def test_what_makes_no_sense_says_why(change, error, message):

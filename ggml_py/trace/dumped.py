@@ -27,7 +27,7 @@ from .record import (
     TensorRecord,
 )  # fmt: skip
 from .reference import copy_record
-from .rules import parse_version
+from .releases import find_release
 
 SOURCE = "debug log"
 _NOBODY = "NULL"  # what is printed for a copy
@@ -48,7 +48,7 @@ _Copy = tuple[int, int, int]
 def from_debug_log(text: str, index: int = -1, upstream: str | None = None) -> Plan:
     """The plan of the debug print number `index` in a log (the last one, unless told)."""
     if upstream is not None:
-        parse_version(upstream)
+        upstream = find_release(upstream).ggml
     found = dumps(text)
     if not -len(found) <= index < len(found):
         raise ValueError(f"index={index}: this log has {len(found)} debug prints")

@@ -203,7 +203,8 @@ class Plan:
         same for "wants the op although its weight has to be copied", a number being the least rows.
         `move_weights={"blk.3.*": "gpu0"}` puts what has memory before planning (the KV cache too)
         into memory of that backend, or of a buffer type, with its views. `drop=["BLAS"]` leaves
-        backends out. `upstream="0.17.0"` plans by the rules of another release.
+        backends out. `upstream="0.17.0"` plans by the rules of another release, by any name that
+        `ggml-py build --list` prints.
 
         Approximate: types and layouts stay (no repacking); backends that answer differently about
         tensors in other memory are not asked again; nobody looks whether the memory suffices; the

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from . import reference
 from .record import NODE, BufferRecord, Capture, TensorRecord
-from .rules import parse_version
+from .releases import find_release
 
 if TYPE_CHECKING:
     from .plan import Plan
@@ -301,12 +301,12 @@ def _with_settings(
         settings = settings._replace(op_offload=op_offload)
     if parallel is not None and parallel != (settings.n_copies > 1):
         settings = settings._replace(n_copies=MAX_COPIES if parallel else 1, cur_copy=0)
-    if upstream is None or upstream == settings.upstream:
+    if upstream is None or upstream == settings.release:
         return replace(capture, settings=settings)
-    if not isinstance(upstream, str):
-        raise TypeError(f'upstream={upstream!r}: expected a ggml version, as in upstream="0.17.0"')
-    parse_version(upstream)
-    settings = settings._replace(upstream=upstream, build=f"{upstream}-whatif")
+    release = find_release(upstream)
+    if release.label == settings.release:
+        return replace(capture, settings=settings)
+    settings = settings._replace(upstream=release.ggml, build=f"{release.label}-whatif")
     return replace(capture, settings=settings, split_capacities=())
 
 
