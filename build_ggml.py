@@ -346,7 +346,7 @@ def _list(options: Options, as_json: bool) -> None:
         print(f"{mark} {release.label:14}{number:8}{release.package} {release.version}")
     print("* = default pin. Builds present:" if present else "* = default pin. No build present.")
     for proof in present:
-        print(f"  {proof['key']:28}{','.join(proof['backends'])}  {proof['folder']}")
+        print(f"  {proof['key']:34}  {','.join(proof['backends'])}  {proof['folder']}")
 
 
 def _run(arguments: argparse.Namespace) -> None:

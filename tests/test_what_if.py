@@ -157,9 +157,8 @@ def test_every_name_that_list_prints_is_a_release():
 
 def test_the_table_of_releases_is_vendors():
     sys.path.insert(0, str(Path(__file__).parents[1]))
-    from vendor.releases import releases
-
     from ggml_py.trace.releases import RELEASES
+    from vendor.releases import releases
 
     rows = [(r.label, r.ggml, r.version, f"b{r.build}" if r.build else "") for r in releases()]
     assert rows == [tuple(known) for known in RELEASES]
@@ -226,7 +225,7 @@ def test_pipeline_parallelism_of_many_inputs_by_old_rules():
         ({"supports": {("CPU", "*"): False, ("gpu0", "*"): False}}, CannotPlanError, "no backend"),
         ({"op_offload": 1}, TypeError, "op_offload=1: expected True or False"),
         ({"upstream": 0.17}, TypeError, 'upstream=0.17: expected a ggml version, as in upstream="'),
-        ({"upstream": "b10000"}, ValueError, "upstream='b10000' is no release of ggml that is known"),
+        ({"upstream": "b10000"}, ValueError, "upstream='b10000' is no release of ggml"),
         ({"upstream": "0.27"}, ValueError, r"0\.26\.0 \(b11549\), 0\.25\.3, 0\.24\.0"),
         ({"upstream": "2026.1.1"}, ValueError, "upstream='2026.1.1' is no release of ggml"),
         ({"upstream": ""}, ValueError, "upstream='' is no release of ggml"),
