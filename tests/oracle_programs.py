@@ -126,6 +126,23 @@ class Oracle:
                 found.append({(c.n_swa, c.stream): c for c in reversed(printed)})
         return found
 
+    def reuses(
+        self, model: Path, script: str, scratch: Path, **options: object
+    ) -> list[list[bool]]:
+        """For each "decode" of a script, whether libllama used the graph again for each ubatch that
+        it asked about: not for the first of all."""
+        file, out = scratch / "script.txt", scratch / "sequences.bin"
+        file.write_text(script)
+        named = command_line({**options, "log": True})
+        said = self.run(
+            "llama_sequences", model, file, out, *named, LLAMA_GRAPH_RESULT_DEBUG="2"
+        ).stderr
+        return [
+            [f == "1" for f in re.findall(r"can reuse graph = (\d)|cannot reuse graph due", part)]
+            for part in said.split("\ncommand ")[1:]
+            if part.startswith("decode\n")
+        ]
+
     def nodes(
         self, model: Path, prompt: list[int], scratch: Path, **options: object
     ) -> list[str]:

@@ -6,17 +6,20 @@ import itertools
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from .bar import bar
 from .ctrl_c import CtrlC
+from .decodes import as_data, lines
 from .options import IntList, ModelCommand, as_json, echo_json, model_options, read_model
 from .sampling import given_sampling, make_sampler, sampling_options
 
 if TYPE_CHECKING:
     from ..models import Model, Sampler
+    from ..models.flow import Decode
 
 
 @click.command("generate", cls=ModelCommand)
@@ -56,6 +59,13 @@ if TYPE_CHECKING:
     show_default=True,
     help="Tokens at its start that it keeps then; -1: the prompt.",
 )
+@click.option(
+    "-v",
+    "--verbose",
+    is_flag=True,
+    help="Say which evaluations took another graph than the one before, in which parameter that "
+    "differs, and which inputs were set.",
+)
 @as_json
 def command(
     tokens: list[int],
@@ -63,6 +73,7 @@ def command(
     ignore_eos: bool,
     context_shift: bool,
     n_keep: int,
+    verbose: bool,
     as_json: bool,
     **options: Any,
 ) -> None:
@@ -84,8 +95,9 @@ def command(
         start = time.perf_counter()
         how = {"stop": eog, "context_shift": context_shift, "n_keep": n_keep}
         stream = _stream(model, tokens, n, sampler, wants_bar=not as_json, **how)
+        decodes: list[Decode] = []
         try:
-            with CtrlC() as ctrl_c:
+            with CtrlC() as ctrl_c, model.watch() if verbose else nullcontext(decodes) as decodes:
                 for token in stream:
                     ctrl_c.hold()
                     if not as_json:
@@ -107,11 +119,14 @@ def command(
                 "seed": sampler.seed if sampler is not None else None,
                 "seconds": seconds,
                 "tokens_per_s": len(out) / seconds,
+                **({"decodes": as_data(decodes)} if verbose else {}),
             }
         )
     else:
         click.echo()
         seed = f", seed {sampler.seed}" if sampler is not None and sampler.temperature else ""
+        for line in lines(decodes) if verbose else ():
+            click.echo(line, err=True)
         click.echo(f"{len(out)} tokens in {seconds:.2f} s, prompt included{seed}", err=True)
     if stop_type == "interrupt":
         of = f" of {n_predict}" if n_predict > 0 else ""

@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from .decodes import as_data, lines
 from .options import as_json, echo_json, model_options, read_model
 from .output import check_output, save
 
@@ -62,14 +63,16 @@ def command(
         prompt = [i % model.hparams.n_vocab for i in range(n_prompt)]
         model.eval(prompt)
         model.reset()
-        with model.record(per_op) as recording:
+        with model.record(per_op) as recording, model.watch() as decodes:
             model.generate(prompt, n_gen + 1)
     run = recording.run
     if output is not None:
         save(run, output, force=force)
     if as_json:
-        echo_json(run.summary().as_dict())
+        echo_json({**run.summary().as_dict(), "decodes": as_data(decodes)})
     else:
         click.echo(str(run.summary()))
+        for line in lines(decodes):
+            click.echo(line)
         if output is not None:
             click.echo(f"{output}: {len(run.events)} events, {len(run.plans)} plans", err=True)

@@ -41,6 +41,7 @@ class AttnInput:
         self.k_rot = _rotation(ctx, kv.n_rot_k, "attn_inp_k_rot")
         self.v_rot = _rotation(ctx, kv.n_rot_v, "attn_inp_v_rot")
         found = (rot for rot in (self.k_rot, self.v_rot) if rot is not None and kv.k)
+        self.tensors = (self.k_idxs, self.v_idxs, self.kq_mask) if kv.k else ()
         self.rotations = [Constant(rot, hadamard(rot.ne[0])) for rot in found]
 
     def share(self) -> None:

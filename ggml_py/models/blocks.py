@@ -17,6 +17,7 @@ from ..errors import ArgumentError, MissingFunctionError
 from ..graph import Graph
 from ..tensor import Tensor
 from .attention import AttnInput
+from .flow import InputSet
 from .hparams import HParams, inverse
 from .inputs import Constant, Input, Written, new_input
 from .kv_caches import KvCaches
@@ -70,6 +71,7 @@ class GraphBuilder:
         self.pins: list[tuple[Tensor, Backend]] = []
         self.flash_attn_nodes: list[Tensor] = []  # by layer
         self.inputs: list[Input] = []
+        self.inputs_set: tuple[InputSet, ...] = ()  # their tensors, known when they are shared
         self.written: dict[str, Written] = {}  # of those, by what they have of a ubatch
         self.logits: Tensor  # set by build
         self.one: Any = None  # see decode_one.py
@@ -152,6 +154,8 @@ class GraphBuilder:
         """Takes arrays over the inputs and the logits, once the graph has memory."""
         for inp in self.inputs:
             inp.share()
+        written = [tensor for inp in self.inputs for tensor in inp.tensors]
+        self.inputs_set = tuple(InputSet(tensor.name, tensor.nbytes) for tensor in written)
         self._logits = _logits_of(self.logits) if self.shape.n_outputs else None
         self.logit_row = None if self._logits is None else self._logits[0]
 

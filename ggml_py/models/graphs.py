@@ -16,6 +16,7 @@ from .cells import POS_END
 from .decode_one import decode_one, takes_one
 from .decoder import Decoder
 from .expert_copies import ExpertCopies
+from .flow import Decode, DecodedUbatch, Differs, ModelGraph, differing, params_of
 from .hparams import HParams
 from .kv_caches import KvCaches
 from .memory import Memory, Shape
@@ -68,6 +69,14 @@ class Graphs:
         self._largest = memory.full_shape(n_ubatch)
         self._kept: dict[Shape, Decoder[Any]] = {}  # least recently used first
         self._allocated: Decoder[Any] | None = None
+        self._n_allocs = -1  # the scheduler's, when that was allocated
+        self._why = "the first graph"  # why none is allocated
+        self._ubatches: list[DecodedUbatch] = []  # of the last decode
+        self._one: Decoder[Any] | None = (
+            None  # or that was one call of `compute_one`, on this graph
+        )
+        self.n_reused = 0
+        self.watching: list[Decode] | None = None
         self._expert_copies = ExpertCopies() if hparams.experts and placement.gpus else None
         self._watch_copies()
         self._reserved = False  # tried to
@@ -80,12 +89,13 @@ class Graphs:
         self._weights.read()
         builder = self._allocate(shape)
         builder.set_inputs(ubatch)
+        self._ubatches[-1] = self._ubatches[-1]._replace(inputs=builder.inputs_set)
         if self._expert_copies is not None:
             self._expert_copies.forget()
         try:
             self._sched.compute(builder.graph)
         except BaseException:
-            self._allocated = None  # what a stopped compute leaves behind is not used again
+            self._forget("the compute before failed")  # what it leaves behind is not used again
             raise
         return builder
 
@@ -96,32 +106,96 @@ class Graphs:
 
         When it fails the sequence is what it was before.
         """
-        builder = self._allocated
-        if builder is None or builder.one is None:
+        builder, sched = self._allocated, self._sched
+        if (
+            builder is None
+            or builder.one is None
+            or sched._n_allocs != self._n_allocs  # somebody else had the scheduler
+            or not sched._held
+        ):
             return None
         if self._expert_copies is not None:
             self._expert_copies.forget()
         one, graph = builder.one, builder.graph
         call, args = lib.gp_decode_one, (one, token, seq, greedy)
         try:
-            self._sched._compute(graph, call, args, True)
+            sched._compute(graph, call, args, True)
             pos: int = one.pos
             if pos == _LOST:
                 graph._check_data()
                 one.changes = graph._whole_at
-                self._sched._compute(graph, call, args, True)
+                sched._compute(graph, call, args, True)
                 pos = one.pos
         except BusyError:
             raise  # it is another thread's that is half done
         except BaseException:
-            self._allocated = None
+            self._forget("the compute before failed")
             if one.pos >= 0:
                 self._memory.undo_one(seq, one.pos)
             raise
         if pos < 0:
             return None
         one.pos = _OTHER
+        self._one = builder
+        self.n_reused += 1
+        if self.watching is not None:
+            self.end_decode()
         return builder
+
+    # --- the decode flow
+
+    def begin_decode(self) -> None:
+        """What is computed from here on is one decode; one of `compute_one` is one by itself."""
+        self._ubatches, self._one = [], None
+
+    def end_decode(self) -> None:
+        """It is over: whoever watches is told."""
+        decode = self.last_decode
+        if self.watching is not None and decode is not None:
+            self.watching.append(decode)
+
+    @property
+    def last_decode(self) -> Decode | None:
+        """What the last one did; None before the first."""
+        if self._one is not None:
+            inputs = self._one.inputs_set
+            return Decode((DecodedUbatch(1, 1, True, False, (), "", inputs, native=True),))
+        return Decode(tuple(self._ubatches)) if self._ubatches else None
+
+    @property
+    def scheduler(self) -> Scheduler:
+        """The one that they are planned and computed on."""
+        return self._sched
+
+    @property
+    def kept(self) -> tuple[ModelGraph, ...]:
+        """The graphs that there are, the one that was used last at the end."""
+        return tuple(
+            ModelGraph(
+                params_of(shape, self._streams), b.graph, b is self._allocated, b.logits,
+                b.inputs_set,
+            )
+            for shape, b in self._kept.items()
+        )  # fmt: skip
+
+    @property
+    def _streams(self) -> bool:
+        return isinstance(self._memory, KvCaches) and self._memory.n_stream > 1
+
+    def _forget(self, why: str) -> None:
+        """The next decode allocates its graph anew."""
+        self._allocated, self._why = None, why
+
+    def _note(self, shape: Shape, built: bool, differs: tuple[Differs, ...] = ()) -> None:
+        """A ubatch of that shape, on the graph before or, where something differs, on another."""
+        reused = self._allocated is not None and not differs
+        why = "" if self._allocated is not None else self._why
+        self._ubatches.append(
+            DecodedUbatch(shape.n_tokens, shape.n_outputs, reused, built, differs, why, (), False)
+        )
+        self.n_reused += reused
+
+    # --- graphs and their memory
 
     def update(self) -> None:
         """Rotates the keys of cells whose positions were moved. When that fails they may be rotated
@@ -131,7 +205,7 @@ class Graphs:
         assert isinstance(memory, KvCaches)
         moved = memory.moved()
         self._sched.reset()
-        self._allocated = None
+        self._forget("positions had moved: the scheduler has rotated keys")
         try:
             for cache in memory.caches:
                 if cache.cells.has_shift and not self._hparams.n_positions:
@@ -172,11 +246,20 @@ class Graphs:
 
     def _allocate(self, shape: Shape) -> Decoder[Any]:
         """The graph of that shape, built if need be, with memory on the scheduler."""
-        if self._allocated is not None and self._allocated.shape == shape:
-            return self._allocated
+        before, sched = self._allocated, self._sched
+        if before is not None and (sched._n_allocs != self._n_allocs or not sched._held):
+            self._forget("somebody else has reset the scheduler, or given it a graph")
+            before = None
+        if before is not None and before.shape == shape:
+            self._note(shape, built=False)
+            return before
         builder = self._kept.pop(shape, None)
+        if builder is not None and builder.graph.closed:
+            builder = None
+        differs = () if before is None else differing(before.shape, shape, self._streams)
+        self._note(shape, builder is None, differs)
         self._sched.reset()
-        self._allocated = None
+        self._forget("a graph could not be allocated")
         self._reserve()
         if builder is None:
             builder = self._build(shape, self.flash_attn)
@@ -186,7 +269,7 @@ class Graphs:
         self._alloc(builder)
         builder.share()
         builder.one = decode_one(self._sched, builder) if takes_one(builder) else None
-        self._allocated = builder
+        self._allocated, self._n_allocs = builder, self._sched._n_allocs
         return builder
 
     def _reserve(self) -> None:

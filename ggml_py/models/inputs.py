@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 class Input(Protocol):
     """One tensor, or some that are written together."""
 
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """Those that `set` writes."""
+
     def share(self) -> None:
         """Takes arrays over them, once the graph has memory."""
 
@@ -32,6 +36,7 @@ class Written:
 
     def __init__(self, tensor: Tensor, of: Callable[[Ubatch], Any]) -> None:
         self._tensor = tensor
+        self.tensors = (tensor,)
         self._of = of
 
     def share(self) -> None:
@@ -50,6 +55,7 @@ class Constant:
         self.value: npt.NDArray[Any] = np.empty(tensor.ne[::-1], DTYPES[tensor.type])
         self.value[:] = value
         self._tensor = tensor
+        self.tensors = (tensor,)
 
     def share(self) -> None:
         """See `Input`."""

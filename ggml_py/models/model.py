@@ -25,6 +25,7 @@ from .memory import Memory
 from .placement import Placement
 from .sampling import likeliest
 from .ubatch import Tokens, Ubatch
+from .watched import Watched
 from .weights import Weights
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from .generation import Sample
 
 
-class Model:
+class Model(Watched):
     """A model that was loaded, and the sequences it evaluates. Made by `load`; `with` closes.
 
     `eval` adds tokens to a sequence, `decode` tokens to several at once, `reset` starts anew. There
@@ -176,12 +177,15 @@ class Model:
 
     def _take_one(self, token: int, seq: int) -> Decoder[Any] | None:
         """The graph that has evaluated it, if the memory has a way of its own for one token."""
-        memory, pos = self._memory, self._memory.seq_pos_max(seq) + 1
+        memory, graphs, pos = self._memory, self._graphs, self._memory.seq_pos_max(seq) + 1
         try:
             ubatch = memory.take_one(token, seq)
             if ubatch is None:
                 return None
-            return self._graphs.compute(memory.shape(ubatch), ubatch)
+            graphs.begin_decode()
+            builder = graphs.compute(memory.shape(ubatch), ubatch)
+            graphs.end_decode()
+            return builder
         except BaseException:
             memory.undo_one(seq, pos)
             raise
@@ -211,6 +215,7 @@ class Model:
         memory, graphs = self._memory, self._graphs
         if memory.has_update:
             graphs.update()
+        graphs.begin_decode()
         saved, applied = memory.save(), list[Ubatch]()
         rows: list[npt.NDArray[np.float32]] = []
         places: list[npt.NDArray[np.integer[Any]]] = []  # the rows' tokens
@@ -230,6 +235,7 @@ class Model:
         except BaseException:
             memory.restore(saved, applied)
             raise
+        graphs.end_decode()
         return _in_order(rows, places, self.hparams.n_vocab)
 
     def generate(

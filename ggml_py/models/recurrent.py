@@ -223,6 +223,7 @@ class RsInput:
         self.n_seqs = shape.n_seqs
         n_rs = self._shape.n_rs
         self.s_copy = new_input(ctx, Type.I32, n_rs, name="rs_s_copy")
+        self.tensors = (self.s_copy,)
         self.s_copy_main = ctx.view_1d(self.s_copy, self.n_seqs, 0)
         self.s_copy_tail = ctx.view_1d(self.s_copy, n_rs - 1, self.s_copy.nb[0])
 

@@ -1,0 +1,110 @@
+"""The decode flow: was the graph used again, if not why, and what was set as inputs.
+
+Parameters have upstream's names (llm_graph_params::allow_reuse and the can_reuse of its inputs).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from .kv_caches import KvShape
+
+if TYPE_CHECKING:
+    from ..graph import Graph
+    from ..tensor import Tensor
+    from .memory import Shape
+
+
+class Differs(NamedTuple):
+    """A parameter in which the graph that was there is not the one that was needed: `n_kv` was
+    `old`, had to be `new`."""
+
+    name: str
+    old: Any
+    new: Any
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.old} -> {self.new}"
+
+
+class InputSet(NamedTuple):
+    """A tensor that was written before the compute."""
+
+    name: str
+    nbytes: int
+
+
+class DecodedUbatch(NamedTuple):
+    """What was done to compute one ubatch.
+
+    `reused`: the graph of the ubatch before served again, only its inputs were set. Otherwise a
+    graph was planned and allocated: a new one (`built`), or one of the last few that the model
+    keeps. Then `differs` has the parameters in which the graph before is another one, or where
+    there is no graph before, `why` says why. `native`: inputs and compute were one call of native
+    code.
+    """
+
+    n_tokens: int
+    n_outputs: int
+    reused: bool
+    built: bool
+    differs: tuple[Differs, ...]
+    why: str
+    inputs: tuple[InputSet, ...]
+    native: bool
+
+    def __str__(self) -> str:
+        tokens = f"{self.n_tokens} token{'s' * (self.n_tokens != 1)}: "
+        if self.reused:
+            return f"{tokens}graph reused"
+        graph = "graph built" if self.built else "kept graph allocated again"
+        return f"{tokens}{graph}: {', '.join(map(str, self.differs)) or self.why}"
+
+
+class Decode(NamedTuple):
+    """What `eval`, `decode`, or a step of `generate` did, ubatch by ubatch."""
+
+    ubatches: tuple[DecodedUbatch, ...]
+
+    @property
+    def n_ubatches(self) -> int:
+        """Graphs that were computed."""
+        return len(self.ubatches)
+
+    @property
+    def reused(self) -> bool:
+        """Whether nothing was planned or allocated."""
+        return all(ubatch.reused for ubatch in self.ubatches)
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.ubatches))
+
+
+class ModelGraph(NamedTuple):
+    """A graph that a model keeps. `params` is what it was built for, by upstream's names; another
+    ubatch with the same parameters takes it again. One graph is `allocated` on the scheduler."""
+
+    params: dict[str, Any]
+    graph: Graph
+    allocated: bool
+    logits: Tensor
+    inputs: tuple[InputSet, ...]
+
+
+def params_of(shape: Shape, streams: bool) -> dict[str, Any]:
+    """What a graph is built for. With `streams` each sequence has a cache of its own."""
+    params: dict[str, Any] = {"n_tokens": shape.n_tokens, "n_outputs": shape.n_outputs}
+    memory = shape.memory
+    if isinstance(memory, KvShape):
+        params |= dict(zip(("n_kv", "n_kv_swa"), memory.n_kv, strict=False))
+        if streams:
+            params["n_stream"] = memory.n_stream
+            params["seq_id_unq"] = tuple(range(memory.s0, memory.s0 + memory.n_stream))
+        return params
+    return {**params, "n_seqs": shape.n_seqs, **memory._asdict()}
+
+
+def differing(old: Shape, new: Shape, streams: bool) -> tuple[Differs, ...]:
+    """The parameters in which two graphs differ."""
+    was, needed = params_of(old, streams), params_of(new, streams)
+    return tuple(Differs(k, was[k], v) for k, v in needed.items() if was[k] != v)
