@@ -228,7 +228,8 @@ class Context(Handle, CustomOps):
 
         `where` is a backend, a buffer type or a device's name; `usage="weights"` makes the
         scheduler prefer to run ops where these tensors are. Data of `from_numpy` is copied in.
-        The context holds the buffer; a context with nothing to allocate gives an empty buffer.
+        The context holds the buffer; a context with nothing to allocate gives an empty buffer. A
+        view of a tensor without memory, of another context, has memory as soon as that one has.
         Raises `AllocError`. C: ggml_backend_alloc_ctx_tensors_from_buft
         """
         number = usage_of(usage)
@@ -240,7 +241,7 @@ class Context(Handle, CustomOps):
             raise TypeError(
                 f"expected a Backend, a BufferType or a device's name, got {given(where)}"
             )
-        ptr = lib.ggml_backend_alloc_ctx_tensors_from_buft(self.ptr, buft.ptr)
+        ptr = lib.gp_alloc_tensors(self.ptr, buft.ptr)
         if ptr == NULL:
             # ggml_backend_alloc_ctx_tensors_from_buft_size is not in every release.
             homeless = [t._ptr for t in self if t._ptr.data == t._ptr.view_src == NULL]

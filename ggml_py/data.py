@@ -67,6 +67,11 @@ class TensorData(TensorInfo):
         arrays = getattr(self._context, "_arrays", None)  # a Context has them
         if arrays:
             arrays.upload(ptr)
+        source = ptr.view_src
+        if source:  # upstream points a view there only once
+            place = ffi.cast("char *", source.data)
+            if ptr.data != (place + ptr.view_offs if place else NULL):
+                lib.gp_view_place(ptr)
         if not (self._buffer() and ptr.data):
             raise NoDataError(
                 f"tensor '{self.name}' has no memory: allocate its context (Context.alloc) or its "

@@ -7,22 +7,15 @@ from .edit import Edit
 SCHEDULER = (
     Edit(
         "buffer made",
-        "    ggml_backend_buffer_t buffer = new ggml_backend_buffer {\n",
-        "    void gp_reach_made(ggml_backend_buffer_type_t);\n    gp_reach_made(buft);\n",
+        "        /* .usage     = */ GGML_BACKEND_BUFFER_USAGE_ANY\n    };\n",
+        "    void gp_buffer_made(ggml_backend_buffer_t);\n    gp_buffer_made(buffer);\n",
+        after=True,
     ),
     Edit(
         "compute of a graph with memory out of reach",
         "static enum ggml_status ggml_backend_sched_compute_splits(ggml_backend_sched_t sched) {\n",
         "    gp::check_reach(sched);\n",
         after=True,
-    ),
-    # Memory of weights that are laid out for kernels (repack, AMX) has no way back: a call of NULL.
-    Edit(
-        "memory that is only written",
-        "    buf->iface.get_tensor(buf, tensor, data, offset, size);\n",
-        "    GGML_ASSERT(buf->iface.get_tensor != NULL && "
-        '"this buffer type lays weights out anew: they cannot be read back");\n',
-        optional=True,
     ),
 )
 

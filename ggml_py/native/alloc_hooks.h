@@ -15,6 +15,9 @@ void gp_alloc_note_failure(const char * buft, size_t size);
 // A hash of what the layout of a graph depends on besides sizes: which results are read by whom, what is a view of
 // what, what has memory of its own, what is kept to the end.
 uint64_t gp_graph_edges(const struct ggml_cgraph * graph);
+// Between the two calls buffers that this thread makes are noted; the second one frees those that are still there.
+__attribute__((visibility("default"))) void gp_buffers_watch(void);
+__attribute__((visibility("default"))) void gp_buffers_free(bool all);
 // Asked by ggml_backend_buffer_free: true for a pinned buffer, which the last pin then frees.
 bool gp_buffer_keep(ggml_backend_buffer_t buffer);
 

@@ -1,14 +1,18 @@
 // What the graph allocator tells and keeps: see alloc_hooks.h and the end of sched_trace.h.
 #include "alloc_hooks.h"
 
+#include "ggml-backend-impl.h"
 #include "ggml-impl.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <mutex>
 #include <unordered_map>
 #include <vector>
 
 thread_local gp_realloc_record gp_alloc_note_realloc = {};
+
+void gp_reach_made(ggml_backend_buffer_type_t buft); // reach.cpp
 
 namespace {
 
@@ -22,6 +26,9 @@ struct pinned_buffer {
 
 std::mutex                                               pinned_mutex;
 std::unordered_map<ggml_backend_buffer_t, pinned_buffer> pinned;
+
+thread_local bool                               watching = false;
+thread_local std::vector<ggml_backend_buffer_t> watched;
 
 // Numbers of tensors by address, in the order in which they are first asked for.
 class numbering {
@@ -77,6 +84,14 @@ uint64_t role(numbering & number, const ggml_tensor * t) {
 }
 
 } // namespace
+
+// Of ggml_backend_buffer_init.
+void gp_buffer_made(ggml_backend_buffer_t buffer) {
+    gp_reach_made(buffer->buft);
+    if (watching) {
+        watched.push_back(buffer);
+    }
+}
 
 extern "C" {
 
@@ -140,7 +155,26 @@ void gp_buffer_unpin(ggml_backend_buffer_t buffer) {
     }
 }
 
+void gp_buffers_watch(void) {
+    watched.clear();
+    watching = true;
+}
+
+void gp_buffers_free(bool all) {
+    watching = false;
+    std::vector<ggml_backend_buffer_t> made;
+    made.swap(watched);
+    for (ggml_backend_buffer_t buffer : made) {
+        if (all) {
+            ggml_backend_buffer_free(buffer);
+        }
+    }
+}
+
 bool gp_buffer_keep(ggml_backend_buffer_t buffer) {
+    if (watching) {
+        watched.erase(std::remove(watched.begin(), watched.end(), buffer), watched.end());
+    }
     std::lock_guard<std::mutex> lock(pinned_mutex);
     auto found = pinned.find(buffer);
     if (found == pinned.end()) {

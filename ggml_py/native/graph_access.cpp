@@ -36,21 +36,18 @@ ggml_tensor * gp_graph_without_data(ggml_cgraph * cgraph) {
     const auto empty = [](const ggml_tensor * t) { return t->data == nullptr && ggml_nelements(t) > 0; };
     ggml_tensor * missing = nullptr;
     find_tensor(cgraph, [&](ggml_tensor * t) {
-        if (t->view_src != nullptr) {
-            char * src = (char *) t->view_src->data;
-            t->data = src == nullptr ? nullptr : src + t->view_offs;
-        }
-        if (empty(t)) {
-            missing = t;
+        const auto lacks = [&](ggml_tensor * one) {
+            if (one->view_src != nullptr) {
+                gp_view_place(one);
+            }
+            missing = empty(one) ? one : nullptr;
+            return missing != nullptr;
+        };
+        if (lacks(t)) {
             return true;
         }
-        for (ggml_tensor * src : t->src) { // one that was set after the graph was built is not in it
-            if (src != nullptr && empty(src)) {
-                missing = src;
-                return true;
-            }
-        }
-        return false;
+        // a source that was set after the graph was built is not in it
+        return std::any_of(std::begin(t->src), std::end(t->src), [&](ggml_tensor * src) { return src != nullptr && lacks(src); });
     });
     return missing;
 }

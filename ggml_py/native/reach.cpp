@@ -13,7 +13,7 @@ bool cpu_reaches(ggml_backend_buffer_type_t buft) {
 
 } // namespace
 
-// Of ggml_backend_buffer_init.
+// Of each buffer that is made (alloc_trace.cpp).
 void gp_reach_made(ggml_backend_buffer_type_t buft) {
     if (!foreign.load(std::memory_order_relaxed) && buft != nullptr && !cpu_reaches(buft)) {
         foreign = true;
