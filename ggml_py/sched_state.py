@@ -24,7 +24,8 @@ class Reallocation(NamedTuple):
     with the largest graph avoids it. `reason` is "first", "nodes", "leafs", "node", "src",
     "edges" or "backend"; `tensor` the name of the tensor that did not fit, "" where the reason is
     none; `text` says it in a sentence; `before` and `after` are the bytes of compute buffer by
-    backend.
+    backend. `ours` is True where upstream would not lay out anew: it compares counts and sizes, and
+    would compute in the layout that it had. Leave those out to compare with upstream's counts.
     C: ggml_gallocr_needs_realloc, ggml_backend_sched_alloc_splits
     """
 
@@ -33,6 +34,7 @@ class Reallocation(NamedTuple):
     text: str
     before: dict[str, int]
     after: dict[str, int]
+    ours: bool
 
     @property
     def grew(self) -> bool:
@@ -83,28 +85,36 @@ def labels(scheduler: Scheduler) -> list[str]:
 def _reallocation(r: Any, names: list[str]) -> Reallocation:
     before = {name: int(r.before[i]) for i, name in enumerate(names)}
     after = {name: int(r.after[i]) for i, name in enumerate(names)}
+    if not any(before.values()):
+        said = "the first graph, and no reserve before it"
+        return Reallocation("first", "", said, before, after, False)
+    reason, tensor, said = _reason(r, names)
+    if r.ours:
+        said += (
+            "; upstream compares counts and sizes, and would compute it in the layout that it had"
+        )
+    return Reallocation(reason, tensor, said, before, after, bool(r.ours))
+
+
+def _reason(r: Any, names: list[str]) -> tuple[str, str, str]:
     tensor, node, need, have = text(r.tensor), text(r.node), int(r.need), int(r.have)
     kind = r.kind
-    if not any(before.values()):
-        return Reallocation("first", "", "the first graph, and no reserve before it", before, after)
     if kind in (lib.GP_REALLOC_NODES, lib.GP_REALLOC_LEAFS):
         what = "nodes" if kind == lib.GP_REALLOC_NODES else "leafs"
-        said = f"the graph has {need} {what}, the one before had {have}"
-        return Reallocation(what, "", said, before, after)
+        return what, "", f"the graph has {need} {what}, the one before had {have}"
     if kind == lib.GP_REALLOC_EDGES:
         said = f"as many nodes ({need}) and leafs as the graph before, and other edges between them"
-        return Reallocation("edges", "", said, before, after)
+        return "edges", "", said
     if kind == lib.GP_REALLOC_BACKEND:
         said = (
             f"'{tensor}' is on {names[need]}, where the graph before had a tensor on {names[have]}"
         )
-        return Reallocation("backend", tensor, said, before, after)
+        return "backend", tensor, said
     room = f"room for {have:,}" if have else "no room, for it had memory of its own"
     if kind == lib.GP_REALLOC_NODE:
-        said = f"node '{tensor}' takes {need:,} bytes, there was {room}"
-        return Reallocation("node", tensor, said, before, after)
+        return "node", tensor, f"node '{tensor}' takes {need:,} bytes, there was {room}"
     said = f"'{tensor}', source {r.src} of '{node}', takes {need:,} bytes, there was {room}"
-    return Reallocation("src", tensor, said, before, after)
+    return "src", tensor, said
 
 
 def inspect(scheduler: Scheduler) -> dict[str, Any]:

@@ -250,8 +250,52 @@ def test_a_graph_of_as_many_nodes_with_other_edges_is_laid_out_anew(cpu):
             np.testing.assert_array_equal(g["out"].get(), want[is_far])
             sched.reset()
         assert [r.reason for r in sched.reallocations] == ["first", "edges", "edges"]
+        assert [r.ours for r in sched.reallocations] == [False, True, True]
+        assert "upstream compares counts and sizes" in sched.reallocations[1].text
         sched.alloc_graph(near)  # the same again fits
         assert sched.n_reallocations == 3
+
+
+@pytest.mark.parametrize("devices", [False, True])
+def test_what_upstream_would_lay_out_anew_is_told_apart(cpu, sims, devices):
+    """Also later on: it compares with the layout that it would still have."""
+
+    def graph(ctx, n, far, more=False):
+        a, b = (ctx.new_tensor("f32", n, name=name) for name in "ab")
+        a.set_input(), b.set_input()
+        s, t = ctx.sqr(a), ctx.sqr(b)
+        y = ctx.mul(ctx.add(s, t), s if far else t)
+        g = ctx.new_graph(64)
+        g.build_forward_expand(ctx.sqr(y) if more else y)
+        return g
+
+    steps = [  # (elements, edges, one node more): why it is laid out anew, and whether that is ours
+        ((100, True), ("first", False)),
+        ((50, False), ("edges", True)),  # upstream goes on with the layout for 100
+        ((75, False), ("node", True)),
+        ((75, False), None),
+        ((200, False), ("node", False)),
+        ((100, True), ("edges", True)),
+        ((150, True), ("node", True)),
+        ((100, True, True), ("backend" if devices else "nodes", False)),
+        ((100, True, True), None),
+        ((101, True, True), ("node", False)),
+    ]  # fmt: skip
+    backends = [*([sims().init()] if devices else []), cpu]
+    with ggml.Context() as ctx, ggml.Scheduler(backends) as sched:
+        for args, expected in steps:
+            before = sched.n_reallocations
+            sched.alloc_graph(graph(ctx, *args))
+            sched.reset()
+            made = [(r.reason, r.ours) for r in sched.reallocations[before:]]
+            assert made == ([] if expected is None else [expected]), args
+        sched.alloc_graph(graph(ctx, 50, False, True))
+        sched.reset()
+        sched.reserve(graph(ctx, 50, False, True))  # forgets what upstream would have had
+        sched.alloc_graph(graph(ctx, 60, False, True))
+        assert sched.reallocations[-1].reason == "node" and not sched.reallocations[-1].ours
+    for backend in backends[:-1]:
+        backend.close()
 
 
 def test_a_leaf_that_needs_memory_where_one_had_its_own_is_laid_out_anew(cpu):

@@ -85,12 +85,12 @@ _SCHEDULER = (
         "    int backend_index = gp::slot_backend(sched, node);\n",
         replace=True,
     ),
-    # A layout that only we refuse (GP_REALLOC_EDGES) is none that upstream would call unexpected.
+    # A layout that only we refuse (own_layout.h) is none that upstream would call unexpected.
     Edit(
         "reallocation that GGML_SCHED_DEBUG_REALLOC ends at",
         "            if (unexpected || sched->debug_realloc > 1) {\n",
         "            if ((unexpected || sched->debug_realloc > 1) &&\n"
-        "                gp_alloc_note_realloc.kind != GP_REALLOC_EDGES) {\n",
+        "                !gp_alloc_note_realloc.ours) {\n",
         replace=True,
         optional=True,
     ),
@@ -163,20 +163,27 @@ _ALLOCATOR = (
     Edit(
         "end of the allocator's struct",
         "    struct leaf_alloc * leaf_allocs; // [n_leafs]\n    int n_leafs;\n",
-        "    uint64_t gp_edges;\n",
+        "    uint64_t gp_edges;\n"
+        "    struct node_alloc * gp_upstream; // what upstream would still have (own_layout.h)\n"
+        "    bool gp_ours; // so it stays when the graph is laid out now\n",
         after=True,
     ),
     Edit(
         "graph laid out",
         "    galloc->n_leafs = graph->n_leafs;\n",
-        "    galloc->gp_edges = gp_graph_edges(graph);\n",
+        "    galloc->gp_edges = gp_graph_edges(graph);\n"
+        "    if (!galloc->gp_ours) {\n        free(galloc->gp_upstream);\n"
+        "        galloc->gp_upstream = NULL;\n    }\n    galloc->gp_ours = false;\n",
     ),
+    Edit("allocator freed", "    free(galloc);\n", "    free(galloc->gp_upstream);\n"),
     Edit(
         "graph that fits by its sizes",
-        "    return false;\n}\n\nbool ggml_gallocr_alloc_graph(",
-        "    if (galloc->gp_edges != gp_graph_edges(graph)) {\n"
-        "        gp_alloc_note(GP_REALLOC_EDGES, NULL, NULL, -1, graph->n_nodes, 0);\n"
-        "        return true;\n    }\n",
+        "bool ggml_gallocr_alloc_graph(ggml_gallocr_t galloc, struct ggml_cgraph * graph) {\n"
+        "    if (ggml_gallocr_needs_realloc(galloc, graph)) {\n",
+        '#include "own_layout.h"\n\n'
+        "bool ggml_gallocr_alloc_graph(ggml_gallocr_t galloc, struct ggml_cgraph * graph) {\n"
+        "    if (gp_needs_realloc(galloc, graph)) {\n",
+        replace=True,
     ),
     Edit(
         "buffer that was not to be had",

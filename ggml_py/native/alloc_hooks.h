@@ -11,6 +11,10 @@ extern thread_local struct gp_realloc_record gp_alloc_note_realloc;
 #endif
 
 void gp_alloc_note(int32_t kind, const struct ggml_tensor * tensor, const struct ggml_tensor * node, int32_t src, uint64_t need, uint64_t have);
+// The note stays as it is from true to false.
+void gp_alloc_note_keep(bool keep);
+// Upstream would not lay the graph out anew for what was noted last.
+void gp_alloc_note_ours(void);
 void gp_alloc_note_failure(const char * buft, size_t size);
 // A hash of what the layout of a graph depends on besides sizes: which results are read by whom, what is a view of
 // what, what has memory of its own, what is kept to the end.

@@ -18,6 +18,7 @@ namespace {
 
 thread_local char   failed_buft[GP_MAX_NAME];
 thread_local size_t failed_size = 0;
+thread_local bool   note_kept   = false;
 
 struct pinned_buffer {
     int  pins  = 0;
@@ -119,6 +120,9 @@ uint64_t gp_graph_edges(const ggml_cgraph * graph) {
 }
 
 void gp_alloc_note(int32_t kind, const ggml_tensor * tensor, const ggml_tensor * node, int32_t src, uint64_t need, uint64_t have) {
+    if (note_kept) {
+        return;
+    }
     gp_realloc_record r = {};
     r.kind = kind;
     r.src  = src;
@@ -127,6 +131,14 @@ void gp_alloc_note(int32_t kind, const ggml_tensor * tensor, const ggml_tensor *
     snprintf(r.tensor, sizeof(r.tensor), "%s", tensor ? tensor->name : "");
     snprintf(r.node, sizeof(r.node), "%s", node ? node->name : "");
     gp_alloc_note_realloc = r;
+}
+
+void gp_alloc_note_keep(bool keep) {
+    note_kept = keep;
+}
+
+void gp_alloc_note_ours(void) {
+    gp_alloc_note_realloc.ours = true;
 }
 
 void gp_alloc_note_failure(const char * buft, size_t size) {

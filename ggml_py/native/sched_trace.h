@@ -150,7 +150,7 @@ enum gp_realloc_kind {
     GP_REALLOC_LEAFS   = 2, // or of leafs
     GP_REALLOC_NODE    = 3, // a node takes more bytes (need) than it was given room for (have)
     GP_REALLOC_SRC     = 4, // a node's source does
-    GP_REALLOC_EDGES   = 6, // as many nodes and leafs, and other edges between them
+    GP_REALLOC_EDGES   = 6, // as many nodes and leafs, and other edges between them: upstream does not look
     GP_REALLOC_BACKEND = 5, // a node or leaf moved to a backend (need) with another buffer type than before (have)
 };
 
@@ -158,6 +158,7 @@ enum gp_realloc_kind {
 struct gp_realloc_record {
     int32_t  kind;                    // enum gp_realloc_kind
     int32_t  src;                     // GP_REALLOC_SRC: which source of `node`
+    bool     ours;                    // upstream would have computed in the layout that it had
     uint64_t need, have;
     char     tensor[64];              // whose name, "" where the reason is no tensor
     char     node[64];

@@ -1,0 +1,33 @@
+// Included by the instrumented copy of ggml-alloc.c before ggml_gallocr_alloc_graph, where the private structs are
+// known. Upstream lays a graph out anew when counts or sizes differ; we do so for other edges, too, for it would
+// compute such a graph in the last one's layout. Those times are marked as ours: the layout that upstream would
+// still have is kept beside, and asked along.
+#pragma once
+
+static bool gp_needs_realloc(ggml_gallocr_t galloc, struct ggml_cgraph * graph) {
+    bool unfit = ggml_gallocr_needs_realloc(galloc, graph), upstream = unfit;
+    if (galloc->gp_upstream != NULL && galloc->n_nodes == graph->n_nodes) {
+        struct node_alloc * own = galloc->node_allocs;
+        galloc->node_allocs = galloc->gp_upstream;
+        gp_alloc_note_keep(true);
+        upstream = ggml_gallocr_needs_realloc(galloc, graph);
+        gp_alloc_note_keep(false);
+        galloc->node_allocs = own;
+    }
+    if (!unfit && galloc->gp_edges != gp_graph_edges(graph)) {
+        gp_alloc_note(GP_REALLOC_EDGES, NULL, NULL, -1, graph->n_nodes, 0);
+        unfit = true;
+    }
+    if (unfit && !upstream) {
+        gp_alloc_note_ours();
+        const size_t size = galloc->n_nodes * sizeof(struct node_alloc);
+        if (galloc->gp_upstream == NULL && (galloc->gp_upstream = (struct node_alloc *) malloc(size)) != NULL) {
+            memcpy(galloc->gp_upstream, galloc->node_allocs, size);
+        }
+        galloc->gp_ours = true;
+    } else if (upstream) { // both have a layout of this graph now, or one that it fits
+        free(galloc->gp_upstream);
+        galloc->gp_upstream = NULL;
+    }
+    return unfit;
+}
