@@ -1,10 +1,12 @@
 """Runs tests on a build with the compiler's sanitizers and lists what they found.
 
     python benchmarks/sanitize.py [--sanitize address,undefined] [pytest's arguments ...]
+    python benchmarks/sanitize.py --search metamorphic --cases 100000
 
-Builds it when it is not there (two minutes). Each report is counted once per place, ours apart from
-upstream's; the exit status is 1 when one is ours or a memory error, or when a test failed. What is
-known of upstream's is in benchmarks/SANITIZERS.md.
+The second form runs a search (search.py) and keeps no record; there `undefined` alone says what it
+finds, beside `address` it is not heard. Builds it when it is not there (two minutes). Each report
+is counted once per place, ours apart from upstream's; the exit status is 1 when one is ours or a
+memory error, or when a test failed. What is known of upstream's is in benchmarks/SANITIZERS.md.
 """
 
 from __future__ import annotations
@@ -99,6 +101,7 @@ def _file(library: str) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, add_help=True)
     parser.add_argument("--sanitize", default="address,undefined")
+    parser.add_argument("--search", metavar="NAME", help="benchmarks/NAME.py instead of tests")
     parser.add_argument("tests", nargs="*")
     given, others = parser.parse_known_args()
     built = subprocess.run(
@@ -106,18 +109,25 @@ def main() -> int:
         stdout=subprocess.PIPE, text=True, check=True,
     )  # fmt: skip
     build = Path(built.stdout.splitlines()[-1]).name
+    if given.search:
+        record = Path(tempfile.mkdtemp()) / "record.json"
+        script = str(ROOT / "benchmarks" / f"{given.search}.py")
+        return _reported(given, build, [sys.executable, script, *others, "--out", str(record)])
     tests = given.tests or [str(ROOT / "tests")]
     if not any(other.startswith("-m") for other in others):
         others += ["-m", "not slow"]
     others += [f"--deselect=tests/{test}" for test in LIMITED if "address" in given.sanitize]
+    command = [sys.executable, "-m", "pytest", "-s", "-p", "no:cacheprovider", *tests, *others]
+    return _reported(given, build, command)
+
+
+def _reported(given: argparse.Namespace, build: str, command: list[str]) -> int:
     with tempfile.TemporaryDirectory() as logs:
         # Beside the runtime of `address`, that of `undefined` writes to stderr, despite log_path.
         # So pytest may not capture; what tests capture of processes of their own is not seen.
         with (Path(logs) / "stderr").open("w") as stderr:
-            done = subprocess.run(
-                [sys.executable, "-m", "pytest", "-s", "-p", "no:cacheprovider", *tests, *others],
-                env=environment(given.sanitize, build, Path(logs)), stderr=stderr, check=False,
-            )  # fmt: skip
+            env = environment(given.sanitize, build, Path(logs))
+            done = subprocess.run(command, env=env, stderr=stderr, check=False)
         texts = (path.read_text(errors="replace") for path in sorted(Path(logs).iterdir()))
         found = Counter(reports(texts))
     print(f"\n{len(found)} places reported by {given.sanitize} on {build}:")

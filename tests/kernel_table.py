@@ -152,8 +152,7 @@ Three times somebody looks:
    anything is computed. The `AbortError` names the node, the rule and the strides.
 3. **While it computes**: upstream's checks in the kernels, and indices, which are data.
 
-For every op on the CPU: addresses and strides of f32, f16 and other plain types are multiples of
-the element's size.
+Offsets and strides of every view are whole elements, or whole blocks of quantized types.
 
 A rule holds from the release on that has its op ("since"; empty: all that this package supports).
 The rules are kept by the op's name, so a release without the op has no use for its row.
@@ -186,7 +185,7 @@ def page() -> str:
     ours = rules()
     for op in Op:
         if op.name in (*VIEWS, *CUSTOM, COUNT):
-            continue
+            continue  # of a VIEW, see HEAD
         types, strides = KERNELS[op.name]
         since = SINCE.get(f"Op.{op.name}", "")
         looked = "<br>".join(ours.get(op.name, []))

@@ -69,6 +69,12 @@ MISUSES = [
           "above 0", at=_rope),
     _made("rope/n_dims-long", lambda e: _rope(e, (8, 2, 3), 10), "n_dims: 10",
           "at least n_dims", at=_rope),
+    _made("rope_multi/factors", lambda e: e.other.rope_multi(
+          _t(e, "f32", 16, 1, 2), _t(e, "i32", 8), _t(e, "f32", 4, name="c"), 8, [1, 1, 1, 1], 24,
+          32, 1e4, 1.0, 0.0, 1.0, 32.0, 1.0), "f32 [4, 1, 1, 1] 'c'", "for each pair of a row"),
+    _made("rope_multi/sections", lambda e: e.other.rope_multi(
+          _t(e, "f32", 16, 1, 2), _t(e, "i32", 8), None, 16, [2, -2, 1, 0], 8,
+          32, 1e4, 1.0, 0.0, 1.0, 32.0, 1.0), "n_dims: 16", "sections of at least 0"),
     _made("group_norm", lambda e: e.other.group_norm(_t(e, "f32", 8, 8, 4), -1, 1e-5),
           "n_groups: -1", "n_groups above 0"),
     _made("group_norm/many", lambda e: e.other.group_norm(_t(e, "f32", 8, 8, 4), 2**31 - 1, 1e-5),
@@ -90,6 +96,11 @@ MISUSES = [
           "i32 [4", "b of a's type"),
     _made("acc", lambda e: e.other.acc(_t(e, "f32", 8), _t(e, "f32", 4, 2), 4, 8, 8, 0),
           "nb1: 4", "keep b's rows apart"),
+    _made("add_id", lambda e: e.other.add_id(
+          _t(e, "f32", 8, 2, 1), _t(e, "f32", 8, 4, 1, 0), _t(e, "i32", 2, 1)),
+          "f32 [8, 4, 1, 0]", "operands that have elements"),
+    _made("set/offset", lambda e: e.other.set(_t(e, "f32", 8), _t(e, "f32", 4), 32, 32, 32, 3),
+          "offset: 3", "in bytes, of whole elements"),
     _made("rms_norm_back", lambda e: e.other.rms_norm_back(
           _t(e, "f32", 8), _t(e, "i32", 8), 1e-5), "i32 [8", "b in f32"),
     _made("soft_max_ext_back", lambda e: e.other.soft_max_ext_back(
@@ -117,14 +128,14 @@ MISUSES = [
           "f16 [4, 8", "c in f32"),
     _made("rwkv_wkv6/no-token", lambda e: e.other.rwkv_wkv6(
           *[_t(e, "f32", 64, 1, 0)] * 3, _t(e, "f32", 64, 1), _t(e, "f32", 64, 1, 0),
-          _t(e, "f32", 4096, 1)), "f32 [64, 1, 0, 1]", "expected tokens"),
+          _t(e, "f32", 4096, 1)), "f32 [64, 1, 0, 1]", "operands that have elements"),
     _kernel("set_rows", lambda e: e.other.set_rows(
             _t(e, "i64", 8, 4), _t(e, "f32", 8, 1), e.other.cast(e.other.arange(0, 1, 1), "i32")),
             "convert to", "i64 [8, 4"),
     _kernel("conv_2d", lambda e: e.other.conv_2d(
             _t(e, "f32", 3, 3, 1, 1), _crop(e, "f32", (5, 5), 9, 9), 1, 1, 0, 0, 1, 1),
             "IM2COL", "the image's rows in line", "ctx.cont()", "src[1] [4, 36,"),
-    _kernel("add_sinks", _soft_max_with_strided_sinks, "SOFT_MAX", "sinks in line"),
+    _kernel("add_sinks", _soft_max_with_strided_sinks, "SOFT_MAX", "a sink in line"),
     _kernel("ssm_conv", lambda e: e.other.ssm_conv(
             _t(e, "f32", 4, 8, 1), _crop(e, "f32", (4, 8), 6, 8)), "SSM_CONV", "c in line"),
     _kernel("get_rel_pos", lambda e: e.other.get_rel_pos(_crop(e, "f16", (8, 3), 9, 3), 2, 2),
@@ -152,6 +163,10 @@ MISUSES = [
             "GET_ROWS", "that the CPU can read"),
     _kernel("cpy/rows", lambda e: e.other.cpy(_t(e, "f32", 64, 2), _t(e, "q4_0", 32, 4)),
             "CPY", "not longer than the result's"),
-    _kernel("view_1d", lambda e: e.other.relu(e.other.view_1d(_t(e, "f32", 8), 4, 2)),
-            "UNARY", "multiples of their elements' size", "an offset is in bytes"),
+    _made("view_1d", lambda e: e.other.view_1d(_t(e, "f32", 8), 4, 2), "offset: 2",
+          "an offset, in bytes, of whole elements"),
+    _made("view_2d", lambda e: e.other.view_2d(_t(e, "f16", 8, 2), 4, 2, 9, 0), "nb1: 9",
+          "strides, in bytes, of whole elements"),
+    _made("view_2d/blocks", lambda e: e.other.view_2d(_t(e, "q4_0", 64, 2), 32, 2, 32, 0),
+          "nb1: 32", "strides, in bytes, of whole elements or blocks"),
 ]  # fmt: skip

@@ -24,7 +24,7 @@ class Draw:
 
     def __init__(self, rng: random.Random, name: str) -> None:
         self.rng, self.name = rng, name
-        self.wild = rng.random() < 0.12  # one of its numbers, types or shapes is another
+        self.wild = rng.random() < 0.3  # one of its numbers, types or shapes is another
 
     def size(self, most: int = 64) -> int:
         return min(self.rng.choice(SIZES), most)

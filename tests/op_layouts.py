@@ -7,7 +7,9 @@ All tensors of a `World` lie in one array with gaps between them; array and gaps
 
 from __future__ import annotations
 
+import ctypes
 import random
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 
@@ -85,6 +87,20 @@ class Operand:
         return self.blocks.nbytes
 
 
+@cache
+def _asan() -> tuple[Callable[..., None], ...] | None:
+    """What makes memory unreadable and readable, in a process with AddressSanitizer."""
+    runtime = ctypes.CDLL(None)
+    if not hasattr(runtime, "__asan_poison_memory_region"):
+        return None
+    names = ("__asan_poison_memory_region", "__asan_unpoison_memory_region")
+    functions = [getattr(runtime, name) for name in names]
+    for function in functions:
+        function.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+        function.restype = None
+    return tuple(functions)
+
+
 class World:
     """One array, the tensors in it, and the memory of each."""
 
@@ -125,6 +141,26 @@ class World:
             lib.ggml_backend_tensor_alloc(self._buffer, t.ptr, where)
             self._take(GAP)
         self._done = len(tensors)
+
+    def shut(self, tensors: list[ggml.Tensor]) -> None:
+        """With AddressSanitizer, all but these tensors cannot be read or written any more."""
+        if (asan := _asan()) is None:
+            return
+        poison, unpoison = asan
+        poison(self.address + self._start, self.used)
+        for t in tensors:
+            ne, nb, at = t.ne, t.nb, int(ffi.cast("uintptr_t", t.ptr.data))
+            n, size = int(lib.ggml_blck_size(t.ptr.type)), int(lib.ggml_type_size(t.ptr.type))
+            if nb[0] != size:
+                unpoison(at, t.nbytes)
+                continue
+            for i in np.ndindex(ne[3], ne[2], ne[1]):
+                unpoison(at + i[0] * nb[3] + i[1] * nb[2] + i[2] * nb[1], ne[0] // n * size)
+
+    def open(self) -> None:
+        """All of it can be read again."""
+        if (asan := _asan()) is not None:
+            asan[1](self.address + self._start, self.used)
 
     def bytes_of(self, t: ggml.Tensor, memory: np.ndarray | None = None) -> np.ndarray:
         """The tensor's blocks in `memory`, which is as large as ours, as they lie there."""

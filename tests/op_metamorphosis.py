@@ -79,7 +79,11 @@ def computed(
             graph = here.context.new_graph(64)
             graph.build_forward_expand(out)
             before = here.everything().copy()
-            backend(n_threads).compute(graph)
+            here.shut([t for t in (*tensors, *graph.nodes) if t is not None])
+            try:
+                backend(n_threads).compute(graph)
+            finally:
+                here.open()
         except MemoryError:
             return "large"
         except REFUSALS as error:

@@ -18,10 +18,13 @@ from ggml_py.enums import Op
 BENCHMARKS = kernel_table.REPO / "benchmarks"
 # Seeds that ended a process, did not end, or were findings, on the build before the rules.
 BEFORE = {
-    "add1": 797, "conv_2d": 818, "conv_2d_s1_ph": 30, "conv_transpose_2d_p0": 233,
-    "get_rel_pos": 282, "get_rows_back": 284, "group_norm": 2067, "im2col_back": 291,
-    "opt_step_adamw": 506, "opt_step_sgd": 111, "rope": 4883, "rope_custom": 1914, "roll": 922,
-    "rwkv_wkv6": 3113, "set_rows": 1537, "soft_max_ext_back": 4321, "ssm_conv": 2748,
+    "add": 4558, "add1": 797, "add_id": 1790, "conv_2d": 818, "conv_2d_s1_ph": 30,
+    "conv_transpose_1d": 6370, "conv_transpose_2d_p0": 233, "cpy": 5583,
+    "cross_entropy_loss_back": 239, "flash_attn_ext": 11152, "gated_delta_net": 10165,
+    "get_rel_pos": 282, "get_rows": 3055, "get_rows_back": 284, "group_norm": 3453,
+    "im2col_back": 291, "opt_step_adamw": 506, "opt_step_sgd": 111, "rope": 4883,
+    "rope_custom": 1914, "roll": 14980, "rwkv_wkv6": 3113, "set_rows": 1537,
+    "soft_max_ext_back": 13429, "soft_max_ext_inplace": 12441, "ssm_conv": 2748,
 }  # fmt: skip
 
 
@@ -41,7 +44,7 @@ def test_the_page_of_the_kernels_is_fresh():
 def test_every_op_has_its_row_and_every_rule_is_of_an_op():
     others = {*kernel_table.VIEWS, *kernel_table.CUSTOM, kernel_table.COUNT}
     assert set(kernel_table.KERNELS) | others == {op.name for op in Op}
-    assert set(kernel_table.rules()) <= set(kernel_table.KERNELS)
+    assert set(kernel_table.rules()) - {"VIEW"} <= set(kernel_table.KERNELS)
 
 
 @pytest.mark.parametrize("file", ["made_rules.h", "kernel_rules.h"])
@@ -90,7 +93,7 @@ def test_layouts_have_the_same_numbers():
         operand = Operand.drawn(rng, type_, 64, 3, 2, rng.choice((1, 2)))
         world = World(0xFF)
         for layout in LAYOUTS:
-            if layout != "repeat":
+            if layout not in ("repeat", "odd"):  # one is other numbers, one is refused
                 t = place(world, operand, layout, seed)
                 world.give_memory()
                 write(world, t, operand.blocks)

@@ -226,6 +226,18 @@ CPU_OPS = (
         "        const int64_t i01 = ir % ne01;\n",
         until="        const int64_t i01 =  ir - i03*ne03 - i02*ne02;\n",
     ),
+    # Factors are there for the pairs that are rotated, and were read for all of a row.
+    Edit(
+        "frequency factors of rope",
+        "                        const int64_t p = pos[i2];\n"
+        "                        ggml_rope_cache_init(p, freq_scale, freq_factors, corr_dims, "
+        "ne0,",
+        "                        const int64_t p = pos[i2];\n"
+        "                        ggml_rope_cache_init(p, freq_scale, freq_factors, corr_dims, "
+        "n_dims,",
+        replace=True,
+        optional=True,
+    ),
     # Vectors are loaded whole.
     Edit(
         "heads of rwkv_wkv7",

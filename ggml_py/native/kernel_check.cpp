@@ -32,7 +32,8 @@ void append_strides(char * text, size_t size, const ggml_tensor * node) {
 }
 
 void check(const ggml_tensor * made) {
-    const gp_rule * rule = gp_broken_made_rule(made);
+    const gp_rules_fn broken = made_of[made->op];
+    const gp_rule *   rule   = broken == nullptr ? nullptr : gp_ask(broken, made);
     if (__builtin_expect(rule != nullptr, 0) && !ggml_is_empty(made)) {
         refuse(made, rule, "");
     }
@@ -49,11 +50,6 @@ const ggml_tensor * behind(const ggml_tensor * t) {
 } // namespace
 
 extern "C" {
-
-const gp_rule * gp_broken_made_rule(const ggml_tensor * node) {
-    const gp_rules_fn broken = made_of[node->op];
-    return broken == nullptr ? nullptr : gp_ask(broken, node);
-}
 
 void gp_check_made(const ggml_tensor * made) {
     check(made);

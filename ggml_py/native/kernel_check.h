@@ -2,8 +2,11 @@
 //
 // 1. when a constructor was called through its guard (bindgen.py), at the line that called it: made_rules;
 // 2. before the CPU computes a graph, on the thread that called and before anything is written: made_rules
-//    again, for upstream makes nodes of its own and parameters can be set later, then kernel_rules, and whether
-//    operands lie where numbers of their type may lie.
+//    again, for upstream makes nodes of its own and parameters can be set later, then kernel_rules.
+//
+// It is asked for each compute again: what an earlier one found would have to be kept for each node, and looking
+// whether it still holds costs what asking does, a few ns. So a rule calls nothing where the usual case shows
+// in a field or two.
 //
 // A rule that is broken is an abort with its text, its condition and the strides of what is not in line; the
 // exception has the node and its operands (guard.h). Rules hold for tensors that have no elements, too, but
@@ -58,6 +61,10 @@ static inline bool gp_is_float(enum ggml_type type) {
     return type == GGML_TYPE_F32 || type == GGML_TYPE_F16 || type == GGML_TYPE_BF16;
 }
 
+static inline bool gp_is_quantized(enum ggml_type type) {
+    return !gp_is_float(type) && ggml_is_quantized(type);
+}
+
 // Whether blocks of the type can be made f32.
 static inline bool gp_reads(enum ggml_type type) {
     return ggml_get_type_traits(type)->to_float != NULL;
@@ -71,6 +78,22 @@ static inline bool gp_stride_is(const struct ggml_tensor * t, int dim, size_t nb
 static inline bool gp_plane_is_in_line(const struct ggml_tensor * t) {
     const size_t size = ggml_type_size(t->type);
     return gp_stride_is(t, 0, size) && gp_stride_is(t, 1, size*t->ne[0]);
+}
+
+// Whether the first n operands that there are have elements. A constructor that looks at some of the dimensions
+// lets a 0 in the others pass.
+static inline bool gp_have_elements(struct ggml_tensor * const * s, int n) {
+    for (int i = 0; i < n; i++) {
+        if (s[i] != NULL && ggml_is_empty(s[i])) {
+            return false;
+        }
+    }
+    return true;
+}
+
+// At least n numbers, one after the other, whatever the shape.
+static inline bool gp_list_of(const struct ggml_tensor * t, int64_t n) {
+    return ggml_is_contiguous(t) && ggml_nelements(t) >= n;
 }
 
 // The row of any number is found by nb[1] alone.
@@ -92,6 +115,17 @@ static inline bool gp_channels_first(const struct ggml_tensor * t, int channels)
     const size_t pixel = ggml_type_size(t->type)*t->ne[channels];
     return gp_stride_is(t, channels, ggml_type_size(t->type)) && gp_stride_is(t, 0, pixel) &&
            gp_stride_is(t, 1, pixel*t->ne[0]) && (channels == 3 || gp_stride_is(t, 3, pixel*t->ne[0]*t->ne[1]));
+}
+
+// Whether rows of b's length at the offset p[3] and the distances p[0], p[1], p[2] are of whole elements.
+static inline bool gp_region_is_aligned(const struct ggml_tensor * b, const int32_t * p) {
+    const int32_t odd = (int32_t) ggml_type_size(b->type) - 1;
+    for (int i = 0; i < 3; i++) {
+        if (b->ne[i + 1] > 1 && (p[i] & odd) != 0) {
+            return false;
+        }
+    }
+    return (p[3] & odd) == 0;
 }
 
 // Whether b's rows, at the distances p[0], p[1], p[2], are apart.
@@ -121,8 +155,6 @@ static inline bool gp_region_is_apart(const struct ggml_tensor * b, const int32_
 extern "C" {
 #endif
 
-// The first of made_rules that the node breaks, or NULL.
-__attribute__((visibility("default"))) const struct gp_rule * gp_broken_made_rule(const struct ggml_tensor * node);
 // For guards: aborts when `made`, which a constructor gave back, breaks one.
 __attribute__((visibility("default"))) void gp_check_made(const struct ggml_tensor * made);
 // Aborts for the node of a compute that breaks the rule.

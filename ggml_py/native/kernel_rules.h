@@ -11,10 +11,10 @@ KERNEL(CPY) {
     if (a->type == d->type) {
         return PASSED;
     }
-    if (ggml_is_quantized(a->type)) {
+    if (gp_is_quantized(a->type)) {
         RULE(d->type == GGML_TYPE_F32 && gp_reads(a->type), "f32 as the result, of a type that can be read");
         RULE(ggml_nelements(d) <= UINT32_MAX, "no more elements than 32 bits count");
-    } else if (ggml_is_quantized(d->type)) {
+    } else if (gp_is_quantized(d->type)) {
         RULE(gp_is_float(a->type) && GP_WRITES(d->type), "numbers in f32, f16 or bf16, and a type that the CPU can quantize to");
         RULE(a->ne[0] % ggml_blck_size(d->type) == 0 && a->ne[0] <= d->ne[0], "rows of whole blocks that are not longer than the result's");
     } else {
@@ -25,14 +25,14 @@ KERNEL(CPY) {
 }
 
 KERNEL(ADD) {
-    if (ggml_is_quantized(a->type)) {
+    if (gp_is_quantized(a->type)) {
         RULE(gp_reads(a->type) && GP_WRITES(d->type), "types that the CPU can read and quantize to");
     }
     return PASSED;
 }
 
 KERNEL(ADD1) {
-    if (ggml_is_quantized(a->type)) {
+    if (gp_is_quantized(a->type)) {
         RULE(gp_reads(a->type) && GP_WRITES(d->type), "a type that the CPU can read and quantize to");
         RULE(d->ne[3] == 1, "three dimensions: the CPU takes the stride of the first for that of the last");
     }
@@ -45,7 +45,6 @@ KERNEL(UNARY) {
 }
 
 KERNEL(MUL_MAT) {
-    RULE(a->ne[1] == 1 || a->nb[1] % ggml_type_size(a->type) == 0, "rows of a at distances of whole blocks");
     RULE(b->type != GGML_TYPE_Q8_K || ggml_is_contiguous(b), "a b of q8_K in line" COPY);
     if (p[1] == 1 && gp_is_float(a->type)) { // GGML_HINT_SRC0_IS_HADAMARD: a is not looked at
         RULE(a->ne[0] == a->ne[1], "a square a, as its hint says");
@@ -55,7 +54,6 @@ KERNEL(MUL_MAT) {
 }
 
 KERNEL(MUL_MAT_ID) {
-    RULE(a->ne[1] == 1 || a->nb[1] % ggml_type_size(a->type) == 0, "rows of a at distances of whole blocks");
     RULE(b->type != GGML_TYPE_Q8_K || ggml_is_contiguous(b), "a b of q8_K in line" COPY);
     return PASSED;
 }
@@ -66,7 +64,7 @@ KERNEL(OUT_PROD) {
 }
 
 KERNEL(GET_ROWS) {
-    RULE(!ggml_is_quantized(a->type) || gp_reads(a->type), "a type that the CPU can read");
+    RULE(!gp_is_quantized(a->type) || gp_reads(a->type), "a type that the CPU can read");
     return PASSED;
 }
 
@@ -81,7 +79,7 @@ KERNEL(GET_ROWS_BACK) {
 }
 
 KERNEL(SOFT_MAX) {
-    RULE(c == NULL || ggml_is_contiguous(c), "sinks in line" COPY);
+    RULE(c == NULL || gp_list_of(c, a->ne[2]), "a sink in line for each head" COPY);
     return PASSED;
 }
 
@@ -96,8 +94,8 @@ KERNEL(CROSS_ENTROPY_LOSS_BACK) {
 }
 
 KERNEL(ROPE) {
-    RULE(ggml_is_contiguous(b), "positions in line" COPY);
-    RULE(c == NULL || ggml_is_contiguous(c), "frequency factors in line" COPY);
+    RULE(gp_stride_is(b, 0, sizeof(int32_t)), "positions in line" COPY);
+    RULE(c == NULL || gp_list_of(c, p[1]/2), "frequency factors in line" COPY);
     return PASSED;
 }
 
@@ -128,7 +126,7 @@ KERNEL(CONV_2D_DW) {
 }
 
 KERNEL(FLASH_ATTN_EXT) {
-    RULE(s[4] == NULL || ggml_is_contiguous(s[4]), "sinks in line" COPY);
+    RULE(s[4] == NULL || gp_list_of(s[4], a->ne[2]), "a sink in line for each head" COPY);
     return PASSED;
 }
 

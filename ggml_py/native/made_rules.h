@@ -7,6 +7,15 @@
 
 #include "kernel_check.h"
 
+MADE(VIEW) {
+    const size_t size = ggml_type_size(d->type); // of a block, where the type has blocks
+    RULE(d->view_offs % size == 0, "an offset, in bytes, of whole elements or blocks");
+    for (int i = 0; i < GGML_MAX_DIMS; i++) {
+        RULE(d->ne[i] <= 1 || d->nb[i] % size == 0, "strides, in bytes, of whole elements or blocks");
+    }
+    return PASSED;
+}
+
 MADE(RMS_NORM_BACK) {
     RULE(b->type == GGML_TYPE_F32, "b in f32");
     return PASSED;
@@ -17,13 +26,40 @@ MADE(ADD1) {
     return PASSED;
 }
 
+MADE(ADD_ID) {
+    RULE(gp_have_elements(s, 3), "operands that have elements");
+    return PASSED;
+}
+
+MADE(GET_REL_POS) {
+    RULE(gp_have_elements(s, 1), "operands that have elements");
+    return PASSED;
+}
+
+MADE(DSV4_HC_COMB) {
+    RULE(gp_have_elements(s, 3), "operands that have elements");
+    return PASSED;
+}
+
+MADE(DSV4_HC_PRE) {
+    RULE(gp_have_elements(s, 2), "operands that have elements");
+    return PASSED;
+}
+
+MADE(DSV4_HC_POST) {
+    RULE(gp_have_elements(s, 4), "operands that have elements");
+    return PASSED;
+}
+
 MADE(ACC) {
+    RULE(gp_region_is_aligned(b, p), "an offset, nb1, nb2, nb3, in bytes, of whole elements");
     RULE(gp_region_is_apart(b, p), "nb1, nb2, nb3 that keep b's rows apart: where they overlap, what is added is a matter of chance");
     return PASSED;
 }
 
 MADE(SET) {
     RULE(a->type == b->type, "b of a's type");
+    RULE(gp_region_is_aligned(b, p), "an offset, nb1, nb2, nb3, in bytes, of whole elements");
     return PASSED;
 }
 
@@ -49,8 +85,6 @@ MADE(ROPE) {
     if (mode & 8) { // GGML_ROPE_TYPE_MROPE, and those that have its bit
         RULE(p[11] >= 0 && p[12] >= 0 && p[13] >= 0 && p[14] >= 0, "sections of at least 0");
         RULE((int64_t) p[11] + p[12] + p[13] + p[14] <= a->ne[0], "sections that are at most a row together");
-    }
-    if (mode == 24) { // GGML_ROPE_TYPE_VISION rotates the whole row
         RULE(c == NULL || c->ne[0] >= a->ne[0]/2, "a frequency factor in c for each pair of a row");
     }
     return PASSED;
@@ -125,17 +159,17 @@ MADE(SSM_SCAN) {
 }
 
 MADE(RWKV_WKV6) {
-    RULE(b->ne[2] > 0, "tokens: without one the state of the result is not written");
+    RULE(gp_have_elements(s, 6), "operands that have elements");
     return PASSED;
 }
 
 MADE(GATED_LINEAR_ATTN) {
-    RULE(b->ne[2] > 0, "tokens: without one the state of the result is not written");
+    RULE(gp_have_elements(s, 5), "operands that have elements");
     return PASSED;
 }
 
 MADE(RWKV_WKV7) {
-    RULE(b->ne[2] > 0, "tokens: without one the state of the result is not written");
+    RULE(gp_have_elements(s, 7), "operands that have elements");
     return PASSED;
 }
 
@@ -167,8 +201,14 @@ MADE(OPT_STEP_SGD) {
 }
 
 static const struct gp_rules made_rules[] = {
+    MADE_RULES(VIEW),
     MADE_RULES(RMS_NORM_BACK),
     MADE_RULES(ADD1),
+    MADE_RULES(ADD_ID),
+    MADE_RULES(GET_REL_POS),
+    MADE_RULES(DSV4_HC_COMB),
+    MADE_RULES(DSV4_HC_PRE),
+    MADE_RULES(DSV4_HC_POST),
     MADE_RULES(ACC),
     MADE_RULES(SET),
     MADE_RULES(GROUP_NORM),
