@@ -62,13 +62,27 @@ def raising_stored(callbacks: Sequence[Callback]) -> Iterator[None]:
 
 
 class AbortCallback(Callback):
-    """Asked between the nodes of a compute whether it shall stop."""
+    """Asked between the nodes of a compute whether it shall stop.
 
-    __slots__ = ("predicate",)
+    Native code has the address of `cell`, which is empty without a predicate: so setting one counts
+    for plans that were made before, and without one no Python is called."""
 
-    def __init__(self) -> None:
+    __slots__ = ("_predicate", "cell")
+
+    def __init__(self, predicate: Callable[[], bool] | None = None) -> None:
         super().__init__()
-        self.predicate: Callable[[], bool] | None = None
+        self.cell = ffi.new("void *[1]")
+        self.predicate = predicate
+
+    @property
+    def predicate(self) -> Callable[[], bool] | None:
+        """What is asked."""
+        return self._predicate
+
+    @predicate.setter
+    def predicate(self, predicate: Callable[[], bool] | None) -> None:
+        self._predicate = predicate
+        self.cell[0] = ffi.NULL if predicate is None else self.handle
 
     def _run(self) -> bool:
         return self.predicate is not None and bool(self.predicate())

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from . import enums
+from . import _module, enums
 from ._arguments import c_text, given, ptr_of
 from ._ffi import NULL, ffi, lib, text
 from ._mapped import watch_mapped
@@ -63,12 +63,14 @@ class Device(InModule):
     @property
     def name(self) -> str:
         """Name, unique among the devices. C: ggml_backend_dev_name"""
-        return text(lib.ggml_backend_dev_name(self.ptr))
+        ptr = self.ptr
+        return text(lib.ggml_backend_dev_name(ptr))
 
     @property
     def description(self) -> str:
         """What the hardware calls itself. C: ggml_backend_dev_description"""
-        return text(lib.ggml_backend_dev_description(self.ptr))
+        ptr = self.ptr
+        return text(lib.ggml_backend_dev_description(ptr))
 
     @property
     def type(self) -> enums.BackendDevType:
@@ -231,7 +233,8 @@ class Device(InModule):
             )
         address = _address(array, self.buffer_type.alignment)
         size = array.nbytes
-        ptr = lib.ggml_backend_dev_buffer_from_host_ptr(self.ptr, address, size, size)
+        device = self.ptr  # as in `init`
+        ptr = lib.ggml_backend_dev_buffer_from_host_ptr(device, address, size, size)
         if ptr == NULL:
             raise AllocError(f"device {self.name} made no buffer over {size:,} bytes of an array")
         watch_mapped(array)
@@ -245,7 +248,8 @@ class Device(InModule):
         """
         from .backend import Event
 
-        ptr = lib.ggml_backend_event_new(self.ptr)
+        device = self.ptr  # as in `init`
+        ptr = lib.ggml_backend_event_new(device)
         if ptr == NULL:
             raise ArgumentError(f"device {self.name} has no events: use Backend.synchronize()")
         return Event(ptr, self)
@@ -259,7 +263,8 @@ class Device(InModule):
         """
         from .backend import Backend
 
-        ptr = lib.ggml_backend_dev_init(self.ptr, c_text("params", params) if params else NULL)
+        device = self.ptr  # until the Backend is known to its module (Registry.unload)
+        ptr = lib.ggml_backend_dev_init(device, c_text("params", params) if params else NULL)
         if ptr == NULL:
             raise AllocError(f"device {self.name} ({self.description}) could not be opened")
         return Backend(ptr, self, default_n_threads() if n_threads is None else n_threads)
@@ -308,7 +313,9 @@ def default_n_threads() -> int:
 
 def devices() -> tuple[Device, ...]:
     """All devices of the backends that are loaded, GPUs first. C: ggml_backend_dev_get"""
-    return tuple(Device(lib.ggml_backend_dev_get(i)) for i in range(lib.ggml_backend_dev_count()))
+    with _module.REGISTERING:
+        n = lib.ggml_backend_dev_count()
+        return tuple(Device(lib.ggml_backend_dev_get(i)) for i in range(n))
 
 
 def device(name: str) -> Device:
@@ -316,11 +323,12 @@ def device(name: str) -> Device:
 
     C: ggml_backend_dev_by_name
     """
-    ptr = lib.ggml_backend_dev_by_name(c_text("a device's name", name))
-    if ptr == NULL:
-        names = ", ".join(d.name for d in devices()) or "none"
-        raise UnknownDeviceError(f"no device named '{name}'; there are: {names}")
-    return Device(ptr)
+    with _module.REGISTERING:
+        ptr = lib.ggml_backend_dev_by_name(c_text("a device's name", name))
+        if ptr == NULL:
+            names = ", ".join(d.name for d in devices()) or "none"
+            raise UnknownDeviceError(f"no device named '{name}'; there are: {names}")
+        return Device(ptr)
 
 
 def best_device() -> Device:
@@ -329,7 +337,8 @@ def best_device() -> Device:
     C: ggml_backend_init_best
     """
     for type_ in (enums.BackendDevType.GPU, enums.BackendDevType.IGPU, enums.BackendDevType.CPU):
-        ptr = lib.ggml_backend_dev_by_type(type_)
-        if ptr != NULL:
-            return Device(ptr)
+        with _module.REGISTERING:
+            ptr = lib.ggml_backend_dev_by_type(type_)
+            if ptr != NULL:
+                return Device(ptr)
     raise UnknownDeviceError("no device at all: this build has no backend")

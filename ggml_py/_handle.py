@@ -2,31 +2,57 @@
 
 1. A child holds its parents strongly; a parent knows its children weakly.
 2. Closing a parent closes its children first.
-3. `weakref.finalize` frees, on the raw pointer, with the parents as arguments: they outlive it
-   whatever order Python collects in. There is no `__del__`.
-4. `ptr` is a plain attribute that close() deletes: reading it costs nothing while open, and raises
+3. A pointer is a reference: `ptr` is a Python object of its own, and when the last reference to
+   that goes, `weakref.finalize` frees the native object. A call in flight holds its arguments, and
+   so does a method that has read `ptr` into a local variable. So whatever another thread, a
+   signal's handler or the collector closes between two bytecodes or during a call without the GIL,
+   the memory stays until the call is over, and nothing is counted or locked for that. Where nobody
+   else has the pointer, which is nearly always, close() frees at once and raises what that raises
+   (the traceback of a call that failed has it, too, as long as somebody holds the exception). Who
+   reads through a pointer that C returned (a string, an array, a tensor of a graph) therefore keeps
+   the `ptr` that it came from in a local variable until it is done.
+4. The finalizer holds a `Native` of each parent, and no Handle: natives outlive what needs them,
+   whatever order Python closes or collects in, and no cycle goes through the finalizers' registry.
+   Contexts may need each other (an op of A on a tensor of B, one of B on a tensor of A), so their
+   finalizers hold nothing, and the collector ends both. There is no `__del__`.
+5. Tensors are read without a call (`t.ne`), so they cannot hold a pointer for a moment: they hold
+   their Context, and it keeps its metadata as long as Python has it, closed or not. Tensors of
+   other handles, which own more than metadata, have a pointer that holds the handle's (`within`).
+6. `ptr` is a plain attribute that close() deletes: reading it costs nothing while open, and raises
    `ClosedError` afterwards. For that the object changes its class: were there a `__getattr__` on
    open ones, CPython would specialise none of their method calls (an op: 100 ns more).
-5. An assertion of ggml that fails in the middle of changing an object leaves it half-changed. Calls
+7. An assertion of ggml that fails in the middle of changing an object leaves it half-changed. Calls
    that change one run in `_changing()`; then `ptr` goes too, and raises `SpoiledError`.
-6. C runs without the GIL. Calls that take long, or change what they are given, run in `in_use()`:
-   what another thread (or a callback) does with the objects meanwhile, closing too, is `BusyError`.
-7. In the child of a fork, what does not survive one is closed by `_lose()`, which frees nothing:
+8. Rule 3 keeps memory, it does not keep C from changing what other C reads. Calls that change what
+   they are given, or take long, run in `in_use()`: what another thread (or a callback) does with
+   the objects meanwhile, closing too, is `BusyError`. What has to be so for the call is looked at
+   inside of it. Calls that only read what others change run in `reading()`: several threads may,
+   also while the object computes, and who changes or closes it waits for them to end.
+9. A tensor's data may be taken away (its buffer is closed, a scheduler resets) while another thread
+   copies from or to it: such calls work on a copy of the tensor, which pins the buffer (native/
+   pins.h). They end in the memory that there was, which is freed after them.
+10. In the child of a fork, what does not survive one is closed by `_lose()`, which frees nothing:
    that is the parent's. Threads are `_bound_to_process()`, connections and GPUs are lost with their
-   device (_device.py).
+   device (_device.py). At exit all is freed, unless a thread that nobody waits for is still there.
 """
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import ctypes
+import gc
 import itertools
 import os
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from sys import getrefcount
 from types import TracebackType
 from typing import Any, TypeVar
 
+from ._ffi import ffi
 from .errors import AbortError, BusyError, ClosedError, LeftError, ServerLostError, SpoiledError
 
 Self = TypeVar("Self", bound="Handle")
@@ -68,6 +94,8 @@ class Live(Mapping[str, int]):
 
 LIVE = Live()
 _CLOSING = "being closed"
+COMPUTING = "computing"
+_EXITING: list[bool] = []
 _lock = threading.RLock()  # of every `_user`; held for moments, never while C runs
 _bound: weakref.WeakSet[Handle] = weakref.WeakSet()
 
@@ -79,9 +107,36 @@ def those_of(handles: weakref.WeakSet[T]) -> list[T]:
             return list(handles)
 
 
-def _release(token: Token, free: Callable[[Any], None], ptr: Any, _parents: list[Handle]) -> None:
+class Native:
+    """A native object, and those that have to be there until it is freed."""
+
+    __slots__ = ("needs", "ptr", "token")
+
+    def __init__(self, ptr: Any, token: Token) -> None:
+        self.ptr, self.token = ptr, token
+        self.needs: list[Native] = []
+
+
+class Held:
+    """What a finalizer looks at besides: a native that it needs at the moment, and its tensors."""
+
+    __slots__ = ("native", "tensors")
+
+    def __init__(self) -> None:
+        self.native: Native | None = None
+        self.tensors: Any = ()
+
+
+def _release(token: Token, free: Callable[[Any], None], ptr: Any, _needs: list[Native]) -> None:
     LIVE.remove(token)
+    if _EXITING and threading.active_count() > 1:
+        return  # a daemon may be in the middle of a call
     free(ptr)
+
+
+def within(raw: Any, owner: Any) -> Any:
+    """`raw`, which points into the native object that `owner` points to: who has it has that."""
+    return ffi.gc(raw, lambda _raw, _owner=owner: None)
 
 
 def take(user: User, handles: Sequence[Handle]) -> None:
@@ -98,6 +153,28 @@ def take(user: User, handles: Sequence[Handle]) -> None:
                 handle.ptr  # noqa: B018  raises when closed, just now by another thread
         for handle in mine:
             handle._user = user
+    if user[0] != COMPUTING:
+        for handle in mine:
+            if handle._readers:
+                _wait_for_readers(user, handle)
+
+
+def _wait_for_readers(user: User, handle: Handle) -> None:
+    """New ones are refused. Reading is short, and no Python runs in it but a signal's handler."""
+    pause = 1e-5
+    while readers := handle._readers:
+        if user[1] in readers:
+            raise BusyError(_busy(handle, ("being read", user[1]), user[1]))
+        time.sleep(pause)
+        pause = min(2 * pause, 0.01)
+
+
+def _busy(handle: Handle, user: User, me: int) -> str:
+    where = "further up on this thread" if user[1] == me else "on another thread"
+    return (
+        f"this {type(handle).__name__} is {user[0]} {where}: wait until that returns, "
+        "or make one for each thread"
+    )
 
 
 def give_back(user: User, handles: Sequence[Handle]) -> None:
@@ -127,39 +204,77 @@ class in_use:
         give_back(self._user, self._handles)
 
 
+class reading:
+    """Around a call that reads what others change: several threads may at a time, and who is in
+    the middle of changing it. Raises `BusyError` while another thread changes it."""
+
+    __slots__ = ("_handles",)
+
+    def __init__(self, *handles: Handle) -> None:
+        self._handles = handles
+
+    def __enter__(self) -> None:
+        me = threading.get_ident()
+        with _lock:
+            for handle in self._handles:
+                user = handle._user
+                if user is not None and user[1] != me and user[0] != COMPUTING:
+                    raise BusyError(_busy(handle, user, me))
+                handle.ptr  # noqa: B018  raises when closed
+            for handle in self._handles:
+                handle._readers = (*handle._readers, me)
+
+    def __exit__(self, *_raised: object) -> None:
+        me = threading.get_ident()
+        with _lock:
+            for handle in self._handles:
+                readers = list(handle._readers)
+                readers.remove(me)
+                handle._readers = tuple(readers)
+
+
 class Handle:
     """Owns one native object. Subclasses pass the pointer, how to free it, and what it needs."""
 
     __slots__ = (
-        "__weakref__", "_children", "_finalizer", "_parents", "_spoiled_by", "_token", "_user",
-        "ptr",
+        "__weakref__", "_children", "_closed", "_finalizer", "_native", "_parents", "_readers",
+        "_spoiled_by", "_token", "_user", "ptr",
     )  # fmt: skip
 
     def __init__(self, ptr: Any, free: Callable[[Any], None], *parents: Handle) -> None:
-        self.ptr = ptr
+        self.ptr = ffi.cast(ffi.typeof(ptr), ptr)  # nobody else has this one yet
+        self._token = LIVE.add(type(self).__name__)
+        self._native = native = Native(self.ptr, self._token)
+        self._closed = False
         self._spoiled_by: Halfway | None = None
         self._children: weakref.WeakSet[Handle] = weakref.WeakSet()
         self._user: User | None = None  # what it is in the middle of
-        self._token = LIVE.add(type(self).__name__)
-        self._parents: list[Handle] = []  # the finalizer's own list: what is added later counts
-        self._finalizer = weakref.finalize(self, _release, self._token, free, ptr, self._parents)
+        self._readers: tuple[int, ...] = ()  # the threads that read it
+        self._parents: list[Handle] = []
+        needs = native.needs if self._needs_parents else []
+        self._finalizer = weakref.finalize(self.ptr, _release, self._token, free, ptr, needs)
         for parent in parents:
             self._depend(parent)
+
+    _needs_parents = True  # to be freed
 
     def _depend(self, parent: Handle) -> None:
         """Makes `parent` outlive this object."""
         if parent is not self and parent not in self._parents:
+            native = parent._native
+            parent.ptr  # noqa: B018  raises when closed; until here `native` was not freed
+            self._native.needs.append(native)
             self._parents.append(parent)
             parent._children.add(self)
 
     def _drop_ptr(self) -> None:
+        self.__class__ = _without_ptr(type(self))  # first: another thread may read `ptr` now
         del self.ptr
-        self.__class__ = _without_ptr(type(self))
 
     @property
     def closed(self) -> bool:
         """True after close()."""
-        return not self._finalizer.alive
+        return self._closed
 
     def close(self) -> None:
         """Frees the native object, its children before it. Closing twice is harmless.
@@ -169,26 +284,38 @@ class Handle:
         user = self._user
         if user is not None and user[0] == _CLOSING and user[1] != threading.get_ident():
             return
-        if self._finalizer.alive:
+        if not self._closed:
             found: dict[int, Handle] = {}
             self._reach(found)
             with in_use(_CLOSING, *found.values()):
                 self._close()
 
     def _close(self) -> None:
-        if self._finalizer.alive:
+        if not self._closed:
             children = those_of(self._children)
             self._children.clear()  # so that two that need each other end
             for child in children:
                 child._close()
-            if not self._finalizer.alive:
+            if self._closed:
                 return  # it was such a one
             self._before_free()
-            self._finalizer()
+            self._closed = True
             for parent in self._parents:
-                parent._children.discard(self)  # not before: closing them would not wait for us
+                parent._children.discard(self)
             if self._spoiled_by is None:
                 self._drop_ptr()
+            self._free()
+
+    def _free(self) -> None:
+        """Frees the native object now, or whoever still has its pointer does at the end."""
+        native, finalizer = self._native, self._finalizer
+        self._native = _FREED
+        if getrefcount(native) > 2:
+            return  # another that was closed needs it, and is in use
+        ptr = native.ptr
+        del native
+        if getrefcount(ptr) == 2:
+            finalizer()  # what it raises is raised
 
     def _reach(self, found: dict[int, Handle]) -> None:
         """Adds, by id, all that closing this one changes."""
@@ -203,12 +330,7 @@ class Handle:
             return True
         if self._user == (_CLOSING, user[1]):
             return False
-        doing, thread = self._user
-        where = "further up on this thread" if thread == user[1] else "on another thread"
-        raise BusyError(
-            f"this {type(self).__name__} is {doing} {where}: wait until that returns, "
-            "or make one for each thread"
-        )
+        raise BusyError(_busy(self, self._user, user[1]))
 
     def _bound_to_process(self) -> None:
         """It does not survive a fork."""
@@ -216,10 +338,11 @@ class Handle:
 
     def _lose(self) -> None:
         """In the child of a fork: forgets the native object, which is the parent's."""
-        if self._finalizer.alive:
+        if not self._closed:
             for child in those_of(self._children):
                 child._lose()
             self._before_loss()
+            self._closed = True
             self._finalizer.detach()
             LIVE.remove(self._token)
             if self._spoiled_by is None:
@@ -288,6 +411,7 @@ class _WithoutPtr:
         return object.__getattribute__(self, name)  # a property's own AttributeError, or none such
 
 
+_FREED = Native(None, ("", -1))
 _CLOSED: dict[type[Handle], type[Handle]] = {}
 
 
@@ -308,3 +432,20 @@ def _after_fork_in_child() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
+def _at_exit() -> None:
+    _EXITING.append(True)
+    if threading.active_count() > 1:  # what a daemon uses is not unmapped with the modules, either
+        kept = gc.get_objects()
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
+
+
+def exiting() -> bool:
+    """Whether the interpreter ends: handles are freed then in the order of their making, last one
+    first, and what they would change of each other does not matter."""
+    return bool(_EXITING)
+
+
+weakref.finalize(LIVE, lambda: None).detach()  # makes it register at exit before we do
+atexit.register(_at_exit)  # so this runs before that

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+import threading
 import weakref
+from sys import getrefcount
 from typing import Any
 
 from ._ffi import NULL, ffi, lib, text
 from ._handle import those_of
 from .errors import ClosedError
+
+_LOADING: list[bool] = []  # load_backend was called: modules that are seen since may go again
 
 
 class Module:
@@ -18,7 +22,7 @@ class Module:
     holds its Module, and asks that first.
     """
 
-    __slots__ = ("gone", "keep", "numa", "open", "what")
+    __slots__ = ("gone", "keep", "numa", "objects", "open", "what")
 
     def __init__(self) -> None:
         self.gone = ""  # what has happened to it
@@ -26,11 +30,24 @@ class Module:
         self.keep = ""  # why it cannot go
         self.numa = False  # numa_init was called
         self.open: weakref.WeakSet[Any] = weakref.WeakSet()  # what has `closed`, and closed ones
+        # Where it may be unloaded, its InModule objects by id: calls in flight have their pointers.
+        self.objects: weakref.WeakValueDictionary[int, InModule] | None = None
+        if _LOADING:
+            self.objects = weakref.WeakValueDictionary()
+
+    def is_called(self) -> bool:
+        """Whether a call with one of its objects is going on: those have the object's pointer."""
+        objects = [] if self.objects is None else list(self.objects.values())
+        return any(getrefcount(one._ptr) > 2 for one in objects)
 
     def check(self, what: object) -> None:
         """Raises `ClosedError` if `what` was in it and it is gone."""
         if self.gone:
             raise ClosedError(f"this {type(what).__name__} is no more: {self.gone}")
+
+
+# Around what reads and changes upstream's lists of registries and devices, which have no lock.
+REGISTERING = threading.RLock()
 
 
 _modules: dict[int, Module] = {}  # by the address of the registry
@@ -51,6 +68,8 @@ def forget_module(registry: Any) -> None:
 
 
 def _after_fork_in_child() -> None:
+    global REGISTERING
+    REGISTERING = threading.RLock()  # a thread that is gone may hold the other
     for address, module in list(_modules.items()):
         mine = [handle for handle in those_of(module.open) if not handle.closed]
         registry = ffi.cast("ggml_backend_reg_t", address)
@@ -72,11 +91,13 @@ class InModule:
     """A static object of a library: never closed, gone when the library is. Two are equal when they
     are the same native object."""
 
-    __slots__ = ("_module", "_ptr")
+    __slots__ = ("__weakref__", "_module", "_ptr")
 
     def __init__(self, ptr: Any, registry: Any) -> None:
-        self._ptr = ptr
+        self._ptr = ffi.cast(ffi.typeof(ptr), ptr)  # nobody else has this one
         self._module = module_of(registry)
+        if self._module.objects is not None:
+            self._module.objects[id(self)] = self
 
     @property
     def ptr(self) -> Any:

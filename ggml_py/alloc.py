@@ -12,7 +12,7 @@ from typing import Any
 
 from ._arguments import ptr_of, whole
 from ._ffi import NULL, ffi, lib
-from ._handle import Handle, in_use
+from ._handle import Handle, Held, exiting, in_use, reading
 from .buffer import Buffer, BufferType
 from .errors import AbortError, AllocError, ArgumentError
 from .graph import Graph
@@ -57,6 +57,10 @@ class TensorAllocator:
         not fit or the backend refuses. C: ggml_tallocr_alloc
         """
         raw = ptr_of(Tensor, tensor)
+        with in_use("being filled", self.buffer):
+            self._alloc(tensor, raw)
+
+    def _alloc(self, tensor: Tensor, raw: Any) -> None:
         tensor._check_without_memory()
         alignment = self._raw.alignment
         need = -(-self.buffer.alloc_size(tensor) // alignment) * alignment
@@ -90,8 +94,9 @@ class GraphAllocator(Handle):
         ptr = lib.ggml_gallocr_new_n(raw, len(raw))
         self._lent = _Lent(self)
 
-        def free(ptr: Any, lent: _Lent = self._lent) -> None:
-            lent.take()
+        def free(ptr: Any, held: Held = self._lent.held) -> None:
+            if held.native is not None and not exiting():
+                lib.gp_take_memory(held.tensors, len(held.tensors))
             lib.ggml_gallocr_free(ptr)
 
         super().__init__(ptr, free)
@@ -116,9 +121,10 @@ class GraphAllocator(Handle):
         fit the graph, `AllocError`. C: ggml_gallocr_reserve_n
         """
         ids = self._check(graph, node_buffer_ids, leaf_buffer_ids)
-        self.reset()
-        self._ids = ids
-        self._reserve(graph)
+        with self._alone("reserving", graph):
+            self._lent.take()
+            self._ids = ids
+            self._reserve(graph)
 
     def measure(
         self,
@@ -165,23 +171,38 @@ class GraphAllocator(Handle):
                 f"the graph has {graph.n_nodes} nodes and {graph.n_leafs} leafs, ids were given "
                 f"for {n_ids[0]} and {n_ids[1]}: call reserve() with this graph and its ids"
             )
-        self.reset()
-        self._reserve(graph)
-        with in_use("allocating", self, graph), self._lent.to(graph), self._changing():
-            done = lib.ggml_gallocr_alloc_graph(self.ptr, graph.ptr)
-        if not done:
-            self.reset()
-            raise AllocError(f"{self!r} could not allocate {graph!r}")
-        graph._upload_arrays()
+        with self._alone("allocating", graph):
+            self._check(graph, None, None)  # another thread may just have been here
+            self._lent.take()
+            self._reserve(graph)
+            with self._lent.to(graph), self._changing():
+                done = lib.ggml_gallocr_alloc_graph(self.ptr, graph.ptr)
+            if not done:
+                self._lent.take()
+                raise AllocError(f"{self!r} could not allocate {graph!r}")
+            graph._upload_arrays()
+
+    @contextlib.contextmanager
+    def _alone(self, doing: str, *graphs: Graph) -> Iterator[None]:
+        """Around what changes it, and the memory of these graphs and of the one that has it now."""
+        done = False
+        while not done:
+            lent = self._lent.graph
+            other = () if lent is None or lent.closed or lent in graphs else (lent,)
+            with in_use(doing, self, *graphs, *other):
+                if self._lent.graph is lent:  # else another thread has changed it
+                    done = True
+                    yield
 
     def reset(self) -> None:
         """Takes its memory back from the tensors of the graph; the buffers stay."""
-        graph = self._lent.graph
-        with in_use("being reset", self, *([] if graph is None or graph.closed else [graph])):
+        with self._alone("being reset"):
             self._lent.take()
 
     def _before_loss(self) -> None:
         self._lent.take()
+
+    _before_free = _before_loss
 
     def _reach(self, found: dict[int, Handle]) -> None:
         super()._reach(found)
@@ -193,11 +214,12 @@ class GraphAllocator(Handle):
         that was there before. Raises `ArgumentError`. C: ggml_gallocr_get_buffer_size
         """
         id_ = whole("buffer_id", buffer_id, 0, len(self.buffer_types) - 1)
-        return int(lib.ggml_gallocr_get_buffer_size(self.ptr, id_))
+        with reading(self):
+            return int(lib.ggml_gallocr_get_buffer_size(self.ptr, id_))
 
     def _reserve(self, graph: Graph) -> None:
         graph._hold_arrays()
-        with in_use("reserving", self, graph), self._changing():
+        with self._changing():
             done = lib.ggml_gallocr_reserve_n(self.ptr, graph.ptr, *(self._ids or (NULL, NULL)))
         if not done:
             names = ", ".join(buft.name for buft in self.buffer_types)
@@ -233,16 +255,15 @@ class GraphAllocator(Handle):
 class _Lent:
     """What an allocator has lent: the graph and the tensors of it that had no memory before.
 
-    The allocator's finalizer holds it, and it the graph, so that the tensors are there when their
-    memory goes.
+    The allocator's finalizer has `held`, so that the tensors are there when their memory goes.
     """
 
-    __slots__ = ("_allocator", "_tensors", "graph")
+    __slots__ = ("_allocator", "graph", "held")
 
     def __init__(self, allocator: GraphAllocator) -> None:
         self._allocator = weakref.ref(allocator)
         self.graph: Graph | None = None
-        self._tensors: Any = None
+        self.held = Held()
 
     def owner(self) -> GraphAllocator | None:
         """The allocator; None after it was collected."""
@@ -252,9 +273,9 @@ class _Lent:
     def to(self, graph: Graph) -> Iterator[None]:
         """Around the call that lends."""
         n = lib.gp_graph_unallocated(graph.ptr, NULL)
-        self._tensors = ffi.new("struct ggml_tensor *[]", n)
-        lib.gp_graph_unallocated(graph.ptr, self._tensors)
-        self.graph, graph._lent = graph, self
+        self.held.tensors = ffi.new("struct ggml_tensor *[]", n)
+        lib.gp_graph_unallocated(graph.ptr, self.held.tensors)
+        self.held.native, self.graph, graph._lent = graph._native, graph, self
         try:
             yield
         except AbortError:
@@ -264,11 +285,7 @@ class _Lent:
     def take(self) -> None:
         """Takes the memory back, if there still are tensors that have it."""
         graph, self.graph = self.graph, None
-        if graph is not None and is_whole(graph):  # at exit, contexts may go first
-            lib.gp_take_memory(self._tensors, len(self._tensors))
+        if graph is not None:
+            lib.gp_take_memory(self.held.tensors, len(self.held.tensors))
+            self.held.native, self.held.tensors = None, ()
             graph._lent = None
-
-
-def is_whole(handle: Handle) -> bool:
-    """Whether neither it nor what it stands on is closed."""
-    return not handle.closed and all(is_whole(parent) for parent in handle._parents)

@@ -45,7 +45,8 @@ class Backend(Handle):
     @property
     def name(self) -> str:
         """C: ggml_backend_name"""
-        return text(lib.ggml_backend_name(self.ptr))
+        ptr = self.ptr
+        return text(lib.ggml_backend_name(ptr))
 
     @property
     def buffer_type(self) -> BufferType:
@@ -109,15 +110,16 @@ class Backend(Handle):
         computes; True stops the compute, which raises `ComputeError` ("aborted").
 
         What it raises stops the compute too, and is raised. Ctrl-C works beside it. None removes
-        it. Raises `MissingFunctionError` for a backend that cannot be stopped.
+        it. It counts for graph plans that were made before, too. Raises `MissingFunctionError` for
+        a backend that cannot be stopped.
         C: ggml_backend_set_abort_callback, through the registry
         """
         if callback is not None and not callable(callback):
             raise TypeError(f"expected a function, got {given(callback)}")
         address = self.device.proc_address("ggml_backend_set_abort_callback")
         stops = ffi.cast("ggml_abort_callback", lib.gp_interrupt_callback())
-        data = NULL if callback is None else self._abort.handle
-        ffi.cast("ggml_backend_set_abort_callback_t", address)(self.ptr, stops, data)
+        set_callback = ffi.cast("ggml_backend_set_abort_callback_t", address)
+        set_callback(self.ptr, stops, self._abort.cell)
         self._abort.predicate = callback
 
     def set_use_ref(self, use_ref: bool) -> None:
@@ -202,10 +204,8 @@ class Backend(Handle):
         C: ggml_backend_tensor_copy_async
         """
         _tensor(src)
-        with src._copying_to(dst):
-            lib.ggml_backend_tensor_copy_async(
-                ptr_of(Backend, src_backend), self.ptr, src.ptr, dst.ptr
-            )
+        src._check_copy(dst)
+        lib.ggml_backend_tensor_copy_async(ptr_of(Backend, src_backend), self.ptr, src.ptr, dst.ptr)
 
 
 class Event(Handle):

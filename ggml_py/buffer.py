@@ -39,7 +39,8 @@ class BufferType(InModule):
     @property
     def name(self) -> str:
         """C: ggml_backend_buft_name"""
-        return text(lib.ggml_backend_buft_name(self.ptr))
+        ptr = self.ptr
+        return text(lib.ggml_backend_buft_name(ptr))
 
     @property
     def alignment(self) -> int:
@@ -64,7 +65,8 @@ class BufferType(InModule):
 
     def alloc(self, size: int) -> Buffer:
         """A buffer of `size` bytes. Raises `AllocError`. C: ggml_backend_buft_alloc_buffer"""
-        ptr = lib.ggml_backend_buft_alloc_buffer(self.ptr, whole("size", size))
+        buft = self.ptr  # until the Buffer is known to its module (Registry.unload)
+        ptr = lib.ggml_backend_buft_alloc_buffer(buft, whole("size", size))
         if ptr == NULL:
             raise self._no_memory(size)
         return Buffer(ptr)
@@ -115,13 +117,14 @@ class Memory:
 
 class LentMemory:
     """A native buffer that ggml itself owns: a scheduler's or an allocator's, which the next graph
-    writes to, or one of ggml-opt's. What it frees while this lives is freed with this."""
+    writes to, or one of ggml-opt's. What it frees while this lives is freed with this.
+
+    Made of a buffer that was pinned (`gp_tensor_pin`)."""
 
     __slots__ = ("__weakref__", "_finalizer")
     readonly = False
 
     def __init__(self, ptr: Any) -> None:
-        lib.gp_buffer_pin(ptr)
         self._finalizer = weakref.finalize(self, lib.gp_buffer_unpin, ptr)
         self._finalizer.atexit = False
 
@@ -136,7 +139,12 @@ def _is_readonly(keep: Any) -> bool:
         return False
 
 
-def _free(ptr: Any, _keep: tuple[Any, ...]) -> None:
+def _free(ptr: Any, keep: tuple[Any, ...]) -> None:
+    for other, _keep in list(_PARKED):
+        if not lib.gp_buffer_is_pinned(other):
+            _PARKED.remove((other, _keep))
+    if keep and lib.gp_trace_present() and lib.gp_buffer_is_pinned(ptr):
+        _PARKED.append((ptr, keep))
     lib.ggml_backend_buffer_free(ptr)
 
 
@@ -145,6 +153,8 @@ def _address(ptr: Any) -> int:
 
 
 _MEMORIES: weakref.WeakValueDictionary[int, Memory] = weakref.WeakValueDictionary()
+# What buffers borrow that were freed while another thread copied from or to them.
+_PARKED: list[tuple[Any, tuple[Any, ...]]] = []
 READONLY: weakref.WeakSet[Memory] = weakref.WeakSet()  # most programs have none
 
 

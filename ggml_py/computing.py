@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from ._callback import STORED
 from ._ffi import lib
-from ._handle import give_back, take
+from ._handle import COMPUTING, give_back, take
 from .custom import take_failed
-from .errors import ComputeError, GgmlError
+from .errors import ComputeError, GgmlError, NoDataError
 from .threadpool import as_worker_0
 
 if TYPE_CHECKING:
@@ -24,6 +24,12 @@ if TYPE_CHECKING:
     Callbacks = Callable[[], Iterable[Callback | None]]
 
 
+_RESET = (
+    "another thread has just reset this scheduler, so the graph has no memory: call alloc_graph "
+    "and set the inputs again"
+)
+
+
 def computing(
     call: Callable[..., Any],
     args: tuple[Any, ...],
@@ -32,15 +38,17 @@ def computing(
     callbacks: Callbacks,
     pools: Sequence[ThreadPool] = (),
     settling: Sequence[Backend] = (),
-    doing: str = "computing",
+    doing: str = COMPUTING,
     checked: bool = False,
+    held: list[Graph] | None = None,
 ) -> Any:
     """`call(*args)`, which computes `graph`; its result.
 
     Nothing else uses the graph, `handles` and `pools` meanwhile, all tensors have memory (with
     `checked` the call looks itself), and this thread is where worker 0 of the pools belongs. What
-    one of `callbacks` or a custom op raised is raised at the end. A compute that fails is over then
-    on all of `settling`, and nothing of it is raised later on.
+    one of `callbacks` or a custom op raised is raised at the end. `held` has the graph that is
+    still allocated where it computes, if it has to be. A compute that fails is over then on all of
+    `settling`, and nothing of it is raised later on.
 
     This is one function without `with`, for after a compute nothing of it is in the caches: each
     line takes ten times what it does in a loop.
@@ -49,6 +57,8 @@ def computing(
     try:
         take(user, used)
         try:
+            if held is not None and (not held or held[0] is not graph):
+                raise NoDataError(_RESET)
             if not checked:
                 graph._check_data()
             if STORED:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,7 @@ from . import _arena
 from ._arguments import c_text, given, ptr_of, whole
 from ._device import device
 from ._ffi import NULL, ffi, lib
-from ._handle import Handle
+from ._handle import LIVE, Handle, in_use, reading
 from .arrays import Arrays
 from .backend import Backend
 from .buffer import Buffer, BufferType, usage_of
@@ -75,6 +76,12 @@ class Context(Handle, CustomOps):
         self._buffers: list[Buffer] = []
         self._custom_ops: list[CustomOp] = []
         super().__init__(ptr, free)
+
+    _needs_parents = False
+
+    def _free(self) -> None:
+        """The metadata stays until nobody has this object: its Tensors are read without calls."""
+        LIVE.remove(self._token)
 
     def __repr__(self) -> str:
         return "<Context closed>" if self.closed else f"<Context {sum(1 for _ in self)} tensors>"
@@ -241,21 +248,43 @@ class Context(Handle, CustomOps):
             raise TypeError(
                 f"expected a Backend, a BufferType or a device's name, got {given(where)}"
             )
-        ptr = lib.gp_alloc_tensors(self.ptr, buft.ptr)
-        if ptr == NULL:
-            # ggml_backend_alloc_ctx_tensors_from_buft_size is not in every release.
-            homeless = [t._ptr for t in self if t._ptr.data == t._ptr.view_src == NULL]
-            need = sum(lib.ggml_backend_buft_get_alloc_size(buft.ptr, ptr) for ptr in homeless)
-            if need:
-                raise buft._no_memory(need)
-            buffer = buft.alloc(0)
-        else:
-            buffer = Buffer(ptr)
-        lib.ggml_backend_buffer_set_usage(buffer.ptr, number)
-        self._attach(buffer)
-        buffer._adopt_parts(self)
-        self._arrays.upload_all()
+        with in_use("allocating", self), self._held(), reading(*self._graphs()):
+            ptr = lib.gp_alloc_tensors(self.ptr, buft.ptr)
+            if ptr == NULL:
+                # ggml_backend_alloc_ctx_tensors_from_buft_size is not in every release.
+                homeless = [t._ptr for t in self if t._ptr.data == t._ptr.view_src == NULL]
+                need = sum(lib.ggml_backend_buft_get_alloc_size(buft.ptr, ptr) for ptr in homeless)
+                if need:
+                    raise buft._no_memory(need)
+                buffer = buft.alloc(0)
+            else:
+                buffer = Buffer(ptr)
+            lib.ggml_backend_buffer_set_usage(buffer.ptr, number)
+            self._attach(buffer)
+            buffer._adopt_parts(self)
+            self._arrays.upload_all()
         return buffer
+
+    @contextlib.contextmanager
+    def _held(self) -> Iterator[None]:
+        """Others get `BusyError` from making tensors in it: C walks over them without the GIL."""
+        if not lib.gp_trace_present():
+            yield
+            return
+        ptr = self.ptr
+        lib.gp_context_hold(ptr)
+        try:
+            yield
+        finally:
+            lib.gp_context_let_go(ptr)
+
+    def _graphs(self) -> list[Handle]:
+        """The open graphs that its tensors may be in."""
+        from .graph import Graph
+
+        found: dict[int, Handle] = {}
+        self._reach(found)
+        return [handle for handle in found.values() if isinstance(handle, Graph)]
 
     def _adopt(self, *operands: Tensor | None) -> None:
         """Makes the operands' contexts outlive this one; raises `ClosedError` for a closed one."""

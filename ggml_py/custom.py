@@ -69,8 +69,10 @@ class CustomOp(Callback):
 
 
 def _array(tensor: Tensor) -> npt.NDArray[Any]:
-    """Its memory, for the length of the call."""
-    return tensor._view(DTYPES[tensor.type])
+    """Its memory. That stays as long as the array; what is in it, for the length of the call."""
+    if tensor.ptr.data == NULL or tensor._buffer() == NULL:  # no buffer's, or empty
+        return tensor._view(DTYPES[tensor.type])
+    return tensor._view(DTYPES[tensor.type], *tensor._pinned()[:2])
 
 
 def _read_only(array: npt.NDArray[Any]) -> npt.NDArray[Any]:

@@ -7,7 +7,6 @@ lends is used again, by later nodes and the next graph: only `numpy()` shares it
 
 from __future__ import annotations
 
-import contextlib
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -29,11 +28,11 @@ from .convert import (
     numbers,
     row_size,
 )
-from .errors import ArgumentError, NoDataError
+from .errors import AbortError, ArgumentError, NoDataError
 from .info import TensorInfo
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
 
     import numpy.typing as npt
 
@@ -121,10 +120,14 @@ class TensorData(TensorInfo):
             parts: Iterable[npt.NDArray[Any]] = (values,)
         else:
             parts = chunks(values, self.type, self.ne[0], imatrix)
-        for part in parts:
-            if part.size:
-                lib.ggml_backend_tensor_set(ptr, ffi.from_buffer(part), start, part.nbytes)
-            start += part.nbytes
+        try:
+            for part in parts:
+                if part.size:
+                    lib.ggml_backend_tensor_set(ptr, ffi.from_buffer(part), start, part.nbytes)
+                start += part.nbytes
+        except AbortError:
+            self._data()  # where another thread has taken it since, that is said
+            raise
 
     def _writable(self) -> Any:
         """The native tensor, contiguous and in memory that may be written."""
@@ -200,11 +203,11 @@ class TensorData(TensorInfo):
         Raises `ArgumentError` for another layout and for a view with gaps (upstream would copy
         what lies in them), `NoDataError` before allocation. C: ggml_backend_tensor_copy
         """
-        with self._copying_to(other):
+        self._check_copy(other)
+        if other != self:
             lib.ggml_backend_tensor_copy(self.ptr, other.ptr)
 
-    @contextlib.contextmanager
-    def _copying_to(self, other: TensorData) -> Iterator[None]:
+    def _check_copy(self, other: TensorData) -> None:
         self._data()
         ptr_of(TensorData, other)
         other._data()
@@ -221,15 +224,6 @@ class TensorData(TensorInfo):
                 f"'{self.name}' has gaps (ne {list(self.ne)}, nb {list(self.nb)}), and so has "
                 f"'{other.name}': copy what they are views of, or use an op (ctx.cpy)"
             )
-        # Views made after the allocation have data and no buffer; upstream's copy reads it.
-        lent = [t.ptr for t in (self, other) if t.ptr.buffer == NULL]
-        for ptr in lent:
-            ptr.buffer = ptr.view_src.buffer
-        try:
-            yield
-        finally:
-            for ptr in lent:
-                ptr.buffer = NULL
 
     def get(self, dequantize: bool = True, out: npt.NDArray[Any] | None = None) -> npt.NDArray[Any]:
         """A copy of the data, shape = reversed(ne) without ggml's trailing ones.
@@ -251,13 +245,17 @@ class TensorData(TensorInfo):
         kind = dtype or np.dtype(np.float32 if dequantize else np.uint8)
         result = np.empty(shape, kind) if out is None else _checked(out, shape, kind, self.name)
         target = result if result.flags.c_contiguous else np.empty(result.shape, kind)
-        if dtype is None and dequantize:
-            self._get_floats(target.reshape(-1))
-        elif contiguous:
-            if target.size:
-                lib.ggml_backend_tensor_get(ptr, ffi.from_buffer(target), 0, target.nbytes)
-        else:
-            target[...] = self._gaps_too(kind).reshape(target.shape)
+        try:
+            if dtype is None and dequantize:
+                self._get_floats(target.reshape(-1))
+            elif contiguous:
+                if target.size:
+                    lib.ggml_backend_tensor_get(ptr, ffi.from_buffer(target), 0, target.nbytes)
+            else:
+                target[...] = self._gaps_too(kind).reshape(target.shape)
+        except AbortError:
+            self._data()  # as in `set`
+            raise
         if target is not result:
             result[...] = target
         return result
@@ -276,8 +274,8 @@ class TensorData(TensorInfo):
 
     def _gaps_too(self, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
         """The elements of a tensor with strides, where it has them."""
-        if lib.ggml_backend_buffer_is_host(self._buffer()):
-            return self._view(dtype)
+        if lib.ggml_backend_buffer_is_host(self._data_buffer()):
+            return self._view(dtype, *self._pinned()[:2])
         raw: npt.NDArray[Any] = np.empty(self.nbytes, np.uint8)
         if raw.size:
             lib.ggml_backend_tensor_get(self.ptr, ffi.from_buffer(raw), 0, raw.nbytes)
@@ -299,30 +297,42 @@ class TensorData(TensorInfo):
         lacks: use `get`. C: ggml_tensor.data
         """
         dtype = DTYPES.get(self.type)
-        memory = self._host_memory() or LentMemory(self._buffer())
-        if dtype is None:
-            raise ArgumentError(f"numpy has no {name_of(self.type)}: use get()")
-        return self._view(dtype, memory)
-
-    def _host_memory(self) -> Memory | None:
-        """The memory, which the CPU reads; None where it is lent."""
-        self._data()
-        if not lib.ggml_backend_buffer_is_host(self._buffer()):
-            where = text(lib.ggml_backend_buffer_name(self._buffer()))
+        memory, address, buffer = self._pinned()
+        if not lib.ggml_backend_buffer_is_host(buffer):
+            where = text(lib.ggml_backend_buffer_name(buffer))
             raise ArgumentError(
                 f"tensor '{self.name}' is in a buffer of {where}, which the CPU cannot read: "
                 "use get()"
             )
-        return memory_of(self._buffer())
+        if dtype is None:
+            raise ArgumentError(f"numpy has no {name_of(self.type)}: use get()")
+        return self._view(dtype, memory, address)
+
+    def _pinned(self) -> tuple[Memory | LentMemory, int, Any]:
+        """The memory that it has now, the address in it, and the native buffer. It stays as long as
+        somebody holds the first, whoever closes the buffer."""
+        place, buffer = ffi.new("void **"), NULL
+        while buffer == NULL:  # and again where another thread has just taken it
+            buffer = lib.gp_tensor_pin(self._data(), place)
+        address, memory = int(ffi.cast("uintptr_t", place[0])), memory_of(buffer)
+        if memory is None:
+            return LentMemory(buffer), address, buffer
+        lib.gp_buffer_unpin(buffer)
+        return memory, address, buffer
 
     def _view(
-        self, dtype: np.dtype[Any], memory: Memory | LentMemory | None = None
+        self,
+        dtype: np.dtype[Any],
+        memory: Memory | LentMemory | None = None,
+        address: int | None = None,
     ) -> npt.NDArray[Any]:
-        """An array over host memory, which `memory` keeps; without it for the moment only."""
+        """An array over host memory at `address`, which `memory` keeps; without them over what it
+        has now, for as long as nobody can take it."""
         shape = self._shape()
+        if address is None:
+            address = int(ffi.cast("uintptr_t", self.ptr.data))
         if self.nbytes == 0:
             return np.empty(shape, dtype)
-        address = int(ffi.cast("uintptr_t", self.ptr.data))
         interface = {
             "version": 3,
             "shape": shape,
@@ -385,8 +395,8 @@ class TensorData(TensorInfo):
         if dtype is None and self.type != enums.Type.BF16:
             raise BufferError(f"DLPack has no {name_of(self.type)}: use get()")
         versioned = max_version is not None and max_version[0] >= 1
-        memory = memory_of(self._buffer())
-        if copy or memory is None:
+        memory, address, _ = self._pinned()
+        if copy or isinstance(memory, LentMemory):
             if copy is False:
                 raise BufferError(f"tensor '{self.name}' is in memory that is lent: it is copied")
             values = self.get(dequantize=False)
@@ -400,7 +410,6 @@ class TensorData(TensorInfo):
             return dlpack.capsule_of(layout, values, versioned)
         if memory.readonly and not versioned:
             raise BufferError("a mapped file is only read, which DLPack before 1.0 cannot say")
-        address = int(ffi.cast("uintptr_t", self.ptr.data))
         layout = dlpack.Layout(address, self.type, self._shape(), self._strides(), memory.readonly)
         return dlpack.capsule_of(layout, memory, versioned)
 

@@ -234,6 +234,7 @@ def _with_lines(message: str, lines: list[str]) -> str:
 
 # enum gp_error_kind of native/guard.h
 _ABORT, _NULL, _MISSING, _STATUS, _FILE, _RPC, _LEFT = 1, 2, 3, 5, 6, 7, 8
+_BUSY = "busy: "  # how an abort of native/pin_hooks.h begins
 
 
 def from_native(
@@ -254,6 +255,8 @@ def from_native(
         return DamagedFileError(message, _damage(message, int(operands)))
     if kind in (_RPC, _LEFT):
         return (ServerLostError if kind == _RPC else LeftError)(message, call, file)
+    if message.startswith(_BUSY):
+        return BusyError(message.removeprefix(_BUSY))
     return AbortError(message, call, operands, file, line)
 
 

@@ -188,13 +188,15 @@ class Gguf(Handle):
 
         A string ends at its first NUL, as it does in llama.cpp. C: gguf_get_val_str
         """
-        n = lib.gguf_get_n_kv(self.ptr)
-        return {text(lib.gguf_get_key(self.ptr, i)): self._value(i) for i in range(n)}
+        ptr = self.ptr  # keys and values are in its memory
+        n = lib.gguf_get_n_kv(ptr)
+        return {text(lib.gguf_get_key(ptr, i)): self._value(i) for i in range(n)}
 
     def _value(self, i: int) -> Any:
         type_ = enums.GgufType(lib.gguf_get_kv_type(self.ptr, i))
         if type_ == enums.GgufType.STRING:
-            return text(lib.gguf_get_val_str(self.ptr, i))
+            ptr = self.ptr
+            return text(lib.gguf_get_val_str(ptr, i))
         if type_ != enums.GgufType.ARRAY:
             return getattr(lib, f"gguf_get_val_{SCALARS[type_][0]}")(self.ptr, i)
         n = lib.gguf_get_arr_n(self.ptr, i)
@@ -206,7 +208,8 @@ class Gguf(Handle):
         dtype = np.dtype(SCALARS[item][1])
         if n == 0:
             return np.empty(0, dtype)
-        raw = ffi.buffer(lib.gguf_get_arr_data(self.ptr, i), n * dtype.itemsize)
+        ptr = self.ptr
+        raw = ffi.buffer(lib.gguf_get_arr_data(ptr, i), n * dtype.itemsize)
         return np.frombuffer(raw, dtype).copy()
 
     def _check_unchanged(self) -> None:

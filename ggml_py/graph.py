@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from . import enums
 from ._arguments import c_text, given, ptr_of, whole
 from ._ffi import NULL, ffi, lib
-from ._handle import Handle, in_use
+from ._handle import Handle, in_use, reading
 from .arrays import PENDING, Arrays
 from .buffer import BufferType
 from .context import new_native
@@ -81,12 +81,13 @@ class Graph(Handle):
         """
         if not tensors:
             raise TypeError("build_forward_expand() without tensors: expected the graph's results")
-        ptr = self._changeable()
+        self._changeable()
         for tensor in tensors:
             if not isinstance(tensor, Tensor):
                 raise TypeError(f"expected a Tensor, got {given(tensor)}")
             self._depend(tensor._context)
         with in_use("being built", self), self._changing():
+            ptr = self._changeable()
             for tensor in tensors:
                 lib.ggml_build_forward_expand(ptr, tensor.ptr)
 
@@ -109,7 +110,8 @@ class Graph(Handle):
         """
         from .context import Context
 
-        ptr, nodes = self._changeable(), self.nodes
+        self._changeable()
+        nodes = self.nodes
         if not self._grads:
             raise ArgumentError(
                 "the graph has no room for gradients: make it with new_graph(grads=True)"
@@ -135,7 +137,7 @@ class Graph(Handle):
         where._adopt(*nodes)
         self._depend(where)
         with in_use("being built", self, where), self._changing():
-            lib.ggml_build_backward_expand(where.ptr, ptr, accs)
+            lib.ggml_build_backward_expand(where.ptr, self._changeable(), accs)
         self._backward = True
 
     def _accumulators(self, nodes: Sequence[Tensor], grad_accs: Mapping[Tensor, Tensor]) -> Any:
@@ -176,14 +178,17 @@ class Graph(Handle):
                 f"the graph is full: it has room for {self.size} nodes; make it with a larger size"
             )
         self._depend(tensor._context)
-        lib.ggml_graph_add_node(ptr, raw)
+        with in_use("being built", self):
+            if self._changeable() and self.n_nodes < self.size:  # another thread may have been here
+                lib.ggml_graph_add_node(ptr, raw)
         # build_forward_expand sets it, and backends pass over nodes without; before 0.9.7 over none
         raw.flags |= int(enums.TensorFlag.__members__.get("COMPUTE", 0))
 
     def clear(self) -> None:
         """Removes all nodes and leafs; the tensors stay as they are. C: ggml_graph_clear"""
-        lib.ggml_graph_clear(self._changeable())
-        self._backward = False
+        with in_use("being cleared", self):
+            lib.ggml_graph_clear(self._changeable())
+            self._backward = False
 
     def copy_to(self, other: Graph) -> None:
         """Makes `other` a graph of the same nodes, leafs and gradients; what it had is forgotten.
@@ -203,8 +208,11 @@ class Graph(Handle):
         for parent in (self._context, *self._parents):
             other._depend(parent)
         other.clear()  # ggml_graph_cpy would write out of bounds for a tensor that both have
-        lib.ggml_graph_cpy(source, target)
-        other._backward = self._backward
+        with reading(self), in_use("being copied to", other):
+            other._changeable()
+            lib.ggml_graph_clear(target)
+            lib.ggml_graph_cpy(source, target)
+            other._backward = self._backward
 
     def dup(self, grads: bool = False) -> Graph:
         """A new graph of the same nodes, leafs and gradients; with `grads`, with room for some.
@@ -230,8 +238,9 @@ class Graph(Handle):
     @property
     def nodes(self) -> tuple[Tensor, ...]:
         """In the order of computation. C: ggml_graph_nodes"""
-        nodes = lib.ggml_graph_nodes(self.ptr)
-        return self._tensors(nodes[i] for i in range(self.n_nodes))
+        ptr = self.ptr  # `nodes` is in its memory
+        nodes = lib.ggml_graph_nodes(ptr)
+        return self._tensors(nodes[i] for i in range(lib.ggml_graph_n_nodes(ptr)))
 
     @property
     def n_leafs(self) -> int:
@@ -241,9 +250,9 @@ class Graph(Handle):
     @property
     def leafs(self) -> tuple[Tensor, ...]:
         """Tensors that are not computed: inputs and weights. C: gp_graph_leafs"""
-        n = self.n_leafs
-        leafs = ffi.new("struct ggml_tensor *[]", n)
-        lib.gp_graph_leafs(self.ptr, leafs)
+        with reading(self):
+            leafs = ffi.new("struct ggml_tensor *[]", self.n_leafs)
+            lib.gp_graph_leafs(self.ptr, leafs)
         return self._tensors(leafs)
 
     def _tensors(self, pointers: Iterable[Any]) -> tuple[Tensor, ...]:

@@ -111,15 +111,14 @@ class CpuPlan(Handle):
             self._wanted = whole("n_threads", n_threads, 1, most)
         self.graph = graph
         self.threadpool = threadpool
-        self._abort = AbortCallback()
-        self._abort.predicate = abort_callback
+        self._abort = AbortCallback(abort_callback)
         ptr = ffi.new("struct ggml_cplan *")
         if use_ref:
             if not hasattr(ptr, "use_ref"):
                 raise MissingFunctionError("use_ref: this release of ggml has no such setting")
             ptr.use_ref = True
         ptr.abort_callback = ffi.cast("ggml_abort_callback", lib.gp_interrupt_callback())
-        ptr.abort_callback_data = NULL if abort_callback is None else self._abort.handle
+        ptr.abort_callback_data = self._abort.cell
         self._plan(ptr)
         pools = () if threadpool is None else (threadpool,)
         super().__init__(ptr, lambda _plan: None, graph, *pools)

@@ -19,7 +19,7 @@ from typing import Any
 from . import enums
 from ._arguments import given, ptr_of, whole
 from ._ffi import NULL, ffi, lib
-from ._handle import Handle, in_use
+from ._handle import Handle, in_use, within
 from .computing import computing
 from .context import Context
 from .custom import take_failed
@@ -237,7 +237,9 @@ class OptContext(Handle):
         ptr = self.ptr
         static = self.static_graphs
         raw = get(ptr) if static or self._kind is not None else NULL
-        return None if raw == NULL else Tensor(raw, self if static else self._private[0])
+        if raw == NULL:
+            return None
+        return Tensor(within(raw, ptr), self) if static else Tensor(raw, self._private[0])
 
     def grad_acc(self, node: Tensor) -> Tensor | None:
         """Where the gradients of a parameter add up; None where they do not: with static graphs and
@@ -256,7 +258,7 @@ class OptContext(Handle):
         if self._model is None or node not in self._model:
             raise ArgumentError(f"{node!r} is not in the model: expected a parameter of it")
         acc = lib.ggml_opt_grad_acc(ptr, raw)
-        return None if acc == NULL else Tensor(acc, self)
+        return None if acc == NULL else Tensor(within(acc, ptr), self)
 
     # --- evaluating
 

@@ -10,7 +10,7 @@ import numpy as np
 from . import enums
 from ._arguments import ptr_of, whole
 from ._ffi import NULL, ffi, lib
-from ._handle import Handle
+from ._handle import Handle, within
 from .convert import DTYPES, TypeLike, decode, type_of
 from .errors import AllocError, ArgumentError
 from .tensor import Tensor
@@ -129,13 +129,15 @@ class Dataset(Handle):
     def data(self) -> Tensor:
         """All datapoints, ne = [ne_datapoint, ndata]; to be `set` at any time. Shuffling leaves
         them where they are. C: ggml_opt_dataset_data"""
-        return Tensor(lib.ggml_opt_dataset_data(self.ptr), self)
+        ptr = self.ptr
+        return Tensor(within(lib.ggml_opt_dataset_data(ptr), ptr), self)
 
     @property
     def labels(self) -> Tensor | None:
         """All labels, ne = [ne_label, ndata]; None without. C: ggml_opt_dataset_labels"""
-        ptr = lib.ggml_opt_dataset_labels(self.ptr)
-        return None if ptr == NULL else Tensor(ptr, self)
+        ptr = self.ptr
+        raw = lib.ggml_opt_dataset_labels(ptr)
+        return None if raw == NULL else Tensor(within(raw, ptr), self)
 
     def shuffle(self, opt: OptContext, idata: int | None = None) -> None:
         """Shuffles the first `idata` datapoints, all by default, with the random numbers of `opt`:

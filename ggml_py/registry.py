@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import os
-import threading
+import time
 from pathlib import Path
 from typing import Any
 
-from . import _log
+from . import _log, _module
 from ._device import Device
-from ._ffi import NULL, lib, text
+from ._ffi import NULL, ffi, lib, text
 from ._handle import those_of
-from ._module import InModule, forget_module
+from ._module import InModule, Module, forget_module
 from .enums import BackendDevType
-from .errors import ArgumentError, LoadError
+from .errors import ArgumentError, BusyError, LoadError
 
 _GPUS = (BackendDevType.GPU, BackendDevType.IGPU)
 _loaded: dict[Path, Registry] = {}  # 0.9.4 would register a module again
-_lock = threading.Lock()
+_PATIENCE = 5.0  # seconds that `unload` waits for calls of other threads
 
 
 class Registry(InModule):
@@ -34,7 +34,8 @@ class Registry(InModule):
     @property
     def name(self) -> str:
         """C: ggml_backend_reg_name"""
-        return text(lib.ggml_backend_reg_name(self.ptr))
+        ptr = self.ptr
+        return text(lib.ggml_backend_reg_name(ptr))
 
     @property
     def devices(self) -> tuple[Device, ...]:
@@ -49,9 +50,13 @@ class Registry(InModule):
         `ArgumentError` while a backend, buffer, event, thread pool or allocator of it is open, and
         for what cannot be unloaded: a backend that came with the build, one with GPUs (threads of
         their drivers may still run its code, as ggml-backend-reg.cpp says), and RPC while devices
-        of a server are known. C: ggml_backend_unload
+        of a server are known. `BusyError` for a call on another thread that does not end.
+        C: ggml_backend_unload
         """
-        native = self.ptr
+        with _module.REGISTERING:
+            self._unload(ffi.cast("ggml_backend_reg_t", self.ptr))  # not one of a call in flight
+
+    def _unload(self, native: Any) -> None:
         file = next((f for f, registry in _loaded.items() if registry == self), None)
         gpus = [d for d in self.devices if d.type in _GPUS]
         why = self._module.keep
@@ -61,22 +66,42 @@ class Registry(InModule):
             why = f"a driver's threads may still run its code, which is for {gpus[0]!r}"
         if why or file is None:
             raise ArgumentError(f"registry {self.name} cannot be unloaded: {why}")
-        still = [handle for handle in those_of(self._module.open) if not handle.closed]
+        module, name = self._module, self.name
+        module.gone = f"its backend {name} ({file}) was unloaded"  # from now on nobody calls it
+        try:
+            _wait_for_calls(module, name)
+        except BaseException:
+            module.gone = ""
+            raise
+        still = [handle for handle in those_of(module.open) if handle._finalizer.alive]
         if still:
+            module.gone = ""
             raise ArgumentError(
-                f"registry {self.name}: close what is open of it before unloading it: "
+                f"registry {name}: close what is open of it before unloading it: "
                 + ", ".join(sorted(map(repr, still)))
             )
-        gone = f"its backend {self.name} ({file}) was unloaded"
         del _loaded[file]
-        self._module.gone = gone
         forget_module(native)
         lib.ggml_backend_unload(native)
 
 
+def _wait_for_calls(module: Module, name: str) -> None:
+    """Calls with its devices and buffer types are short, opening a device too."""
+    end = time.monotonic() + _PATIENCE
+    while module.is_called():
+        if time.monotonic() > end:
+            raise BusyError(
+                f"registry {name} is in the middle of a call on another thread: wait until that "
+                "returns, then unload it"
+            )
+        time.sleep(1e-4)
+
+
 def registries() -> tuple[Registry, ...]:
     """The backends that are loaded, in the order of loading. C: ggml_backend_reg_get"""
-    return tuple(Registry(lib.ggml_backend_reg_get(i)) for i in range(lib.ggml_backend_reg_count()))
+    with _module.REGISTERING:
+        n = lib.ggml_backend_reg_count()
+        return tuple(Registry(lib.ggml_backend_reg_get(i)) for i in range(n))
 
 
 def load_backend(path: str | os.PathLike[str]) -> Registry:
@@ -88,7 +113,8 @@ def load_backend(path: str | os.PathLike[str]) -> Registry:
     C: ggml_backend_load
     """
     file = Path(path).resolve()
-    with _lock:  # two threads would load it twice
+    with _module.REGISTERING:  # two threads would load it twice
+        _module._LOADING[:] = [True]
         if file not in _loaded:
             _loaded[file] = _load(file)
         return _loaded[file]

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from ._arguments import ptr_of
 from ._ffi import ffi, lib
-from ._handle import in_use
+from ._handle import reading
 from .errors import ClosedError
 from .loan import lender_of
 from .sched_struct import (
@@ -57,11 +57,10 @@ class Live:
     def reading(self) -> Iterator[None]:
         """While it lasts no other thread changes the scheduler. A callback of a plan or compute may
         read, too."""
-        user = self.sched._user
-        if user is not None and user[1] == threading.get_ident():
-            yield
-            return
-        with in_use("being read", self.sched):
+        me = threading.get_ident()
+        if self.sched._user is not None and self.sched._user[1] != me:
+            self.sched._check_idle(("being read", me))  # raises, of one that computes too
+        with reading(self.sched):
             yield
 
     def address(self) -> int:

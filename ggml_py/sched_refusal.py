@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from typing import TYPE_CHECKING
 
@@ -9,13 +10,12 @@ from ._arguments import ptr_of
 from ._ffi import ffi, lib, text
 from .backend import Backend
 from .enums import BackendDevType, TensorFlag
-from .errors import AllocError, ArgumentError
+from .errors import AbortError, AllocError, ArgumentError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from .buffer import BufferType
-    from .errors import AbortError
     from .graph import Graph
     from .scheduler import Scheduler
     from .tensor import Tensor
@@ -26,6 +26,26 @@ _PLACED = re.compile(
 )
 MAX_BACKENDS = 16  # GGML_SCHED_MAX_BACKENDS of ggml-backend.cpp
 _INPUT_LIMIT = re.compile(r"(n_graph_inputs|n_inputs) < GGML_SCHED_MAX_SPLIT_INPUTS")
+
+
+@contextlib.contextmanager
+def deciding(scheduler: Scheduler, graph: Graph, undo: bool = False) -> Iterator[None]:
+    """Says more than upstream of a graph that it cannot place. Nothing is allocated yet when that
+    is found, so a scheduler that was changed (`undo`) can be used again."""
+    take_back = lib.gp_sched_unplan if scheduler._tracing else lib.ggml_backend_sched_reset
+    try:
+        yield
+    except AbortError as error:
+        clearer = refusal(scheduler, graph, error)
+        if clearer is None:
+            raise
+        if undo:
+            take_back(scheduler.ptr)
+        raise clearer from None
+    except BaseException:  # of Python's, that a device asked; the call itself went on
+        if undo:
+            take_back(scheduler.ptr)
+        raise
 
 
 def refusal(scheduler: Scheduler, graph: Graph, error: AbortError) -> ArgumentError | None:

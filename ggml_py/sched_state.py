@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ._ffi import NULL, ffi, lib, text
+from ._handle import reading
+from .sched_refusal import deciding
 
 if TYPE_CHECKING:
     from .graph import Graph
@@ -55,15 +57,17 @@ def reallocations(scheduler: Scheduler) -> tuple[Reallocation, ...]:
 def read_state(scheduler: Scheduler) -> Any:
     """A struct gp_sched_state. C: gp_sched_state"""
     state = ffi.new("struct gp_sched_state *")
-    lib.gp_sched_state(scheduler.ptr, state)
+    with reading(scheduler):
+        lib.gp_sched_state(scheduler.ptr, state)
     return state
 
 
 def read_slots(scheduler: Scheduler) -> Any:
     """The used slots of its hash set. C: gp_sched_slots"""
-    n = lib.gp_sched_slots(scheduler.ptr, NULL, 0)
-    slots = ffi.new("struct gp_slot_record[]", n)
-    lib.gp_sched_slots(scheduler.ptr, slots, n)
+    with reading(scheduler):
+        n = lib.gp_sched_slots(scheduler.ptr, NULL, 0)
+        slots = ffi.new("struct gp_slot_record[]", n)
+        lib.gp_sched_slots(scheduler.ptr, slots, n)
     return slots
 
 
@@ -71,7 +75,7 @@ def measure(scheduler: Scheduler, graph: Graph) -> dict[str, int] | None:
     """See `Scheduler.reserve_size`; None in releases that cannot measure."""
     sizes = ffi.new("size_t[]", len(scheduler.backends))
     graph._hold_arrays()
-    with scheduler._deciding(graph):
+    with deciding(scheduler, graph):
         done = lib.gp_sched_measure(scheduler.ptr, graph.ptr, sizes)
     return dict(zip(labels(scheduler), sizes, strict=True)) if done else None
 

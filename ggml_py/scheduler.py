@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from . import sched_state
 from ._arguments import given, ptr_of, whole
 from ._callback import raising_stored
 from ._ffi import BUILD, NULL, ffi, lib
-from ._handle import Halfway, Handle, in_use
+from ._handle import COMPUTING, Halfway, Handle, Held, exiting, in_use, reading
 from ._strict import ACTIVE, check
-from .alloc import is_whole
 from .backend import Backend, check_status, settle
 from .buffer import BufferType
 from .computing import computing
@@ -24,7 +22,7 @@ from .graph import Graph
 from .loan import Loan
 from .recording import Recording
 from .sched_callbacks import CopyCallback, EvalCallback
-from .sched_refusal import check_backends, check_pin, no_memory, refusal
+from .sched_refusal import check_backends, check_pin, deciding, no_memory
 from .tensor import Tensor
 
 if TYPE_CHECKING:
@@ -49,8 +47,8 @@ class Scheduler(Handle):
     """
 
     __slots__ = (
-        "_checked", "_copies_at", "_copy_callback", "_eval_callback", "_held", "_known", "_loans",
-        "_n_allocs", "_recording", "_tracing", "backends", "graph_size",
+        "_checked", "_copies_at", "_copy_callback", "_eval_callback", "_held", "_held_native",
+        "_known", "_loans", "_n_allocs", "_recording", "_tracing", "backends", "graph_size",
     )  # fmt: skip
 
     def __init__(
@@ -87,16 +85,17 @@ class Scheduler(Handle):
         ptr = lib.ggml_backend_sched_new(raw, bufts, len(raw), graph_size, parallel, op_offload)
         tracing = self._tracing = bool(lib.gp_trace_present())
         self._checked: tuple[Requirements, ...] = ()  # that the allocated graph fulfils
-        held: list[Graph] = []  # the finalizer's: tensors may outlive a scheduler nobody closed
-        self._held = held
+        self._held: list[Graph] = []
         self._known: dict[int, Tensor] | None = None  # of that graph, by address: see SchedState
         loans: list[Loan] = []  # the copies of the graph that is allocated; the finalizer's too
         self._loans = loans
+        # The finalizer's: the tensors of that graph may outlive a scheduler that nobody closed.
+        held = self._held_native = Held()
 
         def free(raw: Any) -> None:
             for loan in loans:
                 loan.close()
-            if held and tracing and is_whole(held[0]):  # at exit, contexts may go first
+            if held.native is not None and tracing and not exiting():
                 lib.gp_sched_restore(raw)
             lib.ggml_backend_sched_free(raw)
 
@@ -115,6 +114,7 @@ class Scheduler(Handle):
 
     @_graph.setter
     def _graph(self, graph: Graph | None) -> None:
+        self._held_native.native = None if graph is None else graph._native
         self._held[:] = [] if graph is None else [graph]
 
     def __repr__(self) -> str:
@@ -130,32 +130,13 @@ class Scheduler(Handle):
             lib.gp_sched_restore(raw)
         self._let_go()
 
-    @contextlib.contextmanager
-    def _deciding(self, graph: Graph, undo: bool = False) -> Iterator[None]:
-        """Says more than upstream of a graph that it cannot place. Nothing is allocated yet when
-        that is found, so a scheduler that was changed (`undo`) can be used again."""
-        take_back = lib.gp_sched_unplan if self._tracing else lib.ggml_backend_sched_reset
-        try:
-            yield
-        except AbortError as error:
-            clearer = refusal(self, graph, error)
-            if clearer is None:
-                raise
-            if undo:
-                take_back(self.ptr)
-            raise clearer from None
-        except BaseException:  # of Python's, that a device asked; the call itself went on
-            if undo:
-                take_back(self.ptr)
-            raise
-
     def _before_free(self) -> None:
         if self._spoiled_by is None:
             try:
                 settle(self.backends)
             except Exception as error:  # nobody waited for it before
                 log.error("%r is closed after a compute that failed: %s", self, error)
-            self.reset()
+            self._reset()
         self._let_go()
 
     # --- planning
@@ -174,12 +155,14 @@ class Scheduler(Handle):
         from .trace.capture import read_plan  # here, so that importing ggml_py is quicker
 
         raw = ptr_of(Graph, graph)
-        if self._graph is graph:
-            with in_use("planning", self, graph):
+        if self._graph is not graph:
+            self._check_graph(graph)
+        with in_use("planning", self, graph):
+            if self._graph is graph:
                 return read_plan(lib.gp_sched_read, self.ptr, raw)
-        self._check_graph(graph)
-        with in_use("planning", self, graph), self._deciding(graph):
-            return read_plan(lib.gp_sched_plan, self.ptr, raw)
+            self._check_graph(graph)  # another thread may just have reset it
+            with deciding(self, graph):
+                return read_plan(lib.gp_sched_plan, self.ptr, raw)
 
     def alloc_graph(self, graph: Graph) -> Plan:
         """Plans the graph, gives every tensor of it memory, and returns the plan.
@@ -187,13 +170,22 @@ class Scheduler(Handle):
         Set the inputs after this and before `compute`. Raises `ArgumentError` while another graph
         is allocated (`reset` first), `AllocError`. C: ggml_backend_sched_alloc_graph
         """
-        self._alloc(graph)
-        return self._plan(graph)
+        from .trace.capture import read_plan
+
+        self._admit(graph)
+        with in_use("allocating", self, graph):
+            self._alloc_alone(graph)
+            return read_plan(lib.gp_sched_read, self.ptr, graph.ptr)
 
     def _alloc(self, graph: Graph) -> None:
         """alloc_graph without reading the plan out."""
         self._admit(graph)
-        with in_use("allocating", self, graph), self._changing(), self._deciding(graph, True):
+        with in_use("allocating", self, graph):
+            self._alloc_alone(graph)
+
+    def _alloc_alone(self, graph: Graph) -> None:
+        self._check_free(graph)  # another thread may just have been here
+        with self._changing(), deciding(self, graph, True):
             done = lib.ggml_backend_sched_alloc_graph(self.ptr, graph.ptr)
         if not done:
             raise self._no_memory(graph)
@@ -206,7 +198,7 @@ class Scheduler(Handle):
         try:
             graph._check_custom(self.backends, self.tensor_backend)
         except ArgumentError:
-            self.reset()
+            self._reset()
             raise
 
     def reserve(self, graph: Graph) -> None:
@@ -216,11 +208,13 @@ class Scheduler(Handle):
         again. Raises `AllocError`. C: ggml_backend_sched_reserve
         """
         self._admit(graph)
-        with in_use("reserving", self, graph), self._changing(), self._deciding(graph, True):
-            done = lib.ggml_backend_sched_reserve(self.ptr, graph.ptr)
-        if not done:
-            raise self._no_memory(graph)
-        self._restore()
+        with in_use("reserving", self, graph):
+            self._check_free(graph)
+            with self._changing(), deciding(self, graph, True):
+                done = lib.ggml_backend_sched_reserve(self.ptr, graph.ptr)
+            if not done:
+                raise self._no_memory(graph)
+            self._restore()
 
     def reserve_size(self, graph: Graph) -> dict[str, int]:
         """Bytes of compute buffer that `graph` needs on each backend, by the backend's name.
@@ -244,7 +238,7 @@ class Scheduler(Handle):
     def _no_memory(self, graph: Graph) -> AllocError:
         """The error for a graph whose compute buffers could not be had, with the sizes."""
         if not self._tracing:
-            self.reset()
+            self._reset()
             return AllocError("the scheduler could not allocate the graph's compute buffers")
         lib.gp_sched_unplan(self.ptr)
         return no_memory(self, sched_state.measure(self, graph))
@@ -253,8 +247,11 @@ class Scheduler(Handle):
         """Forgets the allocated graph and all pins; the graph gets its own sources back and its
         tensors lose the memory the scheduler lent them. C: ggml_backend_sched_reset"""
         with in_use("being reset", self):
-            self._restore()
-            lib.ggml_backend_sched_reset(self.ptr)
+            self._reset()
+
+    def _reset(self) -> None:
+        self._restore()
+        lib.ggml_backend_sched_reset(self.ptr)
 
     def _before_loss(self) -> None:
         if self._spoiled_by is None:
@@ -280,12 +277,15 @@ class Scheduler(Handle):
 
     def _admit(self, graph: Graph) -> None:
         """Raises for a graph that cannot be allocated now, or not with its plan (`strict`)."""
+        self._check_free(graph)
+        if ACTIVE.get():
+            check(self._plan(graph))
+
+    def _check_free(self, graph: Graph) -> None:
         if self._graph is not None:
             raise ArgumentError("this scheduler has a graph allocated already: call reset() first")
         self._check_graph(graph)
         graph._hold_arrays()
-        if ACTIVE.get():
-            check(self._plan(graph))
 
     def _check_graph(self, graph: Graph) -> None:
         ptr_of(Graph, graph)
@@ -346,7 +346,7 @@ class Scheduler(Handle):
         # Not in `_changing`: computing reads the plan, so an abort in it spoils nothing.
         status = computing(
             call, args, graph, (self, *self.backends), self._callbacks, pools, self.backends,
-            "computing", checked,
+            COMPUTING, checked, self._held,
         )  # fmt: skip
         if status:
             check_status(status, "compute")
@@ -364,9 +364,8 @@ class Scheduler(Handle):
 
         C: ggml_backend_sched_synchronize
         """
-        raw = self.ptr
-        with raising_stored([b._abort for b in self.backends]):
-            lib.ggml_backend_sched_synchronize(raw)
+        with reading(self), raising_stored([b._abort for b in self.backends]):
+            lib.ggml_backend_sched_synchronize(self.ptr)
 
     def set_eval_callback(self, callback: EvalFunction | None) -> None:
         """`callback(tensor, ask)` sees nodes as they are computed.
@@ -447,7 +446,8 @@ class Scheduler(Handle):
     def buffer_size(self, backend: Backend) -> int:
         """Bytes of the compute buffer on `backend`; 0 before an allocation, and for a backend that
         shares an earlier one's. C: ggml_backend_sched_get_buffer_size"""
-        return int(lib.ggml_backend_sched_get_buffer_size(self.ptr, self._mine(backend)))
+        with reading(self):
+            return int(lib.ggml_backend_sched_get_buffer_size(self.ptr, self._mine(backend)))
 
     def _mine(self, backend: Backend) -> Any:
         ptr = ptr_of(Backend, backend)
@@ -478,13 +478,15 @@ class Scheduler(Handle):
     def n_reallocations(self) -> int:
         """How often a graph did not fit the compute buffers as they were laid out, the first graph
         without a `reserve` included. C: gp_sched_reallocs"""
-        return int(lib.gp_sched_reallocs(self.ptr, NULL, 0))
+        with reading(self):
+            return int(lib.gp_sched_reallocs(self.ptr, NULL, 0))
 
     @property
     def reallocations(self) -> tuple[Reallocation, ...]:
         """Each of those times (the newest 256), with the tensor and the reason, oldest first.
         C: gp_sched_reallocs"""
-        return sched_state.reallocations(self)
+        with reading(self):
+            return sched_state.reallocations(self)
 
     def inspect(self) -> dict[str, Any]:
         """The scheduler's private state, by upstream's field names (struct ggml_backend_sched).
@@ -493,4 +495,5 @@ class Scheduler(Handle):
         used slot: slot, tensor (its address), `hv_tensor_backend_ids` and the number of copies in
         `hv_tensor_copies`. C: gp_sched_state
         """
-        return sched_state.inspect(self)
+        with reading(self):
+            return sched_state.inspect(self)

@@ -8,6 +8,7 @@ from typing import Any
 from . import enums
 from ._arguments import given, ptr_of, whole
 from ._ffi import NULL, ffi, lib, text
+from ._handle import reading
 from .buffer import Buffer, BufferView
 from .convert import TypeLike as TypeLike
 from .convert import enum_of as enum_of
@@ -112,8 +113,13 @@ class Tensor(TensorData, OpSettings):
         when the backend refuses.
         C: ggml_backend_tensor_alloc
         """
+        ptr_of(Buffer, buffer)
+        with reading(buffer):  # who closes it waits, and finds the tensor in it
+            self._alloc(buffer, offset)
+
+    def _alloc(self, buffer: Buffer, offset: int) -> None:
         self._check_without_memory()
-        ptr, place, offset = self.ptr, ptr_of(Buffer, buffer), whole("offset", offset)
+        ptr, place, offset = self.ptr, buffer.ptr, whole("offset", offset)
         base = ffi.cast("char *", lib.ggml_backend_buffer_get_base(place))
         alignment = buffer.type.alignment
         if base == NULL or offset % alignment:

@@ -98,7 +98,8 @@ def test_2000_cycles_leave_nothing(kind, stand):
 
 
 class Order:
-    """Stands in for `_handle._release`: frees, and notes every parent that was free before."""
+    """Stands in for `_handle._release`: frees, and notes every native that was free before one that
+    needs it."""
 
     def __init__(self, monkeypatch):
         self.freed = set()
@@ -106,11 +107,11 @@ class Order:
         self._release = _handle._release
         monkeypatch.setattr(_handle, "_release", self)
 
-    def __call__(self, token, free, ptr, parents):
-        for parent in parents:
-            if isinstance(parent, Handle) and parent._token in self.freed:
-                self.wrong.append(f"{parent._token} was free before {token}")
-        self._release(token, free, ptr, parents)
+    def __call__(self, token, free, ptr, needs):
+        for native in needs:
+            if native.token in self.freed:
+                self.wrong.append(f"{native.token} was free before {token}")
+        self._release(token, free, ptr, needs)
         self.freed.add(token)
 
 
@@ -305,9 +306,10 @@ def test_a_pointer_that_survives_close_is_noticed(stand, monkeypatch):
 
 def test_parents_that_go_before_their_children_are_noticed(stand, monkeypatch):
     def close(self):
-        if self._finalizer.alive:
+        if not self._closed:
+            self._closed = True
             children = list(self._children)
-            self._finalizer()
+            self._finalizer()  # although the children's natives need it
             for child in children:
                 child._close()
 

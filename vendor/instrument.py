@@ -16,6 +16,7 @@ from .depth_edits import FORWARD
 from .edit import Edit
 from .op_edits import CPU_CHECKS, CPU_OPS, OPS
 from .run_edits import RUNS
+from .thread_edits import CONTEXTS
 
 
 class AnchorError(Exception):
@@ -315,7 +316,7 @@ _TRAINING = (
 EDITS: dict[str, tuple[Edit, ...]] = {
     "ggml-backend.cpp": _SCHEDULER + RUNS + reach_edits.SCHEDULER,
     "ggml-alloc.c": _ALLOCATOR + rpc_edits.ALLOCATOR,
-    "ggml.c": (*OPS, *FORWARD),
+    "ggml.c": (*OPS, *FORWARD, *CONTEXTS),
     "ggml-opt.cpp": _TRAINING,
     "ggml-cpu/ggml-cpu.c": (*_CPU, *reach_edits.CPU, *CPU_CHECKS),
     "ggml-cpu/ggml-cpu.cpp": _CPU_WORK,

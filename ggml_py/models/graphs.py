@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from .. import sched_state
 from .._ffi import lib
 from ..errors import AllocError, BusyError, MissingFunctionError
+from ..sched_refusal import deciding
 from ..scheduler import Scheduler
 from .archs import ARCHS
 from .cells import POS_END
@@ -342,7 +343,7 @@ class Graphs:
         builder = self._build(self._memory.full_shape(1), flash_attn=True)
         with closing(builder), self._scheduler() as sched:
             _pin(sched, builder)
-            with sched._deciding(builder.graph):
+            with deciding(sched, builder.graph):
                 lib.ggml_backend_sched_split_graph(sched.ptr, builder.graph.ptr)
             return all(
                 lib.ggml_backend_sched_get_tensor_backend(sched.ptr, node.ptr)

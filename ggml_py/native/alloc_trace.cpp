@@ -6,8 +6,6 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <mutex>
-#include <unordered_map>
 #include <vector>
 
 thread_local gp_realloc_record gp_alloc_note_realloc = {};
@@ -19,14 +17,6 @@ namespace {
 thread_local char   failed_buft[GP_MAX_NAME];
 thread_local size_t failed_size = 0;
 thread_local bool   note_kept   = false;
-
-struct pinned_buffer {
-    int  pins  = 0;
-    bool freed = false; // by its owner: the last pin does it
-};
-
-std::mutex                                               pinned_mutex;
-std::unordered_map<ggml_backend_buffer_t, pinned_buffer> pinned;
 
 thread_local bool                               watching = false;
 thread_local std::vector<ggml_backend_buffer_t> watched;
@@ -146,27 +136,6 @@ void gp_alloc_note_failure(const char * buft, size_t size) {
     failed_size = size;
 }
 
-void gp_buffer_pin(ggml_backend_buffer_t buffer) {
-    std::lock_guard<std::mutex> lock(pinned_mutex);
-    pinned[buffer].pins++;
-}
-
-void gp_buffer_unpin(ggml_backend_buffer_t buffer) {
-    bool freed = false;
-    {
-        std::lock_guard<std::mutex> lock(pinned_mutex);
-        auto found = pinned.find(buffer);
-        GGML_ASSERT(found != pinned.end());
-        if (--found->second.pins == 0) {
-            freed = found->second.freed;
-            pinned.erase(found);
-        }
-    }
-    if (freed) {
-        ggml_backend_buffer_free(buffer);
-    }
-}
-
 void gp_buffers_watch(void) {
     watched.clear();
     watching = true;
@@ -183,17 +152,10 @@ void gp_buffers_free(bool all) {
     }
 }
 
-bool gp_buffer_keep(ggml_backend_buffer_t buffer) {
+void gp_buffer_unwatch(ggml_backend_buffer_t buffer) {
     if (watching) {
         watched.erase(std::remove(watched.begin(), watched.end(), buffer), watched.end());
     }
-    std::lock_guard<std::mutex> lock(pinned_mutex);
-    auto found = pinned.find(buffer);
-    if (found == pinned.end()) {
-        return false;
-    }
-    found->second.freed = true;
-    return true;
 }
 
 size_t gp_alloc_failed(char * buft, size_t size) {

@@ -1,10 +1,14 @@
 #include "graph_access.h"
 
+#include "pins.h"
+
 #include "ggml-impl.h" // struct ggml_cgraph
 
 #include <algorithm>
 #include <unordered_set>
 #include <vector>
+
+#pragma weak gp_take_tensors
 
 namespace {
 
@@ -97,7 +101,11 @@ int gp_graph_unallocated(const ggml_cgraph * cgraph, ggml_tensor ** tensors) {
 }
 
 void gp_take_memory(ggml_tensor ** tensors, int n) {
-    for (int i = 0; i < n; i++) {
+    if (gp_take_tensors != nullptr) {
+        gp_take_tensors(tensors, n);
+        return;
+    }
+    for (int i = 0; i < n; i++) { // a pristine build
         tensors[i]->buffer = nullptr;
         tensors[i]->data   = nullptr;
     }

@@ -143,10 +143,11 @@ bool gp_interrupted(void) {
 
 static bool gp_on_abort(void * user_data); // Python's (_callback.py)
 
-// ggml_abort_callback for backends and plans: stops a compute on Ctrl-C, and when the AbortCallback in
-// `user_data`, where there is one, says so.
+// ggml_abort_callback for backends and plans: stops a compute on Ctrl-C, and when the AbortCallback in the
+// cell `user_data` says so, where there is one now: plans keep the address of the cell.
 static bool gp_stops(void * user_data) {
-    return gp_interrupted() || (user_data != NULL && gp_on_abort(user_data));
+    void * callback = user_data == NULL ? NULL : *(void * volatile *) user_data;
+    return gp_interrupted() || (callback != NULL && gp_on_abort(callback));
 }
 
 // Its address, to hand to ggml_backend_set_abort_callback.

@@ -12,6 +12,7 @@
 // With tracing off each costs one test of a pointer.
 #pragma once
 
+#include "pin_hooks.h"
 #include "alloc_hooks.h"
 #include "reach.h"
 
@@ -256,10 +257,12 @@ static void restore(trace * tr) {
     }
     // Memory that the scheduler lent goes back to it. A node that kept its address would look pre-allocated
     // to the next plan, which would leave it where it is (1.dst).
+    gp_lock_tensors();
     for (const memory & m : tr->unallocated) {
         m.t->data   = m.data;
         m.t->buffer = m.buffer;
     }
+    gp_unlock_tensors();
     tr->graph = nullptr;
     tr->rewires.clear();
 }

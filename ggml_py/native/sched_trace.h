@@ -191,10 +191,6 @@ GGML_BACKEND_API size_t gp_sched_reallocs(ggml_backend_sched_t sched, struct gp_
 // The buffer that could not be had, when an allocation by the graph allocator failed last on this thread:
 // its bytes, and the name of its type.
 GGML_BACKEND_API size_t gp_alloc_failed(char * buft, size_t size);
-// A buffer that is freed while it is pinned lives until the last pin goes: Python has arrays over it. Each
-// pin takes one unpin.
-GGML_BACKEND_API void gp_buffer_pin(ggml_backend_buffer_t buffer);
-GGML_BACKEND_API void gp_buffer_unpin(ggml_backend_buffer_t buffer);
 GGML_BACKEND_API void gp_sched_state(ggml_backend_sched_t sched, struct gp_sched_state * state);
 // Fills at most n records and returns how many slots are used.
 GGML_BACKEND_API size_t gp_sched_slots(ggml_backend_sched_t sched, struct gp_slot_record * slots, size_t n);

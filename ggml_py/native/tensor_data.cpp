@@ -1,6 +1,7 @@
 #include "tensor_data.h"
 
 #include "guard.h"
+#include "pins.h"
 
 #include <atomic>
 #include <cstdint>
@@ -41,7 +42,8 @@ struct work {
             gp::scope guarded; // each thread's own
             for (size_t i = next++; i < n; i = next++) {
                 const gp_piece & piece = pieces[i];
-                ggml_backend_tensor_set(piece.tensor, piece.data, piece.offset, piece.nbytes);
+                gp::pinned_tensor tensor(piece.tensor);
+                ggml_backend_tensor_set(tensor, piece.data, piece.offset, piece.nbytes);
                 if (piece.mapped) {
                     let_go(piece.data, piece.nbytes);
                 }

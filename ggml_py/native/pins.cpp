@@ -1,0 +1,168 @@
+#include "pins.h"
+
+#include "alloc_hooks.h"
+#include "pin_hooks.h"
+
+#include <algorithm>
+#include <mutex>
+#include <unordered_map>
+#include <vector>
+
+namespace {
+
+struct pinned_buffer {
+    int  pins  = 0;
+    bool freed = false; // by its owner: the last pin does it
+};
+
+std::mutex                                               mutex; // of all that follows, and of tensors' memory
+std::unordered_map<ggml_backend_buffer_t, pinned_buffer> pinned;
+gp_call_pin *                                           calls = nullptr; // nearly always none or one
+std::vector<ggml_context *>                              held;
+
+bool is_used(ggml_backend_buffer_t buffer) {
+    for (gp_call_pin * pin = calls; pin != nullptr; pin = pin->next) {
+        if (pin->buffer == buffer) {
+            return true;
+        }
+    }
+    return false;
+}
+
+// With the lock held, after a pin has gone: whether the buffer is to be freed now.
+bool is_last(ggml_backend_buffer_t buffer) {
+    const auto found = pinned.find(buffer);
+    if (found == pinned.end() || found->second.pins > 0) {
+        return false;
+    }
+    const bool freed = found->second.freed;
+    if (freed && is_used(buffer)) {
+        return false;
+    }
+    pinned.erase(found);
+    return freed;
+}
+
+ggml_backend_buffer_t buffer_of(const ggml_tensor * tensor) {
+    return tensor->view_src != nullptr ? tensor->view_src->buffer : tensor->buffer;
+}
+
+} // namespace
+
+extern "C" int gp_n_held_contexts = 0;
+
+extern "C" {
+
+void gp_call_begin(gp_call_pin * pin, const ggml_tensor * tensor, ggml_tensor * copy, ggml_tensor * source) {
+    const std::lock_guard<std::mutex> lock(mutex);
+    *copy = *tensor;
+    if (tensor->view_src != nullptr) {
+        *source        = *tensor->view_src;
+        copy->view_src = source;
+        // A view that was made after the allocation has data and no buffer; upstream's copy reads it.
+        copy->buffer   = source->buffer;
+    }
+    pin->buffer   = copy->buffer;
+    pin->previous = nullptr;
+    pin->next     = calls;
+    if (calls != nullptr) {
+        calls->previous = pin;
+    }
+    calls = pin;
+}
+
+void gp_call_end(gp_call_pin * pin) {
+    bool freed = false;
+    {
+        const std::lock_guard<std::mutex> lock(mutex);
+        (pin->previous != nullptr ? pin->previous->next : calls) = pin->next;
+        if (pin->next != nullptr) {
+            pin->next->previous = pin->previous;
+        }
+        freed = !pinned.empty() && is_last(pin->buffer);
+    }
+    if (freed) {
+        ggml_backend_buffer_free(pin->buffer);
+    }
+}
+
+void gp_buffer_pin(ggml_backend_buffer_t buffer) {
+    const std::lock_guard<std::mutex> lock(mutex);
+    pinned[buffer].pins++;
+}
+
+void gp_buffer_unpin(ggml_backend_buffer_t buffer) {
+    bool freed = false;
+    {
+        const std::lock_guard<std::mutex> lock(mutex);
+        const auto found = pinned.find(buffer);
+        GGML_ASSERT(found != pinned.end() && found->second.pins > 0);
+        found->second.pins--;
+        freed = is_last(buffer);
+    }
+    if (freed) {
+        ggml_backend_buffer_free(buffer);
+    }
+}
+
+ggml_backend_buffer_t gp_tensor_pin(const ggml_tensor * tensor, void ** data) {
+    const std::lock_guard<std::mutex> lock(mutex);
+    const ggml_backend_buffer_t buffer = buffer_of(tensor);
+    *data = tensor->data;
+    if (buffer == nullptr || tensor->data == nullptr) {
+        return nullptr;
+    }
+    pinned[buffer].pins++;
+    return buffer;
+}
+
+bool gp_buffer_is_pinned(ggml_backend_buffer_t buffer) {
+    const std::lock_guard<std::mutex> lock(mutex);
+    return pinned.count(buffer) > 0 || is_used(buffer);
+}
+
+bool gp_buffer_keep(ggml_backend_buffer_t buffer) {
+    gp_buffer_unwatch(buffer);
+    const std::lock_guard<std::mutex> lock(mutex);
+    const auto found = pinned.find(buffer);
+    if (found == pinned.end() && !is_used(buffer)) {
+        return false;
+    }
+    pinned[buffer].freed = true;
+    return true;
+}
+
+void gp_take_tensors(ggml_tensor ** tensors, int n) {
+    const std::lock_guard<std::mutex> lock(mutex);
+    for (int i = 0; i < n; i++) {
+        tensors[i]->buffer = nullptr;
+        tensors[i]->data   = nullptr;
+    }
+}
+
+void gp_lock_tensors(void)   { mutex.lock(); }
+void gp_unlock_tensors(void) { mutex.unlock(); }
+
+int gp_context_hold(ggml_context * ctx) {
+    const std::lock_guard<std::mutex> lock(mutex);
+    const int before = (int) std::count(held.begin(), held.end(), ctx);
+    held.push_back(ctx);
+    gp_n_held_contexts++;
+    return before;
+}
+
+void gp_context_let_go(ggml_context * ctx) {
+    const std::lock_guard<std::mutex> lock(mutex);
+    const auto found = std::find(held.begin(), held.end(), ctx);
+    if (found != held.end()) {
+        held.erase(found);
+        gp_n_held_contexts--;
+    }
+}
+
+bool gp_context_is_held(const ggml_context * ctx) {
+    const std::lock_guard<std::mutex> lock(mutex);
+    return std::find(held.begin(), held.end(), ctx) != held.end();
+}
+
+} // extern "C"
