@@ -96,13 +96,15 @@ class Backend(Handle):
         address = self.device.proc_address("ggml_backend_cpu_set_threadpool")
         set_threadpool = ffi.cast("void (*)(ggml_backend_t, struct ggml_threadpool *)", address)
         # Upstream pauses the pool that was set before: a compute on it would wait for ever.
-        with in_use("being changed", self, *self._pools()):
+        pools = dict.fromkeys([*self._pools(), *([] if pool is None else [pool])])
+        with in_use("being changed", self, *pools):
             set_threadpool(self.ptr, raw)
             if self.threadpool is not None:
                 self.threadpool._backends.discard(self)
             self.threadpool = pool
+            if pool is not None:
+                pool._backends.add(self)
         if pool is not None:
-            pool._backends.add(self)
             self.n_threads = pool.n_threads
 
     def set_abort_callback(self, callback: Callable[[], bool] | None) -> None:

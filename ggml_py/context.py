@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,6 +25,7 @@ from .tensor import Tensor, TypeLike, type_of
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+    from .dlpack import Foreign
     from .graph import Graph
 
 
@@ -160,7 +161,7 @@ class Context(Handle, CustomOps):
         from . import dlpack
 
         foreign = dlpack.take(producer)
-        address, type_, shape, strides, readonly = foreign.layout
+        _address, type_, shape, strides, readonly = foreign.layout
         if readonly:
             raise ArgumentError(
                 "the memory may only be read, and ops write: expected an array that is writable; "
@@ -180,6 +181,15 @@ class Context(Handle, CustomOps):
                     "expected others, copy it before (numpy.ascontiguousarray)"
                 )
             span = nb[i] * (ne[i] - 1) + span
+        with reading(self):  # `alloc` would give the tensor other memory
+            return self._over(foreign, ne, nb, name)
+
+    def _over(
+        self, foreign: Foreign, ne: Sequence[int], nb: Sequence[int], name: str | None
+    ) -> Tensor:
+        """A tensor over the memory of another."""
+        address, type_, *_rest = foreign.layout
+        size = lib.ggml_type_size(type_)
         tensor = self.new_tensor(type_, *ne, name=name)
         for i in range(4):
             if i >= len(ne) or ne[i] == 1:
@@ -314,14 +324,15 @@ class Context(Handle, CustomOps):
         self._arrays.upload(tensor._ptr)
 
     def _forget_buffer(self, buffer: Buffer) -> None:
-        for tensor in self:
-            if buffer._is(tensor._ptr.buffer):
-                lib.gp_take_memory([tensor._ptr], 1)
-        for child in self._children:  # views of these tensors
-            if isinstance(child, Context):
-                child._forget_buffer(buffer)
-        if buffer in self._buffers:
-            self._buffers.remove(buffer)
+        found: dict[int, Handle] = {}
+        Handle._reach(self, found)  # views of these tensors; contexts may need each other
+        for context in found.values():
+            if isinstance(context, Context) and not context.closed:
+                for tensor in context:
+                    if buffer._is(tensor._ptr.buffer):
+                        lib.gp_take_memory([tensor._ptr], 1)
+                if buffer in context._buffers:
+                    context._buffers.remove(buffer)
 
     def _reach(self, found: dict[int, Handle]) -> None:
         if id(self) not in found:

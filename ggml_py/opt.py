@@ -26,12 +26,13 @@ from .custom import take_failed
 from .errors import AbortError, ArgumentError, MissingFunctionError, NoDataError
 from .graph import Graph
 from .opt_data import OptResult
-from .opt_params import SGD, AdamW, check_model
+from .opt_params import SGD, AdamW, check_model, close_all, context_of, let_go
 from .scheduler import Scheduler
 from .tensor import Tensor, enum_of
 
 _LOSS, _BUILD = enums.OptLossType, enums.OptBuildType
 _STATIC_SIZE = 2048  # GGML_DEFAULT_GRAPH_SIZE, of static graphs in ggml-opt.cpp
+_OTHER = "another graph is allocated on the scheduler of this OptContext: reset() that first"
 
 
 class OptContext(Handle):
@@ -49,9 +50,9 @@ class OptContext(Handle):
     """
 
     __slots__ = (
-        "_allocated", "_kind", "_lent", "_model", "_opt_i", "_optimizer", "_pars", "_places",
-        "_private", "_ready", "_scheduler", "_shape", "_step", "build_type", "inputs", "loss_type",
-        "opt_period", "outputs",
+        "_allocated", "_borrowed", "_kind", "_lent", "_model", "_opt_i", "_optimizer", "_pars",
+        "_places", "_private", "_ready", "_scheduler", "_shape", "_step", "build_type", "inputs",
+        "loss_type", "opt_period", "outputs",
     )  # fmt: skip
 
     def __init__(
@@ -93,7 +94,7 @@ class OptContext(Handle):
             raise ArgumentError("expected both inputs and outputs (static graphs), or neither")
         self.inputs, self.outputs = inputs, outputs
         self._step, self._opt_i = 1, 0
-        self._ready = False  # alloc() was called, eval() was not
+        self._ready = False  # between alloc() and eval()
         self._kind: enums.OptBuildType | None = None  # of the graph that is allocated
         self._allocated: Any = NULL  # that graph's pointer
         self._shape: list[Any] | None = None  # where the parameters are among the nodes
@@ -101,6 +102,7 @@ class OptContext(Handle):
         self._model: Graph | None = None
         self._private: list[Context] = []  # the Context of gradients, if there is one now
         self._lent: list[Graph] = []  # `graph`, if there is one now
+        self._borrowed: weakref.WeakSet[Graph] = weakref.WeakSet()  # those, while somebody has them
         self._pars = pars = ffi.new("struct ggml_opt_optimizer_params *")
         kind = type(self._parameters())
         params = lib.ggml_opt_default_params(raw_scheduler, self.loss_type)
@@ -116,22 +118,31 @@ class OptContext(Handle):
                 parents += [inputs._context, outputs._context, *self._private]
             ptr = lib.ggml_opt_init(params)
         except BaseException:
-            _close_all([*self._private, *([] if self._model is None else [self._model])])
+            close_all([*self._private, *([] if self._model is None else [self._model])])
             raise
-        private, lent = self._private, self._lent
+        super().__init__(ptr, lib.ggml_opt_free, *parents)
+        # Its graph needs it, which the scheduler holds: that ends when this object goes.
+        weakref.finalize(self, let_go, weakref.ref(scheduler), self._borrowed).atexit = False
 
-        def free(raw: Any, _pars: Any = pars) -> None:
-            if lent and scheduler._graph is lent[0] and scheduler._spoiled_by is None:
-                scheduler.reset()
-            _close_all(lent)
-            lib.ggml_opt_free(raw)
-            _close_all(private)
+    def _before_free(self) -> None:
+        if self._scheduler._spoiled_by is None:
+            self._forget()
+        close_all(self._lent)
 
-        super().__init__(ptr, free, *parents)
+    def _free(self) -> None:
+        super()._free()
+        close_all(self._private)  # not before: closing a parent closes its children
+
+    def _reach(self, found: dict[int, Handle]) -> None:
+        super()._reach(found)
+        for graph in self._lent:
+            graph._reach(found)
+        if self._lent and self._scheduler._graph is self._lent[0]:
+            found.setdefault(id(self._scheduler), self._scheduler)
 
     def _build_static(self, inputs: Tensor, outputs: Tensor, params: Any) -> None:
         ptr_of(Tensor, inputs)
-        self._model = model = Graph(_context_of(outputs), _STATIC_SIZE)
+        self._model = model = Graph(context_of(outputs), _STATIC_SIZE)
         try:
             model.build_forward_expand(outputs)
         except AbortError:
@@ -269,6 +280,10 @@ class OptContext(Handle):
         After the first evaluation graphs may differ in their batch size only. Raises
         `ArgumentError` for another model, and as __init__. C: ggml_opt_prepare_alloc
         """
+        with in_use("being prepared", self):
+            self._prepare(graph, inputs, outputs)
+
+    def _prepare(self, graph: Graph, inputs: Tensor, outputs: Tensor) -> None:
         ptr = self.ptr
         ptr_of(Graph, graph)
         inputs_raw, outputs_raw = ptr_of(Tensor, inputs), ptr_of(Tensor, outputs)
@@ -305,10 +320,10 @@ class OptContext(Handle):
         """Takes the allocated graph from the scheduler, and ends it and what was in it."""
         if self._lent and self._scheduler._graph is self._lent[0]:
             self._scheduler.reset()
-        _close_all(self._lent)
+        close_all(self._lent)
         self._kind, self._allocated = None, NULL
         if not self.static_graphs:
-            _close_all(self._private)
+            close_all(self._private)
 
     def alloc(self, backward: bool = True) -> None:
         """Allocates the graph of the next `eval` on the scheduler, with `backward` one that trains.
@@ -317,12 +332,14 @@ class OptContext(Handle):
         graph is still there. Raises `ArgumentError` while another graph is on the scheduler,
         `AllocError`. C: ggml_opt_alloc
         """
+        with in_use("allocating", self):
+            self._alloc_next(backward)
+
+    def _alloc_next(self, backward: bool) -> None:
         ptr, scheduler = self._with_model(), self._scheduler
         mine = self._lent[0] if self._lent else None
         if scheduler._graph is not None and scheduler._graph is not mine:
-            raise ArgumentError(
-                "another graph is allocated on the scheduler of this OptContext: reset() that first"
-            )
+            raise ArgumentError(_OTHER)
         if self._ready:
             if scheduler._graph is not None:
                 raise ArgumentError("alloc() was called already: call eval() now")
@@ -336,7 +353,10 @@ class OptContext(Handle):
         if self._kind != kind:
             if self._lent:
                 self._forget()
-            self._alloc(ptr, kind, backward)
+            with in_use("allocating", scheduler):
+                if scheduler._graph is not None:
+                    raise ArgumentError(_OTHER)
+                self._alloc(ptr, kind, backward)
             return
         lib.ggml_opt_alloc(ptr, backward)  # sees that it has that graph
         self._ready = True
@@ -355,7 +375,7 @@ class OptContext(Handle):
         if self._model is not None:
             self._model._hold_arrays()
         try:
-            with in_use("allocating", self, scheduler), self._changing(), scheduler._changing():
+            with self._changing(), scheduler._changing():
                 lib.ggml_opt_alloc(ptr, backward)
         except AbortError as error:
             if "hash_set.size" in error.condition:
@@ -378,7 +398,7 @@ class OptContext(Handle):
         try:
             graph._check_custom(scheduler.backends, scheduler.tensor_backend)
         except ArgumentError:
-            scheduler.reset()
+            scheduler._reset()
             raise
 
     def _graph_again(self) -> Graph:
@@ -387,7 +407,9 @@ class OptContext(Handle):
             # A dynamic graph is in the private context, or it is the model itself (forward only).
             places = () if self.static_graphs else (*self._private, self._model)
             parents = [place for place in places if place is not None]
-            self._lent[:] = [Graph._borrow(self._allocated, *parents)]
+            self._lent[:] = [graph := Graph._borrow(self._allocated, *parents)]
+            graph._native.needs.append(self._native)  # which is no parent, for it may be collected
+            self._borrowed.add(graph)
         return self._lent[0]
 
     def eval(self, result: OptResult | None = None) -> None:
@@ -398,6 +420,10 @@ class OptContext(Handle):
         Raises `ArgumentError` before `alloc` and for a result of other batches, `NoDataError` when
         a buffer of the model was closed. C: ggml_opt_eval
         """
+        with in_use("evaluating", self):
+            self._eval(result)
+
+    def _eval(self, result: OptResult | None) -> None:
         ptr, scheduler = self._with_model(), self._scheduler
         if not self._ready or self._model is None or self.outputs is None:
             raise ArgumentError("call alloc() before each eval()")
@@ -412,28 +438,31 @@ class OptContext(Handle):
         if scheduler._graph is None:
             scheduler._alloc(self._graph_again())
         elif scheduler._graph is not self._lent[0]:
-            raise ArgumentError(
-                "another graph is allocated on the scheduler of this OptContext: reset() that first"
-            )
+            raise ArgumentError(_OTHER)
         steps = self._kind == _BUILD.OPT
         if steps:
             self.optimizer = self._optimizer  # looks at what a function gives
         if result is not None:
             result._take(like)
         graph, model = self._lent[0], self._model
-        handles = (self, scheduler, *scheduler.backends)
+        handles = (scheduler, *scheduler.backends)
         take_failed(model)  # of a compute that was called through `lib`
 
+        began = False
+
         def evaluate() -> None:
+            nonlocal began
+            began = True
             with self._changing(), scheduler._changing():
                 lib.ggml_opt_eval(ptr, raw_result)
 
         try:
-            computing(evaluate, (), graph, handles, scheduler._callbacks)
+            computing(evaluate, (), graph, handles, scheduler._callbacks, held=scheduler._held)
         finally:
-            self._ready = False
-            self._step += steps
-            self._opt_i = (self._opt_i + 1) % self.opt_period
+            if began:  # else another thread has what it takes
+                self._ready = False
+                self._step += steps
+                self._opt_i = (self._opt_i + 1) % self.opt_period
             by_op = take_failed(model)  # static graphs are of copies, which custom ops know not
         if by_op is not None:
             raise by_op
@@ -454,6 +483,10 @@ class OptContext(Handle):
         Raises `ArgumentError` without a graph that trains: build_type "forward", and dynamic graphs
         outside of `alloc(backward=True)` to `eval`. C: ggml_opt_reset
         """
+        with in_use("being reset", self):
+            self._reset(optimizer)
+
+    def _reset(self, optimizer: bool) -> None:
         ptr = self._with_model()
         needed = (_BUILD.OPT,) if optimizer else (_BUILD.GRAD, _BUILD.OPT)
         there = self.static_graphs or (self._ready and self._kind in needed)
@@ -465,15 +498,3 @@ class OptContext(Handle):
         lib.ggml_opt_reset(ptr, optimizer)
         if optimizer:
             self._step = 1
-
-
-def _context_of(tensor: Tensor) -> Context:
-    ptr_of(Tensor, tensor)
-    if not isinstance(tensor._context, Context):
-        raise ArgumentError(f"outputs: {tensor!r} is not a tensor of a Context")
-    return tensor._context
-
-
-def _close_all(handles: list[Any]) -> None:
-    while handles:
-        handles.pop().close()

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from . import enums
-from .errors import ArgumentError
+from ._arguments import ptr_of
+from .context import Context
+from .errors import ArgumentError, GgmlError
+from .tensor import Tensor
 
 if TYPE_CHECKING:
+    import weakref
+
     from .graph import Graph
     from .opt import OptContext
-    from .tensor import Tensor
+    from .scheduler import Scheduler
 
 
 @dataclass(frozen=True)
@@ -94,3 +100,28 @@ def check_model(opt: OptContext, model: Graph, inputs: Tensor, outputs: Tensor) 
                 "keeps gradients and momenta on the scheduler's first backend, allocate the "
                 "parameters there"
             )
+
+
+def context_of(tensor: Tensor) -> Context:
+    """That of the outputs of a static model."""
+    ptr_of(Tensor, tensor)
+    if not isinstance(tensor._context, Context):
+        raise ArgumentError(f"outputs: {tensor!r} is not a tensor of a Context")
+    return tensor._context
+
+
+def let_go(scheduler: weakref.ref[Scheduler], borrowed: weakref.WeakSet[Graph]) -> None:
+    """The OptContext is gone: takes its graph from the scheduler."""
+    on = scheduler()
+    if on is not None and on._graph in borrowed:
+        with contextlib.suppress(GgmlError):
+            on.reset()
+    for graph in list(borrowed):
+        with contextlib.suppress(GgmlError):
+            graph.close()
+
+
+def close_all(handles: list[Any]) -> None:
+    """Closes and forgets them, the last one first."""
+    while handles:
+        handles.pop().close()

@@ -48,7 +48,7 @@ class Scheduler(Handle):
 
     __slots__ = (
         "_checked", "_copies_at", "_copy_callback", "_eval_callback", "_held", "_held_native",
-        "_known", "_loans", "_n_allocs", "_recording", "_tracing", "backends", "graph_size",
+        "_known", "_loans", "_n_allocs", "_recording", "_room", "_tracing", "backends", "graph_size"
     )  # fmt: skip
 
     def __init__(
@@ -103,6 +103,7 @@ class Scheduler(Handle):
         if tracing:
             lib.gp_sched_trace(ptr, True)
         self._copies_at: tuple[int, int] | None = None  # address and size
+        self._room = self.hash_set_size
         if tracing and (parallel or len(self.backends) > 1):
             state = self._state()
             self._copies_at = state.context_buffer, state.context_buffer_size
@@ -184,7 +185,8 @@ class Scheduler(Handle):
             self._alloc_alone(graph)
 
     def _alloc_alone(self, graph: Graph) -> None:
-        self._check_free(graph)  # another thread may just have been here
+        if self._graph is not None or graph._allocated_on():  # another thread was here meanwhile
+            self._check_free(graph)
         with self._changing(), deciding(self, graph, True):
             done = lib.ggml_backend_sched_alloc_graph(self.ptr, graph.ptr)
         if not done:
@@ -289,7 +291,7 @@ class Scheduler(Handle):
 
     def _check_graph(self, graph: Graph) -> None:
         ptr_of(Graph, graph)
-        need, room = graph.n_nodes + graph.n_leafs, self.hash_set_size
+        need, room = graph.n_nodes + graph.n_leafs, self._room
         if need > room:
             raise ArgumentError(
                 f"the graph has {graph.n_nodes} nodes + {graph.n_leafs} leafs = {need}, this "
@@ -339,10 +341,7 @@ class Scheduler(Handle):
             self._checked = active
         if self._recording is not None:
             self._recording._computing(self, graph)
-        pools = []
-        for backend in self.backends:
-            if backend.threadpool is not None:
-                pools.append(backend.threadpool)
+        pools = [b.threadpool for b in self.backends if b.threadpool is not None]
         # Not in `_changing`: computing reads the plan, so an abort in it spoils nothing.
         status = computing(
             call, args, graph, (self, *self.backends), self._callbacks, pools, self.backends,

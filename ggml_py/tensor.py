@@ -14,7 +14,7 @@ from .convert import TypeLike as TypeLike
 from .convert import enum_of as enum_of
 from .convert import type_of as type_of
 from .data import TensorData
-from .errors import AllocError, ArgumentError, GgmlError
+from .errors import AbortError, AllocError, ArgumentError, GgmlError
 from .loan import lender_of
 from .op_settings import OpSettings
 
@@ -130,7 +130,12 @@ class Tensor(TensorData, OpSettings):
                 f"tensor '{self.name}' takes {need:,} bytes: from {offset:,} on they are not all "
                 f"in {buffer}"
             )
-        self._placed(buffer, lib.ggml_backend_tensor_alloc(place, ptr, base + offset))
+        try:
+            status = lib.ggml_backend_tensor_alloc(place, ptr, base + offset)
+        except AbortError:
+            self._check_without_memory()  # another thread has just placed it
+            raise
+        self._placed(buffer, status)
 
     def _check_without_memory(self) -> None:
         ptr = self.ptr
