@@ -159,9 +159,15 @@ class SchedState(View):
         hash_set: HashSet = self.hash_set
         rest = self._length("n_backends", "n_copies")
         array = self._tensors(field, lambda: (hash_set.size, *rest()))
-        array._shown = lambda: [
-            slot for slot in hash_set._slots() if any(any(copies) for copies in array[slot])
-        ]
+
+        def with_copies() -> list[int]:
+            with self._live.reading():
+                each = self._number("n_backends") * self._number("n_copies")
+                at = word(self._address() + field.offset)
+                flat = words(at, hash_set.size * each)
+            return [i for i in hash_set._slots() if any(flat[i * each : (i + 1) * each])]
+
+        array._shown = with_copies
         return array
 
     def _ids(self, field: Field) -> Array:
