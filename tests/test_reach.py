@@ -1,6 +1,5 @@
 """Memory out of a backend's reach: what a card would lose is named before anything is computed."""
 
-import random
 import signal
 import subprocess
 import sys
@@ -9,10 +8,12 @@ from contextlib import ExitStack
 
 import numpy as np
 import pytest
-import random_graphs
 from advice_world import World, gpu, logged
+from reach_cases import case
 
 import ggml_py as ggml
+from ggml_py.models import load
+from ggml_py.models.synthetic import LlamaSpec
 from ggml_py.trace import reach
 
 
@@ -185,37 +186,32 @@ def test_its_addresses_are_nobody_elses():
     assert int(done.stdout) >> 54 == 1
 
 
-def _case(n):
-    """What the plan says of a random graph, and what happens: both say the same."""
-    world = random_graphs.build(random.Random(n))
-    try:
-        world.pin()
-        (graph,), scheduler = world.graphs, world.scheduler
-        try:
-            found = reach.unreached(scheduler.plan(graph))
-            scheduler.alloc_graph(graph)
-        except ggml.ArgumentError:  # ggml cannot place it
-            return "not placed"
-        try:
-            scheduler.compute(graph)
-        except ggml.AbortError as error:
-            refused = "cannot reach" in error.condition or "is lost" in error.condition
-            assert refused == bool(found), (n, found, error)
-            return "refused" if refused else "another error"
-        except ggml.ArgumentError:
-            return "another error"
-        assert not found, (n, found)
-        return "computed"
-    finally:
-        world.close()
-
-
 def test_plans_say_what_computes_do():
-    counts = Counter(_case(n) for n in range(60))
+    counts = Counter(case(n) for n in range(60))
     assert counts["refused"] > 3 and counts["computed"] > 30, counts
 
 
 @pytest.mark.sample
 def test_many_plans_say_what_computes_do():
-    counts = Counter(_case(n) for n in range(60, 460))
+    counts = Counter(case(n) for n in range(60, 460))
     assert counts["refused"] > 30, counts
+
+
+MODELS = [
+    {"n_gpu_layers": ngl, "flash_attn": fa, "offload_kqv": kqv, "op_offload": kqv == (ngl == 2)}
+    for ngl in (0, 2, 99)
+    for fa in ("on", "off")
+    for kqv in (True, False)
+]
+
+
+@pytest.mark.parametrize("profile", ["cuda", "vulkan"])
+def test_no_model_is_accused(sims, model_file, profile):
+    if profile not in ggml.profiles():
+        pytest.skip(f"this release has no record of {profile}")
+    path = model_file(LlamaSpec(n_layer=3, n_vocab=300, type="q8_0"))
+    sims("gpu0", profile=profile, host_buffer=True)
+    for options in MODELS:
+        with load(path, devices=("sim:gpu0", "CPU"), n_ctx=64, **options) as model:
+            for n_tokens in 1, 40:
+                assert reach.unreached(model.plan(n_tokens)) == [], options

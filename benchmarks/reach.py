@@ -1,0 +1,25 @@
+"""Random graphs on random devices: plans and computes agree about memory that is out of reach.
+
+    python benchmarks/reach.py --cases 20000
+
+What a case is, and what a finding: tests/reach_cases.py.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import search
+
+sys.path.insert(0, str(search.REPO / "tests"))
+from reach_cases import case
+
+SEARCH = search.Search(
+    "reach",
+    ("ggml_py/native/reach.*", "ggml_py/native/sim_*", "ggml_py/trace/reach.py",
+     "vendor/reach_edits.py", "tests/reach_cases.py", "tests/random_graphs.py"),
+    case, limit_s=20,
+)  # fmt: skip
+
+if __name__ == "__main__":
+    sys.exit(search.main(SEARCH))
