@@ -34,7 +34,9 @@ class Arrays:
         """The array, encoded, of a tensor without memory."""
         if data.size:
             self._entries[_address(ptr)] = _Entry(ptr, data)
-            PENDING.add(self)
+            if id(self) not in PENDING:
+                PENDING.add(id(self))
+                weakref.finalize(self, PENDING.discard, id(self)).atexit = False
 
     def has(self, ptr: Any) -> bool:
         """Whether a tensor gets its data from here."""
@@ -71,10 +73,11 @@ class Arrays:
             if memory_of(ptr.buffer) is not None:  # of its own: nobody takes it back
                 self._entries.pop(_address(ptr), None)
                 if not self._entries:
-                    PENDING.discard(self)
+                    PENDING.discard(id(self))
 
 
-PENDING: weakref.WeakSet[Arrays] = weakref.WeakSet()  # most programs have none when they compute
+# The ids of those that are not empty: most programs have none when they compute.
+PENDING: set[int] = set()
 
 
 class _Entry:

@@ -14,6 +14,7 @@ import numpy as np
 from . import enums
 from ._arguments import given, ptr_of, whole
 from ._ffi import NULL, ffi, lib, text
+from .arrays import PENDING
 from .buffer import READONLY, LentMemory, Memory, memory_of
 from .convert import (
     CHUNK,
@@ -63,15 +64,19 @@ class TensorData(TensorInfo):
 
     def _data(self) -> Any:
         ptr = self.ptr
-        arrays = getattr(self._context, "_arrays", None)  # a Context has them
-        if arrays:
-            arrays.upload(ptr)
+        if PENDING:
+            arrays = getattr(self._context, "_arrays", None)  # a Context has them
+            if arrays:
+                arrays.upload(ptr)
         source = ptr.view_src
         if source:  # upstream points a view there only once
             place = ffi.cast("char *", source.data)
             if ptr.data != (place + ptr.view_offs if place else NULL):
                 lib.gp_view_place(ptr)
-        if not (self._buffer() and ptr.data):
+            buffer = source.buffer
+        else:
+            buffer = ptr.buffer
+        if not (buffer and ptr.data):
             raise NoDataError(
                 f"tensor '{self.name}' has no memory: allocate its context (Context.alloc) or its "
                 "graph (Scheduler.alloc_graph) first; a scheduler's reset() takes memory back"
@@ -100,7 +105,10 @@ class TensorData(TensorInfo):
         values = numbers(array)
         start = 0
         if offset == 0:
-            check_shape(f"tensor '{self.name}'", values.shape, self.ne)
+            n0, n1, n2, n3 = ptr.ne
+            ne = (n3, n2, n1, n0)
+            if values.shape != ne[-values.ndim :] or n0 * n1 * n2 * n3 != values.size:
+                check_shape(f"tensor '{self.name}'", values.shape, self.ne)
         else:
             if offset + values.size > (n := self.n_elements):
                 raise ArgumentError(
