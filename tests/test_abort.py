@@ -154,7 +154,7 @@ def test_a_compute_that_aborted_leaves_scheduler_and_graph_whole():
     with ggml.device("CPU").init(n_threads=1) as cpu, ggml.Context() as c, ggml.Context() as ops:
         rows, ids = c.new_tensor("f32", 4, 3), c.new_tensor("i32", 2)
         c.alloc(cpu)
-        rows.set(np.arange(12))
+        rows.set(np.arange(12).reshape(3, 4))
         graph = ops.new_graph()
         got = ops.get_rows(rows, ids)
         graph.build_forward_expand(got)

@@ -293,7 +293,7 @@ def test_copies_between_tensors():
             np.testing.assert_array_equal(a.get(dequantize=False), c.get(dequantize=False))
             a.copy_to(a)
             if kind == "f32":  # as dense as what it is a view of
-                b.set(np.zeros(64))
+                b.set(np.zeros((2, 32)))
                 ctx.transpose(a).copy_to(ctx.transpose(b))
                 np.testing.assert_array_equal(b.get(), x)
             empty.copy_to(empty)
@@ -338,7 +338,7 @@ def test_rows_are_set_and_got():
     with ggml.Context() as ctx, ggml.device("CPU").init(n_threads=1) as cpu:
         t, q = ctx.new_tensor("f32", 6, 4), ctx.new_tensor("q8_0", 64, 3, name="q")
         ctx.alloc(cpu)
-        t.set(np.zeros(24))
+        t.set(np.zeros((4, 6)))
         x = np.arange(1, 7).reshape(3, 2)
         t.set_2d(x, offset=7)  # column 1 and 2 of rows 1 to 3
         expected = np.zeros((4, 6), np.float32)

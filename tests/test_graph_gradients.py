@@ -68,7 +68,7 @@ class Net:
         self.weights.alloc(self.cpu)
         self.ctx.alloc(self.cpu)
         self.factors = RNG.standard_normal(y.n_elements).astype(np.float32)
-        self.k.set(self.factors)
+        self.k.set(self.factors.reshape(self.k.get().shape))
 
     def compute(self):
         self.graph.reset()
@@ -85,7 +85,7 @@ class Net:
         for sign in (1, -1):
             moved = start.reshape(-1).copy()
             moved[i] += sign * step
-            param.set(moved)
+            param.set(moved.reshape(start.shape))
             losses.append(self.compute())
         param.set(start)
         return (losses[0] - losses[1]) / (2 * step)
