@@ -46,7 +46,7 @@ START_S = 120.0  # for a process to import what it needs
 class Search:
     """`case(seed)` returns how the case ended, in a word or two; what it raises is a finding.
 
-    `about` are globs below the repository: the files that a result speaks of.
+    `about` are globs below the repository: the files that a result speaks of, beside the script.
     """
 
     name: str
@@ -54,6 +54,11 @@ class Search:
     case: Callable[[int], str]
     limit_s: float = 60.0  # for one case
     per_process: int = 2000  # cases, so that what one leaks ends with it
+
+    @property
+    def patterns(self) -> tuple[str, ...]:
+        """All files that a result speaks of."""
+        return (*self.about, f"benchmarks/{self.name}.py")
 
 
 @dataclass
@@ -233,7 +238,7 @@ def _save(path: Path, search: Search, report: Report, about: dict[str, str]) -> 
         "seconds": round(report.seconds),  # of processes, not of the clock
         "outcomes": dict(report.outcomes.most_common()),
         "findings": report.findings,
-        "patterns": list(search.about),
+        "patterns": list(search.patterns),
         "about": about,
     }
     path.parent.mkdir(exist_ok=True)
@@ -287,7 +292,7 @@ def main(search: Search) -> int:
     from ggml_py._ffi import BUILD
 
     script = Path(sys.argv[0]).resolve()
-    about = hashes(search.about)
+    about = hashes(search.patterns)
     report = _resume(options.out, about, BUILD["key"])
     step = min(search.per_process, 200)
     chunks = [(i, min(i + step, options.cases)) for i in range(report.cases, options.cases, step)]

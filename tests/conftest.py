@@ -152,15 +152,15 @@ def model_file(tmp_path_factory: pytest.TempPathFactory) -> Callable[[LlamaSpec]
 @pytest.fixture(params=["rpc", pytest.param("here", marks=pytest.mark.gpu)])
 def gpu(request: pytest.FixtureRequest) -> Iterator[str]:
     """A GPU's name: "rpc:HOST:PORT", this CPU as one; then the machine's own, or a skip."""
-    from test_rpc import server
+    from rpc_net import server
 
     if request.param == "here":
         yield gpu_or_skip()
     elif "rpc" not in loaded()["backends"]:
         pytest.skip("built without RPC")
     else:
-        with server() as endpoint:
-            yield f"rpc:{endpoint}"
+        with server() as process:
+            yield f"rpc:{process.endpoint}"
 
 
 @pytest.fixture(scope="session")

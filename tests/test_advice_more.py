@@ -165,8 +165,8 @@ def test_gp107_on_a_server(tmp_path):
             w.plan(biased(w, "CPU", remote.name)).to_json(sys.argv[3])
         print("true")
     """
-    with server() as endpoint:
-        client(program, str(Path(__file__).parent), endpoint, str(tmp_path / "p.json"))
+    with server() as process:
+        client(program, str(Path(__file__).parent), process.endpoint, str(tmp_path / "p.json"))
     finding = only(ggml.Plan.from_json(tmp_path / "p.json"), "GP107")
     assert names(finding) == ["biased0", "biased1", "biased2"]
     assert "1 split instead of 7" in finding.text

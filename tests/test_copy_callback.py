@@ -150,9 +150,9 @@ ASYNC = """
 )  # fmt: skip
 def test_copies_over_rpc(part):
     program = textwrap.dedent(BEGIN + globals()[part])
-    with server() as endpoint:
+    with server() as process:
         done = subprocess.run(
-            [sys.executable, "-c", program, endpoint], capture_output=True, text=True,
+            [sys.executable, "-c", program, process.endpoint], capture_output=True, text=True,
             check=False, timeout=120, env=os.environ,
         )  # fmt: skip
     assert done.returncode == 0, done.stderr

@@ -252,8 +252,8 @@ FORKED = """
 @needs_rpc
 def test_a_connection_stays_with_the_process_that_made_it():
     """The child is told, and sends nothing: the parent goes on with its server."""
-    with server() as endpoint:
-        done = run(FORKED, endpoint)
+    with server() as process:
+        done = run(FORKED, process.endpoint)
     said = done.stdout.splitlines()
     assert done.returncode == 0, done.stderr
     assert said[:9] == ["ClosedError", "ClosedError", "NoDataError", "NoDataError",

@@ -103,3 +103,11 @@ def test_no_record_has_a_finding_and_the_old_ones_are_named(path):
             f"{', '.join(changed)}. To run it again: {record['command']}",
             stacklevel=1,
         )
+
+
+@pytest.mark.sample
+def test_no_call_of_the_api_ends_the_process():
+    import api
+
+    report = search.run(REPO / "benchmarks" / "api.py", api.SEARCH, 0, 200)
+    assert report.findings == [] and report.cases == 200

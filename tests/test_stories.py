@@ -345,14 +345,15 @@ SERVERS = """
 def test_17647_21006_copies_between_two_servers():
     with server() as one, server() as two:
         done = subprocess.run(
-            [sys.executable, "-c", textwrap.dedent(SERVERS), one, two],
+            [sys.executable, "-c", textwrap.dedent(SERVERS), one.endpoint, two.endpoint],
             capture_output=True, text=True, check=False, timeout=60,
         )  # fmt: skip
     assert done.returncode == 0, done.stderr
     edges, chain, text, id, reason = json.loads(done.stdout)
     assert edges == [["x", 2, 0, 2048], ["h", 0, 1, 2048]]
     assert chain[1:] == ["y", "w1", "h", "w0"]  # its reader and why, its source and why
-    assert text.startswith(f"2.0 KiB of 'h', copied from RPC0[{one}]") and "runs 'y'" in text
+    assert text.startswith(f"2.0 KiB of 'h', copied from RPC0[{one.endpoint}]")
+    assert "runs 'y'" in text
     assert id == "weight.memory"
     assert "its weight 'w1' is in RPC" in reason
 
