@@ -386,8 +386,8 @@ class _Changing:
         pass
 
     def __exit__(self, _type: object, error: object, _traceback: object) -> None:
-        if isinstance(error, KeyboardInterrupt):
-            error = error.__context__  # it may have left a wait for an RPC server
+        if isinstance(error, KeyboardInterrupt) and isinstance(error.__context__, LeftError):
+            error = error.__context__
         if isinstance(error, Halfway):
             self._handle._spoil(error)
 

@@ -15,10 +15,10 @@ import time
 HOST = "127.0.0.1"
 
 # Commands of upstream's protocol, by number; those that are answered.
-GET_TENSOR, GRAPH_COMPUTE, HELLO = 8, 10, 14
+DATA = (8, 19)  # those that are answered with what a tensor holds
 ANSWERED = {0: "alloc_buffer", 1: "get_alignment", 2: "get_max_size", 3: "get_base",
             7: "set_tensor_hash", 8: "get_tensor", 9: "copy_tensor", 11: "device_memory",
-            13: "alloc_size", 14: "hello", 15: "device_count"}  # fmt: skip
+            13: "alloc_size", 14: "hello", 15: "device_count", 19: "get_tensor_2d"}  # fmt: skip
 
 SERVER = """
     import signal, sys
@@ -93,14 +93,15 @@ class Proxy:
     def __init__(self, endpoint, fault=None):
         self.target = (HOST, int(endpoint.split(":")[1]))
         self.fault = fault
-        self.requests = []  # commands seen on the last connection
+        self.open = []  # sockets
         self.listener = socket.create_server((HOST, 0))
         self.endpoint = f"{HOST}:{self.listener.getsockname()[1]}"
         threading.Thread(target=self._listen, daemon=True).start()
 
     def close(self):
-        with contextlib.suppress(OSError):
-            self.listener.shutdown(socket.SHUT_RDWR)
+        for one in (self.listener, *self.open):
+            with contextlib.suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
         self.listener.close()
 
     def _listen(self):
@@ -115,8 +116,8 @@ class Proxy:
         if not first:  # it only looked whether somebody listens
             client.close()
             return
-        self.requests = seen
         with client, socket.create_connection(self.target) as target:
+            self.open += [client, target]
             for one in (client, target):
                 one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             with contextlib.suppress(OSError, _Closed):

@@ -72,15 +72,16 @@ PRELUDE = """
 """
 
 
-def run(program, *args, timeout=60):
-    """What the client says, the last line; it must end by itself, with 0 and no word on stderr."""
+def run(program, *args, timeout=60, words=False):
+    """What the client says, the last line; it ends with 0 and no word on stderr (unless `words`: of
+    the servers that it starts)."""
     text = textwrap.dedent(PRELUDE) + textwrap.dedent(program)
     environment = {**os.environ, "GP_TESTS": str(Path(__file__).parent)}
     done = subprocess.run(
         [sys.executable, "-c", text, *map(str, args)],
         capture_output=True, text=True, check=False, timeout=timeout, env=environment,
     )  # fmt: skip
-    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+    assert done.returncode == 0 and (words or not done.stderr), done.stderr
     return json.loads(done.stdout.splitlines()[-1])
 
 
@@ -222,6 +223,7 @@ def test_a_scheduler_that_ctrl_c_left_halfway_can_only_be_closed():
     assert closed[0] is None and closed[1] < 0.5
 
 
+@pytest.mark.sample  # four seconds, not a search
 def test_a_long_compute_is_no_silence_unless_it_has_a_limit_of_its_own():
     seconds, limited = run("""
         with rpc_net.server(1) as server:
@@ -343,6 +345,20 @@ def test_answers_that_cannot_be_are_refused():
         assert seconds < 4
 
 
+@pytest.mark.sample
+def test_random_programs_on_a_server_that_fails():
+    """A fixed part of benchmarks/rpc_faults.py."""
+    program = """
+        import logging
+        logging.getLogger("ggml").setLevel(logging.CRITICAL)
+        import rpc_programs
+        say([rpc_programs.check(seed) for seed in range(40)])
+    """
+    ends = run(program, timeout=120, words=True)
+    assert {"killed", "stall", "cut", "none"} <= {how.partition(":")[0] for how in ends}
+
+
+@pytest.mark.sample
 def test_a_server_survives_clients_that_die_and_clients_that_send_nonsense():
     import random
     import socket
@@ -372,6 +388,7 @@ def test_a_server_survives_clients_that_die_and_clients_that_send_nonsense():
         )
 
 
+@pytest.mark.sample
 def test_ctrl_c_ends_a_server_whether_it_serves_or_not():
     for serving in (False, True):
         with server(1) as process:

@@ -20,7 +20,7 @@ _SEND = "std::shared_ptr<const void> input, size_t input_size"
 _COMMANDS = """
 static const bool gp_present = gp_rpc_present();
 
-static std::string gp_what(enum rpc_cmd cmd, const void * input, size_t size) {
+static std::string gp_what(int cmd, const void * input, size_t size) {
     const char * what = nullptr;
     switch (cmd) {
         case RPC_CMD_SET_TENSOR:      what = "sent the data of tensor"; break;
@@ -29,6 +29,10 @@ static std::string gp_what(enum rpc_cmd cmd, const void * input, size_t size) {
         case RPC_CMD_INIT_TENSOR:     what = "told of tensor"; break;
         case RPC_CMD_MEMSET_TENSOR:   what = "told to fill tensor"; break;
         case RPC_CMD_COPY_TENSOR:     what = "told to copy tensor"; break;
+#ifdef GP_RPC_2D
+        case RPC_CMD_SET_TENSOR_2D:   what = "sent rows of tensor"; break;
+        case RPC_CMD_GET_TENSOR_2D:   what = "asked for rows of tensor"; break;
+#endif
         case RPC_CMD_ALLOC_BUFFER:    return "asked for memory";
         case RPC_CMD_GET_ALIGNMENT:
         case RPC_CMD_GET_MAX_SIZE:    return "asked about its memory";
@@ -42,7 +46,7 @@ static std::string gp_what(enum rpc_cmd cmd, const void * input, size_t size) {
         case RPC_CMD_HELLO:           return "greeted";
         case RPC_CMD_DEVICE_COUNT:    return "asked for its devices";
         case RPC_CMD_NONE:            return "waited for";
-        default:                      return "sent command " + std::to_string((int) cmd);
+        default:                      return "sent command " + std::to_string(cmd);
     }
     if (size < sizeof(rpc_tensor)) {
         return what;
@@ -57,6 +61,9 @@ static gp::rpc_kind gp_kind(enum rpc_cmd cmd) {
         case RPC_CMD_GRAPH_COMPUTE:
         case RPC_CMD_GRAPH_RECOMPUTE: return gp::RPC_COMPUTES;
         case RPC_CMD_GET_TENSOR:
+#ifdef GP_RPC_2D
+        case RPC_CMD_GET_TENSOR_2D:
+#endif
         case RPC_CMD_COPY_TENSOR:
         case RPC_CMD_SET_TENSOR_HASH: return gp::RPC_SETTLES; // the server has computed all before
         default:                      return gp::RPC_OTHER;
@@ -100,7 +107,7 @@ void rpc_dispatcher::gp_settle() {{
 """
 
 _OPEN = """    queue.link->open(endpoint);
-    gp::rpc_doing gp_doing(*queue.link, "", gp::RPC_OTHER, true);
+    gp::rpc_doing gp_doing(*queue.link, gp::RPC_OTHER, true);
     sock = socket_t::connect(host.c_str(), port);
     if (sock == nullptr || !negotiate_hello(sock)) {
         gp_doing.fail();
@@ -110,13 +117,11 @@ _OPEN = """    queue.link->open(endpoint);
 _RUN = """        gp::rpc_run(*queue.link, msg_ptr->completion, [&] {
             rpc_msg & msg = *msg_ptr;
             const void * input = msg.input.get();
-            const std::string gp_asked = gp_what(msg.cmd, input, msg.input_size);
-            gp::rpc_doing gp_doing(*queue.link, gp_asked, gp_kind(msg.cmd), false);
-            if (!queue.link->alive() || msg.cmd == RPC_CMD_NONE) {
-                return !queue.link->lost();
-            }
-            if (!msg.output) {
-                return send_rpc_cmd(sock, msg.cmd, input, msg.input_size);
+            gp::rpc_doing gp_doing(*queue.link, gp_kind(msg.cmd), false, gp_what, msg.cmd, input,
+                msg.input_size);
+            if (!msg.output) { // no answer will tell
+                return queue.link->alive() && (msg.cmd == RPC_CMD_NONE ||
+                    send_rpc_cmd(sock, msg.cmd, input, msg.input_size));
             }
             gp_doing.answer(*msg.completion.state, msg.output, msg.output_size);
             return send_rpc_cmd(sock, msg.cmd, input, msg.input_size, msg.output, msg.output_size);
@@ -163,6 +168,8 @@ def _static(name: str, function: str) -> Edit:
 
 CLIENT = (
     Edit("RPC: the hooks", '#include "transport.h"\n', '#include "rpc_hooks.h"\n', after=True),
+    Edit("RPC: commands for rows", "    RPC_CMD_GET_TENSOR_2D,\n", "#define GP_RPC_2D\n",
+         optional=True),
     Edit("RPC: start of the client", "// RPC client-side implementation\n", _COMMANDS),
     Edit(
         "RPC: answer of another size",

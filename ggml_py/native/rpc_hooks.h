@@ -151,7 +151,11 @@ public:
 // What this thread does on a connection, for the waits below it.
 class GP_RPC rpc_doing {
 public:
-    rpc_doing(rpc_link & link, std::string what, rpc_kind kind, bool caller);
+    using words = std::string (*)(int cmd, const void * input, size_t size);
+
+    // `caller`: it connects, on the caller's thread. Else `what` tells what the server was asked.
+    rpc_doing(rpc_link & link, rpc_kind kind, bool caller, words what = nullptr, int cmd = 0,
+        const void * input = nullptr, size_t input_size = 0);
     ~rpc_doing();
     static rpc_doing * current(); // nullptr on a server's threads
     void answer(rpc_state & state, void * output, size_t size); // where it goes
@@ -161,9 +165,12 @@ public:
     void fail();                   // throws what opening a connection failed by
 
     rpc_link &        link;
-    const std::string what;
     const rpc_kind    kind;
     const bool        caller;
+    const words       what;
+    const int         cmd;
+    const void * const input;
+    const size_t      input_size;
     rpc_state *       state  = nullptr;
     char *            output = nullptr;
     size_t            size   = 0;

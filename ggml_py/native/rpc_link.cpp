@@ -89,7 +89,7 @@ void rpc_link::lose(const std::string & reason) {
         }
         std::string text = "RPC server " + endpoint + " " + reason;
         if (doing != nullptr && &doing->link == this) {
-            text += doing->caller ? " while connecting" : ", while it was " + doing->what;
+            text += doing->caller ? " while connecting" : ", while it was " + doing->what(doing->cmd, doing->input, doing->input_size);
         }
         kept = std::make_shared<rpc_failure>(rpc_failure{endpoint, text, false});
         is_lost.store(true, std::memory_order_release);
@@ -176,8 +176,8 @@ void rpc_future::settle() const {
 
 // --- what a thread does
 
-rpc_doing::rpc_doing(rpc_link & link, std::string what, rpc_kind kind, bool caller)
-    : link(link), what(std::move(what)), kind(kind), caller(caller), outer(doing) {
+rpc_doing::rpc_doing(rpc_link & link, rpc_kind kind, bool caller, words what, int cmd, const void * input, size_t input_size)
+    : link(link), kind(kind), caller(caller), what(what), cmd(cmd), input(input), input_size(input_size), outer(doing) {
     doing = this;
     if (kind == RPC_COMPUTES) {
         link.computing = true;
