@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from . import reach_edits, rpc_edits
+from . import reach_edits, rpc_edits, signal_edits
 from .depth_edits import FORWARD
 from .edit import Edit
 from .op_edits import CPU_CHECKS, CPU_OPS, OPS
@@ -325,6 +325,8 @@ EDITS: dict[str, tuple[Edit, ...]] = {
     "ggml-rpc/ggml-rpc.cpp": rpc_edits.CLIENT,
     "ggml-rpc/transport.cpp": rpc_edits.TRANSPORT,
 }
+for _source, _edits in signal_edits.EDITS.items():
+    EDITS[_source] += _edits
 
 
 def sources(src: Path) -> list[str]:

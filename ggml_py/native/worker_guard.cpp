@@ -1,5 +1,6 @@
-#include "worker_guard.h"
+#include "worker_leave.h"
 
+#include <chrono>
 #include <exception>
 #include <thread>
 
@@ -15,21 +16,11 @@ struct failure {
 thread_local int                 running     = 0; // a custom op may compute on another pool
 thread_local const ggml_tensor * failed_node = nullptr;
 
-struct run_scope {
-    run_scope()  { running++; }
-    ~run_scope() { running--; }
-};
-
-} // namespace
-
-extern "C" {
-
-bool gp_pool_run(gp_pool * pool, void * (*work)(void *), void * data, ggml_tensor ** node, int ith, int n_threads) {
-    *node = nullptr;
+// Returns true if `work` came to its end.
+__attribute__((noinline)) bool attempt(gp_pool * pool, void * (*work)(void *), void * data, ggml_tensor ** node) {
     try {
-        run_scope scope;
         work(data);
-        return false;
+        return true;
     } catch (const left_exception &) {
         // another thread's failure
     } catch (const std::exception &) {
@@ -37,16 +28,65 @@ bool gp_pool_run(gp_pool * pool, void * (*work)(void *), void * data, ggml_tenso
             pool->failure = new failure{std::current_exception(), *node};
         }
     }
+    return false;
+}
+
+// The same; kernels are left by a jump to here. A function of its own, for it has nothing to destroy.
+__attribute__((noinline)) bool attempt_and_leave(gp::run & here, void * (*work)(void *), void * data, ggml_tensor ** node) {
+    here.frame = __builtin_frame_address(0);
+    if (_setjmp(here.back) == 0) {
+        gp::enter(here);
+        const bool ended = attempt(here.pool, work, data, node);
+        gp::leave(here);
+        return ended;
+    }
+    gp::leave(here);
+    if (here.fails && __atomic_exchange_n(&here.pool->failed, 1, __ATOMIC_ACQ_REL) == 0) {
+        __atomic_store_n(&here.pool->stopped, 1, __ATOMIC_RELEASE);
+    }
+    return false;
+}
+
+} // namespace
+
+extern "C" {
+
+bool gp_pool_run(gp_pool * pool, void * (*work)(void *), void * data, ggml_tensor ** node, int ith, int n_threads, const gp_stop * stop) {
+    *node = nullptr;
+    const bool asks = ith == 0 && stop->asks != nullptr;
+    gp::run here = {};
+    here.pool = pool;
+    here.stop = asks ? stop : nullptr;
+    running++;
+    const bool ended = attempt_and_leave(here, work, data, node);
+    running--;
+    if (ended) {
+        if (asks) {
+            pool->wanted = 0;
+        }
+        return false;
+    }
     __atomic_add_fetch(&pool->left, 1, __ATOMIC_ACQ_REL); // from here on the pool may be gone
     if (ith != 0) {
         return false;
     }
     while (__atomic_load_n(&pool->left, __ATOMIC_ACQUIRE) != n_threads) {
-        std::this_thread::yield(); // a thread may be in the middle of a long node
+        gp::call_out(pool); // a thread may be in the middle of a long node
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
     pool->left   = 0;
+    pool->wanted = 0;
     pool->failed = 0;
     return true;
+}
+
+bool gp_pool_stopped(gp_pool * pool) {
+    return __atomic_exchange_n(&pool->stopped, 0, __ATOMIC_ACQ_REL);
+}
+
+void gp_pool_code(const void * code, const char * barrier, const char * barrier_end) {
+    gp::may_leave(code, barrier, barrier_end);
+    gp::may_leave((const void *) gp_pool_run, nullptr, nullptr);
 }
 
 void * gp_pool_take(gp_pool * pool) {

@@ -8,6 +8,8 @@
 //    the graph, and every thread leaves by throwing: counting them is enough to know when all have left.
 // 4. The calling thread waits for that, unmarks the pool, lets ggml_graph_compute free what it made and
 //    only then throws the kept failure on to whoever called.
+// 5. A compute that its abort callback stops in the middle of a kernel ends in the same way, without a
+//    failure to throw: it returns GGML_STATUS_ABORTED, as between two nodes (worker_leave.h).
 #pragma once
 
 #include <stdbool.h>
@@ -15,21 +17,41 @@
 
 struct ggml_tensor;
 
+// ggml_barrier has a section of its own, so that a thread's place can be told from it.
+#ifdef __ELF__
+#define GP_BARRIER_CODE __attribute__((noinline, section("gp_barrier")))
+#else
+#define GP_BARRIER_CODE
+#endif
+
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-// In upstream's struct ggml_threadpool. `failed` and `left` are read and written with __atomic builtins.
+// In upstream's struct ggml_threadpool. The numbers are read and written with __atomic builtins.
 struct gp_pool {
     int    failed;
     int    left;    // threads that have left the failed compute
+    int    wanted;  // the thread that asks is in a barrier: one that is not shall fail
+    int    stopped; // it failed because it was to stop
     void * failure;
 };
 
+// The abort callback of a compute.
+struct gp_stop {
+    bool (*asks)(void * data);
+    void * data;
+};
+
 // Runs work(data). `node` is where `work` notes the node it is at. Returns true on the calling thread
-// (ith 0) of a failed compute, when all n_threads threads have left it.
+// (ith 0) of a failed compute, when all n_threads threads have left it. `stop` is asked within kernels.
 __attribute__((visibility("default")))
-bool gp_pool_run(struct gp_pool * pool, void * (*work)(void *), void * data, struct ggml_tensor ** node, int ith, int n_threads);
+bool gp_pool_run(struct gp_pool * pool, void * (*work)(void *), void * data, struct ggml_tensor ** node, int ith, int n_threads, const struct gp_stop * stop);
+
+// Whether the failed compute was to stop; asked once.
+__attribute__((visibility("default"))) bool gp_pool_stopped(struct gp_pool * pool);
+// The library with `code` has kernels, which may be left; its ggml_barrier is between the other two.
+__attribute__((visibility("default"))) void gp_pool_code(const void * code, const char * barrier, const char * barrier_end);
 
 // Takes the failure out of a pool that may be freed then; throws it, if there is one.
 __attribute__((visibility("default"))) void * gp_pool_take(struct gp_pool * pool);

@@ -1,0 +1,152 @@
+"""Ctrl-C within long native calls: it is answered within a second, and what was left goes on."""
+
+import os
+import signal
+import threading
+import time
+
+import pytest
+
+import ggml_py as ggml
+
+SECOND = 1.0
+
+
+class Interrupt(threading.Thread):
+    """Sends SIGINT to this process after a moment."""
+
+    def __init__(self, seconds=0.05):
+        super().__init__()
+        self.seconds = seconds
+
+    def run(self):
+        time.sleep(self.seconds)
+        self.sent = time.monotonic()
+        os.kill(os.getpid(), signal.SIGINT)
+
+
+def answer(call, *args):
+    """Seconds from SIGINT to KeyboardInterrupt, in a call that takes much longer."""
+    interrupt = Interrupt()
+    with pytest.raises(KeyboardInterrupt):
+        interrupt.start()
+        call(*args)
+        interrupt.join()
+        time.sleep(0.5)
+        pytest.fail("it was over before the signal came: make it longer")
+    return time.monotonic() - interrupt.sent
+
+
+def new(ctx, *ne, type="f32"):
+    return ctx.new_tensor(type, *ne)
+
+
+def attention(ctx):
+    k, v = (new(ctx, 64, 4096, 4, type="f16") for _ in "kv")
+    return ctx.flash_attn_ext(new(ctx, 64, 8192, 16), k, v, None, 1.0, 0.0, 0.0)
+
+
+def one_head(ctx):
+    """All of it is the second thread's; the one that is asked waits in the barrier."""
+    s, n = 512, 40000
+    k, v, r, td = (new(ctx, s, 1, n) for _ in range(4))
+    return ctx.rwkv_wkv6(k, v, r, new(ctx, s, 1), td, new(ctx, s * s))
+
+
+# A node of seconds each.
+OPS = {
+    "mul_mat": lambda c: c.mul_mat(new(c, 4096, 4096), new(c, 4096, 8192)),
+    "mul_mat of q4_K": lambda c: c.mul_mat(new(c, 8192, 8192, type="q4_K"), new(c, 8192, 4096)),
+    "out_prod": lambda c: c.out_prod(new(c, 2048, 4096), new(c, 2048, 4096)),
+    "flash_attn_ext": attention,
+    "rwkv_wkv6": one_head,
+    "pool_1d": lambda c: c.pool_1d(new(c, 1000, 64), "avg", 1 << 28, 1, 1 << 27),
+    "conv_transpose_1d": lambda c: c.conv_transpose_1d(
+        new(c, 512, 512, 256), new(c, 2048, 256), 1, 0, 1
+    ),
+    "argsort": lambda c: c.argsort(new(c, 1 << 27), "asc"),
+    "cont": lambda c: c.concat(new(c, 1 << 29), new(c, 1 << 29), 0),
+}
+QUICK = ("mul_mat", "rwkv_wkv6")
+
+
+def stops_in(op, n_threads):
+    with (
+        ggml.device("CPU").init(n_threads=n_threads) as cpu,
+        ggml.Context() as ctx,
+        ggml.Context() as after,
+    ):
+        graph = ctx.new_graph()
+        graph.build_forward_expand(OPS[op](ctx))
+        ctx.alloc(cpu)
+        seconds = answer(cpu.compute, graph)
+        x = after.new_tensor("f32", 4)
+        y = after.sqr(x)
+        graph = after.new_graph()
+        graph.build_forward_expand(y)
+        after.alloc(cpu)
+        x.set([1, 2, 3, 4])
+        cpu.compute(graph)
+        assert y.get().tolist() == [1, 4, 9, 16]
+    return seconds
+
+
+@pytest.mark.parametrize("op", QUICK)
+def test_a_kernel_is_left(op):
+    assert stops_in(op, 2) < SECOND
+
+
+@pytest.mark.sample
+@pytest.mark.parametrize("op", OPS)
+def test_any_kernel_is_left(op):
+    assert stops_in(op, 1) < SECOND
+
+
+@pytest.mark.sample
+@pytest.mark.parametrize("n_threads", (3, 16))
+@pytest.mark.parametrize("op", QUICK)
+def test_a_kernel_of_many_threads_is_left(op, n_threads):
+    assert stops_in(op, n_threads) < SECOND
+
+
+def test_a_handler_that_raises_nothing_lets_the_kernel_go_on(monkeypatch):
+    """It runs while the kernel does; the result is that of an undisturbed compute."""
+    came = []
+    former = signal.signal(signal.SIGINT, lambda *_: came.append(time.monotonic()))
+    try:
+        with ggml.device("CPU").init(n_threads=2) as cpu, ggml.Context() as ctx:
+            a, b = new(ctx, 2048, 1024), new(ctx, 2048, 2048)
+            y = ctx.mul_mat(a, b)
+            graph = ctx.new_graph()
+            graph.build_forward_expand(y)
+            ctx.alloc(cpu)
+            a.set([[1] * 2048] * 1024)
+            b.set([[2] * 2048] * 2048)
+            interrupt = Interrupt()
+            interrupt.start()
+            for _ in range(200):
+                cpu.compute(graph)
+                if came:
+                    break
+            interrupt.join()
+            assert len(came) == 1 and came[0] - interrupt.sent < SECOND
+            assert (y.get() == 4096).all()
+    finally:
+        signal.signal(signal.SIGINT, former)
+
+
+def test_an_abort_callback_is_asked_within_a_kernel():
+    with ggml.device("CPU").init(n_threads=2) as cpu, ggml.Context() as ctx:
+        graph = ctx.new_graph()
+        graph.build_forward_expand(OPS["mul_mat"](ctx))
+        ctx.alloc(cpu)
+        asked = []
+
+        def stop():
+            asked.append(time.monotonic())
+            return len(asked) == 3
+
+        cpu.set_abort_callback(stop)
+        with pytest.raises(ggml.ComputeError, match="abort"):
+            cpu.compute(graph)
+        assert time.monotonic() - asked[-1] < SECOND and len(asked) == 3
