@@ -53,6 +53,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from ._ffi import ffi
+from ._fork import left_in_use
 from .errors import AbortError, BusyError, ClosedError, LeftError, ServerLostError, SpoiledError
 
 Self = TypeVar("Self", bound="Handle")
@@ -426,7 +427,7 @@ def _without_ptr(cls: type[Handle]) -> type[Handle]:
 def _after_fork_in_child() -> None:
     global _lock
     _lock = threading.RLock()  # a thread that is gone may hold the other
-    for handle in those_of(_bound):
+    for handle in [*left_in_use(Handle), *those_of(_bound)]:
         handle._lose()
 
 

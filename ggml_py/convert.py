@@ -33,6 +33,7 @@ DTYPES: dict[enums.Type, np.dtype[Any]] = {
     enums.Type.I64: np.dtype(np.int64),
 }
 CHUNK = 4 << 20  # elements that are converted at once
+_ROWS_AT_ONCE = 1 << 18  # elements whose rows are quantised at once: a signal is handled after them
 _TYPES = {dtype: type_ for type_, dtype in DTYPES.items()}
 _BY_NUMBER = {int(t): t for t in enums.Type if t.name != "COUNT"}
 _NAMES: dict[str, enums.Type] = {}
@@ -252,10 +253,16 @@ def _quantized(
     source, target = ffi.cast("float *", ffi.from_buffer(flat)), ffi.from_buffer(out)
     n_matrices = 1 if weights is None else len(weights)
     n = n_rows // n_matrices
-    for i in range(n_matrices):
-        matrix = NULL if weights is None else ffi.cast("float *", ffi.from_buffer(weights[i]))
+    step = max(1, _ROWS_AT_ONCE // n_per_row)
+    for first in [i * n + j for i in range(n_matrices) for j in range(0, n, step)]:
+        rows = min(step, n - first % n)
+        matrix = NULL
+        if weights is not None:
+            matrix = ffi.cast("float *", ffi.from_buffer(weights[first // n]))
         try:
-            lib.ggml_quantize_chunk(type_, source, target, i * n * n_per_row, n, n_per_row, matrix)
+            lib.ggml_quantize_chunk(
+                type_, source, target, first * n_per_row, rows, n_per_row, matrix
+            )
         except AbortError as error:
             why = "" if weights is None else f" with this imatrix ({error.condition}, all zero?)"
             raise ArgumentError(

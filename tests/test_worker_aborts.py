@@ -6,7 +6,6 @@ spread and are never an error: `test_nan_is_no_error`.
 
 import contextlib
 import inspect
-import platform
 import re
 import resource
 import signal
@@ -333,7 +332,6 @@ def test_a_signal_handler_that_raises_at_the_same_time():
     assert seen == {"Alarm", "AbortError", "ok"}
 
 
-@pytest.mark.skipif(platform.machine() != "x86_64", reason="division by zero traps on x86")
 @pytest.mark.parametrize("n_threads", [1, 2])
 def test_a_division_by_zero_in_a_kernel(n_threads):
     """All threads divide by the number of matrices, which no constructor lets be 0."""

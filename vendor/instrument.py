@@ -11,11 +11,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from . import reach_edits, rpc_edits, signal_edits
+from . import reach_edits, rpc_edits
 from .depth_edits import FORWARD
 from .edit import Edit
 from .op_edits import CPU_CHECKS, CPU_OPS, OPS
 from .run_edits import RUNS
+from .signal_edits import EDITS as SIGNALS
 from .thread_edits import CONTEXTS
 
 
@@ -325,7 +326,7 @@ EDITS: dict[str, tuple[Edit, ...]] = {
     "ggml-rpc/ggml-rpc.cpp": rpc_edits.CLIENT,
     "ggml-rpc/transport.cpp": rpc_edits.TRANSPORT,
 }
-for _source, _edits in signal_edits.EDITS.items():
+for _source, _edits in SIGNALS.items():
     EDITS[_source] += _edits
 
 

@@ -1,8 +1,12 @@
-"""What lets a thread leave a kernel (worker_leave.h)."""
+"""What lets a thread leave a kernel (worker_leave.h), what a fork takes from a pool of threads, and
+tables for quantising that Ctrl-C need not wait for (quant_tables.h)."""
 
 from __future__ import annotations
 
 from .edit import Edit
+
+_GONE = "the threads of this pool are in the process that forked this one"
+_LOST = "    if (gp_pool_lost(&threadpool->gp)) {\n        return;\n    }\n"
 
 _CPU = (
     Edit(
@@ -10,8 +14,74 @@ _CPU = (
         "void ggml_barrier(struct ggml_threadpool * tp) {\n",
         "GP_BARRIER_CODE\n",
     ),
+    Edit(
+        "threads of a pool",
+        "        threadpool->poll             = tpp->poll;\n",
+        "        threadpool->gp.forks         = gp_forks();\n",
+        after=True,
+    ),
+    Edit(
+        "pool paused",
+        "void ggml_threadpool_pause(struct ggml_threadpool * threadpool) {\n",
+        _LOST,
+        after=True,
+    ),
+    Edit(
+        "pool resumed",
+        "void ggml_threadpool_resume(struct ggml_threadpool * threadpool) {\n",
+        _LOST,
+        after=True,
+    ),
+    Edit(
+        "pool freed",
+        "void ggml_threadpool_free(struct ggml_threadpool* threadpool) {\n"
+        "    if (!threadpool) return;\n",
+        _LOST,
+        after=True,
+    ),
+    Edit(
+        "pool of a compute",
+        "    struct ggml_threadpool * threadpool = cplan->threadpool;\n",
+        f'    GGML_ASSERT((threadpool == NULL || !gp_pool_lost(&threadpool->gp)) && "{_GONE}");\n',
+        after=True,
+    ),
+)
+
+# Without the second name the making would go on in ggml's critical section, which others need.
+_RENAMED = {
+    "ggml_quantize_init": "gp_make_tables",
+    "ggml_quantize_free": "gp_drop_tables",
+    "ggml_critical_section_start()": "",
+    "ggml_critical_section_end()": "",
+}
+
+_TABLES = (
+    Edit(
+        "tables for quantising",
+        "void ggml_quantize_init(enum ggml_type type) {\n",
+        '#include "quant_tables.h"\n\n'
+        "static void gp_make_tables(enum ggml_type type);\n"
+        "static void gp_drop_tables(void);\n\n"
+        + "".join(f"#define {name} {ours}\n" for name, ours in _RENAMED.items()),
+    ),
+    Edit(
+        "end of the tables for quantising",
+        "bool ggml_quantize_requires_imatrix(enum ggml_type type) {\n",
+        "".join(f"#undef {name.partition('(')[0]}\n" for name in _RENAMED)
+        + """
+void ggml_quantize_init(enum ggml_type type) {
+    gp_quantize_init(type, gp_make_tables, gp_drop_tables);
+}
+
+void ggml_quantize_free(void) {
+    gp_quantize_free(gp_drop_tables);
+}
+
+""",
+    ),
 )
 
 EDITS: dict[str, tuple[Edit, ...]] = {
     "ggml-cpu/ggml-cpu.c": _CPU,
+    "ggml.c": _TABLES,
 }

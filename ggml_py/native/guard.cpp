@@ -1,5 +1,7 @@
 #include "guard.h"
 
+#include "fork.h"
+#include "quant_tables.h"
 #include "rpc_hooks.h"
 #include "sched_trace.h"
 #include "worker_guard.h"
@@ -13,6 +15,9 @@
 #pragma weak gp_sched_plan
 #pragma weak gp_pool_running
 #pragma weak gp_pool_failed_node
+#pragma weak gp_divisions_checked
+#pragma weak gp_set_interrupted
+#pragma weak gp_fork_install
 #pragma weak gp_rpc_install
 
 // Of module.h.
@@ -82,7 +87,8 @@ void on_rpc(const char * endpoint, const char * text, bool left) {
 }
 
 #if defined(__linux__)
-// A stride of 0 or an empty dimension makes some ops divide by zero, which is a signal and no assertion.
+// A stride of 0 or an empty dimension makes some ops divide by zero, which is a signal and no assertion in a
+// build whose divisions are not checked (divide.c: a pristine one, or one under a sanitizer).
 // The fault is synchronous, in plain C code with unwind tables: throwing from its handler is what
 // -fasynchronous-unwind-tables is for. On a thread without a guard the former handler gets it.
 struct sigaction former_sigfpe;
@@ -213,7 +219,15 @@ void gp_guard_install(void) {
         const gp::rpc_callbacks callbacks = {gp_interrupted, on_rpc};
         gp_rpc_install(&callbacks);
     }
-    install_sigfpe();
+    if (gp_divisions_checked == nullptr || !gp_divisions_checked()) {
+        install_sigfpe();
+    }
+    if (gp_set_interrupted != nullptr) {
+        gp_set_interrupted(gp_interrupted);
+    }
+    if (gp_fork_install != nullptr) {
+        gp_fork_install();
+    }
 }
 
 bool gp_trace_present(void) {

@@ -1,5 +1,7 @@
 #include "worker_leave.h"
 
+#include "ggml.h"
+
 #include <chrono>
 #include <exception>
 #include <thread>
@@ -56,6 +58,7 @@ bool gp_pool_run(gp_pool * pool, void * (*work)(void *), void * data, ggml_tenso
     const bool asks = ith == 0 && stop->asks != nullptr;
     gp::run here = {};
     here.pool = pool;
+    here.node = node;
     here.stop = asks ? stop : nullptr;
     running++;
     const bool ended = attempt_and_leave(here, work, data, node);
@@ -104,6 +107,36 @@ void gp_pool_raise(void * taken) {
     failed_node = kept->node;
     delete kept;
     std::rethrow_exception(error);
+}
+
+void gp_divided(const char * file, int line, bool by_zero) {
+    std::exception_ptr error;
+    try {
+        ggml_abort(file, line, by_zero ? "integer division by zero" : "integer division overflows");
+    } catch (const std::exception &) {
+        error = std::current_exception();
+    }
+    gp::run * here = gp::run_of_this_kernel();
+    if (here == nullptr) {
+        std::rethrow_exception(error);
+    }
+    if (__atomic_exchange_n(&here->pool->failed, 1, __ATOMIC_ACQ_REL) == 0) {
+        here->pool->failure = new failure{error, *here->node};
+    }
+    error = nullptr;
+    longjmp(here->back, 1);
+}
+
+bool gp_divisions_checked(void) {
+#ifdef GP_DIVISIONS_CHECKED
+    return true;
+#else
+    return false;
+#endif
+}
+
+void gp_catching(int more) {
+    running += more;
 }
 
 void gp_pool_leave(void) {

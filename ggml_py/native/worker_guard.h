@@ -12,6 +12,8 @@
 //    failure to throw: it returns GGML_STATUS_ABORTED, as between two nodes (worker_leave.h).
 #pragma once
 
+#include "fork.h"
+
 #include <stdbool.h>
 #include <stddef.h>
 
@@ -34,6 +36,7 @@ struct gp_pool {
     int    left;    // threads that have left the failed compute
     int    wanted;  // the thread that asks is in a barrier: one that is not shall fail
     int    stopped; // it failed because it was to stop
+    int    forks;   // gp_forks() when it was made
     void * failure;
 };
 
@@ -66,6 +69,20 @@ static inline void gp_pool_check(struct gp_pool * pool) {
     if (__builtin_expect(__atomic_load_n(&pool->failed, __ATOMIC_ACQUIRE), 0)) {
         gp_pool_leave();
     }
+}
+
+// An integer division by zero (or of the smallest number by -1) at that place fails as an assertion there does.
+// Kernels are left by a jump: the compiler does not expect an exception from a division.
+__attribute__((visibility("default"), noreturn, cold)) void gp_divided(const char * file, int line, bool by_zero);
+// Whether the compiler checks the divisions of these libraries (divide.c).
+__attribute__((visibility("default"))) bool gp_divisions_checked(void);
+
+// This thread catches what an assertion throws (+1), no longer (-1).
+__attribute__((visibility("default"))) void gp_catching(int more);
+
+// Whether its threads are in the process that forked this one.
+static inline bool gp_pool_lost(const struct gp_pool * pool) {
+    return pool->forks != gp_forks();
 }
 
 // For guard.cpp, which asks for them weakly: a pristine build has none.

@@ -352,6 +352,17 @@ void leave(run & here) {
     me->pool.store(here.outer ? here.outer->pool : nullptr, std::memory_order_relaxed);
 }
 
+run * run_of_this_kernel() {
+    run * here = innermost;
+    if (here == nullptr || here->busy) {
+        return nullptr;
+    }
+    walk w = {0, (uintptr_t) here->frame, true, false, false};
+    _Unwind_Backtrace(look, &w);
+    here->busy = w.arrived; // leaving
+    return w.arrived ? here : nullptr;
+}
+
 void call_out(gp_pool * pool) {
     pthread_mutex_lock(&workers_mutex);
     for (worker * one = workers; one != nullptr; one = one->next) {
@@ -371,6 +382,7 @@ namespace gp {
 void may_leave(const void *, const char *, const char *) {}
 void enter(run & here) { here.outer = innermost; innermost = &here; }
 void leave(run & here) { innermost = here.outer; }
+run * run_of_this_kernel() { return nullptr; }
 void call_out(gp_pool *) {}
 
 } // namespace gp

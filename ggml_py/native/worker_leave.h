@@ -25,6 +25,7 @@ namespace gp {
 struct run {
     jmp_buf         back;  // to gp_pool_run
     gp_pool *       pool;
+    ggml_tensor **  node;  // where the one that is computed is noted
     const gp_stop * stop;  // NULL: nobody is asked, or another thread asks
     void *          frame; // of gp_pool_run
     run *           outer; // of the compute whose custom op makes this one
@@ -35,6 +36,8 @@ struct run {
 // The thread's run begins and ends; between the two it may come back through `back`.
 void enter(run & here);
 void leave(run & here);
+// This thread's run, which may be jumped to from here; NULL if other code than ggml's is in between.
+run * run_of_this_kernel();
 // Sends the other threads of that compute the signal.
 void call_out(gp_pool * pool);
 // `code` is in a library whose code may be left; `from` to `to` is its ggml_barrier.

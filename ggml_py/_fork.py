@@ -1,0 +1,41 @@
+"""What other threads were using when this process was forked.
+
+In the child those threads are gone, and nobody ends what they were doing: whatever they had may be
+half-changed, and would be busy for ever.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+import threading
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ._handle import Handle
+
+_several = False  # threads at the last fork
+
+
+def _look() -> None:
+    global _several
+    _several = len(sys._current_frames()) > 1
+
+
+def left_in_use(kind: type[Handle]) -> list[Handle]:
+    """In the child: the handles that other threads were using, which they no longer are."""
+    if not _several:
+        return []
+    me = threading.get_ident()
+    handles = [one for one in gc.get_objects() if issubclass(type(one), kind)]
+    for handle in handles:
+        handle._readers = tuple(one for one in handle._readers if one == me)
+    found = [one for one in handles if one._user is not None and one._user[1] != me]
+    for handle in found:
+        handle._user = None
+    return found
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_look)
