@@ -1,5 +1,33 @@
-"""``python -m ggml_py`` is the command line."""
+"""``python -m ggml_py`` and ``ggml-py``: the command line.
 
-from .cli import main
+Its imports take a moment. Ctrl-C in them ends the process at once, for an exception in the middle
+of an import is nobody's to handle: some modules make another one of it.
+"""
 
-main()
+from __future__ import annotations
+
+import os
+import signal
+
+
+def _stop(*_signal: object) -> None:
+    os.write(2, b"stopped\n")
+    os._exit(130)
+
+
+def main() -> None:
+    """Runs a verb. Errors go to stderr; exit 1 = failed, 2 = wrong usage, 130 = Ctrl-C."""
+    usual = signal.getsignal(signal.SIGINT)
+    if usual is signal.default_int_handler:  # else it is ignored, or another's
+        signal.signal(signal.SIGINT, _stop)
+    try:
+        from .cli import main as run
+
+        signal.signal(signal.SIGINT, usual)
+        run()
+    except KeyboardInterrupt:  # between the two
+        _stop()
+
+
+if __name__ == "__main__":
+    main()

@@ -113,9 +113,9 @@ def forks(n, kinds):
             worker.join()
 
 
-@pytest.mark.parametrize("kind", ("pool", "long pool", "scheduler", "scheduler pool"))
+@pytest.mark.parametrize("kind", ("long pool", "scheduler pool"))
 def test_a_fork_while_a_thread_computes(kind):
-    assert forks(5, [kind]) == [0] * 5
+    assert forks(3, [kind]) == [0] * 3
 
 
 @pytest.mark.sample
@@ -124,6 +124,7 @@ def test_forks_while_threads_compute():
     assert forks(60, kinds) == [0] * 60
 
 
+@pytest.mark.sample
 def test_a_fork_while_tables_for_quantising_are_made():
     """They take seconds; the child makes its own."""
     rows = np.ones((1, 256), np.float32)

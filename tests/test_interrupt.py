@@ -5,9 +5,11 @@ import signal
 import threading
 import time
 
+import numpy as np
 import pytest
 
 import ggml_py as ggml
+from ggml_py._ffi import lib
 
 SECOND = 1.0
 
@@ -150,3 +152,39 @@ def test_an_abort_callback_is_asked_within_a_kernel():
         with pytest.raises(ggml.ComputeError, match="abort"):
             cpu.compute(graph)
         assert time.monotonic() - asked[-1] < SECOND and len(asked) == 3
+
+
+def test_a_simulated_device_is_left():
+    """Its kernels are the CPU's."""
+    with ggml.sim_device("left0") as device, device.init() as backend, ggml.Context() as ctx:
+        graph = ctx.new_graph()
+        graph.build_forward_expand(OPS["mul_mat"](ctx))
+        ctx.alloc(backend)
+        assert answer(backend.compute, graph) < SECOND
+
+
+def test_between_two_products_of_blas():
+    if "BLAS" not in [device.name for device in ggml.devices()]:
+        pytest.skip("no BLAS in this build")
+    with ggml.device("BLAS").init() as blas, ggml.Context() as ctx:
+        w = y = new(ctx, 1024, 1024)
+        for _ in range(1000):
+            y = ctx.mul_mat(w, y)
+        graph = ctx.new_graph(2048)
+        graph.build_forward_expand(y)
+        ctx.alloc(blas)
+        assert answer(blas.compute, graph) < SECOND
+
+
+def test_tables_for_quantising_are_not_waited_for():
+    """They are finished behind it."""
+    rows, weights = np.ones((1, 256), np.float32), np.ones(256, np.float32)
+    lib.ggml_quantize_free()
+    assert answer(ggml.quantize, rows, "iq2_xs", weights) < SECOND
+    assert ggml.Context().new_tensor("f32", 4).ne[0] == 4  # nobody is in ggml's critical section
+    assert ggml.quantize(rows, "q4_K").size == 144
+
+
+def test_rows_at_work_are_all_that_is_waited_for():
+    values = np.ones((4096, 4096), np.float32) + np.arange(4096, dtype=np.float32)
+    assert answer(ggml.quantize, values, "iq3_s") < SECOND

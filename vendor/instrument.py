@@ -327,7 +327,7 @@ EDITS: dict[str, tuple[Edit, ...]] = {
     "ggml-rpc/transport.cpp": rpc_edits.TRANSPORT,
 }
 for _source, _edits in SIGNALS.items():
-    EDITS[_source] += _edits
+    EDITS[_source] = EDITS.get(_source, ()) + _edits
 
 
 def sources(src: Path) -> list[str]:

@@ -81,7 +81,22 @@ void ggml_quantize_free(void) {
     ),
 )
 
+# OpenBLAS cannot be left, but between two products.
+_BLAS = (
+    Edit(
+        "nodes of BLAS",
+        "static enum ggml_status ggml_backend_blas_graph_compute(",
+        'extern "C" bool gp_ask_interrupted(void);\n\n',
+    ),
+    Edit(
+        "next node of BLAS",
+        "        struct ggml_tensor * node = cgraph->nodes[i];\n",
+        "        if (gp_ask_interrupted()) {\n            return GGML_STATUS_ABORTED;\n        }\n",
+    ),
+)
+
 EDITS: dict[str, tuple[Edit, ...]] = {
     "ggml-cpu/ggml-cpu.c": _CPU,
     "ggml.c": _TABLES,
+    "ggml-blas/ggml-blas.cpp": _BLAS,
 }

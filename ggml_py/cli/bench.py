@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .bar import bar
-from .bench_output import PRINTERS, test_name, times
+from .bench_output import PRINTERS, Printer, test_name, times
 from .bench_params import PARAMS, Setup, Test, param_options, setups, values_of
 
 if TYPE_CHECKING:
@@ -123,12 +123,24 @@ def command(
     run = _Run(repetitions, delay, not no_warmup, say, wants_bar=not (as_json or progress))
     rows = (row for setup in todo for row in run.rows(setup, system))
     with contextlib.ExitStack() as stack:
-        for i, row in enumerate(rows):
-            for printer in printers:
-                if i == 0:  # what fails before has printed nothing
-                    printer.header()
-                    stack.callback(printer.footer)
-                printer.row(row)
+        begun: list[Printer] = []
+        try:
+            for row in rows:
+                for printer in printers:
+                    if printer not in begun:  # what fails before has printed nothing
+                        _begin(printer, begun, stack)
+                    printer.row(row)
+        except KeyboardInterrupt:
+            for printer in printers:  # a list without rows is JSON, too
+                if printer not in begun:
+                    _begin(printer, begun, stack)
+            raise
+
+
+def _begin(printer: Printer, begun: list[Printer], stack: contextlib.ExitStack) -> None:
+    printer.header()
+    stack.callback(printer.footer)
+    begun.append(printer)
 
 
 def _columns(given: Mapping[str, Sequence[Any]], backends: str) -> list[str]:

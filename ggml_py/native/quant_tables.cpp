@@ -98,6 +98,11 @@ void gp_set_interrupted(bool (*asked)(void)) {
     interrupted = asked;
 }
 
+bool gp_ask_interrupted(void) {
+    bool (*const asks)(void) = interrupted;
+    return asks != nullptr && asks();
+}
+
 void gp_quantize_init(ggml_type type, void (*make)(ggml_type), void (*drop)(void)) {
     const bool has_tables = type == GGML_TYPE_IQ2_XXS || type == GGML_TYPE_IQ2_XS || type == GGML_TYPE_IQ2_S ||
         type == GGML_TYPE_IQ1_S || type == GGML_TYPE_IQ1_M || type == GGML_TYPE_IQ3_XXS || type == GGML_TYPE_IQ3_S;
@@ -121,8 +126,7 @@ void gp_quantize_init(ggml_type type, void (*make)(ggml_type), void (*drop)(void
     while (t.states[type] == MAKING) {
         if (t.changed.wait_for(lock, std::chrono::milliseconds(20)) == std::cv_status::timeout) {
             lock.unlock();
-            bool (*const asks)(void) = interrupted;
-            if (asks != nullptr && asks()) {
+            if (gp_ask_interrupted()) {
                 throw std::runtime_error("interrupted while tables for quantising are made");
             }
             lock.lock();

@@ -15,6 +15,8 @@ void gp_quantize_free(void (*drop)(void));
 
 // Asked every 20 ms by threads that wait: whether the handler of a signal raised. Set by guard.cpp.
 __attribute__((visibility("default"))) void gp_set_interrupted(bool (*interrupted)(void));
+// Asks it, between the nodes of backends that have no abort callback.
+__attribute__((visibility("default"))) bool gp_ask_interrupted(void);
 
 #ifdef __cplusplus
 }

@@ -1,0 +1,47 @@
+"""Ctrl-C in the command line from its first moment on: one word, exit status 130, no traceback."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from ggml_py.models.synthetic import LlamaSpec, write_llama
+
+START = "import ggml_py.__main__ as m; print('up', flush=True); m.main()"
+
+
+def stopped(seconds, *arguments):
+    """Exit status and output of a verb that gets SIGINT so long after its start."""
+    child = subprocess.Popen(
+        [sys.executable, "-c", START, *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert child.stdout.readline() == "up\n"
+    time.sleep(seconds)
+    child.send_signal(signal.SIGINT)
+    said, errors = child.communicate(timeout=60)
+    return child.returncode, said, errors.lstrip()  # a line may be left half-written
+
+
+@pytest.mark.parametrize("seconds", (0, 0.02, 0.05, 0.1, 0.2, 0.3))
+def test_while_it_imports(seconds):
+    """Whether it is over by then is the machine's affair."""
+    code, _said, errors = stopped(seconds, "diff", "/nowhere", "/nowhere")
+    assert (code, errors) == (130, "stopped\n") or errors.startswith(("Usage", "error"))
+    assert "Traceback" not in errors
+    if seconds < 0.05:
+        assert code == 130
+
+
+def test_bench_prints_a_list_without_rows(tmp_path):
+    """Its first row takes minutes."""
+    model = tmp_path / "m.gguf"
+    write_llama(model, LlamaSpec(n_layer=2, n_vocab=512, n_head=4, n_head_kv=4))
+    code, said, errors = stopped(3, "bench", model, "-p", 100000, "-n", 0, "-t", 1, "--json")
+    assert (code, errors) == (130, "stopped\n")
+    assert json.loads(said) == []
