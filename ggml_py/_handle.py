@@ -427,7 +427,8 @@ def _without_ptr(cls: type[Handle]) -> type[Handle]:
 def _after_fork_in_child() -> None:
     global _lock
     _lock = threading.RLock()  # a thread that is gone may hold the other
-    for handle in [*left_in_use(Handle), *those_of(_bound)]:
+    left = left_in_use(Handle)
+    for handle in [*those_of(_bound), *left]:  # pools first: they leave their backends
         handle._lose()
 
 

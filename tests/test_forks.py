@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 import time
+import traceback
 
 import numpy as np
 import pytest
@@ -85,6 +86,8 @@ def child_ends(work, seconds=60):
         code = 3
         try:
             code = work()
+        except BaseException:
+            traceback.print_exc()
         finally:
             os._exit(code)
     deadline = time.monotonic() + seconds
