@@ -28,7 +28,9 @@ def left_in_use(kind: type[Handle]) -> list[Handle]:
     if not _several:
         return []
     me = threading.get_ident()
-    handles = [one for one in gc.get_objects() if issubclass(type(one), kind)]
+    # Without those that were just being made.
+    every = (one for one in gc.get_objects() if issubclass(type(one), kind))
+    handles = [one for one in every if hasattr(one, "_readers")]
     for handle in handles:
         handle._readers = tuple(one for one in handle._readers if one == me)
     found = [one for one in handles if one._user is not None and one._user[1] != me]
