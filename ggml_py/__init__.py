@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from .gguf import Gguf as Gguf
     from .gguf_writer import write_gguf as write_gguf
     from .graph import Graph as Graph
+    from .graph_plan import CpuNode as CpuNode
     from .graph_plan import CpuPlan as CpuPlan
     from .graph_plan import GraphPlan as GraphPlan
     from .opt import OptContext as OptContext
@@ -135,6 +136,7 @@ _PUBLIC = {
     "Gguf": "gguf",
     "write_gguf": "gguf_writer",
     "Graph": "graph",
+    "CpuNode": "graph_plan",
     "CpuPlan": "graph_plan",
     "GraphPlan": "graph_plan",
     "OptContext": "opt",

@@ -7,7 +7,7 @@ again. So a plan is closed with any of these, and looks whether a tensor has mov
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -15,13 +15,16 @@ import numpy.typing as npt
 from ._arguments import ptr_of, whole
 from ._callback import AbortCallback
 from ._device import Device, default_n_threads, device
-from ._ffi import NULL, ffi, lib
+from ._ffi import NULL, ffi, lib, text
 from ._handle import Handle
 from .backend import Backend, check_status
 from .computing import computing
 from .errors import AbortError, AllocError, ArgumentError, MissingFunctionError
 from .graph import Graph
 from .threadpool import ThreadPool
+
+if TYPE_CHECKING:
+    from .tensor import Tensor
 
 
 class GraphPlan(Handle):
@@ -77,6 +80,19 @@ class GraphPlan(Handle):
         handles, callbacks = (self, backend), lambda: (backend._abort,)
         status = computing(compute, args, graph, handles, callbacks, pools)
         check_status(status, f"backend {backend.name}")
+
+
+class CpuNode(NamedTuple):
+    """How the CPU computes a node, by upstream's own code. C: ggml_graph_plan"""
+
+    node: Tensor
+    n_threads: int  # that compute its graph
+    n_tasks: int  # among how many of them upstream divides the work
+    work_size: int  # bytes of scratch memory that it asks for
+    buft: str  # the extra buffer type whose kernel computes it ("CPU_REPACK"); "": ggml-cpu's own
+    kernel: str  # that kernel: "q4_0_8x8_q8_0", or the name of upstream's class
+    layout: str  # in which its weight lies there: "q4_0_8x8"; "" where upstream has no name for it
+    fused: tuple[Tensor, ...]  # the nodes that are computed as one with it, and it; () alone
 
 
 class CpuPlan(Handle):
@@ -137,6 +153,29 @@ class CpuPlan(Handle):
     def n_threads(self) -> int:
         """Threads that compute: no more than a node of the graph can use."""
         return int(self.ptr.n_threads)
+
+    @property
+    def nodes(self) -> tuple[CpuNode, ...]:
+        """How each node of the graph is computed. Raises `MissingFunctionError` in a build without
+        instrumentation. C: ggml_graph_plan"""
+        ptr, graph = self.ptr, self.graph
+        nodes = graph.nodes
+        records = ffi.new("struct gp_cpu_record[]", len(nodes))
+        use_ref = bool(getattr(ptr, "use_ref", False))
+        if not lib.gp_graph_cpu_nodes(graph.ptr, self._wanted, use_ref, records):
+            raise MissingFunctionError("this build of ggml does not tell how nodes are computed")
+        fused: list[tuple[Tensor, ...]] = [()] * len(nodes)
+        for i, r in enumerate(records):
+            if r.n_fused:
+                group = tuple(nodes[i : i + r.n_fused + 1])
+                fused[i : i + len(group)] = [group] * len(group)
+        return tuple(
+            CpuNode(
+                node, r.n_threads, r.n_tasks, r.work_size, text(r.buft), text(r.kernel),
+                text(r.layout), group,
+            )
+            for node, r, group in zip(nodes, records, fused, strict=True)
+        )  # fmt: skip
 
     def compute(self) -> None:
         """Computes the graph. It is planned anew if it grew or a tensor of it moved.

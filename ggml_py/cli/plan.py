@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 @click.option("--text", is_flag=True, help="Print upstream's GGML_SCHED_DEBUG=2 layout.")
 @click.option("--passes", is_flag=True, help="Print the assignment after each pass and sweep.")
 @click.option("--steps", is_flag=True, help="Print every question and decision, in order.")
+@click.option("--order", is_flag=True, help="Print the order that nodes are computed in.")
+@click.option("--cpu", is_flag=True, help="Print threads, memory and kernels of the CPU's nodes.")
 @click.option("--advice", is_flag=True, help="Print what you may want to change.")
 @click.option(
     "--what-if",
@@ -54,8 +56,8 @@ def command(
 
     MODEL may also be a plan that -o saved, or a log of a program that ran with GGML_SCHED_DEBUG=2
     ('-': standard input). With --what-if everything that is printed or saved is the plan as it
-    would be. --json prints the plan, or of --what-if, --text, --passes, --steps and --advice what
-    is asked for, each under its name.
+    would be. --json prints the plan, or of --what-if, --text, --passes, --steps, --order, --cpu and
+    --advice what is asked for, each under its name.
 
     \b
     ggml-py plan model.gguf -d sim:gpu0,min_batch=32 -d CPU -ngl 20
@@ -125,6 +127,55 @@ def _show_steps(plan: Plan) -> None:
         click.echo(str(step))
 
 
+def _order(plan: Plan) -> list[dict[str, Any]]:
+    """Of each split, what its backend makes of the order of its nodes."""
+    found: list[dict[str, Any]] = []
+    for split in plan.splits:
+        order, deps = split.order, split.alloc_deps
+        found.append({
+            "split": split.index,
+            "backend": split.backend,
+            "order": None if order is None else [node.id for node in order],
+            "moved": [node.id for node in split.moved],
+            "alloc_deps": [[dep.tensor.id, dep.until.id] for dep in deps],
+        })  # fmt: skip
+    return found
+
+
+def _show_order(plan: Plan) -> None:
+    for split in plan.splits:
+        order, moved = split.order, {node.id for node in split.moved}
+        said = f"{len(moved)} of {len(split.nodes)} nodes moved" if moved else "as in the graph"
+        said = "not known: it may reorder nodes" if order is None else said
+        click.echo(f"split #{split.index} on {split.backend}: {said}")
+        for node in (order or ()) if moved else ():
+            mark = "moved" if node.id in moved else ""
+            click.echo(f"  {node.id:5} {node.op:16} {node.name:32} {mark}".rstrip())
+        for dep in split.alloc_deps:
+            click.echo(f"  {dep.tensor.name} is kept until {dep.until.name} is computed")
+
+
+def _cpu(plan: Plan) -> list[dict[str, Any]]:
+    return [record._asdict() for record in plan.on_cpu.values()]
+
+
+def _show_cpu(plan: Plan) -> None:
+    if not plan.on_cpu:
+        click.echo("nothing is known of how a CPU computes nodes of this plan")
+        return
+    click.echo(f"{'node':>5} {'op':16} {'name':28} {'threads':>7} {'work':>9}  kernel")
+    for node in plan.nodes:
+        cpu = node.cpu
+        if cpu is None or not node.is_computed:
+            continue
+        parts = [f"{cpu.buft} {cpu.kernel}".strip()]
+        parts += [f"weight as {cpu.layout}"] if cpu.layout else []
+        others = [plan.tensor(i).name for i in cpu.fused if i != node.id]
+        parts += [f"fused with {', '.join(others)}"] if others else []
+        row = f"{node.id:5} {node.op:16} {node.name:28.28} {cpu.n_tasks:7} {cpu.work_size:9,}"
+        click.echo(f"{row}  {', '.join(p for p in parts if p)}".rstrip())
+
+
 def _show_advice(plan: Plan) -> None:
     findings = plan.advice()
     for finding in findings:
@@ -137,5 +188,7 @@ PARTS = {
     "text": Part(lambda plan: plan.text(), lambda plan: click.echo(plan.text(), nl=False)),
     "passes": Part(_passes, _show_passes),
     "steps": Part(lambda plan: [step.to_dict() for step in plan.steps], _show_steps),
+    "order": Part(_order, _show_order),
+    "cpu": Part(_cpu, _show_cpu),
     "advice": Part(lambda plan: [found.to_dict() for found in plan.advice()], _show_advice),
 }

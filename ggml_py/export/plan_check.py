@@ -22,7 +22,7 @@ MAX_COPIES = 16  # four times GGML_SCHED_MAX_COPIES
 _INT64 = range(-(1 << 63), 1 << 64)
 _COUNTS = frozenset({
     "ne", "nb", "nbytes", "view_offs", "use_count", "size", "hash_set_size", "hash_set_used",
-    "pins_elsewhere", "cur_copy", "start", "end",
+    "pins_elsewhere", "cur_copy", "start", "end", "n_threads", "n_tasks", "work_size",
 })  # fmt: skip
 
 
@@ -35,6 +35,7 @@ def check(plan: Plan) -> None:
     _placements(plan)
     _splits(plan)
     _optimized(plan)
+    _cpu(plan)
     _no_cycle(plan)
 
 
@@ -52,7 +53,7 @@ def _types(plan: Plan) -> None:
         ("settings", (capture.settings,)), ("backends", capture.backends),
         ("bufts", capture.bufts), ("buffers", capture.buffers), ("tensors", plan.tensors),
         ("tensors", outcome.placements), ("splits", outcome.splits),
-        ("optimized", capture.optimized),
+        ("optimized", capture.optimized), ("cpu", capture.cpu),
     ]  # fmt: skip
     for name, rows in tables:
         if not rows:
@@ -258,6 +259,13 @@ def _optimized(plan: Plan) -> None:
         for tensor, until in answer.alloc_deps:
             _in(f"{what}.alloc_deps", tensor, 0, len(plan.tensors))
             _in(f"{what}.alloc_deps", until, answer.start, answer.end)
+
+
+def _cpu(plan: Plan) -> None:
+    n = plan.capture.n_nodes
+    for i, record in enumerate(plan.capture.cpu):
+        for id in (record.node, *record.fused):
+            _in(f"cpu[{i}]", id, 0, n)
 
 
 def _no_cycle(plan: Plan) -> None:

@@ -182,6 +182,8 @@ def _compute(
             if plan is not None and len(given) == 1:
                 (node,) = given
                 name, details = node.name or node.op, _node_details(plan, node.id)
+            if fused := compute._fused(nodes):
+                details["fused"] = [" + ".join(n.name or n.op for n in group) for group in fused]
             known = split.known[i]
             if known != MEASURED:  # what the caller did is known
                 rows.add(own, f"give {name} to {split.backend}", GIVE, nodes.start, nodes.end, {})

@@ -22,6 +22,7 @@ from ..trace.record import (
     BufferRecord,
     BuftRecord,
     Capture,
+    CpuRecord,
     OptimizedRecord,
     Outcome,
     Placement,
@@ -34,14 +35,16 @@ from .files import write_whole
 from .json_schema import DRAFT, object_of, ref, type_of
 from .plan_check import PLANNERS, SOURCES, check
 
-SCHEMA = 4
-OLDEST = 2  # it lacks the passes of leafs, and with 3 what backends made of the order of nodes
+SCHEMA = 5
+# It lacks the passes of leafs, with 3 what backends made of the order of nodes, with 4 how the CPU
+# computes.
+OLDEST = 2
 KIND = "ggml_py plan"
 _MOST = 1 << 30  # bytes; a node takes about 700
 
 _TABLES = {
     "backends": BackendRecord, "bufts": BuftRecord, "buffers": BufferRecord, "splits": SplitRecord,
-    "optimized": OptimizedRecord,
+    "optimized": OptimizedRecord, "cpu": CpuRecord,
 }  # fmt: skip
 _N_RECORD = len(TensorRecord._fields)
 _ROW = (*TensorRecord._fields, *Placement._fields)
@@ -72,6 +75,7 @@ def render(plan: Plan) -> dict[str, Any]:
         "left_backend": capture.left_backend,
         "optimizers": capture.optimizers,
         "optimized": [o._asdict() for o in capture.optimized],
+        "cpu": [c._asdict() for c in capture.cpu],
         "splits": [s._asdict() for s in outcome.splits],
         "tensors": [dict(zip(_ROW, (*record, *place), strict=True)) for record, place in rows],
     }
@@ -153,6 +157,8 @@ def _plan(data: dict[str, Any]) -> Plan:
     if data["schema"] < 4:
         names = [backend["device"] for backend in data["backends"]]
         data = data | {"optimizers": likely_optimizers(names), "optimized": []}
+    if data["schema"] < 5:
+        data = data | {"cpu": []}
     rows = [tuple(_tuples(row[name]) for name in _ROW) for row in data["tensors"]]
     records = [TensorRecord(*row[:_N_RECORD]) for row in rows]
     n = next((i for i, r in enumerate(records) if r.kind == COPY), len(records))
@@ -173,6 +179,7 @@ def _plan(data: dict[str, Any]) -> Plan:
         data["left_backend"],
         data["optimizers"],
         tables["optimized"],
+        tables["cpu"],
         data["source"],
     )
     placements = tuple(Placement(*row[_N_RECORD:]) for row in rows)

@@ -1,5 +1,6 @@
 #include "graph_access.h"
 
+#include "cpu_trace.h"
 #include "pins.h"
 
 #include "ggml-impl.h" // struct ggml_cgraph
@@ -138,5 +139,16 @@ bool gp_view_fits(const ggml_tensor * a, int n, int64_t ne0, int64_t ne1, int64_
         last += more * nb[i];
         nbytes *= (size_t) ne[i];
     }
+    return true;
+}
+
+bool gp_graph_cpu_nodes(const ggml_cgraph * graph, int n_threads, bool use_ref, gp_cpu_record * records) {
+    ggml_backend_dev_t cpu = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);
+    ggml_backend_reg_t reg = cpu ? ggml_backend_dev_backend_reg(cpu) : nullptr;
+    const auto nodes = reg ? (gp_cpu_nodes_t) ggml_backend_reg_get_proc_address(reg, "gp_cpu_nodes") : nullptr;
+    if (nodes == nullptr) {
+        return false;
+    }
+    nodes(graph, n_threads, use_ref, records);
     return true;
 }

@@ -6,6 +6,7 @@
 #include "sched_fields.h"
 #include "sched_hooks.h"
 #include "order_hooks.h"
+#include "cpu_read.h"
 #include "run_hooks.h"
 
 #include <memory>
@@ -47,9 +48,9 @@ struct reader {
     std::vector<gp_input_record>                         inputs;
     std::vector<gp_buffer_record>                        buffers;
     std::vector<gp_backend_record>                       backends;
-    std::vector<int32_t>                                 leafs;
-    std::vector<int32_t>                                 capacities, order;
+    std::vector<int32_t>                                 leafs, capacities, order;
     std::vector<gp_dep_record>                           alloc_deps;
+    cpu_reader                                           cpu;
 
     int32_t id_of(const ggml_tensor * t) {
         if (t == nullptr) {
@@ -267,6 +268,7 @@ static gp_plan * read_plan(ggml_backend_sched_t sched) {
     r->read_tensors();
     r->read_copies();
     r->read_splits();
+    r->cpu.read(sched, r->ids);
     const int32_t optimizers = r->mask([](ggml_backend_t b) { return optimizes(b->iface, 0); });
     if (optimizers != 0) {
         read_order(tr, r->ids, r->order, r->alloc_deps);
@@ -281,6 +283,7 @@ static gp_plan * read_plan(ggml_backend_sched_t sched) {
     plan->n_bufts    = (int32_t) r->bufts.size();
     plan->n_buffers  = (int32_t) r->buffers.size();
     plan->n_backends = (int32_t) r->backends.size();
+    r->cpu.fill(plan);
     plan->optimizers = optimizers;
     plan->n_order    = (int32_t) r->order.size();
     plan->n_alloc_deps = (int32_t) r->alloc_deps.size();

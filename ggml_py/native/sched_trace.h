@@ -11,6 +11,8 @@
 #include "ggml.h"
 #include "ggml-backend.h"
 
+#include "cpu_trace.h"
+
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -109,6 +111,7 @@ struct gp_plan {
     int32_t left_backend;                // of split 0, by the plan before this one
     int32_t optimizers;                  // bit b: backend b has a graph_optimize
     int32_t n_order, n_alloc_deps;
+    int32_t n_cpu;                       // nodes of CPU backends
     int32_t n_pins_elsewhere;            // pins of tensors that the graph has not: each takes a slot of the hash set
     uint64_t hash_set_size, hash_set_used;
     struct gp_tensor_record  * tensors;
@@ -120,6 +123,8 @@ struct gp_plan {
     int32_t                  * leafs;      // ids
     int32_t                  * order;      // ids of the nodes as they are computed; none without optimizers
     struct gp_dep_record     * alloc_deps;
+    int32_t                  * cpu_nodes;  // their ids, and how they are computed
+    struct gp_cpu_record     * cpu;
     int32_t                  * capacities; // inputs_capacity of each split slot before this plan
     void                     * impl;
 };

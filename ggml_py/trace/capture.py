@@ -22,6 +22,7 @@ from .record import (
     BufferRecord,
     BuftRecord,
     Capture,
+    CpuRecord,
     OptimizedRecord,
     Outcome,
     Placement,
@@ -154,6 +155,8 @@ class _Records(NamedTuple):
     order: tuple[int, ...]
     alloc_deps: bytes
     optimizers: int
+    cpu_nodes: tuple[int, ...]
+    cpu: bytes
     left_backend: int
     hash_set_used: int
     settings: Settings
@@ -181,6 +184,8 @@ def _copied(plan: Any) -> _Records:
         _numbers(plan.order, plan.n_order),
         _rows(plan.alloc_deps, plan.n_alloc_deps, "gp_dep_record"),
         plan.optimizers,
+        _numbers(plan.cpu_nodes, plan.n_cpu),
+        _rows(plan.cpu, plan.n_cpu, "gp_cpu_record"),
         plan.left_backend,
         plan.hash_set_used,
         settings,
@@ -237,6 +242,24 @@ def _optimized(records: _Records, splits: tuple[SplitRecord, ...]) -> tuple[Opti
     return tuple(found)
 
 
+def _cpu(records: _Records) -> tuple[CpuRecord, ...]:
+    """How nodes on CPU backends are computed."""
+    c = _columns(records.cpu, "gp_cpu_record")
+    fused = _groups(records.cpu_nodes, c["n_fused"])
+    names = [_words(c[name]) for name in ("buft", "kernel", "layout")]
+    numbers = [c[name] for name in ("n_threads", "n_tasks", "work_size")]
+    return tuple(map(CpuRecord, records.cpu_nodes, *numbers, *names, fused))
+
+
+def _groups(nodes: tuple[int, ...], n_fused: list[int]) -> list[tuple[int, ...]]:
+    """Of each node those that it is fused with; () of one that is computed alone."""
+    found: list[tuple[int, ...]] = [()] * len(nodes)
+    for i, n in enumerate(n_fused):
+        if n:
+            found[i : i + n + 1] = [nodes[i : i + n + 1]] * (n + 1)
+    return found
+
+
 def _read(records: _Records) -> tuple[Capture, Outcome]:
     columns = _columns(records.tensors, "gp_tensor_record")
     tensors = _tensors(columns)
@@ -254,6 +277,7 @@ def _read(records: _Records) -> tuple[Capture, Outcome]:
         records.left_backend,
         records.optimizers,
         _optimized(records, splits),
+        _cpu(records),
     )
     placements = tuple(_placements(columns))
     return capture, Outcome(placements, tuple(tensors[n:]), splits, records.hash_set_used)

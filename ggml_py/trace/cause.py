@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from .record import COPY
 from .words import quoted
 
 if TYPE_CHECKING:
@@ -108,6 +109,8 @@ def sentence(
             )
         where = f"is{where} and which " if where else ""
         return f"it follows its weight {weight}, which {where}{backend} reads"
+    if code == "6.cpy" and t.record.kind != COPY:
+        return "a graph input that is the current one of its copies for pipeline parallelism"
     if code == "2.sup" and stage == _PASS_4:
         return f"nothing else placed it: {backend} is the first backend that supports the op"
     if code == "2.sup" and stage not in STAGES:

@@ -23,6 +23,7 @@ from .record import (
     BackendRecord,
     BufferRecord,
     Capture,
+    CpuRecord,
     Outcome,
     Settings,
     SplitRecord,
@@ -138,6 +139,11 @@ class Plan:
         None where a backend may and nobody knows how."""
         order = order_of_plan(self)
         return None if order is None else tuple(map(self.tensor, order))
+
+    @cached_property
+    def on_cpu(self) -> Mapping[int, CpuRecord]:
+        """How the CPU backend computes its nodes, by their ids (`PlanTensor.cpu`)."""
+        return {record.node: record for record in self.capture.cpu}
 
     @property
     def moved(self) -> tuple[PlanTensor, ...]:

@@ -7,7 +7,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from .cause import Cause, cause_of
-from .record import NODE, BufferRecord, BuftRecord, Placement, TensorRecord
+from .record import NODE, BufferRecord, BuftRecord, CpuRecord, Placement, TensorRecord
 
 if TYPE_CHECKING:
     from .plan import Plan
@@ -100,6 +100,13 @@ class PlanTensor:
         """The type of the buffer it was in before planning, itself or its view source."""
         buft = self.plan.capture.buft_of(self.record)
         return self.plan.capture.bufts[buft] if buft >= 0 else None
+
+    @property
+    def cpu(self) -> CpuRecord | None:
+        """How the CPU backend computes it: threads, scratch memory, which kernel, in which layout
+        its weight lies, with what it is fused. None for what others compute, and where that was
+        not asked (logs, older files, `what_if`). C: ggml_graph_plan"""
+        return self.plan.on_cpu.get(self.id)
 
     @property
     def backend(self) -> str | None:

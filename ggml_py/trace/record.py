@@ -100,6 +100,19 @@ class OptimizedRecord(NamedTuple):
     alloc_deps: tuple[tuple[int, int], ...]  # (id kept, id of the node until which it is)
 
 
+class CpuRecord(NamedTuple):
+    """How the CPU backend computes a node, by its own code."""
+
+    node: int  # id
+    n_threads: int  # that compute its split
+    n_tasks: int  # among how many of them upstream divides the work
+    work_size: int  # bytes of scratch memory that it asks for
+    buft: str  # the extra buffer type whose kernel computes it ("CPU_REPACK"); "": ggml-cpu's own
+    kernel: str  # that kernel: "q4_0_8x8_q8_0", or the name of upstream's class
+    layout: str  # in which its weight lies there: "q4_0_8x8"; "" where upstream has no name for it
+    fused: tuple[int, ...]  # ids of nodes that are computed as one with it, and its own; () alone
+
+
 class Settings(NamedTuple):
     """What the plan was made with."""
 
@@ -137,6 +150,8 @@ class Capture:
     # Backends that have a `graph_optimize`, and what it made of their splits.
     optimizers: int = 0
     optimized: tuple[OptimizedRecord, ...] = ()
+    # Of the nodes on CPU backends; () where it was not asked.
+    cpu: tuple[CpuRecord, ...] = field(default=(), compare=False)
     source: str = "scheduler"  # "debug log", "snapshot": what the backends answer is not known
 
     @property

@@ -211,6 +211,21 @@ class ComputeRun:
         return None if order is None else order[event.first - start : event.last - start]
 
     @property
+    def fused(self) -> tuple[tuple[PlanTensor, ...], ...]:
+        """The groups of nodes that a CPU backend computed as one, in its order. None are where
+        nodes were computed one by one, and none are known of other backends.
+        C: ggml_cpu_try_fuse_ops"""
+        return tuple(group for _i, e in self.events if e.kind == NODES for group in self._fused(e))
+
+    def _fused(self, event: Event) -> tuple[tuple[PlanTensor, ...], ...]:
+        given = self.given(event) or ()
+        ids = {node.id for node in given}
+        groups = dict.fromkeys(node.cpu.fused for node in given if node.cpu and node.cpu.fused)
+        tensor = self.plan.tensor if self.plan is not None else None
+        whole = [group for group in groups if ids.issuperset(group)]
+        return tuple(tuple(map(tensor, group)) for group in whole) if tensor else ()
+
+    @property
     def nodes(self) -> Iterator[NodeRun]:
         """Each node's time, where they were computed one by one. Views are left out, and nodes
         that the graph carries and nobody computes, or of which nobody knows which they are."""

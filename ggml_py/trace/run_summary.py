@@ -116,6 +116,7 @@ class RunSummary:
     copy_bandwidth: float  # bytes per second of all copies but those queued, waits left out
     synced: tuple[Synced, ...]
     copied_how: dict[str, int]  # how many copies, by `Event.how`
+    fused: dict[str, int]  # how often CPUs computed nodes as one, by their ops: "RMS_NORM + MUL"
 
     def headline(self) -> str:
         """One line."""
@@ -167,6 +168,7 @@ class RunSummary:
         if self.copied_how.keys() - {""}:
             each = ", ".join(f"{n} {how or 'not known'}" for how, n in self.copied_how.items())
             lines.append(f"  copies by {each}")
+        lines += [f"  fused by the CPU: {ops}, {n} times" for ops, n in self.fused.items()]
         if self.synced:
             lines.append("waits and events")
             lines += [f"  {_time(s.ns):>10} {s.ns / whole:6.1%}  {s}" for s in self.synced]
@@ -240,6 +242,7 @@ def summarize(run: Run) -> RunSummary:
         idles=_dearest(idles),
         copy_bandwidth=(copied - queued) / copying * 1e9 if copying else 0.0,
         synced=_synced(run),
+        fused=dict(_fused(run)),
         copied_how=dict(Counter(e.how for e in events if e.kind == COPY)),
     )
 
@@ -278,6 +281,14 @@ def _by_backend(
                 if done >= at:
                     at, after = done, what
     return dict(computing), known, dict(idle_on), idles
+
+
+def _fused(run: Run) -> Counter[str]:
+    return Counter(
+        " + ".join(node.record.op_desc for node in group)
+        for compute in run.computes
+        for group in compute.fused
+    )
 
 
 def _synced(run: Run) -> tuple[Synced, ...]:

@@ -53,7 +53,7 @@ def what_if(
     capture = _with_settings(capture, op_offload, upstream, parallel)
     _check_memory(capture, dropped)
     if capture != plan.capture:  # nobody can ask the backends about other splits
-        capture = replace(capture, optimized=())
+        capture = replace(capture, optimized=(), cpu=())
     return reference.plan(capture)
 
 
