@@ -58,7 +58,10 @@ def raising_stored(callbacks: Sequence[Callback]) -> Iterator[None]:
     finally:
         stored = [error for c in callbacks if (error := c.take_stored()) is not None]
         if stored:
-            raise stored[0]
+            try:
+                raise stored[0]
+            finally:
+                stored.clear()  # as in `raise_stored`
 
 
 class AbortCallback(Callback):
@@ -113,7 +116,10 @@ def raise_stored(address: int) -> None:
     """Raises what the Callback with that handle stored. Called by the native module (module.h)."""
     error = ffi.from_handle(ffi.cast("void *", address)).take_stored()
     if error is not None:
-        raise error
+        try:
+            raise error
+        finally:
+            del error  # a cycle with its traceback would keep the handles of the call open
 
 
 @called_from_c("gp_on_abort", failed=True)
