@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import csv
 import functools
+import io
 import json
 import re
 import zipfile
 from pathlib import Path
 
 from . import _builds
+from ._read_file import read_file
 from .errors import ArgumentError, NotBuiltError, UnknownDeviceError
 from .profile_params import Row, Value
 
@@ -94,7 +96,7 @@ class FileRecord(Record):
         super().__init__(path.stem, str(path))
         self._answers: dict[str, dict[str, bool]] = {}
         try:
-            with path.open(encoding="utf-8", newline="") as file:
+            with io.StringIO(read_file(path).decode("utf-8"), newline="") as file:
                 table = csv.DictReader(file)
                 missing = [one for one in _COLUMNS if one not in (table.fieldnames or ())]
                 if missing:
@@ -108,7 +110,9 @@ class FileRecord(Record):
                     mine = self._answers.setdefault(row["op_name"], {})
                     before = mine.get(row["op_params"], True)
                     mine[row["op_params"]] = before and row["supported"] in ("1", "yes", "true")
-        except (OSError, UnicodeDecodeError, csv.Error) as error:
+        except ArgumentError:
+            raise
+        except (OSError, ValueError, csv.Error) as error:
             raise ArgumentError(f"{path} cannot be read as CSV: {error}") from error
         if not self._answers:
             raise ArgumentError(

@@ -65,6 +65,7 @@ class PlanSnapshot:
     def __call__(self, plan: Plan, name: str = "") -> None:
         """Compares. Raises AssertionError with what changed and why."""
         __tracebackhide__ = True
+        from ._read_file import read_text
         from ._whole_file import whole_file
         from .trace.plan import Plan
 
@@ -81,7 +82,7 @@ class PlanSnapshot:
         self._seen.add(page)
         self._run.used.add(str(page))
         text = plan.snapshot()
-        kept = page.read_text(encoding="utf-8", errors="replace") if page.exists() else None
+        kept = read_text(page) if page.exists() else None
         if kept == text:
             return
         if self._run.config.option.plan_update:

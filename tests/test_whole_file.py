@@ -2,6 +2,8 @@
 
 import errno
 import os
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -107,3 +109,52 @@ def test_threads_that_write_the_same_file(tmp_path):
     for thread in threads:
         thread.join()
     assert path.read_bytes() in contents and names(tmp_path) == ["f"]
+
+
+FULL = """
+import resource, sys
+import numpy as np
+import drawn_plans
+import ggml_py as ggml
+from ggml_py.models import load
+from ggml_py.models.synthetic import write_llama
+
+data = np.zeros(4096, np.float32)
+plan = drawn_plans.llama(40)
+run = drawn_plans.ran(plan)
+write_llama("m.gguf")
+model = load("m.gguf")
+model.eval([1, 2, 3])
+ctx = ggml.Context()
+graph = ctx.new_graph()
+t = ctx.new_tensor("f32", 8)
+for i in range(100):
+    t = ctx.sqr(t)
+graph.build_forward_expand(t)
+resource.setrlimit(resource.RLIMIT_FSIZE, (1024, 1024))
+for name, write in {
+    "p.json": plan.to_json, "p.json.gz": plan.to_json, "r.json": run.to_json,
+    "p.html": plan.export, "p.csv": plan.export, "p.dot": plan.export, "r.html": run.export,
+    "w.gguf": lambda path: ggml.write_gguf(path, {}, [("x", data, "f32", (4096,))]),
+    "s.bin": lambda path: model.save_seq(path, 0, [1, 2, 3]),
+    "g.dot": graph.to_dot,
+}.items():
+    try:
+        write(name)
+    except OSError as error:
+        print(name, "refused")
+    else:
+        print(name, "written")
+"""
+
+
+def test_every_writer_where_there_is_no_room(tmp_path):
+    """Nothing is left behind, whole or not."""
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
+    done = subprocess.run(
+        [sys.executable, "-c", FULL], cwd=tmp_path, env=env,
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert [line.split()[1] for line in done.stdout.splitlines()] == ["refused"] * 10, done.stdout
+    assert [path.name for path in tmp_path.iterdir()] == ["m.gguf"]

@@ -6,13 +6,13 @@ from __future__ import annotations
 import sys
 import zlib
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from click.core import ParameterSource
 
 from .._file_kind import N_HEAD, kind_of
+from .._read_file import MOST, open_file, read_most
 from .options import ModelOption, load_model, load_options, model_option
 
 if TYPE_CHECKING:
@@ -201,16 +201,23 @@ def _content(source: str) -> bytes | None:
     """The bytes of a file; None when it is a model, which may be large."""
     if source == "-":
         read = click.get_current_context().meta  # once; a run is looked for, then a plan
-        content: bytes = read.get(_STDIN) or read.setdefault(_STDIN, sys.stdin.buffer.read())
+        content: bytes = read.get(_STDIN) or read.setdefault(_STDIN, _read_stdin())
         if content.startswith(b"GGUF"):
             raise click.UsageError("a model cannot be read from standard input: give its path")
         return content
     try:
-        with Path(source).open("rb") as file:
+        with open_file(source) as file:
             magic = file.read(4)
-            return None if magic == b"GGUF" else magic + file.read()
+            return None if magic == b"GGUF" else magic + read_most(file, source)
     except FileNotFoundError:
         raise FileNotFoundError(f"{source}: no such file") from None
+
+
+def _read_stdin() -> bytes:
+    content = sys.stdin.buffer.read(MOST + 1)
+    if len(content) > MOST:
+        raise ValueError(f"{_STDIN} has more than {MOST >> 20:,} MiB: give a file that has less")
+    return content
 
 
 def _refuse_model_options(source: str) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, get_type_hints
 
+from .._read_file import read_file
 from ..trace.run import COPY, EVENT_KINDS, HOWS, NODES, Event, Run, SchedulerRecord
 from ..trace.run_summary import Gap, RunSummary, Spent, Synced
 from . import to_json
@@ -41,7 +42,7 @@ def write(run: Run, path: str | Path) -> dict[str, Any]:
 
 def read(path: str | Path) -> Run:
     """The run in a file that `write` made. Raises ValueError that says what is wrong with it."""
-    return parse(Path(path).read_bytes(), path)
+    return parse(read_file(path), path)
 
 
 def parse(content: bytes, path: str | Path) -> Run:
@@ -55,7 +56,7 @@ def parse(content: bytes, path: str | Path) -> Run:
         events = tuple(Event(*row) for row in zip(*columns, strict=True))
         run = Run(plans, schedulers, events, bool(data["per_op"]), float(data["memcpy"]))
         _check(run)
-    except (KeyError, TypeError, AttributeError, IndexError) as error:
+    except (KeyError, TypeError, AttributeError, IndexError, OverflowError) as error:
         raise ValueError(f"{path} is a damaged run: {error!r}") from None
     except ValueError as error:
         raise ValueError(f"{path} is a damaged run: {error}") from None

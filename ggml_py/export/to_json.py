@@ -13,6 +13,7 @@ import zlib
 from pathlib import Path
 from typing import Any
 
+from .._read_file import MOST, read_file
 from ..trace.order import likely_optimizers
 from ..trace.pause import collection_paused
 from ..trace.plan import Plan
@@ -40,7 +41,6 @@ SCHEMA = 5
 # computes.
 OLDEST = 2
 KIND = "ggml_py plan"
-_MOST = 1 << 30  # bytes; a node takes about 700
 
 _TABLES = {
     "backends": BackendRecord, "bufts": BuftRecord, "buffers": BufferRecord, "splits": SplitRecord,
@@ -94,7 +94,7 @@ def write_data(data: dict[str, Any], path: str | Path) -> dict[str, Any]:
 
 def read(path: str | Path) -> Plan:
     """The plan in a file that `write` made. Raises ValueError that says what is wrong with it."""
-    return parse(Path(path).read_bytes(), path)
+    return parse(read_file(path), path)
 
 
 def parse(content: bytes, path: str | Path) -> Plan:
@@ -133,7 +133,7 @@ def plan_of(data: dict[str, Any], path: str) -> Plan:
         with collection_paused():
             plan = _plan(data)
             check(plan)
-    except (KeyError, TypeError, AttributeError) as error:
+    except (KeyError, TypeError, AttributeError, IndexError, OverflowError) as error:
         raise ValueError(f"{path} is a damaged plan: {error!r}") from None
     except ValueError as error:
         raise ValueError(f"{path} is a damaged plan: {error}") from None
@@ -147,9 +147,9 @@ def decompressed(content: bytes) -> bytes:
     """
     if not content.startswith(b"\x1f\x8b"):
         return content
-    whole = gzip.GzipFile(fileobj=io.BytesIO(content)).read(_MOST + 1)
-    if len(whole) > _MOST:
-        raise ValueError(f"more than {_MOST >> 20} MiB when it is decompressed")
+    whole = gzip.GzipFile(fileobj=io.BytesIO(content)).read(MOST + 1)
+    if len(whole) > MOST:
+        raise ValueError(f"more than {MOST >> 20} MiB when it is decompressed")
     return whole
 
 

@@ -11,7 +11,9 @@ from typing import Any
 import numpy as np
 
 from .._arguments import given
+from .._read_file import read_file
 from .._whole_file import whole_file
+from ..errors import ModelError
 from .memory import Memory
 from .state_reader import StateReader
 
@@ -50,7 +52,7 @@ def save_file(memory: Memory, path: Path, seq: int, tokens: Sequence[int]) -> No
 def load_file(memory: Memory, path: Path, seq: int) -> list[int]:
     """Replaces a sequence; the file's tokens. Raises `ModelError`, with nothing changed, and
     OSError. C: llama_state_seq_load_file"""
-    reader = StateReader(path.read_bytes(), os.fspath(path))
+    reader = StateReader(_content(path), os.fspath(path))
     magic = reader.number()
     if magic != _FILE_MAGIC:
         all_of_them = ": it has all sequences (llama_state_save_file)"
@@ -64,6 +66,13 @@ def load_file(memory: Memory, path: Path, seq: int) -> list[int]:
     tokens: list[int] = np.frombuffer(reader.take(4 * reader.number()), "<i4").tolist()
     _read(memory, seq, reader)
     return tokens
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return read_file(path, 1 << 40)  # what a cache of a large model has
+    except ValueError as error:
+        raise ModelError(str(error)) from None
 
 
 def _read(memory: Memory, seq: int, reader: StateReader) -> None:

@@ -54,6 +54,12 @@ def from_debug_log(text: str, index: int = -1, upstream: str | None = None) -> P
         raise ValueError(f"index={index}: this log has {len(found)} debug prints")
     if not any(split.nodes for split in found[index]):
         raise ValueError(f"debug print {index} of this log has no nodes: it was cut off")
+    for split in found[index]:
+        if not split.nodes:  # ggml begins one with a node that it prints
+            raise ValueError(
+                f"split {split.index} of debug print {index} has no nodes: a part of the log is "
+                "missing"
+            )
     return _Reading(found[index]).plan(upstream)
 
 

@@ -298,9 +298,14 @@ def _read_sections(
             elif line.startswith("    < "):
                 name, size, src = _FIELD.findall(line[6:])
                 copies.append((name, _nbytes(size), src))
-                _name(name)
+                for token in (name, src):
+                    _name(token)
             else:
                 name, op, backend, cause, *rest = _FIELD.findall(line)
+                if copies and split is None:
+                    raise PageError("copies before it, and no split that they are for")
+                for token in (backend, cause):
+                    _name(token)
                 tokens.append(_Token(name, op, backend, cause, not rest, split, tuple(copies)))
                 _name(name)
                 split, copies = None, []
