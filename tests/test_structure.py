@@ -43,7 +43,7 @@ PLAIN = {
     "export.palette", "export.to_csv", "export.to_dot", "export.to_markdown",
     "export.to_model_explorer",
     "export.plan_check", "export.to_terminal",
-    "_whole_file",
+    "_whole_file", "_read_file",
     "export.files", "export.formats", "export.layers", "export.rows", "export.interning",
     "export.page_data", "export.page_diff", "export.run_times", "export.to_html",
     "export.to_notebook",
@@ -56,7 +56,7 @@ FOUNDATION = {"enums": 0, "_since": 0, "_log": 0, "errors": 1, "_release": 2, "_
 FOUNDATION |= {"_builds": 2, "_ffi": 3, "_handle": 4, "_fork": 2, "_callback": 4}
 FOUNDATION |= {"_arguments": 2, "_isolate": 2, "_strict": 3, "_arena": 4}
 FOUNDATION |= {"_file_kind": 0, "_gguf_header": 4, "_gguf_split": 2}  # what gguf.py checks first
-FOUNDATION |= {"_mapped": 4, "_read_file": 0}
+FOUNDATION |= {"_mapped": 4}
 
 
 def modules():
@@ -99,7 +99,7 @@ def allowed(name, target):
         to_the_left = ASKING[: ASKING.index(name)]
         return target in PLAIN or target in FOUNDATION or target in (*OBJECTS, *to_the_left)
     if name in PROFILE:  # read without the native library
-        known = {*PROFILE[: PROFILE.index(name)], "errors", "_builds"}
+        known = {*PROFILE[: PROFILE.index(name)], "errors", "_builds", "_read_file"}
         return target in known
     if name in FOUNDATION:
         return target in FOUNDATION and FOUNDATION[target] < FOUNDATION[name]
