@@ -27,6 +27,7 @@ PLAIN = {
     "trace.cause", "trace.steps",
     "trace.rules",
     "trace.reference",
+    "trace.at_least",
     "trace.match", "trace.releases", "trace.log_lines", "trace.debug_log", "trace.dumped",
     "trace.diff",
     "trace.flops", "trace.shares", "trace.plan_tensor",

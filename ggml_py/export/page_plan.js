@@ -12,6 +12,7 @@ function summed(steps) {
 class Plan {
   constructor(data) {
     this.data = data;
+    if (data.made.some(([, value]) => value === 'debug log')) sizesAreLeast = true;
     this.headline = data.headline;
     this.backends = data.backends;
     this.n = data.nodes;
@@ -199,7 +200,14 @@ function decimal(n) {
   return ((tenths - whole === 0.5 ? whole + whole % 2 : Math.round(tenths)) / 10).toFixed(1);
 }
 
+let sizesAreLeast = false;  // of a debug log, which rounds down to KiB or MiB
+
 function bytes(n) {
+  if (sizesAreLeast) return n ? `≥ ${exactBytes(n)}` : '< 1 KiB each';
+  return exactBytes(n);
+}
+
+function exactBytes(n) {
   for (const unit of ['B', 'KiB', 'MiB', 'GiB']) {
     if (n < 1024 || unit === 'GiB') return unit === 'B' ? `${n} B` : `${decimal(n)} ${unit}`;
     n /= 1024;

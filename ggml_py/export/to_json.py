@@ -10,10 +10,13 @@ import gzip
 import io
 import json
 import zlib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from .._read_file import MOST, read_file
+from ..trace.at_least import AtLeast
+from ..trace.dumped import SOURCE as LOG
 from ..trace.order import likely_optimizers
 from ..trace.pause import collection_paused
 from ..trace.plan import Plan
@@ -137,7 +140,17 @@ def plan_of(data: dict[str, Any], path: str) -> Plan:
         raise ValueError(f"{path} is a damaged plan: {error!r}") from None
     except ValueError as error:
         raise ValueError(f"{path} is a damaged plan: {error}") from None
-    return plan
+    return _with_bounds(plan) if plan.capture.source == LOG else plan
+
+
+def _with_bounds(plan: Plan) -> Plan:
+    """The sizes of a log are bounds."""
+    tensors, copies = (
+        tuple(t._replace(nbytes=AtLeast(t.nbytes)) for t in records)
+        for records in (plan.capture.tensors, plan.outcome.copies)
+    )
+    outcome = replace(plan.outcome, copies=copies)
+    return Plan(replace(plan.capture, tensors=tensors), outcome, plan.planner)
 
 
 def decompressed(content: bytes) -> bytes:

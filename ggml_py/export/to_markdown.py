@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from ..trace.at_least import AtLeast
 from ..trace.plan import Plan, format_bytes
 from . import to_text
 from .rows import copy_rows, node_rows, off_reasons, off_rows, split_rows
@@ -77,7 +78,8 @@ def _findings(plan: Plan) -> list[str]:
         return []
     lines = []
     for f in findings:
-        cost = f", {format_bytes(f.bytes)} per evaluation" if f.bytes else ""
+        known = f.bytes or isinstance(f.bytes, AtLeast)
+        cost = f", {format_bytes(f.bytes)} per evaluation" if known else ""
         lines.append(f"- **{f.id} {f.title}** ({f.severity}{cost}): {_plain(f.text)}")
         lines.append(f"  {_plain(f.suggestion)}")
     return ["", *lines] if lines else []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from .at_least import most
 from .finding import Copied, Facts, Found, are, described, nbytes, override
 from .record import TensorRecord
 from .rules import parse_version
@@ -37,6 +38,12 @@ def _experts(facts: Facts, copies: list[Copied]) -> str:
     """What to know of experts, of which an evaluation uses a few."""
     if not any(r.op == "MUL_MAT_ID" for c in copies for r in c.readers):
         return ""
+    if facts.from_log:
+        return (
+            " Up to ggml 0.25 only the experts that are used are copied, since then all, unless "
+            "the scheduler has a copy callback (llama.cpp has one); the log does not tell which "
+            "ggml it is of."
+        )
     if parse_version(facts.capture.settings.upstream) < _ALL_EXPERTS:
         return " Of the experts, ggml copies those that are used."
     return (
@@ -55,10 +62,22 @@ def weights(facts: Facts) -> Iterator[Found]:
             f"{facts.name(to)}, {_reader(facts, copies)}.",
             f"Keep {are(weights, 'it where it is', 'them where they are')} read (llama.cpp: "
             f"{override(facts, weights, to)})."
-            + (" Or is it op offload? The log does not tell." if facts.from_log else ""),
+            + (
+                " Or is it op offload? The log does not tell."
+                if _may_be_offload(facts, mine)
+                else ""
+            ),
             weights,
             nbytes(copies),
         )
+
+
+_OFFLOAD = " Or is it op offload? The log does not tell."
+
+
+def _may_be_offload(facts: Facts, copies: list[Copied]) -> bool:
+    """In a log without causes."""
+    return facts.from_log and not any(facts.cause(r) for c in copies for r in c.readers)
 
 
 def state(facts: Facts) -> Iterator[Found]:
@@ -118,7 +137,7 @@ def _large(facts: Facts, copies: Iterable[Copied]) -> Iterator[tuple[int, int, l
     for c in copies:
         groups.setdefault((facts.where[c.holder.id], c.to), []).append(c)
     for (at, to), group in sorted(groups.items()):
-        if nbytes(group) >= facts.min_bytes:
+        if most(nbytes(group)) >= facts.min_bytes:  # of a log: unless it is less for sure
             facts.explain(group)
             yield at, to, group
 

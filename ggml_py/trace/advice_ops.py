@@ -204,24 +204,44 @@ def _runs(facts: Facts) -> Iterator[tuple[int, list[TensorRecord]]]:
 _WRITES = frozenset({"SET_ROWS", "CPY"})
 
 
+# Causes of what no weight, memory or pin holds: pass 2 and 3 placed it by what is supported.
+_NOT_HELD = ("", "2.sup", "3.best", "3.upg")
+
+
 def round_trips(facts: Facts) -> Iterator[Found]:
     """What a log can tell of fallbacks and avoidable splits: nodes that read no weights, between
     splits of a device."""
-    groups: dict[tuple[int, str], list[TensorRecord]] = {}
+    groups: dict[tuple[int, str, bool], list[TensorRecord]] = {}
+    causes = any(facts.cause(t) for t in facts.computed)
     for device, nodes in _runs(facts):
         kept = any(facts.is_weight(s) for t in nodes for s in facts.sources(t))
         kept = kept or all(t.op in _WRITES for t in nodes)
+        kept = kept or any(facts.cause(t) not in _NOT_HELD for t in nodes)
         if not kept and not {facts.where[t.id] for t in nodes}.intersection(facts.devices):
             ops = ", ".join(dict.fromkeys(t.op_desc for t in nodes))
-            groups.setdefault((device, ops), []).extend(nodes)
-    for (device, ops), nodes in groups.items():
+            sure = causes or not any(
+                facts.may_be_weight(s) for t in nodes for s in facts.sources(t)
+            )
+            groups.setdefault((device, ops, sure), []).extend(nodes)
+    for (device, ops, sure), nodes in groups.items():
         copies = facts.around(nodes)
         facts.explain(copies, nodes)
         name, where = facts.name(device), facts.name(facts.where[nodes[0].id])
+        it = are(nodes, "it", "them")
+        if causes:
+            why = f"by the causes that are printed no weight, memory or pin keeps {it} there"
+        elif sure:
+            why = f"nothing that {are(nodes, 'it reads', 'they read')} has the name of a weight"
+        else:
+            held = [s for t in nodes for s in facts.sources(t) if facts.may_be_weight(s)]
+            why = (
+                f"whether a weight keeps {it} there cannot be told: '{held[0].name}' is cut at 20 "
+                "bytes, and may be one"
+            )
+        often = f" Most often that is because {name} does not support the op for these types and"
         yield Found(
             f"{described(nodes, 'node')} ({ops}) {are(nodes, 'runs', 'run')} on {where} between "
-            f"splits of {name}, and no weight keeps {are(nodes, 'it', 'them')} there. Most often "
-            f"that is because {name} does not support the op for these types and shapes.",
+            f"splits of {name}, and {why}." + (f"{often} shapes." if sure else ""),
             "The log does not tell; why_not does, for a plan of the same graph by Scheduler.plan.",
             nodes,
             nbytes(copies),

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 
+from .at_least import AtLeast
 from .debug_log import NodeLine, Printed, SplitLine, dumps
 from .match import DUMPED_BACKEND, DUMPED_NAME, DUMPED_OP
 from .order import likely_optimizers
@@ -262,7 +263,7 @@ class _Reading:
 
 def _record(id: int, kind: str, name: str, op: str, nbytes: int) -> TensorRecord:
     return TensorRecord(
-        id, kind, name, op, op, "?", (), (), nbytes, (), (), (), -1, 0, -1, 0, -1, 0, 0
+        id, kind, name, op, op, "?", (), (), AtLeast(nbytes), (), (), (), -1, 0, -1, 0, -1, 0, 0
     )
 
 
@@ -288,7 +289,8 @@ def unknown(plan: Plan) -> tuple[str, ...]:
     lost = [t.name for t in plan.leafs if t.backend is None]
     sentences = [
         "shapes, types and op parameters are not printed: FLOPs and bytes per device are not known",
-        "sizes are printed in whole KiB or MiB: bytes are at least what is said",
+        "sizes are printed in whole KiB or MiB: bytes are at least what is said, and 0 is less "
+        "than 1 KiB",
         "what the backends support, pins, and the buffers of weights are not printed: steps, "
         "reference, why_not and what_if need a plan that Plan.to_json wrote",
         f"ggml's version is not printed: taken for {plan.settings.upstream}",
@@ -299,7 +301,10 @@ def unknown(plan: Plan) -> tuple[str, ...]:
     if views:
         sentences.append(f"{views} nodes are not printed: they are views, here without names")
     if long:
-        sentences.append(f"names are cut at {DUMPED_NAME} bytes: {long} of them may go on")
+        sentences.append(
+            f"names are cut at {DUMPED_NAME} bytes: {long} of them may go on, and stand for several"
+            " tensors each"
+        )
     if ops:
         sentences.append(f"ops are cut at {DUMPED_OP} bytes: those of {ops} nodes may go on")
     if short:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from .cause import pass_of, sentence
 from .decisions import Meeting, stage_of
+from .match import DUMPED_NAME
 from .plan import format_bytes
 from .record import COPY
 from .words import label, listed, memory, quoted, signature
@@ -142,9 +143,11 @@ def _same_sweep(a: Link, b: Link) -> bool:
 
 def explain(plan: Plan, subject: PlanTensor) -> Explanation:
     """See `Plan.explain`."""
-    links, notes = parts(plan, subject, has_steps(plan))
+    found, notes = parts(plan, subject, has_steps(plan))
+    links = tuple(found)
     limits = tuple(_limits(plan)) if plan.capture.source != "scheduler" else ()
-    return Explanation(subject, tuple(links), tuple(notes), disagreements(plan), limits)
+    limits += tuple(_cut_names(links)) if plan.capture.source == "debug log" else ()
+    return Explanation(subject, links, tuple(notes), disagreements(plan), limits)
 
 
 def parts(plan: Plan, t: PlanTensor, by_steps: bool) -> tuple[Iterator[Link], Iterator[str]]:
@@ -286,6 +289,18 @@ def _copy(plan: Plan, t: PlanTensor) -> Iterator[Link]:
         yield Link(t, t.backend or "", pass_, "", code, text, source, "")
         yield from _chain(plan, made.tensor, "its reader", 1)
     yield from _chain(plan, source, "its source", 1)
+
+
+def _cut_names(links: Iterable[Link]) -> Iterator[str]:
+    """What a log cuts may be the name of several tensors."""
+    tensors = [t for link in links for t in (link.tensor, link.witness) if t is not None]
+    cut = dict.fromkeys(label(t) for t in tensors if len(t.name.encode()) == DUMPED_NAME)
+    if cut:
+        names = ", ".join(f"'{name}'" for name in list(cut)[:3]) + ", …" * (len(cut) > 3)
+        yield (
+            f"names are cut at {DUMPED_NAME} bytes in a log: {names} may stand for another tensor "
+            "whose name begins so"
+        )
 
 
 def _limits(plan: Plan) -> Iterator[str]:

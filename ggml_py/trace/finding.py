@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from .at_least import AtLeast
+from .match import DUMPED_NAME
 from .plan import Plan, PlanTensor, format_bytes
 from .record import LEAF, NODE, TensorRecord
 
@@ -45,7 +47,8 @@ class Finding:
 
     def __str__(self) -> str:
         """Lines of at most 100 columns: the title, what was found, what to do."""
-        cost = f", {format_bytes(self.bytes)} per evaluation" if self.bytes else ""
+        known = self.bytes or isinstance(self.bytes, AtLeast)
+        cost = f", {format_bytes(self.bytes)} per evaluation" if known else ""
         return "\n".join(
             [
                 f"{self.id} {self.title} ({self.severity}{cost})",
@@ -173,6 +176,12 @@ class Facts:
         if self.from_log:
             return t.kind == LEAF and t.name.endswith((".weight", ".bias"))
         return self.capture.is_weight(t)
+
+    def may_be_weight(self, t: TensorRecord) -> bool:
+        """Whether it is a weight, or a leaf of which a log has the first 20 bytes of the name only,
+        so that nobody knows."""
+        cut = self.from_log and len(t.name.encode()) >= DUMPED_NAME and not self.is_state(t)
+        return self.is_weight(t) or (cut and t.kind == LEAF)
 
     def is_state(self, t: TensorRecord) -> bool:
         """Whether it lives from one evaluation to the next, as a KV cache does."""

@@ -14,6 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .at_least import AtLeast
 from .order import order_of_plan
 from .passes import passes_text
 from .plan_tensor import PlanTensor as PlanTensor
@@ -332,10 +333,9 @@ class Plan:
         total = sum(per_backend.values()) or 1
         nodes = ", ".join(f"{name} {n} ({n / total:.0%})" for name, n in per_backend.items())
         shares = self.shares()
-        least = "at least " if self.capture.source == "debug log" and self.n_inputs else ""
         start = (
             f"{self.n_splits} splits, {self.n_inputs} copies "
-            f"({least}{format_bytes(self.copy_bytes)}), nodes: {nodes}"
+            f"({format_bytes(self.copy_bytes)}), nodes: {nodes}"
         )
         return start if shares is None else f"{start}; {in_words(shares)}"
 
@@ -443,7 +443,10 @@ class Plan:
 
 
 def format_bytes(n: float) -> str:
-    """Bytes with a unit: 1.5 MiB."""
+    """Bytes with a unit: 1.5 MiB; "at least 1.5 MiB", or "less than 1.0 KiB", of what a log has."""
+    if isinstance(n, AtLeast):
+        bound = format_bytes(int(n) or n.most + 1)
+        return f"at least {bound}" if n else f"less than {bound}"
     for unit in ("B", "KiB", "MiB", "GiB"):
         if n < 1024 or unit == "GiB":
             return f"{n:.0f} {unit}" if unit == "B" else f"{n:.1f} {unit}"

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from . import reach
+from .at_least import most
 from .finding import Facts
 from .plan import Plan, PlanTensor, Split, format_bytes
 from .words import label, listed, quoted
@@ -99,13 +100,20 @@ def too_many_splits(plan: Plan, n: int) -> str:
 
 def too_many_bytes(plan: Plan, n: int) -> str:
     """Whether more than `n` bytes are copied in one evaluation."""
-    if plan.copy_bytes <= n:
+    if most(plan.copy_bytes) <= n:
         return ""
     copies = sorted((i for s in plan.splits for i in s.inputs), key=lambda i: -i.nbytes)
     rows = [
         f"  {format_bytes(i.nbytes)} of {label(i.tensor)}: {i.src_backend} → {i.dst_backend}"
         for i in copies
     ]
+    if plan.copy_bytes <= n:
+        head = (
+            f"{format_bytes(plan.copy_bytes)} are copied in one evaluation, at most {n} "
+            f"({format_bytes(n)}) were expected: whether it is more, this log does not tell, for "
+            "it has sizes in whole KiB or MiB"
+        )
+        return "\n".join([head, *_first_of(rows)])
     head = (
         f"{plan.copy_bytes} bytes ({format_bytes(plan.copy_bytes)}) are copied in one evaluation, "
         f"at most {n} ({format_bytes(n)}) were expected:"
