@@ -137,3 +137,18 @@ def test_a_sample_of_damaged_files():
 
     for seed in range(700):
         files.case(seed)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "message"),
+    [
+        ("node #  5", "node #99999999999", "its number is damaged"),
+        ("3M) [CUDA0         ] use", "3M) [CUDA0 1.wgtx  ] use", "a cause as"),
+        ("( 512M)", "(512000000000M)", "ggml prints 5 characters"),
+    ],
+)
+def test_damaged_numbers_of_a_log_are_refused(before, after, message):
+    """The first of these took all memory."""
+    assert before in DUMP
+    with pytest.raises(ValueError, match=message):
+        ggml.Plan.from_debug_log(DUMP.replace(before, after))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ from .words import quoted
 if TYPE_CHECKING:
     from .plan import Plan, PlanTensor
 
+CODE = re.compile(r"usr|1\.wgt\d+|(?!1\.wgt)\d\.\w+")
 # Stages of split_graph by their code (native/sched_trace.cpp): pass, its name, the row of
 # `PlanTensor.passes` that shows the assignment after it.
 STAGES: dict[int, tuple[int, str, int]] = {

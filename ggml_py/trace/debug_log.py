@@ -15,6 +15,7 @@ import re
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from .cause import CODE
 from .log_lines import BEGIN, lines
 
 EXPECTED = (
@@ -23,7 +24,7 @@ EXPECTED = (
     "'node #  0 (GET_ROWS): …'"
 )
 
-_NAME, _BACKEND, _CAUSE_WIDTH = 20, 5, 8  # bytes that are printed
+_NAME, _BACKEND, _CAUSE_WIDTH, _SIZE_WIDTH = 20, 5, 8, 5  # bytes that are printed
 _SPLIT = re.compile(r"## SPLIT #(\d+): (.+?) # (\d+) inputs(.*)")
 _SIZE = r"\(\s*(\d+[KM]?)\s*\)"
 _USE = r"(?: use=(\d+)(?:,c=([01]))?)?"
@@ -35,7 +36,8 @@ _MORE_SOURCES = re.compile(rb"(?: .{20} \(.{5}\) \[.{5} .{8}\])+\s*")
 # One of which a logger took the blanks before it.
 _STRIPPED = re.compile(rb"(.*?) \(.{5}\) \[.{5} .{8}\]")
 _CUT_OFF = re.compile(r" \(\s*\d+[KM]?\s*\)?(?: \[[^]]*)?$")
-_CAUSE = re.compile(r"usr|\d\.\w+")
+# More nodes than those that are printed are views; a number far beyond is a damaged one.
+_MOST_VIEWS = 1 << 20
 
 
 class Printed(NamedTuple):
@@ -80,6 +82,7 @@ def dumps(text: str) -> list[list[SplitLine]]:
     Raises ValueError, which names the line, for a log without any and for one that is damaged.
     """
     found: list[list[SplitLine]] = []
+    text = text.encode("utf-8", "replace").decode()  # no half of a pair of UTF-16
     for number, line in lines(text):
         try:
             _read(line, found)
@@ -150,6 +153,8 @@ def _read_node(m: re.Match[str], is_marked: bool, found: list[list[SplitLine]]) 
             f"node {node.index} after node {before}: a part of the log is missing, or two "
             "schedulers wrote it at the same time"
         )
+    if node.index > before + _MOST_VIEWS:
+        raise ValueError(f"node {node.index} after node {before}: its number is damaged")
     splits[-1].nodes.append(node)
     _add_sources(node, m[8])
 
@@ -201,14 +206,19 @@ def _place(brackets: str) -> tuple[str, str]:
         cause = raw[_BACKEND:].decode("utf-8", "replace")
     else:  # a log whose spaces are lost
         backend, _, cause = brackets.strip().rpartition(" ")
-        if not backend or not _CAUSE.fullmatch(cause):
+        if not backend or not CODE.fullmatch(cause):
             backend, cause = brackets, ""
     backend = backend.strip()
     if not backend or len(backend.replace("\ufffd", "?").encode()) > _BACKEND:
         raise ValueError(f"[{brackets}] is damaged: expected a backend of at most 5 bytes")
-    return backend, cause.strip()
+    cause = cause.strip()
+    if cause and not CODE.fullmatch(cause):
+        raise ValueError(f"[{brackets}] is damaged: expected a cause as '2.sup' or '1.wgt0'")
+    return backend, cause
 
 
 def _nbytes(size: str) -> int:
     # Of more than four digits of MiB the unit is cut off.
+    if len(size) > _SIZE_WIDTH:
+        raise ValueError(f"the size {size[:20]} is damaged: ggml prints {_SIZE_WIDTH} characters")
     return int(size[:-1]) << 10 if size.endswith("K") else int(size.removesuffix("M")) << 20

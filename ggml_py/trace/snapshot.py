@@ -15,6 +15,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from .cause import CODE
 from .match import AUTOMATIC, without_number
 from .plan import Plan, format_bytes
 
@@ -245,6 +246,8 @@ class _Token(NamedTuple):
 
 def parse(text: str) -> tuple[list[str], list[Row]]:
     """The backends of a page, highest priority first, and its rows. Raises `PageError`."""
+    if not text.isascii():
+        text = text.encode("utf-8", "replace").decode()  # no half of a pair of UTF-16
     lines = text.split("\n")
     head = lines[0].rsplit(" ", 1)
     if head[0] != MAGIC:
@@ -302,6 +305,8 @@ def _read_sections(
                     _name(token)
             else:
                 name, op, backend, cause, *rest = _FIELD.findall(line)
+                if cause != _NOBODY and not CODE.fullmatch(_name(cause)):
+                    raise PageError("expected a cause as '2.sup' or '1.wgt0'")
                 if copies and split is None:
                     raise PageError("copies before it, and no split that they are for")
                 for token in (backend, cause):
@@ -329,7 +334,10 @@ def _numbers(text: str) -> list[int]:
 
 def _nbytes(size: str) -> int:
     number, unit = size.split(" ")
-    return int(number) * _UNITS[unit]
+    nbytes = int(number) * _UNITS[unit]
+    if not 0 <= nbytes < 1 << 63:
+        raise PageError("a size of more bytes than a tensor can have")
+    return nbytes
 
 
 def _changed(base: list[_Token], changed: list[_Token]) -> list[_Token]:
