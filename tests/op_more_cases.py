@@ -140,7 +140,7 @@ def _rope(d: Draw) -> Case:
         d.t(d.type("f32", "f16"), n, heads, tokens, d.small()), d.index(50, tokens),
     ]  # fmt: skip
     if d.name.startswith("rope_ext"):
-        operands.append(d.f32(max(dims // 2, 1)) if d.rng.random() < 0.5 else None)
+        operands.append(d.f32(min(max(dims // 2, 1), 64)) if d.rng.random() < 0.5 else None)
     numbers: dict[str, object] = {"n_dims": dims, "mode": mode}
     if d.name not in ("rope", "rope_inplace"):
         numbers |= ROPE_NUMBERS | {"ext_factor": d.number(0.0, 1.0)}
@@ -156,7 +156,7 @@ def _rope_multi(d: Draw) -> Case:
     sections = [d.rng.choice((0, 1, 2, n // 8)) for _ in range(4)]
     if d.wild:
         sections[d.rng.randrange(4)] = d.rng.choice((-1, -2, 100))
-    factors = d.f32(max(dims // 2, 1)) if d.rng.random() < 0.3 else None
+    factors = d.f32(min(max(dims // 2, 1), 64)) if d.rng.random() < 0.3 else None
     return d.case(
         d.t(d.type("f32", "f16"), n, d.small(), tokens, d.small()), d.index(50, 4 * tokens),
         factors, n_dims=dims, sections=sections, mode=mode, **ROPE_NUMBERS,
