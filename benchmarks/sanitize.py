@@ -102,6 +102,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, add_help=True)
     parser.add_argument("--sanitize", default="address,undefined")
     parser.add_argument("--search", metavar="NAME", help="benchmarks/NAME.py instead of tests")
+    parser.add_argument("--cases", type=int, default=4000, help="of the search")
     parser.add_argument("tests", nargs="*")
     given, others = parser.parse_known_args()
     built = subprocess.run(
@@ -112,7 +113,8 @@ def main() -> int:
     if given.search:
         record = Path(tempfile.mkdtemp()) / "record.json"
         script = str(ROOT / "benchmarks" / f"{given.search}.py")
-        return _reported(given, build, [sys.executable, script, *others, "--out", str(record)])
+        command = [sys.executable, script, "--cases", str(given.cases), "--out", str(record)]
+        return _reported(given, build, command)
     tests = given.tests or [str(ROOT / "tests")]
     if not any(other.startswith("-m") for other in others):
         others += ["-m", "not slow"]

@@ -99,6 +99,9 @@ MISUSES = [
     _made("add_id", lambda e: e.other.add_id(
           _t(e, "f32", 8, 2, 1), _t(e, "f32", 8, 4, 1, 0), _t(e, "i32", 2, 1)),
           "f32 [8, 4, 1, 0]", "operands that have elements"),
+    *([_made("dsv4_hc_comb", lambda e: e.other.dsv4_hc_comb(
+          _t(e, "f32", 24, 2), _t(e, "f32", 3), _t(e, "f32", 24), 1e-6, 2**31 - 1),
+          "n_iter", "at most 65536 iterations")] if hasattr(ggml.Context, "dsv4_hc_comb") else []),
     _made("set/offset", lambda e: e.other.set(_t(e, "f32", 8), _t(e, "f32", 4), 32, 32, 32, 3),
           "offset: 3", "in bytes, of whole elements"),
     _made("rms_norm_back", lambda e: e.other.rms_norm_back(

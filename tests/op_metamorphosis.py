@@ -79,7 +79,8 @@ def computed(
             graph = here.context.new_graph(64)
             graph.build_forward_expand(out)
             before = here.everything().copy()
-            here.shut([t for t in (*tensors, *graph.nodes) if t is not None])
+            computing = [t for t in graph.nodes if t.op not in VIEWS]
+            here.shut([t for t in (*tensors, *computing) if t is not None])
             try:
                 backend(n_threads).compute(graph)
             finally:

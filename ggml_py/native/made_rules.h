@@ -38,6 +38,7 @@ MADE(GET_REL_POS) {
 
 MADE(DSV4_HC_COMB) {
     RULE(gp_have_elements(s, 3), "operands that have elements");
+    RULE(p[1] <= 1 << 16, "at most 65536 iterations: 2^31 take minutes for each token");
     return PASSED;
 }
 
