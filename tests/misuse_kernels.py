@@ -64,9 +64,9 @@ def _soft_max_with_strided_sinks(env):
 MISUSES = [
     _made("rope/odd", lambda e: _rope(e, (7, 2, 3), 2), "f32 [7, 2, 3, 1]",
           "an even length", at=_rope),
-    _made("rope/n_dims", lambda e: _rope(e, (8, 2, 3), 0), "n_dims: 0", "n_dims above 0", at=_rope),
+    _kernel("rope/n_dims", lambda e: _rope(e, (8, 2, 3), 0), "ROPE", "n_dims above 0"),
     _made("rope/n_dims-negative", lambda e: _rope(e, (8, 2, 3), -2), "n_dims: -2",
-          "above 0", at=_rope),
+          "n_dims of at least 0", at=_rope),
     _made("rope/n_dims-long", lambda e: _rope(e, (8, 2, 3), 10), "n_dims: 10",
           "at least n_dims", at=_rope),
     _made("rope_multi/factors", lambda e: e.other.rope_multi(
@@ -127,8 +127,6 @@ MISUSES = [
     _made("conv_3d", lambda e: e.other.conv_3d(
           _t(e, "f16", 2, 2, 2, 2), _t(e, "f32", 4, 4, 4, 3), 2, 1, 1, 1, 0, 0, 0, 1, 1, 1),
           "IC: 2", "IM2COL_3D: expected IC channels"),
-    _made("ssm_conv", lambda e: e.other.ssm_conv(_t(e, "f32", 4, 8, 1), _t(e, "f16", 4, 8)),
-          "f16 [4, 8", "c in f32"),
     _made("rwkv_wkv6/no-token", lambda e: e.other.rwkv_wkv6(
           *[_t(e, "f32", 64, 1, 0)] * 3, _t(e, "f32", 64, 1), _t(e, "f32", 64, 1, 0),
           _t(e, "f32", 4096, 1)), "f32 [64, 1, 0, 1]", "operands that have elements"),
@@ -141,6 +139,8 @@ MISUSES = [
     _kernel("add_sinks", _soft_max_with_strided_sinks, "SOFT_MAX", "a sink in line"),
     _kernel("ssm_conv", lambda e: e.other.ssm_conv(
             _t(e, "f32", 4, 8, 1), _crop(e, "f32", (4, 8), 6, 8)), "SSM_CONV", "c in line"),
+    _kernel("ssm_conv/type", lambda e: e.other.ssm_conv(
+            _t(e, "f32", 4, 8, 1), _t(e, "f16", 4, 8)), "SSM_CONV", "c in f32"),
     _kernel("get_rel_pos", lambda e: e.other.get_rel_pos(_crop(e, "f16", (8, 3), 9, 3), 2, 2),
             "GET_REL_POS", "a in line"),
     _kernel("opt_step_adamw", lambda e: e.other.opt_step_adamw(

@@ -94,6 +94,7 @@ KERNEL(CROSS_ENTROPY_LOSS_BACK) {
 }
 
 KERNEL(ROPE) {
+    RULE(p[1] > 0, "n_dims above 0");
     RULE(gp_stride_is(b, 0, sizeof(int32_t)), "positions in line" COPY);
     RULE(c == NULL || gp_list_of(c, p[1]/2), "frequency factors in line" COPY);
     return PASSED;
@@ -130,12 +131,17 @@ KERNEL(FLASH_ATTN_EXT) {
     return PASSED;
 }
 
+// Whether a device takes a model's weights is asked with ops of the weights' types (llama.cpp, weight_ops.py).
 KERNEL(SSM_CONV) {
+    RULE(b->type == GGML_TYPE_F32, "c in f32");
     RULE(ggml_is_contiguous(b), "c in line" COPY);
     return PASSED;
 }
 
 KERNEL(SSM_SCAN) {
+    for (int i = 0; i < 6; i++) {
+        RULE(s[i]->type == GGML_TYPE_F32, "all operands but the ids in f32");
+    }
     RULE(a->nb[3] == a->ne[0]*a->ne[1]*a->ne[2]*sizeof(float), "states in line" COPY);
     RULE(ggml_is_contiguous(s[6]), "ids in line" COPY);
     return PASSED;
