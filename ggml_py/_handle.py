@@ -8,7 +8,7 @@
    signal's handler or the collector closes between two bytecodes or during a call without the GIL,
    the memory stays until the call is over, and nothing is counted or locked for that. Where nobody
    else has the pointer, which is nearly always, close() frees at once and raises what that raises
-   (the traceback of a call that failed has it, too, as long as somebody holds the exception). Who
+   (the frames of calls that failed, kept by a traceback, give it up: _dead_frames.py). Who
    reads through a pointer that C returned (a string, an array, a tensor of a graph) therefore keeps
    the `ptr` that it came from in a local variable until it is done.
 4. The finalizer holds a `Native` of each parent, and no Handle: natives outlive what needs them,
@@ -52,6 +52,7 @@ from sys import getrefcount
 from types import TracebackType
 from typing import Any, TypeVar
 
+from ._dead_frames import clear_dead_frames
 from ._ffi import ffi
 from ._fork import left_in_use
 from .errors import AbortError, BusyError, ClosedError, LeftError, ServerLostError, SpoiledError
@@ -311,6 +312,8 @@ class Handle:
         """Frees the native object now, or whoever still has its pointer does at the end."""
         native, finalizer = self._native, self._finalizer
         self._native = _FREED
+        if getrefcount(native) > 2 or getrefcount(native.ptr) > 2:
+            clear_dead_frames()
         if getrefcount(native) > 2:
             return  # another that was closed needs it, and is in use
         ptr = native.ptr

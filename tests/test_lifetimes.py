@@ -313,3 +313,24 @@ time.sleep(0.2)
     for _ in range(3):
         done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
         assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_kept_exception_keeps_nothing_open():
+    """As sys.last_value does at the prompt."""
+    kept = []
+    with ggml.Context() as context:
+        context.new_tensor("f32", 4)
+        cpu = ggml.device("CPU").init(n_threads=1)
+        before = LIVE["Backend"]
+        try:
+            cpu.compute(context)
+        except TypeError as error:
+            kept.append(error)
+        graph = context.new_graph()
+        graph.build_forward_expand(context.sqr(context.new_tensor("f32", 4)))
+        try:
+            cpu.compute(graph)  # no memory
+        except ggml.GgmlError as error:
+            kept.append(error)
+        cpu.close()
+        assert LIVE["Backend"] == before - 1 and len(kept) == 2
