@@ -39,6 +39,7 @@ from rounds import Row, measured, parser, seconds, show, some_of
 from ggml_py._ffi import lib
 from ggml_py.models import Model, load
 from ggml_py.models.synthetic import LlamaSpec, write_llama
+from ggml_py.sched_refusal import deciding
 
 REPO = Path(__file__).resolve().parent.parent
 SIZES = {
@@ -213,7 +214,7 @@ def graph_of_32_layers(folder: Path, rounds: int) -> dict[str, float]:
                 start = time.perf_counter()
                 builder = graphs._build(shape, model.flash_attn)
                 builds.append(time.perf_counter() - start)
-                with sched._deciding(builder.graph):
+                with deciding(sched, builder.graph):
                     lib.ggml_backend_sched_split_graph(sched.ptr, builder.graph.ptr)
                 plans.append(time.perf_counter() - start)
                 builder.close()
