@@ -244,6 +244,8 @@ class Handle:
     )  # fmt: skip
 
     def __init__(self, ptr: Any, free: Callable[[Any], None], *parents: Handle) -> None:
+        if isinstance(self, _WithoutPtr):  # made by a class method of one that is closed
+            self.__class__ = type(self).__mro__[2]
         self.ptr = ffi.cast(ffi.typeof(ptr), ptr)  # nobody else has this one yet
         self._token = LIVE.add(type(self).__name__)
         self._native = native = Native(self.ptr, self._token)

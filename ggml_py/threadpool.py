@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from . import enums
-from ._arguments import whole
+from ._arguments import given, whole
 from ._device import Device, device
 from ._ffi import ffi, lib
 from ._handle import Handle, in_use, those_of
@@ -85,6 +85,8 @@ class ThreadPool(Handle):
         # Whether its threads have CPUs or a priority of their own.
         self.is_placed = self.cpumask is not None or self.prio in _POLICIES
         self.device = _cpu() if device is None else device
+        if not isinstance(self.device, Device):
+            raise TypeError(f"device: expected a Device or None, got {given(self.device)}")
         new, free = self._functions()
         params = ffi.new("struct ggml_threadpool_params *")
         lib.ggml_threadpool_params_init(params, self.n_threads)

@@ -128,3 +128,12 @@ def test_the_counter_would_notice_a_leak():
     keep.clear()
     gc.collect()
     assert LIVE["Context"] == before - 1
+
+
+def test_a_class_method_of_a_closed_object_makes_an_open_one(tmp_path):
+    closed = ggml.Dataset(np.ones((2, 2)))
+    closed.close()
+    made = closed.empty("f32", "f32", 2, 0, 4)
+    assert not made.closed and made.ndata == 4
+    made.close()
+    assert made.closed and type(made) is type(closed)
