@@ -315,7 +315,7 @@ class Handle:
         native, finalizer = self._native, self._finalizer
         self._native = _FREED
         if getrefcount(native) > 2 or getrefcount(native.ptr) > 2:
-            clear_dead_frames()
+            clear_dead_frames(native.ptr)
         if getrefcount(native) > 2:
             return  # another that was closed needs it, and is in use
         ptr = native.ptr

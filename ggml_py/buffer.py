@@ -119,14 +119,15 @@ class LentMemory:
     """A native buffer that ggml itself owns: a scheduler's or an allocator's, which the next graph
     writes to, or one of ggml-opt's. What it frees while this lives is freed with this.
 
-    Made of a buffer that was pinned (`gp_tensor_pin`)."""
+    Made of a buffer that was pinned (`gp_tensor_pin`), of NULL where nothing can be."""
 
     __slots__ = ("__weakref__", "_finalizer")
     readonly = False
 
     def __init__(self, ptr: Any) -> None:
-        self._finalizer = weakref.finalize(self, lib.gp_buffer_unpin, ptr)
-        self._finalizer.atexit = False
+        if ptr != NULL:
+            self._finalizer = weakref.finalize(self, lib.gp_buffer_unpin, ptr)
+            self._finalizer.atexit = False
 
     def __repr__(self) -> str:
         return "<memory that ggml owns, which arrays are over>"
@@ -140,7 +141,7 @@ def _is_readonly(keep: Any) -> bool:
 
 
 def _free(ptr: Any, keep: tuple[Any, ...]) -> None:
-    for other, _keep in list(_PARKED):
+    for other, _keep in list(_PARKED):  # empty in a pristine build
         if not lib.gp_buffer_is_pinned(other):
             _PARKED.remove((other, _keep))
     if keep and lib.gp_trace_present() and lib.gp_buffer_is_pinned(ptr):

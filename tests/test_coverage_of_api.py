@@ -56,6 +56,9 @@ ONLY_IN_LIB = {
         "|ggml_backend_get_(alignment|max_size)|ggml_backend_buffer_get_(alignment|max_size)"
         "|ggml_backend_cpu_buffer_type"
     ),
+    "native/context_alloc.cpp calls it, for Context.alloc": (
+        "ggml_backend_alloc_ctx_tensors_from_buft"
+    ),
     "for several tensors at once: Context.alloc": (
         "ggml_backend_buft_alloc_buffer_n|ggml_backend_buft_get_alloc_size_n"
     ),
