@@ -123,6 +123,7 @@ def test_what_a_text_can_say(sims):
         "supports": {"MUL_MAT": True, "SILU": True}, "profile": None, "memory": 3 << 29,
         "offload_min_batch": 8, "type": "igpu", "max_size": 64 << 20, "alignment": 256,
         "host": False, "host_buffer": True, "async_": False, "buft_of": first,
+        "graph_optimize": None,
     }  # fmt: skip
     assert sim_device_of("gpu1") is device  # no settings: as it is
     assert device.settings["alignment"] == 256
