@@ -71,9 +71,9 @@ PLANTED = {
         ggml.lib.ggml_backend_tensor_set(tensor.ptr, source, 0, 256)
     """,
     "heap-use-after-free": """
-        raw = buffer.ptr
+        raw = int(ggml.ffi.cast("uintptr_t", buffer.ptr))  # a number keeps nothing
         buffer.close()
-        ggml.lib.ggml_backend_buffer_get_alignment(raw)
+        ggml.lib.ggml_backend_buffer_get_alignment(ggml.ffi.cast("ggml_backend_buffer_t", raw))
     """,
     "runtime error": """
         # a misaligned pointer, which the function reads through

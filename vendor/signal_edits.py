@@ -86,12 +86,14 @@ _BLAS = (
     Edit(
         "nodes of BLAS",
         "static enum ggml_status ggml_backend_blas_graph_compute(",
-        'extern "C" bool gp_ask_interrupted(void);\n\n',
+        # Weak: programs of upstream's load this library beside their own libggml-base.
+        'extern "C" __attribute__((weak)) bool gp_ask_interrupted(void);\n\n',
     ),
     Edit(
         "next node of BLAS",
         "        struct ggml_tensor * node = cgraph->nodes[i];\n",
-        "        if (gp_ask_interrupted()) {\n            return GGML_STATUS_ABORTED;\n        }\n",
+        "        if (gp_ask_interrupted != nullptr && gp_ask_interrupted()) {\n"
+        "            return GGML_STATUS_ABORTED;\n        }\n",
     ),
 )
 

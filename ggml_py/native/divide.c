@@ -3,7 +3,20 @@
 // and no handler of SIGFPE whose place in a row with faulthandler's would matter.
 #include "worker_guard.h"
 
+#include <signal.h>
 #include <stdint.h>
+#include <stdlib.h>
+
+// A program of upstream's may load this library beside its own libggml-base, which has none: it gets the fault.
+#pragma weak gp_divided
+
+static void divided(const char * file, int line, int by_zero) {
+    if (gp_divided != NULL) {
+        gp_divided(file, line, by_zero);
+    }
+    raise(SIGFPE);
+    abort();
+}
 
 struct gp_division {
     const char * file;
@@ -17,10 +30,10 @@ void __ubsan_handle_divrem_overflow(struct gp_division * at, uintptr_t lhs, uint
 
 __attribute__((visibility("hidden"))) void __ubsan_handle_divrem_overflow_abort(struct gp_division * at, uintptr_t lhs, uintptr_t rhs) {
     (void) lhs;
-    gp_divided(at->file, (int) at->line, rhs == 0);
+    divided(at->file, (int) at->line, rhs == 0);
 }
 
 __attribute__((visibility("hidden"))) void __ubsan_handle_divrem_overflow(struct gp_division * at, uintptr_t lhs, uintptr_t rhs) {
     (void) lhs;
-    gp_divided(at->file, (int) at->line, rhs == 0);
+    divided(at->file, (int) at->line, rhs == 0);
 }
