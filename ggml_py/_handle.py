@@ -350,6 +350,7 @@ class Handle:
             self._before_loss()
             self._closed = True
             self._finalizer.detach()
+            self._native = _FREED  # what it needed may be freed
             LIVE.remove(self._token)
             if self._spoiled_by is None:
                 self._drop_ptr()

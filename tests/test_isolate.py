@@ -369,6 +369,14 @@ def test_every_kind_of_error_can_be_pickled():
     classes = [value for value in vars(errors).values() if isinstance(value, type)]
     kinds = [kind for kind in classes if issubclass(kind, ggml.GgmlError)]
     special = (ggml.AbortError, ggml.IsolatedDeath, ggml.IsolatedTimeout, ggml.PlacementError)
+    for kind, given in (
+        (errors.ServerLostError, ("it went", "ggml_x", "host:1")),
+        (errors.LeftError, ("it went", "ggml_x", "host:1")),
+        (errors.DamagedFileError, ("a.gguf", "it was cut")),
+    ):
+        error, special = kind(*given), (*special, kind)
+        again = pickle.loads(pickle.dumps(error))
+        assert (str(again), vars(again)) == (str(error), vars(error))
     for kind in kinds:
         if kind not in special:
             assert str(pickle.loads(pickle.dumps(kind("text")))) == "text"
