@@ -27,7 +27,7 @@ MISUSES = [
     misuse("profile-no-file", lambda e: ggml.load_profile(e.tmp_path / "none.csv"),
            ggml.ArgumentError, "none.csv cannot be read", "No such file"),
     misuse("profile-folder", lambda e: ggml.load_profile(e.tmp_path),
-           ggml.ArgumentError, "cannot be read", "directory"),
+           ggml.ArgumentError, "cannot be read", "is a folder"),
     misuse("profile-empty", lambda e: ggml.load_profile(_file(e, b"")),
            ggml.ArgumentError, "no column op_name", MADE_BY),
     misuse("profile-other-csv", lambda e: ggml.load_profile(_file(e, b"op_name,x\nADD,1\n")),

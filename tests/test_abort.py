@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import ggml_py as ggml
+from ggml_py import errors
 
 
 @pytest.fixture
@@ -40,6 +41,25 @@ def test_the_library_goes_on_after_aborts(context):
     case = graphs.mlp()
     case.scheduler.alloc_graph(case.graph)
     case.close()
+
+
+def test_what_failed_is_raised_where_it_failed_and_nowhere_else(context, monkeypatch):
+    """Python runs while the exception is made, so garbage may be collected: finalizers call, too."""
+    a, b = context.new_tensor("f32", 8), context.new_tensor("f32", 7)
+    used, seen = ggml.lib.ggml_used_mem(context.ptr), []
+    from_native = errors.from_native
+
+    def collecting(*told):
+        if not seen:
+            seen.append(ggml.lib.ggml_used_mem(context.ptr))
+            with pytest.raises(ggml.AbortError, match="ggml_can_mul_mat"):
+                context.mul_mat(a, b)
+        return from_native(*told)
+
+    monkeypatch.setattr(errors, "from_native", collecting)
+    with pytest.raises(ggml.AbortError, match="ggml_can_repeat") as caught:
+        context.add(a, b)
+    assert caught.value.call == "ggml_add" and seen == [used]
 
 
 def test_scalars_are_among_the_operands(context):

@@ -72,7 +72,8 @@ def test_only_what_was_asked_for(model):
     b.add(1, logits=True)
     row = model.decode(b)
     model.reset()
-    np.testing.assert_allclose(row[0], model.eval([*PROMPT, 1]), atol=1e-5)
+    model.eval(PROMPT)  # in the same two graphs: keys of other products round to other f16
+    np.testing.assert_allclose(row[0], model.eval([1]), atol=1e-5)
 
 
 def test_eval_of_a_sequence(model):

@@ -26,7 +26,7 @@ class Threads:
 
     def __init__(self, backends: Sequence[Backend]) -> None:
         self._pools: dict[Backend, dict[bool, ThreadPool]] = {}  # by whether the threads spin
-        self._accels = [b.ptr for b in backends if b.device.type == BackendDevType.ACCEL]
+        self._accels = [b for b in backends if b.device.type == BackendDevType.ACCEL]
         for backend in backends:
             with contextlib.suppress(MissingFunctionError):
                 if backend.n_threads is not None:
@@ -49,9 +49,10 @@ class Threads:
     def _accelerates(self, sched: Scheduler, graph: Graph) -> bool:
         """Whether one of those other backends computes a node."""
         nodes = lib.ggml_graph_nodes(graph.ptr)
+        accels = [backend.ptr for backend in self._accels]
         return sched.n_splits > 1 and any(
             nodes[i].op not in _VIEWS
-            and lib.ggml_backend_sched_get_tensor_backend(sched.ptr, nodes[i]) in self._accels
+            and lib.ggml_backend_sched_get_tensor_backend(sched.ptr, nodes[i]) in accels
             for i in range(graph.n_nodes)
         )
 

@@ -15,38 +15,39 @@
 // when the native call returns.
 static __thread PyObject * gp_stored[3];
 
+// What failed is taken before any Python runs: that may collect garbage, and the calls of finalizers look
+// whether they failed, too.
 static void gp_raise(void) {
-    struct gp_error * e = gp_last_error();
-    if (gp_stored[0] != NULL) {
-        // A wait for an RPC server may have been left in the middle of a call: what the call was changing
-        // has to know (_handle.py).
-        const bool left = e->kind == GP_ERROR_LEFT || e->kind == GP_ERROR_RPC;
-        e->kind = GP_ERROR_NONE;
-        PyErr_NormalizeException(&gp_stored[0], &gp_stored[1], &gp_stored[2]);
-        if (left && gp_stored[1] != NULL) {
-            PyObject * errors = PyImport_ImportModule("ggml_py.errors");
-            PyObject * context = errors == NULL ? NULL : PyObject_CallMethod(errors, "from_native", "issssi",
-                GP_ERROR_LEFT, e->call, e->message, e->operands, e->file, e->line);
-            if (context != NULL) {
-                PyException_SetContext(gp_stored[1], context);
-            } else {
-                PyErr_Clear();
-            }
-            Py_XDECREF(errors);
+    struct gp_error * last = gp_last_error();
+    const struct gp_error e = *last;
+    PyObject *type = gp_stored[0], *value = gp_stored[1], *traceback = gp_stored[2];
+    last->kind = GP_ERROR_NONE;
+    gp_stored[0] = gp_stored[1] = gp_stored[2] = NULL;
+    // A wait for an RPC server may have been left in the middle of a call: what the call was changing has
+    // to know (_handle.py).
+    const bool left = e.kind == GP_ERROR_LEFT || e.kind == GP_ERROR_RPC;
+    PyObject * told = NULL;
+    if (type == NULL || left) {
+        PyObject * errors = PyImport_ImportModule("ggml_py.errors");
+        told = errors == NULL ? NULL : PyObject_CallMethod(errors, "from_native", "issssi",
+            type == NULL ? e.kind : GP_ERROR_LEFT, e.call, e.message, e.operands, e.file, e.line);
+        Py_XDECREF(errors);
+    }
+    if (type == NULL) {
+        if (told != NULL) {
+            PyErr_SetObject((PyObject *) Py_TYPE(told), told);
+            Py_DECREF(told);
         }
-        PyErr_Restore(gp_stored[0], gp_stored[1], gp_stored[2]);
-        gp_stored[0] = gp_stored[1] = gp_stored[2] = NULL;
         return;
     }
-    PyObject * module = PyImport_ImportModule("ggml_py.errors");
-    PyObject * raised = module == NULL ? NULL : PyObject_CallMethod(module, "from_native", "issssi",
-        e->kind, e->call, e->message, e->operands, e->file, e->line);
-    e->kind = GP_ERROR_NONE;
-    if (raised != NULL) {
-        PyErr_SetObject((PyObject *) Py_TYPE(raised), raised);
-        Py_DECREF(raised);
+    PyErr_Clear();
+    PyErr_NormalizeException(&type, &value, &traceback);
+    if (told != NULL && value != NULL) {
+        PyException_SetContext(value, told);
+    } else {
+        Py_XDECREF(told);
     }
-    Py_XDECREF(module);
+    PyErr_Restore(type, value, traceback);
 }
 
 // mapped_files.h
