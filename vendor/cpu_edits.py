@@ -19,11 +19,12 @@ CPU = (
         "            gp_records[i].work_size = cur;\n"
         "        }\n",
     ),
-    # Since the CPU fuses. Without params it says what it would do.
+    # Since the CPU fuses. Without params it says what it would do. It is asked for each node of a
+    # compute, and with a second caller (cpu_hooks.h) it would be a call there.
     Edit(
         "nodes fused",
         "static int ggml_cpu_try_fuse_ops(\n",
-        "#define GP_CPU_FUSES 1\n\n",
+        "#define GP_CPU_FUSES 1\n\n__attribute__((always_inline)) inline\n",
         optional=True,
     ),
     Edit(
