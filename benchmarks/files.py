@@ -41,11 +41,27 @@ def plans() -> list[ggml.Plan]:
 
 
 @cache
-def runs() -> list[bytes]:
-    """Runs of a few of them."""
+def snapshots() -> list[str]:
+    return [p.snapshot() for p in plans()]
+
+
+@cache
+def logs() -> list[str]:
+    return [p.text() for p in plans()]
+
+
+@cache
+def compressed() -> list[bytes]:
+    return [gzip.compress(json.dumps(p.to_json()).encode()) for p in plans()]
+
+
+@cache
+def runs() -> list[tuple[bytes, list[tuple[Any, ...]]]]:
+    """Runs of a few of them, and where each has its values."""
     import drawn_plans
 
-    return [json.dumps(run_json.render(drawn_plans.ran(p))).encode() for p in plans()[:6]]
+    data = [run_json.render(drawn_plans.ran(p)) for p in plans()[:6]]
+    return [(json.dumps(d).encode(), list(fuzz_plan._places(d))[1:]) for d in data]
 
 
 def _damaged_text(rng: random.Random, text: str) -> str:
@@ -75,10 +91,11 @@ def _damaged_text(rng: random.Random, text: str) -> str:
     return text
 
 
-def _damaged_json(rng: random.Random, content: bytes) -> bytes:
-    data: dict[str, Any] = copy.deepcopy(json.loads(content))
-    for _ in range(rng.choice((1, 1, 2, 4))):
-        paths = list(fuzz_plan._places(data))[1:]
+def _damaged_json(rng: random.Random, content: bytes, paths: list[tuple[Any, ...]]) -> bytes:
+    data: dict[str, Any] = json.loads(content)
+    for i in range(rng.choice((1, 1, 2, 4))):
+        if i:
+            paths = list(fuzz_plan._places(data))[1:]
         if not paths:
             break
         path = rng.choice(paths)
@@ -98,11 +115,11 @@ def _flipped(rng: random.Random, content: bytes) -> bytes:
 
 
 def _snapshot(rng: random.Random) -> ggml.Plan:
-    return ggml.Plan.from_snapshot(_damaged_text(rng, rng.choice(plans()).snapshot()))
+    return ggml.Plan.from_snapshot(_damaged_text(rng, rng.choice(snapshots())))
 
 
 def _log(rng: random.Random) -> ggml.Plan:
-    text = _damaged_text(rng, rng.choice(plans()).text())
+    text = _damaged_text(rng, rng.choice(logs()))
     if rng.random() < 0.3:
         rows = [
             json.dumps({"msg": line}, ensure_ascii=rng.random() < 0.5) for line in text.split("\n")
@@ -112,12 +129,11 @@ def _log(rng: random.Random) -> ggml.Plan:
 
 
 def _run(rng: random.Random) -> ggml.Run:
-    return run_json.parse(_damaged_json(rng, rng.choice(runs())), "r.json")
+    return run_json.parse(_damaged_json(rng, *rng.choice(runs())), "r.json")
 
 
 def _compressed(rng: random.Random) -> ggml.Plan:
-    content = json.dumps(rng.choice(plans()).to_json()).encode()
-    return to_json.parse(_flipped(rng, gzip.compress(content)), "p.json.gz")
+    return to_json.parse(_flipped(rng, rng.choice(compressed())), "p.json.gz")
 
 
 def _profile(rng: random.Random) -> None:
@@ -168,6 +184,7 @@ SEARCH = Search(
     ),
     case,
     limit_s=10,
+    per_process=10_000,
 )  # fmt: skip
 
 if __name__ == "__main__":

@@ -68,6 +68,12 @@ def plans() -> list[dict[str, Any]]:
     return [json.loads(json.dumps(p.to_json())) for p in found + logs]
 
 
+@cache
+def parsed() -> list[ggml.Plan]:
+    """The same, as plans."""
+    return [to_json.parse(json.dumps(data).encode(), "other") for data in plans()]
+
+
 # --- the mutator
 
 
@@ -205,7 +211,7 @@ def ask(plan: ggml.Plan, rng: random.Random) -> None:
     assert not plan.diff(plan), "differs from itself"
     again = to_json.parse(json.dumps(plan.to_json()).encode(), "again")
     assert again == plan, "another plan when it is written and read"
-    other = to_json.parse(json.dumps(rng.choice(plans())).encode(), "other")
+    other = rng.choice(parsed())
     str(plan.diff(other)), str(other.diff(plan)), plan.diff(other).to_dict()
     node, backend = rng.choice(plan.nodes), rng.choice(plan.backends).name
     name = node.name

@@ -26,7 +26,7 @@ SEARCH = search.Search(
     "metamorphic",
     ("ggml_py/native/kernel_*.h", "ggml_py/native/op_checks.h", "vendor/op_edits.py",
      "tests/op_*.py"),
-    case, limit_s=20,
+    case, limit_s=20, per_process=5000,
 )  # fmt: skip
 
 if __name__ == "__main__":

@@ -7,13 +7,16 @@ A search is a script with a `SEARCH` and `sys.exit(search.main(SEARCH))`:
 
 A case that raises, ends its process or takes too long is a finding; the next one runs in a new
 process. The record (`benchmarks/results/NAME.json`) is written every half minute and whole. It is
-begun anew when the build, or a file that the search is about, is another one than before.
+begun anew when upstream's release, or a file that the search is about, is another one than before;
+else a search that was stopped or killed goes on, and the record says how many cases ran on which
+build.
 """
 
 from __future__ import annotations
 
 import argparse
 import datetime
+import gc
 import hashlib
 import json
 import os
@@ -68,7 +71,7 @@ class Report:
     outcomes: Counter[str] = field(default_factory=Counter)
     findings: list[dict[str, Any]] = field(default_factory=list)  # seed, how, text
     seconds: float = 0.0
-    build: str = ""
+    builds: Counter[str] = field(default_factory=Counter)  # how many cases each of them ran
 
     @property
     def cases(self) -> int:
@@ -79,7 +82,7 @@ class Report:
         self.outcomes += other.outcomes
         self.findings += other.findings[: max(KEPT - len(self.findings), 0)]
         self.seconds += other.seconds
-        self.build = other.build or self.build
+        self.builds += other.builds
 
 
 # --- the process that runs cases
@@ -96,6 +99,8 @@ def child(search: Search, first: int, end: int) -> None:
     from ggml_py._ffi import BUILD
 
     say(build=BUILD["key"])
+    gc.collect()
+    gc.freeze()  # modules stay: no collection of a case has to look at them
     for seed in range(first, end):
         say(begin=seed)
         try:
@@ -168,12 +173,12 @@ def _status(status: int) -> str:
 def run(script: Path, search: Search, first: int, end: int) -> Report:
     """The cases `first` … `end - 1`, one after the other, in as many processes as it takes."""
     report, start = Report(), time.monotonic()
-    at = first
+    at, build = first, ""
     while at < end:
         process = Process(script, at, min(end, at + search.per_process))
         began, how = None, ""
         for row in process.rows(search.limit_s):
-            report.build = row.get("build", report.build)
+            build = row.get("build", build)
             began = row.get("begin", began)
             if "died" in row:
                 if began is None:
@@ -189,6 +194,7 @@ def run(script: Path, search: Search, first: int, end: int) -> Report:
                 _count(report, row["end"], how, row.get("text", ""))
                 at = row["end"] + 1
     report.seconds = time.monotonic() - start
+    report.builds[build] += report.cases
     return report
 
 
@@ -232,7 +238,7 @@ def _save(path: Path, search: Search, report: Report, about: dict[str, str]) -> 
         "command": f"python benchmarks/{search.name}.py",
         "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
         "commit": _git("rev-parse", "HEAD") + ("+" if _git("status", "--porcelain") else ""),
-        "build": report.build,
+        "builds": dict(report.builds.most_common()),
         "python": platform.python_version(),
         "cases": report.cases,
         "seconds": round(report.seconds),  # of processes, not of the clock
@@ -251,11 +257,17 @@ def _resume(path: Path, about: dict[str, str], build: str) -> Report:
     if not path.exists():
         return Report()
     record = json.loads(path.read_text())
-    if record["about"] != about or record["build"] != build:
+    before = record.get("builds", {})
+    if record["about"] != about or {_release(b) for b in before} != {_release(build)}:
         print(f"{path.name} is of other code ({record['date']}): beginning anew", file=sys.stderr)
         return Report()
     counted = Counter(record["outcomes"])
-    return Report(counted, record["findings"], record["seconds"], record["build"])
+    return Report(counted, record["findings"], record["seconds"], Counter(before))
+
+
+def _release(build: str) -> str:
+    """Upstream's, and how it was compiled: "0.26.0-sanitize-..." is another one."""
+    return build.rpartition("-")[0]
 
 
 def show(report: Report) -> str:
@@ -294,25 +306,31 @@ def main(search: Search) -> int:
     script = Path(sys.argv[0]).resolve()
     about = hashes(search.patterns)
     report = _resume(options.out, about, BUILD["key"])
-    step = min(search.per_process, 200)
+    # Each is a process, which has to import everything first.
+    share = -(-max(options.cases - report.cases, 0) // options.jobs)
+    step = max(min(search.per_process, share), 1)
     chunks = [(i, min(i + step, options.cases)) for i in range(report.cases, options.cases, step)]
     bar = Progress(
         *Progress.get_default_columns()[:-1], MofNCompleteColumn(), TimeRemainingColumn(),
         console=Console(stderr=True), transient=True,
     )  # fmt: skip
     saved = time.monotonic()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # saves first
     with bar, ThreadPoolExecutor(options.jobs) as pool:
         task = bar.add_task(search.name, total=options.cases, completed=report.cases)
         # In order, so that the record always is of the cases 0 … n - 1.
         pending = [pool.submit(run, script, search, *chunk) for chunk in chunks]
         try:
             for part in pending:
-                report.add(part.result())
+                done = part.result()
+                if hashes(search.patterns) != about:
+                    sys.exit(f"a file that {search.name} is about has changed: run it again")
+                report.add(done)
                 bar.update(task, completed=report.cases)
                 if time.monotonic() - saved > SAVE_S:
                     _save(options.out, search, report, about)
                     saved = time.monotonic()
-        except KeyboardInterrupt:
+        except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             _save(options.out, search, report, about)
             raise

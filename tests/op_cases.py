@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from functools import cache
 
 import numpy as np
 from op_layouts import Operand
@@ -100,10 +101,16 @@ def both(*names: str) -> tuple[str, ...]:
     return *names, *(f"{n}_inplace" for n in names)
 
 
+@cache
+def _names(_n: int) -> list[str]:
+    """Of all ops, in a fixed order."""
+    return sorted(CASES)
+
+
 def draw(seed: int) -> Case:
     """The case of a seed."""
     rng = random.Random(seed)
-    name = sorted(CASES)[seed % len(CASES)]
+    name = _names(len(CASES))[seed % len(CASES)]
     return CASES[name](Draw(rng, name))
 
 

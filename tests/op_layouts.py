@@ -8,6 +8,7 @@ All tensors of a `World` lie in one array with gaps between them; array and gaps
 from __future__ import annotations
 
 import ctypes
+import math
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -30,6 +31,18 @@ def traits(type_: str) -> tuple[int, int]:
     """Elements and bytes of a block."""
     number = Type[type_.upper()]
     return int(lib.ggml_blck_size(number)), int(lib.ggml_type_size(number))
+
+
+@cache
+def traits_of(number: int) -> tuple[int, int]:
+    """As `traits`, by the type's number."""
+    return int(lib.ggml_blck_size(number)), int(lib.ggml_type_size(number))
+
+
+@cache
+def twice(type_: str) -> np.ndarray:
+    """The pool and once more, so that as many blocks follow on each as there are."""
+    return np.concatenate([pool(type_)] * 2)
 
 
 @cache
@@ -70,9 +83,10 @@ class Operand:
         whole = (*ne, 1, 1, 1, 1)[:4]
         n = traits(type_)[0]
         shape = (whole[3], whole[2], whole[1], whole[0] // n)
-        count = int(np.prod(shape))
-        start = rng.randrange(BLOCKS)
-        return cls(type_, whole, np.resize(np.roll(pool(type_), -start), count).reshape(shape))
+        count, start = math.prod(shape), rng.randrange(BLOCKS)
+        blocks = twice(type_)[start : start + BLOCKS]
+        blocks = blocks[:count] if count <= BLOCKS else np.resize(blocks, count)
+        return cls(type_, whole, blocks.reshape(shape))
 
     @classmethod
     def of(cls, values: np.ndarray, type_: str) -> Operand:
@@ -104,10 +118,9 @@ def _asan() -> tuple[Callable[..., None], ...] | None:
 class World:
     """One array, the tensors in it, and the memory of each."""
 
-    def __init__(self, fill: int) -> None:
+    def __init__(self) -> None:
         self.memory = np.empty(ROOM + 64, "u1")
         self._start = -self.memory.ctypes.data % 64
-        self._pattern = fill
         self._raw = ffi.from_buffer("char[]", self.memory)
         self.address = int(ffi.cast("uintptr_t", self._raw))
         base = ffi.cast("void *", self.address + self._start)
@@ -117,21 +130,23 @@ class World:
     def renew(self) -> None:
         """With no tensors, in a new context."""
         self.context = ggml.Context()
-        self.used = self._done = 0
+        self.used = 0
         self._take(GAP)
 
     def _take(self, nbytes: int) -> int:
-        """So many bytes, filled with the pattern; where they are in the buffer."""
+        """So many bytes; where they are in the buffer."""
         at, self.used = self.used, self.used + (nbytes + 63) // 64 * 64
         if self.used > ROOM - 1024:
             raise MemoryError
-        self.memory[self._start + at : self._start + self.used] = self._pattern
         return at
 
-    def give_memory(self) -> None:
-        """To all tensors that have none, in the order they were made."""
-        tensors = list(self.context)
-        for t in tensors[self._done :]:
+    def fill(self, pattern: int) -> None:
+        """All that is used, tensors and gaps, with this byte."""
+        self.memory[self._start : self._start + self.used] = pattern
+
+    def give_memory(self, tensors: list[ggml.Tensor]) -> None:
+        """To all tensors of the context, in the order they were made."""
+        for t in tensors:
             if t.view_src is not None:
                 if t.ptr.buffer == ffi.NULL:
                     lib.ggml_backend_view_init(t.ptr)
@@ -140,7 +155,6 @@ class World:
             where = ffi.cast("void *", self.address + self._start + at)
             lib.ggml_backend_tensor_alloc(self._buffer, t.ptr, where)
             self._take(GAP)
-        self._done = len(tensors)
 
     def shut(self, tensors: list[ggml.Tensor]) -> None:
         """With AddressSanitizer, all but these tensors cannot be read or written any more."""
@@ -150,7 +164,7 @@ class World:
         poison(self.address + self._start, self.used)
         for t in tensors:
             ne, nb, at = t.ne, t.nb, int(ffi.cast("uintptr_t", t.ptr.data))
-            n, size = int(lib.ggml_blck_size(t.ptr.type)), int(lib.ggml_type_size(t.ptr.type))
+            n, size = traits_of(t.ptr.type)
             if nb[0] != size:
                 unpoison(at, t.nbytes)
                 continue
@@ -165,13 +179,13 @@ class World:
     def bytes_of(self, t: ggml.Tensor, memory: np.ndarray | None = None) -> np.ndarray:
         """The tensor's blocks in `memory`, which is as large as ours, as they lie there."""
         memory = self.memory if memory is None else memory
-        n, size = int(lib.ggml_blck_size(t.ptr.type)), int(lib.ggml_type_size(t.ptr.type))
+        n, size = traits_of(t.ptr.type)
         at = int(ffi.cast("uintptr_t", t.ptr.data)) - self.address
         ne, nb = t.ne, t.nb
         shape = (ne[3], ne[2], ne[1], ne[0] // n, size)
         if 0 in shape:
             return np.empty(shape, "u1")
-        return np.lib.stride_tricks.as_strided(memory[at:], shape, (nb[3], nb[2], nb[1], nb[0], 1))
+        return np.ndarray(shape, "u1", memory, at, (nb[3], nb[2], nb[1], nb[0], 1))
 
     def everything(self) -> np.ndarray:
         """What is used of the array."""

@@ -30,6 +30,7 @@ INFINITE = {Type.F32: 0x7F800000, Type.F16: 0x7C00, Type.BF16: 0x7F80}
 # Numbers that are not side by side are added one after the other, and not in vectors.
 ROUNDED = {"norm", "norm_inplace"}
 LARGE = 1 << 18  # bytes of all tensors of a case
+FILLS = (0xFF, 0x47)
 
 
 @dataclass
@@ -53,15 +54,16 @@ def backend(n_threads: int) -> ggml.Backend:
 
 
 @cache
-def world(fill: int) -> World:
-    return World(fill)
+def world() -> World:
+    return World()
 
 
 def computed(
-    case: Case, layouts: list[str], fill: int, n_threads: int, seed: int
-) -> np.ndarray | str:
-    """The result's bytes, in line; or what refused. Raises `AssertionError` for stray writes."""
-    here = world(fill)
+    case: Case, layouts: list[str], fills: tuple[int, ...], n_threads: int, seed: int
+) -> list[np.ndarray | str]:
+    """The result's bytes, in line, or what refused: once for each byte that memory is filled with
+    before. Raises `AssertionError` for stray writes."""
+    here = world()
     here.renew()
     tensors: list[ggml.Tensor | None] = []
     with here.context:
@@ -70,32 +72,41 @@ def computed(
                 made = None if operand is None else place(here, operand, layout, seed + i)
                 tensors.append(made)
             out = case.call(here.context, *tensors)
-            if sum(t.nbytes for t in here.context) > LARGE:
-                return "large"
-            here.give_memory()
+            every = list(here.context)
+            if sum(t.nbytes for t in every) > LARGE:
+                return ["large"]
+            here.give_memory(every)
+            graph = here.context.new_graph(64)
+            graph.build_forward_expand(out)
+        except MemoryError:
+            return ["large"]
+        except REFUSALS as error:
+            return [type(error).__name__] * len(fills)
+        mine = [t for t in graph.nodes if t.op not in VIEWS]
+        used = [t for t in (*tensors, *mine) if t is not None]
+        written = [*mine, *(t for i in case.writes if (t := tensors[i]) is not None)]
+        found: list[np.ndarray | str] = []
+        for fill in fills:
+            here.fill(fill)
             for t, operand in zip(tensors, case.operands, strict=True):
                 if t is not None and operand is not None:
                     write(here, t, operand.blocks)
-            graph = here.context.new_graph(64)
-            graph.build_forward_expand(out)
             before = here.everything().copy()
-            computing = [t for t in graph.nodes if t.op not in VIEWS]
-            here.shut([t for t in (*tensors, *computing) if t is not None])
+            here.shut(used)
             try:
                 backend(n_threads).compute(graph)
+            except REFUSALS as error:
+                found.append(type(error).__name__)
+                continue
             finally:
                 here.open()
-        except MemoryError:
-            return "large"
-        except REFUSALS as error:
-            return type(error).__name__
-        changed = (before != here.everything()).view("u1")
-        mine = [t for t in graph.nodes if t.op not in VIEWS]
-        for t in [*mine, *(t for i in case.writes if (t := tensors[i]) is not None)]:
-            here.bytes_of(t, changed)[...] = 0
-        where = np.flatnonzero(changed)
-        assert not where.size, f"{len(where)} bytes written beside the result: {where[:8]}"
-        return _comparable(out.ptr.type, here.bytes_of(out).copy().reshape(-1))
+            changed = (before != here.everything()).view("u1")
+            for t in written:
+                here.bytes_of(t, changed)[...] = 0
+            where = np.flatnonzero(changed)
+            assert not where.size, f"{len(where)} bytes written beside the result: {where[:8]}"
+            found.append(_comparable(out.ptr.type, here.bytes_of(out).copy().reshape(-1)))
+        return found
 
 
 def _comparable(type_: int, found: np.ndarray) -> np.ndarray:
@@ -122,12 +133,12 @@ def check(case: Case, seed: int) -> str:
     at = rng.randrange(1 << 30)
     what = f"{case}, layouts {layouts}, {n_threads} threads"
     try:
-        plain = computed(case, ["plain"] * len(layouts), 0xFF, n_threads, at)
+        plain, *others = computed(case, ["plain"] * len(layouts), FILLS, n_threads, at)
         if isinstance(plain, str) and plain == "large":
             return plain
-        again = computed(case, ["plain"] * len(layouts), 0x47, n_threads, at)
-        _same(plain, again, "in line, with other bytes between the tensors")
-        first = computed(case, layouts, 0x47, n_threads, at)
+        for again in others:
+            _same(plain, again, "in line, with other bytes between the tensors")
+        (first,) = computed(case, layouts, FILLS[-1:], n_threads, at)
     except AssertionError as error:
         raise AssertionError(f"{what}: {error}") from None
     if isinstance(first, str):

@@ -37,13 +37,14 @@ class World:
         self.stack.close()
 
 
-def build(rng, n_graphs=1, max_nodes=24, pure=False, cpu_only=False):
+def build(rng, n_graphs=1, max_nodes=24, pure=False, cpu_only=False, n_threads=None):
     """A world. A `pure` one can be computed on any devices with the same results: nothing writes to
     what others read, and no BLAS. With `cpu_only` all of it is on the CPU, the graphs are the same.
+    All backends compute on `n_threads` threads, by default on one per core.
     """
     stack = ExitStack()
     try:
-        return _build(rng, stack, n_graphs, max_nodes, pure, cpu_only)
+        return _build(rng, stack, n_graphs, max_nodes, pure, cpu_only, n_threads)
     except BaseException:
         stack.close()
         raise
@@ -53,7 +54,7 @@ def _chance(rng, percent):
     return rng.randint(0, 99) < percent
 
 
-def _devices(rng, stack, unsupported):
+def _devices(rng, stack, unsupported, n_threads):
     """1 to 6 simulated devices, BLAS sometimes, the CPU last."""
     for i in reversed(range(SIMS)):  # none shares an earlier one's buffer type any more
         ggml.sim_device(f"random{i}")
@@ -81,7 +82,7 @@ def _devices(rng, stack, unsupported):
         first = names[:-1]
         rng.shuffle(first)
         names = [*first, names[-1]]
-    backends = [stack.enter_context(d.init()) for d in names]
+    backends = [stack.enter_context(d.init(n_threads)) for d in names]
     return sims, backends
 
 
@@ -94,9 +95,9 @@ def _supports(device, unsupported, mode):
     return lambda t: t.op.name not in ("ADD", "SOFT_MAX") or (device, t.name) not in unsupported
 
 
-def _build(rng, stack, n_graphs, max_nodes, pure, cpu_only):
+def _build(rng, stack, n_graphs, max_nodes, pure, cpu_only, n_threads):
     unsupported = set()
-    sims, backends = _devices(rng, stack, unsupported)
+    sims, backends = _devices(rng, stack, unsupported, n_threads)
     if pure:
         backends = [b for b in backends if b.name != "BLAS"]
     words = [" ".join(b.name for b in backends)]

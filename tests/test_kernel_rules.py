@@ -91,11 +91,13 @@ def test_layouts_have_the_same_numbers():
         rng = op_metamorphosis.random.Random(seed)
         type_ = rng.choice(("f32", "f16", "q4_0"))
         operand = Operand.drawn(rng, type_, 64, 3, 2, rng.choice((1, 2)))
-        world = World(0xFF)
+        world = World()
         for layout in LAYOUTS:
             if layout not in ("repeat", "odd"):  # one is other numbers, one is refused
+                world.renew()
                 t = place(world, operand, layout, seed)
-                world.give_memory()
+                world.give_memory(list(world.context))
+                world.fill(0xFF)
                 write(world, t, operand.blocks)
                 copy = world.bytes_of(t).reshape(-1)
                 assert np.array_equal(copy, operand.blocks.view("u1").reshape(-1)), layout

@@ -1,8 +1,11 @@
 """Searches for faults (benchmarks/search.py): what they notice, and what their records say."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
+import time
 import warnings
 from pathlib import Path
 
@@ -90,6 +93,80 @@ def test_a_record_of_other_code_is_not_gone_on_with(script, tmp_path):
     )
     assert "beginning anew" in done.stderr
     assert json.loads(out.read_text())["cases"] == 1
+
+
+SLOW = """
+import sys, time
+sys.path.insert(0, {folder!r})
+import search
+
+search.SAVE_S = 0
+
+def case(seed):
+    time.sleep(0.02)
+    return "done"
+
+SEARCH = search.Search("fake", ("benchmarks/search.py", {about!r}), case, per_process=5)
+if __name__ == "__main__":
+    sys.exit(search.main(SEARCH))
+"""
+
+
+@pytest.fixture
+def slow(tmp_path):
+    """The command of a search of a file that is elsewhere, and its record."""
+    path, out = tmp_path / "fake.py", tmp_path / "fake.json"
+    path.write_text(SLOW.format(folder=str(REPO / "benchmarks"), about="benchmarks/fake-*"))
+    return [sys.executable, str(path), "--out", str(out), "--jobs", "2", "--cases"], out
+
+
+def _read(out):
+    return json.loads(out.read_text())
+
+
+def _started(command, out):
+    """Such a search, once it has a record."""
+    running = subprocess.Popen([*command, "400"], stderr=subprocess.PIPE, text=True)
+    end = time.monotonic() + 60
+    while not out.exists() and time.monotonic() < end:
+        time.sleep(0.05)
+    return running
+
+
+@pytest.mark.parametrize(
+    "number", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.sample)]
+)
+def test_a_search_that_was_killed_goes_on_with_another_build_of_the_release(slow, number):
+    command, out = slow
+    running = _started(command, out)
+    running.send_signal(number)
+    running.communicate(timeout=60)
+    record = _read(out)
+    ran = record["cases"]
+    assert 0 < ran < 400 and sum(record["builds"].values()) == ran
+    (build,) = record["builds"]
+    other = f"{build.rpartition('-')[0]}-00000000"
+    out.write_text(json.dumps(record | {"builds": {other: ran}}))
+    done = subprocess.run([*command, str(ran + 7)], capture_output=True, text=True, check=True)
+    assert "beginning anew" not in done.stderr
+    assert _read(out)["builds"] == {other: ran, build: 7}
+    assert _read(out)["outcomes"] == {"done": ran + 7}
+    out.write_text(json.dumps(record | {"builds": {"0.1.0-00000000": ran}}))
+    done = subprocess.run([*command, "2"], capture_output=True, text=True, check=True)
+    assert "beginning anew" in done.stderr and _read(out)["cases"] == 2
+
+
+def test_what_ran_after_a_file_changed_is_not_counted(slow):
+    command, out = slow
+    changed = REPO / "benchmarks" / f"fake-{os.getpid()}"
+    running = _started(command, out)
+    try:
+        changed.write_text("")
+        _out, said = running.communicate(timeout=60)
+    finally:
+        changed.unlink()
+    assert running.returncode == 1 and "has changed" in said
+    assert _read(out)["cases"] < 400 and search.changed_since(_read(out)) == []
 
 
 @pytest.mark.parametrize("path", RECORDS, ids=lambda path: path.stem)

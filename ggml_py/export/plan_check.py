@@ -58,8 +58,9 @@ def _types(plan: Plan) -> None:
     for name, rows in tables:
         if not rows:
             continue
-        hints = get_type_hints(type(rows[0]))
-        for field, column in zip(type(rows[0])._fields, zip(*rows, strict=True), strict=True):
+        record: Any = type(rows[0])
+        hints = _hints(record)
+        for field, column in zip(record._fields, zip(*rows, strict=True), strict=True):
             fits = _fits(hints[field])
             for i, value in enumerate(column):
                 if not fits(value):
@@ -78,6 +79,11 @@ def _types(plan: Plan) -> None:
     ):  # fmt: skip
         if not _fits(hint)(value):
             _fail(name, value, str(_word(hint)))
+
+
+@cache
+def _hints(record: type) -> dict[str, Any]:
+    return get_type_hints(record)
 
 
 def _word(hint: Any) -> str:
