@@ -52,22 +52,18 @@ def strict(
 ) -> Iterator[None]:
     """A block in which a scheduler refuses to plan, allocate, reserve for or compute a graph whose
     plan is not as required: it raises `PlacementError`, which explains the node, before anything is
-    allocated or computed. A plan that no discrete card could compute (GP117 of `Plan.advice`) never
-    is.
+    allocated or computed. A plan that no discrete card could compute (GP117 of `Plan.advice`) is
+    refused by every such block; `strict()` requires nothing else.
 
     `no_fallback` and `allow` (ops and names of nodes, as shell patterns) mean what they do in
     `ggml_py.checks.assert_no_fallback`; `max_splits` and `max_copy_bytes` are for each graph.
     Blocks inside blocks add to them. It holds for this thread, or this task of asyncio, alone.
-    Raises `ArgumentError` when nothing is required.
     """
     if not isinstance(no_fallback, bool):
         raise TypeError(f"no_fallback: expected True or False, got {given(no_fallback)}")
     names = (allow,) if isinstance(allow, str) else tuple(allow)
     if not all(isinstance(name, str) for name in names):
         raise TypeError(f"allow: expected names, got {given(allow)}")
-    if not no_fallback and max_splits is None and max_copy_bytes is None:
-        expected = "no_fallback=True, max_splits= or max_copy_bytes="
-        raise ArgumentError(f"strict() requires nothing: expected {expected}")
     if names and not no_fallback:
         raise ArgumentError(f"allow={allow!r} is for no_fallback=True, which was not given")
     required = Requirements(

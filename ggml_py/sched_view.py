@@ -62,7 +62,7 @@ class SchedState(View):
         return None if slot is None else int(self.hv_tensor_backend_ids[slot])
 
     def tensor_id_copy(
-        self, id: int, backend_id: int | Backend, copy_id: int
+        self, id: int, backend_id: int | str | Backend, copy_id: int
     ) -> Tensor | Pointer | None:
         """The copy number `copy_id` of the tensor in slot `id`, on a backend: None where there is
         none."""
@@ -73,16 +73,24 @@ class SchedState(View):
         return copies[id][number][copy]  # type: ignore[no-any-return]
 
     def tensor_copy(
-        self, tensor: Tensor, backend_id: int | Backend, copy_id: int
+        self, tensor: Tensor, backend_id: int | str | Backend, copy_id: int
     ) -> Tensor | Pointer | None:
-        """The copy number `copy_id` of `tensor` on a backend: None where there is none. Of a graph
-        input it may be the tensor itself, where that serves as the current copy."""
+        """The copy number `copy_id` of `tensor` on a backend (its number, its name or the Backend):
+        None where there is none. Of a graph input it may be the tensor itself, where that serves as
+        the current copy."""
         slot = self.hash_id(tensor)
         number, copy = self._backend_id(backend_id), whole("copy_id", copy_id, 0, self.n_copies - 1)
         return None if slot is None else self.tensor_id_copy(slot, number, copy)
 
-    def _backend_id(self, backend: int | Backend) -> int:
+    def _backend_id(self, backend: int | str | Backend) -> int:
         backends: tuple[Backend, ...] = self._live.sched.backends
+        if isinstance(backend, str):
+            names = [b.name for b in backends]
+            if backend not in names:
+                raise ArgumentError(
+                    f"no backend of this scheduler is named {backend!r}: it has {', '.join(names)}"
+                )
+            return names.index(backend)
         if isinstance(backend, Backend):
             if backend not in backends:
                 raise ArgumentError(f"{backend!r} is not a backend of this scheduler")

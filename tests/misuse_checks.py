@@ -44,8 +44,6 @@ MISUSES = [
            "Plan", "expected a Graph"),
     misuse("supported-name", lambda e: checks.assert_supported(e.graph, "CPU"), TypeError,
            "str 'CPU'", "expected a Device or a Backend"),
-    misuse("strict-nothing", lambda e: _strict(), ggml.ArgumentError, "requires nothing",
-           "no_fallback=True", at=_strict),
     misuse("strict-backend", lambda e: _strict(no_fallback="CPU"), TypeError, "str 'CPU'",
            "True or False", at=_strict),
     misuse("strict-splits", lambda e: _strict(max_splits=1.5), TypeError, "max_splits",

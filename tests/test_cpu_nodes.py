@@ -146,7 +146,7 @@ def test_a_models_nodes(model_file, tmp_path):
     assert path.exists()
 
 
-def test_devices_answer_for_themselves():
+def test_devices_answer_for_themselves(tmp_path):
     """What a simulated device computes is no node of the CPU backend."""
     with ggml.Context() as ctx, ggml.sim_device("cpu9").init(n_threads=1) as gpu:
         x = ctx.new_tensor("f32", N, 4)
@@ -157,5 +157,11 @@ def test_devices_answer_for_themselves():
         ):
             for backend in (gpu, cpu):
                 sched.set_tensor_backend(graph.nodes[0], backend)
-                (node,) = sched.plan(graph).nodes
+                plan = sched.plan(graph)
+                (node,) = plan.nodes
                 assert (node.cpu is not None) == (node.backend == "CPU") == (backend is cpu)
+                plan.to_json(path := tmp_path / f"{node.backend}.json")
+                shown = ok("plan", path, "--cpu")
+                assert (shown == "the CPU computes no node of this plan\n") == (backend is gpu)
+        moved = ok("plan", tmp_path / "cpu9.json", "--cpu", "--what-if", "drop=cpu9")
+        assert "not known: this plan does not tell how the CPU computes its nodes" in moved

@@ -96,7 +96,7 @@ def test_it_is_found_refused_and_nothing_computed(stack, story, async_, tmp_path
     plan = scheduler.plan(w.graph)
     (finding,) = [f for f in plan.advice() if f.id == "GP117"]
     assert [t.name for t in finding.tensors] == ["bad"] and finding.severity == "risk"
-    with ggml.strict(max_splits=99), pytest.raises(ggml.PlacementError, match="out of reach"):
+    with ggml.strict(), pytest.raises(ggml.PlacementError, match="out of reach"):
         scheduler.plan(w.graph)
     plan.to_json(tmp_path / "plan.json")
     assert "GP117" in [f.id for f in ggml.Plan.from_json(tmp_path / "plan.json").advice()]

@@ -135,6 +135,7 @@ def test_macros(pipeline):
         assert slot == state.hash_set.find(p.x) and state.hash_set.keys[slot] == p.x
         assert state.hash_set.used[slot] and state.hv_tensor_backend_ids[slot] == 1
         on_cpu = [state.tensor_copy(p.x, p.cpu, c) for c in range(4)]
+        assert on_cpu == [state.tensor_copy(p.x, "CPU", c) for c in range(4)]
         assert on_cpu == list(state.hv_tensor_copies[slot][1])
         names = [f"CPU#x#{c}" for c in range(4)]
         names[turn] = "x"

@@ -55,6 +55,27 @@ def test_alloc_plans_the_same_and_reset_gives_the_graph_back(case):
     assert case.scheduler.alloc_graph(case.graph) == planned  # and once more
 
 
+@pytest.mark.parametrize("parallel", [False, True])
+def test_an_output_marked_while_a_graph_is_allocated_stays_one(parallel):
+    cpu = ggml.device("CPU").init(n_threads=1)
+    with cpu, ggml.Context() as ctx, ggml.Scheduler([cpu], parallel=parallel) as sched:
+        x = ctx.new_tensor("f32", 64, name="x")
+        x.set_input()
+        h = ctx.sqr(x)
+        graph = ctx.new_graph()
+        graph.build_forward_expand(ctx.relu(ctx.neg(h)))
+        before = x.flags
+        sched.alloc_graph(graph)
+        h.set_output()
+        sched.reset()
+        assert ggml.enums.TensorFlag.OUTPUT in h.flags and x.flags == before
+        sched.alloc_graph(graph)
+        x.set(np.full(64, 3.0))
+        sched.compute(graph)
+        assert h.get()[0] == 9  # the reset lost the mark, and others wrote here
+        sched.reset()
+
+
 def test_reserve_leaves_the_graph_as_it_was(case):
     before = shape_of(case.graph)
     case.scheduler.reserve(case.graph)

@@ -161,7 +161,7 @@ def _cpu(plan: Plan) -> list[dict[str, Any]]:
 
 def _show_cpu(plan: Plan) -> None:
     if not plan.on_cpu:
-        click.echo("nothing is known of how a CPU computes nodes of this plan")
+        click.echo(_no_cpu(plan))
         return
     click.echo(f"{'node':>5} {'op':16} {'name':28} {'threads':>7} {'work':>9}  kernel")
     for node in plan.nodes:
@@ -174,6 +174,15 @@ def _show_cpu(plan: Plan) -> None:
         parts += [f"fused with {', '.join(others)}"] if others else []
         row = f"{node.id:5} {node.op:16} {node.name:28.28} {cpu.n_tasks:7} {cpu.work_size:9,}"
         click.echo(f"{row}  {', '.join(p for p in parts if p)}".rstrip())
+
+
+def _no_cpu(plan: Plan) -> str:
+    """Why nothing can be said of the CPU's nodes."""
+    cpus = {b.name for b in plan.backends if b.device_type == "CPU"}
+    used = any(node.is_computed and node.backend in cpus for node in plan.nodes)
+    if cpus and not used and plan.capture.source == "scheduler":
+        return "the CPU computes no node of this plan"
+    return "not known: this plan does not tell how the CPU computes its nodes"
 
 
 def _show_advice(plan: Plan) -> None:

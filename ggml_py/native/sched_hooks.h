@@ -104,6 +104,7 @@ struct trace {
     std::vector<ggml_tensor *> order;
     std::vector<int32_t>       node_flags;
     std::vector<int32_t>       leaf_flags;
+    std::vector<ggml_tensor *> made_outputs; // inputs that serve as their own copy: the scheduler marks them as outputs, too
     int32_t                    left_backend = 0; // of split 0 by the plan before: a graph of views leaves it as it is
     std::vector<int32_t>       capacities; // of the splits' inputs, where a release keeps them from plan to plan
     std::vector<rewired>       rewires;
@@ -187,6 +188,12 @@ static void note_memory(trace * tr, ggml_tensor * t) {
     }
 }
 
+static void note_output(ggml_backend_sched_t sched, ggml_tensor * t) {
+    if (sched->n_copies > 1 && (t->flags & (GGML_TENSOR_FLAG_INPUT | GGML_TENSOR_FLAG_OUTPUT)) == GGML_TENSOR_FLAG_INPUT) {
+        sched->trace->made_outputs.push_back(t);
+    }
+}
+
 GP_COLD static void split_begin(ggml_backend_sched_t sched, ggml_cgraph * graph) {
     trace * tr = begin(sched);
     tr->stage  = STAGE_1;
@@ -194,6 +201,7 @@ GP_COLD static void split_begin(ggml_backend_sched_t sched, ggml_cgraph * graph)
     tr->order.assign(graph->nodes, graph->nodes + graph->n_nodes);
     tr->node_flags.clear();
     tr->leaf_flags.clear();
+    tr->made_outputs.clear();
     tr->unallocated.clear();
     tr->capacities.clear();
     tr->left_backend = sched->splits[0].backend_id;
@@ -202,10 +210,12 @@ GP_COLD static void split_begin(ggml_backend_sched_t sched, ggml_cgraph * graph)
     }
     for (int i = 0; i < graph->n_leafs; i++) {
         tr->leaf_flags.push_back(graph->leafs[i]->flags);
+        note_output(sched, graph->leafs[i]);
         note_memory(tr, graph->leafs[i]);
     }
     for (int i = 0; i < graph->n_nodes; i++) {
         tr->node_flags.push_back(graph->nodes[i]->flags);
+        note_output(sched, graph->nodes[i]);
         note_memory(tr, graph->nodes[i]);
     }
     tr->rewires.clear();
@@ -249,11 +259,9 @@ static void restore(trace * tr) {
         it->node->src[it->j] = it->src;
     }
     std::copy(tr->order.begin(), tr->order.end(), tr->graph->nodes);
-    for (size_t i = 0; i < tr->node_flags.size(); i++) {
-        tr->order[i]->flags = tr->node_flags[i];
-    }
-    for (size_t i = 0; i < tr->leaf_flags.size(); i++) {
-        tr->graph->leafs[i]->flags = tr->leaf_flags[i];
+    // The other flags are the user's, who may have set some while the graph was lent.
+    for (ggml_tensor * input : tr->made_outputs) {
+        input->flags &= ~GGML_TENSOR_FLAG_OUTPUT;
     }
     // Memory that the scheduler lent goes back to it. A node that kept its address would look pre-allocated
     // to the next plan, which would leave it where it is (1.dst).
