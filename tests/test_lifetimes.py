@@ -290,29 +290,53 @@ def test_an_abort_callback_counts_for_plans_made_before_it_was_set(when, cpu):
 # --- the end of the process
 
 
-def test_a_daemon_that_computes_when_the_process_ends_is_harmless():
-    program = """
-import threading, time, numpy as np, ggml_py as ggml
+DAEMON = """
+import os, sys, threading, time, numpy as np, ggml_py as ggml
 cpu = ggml.device("CPU").init(n_threads=2)
 context = ggml.Context()
 a = context.from_numpy(np.ones((256, 256), np.float32))
 context.alloc(cpu)
 y = a
-for _ in range(20):
-    y = context.mul_mat(a, y)
-graph = context.new_graph(64)
+for _ in range(4000):  # the process ends before the first compute does
+    y = {op}
+graph = context.new_graph(8000)
 graph.build_forward_expand(y)
-scheduler = ggml.Scheduler([cpu])
+scheduler = ggml.Scheduler([cpu], graph_size=9000)
 scheduler.alloc_graph(graph)
+{setting}
 def work():
     while True:
         scheduler.compute(graph)
+class Out:  # flushed at the end, when the threads that want the GIL are ended
+    closed = False
+    def flush(self):
+        before = set(os.listdir("/proc/self/task"))
+        time.sleep(0.3)
+        os.write(1, b"%d gone" % len(before - set(os.listdir("/proc/self/task"))))
+sys.stdout = Out()
 threading.Thread(target=work, daemon=True).start()
 time.sleep(0.2)
 """
-    for _ in range(3):
-        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-        assert (done.returncode, done.stderr) == (0, "")
+MUL_MAT = "context.mul_mat(a, y)"
+
+
+@pytest.mark.parametrize(
+    ("op", "setting"),
+    [
+        (MUL_MAT, ""),
+        (MUL_MAT, "cpu.set_abort_callback(lambda: False)"),
+        # One thread: others come and go with each node here.
+        (MUL_MAT, "cpu.n_threads = 1; scheduler.set_eval_callback(lambda t, ask: True)"),
+        ("context.map_custom1(y, lambda d, a, i, n: None, 2)", ""),
+        ("context.mul_mat(a, context.map_custom1(y, lambda d, a, i, n: None, 1))", ""),
+    ],
+    ids=["kernels", "abort callback", "eval callback", "custom op", "custom op and kernels"],
+)
+def test_a_daemon_that_computes_when_the_process_ends_is_harmless(op, setting):
+    """Until 3.14 Python ends it where it wants the GIL, in the middle of the compute."""
+    program = DAEMON.format(op=op, setting=setting)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "0 gone", "")
 
 
 def test_a_kept_exception_keeps_nothing_open():

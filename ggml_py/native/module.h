@@ -7,9 +7,40 @@
 
 #include "guard.h"
 
+#include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
+
+// Until 3.14 Python ends a thread that wants the GIL once the interpreter ends (a daemon). In the middle of a
+// compute that takes its stack away from under the other threads of the compute, and from under our signal
+// handler. So the thread stays as it is, as 3.14 has it, until the process is gone.
+static void gp_stay(void * nothing) {
+    (void) nothing;
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_BLOCK, &all, NULL);
+    for (;;) {
+        pause();
+    }
+}
+
+#define GP_PYTHON_BEGIN pthread_cleanup_push(gp_stay, NULL)
+#define GP_PYTHON_END   pthread_cleanup_pop(0);
+
+// What cffi calls for each extern "Python" function.
+struct _cffi_externpy_s;
+static void gp_call_python(void (*call)(struct _cffi_externpy_s *, char *), struct _cffi_externpy_s * python, char * args) {
+    GP_PYTHON_BEGIN
+    call(python, args);
+    GP_PYTHON_END
+}
+
+#undef _cffi_call_python
+#define _cffi_call_python(python, args) \
+    gp_call_python((void (*)(struct _cffi_externpy_s *, char *)) _cffi_exports[_CFFI_CPIDX], python, args)
 
 // The exception of a Python signal handler (KeyboardInterrupt) that ran during a compute; raised again
 // when the native call returns.
@@ -134,11 +165,13 @@ bool gp_interrupted(void) {
         return false;
     }
     last_ms = ms;
+    GP_PYTHON_BEGIN
     PyGILState_STATE gil = PyGILState_Ensure();
     if (PyErr_CheckSignals() != 0) {
         PyErr_Fetch(&gp_stored[0], &gp_stored[1], &gp_stored[2]);
     }
     PyGILState_Release(gil);
+    GP_PYTHON_END
     return gp_stored[0] != NULL;
 }
 
@@ -158,6 +191,7 @@ static void * gp_interrupt_callback(void) {
 
 // What the Python function behind `handle` raised is kept for the call that asks.
 static void gp_keep_raised(void * handle) {
+    GP_PYTHON_BEGIN
     PyGILState_STATE gil = PyGILState_Ensure();
     PyObject * module = PyImport_ImportModule("ggml_py._callback");
     if (module != NULL) {
@@ -166,6 +200,7 @@ static void gp_keep_raised(void * handle) {
     PyErr_Fetch(&gp_stored[0], &gp_stored[1], &gp_stored[2]);
     Py_XDECREF(module);
     PyGILState_Release(gil);
+    GP_PYTHON_END
 }
 
 // Python's (sim_calls.py)
