@@ -131,6 +131,7 @@ t = ctx.new_tensor("f32", 8)
 for i in range(100):
     t = ctx.sqr(t)
 graph.build_forward_expand(t)
+sys.dont_write_bytecode = True  # Python 3.11 keeps what it wrote of one, and cannot read it
 resource.setrlimit(resource.RLIMIT_FSIZE, (1024, 1024))
 for name, write in {
     "p.json": plan.to_json, "p.json.gz": plan.to_json, "r.json": run.to_json,
