@@ -33,6 +33,7 @@ LIMITED = (
     "test_gguf_mutants.py::test_the_fuzzer_notices",
     "test_models.py",
 )
+SUPPRESSED = ROOT / "benchmarks" / "tsan.supp"
 NUMBERS = re.compile(r"0x[0-9a-f]+|-?\d[\d.e+]*")
 
 
@@ -84,7 +85,9 @@ def environment(sanitize: str, build: str, logs: Path) -> dict[str, str]:
         # Python frees little of what it makes once; and the abort tests need their own signals.
         "ASAN_OPTIONS": f"detect_leaks=0:allocator_may_return_null=1:{common}",
         "UBSAN_OPTIONS": f"print_stacktrace=1:{common}",
-        "TSAN_OPTIONS": common,
+        # Out of the handler of a fault an exception is thrown: the runtime believes that all which
+        # comes after it is still the handler, and a second fault of the process ends it.
+        "TSAN_OPTIONS": f"report_signal_unsafe=0:history_size=5:suppressions={SUPPRESSED}:{common}",
         "PYTHONMALLOC": "malloc",  # so that memory of cffi is looked after too
         "GGML_PY_UPSTREAM": build,
     }

@@ -167,11 +167,16 @@ class Backend(Handle):
         from .graph import Graph
 
         mine, raw = self.ptr, ptr_of(Graph, graph)
+        compute, pools = lib.ggml_backend_graph_compute, self._pools()
+        status = computing(
+            compute, (mine, raw), graph, (self,), lambda: (self._abort,), pools,
+            check=lambda: self._check_graph(graph),
+        )  # fmt: skip
+        check_status(status, f"backend {self.name}")
+
+    def _check_graph(self, graph: Graph) -> None:
         graph._check_buffers(self)
         graph._check_custom([self], lambda _node: self)
-        compute, pools = lib.ggml_backend_graph_compute, self._pools()
-        status = computing(compute, (mine, raw), graph, (self,), lambda: (self._abort,), pools)
-        check_status(status, f"backend {self.name}")
 
     def _pools(self) -> tuple[ThreadPool, ...]:
         """What computes with it."""

@@ -41,14 +41,15 @@ def computing(
     doing: str = COMPUTING,
     checked: bool = False,
     held: list[Graph] | None = None,
+    check: Callable[[], None] | None = None,
 ) -> Any:
     """`call(*args)`, which computes `graph`; its result.
 
     Nothing else uses the graph, `handles` and `pools` meanwhile, all tensors have memory (with
-    `checked` the call looks itself), and this thread is where worker 0 of the pools belongs. What
-    one of `callbacks` or a custom op raised is raised at the end. `held` has the graph that is
-    still allocated where it computes, if it has to be. A compute that fails is over then on all of
-    `settling`, and nothing of it is raised later on.
+    `checked` the call looks itself), `check` finds nothing, and this thread is where worker 0 of
+    the pools belongs. What one of `callbacks` or a custom op raised is raised at the end. `held`
+    has the graph that is still allocated where it computes, if it has to be. A compute that fails
+    is over then on all of `settling`, and nothing of it is raised later on.
 
     This is one function without `with`, for after a compute nothing of it is in the caches: each
     line takes ten times what it does in a loop.
@@ -61,6 +62,8 @@ def computing(
                 raise NoDataError(_RESET)
             if not checked:
                 graph._check_data()
+            if check is not None:
+                check()
             if STORED:
                 _take_stored(graph, callbacks)  # of a compute that was called through `lib`
             for pool in pools:

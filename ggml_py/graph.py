@@ -238,9 +238,11 @@ class Graph(Handle):
     @property
     def nodes(self) -> tuple[Tensor, ...]:
         """In the order of computation. C: ggml_graph_nodes"""
-        ptr = self.ptr  # `nodes` is in its memory
-        nodes = lib.ggml_graph_nodes(ptr)
-        return self._tensors(nodes[i] for i in range(lib.ggml_graph_n_nodes(ptr)))
+        with reading(self):
+            ptr = self.ptr  # `nodes` is in its memory
+            nodes = lib.ggml_graph_nodes(ptr)
+            found = [nodes[i] for i in range(lib.ggml_graph_n_nodes(ptr))]
+        return self._tensors(found)
 
     @property
     def n_leafs(self) -> int:

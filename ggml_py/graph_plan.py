@@ -16,7 +16,7 @@ from ._arguments import ptr_of, whole
 from ._callback import AbortCallback
 from ._device import Device, default_n_threads, device
 from ._ffi import NULL, ffi, lib, text
-from ._handle import Handle
+from ._handle import Handle, reading
 from .backend import Backend, check_status
 from .computing import computing
 from .errors import AbortError, AllocError, ArgumentError, MissingFunctionError
@@ -37,20 +37,21 @@ class GraphPlan(Handle):
 
     def __init__(self, backend: Backend, graph: Graph) -> None:
         graph_ptr, backend_ptr = ptr_of(Graph, graph), backend.ptr
-        _check(graph, backend)
-        graph._check_custom([backend], lambda _node: backend)
-        try:
-            ptr = lib.ggml_backend_graph_plan_create(backend_ptr, graph_ptr)
-        except AbortError as error:
-            raise MissingFunctionError(
-                f"backend {backend.name} makes no graph plans: use Backend.compute"
-            ) from error
-        if ptr == NULL:
-            raise AllocError(f"backend {backend.name} could not plan {graph!r}")
+        with reading(graph):
+            _check(graph, backend)
+            graph._check_custom([backend], lambda _node: backend)
+            try:
+                ptr = lib.ggml_backend_graph_plan_create(backend_ptr, graph_ptr)
+            except AbortError as error:
+                raise MissingFunctionError(
+                    f"backend {backend.name} makes no graph plans: use Backend.compute"
+                ) from error
+            if ptr == NULL:
+                raise AllocError(f"backend {backend.name} could not plan {graph!r}")
+            self._state = lib.gp_graph_state(graph_ptr)
         self.backend = backend
         self.graph = graph
         self.threadpool = backend.threadpool
-        self._state = lib.gp_graph_state(graph_ptr)
 
         def free(plan: Any) -> None:
             lib.ggml_backend_graph_plan_free(backend_ptr, plan)
@@ -70,16 +71,20 @@ class GraphPlan(Handle):
         C: ggml_backend_graph_plan_compute
         """
         ptr, backend, graph = self.ptr, self.backend, self.graph
-        _check(graph, backend)
-        if lib.gp_graph_state(graph.ptr) != self._state:
-            raise ArgumentError(
-                "the graph grew, or tensors of it moved, since this plan was made: make another"
-            )
         pools = () if self.threadpool is None else (self.threadpool,)
         compute, args = lib.ggml_backend_graph_plan_compute, (backend.ptr, ptr)
         handles, callbacks = (self, backend), lambda: (backend._abort,)
-        status = computing(compute, args, graph, handles, callbacks, pools)
+        status = computing(
+            compute, args, graph, handles, callbacks, pools, check=self._check_unchanged
+        )
         check_status(status, f"backend {backend.name}")
+
+    def _check_unchanged(self) -> None:
+        _check(self.graph, self.backend)
+        if lib.gp_graph_state(self.graph.ptr) != self._state:
+            raise ArgumentError(
+                "the graph grew, or tensors of it moved, since this plan was made: make another"
+            )
 
 
 class CpuNode(NamedTuple):
@@ -135,7 +140,8 @@ class CpuPlan(Handle):
             ptr.use_ref = True
         ptr.abort_callback = ffi.cast("ggml_abort_callback", lib.gp_interrupt_callback())
         ptr.abort_callback_data = self._abort.cell
-        self._plan(ptr)
+        with reading(graph):
+            self._plan(ptr)
         pools = () if threadpool is None else (threadpool,)
         super().__init__(ptr, lambda _plan: None, graph, *pools)
 
@@ -183,9 +189,11 @@ class CpuPlan(Handle):
         Raises as `Backend.compute`. C: ggml_graph_compute
         """
         ptr, graph = self.ptr, self.graph
-        _check(graph, device("CPU"))
         pools = () if self.threadpool is None else (self.threadpool,)
-        status = computing(self._compute, (ptr,), graph, (self,), lambda: (self._abort,), pools)
+        status = computing(
+            self._compute, (ptr,), graph, (self,), lambda: (self._abort,), pools,
+            check=lambda: _check(graph, device("CPU")),
+        )  # fmt: skip
         check_status(status, "CPU")
 
     def _compute(self, ptr: Any) -> int:

@@ -79,7 +79,9 @@ class Scheduler(Handle):
         # Upstream does not look whether its own allocations succeed.
         what = f"a scheduler with graph_size={self.graph_size:,}"
         lib.ggml_free(new_native(self.graph_size * _NODE_BYTES, what))
-        raw = ffi.new("ggml_backend_t[]", [b.ptr for b in self.backends])
+        # An array of cffi's holds no reference; while these are there, nobody frees what they are.
+        ptrs = [b.ptr for b in self.backends]
+        raw = ffi.new("ggml_backend_t[]", ptrs)
         kind = "ggml_backend_buffer_type_t[]"
         bufts = NULL if buffer_types is None else ffi.new(kind, [t.ptr for t in buffer_types])
         ptr = lib.ggml_backend_sched_new(raw, bufts, len(raw), graph_size, parallel, op_offload)

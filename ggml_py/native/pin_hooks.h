@@ -9,7 +9,9 @@ struct ggml_context;
 extern "C" {
 #endif
 
-extern int gp_n_held_contexts; // written by calls that keep the GIL, as those that read it do
+// Written by calls that keep the GIL. Upstream's own functions make tensors without it (ggml_opt_init, gguf.cpp), in
+// contexts that are theirs: they need no other value than one that was there.
+extern int gp_n_held_contexts;
 bool gp_context_is_held(const struct ggml_context * ctx);
 // Around what gives tensors other memory or takes it.
 void gp_lock_tensors(void);
@@ -21,6 +23,6 @@ void gp_unlock_tensors(void);
 
 // At the start of ggml_new_object. The text is what errors.py makes a BusyError of.
 #define GP_CHECK_CONTEXT(ctx) \
-    if (__builtin_expect(gp_n_held_contexts != 0, 0) && gp_context_is_held(ctx)) { \
+    if (__builtin_expect(__atomic_load_n(&gp_n_held_contexts, __ATOMIC_RELAXED) != 0, 0) && gp_context_is_held(ctx)) { \
         GGML_ABORT("busy: this Context is allocating on another thread: wait until that returns, or make one for each thread"); \
     }

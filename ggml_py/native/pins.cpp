@@ -147,7 +147,7 @@ int gp_context_hold(ggml_context * ctx) {
     const std::lock_guard<std::mutex> lock(mutex);
     const int before = (int) std::count(held.begin(), held.end(), ctx);
     held.push_back(ctx);
-    gp_n_held_contexts++;
+    __atomic_add_fetch(&gp_n_held_contexts, 1, __ATOMIC_RELAXED);
     return before;
 }
 
@@ -156,7 +156,7 @@ void gp_context_let_go(ggml_context * ctx) {
     const auto found = std::find(held.begin(), held.end(), ctx);
     if (found != held.end()) {
         held.erase(found);
-        gp_n_held_contexts--;
+        __atomic_sub_fetch(&gp_n_held_contexts, 1, __ATOMIC_RELAXED);
     }
 }
 

@@ -111,6 +111,7 @@ struct trace {
     std::vector<std::pair<const ggml_tensor *, const ggml_tensor *>> alloc_deps; // kept until that node
     std::string                unreached; // why the allocated graph cannot be computed
     std::vector<memory>        unallocated; // nodes and leafs that the allocator gives memory or a buffer
+    bool                       lends = false; // it did: a plan alone gives none and takes none
 
     std::vector<int32_t>       passes; // [GP_N_STAGES][hash set], hv_tensor_backend_ids as it was
     int                        n_passes = 0;
@@ -203,6 +204,7 @@ GP_COLD static void split_begin(ggml_backend_sched_t sched, ggml_cgraph * graph)
     tr->leaf_flags.clear();
     tr->made_outputs.clear();
     tr->unallocated.clear();
+    tr->lends = false;
     tr->capacities.clear();
     tr->left_backend = sched->splits[0].backend_id;
     for (int i = 0; i < sched->splits_capacity && inputs_capacity_of(sched->splits, 0) >= 0; i++) {
@@ -258,19 +260,26 @@ static void restore(trace * tr) {
     for (auto it = tr->rewires.rbegin(); it != tr->rewires.rend(); ++it) {
         it->node->src[it->j] = it->src;
     }
-    std::copy(tr->order.begin(), tr->order.end(), tr->graph->nodes);
+    // What is as it was is not written: other threads may read it.
+    for (size_t i = 0; i < tr->order.size(); i++) {
+        if (tr->graph->nodes[i] != tr->order[i]) {
+            tr->graph->nodes[i] = tr->order[i];
+        }
+    }
     // The other flags are the user's, who may have set some while the graph was lent.
     for (ggml_tensor * input : tr->made_outputs) {
         input->flags &= ~GGML_TENSOR_FLAG_OUTPUT;
     }
     // Memory that the scheduler lent goes back to it. A node that kept its address would look pre-allocated
     // to the next plan, which would leave it where it is (1.dst).
-    gp_lock_tensors();
-    for (const memory & m : tr->unallocated) {
-        m.t->data   = m.data;
-        m.t->buffer = m.buffer;
+    if (tr->lends) {
+        gp_lock_tensors();
+        for (const memory & m : tr->unallocated) {
+            m.t->data   = m.data;
+            m.t->buffer = m.buffer;
+        }
+        gp_unlock_tensors();
     }
-    gp_unlock_tensors();
     tr->graph = nullptr;
     tr->rewires.clear();
 }
@@ -298,6 +307,7 @@ static bool moved(ggml_backend_sched_t sched, int n, ggml_tensor ** tensors, con
 }
 
 static void alloc_begin(ggml_backend_sched_t sched) {
+    sched->trace->lends = true;
     const ggml_cgraph & g = sched->graph;
     gp_realloc_record & r = sched->trace->realloc = {};
     moved(sched, g.n_nodes, g.nodes, sched->node_backend_ids, sched->prev_node_backend_ids, r) ||
