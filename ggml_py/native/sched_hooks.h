@@ -111,7 +111,7 @@ struct trace {
     std::vector<std::pair<const ggml_tensor *, const ggml_tensor *>> alloc_deps; // kept until that node
     std::string                unreached; // why the allocated graph cannot be computed
     std::vector<memory>        unallocated; // nodes and leafs that the allocator gives memory or a buffer
-    bool                       lends = false; // it did: a plan alone gives none and takes none
+    std::vector<memory>        lent; // those, once it does: a plan alone gives no memory and takes none
 
     std::vector<int32_t>       passes; // [GP_N_STAGES][hash set], hv_tensor_backend_ids as it was
     int                        n_passes = 0;
@@ -204,7 +204,7 @@ GP_COLD static void split_begin(ggml_backend_sched_t sched, ggml_cgraph * graph)
     tr->leaf_flags.clear();
     tr->made_outputs.clear();
     tr->unallocated.clear();
-    tr->lends = false;
+    tr->lent.clear();
     tr->capacities.clear();
     tr->left_backend = sched->splits[0].backend_id;
     for (int i = 0; i < sched->splits_capacity && inputs_capacity_of(sched->splits, 0) >= 0; i++) {
@@ -272,14 +272,12 @@ static void restore(trace * tr) {
     }
     // Memory that the scheduler lent goes back to it. A node that kept its address would look pre-allocated
     // to the next plan, which would leave it where it is (1.dst).
-    if (tr->lends) {
-        gp_lock_tensors();
-        for (const memory & m : tr->unallocated) {
-            m.t->data   = m.data;
-            m.t->buffer = m.buffer;
-        }
-        gp_unlock_tensors();
+    gp_lock_tensors();
+    for (const memory & m : tr->lent) {
+        m.t->data   = m.data;
+        m.t->buffer = m.buffer;
     }
+    gp_unlock_tensors();
     tr->graph = nullptr;
     tr->rewires.clear();
 }
@@ -307,7 +305,9 @@ static bool moved(ggml_backend_sched_t sched, int n, ggml_tensor ** tensors, con
 }
 
 static void alloc_begin(ggml_backend_sched_t sched) {
-    sched->trace->lends = true;
+    if (sched->trace->lent.empty()) {
+        sched->trace->lent.swap(sched->trace->unallocated);
+    }
     const ggml_cgraph & g = sched->graph;
     gp_realloc_record & r = sched->trace->realloc = {};
     moved(sched, g.n_nodes, g.nodes, sched->node_backend_ids, sched->prev_node_backend_ids, r) ||

@@ -161,10 +161,7 @@ struct reader {
                 for (rewired & w : tr->rewires) {
                     std::swap(w.node->src[w.j], w.src);
                 }
-                if (!tr->lends) {
-                    return; // nobody gave it memory but whoever does so at this moment, on another thread
-                }
-                for (memory & m : tr->unallocated) {
+                for (memory & m : tr->lent) {
                     std::swap(m.t->data, m.data);
                     std::swap(m.t->buffer, m.buffer);
                 }
