@@ -244,6 +244,8 @@ class Handle:
     )  # fmt: skip
 
     def __init__(self, ptr: Any, free: Callable[[Any], None], *parents: Handle) -> None:
+        if hasattr(self, "_native"):
+            raise TypeError(f"this {type(self).__name__} is made already: make another")
         if isinstance(self, _WithoutPtr):  # made by a class method of one that is closed
             self.__class__ = type(self).__mro__[2]
         self.ptr = ffi.cast(ffi.typeof(ptr), ptr)  # nobody else has this one yet
@@ -369,6 +371,12 @@ class Handle:
 
     def _before_free(self) -> None:
         """What a subclass does while the object is still whole."""
+
+    def __reduce_ex__(self, _protocol: object) -> Any:
+        raise TypeError(
+            f"a {type(self).__name__} owns a native object: it cannot be copied or pickled. Make "
+            "another, in the process that uses it"
+        )
 
     def __enter__(self: Self) -> Self:
         self.ptr  # noqa: B018  raises when closed

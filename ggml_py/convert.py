@@ -82,9 +82,13 @@ def enum_of(enum: Any, value: Any) -> int:
 
 def numbers(array: npt.ArrayLike) -> npt.NDArray[Any]:
     """`array` as numpy has it. Raises TypeError for a Tensor, `ArgumentError` for text, objects,
-    complex numbers and times."""
+    complex numbers, times, and numbers that are masked."""
     if isinstance(array, TensorInfo):
         raise TypeError("expected an array, got a Tensor: use source.copy_to(target), or its get()")
+    if isinstance(array, np.ma.MaskedArray) and np.ma.is_masked(array):
+        raise ArgumentError(
+            "an array with masked elements: no tensor has those, fill them (array.filled(0))"
+        )
     values = np.asarray(array)
     if values.dtype.kind in "OSUcmM":
         raise ArgumentError(f"an array of {values.dtype}: expected numbers that are not complex")
@@ -139,7 +143,7 @@ def chunks(
         if imatrix is not None:
             _weights_of(imatrix, type_, n_per_row, values.size)
         for part in _parts(values, 1) if values.dtype != dtype else (values,):
-            yield np.ascontiguousarray(part, dtype)
+            yield _converted(part, dtype, type_)
         return
     block = lib.ggml_blck_size(type_)
     if n_per_row <= 0 or values.size % n_per_row or n_per_row % block:
@@ -150,13 +154,33 @@ def chunks(
     weights = _weights_of(imatrix, type_, n_per_row, values.size)
     start = 0
     for part in _parts(values, n_per_row if weights is None else weights.rows * n_per_row):
-        with np.errstate(over="ignore"):  # looked for below
-            flat = np.ascontiguousarray(part, np.float32).reshape(-1)
-        if type_ != enums.Type.BF16:
+        if type_ == enums.Type.BF16:
+            flat = _converted(part, np.dtype(np.float32), type_).reshape(-1)
+        else:
+            with np.errstate(over="ignore"):  # looked for below
+                flat = np.ascontiguousarray(part, np.float32).reshape(-1)
             _check_finite(flat, part, type_, start)
         of_part = None if weights is None else weights.at(start, flat.size)
         yield _quantized(flat, type_, n_per_row, of_part)
         start += flat.size
+
+
+def _converted(part: npt.NDArray[Any], dtype: np.dtype[Any], type_: enums.Type) -> npt.NDArray[Any]:
+    """`part` in numpy's `dtype`. Raises `ArgumentError` for numbers that this makes others."""
+    if np.can_cast(part.dtype, dtype, "safe"):
+        return np.ascontiguousarray(part, dtype)
+    with np.errstate(over="ignore", invalid="ignore"):  # looked for here
+        converted = np.ascontiguousarray(part, dtype)
+    if dtype.kind == "f":
+        wrong = np.isinf(converted)
+        if wrong.any():
+            wrong &= np.isfinite(part)
+    else:  # an integer, or what is none any more: of 2^63 the way back is not enough
+        wrong = (converted.astype(part.dtype) != part) | ((converted < 0) != (part < 0))
+    if wrong.any():
+        number = part[wrong].flat[0]
+        raise ArgumentError(f"{number} is no number that {name_of(type_)} can hold")
+    return converted
 
 
 def encode(

@@ -36,6 +36,7 @@ CustomFunction: TypeAlias = Callable[..., object]
 
 N_TASKS_MAX = -1  # GGML_N_TASKS_MAX: as many as there are threads
 _MAX_SRC = lib.GGML_MAX_SRC
+_INT_MAX = 2**31 - 1
 _OPS = frozenset(
     {enums.Op.MAP_CUSTOM1, enums.Op.MAP_CUSTOM2, enums.Op.MAP_CUSTOM3, enums.Op.CUSTOM}
 )
@@ -251,8 +252,10 @@ class CustomOps(Ops):
         _check_function(fun, len(sources))
         if not isinstance(n_tasks, int):
             raise TypeError(f"n_tasks: expected an int, got {type(n_tasks).__name__}")
-        if n_tasks < 1 and n_tasks != N_TASKS_MAX:
-            raise ArgumentError(f"n_tasks={n_tasks}: expected at least 1, or -1 for all threads")
+        if n_tasks != N_TASKS_MAX and not 1 <= n_tasks <= _INT_MAX:
+            raise ArgumentError(
+                f"n_tasks={n_tasks}: expected 1 to {_INT_MAX:,}, or -1 for all threads"
+            )
         return CustomOp(cast("Context", self), fun, n_tasks)
 
     def _made(self, op: CustomOp, ptr: Any) -> Tensor:

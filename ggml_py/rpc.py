@@ -8,7 +8,7 @@ import threading
 from typing import Any
 
 from . import _log
-from ._arguments import given
+from ._arguments import c_text, given
 from ._device import Device
 from ._ffi import BUILD, NULL, ffi, lib
 from ._module import module_of
@@ -114,6 +114,7 @@ def _ask_again(endpoint: str, devices: tuple[Device, ...]) -> None:
 
 
 def _parse(endpoint: str) -> tuple[str, int]:
+    c_text("RPC endpoint", endpoint)
     host, _, port = endpoint.rpartition(":")
     if not host or ":" in host or not port.isdecimal() or not 1 <= int(port) <= 65535:
         raise ArgumentError(

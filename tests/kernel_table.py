@@ -157,8 +157,11 @@ Offsets and strides of every view are whole elements, or whole blocks of quantiz
 A rule holds from the release on that has its op ("since"; empty: all that this package supports).
 The rules are kept by the op's name, so a release without the op has no use for its row.
 
-What is not looked at: operands that overlap the result of an op in place in another layout; counts
-of rows above 2^31.
+A result may be in the very place of an operand for the ops that `ggml_py/native/overlap.h` names,
+which read each element before they write it. Any other overlap of a result with an operand, or with
+itself, is refused before a compute on the CPU: parts that lie beside each other do not overlap,
+heads of one row included. Two layouts of more than four million rows that cannot be told apart by
+their strides are not looked at, and counts of rows above 2^31.
 
 | op | since | types | strides | we look, too |
 |---|---|---|---|---|

@@ -118,6 +118,7 @@ MISUSES = [
          "libx.so", "no such file", ggml.LoadError),
     _row("rpc/nobody", lambda e: ggml.rpc_devices("127.0.0.1:1"), "127.0.0.1:1", "nobody answers",
          ggml.RpcError),
+    _row("rpc/none", lambda e: ggml.rpc_devices(None), "got NoneType", "expected a str", TypeError),
     _row("rpc/timeout", lambda e: ggml.rpc_devices("127.0.0.1:1", timeout=0), "timeout=int 0",
          "expected seconds, a number above 0"),
 ]  # fmt: skip

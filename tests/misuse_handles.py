@@ -1,5 +1,8 @@
 """Closed objects, and what lived in them."""
 
+import copy
+import pickle
+
 import numpy as np
 from misuses import misuse
 
@@ -55,6 +58,15 @@ def _gguf(env):
 
 
 MISUSES = [
+    *[
+        misuse(f"{name}/{how.__name__}", lambda e, n=name, f=how: f(getattr(e, n)), TypeError,
+               kind, "cannot be copied or pickled", "Make another")
+        for how in (copy.copy, copy.deepcopy, pickle.dumps)
+        for name, kind in (("cpu", "Backend"), ("graph", "Graph"), ("weights", "Context"),
+                           ("scheduler", "Scheduler"), ("buffer", "Buffer"))
+    ],
+    misuse("cpu/__init__", lambda e: e.cpu.__init__(e.cpu.ptr, ggml.device("CPU"), 1), TypeError,
+           "this Backend is made already", "make another"),
     _row("scheduler/plan", lambda e: (e.scheduler.close(), e.scheduler.plan(e.graph)), "Scheduler"),
     _row("scheduler/alloc", lambda e: (e.scheduler.close(), e.scheduler.alloc_graph(e.graph)),
          "Scheduler"),

@@ -157,6 +157,8 @@ MISUSES = [
          "source 't' is q8_0", "Make it f32 with `cast`"),
     _bad("custom/n_tasks", lambda e: e.other.map_custom1(e.w, lambda d, a, i, n: 0, n_tasks=0),
          "n_tasks=0", "or -1 for all threads"),
+    _bad("custom/n_tasks-huge", lambda e: e.other.map_custom1(e.w, lambda d, a, i, n: 0, 1 << 40),
+         f"n_tasks={1 << 40}", "or -1 for all threads"),
     _bad("custom/n_tasks-str", lambda e: e.other.map_custom1(e.w, lambda d, a, i, n: 0, "2"),
          "str", "n_tasks: expected", TypeError),
     _bad("custom/too-many-sources",

@@ -30,6 +30,12 @@ def _quantised(env, name="q"):
     return tensor
 
 
+def _of(env, type):
+    tensor = env.other.new_tensor(type, 4)
+    env.other.alloc(env.cpu)
+    return tensor
+
+
 def _after_reset(env, use):
     """The scheduler lent `y` memory, and took it back."""
     env.allocated().x.set(np.ones((3, 8)))
@@ -102,6 +108,20 @@ MISUSES = [
     _data("set-objects", lambda e: e.w.set([None] * 64), "object", "expected numbers"),
     _data("set-complex", lambda e: e.w.set(np.ones(64, np.complex64)), "complex64",
           "expected numbers"),
+    _data("set-masked", lambda e: e.w.set(np.ma.masked_array(np.ones((8, 8)), np.eye(8))),
+          "masked elements", "filled"),
+    _data("set-beyond-i32", lambda e: _of(e, "i32").set(np.full(4, 1 << 40)), str(1 << 40),
+          "number that i32 can hold"),
+    _data("set-unsigned", lambda e: _of(e, "i64").set(np.full(4, 1 << 63, np.uint64)),
+          str(1 << 63), "number that i64 can hold"),
+    _data("set-fraction", lambda e: _of(e, "i32").set(np.full(4, 1.5)), "1.5",
+          "number that i32 can hold"),
+    _data("set-nan", lambda e: _of(e, "i8").set(np.full(4, np.nan)), "nan",
+          "number that i8 can hold"),
+    _data("set-beyond-f32", lambda e: _of(e, "f32").set(np.full(4, 1e300)), "1e+300",
+          "number that f32 can hold"),
+    _data("from_numpy-beyond-f16", lambda e: e.other.from_numpy(np.full(4, 7e4), type="f16"),
+          "70000.0", "number that f16 can hold"),
     _data("set-ragged", lambda e: e.w.set([[1, 2], [3]]), "inhomogeneous", "shape", ValueError),
     _data("set-tensor", lambda e: e.w.set(e.w), "Tensor", "copy_to", TypeError),
     _data("set-not-contiguous", lambda e: _transposed(e).set(np.ones((8, 8))),

@@ -69,7 +69,7 @@ def test_the_layout_that_a_weight_is_repacked_to():
     assert node.kernel == f"{node.layout}_q8_0"
 
 
-def fusing(ctx, used_twice=False, half=False):
+def fusing(ctx, used_twice=False, half=False, usage="compute"):
     """A norm with its weights, on memory of this test's own, by which is seen what was computed."""
     x = ctx.new_tensor("f32", N, 4, name="x")
     w = ctx.new_tensor("f32", N, name="w")
@@ -78,7 +78,7 @@ def fusing(ctx, used_twice=False, half=False):
     out = ctx.add(y, norm) if used_twice else ctx.sqr(y)
     norm.name, y.name, out.name = "norm", "y", "out"
     graph = graph_of(ctx, out)
-    ctx.alloc(ggml.device("CPU").buffer_type)
+    ctx.alloc(ggml.device("CPU").buffer_type, usage)
     for tensor in (norm, y, out):
         tensor.set(np.full((4, N), -77.0))
     x.set(np.random.default_rng(0).standard_normal((4, N)))
@@ -101,6 +101,15 @@ def test_what_is_fused_is_what_the_cpu_does_not_write(ctx, used_twice, use_ref):
         assert not untouched
     elif BUILD["ggml_version"] == "0.26.0":  # releases before it may not fuse
         assert untouched
+
+
+def test_what_has_memory_of_its_own_is_not_fused_away(ctx):
+    """Whoever has the tensor can read it; a graph's memory is used again for later nodes."""
+    graph, norm = fusing(ctx, usage="any")
+    with CpuPlan(graph, 2) as plan:
+        assert not any(node.fused for node in plan.nodes)
+        plan.compute()
+    assert not (norm.get() == -77).any()
 
 
 def model_plan(model_file, **options):

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from . import cpu_edits, reach_edits, rpc_edits
+from . import cpu_edits, place_edits, reach_edits, rpc_edits
 from .depth_edits import FORWARD
 from .edit import Edit
 from .op_edits import CPU_CHECKS, CPU_OPS, OPS
@@ -316,12 +316,14 @@ _TRAINING = (
 # By path below upstream's src/. native/CMakeLists.txt puts each copy where the original was.
 EDITS: dict[str, tuple[Edit, ...]] = {
     "ggml-backend.cpp": _SCHEDULER + RUNS + reach_edits.SCHEDULER,
-    "ggml-alloc.c": _ALLOCATOR + rpc_edits.ALLOCATOR,
+    "ggml-alloc.c": _ALLOCATOR + rpc_edits.ALLOCATOR + place_edits.ALLOCATOR,
     "ggml.c": (*OPS, *FORWARD, *CONTEXTS),
     "ggml-opt.cpp": _TRAINING,
-    "ggml-cpu/ggml-cpu.c": (*_CPU, *cpu_edits.CPU, *reach_edits.CPU, *CPU_CHECKS),
+    "ggml-cpu/ggml-cpu.c": (
+        *_CPU, *cpu_edits.CPU, *reach_edits.CPU, *place_edits.CPU, *CPU_CHECKS,
+    ),
     "ggml-cpu/ggml-cpu.cpp": _CPU_WORK + cpu_edits.BACKEND,
-    "ggml-cpu/ops.cpp": CPU_OPS,
+    "ggml-cpu/ops.cpp": CPU_OPS + place_edits.CPU_OPS,
     "ggml-cpu/repack.cpp": _CPU_REPACK,
     "ggml-rpc/ggml-rpc.cpp": rpc_edits.CLIENT,
     "ggml-rpc/transport.cpp": rpc_edits.TRANSPORT,
