@@ -44,7 +44,7 @@ def test_the_library_goes_on_after_aborts(context):
 
 
 def test_what_failed_is_raised_where_it_failed_and_nowhere_else(context, monkeypatch):
-    """Python runs while the exception is made, so garbage may be collected: finalizers call too."""
+    """Python runs while the exception is made, so garbage may be collected: finalizers call."""
     a, b = context.new_tensor("f32", 8), context.new_tensor("f32", 7)
     used, seen = ggml.lib.ggml_used_mem(context.ptr), []
     from_native = errors.from_native

@@ -9,7 +9,8 @@ from .edit import Edit
 ALLOCATOR = (
     Edit(
         "operand whose place is used again",
-        "                if (parent == NULL) {\n                    continue;\n                }\n\n"
+        "                if (parent == NULL) {\n"
+        "                    continue;\n                }\n\n"
         "                // if the node's data is external, then we cannot re-use it\n",
         "                if (node->op == GGML_OP_ADD_ID && i > 0) {\n"
         "                    continue;\n                }\n",
