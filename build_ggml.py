@@ -121,6 +121,10 @@ def _build(
         if tables:
             profiles.write(tables, stage / profiles.FILE)
         proof = _proof(options, upstream, final.name, config)
+        if not options.pristine:
+            from vendor import instrument
+
+            proof["edits_absent"] = instrument.absent(ggml / "src")
         (stage / PROOF).write_text(json.dumps(proof, indent=1) + "\n", encoding="utf-8")
     tree.finished()
     _prune(final, keep=3)      # other checkouts and branches share the cache

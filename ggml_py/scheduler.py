@@ -59,9 +59,9 @@ class Scheduler(Handle):
         op_offload: bool = True,
         buffer_types: Sequence[BufferType] | None = None,
     ) -> None:
-        """`graph_size` is the number of nodes and leafs that a graph may have together;
-        `parallel` keeps four copies of inputs for pipeline parallelism; `op_offload` lets a backend
-        of higher priority take ops whose weights are in host memory; `buffer_types`, one per
+        """`graph_size` is the number of nodes and leafs that a graph may have together.
+        `parallel` keeps four copies of inputs for pipeline parallelism. `op_offload` lets a backend
+        of higher priority take ops whose weights are in host memory. `buffer_types`, one per
         backend, are what the scheduler allocates from (default: the backends' own).
 
         Raises `ArgumentError` for backends that upstream would abort on, `AllocError` for a

@@ -66,11 +66,11 @@ class ThreadPool(Handle):
         paused: bool = False,
         device: Device | None = None,
     ) -> None:
-        """`n_threads` counts the thread that computes; `cpumask` are the numbers of the CPUs that
-        the threads may run on, with `strict_cpu` each thread on one of them, in turn; `prio` is
-        "low", "normal", "medium", "high" or "realtime"; `poll` is how long threads spin for work
-        before they sleep, 0 (not at all) to 100; `paused` threads sleep until `resume` or the first
-        compute; `device` is the CPU device whose backends will use it.
+        """`n_threads` counts the thread that computes. `cpumask` has the numbers of the CPUs that
+        the threads may run on; with `strict_cpu` each thread runs on one of them, in turn. `prio`
+        is "low", "normal", "medium", "high" or "realtime". `poll` says how long threads spin for
+        work before they sleep, from 0 (not at all) to 100. `paused` threads sleep until `resume` or
+        the first compute. `device` is the CPU device whose backends will use it.
 
         Raises `ArgumentError` for numbers out of range, CPUs that this process may not use and a
         priority that it may not have, `MissingFunctionError` for a device without thread pools.

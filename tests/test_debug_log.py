@@ -403,6 +403,7 @@ def test_names_with_brackets_spaces_and_cut_letters():
         (DUMP.replace("## SPLIT #1", "## SPLIT #7"), "split 7 where split 1 was expected"),
         (DUMP.replace("node #  4", "node #  1"), "node 1 after node 2: a part of the log"),
         (DUMP[: DUMP.index("[ NULL") + 4], "line 5 of the log: its last source is cut off"),
+        (re.sub(r"   .K\) \[ NULL", "   1G) [ NULL", DUMP), "a source has no size"),
         (DUMP.replace("(  GET_ROWS): ", "(  GET_"), "line 2 of the log: it is damaged or cut off"),
         (DUMP.replace("[inp_pos (   0K)] ", ""), "says that it has 2 inputs, and 1 are there"),
         ("## SPLIT #0: CPU # 0 inputs\n", "has no nodes"),

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from ggml_py._ffi import BUILD
 from ggml_py._since import SINCE
 
 HERE = Path(__file__).parent
@@ -23,6 +24,41 @@ SUITE = (
     "profiles", "properties", "reference", "refusal", "scheduler", "sim", "sim_async", "sim_memory",
     "tensor", "tensor_info", "threads", "unload", "why_not",
 )  # fmt: skip
+
+# Why a release has no place for an edit of ours (`edits_absent` of its build.json).
+_BEFORE_0_24 = {
+    "ggml-backend.cpp: tensors that backends keep allocated": "it has no add_alloc_dep",
+    "ggml-rpc/ggml-rpc.cpp: all": "its RPC client is another: docs/DEVICES.md",
+    "ggml-rpc/transport.cpp: all": "its RPC client is another: docs/DEVICES.md",
+}
+ABSENT = {
+    "0.26.0": {
+        "ggml-backend.cpp: reservation without a check": "upstream checks since 0.24",
+        "ggml-backend.cpp: base of several buffers": "upstream asks for none, after 0.9.4",
+        "ggml.c: comb of dsv4_hc_post": "it may be NULL, since 0.24.0",
+        "ggml-opt.cpp: end of an optimizer context": "upstream frees it",
+        "ggml-cpu/ops.cpp: get_rows_back's rows, f32": "upstream checks since 0.25.3",
+        "ggml-cpu/ops.cpp: get_rows_back's rows, f16": "upstream checks since 0.25.3",
+        "ggml-cpu/ops.cpp: blocks of concat": "upstream moves blocks",
+        "ggml-rpc/ggml-rpc.cpp: RPC: graph sent, before 0.26": "'graph sent' is there",
+    },
+    "0.21.0": {
+        **_BEFORE_0_24,
+        "ggml-backend.cpp: base of several buffers": "upstream asks for none, after 0.9.4",
+        "ggml-opt.cpp: end of an optimizer context": "upstream frees it",
+        "ggml-cpu/ops.cpp: blocks of concat": "upstream moves blocks",
+    },
+    "0.9.4.p0.2.4": {
+        **_BEFORE_0_24,
+        "ggml-backend.cpp: reallocation that GGML_SCHED_DEBUG_REALLOC ends at": "it has no such",
+        "ggml.c: pads of pad_ext_circular": "it has no such op",
+        "ggml.c: k of top_k": "it has no such op",
+        "ggml.c: comb of dsv4_hc_post": "it has no such op",
+        "ggml.c: recursion over sources": "it goes by the name that visit_parents.h expects then",
+        "ggml-cpu/ggml-cpu.c: nodes fused": "its CPU fuses nothing",
+        "ggml-cpu/ggml-cpu.c: RMS_NORM and MUL fused": "its CPU fuses nothing",
+    },
+}
 
 PLANS = """
 import json, sys
@@ -131,6 +167,18 @@ def test_an_older_release_beside_the_default(release):
     assert default["n_ops"] == default["op_count"] + 1 >= older["n_ops"]
     # nothing in these small graphs is planned otherwise than today
     assert older["plans"] == default["plans"]
+
+
+def test_what_is_not_edited_needs_no_edit():
+    assert sorted(BUILD["edits_absent"]) == sorted(ABSENT[BUILD["label"]])
+
+
+@pytest.mark.slow
+def test_what_an_older_release_has_no_place_for(release):
+    program = "import json\nfrom ggml_py._ffi import BUILD\nprint(json.dumps({'found': [BUILD[k] "
+    program += "for k in ('label', 'edits_absent')]}))"
+    label, found = run(release[0], program)["found"]
+    assert sorted(found) == sorted(ABSENT[label])
 
 
 @pytest.mark.slow

@@ -11,7 +11,8 @@ class Edit:
 
     With `after` it goes behind it, with `replace` it takes the anchor's place; with `until`, found
     exactly once too, the place of everything from the one to the end of the other. An
-    `optional` one may be missing: it mends what some releases have.
+    `optional` one may be missing: it mends what some releases have. `edits_absent` in the
+    `build.json` of a build names those, and a test knows why.
     """
 
     name: str

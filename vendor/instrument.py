@@ -339,6 +339,18 @@ def sources(src: Path) -> list[str]:
     return [source for source in EDITS if edited or source not in rpc_edits.FILES]
 
 
+def absent(src: Path) -> list[str]:
+    """The edits that have no place in this release's `src` folder, as "file: edit"."""
+    edited, found = sources(src), []
+    for source, edits in EDITS.items():
+        if source not in edited:
+            found.append(f"{source}: all")
+            continue
+        text = (src / source).read_text(encoding="utf-8")
+        found += [f"{source}: {e.name}" for e in edits if e.optional and e.anchor not in text]
+    return found
+
+
 def _find_once(source: str, text: str, name: str, anchor: str) -> int:
     count = text.count(anchor)
     if count != 1:

@@ -226,17 +226,13 @@ CPU_OPS = (
         "        const int64_t i01 = ir % ne01;\n",
         until="        const int64_t i01 =  ir - i03*ne03 - i02*ne02;\n",
     ),
-    # Factors are there for the pairs that are rotated, and were read for all of a row.
+    # Factors are there for the pairs that are rotated, and were read for all of a row. Its callers
+    # are behind this place: two in 0.9.4.p0.2.4, one since.
     Edit(
         "frequency factors of rope",
-        "                        const int64_t p = pos[i2];\n"
-        "                        ggml_rope_cache_init(p, freq_scale, freq_factors, corr_dims, "
-        "ne0,",
-        "                        const int64_t p = pos[i2];\n"
-        "                        ggml_rope_cache_init(p, freq_scale, freq_factors, corr_dims, "
-        "n_dims,",
-        replace=True,
-        optional=True,
+        "static void ggml_mrope_cache_init(",
+        "#define ggml_rope_cache_init(p, scale, factors, corr_dims, ne0, ...) \\\n"
+        "    ggml_rope_cache_init(p, scale, factors, corr_dims, n_dims, __VA_ARGS__)\n\n",
     ),
     # Vectors are loaded whole.
     Edit(

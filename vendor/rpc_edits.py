@@ -387,12 +387,12 @@ TRANSPORT = (
 ALLOCATOR = (
     Edit(
         "buffer of the allocator replaced",
-        "            ggml_vbuffer_free(galloc->buffers[i]);\n            if (no_alloc) {\n",
-        "            struct vbuffer * gp_old = galloc->buffers[i];\n"
+        "\n            ggml_vbuffer_free(galloc->buffers[i]);\n",
+        "\n            struct vbuffer * gp_old = galloc->buffers[i];\n"
         "            for (int gp_j = 0; gp_j < galloc->n_buffers; gp_j++) {\n"
         "                if (galloc->buffers[gp_j] == gp_old) {\n"
         "                    galloc->buffers[gp_j] = NULL;\n                }\n            }\n"
-        "            ggml_vbuffer_free(gp_old);\n            if (no_alloc) {\n",
-        replace=True, optional=True,
+        "            ggml_vbuffer_free(gp_old);\n",
+        replace=True,
     ),
 )  # fmt: skip

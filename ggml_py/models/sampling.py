@@ -27,13 +27,19 @@ _MAX = float(np.finfo(F32).max)
 class Sampler:
     """Settings, which stay, and what was sampled so far: called with logits it gives a token.
 
-    The steps, in their order, and llama.cpp's defaults: `logit_bias` adds to single logits (-inf
-    bans a token); tokens among the last `repeat_last_n` become less likely by `repeat_penalty`
-    (1: no), `frequency_penalty` for each time and `presence_penalty` for any; the `top_k` likeliest
-    stay (0: all); of those the likeliest that together have `top_p` (1: all); of those what has
-    `min_p` times the probability of the likeliest; `temperature` divides logits (0: the likeliest
-    token is taken, the lower id of two); then one is drawn. `seed` starts the random numbers,
-    `None` (or llama.cpp's 2**32 - 1) another each time; afterwards `seed` is the one in use.
+    The steps in their order; the defaults are llama.cpp's:
+
+    1. `logit_bias` adds to single logits (-inf bans a token).
+    2. Tokens among the last `repeat_last_n` become less likely: by `repeat_penalty` (1: no), by
+       `frequency_penalty` for each time, by `presence_penalty` for any.
+    3. The `top_k` likeliest stay (0: all).
+    4. Of those stay the likeliest that together have `top_p` (1: all).
+    5. Of those stay the ones with at least `min_p` times the probability of the likeliest.
+    6. `temperature` divides logits (0: the likeliest token is taken, the lower id of two).
+    7. One is drawn.
+
+    `seed` starts the random numbers; `None` (or llama.cpp's 2**32 - 1) takes another each time.
+    Afterwards `seed` is the one in use.
 
     The same logits and the same seed give llama.cpp's tokens: numbers are rounded where it rounds,
     and its generator is MT19937. Equal logits it may have in another order.

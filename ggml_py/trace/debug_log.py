@@ -3,9 +3,9 @@
 Here is the grammar: which lines there are, and what may be around them. What it means as a plan is
 in `dumped.py`.
 
-A line is printed in pieces (the node, then each source; the split, then each input), so that a log
-which marks its messages (a time, a level) has the mark in the middle of lines too, another message
-may come between two pieces, and some programs write each piece on a line of its own.
+A line is printed in pieces: the node, then each source; the split, then each input. So a log that
+marks its messages (a time, a level) has the mark in the middle of lines, too. Another message may
+come between two pieces, and some programs write each piece on a line of its own.
 C: ggml_backend_sched_print_assignments
 """
 
@@ -35,6 +35,8 @@ _INPUT = re.compile(rf"\[((?:(?!\] \[).)*?) {_SIZE}\]")
 _MORE_SOURCES = re.compile(rb"(?: .{20} \(.{5}\) \[.{5} .{8}\])+\s*")
 # One of which a logger took the blanks before it.
 _STRIPPED = re.compile(rb"(.*?) \(.{5}\) \[.{5} .{8}\]")
+# As wide as a source, and none that can be read: its size is damaged.
+_DAMAGED = re.compile(r" \(.{5}\) \[.{5} .{8}\]")
 _CUT_OFF = re.compile(r" \(\s*\d+[KM]?\s*\)?(?: \[[^]]*)?$")
 # More nodes than those that are printed are views; a number far beyond is a damaged one.
 _MOST_VIEWS = 1 << 20
@@ -182,10 +184,18 @@ def _read_more(line: str, found: list[list[SplitLine]]) -> None:
 def _add_sources(node: NodeLine, text: str) -> None:
     end = 0
     for m in _SOURCE.finditer(text):
+        _check_between(m[1])
         node.sources.append(Printed(_name(m[1]), _nbytes(m[2]), *_place(m[3])))
         end = m.end()
+    _check_between(text[end:])
     if _CUT_OFF.search(text[end:]):
         raise ValueError("its last source is cut off")
+
+
+def _check_between(text: str) -> None:
+    """Refuses a source that would else be left out, as if it were another message."""
+    if damaged := _DAMAGED.search(text):
+        raise ValueError(f"a source has no size: {damaged[0].strip()} is damaged")
 
 
 def _name(piece: str) -> str:

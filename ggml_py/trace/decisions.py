@@ -22,10 +22,10 @@ _GPU_SWEEPS, _DOWN = SWEEPS[:2], SWEEPS[::2]
 class Meeting:
     """What one sweep of pass 2 brought to a node that had no backend yet.
 
-    `carrier` is the node it came from (None: it came from none), on `backend`; `outcome` is
-    "taken", "unsupported" (that backend does not support the op), "stopped" (the carrier is on the
-    last backend, from which a gpu sweep carries nothing) or "nothing" (no node on that side had a
-    backend).
+    `carrier` is the node it came from (None: it came from none), on `backend`. `outcome` is
+    "taken", "unsupported" (that backend does not support the op), "stopped" or "nothing". A sweep
+    is stopped when the carrier is on the last backend, from which a gpu sweep carries nothing. It
+    brings nothing when no node on that side had a backend.
     """
 
     sweep: str

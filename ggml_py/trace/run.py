@@ -33,18 +33,18 @@ SYNCHRONIZE, EVENT, ASYNC, REFUSED, AT_ONCE, PARTS, CALLBACK = HOWS = (
 class Event(NamedTuple):
     """One thing that a scheduler did. -1 means none.
 
-    "compute" is all of a graph given to its backends; "copy" an input of a split brought to the
-    split's backend, with the waits that this took; "nodes" those given to a backend: computed when
-    the event ends, or queued where the backend is asynchronous; "wait" for a backend to finish.
-    "event_record" is an event put behind what a backend was given, "event_wait" that a backend was
-    told to wait for one: the caller goes on.
+    The kinds: "compute" is a whole graph that is given to its backends. "copy" brings an input of a
+    split to the split's backend, with the waits that this takes. "nodes" gives nodes to a backend:
+    they are computed when the event ends, or queued where the backend is asynchronous. "wait" lasts
+    until a backend is done. "event_record" puts an event behind what a backend was given.
+    "event_wait" tells a backend to wait for one, and the caller goes on.
 
-    `how` is, of a wait, "synchronize" (for all that the backend was given) or "event_synchronize"
-    (for its event). Of a copy "cpy_tensor_async" was taken by the backend, to be made later, or
-    "cpy_tensor_async refused" and made at once; "tensor_copy" was made at once, which no backend
-    was asked about (an input of the user's, or a backend that has no such function);
-    "set_tensor_async" are parts of it, "copy_callback" is the user's. Files of older versions have
-    "" and no events.
+    `how` says more. A wait is "synchronize" (for all that the backend was given) or
+    "event_synchronize" (for its event). A copy is "cpy_tensor_async" when the backend took it, to
+    make it later, and "cpy_tensor_async refused" when it was then made at once. "tensor_copy" was
+    made at once and no backend was asked: an input of the user's, or a backend without such a
+    function. "set_tensor_async" copies are made in parts, and "copy_callback" ones by the user's
+    function. Files of older versions have "" and no events.
     """
 
     kind: str

@@ -84,9 +84,9 @@ class RunSummary:
     that is known: "measured", "at most" (it was known to be done by then; `idle_on` is at least
     that much) or "not known" (nobody waited). `idle_on` is the rest of the time until each compute
     of theirs was done. `copying` is the time of copies that were made at once, without the waits in
-    them; `handing_over` that of giving copies to backends that make them later; `waiting` of all
-    waits, `synced` what for; `between` that in which no
-    scheduler computed or waited: the caller's own work, and reading the plans of new graphs.
+    them. `handing_over` is that of giving copies to backends that make them later. `waiting` is
+    that of all waits; `synced` says what for. `between` is when no scheduler computed or waited:
+    the caller's own work, and reading the plans of new graphs.
     `idle` is what passed within computes in nothing that was recorded, `gaps` the longest of it;
     `idles` is `idle_on` by the nodes after which a backend had nothing to do.
     """
