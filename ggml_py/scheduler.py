@@ -333,8 +333,9 @@ class Scheduler(Handle):
     ) -> None:
         """`call(*args)` computes the graph; `checked` as `computing` has it."""
         if not self._held:
-            self._check_graph(graph)
-            graph._check_leafs_set()
+            with reading(graph):  # not what another scheduler lends it at this moment
+                self._check_graph(graph)
+                graph._check_leafs_set()
             self._alloc(graph)
         elif self._held[0] is not graph:
             raise ArgumentError("another graph is allocated on this scheduler: call reset() first")
