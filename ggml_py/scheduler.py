@@ -80,11 +80,10 @@ class Scheduler(Handle):
         what = f"a scheduler with graph_size={self.graph_size:,}"
         lib.ggml_free(new_native(self.graph_size * _NODE_BYTES, what))
         # An array of cffi's holds no reference; while these are there, nobody frees what they are.
-        ptrs = [b.ptr for b in self.backends]
-        raw = ffi.new("ggml_backend_t[]", ptrs)
+        raw = ffi.new("ggml_backend_t[]", ptrs := [b.ptr for b in self.backends])
         kind = "ggml_backend_buffer_type_t[]"
         bufts = NULL if buffer_types is None else ffi.new(kind, [t.ptr for t in buffer_types])
-        ptr = lib.ggml_backend_sched_new(raw, bufts, len(raw), graph_size, parallel, op_offload)
+        ptr = lib.ggml_backend_sched_new(raw, bufts, len(ptrs), graph_size, parallel, op_offload)
         tracing = self._tracing = bool(lib.gp_trace_present())
         self._checked: tuple[Requirements, ...] = ()  # that the allocated graph fulfils
         self._held: list[Graph] = []
