@@ -138,9 +138,9 @@ _ALIAS = re.compile(r'\{ "(\w+)", (made|kernel)_(\w+) \}')
 HEAD = """# What the CPU's kernels assume
 
 A kernel of ggml reads its operands in one way: certain types, the numbers of a row side by side,
-rows at even distances, indices that are rows. Upstream's constructors and kernels look at much of
-that, and not at all of it: what they leave out was read from a wrong place, or written to one. This
-page lists both, for release 0.26.0. It is made of `ggml_py/native/made_rules.h` and
+rows at even distances, indices that are rows. Upstream's constructors and kernels check much of
+that, but not all. Where they did not, a kernel read from a wrong place, or wrote to one. This page
+lists both, for release 0.26.0. It is made of `ggml_py/native/made_rules.h` and
 `kernel_rules.h` by `python tests/kernel_table.py`; a test fails while it is stale.
 
 Three times somebody looks:
@@ -154,8 +154,11 @@ Three times somebody looks:
 
 Offsets and strides of every view are whole elements, or whole blocks of quantized types.
 
-A rule holds from the release on that has its op ("since"; empty: all that this package supports).
-The rules are kept by the op's name, so a release without the op has no use for its row.
+*In line* means contiguous, as `Tensor.is_contiguous` says. *Numbers of a row in line* says so of the
+first dimension only: `nb[0]` is the size of one number, or block.
+
+"Since" is the first release of `ggml-py build --list` that has the op; where it is empty, all of
+them have it. The rules go by the op's name and hold in every release that has the op.
 
 A result may be in the very place of an operand for the ops that `ggml_py/native/overlap.h` names,
 which read each element before they write it. Any other overlap of a result with an operand, or with
@@ -163,7 +166,7 @@ itself, is refused before a compute on the CPU: parts that lie beside each other
 heads of one row included. Two layouts of more than four million rows that cannot be told apart by
 their strides are not looked at, and counts of rows above 2^31.
 
-| op | since | types | strides | we look, too |
+| op | since | types | strides | checked here, too |
 |---|---|---|---|---|
 """
 
