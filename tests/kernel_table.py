@@ -154,8 +154,8 @@ Three times somebody looks:
 
 Offsets and strides of every view are whole elements, or whole blocks of quantized types.
 
-*In line* means contiguous, as `Tensor.is_contiguous` says. *Numbers of a row in line* says so of the
-first dimension only: `nb[0]` is the size of one number, or block.
+*In line* means contiguous, as `Tensor.is_contiguous` says. *Numbers of a row in line* says so of
+the first dimension only: `nb[0]` is the size of one number, or block.
 
 "Since" is the first release of `ggml-py build --list` that has the op; where it is empty, all of
 them have it. The rules go by the op's name and hold in every release that has the op.

@@ -40,6 +40,8 @@ ABSENT = {
         "ggml-cpu/ops.cpp: get_rows_back's rows, f32": "upstream checks since 0.25.3",
         "ggml-cpu/ops.cpp: get_rows_back's rows, f16": "upstream checks since 0.25.3",
         "ggml-cpu/ops.cpp: blocks of concat": "upstream moves blocks",
+        "ggml-cpu/ops.cpp: soft_max_back in the place of y": "upstream reads both first",
+        "ggml-cpu/ops.cpp: rms_norm_back in the place of dz": "upstream reads both first",
         "ggml-rpc/ggml-rpc.cpp: RPC: graph sent, before 0.26": "'graph sent' is there",
     },
     "0.21.0": {
@@ -47,6 +49,7 @@ ABSENT = {
         "ggml-backend.cpp: base of several buffers": "upstream asks for none, after 0.9.4",
         "ggml-opt.cpp: end of an optimizer context": "upstream frees it",
         "ggml-cpu/ops.cpp: blocks of concat": "upstream moves blocks",
+        "ggml-cpu/ops.cpp: rms_norm_back in the place of dz": "upstream reads both first",
     },
     "0.9.4.p0.2.4": {
         **_BEFORE_0_24,
@@ -57,6 +60,7 @@ ABSENT = {
         "ggml.c: recursion over sources": "it goes by the name that visit_parents.h expects then",
         "ggml-cpu/ggml-cpu.c: nodes fused": "its CPU fuses nothing",
         "ggml-cpu/ggml-cpu.c: RMS_NORM and MUL fused": "its CPU fuses nothing",
+        "ggml-cpu/ggml-cpu.c: rms_norm that may be left out": "its CPU fuses nothing",
     },
 }
 
