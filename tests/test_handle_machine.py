@@ -61,8 +61,8 @@ def test_more_of_the_same():
 
 @pytest.mark.sample
 def test_threads_that_share_handles():
-    report = search.run(BENCHMARKS / "handles.py", handles.SEARCH, 0, 100)
-    assert report.cases == 100
+    report = search.run(BENCHMARKS / "handles.py", handles.SEARCH, 0, 400)
+    assert report.cases == 400
     assert report.findings == []
 
 

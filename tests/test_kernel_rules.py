@@ -149,7 +149,7 @@ def _in_line(ctx, a):
 @pytest.mark.sample
 def test_a_sample_of_the_search_finds_nothing(tmp_path):
     command = [
-        sys.executable, str(BENCHMARKS / "metamorphic.py"), "--cases", "1500",
+        sys.executable, str(BENCHMARKS / "metamorphic.py"), "--cases", "4000",
         "--out", str(tmp_path / "metamorphic.json"),
     ]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
