@@ -39,12 +39,12 @@ import numpy as np
 import ggml_py as ggml
 N, LAYERS, CALLS = {n}, {layers}, {calls}
 cpu = ggml.device("CPU").init(n_threads=1)
-ctx = ggml.Context()
-x = ctx.new_tensor("f32", N)
-pos = ctx.new_tensor("i32", 1)
+params, ctx = ggml.Context(), ggml.Context()  # what a scheduler computes is in its memory
+x = params.new_tensor("f32", N)
+pos = params.new_tensor("i32", 1)
 y, weights = x, []
 for _ in range(LAYERS):
-    norm, *w = [ctx.new_tensor("f32", N)] + [ctx.new_tensor("f32", N, N) for _ in range(3)]
+    norm, *w = [params.new_tensor("f32", N)] + [params.new_tensor("f32", N, N) for _ in range(3)]
     weights += [norm, *w]
     h = ctx.mul(ctx.rms_norm(y, 1e-5), norm)
     q = ctx.rope(ctx.reshape_3d(ctx.mul_mat(w[0], h), N, 1, 1), pos, N, 0)
@@ -53,7 +53,7 @@ for _ in range(LAYERS):
     y = ctx.add(y, h)
 graph = ctx.new_graph()
 graph.build_forward_expand(y)
-ctx.alloc(cpu)
+params.alloc(cpu)
 for t in (x, *weights):
     t.set(np.ones(t.ne[::-1], "f4") / N)
 pos.set(np.zeros(pos.ne[::-1], "i4"))

@@ -9,11 +9,13 @@
 #include "overlap.h"
 
 // By number of the op: of made_rules, then of kernel_rules.
-static struct {
+struct gp_op_rules {
     gp_rules_fn made, kernel;
     uint32_t    in_place; // overlap.h
     bool        computes, region, some_rows;
-} gp_rules_of[GGML_OP_COUNT];
+} __attribute__((aligned(32)));
+
+static struct gp_op_rules gp_rules_of[GGML_OP_COUNT];
 
 __attribute__((constructor)) static void gp_index_kernel_rules(void) {
     gp_rules_fn made[GGML_OP_COUNT] = { NULL }, kernel[GGML_OP_COUNT] = { NULL };
@@ -47,26 +49,44 @@ static bool gp_is_left_out(const struct ggml_cgraph * graph, const struct ggml_t
     return false;
 }
 
+// An allocator of graphs puts a result where nothing lies that is still read, or in the place of an operand of
+// the same layout for an op that can take it. So only what a user placed is looked at, and results in place.
+static inline bool gp_is_placed(const struct ggml_tensor * node) {
+    return node->view_src != NULL || node->buffer == NULL || node->buffer->usage != GGML_BACKEND_BUFFER_USAGE_COMPUTE;
+}
+
+static __attribute__((noinline)) const struct gp_rule * gp_ask_place(const struct ggml_tensor * node) {
+    const struct gp_op_rules * of = &gp_rules_of[node->op];
+    if (!of->computes || !gp_may_overlap(node, of->in_place)) {
+        return NULL;
+    }
+    const int i = gp_written_operand(node, of->in_place, of->region, of->some_rows);
+    return i < 0 ? NULL : gp_overlap_rule(i);
+}
+
+static __attribute__((noinline, cold)) void gp_broken_rule(
+        const struct ggml_cgraph * graph, const struct ggml_tensor * node, const struct gp_rule * rule) {
+    if (!ggml_is_empty(node) && !gp_is_left_out(graph, node)) {
+        gp_refuse(node, rule);
+    }
+}
+
 static void gp_check_graph(const struct ggml_cgraph * graph) {
     for (int i = 0; i < graph->n_nodes; i++) {
-        const struct ggml_tensor * node   = graph->nodes[i];
-        const gp_rules_fn          made   = gp_rules_of[node->op].made;
-        const gp_rules_fn          kernel = gp_rules_of[node->op].kernel;
-        const struct gp_rule     * rule   = NULL;
-        if (made != NULL) {
-            rule = gp_ask(made, node);
+        const struct ggml_tensor * node = graph->nodes[i];
+        const struct gp_op_rules * of   = &gp_rules_of[node->op];
+        const struct gp_rule     * rule = NULL;
+        if (of->made != NULL) {
+            rule = gp_ask(of->made, node);
         }
-        if (kernel != NULL && rule == NULL) {
-            rule = gp_ask(kernel, node);
+        if (of->kernel != NULL && rule == NULL) {
+            rule = gp_ask(of->kernel, node);
         }
-        if (rule == NULL && gp_rules_of[node->op].computes && gp_may_overlap(node, gp_rules_of[node->op].in_place)) {
-            const int i = gp_written_operand(node, gp_rules_of[node->op].in_place, gp_rules_of[node->op].region, gp_rules_of[node->op].some_rows);
-            if (__builtin_expect(i >= 0, 0)) {
-                rule = gp_overlap_rule(i);
-            }
+        if (gp_is_placed(node) && rule == NULL) {
+            rule = gp_ask_place(node);
         }
-        if (__builtin_expect(rule != NULL, 0) && !ggml_is_empty(node) && !gp_is_left_out(graph, node)) {
-            gp_refuse(node, rule);
+        if (__builtin_expect(rule != NULL, 0)) {
+            gp_broken_rule(graph, node, rule);
         }
     }
 }
