@@ -24,8 +24,8 @@ def case(seed: int) -> str:
 
 SEARCH = search.Search(
     "metamorphic",
-    ("ggml_py/native/kernel_*.h", "ggml_py/native/op_checks.h", "vendor/op_edits.py",
-     "tests/op_*.py"),
+    ("ggml_py/native/kernel_*.h", "ggml_py/native/op_checks.h", "ggml_py/native/overlap.h",
+     "vendor/op_edits.py", "vendor/place_edits.py", "tests/op_*.py"),
     case, limit_s=20, per_process=5000,
 )  # fmt: skip
 

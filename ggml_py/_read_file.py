@@ -37,7 +37,7 @@ def open_file(path: str | os.PathLike[str]) -> BinaryIO:
         is_pipe = kind in (stat.S_IFIFO, stat.S_IFSOCK)
         if kind != stat.S_IFREG and not (is_pipe and os.fspath(path).startswith(_OPEN_ALREADY)):
             raise ValueError(f"{path} is {_KINDS.get(kind, 'no file')}: expected a file")
-        if hasattr(os, "set_blocking"):
+        if is_pipe and hasattr(os, "set_blocking"):
             os.set_blocking(number, True)
         return os.fdopen(number, "rb", buffering=0)
     except BaseException:
@@ -54,6 +54,8 @@ def read_most(file: BinaryIO, name: str, most: int = MOST) -> bytes:
     n = 0
     while max(n, now.st_size) <= most:
         piece = file.read(_PIECE)
+        if piece is None:  # type: ignore[comparison-overlap]  # as /proc/kmsg, and trace_pipe
+            raise ValueError(f"{name} waits for what is yet to come: expected a file that ends")
         if not piece:
             return b"".join(pieces)
         pieces.append(piece)

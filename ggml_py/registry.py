@@ -112,7 +112,10 @@ def load_backend(path: str | os.PathLike[str]) -> Registry:
     Raises `LoadError` for a file that is missing, is no module, or does not run on this CPU.
     C: ggml_backend_load
     """
-    file = Path(path).resolve()
+    try:
+        file = Path(path).resolve()
+    except (OSError, RuntimeError, ValueError) as error:  # a loop of links, a NUL
+        raise LoadError(f"backend module {os.fspath(path)!r}: {error}") from None
     with _module.REGISTERING:  # two threads would load it twice
         _module._LOADING[:] = [True]
         if file not in _loaded:

@@ -30,6 +30,12 @@ def _read_only():
     return array
 
 
+def _loop(env):
+    """A link to itself."""
+    (env.tmp_path / "loop").symlink_to(env.tmp_path / "loop")
+    return env.tmp_path / "loop"
+
+
 MISUSES = [
     _row("device/unknown", lambda e: ggml.device("TPU9"), "'TPU9'", "there are:",
          ggml.UnknownDeviceError),
@@ -116,6 +122,10 @@ MISUSES = [
          "expected a Tensor", TypeError),
     _row("load_backend/missing", lambda e: ggml.load_backend(str(e.tmp_path / "libx.so")),
          "libx.so", "no such file", ggml.LoadError),
+    _row("load_backend/links", lambda e: ggml.load_backend(_loop(e)), "loop", "backend module",
+         ggml.LoadError),
+    _row("load_backend/nul", lambda e: ggml.load_backend("a\0b"), "a\\x00b", "null",
+         ggml.LoadError),
     _row("rpc/nobody", lambda e: ggml.rpc_devices("127.0.0.1:1"), "127.0.0.1:1", "nobody answers",
          ggml.RpcError),
     _row("rpc/none", lambda e: ggml.rpc_devices(None), "got NoneType", "expected a str", TypeError),

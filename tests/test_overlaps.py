@@ -171,3 +171,44 @@ def test_a_norm_with_memory_of_its_own_can_be_read():
         cpu.compute(graph)
         expected = values / np.sqrt((values**2).mean(1, keepdims=True) + 1e-6)
         np.testing.assert_allclose(norm.get(), expected, rtol=1e-5)
+
+
+def _drawn_view(rng, ctx, a, ne):
+    """A view of that shape at random, and the elements of `a` it has."""
+    strides = [1, *rng.choice([0, 1, 2, 3, 8, 16, 24, 64], 2)]
+    extent = 1 + sum((n - 1) * s for n, s in zip(ne, strides, strict=True))
+    start = int(rng.integers(0, max(2048 - max(extent, np.prod(ne)) >> int(rng.integers(6)), 1)))
+    view = ctx.view_3d(a, *ne, 4 * int(strides[1]), 4 * int(strides[2]), 4 * start)
+    parts = np.meshgrid(*map(np.arange, ne), indexing="ij")
+    return view, start + sum(s * i for s, i in zip(strides, parts, strict=True))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_views_at_random_are_refused_if_and_only_if_they_overlap(seed):
+    """Against the sets of their elements."""
+    ended = {"refused": 0, "computed": 0}
+    rng = np.random.default_rng(seed)
+    values = rng.random(2048, np.float32)
+    with ggml.device("CPU").init(n_threads=2) as cpu:
+        for _ in range(60):
+            ne = [int(n) for n in rng.choice([1, 2, 3, 8], 3)]
+            with ggml.Context() as ctx:
+                a = ctx.from_numpy(values)
+                into, to = _drawn_view(rng, ctx, a, ne)
+                what, of = _drawn_view(rng, ctx, a, ne)
+                graph = ctx.new_graph(8)
+                graph.build_forward_expand(ctx.cpy(what, into))
+                ctx.alloc(cpu)
+                again = len(np.unique(to)) < to.size
+                shared = np.intersect1d(to, of).size and not np.array_equal(to, of)
+                if again or shared:
+                    with pytest.raises(ggml.AbortError, match=r"written over src|are apart"):
+                        cpu.compute(graph)
+                    assert np.array_equal(a.get(), values)
+                else:
+                    cpu.compute(graph)
+                    expected = values.copy()
+                    expected[to.ravel()] = values[of.ravel()]
+                    assert np.array_equal(a.get(), expected)
+                ended["refused" if again or shared else "computed"] += 1
+    assert min(ended.values()) > 5, ended

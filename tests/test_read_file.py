@@ -8,6 +8,7 @@ import resource
 import socket
 import subprocess
 import sys
+import textwrap
 import time
 
 import pytest
@@ -61,6 +62,22 @@ def test_what_is_no_file_is_refused(reader, odd):
         assert str(path) in str(caught.value)
         assert time.monotonic() - start < 5, path
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 400 << 10  # KiB
+
+
+@linux
+@pytest.mark.skipif(not os.access("/proc/kmsg", os.R_OK), reason="only root reads the log")
+@pytest.mark.parametrize("reader", ["plan", "run", "profile"])
+def test_a_file_that_waits_for_what_is_to_come_is_refused(reader):
+    code = f"""
+        import sys; sys.path.insert(0, {os.path.dirname(__file__)!r})
+        from test_read_file import READERS
+        READERS[{reader!r}]("/proc/kmsg")
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)],
+        capture_output=True, text=True, check=False, timeout=30,
+    )  # fmt: skip
+    assert "Error" in done.stderr and "/proc/kmsg" in done.stderr  # or it may not be read at all
 
 
 @linux

@@ -277,9 +277,13 @@ static inline uintptr_t gp_end_at_most(const struct ggml_tensor * t) {
 static inline bool gp_may_overlap(const struct ggml_tensor * d, uint32_t in_place) {
     const uintptr_t start = (uintptr_t) d->data, end = gp_end_at_most(d);
     if (d->view_src != NULL) {
+        size_t extent = d->nb[0]*d->ne[0];
         for (int i = 1; i < GGML_MAX_DIMS; i++) {
-            if (d->ne[i] > 1 && d->nb[i] < d->nb[i - 1]*d->ne[i - 1]) {
-                return true;
+            if (d->ne[i] > 1) {
+                if (d->nb[i] < extent) {
+                    return true;
+                }
+                extent = d->nb[i]*d->ne[i];
             }
         }
     }

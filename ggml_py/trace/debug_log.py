@@ -84,6 +84,8 @@ def dumps(text: str) -> list[list[SplitLine]]:
     Raises ValueError, which names the line, for a log without any and for one that is damaged.
     """
     found: list[list[SplitLine]] = []
+    if not isinstance(text, str):
+        raise TypeError(f"a log: expected its text, a str, got {type(text).__name__}")
     text = text.encode("utf-8", "replace").decode()  # no half of a pair of UTF-16
     for number, line in lines(text):
         try:
