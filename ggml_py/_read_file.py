@@ -54,7 +54,7 @@ def read_most(file: BinaryIO, name: str, most: int = MOST) -> bytes:
     n = 0
     while max(n, now.st_size) <= most:
         piece = file.read(_PIECE)
-        if piece is None:  # type: ignore[comparison-overlap]  # as /proc/kmsg, and trace_pipe
+        if piece is None:  # as /proc/kmsg, and trace_pipe
             raise ValueError(f"{name} waits for what is yet to come: expected a file that ends")
         if not piece:
             return b"".join(pieces)

@@ -69,7 +69,7 @@ def test_what_is_no_file_is_refused(reader, odd):
 @pytest.mark.parametrize("reader", ["plan", "run", "profile"])
 def test_a_file_that_waits_for_what_is_to_come_is_refused(reader):
     code = f"""
-        import sys; sys.path.insert(0, {os.path.dirname(__file__)!r})
+        import sys; sys.path.insert(0, {str(_read_file.Path(__file__).parent)!r})
         from test_read_file import READERS
         READERS[{reader!r}]("/proc/kmsg")
     """
