@@ -95,7 +95,7 @@ class Live(Mapping[str, int]):
 
 
 LIVE = Live()
-_CLOSING = "being closed"
+CLOSING = "being closed"
 COMPUTING = "computing"
 _EXITING: list[bool] = []
 _lock = threading.RLock()  # of every `_user`; held for moments, never while C runs
@@ -122,10 +122,11 @@ class Native:
 class Held:
     """What a finalizer looks at besides: a native that it needs at the moment, and its tensors."""
 
-    __slots__ = ("native", "tensors")
+    __slots__ = ("native", "needs", "tensors")
 
     def __init__(self) -> None:
         self.native: Native | None = None
+        self.needs: list[Native] = []  # of the handle itself, for what a finalizer leaves for later
         self.tensors: Any = ()
 
 
@@ -150,7 +151,7 @@ def take(user: User, handles: Sequence[Handle]) -> None:
             if handle._user is not None:
                 mine = [h for h in handles if h._user is None or h._check_idle(user)]
                 break
-        if user[0] != _CLOSING:
+        if user[0] != CLOSING:
             for handle in handles:
                 handle.ptr  # noqa: B018  raises when closed, just now by another thread
         for handle in mine:
@@ -204,6 +205,20 @@ class in_use:
 
     def __exit__(self, *_raised: object) -> None:
         give_back(self._user, self._handles)
+
+
+def locked() -> contextlib.AbstractContextManager[bool]:
+    """Around what nothing is taken or given back in. For moments."""
+    return _lock
+
+
+def _closing(handles: list[Handle]) -> in_use:
+    lenders = [handle for handle in handles if handle._lends]
+    if not lenders:
+        return in_use(CLOSING, *handles)
+    from .sharing import changing  # which needs this module
+
+    return changing(CLOSING, *handles, lenders=lenders)
 
 
 class reading:
@@ -263,15 +278,24 @@ class Handle:
             self._depend(parent)
 
     _needs_parents = True  # to be freed
+    _lends = False  # memory to tensors, which goes when it is closed
+
+    def _lent_tensors(self) -> Any:
+        """A native array of those that have it now."""
+        raise NotImplementedError
 
     def _depend(self, parent: Handle) -> None:
         """Makes `parent` outlive this object."""
         if parent is not self and parent not in self._parents:
             native = parent._native
             parent.ptr  # noqa: B018  raises when closed; until here `native` was not freed
+            parent._children.add(self)  # first: who closes the parent looks once more
+            user = parent._user
+            if user is not None and user[0] == CLOSING and user[1] != threading.get_ident():
+                parent._children.discard(self)
+                raise BusyError(_busy(parent, user, threading.get_ident()))
             self._native.needs.append(native)
             self._parents.append(parent)
-            parent._children.add(self)
 
     def _drop_ptr(self) -> None:
         self.__class__ = _without_ptr(type(self))  # first: another thread may read `ptr` now
@@ -288,13 +312,17 @@ class Handle:
         Raises `BusyError` while it, or what would be closed with it, is computing.
         """
         user = self._user
-        if user is not None and user[0] == _CLOSING and user[1] != threading.get_ident():
+        if user is not None and user[0] == CLOSING and user[1] != threading.get_ident():
             return
-        if not self._closed:
+        while not self._closed:
             found: dict[int, Handle] = {}
             self._reach(found)
-            with in_use(_CLOSING, *found.values()):
-                self._close()
+            with _closing([*found.values()]):
+                again: dict[int, Handle] = {}
+                self._reach(again)
+                if again.keys() <= found.keys():  # else another thread has just made one
+                    self._close()
+                    return
 
     def _close(self) -> None:
         if not self._closed:
@@ -336,7 +364,7 @@ class Handle:
         """Whether `user` may take it; False if its thread has it already, for closing."""
         if self._user is None:
             return True
-        if self._user == (_CLOSING, user[1]):
+        if self._user == (CLOSING, user[1]):
             return False
         raise BusyError(_busy(self, self._user, user[1]))
 

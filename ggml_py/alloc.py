@@ -12,10 +12,11 @@ from typing import Any
 
 from ._arguments import ptr_of, whole
 from ._ffi import NULL, ffi, lib
-from ._handle import Handle, Held, exiting, in_use, reading
+from ._handle import Handle, Held, in_use, reading
 from .buffer import Buffer, BufferType
 from .errors import AbortError, AllocError, ArgumentError
 from .graph import Graph
+from .sharing import changing, free_lender
 from .tensor import Tensor
 
 
@@ -95,9 +96,10 @@ class GraphAllocator(Handle):
         self._lent = _Lent(self)
 
         def free(ptr: Any, held: Held = self._lent.held) -> None:
-            if held.native is not None and not exiting():
+            def take(_ptr: Any) -> None:
                 lib.gp_take_memory(held.tensors, len(held.tensors))
-            lib.ggml_gallocr_free(ptr)
+
+            free_lender(ptr, held, lambda _ptr: held.tensors, take, lib.ggml_gallocr_free)
 
         super().__init__(ptr, free)
         for buft in buffer_types:
@@ -189,7 +191,8 @@ class GraphAllocator(Handle):
         while not done:
             lent = self._lent.graph
             other = () if lent is None or lent.closed or lent in graphs else (lent,)
-            with in_use(doing, self, *graphs, *other):
+            graph = graphs[0] if graphs else None
+            with changing(doing, self, *graphs, *other, graph=graph, lenders=[self], nodes=False):
                 if self._lent.graph is lent:  # else another thread has changed it
                     done = True
                     yield
@@ -198,6 +201,11 @@ class GraphAllocator(Handle):
         """Takes its memory back from the tensors of the graph; the buffers stay."""
         with self._alone("being reset"):
             self._lent.take()
+
+    _lends = True
+
+    def _lent_tensors(self) -> Any:
+        return self._lent.held.tensors
 
     def _before_loss(self) -> None:
         self._lent.take()

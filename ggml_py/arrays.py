@@ -57,7 +57,7 @@ class Arrays:
     def hold(self, graph: Any) -> None:
         """Before `graph` is allocated: the memory that its tensors get shall not be used again for
         later nodes, which is what outputs are marked for."""
-        for entry in self._entries.values():
+        for entry in list(self._entries.values()):
             if entry.ptr.data == NULL and lib.gp_graph_has(graph, entry.ptr):
                 lib.ggml_set_output(entry.ptr)
                 entry.place = NULL

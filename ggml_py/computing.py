@@ -12,6 +12,7 @@ from ._ffi import lib
 from ._handle import COMPUTING, give_back, take
 from .custom import take_failed
 from .errors import ComputeError, GgmlError, NoDataError
+from .sharing import LATER, free_later, use
 from .threadpool import as_worker_0
 
 if TYPE_CHECKING:
@@ -62,6 +63,9 @@ def computing(
                 raise NoDataError(_RESET)
             if not checked:
                 graph._check_data()
+            elif graph._whole_at < 0:
+                use(graph)
+                graph._whole_at = 0
             if check is not None:
                 check()
             if STORED:
@@ -93,6 +97,8 @@ def computing(
         except BaseException:  # of a signal's handler, which may run between any two
             give_back(user, used)
             raise
+        if LATER:
+            free_later()
     return result
 
 

@@ -29,7 +29,7 @@ from .convert import (
     numbers,
     row_size,
 )
-from .errors import AbortError, ArgumentError, NoDataError
+from .errors import AbortError, ArgumentError, BusyError, NoDataError
 from .info import TensorInfo
 
 if TYPE_CHECKING:
@@ -59,8 +59,18 @@ class TensorData(TensorInfo):
         return view_src.buffer if view_src else ptr.buffer
 
     def _data_buffer(self) -> Any:
+        """The native buffer, which stays as long as somebody has this pointer."""
+        _memory, _address, buffer = pinned = self._pinned()
+        return ffi.gc(buffer, lambda _buffer, _pinned=pinned: None)
+
+    def _moved(self, error: AbortError) -> None:
+        """Says so where another thread has taken its memory since it was looked at."""
         self._data()
-        return self._buffer()
+        if "buffer not set" in error.condition:
+            raise BusyError(
+                f"tensor '{self.name}' was given other memory on another thread: wait until "
+                "that returns"
+            ) from error
 
     def _data(self) -> Any:
         ptr = self.ptr
@@ -133,8 +143,8 @@ class TensorData(TensorInfo):
                 if part.size:
                     lib.ggml_backend_tensor_set(ptr, ffi.from_buffer(part), start, part.nbytes)
                 start += part.nbytes
-        except AbortError:
-            self._data()  # where another thread has taken it since, that is said
+        except AbortError as error:
+            self._moved(error)
             raise
 
     def _writable(self) -> Any:
@@ -261,8 +271,8 @@ class TensorData(TensorInfo):
                     lib.ggml_backend_tensor_get(ptr, ffi.from_buffer(target), 0, target.nbytes)
             else:
                 target[...] = self._gaps_too(kind).reshape(target.shape)
-        except AbortError:
-            self._data()  # as in `set`
+        except AbortError as error:
+            self._moved(error)
             raise
         if target is not result:
             result[...] = target
@@ -320,7 +330,8 @@ class TensorData(TensorInfo):
         """The memory that it has now, the address in it, and the native buffer. It stays as long as
         somebody holds the first, whoever closes the buffer."""
         if not lib.gp_trace_present():  # a pristine build cannot pin: who lends it must wait
-            buffer = self._data_buffer()
+            self._data()
+            buffer = self._buffer()
             address = int(ffi.cast("uintptr_t", self.ptr.data))
             return memory_of(buffer) or LentMemory(NULL), address, buffer
         place, buffer = ffi.new("void **"), NULL
@@ -380,8 +391,7 @@ class TensorData(TensorInfo):
 
     def __dlpack_device__(self) -> tuple[int, int]:
         """(1, 0): the CPU. Raises BufferError for device memory."""
-        self._data()
-        if not lib.ggml_backend_buffer_is_host(self._buffer()):
+        if not lib.ggml_backend_buffer_is_host(self._data_buffer()):
             raise BufferError(f"tensor '{self.name}' is in device memory: copy it with get()")
         return (1, 0)
 

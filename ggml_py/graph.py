@@ -17,6 +17,7 @@ from .buffer import BufferType
 from .context import new_native
 from .custom import custom_nodes, is_remote
 from .errors import ArgumentError, NoDataError
+from .sharing import use, using
 from .tensor import Tensor
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ class Graph(Handle):
         self._backward = False  # whether those are built
         self._scheduler: weakref.ref[Scheduler] | None = None  # where it is allocated
         self._lent: _Lent | None = None  # the same, for a GraphAllocator
-        self._whole_at = -1  # `gp_changes` when all tensors had memory
+        self._whole_at = -1  # `gp_changes` when all tensors had memory; see sharing
         ptr = lib.ggml_new_graph_custom(memory, size, grads)
         super().__init__(ptr, lambda _graph: lib.ggml_free(memory), context)
 
@@ -309,7 +310,9 @@ class Graph(Handle):
             for changed in (acc, *momenta):
                 if changed != NULL:
                     self._tensor(changed)._data()
-        lib.ggml_graph_reset(ptr)
+        with using("being reset", self):
+            self._check_data()
+            lib.ggml_graph_reset(ptr)
 
     def print(self) -> None:
         """Logs nodes and leafs, one in a line, to `logging.getLogger("ggml")` as information: x is
@@ -345,6 +348,12 @@ class Graph(Handle):
             new.unlink(missing_ok=True)
 
     # --- for those who compute it
+
+    def _reach(self, found: dict[int, Handle]) -> None:
+        super()._reach(found)
+        lender = self._allocated_on()
+        if lender is not None:
+            found[id(lender)] = lender
 
     def _before_free(self) -> None:
         lender = self._allocated_on()  # takes its memory back from tensors that outlive the graph
@@ -401,6 +410,7 @@ class Graph(Handle):
         changes = lib.gp_changes()
         if changes == self._whole_at:
             return
+        use(self)
         missing = self._check_leafs(
             "the buffer it was in is closed, or its context was never allocated"
         )

@@ -21,6 +21,7 @@ from .backend import Backend, check_status
 from .computing import computing
 from .errors import AbortError, AllocError, ArgumentError, MissingFunctionError
 from .graph import Graph
+from .sharing import using
 from .threadpool import ThreadPool
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ class GraphPlan(Handle):
 
     def __init__(self, backend: Backend, graph: Graph) -> None:
         graph_ptr, backend_ptr = ptr_of(Graph, graph), backend.ptr
-        with reading(graph):
+        with using("being planned", graph):
             _check(graph, backend)
             graph._check_custom([backend], lambda _node: backend)
             try:

@@ -28,6 +28,7 @@ from .graph import Graph
 from .opt_data import OptResult
 from .opt_params import SGD, AdamW, check_model, close_all, context_of, let_go
 from .scheduler import Scheduler
+from .sharing import changing
 from .tensor import Tensor, enum_of
 
 _LOSS, _BUILD = enums.OptLossType, enums.OptBuildType
@@ -137,8 +138,6 @@ class OptContext(Handle):
         super()._reach(found)
         for graph in self._lent:
             graph._reach(found)
-        if self._lent and self._scheduler._graph is self._lent[0]:
-            found.setdefault(id(self._scheduler), self._scheduler)
 
     def _build_static(self, inputs: Tensor, outputs: Tensor, params: Any) -> None:
         ptr_of(Tensor, inputs)
@@ -353,7 +352,7 @@ class OptContext(Handle):
         if self._kind != kind:
             if self._lent:
                 self._forget()
-            with in_use("allocating", scheduler):
+            with changing("allocating", scheduler, graph=self._model):
                 if scheduler._graph is not None:
                     raise ArgumentError(_OTHER)
                 self._alloc(ptr, kind, backward)
@@ -372,8 +371,9 @@ class OptContext(Handle):
 
     def _alloc(self, ptr: Any, kind: enums.OptBuildType, backward: bool) -> None:
         scheduler = self._scheduler
-        if self._model is not None:
-            self._model._hold_arrays()
+        model = self._model
+        assert model is not None
+        model._hold_arrays()
         try:
             with self._changing(), scheduler._changing():
                 lib.ggml_opt_alloc(ptr, backward)

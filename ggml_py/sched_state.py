@@ -151,7 +151,7 @@ def inspect(scheduler: Scheduler) -> dict[str, Any]:
                 "n_hv_tensor_copies": r.n_copies,
                 "cause": text(r.cause),
             }
-            for r in scheduler._slots()
+            for r in read_slots(scheduler)
         ],
     }
     for which, name in enumerate(_ID_TABLES):

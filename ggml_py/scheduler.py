@@ -11,7 +11,7 @@ from . import sched_state
 from ._arguments import given, ptr_of, whole
 from ._callback import raising_stored
 from ._ffi import BUILD, NULL, ffi, lib
-from ._handle import COMPUTING, Halfway, Handle, Held, exiting, in_use, reading
+from ._handle import COMPUTING, Halfway, Handle, Held, in_use, reading
 from ._strict import ACTIVE, check
 from .backend import Backend, check_status, settle
 from .buffer import BufferType
@@ -23,6 +23,7 @@ from .loan import Loan
 from .recording import Recording
 from .sched_callbacks import CopyCallback, EvalCallback
 from .sched_refusal import check_backends, check_pin, deciding, no_memory
+from .sharing import changing, free_lender, lent_by
 from .tensor import Tensor
 
 if TYPE_CHECKING:
@@ -77,28 +78,25 @@ class Scheduler(Handle):
         self._n_allocs = 0
         check_backends(self.backends, buffer_types)
         # Upstream does not look whether its own allocations succeed.
-        what = f"a scheduler with graph_size={self.graph_size:,}"
-        lib.ggml_free(new_native(self.graph_size * _NODE_BYTES, what))
+        n_bytes = self.graph_size * _NODE_BYTES
+        lib.ggml_free(new_native(n_bytes, f"a scheduler with graph_size={self.graph_size:,}"))
         # An array of cffi's holds no reference; while these are there, nobody frees what they are.
         raw = ffi.new("ggml_backend_t[]", ptrs := [b.ptr for b in self.backends])
         kind = "ggml_backend_buffer_type_t[]"
         bufts = NULL if buffer_types is None else ffi.new(kind, [t.ptr for t in buffer_types])
         ptr = lib.ggml_backend_sched_new(raw, bufts, len(ptrs), graph_size, parallel, op_offload)
         tracing = self._tracing = bool(lib.gp_trace_present())
+        restore = lib.gp_sched_restore if tracing else None
         self._checked: tuple[Requirements, ...] = ()  # that the allocated graph fulfils
         self._held: list[Graph] = []
         self._known: dict[int, Tensor] | None = None  # of that graph, by address: see SchedState
-        loans: list[Loan] = []  # the copies of the graph that is allocated; the finalizer's too
-        self._loans = loans
-        # The finalizer's: the tensors of that graph may outlive a scheduler that nobody closed.
-        held = self._held_native = Held()
+        self._loans = loans = list[Loan]()  # the copies of the graph that is allocated
+        held = self._held_native = Held()  # its tensors may outlive a scheduler that nobody closed
 
         def free(raw: Any) -> None:
             for loan in loans:
                 loan.close()
-            if held.native is not None and tracing and not exiting():
-                lib.gp_sched_restore(raw)
-            lib.ggml_backend_sched_free(raw)
+            free_lender(raw, held, lent_by, restore, lib.ggml_backend_sched_free)
 
         super().__init__(ptr, free, *self.backends)
         if tracing:
@@ -116,8 +114,9 @@ class Scheduler(Handle):
 
     @_graph.setter
     def _graph(self, graph: Graph | None) -> None:
-        self._held_native.native = None if graph is None else graph._native
-        self._held[:] = [] if graph is None else [graph]
+        held, self._held[:] = self._held_native, [] if graph is None else [graph]
+        held.native = None if graph is None else graph._native
+        held.needs = [] if graph is None else self._native.needs
 
     def __repr__(self) -> str:
         if self.closed:
@@ -141,6 +140,11 @@ class Scheduler(Handle):
             self._reset()
         self._let_go()
 
+    _lends = True
+
+    def _lent_tensors(self) -> Any:
+        return lent_by(self.ptr) if self._held and self._tracing and not self._spoiled_by else ()
+
     # --- planning
 
     def plan(self, graph: Graph) -> Plan:
@@ -159,7 +163,7 @@ class Scheduler(Handle):
         raw = ptr_of(Graph, graph)
         if self._graph is not graph:
             self._check_graph(graph)
-        with in_use("planning", self, graph):
+        with changing("planning", self, graph, graph=graph):
             if self._graph is graph:
                 return read_plan(lib.gp_sched_read, self.ptr, raw)
             self._check_graph(graph)  # another thread may just have reset it
@@ -175,14 +179,14 @@ class Scheduler(Handle):
         from .trace.capture import read_plan
 
         self._admit(graph)
-        with in_use("allocating", self, graph):
+        with changing("allocating", self, graph, graph=graph):
             self._alloc_alone(graph)
             return read_plan(lib.gp_sched_read, self.ptr, graph.ptr)
 
     def _alloc(self, graph: Graph) -> None:
         """alloc_graph without reading the plan out."""
         self._admit(graph)
-        with in_use("allocating", self, graph):
+        with changing("allocating", self, graph, graph=graph):
             self._alloc_alone(graph)
 
     def _alloc_alone(self, graph: Graph) -> None:
@@ -211,7 +215,7 @@ class Scheduler(Handle):
         again. Raises `AllocError`. C: ggml_backend_sched_reserve
         """
         self._admit(graph)
-        with in_use("reserving", self, graph):
+        with changing("reserving", self, graph, graph=graph):
             self._check_free(graph)
             with self._changing(), deciding(self, graph, True):
                 done = lib.ggml_backend_sched_reserve(self.ptr, graph.ptr)
@@ -229,7 +233,7 @@ class Scheduler(Handle):
         self._check_graph(graph)
         if self._graph is graph:
             raise ArgumentError("the graph is allocated here: see buffer_size(), or reset() first")
-        with in_use("measuring", self, graph):
+        with changing("measuring", self, graph, graph=graph):
             sizes = sched_state.measure(self, graph)
         if sizes is None:
             raise MissingFunctionError(
@@ -249,7 +253,7 @@ class Scheduler(Handle):
     def reset(self) -> None:
         """Forgets the allocated graph and all pins; the graph gets its own sources back and its
         tensors lose the memory the scheduler lent them. C: ggml_backend_sched_reset"""
-        with in_use("being reset", self):
+        with changing("being reset", self, lenders=(self,), brief=True):
             self._reset()
 
     def _reset(self) -> None:
@@ -352,8 +356,7 @@ class Scheduler(Handle):
         if status:
             check_status(status, "compute")
 
-    def _callbacks(self) -> tuple[Callback | None, ...]:
-        """What a compute of ours may call."""
+    def _callbacks(self) -> tuple[Callback | None, ...]:  # what a compute of ours may call
         return (self._eval_callback, self._copy_callback, *(b._abort for b in self.backends))
 
     def record(self, per_op: bool = False) -> Recording:
@@ -426,7 +429,7 @@ class Scheduler(Handle):
 
         C: ggml_backend_sched_get_tensor_backend
         """
-        slots = {r.addr: r.backend for r in self._slots()}
+        slots = {r.addr: r.backend for r in sched_state.read_slots(self)}
         id_ = slots.get(int(ffi.cast("uintptr_t", ptr_of(Tensor, tensor))), -1)
         return self.backends[id_] if id_ >= 0 else None
 
@@ -464,9 +467,6 @@ class Scheduler(Handle):
 
     def _state(self) -> Any:
         return sched_state.read_state(self)
-
-    def _slots(self) -> Any:
-        return sched_state.read_slots(self)
 
     @property
     def state(self) -> SchedState:

@@ -119,19 +119,25 @@ def graph(w: World, rng: random.Random) -> Any:
 
 
 def own_graph(w: World, rng: random.Random) -> Any:
-    """One whose tensors no other graph has. Known and open: memory that a scheduler or allocator
-    lent to a graph is taken back while another graph, which has the same tensors, computes."""
+    """One of its own context, or what goes on from the results of another."""
     ctx = w.add("context", ggml.Context(reserve=1 << 18))
+    made = ctx.new_graph(64)
+    nodes = w.one("graph", rng).nodes
+    if nodes and rng.random() < 0.5:
+        result = nodes[-1]
+        result = ctx.view_1d(result, N // 2, 0) if rng.random() < 0.3 else result
+        made.build_forward_expand(ctx.sqr(result))
+        return w.add("graph", made)
     x = ctx.new_tensor("f32", N)
     x.set_input()
     y = ctx.sqr(ctx.map_custom1(x, keeping(w)) if rng.random() < 0.3 else x)
-    made = w.add("own_graph", ctx.new_graph(64))
     made.build_forward_expand(y)
-    return made
+    return w.add("graph", made)
 
 
 def scheduler(w: World, rng: random.Random) -> Any:
-    return w.add("scheduler", ggml.Scheduler([w.one("backend", rng)], graph_size=256))
+    backends = [w.one("backend", rng)]
+    return w.add("scheduler", ggml.Scheduler(backends, graph_size=256))
 
 
 def allocator(w: World, rng: random.Random) -> Any:
@@ -182,7 +188,6 @@ def kept(w: World, rng: random.Random) -> Any:
 
 MAKERS: dict[str, Callable[[World, random.Random], Any]] = {
     "backend": backend, "context": context, "tensor": tensor, "graph": graph,
-    "own_graph": own_graph,
     "scheduler": scheduler, "allocator": allocator, "buffer": buffer, "graph_plan": graph_plan,
     "cpu_plan": cpu_plan, "pool": pool, "gguf": gguf, "dataset": dataset, "opt": opt,
     "result": result, "array": kept,
@@ -280,21 +285,21 @@ def plan(w: World, rng: random.Random) -> None:
 
 
 def sched_alloc(w: World, rng: random.Random) -> None:
-    w.one("scheduler", rng).alloc_graph(w.one("own_graph", rng))
+    w.one("scheduler", rng).alloc_graph(w.one("graph", rng))
 
 
 def reserve(w: World, rng: random.Random) -> None:
-    w.one("scheduler", rng).reserve(w.one("own_graph", rng))
+    w.one("scheduler", rng).reserve(w.one("graph", rng))
 
 
 def sched_compute(w: World, rng: random.Random) -> None:
-    w.one("scheduler", rng).compute(w.one("own_graph", rng))
+    w.one("scheduler", rng).compute(w.one("graph", rng))
 
 
 def sched_again(w: World, rng: random.Random) -> None:
     one = w.one("scheduler", rng)
     one.reset()
-    one.alloc_graph(w.one("own_graph", rng))
+    one.alloc_graph(w.one("graph", rng))
 
 
 def inspect(w: World, rng: random.Random) -> None:
@@ -315,7 +320,7 @@ def pin(w: World, rng: random.Random) -> None:
 
 def lend(w: World, rng: random.Random) -> None:
     one = w.one("allocator", rng)
-    one.alloc_graph(w.one("own_graph", rng))
+    one.alloc_graph(w.one("graph", rng))
     one.buffer_size()
 
 
@@ -373,10 +378,10 @@ def read_opt(w: World, rng: random.Random) -> None:
 
 
 ACTIONS: tuple[Callable[[World, random.Random], Any], ...] = (
-    *MAKERS.values(), op, op, op, array, foreign, close, close, close, leave, drop, drop, collect,
-    alloc_context, alloc_context, alloc_tensor, set_, set_, copy, shared, exported, look, look,
-    walk, name, build, read_graph, copy_graph, plan, sched_alloc, sched_alloc, reserve,
-    sched_compute, sched_compute, sched_again, inspect, state, pin, lend, compute, compute,
+    *MAKERS.values(), own_graph, own_graph, op, op, op, array, foreign, close, close, close, leave,
+    drop, drop, collect, alloc_context, alloc_context, alloc_tensor, set_, set_, copy, shared,
+    exported, look, look, walk, name, build, read_graph, copy_graph, plan, sched_alloc, sched_alloc,
+    reserve, sched_compute, sched_compute, sched_again, inspect, state, pin, lend, compute, compute,
     backend_state, set_pool, abort_callback, wake, read_buffer, read_file, batch, train, read_opt,
     *[lambda w, rng: w.one("scheduler", rng).synchronize()] * 2,
     lambda w, rng: w.one("scheduler", rng).reset(),

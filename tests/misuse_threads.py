@@ -80,4 +80,34 @@ def _another(env):
     return graph
 
 
+def _shared(env, use):
+    """`use` runs while a graph computes that goes on from what the scheduler allocated."""
+    env.allocated().x.set(np.ones((3, 8)))
+    context = env.later(ggml.Context())
+    graph = context.new_graph(8)
+    graph.build_forward_expand(context.sqr(env.y))
+    cpu = ggml.device("CPU").init(n_threads=1)
+    other = ggml.Scheduler([cpu])
+    env.later(other, cpu)
+    other.set_eval_callback(lambda tensor, ask: use(env) is None)
+    other.compute(graph)
+
+
+SHARED = [
+    ("reset", lambda e: e.scheduler.reset()),
+    ("close-scheduler", lambda e: e.scheduler.close()),
+    ("close-graph", lambda e: e.graph.close()),
+]
+
 MISUSES = [_row(id, how, use, kind) for how in (_meanwhile, _inside) for id, use, kind in USES]
+MISUSES += [
+    misuse(
+        f"shared/{id}",
+        lambda e, use=use: _shared(e, use),
+        BUSY,
+        "a Graph that is computing further up on this thread has tensors that this would change",
+        "wait until that returns, or build the nodes once for each thread",
+        at=use,
+    )
+    for id, use in SHARED
+]

@@ -112,6 +112,18 @@ void gp_take_memory(ggml_tensor ** tensors, int n) {
     }
 }
 
+bool gp_graph_uses(const ggml_cgraph * cgraph, ggml_tensor ** tensors, int n) {
+    const std::unordered_set<const ggml_tensor *> wanted(tensors, tensors + n);
+    const auto is_wanted = [&](const ggml_tensor * t) { return t != nullptr && wanted.count(t) > 0; };
+    return find_tensor(cgraph, [&](const ggml_tensor * t) {
+        return is_wanted(t) || is_wanted(t->view_src) || std::any_of(std::begin(t->src), std::end(t->src), is_wanted);
+    }) != nullptr;
+}
+
+bool gp_graph_shares(const ggml_cgraph * cgraph, const ggml_cgraph * other) {
+    return gp_graph_uses(cgraph, other->nodes, other->n_nodes);
+}
+
 bool gp_graph_has(const ggml_cgraph * cgraph, const ggml_tensor * tensor) {
     const auto in = [tensor](ggml_tensor ** tensors, int n) { return std::find(tensors, tensors + n, tensor) != tensors + n; };
     return in(cgraph->nodes, cgraph->n_nodes) || in(cgraph->leafs, cgraph->n_leafs);

@@ -28,6 +28,10 @@ ggml_backend_buffer_t gp_alloc_tensors(struct ggml_context * ctx, ggml_backend_b
 void gp_view_place(struct ggml_tensor * view);
 // Takes the memory from n tensors; it is not freed.
 void gp_take_memory(struct ggml_tensor ** tensors, int n);
+// Whether one of n tensors is in it: a node, a leaf, what one of them reads or is a view of.
+bool gp_graph_uses(const struct ggml_cgraph * cgraph, struct ggml_tensor ** tensors, int n);
+// The same for the nodes of another graph.
+bool gp_graph_shares(const struct ggml_cgraph * cgraph, const struct ggml_cgraph * other);
 // Whether the tensor is one of its nodes or leafs.
 bool gp_graph_has(const struct ggml_cgraph * cgraph, const struct ggml_tensor * tensor);
 // Whether a view of `a` in n dimensions is all in its memory, and by its number of elements, too, which is

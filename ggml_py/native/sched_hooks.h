@@ -381,6 +381,22 @@ static bool allocated(ggml_backend_sched_t sched) {
 
 } // namespace gp
 
+extern "C" int gp_sched_lent(ggml_backend_sched_t sched, ggml_tensor ** tensors) {
+    const gp::trace * tr = sched->trace;
+    if (tr == nullptr || tr->graph == nullptr) {
+        return 0;
+    }
+    if (tensors != nullptr) {
+        for (const gp::memory & m : tr->lent) {
+            *tensors++ = m.t;
+        }
+        for (const gp::rewired & w : tr->rewires) {
+            *tensors++ = w.node;
+        }
+    }
+    return (int) (tr->lent.size() + tr->rewires.size());
+}
+
 #define GP_TRACING(sched)              (__builtin_expect((sched)->trace != nullptr, 0))
 #define SET_CAUSE(node, ...)           do { if (gp::wants_cause(sched, __VA_ARGS__)) { gp::set_cause(sched, node, __VA_ARGS__); } } while (0)
 #define GET_CAUSE(node)                gp::get_cause(sched, node)

@@ -188,6 +188,9 @@ GGML_BACKEND_API void gp_sched_restore(ggml_backend_sched_t sched);
 GGML_BACKEND_API void gp_sched_forget(ggml_backend_sched_t sched);
 // As ggml_backend_sched_reset after gp_sched_restore, but the pins stay.
 GGML_BACKEND_API void gp_sched_unplan(ggml_backend_sched_t sched);
+// How many tensors gp_sched_restore gives back what they had before, memory or sources; copies them to `tensors`
+// (room for all of them) when it is not NULL.
+GGML_BACKEND_API int gp_sched_lent(ggml_backend_sched_t sched, struct ggml_tensor ** tensors);
 // Bytes of compute buffer that `graph` needs by backend, 0 for one that shares an earlier one's buffer.
 // Allocates nothing; neither `sched` nor `graph` changes. False in releases that cannot measure.
 GGML_BACKEND_API bool gp_sched_measure(ggml_backend_sched_t sched, struct ggml_cgraph * graph, size_t * sizes);
