@@ -87,14 +87,18 @@ class changing(in_use):
 
     def used_by(self) -> User | None:
         """What another graph with such a tensor is in the middle of."""
-        for graph, user in self._others():
+        pending = self._others()
+        while pending:
+            graph, user = pending.pop()
             try:
                 with _beside(graph):  # what it stands on stays
                     met = self.meets(graph.ptr)
             except (ClosedError, SpoiledError):
-                met = False
+                continue
             if met and graph._user is user:
                 return user
+            if met:  # that was over, and the next may have begun
+                pending = self._others()
         return None
 
     def _others(self) -> list[tuple[Graph, User]]:
