@@ -31,6 +31,7 @@
 9. A tensor's data may be taken away (its buffer is closed, a scheduler resets) while another thread
    copies from or to it: such calls work on a copy of the tensor, which pins the buffer (native/
    pins.h). They end in the memory that there was, which is freed after them.
+   Graphs that share tensors without knowing of each other: sharing.py.
 10. In the child of a fork, what does not survive one is closed by `_lose()`, which frees nothing:
    that is the parent's. Threads are `_bound_to_process()`, connections and GPUs are lost with their
    device (_device.py). At exit all is freed, unless a thread that nobody waits for is still there.

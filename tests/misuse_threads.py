@@ -68,6 +68,9 @@ USES = [
     ("pin", lambda e: e.scheduler.set_tensor_backend(e.y, e.cpu), "Scheduler"),
     ("eval-callback", lambda e: e.scheduler.set_eval_callback(None), "Scheduler"),
     ("n_threads", lambda e: setattr(e.cpu, "n_threads", 2), "Backend"),
+    ("graph-plan", lambda e: e.cpu.graph_plan(e.graph), "Graph"),
+    ("use_ref", lambda e: e.cpu.set_use_ref(True), "Backend"),
+    ("threadpool", lambda e: e.cpu.set_threadpool(e.later(ggml.ThreadPool(1))), "Backend"),
 ]
 
 

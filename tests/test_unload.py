@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import gc
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -143,3 +145,57 @@ def test_pools_are_for_backends_of_their_own_module(second):
             assert computes(device)
             with pytest.raises(ggml.MissingFunctionError, match=r"threadpool_pause: .* module"):
                 own.pause()
+
+
+RACE = """
+import sys, threading, time
+import ggml_py as ggml
+from test_unload import computes
+sys.setswitchinterval(1e-6)
+module, end, did = sys.argv[1], time.monotonic() + 4, []
+REFUSED = (ggml.ArgumentError, ggml.ClosedError, ggml.BusyError)
+
+def load():
+    return ggml.load_backend(module)
+
+def unload():
+    for registry in ggml.registries():
+        if "CPU" == registry.name and registry != first:
+            registry.unload()
+            did.append("unloaded")
+
+def use():
+    for device in ggml.devices():
+        if device.name == "CPU" and device != cpu:
+            assert computes(device)
+            device.memory, device.props
+            did.append("used")
+
+def work(act):
+    while time.monotonic() < end:
+        try:
+            act()
+        except REFUSED:
+            did.append("refused")
+        except BaseException as error:
+            did.append(repr(error))
+            raise
+
+cpu = ggml.device("CPU")
+(first,) = [r for r in ggml.registries() if r.name == "CPU"]
+threads = [threading.Thread(target=work, args=(act,)) for act in (load, unload, use, use)]
+[t.start() for t in threads]
+[t.join() for t in threads]
+print({name: did.count(name) for name in sorted(set(did))})
+"""
+
+
+def test_unloading_beside_loading_and_use_on_other_threads(module):
+    child = subprocess.run(
+        [sys.executable, "-c", RACE, module], timeout=60, capture_output=True, text=True,
+        cwd=Path(__file__).parent,
+    )  # fmt: skip
+    assert (child.returncode, child.stderr) == (0, ""), child.stdout
+    did = ast.literal_eval(child.stdout)
+    assert set(did) <= {"unloaded", "used", "refused"}
+    assert min(did["unloaded"], did["used"]) > 10
