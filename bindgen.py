@@ -360,6 +360,8 @@ def _guard(f: Function) -> str:
     body = f"{call};" if void else f"return {call};"
     if _makes_tensor(f) and not _FINDS_TENSOR.fullmatch(f.name):
         body = f"{f.result} made = {call}; GP_CHECK_MADE(made) return made;"
+    if re.fullmatch("ggml_backend_(sched_)?graph_compute(_async)?", f.name):
+        body = f"gp::computing now({f.params[1].name}); return now.ended({call});"
     inside = f"gp::scope guarded;{changing}{pins} {body}"
     lines.append(f"    try {{ {inside} }}")
     shown = "".join(f' gp::show("{p.name}", {p.name});' for p in _shown(f))

@@ -115,6 +115,52 @@ def test_what_each_element_is_read_for_first_is_computed(name, n_threads):
     np.testing.assert_allclose(after, expected(before.copy()), rtol=1e-5)
 
 
+def test_a_graph_that_was_computed_is_looked_at_again_where_it_may_be_another():
+    """What was found stands while nothing changes; ids are data, and change without a word."""
+    with ggml.Context() as ctx, ggml.device("CPU").init(n_threads=2) as cpu:
+        a = ctx.from_numpy(np.zeros(N, np.float32))
+        where = ctx.from_numpy(np.array([9, 8, 7], np.int32))
+        square = _square(ctx, a)
+        rows = ctx.set_rows(square, ctx.view_2d(square, 64, 3, 256, 0), where)
+        graph = ctx.new_graph(16)
+        graph.build_forward_expand(rows)
+        ctx.alloc(cpu)
+        for _ in range(3):
+            cpu.compute(graph)
+        where.set(np.array([2, 1, 0], np.int32))
+        with pytest.raises(ggml.AbortError, match="not written over src"):
+            cpu.compute(graph)
+        graph.clear()
+        graph.build_forward_expand(ctx.sqr_inplace(a))
+        for _ in range(3):
+            cpu.compute(graph)
+        graph.clear()
+        graph.build_forward_expand(ctx.add_inplace(_part(ctx, a, 1, 8), _part(ctx, a, 0, 8)))
+        with pytest.raises(ggml.AbortError, match="not written over src"):
+            cpu.compute(graph)
+
+
+def test_a_compute_within_a_compute_is_looked_at():
+    failed = []
+    with ggml.Context() as ctx, ggml.device("CPU").init(n_threads=1) as cpu:
+        a, b = (ctx.from_numpy(np.ones(N, np.float32)) for _ in range(2))
+        inner, outer = ctx.new_graph(16), ctx.new_graph(16)
+        inner.build_forward_expand(ctx.add_inplace(_part(ctx, a, 1, 8), _part(ctx, a, 0, 8)))
+
+        def compute(*_args):
+            with ggml.device("CPU").init(n_threads=1) as other:
+                try:
+                    other.compute(inner)
+                except ggml.AbortError as error:
+                    failed.append(str(error))
+
+        outer.build_forward_expand(ctx.sqr(ctx.map_custom1(b, compute)))
+        ctx.alloc(cpu)
+        for n in range(1, 4):
+            cpu.compute(outer)
+            assert len(failed) == n and "not written over src" in failed[-1]
+
+
 def test_tensors_put_on_top_of_each_other():
     with ggml.Context() as ctx, ggml.device("CPU").init(n_threads=2) as cpu:
         x, w = ctx.new_tensor("f32", 64, 64), ctx.new_tensor("f32", 64, 64)

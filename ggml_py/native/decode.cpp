@@ -274,7 +274,8 @@ int gp_decode_one(gp_decode * decode, int32_t token, int64_t seq, bool greedy) {
             write_inputs(decode->caches[i], idxs[i], seq, pos);
         }
     }
-    const ggml_status status = ggml_backend_sched_graph_compute(decode->sched, decode->graph);
+    gp::computing now(decode->graph);
+    const ggml_status status = now.ended(ggml_backend_sched_graph_compute(decode->sched, decode->graph));
     if (greedy && status == GGML_STATUS_SUCCESS && decode->logits != nullptr) {
         decode->likeliest = gp_likeliest(decode->logits, decode->n_vocab);
     }

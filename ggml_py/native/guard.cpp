@@ -1,6 +1,7 @@
 #include "guard.h"
 
 #include "fork.h"
+#include "kernel_check.h"
 #include "quant_tables.h"
 #include "rpc_hooks.h"
 #include "sched_trace.h"
@@ -19,6 +20,8 @@
 #pragma weak gp_set_interrupted
 #pragma weak gp_fork_install
 #pragma weak gp_rpc_install
+#pragma weak gp_rules_hold
+#pragma weak gp_rules_of_data
 
 // Of module.h.
 extern "C" bool gp_interrupted(void);
@@ -48,6 +51,16 @@ thread_local int      depth = 0;
 thread_local gp_error error = {};
 
 std::atomic<uint64_t> changes{0};
+
+// Graphs whose rules hold, and what `gp_changes` was then.
+struct computed {
+    const ggml_cgraph * graph;
+    uint64_t            changes;
+};
+
+constexpr int         N_LATELY = 8; // a model keeps that many
+thread_local computed lately[N_LATELY];
+thread_local unsigned n_computed = 0;
 
 // ggml's text is "FILE:LINE: message".
 void parse(const char * text) {
@@ -140,8 +153,40 @@ void append_node(const ggml_tensor * node) {
 
 namespace gp {
 
-scope::scope()  { depth++; }
-scope::~scope() { depth--; }
+// A call in a callback of a compute may compute something else.
+scope::scope() : held(depth++ > 0 && gp_rules_hold != nullptr && gp_rules_hold(false)) {}
+
+scope::~scope() {
+    depth--;
+    if (held) {
+        gp_rules_hold(true);
+    }
+}
+
+computing::computing(const ggml_cgraph * graph) : graph(graph), changes(gp_changes()) {
+    if (depth == 1 && gp_rules_hold != nullptr) {
+        for (const computed & one : lately) {
+            if (one.graph == graph && one.changes == changes) {
+                gp_rules_hold(true);
+                this->graph = nullptr; // it is there
+                break;
+            }
+        }
+    }
+}
+
+computing::~computing() {
+    if (gp_rules_hold != nullptr) {
+        gp_rules_hold(false);
+    }
+}
+
+ggml_status computing::ended(ggml_status status) {
+    if (gp_rules_hold != nullptr && graph != nullptr && depth == 1 && status == GGML_STATUS_SUCCESS && !gp_rules_of_data()) {
+        lately[n_computed++ % N_LATELY] = {graph, changes};
+    }
+    return status;
+}
 
 bool is_guarded() { return somebody_catches(); }
 

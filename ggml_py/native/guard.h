@@ -61,6 +61,21 @@ namespace gp {
 struct scope {
     scope();
     ~scope();
+
+private:
+    bool held;
+};
+
+// Around a call that computes `graph`, within its scope. Where this thread has computed it before and nothing has
+// changed since (`gp_changes`), the rules of its nodes hold (kernel_check.h), so they are not asked again.
+struct computing {
+    explicit computing(const ggml_cgraph * graph);
+    ~computing();
+    ggml_status ended(ggml_status status); // how the call ended
+
+private:
+    const ggml_cgraph * graph;
+    uint64_t            changes;
 };
 
 // For `gp_changes`, when the call begins and when it ends: what another thread looks at between may be old.

@@ -6,6 +6,9 @@
 
 namespace {
 
+thread_local bool holds   = false;
+thread_local bool of_data = false;
+
 gp_rules_fn made_of[GGML_OP_COUNT];
 
 const bool indexed = (gp_index_rules(made_of, made_rules, sizeof(made_rules)/sizeof(made_rules[0])), true);
@@ -64,6 +67,26 @@ void gp_check_made(const ggml_tensor * made) {
 void gp_refuse(const ggml_tensor * node, const gp_rule * rule) {
     gp_pool_failed_at(node);
     refuse(node, rule, " on the CPU");
+}
+
+bool gp_rules_hold(bool now) {
+    const bool before = holds;
+    holds = now;
+    return before;
+}
+
+bool gp_rules_are_known(void) {
+    return holds;
+}
+
+void gp_rule_read_data(void) {
+    of_data = true;
+}
+
+bool gp_rules_of_data(void) {
+    const bool did = of_data;
+    of_data = false;
+    return did;
 }
 
 } // extern "C"

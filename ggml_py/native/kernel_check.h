@@ -4,9 +4,9 @@
 // 2. before the CPU computes a graph, on the thread that called and before anything is written: made_rules
 //    again, for upstream makes nodes of its own and parameters can be set later, then kernel_rules.
 //
-// It is asked for each compute again: what an earlier one found would have to be kept for each node, and looking
-// whether it still holds costs what asking does, a few ns. So a rule calls nothing where the usual case shows
-// in a field or two.
+// A compute of a graph that this thread has computed before, through its guard, does not ask when nothing has
+// changed since (guard.h), if no rule looked at data. Others ask each time. So a rule calls nothing where the usual
+// case shows in a field or two.
 //
 // A rule that is broken is an abort with its text, its condition and the strides of what is not in line; the
 // exception has the node and its operands (guard.h). Rules hold for tensors that have no elements, too, but
@@ -159,6 +159,13 @@ extern "C" {
 __attribute__((visibility("default"))) void gp_check_made(const struct ggml_tensor * made);
 // Aborts for the node of a compute that breaks the rule.
 __attribute__((visibility("default"), noreturn, cold)) void gp_refuse(const struct ggml_tensor * node, const struct gp_rule * rule);
+
+// Whether they hold for what is computed next on this thread; what was said before.
+__attribute__((visibility("default"))) bool gp_rules_hold(bool now);
+__attribute__((visibility("default"))) bool gp_rules_are_known(void);
+// A rule looked at data: what it finds may be another the next time. And whether one did, since this was asked.
+__attribute__((visibility("default"))) void gp_rule_read_data(void);
+__attribute__((visibility("default"))) bool gp_rules_of_data(void);
 
 #ifdef __cplusplus
 }

@@ -72,6 +72,9 @@ static __attribute__((noinline, cold)) void gp_broken_rule(
 }
 
 static void gp_check_graph(const struct ggml_cgraph * graph) {
+    if (gp_rules_are_known()) {
+        return;
+    }
     for (int i = 0; i < graph->n_nodes; i++) {
         const struct ggml_tensor * node = graph->nodes[i];
         const struct gp_op_rules * of   = &gp_rules_of[node->op];

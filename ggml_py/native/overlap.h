@@ -203,6 +203,7 @@ static bool gp_rows_meet(const struct ggml_tensor * d, const struct ggml_tensor 
     if (root->op != GGML_OP_NONE || !gp_is_view_or_custom(ggml_op_name(ids->op)) || (root->buffer != NULL && !ggml_backend_buffer_is_host(root->buffer))) {
         return true;
     }
+    gp_rule_read_data();
     const struct gp_box all = gp_box_of(rows);
     for (int64_t i2 = 0; i2 < rows->ne[3]; i2++) {
         for (int64_t i1 = 0; i1 < rows->ne[2]; i1++) {
