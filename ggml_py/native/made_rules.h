@@ -122,12 +122,14 @@ MADE(POOL_1D) {
     RULE(p[0] == GGML_OP_POOL_MAX || p[0] == GGML_OP_POOL_AVG, "max or avg");
     RULE(p[1] > 0 && p[2] > 0, "a window and a stride above 0");
     RULE(p[1] <= a->ne[0] + 2*(int64_t) p[3], "a window within the padded row");
+    RULE(gp_have_elements(s, 1), "a row with elements"); // its result would not be written
     return PASSED;
 }
 
 MADE(POOL_2D) {
     RULE(p[0] == GGML_OP_POOL_MAX || p[0] == GGML_OP_POOL_AVG, "max or avg");
     RULE(p[1] > 0 && p[2] > 0 && p[3] > 0 && p[4] > 0, "windows and strides above 0");
+    RULE(gp_have_elements(s, 1), "an image with elements"); // its result would not be written
     // the pads were floats
     RULE(p[1] <= a->ne[0] + 2*(int64_t) p[5] + 1 && p[2] <= a->ne[1] + 2*(int64_t) p[6] + 1, "windows within the padded image");
     return PASSED;
