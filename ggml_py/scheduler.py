@@ -347,10 +347,7 @@ class Scheduler(Handle):
             self._checked = active
         if self._recording is not None:
             self._recording._computing(self, graph)
-        pools = []
-        for backend in self.backends:  # a comprehension is a call, before Python 3.12
-            if backend.threadpool is not None:
-                pools.append(backend.threadpool)
+        pools = [b.threadpool for b in self.backends if b.threadpool is not None]
         # Not in `_changing`: computing reads the plan, so an abort in it spoils nothing.
         status = computing(
             call, args, graph, (self, *self.backends), self._callbacks, pools, self.backends,
