@@ -164,8 +164,8 @@ A result may be in the very place of an operand for the ops that `ggml_py/native
 which read each element before they write it. Any other overlap of a result with an operand, or with
 itself, is refused before a compute on the CPU: parts that lie beside each other do not overlap,
 heads of one row included. In memory of usage `compute`, which schedulers and allocators fill, only
-results that are views are looked at. Two layouts of more than four million rows that cannot be told apart by
-their strides are not looked at, and counts of rows above 2^31.
+results that are views are looked at. Two layouts of more than four million rows that cannot be told
+apart by their strides are not looked at, and counts of rows above 2^31.
 
 | op | since | types | strides | checked here, too |
 |---|---|---|---|---|
