@@ -186,7 +186,7 @@ class World:
         ne, nb = t.ne, t.nb
         shape = (ne[3], ne[2], ne[1], ne[0] // n, size)
         if 0 in shape:
-            return np.empty(shape, "u1")
+            return np.empty(0, "u1")  # of this shape numpy may say that it is too large
         return np.ndarray(shape, "u1", memory, at, (nb[3], nb[2], nb[1], nb[0], 1))
 
     def everything(self) -> np.ndarray:

@@ -27,8 +27,9 @@ REFUSALS = (ggml.GgmlError, TypeError, ValueError, OverflowError)
 VIEWS = {Op.NONE, Op.RESHAPE, Op.VIEW, Op.PERMUTE, Op.TRANSPOSE}
 FLOATS = {Type.F32: "u4", Type.F16: "u2", Type.BF16: "u2"}
 INFINITE = {Type.F32: 0x7F800000, Type.F16: 0x7C00, Type.BF16: 0x7F80}
-# Numbers that are not side by side are added one after the other, and not in vectors.
-ROUNDED = {"norm", "norm_inplace"}
+# Numbers that are not side by side are added one after the other, and not in vectors; floats in
+# line have products of their own (llamafile_sgemm).
+ROUNDED = {"norm", "norm_inplace", "mul_mat"}
 LARGE = 1 << 18  # bytes of all tensors of a case
 FILLS = (0xFF, 0x47)
 

@@ -22,8 +22,9 @@ BEFORE = {
     "conv_transpose_1d": 6370, "conv_transpose_2d_p0": 233, "cpy": 5583,
     "cross_entropy_loss_back": 239, "flash_attn_ext": 11152, "gated_delta_net": 10165,
     "get_rel_pos": 282, "get_rows": 3055, "get_rows_back": 284, "group_norm": 3453,
-    "im2col_back": 291, "opt_step_adamw": 506, "opt_step_sgd": 111, "pool_2d": 67041,
-    "rope": 4883, "rope_custom": 1914, "roll": 14980, "rwkv_wkv6": 3113, "set_rows": 1537,
+    "im2col_back": 291, "mul_mat": 275324, "opt_step_adamw": 506, "opt_step_sgd": 111,
+    "pool_2d": 67041, "rope": 4883, "rope_custom": 1914, "roll": 14980, "rwkv_wkv6": 3113,
+    "set_rows": 1537,
     "soft_max_ext_back": 13429, "soft_max_ext_inplace": 12441, "ssm_conv": 2748,
 }  # fmt: skip
 

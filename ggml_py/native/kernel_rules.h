@@ -46,7 +46,7 @@ KERNEL(UNARY) {
 
 KERNEL(MUL_MAT) {
     RULE(b->type != GGML_TYPE_Q8_K || ggml_is_contiguous(b), "a b of q8_K in line" COPY);
-    if (p[1] == 1 && gp_is_float(a->type)) { // GGML_HINT_SRC0_IS_HADAMARD: a is not looked at
+    if (p[1] == 1) { // GGML_HINT_SRC0_IS_HADAMARD: a is not looked at, whatever its type
         RULE(a->ne[0] == a->ne[1], "a square a, as its hint says");
         RULE(b->nb[0] == ggml_type_size(b->type), "rows of b in line" COPY);
     }
