@@ -403,7 +403,7 @@ def good(dst, a, ith, nth): ...
 @pytest.mark.parametrize("n_tasks", [0, -2, -100])
 def test_n_tasks_is_at_least_one_or_all(context, n_tasks):
     a = context.new_tensor("f32", 4)
-    with pytest.raises(ggml.ArgumentError, match=rf"n_tasks={n_tasks}: .* 1 to 2,147,483,647, or -1"):
+    with pytest.raises(ggml.ArgumentError, match=rf"n_tasks={n_tasks}: .* 1 to 2,147,.*, or -1"):
         context.map_custom1(a, good, n_tasks=n_tasks)
     with pytest.raises(ggml.ArgumentError, match="n_tasks"):
         context.custom_inplace(a, [], good, n_tasks)
