@@ -12,8 +12,9 @@ import shutil
 import subprocess
 from pathlib import Path
 
+from build_support import caches as cache
+
 from ggml_py._ffi import BUILD, ffi
-from vendor import cache
 
 COMPILER = shutil.which("c++")
 
