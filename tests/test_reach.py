@@ -188,7 +188,7 @@ def test_its_addresses_are_nobody_elses():
 
 def test_plans_say_what_computes_do():
     counts = Counter(case(n) for n in range(60))
-    assert counts["refused"] > 3 and counts["computed"] > 30, counts
+    assert counts["refused"] > 3 and counts["computed"] > 20, counts
 
 
 @pytest.mark.sample
