@@ -27,7 +27,7 @@ class SplitInput:
 class Split:
     """A run of nodes [start, end) that one backend computes."""
 
-    __slots__ = ("backend", "end", "index", "inputs", "plan", "start")
+    __slots__ = ("_order", "backend", "end", "index", "inputs", "plan", "start")
 
     def __init__(self, plan: Plan, index: int, record: SplitRecord) -> None:
         self.plan = plan
@@ -35,6 +35,7 @@ class Split:
         self.backend = plan.backends[record.backend].name
         self.start, self.end = record.start, record.end
         self.inputs = tuple(self._input(source, copy) for source, copy in record.inputs)
+        self._order: list[tuple[PlanTensor, ...] | None] = []  # one, once it was asked for
 
     def _input(self, source: int, copy: int) -> SplitInput:
         tensor = self.plan.tensor(source)
@@ -55,8 +56,10 @@ class Split:
     def order(self) -> tuple[PlanTensor, ...] | None:
         """Its nodes as they are computed, after the backend's `graph_optimize`, if it has one; None
         where that is not known (`unknown`, `what_if`). C: ggml_backend_graph_optimize"""
-        order = order_of(self)
-        return None if order is None else tuple(map(self.plan.tensor, order))
+        if not self._order:  # a run asks for each of its events
+            order = order_of(self)
+            self._order = [None if order is None else tuple(map(self.plan.tensor, order))]
+        return self._order[0]
 
     @property
     def moved(self) -> tuple[PlanTensor, ...]:
