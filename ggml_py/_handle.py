@@ -85,6 +85,10 @@ class Live(Mapping[str, int]):
         """It is no longer open."""
         self._tokens.discard(token)
 
+    def has(self, token: Token) -> bool:
+        """Whether that one is open, or in the middle of being freed."""
+        return token in self._tokens
+
     def __getitem__(self, kind: str) -> int:
         return sum(one == kind for one, _ in list(self._tokens))
 
@@ -96,6 +100,7 @@ class Live(Mapping[str, int]):
 
 
 LIVE = Live()
+MEMORY = Live()  # of buffers, which arrays may be over when they are closed
 CLOSING = "being closed"
 COMPUTING = "computing"
 _EXITING: list[bool] = []
@@ -132,10 +137,11 @@ class Held:
 
 
 def _release(token: Token, free: Callable[[Any], None], ptr: Any, _needs: list[Native]) -> None:
-    LIVE.remove(token)
-    if _EXITING and threading.active_count() > 1:
-        return  # a daemon may be in the middle of a call
-    free(ptr)
+    try:
+        if not _EXITING or threading.active_count() == 1:  # a daemon may be in the middle of a call
+            free(ptr)
+    finally:
+        LIVE.remove(token)  # now its code may go (Registry.unload)
 
 
 def within(raw: Any, owner: Any) -> Any:

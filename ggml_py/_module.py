@@ -9,10 +9,40 @@ from sys import getrefcount
 from typing import Any
 
 from ._ffi import NULL, ffi, lib, text
-from ._handle import those_of
+from ._handle import LIVE, MEMORY, Token, those_of
 from .errors import ClosedError
 
 _LOADING: list[bool] = []  # load_backend was called: modules that are seen since may go again
+
+
+class Opened(weakref.WeakSet[Any]):
+    """Handles, and, where their module may go, what tells how long their native objects are there:
+    another thread may be freeing one whose handle is gone."""
+
+    def __init__(self, may_go: bool) -> None:
+        super().__init__()
+        self._tokens: set[Token] | None = set() if may_go else None
+        self._room = 256
+
+    def add(self, item: Any) -> None:
+        """The native object has to be there, too."""
+        super().add(item)
+        if self._tokens is not None:
+            self._tokens.add(item._token)
+            if len(self._tokens) > self._room:
+                self._room = 2 * len(self._there()) + 256
+
+    def is_freed(self) -> bool:
+        """Whether one is being freed."""
+        open_now = {handle._token for handle in those_of(self) if handle._finalizer.alive}
+        return bool(self._there() - open_now)
+
+    def _there(self) -> set[Token]:
+        if self._tokens is None:
+            return set()
+        gone = {token for token in list(self._tokens) if not (LIVE.has(token) or MEMORY.has(token))}
+        self._tokens -= gone
+        return set(self._tokens)
 
 
 class Module:
@@ -29,7 +59,7 @@ class Module:
         self.what = "an unloaded backend"
         self.keep = ""  # why it cannot go
         self.numa = False  # numa_init was called
-        self.open: weakref.WeakSet[Any] = weakref.WeakSet()  # what has `closed`, and closed ones
+        self.open = Opened(bool(_LOADING))  # what has `closed`, and closed ones
         # Where it may be unloaded, its InModule objects by id: calls in flight have their pointers.
         self.objects: weakref.WeakValueDictionary[int, InModule] | None = None
         if _LOADING:

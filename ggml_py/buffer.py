@@ -9,7 +9,7 @@ from . import enums
 from ._arguments import given, ptr_of, whole
 from ._device import Device
 from ._ffi import NULL, ffi, lib, text
-from ._handle import Handle, those_of
+from ._handle import MEMORY, Handle, Token, those_of
 from ._module import InModule
 from .errors import AllocError, ArgumentError
 
@@ -91,12 +91,13 @@ class Memory:
     """A native buffer itself. It is freed when nobody uses it any more: neither the `Buffer`, nor
     an array, a DLPack capsule or a memoryview over it."""
 
-    __slots__ = ("__weakref__", "_finalizer", "padded", "readonly")
+    __slots__ = ("__weakref__", "_finalizer", "_token", "padded", "readonly")
 
     def __init__(self, ptr: Any, keep: tuple[Any, ...]) -> None:
         self.readonly = any(_is_readonly(k) for k in keep)
         self.padded = False  # it begins or ends in memory that is somebody else's
-        self._finalizer = weakref.finalize(self, _free, ptr, keep)
+        self._token = MEMORY.add("Memory")
+        self._finalizer = weakref.finalize(self, _free, self._token, ptr, keep)
         self._finalizer.atexit = False  # what is still used then stays
         _MEMORIES[_address(ptr)] = self
         if self.readonly:
@@ -113,6 +114,7 @@ class Memory:
     def _lose(self) -> None:
         """In the child of a fork: it is the parent's to free."""
         self._finalizer.detach()
+        MEMORY.remove(self._token)
 
 
 class LentMemory:
@@ -140,13 +142,16 @@ def _is_readonly(keep: Any) -> bool:
         return False
 
 
-def _free(ptr: Any, keep: tuple[Any, ...]) -> None:
+def _free(token: Token, ptr: Any, keep: tuple[Any, ...]) -> None:
     for other, _keep in list(_PARKED):  # empty in a pristine build
         if not lib.gp_buffer_is_pinned(other):
             _PARKED.remove((other, _keep))
     if keep and lib.gp_trace_present() and lib.gp_buffer_is_pinned(ptr):
         _PARKED.append((ptr, keep))
-    lib.ggml_backend_buffer_free(ptr)
+    try:
+        lib.ggml_backend_buffer_free(ptr)
+    finally:
+        MEMORY.remove(token)
 
 
 def _address(ptr: Any) -> int:

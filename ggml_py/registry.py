@@ -86,9 +86,9 @@ class Registry(InModule):
 
 
 def _wait_for_calls(module: Module, name: str) -> None:
-    """Calls with its devices and buffer types are short, opening a device too."""
+    """Calls with its devices and buffer types are short, opening a device and freeing too."""
     end = time.monotonic() + _PATIENCE
-    while module.is_called():
+    while module.is_called() or module.open.is_freed():
         if time.monotonic() > end:
             raise BusyError(
                 f"registry {name} is in the middle of a call on another thread: wait until that "
