@@ -81,12 +81,10 @@ class Live(Mapping[str, int]):
         self._tokens.add(token)
         return token
 
-    def remove(self, token: Token) -> None:
-        """It is no longer open."""
+    def remove(self, token: Token) -> None:  # it is no longer open
         self._tokens.discard(token)
 
-    def has(self, token: Token) -> bool:
-        """Whether that one is open, or in the middle of being freed."""
+    def has(self, token: Token) -> bool:  # or in the middle of being freed
         return token in self._tokens
 
     def __getitem__(self, kind: str) -> int:
@@ -100,7 +98,7 @@ class Live(Mapping[str, int]):
 
 
 LIVE = Live()
-MEMORY = Live()  # of buffers, which arrays may be over when they are closed
+MEMORY = Live()  # of buffers: arrays may be over a closed one
 CLOSING = "being closed"
 COMPUTING = "computing"
 _EXITING: list[bool] = []
