@@ -2,6 +2,7 @@
 
 #include "ggml.h"
 
+#include <atomic>
 #include <chrono>
 #include <exception>
 #include <thread>
@@ -19,15 +20,17 @@ thread_local int                 running     = 0; // a custom op may compute on 
 thread_local const ggml_tensor * failed_node = nullptr;
 
 // Returns true if `work` came to its end.
-__attribute__((noinline)) bool attempt(gp_pool * pool, void * (*work)(void *), void * data, ggml_tensor ** node) {
+__attribute__((noinline)) bool attempt(gp::run & here, void * (*work)(void *), void * data, ggml_tensor ** node) {
     try {
         work(data);
         return true;
     } catch (const left_exception &) {
         // another thread's failure
     } catch (const std::exception &) {
-        if (__atomic_exchange_n(&pool->failed, 1, __ATOMIC_ACQ_REL) == 0) {
-            pool->failure = new failure{std::current_exception(), *node};
+        here.busy = true; // else the signal could take the thread from between the next two
+        std::atomic_signal_fence(std::memory_order_seq_cst);
+        if (__atomic_exchange_n(&here.pool->failed, 1, __ATOMIC_ACQ_REL) == 0) {
+            here.pool->failure = new failure{std::current_exception(), *node};
         }
     }
     return false;
@@ -38,7 +41,7 @@ __attribute__((noinline)) bool attempt_and_leave(gp::run & here, void * (*work)(
     here.frame = __builtin_frame_address(0);
     if (_setjmp(here.back) == 0) {
         gp::enter(here);
-        const bool ended = attempt(here.pool, work, data, node);
+        const bool ended = attempt(here, work, data, node);
         gp::leave(here);
         return ended;
     }
