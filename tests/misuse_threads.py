@@ -41,15 +41,16 @@ def _inside(env, use):
     env.scheduler.compute(env.graph)
 
 
-def _row(id, how, use, kind, doing="is computing"):
+def _row(id, how, use, kind, *needs):
     """One use of a busy object, on another thread or in a callback."""
     return misuse(
         f"{how.__name__[1:]}/{id}",
         lambda e: how(e, lambda: use(e)),
         BUSY,
-        f"this {kind} {doing}",
+        f"this {kind} is computing",
         "wait until that returns",
         at=use,
+        needs=needs,
     )
 
 
@@ -69,7 +70,7 @@ USES = [
     ("eval-callback", lambda e: e.scheduler.set_eval_callback(None), "Scheduler"),
     ("n_threads", lambda e: setattr(e.cpu, "n_threads", 2), "Backend"),
     ("graph-plan", lambda e: e.cpu.graph_plan(e.graph), "Graph"),
-    ("use_ref", lambda e: e.cpu.set_use_ref(True), "Backend"),
+    ("use_ref", lambda e: e.cpu.set_use_ref(True), "Backend", "ggml_backend_cpu_set_use_ref"),
     ("threadpool", lambda e: e.cpu.set_threadpool(e.later(ggml.ThreadPool(1))), "Backend"),
 ]
 
@@ -102,7 +103,7 @@ SHARED = [
     ("close-graph", lambda e: e.graph.close()),
 ]
 
-MISUSES = [_row(id, how, use, kind) for how in (_meanwhile, _inside) for id, use, kind in USES]
+MISUSES = [_row(id, how, *use) for how in (_meanwhile, _inside) for id, *use in USES]
 MISUSES += [
     misuse(
         f"shared/{id}",
