@@ -12,7 +12,7 @@ import numpy as np
 
 from . import _module, enums
 from ._arguments import c_text, given, ptr_of
-from ._ffi import NULL, ffi, lib, text
+from ._ffi import NULL, ffi, lib, own_pointer, text
 from ._mapped import watch_mapped
 from ._module import InModule
 from .errors import AllocError, ArgumentError, MissingFunctionError, UnknownDeviceError
@@ -55,7 +55,7 @@ class Device(InModule):
     __slots__ = ()
 
     def __init__(self, ptr: Any) -> None:
-        super().__init__(ptr, lib.ggml_backend_dev_backend_reg(ptr))
+        super().__init__(ptr, lib.ggml_backend_dev_backend_reg(own_pointer(type(self), ptr)))
 
     def _words(self) -> str:
         return f"{self.name} ({self.description})"

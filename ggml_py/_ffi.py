@@ -126,6 +126,17 @@ def text(value: Any) -> str:
     return ffi.string(value).decode("utf-8", "replace") if value != NULL else ""
 
 
+def own_pointer(kind: type, ptr: Any) -> Any:
+    """A cdata like `ptr` that nobody else has. Raises TypeError for what is no pointer of C: the
+    classes that stand for native objects are not called by users."""
+    if not isinstance(ptr, ffi.CData):
+        raise TypeError(
+            f"{kind.__name__}: expected a native pointer, got {type(ptr).__name__}. "
+            f"help(ggml_py.{kind.__name__}) says what makes one"
+        )
+    return ffi.cast(ffi.typeof(ptr), ptr)
+
+
 # Numbers and ops differ between releases: this one's own take the place of the committed ones.
 if BUILD["ggml_version"] != enums.UPSTREAM:
     from ._release import Release

@@ -54,7 +54,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from ._dead_frames import clear_dead_frames
-from ._ffi import ffi
+from ._ffi import ffi, own_pointer
 from ._fork import left_in_use
 from .errors import AbortError, BusyError, ClosedError, LeftError, ServerLostError, SpoiledError
 
@@ -268,7 +268,7 @@ class Handle:
             raise TypeError(f"this {type(self).__name__} is made already: make another")
         if isinstance(self, _WithoutPtr):  # made by a class method of one that is closed
             self.__class__ = type(self).__mro__[2]
-        self.ptr = ffi.cast(ffi.typeof(ptr), ptr)  # nobody else has this one yet
+        self.ptr = own_pointer(type(self), ptr)
         self._token = LIVE.add(type(self).__name__)
         self._native = native = Native(self.ptr, self._token)
         self._closed = False

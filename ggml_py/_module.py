@@ -8,7 +8,7 @@ import weakref
 from sys import getrefcount
 from typing import Any
 
-from ._ffi import NULL, ffi, lib, text
+from ._ffi import NULL, ffi, lib, own_pointer, text
 from ._handle import LIVE, MEMORY, Token, those_of
 from .errors import ClosedError
 
@@ -124,7 +124,7 @@ class InModule:
     __slots__ = ("__weakref__", "_module", "_ptr")
 
     def __init__(self, ptr: Any, registry: Any) -> None:
-        self._ptr = ffi.cast(ffi.typeof(ptr), ptr)  # nobody else has this one
+        self._ptr = own_pointer(type(self), ptr)
         self._module = module_of(registry)
         if self._module.objects is not None:
             self._module.objects[id(self)] = self

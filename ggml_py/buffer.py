@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from . import enums
 from ._arguments import given, ptr_of, whole
 from ._device import Device
-from ._ffi import NULL, ffi, lib, text
+from ._ffi import NULL, ffi, lib, own_pointer, text
 from ._handle import MEMORY, Handle, Token, those_of
 from ._module import InModule
 from .errors import AllocError, ArgumentError
@@ -30,7 +30,7 @@ class BufferType(InModule):
     __slots__ = ()
 
     def __init__(self, ptr: Any) -> None:
-        device = lib.ggml_backend_buft_get_device(ptr)
+        device = lib.ggml_backend_buft_get_device(own_pointer(type(self), ptr))
         super().__init__(ptr, NULL if device == NULL else lib.ggml_backend_dev_backend_reg(device))
 
     def _words(self) -> str:
@@ -266,8 +266,9 @@ class Buffer(Handle, _BufferInfo):
     def __init__(self, ptr: Any, *keep: Any) -> None:
         """`keep` is held as long as the buffer lives: memory that it borrows."""
         self._contexts: weakref.WeakSet[Context] = weakref.WeakSet()
+        kind = lib.ggml_backend_buffer_get_type(own_pointer(type(self), ptr))
+        module = BufferType(kind)._module
         held = self._held = [Memory(ptr, keep)]  # until it is closed
-        module = BufferType(lib.ggml_backend_buffer_get_type(ptr))._module
 
         def free(_ptr: Any) -> None:
             module.open.add(held.pop())  # it stays there if arrays are over it

@@ -35,6 +35,9 @@ class Graph(Handle):
 
     def __init__(self, context: Context | Graph, size: int = 2048, grads: bool = False) -> None:
         size = whole("size", size, 1, 1 << 31)
+        grads = bool(grads)
+        if not isinstance(context, Handle):
+            raise TypeError(f"expected a Context, got {given(context)}")
         context.ptr  # noqa: B018  raises when closed
         room = lib.ggml_graph_overhead_custom(size, grads)
         memory = new_native(room, f"a graph of size {size:,}")

@@ -37,7 +37,7 @@ class GraphPlan(Handle):
     __slots__ = ("_state", "backend", "graph", "threadpool")
 
     def __init__(self, backend: Backend, graph: Graph) -> None:
-        graph_ptr, backend_ptr = ptr_of(Graph, graph), backend.ptr
+        graph_ptr, backend_ptr = ptr_of(Graph, graph), ptr_of(Backend, backend)
         with using("being planned", graph):
             _check(graph, backend)
             graph._check_custom([backend], lambda _node: backend)

@@ -6,7 +6,7 @@ from typing import Any
 
 from . import enums
 from ._arguments import c_text, ptr_of
-from ._ffi import NULL, lib, text
+from ._ffi import NULL, ffi, lib, own_pointer, text
 from .errors import ArgumentError
 
 # Bound once: half of a graph's tensors get names, and every op looks at types.
@@ -22,6 +22,8 @@ class TensorInfo:
     _context: Any  # a Context; ops.py, which sets it, knows only its base
 
     def __init__(self, ptr: Any, context: Any) -> None:
+        if not isinstance(ptr, ffi.CData):
+            own_pointer(type(self), ptr)  # raises
         self._ptr = ptr
         self._context = context
 

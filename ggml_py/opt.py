@@ -332,7 +332,7 @@ class OptContext(Handle):
         `AllocError`. C: ggml_opt_alloc
         """
         with in_use("allocating", self):
-            self._alloc_next(backward)
+            self._alloc_next(bool(backward))
 
     def _alloc_next(self, backward: bool) -> None:
         ptr, scheduler = self._with_model(), self._scheduler

@@ -80,11 +80,11 @@ class Scheduler(Handle):
         # Upstream does not look whether its own allocations succeed.
         n_bytes = self.graph_size * _NODE_BYTES
         lib.ggml_free(new_native(n_bytes, f"a scheduler with graph_size={self.graph_size:,}"))
-        # An array of cffi's holds no reference; while these are there, nobody frees what they are.
+        # An array of cffi's holds no reference; while these are there, nobody frees them.
         raw = ffi.new("ggml_backend_t[]", ptrs := [b.ptr for b in self.backends])
-        kind = "ggml_backend_buffer_type_t[]"
+        kind, how = "ggml_backend_buffer_type_t[]", (bool(parallel), bool(op_offload))
         bufts = NULL if buffer_types is None else ffi.new(kind, [t.ptr for t in buffer_types])
-        ptr = lib.ggml_backend_sched_new(raw, bufts, len(ptrs), graph_size, parallel, op_offload)
+        ptr = lib.ggml_backend_sched_new(raw, bufts, len(ptrs), graph_size, *how)
         tracing = self._tracing = bool(lib.gp_trace_present())
         restore = lib.gp_sched_restore if tracing else None
         self._checked: tuple[Requirements, ...] = ()  # that the allocated graph fulfils

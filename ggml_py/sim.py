@@ -131,6 +131,8 @@ class SimDevice(Device):
     __slots__ = ("_name", "_profile", "_settings", "closed")
 
     def __init__(self, name: str, settings: _Settings) -> None:
+        if not isinstance(settings, _Settings):
+            raise TypeError(f"use sim_device(): a SimDevice is not made from {given(settings)}")
         profile = _profile_of(settings)
         decide = _decider(name, settings, profile)
         super().__init__(_open(name, settings))

@@ -206,6 +206,11 @@ def diff(before: Plan, after: Plan, backends: Mapping[str, str] | None = None) -
 
     Raises KeyError for a name that `before` does not have.
     """
+    for plan in (before, after):
+        if not isinstance(plan, Plan):
+            raise TypeError(f"expected a Plan to compare with, got {type(plan).__name__}")
+    if backends is not None and not isinstance(backends, Mapping):
+        raise TypeError(f'backends: expected names like {{"gpu0": "CUDA0"}}, got {backends!r:.40}')
     return _Comparison(before, after, backends or {}).run()
 
 

@@ -34,6 +34,9 @@ _VERSION = "0.11.0"  # not known: one that has all that newer ones print
 
 def from_snapshot(text: str) -> Plan:
     """See `Plan.from_snapshot`."""
+    if not isinstance(text, str):
+        kind = type(text).__name__
+        raise TypeError(f"expected the text of a page that snapshot() wrote, got {kind}")
     named, rows = parse(text)
     if not rows or rows[0].split is None:
         raise ValueError("this snapshot has no nodes, or no split that they are in")
