@@ -53,13 +53,17 @@ def test_what_is_read_prints_the_same(name, plans):
 @pytest.mark.parametrize("n_tokens", [1, 64])
 @pytest.mark.parametrize("flash_attn", [False, True])
 @pytest.mark.parametrize("names", [("gpu0",), ("Vulkan0", "Vulkan1")])
-def test_a_llama_on_devices_whose_names_begin_alike(names, flash_attn, n_tokens, model, sims):  # noqa: F811
+def test_a_llama_on_devices_whose_names_begin_alike(
+    names, flash_attn, n_tokens, model, sims, tmp_path  # noqa: F811
+):
     devices = (*(sims(name) for name in names), "CPU")
     with load(model, devices=devices, n_gpu_layers=2, flash_attn=flash_attn) as m:
         plan = m.plan(n_tokens=n_tokens)
     assert plan.n_inputs > 5
     assert_round_trips(plan)
-    unknown = "".join(ggml.Plan.from_debug_log(plan.text()).unknown)
+    again = ggml.Plan.from_debug_log(plan.text())
+    unknown = "".join(again.unknown)
+    assert again.to_json(tmp_path / "p.json")["unknown"] == list(again.unknown)
     assert ("Vulkan0, Vulkan1 begin alike" in unknown) == (len(names) == 2)
 
 

@@ -1,4 +1,4 @@
-"""What each argument of each public call does with what does not fit: a clear error, or a result."""
+"""What each argument of each public call does with what does not fit: an error that says so."""
 
 from __future__ import annotations
 

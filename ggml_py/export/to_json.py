@@ -64,6 +64,7 @@ def render(plan: Plan) -> dict[str, Any]:
         "planner": plan.planner,
         "source": capture.source,
         "headline": plan.headline(),
+        "unknown": list(plan.unknown),
         "n_splits": plan.n_splits,
         "copy_bytes": plan.copy_bytes,
         "shares": None if shares is None else [s._asdict() for s in shares],
@@ -223,6 +224,11 @@ def schema() -> dict[str, Any]:
         "planner": {"enum": list(PLANNERS)},
         "source": {"enum": list(SOURCES)},
         "headline": {"type": "string"},
+        "unknown": {
+            "type": "array", "items": {"type": "string"},
+            "description": "What a plan from a log or a snapshot does not tell, and what is guessed"
+            " in its place. Without that key the file is older than the key.",
+        },
         "n_splits": {"type": "integer"},
         "copy_bytes": {"type": "integer"},
         "shares": {"anyOf": [{"type": "array", "items": ref("DeviceShare")}, {"type": "null"}]},
@@ -241,6 +247,6 @@ def schema() -> dict[str, Any]:
         "title": "A plan of ggml's scheduler, with the graph and what the backends answer",
         "type": "object",
         "properties": properties,
-        "required": list(properties),
+        "required": [name for name in properties if name != "unknown"],
         "$defs": definitions,
     }
