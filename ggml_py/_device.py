@@ -63,14 +63,12 @@ class Device(InModule):
     @property
     def name(self) -> str:
         """Name, unique among the devices. C: ggml_backend_dev_name"""
-        ptr = self.ptr
-        return text(lib.ggml_backend_dev_name(ptr))
+        return text(lib.ggml_backend_dev_name(self.ptr))
 
     @property
     def description(self) -> str:
         """What the hardware calls itself. C: ggml_backend_dev_description"""
-        ptr = self.ptr
-        return text(lib.ggml_backend_dev_description(ptr))
+        return text(lib.ggml_backend_dev_description(self.ptr))
 
     @property
     def type(self) -> enums.BackendDevType:
@@ -263,8 +261,7 @@ class Device(InModule):
         """
         from .backend import Backend
 
-        device = self.ptr  # until the Backend is known to its module (Registry.unload)
-        ptr = lib.ggml_backend_dev_init(device, c_text("params", params) if params else NULL)
+        ptr = lib.ggml_backend_dev_init(self.ptr, c_text("params", params) if params else NULL)
         if ptr == NULL:
             raise AllocError(f"device {self.name} ({self.description}) could not be opened")
         return Backend(ptr, self, default_n_threads() if n_threads is None else n_threads)

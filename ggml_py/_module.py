@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 import threading
 import weakref
+from collections.abc import Callable
+from functools import wraps
 from sys import getrefcount
+from types import FunctionType
 from typing import Any
 
 from ._ffi import NULL, ffi, lib, own_pointer, text
@@ -32,14 +35,20 @@ class Opened(weakref.WeakSet[Any]):
             if len(self._tokens) > self._room:
                 self._room = 2 * len(self._there()) + 256
 
-    def is_freed(self) -> bool:
-        """Whether one is being freed."""
-        open_now = {handle._token for handle in those_of(self) if handle._finalizer.alive}
-        return bool(self._there() - open_now)
+    def is_empty(self) -> bool:
+        """Whether no native object is there, one that is being freed counted."""
+        return not self._there()
+
+    def still(self) -> list[Any]:
+        """The open ones, if nobody is freeing another and there are some."""
+        there = self._there()  # first: one that is closed meanwhile is not taken for freed
+        open_now = [handle for handle in those_of(self) if handle._finalizer.alive]
+        freed = there - {handle._token for handle in open_now}
+        return [] if freed else open_now
 
     def _there(self) -> set[Token]:
         if self._tokens is None:
-            return set()
+            return {handle._token for handle in those_of(self) if handle._finalizer.alive}
         gone = {token for token in list(self._tokens) if not (LIVE.has(token) or MEMORY.has(token))}
         self._tokens -= gone
         return set(self._tokens)
@@ -67,8 +76,8 @@ class Module:
 
     def is_called(self) -> bool:
         """Whether a call with one of its objects is going on: those have the object's pointer."""
-        objects = [] if self.objects is None else list(self.objects.values())
-        return any(getrefcount(one._ptr) > 2 for one in objects)
+        refs = [] if self.objects is None else self.objects.valuerefs()  # others may add some now
+        return any((one := ref()) is not None and getrefcount(one._ptr) > 2 for ref in refs)
 
     def check(self, what: object) -> None:
         """Raises `ClosedError` if `what` was in it and it is gone."""
@@ -117,11 +126,39 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
+_UNHELD = ("ptr", "closed", "unload", "_unload")  # these take the library away, or ask for nothing
+
+
+def _held(function: Callable[..., Any] | None) -> Any:
+    """`function`, during which its object counts as called (`Module.is_called`)."""
+    if function is None:
+        return None
+
+    @wraps(function)
+    def call(self: InModule, *args: Any, **kwargs: Any) -> Any:
+        held = self._ptr  # noqa: F841
+        return function(self, *args, **kwargs)
+
+    return call
+
+
 class InModule:
     """A static object of a library: never closed, gone when the library is. Two are equal when they
     are the same native object."""
 
     __slots__ = ("__weakref__", "_module", "_ptr")
+
+    def __init_subclass__(cls) -> None:
+        """All that asks a library has the object's pointer until it returns: what C gives, a text
+        or another object, is there as long as the library is."""
+        super().__init_subclass__()
+        for name, value in list(vars(cls).items()):
+            if name.startswith("__") or name in _UNHELD:
+                continue
+            if isinstance(value, property):
+                setattr(cls, name, property(*map(_held, (value.fget, value.fset, value.fdel))))
+            elif isinstance(value, FunctionType):
+                setattr(cls, name, _held(value))
 
     def __init__(self, ptr: Any, registry: Any) -> None:
         self._ptr = own_pointer(type(self), ptr)

@@ -51,7 +51,8 @@ class Backend(Handle):
     @property
     def buffer_type(self) -> BufferType:
         """C: ggml_backend_get_default_buffer_type"""
-        return BufferType(lib.ggml_backend_get_default_buffer_type(self.ptr))
+        ptr = self.ptr
+        return BufferType(lib.ggml_backend_get_default_buffer_type(ptr))
 
     @property
     def is_remote(self) -> bool:

@@ -39,8 +39,7 @@ class BufferType(InModule):
     @property
     def name(self) -> str:
         """C: ggml_backend_buft_name"""
-        ptr = self.ptr
-        return text(lib.ggml_backend_buft_name(ptr))
+        return text(lib.ggml_backend_buft_name(self.ptr))
 
     @property
     def alignment(self) -> int:
@@ -65,8 +64,7 @@ class BufferType(InModule):
 
     def alloc(self, size: int) -> Buffer:
         """A buffer of `size` bytes. Raises `AllocError`. C: ggml_backend_buft_alloc_buffer"""
-        buft = self.ptr  # until the Buffer is known to its module (Registry.unload)
-        ptr = lib.ggml_backend_buft_alloc_buffer(buft, whole("size", size))
+        ptr = lib.ggml_backend_buft_alloc_buffer(self.ptr, whole("size", size))
         if ptr == NULL:
             raise self._no_memory(size)
         return Buffer(ptr)
@@ -180,12 +178,14 @@ class _BufferInfo:
     @property
     def name(self) -> str:
         """Name of its buffer type. C: ggml_backend_buffer_name"""
-        return text(lib.ggml_backend_buffer_name(self._raw()))
+        raw = self._raw()
+        return text(lib.ggml_backend_buffer_name(raw))
 
     @property
     def type(self) -> BufferType:
         """C: ggml_backend_buffer_get_type"""
-        return BufferType(lib.ggml_backend_buffer_get_type(self._raw()))
+        raw = self._raw()
+        return BufferType(lib.ggml_backend_buffer_get_type(raw))
 
     @property
     def size(self) -> int:

@@ -10,7 +10,6 @@ from typing import Any
 from . import _log, _module
 from ._device import Device
 from ._ffi import NULL, ffi, lib, text
-from ._handle import those_of
 from ._module import InModule, Module, forget_module
 from .enums import BackendDevType
 from .errors import ArgumentError, BusyError, LoadError
@@ -34,8 +33,7 @@ class Registry(InModule):
     @property
     def name(self) -> str:
         """C: ggml_backend_reg_name"""
-        ptr = self.ptr
-        return text(lib.ggml_backend_reg_name(ptr))
+        return text(lib.ggml_backend_reg_name(self.ptr))
 
     @property
     def devices(self) -> tuple[Device, ...]:
@@ -69,11 +67,10 @@ class Registry(InModule):
         module, name = self._module, self.name
         module.gone = f"its backend {name} ({file}) was unloaded"  # from now on nobody calls it
         try:
-            _wait_for_calls(module, name)
+            still = _wait_for_calls(module, name)
         except BaseException:
             module.gone = ""
             raise
-        still = [handle for handle in those_of(module.open) if handle._finalizer.alive]
         if still:
             module.gone = ""
             raise ArgumentError(
@@ -85,16 +82,20 @@ class Registry(InModule):
         lib.ggml_backend_unload(native)
 
 
-def _wait_for_calls(module: Module, name: str) -> None:
-    """Calls with its devices and buffer types are short, opening a device and freeing too."""
+def _wait_for_calls(module: Module, name: str) -> list[Any]:
+    """Until nothing of it is there, or only what is open, which is returned. Calls with its devices
+    and buffer types are short, opening a device and freeing too."""
     end = time.monotonic() + _PATIENCE
-    while module.is_called() or module.open.is_freed():
+    while module.is_called() or not module.open.is_empty():
+        if still := module.open.still():
+            return still
         if time.monotonic() > end:
             raise BusyError(
                 f"registry {name} is in the middle of a call on another thread: wait until that "
                 "returns, then unload it"
             )
         time.sleep(1e-4)
+    return []
 
 
 def registries() -> tuple[Registry, ...]:

@@ -87,6 +87,7 @@ class ThreadPool(Handle):
         self.device = _cpu() if device is None else device
         if not isinstance(self.device, Device):
             raise TypeError(f"device: expected a Device or None, got {given(self.device)}")
+        held = self.device.ptr  # noqa: F841  until its module knows this pool (Registry.unload)
         new, free = self._functions()
         params = ffi.new("struct ggml_threadpool_params *")
         lib.ggml_threadpool_params_init(params, self.n_threads)

@@ -7,6 +7,9 @@ import gc
 import shutil
 import subprocess
 import sys
+import threading
+import time
+import weakref
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +17,7 @@ import pytest
 
 import ggml_py as ggml
 from ggml_py._ffi import BUILD
+from ggml_py._handle import LIVE
 
 pytestmark = [
     pytest.mark.skipif(BUILD["portable"], reason="copies the library that others link"),
@@ -168,8 +172,27 @@ def use():
     for device in ggml.devices():
         if device.name == "CPU" and device != cpu:
             assert computes(device)
-            device.memory, device.props
             did.append("used")
+
+def asked(what):
+    for name in dir(type(what)):
+        if name[0] != "_":
+            getattr(what, name)
+    repr(what)
+    did.append("asked")
+
+def ask():
+    for registry in ggml.registries():
+        if "CPU" == registry.name and registry != first:
+            asked(registry)
+            for device in registry.devices:
+                asked(device)
+                for buft in (device.buffer_type, *device.extra_buffer_types):
+                    asked(buft)
+                    with buft.alloc(64) as buffer:
+                        asked(buffer)
+                with device.init(n_threads=1) as backend, ggml.ThreadPool(1, device=device) as pool:
+                    asked(backend), asked(pool)
 
 def work(act):
     while time.monotonic() < end:
@@ -183,7 +206,7 @@ def work(act):
 
 cpu = ggml.device("CPU")
 (first,) = [r for r in ggml.registries() if r.name == "CPU"]
-threads = [threading.Thread(target=work, args=(act,)) for act in (load, unload, use, use)]
+threads = [threading.Thread(target=work, args=(act,)) for act in (load, unload, use, ask, ask)]
 [t.start() for t in threads]
 [t.join() for t in threads]
 print({name: did.count(name) for name in sorted(set(did))})
@@ -197,5 +220,37 @@ def test_unloading_beside_loading_and_use_on_other_threads(module):
     )  # fmt: skip
     assert (child.returncode, child.stderr) == (0, ""), child.stdout
     did = ast.literal_eval(child.stdout)
-    assert set(did) <= {"unloaded", "used", "refused"}
-    assert min(did["unloaded"], did["used"]) > 10
+    assert set(did) <= {"unloaded", "used", "asked", "refused"}
+    assert min(did["unloaded"], did["used"], did["asked"]) > 10
+
+
+def test_what_is_being_freed_is_waited_for(second):
+    """Whenever it begins to be: it counts as open or as being freed, not as gone."""
+    (device,) = second.devices
+    may_free, freeing = threading.Event(), threading.Event()
+
+    class Slow:
+        """A handle that another thread is freeing."""
+
+        def __init__(self):
+            self._token = LIVE.add("Slow")
+            self._finalizer = weakref.finalize(self, lambda: None)
+
+        def free(self):
+            self._finalizer()
+            freeing.set()
+            may_free.wait(10)
+            LIVE.remove(self._token)
+
+    slow = Slow()
+    device._module.open.add(slow)
+    with pytest.raises(ggml.ArgumentError, match=r"close what is open .*Slow"):
+        second.unload()
+    thread = threading.Thread(target=slow.free)
+    thread.start()
+    assert freeing.wait(10)
+    threading.Timer(0.3, may_free.set).start()
+    start = time.monotonic()
+    second.unload()
+    thread.join()
+    assert time.monotonic() - start > 0.2

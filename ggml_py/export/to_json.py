@@ -225,7 +225,8 @@ def schema() -> dict[str, Any]:
         "source": {"enum": list(SOURCES)},
         "headline": {"type": "string"},
         "unknown": {
-            "type": "array", "items": {"type": "string"},
+            "type": "array",
+            "items": {"type": "string"},
             "description": "What a plan from a log or a snapshot does not tell, and what is guessed"
             " in its place. Without that key the file is older than the key.",
         },
