@@ -273,6 +273,45 @@ def test_everything_can_be_closed_while_it_computes(sims):
         assert device._in_use() == "" and device.memory[0] == device.memory[1]
 
 
+@pytest.mark.parametrize("how", ["reset", "close", "drop"])
+@pytest.mark.parametrize("n_backends", [1, 2])
+def test_another_lender_takes_its_memory_back_while_it_computes(sims, how, n_backends):
+    """The graph that computes has tensors that another scheduler gave memory."""
+    gpu = sims("gpu0", supports=PRODUCTS)
+    cpu = ggml.device("CPU").init(n_threads=1)
+    backends = [gpu.init() for _ in range(n_backends)]
+    context, weights = ggml.Context(), ggml.Context()
+    x, w = context.new_tensor("f32", 64, 64), weights.new_tensor("f32", 64, 64)
+    x.set_input()
+    weights.alloc(backends[0], usage="weights")
+    y = context.mul_mat(w, x)
+    y.set_output()
+    shared = context.new_graph(64)
+    shared.build_forward_expand(y)
+    for _ in range(5):
+        y = context.mul_mat(w, y)
+    graph = context.new_graph(64)
+    graph.build_forward_expand(y)
+    lender, scheduler = ggml.Scheduler([backends[0], cpu]), ggml.Scheduler([backends[-1], cpu])
+    lender.alloc_graph(shared)
+    x.set(np.ones((64, 64)))
+    w.set(np.ones((64, 64)) / 64)
+    lender.compute(shared)
+    scheduler.alloc_graph(graph)
+    gate = Gate(backends[-1])
+    scheduler.compute_async(graph)
+    assert gate.reached.wait(30)
+    threading.Timer(0.05, gate.open.set).start()
+    if how == "drop":
+        del lender
+    else:
+        getattr(lender, how)()
+    scheduler.synchronize()
+    assert (y.get() == 1).all()
+    for handle in (scheduler, context, weights, *backends, cpu):
+        handle.close()
+
+
 def test_garbage_that_is_collected_on_its_own_thread_is_freed(sims):
     """The last references go while a callback runs on the thread that computes."""
     device = sims(supports=True)
