@@ -270,7 +270,9 @@ class Device(InModule):
 def _tensor(tensor: Tensor) -> Any:
     from .tensor import Tensor
 
-    return ptr_of(Tensor, tensor)
+    ptr = ptr_of(Tensor, tensor)
+    lib.gp_views_place(ptr)
+    return ptr
 
 
 def _address(array: npt.NDArray[Any], alignment: int) -> Any:

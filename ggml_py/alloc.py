@@ -58,7 +58,7 @@ class TensorAllocator:
         not fit or the backend refuses. C: ggml_tallocr_alloc
         """
         raw = ptr_of(Tensor, tensor)
-        with in_use("being filled", self.buffer):
+        with in_use("being filled", self.buffer), reading(*tensor._graphs()):
             self._alloc(tensor, raw)
 
     def _alloc(self, tensor: Tensor, raw: Any) -> None:
@@ -260,6 +260,16 @@ class GraphAllocator(Handle):
         return ffi.new("int[]", [whole(f"{what}_buffer_ids", id_, 0, most) for id_ in ids])
 
 
+def _unallocated(graph: Any) -> Any:
+    """The tensors of a native graph that have no memory, as a native array."""
+    room, n = -1, 0
+    while n != room:  # another thread may give one memory, or take some back
+        room = n
+        tensors = ffi.new("struct ggml_tensor *[]", room)
+        n = lib.gp_graph_unallocated(graph, tensors, room)
+    return tensors
+
+
 class _Lent:
     """What an allocator has lent: the graph and the tensors of it that had no memory before.
 
@@ -280,9 +290,7 @@ class _Lent:
     @contextlib.contextmanager
     def to(self, graph: Graph) -> Iterator[None]:
         """Around the call that lends."""
-        n = lib.gp_graph_unallocated(graph.ptr, NULL)
-        self.held.tensors = ffi.new("struct ggml_tensor *[]", n)
-        lib.gp_graph_unallocated(graph.ptr, self.held.tensors)
+        self.held.tensors = _unallocated(graph.ptr)
         self.held.native, self.graph, graph._lent = graph._native, graph, self
         try:
             yield

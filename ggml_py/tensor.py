@@ -8,7 +8,7 @@ from typing import Any
 from . import enums
 from ._arguments import given, ptr_of, whole
 from ._ffi import NULL, ffi, lib, text
-from ._handle import reading
+from ._handle import Handle, reading
 from .buffer import Buffer, BufferView
 from .convert import TypeLike as TypeLike
 from .convert import enum_of as enum_of
@@ -114,8 +114,14 @@ class Tensor(TensorData, OpSettings):
         C: ggml_backend_tensor_alloc
         """
         ptr_of(Buffer, buffer)
-        with reading(buffer):  # who closes it waits, and finds the tensor in it
+        # Who closes the buffer waits, and finds the tensor in it; a graph with it is not planned now.
+        with reading(buffer, *self._graphs()):
             self._alloc(buffer, offset)
+
+    def _graphs(self) -> list[Handle]:
+        """The open graphs that it may be in."""
+        graphs = getattr(self._context, "_graphs", None)  # a Context has them
+        return graphs() if graphs is not None else []
 
     def _alloc(self, buffer: Buffer, offset: int) -> None:
         self._check_without_memory()

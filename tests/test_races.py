@@ -93,3 +93,66 @@ def test_memory_that_a_tensor_gets_while_it_is_planned_stays():
         assert asked and x.buffer is not None
         x.set(np.ones(4, np.float32))
         assert x.get().tolist() == [1, 1, 1, 1]
+
+
+def test_what_an_allocator_lends_is_counted_while_another_thread_allocates(monkeypatch):
+    """A second look that finds fewer left a NULL among them, and the finalizer wrote through it."""
+    from ggml_py import alloc
+
+    native = alloc.lib
+    with contextlib.ExitStack() as stack:
+        enter = stack.enter_context
+        cpu, ctx, weights = enter(ggml.device("CPU").init()), enter(ggml.Context()), ggml.Context()
+        enter(weights)
+        w, x = weights.new_tensor("f32", 4), ctx.new_tensor("f32", 4)
+        graph = ctx.new_graph(8)
+        graph.build_forward_expand(ctx.add(w, x))
+        counts = []
+
+        class Lib:
+            def __getattr__(self, name):
+                return getattr(native, name)
+
+            def gp_graph_unallocated(self, *args):
+                counts.append(native.gp_graph_unallocated(*args))
+                if len(counts) == 1:  # no lock of ours is around a caller of `lib`
+                    buffer = cpu.buffer_type.alloc(64)
+                    place = native.ggml_backend_buffer_get_base(buffer.ptr)
+                    native.ggml_backend_tensor_alloc(buffer.ptr, w.ptr, place)
+                    stack.callback(buffer.close)
+                return counts[-1]
+
+        monkeypatch.setattr(alloc, "lib", Lib())
+        allocator = ggml.GraphAllocator(cpu.buffer_type)
+        allocator.alloc_graph(graph)
+        lent = allocator._lent_tensors()
+        assert counts[0] == 3 and len(lent) == 2
+        assert w.ptr not in list(lent) and all(lent)
+        allocator.close()
+        assert w.ptr.buffer
+
+
+def test_a_tensor_is_not_given_memory_while_its_graph_is_planned():
+    """By `Tensor.alloc` and `TensorAllocator.alloc`, as by `Context.alloc`."""
+    with contextlib.ExitStack() as stack:
+        cpu, ctx = ggml.device("CPU").init(n_threads=1), ggml.Context()
+        stack.enter_context(cpu), stack.enter_context(ctx)
+        x = ctx.new_tensor("f32", 4)
+        graph = ctx.new_graph(8)
+        graph.build_forward_expand(ctx.sqr(x))
+        buffer = stack.enter_context(cpu.buffer_type.alloc(256))
+        raised = []
+
+        def supports(_tensor):
+            if not raised:
+                for give in (
+                    lambda: x.alloc(buffer), lambda: ggml.TensorAllocator(buffer).alloc(x),
+                ):  # fmt: skip
+                    raised.append(elsewhere(give))
+            return True
+
+        gpu = stack.enter_context(ggml.sim_device("late", supports=supports, async_=False))
+        with gpu.init() as backend, ggml.Scheduler([backend, cpu], graph_size=16) as sched:
+            sched.plan(graph)
+        assert [type(error) for error in raised] == [ggml.BusyError] * 2
+        assert x.buffer is None

@@ -184,3 +184,67 @@ if __name__ == "__main__":
             for way in (*WAYS, "drop"):
                 race(kind, way, refused)
     print("refused:", len(refused))
+
+
+class View:
+    """b = x² in memory that `lender` lends, and c = v² of a view v of b, from another context."""
+
+    def __init__(self, lender: str, allocated_by: str) -> None:
+        self.cpu = cpu = ggml.device("CPU").init(n_threads=1)
+        self.context, self.other = ggml.Context(), ggml.Context()
+        self.x = self.context.new_tensor("f32", 64)
+        self.x.set_input()
+        b = self.context.sqr(self.x)
+        b.set_output()
+        self.first = self.context.new_graph(16)
+        self.first.build_forward_expand(b)
+        self.v = self.other.view_1d(b, 32, 128)
+        self.second = self.other.new_graph(16)
+        self.c = self.other.sqr(self.v)
+        self.c.set_output()
+        self.second.build_forward_expand(self.c)
+        self.lender = self.made(lender)
+        self.lender.alloc_graph(self.first)
+        if allocated_by == "context":
+            self.owner = self.other.alloc(cpu)
+        else:
+            self.owner = self.made(allocated_by)
+            self.owner.alloc_graph(self.second)
+
+    def made(self, kind: str) -> ggml.Scheduler | ggml.GraphAllocator:
+        if kind == "scheduler":
+            return ggml.Scheduler([self.cpu])
+        return ggml.GraphAllocator(self.cpu.buffer_type)
+
+
+@pytest.mark.parametrize("first", ["plan", "get", "supports", "allocate"])
+@pytest.mark.parametrize("end", ["reset", "close", "drop"])
+@pytest.mark.parametrize("allocated_by", ["scheduler", "allocator", "context"])
+@pytest.mark.parametrize("lender", ["scheduler", "allocator"])
+def test_a_view_elsewhere_does_not_keep_what_was_taken_back(lender, allocated_by, end, first):
+    """Upstream points a view to memory once; it pointed to what was freed, and plans died of it."""
+    w = View(lender, allocated_by)
+    if end == "drop":
+        w.lender = None
+        gc.collect()
+    else:
+        getattr(w.lender, end)()
+    if allocated_by != "context":
+        w.owner.reset()
+    if first == "get":
+        with pytest.raises(ggml.NoDataError):
+            w.v.get()
+    elif first == "supports":
+        w.cpu.supports_op(w.c)
+        w.cpu.device.offload_op(w.c)
+    elif first == "plan":
+        with ggml.Scheduler([w.cpu]) as scheduler:
+            assert scheduler.plan(w.second).nodes[-1].backend == "CPU"
+            scheduler.reserve(w.second)
+    again = w.made(lender)
+    again.alloc_graph(w.first)
+    if allocated_by != "context":
+        w.owner.alloc_graph(w.second)
+    w.x.set(np.arange(64))
+    w.cpu.compute(w.second)
+    np.testing.assert_array_equal(w.c.get(), np.arange(32.0, 64) ** 4)

@@ -2,6 +2,7 @@
 
 #include "alloc_hooks.h"
 #include "ggml-impl.h"
+#include "view_place.h"
 
 #include <unordered_set>
 #include <vector>
@@ -68,10 +69,10 @@ ggml_backend_buffer_t gp_alloc_tensors(ggml_context * ctx, ggml_backend_buffer_t
     }
 }
 
+void gp_views_place(ggml_tensor * tensor) {
+    gp_point_views(&tensor, 1);
+}
+
 void gp_view_place(ggml_tensor * view) {
-    ggml_tensor * src = view->view_src;
-    view->data = src->data == nullptr ? nullptr : (char *) src->data + view->view_offs;
-    if (view->buffer != nullptr) {
-        view->buffer = src->buffer;
-    }
+    gp_point_view(view);
 }

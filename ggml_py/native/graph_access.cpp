@@ -2,6 +2,7 @@
 
 #include "cpu_trace.h"
 #include "pins.h"
+#include "view_place.h"
 
 #include "ggml-impl.h" // struct ggml_cgraph
 
@@ -43,7 +44,7 @@ ggml_tensor * gp_graph_without_data(ggml_cgraph * cgraph) {
     find_tensor(cgraph, [&](ggml_tensor * t) {
         const auto lacks = [&](ggml_tensor * one) {
             if (one->view_src != nullptr) {
-                gp_view_place(one);
+                gp_point_view(one);
             }
             missing = empty(one) ? one : nullptr;
             return missing != nullptr;
@@ -83,7 +84,9 @@ uint64_t gp_graph_state(const ggml_cgraph * cgraph) {
     return state;
 }
 
-int gp_graph_unallocated(const ggml_cgraph * cgraph, ggml_tensor ** tensors) {
+int gp_graph_unallocated(const ggml_cgraph * cgraph, ggml_tensor ** tensors, int n) {
+    gp_point_views(cgraph->leafs, cgraph->n_leafs);
+    gp_point_views(cgraph->nodes, cgraph->n_nodes);
     std::unordered_set<ggml_tensor *> found;
     const auto look_at = [&](ggml_tensor * t) {
         if (t != nullptr && t->data == nullptr && t->buffer == nullptr) {
@@ -95,9 +98,7 @@ int gp_graph_unallocated(const ggml_cgraph * cgraph, ggml_tensor ** tensors) {
         std::for_each(std::begin(t->src), std::end(t->src), look_at);
         return false;
     });
-    if (tensors != nullptr) {
-        std::copy(found.begin(), found.end(), tensors);
-    }
+    std::copy_n(found.begin(), std::min<size_t>(n, found.size()), tensors);
     return (int) found.size();
 }
 

@@ -19,13 +19,15 @@ struct ggml_tensor * gp_graph_without_data(struct ggml_cgraph * cgraph);
 int gp_graph_buffers(const struct ggml_cgraph * cgraph, ggml_backend_buffer_t * buffers, int n);
 // A number that is another one as soon as a tensor of the graph moved, came or went.
 uint64_t gp_graph_state(const struct ggml_cgraph * cgraph);
-// The tensors of the graph and their sources that have no memory, each once; as gp_graph_leafs.
-int gp_graph_unallocated(const struct ggml_cgraph * cgraph, struct ggml_tensor ** tensors);
+// The tensors of the graph and their sources that have no memory, each once; as gp_graph_buffers.
+int gp_graph_unallocated(const struct ggml_cgraph * cgraph, struct ggml_tensor ** tensors, int n);
 // Gives the tensors of a context that have no memory a place, as ggml_backend_alloc_ctx_tensors_from_buft. Views of
 // what has no memory itself are left out. A failure leaves no buffer, and no tensor in one.
 ggml_backend_buffer_t gp_alloc_tensors(struct ggml_context * ctx, ggml_backend_buffer_type_t buft);
 // Points a view to where its source lives now: upstream sets `data` when the view is made or allocated.
 void gp_view_place(struct ggml_tensor * view);
+// The same for a tensor and its sources, before a backend is asked about it.
+void gp_views_place(struct ggml_tensor * tensor);
 // Takes the memory from n tensors; it is not freed.
 void gp_take_memory(struct ggml_tensor ** tensors, int n);
 // Whether one of n tensors is in it: a node, a leaf, what one of them reads or is a view of.

@@ -4,7 +4,11 @@
 // still have is kept beside, and asked along.
 #pragma once
 
+#include "view_place.h"
+
 static bool gp_needs_realloc(ggml_gallocr_t galloc, struct ggml_cgraph * graph) {
+    gp_point_views(graph->leafs, graph->n_leafs);
+    gp_point_views(graph->nodes, graph->n_nodes);
     bool unfit = ggml_gallocr_needs_realloc(galloc, graph), upstream = unfit;
     if (galloc->gp_upstream != NULL && galloc->n_nodes == graph->n_nodes) {
         struct node_alloc * own = galloc->node_allocs;

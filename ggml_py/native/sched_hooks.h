@@ -15,6 +15,7 @@
 #include "pin_hooks.h"
 #include "alloc_hooks.h"
 #include "reach.h"
+#include "view_place.h"
 
 #include <algorithm>
 #include <cstdio>
@@ -196,6 +197,8 @@ static void note_output(ggml_backend_sched_t sched, ggml_tensor * t) {
 }
 
 GP_COLD static void split_begin(ggml_backend_sched_t sched, ggml_cgraph * graph) {
+    gp_point_views(graph->leafs, graph->n_leafs);
+    gp_point_views(graph->nodes, graph->n_nodes);
     trace * tr = begin(sched);
     tr->stage  = STAGE_1;
     tr->graph  = graph;
