@@ -114,7 +114,7 @@ class Tensor(TensorData, OpSettings):
         C: ggml_backend_tensor_alloc
         """
         ptr_of(Buffer, buffer)
-        # Who closes the buffer waits, and finds the tensor in it; a graph with it is not planned now.
+        # Who closes the buffer waits, and finds the tensor in it; no graph with it is planned now.
         with reading(buffer, *self._graphs()):
             self._alloc(buffer, offset)
 
