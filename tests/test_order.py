@@ -4,14 +4,17 @@ of runs follow it; simulated devices have one of the user's, or upstream's own f
 import itertools
 import json
 import re
+from pathlib import Path
 
 import jsonschema
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from sim_net import Net
 
 import ggml_py as ggml
 from ggml_py import ArgumentError, Plan
+from ggml_py.cli import cli
 from ggml_py.export import to_json
 from ggml_py.models import load
 from ggml_py.models.synthetic import LlamaSpec
@@ -203,9 +206,9 @@ def test_files_say_the_order(tmp_path):
             to_json.plan_of(wrong, "p")
 
 
-@pytest.mark.parametrize(("device", "known"), [("gpu0", True), ("CUDA0", False), ("MTL0", False)])
+@pytest.mark.parametrize(("device", "known"), [("CPU", True), ("gpu0", False), ("CUDA0", False)])
 def test_old_files_do_not_say_it(device, known):
-    """A backend of upstream's that may have reordered its nodes: nobody knows."""
+    """Of a backend that may have reordered its nodes nobody knows."""
     with Net(ggml.sim_device("gpu0")) as net, net.scheduler.record(per_op=True) as recording:
         net.run()
     plan = recording.run.plans[0]
@@ -215,7 +218,7 @@ def test_old_files_do_not_say_it(device, known):
     data["backends"][0].update(device=device)
     old = to_json.plan_of(data, "old")
     assert (old.order is not None) == known == (old.splits[0].order is not None)
-    assert old.moved == () and old.splits[0].alloc_deps == ()
+    assert old.moved == old.splits[0].alloc_deps == (() if known else None)
     run = ggml.Run((old,), recording.run.schedulers, recording.run.events, True)
     assert bool(list(run.computes[0].nodes)) == known
 
@@ -227,6 +230,38 @@ def test_other_circumstances_have_another_order():
     assert names(plan.what_if().order) == names(plan.order)
     moved = plan.what_if(drop=["order0"], move_weights={"a": "CPU"})
     assert names(moved.order) == names(moved.nodes)
+
+
+@pytest.mark.parametrize("name", ["gpu0", "Foo0", "SYCL0", "RPC0[host:50052]", "CPU2", "order0"])
+@pytest.mark.parametrize("optimize", [list, "metal", None])
+def test_logs_and_snapshots_do_not_say_it(name, optimize, tmp_path):
+    """Found wrong: a name that is none of upstream's counted as one that does not reorder."""
+    with Net(ggml.sim_device(name, graph_optimize=optimize)) as net:
+        plan = net.scheduler.plan(net.graph)
+    assert plan.order is not None
+    log, page = Plan.from_debug_log(plan.text()), Plan.from_snapshot(plan.snapshot())
+    log.to_json(tmp_path / "p.json")
+    for read in (log, page, Plan.from_json(tmp_path / "p.json")):
+        on_device = [s for s in read.splits if s.backend == name]
+        assert on_device and read.order is read.moved is None
+        assert all(s.order is s.moved is s.alloc_deps is None for s in on_device)
+        assert all(s.moved == () for s in read.splits if s.backend == "CPU")
+        assert "order" in " ".join(read.unknown)
+    data = json.loads(Path(tmp_path / "p.json").read_text()) | {"optimizers": 0}
+    assert to_json.plan_of(data, "an older one").order is None
+    (tmp_path / "a.log").write_text(plan.text())
+    told = CliRunner().invoke(cli, ["plan", str(tmp_path / "a.log"), "--order"]).output
+    assert f"on {name}: not known: it may have another order" in told
+    told = CliRunner().invoke(cli, ["plan", str(tmp_path / "a.log"), "--order", "--json"]).output
+    row = next(row for row in json.loads(told)["order"] if row["backend"] == name)
+    assert row["order"] is row["moved"] is row["alloc_deps"] is None
+
+
+def test_a_log_of_the_cpu_says_it():
+    with Net(ggml.sim_device("gpu0")) as net:
+        plan = net.scheduler.plan(net.graph).what_if(drop=["gpu0"], move_weights={"*": "CPU"})
+    log = Plan.from_debug_log(plan.text())
+    assert log.order is not None and log.moved == ()
 
 
 def test_upstreams_own_for_metal(model_file):

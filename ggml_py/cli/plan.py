@@ -136,22 +136,24 @@ def _order(plan: Plan) -> list[dict[str, Any]]:
             "split": split.index,
             "backend": split.backend,
             "order": None if order is None else [node.id for node in order],
-            "moved": [node.id for node in split.moved],
-            "alloc_deps": [[dep.tensor.id, dep.until.id] for dep in deps],
+            "moved": None if (moved := split.moved) is None else [node.id for node in moved],
+            "alloc_deps": (
+                None if deps is None else [[dep.tensor.id, dep.until.id] for dep in deps]
+            ),
         })  # fmt: skip
     return found
 
 
 def _show_order(plan: Plan) -> None:
     for split in plan.splits:
-        order, moved = split.order, {node.id for node in split.moved}
+        order, moved = split.order, {node.id for node in split.moved or ()}
         said = f"{len(moved)} of {len(split.nodes)} nodes moved" if moved else "as in the graph"
-        said = "not known: it may reorder nodes" if order is None else said
+        said = "not known: it may have another order" if order is None else said
         click.echo(f"split #{split.index} on {split.backend}: {said}")
         for node in (order or ()) if moved else ():
             mark = "moved" if node.id in moved else ""
             click.echo(f"  {node.id:5} {node.op:16} {node.name:32} {mark}".rstrip())
-        for dep in split.alloc_deps:
+        for dep in split.alloc_deps or ():
             click.echo(f"  {dep.tensor.name} is kept until {dep.until.name} is computed")
 
 

@@ -286,7 +286,7 @@ def _live(plan: Plan) -> Iterator[dict[str, int]]:
         if "output" in node.flags:
             last[base[node.id]] = len(nodes)
     for each in plan.splits:
-        for kept, until in each.alloc_deps:
+        for kept, until in each.alloc_deps or ():
             last[base[kept.id]] = max(last.get(base[kept.id], -1), at[until.id])
     copied_at = {copy: s.start for s in plan.split_records for _source, copy in s.inputs}
     begins: dict[int, list[int]] = {}

@@ -17,7 +17,7 @@ from typing import Any
 from .._read_file import MOST, read_file
 from ..trace.at_least import AtLeast
 from ..trace.dumped import SOURCE as LOG
-from ..trace.order import likely_optimizers
+from ..trace.order import possible_optimizers
 from ..trace.pause import collection_paused
 from ..trace.plan import Plan
 from ..trace.record import (
@@ -169,10 +169,12 @@ def decompressed(content: bytes) -> bytes:
 
 def _plan(data: dict[str, Any]) -> Plan:
     if data["schema"] < 4:
-        names = [backend["device"] for backend in data["backends"]]
-        data = data | {"optimizers": likely_optimizers(names), "optimized": []}
+        data = data | {"optimized": []}
     if data["schema"] < 5:
         data = data | {"cpu": []}
+    if data["schema"] < 4 or data["source"] != "scheduler":
+        names = [backend["device"] or backend["name"] for backend in data["backends"]]
+        data = data | {"optimizers": possible_optimizers(names)}
     rows = [tuple(_tuples(row[name]) for name in _ROW) for row in data["tensors"]]
     records = [TensorRecord(*row[:_N_RECORD]) for row in rows]
     n = next((i for i, r in enumerate(records) if r.kind == COPY), len(records))

@@ -13,7 +13,7 @@ from collections import Counter, defaultdict
 from .at_least import AtLeast
 from .debug_log import NodeLine, Printed, SplitLine, dumps
 from .match import DUMPED_BACKEND, DUMPED_NAME, DUMPED_OP
-from .order import likely_optimizers
+from .order import possible_optimizers
 from .plan import Plan
 from .record import (
     LEAF,
@@ -108,7 +108,7 @@ class _Reading:
         backends = tuple(BackendRecord(name, "", "", -1) for name in self.backends)
         capture = Capture(
             settings, backends, (), (), tuple(self.tensors), leafs,
-            optimizers=likely_optimizers([b.name for b in backends]), source=SOURCE,
+            optimizers=possible_optimizers([b.name for b in backends]), source=SOURCE,
         )  # fmt: skip
         return Plan(capture, self._outcome(capture), SOURCE)
 
@@ -319,6 +319,11 @@ def unknown(plan: Plan) -> tuple[str, ...]:
     if lost:
         names = ", ".join(lost[:5]) + (", …" if len(lost) > 5 else "")
         sentences.append(f"from where {len(lost)} tensors are copied is not printed: {names}")
+    if free := [s.backend for s in plan.splits if s.order is None]:
+        sentences.append(
+            "nodes are printed in the graph's order: whether "
+            f"{', '.join(dict.fromkeys(free))} computes them in another is not known"
+        )
     if not any(p.cause for p in plan.outcome.placements):
         sentences.append("causes are not printed: stock ggml leaves their column empty")
     return tuple(sentences)

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from .plan import Plan, Split
     from .plan_tensor import PlanTensor
 
-# How the names of upstream's devices begin whose backends have a graph_optimize: for files and logs
-# that do not say who has.
-_REORDERING = ("CUDA", "ROCm", "MUSA", "Vulkan", "Metal", "MTL", "HTP")
+# Upstream's backends without a graph_optimize whose names nobody else can have, for files and logs
+# that do not say who has one. Any other name may be a simulated device's.
+_IN_ORDER = ("CPU", "BLAS")
 
 
 class AllocDep(NamedTuple):
@@ -25,9 +25,9 @@ class AllocDep(NamedTuple):
     until: PlanTensor
 
 
-def likely_optimizers(names: Sequence[str]) -> int:
+def possible_optimizers(names: Sequence[str]) -> int:
     """The backends, as a set of bits, that may reorder nodes, by their names."""
-    return sum(1 << b for b, name in enumerate(names) if name.startswith(_REORDERING))
+    return sum(1 << b for b, name in enumerate(names) if name not in _IN_ORDER)
 
 
 def answer_of(split: Split) -> OptimizedRecord | None:

@@ -147,9 +147,14 @@ class Plan:
         return {record.node: record for record in self.capture.cpu}
 
     @property
-    def moved(self) -> tuple[PlanTensor, ...]:
-        """The nodes that backends took out of the graph's order."""
-        return tuple(node for split in self.splits for node in split.moved)
+    def moved(self) -> tuple[PlanTensor, ...] | None:
+        """The nodes that backends took out of the graph's order; None where `order` is."""
+        found: list[PlanTensor] = []
+        for split in self.splits:
+            if (moved := split.moved) is None:
+                return None
+            found += moved
+        return tuple(found)
 
     @property
     def n_splits(self) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from .order import likely_optimizers
+from .order import possible_optimizers
 from .plan import Plan
 from .record import (
     NODE,
@@ -27,6 +27,7 @@ UNKNOWN = (
     "what the backends support, pins, and the buffers of weights are not in a snapshot: steps, "
     "reference, why_not and what_if need a plan that Plan.to_json wrote",
     "ggml's version and the scheduler's settings are not in a snapshot",
+    "in which order devices compute the nodes of a split is not in a snapshot",
 )
 _NOT_KNOWN = -1
 _VERSION = "0.11.0"  # not known: one that has all that newer ones print
@@ -56,7 +57,7 @@ def from_snapshot(text: str) -> Plan:
     settings = Settings(_VERSION, "", True, 1, 0, 0, 0)
     capture = Capture(
         settings, backends, (), (), tuple(tensors), (),
-        optimizers=likely_optimizers([b.name for b in backends]), source=SOURCE,
+        optimizers=possible_optimizers([b.name for b in backends]), source=SOURCE,
     )  # fmt: skip
     copies: list[TensorRecord] = []
     for (_c, b), id in copied.items():

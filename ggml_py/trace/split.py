@@ -62,16 +62,21 @@ class Split:
         return self._order[0]
 
     @property
-    def moved(self) -> tuple[PlanTensor, ...]:
-        """The fewest nodes that were taken out of the graph's order to give `order`, in that."""
-        return tuple(map(self.plan.tensor, moved(order_of(self) or ())))
+    def moved(self) -> tuple[PlanTensor, ...] | None:
+        """The fewest nodes that were taken out of the graph's order to give `order`, in that; None
+        where that is not known."""
+        order = order_of(self)
+        return None if order is None else tuple(map(self.plan.tensor, moved(order)))
 
     @property
-    def alloc_deps(self) -> tuple[AllocDep, ...]:
-        """What its backend keeps allocated for longer than its readers need it."""
+    def alloc_deps(self) -> tuple[AllocDep, ...] | None:
+        """What its backend keeps allocated for longer than its readers need it; None where `order`
+        is not known."""
         answer = answer_of(self)
-        deps = answer.alloc_deps if answer is not None else ()
-        return tuple(AllocDep(self.plan.tensor(t), self.plan.tensor(u)) for t, u in deps)
+        if answer is None:
+            return None
+        tensor = self.plan.tensor
+        return tuple(AllocDep(tensor(t), tensor(u)) for t, u in answer.alloc_deps)
 
     @property
     def first(self) -> PlanTensor:
