@@ -1,5 +1,6 @@
 """Models: loading, evaluating."""
 
+import threading
 from functools import cache
 
 import numpy as np
@@ -64,7 +65,39 @@ def _sampler(id, options, given, expected, error=ggml.ArgumentError):
     return misuse(f"sampler/{id}", lambda e: models.Sampler(**options), error, given, expected)
 
 
+def _meanwhile(env, use):
+    """`use` of a model while another thread evaluates on it."""
+    model = _load(env)
+    started, done = threading.Event(), threading.Event()
+    model.scheduler.set_eval_callback(lambda tensor, ask: started.set() or done.wait(10))
+    thread = threading.Thread(target=model.eval, args=([1, 2],))
+    thread.start()
+    started.wait(10)
+    try:
+        use(model)
+    finally:
+        done.set()
+        thread.join()
+
+
+def _inside(env, use):
+    """`use` of a model in a callback of its evaluation."""
+    model = _load(env)
+    model.scheduler.set_eval_callback(lambda tensor, ask: use(model) is None)
+    model.eval([1, 2])
+
+
+def _busy(id, use, how=_meanwhile, where="on another thread"):
+    return misuse(f"busy/{how.__name__[1:]}/{id}", lambda e: how(e, use), ggml.BusyError,
+                  f"this Model is computing {where}", "load one for each thread", at=use)
+
+
 MISUSES = [
+    _busy("eval", lambda m: m.eval([3])),
+    _busy("reset", lambda m: m.reset()),
+    _busy("close", lambda m: m.close()),
+    _busy("eval", lambda m: m.eval([3, 4]), _inside, "further up on this thread"),
+    _busy("close", lambda m: m.close(), _inside, "further up on this thread"),
     _file("missing", lambda e: models.load(e.tmp_path / "none.gguf"), "none.gguf", "no such file",
           ggml.GgufError),
     _file("folder", lambda e: models.load(e.tmp_path), "test_misuse", "is a folder",

@@ -9,6 +9,7 @@ import numpy as np
 
 from .._arguments import given, whole
 from ..errors import ModelError
+from .alone import GENERATING, alone
 from .sampling import Sampler, likeliest
 
 if TYPE_CHECKING:
@@ -71,20 +72,20 @@ class Generation:
         model, seq = self._model, self._seq
         if isinstance(self._sample, Sampler):
             self._sample.accept(self._ids)
-        logits = model._eval(self._ids, all_logits=False, copy=False, seq=seq)
         if self._n == 0:
+            model.eval(self._ids, copy=False, seq=seq)
             return
-        token = self._checked(self._sample(logits))
+        token = self._checked(_sampled(model, self._ids, seq, self._sample))
         for left in reversed(range(self._n)):
             yield token
             if not left or token in self._stop:
                 return
             if self._n_keep is not None:
-                self._shift(self._n_keep)
+                _shift(model, seq, self._n_keep)
             if self._sample is likeliest:
                 token = model._likeliest_after(token, seq)
             else:
-                token = self._checked(self._sample(model._eval_one(token, copy=False, seq=seq)))
+                token = self._checked(_sampled(model, [token], seq, self._sample))
 
     def _checked(self, token: Any) -> int:
         number = whole("the sampler's token", token, -(1 << 63))
@@ -94,16 +95,6 @@ class Generation:
             f"the sampler gave token {token}, which is not in the vocabulary: ids are 0 to "
             f"{self._model.hparams.n_vocab - 1}"
         )
-
-    def _shift(self, n_keep: int) -> None:
-        """Where the context is full half of it goes, after the first n_keep tokens; what comes
-        later moves up. Upstream: tools/completion/completion.cpp"""
-        model, seq = self._model, self._seq
-        n_past = model.seq_pos_max(seq) + 1
-        if n_past + 1 >= model.n_ctx_seq:
-            n_discard = (n_past - n_keep) // 2
-            model.seq_rm(seq, n_keep, n_keep + n_discard)
-            model.seq_add(seq, n_keep + n_discard, n_past, -n_discard)
 
     def _kept(self, n_keep: int) -> int:
         """How many tokens a shift keeps: for -1 all before the first that is generated."""
@@ -117,3 +108,20 @@ class Generation:
                 "it shifts. Keep fewer, or load with a larger n_ctx (-c)"
             )
         return n_keep
+
+
+@alone(GENERATING)
+def _sampled(model: Model, tokens: Any, seq: int, sample: Sample) -> Any:
+    """What is sampled after tokens, before another evaluation writes over their logits."""
+    return sample(model.eval(tokens, copy=False, seq=seq))
+
+
+@alone(GENERATING)
+def _shift(model: Model, seq: int, n_keep: int) -> None:
+    """Where the context is full half of it goes, after the first n_keep tokens; what comes later
+    moves up. Upstream: tools/completion/completion.cpp"""
+    n_past = model.seq_pos_max(seq) + 1
+    if n_past + 1 >= model.n_ctx_seq:
+        n_discard = (n_past - n_keep) // 2
+        model.seq_rm(seq, n_keep, n_keep + n_discard)
+        model.seq_add(seq, n_keep + n_discard, n_past, -n_discard)

@@ -176,7 +176,7 @@ class Graphs:
                 params_of(shape, self._streams), b.graph, b is self._allocated, b.logits,
                 b.inputs_set,
             )
-            for shape, b in self._kept.items()
+            for shape, b in list(self._kept.items())  # another thread may evaluate
         )  # fmt: skip
 
     @property

@@ -16,6 +16,7 @@ from .._arguments import given, whole
 from .._ffi import lib
 from ..errors import ClosedError, ModelError
 from . import state
+from .alone import CHANGING, CLOSING, COMPUTING, PLANNING, SAVING, User, alone
 from .batch import POS_MAX, Batch
 from .checks import check_seq, checked
 from .generation import Generation, Interrupted
@@ -24,7 +25,7 @@ from .hparams import HParams
 from .memory import Memory
 from .placement import Placement
 from .sampling import likeliest
-from .ubatch import Tokens, Ubatch
+from .ubatch import Tokens, Ubatch, in_order
 from .watched import Watched
 from .weights import Weights
 
@@ -44,6 +45,10 @@ class Model(Watched):
     are `n_seq_max` sequences, 0 unless another is named; `seq_rm` and the like change what is in
     them, at positions from p0 up to p1, p1 not among them. Graphs are built once per shape and
     kept; decoding token by token sets inputs and computes, nothing else.
+
+    One thread uses it at a time: in the middle of a call that computes, changes or saves, those of
+    others raise `BusyError`, callbacks' too. Between the tokens of `stream` and `generate` others
+    may use it, but then `generate` may raise it at its next token. Each thread can have its own.
     """
 
     def __init__(
@@ -67,6 +72,7 @@ class Model(Watched):
         self._graphs = graphs
         self._closing = closing
         self._closed = False
+        self._user: User | None = None  # in the middle of which call it is
 
     def __repr__(self) -> str:
         if self._closed:
@@ -106,6 +112,7 @@ class Model(Watched):
 
     # --- running
 
+    @alone(COMPUTING)
     def eval(
         self,
         tokens: Sequence[int] | npt.NDArray[np.integer[Any]],
@@ -166,6 +173,7 @@ class Model(Watched):
         tokens = Tokens(ids, positions, [(seq,)], np.ones(1, np.bool_))
         return self._decode(tokens, copy).reshape(-1)
 
+    @alone(COMPUTING)
     def _likeliest_after(self, token: int, seq: int) -> int:
         """The likeliest token after one that was checked."""
         if not (self._closed or self._memory.has_update):
@@ -190,6 +198,7 @@ class Model(Watched):
             memory.undo_one(seq, pos)
             raise
 
+    @alone(COMPUTING)
     def decode(self, batch: Batch) -> npt.NDArray[np.float32]:
         """Evaluates the tokens of a batch, of any sequences: the logits [n_outputs, n_vocab] of
         those that want them, in the batch's order.
@@ -236,7 +245,7 @@ class Model(Watched):
             memory.restore(saved, applied)
             raise
         graphs.end_decode()
-        return _in_order(rows, places, self.hparams.n_vocab)
+        return in_order(rows, places, self.hparams.n_vocab)
 
     def generate(
         self, tokens: Sequence[int], n: int, sampler: Sample | None = None, **options: Any
@@ -279,11 +288,13 @@ class Model(Watched):
             self._check_seq(seq)
         return iter(Generation(self, tokens, n, sampler, stop, seq, context_shift, n_keep))
 
+    @alone(CHANGING)
     def reset(self) -> None:
         """Starts anew: all sequences are empty."""
         self._check_open()
         self._memory.clear()
 
+    @alone(PLANNING)
     def plan(self, n_tokens: int = 1, n_past: int = 0, n_seqs: int = 1) -> Plan:
         """Where every node would run for a graph of n_tokens tokens after n_past others, of each of
         n_seqs sequences.
@@ -310,6 +321,7 @@ class Model(Watched):
 
     # --- sequences
 
+    @alone(CHANGING)
     def seq_rm(self, seq: int, p0: int = 0, p1: int | None = None) -> None:
         """Removes tokens from a sequence, to its end unless p1 says otherwise.
 
@@ -320,16 +332,19 @@ class Model(Watched):
         """
         self._memory.seq_rm(self._check_seq(seq), *self._check_range(p0, p1))
 
+    @alone(CHANGING)
     def seq_cp(self, src: int, dst: int, p0: int = 0, p1: int | None = None) -> None:
         """Gives tokens of `src` to `dst`, too: without a copy where sequences share one cache, else
         all of `src` in place of what `dst` had. C: llama_memory_seq_cp"""
         self._check_seq(src)
         self._memory.seq_cp(src, self._check_seq(dst), *self._check_range(p0, p1))
 
+    @alone(CHANGING)
     def seq_keep(self, seq: int) -> None:
         """Removes all other sequences. C: llama_memory_seq_keep"""
         self._memory.seq_keep(self._check_seq(seq))
 
+    @alone(CHANGING)
     def seq_add(self, seq: int, p0: int, p1: int | None, delta: int) -> None:
         """Moves tokens to positions that are higher by `delta`, or lower; those that would come
         before 0 are removed.
@@ -340,6 +355,7 @@ class Model(Watched):
         delta = whole("delta", delta, -POS_MAX, POS_MAX)
         self._memory.seq_add(self._check_seq(seq), *self._check_range(p0, p1), delta)
 
+    @alone(CHANGING)
     def seq_div(self, seq: int, p0: int, p1: int | None, d: int) -> None:
         """Divides positions by `d`, as `seq_add` adds to them; but keys are rotated to the other
         side of where they were, which libllama of this release does. C: llama_memory_seq_div"""
@@ -355,11 +371,13 @@ class Model(Watched):
         """The highest position of a sequence, -1 for an empty one. C: llama_memory_seq_pos_max"""
         return self._memory.seq_pos_max(self._check_seq(seq))
 
+    @alone(SAVING)
     def seq_state(self, seq: int = 0) -> bytes:
         """A sequence, to be put back with `set_seq_state`: its cells with positions, keys and
         values, or its recurrent state. C: llama_state_seq_get_data"""
         return state.get_data(self._settled(seq), seq)
 
+    @alone(CHANGING)
     def set_seq_state(self, seq: int, data: bytes) -> None:
         """Replaces a sequence by what `seq_state` returned, of this or another sequence, of this or
         another context of the same model and cache types; libllama's is as good.
@@ -369,6 +387,7 @@ class Model(Watched):
         """
         state.set_data(self._settled(seq), seq, data)
 
+    @alone(SAVING)
     def save_seq(
         self, path: str | os.PathLike[str], seq: int = 0, tokens: Sequence[int] = ()
     ) -> None:
@@ -381,6 +400,7 @@ class Model(Watched):
         ids = [whole("tokens", token, 0, last) for token in tokens]
         state.save_file(self._settled(seq), Path(path), seq, ids)
 
+    @alone(CHANGING)
     def load_seq(self, path: str | os.PathLike[str], seq: int = 0) -> list[int]:
         """Replaces a sequence by a file's, which libllama or `save_seq` wrote; the file's tokens.
 
@@ -395,6 +415,7 @@ class Model(Watched):
             self._graphs.update()
         return self._memory
 
+    @alone(CHANGING)
     def record(self, per_op: bool = False) -> Recording:
         """Records what evaluations do within a `with` block: see `Recording`."""
         self._check_open()
@@ -455,6 +476,7 @@ class Model(Watched):
         """Whether `close` was called."""
         return self._closed
 
+    @alone(CLOSING)
     def close(self) -> None:
         """Frees everything: graphs, scheduler, cache, weights, backends."""
         self._closed = True
@@ -471,18 +493,3 @@ class Model(Watched):
         _traceback: TracebackType | None,
     ) -> None:
         self.close()
-
-
-def _in_order(
-    rows: list[npt.NDArray[np.float32]],
-    places: list[npt.NDArray[np.integer[Any]]],
-    n_vocab: int,
-) -> npt.NDArray[np.float32]:
-    """The rows of one batch's tokens, in the order of the tokens."""
-    if not rows:
-        return np.empty((0, n_vocab), np.float32)
-    if len(rows) == 1:
-        order, logits = places[0], rows[0]
-    else:
-        order, logits = np.concatenate(places), np.concatenate(rows)
-    return logits if (order[1:] > order[:-1]).all() else logits[np.argsort(order)]

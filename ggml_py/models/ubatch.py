@@ -155,3 +155,18 @@ def one_token(seq: int) -> Ubatch:
     """A ubatch of one token of a sequence, to be filled in."""
     one = np.zeros(1, np.int32)
     return Ubatch(one, one.copy(), [(seq,)], one.copy(), one.copy(), 1)
+
+
+def in_order(
+    rows: list[npt.NDArray[np.float32]],
+    places: list[npt.NDArray[np.integer[Any]]],
+    n_vocab: int,
+) -> npt.NDArray[np.float32]:
+    """The rows of one batch's tokens, in the order of the tokens."""
+    if not rows:
+        return np.empty((0, n_vocab), np.float32)
+    if len(rows) == 1:
+        order, logits = places[0], rows[0]
+    else:
+        order, logits = np.concatenate(places), np.concatenate(rows)
+    return logits if (order[1:] > order[:-1]).all() else logits[np.argsort(order)]

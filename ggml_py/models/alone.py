@@ -1,0 +1,75 @@
+"""A model is used by one call at a time: what the cells, the inputs and the scheduler have in the
+middle of one is not for another. The handles below are taken call by call of C, which is too short.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from functools import wraps
+from threading import get_ident
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
+
+from .._handle import COMPUTING as COMPUTING
+from .._handle import locked
+from ..errors import BusyError
+
+if TYPE_CHECKING:
+    from .model import Model
+
+P = ParamSpec("P")
+M = TypeVar("M", bound="Model")
+R = TypeVar("R")
+User = tuple[str, int, object]  # what is done, on which thread, of which process
+GENERATING = "generating"  # a sampler runs in it, which may use the model
+CHANGING, SAVING, PLANNING, CLOSING = "being changed", "being saved", "planning", "being closed"
+_process = object()
+
+
+def alone(
+    doing: str,
+) -> Callable[[Callable[Concatenate[M, P], R]], Callable[Concatenate[M, P], R]]:
+    """Around a function of a model: until it returns others raise `BusyError`, on this thread too
+    (a callback), but in what is `GENERATING`."""
+
+    def decorate(function: Callable[Concatenate[M, P], R]) -> Callable[Concatenate[M, P], R]:
+        @wraps(function)
+        def call(model: M, /, *args: P.args, **kwargs: P.kwargs) -> R:
+            user, before = (doing, get_ident(), _process), None
+            try:
+                with locked():
+                    before = model._user
+                    if before is None or _lets_in(before, user):
+                        model._user = user
+                if model._user is not user:
+                    raise BusyError(_busy(before, user))
+                return function(model, *args, **kwargs)
+            finally:  # nothing is called here, where a signal's handler might raise
+                if model._user is user:
+                    model._user = before
+
+        return call
+
+    return decorate
+
+
+def _lets_in(before: User, user: User) -> bool:
+    """Also where this process was forked meanwhile: that thread is not here."""
+    return before[2] is not user[2] or (before[0] is GENERATING and before[1] == user[1])
+
+
+def _busy(before: User | None, user: User) -> str:
+    assert before is not None
+    where = "further up on this thread" if before[1] == user[1] else "on another thread"
+    return (
+        f"this Model is {before[0]} {where}: wait until that returns, or load one for each thread"
+    )
+
+
+def _after_fork_in_child() -> None:
+    global _process
+    _process = object()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)
