@@ -1,9 +1,10 @@
 """Logs of loggers in the field: what they put around ggml's print, and what they take from it."""
 
 import json
+import re
 
 import pytest
-from test_debug_log import DUMP, MESSAGES, pieces_of
+from test_debug_log import DUMP, MESSAGES, pieces_of, printed
 
 import ggml_py as ggml
 
@@ -119,3 +120,49 @@ def test_what_is_no_log_is_refused_soon(text):
     with pytest.raises(ValueError, match=r"log|print"):
         ggml.Plan.from_debug_log(text)
     assert time.monotonic() - start < 5
+
+
+def _cuts(text, begin):
+    """The text without a part of its last line, once for each of its characters."""
+    return [text[:at] for at in range(begin + 1, len(text))]
+
+
+@pytest.mark.parametrize("causes", [False, True])
+@pytest.mark.parametrize("wrap", ["plain", "mark", "piece", "json"])
+def test_a_cut_of_the_last_line_is_refused_or_said(mlp, causes, wrap, tmp_path):
+    """Found wrong: a source whose name was cut was left out without a word."""
+    whole = printed(mlp, causes=causes)
+    assert len(whole.splitlines()[-1]) > 100
+    if wrap == "mark":
+        whole = "".join(f"0.00.123.456 D {line}" for line in whole.splitlines(keepends=True))
+    elif wrap == "piece":
+        whole = re.sub(r"(?<=\])(?= +\S+ \( )", "\n", whole)
+    elif wrap == "json":
+        whole = _jsonl([{"msg": line} for line in whole.splitlines()])
+    plan = ggml.Plan.from_debug_log(whole)
+    said = 0
+    for text in _cuts(whole, whole.rstrip("\n").rfind("\n") + 1):
+        try:
+            cut = ggml.Plan.from_debug_log(text)
+        except ValueError:
+            continue
+        told = any("its last line is whole: if it is cut off" in s for s in cut.unknown)
+        said += told
+        assert told or cut == plan, text[-100:]
+        if told:
+            assert ggml.Plan.from_json(_written(cut, tmp_path)).unknown == cut.unknown
+    assert said
+
+
+def _written(plan, folder):
+    plan.to_json(folder / "p.json")
+    return folder / "p.json"
+
+
+def test_what_follows_shows_that_the_last_line_is_whole(mlp):
+    text = printed(mlp)
+    for end in ("", "\n", "\n  \n", "llama: done", "llama: done\n"):
+        assert not ggml.Plan.from_debug_log(text + end).capture.may_be_cut or end == "llama: done"
+    assert ggml.Plan.from_debug_log(text.rstrip()).capture.may_be_cut
+    two = ggml.Plan.from_debug_log(text + text.rstrip(), 0)
+    assert not two.capture.may_be_cut

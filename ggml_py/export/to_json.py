@@ -50,6 +50,7 @@ _TABLES = {
     "optimized": OptimizedRecord, "cpu": CpuRecord,
 }  # fmt: skip
 _N_RECORD = len(TensorRecord._fields)
+_LATER = ("unknown", "may_be_cut", "copy_bytes_at_most")  # keys that files of a schema may lack
 _ROW = (*TensorRecord._fields, *Placement._fields)
 
 
@@ -63,6 +64,7 @@ def render(plan: Plan) -> dict[str, Any]:
         "kind": KIND,
         "planner": plan.planner,
         "source": capture.source,
+        "may_be_cut": capture.may_be_cut,
         "headline": plan.headline(),
         "unknown": list(plan.unknown),
         "n_splits": plan.n_splits,
@@ -197,6 +199,7 @@ def _plan(data: dict[str, Any]) -> Plan:
         tables["optimized"],
         tables["cpu"],
         data["source"],
+        data.get("may_be_cut", False) is True,
     )
     placements = tuple(Placement(*row[_N_RECORD:]) for row in rows)
     outcome = Outcome(placements, tuple(records[n:]), tables["splits"], data["hash_set_used"])
@@ -225,6 +228,10 @@ def schema() -> dict[str, Any]:
         "kind": {"const": KIND},
         "planner": {"enum": list(PLANNERS)},
         "source": {"enum": list(SOURCES)},
+        "may_be_cut": {
+            "type": "boolean",
+            "description": "Whether nothing shows that the last line of a log is whole.",
+        },
         "headline": {"type": "string"},
         "unknown": {
             "type": "array",
@@ -250,6 +257,6 @@ def schema() -> dict[str, Any]:
         "title": "A plan of ggml's scheduler, with the graph and what the backends answer",
         "type": "object",
         "properties": properties,
-        "required": [name for name in properties if name != "unknown"],
+        "required": [name for name in properties if name not in _LATER],
         "$defs": definitions,
     }

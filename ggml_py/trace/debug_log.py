@@ -76,6 +76,7 @@ class SplitLine:
     n_inputs: int
     inputs: list[PrintedInput] = field(default_factory=list)
     nodes: list[NodeLine] = field(default_factory=list)
+    may_be_cut: bool = False  # nothing shows that its last line, the last of the text, is whole
 
 
 def dumps(text: str) -> list[list[SplitLine]]:
@@ -87,12 +88,18 @@ def dumps(text: str) -> list[list[SplitLine]]:
     if not isinstance(text, str):
         raise TypeError(f"a log: expected its text, a str, got {type(text).__name__}")
     text = text.encode("utf-8", "replace").decode()  # no half of a pair of UTF-16
+    line, read, is_piece, is_followed = "", None, False, True
     for number, line in lines(text):
         try:
-            _read(line, found)
+            read = _read(line, found)
         except ValueError as error:
             shown = line if len(line) <= 120 else f"{line[:117]}…"
             raise ValueError(f"line {number} of the log: {error}\n  {shown}") from None
+        was_followed = is_followed
+        if read is not None:
+            is_piece, is_followed = read, False
+        elif line.strip():
+            is_followed = True
     if not found:
         raise ValueError(
             f"no debug print of a plan in this text ({len(text)} characters): {EXPECTED}"
@@ -104,25 +111,31 @@ def dumps(text: str) -> list[list[SplitLine]]:
                     f"split {split.index} says that it has {split.n_inputs} inputs, and "
                     f"{len(split.inputs)} are there: the log is damaged or cut off"
                 )
+    # The last line has no end, or it is a piece of one.
+    has_no_end = bool(line) and (read is not None or not was_followed)
+    found[-1][-1].may_be_cut = has_no_end or (is_piece and not is_followed)
     if not any(split.nodes for split in found[-1]):
         raise ValueError(f"the last debug print in this text has no nodes: {EXPECTED}")
     return found
 
 
-def _read(line: str, found: list[list[SplitLine]]) -> None:
-    """Adds one line to what was found before it."""
+def _read(line: str, found: list[list[SplitLine]]) -> bool | None:
+    """Adds one line to what was found before it; whether it may be a piece of a line, None where it
+    is none of a print's."""
     starts = [at for at in map(line.find, BEGIN) if at >= 0]
     if not starts:
-        _read_more(line, found)
-        return
+        return True if _read_more(line, found) else None
     is_marked = min(starts) > 0
     line = line[min(starts) :]
     if split := _SPLIT.fullmatch(line):
         _read_split(split, found)
-    elif node := _NODE.fullmatch(line):
+        return False
+    if node := _NODE.fullmatch(line):
         _read_node(node, is_marked, found)
-    elif re.match(r"## SPLIT #\d+:|node #\s*\d+ \(", line):
+        return not found[-1][-1].nodes[-1].sources
+    if re.match(r"## SPLIT #\d+:|node #\s*\d+ \(", line):
         raise ValueError("it is damaged or cut off")
+    return False
 
 
 def _read_split(m: re.Match[str], found: list[list[SplitLine]]) -> None:
@@ -163,10 +176,10 @@ def _read_node(m: re.Match[str], is_marked: bool, found: list[list[SplitLine]]) 
     _add_sources(node, m[8])
 
 
-def _read_more(line: str, found: list[list[SplitLine]]) -> None:
-    """A line that goes on with the one before, or is none of ours."""
+def _read_more(line: str, found: list[list[SplitLine]]) -> bool:
+    """A line that goes on with the one before: False where it is none of ours."""
     if not found:
-        return
+        return False
     split = found[-1][-1]
     if split.nodes:
         # Marks that are not llama.cpp's may stand before it: what we know is how wide it is, in
@@ -175,12 +188,16 @@ def _read_more(line: str, found: list[list[SplitLine]]) -> None:
         if (m := _MORE_SOURCES.search(raw)) and m.end() == len(raw):
             more = m[0].decode(errors="replace").replace("\x7f", "\ufffd")
             _add_sources(split.nodes[-1], more)
-        elif m := _STRIPPED.fullmatch(raw.rstrip()):
+            return True
+        if m := _STRIPPED.fullmatch(raw.rstrip()):
             if split.nodes[-1].is_marked or len(m[1]) > _NAME:
                 raise ValueError("the blanks before a source are lost, so where it begins is too")
             _add_sources(split.nodes[-1], f" {line.rstrip()}")
+            return True
     elif len(split.inputs) < split.n_inputs:
         _add_inputs(split, line)
+        return True
+    return False
 
 
 def _add_sources(node: NodeLine, text: str) -> None:

@@ -109,6 +109,7 @@ class _Reading:
         capture = Capture(
             settings, backends, (), (), tuple(self.tensors), leafs,
             optimizers=possible_optimizers([b.name for b in backends]), source=SOURCE,
+            may_be_cut=self.splits[-1].may_be_cut,
         )  # fmt: skip
         return Plan(capture, self._outcome(capture), SOURCE)
 
@@ -298,6 +299,11 @@ def unknown(plan: Plan) -> tuple[str, ...]:
         f"{', '.join(b.name for b in plan.backends)}",
         "sources are found by name: one that no line prints is taken for a leaf, and may be a view",
     ]
+    if plan.capture.may_be_cut:
+        sentences.append(
+            "nothing in the log shows that its last line is whole: if it is cut off, node "
+            f"{len(plan.nodes) - 1} has more sources than are known, or more nodes follow"
+        )
     if views:
         sentences.append(f"{views} nodes are not printed: they are views, here without names")
     if long:

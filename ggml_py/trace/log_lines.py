@@ -76,7 +76,8 @@ def _joined(text: str, messages: list[_Message]) -> str:
             parts.append(f"\n{between}\n")
         parts.append(m.text if kept else f"{m.text}\n")
         at = m.end
-    return "".join([*parts, f"\n{rest}" if (rest := text[at:].strip()) else ""])
+    end = "\n" if text.endswith("\n") else ""
+    return "".join([*parts, f"\n{rest}{end}" if (rest := text[at:].strip()) else ""])
 
 
 def _in_json(text: str) -> Iterator[_Message]:

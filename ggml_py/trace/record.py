@@ -153,6 +153,8 @@ class Capture:
     # Of the nodes on CPU backends; () where it was not asked.
     cpu: tuple[CpuRecord, ...] = field(default=(), compare=False)
     source: str = "scheduler"  # "debug log", "snapshot": what the backends answer is not known
+    # Whether nothing shows that the last line of a log is whole.
+    may_be_cut: bool = field(default=False, compare=False)
 
     @property
     def n_nodes(self) -> int:
