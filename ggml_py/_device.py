@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from . import _module, enums
-from ._arguments import c_text, given, ptr_of
+from ._arguments import c_text, given, ptr_of, whole
 from ._ffi import NULL, ffi, lib, own_pointer, text
 from ._mapped import watch_mapped
 from ._module import InModule
@@ -261,6 +261,8 @@ class Device(InModule):
         """
         from .backend import Backend
 
+        if n_threads is not None:  # before there is a backend that nobody has
+            whole("n_threads", n_threads, 1, lib.GGML_MAX_N_THREADS)
         ptr = lib.ggml_backend_dev_init(self.ptr, c_text("params", params) if params else NULL)
         if ptr == NULL:
             raise AllocError(f"device {self.name} ({self.description}) could not be opened")

@@ -129,9 +129,10 @@ def text(value: Any) -> str:
 def own_pointer(kind: type, ptr: Any) -> Any:
     """A cdata like `ptr` that nobody else has. Raises TypeError for what is no pointer of C: the
     classes that stand for native objects are not called by users."""
-    if not isinstance(ptr, ffi.CData):
+    if not isinstance(ptr, ffi.CData) or not ptr:
+        got = "NULL" if isinstance(ptr, ffi.CData) else type(ptr).__name__
         raise TypeError(
-            f"{kind.__name__}: expected a native pointer, got {type(ptr).__name__}. "
+            f"{kind.__name__}: expected a native pointer, got {got}. "
             f"help(ggml_py.{kind.__name__}) says what makes one"
         )
     return ffi.cast(ffi.typeof(ptr), ptr)

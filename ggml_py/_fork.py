@@ -7,6 +7,7 @@ half-changed, and would be busy for ever.
 from __future__ import annotations
 
 import gc
+import importlib
 import os
 import sys
 import threading
@@ -16,11 +17,18 @@ if TYPE_CHECKING:
     from ._handle import Handle
 
 _several = False  # threads at the last fork
+_IMPORTED_IN_CALLS = (
+    "alloc", "compare", "dlpack", "gguf_writer", "graph_plan", "opt_fit", "registry", "rpc",
+    "scheduler", "sched_view", "sim", "trace.capture", "trace.nearest",
+)  # fmt: skip
 
 
 def _look() -> None:
     global _several
     _several = len(sys._current_frames()) > 1
+    if _several:  # one may be importing: in the child the module's lock would stay locked
+        for name in _IMPORTED_IN_CALLS:
+            importlib.import_module(f"ggml_py.{name}")
 
 
 def left_in_use(kind: type[Handle]) -> list[Handle]:

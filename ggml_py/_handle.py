@@ -32,9 +32,8 @@
    copies from or to it: such calls work on a copy of the tensor, which pins the buffer (native/
    pins.h). They end in the memory that there was, which is freed after them.
    Graphs that share tensors without knowing of each other: sharing.py.
-10. In the child of a fork, what does not survive one is closed by `_lose()`, which frees nothing:
-   that is the parent's. Threads are `_bound_to_process()`, connections and GPUs are lost with their
-   device (_device.py). At exit all is freed, unless a thread that nobody waits for is still there.
+10. In the child of a fork `_lose()` closes what does not survive one and frees nothing: threads
+   (`_bound_to_process()`), connections, GPUs. At exit all is freed, unless some thread is left.
 """
 
 from __future__ import annotations
@@ -56,6 +55,7 @@ from typing import Any, TypeVar
 from ._dead_frames import clear_dead_frames
 from ._ffi import ffi, own_pointer
 from ._fork import left_in_use
+from ._once import each_once, once
 from .errors import AbortError, BusyError, ClosedError, LeftError, ServerLostError, SpoiledError
 
 Self = TypeVar("Self", bound="Handle")
@@ -263,9 +263,10 @@ class Handle:
         "_spoiled_by", "_token", "_user", "ptr",
     )  # fmt: skip
 
+    __init_subclass__: Any = classmethod(each_once)
+
+    @once
     def __init__(self, ptr: Any, free: Callable[[Any], None], *parents: Handle) -> None:
-        if hasattr(self, "_native"):
-            raise TypeError(f"this {type(self).__name__} is made already: make another")
         if isinstance(self, _WithoutPtr):  # made by a class method of one that is closed
             self.__class__ = type(self).__mro__[2]
         self.ptr = own_pointer(type(self), ptr)
@@ -486,8 +487,7 @@ if hasattr(os, "register_at_fork"):
 def _at_exit() -> None:
     _EXITING.append(True)
     if threading.active_count() > 1:  # what a daemon uses is not unmapped with the modules, either
-        kept = gc.get_objects()
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(gc.get_objects()))
 
 
 def exiting() -> bool:

@@ -178,6 +178,17 @@ class InModule:
         same_kind = isinstance(other, type(self)) or isinstance(self, type(other))
         return same_kind and (self._ptr, self._module) == (other._ptr, other._module)
 
+    def __copy__(self) -> InModule:
+        return self  # there is one native object, and nothing of its own in this one
+
+    def __deepcopy__(self, _memo: object) -> InModule:
+        return self
+
+    def __reduce_ex__(self, _protocol: object) -> Any:
+        raise TypeError(
+            f"a {type(self).__name__} is of this process: pickle its name, and look it up there"
+        )
+
     def __hash__(self) -> int:
         return hash(self._ptr)
 

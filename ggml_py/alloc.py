@@ -30,6 +30,8 @@ class TensorAllocator:
 
     def __init__(self, buffer: Buffer) -> None:
         raw = ptr_of(Buffer, buffer)
+        if hasattr(self, "_raw"):  # another would begin at the start again
+            raise TypeError("this TensorAllocator is made already: make another")
         self.buffer = buffer
         self._raw = ffi.new("struct ggml_tallocr *", lib.ggml_tallocr_new(raw))
 

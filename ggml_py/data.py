@@ -66,7 +66,7 @@ class TensorData(TensorInfo):
     def _moved(self, error: AbortError) -> None:
         """Says so where another thread has taken its memory since it was looked at."""
         self._data()
-        if "buffer not set" in error.condition:
+        if "buffer not set" in error.condition or "GGML_ASSERT(buffer)" in error.condition:
             raise BusyError(
                 f"tensor '{self.name}' was given other memory on another thread: wait until "
                 "that returns"
@@ -223,7 +223,12 @@ class TensorData(TensorInfo):
         """
         self._check_copy(other)
         if other != self:
-            lib.ggml_backend_tensor_copy(self.ptr, other.ptr)
+            try:
+                lib.ggml_backend_tensor_copy(self.ptr, other.ptr)
+            except AbortError as error:
+                other._moved(error)
+                self._moved(error)
+                raise
 
     def _check_copy(self, other: TensorData) -> None:
         self._data()

@@ -15,6 +15,9 @@ _MAX_NAME = lib.GGML_MAX_NAME
 _set_name = lib.ggml_set_name
 
 
+_POINTER = ffi.typeof("struct ggml_tensor *")
+
+
 class TensorInfo:
     """The part of `Tensor` that needs no memory."""
 
@@ -22,8 +25,9 @@ class TensorInfo:
     _context: Any  # a Context; ops.py, which sets it, knows only its base
 
     def __init__(self, ptr: Any, context: Any) -> None:
-        if not isinstance(ptr, ffi.CData):
-            own_pointer(type(self), ptr)  # raises
+        if not isinstance(ptr, ffi.CData) or ffi.typeof(ptr) is not _POINTER or not ptr:
+            own_pointer(type(self), ptr)  # raises, mostly
+            raise TypeError(f"expected a pointer to a tensor, got one of {ffi.typeof(ptr).cname}")
         self._ptr = ptr
         self._context = context
 

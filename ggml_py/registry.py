@@ -91,8 +91,8 @@ def _wait_for_calls(module: Module, name: str) -> list[Any]:
             return still
         if time.monotonic() > end:
             raise BusyError(
-                f"registry {name} is in the middle of a call on another thread: wait until that "
-                "returns, then unload it"
+                f"registry {name} is in the middle of a call on another thread, or somebody keeps "
+                "a `ptr` of its devices or buffer types: wait until that is over, then unload it"
             )
         time.sleep(1e-4)
     return []

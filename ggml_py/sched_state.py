@@ -110,9 +110,9 @@ def _reason(r: Any, names: list[str]) -> tuple[str, str, str]:
         said = f"as many nodes ({need}) and leafs as the graph before, and other edges between them"
         return "edges", "", said
     if kind == lib.GP_REALLOC_BACKEND:
-        said = (
-            f"'{tensor}' is on {names[need]}, where the graph before had a tensor on {names[have]}"
-        )
+        former = f"on {names[have]}" if have < len(names) else "that is on no backend"
+        now = names[need] if need < len(names) else "no backend"
+        said = f"'{tensor}' is on {now}, where the graph before had a tensor {former}"
         return "backend", tensor, said
     room = f"room for {have:,}" if have else "no room, for it had memory of its own"
     if kind == lib.GP_REALLOC_NODE:

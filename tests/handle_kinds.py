@@ -130,14 +130,21 @@ def _empty(stand: Stand, result: ggml.OptResult) -> None:
     assert result.ndata == 0 and result.pred.size == 0
 
 
+def _event(stand: Stand) -> ggml.Event:
+    """The CPU has none: one that is not there, and freed as if it were (test_rpc.py has whole)."""
+    event = ggml.Event.__new__(ggml.Event)
+    Handle.__init__(event, ggml.ffi.cast("ggml_backend_event_t", 16), lambda _ptr: None)
+    event.device, event._recorded = stand.cpu.device, False
+    return event
+
+
 def _no_event(stand: Stand, event: ggml.Event) -> None:
     event.synchronize()
 
 
 KINDS: dict[str, Kind] = {
     "Backend": Kind(lambda s: ggml.device("CPU").init(n_threads=1), _compute),
-    # No event of the CPU exists; freeing NULL is harmless (test_rpc.py has whole ones).
-    "Event": Kind(lambda s: ggml.Event(ggml.ffi.NULL, s.cpu.device), _no_event),
+    "Event": Kind(_event, _no_event),
     "Buffer": Kind(lambda s: s.cpu.buffer_type.alloc(64), _fill),
     "Context": Kind(lambda s: ggml.Context(), _build),
     "Graph": Kind(lambda s: s.context.new_graph(16), _expand),

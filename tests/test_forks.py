@@ -4,6 +4,8 @@ do, and ends as it should."""
 import contextlib
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 import traceback
@@ -144,3 +146,46 @@ def test_a_fork_while_tables_for_quantising_are_made():
         assert child_ends(child) == 0
     finally:
         thread.join()
+
+
+FIRST = """
+import os, signal, threading
+import numpy as np
+import ggml_py as ggml
+
+def squares():
+    with ggml.device("CPU").init(n_threads=2) as cpu, ggml.Context() as c:
+        y = c.sqr(c.from_numpy(np.full(100, 3, np.float32)))
+        graph = c.new_graph(8)
+        graph.build_forward_expand(y)
+        if HOW == "scheduler":
+            with ggml.Scheduler([cpu]) as scheduler:
+                scheduler.compute(graph)
+                assert (y.get() == 9).all()
+        else:
+            c.alloc(cpu)
+            cpu.compute(graph)
+            assert (y.get() == 9).all()
+
+ggml.device("CPU").init().close()
+threads = [threading.Thread(target=squares) for _ in range(2)]
+for thread in threads:
+    thread.start()
+pid = os.fork()
+if pid == 0:
+    signal.alarm(20)
+    squares()
+    os._exit(0)
+status = os.waitpid(pid, 0)[1]
+for thread in threads:
+    thread.join()
+assert status == 0, status
+"""
+
+
+@pytest.mark.parametrize("how", ["backend", "scheduler"])
+def test_a_fork_while_another_thread_computes_for_the_first_time(how):
+    """That imports modules of ours, whose locks stayed locked in the child."""
+    for _ in range(4):
+        code = FIRST.replace("HOW", repr(how))
+        subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True, timeout=60)

@@ -57,7 +57,7 @@ FOUNDATION = {"enums": 0, "_since": 0, "_log": 0, "errors": 1, "_release": 2, "_
 FOUNDATION |= {"_builds": 2, "_ffi": 3, "_handle": 4, "_fork": 2, "_callback": 4}
 FOUNDATION |= {"_arguments": 2, "_isolate": 2, "_strict": 3, "_arena": 4}
 FOUNDATION |= {"_file_kind": 0, "_gguf_header": 4, "_gguf_split": 2}  # what gguf.py checks first
-FOUNDATION |= {"_mapped": 4, "_dead_frames": 0}
+FOUNDATION |= {"_mapped": 4, "_dead_frames": 0, "_once": 0}
 
 
 def modules():

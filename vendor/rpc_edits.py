@@ -229,8 +229,19 @@ CLIENT = (
     Edit("RPC: new connection", "    dispatcher->start(endpoint);\n", _RECOUNT, after=True),
     Edit("RPC: buffer freed",
          "    ctx->dispatcher->send(RPC_CMD_FREE_BUFFER, request, sizeof(*request));\n",
+         "#ifdef GP_RPC_GRAPHS\n"
+         "    const auto gp_forgotten = ctx->dispatcher->gp_forget_graphs();\n#endif\n"
          "    ctx->dispatcher->gp_send_last(RPC_CMD_FREE_BUFFER, request, sizeof(*request));\n",
          replace=True),
+    # A server forgets all graphs when a buffer goes, and upstream asks it for them again. Until it
+    # is told to free, no other thread sends one.
+    Edit("RPC: graphs that the server has",
+         "    std::unordered_map<uint32_t, std::unordered_set<uint64_t>> graph_uids;\n",
+         "#define GP_RPC_GRAPHS\npublic:\n"
+         "    std::unique_lock<std::mutex> gp_forget_graphs() {\n"
+         "        std::unique_lock<std::mutex> lock(graph_mutex);\n"
+         "        graph_uids.clear();\n        return lock;\n    }\nprivate:\n",
+         after=True, optional=True),
     _expect(
         "RPC: base of a buffer",
         "    ctx->base_ptr = reinterpret_cast<void *>(response.base_ptr);\n",

@@ -296,7 +296,9 @@ static void buffer_sizes(ggml_backend_sched_t sched, uint64_t * sizes) {
 // The first tensor whose backend has another buffer type than the last time.
 static bool moved(ggml_backend_sched_t sched, int n, ggml_tensor ** tensors, const int * ids, const int * prev, gp_realloc_record & r) {
     for (int i = 0; i < n; i++) {
-        if (ids[i] != prev[i] && sched->bufts[ids[i]] != sched->bufts[prev[i]]) {
+        // a leaf that nothing reads may have been on no backend
+        const auto buft = [sched](int id) { return id < 0 ? nullptr : sched->bufts[id]; };
+        if (ids[i] != prev[i] && buft(ids[i]) != buft(prev[i])) {
             r.kind = GP_REALLOC_BACKEND;
             r.need = ids[i];
             r.have = prev[i];
