@@ -181,6 +181,11 @@ class Context(Handle, CustomOps):
                     "expected others, copy it before (numpy.ascontiguousarray)"
                 )
             span = nb[i] * (ne[i] - 1) + span
+        if span > dlpack.MAX_BYTES:
+            raise ArgumentError(
+                f"strides of {strides} bytes for shape {shape}: no machine addresses that many "
+                "bytes; expected those of an array"
+            )
         with reading(self):  # `alloc` would give the tensor other memory
             return self._over(foreign, ne, nb, name)
 

@@ -411,17 +411,18 @@ class TensorData(TensorInfo):
         """A DLPack capsule, as torch.from_dlpack and others take: numpy's types and bf16.
 
         Without a copy where `numpy()` is; memory that is lent is copied, unless `copy=False`.
-        Raises BufferError for device memory, quantised types and what is asked for in vain.
+        Raises BufferError for device memory, quantised types and what is asked for in vain,
+        TypeError for a `max_version` that is none.
         """
         from . import dlpack
 
+        versioned = dlpack.takes_versioned(max_version)
         device = self.__dlpack_device__()
         if stream is not None or dl_device not in (None, device):
             raise BufferError(f"stream={stream}, dl_device={dl_device}: expected None, the CPU")
         dtype = DTYPES.get(self.type)
         if dtype is None and self.type != enums.Type.BF16:
             raise BufferError(f"DLPack has no {name_of(self.type)}: use get()")
-        versioned = max_version is not None and max_version[0] >= 1
         memory, address, _ = self._pinned()
         if copy or isinstance(memory, LentMemory):
             if copy is False:

@@ -7,9 +7,11 @@ are those of dlpack.h, for ctypes: only Python's own C API makes capsules.
 from __future__ import annotations
 
 import ctypes
+import operator
 from typing import Any, NamedTuple
 
 from . import enums
+from ._arguments import given
 from .convert import DTYPES
 from .errors import ArgumentError
 
@@ -17,6 +19,8 @@ CPU, CUDA_HOST = 1, 3  # DLDeviceType: what the CPU reads
 _READ_ONLY = 1
 _INT, _FLOAT, _BFLOAT = 0, 2, 4
 _KINDS = {"i": _INT, "f": _FLOAT}
+_MAX_NDIM = 64  # numpy's; more is no number of dimensions
+MAX_BYTES = 1 << 57  # what processors can address
 
 
 class Layout(NamedTuple):
@@ -138,6 +142,24 @@ def _name(name: bytes) -> Any:
     return ctypes.cast(_NAMES[name], ctypes.c_char_p)  # capsules keep the pointer
 
 
+def takes_versioned(max_version: Any) -> bool:
+    """Whether a consumer that says `max_version` takes the versioned form. Raises TypeError."""
+    if max_version is None:
+        return False
+    try:
+        major, minor = map(operator.index, max_version)
+    except (TypeError, ValueError):
+        raise TypeError(
+            f"max_version: expected None or two whole numbers (major, minor), got "
+            f"{_shown(max_version)}"
+        ) from None
+    return (major, minor) >= (1, 0)
+
+
+def _shown(value: Any) -> str:
+    return f"tuple {value!r:.60}" if isinstance(value, tuple) else given(value)
+
+
 class Foreign:
     """A producer's memory, held until this dies."""
 
@@ -154,12 +176,12 @@ class Foreign:
 def take(producer: Any) -> Foreign:
     """The memory of an object with `__dlpack__`.
 
-    Raises TypeError for other objects, `ArgumentError` for memory that the CPU cannot read and
-    elements that ggml has not.
+    Raises TypeError for other objects, `ArgumentError` for memory that the CPU cannot read,
+    elements that ggml has not, and what cannot be true.
     """
     if not hasattr(producer, "__dlpack__") or not hasattr(producer, "__dlpack_device__"):
         raise TypeError(f"expected an object with __dlpack__, got {type(producer).__name__}")
-    kind = int(producer.__dlpack_device__()[0])
+    kind = _device_type(producer)
     if kind not in (CPU, CUDA_HOST):
         raise ArgumentError(
             f"the data is on a device (DLPack's kind {kind}): expected memory that the CPU reads; "
@@ -181,6 +203,18 @@ def take(producer: Any) -> Foreign:
     return Foreign(layout, address, managed.deleter)
 
 
+def _device_type(producer: Any) -> int:
+    device = producer.__dlpack_device__()
+    try:
+        kind, _id = map(int, () if isinstance(device, str | bytes) else device)
+    except (TypeError, ValueError):
+        raise ArgumentError(
+            f"{type(producer).__name__}.__dlpack_device__ returned {_shown(device)}: expected two "
+            "whole numbers (device type, device id)"
+        ) from None
+    return kind
+
+
 def _layout(managed: Any) -> Layout:
     tensor = managed.tensor
     code, bits, lanes = tensor.dtype.code, tensor.dtype.bits, tensor.dtype.lanes
@@ -190,6 +224,11 @@ def _layout(managed: Any) -> Layout:
         names = ", ".join(t.name.lower() for t in known.values())
         raise ArgumentError(
             f"elements of {bits} bits, DLPack's kind {code}, {lanes} lanes: expected {names}"
+        )
+    if not 0 <= tensor.ndim <= _MAX_NDIM or (tensor.ndim and not tensor.shape):
+        what = "" if tensor.shape else " and a shape that is NULL"
+        raise ArgumentError(
+            f"the producer says ndim={tensor.ndim}{what}: expected one to four dimensions"
         )
     shape = tuple(tensor.shape[i] for i in range(tensor.ndim))
     size = bits // 8
@@ -201,5 +240,12 @@ def _layout(managed: Any) -> Layout:
             steps.append(steps[-1] * n)
         strides = tuple(reversed(steps[: len(shape)]))
     readonly = isinstance(managed, _Versioned) and bool(managed.flags & _READ_ONLY)
+    if 0 not in shape and not tensor.data:
+        raise ArgumentError(f"the producer's data is NULL for shape {shape}: expected memory")
+    if tensor.byte_offset > MAX_BYTES:
+        raise ArgumentError(
+            f"the producer says byte_offset={tensor.byte_offset:,}: no machine addresses that many "
+            "bytes; expected where in its memory the elements begin"
+        )
     start = (tensor.data or 0) + tensor.byte_offset
     return Layout(start, known[code, bits], shape, strides, readonly)

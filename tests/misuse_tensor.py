@@ -1,9 +1,12 @@
 """Tensors: names, memory, data past the end, shapes, types, views."""
 
+import ctypes
+
 import numpy as np
 from misuses import misuse
 
 import ggml_py as ggml
+from ggml_py import dlpack
 
 BAD, NO_DATA = ggml.ArgumentError, ggml.NoDataError
 
@@ -194,7 +197,56 @@ def _share(id, act, given, expected, error=BAD):
     return misuse(f"share/{id}", act, error, given, expected)
 
 
+class _Producer:
+    """Four floats, and what the DLPack of another library says wrongly of them."""
+
+    def __init__(self, device=(1, 0), **wrong):
+        self.array, self.device = np.zeros(4, np.float32), device
+        self.shape, self.strides = (ctypes.c_int64 * 1)(4), (ctypes.c_int64 * 1)(1)
+        self.managed = dlpack._Managed()
+        tensor = self.managed.tensor
+        tensor.data, tensor.ndim = self.array.ctypes.data, 1
+        tensor.device = dlpack._Device(1, 0)
+        tensor.dtype = dlpack._DataType(2, 32, 1)
+        pointer = ctypes.POINTER(ctypes.c_int64)
+        for name, value in {"shape": self.shape, "strides": self.strides, **wrong}.items():
+            if isinstance(value, int | None) and name in ("shape", "strides"):
+                value = value and (ctypes.c_int64 * 1)(value)
+            setattr(tensor, name, ctypes.cast(value, pointer) if name[0] == "s" else value)
+
+    def __dlpack_device__(self):
+        return self.device
+
+    def __dlpack__(self, **_options):
+        return dlpack._new(ctypes.addressof(self.managed), dlpack._name(b"dltensor"), None)
+
+
+def _lie(id, wrong, given, expected):
+    return _share(f"lie-{id}", lambda e: e.other.from_dlpack(_Producer(**wrong)), given, expected)
+
+
+def _version(id, version, given):
+    return _share(f"max-version-{id}", lambda e: e.w.__dlpack__(max_version=version), given,
+                  "max_version: expected None or two whole numbers (major, minor)", TypeError)
+
+
+_DEVICE = "expected two whole numbers (device type, device id)"
 MISUSES += [
+    _lie("byte_offset", {"byte_offset": 1 << 63}, "byte_offset=9,223,372,036,854,775,808",
+         "where in its memory"),
+    _lie("ndim", {"ndim": -1}, "ndim=-1", "expected one to four dimensions"),
+    _lie("ndim-huge", {"ndim": 0x7FFFFFFF}, "ndim=2147483647", "expected one to four dimensions"),
+    _lie("shape", {"shape": None}, "ndim=1 and a shape that is NULL", "one to four dimensions"),
+    _lie("data", {"data": None}, "data is NULL for shape (4,)", "expected memory"),
+    _lie("strides", {"strides": 1 << 61}, f"strides of ({1 << 63},) bytes", "no machine addresses"),
+    _lie("device-empty", {"device": ()}, "__dlpack_device__ returned tuple ()", _DEVICE),
+    _lie("device-none", {"device": None}, "__dlpack_device__ returned NoneType", _DEVICE),
+    _lie("device-text", {"device": "ab"}, "__dlpack_device__ returned str 'ab'", _DEVICE),
+    _lie("device-digits", {"device": "10"}, "__dlpack_device__ returned str '10'", _DEVICE),
+    _version("empty", (), "got tuple ()"),
+    _version("number", 1, "got int 1"),
+    _version("text", "x", "got str 'x'"),
+    _version("texts", ("1", "0"), "got tuple ('1', '0')"),
     _share("list", lambda e: e.other.from_dlpack([1.0]), "got list", "__dlpack__", TypeError),
     _share("bytes", lambda e: e.other.from_dlpack(np.zeros(4, np.uint8)), "8 bits", "expected f32"),
     _share("read-only", lambda e: e.other.from_dlpack(_read_only()), "only be read",

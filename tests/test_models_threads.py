@@ -58,13 +58,11 @@ def test_two_threads_have_right_logits_or_are_told(model):
             try:
                 model.seq_rm(seq)
                 logits = [model.eval(PROMPTS[seq], seq=seq), model.eval([9], seq=seq)]
-            except BusyError as error:
-                assert "this Model is " in str(error), error
+            except Exception as error:  # raised on the other thread it would be lost
+                if not (isinstance(error, BusyError) and "this Model is " in str(error)):
+                    problems.append(error)
                 threading.Event().wait(1e-4 * (1 + seq))
                 continue
-            except Exception as error:  # raised on the other thread it would be lost
-                problems.append(error)
-                return
             ended[seq] += 1
             for found, expected in zip(logits, right[seq], strict=True):
                 if not np.allclose(found, expected, atol=1e-5):
