@@ -223,7 +223,7 @@ def test_a_debug_log_is_explained_as_far_as_it_goes(copied):
     assert any(n.startswith("it reads a copy of 'x' (") for n in found.notes)
     stock = re.sub(r"\[( *\w+) +[\w.]+\]", r"[\1         ]", log)
     found = ggml.Plan.from_debug_log(stock).explain("h")
-    assert (found.headline, found.root) == ("-", "unknown")
+    assert (found.headline, found.root) == ("cause not known", "unknown")
     assert found.limits[0].startswith("this log has no causes: ggml as it is released")
 
 

@@ -146,6 +146,43 @@ def test_what_is_not_known_to_be_enough_is_not_enough():
         assert_max_copy_bytes(plan, 5 << 20)
 
 
+@pytest.mark.parametrize("causes", [False, True])
+def test_what_is_not_printed_is_unknown(causes, tmp_path):
+    """Found wrong: "is on no backend", "upstream set no cause", "None → gpu0"."""
+    from contextlib import ExitStack
+
+    from ggml_py.checks import assert_max_copy_bytes, assert_max_splits, assert_pins
+
+    with ExitStack() as stack:
+        w = World(stack, gpu(), "CPU")
+        x = w.input("tiny", 8, 4)
+        out = w.op("mul_mat", w.tensor("a", 8, 8, on="gpu0"), x, name="h")
+        plan = w.plan(w.op("sqr", out, name="out"), op_offload=False)
+    log = ggml.Plan.from_debug_log(printed(plan, causes=causes))
+    tiny = log.node("tiny")
+    assert tiny.backend is None and not tiny.cause.is_known and "does not print" in tiny.cause.text
+    told = log.explain("tiny")
+    assert str(told).startswith("tiny (?) is on an unknown backend: cause not known")
+    assert "where 'tiny' is, and why, the debug log does not tell" in told.to_dict()["limits"]
+    assert plan.node("tiny").cause.is_known and log.node("h").cause.is_known == causes
+    other = ggml.Plan.from_debug_log(printed(plan, causes=causes).replace("tiny", "tony"))
+    said = [str(log.explain(t)) for t in (*log.nodes, *log.leafs, *log.copies)]
+    said += [str(t.cause) for t in (*log.nodes, *log.leafs, *log.copies)]
+    said += [str(log.diff(other)), str(log.diff(plan)), str(plan.diff(log))]
+    for check, *limits in ((assert_max_copy_bytes, 0), (assert_max_splits, 0),
+                           (assert_pins, {"tiny": "gpu0"})):  # fmt: skip
+        with pytest.raises(AssertionError) as error:
+            check(log, *limits)
+        said.append(str(error.value))
+    for kind in ("md", "dot"):
+        log.export(tmp_path / f"p.{kind}")
+        said.append((tmp_path / f"p.{kind}").read_text())
+    said = "\n".join(said)
+    assert "unknown → gpu0" in said
+    for wrong in ("None", "no backend", "nowhere", "[]", *["upstream set no cause"] * (not causes)):
+        assert wrong not in said, said
+
+
 @pytest.mark.parametrize(
     ("name", "words"),
     [

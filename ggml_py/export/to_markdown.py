@@ -38,7 +38,13 @@ def render(plan: Plan) -> str:
     lines += _folded("splits", ("#", "backend", "nodes", "copies", "copied in"), splits)
     copies = sorted(copy_rows(plan), key=lambda c: -c.nbytes)
     rows = [
-        (c.split, c.tensor, c.what, f"{c.src_backend} → {c.dst_backend}", format_bytes(c.nbytes))
+        (
+            c.split,
+            c.tensor,
+            c.what,
+            f"{c.src_backend or 'unknown'} → {c.dst_backend}",
+            format_bytes(c.nbytes),
+        )
         for c in copies
     ]
     lines += _folded("copies, the largest first", ("split", "tensor", "what", "", "bytes"), rows)

@@ -51,7 +51,7 @@ def _made_with(plan: Plan) -> dict[str, str]:
 
 def _node(row: NodeRow, node: PlanTensor, color: dict[str, str]) -> dict[str, Any]:
     attrs = {
-        "backend": row.backend or "none", "cause": str(node.cause), "split": str(row.split),
+        "backend": row.backend or "unknown", "cause": str(node.cause), "split": str(row.split),
         "node": str(row.node), "name": row.name, "bytes": _number(row.bytes),
         "FLOPs": _number(row.flops),
     }  # fmt: skip
@@ -86,7 +86,7 @@ def _layers(rows: list[NodeRow]) -> dict[str, dict[str, str]]:
             members.setdefault(_namespace(row), []).append(row)
     return {
         name: {
-            "backend": _counted(r.backend or "none" for r in nodes),
+            "backend": _counted(r.backend or "unknown" for r in nodes),
             "cause": _counted(r.cause or "-" for r in nodes),
             "bytes": _sum(r.bytes for r in nodes),
             "FLOPs": _sum(r.flops for r in nodes),

@@ -6,8 +6,8 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from .record import COPY
-from .words import quoted
+from .record import COPY, NODE
+from .words import place, quoted
 
 if TYPE_CHECKING:
     from .plan import Plan, PlanTensor
@@ -31,9 +31,10 @@ _GPU_DOWN, _GPU_UP, _REST_DOWN, _REST_UP, _PASS_4 = 21, 22, 23, 24, 40
 class Cause:
     """Why a tensor is on its backend.
 
-    `code` is upstream's ("1.wgt0"; "" where upstream sets none), `pass_` the pass that decided (0:
-    before the first), `stage` names the sweep too, `text` says it in one sentence, `witness` is
-    the tensor that it follows from.
+    `code` is upstream's ("1.wgt0"; "" where upstream sets none, or where a log or a snapshot does
+    not tell: then `is_known` is false), `pass_` the pass that decided (0: before the first),
+    `stage` names the sweep too, `text` says it in one sentence, `witness` is the tensor that it
+    follows from.
     """
 
     code: str
@@ -41,9 +42,10 @@ class Cause:
     stage: str
     text: str
     witness: PlanTensor | None = None
+    is_known: bool = True
 
     def __str__(self) -> str:
-        return f"{self.code or '-'}: {self.text}"
+        return f"{self.code or ('-' if self.is_known else '?')}: {self.text}"
 
 
 def cause_of(plan: Plan, t: PlanTensor) -> Cause:
@@ -52,7 +54,23 @@ def cause_of(plan: Plan, t: PlanTensor) -> Cause:
     stage_name = STAGES.get(stage, (0, "", -1))[1]
     pass_ = pass_of(code, stage)
     witness = _witness(plan, t, code, stage)
-    return Cause(code, pass_, stage_name, sentence(t, t.backend, code, stage, witness), witness)
+    text = sentence(t, t.backend, code, stage, witness)
+    return Cause(code, pass_, stage_name, text, witness, not unknown_cause(t))
+
+
+def unknown_cause(t: PlanTensor) -> str:
+    """Why its cause is not known, where a log or a snapshot does not tell it; else ""."""
+    source, told = t.plan.capture.source, t.placement
+    if told.cause or source == "scheduler":
+        return ""
+    if source == "snapshot":
+        is_there = t.record.kind == NODE and t.plan.has_causes
+        return "" if is_there else "the snapshot does not tell its cause"
+    if not t.plan.has_causes:
+        return "the log does not print causes: ggml as it is released leaves them out"
+    # A copy always has one; what no line prints has no place either.
+    is_printed = t.record.kind != COPY and told.backend >= 0
+    return "" if is_printed else "the log does not print its cause"
 
 
 def pass_of(code: str, stage: int) -> int:
@@ -97,7 +115,7 @@ def sentence(
     t: PlanTensor, backend: str | None, code: str, stage: int, witness: PlanTensor | None
 ) -> str:
     """Why `t` is, or was at that stage, on `backend`."""
-    backend = backend or "no backend"
+    backend = backend or place(t)
     who = quoted(witness) if witness else "another tensor"
     if code.startswith("1.wgt") or code == "1.off":
         weight = "(not recorded)"
@@ -124,7 +142,9 @@ def sentence(
             f"{backend} supports it and spread {direction} to it from its neighbour {who} "
             f"(sweep of {kind})"
         )
-    return _TEXTS.get(code, "upstream set no cause").format(
+    if code not in _TEXTS:
+        return unknown_cause(t) or "upstream set no cause"
+    return _TEXTS[code].format(
         backend=backend,
         who=who,
         buft=t.buft.name if t.buft else "its buffer",

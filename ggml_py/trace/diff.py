@@ -25,7 +25,7 @@ class Side:
     buft: str | None  # where it was before planning
 
     def __str__(self) -> str:
-        return " ".join(filter(None, (self.backend or "nowhere", self.cause)))
+        return " ".join(filter(None, (self.backend or "unknown", self.cause)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,8 +162,8 @@ class Diff:
                 (_named(c), _sides(c)) for c in moved if not c.is_computed
             ),
             "for another reason": _grouped((_named(c), _sides(c)) for c in other),
-            "only before": _grouped((_named(t), f"on {t.backend}") for t in self.removed),
-            "only after": _grouped((_named(t), f"on {t.backend}") for t in self.added),
+            "only before": _one_side(self.removed),
+            "only after": _one_side(self.added),
             "splits removed": _splits(self.splits_removed),
             "splits added": _splits(self.splits_added),
             "copies removed": _edges(self.copies_removed),
@@ -225,9 +225,7 @@ class _Comparison:
         self.memories = dict(self.renamed_memories())
         self.match = match_tensors(before.capture, after.capture)
         self.compared_a, self.compared_b = self.match.compared
-        self.with_causes = all(
-            any(p.cause for p in plan.outcome.placements) for plan in (before, after)
-        )
+        self.with_causes = before.has_causes and after.has_causes
 
     def run(self) -> Diff:
         a, b, pairs = self.before, self.after, self.match.pairs
@@ -399,6 +397,10 @@ def _sides(c: Change) -> str:
     return text
 
 
+def _one_side(tensors: Iterable[OneSided]) -> list[str]:
+    return _grouped((_named(t), f"on {t.backend or 'an unknown backend'}") for t in tensors)
+
+
 def _grouped(rows: Iterable[tuple[tuple[str, str], str]]) -> list[str]:
     counts: Counter[tuple[str, str, str]] = Counter()
     names: dict[tuple[str, str, str], str] = {}
@@ -440,4 +442,4 @@ def _split(s: SplitStart) -> str:
 
 
 def _edge(e: Edge) -> str:
-    return f"{e.tensor}: {e.src_backend} → {e.dst_backend}, {format_bytes(e.nbytes)}"
+    return f"{e.tensor}: {e.src_backend or 'unknown'} → {e.dst_backend}, {format_bytes(e.nbytes)}"

@@ -330,6 +330,6 @@ def unknown(plan: Plan) -> tuple[str, ...]:
             "nodes are printed in the graph's order: whether "
             f"{', '.join(dict.fromkeys(free))} computes them in another is not known"
         )
-    if not any(p.cause for p in plan.outcome.placements):
+    if not plan.has_causes:
         sentences.append("causes are not printed: stock ggml leaves their column empty")
     return tuple(sentences)

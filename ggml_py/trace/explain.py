@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from .cause import pass_of, sentence
+from .cause import pass_of, sentence, unknown_cause
 from .decisions import Meeting, stage_of
 from .match import DUMPED_NAME
 from .plan import format_bytes
@@ -71,7 +71,8 @@ class Explanation:
     def headline(self) -> str:
         """The cause in one line: "1.off via src[4] blk.0.attn_sinks.weight"."""
         first = self.links[0]
-        told = " ".join(part for part in (first.code or "-", first.sweep) if part)
+        none = "cause not known" if unknown_cause(first.tensor) else "-"
+        told = " ".join(part for part in (first.code or none, first.sweep) if part)
         if first.witness is None:
             return told
         by_source = first.code.startswith("1.wgt") or first.code == "1.off"
@@ -88,9 +89,10 @@ class Explanation:
     def __str__(self) -> str:
         t = self.subject
         lines = [f"Not as the reference scheduler plans it: {text}" for text in self.disagreements]
-        lines.append(
-            f"{label(t)} ({signature(t)}) is on {t.backend or 'no backend'}: {self.headline}"
-        )
+        where = f"is on {t.backend or 'no backend'}"
+        if t.backend is None and t.plan.capture.source != "scheduler":
+            where = "is on an unknown backend"
+        lines.append(f"{label(t)} ({signature(t)}) {where}: {self.headline}")
         lines += self._chain_lines()
         lines += [f"  - {note}" for note in self.notes]
         lines += [f"  ? {limit}" for limit in self.limits]
@@ -146,6 +148,7 @@ def explain(plan: Plan, subject: PlanTensor) -> Explanation:
     found, notes = parts(plan, subject, has_steps(plan))
     links = tuple(found)
     limits = tuple(_limits(plan)) if plan.capture.source != "scheduler" else ()
+    limits += tuple(_not_told(plan, links))
     limits += tuple(_cut_names(links)) if plan.capture.source == "debug log" else ()
     return Explanation(subject, links, tuple(notes), disagreements(plan), limits)
 
@@ -303,11 +306,21 @@ def _cut_names(links: Iterable[Link]) -> Iterator[str]:
         )
 
 
+def _not_told(plan: Plan, links: Iterable[Link]) -> Iterator[str]:
+    """The places that a log or a snapshot leaves out."""
+    if plan.capture.source == "scheduler":
+        return
+    lost = dict.fromkeys(label(link.tensor) for link in links if link.tensor.backend is None)
+    for name in lost:
+        yield f"where '{name}' is, and why, the {plan.capture.source} does not tell"
+
+
 def _limits(plan: Plan) -> Iterator[str]:
-    if not any(p.cause for p in plan.outcome.placements):
+    if not plan.has_causes:
         yield (
-            "this log has no causes: ggml as it is released leaves them out. The library that "
-            "ggml_py builds has them (GGML_SCHED_DEBUG=2, or Plan.to_json)"
+            f"this {plan.capture.source.removeprefix('debug ')} has no causes: ggml as it is "
+            "released leaves them out. The library that ggml_py builds has them "
+            "(GGML_SCHED_DEBUG=2, or Plan.to_json)"
         )
     else:
         yield (

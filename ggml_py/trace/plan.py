@@ -314,6 +314,11 @@ class Plan:
         return passes_text(self)
 
     @cached_property
+    def has_causes(self) -> bool:
+        """Whether it has any cause: a log of ggml as it is released has none."""
+        return any(p.cause for p in self.outcome.placements)
+
+    @cached_property
     def has_compute_flags(self) -> bool:
         """Whether this release marks the nodes that are computed (since 0.9.6)."""
         return any("compute" in node.flags for node in self.nodes)

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 
 from . import reach
 from .at_least import most
+from .cause import unknown_cause
 from .finding import Facts
 from .plan import Plan, PlanTensor, Split, format_bytes
-from .words import label, listed, quoted
+from .words import label, listed, place, quoted
 
 if TYPE_CHECKING:
     from .diff import Change, Diff
@@ -89,7 +90,8 @@ def too_many_splits(plan: Plan, n: int) -> str:
     starts: dict[str, list[Split]] = {}
     for split in plan.splits:
         t = split.first
-        text = f"on {split.backend} from {t.record.op_desc} [{t.placement.cause}]"
+        cause = "cause not known" if unknown_cause(t) else t.placement.cause
+        text = f"on {split.backend} from {t.record.op_desc} [{cause}]"
         starts.setdefault(text, []).append(split)
     rows = _grouped((text, s.first) for text, splits in starts.items() for s in splits)
     most = max(starts.values(), key=len)
@@ -104,7 +106,7 @@ def too_many_bytes(plan: Plan, n: int) -> str:
         return ""
     copies = sorted((i for s in plan.splits for i in s.inputs), key=lambda i: -i.nbytes)
     rows = [
-        f"  {format_bytes(i.nbytes)} of {label(i.tensor)}: {i.src_backend} → {i.dst_backend}"
+        f"  {format_bytes(i.nbytes)} of {label(i.tensor)}: {place(i.tensor)} → {i.dst_backend}"
         for i in copies
     ]
     if plan.copy_bytes <= n:
@@ -140,7 +142,10 @@ def elsewhere(plan: Plan, expected: Mapping[str, str]) -> str:
         wrong += [(t, name) for t in found if t.backend != name]
     if not wrong:
         return ""
-    rows = _grouped((f"on {t.backend}, not on {b}", t) for t, b in wrong)
+    rows = _grouped(
+        (f"on {t.backend}, not on {b}" if t.backend else f"{place(t)}, {b} expected", t)
+        for t, b in wrong
+    )
     head = f"{len(wrong)} tensor{'s are' if len(wrong) > 1 else ' is'} not where expected:"
     return "\n".join([head, *rows, "", *why(plan, *wrong[0])])
 

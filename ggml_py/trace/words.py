@@ -21,6 +21,11 @@ def quoted(t: PlanTensor) -> str:
     return f"'{label(t)}'"
 
 
+def place(t: PlanTensor) -> str:
+    """Its backend; "unknown" where a log or a snapshot does not tell."""
+    return t.backend or ("no backend" if t.plan.capture.source == "scheduler" else "unknown")
+
+
 def signature(t: PlanTensor) -> str:
     """ "MUL_MAT(q4_0 [64, 32], f32 [64, 8])"; a leaf is "f32 [64, 8]"."""
     if t.op == "NONE":
