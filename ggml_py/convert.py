@@ -114,10 +114,22 @@ def check_shape(what: str, shape: tuple[int, ...], ne: Sequence[int]) -> None:
     )
 
 
-def check_part(what: str, shape: tuple[int, ...], ne: Sequence[int]) -> None:
-    """As `check_shape`, for a part: a 1-D run of elements, or some of its rows, matrices, …"""
-    inner = _without_ones(shape)[1:]
-    if inner != tuple(reversed(ne[: len(inner)])):
+def check_part(what: str, shape: tuple[int, ...], ne: Sequence[int], offset: int) -> None:
+    """As `check_shape`, for a part from `offset` on: a 1-D run of elements, or some of its rows,
+    matrices, …, which begin where one of these begins."""
+    inner = shape[1:]
+    while inner != tuple(reversed(ne[: len(inner)])) and shape[0] == 1:
+        shape, inner = inner, inner[1:]
+    if inner == tuple(reversed(ne[: len(inner)])):
+        step = math.prod(inner)
+        if step and offset % step:
+            begins = "a row" if len(inner) == 1 else f"one of {list(inner)}"
+            raise ArgumentError(
+                f"{what} has ne {list(ne)}, the part of shape {shape} from offset {offset} on does "
+                f"not begin with {begins}: expected a multiple of {step}; array.reshape(-1) is a "
+                "run of elements from anywhere"
+            )
+    else:
         raise ArgumentError(
             f"{what} has ne {list(ne)}, the part has shape {shape}: expected one dimension, or "
             f"whole rows, shape (n, {ne[0]}); array.reshape(-1) takes its elements in their order"

@@ -99,22 +99,26 @@ class TensorData(TensorInfo):
         return tuple([ne[i] for i in range(lib.ggml_n_dims(ptr) - 1, -1, -1)])
 
     def set(
-        self, array: npt.ArrayLike, offset: int = 0, imatrix: npt.ArrayLike | None = None
+        self,
+        array: npt.ArrayLike,
+        offset: int | None = None,
+        imatrix: npt.ArrayLike | None = None,
     ) -> None:
         """Copies `array` into the tensor, converting (and quantising) to its type.
 
         The array's shape is the reverse of `ne`; ones in front do not count. With `offset` (in
-        elements) only part of the tensor is written: a 1-D array, or whole rows. `imatrix` as for
-        `quantize`. Raises `ArgumentError` for another shape and for values that the type cannot
-        hold; what came before these is written. `NoDataError` before allocation.
+        elements, 0 too) only the part from there on is written: a 1-D array, or whole rows from the
+        beginning of a row, planes from that of a plane. `imatrix` as for `quantize`. Raises
+        `ArgumentError` for another shape or place and for values that the type cannot hold; what
+        came before these is written. `NoDataError` before allocation.
         C: ggml_backend_tensor_set
         """
         ptr = self._writable()
-        if offset != 0:
+        if offset is not None:
             offset = whole("offset", offset)
         values = numbers(array)
         start = 0
-        if offset == 0:
+        if offset is None:
             n0, n1, n2, n3 = ptr.ne
             ne = (n3, n2, n1, n0)
             if values.shape != ne[-values.ndim :] or n0 * n1 * n2 * n3 != values.size:
@@ -124,7 +128,7 @@ class TensorData(TensorInfo):
                 raise ArgumentError(
                     f"tensor '{self.name}' has {n} elements: {values.size} from {offset} do not fit"
                 )
-            check_part(f"tensor '{self.name}'", values.shape, self.ne)
+            check_part(f"tensor '{self.name}'", values.shape, self.ne, offset)
             block = lib.ggml_blck_size(ptr.type)
             if offset % block:
                 raise ArgumentError(
@@ -254,7 +258,9 @@ class TensorData(TensorInfo):
         Types that numpy lacks (quantised, bf16) come as float32, or with `dequantize=False` as
         their raw bytes, shape [.., bytes of a row]. With `out` they go into that array, of the same
         shape and dtype, which saves its allocation. Raises `ArgumentError` for another `out`,
-        `NoDataError` before allocation. C: ggml_backend_tensor_get
+        `NoDataError` before allocation. After a compute, a node that was not marked as an output
+        (`set_output`) may hold other values than its own: its memory was used again, or its op was
+        computed as one with the next. C: ggml_backend_tensor_get
         """
         ptr = self._data()
         dtype, shape = DTYPES.get(ptr.type), self._shape()
@@ -316,8 +322,9 @@ class TensorData(TensorInfo):
         The array stays valid: after its buffer is closed the memory lives until the array dies, but
         no tensor has it any more. In memory that a scheduler or allocator lends, later nodes (not
         of an output) and the next graph overwrite what it shows: `get` copies. Where a file is
-        mapped it is read-only. Raises `ArgumentError` for device memory and for types that numpy
-        lacks: use `get`. C: ggml_tensor.data
+        mapped it is read-only. A node that was not marked as an output (`set_output`) may hold
+        other values than its own after a compute: see `get`. Raises `ArgumentError` for device
+        memory and for types that numpy lacks: use `get`. C: ggml_tensor.data
         """
         dtype = DTYPES.get(self.type)
         memory, address, buffer = self._pinned()

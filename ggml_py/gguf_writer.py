@@ -83,7 +83,7 @@ def _pieces(
     made = data() if callable(data) else data
     written = 0
     for piece in made if isinstance(made, Iterator) else (made,):
-        encoded = _encoded(name, piece, type_, ne, nbytes, made)
+        encoded = _encoded(name, piece, type_, ne, nbytes, None if piece is made else written)
         written += encoded.nbytes
         if written > nbytes:
             break
@@ -94,8 +94,9 @@ def _pieces(
 
 
 def _encoded(
-    name: str, piece: Any, type_: enums.Type, ne: tuple[int, ...], nbytes: int, whole: Any
+    name: str, piece: Any, type_: enums.Type, ne: tuple[int, ...], nbytes: int, at: int | None
 ) -> npt.NDArray[Any]:
+    """A piece, whose place is byte `at` of the tensor; None: it is the whole tensor."""
     if isinstance(piece, bytes | bytearray | memoryview):
         return np.frombuffer(piece, np.uint8)
     values = np.asarray(piece)
@@ -103,14 +104,17 @@ def _encoded(
     # whole rows of it.
     row = lib.ggml_row_size(type_, ne[0])
     if values.dtype == np.uint8 and (
-        values.size == nbytes or (piece is not whole and row and values.size % row == 0)
+        values.size == nbytes or (at is not None and row and values.size % row == 0)
     ):
         return np.ascontiguousarray(values)
     if values.dtype.kind not in "biuf":
         raise GgufError(f"tensor '{name}': data of type {values.dtype}, expected numbers")
     try:
-        check = check_shape if piece is whole else check_part
-        check(f"tensor '{name}'", values.shape, ne)
+        if at is None:
+            check_shape(f"tensor '{name}'", values.shape, ne)
+        else:
+            offset = at * lib.ggml_blck_size(type_) // lib.ggml_type_size(type_)
+            check_part(f"tensor '{name}'", values.shape, ne, offset)
     except ArgumentError as error:
         raise GgufError(str(error)) from None
     try:

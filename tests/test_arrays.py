@@ -230,3 +230,43 @@ def test_parts_are_runs_or_rows():
         for shape in (4, 2), (2, 2), (3, 1, 4):
             with pytest.raises(ggml.ArgumentError, match=r"whole\s+rows, shape \(n, 4\)"):
                 x.set(np.zeros(shape), offset=4)
+
+
+def test_parts_begin_where_a_row_or_a_plane_begins():
+    with ggml.Context() as ctx:
+        x = ctx.new_tensor("f32", 4, 3, 2, name="x")
+        q = ctx.new_tensor("q8_0", 32, 2, name="q")
+        ctx.alloc("CPU")
+        x.set(np.zeros((2, 3, 4)))
+        for shape, offset, begins in (
+            ((2, 4), 2, "a row: expected a multiple of 4"),
+            ((1, 4), 2, "a row: expected a multiple of 4"),
+            ((1, 1, 4), 1, "a row: expected a multiple of 4"),
+            ((1, 3, 4), 4, r"one of \[3, 4\]: expected a multiple of 12"),
+        ):
+            with pytest.raises(ggml.ArgumentError, match=f"offset {offset} on does not.*{begins}"):
+                x.set(np.ones(shape), offset=offset)
+        assert not x.get().any()
+        x.set(np.ones((1, 2, 4)), offset=8)  # two rows: ones in front do not count
+        x.set(np.full((1, 3), 2), offset=1)
+        assert x.get().reshape(6, 4)[:, 1].tolist() == [2, 0, 1, 1, 0, 0]
+        q.set(np.zeros((2, 32)))
+        q.set(np.ones((1, 32)), offset=32)
+        assert q.get().any(axis=1).tolist() == [False, True]
+
+
+def test_an_offset_of_nothing_is_an_offset():
+    with ggml.Context() as ctx:
+        x, q = ctx.new_tensor("f32", 4, 3), ctx.new_tensor("q8_0", 64, 2)
+        ctx.alloc("CPU")
+        x.set(np.zeros((3, 4)), offset=0)
+        q.set(np.zeros((2, 64)), offset=0)
+        x.set(np.ones(4), offset=0)
+        x.set([[5, 6, 7, 8]], offset=np.int64(0))
+        x.set([9], 0)
+        q.set(np.ones((1, 64)), offset=0)
+        assert x.get().tolist() == [[9, 6, 7, 8], [0] * 4, [0] * 4]
+        assert q.get().any(axis=1).tolist() == [True, False]
+        for tensor in (x, q):
+            with pytest.raises(ggml.ArgumentError, match="elements, the array has shape"):
+                tensor.set(np.ones(tensor.ne[0]))
