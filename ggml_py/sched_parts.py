@@ -19,6 +19,7 @@ from ._handle import reading
 from .errors import ClosedError
 from .loan import lender_of
 from .sched_struct import (
+    NOT_HELD,
     Array,
     Field,
     Pointer,
@@ -41,7 +42,6 @@ _INTS = frozenset({
     "hv_tensor_backend_ids", "node_backend_ids", "leaf_backend_ids", "prev_node_backend_ids",
     "prev_leaf_backend_ids",
 })  # fmt: skip
-_NOT_HELD = "the scheduler holds no graph now, so the tensor may be gone"
 _STRANGER = "it is not of the graph that the scheduler holds"
 
 
@@ -81,7 +81,7 @@ class Live:
     def tensors(self, addresses: list[int]) -> list[Tensor | Pointer | None]:
         """What is at each address."""
         if not self.holds_graph:
-            return [Pointer(_TENSOR, a, _NOT_HELD) if a else None for a in addresses]
+            return [Pointer(_TENSOR, a, NOT_HELD) if a else None for a in addresses]
         known = self.sched._known
         if known is None:
             known = self.sched._known = known_tensors(self.sched)
@@ -207,7 +207,7 @@ class HashSet(View):
             return self._plain(field)
         base = word(self._address() + field.offset)
         if not base or not self._readable():
-            return Pointer(field.type, base, _NOT_HELD) if base else None
+            return Pointer(field.type, base, NOT_HELD) if base else None
 
         def dims() -> tuple[int, ...]:
             with self._live.reading():
@@ -240,7 +240,7 @@ class HashSet(View):
 
 def _check_readable(readable: Callable[[], bool]) -> None:
     if not readable():
-        raise ClosedError(f"this array is of the graph that was planned: {_NOT_HELD}")
+        raise ClosedError(f"this array is of the graph that was planned: {NOT_HELD}")
 
 
 def _bits(base: int, start: int, n: int) -> list[bool]:
@@ -272,7 +272,7 @@ class Cgraph(View):
         if length is None and not (field.name == "use_counts" and word(at)):
             return self._plain(field)
         if not self._readable() and word(at):
-            return Pointer(field.type, word(at), _NOT_HELD)
+            return Pointer(field.type, word(at), NOT_HELD)
 
         def dims() -> tuple[int, ...]:
             with self._live.reading():

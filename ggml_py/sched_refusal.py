@@ -11,6 +11,7 @@ from ._ffi import ffi, lib, text
 from .backend import Backend
 from .enums import BackendDevType, TensorFlag
 from .errors import AbortError, AllocError, ArgumentError
+from .trace.record import VIEW_OPS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -150,15 +151,22 @@ def no_memory(scheduler: Scheduler, sizes: dict[str, int] | None) -> AllocError:
     )
 
 
-def check_pin(tensor: Tensor, backend: Backend) -> None:
+def check_pin(tensor: Tensor, backend: Backend, backends: tuple[Backend, ...]) -> None:
     """Upstream makes no copy of what the caller pinned: its consumers there would read it where it
     is. C: ggml_backend_sched_set_tensor_backend"""
     buffer = tensor.buffer
-    if buffer is not None and not backend.supports_buft(buffer.type):
-        raise ArgumentError(
-            f"'{tensor.name}' is in {buffer.type.name} memory, which {backend.name} cannot "
-            "read: allocate it there, or pin the ops that use it, which get a copy"
+    if buffer is None or backend.supports_buft(buffer.type):
+        return
+    fact = f"'{tensor.name}' is in {buffer.type.name} memory, which {backend.name} cannot read"
+    if tensor.op.name == "NONE" or tensor.op.name in VIEW_OPS:
+        remedy = "allocate it there, or pin the ops that use it, which get a copy"
+    else:  # an op: its result is written where that memory is
+        able = [b.name for b in backends if b.supports_buft(buffer.type) and b.supports_op(tensor)]
+        instead = f"pin it to {' or '.join(able)}, which computes it there" if able else ""
+        remedy = ", or ".join(
+            filter(None, ("leave the pin out", instead, "give its result no memory of its own"))
         )
+    raise ArgumentError(f"{fact}: {remedy}")
 
 
 def check_backends(

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, NamedTuple, NoReturn, overload
 from ._ffi import BUILD, NULL, ffi, lib, text
 from .backend import Backend
 from .buffer import BufferType
+from .errors import ClosedError
 from .tensor import Tensor
 
 _MOST_SHOWN = 200  # elements of an array, as gdb's `set print elements`
@@ -18,6 +19,12 @@ _SCALARS = {
     (lib.GP_FIELD_UINT, 4): "uint32_t", (lib.GP_FIELD_INT, 8): "int64_t",
     (lib.GP_FIELD_UINT, 8): "uint64_t",
 }  # fmt: skip
+
+
+NOT_HELD = (
+    "the scheduler holds no graph now, so the tensor may be gone: read it between alloc_graph and "
+    "reset"
+)
 
 
 class Field(NamedTuple):
@@ -83,6 +90,22 @@ class Pointer:
         if name.startswith("__"):
             raise AttributeError(name)
         raise AttributeError(f"'{name}' of {self!r} is not read: {self.why}")
+
+    def __bool__(self) -> bool:
+        return self.address != 0
+
+    def __getitem__(self, index: object) -> NoReturn:
+        self._refuse(f"[{index!r}]")
+
+    def __iter__(self) -> NoReturn:
+        self._refuse("what is behind it")
+
+    def __len__(self) -> NoReturn:
+        self._refuse("its length")
+
+    def _refuse(self, what: str) -> NoReturn:
+        kind = ClosedError if self.why is NOT_HELD else TypeError
+        raise kind(f"{what} of {self!r} is not read: {self.why}")
 
 
 class Array(Sequence[Any]):

@@ -414,7 +414,7 @@ class Scheduler(Handle):
         that it cannot read. C: ggml_backend_sched_set_tensor_backend
         """
         raw, on = ptr_of(Tensor, tensor), self._mine(backend)
-        check_pin(tensor, backend)
+        check_pin(tensor, backend, self.backends)
         try:
             with in_use("given a pin", self):
                 lib.ggml_backend_sched_set_tensor_backend(self.ptr, raw, on)

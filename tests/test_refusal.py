@@ -140,3 +140,24 @@ def test_a_pin_to_a_backend_that_cannot_read_the_tensor(cpu, through):
             sched.set_tensor_backend(pinned, gpu)
         sched.set_tensor_backend(pinned, cpu)
         still_works(sched)
+
+
+@pytest.mark.parametrize(("op", "instead"), [("sqr", "pin it to gpu0, which"), ("relu", "")])
+def test_a_pin_of_an_op_whose_result_is_elsewhere(cpu, op, instead):
+    """Its remedy is of the pin that was asked for, and true: the GPU supports SQR alone."""
+    with (
+        ggml.sim_device("gpu0", supports={"SQR": True}) as sim,
+        sim.init() as gpu,
+        ggml.Context() as ctx,
+        ggml.Scheduler([gpu, cpu]) as sched,
+    ):
+        y = getattr(ctx, op)(ctx.new_tensor("f32", 8, name="x"))
+        y.name = "y"
+        ctx.alloc(gpu)
+        with pytest.raises(ggml.ArgumentError, match="leave the pin out") as caught:
+            sched.set_tensor_backend(y, cpu)
+        assert "'y' is in gpu0 memory, which CPU cannot read" in str(caught.value)
+        assert ("pin it to" in str(caught.value)) == bool(instead) and instead in str(caught.value)
+        assert "pin the ops that use it" not in str(caught.value)
+        if instead:
+            sched.set_tensor_backend(y, gpu)

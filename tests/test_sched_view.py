@@ -358,9 +358,13 @@ def test_after_a_reset_pointers_are_addresses(small):
     with pytest.raises(AttributeError, match=r"'name' of \(struct ggml_tensor \*\) 0x.*no graph"):
         left.name  # noqa: B018
     assert isinstance(split.graph.nodes, Pointer)
-    for kept in (lambda: nodes[0], lambda: list(nodes), lambda: keys[0]):
-        with pytest.raises(ggml.ClosedError, match="holds no graph"):
-            kept()
+    at = split.graph  # its arrays are such pointers, too
+    for kept in (nodes, keys, at.nodes, at.visited_hash_set.keys, left):
+        for ask in (lambda p: p[0], list, len)[: 3 if isinstance(kept, Pointer) else 2]:
+            with pytest.raises(ggml.ClosedError, match=r"holds no graph.*alloc_graph"):
+                ask(kept)
+    with pytest.raises(TypeError, match=r"\[0\] of \(ev\) 0x1 is not read: why"):
+        Pointer("ev", 1, "why")[0]
     assert len(hash_set) == 0 and len(state.hash_set) == 0
     str(state), repr(split)
 
