@@ -91,6 +91,29 @@ def test_copies_for_pipelines_and_of_long_names(sims):
     assert plan.diff(again).same
 
 
+def test_a_name_as_the_print_cuts_it(sims):
+    """The scheduler's plan, and that of its print, whose split inputs have their whole names."""
+    with Layers(sims("gpu0"), op_offload=False) as net:
+        c = net.c
+        tokens = net.input("tokens", 4)
+        first, second = (c.get_rows(table, tokens) for table in net.tables)
+        named(first, "a_result_with_a_long_name")
+        named(second, "another_of_the_same_beginning-1")
+        out = c.mul_mat(net.w[1], c.add(c.mul_mat(net.w[0], second), first))
+        third = c.sqr(c.sqr(second))
+        plan = net.plan(first, second, named(third, "another_of_the_same_beginning-2"),
+                        named(out, "a_name_of_just_20_by"))  # fmt: skip
+    for found in (plan, ggml.Plan.from_debug_log(plan.text())):
+        node = found.node("a_result_with_a_long")
+        assert (node.name, node.op) == ("a_result_with_a_long_name", "GET_ROWS")
+        assert found.explain("a_result_with_a_long").subject == node
+        assert found.node("a_name_of_just_20_by").op == "MUL_MAT"
+        with pytest.raises(KeyError, match="like it: a_result_with_a_long_name"):
+            found.node("a_result_with_a_lon")
+    with pytest.raises(KeyError, match=r"2 names are cut so: another.*-1, another.*-2"):
+        plan.node("another_of_the_same_")
+
+
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.integers(0, 2**32), st.integers(1, 24), st.booleans(), st.sampled_from(RELEASES))
 def test_random_graphs_on_random_devices(seed, max_nodes, causes, upstream):

@@ -115,6 +115,28 @@ def test_dropping_a_backend_takes_its_pins_and_needs_its_memory_moved():
     same(changed, plan(native))
 
 
+@pytest.mark.parametrize("upstream", ["0.17.0", "0.24.0", "0.26.0"])
+def test_copies_for_pipelines_say_so_by_the_rules_of_any_release(upstream):
+    """Only a copy that is elsewhere than its original is there because that cannot be read."""
+    found = plan(replace(NET, parallel=True)).what_if(upstream=upstream)
+    kept = {c.name: c.cause.text for c in found.copies if c.cause.text.find("split") < 0}
+    ours = [c for c in found.copies if c.name in kept]
+    assert len(ours) == 4 and {c.backend for c in ours} == {"CPU"}
+    assert {c.cause.code for c in ours} == {"6.cpy" if upstream == "0.26.0" else "4.cpy"}
+    original, *others = ours
+    assert original.record.kind == "leaf" and [c.record.kind for c in others] == ["copy"] * 3
+    assert "the current one of its copies for pipeline" in kept[original.name]
+    for other in others:
+        assert kept[other.name] == (
+            f"a copy of the graph input '{original.name}' for pipeline parallelism"
+        )
+        assert found.explain(other.name).links[0].text == kept[other.name]
+    for_splits = [c for c in found.copies if c not in ours]
+    assert for_splits and {c.backend for c in for_splits} == {"gpu0"}
+    for copy in for_splits:
+        assert copy.cause.text.endswith("made for a split on gpu0, which cannot read the original")
+
+
 def test_pipeline_parallelism():
     same(plan(NET).what_if(parallel=True), plan(replace(NET, parallel=True)))
     same(plan(replace(NET, parallel=True)).what_if(parallel=False), plan(NET))

@@ -94,12 +94,14 @@ def get_plans(
 def get_tensor(plan: Plan, text: str) -> PlanTensor:
     """What a user names: a node, leaf or copy by its name, or a node by its number. Raises
     KeyError."""
-    tensor = plan.node(name_or_number(plan, text))
-    same = [str(node.index) for node in plan.nodes if node.name == text]
-    if len(same) > 1:
+    which = name_or_number(plan, text)
+    tensor = plan.node(which)
+    same = [str(node.index) for node in plan.nodes if node.name == tensor.name]
+    if len(same) > 1 and isinstance(which, str):
         *others, last = same
         click.echo(
-            f"nodes {', '.join(others)} and {last} are called {text}: {last} is meant", err=True
+            f"nodes {', '.join(others)} and {last} are called {tensor.name}: {last} is meant",
+            err=True,
         )
     return tensor
 

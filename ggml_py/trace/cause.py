@@ -111,6 +111,19 @@ def _neighbour(plan: Plan, index: int, stage: int) -> PlanTensor | None:
     return None
 
 
+def is_for_pipeline(t: PlanTensor, code: str) -> bool:
+    """Whether it is one of the copies of a graph input, itself the current one, of which there is
+    one for each graph in flight.
+
+    Upstream's pass 6 makes them since 0.25. Before that pass 5 does, and gives them the code of
+    copies for a split; those are never on the backend of what they copy.
+    """
+    if code != "4.cpy" or t.record.kind != COPY:
+        return code in ("4.cpy", "6.cpy")
+    of = t.placement.copy_of
+    return of >= 0 and t.plan.outcome.placements[of].backend == t.placement.backend
+
+
 def sentence(
     t: PlanTensor, backend: str | None, code: str, stage: int, witness: PlanTensor | None
 ) -> str:
@@ -129,8 +142,10 @@ def sentence(
             )
         where = f"is{where} and which " if where else ""
         return f"it follows its weight {weight}, which {where}{backend} reads"
-    if code == "6.cpy" and t.record.kind != COPY:
-        return "a graph input that is the current one of its copies for pipeline parallelism"
+    if is_for_pipeline(t, code):
+        if t.record.kind != COPY:
+            return "a graph input that is the current one of its copies for pipeline parallelism"
+        return f"a copy of the graph input {who} for pipeline parallelism"
     if code == "2.sup" and stage == _PASS_4:
         return f"nothing else placed it: {backend} is the first backend that supports the op"
     if code == "2.sup" and stage not in STAGES:
@@ -165,5 +180,4 @@ _TEXTS = {
     "4.vsrc": "a view is where the tensor is that it views, {who}",
     "4.cur": "nothing placed it before its first consumer, {who}: it is where that runs",
     "4.cpy": "a copy of {who} made for a split on {backend}, which cannot read the original",
-    "6.cpy": "a copy of the graph input {who} for pipeline parallelism",
 }

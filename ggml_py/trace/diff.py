@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from .match import DUMPED_BACKEND, match_tensors, without_number
+from .match import match_tensors, without_number
 from .plan import Plan, PlanTensor, format_bytes
-from .record import NODE
+from .record import DUMPED_BACKEND, NODE
 
 _SHOWN = 20  # rows of each kind that `str` prints
 

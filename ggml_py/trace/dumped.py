@@ -12,10 +12,12 @@ from collections import Counter, defaultdict
 
 from .at_least import AtLeast
 from .debug_log import NodeLine, Printed, SplitLine, dumps
-from .match import DUMPED_BACKEND, DUMPED_NAME, DUMPED_OP
 from .order import possible_optimizers
 from .plan import Plan
 from .record import (
+    DUMPED_BACKEND,
+    DUMPED_NAME,
+    DUMPED_OP,
     LEAF,
     NODE,
     OTHER,
@@ -26,6 +28,7 @@ from .record import (
     Settings,
     SplitRecord,
     TensorRecord,
+    dumped_name,
 )  # fmt: skip
 from .reference import copy_record
 from .releases import find_release
@@ -62,10 +65,6 @@ def from_debug_log(text: str, index: int = -1, upstream: str | None = None) -> P
                 "missing"
             )
     return _Reading(found[index]).plan(upstream)
-
-
-def _cut(name: str, width: int = DUMPED_NAME) -> str:
-    return name.encode()[:width].decode("utf-8", "replace")
 
 
 class _Reading:
@@ -129,7 +128,7 @@ class _Reading:
         for line in self.lines:
             for t in (line.tensor, *line.sources):
                 if t.backend != _NOBODY and all(
-                    _cut(n, DUMPED_BACKEND).strip() != t.backend for n in names
+                    dumped_name(n, DUMPED_BACKEND).strip() != t.backend for n in names
                 ):
                     names.append(t.backend)
         return sorted(names, key=lambda name: name == "CPU")
@@ -142,7 +141,7 @@ class _Reading:
         same = [
             b
             for b, name in enumerate(self.backends)
-            if _cut(name, DUMPED_BACKEND).strip() == printed
+            if dumped_name(name, DUMPED_BACKEND).strip() == printed
         ]
         return on if on in same else same[0]
 
@@ -207,7 +206,7 @@ class _Reading:
 
     def _input(self, name: str, nbytes: int, on: int) -> int:
         """The tensor of which an input of a split is a copy. Here its name is whole."""
-        printed = _cut(name).lstrip(" ")
+        printed = dumped_name(name).lstrip(" ")
         for i in reversed(self.by_name[printed]):
             t = self.tensors[i]
             if t.name in (name, printed) and t.nbytes == nbytes and self.places[i].backend != on:
@@ -223,7 +222,7 @@ class _Reading:
                 self.copies[i, on] = None
                 for c in reversed(range(_MAX_COPIES)):  # where the number is cut off, the first
                     name = f"{self.backends[on]}#{self.tensors[i].name}#{c}"
-                    self.copy_names[on, _cut(name)][i] = c
+                    self.copy_names[on, dumped_name(name)][i] = c
 
     def _copy(self, t: Printed, on: int) -> _Copy | None:
         """The copy for the split's backend that is printed so. Inputs are in the order in which
@@ -285,8 +284,8 @@ def unknown(plan: Plan) -> tuple[str, ...]:
     ops = sum(len(n.op) == DUMPED_OP for n in plan.nodes)
     whole = {split.backend for split in plan.splits}
     short = [b.name for b in plan.backends if len(b.name) == DUMPED_BACKEND and b.name not in whole]
-    begins = Counter(_cut(b.name, DUMPED_BACKEND) for b in plan.backends)
-    alike = [b.name for b in plan.backends if begins[_cut(b.name, DUMPED_BACKEND)] > 1]
+    begins = Counter(dumped_name(b.name, DUMPED_BACKEND) for b in plan.backends)
+    alike = [b.name for b in plan.backends if begins[dumped_name(b.name, DUMPED_BACKEND)] > 1]
     lost = [t.name for t in plan.leafs if t.backend is None]
     sentences = [
         "shapes, types and op parameters are not printed: FLOPs and bytes per device are not known",

@@ -6,11 +6,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from .cause import pass_of, sentence, unknown_cause
+from .cause import is_for_pipeline, pass_of, sentence, unknown_cause
 from .decisions import Meeting, stage_of
-from .match import DUMPED_NAME
 from .plan import format_bytes
-from .record import COPY
+from .record import COPY, DUMPED_NAME
 from .words import label, listed, memory, quoted, signature
 
 if TYPE_CHECKING:
@@ -408,7 +407,7 @@ def _copied(plan: Plan, t: PlanTensor) -> Iterator[str]:
     for split in plan.copied_for.get(t.id, ()):
         size = format_bytes(t.nbytes)
         yield f"it is copied to {split.backend} for split #{split.index} ({size})"
-    if t.placement.cause in ("4.cpy", "6.cpy") and plan.settings.n_copies > 1:
+    if is_for_pipeline(t, t.placement.cause) and plan.settings.n_copies > 1:
         yield (
             f"upstream's cause column says {t.placement.cause}: it is a graph input, kept "
             f"{plan.settings.n_copies} times for pipeline parallelism"

@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .at_least import AtLeast
-from .match import DUMPED_NAME
 from .plan import Plan, PlanTensor, format_bytes
-from .record import LEAF, NODE, TensorRecord
+from .record import DUMPED_NAME, LEAF, NODE, TensorRecord
 
 if TYPE_CHECKING:
     from typing import TypeGuard

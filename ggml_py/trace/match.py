@@ -9,13 +9,11 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher
 from typing import NamedTuple
 
-from .record import NODE, Capture, TensorRecord
+from .record import DUMPED_OP, NODE, Capture, TensorRecord, dumped_name
 from .rules import parse_version
 
 # ggml names what has no name after its place in the graph, which says nothing about what it is.
 AUTOMATIC = re.compile(r"\b(node|leaf)_(?:\d+|#)")
-# Bytes that a GGML_SCHED_DEBUG=2 dump leaves of the names of tensors, ops and backends.
-DUMPED_NAME, DUMPED_OP, DUMPED_BACKEND = 20, 10, 5
 # Stretches without names, of more pairs than this, are not aligned: that takes quadratic time.
 _MOST_PAIRS = 1_000_000
 
@@ -91,7 +89,7 @@ class Key(NamedTuple):
 
 def key_of(t: TensorRecord, dumped: bool = False, old: bool = False) -> Key:
     """By what a tensor is compared."""
-    name = t.name.encode()[:DUMPED_NAME].decode("utf-8", "replace") if dumped else t.name
+    name = dumped_name(t.name) if dumped else t.name
     if AUTOMATIC.search(name):
         name = ""
     if t.kind == NODE:

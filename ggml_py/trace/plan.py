@@ -29,6 +29,7 @@ from .record import (
     Settings,
     SplitRecord,
     TensorRecord,
+    dumped_name,
 )  # fmt: skip
 from .split import Split as Split
 from .split import SplitInput as SplitInput
@@ -278,7 +279,9 @@ class Plan:
     def node(self, which: str | int) -> PlanTensor:
         """A node by index, or by name: names repeat in real graphs, the last one is meant.
 
-        Raises KeyError; a name that no node has finds the leaf, the copy or the view source.
+        A name that no node has finds the leaf, the copy or the view source, and one as ggml's debug
+        print cuts it the tensor whose name goes on. Raises KeyError, with the names where several
+        do.
         """
         if isinstance(which, int):
             if not 0 <= which < len(self.nodes):
@@ -290,6 +293,12 @@ class Plan:
         for record in reversed(self.tensors):
             if record.name == which:
                 return self.tensor(record.id)
+        whole = {r.name: None for r in self.tensors if which == dumped_name(r.name) != r.name}
+        if len(whole) == 1:
+            return self.node(next(iter(whole)))
+        if whole:
+            first = ", ".join([*whole][:10]) + ", …" * (len(whole) > 10)
+            raise KeyError(f"no node named '{which}'; {len(whole)} names are cut so: {first}")
         names = list(dict.fromkeys(t.name for t in (*self.nodes, *self.leafs) if t.name))
         near = [name for name in names if which in name][:5]
         near = near or get_close_matches(which, names, 5)

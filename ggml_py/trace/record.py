@@ -12,6 +12,13 @@ from typing import NamedTuple
 
 VIEW_OPS = frozenset({"VIEW", "RESHAPE", "PERMUTE", "TRANSPOSE"})
 NODE, LEAF, OTHER, COPY = "node", "leaf", "other", "copy"
+# Bytes that a GGML_SCHED_DEBUG=2 dump leaves of the names of tensors, ops and backends.
+DUMPED_NAME, DUMPED_OP, DUMPED_BACKEND = 20, 10, 5
+
+
+def dumped_name(name: str, width: int = DUMPED_NAME) -> str:
+    """What such a dump leaves of a name."""
+    return name.encode()[:width].decode("utf-8", "replace")
 
 
 class TensorRecord(NamedTuple):
