@@ -98,10 +98,10 @@ class Pointer:
         self._refuse(f"[{index!r}]")
 
     def __iter__(self) -> NoReturn:
-        self._refuse("what is behind it")
+        self._refuse("an element")
 
     def __len__(self) -> NoReturn:
-        self._refuse("its length")
+        self._refuse("the length")
 
     def _refuse(self, what: str) -> NoReturn:
         kind = ClosedError if self.why is NOT_HELD else TypeError
