@@ -45,16 +45,15 @@ class OptContext(Handle):
     counts the datapoints of a batch.
 
     Parameters and, with static graphs, inputs must be in memory that the scheduler's first backend
-    reads; other tensors of the model are allocated by the scheduler, and cannot be read. No other
-    graph can be on the scheduler between `alloc` and `eval`. The scheduler needs room for what
-    training adds: a graph_size of eight times the nodes of the model and more.
-    """
+    reads; the scheduler allocates the other tensors of the model, which cannot be read, and is the
+    OptContext's from `alloc` to `eval`. Its graph_size: eight times the model's nodes and more."""
 
     __slots__ = (
         "_allocated", "_borrowed", "_kind", "_lent", "_model", "_opt_i", "_optimizer", "_pars",
         "_places", "_private", "_ready", "_scheduler", "_shape", "_step", "build_type", "inputs",
         "loss_type", "opt_period", "outputs",
     )  # fmt: skip
+    _needs_parents = False  # its model may need it: rule 4
 
     def __init__(
         self,
@@ -122,6 +121,7 @@ class OptContext(Handle):
             close_all([*self._private, *([] if self._model is None else [self._model])])
             raise
         super().__init__(ptr, lib.ggml_opt_free, *parents)
+        self._native.needs.remove(scheduler._native)  # freeing it asks for none
         # Its graph needs it, which the scheduler holds: that ends when this object goes.
         weakref.finalize(self, let_go, weakref.ref(scheduler), self._borrowed).atexit = False
 

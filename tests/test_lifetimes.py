@@ -358,3 +358,26 @@ def test_a_kept_exception_keeps_nothing_open():
             kept.append(error)
         cpu.close()
         assert LIVE["Backend"] == before - 1 and len(kept) == 2
+
+
+def test_a_model_whose_context_has_an_op_on_the_loss_is_collected():
+    """The context needs the optimizer, and that the context."""
+    before = dict(LIVE)
+
+    def make():
+        cpu, c, d = ggml.device("CPU").init(n_threads=1), ggml.Context(), ggml.Context()
+        x, p = c.new_tensor("f32", 4), c.new_tensor("f32", 4)
+        p.set_param()
+        y = c.mul(p, x)
+        c.alloc(cpu)
+        scheduler = ggml.Scheduler([cpu])
+        opt = ggml.OptContext(scheduler, "sum", ggml.SGD(alpha=1), inputs=x, outputs=y)
+        opt.alloc()
+        opt.eval()
+        c.sqr(d.sqr(opt.loss))
+
+    for _ in range(5):
+        make()
+        gc.collect()
+        gc.collect()
+        assert dict(LIVE) == before
