@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import random
 import re
 
+import jsonschema
 import pytest
 import random_graphs
 from advice_world import World, gpu
 from test_debug_log import DUMP, printed
 
 import ggml_py as ggml
+from ggml_py.export import to_json
 from ggml_py.trace.at_least import AtLeast, most
+from ggml_py.trace.finding import Finding
 
 NAMES = (
     "blk.10.attn_output_and_more.{}.weight", "blk.1.{}.weight", "{}", "a name of more than 20 {}",
@@ -125,6 +129,29 @@ def test_sizes_are_bounds():
     assert "3 copies (less than 3.0 KiB)" in small.headline()
     told = (small.headline(), str(small.diff(plan)), *map(str, small.advice(0)))
     assert "0 B" not in "".join(told)
+
+
+def test_machines_are_told_so(tmp_path):
+    """Found wrong: "bytes": 0, of what is less than 1 KiB."""
+    text = re.sub(r"\( *\d+[KM]\)", "(   0K)", DUMP)
+    big = re.sub(r"\( *\d+[KM]\)", "(99999)", DUMP)
+    plan, other = ggml.Plan.from_debug_log(text), ggml.Plan.from_debug_log(big)
+    for expected, one in ((1023, plan), (None, other)):
+        about = one.splits[-1].inputs[-1].nbytes
+        found = Finding("GP102", "cost", "title", "text", "do", (), about).to_dict()
+        assert (found["bytes"], found["bytes_at_most"]) == (about, expected)
+        data = one.to_json(tmp_path / "p.json")
+        assert data["copy_bytes"] == one.copy_bytes and "copy_bytes_at_most" in data
+        assert {row["nbytes_at_most"] for row in data["tensors"] if row["name"]} == {expected}
+        jsonschema.validate(json.loads(json.dumps(data)), to_json.schema())
+        assert ggml.Plan.from_json(tmp_path / "p.json") == one
+        one.export(tmp_path / "p.trace.json", force=True)
+        events = json.loads((tmp_path / "p.trace.json").read_text())["traceEvents"]
+        args = [e["args"] for e in events if "bytes" in e.get("args", {})]
+        assert args and all(a["bytes_at_most"] == expected for a in args)
+    diff = plan.diff(ggml.Plan.from_debug_log(text.replace("inp_pos", "inp_sop"))).to_dict()
+    assert diff["before"]["copy_bytes_at_most"] == 3 * 1023
+    assert [e["nbytes_at_most"] for e in diff["copies_added"]] == [1023]
 
 
 def test_so_they_are_when_the_plan_was_saved(tmp_path):

@@ -6,6 +6,7 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from ..trace.at_least import with_bounds
 from ..trace.plan import Plan
 from ..trace.record import LEAF
 from ..trace.run import (
@@ -130,6 +131,7 @@ def of_plan(plan: Plan) -> Timeline:
         waiting = []  # copies, for the split's first node
         for given in split.inputs:
             details = {"bytes": given.nbytes, "from": given.src_backend, "split": split.index}
+            details = with_bounds(details)
             slice_ = rows.add(copying, given.tensor.name, COPY, now, now + _STEP, details)
             tensor = given.tensor.record
             source = made.get(tensor.view_src if tensor.view_src >= 0 else tensor.id)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from .._read_file import MOST, read_file
-from ..trace.at_least import AtLeast
+from ..trace.at_least import AtLeast, with_bounds
 from ..trace.dumped import SOURCE as LOG
 from ..trace.order import possible_optimizers
 from ..trace.pause import collection_paused
@@ -51,6 +51,11 @@ _TABLES = {
 }  # fmt: skip
 _N_RECORD = len(TensorRecord._fields)
 _LATER = ("unknown", "may_be_cut", "copy_bytes_at_most")  # keys that files of a schema may lack
+_AT_MOST = {
+    "type": ["integer", "null"],
+    "description": "Only in a plan from a log, which has sizes in whole KiB or MiB: there the"
+    " number without _at_most is the least, and this the most, null where nobody knows.",
+}
 _ROW = (*TensorRecord._fields, *Placement._fields)
 
 
@@ -59,7 +64,7 @@ def render(plan: Plan) -> dict[str, Any]:
     capture, outcome = plan.capture, plan.outcome
     rows = zip(plan.tensors, outcome.placements, strict=True)
     shares = plan.shares()
-    return {
+    data = {
         "schema": SCHEMA,
         "kind": KIND,
         "planner": plan.planner,
@@ -85,6 +90,9 @@ def render(plan: Plan) -> dict[str, Any]:
         "splits": [s._asdict() for s in outcome.splits],
         "tensors": [dict(zip(_ROW, (*record, *place), strict=True)) for record, place in rows],
     }
+    if capture.source == LOG:
+        data = with_bounds(data)
+    return data
 
 
 def write(plan: Plan, path: str | Path) -> dict[str, Any]:
@@ -219,6 +227,7 @@ def schema() -> dict[str, Any]:
     row = object_of(TensorRecord)
     placed = object_of(Placement)
     row["properties"] |= placed["properties"]
+    row["properties"]["nbytes_at_most"] = _AT_MOST
     row["required"] += placed["required"]
     row["description"] += " In the same row: " + placed["description"]
     definitions["Tensor"] = row
@@ -241,6 +250,7 @@ def schema() -> dict[str, Any]:
         },
         "n_splits": {"type": "integer"},
         "copy_bytes": {"type": "integer"},
+        "copy_bytes_at_most": _AT_MOST,
         "shares": {"anyOf": [{"type": "array", "items": ref("DeviceShare")}, {"type": "null"}]},
         "hash_set_used": {"type": "integer"},
         "settings": ref("Settings"),

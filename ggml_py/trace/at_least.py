@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 _CUT = 10_000 << 20  # of five digits of MiB the log may have left some out
 
@@ -32,6 +33,21 @@ def most_of_print(least: int) -> float:
     if least >= _CUT:
         return math.inf
     return least + (1 << 20 if least >= 1 << 20 else 1 << 10) - 1
+
+
+def with_bounds(data: Any) -> Any:
+    """Data for JSON that says of each such size, behind it, the most that it may be:
+    {"bytes": 0} is {"bytes": 0, "bytes_at_most": 1023} then, with null where nobody knows."""
+    if isinstance(data, dict):
+        told: dict[str, Any] = {}
+        for key, value in data.items():
+            told[key] = with_bounds(value)
+            if isinstance(value, AtLeast):
+                told[f"{key}_at_most"] = None if math.isinf(value.most) else int(value.most)
+        return told
+    if isinstance(data, list | tuple) and not hasattr(data, "_fields"):
+        return type(data)(map(with_bounds, data))
+    return data
 
 
 def most(n: int) -> float:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from .at_least import with_bounds
 from .match import match_tensors, without_number
 from .plan import Plan, PlanTensor, format_bytes
 from .record import DUMPED_BACKEND, NODE
@@ -196,8 +197,10 @@ class Diff:
         return to_notebook.diff(self)
 
     def to_dict(self) -> dict[str, Any]:
-        """As data that `json` can write."""
-        return {"same": self.same, "headline": self.headline(), **asdict(self)}
+        """As data that `json` can write. Of a log "nbytes" and "copy_bytes" are the least; then
+        "nbytes_at_most" and "copy_bytes_at_most" are beside them (None: not known)."""
+        data = with_bounds(asdict(self))
+        return {"same": self.same, "headline": self.headline(), **data}
 
 
 def diff(before: Plan, after: Plan, backends: Mapping[str, str] | None = None) -> Diff:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .at_least import AtLeast
+from .at_least import AtLeast, with_bounds
 from .plan import Plan, PlanTensor, format_bytes
 from .record import DUMPED_NAME, LEAF, NODE, TensorRecord
 
@@ -57,8 +57,9 @@ class Finding:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """As data that `json` can write; tensors by id and name."""
-        return {
+        """As data that `json` can write; tensors by id and name. Of a log "bytes" are the least,
+        and "bytes_at_most" the most that they may be (None: not known)."""
+        data = {
             "id": self.id,
             "severity": self.severity,
             "title": self.title,
@@ -68,6 +69,8 @@ class Finding:
             "page": self.page,
             "tensors": [{"id": t.id, "name": t.name} for t in self.tensors],
         }
+        bounded: dict[str, Any] = with_bounds(data)
+        return bounded
 
 
 def _lines(text: str, first: str) -> list[str]:

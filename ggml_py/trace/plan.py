@@ -164,7 +164,8 @@ class Plan:
 
     @property
     def copy_bytes(self) -> int:
-        """Bytes copied between backends in one evaluation."""
+        """Bytes copied between backends in one evaluation; of a log the least, an `int` whose
+        `most` says how many they may be."""
         return sum(i.nbytes for split in self.splits for i in split.inputs)
 
     @property

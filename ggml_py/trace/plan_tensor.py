@@ -58,6 +58,8 @@ class PlanTensor:
 
     @property
     def nbytes(self) -> int:
+        """Its bytes; of a log, which has whole KiB or MiB, the least (0: less than 1 KiB): an `int`
+        whose `most` says how many they may be."""
         return self.record.nbytes
 
     @property

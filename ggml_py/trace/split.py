@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SplitInput:
-    """One tensor copied to a split's backend before the split runs."""
+    """One tensor copied to a split's backend before the split runs. `nbytes` is the least where it
+    is from a log (`PlanTensor.nbytes`)."""
 
     tensor: PlanTensor
     copy: PlanTensor
