@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ._ffi import NULL, ffi, lib
 from .buffer import memory_of
+from .errors import AbortError
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -68,7 +69,13 @@ class Arrays:
             entry.place = NULL  # it was lent memory, which was taken back
         elif ptr.buffer != NULL and entry.place != ptr.data:
             data = entry.data
-            lib.ggml_backend_tensor_set(ptr, ffi.from_buffer(data), 0, data.nbytes)
+            try:
+                lib.ggml_backend_tensor_set(ptr, ffi.from_buffer(data), 0, data.nbytes)
+            except AbortError as error:
+                if "buffer not set" not in error.condition:
+                    raise
+                entry.place = NULL  # just now, by another thread
+                return
             entry.place = ptr.data
             if memory_of(ptr.buffer) is not None:  # of its own: nobody takes it back
                 self._entries.pop(_address(ptr), None)

@@ -14,7 +14,7 @@ from .convert import TypeLike as TypeLike
 from .convert import enum_of as enum_of
 from .convert import type_of as type_of
 from .data import TensorData
-from .errors import AbortError, AllocError, ArgumentError, GgmlError
+from .errors import AbortError, AllocError, ArgumentError, BusyError, GgmlError
 from .loan import lender_of
 from .op_settings import OpSettings
 
@@ -138,8 +138,13 @@ class Tensor(TensorData, OpSettings):
             )
         try:
             status = lib.ggml_backend_tensor_alloc(place, ptr, base + offset)
-        except AbortError:
+        except AbortError as error:
             self._check_without_memory()  # another thread has just placed it
+            if "tensor->buffer == NULL" in error.condition:  # and taken it away again
+                raise BusyError(
+                    f"tensor '{self.name}' was given other memory on another thread: wait until "
+                    "that returns"
+                ) from error
             raise
         self._placed(buffer, status)
 
