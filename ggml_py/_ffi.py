@@ -10,6 +10,7 @@ import importlib.machinery
 import importlib.util
 import os
 import sys
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -136,6 +137,20 @@ def own_pointer(kind: type, ptr: Any) -> Any:
             f"help(ggml_py.{kind.__name__}) says what makes one"
         )
     return ffi.cast(ffi.typeof(ptr), ptr)
+
+
+_OWNERS: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()  # by address
+
+
+def sole_pointer(handle: Any, ptr: Any) -> Any:
+    """`ptr`, which becomes `handle`'s. Raises TypeError where another open handle has it: both
+    would free it."""
+    address = int(ffi.cast("uintptr_t", own_pointer(type(handle), ptr)))
+    other = _OWNERS.get(address)
+    if other is not None and not getattr(other, "_closed", True):
+        raise TypeError(f"{type(handle).__name__}: {other!r} owns that pointer: use that one")
+    _OWNERS[address] = handle
+    return ptr
 
 
 # Numbers and ops differ between releases: this one's own take the place of the committed ones.

@@ -10,7 +10,7 @@ from . import enums
 from ._arguments import given, ptr_of, whole
 from ._callback import AbortCallback, raising_stored
 from ._device import Device
-from ._ffi import NULL, ffi, lib, text
+from ._ffi import NULL, ffi, lib, sole_pointer, text
 from ._handle import Handle, in_use
 from .buffer import BufferType
 from .errors import ArgumentError, ComputeError, MissingFunctionError
@@ -28,7 +28,7 @@ class Backend(Handle):
     __slots__ = ("_abort", "_n_threads", "device", "threadpool")
 
     def __init__(self, ptr: Any, device: Device, n_threads: int) -> None:
-        super().__init__(ptr, lib.ggml_backend_free)
+        super().__init__(sole_pointer(self, ptr), lib.ggml_backend_free)
         device._module.open.add(self)
         self.device = device
         self.threadpool: ThreadPool | None = None  # set by set_threadpool
@@ -225,7 +225,7 @@ class Event(Handle):
     __slots__ = ("_recorded", "device")
 
     def __init__(self, ptr: Any, device: Device) -> None:
-        super().__init__(ptr, lib.ggml_backend_event_free)
+        super().__init__(sole_pointer(self, ptr), lib.ggml_backend_event_free)
         device._module.open.add(self)
         self.device = device
         self._recorded = False

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from . import enums
 from ._arguments import given, ptr_of, whole
 from ._device import Device
-from ._ffi import NULL, ffi, lib, own_pointer, text
+from ._ffi import NULL, ffi, lib, own_pointer, sole_pointer, text
 from ._handle import MEMORY, Handle, Token, those_of
 from ._module import InModule
 from .errors import AllocError, ArgumentError
@@ -266,7 +266,7 @@ class Buffer(Handle, _BufferInfo):
     def __init__(self, ptr: Any, *keep: Any) -> None:
         """`keep` is held as long as the buffer lives: memory that it borrows."""
         self._contexts: weakref.WeakSet[Context] = weakref.WeakSet()
-        kind = lib.ggml_backend_buffer_get_type(own_pointer(type(self), ptr))
+        kind = lib.ggml_backend_buffer_get_type(sole_pointer(self, ptr))
         module = BufferType(kind)._module
         held = self._held = [Memory(ptr, keep)]  # until it is closed
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from . import _gguf_split, _log, enums
 from ._arguments import whole
-from ._ffi import BUILD, NULL, ffi, lib, text
+from ._ffi import BUILD, NULL, ffi, lib, sole_pointer, text
 from ._gguf_header import ADVICE, HeaderCheck
 from ._handle import Handle
 from ._mapped import Stamp, map_file
@@ -59,7 +59,7 @@ class Gguf(Handle):
 
     def __init__(self, ptr: Any, path: Path, infos: Any) -> None:
         """`infos` is the ggml context that holds the tensors' metadata; read and freed here."""
-        super().__init__(ptr, lib.gguf_free)
+        super().__init__(sole_pointer(self, ptr), lib.gguf_free)
         self.path = path
         self.paths: tuple[Path, ...] = (path,)
         self._opened: tuple[Stamp, ...] = ()

@@ -81,6 +81,21 @@ def test_null_is_no_native_object(name):
                 getattr(ggml, name)(null, *rest)
 
 
+def test_two_handles_do_not_own_one_pointer():
+    device = ggml.device("CPU")
+    with device.init() as backend, device.buffer_type.alloc(64) as buffer:
+        for make, owner in (
+            (lambda: ggml.Backend(backend.ptr, device, 1), "Backend CPU"),
+            (lambda: ggml.Buffer(buffer.ptr), "Buffer CPU, 64 bytes"),
+        ):
+            with pytest.raises(TypeError, match=f"<{owner}> owns that pointer: use that one"):
+                make()
+        buffer.clear(1)
+    for _ in range(20):  # the address comes again
+        device.buffer_type.alloc(64).close()
+        device.init().close()
+
+
 def test_a_tensor_is_made_from_a_pointer_to_one():
     with ggml.Context() as context, pytest.raises(TypeError, match=r"to a tensor.*ggml_context"):
         ggml.Tensor(context.ptr, context)
