@@ -97,7 +97,7 @@ class Backend(Handle):
         address = self.device.proc_address("ggml_backend_cpu_set_threadpool")
         set_threadpool = ffi.cast("void (*)(ggml_backend_t, struct ggml_threadpool *)", address)
         # Upstream pauses the pool that was set before: a compute on it would wait for ever.
-        pools = dict.fromkeys([*self._pools(), *([] if pool is None else [pool])])
+        pools = dict.fromkeys(one for one in (self.threadpool, pool) if one is not None)
         with in_use("being changed", self, *pools):
             set_threadpool(self.ptr, raw)
             if self.threadpool is not None:
@@ -168,20 +168,15 @@ class Backend(Handle):
         from .graph import Graph
 
         mine, raw = self.ptr, ptr_of(Graph, graph)
-        compute, pools = lib.ggml_backend_graph_compute, self._pools()
         status = computing(
-            compute, (mine, raw), graph, (self,), lambda: (self._abort,), pools,
-            check=lambda: self._check_graph(graph),
+            lib.ggml_backend_graph_compute, (mine, raw), graph, (self,), lambda: (self._abort,),
+            check=lambda: self._check_graph(graph), backends=(self,),
         )  # fmt: skip
         check_status(status, f"backend {self.name}")
 
     def _check_graph(self, graph: Graph) -> None:
         graph._check_buffers(self)
         graph._check_custom([self], lambda _node: self)
-
-    def _pools(self) -> tuple[ThreadPool, ...]:
-        """What computes with it."""
-        return () if self.threadpool is None else (self.threadpool,)
 
     def graph_plan(self, graph: Graph) -> GraphPlan:
         """What computing `graph` takes, worked out once for many computes. Raises as `compute`, and

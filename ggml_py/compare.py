@@ -73,7 +73,7 @@ def compare_graph_backend(
             raise ArgumentError("this release of ggml shows one test node at most")
         done = computing(
             lib.ggml_backend_compare_graph_backend, args, graph, (backend1, backend2),
-            lambda: (comparison,), doing="being compared",
+            lambda: (comparison,), doing="being compared", backends=(backend1, backend2),
         )  # fmt: skip
     if not done:
         raise AllocError(f"{backend2.name} has no memory for a copy of {graph!r}")

@@ -43,12 +43,14 @@ def computing(
     checked: bool = False,
     held: list[Graph] | None = None,
     check: Callable[[], None] | None = None,
+    backends: Sequence[Backend] = (),
 ) -> Any:
     """`call(*args)`, which computes `graph`; its result.
 
-    Nothing else uses the graph, `handles` and `pools` meanwhile, all tensors have memory (with
-    `checked` the call looks itself), `check` finds nothing, and this thread is where worker 0 of
-    the pools belongs. What one of `callbacks` or a custom op raised is raised at the end. `held`
+    Nothing else uses the graph, `handles`, `pools` and the pools of `backends` (which are among
+    `handles`) meanwhile: paused in between, their threads would never come. All tensors have memory
+    (with `checked` the call looks itself), `check` finds nothing, and this thread is where worker 0
+    of the pools belongs. What one of `callbacks` or a custom op raised is raised at the end. `held`
     has the graph that is still allocated where it computes, if it has to be. A compute that fails
     is over then on all of `settling`, and nothing of it is raised later on.
 
@@ -58,6 +60,10 @@ def computing(
     user, used = (doing, get_ident()), (*handles, graph, *pools)
     try:
         take(user, used)
+        for backend in backends:  # nobody gives it another pool now
+            if (pool := backend.threadpool) is not None and pool not in pools:
+                take(user, (pool,))
+                used, pools = (*used, pool), (*pools, pool)
         try:
             if held is not None and (not held or held[0] is not graph):
                 raise NoDataError(_RESET)

@@ -444,8 +444,8 @@ class OptContext(Handle):
             self.optimizer = self._optimizer  # looks at what a function gives
         if result is not None:
             result._take(like)
-        graph, model = self._lent[0], self._model
-        handles = (scheduler, *scheduler.backends)
+        graph, model, backends = self._lent[0], self._model, scheduler.backends
+        how: Any = {"held": scheduler._held, "backends": backends}
         take_failed(model)  # of a compute that was called through `lib`
 
         began = False
@@ -457,7 +457,7 @@ class OptContext(Handle):
                 lib.ggml_opt_eval(ptr, raw_result)
 
         try:
-            computing(evaluate, (), graph, handles, scheduler._callbacks, held=scheduler._held)
+            computing(evaluate, (), graph, (scheduler, *backends), scheduler._callbacks, **how)
         finally:
             if began:  # else another thread has what it takes
                 self._ready = False

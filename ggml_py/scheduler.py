@@ -347,11 +347,10 @@ class Scheduler(Handle):
             self._checked = active
         if self._recording is not None:
             self._recording._computing(self, graph)
-        pools = [b.threadpool for b in self.backends if b.threadpool is not None]
         # Not in `_changing`: computing reads the plan, so an abort in it spoils nothing.
         status = computing(
-            call, args, graph, (self, *self.backends), self._callbacks, pools, self.backends,
-            COMPUTING, checked, self._held,
+            call, args, graph, (self, *self.backends), self._callbacks, (), self.backends,
+            COMPUTING, checked, self._held, None, self.backends,
         )  # fmt: skip
         if status:
             check_status(status, "compute")

@@ -338,3 +338,99 @@ def test_a_forked_child_computes_without_the_parents_pool():
                 os._exit(5)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
         product.check()
+
+
+def _evaluated(cpu, c):
+    """An evaluation of a model, with a callback that is asked before each node."""
+    x, p = c.new_tensor("f32", 4), c.new_tensor("f32", 4)
+    p.set_param()
+    y = c.mul(p, x)
+    c.alloc(cpu)
+    scheduler = ggml.Scheduler([cpu])
+    opt = ggml.OptContext(scheduler, "sum", ggml.SGD(alpha=1), inputs=x, outputs=y)
+
+    def run(act):
+        scheduler.set_eval_callback(lambda _tensor, ask: act() is None and False)
+        opt.alloc()
+        opt.eval()
+
+    return run
+
+
+def _compared(cpu, c):
+    x = c.new_tensor("f32", 4)
+    graph = c.new_graph(8)
+    graph.build_forward_expand(c.sqr(x))
+    c.alloc(cpu)
+    x.set([1, 2, 3, 4])
+    other = ggml.device("CPU").init(n_threads=1)
+
+    def run(act):
+        ggml.compare_graph_backend(cpu, other, graph, lambda *_: act() is None)
+        other.close()
+
+    return run
+
+
+def _scheduled(cpu, c):
+    x = c.new_tensor("f32", 4)
+    x.set_input()
+    graph = c.new_graph(8)
+    graph.build_forward_expand(c.sqr(x))
+    scheduler = ggml.Scheduler([cpu])
+    scheduler.alloc_graph(graph)
+    x.set([1, 2, 3, 4])
+
+    def run(act):
+        scheduler.set_eval_callback(lambda _tensor, ask: act() is None and False)
+        scheduler.compute(graph)
+
+    return run
+
+
+@pausable
+@pytest.mark.parametrize("made", [_evaluated, _compared, _scheduled])
+def test_a_pool_is_not_paused_while_anything_computes_on_it(made):
+    """Its threads would wait for ever, and who computes for them."""
+    with ggml.ThreadPool(2, poll=0) as pool, ggml.Context() as c:
+        cpu = ggml.device("CPU").init(n_threads=2)
+        run = made(cpu, c)
+        cpu.set_threadpool(pool)
+        seen = []
+
+        def act():
+            try:
+                pool.pause()
+            except ggml.BusyError as error:
+                seen.append(str(error))
+
+        run(act)
+        assert seen and all("ThreadPool is" in one for one in seen)
+        cpu.close()
+
+
+@pausable
+def test_a_pool_that_a_backend_gets_just_before_a_compute_is_taken_too(monkeypatch):
+    """It was looked up before the backend was taken."""
+    from ggml_py import computing
+
+    with ggml.ThreadPool(2, poll=0) as pool, ggml.Context() as c:
+        cpu = ggml.device("CPU").init(n_threads=2)
+        run = _scheduled(cpu, c)
+        take, seen = computing.take, []
+
+        def late(user, handles):
+            if pool not in handles and cpu.threadpool is None:
+                cpu.set_threadpool(pool)  # as another thread may
+            take(user, handles)
+
+        monkeypatch.setattr(computing, "take", late)
+
+        def act():
+            with pytest.raises(ggml.BusyError, match="this ThreadPool is computing"):
+                pool.pause()
+            seen.append(1)
+
+        run(act)
+        assert seen
+        cpu.close()
