@@ -121,7 +121,8 @@ class OptContext(Handle):
             close_all([*self._private, *([] if self._model is None else [self._model])])
             raise
         super().__init__(ptr, lib.ggml_opt_free, *parents)
-        self._native.needs.remove(scheduler._native)  # freeing it asks for none
+        needs = self._native.needs  # freeing it asks for no scheduler, which may be closed now
+        needs[:] = [one for one in needs if one.token != scheduler._token]
         # Its graph needs it, which the scheduler holds: that ends when this object goes.
         weakref.finalize(self, let_go, weakref.ref(scheduler), self._borrowed).atexit = False
 
@@ -444,10 +445,8 @@ class OptContext(Handle):
             self.optimizer = self._optimizer  # looks at what a function gives
         if result is not None:
             result._take(like)
-        graph, model, backends = self._lent[0], self._model, scheduler.backends
-        how: Any = {"held": scheduler._held, "backends": backends}
+        graph, model, handles = self._lent[0], self._model, (scheduler, *scheduler.backends)
         take_failed(model)  # of a compute that was called through `lib`
-
         began = False
 
         def evaluate() -> None:
@@ -457,7 +456,8 @@ class OptContext(Handle):
                 lib.ggml_opt_eval(ptr, raw_result)
 
         try:
-            computing(evaluate, (), graph, (scheduler, *backends), scheduler._callbacks, **how)
+            held, callbacks, on = scheduler._held, scheduler._callbacks, scheduler.backends
+            computing(evaluate, (), graph, handles, callbacks, held=held, backends=on)
         finally:
             if began:  # else another thread has what it takes
                 self._ready = False
