@@ -40,6 +40,18 @@ def _case(build, devices=("BLAS", "CPU"), seed=0, graph_size=2048) -> Case:
     return Case(scheduler, graph, weights, context, backends)
 
 
+def summed(cpu: ggml.Backend, c: ggml.Context) -> tuple[ggml.Scheduler, ggml.OptContext]:
+    """An optimizer of the sum of p·x, allocated on `cpu`, and its scheduler."""
+    x, p = c.new_tensor("f32", 4), c.new_tensor("f32", 4)
+    p.set_param()
+    y = c.mul(p, x)
+    c.alloc(cpu)
+    scheduler = ggml.Scheduler([cpu])
+    return scheduler, ggml.OptContext(
+        scheduler, "sum", ggml.SGD(alpha=1), inputs=x, outputs=y
+    )  # fmt: skip
+
+
 def _input(context, *ne, type="f32", name="inp"):
     tensor = context.new_tensor(type, *ne, name=name)
     tensor.set_input()

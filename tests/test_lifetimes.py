@@ -366,12 +366,7 @@ def test_a_model_whose_context_has_an_op_on_the_loss_is_collected():
 
     def make():
         cpu, c, d = ggml.device("CPU").init(n_threads=1), ggml.Context(), ggml.Context()
-        x, p = c.new_tensor("f32", 4), c.new_tensor("f32", 4)
-        p.set_param()
-        y = c.mul(p, x)
-        c.alloc(cpu)
-        scheduler = ggml.Scheduler([cpu])
-        opt = ggml.OptContext(scheduler, "sum", ggml.SGD(alpha=1), inputs=x, outputs=y)
+        _scheduler, opt = graphs.summed(cpu, c)
         opt.alloc()
         opt.eval()
         c.sqr(d.sqr(opt.loss))

@@ -10,6 +10,7 @@ import threading
 import time
 from pathlib import Path
 
+import graphs
 import numpy as np
 import pytest
 
@@ -342,12 +343,7 @@ def test_a_forked_child_computes_without_the_parents_pool():
 
 def _evaluated(cpu, c):
     """An evaluation of a model, with a callback that is asked before each node."""
-    x, p = c.new_tensor("f32", 4), c.new_tensor("f32", 4)
-    p.set_param()
-    y = c.mul(p, x)
-    c.alloc(cpu)
-    scheduler = ggml.Scheduler([cpu])
-    opt = ggml.OptContext(scheduler, "sum", ggml.SGD(alpha=1), inputs=x, outputs=y)
+    scheduler, opt = graphs.summed(cpu, c)
 
     def run(act):
         scheduler.set_eval_callback(lambda _tensor, ask: act() is None and False)
