@@ -50,7 +50,8 @@ class DeviceProps(NamedTuple):
 
 
 class Device(InModule):
-    """One device of a backend. Devices are equal when they are the same native device."""
+    """One device of a backend, found by `device` or `devices`. Devices are equal when they are the
+    same native device."""
 
     __slots__ = ()
 

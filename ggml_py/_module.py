@@ -19,8 +19,8 @@ _LOADING: list[bool] = []  # load_backend was called: modules that are seen sinc
 
 
 class Opened(weakref.WeakSet[Any]):
-    """Handles, and, where their module may go, what tells how long their native objects are there:
-    another thread may be freeing one whose handle is gone."""
+    """The handles of a module. If the module can be unloaded, also the tokens of their native
+    objects: another thread may still be freeing one whose handle is gone."""
 
     def __init__(self, may_go: bool) -> None:
         super().__init__()
@@ -149,8 +149,8 @@ class InModule:
     __slots__ = ("__weakref__", "_module", "_ptr")
 
     def __init_subclass__(cls) -> None:
-        """All that asks a library has the object's pointer until it returns: what C gives, a text
-        or another object, is there as long as the library is."""
+        """Makes each method hold the object's pointer until it returns. So nobody unloads the
+        library while a method reads what C returned: a text, or another object."""
         super().__init_subclass__()
         for name, value in list(vars(cls).items()):
             if name.startswith("__") or name in _UNHELD:

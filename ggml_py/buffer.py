@@ -25,7 +25,8 @@ USAGES = {
 
 
 class BufferType(InModule):
-    """How a device allocates. A static object of the library, never closed."""
+    """How a device allocates. A static object of the library, never closed. Found by
+    `Device.buffer_type`, `Buffer.type` and others."""
 
     __slots__ = ()
 
@@ -257,8 +258,8 @@ class BufferView(_BufferInfo):
 
 
 class Buffer(Handle, _BufferInfo):
-    """A piece of a device's memory. Closing it takes the memory from the tensors that lived in it:
-    they have no data afterwards, and say so."""
+    """A piece of a device's memory, made by `BufferType.alloc` or `Context.alloc`. Closing it takes
+    the memory from the tensors that lived in it: they have no data afterwards, and say so."""
 
     __slots__ = ("_contexts", "_held")
     __hash__ = object.__hash__

@@ -52,8 +52,9 @@ class GgufTensor:
 
 
 class Gguf(Handle):
-    """An open GGUF file: its metadata, and by name (in the order of the file) where its `tensors`
-    are. Of a split model `paths` are all parts, the metadata is the first's. C: gguf_context"""
+    """An open GGUF file, made by `Gguf.open`: its metadata, and by name (in the order of the file)
+    where its `tensors` are. Of a split model `paths` are all parts, the metadata is the first's.
+    C: gguf_context"""
 
     __slots__ = ("__dict__", "_opened", "path", "paths", "tensors")
 

@@ -20,7 +20,8 @@ _PATIENCE = 5.0  # seconds that `unload` waits for calls of other threads
 
 
 class Registry(InModule):
-    """One backend that is loaded ("CPU", "CUDA", "RPC"). A static object, never closed."""
+    """One backend that is loaded ("CPU", "CUDA", "RPC"), found by `registries` or `load_backend`. A
+    static object, never closed."""
 
     __slots__ = ()
 

@@ -20,7 +20,8 @@ from .op_settings import OpSettings
 
 
 class Tensor(TensorData, OpSettings):
-    """One tensor of a context: a leaf with data, or the result of an op.
+    """One tensor of a context: a leaf with data (`Context.new_tensor`, `from_numpy`), or the result
+    of an op (`Context.add`).
 
     Shapes are ggml's: `ne` has always four numbers, ne0 is the contiguous one; numpy's shape is the
     reverse. Two Tensors are equal when they are the same native tensor.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import gc
 import pickle
+import re
 
 import numpy as np
 import pytest
@@ -77,8 +78,9 @@ def test_null_is_no_native_object(name):
     with ggml.Context() as context:
         rest = (context,) if name == "Tensor" else more.get(name, ())
         for null in (NULL, ffi.cast(POINTERS[name], 0)):
-            with pytest.raises(TypeError, match="expected a native pointer, got NULL"):
+            with pytest.raises(TypeError, match=f"got NULL. help.ggml_py.{name}. says what makes"):
                 getattr(ggml, name)(null, *rest)
+    assert re.search(r"`\w+(\.\w+)?`", getattr(ggml, name).__doc__)  # it does
 
 
 def test_two_handles_do_not_own_one_pointer():

@@ -1,5 +1,5 @@
-"""A model is used by one call at a time: what the cells, the inputs and the scheduler have in the
-middle of one is not for another. The handles below are taken call by call of C, which is too short.
+"""One call at a time uses a model: a second one would change the cells and inputs of the first.
+Taking the handles below is not enough, for that lasts for one call of C only.
 """
 
 from __future__ import annotations

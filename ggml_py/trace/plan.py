@@ -280,9 +280,9 @@ class Plan:
     def node(self, which: str | int) -> PlanTensor:
         """A node by index, or by name: names repeat in real graphs, the last one is meant.
 
-        A name that no node has finds the leaf, the copy or the view source, and one as ggml's debug
-        print cuts it the tensor whose name goes on. Raises KeyError, with the names where several
-        do.
+        A name that no node has finds the leaf, the copy or the view source. A name that ggml's
+        debug print has cut finds the tensor with the whole name. Raises KeyError, which lists the
+        names if there are several.
         """
         if isinstance(which, int):
             if not 0 <= which < len(self.nodes):
