@@ -95,7 +95,32 @@ def _check(
                 f"{tensor!r} is in {tensor.buffer}, which {backend1.name} cannot read: allocate "
                 f"the graph's contexts on {backend1.name}"
             )
+    _check_outside(graph)
     for backend in (backend1, backend2):
         for node in nodes:
             if not backend.supports_op(node):
                 raise ArgumentError(f"{backend.name} cannot compute {node!r}: expected one it can")
+
+
+_MOST_OUTSIDE = 10_000  # upstream goes to them by recursion
+
+
+def _check_outside(graph: Graph) -> None:
+    """What `view_tensor` views need not be in the graph; the copy has it, and what it was made
+    from, in a table of the graph's size. C: ggml_backend_graph_copy"""
+    todo = [*graph.nodes, *graph.leafs]
+    seen, n = set(todo), len(todo)
+    most = n + min(2 * graph.size - n, _MOST_OUTSIDE)
+    while todo:
+        one = todo.pop()
+        needs = (*one.src, *(() if one.view_src is None else (one.view_src,)))
+        new = {need for need in needs if need not in seen}
+        todo += new
+        seen |= new
+        if len(seen) > most:
+            raise ArgumentError(
+                f"views in this graph need more than {most - n:,} tensors that are not in it, and "
+                f"its copy has room for no more: make the graph with a size above {graph.size} "
+                f"(then at most {_MOST_OUTSIDE:,}), or copy what they view into tensors of the "
+                "graph (Tensor.copy_to)"
+            )

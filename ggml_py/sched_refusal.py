@@ -123,16 +123,28 @@ def _unsupported(scheduler: Scheduler, graph: Graph) -> ArgumentError | None:
     return None
 
 
-def _nowhere(graph: Graph) -> ArgumentError | None:
-    """Upstream gives a leaf the backend of its first consumer, and a view has none by then."""
+def _nowhere(graph: Graph) -> ArgumentError:
+    """Upstream gives a leaf the backend of its memory, or of its first consumer; a view op has none
+    by then, and a leaf that is a view (`view_tensor`) takes none from its consumers."""
     for leaf in graph.leafs:
-        if leaf.buffer is None and not leaf.flags & TensorFlag.INPUT and leaf.view_src is None:
+        if leaf.buffer is not None or leaf.flags & TensorFlag.INPUT:
+            continue
+        if (source := leaf.view_src) is None:
             return ArgumentError(
                 f"leaf '{leaf.name}' has no memory, is not marked as an input, and is read through "
                 "views only, so that ggml finds no backend for it: call set_input() on it, or "
                 "allocate it"
             )
-    return None
+        if source.buffer is None:
+            return ArgumentError(
+                f"leaf '{leaf.name}' is a view (view_tensor) of '{source.name}', which has no "
+                "memory, so that ggml finds no backend for it: allocate the source, or use a view "
+                "op (view_1d, reshape_1d, ..), which is a node of the graph"
+            )
+    return ArgumentError(
+        "ggml found no backend for a leaf of the graph, which had no memory and was not marked as "
+        "an input; it was changed since, by another thread: allocate leafs before they are planned"
+    )
 
 
 def no_memory(scheduler: Scheduler, sizes: dict[str, int] | None) -> AllocError:

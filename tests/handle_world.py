@@ -99,6 +99,8 @@ def op(w: World, rng: random.Random) -> Any:
     ctx, a, b = w.one("context", rng), w.one("tensor", rng), w.one("tensor", rng)
     if rng.random() < 0.3:
         return w.add("tensor", ctx.view_1d(a, N // 2, 0))
+    if rng.random() < 0.1:
+        return w.add("tensor", ctx.view_tensor(a))  # a leaf, though it views another tensor
     if rng.random() < 0.2:
         return w.add("tensor", ctx.map_custom1(a, keeping(w)))
     return w.add("tensor", ctx.sqr(a) if a.ne != b.ne else ctx.add(a, b))
