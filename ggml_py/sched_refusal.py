@@ -26,6 +26,7 @@ _PLACED = re.compile(
     re.DOTALL,
 )
 MAX_BACKENDS = 16  # GGML_SCHED_MAX_BACKENDS of ggml-backend.cpp
+_ON_NONE = re.compile(r"buffer_id >= 0|(src|leaf)_backend_id != -1")
 _INPUT_LIMIT = re.compile(r"(n_graph_inputs|n_inputs) < GGML_SCHED_MAX_SPLIT_INPUTS")
 
 
@@ -68,7 +69,7 @@ def refusal(scheduler: Scheduler, graph: Graph, error: AbortError) -> ArgumentEr
             f"{scheduler.hash_set_size} tensors that this scheduler has room for: make it with a "
             "larger graph_size="
         )
-    if "buffer_id >= 0" in condition:
+    if _ON_NONE.search(condition):
         return _nowhere(graph)
     if limit := _INPUT_LIMIT.search(condition):
         what = "graph inputs" if limit[1] == "n_graph_inputs" else "inputs of one split"

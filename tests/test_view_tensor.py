@@ -40,18 +40,22 @@ def test_what_a_leaf_views_has_room_in_the_allocators_table(cpu, n):
         assert [r.get()[3] for r in results] == [i * i for i in range(n)]
 
 
-@pytest.mark.parametrize("marked", [False, True])
-def test_a_view_of_what_has_no_memory_is_refused_by_name(cpu, marked):
+# Read by an op, the view is on the backend of an input.
+@pytest.mark.parametrize(("marked", "read"), [(False, False), (False, True), (True, False)])
+def test_a_view_of_what_has_no_memory_is_refused_by_name(cpu, marked, read):
     ctx = ggml.Context()
     x = ctx.new_tensor("f32", 4, name="x")
     if marked:
         x.set_input()
     graph = ctx.new_graph(16)
-    graph.build_forward_expand(ctx.view_tensor(x))
-    graph.build_forward_expand(ctx.sqr(x))
+    view = ctx.view_tensor(x)
+    graph.build_forward_expand(ctx.sqr(view) if read else view)
+    graph.build_forward_expand(ctx.cpy(x, ctx.sqr(x)))
     with ggml.Scheduler([cpu]) as sched:
-        for call in (sched.alloc_graph, sched.reserve):
-            with pytest.raises(ggml.ArgumentError, match="no backend for it"):
+        for call in (sched.alloc_graph, sched.reserve, *([sched.plan] if read else ())):
+            with pytest.raises(
+                ggml.ArgumentError, match=r"(view_tensor|views only).*no backend for it"
+            ):
                 call(graph)
         x.set_input()
         other = ctx.new_graph(16)

@@ -160,12 +160,14 @@ _ALLOCATOR = (
         "source without room", 16, "src %d (%s) of node %s is not valid",
         "GP_NOTE_UNFIT(GP_REALLOC_SRC, galloc, src, node, j, &node_alloc->src[j])",
     ),
-    # A view of a tensor that is not in the graph (`view_tensor`) puts that one into the table too.
+    # Views of tensors that are not in the graph (`view_tensor`) put those into the table too.
     Edit(
         "size of the allocator's table",
         "    size_t min_hash_size = graph->n_nodes + graph->n_leafs;\n",
         "    for (int gp_i = 0; gp_i < graph->n_nodes; gp_i++) {\n"
-        "        min_hash_size += graph->nodes[gp_i]->view_src != NULL;\n    }\n",
+        "        min_hash_size += graph->nodes[gp_i]->view_src != NULL;\n    }\n"
+        "    for (int gp_i = 0; gp_i < graph->n_leafs; gp_i++) {\n"
+        "        min_hash_size += graph->leafs[gp_i]->view_src != NULL;\n    }\n",
         after=True,
     ),
     # Upstream compares counts and sizes only: a graph of as many nodes and leafs with other edges
