@@ -355,7 +355,7 @@ def _guard(f: Function) -> str:
         for p in f.params:
             if p.type in CHECKED_POINTERS and not f.nullable(p):
                 lines.append(f"    GP_NOT_NULL({f.name}, {p.name}, {give_up})")
-    harmless = (_short(f) and f.name not in _BUILDERS) or _HARMLESS.fullmatch(f.name)
+    harmless = (_short(f) and f.name not in _UNSEEN) or _HARMLESS.fullmatch(f.name)
     changing = "" if harmless else " gp::changing changing;"
     body = f"{call};" if void else f"return {call};"
     if _makes_tensor(f) and not _FINDS_TENSOR.fullmatch(f.name):
@@ -407,7 +407,7 @@ _QUERIES = re.compile(
     r"|set_input|set_output|set_param|op_\w+|unary_op_name|get_first_tensor|get_next_tensor"
     r"|used_mem|get_max_tensor_size|get_mem_\w+)"
 )
-_BUILDERS = ("ggml_build_backward_expand", "ggml_opt_init")  # make tensors in a user's context
+_UNSEEN = ("ggml_build_backward_expand", "ggml_opt_init", "gp_sched_read")  # in the middle of it
 _RELEASING = re.compile(
     r"  Py_BEGIN_ALLOW_THREADS\n  _cffi_restore_errno\(\);\n"
     r"(  \{ (?:result = )?(\w+)\(.*\n)"
@@ -437,8 +437,8 @@ def _makes_tensor(f: Function) -> bool:
 
 
 def _short(f: Function) -> bool:
-    if f.header != "ggml.h" or f.name in _BUILDERS:
-        return f.name in ("gp_view_fits", "gp_context_hold", "gp_context_let_go", *_BUILDERS)
+    if f.header != "ggml.h" or f.name in _UNSEEN:
+        return f.name in ("gp_view_fits", "gp_context_hold", "gp_context_let_go", *_UNSEEN)
     return _makes_tensor(f) or _QUERIES.fullmatch(f.name) is not None
 
 

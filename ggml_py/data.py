@@ -31,6 +31,7 @@ from .convert import (
 )
 from .errors import AbortError, ArgumentError, BusyError, NoDataError
 from .info import TensorInfo
+from .sharing import changed_elsewhere
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -87,6 +88,11 @@ class TensorData(TensorInfo):
         else:
             buffer = ptr.buffer
         if not (buffer and ptr.data):
+            if doing := changed_elsewhere(source or ptr):
+                raise BusyError(
+                    f"another thread is {doing} a graph that has tensor '{self.name}': wait until "
+                    "that returns"
+                )
             raise NoDataError(
                 f"tensor '{self.name}' has no memory: allocate its context (Context.alloc) or its "
                 "graph (Scheduler.alloc_graph) first; a scheduler's reset() takes memory back"

@@ -162,6 +162,21 @@ def _check_changes(graph: Graph, mine: changing | None = None) -> None:
             )
 
 
+def changed_elsewhere(tensor: Any) -> str:
+    """What another thread does now with a graph that has this native tensor, if anything."""
+    for change in list(CHANGES):
+        graph = change._graph
+        if graph is None or change._user[1] == get_ident():
+            continue
+        try:
+            with _beside(graph):
+                if lib.gp_graph_has(graph.ptr, tensor):
+                    return change._user[0]
+        except (ClosedError, SpoiledError):
+            continue
+    return ""
+
+
 class _beside(reading):
     """Around a call that reads what another thread uses, in a way that changes nothing of it."""
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import sys
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -156,3 +158,54 @@ def test_a_tensor_is_not_given_memory_while_its_graph_is_planned():
             sched.plan(graph)
         assert [type(error) for error in raised] == [ggml.BusyError] * 2
         assert x.buffer is None
+
+
+@contextlib.contextmanager
+def reading_results(result):
+    """Another thread that reads a result all the time: what it got, and what it was refused."""
+    got, raised, done = [], [], threading.Event()
+
+    def read():
+        while not done.is_set():
+            try:
+                got.append(result.get())
+            except ggml.GgmlError as error:
+                raised.append(error)
+
+    reader = threading.Thread(target=read)
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    reader.start()
+    try:
+        yield got, raised
+    finally:
+        done.set()
+        reader.join()
+        sys.setswitchinterval(interval)
+
+
+@pytest.mark.parametrize("asked", ["native", "python"])
+def test_who_reads_a_result_sees_its_memory_while_the_plan_is_read(asked, sims):
+    """To read it the tensors are put back as they were built: without memory, for a moment."""
+    with ggml.device("CPU").init(n_threads=1) as cpu, ggml.Context() as ctx:
+        x = ctx.new_tensor("f32", 64)
+        x.set_input()
+        graph, y = ctx.new_graph(1024), x
+        for _ in range(400):
+            y = ctx.neg(y)
+        y.set_output()
+        graph.build_forward_expand(y)
+        backends = [cpu]
+        if asked == "python":  # a function of Python is asked, so that threads change meanwhile
+            backends.insert(0, sims(supports=lambda node: node.op.name == "MUL_MAT").init())
+        with ggml.Scheduler(backends, graph_size=1024) as scheduler:
+            scheduler.alloc_graph(graph)
+            x.set(np.arange(64, dtype=np.float32))
+            scheduler.compute(graph)
+            with reading_results(y) as (got, raised):
+                for _ in range(60 if asked == "native" else 10):
+                    scheduler.plan(graph)
+            assert all(np.array_equal(one, np.arange(64)) for one in got)
+            assert got
+            assert all(isinstance(error, ggml.BusyError) for error in raised)
+            assert asked == "python" or not raised

@@ -16,8 +16,8 @@ GENERATED = {"ops.py", "enums.py", "_since.py"}
 
 # Layer of each module; a module imports lower ones, in layer 3 only those to its left.
 OBJECTS = ("_module", "_device", "registry", "rpc", "buffer", "threadpool", "backend", "loan")
-OBJECTS += ("arrays", "info", "convert", "dlpack", "data", "op_settings", "tensor", "sim_calls")
-OBJECTS += ("sim", "ranges", "ops", "custom", "sharing", "computing", "context")
+OBJECTS += ("sharing", "arrays", "info", "convert", "dlpack", "data", "op_settings", "tensor")
+OBJECTS += ("sim_calls", "sim", "ranges", "ops", "custom", "computing", "context")
 OBJECTS += ("graph", "graph_plan", "compare", "alloc", "sched_refusal", "sched_state")
 OBJECTS += ("sched_struct", "sched_parts", "sched_view")
 OBJECTS += ("sched_callbacks", "recording", "scheduler", "opt_params", "opt_data", "opt", "opt_fit")

@@ -1,7 +1,10 @@
 // What the instrumented copies of ggml.c and ggml-backend.cpp ask pins.cpp.
 #pragma once
 
+#include "ggml-backend.h"
+
 #include <stdbool.h>
+#include <stddef.h>
 
 struct ggml_context;
 
@@ -16,6 +19,15 @@ bool gp_context_is_held(const struct ggml_context * ctx);
 // Around what gives tensors other memory or takes it.
 void gp_lock_tensors(void);
 void gp_unlock_tensors(void);
+// The memory of a tensor that has other memory, or none, for a moment.
+struct gp_memory {
+    struct ggml_tensor *  t;
+    void *                data;
+    ggml_backend_buffer_t buffer;
+};
+// Between `gp_lock_tensors` and `gp_unlock_tensors`: from `begin` on to the end whoever pins one of these n tensors, or
+// a view of one, finds the memory that is told here.
+void gp_set_aside(const struct gp_memory * all, size_t n, bool begin);
 
 #ifdef __cplusplus
 }

@@ -19,6 +19,7 @@ std::mutex                                               mutex; // of all that f
 std::unordered_map<ggml_backend_buffer_t, pinned_buffer> pinned;
 gp_call_pin *                                           calls = nullptr; // nearly always none or one
 std::vector<ggml_context *>                              held;
+std::vector<std::pair<const gp_memory *, size_t>>        aside;
 
 bool is_used(ggml_backend_buffer_t buffer) {
     for (gp_call_pin * pin = calls; pin != nullptr; pin = pin->next) {
@@ -43,8 +44,21 @@ bool is_last(ggml_backend_buffer_t buffer) {
     return freed;
 }
 
-ggml_backend_buffer_t buffer_of(const ggml_tensor * tensor) {
-    return tensor->view_src != nullptr ? tensor->view_src->buffer : tensor->buffer;
+// With the lock held: where the tensor is, though it may be put back for a moment.
+gp_memory memory_of(const ggml_tensor * tensor) {
+    for (const auto & some : aside) {
+        const gp_memory * end = some.first + some.second;
+        const gp_memory * found = std::find_if(some.first, end, [tensor](const gp_memory & m) { return m.t == tensor; });
+        if (found != end) {
+            return *found;
+        }
+    }
+    return { nullptr, tensor->data, tensor->buffer };
+}
+
+void set_memory(ggml_tensor * copy, const gp_memory & memory) {
+    copy->data   = memory.data;
+    copy->buffer = memory.buffer;
 }
 
 } // namespace
@@ -56,8 +70,10 @@ extern "C" {
 void gp_call_begin(gp_call_pin * pin, const ggml_tensor * tensor, ggml_tensor * copy, ggml_tensor * source) {
     const std::lock_guard<std::mutex> lock(mutex);
     *copy = *tensor;
+    set_memory(copy, memory_of(tensor));
     if (tensor->view_src != nullptr) {
-        *source        = *tensor->view_src;
+        *source = *tensor->view_src;
+        set_memory(source, memory_of(tensor->view_src));
         copy->view_src = source;
         // A view that was made after the allocation has data and no buffer; upstream's copy reads it.
         copy->buffer   = source->buffer;
@@ -107,9 +123,9 @@ void gp_buffer_unpin(ggml_backend_buffer_t buffer) {
 
 ggml_backend_buffer_t gp_tensor_pin(const ggml_tensor * tensor, void ** data) {
     const std::lock_guard<std::mutex> lock(mutex);
-    const ggml_backend_buffer_t buffer = buffer_of(tensor);
-    *data = tensor->data;
-    if (buffer == nullptr || tensor->data == nullptr) {
+    *data = memory_of(tensor).data;
+    const ggml_backend_buffer_t buffer = memory_of(tensor->view_src != nullptr ? tensor->view_src : tensor).buffer;
+    if (buffer == nullptr || *data == nullptr) {
         return nullptr;
     }
     pinned[buffer].pins++;
@@ -137,6 +153,15 @@ void gp_take_tensors(ggml_tensor ** tensors, int n) {
     for (int i = 0; i < n; i++) {
         tensors[i]->buffer = nullptr;
         tensors[i]->data   = nullptr;
+    }
+}
+
+void gp_set_aside(const gp_memory * all, size_t n, bool begin) {
+    const std::pair<const gp_memory *, size_t> one(all, n);
+    if (begin) {
+        aside.push_back(one);
+    } else {
+        aside.erase(std::find(aside.begin(), aside.end(), one));
     }
 }
 

@@ -83,13 +83,6 @@ struct rewired {
     ggml_tensor * src;
 };
 
-// Where a tensor was before planning.
-struct memory {
-    ggml_tensor *         t;
-    void *                data;
-    ggml_backend_buffer_t buffer;
-};
-
 struct run; // run_hooks.h
 
 struct trace {
@@ -111,8 +104,8 @@ struct trace {
     std::vector<rewired>       rewires;
     std::vector<std::pair<const ggml_tensor *, const ggml_tensor *>> alloc_deps; // kept until that node
     std::string                unreached; // why the allocated graph cannot be computed
-    std::vector<memory>        unallocated; // nodes and leafs that the allocator gives memory or a buffer
-    std::vector<memory>        lent; // those, once it does: a plan alone gives no memory and takes none
+    std::vector<gp_memory>     unallocated; // nodes and leafs that the allocator gives memory or a buffer
+    std::vector<gp_memory>     lent; // those, once it does: a plan alone gives no memory and takes none
 
     std::vector<int32_t>       passes; // [GP_N_STAGES][hash set], hv_tensor_backend_ids as it was
     int                        n_passes = 0;
@@ -276,7 +269,7 @@ static void restore(trace * tr) {
     // Memory that the scheduler lent goes back to it. A node that kept its address would look pre-allocated
     // to the next plan, which would leave it where it is (1.dst).
     gp_lock_tensors();
-    for (const memory & m : tr->lent) {
+    for (const gp_memory & m : tr->lent) {
         m.t->data   = m.data;
         m.t->buffer = m.buffer;
     }
@@ -392,7 +385,7 @@ extern "C" int gp_sched_lent(ggml_backend_sched_t sched, ggml_tensor ** tensors)
         return 0;
     }
     if (tensors != nullptr) {
-        for (const gp::memory & m : tr->lent) {
+        for (const gp_memory & m : tr->lent) {
             *tensors++ = m.t;
         }
         for (const gp::rewired & w : tr->rewires) {

@@ -5,6 +5,7 @@
 
 #include "sched_fields.h"
 #include "sched_hooks.h"
+#include "as_built.h"
 #include "order_hooks.h"
 #include "cpu_read.h"
 #include "run_hooks.h"
@@ -155,20 +156,7 @@ struct reader {
     // The tensors of the graph and what they refer to, as the user built it: without the copies and the memory
     // that planning gave it. That is what the backends were asked about, too.
     void read_tensors() {
-        struct as_built { // also when a backend's answer is an abort
-            trace * tr;
-            void swap() {
-                for (rewired & w : tr->rewires) {
-                    std::swap(w.node->src[w.j], w.src);
-                }
-                for (memory & m : tr->lent) {
-                    std::swap(m.t->data, m.data);
-                    std::swap(m.t->buffer, m.buffer);
-                }
-            }
-            explicit as_built(trace * tr) : tr(tr) { swap(); }
-            ~as_built() { swap(); }
-        } graph_as_built(tr);
+        const as_built graph_as_built(tr->rewires, tr->lent); // also when a backend's answer is an abort
 
         for (ggml_tensor * node : tr->order) {
             id_of(node);

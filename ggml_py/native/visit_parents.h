@@ -54,7 +54,8 @@ static inline bool gp_lacks_compute(const struct ggml_tensor * node) {
 // Comes to `node`; its sources are next if it is on top of `visits` then.
 static inline size_t gp_visit_enter(struct gp_visits * visits, struct ggml_cgraph * cgraph, struct ggml_tensor * node, bool compute) {
 #ifdef GP_VISIT_COMPUTE
-    if (node->op != GGML_OP_NONE && compute) {
+    // Written once: another graph that has the node may be computing.
+    if (node->op != GGML_OP_NONE && compute && !(node->flags & GGML_TENSOR_FLAG_COMPUTE)) {
         node->flags |= GGML_TENSOR_FLAG_COMPUTE;
     }
 #endif
