@@ -47,6 +47,7 @@ import os
 import threading
 import time
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from sys import getrefcount
 from types import TracebackType
@@ -66,10 +67,8 @@ User = tuple[str, int]  # what is done, on which thread
 
 
 class Live(Mapping[str, int]):
-    """How many native objects are open, by class name.
-
-    Not a Counter: threads, and finalizers in between, would lose counts of each other.
-    """
+    """How many native objects are open, by class name. In a Counter threads, and finalizers in
+    between, would lose counts of each other."""
 
     def __init__(self) -> None:
         self._tokens: set[Token] = set()
@@ -461,6 +460,7 @@ class _WithoutPtr:
 
 
 _FREED = Native(None, ("", -1))
+_FREED.needs = deque(maxlen=0)  # type: ignore[assignment]  # it keeps nothing, whoever is late
 _CLOSED: dict[type[Handle], type[Handle]] = {}
 
 

@@ -101,6 +101,17 @@ def test_two_contexts_that_need_each_other_are_collected():
     assert dict(LIVE) == before
 
 
+def test_what_is_closed_before_it_needs_another_keeps_nothing():
+    """Another thread may close a graph between the check and the op that it is to hold."""
+    before = dict(LIVE)
+    with ggml.Context() as context:
+        graph, other = context.new_graph(8), ggml.Context()
+        graph.close()
+        graph._depend(other)
+        del graph, other
+    assert dict(LIVE) == before
+
+
 def test_a_custom_op_that_knows_all_of_its_own_is_collected(cpu):
     def make():
         context = ggml.Context(reserve=1 << 20)
