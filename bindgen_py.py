@@ -262,9 +262,9 @@ def ops(api: Api) -> str:
     head = (
         "\nfrom __future__ import annotations\n\n"
         "from collections.abc import Sequence\nfrom typing import Any\n\n"
-        "from . import enums\nfrom ._arguments import items\nfrom ._ffi import NULL, lib\n"
-        "from .ranges import WHOLE, check_view\n"
-        "from .tensor import MISTAKES, Tensor, TypeLike, enum_of, mistake, type_of\n\n"
+        "from .. import enums\nfrom ..boundary.arguments import items\nfrom ..boundary.ffi import NULL, lib\n"
+        "from ..tensors.tensor import MISTAKES, Tensor, TypeLike, enum_of, mistake, type_of\n"
+        "from .views import WHOLE, check_view\n\n"
         f"# By hand in custom.py, for they call Python back:\n{left}\n"
         "# Bound once, and Tensors made without __init__: it would cost a sixth of an op.\n"
         f"_new = object.__new__\n_view_fits = lib.gp_view_fits\n{bound}\n\n"

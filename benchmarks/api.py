@@ -32,8 +32,8 @@ sys.path.insert(0, str(search.REPO / "tests"))
 import handle_kinds
 
 import ggml_py as ggml
-from ggml_py import sim
-from ggml_py._handle import LIVE, Handle
+from ggml_py.boundary.handle import LIVE, Handle
+from ggml_py.sim import device as sim
 
 MOST_MEMORY = 6 << 30  # bytes of address space: what asks for more is refused by the system
 CALLS = 40

@@ -31,7 +31,7 @@ from rich.table import Table
 from rounds import parser
 
 import ggml_py
-from ggml_py._ffi import lib
+from ggml_py.boundary.ffi import lib
 from ggml_py.models import Model, graphs
 
 _NATIVE = ("gp_decode_one", "graph_compute")  # the latter where a graph is new

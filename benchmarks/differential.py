@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 import test_differential
 from rich.progress import Progress
 
-from ggml_py._ffi import BUILD
+from ggml_py.boundary.ffi import BUILD
 
 MAX_NODES = (6, 12, 24, 48)
 

@@ -23,7 +23,8 @@ import fuzz_plan  # noqa: E402
 from search import Search, main  # noqa: E402
 
 import ggml_py as ggml  # noqa: E402
-from ggml_py.export import run_json, to_json  # noqa: E402
+from ggml_py.export.json import plan as to_json
+from ggml_py.export.json import run as run_json  # noqa: E402
 
 ODD_TEXT = (
     "", " ", "\n", "\x00", "\ud800", "é", "-1", "0", "99999999999999999999", "1.5", "nan",
@@ -137,7 +138,7 @@ def _compressed(rng: random.Random) -> ggml.Plan:
 
 
 def _profile(rng: random.Random) -> None:
-    from ggml_py.profile_rows import FileRecord
+    from ggml_py.sim.profiles.rows import FileRecord
 
     rows = ["backend_name,op_name,op_params,supported,error_message"]
     rows += [
@@ -178,9 +179,9 @@ def case(seed: int) -> str:
 SEARCH = Search(
     "files",
     (
-        "benchmarks/files.py", "ggml_py/trace/snapshot*.py", "ggml_py/trace/debug_log.py",
-        "ggml_py/trace/dumped.py", "ggml_py/trace/log_lines.py", "ggml_py/export/to_json.py",
-        "ggml_py/export/run_json.py", "ggml_py/export/plan_check.py", "ggml_py/profile_rows.py",
+        "benchmarks/files.py", "ggml_py/trace/snapshot*.py", "ggml_py/export/debug_log.py",
+        "ggml_py/export/debug_log_plan.py", "ggml_py/export/log_lines.py", "ggml_py/export/json/plan.py",
+        "ggml_py/export/json/run.py", "ggml_py/export/json/check.py", "ggml_py/sim/profiles/rows.py",
     ),
     case,
     limit_s=10,

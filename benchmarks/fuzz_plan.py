@@ -31,7 +31,7 @@ from rich.console import Console  # noqa: E402
 from rich.progress import track  # noqa: E402
 
 import ggml_py as ggml  # noqa: E402
-from ggml_py.export import to_json  # noqa: E402
+from ggml_py.export.json import plan as to_json  # noqa: E402
 
 LIMIT_S = 5.0
 N_PLANS = 40

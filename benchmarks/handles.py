@@ -27,7 +27,7 @@ _folder: list[Path] = []
 
 def case(seed: int) -> str:
     """One program; raises the first exception that was none of those expected."""
-    from ggml_py._handle import LIVE
+    from ggml_py.boundary.handle import LIVE
 
     rng = random.Random(seed)
     if not _folder:
@@ -50,7 +50,7 @@ def case(seed: int) -> str:
 
 def more(before: dict[str, int]) -> dict[str, int]:
     """The kinds of handles that more are open of now."""
-    from ggml_py._handle import LIVE
+    from ggml_py.boundary.handle import LIVE
 
     return {kind: count for kind, count in LIVE.items() if count > before.get(kind, 0)}
 

@@ -36,10 +36,10 @@ from rich.console import Console
 from rich.progress import track
 from rounds import Row, measured, parser, seconds, show, some_of
 
-from ggml_py._ffi import lib
+from ggml_py.boundary.ffi import lib
 from ggml_py.models import Model, load
 from ggml_py.models.synthetic import LlamaSpec, write_llama
-from ggml_py.sched_refusal import deciding
+from ggml_py.scheduler.refusal import deciding
 
 REPO = Path(__file__).resolve().parent.parent
 SIZES = {

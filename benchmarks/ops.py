@@ -13,7 +13,7 @@ import cffi
 from rounds import Row, child, compare, parser, seconds, show
 
 import ggml_py as ggml
-from ggml_py import _ffi
+from ggml_py.boundary import ffi as _ffi
 
 N = 2000  # nodes of a middle-sized model's graph
 PEER = f"""

@@ -22,8 +22,9 @@ from rich.console import Console
 from rich.table import Table
 
 import ggml_py as ggml
-from ggml_py._ffi import ffi, lib
-from ggml_py.trace import capture, reference
+from ggml_py.boundary.ffi import ffi, lib
+from ggml_py.scheduler import capture
+from ggml_py.trace import reference
 from ggml_py.trace.steps import steps_of
 
 SIZES = (1_000, 5_000, 20_000, 100_000)

@@ -47,14 +47,14 @@ PLAIN, AGAIN, RECORDED, PER_OP, PRISTINE = (
 )  # fmt: skip
 _DECODER = f"""
 import contextlib, gc, json, statistics, sys, time
-import ggml_py.recording
+import ggml_py.scheduler.recording
 from ggml_py.models import load
 N = 16
 
 def now():
     return time.perf_counter(), time.process_time()
 
-ggml_py.recording._memcpy = lambda: 1.0  # after each block, which the caches would feel
+ggml_py.scheduler.recording._memcpy = lambda: 1.0  # after each block, which the caches would feel
 model = load(sys.argv[1], n_threads=1, flash_attn=True)
 model.eval([1])
 gc.disable()

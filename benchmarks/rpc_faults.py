@@ -17,7 +17,7 @@ import rpc_programs
 
 SEARCH = search.Search(
     "rpc_faults",
-    ("ggml_py/native/rpc_*", "vendor/rpc_edits.py", "ggml_py/rpc.py", "tests/rpc_*.py"),
+    ("ggml_py/native/rpc_*", "vendor/rpc_edits.py", "ggml_py/backends/rpc.py", "tests/rpc_*.py"),
     rpc_programs.check, limit_s=60, per_process=250,
 )  # fmt: skip
 

@@ -96,7 +96,7 @@ def child(search: Search, first: int, end: int) -> None:
     def say(**row: Any) -> None:
         out.write(json.dumps(row) + "\n")
 
-    from ggml_py._ffi import BUILD
+    from ggml_py.boundary.ffi import BUILD
 
     say(build=BUILD["key"])
     gc.collect()
@@ -301,7 +301,7 @@ def main(search: Search) -> int:
     if options.only is not None:
         print(search.case(options.only))
         return 0
-    from ggml_py._ffi import BUILD
+    from ggml_py.boundary.ffi import BUILD
 
     script = Path(sys.argv[0]).resolve()
     about = hashes(search.patterns)

@@ -12,26 +12,27 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from . import enums as enums
-    from ._device import Device as Device
-    from ._device import DeviceCaps as DeviceCaps
-    from ._device import DeviceProps as DeviceProps
-    from ._device import best_device as best_device
-    from ._device import device as device
-    from ._device import devices as devices
-    from ._ffi import ffi as ffi
-    from ._ffi import lib as lib
-    from ._isolate import isolate as isolate
-    from ._strict import strict as strict
-    from .alloc import GraphAllocator as GraphAllocator
-    from .alloc import TensorAllocator as TensorAllocator
-    from .backend import Backend as Backend
-    from .backend import Event as Event
-    from .buffer import Buffer as Buffer
-    from .buffer import BufferType as BufferType
-    from .compare import compare_graph_backend as compare_graph_backend
-    from .context import Context as Context
-    from .convert import dequantize as dequantize
-    from .convert import quantize as quantize
+    from .backends.backend import Backend as Backend
+    from .backends.backend import Event as Event
+    from .backends.buffer import Buffer as Buffer
+    from .backends.buffer import BufferType as BufferType
+    from .backends.device import Device as Device
+    from .backends.device import DeviceCaps as DeviceCaps
+    from .backends.device import DeviceProps as DeviceProps
+    from .backends.device import best_device as best_device
+    from .backends.device import device as device
+    from .backends.device import devices as devices
+    from .backends.graph_plan import CpuNode as CpuNode
+    from .backends.graph_plan import CpuPlan as CpuPlan
+    from .backends.graph_plan import GraphPlan as GraphPlan
+    from .backends.registry import Registry as Registry
+    from .backends.registry import load_backend as load_backend
+    from .backends.registry import registries as registries
+    from .backends.rpc import rpc_devices as rpc_devices
+    from .backends.threadpool import ThreadPool as ThreadPool
+    from .boundary.ffi import ffi as ffi
+    from .boundary.ffi import lib as lib
+    from .boundary.isolate import isolate as isolate
     from .errors import AbortError as AbortError
     from .errors import AllocError as AllocError
     from .errors import ArgumentError as ArgumentError
@@ -53,65 +54,64 @@ if TYPE_CHECKING:
     from .errors import ServerLostError as ServerLostError
     from .errors import SpoiledError as SpoiledError
     from .errors import UnknownDeviceError as UnknownDeviceError
-    from .gguf import Gguf as Gguf
-    from .gguf_writer import write_gguf as write_gguf
-    from .graph import Graph as Graph
-    from .graph_plan import CpuNode as CpuNode
-    from .graph_plan import CpuPlan as CpuPlan
-    from .graph_plan import GraphPlan as GraphPlan
-    from .opt import OptContext as OptContext
-    from .opt_data import Dataset as Dataset
-    from .opt_data import OptResult as OptResult
-    from .opt_fit import Epoch as Epoch
-    from .opt_fit import Progress as Progress
-    from .opt_fit import epoch as epoch
-    from .opt_fit import fit as fit
-    from .opt_fit import progress_bar as progress_bar
-    from .opt_params import SGD as SGD
-    from .opt_params import AdamW as AdamW
-    from .recording import Recording as Recording
-    from .registry import Registry as Registry
-    from .registry import load_backend as load_backend
-    from .registry import registries as registries
-    from .rpc import rpc_devices as rpc_devices
-    from .sched_state import Reallocation as Reallocation
-    from .sched_view import SchedState as SchedState
-    from .scheduler import Scheduler as Scheduler
-    from .sim import SimDevice as SimDevice
-    from .sim import sim_device as sim_device
-    from .sim_profile import load_profile as load_profile
-    from .sim_profile import profiles as profiles
-    from .tensor import Tensor as Tensor
-    from .threadpool import ThreadPool as ThreadPool
-    from .trace.nearest import nearest as nearest
-    from .trace.plan import Plan as Plan
+    from .gguf.reader import Gguf as Gguf
+    from .gguf.writer import write_gguf as write_gguf
+    from .graphs.alloc import GraphAllocator as GraphAllocator
+    from .graphs.alloc import TensorAllocator as TensorAllocator
+    from .graphs.compare import compare_graph_backend as compare_graph_backend
+    from .graphs.context import Context as Context
+    from .graphs.graph import Graph as Graph
+    from .scheduler.recording import Recording as Recording
+    from .scheduler.scheduler import Scheduler as Scheduler
+    from .scheduler.state import Reallocation as Reallocation
+    from .scheduler.strict import strict as strict
+    from .scheduler.view import SchedState as SchedState
+    from .sim.device import SimDevice as SimDevice
+    from .sim.device import sim_device as sim_device
+    from .sim.profiles.profile import load_profile as load_profile
+    from .sim.profiles.profile import profiles as profiles
+    from .tensors.convert import dequantize as dequantize
+    from .tensors.convert import quantize as quantize
+    from .tensors.tensor import Tensor as Tensor
+    from .trace.answers.variant import Nearest as Nearest
+    from .trace.answers.variant import Variant as Variant
+    from .trace.planned import Plan as Plan
     from .trace.run import Run as Run
-    from .trace.variant import Nearest as Nearest
-    from .trace.variant import Variant as Variant
+    from .train.context import OptContext as OptContext
+    from .train.data import Dataset as Dataset
+    from .train.data import OptResult as OptResult
+    from .train.fit import Epoch as Epoch
+    from .train.fit import Progress as Progress
+    from .train.fit import epoch as epoch
+    from .train.fit import fit as fit
+    from .train.fit import progress_bar as progress_bar
+    from .train.params import SGD as SGD
+    from .train.params import AdamW as AdamW
+    from .variants.search import nearest as nearest
 
 __version__ = "0.1.0"
 
 # Public name -> module that has it. `enums` is a module itself.
 _PUBLIC = {
-    "ffi": "_ffi",
-    "lib": "_ffi",
-    "isolate": "_isolate",
-    "GraphAllocator": "alloc",
-    "TensorAllocator": "alloc",
-    "Backend": "backend",
-    "Event": "backend",
-    "Buffer": "buffer",
-    "BufferType": "buffer",
-    "Context": "context",
-    "compare_graph_backend": "compare",
-    "Device": "_device",
-    "DeviceCaps": "_device",
-    "DeviceProps": "_device",
-    "best_device": "_device",
-    "device": "_device",
-    "devices": "_device",
-    "dequantize": "convert",
-    "quantize": "convert",
+    "ffi": "boundary.ffi",
+    "lib": "boundary.ffi",
+    "isolate": "boundary.isolate",
+    "GraphAllocator": "graphs.alloc",
+    "TensorAllocator": "graphs.alloc",
+    "Backend": "backends.backend",
+    "Event": "backends.backend",
+    "Buffer": "backends.buffer",
+    "BufferType": "backends.buffer",
+    "Context": "graphs.context",
+    "compare_graph_backend": "graphs.compare",
+    "Device": "backends.device",
+    "DeviceCaps": "backends.device",
+    "DeviceProps": "backends.device",
+    "best_device": "backends.device",
+    "device": "backends.device",
+    "devices": "backends.device",
+    "dequantize": "tensors.convert",
+    "quantize": "tensors.convert",
     "AbortError": "errors",
     "AllocError": "errors",
     "ArgumentError": "errors",
@@ -133,45 +133,52 @@ _PUBLIC = {
     "ServerLostError": "errors",
     "SpoiledError": "errors",
     "UnknownDeviceError": "errors",
-    "Gguf": "gguf",
-    "write_gguf": "gguf_writer",
-    "Graph": "graph",
-    "CpuNode": "graph_plan",
-    "CpuPlan": "graph_plan",
-    "GraphPlan": "graph_plan",
-    "OptContext": "opt",
-    "Dataset": "opt_data",
-    "OptResult": "opt_data",
-    "Epoch": "opt_fit",
-    "Progress": "opt_fit",
-    "epoch": "opt_fit",
-    "fit": "opt_fit",
-    "progress_bar": "opt_fit",
-    "AdamW": "opt_params",
-    "SGD": "opt_params",
-    "Recording": "recording",
-    "Registry": "registry",
-    "load_backend": "registry",
-    "registries": "registry",
-    "rpc_devices": "rpc",
-    "Reallocation": "sched_state",
-    "SchedState": "sched_view",
-    "Scheduler": "scheduler",
-    "SimDevice": "sim",
-    "sim_device": "sim",
-    "load_profile": "sim_profile",
-    "profiles": "sim_profile",
-    "strict": "_strict",
-    "Tensor": "tensor",
-    "ThreadPool": "threadpool",
-    "nearest": "trace.nearest",
-    "Plan": "trace.plan",
+    "Gguf": "gguf.reader",
+    "write_gguf": "gguf.writer",
+    "Graph": "graphs.graph",
+    "CpuNode": "backends.graph_plan",
+    "CpuPlan": "backends.graph_plan",
+    "GraphPlan": "backends.graph_plan",
+    "OptContext": "train.context",
+    "Dataset": "train.data",
+    "OptResult": "train.data",
+    "Epoch": "train.fit",
+    "Progress": "train.fit",
+    "epoch": "train.fit",
+    "fit": "train.fit",
+    "progress_bar": "train.fit",
+    "AdamW": "train.params",
+    "SGD": "train.params",
+    "Recording": "scheduler.recording",
+    "Registry": "backends.registry",
+    "load_backend": "backends.registry",
+    "registries": "backends.registry",
+    "rpc_devices": "backends.rpc",
+    "Reallocation": "scheduler.state",
+    "SchedState": "scheduler.view",
+    "Scheduler": "scheduler.scheduler",
+    "SimDevice": "sim.device",
+    "sim_device": "sim.device",
+    "load_profile": "sim.profiles.profile",
+    "profiles": "sim.profiles.profile",
+    "strict": "scheduler.strict",
+    "Tensor": "tensors.tensor",
+    "ThreadPool": "backends.threadpool",
+    "nearest": "variants.search",
+    "Plan": "trace.planned",
     "Run": "trace.run",
-    "Nearest": "trace.variant",
-    "Variant": "trace.variant",
+    "Nearest": "trace.answers.variant",
+    "Variant": "trace.answers.variant",
     "enums": "",
 }
-_PLAIN = ("errors", "trace.plan", "trace.run", "trace.variant", "_isolate", "sim_profile")
+_PLAIN = (
+    "errors",
+    "trace.planned",
+    "trace.run",
+    "trace.answers.variant",
+    "boundary.isolate",
+    "sim.profiles.profile",
+)
 __all__ = sorted(_PUBLIC)
 
 
@@ -181,9 +188,11 @@ def __getattr__(name: str) -> Any:
     if _PUBLIC.get(name) not in _PLAIN:
         # Before numpy: it says which Pythons cannot have us. And another release has its own
         # enums and ops.
-        importlib.import_module("ggml_py._ffi")
+        importlib.import_module("ggml_py.boundary.ffi")
     if name in ("enums", "ops"):
-        value: Any = importlib.import_module(f"ggml_py.{name}")
+        value: Any = importlib.import_module(
+            "ggml_py.enums" if name == "enums" else "ggml_py.graphs.ops"
+        )
     else:
         value = getattr(importlib.import_module(f"ggml_py.{_PUBLIC[name]}"), name)
     globals()[name] = value

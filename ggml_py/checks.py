@@ -10,14 +10,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from ._arguments import given, whole
-from .trace.plan import Plan
-from .trace.required import elsewhere, fallen_back, otherwise, too_many_bytes, too_many_splits
+from .boundary.arguments import given, whole
+from .trace.answers.requirements import (
+    elsewhere,
+    fallen_back,
+    otherwise,
+    too_many_bytes,
+    too_many_splits,
+)
+from .trace.planned import Plan
 
 if TYPE_CHECKING:
-    from ._device import Device
-    from .backend import Backend
-    from .graph import Graph
+    from .backends.backend import Backend
+    from .backends.device import Device
+    from .graphs.graph import Graph
 
 __all__ = [
     "assert_max_copy_bytes",
@@ -103,10 +109,10 @@ def assert_supported(graph: Graph, device: Device | Backend) -> None:
     C: ggml_backend_dev_supports_op
     """
     __tracebackhide__ = True
-    from ._device import Device
-    from .backend import Backend
-    from .graph import Graph
-    from .trace.nearest import nearest
+    from .backends.backend import Backend
+    from .backends.device import Device
+    from .graphs.graph import Graph
+    from .variants.search import nearest
 
     if not isinstance(graph, Graph):
         raise TypeError(f"expected a Graph, got {given(graph)}")

@@ -6,10 +6,10 @@ import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from . import _log
+from . import log as _log
 
 if TYPE_CHECKING:
-    from .trace.plan import Plan
+    from .trace.planned import Plan
 
 
 class GgmlError(Exception):

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from oracle_programs import Oracle
 
 from ggml_py import Gguf, models
-from ggml_py.gguf_writer import TensorEntry, write_gguf
+from ggml_py.gguf.writer import TensorEntry, write_gguf
 
 load = partial(models.load, n_threads=1, repack=False)  # see test_models.py
 PLAIN = ("ffn_gate_inp.weight", "ssm_conv1d.weight", "_norm.weight")  # never quantised

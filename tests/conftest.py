@@ -20,8 +20,8 @@ from gpu_device import gpu_or_skip
 from oracle_programs import Oracle
 
 import ggml_py as ggml
-from ggml_py._handle import LIVE
-from ggml_py._since import SINCE
+from ggml_py.boundary.handle import LIVE
+from ggml_py.boundary.since import SINCE
 
 if TYPE_CHECKING:
     from ggml_py.models.synthetic import LlamaSpec
@@ -67,7 +67,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def loaded() -> dict:
     """The build that is loaded. Not at import: pytest's fault handler comes before our signals."""
-    from ggml_py._ffi import BUILD
+    from ggml_py.boundary.ffi import BUILD
 
     return BUILD
 
@@ -178,7 +178,7 @@ def pristine() -> str:
 def no_simulated_devices() -> Iterator[None]:
     """Other modules look at all devices: those that a module made are closed when it ends."""
     yield
-    simulated = sys.modules.get("ggml_py.sim")
+    simulated = sys.modules.get("ggml_py.sim.device")
     left = list(simulated._sims.values()) if simulated else []
     for _ in range(2):  # those first that share the buffer type of another
         for sim in left:

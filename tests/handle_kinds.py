@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 import ggml_py as ggml
-import ggml_py.gguf
-from ggml_py._handle import Handle
+import ggml_py.gguf.reader
+from ggml_py.boundary.handle import Handle
 
 
 class Stand:

@@ -10,8 +10,8 @@ sys.path[:0] = [str(Path(__file__).resolve().parent.parent / "benchmarks")]
 import handles  # noqa: E402
 import search  # noqa: E402
 
-from ggml_py import context  # noqa: E402
-from ggml_py._handle import Handle  # noqa: E402
+from ggml_py.boundary.handle import Handle  # noqa: E402
+from ggml_py.graphs import context  # noqa: E402
 
 
 def free(self: Handle) -> None:

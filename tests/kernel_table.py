@@ -11,7 +11,7 @@ import re
 import sys
 from pathlib import Path
 
-from ggml_py._since import SINCE
+from ggml_py.boundary.since import SINCE
 from ggml_py.enums import Op
 
 REPO = Path(__file__).parent.parent

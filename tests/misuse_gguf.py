@@ -7,7 +7,7 @@ from gguf_mutator import ARR, F32, STR, U32, File, header, info, kv, number
 from misuses import misuse
 
 import ggml_py as ggml
-from ggml_py.gguf_writer import write_gguf
+from ggml_py.gguf.writer import write_gguf
 
 BAD = ggml.GgufError
 ONES = struct.pack("<8f", *[1.0] * 8)

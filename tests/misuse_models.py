@@ -8,7 +8,7 @@ from misuses import misuse
 
 import ggml_py as ggml
 from ggml_py import models
-from ggml_py.gguf_writer import write_gguf
+from ggml_py.gguf.writer import write_gguf
 from ggml_py.models.synthetic import LlamaSpec, write_llama
 
 BAD = ggml.ModelError

@@ -3,7 +3,7 @@
 from misuses import misuse
 
 import ggml_py as ggml
-from ggml_py.sim_text import sim_device_of
+from ggml_py.sim.text import sim_device_of
 
 BAD = ggml.ArgumentError
 

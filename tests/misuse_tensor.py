@@ -6,7 +6,7 @@ import numpy as np
 from misuses import misuse
 
 import ggml_py as ggml
-from ggml_py import dlpack
+from ggml_py.tensors import dlpack
 
 BAD, NO_DATA = ggml.ArgumentError, ggml.NoDataError
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from ggml_py._handle import LIVE
+from ggml_py.boundary.handle import LIVE
 
 _C = ctypes.CDLL(None)
 _PROC = Path("/proc/self")

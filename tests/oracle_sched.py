@@ -14,7 +14,7 @@ from pathlib import Path
 
 from build_support import caches as cache
 
-from ggml_py._ffi import BUILD, ffi
+from ggml_py.boundary.ffi import BUILD, ffi
 
 COMPILER = shutil.which("c++")
 

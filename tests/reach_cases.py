@@ -8,7 +8,7 @@ import random
 import random_graphs
 
 import ggml_py as ggml
-from ggml_py.trace import reach
+from ggml_py.trace.advice import reach as reach
 
 
 def case(n: int) -> str:

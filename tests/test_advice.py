@@ -15,8 +15,8 @@ import random_graphs
 from advice_world import World, attention, findings, gpu, ids, names, no_quantised_cache, only
 
 import ggml_py as ggml
-from ggml_py.trace import advice
-from ggml_py.trace.finding import _pattern, described
+from ggml_py.trace.advice import checks as advice
+from ggml_py.trace.advice.facts import _pattern, described
 
 PAGES = Path(__file__).parent.parent / "docs" / "advice"
 

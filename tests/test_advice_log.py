@@ -14,7 +14,7 @@ from advice_world import (
     no_quantised_cache,
 )
 
-from ggml_py.trace import advice
+from ggml_py.trace.advice import checks as advice
 
 
 @pytest.fixture

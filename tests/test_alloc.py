@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import ggml_py as ggml
-from ggml_py._ffi import ffi, lib
+from ggml_py.boundary.ffi import ffi, lib
 
 
 @pytest.fixture

@@ -13,7 +13,8 @@ from build_support import error_of, run
 
 import build_ggml
 import ggml_py as ggml
-from ggml_py import _ffi, errors
+from ggml_py import errors
+from ggml_py.boundary import ffi as _ffi
 from vendor import cuda, identity, pep517
 from vendor.report import BuildError
 

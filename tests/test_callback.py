@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import ggml_py as ggml
-from ggml_py._ffi import ffi, lib
+from ggml_py.boundary.ffi import ffi, lib
 
 
 @pytest.mark.parametrize("function", ["_on_eval", "_on_custom1", "_on_compare", "_on_abort"])

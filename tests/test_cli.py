@@ -9,9 +9,9 @@ from cli_runs import fails, ok, run
 from click.testing import CliRunner
 
 import ggml_py as ggml
-from ggml_py import _log
+from ggml_py import log as _log
 from ggml_py.cli.devices import command as devices_command
-from ggml_py.cli.options import device_names
+from ggml_py.cli.shared.options import device_names
 from ggml_py.models.synthetic import LlamaSpec, write_llama
 
 
@@ -54,7 +54,7 @@ def test_devices_says_why_a_backend_has_none(monkeypatch):
             self.name = name
 
     names = [Registry(name) for name in ("CUDA", "Vulkan", "RPC")]
-    monkeypatch.setattr("ggml_py.registry.registries", lambda: names)
+    monkeypatch.setattr("ggml_py.backends.registry.registries", lambda: names)
     _log.receive(4, "ggml_cuda_init: failed to initialize CUDA: no driver\n")
     out = CliRunner().invoke(devices_command).output
     assert "CUDA: no device here (ggml_cuda_init: failed to initialize CUDA: no driver)\n" in out

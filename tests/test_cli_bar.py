@@ -5,9 +5,9 @@ import sys
 
 import pytest
 
-from ggml_py.cli import bar as bar_
-from ggml_py.cli.bar import bar
-from ggml_py.cli.options import read_model
+from ggml_py.cli.shared import bar as bar_
+from ggml_py.cli.shared.bar import bar
+from ggml_py.cli.shared.options import read_model
 from ggml_py.models.synthetic import LlamaSpec, write_llama
 
 

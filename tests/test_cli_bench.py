@@ -17,8 +17,8 @@ from click.testing import CliRunner
 
 from ggml_py import Gguf, models
 from ggml_py.cli.bench import command
-from ggml_py.cli.bench_output import times
-from ggml_py.cli.bench_params import (
+from ggml_py.cli.bench.output import times
+from ggml_py.cli.bench.params import (
     PARAMS,
     TEST_PARAMS,
     Layers,
@@ -28,9 +28,10 @@ from ggml_py.cli.bench_params import (
     setups,
     values_of,
 )  # fmt: skip
-from ggml_py.gguf_writer import write_gguf
-from ggml_py.models import Model, desc
-from ggml_py.models.hparams import HParams, Rope
+from ggml_py.gguf.writer import write_gguf
+from ggml_py.models import Model
+from ggml_py.models.file import desc
+from ggml_py.models.file.hparams import HParams, Rope
 from ggml_py.models.synthetic import LlamaSpec, write_llama
 
 SHORT = ("-p", 8, "-n", 4, "-r", 2, "-t", 1)

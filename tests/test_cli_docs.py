@@ -10,8 +10,8 @@ import pytest
 from cli_runs import fails, run
 
 from ggml_py.cli import generate, plan
-from ggml_py.cli.options import ModelOption
-from ggml_py.cli.what_if import ChangeType
+from ggml_py.cli.shared.options import ModelOption
+from ggml_py.cli.shared.what_if import ChangeType
 from ggml_py.models import Sampler, load
 from ggml_py.models.synthetic import LlamaSpec, write_llama
 

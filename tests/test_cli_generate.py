@@ -16,7 +16,7 @@ from cli_runs import COMMAND, fails, ok, run
 
 from ggml_py import Gguf
 from ggml_py.cli.generate import _stream
-from ggml_py.gguf_writer import write_gguf
+from ggml_py.gguf.writer import write_gguf
 from ggml_py.models import Sampler, load
 from ggml_py.models.synthetic import LlamaSpec, write_llama
 
@@ -268,7 +268,7 @@ def test_ctrl_c_while_a_bar_starts(terminal, where):
     """The cursor, hidden by then, is there again."""
     ours, theirs = terminal
     code = (
-        "from unittest import mock; from ggml_py.cli.bar import bar\n"
+        "from unittest import mock; from ggml_py.cli.shared.bar import bar\n"
         f"with mock.patch('rich.{where}', side_effect=KeyboardInterrupt):\n"
         "    try:\n"
         "        with bar('prompt', at_once=True) as show: show(0.0)\n"

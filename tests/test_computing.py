@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import ggml_py as ggml
-from ggml_py import graph as graph_module
-from ggml_py._callback import STORED
+from ggml_py.boundary.callback import STORED
+from ggml_py.graphs import graph as graph_module
 
 X = np.ones((48, 64), np.float32)
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import ggml_py as ggml
-from ggml_py import _arena
+from ggml_py.boundary import arena as _arena
 
 
 @pytest.fixture(autouse=True)

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import ggml_py as ggml
-from ggml_py import convert
-from ggml_py.convert import DTYPES
 from ggml_py.enums import Type
+from ggml_py.tensors import convert
+from ggml_py.tensors.convert import DTYPES
 
 NEED_IMATRIX = ["iq2_xxs", "iq2_xs", "iq1_s"]
 QUANTISED = [
@@ -162,7 +162,7 @@ def test_chunks_change_nothing(chunk, layout, monkeypatch, context):
     want = {t: ggml.quantize(array.reshape(24, 256), t) for t in ("q4_K", "bf16", "f16")}
     stacked = ggml.quantize(array.reshape(3, 8, 256), "q4_K", imatrix)
     monkeypatch.setattr(convert, "CHUNK", chunk)
-    monkeypatch.setattr("ggml_py.data.CHUNK", chunk)
+    monkeypatch.setattr("ggml_py.tensors.data.CHUNK", chunk)
     for type_, raw in want.items():
         tensor = context.new_tensor(type_, 256, 2, 12)
         context.alloc("CPU")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import ggml_py as ggml
-from ggml_py._ffi import BUILD
+from ggml_py.boundary.ffi import BUILD
 
 pytestmark = pytest.mark.needs(release="default")
 
@@ -127,7 +127,7 @@ def matching(pattern: str) -> set[str]:
 
 def test_every_function_is_used_or_has_a_reason():
     listed = set().union(*map(matching, ONLY_IN_LIB.values()))
-    if not (Path(ggml.__file__).parent / "opt.py").exists():  # delete when ggml_py.opt has landed
+    if not (Path(ggml.__file__).parent / "opt.py").exists():  # delete when ggml_py.train.context has landed
         listed |= matching("ggml_opt_.*")
     assert sorted(bound() - used() - listed) == []
 

@@ -9,7 +9,7 @@ from cli_runs import ok
 
 import ggml_py as ggml
 from ggml_py import CpuPlan, Plan
-from ggml_py._ffi import BUILD
+from ggml_py.boundary.ffi import BUILD
 from ggml_py.models import load
 from ggml_py.models.synthetic import LlamaSpec
 

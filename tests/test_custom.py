@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import ggml_py as ggml
-from ggml_py import custom
+from ggml_py.graphs import custom
 
 RNG = np.random.default_rng(0)
 

@@ -6,7 +6,7 @@ import sys
 import pytest
 from rpc_net import server
 
-from ggml_py._ffi import BUILD
+from ggml_py.boundary.ffi import BUILD
 
 REMOTE = """
 import sys, numpy as np

@@ -21,8 +21,8 @@ import pytest
 from handle_kinds import KINDS, Stand
 
 import ggml_py as ggml
-from ggml_py import _handle
-from ggml_py._handle import LIVE, Handle
+from ggml_py.boundary import handle as _handle
+from ggml_py.boundary.handle import LIVE, Handle
 
 CYCLES = 2000
 
@@ -187,7 +187,7 @@ def test_any_order_while_freed_memory_is_overwritten():
         "random_steps(stand, 1500, 7)\n"
         "stand.close()\n"
         "import gc; gc.collect()\n"
-        "from ggml_py._handle import LIVE; print(dict(LIVE))"
+        "from ggml_py.boundary.handle import LIVE; print(dict(LIVE))"
     )
     done = in_another_process(program, MALLOC_PERTURB_="165")
     assert done.returncode == 0, done.stderr[-2000:]

@@ -20,9 +20,9 @@ from test_text import lines_of, model, upstream_prints  # noqa: F401  fixtures
 import ggml_py as ggml
 from ggml_py.cli import cli
 from ggml_py.export import to_text
+from ggml_py.export.debug_log import dumps
 from ggml_py.export.to_terminal import show
 from ggml_py.models import load
-from ggml_py.trace.debug_log import dumps
 
 RELEASES = ("0.9.4", "0.9.7", "0.11.0", "0.26.0")
 

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 import ggml_py as ggml
-from ggml_py._ffi import lib
+from ggml_py.boundary.ffi import lib
 
 # A chain of argv[1] ops on a thread with 256 KB of stack.
 DEEP = """

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import ggml_py as ggml
-from ggml_py._ffi import BUILD
+from ggml_py.boundary.ffi import BUILD
 
 
 def test_props_say_what_the_single_questions_say():

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import ggml_py as ggml
-from ggml_py import dlpack
-from ggml_py.buffer import _MEMORIES, memory_of
-from ggml_py.convert import type_of
+from ggml_py.backends.buffer import _MEMORIES, memory_of
 from ggml_py.enums import Type
+from ggml_py.tensors import dlpack
+from ggml_py.tensors.convert import type_of
 
 DTYPES = ["f4", "f2", "f8", "i1", "i2", "i4", "i8"]
 

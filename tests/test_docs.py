@@ -9,7 +9,7 @@ import doc_pages
 import pytest
 from cli_runs import ok
 
-from ggml_py._ffi import BUILD
+from ggml_py.boundary.ffi import BUILD
 from ggml_py.models.synthetic import LlamaSpec, write_llama
 
 REPO = Path(__file__).parent.parent

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from test_docs import PIN
 
-from ggml_py._ffi import BUILD
+from ggml_py.boundary.ffi import BUILD
 from ggml_py.models.synthetic import LlamaSpec, write_llama
 
 README = Path(__file__).parent.parent / "README.md"

@@ -102,7 +102,7 @@ def test_a_layout_that_only_we_refuse_is_not_called_unexpected():
 
 def test_every_variable_that_upstream_looks_up_is_known():
     """A new one has to be looked at: it may change what we say."""
-    from ggml_py._ffi import BUILD
+    from ggml_py.boundary.ffi import BUILD
 
     label = BUILD["ggml_version"]
     folders = (Path.home() / ".cache/ggml_py/sources").glob(f"{label}-*-whole/ggml/src")

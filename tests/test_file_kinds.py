@@ -9,8 +9,9 @@ import sys
 import pytest
 
 import ggml_py as ggml
-from ggml_py import _file_kind, models
+from ggml_py import models
 from ggml_py.cli import main
+from ggml_py.files import kinds as _file_kind
 from ggml_py.models.synthetic import LlamaSpec, write_llama
 
 ON = ["-d", "CPU", "-t", "1"]

@@ -29,8 +29,8 @@ from gguf_mutator import (
 )
 
 import ggml_py as ggml
-from ggml_py._gguf_header import HeaderCheck
-from ggml_py._handle import LIVE
+from ggml_py.boundary.handle import LIVE
+from ggml_py.gguf.header import HeaderCheck
 
 sys.path.append(str(Path(__file__).resolve().parent.parent / "benchmarks"))
 import fuzz_gguf

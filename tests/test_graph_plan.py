@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import ggml_py as ggml
-from ggml_py._ffi import BUILD
+from ggml_py.boundary.ffi import BUILD
 
 linked = pytest.mark.skipif(BUILD["portable"], reason="the CPU backend is a loaded module")
 VALUES = np.random.default_rng(0).standard_normal((64, 64), np.float32)

@@ -9,7 +9,7 @@ import pytest
 from handle_kinds import KINDS, Stand
 
 import ggml_py as ggml
-from ggml_py._handle import LIVE, Handle
+from ggml_py.boundary.handle import LIVE, Handle
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import ggml_py as ggml
-from ggml_py._ffi import lib
+from ggml_py.boundary.ffi import lib
 
 SECOND = 1.0
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import ggml_py as ggml
-from ggml_py._handle import LIVE, in_use, reading
+from ggml_py.boundary.handle import LIVE, in_use, reading
 
 # --- a pointer is a reference (rule 3 of _handle.py)
 
@@ -199,7 +199,7 @@ def test_an_array_over_a_buffer_that_is_closed_while_it_is_made_is_whole(cpu):
 
 def test_what_a_freed_buffer_borrows_stays_while_a_call_uses_it():
     """A copy from a tensor of from_dlpack, which is closed meanwhile."""
-    from ggml_py import buffer
+    from ggml_py.backends import buffer
 
     with ggml.Context() as context:
         array = np.arange(64, dtype=np.float32)

@@ -13,9 +13,9 @@ from advice_world import World, gpu
 from test_debug_log import DUMP, printed
 
 import ggml_py as ggml
-from ggml_py.export import to_json
-from ggml_py.trace.at_least import AtLeast, most
-from ggml_py.trace.finding import Finding
+from ggml_py.export.json import plan as to_json
+from ggml_py.trace.advice.facts import Finding
+from ggml_py.trace.names import AtLeast, most
 
 NAMES = (
     "blk.10.attn_output_and_more.{}.weight", "blk.1.{}.weight", "{}", "a name of more than 20 {}",

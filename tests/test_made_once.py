@@ -12,8 +12,8 @@ import pytest
 from handle_kinds import KINDS, Stand
 
 import ggml_py as ggml
-from ggml_py._ffi import NULL, ffi
-from ggml_py._handle import LIVE
+from ggml_py.boundary.ffi import NULL, ffi
+from ggml_py.boundary.handle import LIVE
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import pytest
 from misuses import Env, Misuse, misuse, user_frames
 
 import ggml_py as ggml
-from ggml_py._handle import LIVE
+from ggml_py.boundary.handle import LIVE
 
 PYTHONS_OWN = (TypeError, ValueError, KeyError, AttributeError)
 AREAS = sorted(p.stem.removeprefix("misuse_") for p in Path(__file__).parent.glob("misuse_*.py"))

@@ -12,7 +12,7 @@ from oracle_programs import node_lines
 
 import ggml_py as ggml
 from ggml_py import models
-from ggml_py._ffi import BUILD
+from ggml_py.boundary.ffi import BUILD
 from ggml_py.models.graphs import Graphs
 from ggml_py.models.synthetic import LlamaSpec, write_llama
 

@@ -12,7 +12,7 @@ from arch_files import load
 from test_models_errors import SPEC, changed
 
 from ggml_py import ModelError, models
-from ggml_py._handle import LIVE
+from ggml_py.boundary.handle import LIVE
 from ggml_py.cli import main
 from ggml_py.models import Batch
 

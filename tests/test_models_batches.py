@@ -15,9 +15,9 @@ from test_models_archs import stopped_after
 from test_models_errors import SPEC
 
 from ggml_py import ModelError, models
-from ggml_py._ffi import lib
+from ggml_py.boundary.ffi import lib
 from ggml_py.models import Batch, graphs
-from ggml_py.models.kv_cache import KvCache
+from ggml_py.models.cache.kv_cache import KvCache
 
 load = partial(models.load, n_threads=1, repack=False)
 PROMPT = [5, 6, 7, 8, 9]

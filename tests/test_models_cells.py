@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ggml_py._ffi import lib
-from ggml_py.models.cells import Cells
-from ggml_py.models.ubatch import Tokens, split_equal, split_seq, split_simple
+from ggml_py.boundary.ffi import lib
+from ggml_py.models.cache.cells import Cells
+from ggml_py.models.cache.ubatch import Tokens, split_equal, split_seq, split_simple
 
 
 def tokens(*seqs):

@@ -11,8 +11,8 @@ import pytest
 
 import ggml_py as ggml
 from ggml_py import ClosedError, Gguf, ModelError, UnknownDeviceError, models
-from ggml_py._handle import LIVE
-from ggml_py.gguf_writer import write_gguf
+from ggml_py.boundary.handle import LIVE
+from ggml_py.gguf.writer import write_gguf
 from ggml_py.models.synthetic import LlamaSpec
 
 SPEC = LlamaSpec(n_layer=2, n_embd=64, n_head=4, n_head_kv=2, n_ff=96, n_vocab=300, type="f32")

@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 
 from ggml_py import ClosedError, Gguf, ModelError, models
-from ggml_py.gguf_writer import write_gguf
+from ggml_py.gguf.writer import write_gguf
 from ggml_py.models import Interrupted, Sampler
+from ggml_py.models.file.vocab import eog_tokens
 from ggml_py.models.synthetic import LlamaSpec, write_llama
-from ggml_py.models.vocab import eog_tokens
 
 load = partial(models.load, n_threads=1, repack=False)  # see test_models.py
 SPEC = LlamaSpec(n_layer=2, n_embd=64, n_head=4, n_head_kv=2, n_ff=96, n_vocab=300, type="f32")

@@ -11,8 +11,8 @@ import pytest
 from arch_files import ARCHS, RECURRENT, deeper, load
 from placements import Theirs, blank, sims_text
 
-from ggml_py._ffi import BUILD
-from ggml_py.models.overrides import parse_overrides
+from ggml_py.boundary.ffi import BUILD
+from ggml_py.models.file.overrides import parse_overrides
 
 BLAS = next(BUILD["folder"].glob("libggml-blas.*"))
 ONE = {"gpu0": {}}

@@ -13,7 +13,7 @@ from test_models_archs import stopped_after
 
 from ggml_py import ModelError
 from ggml_py.models import Batch, Model
-from ggml_py.models.recurrent_cells import RecurrentCells
+from ggml_py.models.cache.recurrent_cells import RecurrentCells
 
 ATTENTION_OPTIONS = [
     {"flash_attn": "off"},

@@ -17,8 +17,8 @@ from placements import Theirs, blank, sims_text
 
 import ggml_py as ggml
 from ggml_py import AllocError
-from ggml_py._handle import LIVE
-from ggml_py.models import room
+from ggml_py.boundary.handle import LIVE
+from ggml_py.models.file import room
 from ggml_py.models.synthetic import LlamaSpec
 
 SPEC = LlamaSpec(n_layer=2, n_embd=128, n_head=4, n_head_kv=2, n_ff=192, n_vocab=512, type="f16")

@@ -11,7 +11,7 @@ from oracle_programs import node_lines
 from sequence_scripts import Random, agree, run, same_cells, t
 
 from ggml_py import Context
-from ggml_py.models.shift import build_graph_shift
+from ggml_py.models.cache.shift import build_graph_shift
 
 STREAMS = {"streams": {"n_seq_max": 4}, "unified": {"n_seq_max": 4, "kv_unified": True}}
 OPTIONS = {

@@ -12,8 +12,9 @@ import pytest
 
 import ggml_py as ggml
 from ggml_py import Gguf, ModelError, enums
-from ggml_py.models import graphs, load, placement, weight_ops
-from ggml_py.models.hparams import Ssm
+from ggml_py.models import graphs, load
+from ggml_py.models.file import placement, weight_ops
+from ggml_py.models.file.hparams import Ssm
 from ggml_py.models.synthetic import LlamaSpec, write_llama
 
 SIZE = {"n_layer": 2, "n_embd": 256, "n_head": 4, "n_head_kv": 2, "n_ff": 256, "n_vocab": 32768}

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import ggml_py as ggml
-from ggml_py._ffi import ffi
-from ggml_py.buffer import _MEMORIES, memory_of
+from ggml_py.backends.buffer import _MEMORIES, memory_of
+from ggml_py.boundary.ffi import ffi
 
 LIMIT = 4096
 N, SIZE = 5, 700  # floats: one tensor a buffer

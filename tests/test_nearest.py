@@ -12,10 +12,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import ggml_py as ggml
-from ggml_py._handle import LIVE
-from ggml_py.trace import change
-from ggml_py.trace.nearest import MOST_ASKED
-from ggml_py.trace.replay import Node, Replay, Source
+from ggml_py.boundary.handle import LIVE
+from ggml_py.variants import change
+from ggml_py.variants.rebuild import Node, Replay, Source
+from ggml_py.variants.search import MOST_ASKED
 
 Type = ggml.enums.Type
 
@@ -169,7 +169,7 @@ def test_a_type_first_where_the_other_has_no_blocks_of_that_size(gpu, ctx):
 
 
 def test_a_device_is_asked_no_more_often_than_said(gpu, ctx, monkeypatch):
-    monkeypatch.setattr(sys.modules["ggml_py.trace.nearest"], "MOST_ASKED", 30)
+    monkeypatch.setattr(sys.modules["ggml_py.variants.search"], "MOST_ASKED", 30)
     answer = ask(gpu, attention(ctx), lambda t: False)
     assert (answer.supported, answer.tried) == (False, 30)
 

@@ -7,7 +7,7 @@ import pytest
 
 import ggml_py as ggml
 from ggml_py import enums
-from ggml_py._ffi import lib
+from ggml_py.boundary.ffi import lib
 
 RNG = np.random.default_rng(0)
 N_HEAD, N = 4, 8

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import ggml_py as ggml
-from ggml_py import ops
+from ggml_py.graphs import ops
 
 NAMES = sorted(n for n, f in vars(ops.Ops).items() if not n.startswith("_") and callable(f))
 TYPES = ("f32", "f32", "f16", "i32", "i64", "q4_0", "bf16")

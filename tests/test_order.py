@@ -15,11 +15,12 @@ from sim_net import Net
 import ggml_py as ggml
 from ggml_py import ArgumentError, Plan
 from ggml_py.cli import cli
-from ggml_py.export import to_json
+from ggml_py.export.json import plan as to_json
 from ggml_py.models import load
 from ggml_py.models.synthetic import LlamaSpec
-from ggml_py.sim_calls import check_order
-from ggml_py.trace import order, reference
+from ggml_py.sim.calls import check_order
+from ggml_py.trace import reference
+from ggml_py.trace import split as order
 
 PROMPT = [5, 6, 7, 8]
 

@@ -12,10 +12,11 @@ import graphs
 import pytest
 
 import ggml_py as ggml
-from ggml_py.trace import capture, reference
-from ggml_py.trace.passes import PASS_NAMES
-from ggml_py.trace.pause import collection_paused
-from ggml_py.trace.replay import Node
+from ggml_py.scheduler import capture
+from ggml_py.trace import reference
+from ggml_py.trace.answers.passes import PASS_NAMES
+from ggml_py.trace.record import collection_paused
+from ggml_py.variants.rebuild import Node
 
 UNKNOWN = "an older ggml_py recorded the nodes only"
 

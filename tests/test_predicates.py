@@ -12,8 +12,8 @@ import pytest
 from sim_net import Net, cpu_result
 
 import ggml_py as ggml
-from ggml_py import sim
-from ggml_py.sim_calls import Predicate
+from ggml_py.sim import device as sim
+from ggml_py.sim.calls import Predicate
 
 
 def state(net):

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import ggml_py as ggml
-import ggml_py.trace.required  # here, before pytester takes note of what is loaded
-import ggml_py.trace.snapshot_plan
+import ggml_py.export.snapshot_plan
+import ggml_py.trace.answers.requirements  # here, before pytester takes note of what is loaded
 
 pytest_plugins = ["pytester"]
 PLUGIN = ("-p", "ggml_py.pytest_plugin", "-p", "no:cacheprovider")
@@ -256,7 +256,7 @@ def test_loading_it_loads_nothing_else():
 
 
 def test_a_run_without_plans_stays_as_it_was(pytester):
-    pytester.makepyfile("import sys\ndef test_x(): assert 'ggml_py.trace.plan' not in sys.modules")
+    pytester.makepyfile("import sys\ndef test_x(): assert 'ggml_py.trace.planned' not in sys.modules")
     done = pytester.runpytest_subprocess(*PLUGIN)
     done.assert_outcomes(passed=1)
     done.stdout.no_fnmatch_line("*plans*=*")

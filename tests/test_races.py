@@ -48,7 +48,7 @@ def test_a_graph_does_not_grow_between_the_check_and_the_compute(how, monkeypatc
 
 def test_a_backend_that_closes_while_a_scheduler_is_made_on_it_is_freed_later(monkeypatch):
     """ThreadSanitizer found the read of its memory."""
-    from ggml_py import scheduler
+    from ggml_py.scheduler import scheduler
 
     backends = [ggml.device("CPU").init(n_threads=1) for _ in range(2)]
     freed = [backend._finalizer for backend in backends]
@@ -99,7 +99,7 @@ def test_memory_that_a_tensor_gets_while_it_is_planned_stays():
 
 def test_what_an_allocator_lends_is_counted_while_another_thread_allocates(monkeypatch):
     """A second look that finds fewer left a NULL among them, and the finalizer wrote through it."""
-    from ggml_py import alloc
+    from ggml_py.graphs import alloc
 
     native = alloc.lib
     with contextlib.ExitStack() as stack:

@@ -5,9 +5,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ggml_py import ArgumentError, Context
-from ggml_py._ffi import lib
+from ggml_py.boundary.ffi import lib
 from ggml_py.enums import Type
-from ggml_py.ranges import check_view
+from ggml_py.graphs.views import check_view
 
 NE_MAX, NB_MAX = (1 << 63) - 1, (1 << 64) - 1
 small = st.integers(1, 40)

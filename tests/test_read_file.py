@@ -16,9 +16,9 @@ from click.testing import CliRunner
 from test_debug_log import DUMP
 
 import ggml_py as ggml
-from ggml_py import _read_file
 from ggml_py.cli import cli
-from ggml_py.profile_rows import FileRecord
+from ggml_py.files import reading as _read_file
+from ggml_py.sim.profiles.rows import FileRecord
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="the paths are Linux's")
 
@@ -112,7 +112,7 @@ def test_what_grows_while_it_is_read_is_bounded(tmp_path, monkeypatch):
 
 def test_a_bomb(tmp_path, monkeypatch):
     """A megabyte that asks for a gigabyte."""
-    from ggml_py.export import to_json
+    from ggml_py.export.json import plan as to_json
 
     monkeypatch.setattr(to_json, "MOST", 1 << 24)
     (tmp_path / "p.json.gz").write_bytes(gzip.compress(bytes(1 << 25)))

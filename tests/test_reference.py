@@ -9,8 +9,9 @@ import jsonschema
 import pytest
 
 import ggml_py as ggml
-from ggml_py.export import to_json
-from ggml_py.trace import capture, reference
+from ggml_py.export.json import plan as to_json
+from ggml_py.scheduler import capture
+from ggml_py.trace import reference
 
 SCHEMA = Path(__file__).parent.parent / "docs" / "plan.schema.json"
 

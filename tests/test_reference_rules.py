@@ -6,7 +6,7 @@ import pytest
 from captures import tensor
 
 from ggml_py.trace import reference
-from ggml_py.trace.plan import Plan
+from ggml_py.trace.planned import Plan
 from ggml_py.trace.record import (
     LEAF,
     NODE,

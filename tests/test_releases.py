@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from ggml_py._ffi import BUILD
-from ggml_py._since import SINCE
+from ggml_py.boundary.ffi import BUILD
+from ggml_py.boundary.since import SINCE
 
 HERE = Path(__file__).parent
 RELEASES = [("0.2.4", "0.9.4"), ("b10566", "0.21.0")]
@@ -124,9 +124,9 @@ for name in SINCE:
     except TypeError as error:
         assert name.endswith(")") and "missing" in str(error), (name, error)
 context.close()
-report = json.loads((ggml_py._ffi.BUILD["folder"] / "bindings.json").read_text())
+report = json.loads((ggml_py.boundary.ffi.BUILD["folder"] / "bindings.json").read_text())
 print(json.dumps({
-    "label": ggml_py._ffi.BUILD["label"],
+    "label": ggml_py.boundary.ffi.BUILD["label"],
     "lacking": lacking,
     "bound": [f for functions in report["bound"].values() for f in functions],
     "typos": [hasattr(ggml_py.lib, "ggml_typo"), hasattr(enums.Op, "TYPO"), hasattr(enums, "Typo"),
@@ -179,7 +179,7 @@ def test_what_is_not_edited_needs_no_edit():
 
 @pytest.mark.slow
 def test_what_an_older_release_has_no_place_for(release):
-    program = "import json\nfrom ggml_py._ffi import BUILD\nprint(json.dumps({'found': [BUILD[k] "
+    program = "import json\nfrom ggml_py.boundary.ffi import BUILD\nprint(json.dumps({'found': [BUILD[k] "
     program += "for k in ('label', 'edits_absent')]}))"
     label, found = run(release[0], program)["found"]
     assert sorted(found) == sorted(ABSENT[label])

@@ -12,8 +12,8 @@ import pytest
 from rpc_net import free_port, server
 
 import ggml_py as ggml
-import ggml_py.rpc
-from ggml_py._ffi import BUILD
+import ggml_py.backends.rpc
+from ggml_py.boundary.ffi import BUILD
 
 needs_rpc = pytest.mark.skipif("rpc" not in BUILD["backends"], reason="built without RPC")
 
@@ -179,14 +179,14 @@ class WithoutRpc:
 
 
 def test_a_build_without_rpc_says_so(monkeypatch):
-    monkeypatch.setattr(ggml_py.rpc, "lib", WithoutRpc(module=False))
+    monkeypatch.setattr(ggml_py.backends.rpc, "lib", WithoutRpc(module=False))
     with pytest.raises(ggml.MissingFunctionError, match="not in this build"):
         ggml.rpc_devices("127.0.0.1:50052")
 
 
 @needs_rpc
 def test_a_module_that_was_loaded_has_the_function_too(monkeypatch):
-    linked = ggml_py.rpc._add_server()
-    monkeypatch.setattr(ggml_py.rpc, "lib", WithoutRpc(module=True))
+    linked = ggml_py.backends.rpc._add_server()
+    monkeypatch.setattr(ggml_py.backends.rpc, "lib", WithoutRpc(module=True))
     assert linked is ggml.lib.ggml_backend_rpc_add_server
-    assert ggml_py.rpc._add_server() != ggml.ffi.NULL
+    assert ggml_py.backends.rpc._add_server() != ggml.ffi.NULL

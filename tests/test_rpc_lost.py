@@ -17,7 +17,7 @@ import pytest
 from rpc_net import server, wait_for
 
 import ggml_py as ggml
-from ggml_py._ffi import BUILD
+from ggml_py.boundary.ffi import BUILD
 
 pytestmark = [
     pytest.mark.skipif("rpc" not in BUILD["backends"], reason="built without RPC"),

@@ -11,7 +11,7 @@ import jsonschema
 import pytest
 
 from ggml_py import Run
-from ggml_py.export import run_json
+from ggml_py.export.json import run as run_json
 from ggml_py.models import load
 from ggml_py.models.synthetic import LlamaSpec, write_llama
 

@@ -11,7 +11,9 @@ from sim_net import Net
 
 import ggml_py as ggml
 from ggml_py import Run
-from ggml_py.export import page_data, run_json, run_times, timeline, to_chrome
+from ggml_py.export import run_times, timeline, to_chrome
+from ggml_py.export.json import run as run_json
+from ggml_py.export.page import data as page_data
 from ggml_py.trace.run import (
     ASYNC,
     AT_MOST,

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ggml_py._ffi import BUILD
+from ggml_py.boundary.ffi import BUILD
 
 REPO = Path(__file__).resolve().parent.parent
 sys.path.append(str(REPO / "benchmarks"))
@@ -49,7 +49,7 @@ def test_what_is_ours_or_corrupts_memory_fails_the_run():
 
 def test_a_sanitized_build_without_its_runtime_says_how_to_start_it(tmp_path):
     """Loading it would end the process without a word that helps."""
-    from ggml_py import _ffi
+    from ggml_py.boundary import ffi as _ffi
 
     build = {"key": "0.26.0-sanitize-1", "sanitize": "address", "folder": tmp_path}
     if BUILD.get("sanitize"):
@@ -59,7 +59,7 @@ def test_a_sanitized_build_without_its_runtime_says_how_to_start_it(tmp_path):
 
 
 def test_a_sanitized_build_is_never_the_default():
-    from ggml_py import _builds
+    from ggml_py.boundary import builds as _builds
 
     assert _builds._special({"pristine": False, "debug": False, "sanitize": "address"})
     assert not _builds._special({"pristine": False, "debug": False})  # of an older builder

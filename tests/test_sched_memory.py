@@ -9,8 +9,8 @@ import pytest
 from graphs import CASES, mlp
 
 import ggml_py as ggml
-from ggml_py import scheduler
-from ggml_py.loan import _OPEN
+from ggml_py.scheduler import scheduler
+from ggml_py.tensors.lent import _OPEN
 
 
 def small(context, n, name="x"):

@@ -10,9 +10,9 @@ import pytest
 import random_graphs
 
 import ggml_py as ggml
-from ggml_py import sched_struct
-from ggml_py._ffi import ffi, lib
-from ggml_py.sched_struct import Field, Pointer
+from ggml_py.boundary.ffi import ffi, lib
+from ggml_py.scheduler import struct as sched_struct
+from ggml_py.scheduler.struct import Field, Pointer
 
 CPU = ggml.device("CPU")
 

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 import ggml_py as ggml
-from ggml_py import sharing
-from ggml_py._handle import LIVE
+from ggml_py.backends import sharing
+from ggml_py.boundary.handle import LIVE
 
 
 class Pair:

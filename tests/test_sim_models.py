@@ -10,7 +10,7 @@ import ggml_py as ggml
 from ggml_py.checks import assert_pins
 from ggml_py.models import load
 from ggml_py.models.synthetic import LlamaSpec
-from ggml_py.sim_text import sim_device_of
+from ggml_py.sim.text import sim_device_of
 
 PROMPT = [3, 1, 4, 1, 5, 9, 2]
 N_LAYER = 4

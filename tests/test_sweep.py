@@ -15,7 +15,9 @@ from rich.console import Console
 import ggml_py as ggml
 from ggml_py import trace
 from ggml_py.export import to_terminal
-from ggml_py.trace import capture, reference, sweep, thresholds
+from ggml_py.scheduler import capture
+from ggml_py.trace import reference, sweep
+from ggml_py.trace.answers import sweep as thresholds
 
 
 @pytest.fixture(scope="module")

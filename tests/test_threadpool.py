@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import ggml_py as ggml
-from ggml_py._ffi import BUILD
+from ggml_py.boundary.ffi import BUILD
 
 pausable = pytest.mark.skipif(BUILD["portable"], reason="loaded modules give no pause out")
 linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
@@ -408,7 +408,7 @@ def test_a_pool_is_not_paused_while_anything_computes_on_it(made):
 @pausable
 def test_a_pool_that_a_backend_gets_just_before_a_compute_is_taken_too(monkeypatch):
     """It was looked up before the backend was taken."""
-    from ggml_py import computing
+    from ggml_py.backends import computing
 
     with ggml.ThreadPool(2, poll=0) as pool, ggml.Context() as c:
         cpu = ggml.device("CPU").init(n_threads=2)

@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 
 import ggml_py as ggml
-from ggml_py import _log
-from ggml_py._handle import LIVE, Live, in_use
+from ggml_py import log as _log
+from ggml_py.boundary.handle import LIVE, Live, in_use
 
 N = 6  # threads, on any machine more than cores of CI
 

@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 
 import ggml_py as ggml
-from ggml_py._ffi import BUILD
-from ggml_py._handle import LIVE
+from ggml_py.boundary.ffi import BUILD
+from ggml_py.boundary.handle import LIVE
 
 pytestmark = [
     pytest.mark.skipif(BUILD["portable"], reason="copies the library that others link"),

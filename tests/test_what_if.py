@@ -179,7 +179,7 @@ def test_every_name_that_list_prints_is_a_release():
 
 def test_the_table_of_releases_is_vendors():
     sys.path.append(str(Path(__file__).parents[1]))  # after site-packages: ggml_py stays installed
-    from ggml_py.trace.releases import RELEASES
+    from ggml_py.trace.rules import RELEASES
     from vendor.releases import releases
 
     rows = [(r.label, r.ggml, r.version, f"b{r.build}" if r.build else "") for r in releases()]

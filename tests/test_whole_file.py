@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ggml_py._whole_file import whole_file
+from ggml_py.files.writing import whole_file
 
 
 def write(path, content=b"new", **options):

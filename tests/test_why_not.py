@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 from worlds import World, plan
 
 import ggml_py as ggml
-from ggml_py.trace import reasons, reference
+from ggml_py.trace import reference
+from ggml_py.trace.answers import reasons
+from ggml_py.trace.answers.why_not import _together
 from ggml_py.trace.record import (
     LEAF,
     NODE,
@@ -24,7 +26,6 @@ from ggml_py.trace.record import (
     Capture,
     Settings,
 )
-from ggml_py.trace.why_not import _together
 
 # --- the proof: without the fact that a reason names, the reason is gone
 

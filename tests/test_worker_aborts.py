@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 
 import ggml_py as ggml
-from ggml_py._ffi import ffi, lib
+from ggml_py.boundary.ffi import ffi, lib
 
 N = 16  # rows, experts, …
 SQUARE = np.arange(N * N, dtype="f4").reshape(N, N) % 7 - 3

@@ -1,4 +1,4 @@
-"""Writes ggml_py/_since.py: what the default pin has and older pins lack, and since when.
+"""Writes ggml_py/boundary/since.py: what the default pin has and older pins lack, and since when.
 
     python -m vendor.since          fetches the releases of upstream.toml that are not in the cache
 """
@@ -12,7 +12,7 @@ import bindgen_py
 from vendor import cache as caches
 from vendor import identity, releases
 
-TARGET = identity.ROOT / "ggml_py" / "_since.py"
+TARGET = identity.ROOT / "ggml_py" / "boundary" / "since.py"
 
 
 def names(api: bindgen.Api) -> set[str]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from .options import as_json, echo_json
+from .shared.options import as_json, echo_json
 
 N_PROMPT, N_GENERATE = 64, 16
 
@@ -18,7 +18,7 @@ N_PROMPT, N_GENERATE = 64, 16
 @as_json
 def command(n_threads: int | None, as_json: bool) -> None:
     """The whole way on a small made-up llama: write it, plan it, say why, generate tokens."""
-    from .._device import devices
+    from ..backends.device import devices
     from ..export.to_terminal import show
     from ..models import load
     from ..models.synthetic import LlamaSpec, write_llama

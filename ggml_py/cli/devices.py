@@ -6,16 +6,16 @@ from typing import Any
 
 import click
 
-from .options import as_json, echo_json
+from .shared.options import as_json, echo_json
 
 
 @click.command("devices")
 @as_json
 def command(as_json: bool) -> None:
     """List the devices that this build can compute on."""
-    from .._device import devices
-    from .._ffi import BUILD
-    from ..trace.plan import format_bytes
+    from ..backends.device import devices
+    from ..boundary.ffi import BUILD
+    from ..trace.planned import format_bytes
 
     rows: list[dict[str, Any]] = [
         {
@@ -53,8 +53,8 @@ def command(as_json: bool) -> None:
 
 def _without_devices() -> dict[str, str]:
     """Why backends of this build have no device here, by their names."""
-    from .. import _log
-    from ..registry import registries
+    from .. import log as _log
+    from ..backends.registry import registries
 
     reasons = {}
     for registry in registries():

@@ -6,8 +6,8 @@ from typing import Any
 
 import click
 
-from .options import ModelCommand, as_json, echo_json
-from .source import get_plans, source_options
+from .shared.options import ModelCommand, as_json, echo_json
+from .shared.source import get_plans, source_options
 
 
 @click.command("diff", cls=ModelCommand)

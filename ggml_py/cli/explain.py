@@ -6,8 +6,8 @@ from typing import Any
 
 import click
 
-from .options import ModelCommand, as_json, echo_json
-from .source import get_plan, get_tensor, source_options
+from .shared.options import ModelCommand, as_json, echo_json
+from .shared.source import get_plan, get_tensor, source_options
 
 
 @click.command("explain", cls=ModelCommand)

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .bar import bar
-from .ctrl_c import CtrlC
-from .decodes import as_data, lines
-from .options import IntList, ModelCommand, as_json, echo_json, model_options, read_model
-from .sampling import given_sampling, make_sampler, sampling_options
+from .shared.bar import bar
+from .shared.ctrl_c import CtrlC
+from .shared.decodes import as_data, lines
+from .shared.options import IntList, ModelCommand, as_json, echo_json, model_options, read_model
+from .shared.sampling import given_sampling, make_sampler, sampling_options
 
 if TYPE_CHECKING:
     from ..models import Model, Sampler

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from ..trace.passes import PASS_NAMES, has_leaf_passes
-from .options import ModelCommand, as_json, echo_json
-from .output import check_output, save
-from .source import get_plan, source_options
-from .what_if import FORMS, Change, ChangeType, changed
+from ..trace.answers.passes import PASS_NAMES, has_leaf_passes
+from .shared.options import ModelCommand, as_json, echo_json
+from .shared.output import check_output, save
+from .shared.source import get_plan, source_options
+from .shared.what_if import FORMS, Change, ChangeType, changed
 
 if TYPE_CHECKING:
-    from ..trace.plan import Plan, PlanTensor
+    from ..trace.planned import Plan, PlanTensor
 
 
 @click.command("plan", cls=ModelCommand, epilog=FORMS)

@@ -6,8 +6,8 @@ from typing import Any
 
 import click
 
-from .options import IntList, ModelCommand, as_json, echo_json, load_model, model_options
-from .source import saved_plan
+from .shared.options import IntList, ModelCommand, as_json, echo_json, load_model, model_options
+from .shared.source import saved_plan
 
 
 @click.command("sweep", cls=ModelCommand)

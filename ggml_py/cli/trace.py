@@ -6,9 +6,9 @@ from typing import Any
 
 import click
 
-from .decodes import as_data, lines
-from .options import as_json, echo_json, model_options, read_model
-from .output import check_output, save
+from .shared.decodes import as_data, lines
+from .shared.options import as_json, echo_json, model_options, read_model
+from .shared.output import check_output, save
 
 
 @click.command("trace")

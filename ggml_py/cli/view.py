@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .output import check_output, save
-from .source import saved_plan, saved_run
+from .shared.output import check_output, save
+from .shared.source import saved_plan, saved_run
 
 if TYPE_CHECKING:
-    from ..trace.plan import Plan
+    from ..trace.planned import Plan
     from ..trace.run import Run
 
 
@@ -90,7 +90,7 @@ def command(
 
 
 def _headline(source: Plan | Run) -> str:
-    from ..trace.plan import Plan
+    from ..trace.planned import Plan
 
     return source.headline() if isinstance(source, Plan) else source.summary().headline()
 
@@ -105,7 +105,7 @@ def _saved(file: str, dump: int | None) -> Plan:
 
 
 def _is_log(source: Plan | Run | None) -> bool:
-    from ..trace.plan import Plan
+    from ..trace.planned import Plan
 
     return isinstance(source, Plan) and source.capture.source == "debug log"
 

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .options import ModelCommand, as_json, echo_json
-from .source import get_plan, get_tensor, source_options
-from .what_if import as_texts
+from .shared.options import ModelCommand, as_json, echo_json
+from .shared.source import get_plan, get_tensor, source_options
+from .shared.what_if import as_texts
 
 if TYPE_CHECKING:
-    from .._device import Device
-    from ..sim_profile import Decision
-    from ..trace.plan import Plan, PlanTensor
-    from ..trace.why_not import WhyNot
+    from ..backends.device import Device
+    from ..sim.profiles.profile import Decision
+    from ..trace.answers.why_not import WhyNot
+    from ..trace.planned import Plan, PlanTensor
 
 
 @click.command("why-not", cls=ModelCommand)
@@ -104,23 +104,23 @@ def _device_to_ask(
 
 def _decision(tensor: PlanTensor, device: Device | None) -> Decision | None:
     """What the profile of a simulated device says, and by which row."""
-    from ..sim_profile import Profile
+    from ..sim.profiles.profile import Profile
 
     profile = getattr(device, "profile", None)
     return profile.decide(tensor) if isinstance(profile, Profile) else None
 
 
 def _device(name: str) -> Device:
-    from ..models.placement import named_devices
+    from ..models.file.placement import named_devices
 
     return named_devices(name)[0]
 
 
 def _same_device(plan: Plan, b: int) -> Device | None:
     """The device of this machine that is called as the plan's."""
-    from .._device import device
+    from ..backends.device import device
     from ..errors import UnknownDeviceError
-    from ..sim import existing
+    from ..sim.device import existing
 
     name = plan.backends[b].device
     try:

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from ..trace.plan import Plan
+from ..files.writing import write_whole
+from ..trace.planned import Plan
 from ..trace.run import Run
-from .files import write_whole
 
 
 class Exporter(NamedTuple):
@@ -31,11 +31,16 @@ EXPORTERS = (
         "json",
         (".json",),
         "everything, to be read again (docs/plan.schema.json)",
-        "to_json",
-        runs="run_json",
+        "json.plan",
+        runs="json.run",
     ),
     Exporter(
-        "html", (".html", ".htm"), "a page to look at in a browser", "to_html", True, "to_html"
+        "html",
+        (".html", ".htm"),
+        "a page to look at in a browser",
+        "page.to_html",
+        True,
+        "page.to_html",
     ),
     Exporter(
         "chrome",

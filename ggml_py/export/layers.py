@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from ..trace.plan import Plan
+from ..trace.planned import Plan
 from ..trace.record import NODE
 
 # "ffn_out-3", "Kcur-3 (view)", "blk.3.ffn_up.weight", "cache_k_l3"; v.blk.3., enc.blk.3. too.

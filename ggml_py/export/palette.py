@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from ..trace.plan import Plan
+from ..trace.planned import Plan
 from .rows import devices
 
 

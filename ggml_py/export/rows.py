@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from ..trace.explain import has_steps
-from ..trace.finding import Facts
+from ..trace.advice.facts import Facts
+from ..trace.answers.explain import has_steps
+from ..trace.answers.reasons import Found, first_reason
 from ..trace.flops import flops
-from ..trace.plan import Plan, PlanTensor
-from ..trace.reasons import Found, first_reason
+from ..trace.names import label
+from ..trace.planned import Plan, PlanTensor
 from ..trace.record import NODE
 from ..trace.shares import bytes_moved
-from ..trace.words import label
 from .layers import layers
 
 

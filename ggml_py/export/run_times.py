@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ..trace.plan import Plan
+from ..trace.planned import Plan
 from ..trace.run import DOUBT, MEASURED, NOT_KNOWN, ComputeRun, Run
 
 

@@ -6,8 +6,8 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from ..trace.at_least import with_bounds
-from ..trace.plan import Plan
+from ..trace.names import with_bounds
+from ..trace.planned import Plan
 from ..trace.record import LEAF
 from ..trace.run import (
     AT_MOST,

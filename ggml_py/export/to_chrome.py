@@ -10,7 +10,7 @@ import math
 from itertools import count
 from typing import Any
 
-from ..trace.plan import Plan
+from ..trace.planned import Plan
 from ..trace.run import MEASURED, Run
 from .timeline import SCHEDULER, Timeline, of_plan, of_run
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 
-from ..trace.plan import Plan
+from ..trace.planned import Plan
 from .rows import NodeRow, node_rows
 
 

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 
-from ..trace.plan import Plan, format_bytes
-from ..trace.words import label
+from ..trace.names import label
+from ..trace.planned import Plan, format_bytes
 from .palette import COLORS, fills, ink
 from .rows import NodeRow, node_rows
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from ..trace.at_least import AtLeast
-from ..trace.plan import Plan, format_bytes
+from ..trace.names import AtLeast
+from ..trace.planned import Plan, format_bytes
 from . import to_text
 from .rows import copy_rows, node_rows, off_reasons, off_rows, split_rows
 

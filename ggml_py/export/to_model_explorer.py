@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
-from ..trace.plan import Plan, PlanTensor, format_bytes
+from ..trace.planned import Plan, PlanTensor, format_bytes
 from .palette import COLORS, fills, pale
 from .rows import NodeRow, node_rows
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from html import escape
 
-from ..trace.diff import Diff
-from ..trace.plan import Plan, format_bytes
+from ..trace.answers.diff import Diff
+from ..trace.planned import Plan, format_bytes
 from ..trace.run import Run
 from ..trace.shares import format_count
 

@@ -6,11 +6,11 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from ..trace.diff import Diff
-from ..trace.passes import MARKS_AT, PASS_NAMES
-from ..trace.plan import Plan, PlanTensor, Split, SplitInput, format_bytes
+from ..trace.answers.diff import Diff
+from ..trace.answers.passes import MARKS_AT, PASS_NAMES
+from ..trace.answers.sweep import Sweep, describe, moved_rows
+from ..trace.planned import Plan, PlanTensor, Split, SplitInput, format_bytes
 from ..trace.shares import format_count
-from ..trace.thresholds import Sweep, describe, moved_rows
 
 _COLOURS = ("green", "cyan", "magenta", "yellow", "blue", "red")
 

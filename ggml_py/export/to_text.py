@@ -5,7 +5,7 @@ C: ggml_backend_sched_print_assignments
 
 from __future__ import annotations
 
-from ..trace.plan import Plan, PlanTensor
+from ..trace.planned import Plan, PlanTensor
 from ..trace.record import COPY
 
 

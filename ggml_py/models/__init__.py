@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from .archs import ARCHS as ARCHS
-from .batch import Batch as Batch
-from .desc import desc as desc
+from .cache.batch import Batch as Batch
+from .file.desc import desc as desc
+from .file.hparams import HParams as HParams
 from .generation import Interrupted as Interrupted
-from .hparams import HParams as HParams
 from .loading import load as load
 from .model import Model as Model
 from .sampling import Sampler as Sampler

@@ -10,8 +10,8 @@ from functools import wraps
 from threading import get_ident
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
-from .._handle import COMPUTING as COMPUTING
-from .._handle import locked
+from ..boundary.handle import COMPUTING as COMPUTING
+from ..boundary.handle import locked
 from ..errors import BusyError
 
 if TYPE_CHECKING:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from .._ffi import ffi, lib
-from .cells import POS_END
-from .inputs import Constant
-from .kv_caches import KvCaches
+from ..boundary.ffi import ffi, lib
+from .build.inputs import Constant
+from .cache.cells import POS_END
+from .cache.kv_caches import KvCaches
 
 if TYPE_CHECKING:
-    from ..scheduler import Scheduler
-    from .blocks import GraphBuilder
+    from ..scheduler.scheduler import Scheduler
+    from .build.blocks import GraphBuilder
 
 
 def takes_one(builder: GraphBuilder) -> bool:

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .kv_caches import KvShape
+from .cache.kv_caches import KvShape
 
 if TYPE_CHECKING:
-    from ..graph import Graph
-    from ..tensor import Tensor
-    from .memory import Shape
+    from ..graphs.graph import Graph
+    from ..tensors.tensor import Tensor
+    from .cache.memory import Shape
 
 
 class Differs(NamedTuple):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .._arguments import given, whole
+from ..boundary.arguments import given, whole
 from ..errors import ModelError
 from .alone import GENERATING, alone
 from .sampling import Sampler, likeliest

@@ -7,30 +7,30 @@ from contextlib import closing, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from .. import sched_state
-from .._ffi import lib
+from ..boundary.ffi import lib
 from ..errors import AllocError, BusyError, MissingFunctionError
-from ..sched_refusal import deciding
-from ..scheduler import Scheduler
+from ..scheduler import state as sched_state
+from ..scheduler.refusal import deciding
+from ..scheduler.scheduler import Scheduler
 from .archs import ARCHS
-from .cells import POS_END
+from .build.decoder import Decoder
+from .build.expert_copies import ExpertCopies
+from .cache.cells import POS_END
+from .cache.kv_caches import KvCaches
+from .cache.memory import Memory, Shape
+from .cache.shift import shift_keys
+from .cache.ubatch import Ubatch
 from .decode_one import decode_one, takes_one
-from .decoder import Decoder
-from .expert_copies import ExpertCopies
+from .file.hparams import HParams
+from .file.placement import Placement
+from .file.room import check_room, is_machines, naming
+from .file.threads import Threads
+from .file.weights import Weights
 from .flow import Decode, DecodedUbatch, Differs, ModelGraph, differing, params_of
-from .hparams import HParams
-from .kv_caches import KvCaches
-from .memory import Memory, Shape
-from .placement import Placement
-from .room import check_room, is_machines, naming
-from .shift import shift_keys
-from .threads import Threads
-from .ubatch import Ubatch
-from .weights import Weights
 
 if TYPE_CHECKING:
-    from ..recording import Recording
-    from ..trace.plan import Plan
+    from ..scheduler.recording import Recording
+    from ..trace.planned import Plan
 
 _MAX_GRAPHS = 3  # a prompt, its rest, and one to spare; and a token of each of some sequences
 _MAX_SEQS = 8

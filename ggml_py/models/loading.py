@@ -6,27 +6,27 @@ import os
 from collections.abc import Sequence
 from contextlib import ExitStack
 
-from .._arguments import SIZE_MAX, given, whole
-from .._device import Device
-from .._ffi import lib
+from ..backends.device import Device
+from ..boundary.arguments import SIZE_MAX, given, whole
+from ..boundary.ffi import lib
 from ..enums import Type
 from ..errors import ModelError
-from ..gguf import Gguf
-from ..tensor import TypeLike, type_of
-from . import hparams as hparams_
+from ..gguf.reader import Gguf
+from ..tensors.tensor import TypeLike, type_of
 from .archs import ARCHS
-from .cells import pad
+from .cache.cells import pad
+from .cache.kv_caches import KvCaches
+from .cache.memory import MAX_SEQ, Memory
+from .cache.recurrent import RecurrentCache
+from .file import hparams as hparams_
+from .file.overrides import Overrides, cpu_overrides, override_pairs, resolve_overrides
+from .file.placement import keeps_mapped, open_backends, place
+from .file.reading import Progress
+from .file.room import check_room, naming
+from .file.threads import Threads
+from .file.weights import Weights
 from .graphs import Graphs
-from .kv_caches import KvCaches
-from .memory import MAX_SEQ, Memory
 from .model import Model
-from .overrides import Overrides, cpu_overrides, override_pairs, resolve_overrides
-from .placement import keeps_mapped, open_backends, place
-from .reading import Progress
-from .recurrent import RecurrentCache
-from .room import check_room, naming
-from .threads import Threads
-from .weights import Weights
 
 _CHOICES = {
     "flash_attn": ("auto", "on", "off"),

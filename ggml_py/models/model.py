@@ -12,29 +12,29 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .._arguments import given, whole
-from .._ffi import lib
+from ..boundary.arguments import given, whole
+from ..boundary.ffi import lib
 from ..errors import ClosedError, ModelError
-from . import state
+from .cache import state
 from .alone import CHANGING, CLOSING, COMPUTING, PLANNING, SAVING, User, alone
-from .batch import POS_MAX, Batch
-from .checks import check_seq, checked
+from .cache.batch import POS_MAX, Batch
+from .cache.checks import check_seq, checked
+from .cache.memory import Memory
+from .cache.ubatch import Tokens, Ubatch, in_order
+from .file.hparams import HParams
+from .file.placement import Placement
+from .file.weights import Weights
 from .generation import Generation, Interrupted
 from .graphs import Graphs
-from .hparams import HParams
-from .memory import Memory
-from .placement import Placement
 from .sampling import likeliest
-from .ubatch import Tokens, Ubatch, in_order
 from .watched import Watched
-from .weights import Weights
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from ..recording import Recording
-    from ..trace.plan import Plan
-    from .decoder import Decoder
+    from ..scheduler.recording import Recording
+    from ..trace.planned import Plan
+    from .build.decoder import Decoder
     from .generation import Sample
 
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .._arguments import given, whole
-from .._ffi import ffi, lib
+from ..boundary.arguments import given, whole
+from ..boundary.ffi import ffi, lib
 from ..errors import ArgumentError, ModelError
 from .candidates import F32, Candidates
 

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .._ffi import lib
+from ..boundary.ffi import lib
 from ..enums import Ftype, Type
 from ..errors import ModelError
-from ..gguf_writer import TensorEntry, write_gguf
-from ..tensor import TypeLike, type_of
+from ..gguf.writer import TensorEntry, write_gguf
+from ..tensors.tensor import TypeLike, type_of
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ..scheduler import Scheduler
+    from ..scheduler.scheduler import Scheduler
     from .flow import Decode, ModelGraph
     from .graphs import Graphs
 

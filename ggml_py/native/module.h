@@ -193,7 +193,7 @@ static void * gp_interrupt_callback(void) {
 static void gp_keep_raised(void * handle) {
     GP_PYTHON_BEGIN
     PyGILState_STATE gil = PyGILState_Ensure();
-    PyObject * module = PyImport_ImportModule("ggml_py._callback");
+    PyObject * module = PyImport_ImportModule("ggml_py.boundary.callback");
     if (module != NULL) {
         Py_XDECREF(PyObject_CallMethod(module, "raise_stored", "K", (unsigned long long) (uintptr_t) handle));
     }

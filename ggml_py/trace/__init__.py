@@ -6,11 +6,11 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .thresholds import Sweep as Sweep
-    from .thresholds import sweep as sweep
+    from .answers.sweep import Sweep as Sweep
+    from .answers.sweep import sweep as sweep
 
 # Public name -> module that has it.
-_PUBLIC = {"Sweep": "thresholds", "sweep": "thresholds"}
+_PUBLIC = {"Sweep": "answers.sweep", "sweep": "answers.sweep"}
 
 
 def __getattr__(name: str) -> Any:

@@ -6,11 +6,11 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from .names import place, quoted
 from .record import COPY, NODE
-from .words import place, quoted
 
 if TYPE_CHECKING:
-    from .plan import Plan, PlanTensor
+    from .planned import Plan, PlanTensor
 
 CODE = re.compile(r"usr|1\.wgt\d+|(?!1\.wgt)\d\.\w+")
 # Stages of split_graph by their code (native/sched_trace.cpp): pass, its name, the row of

@@ -10,7 +10,7 @@ from .cause import Cause, cause_of
 from .record import NODE, BufferRecord, BuftRecord, CpuRecord, Placement, TensorRecord
 
 if TYPE_CHECKING:
-    from .plan import Plan
+    from .planned import Plan
 
 
 class PlanTensor:

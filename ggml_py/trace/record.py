@@ -6,7 +6,9 @@ every backend answers about every node. An `Outcome` is what a planner made of i
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import contextlib
+import gc
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -204,3 +206,16 @@ class Outcome:
     copies: tuple[TensorRecord, ...]  # ids go on after the capture's
     splits: tuple[SplitRecord, ...]
     hash_set_used: int
+
+
+@contextlib.contextmanager
+def collection_paused() -> Iterator[None]:
+    """Garbage collection waits meanwhile: each round would look at all records made so far, none of
+    which is garbage, and the time per node would grow with the graph."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()

@@ -7,9 +7,17 @@ C: ggml_backend_sched_split_graph
 
 from __future__ import annotations
 
-from .pause import collection_paused
-from .plan import Plan
-from .record import COPY, NODE, Capture, Outcome, Placement, SplitRecord, TensorRecord
+from .planned import Plan
+from .record import (
+    COPY,
+    NODE,
+    Capture,
+    Outcome,
+    Placement,
+    SplitRecord,
+    TensorRecord,
+    collection_paused,
+)
 from .rules import MAX_SPLIT_INPUTS, rules_of
 from .steps import RawStep
 

@@ -12,12 +12,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .plan import Plan, SplitInput
 from .plan_tensor import PlanTensor
+from .planned import Plan, SplitInput
 
 if TYPE_CHECKING:
-    from .run_ends import Ends
-    from .run_summary import RunSummary
+    from .answers.run_ends import Ends
+    from .answers.run_summary import RunSummary
 
 COMPUTE, COPY, NODES, WAIT, RECORD, QUEUE_WAIT = EVENT_KINDS = (
     "compute", "copy", "nodes", "wait", "event_record", "event_wait"
@@ -276,7 +276,7 @@ class Run:
     @cached_property
     def _ends(self) -> Ends:
         """When its nodes were done."""
-        from .run_ends import ends_of
+        from .answers.run_ends import ends_of
 
         return ends_of(self.events, self.schedulers)
 
@@ -293,13 +293,13 @@ class Run:
 
     def summary(self) -> RunSummary:
         """Time by backend, in copies, in waits, in nothing; the dearest of each."""
-        from .run_summary import summarize
+        from .answers.run_summary import summarize
 
         return summarize(self)
 
     def to_json(self, path: str | Path | None = None) -> dict[str, Any]:
         """The run as JSON data; written to `path` when one is given (whole or not at all)."""
-        from ..export import run_json
+        from ..export.json import run as run_json
 
         return run_json.write(self, path) if path is not None else run_json.render(self)
 
@@ -313,6 +313,6 @@ class Run:
     @staticmethod
     def from_json(path: str | Path) -> Run:
         """A run that `to_json` wrote. Raises ValueError for anything else."""
-        from ..export import run_json
+        from ..export.json import run as run_json
 
         return run_json.read(path)

@@ -7,7 +7,7 @@ from math import prod
 from typing import NamedTuple
 
 from .flops import flops
-from .plan import Plan
+from .planned import Plan
 from .record import NODE, Capture, TensorRecord
 
 

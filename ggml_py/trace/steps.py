@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from .cause import STAGES
 
 if TYPE_CHECKING:
-    from .plan import Plan, PlanTensor
+    from .planned import Plan, PlanTensor
 
 _PASS_5 = 50
 

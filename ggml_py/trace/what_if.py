@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from . import reference
 from .record import NODE, BufferRecord, Capture, TensorRecord
-from .releases import find_release
+from .rules import find_release
 
 if TYPE_CHECKING:
-    from .plan import Plan
+    from .planned import Plan
 
 Which: TypeAlias = "str | int"  # a name, a shell pattern, or an id
 Pins: TypeAlias = "Mapping[Which, str | None]"

@@ -1,0 +1,324 @@
+"""Buffer types and buffers: where tensors' data lives."""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING, Any
+
+from .. import enums
+from ..boundary.arguments import given, ptr_of, whole
+from ..boundary.ffi import NULL, ffi, lib, own_pointer, sole_pointer, text
+from ..boundary.handle import MEMORY, Handle, Token, those_of
+from ..boundary.module import InModule
+from ..errors import AllocError, ArgumentError
+from .device import Device
+
+if TYPE_CHECKING:
+    from ..graphs.context import Context
+    from ..tensors.tensor import Tensor
+
+USAGES = {
+    "any": enums.BackendBufferUsage.ANY,
+    "weights": enums.BackendBufferUsage.WEIGHTS,
+    "compute": enums.BackendBufferUsage.COMPUTE,
+}
+
+
+class BufferType(InModule):
+    """How a device allocates. A static object of the library, never closed. Found by
+    `Device.buffer_type`, `Buffer.type` and others."""
+
+    __slots__ = ()
+
+    def __init__(self, ptr: Any) -> None:
+        device = lib.ggml_backend_buft_get_device(own_pointer(type(self), ptr))
+        super().__init__(ptr, NULL if device == NULL else lib.ggml_backend_dev_backend_reg(device))
+
+    def _words(self) -> str:
+        return self.name
+
+    @property
+    def name(self) -> str:
+        """C: ggml_backend_buft_name"""
+        return text(lib.ggml_backend_buft_name(self.ptr))
+
+    @property
+    def alignment(self) -> int:
+        """Bytes to which tensors are aligned. C: ggml_backend_buft_get_alignment"""
+        return int(lib.ggml_backend_buft_get_alignment(self.ptr))
+
+    @property
+    def max_size(self) -> int:
+        """Bytes that one buffer can have at most. C: ggml_backend_buft_get_max_size"""
+        return int(lib.ggml_backend_buft_get_max_size(self.ptr))
+
+    @property
+    def is_host(self) -> bool:
+        """Whether the CPU reads it in place. C: ggml_backend_buft_is_host"""
+        return bool(lib.ggml_backend_buft_is_host(self.ptr))
+
+    @property
+    def device(self) -> Device | None:
+        """C: ggml_backend_buft_get_device"""
+        ptr = lib.ggml_backend_buft_get_device(self.ptr)
+        return None if ptr == NULL else Device(ptr)
+
+    def alloc(self, size: int) -> Buffer:
+        """A buffer of `size` bytes. Raises `AllocError`. C: ggml_backend_buft_alloc_buffer"""
+        ptr = lib.ggml_backend_buft_alloc_buffer(self.ptr, whole("size", size))
+        if ptr == NULL:
+            raise self._no_memory(size)
+        return Buffer(ptr)
+
+    def _no_memory(self, size: int) -> AllocError:
+        """The error for `size` bytes that it did not give."""
+        most = f"; one buffer has at most {self.max_size:,}" if size > self.max_size else ""
+        message = f"{self.name}: {size:,} bytes could not be allocated{self._room()}{most}"
+        return AllocError(message, {self.name: size})
+
+    def _room(self) -> str:
+        """How full its device is, for messages; nothing for the CPU, where upstream calls all that
+        the machine has free."""
+        device = self.device
+        if device is None or device.type == enums.BackendDevType.CPU or not device.memory[1]:
+            return ""
+        free, total = device.memory
+        return f" ({free:,} of {total:,} bytes of {device.name} are free)"
+
+
+class Memory:
+    """A native buffer itself. It is freed when nobody uses it any more: neither the `Buffer`, nor
+    an array, a DLPack capsule or a memoryview over it."""
+
+    __slots__ = ("__weakref__", "_finalizer", "_token", "padded", "readonly")
+
+    def __init__(self, ptr: Any, keep: tuple[Any, ...]) -> None:
+        self.readonly = any(_is_readonly(k) for k in keep)
+        self.padded = False  # it begins or ends in memory that is somebody else's
+        self._token = MEMORY.add("Memory")
+        self._finalizer = weakref.finalize(self, _free, self._token, ptr, keep)
+        self._finalizer.atexit = False  # what is still used then stays
+        _MEMORIES[_address(ptr)] = self
+        if self.readonly:
+            READONLY.add(self)
+
+    def __repr__(self) -> str:
+        return "<memory of a closed Buffer, which arrays are still over>"
+
+    @property
+    def closed(self) -> bool:
+        """False: a backend cannot be unloaded before it is freed."""
+        return False
+
+    def _lose(self) -> None:
+        """In the child of a fork: it is the parent's to free."""
+        self._finalizer.detach()
+        MEMORY.remove(self._token)
+
+
+class LentMemory:
+    """A native buffer that ggml itself owns: a scheduler's or an allocator's, which the next graph
+    writes to, or one of ggml-opt's. What it frees while this lives is freed with this.
+
+    Made of a buffer that was pinned (`gp_tensor_pin`), of NULL where nothing can be."""
+
+    __slots__ = ("__weakref__", "_finalizer")
+    readonly = False
+
+    def __init__(self, ptr: Any) -> None:
+        if ptr != NULL:
+            self._finalizer = weakref.finalize(self, lib.gp_buffer_unpin, ptr)
+            self._finalizer.atexit = False
+
+    def __repr__(self) -> str:
+        return "<memory that ggml owns, which arrays are over>"
+
+
+def _is_readonly(keep: Any) -> bool:
+    try:
+        return memoryview(keep).readonly
+    except TypeError:
+        return False
+
+
+def _free(token: Token, ptr: Any, keep: tuple[Any, ...]) -> None:
+    for other, _keep in list(_PARKED):  # empty in a pristine build
+        if not lib.gp_buffer_is_pinned(other):
+            _PARKED.remove((other, _keep))
+    if keep and lib.gp_trace_present() and lib.gp_buffer_is_pinned(ptr):
+        _PARKED.append((ptr, keep))
+    try:
+        lib.ggml_backend_buffer_free(ptr)
+    finally:
+        MEMORY.remove(token)
+
+
+def _address(ptr: Any) -> int:
+    return int(ffi.cast("uintptr_t", ptr))
+
+
+_MEMORIES: weakref.WeakValueDictionary[int, Memory] = weakref.WeakValueDictionary()
+# What buffers borrow that were freed while another thread copied from or to them.
+_PARKED: list[tuple[Any, tuple[Any, ...]]] = []
+READONLY: weakref.WeakSet[Memory] = weakref.WeakSet()  # most programs have none
+
+
+def memory_of(ptr: Any) -> Memory | None:
+    """Who frees a native buffer; None for those that a scheduler or an allocator has."""
+    return _MEMORIES.get(_address(ptr))
+
+
+class _BufferInfo:
+    """What can be asked of any buffer."""
+
+    __slots__ = ()
+
+    def _raw(self) -> Any:
+        raise NotImplementedError
+
+    @property
+    def name(self) -> str:
+        """Name of its buffer type. C: ggml_backend_buffer_name"""
+        raw = self._raw()
+        return text(lib.ggml_backend_buffer_name(raw))
+
+    @property
+    def type(self) -> BufferType:
+        """C: ggml_backend_buffer_get_type"""
+        raw = self._raw()
+        return BufferType(lib.ggml_backend_buffer_get_type(raw))
+
+    @property
+    def size(self) -> int:
+        """Bytes. C: ggml_backend_buffer_get_size"""
+        return int(lib.ggml_backend_buffer_get_size(self._raw()))
+
+    @property
+    def is_host(self) -> bool:
+        """Whether the CPU reads it in place. C: ggml_backend_buffer_is_host"""
+        return bool(lib.ggml_backend_buffer_is_host(self._raw()))
+
+    @property
+    def usage(self) -> str:
+        """What for: "any", "weights" or "compute". The scheduler runs ops where weights are.
+
+        C: ggml_backend_buffer_get_usage
+        """
+        number = lib.ggml_backend_buffer_get_usage(self._raw())
+        return enums.BackendBufferUsage(number).name.lower()
+
+    @usage.setter
+    def usage(self, usage: str) -> None:
+        lib.ggml_backend_buffer_set_usage(self._raw(), usage_of(usage))
+
+    def alloc_size(self, tensor: Tensor) -> int:
+        """Bytes that `tensor` takes in it: some backends need more than `Tensor.nbytes`.
+
+        C: ggml_backend_buffer_get_alloc_size
+        """
+        from ..tensors.tensor import Tensor
+
+        return int(lib.ggml_backend_buffer_get_alloc_size(self._raw(), ptr_of(Tensor, tensor)))
+
+    def clear(self, value: int = 0) -> None:
+        """Sets every byte to `value`. Raises `ArgumentError` for memory of another's array, which
+        may begin before it. C: ggml_backend_buffer_clear
+        """
+        memory = memory_of(self._raw())
+        if memory is not None and (memory.padded or memory.readonly):
+            raise ArgumentError(
+                f"{self!r} is memory that {'may only be read' if memory.readonly else 'is shared'}:"
+                " expected one of our own; set its tensors instead"
+            )
+        lib.ggml_backend_buffer_clear(self._raw(), whole("value", value, 0, 255))
+
+
+class BufferView(_BufferInfo):
+    """The buffer that a tensor lives in now; equal to the `Buffer` that owns the memory."""
+
+    __slots__ = ("_tensor",)
+
+    def __init__(self, tensor: Tensor) -> None:
+        self._tensor = tensor
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, _BufferInfo):
+            return False
+        mine, theirs = self._raw(), other._raw()
+        return bool(mine == theirs) or memory_of(mine) is memory_of(theirs) is not None
+
+    def __hash__(self) -> int:
+        return hash(memory_of(self._raw()) or self._raw())
+
+    def __repr__(self) -> str:
+        return f"<buffer of {self.name}, {self.size:,} bytes>"
+
+    def _raw(self) -> Any:
+        return self._tensor._data_buffer()
+
+
+class Buffer(Handle, _BufferInfo):
+    """A piece of a device's memory, made by `BufferType.alloc` or `Context.alloc`. Closing it takes
+    the memory from the tensors that lived in it: they have no data afterwards, and say so."""
+
+    __slots__ = ("_contexts", "_held")
+    __hash__ = object.__hash__
+
+    def __init__(self, ptr: Any, *keep: Any) -> None:
+        """`keep` is held as long as the buffer lives: memory that it borrows."""
+        self._contexts: weakref.WeakSet[Context] = weakref.WeakSet()
+        kind = lib.ggml_backend_buffer_get_type(sole_pointer(self, ptr))
+        module = BufferType(kind)._module
+        held = self._held = [Memory(ptr, keep)]  # until it is closed
+
+        def free(_ptr: Any) -> None:
+            module.open.add(held.pop())  # it stays there if arrays are over it
+
+        super().__init__(ptr, free)
+        module.open.add(self)
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (type(other) is BufferView and other == self)
+
+    def __repr__(self) -> str:
+        state = "closed" if self.closed else f"{self.name}, {self.size:,} bytes"
+        return f"<Buffer {state}>"
+
+    def _raw(self) -> Any:
+        return self.ptr
+
+    def _reach(self, found: dict[int, Handle]) -> None:
+        super()._reach(found)
+        for context in those_of(self._contexts):
+            context._reach(found)
+
+    def _adopt_parts(self, context: Context) -> None:
+        """Where it is several native buffers, for upstream makes none above `BufferType.max_size`,
+        the tensors know those."""
+        if self.size and lib.ggml_backend_buffer_get_base(self.ptr) == NULL:
+            for tensor in context:
+                part = tensor._ptr.buffer
+                if part != NULL and memory_of(part) is None:
+                    _MEMORIES[_address(part)] = self._held[0]
+
+    def _is(self, ptr: Any) -> bool:
+        """Whether a native buffer is this one, or a part of it."""
+        return ptr != NULL and memory_of(ptr) is self._held[0]
+
+    def _before_loss(self) -> None:
+        self._before_free()
+        for memory in self._held:
+            memory._lose()
+
+    def _before_free(self) -> None:
+        for context in those_of(self._contexts):
+            context._forget_buffer(self)
+
+
+def usage_of(usage: str) -> int:
+    """The number of a usage by name. Raises `ArgumentError` with the names."""
+    if not isinstance(usage, str):
+        raise TypeError(f"usage: expected one of {', '.join(USAGES)}, got {given(usage)}")
+    if usage not in USAGES:
+        raise ArgumentError(f"usage {usage!r}: expected one of {', '.join(USAGES)}")
+    return USAGES[usage]

@@ -1,0 +1,114 @@
+"""What is around every compute of a graph."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Sequence
+from threading import get_ident
+from typing import TYPE_CHECKING, Any
+
+from ..boundary.callback import STORED
+from ..boundary.ffi import lib
+from ..boundary.handle import COMPUTING, give_back, take
+from ..errors import ComputeError, GgmlError, NoDataError
+from ..graphs.custom import take_failed
+from .sharing import LATER, free_later, use
+from .threadpool import as_worker_0
+
+if TYPE_CHECKING:
+    from ..boundary.callback import Callback
+    from ..boundary.handle import Handle
+    from ..graphs.graph import Graph
+    from .backend import Backend
+    from .threadpool import ThreadPool
+
+    Callbacks = Callable[[], Iterable[Callback | None]]
+
+
+_RESET = (
+    "another thread has just reset this scheduler, so the graph has no memory: call alloc_graph "
+    "and set the inputs again"
+)
+
+
+def computing(
+    call: Callable[..., Any],
+    args: tuple[Any, ...],
+    graph: Graph,
+    handles: tuple[Handle, ...],
+    callbacks: Callbacks,
+    pools: Sequence[ThreadPool] = (),
+    settling: Sequence[Backend] = (),
+    doing: str = COMPUTING,
+    checked: bool = False,
+    held: list[Graph] | None = None,
+    check: Callable[[], None] | None = None,
+    backends: Sequence[Backend] = (),
+) -> Any:
+    """`call(*args)`, which computes `graph`; its result.
+
+    Nothing else uses the graph, `handles`, `pools` and the pools of `backends` (which are among
+    `handles`) meanwhile: paused in between, their threads would never come. All tensors have memory
+    (with `checked` the call looks itself), `check` finds nothing, and this thread is where worker 0
+    of the pools belongs. What one of `callbacks` or a custom op raised is raised at the end. `held`
+    has the graph that is still allocated where it computes, if it has to be. A compute that fails
+    is over then on all of `settling`, and nothing of it is raised later on.
+
+    This is one function without `with`, for after a compute nothing of it is in the caches: each
+    line takes ten times what it does in a loop.
+    """
+    user, used = (doing, get_ident()), (*handles, graph, *pools)
+    try:
+        take(user, used)
+        for backend in backends:  # nobody gives it another pool now
+            if (pool := backend.threadpool) is not None and pool not in pools:
+                take(user, (pool,))
+                used, pools = (*used, pool), (*pools, pool)
+        try:
+            if held is not None and (not held or held[0] is not graph):
+                raise NoDataError(_RESET)
+            if not checked:
+                graph._check_data()
+            elif graph._whole_at < 0:
+                use(graph)
+                graph._whole_at = 0
+            if check is not None:
+                check()
+            if STORED:
+                _take_stored(graph, callbacks)  # of a compute that was called through `lib`
+            for pool in pools:
+                if pool.is_placed:
+                    with as_worker_0(pools):
+                        result = call(*args)
+                    break
+            else:
+                result = call(*args)
+            if STORED and (stored := _take_stored(graph, callbacks)) is not None:
+                raise stored
+        except BaseException as error:
+            stored = _take_stored(graph, callbacks)  # one that raised stops the compute
+            # Ctrl-C left a server that may be stalled; nobody waits for it again.
+            for backend in (b for b in settling if isinstance(error, Exception) or not b.is_remote):
+                with contextlib.suppress(GgmlError):
+                    lib.ggml_backend_synchronize(backend.ptr)
+                backend._abort.take_stored()
+            if stored is not None and isinstance(error, ComputeError):
+                raise stored from None
+            raise
+    finally:
+        try:
+            for handle in used:
+                if handle._user is user:
+                    handle._user = None
+        except BaseException:  # of a signal's handler, which may run between any two
+            give_back(user, used)
+            raise
+        if LATER:
+            free_later()
+    return result
+
+
+def _take_stored(graph: Graph, callbacks: Callbacks) -> BaseException | None:
+    stored = [take_failed(graph)]
+    stored += [c.take_stored() for c in callbacks() if c is not None]
+    return next((error for error in reversed(stored) if error is not None), None)

@@ -1,0 +1,140 @@
+"""Registries: the backends that are loaded, each with its devices."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from .. import log as _log
+from ..boundary import module as _module
+from ..boundary.ffi import NULL, ffi, lib, text
+from ..boundary.module import InModule, Module, forget_module
+from ..enums import BackendDevType
+from ..errors import ArgumentError, BusyError, LoadError
+from .device import Device
+
+_GPUS = (BackendDevType.GPU, BackendDevType.IGPU)
+_loaded: dict[Path, Registry] = {}  # 0.9.4 would register a module again
+_PATIENCE = 5.0  # seconds that `unload` waits for calls of other threads
+
+
+class Registry(InModule):
+    """One backend that is loaded ("CPU", "CUDA", "RPC"), found by `registries` or `load_backend`. A
+    static object, never closed."""
+
+    __slots__ = ()
+
+    def __init__(self, ptr: Any) -> None:
+        super().__init__(ptr, ptr)
+
+    def _words(self) -> str:
+        return f"{self.name}: {', '.join(d.name for d in self.devices) or 'no devices'}"
+
+    @property
+    def name(self) -> str:
+        """C: ggml_backend_reg_name"""
+        return text(lib.ggml_backend_reg_name(self.ptr))
+
+    @property
+    def devices(self) -> tuple[Device, ...]:
+        """Its devices; none where the hardware is missing. C: ggml_backend_reg_dev_get"""
+        count = lib.ggml_backend_reg_dev_count(self.ptr)
+        return tuple(Device(lib.ggml_backend_reg_dev_get(self.ptr, i)) for i in range(count))
+
+    def unload(self) -> None:
+        """Takes away what `load_backend` loaded: its devices are gone, and its library is closed.
+
+        Its Device, Registry and BufferType objects raise `ClosedError` from then on. Raises
+        `ArgumentError` while a backend, buffer, event, thread pool or allocator of it is open, and
+        for what cannot be unloaded: a backend that came with the build, one with GPUs (threads of
+        their drivers may still run its code, as ggml-backend-reg.cpp says), and RPC while devices
+        of a server are known. `BusyError` for a call on another thread that does not end.
+        C: ggml_backend_unload
+        """
+        with _module.REGISTERING:
+            self._unload(ffi.cast("ggml_backend_reg_t", self.ptr))  # not one of a call in flight
+
+    def _unload(self, native: Any) -> None:
+        file = next((f for f, registry in _loaded.items() if registry == self), None)
+        gpus = [d for d in self.devices if d.type in _GPUS]
+        why = self._module.keep
+        if file is None:
+            why = "it was not loaded with load_backend"
+        elif gpus:
+            why = f"a driver's threads may still run its code, which is for {gpus[0]!r}"
+        if why or file is None:
+            raise ArgumentError(f"registry {self.name} cannot be unloaded: {why}")
+        module, name = self._module, self.name
+        module.gone = f"its backend {name} ({file}) was unloaded"  # from now on nobody calls it
+        try:
+            still = _wait_for_calls(module, name)
+        except BaseException:
+            module.gone = ""
+            raise
+        if still:
+            module.gone = ""
+            raise ArgumentError(
+                f"registry {name}: close what is open of it before unloading it: "
+                + ", ".join(sorted(map(repr, still)))
+            )
+        del _loaded[file]
+        forget_module(native)
+        lib.ggml_backend_unload(native)
+
+
+def _wait_for_calls(module: Module, name: str) -> list[Any]:
+    """Until nothing of it is there, or only what is open, which is returned. Calls with its devices
+    and buffer types are short, opening a device and freeing too."""
+    end = time.monotonic() + _PATIENCE
+    while module.is_called() or not module.open.is_empty():
+        if still := module.open.still():
+            return still
+        if time.monotonic() > end:
+            raise BusyError(
+                f"registry {name} is in the middle of a call on another thread, or somebody keeps "
+                "a `ptr` of its devices or buffer types: wait until that is over, then unload it"
+            )
+        time.sleep(1e-4)
+    return []
+
+
+def registries() -> tuple[Registry, ...]:
+    """The backends that are loaded, in the order of loading. C: ggml_backend_reg_get"""
+    with _module.REGISTERING:
+        n = lib.ggml_backend_reg_count()
+        return tuple(Registry(lib.ggml_backend_reg_get(i)) for i in range(n))
+
+
+def load_backend(path: str | os.PathLike[str]) -> Registry:
+    """Loads a backend module (a library built with GGML_BACKEND_DL) and adds its devices.
+
+    Loading a module twice gives the same registry; `Registry.unload` takes it away again. The
+    module has to come from the same ggml release as this build: it runs on its structs.
+    Raises `LoadError` for a file that is missing, is no module, or does not run on this CPU.
+    C: ggml_backend_load
+    """
+    try:
+        file = Path(path).resolve()
+    except (OSError, RuntimeError, ValueError) as error:  # a loop of links, a NUL
+        raise LoadError(f"backend module {os.fspath(path)!r}: {error}") from None
+    with _module.REGISTERING:  # two threads would load it twice
+        _module._LOADING[:] = [True]
+        if file not in _loaded:
+            _loaded[file] = _load(file)
+        return _loaded[file]
+
+
+def _load(file: Path) -> Registry:
+    if not file.is_file():
+        raise LoadError(f"backend module {file}: no such file")
+    mark = _log.mark()
+    ptr = lib.ggml_backend_load(os.fsencode(file))
+    if ptr == NULL:
+        reason = "; ".join(_log.since(mark)) or "it does not run on this machine (its score is 0)"
+        raise LoadError(
+            f"backend module {file}: {reason}. Expected a library built with GGML_BACKEND_DL "
+            "from the same ggml release"
+        )
+    return Registry(ptr)

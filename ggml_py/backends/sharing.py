@@ -1,0 +1,289 @@
+"""Graphs that share tensors: one computes while the memory or the sources of another's change.
+
+Graphs of the same nodes share their tensors, and so does one that goes on where another ended. What
+a scheduler or allocator lent to the first is then used by the second, which holds neither. So
+whoever changes tensors (plans nodes, takes memory back) is among `CHANGES` meanwhile, and looks at
+the graphs that are used; whoever computes is among `USED`, and then looks at `CHANGES`: at least
+one of two that meet sees the other, and raises `BusyError`. A finalizer cannot raise: it leaves its
+work to the end of the compute.
+
+Computing again costs nothing: a graph stays among `USED` until somebody changes tensors and finds
+it idle. That one makes it look at its tensors again (`Graph._whole_at`), which is where it comes
+back. Both happen with the lock of `take`, so no compute begins in between.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from threading import get_ident
+from typing import TYPE_CHECKING, Any
+
+from ..boundary.ffi import NULL, ffi, lib
+from ..boundary.handle import (
+    COMPUTING,
+    Held,
+    User,
+    exiting,
+    give_back,
+    in_use,
+    locked,
+    reading,
+    take,
+)
+from ..errors import BusyError, ClosedError, SpoiledError
+
+if TYPE_CHECKING:
+    from ..boundary.handle import Handle
+    from ..graphs.graph import Graph
+
+USED: dict[int, weakref.ref[Graph]] = {}  # by id: whose tensors are used now, or were
+CHANGES: list[changing] = []
+LATER: list[tuple[changing, Callable[[], None]]] = []  # what finalizers left
+
+
+class changing(in_use):
+    """Around a call that changes tensors: those that `lenders` lent lose their memory, and the
+    nodes of `graph` get other sources, if `nodes`; it is used, too. As `in_use`, and it raises
+    `BusyError` where that meets another user. `brief`: what was lent is not asked for while nobody
+    wants to know, and who does then waits for the end."""
+
+    __slots__ = ("_graph", "_lenders", "_lent", "_nodes")
+
+    def __init__(
+        self,
+        doing: str,
+        *handles: Handle,
+        graph: Graph | None = None,
+        lenders: Sequence[Handle] = (),
+        lent: Sequence[Any] = (),
+        brief: bool = False,
+        nodes: bool = True,
+    ) -> None:
+        self._user = (doing, get_ident())
+        self._handles = handles
+        self._graph, self._lenders, self._nodes = graph, lenders, nodes
+        self._lent: Sequence[Any] | None = None if brief else lent
+
+    def __enter__(self) -> None:
+        try:
+            take(self._user, self._handles)
+            if self._lenders and self._lent is not None:
+                self._ask()
+            CHANGES.append(self)
+            if USED or len(CHANGES) > 1:
+                if (user := self.used_by()) is not None:
+                    raise BusyError(
+                        f"a Graph that is {_where(user)} has tensors that this would change: "
+                        f"{_ADVICE}"
+                    )
+                if self._graph is not None:
+                    _check_changes(self._graph, self)
+        except BaseException:
+            self.__exit__()
+            raise
+
+    def __exit__(self, *_raised: object) -> None:
+        if self in CHANGES:
+            CHANGES.remove(self)
+        give_back(self._user, self._handles)
+        if LATER:
+            free_later()
+
+    def _ask(self) -> None:
+        self._lent = [lender._lent_tensors() for lender in self._lenders]
+
+    def used_by(self) -> User | None:
+        """What another graph with such a tensor is in the middle of."""
+        pending = self._others()
+        while pending:
+            graph, user = pending.pop()
+            try:
+                with _beside(graph):  # what it stands on stays
+                    met = self.meets(graph.ptr)
+            except (ClosedError, SpoiledError):
+                continue
+            if met and graph._user is user:
+                return user
+            if met:  # that was over, and the next may have begun
+                pending = self._others()
+        return None
+
+    def _others(self) -> list[tuple[Graph, User]]:
+        """The graphs that are used now."""
+        found = {}
+        with locked():
+            for key, ref in list(USED.items()):
+                graph = ref()
+                if graph is not None and graph._user is not None:
+                    if graph._user[0] in _USES:
+                        found[key] = graph, graph._user
+                    continue
+                del USED[key]
+                if graph is not None:
+                    graph._whole_at = -1
+            for change in CHANGES:
+                if (graph := change._graph) is not None and graph._user is not None:
+                    found[id(graph)] = graph, graph._user
+        mine = [id(handle) for handle in self._handles]
+        return [used for key, used in found.items() if key not in mine]
+
+    def meets(self, graph: Any) -> bool:
+        """Whether it changes a tensor of a native graph."""
+        if self._graph is not None and self._nodes and lib.gp_graph_shares(graph, self._graph.ptr):
+            return True
+        if self._lent is None:
+            if self._user[1] != get_ident():
+                end = time.monotonic() + 1
+                while self in CHANGES and time.monotonic() < end:
+                    time.sleep(1e-5)
+                return self in CHANGES
+            self._ask()
+        return any(lib.gp_graph_uses(graph, t, len(t)) for t in self._lent or () if len(t))
+
+
+_USES = (COMPUTING, "being compared", "being reset", "being planned")
+_ADVICE = "wait until that returns, or build the nodes once for each thread"
+
+
+def _where(user: User) -> str:
+    here = user[1] == get_ident()
+    return f"{user[0]} {'further up on this thread' if here else 'on another thread'}"
+
+
+def use(graph: Graph) -> None:
+    """The tensors of a graph that is taken are used from now on, until it is given back. Raises
+    `BusyError` while somebody changes one."""
+    with locked():
+        USED[id(graph)] = weakref.ref(graph)
+    if CHANGES:
+        _check_changes(graph)
+
+
+def _check_changes(graph: Graph, mine: changing | None = None) -> None:
+    raw = graph.ptr
+    for change in list(CHANGES):
+        if change is not mine and graph not in change._handles and change.meets(raw):
+            kind = type(change._handles[0]).__name__ if change._handles else "Scheduler"
+            raise BusyError(
+                f"a {kind} that is {_where(change._user)} changes tensors of this Graph: {_ADVICE}"
+            )
+
+
+def changed_elsewhere(tensor: Any) -> str:
+    """What another thread does now with a graph that has this native tensor, if anything."""
+    for change in list(CHANGES):
+        graph = change._graph
+        if graph is None or change._user[1] == get_ident():
+            continue
+        try:
+            with _beside(graph):
+                if lib.gp_graph_has(graph.ptr, tensor):
+                    return change._user[0]
+        except (ClosedError, SpoiledError):
+            continue
+    return ""
+
+
+class _beside(reading):
+    """Around a call that reads what another thread uses, in a way that changes nothing of it."""
+
+    __slots__ = ()
+
+    def __enter__(self) -> None:
+        with locked():
+            for handle in self._handles:
+                handle.ptr  # noqa: B018  raises when closed
+            for handle in self._handles:
+                handle._readers = (*handle._readers, get_ident())
+
+
+class using(in_use):
+    """Around a call but a compute that uses the memory of a graph's tensors."""
+
+    __slots__ = ()
+
+    def __init__(self, doing: str, graph: Graph) -> None:
+        super().__init__(doing, graph)
+
+    def __enter__(self) -> None:
+        super().__enter__()
+        try:
+            use(self._handles[0])  # type: ignore[arg-type]
+        except BaseException:
+            self.__exit__()
+            raise
+
+    def __exit__(self, *_raised: object) -> None:
+        super().__exit__()
+        if LATER:
+            free_later()
+
+
+# --- memory that is lent
+
+
+def lent_by(scheduler: Any) -> Any:
+    """The tensors that a native scheduler gave memory, or other sources."""
+    tensors = ffi.new("struct ggml_tensor *[]", lib.gp_sched_lent(scheduler, NULL))
+    lib.gp_sched_lent(scheduler, tensors)
+    return tensors
+
+
+def free_lender(
+    raw: Any,
+    held: Held,
+    lent: Callable[[Any], Any],
+    take: Callable[[Any], None] | None,
+    free: Callable[[Any], None],
+) -> None:
+    """The finalizer of a native scheduler or allocator that nobody closed. `take(raw)` takes the
+    memory from the tensors `lent(raw)`, where there still are any."""
+    if held.native is None or take is None or exiting():
+        free(raw)
+        return
+
+    def take_and_free() -> None:
+        take(raw)
+        held.native, held.tensors = None, ()  # which had to be there until now
+        free(raw)
+        held.needs = []
+
+    _free_or_later(changing("being freed", lent=[lent(raw)]), take_and_free)
+
+
+def _free_or_later(change: changing, free: Callable[[], None]) -> None:
+    while True:
+        try:
+            with change:
+                free()
+            return
+        except BusyError:
+            LATER.append(entry := (change, free))
+        if change.used_by() is not None:
+            return  # who looks at LATER when that is over
+        try:
+            LATER.remove(entry)
+        except ValueError:
+            return  # and has
+
+
+def free_later() -> None:
+    """What finalizers left to a compute that is over now."""
+    for entry in list(LATER):
+        try:
+            LATER.remove(entry)
+        except ValueError:
+            continue  # another thread has it
+        _free_or_later(*entry)
+
+
+def _after_fork_in_child() -> None:
+    """The other threads are gone."""
+    CHANGES[:] = [change for change in CHANGES if change._user[1] == get_ident()]
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)

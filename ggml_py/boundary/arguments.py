@@ -1,0 +1,63 @@
+"""What callers gave, looked at: each check has one wording, whoever asks."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+from ..errors import ArgumentError
+
+SIZE_MAX = (1 << 63) - 1  # what ggml's int64_t holds, and no memory has
+
+
+def ptr_of(kind: type, value: Any) -> Any:
+    """`value.ptr` of an object of ours. Raises TypeError for one that is no `kind`."""
+    if not isinstance(value, kind):
+        raise TypeError(f"expected a {kind.__name__}, got {given(value)}")
+    return value.ptr  # type: ignore[attr-defined]
+
+
+def given(value: object) -> str:
+    """What a value is, for messages: its type, and the value where that is short."""
+    shown = repr(value) if isinstance(value, int | float | str | None) else ""
+    kind = type(value).__name__
+    return kind if value is None or not 0 < len(shown) <= 40 else f"{kind} {shown}"
+
+
+def whole(name: str, value: object, least: int = 0, most: int = SIZE_MAX) -> int:
+    """`value`, Python's or numpy's integer. Raises TypeError for anything else, `ArgumentError`
+    for one that is not from `least` to `most`."""
+    try:
+        number = operator.index(None if isinstance(value, bool) else value)  # type: ignore[arg-type]
+    except TypeError:
+        raise TypeError(f"{name}: expected a whole number, got {given(value)}") from None
+    if not least <= number <= most:
+        low = most == SIZE_MAX and number < least
+        bound = f"at least {least}" if low else f"{least} to {most:,}"
+        raise ArgumentError(f"{name}={number}: expected {bound}")
+    return number
+
+
+def c_text(what: str, value: object) -> bytes:
+    """`value` as UTF-8 for ggml, whose texts end at a NUL. Raises TypeError, `ArgumentError`."""
+    if not isinstance(value, str):
+        raise TypeError(f"{what}: expected a str, got {given(value)}")
+    if "\0" in value:
+        raise ArgumentError(f"{what} {value!r}: expected text without NUL, where C's texts end")
+    try:
+        return value.encode()
+    except UnicodeEncodeError as error:
+        raise ArgumentError(
+            f"{what} {value!r}: expected text that UTF-8 can hold ({error.reason})"
+        ) from None
+
+
+def items(name: str, values: Any, n: int) -> list[Any]:
+    """`values` as a list. Raises `ArgumentError` unless they are `n`: C would read past the end."""
+    try:
+        found = list(values)
+    except TypeError:
+        raise TypeError(f"{name}: expected {n} numbers, got {given(values)}") from None
+    if len(found) != n:
+        raise ArgumentError(f"{name} {found}: expected {n} numbers")
+    return found

@@ -1,0 +1,165 @@
+"""The one door to the compiled module: loads the build, installs guard and log.
+
+One build per process: the one that `_builds.select` finds when this is imported.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.machinery
+import importlib.util
+import os
+import sys
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from .. import enums
+from .. import log as _log
+from ..errors import LoadError, NotBuiltError
+from . import interpreter as _interpreter
+from .builds import select
+
+# Sanitizers that must be first in a process: name, library, a function of it.
+_RUNTIMES = (("address", "libasan.so", "__asan_init"), ("thread", "libtsan.so", "__tsan_init"))
+# What a CUDA build finds by its rpath, and the packages that bring it.
+_CUDA = {"libcublas": "nvidia-cublas", "libcudart": "nvidia-cuda-runtime"}
+
+
+def _check_sanitizers(build: dict[str, Any]) -> None:
+    """A sanitizer's runtime that is loaded with its library, and not before, ends the process."""
+    import ctypes
+
+    for name, library, sign in _RUNTIMES:
+        if name in build["sanitize"] and not hasattr(ctypes.CDLL(None), sign):
+            raise LoadError(
+                f"build {build['key']} needs the runtime of its sanitizer before Python starts: "
+                f"LD_PRELOAD=$(cc -print-file-name={library}) python ... (`make sanitize` does it)"
+            )
+
+
+def _load(name: str, path: Path) -> ModuleType:
+    loader = importlib.machinery.ExtensionFileLoader(name, str(path))
+    spec = importlib.util.spec_from_file_location(name, path, loader=loader)
+    if spec is None or spec.loader is None:
+        raise NotBuiltError(f"{path} cannot be loaded: the build is damaged, build again")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+def _replace(module: ModuleType, path: Path) -> ModuleType:
+    """The same module with the content of `path`: others may have imported it already."""
+    spec = importlib.util.spec_from_file_location(module.__name__, path)
+    if spec is None or spec.loader is None:
+        raise NotBuiltError(f"{path} cannot be loaded: the build is damaged, build again")
+    for name in [name for name in vars(module) if not name.startswith("__")]:
+        delattr(module, name)
+    spec.loader.exec_module(module)
+    return module
+
+
+@contextlib.contextmanager
+def _blas_without_threads() -> Iterator[None]:
+    """OpenBLAS starts a thread for each processor when it is loaded, and they spin beside whatever
+    is imported next. The BLAS backend starts those that it needs itself."""
+    name = "OPENBLAS_NUM_THREADS"
+    if name in os.environ:
+        yield
+        return
+    os.environ[name] = "1"
+    try:
+        yield
+    finally:
+        del os.environ[name]
+
+
+def _open(build: dict[str, Any]) -> Any:
+    path = build["folder"] / "_ggml.abi3.so"
+    if build.get("sanitize"):
+        _check_sanitizers(build)
+    try:
+        with _blas_without_threads():
+            return _load("ggml_py._ggml", path)
+    except ImportError as error:
+        raise NotBuiltError(
+            f"the native library of build {build['key']} does not load: {error}. {_remedy(error)}"
+        ) from error
+
+
+def _remedy(error: ImportError) -> str:
+    name, _, what = str(error).partition(": ")
+    package = next((p for stem, p in _CUDA.items() if name.startswith(stem)), None)
+    if package is None or "cannot open" not in what:
+        return "It was built for another machine or is damaged; build again."
+    major = name.rpartition(".")[2]
+    package += "" if int(major) >= 13 else f"-cu{major}"
+    return (
+        f"It was built with CUDA {major}, which has to be here too: install that toolkit, or "
+        f"`python -m pip install '{package}=={major}.*'` where ggml_py is installed"
+    )
+
+
+_interpreter.check()
+if sys.modules.get("ggml_py._ggml", ...) is None:
+    raise NotBuiltError("the native module of ggml_py is blocked in this process")
+BUILD = select(os.environ.get("GGML_PY_UPSTREAM"))
+_module = _open(BUILD)
+ffi = _module.ffi
+lib = _module.lib
+NULL = ffi.NULL
+
+lib.gp_guard_install()
+lib.gp_mapped_install()
+_log.install(ffi, lib)
+if BUILD["portable"]:
+    with _blas_without_threads():
+        lib.ggml_backend_load_all_from_path(str(BUILD["folder"]).encode())
+
+
+def text(value: Any) -> str:
+    """A C string as str; "" for NULL."""
+    return ffi.string(value).decode("utf-8", "replace") if value != NULL else ""
+
+
+def own_pointer(kind: type, ptr: Any) -> Any:
+    """A cdata like `ptr` that nobody else has. Raises TypeError for what is no pointer of C: the
+    classes that stand for native objects are not called by users."""
+    if not isinstance(ptr, ffi.CData) or not ptr:
+        got = "NULL" if isinstance(ptr, ffi.CData) else type(ptr).__name__
+        raise TypeError(
+            f"{kind.__name__}: expected a native pointer, got {got}. "
+            f"help(ggml_py.{kind.__name__}) says what makes one"
+        )
+    return ffi.cast(ffi.typeof(ptr), ptr)
+
+
+_OWNERS: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()  # by address
+
+
+def sole_pointer(handle: Any, ptr: Any) -> Any:
+    """`ptr`, which becomes `handle`'s. Raises TypeError where another open handle has it: both
+    would free it."""
+    address = int(ffi.cast("uintptr_t", own_pointer(type(handle), ptr)))
+    other = _OWNERS.get(address)
+    if other is not None and not getattr(other, "_closed", True):
+        raise TypeError(f"{type(handle).__name__}: {other!r} owns that pointer: use that one")
+    _OWNERS[address] = handle
+    return ptr
+
+
+# Numbers and ops differ between releases: this one's own take the place of the committed ones.
+if BUILD["ggml_version"] != enums.UPSTREAM:
+    from .release import Release
+
+    _release = Release(BUILD["label"])
+    lib = _release.fit_lib(lib)
+    _release.fit_enums(_replace(enums, BUILD["folder"] / "enums.py"))
+    _release.offer_ops(BUILD["folder"] / "ops.py")

@@ -1,0 +1,500 @@
+"""The base of every object that owns native memory, and the rules of lifetime.
+
+1. A child holds its parents strongly; a parent knows its children weakly.
+2. Closing a parent closes its children first.
+3. A pointer is a reference: `ptr` is a Python object of its own, and when the last reference to
+   that goes, `weakref.finalize` frees the native object. A call in flight holds its arguments, and
+   so does a method that has read `ptr` into a local variable. So whatever another thread, a
+   signal's handler or the collector closes between two bytecodes or during a call without the GIL,
+   the memory stays until the call is over, and nothing is counted or locked for that. Where nobody
+   else has the pointer, which is nearly always, close() frees at once and raises what that raises
+   (the frames of calls that failed, kept by a traceback, give it up: _dead_frames.py). Who
+   reads through a pointer that C returned (a string, an array, a tensor of a graph) therefore keeps
+   the `ptr` that it came from in a local variable until it is done.
+4. The finalizer holds a `Native` of each parent, and no Handle: natives outlive what needs them,
+   whatever order Python closes or collects in, and no cycle goes through the finalizers' registry.
+   Contexts may need each other (an op of A on a tensor of B, one of B on a tensor of A), so their
+   finalizers hold nothing, and the collector ends both. There is no `__del__`.
+5. Tensors are read without a call (`t.ne`), so they cannot hold a pointer for a moment: they hold
+   their Context, and it keeps its metadata as long as Python has it, closed or not. Tensors of
+   other handles, which own more than metadata, have a pointer that holds the handle's (`within`).
+6. `ptr` is a plain attribute that close() deletes: reading it costs nothing while open, and raises
+   `ClosedError` afterwards. For that the object changes its class: were there a `__getattr__` on
+   open ones, CPython would specialise none of their method calls (an op: 100 ns more).
+7. An assertion of ggml that fails in the middle of changing an object leaves it half-changed. Calls
+   that change one run in `_changing()`; then `ptr` goes too, and raises `SpoiledError`.
+8. Rule 3 keeps memory, it does not keep C from changing what other C reads. Calls that change what
+   they are given, or take long, run in `in_use()`: what another thread (or a callback) does with
+   the objects meanwhile, closing too, is `BusyError`. What has to be so for the call is looked at
+   inside of it. Calls that only read what others change run in `reading()`: several threads may,
+   also while the object computes, and who changes or closes it waits for them to end.
+9. A tensor's data may be taken away (its buffer is closed, a scheduler resets) while another thread
+   copies from or to it: such calls work on a copy of the tensor, which pins the buffer (native/
+   pins.h). They end in the memory that there was, which is freed after them.
+   Graphs that share tensors without knowing of each other: sharing.py.
+10. In the child of a fork `_lose()` closes what does not survive one and frees nothing: threads
+   (`_bound_to_process()`), connections, GPUs. At exit all is freed, unless some thread is left.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import ctypes
+import gc
+import itertools
+import os
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from sys import getrefcount
+from types import TracebackType
+from typing import Any, TypeVar
+
+from ..errors import AbortError, BusyError, ClosedError, LeftError, ServerLostError, SpoiledError
+from .dead_frames import clear_dead_frames
+from .ffi import ffi, own_pointer
+from .fork import left_in_use
+from .once import each_once, once
+
+Self = TypeVar("Self", bound="Handle")
+T = TypeVar("T")
+Token = tuple[str, int]
+Halfway = AbortError | ServerLostError | LeftError  # the call did not come to its end
+User = tuple[str, int]  # what is done, on which thread
+
+
+class Live(Mapping[str, int]):
+    """How many native objects are open, by class name. In a Counter threads, and finalizers in
+    between, would lose counts of each other."""
+
+    def __init__(self) -> None:
+        self._tokens: set[Token] = set()
+        self._serial = itertools.count()
+
+    def add(self, kind: str) -> Token:
+        """Counts one; the token is for `remove`."""
+        token = (kind, next(self._serial))
+        self._tokens.add(token)
+        return token
+
+    def remove(self, token: Token) -> None:  # it is no longer open
+        self._tokens.discard(token)
+
+    def has(self, token: Token) -> bool:  # or in the middle of being freed
+        return token in self._tokens
+
+    def __getitem__(self, kind: str) -> int:
+        return sum(one == kind for one, _ in list(self._tokens))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter({kind for kind, _ in list(self._tokens)})
+
+    def __len__(self) -> int:
+        return len({kind for kind, _ in list(self._tokens)})
+
+
+LIVE = Live()
+MEMORY = Live()  # of buffers: arrays may be over a closed one
+CLOSING = "being closed"
+COMPUTING = "computing"
+_EXITING: list[bool] = []
+_lock = threading.RLock()  # of every `_user`; held for moments, never while C runs
+_bound: weakref.WeakSet[Handle] = weakref.WeakSet()
+
+
+def those_of(handles: weakref.WeakSet[T]) -> list[T]:
+    """Those that are there now. Other threads may add and remove some meanwhile."""
+    while True:
+        with contextlib.suppress(RuntimeError):  # the set's size changed
+            return list(handles)
+
+
+class Native:
+    """A native object, and those that have to be there until it is freed."""
+
+    __slots__ = ("needs", "ptr", "token")
+
+    def __init__(self, ptr: Any, token: Token) -> None:
+        self.ptr, self.token = ptr, token
+        self.needs: list[Native] = []
+
+
+class Held:
+    """What a finalizer looks at besides: a native that it needs at the moment, and its tensors."""
+
+    __slots__ = ("native", "needs", "tensors")
+
+    def __init__(self) -> None:
+        self.native: Native | None = None
+        self.needs: list[Native] = []  # of the handle itself, for what a finalizer leaves for later
+        self.tensors: Any = ()
+
+
+def _release(token: Token, free: Callable[[Any], None], ptr: Any, _needs: list[Native]) -> None:
+    try:
+        if not _EXITING or threading.active_count() == 1:  # a daemon may be in the middle of a call
+            free(ptr)
+    finally:
+        LIVE.remove(token)  # now its code may go (Registry.unload)
+
+
+def within(raw: Any, owner: Any) -> Any:
+    """`raw`, which points into the native object that `owner` points to: who has it has that."""
+    return ffi.gc(raw, lambda _raw, _owner=owner: None)
+
+
+def take(user: User, handles: Sequence[Handle]) -> None:
+    """Nothing else may use or close these while their `_user` is this very tuple. Raises
+    `BusyError`, or `ClosedError`; some may have it then, too."""
+    with _lock:
+        mine: Sequence[Handle] = handles
+        for handle in handles:
+            if handle._user is not None:
+                mine = [h for h in handles if h._user is None or h._check_idle(user)]
+                break
+        if user[0] != CLOSING:
+            for handle in handles:
+                handle.ptr  # noqa: B018  raises when closed, just now by another thread
+        for handle in mine:
+            handle._user = user
+    if user[0] != COMPUTING:
+        for handle in mine:
+            if handle._readers:
+                _wait_for_readers(user, handle)
+
+
+def _wait_for_readers(user: User, handle: Handle) -> None:
+    """New ones are refused. Reading is short, and no Python runs in it but a signal's handler."""
+    pause = 1e-5
+    while readers := handle._readers:
+        if user[1] in readers:
+            raise BusyError(_busy(handle, ("being read", user[1]), user[1]))
+        time.sleep(pause)
+        pause = min(2 * pause, 0.01)
+
+
+def _busy(handle: Handle, user: User, me: int) -> str:
+    where = "further up on this thread" if user[1] == me else "on another thread"
+    return (
+        f"this {type(handle).__name__} is {user[0]} {where}: wait until that returns, "
+        "or make one for each thread"
+    )
+
+
+def give_back(user: User, handles: Sequence[Handle]) -> None:
+    """Those that `take` took, if it did."""
+    for handle in handles:
+        if handle._user is user:
+            handle._user = None
+
+
+class in_use:
+    """Around a call: `take`, and `give_back` at its end."""
+
+    __slots__ = ("_handles", "_user")
+
+    def __init__(self, doing: str, *handles: Handle) -> None:
+        self._user = (doing, threading.get_ident())
+        self._handles = handles
+
+    def __enter__(self) -> None:
+        try:
+            take(self._user, self._handles)
+        except BaseException:
+            give_back(self._user, self._handles)
+            raise
+
+    def __exit__(self, *_raised: object) -> None:
+        give_back(self._user, self._handles)
+
+
+def locked() -> contextlib.AbstractContextManager[bool]:
+    """Around what nothing is taken or given back in. For moments."""
+    return _lock
+
+
+def _closing(handles: list[Handle]) -> in_use:
+    lenders = [handle for handle in handles if handle._lends]
+    if not lenders:
+        return in_use(CLOSING, *handles)
+    from ..backends.sharing import changing  # which needs this module
+
+    return changing(CLOSING, *handles, lenders=lenders)
+
+
+class reading:
+    """Around a call that reads what others change: several threads may at a time, and who is in
+    the middle of changing it. Raises `BusyError` while another thread changes it."""
+
+    __slots__ = ("_handles",)
+
+    def __init__(self, *handles: Handle) -> None:
+        self._handles = handles
+
+    def __enter__(self) -> None:
+        me = threading.get_ident()
+        with _lock:
+            for handle in self._handles:
+                user = handle._user
+                if user is not None and user[1] != me and user[0] != COMPUTING:
+                    raise BusyError(_busy(handle, user, me))
+                handle.ptr  # noqa: B018  raises when closed
+            for handle in self._handles:
+                handle._readers = (*handle._readers, me)
+
+    def __exit__(self, *_raised: object) -> None:
+        me = threading.get_ident()
+        with _lock:
+            for handle in self._handles:
+                readers = list(handle._readers)
+                readers.remove(me)
+                handle._readers = tuple(readers)
+
+
+class Handle:
+    """Owns one native object. Subclasses pass the pointer, how to free it, and what it needs."""
+
+    __slots__ = (
+        "__weakref__", "_children", "_closed", "_finalizer", "_native", "_parents", "_readers",
+        "_spoiled_by", "_token", "_user", "ptr",
+    )  # fmt: skip
+
+    __init_subclass__: Any = classmethod(each_once)
+
+    @once
+    def __init__(self, ptr: Any, free: Callable[[Any], None], *parents: Handle) -> None:
+        if isinstance(self, _WithoutPtr):  # made by a class method of one that is closed
+            self.__class__ = type(self).__mro__[2]
+        self.ptr = own_pointer(type(self), ptr)
+        self._token = LIVE.add(type(self).__name__)
+        self._native = native = Native(self.ptr, self._token)
+        self._closed = False
+        self._spoiled_by: Halfway | None = None
+        self._children: weakref.WeakSet[Handle] = weakref.WeakSet()
+        self._user: User | None = None  # what it is in the middle of
+        self._readers: tuple[int, ...] = ()  # the threads that read it
+        self._parents: list[Handle] = []
+        needs = native.needs if self._needs_parents else []
+        self._finalizer = weakref.finalize(self.ptr, _release, self._token, free, ptr, needs)
+        for parent in parents:
+            self._depend(parent)
+
+    _needs_parents = True  # to be freed
+    _lends = False  # memory to tensors, which goes when it is closed
+
+    def _lent_tensors(self) -> Any:
+        """A native array of those that have it now."""
+        raise NotImplementedError
+
+    def _depend(self, parent: Handle) -> None:
+        """Makes `parent` outlive this object."""
+        if parent is not self and parent not in self._parents:
+            native = parent._native
+            parent.ptr  # noqa: B018  raises when closed; until here `native` was not freed
+            parent._children.add(self)  # first: who closes the parent looks once more
+            user = parent._user
+            if user is not None and user[0] == CLOSING and user[1] != threading.get_ident():
+                parent._children.discard(self)
+                raise BusyError(_busy(parent, user, threading.get_ident()))
+            self._native.needs.append(native)
+            self._parents.append(parent)
+
+    def _drop_ptr(self) -> None:
+        self.__class__ = _without_ptr(type(self))  # first: another thread may read `ptr` now
+        del self.ptr
+
+    @property
+    def closed(self) -> bool:
+        """True after close()."""
+        return self._closed
+
+    def close(self) -> None:
+        """Frees the native object, its children before it. Closing twice is harmless.
+
+        Raises `BusyError` while it, or what would be closed with it, is computing.
+        """
+        user = self._user
+        if user is not None and user[0] == CLOSING and user[1] != threading.get_ident():
+            return
+        while not self._closed:
+            found: dict[int, Handle] = {}
+            self._reach(found)
+            with _closing([*found.values()]):
+                again: dict[int, Handle] = {}
+                self._reach(again)
+                if again.keys() <= found.keys():  # else another thread has just made one
+                    self._close()
+                    return
+
+    def _close(self) -> None:
+        if not self._closed:
+            children = those_of(self._children)
+            self._children.clear()  # so that two that need each other end
+            for child in children:
+                child._close()
+            if self._closed:
+                return  # it was such a one
+            self._before_free()
+            self._closed = True
+            for parent in self._parents:
+                parent._children.discard(self)
+            if self._spoiled_by is None:
+                self._drop_ptr()
+            self._free()
+
+    def _free(self) -> None:
+        """Frees the native object now, or whoever still has its pointer does at the end."""
+        native, finalizer = self._native, self._finalizer
+        self._native = _FREED
+        if getrefcount(native) > 2 or getrefcount(native.ptr) > 2:
+            clear_dead_frames(native.ptr)
+        if getrefcount(native) > 2:
+            return  # another that was closed needs it, and is in use
+        ptr = native.ptr
+        del native
+        if getrefcount(ptr) == 2:
+            finalizer()  # what it raises is raised
+
+    def _reach(self, found: dict[int, Handle]) -> None:
+        """Adds, by id, all that closing this one changes."""
+        if id(self) not in found:
+            found[id(self)] = self
+            for child in those_of(self._children):
+                child._reach(found)
+
+    def _check_idle(self, user: User) -> bool:
+        """Whether `user` may take it; False if its thread has it already, for closing."""
+        if self._user is None:
+            return True
+        if self._user == (CLOSING, user[1]):
+            return False
+        raise BusyError(_busy(self, self._user, user[1]))
+
+    def _bound_to_process(self) -> None:
+        """It does not survive a fork."""
+        _bound.add(self)
+
+    def _lose(self) -> None:
+        """In the child of a fork: forgets the native object, which is the parent's."""
+        if not self._closed:
+            for child in those_of(self._children):
+                child._lose()
+            self._before_loss()
+            self._closed = True
+            self._finalizer.detach()
+            self._native = _FREED  # what it needed may be freed
+            LIVE.remove(self._token)
+            if self._spoiled_by is None:
+                self._drop_ptr()
+
+    def _before_loss(self) -> None:
+        """As `_before_free`, but nothing may be sent or waited for."""
+
+    def _changing(self) -> _Changing:
+        """Around a call that changes the native object: an abort in it spoils the object."""
+        return _Changing(self)
+
+    def _spoil(self, error: Halfway) -> None:
+        """It was left half-changed."""
+        self._spoiled_by = error
+        self._drop_ptr()
+
+    def _before_free(self) -> None:
+        """What a subclass does while the object is still whole."""
+
+    def __reduce_ex__(self, _protocol: object) -> Any:
+        raise TypeError(
+            f"a {type(self).__name__} owns a native object: it cannot be copied or pickled. Make "
+            "another, in the process that uses it"
+        )
+
+    def __enter__(self: Self) -> Self:
+        self.ptr  # noqa: B018  raises when closed
+        return self
+
+    def __exit__(
+        self,
+        _type: type[BaseException] | None,
+        _value: BaseException | None,
+        _traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class _Changing:
+    __slots__ = ("_handle",)
+
+    def __init__(self, handle: Handle) -> None:
+        self._handle = handle
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _type: object, error: object, _traceback: object) -> None:
+        if isinstance(error, KeyboardInterrupt) and isinstance(error.__context__, LeftError):
+            error = error.__context__
+        if isinstance(error, Halfway):
+            self._handle._spoil(error)
+
+
+class _WithoutPtr:
+    """Mixed into the class of a handle that was closed or spoiled."""
+
+    __slots__ = ()
+    _spoiled_by: Halfway | None
+    closed: bool
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "ptr":
+            kind, spoiled_by = type(self).__name__, self._spoiled_by
+            if spoiled_by is None or self.closed:
+                raise ClosedError(f"this {kind} is closed: make another, or close it later")
+            raise SpoiledError(
+                f"this {kind} was left half-changed when {spoiled_by.call} failed "
+                f"({spoiled_by.condition}): close it and make another"
+            )
+        return object.__getattribute__(self, name)  # a property's own AttributeError, or none such
+
+
+_FREED = Native(None, ("", -1))
+_FREED.needs = deque(maxlen=0)  # type: ignore[assignment]  # it keeps nothing, whoever is late
+_CLOSED: dict[type[Handle], type[Handle]] = {}
+
+
+def _without_ptr(cls: type[Handle]) -> type[Handle]:
+    """The class of closed objects of `cls`: the same, but that reading `ptr` says why not."""
+    if cls not in _CLOSED:
+        body = {"__slots__": (), "__module__": cls.__module__}
+        _CLOSED[cls] = type(cls.__name__, (_WithoutPtr, cls), body)
+    return _CLOSED[cls]
+
+
+def _after_fork_in_child() -> None:
+    global _lock
+    _lock = threading.RLock()  # a thread that is gone may hold the other
+    left = left_in_use(Handle)
+    for handle in [*those_of(_bound), *left]:  # pools first: they leave their backends
+        handle._lose()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
+def _at_exit() -> None:
+    _EXITING.append(True)
+    if threading.active_count() > 1:  # what a daemon uses is not unmapped with the modules, either
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(gc.get_objects()))
+
+
+def exiting() -> bool:
+    """Whether the interpreter ends: handles are freed then in the order of their making, last one
+    first, and what they would change of each other does not matter."""
+    return bool(_EXITING)
+
+
+weakref.finalize(LIVE, lambda: None).detach()  # makes it register at exit before we do
+atexit.register(_at_exit)  # so this runs before that

@@ -1,0 +1,267 @@
+"""Runs a function in a process of its own, whose death is an exception here.
+
+1. The child is a fresh interpreter (spawn): a fork would copy locks that threads hold.
+2. Function and arguments go in through the child's stdin, the result comes out through a pipe of
+   its own; stdout is the caller's, stderr passes through here, so that its last lines are known.
+3. The child's stdin stays open for as long as the caller lives: when it ends, the child ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import os
+import pickle
+import selectors
+import signal
+import subprocess
+import sys
+import threading
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable
+from multiprocessing import process, spawn
+from multiprocessing.pool import RemoteTraceback  # type: ignore[attr-defined]
+from typing import Any, BinaryIO, ParamSpec, TypeVar
+
+from ..errors import ArgumentError, IsolatedDeath, IsolatedTimeout
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_LINES = 20  # of stderr that an exception tells
+_CHUNK = 1 << 20
+_POLL = 0.05  # seconds until a death is noticed
+
+
+def isolate(
+    function: Callable[..., T], *args: Any, timeout: float | None = None, **kwargs: Any
+) -> T:
+    """function(*args, **kwargs), run in a new process; its result, or the exception it raised.
+
+    For what may end the process: unknown model files, drivers, `lib` with wrong pointers. Both ways
+    everything is pickled, so the function is one of a module (or of a script whose start is behind
+    ``if __name__ == "__main__"``), and what it takes and returns are arrays and plain values, no
+    tensors or other handles. It takes as long as starting Python and importing what it needs.
+
+    Raises `IsolatedDeath` when the process ended without a result (a signal, out of memory,
+    `os._exit`), `IsolatedTimeout` when it was ended after `timeout` seconds, `ArgumentError` for
+    what cannot be pickled. Ctrl-C ends the process too.
+    """
+    if not callable(function):
+        raise TypeError(f"isolate: expected a function first, got {type(function).__name__}")
+    if timeout is not None:
+        if not isinstance(timeout, (int, float)):
+            raise TypeError(f"timeout={timeout!r}: expected seconds or None")
+        if not timeout > 0:
+            raise ArgumentError(f"timeout={timeout}: expected seconds, more than 0, or None")
+    name = getattr(function, "__qualname__", repr(function))
+    try:
+        work = pickle.dumps((function, args, kwargs), protocol=5)
+    except Exception as error:
+        raise ArgumentError(
+            f"isolate: {name} or its arguments cannot be sent to another process ({error}): "
+            "give a function that a module defines, with arrays and plain values"
+        ) from error
+    child = _Child(name, work)
+    try:
+        return child.result(timeout)  # type: ignore[no-any-return]
+    finally:
+        child.end()
+
+
+class _Child:
+    """One process, from its start to the result."""
+
+    def __init__(self, name: str, work: bytes) -> None:
+        self.name, self.started = name, time.monotonic()
+        setup = spawn.get_preparation_data(name)
+        setup.pop("authkey", None)  # refuses to be pickled, and is for processes that talk back
+        if not os.path.exists(setup.get("init_main_from_path", "")):  # noqa: PTH110
+            setup.pop("init_main_from_path", None)  # "<stdin>"
+        prepared = pickle.dumps(setup)
+        self._to_send = memoryview(
+            len(prepared).to_bytes(8, "little") + len(work).to_bytes(8, "little") + prepared + work
+        )
+        self._received = bytearray()
+        self._stderr: deque[str] = deque([""], maxlen=_LINES + 1)
+        result, write_end = os.pipe()
+        self._result: BinaryIO = open(result, "rb", buffering=0)  # noqa: PTH123, SIM115
+        program = f"import sys; sys.path[:] = {sys.path!r}; from ggml_py import _isolate as i; i"
+        try:
+            self._process = subprocess.Popen(
+                [spawn.get_executable(), "-c", f"{program}.serve({write_end})"],
+                stdin=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                pass_fds=(write_end,),
+                bufsize=0,
+            )
+        except BaseException:
+            self._result.close()
+            raise
+        finally:
+            os.close(write_end)
+
+    def result(self, timeout: float | None) -> Any:
+        self._exchange(timeout)
+        if not self._complete():
+            seconds = time.monotonic() - self.started
+            raise IsolatedDeath(self.name, self._process.returncode, seconds, self._lines())
+        ok, value, text = pickle.loads(self._received[8:])
+        if ok:
+            return value
+        raise value from RemoteTraceback(f"\n{text}")
+
+    def end(self) -> None:
+        process = self._process
+        process.kill()  # it has nothing more to do; nothing happens if it has ended
+        process.wait()
+        for stream in (process.stdin, process.stderr, self._result):
+            assert stream is not None
+            with contextlib.suppress(BrokenPipeError):
+                stream.close()
+
+    def _exchange(self, timeout: float | None) -> None:
+        """Sends the work and receives, until the result is whole or the process has ended.
+
+        The pipes' ends would not tell: processes that the child starts may hold them open.
+        """
+        process = self._process
+        assert process.stdin is not None
+        assert process.stderr is not None
+        with selectors.DefaultSelector() as selector:
+            for stream in (process.stdin, process.stderr, self._result):
+                os.set_blocking(stream.fileno(), False)
+            selector.register(process.stdin, selectors.EVENT_WRITE)
+            selector.register(process.stderr, selectors.EVENT_READ)
+            selector.register(self._result, selectors.EVENT_READ)
+            while not self._complete():
+                left = self._left(timeout)
+                ready = selector.select(_POLL if left is None else min(left, _POLL))
+                for key, _ in ready:
+                    if key.fileobj is process.stdin:
+                        if not self._send():
+                            selector.unregister(process.stdin)
+                    elif not self._receive(key.fd):
+                        selector.unregister(key.fileobj)
+                if not ready and process.poll() is not None:
+                    break
+            with contextlib.suppress(BlockingIOError):
+                while self._receive(process.stderr.fileno()):
+                    pass
+
+    def _left(self, timeout: float | None) -> float | None:
+        """Seconds that the child has; raises `IsolatedTimeout` when there are none."""
+        if timeout is None:
+            return None
+        left = self.started + timeout - time.monotonic()
+        if left <= 0:
+            raise IsolatedTimeout(self.name, timeout, self._lines())
+        return left
+
+    def _send(self) -> bool:
+        """Sends what the pipe takes; False when there is no more to send."""
+        assert self._process.stdin is not None
+        try:
+            self._to_send = self._to_send[os.write(self._process.stdin.fileno(), self._to_send) :]
+        except BrokenPipeError:
+            return False  # it died; the result's end tells
+        return len(self._to_send) > 0
+
+    def _receive(self, fd: int) -> bool:
+        """Takes a piece of the result or of stderr; False at its end."""
+        piece = os.read(fd, _CHUNK)
+        if fd == self._result.fileno():
+            self._received += piece
+        elif piece:
+            text = piece.decode(errors="replace")
+            if sys.stderr is not None:
+                sys.stderr.write(text)
+                sys.stderr.flush()
+            first, *lines = text.split("\n")
+            self._stderr[-1] += first
+            self._stderr.extend(lines)
+        return len(piece) > 0
+
+    def _complete(self) -> bool:
+        received = self._received
+        return len(received) >= 8 and len(received) - 8 >= int.from_bytes(received[:8], "little")
+
+    def _lines(self) -> list[str]:
+        return [line for line in self._stderr if line.strip()]
+
+
+def serve(result: int) -> None:
+    """The child: takes the work from stdin, writes what came of it to the pipe `result`."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's goes to both; the caller decides
+    faulthandler.enable()
+    caller = os.fdopen(os.dup(0), "rb")
+    with open(os.devnull) as nothing:  # noqa: PTH123
+        os.dup2(nothing.fileno(), 0)
+    os.set_inheritable(result, False)
+    n_setup, n_work = (int.from_bytes(caller.read(8), "little") for _ in range(2))
+    setup, work = caller.read(n_setup), caller.read(n_work)
+    if len(work) < n_work:
+        os._exit(1)  # the caller died
+    threading.Thread(target=_end_with, args=(caller,), daemon=True).start()
+    answer = _answer(setup, work)
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()
+    with open(result, "wb") as pipe:
+        pipe.write(len(answer).to_bytes(8, "little"))
+        pipe.write(answer)
+    os._exit(0)  # not by way of native destructors, which may hang or die after all went well
+
+
+def _end_with(caller: BinaryIO) -> None:
+    caller.read()  # comes back when the caller's end of the pipe is closed
+    os._exit(1)
+
+
+def _answer(setup: bytes, work: bytes) -> bytes:
+    """(True, result, "") or (False, exception, traceback), pickled."""
+    try:
+        function, args, kwargs = _load(setup, work)
+        value = function(*args, **kwargs)
+    except SystemExit:
+        raise
+    except BaseException as error:
+        return _pickled_error(error)
+    try:
+        return pickle.dumps((True, value, ""), protocol=5)
+    except Exception as error:
+        return _pickled_error(
+            ArgumentError(
+                f"isolate: the result, a {type(value).__name__}, cannot be sent back ({error}): "
+                "return arrays (tensor.get()) and plain values"
+            )
+        )
+
+
+def _load(setup: bytes, work: bytes) -> Any:
+    # What multiprocessing does: the caller's main module is imported under another name, and if it
+    # isolates while it is imported, spawn.get_preparation_data says that the guard is missing.
+    current: Any = process.current_process()
+    current._inheriting = True
+    spawn.prepare(pickle.loads(setup))
+    del current._inheriting
+    try:
+        return pickle.loads(work)
+    except AttributeError as error:
+        raise ArgumentError(
+            f"isolate: the new process does not find the function ({error}): a module must define "
+            "it, an interactive session cannot"
+        ) from error
+
+
+def _pickled_error(error: BaseException) -> bytes:
+    text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+    try:
+        pickled = pickle.dumps((False, error, text), protocol=5)
+        pickle.loads(pickled)
+    except Exception:
+        stand_in = RuntimeError(f"{type(error).__name__}: {error}")
+        pickled = pickle.dumps((False, stand_in, text), protocol=5)
+    return pickled

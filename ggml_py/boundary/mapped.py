@@ -1,0 +1,87 @@
+"""Files that are mapped: watched, for one that is cut meanwhile must not end the process."""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import weakref
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from ..errors import AllocError, DamagedFileError
+from .ffi import ffi, lib
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    Bytes = np.memmap[Any, np.dtype[np.uint8]]
+
+
+class Stamp(NamedTuple):
+    """What tells that a file is the one that was opened."""
+
+    device: int
+    inode: int
+    size: int
+    changed: int  # ns
+
+    @classmethod
+    def of(cls, file: IO[bytes]) -> Stamp:
+        """The stamp of an open file."""
+        now = os.fstat(file.fileno())
+        return cls(now.st_dev, now.st_ino, now.st_size, now.st_mtime_ns)
+
+    def check(self, file: IO[bytes], path: Path) -> None:
+        """Raises `DamagedFileError` where `file`, of that path, is another or was written to."""
+        now = Stamp.of(file)
+        if now != self:
+            had = f"{self.size:,} bytes then, {now.size:,} now" if now.size != self.size else ""
+            had = had or "it was written to, or is another file now"
+            raise DamagedFileError(os.fspath(path), f"is not as it was when it was opened: {had}")
+
+
+def map_file(path: Path, opened: Stamp, offset: int = 0, nbytes: int | None = None) -> Bytes:
+    """The bytes of a file, mapped to be read: all of them, or `nbytes` from `offset` on. Whoever
+    reads what is gone by then gets a `DamagedFileError`, and zeroes.
+
+    Raises `DamagedFileError` where it is not the file any more that was `opened`, `AllocError`
+    where the process may not have so many addresses. C: gp_mapped_add
+    """
+    with path.open("rb", buffering=0) as file:
+        opened.check(file, path)
+        try:
+            array = np.memmap(file, np.uint8, "r", offset, None if nbytes is None else (nbytes,))
+        except OSError as error:
+            if error.errno != errno.ENOMEM:
+                raise
+            n = opened.size if nbytes is None else nbytes
+            raise AllocError(
+                f"the {n:,} bytes of {path} cannot be mapped: this process may not have so "
+                "much address space more (`ulimit -v` bounds it)",
+                {"file": opened.size},
+            ) from None
+        watch(array, path, os.dup(file.fileno()))
+    return array
+
+
+def watch_mapped(array: npt.NDArray[Any]) -> None:
+    """Watches what the caller mapped, if `array` is over that."""
+    base: object = array
+    while isinstance(base, np.ndarray) and not isinstance(base, np.memmap):
+        base = base.base
+    if isinstance(base, np.memmap):
+        watch(base, Path(base.filename or "a mapped file"))
+
+
+def watch(array: np.memmap[Any, Any], path: Path, fd: int = -1) -> None:
+    """Watches what is mapped for an array, as long as that is; `fd` is the file, if it is mapped to
+    be read only. C: gp_mapped_add"""
+    mapped: mmap.mmap = vars(array)["_mmap"]
+    memory = np.frombuffer(mapped, np.uint8)
+    start = array.offset - array.offset % mmap.ALLOCATIONGRANULARITY
+    begin = ffi.cast("void *", memory.ctypes.data)
+    handle = lib.gp_mapped_add(begin, memory.nbytes, os.fsencode(path), fd, start)
+    weakref.finalize(mapped, lib.gp_mapped_remove, handle).atexit = False

@@ -1,0 +1,140 @@
+"""Builds of other releases than the one that the package was written for (`enums.UPSTREAM`).
+
+What such a build lacks raises `MissingFunctionError` where it is used, and names the release that
+has it. The default build passes through none of this.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+from collections.abc import Callable
+from enum import EnumMeta
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, SourceFileLoader
+from importlib.util import spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from ..errors import MissingFunctionError
+from .since import SINCE
+
+
+class Release:
+    """A build of another release, by its label."""
+
+    def __init__(self, label: str) -> None:
+        self.label = label
+
+    def lacks(self, name: str) -> MissingFunctionError:
+        """The error for a name of `SINCE` that is not there."""
+        return MissingFunctionError(
+            f"{name.removeprefix('Context.')} is not in ggml {self.label}, the build that is "
+            f"loaded; ggml {SINCE[name]} is the first release with it. GGML_PY_UPSTREAM chooses "
+            "the build at start; `ggml-py build --list` shows them"
+        )
+
+    def fit_lib(self, lib: Any) -> Any:
+        """`lib`, or what stands for it: the same functions, and an error for those it lacks."""
+        return _Lib(self, lib)
+
+    def fit_enums(self, module: ModuleType) -> None:
+        """Makes members and enums that the module lacks an error."""
+
+        class Meta(EnumMeta):
+            def __getattr__(cls, name: str) -> Any:
+                if f"{cls.__name__}.{name}" in SINCE:
+                    raise release.lacks(f"{cls.__name__}.{name}")
+                inherited = getattr(EnumMeta, "__getattr__", None)  # until Python 3.11
+                if inherited is None:
+                    raise AttributeError(f"enum {cls.__name__} has no member '{name}'")
+                return inherited(cls, name)
+
+        def of_module(name: str) -> Any:
+            if name in new:
+                raise release.lacks(name)
+            raise AttributeError(f"module '{module.__name__}' has no attribute '{name}'")
+
+        release = self
+        new = {name for name in SINCE if name.isidentifier()}
+        for value in vars(module).values():
+            if type(value) is EnumMeta and value.__module__ == module.__name__:
+                value.__class__ = Meta
+        module.__getattr__ = of_module  # type: ignore[method-assign]
+
+    def offer_ops(self, path: Path) -> None:
+        """Makes `path` the module `ggml_py.graphs.ops`, when that is imported (it needs others)."""
+        sys.meta_path.insert(0, _OpsFinder(self, path))
+
+    def fit_ops(self, ops: type) -> None:
+        """Makes ops, and parameters of ops, that the class lacks an error."""
+        newer: dict[str, set[str]] = {}  # parameters by op
+        for name in SINCE:
+            if name.startswith("Context."):
+                op, _, parameter = name.removeprefix("Context.").partition("(")
+                if not hasattr(ops, op):
+                    setattr(ops, op, _Lacking(self, f"Context.{op}"))
+                elif parameter:
+                    newer.setdefault(op, set()).add(parameter[:-1])
+        for op, names in newer.items():
+            method = getattr(ops, op)
+            missing = names - set(inspect.signature(method).parameters)
+            if missing:
+                setattr(ops, op, self._narrower(method, sorted(missing)))
+
+    def _narrower(self, method: Callable[..., Any], missing: list[str]) -> Callable[..., Any]:
+        """`method` with a better message where somebody gives it a parameter of a later day."""
+        n_parameters = len(inspect.signature(method).parameters)
+
+        @functools.wraps(method)
+        def op(*args: Any, **kwargs: Any) -> Any:
+            given = [name for name in missing if name in kwargs]
+            if given or len(args) > n_parameters:
+                raise self.lacks(f"Context.{method.__name__}({(given or missing)[0]})")
+            return method(*args, **kwargs)
+
+        return op
+
+
+class _Lib:
+    """Functions and constants are plain attributes, as quick to get as those of `lib` itself."""
+
+    def __init__(self, release: Release, lib: Any) -> None:
+        vars(self).update({name: getattr(lib, name) for name in dir(lib)})
+        self._release, self._lib = release, lib
+
+    def __getattr__(self, name: str) -> Any:
+        if name in SINCE:
+            raise self._release.lacks(name)
+        return getattr(self._lib, name)  # cffi's own message
+
+
+class _OpsFinder(MetaPathFinder):
+    def __init__(self, release: Release, path: Path) -> None:
+        self.loader = _OpsLoader("ggml_py.graphs.ops", str(path))
+        self.loader.release = release
+
+    def find_spec(self, fullname: str, path: Any, target: Any = None) -> ModuleSpec | None:
+        if fullname != self.loader.name:
+            return None
+        return spec_from_file_location(fullname, self.loader.path, loader=self.loader)
+
+
+class _OpsLoader(SourceFileLoader):
+    release: Release
+
+    def exec_module(self, module: ModuleType) -> None:
+        super().exec_module(module)
+        self.release.fit_ops(module.Ops)
+
+
+class _Lacking:
+    """In the place of an op: an error for whoever takes it from a Context or from the class."""
+
+    def __init__(self, release: Release, name: str) -> None:
+        self.release, self.name = release, name
+
+    def __get__(self, _instance: object, _owner: type) -> Any:
+        raise self.release.lacks(self.name)

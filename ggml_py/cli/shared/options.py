@@ -1,0 +1,213 @@
+"""Options that several verbs share, by llama.cpp's names, and what they mean to `models.load`."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from .bar import bar
+
+if TYPE_CHECKING:
+    from ...models import Model
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+PLACEMENT, CONTEXT = "Where things are", "Context"
+
+
+class ModelOption(click.Option):
+    """An option of a model, which a saved plan does not take; the help has it in its `group`."""
+
+    def __init__(self, *arguments: Any, group: str | None = None, **settings: Any) -> None:
+        self.group = group
+        super().__init__(*arguments, **settings)
+
+
+class ModelCommand(click.Command):
+    """A command whose help has the verb's own options first, then those of a model by group."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """As click's, with a section per group."""
+        groups: dict[str | None, list[tuple[str, str]]] = {None: []}
+        for option in self.get_params(ctx):
+            record = option.get_help_record(ctx)
+            if record is not None and isinstance(option, click.Option):
+                groups.setdefault(getattr(option, "group", None), []).append(record)
+        for group, records in groups.items():
+            with formatter.section(f"{group} (llama.cpp's options)" if group else "Options"):
+                formatter.write_dl(records)
+
+
+def model_option(*names: str, **settings: Any) -> Callable[[F], F]:
+    """`click.option` for those."""
+    return click.option(*names, cls=ModelOption, **settings)
+
+
+NO_AUTO = (
+    "'auto': expected a number of layers, or all: nothing is fitted to the devices' memory here. "
+    "What does not fit ends with an error that tells how much it is: then give fewer"
+)
+
+
+class Layers(click.ParamType):  # type: ignore[type-arg]
+    """A number of layers, or "all", as llama.cpp takes it. Its "auto" (and its -1, which is "auto"
+    there and "all" in llama.h) fits the model to memory, which nothing here does."""
+
+    name = "layers"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> int:
+        """The number, -1 for all; usage error for anything else."""
+        if value == "auto":
+            self.fail(NO_AUTO)
+        try:
+            return -1 if value == "all" else int(value)
+        except ValueError:
+            self.fail(f"{value!r}: expected a number of layers, or all")
+
+
+class Parts(click.ParamType):  # type: ignore[type-arg]
+    """Numbers with commas between them."""
+
+    name = "parts"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> tuple[float, ...]:
+        """The numbers; usage error for anything else."""
+        if isinstance(value, tuple):
+            return value
+        try:
+            return tuple(float(part) for part in re.split("[,/]+", value))
+        except ValueError:
+            self.fail(f"{value!r}: expected numbers with commas between them, like 3,1")
+
+
+_LOAD_OPTIONS = [
+    model_option("-d", "-dev", "--device", "devices", multiple=True, metavar="NAME",
+                 group=PLACEMENT,
+                 help="Device, in priority order; repeat, or put commas between; none: the CPU "
+                      "alone; rpc:HOST:PORT for a server's, "
+                      "sim:NAME[,profile=cuda,memory=8G,min_batch=32,...] for a simulated one. "
+                      "Default: all, GPUs first, the CPU last."),
+    model_option("-ngl", "--gpu-layers", "--n-gpu-layers", "n_gpu_layers", type=Layers(),
+                 default=0, metavar="N", show_default=True, group=PLACEMENT,
+                 help="Layers whose weights go to the GPUs, by their free memory; or all."),
+    model_option("-ot", "--override-tensor", "overrides", multiple=True,
+                 metavar="REGEX=NAME,...", group=PLACEMENT,
+                 help="Weights with REGEX in their names go to a device, or buffer type; the "
+                      "first that fits counts. Repeat."),
+    model_option("-cmoe", "--cpu-moe", is_flag=True, group=PLACEMENT,
+                 help="All experts stay on the CPU."),
+    model_option("-ncmoe", "--n-cpu-moe", default=0, metavar="N", group=PLACEMENT,
+                 help="The experts of the first N layers stay on the CPU."),
+    model_option("-ncffn", "--n-cpu-ffn", default=0, metavar="N", group=PLACEMENT,
+                 help="The dense networks of the first N layers stay on the CPU."),
+    model_option("-kvo/-nkvo", "--kv-offload/--no-kv-offload", "offload_kqv", default=True,
+                 show_default=True, group=PLACEMENT,
+                 help="The KV cache is on the layers' devices."),
+    model_option("--op-offload/--no-op-offload", default=True, show_default=True,
+                 group=PLACEMENT,
+                 help="GPUs may take ops of large batches whose weights are on the CPU."),
+    model_option("-sm", "--split-mode", type=click.Choice(["none", "layer"]), default="layer",
+                 show_default=True, group=PLACEMENT,
+                 help="Whether one GPU gets all layers, or several share them."),
+    model_option("-ts", "--tensor-split", type=Parts(), metavar="N0,N1,...", group=PLACEMENT,
+                 help="How much of the layers each GPU gets, like 3,1."),
+    model_option("-mg", "--main-gpu", default=0, show_default=True, metavar="INDEX",
+                 group=PLACEMENT, help="Which GPU gets all layers, with -sm none."),
+    model_option("--repack/--no-repack", " /-nr", default=True, show_default=True,
+                 group=PLACEMENT,
+                 help="Lay weights out for the CPU's kernels, where it has such layouts."),
+    model_option("--no-host", is_flag=True, group=PLACEMENT,
+                 help="Weights on the CPU do not go to a GPU's host memory."),
+    model_option("-lm", "--load-mode", type=click.Choice(["auto", "mmap", "none"]),
+                 default="auto", show_default=True, group=PLACEMENT,
+                 help="Whether weights on the CPU stay in the mapped file."),
+    model_option("-c", "--ctx-size", "n_ctx", default=512, show_default=True, group=CONTEXT,
+                 help="Tokens that the cache holds."),
+    model_option("-b", "--batch-size", "n_batch", default=512, show_default=True, group=CONTEXT,
+                 help="Tokens that one evaluation takes."),
+    model_option("-ub", "--ubatch-size", "n_ubatch", default=512, show_default=True,
+                 group=CONTEXT, help="Tokens that one graph takes."),
+    model_option("-t", "--threads", "n_threads", type=click.IntRange(min=1), group=CONTEXT,
+                 help="Threads. Default: the cores this process may use."),
+    model_option("-fa", "--flash-attn", type=click.Choice(["on", "off", "auto"]), default="auto",
+                 show_default=True, group=CONTEXT, help="Attention in one op."),
+    model_option("-ctk", "--cache-type-k", "type_k", default="f16", show_default=True,
+                 group=CONTEXT, help="Type of the K cache."),
+    model_option("-ctv", "--cache-type-v", "type_v", default="f16", show_default=True,
+                 group=CONTEXT, help="Type of the V cache."),
+    model_option("--swa-full", is_flag=True, group=CONTEXT,
+                 help="Layers with a sliding window keep all tokens."),
+]  # fmt: skip
+
+as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+def load_options(function: F) -> F:
+    """The options of `models.load`."""
+    for option in reversed(_LOAD_OPTIONS):
+        function = option(function)
+    return function
+
+
+def model_options(function: F) -> F:
+    """The MODEL argument and the options of `models.load`."""
+    return click.argument("model", type=click.Path(dir_okay=False))(load_options(function))
+
+
+def load_model(
+    model: str, devices: tuple[str, ...], overrides: tuple[str, ...], **options: Any
+) -> Model:
+    """The model that the options describe."""
+    from ...models import load
+    from ...models.file.overrides import parse_overrides
+
+    pairs = [pair for text in overrides for pair in parse_overrides(text)]
+    return load(model, devices=device_names(devices), tensor_overrides=pairs, **options)
+
+
+def read_model(model: str, quiet: bool, **options: Any) -> Model:
+    """`load_model`, with its weights read; unless `quiet` a bar shows how far that is."""
+    with bar(f"loading {Path(model).name}", not quiet) as progress:
+        return load_model(model, progress=progress, **options)
+
+
+def device_names(given: tuple[str, ...]) -> tuple[str, ...]:
+    """Devices as `load` takes them. A simulated one's settings have commas between them, too."""
+    from ...backends.device import devices
+
+    if given == ("none",):
+        return ("CPU",)
+    parts = [part for text in given for part in re.split(",(?=sim:)", text)]
+    names = [[part] if part.startswith("sim:") else part.split(",") for part in parts]
+    return tuple(name for some in names for name in some) or tuple(d.name for d in devices())
+
+
+class IntList(click.ParamType):  # type: ignore[type-arg]
+    """Whole numbers with commas between them; `what` they are, `least` what they are at least."""
+
+    def __init__(self, what: str, least: int, example: str) -> None:
+        self.name, self.least, self.example = what, least, example
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> list[int]:
+        """The list; usage error for anything else."""
+        if isinstance(value, list):
+            return value
+        try:
+            numbers = [int(part) for part in value.split(",")]
+        except ValueError:
+            numbers = [self.least - 1]
+        if min(numbers) < self.least:
+            self.fail(
+                f"{value!r}: expected {self.name} with commas between them, like {self.example}"
+            )
+        return numbers
+
+
+def echo_json(data: Any) -> None:
+    """Prints `data` as JSON."""
+    click.echo(json.dumps(data, indent=2))

@@ -1,0 +1,47 @@
+"""Files that verbs write plans to."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from ...trace.planned import Plan
+    from ...trace.run import Run
+
+
+def check_output(
+    path: str, format: str | None = None, force: bool = False, runs: bool = False
+) -> None:
+    """Raises, before anything takes long, for what `save` would refuse."""
+    from ...export.formats import exporter_for
+
+    try:
+        exporter_for(path, format, runs)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+    folder = Path(path).absolute().parent
+    if not folder.is_dir():
+        raise FileNotFoundError(f"{path}: cannot be written: there is no folder {folder}")
+    if Path(path).exists() and not force:
+        raise FileExistsError(f"{path} is there already: --force replaces it")
+
+
+def save(
+    source: Plan | Run,
+    path: str,
+    format: str | None = None,
+    other: Plan | None = None,
+    force: bool = False,
+) -> None:
+    """`Plan.export` or `Run.export`, with errors that name the option and not the argument."""
+    from ...export import formats
+
+    try:
+        formats.export(source, path, format, other, force)
+    except FileExistsError:
+        raise FileExistsError(f"{path} is there already: --force replaces it") from None
+    except OSError as error:
+        raise OSError(f"{path}: cannot be written: {error.strerror}") from None

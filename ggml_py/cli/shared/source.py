@@ -1,0 +1,244 @@
+"""What a verb is about: a model, whose graph is planned, a plan that was saved, a page of one
+(`Plan.snapshot`), or a log with a debug print of one."""
+
+from __future__ import annotations
+
+import sys
+import zlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+from click.core import ParameterSource
+
+from ...files.kinds import N_HEAD, kind_of
+from ...files.reading import MOST, open_file, read_most
+from .options import ModelOption, load_model, load_options, model_option
+
+if TYPE_CHECKING:
+    from ...trace.planned import Plan, PlanTensor
+    from ...trace.run import Run
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_SHAPE_OPTIONS = [
+    model_option("-n", "--n-tokens", default=1, show_default=True,
+                 help="Tokens in the batch, of each sequence."),
+    model_option("--n-past", default=0, show_default=True,
+                 help="Tokens in the cache before it, of each sequence."),
+    model_option("-np", "--parallel", "n_seqs", type=click.IntRange(min=1), default=1,
+                 metavar="N", show_default=True, help="Sequences in the batch."),
+    model_option("-kvu", "--kv-unified", is_flag=True,
+                 help="One cache for all sequences, instead of an equal part of it for each."),
+]  # fmt: skip
+_dump_option = click.option(
+    "--dump", type=int, metavar="N",
+    help="Of a log: which of its debug prints, from 0. Default: the last.",
+)  # fmt: skip
+_STDIN = "standard input"
+_PRINT = "## SPLIT #"  # what each debug print begins with
+
+
+def source_options(*arguments: str) -> Callable[[F], F]:
+    """Arguments that are a model, a saved plan or a log each, and the options that are for some of
+    them: those of `models.load` and the graph's shape, and which print of a log."""
+
+    def decorate(function: F) -> F:
+        function = _dump_option(function)
+        for option in reversed(_SHAPE_OPTIONS):
+            function = option(function)
+        function = load_options(function)
+        for name in reversed(arguments):
+            function = click.argument(name, type=click.Path(dir_okay=False))(function)
+        return function
+
+    return decorate
+
+
+def get_plan(source: str, **options: Any) -> Plan:
+    """The plan in that file, or of that model's graph with the options.
+
+    Raises a usage error for options that are not for such a file, ValueError for files that are
+    none of the three.
+    """
+    (plan,) = get_plans((source,), **options)
+    return plan
+
+
+def get_plans(
+    sources: tuple[str, ...],
+    n_tokens: int,
+    n_past: int,
+    n_seqs: int,
+    dump: int | None,
+    **options: Any,
+) -> list[Plan]:
+    """As `get_plan`, of several; the options are for all that they fit."""
+    if sources.count("-") > 1:
+        raise click.UsageError("'-' is the standard input, which can be read once")
+    saved = [saved_plan(source, dump) for source in sources]
+    called = " and ".join(map(_called, sources))
+    if None not in saved:
+        _refuse_model_options(called)
+    if dump is not None and not any(plan and plan.capture.source == "debug log" for plan in saved):
+        raise click.UsageError(f"{called}: no log, so --dump cannot apply")
+    plans = []
+    for source, plan in zip(sources, saved, strict=True):
+        if plan is None:
+            with load_model(source, n_seq_max=n_seqs, **options) as model:
+                plan = model.plan(n_tokens, n_past, n_seqs)
+        plans.append(plan)
+    return plans
+
+
+def get_tensor(plan: Plan, text: str) -> PlanTensor:
+    """What a user names: a node, leaf or copy by its name, or a node by its number. Raises
+    KeyError."""
+    which = name_or_number(plan, text)
+    tensor = plan.node(which)
+    same = [str(node.index) for node in plan.nodes if node.name == tensor.name]
+    if len(same) > 1 and isinstance(which, str):
+        *others, last = same
+        click.echo(
+            f"nodes {', '.join(others)} and {last} are called {tensor.name}: {last} is meant",
+            err=True,
+        )
+    return tensor
+
+
+def name_or_number(plan: Plan, text: str) -> str | int:
+    """A tensor as `Plan.node` takes it: a number is a node's, unless something is called so."""
+    named = any(t.name == text for t in plan.tensors)
+    return text if named or not text.isdecimal() else int(text)
+
+
+def saved_plan(source: str, dump: int | None = None) -> Plan | None:
+    """The plan in that file; None for a model. By content: "-" is the standard input. `dump` is
+    which print of a log, the last one unless told."""
+    from ...export.json import plan as to_json
+    from ...export.snapshot import MAGIC
+
+    content = _content(source)
+    if content is None:
+        return None
+    name = _called(source)
+    try:
+        content = to_json.decompressed(content)
+    except (OSError, EOFError, zlib.error) as error:
+        raise ValueError(f"{name} is damaged: {error}") from None
+    # A log may have each of its messages in a JSON object.
+    log = _PRINT.encode() in content and to_json.KIND.encode() not in content[:1000]
+    if content.lstrip()[:1] == b"{" and not log:
+        _refuse_known(content, name)
+        return to_json.parse(content, name)
+    # What PowerShell's > writes is UTF-16.
+    utf16 = content.startswith((b"\xff\xfe", b"\xfe\xff"))
+    text = content.decode("utf-16" if utf16 else "utf-8", "replace")
+    if text.startswith(MAGIC):
+        return _plan_on_page(text, name)
+    if _PRINT in text:
+        return _plan_in_log(text, name, dump)
+    _refuse_known(content, name)
+    raise ValueError(
+        f"{name} is neither a GGUF model (its magic is {content[:4]!r}, not b'GGUF') nor a plan "
+        "that `ggml-py plan MODEL -o FILE` saved nor a log with what ggml prints for "
+        "GGML_SCHED_DEBUG=2"
+    )
+
+
+def _refuse_known(content: bytes, name: str) -> None:
+    """Raises ValueError for a file that is something else than a plan, and what."""
+    kind = kind_of(content[:N_HEAD])
+    if kind is not None and not kind.is_plan:
+        raise ValueError(kind.told(name, "a model or a plan"))
+
+
+def saved_run(source: str) -> Run | None:
+    """The run in that file; None for anything else."""
+    from ...export.json import plan as to_json
+    from ...export.json import run as run_json
+
+    content = _content(source)
+    if content is None:
+        return None
+    try:
+        content = to_json.decompressed(content)
+    except (OSError, EOFError, zlib.error):
+        return None  # `saved_plan` says what is wrong
+    # As we write it, or with its keys sorted; a plan may have a node that is called so.
+    known = run_json.KIND.encode() in content and to_json.KIND.encode() not in content[:200]
+    return (
+        run_json.parse(content, _called(source)) if known and content.lstrip()[:1] == b"{" else None
+    )
+
+
+def _plan_on_page(text: str, name: str) -> Plan:
+    from ...trace.planned import Plan
+
+    try:
+        return Plan.from_snapshot(text.replace("\r\n", "\n"))
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None
+
+
+def _plan_in_log(text: str, name: str, dump: int | None) -> Plan:
+    from ...export.debug_log import dumps
+    from ...trace.planned import Plan
+
+    try:
+        n = len(dumps(text))
+        if dump is not None and not -n <= dump < n:
+            raise ValueError(f"--dump {dump}: there are {n} debug prints, from 0")
+        plan = Plan.from_debug_log(text, -1 if dump is None else dump)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None
+    if dump is None and n > 1:
+        click.echo(
+            f"{name} has {n} debug prints: the last is taken, --dump N (from 0) takes another",
+            err=True,
+        )
+    return plan
+
+
+def _content(source: str) -> bytes | None:
+    """The bytes of a file; None when it is a model, which may be large."""
+    if source == "-":
+        read = click.get_current_context().meta  # once; a run is looked for, then a plan
+        content: bytes = read.get(_STDIN) or read.setdefault(_STDIN, _read_stdin())
+        if content.startswith(b"GGUF"):
+            raise click.UsageError("a model cannot be read from standard input: give its path")
+        return content
+    try:
+        with open_file(source) as file:
+            magic = file.read(4)
+            return None if magic == b"GGUF" else magic + read_most(file, source)
+    except FileNotFoundError:
+        raise FileNotFoundError(f"{source}: no such file") from None
+
+
+def _read_stdin() -> bytes:
+    content = sys.stdin.buffer.read(MOST + 1)
+    if len(content) > MOST:
+        raise ValueError(f"{_STDIN} has more than {MOST >> 20:,} MiB: give a file that has less")
+    return content
+
+
+def _refuse_model_options(source: str) -> None:
+    """Usage error when options were given that only a model takes."""
+    context = click.get_current_context()
+    given = [
+        p.opts[0]
+        for p in context.command.params
+        if isinstance(p, ModelOption)
+        and p.name is not None
+        and context.get_parameter_source(p.name) is ParameterSource.COMMANDLINE
+    ]
+    if given:
+        raise click.UsageError(
+            f"{source}: no model, so {', '.join(given)} cannot apply: a saved plan keeps what it "
+            "was made with"
+        )
+
+
+def _called(source: str) -> str:
+    return _STDIN if source == "-" else source

@@ -1,0 +1,136 @@
+"""What `ggml-py plan --what-if` takes, and what it means to `Plan.what_if`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import click
+
+from .source import name_or_number
+
+if TYPE_CHECKING:
+    from ...trace.planned import Plan
+
+FORMS = """\
+\b
+--what-if takes
+  pin:NODE=BACKEND              computed there, whatever else (=none: no longer pinned)
+  move:'TENSORS'=BACKEND        in that backend's memory (or a buffer type): weights, the KV cache
+  supports:BACKEND/OP=yes|no    whether it has the op, or runs that node
+  profile:BACKEND=PROFILE       has the ops of a device profile: cuda, metal, a CSV file
+  offload:BACKEND/OP=yes|no|N   whether it wants it when the weight must be copied (N: from N rows)
+  op_offload=on|off   parallel=on|off   drop=BACKEND   upstream=0.17.0
+"""
+_WORDS = {"yes": True, "on": True, "no": False, "off": False}
+_KEYED = {
+    "pin": "pins", "move": "move_weights", "supports": "supports", "offload": "offload",
+}  # fmt: skip
+
+
+class Change(NamedTuple):
+    """One change: an argument of `Plan.what_if`, which tensors or backend of it, and the value."""
+
+    text: str
+    argument: str
+    key: str | tuple[str, str] | None
+    value: Any
+
+
+class ChangeType(click.ParamType):  # type: ignore[type-arg]
+    """One change, as text."""
+
+    name = "change"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Change:
+        """The change; usage error for what is none."""
+        return value if isinstance(value, Change) else self._parsed(value)
+
+    def _parsed(self, text: str) -> Change:
+        what, _, value = text.rpartition("=")
+        kind, colon, key = what.partition(":")
+        if not what or not value or (colon and not key):
+            self.fail(f"{text!r}: expected WHAT=VALUE. {_FORMS}")
+        if colon and kind in ("pin", "move"):
+            gone = kind == "pin" and value == "none"
+            return Change(text, _KEYED[kind], key, None if gone else value)
+        if colon and kind == "profile":
+            return Change(text, "profile", key, value)
+        if colon and kind in ("supports", "offload"):
+            backend, _, op = key.partition("/")
+            if not backend or not op:
+                self.fail(f"{text!r}: expected {kind}:BACKEND/OP, like {kind}:gpu0/TOP_K")
+            number = kind == "offload" and value.isdecimal() and int(value) > 0
+            answer = int(value) if number else self._word(text, value)
+            return Change(text, _KEYED[kind], (backend, op), answer)
+        if what in ("op_offload", "parallel"):
+            return Change(text, what, None, self._word(text, value))
+        if what in ("drop", "upstream"):
+            return Change(text, what, value if what == "drop" else None, value)
+        return self.fail(f"{text!r}: '{kind if colon else what}' is none of these. {_FORMS}")
+
+    def _word(self, text: str, value: str) -> bool:
+        if value not in _WORDS:
+            self.fail(f"{text!r}: expected {' or '.join(_WORDS)} after '='")
+        return _WORDS[value]
+
+
+_FORMS = (
+    "Changes are pin:NODE=BACKEND, move:TENSORS=BACKEND, supports:BACKEND/OP=yes|no, "
+    "profile:BACKEND=PROFILE, offload:BACKEND/OP=yes|no|N, op_offload=on|off, parallel=on|off, "
+    "drop=BACKEND, upstream=VERSION"
+)
+
+
+def changed(plan: Plan, changes: Sequence[Change]) -> Plan:
+    """`plan.what_if` with them. Usage error for two that are about the same."""
+    arguments: dict[str, Any] = {}
+    answers: dict[Any, bool] = {}  # of profiles; what is told of single nodes counts more
+    for text, argument, key, value in changes:
+        if argument == "drop":
+            arguments.setdefault("drop", []).append(value)
+        elif argument == "profile":
+            from ...sim.profiles.profile import load_profile
+
+            answers |= load_profile(value).answers(plan, str(key))
+        elif key is None:
+            if argument in arguments:
+                raise click.UsageError(f"--what-if {text}: {argument} is given twice")
+            arguments[argument] = value
+        else:
+            given = arguments.setdefault(argument, {})
+            which = _which(plan, key)
+            if which in given:
+                raise click.UsageError(f"--what-if {text}: that is given twice")
+            given[which] = value
+    if answers:
+        arguments["supports"] = answers | arguments.get("supports", {})
+    return plan.what_if(**arguments)
+
+
+def as_texts(arguments: Mapping[str, Any]) -> list[str]:
+    """The changes that stand for arguments of `Plan.what_if`."""
+    texts = []
+    kinds = {argument: kind for kind, argument in _KEYED.items()}
+    for argument, value in arguments.items():
+        if argument == "drop":
+            texts += [f"drop={name}" for name in value]
+        elif argument in kinds:
+            for key, answer in value.items():
+                which = "/".join(map(str, key)) if isinstance(key, tuple) else key
+                texts.append(f"{kinds[argument]}:{which}={_as_text(answer)}")
+        else:
+            texts.append(f"{argument}={_as_text(value)}")
+    return texts
+
+
+def _as_text(value: str | bool | int | None) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "none" if value is None else str(value)
+
+
+def _which(plan: Plan, key: str | tuple[str, str]) -> Any:
+    if isinstance(key, tuple):
+        return key[0], name_or_number(plan, key[1])
+    return name_or_number(plan, key)

@@ -1,0 +1,253 @@
+"""Reads what ggml prints with GGML_SCHED_DEBUG=2, out of logs as people paste them.
+
+Here is the grammar: which lines there are, and what may be around them. What it means as a plan is
+in `dumped.py`.
+
+A line is printed in pieces: the node, then each source; the split, then each input. So a log that
+marks its messages (a time, a level) has the mark in the middle of lines, too. Another message may
+come between two pieces, and some programs write each piece on a line of its own.
+C: ggml_backend_sched_print_assignments
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from ..trace.cause import CODE
+from .log_lines import BEGIN, lines
+
+EXPECTED = (
+    "expected the lines that ggml prints with GGML_SCHED_DEBUG=2 in the environment and a log that "
+    "shows debug messages (llama.cpp: -lv 5), '## SPLIT #0: CUDA0 # 0 inputs' and then "
+    "'node #  0 (GET_ROWS): …'"
+)
+
+_NAME, _BACKEND, _CAUSE_WIDTH, _SIZE_WIDTH = 20, 5, 8, 5  # bytes that are printed
+_SPLIT = re.compile(r"## SPLIT #(\d+): (.+?) # (\d+) inputs(.*)")
+_SIZE = r"\(\s*(\d+[KM]?)\s*\)"
+_USE = r"(?: use=(\d+)(?:,c=([01]))?)?"
+_NODE = re.compile(rf"node #\s*(\d+) \(\s*(.{{1,10}}?)\s*\):(.*?) {_SIZE} \[(.*?)\]{_USE}:(.*)")
+_SOURCE = re.compile(rf"(.*?) {_SIZE} \[(.*?)\]")
+_INPUT = re.compile(rf"\[((?:(?!\] \[).)*?) {_SIZE}\]")
+# A line of sources only, as another message between the pieces leaves it.
+_MORE_SOURCES = re.compile(rb"(?: .{20} \(.{5}\) \[.{5} .{8}\])+\s*")
+# One of which a logger took the blanks before it.
+_STRIPPED = re.compile(rb"(.*?) \(.{5}\) \[.{5} .{8}\]")
+# As wide as a source, and none that can be read: its size is damaged.
+_DAMAGED = re.compile(r" \(.{5}\) \[.{5} .{8}\]")
+_CUT_OFF = re.compile(r" \(\s*\d+[KM]?\s*\)?(?: \[[^]]*)?$")
+# More nodes than those that are printed are views; a number far beyond is a damaged one.
+_MOST_VIEWS = 1 << 20
+
+
+class Printed(NamedTuple):
+    """One tensor, as a piece has it."""
+
+    name: str  # at most 20 bytes
+    nbytes: int  # rounded down to KiB or MiB
+    backend: str  # at most 5 bytes
+    cause: str
+
+
+class PrintedInput(NamedTuple):
+    """An input of a split: its name is whole."""
+
+    name: str
+    nbytes: int
+
+
+@dataclass(slots=True)
+class NodeLine:
+    index: int
+    op: str
+    tensor: Printed
+    use_count: int
+    compute: bool | None  # None: a release that does not print it
+    is_marked: bool  # something that is not ggml's stands before it
+    sources: list[Printed] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class SplitLine:
+    index: int
+    backend: str
+    n_inputs: int
+    inputs: list[PrintedInput] = field(default_factory=list)
+    nodes: list[NodeLine] = field(default_factory=list)
+    may_be_cut: bool = False  # nothing shows that its last line, the last of the text, is whole
+
+
+def dumps(text: str) -> list[list[SplitLine]]:
+    """The dumps in a log, one for each time that the scheduler planned: the splits of each.
+
+    Raises ValueError, which names the line, for a log without any and for one that is damaged.
+    """
+    found: list[list[SplitLine]] = []
+    if not isinstance(text, str):
+        raise TypeError(f"a log: expected its text, a str, got {type(text).__name__}")
+    text = text.encode("utf-8", "replace").decode()  # no half of a pair of UTF-16
+    line, read, is_piece, is_followed = "", None, False, True
+    for number, line in lines(text):
+        try:
+            read = _read(line, found)
+        except ValueError as error:
+            shown = line if len(line) <= 120 else f"{line[:117]}…"
+            raise ValueError(f"line {number} of the log: {error}\n  {shown}") from None
+        was_followed = is_followed
+        if read is not None:
+            is_piece, is_followed = read, False
+        elif line.strip():
+            is_followed = True
+    if not found:
+        raise ValueError(
+            f"no debug print of a plan in this text ({len(text)} characters): {EXPECTED}"
+        )
+    for splits in found:
+        for split in splits:
+            if len(split.inputs) != split.n_inputs:
+                raise ValueError(
+                    f"split {split.index} says that it has {split.n_inputs} inputs, and "
+                    f"{len(split.inputs)} are there: the log is damaged or cut off"
+                )
+    # The last line has no end, or it is a piece of one.
+    has_no_end = bool(line) and (read is not None or not was_followed)
+    found[-1][-1].may_be_cut = has_no_end or (is_piece and not is_followed)
+    if not any(split.nodes for split in found[-1]):
+        raise ValueError(f"the last debug print in this text has no nodes: {EXPECTED}")
+    return found
+
+
+def _read(line: str, found: list[list[SplitLine]]) -> bool | None:
+    """Adds one line to what was found before it; whether it may be a piece of a line, None where it
+    is none of a print's."""
+    starts = [at for at in map(line.find, BEGIN) if at >= 0]
+    if not starts:
+        return True if _read_more(line, found) else None
+    is_marked = min(starts) > 0
+    line = line[min(starts) :]
+    if split := _SPLIT.fullmatch(line):
+        _read_split(split, found)
+        return False
+    if node := _NODE.fullmatch(line):
+        _read_node(node, is_marked, found)
+        return not found[-1][-1].nodes[-1].sources
+    if re.match(r"## SPLIT #\d+:|node #\s*\d+ \(", line):
+        raise ValueError("it is damaged or cut off")
+    return False
+
+
+def _read_split(m: re.Match[str], found: list[list[SplitLine]]) -> None:
+    split = SplitLine(int(m[1]), m[2], int(m[3]))
+    if split.index == 0:
+        found.append([])
+    expected = len(found[-1]) if found else 0
+    if split.index != expected:
+        raise ValueError(
+            f"split {split.index} where split {expected} was expected: a part of the log is missing"
+        )
+    found[-1].append(split)
+    _add_inputs(split, m[4])
+
+
+def _add_inputs(split: SplitLine, text: str) -> None:
+    for m in _INPUT.finditer(text):
+        if len(split.inputs) < split.n_inputs:
+            split.inputs.append(PrintedInput(m[1], _nbytes(m[2])))
+
+
+def _read_node(m: re.Match[str], is_marked: bool, found: list[list[SplitLine]]) -> None:
+    if not found:
+        raise ValueError("a node before '## SPLIT #0': the beginning of the debug print is missing")
+    splits = found[-1]
+    tensor = Printed(_name(m[3]), _nbytes(m[4]), *_place(m[5]))
+    compute = None if m[7] is None else m[7] == "1"
+    node = NodeLine(int(m[1]), m[2], tensor, int(m[6] or 0), compute, is_marked)
+    before = next((s.nodes[-1].index for s in reversed(splits) if s.nodes), -1)
+    if node.index <= before:
+        raise ValueError(
+            f"node {node.index} after node {before}: a part of the log is missing, or two "
+            "schedulers wrote it at the same time"
+        )
+    if node.index > before + _MOST_VIEWS:
+        raise ValueError(f"node {node.index} after node {before}: its number is damaged")
+    splits[-1].nodes.append(node)
+    _add_sources(node, m[8])
+
+
+def _read_more(line: str, found: list[list[SplitLine]]) -> bool:
+    """A line that goes on with the one before: False where it is none of ours."""
+    if not found:
+        return False
+    split = found[-1][-1]
+    if split.nodes:
+        # Marks that are not llama.cpp's may stand before it: what we know is how wide it is, in
+        # bytes. A character that was cut in two is one.
+        raw = line.replace("\ufffd", "\x7f").encode()
+        if (m := _MORE_SOURCES.search(raw)) and m.end() == len(raw):
+            more = m[0].decode(errors="replace").replace("\x7f", "\ufffd")
+            _add_sources(split.nodes[-1], more)
+            return True
+        if m := _STRIPPED.fullmatch(raw.rstrip()):
+            if split.nodes[-1].is_marked or len(m[1]) > _NAME:
+                raise ValueError("the blanks before a source are lost, so where it begins is too")
+            _add_sources(split.nodes[-1], f" {line.rstrip()}")
+            return True
+    elif len(split.inputs) < split.n_inputs:
+        _add_inputs(split, line)
+        return True
+    return False
+
+
+def _add_sources(node: NodeLine, text: str) -> None:
+    end = 0
+    for m in _SOURCE.finditer(text):
+        _check_between(m[1])
+        node.sources.append(Printed(_name(m[1]), _nbytes(m[2]), *_place(m[3])))
+        end = m.end()
+    _check_between(text[end:])
+    if _CUT_OFF.search(text[end:]):
+        raise ValueError("its last source is cut off")
+
+
+def _check_between(text: str) -> None:
+    """Refuses a source that would else be left out, as if it were another message."""
+    if damaged := _DAMAGED.search(text):
+        raise ValueError(f"a source has no size: {damaged[0].strip()} is damaged")
+
+
+def _name(piece: str) -> str:
+    """The name in a piece: 20 bytes at its end, filled up with spaces at their beginning."""
+    width, start = 0, len(piece)
+    while start and width < _NAME:
+        start -= 1
+        # a character that was cut in two is one byte or more
+        width += 1 if piece[start] == "\ufffd" else len(piece[start].encode())
+    return piece[start:].lstrip(" ")
+
+
+def _place(brackets: str) -> tuple[str, str]:
+    """Backend and cause."""
+    raw = brackets.encode()
+    if len(raw) == _BACKEND + 1 + _CAUSE_WIDTH:
+        backend = raw[:_BACKEND].decode("utf-8", "replace")
+        cause = raw[_BACKEND:].decode("utf-8", "replace")
+    else:  # a log whose spaces are lost
+        backend, _, cause = brackets.strip().rpartition(" ")
+        if not backend or not CODE.fullmatch(cause):
+            backend, cause = brackets, ""
+    backend = backend.strip()
+    if not backend or len(backend.replace("\ufffd", "?").encode()) > _BACKEND:
+        raise ValueError(f"[{brackets}] is damaged: expected a backend of at most 5 bytes")
+    cause = cause.strip()
+    if cause and not CODE.fullmatch(cause):
+        raise ValueError(f"[{brackets}] is damaged: expected a cause as '2.sup' or '1.wgt0'")
+    return backend, cause
+
+
+def _nbytes(size: str) -> int:
+    # Of more than four digits of MiB the unit is cut off.
+    if len(size) > _SIZE_WIDTH:
+        raise ValueError(f"the size {size[:20]} is damaged: ggml prints {_SIZE_WIDTH} characters")
+    return int(size[:-1]) << 10 if size.endswith("K") else int(size.removesuffix("M")) << 20

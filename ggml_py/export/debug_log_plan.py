@@ -1,0 +1,334 @@
+"""The plan in a debug print of ggml's scheduler, as far as that tells.
+
+A print has the nodes that are computed, with their sources by name. From it follow backends, splits
+and copies; not shapes, not types, not what the backends support, not where weights lie. `unknown`
+says in sentences what is missing, and what was concluded rather than read.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+
+from ..trace.names import AtLeast
+from ..trace.planned import Plan
+from ..trace.record import (
+    DUMPED_BACKEND,
+    DUMPED_NAME,
+    DUMPED_OP,
+    LEAF,
+    NODE,
+    OTHER,
+    BackendRecord,
+    Capture,
+    Outcome,
+    Placement,
+    Settings,
+    SplitRecord,
+    TensorRecord,
+    dumped_name,
+)  # fmt: skip
+from ..trace.reference import copy_record
+from ..trace.rules import find_release
+from ..trace.split import possible_optimizers
+from .debug_log import NodeLine, Printed, SplitLine, dumps
+
+SOURCE = "debug log"
+_NOBODY = "NULL"  # what is printed for a copy
+_MAX_COPIES = 4  # GGML_SCHED_MAX_COPIES
+# What ggml appends to the names of views, and the op that does.
+_VIEWS = {
+    " (view)": "VIEW", " (reshaped)": "RESHAPE", " (permuted)": "PERMUTE",
+    " (transposed)": "TRANSPOSE",
+}  # fmt: skip
+# The stages of `cause.STAGES` that a cause tells; which sweep spread "2.sup", it does not.
+_STAGES = {"1": 10, "3": 30, "4": 40}
+_PASS_5, _NOT_KNOWN = 50, -1
+
+# A copy before it has a number: the tensor, the backend, which of several.
+_Copy = tuple[int, int, int]
+
+
+def from_debug_log(text: str, index: int = -1, upstream: str | None = None) -> Plan:
+    """The plan of the debug print number `index` in a log (the last one, unless told)."""
+    if upstream is not None:
+        upstream = find_release(upstream).ggml
+    found = dumps(text)
+    if not -len(found) <= index < len(found):
+        raise ValueError(f"index={index}: this log has {len(found)} debug prints")
+    if not any(split.nodes for split in found[index]):
+        raise ValueError(f"debug print {index} of this log has no nodes: it was cut off")
+    for split in found[index]:
+        if not split.nodes:  # ggml begins one with a node that it prints
+            raise ValueError(
+                f"split {split.index} of debug print {index} has no nodes: a part of the log is "
+                "missing"
+            )
+    return _Reading(found[index]).plan(upstream)
+
+
+class _Reading:
+    """One print on its way to a plan."""
+
+    def __init__(self, splits: list[SplitLine]) -> None:
+        self.splits = splits
+        self.lines = [node for split in splits for node in split.nodes]
+        self.n_nodes = self.lines[-1].index + 1
+        self.backends = self._backends()
+        # Those in between are views, of which nothing is printed.
+        self.tensors = [_record(i, NODE, "", "VIEW", 0) for i in range(self.n_nodes)]
+        self.places = [Placement(-1, "", _NOT_KNOWN, (), ())] * self.n_nodes
+        self.planned: dict[int, list[int | _Copy]] = {}  # what each node reads
+        self.printed: dict[int, Printed] = {}
+        self.by_name: dict[str, list[int]] = defaultdict(list)  # printed name -> ids
+        self.inputs: list[list[int]] = []  # of each split
+        self.copies: dict[tuple[int, int], Printed | None] = {}  # (tensor, backend): as it is read
+        # (backend, name as printed) -> tensor -> which of its copies
+        self.copy_names: dict[tuple[int, str], dict[int, int]] = defaultdict(dict)
+        self.cur_copy = 0
+
+    def plan(self, upstream: str | None) -> Plan:
+        for split in self.splits:
+            on = self.backends.index(split.backend)
+            self.inputs.append([self._input(i.name, i.nbytes, on) for i in split.inputs])
+            self._make_copies(self.inputs[-1], on)
+            for line in split.nodes:
+                self._node(line, on)
+        settings = Settings(
+            upstream=upstream or self._upstream(),
+            build="",
+            op_offload=True,
+            n_copies=_MAX_COPIES if self.cur_copy else 1,
+            cur_copy=self.cur_copy,
+            hash_set_size=0,
+            pins_elsewhere=0,
+        )
+        leafs = tuple(t.id for t in self.tensors if t.kind == LEAF)
+        backends = tuple(BackendRecord(name, "", "", -1) for name in self.backends)
+        capture = Capture(
+            settings, backends, (), (), tuple(self.tensors), leafs,
+            optimizers=possible_optimizers([b.name for b in backends]), source=SOURCE,
+            may_be_cut=self.splits[-1].may_be_cut,
+        )  # fmt: skip
+        return Plan(capture, self._outcome(capture), SOURCE)
+
+    def _upstream(self) -> str:
+        """The oldest release that prints so."""
+        if any(line.compute is None for line in self.lines):
+            return "0.9.4"
+        old = any(line.op in ("UNARY", "GLU") for line in self.lines)
+        return "0.9.7" if old else "0.11.0"
+
+    # --- backends
+
+    def _backends(self) -> list[str]:
+        """Whole names where a split has them, else as far as they are printed. Their priority is
+        not in the print; that the CPU is the last is ggml's rule."""
+        names = list(dict.fromkeys(split.backend for split in self.splits))
+        for line in self.lines:
+            for t in (line.tensor, *line.sources):
+                if t.backend != _NOBODY and all(
+                    dumped_name(n, DUMPED_BACKEND).strip() != t.backend for n in names
+                ):
+                    names.append(t.backend)
+        return sorted(names, key=lambda name: name == "CPU")
+
+    def _backend(self, printed: str, on: int) -> int:
+        """The number of a printed backend. Of several that begin alike it is the split's: what lies
+        on another one is copied, and read by another name."""
+        if printed == _NOBODY:
+            return -1
+        same = [
+            b
+            for b, name in enumerate(self.backends)
+            if dumped_name(name, DUMPED_BACKEND).strip() == printed
+        ]
+        return on if on in same else same[0]
+
+    # --- nodes and what they read
+
+    def _node(self, line: NodeLine, on: int) -> None:
+        planned = [self._source(t, on) for t in line.sources]
+        weight = re.fullmatch(r"1\.wgt(\d+)", line.tensor.cause)
+        if weight and planned and len(planned) <= int(weight[1]):
+            # Empty places are not printed; the weight it follows would not be the last without.
+            holes = int(weight[1]) + 1 - len(planned)
+            planned[-1:] = [*[-1] * holes, planned[-1]]
+        src = tuple(s if isinstance(s, int) else s[0] for s in planned)
+        flags = ("compute",) if line.compute else ()
+        t = line.tensor
+        record = _record(line.index, NODE, t.name, line.op, t.nbytes)
+        self.tensors[line.index] = record._replace(src=src, flags=flags, use_count=line.use_count)
+        self.planned[line.index] = planned
+        self._place(line.index, t, on)
+
+    def _place(self, id: int, t: Printed, on: int) -> None:
+        self.places[id] = Placement(self._backend(t.backend, on), t.cause, _stage(t.cause), (), ())
+        self.printed[id] = t
+        self.by_name[t.name].append(id)
+
+    def _source(self, t: Printed, on: int) -> int | _Copy:
+        """What a node reads: a copy, an earlier node, or what no line prints."""
+        if t.backend == _NOBODY and (copy := self._copy(t, on)):
+            return copy
+        same = [i for i in self.by_name[t.name] if self.printed[i] == t]
+        if same:
+            return next((i for i in reversed(same) if self.places[i].backend == on), same[-1])
+        for i in reversed(self.by_name[t.name]):
+            # an input of a split, of which nobody knew yet where it is
+            if self.places[i].backend == -1 and self.printed[i].nbytes == t.nbytes:
+                self.by_name[t.name].remove(i)
+                self._place(i, t, on)
+                return i
+        return self._other(t, on)
+
+    def _other(self, t: Printed, on: int) -> int:
+        """A new tensor, which some node reads and no line prints: a leaf, or a view."""
+        base, op = t.name, ""
+        while suffix := next((s for s in _VIEWS if base.endswith(s)), ""):
+            base, op = base.removesuffix(suffix), op or _VIEWS[suffix]
+        viewed = [
+            i for i in self.by_name[base]
+            if op or (i < self.n_nodes and self.printed[i].nbytes == t.nbytes)
+        ]  # fmt: skip
+        id = len(self.tensors)
+        if op or viewed:  # llama.cpp gives views the names of what they view
+            record = _record(id, OTHER, t.name, op or "VIEW", t.nbytes)
+            record = record._replace(view_src=viewed[-1] if viewed else -1)
+        else:
+            record = _record(id, LEAF, t.name, "NONE", t.nbytes)
+        self.tensors.append(record)
+        self.places.append(Placement(-1, "", _NOT_KNOWN, (), ()))
+        self._place(id, t, on)
+        return id
+
+    # --- copies, which are read by the name "BACKEND#tensor#number"
+
+    def _input(self, name: str, nbytes: int, on: int) -> int:
+        """The tensor of which an input of a split is a copy. Here its name is whole."""
+        printed = dumped_name(name).lstrip(" ")
+        for i in reversed(self.by_name[printed]):
+            t = self.tensors[i]
+            if t.name in (name, printed) and t.nbytes == nbytes and self.places[i].backend != on:
+                break
+        else:
+            i = self._other(Printed(printed, nbytes, _NOBODY, ""), on)
+        self.tensors[i] = self.tensors[i]._replace(name=name)
+        return i
+
+    def _make_copies(self, inputs: list[int], on: int) -> None:
+        for i in inputs:
+            if (i, on) not in self.copies:
+                self.copies[i, on] = None
+                for c in reversed(range(_MAX_COPIES)):  # where the number is cut off, the first
+                    name = f"{self.backends[on]}#{self.tensors[i].name}#{c}"
+                    self.copy_names[on, dumped_name(name)][i] = c
+
+    def _copy(self, t: Printed, on: int) -> _Copy | None:
+        """The copy for the split's backend that is printed so. Inputs are in the order in which
+        they are read first, which tells those apart whose names begin alike."""
+        named = self.copy_names.get((on, t.name), {})
+        fitting = [i for i in named if self.tensors[i].nbytes == t.nbytes]
+        new = [i for i in fitting if self.copies[i, on] is None]
+        again = [i for i in fitting if self.copies[i, on] == t]
+        if not new and not again:
+            return None
+        i = new[0] if new else again[-1]
+        self.copies[i, on] = t
+        self.cur_copy = max(self.cur_copy, named[i])
+        return i, on, named[i]
+
+    # --- the result
+
+    def _outcome(self, capture: Capture) -> Outcome:
+        now = capture.settings.cur_copy
+        numbers = {key: len(self.tensors) + n for n, key in enumerate(sorted(self.copies))}
+        copies, splits = [], []
+        for (i, b), number in numbers.items():
+            copies.append(copy_record(capture, self.tensors[i], number, b, now))
+            read = self.copies[i, b]
+            cause = read.cause if read else ""
+            self.places.append(Placement(b, cause, _PASS_5, (), (), i, now))
+        for id, planned in self.planned.items():
+            ids = [s if isinstance(s, int) else numbers[s[:2]] for s in planned]
+            self.places[id] = self.places[id]._replace(planned_src=tuple(ids))
+        starts = [0] + [s.nodes[0].index if s.nodes else self.n_nodes for s in self.splits[1:]]
+        ends = [*starts[1:], self.n_nodes]
+        for split, start, end, inputs in zip(self.splits, starts, ends, self.inputs, strict=True):
+            on = self.backends.index(split.backend)
+            pairs = tuple((i, numbers[i, on]) for i in inputs)
+            splits.append(SplitRecord(on, start, end, pairs))
+        return Outcome(tuple(self.places), tuple(copies), tuple(splits), 0)
+
+
+def _record(id: int, kind: str, name: str, op: str, nbytes: int) -> TensorRecord:
+    return TensorRecord(
+        id, kind, name, op, op, "?", (), (), AtLeast(nbytes), (), (), (), -1, 0, -1, 0, -1, 0, 0
+    )
+
+
+def _stage(cause: str) -> int:
+    return _PASS_5 if cause in ("4.cpy", "6.cpy") else _STAGES.get(cause[:1], _NOT_KNOWN)
+
+
+# --- what a print does not tell
+
+
+def unknown(plan: Plan) -> tuple[str, ...]:
+    """What is not known of a plan, in sentences; nothing of one that the scheduler gave."""
+    if plan.capture.source != SOURCE:
+        return ()
+    views = sum(n.op == "VIEW" and not n.name for n in plan.nodes)
+    named = [t for t in plan.tensors if t.name]
+    long = sum(len(t.name.encode()) == DUMPED_NAME for t in named)
+    ops = sum(len(n.op) == DUMPED_OP for n in plan.nodes)
+    whole = {split.backend for split in plan.splits}
+    short = [b.name for b in plan.backends if len(b.name) == DUMPED_BACKEND and b.name not in whole]
+    begins = Counter(dumped_name(b.name, DUMPED_BACKEND) for b in plan.backends)
+    alike = [b.name for b in plan.backends if begins[dumped_name(b.name, DUMPED_BACKEND)] > 1]
+    lost = [t.name for t in plan.leafs if t.backend is None]
+    sentences = [
+        "shapes, types and op parameters are not printed: FLOPs and bytes per device are not known",
+        "sizes are printed in whole KiB or MiB: bytes are at least what is said, and 0 is less "
+        "than 1 KiB",
+        "what the backends support, pins, and the buffers of weights are not printed: steps, "
+        "reference, why_not and what_if need a plan that Plan.to_json wrote",
+        f"ggml's version is not printed: taken for {plan.settings.upstream}",
+        f"the priority of the backends is not printed: taken for "
+        f"{', '.join(b.name for b in plan.backends)}",
+        "sources are found by name: one that no line prints is taken for a leaf, and may be a view",
+    ]
+    if plan.capture.may_be_cut:
+        sentences.append(
+            "nothing in the log shows that its last line is whole: if it is cut off, node "
+            f"{len(plan.nodes) - 1} has more sources than are known, or more nodes follow"
+        )
+    if views:
+        sentences.append(f"{views} nodes are not printed: they are views, here without names")
+    if long:
+        sentences.append(
+            f"names are cut at {DUMPED_NAME} bytes: {long} of them may go on, and stand for several"
+            " tensors each"
+        )
+    if ops:
+        sentences.append(f"ops are cut at {DUMPED_OP} bytes: those of {ops} nodes may go on")
+    if short:
+        sentences.append(
+            f"names of backends without a split are cut at 5 bytes: {', '.join(short)}"
+        )
+    if alike:
+        sentences.append(
+            f"names of backends are cut at 5 bytes, and {', '.join(alike)} begin alike: what "
+            "no split computes is taken to be where it is read"
+        )
+    if lost:
+        names = ", ".join(lost[:5]) + (", …" if len(lost) > 5 else "")
+        sentences.append(f"from where {len(lost)} tensors are copied is not printed: {names}")
+    if free := [s.backend for s in plan.splits if s.order is None]:
+        sentences.append(
+            "nodes are printed in the graph's order: whether "
+            f"{', '.join(dict.fromkeys(free))} computes them in another is not known"
+        )
+    if not plan.has_causes:
+        sentences.append("causes are not printed: stock ggml leaves their column empty")
+    return tuple(sentences)

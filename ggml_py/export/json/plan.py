@@ -1,0 +1,272 @@
+"""Plans as JSON: everything that was recorded, under a schema number.
+
+A row of "tensors" is a `TensorRecord` and its `Placement` in one; the copies come last. The format
+is published as docs/plan.schema.json, which `schema` makes.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import zlib
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ...files.reading import MOST, read_file
+from ...files.writing import write_whole
+from ...trace.names import AtLeast, with_bounds
+from ...trace.planned import Plan
+from ...trace.record import (
+    COPY,
+    BackendRecord,
+    BufferRecord,
+    BuftRecord,
+    Capture,
+    CpuRecord,
+    OptimizedRecord,
+    Outcome,
+    Placement,
+    Settings,
+    SplitRecord,
+    TensorRecord,
+    collection_paused,
+)  # fmt: skip
+from ...trace.shares import DeviceShare
+from ...trace.split import possible_optimizers
+from ..debug_log_plan import SOURCE as LOG
+from .check import PLANNERS, SOURCES, check
+from .schema import DRAFT, object_of, ref, type_of
+
+SCHEMA = 5
+# It lacks the passes of leafs, with 3 what backends made of the order of nodes, with 4 how the CPU
+# computes.
+OLDEST = 2
+KIND = "ggml_py plan"
+
+_TABLES = {
+    "backends": BackendRecord, "bufts": BuftRecord, "buffers": BufferRecord, "splits": SplitRecord,
+    "optimized": OptimizedRecord, "cpu": CpuRecord,
+}  # fmt: skip
+_N_RECORD = len(TensorRecord._fields)
+_LATER = ("unknown", "may_be_cut", "copy_bytes_at_most")  # keys that files of a schema may lack
+_AT_MOST = {
+    "type": ["integer", "null"],
+    "description": "Only in a plan from a log, which has sizes in whole KiB or MiB: there the"
+    " number without _at_most is the least, and this the most, null where nobody knows.",
+}
+_ROW = (*TensorRecord._fields, *Placement._fields)
+
+
+def render(plan: Plan) -> dict[str, Any]:
+    """The plan as data that `json` can write."""
+    capture, outcome = plan.capture, plan.outcome
+    rows = zip(plan.tensors, outcome.placements, strict=True)
+    shares = plan.shares()
+    data = {
+        "schema": SCHEMA,
+        "kind": KIND,
+        "planner": plan.planner,
+        "source": capture.source,
+        "may_be_cut": capture.may_be_cut,
+        "headline": plan.headline(),
+        "unknown": list(plan.unknown),
+        "n_splits": plan.n_splits,
+        "copy_bytes": plan.copy_bytes,
+        "shares": None if shares is None else [s._asdict() for s in shares],
+        "hash_set_used": outcome.hash_set_used,
+        "settings": capture.settings._asdict(),
+        "backends": [b._asdict() for b in capture.backends],
+        "bufts": [b._asdict() for b in capture.bufts],
+        "buffers": [b._asdict() for b in capture.buffers],
+        "leafs": list(capture.leaf_ids),
+        "dropped_pins": [list(pin) for pin in capture.dropped_pins],
+        "split_capacities": list(capture.split_capacities),
+        "left_backend": capture.left_backend,
+        "optimizers": capture.optimizers,
+        "optimized": [o._asdict() for o in capture.optimized],
+        "cpu": [c._asdict() for c in capture.cpu],
+        "splits": [s._asdict() for s in outcome.splits],
+        "tensors": [dict(zip(_ROW, (*record, *place), strict=True)) for record, place in rows],
+    }
+    if capture.source == LOG:
+        data = with_bounds(data)
+    return data
+
+
+def write(plan: Plan, path: str | Path) -> dict[str, Any]:
+    """Writes the plan to `path`, whole or not at all; compressed where that ends with ".gz"."""
+    return write_data(render(plan), path)
+
+
+def write_data(data: dict[str, Any], path: str | Path) -> dict[str, Any]:
+    """Writes what `render` gave."""
+    write_whole(path, json.dumps(data, separators=(",", ":")).encode())
+    return data
+
+
+def read(path: str | Path) -> Plan:
+    """The plan in a file that `write` made. Raises ValueError that says what is wrong with it."""
+    return parse(read_file(path), path)
+
+
+def parse(content: bytes, path: str | Path) -> Plan:
+    """As `read`, of a file's content; `path` is what errors call it."""
+    return plan_of(loaded(content, path, KIND, SCHEMA, OLDEST), str(path))
+
+
+def loaded(
+    content: bytes, path: str | Path, kind: str, schema: int, oldest: int | None = None
+) -> dict[str, Any]:
+    """The data in a file of that kind ("ggml_py plan") and schema, or one from `oldest` on. Raises
+    ValueError."""
+    what = f"no {kind.rpartition(' ')[2]}"
+    try:
+        data = json.loads(decompressed(content))
+    except (ValueError, EOFError, OSError, zlib.error) as error:
+        raise ValueError(f"{path} is {what}: not valid JSON ({error})") from None
+    except RecursionError:
+        raise ValueError(f"{path} is {what}: its lists are nested too deeply") from None
+    if not isinstance(data, dict) or data.get("kind") != kind:
+        found = f", it is a {data['kind']}" if isinstance(data, dict) and "kind" in data else ""
+        raise ValueError(f"{path} is {what}: it was not written by its to_json{found}")
+    written = data.get("schema")
+    oldest = schema if oldest is None else oldest
+    if type(written) is not int or not oldest <= written <= schema:
+        newer = type(written) is int and written > schema
+        hint = ": a newer ggml_py wrote it, update this one" if newer else ""
+        reads = f"{schema}" if oldest == schema else f"{oldest} to {schema}"
+        raise ValueError(f"{path} has schema {written}; this ggml_py reads {reads}{hint}")
+    return data
+
+
+def plan_of(data: dict[str, Any], path: str) -> Plan:
+    """The plan that `render` gave as data. Raises ValueError."""
+    try:
+        with collection_paused():
+            plan = _plan(data)
+            check(plan)
+    except (KeyError, TypeError, AttributeError, IndexError, OverflowError) as error:
+        raise ValueError(f"{path} is a damaged plan: {error!r}") from None
+    except ValueError as error:
+        raise ValueError(f"{path} is a damaged plan: {error}") from None
+    return _with_bounds(plan) if plan.capture.source == LOG else plan
+
+
+def _with_bounds(plan: Plan) -> Plan:
+    """The sizes of a log are bounds."""
+    tensors, copies = (
+        tuple(t._replace(nbytes=AtLeast(t.nbytes)) for t in records)
+        for records in (plan.capture.tensors, plan.outcome.copies)
+    )
+    outcome = replace(plan.outcome, copies=copies)
+    return Plan(replace(plan.capture, tensors=tensors), outcome, plan.planner)
+
+
+def decompressed(content: bytes) -> bytes:
+    """The content of a file, whether it was compressed by gzip or not.
+
+    Raises ValueError for one that would be larger than any plan: a small file can ask for that.
+    """
+    if not content.startswith(b"\x1f\x8b"):
+        return content
+    whole = gzip.GzipFile(fileobj=io.BytesIO(content)).read(MOST + 1)
+    if len(whole) > MOST:
+        raise ValueError(f"more than {MOST >> 20} MiB when it is decompressed")
+    return whole
+
+
+def _plan(data: dict[str, Any]) -> Plan:
+    if data["schema"] < 4:
+        data = data | {"optimized": []}
+    if data["schema"] < 5:
+        data = data | {"cpu": []}
+    if data["schema"] < 4 or data["source"] != "scheduler":
+        names = [backend["device"] or backend["name"] for backend in data["backends"]]
+        data = data | {"optimizers": possible_optimizers(names)}
+    rows = [tuple(_tuples(row[name]) for name in _ROW) for row in data["tensors"]]
+    records = [TensorRecord(*row[:_N_RECORD]) for row in rows]
+    n = next((i for i, r in enumerate(records) if r.kind == COPY), len(records))
+    tables = {
+        name: tuple(record(**{k: _tuples(v) for k, v in row.items()}) for row in data[name])
+        for name, record in _TABLES.items()
+    }
+    settings = Settings(**{k: _tuples(v) for k, v in data["settings"].items()})
+    capture = Capture(
+        settings,
+        tables["backends"],
+        tables["bufts"],
+        tables["buffers"],
+        tuple(records[:n]),
+        tuple(data["leafs"]),
+        _tuples(data["dropped_pins"]),
+        tuple(data["split_capacities"]),
+        data["left_backend"],
+        data["optimizers"],
+        tables["optimized"],
+        tables["cpu"],
+        data["source"],
+        data.get("may_be_cut", False) is True,
+    )
+    placements = tuple(Placement(*row[_N_RECORD:]) for row in rows)
+    outcome = Outcome(placements, tuple(records[n:]), tables["splits"], data["hash_set_used"])
+    return Plan(capture, outcome, data["planner"])
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
+
+
+# --- the published schema
+
+
+def schema() -> dict[str, Any]:
+    """The JSON Schema of the files that `write` makes."""
+    definitions = {r.__name__: object_of(r) for r in (*_TABLES.values(), Settings, DeviceShare)}
+    row = object_of(TensorRecord)
+    placed = object_of(Placement)
+    row["properties"] |= placed["properties"]
+    row["properties"]["nbytes_at_most"] = _AT_MOST
+    row["required"] += placed["required"]
+    row["description"] += " In the same row: " + placed["description"]
+    definitions["Tensor"] = row
+    arrays = {name: r.__name__ for name, r in _TABLES.items()} | {"tensors": "Tensor"}
+    properties: dict[str, Any] = {
+        "schema": {"const": SCHEMA},
+        "kind": {"const": KIND},
+        "planner": {"enum": list(PLANNERS)},
+        "source": {"enum": list(SOURCES)},
+        "may_be_cut": {
+            "type": "boolean",
+            "description": "Whether nothing shows that the last line of a log is whole.",
+        },
+        "headline": {"type": "string"},
+        "unknown": {
+            "type": "array",
+            "items": {"type": "string"},
+            "description": "What a plan from a log or a snapshot does not tell, and what is guessed"
+            " in its place. Without that key the file is older than the key.",
+        },
+        "n_splits": {"type": "integer"},
+        "copy_bytes": {"type": "integer"},
+        "copy_bytes_at_most": _AT_MOST,
+        "shares": {"anyOf": [{"type": "array", "items": ref("DeviceShare")}, {"type": "null"}]},
+        "hash_set_used": {"type": "integer"},
+        "settings": ref("Settings"),
+        "leafs": type_of(tuple[int, ...]),
+        "dropped_pins": type_of(tuple[tuple[int, int], ...]),
+        "split_capacities": type_of(tuple[int, ...]),
+        "left_backend": type_of(int),
+        "optimizers": type_of(int),
+    }
+    for name, definition in arrays.items():
+        properties[name] = {"type": "array", "items": ref(definition)}
+    return {
+        "$schema": DRAFT,
+        "title": "A plan of ggml's scheduler, with the graph and what the backends answer",
+        "type": "object",
+        "properties": properties,
+        "required": [name for name in properties if name not in _LATER],
+        "$defs": definitions,
+    }

@@ -1,0 +1,166 @@
+"""Runs as JSON: the events as columns, and the plans that they belong to, whole.
+
+The format is published as docs/run.schema.json, which `schema` makes.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, get_type_hints
+
+from ...files.reading import read_file
+from ...trace.answers.run_summary import Gap, RunSummary, Spent, Synced
+from ...trace.run import COPY, EVENT_KINDS, HOWS, NODES, Event, Run, SchedulerRecord
+from . import plan as to_json
+from .schema import DRAFT, object_of, ref, type_of
+
+SCHEMA = 2
+OLDEST = 1  # it does not say how, and has no events
+KIND = "ggml_py run"
+_NEW = ("how", "by")  # the last fields of an event
+
+
+def render(run: Run) -> dict[str, Any]:
+    """The run as data that `json` can write."""
+    columns = zip(*run.events, strict=True) if run.events else ((),) * len(Event._fields)
+    return {
+        "schema": SCHEMA,
+        "kind": KIND,
+        "summary": run.summary().as_dict(),
+        "per_op": run.per_op,
+        "memcpy": run.memcpy,
+        "schedulers": [s._asdict() for s in run.schedulers],
+        "events": {name: list(c) for name, c in zip(Event._fields, columns, strict=True)},
+        "plans": [to_json.render(plan) for plan in run.plans],
+    }
+
+
+def write(run: Run, path: str | Path) -> dict[str, Any]:
+    """Writes the run to `path`, whole or not at all; ".gz" is compressed."""
+    return to_json.write_data(render(run), path)
+
+
+def read(path: str | Path) -> Run:
+    """The run in a file that `write` made. Raises ValueError that says what is wrong with it."""
+    return parse(read_file(path), path)
+
+
+def parse(content: bytes, path: str | Path) -> Run:
+    """As `read`, of a file's content; `path` is what errors call it."""
+    data = to_json.loaded(content, path, KIND, SCHEMA, OLDEST)
+    try:
+        plans = tuple(to_json.plan_of(plan, f"a plan of {path}") for plan in data["plans"])
+        schedulers = tuple(_record(row) for row in data["schedulers"])
+        names = Event._fields if data["schema"] > 1 else Event._fields[: -len(_NEW)]
+        columns = [data["events"][name] for name in names]
+        events = tuple(Event(*row) for row in zip(*columns, strict=True))
+        run = Run(plans, schedulers, events, bool(data["per_op"]), float(data["memcpy"]))
+        _check(run)
+    except (KeyError, TypeError, AttributeError, IndexError, OverflowError) as error:
+        raise ValueError(f"{path} is a damaged run: {error!r}") from None
+    except ValueError as error:
+        raise ValueError(f"{path} is a damaged run: {error}") from None
+    return run
+
+
+def _record(row: dict[str, Any]) -> SchedulerRecord:
+    backends, asynchronous, plans = (tuple(row[name]) for name in SchedulerRecord._fields[:3])
+    record = SchedulerRecord(backends, asynchronous, plans, int(row["lost"]))
+    if not all(isinstance(name, str) for name in record.backends):
+        raise ValueError(f"backends are {record.backends}, expected names")
+    answers = record.asynchronous
+    if len(answers) != len(record.backends) or not all(isinstance(a, bool) for a in answers):
+        raise ValueError("not every backend says whether it is asynchronous")
+    return record
+
+
+def _check(run: Run) -> None:
+    """Raises ValueError for numbers that refer to nothing."""
+    for i, event in enumerate(run.events):
+        if event.kind not in EVENT_KINDS:
+            raise ValueError(f"event {i} is a {event.kind!r}, expected {', '.join(EVENT_KINDS)}")
+        if event.how not in ("", *HOWS):
+            raise ValueError(f"event {i} was made {event.how!r}, expected {', '.join(HOWS)}")
+        numbers = event._replace(kind="", how="")
+        if not all(type(n) is int for n in numbers if n != ""):
+            raise ValueError(f"event {i} has {event}, expected whole numbers")
+        if not 0 <= event.scheduler < len(run.schedulers):
+            raise ValueError(f"event {i} is of scheduler {event.scheduler}")
+        scheduler = run.schedulers[event.scheduler]
+        if not -1 <= event.compute < len(scheduler.plans):
+            raise ValueError(f"event {i} is of compute {event.compute}")
+        for b in (event.backend, event.by):
+            if not -1 <= b < len(scheduler.backends):
+                raise ValueError(f"event {i} is on backend {b}")
+        if event.end < event.start or event.nbytes < 0 or not -1 <= event.inside < len(run.events):
+            raise ValueError(f"event {i} is {event}")
+        _check_in_plan(run, scheduler, i, event)
+
+
+def _check_in_plan(run: Run, scheduler: SchedulerRecord, i: int, event: Event) -> None:
+    index = scheduler.plans[event.compute] if event.compute >= 0 else -1
+    if not -1 <= index < len(run.plans):
+        raise ValueError(f"compute {event.compute} has plan {index}")
+    if event.kind not in (COPY, NODES):
+        return
+    if event.backend < 0 or event.split < 0:
+        raise ValueError(f"event {i} is on no backend, or of no split")
+    if index < 0:
+        return
+    splits = run.plans[index].splits
+    if event.split >= len(splits):
+        raise ValueError(f"event {i} is of split {event.split} of {len(splits)}")
+    n_inputs = len(splits[event.split].inputs)
+    if event.kind == COPY and not 0 <= event.input < n_inputs:
+        raise ValueError(f"event {i} is of input {event.input} of {n_inputs}")
+    n_nodes = len(run.plans[index].nodes)
+    if event.kind == NODES and not 0 <= event.first < event.last <= n_nodes:
+        raise ValueError(f"event {i} is of nodes {event.first} to {event.last} of {n_nodes}")
+
+
+# --- the published schema
+
+
+def schema() -> dict[str, Any]:
+    """The JSON Schema of the files that `write` makes; plans in it are as in their own files."""
+    plan = to_json.schema()
+    definitions = plan.pop("$defs")
+    del plan["$schema"]
+    definitions["Plan"] = plan
+    definitions |= {r.__name__: object_of(r) for r in (SchedulerRecord, Spent, Gap, Synced)}
+    definitions["RunSummary"] = _described(
+        {name: type_of(hint) for name, hint in get_type_hints(RunSummary).items()}, RunSummary
+    )
+    hints = get_type_hints(Event)
+    columns: dict[str, Any] = {
+        name: {"type": "array", "items": type_of(hints[name])} for name in Event._fields
+    }
+    columns["kind"]["items"] = {"enum": list(EVENT_KINDS)}
+    columns["how"]["items"] = {"enum": ["", *HOWS]}
+    definitions["Events"] = _described(columns, Event)
+    definitions["Events"]["description"] += " A list for each of these, as long as one another."
+    properties: dict[str, Any] = {
+        "schema": {"const": SCHEMA},
+        "kind": {"const": KIND},
+        "summary": ref("RunSummary"),
+        "per_op": {"type": "boolean"},
+        "memcpy": {"type": "number"},
+        "schedulers": type_of(tuple[SchedulerRecord, ...]),
+        "events": ref("Events"),
+        "plans": {"type": "array", "items": ref("Plan")},
+    }
+    return {
+        "$schema": DRAFT,
+        "title": "What ggml's schedulers did while they computed, with their plans",
+        "type": "object",
+        "properties": properties,
+        "required": list(properties),
+        "$defs": definitions,
+    }
+
+
+def _described(properties: dict[str, Any], record: type) -> dict[str, Any]:
+    return {
+        "type": "object", "properties": properties, "required": list(properties),
+        "additionalProperties": False, "description": " ".join((record.__doc__ or "").split()),
+    }  # fmt: skip

@@ -1,0 +1,67 @@
+"""What the page shows of two plans beside each other."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from typing import Any
+
+from ...trace.match import match_tensors
+from ...trace.planned import Plan
+
+
+def data(before: Plan, after: Plan) -> dict[str, Any]:
+    """The differences, which node is which, and the slots that nodes of both share."""
+    pairs = {
+        i: j
+        for i, j in match_tensors(before.capture, after.capture).pairs.items()
+        if i < len(before.nodes) and j < len(after.nodes)
+    }
+    diff = before.diff(after)
+    changed = [
+        sorted({side.index for c in diff.changed if (side := getattr(c, which)).index is not None})
+        for which in ("before", "after")
+    ]
+    for ids, only in zip(changed, (diff.removed, diff.added), strict=True):
+        ids += [t.index for t in only if t.index is not None]
+    return {
+        "headline": diff.headline(),
+        "sections": [[title, rows] for title, rows in diff.sections()],
+        "pairs": [pairs.get(i, -1) for i in range(len(before.nodes))],
+        "changed": changed,
+        "slots": slots(pairs, len(before.nodes), len(after.nodes)),
+    }
+
+
+def slots(pairs: dict[int, int], n_before: int, n_after: int) -> list[list[int]]:
+    """For each node of both plans where it stands: the same slot for both of a pair, as far as the
+    order of both allows."""
+    kept = _rising(pairs)
+    mine, theirs, slot, at = [], [], 0, 0
+    for i in range(n_before):
+        if i in kept:
+            while at < kept[i]:
+                theirs.append(slot)
+                slot, at = slot + 1, at + 1
+            theirs.append(slot)
+            at += 1
+        mine.append(slot)
+        slot += 1
+    theirs += range(slot, slot + n_after - at)
+    return [mine, theirs]
+
+
+def _rising(pairs: dict[int, int]) -> dict[int, int]:
+    """The most pairs that are in the same order in both (longest increasing subsequence)."""
+    ends: list[int] = []  # the smallest end of a rising run of each length
+    last: list[int] = []  # and the node that has it
+    before: dict[int, int] = {}
+    for i in sorted(pairs):
+        k = bisect_left(ends, pairs[i])
+        ends[k : k + 1] = [pairs[i]]
+        last[k : k + 1] = [i]
+        before[i] = last[k - 1] if k else -1
+    kept, i = {}, last[-1] if last else -1
+    while i >= 0:
+        kept[i] = pairs[i]
+        i = before[i]
+    return kept

@@ -1,0 +1,371 @@
+"""A plan as a page that is kept under version control and read in reviews, and back.
+
+A line for each node that is no view, in the order of the graph: name, op, backend, cause; before
+the first node of a split, what is copied for it. Layers that are alike are told once, `{i}` being
+the layer's number; a layer that differs in a few lines is told by those. What depends on the
+machine or on the release is left out (addresses, sizes of buffers, buffer types, versions, indices)
+and so are shapes: what is here is the placement.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from ..trace.cause import CODE
+from ..trace.match import AUTOMATIC, without_number
+from ..trace.planned import Plan, format_bytes
+
+MAGIC = "ggml_py plan snapshot"
+_VERSION = 1
+_UNITS = {"GiB": 1 << 30, "MiB": 1 << 20, "KiB": 1 << 10, "B": 1}
+_COLUMNS = (38, 58, 68, 78)  # longer names push the rest of their line to the right
+_MOST_LAYERS = 100_000  # what a damaged page may have read
+_NOBODY = "-"
+_NOT_COMPUTED = "not computed"
+# Numbers of layers in names: ffn_out-3, cache_k_l3 (view), blk.3.ffn_down.weight.
+_OF_NODE = r"(?<=-)\d+(?=$| )|(?<=_l)\d+(?=$| )"
+_NODE_LAYER = re.compile(_OF_NODE)
+_LAYER = re.compile(_OF_NODE + r"|(?<=\bblk\.)\d+(?=\.)")
+_PLAIN = re.compile(r'[^\s",<{}]+(?: [^\s",<{}]+)*')  # a name that stands for itself
+_NEAR = {0: "{i}", -1: "{i-1}", 1: "{i+1}"}
+_MARK = re.compile(r"\{i([+-]1)?\}")
+_FIELD = re.compile(r'"(?:[^"\\]|\\.)*"|\S+(?: \S+)*')
+_SHARE = re.compile(r'("(?:[^"\\]|\\.)*"|[^",]+) \d+(?:, |$)')
+_SECTION = re.compile(r"layers? i = ([\d, -]+?)(?:, as i = (\d+) but)?")
+
+
+class Copied(NamedTuple):
+    """A tensor that is copied for a split."""
+
+    name: str
+    nbytes: int
+    src: str | None  # a debug log may not tell
+
+
+class Row(NamedTuple):
+    """A node; `split` is the backend of the split that begins with it, `copies` what is copied for
+    that one."""
+
+    name: str
+    op: str
+    backend: str | None
+    cause: str
+    is_computed: bool
+    split: str | None
+    copies: tuple[Copied, ...]
+
+
+def render(plan: Plan) -> str:
+    """The page. Equal for plans that make the same decisions about the same graph."""
+    nodes = ", ".join(f"{_token(name)} {n}" for name, n in plan.nodes_per_backend().items())
+    lines = [
+        f"{MAGIC} {_VERSION}",
+        "",
+        f"nodes   {nodes}",
+        f"splits  {plan.n_splits}",
+        f"copies  {plan.n_inputs}, {format_bytes(plan.copy_bytes)}",
+    ]
+    for head, rows in _sections(list(rows_of(plan))):
+        lines += ["", head, *(line for row in rows for line in row)]
+    return "\n".join(lines) + "\n"
+
+
+def rows_of(plan: Plan) -> Iterator[Row]:
+    """The nodes of a plan that are no views; of a split of views, the first."""
+    starts = {split.first.id: split for split in plan.splits}
+    for node in plan.nodes:
+        split = starts.get(node.id)
+        if split is not None or not node.is_view_op:
+            copies = () if split is None else tuple(
+                Copied(i.tensor.name, i.nbytes, i.src_backend) for i in split.inputs
+            )  # fmt: skip
+            computed = node.is_computed or node.is_view_op
+            yield Row(
+                node.name, node.record.op_desc, node.backend, node.placement.cause, computed,
+                split.backend if split else None, copies,
+            )  # fmt: skip
+
+
+# --- layers
+
+
+def _sections(rows: Sequence[Row]) -> Iterator[tuple[str, list[tuple[str, ...]]]]:
+    """Heads, and the lines of each row below them."""
+    stack: dict[int, list[Row]] = {}
+    for layer, block in _blocks(rows):
+        if stack and (layer is None or layer <= max(stack)):
+            yield from _stack(stack)
+            if layer is not None:
+                yield "nodes", []  # so that it is seen where layers begin again
+            stack = {}
+        if layer is None:
+            yield "nodes", [_lines(row, None) for row in block]
+        else:
+            stack[layer] = block
+    yield from _stack(stack)
+
+
+def _blocks(rows: Sequence[Row]) -> Iterator[tuple[int | None, list[Row]]]:
+    """Runs of nodes of one layer, or of none."""
+    block: list[Row] = []
+    now: int | None = None
+    for row, layer in zip(rows, _layers([row.name for row in rows]), strict=True):
+        if block and layer != now:
+            yield now, block
+            block = []
+        now = layer
+        block.append(row)
+    if block:
+        yield now, block
+
+
+def _layers(names: Sequence[str]) -> list[int | None]:
+    """The layer of each node: the number in its name. A node that ggml named belongs to the layer
+    before it, and so does one with a name of its own that the layer goes on after."""
+    own = [int(m[0]) if (m := _NODE_LAYER.search(name)) else None for name in names]
+    following: list[int | None] = []
+    for layer in reversed(own):
+        following.append(layer if layer is not None or not following else following[-1])
+    found: list[int | None] = []
+    last: int | None = None  # that was named
+    for name, layer, after in zip(names, own, reversed(following), strict=True):
+        if layer is None and found and _is_unnamed(name):
+            layer = found[-1]
+        elif layer is None and last == after:
+            layer = last
+        elif layer is not None:
+            last = layer
+        found.append(layer)
+    return found
+
+
+def _is_unnamed(name: str) -> bool:
+    return not name or name.startswith(" ") or AUTOMATIC.search(name) is not None
+
+
+def _stack(stack: dict[int, list[Row]]) -> Iterator[tuple[str, list[tuple[str, ...]]]]:
+    """Layers that follow each other; those alike together, by the first of them."""
+    groups: dict[tuple[tuple[str, ...], ...], list[int]] = defaultdict(list)
+    for layer, block in stack.items():
+        groups[tuple(_lines(row, layer) for row in block)].append(layer)
+    whole: list[tuple[int, list[tuple[str, str]], tuple[tuple[str, ...], ...]]] = []
+    for lines, layers in groups.items():
+        keys = [(_token(r.name, layers[0]), r.op) for r in stack[layers[0]]]
+        head = f"layer{'s' * (len(layers) > 1)} i = {_ranges(layers)}"
+        for first, other_keys, others in reversed(whole):
+            if keys != other_keys:
+                continue
+            pairs = zip(keys, lines, others, strict=True)
+            changed = {key for key, line, other in pairs if line != other}
+            told = [line for key, line in zip(keys, lines, strict=True) if key in changed]
+            if 3 * len(told) <= len(lines):
+                yield f"{head}, as i = {first} but", told
+                break
+        else:
+            whole.append((layers[0], keys, lines))
+            yield head, list(lines)
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    """ "0-2, 5" """
+    runs: list[list[int]] = []
+    for n in numbers:
+        if runs and runs[-1][-1] == n - 1:
+            runs[-1].append(n)
+        else:
+            runs.append([n])
+    return ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
+
+
+# --- lines
+
+
+def _lines(row: Row, layer: int | None) -> tuple[str, ...]:
+    lines = []
+    if row.split is not None:
+        lines.append(f"  split on {_token(row.split)}")
+        for c in row.copies:
+            lines.append(_columns("    < " + _token(c.name, layer), _size(c.nbytes), _place(c.src)))
+    fields = [row.op, _place(row.backend), row.cause or _NOBODY]
+    fields += [] if row.is_computed else [_NOT_COMPUTED]
+    return (*lines, _columns("    " + _token(row.name, layer), *fields))
+
+
+def _columns(line: str, *fields: str) -> str:
+    for start, field in zip(_COLUMNS, fields, strict=False):
+        line = line.ljust(start - 2) + "  " + field
+    return line
+
+
+def _place(backend: str | None) -> str:
+    return _NOBODY if backend is None else _token(backend)
+
+
+def _token(name: str, layer: int | None = None) -> str:
+    """A name as it is printed; in quotation marks where it could be taken for something else."""
+    name = without_number(name)
+    if not _PLAIN.fullmatch(name) or not name.isprintable() or name == _NOBODY:
+        return json.dumps(name, ensure_ascii=not name.isprintable())
+    if layer is None:
+        return name
+    return _LAYER.sub(lambda m: _near(m[0], layer), name)
+
+
+def _near(digits: str, layer: int) -> str:
+    return _NEAR.get(int(digits) - layer, digits) if str(int(digits)) == digits else digits
+
+
+def _size(nbytes: int) -> str:
+    """Exact: with the largest unit that gives a whole number."""
+    unit = next(u for u, n in _UNITS.items() if nbytes % n == 0 and (nbytes or n == 1))
+    return f"{nbytes // _UNITS[unit]} {unit}"
+
+
+# --- back
+
+
+class PageError(ValueError):
+    """A page that `render` did not write; names the line."""
+
+
+class _Token(NamedTuple):
+    """A node as a section has it."""
+
+    name: str
+    op: str
+    backend: str
+    cause: str
+    is_computed: bool
+    split: str | None
+    copies: tuple[tuple[str, int, str], ...]
+
+
+def parse(text: str) -> tuple[list[str], list[Row]]:
+    """The backends of a page, highest priority first, and its rows. Raises `PageError`."""
+    if not text.isascii():
+        text = text.encode("utf-8", "replace").decode()  # no half of a pair of UTF-16
+    lines = text.split("\n")
+    head = lines[0].rsplit(" ", 1)
+    if head[0] != MAGIC:
+        raise PageError(f"expected '{MAGIC} {_VERSION}' in the first line, not {lines[0]!r}")
+    if head[1] != str(_VERSION):
+        raise PageError(f"version {head[1]} of the format; this ggml_py reads {_VERSION}")
+    shares = next((line for line in lines if line.startswith("nodes ")), "")
+    backends = [_name(name.strip()) for name in _SHARE.findall(shares.removeprefix("nodes "))]
+    rows: list[Row] = []
+    stack: dict[int, list[_Token]] = {}
+    for layers, base, tokens in _read_sections(lines):
+        if layers is None:
+            rows += _expanded(stack)
+            stack = {}
+            rows += [_row(token, None) for token in tokens]
+        else:
+            if base is not None and base not in stack:
+                raise PageError(f"layer {base} is referred to, and not there")
+            block = tokens if base is None else _changed(stack[base], tokens)
+            stack |= dict.fromkeys(layers, block)
+    return backends, [*rows, *_expanded(stack)]
+
+
+def _read_sections(
+    lines: Sequence[str],
+) -> Iterator[tuple[list[int] | None, int | None, list[_Token]]]:
+    """The layers of each section, the one that it is told by, its nodes."""
+    tokens: list[_Token] | None = None
+    layers: list[int] | None = None
+    base: int | None = None
+    split: str | None = None
+    copies: list[tuple[str, int, str]] = []
+    for number, line in enumerate(lines[1:], 2):
+        try:
+            if not line.strip():
+                continue
+            if not line.startswith(" "):
+                if tokens is not None:
+                    yield layers, base, tokens
+                if m := _SECTION.fullmatch(line):
+                    layers, base = _numbers(m[1]), None if m[2] is None else int(m[2])
+                    tokens = []
+                elif line == "nodes":
+                    layers, base, tokens = None, None, []
+                elif tokens is not None or not line.startswith(("nodes ", "splits ", "copies ")):
+                    raise PageError("unknown section")
+            elif tokens is None:
+                raise PageError("a node outside of any section")
+            elif line.startswith("  split on "):
+                split = _name(line.removeprefix("  split on "))
+            elif line.startswith("    < "):
+                name, size, src = _FIELD.findall(line[6:])
+                copies.append((name, _nbytes(size), src))
+                for token in (name, src):
+                    _name(token)
+            else:
+                name, op, backend, cause, *rest = _FIELD.findall(line)
+                if cause != _NOBODY and not CODE.fullmatch(_name(cause)):
+                    raise PageError("expected a cause as '2.sup' or '1.wgt0'")
+                if copies and split is None:
+                    raise PageError("copies before it, and no split that they are for")
+                for token in (backend, cause):
+                    _name(token)
+                tokens.append(_Token(name, op, backend, cause, not rest, split, tuple(copies)))
+                _name(name)
+                split, copies = None, []
+        except (ValueError, KeyError) as error:
+            why = f": {error}" if isinstance(error, PageError) else ""
+            raise PageError(f"line {number} is damaged{why}: {line!r}") from None
+    if tokens is not None:
+        yield layers, base, tokens
+
+
+def _numbers(text: str) -> list[int]:
+    found: list[int] = []
+    for part in text.split(", "):
+        first, _, last = part.partition("-")
+        end = int(last or first) + 1
+        if end > _MOST_LAYERS:
+            raise PageError(f"layer {end - 1} of at most {_MOST_LAYERS}")
+        found += range(int(first), end)
+    return found
+
+
+def _nbytes(size: str) -> int:
+    number, unit = size.split(" ")
+    nbytes = int(number) * _UNITS[unit]
+    if not 0 <= nbytes < 1 << 63:
+        raise PageError("a size of more bytes than a tensor can have")
+    return nbytes
+
+
+def _changed(base: list[_Token], changed: list[_Token]) -> list[_Token]:
+    """The layer `base` with the nodes that have the name and op of those given replaced."""
+    others = defaultdict(list)
+    for token in changed:
+        others[token.name, token.op].append(token)
+    return [others[t.name, t.op].pop(0) if others.get((t.name, t.op)) else t for t in base]
+
+
+def _expanded(stack: dict[int, list[_Token]]) -> Iterable[Row]:
+    return [_row(token, layer) for layer in sorted(stack) for token in stack[layer]]
+
+
+def _row(t: _Token, layer: int | None) -> Row:
+    copies = tuple(Copied(_name(n, layer), nbytes, _backend(src)) for n, nbytes, src in t.copies)
+    name, backend, cause = _name(t.name, layer), _backend(t.backend), t.cause
+    cause = "" if cause == _NOBODY else cause
+    return Row(name, t.op, backend, cause, t.is_computed, t.split, copies)
+
+
+def _backend(token: str) -> str | None:
+    return None if token == _NOBODY else _name(token)
+
+
+def _name(token: str, layer: int | None = None) -> str:
+    if token.startswith('"'):
+        return str(json.loads(token))
+    if layer is None:
+        return token
+    return _MARK.sub(lambda m: str(layer + int(m[1] or 0)), token)

@@ -1,0 +1,95 @@
+"""The plan on a page of `snapshot.py`, as far as the page tells: enough for a diff."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from ..trace.planned import Plan
+from ..trace.record import (
+    NODE,
+    OTHER,
+    BackendRecord,
+    Capture,
+    Outcome,
+    Placement,
+    Settings,
+    SplitRecord,
+    TensorRecord,
+)  # fmt: skip
+from ..trace.reference import copy_record
+from ..trace.split import possible_optimizers
+from .snapshot import Copied, Row, parse
+
+SOURCE = "snapshot"
+UNKNOWN = (
+    "shapes, types, views, sources of nodes and op parameters are not in a snapshot: FLOPs and "
+    "bytes per device are not known",
+    "what the backends support, pins, and the buffers of weights are not in a snapshot: steps, "
+    "reference, why_not and what_if need a plan that Plan.to_json wrote",
+    "ggml's version and the scheduler's settings are not in a snapshot",
+    "in which order devices compute the nodes of a split is not in a snapshot",
+)
+_NOT_KNOWN = -1
+_VERSION = "0.11.0"  # not known: one that has all that newer ones print
+
+
+def from_snapshot(text: str) -> Plan:
+    """See `Plan.from_snapshot`."""
+    if not isinstance(text, str):
+        kind = type(text).__name__
+        raise TypeError(f"expected the text of a page that snapshot() wrote, got {kind}")
+    named, rows = parse(text)
+    if not rows or rows[0].split is None:
+        raise ValueError("this snapshot has no nodes, or no split that they are in")
+    names = _backends(named, rows)
+    number = {name: i for i, name in enumerate(names)}
+    tensors = [_record(i, NODE, row.name, row.op) for i, row in enumerate(rows)]
+    for i, row in enumerate(rows):
+        tensors[i] = tensors[i]._replace(flags=("compute",) * row.is_computed)
+    places = [_place(number.get(row.backend or "", -1), row.cause) for row in rows]
+    copied: dict[tuple[Copied, int], int] = {}  # and where to -> the tensor
+    for row in rows:
+        for c in row.copies:
+            copied[c, number[row.split or ""]] = len(tensors)
+            tensors.append(_record(len(tensors), OTHER, c.name, "NONE", c.nbytes))
+            places.append(_place(number.get(c.src or "", -1)))
+    backends = tuple(BackendRecord(name, "", "", -1) for name in names)
+    settings = Settings(_VERSION, "", True, 1, 0, 0, 0)
+    capture = Capture(
+        settings, backends, (), (), tuple(tensors), (),
+        optimizers=possible_optimizers([b.name for b in backends]), source=SOURCE,
+    )  # fmt: skip
+    copies: list[TensorRecord] = []
+    for (_c, b), id in copied.items():
+        copies.append(copy_record(capture, tensors[id], len(tensors) + len(copies), b, 0))
+        places.append(_place(b)._replace(copy_of=id, copy_index=0))
+    pairs = {id: (id, copy.id) for id, copy in zip(copied.values(), copies, strict=True)}
+    splits = _splits(rows, number, {key: pairs[id] for key, id in copied.items()})
+    outcome = Outcome(tuple(places), tuple(copies), tuple(splits), 0)
+    return Plan(capture, outcome, SOURCE)
+
+
+def _backends(named: Iterable[str], rows: Iterable[Row]) -> list[str]:
+    """Those that the page names at the top, and what somebody edited in below."""
+    names = [name for row in rows for name in (row.split, row.backend) if name is not None]
+    names += [c.src for row in rows for c in row.copies if c.src is not None]
+    return list(dict.fromkeys([*named, *names]))
+
+
+def _splits(
+    rows: Sequence[Row], number: dict[str, int], copied: dict[tuple[Copied, int], tuple[int, int]]
+) -> Iterable[SplitRecord]:
+    starts = [i for i, row in enumerate(rows) if row.split is not None]
+    for start, end in zip(starts, [*starts[1:], len(rows)], strict=True):
+        on = number[rows[start].split or ""]
+        yield SplitRecord(on, start, end, tuple(copied[c, on] for c in rows[start].copies))
+
+
+def _record(id: int, kind: str, name: str, op: str, nbytes: int = 0) -> TensorRecord:
+    return TensorRecord(
+        id, kind, name, op, op, "?", (), (), nbytes, (), (), (), -1, 0, -1, 0, -1, 0, 0
+    )
+
+
+def _place(backend: int, cause: str = "") -> Placement:
+    return Placement(backend, cause, _NOT_KNOWN, (), ())

@@ -1,0 +1,309 @@
+"""Allocators: memory for the tensors of a graph, or for one tensor after the other.
+
+`Context.alloc` and `Scheduler` do this by themselves; these are for who lays memory out by hand.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from ..backends.buffer import Buffer, BufferType
+from ..backends.sharing import changing, free_lender
+from ..boundary.arguments import ptr_of, whole
+from ..boundary.ffi import NULL, ffi, lib
+from ..boundary.handle import Handle, Held, in_use, reading
+from ..errors import AbortError, AllocError, ArgumentError
+from ..tensors.tensor import Tensor
+from .graph import Graph
+
+
+class TensorAllocator:
+    """Places tensors in a buffer, one after the other. C: ggml_tallocr_new
+
+    It starts at the beginning, and does not look whether other tensors are there.
+    """
+
+    __slots__ = ("_raw", "buffer")
+
+    def __init__(self, buffer: Buffer) -> None:
+        raw = ptr_of(Buffer, buffer)
+        if hasattr(self, "_raw"):  # another would begin at the start again
+            raise TypeError("this TensorAllocator is made already: make another")
+        self.buffer = buffer
+        self._raw = ffi.new("struct ggml_tallocr *", lib.ggml_tallocr_new(raw))
+
+    def __repr__(self) -> str:
+        if self.buffer.closed:
+            return "<TensorAllocator of a closed Buffer>"
+        return f"<TensorAllocator {self.n_free:,} of {self.buffer.size:,} bytes free>"
+
+    @property
+    def n_used(self) -> int:
+        """Bytes behind which the next tensor goes."""
+        self.buffer.ptr  # noqa: B018  raises when closed
+        return int(self._raw.offset)
+
+    @property
+    def n_free(self) -> int:
+        """Bytes that are left."""
+        return max(0, self.buffer.size - self.n_used)
+
+    def alloc(self, tensor: Tensor) -> None:
+        """Gives `tensor` the next aligned place in the buffer.
+
+        It takes `buffer.alloc_size(tensor)` bytes, rounded up to the alignment. Data of
+        `from_numpy` is copied in; the tensor's context keeps the buffer, and does not close it.
+        Raises `ArgumentError` for a tensor that has memory or is a view, `AllocError` when it does
+        not fit or the backend refuses. C: ggml_tallocr_alloc
+        """
+        raw = ptr_of(Tensor, tensor)
+        with in_use("being filled", self.buffer), reading(*tensor._graphs()):
+            self._alloc(tensor, raw)
+
+    def _alloc(self, tensor: Tensor, raw: Any) -> None:
+        tensor._check_without_memory()
+        alignment = self._raw.alignment
+        need = -(-self.buffer.alloc_size(tensor) // alignment) * alignment
+        if need > self.n_free:
+            raise AllocError(
+                f"tensor '{tensor.name}' takes {need:,} bytes, {self.n_free:,} are free in "
+                f"{self.buffer}"
+            )
+        status = lib.ggml_tallocr_alloc(self._raw, raw)
+        tensor._placed(self.buffer, status)
+
+
+class GraphAllocator(Handle):
+    """Lends memory to the tensors of one graph at a time, each from when it is computed to its last
+    use. C: ggml_gallocr_new_n
+
+    With several buffer types, `reserve` says which tensor goes where. It lays every
+    graph out anew before it lends; buffers are kept while they are large enough.
+    """
+
+    __slots__ = ("_ids", "_lent", "buffer_types")
+
+    def __init__(self, *buffer_types: BufferType) -> None:
+        """Raises `ArgumentError` without a buffer type."""
+        if not buffer_types:
+            raise ArgumentError("no buffer type: expected at least one, as backend.buffer_type")
+        bufts = [ptr_of(BufferType, buft) for buft in buffer_types]
+        self.buffer_types = buffer_types
+        self._ids: tuple[Any, Any] | None = None  # of nodes and leafs
+        raw = ffi.new("ggml_backend_buffer_type_t[]", bufts)
+        ptr = lib.ggml_gallocr_new_n(raw, len(raw))
+        self._lent = _Lent(self)
+
+        def free(ptr: Any, held: Held = self._lent.held) -> None:
+            def take(_ptr: Any) -> None:
+                lib.gp_take_memory(held.tensors, len(held.tensors))
+
+            free_lender(ptr, held, lambda _ptr: held.tensors, take, lib.ggml_gallocr_free)
+
+        super().__init__(ptr, free)
+        for buft in buffer_types:
+            buft._module.open.add(self)
+
+    def __repr__(self) -> str:
+        names = "closed" if self.closed else ", ".join(buft.name for buft in self.buffer_types)
+        return f"<GraphAllocator {names}>"
+
+    def reserve(
+        self,
+        graph: Graph,
+        node_buffer_ids: Sequence[int] | None = None,
+        leaf_buffer_ids: Sequence[int] | None = None,
+    ) -> None:
+        """Makes buffers large enough for `graph`, so that graphs up to its size fit without more.
+
+        The ids, one per node and per leaf of the graph, are indices of `buffer_types` (default: all
+        in the first); `alloc_graph` goes by them until the next `reserve`. The graph stays as it
+        was; one that is allocated here loses its memory. Raises `ArgumentError` for ids that do not
+        fit the graph, `AllocError`. C: ggml_gallocr_reserve_n
+        """
+        ids = self._check(graph, node_buffer_ids, leaf_buffer_ids)
+        with self._alone("reserving", graph):
+            self._lent.take()
+            self._ids = ids
+            self._reserve(graph)
+
+    def measure(
+        self,
+        graph: Graph,
+        node_buffer_ids: Sequence[int] | None = None,
+        leaf_buffer_ids: Sequence[int] | None = None,
+    ) -> tuple[int, ...]:
+        """Bytes that `reserve` would need per buffer type, 0 for one that was there before.
+
+        Nothing is allocated and nothing changes. Raises as `reserve`.
+        C: ggml_gallocr_reserve_n_size
+        """
+        ids = self._check(graph, node_buffer_ids, leaf_buffer_ids)
+        if self._lent.graph is graph:
+            raise ArgumentError("the graph is allocated here: see buffer_size(), or reset() first")
+        sizes = ffi.new("size_t[]", len(self.buffer_types))
+        graph._hold_arrays()
+        # In an allocator of its own: upstream frees the buffers of the one that is asked.
+        with GraphAllocator(*self.buffer_types) as other:
+            lib.ggml_gallocr_reserve_n_size(other.ptr, graph.ptr, *ids, sizes)
+        known = self.buffer_types
+        return tuple(0 if t in known[:i] else int(sizes[i]) for i, t in enumerate(known))
+
+    def alloc_graph(self, graph: Graph) -> None:
+        """Gives each tensor of `graph` that has no memory its place; a graph that had memory from
+        here before loses it.
+
+        Set the inputs after this, and before each compute: memory of tensors that are not marked
+        (`Tensor.set_input`, `set_output`) is used again for later ones. `reset`, another graph and
+        `close` take the memory back. Raises `ArgumentError` for a graph that is allocated somewhere
+        else, or with several buffer types has other counts than the one that was reserved;
+        `AllocError`. C: ggml_gallocr_alloc_graph
+        """
+        self._check(graph, None, None)
+        n_ids = tuple(0 if ids == NULL else len(ids) for ids in self._ids or ())
+        several = len(self.buffer_types) > 1
+        if several and self._ids is None:
+            raise ArgumentError(
+                f"this allocator has {len(self.buffer_types)} buffer types: call reserve(graph, "
+                "node_buffer_ids, leaf_buffer_ids) first, which says where each tensor goes"
+            )
+        if several and any(n_ids) and n_ids != (graph.n_nodes, graph.n_leafs):
+            raise ArgumentError(
+                f"the graph has {graph.n_nodes} nodes and {graph.n_leafs} leafs, ids were given "
+                f"for {n_ids[0]} and {n_ids[1]}: call reserve() with this graph and its ids"
+            )
+        with self._alone("allocating", graph):
+            self._check(graph, None, None)  # another thread may just have been here
+            self._lent.take()
+            self._reserve(graph)
+            with self._lent.to(graph), self._changing():
+                done = lib.ggml_gallocr_alloc_graph(self.ptr, graph.ptr)
+            if not done:
+                self._lent.take()
+                raise AllocError(f"{self!r} could not allocate {graph!r}")
+            graph._upload_arrays()
+
+    @contextlib.contextmanager
+    def _alone(self, doing: str, *graphs: Graph) -> Iterator[None]:
+        """Around what changes it, and the memory of these graphs and of the one that has it now."""
+        done = False
+        while not done:
+            lent = self._lent.graph
+            other = () if lent is None or lent.closed or lent in graphs else (lent,)
+            graph = graphs[0] if graphs else None
+            with changing(doing, self, *graphs, *other, graph=graph, lenders=[self], nodes=False):
+                if self._lent.graph is lent:  # else another thread has changed it
+                    done = True
+                    yield
+
+    def reset(self) -> None:
+        """Takes its memory back from the tensors of the graph; the buffers stay."""
+        with self._alone("being reset"):
+            self._lent.take()
+
+    _lends = True
+
+    def _lent_tensors(self) -> Any:
+        return self._lent.held.tensors
+
+    def _before_loss(self) -> None:
+        self._lent.take()
+
+    _before_free = _before_loss
+
+    def _reach(self, found: dict[int, Handle]) -> None:
+        super()._reach(found)
+        if self._lent.graph is not None:
+            self._lent.graph._reach(found)
+
+    def buffer_size(self, buffer_id: int = 0) -> int:
+        """Bytes of the buffer of `buffer_types[buffer_id]`; 0 before it is made, and for a type
+        that was there before. Raises `ArgumentError`. C: ggml_gallocr_get_buffer_size
+        """
+        id_ = whole("buffer_id", buffer_id, 0, len(self.buffer_types) - 1)
+        with reading(self):
+            return int(lib.ggml_gallocr_get_buffer_size(self.ptr, id_))
+
+    def _reserve(self, graph: Graph) -> None:
+        graph._hold_arrays()
+        with self._changing():
+            done = lib.ggml_gallocr_reserve_n(self.ptr, graph.ptr, *(self._ids or (NULL, NULL)))
+        if not done:
+            names = ", ".join(buft.name for buft in self.buffer_types)
+            raise AllocError(f"no memory for the buffers ({names}) that {graph!r} needs")
+
+    def _check(
+        self, graph: Graph, node_ids: Sequence[int] | None, leaf_ids: Sequence[int] | None
+    ) -> tuple[Any, Any]:
+        """The ids as upstream takes them."""
+        ptr_of(Graph, graph)
+        self.ptr  # noqa: B018  raises when closed
+        if graph.n_nodes + graph.n_leafs == 0:
+            raise ArgumentError("the graph is empty: add its results with build_forward_expand")
+        other = graph._allocated_on()
+        if other is not None and other is not self:
+            raise ArgumentError(f"the graph is allocated on {other!r}: reset() that one first")
+        if (node_ids is None) != (leaf_ids is None):
+            raise ArgumentError("expected ids for nodes and for leafs, or for neither")
+        return (
+            self._c_ids("node", node_ids, graph.n_nodes),
+            self._c_ids("leaf", leaf_ids, graph.n_leafs),
+        )
+
+    def _c_ids(self, what: str, ids: Sequence[int] | None, n: int) -> Any:
+        if ids is None:
+            return NULL
+        if len(ids) != n:
+            raise ArgumentError(f"{len(ids)} {what}_buffer_ids for a graph with {n} {what}s")
+        most = len(self.buffer_types) - 1
+        return ffi.new("int[]", [whole(f"{what}_buffer_ids", id_, 0, most) for id_ in ids])
+
+
+def _unallocated(graph: Any) -> Any:
+    """The tensors of a native graph that have no memory, as a native array."""
+    room, n = -1, 0
+    while n != room:  # another thread may give one memory, or take some back
+        room = n
+        tensors = ffi.new("struct ggml_tensor *[]", room)
+        n = lib.gp_graph_unallocated(graph, tensors, room)
+    return tensors
+
+
+class _Lent:
+    """What an allocator has lent: the graph and the tensors of it that had no memory before.
+
+    The allocator's finalizer has `held`, so that the tensors are there when their memory goes.
+    """
+
+    __slots__ = ("_allocator", "graph", "held")
+
+    def __init__(self, allocator: GraphAllocator) -> None:
+        self._allocator = weakref.ref(allocator)
+        self.graph: Graph | None = None
+        self.held = Held()
+
+    def owner(self) -> GraphAllocator | None:
+        """The allocator; None after it was collected."""
+        return self._allocator()
+
+    @contextlib.contextmanager
+    def to(self, graph: Graph) -> Iterator[None]:
+        """Around the call that lends."""
+        self.held.tensors = _unallocated(graph.ptr)
+        self.held.native, self.graph, graph._lent = graph._native, graph, self
+        try:
+            yield
+        except AbortError:
+            self.take()
+            raise
+
+    def take(self) -> None:
+        """Takes the memory back, if there still are tensors that have it."""
+        graph, self.graph = self.graph, None
+        if graph is not None:
+            lib.gp_take_memory(self.held.tensors, len(self.held.tensors))
+            self.held.native, self.held.tensors = None, ()
+            graph._lent = None

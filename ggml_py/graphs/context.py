@@ -1,0 +1,354 @@
+"""A context: the metadata of tensors. Ops are its methods (ops.py)."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..backends.backend import Backend
+from ..backends.buffer import Buffer, BufferType, usage_of
+from ..backends.device import device
+from ..boundary import arena as _arena
+from ..boundary.arguments import c_text, given, ptr_of, whole
+from ..boundary.ffi import NULL, ffi, lib
+from ..boundary.handle import LIVE, Handle, in_use, reading
+from ..errors import AbortError, AllocError, ArgumentError
+from ..tensors.arrays import Arrays
+from ..tensors.convert import encode, numbers
+from ..tensors.tensor import Tensor, TypeLike, type_of
+from .custom import CustomOp, CustomOps
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from ..tensors.dlpack import Foreign
+    from .graph import Graph
+
+
+def new_native(size: int, what: str) -> Any:
+    """A ggml_context of `size` bytes. Raises `AllocError` that says what they are for."""
+    params = ffi.new("struct ggml_init_params *")
+    params.mem_size, params.mem_buffer, params.no_alloc = size, NULL, True
+    try:
+        return lib.ggml_init(params[0])
+    except AbortError:
+        raise AllocError(
+            f"{what} takes {size:,} bytes of address space, more than this process may have: "
+            "expected less (the machine's memory and `ulimit -v` bound it)"
+        ) from None
+
+
+# What the sum of 2048 tensors' sizes does not wrap 64 bits of (native/op_checks.h).
+_MOST_BYTES = 1 << 53
+
+
+class Context(Handle, CustomOps):
+    """Holds tensors and the ops between them. No sizes to compute first; data lives in buffers.
+
+    Every op of ggml is a method of the same name: `y = ctx.mul_mat(w, x)`. Closing the context
+    closes its graphs and the buffers that `alloc` made for it. C: ggml_init, no_alloc
+    """
+
+    __slots__ = ("_arrays", "_buffers", "_custom_ops")
+
+    def __init__(self, reserve: int = _arena.SIZE) -> None:
+        """`reserve` is the address space for metadata in bytes; used only as tensors are made.
+
+        A tensor takes 368 bytes, so by default 1.4 million of them fit. Raises `AllocError` when
+        the process may not have that much address space.
+        """
+        reserve = whole("reserve", reserve, 1)
+        block = _arena.take(reserve)
+        params = ffi.new("struct ggml_init_params *")
+        params.mem_size, params.mem_buffer = reserve, _arena.address(block)
+        params.no_alloc = True
+        ptr = lib.ggml_init(params[0])
+
+        def free(raw: Any) -> None:
+            used = lib.ggml_used_mem(raw)
+            lib.ggml_free(raw)
+            _arena.give(block, used)
+
+        self._arrays = Arrays()
+        self._buffers: list[Buffer] = []
+        self._custom_ops: list[CustomOp] = []
+        super().__init__(ptr, free)
+
+    _needs_parents = False
+
+    def _free(self) -> None:
+        """The metadata stays until nobody has this object: its Tensors are read without calls."""
+        LIVE.remove(self._token)
+
+    def __repr__(self) -> str:
+        return "<Context closed>" if self.closed else f"<Context {sum(1 for _ in self)} tensors>"
+
+    def __iter__(self) -> Iterator[Tensor]:
+        """All tensors, in the order they were made. C: ggml_get_first_tensor"""
+        ptr = lib.ggml_get_first_tensor(self.ptr)
+        while ptr != NULL:
+            yield Tensor(ptr, self)
+            ptr = lib.ggml_get_next_tensor(self.ptr, ptr)
+
+    def __getitem__(self, name: str) -> Tensor:
+        """The first tensor of that name. Raises KeyError. C: ggml_get_tensor"""
+        ptr = lib.ggml_get_tensor(self.ptr, c_text("name", name))
+        if ptr == NULL:
+            raise KeyError(f"no tensor named '{name}' in this context")
+        return Tensor(ptr, self)
+
+    def new_tensor(self, type: TypeLike, *ne: int, name: str | None = None) -> Tensor:
+        """A tensor of up to four dimensions, ne0 (contiguous) first.
+
+        Raises `ArgumentError` for dimensions that no tensor can have. C: ggml_new_tensor
+        """
+        ggml_type = type_of(type)
+        if not 1 <= len(ne) <= 4:
+            raise ArgumentError(f"ne {list(ne)}: expected one to four numbers")
+        ne = tuple([whole(f"ne{i}", n) for i, n in enumerate(ne)])
+        block = lib.ggml_blck_size(ggml_type)
+        if block == 0 or ne[0] % block:
+            raise ArgumentError(
+                f"ne0 {ne[0]}: {ggml_type.name.lower()} has blocks of {block} elements"
+            )
+        if math.prod(ne) // block * lib.ggml_type_size(ggml_type) > _MOST_BYTES:
+            raise ArgumentError(f"ne {list(ne)}: no machine addresses that many bytes")
+        tensor = Tensor(lib.ggml_new_tensor(self.ptr, ggml_type, len(ne), list(ne)), self)
+        if name is not None:
+            tensor.name = name
+        return tensor
+
+    def from_numpy(
+        self,
+        array: npt.ArrayLike,
+        name: str | None = None,
+        type: TypeLike | None = None,
+        imatrix: npt.ArrayLike | None = None,
+    ) -> Tensor:
+        """A tensor like the array: ne = reversed(array.shape). It has the data as soon as it has
+        memory, whoever gives it some.
+
+        Memory of a scheduler or a `GraphAllocator` gets the array each time that the graph is
+        allocated; the tensor is marked as an output then (`set_output`), so that no later node
+        writes over it. What `set` or an op writes to the tensor stays until then.
+
+        `type` converts, or quantises, with `imatrix` as for `quantize`. float64 and integer types
+        stay what they are. Raises `ArgumentError` for what is no numbers, and what the type cannot
+        hold or needs.
+        """
+        values = numbers(array)
+        shape = values.shape or (1,)
+        kind = type_of(values.dtype if type is None else type)
+        data = encode(values, kind, shape[-1], imatrix)
+        tensor = self.new_tensor(kind, *reversed(shape), name=name)
+        self._arrays.add(tensor._ptr, data.copy() if np.may_share_memory(data, values) else data)
+        return tensor
+
+    def from_dlpack(self, producer: Any, name: str | None = None) -> Tensor:
+        """A tensor over the memory of a numpy array, a torch tensor, whatever has `__dlpack__`.
+
+        Nothing is copied: what one side writes the other sees. The tensor has its memory at once,
+        and the producer's lives as long as that. Strides are taken as they are, so ne and nb may be
+        those of a permuted tensor. Raises TypeError for objects without `__dlpack__`,
+        `ArgumentError` for memory that the CPU cannot read or may not write, elements that ggml has
+        not, and layouts that no tensor has: more than four dimensions, no elements, strides that
+        are negative or overlap. C: ggml_backend_cpu_buffer_from_ptr
+        """
+        from ..tensors import dlpack
+
+        foreign = dlpack.take(producer)
+        _address, type_, shape, strides, readonly = foreign.layout
+        if readonly:
+            raise ArgumentError(
+                "the memory may only be read, and ops write: expected an array that is writable; "
+                "from_numpy() copies"
+            )
+        shape, strides = (shape, strides) if shape else ((1,), (1,))
+        ne, nb = tuple(reversed(shape)), list(reversed(strides))
+        if len(ne) > 4 or 0 in ne:
+            raise ArgumentError(f"shape {shape}: expected one to four dimensions, none empty")
+        span = size = lib.ggml_type_size(type_)
+        for i in sorted(range(len(ne)), key=lambda i: nb[i]):
+            if ne[i] == 1:
+                continue
+            if nb[i] < span or nb[i] % size:
+                raise ArgumentError(
+                    f"strides of {strides} bytes for shape {shape} are negative or overlap: "
+                    "expected others, copy it before (numpy.ascontiguousarray)"
+                )
+            span = nb[i] * (ne[i] - 1) + span
+        if span > dlpack.MAX_BYTES:
+            raise ArgumentError(
+                f"strides of {strides} bytes for shape {shape}: no machine addresses that many "
+                "bytes; expected those of an array"
+            )
+        with reading(self):  # `alloc` would give the tensor other memory
+            return self._over(foreign, ne, nb, name)
+
+    def _over(
+        self, foreign: Foreign, ne: Sequence[int], nb: Sequence[int], name: str | None
+    ) -> Tensor:
+        """A tensor over the memory of another."""
+        address, type_, *_rest = foreign.layout
+        size = lib.ggml_type_size(type_)
+        tensor = self.new_tensor(type_, *ne, name=name)
+        for i in range(4):
+            if i >= len(ne) or ne[i] == 1:
+                tensor._ptr.nb[i] = (
+                    size if i == 0 else tensor._ptr.nb[i - 1] * tensor._ptr.ne[i - 1]
+                )
+            else:
+                tensor._ptr.nb[i] = nb[i]
+        before = address % device("CPU").buffer_type.alignment  # upstream wants aligned buffers
+        base = ffi.cast("char *", address - before)
+        ptr = lib.ggml_backend_cpu_buffer_from_ptr(base, before + lib.ggml_nbytes(tensor._ptr))
+        buffer = Buffer(ptr, foreign)
+        buffer._held[0].padded = True
+        lib.ggml_backend_tensor_alloc(ptr, tensor._ptr, base + before)
+        self._attach(buffer)
+        return tensor
+
+    @property
+    def used_mem(self) -> int:
+        """Bytes of metadata in use, of `mem_size`. C: ggml_used_mem"""
+        return int(lib.ggml_used_mem(self.ptr))
+
+    @property
+    def mem_size(self) -> int:
+        """Bytes that metadata can take: `reserve`. C: ggml_get_mem_size"""
+        return int(lib.ggml_get_mem_size(self.ptr))
+
+    @property
+    def max_tensor_size(self) -> int:
+        """Bytes of its largest tensor. C: ggml_get_max_tensor_size"""
+        return int(lib.ggml_get_max_tensor_size(self.ptr))
+
+    def dup_tensor(self, src: Tensor) -> Tensor:
+        """A tensor of src's type and ne, without its data. C: ggml_dup_tensor"""
+        ptr_of(Tensor, src)
+        self._adopt(src)
+        return Tensor(lib.ggml_dup_tensor(self.ptr, src.ptr), self)
+
+    def view_tensor(self, src: Tensor) -> Tensor:
+        """A view of all of src. C: ggml_view_tensor"""
+        ptr_of(Tensor, src)
+        self._adopt(src)
+        return Tensor(lib.ggml_view_tensor(self.ptr, src.ptr), self)
+
+    def new_graph(self, size: int = 2048, grads: bool = False) -> Graph:
+        """An empty graph for at most `size` nodes and as many leafs. C: ggml_new_graph_custom"""
+        from .graph import Graph
+
+        return Graph(self, size, grads)
+
+    def alloc(self, where: Backend | BufferType | str, usage: str = "any") -> Buffer:
+        """Gives every tensor of the context that has no memory yet a place in one new buffer.
+
+        `where` is a backend, a buffer type or a device's name; `usage="weights"` makes the
+        scheduler prefer to run ops where these tensors are. Data of `from_numpy` is copied in.
+        The context holds the buffer; a context with nothing to allocate gives an empty buffer. A
+        view of a tensor without memory, of another context, has memory as soon as that one has.
+        Raises `AllocError`. C: ggml_backend_alloc_ctx_tensors_from_buft
+        """
+        number = usage_of(usage)
+        if isinstance(where, str):
+            buft = device(where).buffer_type
+        elif isinstance(where, Backend | BufferType):
+            buft = where.buffer_type if isinstance(where, Backend) else where
+        else:
+            raise TypeError(
+                f"expected a Backend, a BufferType or a device's name, got {given(where)}"
+            )
+        with in_use("allocating", self), self._held(), reading(*self._graphs()):
+            ptr = lib.gp_alloc_tensors(self.ptr, buft.ptr)
+            if ptr == NULL:
+                # ggml_backend_alloc_ctx_tensors_from_buft_size is not in every release.
+                homeless = [t._ptr for t in self if t._ptr.data == t._ptr.view_src == NULL]
+                need = sum(lib.ggml_backend_buft_get_alloc_size(buft.ptr, ptr) for ptr in homeless)
+                if need:
+                    raise buft._no_memory(need)
+                buffer = buft.alloc(0)
+            else:
+                buffer = Buffer(ptr)
+            lib.ggml_backend_buffer_set_usage(buffer.ptr, number)
+            self._attach(buffer)
+            buffer._adopt_parts(self)
+            self._arrays.upload_all()
+        return buffer
+
+    @contextlib.contextmanager
+    def _held(self) -> Iterator[None]:
+        """Others get `BusyError` from making tensors in it: C walks over them without the GIL."""
+        if not lib.gp_trace_present():
+            yield
+            return
+        ptr = self.ptr
+        lib.gp_context_hold(ptr)
+        try:
+            yield
+        finally:
+            lib.gp_context_let_go(ptr)
+
+    def _graphs(self) -> list[Handle]:
+        """The open graphs that its tensors may be in."""
+        from .graph import Graph
+
+        found: dict[int, Handle] = {}
+        self._reach(found)
+        return [handle for handle in found.values() if isinstance(handle, Graph)]
+
+    def _adopt(self, *operands: Tensor | None) -> None:
+        """Makes the operands' contexts outlive this one; raises `ClosedError` for a closed one."""
+        parents = self._parents  # none of them is closed while this one is open
+        for tensor in operands:
+            if tensor is not None:
+                context = tensor._context
+                if context is not self and context not in parents:
+                    context.ptr  # noqa: B018  raises when closed
+                    if not isinstance(context, Handle):
+                        raise ArgumentError(
+                            f"'{tensor.name}' is a copy that a scheduler made: use the tensor it "
+                            "copies"
+                        )
+                    self._depend(context)
+
+    def _attach(self, buffer: Buffer) -> None:
+        """Tensors of this context live in `buffer`: hold it, and be told when it is closed."""
+        self._buffers.append(buffer)
+        buffer._contexts.add(self)
+
+    def _place(self, tensor: Tensor, buffer: Buffer) -> None:
+        """`tensor` lives in a buffer of somebody else: hold it, and be told when it is closed."""
+        if buffer not in self._parents:
+            self._parents.append(buffer)  # no child of it: closing it only takes the memory
+            buffer._contexts.add(self)
+        self._arrays.upload(tensor._ptr)
+
+    def _forget_buffer(self, buffer: Buffer) -> None:
+        found: dict[int, Handle] = {}
+        Handle._reach(self, found)  # views of these tensors; contexts may need each other
+        for context in found.values():
+            if isinstance(context, Context) and not context.closed:
+                for tensor in context:
+                    if buffer._is(tensor._ptr.buffer):
+                        lib.gp_take_memory([tensor._ptr], 1)
+                if buffer in context._buffers:
+                    context._buffers.remove(buffer)
+
+    def _reach(self, found: dict[int, Handle]) -> None:
+        if id(self) not in found:
+            super()._reach(found)
+            for buffer in list(self._buffers):
+                buffer._reach(found)
+
+    def _before_free(self) -> None:
+        for buffer in list(self._buffers):
+            buffer.close()
+        for parent in self._parents:
+            if isinstance(parent, Buffer):
+                parent._contexts.discard(self)
+        self._custom_ops.clear()  # whatever could compute them is closed

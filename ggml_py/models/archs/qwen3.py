@@ -1,0 +1,56 @@
+"""The qwen3 architecture."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeVar
+
+from ...tensors.tensor import Tensor
+from ..build.decoder import DecoderWeights, PreNormBlock, PreNormDecoder
+from ..file.hparams import ROPE_NEOX, HParams
+from ..file.tensors import Ffn, Norm, norm
+from ..file.weights import Weights
+
+
+@dataclass(frozen=True)
+class QkNormBlock(PreNormBlock):
+    """Each head's queries and keys are normed."""
+
+    attn_q_norm: Norm = norm("n_embd_head")
+    attn_k_norm: Norm = norm("n_embd_head")
+
+
+B = TypeVar("B", bound=QkNormBlock)
+
+
+class QkNormDecoder(PreNormDecoder[B]):
+    """Norms of queries and keys before their rotation."""
+
+    rope_mode = ROPE_NEOX
+
+    def build_qk(self, q: Tensor, k: Tensor, blk: B, il: int) -> tuple[Tensor, Tensor]:
+        """Normed and rotated."""
+        q = self.cb(self.build_norm(q, blk.attn_q_norm, il), "Qcur_normed", il)
+        k = self.cb(self.build_norm(k, blk.attn_k_norm, il), "Kcur_normed", il)
+        return super().build_qk(q, k, blk, il)
+
+
+@dataclass(frozen=True)
+class Block(Ffn, QkNormBlock):
+    """The tensors blk.N.* of one layer, by their names in the file."""
+
+
+class Qwen3Graph(QkNormDecoder[Block]):
+    """llama.cpp's src/models/qwen3.cpp."""
+
+    block = Block
+
+    @classmethod
+    def declare(cls, weights: Weights, hp: HParams) -> DecoderWeights[Block]:
+        """A reranker's head is of no use to what generates."""
+        weights.ignore("cls.output.weight")
+        return super().declare(weights, hp)
+
+    def build_feed_forward(self, cur: Tensor, blk: Block, il: int) -> Tensor:
+        """silu(gate) * up."""
+        return self.build_ffn(cur, blk.ffn_up, blk.ffn_gate, blk.ffn_down, "silu", il)

@@ -1,0 +1,82 @@
+"""What attention takes beside queries, keys and values: inputs of a graph, for one cache."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...boundary.ffi import ffi, lib
+from ...enums import Type
+from ...graphs.context import Context
+from ...tensors.tensor import Tensor
+from ..cache.kv_caches import KvCaches, KvShape
+from ..cache.memory import Shape
+from ..cache.ubatch import Ubatch
+from .inputs import Constant, array_of, new_input
+from .rotation import hadamard
+
+# Until 0.9.4 attention wanted the mask's rows padded to a multiple of this.
+_MASK_PAD: int = getattr(lib, "GGML_KQ_MASK_PAD", 1)
+
+
+class AttnInput:
+    """The cells to write, the mask of those to read, and rotations for a quantised cache."""
+
+    def __init__(
+        self, ctx: Context, caches: KvCaches, index: int, shape: Shape, flash_attn: bool
+    ) -> None:
+        """`index` says which of the caches."""
+        self.kv = kv = caches.caches[index]
+        self._index = index
+        memory: KvShape = shape.memory
+        self.n_kv, self.s0, self.n_stream = memory.n_kv[index], memory.s0, memory.n_stream
+        n_tokens = shape.n_tokens
+        n_mask_rows = -(-n_tokens // self.n_stream // _MASK_PAD) * _MASK_PAD
+        mask_ne = (self.n_kv, n_mask_rows, 1, self.n_stream)
+        self.k_idxs = new_input(ctx, Type.I64, n_tokens, name="attn_inp_k_idxs")
+        n_v_idxs = kv.v_idxs_size(n_tokens)
+        self.v_idxs = new_input(ctx, Type.I64, n_v_idxs, name="attn_inp_v_idxs")
+        self.kq_mask = new_input(
+            ctx, Type.F16 if flash_attn else Type.F32, *mask_ne, name="attn_inp_kq_mask"
+        )
+        self.k_rot = _rotation(ctx, kv.n_rot_k, "attn_inp_k_rot")
+        self.v_rot = _rotation(ctx, kv.n_rot_v, "attn_inp_v_rot")
+        found = (rot for rot in (self.k_rot, self.v_rot) if rot is not None and kv.k)
+        self.tensors = (self.k_idxs, self.v_idxs, self.kq_mask) if kv.k else ()
+        self.rotations = [Constant(rot, hadamard(rot.ne[0])) for rot in found]
+
+    def share(self) -> None:
+        """See `Input`."""
+        if not self.kv.k:
+            return  # no layer reads them: they have none
+        self._k_idxs, self._v_idxs = array_of(self.k_idxs), array_of(self.v_idxs)
+        self._mask = array_of(self.kq_mask).reshape(self.n_stream, -1, self.n_kv)
+
+    def set(self, ubatch: Ubatch) -> None:
+        """See `Input`."""
+        kv = self.kv
+        if not kv.k:
+            return
+        slot = ubatch.slots[self._index]
+        self._k_idxs[:] = kv.cells.idxs(ubatch, slot)
+        self._v_idxs[:] = kv.v_idxs(ubatch, slot)
+        kv.cells.fill_mask(self._mask, ubatch)
+
+    def describe(self, cache: Any) -> None:
+        """Fills a struct gp_decode_cache, for a graph of one token."""
+        kv, stream, n_v_idxs = self.kv, self.s0, self.kv.v_idxs_size(1)
+        cache.cells = kv.cells.streams[stream].native
+        cache.n_kv = self.n_kv
+        if not kv.k:
+            return
+        cache.k_idxs = ffi.from_buffer("int64_t[]", self._k_idxs)
+        cache.v_idxs = ffi.from_buffer("int64_t[]", self._v_idxs)
+        cache.k_base = stream * kv.cells.size
+        cache.v_base = stream * kv.cells.size * n_v_idxs
+        cache.n_v_idxs, cache.v_stride = n_v_idxs, kv.cells.size
+        cache.mask = ffi.from_buffer(self._mask)
+        cache.n_mask_rows = self._mask.shape[1]
+        cache.f16 = self.kq_mask.type == Type.F16
+
+
+def _rotation(ctx: Context, n: int, name: str) -> Tensor | None:
+    return new_input(ctx, Type.F32, n, n, name=name) if n else None

@@ -1,0 +1,410 @@
+"""The parts that graphs are built of, with the ops, their order and their names as in llama.cpp.
+
+Names are part of the result: a plan of ours lines up with everybody's logs (llama.cpp's `cb`).
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any
+
+from ... import enums
+from ...backends.backend import Backend
+from ...boundary.ffi import lib
+from ...errors import ArgumentError, MissingFunctionError
+from ...graphs.context import Context
+from ...graphs.graph import Graph
+from ...tensors.tensor import Tensor
+from ..cache.kv_caches import KvCaches
+from ..cache.memory import Memory, Shape
+from ..cache.ubatch import Ubatch
+from ..file.hparams import HParams, inverse
+from ..file.placement import Placement
+from ..file.tensors import FusedQkv, Linear, Norm, Qkv, RopeFactors
+from ..flow import InputSet
+from .attention import AttnInput
+from .inputs import Constant, Input, Written, new_input
+from .rotation import rotate
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+# Below this number of tokens llama.cpp pins each layer's norms to the layer's own device. Left
+# alone, the scheduler gives a layer's first norm to the device of the layer before: more to copy.
+_PIN_BELOW = 32
+# By the activation of the gate: the op, and its name in the graph.
+_GATED = {"silu": ("swiglu_split", "ffn_swiglu"), "gelu": ("geglu_split", "ffn_geglu")}
+_set_name = lib.ggml_set_name
+
+
+@lru_cache(8192)  # the next graph has the same ones
+def _label(name: str, il: int) -> bytes:
+    return (f"{name}-{il}" if il >= 0 else name).encode()
+
+
+class GraphBuilder:
+    """One graph in its own context, and the blocks to fill it with.
+
+    Once it is filled there are `graph`, `logits` [n_vocab, n_outputs], and `pins`: the backends
+    that llama.cpp would pin nodes to, to be set on the scheduler before it plans.
+    """
+
+    def __init__(
+        self,
+        hparams: HParams,
+        placement: Placement,
+        memory: Memory,
+        shape: Shape,
+        flash_attn: bool,
+        graph_size: int,
+    ) -> None:
+        self.hparams = hparams
+        self.placement = placement
+        self.memory = memory
+        self.shape = shape
+        self.flash_attn = flash_attn
+        self._pins_norms = shape.n_tokens < _PIN_BELOW or placement.full_offload
+        self.ctx = Context()
+        self.graph: Graph = self.ctx.new_graph(graph_size)
+        self.pins: list[tuple[Tensor, Backend]] = []
+        self.flash_attn_nodes: list[Tensor] = []  # by layer
+        self.inputs: list[Input] = []
+        self.inputs_set: tuple[InputSet, ...] = ()  # their tensors, known when they are shared
+        self.written: dict[str, Written] = {}  # of those, by what they have of a ubatch
+        self.logits: Tensor  # set by build
+        self.one: Any = None  # see decode_one.py
+        self.logit_row: npt.NDArray[np.float32] | None = None  # the memory of the first, or None
+
+    def close(self) -> None:
+        """Closes the context, and the graph with it."""
+        self.ctx.close()
+
+    def cb(self, cur: Tensor, name: str, il: int = -1) -> Tensor:
+        """Names `cur` as llama.cpp does ("ffn_out-3"), and pins norms as it does."""
+        _set_name(cur._ptr, _label(name, il))
+        if name == "norm" and il >= 0 and self._pins_norms:
+            backend = self.placement.backend(il)
+            if lib.ggml_backend_supports_op(backend.ptr, cur.ptr):
+                self.pins.append((cur, backend))
+        return cur
+
+    # --- inputs
+
+    def _input(self, type_: enums.Type, *ne: int, name: str) -> Tensor:
+        return new_input(self.ctx, type_, *ne, name=name)
+
+    def _written(self, of: str, n: int, name: str) -> Tensor:
+        """An input of n numbers that a ubatch has by the name `of`."""
+        tensor = self._input(enums.Type.I32, n, name=name)
+        if n:
+            self.written[of] = Written(tensor, attrgetter(of))
+            self.inputs.append(self.written[of])
+        return tensor
+
+    def build_inputs(self) -> None:
+        """Positions, what attention takes, the tokens whose logits are wanted."""
+        self.inp_pos = self._written("pos", self.shape.n_tokens, name="inp_pos")
+        assert isinstance(self.memory, KvCaches)
+        self.inp_attn = [
+            AttnInput(self.ctx, self.memory, i, self.shape, self.flash_attn)
+            for i in range(len(self.memory.caches))
+        ]
+        self.inputs += self.inp_attn
+        self.inputs += [rot for inp in self.inp_attn for rot in inp.rotations]
+        self.build_inp_out_ids()
+
+    def build_inp_out_ids(self) -> None:
+        """The tokens whose logits are wanted."""
+        self.out_ids = self._written("out_ids", self.shape.n_outputs, name="out_ids")
+
+    def build_inp_embd(self, token_embd: Tensor) -> Tensor:
+        """The tokens' embeddings [n_embd, n_tokens].
+
+        llama.cpp's graph can also start from given vectors, or from a mixture of both, and carries
+        all three choices: the nodes of the two others are planned and never computed. They are here
+        too, so that nodes, leafs and splits have the same numbers.
+        """
+        ctx, graph, n = self.ctx, self.graph, self.shape.n_tokens
+        embd_ne = (self.hparams.n_embd, n)
+        inp_tokens = self._written("token", n, name="inp_tokens")
+        embd = ctx.get_rows(token_embd, inp_tokens)
+        if hasattr(lib, "ggml_build_forward_order"):  # since 0.21.0
+            inp_embd = self._input(enums.Type.F32, *embd_ne, name="inp_embd")
+            mixed_tokens = self._input(enums.Type.I32, n, name="inp_mixed_tokens")
+            mixed_slots = self._input(enums.Type.I64, n, name="inp_mixed_slots")
+            mixed_embd = self._input(enums.Type.F32, *embd_ne, name="inp_mixed_embd")
+            rows = ctx.get_rows(token_embd, mixed_tokens)
+            # First of all nodes, before anything that they could be sorted behind.
+            lib.ggml_build_forward_order(graph.ptr, embd.ptr)
+            lib.ggml_build_forward_order(graph.ptr, rows.ptr)
+            mixed = ctx.set_rows(ctx.dup(mixed_embd), rows, mixed_slots)
+            choices = [embd.ptr, inp_embd.ptr, mixed.ptr]
+            lib.ggml_build_forward_select(graph.ptr, choices, len(choices), 0)
+        if self.hparams.tok_scale != 1.0:
+            scale_rows = self._input(enums.Type.F32, 1, n, name="inp_scale_rows")
+            self.inputs.append(Constant(scale_rows, self.hparams.tok_scale))
+            embd = ctx.mul(embd, scale_rows)
+        self.cb(embd, "embd")
+        graph.build_forward_expand(embd)
+        return embd
+
+    def share(self) -> None:
+        """Takes arrays over the inputs and the logits, once the graph has memory."""
+        for inp in self.inputs:
+            inp.share()
+        written = [tensor for inp in self.inputs for tensor in inp.tensors]
+        self.inputs_set = tuple(InputSet(tensor.name, tensor.nbytes) for tensor in written)
+        self._logits = _logits_of(self.logits) if self.shape.n_outputs else None
+        self.logit_row = None if self._logits is None else self._logits[0]
+
+    def set_inputs(self, ubatch: Ubatch) -> None:
+        """Writes all inputs for a ubatch."""
+        for inp in self.inputs:
+            inp.set(ubatch)
+
+    def read_logits(self) -> npt.NDArray[np.float32]:
+        """The logits [n_outputs, n_vocab] in numpy's order, of the last compute: the memory itself
+        where the CPU can read it, which the next compute writes to."""
+        if self._logits is not None:
+            return self._logits
+        return self.logits.get().reshape(self.shape.n_outputs, -1)
+
+    def read_logit_row(self) -> npt.NDArray[np.float32]:
+        """The same for the first output alone, [n_vocab]."""
+        return self.read_logits()[0] if self.logit_row is None else self.logit_row
+
+    # --- blocks
+
+    def build_mm(self, linear: Linear, cur: Tensor) -> Tensor:
+        """weight [n_in, n_out] x cur [n_in, n_tokens], scaled: [n_out, n_tokens]."""
+        cur = self.ctx.mul_mat(linear.weight, cur)
+        return cur if linear.scale is None else self.ctx.mul(cur, linear.scale)
+
+    def build_linear(self, linear: Linear, cur: Tensor) -> Tensor:
+        """`build_mm` plus the bias."""
+        cur = self.build_mm(linear, cur)
+        return cur if linear.bias is None else self.ctx.add(cur, linear.bias)
+
+    def normalize(self, cur: Tensor) -> Tensor:
+        """The norm of the architecture, without weights."""
+        return self.ctx.rms_norm(cur, self.hparams.norm_rms_eps)
+
+    def build_norm(self, cur: Tensor, norm: Norm, il: int = -1) -> Tensor:
+        """The norm of `cur`, scaled by its weight and, if it has a bias, shifted."""
+        cur = self.cb(self.normalize(cur), "norm", il)
+        cur = self.ctx.mul(cur, norm.weight)
+        return cur if norm.bias is None else self.ctx.add(self.cb(cur, "norm_w", il), norm.bias)
+
+    def build_qkv(
+        self, cur: Tensor, attn_qkv: Qkv | FusedQkv, il: int
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys, values, each [n_embd_head, its heads, n_tokens]."""
+        if isinstance(attn_qkv, FusedQkv):
+            q, k, v = self._qkv_of_one(cur, attn_qkv, il)
+        else:
+            q, k, v = self._qkv_of_three(cur, attn_qkv, il)
+        return self.cb(q, "Qcur", il), self.cb(k, "Kcur", il), self.cb(v, "Vcur", il)
+
+    def _qkv_of_three(self, cur: Tensor, w: Qkv, il: int) -> tuple[Tensor, Tensor, Tensor]:
+        flat = []
+        parts = (w.attn_q, w.attn_k, w.attn_v)
+        for linear, name in zip(parts, ("Qcur", "Kcur", "Vcur"), strict=True):
+            out = self.cb(self.build_mm(linear, cur), name, il)
+            if linear.bias is not None:
+                out = self.cb(self.ctx.add(out, linear.bias), name, il)
+            flat.append(out)
+        return self.build_heads(flat)
+
+    def _qkv_of_one(self, cur: Tensor, w: FusedQkv, il: int) -> tuple[Tensor, Tensor, Tensor]:
+        ctx, n_embd_head = self.ctx, self.hparams.n_embd_head
+        qkv = self._fused_qkv(cur, w, il)
+        size = lib.ggml_row_size(qkv.type, n_embd_head)
+        views, offset = [], 0
+        for n_head in self._heads():
+            ne = (n_embd_head, n_head, self.shape.n_tokens)
+            views.append(ctx.view_3d(qkv, *ne, size, qkv.nb[1], offset))
+            offset += lib.ggml_row_size(qkv.type, n_embd_head * n_head)
+        q, k, v = views
+        return q, k, v
+
+    def _fused_qkv(self, cur: Tensor, w: FusedQkv, il: int) -> Tensor:
+        """All three in one, [n_embd_q + 2 n_embd_gqa, n_tokens]."""
+        ctx = self.ctx
+        qkv = self.cb(self.build_mm(w.attn_qkv, cur), "wqkv", il)
+        bias = w.attn_qkv.bias
+        if w.biases is not None:
+            q, k, v = w.biases
+            bias = ctx.concat(ctx.concat(q, k, 0), v, 0)
+        return qkv if bias is None else self.cb(ctx.add(qkv, bias), "wqkv_b", il)
+
+    def build_qkv_flat(self, cur: Tensor, w: Qkv | FusedQkv, il: int) -> list[Tensor]:
+        """Queries, keys, values, each [n_embd_head * its heads, n_tokens]."""
+        ctx, names = self.ctx, ("Qcur", "Kcur", "Vcur")
+        if isinstance(w, Qkv):
+            flat = [self.build_linear(linear, cur) for linear in (w.attn_q, w.attn_k, w.attn_v)]
+        else:
+            qkv = self._fused_qkv(cur, w, il)
+            flat, offset = [], 0
+            for n_head in self._heads():
+                n = self.hparams.n_embd_head * n_head
+                flat.append(ctx.cont(ctx.view_2d(qkv, n, qkv.ne[1], qkv.nb[1], offset)))
+                offset += lib.ggml_row_size(qkv.type, n)
+        return [self.cb(out, name, il) for out, name in zip(flat, names, strict=True)]
+
+    def build_heads(self, flat: list[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+        """What `build_qkv_flat` gives, each [n_embd_head, its heads, n_tokens]."""
+        n_embd_head, n_tokens = self.hparams.n_embd_head, self.shape.n_tokens
+        q, k, v = (
+            self.ctx.reshape_3d(out, n_embd_head, n_head, n_tokens)
+            for out, n_head in zip(flat, self._heads(), strict=True)
+        )
+        return q, k, v
+
+    def _heads(self) -> tuple[int, int, int]:
+        return (self.hparams.n_head, self.hparams.n_head_kv, self.hparams.n_head_kv)
+
+    def build_rope(self, cur: Tensor, il: int, factors: RopeFactors | None = None) -> Tensor:
+        """Rotary position embedding of [n_embd_head, n_head, n_tokens]."""
+        r = self.hparams.layer_rope(il)
+        return self.ctx.rope_ext(
+            cur,
+            self.inp_pos,
+            factors.of(self.memory.n_ctx_seq, r.n_ctx_orig) if factors else None,
+            r.n_rot,
+            r.mode,
+            r.n_ctx_orig,
+            r.freq_base,
+            r.freq_scale,
+            r.ext_factor,
+            r.attn_factor,
+            r.beta_fast,
+            r.beta_slow,
+        )
+
+    def build_attn(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        output: Linear,
+        kq_scale: float,
+        il: int,
+        sinks: Tensor | None = None,
+    ) -> Tensor:
+        """Stores keys and values, attends to the cache, projects: [n_embd, n_tokens]."""
+        ctx, inp = self.ctx, self.inp_attn[self.hparams.is_swa(il)]
+        kv = inp.kv
+        q, k, v = rotate(ctx, q, inp.k_rot), rotate(ctx, k, inp.k_rot), rotate(ctx, v, inp.v_rot)
+        # llama.cpp has two orders: with windows, and without.
+        first = (q, v, k) if self.hparams.swa is None else (q, k, v)
+        stored = kv.cpy_k(ctx, k, inp.k_idxs, il), kv.cpy_v(ctx, v, inp.v_idxs, il)
+        # Before views of q are made: they are called after it, and this gives it a name.
+        self.graph.build_forward_expand(*first, *stored)
+        k, v = (get(ctx, inp.n_kv, inp.s0, inp.n_stream, il) for get in (kv.get_k, kv.get_v))
+        cur = self.build_attn_mha(q, k, v, inp.kq_mask, sinks, kq_scale, il)
+        self.cb(cur, "kqv_out", il)
+        return self.build_linear(output, rotate(ctx, cur, inp.v_rot))
+
+    def build_attn_mha(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        kq_mask: Tensor,
+        sinks: Tensor | None,
+        kq_scale: float,
+        il: int,
+    ) -> Tensor:
+        """softmax(k q scale + mask) v: [n_embd_q, n_tokens]."""
+        ctx = self.ctx
+        v_nb1, v_nb2 = v.nb[1:3]
+        v_trans = v_nb1 > v_nb2
+        n_embd, n_head, n_tokens, _one = q.ne
+        n_stream = k.ne[3]
+        n = n_tokens // n_stream  # of each
+        nb1, nb2 = q.nb[1:3]
+        q = ctx.view_4d(q, n_embd, n_head, n, n_stream, nb1, nb2, nb2 * n, 0)
+        q = ctx.permute(q, 0, 2, 1, 3)  # [n_embd_head, n, n_head, n_stream]
+        k = ctx.permute(k, 0, 2, 1, 3)  # [n_embd_head, n_kv, n_head_kv, n_stream]
+        v = ctx.permute(v, 0, 2, 1, 3)  # the same, or [n_kv, n_embd_head, …]
+        if self.flash_attn:
+            if v_trans:
+                v = ctx.transpose(v)
+            if k.type == enums.Type.F32:
+                k = ctx.cast(k, enums.Type.F16)
+            if v.type == enums.Type.F32:
+                v = ctx.cast(v, enums.Type.F16)
+            cap = self.hparams.attn_logit_softcapping
+            cur = ctx.flash_attn_ext(q, k, v, kq_mask, kq_scale, 0.0, cap)
+            if sinks is not None:
+                cur.add_sinks(sinks)
+            self.flash_attn_nodes.append(cur)
+            cur.set_prec(enums.Prec.F32)  # sums overflow f16 in some models
+            cur = ctx.reshape_2d(cur, n_embd * n_head, n_tokens)
+        else:
+            kq = self.cb(ctx.mul_mat(k, q), "kq", il)  # [n_kv, n, n_head, n_stream]
+            kq.set_prec(enums.Prec.F32)  # sums overflow f16 in some models
+            if self.hparams.attn_logit_softcapping:
+                kq = self._soft_cap(kq, self.hparams.attn_logit_softcapping, il)
+            kq = self.cb(ctx.soft_max_ext(kq, kq_mask, kq_scale, 0.0), "kq_soft_max", il)
+            if sinks is not None:
+                kq.add_sinks(sinks)
+            if not v_trans:
+                v = self.cb(ctx.cont(ctx.transpose(v)), "v_cont", il)
+            kqv = self.cb(ctx.mul_mat(v, kq), "kqv", il)  # [n_embd_head, n, n_head, n_stream]
+            cur = ctx.cont_2d(ctx.permute(kqv, 0, 2, 1, 3), n_embd * n_head, n_tokens)
+            if not self.placement.offload_kqv:
+                self.pins.append((cur, self.placement.backends[-1]))
+        self.graph.build_forward_expand(cur)
+        return cur
+
+    def _soft_cap(self, kq: Tensor, cap: float, il: int) -> Tensor:
+        """cap tanh(kq / cap)."""
+        kq = self.cb(self.ctx.scale(kq, inverse(cap)), "kq_scaled_1", il)
+        kq = self.cb(self.ctx.tanh(kq), "kq_tanh", il)
+        return self.cb(self.ctx.scale(kq, cap), "kq_scaled_2", il)
+
+    def build_ffn(
+        self, cur: Tensor, up: Linear, gate: Linear | None, down: Linear, act: str, il: int
+    ) -> Tensor:
+        """down(act(gate(x)) * up(x)), or without a gate down(act(up(x))): [n_embd, n_tokens].
+
+        `act` is "silu", "gelu", or "swiglu": half of up(x) is the gate of the other half.
+        """
+        ctx = self.ctx
+        hidden = self._ffn_in(up, cur, "ffn_up", il)  # [n_ff, n_tokens]
+        if gate is not None:
+            op, name = _GATED[act]
+            gated = self._ffn_in(gate, cur, "ffn_gate", il)
+            cur = self.cb(getattr(ctx, op)(gated, hidden), name, il)
+        else:
+            cur = self.cb(getattr(ctx, act)(hidden), f"ffn_{act}", il)
+        cur = ctx.mul_mat(down.weight, cur)
+        if down.bias is not None:
+            cur = ctx.add(self.cb(cur, "ffn_down", il), down.bias)
+        if down.scale is not None:
+            cur = ctx.mul(cur, down.scale)
+        return self.cb(cur, "ffn_out", il)
+
+    def _ffn_in(self, linear: Linear, cur: Tensor, name: str, il: int) -> Tensor:
+        """Product, bias, scale: unlike elsewhere llama.cpp scales last."""
+        ctx = self.ctx
+        cur = self.cb(ctx.mul_mat(linear.weight, cur), name, il)
+        if linear.bias is not None:
+            cur = self.cb(ctx.add(cur, linear.bias), f"{name}_b", il)
+        if linear.scale is not None:
+            cur = self.cb(ctx.mul(cur, linear.scale), f"{name}_s", il)
+        return cur
+
+
+def _logits_of(logits: Tensor) -> npt.NDArray[np.float32] | None:
+    """A lasting array over them; None in the memory of a device, and in builds that cannot keep
+    memory of a scheduler's."""
+    try:
+        array = logits.numpy().reshape(-1, logits.ne[0])
+    except (ArgumentError, MissingFunctionError):
+        return None
+    array.flags.writeable = False
+    return array

@@ -1,0 +1,78 @@
+"""Inputs of a graph: tensors that are written for each ubatch, where they are read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from ...enums import Type
+from ...graphs.context import Context
+from ...tensors.convert import DTYPES
+from ...tensors.tensor import Tensor
+from ..cache.ubatch import Ubatch
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+
+class Input(Protocol):
+    """One tensor, or some that are written together."""
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """Those that `set` writes."""
+
+    def share(self) -> None:
+        """Takes arrays over them, once the graph has memory."""
+
+    def set(self, ubatch: Ubatch) -> None:
+        """Writes them for a ubatch: nodes may have used the memory since the last one."""
+
+
+class Written:
+    """A tensor that becomes what `of` says of a ubatch."""
+
+    def __init__(self, tensor: Tensor, of: Callable[[Ubatch], Any]) -> None:
+        self._tensor = tensor
+        self.tensors = (tensor,)
+        self._of = of
+
+    def share(self) -> None:
+        """See `Input`."""
+        self.array = array_of(self._tensor)
+
+    def set(self, ubatch: Ubatch) -> None:
+        """See `Input`."""
+        self.array[:] = self._of(ubatch)
+
+
+class Constant:
+    """A tensor that is always the same. `value` is as numpy's assignment takes it."""
+
+    def __init__(self, tensor: Tensor, value: Any) -> None:
+        self.value: npt.NDArray[Any] = np.empty(tensor.ne[::-1], DTYPES[tensor.type])
+        self.value[:] = value
+        self._tensor = tensor
+        self.tensors = (tensor,)
+
+    def share(self) -> None:
+        """See `Input`."""
+        self.array = array_of(self._tensor).reshape(self.value.shape)
+
+    def set(self, _ubatch: Ubatch) -> None:
+        """See `Input`."""
+        self.array[:] = self.value
+
+
+def new_input(ctx: Context, type_: Type, *ne: int, name: str) -> Tensor:
+    """A tensor that is written before the graph is computed."""
+    tensor = ctx.new_tensor(type_, *ne, name=name)
+    tensor.set_input()
+    return tensor
+
+
+def array_of(tensor: Tensor) -> npt.NDArray[Any]:
+    """An array over an input, for as long as the graph has its memory."""
+    return tensor._view(DTYPES[tensor.type], *tensor._pinned()[:2])

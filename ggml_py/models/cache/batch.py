@@ -1,0 +1,68 @@
+"""Tokens to evaluate together, of one or several sequences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ...boundary.arguments import given, whole
+from ...errors import ModelError
+
+POS_MAX = (1 << 31) - 1  # llama_pos is an int32_t
+
+
+class Batch:
+    """Tokens, each with its position, its sequences, and whether its logits are wanted.
+
+    What `Model.decode` takes. The tokens of a sequence come in the order of their positions; those
+    of different sequences may be mixed. C: llama_batch
+    """
+
+    def __init__(self) -> None:
+        """An empty one."""
+        self.token: list[int] = []
+        self.pos: list[int | None] = []
+        self.seq: list[tuple[int, ...]] = []
+        self.logits: list[bool] = []
+
+    def add(
+        self,
+        token: int,
+        pos: int | None = None,
+        seq: int | Iterable[int] = 0,
+        logits: bool = False,
+    ) -> None:
+        """Adds a token to a sequence, or to several that share their past.
+
+        Without `pos` it comes after the last of the sequence (of the first, where there are
+        several): in this batch, else of those that the model has evaluated when the batch is
+        decoded. With `logits` the batch's result has a row for it. Raises TypeError and
+        `ArgumentError` for what cannot be a token, a position or a sequence; whether the model has
+        them is checked by `Model.decode`.
+        """
+        token = whole("token", token, -POS_MAX, POS_MAX)
+        if pos is not None:
+            pos = whole("pos", pos, 0, POS_MAX)
+        if isinstance(seq, Iterable) and not isinstance(seq, str):
+            seqs = tuple(dict.fromkeys(whole("seq", s, -POS_MAX, POS_MAX) for s in seq))
+        else:
+            seqs = (whole("seq", seq, -POS_MAX, POS_MAX),)
+        if not seqs:
+            raise ModelError("seq=(): a token belongs to at least one sequence")
+        if not isinstance(logits, bool):
+            raise TypeError(f"logits: expected True or False, got {given(logits)}")
+        self.token.append(token)
+        self.pos.append(pos)
+        self.seq.append(seqs)
+        self.logits.append(logits)
+
+    def clear(self) -> None:
+        """Takes all tokens out."""
+        for values in (self.token, self.pos, self.seq, self.logits):
+            values.clear()
+
+    def __len__(self) -> int:
+        return len(self.token)
+
+    def __repr__(self) -> str:
+        seqs = sorted({s for seq in self.seq for s in seq})
+        return f"<Batch of {len(self)} tokens, sequences {seqs}, {sum(self.logits)} outputs>"

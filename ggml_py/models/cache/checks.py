@@ -1,0 +1,100 @@
+"""What a batch must be before it is evaluated (llama_batch_allocr::init)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ...errors import ModelError
+from .batch import POS_MAX, Batch
+from .memory import Memory
+from .ubatch import Tokens
+
+
+def checked(batch: Batch, memory: Memory, n_vocab: int, n_positions: int) -> Tokens:
+    """The batch's tokens, with positions where it has none. Raises `ModelError` for tokens and
+    sequences that there are not, and for positions that do not follow each other."""
+    if not len(batch):
+        raise ModelError("an empty batch: add at least one token")
+    for i, token in enumerate(batch.token):
+        if not 0 <= token < n_vocab:
+            raise ModelError(
+                f"token {token} (number {i} of the batch) is not in the vocabulary: ids are 0 to "
+                f"{n_vocab - 1}"
+            )
+    for i, seqs in enumerate(batch.seq):
+        for seq in seqs:
+            check_seq(seq, memory, f" (token {i} of the batch)")
+    pos = _positions(batch, memory)
+    _check_positions(batch, pos, memory, n_positions)
+    _check_coupled(batch, memory)
+    return Tokens(
+        np.array(batch.token, np.int32),
+        np.array(pos, np.int32),
+        # Upstream keeps a token's sequences in an unordered set, out of which they come last first:
+        # that makes a difference where they have not the same cells.
+        [seqs[::-1] for seqs in batch.seq],
+        np.array(batch.logits, np.bool_),
+    )
+
+
+def check_seq(seq: int, memory: Memory, where: str = "") -> None:
+    """Raises `ModelError` for a sequence that there is not."""
+    if not 0 <= seq < memory.n_seq_max:
+        raise ModelError(
+            f"sequence {seq}{where}: there are 0 to {memory.n_seq_max - 1}. Load with a larger "
+            "n_seq_max for more"
+        )
+
+
+def _positions(batch: Batch, memory: Memory) -> list[int]:
+    after: dict[int, int] = {}  # the last token so far, by sequence
+    out = []
+    for pos, seqs in zip(batch.pos, batch.seq, strict=True):
+        if pos is None:
+            pos = after.get(seqs[0], -1)
+            if pos < 0:
+                pos = memory.seq_pos_max(seqs[0]) + 1
+        for seq in seqs:
+            after[seq] = pos + 1
+        out.append(pos)
+    return out
+
+
+def _check_positions(batch: Batch, pos: list[int], memory: Memory, n_positions: int) -> None:
+    """Those of each sequence go on where it ends, and none is left out; one may come twice."""
+    before: dict[int, int] = {}
+    for i, (p, seqs) in enumerate(zip(pos, batch.seq, strict=True)):
+        for seq in seqs:
+            last = before.get(seq)
+            if last is None:
+                last = memory.seq_pos_max(seq)
+                ok = last < 0 or p == last + 1
+            else:
+                ok = p in (last, last + 1)
+            if not ok:
+                raise ModelError(
+                    f"position {p} (token {i} of the batch): sequence {seq} has its last token at "
+                    f"{last}, so the next is at {last + 1}"
+                )
+            before[seq] = p
+        if p > (n_positions or POS_MAX) - 1:
+            raise ModelError(
+                f"the context is full: position {p} (token {i} of the batch), and this model has "
+                f"learned {n_positions or POS_MAX} positions"
+            )
+
+
+def _check_coupled(batch: Batch, memory: Memory) -> None:
+    """Sequences that have a token in common go on together: from the same position."""
+    for seqs in dict.fromkeys(batch.seq):
+        for seq in seqs[1:]:
+            if _span(memory, seq) != _span(memory, seqs[0]):
+                raise ModelError(
+                    f"sequences {seqs}: one token cannot be of them all, for {seqs[0]} has "
+                    f"positions {_span(memory, seqs[0])} and {seq} has {_span(memory, seq)}. "
+                    "seq_cp makes a sequence like another"
+                )
+
+
+def _span(memory: Memory, seq: int) -> tuple[int, int]:
+    return memory.seq_pos_min(seq), memory.seq_pos_max(seq)

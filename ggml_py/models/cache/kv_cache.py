@@ -1,0 +1,195 @@
+"""The keys and values of the tokens so far, of some layers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ...backends.buffer import BufferType
+from ...boundary.ffi import lib
+from ...enums import Type
+from ...errors import ModelError
+from ...graphs.context import Context
+from ...tensors.tensor import Tensor
+from ..file.hparams import HParams
+from ..file.placement import Placement
+from ..file.room import alloc_all
+from .streams import Slot, Streams
+from .ubatch import Ubatch
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+TYPES = tuple(
+    Type[name] for name in ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "IQ4_NL", "Q5_0", "Q5_1")
+)  # what llama.cpp's command line takes
+
+
+class KvCache:
+    """A K and a V tensor per layer, on the layer's device; a token's row is its cell.
+
+    K is [n_embd_gqa, n_cells, n_stream]: a row per token. V is the same, or with `v_trans` (without
+    flash attention) its rows are elements and its columns tokens, as attention's product wants it.
+    A quantised cache holds rotated vectors, which quantise better (llama.cpp's Hadamard matrices).
+    """
+
+    def __init__(
+        self,
+        hparams: HParams,
+        placement: Placement,
+        layers: Sequence[int],
+        cells: Streams,
+        type_k: Type,
+        type_v: Type,
+        v_trans: bool,
+    ) -> None:
+        """Raises `ModelError` for a type that a cache cannot have here, `AllocError`."""
+        self.hparams = hparams
+        self.cells = cells
+        self.v_trans = v_trans
+        self._v_rows = np.arange(hparams.n_embd_gqa, dtype=np.int64) * cells.size
+        _check_type("type_k", type_k, hparams.n_embd_head)
+        _check_type("type_v", type_v, hparams.n_embd_head)
+        self.n_rot_k = _largest_power_of_2(hparams.n_embd_head) if self._rotates(type_k) else 0
+        self.n_rot_v = 64 if self._rotates(type_v) else 0
+        self._k_strides, self._v_strides = self._strides(type_k), self._strides(type_v)
+        self._contexts: dict[BufferType, Context] = {}
+        self.k: dict[int, Tensor] = {}
+        self.v: dict[int, Tensor] = {}
+        for il in layers:
+            buft = placement.buffer_type(il)
+            if buft not in self._contexts:
+                self._contexts[buft] = Context()
+            context = self._contexts[buft]
+            ne = (hparams.n_embd_gqa, cells.size, cells.n_stream)
+            self.k[il] = context.new_tensor(type_k, *ne, name=f"cache_k_l{il}")
+            self.v[il] = context.new_tensor(type_v, *ne, name=f"cache_v_l{il}")
+        self._buffers = alloc_all(self._contexts)
+
+    def _rotates(self, type_: Type) -> bool:
+        # Releases without the hint have no fast product for it: there vectors stay as they are.
+        fast = hasattr(lib, "ggml_mul_mat_set_hint")
+        return fast and lib.ggml_is_quantized(type_) and self.hparams.n_embd_head % 64 == 0
+
+    @property
+    def rotation_crosses_heads(self) -> bool:
+        """Whether a part of a head cannot be rotated back alone."""
+        return any(self.n_rot_k > self.hparams.layer_rope(il).n_rot for il in self.k)
+
+    def zero(self) -> None:
+        """Zeros, because what attention masks out must still be finite."""
+        for buffer in self._buffers:
+            buffer.clear()
+
+    def cp_stream(self, src: int, dst: int) -> None:
+        """Copies all cells of one stream to another, which is empty until that is done."""
+        self.cells.streams[dst].clear()
+        with Context() as context:
+            for cache in (*self.k.values(), *self.v.values()):
+                source, target = (
+                    context.view_2d(cache, *cache.ne[:2], cache.nb[1], s * cache.nb[2])
+                    for s in (src, dst)
+                )
+                source.copy_to(target)
+        self.cells.streams[dst].cp_from(self.cells.streams[src], 0)
+
+    def close(self) -> None:
+        """Closes the contexts, and with them the buffers."""
+        for context in self._contexts.values():
+            context.close()
+
+    # --- in the graph
+
+    def cpy_k(self, ctx: Context, k_cur: Tensor, k_idxs: Tensor, il: int) -> Tensor:
+        """Stores k_cur [n_embd_head, n_head_kv, n_tokens] in the cells k_idxs [n_tokens]."""
+        k_cur = self._rows(ctx, k_cur)
+        return ctx.set_rows(self._all_streams(ctx, self.k[il]), k_cur, k_idxs)
+
+    def cpy_v(self, ctx: Context, v_cur: Tensor, v_idxs: Tensor, il: int) -> Tensor:
+        """Stores v_cur [n_embd_head, n_head_kv, n_tokens]; v_idxs from `v_idxs`."""
+        v = self.v[il]
+        if not self.v_trans:
+            return ctx.set_rows(self._all_streams(ctx, v), self._rows(ctx, v_cur), v_idxs)
+        n_embd, n_tokens = self.hparams.n_embd_gqa, v_cur.ne[2]
+        whole_rows = lib.ggml_row_size(v_cur.type, n_embd) == v_cur.nb[2]  # not a part of QKV
+        v_cur = (ctx.reshape_2d if whole_rows else ctx.cont_2d)(v_cur, n_embd, n_tokens)
+        v_view = ctx.reshape_2d(v, 1, v.n_elements)  # each element a row of its own
+        return ctx.set_rows(v_view, ctx.reshape_2d(v_cur, 1, v_cur.n_elements), v_idxs)
+
+    def _rows(self, ctx: Context, cur: Tensor) -> Tensor:
+        return ctx.view_2d(cur, self.hparams.n_embd_gqa, cur.ne[2], cur.nb[2], 0)
+
+    def _all_streams(self, ctx: Context, cache: Tensor) -> Tensor:
+        """Cells are counted through all of them."""
+        size, n_stream = self.cells.size, self.cells.n_stream
+        if n_stream == 1:
+            return cache
+        return ctx.reshape_2d(cache, self.hparams.n_embd_gqa, size * n_stream)
+
+    def get_k(self, ctx: Context, n_kv: int, s0: int, n_stream: int, il: int) -> Tensor:
+        """The first n_kv cells of the streams from s0 on: [n_embd_head, n_head_kv, n_kv,
+        n_stream]."""
+        return self._tokens(ctx, self.k[il], self._k_strides, n_kv, s0, n_stream)
+
+    def get_v(self, ctx: Context, n_kv: int, s0: int, n_stream: int, il: int) -> Tensor:
+        """The same: as `get_k`, or with `v_trans` [n_kv, n_head_kv, n_embd_head, n_stream]."""
+        v, hp = self.v[il], self.hparams
+        if not self.v_trans:
+            return self._tokens(ctx, v, self._v_strides, n_kv, s0, n_stream)
+        nb2, nb1, nb3 = (
+            lib.ggml_row_size(v.type, self.cells.size * n)
+            for n in (1, hp.n_embd_head, hp.n_embd_gqa)
+        )
+        ne = (n_kv, hp.n_head_kv, hp.n_embd_head, n_stream)
+        return ctx.view_4d(v, *ne, nb1, nb2, nb3, s0 * nb3)
+
+    def _tokens(
+        self, ctx: Context, cache: Tensor, strides: tuple[int, int, int],
+        n_kv: int, s0: int, n_stream: int,
+    ) -> Tensor:  # fmt: skip
+        hp = self.hparams
+        ne = (hp.n_embd_head, hp.n_head_kv, n_kv, n_stream)
+        return ctx.view_4d(cache, *ne, *strides, s0 * strides[2])
+
+    def _strides(self, type_: Type) -> tuple[int, int, int]:
+        """Bytes of a head, of a token and of a stream, where rows are tokens."""
+        head, token = (
+            lib.ggml_row_size(type_, n) for n in (self.hparams.n_embd_head, self.hparams.n_embd_gqa)
+        )
+        return head, token, token * self.cells.size
+
+    # --- the inputs' values
+
+    def v_idxs(self, ubatch: Ubatch, slot: Slot) -> npt.NDArray[np.int64]:
+        """The rows of V for the tokens of a ubatch: cells; with `v_trans` all their elements."""
+        cells = self.cells.idxs(ubatch, slot)
+        if not self.v_trans:
+            return cells
+        if self.cells.n_stream > 1:  # a stream has n_embd_gqa times its cells' number of rows
+            cells = cells + cells // self.cells.size * (
+                self.cells.size * (self.hparams.n_embd_gqa - 1)
+            )
+        return (cells[:, None] + self._v_rows).reshape(-1)
+
+    def v_idxs_size(self, n_tokens: int) -> int:
+        """Elements of `v_idxs`."""
+        return n_tokens * (self.hparams.n_embd_gqa if self.v_trans else 1)
+
+
+def _check_type(option: str, type_: Type, n_embd_head: int) -> None:
+    name, block = type_.name.lower(), lib.ggml_blck_size(type_)
+    if type_ not in TYPES:
+        names = ", ".join(t.name.lower() for t in TYPES)
+        raise ModelError(f"{option}={name}: a cache can have {names}")
+    if n_embd_head % block:
+        raise ModelError(
+            f"{option}={name} has blocks of {block} elements, which do not fit this model's heads "
+            f"of {n_embd_head}: take f16"
+        )
+
+
+def _largest_power_of_2(n: int) -> int:
+    """The largest power of two that divides n."""
+    return n & -n

@@ -1,0 +1,81 @@
+"""Sequences as bytes and as files, in libllama's formats (llama-context.cpp)."""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...boundary.arguments import given
+from ...errors import ModelError
+from ...files.reading import read_file
+from ...files.writing import whole_file
+from .memory import Memory
+from .state_reader import StateReader
+
+_DATA_MAGIC = 0xAF143CD8
+_FILE_MAGIC, _FILE_VERSION = 0x67677371, 4  # LLAMA_STATE_SEQ_MAGIC "ggsq", …_VERSION
+_SESSION_MAGIC = 0x6767736E  # "ggsn", of all sequences
+
+
+def get_data(memory: Memory, seq: int) -> bytes:
+    """The state of a sequence. C: llama_state_seq_get_data"""
+    return b"".join((struct.pack("<Ii", _DATA_MAGIC, seq), *memory.state_write(seq)))
+
+
+def set_data(memory: Memory, seq: int, data: Any) -> None:
+    """Replaces a sequence. Raises TypeError and `ModelError`, with nothing changed.
+    C: llama_state_seq_set_data"""
+    if not isinstance(data, bytes | bytearray | memoryview):
+        raise TypeError(f"data: expected bytes, got {given(data)}")
+    reader = StateReader(data, "the state")
+    if reader.number() != _DATA_MAGIC:
+        raise reader.error("does not begin as one: expected what seq_state returned")
+    reader.number("i")  # the number that the sequence had
+    _read(memory, seq, reader)
+
+
+def save_file(memory: Memory, path: Path, seq: int, tokens: Sequence[int]) -> None:
+    """Writes tokens and state. Raises OSError, and then leaves what was there.
+    C: llama_state_seq_save_file"""
+    with whole_file(path) as out:
+        out.write(struct.pack("<3I", _FILE_MAGIC, _FILE_VERSION, len(tokens)))
+        out.write(np.asarray(tokens, "<i4").tobytes())
+        for piece in memory.state_write(seq):
+            out.write(piece)
+
+
+def load_file(memory: Memory, path: Path, seq: int) -> list[int]:
+    """Replaces a sequence; the file's tokens. Raises `ModelError`, with nothing changed, and
+    OSError. C: llama_state_seq_load_file"""
+    reader = StateReader(_content(path), os.fspath(path))
+    magic = reader.number()
+    if magic != _FILE_MAGIC:
+        all_of_them = ": it has all sequences (llama_state_save_file)"
+        raise reader.error(
+            f"is no file of a sequence{all_of_them if magic == _SESSION_MAGIC else ''}: expected "
+            "what save_seq or llama_state_seq_save_file wrote"
+        )
+    version = reader.number()
+    if version != _FILE_VERSION:
+        raise reader.error(f"has version {version} of its format: expected {_FILE_VERSION}")
+    tokens: list[int] = np.frombuffer(reader.take(4 * reader.number()), "<i4").tolist()
+    _read(memory, seq, reader)
+    return tokens
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return read_file(path, 1 << 40)  # what a cache of a large model has
+    except ValueError as error:
+        raise ModelError(str(error)) from None
+
+
+def _read(memory: Memory, seq: int, reader: StateReader) -> None:
+    place = memory.state_read(seq, reader)
+    reader.end()
+    place()

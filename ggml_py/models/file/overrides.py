@@ -1,0 +1,115 @@
+"""Tensors that are placed by name, in place of by layer: llama.cpp's -ot and what is made of it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from ...backends.buffer import BufferType
+from ...backends.device import Device
+from ...boundary.arguments import given
+from ...errors import ArgumentError, UnknownDeviceError
+
+Place = str | Device | BufferType
+Overrides = Mapping[str, Place] | Iterable[tuple[str, Place]]
+
+# llama.cpp's patterns of what experts, or a dense network, consist of (common.h).
+_EXPERTS = r"\.ffn_(up|down|gate|gate_up)_(ch|)exps"
+_DENSE = r"\.ffn_(up|down|gate)\."
+_PAIR = re.compile(r"(.+?)=([^=,]+)(?:,|$)")
+
+
+class Override(NamedTuple):
+    """Tensors whose name has the pattern in it go to that buffer type."""
+
+    pattern: re.Pattern[str]
+    buffer_type: BufferType
+
+
+def parse_overrides(text: str) -> list[tuple[str, str]]:
+    """What `-ot` takes: "REGEX=NAME,REGEX=NAME,..."; a regex may have commas in it, and no "=".
+
+    Raises `ArgumentError`.
+    """
+    pairs, at = [], 0
+    while at < len(text):
+        found = _PAIR.match(text, at)
+        if found is None:
+            raise ArgumentError(
+                f"'{text[at:]}': expected REGEX=NAME with commas between them, like "
+                r"'\.ffn_.*_exps=CPU', where NAME is a device's or a buffer type's"
+            )
+        pairs.append((found[1], found[2].strip()))
+        at = found.end()
+    return pairs
+
+
+def override_pairs(overrides: Overrides | None) -> list[tuple[str, Place]]:
+    """The overrides of `models.load`, in their order. Raises TypeError for what is none."""
+    if overrides is None:
+        return []
+    if isinstance(overrides, str) or not isinstance(overrides, Iterable):
+        raise TypeError(
+            f"tensor_overrides: expected {{regex: device}} or pairs of them, got {given(overrides)}"
+        )
+    pairs = list(overrides.items() if isinstance(overrides, Mapping) else overrides)
+    for pair in pairs:
+        if not isinstance(pair, tuple) or len(pair) != 2 or not isinstance(pair[0], str):
+            raise TypeError(f"tensor_overrides: expected pairs (regex, device), got {pair!r}")
+    return pairs
+
+
+def cpu_overrides(
+    cpu_moe: bool, n_cpu_moe: int, n_cpu_ffn: int, n_layer: int
+) -> list[tuple[str, str]]:
+    """What --cpu-moe, --n-cpu-moe N and --n-cpu-ffn N stand for: experts of all layers, experts of
+    the first N, dense networks of the first N are on the CPU."""
+    pairs = [(_EXPERTS, "CPU")] if cpu_moe else []
+    for n, pattern in ((n_cpu_moe, _EXPERTS), (n_cpu_ffn, _DENSE)):
+        pairs += [(rf"blk\.{il}{pattern}", "CPU") for il in range(min(n, n_layer))]
+    return pairs
+
+
+def resolve_overrides(
+    pairs: Iterable[tuple[str, Place]], devices: Sequence[Device]
+) -> tuple[Override, ...]:
+    """The overrides, with the buffer types that their names mean among those of `devices`.
+
+    Raises `ArgumentError` for a bad regex, `UnknownDeviceError` with the names there are.
+    """
+    return tuple(
+        Override(_compiled(pattern), _buffer_type(pattern, place, devices))
+        for pattern, place in pairs
+    )
+
+
+def _compiled(pattern: str) -> re.Pattern[str]:
+    try:
+        return re.compile(pattern)
+    except re.error as error:
+        raise ArgumentError(
+            f"tensor_overrides: '{pattern}' is no regular expression: {error}"
+        ) from None
+
+
+def _buffer_type(pattern: str, place: Place, devices: Sequence[Device]) -> BufferType:
+    """The default buffer type of one of the devices, by its own name or the device's."""
+    if not isinstance(place, str | Device | BufferType):
+        raise TypeError(
+            f"tensor_overrides: '{pattern}': expected a device, a buffer type or the name of one, "
+            f"got {given(place)}"
+        )
+    known: dict[str, BufferType] = {}
+    for device in devices:
+        known.setdefault(device.buffer_type.name, device.buffer_type)
+        known.setdefault(device.name, device.buffer_type)
+    name = place if isinstance(place, str) else place.name
+    name = name.removeprefix("sim:")
+    for key, buft in known.items():
+        if key.casefold() == name.casefold():
+            return buft
+    raise UnknownDeviceError(
+        f"tensor_overrides: '{pattern}' is to be in '{name}', which is no device or buffer type of "
+        f"this model's devices: there are {', '.join(known)}"
+    )

@@ -1,0 +1,274 @@
+"""Which device holds which layer and which weight, by llama.cpp's rules."""
+
+from __future__ import annotations
+
+import bisect
+import logging
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from ...backends.backend import Backend
+from ...backends.buffer import BufferType
+from ...backends.device import Device, device
+from ...backends.rpc import rpc_devices
+from ...boundary.ffi import NULL, lib
+from ...enums import BackendDevType, Op, Type
+from ...errors import ModelError
+from ...scheduler.scheduler import Scheduler
+from ...sim.text import sim_device_of
+from .hparams import Ssm
+from .overrides import Override
+from .weight_ops import INPUT, op_of, supports
+
+GPU_TYPES = (BackendDevType.GPU, BackendDevType.IGPU)
+
+log = logging.getLogger("ggml_py")
+
+
+@dataclass(frozen=True)
+class Placement:
+    """The last `n_gpu_layers` layers are on the GPUs; the output counts as one more layer. Several
+    GPUs have runs of them, in their order, as long as their part of `splits`.
+
+    The input is always on the CPU, `backends[-1]`. Options are those of `models.load`.
+    """
+
+    backends: tuple[Backend, ...]
+    n_layer: int
+    n_gpu_layers: int
+    splits: tuple[float, ...] = ()  # where each GPU's part ends, the last at 1.0
+    overrides: tuple[Override, ...] = ()  # the first whose pattern a weight's name has counts
+    repack: bool = True  # whether weights may go to extra buffer types, laid out for a device
+    host: bool = True  # whether weights of the CPU may go to a GPU's host memory
+    mmap: bool = True  # whether weights in the CPU's plain memory stay in the mapped file
+    offload_kqv: bool = True  # whether the KV cache is on the layers' devices
+    op_offload: bool = True
+    layer_split: bool = True  # whether several GPUs may share the layers
+    pipeline: bool = True  # whether several GPUs may work on several batches at once
+    ssm: Ssm | None = None  # sizes of the scan, which ssm_a alone does not tell
+    _chosen: dict[tuple[Device, Op, Type, tuple[int, ...]], BufferType | None] = field(
+        default_factory=dict, compare=False, repr=False
+    )
+
+    @property
+    def gpus(self) -> tuple[Backend, ...]:
+        """The backends on GPUs."""
+        return tuple(b for b in self.backends if b.device.type in GPU_TYPES)
+
+    @property
+    def full_offload(self) -> bool:
+        """Whether everything but the input is to be on GPUs. What llama.cpp does then (it pins
+        norms whatever the batch) it does without a GPU, too."""
+        return self.n_gpu_layers > self.n_layer
+
+    @property
+    def output(self) -> int:
+        """The number that stands for the output among the layers."""
+        return self.n_layer
+
+    def backend(self, il: int) -> Backend:
+        """The backend of layer `il`, of `output`, or of `INPUT`."""
+        if not self.gpus:
+            return self.backends[-1]
+        first_on_gpu = max(self.n_layer + 1 - self.n_gpu_layers, 0)
+        if il == INPUT or il < first_on_gpu:
+            return self.backends[-1]
+        n_on_gpus = min(self.n_gpu_layers, self.n_layer + 1)
+        part = np.float32(il - first_on_gpu) / np.float32(n_on_gpus)
+        return self.gpus[bisect.bisect_right(self.splits, float(part))]
+
+    @property
+    def cpu(self) -> Device:
+        """The device that has what is on no GPU."""
+        return self.backends[-1].device
+
+    def buffer_type(self, il: int) -> BufferType:
+        """Where layer `il` keeps its part of the cache."""
+        return (self.backend(il).device if self.offload_kqv else self.cpu).buffer_type
+
+    def weight_buffer_type(
+        self, il: int, name: str, type_: Type, ne: tuple[int, ...]
+    ) -> BufferType:
+        """Where layer `il` keeps a weight: where an override says, else in the first of llama.cpp's
+        candidates whose device has the op that uses it, for a batch of 512, as llama.cpp's loader
+        decides. To the CPU is overridden what then is in the first candidate of the CPU's; nobody
+        is asked about other memory. Raises `ModelError` when no device has the op.
+        """
+        op, buft = op_of(il, name), None
+        override = next((o for o in self.overrides if o.pattern.search(name)), None)
+        if override is not None:
+            buft = override.buffer_type
+            if buft == self.cpu.buffer_type:
+                buft = self._choose(self.cpu, op, type_, ne)
+        buft = buft or self._choose(self.backend(il).device, op, type_, ne)
+        if buft is None:
+            raise ModelError(
+                f"tensor '{name}' ({type_.name.lower()}, ne {list(ne)}): no device here has "
+                f"{op.name} for it"
+            )
+        # A mapped file is in plain memory, whoever reads it from there.
+        pinned = buft.device is not None and buft == buft.device.host_buffer_type
+        return self.cpu.buffer_type if pinned and self.mmap else buft
+
+    def _choose(
+        self, device: Device, op: Op, type_: Type, ne: tuple[int, ...]
+    ) -> BufferType | None:
+        """The first candidate for a layer on `device`."""
+        key = (device, op, type_, ne)
+        if key not in self._chosen:
+            candidates = self._candidates(device)
+            fits = (
+                buft for tried, buft in candidates if supports(tried, buft, op, type_, ne, self.ssm)
+            )
+            self._chosen[key] = next(fits, None)
+        return self._chosen[key]
+
+    def _candidates(self, device: Device) -> list[tuple[Device, BufferType]]:
+        """What llama.cpp tries, in its order (make_gpu_buft_list, make_cpu_buft_list)."""
+        cpu, plain = self.cpu, self.cpu.buffer_type
+        found = [] if device == cpu else [device.buffer_type, *device.extra_buffer_types]
+        tried = [(device, buft) for buft in found]
+        for backend in self.backends:
+            if backend.device.type == BackendDevType.ACCEL and backend.buffer_type != plain:
+                tried.append((backend.device, backend.buffer_type))
+        hosts = ((gpu.device, gpu.device.host_buffer_type) for gpu in self.gpus if self.host)
+        tried += [(gpu, host) for gpu, host in hosts if host is not None][:1]
+        if self.repack:
+            tried += [(cpu, extra) for extra in cpu.extra_buffer_types]
+        return [*tried, (cpu, plain)]
+
+    @cached_property
+    def parallel(self) -> bool:
+        """Whether llama.cpp would let several GPUs work on several batches at once: the scheduler
+        then has copies of the inputs (llama_context's pipeline_parallel)."""
+        caps = (b.device.props.caps for b in self.backends[:-1])
+        return (
+            self.pipeline
+            and len(self.gpus) > 1
+            and self.full_offload
+            and self.layer_split
+            and self.offload_kqv
+            and not self.overrides
+            and all(c.async_ and c.events for c in caps)
+        )
+
+    def scheduler(self, graph_size: int) -> Scheduler:
+        """A scheduler on the backends, as llama.cpp would make it."""
+        types = self.compute_buffer_types()
+        return Scheduler(self.backends, graph_size, self.parallel, self.op_offload, types)
+
+    def compute_buffer_types(self) -> list[BufferType]:
+        """What the scheduler allocates from, per backend: beside GPUs the CPU takes the first
+        one's host memory, which copies faster."""
+        types = [backend.buffer_type for backend in self.backends]
+        if self.gpus:
+            host = lib.ggml_backend_dev_host_buffer_type(self.gpus[0].device.ptr)
+            if host != NULL:
+                types[-1] = BufferType(host)
+        return types
+
+
+def open_backends(
+    devices: Sequence[str | Device],
+    n_threads: int | None,
+    split_mode: str = "layer",
+    main_gpu: int = 0,
+) -> tuple[Backend, ...]:
+    """A backend on each device, in the order given; a CPU is added at the end if there is none.
+    With split_mode="none" the only GPU is that of number `main_gpu`, or none if that is negative.
+
+    "rpc:HOST:PORT" stands for all devices of that server, "sim:NAME" for a simulated one, with its
+    settings (`sim_text.sim_device_of`). Raises `UnknownDeviceError` with the names there are,
+    `ModelError` for a main_gpu that is not there, TypeError for a device alone, `RpcError`.
+    """
+    if isinstance(devices, str | Device):
+        raise TypeError(f"devices={devices!r}: expected several of them, like ({devices!r},)")
+    chosen = list(dict.fromkeys(d for given in devices for d in named_devices(given)))
+    if not any(d.type == BackendDevType.CPU for d in chosen):
+        chosen.append(device("CPU"))
+    gpus = [d for d in chosen if d.type in GPU_TYPES]
+    if split_mode == "none" and gpus:
+        if main_gpu >= len(gpus):
+            names = ", ".join(d.name for d in gpus)
+            raise ModelError(f"main_gpu={main_gpu}: expected a number below {len(gpus)} ({names})")
+        kept = gpus[main_gpu : main_gpu + 1] if main_gpu >= 0 else []
+        chosen = [d for d in chosen if d not in gpus or d in kept]
+    return tuple(d.init(n_threads=n_threads) for d in chosen)
+
+
+def named_devices(given: str | Device) -> tuple[Device, ...]:
+    """What a name of `open_backends` stands for."""
+    if isinstance(given, Device):
+        return (given,)
+    if not isinstance(given, str):
+        raise TypeError(f"devices: expected Devices and their names, got {type(given).__name__}")
+    if given.startswith("rpc:"):
+        return rpc_devices(given[4:])
+    return (sim_device_of(given[4:]) if given.startswith("sim:") else device(given),)
+
+
+def place(
+    backends: tuple[Backend, ...],
+    n_layer: int,
+    n_gpu_layers: int,
+    tensor_split: Sequence[float] | None = None,
+    **options: Any,
+) -> Placement:
+    """The placement; `options` are its attributes. Several GPUs share the layers as `tensor_split`
+    says, else by their free memory; n_gpu_layers below 0 means all.
+
+    Without a GPU `n_gpu_layers` has no effect on where things are, and a warning is logged. Raises
+    `ModelError` for a tensor_split that is none.
+    """
+    placement = Placement(backends, n_layer, n_gpu_layers, **options)
+    gpus = placement.gpus
+    if n_gpu_layers > 0 and not gpus:
+        names = ", ".join(b.name for b in backends)
+        log.warning("n_gpu_layers=%d has no effect: %s is no GPU", n_gpu_layers, names)
+    if n_gpu_layers < 0:
+        n_gpu_layers = n_layer + 1
+    splits = _splits(gpus, _parts(tensor_split, gpus))
+    return replace(placement, n_gpu_layers=n_gpu_layers, splits=splits)
+
+
+def keeps_mapped(load_mode: str, backends: Sequence[Backend]) -> bool:
+    """Whether weights of the CPU stay in the mapped file: "auto" means unless a GPU would rather
+    have them elsewhere."""
+    gpus = (b.device for b in backends if b.device.type in GPU_TYPES)
+    return load_mode == "mmap" or (
+        load_mode == "auto" and all(gpu.props.caps.mmap_support for gpu in gpus)
+    )
+
+
+def _parts(tensor_split: Sequence[float] | None, gpus: Sequence[Backend]) -> list[float]:
+    """A number per GPU; none for zeros, which mean what no tensor_split means."""
+    try:
+        parts = [float(part) for part in tensor_split or ()]
+    except (TypeError, ValueError):
+        parts = [-1.0]
+    if any(not 0 <= part < math.inf for part in parts):
+        raise ModelError(f"tensor_split={tensor_split!r}: expected numbers from 0 on, like (3, 1)")
+    if len(parts) > max(len(gpus), 1):
+        names = ", ".join(b.name for b in gpus) or "none"
+        raise ModelError(
+            f"tensor_split={tensor_split!r}: {len(parts)} parts for {len(gpus)} GPUs ({names}): "
+            "expected one for each, or fewer"
+        )
+    return parts + [0.0] * (len(gpus) - len(parts)) if any(parts) else []
+
+
+def _splits(gpus: Sequence[Backend], parts: list[float]) -> tuple[float, ...]:
+    """In single precision, as llama_model::load_tensors has them: other roundings could move a
+    layer."""
+    if not gpus:
+        return ()
+    for gpu in () if parts else gpus:
+        free, total = gpu.device.memory
+        parts.append(free if total else device("CPU").memory[0])
+    ends = np.cumsum(np.array(parts, np.float32), dtype=np.float32)
+    return tuple((ends / ends[-1]).tolist())

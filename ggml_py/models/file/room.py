@@ -1,0 +1,96 @@
+"""Memory that may not be there: checked before the system would end the process for it, and named
+in errors by what of a model it was for."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from ...backends.buffer import Buffer, BufferType
+from ...enums import BackendDevType
+from ...errors import AllocError
+from ...graphs.context import Context
+
+_MEMINFO = Path("/proc/meminfo")
+_OWN_CGROUP = Path("/proc/self/cgroup")
+_CGROUPS = Path("/sys/fs/cgroup")
+
+
+@contextlib.contextmanager
+def naming(part: str, advice: str) -> Iterator[None]:
+    """What lacks memory in the block is `part` of the model; `advice` says what needs less."""
+    try:
+        yield
+    except (MemoryError, OSError) as error:
+        if isinstance(error, OSError) and error.errno != errno.ENOMEM:  # of mmap
+            raise
+        sizes = error.sizes if isinstance(error, AllocError) else None
+        raise AllocError(f"no memory for {part}: {error}. {advice}", sizes) from None
+
+
+def alloc_all(contexts: Mapping[BufferType, Context]) -> list[Buffer]:
+    """A buffer for the tensors of each context, in its type. Raises `AllocError`; then none is
+    left, and the contexts are closed."""
+    try:
+        return [alloc(context, buft) for buft, context in contexts.items()]
+    except BaseException:
+        for context in contexts.values():
+            context.close()
+        raise
+
+
+def alloc(context: Context, buft: BufferType, usage: str = "any") -> Buffer:
+    """`Context.alloc`, where the machine has so much. Raises `AllocError`."""
+    if is_machines(buft):
+        check_room(buft.name, sum(tensor.nbytes for tensor in context))
+    return context.alloc(buft, usage)
+
+
+def check_room(name: str, nbytes: int) -> None:
+    """Raises `AllocError` for more bytes than the machine has: Linux gives them, and ends the
+    process when it writes to them."""
+    free = available()
+    if free is not None and nbytes > free:
+        raise AllocError(
+            f"{name}: {nbytes:,} bytes could not be allocated ({free:,} bytes are free on this "
+            "machine, or may be used here)",
+            {name: nbytes},
+        )
+
+
+def is_machines(buft: BufferType) -> bool:
+    """Whether its buffers are the machine's memory, not a GPU's."""
+    device = buft.device
+    return device is None or buft.is_host or device.type == BackendDevType.CPU
+
+
+def available() -> int | None:
+    """Bytes that the system could still give this process, what it may swap included; None where
+    it does not say."""
+    info = dict(re.findall(r"^(\w+): +(\d+) kB$", _read(_MEMINFO), re.M))
+    if "MemAvailable" not in info:
+        return None
+    free = (int(info["MemAvailable"]) + int(info.get("SwapFree", 0))) << 10
+    own = re.search(r"^0::/(.*)$", _read(_OWN_CGROUP), re.M)
+    group = _CGROUPS / (own[1] if own else "")
+    return min([free, *(_left(folder) for folder in (group, *group.parents))])
+
+
+def _left(group: Path) -> int:
+    """Bytes that a control group may still use: what it has read of files can be dropped."""
+    most, used = _read(group / "memory.max").strip(), _read(group / "memory.current").strip()
+    if not most.isdecimal() or not used.isdecimal():
+        return sys.maxsize
+    files = re.search(r"^inactive_file (\d+)$", _read(group / "memory.stat"), re.M)
+    return max(int(most) - int(used) + (int(files[1]) if files else 0), 0)
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:
+        return ""

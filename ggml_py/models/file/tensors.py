@@ -1,0 +1,225 @@
+"""Which tensors a layer has: an architecture lists them as fields with their names in the file.
+
+    @dataclass(frozen=True)
+    class Block(Attention, Ffn):
+        attn_norm: Norm = norm("n_embd")
+
+`declare` finds blk.N.attn_norm.weight of n_embd elements for the field; sizes are `HParams`' names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+if TYPE_CHECKING:
+    from ...tensors.tensor import Tensor
+    from .hparams import HParams
+    from .weights import Weights
+
+T = TypeVar("T")
+Find = Callable[["Weights", "HParams", int, str], Any]  # with the layer and blk.N.NAME
+Has = Literal["no", "maybe", "yes"]  # whether a file has the tensor: "no" is an error where it does
+
+
+@dataclass(frozen=True, slots=True)
+class Norm:
+    """`NAME.weight`, and `NAME.bias` for a norm with a shift."""
+
+    weight: Tensor
+    bias: Tensor | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Linear:
+    """`NAME.weight` and, where the file has them, `NAME.bias` and `NAME.scale`."""
+
+    weight: Tensor  # [n_in, n_out], of experts [n_in, n_out, n_expert]
+    bias: Tensor | None = None  # [n_out] or [n_out, n_expert]
+    scale: Tensor | None = None  # [1] or [n_expert]: what block scales of nvfp4 are relative to
+
+
+@dataclass(frozen=True, slots=True)
+class Qkv:
+    """Queries, keys and values: of three matrices."""
+
+    attn_q: Linear
+    attn_k: Linear
+    attn_v: Linear
+
+
+@dataclass(frozen=True, slots=True)
+class FusedQkv:
+    """Queries, keys and values: of one matrix, whose bias may be in three parts (old files)."""
+
+    attn_qkv: Linear
+    biases: tuple[Tensor, Tensor, Tensor] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RopeFactors:
+    """What RoPE's frequencies are divided by: always `freqs`, or by the context's length."""
+
+    freqs: Tensor | None = None
+    long: Tensor | None = None
+    short: Tensor | None = None
+
+    def of(self, n_ctx: int, n_ctx_orig: int) -> Tensor | None:
+        """Those for a context of n_ctx tokens."""
+        if self.freqs is not None:
+            return self.freqs
+        return self.long if n_ctx > n_ctx_orig else self.short
+
+
+def declare(block: type[T], weights: Weights, hp: HParams, il: int) -> T:
+    """Layer `il`'s tensors, by the fields of `block`. Raises `ModelError` as `Weights` does."""
+    return block(
+        **{
+            f.name: f.metadata["find"](weights, hp, il, f"blk.{il}.{f.name}")
+            for f in fields(block)  # type: ignore[arg-type]
+        }
+    )
+
+
+def norm(n: str, bias: Has = "no") -> Any:
+    """A `Norm` of n elements."""
+    return _field(lambda weights, hp, il, name: weights.norm(il, name, _size(hp, n), bias))
+
+
+def linear(n_in: str, n_out: str, *, bias: Has = "no", scale: bool = True) -> Any:
+    """A `Linear`. llama.cpp reads the scale of any matrix; a few graphs leave it out (`scale`)."""
+
+    def find(weights: Weights, hp: HParams, il: int, name: str) -> Linear:
+        return weights.linear(il, name, _size(hp, n_in), _size(hp, n_out), bias, scale)
+
+    return _field(find)
+
+
+def experts(n_in: str, n_out: str, *, bias: bool = False, scale: bool = True) -> Any:
+    """A `Linear` of all experts in one tensor; `bias` and `scale` as in `linear`."""
+
+    def find(weights: Weights, hp: HParams, il: int, name: str) -> Linear:
+        ne = (getattr(hp, n_in), getattr(hp, n_out), hp.n_expert)
+        if not scale:
+            weights.ignore(f"{name}.scale")
+        return Linear(
+            weights.tensor(il, f"{name}.weight", *ne),
+            weights.tensor(il, f"{name}.bias", *ne[1:]) if bias else None,
+            weights.tensor(il, f"{name}.scale", ne[2], required=False) if scale else None,
+        )
+
+    return _field(find)
+
+
+def tensor(*ne: str | int, suffix: str = "") -> Any:
+    """A tensor of those sizes, `NAME` with the suffix."""
+
+    def find(weights: Weights, hp: HParams, il: int, name: str) -> Tensor:
+        sizes = (n if isinstance(n, int) else _size(hp, n) for n in ne)
+        return weights.tensor(il, name + suffix, *sizes)
+
+    return _field(find)
+
+
+def fused_qkv() -> Any:
+    """`FusedQkv` with a bias that the file must have."""
+
+    def find(weights: Weights, hp: HParams, il: int, name: str) -> FusedQkv:
+        return FusedQkv(weights.linear(il, name, hp.n_embd, sum(_sizes(hp).values()), "yes"))
+
+    return _field(find)
+
+
+def qkv() -> Any:
+    """`Qkv` or `FusedQkv`, whichever the file has; biases where it has them."""
+
+    def find(weights: Weights, hp: HParams, il: int, name: str) -> Qkv | FusedQkv:
+        blk, sizes = name.removesuffix("attn_qkv"), _sizes(hp)
+        if not weights.has(f"{name}.weight"):
+            return Qkv(*(weights.linear(il, blk + part, hp.n_embd, n) for part, n in sizes.items()))
+        fused = weights.linear(il, name, hp.n_embd, sum(sizes.values()))
+        if fused.bias is not None or not all(weights.has(f"{blk}{part}.bias") for part in sizes):
+            return FusedQkv(fused)
+        q, k, v = (weights.tensor(il, f"{blk}{part}.bias", n) for part, n in sizes.items())
+        return FusedQkv(fused, (q, k, v))
+
+    return _field(find)
+
+
+def _sizes(hp: HParams) -> dict[str, int]:
+    return {"attn_q": hp.n_embd_q, "attn_k": hp.n_embd_gqa, "attn_v": hp.n_embd_gqa}
+
+
+def long_and_short() -> Any:
+    """`RopeFactors` for long and short contexts, where the file has them; one for all layers."""
+    return _field(_long_and_short)
+
+
+def rope_factors() -> Any:
+    """`RopeFactors`, the same for all layers: long and short with "longrope", else one set."""
+
+    def find(weights: Weights, hp: HParams, il: int, name: str) -> RopeFactors:
+        if hp.rope.scaling == "longrope":
+            return _long_and_short(weights, hp, il, name)
+        return RopeFactors(freqs=_factors(weights, hp, il, "rope_freqs"))
+
+    return _field(find)
+
+
+def _long_and_short(weights: Weights, hp: HParams, il: int, _name: str) -> RopeFactors:
+    return RopeFactors(
+        long=_factors(weights, hp, il, "rope_factors_long"),
+        short=_factors(weights, hp, il, "rope_factors_short"),
+    )
+
+
+def _factors(weights: Weights, hp: HParams, il: int, name: str) -> Tensor | None:
+    return weights.tensor(il, f"{name}.weight", hp.rope.n_rot // 2, required=False)
+
+
+def _size(hp: HParams, name: str) -> int:
+    """`HParams`' number of that name, "ssm.NAME" for one of its parts."""
+    size: int = attrgetter(name)(hp)
+    return size
+
+
+def _field(find: Find) -> Any:
+    return field(metadata={"find": find})
+
+
+@dataclass(frozen=True)
+class Attention:
+    """What attention multiplies by, without biases of the output."""
+
+    attn_qkv: Qkv | FusedQkv = qkv()
+    attn_output: Linear = linear("n_embd_q", "n_embd")
+
+
+@dataclass(frozen=True)
+class Ffn:
+    """A gated feed-forward network."""
+
+    ffn_gate: Linear = linear("n_embd", "n_ff")
+    ffn_up: Linear = linear("n_embd", "n_ff")
+    ffn_down: Linear = linear("n_ff", "n_embd")
+
+
+@dataclass(frozen=True)
+class PlainFfn(Ffn):
+    """The same, of an architecture whose graph leaves the scales out."""
+
+    ffn_gate: Linear = linear("n_embd", "n_ff", scale=False)
+    ffn_up: Linear = linear("n_embd", "n_ff", scale=False)
+    ffn_down: Linear = linear("n_ff", "n_embd", scale=False)
+
+
+@dataclass(frozen=True)
+class MoeFfn:
+    """A mixture of gated feed-forward networks, and the matrix that chooses among them."""
+
+    ffn_gate_inp: Linear = linear("n_embd", "n_expert")
+    ffn_gate_exps: Linear = experts("n_embd", "n_ff_exp")
+    ffn_up_exps: Linear = experts("n_embd", "n_ff_exp")
+    ffn_down_exps: Linear = experts("n_ff_exp", "n_embd")

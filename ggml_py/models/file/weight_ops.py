@@ -1,0 +1,85 @@
+"""Which op reads a weight, and whether a device has it for a buffer type, as llama.cpp asks."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Final
+
+from ...backends.buffer import BufferType
+from ...backends.device import Device
+from ...enums import Op, Type
+from ...graphs.context import Context
+from ...tensors.tensor import Tensor
+from .hparams import Ssm
+
+INPUT: Final = -1  # in place of a layer's number: the token embedding
+_SSM_OPS = {"ssm_conv1d.weight": Op.SSM_CONV, "ssm_a": Op.SSM_SCAN, "ssm_d": Op.MUL}
+SCAN_K = (1,) if "K" in inspect.signature(Context.ssm_scan).parameters else ()  # since 0.21.0
+
+
+def op_of(il: int, name: str) -> Op:
+    """The op that reads a weight (llama.cpp's LLM_TENSOR_INFOS, and its rule for biases)."""
+    expert = "_exps." in name
+    if name.endswith(".bias"):
+        return Op.ADD_ID if expert else Op.ADD
+    if name.endswith("_norm.weight"):
+        return Op.MUL
+    if name.startswith(("rope_freqs.", "rope_factors_")):
+        return Op.ROPE
+    if il == INPUT:
+        return Op.GET_ROWS
+    if name.endswith("attn_sinks.weight"):
+        return Op.SCALE
+    for suffix, op in _SSM_OPS.items():
+        if name.endswith(suffix):
+            return op
+    return Op.MUL_MAT_ID if expert else Op.MUL_MAT
+
+
+def supports(
+    device: Device, buft: BufferType, op: Op, type_: Type, ne: tuple[int, ...], ssm: Ssm | None
+) -> bool:
+    """Whether `device` has `op` for such a weight in a buffer of that type."""
+    with Context() as context, buft.alloc(0) as nothing:
+        weight = context.new_tensor(type_, *ne)
+        weight.ptr.buffer = nothing.ptr  # that it has no room is not asked about
+        return device.supports_op(user_of(context, op, weight, ssm))
+
+
+def user_of(context: Context, op: Op, weight: Tensor, ssm: Ssm | None = None) -> Tensor:
+    """The op on a batch of 512, with llama.cpp's shapes."""
+    ne = weight.ne
+    if op == Op.GET_ROWS:
+        return context.get_rows(weight, context.new_tensor("i32", 512))
+    if op in (Op.ADD, Op.MUL):
+        cur = context.new_tensor("f32", *ne)
+        return (context.add if op == Op.ADD else context.mul)(cur, weight)
+    if op == Op.SCALE:
+        return context.scale(weight, 1.0)
+    if op == Op.ROPE:
+        cur, positions = (
+            context.new_tensor("f32", 2 * ne[0], 1, 512),
+            context.new_tensor("i32", 512),
+        )
+        return context.rope_ext(cur, positions, weight, 0, 0, 0, 0, 0, 0, 0, 0, 0)
+    if op == Op.SSM_CONV:
+        return context.ssm_conv(context.new_tensor("f32", ne[0] - 1 + 512, ne[1], 3), weight)
+    if op == Op.SSM_SCAN and ssm is not None:
+        return _scan_of(context, weight, ssm)
+    ids = context.new_tensor("i32", 1, 512)  # one expert: how many it is makes no difference
+    if op == Op.ADD_ID:
+        return context.add_id(context.new_tensor("f32", ne[0], 1, 512), weight, ids)
+    if op == Op.MUL_MAT_ID:
+        return context.mul_mat_id(weight, context.new_tensor("f32", ne[0], 1, 512), ids)
+    return context.mul_mat(weight, context.new_tensor("f32", ne[0], 512, *ne[2:]))
+
+
+def _scan_of(context: Context, ssm_a: Tensor, ssm: Ssm) -> Tensor:
+    """The scan of three sequences of 512 tokens; mamba has a factor per state, mamba2 per head."""
+    d_state, n_head = (ssm.d_state if ssm_a.ne[0] == 1 else ssm_a.ne[0]), ssm_a.ne[1]
+    head_dim, tokens = ssm.d_inner // n_head, (512, 3)
+    states = context.new_tensor("f32", d_state, head_dim, n_head, 3)
+    x = context.new_tensor("f32", head_dim, n_head, *tokens)
+    dt = context.new_tensor("f32", n_head, *tokens)
+    b, c = (context.new_tensor("f32", d_state, max(ssm.n_group, 1), *tokens) for _ in "bc")
+    return context.ssm_scan(states, x, dt, ssm_a, b, c, context.new_tensor("i32", 3), *SCAN_K)

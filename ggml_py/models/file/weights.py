@@ -1,0 +1,198 @@
+"""The weights of a model: tensors over the mapped file, or copied into a device's memory, or into
+the CPU's own in a layout for its kernels."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, overload
+
+from ...backends.buffer import Buffer, BufferType, usage_of
+from ...backends.device import device
+from ...boundary.ffi import NULL, ffi, lib
+from ...errors import AllocError, ModelError
+from ...gguf.header import ADVICE
+from ...gguf.reader import Gguf, GgufTensor
+from ...graphs.context import Context
+from ...tensors.tensor import Tensor
+from . import reading, room
+from .placement import Placement
+from .reading import Progress
+from .tensors import Has, Linear, Norm
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from .reading import Unread
+
+    Bytes = np.memmap[Any, np.dtype[np.uint8]]
+
+
+class Weights:
+    """Declares tensors one by one, checks each against the file, then gives all of them data.
+
+    There is a context per buffer type. A tensor that two places share (a tied output on another
+    device than the input) has one in each.
+    """
+
+    def __init__(self, gguf: Gguf, placement: Placement) -> None:
+        self._gguf = gguf
+        self._placement = placement
+        self._contexts: dict[BufferType, Context] = {}
+        self._made: dict[tuple[BufferType, str], Tensor] = {}
+        self._unread: Unread = []
+        self._ignored: set[str] = set()
+
+    # --- declaring
+
+    def has(self, name: str) -> bool:
+        """Whether the file has that tensor."""
+        return name in self._gguf.tensors
+
+    @overload
+    def tensor(self, il: int, name: str, *ne: int) -> Tensor: ...
+    @overload
+    def tensor(self, il: int, name: str, *ne: int, required: bool) -> Tensor | None: ...
+    def tensor(self, il: int, name: str, *ne: int, required: bool = True) -> Tensor | None:
+        """The tensor `name` where layer `il` is placed; None when it is absent and not required.
+
+        Raises `ModelError` when a required one is missing or `ne` is another than the file's.
+        """
+        info = self._gguf.tensors.get(name)
+        if info is None:
+            if required:
+                raise ModelError(
+                    f"{self._gguf.path}: tensor '{name}' {list(ne)} is not among the file's "
+                    f"{len(self._gguf.tensors)} tensors: it is incomplete, or mislabelled. {ADVICE}"
+                )
+            return None
+        expected = (*ne, 1, 1, 1)[:4]
+        if info.ne != expected:
+            raise ModelError(
+                f"{self._gguf.path}: tensor '{name}' has ne {list(info.ne)}, "
+                f"expected {list(expected)} from the metadata. {ADVICE}"
+            )
+        buft = self._placement.weight_buffer_type(il, name, info.type, ne)
+        if (buft, name) not in self._made:
+            if buft not in self._contexts:
+                self._contexts[buft] = Context()
+            self._made[buft, name] = self._contexts[buft].new_tensor(info.type, *ne, name=name)
+        return self._made[buft, name]
+
+    def norm(self, il: int, name: str, n: int, bias: Has = "no") -> Norm:
+        """`name.weight` [n], and `name.bias` as `bias` says."""
+        return Norm(self.tensor(il, f"{name}.weight", n), self.bias(il, name, n, bias))
+
+    def linear(
+        self, il: int, name: str, n_in: int, n_out: int, bias: Has = "maybe", scale: bool = True
+    ) -> Linear:
+        """`name.weight` [n_in, n_out], `name.bias` as `bias` says, `name.scale` if the file has it.
+
+        Without `scale` the file may have one and it is not used, as in some of llama.cpp's graphs.
+        """
+        if not scale:
+            self._ignored.add(f"{name}.scale")
+        return Linear(
+            self.tensor(il, f"{name}.weight", n_in, n_out),
+            self.bias(il, name, n_out, bias),
+            self.tensor(il, f"{name}.scale", 1, required=False) if scale else None,
+        )
+
+    def bias(self, il: int, name: str, n: int, bias: Has) -> Tensor | None:
+        """`name.bias` [n], as `bias` says."""
+        if bias == "no":
+            return None
+        return self.tensor(il, f"{name}.bias", n, required=bias == "yes")
+
+    def ignore(self, name: str) -> None:
+        """The file may have that tensor: llama.cpp loads it, and no graph of ours reads it."""
+        self._ignored.add(name)
+
+    # --- loading
+
+    def alloc(self) -> None:
+        """Gives every declared tensor its place: in the mapped file in plain memory of the CPU,
+        elsewhere in a buffer that `read` fills.
+
+        Raises `ModelError` when the file has tensors that nobody declared, `AllocError`.
+        """
+        self._check_unused()
+        parts = [self._gguf.mmap(part) for part in range(len(self._gguf.paths))]
+        for buft, context in self._contexts.items():
+            pairs = [(t, self._gguf.tensors[t.name]) for t in context]
+            aligned = all(info.offset % buft.alignment == 0 for _tensor, info in pairs)
+            mapped = self._placement.mmap and buft == device("CPU").buffer_type
+            if aligned and mapped:
+                for part, data in enumerate(parts):
+                    self._map(context, [pair for pair in pairs if pair[1].part == part], data)
+            else:
+                room.alloc(context, buft, usage="weights")
+                # What is last is read first: so the output, the largest, at whose end a thread is
+                # alone if it comes last, then layer after layer, as they are in the file.
+                for tensor, info in reversed(pairs):
+                    raw = parts[info.part][info.offset : info.offset + info.nbytes]
+                    self._unread.append((tensor, buft, raw))
+
+    def read(self, progress: Progress | None = None) -> None:
+        """Copies what is not mapped, once; the layout of an extra buffer type is made by that.
+        Planning needs none of it. `progress` is told how far it is, as `models.load` says."""
+        some = bool(self._unread)
+        if some or progress is not None:
+            n_threads = self._placement.backends[-1].n_threads or 1
+            reading.read(self._unread, str(self._gguf.path), progress, n_threads)
+        if some:
+            self._gguf._check_unchanged()
+
+    def _check_unused(self) -> None:
+        used = {name for _buft, name in self._made} | self._ignored
+        # llama.cpp keeps *.input_scale for backends that quantise activations; no graph reads it.
+        unused = [
+            name
+            for name in self._gguf.tensors
+            if name not in used and not name.endswith(".input_scale")
+        ]
+        if unused:
+            shown = ", ".join(unused[:5]) + (", …" if len(unused) > 5 else "")
+            raise ModelError(
+                f"{self._gguf.path} has {len(unused)} tensors that this architecture does not use "
+                f"here: {shown}. Running without them would give wrong results"
+            )
+
+    @staticmethod
+    def _map(context: Context, pairs: list[tuple[Tensor, GgufTensor]], data: Bytes) -> None:
+        """Tensors are where the file is mapped. Pages are read from disk as they are used."""
+        if not pairs:
+            return  # a part of a split model without any of them
+        base = ffi.cast("char *", ffi.from_buffer(data))
+        largest = max(info.nbytes for _tensor, info in pairs)
+        ptr = lib.ggml_backend_dev_buffer_from_host_ptr(
+            device("CPU").ptr, base, data.nbytes, largest
+        )
+        if ptr == NULL:
+            raise AllocError(f"the CPU device cannot use {data.nbytes:,} mapped bytes")
+        buffer = Buffer(ptr, data)
+        lib.ggml_backend_buffer_set_usage(buffer.ptr, usage_of("weights"))
+        for tensor, info in pairs:
+            lib.ggml_backend_tensor_alloc(buffer.ptr, tensor.ptr, base + info.offset)
+        context._attach(buffer)
+
+    def nbytes_by_buffer_type(self) -> dict[BufferType, int]:
+        """Bytes of the tensors in each buffer type."""
+        return {
+            buft: sum(tensor.nbytes for tensor in context)
+            for buft, context in self._contexts.items()
+        }
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all tensors, where they are twice counted twice."""
+        return sum(tensor.nbytes for tensor in self._made.values())
+
+    @property
+    def n_params(self) -> int:
+        """Elements of all tensors of the file."""
+        return sum(math.prod(info.ne) for info in self._gguf.tensors.values())
+
+    def close(self) -> None:
+        """Closes the contexts, and with them the buffers."""
+        for context in self._contexts.values():
+            context.close()

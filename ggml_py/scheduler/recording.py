@@ -1,0 +1,194 @@
+"""Records what schedulers do while they compute."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..boundary.arguments import given, whole
+from ..boundary.ffi import NULL, ffi, lib
+from ..errors import ArgumentError, MissingFunctionError
+from .state import labels
+
+if TYPE_CHECKING:
+    from ..graphs.graph import Graph
+    from ..trace.planned import Plan
+    from ..trace.run import Event, Run, SchedulerRecord
+    from .scheduler import Scheduler
+
+_MEMCPY_BYTES = 32 << 20
+_RECENT = 16  # plans that a new one is compared with: those of some schedulers' n_copies
+
+
+class Recording:
+    """Records every compute of some schedulers while its `with` block lasts; `run` has it after.
+
+        with ggml.Recording(sched) as recording:
+            sched.compute(graph)
+        print(recording.run.summary())
+
+    Computes are as they are without it: two readings of a clock per split, copy and wait. Before
+    the first compute of each allocation its plan is read. With `per_op` each node is computed alone
+    and waited for, which tells the time of each and takes longer than it should. At most
+    `max_events` events per scheduler are kept; `Run.lost` counts the others.
+
+    Raises `ArgumentError` for a scheduler that is being recorded, and with `per_op` for one that
+    has an eval callback; `MissingFunctionError` in a build without instrumentation.
+    C: gp_run_start
+    """
+
+    def __init__(
+        self, *schedulers: Scheduler, per_op: bool = False, max_events: int = 1 << 20
+    ) -> None:
+        if not schedulers:
+            raise TypeError("expected the Schedulers to record")
+        for scheduler in schedulers:
+            if not hasattr(scheduler, "_recording"):
+                raise TypeError(f"expected Schedulers, got {given(scheduler)}")
+        self._max_events = whole("max_events", max_events, 1, 1 << 31)
+        self._schedulers = tuple(dict.fromkeys(schedulers))
+        self._per_op = per_op
+        self._plans: list[Plan] = []
+        self._computed: dict[Scheduler, dict[int, int]] = {}  # compute -> index of its plan
+        self._last: dict[Scheduler, tuple[int, int]] = {}  # allocation and its plan's index
+        self._names: dict[Scheduler, list[str]] = {}
+        self._run: Run | None = None
+
+    @property
+    def run(self) -> Run:
+        """What was recorded. Raises `ArgumentError` before the block has ended."""
+        if self._run is None:
+            raise ArgumentError("a Recording has its run when its `with` block has ended")
+        return self._run
+
+    def __enter__(self) -> Recording:
+        if not lib.gp_trace_present():
+            raise MissingFunctionError(
+                "this build of ggml is not instrumented: nothing is recorded"
+            )
+        started = []
+        try:
+            for scheduler in self._schedulers:
+                if scheduler._recording is not None:
+                    raise ArgumentError(f"{scheduler!r} is being recorded already")
+                if not lib.gp_run_start(scheduler.ptr, self._per_op, self._max_events):
+                    raise ArgumentError(
+                        "per_op computes nodes one by one by an eval callback, and this scheduler "
+                        "has one: set_eval_callback(None), or record without per_op"
+                    )
+                scheduler._recording = self
+                started.append(scheduler)
+        except BaseException:
+            for scheduler in started:
+                _stop(scheduler)
+            raise
+        self._run = None
+        self._plans.clear()
+        self._computed = {scheduler: {} for scheduler in self._schedulers}
+        self._last.clear()
+        self._names = {s: labels(s) for s in self._schedulers}
+        return self
+
+    def __exit__(
+        self,
+        _type: type[BaseException] | None,
+        _value: BaseException | None,
+        _traceback: TracebackType | None,
+    ) -> None:
+        from ..trace.run import Run
+
+        raw = [_taken(scheduler) for scheduler in self._schedulers]
+        began = min((rows[0].start for rows, _lost in raw if len(rows)), default=0)
+        events: list[Event] = []
+        schedulers = []
+        plans, index_of = _distinct(self._plans)
+        for index, (scheduler, (rows, lost)) in enumerate(zip(self._schedulers, raw, strict=True)):
+            events += _plain(rows, index, began, len(events))
+            schedulers.append(self._record(scheduler, rows, lost, index_of))
+        memcpy = _memcpy()
+        self._run = Run(tuple(plans), tuple(schedulers), tuple(events), self._per_op, memcpy)
+
+    def _computing(self, scheduler: Scheduler, graph: Graph) -> None:
+        """`scheduler` is about to compute the graph that it has allocated."""
+        allocation, index = self._last.get(scheduler, (-1, -1))
+        if allocation != scheduler._n_allocs:
+            index = len(self._plans)
+            self._plans.append(scheduler.plan(graph))
+            self._last[scheduler] = scheduler._n_allocs, index
+        self._computed[scheduler][lib.gp_run_computes(scheduler.ptr)] = index
+
+    def _record(
+        self, scheduler: Scheduler, rows: Any, lost: int, index_of: Sequence[int]
+    ) -> SchedulerRecord:
+        from ..trace.run import SchedulerRecord
+
+        devices = [backend.device for backend in scheduler.backends]
+        n_computes = max((row.compute + 1 for row in rows), default=0)
+        plan_of = self._computed[scheduler]
+        return SchedulerRecord(
+            tuple(self._names[scheduler]),
+            tuple(device.props.caps.async_ for device in devices),
+            tuple(index_of[plan_of[i]] if i in plan_of else -1 for i in range(n_computes)),
+            lost,
+        )
+
+
+def _distinct(plans: Sequence[Plan]) -> tuple[list[Plan], list[int]]:
+    """Those that differ, and which of them each is: a graph that is allocated for each compute, as
+    in a pipeline, has few. Not while it computes, for comparing makes a plan's records."""
+    found: list[Plan] = []
+    index_of = []
+    for plan in plans:
+        first = max(len(found) - _RECENT, 0)
+        same = (first + i for i, other in enumerate(found[first:]) if other == plan)
+        index = next(same, len(found))
+        if index == len(found):
+            found.append(plan)
+        index_of.append(index)
+    return found, index_of
+
+
+def _stop(scheduler: Scheduler) -> None:
+    scheduler._recording = None
+    lib.gp_run_stop(scheduler.ptr)
+
+
+def _taken(scheduler: Scheduler) -> tuple[Any, int]:
+    """What was recorded there, and how much there was no room for."""
+    if scheduler.closed:
+        return (), 0
+    _stop(scheduler)
+    lost = ffi.new("size_t *")
+    n = lib.gp_run_events(scheduler.ptr, NULL, 0, lost)
+    rows = ffi.new("struct gp_run_event[]", n)
+    lib.gp_run_events(scheduler.ptr, rows, n, lost)
+    return rows, int(lost[0])
+
+
+def _plain(rows: Any, scheduler: int, began: int, base: int) -> Iterator[Event]:
+    from ..trace.run import EVENT_KINDS, HOWS, Event
+
+    hows = ("", *HOWS)
+
+    for r in rows:
+        inside = base + r.inside if r.inside >= 0 else -1
+        yield Event(
+            EVENT_KINDS[r.kind], r.start - began, r.end - began, scheduler, r.compute, r.split,
+            r.backend, r.copy, r.input, r.bytes, r.first, r.last, inside, hows[r.how], r.by,
+        )  # fmt: skip
+
+
+def _memcpy() -> float:
+    """Bytes per second that copying plain memory reaches here: the best of a few."""
+    source = np.ones(_MEMCPY_BYTES, np.uint8)
+    target = np.zeros_like(source)
+    seconds = []
+    for _ in range(3):
+        start = time.perf_counter()
+        np.copyto(target, source)
+        seconds.append(time.perf_counter() - start)
+    return _MEMCPY_BYTES / min(seconds)

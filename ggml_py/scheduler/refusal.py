@@ -1,0 +1,206 @@
+"""What a scheduler cannot take, and what upstream's aborts mean, in words and with the numbers."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from typing import TYPE_CHECKING
+
+from ..backends.backend import Backend
+from ..boundary.arguments import ptr_of
+from ..boundary.ffi import ffi, lib, text
+from ..enums import BackendDevType, TensorFlag
+from ..errors import AbortError, AllocError, ArgumentError
+from ..trace.record import VIEW_OPS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from ..backends.buffer import BufferType
+    from ..graphs.graph import Graph
+    from ..tensors.tensor import Tensor
+    from .scheduler import Scheduler
+
+_PLACED = re.compile(
+    r"pre-allocated tensor \((.*)\) in a buffer \((.*)\) that cannot run the operation \((.*)\)",
+    re.DOTALL,
+)
+MAX_BACKENDS = 16  # GGML_SCHED_MAX_BACKENDS of ggml-backend.cpp
+_ON_NONE = re.compile(r"buffer_id >= 0|(src|leaf)_backend_id != -1")
+_INPUT_LIMIT = re.compile(r"(n_graph_inputs|n_inputs) < GGML_SCHED_MAX_SPLIT_INPUTS")
+
+
+@contextlib.contextmanager
+def deciding(scheduler: Scheduler, graph: Graph, undo: bool = False) -> Iterator[None]:
+    """Says more than upstream of a graph that it cannot place. Nothing is allocated yet when that
+    is found, so a scheduler that was changed (`undo`) can be used again."""
+    take_back = lib.gp_sched_unplan if scheduler._tracing else lib.ggml_backend_sched_reset
+    try:
+        yield
+    except AbortError as error:
+        clearer = refusal(scheduler, graph, error)
+        if clearer is None:
+            raise
+        if undo:
+            take_back(scheduler.ptr)
+        raise clearer from None
+    except BaseException:  # of Python's, that a device asked; the call itself went on
+        if undo:
+            take_back(scheduler.ptr)
+        raise
+
+
+def refusal(scheduler: Scheduler, graph: Graph, error: AbortError) -> ArgumentError | None:
+    """The error for an abort that a graph caused which this scheduler cannot place; None for
+    another. Nothing is allocated when upstream finds it.
+
+    C: ggml_backend_sched_backend_id_from_cur, ggml_backend_sched_split_graph,
+    ggml_hash_find_or_insert, ggml_gallocr_allocate_node
+    """
+    condition = error.condition
+    if placed := _PLACED.fullmatch(condition):
+        return _placed(scheduler, graph, *placed.groups())
+    if "*cur_backend_id != -1" in condition:
+        return _unsupported(scheduler, graph)
+    if condition == "fatal error" and (error.file or "").endswith("ggml-impl.h"):
+        return ArgumentError(
+            f"the graph has {graph.n_nodes} nodes and {graph.n_leafs} leafs; with pins, and "
+            "sources that are neither, they are more than the "
+            f"{scheduler.hash_set_size} tensors that this scheduler has room for: make it with a "
+            "larger graph_size="
+        )
+    if _ON_NONE.search(condition):
+        return _nowhere(graph)
+    if limit := _INPUT_LIMIT.search(condition):
+        what = "graph inputs" if limit[1] == "n_graph_inputs" else "inputs of one split"
+        return ArgumentError(
+            f"more than 30 {what}: this release of ggml has no room for them. Releases from 0.18.1 "
+            "on have; with parallel=False graph inputs do not count"
+        )
+    return None
+
+
+def _has(scheduler: Scheduler) -> str:
+    return ", ".join(b.name for b in scheduler.backends)
+
+
+def _sources(node: Tensor | None) -> str:
+    return ", ".join(
+        f"{s.type.name.lower()} {list(s.ne)} '{s.name}'" for s in (node.src if node else ())
+    )
+
+
+def _placed(scheduler: Scheduler, graph: Graph, name: str, buffer: str, op: str) -> ArgumentError:
+    if op == "NONE":
+        return ArgumentError(
+            f"tensor '{name}' is in {buffer} memory, which no backend of this scheduler "
+            f"({_has(scheduler)}) reads: add the backend of its device, or allocate it elsewhere"
+        )
+    same = [n for n in graph.nodes if n.name == name and n.op.name == op]
+    node = next((n for n in same if not _runs_in_place(scheduler, n)), None)
+    return ArgumentError(
+        f"'{name}' = {op}({_sources(node)}) has its place in {buffer} memory already, and no "
+        f"backend of this scheduler can run {op} there (it has {_has(scheduler)}): add one that "
+        "can, or give the result another type or place"
+    )
+
+
+def _runs_in_place(scheduler: Scheduler, node: Tensor) -> bool:
+    """Whether a backend can compute `node` in the memory that it, or what it views, has."""
+    buffer = node.buffer
+    return buffer is None or any(
+        b.supports_buft(buffer.type) and b.supports_op(node) for b in scheduler.backends
+    )
+
+
+def _unsupported(scheduler: Scheduler, graph: Graph) -> ArgumentError | None:
+    for node in graph.nodes:
+        if not any(b.supports_op(node) for b in scheduler.backends):
+            return ArgumentError(
+                f"'{node.name}' = {node.op.name}({_sources(node)}) is supported by no backend of "
+                f"this scheduler, the last one included (it has {_has(scheduler)}): other types or "
+                "shapes may be, see ggml_py.variants.search"
+            )
+    return None
+
+
+def _nowhere(graph: Graph) -> ArgumentError:
+    """Upstream gives a leaf the backend of its memory, or of its first consumer; a view op has none
+    by then, and a leaf that is a view (`view_tensor`) takes none from its consumers."""
+    for leaf in graph.leafs:
+        if leaf.buffer is not None or leaf.flags & TensorFlag.INPUT:
+            continue
+        if (source := leaf.view_src) is None:
+            return ArgumentError(
+                f"leaf '{leaf.name}' has no memory, is not marked as an input, and is read through "
+                "views only, so that ggml finds no backend for it: call set_input() on it, or "
+                "allocate it"
+            )
+        if source.buffer is None:
+            return ArgumentError(
+                f"leaf '{leaf.name}' is a view (view_tensor) of '{source.name}', which has no "
+                "memory, so that ggml finds no backend for it: allocate the source, or use a view "
+                "op (view_1d, reshape_1d, ..), which is a node of the graph"
+            )
+    return ArgumentError(
+        "ggml found no backend for a leaf of the graph, which had no memory and was not marked as "
+        "an input; it was changed since, by another thread: allocate leafs before they are planned"
+    )
+
+
+def no_memory(scheduler: Scheduler, sizes: dict[str, int] | None) -> AllocError:
+    """The error for a graph whose compute buffers could not be had; `sizes` is what it needs."""
+    found = ffi.new("char[]", 128)
+    failed = lib.gp_alloc_failed(found, len(found))
+    buft = text(found)
+    types = [scheduler.buffer_type(b) for b in scheduler.backends]
+    room = next((t._room() for t in types if t.name == buft), "")
+    needs = "".join(f", {name} {size:,}" for name, size in (sizes or {}).items())
+    return AllocError(
+        f"{buft} could not give {failed:,} bytes of compute buffer for this graph{room}"
+        + (f" (it needs, in bytes: {needs[2:]})" if needs else "")
+        + ". A smaller batch or context, fewer outputs or another placement needs less",
+        sizes or {buft: failed},
+    )
+
+
+def check_pin(tensor: Tensor, backend: Backend, backends: tuple[Backend, ...]) -> None:
+    """Upstream makes no copy of what the caller pinned: its consumers there would read it where it
+    is. C: ggml_backend_sched_set_tensor_backend"""
+    buffer = tensor.buffer
+    if buffer is None or backend.supports_buft(buffer.type):
+        return
+    fact = f"'{tensor.name}' is in {buffer.type.name} memory, which {backend.name} cannot read"
+    if tensor.op.name == "NONE" or tensor.op.name in VIEW_OPS:
+        remedy = "allocate it there, or pin the ops that use it, which get a copy"
+    else:  # an op: its result is written where that memory is
+        able = [b.name for b in backends if b.supports_buft(buffer.type) and b.supports_op(tensor)]
+        instead = f"pin it to {' or '.join(able)}, which computes it there" if able else ""
+        remedy = ", or ".join(
+            filter(None, ("leave the pin out", instead, "give its result no memory of its own"))
+        )
+    raise ArgumentError(f"{fact}: {remedy}")
+
+
+def check_backends(
+    backends: tuple[Backend, ...], buffer_types: Sequence[BufferType] | None
+) -> None:
+    if not 1 <= len(backends) <= MAX_BACKENDS:
+        raise ArgumentError(f"{len(backends)} backends: a scheduler takes 1 to {MAX_BACKENDS}")
+    for backend in backends:
+        ptr_of(Backend, backend)
+        if backends.count(backend) > 1:
+            raise ArgumentError(
+                f"backend {backend.name} is given twice: open another one with Device.init"
+            )
+    last = backends[-1]
+    if last.device.type != BackendDevType.CPU:
+        raise ArgumentError(
+            f"the last backend is {last.name} ({last.device.type.name}): it must be a CPU, which "
+            "runs what no other backend supports. Give device('CPU').init() as the last one"
+        )
+    if buffer_types is not None and len(buffer_types) != len(backends):
+        raise ArgumentError(f"{len(buffer_types)} buffer types for {len(backends)} backends")
+    for backend, buft in zip(backends, buffer_types or (), strict=False):
+        if not backend.supports_buft(buft):
+            raise ArgumentError(f"backend {backend.name} cannot read buffers of type {buft.name}")

@@ -1,0 +1,499 @@
+"""The scheduler: decides which backend runs each node, allocates, computes."""
+
+from __future__ import annotations
+
+import logging
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ..backends.backend import Backend, check_status, settle
+from ..backends.buffer import BufferType
+from ..backends.computing import computing
+from ..backends.sharing import changing, free_lender, lent_by
+from ..boundary.arguments import given, ptr_of, whole
+from ..boundary.callback import raising_stored
+from ..boundary.ffi import BUILD, NULL, ffi, lib
+from ..boundary.handle import COMPUTING, Halfway, Handle, Held, in_use, reading
+from ..errors import AbortError, AllocError, ArgumentError, MissingFunctionError
+from ..graphs.context import new_native
+from ..graphs.graph import Graph
+from ..tensors.lent import Loan
+from ..tensors.tensor import Tensor
+from . import state as sched_state
+from .callbacks import CopyCallback, EvalCallback
+from .recording import Recording
+from .refusal import check_backends, check_pin, deciding, no_memory
+from .strict import ACTIVE, check
+
+if TYPE_CHECKING:
+    from ..boundary.callback import Callback
+    from ..trace.planned import Plan
+    from .callbacks import CopyFunction, EvalFunction
+    from .state import Reallocation
+    from .strict import Requirements
+    from .view import SchedState
+
+# Address space that ggml_backend_sched_new takes for each node: copies' metadata, most of all.
+_NODE_BYTES = 30 * 2 * ffi.sizeof("struct ggml_tensor")
+log = logging.getLogger("ggml_py")
+
+
+class Scheduler(Handle):
+    """Runs graphs over several backends, highest priority first, a CPU last.
+
+    Unlike upstream's, it gives a graph back as it got it: `reset` restores the sources that
+    planning replaced by copies and takes the scheduler's memory from its tensors, so a graph can be
+    planned and run any number of times. C: ggml_backend_sched_new
+    """
+
+    __slots__ = (
+        "_checked", "_copies_at", "_copy_callback", "_eval_callback", "_held", "_held_native",
+        "_known", "_loans", "_n_allocs", "_recording", "_room", "_tracing", "backends", "graph_size"
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        backends: Sequence[Backend],
+        graph_size: int = 2048,
+        parallel: bool = False,
+        op_offload: bool = True,
+        buffer_types: Sequence[BufferType] | None = None,
+    ) -> None:
+        """`graph_size` is the number of nodes and leafs that a graph may have together.
+        `parallel` keeps four copies of inputs for pipeline parallelism. `op_offload` lets a backend
+        of higher priority take ops whose weights are in host memory. `buffer_types`, one per
+        backend, are what the scheduler allocates from (default: the backends' own).
+
+        Raises `ArgumentError` for backends that upstream would abort on, `AllocError` for a
+        graph_size that the process has no address space for.
+        """
+        if not isinstance(backends, Iterable):
+            raise TypeError(f"expected a sequence of Backends, got {given(backends)}")
+        self.backends = tuple(backends)
+        self.graph_size = whole("graph_size", graph_size, 1, 1 << 31)
+        self._eval_callback: EvalCallback | None = None
+        self._copy_callback: CopyCallback | None = None
+        self._recording: Recording | None = None
+        self._n_allocs = 0
+        check_backends(self.backends, buffer_types)
+        # Upstream does not look whether its own allocations succeed.
+        n_bytes = self.graph_size * _NODE_BYTES
+        lib.ggml_free(new_native(n_bytes, f"a scheduler with graph_size={self.graph_size:,}"))
+        # An array of cffi's holds no reference; while these are there, nobody frees them.
+        raw = ffi.new("ggml_backend_t[]", ptrs := [b.ptr for b in self.backends])
+        kind, how = "ggml_backend_buffer_type_t[]", (bool(parallel), bool(op_offload))
+        bufts = NULL if buffer_types is None else ffi.new(kind, [t.ptr for t in buffer_types])
+        ptr = lib.ggml_backend_sched_new(raw, bufts, len(ptrs), graph_size, *how)
+        tracing = self._tracing = bool(lib.gp_trace_present())
+        restore = lib.gp_sched_restore if tracing else None
+        self._checked: tuple[Requirements, ...] = ()  # that the allocated graph fulfils
+        self._held: list[Graph] = []
+        self._known: dict[int, Tensor] | None = None  # of that graph, by address: see SchedState
+        self._loans = loans = list[Loan]()  # the copies of the graph that is allocated
+        held = self._held_native = Held()  # its tensors may outlive a scheduler that nobody closed
+
+        def free(raw: Any) -> None:
+            for loan in loans:
+                loan.close()
+            free_lender(raw, held, lent_by, restore, lib.ggml_backend_sched_free)
+
+        super().__init__(ptr, free, *self.backends)
+        if tracing:
+            lib.gp_sched_trace(ptr, True)
+        self._copies_at: tuple[int, int] | None = None  # address and size
+        self._room = self.hash_set_size
+        if tracing and (parallel or len(self.backends) > 1):
+            state = self._state()
+            self._copies_at = state.context_buffer, state.context_buffer_size
+
+    @property
+    def _graph(self) -> Graph | None:
+        """The graph that is allocated now."""
+        return self._held[0] if self._held else None
+
+    @_graph.setter
+    def _graph(self, graph: Graph | None) -> None:
+        held, self._held[:] = self._held_native, [] if graph is None else [graph]
+        held.native = None if graph is None else graph._native
+        held.needs = [] if graph is None else self._native.needs
+
+    def __repr__(self) -> str:
+        if self.closed:
+            return "<Scheduler closed>"
+        return f"<Scheduler {', '.join(b.name for b in self.backends)}>"
+
+    def _spoil(self, error: Halfway) -> None:
+        """The graph still gets its own sources back."""
+        raw = self.ptr
+        super()._spoil(error)
+        if self._tracing:
+            lib.gp_sched_restore(raw)
+        self._let_go()
+
+    def _before_free(self) -> None:
+        if self._spoiled_by is None:
+            try:
+                settle(self.backends)
+            except Exception as error:  # nobody waited for it before
+                log.error("%r is closed after a compute that failed: %s", self, error)
+            self._reset()
+        self._let_go()
+
+    _lends = True
+
+    def _lent_tensors(self) -> Any:
+        return lent_by(self.ptr) if self._held and self._tracing and not self._spoiled_by else ()
+
+    # --- planning
+
+    def plan(self, graph: Graph) -> Plan:
+        """Decides without allocating. The graph and this scheduler stay as they are, so the same
+        call gives the same plan; pins made with `set_tensor_backend` count.
+
+        For the graph that is allocated now, the plan it was allocated with. Raises `ArgumentError`
+        for a graph larger than `graph_size`. As `alloc_graph`, `reserve` and `compute` it raises
+        `PlacementError` in a block of `strict`. C: ggml_backend_sched_split_graph
+        """
+        return check(self._plan(graph))
+
+    def _plan(self, graph: Graph) -> Plan:
+        from .capture import read_plan  # here, so that importing ggml_py is quicker
+
+        raw = ptr_of(Graph, graph)
+        if self._graph is not graph:
+            self._check_graph(graph)
+        with changing("planning", self, graph, graph=graph):
+            if self._graph is graph:
+                return read_plan(lib.gp_sched_read, self.ptr, raw)
+            self._check_graph(graph)  # another thread may just have reset it
+            with deciding(self, graph):
+                return read_plan(lib.gp_sched_plan, self.ptr, raw)
+
+    def alloc_graph(self, graph: Graph) -> Plan:
+        """Plans the graph, gives every tensor of it memory, and returns the plan.
+
+        Set the inputs after this and before `compute`. Raises `ArgumentError` while another graph
+        is allocated (`reset` first), `AllocError`. C: ggml_backend_sched_alloc_graph
+        """
+        from .capture import read_plan
+
+        self._admit(graph)
+        with changing("allocating", self, graph, graph=graph):
+            self._alloc_alone(graph)
+            return read_plan(lib.gp_sched_read, self.ptr, graph.ptr)
+
+    def _alloc(self, graph: Graph) -> None:
+        """alloc_graph without reading the plan out."""
+        self._admit(graph)
+        with changing("allocating", self, graph, graph=graph):
+            self._alloc_alone(graph)
+
+    def _alloc_alone(self, graph: Graph) -> None:
+        if self._graph is not None or graph._allocated_on():  # another thread was here meanwhile
+            self._check_free(graph)
+        with self._changing(), deciding(self, graph, True):
+            done = lib.ggml_backend_sched_alloc_graph(self.ptr, graph.ptr)
+        if not done:
+            raise self._no_memory(graph)
+        self._graph = graph
+        self._checked = ACTIVE.get()
+        self._n_allocs += 1
+        graph._scheduler = weakref.ref(self)
+        self._lend()
+        graph._upload_arrays()
+        try:
+            graph._check_custom(self.backends, self.tensor_backend)
+        except ArgumentError:
+            self._reset()
+            raise
+
+    def reserve(self, graph: Graph) -> None:
+        """Allocates compute buffers large enough for `graph`, so that later graphs fit.
+
+        The graph stays as it was. Pins are used and then dropped, as upstream does: make them
+        again. Raises `AllocError`. C: ggml_backend_sched_reserve
+        """
+        self._admit(graph)
+        with changing("reserving", self, graph, graph=graph):
+            self._check_free(graph)
+            with self._changing(), deciding(self, graph, True):
+                done = lib.ggml_backend_sched_reserve(self.ptr, graph.ptr)
+            if not done:
+                raise self._no_memory(graph)
+            self._restore()
+
+    def reserve_size(self, graph: Graph) -> dict[str, int]:
+        """Bytes of compute buffer that `graph` needs on each backend, by the backend's name.
+
+        Allocates nothing; graph and scheduler stay as they are, pins count. A backend that shares
+        an earlier one's buffer type has 0. Raises `MissingFunctionError` in releases that cannot
+        measure. C: ggml_gallocr_reserve_n_size, as ggml_backend_sched_reserve_size
+        """
+        self._check_graph(graph)
+        if self._graph is graph:
+            raise ArgumentError("the graph is allocated here: see buffer_size(), or reset() first")
+        with changing("measuring", self, graph, graph=graph):
+            sizes = sched_state.measure(self, graph)
+        if sizes is None:
+            raise MissingFunctionError(
+                f"ggml {BUILD['ggml_version']} cannot measure a graph: reserve() and buffer_size() "
+                "tell after the allocation"
+            )
+        return sizes
+
+    def _no_memory(self, graph: Graph) -> AllocError:
+        """The error for a graph whose compute buffers could not be had, with the sizes."""
+        if not self._tracing:
+            self._reset()
+            return AllocError("the scheduler could not allocate the graph's compute buffers")
+        lib.gp_sched_unplan(self.ptr)
+        return no_memory(self, sched_state.measure(self, graph))
+
+    def reset(self) -> None:
+        """Forgets the allocated graph and all pins; the graph gets its own sources back and its
+        tensors lose the memory the scheduler lent them. C: ggml_backend_sched_reset"""
+        with changing("being reset", self, lenders=(self,), brief=True):
+            self._reset()
+
+    def _reset(self) -> None:
+        self._restore()
+        lib.ggml_backend_sched_reset(self.ptr)
+
+    def _before_loss(self) -> None:
+        if self._spoiled_by is None:
+            self._restore()
+        self._let_go()
+
+    def _restore(self) -> None:
+        if self._tracing:
+            gone = self._graph is not None and self._graph.closed
+            (lib.gp_sched_forget if gone else lib.gp_sched_restore)(self.ptr)
+        self._let_go()
+
+    def _let_go(self) -> None:
+        self._graph = None
+        self._known = None
+        while self._loans:
+            self._loans.pop().close()
+
+    def _lend(self) -> None:
+        """Copies are tensors of the scheduler's: usable while it holds the graph."""
+        if self._copies_at is not None:
+            self._loans.append(Loan(*self._copies_at))
+
+    def _admit(self, graph: Graph) -> None:
+        """Raises for a graph that cannot be allocated now, or not with its plan (`strict`)."""
+        self._check_free(graph)
+        if ACTIVE.get():
+            check(self._plan(graph))
+
+    def _check_free(self, graph: Graph) -> None:
+        if self._graph is not None:
+            raise ArgumentError("this scheduler has a graph allocated already: call reset() first")
+        self._check_graph(graph)
+        graph._hold_arrays()
+
+    def _check_graph(self, graph: Graph) -> None:
+        ptr_of(Graph, graph)
+        need, room = graph.n_nodes + graph.n_leafs, self._room
+        if need > room:
+            raise ArgumentError(
+                f"the graph has {graph.n_nodes} nodes + {graph.n_leafs} leafs = {need}, this "
+                f"scheduler has room for {room}: make it with graph_size={need} or more"
+            )
+        other = graph._allocated_on()
+        if other is not None and other is not self:
+            raise ArgumentError(f"the graph is allocated on {other!r}: reset() that one first")
+        if graph.n_nodes == 0:
+            raise ArgumentError("the graph is empty: add its results with build_forward_expand")
+
+    # --- running
+
+    def compute(self, graph: Graph) -> None:
+        """Computes the graph, allocating it first if it is not, and waits for the end.
+
+        Raises `NoDataError` for a leaf that nobody can have set, for only `alloc_graph` gives it
+        memory, `ComputeError`, `KeyboardInterrupt` on Ctrl-C, and whatever a callback or a custom
+        op raised.
+        C: ggml_backend_sched_graph_compute
+        """
+        self._compute(graph, lib.ggml_backend_sched_graph_compute, (self.ptr, ptr_of(Graph, graph)))
+
+    def compute_async(self, graph: Graph) -> None:
+        """As `compute`, without waiting for the end: `synchronize` does, and so does reading a
+        result with `Tensor.get` on most backends.
+
+        The CPU computes before it returns. What the graph reads (inputs) must stay as it is until
+        the end; with `parallel` the next graph can be allocated and given its inputs meanwhile.
+        C: ggml_backend_sched_graph_compute_async
+        """
+        compute = lib.ggml_backend_sched_graph_compute_async
+        self._compute(graph, compute, (self.ptr, ptr_of(Graph, graph)))
+
+    def _compute(
+        self, graph: Graph, call: Callable[..., int], args: tuple[Any, ...], checked: bool = False
+    ) -> None:
+        """`call(*args)` computes the graph; `checked` as `computing` has it."""
+        if not self._held:
+            with reading(graph):  # not what another scheduler lends it at this moment
+                self._check_graph(graph)
+                graph._check_leafs_set()
+            self._alloc(graph)
+        elif self._held[0] is not graph:
+            raise ArgumentError("another graph is allocated on this scheduler: call reset() first")
+        elif (active := ACTIVE.get()) is not self._checked and active:
+            check(self._plan(graph))
+            self._checked = active
+        if self._recording is not None:
+            self._recording._computing(self, graph)
+        # Not in `_changing`: computing reads the plan, so an abort in it spoils nothing.
+        status = computing(
+            call, args, graph, (self, *self.backends), self._callbacks, (), self.backends,
+            COMPUTING, checked, self._held, None, self.backends,
+        )  # fmt: skip
+        if status:
+            check_status(status, "compute")
+
+    def _callbacks(self) -> tuple[Callback | None, ...]:  # what a compute of ours may call
+        return (self._eval_callback, self._copy_callback, *(b._abort for b in self.backends))
+
+    def record(self, per_op: bool = False) -> Recording:
+        """Records what this scheduler does within a `with` block: see `Recording`."""
+        return Recording(self, per_op=per_op)
+
+    def synchronize(self) -> None:
+        """Waits for all backends. What failed on them since is raised, as by `compute`.
+
+        C: ggml_backend_sched_synchronize
+        """
+        with reading(self), raising_stored([b._abort for b in self.backends]):
+            lib.ggml_backend_sched_synchronize(self.ptr)
+
+    def set_eval_callback(self, callback: EvalFunction | None) -> None:
+        """`callback(tensor, ask)` sees nodes as they are computed.
+
+        With `ask` True it says whether it wants to see the node when it is done; then it is called
+        again with `ask` False, may read the tensor and change it, and False from it stops the
+        split. What it raises stops the compute, and is raised from `compute`. None removes it.
+        C: ggml_backend_sched_set_eval_callback
+        """
+        if callback is not None and not callable(callback):
+            raise TypeError(f"expected a function of (tensor, ask) or None, got {given(callback)}")
+        held = None if callback is None else EvalCallback(self, callback)
+        function, data = (NULL, NULL) if held is None else (lib.gp_on_eval, held.handle)
+        with in_use("given a callback", self):
+            lib.ggml_backend_sched_set_eval_callback(self.ptr, function, data)
+            self._eval_callback = held
+
+    def set_copy_callback(self, callback: CopyFunction | None) -> None:
+        """`callback(backend, src, dst, nodes)` is asked before a weight in host memory is copied to
+        `backend` for a split: the weight, its copy there, and the split's nodes.
+
+        True says that it has filled `dst` (whole, or what `nodes` will read); False leaves the
+        copying to ggml. `dst` cannot be used afterwards. What it raises is raised from `compute`,
+        when that is done. None removes it. Raises `MissingFunctionError` before ggml 0.26.
+        C: ggml_backend_sched_set_copy_callback
+        """
+        if callback is not None and not callable(callback):
+            expected = "a function of (backend, src, dst, nodes) or None"
+            raise TypeError(f"expected {expected}, got {given(callback)}")
+        held = None if callback is None else CopyCallback(self, callback)
+        function, data = (NULL, NULL) if held is None else (lib.gp_on_copy, held.handle)
+        with in_use("given a callback", self):
+            lib.ggml_backend_sched_set_copy_callback(self.ptr, function, data)
+            self._copy_callback = held
+
+    # --- pins and state
+
+    def set_tensor_backend(self, tensor: Tensor, backend: Backend) -> None:
+        """Pins `tensor` to one of this scheduler's backends until the next reset.
+
+        Raises `ArgumentError` for a backend that is not one of them, and for a tensor in memory
+        that it cannot read. C: ggml_backend_sched_set_tensor_backend
+        """
+        raw, on = ptr_of(Tensor, tensor), self._mine(backend)
+        check_pin(tensor, backend, self.backends)
+        try:
+            with in_use("given a pin", self):
+                lib.ggml_backend_sched_set_tensor_backend(self.ptr, raw, on)
+        except AbortError:
+            raise ArgumentError(
+                f"no room to pin '{tensor.name}', {self.hash_set_size} tensors are pinned: make "
+                "the scheduler with a larger graph_size=, or reset() it"
+            ) from None
+
+    def tensor_backend(self, tensor: Tensor) -> Backend | None:
+        """The backend that holds `tensor` now; None when none was decided.
+
+        C: ggml_backend_sched_get_tensor_backend
+        """
+        slots = {r.addr: r.backend for r in sched_state.read_slots(self)}
+        id_ = slots.get(int(ffi.cast("uintptr_t", ptr_of(Tensor, tensor))), -1)
+        return self.backends[id_] if id_ >= 0 else None
+
+    @property
+    def n_splits(self) -> int:
+        """Splits of the graph that was planned last. C: ggml_backend_sched_get_n_splits"""
+        return int(lib.ggml_backend_sched_get_n_splits(self.ptr))
+
+    @property
+    def n_copies(self) -> int:
+        """4 with `parallel`, else 1. C: ggml_backend_sched_get_n_copies"""
+        return int(lib.ggml_backend_sched_get_n_copies(self.ptr))
+
+    def buffer_type(self, backend: Backend) -> BufferType:
+        """What it allocates from for `backend`. C: ggml_backend_sched_get_buffer_type"""
+        return BufferType(lib.ggml_backend_sched_get_buffer_type(self.ptr, self._mine(backend)))
+
+    def buffer_size(self, backend: Backend) -> int:
+        """Bytes of the compute buffer on `backend`; 0 before an allocation, and for a backend that
+        shares an earlier one's. C: ggml_backend_sched_get_buffer_size"""
+        with reading(self):
+            return int(lib.ggml_backend_sched_get_buffer_size(self.ptr, self._mine(backend)))
+
+    def _mine(self, backend: Backend) -> Any:
+        ptr = ptr_of(Backend, backend)
+        if backend not in self.backends:
+            names = ", ".join(b.name for b in self.backends)
+            raise ArgumentError(f"{backend!r} is not a backend of this scheduler; it has {names}")
+        return ptr
+
+    @property
+    def hash_set_size(self) -> int:
+        """Tensors that the scheduler can tell apart: upstream's prime at or above graph_size."""
+        return int(self._state().hash_set_size) if self._tracing else self.graph_size
+
+    def _state(self) -> Any:
+        return sched_state.read_state(self)
+
+    @property
+    def state(self) -> SchedState:
+        """The private struct, live: `sched.state.splits[0].inputs`, see `SchedState`."""
+        from .view import SchedState  # here, so that importing ggml_py is quicker
+
+        return SchedState(self)
+
+    @property
+    def n_reallocations(self) -> int:
+        """How often a graph did not fit the compute buffers as they were laid out, the first graph
+        without a `reserve` included. C: gp_sched_reallocs"""
+        with reading(self):
+            return int(lib.gp_sched_reallocs(self.ptr, NULL, 0))
+
+    @property
+    def reallocations(self) -> tuple[Reallocation, ...]:
+        """Each of those times (the newest 256), with the tensor and the reason, oldest first.
+        C: gp_sched_reallocs"""
+        with reading(self):
+            return sched_state.reallocations(self)
+
+    def inspect(self) -> dict[str, Any]:
+        """The scheduler's private state, by upstream's field names (struct ggml_backend_sched).
+
+        Fields that this release does not have are left out. `hash_set["slots"]` has a row for each
+        used slot: slot, tensor (its address), `hv_tensor_backend_ids` and the number of copies in
+        `hv_tensor_copies`. C: gp_sched_state
+        """
+        with reading(self):
+            return sched_state.inspect(self)

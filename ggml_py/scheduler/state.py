@@ -1,0 +1,162 @@
+"""What a scheduler tells about itself: private state, and why buffers were laid out anew."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ..boundary.ffi import NULL, ffi, lib, text
+from ..boundary.handle import reading
+from .refusal import deciding
+
+if TYPE_CHECKING:
+    from ..graphs.graph import Graph
+    from .scheduler import Scheduler
+
+# In the order of gp_sched_ids' `which`.
+_ID_TABLES = (
+    "node_backend_ids", "prev_node_backend_ids", "leaf_backend_ids", "prev_leaf_backend_ids",
+)  # fmt: skip
+_GRAPH_FIELDS = {"n_nodes": "n_graph_nodes", "n_leafs": "n_graph_leafs", "size": "graph_size"}
+
+
+class Reallocation(NamedTuple):
+    """One time that the compute buffers did not fit a graph and were laid out anew.
+
+    That waits for all backends and costs time in the middle of a generation; `Scheduler.reserve`
+    with the largest graph avoids it. `reason` is "first", "nodes", "leafs", "node", "src",
+    "edges" or "backend"; `tensor` the name of the tensor that did not fit, "" where the reason is
+    none; `text` says it in a sentence; `before` and `after` are the bytes of compute buffer by
+    backend. `ours` is True where upstream would not lay out anew: it compares counts and sizes, and
+    would compute in the layout that it had. Leave those out to compare with upstream's counts.
+    C: ggml_gallocr_needs_realloc, ggml_backend_sched_alloc_splits
+    """
+
+    reason: str
+    tensor: str
+    text: str
+    before: dict[str, int]
+    after: dict[str, int]
+    ours: bool
+
+    @property
+    def grew(self) -> bool:
+        """Whether a buffer became larger; else the same memory was divided differently."""
+        return any(self.after[name] > size for name, size in self.before.items())
+
+
+def reallocations(scheduler: Scheduler) -> tuple[Reallocation, ...]:
+    """C: gp_sched_reallocs"""
+    names = labels(scheduler)
+    n = lib.gp_sched_reallocs(scheduler.ptr, NULL, 0)
+    records = ffi.new("struct gp_realloc_record[]", n)
+    lib.gp_sched_reallocs(scheduler.ptr, records, n)
+    kept = (r for r in records if r.kind != lib.GP_REALLOC_NONE)  # the newest; zeroes behind them
+    return tuple(_reallocation(r, names) for r in kept)
+
+
+def read_state(scheduler: Scheduler) -> Any:
+    """A struct gp_sched_state. C: gp_sched_state"""
+    state = ffi.new("struct gp_sched_state *")
+    with reading(scheduler):
+        lib.gp_sched_state(scheduler.ptr, state)
+    return state
+
+
+def read_slots(scheduler: Scheduler) -> Any:
+    """The used slots of its hash set. C: gp_sched_slots"""
+    with reading(scheduler):
+        n = lib.gp_sched_slots(scheduler.ptr, NULL, 0)
+        slots = ffi.new("struct gp_slot_record[]", n)
+        lib.gp_sched_slots(scheduler.ptr, slots, n)
+    return slots
+
+
+def measure(scheduler: Scheduler, graph: Graph) -> dict[str, int] | None:
+    """See `Scheduler.reserve_size`; None in releases that cannot measure."""
+    sizes = ffi.new("size_t[]", len(scheduler.backends))
+    graph._hold_arrays()
+    with deciding(scheduler, graph):
+        done = lib.gp_sched_measure(scheduler.ptr, graph.ptr, sizes)
+    return dict(zip(labels(scheduler), sizes, strict=True)) if done else None
+
+
+def labels(scheduler: Scheduler) -> list[str]:
+    """The backends' names; a name that repeats gets its index."""
+    names = [b.name for b in scheduler.backends]
+    return [n if names.count(n) == 1 else f"{n}#{i}" for i, n in enumerate(names)]
+
+
+def _reallocation(r: Any, names: list[str]) -> Reallocation:
+    before = {name: int(r.before[i]) for i, name in enumerate(names)}
+    after = {name: int(r.after[i]) for i, name in enumerate(names)}
+    if not any(before.values()):
+        said = "the first graph, and no reserve before it"
+        return Reallocation("first", "", said, before, after, False)
+    reason, tensor, said = _reason(r, names)
+    if r.ours:
+        said += (
+            "; upstream compares counts and sizes, and would compute it in the layout that it had"
+        )
+    return Reallocation(reason, tensor, said, before, after, bool(r.ours))
+
+
+def _reason(r: Any, names: list[str]) -> tuple[str, str, str]:
+    tensor, node, need, have = text(r.tensor), text(r.node), int(r.need), int(r.have)
+    kind = r.kind
+    if kind in (lib.GP_REALLOC_NODES, lib.GP_REALLOC_LEAFS):
+        what = "nodes" if kind == lib.GP_REALLOC_NODES else "leafs"
+        return what, "", f"the graph has {need} {what}, the one before had {have}"
+    if kind == lib.GP_REALLOC_EDGES:
+        said = f"as many nodes ({need}) and leafs as the graph before, and other edges between them"
+        return "edges", "", said
+    if kind == lib.GP_REALLOC_BACKEND:
+        former = f"on {names[have]}" if have < len(names) else "that is on no backend"
+        now = names[need] if need < len(names) else "no backend"
+        said = f"'{tensor}' is on {now}, where the graph before had a tensor {former}"
+        return "backend", tensor, said
+    room = f"room for {have:,}" if have else "no room, for it had memory of its own"
+    if kind == lib.GP_REALLOC_NODE:
+        return "node", tensor, f"node '{tensor}' takes {need:,} bytes, there was {room}"
+    said = f"'{tensor}', source {r.src} of '{node}', takes {need:,} bytes, there was {room}"
+    return "src", tensor, said
+
+
+def inspect(scheduler: Scheduler) -> dict[str, Any]:
+    """See `Scheduler.inspect`."""
+    ptr, state = scheduler.ptr, scheduler._state()
+    scalars = {name: getattr(state, name) for name, _field in ffi.typeof(state[0]).fields}
+    graph = {k: scalars.pop(f) for k, f in _GRAPH_FIELDS.items()}
+    size, used = scalars.pop("hash_set_size"), scalars.pop("hash_set_used")
+    flags = ("is_reset", "is_alloc", "op_offload", "callback_eval", "callback_copy")
+    out: dict[str, Any] = {k: v for k, v in scalars.items() if v != -1}
+    out.update({k: bool(out[k]) for k in flags if k in out})
+    n_backends, n_copies = state.n_backends, state.n_copies
+    events = ffi.new("int32_t[]", n_backends * n_copies)
+    lib.gp_sched_events(ptr, events)
+    out["backends"] = [b.name for b in scheduler.backends]
+    out["bufts"] = [scheduler.buffer_type(b).name for b in scheduler.backends]
+    out["galloc"] = {b.name: scheduler.buffer_size(b) for b in scheduler.backends}
+    out["events"] = [
+        [bool(events[b * n_copies + c]) for c in range(n_copies)] for b in range(n_backends)
+    ]
+    out["graph"] = graph
+    out["hash_set"] = {
+        "size": size,
+        "n_used": used,
+        "slots": [
+            {
+                "slot": r.slot,
+                "tensor": r.addr,
+                "hv_tensor_backend_ids": r.backend,
+                "n_hv_tensor_copies": r.n_copies,
+                "cause": text(r.cause),
+            }
+            for r in read_slots(scheduler)
+        ],
+    }
+    for which, name in enumerate(_ID_TABLES):
+        n = lib.gp_sched_ids(ptr, which, NULL, 0)
+        ids = ffi.new("int32_t[]", n)
+        lib.gp_sched_ids(ptr, which, ids, n)
+        out[name] = list(ids)
+    return out

@@ -1,0 +1,92 @@
+"""Requirements that hold for each plan that is made inside a `with` block."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ..boundary.arguments import given, whole
+from ..errors import ArgumentError, PlacementError
+
+if TYPE_CHECKING:
+    from ..trace.planned import Plan
+
+
+@dataclass(frozen=True)
+class Requirements:
+    """What a block demands."""
+
+    no_fallback: bool
+    allow: tuple[str, ...]
+    max_splits: int | None
+    max_copy_bytes: int | None
+
+    def problem(self, plan: Plan) -> str:
+        """What is wrong with a plan; "" if nothing is."""
+        from ..trace.answers.requirements import (
+            fallen_back,
+            out_of_reach,
+            too_many_bytes,
+            too_many_splits,
+        )
+
+        found = out_of_reach(plan)
+        if not found and self.no_fallback:
+            found = fallen_back(plan, allow=self.allow)
+        if not found and self.max_splits is not None:
+            found = too_many_splits(plan, self.max_splits)
+        if not found and self.max_copy_bytes is not None:
+            found = too_many_bytes(plan, self.max_copy_bytes)
+        return found
+
+
+# Of the blocks around, the outermost first. Threads and tasks have each their own.
+ACTIVE: ContextVar[tuple[Requirements, ...]] = ContextVar("ggml_py.strict", default=())
+
+
+@contextmanager
+def strict(
+    *,
+    no_fallback: bool = False,
+    max_splits: int | None = None,
+    max_copy_bytes: int | None = None,
+    allow: str | Sequence[str] = (),
+) -> Iterator[None]:
+    """A block in which a scheduler refuses to plan, allocate, reserve for or compute a graph whose
+    plan is not as required: it raises `PlacementError`, which explains the node, before anything is
+    allocated or computed. A plan that no discrete card could compute (GP117 of `Plan.advice`) is
+    refused by every such block; `strict()` requires nothing else.
+
+    `no_fallback` and `allow` (ops and names of nodes, as shell patterns) mean what they do in
+    `ggml_py.checks.assert_no_fallback`; `max_splits` and `max_copy_bytes` are for each graph.
+    Blocks inside blocks add to them. It holds for this thread, or this task of asyncio, alone.
+    """
+    if not isinstance(no_fallback, bool):
+        raise TypeError(f"no_fallback: expected True or False, got {given(no_fallback)}")
+    names = (allow,) if isinstance(allow, str) else tuple(allow)
+    if not all(isinstance(name, str) for name in names):
+        raise TypeError(f"allow: expected names, got {given(allow)}")
+    if names and not no_fallback:
+        raise ArgumentError(f"allow={allow!r} is for no_fallback=True, which was not given")
+    required = Requirements(
+        no_fallback,
+        names,
+        None if max_splits is None else whole("max_splits", max_splits),
+        None if max_copy_bytes is None else whole("max_copy_bytes", max_copy_bytes),
+    )
+    token = ACTIVE.set((*ACTIVE.get(), required))
+    try:
+        yield
+    finally:
+        ACTIVE.reset(token)
+
+
+def check(plan: Plan) -> Plan:
+    """The plan, if it is as all blocks around require. Raises `PlacementError`."""
+    for required in ACTIVE.get():
+        if problem := required.problem(plan):
+            raise PlacementError(f"not as strict() requires: {problem}", plan)
+    return plan

@@ -1,0 +1,222 @@
+"""A live scheduler, read like the C struct: `Scheduler.state`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from ..backends.backend import Backend
+from ..backends.buffer import BufferType
+from ..boundary.arguments import whole
+from ..boundary.ffi import ffi, lib
+from ..errors import ArgumentError, MissingFunctionError
+from ..tensors.tensor import Tensor
+from .parts import Cgraph, Galloc, HashSet, Live, SchedSplit, View
+from .struct import Array, Field, Pointer, numbers, shown, word, words
+
+if TYPE_CHECKING:
+    from .scheduler import Scheduler
+
+
+class SchedState(View):
+    """A `struct ggml_backend_sched` as it is now, by upstream's names: `Scheduler.state`.
+
+        state = sched.state
+        state.n_splits, state.splits[0].backend_id, state.splits[0].inputs[0].name
+        state.hash_set.find(leaf), state.tensor_backend_id(leaf), state.tensor_copy(x, 0, 1)
+        print(state)
+
+    Each field is read when it is asked for. `hash_set`, `graph` and the arrays show what is there
+    then; a split that was kept raises `ClosedError` after the next plan. Arrays have the length
+    that counts: `splits` n_splits, `node_backend_ids` the nodes of `graph`, which is the
+    scheduler's copy of the graph with its input_dep views and copies. Tensors are Tensors while the
+    scheduler holds the graph (`alloc_graph`, `compute`), and bare addresses (`Pointer`) otherwise;
+    NULL is None. A field that this release does not have raises AttributeError. `BusyError` while
+    another thread plans or computes; callbacks may read.
+
+    C: struct ggml_backend_sched
+    """
+
+    __slots__ = ()
+    _which = lib.GP_STRUCT_SCHED
+    _type = "ggml_backend_sched"
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        """Raises `MissingFunctionError` in a build without instrumentation."""
+        if not lib.gp_trace_present():
+            raise MissingFunctionError("this build of ggml is not instrumented: it has no state")
+        live = Live(scheduler)
+        super().__init__(live, live.address)
+
+    # --- upstream's macros
+
+    def hash_id(self, tensor: Tensor) -> int | None:
+        """The slot of a tensor in `hash_set`; None where it has none. Upstream's macro would give
+        it one; this inserts nothing."""
+        return self.hash_set.find(tensor)  # type: ignore[no-any-return]
+
+    def tensor_backend_id(self, tensor: Tensor) -> int | None:
+        """The backend that `tensor` is assigned to, -1 for none yet; None for a tensor that the
+        scheduler has not met."""
+        slot = self.hash_id(tensor)
+        return None if slot is None else int(self.hv_tensor_backend_ids[slot])
+
+    def tensor_id_copy(
+        self, id: int, backend_id: int | str | Backend, copy_id: int
+    ) -> Tensor | Pointer | None:
+        """The copy number `copy_id` of the tensor in slot `id`, on a backend: None where there is
+        none."""
+        copies = self.hv_tensor_copies
+        id = whole("id", id, 0, len(copies) - 1)
+        number = self._backend_id(backend_id)
+        copy = whole("copy_id", copy_id, 0, self.n_copies - 1)
+        return copies[id][number][copy]  # type: ignore[no-any-return]
+
+    def tensor_copy(
+        self, tensor: Tensor, backend_id: int | str | Backend, copy_id: int
+    ) -> Tensor | Pointer | None:
+        """The copy number `copy_id` of `tensor` on a backend (its number, its name or the Backend):
+        None where there is none. Of a graph input it may be the tensor itself, where that serves as
+        the current copy."""
+        slot = self.hash_id(tensor)
+        number, copy = self._backend_id(backend_id), whole("copy_id", copy_id, 0, self.n_copies - 1)
+        return None if slot is None else self.tensor_id_copy(slot, number, copy)
+
+    def _backend_id(self, backend: int | str | Backend) -> int:
+        backends: tuple[Backend, ...] = self._live.sched.backends
+        if isinstance(backend, str):
+            names = [b.name for b in backends]
+            if backend not in names:
+                raise ArgumentError(
+                    f"no backend of this scheduler is named {backend!r}: it has {', '.join(names)}"
+                )
+            return names.index(backend)
+        if isinstance(backend, Backend):
+            if backend not in backends:
+                raise ArgumentError(f"{backend!r} is not a backend of this scheduler")
+            return backends.index(backend)
+        return whole("backend_id", backend, 0, len(backends) - 1)
+
+    # --- fields
+
+    def __str__(self) -> str:
+        with self._live.reading():
+            return "\n".join(["{", *(f"  {line}," for line in self._lines()), "}"])
+
+    __repr__ = __str__
+
+    def _lines(self) -> list[str]:
+        as_text = {"splits": _one_per_line}
+        return [f"{f.name} = {as_text.get(f.name, shown)(self._read(f))}" for f in self.fields_]
+
+    def _read(self, field: Field) -> Any:
+        read = _READERS.get(field.name)
+        return self._plain(field) if read is None else read(self, field)
+
+    def _length(self, *names: str) -> Callable[[], tuple[int, ...]]:
+        """What these fields say, each time it is asked."""
+
+        def dims() -> tuple[int, ...]:
+            with self._live.reading():
+                return tuple(self._number(name) for name in names)
+
+        return dims
+
+    def _hash_set(self, field: Field) -> HashSet:
+        return HashSet(self._live, lambda: self._address() + field.offset, lambda: True)
+
+    def _graph(self, field: Field) -> Cgraph:
+        return Cgraph(self._live, lambda: self._address() + field.offset, lambda: True)
+
+    def _splits(self, field: Field) -> Array:
+        def where() -> tuple[int, int]:
+            return word(self._address() + field.offset), self._number("n_splits")
+
+        def load(start: int, n: int) -> list[SchedSplit]:
+            return [SchedSplit(self._live, where, i) for i in range(start, start + n)]
+
+        return Array(self._length("n_splits"), load)
+
+    def _backends(self, field: Field) -> Array:
+        found = {int(ffi.cast("uintptr_t", b.ptr)): b for b in self._live.sched.backends}
+        return self._array(
+            field, lambda: field.dims, lambda at, n: [found.get(a) for a in words(at, n)]
+        )
+
+    def _bufts(self, field: Field) -> Array:
+        def load(at: int, n: int) -> list[BufferType | None]:
+            kind = "ggml_backend_buffer_type_t"
+            return [BufferType(ffi.cast(kind, a)) if a else None for a in words(at, n)]
+
+        return self._array(field, lambda: field.dims, load)
+
+    def _events(self, field: Field) -> Array:
+        why = "an event has no fields that can be read"
+
+        def load(at: int, n: int) -> list[Pointer | None]:
+            return [Pointer("ggml_backend_event_t", a, why) if a else None for a in words(at, n)]
+
+        return self._array(field, lambda: field.dims, load)
+
+    def _by_slot(self, field: Field) -> Array:
+        hash_set: HashSet = self.hash_set
+        dims = lambda: (hash_set.size,)  # noqa: E731
+        return self._array(field, dims, numbers, hash_set._slots)
+
+    def _copies(self, field: Field) -> Array:
+        hash_set: HashSet = self.hash_set
+        rest = self._length("n_backends", "n_copies")
+        array = self._tensors(field, lambda: (hash_set.size, *rest()))
+
+        def with_copies() -> list[int]:
+            with self._live.reading():
+                each = self._number("n_backends") * self._number("n_copies")
+                at = word(self._address() + field.offset)
+                flat = words(at, hash_set.size * each)
+            return [i for i in hash_set._slots() if any(flat[i * each : (i + 1) * each])]
+
+        array._shown = with_copies
+        return array
+
+    def _ids(self, field: Field) -> Array:
+        graph: Cgraph = self.graph
+        which = "n_nodes" if "node" in field.name else "n_leafs"
+
+        def dims() -> tuple[int, ...]:
+            with self._live.reading():
+                if not field.name.startswith("prev_"):
+                    return (graph._number(which),)
+                prev = {"n_nodes": ffi.new("int32_t *"), "n_leafs": ffi.new("int32_t *")}
+                lib.gp_sched_prev(self._live.sched.ptr, prev["n_nodes"], prev["n_leafs"])
+                return (prev[which][0],)
+
+        return self._array(field, dims, numbers)
+
+    def _graph_inputs(self, field: Field) -> Array:
+        return self._tensors(field, self._length("n_graph_inputs"))
+
+    def _galloc(self, _field: Field) -> Galloc:
+        return Galloc(self._live)
+
+
+_READERS: dict[str, Callable[[SchedState, Field], Any]] = {
+    "backends": SchedState._backends,
+    "bufts": SchedState._bufts,
+    "galloc": SchedState._galloc,
+    "hash_set": SchedState._hash_set,
+    "hv_tensor_backend_ids": SchedState._by_slot,
+    "hv_tensor_copies": SchedState._copies,
+    "node_backend_ids": SchedState._ids,
+    "leaf_backend_ids": SchedState._ids,
+    "prev_node_backend_ids": SchedState._ids,
+    "prev_leaf_backend_ids": SchedState._ids,
+    "graph": SchedState._graph,
+    "splits": SchedState._splits,
+    "events": SchedState._events,
+    "graph_inputs": SchedState._graph_inputs,
+}
+
+
+def _one_per_line(splits: Array) -> str:
+    lines = [f"    {split!r}," for split in splits]
+    return "\n".join(["{", *lines, "  }"]) if lines else "{}"

@@ -1,0 +1,229 @@
+"""The Python functions that simulated devices ask: what they support, and in which order they
+compute a split's nodes."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeAlias
+
+from ..boundary.arguments import given
+from ..boundary.callback import Callback, called_from_c
+from ..boundary.ffi import ffi, lib
+from ..errors import ArgumentError, ClosedError, MissingFunctionError
+from ..tensors.tensor import Tensor
+
+Optimizer: TypeAlias = "Callable[[SplitNodes], Iterable[Tensor | int]]"
+
+VIEWS = ("NONE", "RESHAPE", "VIEW", "PERMUTE", "TRANSPOSE")
+
+
+class Lent:
+    """Stands where a Tensor has its context, while a function of the user's looks at it."""
+
+    __slots__ = ("closed", "what")
+
+    def __init__(self, what: str) -> None:
+        self.closed = False
+        self.what = what
+
+    @property
+    def ptr(self) -> None:
+        """What `Tensor.ptr` asks its context for."""
+        if self.closed:
+            raise ClosedError(f"this tensor was lent to a device's {self.what} for one call")
+
+
+class Asked(Callback):
+    """What native code has for a function of a device. A name has one for ever: another thread may
+    be about to ask when the function changes. What it raises is the thread's that asked, which
+    others do not see."""
+
+    __slots__ = ("_raised", "function")
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._raised = threading.local()
+        super().__init__()
+        self.function = function
+
+    @property
+    def _stored(self) -> BaseException | None:
+        return getattr(self._raised, "error", None)
+
+    @_stored.setter
+    def _stored(self, error: BaseException | None) -> None:
+        self._raised.error = error
+
+
+class Predicate(Asked):
+    """What `gp_on_supports` is given."""
+
+    __slots__ = ()
+
+    def _run(self, ptr: Any) -> bool:
+        lent = Lent("supports function")
+        try:
+            return bool(self.function(Tensor(ptr, lent)))
+        finally:
+            lent.closed = True
+
+
+@called_from_c("gp_on_supports", failed=-1)
+def _on_supports(tensor: Any, user_data: Any) -> int:
+    answer = ffi.from_handle(user_data)(tensor)
+    return -1 if answer is None else int(answer)  # None: it raised
+
+
+# --- orders
+
+
+class SplitNodes(tuple[Tensor, ...]):
+    """The nodes of a split, for a device's `graph_optimize` function. They are lent for one call.
+
+    C: struct ggml_backend_graph_optimize_params
+    """
+
+    _keep: Any
+
+    def add_alloc_dep(self, tensor: Tensor, until: Tensor) -> None:
+        """Keeps the memory of `tensor` until the node `until` of this split is computed.
+
+        Raises ValueError when `until` is no node of the split, or `tensor` neither one nor a
+        source of one; `MissingFunctionError` in releases that have no such thing. C: add_alloc_dep
+        """
+        if until not in self:
+            raise ValueError(f"until={until!r}: expected a node of the split")
+        if tensor not in self and all(tensor not in node.src for node in self):
+            raise ValueError(f"{tensor!r}: expected a node of the split, or a source of one")
+        if not lib.gp_sim_keep(self._keep, tensor.ptr, until.ptr):
+            raise MissingFunctionError("add_alloc_dep: this release of ggml has no such thing")
+
+
+class Order(Asked):
+    """What `gp_on_order` is given."""
+
+    __slots__ = ()
+
+    def _run(self, ptrs: Any, n: int, order: Any, keep: Any) -> bool:
+        lent = Lent("graph_optimize function")
+        try:
+            nodes = SplitNodes(Tensor(ptrs[i], lent) for i in range(n))
+            nodes._keep = keep
+            numbers = _numbers(nodes, self.function(nodes))
+            check_order(nodes, numbers)
+            for i, number in enumerate(numbers):
+                order[i] = number
+            return True
+        finally:
+            lent.closed = True
+
+
+@called_from_c("gp_on_order", failed=-1)
+def _on_order(nodes: Any, n: int, order: Any, keep: Any, user_data: Any) -> int:
+    answer = ffi.from_handle(user_data)(nodes, n, order, keep)
+    return -1 if answer is None else int(answer)
+
+
+def _numbers(nodes: SplitNodes, answer: Any) -> list[int]:
+    """The order as indices of the nodes. Raises `ArgumentError` for what is no order of them."""
+    if not isinstance(answer, Iterable):
+        raise TypeError(
+            f"graph_optimize returned {given(answer)}: expected the nodes in another order"
+        )
+    index = {node: i for i, node in enumerate(nodes)}
+    found = []
+    for item in answer:
+        is_index = isinstance(item, int) and not isinstance(item, bool)
+        number = item if is_index else index.get(item, -1) if isinstance(item, Tensor) else -1
+        if not 0 <= number < len(nodes):
+            raise ArgumentError(
+                f"graph_optimize returned {item!r}, which is none of the split's {len(nodes)} nodes"
+            )
+        found.append(number)
+    if sorted(found) != list(range(len(nodes))):
+        missing = [nodes[i].name for i in sorted(set(range(len(nodes))) - set(found))]
+        twice = [nodes[i].name for i in sorted({i for i in found if found.count(i) > 1})]
+        raise ArgumentError(
+            f"graph_optimize returned {len(found)} nodes of a split of {len(nodes)}: expected each "
+            f"once; missing are {missing[:5]}, more than once {twice[:5]}"
+        )
+    return found
+
+
+def check_order(nodes: tuple[Tensor, ...], order: list[int]) -> None:
+    """Raises `ArgumentError` where a node comes before one whose result it needs, or writes over
+    memory before it was read. Memory is told apart by the tensor that it is of, as upstream's Metal
+    backend does: two views of one tensor count as the same."""
+    place = {i: at for at, i in enumerate(order)}
+    for i, before, why in _needs(nodes):
+        if place[before] > place[i]:
+            raise ArgumentError(
+                f"graph_optimize puts '{nodes[i].name}' ({nodes[i].op.name}) before "
+                f"'{nodes[before].name}' ({nodes[before].op.name}), {why}"
+            )
+
+
+def _needs(nodes: tuple[Tensor, ...]) -> Iterator[tuple[int, int, str]]:
+    """(a node, one that has to be before it, why)."""
+    index = {node: i for i, node in enumerate(nodes)}
+    writer: dict[Tensor, int] = {}
+    readers: dict[Tensor, list[int]] = {}
+    for i, node in enumerate(nodes):
+        for used in (*node.src, node.view_src):
+            if used is not None and index.get(used, i) < i:
+                yield i, index[used], "whose result it takes"
+        own = _memory(node)
+        if node.op.name not in VIEWS:
+            read = {_memory(src) for src in node.src if src is not None}
+            for memory in read:
+                if memory in writer:
+                    yield i, writer[memory], f"which writes '{memory.name}' that it reads"
+            for earlier in readers.pop(own, []):
+                yield i, earlier, f"which reads '{own.name}' that it writes over"
+            if own in writer:
+                yield i, writer[own], f"which writes '{own.name}', too"
+            writer[own] = i
+            for memory in read - {own}:
+                readers.setdefault(memory, []).append(i)
+
+
+def _memory(tensor: Tensor) -> Tensor:
+    return tensor if tensor.view_src is None else tensor.view_src
+
+
+ORDERS = {"metal": lib.GP_SIM_ORDER_METAL}
+
+
+def order_kind(optimize: object) -> int:
+    """enum gp_sim_order. Raises `ArgumentError` for a name that is none, `MissingFunctionError` for
+    what this build has not."""
+    if optimize is None:
+        return int(lib.GP_SIM_ORDER_NONE)
+    if callable(optimize):
+        kind = lib.GP_SIM_ORDER_ASK
+    elif isinstance(optimize, str) and optimize in ORDERS:
+        kind = ORDERS[optimize]
+    else:
+        raise ArgumentError(
+            f"graph_optimize={optimize!r}: expected None, a function of the split's nodes, or "
+            f"{', '.join(map(repr, ORDERS))}"
+        )
+    if not lib.gp_sim_can_order(kind):
+        raise MissingFunctionError(
+            f"graph_optimize={optimize!r}: this release of ggml has none that stands alone"
+            if isinstance(optimize, str)
+            else "graph_optimize: this release of ggml asks no backend"
+        )
+    return int(kind)
+
+
+_predicates: dict[str, Predicate] = {}  # by the device's name
+_orders: dict[str, Order] = {}
+
+
+def asked_of(name: str) -> tuple[Predicate, Order]:
+    """Those of a device."""
+    return (
+        _predicates.setdefault(name, Predicate(bool)),
+        _orders.setdefault(name, Order(list)),
+    )

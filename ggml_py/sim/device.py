@@ -1,0 +1,386 @@
+"""Simulated devices: GPUs and accelerators that this machine does not have, for upstream's own
+scheduler to plan and compute on. What they compute is the CPU's result, bit for bit.
+
+Natively they are the backend registry "SIM" (native/sim_device.h).
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any, Protocol, TypeAlias
+
+from .. import enums
+from ..backends.device import Device
+from ..boundary.arguments import c_text, given, ptr_of, whole
+from ..boundary.ffi import NULL, ffi, lib
+from ..errors import ArgumentError, ClosedError
+from ..tensors.convert import TypeLike, enum_of, type_of
+from ..tensors.tensor import Tensor
+from .calls import VIEWS, Optimizer, asked_of, order_kind
+
+
+class Profile(Protocol):
+    """What a device supports, known from elsewhere."""
+
+    def supports(self, tensor: Tensor) -> bool:
+        """Whether it computes this op on these types and shapes."""
+
+
+Table: TypeAlias = Mapping[str, "bool | Iterable[TypeLike]"]
+Supports: TypeAlias = "bool | Table | Callable[[Tensor], bool] | None"
+
+_TYPES = (enums.BackendDevType.GPU, enums.BackendDevType.IGPU, enums.BackendDevType.ACCEL)
+_EVERY_TYPE = (1 << lib.GP_SIM_TYPES) - 1
+_SIZE_MAX = (1 << 64) - 1
+
+_BATCHES = {"rows": lib.GP_SIM_ROWS, "products": lib.GP_SIM_PRODUCTS, "ne1": lib.GP_SIM_NE1}
+
+_lock = threading.Lock()  # upstream's registry has none
+
+
+@dataclass(frozen=True)
+class _Settings:
+    profile: Profile | str | os.PathLike[str] | None = None
+    supports: Supports = None
+    memory: int = 8 << 30
+    offload_min_batch: int | None = None
+    type: enums.BackendDevType | int | str = "gpu"
+    max_size: int | None = None
+    alignment: int = 128
+    host: bool = False
+    host_buffer: bool = False
+    async_: bool = True
+    buft_of: Device | None = None
+    graph_optimize: Optimizer | str | None = None
+
+
+_NAMES = frozenset(field.name for field in fields(_Settings))
+
+
+def sim_device(
+    name: str,
+    profile: Profile | str | os.PathLike[str] | None = None,
+    supports: Supports = None,
+    memory: int = 8 << 30,
+    offload_min_batch: int | None = None,
+    *,
+    type: enums.BackendDevType | int | str = "gpu",
+    max_size: int | None = None,
+    alignment: int = 128,
+    host: bool = False,
+    host_buffer: bool = False,
+    async_: bool = True,
+    buft_of: Device | None = None,
+    graph_optimize: Optimizer | str | None = None,
+) -> SimDevice:
+    """A device that is not there: the scheduler plans on it, copies to it and computes on it, with
+    the CPU's kernels. It is among `devices()` until it is closed. The same name gives the same
+    device, `configure`d when the settings differ.
+
+    `supports` says which ops it computes: None or True all, False none at all, a table
+    {"MUL_MAT": ["f16", "q4_0"], "SILU": True} by op (or its description: unary and GLU ops have
+    their own names) and type of src[0], or a function of the Tensor. RESHAPE, VIEW, PERMUTE and
+    TRANSPOSE are in a table unless it says otherwise; leafs (NONE) are in every answer but a
+    table's, and nobody is asked. `profile`, in place of `supports`, is the name of a device
+    profile, the path of one, or an object with such a `supports` method. Ops that the CPU cannot
+    compute, and custom ops, are never supported.
+
+    `memory` is its size in bytes: allocations beyond it fail, as those of more than `max_size`
+    bytes at once do (default: none). `alignment` is that of its tensors, a power of two from 32 on.
+    It wants ops whose weights are in host memory from `offload_min_batch` rows on, 0 for never; by
+    default as the device of its profile does, and from 32 rows on without one. `type` is "gpu",
+    "igpu" or "accel". With `host` it computes in the CPU's memory, as BLAS does; with `host_buffer`
+    it has a type of pinned host memory, which an "igpu" reads in place. It computes and copies on a
+    thread of its own while the caller goes on, and has events, unless `async_` is false or `host`
+    true. `buft_of` is another simulated device, whose buffer type and memory it shares.
+
+    `graph_optimize` is what it makes of the order of a split's nodes: a function that gets them (a
+    tuple of Tensors that also has `add_alloc_dep(tensor, until)`) and returns them, or their
+    indices, in the order to compute; or "metal", upstream's own for Metal. What a function returns
+    is checked: each node once, and none before what it needs.
+
+    Raises `ArgumentError` for a name that another device has, for settings that do not fit, and for
+    others than it has while it is in use. C: gp_sim_open
+    """
+    settings = _Settings(
+        profile, supports, memory, offload_min_batch, type, max_size, alignment, host, host_buffer,
+        async_, buft_of, graph_optimize,
+    )  # fmt: skip
+    encoded = c_text("a device's name", name)
+    if not name or len(encoded) > 63:
+        raise ArgumentError(f"device name {name!r}: expected 1 to 63 bytes")
+    with _lock:
+        known = _sims.get(name.casefold())
+        if known is not None and known._name == name:
+            known._apply(settings)
+            return known
+        if lib.ggml_backend_dev_by_name(encoded) != NULL:
+            raise ArgumentError(f"there is a device named '{name}' already: choose another name")
+        made = SimDevice(name, settings)
+        _sims[name.casefold()] = made
+        return made
+
+
+class SimDevice(Device):
+    """A simulated device. Made by `sim_device`."""
+
+    __slots__ = ("_name", "_profile", "_settings", "closed")
+
+    def __init__(self, name: str, settings: _Settings) -> None:
+        if not isinstance(settings, _Settings):
+            raise TypeError(f"use sim_device(): a SimDevice is not made from {given(settings)}")
+        profile = _profile_of(settings)
+        decide = _decider(name, settings, profile)
+        super().__init__(_open(name, settings))
+        self.closed = False
+        self._name = name
+        self._settings, self._profile = settings, profile
+        decide(self.ptr)
+
+    @property
+    def ptr(self) -> Any:
+        """The native object. Raises `ClosedError` after `close`."""
+        if self.closed:
+            raise ClosedError(f"the simulated device {self._name} is closed: make it again")
+        return super().ptr
+
+    def __repr__(self) -> str:
+        return f"<SimDevice {self._name}, closed>" if self.closed else super().__repr__()
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What `sim_device` was given, by its arguments' names, `configure` included."""
+        return {name: getattr(self._settings, name) for name in sorted(_NAMES)}
+
+    @property
+    def profile(self) -> Profile | None:
+        """The profile that decides what it supports, loaded where it was given by name."""
+        return self._profile
+
+    def configure(self, **settings: Any) -> None:
+        """Changes settings of `sim_device`; those that are not named stay as they are.
+
+        `supports`, `profile`, `offload_min_batch` and another function as `graph_optimize` count
+        from the next question on: an allocated graph is computed as it was planned. Raises
+        `ArgumentError` for the others while a backend or a buffer of it is open, and TypeError for
+        what is no setting.
+        """
+        unknown = ", ".join(sorted(settings.keys() - _NAMES))
+        if unknown:
+            raise TypeError(f"{unknown}: expected settings of sim_device: {sorted(_NAMES)}")
+        # One takes the other's place.
+        if settings.get("profile") is not None:
+            settings.setdefault("supports", None)
+        if settings.get("supports") is not None:
+            settings.setdefault("profile", None)
+        with _lock:
+            self._apply(replace(self._settings, **settings))
+
+    def _apply(self, settings: _Settings) -> None:
+        self.ptr  # noqa: B018  raises when closed
+        if settings != self._settings:
+            profile = _profile_of(settings)
+            decide = _decider(self._name, settings, profile)
+            _open(self._name, settings, self)
+            self._settings, self._profile = settings, profile
+            decide(self.ptr)
+
+    def _in_use(self) -> str:
+        """What is open of it, in words; empty for nothing."""
+        state = ffi.new("struct gp_sim_state *")
+        lib.gp_sim_state(self.ptr, state)
+        counts = {
+            "backend": state.n_backends,
+            "buffer": state.n_buffers,
+            "device that shares its buffer type": state.n_shared,
+        }
+        return ", ".join(f"{n} {what}{'s' * (n > 1)}" for what, n in counts.items() if n)
+
+    def close(self) -> None:
+        """Takes it from `devices()`. Closing twice is harmless.
+
+        Raises `ArgumentError` while a backend or a buffer of it is open. C: gp_sim_close
+        """
+        if self.closed:
+            return
+        with _lock:
+            in_use = self._in_use()
+            if in_use:
+                raise ArgumentError(f"{self!r} cannot be closed yet; open of it: {in_use}")
+            lib.gp_sim_close(self.ptr)
+            del _sims[self._name.casefold()]
+            self.closed = True
+
+    def __enter__(self) -> SimDevice:
+        self.ptr  # noqa: B018  raises when closed
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self.close()
+
+
+_sims: dict[str, SimDevice] = {}
+
+
+def existing(name: str) -> SimDevice | None:
+    """The simulated device of that name, in any case, if there is one now."""
+    return _sims.get(name.casefold())
+
+
+def _open(name: str, settings: _Settings, device: SimDevice | None = None) -> Any:
+    native = ffi.new("struct gp_sim_settings *")
+    native.type = _type(settings.type)
+    native.host, native.host_buffer = bool(settings.host), bool(settings.host_buffer)
+    native.async_ = bool(settings.async_) and native.host == 0  # whose memory others may free
+    native.optimize = order_kind(settings.graph_optimize)
+    native.memory = whole("memory", settings.memory, 1)
+    size = _SIZE_MAX if settings.max_size is None else whole("max_size", settings.max_size, 1)
+    native.max_size = size
+    native.alignment = whole("alignment", settings.alignment, 32, 1 << 20)
+    if settings.alignment & (settings.alignment - 1):
+        raise ArgumentError(f"alignment={settings.alignment}: expected a power of two")
+    native.buft_of = _buft_of(settings, device)
+    if settings.host and settings.host_buffer:
+        raise ArgumentError(
+            "host=True computes in the CPU's memory: expected no host_buffer beside it"
+        )
+    ptr = lib.gp_sim_open(name.encode(), native)
+    if ptr == NULL:
+        in_use = device._in_use() if device is not None else "something"
+        raise ArgumentError(
+            f"device {name} has other settings and is in use (open of it: {in_use}): close "
+            "those first, or choose another name. What it supports can be changed at any time"
+        )
+    return ptr
+
+
+def _buft_of(settings: _Settings, device: SimDevice | None) -> Any:
+    if settings.buft_of is None:
+        return NULL
+    raw = ptr_of(Device, settings.buft_of)
+    other = existing(settings.buft_of.name)
+    if other is None or other == device or settings.host:
+        raise ArgumentError(
+            f"buft_of={settings.buft_of!r}: expected another simulated device, and not host=True "
+            "beside it"
+        )
+    if other._settings.buft_of is not None or other._settings.host:
+        raise ArgumentError(f"buft_of={other!r}: expected a device with a buffer type of its own")
+    return raw
+
+
+def _type(value: enums.BackendDevType | int | str) -> int:
+    number = enum_of(enums.BackendDevType, value)
+    if number not in _TYPES:
+        raise ArgumentError(f"type={value!r}: expected 'gpu', 'igpu' or 'accel'")
+    return int(number)
+
+
+def _description(profile: Profile | str | os.PathLike[str] | None) -> bytes:
+    name = profile if isinstance(profile, str) else getattr(profile, "name", None)
+    of = f" {name}" if isinstance(name, str) else ""
+    return f"simulated{of}, computes on the CPU".encode()[:127]
+
+
+# --- what it supports
+
+
+def _profile_of(settings: _Settings) -> Profile | None:
+    profile = settings.profile
+    if not isinstance(profile, str | os.PathLike):
+        return profile
+    from .profiles.profile import load_profile  # most devices have none
+
+    return load_profile(profile)
+
+
+def _decider(name: str, settings: _Settings, profile: Profile | None) -> Callable[[Any], None]:
+    """What makes a native device decide by the settings; they are checked before."""
+    native = ffi.new("struct gp_sim_decisions *")
+    native.description = _description(settings.profile)
+    batch, least = getattr(profile, "offload", ("rows", 32))
+    native.batch = _BATCHES[batch]
+    if settings.offload_min_batch is not None:
+        least = whole("offload_min_batch", settings.offload_min_batch)
+    native.offload_min_batch = least
+    supports = _supports_of(settings.supports, profile)
+    native.mode = lib.GP_SIM_ALL if supports else lib.GP_SIM_NONE
+    predicate, order = asked_of(name)
+    native.predicate, native.optimizer = predicate.handle, order.handle
+    if isinstance(supports, Mapping):
+        native.mode = lib.GP_SIM_TABLE
+        _fill(native, supports)
+    elif callable(supports):
+        native.mode = lib.GP_SIM_ASK
+
+    def decide(device: Any) -> None:
+        predicate.function = supports if callable(supports) else bool
+        optimize = settings.graph_optimize
+        order.function = optimize if callable(optimize) else list
+        lib.gp_sim_decide(device, native)
+
+    return decide
+
+
+def _supports_of(
+    supports: Supports, profile: Profile | None
+) -> bool | Table | Callable[[Tensor], bool]:
+    if profile is not None:
+        if supports is not None:
+            raise ArgumentError("profile= and supports= say the same thing: give one of them")
+        supports = getattr(profile, "supports", None)
+        if not callable(supports):
+            raise TypeError(
+                "profile: expected a name, a path or an object with supports(tensor), got "
+                f"{given(profile)}"
+            )
+    if supports is None:
+        return True
+    if isinstance(supports, bool | Mapping) or callable(supports):
+        return supports
+    raise TypeError(
+        "supports: expected True, False, a table {op: types} or a function of the Tensor, got "
+        f"{given(supports)}"
+    )
+
+
+def _fill(native: Any, table: Table) -> None:
+    """Sets the bits of a table, and those of views that it does not name."""
+    named = {_key(name): types for name, types in table.items()}
+    for name, types in (dict.fromkeys(VIEWS, True) | named).items():
+        bits = _bits(name, types)
+        if name in enums.UnaryOp.__members__:
+            native.unary[enums.UnaryOp[name]] = bits
+        elif name in enums.GluOp.__members__:
+            native.glu[enums.GluOp[name]] = bits
+        else:
+            native.ops[enums.Op[name]] = bits
+
+
+def _key(name: object) -> str:
+    known = [
+        member
+        for kind in (enums.Op, enums.UnaryOp, enums.GluOp)
+        for member in kind.__members__
+        if member != "COUNT"
+    ]
+    key = name.upper() if isinstance(name, str) else ""
+    if key not in known:
+        near = ", ".join(difflib.get_close_matches(key, known, 3)) or "Op, UnaryOp and GluOp"
+        raise ArgumentError(f"supports: no op is named {name!r}; the nearest names are {near}")
+    return key
+
+
+def _bits(name: str, types: bool | Iterable[TypeLike]) -> int:
+    if isinstance(types, bool):
+        return _EVERY_TYPE if types else 0
+    if isinstance(types, str) or not isinstance(types, Iterable):
+        raise TypeError(f"supports[{name!r}]: expected True, False or types, got {given(types)}")
+    bits = 0
+    for one in types:
+        bits |= 1 << type_of(one)
+    return bits

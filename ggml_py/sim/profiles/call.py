@@ -1,0 +1,157 @@
+"""What a device is asked about: one op with its types, shapes, strides and parameters.
+
+Plain data, so that a recorded graph can be asked about too; `call_of` reads it off a live tensor.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+Four = tuple[int, int, int, int]
+
+_BLOCKS = {"q1_0": 128, "q2_0": 64, "nvfp4": 64, "iq4_nl": 32, "mxfp4": 32}
+_BLOCKS |= dict.fromkeys(("q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q8_1"), 32)
+VIEWS = frozenset({"NONE", "RESHAPE", "VIEW", "PERMUTE", "TRANSPOSE"})
+
+
+@functools.cache
+def block_size(type_: str) -> int:
+    """Elements in a block of this type ("q4_0": 32); 1 for types without blocks."""
+    if type_ in _BLOCKS:
+        return _BLOCKS[type_]
+    return 256 if type_.startswith(("iq", "tq")) or type_.endswith("_k") else 1
+
+
+class Source(NamedTuple):
+    """A tensor as an op sees it. `whole` is the ne of the tensor that it is a view of."""
+
+    type: str
+    ne: Four
+    nb: Four
+    whole: Four | None = None
+
+    @property
+    def order(self) -> Four:
+        """The dimensions by stride, innermost first: (0, 1, 2, 3) unless it was permuted."""
+        nb = self.nb
+        if nb[0] <= nb[1] <= nb[2] <= nb[3]:
+            return (0, 1, 2, 3)
+        first, second, third, fourth = sorted(range(4), key=lambda i: nb[i])
+        return (first, second, third, fourth)
+
+    @property
+    def row(self) -> int:
+        """Elements from one row to the next: ne0 unless there are others between."""
+        return self.nb[1] // self.nb[0] * block_size(self.type)
+
+    @property
+    def contiguous(self) -> bool:
+        """Whether its elements follow each other, dimension 0 innermost."""
+        step = self.nb[0]
+        if step * self.ne[0] // block_size(self.type) != self.nb[1] and self.n_rows > 1:
+            return False
+        step *= self.ne[0] // block_size(self.type)
+        for i in (1, 2, 3):
+            if self.ne[i] != 1 and self.nb[i] != step:
+                return False
+            step *= self.ne[i]
+        return True
+
+    @property
+    def n_rows(self) -> int:
+        """ne1 * ne2 * ne3."""
+        return self.ne[1] * self.ne[2] * self.ne[3]
+
+
+@dataclass(frozen=True)
+class Call:
+    """One op. `op` is upstream's description ("MUL_MAT", "SILU", "SWIGLU"), `src` has None where
+    a source is absent, `params` are the op's 16 numbers as int32."""
+
+    op: str
+    out: Source
+    src: tuple[Source | None, ...]
+    params: tuple[int, ...] = (0,) * 16
+    inplace: bool = False
+
+    def source(self, index: int) -> Source:
+        """Source `index`, which this op must have."""
+        found = self.src[index]
+        assert found is not None
+        return found
+
+    def has(self, index: int) -> bool:
+        """Whether there is a source `index`."""
+        return index < len(self.src) and self.src[index] is not None
+
+    def number(self, index: int) -> float:
+        """Parameter `index` as the float that it is, rounded as upstream's rows print it."""
+        value: float = struct.unpack("f", struct.pack("i", self.params[index]))[0]
+        return round(value, 6) if math.isfinite(value) else value
+
+
+def call_of(tensor: Any) -> Call:
+    """The call that a live `Tensor` is the result of."""
+    from ... import enums
+    from ...boundary.ffi import NULL, lib, text
+
+    def four(values: Any) -> Four:
+        return (values[0], values[1], values[2], values[3])
+
+    def source(ptr: Any) -> Source:
+        view = ptr.view_src
+        whole = None if view == NULL else four(view.ne)
+        return Source(enums.Type(ptr.type).name.lower(), four(ptr.ne), four(ptr.nb), whole)
+
+    ptr = tensor.ptr
+    found = [None if one == NULL else source(one) for one in ptr.src]
+    while found and found[-1] is None:
+        found.pop()
+    view, first = ptr.view_src, ptr.src[0]
+    inplace = view != NULL and first != NULL and view in (first, first.view_src)
+    op = text(lib.ggml_op_desc(ptr))
+    return Call(op, source(ptr), tuple(found), tuple(ptr.op_params), inplace)
+
+
+def call_of_record(tensor: Any, tensors: Sequence[Any]) -> Call:
+    """The call that a recorded tensor (`trace.record.TensorRecord`) is the result of; `tensors` are
+    all of its capture, by id."""
+
+    def source(record: Any) -> Source:
+        whole = four(tensors[record.view_src].ne) if record.view_src >= 0 else None
+        return Source(record.type.lower(), four(record.ne), four(record.nb), whole)
+
+    def four(values: Sequence[int]) -> Four:
+        first, second, third, fourth = values
+        return (first, second, third, fourth)
+
+    found = tuple(source(tensors[i]) if i >= 0 else None for i in tensor.src)
+    inplace = False
+    if tensor.view_src >= 0 and tensor.src and tensor.src[0] >= 0:
+        first = tensor.src[0]
+        inplace = tensor.view_src in (first, tensors[first].view_src)
+    params = (*tensor.op_params, *(0,) * 16)[:16]  # trailing zeros are left out
+    return Call(tensor.op_desc, source(tensor), found, params, inplace)
+
+
+def key_of(tensor: Any) -> tuple[Any, ...]:
+    """What `call_of` depends on, gathered in a few microseconds: for a cache of decisions."""
+    from ...boundary.ffi import NULL, ffi
+
+    ptr = tensor.ptr
+    view, first = ptr.view_src, ptr.src[0]
+    key = [ffi.buffer(ptr.op_params)[:], ptr.op]
+    key.append(view != NULL and first != NULL and view in (first, first.view_src))
+    for one in (ptr, *ptr.src):
+        if one == NULL:
+            key.append(None)
+            continue
+        key += one.type, ffi.buffer(one.ne)[:], ffi.buffer(one.nb)[:]
+        if one.view_src != NULL:
+            key.append(ffi.buffer(one.view_src.ne)[:])
+    return tuple(key)

@@ -1,0 +1,283 @@
+"""Device profiles: what a device that is not here would say to `supports_op`.
+
+A profile knows the test cases that upstream ran on the device, and answers for an op from the case
+that is nearest to it, by rules that docs/PROFILES.md states. Every answer names its row.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from ...errors import ArgumentError
+from . import rows as profile_rows
+from .call import VIEWS, Call, call_of, call_of_record, key_of
+from .ops import OPS
+from .params import Op, Row, Value
+
+_SOFT = 4.0  # a soft parameter that differs counts as much as a factor 16 in one dimension
+_ALIGNED = 1.0  # each power of two that divides only one number counts as much as a factor 2
+_CACHED = 1 << 16
+_HADAMARD = 1  # ggml_mul_mat_set_hint
+
+# offload_op of upstream's backends, in all releases; those that are not here have none.
+_OFFLOAD = {
+    "cuda": ("rows", 32), "vulkan": ("rows", 32), "sycl": ("rows", 32), "et": ("rows", 1),
+    "metal": ("products", 32), "cann": ("ne1", 32),
+}  # fmt: skip
+
+Same = tuple[Value, ...]
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What a profile says of one op, and why.
+
+    `basis` is "exact" (this very case was tested), "agreed" (all cases with these types and flags
+    have this answer), "nearest" (they differ: the nearest in size decides), "unrecorded" (no case
+    has these types and flags) or "view" (nothing is computed). `row` is the case that it rests on,
+    as upstream writes it; None where there is none.
+    """
+
+    supported: bool
+    row: str | None
+    text: str
+    basis: str
+
+    def __bool__(self) -> bool:
+        return self.supported
+
+
+class _Case(NamedTuple):
+    text: str
+    supported: bool
+    row: Row
+
+
+class _Cases:
+    """The rows of one op, by their `same` parameters."""
+
+    def __init__(self, op: str, answers: profile_rows.Answers) -> None:
+        self.op = op
+        self.spec = OPS.get(op, Op())
+        self.groups: dict[Same, list[_Case]] = {}
+        for text, supported in answers:
+            row = self._tidied(text)
+            same = tuple(row.get(name, "") for name in self.spec.same)
+            self.groups.setdefault(same, []).append(_Case(text, supported, row))
+
+    def _tidied(self, text: str) -> Row:
+        try:
+            row = {**self.spec.default, **profile_rows.parsed(text)}
+            if self.spec.tidy:
+                self.spec.tidy(row)
+        except (AssertionError, LookupError, TypeError, ValueError) as error:
+            raise ArgumentError(
+                f"the row {self.op}({text}) cannot be read ({error!r}): expected what "
+                "`test-backend-ops support --output csv` prints"
+            ) from None
+        return row
+
+    def distance(self, row: Row, asked: Row) -> float:
+        """How far a row is in what is not `same`; 0 for the very case."""
+        total = sum(_ratio(row.get(name, asked[name]), asked[name]) for name in self.spec.size)
+        return total + _SOFT * sum(row.get(n, asked[n]) != asked[n] for n in self.spec.soft)
+
+    def nearest(self, cases: Iterable[_Case], asked: Row) -> tuple[float, bool, _Case]:
+        """The least distance, whether all cases at that distance are supported, and one of them."""
+        ranked = [(self.distance(case.row, asked), case) for case in cases]
+        least = min(distance for distance, _ in ranked)
+        ties = [case for distance, case in ranked if distance == least]
+        supported = all(case.supported for case in ties)
+        return least, supported, next(case for case in ties if case.supported == supported)
+
+    def alike(self, same: Same) -> list[_Case]:
+        """The rows that differ in the fewest `same` parameters, rather in later than in earlier
+        ones, numbers rather by little than by much."""
+
+        def far(key: Same) -> tuple[int, list[bool], float]:
+            differs = [mine != theirs for mine, theirs in zip(same, key, strict=True)]
+            return sum(differs), differs, sum(map(_ratio, key, same))
+
+        return self.groups[min(self.groups, key=far)]
+
+    def unknown(self, same: Same) -> str:
+        """The first type that no row of the op has at all; "" if there is none."""
+        for i, (name, value) in enumerate(zip(self.spec.same, same, strict=True)):
+            if isinstance(value, str) and all(key[i] != value for key in self.groups):
+                return f"{name}={value}"
+        return ""
+
+    def written(self, same: Same) -> str:
+        """The `same` parameters as rows have them."""
+        return ", ".join(
+            f"{name}={_text(value)}" for name, value in zip(self.spec.same, same, strict=True)
+        )
+
+
+def _text(value: Value) -> str:
+    return str(list(value)).replace(" ", "") if isinstance(value, tuple) else str(value)
+
+
+def _ratio(a: Value, b: Value) -> float:
+    """Powers of two between two numbers, or in sum between those of two shapes."""
+    if a == b:
+        return 0.0
+    if isinstance(a, tuple) and isinstance(b, tuple):
+        return sum(map(_ratio, a, b))
+    if isinstance(a, str) or isinstance(b, str) or isinstance(a, tuple) or isinstance(b, tuple):
+        return 0.0  # words are counted where they matter
+    apart = abs(math.log2((1 + abs(a)) / (1 + abs(b))))
+    return apart + _ALIGNED * abs(_alignment(int(a)) - _alignment(int(b)))
+
+
+def _alignment(number: int) -> int:
+    """How often 2 divides it, at most 5 times: kernels that want 32 at once say no to the rest."""
+    return (number & -number & 31 or 32).bit_length()
+
+
+class Profile:
+    """What one device supports, as far as it is on record. Reading it needs no native library.
+
+    `strict` profiles answer yes only where the record leaves no doubt.
+    """
+
+    def __init__(self, record: profile_rows.Record, strict: bool) -> None:
+        self.name = record.name
+        self.strict = strict
+        self._record = record
+        self._cases: dict[str, _Cases] = {}
+        self._decided: dict[Any, Decision] = {}
+
+    def __repr__(self) -> str:
+        return f"<Profile {self._record.title}{', strict' if self.strict else ''}>"
+
+    @property
+    def ops(self) -> tuple[str, ...]:
+        """The ops that have rows, by upstream's description ("MUL_MAT", "SILU")."""
+        return tuple(sorted(self._record.ops()))
+
+    @property
+    def offload(self) -> tuple[str, int]:
+        """Which ops the device wants although their weights are in host memory: from how many rows
+        on (0: none), and what counts as rows: "rows" as CUDA counts, "products" as Metal (of
+        MUL_MAT and MUL_MAT_ID only), "ne1" as CANN. A file does not tell: from 32 rows on."""
+        if isinstance(self._record, profile_rows.BuiltRecord):
+            return _OFFLOAD.get(self.name, ("rows", 0))
+        return "rows", 32
+
+    def decide(self, tensor: Any) -> Decision:
+        """Whether the device computes the op that `tensor` is the result of, and by which row.
+
+        Takes nodes of a plan, recorded ones too, and `Call`s: those need no native library. Raises
+        `ArgumentError` for nodes of a plan that was read from a debug log.
+        """
+        if isinstance(tensor, Call):
+            return self._decide(tensor)
+        if hasattr(tensor, "record"):
+            return self._decide(_recorded(tensor.plan, tensor.record))
+        try:
+            key = key_of(tensor)
+        except AttributeError:
+            kind = type(tensor).__name__
+            raise TypeError(f"expected a Tensor, a node of a plan or a Call, got {kind}") from None
+        found = self._decided.get(key)
+        if found is None:
+            if len(self._decided) >= _CACHED:
+                self._decided.clear()
+            found = self._decided[key] = self._decide(call_of(tensor))
+        return found
+
+    def supports(self, tensor: Any) -> bool:
+        """Whether the device computes the op that `tensor` is the result of."""
+        return self.decide(tensor).supported
+
+    def answers(self, plan: Any, backend: str) -> dict[tuple[str, int], bool]:
+        """What `plan.what_if(supports=...)` takes to make `backend` this device: an answer for
+        every node of a `Plan`, recorded ones too. Needs no native library.
+        """
+        nodes = ((t.id, _recorded(plan, t)) for t in plan.capture.tensors if t.kind == "node")
+        return {(backend, i): self._decide(call).supported for i, call in nodes}
+
+    def _decide(self, call: Call) -> Decision:
+        if call.op in VIEWS:
+            return Decision(True, None, f"yes: {call.op} computes nothing", "view")
+        name = call.op
+        hinted = name == "MUL_MAT" and call.params[1] == _HADAMARD
+        if hinted and "MUL_MAT_HADAMARD" in self._record.ops():  # older records lack them
+            name = "MUL_MAT_HADAMARD"
+        cases = self._cases_of(name)
+        if not cases.groups:
+            text = f"no: {self._record.title} has no row of {name}"
+            return Decision(False, None, text, "unrecorded")
+        return self._decide_in(cases, cases.spec.of(call))
+
+    def _cases_of(self, op: str) -> _Cases:
+        found = self._cases.get(op)
+        if found is None:
+            found = self._cases[op] = _Cases(op, self._record.answers(op))
+        return found
+
+    def _decide_in(self, cases: _Cases, asked: Row) -> Decision:
+        same = tuple(asked[name] for name in cases.spec.same)
+        group = cases.groups.get(same)
+        if group is None:
+            return self._unrecorded(cases, same, asked)
+        distance, supported, case = cases.nearest(group, asked)
+        row = f"{cases.op}({case.text})"
+        if distance == 0:
+            return _decision(supported, row, f"tested: {row}", "exact")
+        n_yes = sum(one.supported for one in group)
+        these = f"of {cases.op} with {cases.written(same)}" if same else f"of {cases.op}"
+        if n_yes in (0, len(group)):
+            text = f"all rows {these} say so ({len(group)}), the nearest: {row}"
+            return _decision(supported, row, text, "agreed")
+        text = f"the rows {these} differ ({n_yes} yes, {len(group) - n_yes} no)"
+        if self.strict:
+            return _decision(False, row, f"{text}, and none is this case (strict)", "nearest")
+        return _decision(supported, row, f"{text}, the nearest in size: {row}", "nearest")
+
+    def _unrecorded(self, cases: _Cases, same: Same, asked: Row) -> Decision:
+        text = f"no such case on record: {cases.op} with {cases.written(same)}"
+        unknown = cases.unknown(same)
+        if unknown:
+            return _decision(False, None, f"{text}; no row has {unknown}", "unrecorded")
+        _, supported, case = cases.nearest(cases.alike(same), asked)
+        row = f"{cases.op}({case.text})"
+        if self.strict:
+            return _decision(False, row, f"{text} (strict); the most alike: {row}", "unrecorded")
+        return _decision(supported, row, f"{text}; the most alike: {row}", "unrecorded")
+
+
+def _recorded(plan: Any, record: Any) -> Call:
+    if plan.capture.source != "scheduler":
+        raise ArgumentError(
+            f"'{record.name}' of a plan from a {plan.capture.source}, which tells no shapes and "
+            "parameters: expected a plan that a scheduler made (`Plan.to_json` keeps it)"
+        )
+    return call_of_record(record, plan.tensors)
+
+
+def _decision(supported: bool, row: str | None, text: str, basis: str) -> Decision:
+    return Decision(supported, row, f"{'yes' if supported else 'no'}: {text}", basis)
+
+
+def profiles() -> tuple[str, ...]:
+    """The names that `load_profile` knows: the backends that this build's ggml has records of."""
+    return profile_rows.names()
+
+
+def load_profile(name: str | os.PathLike[str], strict: bool = False) -> Profile:
+    """The profile of a device: a name of `profiles()` ("cuda", "metal", "vulkan"), or the path of a
+    CSV file that `test-backend-ops support --output csv` wrote on some machine.
+
+    `strict` ones say no to whatever no row answers for sure. docs/PROFILES.md has the rules.
+    Raises `UnknownDeviceError` for an unknown name, `ArgumentError` for a file that is none, and
+    `NotBuiltError` where the build has no profiles.
+    """
+    if not isinstance(name, (str, os.PathLike)):
+        raise TypeError(f"name: expected a str or a path, got {type(name).__name__}")
+    return Profile(profile_rows.record_of(os.fspath(name)), strict)

@@ -1,0 +1,162 @@
+"""What upstream's op tests answered on a device: the rows of docs/ops/*.csv, and of one's own file.
+
+The build puts those of its release into `profiles.zip` (vendor/profiles.py); a file in the same
+format is what `test-backend-ops support --output csv` prints.
+"""
+
+from __future__ import annotations
+
+import csv
+import functools
+import io
+import json
+import re
+import zipfile
+from pathlib import Path
+
+from ...boundary import builds as _builds
+from ...errors import ArgumentError, NotBuiltError, UnknownDeviceError
+from ...files.reading import read_file
+from .params import Row, Value
+
+FILE = "profiles.zip"
+_COLUMNS = ("op_name", "op_params", "supported")
+_BETWEEN = re.compile(r",(?=[A-Za-z_])")  # and not inside of [1,2,3,4]
+
+Answers = list[tuple[str, bool]]  # parameters as upstream writes them, supported
+
+
+def _value(text: str) -> Value:
+    if text.startswith("["):
+        return tuple(int(number) for number in text[1:-1].split(","))
+    for number in (int, float):
+        try:
+            return number(text)
+        except ValueError:
+            continue
+    return text.lower()
+
+
+@functools.cache
+def _param(text: str) -> tuple[str, Value]:
+    name, equals, value = text.partition("=")
+    return name, _value(value) if equals else 1
+
+
+def parsed(params: str) -> Row:
+    """A row's parameters: "type=f32,ne=[4,1,1,1],split" → numbers, tuples, lower-case words."""
+    return dict(map(_param, _BETWEEN.split(params)))
+
+
+class Record:
+    """The rows of one device, by op. `title` says where they are from."""
+
+    def __init__(self, name: str, title: str) -> None:
+        self.name = name
+        self.title = title
+
+    def ops(self) -> frozenset[str]:
+        """The ops that have rows."""
+        raise NotImplementedError
+
+    def answers(self, op: str) -> Answers:
+        """The rows of an op, in upstream's order; none for an unknown one."""
+        raise NotImplementedError
+
+
+class BuiltRecord(Record):
+    """Rows from the build's `profiles.zip`, read op by op when they are asked for."""
+
+    def __init__(self, path: Path, name: str, index: dict[str, list[str]], release: str) -> None:
+        super().__init__(name, f"profile {name} of ggml {release}")
+        self._path = path
+        self._letter = list(index).index(name)
+        self._ops = frozenset(index[name])
+
+    def ops(self) -> frozenset[str]:
+        return self._ops
+
+    def answers(self, op: str) -> Answers:
+        if op not in self._ops:
+            return []
+        with zipfile.ZipFile(self._path) as archive:
+            lines = archive.read(op).decode("utf-8").splitlines()
+        found = []
+        for line in lines:
+            params, _, letters = line.partition("\t")
+            if letters[self._letter] != "-":
+                found.append((params, letters[self._letter] == "y"))
+        return found
+
+
+class FileRecord(Record):
+    """Rows of a CSV file that a user made."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path.stem, str(path))
+        self._answers: dict[str, dict[str, bool]] = {}
+        try:
+            with io.StringIO(read_file(path).decode("utf-8"), newline="") as file:
+                table = csv.DictReader(file)
+                missing = [one for one in _COLUMNS if one not in (table.fieldnames or ())]
+                if missing:
+                    raise ArgumentError(
+                        f"{path} has no column {', '.join(missing)}: expected what "
+                        "`test-backend-ops support --output csv` prints"
+                    )
+                for row in table:
+                    if row["supported"] is None:
+                        continue  # a remark of the program in between
+                    mine = self._answers.setdefault(row["op_name"], {})
+                    before = mine.get(row["op_params"], True)
+                    mine[row["op_params"]] = before and row["supported"] in ("1", "yes", "true")
+        except ArgumentError:
+            raise
+        except (OSError, ValueError, csv.Error) as error:
+            raise ArgumentError(f"{path} cannot be read as CSV: {error}") from error
+        if not self._answers:
+            raise ArgumentError(
+                f"{path} has no rows: expected what `test-backend-ops support --output csv` prints"
+            )
+
+    def ops(self) -> frozenset[str]:
+        return frozenset(self._answers)
+
+    def answers(self, op: str) -> Answers:
+        return list(self._answers.get(op, {}).items())
+
+
+def _archive() -> tuple[Path, dict[str, list[str]], str]:
+    """The build's file, the ops of each profile in it, and the release."""
+    build = _builds.current()
+    path = Path(build["folder"]) / FILE
+    if not path.is_file():
+        raise NotBuiltError(
+            f"build {build['key']} has no device profiles (its source has no docs/ops, or it was "
+            "made by an older ggml_py): build a release with `ggml-py build`, or give the path of "
+            "a file made by `test-backend-ops support --output csv`"
+        )
+    with zipfile.ZipFile(path) as archive:
+        index = json.loads(archive.read("index.json"))["profiles"]
+    return path, index, str(build["label"])
+
+
+def names() -> tuple[str, ...]:
+    """The profiles of this build. Raises `NotBuiltError` when it has none."""
+    return tuple(_archive()[1])
+
+
+def record_of(name: str) -> Record:
+    """The record of a profile of this build, or of a CSV file.
+
+    Raises `UnknownDeviceError` that lists the names, `ArgumentError` for a file that is no record.
+    """
+    if name.lower().endswith(".csv") or "/" in name:
+        return FileRecord(Path(name))
+    path, known, release = _archive()
+    if name.lower() not in known:
+        raise UnknownDeviceError(
+            f"no device profile {name!r}: expected one of {', '.join(known)}, or the path of a "
+            "CSV file made by `test-backend-ops support --output csv`"
+        )
+    return BuiltRecord(path, name.lower(), known, release)

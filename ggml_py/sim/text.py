@@ -1,0 +1,84 @@
+"""Simulated devices as command lines name them: `sim:gpu0,profile=cuda,memory=8G`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+from ..backends.device import device
+from ..errors import ArgumentError
+from .device import SimDevice, existing, sim_device
+from .profiles.profile import load_profile
+
+_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+
+
+def sim_device_of(text: str) -> SimDevice:
+    """The device that "NAME" or "NAME,SETTING=VALUE,..." means: the one there is if no settings are
+    given, else as `sim_device` makes it.
+
+    Settings are those of `sim_device` and min_batch for offload_min_batch. Bytes take K, M, G or T;
+    host, host_buffer and async may go without a value; supports is all, none, or ops with + between
+    them; strict makes the profile say no to what it has no record of. Raises `ArgumentError`.
+    """
+    name, *parts = [part.strip() for part in text.split(",")]
+    settings: dict[str, Any] = {}
+    for part in parts:
+        key, _, value = part.partition("=")
+        if key not in _READ or key in settings:
+            known = ", ".join(sorted(_READ))
+            again = " twice" if key in settings else ""
+            raise ArgumentError(f"sim:{text}: '{key}'{again}; the settings are {known}")
+        settings[key] = _READ[key](part, value)
+    strict = settings.pop("strict", None)
+    if strict is not None:
+        if "profile" not in settings:
+            raise ArgumentError(f"sim:{text}: strict is a profile's: name one with profile=")
+        settings["profile"] = load_profile(settings["profile"], strict)
+    known_device = existing(name)
+    if known_device is not None and not settings:
+        return known_device
+    for key, argument in (("min_batch", "offload_min_batch"), ("async", "async_")):
+        if key in settings:
+            settings[argument] = settings.pop(key)
+    return sim_device(name, **settings)
+
+
+def _bytes(part: str, value: str) -> int:
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([KMGT]?)(?:i?B)?", value, re.IGNORECASE)
+    if found is None:
+        raise ArgumentError(f"{part}: expected bytes, as 4096, 512M or 8G")
+    return int(float(found[1]) * _UNITS[found[2].upper()])
+
+
+def _whole(part: str, value: str) -> int:
+    if not value.isdecimal():
+        raise ArgumentError(f"{part}: expected a whole number")
+    return int(value)
+
+
+def _flag(part: str, value: str) -> bool:
+    if value not in ("", "0", "1"):
+        raise ArgumentError(f"{part}: expected 1, 0, or nothing for 1")
+    return value != "0"
+
+
+def _word(part: str, value: str) -> str:
+    if not value:
+        raise ArgumentError(f"{part}: expected a value after '='")
+    return value
+
+
+def _supports(part: str, value: str) -> Any:
+    if _word(part, value) in ("all", "none"):
+        return value == "all"
+    return dict.fromkeys(value.split("+"), True)
+
+
+_READ: dict[str, Callable[[str, str], Any]] = {
+    "profile": _word, "strict": _flag, "supports": _supports, "type": _word,
+    "memory": _bytes, "max_size": _bytes, "alignment": _whole, "min_batch": _whole,
+    "graph_optimize": _word, "host": _flag, "host_buffer": _flag, "async": _flag,
+    "buft_of": lambda part, value: device(_word(part, value)),
+}  # fmt: skip

@@ -1,0 +1,87 @@
+"""What the owner of a plan may want to change: `Plan.advice`.
+
+Each kind of finding has a stable id, a row here, and a page, docs/advice/GPnnn.md.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from . import (
+    copies as advice_copies,
+)
+from . import (
+    layout as advice_layout,
+)
+from . import (
+    offload as advice_offload,
+)
+from . import (
+    ops as advice_ops,
+)
+from . import reach as advice_reach
+from . import (
+    setup as advice_setup,
+)
+from .facts import COST, NOTE, RISK, Check, Facts, Finding
+
+if TYPE_CHECKING:
+    from ..planned import Plan
+
+LOG = ("debug log",)
+BOTH = ("scheduler", *LOG)
+
+# In the order in which they explain nodes and copies: the particular before the general.
+CHECKS = (
+    Check("GP101", COST, "silent fallback", advice_ops.fallback),
+    Check("GP107", COST, "op dragged by a small weight", advice_ops.dragged),
+    Check("GP105", COST, "BLAS defeats op offload", advice_offload.defeated_by_blas),
+    Check("GP106", COST, "layout defeats op offload", advice_offload.defeated_by_layout),
+    Check("GP108", COST, "avoidable split", advice_ops.avoidable_splits),
+    Check("GP116", COST, "swept across a border", advice_ops.swept),
+    Check("GP113", COST, "weights alternate", advice_layout.alternating),
+    Check("GP115", COST, "round trip", advice_ops.round_trips, LOG),
+    Check("GP103", COST, "op offload copies weights", advice_copies.offloaded_weights, BOTH),
+    Check("GP102", COST, "weights copied every time", advice_copies.weights, BOTH),
+    Check("GP104", COST, "cache copied every time", advice_copies.state, BOTH),
+    Check("GP109", NOTE, "input on the wrong side", advice_copies.inputs),
+    Check("GP117", RISK, "memory out of reach", advice_reach.out_of_reach),
+    Check("GP110", RISK, "scheduler nearly full", advice_setup.nearly_full),
+    Check("GP111", RISK, "pin not applied", advice_setup.pins_not_applied),
+    Check("GP112", RISK, "pins dropped", advice_setup.pins_dropped),
+    Check("GP114", NOTE, "embedding in a split of its own", advice_layout.lone_embedding),
+)
+SKIPPED = "GP100"
+
+
+def advice(plan: Plan, min_bytes: int) -> tuple[Finding, ...]:
+    """See `Plan.advice`."""
+    if not isinstance(min_bytes, int) or min_bytes < 0:
+        raise ValueError(f"min_bytes={min_bytes!r}: expected a whole number of bytes, 0 or more")
+    facts = Facts(plan, min_bytes)
+    answerable = [c for c in CHECKS if plan.capture.source in c.sources]
+    findings = [
+        Finding(
+            check.id, check.severity, check.title,
+            found.text[:1].upper() + found.text[1:], found.suggestion,
+            tuple(plan.tensor(t.id) for t in found.tensors), found.bytes,
+        )
+        for check in answerable
+        for found in check.run(facts)
+    ]  # fmt: skip
+    findings.sort(key=lambda f: (-f.bytes, f.id))
+    skipped = sorted(c.id for c in CHECKS if c not in answerable and c.sources != LOG)
+    return (*findings, _not_checked(plan, skipped)) if skipped else tuple(findings)
+
+
+def _not_checked(plan: Plan, skipped: list[str]) -> Finding:
+    return Finding(
+        SKIPPED,
+        NOTE,
+        "checks skipped",
+        f"A {plan.capture.source} does not tell what the backends support, nor where tensors were "
+        f"before planning, so these were not checked: {', '.join(skipped)}.",
+        "Plan the graph with Scheduler.plan, or record it, for all of them.",
+        (),
+        0,
+    )

@@ -1,0 +1,156 @@
+"""Findings about tensors that are copied between backends in each evaluation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from ..names import most
+from ..record import TensorRecord
+from ..rules import parse_version
+from .facts import Copied, Facts, Found, are, described, nbytes, override
+
+# Since then it is for a callback to copy only the experts that are used.
+_ALL_EXPERTS = (0, 26)
+
+
+def offloaded_weights(facts: Facts) -> Iterator[Found]:
+    """Weights in host memory that go to a device for the ops that it offloads."""
+    mine = [
+        c
+        for c in facts.unexplained()
+        if facts.is_weight(c.holder) and any(facts.cause(r) == "1.off" for r in c.readers)
+    ]
+    for _at, to, copies in _large(facts, mine):
+        name, weights = facts.name(to), _tensors(copies)
+        yield Found(
+            f"{described(weights, 'weight')} in host memory {are(weights)} copied to {name}, which "
+            "wants ops at this batch size although their weights are not in its memory.",
+            f"If {name} has room for more layers, put them there (llama.cpp: a larger -ngl, "
+            f"{override(facts, weights, to)}). A larger batch (-ub) shares the copies among more "
+            "tokens; without op offload (--no-op-offload) the ops run where the weights are."
+            + _experts(facts, copies),
+            weights,
+            nbytes(copies),
+        )
+
+
+def _experts(facts: Facts, copies: list[Copied]) -> str:
+    """What to know of experts, of which an evaluation uses a few."""
+    if not any(r.op == "MUL_MAT_ID" for c in copies for r in c.readers):
+        return ""
+    if facts.from_log:
+        return (
+            " Up to ggml 0.25 only the experts that are used are copied, since then all, unless "
+            "the scheduler has a copy callback (llama.cpp has one); the log does not tell which "
+            "ggml it is of."
+        )
+    if parse_version(facts.capture.settings.upstream) < _ALL_EXPERTS:
+        return " Of the experts, ggml copies those that are used."
+    return (
+        " Of the experts all are copied, unless the scheduler has a copy callback that leaves out "
+        "what is not used (Scheduler.set_copy_callback; llama.cpp has one)."
+    )
+
+
+def weights(facts: Facts) -> Iterator[Found]:
+    """Weights that are read on another backend than where they are kept."""
+    mine = [c for c in facts.unexplained() if facts.is_weight(c.holder)]
+    for at, to, copies in _large(facts, mine):
+        weights = _tensors(copies)
+        yield Found(
+            f"{described(weights, 'weight')} {are(weights)} kept on {facts.name(at)} and copied to "
+            f"{facts.name(to)}, {_reader(facts, copies)}.",
+            f"Keep {are(weights, 'it where it is', 'them where they are')} read (llama.cpp: "
+            f"{override(facts, weights, to)})."
+            + (
+                " Or is it op offload? The log does not tell."
+                if _may_be_offload(facts, mine)
+                else ""
+            ),
+            weights,
+            nbytes(copies),
+        )
+
+
+_OFFLOAD = " Or is it op offload? The log does not tell."
+
+
+def _may_be_offload(facts: Facts, copies: list[Copied]) -> bool:
+    """In a log without causes."""
+    return facts.from_log and not any(facts.cause(r) for c in copies for r in c.readers)
+
+
+def state(facts: Facts) -> Iterator[Found]:
+    """What is kept from one evaluation to the next, a KV cache, and read on another backend."""
+    mine = [c for c in facts.unexplained() if facts.is_state(c.holder)]
+    for at, to, copies in _large(facts, mine):
+        kept = _tensors(copies)
+        home, name = facts.name(at), facts.name(to)
+        readers = dict.fromkeys(r.id for c in copies for r in c.readers)
+        after = facts.what_if(pins=dict.fromkeys(readers, home))
+        there = after is not None and after.copy_bytes < facts.plan.copy_bytes
+        option = "--no-kv-offload" if to == facts.last else "a larger -ngl, and no --no-kv-offload"
+        instead = f" On {home} instead: {facts.compared(after)}." if after and there else ""
+        yield Found(
+            f"{described(kept, 'tensor')} {are(kept, 'keeps its', 'keep their')} place on {home} "
+            f"and {are(kept)} copied to {name}, {_reader(facts, copies)}.{instead}",
+            f"Keep {are(kept, 'it', 'them')} on {name} (llama.cpp: {option})"
+            + (f", or pin those who read {are(kept, 'it', 'them')} to {home}." if there else "."),
+            kept,
+            nbytes(copies),
+        )
+
+
+def inputs(facts: Facts) -> Iterator[Found]:
+    """Graph inputs that nobody reads where they are set."""
+    mine = [
+        c
+        for c in facts.unexplained()
+        if "input" in c.holder.flags
+        and not facts.capture.is_weight(c.holder)
+        and all(facts.where[r.id] == c.to for r in facts.all_readers(c.holder))
+    ]
+    for at, to, copies in _large(facts, mine):
+        found = _tensors(copies)
+        home, name = facts.name(at), facts.name(to)
+        if any(t.buffer >= 0 for t in found):
+            after = facts.what_if(move_weights={t.id: name for t in found if t.buffer >= 0})
+            advice = f"Allocate {are(found, 'it', 'them')} in memory of {name}"
+        else:
+            after = facts.what_if(pins={t.id: name for t in found})
+            advice = f"Pin {are(found, 'it', 'them')} to {name} with set_tensor_backend"
+        if after is None or after.copy_bytes >= facts.plan.copy_bytes:
+            continue
+        yield Found(
+            f"{described(found, 'input')} {are(found)} on {home}, and only {name} reads "
+            f"{are(found, 'it', 'them')}. There: {facts.compared(after)}.",
+            f"{advice}, so that setting {are(found, 'it', 'them')} writes there at once.",
+            found,
+            nbytes(copies),
+        )
+
+
+def _large(facts: Facts, copies: Iterable[Copied]) -> Iterator[tuple[int, int, list[Copied]]]:
+    """The copies by where they come from and go to, those that are worth a finding, which they
+    have then."""
+    groups: dict[tuple[int, int], list[Copied]] = {}
+    for c in copies:
+        groups.setdefault((facts.where[c.holder.id], c.to), []).append(c)
+    for (at, to), group in sorted(groups.items()):
+        if most(nbytes(group)) >= facts.min_bytes:  # of a log: unless it is less for sure
+            facts.explain(group)
+            yield at, to, group
+
+
+def _tensors(copies: Iterable[Copied]) -> list[TensorRecord]:
+    return list(dict.fromkeys(c.holder for c in copies))
+
+
+def _reader(facts: Facts, copies: list[Copied]) -> str:
+    """ "where ADD 'sum' reads it (1.wgt0: …)" """
+    if not copies[0].readers:
+        return "which reads it" if len(copies) == 1 else "which reads them"
+    reader = facts.plan.tensor(copies[0].readers[0].id)
+    what = "it" if len(copies) == 1 else f"'{copies[0].holder.name}'"
+    why = f" ({reader.cause})" if reader.cause.code else ""
+    return f"where {reader.record.op_desc} '{reader.name}' reads {what}{why}"

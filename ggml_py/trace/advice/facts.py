@@ -1,0 +1,311 @@
+"""What `Plan.advice` answers with, and what its checks look at."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ..names import AtLeast, with_bounds
+from ..planned import Plan, PlanTensor, format_bytes
+from ..record import DUMPED_NAME, LEAF, NODE, TensorRecord
+
+if TYPE_CHECKING:
+    from typing import TypeGuard
+
+    from ..record import Capture
+
+COST, RISK, NOTE = "cost", "risk", "note"
+_HOST_BACKENDS = ("BLAS", "CPU")  # those of ggml that a log may name
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing about a plan that its owner may want to change.
+
+    `severity`: "cost" takes time in each evaluation, "risk" may end in an error or in another plan
+    than was asked for, "note" is for your information. `bytes` are those per evaluation that it is
+    about, `tensors` the nodes or tensors, in the order of the graph or of the copies. `page` has
+    more.
+    """
+
+    id: str
+    severity: str
+    title: str
+    text: str
+    suggestion: str
+    tensors: tuple[PlanTensor, ...]
+    bytes: int
+
+    @property
+    def page(self) -> str:
+        """The page about it, in the repository."""
+        return f"docs/advice/{self.id}.md"
+
+    def __str__(self) -> str:
+        """Lines of at most 100 columns: the title, what was found, what to do."""
+        known = self.bytes or isinstance(self.bytes, AtLeast)
+        cost = f", {format_bytes(self.bytes)} per evaluation" if known else ""
+        return "\n".join(
+            [
+                f"{self.id} {self.title} ({self.severity}{cost})",
+                *_lines(self.text, "    "),
+                *_lines(self.suggestion, "  > "),
+            ]
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """As data that `json` can write; tensors by id and name. Of a log "bytes" are the least,
+        and "bytes_at_most" the most that they may be (None: not known)."""
+        data = {
+            "id": self.id,
+            "severity": self.severity,
+            "title": self.title,
+            "text": self.text,
+            "suggestion": self.suggestion,
+            "bytes": self.bytes,
+            "page": self.page,
+            "tensors": [{"id": t.id, "name": t.name} for t in self.tensors],
+        }
+        bounded: dict[str, Any] = with_bounds(data)
+        return bounded
+
+
+def _lines(text: str, first: str) -> list[str]:
+    return textwrap.wrap(
+        text, 100, initial_indent=first, subsequent_indent="    ",
+        break_long_words=False, break_on_hyphens=False,
+    )  # fmt: skip
+
+
+class Found(NamedTuple):
+    """What a check yields: a finding without what all findings of the check have in common."""
+
+    text: str
+    suggestion: str
+    tensors: Sequence[TensorRecord] = ()
+    bytes: int = 0
+
+
+class Check(NamedTuple):
+    """One kind of finding."""
+
+    id: str
+    severity: str
+    title: str
+    run: Callable[[Facts], Iterator[Found]]
+    # Of which plans it can be answered, by `Capture.source`. A debug log does not tell what the
+    # backends support, where tensors were before planning, and how full the hash set is.
+    sources: tuple[str, ...] = ("scheduler",)
+
+
+class Copied(NamedTuple):
+    """A tensor that is copied to a backend in each evaluation."""
+
+    tensor: TensorRecord
+    holder: TensorRecord  # whose memory it is: itself, or what it views
+    to: int
+    readers: tuple[TensorRecord, ...]  # the nodes there that read the copy
+
+
+class Facts:
+    """A plan as the checks look at it. They run in the order of their table, and what one has
+    explained (`explain`) those after it leave out, so that no byte is reported twice."""
+
+    def __init__(self, plan: Plan, min_bytes: int) -> None:
+        self.plan = plan
+        self.capture: Capture = plan.capture
+        self.from_log = plan.capture.source != "scheduler"
+        self.min_bytes = min_bytes
+        self.last = len(plan.backends) - 1
+        self.where = [p.backend for p in plan.outcome.placements]
+        self.computed = [n.record for n in plan.nodes if n.is_computed]
+        self.readers: dict[int, list[TensorRecord]] = {}
+        for t in self.capture.tensors:
+            for src in dict.fromkeys(t.src):
+                self.readers.setdefault(src, []).append(t)
+        self.copies = list(self._copies())
+        self.explained: set[tuple[int, int]] = set()
+        self.explained_nodes: set[int] = set()
+
+    def _copies(self) -> Iterator[Copied]:
+        for split in self.plan.split_records:
+            for id, _copy in split.inputs:
+                t = self.capture.tensors[id]
+                readers = tuple(
+                    r for r in self.readers.get(id, ())
+                    if r.kind == NODE and not r.is_view_op and self.where[r.id] == split.backend
+                )  # fmt: skip
+                yield Copied(t, self.holder(t), split.backend, readers)
+
+    # --- tensors and backends
+
+    def holder(self, t: TensorRecord) -> TensorRecord:
+        """Whose memory it is: itself, or what it views."""
+        return self.capture.tensors[t.view_src] if t.view_src >= 0 else t
+
+    def name(self, b: int) -> str:
+        """A backend's name; -1 stands for one that is not known."""
+        return self.plan.backends[b].name if b >= 0 else "another backend"
+
+    def memory(self, b: int) -> str:
+        """The name of what a backend allocates from, as llama.cpp's -ot takes it."""
+        buft = self.plan.backends[b].buft
+        return self.capture.bufts[buft].name if buft >= 0 else self.name(b)
+
+    def has_own_memory(self, b: int) -> bool:
+        """Whether the last backend, the CPU, cannot read what backend `b` allocates: a GPU, and not
+        BLAS."""
+        if self.from_log:
+            return b != self.last and self.name(b) not in _HOST_BACKENDS
+        buft = self.plan.backends[b].buft
+        return not self.capture.bufts[buft].readers >> self.last & 1
+
+    @property
+    def devices(self) -> list[int]:
+        """The backends with memory of their own, highest priority first."""
+        return [b for b in range(self.last) if self.has_own_memory(b)]
+
+    def all_readers(self, t: TensorRecord) -> list[TensorRecord]:
+        """The nodes that compute with a tensor or with views of it."""
+        ids = [t.id, *(v.id for v in self.capture.tensors if v.view_src == t.id)]
+        return [r for i in ids for r in self.readers.get(i, ()) if not r.is_view_op]
+
+    def is_weight(self, t: TensorRecord) -> bool:
+        """Whether it is a weight; in a log, whether llama.cpp calls it so."""
+        if self.from_log:
+            return t.kind == LEAF and t.name.endswith((".weight", ".bias"))
+        return self.capture.is_weight(t)
+
+    def may_be_weight(self, t: TensorRecord) -> bool:
+        """Whether it is a weight, or a leaf of which a log has the first 20 bytes of the name only,
+        so that nobody knows."""
+        cut = self.from_log and len(t.name.encode()) >= DUMPED_NAME and not self.is_state(t)
+        return self.is_weight(t) or (cut and t.kind == LEAF)
+
+    def is_state(self, t: TensorRecord) -> bool:
+        """Whether it lives from one evaluation to the next, as a KV cache does."""
+        if self.from_log:
+            return t.kind != NODE and t.name.startswith("cache_")
+        return t.buffer >= 0 and not self.capture.is_weight(t) and "input" not in t.flags
+
+    def cause(self, t: TensorRecord) -> str:
+        """Its cause code."""
+        return self.plan.outcome.placements[t.id].cause
+
+    def sources(self, t: TensorRecord) -> list[TensorRecord]:
+        """Its sources."""
+        return [self.capture.tensors[i] for i in t.src if i >= 0]
+
+    def followed_weight(self, t: TensorRecord) -> TensorRecord | None:
+        """The weight that decided in pass 1 where `t` is: upstream looks at the first only."""
+        if self.cause(t) != "1.off" and not self.cause(t).startswith("1.wgt"):
+            return None
+        return next((s for s in self.sources(t) if self.capture.is_weight(s)), None)
+
+    # --- what is copied
+
+    def unexplained(self) -> Iterator[Copied]:
+        """Copies that no finding is about yet."""
+        return (c for c in self.copies if (c.tensor.id, c.to) not in self.explained)
+
+    def explain(self, copies: Iterable[Copied], nodes: Iterable[TensorRecord] = ()) -> None:
+        """These copies and nodes have their finding."""
+        self.explained.update((c.tensor.id, c.to) for c in copies)
+        self.explained_nodes.update(t.id for t in nodes)
+
+    def around(self, nodes: Iterable[TensorRecord]) -> list[Copied]:
+        """The copies that only these nodes read, and those of what they compute."""
+        ids = {t.id for t in nodes}
+        return [
+            c
+            for c in self.unexplained()
+            if c.holder.id in ids or (c.readers and all(r.id in ids for r in c.readers))
+        ]
+
+    # --- the same graph, otherwise
+
+    def what_if(self, **changes: Any) -> Plan | None:
+        """`Plan.what_if`; None where the change cannot be made or ggml would abort."""
+        if self.from_log:
+            return None
+        try:
+            return self.plan.what_if(**changes)
+        except ValueError:
+            return None
+
+    def is_better(self, after: Plan | None) -> TypeGuard[Plan]:
+        """Whether a plan has fewer splits or copies fewer bytes, and not more of the other."""
+        if after is None:
+            return False
+        now = self.plan.n_splits, self.plan.copy_bytes
+        then = after.n_splits, after.copy_bytes
+        return then != now and then[0] <= now[0] and then[1] <= now[1]
+
+    def compared(self, after: Plan) -> str:
+        """ "2 splits instead of 34, 1.2 KiB copied instead of 3.0 MiB"."""
+        now, then = self.plan, after
+        told = []
+        if then.n_splits != now.n_splits:
+            splits = are(then.splits, "split", "splits")
+            told.append(f"{then.n_splits} {splits} instead of {now.n_splits}")
+        if then.copy_bytes != now.copy_bytes:
+            copied, instead = format_bytes(then.copy_bytes), format_bytes(now.copy_bytes)
+            told.append(f"{copied} copied instead of {instead}")
+        return ", ".join(told) or "as many splits and bytes copied"
+
+
+def nbytes(copies: Iterable[Copied]) -> int:
+    """Their bytes."""
+    return sum(c.tensor.nbytes for c in copies)
+
+
+def described(tensors: Sequence[TensorRecord], one: str) -> str:
+    """ "MUL_MAT 'ffn_up-3'", or "12 weights ('blk.0.ffn_up.weight' to 'blk.11.ffn_up.weight')"."""
+    first, last = tensors[0], tensors[-1]
+    if len(tensors) == 1:
+        return f"{one} '{first.name}'"
+    between = ", " if len(tensors) == 2 else " to "
+    return f"{len(tensors)} {one}s ('{first.name}'{between}'{last.name}')"
+
+
+def are(tensors: Sequence[object], one: str = "is", many: str = "are") -> str:
+    """The verb for so many."""
+    return one if len(tensors) == 1 else many
+
+
+def override(facts: Facts, weights: list[TensorRecord], to: int) -> str:
+    """llama.cpp's --override-tensor for these weights."""
+    names = [w.name for w in weights]
+    others = {t.name for t in facts.capture.tensors if facts.is_weight(t)}.difference(names)
+    return f"-ot '{_pattern(names, others)}={facts.memory(to)}'"
+
+
+def _pattern(names: list[str], others: Iterable[str]) -> str:
+    """A regular expression for the names of weights and for none of the others of the graph: by
+    block, if they are all in blocks."""
+    blocks = [m for m in map(re.compile(r"blk\.(\d+)\.(.*)").fullmatch, names) if m]
+    if len(names) == 1 or len(blocks) < len(names):
+        # llama.cpp looks for it anywhere: output.weight is in blk.0.attn_output.weight, too.
+        return "|".join(
+            re.escape(name) if name.startswith("blk.") else f"^{re.escape(name)}"
+            for name in dict.fromkeys(names)
+        )
+    kinds: dict[str, set[str]] = {}
+    for m in blocks:
+        kinds.setdefault(m[1], set()).add(m[2])
+    taken = {m[1] for m in map(re.compile(r"blk\.(\d+)\.").match, others) if m}
+    alike: dict[tuple[str, ...], list[str]] = {}  # blocks by their kinds, none where all are meant
+    for number, those in kinds.items():
+        whole = number not in taken and len(those) > 3
+        alike.setdefault(() if whole else tuple(sorted(those)), []).append(number)
+    return "|".join(
+        rf"blk\.{_one_of(numbers)}\." + (_one_of([re.escape(k) for k in those]) if those else "")
+        for those, numbers in alike.items()
+    )
+
+
+def _one_of(patterns: list[str]) -> str:
+    return f"({'|'.join(patterns)})" if len(patterns) > 1 else patterns[0]

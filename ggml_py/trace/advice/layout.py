@@ -1,0 +1,97 @@
+"""Findings about where weights are, as a whole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import groupby
+
+from ..planned import format_bytes
+from ..record import TensorRecord
+from .facts import Facts, Found, described, nbytes, override
+
+# Weights whose place has reasons of its own: embeddings are looked up, not multiplied, and experts
+# are many and seldom read.
+_LEFT_ALONE = frozenset({"GET_ROWS", "MUL_MAT_ID"})
+_FEWER = 4  # splits that it must save, and half of them
+
+
+def alternating(facts: Facts) -> Iterator[Found]:
+    """Weights of two backends by turns: the same bytes in one piece each make fewer splits."""
+    order = _in_order(facts)
+    places = [facts.where[w.id] for w in order]
+    runs = [place for place, _group in groupby(places)]
+    if len(runs) < len(set(runs)) + _FEWER or not set(runs) - {facts.last}:
+        return
+    moves = dict(_in_one_piece(order, places, facts.last))
+    after = facts.what_if(move_weights={i: facts.name(b) for i, b in moves.items()})
+    if not facts.is_better(after) or facts.plan.n_splits - after.n_splits < _FEWER:
+        return
+    if after.n_splits * 2 > facts.plan.n_splits:
+        return
+    names = " and ".join(facts.capture.names(sorted(set(places))))
+    copies = [c for c in facts.unexplained() if not facts.capture.is_weight(c.holder)]
+    facts.explain(copies)
+    yield Found(
+        f"The weights of {names} alternate, in {len(runs)} runs in the order of the graph. With as "
+        f"many bytes on each in one piece: {facts.compared(after)}.",
+        "Put layers that follow each other on the same backend (llama.cpp: -ngl and "
+        "--tensor-split rather than -ot rules that pick tensors out of layers).",
+        [facts.capture.tensors[i] for i in moves],
+        min(facts.plan.copy_bytes - after.copy_bytes, nbytes(copies)),
+    )
+
+
+def _in_order(facts: Facts) -> list[TensorRecord]:
+    """The weights that decide about their first reader, in the order of these."""
+    order: dict[int, TensorRecord] = {}
+    for t in facts.computed:
+        weight = facts.followed_weight(t)
+        if weight is None or t.op in _LEFT_ALONE or facts.cause(t) == "1.off":
+            continue
+        if t.id not in facts.explained_nodes:
+            order.setdefault(weight.id, weight)
+    return list(order.values())
+
+
+def _in_one_piece(
+    order: list[TensorRecord], places: list[int], last: int
+) -> Iterator[tuple[int, int]]:
+    """Weights that move when each backend has its bytes in one piece, the last backend first, as
+    llama.cpp's -ngl has it: (id, where to)."""
+    left: dict[int, int] = {}
+    for weight, place in zip(order, places, strict=True):
+        left[place] = left.get(place, 0) + weight.nbytes
+    turns = sorted(left, key=lambda b: (b != last, b))
+    for weight, place in zip(order, places, strict=True):
+        while len(turns) > 1 and left[turns[0]] <= 0:
+            turns.pop(0)
+        left[turns[0]] -= weight.nbytes
+        if turns[0] != place:
+            yield weight.id, turns[0]
+
+
+def lone_embedding(facts: Facts) -> Iterator[Found]:
+    """With several devices, looking up the input on the CPU is a split before theirs."""
+    splits = facts.plan.split_records
+    used = {split.backend for split in splits} - {facts.last}
+    if len(used.intersection(facts.devices)) < 2 or splits[0].backend != facts.last:
+        return
+    device = splits[1].backend
+    nodes = [t for t in facts.computed if t.id < splits[0].end]
+    tables = [w for t in nodes if (w := facts.followed_weight(t))]
+    if any(t.op != "GET_ROWS" for t in nodes) or not tables or device not in facts.devices:
+        return
+    after = facts.what_if(move_weights={w.id: facts.name(device) for w in tables})
+    if after is None or after.n_splits >= facts.plan.n_splits:
+        return
+    copies = facts.around(nodes)
+    size = sum(w.nbytes for w in tables)
+    yield Found(
+        f"{described(nodes, 'node')} on {facts.name(facts.last)}: a split before those of "
+        f"{len(used)} devices. With {described(tables, 'weight')} ({format_bytes(size)}) on "
+        f"{facts.name(device)}: {facts.compared(after)}.",
+        f"If {facts.name(device)} has room for it, put it there (llama.cpp: "
+        f"{override(facts, tables, device)}).",
+        nodes,
+        nbytes(copies),
+    )

@@ -1,0 +1,90 @@
+"""Findings about op offload: weights in host memory whose ops a device would take, and does not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..planned import Plan, format_bytes
+from ..record import TensorRecord
+from .facts import Facts, Found, are, described
+
+
+def defeated_by_blas(facts: Facts) -> Iterator[Found]:
+    """Upstream asks who would offload an op only when the last backend is the first to read its
+    weight. BLAS reads host memory and comes before the last."""
+    before_last = [b for b in range(facts.last) if not facts.has_own_memory(b)]
+    stopped = [t for t in _wanted(facts) if facts.where[t.id] in before_last]
+    names = facts.capture.names(dict.fromkeys(facts.where[t.id] for t in stopped))
+    after = facts.what_if(drop=names) if stopped else None
+    found = _gained(facts, stopped, after)
+    if not found or after is None:
+        return
+    device, nodes, size = found
+    facts.explain((), nodes)
+    who, last, it = " and ".join(names), facts.name(facts.last), are(nodes, "it", "them")
+    yield Found(
+        f"{described(nodes, 'node')} {are(nodes, 'runs', 'run')} on {who}, and {device} is not "
+        f"asked whether it wants {it}: {who} reads host memory and outranks {last}, and only what "
+        f"{last} is the first to read is offloaded. Without {who}, {device} computes {it}, with "
+        f"{format_bytes(size)} of weights copied there in each evaluation; "
+        f"{facts.compared(after)}.",
+        f"Leave {who} out (llama.cpp: a build with GGML_BLAS=OFF) and compare the time of prompts.",
+        nodes,
+        size,
+    )
+
+
+def defeated_by_layout(facts: Facts) -> Iterator[Found]:
+    """Weights that the CPU laid out for its own kernels are not host memory to the scheduler."""
+    stopped: dict[str, list[TensorRecord]] = {}
+    for t in _wanted(facts, host=False):
+        weight = facts.followed_weight(t)
+        if weight is not None and facts.where[t.id] == facts.last:
+            buft = facts.capture.bufts[facts.capture.buffers[weight.buffer].buft]
+            stopped.setdefault(buft.name, []).append(t)
+    for buft_name, nodes in stopped.items():
+        facts.explain((), nodes)
+        weights = dict.fromkeys(w for t in nodes if (w := facts.followed_weight(t)))
+        device = facts.capture.names(_takers(facts, nodes[0]))[0]
+        yield Found(
+            f"{described(nodes, 'node')} {are(nodes, 'runs', 'run')} on {facts.name(facts.last)}, "
+            f"though {device} wants {are(nodes, 'it', 'them')} at this batch size: "
+            f"{are(nodes, 'its weight is', 'their weights are')} in {buft_name} memory, which does "
+            "not count as host memory, and only weights in host memory are offloaded.",
+            "Keep weights in their own layout (llama.cpp: --no-repack) and compare the time of "
+            f"prompts, or put them on {device}.",
+            nodes,
+            sum(w.nbytes for w in weights),
+        )
+
+
+def _wanted(facts: Facts, host: bool = True) -> Iterator[TensorRecord]:
+    """Nodes that follow a weight that is in host memory, or not, and that a device would take."""
+    if not facts.capture.settings.op_offload:
+        return
+    for t in facts.computed:
+        weight = facts.followed_weight(t)
+        if weight is None or t.id in facts.explained_nodes or not _takers(facts, t):
+            continue
+        buft = facts.capture.bufts[facts.capture.buffers[weight.buffer].buft]
+        if buft.is_host == host and not facts.has_own_memory(facts.where[t.id]):
+            yield t
+
+
+def _takers(facts: Facts, t: TensorRecord) -> int:
+    """The devices that support `t` and want it."""
+    return t.supports & t.offload & sum(1 << b for b in facts.devices)
+
+
+def _gained(
+    facts: Facts, nodes: list[TensorRecord], after: Plan | None
+) -> tuple[str, list[TensorRecord], int] | None:
+    """The nodes that are offloaded in `after`: where to, which, and the bytes of their weights."""
+    if after is None:
+        return None
+    gained = [t for t in nodes if after.outcome.placements[t.id].cause == "1.off"]
+    if not gained:
+        return None
+    weights = dict.fromkeys(w for t in gained if (w := facts.followed_weight(t)))
+    device = after.tensor(gained[0].id).backend
+    return device or "?", gained, sum(w.nbytes for w in weights)

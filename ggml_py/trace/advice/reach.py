@@ -1,0 +1,120 @@
+"""Nodes that use memory which their backend cannot reach, or whose writes are lost.
+
+The scheduler copies what a node reads to where it runs. What it writes it cannot copy: the result
+of an op in place, or of an op on a view, is where its source is, whatever backend computes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+from ..record import OTHER, TensorRecord
+from .facts import Facts, Found, are, described
+
+if TYPE_CHECKING:
+    from ..planned import Plan
+
+WRITES, READS, UPDATES = "writes to", "reads", "updates a copy of"
+# Optimizer steps write through these sources: the weights and the momenta.
+_UPDATED = {"OPT_STEP_ADAMW": (0, 2, 3), "OPT_STEP_SGD": (0,)}
+
+
+class Unreached(NamedTuple):
+    """A node, what it does there, and the tensor whose memory it is."""
+
+    node: TensorRecord
+    what: str
+    tensor: TensorRecord
+    buft: int  # index into Capture.bufts
+
+
+def unreached(plan: Plan) -> list[Unreached]:
+    """One for each such node, in the order of the graph. Empty for a plan that was read from a log,
+    which does not tell what the backends can read."""
+    if plan.capture.source != "scheduler":
+        return []
+    found = (next(_of(plan, n.record), None) for n in plan.nodes if n.is_computed)
+    return [u for u in found if u is not None]
+
+
+def _of(plan: Plan, node: TensorRecord) -> Iterator[Unreached]:
+    placement = plan.outcome.placements[node.id]
+    bufts = plan.capture.bufts
+    used = [(WRITES, node.id)]
+    used += [(READS, i) for i in placement.planned_src or node.src if i >= 0]
+    for what, id in used:
+        holder, buft = _memory(plan, id)
+        if buft >= 0 and holder.nbytes and not bufts[buft].readers >> placement.backend & 1:
+            yield Unreached(node, what, holder, buft)
+    for j in _UPDATED.get(node.op, ()):
+        src, planned = (ids[j] if j < len(ids) else -1 for ids in (node.src, placement.planned_src))
+        if -1 not in (src, planned) and src != planned:
+            yield Unreached(node, UPDATES, *_memory(plan, src))
+
+
+def _memory(plan: Plan, id: int) -> tuple[TensorRecord, int]:
+    """The tensor that has the memory, and its buffer type; -1 where that is not known."""
+    capture, outcome = plan.capture, plan.outcome
+    n = len(capture.tensors)
+    if id >= n:
+        return outcome.copies[id - n], capture.backends[outcome.placements[id].backend].buft
+    t = capture.tensors[id]
+    holder = capture.tensors[t.view_src] if t.view_src >= 0 else t
+    if holder.buffer >= 0:
+        return holder, capture.buffers[holder.buffer].buft
+    backend = outcome.placements[holder.id].backend
+    known = backend >= 0 and holder.kind != OTHER
+    return holder, capture.backends[backend].buft if known else -1
+
+
+def said(plan: Plan, u: Unreached) -> str:
+    """ "SCALE on CPU writes to gpu0 memory"."""
+    on = plan.backends[plan.outcome.placements[u.node.id].backend].name
+    memory = plan.capture.bufts[u.buft].name if u.buft >= 0 else "other"
+    return f"{u.node.op_desc} on {on} {u.what} {memory} memory"
+
+
+# --- the finding about them
+
+
+def out_of_reach(facts: Facts) -> Iterator[Found]:
+    """Nodes that use memory which their backend cannot reach, or whose writes are lost."""
+    groups: dict[tuple[str, str, int, int], list[Unreached]] = {}
+    for u in unreached(facts.plan):
+        key = u.node.op_desc, u.what, facts.where[u.node.id], u.buft
+        groups.setdefault(key, []).append(u)
+    for (op, what, on, _buft), found in groups.items():
+        nodes = [u.node for u in found]
+        held = list(dict.fromkeys(u.tensor for u in found))
+        name, memory = facts.name(on), facts.capture.bufts[found[0].buft].name
+        does = what if len(nodes) == 1 else _MANY[what]
+        subject = (
+            f"{described(nodes, op + ' node')} {are(nodes, 'runs', 'run')} on {name} and {does}"
+        )
+        memories = f"{described(held, 'tensor')}, which {are(held)} in {memory} memory"
+        end = "the update is thrown away" if what == UPDATES else f"{name} cannot reach that"
+        yield Found(
+            f"{subject} {memories}: {end}. A device with memory of its own ends the process there, "
+            "or loses the write; simulated devices refuse to compute it.",
+            _what_to_do(facts, found[0], name, memory),
+            nodes,
+        )
+
+
+_MANY = {
+    WRITES: "write to",
+    READS: "read",
+    UPDATES: "update copies of",
+}
+
+
+def _what_to_do(facts: Facts, u: Unreached, name: str, memory: str) -> str:
+    if facts.cause(u.node) == "usr":
+        return f"Take the pin of '{u.node.name}' away, or pin it to where the memory is."
+    if u.what == WRITES:
+        return (
+            f"Use the op that is not in place, whose result has memory of its own on {name}; or "
+            f"run it where the memory is: plan.why_not('{u.node.name}', …) tells what keeps it off."
+        )
+    return f"Allocate '{u.tensor.name}' where {name} can use it, not in {memory} memory."

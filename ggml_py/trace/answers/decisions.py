@@ -1,0 +1,98 @@
+"""The steps of a plan by tensor: where each was put, when, and what the sweeps came to it with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ..cause import STAGES
+
+if TYPE_CHECKING:
+    from ..planned import Plan, PlanTensor
+    from ..steps import Step
+
+# Stage code of a step's pass and sweep.
+_CODES = {(pass_, name[2:]): code for code, (pass_, name, _row) in STAGES.items()}
+SWEEPS = tuple(code for code, (pass_, _name, _row) in STAGES.items() if pass_ == 2)
+_GPU_SWEEPS, _DOWN = SWEEPS[:2], SWEEPS[::2]
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """What one sweep of pass 2 brought to a node that had no backend yet.
+
+    `carrier` is the node it came from (None: it came from none), on `backend`. `outcome` is
+    "taken", "unsupported" (that backend does not support the op), "stopped" or "nothing". A sweep
+    is stopped when the carrier is on the last backend, from which a gpu sweep carries nothing. It
+    brings nothing when no node on that side had a backend.
+    """
+
+    sweep: str
+    carrier: PlanTensor | None
+    backend: str
+    outcome: str
+
+
+class Decisions:
+    """The steps of `plan`, which the reference scheduler made, by tensor."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.placements = plan.reference.outcome.placements
+        self._about: dict[int, list[Step]] = {}
+        # The first step that made each copy, by (id of its source, its backend).
+        self.copies: dict[tuple[int, str], Step] = {}
+        for step in plan.steps:
+            self._about.setdefault(step.tensor.id, []).append(step)
+            if step.query == "copy" and step.witness is not None:
+                self.copies.setdefault((step.witness.id, step.backend), step)
+
+    def about(self, t: PlanTensor) -> list[Step]:
+        """All steps about `t`."""
+        return self._about.get(t.id, [])
+
+    def placement(self, t: PlanTensor, before: int | None = None) -> Step | None:
+        """The step that put `t` where it was before step `before`; by default, where it ends."""
+        found = None
+        for step in self.about(t):
+            if before is not None and step.index >= before:
+                break
+            if step.query in ("assign", "pin"):
+                found = step
+        return found
+
+    def meetings(self, t: PlanTensor) -> Iterator[Meeting]:
+        """What the sweeps brought to node `t`, until one of them took it."""
+        placements = self.placements
+        if t.index is None or t.is_view_op or placements[t.id].passes[0] >= 0:
+            return
+        last = len(self.plan.backends) - 1
+        for stage in SWEEPS:
+            row = STAGES[stage][2]
+            carrier, b = self._carrier(t.id, row, stage in _DOWN)
+            name = self.plan.backends[b].name if b >= 0 else ""
+            outcome = "unsupported"
+            if placements[t.id].passes[row] >= 0:
+                outcome = "taken"
+            elif carrier is None:
+                outcome = "nothing"
+            elif stage in _GPU_SWEEPS and b == last:
+                outcome = "stopped"
+            yield Meeting(STAGES[stage][1][2:], carrier, name, outcome)
+            if outcome == "taken":
+                return
+
+    def _carrier(self, index: int, row: int, down: bool) -> tuple[PlanTensor | None, int]:
+        """The nearest node that had a backend when the sweep came from it."""
+        nodes, placements = self.plan.capture.tensors, self.placements
+        for i in range(index - 1, -1, -1) if down else range(index + 1, len(self.plan.nodes)):
+            b = placements[i].passes[row]
+            if b >= 0 and not nodes[i].is_view_op:
+                return self.plan.tensor(i), b
+        return None, -1
+
+
+def stage_of(step: Step) -> int:
+    """The code of a step's stage, as `cause.STAGES` has it; 0 for pass 5."""
+    return _CODES.get((step.pass_, step.sweep), 0)

@@ -1,0 +1,448 @@
+"""What is different between two plans: assignments, causes, splits, copies, bytes."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from ..match import match_tensors, without_number
+from ..names import with_bounds
+from ..planned import Plan, PlanTensor, format_bytes
+from ..record import DUMPED_BACKEND, NODE
+
+_SHOWN = 20  # rows of each kind that `str` prints
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """A tensor as one of the two plans has it."""
+
+    index: int | None  # of the node in its graph; None for what is no node
+    backend: str | None
+    cause: str
+    buft: str | None  # where it was before planning
+
+    def __str__(self) -> str:
+        return " ".join(filter(None, (self.backend or "unknown", self.cause)))
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A tensor of both graphs that is elsewhere, or is where it was for another reason."""
+
+    name: str
+    op: str  # its description: SILU rather than UNARY
+    kind: str
+    is_computed: bool
+    before: Side
+    after: Side
+
+    @property
+    def moved(self) -> bool:
+        """Whether it is on another backend."""
+        return self.before.backend != self.after.backend
+
+    @property
+    def moved_memory(self) -> bool:
+        """Whether it was allocated elsewhere before it was planned."""
+        return self.before.buft != self.after.buft
+
+
+@dataclass(frozen=True, slots=True)
+class OneSided:
+    """A tensor that only one of the graphs has."""
+
+    name: str
+    op: str
+    kind: str
+    index: int | None
+    backend: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class SplitStart:
+    """A split that only one of the plans has: no split of the other starts at this node, there."""
+
+    index: int
+    backend: str
+    name: str  # of the first node that it computes
+    op: str
+    n_nodes: int
+    n_inputs: int
+    nbytes: int  # copied in
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """A tensor that is copied from one backend to another in each evaluation."""
+
+    tensor: str
+    src_backend: str | None
+    dst_backend: str
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """One plan in numbers."""
+
+    n_nodes: int
+    n_splits: int
+    n_copies: int
+    copy_bytes: int
+    nodes_per_backend: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Diff:
+    """The differences of two plans; true when there are some.
+
+    They are the same when they make the same decisions: the same nodes on the same backends for the
+    same causes, the same splits, the same copies of as many bytes. What the plans were made with
+    (`context`: release, settings, devices) and the shapes of nodes (`n_reshaped`) are told, and do
+    not count.
+    """
+
+    before: Totals
+    after: Totals
+    changed: tuple[Change, ...]
+    added: tuple[OneSided, ...]
+    removed: tuple[OneSided, ...]
+    splits_added: tuple[SplitStart, ...]
+    splits_removed: tuple[SplitStart, ...]
+    copies_added: tuple[Edge, ...]
+    copies_removed: tuple[Edge, ...]
+    copies_resized: tuple[tuple[Edge, Edge], ...]
+    n_reshaped: int  # nodes of both graphs whose shape or type is another
+    causes_compared: bool  # False when one plan has none: a dump of stock ggml
+    context: dict[str, tuple[Any, Any]]
+
+    @property
+    def same(self) -> bool:
+        """Whether both plans decide the same."""
+        return not (
+            self.changed or self.added or self.removed
+            or self.splits_added or self.splits_removed
+            or self.copies_added or self.copies_removed or self.copies_resized
+        )  # fmt: skip
+
+    def __bool__(self) -> bool:
+        return not self.same
+
+    @property
+    def moved(self) -> tuple[Change, ...]:
+        """Nodes that another backend computes, in the order of the graph before."""
+        return tuple(c for c in self.changed if c.moved and c.is_computed)
+
+    def headline(self) -> str:
+        """One line: nodes moved, splits and copies before and after."""
+        a, b = self.before, self.after
+        copies = f"{a.n_copies} ({format_bytes(a.copy_bytes)})"
+        copies_after = f"{b.n_copies} ({format_bytes(b.copy_bytes)})"
+        start = "same" if self.same else f"{len(self.moved)} of {a.n_nodes} nodes moved"
+        only = [sum(t.kind == NODE for t in side) for side in (self.removed, self.added)]
+        if any(only):
+            start += f", {only[0]} nodes only before, {only[1]} only after"
+        return (
+            f"{start}; splits {_arrow(a.n_splits, b.n_splits)}, "
+            f"copies {_arrow(copies, copies_after)}"
+        )
+
+    def sections(self) -> list[tuple[str, list[str]]]:
+        """The report as titles and rows: what there is none of is left out. Tensors whose names
+        differ in numbers only, and to which the same happened, share a row."""
+        moved = [c for c in self.changed if c.moved]
+        other = [c for c in self.changed if not c.moved]
+        rows = {
+            "made with": [f"{name}: {_arrow(*sides)}" for name, sides in self.context.items()],
+            "on another backend": _grouped((_named(c), _sides(c)) for c in moved if c.is_computed),
+            "held on another backend": _grouped(
+                (_named(c), _sides(c)) for c in moved if not c.is_computed
+            ),
+            "for another reason": _grouped((_named(c), _sides(c)) for c in other),
+            "only before": _one_side(self.removed),
+            "only after": _one_side(self.added),
+            "splits removed": _splits(self.splits_removed),
+            "splits added": _splits(self.splits_added),
+            "copies removed": _edges(self.copies_removed),
+            "copies added": _edges(self.copies_added),
+            "copies of another size": [
+                f"{_edge(a)} → {format_bytes(b.nbytes)}" for a, b in self.copies_resized
+            ],
+        }
+        notes = []
+        if self.n_reshaped:
+            notes.append(f"{self.n_reshaped} nodes have another shape or type")
+        if not self.causes_compared:
+            notes.append("causes are not compared: one of the plans has none")
+        rows["notes"] = notes
+        return [(title, lines) for title, lines in rows.items() if lines]
+
+    def __str__(self) -> str:
+        lines = [self.headline()]
+        for title, rows in self.sections():
+            lines.append(f"{title}:")
+            lines += [f"  {row}" for row in rows[:_SHOWN]]
+            if len(rows) > _SHOWN:
+                lines.append(f"  … {len(rows) - _SHOWN} more")
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        from ...export import to_notebook
+
+        return to_notebook.diff(self)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As data that `json` can write. Of a log "nbytes" and "copy_bytes" are the least; then
+        "nbytes_at_most" and "copy_bytes_at_most" are beside them (None: not known)."""
+        data = with_bounds(asdict(self))
+        return {"same": self.same, "headline": self.headline(), **data}
+
+
+def diff(before: Plan, after: Plan, backends: Mapping[str, str] | None = None) -> Diff:
+    """What `after` does otherwise than `before`. `backends` renames backends of `before`, to
+    compare the plan of a simulated device with the plan of a real one: {"gpu0": "CUDA0"}.
+
+    Raises KeyError for a name that `before` does not have.
+    """
+    for plan in (before, after):
+        if not isinstance(plan, Plan):
+            raise TypeError(f"expected a Plan to compare with, got {type(plan).__name__}")
+    if backends is not None and not isinstance(backends, Mapping):
+        raise TypeError(f'backends: expected names like {{"gpu0": "CUDA0"}}, got {backends!r:.40}')
+    return _Comparison(before, after, backends or {}).run()
+
+
+class _Comparison:
+    def __init__(self, before: Plan, after: Plan, backends: Mapping[str, str]) -> None:
+        self.before, self.after = before, after
+        names = [b.name for b in before.backends]
+        self.renamed = {names[before.capture.backend_index(k)]: v for k, v in backends.items()}
+        # Debug logs and snapshots have the names of what is copied, and not where tensors lie.
+        self.sources = {before.capture.source, after.capture.source}
+        self.partial = self.sources != {"scheduler"}
+        self.memories = dict(self.renamed_memories())
+        self.match = match_tensors(before.capture, after.capture)
+        self.compared_a, self.compared_b = self.match.compared
+        self.with_causes = before.has_causes and after.has_causes
+
+    def run(self) -> Diff:
+        a, b, pairs = self.before, self.after, self.match.pairs
+        matched = set(pairs.values())
+        both = [(a.tensor(i), b.tensor(j)) for i, j in sorted(pairs.items())]
+        changes = [c for x, y in both if (c := self.change(x, y))]
+        removed = [a.tensor(i) for i in self.compared_a if i not in pairs]
+        added = [b.tensor(j) for j in self.compared_b if j not in matched]
+        edges = self.edges()
+        return Diff(
+            before=self.totals(a, self.renamed),
+            after=self.totals(b, {}),
+            changed=tuple(changes),
+            added=tuple(map(_one_sided, added)),
+            removed=tuple(map(_one_sided, removed)),
+            splits_added=tuple(self.splits(b, a, {j: i for i, j in pairs.items()})),
+            splits_removed=tuple(self.splits(a, b, pairs)),
+            copies_added=edges[0],
+            copies_removed=edges[1],
+            copies_resized=edges[2],
+            n_reshaped=sum(x.index is not None and _reshaped(x, y) for x, y in both),
+            causes_compared=self.with_causes,
+            context=self.context(),
+        )
+
+    def name(self, backend: str | None) -> str | None:
+        """A backend of `before` by the name that `after` has for it."""
+        return self.renamed.get(backend, backend) if backend else backend
+
+    def renamed_memories(self) -> Iterable[tuple[str, str]]:
+        """What renamed backends allocate from: "gpu0" in one plan is "CUDA0" in the other."""
+        theirs = {b.name: b.buft for b in self.after.backends}
+        for b in self.before.backends:
+            buft = theirs.get(self.renamed[b.name], -1) if b.name in self.renamed else -1
+            if b.buft >= 0 and buft >= 0:
+                yield self.before.capture.bufts[b.buft].name, self.after.capture.bufts[buft].name
+
+    def change(self, x: PlanTensor, y: PlanTensor) -> Change | None:
+        if self.partial and x.index is None:
+            held = [
+                (self.name(x.backend) or "")[:DUMPED_BACKEND],
+                (y.backend or "")[:DUMPED_BACKEND],
+            ]
+            if "" in held or held[0] == held[1]:
+                return None  # a dump has not the places of all, nor the names of backends whole
+        # Memory counts where it is the tensor's own, and where both plans know it.
+        bufts = [None if self.partial or t.buft is None else t.buft.name for t in (x, y)]
+        bufts[0] = self.memories.get(bufts[0] or "", bufts[0])
+        before = Side(x.index, self.name(x.backend), x.placement.cause, bufts[0])
+        after = Side(y.index, y.backend, y.placement.cause, bufts[1])
+        other_cause = self.with_causes and before.cause != after.cause
+        other_memory = x.index is None and bufts[0] != bufts[1]
+        if before.backend == after.backend and not other_cause and not other_memory:
+            return None
+        op = y.record.op_desc
+        return Change(y.name, op, y.record.kind, y.is_computed, before, after)
+
+    def splits(self, of: Plan, other: Plan, pairs: Mapping[int, int]) -> Iterable[SplitStart]:
+        """The splits of one plan that start where none of the other does."""
+        names = self.renamed if of is self.before else {}
+        others = self.renamed if other is self.before else {}
+        there = {(others.get(s.backend, s.backend), s.first.id) for s in other.splits}
+        for split in of.splits:
+            first, backend = split.first, names.get(split.backend, split.backend)
+            if self.partial and first.is_view_op:
+                continue  # of views only, which have no partners there
+            if (backend, pairs.get(first.id, -1)) not in there:
+                n = sum(node.is_computed for node in split.nodes)
+                nbytes = sum(i.nbytes for i in split.inputs)
+                yield SplitStart(
+                    split.index,
+                    backend,
+                    first.name,
+                    first.record.op_desc,
+                    n,
+                    len(split.inputs),
+                    nbytes,
+                )
+
+    def edges(self) -> tuple[tuple[Edge, ...], tuple[Edge, ...], tuple[tuple[Edge, Edge], ...]]:
+        """Copies added, removed, of another size."""
+        # A dump rounds sizes down, so that they can be compared with its like only. (What is in a
+        # snapshot was compared when it was written.)
+        exact = len(self.sources - {"snapshot"}) < 2
+        old = self.keyed(self.before, self.renamed, self.match.pairs)
+        new = self.keyed(self.after, {}, None)
+        both = [(old[key], new[key]) for key in old if key in new]
+        return (
+            tuple(edge for key, edge in new.items() if key not in old),
+            tuple(edge for key, edge in old.items() if key not in new),
+            tuple((a, b) for a, b in both if exact and a.nbytes != b.nbytes),
+        )
+
+    def keyed(
+        self, plan: Plan, names: Mapping[str, str], pairs: Mapping[int, int] | None
+    ) -> dict[tuple[int | str, str | None, str, int], Edge]:
+        """What a plan copies, by tensor (the other plan's id of it; its name where one plan is from
+        a debug log or a snapshot, whose views have no other), source and destination."""
+        found: dict[tuple[int | str, str | None, str, int], Edge] = {}
+        for i in (i for split in plan.splits for i in split.inputs):
+            src = names.get(i.src_backend, i.src_backend) if i.src_backend else None
+            dst = names.get(i.dst_backend, i.dst_backend)
+            edge = Edge(i.tensor.name, src, dst, i.nbytes)
+            if self.partial:
+                name = without_number(i.tensor.name).strip()
+                k = sum(key[0] == name and key[2] == dst for key in found)
+                found[name, None, dst, k] = edge
+            else:
+                id = i.tensor.id
+                found[id if pairs is None else pairs.get(id, -1 - id), src, dst, 0] = edge
+        return found
+
+    def totals(self, plan: Plan, names: Mapping[str, str]) -> Totals:
+        per_backend = {names.get(k, k): n for k, n in plan.nodes_per_backend().items()}
+        n = sum(per_backend.values())
+        return Totals(n, plan.n_splits, plan.n_inputs, plan.copy_bytes, per_backend)
+
+    def context(self) -> dict[str, tuple[Any, Any]]:
+        """What the plans were made with, where it differs."""
+        if "snapshot" in self.sources:
+            return {}  # it does not say
+        sides = [_made_with(self.before, self.renamed), _made_with(self.after, {})]
+        return {k: (v, sides[1][k]) for k, v in sides[0].items() if v != sides[1][k]}
+
+
+def _made_with(plan: Plan, names: Mapping[str, str]) -> dict[str, Any]:
+    settings, bufts = plan.settings, plan.capture.bufts
+    made: dict[str, Any] = {
+        "release": settings.release if plan.capture.source == "scheduler" else "not printed",
+        "read from": plan.capture.source,
+        "backends": [names.get(b.name, b.name) for b in plan.backends],
+        "n_copies": settings.n_copies,
+    }
+    if plan.capture.source == "scheduler":
+        made["op_offload"] = settings.op_offload
+        made["devices"] = [f"{b.device} ({bufts[b.buft].name})" for b in plan.backends]
+    else:
+        made["op_offload"] = made["devices"] = "not known"
+    return made
+
+
+def _one_sided(t: PlanTensor) -> OneSided:
+    return OneSided(t.name, t.record.op_desc, t.record.kind, t.index, t.backend)
+
+
+def _reshaped(x: PlanTensor, y: PlanTensor) -> bool:
+    known = x.plan.capture.source == y.plan.capture.source == "scheduler"
+    return known and (x.ne, x.type) != (y.ne, y.type)
+
+
+# --- in words
+
+
+def _arrow(before: Any, after: Any) -> str:
+    def shown(value: Any) -> str:
+        return ", ".join(value) if isinstance(value, list) else str(value)
+
+    return shown(before) if before == after else f"{shown(before)} → {shown(after)}"
+
+
+def _named(t: Change | OneSided) -> tuple[str, str]:
+    return t.name or "(no name)", t.op if t.op != "NONE" else t.kind
+
+
+def _sides(c: Change) -> str:
+    text = _arrow(str(c.before), str(c.after))
+    if c.moved_memory:
+        text += f" (in {c.before.buft or 'no buffer'} → {c.after.buft or 'no buffer'})"
+    return text
+
+
+def _one_side(tensors: Iterable[OneSided]) -> list[str]:
+    return _grouped((_named(t), f"on {t.backend or 'an unknown backend'}") for t in tensors)
+
+
+def _grouped(rows: Iterable[tuple[tuple[str, str], str]]) -> list[str]:
+    counts: Counter[tuple[str, str, str]] = Counter()
+    names: dict[tuple[str, str, str], str] = {}
+    for (name, op), text in rows:
+        key = _numberless(name), op, text
+        names.setdefault(key, name)
+        counts[key] += 1
+    return [
+        f"{names[key]} ({key[1]}): {key[2]}" if n == 1 else f"{n}× {key[0]} ({key[1]}): {key[2]}"
+        for key, n in counts.items()
+    ]
+
+
+def _splits(splits: Iterable[SplitStart]) -> list[str]:
+    return _alike(
+        (f"#{s.index} {_split(s)}", _split(replace(s, name=_numberless(s.name)))) for s in splits
+    )
+
+
+def _edges(edges: Iterable[Edge]) -> list[str]:
+    return _alike((_edge(e), _edge(replace(e, tensor=_numberless(e.tensor)))) for e in edges)
+
+
+def _alike(rows: Iterable[tuple[str, str]]) -> list[str]:
+    """Each row, or one for several that have the same second text."""
+    groups: dict[str, list[str]] = {}
+    for alone, together in rows:
+        groups.setdefault(together, []).append(alone)
+    return [same[0] if len(same) == 1 else f"{len(same)}× {text}" for text, same in groups.items()]
+
+
+def _numberless(name: str) -> str:
+    return re.sub(r"\d+", "*", name)
+
+
+def _split(s: SplitStart) -> str:
+    copied = f", {s.n_inputs} copied in ({format_bytes(s.nbytes)})" if s.n_inputs else ""
+    return f"on {s.backend} from {s.name} ({s.op}): {s.n_nodes} nodes{copied}"
+
+
+def _edge(e: Edge) -> str:
+    return f"{e.tensor}: {e.src_backend or 'unknown'} → {e.dst_backend}, {format_bytes(e.nbytes)}"

@@ -1,0 +1,460 @@
+"""Why a tensor is where it is: the chain of decisions, back to its root."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ..cause import is_for_pipeline, pass_of, sentence, unknown_cause
+from ..names import label, listed, memory, quoted, signature
+from ..planned import format_bytes
+from ..record import COPY, DUMPED_NAME
+from .decisions import Meeting, stage_of
+
+if TYPE_CHECKING:
+    from ..planned import Plan, PlanTensor
+    from ..steps import Step
+
+# Where a chain ends.
+PIN, INPUT, WEIGHT, MEMORY, UNSUPPORTED, NO_NEIGHBOUR, UNKNOWN = (
+    "pin", "input flag", "weight's buffer", "buffer", "unsupported op", "no neighbour", "unknown"
+)  # fmt: skip
+_MAX_LINKS = 1000  # a chain from steps gets older with each link; one from codes could go round
+
+
+@dataclass(frozen=True)
+class Link:
+    """One decision of a chain.
+
+    `relation` is how it comes after the link before it: "because", "before that" (where pass 3
+    found it), "its reader" and "its source" (of a copy). `root` names what the chain goes back to,
+    at its end.
+    """
+
+    tensor: PlanTensor
+    backend: str
+    pass_: int
+    sweep: str
+    code: str
+    text: str
+    witness: PlanTensor | None = None
+    relation: str = "because"
+    depth: int = 0
+    root: str = ""
+
+    def __str__(self) -> str:
+        where = f" on {self.backend}" if self.backend else ""
+        stage = f"pass {self.pass_} {self.sweep}".rstrip() if self.pass_ else ""
+        told = ", ".join(part for part in (self.code, stage) if part)
+        return f"{label(self.tensor)}{where}" + (f" [{told}]" if told else "") + f": {self.text}"
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Why `subject` is on its backend. `str()` is text to read, `to_dict()` data for JSON.
+
+    `links` are the decisions, the subject's own first. `notes` say who was asked before, what the
+    sweeps met, what is copied for it. `disagreements` are the tensors that ggml placed otherwise
+    than the reference scheduler, on whose steps the links rest: none, unless this ggml has a rule
+    that the reference does not know. `limits` say what cannot be told, and why.
+    """
+
+    subject: PlanTensor
+    links: tuple[Link, ...]
+    notes: tuple[str, ...] = ()
+    disagreements: tuple[str, ...] = ()
+    limits: tuple[str, ...] = ()
+
+    @property
+    def headline(self) -> str:
+        """The cause in one line: "1.off via src[4] blk.0.attn_sinks.weight"."""
+        first = self.links[0]
+        none = "cause not known" if unknown_cause(first.tensor) else "-"
+        told = " ".join(part for part in (first.code or none, first.sweep) if part)
+        if first.witness is None:
+            return told
+        by_source = first.code.startswith("1.wgt") or first.code == "1.off"
+        sources = first.tensor.record.src if by_source else ()
+        src = sources.index(first.witness.id) if first.witness.id in sources else None
+        return f"{told} via " + ("" if src is None else f"src[{src}] ") + label(first.witness)
+
+    @property
+    def root(self) -> str:
+        """What it goes back to: "weight's buffer", "buffer", "input flag", "pin", "unsupported op",
+        "no neighbour" or "unknown"."""
+        return next((link.root for link in self.links if link.root), UNKNOWN)
+
+    def __str__(self) -> str:
+        t = self.subject
+        lines = [f"Not as the reference scheduler plans it: {text}" for text in self.disagreements]
+        where = f"is on {t.backend or 'no backend'}"
+        if t.backend is None and t.plan.capture.source != "scheduler":
+            where = "is on an unknown backend"
+        lines.append(f"{label(t)} ({signature(t)}) {where}: {self.headline}")
+        lines += self._chain_lines()
+        lines += [f"  - {note}" for note in self.notes]
+        lines += [f"  ? {limit}" for limit in self.limits]
+        return "\n".join(lines)
+
+    def _chain_lines(self) -> Iterator[str]:
+        """A line per link; a sweep that went from node to node is one line."""
+        indent, passed = 0, 0
+        for i, link in enumerate(self.links):
+            before, after = self.links[i - 1 : i], self.links[i + 1 : i + 2]
+            if before and after and _same_sweep(before[0], link) and _same_sweep(link, after[0]):
+                passed += 1
+                continue
+            indent = 1 if link.depth == 0 else 2 if link.relation.startswith("its") else indent + 1
+            further = f", {passed} more nodes like it on" if passed else ""
+            lead, passed = f"{link.relation}{further}: " if link.relation else "", 0
+            yield "  " * indent + lead + str(link)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The explanation as data that `json` can write."""
+        return {
+            "subject": _ref(self.subject),
+            "backend": self.subject.backend,
+            "headline": self.headline,
+            "root": self.root,
+            "links": [
+                {
+                    "tensor": _ref(link.tensor),
+                    "backend": link.backend,
+                    "pass": link.pass_,
+                    "sweep": link.sweep,
+                    "code": link.code,
+                    "text": link.text,
+                    "witness": _ref(link.witness) if link.witness else None,
+                    "relation": link.relation,
+                    "depth": link.depth,
+                    "root": link.root,
+                }
+                for link in self.links
+            ],
+            "notes": list(self.notes),
+            "disagreements": list(self.disagreements),
+            "limits": list(self.limits),
+        }
+
+
+def _same_sweep(a: Link, b: Link) -> bool:
+    return bool(a.sweep) and (a.sweep, a.backend) == (b.sweep, b.backend) and b.witness is not None
+
+
+def explain(plan: Plan, subject: PlanTensor) -> Explanation:
+    """See `Plan.explain`."""
+    found, notes = parts(plan, subject, has_steps(plan))
+    links = tuple(found)
+    limits = tuple(_limits(plan)) if plan.capture.source != "scheduler" else ()
+    limits += tuple(_not_told(plan, links))
+    limits += tuple(_cut_names(links)) if plan.capture.source == "debug log" else ()
+    return Explanation(subject, links, tuple(notes), disagreements(plan), limits)
+
+
+def parts(plan: Plan, t: PlanTensor, by_steps: bool) -> tuple[Iterator[Link], Iterator[str]]:
+    """The links and the notes of `explain`, one by one: who asks about every tensor of a plan stops
+    where a chain meets one that he has. `by_steps` is `has_steps` of the plan."""
+    if not by_steps:
+        return _from_codes(plan, t), _copied(plan, t)
+    if t.record.kind == COPY:
+        return _copy(plan, t), iter(())
+    return _chain(plan, t), _notes(plan, t)
+
+
+def has_steps(plan: Plan) -> bool:
+    """Whether the reference scheduler can tell the steps; else there are the cause codes only."""
+    try:
+        return plan.capture.source == "scheduler" and plan.reference is not None
+    except ValueError:  # CannotPlanError: ggml's own planner could
+        return False
+
+
+def disagreements(plan: Plan) -> tuple[str, ...]:
+    """What ggml decided otherwise than the reference scheduler."""
+    if plan.capture.source != "scheduler":
+        return ()
+    try:
+        return tuple(_differences(plan))
+    except ValueError as error:
+        return (f"ggml can, it not: {error}",)
+
+
+# --- the links
+
+
+def _chain(
+    plan: Plan, t: PlanTensor, relation: str = "", depth: int = 0, before: int | None = None
+) -> Iterator[Link]:
+    """The decisions about `t` and what each follows from: each earlier than the one before."""
+    while (step := plan.decisions.placement(t, before)) is not None:
+        code = str(step.answer)
+        link = _link(plan, step, code, relation, depth)
+        yield link
+        if link.root:
+            return
+        depth += 1
+        if code.startswith("1."):
+            assert step.witness is not None
+            yield _memory(step.witness, depth)
+            return
+        relation, before = "because", step.index
+        if code == "3.upg":
+            relation = "before that"
+        else:
+            assert step.witness is not None
+            t = step.witness
+    yield Link(t, "", 0, "", "", "nothing placed it by then", None, relation, depth, UNKNOWN)
+
+
+def _link(plan: Plan, step: Step, code: str, relation: str, depth: int) -> Link:
+    t, stage, text, root = step.tensor, stage_of(step), "", ""
+    if code == "usr":
+        root = PIN
+    elif code == "1.inp":
+        root = INPUT
+    elif code == "1.dst":
+        return _memory(t, depth, relation)
+    elif step.witness is None and code != "3.upg":
+        root = _root_of_fallback(plan, t)
+        text = _fallback(plan, t, step, code, root)
+    text = text or sentence(t, step.backend, code, stage, step.witness)
+    pass_ = 0 if code == "usr" else step.pass_
+    return Link(t, step.backend, pass_, step.sweep, code, text, step.witness, relation, depth, root)
+
+
+def _memory(t: PlanTensor, depth: int, relation: str = "because") -> Link:
+    """The end of a chain: where `t` lies."""
+    holder = t if t.buffer or t.view_src is None else t.view_src
+    assert holder.buffer is not None and holder.buft is not None
+    names = t.plan.capture.names(holder.buft.readers) or ["no backend"]
+    text = f"it is in {holder.buft.name} memory"
+    if holder.buffer.usage == "weights":
+        text += ", as a weight"
+    if holder != t:
+        text = f"it is a view of {quoted(holder)}, which{text[2:]}"
+    text += f", which {listed(names)} read" + "s" * (len(names) == 1)
+    step = t.plan.decisions.placement(t)
+    told = (str(step.answer), step.backend) if step else ("", "")
+    root = WEIGHT if holder.buffer.usage == "weights" else MEMORY
+    pass_ = int(told[0] == "1.dst")
+    return Link(t, told[1], pass_, "", told[0], text, None, relation, depth, root)
+
+
+def _root_of_fallback(plan: Plan, t: PlanTensor) -> str:
+    met = list(plan.decisions.meetings(t))
+    return UNSUPPORTED if any(m.outcome == "unsupported" for m in met) else NO_NEIGHBOUR
+
+
+def _fallback(plan: Plan, t: PlanTensor, step: Step, code: str, root: str) -> str:
+    """Why a node that no sweep took is where it is."""
+    if root == UNSUPPORTED:
+        met = {m.backend: None for m in plan.decisions.meetings(t) if m.outcome == "unsupported"}
+        why = f"{listed(met)}, which the sweeps came with, cannot run {signature(t)}"
+    else:
+        why = "no sweep came to it"
+    if code != "3.best":
+        return f"{why}; {step.backend} is the first backend that supports the op"
+    able = readable_sources(plan, t)
+    if len(able) == 1:
+        return f"{why}; {step.backend} is the only backend that can"
+    counts = ", ".join(f"{b} {n}" for b, n in able.items())
+    return f"{why}; of those that can, {step.backend} reads most of its sources ({counts})"
+
+
+def readable_sources(plan: Plan, t: PlanTensor) -> dict[str, int]:
+    """How many of its sources each backend that supports `t` reads, as pass 3 counted."""
+    counts: dict[str, int] = {}
+    for step in plan.decisions.about(t):
+        if step.pass_ == 3 and step.answer is True:
+            if step.query == "supports_op":
+                counts[step.backend] = 0
+            elif step.query == "supports_buft":
+                counts[step.backend] += 1
+    return counts
+
+
+def _copy(plan: Plan, t: PlanTensor) -> Iterator[Link]:
+    """A copy is there because its reader is on one backend and its source on another."""
+    source, code = plan.tensor(t.placement.copy_of), t.placement.cause
+    made = plan.decisions.copies.get((source.id, t.backend or ""))
+    pass_ = pass_of(code, t.placement.stage)
+    if made is None:  # of a graph input, one for each graph in flight
+        text = sentence(t, t.backend, code, t.placement.stage, source)
+        yield Link(t, t.backend or "", pass_, "", code, text, source, "")
+    else:
+        split = plan.node(made.tensor.id).split
+        text = (
+            f"{format_bytes(t.nbytes)} of {quoted(source)}, copied from {source.backend} for split "
+            f"#{split}: {t.backend} runs {quoted(made.tensor)}, and does not read {memory(source)}"
+        )
+        yield Link(t, t.backend or "", pass_, "", code, text, source, "")
+        yield from _chain(plan, made.tensor, "its reader", 1)
+    yield from _chain(plan, source, "its source", 1)
+
+
+def _cut_names(links: Iterable[Link]) -> Iterator[str]:
+    """What a log cuts may be the name of several tensors."""
+    tensors = [t for link in links for t in (link.tensor, link.witness) if t is not None]
+    cut = dict.fromkeys(label(t) for t in tensors if len(t.name.encode()) == DUMPED_NAME)
+    if cut:
+        names = ", ".join(f"'{name}'" for name in list(cut)[:3]) + ", …" * (len(cut) > 3)
+        yield (
+            f"names are cut at {DUMPED_NAME} bytes in a log: {names} may stand for another tensor "
+            "whose name begins so"
+        )
+
+
+def _not_told(plan: Plan, links: Iterable[Link]) -> Iterator[str]:
+    """The places that a log or a snapshot leaves out."""
+    if plan.capture.source == "scheduler":
+        return
+    lost = dict.fromkeys(label(link.tensor) for link in links if link.tensor.backend is None)
+    for name in lost:
+        yield f"where '{name}' is, and why, the {plan.capture.source} does not tell"
+
+
+def _limits(plan: Plan) -> Iterator[str]:
+    if not plan.has_causes:
+        yield (
+            f"this {plan.capture.source.removeprefix('debug ')} has no causes: ggml as it is "
+            "released leaves them out. The library that ggml_py builds has them "
+            "(GGML_SCHED_DEBUG=2, or Plan.to_json)"
+        )
+    else:
+        yield (
+            f"a {plan.capture.source} holds no more than the cause of each node: whom the "
+            "scheduler asked, what stopped a sweep and how it came to the leafs cannot be told"
+        )
+
+
+def _from_codes(plan: Plan, t: PlanTensor) -> Iterator[Link]:
+    """The chain as far as the cause codes tell it."""
+    seen: set[int] = set()
+    relation, depth = "", 0
+    while len(seen) < _MAX_LINKS:
+        seen.add(t.id)
+        cause = t.cause
+        following = cause.witness
+        root = {"usr": PIN, "1.inp": INPUT, "1.dst": MEMORY}.get(cause.code, "")
+        if not root and (following is None or following.id in seen):
+            root = UNKNOWN
+        sweep = cause.stage[2:] if cause.pass_ == 2 else ""
+        yield Link(
+            t, t.backend or "", cause.pass_, sweep, cause.code, cause.text, following, relation,
+            depth, root,
+        )  # fmt: skip
+        if root:
+            return
+        assert following is not None
+        t, relation, depth = following, "because", depth + 1
+
+
+# --- the notes
+
+
+def _notes(plan: Plan, t: PlanTensor) -> Iterator[str]:
+    yield from dict.fromkeys(_refusals(plan, t))
+    yield from sweeps_text(plan.decisions.meetings(t))
+    yield from _copied(plan, t)
+    yield from _split_at(plan, t)
+
+
+def _refusals(plan: Plan, t: PlanTensor) -> Iterator[str]:
+    """Who was asked in pass 1 and not taken."""
+    placed = plan.decisions.placement(t)
+    for step in plan.decisions.about(t):
+        if step.pass_ != 1 or step.answer is not False:
+            continue
+        asked = f"pass 1 asked {step.backend}"
+        asked += " first" if placed is not None and placed.pass_ == 1 else ""
+        if step.query == "supports_op":
+            yield f"{asked}: it cannot run {signature(t)}"
+        elif step.query == "offload_op":
+            yield f"{step.backend} supports it, but does not want it offloaded at this batch size"
+        elif step.witness is not None:
+            whose = "it" if step.witness == t else quoted(step.witness)
+            yield f"{asked}: it does not read {memory(step.witness)}, where {whose} is"
+
+
+def sweeps_text(meetings: Iterable[Meeting]) -> Iterator[str]:
+    """Sentences about the sweeps that came to a node and did not take it."""
+    told: dict[str, list[str]] = {}
+    for met in meetings:
+        if met.carrier is None:
+            text = "no node on that side had a backend"
+        elif met.outcome == "stopped":
+            text = f"{quoted(met.carrier)} stopped it, being on {met.backend}, the last backend"
+        elif met.outcome == "unsupported":
+            text = (
+                f"came from {quoted(met.carrier)} on {met.backend}, which does not support the op"
+            )
+        else:
+            continue
+        told.setdefault(text, []).append(met.sweep)
+    for text, sweeps in told.items():
+        yield f"sweep{'s' * (len(sweeps) > 1)} {listed(sweeps)}: {text}"
+
+
+def _copied(plan: Plan, t: PlanTensor) -> Iterator[str]:
+    """What is copied so that `t` can run, and where its result is copied to."""
+    for src, planned in zip(t.record.src, t.placement.planned_src, strict=False):
+        if src >= 0 and planned != src:
+            source = plan.tensor(src)
+            where = f" from {_home(source)}" if source.backend else ""
+            why = f", as {t.backend} does not read {memory(source)}" if source.backend else ""
+            yield f"it reads a copy of {quoted(source)} ({format_bytes(source.nbytes)}{where}){why}"
+    for split in plan.copied_for.get(t.id, ()):
+        size = format_bytes(t.nbytes)
+        yield f"it is copied to {split.backend} for split #{split.index} ({size})"
+    if is_for_pipeline(t, t.placement.cause) and plan.settings.n_copies > 1:
+        yield (
+            f"upstream's cause column says {t.placement.cause}: it is a graph input, kept "
+            f"{plan.settings.n_copies} times for pipeline parallelism"
+        )
+
+
+def _home(t: PlanTensor) -> str:
+    """The backend whose memory it is in. To the scheduler what the CPU holds is BLAS's, which is
+    the first to read it."""
+    readers = t.plan.capture.names(t.buft.readers) if t.buft else []
+    return readers[-1] if readers else str(t.backend)
+
+
+def _split_at(plan: Plan, t: PlanTensor) -> Iterator[str]:
+    """Why a split begins with `t` although the backend stays."""
+    for step in plan.decisions.about(t):
+        if step.query == "new_split" and step.answer != "backend" and step.witness is not None:
+            reason = {
+                "weight": f"its weight {quoted(step.witness)} has to be copied, and others were",
+                "inputs": f"the split had no room for {quoted(step.witness)} among its inputs",
+            }[str(step.answer)]
+            yield f"a new split begins with it, though the backend stays: {reason}"
+
+
+# --- where ggml and the reference disagree
+
+
+def _differences(plan: Plan) -> Iterator[str]:
+    theirs = plan.reference
+    if plan == theirs:
+        return
+    n = len(plan.capture.tensors)
+    for t, ours, other in zip(
+        plan.capture.tensors, plan.outcome.placements, theirs.outcome.placements, strict=False
+    ):
+        if t.id < n and (ours.backend, ours.cause) != (other.backend, other.cause):
+            yield (
+                f"'{t.name}' is on {_place(plan, ours.backend)} ({ours.cause or '-'}), there it is "
+                f"on {_place(plan, other.backend)} ({other.cause or '-'})"
+            )
+    if plan.split_records != theirs.split_records:
+        yield f"the plan has {plan.n_splits} splits, the reference {theirs.n_splits}, or others"
+
+
+def _place(plan: Plan, backend: int) -> str:
+    return plan.backends[backend].name if backend >= 0 else "no backend"
+
+
+def _ref(t: PlanTensor) -> dict[str, Any]:
+    return {"id": t.id, "index": t.index, "name": t.name, "op": t.op}

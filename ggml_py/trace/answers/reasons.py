@@ -1,0 +1,381 @@
+"""The rule that kept a tensor off a backend: the first one, in the order the scheduler goes by."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from ..names import memory, quoted, shape, signature
+from ..record import COPY, NODE
+from ..what_if import batch_size
+from .explain import readable_sources, sweeps_text
+
+if TYPE_CHECKING:
+    from ..planned import Plan, PlanTensor
+    from ..steps import Step
+
+Changes = list[tuple[str, dict[str, Any]]]
+
+
+@dataclass(frozen=True)
+class Found:
+    """A rule that applied; `changes` are what would make it not apply, as sentences and as
+    arguments of `Plan.what_if`."""
+
+    id: str
+    text: str
+    pass_: int = 0
+    sweep: str = ""
+    witness: PlanTensor | None = None
+    changes: Changes = field(default_factory=list)
+    otherwise: Changes = field(default_factory=list)  # where ggml would abort on the changes
+
+
+@dataclass(frozen=True)
+class Case:
+    """A question: why is `t` on `at` (it came there by `step`) and not on `b`?"""
+
+    plan: Plan
+    t: PlanTensor
+    b: int
+    step: Step
+
+    @property
+    def backend(self) -> str:
+        return self.plan.backends[self.b].name
+
+    @property
+    def at(self) -> str:
+        return self.step.backend
+
+    @property
+    def last(self) -> int:
+        return len(self.plan.backends) - 1
+
+    def reads(self, t: PlanTensor, b: int | None = None) -> bool:
+        """Whether backend `b` (the one in question) can use the memory that `t` has."""
+        return t.buft is not None and bool(t.buft.readers >> (self.b if b is None else b) & 1)
+
+    def unreadable_source(self) -> PlanTensor | None:
+        """The first source that the backend in question could not use when pass 3 came to it."""
+        return next((src for src in self.t.srcs if not self._could_read(src)), None)
+
+    def _could_read(self, src: PlanTensor) -> bool:
+        if src.buft is not None:
+            return self.reads(src)
+        plan = self.plan
+        at = next(s.index for s in plan.decisions.about(self.t) if s.pass_ == 3)
+        placed = plan.decisions.placement(src, at)
+        if (placed is None or not placed.backend) and src.view_src is not None:
+            placed = plan.decisions.placement(src.view_src, at)
+        if placed is None or not placed.backend:
+            return False
+        backend = plan.backends[plan.capture.backend_index(placed.backend)]
+        return bool(plan.capture.bufts[backend.buft].readers >> self.b & 1)
+
+    def move(self, t: PlanTensor) -> tuple[str, dict[str, Any]]:
+        return (
+            f"put {quoted(t)} into {self.backend} memory",
+            {"move_weights": {key(t): self.backend}},
+        )
+
+    def place(self, t: PlanTensor) -> tuple[str, dict[str, Any]]:
+        """To have a node there: the memory that holds it moved, or a pin."""
+        if t.buft is not None and not self.reads(t):
+            return self.move(holder_of(t))
+        return self.pin(t)
+
+    def pin(self, t: PlanTensor) -> tuple[str, dict[str, Any]]:
+        return f"pin {quoted(t)} to {self.backend}", {"pins": {key(t): self.backend}}
+
+    def leave_out(self, name: str) -> Changes:
+        """To have no other backend `name` in the way, which is not the last one."""
+        if name == self.plan.backends[-1].name:
+            return []
+        return [(f"leave {name} out of the scheduler", {"drop": [name]})]
+
+    def refuse(self, name: str) -> Changes:
+        return [(f"have {name} refuse it", {"supports": {(name, self.t.id): False}})]
+
+
+def first_reason(plan: Plan, t: PlanTensor, b: int) -> Found | None:
+    """The first rule that kept `t` off backend `b`, in a plan of the reference scheduler; None if
+    it is there."""
+    backend = plan.backends[b].name
+    if t.record.kind == COPY:
+        text = f"it is a copy made for {t.backend}; what runs on {backend} gets copies of its own"
+        return None if t.backend == backend else Found("copy", text, 5)
+    step = plan.decisions.placement(t)
+    if step is None or not step.backend:
+        return Found("nobody", "no rule placed it: nothing that is computed uses it", 4)
+    if step.backend == backend:
+        return None
+    case = Case(plan, t, b, step)
+    for rule in (_pinned, _upgraded, _unsupported, _not_upgraded):
+        if found := rule(case):
+            return found
+    if step.answer == "3.upg":  # it was not on `b` before, either
+        before = plan.decisions.placement(t, step.index)
+        assert before is not None
+        case = Case(plan, t, b, before)
+    return _rule_of(case)(case)
+
+
+def _rule_of(case: Case) -> Callable[[Case], Found]:
+    code = str(case.step.answer)
+    if code.startswith("1.wgt"):
+        return _weight
+    if code == "2.sup":
+        return _sweep if case.step.pass_ == 2 else _fallback
+    return {
+        "1.dst": _own_memory, "1.vsrc": _own_memory, "1.inp": _input, "1.off": _offloaded,
+        "3.best": _most_sources, "4.vsrc": _view, "4.cur": _consumer,
+    }[code]  # fmt: skip
+
+
+# --- before pass 1
+
+
+def _pinned(case: Case) -> Found | None:
+    pin = case.t.record.pin
+    if pin in (-1, case.b):
+        return None
+    text = f"the caller pinned it to {case.plan.backends[pin].name} (set_tensor_backend)"
+    changes = [("take the pin away", {"pins": {key(case.t): None}})]
+    return Found("pin", text, changes=changes)
+
+
+def _unsupported(case: Case) -> Found | None:
+    t = case.t
+    asked = t.record.kind == NODE and not t.is_view_op and "input" not in t.flags
+    if t.record.supports >> case.b & 1 or not (asked or t.buft is not None):
+        return None
+    text = f"{case.backend} does not support {signature(t)}"
+    if t.op != "NONE":
+        text += f" -> {shape(t)}"
+    changes = [
+        (f"have {case.backend} support it", {"supports": {(case.backend, t.id): True}}),
+    ]
+    return Found("op", text, 1, changes=changes)
+
+
+# --- pass 1
+
+
+def _own_memory(case: Case) -> Found:
+    t = case.t
+    if not case.reads(t):
+        holder = holder_of(t)
+        whose = "it" if holder == t else f"what it views, {quoted(holder)},"
+        text = f"{whose} is in {memory(t)}, which {case.backend} does not read"
+        return Found("memory", text, 1, "", holder, [case.move(holder)])
+    return _outranked(case, "memory.first", f"the memory it is in, {memory(t)},")
+
+
+def _outranked(case: Case, id: str, what: str, witness: PlanTensor | None = None) -> Found:
+    text = (
+        f"{case.at} comes before {case.backend}, reads {what} too, and supports the op: the first "
+        "that does gets it"
+    )
+    out, refuse = case.leave_out(case.at), case.refuse(case.at)
+    return Found(id, text, 1, "", witness, out, refuse)
+
+
+def _input(case: Case) -> Found:
+    text = f"it is a graph input: they go to the last backend, {case.at}"
+    return Found("input", text, 1)
+
+
+def _offloaded(case: Case) -> Found:
+    t, weight = case.t, case.step.witness
+    assert weight is not None
+    taken = (
+        f"{case.at}, of higher priority, wants it although its weight {quoted(weight)} is in "
+        f"{memory(weight)} (op offload)"
+    )
+    wish = (f"have {case.at} not want it", {"offload": {(case.at, t.id): False}})
+    if case.reads(weight):
+        off = ("switch op offload off (op_offload=False)", {"op_offload": False})
+        return Found("offload.taken", taken, 1, "", weight, [off, wish])
+    if not t.record.offload >> case.b & 1:
+        return _unwanted(case, weight)
+    text = f"{taken}; {case.backend} wants it too, but comes after {case.at}"
+    changes = [wish, case.move(weight)]
+    return Found("offload.first", text, 1, "", weight, changes)
+
+
+def _weight(case: Case) -> Found:
+    """It follows its first weight, to the first backend that reads it and supports the op; only a
+    weight in host memory of the last backend may be offloaded from there."""
+    weight = case.step.witness
+    assert weight is not None and weight.buffer is not None and weight.buft is not None
+    if case.reads(weight):
+        return _outranked(case, "weight.first", f"its weight {quoted(weight)}", weight)
+    lies = f"its weight {quoted(weight)} is in {memory(weight)}, which {case.backend} does not read"
+    host = case.plan.capture.bufts[case.plan.buffers[weight.record.buffer].buft].is_host
+    reader_is_last = case.at == case.plan.backends[-1].name
+    move = case.move(weight)
+    if case.b == case.last or (not host and not reader_is_last):
+        return Found("weight.memory", lies, 1, "", weight, [move])
+    if not case.plan.settings.op_offload:
+        text = f"{lies}, and op offload is off (op_offload=False)"
+        on = ("switch op offload on (op_offload=True)", {"op_offload": True})
+        return Found("offload.off", text, 1, "", weight, [on, move])
+    if not reader_is_last:
+        text = (
+            f"{lies}; op offload is for weights that the last backend, "
+            f"{case.plan.backends[-1].name}, is the first to read, and {case.at} comes before it"
+        )
+        out = case.leave_out(case.at)
+        return Found("offload.reader", text, 1, "", weight, [*out, move], case.refuse(case.at))
+    if not host:
+        plain = case.plan.capture.bufts[case.plan.backends[-1].buft].name
+        text = f"{lies}; op offload is for weights in host memory, which {memory(weight)} is not"
+        there = (
+            f"keep {quoted(weight)} in {plain} memory (not repacked)",
+            {"move_weights": {key(weight): case.at}},
+        )
+        return Found("offload.host", text, 1, "", weight, [there, move])
+    return _unwanted(case, weight)
+
+
+_WANTED = (
+    "CUDA, Vulkan, SYCL and CANN want 32 and more by default, Metal of matrix products only, most "
+    "others none"
+)
+
+
+def _unwanted(case: Case, weight: PlanTensor) -> Found:
+    t, rows = case.t, batch_size(case.t.record)
+    text = (
+        f"its weight {quoted(weight)} is in {memory(weight)}, which {case.backend} does not read, "
+        f"and {case.backend} does not want it offloaded: "
+    )
+    if t.op == "GET_ROWS":
+        text += "GPU backends never want GET_ROWS"
+        bigger = f"have {case.backend} want it"
+    else:
+        text += f"the batch is {rows} ({_WANTED})"
+        larger = ": a batch of 32 or more, or another minimum" if rows < 32 else ""
+        bigger = f"have {case.backend} want it{larger}"
+    changes = [(bigger, {"offload": {(case.backend, t.id): True}}), case.move(weight)]
+    return Found("offload.batch", text, 1, "", weight, changes)
+
+
+# --- pass 2
+
+
+def _sweep(case: Case) -> Found:
+    """A sweep took it, and none came with the backend in question before."""
+    met = list(case.plan.decisions.meetings(case.t))
+    taken = met[-1]
+    assert taken.carrier is not None
+    said = [
+        *sweeps_text(met),
+        f"sweep {taken.sweep} brought {case.at} from {quoted(taken.carrier)}",
+    ]
+    carriers = dict.fromkeys(m.carrier for m in met if m.carrier is not None)
+    stopped = [m for m in met if m.outcome == "stopped"] if case.b != case.last else []
+    first = stopped[0] if stopped else taken
+    kind = "sweep.stopped" if stopped else "sweep.neighbour"
+    changes = [case.place(carrier) for carrier in carriers]
+    return Found(kind, "; ".join(said), 2, first.sweep, first.carrier, changes)
+
+
+# --- pass 3
+
+
+def _most_sources(case: Case) -> Found:
+    counts = readable_sources(case.plan, case.t)
+    met = list(case.plan.decisions.meetings(case.t))
+    equal = counts[case.at] == counts[case.backend]
+    text = (
+        f"no sweep brought a backend that supports it, and {case.at} reads {counts[case.at]} of "
+        f"its sources, {case.backend} {counts[case.backend]}" + " and comes later" * equal
+    )
+    carriers = dict.fromkeys(m.carrier for m in met if m.carrier is not None)
+    near = list(carriers) or list(_neighbours(case.plan, case.t))
+    return Found("sources", text, 3, "", None, [case.place(carrier) for carrier in near])
+
+
+def _neighbours(plan: Plan, t: PlanTensor) -> Iterator[PlanTensor]:
+    for nodes in (reversed(plan.nodes[: t.id]), plan.nodes[t.id + 1 :]):
+        yield from [n for n in nodes if not n.is_view_op][:1]
+
+
+def _upgraded(case: Case) -> Found | None:
+    """It was there, or could have been moved there, had another not been the first that could."""
+    if case.step.answer != "3.upg":
+        return None
+    was = case.plan.decisions.placement(case.t, case.step.index)
+    assert was is not None
+    if was.backend == case.backend:
+        where = "it was there"
+    elif (
+        case.t.record.supports >> case.b & 1
+        and _shares_buft(case, was.backend)
+        and case.unreadable_source() is None
+    ):
+        where = "it could have been moved there"
+    else:
+        return None
+    text = (
+        f"{where}, but {case.at} comes first, shares the buffer type, supports the op and reads "
+        "all of its sources"
+    )
+    out, refuse = case.leave_out(case.at), case.refuse(case.at)
+    return Found("upgrade.taken", text, 3, "", None, out, refuse)
+
+
+def _not_upgraded(case: Case) -> Found | None:
+    """The backends share a buffer type, and still pass 3 did not move it."""
+    t, code = case.t, case.step.answer
+    if t.is_view_op or t.record.kind != NODE or code in ("3.upg", "3.best"):
+        return None
+    if not _shares_buft(case, case.at) or (src := case.unreadable_source()) is None:
+        return None
+    text = (
+        f"{case.backend} shares the buffer type of {case.at} and supports the op, but does not "
+        f"read its source {quoted(src)}, which is in {memory(src)}"
+    )
+    return Found("upgrade.source", text, 3, "", src, [case.place(src)])
+
+
+def _shares_buft(case: Case, backend: str) -> bool:
+    """Whether pass 3 looks at the backend in question for what is on `backend`."""
+    at, backends = case.plan.capture.backend_index(backend), case.plan.backends
+    return case.b < at and backends[case.b].buft == backends[at].buft
+
+
+# --- pass 4
+
+
+def _view(case: Case) -> Found:
+    source = case.step.witness
+    assert source is not None
+    text = f"a view is where the tensor is that it views, and {quoted(source)} is on {case.at}"
+    return Found("view", text, 4, "", source, [case.place(source)])
+
+
+def _consumer(case: Case) -> Found:
+    consumer = case.step.witness
+    assert consumer is not None
+    text = f"it goes where its first consumer runs, and {quoted(consumer)} is on {case.at}"
+    return Found("consumer", text, 4, "", consumer, [case.pin(consumer)])
+
+
+def _fallback(case: Case) -> Found:
+    text = f"nothing else placed it, and {case.at} is the first backend that supports it"
+    out, refuse = case.leave_out(case.at), case.refuse(case.at)
+    return Found("fallback", text, 4, "", None, out, refuse)
+
+
+def holder_of(t: PlanTensor) -> PlanTensor:
+    """Whose memory it is in."""
+    return t if t.view_src is None else t.view_src
+
+
+def key(t: PlanTensor) -> str | int:
+    """What `Plan.what_if` takes for a tensor: its name where only it has that, else its id."""
+    return t.name if t.name and t.plan.n_named[t.name] == 1 else t.id

@@ -1,0 +1,259 @@
+"""Why a tensor is not on a backend: the first rule that kept it off, what would, and what helps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from ..names import label, quoted, signature
+from ..record import NODE
+from .reasons import Found, first_reason, key
+
+if TYPE_CHECKING:
+    from ...backends.backend import Backend
+    from ...backends.device import Device
+    from ..planned import Plan, PlanTensor
+    from .variant import Nearest
+
+_MOST_REASONS = 8
+
+
+@dataclass(frozen=True)
+class Change:
+    """Something that would take a reason away, and what comes of it, by the reference scheduler.
+
+    `text` says what; `what_if` are the arguments of `Plan.what_if` that try it, together with what
+    took the reasons before out of the way; `is_there` whether the tensor is on the backend then;
+    `then` says so and what fails there, or the next reason.
+    """
+
+    text: str
+    what_if: Mapping[str, Any]
+    is_there: bool
+    then: str
+
+    @property
+    def call(self) -> str:
+        """Python: "plan.what_if(op_offload=True)"."""
+        return f"plan.what_if({', '.join(f'{k}={v!r}' for k, v in self.what_if.items())})"
+
+    def __str__(self) -> str:
+        return f"{self.text}: {self.then}"
+
+
+@dataclass(frozen=True)
+class Reason:
+    """A rule that keeps a tensor off a backend. `id` is stable (docs/EXPLAIN.md lists them)."""
+
+    id: str
+    text: str
+    pass_: int
+    sweep: str
+    witness: PlanTensor | None
+    changes: tuple[Change, ...]
+
+    def __str__(self) -> str:
+        stage = f", pass {self.pass_} {self.sweep}".rstrip() if self.pass_ else ""
+        return f"{self.id}{stage}: {self.text}"
+
+
+@dataclass(frozen=True)
+class WhyNot:
+    """Why `subject` is not on `backend`. `str()` is text to read, `to_dict()` data for JSON.
+
+    `reasons[0]` is the rule that decided. The others would have kept it off, too: each is what
+    comes first once the reasons before it are out of the way. None when it is there. `pin` is what
+    comes of pinning it there. `nearest`, where a live device was asked, is the smallest change to
+    the op that it supports.
+    """
+
+    subject: PlanTensor
+    backend: str
+    reasons: tuple[Reason, ...]
+    pin: Change | None = None
+    notes: tuple[str, ...] = ()
+    nearest: Nearest | None = None
+
+    @property
+    def is_there(self) -> bool:
+        """Whether it is on that backend."""
+        return self.subject.backend == self.backend
+
+    @property
+    def headline(self) -> str:
+        """One line: the reason that decided."""
+        if self.is_there:
+            return f"{label(self.subject)} is on {self.backend}"
+        return str(self.reasons[0]) if self.reasons else self.notes[0]
+
+    def __str__(self) -> str:
+        t = self.subject
+        if self.is_there:
+            lines = [f"{label(t)} ({signature(t)}) is on {self.backend}"]
+        else:
+            lines = [f"{label(t)} ({signature(t)}) is on {t.backend}, and not on {self.backend}:"]
+        for i, reason in enumerate(self.reasons):
+            lines.append(f"  {'then ' if i else ''}{reason}")
+            lines += [f"    > {self._short(change)}" for change in reason.changes]
+        lines += (
+            [f"  {line}" for line in self.nearest.render().splitlines()] if self.nearest else []
+        )
+        lines += [f"  > {self._short(self.pin)}"] if self.pin else []
+        lines += [f"  - {note}" for note in self.notes]
+        return "\n".join(lines)
+
+    def _short(self, change: Change) -> str:
+        """Reasons that have a line of their own are named only."""
+        for reason in self.reasons:
+            if change.then == f"then {reason.id}, {reason.text}":
+                return f"{change.text}: then {reason.id}"
+        return str(change)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The answer as data that `json` can write."""
+        return {
+            "subject": _ref(self.subject),
+            "is_on": self.subject.backend,
+            "backend": self.backend,
+            "is_there": self.is_there,
+            "headline": self.headline,
+            "reasons": [
+                {
+                    "id": r.id,
+                    "text": r.text,
+                    "pass": r.pass_,
+                    "sweep": r.sweep,
+                    "witness": _ref(r.witness) if r.witness else None,
+                    "changes": [_change(c) for c in r.changes],
+                }
+                for r in self.reasons
+            ],
+            "pin": _change(self.pin) if self.pin else None,
+            "notes": list(self.notes),
+            "nearest": self.nearest.to_dict() if self.nearest else None,
+        }
+
+
+def _change(c: Change) -> dict[str, Any]:
+    return {"text": c.text, "what_if": c.call, "is_there": c.is_there, "then": c.then}
+
+
+def _ref(t: PlanTensor) -> dict[str, Any]:
+    return {"id": t.id, "index": t.index, "name": t.name, "op": t.op}
+
+
+def why_not(
+    plan: Plan, subject: PlanTensor, backend: str, device: Device | Backend | None = None
+) -> WhyNot:
+    """See `Plan.why_not`."""
+    if not isinstance(backend, str):
+        raise TypeError(f"backend {backend!r}: expected its name, as 'gpu0'")
+    b = plan.capture.backend_index(backend)
+    name = plan.backends[b].name
+    if subject.backend == name:
+        return WhyNot(subject, name, ())
+    if plan.reference.tensor(subject.id).backend == name:
+        said = f"the reference scheduler puts it on {name}: ggml has a rule that it does not know"
+        return WhyNot(subject, name, (), None, (said,))
+    reasons = tuple(_reasons(plan, subject, name))
+    pinned = None
+    if subject.record.pin < 0 and subject.id < len(plan.capture.tensors):
+        change = ("pinned to it", {"pins": {key(subject): name}})
+        pinned = _tried(plan, subject.id, name, change)
+    found = None
+    if device is not None and subject.op != "NONE" and any(r.id == "op" for r in reasons):
+        from ...variants.search import nearest  # the one that asks a device
+
+        found = nearest(subject, device)
+    return WhyNot(subject, name, reasons, pinned, tuple(_notes(plan, subject, b)), found)
+
+
+def _reasons(plan: Plan, subject: PlanTensor, backend: str) -> Iterator[Reason]:
+    """The reason, and those that follow when each is taken away."""
+    seen: set[str] = set()
+    changed, made = plan, dict[str, Any]()
+    found = _found(plan, subject.id, backend)
+    while found is not None and len(seen) < _MOST_REASONS:
+        witness = plan.tensor(found.witness.id) if found.witness else None
+        changes = _all_tried(changed, subject.id, backend, found.changes) or _all_tried(
+            changed, subject.id, backend, found.otherwise
+        )
+        best = next((c for c in changes if c.is_there), changes[0] if changes else None)
+        told = tuple(replace(c, what_if=_together(plan, made, c.what_if)) for c in changes)
+        yield Reason(found.id, found.text, found.pass_, found.sweep, witness, told)
+        seen.add(found.text)
+        if best is None or best.is_there:
+            return
+        changed, made = changed.what_if(**best.what_if), _together(plan, made, best.what_if)
+        found = _found(changed, subject.id, backend)
+        if found and found.text in seen:
+            return
+
+
+def _together(plan: Plan, first: Mapping[str, Any], then: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of `Plan.what_if` for both, one after the other."""
+    both = {**first, **then}
+    for argument in first.keys() & then.keys():
+        a, b = first[argument], then[argument]
+        if isinstance(a, Mapping):
+            both[argument] = {**a, **b}
+        elif isinstance(a, list):
+            both[argument] = [*a, *b]
+    # Backends that are left out take with them what was said of them, and the pins to them.
+    gone = both.get("drop", ())
+    for argument in ("supports", "offload"):
+        if argument in both:
+            both[argument] = {k: v for k, v in both[argument].items() if k[0] not in gone}
+    if "pins" in both:
+        pinned = {key(t): plan.backends[t.record.pin].name for t in _pinned(plan)}
+        both["pins"] = {k: v for k, v in both["pins"].items() if (v or pinned.get(k)) not in gone}
+    return {argument: value for argument, value in both.items() if value != {}}
+
+
+def _pinned(plan: Plan) -> Iterator[PlanTensor]:
+    return (plan.tensor(t.id) for t in plan.tensors if t.pin >= 0)
+
+
+def _all_tried(
+    plan: Plan, id: int, backend: str, changes: list[tuple[str, dict[str, Any]]]
+) -> tuple[Change, ...]:
+    """What the changes do; without those that help nothing."""
+    now = _found(plan, id, backend)
+    same = f"then {now.id}, {now.text}" if now else "no change"
+    tried = (_tried(plan, id, backend, change) for change in changes)
+    return tuple(c for c in tried if c is not None and not c.then.startswith(same))
+
+
+def _found(plan: Plan, id: int, backend: str) -> Found | None:
+    planned = plan.reference
+    return first_reason(planned, planned.tensor(id), plan.capture.backend_index(backend))
+
+
+def _tried(plan: Plan, id: int, backend: str, change: tuple[str, dict[str, Any]]) -> Change | None:
+    """A change and what comes of it; None where ggml would abort."""
+    text, arguments = change
+    try:
+        changed = plan.what_if(**arguments)
+    except ValueError:
+        return None
+    found = _found(changed, id, backend)
+    then = f"then {found.id}, {found.text}" if found else f"then it is on {backend}"
+    for pinned in changed.nodes if "pins" in arguments else ():
+        b = pinned.record.pin
+        if b >= 0 > plan.tensors[pinned.id].pin and not pinned.record.supports >> b & 1:
+            then += f", but {backend} cannot compute {quoted(pinned)}"
+    return Change(text, arguments, found is None, then)
+
+
+def _notes(plan: Plan, t: PlanTensor, b: int) -> Iterator[str]:
+    """What would not help."""
+    at = plan.reference.outcome.placements[t.id].backend
+    if t.record.kind != NODE or t.is_view_op or not 0 <= b < at:
+        return
+    ours, theirs = (plan.capture.bufts[plan.backends[i].buft].name for i in (b, at))
+    if ours != theirs:
+        yield (
+            f"pass 3 moves nodes up only where buffer types are shared: {plan.backends[b].name} "
+            f"allocates from {ours}, {plan.backends[at].name} from {theirs}"
+        )

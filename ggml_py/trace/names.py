@@ -1,0 +1,105 @@
+"""How answers about a plan name things."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .planned import PlanTensor
+
+
+def label(t: PlanTensor) -> str:
+    """Its name; the number too where ggml made the name up: "node 3 (view)"."""
+    if t.name and not t.name.startswith(" "):
+        return t.name
+    return (f"node {t.index}" if t.index is not None else f"tensor {t.id}") + t.name
+
+
+def quoted(t: PlanTensor) -> str:
+    """The label in quotation marks."""
+    return f"'{label(t)}'"
+
+
+def place(t: PlanTensor) -> str:
+    """Its backend; "unknown" where a log or a snapshot does not tell."""
+    return t.backend or ("no backend" if t.plan.capture.source == "scheduler" else "unknown")
+
+
+def signature(t: PlanTensor) -> str:
+    """ "MUL_MAT(q4_0 [64, 32], f32 [64, 8])"; a leaf is "f32 [64, 8]"."""
+    if t.op == "NONE":
+        return shape(t)
+    return f"{t.record.op_desc}({', '.join(map(shape, t.srcs))})"
+
+
+def shape(t: PlanTensor) -> str:
+    """ "f32 [64, 8]": type and ne, without the ones at the end; "?" of what a debug log tells."""
+    if not t.ne:
+        return t.type
+    ne = list(t.ne)
+    while len(ne) > 1 and ne[-1] == 1:
+        ne.pop()
+    return f"{t.type} {ne}"
+
+
+def memory(t: PlanTensor) -> str:
+    """Where it lies, or will: "CPU memory"."""
+    return f"{t.buft.name} memory" if t.buft else f"{t.backend}'s memory"
+
+
+def listed(names: Iterable[str]) -> str:
+    """ "gpu0, BLAS and CPU" """
+    *first, last = names
+    return f"{', '.join(first)} and {last}" if first else last
+
+
+_CUT = 10_000 << 20  # of five digits of MiB the log may have left some out
+
+
+class AtLeast(int):
+    """A number of bytes that is this or more, `most` at most. A sum of such is one; as an `int` it
+    is the least."""
+
+    most: float
+
+    def __new__(cls, least: int, most: float | None = None) -> AtLeast:
+        self = super().__new__(cls, least)
+        self.most = most_of_print(least) if most is None else most
+        return self
+
+    def __getnewargs__(self) -> tuple[int, float]:  # type: ignore[override]
+        return int(self), self.most
+
+    def __add__(self, other: int) -> AtLeast:
+        return AtLeast(int(self) + int(other), self.most + most(other))
+
+    __radd__ = __add__
+
+
+def most_of_print(least: int) -> float:
+    """The most bytes that are printed as this many whole KiB or MiB."""
+    if least >= _CUT:
+        return math.inf
+    return least + (1 << 20 if least >= 1 << 20 else 1 << 10) - 1
+
+
+def with_bounds(data: Any) -> Any:
+    """Data for JSON that says of each such size, behind it, the most that it may be:
+    {"bytes": 0} is {"bytes": 0, "bytes_at_most": 1023} then, with null where nobody knows."""
+    if isinstance(data, dict):
+        told: dict[str, Any] = {}
+        for key, value in data.items():
+            told[key] = with_bounds(value)
+            if isinstance(value, AtLeast):
+                told[f"{key}_at_most"] = None if math.isinf(value.most) else int(value.most)
+        return told
+    if isinstance(data, list | tuple) and not hasattr(data, "_fields"):
+        return type(data)(map(with_bounds, data))
+    return data
+
+
+def most(n: int) -> float:
+    """The most that a size may be."""
+    return n.most if isinstance(n, AtLeast) else n

@@ -1,0 +1,500 @@
+"""Training with ggml-opt: losses, optimizers, and the contexts that evaluate and step.
+
+1. ggml-opt allocates its graphs on the scheduler by itself. So that the scheduler knows, what it
+   allocated is made a Graph (`OptContext.graph`), which ends with the next one.
+2. Its own tensors are in native contexts that nobody else sees; gradients are in a Context of the
+   OptContext, so that no tensor of the user's ever points to what ended before it.
+3. With static graphs ggml-opt computes copies of the user's tensors. Copies do not hear of closed
+   buffers, so before each evaluation it is looked whether all are where they were.
+4. Optimizer parameters are asked for before the native call, not in a callback from it.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from dataclasses import astuple
+from typing import Any
+
+from .. import enums
+from ..backends.computing import computing
+from ..backends.sharing import changing
+from ..boundary.arguments import given, ptr_of, whole
+from ..boundary.ffi import NULL, ffi, lib
+from ..boundary.handle import Handle, in_use, within
+from ..errors import AbortError, ArgumentError, MissingFunctionError, NoDataError
+from ..graphs.context import Context
+from ..graphs.custom import take_failed
+from ..graphs.graph import Graph
+from ..scheduler.scheduler import Scheduler
+from ..tensors.tensor import Tensor, enum_of
+from .data import OptResult
+from .params import SGD, AdamW, check_model, close_all, context_of, let_go
+
+_LOSS, _BUILD = enums.OptLossType, enums.OptBuildType
+_STATIC_SIZE = 2048  # GGML_DEFAULT_GRAPH_SIZE, of static graphs in ggml-opt.cpp
+_OTHER = "another graph is allocated on the scheduler of this OptContext: reset() that first"
+
+
+class OptContext(Handle):
+    """Evaluates a model and trains its parameters (`Tensor.set_param`). C: ggml_opt_init
+
+    With `inputs` and `outputs` it has static graphs: built once, for one batch size. Then `epoch`
+    and `fit` work, or step by step: `alloc`, set `inputs` and `labels`, `eval`. Without them each
+    evaluation is of a graph of its own: `prepare_alloc`, then the same. ne1 of inputs and outputs
+    counts the datapoints of a batch.
+
+    Parameters and, with static graphs, inputs must be in memory that the scheduler's first backend
+    reads; the scheduler allocates the other tensors of the model, which cannot be read, and is the
+    OptContext's from `alloc` to `eval`. Its graph_size: eight times the model's nodes and more."""
+
+    __slots__ = (
+        "_allocated", "_borrowed", "_kind", "_lent", "_model", "_opt_i", "_optimizer", "_pars",
+        "_places", "_private", "_ready", "_scheduler", "_shape", "_step", "build_type", "inputs",
+        "loss_type", "opt_period", "outputs",
+    )  # fmt: skip
+    _needs_parents = False  # its model may need it: rule 4
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        loss_type: enums.OptLossType | str | int,
+        optimizer: AdamW | SGD | Callable[[int], AdamW | SGD] | None = None,
+        *,
+        inputs: Tensor | None = None,
+        outputs: Tensor | None = None,
+        build_type: enums.OptBuildType | str | int = _BUILD.OPT,
+        opt_period: int = 1,
+    ) -> None:
+        """`loss_type` is "mean", "sum", "cross_entropy" or "mean_squared_error"; the first two take
+        the outputs themselves, the others compare them with labels of the same ne. `optimizer` are
+        parameters (default `AdamW()`), or a function that gives those for step n, from 1; a step is
+        made after every `opt_period` evaluations with `backward`, gradients add up until then.
+        `build_type="forward"` only evaluates.
+
+        Raises `ArgumentError` and `NoDataError` for what upstream would abort on or train wrongly,
+        `AbortError` for ops that ggml cannot differentiate.
+        """
+        raw_scheduler = ptr_of(Scheduler, scheduler)
+        if not scheduler._tracing:
+            raise MissingFunctionError(
+                "OptContext has to see the graphs that ggml-opt makes; this build is pristine: "
+                "use an instrumented one (`ggml-py build --list` shows the builds)"
+            )
+        self._scheduler, self._optimizer = scheduler, AdamW() if optimizer is None else optimizer
+        self.loss_type = _LOSS(enum_of(_LOSS, loss_type))
+        self.build_type = _BUILD(enum_of(_BUILD, build_type))
+        self.opt_period = whole("opt_period", opt_period, 1, (1 << 31) - 1)
+        if self.build_type == _BUILD.GRAD:
+            raise ArgumentError(
+                "build_type='grad': ggml-opt asserts that it builds the step too; expected 'opt', "
+                "with an opt_period that is not reached, or 'forward'"
+            )
+        if (inputs is None) != (outputs is None):
+            raise ArgumentError("expected both inputs and outputs (static graphs), or neither")
+        self.inputs, self.outputs = inputs, outputs
+        self._step, self._opt_i = 1, 0
+        self._ready = False  # between alloc() and eval()
+        self._kind: enums.OptBuildType | None = None  # of the graph that is allocated
+        self._allocated: Any = NULL  # that graph's pointer
+        self._shape: list[Any] | None = None  # where the parameters are among the nodes
+        self._places: list[tuple[Any, Any, Any]] = []  # tensors that have memory, and where
+        self._model: Graph | None = None
+        self._private: list[Context] = []  # the Context of gradients, if there is one now
+        self._lent: list[Graph] = []  # `graph`, if there is one now
+        self._borrowed: weakref.WeakSet[Graph] = weakref.WeakSet()  # those, while somebody has them
+        self._pars = pars = ffi.new("struct ggml_opt_optimizer_params *")
+        kind = type(self._parameters())
+        params = lib.ggml_opt_default_params(raw_scheduler, self.loss_type)
+        params.build_type, params.opt_period = self.build_type, self.opt_period
+        optimizers = enums.OptOptimizerType
+        params.optimizer = optimizers.ADAMW if kind is AdamW else optimizers.SGD
+        params.get_opt_pars = lib.ggml_opt_get_constant_optimizer_params
+        params.get_opt_pars_ud = pars
+        parents: list[Handle] = [scheduler]
+        try:
+            if inputs is not None and outputs is not None:
+                self._build_static(inputs, outputs, params)
+                parents += [inputs._context, outputs._context, *self._private]
+            ptr = lib.ggml_opt_init(params)
+        except BaseException:
+            close_all([*self._private, *([] if self._model is None else [self._model])])
+            raise
+        super().__init__(ptr, lib.ggml_opt_free, *parents)
+        needs = self._native.needs  # freeing it asks for no scheduler, which may be closed now
+        needs[:] = [one for one in needs if one.token != scheduler._token]
+        # Its graph needs it, which the scheduler holds: that ends when this object goes.
+        weakref.finalize(self, let_go, weakref.ref(scheduler), self._borrowed).atexit = False
+
+    def _before_free(self) -> None:
+        if self._scheduler._spoiled_by is None:
+            self._forget()
+        close_all(self._lent)
+
+    def _free(self) -> None:
+        super()._free()
+        close_all(self._private)  # not before: closing a parent closes its children
+
+    def _reach(self, found: dict[int, Handle]) -> None:
+        super()._reach(found)
+        for graph in self._lent:
+            graph._reach(found)
+
+    def _build_static(self, inputs: Tensor, outputs: Tensor, params: Any) -> None:
+        ptr_of(Tensor, inputs)
+        self._model = model = Graph(context_of(outputs), _STATIC_SIZE)
+        try:
+            model.build_forward_expand(outputs)
+        except AbortError:
+            raise ArgumentError(
+                f"the model has more than the {_STATIC_SIZE} nodes of a static graph: make the "
+                "OptContext without inputs and outputs, and call prepare_alloc for each evaluation"
+            ) from None
+        check_model(self, model, inputs, outputs)
+        inputs._data()
+        model._check_leafs("allocate it: static graphs are computed on copies of the tensors")
+        placed = (t._ptr for t in (*model.nodes, *model.leafs) if t._ptr.data != NULL)
+        self._places = [(raw, raw.data, raw.buffer) for raw in placed]
+        private = Context()
+        self._private.append(private)
+        private._adopt(inputs, outputs)
+        params.ctx_compute = private.ptr
+        params.inputs, params.outputs = inputs.ptr, outputs.ptr
+
+    def __repr__(self) -> str:
+        if self.closed:
+            return "<OptContext closed>"
+        graphs = "static graphs" if self.inputs is not None and self._places else "dynamic graphs"
+        return f"<OptContext {self.loss_type.name.lower()}, {graphs}>"
+
+    # --- parameters
+
+    @property
+    def optimizer(self) -> AdamW | SGD | Callable[[int], AdamW | SGD]:
+        """What was given, or set since; it stays of one class.
+
+        C: ggml_opt_context_optimizer_type
+        """
+        return self._optimizer
+
+    @optimizer.setter
+    def optimizer(self, optimizer: AdamW | SGD | Callable[[int], AdamW | SGD]) -> None:
+        raw, before = self.ptr, self._optimizer
+        self._optimizer = optimizer
+        try:
+            now = self._parameters()
+            adamw = lib.ggml_opt_context_optimizer_type(raw) == enums.OptOptimizerType.ADAMW
+            if isinstance(now, AdamW) != adamw:
+                was = "AdamW" if adamw else "SGD"
+                raise ArgumentError(
+                    f"{now}: this OptContext was made with {was} and can have no other"
+                )
+        except BaseException:
+            self._optimizer = before
+            raise
+
+    def _parameters(self) -> AdamW | SGD:
+        """The parameters of the next step, given to ggml too."""
+        now = self._optimizer
+        if callable(now):
+            now = now(self._step)
+        if not isinstance(now, AdamW | SGD):
+            raise TypeError(
+                f"optimizer: expected AdamW, SGD or a function that gives one, got {given(now)}"
+            )
+        native = self._pars.adamw if isinstance(now, AdamW) else self._pars.sgd
+        names = (name for name, _field in ffi.typeof(native).fields)
+        for name, value in zip(names, astuple(now), strict=True):
+            setattr(native, name, value)
+        return now
+
+    @property
+    def static_graphs(self) -> bool:
+        """Whether it was made with inputs and outputs. C: ggml_opt_static_graphs"""
+        return bool(lib.ggml_opt_static_graphs(self.ptr))
+
+    # --- tensors
+
+    @property
+    def graph(self) -> Graph | None:
+        """The graph that is allocated now, with gradients and steps: `Scheduler.plan` explains it.
+        Closed by the next `alloc` of another. C: gp_sched_graph"""
+        self.ptr  # noqa: B018  raises when closed
+        return self._lent[0] if self._lent else None
+
+    @property
+    def labels(self) -> Tensor | None:
+        """What to compare outputs with, of the same ne; None for losses without labels, and with
+        dynamic graphs before `alloc`. C: ggml_opt_labels"""
+        return self._own(lib.ggml_opt_labels)
+
+    @property
+    def loss(self) -> Tensor | None:
+        """The loss of the last batch, divided by opt_period for all losses but "sum"; None as for
+        `labels`. C: ggml_opt_loss"""
+        return self._own(lib.ggml_opt_loss)
+
+    @property
+    def pred(self) -> Tensor | None:
+        """Where each datapoint's largest output is; for "cross_entropy". C: ggml_opt_pred"""
+        return self._own(lib.ggml_opt_pred)
+
+    @property
+    def ncorrect(self) -> Tensor | None:
+        """How many of those are right; for "cross_entropy". C: ggml_opt_ncorrect"""
+        return self._own(lib.ggml_opt_ncorrect)
+
+    def _own(self, get: Any) -> Tensor | None:
+        ptr = self.ptr
+        static = self.static_graphs
+        raw = get(ptr) if static or self._kind is not None else NULL
+        if raw == NULL:
+            return None
+        return Tensor(within(raw, ptr), self) if static else Tensor(raw, self._private[0])
+
+    def grad_acc(self, node: Tensor) -> Tensor | None:
+        """Where the gradients of a parameter add up; None where they do not: with static graphs and
+        an opt_period of 1, and for what is no parameter.
+
+        Raises `ArgumentError` for a tensor that is not in the model, and where no graph with a step
+        is there: build_type "forward", and dynamic graphs outside of `alloc` to `eval` of a step.
+        C: ggml_opt_grad_acc
+        """
+        ptr, raw = self.ptr, ptr_of(Tensor, node)
+        static = self.static_graphs
+        if self.build_type != _BUILD.OPT or not (
+            static or (self._ready and self._kind == _BUILD.OPT)
+        ):
+            raise ArgumentError("there is no graph that steps now: call alloc(backward=True) first")
+        if self._model is None or node not in self._model:
+            raise ArgumentError(f"{node!r} is not in the model: expected a parameter of it")
+        acc = lib.ggml_opt_grad_acc(ptr, raw)
+        return None if acc == NULL else Tensor(within(acc, ptr), self)
+
+    # --- evaluating
+
+    def prepare_alloc(self, graph: Graph, inputs: Tensor, outputs: Tensor) -> None:
+        """With dynamic graphs: says what the next `alloc` is for. `graph` computes `outputs`; it
+        and its tensors stay as they are, and may be used again.
+
+        After the first evaluation graphs may differ in their batch size only. Raises
+        `ArgumentError` for another model, and as __init__. C: ggml_opt_prepare_alloc
+        """
+        with in_use("being prepared", self):
+            self._prepare(graph, inputs, outputs)
+
+    def _prepare(self, graph: Graph, inputs: Tensor, outputs: Tensor) -> None:
+        ptr = self.ptr
+        ptr_of(Graph, graph)
+        inputs_raw, outputs_raw = ptr_of(Tensor, inputs), ptr_of(Tensor, outputs)
+        if self.static_graphs:
+            raise ArgumentError("this OptContext has static graphs: call alloc() without this")
+        if self._ready:
+            raise ArgumentError("the graph of the last alloc() waits for eval()")
+        graph._changeable()
+        check_model(self, graph, inputs, outputs)
+        shape = [n._ptr if n.flags & enums.TensorFlag.PARAM else n.op for n in graph.nodes]
+        if self._shape is not None and shape != self._shape and self.build_type == _BUILD.OPT:
+            raise ArgumentError(
+                f"this graph has {len(shape)} nodes, the first one {len(self._shape)}, or other "
+                "parameters or ops: momenta would be mixed up; make another OptContext for it"
+            )
+        self._forget()
+        private = Context()
+        self._private.append(private)
+        private._adopt(inputs, outputs, *graph.nodes)
+        # ggml-opt adds to the graph, and makes two more of the same size.
+        size = max(graph.size, 8 * (graph.n_nodes + graph.n_leafs + 16))
+        self._model = model = Graph(private, size, grads=True)
+        graph.copy_to(model)
+        lib.ggml_opt_prepare_alloc(ptr, private.ptr, model.ptr, inputs_raw, outputs_raw)
+        self._shape, self.inputs, self.outputs = shape, inputs, outputs
+
+    def _with_model(self) -> Any:
+        """`ptr`. Raises `ClosedError` when the last dynamic graph went with a context of its."""
+        if self._model is not None:
+            self._model.ptr  # noqa: B018
+        return self.ptr
+
+    def _forget(self) -> None:
+        """Takes the allocated graph from the scheduler, and ends it and what was in it."""
+        if self._lent and self._scheduler._graph is self._lent[0]:
+            self._scheduler.reset()
+        close_all(self._lent)
+        self._kind, self._allocated = None, NULL
+        if not self.static_graphs:
+            close_all(self._private)
+
+    def alloc(self, backward: bool = True) -> None:
+        """Allocates the graph of the next `eval` on the scheduler, with `backward` one that trains.
+
+        Set `inputs` and `labels` after this. Needed before every `eval`; nothing is done when the
+        graph is still there. Raises `ArgumentError` while another graph is on the scheduler,
+        `AllocError`. C: ggml_opt_alloc
+        """
+        with in_use("allocating", self):
+            self._alloc_next(bool(backward))
+
+    def _alloc_next(self, backward: bool) -> None:
+        ptr, scheduler = self._with_model(), self._scheduler
+        mine = self._lent[0] if self._lent else None
+        if scheduler._graph is not None and scheduler._graph is not mine:
+            raise ArgumentError(_OTHER)
+        if self._ready:
+            if scheduler._graph is not None:
+                raise ArgumentError("alloc() was called already: call eval() now")
+            scheduler._alloc(self._graph_again())  # it was reset meanwhile
+            return
+        kind = self._next(backward)
+        if not self.static_graphs and self._model is None:
+            raise ArgumentError("dynamic graphs: call prepare_alloc(graph, inputs, outputs) first")
+        if not self.static_graphs and self._kind is not None:
+            raise ArgumentError("the last graph was evaluated: call prepare_alloc for the next one")
+        if self._kind != kind:
+            if self._lent:
+                self._forget()
+            with changing("allocating", scheduler, graph=self._model):
+                if scheduler._graph is not None:
+                    raise ArgumentError(_OTHER)
+                self._alloc(ptr, kind, backward)
+            return
+        lib.ggml_opt_alloc(ptr, backward)  # sees that it has that graph
+        self._ready = True
+        if scheduler._graph is None:
+            scheduler._alloc(self._graph_again())
+
+    def _next(self, backward: bool) -> enums.OptBuildType:
+        if not backward:
+            return _BUILD.FORWARD
+        if self.build_type == _BUILD.FORWARD:
+            raise ArgumentError("build_type='forward': expected alloc(backward=False)")
+        return _BUILD.OPT if (self._opt_i + 1) % self.opt_period == 0 else _BUILD.GRAD
+
+    def _alloc(self, ptr: Any, kind: enums.OptBuildType, backward: bool) -> None:
+        scheduler = self._scheduler
+        model = self._model
+        assert model is not None
+        model._hold_arrays()
+        try:
+            with self._changing(), scheduler._changing():
+                lib.ggml_opt_alloc(ptr, backward)
+        except AbortError as error:
+            if "hash_set.size" in error.condition:
+                raise ArgumentError(
+                    f"the graph of {self!r} is too large for the scheduler, made with graph_size="
+                    f"{scheduler.graph_size}: make both anew, with a larger graph_size"
+                ) from error
+            raise
+        self._ready, self._kind = True, kind
+        self._allocated = lib.gp_sched_graph(scheduler.ptr)
+        graph = self._graph_again()
+        if not scheduler._state().is_alloc:  # ggml-opt does not look
+            raise scheduler._no_memory(graph)
+        scheduler._graph = graph
+        graph._scheduler = weakref.ref(scheduler)
+        scheduler._lend()
+        graph._upload_arrays()
+        if backward and self._opt_i == 0 and not self.static_graphs:
+            lib.ggml_opt_reset(ptr, False)  # ggml-opt does it with static graphs only
+        try:
+            graph._check_custom(scheduler.backends, scheduler.tensor_backend)
+        except ArgumentError:
+            scheduler._reset()
+            raise
+
+    def _graph_again(self) -> Graph:
+        """`graph`, or another for the same pointer if somebody closed it."""
+        if not self._lent or self._lent[0].closed:
+            # A dynamic graph is in the private context, or it is the model itself (forward only).
+            places = () if self.static_graphs else (*self._private, self._model)
+            parents = [place for place in places if place is not None]
+            self._lent[:] = [graph := Graph._borrow(self._allocated, *parents)]
+            graph._native.needs.append(self._native)  # which is no parent, for it may be collected
+            self._borrowed.add(graph)
+        return self._lent[0]
+
+    def eval(self, result: OptResult | None = None) -> None:
+        """Computes the allocated graph, adds to `result`, and steps where that is due.
+
+        What a callback or a custom op raised is raised, and KeyboardInterrupt: the batch has been
+        counted then, but what it gave is not to be trusted, nor what it made of the parameters.
+        Raises `ArgumentError` before `alloc` and for a result of other batches, `NoDataError` when
+        a buffer of the model was closed. C: ggml_opt_eval
+        """
+        with in_use("evaluating", self):
+            self._eval(result)
+
+    def _eval(self, result: OptResult | None) -> None:
+        ptr, scheduler = self._with_model(), self._scheduler
+        if not self._ready or self._model is None or self.outputs is None:
+            raise ArgumentError("call alloc() before each eval()")
+        like = int(self.loss_type), self.opt_period, self.outputs.ne[1]
+        raw_result = NULL if result is None else ptr_of(OptResult, result)
+        self._check_in_place()
+        if scheduler._graph is None and not self.static_graphs:
+            raise ArgumentError(
+                "the scheduler was reset after alloc(), and the inputs are gone: call alloc() "
+                "again and set them"
+            )
+        if scheduler._graph is None:
+            scheduler._alloc(self._graph_again())
+        elif scheduler._graph is not self._lent[0]:
+            raise ArgumentError(_OTHER)
+        steps = self._kind == _BUILD.OPT
+        if steps:
+            self.optimizer = self._optimizer  # looks at what a function gives
+        if result is not None:
+            result._take(like)
+        graph, model, handles = self._lent[0], self._model, (scheduler, *scheduler.backends)
+        take_failed(model)  # of a compute that was called through `lib`
+        began = False
+
+        def evaluate() -> None:
+            nonlocal began
+            began = True
+            with self._changing(), scheduler._changing():
+                lib.ggml_opt_eval(ptr, raw_result)
+
+        try:
+            held, callbacks, on = scheduler._held, scheduler._callbacks, scheduler.backends
+            computing(evaluate, (), graph, handles, callbacks, held=held, backends=on)
+        finally:
+            if began:  # else another thread has what it takes
+                self._ready = False
+                self._step += steps
+                self._opt_i = (self._opt_i + 1) % self.opt_period
+            by_op = take_failed(model)  # static graphs are of copies, which custom ops know not
+        if by_op is not None:
+            raise by_op
+
+    def _check_in_place(self) -> None:
+        for raw, data, buffer in self._places:
+            if raw.data != data or raw.buffer != buffer:
+                name = ffi.string(raw.name).decode("utf-8", "replace")
+                raise NoDataError(
+                    f"tensor '{name}' is no longer in the memory that it had when this OptContext "
+                    "was made (its buffer was closed): make another OptContext"
+                )
+
+    def reset(self, optimizer: bool = False) -> None:
+        """Sets the gradients that have added up to zero; with `optimizer` the momenta of AdamW too,
+        and the count of steps to one.
+
+        Raises `ArgumentError` without a graph that trains: build_type "forward", and dynamic graphs
+        outside of `alloc(backward=True)` to `eval`. C: ggml_opt_reset
+        """
+        with in_use("being reset", self):
+            self._reset(optimizer)
+
+    def _reset(self, optimizer: bool) -> None:
+        ptr = self._with_model()
+        needed = (_BUILD.OPT,) if optimizer else (_BUILD.GRAD, _BUILD.OPT)
+        there = self.static_graphs or (self._ready and self._kind in needed)
+        if self.build_type != _BUILD.OPT or not there:
+            raise ArgumentError(
+                "there is no graph that trains now: call alloc(backward=True) first"
+            )
+        self._check_in_place()
+        lib.ggml_opt_reset(ptr, optimizer)
+        if optimizer:
+            self._step = 1
