@@ -29,12 +29,12 @@ sanitize:       ## the quick tests on a build with sanitizers; SANITIZE=address,
 	@$(PYTHON) benchmarks/sanitize.py --sanitize $(SANITIZE) $(TESTS)
 
 schema:         ## refresh docs/plan.schema.json and docs/run.schema.json
-	@$(PYTHON) -c 'import json; from ggml_py.export import to_json; print(json.dumps(to_json.schema(), indent=2))' > docs/plan.schema.json
-	@$(PYTHON) -c 'import json; from ggml_py.export import run_json; print(json.dumps(run_json.schema(), indent=2))' > docs/run.schema.json
+	@$(PYTHON) -c 'import json; from ggml_py.export.json import plan as to_json; print(json.dumps(to_json.schema(), indent=2))' > docs/plan.schema.json
+	@$(PYTHON) -c 'import json; from ggml_py.export.json import run as run_json; print(json.dumps(run_json.schema(), indent=2))' > docs/run.schema.json
 
 docs:           ## refresh what the examples of docs/ print
-	@$(PYTHON) tests/doc_pages.py
-	@$(PYTHON) tests/test_docs_pytest.py
+	@$(PYTHON) tests/house/doc_pages.py
+	@$(PYTHON) tests/house/test_docs_pytest.py
 
 site:           ## the documentation site in site/
 	@NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs build -q && echo site/index.html

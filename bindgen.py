@@ -11,8 +11,8 @@ writes into OUT_DIR
     bindings.json   which functions are bound, which are waived and why
 
 The compiler checks what is declared here against the headers, when _ggml.c and guards.cpp compile.
-The enums.py and ops.py of the default pin are committed in ggml_py/ and ggml_py/graphs/; a test fails when they go
-stale.
+The enums.py and ops.py of the default pin are committed in ggml_py/ and ggml_py/graphs/; a test
+fails when they go stale.
 """
 
 from __future__ import annotations

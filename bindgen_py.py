@@ -262,7 +262,8 @@ def ops(api: Api) -> str:
     head = (
         "\nfrom __future__ import annotations\n\n"
         "from collections.abc import Sequence\nfrom typing import Any\n\n"
-        "from .. import enums\nfrom ..boundary.arguments import items\nfrom ..boundary.ffi import NULL, lib\n"
+        "from .. import enums\nfrom ..boundary.arguments import items\n"
+        "from ..boundary.ffi import NULL, lib\n"
         "from ..tensors.tensor import MISTAKES, Tensor, TypeLike, enum_of, mistake, type_of\n"
         "from .views import WHOLE, check_view\n\n"
         f"# By hand in custom.py, for they call Python back:\n{left}\n"

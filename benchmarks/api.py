@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 import search
 
-sys.path.insert(0, str(search.REPO / "tests"))
+sys.path.insert(0, str(search.REPO / "tests" / "support"))
 import handle_kinds
 
 import ggml_py as ggml
@@ -300,7 +300,7 @@ def case(seed: int) -> str:
 
 SEARCH = search.Search(
     "api",
-    ("ggml_py/*.py", "ggml_py/native/*.cpp", "ggml_py/native/*.h", "vendor/*edits.py",
+    (*search.OBJECTS, "ggml_py/native/*.cpp", "ggml_py/native/*.h", "vendor/*edits.py",
      "vendor/instrument.py", "bindgen*.py"),
     case,
     limit_s=20,

@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import Any
 
 REPO = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(REPO / "benchmarks"), str(REPO / "tests")]
+sys.path[:0] = [str(REPO / "benchmarks"), str(REPO / "tests" / "support")]
 import fuzz_plan  # noqa: E402
 from search import Search, main  # noqa: E402
 
 import ggml_py as ggml  # noqa: E402
-from ggml_py.export.json import plan as to_json
+from ggml_py.export.json import plan as to_json  # noqa: E402
 from ggml_py.export.json import run as run_json  # noqa: E402
 
 ODD_TEXT = (
@@ -179,9 +179,8 @@ def case(seed: int) -> str:
 SEARCH = Search(
     "files",
     (
-        "benchmarks/files.py", "ggml_py/trace/snapshot*.py", "ggml_py/export/debug_log.py",
-        "ggml_py/export/debug_log_plan.py", "ggml_py/export/log_lines.py", "ggml_py/export/json/plan.py",
-        "ggml_py/export/json/run.py", "ggml_py/export/json/check.py", "ggml_py/sim/profiles/rows.py",
+        "benchmarks/files.py", "ggml_py/export/snapshot*.py", "ggml_py/export/debug_log*.py",
+        "ggml_py/export/log_lines.py", "ggml_py/export/json/*.py", "ggml_py/sim/profiles/rows.py",
     ),
     case,
     limit_s=10,

@@ -29,7 +29,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 REPO = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(REPO / "tests")]
+sys.path[:0] = [str(REPO / "tests" / "support")]
 from gguf_mutator import Mutant, mutant  # noqa: E402
 
 LIMIT_S = 2.0

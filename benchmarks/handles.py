@@ -3,10 +3,10 @@
     python benchmarks/handles.py --cases 1000000 --jobs 2       goes on where the record ends
     python benchmarks/handles.py --only 4711
 
-Each thread does some random things with random handles (`tests/handle_world.py`) while Python
-changes threads every microsecond. What may come out of that is listed there (`REFUSED`: BusyError,
-ClosedError, ..); another exception, a death, a wait for ever, and a native object that is left when
-all is closed, dropped and collected are findings.
+Each thread does some random things with random handles (`tests/support/handle_world.py`) while
+Python changes threads every microsecond. What may come out of that is listed there (`REFUSED`:
+BusyError, ClosedError, ..); another exception, a death, a wait for ever, and a native object that
+is left when all is closed, dropped and collected are findings.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import sys
 import threading
 from pathlib import Path
 
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent.parent / "tests")]
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent.parent / "tests" / "support")]
 import handle_world  # noqa: E402
 import search  # noqa: E402
 
@@ -85,8 +85,8 @@ def run(world: handle_world.World, rng: random.Random, n: int) -> list[BaseExcep
 SEARCH = search.Search(
     "handles",
     (
-        "ggml_py/*.py", "ggml_py/native/*.h", "ggml_py/native/*.cpp", "bindgen*.py",
-        "vendor/thread_edits.py", "tests/handle_world.py", "benchmarks/handles.py",
+        *search.OBJECTS, "ggml_py/native/*.h", "ggml_py/native/*.cpp", "bindgen*.py",
+        "vendor/thread_edits.py", "tests/support/handle_world.py", "benchmarks/handles.py",
     ),
     case,
     limit_s=60,

@@ -2,7 +2,7 @@
 
     python benchmarks/metamorphic.py --cases 100000 --jobs 2
 
-What a case is, and what a finding: tests/op_metamorphosis.py. The cases: tests/op_cases.py.
+What a case is, and what a finding: op_metamorphosis.py of tests/support. The cases: op_cases.py.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import sys
 
 import search
 
-sys.path.insert(0, str(search.REPO / "tests"))
+sys.path.insert(0, str(search.REPO / "tests" / "support"))
 import op_cases
 import op_more_cases  # noqa: F401  (its cases)
 from op_metamorphosis import check
@@ -25,7 +25,7 @@ def case(seed: int) -> str:
 SEARCH = search.Search(
     "metamorphic",
     ("ggml_py/native/kernel_*.h", "ggml_py/native/op_checks.h", "ggml_py/native/overlap.h",
-     "vendor/op_edits.py", "vendor/place_edits.py", "tests/op_*.py"),
+     "vendor/op_edits.py", "vendor/place_edits.py", "tests/support/op_*.py"),
     case, limit_s=20, per_process=5000,
 )  # fmt: skip
 

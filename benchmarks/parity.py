@@ -31,7 +31,7 @@ from rich.table import Table
 
 from ggml_py import models
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "support"))
 from arch_files import ARCHS, RECURRENT, deeper
 from oracle_programs import Oracle
 

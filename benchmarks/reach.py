@@ -2,7 +2,7 @@
 
     python benchmarks/reach.py --cases 20000
 
-What a case is, and what a finding: tests/reach_cases.py.
+What a case is, and what a finding: tests/support/reach_cases.py.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ import sys
 
 import search
 
-sys.path.insert(0, str(search.REPO / "tests"))
+sys.path.insert(0, str(search.REPO / "tests" / "support"))
 from reach_cases import case
 
 SEARCH = search.Search(
     "reach",
     ("ggml_py/native/reach.*", "ggml_py/native/sim_*", "ggml_py/trace/advice/reach.py",
-     "vendor/reach_edits.py", "tests/reach_cases.py", "tests/random_graphs.py"),
+     "vendor/reach_edits.py", "tests/support/reach_cases.py", "tests/support/random_graphs.py"),
     case, limit_s=20,
 )  # fmt: skip
 

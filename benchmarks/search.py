@@ -39,6 +39,10 @@ from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, TimeRemainingColumn
 
 REPO = Path(__file__).resolve().parent.parent
+OBJECTS = tuple(
+    f"ggml_py/{folder}/*.py"
+    for folder in ("boundary", "backends", "tensors", "graphs", "gguf", "sim", "scheduler", "train")
+)
 RESULTS = REPO / "benchmarks" / "results"
 SAVE_S = 30.0
 KEPT = 200  # findings that the record shows in full; all are counted

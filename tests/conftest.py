@@ -15,19 +15,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from arch_files import ARCHS, SEEDS
-from gpu_device import gpu_or_skip
-from oracle_programs import Oracle
 
-import ggml_py as ggml
-from ggml_py.boundary.handle import LIVE
-from ggml_py.boundary.since import SINCE
+# Test files share what they plan and compute: each folder is on the path, helpers in support/.
+TESTS = Path(__file__).resolve().parent
+sys.path[:0] = [str(folder) for folder in TESTS.rglob("*") if any(folder.glob("*.py"))]
+
+from arch_files import ARCHS, SEEDS  # noqa: E402
+from gpu_device import gpu_or_skip  # noqa: E402
+from oracle_programs import Oracle  # noqa: E402
+
+import ggml_py as ggml  # noqa: E402
+from ggml_py.boundary.handle import LIVE  # noqa: E402
+from ggml_py.boundary.since import SINCE  # noqa: E402
 
 if TYPE_CHECKING:
     from ggml_py.models.synthetic import LlamaSpec
 
 pytest_plugins = ["ggml_py.pytest_plugin"]  # where the installed one has no entry point yet
-REPO = Path(__file__).resolve().parent.parent
+REPO = TESTS.parent
 DEFAULT = re.search(r'^default = "(.*?)"', (REPO / "vendor/upstream.toml").read_text(), re.M)[1]
 
 

@@ -88,7 +88,7 @@ class _Child:
         self._stderr: deque[str] = deque([""], maxlen=_LINES + 1)
         result, write_end = os.pipe()
         self._result: BinaryIO = open(result, "rb", buffering=0)  # noqa: PTH123, SIM115
-        program = f"import sys; sys.path[:] = {sys.path!r}; from ggml_py import _isolate as i; i"
+        program = f"import sys; sys.path[:] = {sys.path!r}; import {__name__} as i; i"
         try:
             self._process = subprocess.Popen(
                 [spawn.get_executable(), "-c", f"{program}.serve({write_end})"],

@@ -1,7 +1,7 @@
 """The colours of plans, the same in every picture.
 
 Any two that stand for something are told apart by people who see colours otherwise, too, and what
-is written on one can be read (tests/test_palette.py measures both).
+is written on one can be read (tests/export/test_palette.py measures both).
 """
 
 from __future__ import annotations

@@ -15,8 +15,8 @@ import numpy as np
 from ..boundary.arguments import given, whole
 from ..boundary.ffi import lib
 from ..errors import ClosedError, ModelError
-from .cache import state
 from .alone import CHANGING, CLOSING, COMPUTING, PLANNING, SAVING, User, alone
+from .cache import state
 from .cache.batch import POS_MAX, Batch
 from .cache.checks import check_seq, checked
 from .cache.memory import Memory

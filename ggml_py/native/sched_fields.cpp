@@ -52,7 +52,7 @@ static void absent(fields & out, const char * name) {
     } \
     template <class S> static void describe_##field(fields & out, long) { absent(out, #field); }
 
-// In the structs' order; a field that a later release adds is put in where that has it. tests/test_sched_view.py
+// In the structs' order; a field that a later release adds is put in where that has it. tests/scheduler/test_sched_view.py
 // fails where a struct has more than these.
 #define GP_SCHED_FIELDS(X) \
     X(is_reset) X(is_alloc) X(n_backends) X(backends) X(bufts) X(galloc) X(hash_set) X(hv_tensor_backend_ids) \

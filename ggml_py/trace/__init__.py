@@ -14,6 +14,8 @@ _PUBLIC = {"Sweep": "answers.sweep", "sweep": "answers.sweep"}
 
 
 def __getattr__(name: str) -> Any:
+    if name in ("capture", "reference"):
+        return importlib.import_module(f".{name}", __name__)
     if name not in _PUBLIC:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(f".{_PUBLIC[name]}", __name__), name)

@@ -1,10 +1,6 @@
-"""The public path of ``scheduler/capture.py``, which asks a live scheduler."""
-
-from __future__ import annotations
+"""The public path of ``scheduler/capture.py``, which asks a live scheduler: the same module."""
 
 import importlib
-from typing import Any
+import sys
 
-
-def __getattr__(name: str) -> Any:
-    return getattr(importlib.import_module("ggml_py.scheduler.capture"), name)
+sys.modules[__name__] = importlib.import_module("ggml_py.scheduler.capture")

@@ -1,7 +1,7 @@
 """The scheduler's passes as Python, to be read: what decides where each node runs.
 
 It is the same algorithm as upstream's, step for step, over plain data, and it must give the same
-plan (`tests/test_differential.py`). docs/SCHEDULER.md walks through it with small graphs.
+plan (`tests/scheduler/test_differential.py`). docs/SCHEDULER.md walks through it with small graphs.
 C: ggml_backend_sched_split_graph
 """
 

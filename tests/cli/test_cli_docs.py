@@ -1,0 +1,97 @@
+"""docs/CLI.md names the keys that the verbs print, and the changes that there are."""
+
+import dataclasses
+import inspect
+import json
+import re
+from pathlib import Path
+
+import pytest
+from cli_runs import fails, run
+
+from ggml_py.cli import generate, plan
+from ggml_py.cli.shared.options import ModelOption
+from ggml_py.cli.shared.what_if import ChangeType
+from ggml_py.models import Sampler, load
+from ggml_py.models.synthetic import LlamaSpec, write_llama
+
+PAGE = (Path(__file__).parents[2] / "docs" / "CLI.md").read_text()
+OPTIONS = PAGE.split("## Options of a model")[1].split("## Keys")[0]
+SAMPLING = PAGE.split("## generate")[1].split("## Changes")[0]
+KEYS, CHANGES = PAGE.split("## Keys")[1].split("## Changes")
+KEYS = KEYS.split("## generate")[0]
+LIVE = ("sweep", "trace", "generate")  # take no saved plan
+ROWS = [(c, k) for c, k in re.findall(r"^\| `(.*?)` \| (.*) \|$", KEYS, re.M) if "schema" not in k]
+
+
+@pytest.fixture(scope="module")
+def words(tmp_path_factory):
+    """What the words of the page stand for."""
+    folder = tmp_path_factory.mktemp("docs")
+    write_llama(folder / "m.gguf", LlamaSpec(n_layer=1, n_vocab=512))
+    plan = folder / "s.json.gz"
+    card = ("-d", "sim:card,profile=cuda", "-ngl", 99, "-ctk", "q5_1", "-ctv", "q5_1", "-n", 64)
+    run("plan", folder / "m.gguf", *card, "-o", plan)
+    run("plan", folder / "m.gguf", "-d", "CPU", "-o", folder / "o.json.gz")
+    return {"OTHER": folder / "o.json.gz", "BACKEND": "card", "MODEL": plan,
+            "SWEPT": folder / "m.gguf"}  # fmt: skip
+
+
+@pytest.mark.parametrize(("command", "keys"), ROWS, ids=[c for c, _ in ROWS])
+def test_keys_are_what_the_page_says(words, command, keys):
+    verb = command.split()[0]
+    given = command.replace("MODEL", "SWEPT") if verb in LIVE else command
+    done = run(*(words.get(word, word) for word in given.split()), "--json")
+    assert done.returncode == int(verb == "diff"), done.stderr
+    data = json.loads(done.stdout)
+    named = re.findall(r"`(\w+)`", keys.split("(")[0])
+    if verb != "plan":
+        assert list(data) == named
+        return
+    outer, *inner = named
+    assert list(data) == [outer]
+    value = data[outer]
+    if inner and inner[0] != "1":
+        assert list(value[0] if isinstance(value, list) else value) == inner
+
+
+def test_there_is_a_row_for_each_verb_that_answers():
+    verbs = {command.split()[0] for command, _ in ROWS}
+    assert verbs == {"plan", "explain", "why-not", "diff", "sweep", "trace", "generate"}
+
+
+def test_the_options_on_the_page_are_those_there_are():
+    rows = re.findall(r"^\| (`-.*?`) \| `(\w+)", OPTIONS, re.M)
+    named = [name for names, _keyword in rows for name in re.findall("`(.*?)`", names)]
+    group = [o for o in plan.command.params if isinstance(o, ModelOption) and o.group]
+    known = {opt for option in group for opt in (*option.opts, *option.secondary_opts)}
+    assert set(named) <= known and len(rows) == len(group)
+    assert all(known_of & set(named) for option in group
+               for known_of in [{*option.opts, *option.secondary_opts}])  # fmt: skip
+    keywords = inspect.signature(load).parameters
+    assert {keyword for _names, keyword in rows} <= set(keywords)
+    # What the command line has another way to say, or a number of sequences that it does not take.
+    assert set(keywords) - {keyword for _names, keyword in rows} <= {
+        "path", "progress", "n_seq_max", "kv_unified",
+    }  # fmt: skip
+
+
+def test_the_options_of_sampling_are_those_there_are():
+    rows = re.findall(r"^\| (`-.*?`) \| `(\w+)` \| (\S+?)[:;\s]", SAMPLING, re.M)
+    options = {opt: option for option in generate.command.params for opt in option.opts}
+    defaults = {f.name: f.default for f in dataclasses.fields(Sampler) if f.init}
+    assert {keyword for _names, keyword, _default in rows} == set(defaults)
+    for names, keyword, default in rows:
+        for name in re.findall("`(.*?)`", names):
+            assert options[name].name == keyword
+        if keyword not in ("seed", "logit_bias"):
+            assert float(default) == defaults[keyword]
+
+
+def test_the_changes_on_the_page_are_those_there_are():
+    rows = re.findall(r"^\| `(.*?)` \|", CHANGES, re.M)[1:]
+    for change in rows:
+        assert ChangeType().convert(change, None, None).text == change
+    error = fails("plan", "x", "--what-if", "y", code=2)
+    known = {re.match(r"\w+", change)[0] for change in error.split("Changes are ")[1].split(", ")}
+    assert {re.match(r"\w+", change)[0] for change in rows} == known

@@ -1,0 +1,140 @@
+"""plan.text() is upstream's own debug print, line for line: captured from a pristine build."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import graphs
+import pytest
+
+from ggml_py import enums, lib
+from ggml_py.export import to_text
+from ggml_py.models import load
+from ggml_py.models.synthetic import LlamaSpec, write_llama
+
+SUPPORT = Path(__file__).parents[1] / "support"
+LLAMAS = [(1, False), (1, True), (64, False), (64, True)]  # n_tokens, flash_attn
+
+# Run with a pristine build and GGML_SCHED_DEBUG=2: what upstream prints for each graph.
+PRINT = """
+import json, logging, sys
+sys.path.insert(0, {here!r})
+import graphs
+from ggml_py.boundary.ffi import BUILD
+from ggml_py.models import load
+assert BUILD["pristine"], BUILD
+lines = []
+class Keep(logging.Handler):
+    def emit(self, record):
+        lines.append(record.getMessage())
+logging.getLogger("ggml").setLevel(logging.DEBUG)
+logging.getLogger("ggml").addHandler(Keep())
+def last_print():
+    text = [l for l in lines if l.startswith(("## SPLIT", "node #"))]
+    starts = [i for i, l in enumerate(text) if l.startswith("## SPLIT #0:")]
+    return text[starts[-1]:]
+printed = {{}}
+for name, make in graphs.CASES.items():
+    case = make()
+    case.scheduler._alloc(case.graph)
+    printed[name] = last_print()
+    case.close()
+for n_tokens, flash_attn in {llamas}:
+    with load({model!r}, devices=("BLAS", "CPU"), flash_attn=flash_attn, repack=False) as m:
+        m.eval([1] * n_tokens)
+        printed[f"{{n_tokens}} {{flash_attn}}"] = last_print()
+print(json.dumps(printed))
+"""
+
+
+@pytest.fixture(scope="session")
+def model(tmp_path_factory) -> str:
+    path = tmp_path_factory.mktemp("llama") / "llama.gguf"
+    write_llama(path, LlamaSpec(n_layer=3, n_vocab=512))
+    return str(path)
+
+
+@pytest.fixture(scope="session")
+def upstream_prints(pristine, model) -> dict[str, list[str]]:
+    done = subprocess.run(
+        [sys.executable, "-c", PRINT.format(here=str(SUPPORT), llamas=LLAMAS, model=model)],
+        capture_output=True, text=True, check=False,
+        env={**os.environ, "GGML_PY_UPSTREAM": pristine, "GGML_SCHED_DEBUG": "2"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def cause_column(text: str) -> list[str]:
+    """The cause of each node: the second field in the first brackets of its line."""
+    nodes = [line for line in text.splitlines() if line.startswith("node #")]
+    return [line[line.index("[") + 7 :][:8] for line in nodes]
+
+
+def lines_of(text: str) -> list[str]:
+    return [line for line in text.splitlines() if line]
+
+
+@pytest.mark.parametrize("name", graphs.CASES)
+def test_text_equals_upstreams_print(name, upstream_prints):
+    case = graphs.CASES[name]()
+    plan = case.scheduler.plan(case.graph)
+    assert lines_of(to_text.render(plan, causes=False)) == upstream_prints[name]
+    case.close()
+
+
+@pytest.mark.parametrize(("n_tokens", "flash_attn"), LLAMAS)
+def test_text_of_a_llama_equals_upstreams_print(n_tokens, flash_attn, model, upstream_prints):
+    with load(model, devices=("BLAS", "CPU"), flash_attn=flash_attn, repack=False) as m:
+        plan = m.plan(n_tokens=n_tokens)
+    assert plan.n_splits == (1 if n_tokens == 1 else 27)
+    # llama.cpp's graph has a branch for embeddings as input, which is not selected
+    unselected = [n for n in plan.nodes if not n.is_view_op and "compute" not in n.flags]
+    if hasattr(enums.TensorFlag, "COMPUTE"):  # since 0.9.7; before, all is computed
+        assert bool(unselected) == hasattr(lib, "ggml_build_forward_order")  # since 0.21.0
+        assert not any(n.is_computed for n in unselected)
+        n_computed = sum("compute" in n.flags and not n.is_view_op for n in plan.nodes)
+        assert sum(plan.nodes_per_backend().values()) == n_computed
+    printed = upstream_prints[f"{n_tokens} {flash_attn}"]
+    assert lines_of(to_text.render(plan, causes=False)) == printed
+    assert all(cause.strip() for cause in cause_column(plan.text()))
+
+
+@pytest.mark.needs("TensorFlag.COMPUTE")
+@pytest.mark.parametrize(
+    ("upstream", "op", "compute"),
+    [("0.9.4", "UNARY", False), ("0.9.7", "UNARY", True), ("0.11.0", "RELU", True)],
+)
+def test_older_releases_print_less(upstream, op, compute):
+    """As their own ggml_backend_sched_print_assignments does."""
+    case = graphs.mlp()
+    plan = case.scheduler.plan(case.graph)
+    settings = plan.settings._replace(upstream=upstream)
+    text = replace(plan, capture=replace(plan.capture, settings=settings)).text()
+    assert f"({op:>10})" in text
+    assert (",c=1:" in text) == compute
+    case.close()
+
+
+def test_the_cause_column_is_filled():
+    case = graphs.mlp()
+    text = case.scheduler.plan(case.graph).text()
+    assert "[ BLAS   1.wgt0]" in text and "[  CPU   3.best]" in text
+    case.close()
+
+
+def test_a_pristine_build_says_that_it_has_no_trace(pristine):
+    program = (
+        f"import sys; sys.path.insert(0, {str(SUPPORT)!r}); import graphs, ggml_py\n"
+        "case = graphs.mlp()\n"
+        "try: case.scheduler.plan(case.graph)\n"
+        "except ggml_py.MissingFunctionError as e: print(e)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False,
+        env={**os.environ, "GGML_PY_UPSTREAM": pristine},
+    )  # fmt: skip
+    assert "gp_sched_plan is not in this build" in done.stdout, done.stderr

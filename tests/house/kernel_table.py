@@ -1,0 +1,206 @@
+"""docs/KERNELS.md: what each of the CPU's kernels may assume of a node, and who looks.
+
+`python tests/house/kernel_table.py` writes the page. What upstream's constructors and kernels
+assert
+themselves is KERNELS, read from ggml.c, ops.cpp, binary-ops.cpp, unary-ops.cpp and ggml-cpu.c of
+0.26.0; what we look at is read from ggml_py/native/made_rules.h and kernel_rules.h.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+from ggml_py.boundary.since import SINCE
+from ggml_py.enums import Op
+
+REPO = Path(__file__).parents[2]
+PAGE = REPO / "docs" / "KERNELS.md"
+NATIVE = REPO / "ggml_py" / "native"
+
+VIEWS = ("NONE", "RESHAPE", "VIEW", "PERMUTE", "TRANSPOSE")
+CUSTOM = ("MAP_CUSTOM1", "MAP_CUSTOM2", "MAP_CUSTOM3", "CUSTOM")
+# No node has it.
+COUNT = "COUNT"
+
+F = "f32, f16, bf16"
+_BINARY = ("f32; f16 or bf16 with b of the same or f32", "numbers of a row in line; b any strides")
+_UNARY = (F, "numbers of a row in line")
+
+# Op: types, then strides. a, b, c are the operands in their order.
+KERNELS: dict[str, tuple[str, str]] = {
+    "DUP": ("as CPY", "as CPY"),
+    "ADD": (f"{_BINARY[0]}; a quantized with b in f32", f"{_BINARY[1]}; quantized: rows in line"),
+    "ADD_ID": ("f32; ids i32", "numbers of a row in line; ids any"),
+    "ADD1": (f"{F}, quantized; b f32 or a's", "numbers of a row in line, rows at even distances"),
+    "ACC": ("f32", "a in line; b: numbers of a row"),
+    "SUB": _BINARY,
+    "MUL": _BINARY,
+    "DIV": _BINARY,
+    "SQR": _UNARY,
+    "SQRT": _UNARY,
+    "LOG": _UNARY,
+    "SIN": _UNARY,
+    "COS": _UNARY,
+    "SUM": (F, "numbers of a row in line"),
+    "SUM_ROWS": ("f32", "numbers of a row in line"),
+    "CUMSUM": ("f32", "numbers of a row in line"),
+    "MEAN": ("f32", "numbers of a row in line"),
+    "ARGMAX": ("f32", "a matrix, numbers of a row in line"),
+    "COUNT_EQUAL": ("i32", "any"),
+    "REPEAT": ("f32, i32, f16, bf16, i16", "numbers of a row in line"),
+    "REPEAT_BACK": ("f32", "numbers of a row in line"),
+    "CONCAT": ("all", "any for types of 1, 2, 4 bytes; else numbers of a row in line"),
+    "SILU_BACK": ("f32, f16", "numbers of a row in line, rows at even distances"),
+    "NORM": ("f32", "any"),
+    "RMS_NORM": ("f32", "numbers of a row in line"),
+    "RMS_NORM_BACK": ("f32", "numbers of a row in line"),
+    "GROUP_NORM": ("f32", "numbers of a row in line"),
+    "L2_NORM": ("f32", "any"),
+    "MUL_MAT": (
+        "a: all with a dot product; b: f32, or what a's dot product takes",
+        "numbers of a row in line",
+    ),
+    "MUL_MAT_ID": ("as MUL_MAT; ids i32, each an expert", "numbers of a row in line; ids any"),
+    "OUT_PROD": ("a: f32, f16, quantized; b: f32", "a: numbers of a row in line; b any"),
+    "SCALE": ("f32, bf16", "in line"),
+    "SET": ("f32, i32", "a in line; b: numbers of a row"),
+    "CPY": (f"same types; {F} to each other and to quantized; f32 to i32 and back; quantized to "
+            "f32", "any; quantized: rows in line, the result in line"),
+    "CONT": ("all", "any; quantized: rows in line"),
+    "GET_ROWS": (f"{F}, i32, quantized; indices i32, each a row", "numbers of a row in line"),
+    "GET_ROWS_BACK": ("f32, f16; indices i32, each a row", "numbers of a row in line"),
+    "SET_ROWS": ("b: f32, f16; indices i32 or i64, each a row", "numbers of a row in line"),
+    "DIAG": ("f32", "numbers of a row in line"),
+    "DIAG_MASK_INF": ("f32", "in line; in place: matrices at even distances"),
+    "DIAG_MASK_ZERO": ("f32", "in line; in place: matrices at even distances"),
+    "SOFT_MAX": ("f32; mask f32 or f16; sinks f32", "in line; mask in line"),
+    "SOFT_MAX_BACK": ("f32", "in line"),
+    "ROPE": ("f32, f16; positions i32; factors f32", "numbers of a row in line"),
+    "ROPE_BACK": ("as ROPE", "as ROPE"),
+    "CLAMP": ("f32, f16", "numbers of a row in line"),
+    "CONV_TRANSPOSE_1D": ("kernel f32 or f16, input f32", "numbers of a row in line"),
+    "CONV_TRANSPOSE_2D": ("kernel f32 or f16, input f32", "numbers of a row in line"),
+    "IM2COL": ("image f32, or f16 to f16", "numbers of a row in line"),
+    "IM2COL_BACK": ("f32", "of the gradient: in line"),
+    "IM2COL_3D": ("image f32", "numbers of a row in line"),
+    "COL2IM_1D": (F, "in line"),
+    "CONV_2D": ("kernel f32 or f16, image f32", "kernel in line; image any"),
+    "CONV_3D": ("kernel f32 or f16", "kernel in line; image any"),
+    "CONV_2D_DW": ("kernel f32 or f16, image f32", "image in line, or channels first"),
+    "POOL_1D": ("f32, f16", "in line"),
+    "POOL_2D": ("f32, f16", "in line"),
+    "POOL_2D_BACK": ("f32", "in line"),
+    "UPSCALE": ("f32", "any"),
+    "PAD": ("f32", "any"),
+    "PAD_REFLECT_1D": ("f32", "in line"),
+    "ROLL": ("f32", "numbers of a row in line"),
+    "ARANGE": ("f32", "it has no operand"),
+    "TIMESTEP_EMBEDDING": ("f32", "in line"),
+    "ARGSORT": ("f32", "numbers of a row in line, rows at even distances"),
+    "TOP_K": ("f32", "numbers of a row in line, rows at even distances"),
+    "LEAKY_RELU": ("f32, f16", "numbers of a row in line, rows at even distances"),
+    "TRI": ("f32", "in line"),
+    "FILL": ("f32, f16", "in line"),
+    "FLASH_ATTN_EXT": (
+        "q f32; k with a dot product; v that can be read; mask f16; sinks f32",
+        "numbers of a row in line; mask in line",
+    ),
+    "FLASH_ATTN_BACK": ("its constructor refuses every call", ""),
+    "SSM_CONV": ("f32", "rows of a in line"),
+    "SSM_SCAN": ("f32; ids i32, each a state", "x, B, C: matrices in line; the others in line"),
+    "WIN_PART": ("f32", "in line"),
+    "WIN_UNPART": ("f32", "in line"),
+    "GET_REL_POS": ("f16, bf16", "in line"),
+    "ADD_REL_POS": ("f32", "in line"),
+    "RWKV_WKV6": ("f32", "in line"),
+    "GATED_LINEAR_ATTN": ("f32", "in line"),
+    "RWKV_WKV7": ("f32", "in line, heads of whole vectors"),
+    "SOLVE_TRI": ("f32", "in line"),
+    "GATED_DELTA_NET": ("f32", "q, k, v: numbers of a row in line; the others in line"),
+    "LIGHTNING_INDEXER": ("q, weights f32; k that can be read; mask f16",
+                          "numbers of a row in line"),
+    "DSV4_HC_COMB": ("f32", "any"),
+    "DSV4_HC_PRE": ("f32", "any"),
+    "DSV4_HC_POST": ("f32", "any"),
+    "UNARY": _UNARY,
+    "CROSS_ENTROPY_LOSS": ("f32", "numbers of a row in line, rows at even distances"),
+    "CROSS_ENTROPY_LOSS_BACK": ("f32", "in line"),
+    "OPT_STEP_ADAMW": ("f32", "numbers of a row in line"),
+    "OPT_STEP_SGD": ("f32", "numbers of a row in line"),
+    "GLU": (f"{F}; oai: f32; clamp: f32, f16", "numbers of a row in line, rows at even distances"),
+}  # fmt: skip
+
+_BLOCK = re.compile(r"^(MADE|KERNEL)\((\w+)\) \{\n(.*?)^\}", re.M | re.S)
+_RULE = re.compile(r'RULE\((.*), "([^"]+)"( COPY)?\);')
+_ALIAS = re.compile(r'\{ "(\w+)", (made|kernel)_(\w+) \}')
+
+HEAD = """# What the CPU's kernels assume
+
+A kernel of ggml reads its operands in one way: certain types, the numbers of a row side by side,
+rows at even distances, indices that are rows. Upstream's constructors and kernels check much of
+that, but not all. Where they did not, a kernel read from a wrong place, or wrote to one. This page
+lists both, for release 0.26.0. It is made of `ggml_py/native/made_rules.h` and
+`kernel_rules.h` by `python tests/house/kernel_table.py`; a test fails while it is stale.
+
+Three times somebody looks:
+
+1. **Constructor**: upstream's own checks, and the *made* rules below: what no backend could make
+   sense of is an `AbortError` at the line that made the op.
+2. **Before a compute on the CPU** (`ggml_graph_compute`, so also under the scheduler and on
+   simulated devices): the made rules again and the *CPU* rules, for all nodes of the graph, before
+   anything is computed. The `AbortError` names the node, the rule and the strides.
+3. **While it computes**: upstream's checks in the kernels, and indices, which are data.
+
+Offsets and strides of every view are whole elements, or whole blocks of quantized types.
+
+*In line* means contiguous, as `Tensor.is_contiguous` says. *Numbers of a row in line* says so of
+the first dimension only: `nb[0]` is the size of one number, or block.
+
+"Since" is the first release of `ggml-py build --list` that has the op; where it is empty, all of
+them have it. The rules go by the op's name and hold in every release that has the op.
+
+A result may be in the very place of an operand for the ops that `ggml_py/native/overlap.h` names,
+which read each element before they write it. Any other overlap of a result with an operand, or with
+itself, is refused before a compute on the CPU: parts that lie beside each other do not overlap,
+heads of one row included. In memory of usage `compute`, which schedulers and allocators fill, only
+results that are views are looked at. Two layouts of more than four million rows that cannot be told
+apart by their strides are not looked at, and counts of rows above 2^31.
+
+| op | since | types | strides | checked here, too |
+|---|---|---|---|---|
+"""
+
+
+def rules() -> dict[str, list[str]]:
+    """By op: each rule as a line, "made" or "CPU" first."""
+    found: dict[str, list[str]] = {}
+    for file, when in (("made_rules.h", "made"), ("kernel_rules.h", "CPU")):
+        text = (NATIVE / file).read_text()
+        blocks = {name: body for _kind, name, body in _BLOCK.findall(text)}
+        named = {name: name for name in blocks} | {a: of for a, _table, of in _ALIAS.findall(text)}
+        for name, of in named.items():
+            lines = [f"{when}: {expected}" for _holds, expected, _copy in _RULE.findall(blocks[of])]
+            assert lines, f"{file}: {of} has no rule that could be read"
+            found.setdefault(name, []).extend(lines)
+    return found
+
+
+def page() -> str:
+    """The whole page."""
+    rows = []
+    ours = rules()
+    for op in Op:
+        if op.name in (*VIEWS, *CUSTOM, COUNT):
+            continue  # of a VIEW, see HEAD
+        types, strides = KERNELS[op.name]
+        since = SINCE.get(f"Op.{op.name}", "")
+        looked = "<br>".join(ours.get(op.name, []))
+        rows.append(f"| `{op.name}` | {since} | {types} | {strides} | {looked} |\n")
+    return HEAD + "".join(rows)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())
+    sys.exit(0)

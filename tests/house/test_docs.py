@@ -1,0 +1,164 @@
+"""What docs/ shows is what happens."""
+
+import ast
+import re
+import subprocess
+from pathlib import Path
+
+import doc_pages
+import pytest
+from cli_runs import ok
+
+from ggml_py.boundary.ffi import BUILD
+from ggml_py.models.synthetic import LlamaSpec, write_llama
+
+REPO = Path(__file__).parents[2]
+RELEASES = (REPO / "vendor" / "upstream.toml").read_text()
+PIN = re.search(r'^default = "(.+?)"', RELEASES, re.M)[1]
+
+PROSE = [REPO / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")]
+PROSE += [REPO / "vendor" / "UPDATING.md", REPO / "benchmarks" / "SANITIZERS.md"]
+PROSE += sorted(doc_pages.DOCS.rglob("*.md"))
+# Commands that stand alone: between the examples of a page, and on one that shows pictures.
+COMMANDS = [
+    line.partition("#")[0].strip()
+    for page in PROSE if page.is_relative_to(doc_pages.DOCS)
+    for block in doc_pages.others(page)
+    for line in block.text.splitlines() if line.strip().startswith("ggml-py ")
+]  # fmt: skip
+
+# What else there is of blocks, by page and how it begins, and the test that runs it or compares it
+# with what there is. The last are not run: they set up a machine, take minutes, or come later.
+TWO_COMMANDS = "test_readme.test_the_two_commands_are_there_and_ci_runs_the_second"
+TESTED = {
+    ("docs/VIEW.md", "ggml-py plan model.gguf -ngl 99"): "test_docs.test_commands",
+    ("docs/DEVICES.md", "ggml-py plan model.gguf"): "test_docs.test_commands",
+    ("docs/RUN.md", "ggml-py trace model.gguf"): "test_docs.test_commands",
+    ("docs/EXPLAIN.md", "37 splits,"): "test_docs.test_the_headline_is_that_of_the_demo",
+    ("docs/PROFILES.md", "test-backend-ops support"): "test_profiles.test_a_file_of_the_users_own",
+    ("docs/PYTEST.md", "import pytest"): "test_docs_pytest.test_the_recipe",
+    ("docs/PYTEST.md", "pytest --plan-update"): "test_docs_pytest.test_the_recipe",
+    ("docs/PYTEST.md", "ggml_py plan snapshot 1"): "test_docs_pytest.test_the_recipe",
+    ("docs/PYTEST.md", "AssertionError: the plan is not"): "test_docs_pytest.test_the_recipe",
+    ("docs/PYTEST.md", "import os, subprocess"): "test_docs_pytest.test_the_recipe_for_a_fork",
+    ("docs/PYTEST.md", "FORK="): "test_docs_pytest.test_the_recipe_for_a_fork",
+    ("README.md", "pip install . && ggml-py demo"): TWO_COMMANDS,
+    ("README.md", "$ ggml-py demo"): "test_readme.test_the_demo_on_screen_is_what_demo_prints",
+    ("README.md", "$ ggml-py plan"): "test_readme.test_the_answers_on_screen_are_what_the_verbs"
+    "_print",
+    ("README.md", "import numpy"): "test_readme.test_the_python_example_prints_what_is_shown",
+    ("README.md", "## SPLIT #0"): "test_readme.test_the_python_example_prints_what_is_shown",
+    ("README.md", "ggml-py devices"): "test_readme.test_commands_run",
+    ("README.md", "def test_placement"): "test_docs_pytest.test_the_recipe_of_the_readme",
+    ("README.md", "pip install . --config"): "test_readme.test_the_build_options_shown_exist",
+    ("docs/index.md", "pip install . && ggml-py demo"): TWO_COMMANDS,
+    ("CONTRIBUTING.md", "python -m venv .venv"): None,
+    ("vendor/UPDATING.md", "python -c"): None,
+    ("vendor/UPDATING.md", "python build_ggml.py --upstream 0.27.0"): None,
+    ("benchmarks/SANITIZERS.md", "make sanitize"): None,
+}
+
+
+@pytest.mark.skipif(BUILD["ggml_version"] != PIN, reason=f"the pages show what {PIN} gives")
+@pytest.mark.parametrize("page", doc_pages.PAGES, ids=lambda p: p.stem)
+def test_examples_print_what_is_shown(page):
+    examples = doc_pages.examples(page)
+    assert examples
+    for (_code, shown), printed in zip(
+        examples, doc_pages.run([code for code, _ in examples]), strict=True
+    ):
+        assert [line.rstrip() for line in printed.splitlines()] == (shown or "").splitlines()
+
+
+def test_a_wrong_example_is_noticed(tmp_path):
+    page = tmp_path / "page.md"
+    silent, wrong = "```python\nx = 2\n```\n", "```python\nprint(x + 2)\n```\n\n```text\n5\n```\n"
+    page.write_text(f"Text.\n\n{silent}\n{wrong}More.\n")
+    (first, nothing), (second, five) = doc_pages.examples(page)
+    assert (first, nothing) == (("python", "x = 2\n"), None)
+    assert (second, five) == (("python", "print(x + 2)\n"), "5\n")
+    assert doc_pages.run([code for code, _ in doc_pages.examples(page)]) == ["", "4\n"]
+    doc_pages.refresh(page)
+    assert page.read_text().endswith("```text\n4\n```\nMore.\n")
+
+
+@pytest.fixture(scope="module")
+def looked_at(tmp_path_factory):
+    """A folder with the files that docs/VIEW.md speaks of."""
+    folder = tmp_path_factory.mktemp("view")
+    write_llama(folder / "model.gguf", LlamaSpec(n_layer=1, n_vocab=512))
+    for name, ngl in (("before", "0"), ("after", "9")):
+        on = ("-d", "sim:gpu0", "-d", "CPU", "-ngl", ngl)
+        ok("plan", folder / "model.gguf", *on, "-o", folder / f"{name}.json.gz")
+    (folder / "log.txt").write_text(ok("plan", folder / "before.json.gz", "--text"))
+    ok("trace", folder / "model.gguf", "-n", 1, "-t", 1, "-o", folder / "run.json.gz")
+    return folder
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_commands(looked_at, command):
+    command += " --force" * (" -o " in command)
+    env = {**doc_pages.ENV, "BROWSER": "true %s"}  # any browser that starts
+    done = subprocess.run(
+        ["bash", "-c", command], cwd=looked_at, env=env, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    written = re.search(r"-o (\S+)", command)
+    assert written is None or (looked_at / written[1]).stat().st_size > 1000
+
+
+def test_the_headline_is_that_of_the_demo():
+    """What the demo prints: test_readme.py."""
+    shown = next(b.text for b in doc_pages.others(doc_pages.DOCS / "EXPLAIN.md") if not b.kind)
+    assert shown.strip() in (REPO / "README.md").read_text().splitlines()
+
+
+def untested(page):
+    """(line, first line of code) of the page's blocks that nothing runs or compares."""
+    name = page.relative_to(REPO).as_posix() if page.is_relative_to(REPO) else page.name
+    starts = tuple(start for of, start in TESTED if of == name)
+    found = [(b.line, b.text.strip().partition("\n")[0]) for b in doc_pages.others(page)]
+    return [f"{name}:{line}: {code}" for line, code in found if not code.startswith(starts)]
+
+
+def test_all_blocks_are_run():
+    assert not [block for page in PROSE for block in untested(page)]
+
+
+def test_what_is_said_to_run_them_is_there():
+    for (name, start), test in TESTED.items():
+        others = [block.text.strip() for block in doc_pages.others(REPO / name)]
+        assert sum(text.startswith(start) for text in others) == 1, (name, start)
+        if test:
+            module, _, function = test.partition(".")
+            tree = ast.parse((REPO / "tests" / f"{module}.py").read_text())
+            assert function in [getattr(node, "name", "") for node in tree.body], test
+
+
+def test_links_of_what_the_site_does_not_have():
+    """What is in docs/ mkdocs looks after; there a page is linked, and not named by its file."""
+    for page in PROSE:
+        text = page.read_text()
+        if page.is_relative_to(doc_pages.DOCS):
+            assert not re.search(r"(?<!\()\bdocs/[\w/]+\.md", text), page
+            continue
+        links = re.findall(r"\]\((?!http)([^)#]+)", text)
+        links += re.findall(r"(?:docs|examples|benchmarks)/[\w/]+\.(?:md|py)", text)
+        missing = [to for to in links if not ((page.parent / to).exists() or (REPO / to).exists())]
+        assert not missing, (page, missing)
+
+
+@pytest.mark.parametrize(
+    "block",
+    ["```bash\nls\n```\n", "```python title='x'\nx\n```\n", "```\nls\n```\n", "    ls\n    rm\n",
+     "1. So:\n\n    ```sh\n    ls\n    ```\n", "```text\nls\n```\n", "~~~\nls\n~~~\n"],
+)  # fmt: skip
+def test_a_block_that_nobody_runs_is_noticed(tmp_path, monkeypatch, block):
+    page = tmp_path / "page.md"
+    run = "```python\nprint(1)\n```\n\n```text\n1\n```\n"
+    page.write_text(f"# Page\n\n{run}\nMore:\n\n{block}")
+    monkeypatch.setattr(doc_pages, "PAGES", [page])
+    (found,) = untested(page)
+    assert found.startswith("page.md:1")
+    page.write_text(f"# Page\n\n{run}\nMore.\n")
+    assert untested(page) == []

@@ -1,0 +1,89 @@
+"""What README says is what happens."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import ggml_py as ggml
+from ggml_py.models.synthetic import LlamaSpec, write_llama
+
+REPO = Path(__file__).parents[2]
+README = (REPO / "README.md").read_text()
+BIN = Path(sys.executable).parent
+
+
+def blocks(language):
+    found = re.findall(r"^```(\w*)\n(.*?)^```$", README, re.M | re.S)
+    return [text for kind, text in found if kind == language]
+
+
+def sh(line, cwd):
+    env = {**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}"}
+    return subprocess.run(
+        ["bash", "-c", line], cwd=cwd, env=env, capture_output=True, text=True, check=False
+    )
+
+
+def test_the_two_commands_are_there_and_ci_runs_the_second():
+    assert "pip install . && ggml-py demo" in README
+    assert "pip install '.[test]' && pytest" in README
+    assert "README.md" in (REPO / ".ci" / "run").read_text()
+
+
+def test_the_demo_on_screen_is_what_demo_prints(tmp_path):
+    shown = next(b for b in blocks("") if b.startswith("$ ggml-py demo")).split("\n", 1)[1]
+    done = sh("ggml-py demo", tmp_path)
+    assert done.returncode == 0, done.stderr
+
+    def lines(text):  # speeds differ from run to run, tokens from processor to processor
+        text = re.sub(r"[\d.]+ tokens/s", "N tokens/s", text)
+        text = re.sub(r"(?<=tokens: )[\d,]+", "…", text)
+        return [line.rstrip() for line in text.splitlines()]
+
+    assert lines(done.stdout) == lines(shown)
+
+
+def test_the_answers_on_screen_are_what_the_verbs_print(tmp_path):
+    """Commands and what they print, one after the other."""
+    shown = next(b for b in blocks("") if "why-not" in b)
+    write_llama(tmp_path / "model.gguf", LlamaSpec())
+    printed = []
+    for command in re.findall(r"^\$ (.*)", shown, re.M):
+        done = sh(f"({command}) 2>&1", tmp_path)
+        printed += [f"$ {command}", *(line.rstrip() for line in done.stdout.splitlines()), ""]
+    assert "\n".join(printed) == shown
+
+
+def test_the_python_example_prints_what_is_shown(tmp_path):
+    code, _test = blocks("python")  # the second: test_docs_pytest.py
+    expected = blocks("")[2]
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == expected
+    assert len([line for line in code.splitlines() if line]) <= 20
+
+
+@pytest.mark.parametrize("line", blocks("sh")[1].splitlines())
+def test_commands_run(line, tmp_path):
+    ggml.write_gguf  # noqa: B018  the package is there
+    write_llama(tmp_path / "model.gguf", LlamaSpec(n_layer=1, n_vocab=512))
+    done = sh(line, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout
+
+
+def test_the_build_options_shown_exist():
+    options = re.findall(r"--[a-z]+", "\n".join(blocks("sh")[2:]))
+    known = subprocess.run(
+        [sys.executable, str(REPO / "build_ggml.py"), "--help"], capture_output=True, text=True,
+        check=True,
+    ).stdout  # fmt: skip
+    assert {o for o in options if o != "--config"} <= set(re.findall(r"--[a-z]+", known)) | {
+        "--config-settings"
+    }

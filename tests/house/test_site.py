@@ -1,0 +1,121 @@
+"""The documentation site: it builds without a warning, and every code has its page."""
+
+import importlib
+import inspect
+import os
+import pkgutil
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import ggml_py
+import ggml_py.checks
+import ggml_py.models
+import ggml_py.trace
+from ggml_py.trace import cause
+
+REPO = Path(__file__).parents[2]
+CAUSES = REPO / "docs" / "causes"
+TABLE = (CAUSES / "README.md").read_text()
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """The site's folder. Warnings are errors: `strict` in mkdocs.yml."""
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "-q", "-d", str(folder)]
+    env = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    done = subprocess.run(command, cwd=REPO, capture_output=True, text=True, check=False, env=env)
+    assert done.returncode == 0, done.stderr + done.stdout
+    return folder
+
+
+def test_it_is_built_without_a_warning(site):
+    assert (site / "index.html").exists()
+    assert "Q4_0" in (site / "api" / "enums.html").read_text()
+    assert "mul_mat" in (site / "api" / "tensors.html").read_text()
+
+
+def test_it_needs_no_network(site):
+    """Scripts, styles and fonts are the site's own."""
+    for page in ("index.html", "api/scheduler.html"):
+        text = (site / page).read_text()
+        loaded = re.findall(r'<(?:script|link|img)[^>]+(?:src|href)="([^"]+)"', text)
+        assert loaded and not [url for url in loaded if url.startswith(("http:", "https:", "//"))]
+
+
+@pytest.fixture(scope="module")
+def documented(site):
+    """The names that the API's pages have."""
+    text = "".join(page.read_text() for page in (site / "api").glob("*.html"))
+    return {name.rpartition(".")[2] for name in re.findall(r'id="(ggml_py[\w.]*)"', text)}
+
+
+def public():
+    """The classes and functions of the modules that users import from, by name."""
+    found = {name: getattr(ggml_py, name) for name in ggml_py._PUBLIC}
+    found |= {name: getattr(ggml_py.trace, name) for name in ggml_py.trace._PUBLIC}
+    found |= {name: getattr(ggml_py.checks, name) for name in ggml_py.checks.__all__}
+    found |= vars(ggml_py.models)
+    return {name: o for name, o in found.items() if name[0] != "_"
+            and (inspect.isclass(o) or inspect.isfunction(o))
+            and o.__module__.startswith("ggml_py")}  # fmt: skip
+
+
+def test_every_public_name_is_in_the_api(documented):
+    there = public().keys()
+    assert {"Scheduler", "Sweep", "assert_pins", "load", "ClosedError"} <= there
+    assert there <= documented, sorted(there - documented)
+
+
+def returned(thing):
+    """The annotations of what a function, or a class's attributes and methods, give."""
+    for of in getattr(thing, "__mro__", (thing,)):
+        if not of.__module__.startswith("ggml_py"):
+            continue
+        members = {of.__name__: of} if inspect.isfunction(of) else vars(of)
+        if inspect.isclass(of):
+            yield from (a for n, a in inspect.get_annotations(of).items() if n[0] != "_")
+        for name, member in members.items():
+            member = getattr(member, "fget", None) or getattr(member, "__func__", member)
+            function = getattr(member, "func", member)  # of a cached property
+            if not name.startswith("_") and inspect.isfunction(function):
+                yield function.__annotations__.get("return", "")
+
+
+def test_so_is_every_class_that_they_give_back(documented):
+    """Whatever a user gets into their hands has its page, however many calls away it is."""
+    by_name = {}
+    for module in pkgutil.walk_packages(ggml_py.__path__, "ggml_py."):
+        if not re.search(r"native|__main__|cli|pytest_plugin|\.snapshot", module.name):
+            for name, o in vars(importlib.import_module(module.name)).items():
+                if inspect.isclass(o) and o.__module__ == module.name and name[0] != "_":
+                    by_name.setdefault(name, []).append(o)
+    left, seen = list(public().values()), {}
+    while left:
+        thing = left.pop()
+        for annotation in returned(thing):
+            for name in re.findall(r"\b[A-Z]\w*", str(annotation)):
+                if name not in seen and name in by_name:
+                    seen[name] = thing.__name__
+                    left += by_name[name]
+    assert {"WhyNot", "Finding", "Explanation", "Split", "TensorRecord"} <= seen.keys()
+    del seen["Shape"]  # of `Sweep` it is an alias
+    assert seen.keys() <= documented, {n: by for n, by in seen.items() if n not in documented}
+
+
+def test_every_cause_has_a_page():
+    codes = {*cause._TEXTS, "1.wgt", "1.off", "2.sup", "6.cpy"} - {"1.vsrc"}
+    assert {p.stem for p in CAUSES.glob("*.md")} == {*codes, "README"}
+    assert set(re.findall(r"\(([\w.]+)\.md\)", TABLE)) == codes
+
+
+@pytest.mark.parametrize("page", sorted(CAUSES.glob("[0-9u]*.md")), ids=lambda p: p.stem)
+def test_a_causes_page_shows_it(page):
+    """Its example has the cause that the page is about."""
+    shown = "".join(re.findall(r"^```text\n(.*?)^```", page.read_text(), re.M | re.S))
+    assert page.stem.removesuffix(".wgt") + (".wgt0" if page.stem == "1.wgt" else "") in shown
+    assert "**If it is not what you want.**" in page.read_text()

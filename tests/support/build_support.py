@@ -1,0 +1,196 @@
+"""What the tests of the build share: the program run for real, a package index on loopback.
+
+Every build here goes to caches of its own, seeded with the files that the user's cache already
+has: the pinned releases are downloaded once in a machine's life, not once per run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import http.server
+import io
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+REPO = Path(__file__).resolve().parents[2]
+if str(REPO) not in sys.path:
+    sys.path.append(str(REPO))  # after site-packages: ggml_py is the installed one
+
+from vendor import cache as caches  # noqa: E402
+from vendor import fetch, releases  # noqa: E402
+
+# Real builds share this cache: the paths in it stay the same from run to run, so ccache hits.
+WARM = caches.default_folder() / "tests"
+
+
+def seed(cache: Path) -> Path:
+    """Put the pinned files into `cache` (hard links where possible) and return it."""
+    target = cache / "downloads"
+    target.mkdir(parents=True, exist_ok=True)
+    for pinned in (releases.default(), releases.openblas()):
+        if not (target / pinned.file).is_file():
+            have = fetch.download(pinned, caches.default_folder())
+            try:
+                os.link(have, target / pinned.file)
+            except OSError:
+                shutil.copy2(have, target / pinned.file)
+    return cache
+
+
+def run(
+    *arguments: str | Path,
+    cache: Path | None = None,
+    env: dict[str, str] | None = None,
+    prefix: Sequence[str] = (),
+    timeout: float = 300,
+) -> subprocess.CompletedProcess[str]:
+    """Run `python build_ggml.py` as a user would, with `env` on top of ours."""
+    return subprocess.run(
+        command(*arguments, cache=cache, prefix=prefix), capture_output=True, text=True,
+        env={**os.environ, **(env or {})}, check=False, timeout=timeout)
+
+
+def command(
+    *arguments: str | Path, cache: Path | None = None, prefix: Sequence[str] = ()
+) -> list[str]:
+    """The command line of `run`."""
+    chosen = ["--cache", str(cache)] if cache else []
+    return [*prefix, sys.executable, str(REPO / "build_ggml.py"), *map(str, arguments), *chosen]
+
+
+def error_of(done: subprocess.CompletedProcess[str]) -> str:
+    """The error of a run that must have failed cleanly: exit 1, a message, no traceback."""
+    assert done.returncode == 1, done.stderr + done.stdout
+    assert "Traceback" not in done.stderr + done.stdout
+    errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    assert len(errors) == 1, done.stderr
+    return errors[0]
+
+
+def small_sdist(members: dict[str, bytes], links: dict[str, str] | None = None) -> bytes:
+    """A .tar.gz of these files (and symbolic links), byte for byte the same each time."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
+        for name, text in members.items():
+            entry = tarfile.TarInfo(name)
+            entry.size = len(text)
+            tar.addfile(entry, io.BytesIO(text))
+        for name, target in (links or {}).items():
+            entry = tarfile.TarInfo(name)
+            entry.type, entry.linkname = tarfile.SYMTYPE, target
+            tar.addfile(entry)
+    return buffer.getvalue()
+
+
+@dataclass(frozen=True)
+class Pin:
+    """A pinned file as fetch.py wants one, for the loopback index."""
+
+    package: str
+    version: str
+    file: str
+    sha256: str
+
+
+def pin_of(content: bytes, name: str = "small") -> Pin:
+    """The pin of these bytes as `<name>-1.0.tar.gz`."""
+    return Pin(name, "1.0", f"{name}-1.0.tar.gz", hashlib.sha256(content).hexdigest())
+
+
+@dataclass
+class Index:
+    """A package index on loopback: what it serves, and what it was asked for."""
+
+    url: str = ""
+    files: dict[str, bytes] = field(default_factory=dict)
+    asked: list[str] = field(default_factory=list)
+    cut: bool = False       # promise the whole file, send half of it, hang up
+
+
+@contextmanager
+def index() -> Iterator[Index]:
+    """Serve an Index until the block ends."""
+    state = Index()
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            state.asked.append(self.path)
+            kind, _, rest = self.path.strip("/").partition("/")
+            if kind == "simple" and any(name.startswith(rest + "-") for name in state.files):
+                links = "".join(f'<a href="/files/{name}">{name}</a>' for name in state.files)
+                self.answer(f"<!DOCTYPE html><html><body>{links}</body></html>".encode(),
+                            "text/html")
+            elif kind == "files" and rest in state.files:
+                self.answer(state.files[rest], "application/gzip")
+            else:
+                self.send_error(404)
+
+        def answer(self, body: bytes, kind: str) -> None:
+            self.send_response(200)
+            self.send_header("Content-Type", kind)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            half = state.cut and kind == "application/gzip"
+            self.wfile.write(body[: len(body) // 2] if half else body)
+
+        def log_message(self, *arguments: object) -> None:
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    state.url = f"http://127.0.0.1:{server.server_port}/simple/"
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield state
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+@contextmanager
+def small_disk(folder: Path, megabytes: float) -> Iterator[Path]:
+    """A file system of that size mounted at `folder`; skips the test where we may not mount."""
+    import pytest
+
+    folder.mkdir(parents=True, exist_ok=True)
+    size = f"size={int(megabytes * 1024)}k"
+    mounted = shutil.which("mount") and os.geteuid() == 0 and subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", size, "tmpfs", str(folder)],
+        capture_output=True, check=False).returncode == 0
+    if not mounted:
+        pytest.skip("filling a real disk needs the right to mount a tmpfs")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=False)
+
+
+def live_cache(folder: Path) -> Path:
+    """A new cache whose downloads and sources are WARM's: all that is left is the compiling."""
+    import build_ggml
+    from vendor import identity
+
+    identity.unpacked(releases.default(), seed(WARM), whole=False)
+    build_ggml.openblas_dir(WARM)
+    folder.mkdir(parents=True, exist_ok=True)
+    for part in ("sources", "downloads"):
+        (folder / part).symlink_to(WARM / part)
+    return folder
+
+
+def checkout(folder: Path) -> Path:
+    """A copy of all that a build reads of this repository, so that ours keeps its own builds."""
+    skip = shutil.ignore_patterns("__pycache__", "lib")
+    for part in ("vendor", "ggml_py/native"):
+        shutil.copytree(REPO / part, folder / part, ignore=skip)
+    for path in (REPO / "build_ggml.py", *REPO.glob("bindgen*.py")):
+        shutil.copy2(path, folder)
+    return folder

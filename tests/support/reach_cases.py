@@ -1,0 +1,37 @@
+"""A random graph is refused, by plan and compute alike, or computed without a touch of memory that
+its backend cannot reach: that would end the process, for addresses of simulated devices fault."""
+
+from __future__ import annotations
+
+import random
+
+import random_graphs
+
+import ggml_py as ggml
+from ggml_py.trace.advice import reach
+
+
+def case(n: int) -> str:
+    """How it ended."""
+    # Each op of these small tensors waits longer for the other threads than it computes.
+    world = random_graphs.build(random.Random(n), n_threads=2 if n % 10 == 0 else 1)
+    try:
+        world.pin()
+        (graph,), scheduler = world.graphs, world.scheduler
+        try:
+            found = reach.unreached(scheduler.plan(graph))
+            scheduler.alloc_graph(graph)
+        except ggml.ArgumentError:  # ggml cannot place it
+            return "not placed"
+        try:
+            scheduler.compute(graph)
+        except ggml.AbortError as error:
+            refused = "cannot reach" in error.condition or "is lost" in error.condition
+            assert refused == bool(found), (n, found, error)
+            return "refused" if refused else "another error"
+        except ggml.ArgumentError:
+            return "another error"
+        assert not found, (n, found)
+        return "computed"
+    finally:
+        world.close()
