@@ -167,13 +167,13 @@ def _instrumented(ggml: Path, tree: Tree) -> list[str]:
 def _generate(ggml: Path, tree: Tree) -> Path:
     """Run bindgen into `generated/`, touching only the files whose text changed."""
     try:
-        import bindgen
+        from vendor import bindgen, headers
     except ImportError as error:
         raise BuildError(
             f"generating the bindings needs the module {error.name}: "
             f"python -m pip install {' '.join(map(repr, GENERATOR_NEEDS))}") from error
     # Installed, native/ is beside `_build` and not below it.
-    bindgen.NATIVE = NATIVE
+    headers.NATIVE = NATIVE
     generated = tree.folder / "generated"
     generated.mkdir(exist_ok=True)
     with step("generating the bindings"), tempfile.TemporaryDirectory(dir=tree.folder) as new:

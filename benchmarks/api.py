@@ -301,7 +301,7 @@ def case(seed: int) -> str:
 SEARCH = search.Search(
     "api",
     (*search.OBJECTS, "ggml_py/native/*.cpp", "ggml_py/native/*.h", "vendor/*edits.py",
-     "vendor/instrument.py", "bindgen*.py"),
+     "vendor/instrument.py", "vendor/bindgen*.py", "vendor/headers.py"),
     case,
     limit_s=20,
     per_process=200,

@@ -28,7 +28,6 @@ class GgmlHook(BuildHookInterface[Any]):
         include = build_data["force_include"]
         include[str(built)] = f"ggml_py/native/lib/{built.name}"
         # `ggml-py build` runs these, from an installed package too.
-        for path in (ROOT / "build_ggml.py", *ROOT.glob("bindgen*.py")):
-            include[str(path)] = f"ggml_py/_build/{path.name}"
+        include[str(ROOT / "build_ggml.py")] = "ggml_py/_build/build_ggml.py"
         for path in (*ROOT.glob("vendor/*.py"), ROOT / "vendor" / "upstream.toml"):
             include[str(path)] = f"ggml_py/_build/vendor/{path.name}"

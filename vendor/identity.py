@@ -22,7 +22,7 @@ from vendor import cuda, fetch, releases, toolchain
 from vendor.releases import Release
 from vendor.report import BuildError
 
-ROOT = Path(__file__).resolve().parent.parent       # bindgen.py and vendor/ are here
+ROOT = Path(__file__).resolve().parent.parent       # vendor/ is here
 # From a checkout the package is beside us; inside an installed package we are in its `_build`.
 PACKAGE = ROOT.parent if ROOT.name == "_build" else ROOT / "ggml_py"
 NATIVE = PACKAGE / "native"
@@ -170,12 +170,13 @@ def _texts(paths: Sequence[Path]) -> str:
 def instrumentation_hash(options: Options) -> str:
     """Everything of ours that is compiled, or that makes what is compiled.
 
-    The makers (instrument.py, bindgen*.py) stand for what they make: together with the source's
+    The makers (instrument.py, bindgen.py) stand for what they make: together with the source's
     hash they determine it, and a finished build is found without unpacking or parsing anything.
     """
     files = [path for path in NATIVE.iterdir()
              if path.suffix in (".h", ".c", ".cpp", ".txt", ".cmake")]
-    files += [*ROOT.glob("bindgen*.py"), ROOT / "vendor" / "profiles.py"]
+    bindings = ("headers.py", "bindgen.py", "bindgen_py.py", "profiles.py")
+    files += [ROOT / "vendor" / name for name in bindings]
     if not options.pristine:
         makers = [ROOT / "vendor" / name for name in ("edit.py", "instrument.py")]
         files += [*makers, *(ROOT / "vendor").glob("*_edits.py")]

@@ -7,18 +7,16 @@ from __future__ import annotations
 
 import sys
 
-import bindgen
-import bindgen_py
+from vendor import bindgen_py, headers, identity, releases
 from vendor import cache as caches
-from vendor import identity, releases
 
 TARGET = identity.ROOT / "ggml_py" / "boundary" / "since.py"
 
 
-def names(api: bindgen.Api) -> set[str]:
+def names(api: headers.Api) -> set[str]:
     """All that Python code can name: functions, constants, `Op.FILL`, `Context.fill` and, of those,
     parameters: `Context.ssm_scan(K)`."""
-    found = {f.name for f in api.bound if f.header in bindgen.HEADERS} | set(api.macros)
+    found = {f.name for f in api.bound if f.header in headers.HEADERS} | set(api.macros)
     for enum, members in api.enums.items():
         found |= set(members)
         if enum.startswith(("ggml_", "gguf_")):
@@ -32,7 +30,7 @@ def names(api: bindgen.Api) -> set[str]:
     return found
 
 
-def since(apis: dict[str, bindgen.Api]) -> dict[str, str]:
+def since(apis: dict[str, headers.Api]) -> dict[str, str]:
     """Name -> label of the release from which on all have it; oldest comes first in `apis`. Names
     that all have, or the newest lacks, are left out."""
     *older, newest = apis
@@ -66,7 +64,7 @@ def main() -> None:
     apis = {}
     with caches.Lock(cache):
         for release in reversed(wanted):
-            apis[release.label] = bindgen.read(identity.unpacked(release, cache, whole=False)
+            apis[release.label] = headers.read(identity.unpacked(release, cache, whole=False)
                                                / "ggml")
     TARGET.write_text(text(since(apis), list(apis)), encoding="utf-8")
     sys.stdout.write(f"{TARGET}\n")

@@ -191,6 +191,5 @@ def checkout(folder: Path) -> Path:
     skip = shutil.ignore_patterns("__pycache__", "lib")
     for part in ("vendor", "ggml_py/native"):
         shutil.copytree(REPO / part, folder / part, ignore=skip)
-    for path in (REPO / "build_ggml.py", *REPO.glob("bindgen*.py")):
-        shutil.copy2(path, folder)
+    shutil.copy2(REPO / "build_ggml.py", folder)
     return folder

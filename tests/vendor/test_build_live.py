@@ -162,11 +162,11 @@ def test_the_wheel_holds_one_build_its_licences_and_the_builder(wheel: Path) -> 
                  "profiles.zip",
                  "licenses/ggml-LICENSE", "licenses/ggml-AUTHORS", "licenses/OpenBLAS-LICENSE.txt"):
         assert home + name in names
-    for name in ("build_ggml.py", "bindgen.py", "vendor/upstream.toml", "vendor/instrument.py"):
+    for name in ("build_ggml.py", "vendor/bindgen.py", "vendor/upstream.toml", "vendor/instrument.py"):
         assert f"ggml_py/_build/{name}" in names
     assert "ggml_py/native/CMakeLists.txt" in names
-    page = [path.name for path in (REPO / "ggml_py" / "export").glob("page*")]
-    assert len(page) > 10 and {f"ggml_py/export/{name}" for name in page} <= set(names)
+    page = [path.name for path in (REPO / "ggml_py" / "export" / "page").glob("*.*")]
+    assert len(page) > 10 and {f"ggml_py/export/page/{name}" for name in page} <= set(names)
     assert not any("__pycache__" in name for name in names)
 
 

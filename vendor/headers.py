@@ -1,0 +1,241 @@
+"""What the headers of ggml, and those of our native code, declare."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pycparser import c_ast, c_generator, c_parser
+
+HEADERS = (
+    "ggml.h", "ggml-alloc.h", "ggml-backend.h", "ggml-cpu.h", "gguf.h",
+    "ggml-opt.h", "ggml-blas.h", "ggml-rpc.h",
+)  # fmt: skip
+NATIVE = Path(__file__).resolve().parent.parent / "ggml_py" / "native"
+NATIVE_HEADERS = (
+    "sched_trace.h",
+    "sched_fields.h",
+    "run_trace.h",
+    "cpu_trace.h",
+    "graph_access.h",
+    "tensor_data.h",
+    "pins.h",
+    "decode.h",
+    "sim_device.h",
+    "mapped_files.h",
+    "rpc_link.h",
+)
+
+# Functions that stay unbound, and why.
+WAIVED = {
+    "ggml_abort": "variadic and never returns; raise an exception instead",
+    "ggml_format_name": "variadic; ggml_set_name takes the finished text",
+    "ggml_threadpool_get_n_threads": "declared in ggml-cpu.h, defined nowhere",
+}
+
+# Pointers that may be NULL (upstream tests them before use); all others are checked by the guards.
+NULLABLE = {
+    ("ggml_soft_max_ext", "mask"), ("ggml_soft_max_ext_inplace", "mask"),
+    ("ggml_soft_max_add_sinks", "sinks"), ("ggml_flash_attn_ext", "mask"),
+    ("ggml_flash_attn_ext_add_sinks", "sinks"), ("ggml_rope_ext", "c"),
+    ("ggml_rope_ext_inplace", "c"), ("ggml_rope_ext_back", "c"), ("ggml_rope_multi", "c"),
+    ("ggml_rope_multi_inplace", "c"), ("ggml_rope_multi_back", "c"),
+    ("ggml_dsv4_hc_post", "comb"), ("ggml_graph_dump_dot", "cgraph"),
+    ("ggml_graph_dump_dot", "gf"), ("ggml_backend_compare_graph_backend", "test_node"),  # 0.9.4
+    ("ggml_opt_dataset_get_batch", "labels_batch"), ("ggml_backend_buffer_reset", "buffer"),
+    ("ggml_opt_eval", "result"), ("ggml_opt_epoch", "result_train"),
+    ("ggml_opt_epoch", "result_eval"),
+}  # fmt: skip
+# What cffi knows by itself, and pycparser has to be told.
+_PRELUDE = "".join(
+    f"typedef {kind} {name};\n"
+    for kind, names in {
+        "signed char": "int8_t", "short": "int16_t", "int": "int32_t", "long long": "int64_t",
+        "unsigned char": "uint8_t", "unsigned short": "uint16_t", "unsigned": "uint32_t",
+        "unsigned long long": "uint64_t size_t uintptr_t", "long": "intptr_t ptrdiff_t",
+        "struct _IO_FILE": "FILE",
+    }.items()
+    for name in names.split()
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Param:
+    name: str
+    type: str  # C type, blanks normalised, without const
+
+
+@dataclass(frozen=True)
+class Function:
+    name: str
+    header: str
+    result: str
+    params: tuple[Param, ...]
+    variadic: bool
+    prototype: str
+
+    def nullable(self, param: Param) -> bool:
+        return (self.name, param.name) in NULLABLE
+
+
+@dataclass
+class Api:
+    """What the headers declare, in their order."""
+
+    functions: list[Function] = field(default_factory=list)
+    enums: dict[str, dict[str, int]] = field(default_factory=dict)
+    version: str = ""  # of ggml
+    macros: list[str] = field(default_factory=list)
+    types: list[str] = field(default_factory=list)  # C text for the cdef
+    constants: list[str] = field(default_factory=list)  # static const declarations
+
+    @property
+    def bound(self) -> list[Function]:
+        return [f for f in self.functions if f.name not in WAIVED]
+
+
+def _preprocess(ggml_dir: Path, cc: str, *flags: str) -> str:
+    headers = "".join(f'#include "{name}"\n' for name in (*HEADERS, *NATIVE_HEADERS))
+    command = [
+        *shlex.split(cc), "-E", "-x", "c", *flags, "-D__attribute__(x)=", "-D__extension__=",
+        "-I", str(ggml_dir / "include"), "-I", str(NATIVE), "-",
+    ]  # fmt: skip
+    done = subprocess.run(command, input=headers, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise RuntimeError(f"{shlex.join(command)} failed:\n{done.stderr.strip()}")
+    return done.stdout
+
+
+def _ours(preprocessed: str, ggml_dir: Path) -> str:
+    """Keeps what stands in ggml's and our headers; system headers go, their typedefs are known."""
+    keep, kept = False, []
+    folders = (str(ggml_dir / "include"), str(NATIVE))
+    for line in preprocessed.splitlines():
+        marker = re.match(r'# (\d+) "(.*)"', line)
+        if marker:
+            keep = marker[2].startswith(folders)
+            if keep:
+                kept.append(f'#line {marker[1]} "{marker[2]}"')
+        elif keep:
+            kept.append(line)
+    return "\n".join(kept)
+
+
+def _macros(preprocessed: str) -> list[str]:
+    found = re.findall(
+        r"^#define ((?:GGML|GGUF|GP)_\w+) \(?(?:0x[0-9a-fA-F]+|\d+)\)?$", preprocessed, re.M
+    )
+    return sorted(set(found))
+
+
+_C = c_generator.CGenerator()
+
+
+class _Elide(c_ast.NodeVisitor):  # type: ignore[misc]
+    """Values that cffi cannot compute become `...`, which the C compiler fills in."""
+
+    def visit_Enumerator(self, node: c_ast.Enumerator) -> None:
+        node.value = c_ast.ID("...")
+
+    def visit_ArrayDecl(self, node: c_ast.ArrayDecl) -> None:
+        if node.dim is not None and not isinstance(node.dim, c_ast.Constant):
+            node.dim = c_ast.ID("...")
+        self.generic_visit(node)
+
+
+def _value(node: c_ast.Node, known: dict[str, int]) -> int:
+    if isinstance(node, c_ast.Constant):
+        return int(node.value.rstrip("uUlL"), 0)
+    if isinstance(node, c_ast.ID):
+        return known[node.name]
+    if isinstance(node, c_ast.UnaryOp):
+        value = _value(node.expr, known)
+        return {"-": -value, "~": ~value, "+": value}[node.op]
+    if isinstance(node, c_ast.BinaryOp):
+        left, right = _value(node.left, known), _value(node.right, known)
+        return {"<<": left << right, "|": left | right, "+": left + right, "-": left - right}[
+            node.op
+        ]
+    raise ValueError(f"{node.coord}: enum value that bindgen cannot compute")
+
+
+def _read_enum(node: c_ast.Enum, known: dict[str, int]) -> dict[str, int]:
+    members, value = {}, -1
+    for item in node.values.enumerators:
+        value = value + 1 if item.value is None else _value(item.value, known)
+        members[item.name] = known[item.name] = value
+    return members
+
+
+def _type_text(node: c_ast.Node) -> str:
+    if isinstance(node, c_ast.PtrDecl):
+        return (_type_text(node.type) + " *").replace("* *", "**")
+    if isinstance(node, c_ast.ArrayDecl):
+        return f"{_type_text(node.type)} []"
+    if isinstance(node, c_ast.FuncDecl):
+        return f"{_type_text(node.type)} ()"
+    base = node.type  # of a TypeDecl
+    if isinstance(base, c_ast.IdentifierType):
+        return " ".join(base.names).replace("_Bool", "bool")
+    return f"{type(base).__name__.lower()} {base.name}"
+
+
+def _name_parameter(param: c_ast.Typename, name: str) -> None:
+    inner = param.type
+    while not isinstance(inner, c_ast.TypeDecl):
+        inner = inner.type
+    inner.declname = name
+
+
+def _read_function(decl: c_ast.Decl) -> Function:
+    params, variadic = [], False
+    for i, p in enumerate(decl.type.args.params if decl.type.args else ()):
+        if isinstance(p, c_ast.EllipsisParam):
+            variadic = True
+        elif not (isinstance(p, c_ast.Typename) and _type_text(p.type) == "void"):
+            if not p.name:
+                _name_parameter(p, f"arg{i}")
+            params.append(Param(p.name or f"arg{i}", _type_text(p.type)))
+    decl.storage = []
+    text = " ".join(_C.visit(decl).split())
+    return Function(
+        decl.name, Path(decl.coord.file).name, _type_text(decl.type.type), tuple(params), variadic,
+        text.replace("_Bool", "bool"),
+    )  # fmt: skip
+
+
+def _version(ggml_dir: Path) -> str:
+    cmake = (ggml_dir / "CMakeLists.txt").read_text()
+    names = ("MAJOR", "MINOR", "PATCH")
+    parts = [re.search(rf"set\(GGML_VERSION_{name} (\d+)\)", cmake) for name in names]
+    return ".".join(m[1] if m else "0" for m in parts)
+
+
+def read(ggml_dir: Path, cc: str = "cc") -> Api:
+    """Parses the headers under `ggml_dir`/include. Raises RuntimeError when `cc -E` fails."""
+    ggml_dir = ggml_dir.resolve()
+    api = Api(version=_version(ggml_dir), macros=_macros(_preprocess(ggml_dir, cc, "-dM")))
+    source = _PRELUDE + _ours(_preprocess(ggml_dir, cc), ggml_dir)
+    tree = c_parser.CParser().parse(source)
+    known: dict[str, int] = {}
+    for node in tree.ext:
+        if node.coord is None or Path(node.coord.file).name not in (*HEADERS, *NATIVE_HEADERS):
+            continue
+        if isinstance(node, c_ast.Decl) and isinstance(node.type, c_ast.FuncDecl):
+            api.functions.append(_read_function(node))
+            continue
+        inner = node.type.type if isinstance(node.type, c_ast.TypeDecl) else node.type
+        if isinstance(inner, c_ast.Enum) and inner.values:
+            api.enums[inner.name or f"anonymous_{len(api.enums)}"] = _read_enum(inner, known)
+        if isinstance(node, c_ast.Decl) and "static" in node.storage:
+            node.init = None
+            api.constants.append(_C.visit(node) + ";")
+        else:
+            _Elide().visit(node)
+            text = _C.visit(node) + ";"
+            if text not in api.types:  # C allows a typedef twice, cffi does not
+                api.types.append(text)
+    return api
