@@ -85,7 +85,8 @@ def run(world: handle_world.World, rng: random.Random, n: int) -> list[BaseExcep
 SEARCH = search.Search(
     "handles",
     (
-        *search.OBJECTS, "ggml_py/native/*.h", "ggml_py/native/*.cpp", "vendor/bindgen*.py", "vendor/headers.py",
+        *search.OBJECTS, "ggml_py/native/*.h", "ggml_py/native/*.cpp",
+        "vendor/bindgen*.py", "vendor/headers.py",
         "vendor/thread_edits.py", "tests/support/handle_world.py", "benchmarks/handles.py",
     ),
     case,

@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 import signal
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-from . import log as _log
-
-if TYPE_CHECKING:
-    from .trace.planned import Plan
+from collections.abc import Sequence
+from typing import Any
 
 
 class GgmlError(Exception):
@@ -148,9 +143,9 @@ class ModelError(GgmlError, ValueError):
 
 
 class PlacementError(GgmlError, RuntimeError):
-    """A plan that is not as the block of `strict` around it requires; `plan` is that plan."""
+    """A plan that is not as the block of `strict` around it requires; `plan` is that `Plan`."""
 
-    def __init__(self, message: str, plan: Plan) -> None:
+    def __init__(self, message: str, plan: Any) -> None:
         super().__init__(message)
         self.plan = plan
 
@@ -172,13 +167,21 @@ class AbortError(GgmlError, RuntimeError):
     lines that ggml logged.
     """
 
-    def __init__(self, condition: str, call: str, operands: str, file: str, line: int) -> None:
+    def __init__(
+        self,
+        condition: str,
+        call: str,
+        operands: str,
+        file: str,
+        line: int,
+        log: Sequence[str] = (),
+    ) -> None:
         self.condition = condition
         self.call = call
         self.operands = operands.splitlines()
         self.file = file
         self.line = line
-        self.log = _log.recent()
+        self.log = list(log)
         where = f" at {file}:{line}" if file else ""
         parts = [f"{call}: {condition}{where}"]
         parts += [f"  {advice}" for known, advice in _ADVICE.items() if known in condition]
@@ -230,41 +233,3 @@ def _signal_name(number: int) -> str:
 
 def _with_lines(message: str, lines: list[str]) -> str:
     return "\n  ".join([f"{message}; the last it said:" if lines else message, *lines])
-
-
-# enum gp_error_kind of native/guard.h
-_ABORT, _NULL, _MISSING, _STATUS, _FILE, _RPC, _LEFT = 1, 2, 3, 5, 6, 7, 8
-_BUSY = "busy: "  # how an abort of native/pin_hooks.h begins
-
-
-def from_native(
-    kind: int, call: str, message: str, operands: str, file: str, line: int
-) -> GgmlError:
-    """The exception for what a guard recorded. Called by the native module (native/module.h)."""
-    if kind == _NULL:
-        return ArgumentError(f"{call}: argument '{message}' is NULL (None), expected an object")
-    if kind == _MISSING:
-        return MissingFunctionError(
-            f"{call} is not in this build: its backend is a module (portable builds) or was not "
-            "built, or the build is pristine. "
-            "`ggml-py build --list` shows the builds; `ggml-py build --backend ...` makes one."
-        )
-    if kind == _STATUS:
-        return ComputeError(message)
-    if kind == _FILE:
-        return DamagedFileError(message, _damage(message, int(operands)))
-    if kind in (_RPC, _LEFT):
-        return (ServerLostError if kind == _RPC else LeftError)(message, call, file)
-    if message.startswith(_BUSY):
-        return BusyError(message.removeprefix(_BUSY))
-    return AbortError(message, call, operands, file, line)
-
-
-def _damage(path: str, nbytes: int) -> str:
-    try:
-        now = Path(path).stat().st_size
-    except OSError as error:
-        return f"cannot be read any more ({error.strerror})"
-    if now < nbytes:
-        return f"was cut while it was mapped: it had {nbytes:,} bytes or more, and has {now:,} now"
-    return "could not be read while it was mapped: its disk fails, or it was cut and written again"

@@ -206,7 +206,7 @@ _VIEWS = re.compile(r"ggml_view_[1-4]d")
 
 
 def _range_check(f: Function) -> str:
-    """Of views by strides and offset (ranges.py)."""
+    """Of views by strides and offset (graphs/views.py)."""
     if not _VIEWS.fullmatch(f.name):
         return ""
     ne, nb = ([p.name for p in f.params if p.name.startswith(kind)] for kind in ("ne", "nb"))

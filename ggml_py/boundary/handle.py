@@ -8,7 +8,7 @@
    signal's handler or the collector closes between two bytecodes or during a call without the GIL,
    the memory stays until the call is over, and nothing is counted or locked for that. Where nobody
    else has the pointer, which is nearly always, close() frees at once and raises what that raises
-   (the frames of calls that failed, kept by a traceback, give it up: _dead_frames.py). Who
+   (the frames of calls that failed, kept by a traceback, give it up: dead_frames.py). Who
    reads through a pointer that C returned (a string, an array, a tensor of a graph) therefore keeps
    the `ptr` that it came from in a local variable until it is done.
 4. The finalizer holds a `Native` of each parent, and no Handle: natives outlive what needs them,
@@ -31,7 +31,7 @@
 9. A tensor's data may be taken away (its buffer is closed, a scheduler resets) while another thread
    copies from or to it: such calls work on a copy of the tensor, which pins the buffer (native/
    pins.h). They end in the memory that there was, which is freed after them.
-   Graphs that share tensors without knowing of each other: sharing.py.
+   Graphs that share tensors without knowing of each other: backends/sharing.py.
 10. In the child of a fork `_lose()` closes what does not survive one and frees nothing: threads
    (`_bound_to_process()`), connections, GPUs. At exit all is freed, unless some thread is left.
 """

@@ -37,7 +37,7 @@ bool gp_graph_shares(const struct ggml_cgraph * cgraph, const struct ggml_cgraph
 // Whether the tensor is one of its nodes or leafs.
 bool gp_graph_has(const struct ggml_cgraph * cgraph, const struct ggml_tensor * tensor);
 // Whether a view of `a` in n dimensions is all in its memory, and by its number of elements, too, which is
-// what upstream looks at. False as well where that takes larger numbers: ranges.py has the last word.
+// what upstream looks at. False as well where that takes larger numbers: graphs/views.py has the last word.
 bool gp_view_fits(const struct ggml_tensor * a, int n, int64_t ne0, int64_t ne1, int64_t ne2, int64_t ne3, size_t nb1,
                   size_t nb2, size_t nb3, size_t offset);
 

@@ -55,14 +55,14 @@ static void gp_raise(void) {
     last->kind = GP_ERROR_NONE;
     gp_stored[0] = gp_stored[1] = gp_stored[2] = NULL;
     // A wait for an RPC server may have been left in the middle of a call: what the call was changing has
-    // to know (_handle.py).
+    // to know (boundary/handle.py).
     const bool left = e.kind == GP_ERROR_LEFT || e.kind == GP_ERROR_RPC;
     PyObject * told = NULL;
     if (type == NULL || left) {
-        PyObject * errors = PyImport_ImportModule("ggml_py.errors");
-        told = errors == NULL ? NULL : PyObject_CallMethod(errors, "from_native", "issssi",
+        PyObject * raising = PyImport_ImportModule("ggml_py.boundary.raising");
+        told = raising == NULL ? NULL : PyObject_CallMethod(raising, "from_native", "issssi",
             type == NULL ? e.kind : GP_ERROR_LEFT, e.call, e.message, e.operands, e.file, e.line);
-        Py_XDECREF(errors);
+        Py_XDECREF(raising);
     }
     if (type == NULL) {
         if (told != NULL) {
@@ -203,7 +203,7 @@ static void gp_keep_raised(void * handle) {
     GP_PYTHON_END
 }
 
-// Python's (sim_calls.py)
+// Python's (sim/calls.py)
 static int gp_on_supports(const struct ggml_tensor * op, void * user_data);
 static int gp_on_order(struct ggml_tensor ** nodes, int n, int32_t * order, void * keep, void * user_data);
 

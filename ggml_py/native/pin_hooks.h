@@ -33,7 +33,7 @@ void gp_set_aside(const struct gp_memory * all, size_t n, bool begin);
 }
 #endif
 
-// At the start of ggml_new_object. The text is what errors.py makes a BusyError of.
+// At the start of ggml_new_object. The text is what boundary/raising.py makes a BusyError of.
 #define GP_CHECK_CONTEXT(ctx) \
     if (__builtin_expect(__atomic_load_n(&gp_n_held_contexts, __ATOMIC_RELAXED) != 0, 0) && gp_context_is_held(ctx)) { \
         GGML_ABORT("busy: this Context is allocating on another thread: wait until that returns, or make one for each thread"); \

@@ -1,6 +1,6 @@
 // The private structs of ggml's scheduler as the compiler laid them out: names, types and places of their fields.
 //
-// Implemented by sched_fields.cpp in the instrumented copy of ggml-backend.cpp, where they are visible. sched_view.py
+// Implemented by sched_fields.cpp in the instrumented copy of ggml-backend.cpp, where they are visible. scheduler/view.py
 // reads the fields of a live scheduler with it.
 #pragma once
 

@@ -1,4 +1,4 @@
-"""The parts of a live scheduler's struct: what `Scheduler.state` (sched_view.py) consists of.
+"""The parts of a live scheduler's struct: what `Scheduler.state` (scheduler/view.py) consists of.
 
 Nothing that may have been freed is read. Numbers and arrays of numbers are the scheduler's own, and
 live as long as it does. What tensors are behind its pointers is known while it holds a graph: the

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import ggml_py as ggml
-from ggml_py import errors
+from ggml_py.boundary import raising
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def test_what_failed_is_raised_where_it_failed_and_nowhere_else(context, monkeyp
     """Python runs while the exception is made, so garbage may be collected: finalizers call."""
     a, b = context.new_tensor("f32", 8), context.new_tensor("f32", 7)
     used, seen = ggml.lib.ggml_used_mem(context.ptr), []
-    from_native = errors.from_native
+    from_native = raising.from_native
 
     def collecting(*told):
         if not seen:
@@ -56,7 +56,7 @@ def test_what_failed_is_raised_where_it_failed_and_nowhere_else(context, monkeyp
                 context.mul_mat(a, b)
         return from_native(*told)
 
-    monkeypatch.setattr(errors, "from_native", collecting)
+    monkeypatch.setattr(raising, "from_native", collecting)
     with pytest.raises(ggml.AbortError, match="ggml_can_repeat") as caught:
         context.add(a, b)
     assert caught.value.call == "ggml_add" and seen == [used]

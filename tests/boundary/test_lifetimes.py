@@ -15,7 +15,7 @@ import pytest
 import ggml_py as ggml
 from ggml_py.boundary.handle import LIVE, in_use, reading
 
-# --- a pointer is a reference (rule 3 of _handle.py)
+# --- a pointer is a reference (rule 3 of boundary/handle.py)
 
 
 def test_what_has_the_pointer_keeps_the_native_object():

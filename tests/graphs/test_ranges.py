@@ -1,4 +1,4 @@
-"""The quick native look at a view says what ranges.py says."""
+"""The quick native look at a view says what graphs/views.py says."""
 
 import pytest
 from hypothesis import given, settings
@@ -39,7 +39,7 @@ def test_the_native_look_agrees(type_, ne, nb, offset, start):
             except ArgumentError:
                 assert not fits
             else:
-                assert fits or 0 in ne  # of no elements: ranges.py has the last word
+                assert fits or 0 in ne  # of no elements: graphs/views.py has the last word
 
 
 @pytest.mark.parametrize("n", [True, 2.5])

@@ -31,7 +31,6 @@ WAIVED = {
     ("backends.sharing", "graphs.graph"): _ASKS,
     ("backends.threadpool", "tensors.convert"): _ASKS,
     ("boundary.handle", "backends.sharing"): _ASKS,
-    ("errors", "trace.planned"): _FACE,
     ("graphs.graph", "scheduler.scheduler"): _ASKS,
     ("models.graphs", "trace.planned"): _FACE,
     ("models.model", "trace.planned"): _FACE,
