@@ -278,8 +278,7 @@ def start(program: str, *args: str, folder: Path) -> subprocess.Popen:
     return subprocess.Popen(
         [sys.executable, str(script), *args],
         stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(
-            [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
     )  # fmt: skip
 
 
