@@ -29,8 +29,7 @@ from ggml_py.cli.bench.params import (
     values_of,
 )  # fmt: skip
 from ggml_py.gguf.writer import write_gguf
-from ggml_py.models import Model
-from ggml_py.models.file import desc
+from ggml_py.models import Model, desc
 from ggml_py.models.file.hparams import HParams, Rope
 from ggml_py.models.synthetic import LlamaSpec, write_llama
 

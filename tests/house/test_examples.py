@@ -45,7 +45,7 @@ def test_it_is_short_and_says_how_to_run_it(path):
 
 
 def test_every_example_has_a_test_and_is_in_the_readme():
-    tests = "".join(path.read_text() for path in (REPO / "tests").glob("test_*.py"))
+    tests = "".join(path.read_text() for path in (REPO / "tests").rglob("test_*.py"))
     readme = (REPO / "README.md").read_text()
     for path in EXAMPLES:
         assert f'"{path.name}"' in tests, path.name
