@@ -16,8 +16,8 @@ import sys
 import time
 from pathlib import Path
 
-TESTS = Path(__file__).parent.parent / "tests"
-sys.path[:0] = [str(TESTS / "support"), str(TESTS / "scheduler")]
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "support"))
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "scheduler"))
 
 import test_differential
 from rich.progress import Progress

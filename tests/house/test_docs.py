@@ -53,6 +53,7 @@ TESTED = {
     ("README.md", "pip install . --config"): "test_readme.test_the_build_options_shown_exist",
     ("docs/index.md", "pip install . && ggml-py demo"): TWO_COMMANDS,
     ("CONTRIBUTING.md", "python -m venv .venv"): None,
+    ("CONTRIBUTING.md", "errors enums"): "test_structure.test_contributing_shows_the_floors",
     ("vendor/UPDATING.md", "python -c"): None,
     ("vendor/UPDATING.md", "python build_ggml.py --upstream 0.27.0"): None,
     ("benchmarks/SANITIZERS.md", "make sanitize"): None,

@@ -107,6 +107,17 @@ def test_the_walls_are_there(source, target):
     assert imports.wrong(imports.Edge(source, target, imports.LOAD))
 
 
+def test_contributing_shows_the_floors():
+    text = (REPO / "CONTRIBUTING.md").read_text()
+    shown = [
+        line.partition("   ")[0].replace("/", ".").split()
+        for line in text.split("```")[1].strip().splitlines()
+    ]
+    rooms = [[room.rstrip(".") for room in line] for line in shown]
+    assert rooms == [[room for room in floor if room not in ("plan", "run", "__main__")]
+                     for floor in imports.FLOORS]  # fmt: skip
+
+
 def test_no_hand_written_file_is_over_500_lines():
     tracked = subprocess.run(
         ["git", "ls-files"], cwd=REPO, capture_output=True, text=True, check=False
