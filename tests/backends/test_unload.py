@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import gc
+import os
 import shutil
 import subprocess
 import sys
@@ -216,7 +217,7 @@ print({name: did.count(name) for name in sorted(set(did))})
 def test_unloading_beside_loading_and_use_on_other_threads(module):
     child = subprocess.run(
         [sys.executable, "-c", RACE, module], timeout=60, capture_output=True, text=True,
-        cwd=Path(__file__).parents[1] / "support",
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
     )  # fmt: skip
     assert (child.returncode, child.stderr) == (0, ""), child.stdout
     did = ast.literal_eval(child.stdout)

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import importlib
 import mmap
 import os
 import random
 import subprocess
 import sys
 import threading
-from pathlib import Path
 
 import graphs
 import native_counts
@@ -181,7 +181,7 @@ def test_any_order_of_all_kinds_leaves_nothing(seed, n, stand, monkeypatch):
 def test_any_order_while_freed_memory_is_overwritten():
     """glibc fills what is freed with a pattern: a use of it would be a wrong result or a crash."""
     program = (
-        "import sys, tempfile, pathlib; sys.path.insert(0, sys.argv[1])\n"
+        "import tempfile, pathlib\n"
         "from handle_kinds import Stand; from test_cycles import random_steps, cycle, KINDS\n"
         "stand = Stand(pathlib.Path(tempfile.mkdtemp()))\n"
         "for kind in KINDS: cycle(kind, stand, 60)\n"
@@ -197,8 +197,8 @@ def test_any_order_while_freed_memory_is_overwritten():
 
 def in_another_process(program, **env):
     return subprocess.run(
-        [sys.executable, "-c", program, str(Path(__file__).parents[1] / "support")],
-        capture_output=True, text=True, check=False, timeout=300, env={**os.environ, **env},
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=300,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **env},
     )  # fmt: skip
 
 
@@ -225,15 +225,15 @@ class Leaky:
 @pytest.mark.parametrize(
     ("kind", "module", "function"),
     [
-        ("Backend", "backend", "ggml_backend_free"),
-        ("Buffer", "buffer", "ggml_backend_buffer_free"),
-        ("Graph", "graph", "ggml_free"),
-        ("Scheduler", "scheduler", "ggml_backend_sched_free"),
-        ("GraphAllocator", "alloc", "ggml_gallocr_free"),
+        ("Backend", "backends.backend", "ggml_backend_free"),
+        ("Buffer", "backends.buffer", "ggml_backend_buffer_free"),
+        ("Graph", "graphs.graph", "ggml_free"),
+        ("Scheduler", "scheduler.scheduler", "ggml_backend_sched_free"),
+        ("GraphAllocator", "graphs.alloc", "ggml_gallocr_free"),
     ],
 )
 def test_a_tenth_that_is_not_freed_is_noticed(kind, module, function, stand, monkeypatch):
-    module = sys.modules[f"ggml_py.{module}"]
+    module = importlib.import_module(f"ggml_py.{module}")
     monkeypatch.setattr(module, "lib", Leaky(module.lib, function))
     noticed = growth(kind, stand, tries=2)
     assert any(line.startswith("malloc: ") for line in noticed), noticed

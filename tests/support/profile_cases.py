@@ -10,6 +10,7 @@ import math
 
 import ggml_py as ggml
 from ggml_py import enums
+from ggml_py.tensors.convert import type_of
 
 ROPE_MROPE, ROPE_VISION = 8, 24
 
@@ -107,7 +108,7 @@ def flash_attn_ext(c, p):
     nh, nb, kv, (nr2, nr3) = p["nh"], p["nb"], p["kv"], p["nr23"]
 
     def padded(size, kind):
-        block = ggml.lib.ggml_blck_size(ggml.tensor.type_of(kind))
+        block = ggml.lib.ggml_blck_size(type_of(kind))
         return -(-size // block) * block
 
     def made(kind, ne, as_view):
