@@ -22,9 +22,6 @@ if TYPE_CHECKING:
     from .backends.device import best_device as best_device
     from .backends.device import device as device
     from .backends.device import devices as devices
-    from .backends.graph_plan import CpuNode as CpuNode
-    from .backends.graph_plan import CpuPlan as CpuPlan
-    from .backends.graph_plan import GraphPlan as GraphPlan
     from .backends.registry import Registry as Registry
     from .backends.registry import load_backend as load_backend
     from .backends.registry import registries as registries
@@ -61,6 +58,9 @@ if TYPE_CHECKING:
     from .graphs.compare import compare_graph_backend as compare_graph_backend
     from .graphs.context import Context as Context
     from .graphs.graph import Graph as Graph
+    from .graphs.graph_plan import CpuNode as CpuNode
+    from .graphs.graph_plan import CpuPlan as CpuPlan
+    from .graphs.graph_plan import GraphPlan as GraphPlan
     from .scheduler.recording import Recording as Recording
     from .scheduler.scheduler import Scheduler as Scheduler
     from .scheduler.state import Reallocation as Reallocation
@@ -136,9 +136,9 @@ _PUBLIC = {
     "Gguf": "gguf.reader",
     "write_gguf": "gguf.writer",
     "Graph": "graphs.graph",
-    "CpuNode": "backends.graph_plan",
-    "CpuPlan": "backends.graph_plan",
-    "GraphPlan": "backends.graph_plan",
+    "CpuNode": "graphs.graph_plan",
+    "CpuPlan": "graphs.graph_plan",
+    "GraphPlan": "graphs.graph_plan",
     "OptContext": "train.context",
     "Dataset": "train.data",
     "OptResult": "train.data",

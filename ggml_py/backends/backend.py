@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .. import enums
 from ..boundary.arguments import given, ptr_of, whole
@@ -12,14 +12,10 @@ from ..boundary.callback import AbortCallback, raising_stored
 from ..boundary.ffi import NULL, ffi, lib, sole_pointer, text
 from ..boundary.handle import Handle, in_use
 from ..errors import ArgumentError, ComputeError, MissingFunctionError
+from .above import AnyGraph, AnyTensor, Plannable, PlanT
 from .buffer import BufferType
 from .device import Device
 from .threadpool import ThreadPool
-
-if TYPE_CHECKING:
-    from ..graphs.graph import Graph
-    from ..tensors.tensor import Tensor
-    from .graph_plan import GraphPlan
 
 
 class Backend(Handle):
@@ -140,7 +136,7 @@ class Backend(Handle):
             self.threadpool._backends.discard(self)
             self.threadpool = None  # a closed backend keeps no threads
 
-    def supports_op(self, tensor: Tensor) -> bool:
+    def supports_op(self, tensor: AnyTensor) -> bool:
         """Whether it can compute `tensor`'s op on its types and shapes.
 
         C: ggml_backend_supports_op
@@ -151,42 +147,40 @@ class Backend(Handle):
         """Whether it reads tensors of this buffer type. C: ggml_backend_supports_buft"""
         return bool(lib.ggml_backend_supports_buft(self.ptr, ptr_of(BufferType, buffer_type)))
 
-    def offload_op(self, tensor: Tensor) -> bool:
+    def offload_op(self, tensor: AnyTensor) -> bool:
         """Whether it wants the op although the weight is in host memory.
 
         C: ggml_backend_offload_op
         """
         return bool(lib.ggml_backend_offload_op(self.ptr, _tensor(tensor)))
 
-    def compute(self, graph: Graph) -> None:
+    def compute(self, graph: AnyGraph) -> None:
         """Computes a graph whose tensors are all allocated where this backend reads them.
 
         Raises `NoDataError` and `ArgumentError` where they are not, `ComputeError`, and whatever a
         custom op raised. With a scheduler use `Scheduler.compute`. C: ggml_backend_graph_compute
         """
-        from ..graphs.graph import Graph
         from .computing import computing
 
-        mine, raw = self.ptr, ptr_of(Graph, graph)
+        mine, raw = self.ptr, ptr_of(AnyGraph, graph)
         status = computing(
             lib.ggml_backend_graph_compute, (mine, raw), graph, (self,), lambda: (self._abort,),
             check=lambda: self._check_graph(graph), backends=(self,),
         )  # fmt: skip
         check_status(status, f"backend {self.name}")
 
-    def _check_graph(self, graph: Graph) -> None:
+    def _check_graph(self, graph: AnyGraph) -> None:
         graph._check_buffers(self)
         graph._check_custom([self], lambda _node: self)
 
-    def graph_plan(self, graph: Graph) -> GraphPlan:
+    def graph_plan(self, graph: Plannable[PlanT]) -> PlanT:
         """What computing `graph` takes, worked out once for many computes. Raises as `compute`, and
         `MissingFunctionError` for a backend without plans; the CPU has them.
 
         C: ggml_backend_graph_plan_create
         """
-        from .graph_plan import GraphPlan
-
-        return GraphPlan(self, graph)
+        ptr_of(AnyGraph, graph)
+        return graph._plan_on(self)
 
     def synchronize(self) -> None:
         """Waits for everything submitted. What failed in it is raised, as by `compute`.
@@ -197,7 +191,7 @@ class Backend(Handle):
         with raising_stored([self._abort]):
             lib.ggml_backend_synchronize(raw)
 
-    def copy_async(self, src_backend: Backend, src: Tensor, dst: Tensor) -> None:
+    def copy_async(self, src_backend: Backend, src: AnyTensor, dst: AnyTensor) -> None:
         """Copies `src`, which `src_backend` computes, to `dst` on this backend.
 
         It runs after all that is submitted to `src_backend`, and before what is submitted here
@@ -267,10 +261,8 @@ class Event(Handle):
             lib.ggml_backend_event_synchronize(event)
 
 
-def _tensor(tensor: Tensor) -> Any:
-    from ..tensors.tensor import Tensor
-
-    return ptr_of(Tensor, tensor)
+def _tensor(tensor: AnyTensor) -> Any:
+    return ptr_of(AnyTensor, tensor)
 
 
 def settle(backends: Iterable[Backend]) -> None:

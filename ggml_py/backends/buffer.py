@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .. import enums
 from ..boundary.arguments import given, ptr_of, whole
@@ -11,11 +11,8 @@ from ..boundary.ffi import NULL, ffi, lib, own_pointer, sole_pointer, text
 from ..boundary.handle import MEMORY, Handle, Token, those_of
 from ..boundary.module import InModule
 from ..errors import AllocError, ArgumentError
+from .above import AnyContext, AnyTensor
 from .device import Device
-
-if TYPE_CHECKING:
-    from ..graphs.context import Context
-    from ..tensors.tensor import Tensor
 
 USAGES = {
     "any": enums.BackendBufferUsage.ANY,
@@ -211,14 +208,13 @@ class _BufferInfo:
     def usage(self, usage: str) -> None:
         lib.ggml_backend_buffer_set_usage(self._raw(), usage_of(usage))
 
-    def alloc_size(self, tensor: Tensor) -> int:
+    def alloc_size(self, tensor: AnyTensor) -> int:
         """Bytes that `tensor` takes in it: some backends need more than `Tensor.nbytes`.
 
         C: ggml_backend_buffer_get_alloc_size
         """
-        from ..tensors.tensor import Tensor
-
-        return int(lib.ggml_backend_buffer_get_alloc_size(self._raw(), ptr_of(Tensor, tensor)))
+        raw = ptr_of(AnyTensor, tensor)
+        return int(lib.ggml_backend_buffer_get_alloc_size(self._raw(), raw))
 
     def clear(self, value: int = 0) -> None:
         """Sets every byte to `value`. Raises `ArgumentError` for memory of another's array, which
@@ -238,7 +234,7 @@ class BufferView(_BufferInfo):
 
     __slots__ = ("_tensor",)
 
-    def __init__(self, tensor: Tensor) -> None:
+    def __init__(self, tensor: AnyTensor) -> None:
         self._tensor = tensor
 
     def __eq__(self, other: object) -> bool:
@@ -266,7 +262,7 @@ class Buffer(Handle, _BufferInfo):
 
     def __init__(self, ptr: Any, *keep: Any) -> None:
         """`keep` is held as long as the buffer lives: memory that it borrows."""
-        self._contexts: weakref.WeakSet[Context] = weakref.WeakSet()
+        self._contexts: weakref.WeakSet[AnyContext] = weakref.WeakSet()
         kind = lib.ggml_backend_buffer_get_type(sole_pointer(self, ptr))
         module = BufferType(kind)._module
         held = self._held = [Memory(ptr, keep)]  # until it is closed
@@ -292,7 +288,7 @@ class Buffer(Handle, _BufferInfo):
         for context in those_of(self._contexts):
             context._reach(found)
 
-    def _adopt_parts(self, context: Context) -> None:
+    def _adopt_parts(self, context: AnyContext) -> None:
         """Where it is several native buffers, for upstream makes none above `BufferType.max_size`,
         the tensors know those."""
         if self.size and lib.ggml_backend_buffer_get_base(self.ptr) == NULL:

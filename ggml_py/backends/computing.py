@@ -11,14 +11,13 @@ from ..boundary.callback import STORED
 from ..boundary.ffi import lib
 from ..boundary.handle import COMPUTING, give_back, take
 from ..errors import ComputeError, GgmlError, NoDataError
-from ..graphs.custom import take_failed
 from .sharing import LATER, free_later, use
 from .threadpool import as_worker_0
 
 if TYPE_CHECKING:
     from ..boundary.callback import Callback
     from ..boundary.handle import Handle
-    from ..graphs.graph import Graph
+    from .above import AnyGraph
     from .backend import Backend
     from .threadpool import ThreadPool
 
@@ -34,14 +33,14 @@ _RESET = (
 def computing(
     call: Callable[..., Any],
     args: tuple[Any, ...],
-    graph: Graph,
+    graph: AnyGraph,
     handles: tuple[Handle, ...],
     callbacks: Callbacks,
     pools: Sequence[ThreadPool] = (),
     settling: Sequence[Backend] = (),
     doing: str = COMPUTING,
     checked: bool = False,
-    held: list[Graph] | None = None,
+    held: Sequence[AnyGraph] | None = None,
     check: Callable[[], None] | None = None,
     backends: Sequence[Backend] = (),
 ) -> Any:
@@ -108,7 +107,7 @@ def computing(
     return result
 
 
-def _take_stored(graph: Graph, callbacks: Callbacks) -> BaseException | None:
-    stored = [take_failed(graph)]
+def _take_stored(graph: AnyGraph, callbacks: Callbacks) -> BaseException | None:
+    stored = [graph._take_failed()]
     stored += [c.take_stored() for c in callbacks() if c is not None]
     return next((error for error in reversed(stored) if error is not None), None)

@@ -12,18 +12,18 @@ import numpy as np
 
 from .. import enums
 from ..boundary import module as _module
-from ..boundary.arguments import c_text, given, ptr_of, whole
+from ..boundary.arguments import c_text, enum_of, given, ptr_of, whole
 from ..boundary.ffi import NULL, ffi, lib, own_pointer, text
 from ..boundary.mapped import watch_mapped
 from ..boundary.module import InModule
 from ..errors import AllocError, ArgumentError, MissingFunctionError, UnknownDeviceError
+from .above import AnyTensor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     import numpy.typing as npt
 
-    from ..tensors.tensor import Tensor
     from .backend import Backend, Event
     from .buffer import Buffer, BufferType
 
@@ -159,7 +159,7 @@ class Device(InModule):
             ),
         )
 
-    def supports_op(self, tensor: Tensor) -> bool:
+    def supports_op(self, tensor: AnyTensor) -> bool:
         """Whether it can compute `tensor`'s op on its types and shapes.
 
         C: ggml_backend_dev_supports_op
@@ -172,7 +172,7 @@ class Device(InModule):
 
         return bool(lib.ggml_backend_dev_supports_buft(self.ptr, ptr_of(BufferType, buffer_type)))
 
-    def offload_op(self, tensor: Tensor) -> bool:
+    def offload_op(self, tensor: AnyTensor) -> bool:
         """Whether it wants `tensor`'s op although the weight is in host memory.
 
         C: ggml_backend_dev_offload_op
@@ -198,8 +198,6 @@ class Device(InModule):
         Raises `ArgumentError` the second time, `MissingFunctionError` for a device that is no CPU.
         C: ggml_numa_init, through the registry
         """
-        from ..tensors.convert import enum_of
-
         number = enum_of(enums.NumaStrategy, strategy)
         address = self.proc_address("ggml_backend_cpu_numa_init")
         if self._module.numa:
@@ -271,10 +269,8 @@ class Device(InModule):
         return Backend(ptr, self, default_n_threads() if n_threads is None else n_threads)
 
 
-def _tensor(tensor: Tensor) -> Any:
-    from ..tensors.tensor import Tensor
-
-    ptr = ptr_of(Tensor, tensor)
+def _tensor(tensor: AnyTensor) -> Any:
+    ptr = ptr_of(AnyTensor, tensor)
     lib.gp_views_place(ptr)
     return ptr
 

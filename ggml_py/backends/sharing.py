@@ -23,7 +23,9 @@ from typing import TYPE_CHECKING, Any
 
 from ..boundary.ffi import NULL, ffi, lib
 from ..boundary.handle import (
+    CLOSING,
     COMPUTING,
+    Handle,
     Held,
     User,
     exiting,
@@ -36,10 +38,9 @@ from ..boundary.handle import (
 from ..errors import BusyError, ClosedError, SpoiledError
 
 if TYPE_CHECKING:
-    from ..boundary.handle import Handle
-    from ..graphs.graph import Graph
+    from .above import AnyGraph
 
-USED: dict[int, weakref.ref[Graph]] = {}  # by id: whose tensors are used now, or were
+USED: dict[int, weakref.ref[AnyGraph]] = {}  # by id: whose tensors are used now, or were
 CHANGES: list[changing] = []
 LATER: list[tuple[changing, Callable[[], None]]] = []  # what finalizers left
 
@@ -56,8 +57,8 @@ class changing(in_use):
         self,
         doing: str,
         *handles: Handle,
-        graph: Graph | None = None,
-        lenders: Sequence[Handle] = (),
+        graph: AnyGraph | None = None,
+        lenders: Sequence[Lender] = (),
         lent: Sequence[Any] = (),
         brief: bool = False,
         nodes: bool = True,
@@ -111,7 +112,7 @@ class changing(in_use):
                 pending = self._others()
         return None
 
-    def _others(self) -> list[tuple[Graph, User]]:
+    def _others(self) -> list[tuple[AnyGraph, User]]:
         """The graphs that are used now."""
         found = {}
         with locked():
@@ -153,7 +154,7 @@ def _where(user: User) -> str:
     return f"{user[0]} {'further up on this thread' if here else 'on another thread'}"
 
 
-def use(graph: Graph) -> None:
+def use(graph: AnyGraph) -> None:
     """The tensors of a graph that is taken are used from now on, until it is given back. Raises
     `BusyError` while somebody changes one."""
     with locked():
@@ -162,7 +163,7 @@ def use(graph: Graph) -> None:
         _check_changes(graph)
 
 
-def _check_changes(graph: Graph, mine: changing | None = None) -> None:
+def _check_changes(graph: AnyGraph, mine: changing | None = None) -> None:
     raw = graph.ptr
     for change in list(CHANGES):
         if change is not mine and graph not in change._handles and change.meets(raw):
@@ -205,7 +206,7 @@ class using(in_use):
 
     __slots__ = ()
 
-    def __init__(self, doing: str, graph: Graph) -> None:
+    def __init__(self, doing: str, graph: AnyGraph) -> None:
         super().__init__(doing, graph)
 
     def __enter__(self) -> None:
@@ -223,6 +224,30 @@ class using(in_use):
 
 
 # --- memory that is lent
+
+
+class Lender(Handle):
+    """A scheduler or an allocator: lends memory to the tensors of one graph at a time."""
+
+    __slots__ = ()
+    _lends = True
+
+    @property
+    def _graph(self) -> Any:
+        """The graph that is allocated here now, None without one."""
+        raise NotImplementedError
+
+    def _lent_tensors(self) -> Any:
+        """A native array of the tensors that have memory from here now."""
+        raise NotImplementedError
+
+    def reset(self) -> None:
+        """Takes its memory back from the tensors of the graph."""
+        raise NotImplementedError
+
+    def _closing(self, handles: Sequence[Handle]) -> in_use:
+        lenders = [handle for handle in handles if isinstance(handle, Lender)]
+        return changing(CLOSING, *handles, lenders=lenders)
 
 
 def lent_by(scheduler: Any) -> Any:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from .. import enums
-from ..boundary.arguments import given, whole
+from ..boundary.arguments import enum_of, given, whole
 from ..boundary.ffi import ffi, lib
 from ..boundary.handle import Handle, in_use, those_of
 from ..errors import ArgumentError, MissingFunctionError
@@ -75,8 +75,6 @@ class ThreadPool(Handle):
         Raises `ArgumentError` for numbers out of range, CPUs that this process may not use and a
         priority that it may not have, `MissingFunctionError` for a device without thread pools.
         """
-        from ..tensors.convert import enum_of
-
         self.n_threads = whole("n_threads", n_threads, 1, lib.GGML_MAX_N_THREADS)
         self.poll = whole("poll", poll, 0, 100)
         self.prio = enums.SchedPriority(enum_of(enums.SchedPriority, prio))

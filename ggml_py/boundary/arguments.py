@@ -13,7 +13,8 @@ SIZE_MAX = (1 << 63) - 1  # what ggml's int64_t holds, and no memory has
 def ptr_of(kind: type, value: Any) -> Any:
     """`value.ptr` of an object of ours. Raises TypeError for one that is no `kind`."""
     if not isinstance(value, kind):
-        raise TypeError(f"expected a {kind.__name__}, got {given(value)}")
+        name = getattr(kind, "shown_as", kind.__name__)  # of a base in backends/above.py
+        raise TypeError(f"expected a {name}, got {given(value)}")
     return value.ptr  # type: ignore[attr-defined]
 
 
@@ -36,6 +37,22 @@ def whole(name: str, value: object, least: int = 0, most: int = SIZE_MAX) -> int
         bound = f"at least {least}" if low else f"{least} to {most:,}"
         raise ArgumentError(f"{name}={number}: expected {bound}")
     return number
+
+
+def enum_of(enum: Any, value: Any) -> int:
+    """A member of a ggml enum by itself, its number or its name in any case."""
+    if isinstance(value, enum):
+        return int(value)
+    if isinstance(value, str):
+        if value.upper() not in enum.__members__:
+            names = ", ".join(m.lower() for m in enum.__members__)
+            raise ArgumentError(f"{enum.__name__} {value!r}: expected one of {names}")
+        return int(enum[value.upper()])
+    try:
+        return int(enum(whole(enum.__name__, value)))
+    except ValueError:
+        numbers = ", ".join(f"{m.name.lower()} ({m.value})" for m in enum)
+        raise ArgumentError(f"{enum.__name__} {value}: expected one of {numbers}") from None
 
 
 def c_text(what: str, value: object) -> bytes:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _several = False  # threads at the last fork
 _IMPORTED_IN_CALLS = (
-    "backends.graph_plan", "backends.registry", "backends.rpc", "gguf.writer", "graphs.alloc",
+    "graphs.graph_plan", "backends.registry", "backends.rpc", "gguf.writer", "graphs.alloc",
     "graphs.compare", "scheduler.capture", "scheduler.scheduler", "scheduler.view", "sim.device",
     "tensors.dlpack", "train.fit", "variants.search",
 )  # fmt: skip

@@ -34,6 +34,9 @@
    Graphs that share tensors without knowing of each other: backends/sharing.py.
 10. In the child of a fork `_lose()` closes what does not survive one and frees nothing: threads
    (`_bound_to_process()`), connections, GPUs. At exit all is freed, unless some thread is left.
+11. A `Lender` (scheduler, allocator) gives memory to tensors that outlive it. Closing one runs in
+   `changing()`, which meets whoever uses these tensors in another graph (backends/sharing.py).
+12. A handle is made once: a second `__init__` is refused (once.py), and so is a copy.
 """
 
 from __future__ import annotations
@@ -216,15 +219,6 @@ def locked() -> contextlib.AbstractContextManager[bool]:
     return _lock
 
 
-def _closing(handles: list[Handle]) -> in_use:
-    lenders = [handle for handle in handles if handle._lends]
-    if not lenders:
-        return in_use(CLOSING, *handles)
-    from ..backends.sharing import changing  # which needs this module
-
-    return changing(CLOSING, *handles, lenders=lenders)
-
-
 class reading:
     """Around a call that reads what others change: several threads may at a time, and who is in
     the middle of changing it. Raises `BusyError` while another thread changes it."""
@@ -283,11 +277,11 @@ class Handle:
             self._depend(parent)
 
     _needs_parents = True  # to be freed
-    _lends = False  # memory to tensors, which goes when it is closed
+    _lends = False  # memory to tensors, which goes when it is closed (rule 11)
 
-    def _lent_tensors(self) -> Any:
-        """A native array of those that have it now."""
-        raise NotImplementedError
+    def _closing(self, handles: Sequence[Handle]) -> in_use:
+        """Around the closing of all these, of which this is the first that lends, or the one."""
+        return in_use(CLOSING, *handles)
 
     def _depend(self, parent: Handle) -> None:
         """Makes `parent` outlive this object."""
@@ -322,7 +316,8 @@ class Handle:
         while not self._closed:
             found: dict[int, Handle] = {}
             self._reach(found)
-            with _closing([*found.values()]):
+            handles = [*found.values()]
+            with next((h for h in handles if h._lends), self)._closing(handles):
                 again: dict[int, Handle] = {}
                 self._reach(again)
                 if again.keys() <= found.keys():  # else another thread has just made one

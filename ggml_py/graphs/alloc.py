@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ..backends.buffer import Buffer, BufferType
-from ..backends.sharing import changing, free_lender
+from ..backends.sharing import Lender, changing, free_lender
 from ..boundary.arguments import ptr_of, whole
 from ..boundary.ffi import NULL, ffi, lib
 from ..boundary.handle import Handle, Held, in_use, reading
@@ -76,7 +76,7 @@ class TensorAllocator:
         tensor._placed(self.buffer, status)
 
 
-class GraphAllocator(Handle):
+class GraphAllocator(Lender):
     """Lends memory to the tensors of one graph at a time, each from when it is computed to its last
     use. C: ggml_gallocr_new_n
 
@@ -204,7 +204,9 @@ class GraphAllocator(Handle):
         with self._alone("being reset"):
             self._lent.take()
 
-    _lends = True
+    @property
+    def _graph(self) -> Graph | None:
+        return self._lent.graph
 
     def _lent_tensors(self) -> Any:
         return self._lent.held.tensors

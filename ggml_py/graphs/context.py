@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..backends.above import AnyContext
 from ..backends.backend import Backend
 from ..backends.buffer import Buffer, BufferType, usage_of
 from ..backends.device import device
@@ -46,7 +47,7 @@ def new_native(size: int, what: str) -> Any:
 _MOST_BYTES = 1 << 53
 
 
-class Context(Handle, CustomOps):
+class Context(AnyContext, CustomOps):
     """Holds tensors and the ops between them. No sizes to compute first; data lives in buffers.
 
     Every op of ggml is a method of the same name: `y = ctx.mul_mat(w, x)`. Closing the context

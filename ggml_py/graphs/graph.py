@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .. import enums
+from ..backends.above import AnyGraph
 from ..backends.buffer import BufferType
 from ..backends.sharing import use, using
 from ..boundary.arguments import c_text, given, ptr_of, whole
@@ -18,20 +19,21 @@ from ..errors import ArgumentError, NoDataError
 from ..tensors.arrays import PENDING, Arrays
 from ..tensors.tensor import Tensor
 from .context import new_native
-from .custom import custom_nodes, is_remote
+from .custom import custom_nodes, is_remote, take_failed
 
 if TYPE_CHECKING:
     from ..backends.backend import Backend
     from ..backends.device import Device
-    from ..scheduler.scheduler import Scheduler
-    from .alloc import GraphAllocator, _Lent
+    from ..backends.sharing import Lender
+    from .alloc import _Lent
     from .context import Context
+    from .graph_plan import GraphPlan
 
 
-class Graph(Handle):
+class Graph(AnyGraph):
     """Made by `Context.new_graph`. It has memory of its own, so closing it gives that back."""
 
-    __slots__ = ("_backward", "_context", "_grads", "_lent", "_scheduler", "_whole_at")
+    __slots__ = ("_backward", "_context", "_grads", "_lent", "_scheduler")
 
     def __init__(self, context: Context | Graph, size: int = 2048, grads: bool = False) -> None:
         size = whole("size", size, 1, 1 << 31)
@@ -44,7 +46,7 @@ class Graph(Handle):
         self._context = context
         self._grads = grads  # whether it has room for gradients
         self._backward = False  # whether those are built
-        self._scheduler: weakref.ref[Scheduler] | None = None  # where it is allocated
+        self._scheduler: weakref.ref[Lender] | None = None  # where it is allocated
         self._lent: _Lent | None = None  # the same, for a GraphAllocator
         self._whole_at = -1  # `gp_changes` when all tensors had memory; see sharing
         ptr = lib.ggml_new_graph_custom(memory, size, grads)
@@ -363,12 +365,20 @@ class Graph(Handle):
         if lender is not None:
             lender.reset()
 
-    def _allocated_on(self) -> Scheduler | GraphAllocator | None:
+    def _allocated_on(self) -> Lender | None:
         """Who has lent this graph memory."""
         if self._lent is not None:
             return self._lent.owner()
         scheduler = None if self._scheduler is None else self._scheduler()
         return scheduler if scheduler is not None and scheduler._graph is self else None
+
+    def _take_failed(self) -> BaseException | None:
+        return take_failed(self)
+
+    def _plan_on(self, backend: Backend) -> GraphPlan:
+        from .graph_plan import GraphPlan
+
+        return GraphPlan(backend, self)
 
     def _check_leafs(self, what_to_do: str) -> Any:
         """The first tensor without memory; raises `NoDataError` if it is a leaf."""

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 from ..backends.backend import Backend, check_status, settle
 from ..backends.buffer import BufferType
 from ..backends.computing import computing
-from ..backends.sharing import changing, free_lender, lent_by
+from ..backends.sharing import Lender, changing, free_lender, lent_by
 from ..boundary.arguments import given, ptr_of, whole
 from ..boundary.callback import raising_stored
 from ..boundary.ffi import BUILD, NULL, ffi, lib
-from ..boundary.handle import COMPUTING, Halfway, Handle, Held, in_use, reading
+from ..boundary.handle import COMPUTING, Halfway, Held, in_use, reading
 from ..errors import AbortError, AllocError, ArgumentError, MissingFunctionError
 from ..graphs.context import new_native
 from ..graphs.graph import Graph
@@ -39,7 +39,7 @@ _NODE_BYTES = 30 * 2 * ffi.sizeof("struct ggml_tensor")
 log = logging.getLogger("ggml_py")
 
 
-class Scheduler(Handle):
+class Scheduler(Lender):
     """Runs graphs over several backends, highest priority first, a CPU last.
 
     Unlike upstream's, it gives a graph back as it got it: `reset` restores the sources that
@@ -139,8 +139,6 @@ class Scheduler(Handle):
                 log.error("%r is closed after a compute that failed: %s", self, error)
             self._reset()
         self._let_go()
-
-    _lends = True
 
     def _lent_tensors(self) -> Any:
         return lent_by(self.ptr) if self._held and self._tracing and not self._spoiled_by else ()

@@ -15,10 +15,10 @@ from typing import Any, Protocol, TypeAlias
 
 from .. import enums
 from ..backends.device import Device
-from ..boundary.arguments import c_text, given, ptr_of, whole
+from ..boundary.arguments import c_text, enum_of, given, ptr_of, whole
 from ..boundary.ffi import NULL, ffi, lib
 from ..errors import ArgumentError, ClosedError
-from ..tensors.convert import TypeLike, enum_of, type_of
+from ..tensors.convert import TypeLike, type_of
 from ..tensors.tensor import Tensor
 from .calls import VIEWS, Optimizer, asked_of, order_kind
 

@@ -64,22 +64,6 @@ def type_of(value: TypeLike) -> enums.Type:
         raise ArgumentError(f"type {value!r}: expected one of {names}, or its dtype") from None
 
 
-def enum_of(enum: Any, value: Any) -> int:
-    """A member of a ggml enum by itself, its number or its name in any case."""
-    if isinstance(value, enum):
-        return int(value)
-    if isinstance(value, str):
-        if value.upper() not in enum.__members__:
-            names = ", ".join(m.lower() for m in enum.__members__)
-            raise ArgumentError(f"{enum.__name__} {value!r}: expected one of {names}")
-        return int(enum[value.upper()])
-    try:
-        return int(enum(whole(enum.__name__, value)))
-    except ValueError:
-        numbers = ", ".join(f"{m.name.lower()} ({m.value})" for m in enum)
-        raise ArgumentError(f"{enum.__name__} {value}: expected one of {numbers}") from None
-
-
 def numbers(array: npt.ArrayLike) -> npt.NDArray[Any]:
     """`array` as numpy has it. Raises TypeError for a Tensor, `ArgumentError` for text, objects,
     complex numbers, times, and numbers that are masked."""

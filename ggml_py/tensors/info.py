@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .. import enums
+from ..backends.above import AnyTensor
 from ..boundary.arguments import c_text, ptr_of
 from ..boundary.ffi import NULL, ffi, lib, own_pointer, text
 from ..errors import ArgumentError
@@ -18,7 +19,7 @@ _set_name = lib.ggml_set_name
 _POINTER = ffi.typeof("struct ggml_tensor *")
 
 
-class TensorInfo:
+class TensorInfo(AnyTensor):
     """The part of `Tensor` that needs no memory."""
 
     __slots__ = ("_context", "_ptr")

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from .. import enums
-from ..boundary.arguments import whole
+from ..boundary.arguments import enum_of, whole
 from ..boundary.ffi import NULL, lib
 from ..errors import ArgumentError
-from .convert import enum_of
 from .info import TensorInfo
 
 if TYPE_CHECKING:

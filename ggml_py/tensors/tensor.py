@@ -7,12 +7,12 @@ from typing import Any
 
 from .. import enums
 from ..backends.buffer import Buffer, BufferView
+from ..boundary.arguments import enum_of as enum_of
 from ..boundary.arguments import given, ptr_of, whole
 from ..boundary.ffi import NULL, ffi, lib, text
 from ..boundary.handle import Handle, reading
 from ..errors import AbortError, AllocError, ArgumentError, BusyError, GgmlError
 from .convert import TypeLike as TypeLike
-from .convert import enum_of as enum_of
 from .convert import type_of as type_of
 from .data import TensorData
 from .lent import lender_of

@@ -15,23 +15,8 @@ GENERATED = ("ggml_py/graphs/ops.py", "ggml_py/enums.py", "ggml_py/boundary/sinc
 
 # Imports that break the rule, and why they are still there. Only ever shorter.
 _FACE = "Plan and Run are plain data and the face that knows all answers, in one class"
-_ASKS = "an object that takes a tensor or a graph says so by its class"
 _OPS = "what a profile answers is read from the running build's tables"
 WAIVED = {
-    ("backends.backend", "graphs.graph"): _ASKS,
-    ("backends.backend", "tensors.tensor"): _ASKS,
-    ("backends.buffer", "graphs.context"): _ASKS,
-    ("backends.buffer", "tensors.tensor"): _ASKS,
-    ("backends.computing", "graphs.custom"): _ASKS,
-    ("backends.computing", "graphs.graph"): _ASKS,
-    ("backends.device", "tensors.convert"): _ASKS,
-    ("backends.device", "tensors.tensor"): _ASKS,
-    ("backends.graph_plan", "graphs.graph"): _ASKS,
-    ("backends.graph_plan", "tensors.tensor"): _ASKS,
-    ("backends.sharing", "graphs.graph"): _ASKS,
-    ("backends.threadpool", "tensors.convert"): _ASKS,
-    ("boundary.handle", "backends.sharing"): _ASKS,
-    ("graphs.graph", "scheduler.scheduler"): _ASKS,
     ("models.graphs", "trace.planned"): _FACE,
     ("models.model", "trace.planned"): _FACE,
     ("sim.profiles.call", "boundary.ffi"): _OPS,

@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from ..backends.backend import Backend, check_status
+from ..backends.computing import computing
+from ..backends.device import Device, default_n_threads, device
+from ..backends.sharing import using
+from ..backends.threadpool import ThreadPool
 from ..boundary.arguments import ptr_of, whole
 from ..boundary.callback import AbortCallback
 from ..boundary.ffi import NULL, ffi, lib, text
 from ..boundary.handle import Handle, reading
 from ..errors import AbortError, AllocError, ArgumentError, MissingFunctionError
-from ..graphs.graph import Graph
-from .backend import Backend, check_status
-from .computing import computing
-from .device import Device, default_n_threads, device
-from .sharing import using
-from .threadpool import ThreadPool
+from .graph import Graph
 
 if TYPE_CHECKING:
     from ..tensors.tensor import Tensor

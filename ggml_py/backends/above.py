@@ -1,0 +1,84 @@
+"""What backends know of the objects above them: a tensor, a context, a graph to compute.
+
+Their classes stand on higher floors (tensors/, graphs/), and these are the bases of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from ..boundary.handle import Handle
+
+if TYPE_CHECKING:
+    from .backend import Backend
+    from .buffer import Buffer
+    from .device import Device
+
+PlanT = TypeVar("PlanT", covariant=True)
+
+
+class AnyTensor:
+    """A `Tensor`."""
+
+    __slots__ = ()
+    shown_as = "Tensor"
+
+    @property
+    def ptr(self) -> Any:
+        """The native `struct ggml_tensor *`."""
+        raise NotImplementedError
+
+    def _data_buffer(self) -> Any:
+        """The native buffer, which stays as long as somebody has this pointer."""
+        raise NotImplementedError
+
+    def _check_copy(self, target: Any) -> None:
+        """Raises for two tensors that no copy is possible between."""
+        raise NotImplementedError
+
+
+class AnyContext(Handle):
+    """A `Context`, some of whose tensors live in a buffer."""
+
+    __slots__ = ()
+    shown_as = "Context"
+
+    def __iter__(self) -> Iterator[Any]:
+        raise NotImplementedError
+
+    def _forget_buffer(self, buffer: Buffer) -> None:
+        """Its tensors have no memory any more."""
+        raise NotImplementedError
+
+
+class AnyGraph(Handle):
+    """A `Graph`, as it is around a compute (computing.py, sharing.py)."""
+
+    __slots__ = ("_whole_at",)
+    shown_as = "Graph"
+    _whole_at: int  # `gp_changes` when all tensors had memory; see sharing
+
+    def _check_data(self) -> None:
+        """Raises `NoDataError` for a tensor without memory."""
+        raise NotImplementedError
+
+    def _check_buffers(self, computes: Backend | Device) -> None:
+        """Raises `ArgumentError` for a tensor in memory that `computes` cannot read."""
+        raise NotImplementedError
+
+    def _check_custom(
+        self, backends: Sequence[Backend], backend_of: Callable[[Any], Backend | None]
+    ) -> None:
+        """Raises `ArgumentError` for a custom op on a backend that cannot call Python."""
+        raise NotImplementedError
+
+    def _take_failed(self) -> BaseException | None:
+        """What the first of its custom ops that failed has raised."""
+        raise NotImplementedError
+
+
+class Plannable(Protocol[PlanT]):
+    """A `Graph`, which makes the plan that a backend is asked for."""
+
+    def _plan_on(self, backend: Backend) -> PlanT: ...
