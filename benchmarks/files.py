@@ -138,7 +138,7 @@ def _compressed(rng: random.Random) -> ggml.Plan:
 
 
 def _profile(rng: random.Random) -> None:
-    from ggml_py.sim.profiles.rows import FileRecord
+    from ggml_py.sim.rows import FileRecord
 
     rows = ["backend_name,op_name,op_params,supported,error_message"]
     rows += [
@@ -180,7 +180,7 @@ SEARCH = Search(
     "files",
     (
         "benchmarks/files.py", "ggml_py/export/snapshot*.py", "ggml_py/export/debug_log*.py",
-        "ggml_py/export/log_lines.py", "ggml_py/export/json/*.py", "ggml_py/sim/profiles/rows.py",
+        "ggml_py/export/log_lines.py", "ggml_py/export/json/*.py", "ggml_py/sim/rows.py",
     ),
     case,
     limit_s=10,

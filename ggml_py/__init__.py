@@ -68,8 +68,8 @@ if TYPE_CHECKING:
     from .scheduler.view import SchedState as SchedState
     from .sim.device import SimDevice as SimDevice
     from .sim.device import sim_device as sim_device
-    from .sim.profiles.profile import load_profile as load_profile
-    from .sim.profiles.profile import profiles as profiles
+    from .sim.profile import load_profile as load_profile
+    from .sim.profile import profiles as profiles
     from .tensors.convert import dequantize as dequantize
     from .tensors.convert import quantize as quantize
     from .tensors.tensor import Tensor as Tensor
@@ -159,8 +159,8 @@ _PUBLIC = {
     "Scheduler": "scheduler.scheduler",
     "SimDevice": "sim.device",
     "sim_device": "sim.device",
-    "load_profile": "sim.profiles.profile",
-    "profiles": "sim.profiles.profile",
+    "load_profile": "sim.profile",
+    "profiles": "sim.profile",
     "strict": "scheduler.strict",
     "Tensor": "tensors.tensor",
     "ThreadPool": "backends.threadpool",
@@ -177,7 +177,7 @@ _PLAIN = (
     "trace.run",
     "trace.answers.variant",
     "boundary.isolate",
-    "sim.profiles.profile",
+    "sim.profile",
 )
 __all__ = sorted(_PUBLIC)
 

@@ -14,7 +14,7 @@ from .shared.what_if import as_texts
 
 if TYPE_CHECKING:
     from ..backends.device import Device
-    from ..sim.profiles.profile import Decision
+    from ..sim.profile import Decision
     from ..trace.answers.why_not import WhyNot
     from ..trace.planned import Plan, PlanTensor
 
@@ -104,7 +104,7 @@ def _device_to_ask(
 
 def _decision(tensor: PlanTensor, device: Device | None) -> Decision | None:
     """What the profile of a simulated device says, and by which row."""
-    from ..sim.profiles.profile import Profile
+    from ..sim.profile import Profile
 
     profile = getattr(device, "profile", None)
     return profile.decide(tensor) if isinstance(profile, Profile) else None

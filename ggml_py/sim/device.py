@@ -293,7 +293,7 @@ def _profile_of(settings: _Settings) -> Profile | None:
     profile = settings.profile
     if not isinstance(profile, str | os.PathLike):
         return profile
-    from .profiles.profile import load_profile  # most devices have none
+    from .profile import load_profile  # most devices have none
 
     return load_profile(profile)
 

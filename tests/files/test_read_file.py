@@ -18,7 +18,7 @@ from test_debug_log import DUMP
 import ggml_py as ggml
 from ggml_py.cli import cli
 from ggml_py.files import reading as _read_file
-from ggml_py.sim.profiles.rows import FileRecord
+from ggml_py.sim.rows import FileRecord
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="the paths are Linux's")
 

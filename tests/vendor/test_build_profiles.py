@@ -79,9 +79,9 @@ def test_every_release_has_profiles_that_can_be_read(
     tmp_path: Path, release: releases.Release, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Their tests have other parameters than today's; tidied, their rows lack none."""
-    from ggml_py.sim.profiles import rows as profile_rows
+    from ggml_py.sim import rows as profile_rows
+    from ggml_py.sim.profile import load_profile
     from ggml_py.sim.profiles.ops import OPS
-    from ggml_py.sim.profiles.profile import load_profile
 
     if release != releases.default() and not fetch.downloaded(release, caches.default_folder()):
         pytest.skip(f"{release.file} was not downloaded here")

@@ -1,6 +1,6 @@
 """What a device is asked about: one op with its types, shapes, strides and parameters.
 
-Plain data, so that a recorded graph can be asked about too; `call_of` reads it off a live tensor.
+Plain data, so that a recorded graph can be asked about too; asked.py reads it off a live tensor.
 """
 
 from __future__ import annotations
@@ -95,29 +95,6 @@ class Call:
         return round(value, 6) if math.isfinite(value) else value
 
 
-def call_of(tensor: Any) -> Call:
-    """The call that a live `Tensor` is the result of."""
-    from ... import enums
-    from ...boundary.ffi import NULL, lib, text
-
-    def four(values: Any) -> Four:
-        return (values[0], values[1], values[2], values[3])
-
-    def source(ptr: Any) -> Source:
-        view = ptr.view_src
-        whole = None if view == NULL else four(view.ne)
-        return Source(enums.Type(ptr.type).name.lower(), four(ptr.ne), four(ptr.nb), whole)
-
-    ptr = tensor.ptr
-    found = [None if one == NULL else source(one) for one in ptr.src]
-    while found and found[-1] is None:
-        found.pop()
-    view, first = ptr.view_src, ptr.src[0]
-    inplace = view != NULL and first != NULL and view in (first, first.view_src)
-    op = text(lib.ggml_op_desc(ptr))
-    return Call(op, source(ptr), tuple(found), tuple(ptr.op_params), inplace)
-
-
 def call_of_record(tensor: Any, tensors: Sequence[Any]) -> Call:
     """The call that a recorded tensor (`trace.record.TensorRecord`) is the result of; `tensors` are
     all of its capture, by id."""
@@ -137,21 +114,3 @@ def call_of_record(tensor: Any, tensors: Sequence[Any]) -> Call:
         inplace = tensor.view_src in (first, tensors[first].view_src)
     params = (*tensor.op_params, *(0,) * 16)[:16]  # trailing zeros are left out
     return Call(tensor.op_desc, source(tensor), found, params, inplace)
-
-
-def key_of(tensor: Any) -> tuple[Any, ...]:
-    """What `call_of` depends on, gathered in a few microseconds: for a cache of decisions."""
-    from ...boundary.ffi import NULL, ffi
-
-    ptr = tensor.ptr
-    view, first = ptr.view_src, ptr.src[0]
-    key = [ffi.buffer(ptr.op_params)[:], ptr.op]
-    key.append(view != NULL and first != NULL and view in (first, first.view_src))
-    for one in (ptr, *ptr.src):
-        if one == NULL:
-            key.append(None)
-            continue
-        key += one.type, ffi.buffer(one.ne)[:], ffi.buffer(one.nb)[:]
-        if one.view_src != NULL:
-            key.append(ffi.buffer(one.view_src.ne)[:])
-    return tuple(key)

@@ -12,11 +12,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from ...errors import ArgumentError
+from ..errors import ArgumentError
 from . import rows as profile_rows
-from .call import VIEWS, Call, call_of, call_of_record, key_of
-from .ops import OPS
-from .params import Op, Row, Value
+from .asked import call_of, key_of
+from .profiles.call import VIEWS, Call, call_of_record
+from .profiles.ops import OPS
+from .profiles.params import Op, Row, Value
 
 _SOFT = 4.0  # a soft parameter that differs counts as much as a factor 16 in one dimension
 _ALIGNED = 1.0  # each power of two that divides only one number counts as much as a factor 2

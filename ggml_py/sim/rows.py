@@ -14,10 +14,10 @@ import re
 import zipfile
 from pathlib import Path
 
-from ...boundary import builds as _builds
-from ...errors import ArgumentError, NotBuiltError, UnknownDeviceError
-from ...files.reading import read_file
-from .params import Row, Value
+from ..boundary import builds as _builds
+from ..errors import ArgumentError, NotBuiltError, UnknownDeviceError
+from ..files.reading import read_file
+from .profiles.params import Row, Value
 
 FILE = "profiles.zip"
 _COLUMNS = ("op_name", "op_params", "supported")
