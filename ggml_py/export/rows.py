@@ -113,7 +113,7 @@ def split_rows(plan: Plan, nodes: list[NodeRow] | None = None) -> list[SplitRow]
                 s.index, s.backend, s.start, s.end, sum(n.is_computed for n in mine),
                 sum(n.flops or 0 for n in mine) if known else None,
                 sum(n.bytes or 0 for n in mine) if known else None,
-                len(s.inputs), sum(i.nbytes for i in s.inputs),
+                len(s.inputs), s.copy_bytes,
             )
         )  # fmt: skip
     return rows
@@ -123,24 +123,23 @@ def copy_rows(plan: Plan) -> list[CopyRow]:
     """Every copy, in the order they are made."""
     facts = Facts(plan, 0)
     rows = []
-    for split in plan.splits:
-        for given in split.inputs:
-            t = given.tensor
-            holder = facts.holder(t.record)
-            node = t.id if t.index is not None else holder.id if holder.kind == NODE else None
-            what = "input"
-            if facts.is_weight(holder):
-                what = "weight"
-            elif facts.is_state(holder):
-                what = "state"
-            elif node is not None:
-                what = "result"
-            rows.append(
-                CopyRow(
-                    split.index, label(t), t.id, given.copy.id, what, node,
-                    _home(t), given.dst_backend, given.nbytes,
-                )
-            )  # fmt: skip
+    for given in plan.copied:
+        t = given.tensor
+        holder = facts.holder(t.record)
+        node = t.id if t.index is not None else holder.id if holder.kind == NODE else None
+        what = "input"
+        if facts.is_weight(holder):
+            what = "weight"
+        elif facts.is_state(holder):
+            what = "state"
+        elif node is not None:
+            what = "result"
+        rows.append(
+            CopyRow(
+                given.split.index, label(t), t.id, given.copy.id, what, node,
+                _home(t), given.dst_backend, given.nbytes,
+            )
+        )  # fmt: skip
     return rows
 
 

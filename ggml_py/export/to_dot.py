@@ -80,7 +80,7 @@ def _look(nodes: list[NodeRow], color: dict[str, str]) -> str:
 
 def _edges(plan: Plan, group_of: dict[int, str]) -> tuple[list[str], dict[str, int]]:
     """One between two boxes, however many tensors it carries; and bytes copied within a box."""
-    copied = {(s.index, i.tensor.id): i.nbytes for s in plan.splits for i in s.inputs}
+    copied = {(i.split.index, i.tensor.id): i.nbytes for i in plan.copied}
     split_of = [i for i, s in enumerate(plan.split_records) for _ in range(s.start, s.end)]
     n_edges: dict[tuple[str, str], int] = defaultdict(int)
     moved: dict[tuple[str, str], dict[tuple[int, int], int]] = defaultdict(dict)

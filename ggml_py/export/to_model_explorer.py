@@ -19,7 +19,7 @@ from .rows import NodeRow, node_rows
 def render(plan: Plan) -> dict[str, Any]:
     """The collection, of one graph, as data that `json` can write."""
     color = {name: pale(fill) for name, fill in fills(plan).items()}
-    copied = {(s.index, i.tensor.id): i.nbytes for s in plan.splits for i in s.inputs}
+    copied = {(i.split.index, i.tensor.id): i.nbytes for i in plan.copied}
     nodes, edges = [], []
     rows = node_rows(plan)
     for row, node in zip(rows, plan.nodes, strict=True):

@@ -36,7 +36,7 @@ def plan(plan: Plan) -> str:
             split.backend,
             f"{split.start}–{split.end - 1}",
             split.nodes[0].name,
-            format_bytes(sum(i.nbytes for i in split.inputs)) if split.inputs else "–",
+            format_bytes(split.copy_bytes) if split.inputs else "–",
         ]
         for split in plan.splits[:_MOST]
     ]

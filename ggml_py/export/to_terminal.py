@@ -159,7 +159,7 @@ def _input(given: SplitInput) -> str:
 def _inputs(split: Split) -> str:
     if not split.inputs:
         return "–"
-    total = format_bytes(sum(i.nbytes for i in split.inputs))
+    total = format_bytes(split.copy_bytes)
     named = ", ".join(map(_input, split.inputs[:3]))
     more = f", {len(split.inputs) - 3} more" if len(split.inputs) > 3 else ""
     return escape(f"{total}: {named}{more}")

@@ -127,12 +127,17 @@ class Plan:
         return tuple(Split(self, i, record) for i, record in enumerate(self.split_records))
 
     @cached_property
+    def copied(self) -> tuple[SplitInput, ...]:
+        """What is copied between backends in one evaluation, in that order: what all counts of
+        copies and of their bytes count."""
+        return tuple(given for split in self.splits for given in split.inputs)
+
+    @cached_property
     def copied_for(self) -> Mapping[int, Sequence[Split]]:
         """The splits that each tensor is copied for, by its id; none for what is not copied."""
         found: dict[int, list[Split]] = {}
-        for split in self.splits:
-            for given in split.inputs:
-                found.setdefault(given.tensor.id, []).append(split)
+        for given in self.copied:
+            found.setdefault(given.tensor.id, []).append(given.split)
         return found
 
     @cached_property
@@ -166,7 +171,7 @@ class Plan:
     def copy_bytes(self) -> int:
         """Bytes copied between backends in one evaluation; of a log the least, an `int` whose
         `most` says how many they may be."""
-        return sum(i.nbytes for split in self.splits for i in split.inputs)
+        return sum(given.nbytes for given in self.copied)
 
     @property
     def n_inputs(self) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from .plan_tensor import PlanTensor
@@ -17,14 +17,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SplitInput:
-    """One tensor copied to a split's backend before the split runs. `nbytes` is the least where it
-    is from a log (`PlanTensor.nbytes`)."""
+    """One tensor copied to a split's backend before the `split` runs. `nbytes` is the least where
+    it is from a log (`PlanTensor.nbytes`)."""
 
     tensor: PlanTensor
     copy: PlanTensor
     src_backend: str | None
     dst_backend: str
     nbytes: int
+    split: Split = field(repr=False, compare=False)
 
 
 class Split:
@@ -43,13 +44,18 @@ class Split:
     def _input(self, source: int, copy: int) -> SplitInput:
         tensor = self.plan.tensor(source)
         copied = self.plan.tensor(copy)
-        return SplitInput(tensor, copied, tensor.backend, self.backend, tensor.nbytes)
+        return SplitInput(tensor, copied, tensor.backend, self.backend, tensor.nbytes, self)
 
     def __repr__(self) -> str:
         return (
             f"<Split {self.index} on {self.backend}: nodes {self.start}..{self.end - 1}, "
             f"{len(self.inputs)} inputs>"
         )
+
+    @property
+    def copy_bytes(self) -> int:
+        """Bytes copied before it runs; of a log the least, as `Plan.copy_bytes`."""
+        return sum(given.nbytes for given in self.inputs)
 
     @property
     def nodes(self) -> tuple[PlanTensor, ...]:

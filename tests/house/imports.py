@@ -9,6 +9,7 @@ functions and for annotations.
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
@@ -37,6 +38,13 @@ FLOORS = (
 PLAIN = ("trace", "export", "sim.profiles")  # read without the native library
 ANSWERS = ("trace", "export", "plan")  # what objects below the scheduler do without
 LOAD, FUNCTION, ANNOTATION = "load", "function", "annotation"
+
+
+# What should be known in one place.
+KNOWN = {
+    "know a cause code": re.compile(r"""["'](usr|[1-6]\.[a-z]{2,})\d*["']"""),
+    "add up the inputs of splits": re.compile(r"for \w+(, \w+)? in \w+\.inputs\b"),
+}
 
 
 class Edge(NamedTuple):
@@ -196,6 +204,10 @@ def figures(package: Path = PACKAGE) -> Iterator[str]:
     yield "imports against the rule: " + (
         ", ".join(f"{n} {kind}" for kind, n in sorted(up.items())) or "none"
     )
+    texts = {name: path.read_text("utf-8") for name, path in modules(package).items()}
+    for what, pattern in KNOWN.items():
+        those = sorted(name for name, text in texts.items() if pattern.search(text))
+        yield f"modules that {what}: {len(those)} ({', '.join(those)})"
     groups = circles(found)
     yield "circles: " + ("; ".join(f"{len(g)} ({', '.join(sorted(g))})" for g in groups) or "none")
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from test_differential import compare
 
 from ggml_py.enums import TensorFlag
+from ggml_py.export.rows import copy_rows
 
 SOME = settings(
     max_examples=200, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True
@@ -66,6 +67,18 @@ def test_what_a_backend_cannot_read_has_exactly_one_copy_there(seed, max_nodes):
                     wanted.add((src.id, node.backend))
         assert set(copied) == wanted
         assert set(copied.values()) <= {1}
+
+
+@SOME
+@given(seeds, sizes)
+def test_all_that_counts_copies_counts_the_same(seed, max_nodes):
+    for plan in plans(seed, max_nodes):
+        records = [pair for record in plan.split_records for pair in record.inputs]
+        assert [(i.tensor.id, i.copy.id) for i in plan.copied] == records
+        assert plan.n_inputs == len(records)
+        assert plan.copy_bytes == sum(split.copy_bytes for split in plan.splits)
+        assert plan.copy_bytes == sum(row.nbytes for row in copy_rows(plan))
+        assert all(one in one.split.inputs for one in plan.copied)
 
 
 def values(seed, max_nodes, cpu_only):

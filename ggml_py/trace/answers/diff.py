@@ -297,7 +297,6 @@ class _Comparison:
                 continue  # of views only, which have no partners there
             if (backend, pairs.get(first.id, -1)) not in there:
                 n = sum(node.is_computed for node in split.nodes)
-                nbytes = sum(i.nbytes for i in split.inputs)
                 yield SplitStart(
                     split.index,
                     backend,
@@ -305,7 +304,7 @@ class _Comparison:
                     first.record.op_desc,
                     n,
                     len(split.inputs),
-                    nbytes,
+                    split.copy_bytes,
                 )
 
     def edges(self) -> tuple[tuple[Edge, ...], tuple[Edge, ...], tuple[tuple[Edge, Edge], ...]]:
@@ -328,7 +327,7 @@ class _Comparison:
         """What a plan copies, by tensor (the other plan's id of it; its name where one plan is from
         a debug log or a snapshot, whose views have no other), source and destination."""
         found: dict[tuple[int | str, str | None, str, int], Edge] = {}
-        for i in (i for split in plan.splits for i in split.inputs):
+        for i in plan.copied:
             src = names.get(i.src_backend, i.src_backend) if i.src_backend else None
             dst = names.get(i.dst_backend, i.dst_backend)
             edge = Edge(i.tensor.name, src, dst, i.nbytes)

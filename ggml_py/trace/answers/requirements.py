@@ -103,7 +103,7 @@ def too_many_bytes(plan: Plan, n: int) -> str:
     """Whether more than `n` bytes are copied in one evaluation."""
     if most(plan.copy_bytes) <= n:
         return ""
-    copies = sorted((i for s in plan.splits for i in s.inputs), key=lambda i: -i.nbytes)
+    copies = sorted(plan.copied, key=lambda i: -i.nbytes)
     rows = [
         f"  {format_bytes(i.nbytes)} of {label(i.tensor)}: {place(i.tensor)} → {i.dst_backend}"
         for i in copies
