@@ -147,7 +147,7 @@ def wrong(edge: Edge) -> str:
     )
     if objects and target[1] in ANSWERS:
         return "an object that knows plans"
-    if source[1] == "models" and target[1] in ANSWERS and edge.target != "plan":
+    if source[1] == "models" and target[1] in ANSWERS and edge.target != "trace.planned":
         return "a model that knows more of plans than Plan"
     return ""
 

@@ -16,8 +16,6 @@ GENERATED = ("ggml_py/graphs/ops.py", "ggml_py/enums.py", "ggml_py/boundary/sinc
 # Imports that break the rule, and why they are still there. Only ever shorter.
 _FACE = "Plan and Run are plain data and the face that knows all answers, in one class"
 WAIVED = {
-    ("models.graphs", "trace.planned"): _FACE,
-    ("models.model", "trace.planned"): _FACE,
     ("trace.answers.diff", "export.to_notebook"): _FACE,
     ("trace.answers.why_not", "backends.backend"): _FACE,
     ("trace.answers.why_not", "backends.device"): _FACE,
