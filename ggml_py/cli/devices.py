@@ -36,15 +36,16 @@ def command(as_json: bool) -> None:
             {"build": BUILD["key"], "ggml_version": version, "devices": rows, "absent": absent}
         )
         return
-    from rich.console import Console
     from rich.table import Table
+
+    from ..export.to_terminal import new_console
 
     table = Table("name", "type", "description", "backend", "memory free / total")
     for row in rows:
         free, total = row["memory_free"], row["memory_total"]
         memory = f"{format_bytes(free)} / {format_bytes(total)}" if total else "shares the host's"
         table.add_row(row["name"], row["type"], row["description"], row["backend"], memory)
-    console = Console()
+    console = new_console()
     console.print(table)
     for name, reason in absent.items():
         console.print(f"{name}: {reason}", highlight=False, soft_wrap=True, markup=False)

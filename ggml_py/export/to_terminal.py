@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -12,7 +14,17 @@ from ..trace.answers.sweep import Sweep, describe, moved_rows
 from ..trace.planned import Plan, PlanTensor, Split, SplitInput, format_bytes
 from ..trace.shares import format_count
 
+_ANY_WIDTH = 100_000
 _COLOURS = ("green", "cyan", "magenta", "yellow", "blue", "red")
+
+
+def new_console() -> Console:
+    """One as wide as the terminal. A pipe or a file has no width: nothing is wrapped or cut there,
+    so that grep finds whole names, unless COLUMNS tells one."""
+    console = Console()
+    if not console.is_terminal and not console.is_jupyter and "COLUMNS" not in os.environ:
+        console.width = _ANY_WIDTH
+    return console
 
 
 def show(
@@ -20,7 +32,7 @@ def show(
 ) -> None:
     """Prints the headline, who does how much, and the table of splits (the first `limit`); with
     `nodes` every node and its cause too."""
-    console = console or Console()
+    console = console or new_console()
     console.print(plan.headline(), style="bold", highlight=False, soft_wrap=True)
     console.print(devices_table(plan))
     console.print(splits_table(plan, limit))
@@ -32,7 +44,7 @@ def show(
 
 def show_diff(diff: Diff, limit: int | None = 20, console: Console | None = None) -> None:
     """Prints what differs, a table for each kind of difference (the first `limit` rows)."""
-    console = console or Console()
+    console = console or new_console()
     console.print(diff.headline(), style="bold", highlight=False, soft_wrap=True)
     for title, rows in diff.sections():
         table = Table(title=title, title_justify="left", show_header=False)
@@ -67,7 +79,7 @@ def devices_table(plan: Plan) -> Table:
 
 def show_passes(plan: Plan, console: Console | None = None) -> None:
     """Prints `Plan.passes`; on a terminal in pieces that fit its width."""
-    console = console or Console()
+    console = console or new_console()
     *lines, letters = plan.passes().splitlines()
     n_stages = len(PASS_NAMES)
     _show_stages(console, "nodes", lines[:n_stages], len(plan.nodes))
@@ -167,7 +179,7 @@ def _inputs(split: Split) -> str:
 
 def show_sweep(sweep: Sweep, console: Console | None = None) -> None:
     """Prints the table of plans over shapes, then where and why the plan changes."""
-    console = console or Console()
+    console = console or new_console()
     console.print(sweep_table(sweep))
     for threshold, places in sweep.grouped():
         where = " or ".join(filter(None, map(describe, places)))

@@ -46,6 +46,19 @@ def test_devices():
     assert data["ggml_version"] == ggml.enums.UPSTREAM
 
 
+def test_a_pipe_gets_whole_names_and_lines(model, monkeypatch):
+    """Nobody looks at a pipe that is 80 columns wide: `ggml-py plan m.gguf -v | grep -c OP`."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+    out = ok("plan", model, "-v")
+    plan = ggml.models.load(model, devices=("BLAS", "CPU")).plan()
+    computed = [node for node in plan.nodes if node.is_computed]
+    assert sum("FLASH_ATTN_EXT" in line for line in out.splitlines()) == 2
+    assert all(f" {node.name} " in out for node in computed)
+    assert "…" not in out.split("nodes that are computed")[1]
+    _headline, *narrow = ok("plan", model, "-v", env={"COLUMNS": "70"}).splitlines()
+    assert max(map(len, narrow)) <= 70  # who says so gets it
+
+
 def test_devices_says_why_a_backend_has_none(monkeypatch):
     class Registry:
         devices = ()

@@ -22,7 +22,7 @@ def blocks(language):
 
 
 def sh(line, cwd):
-    env = {**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}"}
+    env = {**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}", "COLUMNS": "80"}  # a screen
     return subprocess.run(
         ["bash", "-c", line], cwd=cwd, env=env, capture_output=True, text=True, check=False
     )
