@@ -188,7 +188,8 @@ class Scheduler(Lender):
             self._alloc_alone(graph)
 
     def _alloc_alone(self, graph: Graph) -> None:
-        if self._graph is not None or graph._allocated_on():  # another thread was here meanwhile
+        # Another thread may have been here meanwhile.
+        if self._graph is not None or graph._allocated_on() or not graph.n_nodes:
             self._check_free(graph)
         with self._changing(), deciding(self, graph, True):
             done = lib.ggml_backend_sched_alloc_graph(self.ptr, graph.ptr)
@@ -232,6 +233,7 @@ class Scheduler(Lender):
         if self._graph is graph:
             raise ArgumentError("the graph is allocated here: see buffer_size(), or reset() first")
         with changing("measuring", self, graph, graph=graph):
+            self._check_graph(graph)  # another thread may have cleared it
             sizes = sched_state.measure(self, graph)
         if sizes is None:
             raise MissingFunctionError(

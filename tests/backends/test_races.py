@@ -160,6 +160,25 @@ def test_a_tensor_is_not_given_memory_while_its_graph_is_planned():
         assert x.buffer is None
 
 
+@pytest.mark.parametrize("call", ["alloc_graph", "reserve", "plan", "reserve_size"])
+def test_a_graph_that_is_cleared_after_it_was_looked_at_is_refused(call, monkeypatch):
+    """A plan of no tensors could not be read."""
+    with ggml.device("CPU").init(n_threads=1) as cpu, ggml.Context() as ctx:
+        graph = ctx.new_graph(8)
+        graph.build_forward_expand(ctx.sqr(ctx.new_tensor("f32", 4)))
+        with ggml.Scheduler([cpu]) as scheduler:
+            check = ggml.Scheduler._check_graph
+
+            def late(self, one):
+                check(self, one)
+                if one.n_nodes and one._user is None:
+                    elsewhere(one.clear)
+
+            monkeypatch.setattr(ggml.Scheduler, "_check_graph", late)
+            with pytest.raises(ggml.ArgumentError, match="the graph is empty"):
+                getattr(scheduler, call)(graph)
+
+
 @contextlib.contextmanager
 def reading_results(result):
     """Another thread that reads a result all the time: what it got, and what it was refused."""

@@ -9,7 +9,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from build_support import REPO, Index, Pin, index, pin_of, small_disk, small_sdist
+from build_support import Index, Pin, index, pin_of, small_disk, small_sdist
 
 from vendor import fetch
 from vendor.report import BuildError
