@@ -22,7 +22,7 @@ class AnyTensor:
     """A `Tensor`."""
 
     __slots__ = ()
-    shown_as = "Tensor"
+    _shown_as = "Tensor"
 
     @property
     def ptr(self) -> Any:
@@ -42,7 +42,7 @@ class AnyContext(Handle):
     """A `Context`, some of whose tensors live in a buffer."""
 
     __slots__ = ()
-    shown_as = "Context"
+    _shown_as = "Context"
 
     def __iter__(self) -> Iterator[Any]:
         raise NotImplementedError
@@ -56,7 +56,7 @@ class AnyGraph(Handle):
     """A `Graph`, as it is around a compute (computing.py, sharing.py)."""
 
     __slots__ = ("_whole_at",)
-    shown_as = "Graph"
+    _shown_as = "Graph"
     _whole_at: int  # `gp_changes` when all tensors had memory; see sharing
 
     def _check_data(self) -> None:

@@ -13,7 +13,7 @@ SIZE_MAX = (1 << 63) - 1  # what ggml's int64_t holds, and no memory has
 def ptr_of(kind: type, value: Any) -> Any:
     """`value.ptr` of an object of ours. Raises TypeError for one that is no `kind`."""
     if not isinstance(value, kind):
-        name = getattr(kind, "shown_as", kind.__name__)  # of a base in backends/above.py
+        name = getattr(kind, "_shown_as", kind.__name__)  # of a base in backends/above.py
         raise TypeError(f"expected a {name}, got {given(value)}")
     return value.ptr  # type: ignore[attr-defined]
 
