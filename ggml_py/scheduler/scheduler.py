@@ -99,6 +99,7 @@ class Scheduler(Lender):
             free_lender(raw, held, lent_by, restore, lib.ggml_backend_sched_free)
 
         super().__init__(ptr, free, *self.backends)
+        ptr = self.ptr  # which stays here, whoever closes a backend now, and this with it
         if tracing:
             lib.gp_sched_trace(ptr, True)
         self._copies_at: tuple[int, int] | None = None  # address and size
