@@ -107,8 +107,7 @@ class OptContext(Handle):
         kind = type(self._parameters())
         params = lib.ggml_opt_default_params(raw_scheduler, self.loss_type)
         params.build_type, params.opt_period = self.build_type, self.opt_period
-        optimizers = enums.OptOptimizerType
-        params.optimizer = optimizers.ADAMW if kind is AdamW else optimizers.SGD
+        params.optimizer = enums.OptOptimizerType["ADAMW" if kind is AdamW else "SGD"]
         params.get_opt_pars = lib.ggml_opt_get_constant_optimizer_params
         params.get_opt_pars_ud = pars
         parents: list[Handle] = [scheduler]
@@ -122,7 +121,8 @@ class OptContext(Handle):
             raise
         super().__init__(ptr, lib.ggml_opt_free, *parents)
         needs = self._native.needs  # freeing it asks for no scheduler, which may be closed now
-        needs[:] = [one for one in needs if one.token != scheduler._token]
+        for one in [one for one in needs if one.token == scheduler._token]:
+            needs.remove(one)
         # Its graph needs it, which the scheduler holds: that ends when this object goes.
         weakref.finalize(self, let_go, weakref.ref(scheduler), self._borrowed).atexit = False
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import ggml_py as ggml
+from ggml_py.boundary.handle import LIVE
 
 
 def elsewhere(work):
@@ -158,6 +159,30 @@ def test_a_tensor_is_not_given_memory_while_its_graph_is_planned():
             sched.plan(graph)
         assert [type(error) for error in raised] == [ggml.BusyError] * 2
         assert x.buffer is None
+
+
+def test_a_scheduler_that_is_closed_while_it_is_made_is_freed_later(monkeypatch):
+    """AddressSanitizer found the write to it, when it was told to trace."""
+    from ggml_py.scheduler import scheduler
+
+    native, before, alive = scheduler.lib, LIVE["Scheduler"], []
+
+    class Lib:
+        def __getattr__(self, name):
+            return getattr(native, name)
+
+        def gp_sched_trace(self, *args):
+            elsewhere(backend.close)
+            alive.append(LIVE["Scheduler"])
+            return native.gp_sched_trace(*args)
+
+    monkeypatch.setattr(scheduler, "lib", Lib())
+    backend = ggml.device("CPU").init(n_threads=1)
+    with pytest.raises(ggml.ClosedError):
+        ggml.Scheduler([backend])
+    assert alive == [before + 1]
+    gc.collect()
+    assert LIVE["Scheduler"] == before
 
 
 @pytest.mark.parametrize("call", ["alloc_graph", "reserve", "plan", "reserve_size"])
