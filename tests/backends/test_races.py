@@ -185,6 +185,19 @@ def test_a_scheduler_that_is_closed_while_it_is_made_is_freed_later(monkeypatch)
     assert LIVE["Scheduler"] == before
 
 
+def test_an_optimizer_that_is_closed_while_it_is_made_is_closed(monkeypatch):
+    depend = ggml.OptContext._depend
+
+    def late(self, parent):
+        depend(self, parent)
+        assert elsewhere(self.close) is None
+
+    with ggml.device("CPU").init(n_threads=1) as cpu, ggml.Scheduler([cpu]) as scheduler:
+        monkeypatch.setattr(ggml.OptContext, "_depend", late)
+        opt = ggml.OptContext(scheduler, "sum")
+        assert opt.closed
+
+
 @pytest.mark.parametrize("call", ["alloc_graph", "reserve", "plan", "reserve_size"])
 def test_a_graph_that_is_cleared_after_it_was_looked_at_is_refused(call, monkeypatch):
     """A plan of no tensors could not be read."""
