@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
 USED: dict[int, weakref.ref[AnyGraph]] = {}  # by id: whose tensors are used now, or were
 CHANGES: list[changing] = []
+ALLOCATING: list[int] = []  # the threads that are in `Context.alloc`
 LATER: list[tuple[changing, Callable[[], None]]] = []  # what finalizers left
 
 
@@ -74,6 +75,8 @@ class changing(in_use):
             if self._lenders and self._lent is not None:
                 self._ask()
             CHANGES.append(self)
+            if ALLOCATING:
+                self._wait_for_allocations()
             if USED or len(CHANGES) > 1:
                 if (user := self.used_by()) is not None:
                     raise BusyError(
@@ -92,6 +95,14 @@ class changing(in_use):
         give_back(self._user, self._handles)
         if LATER:
             free_later()
+
+    def _wait_for_allocations(self) -> None:
+        me, pause = self._user[1], 1e-5
+        while ALLOCATING:
+            if me in ALLOCATING:  # a callback, or a signal's handler
+                raise BusyError(_ALLOCATING)
+            time.sleep(pause)
+            pause = min(2 * pause, 0.01)
 
     def _ask(self) -> None:
         self._lent = [lender._lent_tensors() for lender in self._lenders]
@@ -146,6 +157,10 @@ class changing(in_use):
 
 
 _USES = (COMPUTING, "being compared", "being reset", "being planned")
+_ALLOCATING = (
+    "Context.alloc, further up on this thread, may need tensors that this would change: wait until "
+    "that returns"
+)
 _ADVICE = "wait until that returns, or build the nodes once for each thread"
 
 
@@ -186,6 +201,39 @@ def changed_elsewhere(tensor: Any) -> str:
         except (ClosedError, SpoiledError):
             continue
     return ""
+
+
+class allocating(in_use):
+    """Around a call that gives tensors of a context memory: nobody takes back meanwhile what a
+    scheduler or an allocator lent one of them, or the source of a view."""
+
+    __slots__ = ()
+
+    def __init__(self, context: Handle) -> None:
+        super().__init__("allocating", context)
+
+    def __enter__(self) -> None:
+        super().__enter__()
+        me, pause = self._user[1], 1e-5
+        try:
+            while True:
+                ALLOCATING.append(me)
+                # Who changes tensors goes first: it sees this one as well, and waits.
+                if all(change._user[1] == me for change in list(CHANGES)):
+                    return
+                ALLOCATING.remove(me)
+                time.sleep(pause)
+                pause = min(2 * pause, 0.01)
+        except BaseException:  # Ctrl-C
+            self.__exit__()
+            raise
+
+    def __exit__(self, *_raised: object) -> None:
+        if self._user[1] in ALLOCATING:
+            ALLOCATING.remove(self._user[1])
+        super().__exit__()
+        if LATER:
+            free_later()
 
 
 class _beside(reading):
@@ -287,7 +335,7 @@ def _free_or_later(change: changing, free: Callable[[], None]) -> None:
             return
         except BusyError:
             LATER.append(entry := (change, free))
-        if change.used_by() is not None:
+        if change._user[1] in ALLOCATING or change.used_by() is not None:
             return  # who looks at LATER when that is over
         try:
             LATER.remove(entry)
@@ -307,7 +355,9 @@ def free_later() -> None:
 
 def _after_fork_in_child() -> None:
     """The other threads are gone."""
-    CHANGES[:] = [change for change in CHANGES if change._user[1] == get_ident()]
+    me = get_ident()
+    CHANGES[:] = [change for change in CHANGES if change._user[1] == me]
+    ALLOCATING[:] = [thread for thread in ALLOCATING if thread == me]
 
 
 if hasattr(os, "register_at_fork"):

@@ -13,10 +13,11 @@ from ..backends.above import AnyContext
 from ..backends.backend import Backend
 from ..backends.buffer import Buffer, BufferType, usage_of
 from ..backends.device import device
+from ..backends.sharing import allocating
 from ..boundary import arena as _arena
 from ..boundary.arguments import c_text, given, ptr_of, whole
 from ..boundary.ffi import NULL, ffi, lib
-from ..boundary.handle import LIVE, Handle, in_use, reading
+from ..boundary.handle import LIVE, Handle, reading
 from ..errors import AbortError, AllocError, ArgumentError
 from ..tensors.arrays import Arrays
 from ..tensors.convert import encode, numbers
@@ -264,7 +265,7 @@ class Context(AnyContext, CustomOps):
             raise TypeError(
                 f"expected a Backend, a BufferType or a device's name, got {given(where)}"
             )
-        with in_use("allocating", self), self._held(), reading(*self._graphs()):
+        with allocating(self), self._held(), reading(*self._graphs()):
             ptr = lib.gp_alloc_tensors(self.ptr, buft.ptr)
             if ptr == NULL:
                 # ggml_backend_alloc_ctx_tensors_from_buft_size is not in every release.

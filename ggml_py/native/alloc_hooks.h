@@ -22,8 +22,6 @@ uint64_t gp_graph_edges(const struct ggml_cgraph * graph);
 // Between the two calls buffers that this thread makes are noted; the second one frees those that are still there.
 __attribute__((visibility("default"))) void gp_buffers_watch(void);
 __attribute__((visibility("default"))) void gp_buffers_free(bool all);
-// Whether this thread has made it since `gp_buffers_watch`.
-__attribute__((visibility("default"))) bool gp_buffer_is_watched(ggml_backend_buffer_t buffer);
 // It is freed: no longer among those that are watched.
 void gp_buffer_unwatch(ggml_backend_buffer_t buffer);
 // Asked by ggml_backend_buffer_free: true for a pinned buffer, which the last pin then frees.

@@ -152,10 +152,6 @@ void gp_buffers_free(bool all) {
     }
 }
 
-bool gp_buffer_is_watched(ggml_backend_buffer_t buffer) {
-    return std::find(watched.begin(), watched.end(), buffer) != watched.end();
-}
-
 void gp_buffer_unwatch(ggml_backend_buffer_t buffer) {
     if (watching) {
         watched.erase(std::remove(watched.begin(), watched.end(), buffer), watched.end());

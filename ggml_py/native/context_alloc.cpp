@@ -12,7 +12,6 @@ extern "C" __attribute__((weak)) ggml_backend_buffer_t ggml_backend_buft_alloc_b
     ggml_backend_buffer_type_t buft, struct ggml_tensor ** tensors, int n_tensors);
 #pragma weak gp_buffers_watch
 #pragma weak gp_buffers_free
-#pragma weak gp_buffer_is_watched
 
 namespace {
 
@@ -38,17 +37,10 @@ ggml_backend_buffer_t gp_alloc_tensors(ggml_context * ctx, ggml_backend_buffer_t
             tensors.push_back(t);
         }
     }
-    const auto undo = [&before, &tensors] {
+    const auto undo = [&before] {
         for (const place & p : before) {
             p.t->data   = p.data;
             p.t->buffer = p.buffer;
-        }
-        // Another thread may have taken the memory of one meanwhile, so that it got a place, too.
-        for (ggml_tensor * t : tensors) {
-            if (gp_buffer_is_watched != nullptr && t->buffer != nullptr && gp_buffer_is_watched(t->buffer)) {
-                t->data   = nullptr;
-                t->buffer = nullptr;
-            }
         }
     };
     if (gp_buffers_watch != nullptr) {

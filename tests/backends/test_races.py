@@ -6,7 +6,7 @@ import contextlib
 import gc
 import sys
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 
 import numpy as np
 import pytest
@@ -266,3 +266,67 @@ def test_who_reads_a_result_sees_its_memory_while_the_plan_is_read(asked, sims):
             assert got
             assert all(isinstance(error, ggml.BusyError) for error in raised)
             assert asked == "python" or not raised
+
+
+@contextlib.contextmanager
+def lent(lender: str):
+    """A context without memory, of which one tensor's and one view's is a scheduler's or an
+    allocator's, and how that takes it back."""
+    with contextlib.ExitStack() as stack:
+        cpu = stack.enter_context(ggml.device("CPU").init(n_threads=1))
+        leafs, sources, ctx = (stack.enter_context(ggml.Context()) for _ in range(3))
+        x = leafs.new_tensor("f32", 64)
+        leafs.alloc(cpu)
+        y = sources.sqr(x)
+        ctx.new_tensor("f32", 64)
+        z = ctx.neg(y)
+        ctx.view_tensor(y)
+        graph = sources.new_graph()
+        graph.build_forward_expand(z)
+        if lender == "allocator":
+            alloc = stack.enter_context(ggml.GraphAllocator(cpu.buffer_type))
+            alloc.alloc_graph(graph)
+            yield ctx, cpu, alloc.close
+        else:
+            sched = stack.enter_context(ggml.Scheduler([cpu]))
+            sched.alloc_graph(graph)
+            yield ctx, cpu, sched.reset if lender == "scheduler" else sched.close
+
+
+@pytest.mark.parametrize("lender", ["scheduler", "closed scheduler", "allocator"])
+def test_nobody_takes_memory_back_while_a_context_is_allocated(lender, monkeypatch):
+    """Upstream ended in an assertion, and a tensor stayed in the buffer that was freed then."""
+    from ggml_py.graphs import context
+
+    native, waited = context.lib, []
+
+    class Lib:
+        def __getattr__(self, name):
+            return getattr(native, name)
+
+        def gp_alloc_tensors(self, *args):
+            with pytest.raises(ggml.BusyError, match="further up on this thread"):
+                take_back()
+            waited.append(pool.submit(take_back))
+            assert not wait(waited, timeout=0.3).done
+            return native.gp_alloc_tensors(*args)
+
+    with lent(lender) as (ctx, cpu, take_back), ThreadPoolExecutor(1) as pool:
+        monkeypatch.setattr(context, "lib", Lib())
+        ctx.alloc(cpu)
+        waited[0].result(timeout=60)
+
+
+def test_a_context_is_not_allocated_while_another_thread_takes_memory_back(monkeypatch):
+    with lent("scheduler") as (ctx, cpu, take_back), ThreadPoolExecutor(1) as pool:
+        reset, waited = ggml.Scheduler._reset, []
+
+        def slow(scheduler):
+            waited.append(pool.submit(ctx.alloc, cpu))
+            assert not wait(waited, timeout=0.3).done
+            reset(scheduler)
+
+        monkeypatch.setattr(ggml.Scheduler, "_reset", slow)
+        take_back()
+        monkeypatch.undo()
+        assert waited[0].result(timeout=60).size >= 256

@@ -26,7 +26,7 @@ REFUSED = (
 ALONE = tuple(error for error in REFUSED if error is not ggml.BusyError)
 # Where what was looked at before the call may be another when it comes: upstream looks once more,
 # and nothing is changed then.
-LATE = ("gp_alloc_tensors", "ggml_opt_init")
+LATE = ("ggml_opt_init",)
 # `alloc_tensor` puts tensors over each other: a compute that writes over what it reads is refused.
 MOST = 5  # of each kind: the oldest are dropped
 N = 64  # elements of a tensor
