@@ -67,7 +67,8 @@ def computing(
             if held is not None and (not held or held[0] is not graph):
                 raise NoDataError(_RESET)
             if not checked:
-                graph._check_data()
+                if lib.gp_changes() != graph._whole_at:  # a method takes as long again
+                    graph._check_data()
             elif graph._whole_at < 0:
                 use(graph)
                 graph._whole_at = 0

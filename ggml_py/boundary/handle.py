@@ -152,15 +152,18 @@ def within(raw: Any, owner: Any) -> Any:
 def take(user: User, handles: Sequence[Handle]) -> None:
     """Nothing else may use or close these while their `_user` is this very tuple. Raises
     `BusyError`, or `ClosedError`; some may have it then, too."""
+    closing = user[0] == CLOSING
     with _lock:
         mine: Sequence[Handle] = handles
         for handle in handles:
             if handle._user is not None:
                 mine = [h for h in handles if h._user is None or h._check_idle(user)]
                 break
-        if user[0] != CLOSING:
-            for handle in handles:
+            if not closing:
                 handle.ptr  # noqa: B018  raises when closed, just now by another thread
+        if mine is not handles and not closing:
+            for handle in handles:
+                handle.ptr  # noqa: B018
         for handle in mine:
             handle._user = user
     if user[0] != COMPUTING:
