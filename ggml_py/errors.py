@@ -159,6 +159,14 @@ _ADVICE = {
 }
 
 
+_WIDE = "{} is f64, which ggml copies and computes nothing with: from_numpy(array, type='f32')"
+
+
+def _f64(operands: list[str]) -> list[str]:
+    """The names of operands (not of results: "node: OP f64 ..") that are f64."""
+    return [line.rpartition("] ")[2] for line in operands if ": f64 [" in line]
+
+
 class AbortError(GgmlError, RuntimeError):
     """An assertion of ggml failed; upstream would have ended the process (C: ggml_abort).
 
@@ -185,6 +193,7 @@ class AbortError(GgmlError, RuntimeError):
         where = f" at {file}:{line}" if file else ""
         parts = [f"{call}: {condition}{where}"]
         parts += [f"  {advice}" for known, advice in _ADVICE.items() if known in condition]
+        parts += [f"  {_WIDE.format(name)}" for name in _f64(self.operands)]
         parts += [f"  {operand}" for operand in self.operands]
         super().__init__("\n".join(parts))
 

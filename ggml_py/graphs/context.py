@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import warnings
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -138,12 +139,19 @@ class Context(AnyContext, CustomOps):
         allocated; the tensor is marked as an output then (`set_output`), so that no later node
         writes over it. What `set` or an op writes to the tensor stays until then.
 
-        `type` converts, or quantises, with `imatrix` as for `quantize`. float64 and integer types
-        stay what they are. Raises `ArgumentError` for what is no numbers, and what the type cannot
-        hold or needs.
+        `type` converts, or quantises, with `imatrix` as for `quantize`. Integers stay what they
+        are, and so does float64 (numpy's default, and that of lists), with a warning: ggml copies
+        f64 and computes nothing with it. `type="f32"` is what ops take, `type="f64"` means it.
+        Raises `ArgumentError` for what is no numbers, and what the type cannot hold or needs.
         """
         values = numbers(array)
         shape = values.shape or (1,)
+        if type is None and values.dtype == np.float64:
+            warnings.warn(
+                f"from_numpy: tensor {name or ''!r} is f64, as the array is, and ggml's ops compute"
+                " with f32: pass type='f32', or type='f64' to keep it without this warning",
+                stacklevel=2,
+            )
         kind = type_of(values.dtype if type is None else type)
         data = encode(values, kind, shape[-1], imatrix)
         tensor = self.new_tensor(kind, *reversed(shape), name=name)

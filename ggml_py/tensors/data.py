@@ -99,11 +99,6 @@ class TensorData(TensorInfo):
             )
         return ptr
 
-    def _shape(self) -> tuple[int, ...]:
-        ptr = self.ptr
-        ne = ptr.ne
-        return tuple([ne[i] for i in range(lib.ggml_n_dims(ptr) - 1, -1, -1)])
-
     def set(
         self,
         array: npt.ArrayLike,
@@ -269,7 +264,7 @@ class TensorData(TensorInfo):
         computed as one with the next. C: ggml_backend_tensor_get
         """
         ptr = self._data()
-        dtype, shape = DTYPES.get(ptr.type), self._shape()
+        dtype, shape = DTYPES.get(ptr.type), self.shape
         contiguous = self.is_contiguous
         if dtype is None and not contiguous:
             raise ArgumentError(
@@ -314,11 +309,11 @@ class TensorData(TensorInfo):
         raw: npt.NDArray[Any] = np.empty(self.nbytes, np.uint8)
         if raw.size:
             lib.ggml_backend_tensor_get(self.ptr, ffi.from_buffer(raw), 0, raw.nbytes)
-        array: npt.NDArray[Any] = np.ndarray(self._shape(), dtype, raw, 0, self._strides())
+        array: npt.NDArray[Any] = np.ndarray(self.shape, dtype, raw, 0, self._strides())
         return array
 
     def _strides(self) -> tuple[int, ...]:
-        return tuple(reversed(self.nb[: len(self._shape())]))
+        return tuple(reversed(self.nb[: len(self.shape)]))
 
     # --- shared
 
@@ -369,7 +364,7 @@ class TensorData(TensorInfo):
     ) -> npt.NDArray[Any]:
         """An array over host memory at `address`, which `memory` keeps; without them over what it
         has now, for as long as nobody can take it."""
-        shape = self._shape()
+        shape = self.shape
         if address is None:
             address = int(ffi.cast("uintptr_t", self.ptr.data))
         if self.nbytes == 0:
@@ -442,7 +437,7 @@ class TensorData(TensorInfo):
                 raise BufferError(f"tensor '{self.name}' is in memory that is lent: it is copied")
             values = self.get(dequantize=False)
             item = 2 if dtype is None else dtype.itemsize
-            shape, strides = self._shape(), [item]
+            shape, strides = self.shape, [item]
             for n in reversed(shape[1:]):
                 strides.append(strides[-1] * n)
             layout = dlpack.Layout(
@@ -451,7 +446,7 @@ class TensorData(TensorInfo):
             return dlpack.capsule_of(layout, values, versioned)
         if memory.readonly and not versioned:
             raise BufferError("a mapped file is only read, which DLPack before 1.0 cannot say")
-        layout = dlpack.Layout(address, self.type, self._shape(), self._strides(), memory.readonly)
+        layout = dlpack.Layout(address, self.type, self.shape, self._strides(), memory.readonly)
         return dlpack.capsule_of(layout, memory, versioned)
 
 

@@ -14,6 +14,7 @@ from ..errors import ArgumentError
 _TYPES = {int(member): member for member in enums.Type}
 _MAX_NAME = lib.GGML_MAX_NAME
 _set_name = lib.ggml_set_name
+_n_dims = lib.ggml_n_dims
 
 
 _POINTER = ffi.typeof("struct ggml_tensor *")
@@ -65,6 +66,16 @@ class TensorInfo(AnyTensor):
         """Number of elements per dimension."""
         ne = self.ptr.ne
         return (ne[0], ne[1], ne[2], ne[3])
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """numpy's shape: `ne` from its last to its first, without ggml's trailing ones.
+
+        It is the shape of what `get` and `numpy` return. C: ggml_n_dims
+        """
+        ptr = self.ptr
+        ne = ptr.ne
+        return tuple([ne[i] for i in range(_n_dims(ptr) - 1, -1, -1)])
 
     @property
     def nb(self) -> tuple[int, int, int, int]:

@@ -187,7 +187,7 @@ MISUSES = [
     _copy("gaps", lambda e: (lambda v: v.copy_to(v))(e.weights.view_2d(e.w, 4, 8, 32, 0)),
           "has gaps", "ctx.cpy"),
     misuse("attribute", lambda e: setattr(e.x, "ne", (1, 1, 1, 1)), AttributeError, "ne", "setter"),
-    misuse("attribute-unknown", lambda e: e.x.shape, AttributeError, "'Tensor'", "'shape'"),
+    misuse("attribute-unknown", lambda e: e.x.size, AttributeError, "'Tensor'", "'size'"),
 ]  # fmt: skip
 
 

@@ -270,3 +270,21 @@ def test_an_offset_of_nothing_is_an_offset():
         for tensor in (x, q):
             with pytest.raises(ggml.ArgumentError, match="elements, the array has shape"):
                 tensor.set(np.ones(tensor.ne[0]))
+
+
+@pytest.mark.parametrize("array", [np.ones(3), [1.0, 2.0], 0.5])
+def test_an_array_of_float64_says_what_to_do(array, cpu):
+    with ggml.Context() as ctx:
+        with pytest.warns(UserWarning, match=r"'x' is f64.*pass type='f32'"):
+            wide = ctx.from_numpy(array, "x")
+        graph = _graph(ctx, ctx.sqr(wide))
+        ctx.alloc(cpu)
+        with pytest.raises(ggml.AbortError, match=r"'x' is f64, .*type='f32'"):
+            cpu.compute(graph)
+
+
+@pytest.mark.parametrize(("dtype", "type_"), [("f8", "f64"), ("f8", "f32"), ("i4", None)])
+def test_what_was_meant_gives_no_warning(dtype, type_, recwarn):
+    with ggml.Context() as ctx:
+        ctx.from_numpy(np.ones(3, dtype), type=type_)
+    assert recwarn.list == []

@@ -31,7 +31,7 @@ def context():
 
 def filled(context, cpu, dtype="f4", shape=(2, 3, 4)):
     array = np.arange(np.prod(shape)).reshape(shape).astype(dtype)
-    tensor = context.from_numpy(array)
+    tensor = context.from_numpy(array, type=array.dtype)
     context.alloc(cpu)
     return tensor, array
 
@@ -379,7 +379,7 @@ def test_a_refused_capsule_is_given_back_to_its_producer(context):
 def test_arrays_that_live_until_the_process_ends_are_harmless():
     code = (
         "import numpy as np, ggml_py as ggml\n"
-        "c = ggml.Context(); t = c.from_numpy(np.ones(1000)); c.alloc('CPU')\n"
+        "c = ggml.Context(); t = c.from_numpy(np.ones(1000, np.float32)); c.alloc('CPU')\n"
         "import builtins\n"
         "builtins.kept = [np.from_dlpack(t), t.numpy(), t.__dlpack__()]\n"
         "d = ggml.Context(); builtins.over = d.from_dlpack(np.ones(10))\n"

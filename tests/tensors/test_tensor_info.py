@@ -1,5 +1,6 @@
 """What follows from type and shape; names; parts that are inside of their tensor, or not."""
 
+import numpy as np
 import pytest
 
 import ggml_py as ggml
@@ -34,6 +35,32 @@ def test_kinds_of_shape(ne, true, context):
     tensor = context.new_tensor("f32", *ne)
     names = ("is_scalar", "is_vector", "is_matrix", "is_3d", "is_empty", "is_view")
     assert {name for name in names if getattr(tensor, name)} == true
+
+
+def test_shape_is_what_get_and_numpy_return():
+    rng = np.random.default_rng(18)
+    for _ in range(200):
+        with ggml.Context() as context:
+            ne = rng.integers(1, 5, size=rng.integers(1, 5)).tolist()
+            a = context.new_tensor(str(rng.choice(["f32", "f16", "i8", "i64", "bf16"])), *ne)
+            axes = rng.permutation(4).tolist()
+            tensors = [a, context.permute(a, *axes), context.transpose(a)]
+            context.alloc("CPU")
+            for tensor in tensors[: 1 if a.type.name == "BF16" else 3]:
+                assert tensor.shape == tensor.get().shape, (ne, axes)
+            if a.type.name != "BF16":
+                assert a.shape == a.numpy().shape
+
+
+def test_shape_of_arrays_that_come_and_go(context):
+    for array in (np.zeros((2, 3, 4), "f4"), np.zeros(5, "f4"), np.zeros((4, 1), "f4")):
+        assert context.from_numpy(array).shape == array.shape
+    # ggml does not tell ones in front from none
+    assert context.from_numpy(np.zeros((1, 1, 3), "f4")).shape == (3,)
+    assert context.from_numpy(np.float32(7)).shape == (1,)
+    assert context.new_tensor("q4_0", 64, 2).shape == (2, 64)
+    with pytest.raises(AttributeError):
+        context.new_tensor("f32", 2).shape = (1, 2)
 
 
 def test_strides(context):
