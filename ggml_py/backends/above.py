@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from ..boundary.handle import Handle
 
 if TYPE_CHECKING:
+    from ..boundary.callback import Callback
     from .backend import Backend
     from .buffer import Buffer
     from .device import Device
@@ -73,8 +74,8 @@ class AnyGraph(Handle):
         """Raises `ArgumentError` for a custom op on a backend that cannot call Python."""
         raise NotImplementedError
 
-    def _take_failed(self) -> BaseException | None:
-        """What the first of its custom ops that failed has raised."""
+    def _failed_ops(self) -> Sequence[Callback]:
+        """Its custom ops that have raised something which nobody has taken yet."""
         raise NotImplementedError
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from .. import enums
 from ..boundary.arguments import given, ptr_of, whole
-from ..boundary.callback import AbortCallback, raising_stored
+from ..boundary.callback import AbortCallback, raising
 from ..boundary.ffi import NULL, ffi, lib, sole_pointer, text
 from ..boundary.handle import Handle, in_use
 from ..errors import ArgumentError, ComputeError, MissingFunctionError
@@ -188,7 +188,7 @@ class Backend(Handle):
         C: ggml_backend_synchronize
         """
         raw = self.ptr
-        with raising_stored([self._abort]):
+        with raising([self._abort]):
             lib.ggml_backend_synchronize(raw)
 
     def copy_async(self, src_backend: Backend, src: AnyTensor, dst: AnyTensor) -> None:

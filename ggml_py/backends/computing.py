@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable, Sequence
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
-from ..boundary.callback import STORED
+from ..boundary.callback import STORED, raise_instead, raise_taken, take_raised
 from ..boundary.ffi import lib
 from ..boundary.handle import COMPUTING, give_back, take
-from ..errors import ComputeError, GgmlError, NoDataError
+from ..errors import GgmlError, NoDataError
 from .sharing import LATER, free_later, use
 from .threadpool import as_worker_0
 
@@ -49,9 +49,10 @@ def computing(
     Nothing else uses the graph, `handles`, `pools` and the pools of `backends` (which are among
     `handles`) meanwhile: paused in between, their threads would never come. All tensors have memory
     (with `checked` the call looks itself), `check` finds nothing, and this thread is where worker 0
-    of the pools belongs. What one of `callbacks` or a custom op raised is raised at the end. `held`
-    has the graph that is still allocated where it computes, if it has to be. A compute that fails
-    is over then on all of `settling`, and nothing of it is raised later on.
+    of the pools belongs. What one of `callbacks` or a custom op raised is raised at the end, by the
+    rules of boundary/callback.py. `held` has the graph that is still allocated where it computes,
+    if it has to be. A compute that fails is over then on all of `settling`, and nothing of it is
+    raised later on.
 
     This is one function without `with`, for after a compute nothing of it is in the caches: each
     line takes ten times what it does in a loop.
@@ -75,7 +76,7 @@ def computing(
             if check is not None:
                 check()
             if STORED:
-                _take_stored(graph, callbacks)  # of a compute that was called through `lib`
+                take_raised(_all(graph, callbacks))  # of a compute that was called through `lib`
             for pool in pools:
                 if pool.is_placed:
                     with as_worker_0(pools):
@@ -83,17 +84,15 @@ def computing(
                     break
             else:
                 result = call(*args)
-            if STORED and (stored := _take_stored(graph, callbacks)) is not None:
-                raise stored
+            if STORED:
+                raise_taken(_all(graph, callbacks))
         except BaseException as error:
-            stored = _take_stored(graph, callbacks)  # one that raised stops the compute
-            # Ctrl-C left a server that may be stalled; nobody waits for it again.
-            for backend in (b for b in settling if isinstance(error, Exception) or not b.is_remote):
-                with contextlib.suppress(GgmlError):
-                    lib.ggml_backend_synchronize(backend.ptr)
-                backend._abort.take_stored()
-            if stored is not None and isinstance(error, ComputeError):
-                raise stored from None
+            try:
+                _settle(settling, error)
+            except BaseException:  # Ctrl-C, once more
+                take_raised(_all(graph, callbacks))
+                raise
+            raise_instead(error, _all(graph, callbacks))
             raise
     finally:
         try:
@@ -108,7 +107,14 @@ def computing(
     return result
 
 
-def _take_stored(graph: AnyGraph, callbacks: Callbacks) -> BaseException | None:
-    stored = [graph._take_failed()]
-    stored += [c.take_stored() for c in callbacks() if c is not None]
-    return next((error for error in reversed(stored) if error is not None), None)
+def _all(graph: AnyGraph, callbacks: Callbacks) -> list[Callback | None]:
+    return [*graph._failed_ops(), *callbacks()]
+
+
+def _settle(backends: Sequence[Backend], error: BaseException) -> None:
+    """Waits until nothing of a compute that failed goes on. Not on a server that Ctrl-C left: it
+    may be stalled, and nobody waits for it again."""
+    for backend in backends:
+        if isinstance(error, Exception) or not backend.is_remote:
+            with contextlib.suppress(GgmlError):
+                lib.ggml_backend_synchronize(backend.ptr)

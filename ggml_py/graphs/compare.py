@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 from ..backends.backend import Backend
 from ..backends.computing import computing
 from ..boundary.arguments import given, ptr_of
-from ..boundary.callback import Callback, called_from_c
+from ..boundary.callback import Callback
 from ..boundary.ffi import NULL, ffi, lib
 from ..boundary.handle import Handle
 from ..errors import AllocError, ArgumentError
@@ -30,11 +30,6 @@ class _Comparison(Callback):
 
     def _run(self, index: int, t1: Any, t2: Any) -> bool:
         return bool(self._call(index, self._graph._tensor(t1), Tensor(t2, self._copy)))
-
-
-@called_from_c("gp_on_compare", failed=False)
-def _on_compare(index: int, t1: Any, t2: Any, user_data: Any) -> bool:
-    return bool(ffi.from_handle(user_data)(index, t1, t2))  # None, it raised: stop
 
 
 def compare_graph_backend(
@@ -73,7 +68,8 @@ def compare_graph_backend(
             raise ArgumentError("this release of ggml shows one test node at most")
         done = computing(
             lib.ggml_backend_compare_graph_backend, args, graph, (backend1, backend2),
-            lambda: (comparison,), doing="being compared", backends=(backend1, backend2),
+            lambda: (comparison, backend1._abort, backend2._abort), doing="being compared",
+            backends=(backend1, backend2),
         )  # fmt: skip
     if not done:
         raise AllocError(f"{backend2.name} has no memory for a copy of {graph!r}")

@@ -3,8 +3,8 @@
 1. ggml calls a custom op from every thread that computes the graph, whatever its n_tasks is (that
    only bounds the number of threads: ggml_graph_plan in ggml-cpu.c). Calls beyond n_tasks end here.
 2. cffi takes the GIL for a call, so functions run side by side only where numpy releases it.
-3. What a function raises is stored in the op (_callback.py) and raised from `compute`. The nodes
-   after it are computed all the same; of several that raised, the first of the graph counts.
+3. What a function raises comes out of `compute` (boundary/callback.py). The nodes after it are
+   computed all the same; of several that raised, the first counts.
 4. The context holds its ops, for its tensors have their addresses.
 """
 
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from .. import enums
 from ..boundary.arguments import given, whole
-from ..boundary.callback import Callback, called_from_c
+from ..boundary.callback import STORED, Callback
 from ..boundary.ffi import NULL, ffi, lib
 from ..errors import ArgumentError
 from ..tensors.convert import DTYPES
@@ -41,13 +41,12 @@ _OPS = frozenset(
     {enums.Op.MAP_CUSTOM1, enums.Op.MAP_CUSTOM2, enums.Op.MAP_CUSTOM3, enums.Op.CUSTOM}
 )
 
-_failed: set[CustomOp] = set()  # whose exception nobody has raised yet
-
 
 class CustomOp(Callback):
-    """What ggml's op has as its user data: the Python function, and what it raised."""
+    """What ggml's op has as its user data: the Python function."""
 
     __slots__ = ("_context", "_function", "_n_tasks", "node")
+    stops = False
 
     def __init__(self, context: Context, function: CustomFunction, n_tasks: int) -> None:
         super().__init__()
@@ -64,10 +63,6 @@ class CustomOp(Callback):
             sources = [_read_only(_array(source)) for source in tensor.src]
             self._function(_array(tensor), *sources, ith, nth)
 
-    def _store(self, error: BaseException) -> None:
-        super()._store(error)
-        _failed.add(self)
-
 
 def _array(tensor: Tensor) -> npt.NDArray[Any]:
     """Its memory. That stays as long as the array; what is in it, for the length of the call."""
@@ -81,19 +76,11 @@ def _read_only(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return array
 
 
-def take_failed(graph: Graph) -> BaseException | None:
-    """What the first of the graph's custom ops that failed has raised; forgotten from now on."""
-    if not _failed:
-        return None
-    first = None
-    ops = {op.node: op for op in list(_failed)}
-    for node in graph.nodes:
-        op = ops.get(node._ptr)
-        if op is not None:
-            _failed.discard(op)
-            error = op.take_stored()
-            first = first or error
-    return first
+def failed_ops(graph: Graph) -> list[CustomOp]:
+    """The graph's custom ops that have raised something which nobody has taken yet."""
+    stored = [ref() for ref in list(STORED)]
+    ops = {op.node: op for op in stored if isinstance(op, CustomOp)}
+    return [ops[node._ptr] for node in graph.nodes if node._ptr in ops] if ops else []
 
 
 def custom_nodes(graph: Graph) -> list[Tensor]:
@@ -289,23 +276,3 @@ def _check_function(fun: CustomFunction, n_sources: int) -> None:
         raise TypeError(
             f"fun{signature} is called as fun({names}), which it does not take: {error}"
         ) from None
-
-
-@called_from_c("gp_on_custom1")
-def _on_custom1(dst: Any, _a: Any, ith: int, nth: int, user_data: Any) -> None:
-    ffi.from_handle(user_data)(dst, ith, nth)
-
-
-@called_from_c("gp_on_custom2")
-def _on_custom2(dst: Any, _a: Any, _b: Any, ith: int, nth: int, user_data: Any) -> None:
-    ffi.from_handle(user_data)(dst, ith, nth)
-
-
-@called_from_c("gp_on_custom3")
-def _on_custom3(dst: Any, _a: Any, _b: Any, _c: Any, ith: int, nth: int, user_data: Any) -> None:
-    ffi.from_handle(user_data)(dst, ith, nth)
-
-
-@called_from_c("gp_on_custom")
-def _on_custom(dst: Any, ith: int, nth: int, user_data: Any) -> None:
-    ffi.from_handle(user_data)(dst, ith, nth)

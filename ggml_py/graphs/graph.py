@@ -19,7 +19,7 @@ from ..errors import ArgumentError, NoDataError
 from ..tensors.arrays import PENDING, Arrays
 from ..tensors.tensor import Tensor
 from .context import new_native
-from .custom import custom_nodes, is_remote, take_failed
+from .custom import custom_nodes, failed_ops, is_remote
 
 if TYPE_CHECKING:
     from ..backends.backend import Backend
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from ..backends.sharing import Lender
     from .alloc import _Lent
     from .context import Context
+    from .custom import CustomOp
     from .graph_plan import GraphPlan
 
 
@@ -372,8 +373,8 @@ class Graph(AnyGraph):
         scheduler = None if self._scheduler is None else self._scheduler()
         return scheduler if scheduler is not None and scheduler._graph is self else None
 
-    def _take_failed(self) -> BaseException | None:
-        return take_failed(self)
+    def _failed_ops(self) -> list[CustomOp]:
+        return failed_ops(self)
 
     def _plan_on(self, backend: Backend) -> GraphPlan:
         from .graph_plan import GraphPlan

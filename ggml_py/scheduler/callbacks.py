@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ..backends.backend import Backend
-from ..boundary.callback import Callback, called_from_c
-from ..boundary.ffi import ffi, lib
+from ..boundary.callback import Callback
+from ..boundary.ffi import lib
 from ..tensors.lent import lender_of
 from ..tensors.tensor import Tensor
 
@@ -20,7 +20,7 @@ CopyFunction: TypeAlias = "Callable[[Backend, Tensor, Tensor, tuple[Tensor, ...]
 
 
 class EvalCallback(Callback):
-    """What `gp_on_eval` is given: the Python callback, and what it raised."""
+    """What `gp_on_eval` is given."""
 
     __slots__ = ("_call", "_scheduler")
 
@@ -40,6 +40,7 @@ class CopyCallback(Callback):
     """What `gp_on_copy` is given."""
 
     __slots__ = ("_call", "_scheduler")
+    stops = False
 
     def __init__(self, scheduler: Scheduler, call: CopyFunction) -> None:
         super().__init__()
@@ -56,15 +57,3 @@ class CopyCallback(Callback):
         nodes = tuple(Tensor(raw[i], context) for i in range(lib.ggml_graph_n_nodes(graph)))
         copy = Tensor(dst, lender_of(dst, context))
         return bool(self._call(on, Tensor(src, context), copy, nodes))
-
-
-@called_from_c("gp_on_eval", failed=False)
-def _on_eval(tensor: Any, ask: bool, user_data: Any) -> bool:
-    answer = ffi.from_handle(user_data)(tensor, ask)
-    # None: it raised. To stop, ask for the node, then answer False when it is shown.
-    return ask if answer is None else answer
-
-
-@called_from_c("gp_on_copy", failed=False)
-def _on_copy(backend: Any, src: Any, dst: Any, graph: Any, user_data: Any) -> bool:
-    return bool(ffi.from_handle(user_data)(backend, src, dst, graph))

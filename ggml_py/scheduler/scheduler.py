@@ -12,7 +12,7 @@ from ..backends.buffer import BufferType
 from ..backends.computing import computing
 from ..backends.sharing import Lender, changing, free_lender, lent_by
 from ..boundary.arguments import given, ptr_of, whole
-from ..boundary.callback import raising_stored
+from ..boundary.callback import raising
 from ..boundary.ffi import BUILD, NULL, ffi, lib
 from ..boundary.handle import COMPUTING, Halfway, Held, in_use, reading
 from ..errors import AbortError, AllocError, ArgumentError, MissingFunctionError
@@ -368,7 +368,7 @@ class Scheduler(Lender):
 
         C: ggml_backend_sched_synchronize
         """
-        with reading(self), raising_stored([b._abort for b in self.backends]):
+        with reading(self), raising([b._abort for b in self.backends]):
             lib.ggml_backend_sched_synchronize(self.ptr)
 
     def set_eval_callback(self, callback: EvalFunction | None) -> None:

@@ -3,13 +3,12 @@ compute a split's nodes."""
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeAlias
 
 from ..boundary.arguments import given
-from ..boundary.callback import Callback, called_from_c
-from ..boundary.ffi import ffi, lib
+from ..boundary.callback import Callback
+from ..boundary.ffi import lib
 from ..errors import ArgumentError, ClosedError, MissingFunctionError
 from ..tensors.tensor import Tensor
 
@@ -36,23 +35,14 @@ class Lent:
 
 class Asked(Callback):
     """What native code has for a function of a device. A name has one for ever: another thread may
-    be about to ask when the function changes. What it raises is the thread's that asked, which
-    others do not see."""
+    be about to ask when the function changes."""
 
-    __slots__ = ("_raised", "function")
+    __slots__ = ("function",)
+    of_thread = True
 
     def __init__(self, function: Callable[..., Any]) -> None:
-        self._raised = threading.local()
         super().__init__()
         self.function = function
-
-    @property
-    def _stored(self) -> BaseException | None:
-        return getattr(self._raised, "error", None)
-
-    @_stored.setter
-    def _stored(self, error: BaseException | None) -> None:
-        self._raised.error = error
 
 
 class Predicate(Asked):
@@ -66,12 +56,6 @@ class Predicate(Asked):
             return bool(self.function(Tensor(ptr, lent)))
         finally:
             lent.closed = True
-
-
-@called_from_c("gp_on_supports", failed=-1)
-def _on_supports(tensor: Any, user_data: Any) -> int:
-    answer = ffi.from_handle(user_data)(tensor)
-    return -1 if answer is None else int(answer)  # None: it raised
 
 
 # --- orders
@@ -116,12 +100,6 @@ class Order(Asked):
             return True
         finally:
             lent.closed = True
-
-
-@called_from_c("gp_on_order", failed=-1)
-def _on_order(nodes: Any, n: int, order: Any, keep: Any, user_data: Any) -> int:
-    answer = ffi.from_handle(user_data)(nodes, n, order, keep)
-    return -1 if answer is None else int(answer)
 
 
 def _numbers(nodes: SplitNodes, answer: Any) -> list[int]:

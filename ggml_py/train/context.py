@@ -24,7 +24,6 @@ from ..boundary.ffi import NULL, ffi, lib
 from ..boundary.handle import Handle, in_use, within
 from ..errors import AbortError, ArgumentError, MissingFunctionError, NoDataError
 from ..graphs.context import Context
-from ..graphs.custom import take_failed
 from ..graphs.graph import Graph
 from ..scheduler.scheduler import Scheduler
 from ..tensors.tensor import Tensor, enum_of
@@ -446,7 +445,6 @@ class OptContext(Handle):
         if result is not None:
             result._take(like)
         graph, model, handles = self._lent[0], self._model, (scheduler, *scheduler.backends)
-        take_failed(model)  # of a compute that was called through `lib`
         began = False
 
         def evaluate() -> None:
@@ -456,16 +454,17 @@ class OptContext(Handle):
                 lib.ggml_opt_eval(ptr, raw_result)
 
         try:
-            held, callbacks, on = scheduler._held, scheduler._callbacks, scheduler.backends
-            computing(evaluate, (), graph, handles, callbacks, held=held, backends=on)
+            computing(
+                evaluate, (), graph, handles,
+                # Static graphs are of copies, which custom ops do not know.
+                lambda: (*scheduler._callbacks(), *model._failed_ops()),
+                held=scheduler._held, backends=scheduler.backends,
+            )  # fmt: skip
         finally:
             if began:  # else another thread has what it takes
                 self._ready = False
                 self._step += steps
                 self._opt_i = (self._opt_i + 1) % self.opt_period
-            by_op = take_failed(model)  # static graphs are of copies, which custom ops know not
-        if by_op is not None:
-            raise by_op
 
     def _check_in_place(self) -> None:
         for raw, data, buffer in self._places:

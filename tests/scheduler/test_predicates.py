@@ -12,6 +12,7 @@ import pytest
 from sim_net import Net, cpu_result
 
 import ggml_py as ggml
+from ggml_py.boundary.callback import take_raised
 from ggml_py.sim import device as sim
 from ggml_py.sim.calls import Predicate
 
@@ -236,11 +237,16 @@ def test_ctrl_c_ends_a_plan_whose_predicate_takes_long(world, way):
 
 def test_what_a_predicate_raised_is_the_threads_that_asked():
     """Between its raising and its being raised another thread may ask: it gets its own answer."""
-    predicate, error = Predicate(bool), LookupError()
+
+    class Direct(Predicate):
+        def _run(self, answer):
+            return self.function(answer)
+
+    predicate, error = Direct(bool), LookupError()
     predicate._store(error)
+    assert predicate(1) is None
     with ThreadPoolExecutor(1) as pool:
-        assert pool.submit(lambda: (predicate._stored, predicate.take_stored())).result() == (
-            None,
-            None,
-        )
-    assert predicate.take_stored() is error
+        assert pool.submit(predicate, 1).result() is True
+        assert pool.submit(take_raised, [predicate]).result() is None
+    assert take_raised([predicate]) is error
+    assert predicate(1) is True
