@@ -8,7 +8,8 @@ from typing import ClassVar, TypeVar
 from ...tensors.tensor import Tensor
 from ..build.decoder import Decoder
 from ..file.hparams import ROPE_NEOX, HParams, Keys, inverse, root, sliding_window, train_scale
-from ..file.tensors import Attention, Linear, Norm, PlainFfn, norm
+from ..file.parts import Linear, Norm
+from ..file.tensors import Attention, PlainFfn, norm
 
 
 @dataclass(frozen=True)

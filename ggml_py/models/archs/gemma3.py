@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 
 from ...tensors.tensor import Tensor
 from ..file.hparams import HParams, Keys, root, sliding_window
-from ..file.tensors import Norm, norm
+from ..file.parts import Norm
+from ..file.tensors import norm
 from . import gemma2
 from .gemma2 import GemmaDecoder
 

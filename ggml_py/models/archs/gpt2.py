@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from ...tensors.tensor import Tensor
 from ..build.decoder import DecoderWeights, PreNormBlock, PreNormDecoder
 from ..file.hparams import HParams, Keys, check_dense
-from ..file.tensors import FusedQkv, Linear, Norm, fused_qkv, linear, norm
+from ..file.parts import FusedQkv, Linear, Norm
+from ..file.tensors import fused_qkv, linear, norm
 from ..file.weight_ops import INPUT
 from ..file.weights import Weights
 

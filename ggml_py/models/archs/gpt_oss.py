@@ -8,7 +8,8 @@ from ...tensors.tensor import Tensor
 from ..build.decoder import Decoder
 from ..build.experts import Gating, build_moe_ffn, read_experts
 from ..file.hparams import ROPE_NEOX, HParams, Keys, sliding_window, train_scale
-from ..file.tensors import Attention, Linear, MoeFfn, Norm, experts, linear, norm, tensor
+from ..file.parts import Linear, Norm
+from ..file.tensors import Attention, MoeFfn, experts, linear, norm, tensor
 
 
 @dataclass(frozen=True)

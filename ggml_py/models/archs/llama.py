@@ -9,7 +9,8 @@ from ...tensors.tensor import Tensor
 from ..build.decoder import PreNormBlock, PreNormDecoder
 from ..build.experts import build_moe_ffn, read_experts
 from ..file.hparams import HParams, Keys
-from ..file.tensors import Ffn, Linear, MoeFfn, RopeFactors, linear, rope_factors
+from ..file.parts import Linear, RopeFactors
+from ..file.tensors import Ffn, MoeFfn, linear, rope_factors
 
 
 @dataclass(frozen=True)

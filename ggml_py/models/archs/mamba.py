@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from ...tensors.tensor import Tensor
 from ..build.ssm import SsmBlock, SsmDecoder, build_conv
 from ..file.hparams import HParams, Keys, Ssm
-from ..file.tensors import Linear, linear, tensor
+from ..file.parts import Linear
+from ..file.tensors import linear, tensor
 from ..file.weight_ops import SCAN_K
 
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from ...tensors.tensor import Tensor
 from ..build.ssm import SsmBlock, SsmDecoder, build_conv
 from ..file.hparams import HParams, Keys, Ssm
-from ..file.tensors import Norm, tensor
+from ..file.parts import Norm
+from ..file.tensors import tensor
 from ..file.weight_ops import SCAN_K
 
 

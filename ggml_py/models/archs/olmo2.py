@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from ...tensors.tensor import Tensor
 from ..build.decoder import Decoder
 from ..file.hparams import ROPE_NEOX, HParams, Keys, sliding_window
-from ..file.tensors import Attention, Norm, PlainFfn, norm
+from ..file.parts import Norm
+from ..file.tensors import Attention, PlainFfn, norm
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from ...tensors.tensor import Tensor
 from ..build.decoder import PreNormBlock, PreNormDecoder
 from ..file.hparams import ROPE_NEOX
-from ..file.tensors import Linear, RopeFactors, linear, long_and_short
+from ..file.parts import Linear, RopeFactors
+from ..file.tensors import linear, long_and_short
 
 
 @dataclass(frozen=True)

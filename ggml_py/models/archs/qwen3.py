@@ -8,7 +8,8 @@ from typing import TypeVar
 from ...tensors.tensor import Tensor
 from ..build.decoder import DecoderWeights, PreNormBlock, PreNormDecoder
 from ..file.hparams import ROPE_NEOX, HParams
-from ..file.tensors import Ffn, Norm, norm
+from ..file.parts import Norm
+from ..file.tensors import Ffn, norm
 from ..file.weights import Weights
 
 

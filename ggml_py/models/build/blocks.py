@@ -20,8 +20,8 @@ from ..cache.kv_caches import KvCaches
 from ..cache.memory import Memory, Shape
 from ..cache.ubatch import Ubatch
 from ..file.hparams import HParams, inverse
+from ..file.parts import FusedQkv, Linear, Norm, Qkv, RopeFactors
 from ..file.placement import Placement
-from ..file.tensors import FusedQkv, Linear, Norm, Qkv, RopeFactors
 from ..flow import InputSet
 from .attention import AttnInput
 from .inputs import Constant, Input, Written, new_input

@@ -12,7 +12,8 @@ from typing import Any, ClassVar, Generic, TypeVar
 from ...tensors.tensor import Tensor
 from ..file import tensors
 from ..file.hparams import ROPE_NORM, HParams, Keys, check_dense, check_whole_rope
-from ..file.tensors import Attention, Has, Linear, Norm, norm
+from ..file.parts import Has, Linear, Norm
+from ..file.tensors import Attention, norm
 from ..file.weight_ops import INPUT
 from ..file.weights import Weights
 from .blocks import GraphBuilder

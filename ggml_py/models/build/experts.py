@@ -9,7 +9,8 @@ from ...boundary.ffi import lib
 from ...tensors.tensor import Tensor
 from ..file.hparams import Experts as Counts
 from ..file.hparams import Keys
-from ..file.tensors import Linear, MoeFfn
+from ..file.parts import Linear
+from ..file.tensors import MoeFfn
 from .blocks import GraphBuilder
 
 _SMALLEST_SUM = 6.103515625e-5  # the smallest normal f16: weights are divided by their sum

@@ -11,7 +11,8 @@ from ...errors import ModelError
 from ...tensors.tensor import Tensor
 from ..cache.recurrent import RecurrentCache, RsInput
 from ..file.hparams import HParams, Keys, Ssm
-from ..file.tensors import Linear, Norm, linear, norm, tensor
+from ..file.parts import Linear, Norm
+from ..file.tensors import linear, norm, tensor
 from ..file.weights import Weights
 from .blocks import GraphBuilder
 from .decoder import Decoder, DecoderWeights

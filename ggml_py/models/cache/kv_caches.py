@@ -275,11 +275,11 @@ class KvCaches(Memory):
 
     def state_write(self, seq: int) -> Iterator[bytes]:
         """See `Memory`."""
-        return kv_state.write(self, seq)
+        return kv_state.write(self.caches, seq)
 
     def state_read(self, seq: int, reader: StateReader) -> Callable[[], None]:
         """See `Memory`."""
-        return kv_state.read(self, seq, reader)
+        return kv_state.read(self, self.caches, seq, reader)
 
     def clear(self) -> None:
         """See `Memory`."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -14,17 +14,16 @@ from ...errors import ModelError
 from ...tensors.tensor import Tensor
 from .cells import POS_END, Idxs
 from .kv_cache import KvCache
+from .memory import Memory
 from .state_reader import StateReader
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from .kv_caches import KvCaches
 
-
-def write(caches: KvCaches, seq: int) -> Iterator[bytes]:
+def write(caches: Sequence[KvCache], seq: int) -> Iterator[bytes]:
     """The bytes of all caches, one after the other."""
-    for cache in caches.caches:
+    for cache in caches:
         yield struct.pack("<I", cache.cells.n_stream)
         for stream, cells in enumerate(cache.cells.streams):
             idxs = np.empty(0, np.int64)
@@ -69,13 +68,16 @@ class _Part:
     data: list[memoryview]  # of K's tensors, then V's
 
 
-def read(caches: KvCaches, seq: int, reader: StateReader) -> Callable[[], None]:
-    """Reads it all, and changes nothing: what is returned puts it in place of the sequence.
+def read(
+    memory: Memory, caches: Sequence[KvCache], seq: int, reader: StateReader
+) -> Callable[[], None]:
+    """Reads the state for all `caches` of `memory` and changes nothing. The function that is
+    returned puts the state in place of the sequence.
 
-    Both raise `ModelError`; the latter where there are not enough cells, before anything changed.
+    Both raise `ModelError`, the function when there are not enough cells, before it changes any.
     """
-    parts = [part for cache in caches.caches for part in _read_cache(cache, reader)]
-    return lambda: _place(caches, seq, parts)
+    parts = [part for cache in caches for part in _read_cache(cache, reader)]
+    return lambda: _place(memory, seq, parts)
 
 
 def _read_cache(cache: KvCache, reader: StateReader) -> list[_Part]:
@@ -119,16 +121,16 @@ def _read_tensors(cache: KvCache, n: int, reader: StateReader) -> list[memoryvie
     return data
 
 
-def _place(caches: KvCaches, seq: int, parts: list[_Part]) -> None:
-    saved = caches.save()
-    caches.seq_rm(seq, 0, POS_END)
+def _place(memory: Memory, seq: int, parts: list[_Part]) -> None:
+    saved = memory.save()
+    memory.seq_rm(seq, 0, POS_END)
     found = []
     for part in parts:
         cells, row = part.cache.cells.of(seq)
         idxs = cells.find(len(part.pos))
         if idxs is None:
             n_free = cells.n_free()
-            caches.restore(saved, [])
+            memory.restore(saved, [])
             raise ModelError(
                 f"the context is full: the state has {len(part.pos)} tokens, {n_free} cells are "
                 "free beside what other sequences have. Remove tokens (seq_rm, reset), or load "
@@ -140,7 +142,7 @@ def _place(caches: KvCaches, seq: int, parts: list[_Part]) -> None:
             cells.put(idxs, part.pos, [((row,), slice(None))])
             _put_tensors(part, seq, idxs)
     except BaseException:
-        caches.seq_rm(seq, 0, POS_END)
+        memory.seq_rm(seq, 0, POS_END)
         raise
 
 

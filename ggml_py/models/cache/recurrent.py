@@ -194,11 +194,11 @@ class RecurrentCache(Memory):
 
     def state_write(self, seq: int) -> Iterator[bytes]:
         """See `Memory`."""
-        return recurrent_state.write(self, seq)
+        return recurrent_state.write(self.cells, self.r, self.s, seq)
 
     def state_read(self, seq: int, reader: StateReader) -> Callable[[], None]:
         """See `Memory`."""
-        return recurrent_state.read(self, seq, reader)
+        return recurrent_state.read(self.cells, self.r, self.s, seq, reader)
 
     def clear(self) -> None:
         """See `Memory`."""

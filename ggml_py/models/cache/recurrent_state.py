@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Sequence
 
 from ...boundary.ffi import ffi, lib
+from ...tensors.tensor import Tensor
 from .cells import POS_END
+from .recurrent_cells import RecurrentCells
 from .state_reader import StateReader
 
-if TYPE_CHECKING:
-    from .recurrent import RecurrentCache
 
-
-def write(cache: RecurrentCache, seq: int) -> Iterator[bytes]:
-    """The bytes: the position, then the sequence's row of each tensor."""
-    pos, row = cache.cells.pos(seq), cache.cells.row(seq)
+def write(
+    cells: RecurrentCells, r: Sequence[Tensor], s: Sequence[Tensor], seq: int
+) -> Iterator[bytes]:
+    """The bytes: the position, then the sequence's row of each tensor. `r` and `s` have one per
+    layer, see `RecurrentCache`."""
+    pos, row = cells.pos(seq), cells.row(seq)
     yield struct.pack("<I", pos >= 0)
     if pos >= 0:
         yield struct.pack("<iI", pos, 0)
-    yield struct.pack("<2I", 0, len(cache.r))  # the states are not transposed
-    for tensor in (*cache.r, *cache.s):
+    yield struct.pack("<2I", 0, len(r))  # the states are not transposed
+    for tensor in (*r, *s):
         nb1 = tensor.nb[1]
         yield struct.pack("<iQ", tensor.type, nb1)
         if pos >= 0:
@@ -30,8 +31,11 @@ def write(cache: RecurrentCache, seq: int) -> Iterator[bytes]:
             yield bytes(data)
 
 
-def read(cache: RecurrentCache, seq: int, reader: StateReader) -> Callable[[], None]:
-    """Reads it all, and changes nothing: what is returned puts it in place of the sequence."""
+def read(
+    cells: RecurrentCells, r: Sequence[Tensor], s: Sequence[Tensor], seq: int, reader: StateReader
+) -> Callable[[], None]:
+    """Reads the state and changes nothing. The function that is returned puts it in place of the
+    sequence."""
     n, pos = reader.number(), -1
     if n > 1:
         raise reader.error(f"has {n} states of one sequence: it is damaged")
@@ -40,24 +44,24 @@ def read(cache: RecurrentCache, seq: int, reader: StateReader) -> Callable[[], N
         if reader.number() or not 0 <= pos < POS_END:
             raise reader.error("has a position that cannot be: it is damaged, or of another model")
     reader.expect(0, "transposed states:")
-    reader.expect(len(cache.r), "a number of layers of")
+    reader.expect(len(r), "a number of layers of")
     rows = []
-    for tensor in (*cache.r, *cache.s):
+    for tensor in (*r, *s):
         reader.expect(tensor.type, "states of type", "i")
         reader.expect(tensor.nb[1], "bytes per state:", "Q")
         rows.append((tensor, reader.take(n * tensor.nb[1])))
 
     def place() -> None:
-        cache.cells.forget(seq)
+        cells.forget(seq)
         if not n:
             return
-        row = cache.cells.put(seq, pos)
+        row = cells.put(seq, pos)
         try:
             for tensor, data in rows:
                 nb1 = tensor.nb[1]
                 lib.ggml_backend_tensor_set(tensor.ptr, ffi.from_buffer(data), row * nb1, nb1)
         except BaseException:
-            cache.cells.forget(seq)
+            cells.forget(seq)
             raise
 
     return place

@@ -12,65 +12,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import Any, TypeVar
 
-if TYPE_CHECKING:
-    from ...tensors.tensor import Tensor
-    from .hparams import HParams
-    from .weights import Weights
+from ...tensors.tensor import Tensor
+from .hparams import HParams
+from .parts import FusedQkv, Has, Linear, Qkv, RopeFactors
+from .weights import Weights
 
 T = TypeVar("T")
-Find = Callable[["Weights", "HParams", int, str], Any]  # with the layer and blk.N.NAME
-Has = Literal["no", "maybe", "yes"]  # whether a file has the tensor: "no" is an error where it does
-
-
-@dataclass(frozen=True, slots=True)
-class Norm:
-    """`NAME.weight`, and `NAME.bias` for a norm with a shift."""
-
-    weight: Tensor
-    bias: Tensor | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Linear:
-    """`NAME.weight` and, where the file has them, `NAME.bias` and `NAME.scale`."""
-
-    weight: Tensor  # [n_in, n_out], of experts [n_in, n_out, n_expert]
-    bias: Tensor | None = None  # [n_out] or [n_out, n_expert]
-    scale: Tensor | None = None  # [1] or [n_expert]: what block scales of nvfp4 are relative to
-
-
-@dataclass(frozen=True, slots=True)
-class Qkv:
-    """Queries, keys and values: of three matrices."""
-
-    attn_q: Linear
-    attn_k: Linear
-    attn_v: Linear
-
-
-@dataclass(frozen=True, slots=True)
-class FusedQkv:
-    """Queries, keys and values: of one matrix, whose bias may be in three parts (old files)."""
-
-    attn_qkv: Linear
-    biases: tuple[Tensor, Tensor, Tensor] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class RopeFactors:
-    """What RoPE's frequencies are divided by: always `freqs`, or by the context's length."""
-
-    freqs: Tensor | None = None
-    long: Tensor | None = None
-    short: Tensor | None = None
-
-    def of(self, n_ctx: int, n_ctx_orig: int) -> Tensor | None:
-        """Those for a context of n_ctx tokens."""
-        if self.freqs is not None:
-            return self.freqs
-        return self.long if n_ctx > n_ctx_orig else self.short
+Find = Callable[[Weights, HParams, int, str], Any]  # with the layer and blk.N.NAME
 
 
 def declare(block: type[T], weights: Weights, hp: HParams, il: int) -> T:

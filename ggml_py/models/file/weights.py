@@ -15,9 +15,9 @@ from ...gguf.reader import Gguf, GgufTensor
 from ...graphs.context import Context
 from ...tensors.tensor import Tensor
 from . import reading, room
+from .parts import Has, Linear, Norm
 from .placement import Placement
 from .reading import Progress
-from .tensors import Has, Linear, Norm
 
 if TYPE_CHECKING:
     import numpy as np
