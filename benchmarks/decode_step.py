@@ -112,7 +112,7 @@ def functions(model: Model, n: int, python: float) -> list[Function]:
 
 
 def _name(file: str, name: str) -> str:
-    """models/model.py: eval; of what is not Python its name."""
+    """models/evaluation.py: eval; of what is not Python its name."""
     if file.startswith(str(PACKAGE)):
         return f"{Path(file).relative_to(PACKAGE)}: {name}"
     if file == __file__:

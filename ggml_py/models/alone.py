@@ -8,22 +8,25 @@ import os
 from collections.abc import Callable
 from functools import wraps
 from threading import get_ident
-from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
+from typing import Concatenate, ParamSpec, TypeVar
 
 from ..boundary.handle import COMPUTING as COMPUTING
 from ..boundary.handle import locked
 from ..errors import BusyError
 
-if TYPE_CHECKING:
-    from .model import Model
-
 P = ParamSpec("P")
-M = TypeVar("M", bound="Model")
+M = TypeVar("M", bound="Alone")
 R = TypeVar("R")
 User = tuple[str, int, object]  # what is done, on which thread, of which process
 GENERATING = "generating"  # a sampler runs in it, which may use the model
 CHANGING, SAVING, PLANNING, CLOSING = "being changed", "being saved", "planning", "being closed"
 _process = object()
+
+
+class Alone:
+    """What one call at a time may use."""
+
+    _in_use_by: User | None = None
 
 
 def alone(
@@ -38,15 +41,15 @@ def alone(
             user, before = (doing, get_ident(), _process), None
             try:
                 with locked():
-                    before = model._user
+                    before = model._in_use_by
                     if before is None or _lets_in(before, user):
-                        model._user = user
-                if model._user is not user:
+                        model._in_use_by = user
+                if model._in_use_by is not user:
                     raise BusyError(_busy(before, user))
                 return function(model, *args, **kwargs)
             finally:  # nothing is called here, where a signal's handler might raise
-                if model._user is user:
-                    model._user = before
+                if model._in_use_by is user:
+                    model._in_use_by = before
 
         return call
 

@@ -10,12 +10,11 @@ import numpy as np
 from ..boundary.arguments import given, whole
 from ..errors import ModelError
 from .alone import GENERATING, alone
+from .evaluation import Evaluation
 from .sampling import Sampler, likeliest
 
 if TYPE_CHECKING:
     import numpy.typing as npt
-
-    from .model import Model
 
     Sample = Callable[[npt.NDArray[np.float32]], int]
 
@@ -38,7 +37,7 @@ class Generation:
 
     def __init__(
         self,
-        model: Model,
+        model: Evaluation,
         tokens: Any,
         n: int,
         sampler: Sample | None,
@@ -111,13 +110,13 @@ class Generation:
 
 
 @alone(GENERATING)
-def _sampled(model: Model, tokens: Any, seq: int, sample: Sample) -> Any:
+def _sampled(model: Evaluation, tokens: Any, seq: int, sample: Sample) -> Any:
     """What is sampled after tokens, before another evaluation writes over their logits."""
     return sample(model.eval(tokens, copy=False, seq=seq))
 
 
 @alone(GENERATING)
-def _shift(model: Model, seq: int, n_keep: int) -> None:
+def _shift(model: Evaluation, seq: int, n_keep: int) -> None:
     """Where the context is full half of it goes, after the first n_keep tokens; what comes later
     moves up. Upstream: tools/completion/completion.cpp"""
     n_past = model.seq_pos_max(seq) + 1

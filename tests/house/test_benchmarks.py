@@ -145,7 +145,7 @@ def test_a_decoding_step_is_taken_apart(tmp_path):
     assert result["python_share"] == pytest.approx(result["python_us"] / result["token_us"])
     by_function = {f["function"]: f for f in result["functions"]}
     assert sum(f["us"] for f in result["functions"]) == pytest.approx(result["python_us"])
-    assert "models/model.py: _likeliest_after" in by_function
+    assert "models/evaluation.py: _likeliest_after" in by_function
     assert not any("graph_compute" in name for name in by_function)
 
 
