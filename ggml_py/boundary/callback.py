@@ -18,6 +18,7 @@
 5. `take_raised` is the only way out. The call that waits for a compute takes what the callbacks of
    this compute have raised, and raises it: `computing` (backends/computing.py), or `synchronize`
    where `compute_async` did not wait. So an exception comes out once, of the call that ran it.
+   (Any other call that waits, as `Tensor.get` may, only has the `ComputeError` of rule 7.)
 6. Of several exceptions of one compute a single one is raised: Ctrl-C and its like before all
    others, then those that stopped the compute, then the first. The rest are forgotten.
 7. If the native call itself raised (an assertion of ggml, a Ctrl-C that C noticed), that comes out,
