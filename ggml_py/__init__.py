@@ -10,6 +10,8 @@ import importlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .trace.above import ABOVE
+
 if TYPE_CHECKING:
     from . import enums as enums
     from .backends.backend import Backend as Backend
@@ -61,6 +63,8 @@ if TYPE_CHECKING:
     from .graphs.graph_plan import CpuNode as CpuNode
     from .graphs.graph_plan import CpuPlan as CpuPlan
     from .graphs.graph_plan import GraphPlan as GraphPlan
+    from .plan import Plan as Plan
+    from .run import Run as Run
     from .scheduler.recording import Recording as Recording
     from .scheduler.scheduler import Scheduler as Scheduler
     from .scheduler.state import Reallocation as Reallocation
@@ -75,8 +79,6 @@ if TYPE_CHECKING:
     from .tensors.tensor import Tensor as Tensor
     from .trace.answers.variant import Nearest as Nearest
     from .trace.answers.variant import Variant as Variant
-    from .trace.planned import Plan as Plan
-    from .trace.run import Run as Run
     from .train.context import OptContext as OptContext
     from .train.data import Dataset as Dataset
     from .train.data import OptResult as OptResult
@@ -165,16 +167,16 @@ _PUBLIC = {
     "Tensor": "tensors.tensor",
     "ThreadPool": "backends.threadpool",
     "nearest": "variants.search",
-    "Plan": "trace.planned",
-    "Run": "trace.run",
+    "Plan": "plan",
+    "Run": "run",
     "Nearest": "trace.answers.variant",
     "Variant": "trace.answers.variant",
     "enums": "",
 }
 _PLAIN = (
     "errors",
-    "trace.planned",
-    "trace.run",
+    "plan",
+    "run",
     "trace.answers.variant",
     "boundary.isolate",
     "sim.profile",
@@ -212,3 +214,10 @@ if not any(Path(__file__).parent.glob("native/lib/*/build.json")):
         "installed ggml_py is hidden by the source tree while Python runs in that folder.)",
         stacklevel=2,
     )
+
+
+ABOVE.update(
+    Plan=lambda: __getattr__("Plan"),
+    Run=lambda: __getattr__("Run"),
+    diff_html=lambda: importlib.import_module("ggml_py.export.to_notebook").diff,
+)

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from .boundary.arguments import given, whole
+from .plan import Plan
 from .trace.answers.requirements import (
     elsewhere,
     fallen_back,
@@ -18,7 +19,6 @@ from .trace.answers.requirements import (
     too_many_bytes,
     too_many_splits,
 )
-from .trace.planned import Plan
 
 if TYPE_CHECKING:
     from .backends.backend import Backend

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from .trace.planned import Plan
+    from .plan import Plan
 
 FOLDER, SUFFIX = "__plans__", ".plan"
 _UNSAFE = re.compile(r"[^\w\[\]=,+.-]")
@@ -67,7 +67,7 @@ class PlanSnapshot:
         __tracebackhide__ = True
         from .files.reading import read_text
         from .files.writing import whole_file
-        from .trace.planned import Plan
+        from .plan import Plan
 
         if not isinstance(plan, Plan):
             raise TypeError(f"plan_snapshot: expected a Plan, got {type(plan).__name__}")
@@ -109,8 +109,8 @@ def _changes(kept: str, plan: Plan, text: str) -> Iterator[str]:
     """What is different, in words; in lines where only the page is."""
     from difflib import unified_diff
 
+    from .plan import Plan
     from .trace.answers.requirements import changes
-    from .trace.planned import Plan
 
     try:
         diff = Plan.from_snapshot(kept).diff(plan)

@@ -14,7 +14,8 @@ from .shared.source import get_plan, source_options
 from .shared.what_if import FORMS, Change, ChangeType, changed
 
 if TYPE_CHECKING:
-    from ..trace.planned import Plan, PlanTensor
+    from ..plan import Plan
+    from ..trace.planned import PlanTensor
 
 
 @click.command("plan", cls=ModelCommand, epilog=FORMS)

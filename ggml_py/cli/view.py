@@ -13,8 +13,8 @@ from .shared.output import check_output, save
 from .shared.source import saved_plan, saved_run
 
 if TYPE_CHECKING:
-    from ..trace.planned import Plan
-    from ..trace.run import Run
+    from ..plan import Plan
+    from ..run import Run
 
 
 @click.command("view")
@@ -79,7 +79,7 @@ def command(
         _open(source, compared, output if format_ == "html" or _is_page(output) else None)
     if output is None and not open_:
         from ..export.to_terminal import show, show_diff
-        from ..trace.run import Run
+        from ..run import Run
 
         if isinstance(source, Run):
             click.echo(str(source.summary()))
@@ -90,7 +90,7 @@ def command(
 
 
 def _headline(source: Plan | Run) -> str:
-    from ..trace.planned import Plan
+    from ..plan import Plan
 
     return source.headline() if isinstance(source, Plan) else source.summary().headline()
 
@@ -105,7 +105,7 @@ def _saved(file: str, dump: int | None) -> Plan:
 
 
 def _is_log(source: Plan | Run | None) -> bool:
-    from ..trace.planned import Plan
+    from ..plan import Plan
 
     return isinstance(source, Plan) and source.capture.source == "debug log"
 

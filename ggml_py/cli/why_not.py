@@ -14,9 +14,10 @@ from .shared.what_if import as_texts
 
 if TYPE_CHECKING:
     from ..backends.device import Device
+    from ..plan import Plan
     from ..sim.profile import Decision
     from ..trace.answers.why_not import WhyNot
-    from ..trace.planned import Plan, PlanTensor
+    from ..trace.planned import PlanTensor
 
 
 @click.command("why-not", cls=ModelCommand)

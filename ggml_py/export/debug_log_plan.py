@@ -11,7 +11,7 @@ import re
 from collections import Counter, defaultdict
 
 from ..trace.names import AtLeast
-from ..trace.planned import Plan
+from ..trace.planned import Planned, make_plan
 from ..trace.record import (
     DUMPED_BACKEND,
     DUMPED_NAME,
@@ -49,7 +49,7 @@ _PASS_5, _NOT_KNOWN = 50, -1
 _Copy = tuple[int, int, int]
 
 
-def from_debug_log(text: str, index: int = -1, upstream: str | None = None) -> Plan:
+def from_debug_log(text: str, index: int = -1, upstream: str | None = None) -> Planned:
     """The plan of the debug print number `index` in a log (the last one, unless told)."""
     if upstream is not None:
         upstream = find_release(upstream).ggml
@@ -87,7 +87,7 @@ class _Reading:
         self.copy_names: dict[tuple[int, str], dict[int, int]] = defaultdict(dict)
         self.cur_copy = 0
 
-    def plan(self, upstream: str | None) -> Plan:
+    def plan(self, upstream: str | None) -> Planned:
         for split in self.splits:
             on = self.backends.index(split.backend)
             self.inputs.append([self._input(i.name, i.nbytes, on) for i in split.inputs])
@@ -110,7 +110,7 @@ class _Reading:
             optimizers=possible_optimizers([b.name for b in backends]), source=SOURCE,
             may_be_cut=self.splits[-1].may_be_cut,
         )  # fmt: skip
-        return Plan(capture, self._outcome(capture), SOURCE)
+        return make_plan(capture, self._outcome(capture), SOURCE)
 
     def _upstream(self) -> str:
         """The oldest release that prints so."""
@@ -274,7 +274,7 @@ def _stage(cause: str) -> int:
 # --- what a print does not tell
 
 
-def unknown(plan: Plan) -> tuple[str, ...]:
+def unknown(plan: Planned) -> tuple[str, ...]:
     """What is not known of a plan, in sentences; nothing of one that the scheduler gave."""
     if plan.capture.source != SOURCE:
         return ()

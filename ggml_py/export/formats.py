@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..files.writing import write_whole
-from ..trace.planned import Plan
-from ..trace.run import Run
+from ..trace.planned import Planned
+from ..trace.run import Recorded
 
 
 class Exporter(NamedTuple):
@@ -81,14 +81,14 @@ def exporter_for(path: str | Path, name: str | None = None, runs: bool = False) 
     raise ValueError(f"{asked} is not known{of}; known are {known}, each with .gz too")
 
 
-def render(source: Plan | Run, exporter: Exporter, other: Plan | None = None) -> str:
+def render(source: Planned | Recorded, exporter: Exporter, other: Planned | None = None) -> str:
     """The content of the file. Raises ValueError for an `other` where the format shows one plan,
     and for a run where it shows none."""
-    is_run = isinstance(source, Run)
+    is_run = isinstance(source, Recorded)
     if is_run and (not exporter.runs or other is not None):
         able = ", ".join(e.name for e in EXPORTERS if e.runs)
         raise ValueError(f"a run is shown alone, and in {able} only")
-    if other is not None and not isinstance(other, Plan):
+    if other is not None and not isinstance(other, Planned):
         raise TypeError(f"other={other!r}: expected a Plan; Plan.from_json reads one from a file")
     if other is not None and not exporter.compares:
         able = ", ".join(e.name for e in EXPORTERS if e.compares)
@@ -103,10 +103,10 @@ def render(source: Plan | Run, exporter: Exporter, other: Plan | None = None) ->
 
 
 def export(
-    source: Plan | Run,
+    source: Planned | Recorded,
     path: str | Path,
     format: str | None = None,
-    other: Plan | None = None,
+    other: Planned | None = None,
     force: bool = False,
 ) -> None:
     """See `Plan.export` and `Run.export`."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from ..trace.planned import Plan
+from ..trace.planned import Planned
 from ..trace.record import NODE
 
 # "ffn_out-3", "Kcur-3 (view)", "blk.3.ffn_up.weight", "cache_k_l3"; v.blk.3., enc.blk.3. too.
@@ -20,7 +20,7 @@ def layer_in(name: str) -> int | None:
     return int(found[1] or found[2]) if found else None
 
 
-def layers(plan: Plan) -> list[int | None]:
+def layers(plan: Planned) -> list[int | None]:
     """The layer of each node: its name's, its weights', or that of both nodes around it."""
     tensors = plan.capture.tensors
     told: list[int | None] = []
@@ -35,7 +35,7 @@ def layers(plan: Plan) -> list[int | None]:
     return _filled(told)
 
 
-def _is_node(plan: Plan, id: int) -> bool:
+def _is_node(plan: Planned, id: int) -> bool:
     return plan.capture.tensors[id].kind == NODE
 
 

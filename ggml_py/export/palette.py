@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from ..trace.planned import Plan
+from ..trace.planned import Planned
 from .rows import devices
 
 
@@ -38,7 +38,7 @@ COLORS = {
 _INKS = ("#ffffff", "#10131a")
 
 
-def lanes(plan: Plan) -> tuple[str, ...]:
+def lanes(plan: Planned) -> tuple[str, ...]:
     """The name of each backend's colour."""
     own, last = devices(plan), len(plan.backends) - 1
     shown = own or list(range(last)) or [0]
@@ -49,7 +49,7 @@ def lanes(plan: Plan) -> tuple[str, ...]:
     )  # fmt: skip
 
 
-def fills(plan: Plan) -> dict[str, str]:
+def fills(plan: Planned) -> dict[str, str]:
     """The colour of each backend on white, by its name."""
     names = (b.name for b in plan.backends)
     return {name: COLORS[lane].light for name, lane in zip(names, lanes(plan), strict=True)}

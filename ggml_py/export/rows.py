@@ -10,8 +10,9 @@ from ..trace.answers.explain import has_steps
 from ..trace.answers.reasons import Found, first_reason
 from ..trace.flops import flops
 from ..trace.names import label
-from ..trace.planned import Plan, PlanTensor
+from ..trace.planned import Planned, PlanTensor
 from ..trace.record import NODE
+from ..trace.reference import reference_of
 from ..trace.shares import bytes_moved
 from .layers import layers
 
@@ -78,7 +79,7 @@ class OffRow(NamedTuple):
     text: str  # of the first node
 
 
-def node_rows(plan: Plan) -> list[NodeRow]:
+def node_rows(plan: Planned) -> list[NodeRow]:
     """Every node, in graph order."""
     known = plan.capture.source == "scheduler"
     tensors = plan.capture.tensors
@@ -101,7 +102,7 @@ def node_rows(plan: Plan) -> list[NodeRow]:
     return rows
 
 
-def split_rows(plan: Plan, nodes: list[NodeRow] | None = None) -> list[SplitRow]:
+def split_rows(plan: Planned, nodes: list[NodeRow] | None = None) -> list[SplitRow]:
     """Every split, in the order they are computed."""
     nodes = node_rows(plan) if nodes is None else nodes
     known = plan.capture.source == "scheduler"
@@ -119,7 +120,7 @@ def split_rows(plan: Plan, nodes: list[NodeRow] | None = None) -> list[SplitRow]
     return rows
 
 
-def copy_rows(plan: Plan) -> list[CopyRow]:
+def copy_rows(plan: Planned) -> list[CopyRow]:
     """Every copy, in the order they are made."""
     facts = Facts(plan, 0)
     rows = []
@@ -149,18 +150,18 @@ def _home(t: PlanTensor) -> str | None:
     return readers[-1] if readers else t.backend
 
 
-def devices(plan: Plan) -> list[int]:
+def devices(plan: Planned) -> list[int]:
     """The backends with memory of their own (GPUs, not BLAS), highest priority first."""
     return Facts(plan, 0).devices
 
 
-def planned(plan: Plan) -> Plan:
+def planned(plan: Planned) -> Planned:
     """The plan that reasons are asked of: the reference scheduler's, of which the steps are known.
     Raises ValueError where it cannot plan the graph."""
-    return plan if plan == plan.reference else plan.reference
+    return plan if plan == reference_of(plan) else reference_of(plan)
 
 
-def off_rows(plan: Plan, nodes: Iterable[NodeRow], reasons: dict[int, Found]) -> list[OffRow]:
+def off_rows(plan: Planned, nodes: Iterable[NodeRow], reasons: dict[int, Found]) -> list[OffRow]:
     """The nodes that are on a host backend although there is a device, by reason and op, those that
     move the most bytes first. `reasons`, by node, are why they are not on the first device."""
     found: dict[tuple[str, str, str], list[NodeRow]] = {}
@@ -181,7 +182,7 @@ def off_rows(plan: Plan, nodes: Iterable[NodeRow], reasons: dict[int, Found]) ->
     return sorted(rows, key=lambda r: (-r.bytes, -r.flops, r.nodes))
 
 
-def off_reasons(plan: Plan, nodes: Iterable[NodeRow]) -> dict[int, Found]:
+def off_reasons(plan: Planned, nodes: Iterable[NodeRow]) -> dict[int, Found]:
     """Why each computed node that is on a host backend is not on the first device, by index."""
     there = devices(plan)
     if not there or not has_steps(plan):

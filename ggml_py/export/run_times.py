@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ..trace.planned import Plan
-from ..trace.run import DOUBT, MEASURED, NOT_KNOWN, ComputeRun, Run
+from ..trace.planned import Planned
+from ..trace.run import DOUBT, MEASURED, NOT_KNOWN, ComputeRun, Recorded
 
 
 class SplitTime(NamedTuple):
@@ -24,7 +24,7 @@ class Times(NamedTuple):
     are those that copies had to make before.
     """
 
-    plan: Plan
+    plan: Planned
     nodes: tuple[int, ...]
     copies: tuple[int, ...]
     waits: tuple[int, ...]
@@ -34,7 +34,7 @@ class Times(NamedTuple):
     compute: str  # which one it is
 
 
-def times(run: Run) -> Times:
+def times(run: Recorded) -> Times:
     """Raises ValueError for a run without a compute of which the plan is known."""
     by_plan: dict[int, list[ComputeRun]] = {}
     for compute in run.computes:

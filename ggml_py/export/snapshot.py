@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from ..trace.cause import CODE
 from ..trace.match import AUTOMATIC, without_number
-from ..trace.planned import Plan, format_bytes
+from ..trace.planned import Planned, format_bytes
 
 MAGIC = "ggml_py plan snapshot"
 _VERSION = 1
@@ -59,7 +59,7 @@ class Row(NamedTuple):
     copies: tuple[Copied, ...]
 
 
-def render(plan: Plan) -> str:
+def render(plan: Planned) -> str:
     """The page. Equal for plans that make the same decisions about the same graph."""
     nodes = ", ".join(f"{_token(name)} {n}" for name, n in plan.nodes_per_backend().items())
     lines = [
@@ -74,7 +74,7 @@ def render(plan: Plan) -> str:
     return "\n".join(lines) + "\n"
 
 
-def rows_of(plan: Plan) -> Iterator[Row]:
+def rows_of(plan: Planned) -> Iterator[Row]:
     """The nodes of a plan that are no views; of a split of views, the first."""
     starts = {split.first.id: split for split in plan.splits}
     for node in plan.nodes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from ..trace.planned import Plan
+from ..trace.planned import Planned, make_plan
 from ..trace.record import (
     NODE,
     OTHER,
@@ -18,6 +18,7 @@ from ..trace.record import (
 )  # fmt: skip
 from ..trace.reference import copy_record
 from ..trace.split import possible_optimizers
+from .debug_log_plan import unknown as unknown_of_log
 from .snapshot import Copied, Row, parse
 
 SOURCE = "snapshot"
@@ -33,7 +34,12 @@ _NOT_KNOWN = -1
 _VERSION = "0.11.0"  # not known: one that has all that newer ones print
 
 
-def from_snapshot(text: str) -> Plan:
+def unknown(plan: Planned) -> tuple[str, ...]:
+    """See `Plan.unknown`."""
+    return UNKNOWN if plan.capture.source == SOURCE else unknown_of_log(plan)
+
+
+def from_snapshot(text: str) -> Planned:
     """See `Plan.from_snapshot`."""
     if not isinstance(text, str):
         kind = type(text).__name__
@@ -66,7 +72,7 @@ def from_snapshot(text: str) -> Plan:
     pairs = {id: (id, copy.id) for id, copy in zip(copied.values(), copies, strict=True)}
     splits = _splits(rows, number, {key: pairs[id] for key, id in copied.items()})
     outcome = Outcome(tuple(places), tuple(copies), tuple(splits), 0)
-    return Plan(capture, outcome, SOURCE)
+    return make_plan(capture, outcome, SOURCE)
 
 
 def _backends(named: Iterable[str], rows: Iterable[Row]) -> list[str]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from ..trace.names import with_bounds
-from ..trace.planned import Plan
+from ..trace.planned import Planned
 from ..trace.record import LEAF
 from ..trace.run import (
     AT_MOST,
@@ -23,7 +23,7 @@ from ..trace.run import (
     ComputeRun,
     CopyRun,
     Event,
-    Run,
+    Recorded,
 )
 
 SCHEDULER, COMPUTING, COPYING = "scheduler", "nodes", "copies"
@@ -104,7 +104,7 @@ class _Rows:
         return Timeline(tuple(tracks), *rows, measured)
 
 
-def of_run(run: Run) -> Timeline:
+def of_run(run: Recorded) -> Timeline:
     """What was measured."""
     rows = _Rows()
     live = [list(_live(plan)) for plan in run.plans]
@@ -118,7 +118,7 @@ def of_run(run: Run) -> Timeline:
     return rows.timeline(measured=True)
 
 
-def of_plan(plan: Plan) -> Timeline:
+def of_plan(plan: Planned) -> Timeline:
     """The order in which the plan would run: every copy and node takes 1 µs."""
     rows, now = _Rows(), 0
     live = list(_live(plan))
@@ -239,7 +239,7 @@ def _made(done: list[tuple[frozenset[int], int]], copy: CopyRun) -> tuple[int, .
     return tuple(at for nodes, at in done if id_ in nodes)
 
 
-def _node_details(plan: Plan, id_: int) -> dict[str, Any]:
+def _node_details(plan: Planned, id_: int) -> dict[str, Any]:
     node = plan.nodes[id_]
     record = node.record
     return {
@@ -263,7 +263,7 @@ def _levels(
     rows.levels += [Level(scheduler, buft, end, n) for buft, n in live[last - 1].items()]
 
 
-def _live(plan: Plan) -> Iterator[dict[str, int]]:
+def _live(plan: Planned) -> Iterator[dict[str, int]]:
     """By node, as they are computed: bytes of results and copies, by buffer type, that are needed
     while it runs or later; nothing where the order is not known.
 
@@ -308,5 +308,5 @@ def _live(plan: Plan) -> Iterator[dict[str, int]]:
             now[_buft(plan, placements[id_].backend)] -= tensors[id_].nbytes
 
 
-def _buft(plan: Plan, backend: int) -> str:
+def _buft(plan: Planned, backend: int) -> str:
     return plan.capture.bufts[plan.backends[backend].buft].name

@@ -10,17 +10,17 @@ import math
 from itertools import count
 from typing import Any
 
-from ..trace.planned import Plan
-from ..trace.run import MEASURED, Run
+from ..trace.planned import Planned
+from ..trace.run import MEASURED, Recorded
 from .timeline import SCHEDULER, Timeline, of_plan, of_run
 
 _COLORS = {"wait": "grey", "copy": "thread_state_iowait", "compute": "good"}
 _BOUND = "thread_state_unknown"  # drawn pale: what took no longer, and may have taken less
 
 
-def render(source: Run | Plan) -> dict[str, Any]:
+def render(source: Recorded | Planned) -> dict[str, Any]:
     """The trace as data that `json` can write. Of a plan the times are an order only."""
-    timeline = of_run(source) if isinstance(source, Run) else of_plan(source)
+    timeline = of_run(source) if isinstance(source, Recorded) else of_plan(source)
     return {
         "traceEvents": [
             *_names(timeline),

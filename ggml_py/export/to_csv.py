@@ -5,11 +5,11 @@ from __future__ import annotations
 import csv
 import io
 
-from ..trace.planned import Plan
+from ..trace.planned import Planned
 from .rows import NodeRow, node_rows
 
 
-def render(plan: Plan) -> str:
+def render(plan: Planned) -> str:
     """A line per node, in graph order, below a line with the columns' names."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")

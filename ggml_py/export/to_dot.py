@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 
 from ..trace.names import label
-from ..trace.planned import Plan, format_bytes
+from ..trace.planned import Planned, format_bytes
 from .palette import COLORS, fills, ink
 from .rows import NodeRow, node_rows
 
@@ -15,7 +15,7 @@ _FOLD_FROM = 100  # nodes: larger pictures nobody reads
 _WHITE = "#ffffff"
 
 
-def render(plan: Plan, fold: bool | None = None) -> str:
+def render(plan: Planned, fold: bool | None = None) -> str:
     """The graph in the DOT language. `fold` is whether layers are boxes; None: in large plans."""
     rows = node_rows(plan)
     if fold is None:
@@ -57,7 +57,7 @@ def _groups(rows: list[NodeRow], fold: bool) -> dict[int, str]:
     return found
 
 
-def _label(plan: Plan, nodes: list[NodeRow], fold: bool) -> str:
+def _label(plan: Planned, nodes: list[NodeRow], fold: bool) -> str:
     if fold and nodes[0].layer is not None:
         counts = Counter(n.backend or "?" for n in nodes if n.is_computed)
         return f"layer {nodes[0].layer}\n" + "\n".join(f"{b}: {n}" for b, n in counts.items())
@@ -78,7 +78,7 @@ def _look(nodes: list[NodeRow], color: dict[str, str]) -> str:
     return f'style=striped, fillcolor="{fill}", fontcolor="{ink(*counts)}"'
 
 
-def _edges(plan: Plan, group_of: dict[int, str]) -> tuple[list[str], dict[str, int]]:
+def _edges(plan: Planned, group_of: dict[int, str]) -> tuple[list[str], dict[str, int]]:
     """One between two boxes, however many tensors it carries; and bytes copied within a box."""
     copied = {(i.split.index, i.tensor.id): i.nbytes for i in plan.copied}
     split_of = [i for i, s in enumerate(plan.split_records) for _ in range(s.start, s.end)]

@@ -8,8 +8,10 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from ..trace.advice.checks import advice
 from ..trace.names import AtLeast
-from ..trace.planned import Plan, format_bytes
+from ..trace.planned import Planned, format_bytes
+from ..trace.shares import headline
 from . import to_text
 from .rows import copy_rows, node_rows, off_reasons, off_rows, split_rows
 
@@ -17,10 +19,10 @@ _MOST = 60_000  # characters: GitHub refuses an issue of more than 65,536
 _ROWS = 30
 
 
-def render(plan: Plan) -> str:
+def render(plan: Planned) -> str:
     """The text. A layout that would not fit into an issue is cut, and says so."""
     lines = [
-        f"**{_whose(plan)}:** {plan.headline()}", "",
+        f"**{_whose(plan)}:** {headline(plan)}", "",
         f"{_made_with(plan)}{len(plan.nodes)} nodes", "",
         "| backend | device | kind | allocates from | nodes |", "|---|---|---|---|---|",
     ]  # fmt: skip
@@ -51,14 +53,14 @@ def render(plan: Plan) -> str:
     return "\n".join(lines) + "\n" + _layout(plan, _MOST - sum(len(line) + 1 for line in lines))
 
 
-def _whose(plan: Plan) -> str:
+def _whose(plan: Planned) -> str:
     """A log or a page does not tell the release."""
     if plan.capture.source == "scheduler":
         return f"Plan of ggml {plan.settings.upstream}"
     return f"Plan read from a {plan.capture.source}"
 
 
-def _made_with(plan: Plan) -> str:
+def _made_with(plan: Planned) -> str:
     if plan.capture.source != "scheduler":
         return ""
     op_offload, n = plan.settings.op_offload, plan.settings.n_copies
@@ -77,9 +79,9 @@ def _plain(text: str) -> str:
     return re.sub(r"([\\`*_|\[\]#@~])", r"\\\1", text)
 
 
-def _findings(plan: Plan) -> list[str]:
+def _findings(plan: Planned) -> list[str]:
     try:
-        findings = plan.advice()
+        findings = advice(plan)
     except ValueError:  # the reference scheduler cannot plan it
         return []
     lines = []
@@ -91,7 +93,7 @@ def _findings(plan: Plan) -> list[str]:
     return ["", *lines] if lines else []
 
 
-def _off(plan: Plan) -> list[str]:
+def _off(plan: Planned) -> list[str]:
     """What is on the host although there is a device, and the rule that keeps it there."""
     nodes = node_rows(plan)
     rows = [
@@ -112,7 +114,7 @@ def _folded(what: str, head: tuple[str, ...], rows: Sequence[tuple[object, ...]]
     return ["", summary, "", _row(head), "|" + "---|" * len(head), *lines, "", "</details>"]
 
 
-def _layout(plan: Plan, room: int) -> str:
+def _layout(plan: Planned, room: int) -> str:
     text = to_text.render(plan)
     if any(ord(c) < 32 and c != "\n" for c in text):
         text = re.sub(r"[\x00-\x09\x0b-\x1f]", " ", text)

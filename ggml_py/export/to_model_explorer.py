@@ -11,12 +11,13 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
-from ..trace.planned import Plan, PlanTensor, format_bytes
+from ..trace.planned import Planned, PlanTensor, format_bytes
+from ..trace.shares import headline
 from .palette import COLORS, fills, pale
 from .rows import NodeRow, node_rows
 
 
-def render(plan: Plan) -> dict[str, Any]:
+def render(plan: Planned) -> dict[str, Any]:
     """The collection, of one graph, as data that `json` can write."""
     color = {name: pale(fill) for name, fill in fills(plan).items()}
     copied = {(i.split.index, i.tensor.id): i.nbytes for i in plan.copied}
@@ -43,10 +44,10 @@ def render(plan: Plan) -> dict[str, Any]:
     return {"label": "ggml plan", "graphs": [graph]}
 
 
-def _made_with(plan: Plan) -> dict[str, str]:
+def _made_with(plan: Planned) -> dict[str, str]:
     """A log or a page does not tell the release."""
     known = plan.capture.source == "scheduler"
-    return {"plan": plan.headline()} | ({"ggml": plan.settings.upstream} if known else {})
+    return {"plan": headline(plan)} | ({"ggml": plan.settings.upstream} if known else {})
 
 
 def _node(row: NodeRow, node: PlanTensor, color: dict[str, str]) -> dict[str, Any]:

@@ -6,18 +6,19 @@ from collections.abc import Iterable
 from html import escape
 
 from ..trace.answers.diff import Diff
-from ..trace.planned import Plan, format_bytes
-from ..trace.run import Run
-from ..trace.shares import format_count
+from ..trace.answers.run_summary import summarize
+from ..trace.planned import Planned, format_bytes
+from ..trace.run import Recorded
+from ..trace.shares import format_count, headline, shares
 
 _MOST = 12  # rows of a table
 _CELL = "padding:1px 10px 1px 0;text-align:left;vertical-align:top"
 
 
-def plan(plan: Plan) -> str:
+def plan(plan: Planned) -> str:
     """The headline, who does how much, the first splits, and what to change."""
-    shares = plan.shares()
-    if shares is None:
+    parts = shares(plan)
+    if parts is None:
         devices = [[name, n, "?", "?", "?"] for name, n in plan.nodes_per_backend().items()]
     else:
         devices = [
@@ -28,7 +29,7 @@ def plan(plan: Plan) -> str:
                 f"{format_bytes(s.bytes)} ({s.bytes_share:.0%})",
                 format_bytes(s.weight_bytes),
             ]
-            for s in shares
+            for s in parts
         ]
     splits = [
         [
@@ -41,11 +42,11 @@ def plan(plan: Plan) -> str:
         for split in plan.splits[:_MOST]
     ]
     columns = ["backend", "nodes", "FLOPs", "read and written", "weights held"]
-    parts = [f"<b>{escape(plan.headline())}</b>", _table(columns, devices)]
+    shown = [f"<b>{escape(headline(plan))}</b>", _table(columns, devices)]
     title = f"{plan.n_splits} splits" + (f", the first {_MOST}" if plan.n_splits > _MOST else "")
     names = ["#", "backend", "nodes", "first node", "copied in"]
-    parts.append(_folded(title, _table(names, splits)))
-    return f"<div>{''.join(parts)}</div>"
+    shown.append(_folded(title, _table(names, splits)))
+    return f"<div>{''.join(shown)}</div>"
 
 
 def diff(diff: Diff) -> str:
@@ -58,9 +59,9 @@ def diff(diff: Diff) -> str:
     return f"<div>{''.join(parts)}</div>"
 
 
-def run(run: Run) -> str:
+def run(run: Recorded) -> str:
     """The headline, and where the time went."""
-    summary = run.summary()
+    summary = summarize(run)
     told = f"<pre>{escape(str(summary))}</pre>"
     return f"<div><b>{escape(summary.headline())}</b>{_folded('where the time went', told)}</div>"
 

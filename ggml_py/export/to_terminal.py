@@ -9,10 +9,11 @@ from rich.markup import escape
 from rich.table import Table
 
 from ..trace.answers.diff import Diff
-from ..trace.answers.passes import MARKS_AT, PASS_NAMES
+from ..trace.answers.passes import MARKS_AT, PASS_NAMES, passes_text
 from ..trace.answers.sweep import Sweep, describe, moved_rows
-from ..trace.planned import Plan, PlanTensor, Split, SplitInput, format_bytes
-from ..trace.shares import format_count
+from ..trace.planned import Planned, PlanTensor, Split, SplitInput, format_bytes
+from ..trace.shares import format_count, headline, shares
+from .snapshot_plan import unknown
 
 _ANY_WIDTH = 100_000
 _COLOURS = ("green", "cyan", "magenta", "yellow", "blue", "red")
@@ -28,17 +29,17 @@ def new_console() -> Console:
 
 
 def show(
-    plan: Plan, nodes: bool = False, limit: int | None = None, console: Console | None = None
+    plan: Planned, nodes: bool = False, limit: int | None = None, console: Console | None = None
 ) -> None:
     """Prints the headline, who does how much, and the table of splits (the first `limit`); with
     `nodes` every node and its cause too."""
     console = console or new_console()
-    console.print(plan.headline(), style="bold", highlight=False, soft_wrap=True)
+    console.print(headline(plan), style="bold", highlight=False, soft_wrap=True)
     console.print(devices_table(plan))
     console.print(splits_table(plan, limit))
     if nodes:
         console.print(nodes_table(plan))
-    for sentence in plan.unknown:
+    for sentence in unknown(plan):
         console.print(f"not known: {sentence}", style="dim", highlight=False, soft_wrap=True)
 
 
@@ -56,17 +57,17 @@ def show_diff(diff: Diff, limit: int | None = 20, console: Console | None = None
         console.print(table)
 
 
-def devices_table(plan: Plan) -> Table:
+def devices_table(plan: Planned) -> Table:
     """A row per backend: its share of nodes, FLOPs, bytes read and written, and weights."""
     table = Table(title="devices", title_justify="left")
     table.add_column("backend")
     for column in ("nodes", "FLOPs", "read and written", "weights held"):
         table.add_column(column, justify="right")
-    shares = plan.shares()
-    if shares is None:
+    parts = shares(plan)
+    if parts is None:
         for name, n in plan.nodes_per_backend().items():
             table.add_row(_backend(plan, name), str(n), "?", "?", "?")
-    for s in shares or ():
+    for s in parts or ():
         table.add_row(
             _backend(plan, s.backend),
             f"{s.nodes} ({s.node_share:.0%})",
@@ -77,10 +78,10 @@ def devices_table(plan: Plan) -> Table:
     return table
 
 
-def show_passes(plan: Plan, console: Console | None = None) -> None:
+def show_passes(plan: Planned, console: Console | None = None) -> None:
     """Prints `Plan.passes`; on a terminal in pieces that fit its width."""
     console = console or new_console()
-    *lines, letters = plan.passes().splitlines()
+    *lines, letters = passes_text(plan).splitlines()
     n_stages = len(PASS_NAMES)
     _show_stages(console, "nodes", lines[:n_stages], len(plan.nodes))
     for line in lines[n_stages : n_stages + 1]:
@@ -105,7 +106,7 @@ def _print(console: Console, line: str) -> None:
     console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
-def splits_table(plan: Plan, limit: int | None = None) -> Table:
+def splits_table(plan: Planned, limit: int | None = None) -> Table:
     """A row per split (at most `limit`): backend, nodes, what is copied in."""
     table = Table(title="splits", title_justify="left")
     table.add_column("#", justify="right")
@@ -128,7 +129,7 @@ def splits_table(plan: Plan, limit: int | None = None) -> Table:
     return table
 
 
-def nodes_table(plan: Plan) -> Table:
+def nodes_table(plan: Planned) -> Table:
     """A row per node that is computed: where, and why."""
     table = Table(title="nodes that are computed", title_justify="left")
     for column in ("#", "name", "op", "type", "ne", "backend", "cause", "why"):
@@ -144,7 +145,7 @@ def nodes_table(plan: Plan) -> Table:
     return table
 
 
-def _backend(plan: Plan, name: str | None) -> str:
+def _backend(plan: Planned, name: str | None) -> str:
     names = [b.name for b in plan.backends]
     if name is None:
         return "?"

@@ -5,11 +5,11 @@ C: ggml_backend_sched_print_assignments
 
 from __future__ import annotations
 
-from ..trace.planned import Plan, PlanTensor
+from ..trace.planned import Planned, PlanTensor
 from ..trace.record import COPY
 
 
-def render(plan: Plan, causes: bool = True) -> str:
+def render(plan: Planned, causes: bool = True) -> str:
     """The text. With `causes=False` the cause column is blank, as stock ggml prints it."""
     version = tuple(int(part) for part in plan.settings.upstream.split("."))
     starts = {split.start: split for split in plan.splits}

@@ -29,8 +29,8 @@ from .file.weights import Weights
 from .flow import Decode, DecodedUbatch, Differs, ModelGraph, differing, params_of
 
 if TYPE_CHECKING:
+    from ..plan import Plan
     from ..scheduler.recording import Recording
-    from ..trace.planned import Plan
 
 _MAX_GRAPHS = 3  # a prompt, its rest, and one to spare; and a token of each of some sequences
 _MAX_SEQS = 8

@@ -23,9 +23,9 @@ from .generation import Generation, Interrupted
 from .graphs import Graphs
 
 if TYPE_CHECKING:
+    from ..plan import Plan
     from ..scheduler.recording import Recording
     from ..scheduler.scheduler import Scheduler
-    from ..trace.planned import Plan
     from .generation import Sample
 
 

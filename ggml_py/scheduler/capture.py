@@ -11,7 +11,7 @@ import numpy as np
 from .. import enums
 from ..boundary.ffi import BUILD, NULL, ffi, lib, text
 from ..errors import MissingFunctionError
-from ..trace.planned import Plan
+from ..plan import Plan
 from ..trace.record import (
     COPY,
     LEAF,

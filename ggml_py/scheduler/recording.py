@@ -16,8 +16,9 @@ from .state import labels
 
 if TYPE_CHECKING:
     from ..graphs.graph import Graph
-    from ..trace.planned import Plan
-    from ..trace.run import Event, Run, SchedulerRecord
+    from ..plan import Plan
+    from ..run import Run
+    from ..trace.run import Event, SchedulerRecord
     from .scheduler import Scheduler
 
 _MEMCPY_BYTES = 32 << 20
@@ -99,7 +100,7 @@ class Recording:
         _value: BaseException | None,
         _traceback: TracebackType | None,
     ) -> None:
-        from ..trace.run import Run
+        from ..run import Run
 
         raw = [_taken(scheduler) for scheduler in self._schedulers]
         began = min((rows[0].start for rows, _lost in raw if len(rows)), default=0)

@@ -28,7 +28,7 @@ from .strict import ACTIVE, check
 
 if TYPE_CHECKING:
     from ..boundary.callback import Callback
-    from ..trace.planned import Plan
+    from ..plan import Plan
     from .callbacks import CopyFunction, EvalFunction
     from .state import Reallocation
     from .strict import Requirements

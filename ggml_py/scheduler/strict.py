@@ -12,7 +12,7 @@ from ..boundary.arguments import given, whole
 from ..errors import ArgumentError, PlacementError
 
 if TYPE_CHECKING:
-    from ..trace.planned import Plan
+    from ..plan import Plan
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from .names import place, quoted
 from .record import COPY, NODE
 
 if TYPE_CHECKING:
-    from .planned import Plan, PlanTensor
+    from .planned import Planned, PlanTensor
 
 CODE = re.compile(r"usr|1\.wgt\d+|(?!1\.wgt)\d\.\w+")
 # Stages of split_graph by their code (native/sched_trace.cpp): pass, its name, the row of
@@ -48,7 +48,7 @@ class Cause:
         return f"{self.code or ('-' if self.is_known else '?')}: {self.text}"
 
 
-def cause_of(plan: Plan, t: PlanTensor) -> Cause:
+def cause_of(plan: Planned, t: PlanTensor) -> Cause:
     """The cause of `t`'s assignment, with the tensor that it follows from."""
     code, stage = t.placement.cause, t.placement.stage
     stage_name = STAGES.get(stage, (0, "", -1))[1]
@@ -82,7 +82,7 @@ def pass_of(code: str, stage: int) -> int:
     return int(code[0]) if code[:1].isdigit() else STAGES.get(stage, (0, "", -1))[0]
 
 
-def _witness(plan: Plan, t: PlanTensor, code: str, stage: int) -> PlanTensor | None:
+def _witness(plan: Planned, t: PlanTensor, code: str, stage: int) -> PlanTensor | None:
     if code.startswith("1.wgt"):
         src = dict(enumerate(t.record.src)).get(int(code[5:]), -1)
         return plan.tensor(src) if src >= 0 else None
@@ -100,7 +100,7 @@ def _witness(plan: Plan, t: PlanTensor, code: str, stage: int) -> PlanTensor | N
     return None
 
 
-def _neighbour(plan: Plan, index: int, stage: int) -> PlanTensor | None:
+def _neighbour(plan: Planned, index: int, stage: int) -> PlanTensor | None:
     """The node a sweep of pass 2 came from: the nearest one that had a backend by then."""
     row = STAGES[stage][2]
     down = stage in (_GPU_DOWN, _REST_DOWN)

@@ -10,7 +10,7 @@ from .cause import Cause, cause_of
 from .record import NODE, BufferRecord, BuftRecord, CpuRecord, Placement, TensorRecord
 
 if TYPE_CHECKING:
-    from .planned import Plan
+    from .planned import Planned
 
 
 class PlanTensor:
@@ -18,7 +18,7 @@ class PlanTensor:
 
     __slots__ = ("id", "placement", "plan", "record")
 
-    def __init__(self, plan: Plan, id: int) -> None:
+    def __init__(self, plan: Planned, id: int) -> None:
         self.plan = plan
         self.id = id
         self.record: TensorRecord = plan.tensors[id]

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import fnmatch
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cached_property
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeVar
 
-from .answers.passes import passes_text
+from .above import ABOVE
 from .names import AtLeast
 from .plan_tensor import PlanTensor as PlanTensor
 from .record import (
@@ -34,38 +33,36 @@ from .split import Split as Split
 from .split import SplitInput as SplitInput
 from .split import order_of_plan
 
-if TYPE_CHECKING:
-    from ..backends.backend import Backend
-    from ..backends.device import Device
-    from .advice.facts import Finding
-    from .answers.decisions import Decisions
-    from .answers.diff import Diff
-    from .answers.explain import Explanation
-    from .answers.why_not import WhyNot
-    from .shares import DeviceShare
-    from .steps import Step
-    from .what_if import Moves, Offload, Pins, Supports
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, eq=False)
-class Plan:
-    """What a planner decided for one graph: ggml's own scheduler, or the reference."""
+class Planned:
+    """What a planner decided for one graph: ggml's own scheduler, or the reference.
+
+    The data, and what follows from it alone. `ggml_py.Plan`, which every plan is, has the rest.
+    """
 
     capture: Capture
     outcome: Outcome
     planner: str = "native"  # or "reference", "debug log", "snapshot"
 
-    def __repr__(self) -> str:
-        return f"<Plan: {self.headline()}>"
-
     def __eq__(self, other: object) -> bool:
         """Equal when graph and outcome are, whoever planned; where tensors lay in memory is not
         recorded."""
-        if not isinstance(other, Plan):
+        if not isinstance(other, Planned):
             return NotImplemented
         return self.capture == other.capture and self.outcome == other.outcome
 
     __hash__ = object.__hash__
+
+    def derived(self, make: Callable[[Any], T]) -> T:
+        """`make(self)`, which is made once."""
+        made = self.__dict__.setdefault("_derived", {})
+        if make not in made:
+            made[make] = make(self)
+        found: T = made[make]
+        return found
 
     @property
     def settings(self) -> Settings:
@@ -183,101 +180,6 @@ class Plan:
         """Tensor id -> name of its backend; leafs and copies included."""
         return {t.id: self.tensor(t.id).backend for t in self.tensors}
 
-    @cached_property
-    def steps(self) -> tuple[Step, ...]:
-        """Every question the scheduler asked and every decision it made, in order.
-
-        By the reference scheduler over this plan's capture. Raises ValueError for a plan that does
-        not hold what the backends answer (`from_debug_log`).
-        """
-        from .steps import steps_of
-
-        return steps_of(self)
-
-    @cached_property
-    def reference(self) -> Plan:
-        """What the reference scheduler makes of the same graph; equal to this plan unless this
-        plan's ggml has a rule that the reference does not know."""
-        from . import reference
-
-        return self if self.planner == "reference" else reference.plan(self.capture)
-
-    def what_if(
-        self,
-        *,
-        pins: Pins | None = None,
-        supports: Supports | None = None,
-        offload: Offload | None = None,
-        move_weights: Moves | None = None,
-        op_offload: bool | None = None,
-        drop: Iterable[str] = (),
-        upstream: str | None = None,
-        parallel: bool | None = None,
-    ) -> Plan:
-        """The reference scheduler's plan of the same graph under other circumstances.
-
-        Tensors are meant by name (the last one that has it), shell pattern or id. `pins` are
-        {"ffn_norm-3": "CPU"}, None takes one away; a pattern pins the nodes that are computed.
-        `supports` is {("gpu0", "TOP_K"): True}, by op, its description, or node; `offload` is the
-        same for "wants the op although its weight has to be copied", a number being the least rows.
-        `move_weights={"blk.3.*": "gpu0"}` puts what has memory before planning (the KV cache too)
-        into memory of that backend, or of a buffer type, with its views. `drop=["BLAS"]` leaves
-        backends out. `upstream="0.17.0"` plans by the rules of another release, by any name that
-        `ggml-py build --list` prints.
-
-        Approximate: types and layouts stay (no repacking); backends that answer differently about
-        tensors in other memory are not asked again; nobody looks whether the memory suffices; the
-        other backends keep the buffer types they allocated from. Otherwise it is the plan that
-        ggml makes once the change is real.
-
-        Raises KeyError for names that match nothing, ValueError and TypeError for changes that make
-        no sense, `reference.CannotPlanError` (a ValueError) where ggml would abort.
-        """
-        from .what_if import what_if
-
-        return what_if(
-            self, pins, supports, offload, move_weights, op_offload, drop, upstream, parallel
-        )
-
-    @cached_property
-    def decisions(self) -> Decisions:
-        """`steps`, by tensor."""
-        from .answers.decisions import Decisions
-
-        return Decisions(self)
-
-    def explain(self, which: str | int | PlanTensor) -> Explanation:
-        """Why a tensor is where it is: the chain of decisions, back to its root.
-
-        `which` is a node's index or a name, as `node` takes it. Printed, it is text to read; its
-        `headline` is one line ("1.off via src[4] blk.0.attn_sinks.weight"). Raises KeyError.
-        """
-        from .answers.explain import explain
-
-        return explain(self, self._subject(which))
-
-    def why_not(
-        self, which: str | int | PlanTensor, backend: str, device: Device | Backend | None = None
-    ) -> WhyNot:
-        """Why a tensor is not on a backend: the first rule that kept it off, what would have kept
-        it off then, and what would change it, tried with `what_if`.
-
-        `which` is a node's index or a name, as `node` takes it; `backend` a name or its device's.
-        With a live `device`, where the op is not supported, the answer has the nearest variant that
-        the device supports. Raises KeyError for names that are not there, ValueError for a plan
-        that does not hold what the backends answer (`from_debug_log`).
-        """
-        from .answers.why_not import why_not
-
-        return why_not(self, self._subject(which), backend, device)
-
-    def _subject(self, which: str | int | PlanTensor) -> PlanTensor:
-        if not isinstance(which, PlanTensor):
-            return self.node(which)
-        if which.plan is not self and which.plan != self:
-            raise ValueError(f"{which!r} is of another plan: expected one of this, or its name")
-        return self.tensor(which.id)
-
     def tensor(self, id: int) -> PlanTensor:
         """Any tensor by its id."""
         return PlanTensor(self, id)
@@ -317,17 +219,6 @@ class Plan:
         every = (*self.nodes, *self.leafs)
         return tuple(t for t in every if fnmatch.fnmatchcase(t.name, pattern))
 
-    def passes(self) -> str:
-        """The assignment after each pass and sweep: a letter per node, '?' = not assigned yet; then
-        the same for the leafs, where there are some.
-
-        View ops take part from pass 4 on. The last line names the backends' letters. Raises
-        ValueError for a plan that does not hold it (`from_debug_log`).
-        """
-        if self.capture.source != "scheduler":
-            raise ValueError(f"a {self.capture.source} does not have the passes, only their result")
-        return passes_text(self)
-
     @cached_property
     def has_causes(self) -> bool:
         """Whether it has any cause: a log of ggml as it is released has none."""
@@ -343,128 +234,11 @@ class Plan:
         counts = Counter(n.backend for n in self.nodes if n.is_computed)
         return {b.name: counts[b.name] for b in self.backends}
 
-    def shares(self) -> list[DeviceShare] | None:
-        """Each backend's part of the nodes, of the FLOPs (estimated), of the bytes that are read
-        and written, and the weights in its memory. None for a plan without shapes (`unknown`)."""
-        from .shares import shares
 
-        return shares(self)
-
-    def headline(self) -> str:
-        """One line: splits, copies, bytes copied; who has how much of nodes, FLOPs and bytes."""
-        from .shares import in_words
-
-        per_backend = self.nodes_per_backend()
-        total = sum(per_backend.values()) or 1
-        nodes = ", ".join(f"{name} {n} ({n / total:.0%})" for name, n in per_backend.items())
-        shares = self.shares()
-        start = (
-            f"{self.n_splits} splits, {self.n_inputs} copies "
-            f"({format_bytes(self.copy_bytes)}), nodes: {nodes}"
-        )
-        return start if shares is None else f"{start}; {in_words(shares)}"
-
-    def diff(self, other: Plan, backends: Mapping[str, str] | None = None) -> Diff:
-        """What `other` decides otherwise: assignments, causes, splits, copies and their bytes. True
-        when there is something; `str` of it is a report.
-
-        Tensors are matched by name, and by position where names fail. `backends` renames backends
-        of this plan: {"gpu0": "CUDA0"}. Raises KeyError for a backend that it does not have.
-        """
-        from .answers.diff import diff
-
-        return diff(self, other, backends)
-
-    def advice(self, min_bytes: int = 1 << 20) -> tuple[Finding, ...]:
-        """What its owner may want to change, by bytes per evaluation, the most first.
-
-        Findings that are only about copies of fewer than `min_bytes` bytes together are left out.
-        Of a plan that was read from a debug log the last finding, GP100, names the checks that it
-        does not hold enough for. Each id has a page: docs/advice/README.md. Raises ValueError for
-        a `min_bytes` that is no number of bytes.
-        """
-        from .advice.checks import advice
-
-        return advice(self, min_bytes)
-
-    def text(self) -> str:
-        """Upstream's GGML_SCHED_DEBUG=2 layout, line for line, with the cause column filled."""
-        from ..export import to_text
-
-        return to_text.render(self)
-
-    def snapshot(self) -> str:
-        """A page for version control: who runs each node and why, splits, copies; a change of the
-        plan is a small change of the page. Without what depends on the machine."""
-        from ..export.snapshot import render
-
-        return render(self)
-
-    def to_json(self, path: str | Path | None = None) -> dict[str, Any]:
-        """The plan as JSON data; written to `path` when one is given (whole or not at all)."""
-        from ..export.json import plan as to_json
-
-        return to_json.write(self, path) if path is not None else to_json.render(self)
-
-    def export(
-        self,
-        path: str | Path,
-        format: str | None = None,
-        *,
-        other: Plan | None = None,
-        force: bool = False,
-    ) -> None:
-        """Writes the plan in a format that the file's name tells: "plan.html" is a page to look at,
-        "plan.json.gz" what `from_json` reads. `export.formats.EXPORTERS` lists them; `format` names
-        another. `other` is a plan to compare it with, in formats that can.
-
-        The file is whole or not there. Raises FileExistsError where one is there already, unless
-        `force`; ValueError for a name or format that is not known.
-        """
-        from ..export import formats
-
-        formats.export(self, path, format, other, force)
-
-    def _repr_html_(self) -> str:
-        """What a notebook shows."""
-        from ..export import to_notebook
-
-        return to_notebook.plan(self)
-
-    @staticmethod
-    def from_json(path: str | Path) -> Plan:
-        """A plan that `to_json` wrote. Raises ValueError for anything else."""
-        from ..export.json import plan as to_json
-
-        return to_json.read(path)
-
-    @staticmethod
-    def from_debug_log(text: str, index: int = -1, upstream: str | None = None) -> Plan:
-        """The plan in a log with what ggml prints for GGML_SCHED_DEBUG=2, whatever is around it.
-
-        A log has a print for each time that the scheduler planned; `index` chooses one, the last
-        one unless told. `upstream` is ggml's version, which is guessed otherwise. What a print does
-        not tell is in `unknown`. Raises ValueError for a text without a whole print.
-        """
-        from ..export.debug_log_plan import from_debug_log
-
-        return from_debug_log(text, index, upstream)
-
-    @staticmethod
-    def from_snapshot(text: str) -> Plan:
-        """The plan on a page that `snapshot` wrote, as far as that tells (`unknown`). Raises
-        ValueError for any other text."""
-        from ..export.snapshot_plan import from_snapshot
-
-        return from_snapshot(text)
-
-    @property
-    def unknown(self) -> tuple[str, ...]:
-        """What is not known of a plan that was read from a log or a snapshot, in sentences."""
-        from ..export.debug_log_plan import unknown
-        from ..export.snapshot_plan import SOURCE, UNKNOWN
-
-        return UNKNOWN if self.capture.source == SOURCE else unknown(self)
+def make_plan(capture: Capture, outcome: Outcome, planner: str = "native") -> Planned:
+    """A plan, of the class that users know."""
+    face: type[Planned] = ABOVE["Plan"]()
+    return face(capture, outcome, planner)
 
 
 def format_bytes(n: float) -> str:

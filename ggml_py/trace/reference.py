@@ -7,7 +7,7 @@ C: ggml_backend_sched_split_graph
 
 from __future__ import annotations
 
-from .planned import Plan
+from .planned import Planned, make_plan
 from .record import (
     COPY,
     NODE,
@@ -32,7 +32,7 @@ class CannotPlanError(ValueError):
     """The scheduler would abort on this graph; the message says at which tensor, and why."""
 
 
-def plan(capture: Capture, steps: list[RawStep] | None = None) -> Plan:
+def plan(capture: Capture, steps: list[RawStep] | None = None) -> Planned:
     """The plan that ggml's scheduler makes of a capture, by the rules of the capture's release.
 
     Every question asked and every decision is appended to `steps`, when given. Raises
@@ -40,7 +40,16 @@ def plan(capture: Capture, steps: list[RawStep] | None = None) -> Plan:
     """
     check_answers(capture)
     with collection_paused():
-        return Plan(capture, Planning(capture, steps).run(), "reference")
+        return make_plan(capture, Planning(capture, steps).run(), "reference")
+
+
+def reference_of(plan_: Planned) -> Planned:
+    """The reference's plan of the same graph; made once."""
+    return plan_ if plan_.planner == "reference" else plan_.derived(_of_capture)
+
+
+def _of_capture(planned: Planned) -> Planned:
+    return plan(planned.capture)
 
 
 def check_answers(capture: Capture) -> None:

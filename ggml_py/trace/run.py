@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
+from .above import ABOVE
 from .plan_tensor import PlanTensor
-from .planned import Plan, SplitInput
+from .planned import Planned
+from .split import SplitInput
 
 if TYPE_CHECKING:
     from .answers.run_ends import Ends
-    from .answers.run_summary import RunSummary
 
 COMPUTE, COPY, NODES, WAIT, RECORD, QUEUE_WAIT = EVENT_KINDS = (
     "compute", "copy", "nodes", "wait", "event_record", "event_wait"
@@ -142,12 +142,12 @@ class SplitRun:
 class ComputeRun:
     """One compute of one scheduler."""
 
-    run: Run
+    run: Recorded
     event: Event
     events: tuple[tuple[int, Event], ...]  # of it, with their index in the run
 
     @property
-    def plan(self) -> Plan | None:
+    def plan(self) -> Planned | None:
         """Of the graph that was computed; None where it could not be read."""
         index = self.run.schedulers[self.event.scheduler].plans[self.event.compute]
         return None if index < 0 else self.run.plans[index]
@@ -245,7 +245,7 @@ class ComputeRun:
 
 
 @dataclass(frozen=True)
-class Run:
+class Recorded:
     """What was recorded: events in the order that they began, scheduler by scheduler, and the plans
     that they belong to.
 
@@ -253,14 +253,11 @@ class Run:
     scheduler would; `memcpy` is what copying memory reached on that machine, bytes per second.
     """
 
-    plans: tuple[Plan, ...]
+    plans: tuple[Planned, ...]
     schedulers: tuple[SchedulerRecord, ...]
     events: tuple[Event, ...]
     per_op: bool = False
     memcpy: float = 0.0
-
-    def __repr__(self) -> str:
-        return f"<Run: {self.summary().headline()}>"
 
     @cached_property
     def computes(self) -> tuple[ComputeRun, ...]:
@@ -280,39 +277,19 @@ class Run:
 
         return ends_of(self.events, self.schedulers)
 
-    def _repr_html_(self) -> str:
-        """What a notebook shows."""
-        from ..export import to_notebook
-
-        return to_notebook.run(self)
-
     @property
     def lost(self) -> int:
         """Events that there was no room for: the last ones."""
         return sum(s.lost for s in self.schedulers)
 
-    def summary(self) -> RunSummary:
-        """Time by backend, in copies, in waits, in nothing; the dearest of each."""
-        from .answers.run_summary import summarize
 
-        return summarize(self)
-
-    def to_json(self, path: str | Path | None = None) -> dict[str, Any]:
-        """The run as JSON data; written to `path` when one is given (whole or not at all)."""
-        from ..export.json import run as run_json
-
-        return run_json.write(self, path) if path is not None else run_json.render(self)
-
-    def export(self, path: str | Path, format: str | None = None, *, force: bool = False) -> None:
-        """As `Plan.export`: "run.trace.json" is for Perfetto, "run.html" the page of the plan that
-        took the most time, with what each node took in its median compute."""
-        from ..export import formats
-
-        formats.export(self, path, format, force=force)
-
-    @staticmethod
-    def from_json(path: str | Path) -> Run:
-        """A run that `to_json` wrote. Raises ValueError for anything else."""
-        from ..export.json import run as run_json
-
-        return run_json.read(path)
+def make_run(
+    plans: tuple[Planned, ...],
+    schedulers: tuple[SchedulerRecord, ...],
+    events: tuple[Event, ...],
+    per_op: bool = False,
+    memcpy: float = 0.0,
+) -> Recorded:
+    """A run, of the class that users know."""
+    face: type[Recorded] = ABOVE["Run"]()
+    return face(plans, schedulers, events, per_op, memcpy)

@@ -7,7 +7,7 @@ from math import prod
 from typing import NamedTuple
 
 from .flops import flops
-from .planned import Plan
+from .planned import Planned, format_bytes
 from .record import NODE, Capture, TensorRecord
 
 
@@ -24,7 +24,7 @@ class DeviceShare(NamedTuple):
     weight_bytes: int  # of the graph's weights that lie in memory of its own
 
 
-def shares(plan: Plan) -> list[DeviceShare] | None:
+def shares(plan: Planned) -> list[DeviceShare] | None:
     """The part of each backend, highest priority first; None where shapes are not known."""
     capture = plan.capture
     if capture.source != "scheduler":
@@ -75,6 +75,19 @@ def _holder(capture: Capture, t: TensorRecord) -> int:
     """The backend whose memory a weight is in. Several can read the CPU's; it is the last."""
     readers = capture.bufts[capture.buffers[t.buffer].buft].readers
     return readers.bit_length() - 1 if readers else len(capture.backends) - 1
+
+
+def headline(plan: Planned) -> str:
+    """See `Plan.headline`."""
+    per_backend = plan.nodes_per_backend()
+    total = sum(per_backend.values()) or 1
+    nodes = ", ".join(f"{name} {n} ({n / total:.0%})" for name, n in per_backend.items())
+    parts = shares(plan)
+    start = (
+        f"{plan.n_splits} splits, {plan.n_inputs} copies "
+        f"({format_bytes(plan.copy_bytes)}), nodes: {nodes}"
+    )
+    return start if parts is None else f"{start}; {in_words(parts)}"
 
 
 def in_words(parts: Sequence[DeviceShare]) -> str:

@@ -12,7 +12,7 @@ from .plan_tensor import PlanTensor
 from .record import OptimizedRecord, SplitRecord
 
 if TYPE_CHECKING:
-    from .planned import Plan
+    from .planned import Planned
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Split:
 
     __slots__ = ("_order", "backend", "end", "index", "inputs", "plan", "start")
 
-    def __init__(self, plan: Plan, index: int, record: SplitRecord) -> None:
+    def __init__(self, plan: Planned, index: int, record: SplitRecord) -> None:
         self.plan = plan
         self.index = index
         self.backend = plan.backends[record.backend].name
@@ -128,7 +128,7 @@ def order_of(split: Split) -> tuple[int, ...] | None:
     return answer.order or tuple(range(split.start, split.end))
 
 
-def order_of_plan(plan: Plan) -> tuple[int, ...] | None:
+def order_of_plan(plan: Planned) -> tuple[int, ...] | None:
     """Of all nodes; None where that of a split is not known."""
     found: list[int] = []
     for split in plan.splits:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from .cause import STAGES
 
 if TYPE_CHECKING:
-    from .planned import Plan, PlanTensor
+    from .planned import Planned, PlanTensor
 
 _PASS_5 = 50
 
@@ -62,8 +62,12 @@ class Step:
         }  # fmt: skip
 
 
-def steps_of(plan: Plan) -> tuple[Step, ...]:
-    """The steps of a plan, by the reference scheduler."""
+def steps_of(plan: Planned) -> tuple[Step, ...]:
+    """The steps of a plan, by the reference scheduler; made once."""
+    return plan.derived(_steps)
+
+
+def _steps(plan: Planned) -> tuple[Step, ...]:
     from . import reference
 
     raw: list[RawStep] = []

@@ -14,7 +14,7 @@ from .record import NODE, BufferRecord, Capture, TensorRecord
 from .rules import find_release
 
 if TYPE_CHECKING:
-    from .planned import Plan
+    from .planned import Planned
 
 Which: TypeAlias = "str | int"  # a name, a shell pattern, or an id
 Pins: TypeAlias = "Mapping[Which, str | None]"
@@ -26,7 +26,7 @@ MAX_COPIES = 4  # GGML_SCHED_MAX_COPIES, what `parallel` gives
 
 
 def what_if(
-    plan: Plan,
+    plan: Planned,
     pins: Pins | None = None,
     supports: Supports | None = None,
     offload: Offload | None = None,
@@ -35,7 +35,7 @@ def what_if(
     drop: Iterable[str] = (),
     upstream: str | None = None,
     parallel: bool | None = None,
-) -> Plan:
+) -> Planned:
     """See `Plan.what_if`."""
     capture = plan.capture
     reference.check_answers(capture)

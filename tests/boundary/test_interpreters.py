@@ -83,7 +83,7 @@ def test_a_sub_interpreter_is_refused_and_the_main_one_goes_on(kind, program):
 
 def test_plans_can_be_read_in_a_sub_interpreter():
     done = run(IN_A_SUB_INTERPRETER.replace("PROGRAM", "ggml_py.Plan").replace("KIND", "'legacy'"))
-    assert done.stdout.splitlines()[0] == "<class 'ggml_py.trace.planned.Plan'>", done.stderr
+    assert done.stdout.splitlines()[0] == "<class 'ggml_py.plan.Plan'>", done.stderr
 
 
 def test_the_check_passes_here():

@@ -135,7 +135,7 @@ EVERY_FORMAT = """
 import hashlib, sys
 sys.modules["ggml_py._ggml"] = None
 from ggml_py.export import formats
-from ggml_py.trace.planned import Plan
+from ggml_py.plan import Plan
 for path in sys.argv[1:]:
     plan = Plan.from_json(path)
     for exporter in formats.EXPORTERS:

@@ -11,7 +11,7 @@ import ggml_py as ggml
 from ggml_py.export import timeline, to_chrome
 from ggml_py.models import load
 from ggml_py.models.synthetic import LlamaSpec
-from ggml_py.trace.planned import Plan
+from ggml_py.plan import Plan
 
 HOSTILE = '</script>"\'\\ ä 日本 \u2028'
 

@@ -30,7 +30,8 @@ FLOORS = (
     ("tensors",),
     ("graphs",),
     ("gguf", "sim", "variants"),
-    ("plan", "run", "checks"),
+    ("plan",),
+    ("run", "checks"),
     ("scheduler",),
     ("models", "train"),
     ("cli", "pytest_plugin", "__main__"),
@@ -138,16 +139,11 @@ def wrong(edge: Edge) -> str:
     if source[1] in PLAIN and target[0] > 0 and target[1] not in PLAIN:
         return "plain data that asks the native library"
     scheduler = next(floor for floor, rooms in enumerate(FLOORS) if "scheduler" in rooms)
-    objects = source[0] < scheduler and source[1] not in (
-        *PLAIN,
-        "variants",
-        "plan",
-        "run",
-        "checks",
-    )
+    knows = (*PLAIN, "variants", "plan", "run", "checks")
+    objects = source[0] < scheduler and source[1] not in knows
     if objects and target[1] in ANSWERS:
         return "an object that knows plans"
-    if source[1] == "models" and target[1] in ANSWERS and edge.target != "trace.planned":
+    if source[1] == "models" and target[1] in ANSWERS and edge.target != "plan":
         return "a model that knows more of plans than Plan"
     return ""
 

@@ -98,7 +98,7 @@ def ran(plan, per_op=True, n=3):
         now += 10_000
     names = tuple(b.name for b in plan.backends)
     scheduler = run.SchedulerRecord(names, (False,) * len(names), (0,) * n)
-    return run.Run((plan,), (scheduler,), tuple(events), per_op, 1e9)
+    return run.make_run((plan,), (scheduler,), tuple(events), per_op, 1e9)
 
 
 def waited_late(plan):

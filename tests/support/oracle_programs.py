@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ggml_py.trace.planned import Plan
+from ggml_py.plan import Plan
 
 _IN_PLAN = re.compile(r"## SPLIT #|node #|$")
 

@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 
 import ggml_py as ggml
-from ggml_py.trace.planned import Plan
+from ggml_py.plan import Plan
 
 N = 32  # all values are [N, n_tokens], all matrices [N, N]
 OPS = ("MUL_MAT", "ADD", "RELU", "RMS_NORM", "MUL", "SCALE", "VIEW", "CONT", "STORE", "LOAD")

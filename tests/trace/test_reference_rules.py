@@ -5,8 +5,8 @@ from dataclasses import fields, replace
 import pytest
 from captures import tensor
 
+from ggml_py.plan import Plan
 from ggml_py.trace import reference
-from ggml_py.trace.planned import Plan
 from ggml_py.trace.record import (
     LEAF,
     NODE,

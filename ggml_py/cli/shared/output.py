@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from ...trace.planned import Plan
-    from ...trace.run import Run
+    from ...plan import Plan
+    from ...run import Run
 
 
 def check_output(

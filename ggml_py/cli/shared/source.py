@@ -16,8 +16,9 @@ from ...files.reading import MOST, open_file, read_most
 from .options import ModelOption, load_model, load_options, model_option
 
 if TYPE_CHECKING:
-    from ...trace.planned import Plan, PlanTensor
-    from ...trace.run import Run
+    from ...plan import Plan
+    from ...run import Run
+    from ...trace.planned import PlanTensor
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -117,6 +118,7 @@ def saved_plan(source: str, dump: int | None = None) -> Plan | None:
     which print of a log, the last one unless told."""
     from ...export.json import plan as to_json
     from ...export.snapshot import MAGIC
+    from ...plan import as_plan
 
     content = _content(source)
     if content is None:
@@ -130,7 +132,7 @@ def saved_plan(source: str, dump: int | None = None) -> Plan | None:
     log = _PRINT.encode() in content and to_json.KIND.encode() not in content[:1000]
     if content.lstrip()[:1] == b"{" and not log:
         _refuse_known(content, name)
-        return to_json.parse(content, name)
+        return as_plan(to_json.parse(content, name))
     # What PowerShell's > writes is UTF-16.
     utf16 = content.startswith((b"\xff\xfe", b"\xfe\xff"))
     text = content.decode("utf-16" if utf16 else "utf-8", "replace")
@@ -157,6 +159,7 @@ def saved_run(source: str) -> Run | None:
     """The run in that file; None for anything else."""
     from ...export.json import plan as to_json
     from ...export.json import run as run_json
+    from ...run import as_run
 
     content = _content(source)
     if content is None:
@@ -167,13 +170,13 @@ def saved_run(source: str) -> Run | None:
         return None  # `saved_plan` says what is wrong
     # As we write it, or with its keys sorted; a plan may have a node that is called so.
     known = run_json.KIND.encode() in content and to_json.KIND.encode() not in content[:200]
-    return (
-        run_json.parse(content, _called(source)) if known and content.lstrip()[:1] == b"{" else None
-    )
+    if not known or content.lstrip()[:1] != b"{":
+        return None
+    return as_run(run_json.parse(content, _called(source)))
 
 
 def _plan_on_page(text: str, name: str) -> Plan:
-    from ...trace.planned import Plan
+    from ...plan import Plan
 
     try:
         return Plan.from_snapshot(text.replace("\r\n", "\n"))
@@ -183,7 +186,7 @@ def _plan_on_page(text: str, name: str) -> Plan:
 
 def _plan_in_log(text: str, name: str, dump: int | None) -> Plan:
     from ...export.debug_log import dumps
-    from ...trace.planned import Plan
+    from ...plan import Plan
 
     try:
         n = len(dumps(text))

@@ -10,7 +10,7 @@ import click
 from .source import name_or_number
 
 if TYPE_CHECKING:
-    from ...trace.planned import Plan
+    from ...plan import Plan
 
 FORMS = """\
 \b

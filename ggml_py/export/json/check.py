@@ -11,7 +11,7 @@ from functools import cache
 from typing import Any, NoReturn, get_args, get_type_hints
 
 from ...trace.answers.passes import PASS_NAMES
-from ...trace.planned import Plan
+from ...trace.planned import Planned
 from ...trace.record import COPY, LEAF, NODE, OTHER
 from ...trace.rules import parse_version
 
@@ -26,7 +26,7 @@ _COUNTS = frozenset({
 })  # fmt: skip
 
 
-def check(plan: Plan) -> None:
+def check(plan: Planned) -> None:
     """Raises ValueError that names the first thing which no plan has."""
     _types(plan)
     _settings(plan)
@@ -47,7 +47,7 @@ def _fail(what: str, value: object, expected: str) -> NoReturn:
 # --- types, which are those of the records
 
 
-def _types(plan: Plan) -> None:
+def _types(plan: Planned) -> None:
     capture, outcome = plan.capture, plan.outcome
     tables: list[tuple[str, Sequence[Any]]] = [
         ("settings", (capture.settings,)), ("backends", capture.backends),
@@ -135,7 +135,7 @@ def _in(what: str, value: int, low: int, end: int) -> None:
         _fail(what, value, f"{low} to {end - 1}" if end > low else "none, for there are none")
 
 
-def _settings(plan: Plan) -> None:
+def _settings(plan: Planned) -> None:
     capture, settings = plan.capture, plan.settings
     if plan.planner not in PLANNERS:
         _fail("planner", plan.planner, f"one of {', '.join(PLANNERS)}")
@@ -157,11 +157,11 @@ def _settings(plan: Plan) -> None:
         _in(f"buffers[{i}].buft", buffer.buft, 0, len(capture.bufts))
 
 
-def _is_scheduler(plan: Plan) -> bool:
+def _is_scheduler(plan: Planned) -> bool:
     return plan.capture.source == "scheduler"
 
 
-def _tensors(plan: Plan) -> None:
+def _tensors(plan: Planned) -> None:
     capture, every = plan.capture, plan.tensors
     n, n_backends = len(capture.tensors), len(capture.backends)
     if [t.id for t in every] != list(range(len(every))):
@@ -196,7 +196,7 @@ def _tensors(plan: Plan) -> None:
 _MAX_SRC = 16  # GGML_MAX_SRC is 10
 
 
-def _answers(plan: Plan) -> None:
+def _answers(plan: Planned) -> None:
     """Sets of backends have no others."""
     end = 1 << len(plan.backends)
     for t in plan.tensors:
@@ -206,7 +206,7 @@ def _answers(plan: Plan) -> None:
         _in(f"readers of '{buft.name}'", buft.readers, 0, end)
 
 
-def _placements(plan: Plan) -> None:
+def _placements(plan: Planned) -> None:
     n, n_backends = len(plan.capture.tensors), len(plan.backends)
     whole = _is_scheduler(plan)
     n_passes = len(PASS_NAMES)
@@ -236,7 +236,7 @@ def _count_passes(who: str, passes: tuple[int, ...], expected: int) -> None:
         _fail(f"passes of {who}", passes, f"{expected} backends")
 
 
-def _splits(plan: Plan) -> None:
+def _splits(plan: Planned) -> None:
     n, at = plan.capture.n_nodes, 0
     for i, split in enumerate(plan.outcome.splits):
         _in(f"splits[{i}].backend", split.backend, 0, len(plan.backends))
@@ -253,7 +253,7 @@ def _splits(plan: Plan) -> None:
         raise ValueError(f"its splits end at node {at} of {n}")
 
 
-def _optimized(plan: Plan) -> None:
+def _optimized(plan: Planned) -> None:
     _in("optimizers", plan.capture.optimizers, 0, 1 << len(plan.backends))
     for i, answer in enumerate(plan.capture.optimized):
         what = f"optimized[{i}]"
@@ -267,14 +267,14 @@ def _optimized(plan: Plan) -> None:
             _in(f"{what}.alloc_deps", until, answer.start, answer.end)
 
 
-def _cpu(plan: Plan) -> None:
+def _cpu(plan: Planned) -> None:
     n = plan.capture.n_nodes
     for i, record in enumerate(plan.capture.cpu):
         for id in (record.node, *record.fused):
             _in(f"cpu[{i}]", id, 0, n)
 
 
-def _no_cycle(plan: Plan) -> None:
+def _no_cycle(plan: Planned) -> None:
     """No tensor is made from itself, but that a cast names itself as its second source."""
     every = plan.capture.tensors
     needs = [{i for i in t.src if i not in (-1, t.id)} | {t.view_src} - {-1} for t in every]

@@ -17,7 +17,7 @@ from typing import Any
 from ...files.reading import MOST, read_file
 from ...files.writing import write_whole
 from ...trace.names import AtLeast, with_bounds
-from ...trace.planned import Plan
+from ...trace.planned import Planned, make_plan
 from ...trace.record import (
     COPY,
     BackendRecord,
@@ -33,9 +33,10 @@ from ...trace.record import (
     TensorRecord,
     collection_paused,
 )  # fmt: skip
-from ...trace.shares import DeviceShare
+from ...trace.shares import DeviceShare, headline, shares
 from ...trace.split import possible_optimizers
 from ..debug_log_plan import SOURCE as LOG
+from ..snapshot_plan import unknown
 from .check import PLANNERS, SOURCES, check
 from .schema import DRAFT, object_of, ref, type_of
 
@@ -59,22 +60,22 @@ _AT_MOST = {
 _ROW = (*TensorRecord._fields, *Placement._fields)
 
 
-def render(plan: Plan) -> dict[str, Any]:
+def render(plan: Planned) -> dict[str, Any]:
     """The plan as data that `json` can write."""
     capture, outcome = plan.capture, plan.outcome
     rows = zip(plan.tensors, outcome.placements, strict=True)
-    shares = plan.shares()
+    parts = shares(plan)
     data = {
         "schema": SCHEMA,
         "kind": KIND,
         "planner": plan.planner,
         "source": capture.source,
         "may_be_cut": capture.may_be_cut,
-        "headline": plan.headline(),
-        "unknown": list(plan.unknown),
+        "headline": headline(plan),
+        "unknown": list(unknown(plan)),
         "n_splits": plan.n_splits,
         "copy_bytes": plan.copy_bytes,
-        "shares": None if shares is None else [s._asdict() for s in shares],
+        "shares": None if parts is None else [s._asdict() for s in parts],
         "hash_set_used": outcome.hash_set_used,
         "settings": capture.settings._asdict(),
         "backends": [b._asdict() for b in capture.backends],
@@ -95,7 +96,7 @@ def render(plan: Plan) -> dict[str, Any]:
     return data
 
 
-def write(plan: Plan, path: str | Path) -> dict[str, Any]:
+def write(plan: Planned, path: str | Path) -> dict[str, Any]:
     """Writes the plan to `path`, whole or not at all; compressed where that ends with ".gz"."""
     return write_data(render(plan), path)
 
@@ -106,12 +107,12 @@ def write_data(data: dict[str, Any], path: str | Path) -> dict[str, Any]:
     return data
 
 
-def read(path: str | Path) -> Plan:
+def read(path: str | Path) -> Planned:
     """The plan in a file that `write` made. Raises ValueError that says what is wrong with it."""
     return parse(read_file(path), path)
 
 
-def parse(content: bytes, path: str | Path) -> Plan:
+def parse(content: bytes, path: str | Path) -> Planned:
     """As `read`, of a file's content; `path` is what errors call it."""
     return plan_of(loaded(content, path, KIND, SCHEMA, OLDEST), str(path))
 
@@ -141,7 +142,7 @@ def loaded(
     return data
 
 
-def plan_of(data: dict[str, Any], path: str) -> Plan:
+def plan_of(data: dict[str, Any], path: str) -> Planned:
     """The plan that `render` gave as data. Raises ValueError."""
     try:
         with collection_paused():
@@ -154,14 +155,14 @@ def plan_of(data: dict[str, Any], path: str) -> Plan:
     return _with_bounds(plan) if plan.capture.source == LOG else plan
 
 
-def _with_bounds(plan: Plan) -> Plan:
+def _with_bounds(plan: Planned) -> Planned:
     """The sizes of a log are bounds."""
     tensors, copies = (
         tuple(t._replace(nbytes=AtLeast(t.nbytes)) for t in records)
         for records in (plan.capture.tensors, plan.outcome.copies)
     )
     outcome = replace(plan.outcome, copies=copies)
-    return Plan(replace(plan.capture, tensors=tensors), outcome, plan.planner)
+    return make_plan(replace(plan.capture, tensors=tensors), outcome, plan.planner)
 
 
 def decompressed(content: bytes) -> bytes:
@@ -177,7 +178,7 @@ def decompressed(content: bytes) -> bytes:
     return whole
 
 
-def _plan(data: dict[str, Any]) -> Plan:
+def _plan(data: dict[str, Any]) -> Planned:
     if data["schema"] < 4:
         data = data | {"optimized": []}
     if data["schema"] < 5:
@@ -211,7 +212,7 @@ def _plan(data: dict[str, Any]) -> Plan:
     )
     placements = tuple(Placement(*row[_N_RECORD:]) for row in rows)
     outcome = Outcome(placements, tuple(records[n:]), tables["splits"], data["hash_set_used"])
-    return Plan(capture, outcome, data["planner"])
+    return make_plan(capture, outcome, data["planner"])
 
 
 def _tuples(value: Any) -> Any:

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from ...files.reading import read_file
-from ...trace.answers.run_summary import Gap, RunSummary, Spent, Synced
-from ...trace.run import COPY, EVENT_KINDS, HOWS, NODES, Event, Run, SchedulerRecord
+from ...trace.answers.run_summary import Gap, RunSummary, Spent, Synced, summarize
+from ...trace.run import COPY, EVENT_KINDS, HOWS, NODES, Event, Recorded, SchedulerRecord, make_run
 from . import plan as to_json
 from .schema import DRAFT, object_of, ref, type_of
 
@@ -20,13 +20,13 @@ KIND = "ggml_py run"
 _NEW = ("how", "by")  # the last fields of an event
 
 
-def render(run: Run) -> dict[str, Any]:
+def render(run: Recorded) -> dict[str, Any]:
     """The run as data that `json` can write."""
     columns = zip(*run.events, strict=True) if run.events else ((),) * len(Event._fields)
     return {
         "schema": SCHEMA,
         "kind": KIND,
-        "summary": run.summary().as_dict(),
+        "summary": summarize(run).as_dict(),
         "per_op": run.per_op,
         "memcpy": run.memcpy,
         "schedulers": [s._asdict() for s in run.schedulers],
@@ -35,17 +35,17 @@ def render(run: Run) -> dict[str, Any]:
     }
 
 
-def write(run: Run, path: str | Path) -> dict[str, Any]:
+def write(run: Recorded, path: str | Path) -> dict[str, Any]:
     """Writes the run to `path`, whole or not at all; ".gz" is compressed."""
     return to_json.write_data(render(run), path)
 
 
-def read(path: str | Path) -> Run:
+def read(path: str | Path) -> Recorded:
     """The run in a file that `write` made. Raises ValueError that says what is wrong with it."""
     return parse(read_file(path), path)
 
 
-def parse(content: bytes, path: str | Path) -> Run:
+def parse(content: bytes, path: str | Path) -> Recorded:
     """As `read`, of a file's content; `path` is what errors call it."""
     data = to_json.loaded(content, path, KIND, SCHEMA, OLDEST)
     try:
@@ -54,7 +54,7 @@ def parse(content: bytes, path: str | Path) -> Run:
         names = Event._fields if data["schema"] > 1 else Event._fields[: -len(_NEW)]
         columns = [data["events"][name] for name in names]
         events = tuple(Event(*row) for row in zip(*columns, strict=True))
-        run = Run(plans, schedulers, events, bool(data["per_op"]), float(data["memcpy"]))
+        run = make_run(plans, schedulers, events, bool(data["per_op"]), float(data["memcpy"]))
         _check(run)
     except (KeyError, TypeError, AttributeError, IndexError, OverflowError) as error:
         raise ValueError(f"{path} is a damaged run: {error!r}") from None
@@ -74,7 +74,7 @@ def _record(row: dict[str, Any]) -> SchedulerRecord:
     return record
 
 
-def _check(run: Run) -> None:
+def _check(run: Recorded) -> None:
     """Raises ValueError for numbers that refer to nothing."""
     for i, event in enumerate(run.events):
         if event.kind not in EVENT_KINDS:
@@ -97,7 +97,7 @@ def _check(run: Run) -> None:
         _check_in_plan(run, scheduler, i, event)
 
 
-def _check_in_plan(run: Run, scheduler: SchedulerRecord, i: int, event: Event) -> None:
+def _check_in_plan(run: Recorded, scheduler: SchedulerRecord, i: int, event: Event) -> None:
     index = scheduler.plans[event.compute] if event.compute >= 0 else -1
     if not -1 <= index < len(run.plans):
         raise ValueError(f"compute {event.compute} has plan {index}")

@@ -6,23 +6,25 @@ import itertools
 from collections.abc import Iterator
 from typing import Any
 
+from ...trace.advice.checks import advice
 from ...trace.answers.explain import Link, disagreements, has_steps, parts
 from ...trace.answers.passes import PASS_NAMES, has_leaf_passes
 from ...trace.answers.reasons import first_reason
 from ...trace.flops import flops
 from ...trace.names import shape, signature
-from ...trace.planned import Plan, PlanTensor
+from ...trace.planned import Planned, PlanTensor
 from ...trace.record import COPY, NODE
-from ...trace.shares import bytes_moved
+from ...trace.shares import bytes_moved, headline, shares
 from ..palette import lanes
 from ..rows import copy_rows, devices, node_rows, off_reasons, off_rows, planned
 from ..run_times import Times
+from ..snapshot_plan import unknown
 from .interning import Table, Texts
 
 _NOWHERE = "?"
 
 
-def data(plan: Plan, measured: Times | None = None) -> dict[str, Any]:
+def data(plan: Planned, measured: Times | None = None) -> dict[str, Any]:
     """One plan, with what it took where that was measured, as the scripts of this folder read it
     (`Plan` in plan.js says what each key is)."""
     strings = Table()
@@ -32,7 +34,7 @@ def data(plan: Plan, measured: Times | None = None) -> dict[str, Any]:
     steps = has_steps(plan)
     numbers: dict[str | None, int] = {b.name: i for i, b in enumerate(plan.backends)}
     made = {
-        "headline": plan.headline(),
+        "headline": headline(plan),
         "made": _made_with(plan),
         "backends": _backends(plan),
         "shares": _shares(plan),
@@ -53,18 +55,18 @@ def data(plan: Plan, measured: Times | None = None) -> dict[str, Any]:
         "stages": list(PASS_NAMES) if plan.capture.source == "scheduler" else [],
         "passes": _passes(plan),
         "off": [r._asdict() for r in off_rows(plan, rows, off_reasons(plan, rows))],
-        "advice": [_finding(f.to_dict()) for f in plan.advice()],
+        "advice": [_finding(f.to_dict()) for f in advice(plan)],
         **_explanations(plan, texts, steps),
         "not": _reasons(plan, texts) if steps else [],
         "disagreements": list(disagreements(plan)),
-        "unknown": list(plan.unknown),
+        "unknown": list(unknown(plan)),
     }
     made["forms"], made["texts"] = texts.forms.values(), texts.texts.values()
     made["strings"] = strings.values()
     return made
 
 
-def _made_with(plan: Plan) -> list[tuple[str, str]]:
+def _made_with(plan: Planned) -> list[tuple[str, str]]:
     s = plan.settings
     if plan.capture.source != "scheduler":
         return [("read from", plan.capture.source)]
@@ -75,7 +77,7 @@ def _made_with(plan: Plan) -> list[tuple[str, str]]:
     return told
 
 
-def _backends(plan: Plan) -> list[dict[str, Any]]:
+def _backends(plan: Planned) -> list[dict[str, Any]]:
     own, bufts = devices(plan), plan.capture.bufts
     return [
         {
@@ -87,15 +89,15 @@ def _backends(plan: Plan) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def _shares(plan: Plan) -> list[list[int]] | None:
+def _shares(plan: Planned) -> list[list[int]] | None:
     """Of each backend: nodes, FLOPs, bytes read and written, bytes of weights."""
-    shares = plan.shares()
-    if shares is None:
+    parts = shares(plan)
+    if parts is None:
         return None
-    return [[s.nodes, s.flops, s.bytes, s.weight_bytes] for s in shares]
+    return [[s.nodes, s.flops, s.bytes, s.weight_bytes] for s in parts]
 
 
-def _tensors(plan: Plan, strings: Table) -> dict[str, Any]:
+def _tensors(plan: Planned, strings: Table) -> dict[str, Any]:
     """Columns with an item per tensor: the nodes, the leafs and others, the copies. What is the
     same in every layer (op, shapes, costs) is a row of "kinds"."""
     kinds = Table()
@@ -109,7 +111,7 @@ def _tensors(plan: Plan, strings: Table) -> dict[str, Any]:
     }
 
 
-def _kind(plan: Plan, t: PlanTensor) -> tuple[Any, ...]:
+def _kind(plan: Planned, t: PlanTensor) -> tuple[Any, ...]:
     """kind, op, type, ne, signature, where it was before, bytes, FLOPs, bytes moved."""
     capture, r = plan.capture, t.record
     cost: tuple[int, int] = 0, 0
@@ -122,7 +124,7 @@ def _kind(plan: Plan, t: PlanTensor) -> tuple[Any, ...]:
     return (r.kind, r.op_desc, r.type, ne, told, place, r.nbytes, *cost, t.is_weight)
 
 
-def _passes(plan: Plan) -> list[str]:
+def _passes(plan: Planned) -> list[str]:
     """After each stage a letter per node and leaf: a, b, ... for the backends, . for none. Without
     the leafs where the plan does not know theirs."""
     if plan.capture.source != "scheduler":
@@ -139,7 +141,7 @@ def _finding(found: dict[str, Any]) -> dict[str, Any]:
     return {**found, "tensors": [t["id"] for t in found["tensors"]]}
 
 
-def _explanations(plan: Plan, texts: Texts, steps: bool) -> dict[str, Any]:
+def _explanations(plan: Planned, texts: Texts, steps: bool) -> dict[str, Any]:
     """Every tensor's chain of decisions and notes. A chain that meets another goes on as that one:
     "links" has each decision once, with the one that it follows from."""
     links: list[Link] = []
@@ -195,7 +197,7 @@ def _steps_of(values: list[int]) -> list[int]:
     return [value - before for before, value in zip([0, *values], values, strict=False)]
 
 
-def _reasons(plan: Plan, texts: Texts) -> list[Any]:
+def _reasons(plan: Planned, texts: Texts) -> list[Any]:
     """Of each node, for each backend of higher priority, why it is not there: backend, rule, text,
     and what would take the rule away."""
     reference = planned(plan)

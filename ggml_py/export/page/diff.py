@@ -5,18 +5,19 @@ from __future__ import annotations
 from bisect import bisect_left
 from typing import Any
 
+from ...trace.answers.diff import diff as compare
 from ...trace.match import match_tensors
-from ...trace.planned import Plan
+from ...trace.planned import Planned
 
 
-def data(before: Plan, after: Plan) -> dict[str, Any]:
+def data(before: Planned, after: Planned) -> dict[str, Any]:
     """The differences, which node is which, and the slots that nodes of both share."""
     pairs = {
         i: j
         for i, j in match_tensors(before.capture, after.capture).pairs.items()
         if i < len(before.nodes) and j < len(after.nodes)
     }
-    diff = before.diff(after)
+    diff = compare(before, after)
     changed = [
         sorted({side.index for c in diff.changed if (side := getattr(c, which)).index is not None})
         for which in ("before", "after")

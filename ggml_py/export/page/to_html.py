@@ -15,9 +15,10 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from ...trace.planned import Plan
+from ...trace.planned import Planned
 from ...trace.record import collection_paused
-from ...trace.run import Run
+from ...trace.run import Recorded
+from ...trace.shares import headline
 from .. import palette
 from ..run_times import times
 from . import data as page_data
@@ -28,22 +29,22 @@ SCRIPTS = (
 )  # fmt: skip
 
 
-def render(source: Plan | Run, other: Plan | None = None) -> str:
+def render(source: Planned | Recorded, other: Planned | None = None) -> str:
     """The page of a plan, or of a run's (`run_times`) with what it took; with `other`, of what
     `other` does otherwise. Raises ValueError for a run of which no plan is known."""
-    measured = times(source) if isinstance(source, Run) else None
-    plan = source if isinstance(source, Plan) else measured.plan if measured else None
+    measured = times(source) if isinstance(source, Recorded) else None
+    plan = source if isinstance(source, Planned) else measured.plan if measured else None
     assert plan is not None
     with collection_paused():
         data: dict[str, Any] = {"plans": [page_data.data(plan, measured)], "diff": None}
-        headline = plan.headline()
+        line = headline(plan)
         if other is not None:
             data["plans"].append(page_data.data(other))
             data["diff"] = page_diff.data(plan, other)
-            headline = data["diff"]["headline"]
+            line = data["diff"]["headline"]
     names = " + ".join(b.name for b in plan.backends)
     title = f"Plan of {len(plan.nodes)} nodes on {names}" if other is None else "Two plans"
-    return _page(title, headline, data)
+    return _page(title, line, data)
 
 
 def _page(title: str, headline: str, data: dict[str, Any]) -> str:

@@ -26,7 +26,7 @@ from . import (
 from .facts import COST, NOTE, RISK, Check, Facts, Finding
 
 if TYPE_CHECKING:
-    from ..planned import Plan
+    from ..planned import Planned
 
 LOG = ("debug log",)
 BOTH = ("scheduler", *LOG)
@@ -54,7 +54,7 @@ CHECKS = (
 SKIPPED = "GP100"
 
 
-def advice(plan: Plan, min_bytes: int) -> tuple[Finding, ...]:
+def advice(plan: Planned, min_bytes: int = 1 << 20) -> tuple[Finding, ...]:
     """See `Plan.advice`."""
     if not isinstance(min_bytes, int) or min_bytes < 0:
         raise ValueError(f"min_bytes={min_bytes!r}: expected a whole number of bytes, 0 or more")
@@ -74,7 +74,7 @@ def advice(plan: Plan, min_bytes: int) -> tuple[Finding, ...]:
     return (*findings, _not_checked(plan, skipped)) if skipped else tuple(findings)
 
 
-def _not_checked(plan: Plan, skipped: list[str]) -> Finding:
+def _not_checked(plan: Planned, skipped: list[str]) -> Finding:
     return Finding(
         SKIPPED,
         NOTE,

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..names import AtLeast, with_bounds
-from ..planned import Plan, PlanTensor, format_bytes
+from ..planned import Planned, PlanTensor, format_bytes
 from ..record import DUMPED_NAME, LEAF, NODE, TensorRecord
+from ..what_if import what_if
 
 if TYPE_CHECKING:
     from typing import TypeGuard
@@ -114,7 +115,7 @@ class Facts:
     """A plan as the checks look at it. They run in the order of their table, and what one has
     explained (`explain`) those after it leave out, so that no byte is reported twice."""
 
-    def __init__(self, plan: Plan, min_bytes: int) -> None:
+    def __init__(self, plan: Planned, min_bytes: int) -> None:
         self.plan = plan
         self.capture: Capture = plan.capture
         self.from_log = plan.capture.source != "scheduler"
@@ -227,16 +228,16 @@ class Facts:
 
     # --- the same graph, otherwise
 
-    def what_if(self, **changes: Any) -> Plan | None:
+    def what_if(self, **changes: Any) -> Planned | None:
         """`Plan.what_if`; None where the change cannot be made or ggml would abort."""
         if self.from_log:
             return None
         try:
-            return self.plan.what_if(**changes)
+            return what_if(self.plan, **changes)
         except ValueError:
             return None
 
-    def is_better(self, after: Plan | None) -> TypeGuard[Plan]:
+    def is_better(self, after: Planned | None) -> TypeGuard[Planned]:
         """Whether a plan has fewer splits or copies fewer bytes, and not more of the other."""
         if after is None:
             return False
@@ -244,7 +245,7 @@ class Facts:
         then = after.n_splits, after.copy_bytes
         return then != now and then[0] <= now[0] and then[1] <= now[1]
 
-    def compared(self, after: Plan) -> str:
+    def compared(self, after: Planned) -> str:
         """ "2 splits instead of 34, 1.2 KiB copied instead of 3.0 MiB"."""
         now, then = self.plan, after
         told = []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..planned import Plan, format_bytes
+from ..planned import Planned, format_bytes
 from ..record import TensorRecord
 from .facts import Facts, Found, are, described
 
@@ -77,7 +77,7 @@ def _takers(facts: Facts, t: TensorRecord) -> int:
 
 
 def _gained(
-    facts: Facts, nodes: list[TensorRecord], after: Plan | None
+    facts: Facts, nodes: list[TensorRecord], after: Planned | None
 ) -> tuple[str, list[TensorRecord], int] | None:
     """The nodes that are offloaded in `after`: where to, which, and the bytes of their weights."""
     if after is None:

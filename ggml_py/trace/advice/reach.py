@@ -13,7 +13,7 @@ from ..record import OTHER, TensorRecord
 from .facts import Facts, Found, are, described
 
 if TYPE_CHECKING:
-    from ..planned import Plan
+    from ..planned import Planned
 
 WRITES, READS, UPDATES = "writes to", "reads", "updates a copy of"
 # Optimizer steps write through these sources: the weights and the momenta.
@@ -29,7 +29,7 @@ class Unreached(NamedTuple):
     buft: int  # index into Capture.bufts
 
 
-def unreached(plan: Plan) -> list[Unreached]:
+def unreached(plan: Planned) -> list[Unreached]:
     """One for each such node, in the order of the graph. Empty for a plan that was read from a log,
     which does not tell what the backends can read."""
     if plan.capture.source != "scheduler":
@@ -38,7 +38,7 @@ def unreached(plan: Plan) -> list[Unreached]:
     return [u for u in found if u is not None]
 
 
-def _of(plan: Plan, node: TensorRecord) -> Iterator[Unreached]:
+def _of(plan: Planned, node: TensorRecord) -> Iterator[Unreached]:
     placement = plan.outcome.placements[node.id]
     bufts = plan.capture.bufts
     used = [(WRITES, node.id)]
@@ -53,7 +53,7 @@ def _of(plan: Plan, node: TensorRecord) -> Iterator[Unreached]:
             yield Unreached(node, UPDATES, *_memory(plan, src))
 
 
-def _memory(plan: Plan, id: int) -> tuple[TensorRecord, int]:
+def _memory(plan: Planned, id: int) -> tuple[TensorRecord, int]:
     """The tensor that has the memory, and its buffer type; -1 where that is not known."""
     capture, outcome = plan.capture, plan.outcome
     n = len(capture.tensors)
@@ -68,7 +68,7 @@ def _memory(plan: Plan, id: int) -> tuple[TensorRecord, int]:
     return holder, capture.backends[backend].buft if known else -1
 
 
-def said(plan: Plan, u: Unreached) -> str:
+def said(plan: Planned, u: Unreached) -> str:
     """ "SCALE on CPU writes to gpu0 memory"."""
     on = plan.backends[plan.outcome.placements[u.node.id].backend].name
     memory = plan.capture.bufts[u.buft].name if u.buft >= 0 else "other"

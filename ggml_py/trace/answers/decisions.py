@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..cause import STAGES
+from ..reference import reference_of
+from ..steps import Step, steps_of
 
 if TYPE_CHECKING:
-    from ..planned import Plan, PlanTensor
-    from ..steps import Step
+    from ..planned import Planned, PlanTensor
 
 # Stage code of a step's pass and sweep.
 _CODES = {(pass_, name[2:]): code for code, (pass_, name, _row) in STAGES.items()}
@@ -37,13 +38,13 @@ class Meeting:
 class Decisions:
     """The steps of `plan`, which the reference scheduler made, by tensor."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Planned) -> None:
         self.plan = plan
-        self.placements = plan.reference.outcome.placements
+        self.placements = reference_of(plan).outcome.placements
         self._about: dict[int, list[Step]] = {}
         # The first step that made each copy, by (id of its source, its backend).
         self.copies: dict[tuple[int, str], Step] = {}
-        for step in plan.steps:
+        for step in steps_of(plan):
             self._about.setdefault(step.tensor.id, []).append(step)
             if step.query == "copy" and step.witness is not None:
                 self.copies.setdefault((step.witness.id, step.backend), step)
@@ -91,6 +92,11 @@ class Decisions:
             if b >= 0 and not nodes[i].is_view_op:
                 return self.plan.tensor(i), b
         return None, -1
+
+
+def decisions_of(plan: Planned) -> Decisions:
+    """The steps of a plan by tensor; made once."""
+    return plan.derived(Decisions)
 
 
 def stage_of(step: Step) -> int:

@@ -8,9 +8,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from ..above import ABOVE
 from ..match import match_tensors, without_number
 from ..names import with_bounds
-from ..planned import Plan, PlanTensor, format_bytes
+from ..planned import Planned, PlanTensor, format_bytes
 from ..record import DUMPED_BACKEND, NODE
 
 _SHOWN = 20  # rows of each kind that `str` prints
@@ -192,9 +193,8 @@ class Diff:
 
     def _repr_html_(self) -> str:
         """What a notebook shows."""
-        from ...export import to_notebook
-
-        return to_notebook.diff(self)
+        html: str = ABOVE["diff_html"]()(self)
+        return html
 
     def to_dict(self) -> dict[str, Any]:
         """As data that `json` can write. Of a log "nbytes" and "copy_bytes" are the least; then
@@ -203,14 +203,14 @@ class Diff:
         return {"same": self.same, "headline": self.headline(), **data}
 
 
-def diff(before: Plan, after: Plan, backends: Mapping[str, str] | None = None) -> Diff:
+def diff(before: Planned, after: Planned, backends: Mapping[str, str] | None = None) -> Diff:
     """What `after` does otherwise than `before`. `backends` renames backends of `before`, to
     compare the plan of a simulated device with the plan of a real one: {"gpu0": "CUDA0"}.
 
     Raises KeyError for a name that `before` does not have.
     """
     for plan in (before, after):
-        if not isinstance(plan, Plan):
+        if not isinstance(plan, Planned):
             raise TypeError(f"expected a Plan to compare with, got {type(plan).__name__}")
     if backends is not None and not isinstance(backends, Mapping):
         raise TypeError(f'backends: expected names like {{"gpu0": "CUDA0"}}, got {backends!r:.40}')
@@ -218,7 +218,7 @@ def diff(before: Plan, after: Plan, backends: Mapping[str, str] | None = None) -
 
 
 class _Comparison:
-    def __init__(self, before: Plan, after: Plan, backends: Mapping[str, str]) -> None:
+    def __init__(self, before: Planned, after: Planned, backends: Mapping[str, str]) -> None:
         self.before, self.after = before, after
         names = [b.name for b in before.backends]
         self.renamed = {names[before.capture.backend_index(k)]: v for k, v in backends.items()}
@@ -286,7 +286,7 @@ class _Comparison:
         op = y.record.op_desc
         return Change(y.name, op, y.record.kind, y.is_computed, before, after)
 
-    def splits(self, of: Plan, other: Plan, pairs: Mapping[int, int]) -> Iterable[SplitStart]:
+    def splits(self, of: Planned, other: Planned, pairs: Mapping[int, int]) -> Iterable[SplitStart]:
         """The splits of one plan that start where none of the other does."""
         names = self.renamed if of is self.before else {}
         others = self.renamed if other is self.before else {}
@@ -322,7 +322,7 @@ class _Comparison:
         )
 
     def keyed(
-        self, plan: Plan, names: Mapping[str, str], pairs: Mapping[int, int] | None
+        self, plan: Planned, names: Mapping[str, str], pairs: Mapping[int, int] | None
     ) -> dict[tuple[int | str, str | None, str, int], Edge]:
         """What a plan copies, by tensor (the other plan's id of it; its name where one plan is from
         a debug log or a snapshot, whose views have no other), source and destination."""
@@ -340,7 +340,7 @@ class _Comparison:
                 found[id if pairs is None else pairs.get(id, -1 - id), src, dst, 0] = edge
         return found
 
-    def totals(self, plan: Plan, names: Mapping[str, str]) -> Totals:
+    def totals(self, plan: Planned, names: Mapping[str, str]) -> Totals:
         per_backend = {names.get(k, k): n for k, n in plan.nodes_per_backend().items()}
         n = sum(per_backend.values())
         return Totals(n, plan.n_splits, plan.n_inputs, plan.copy_bytes, per_backend)
@@ -353,7 +353,7 @@ class _Comparison:
         return {k: (v, sides[1][k]) for k, v in sides[0].items() if v != sides[1][k]}
 
 
-def _made_with(plan: Plan, names: Mapping[str, str]) -> dict[str, Any]:
+def _made_with(plan: Planned, names: Mapping[str, str]) -> dict[str, Any]:
     settings, bufts = plan.settings, plan.capture.bufts
     made: dict[str, Any] = {
         "release": settings.release if plan.capture.source == "scheduler" else "not printed",

@@ -10,10 +10,11 @@ from ..cause import is_for_pipeline, pass_of, sentence, unknown_cause
 from ..names import label, listed, memory, quoted, signature
 from ..planned import format_bytes
 from ..record import COPY, DUMPED_NAME
-from .decisions import Meeting, stage_of
+from ..reference import reference_of
+from .decisions import Meeting, decisions_of, stage_of
 
 if TYPE_CHECKING:
-    from ..planned import Plan, PlanTensor
+    from ..planned import Planned, PlanTensor
     from ..steps import Step
 
 # Where a chain ends.
@@ -142,7 +143,7 @@ def _same_sweep(a: Link, b: Link) -> bool:
     return bool(a.sweep) and (a.sweep, a.backend) == (b.sweep, b.backend) and b.witness is not None
 
 
-def explain(plan: Plan, subject: PlanTensor) -> Explanation:
+def explain(plan: Planned, subject: PlanTensor) -> Explanation:
     """See `Plan.explain`."""
     found, notes = parts(plan, subject, has_steps(plan))
     links = tuple(found)
@@ -152,7 +153,7 @@ def explain(plan: Plan, subject: PlanTensor) -> Explanation:
     return Explanation(subject, links, tuple(notes), disagreements(plan), limits)
 
 
-def parts(plan: Plan, t: PlanTensor, by_steps: bool) -> tuple[Iterator[Link], Iterator[str]]:
+def parts(plan: Planned, t: PlanTensor, by_steps: bool) -> tuple[Iterator[Link], Iterator[str]]:
     """The links and the notes of `explain`, one by one: who asks about every tensor of a plan stops
     where a chain meets one that he has. `by_steps` is `has_steps` of the plan."""
     if not by_steps:
@@ -162,15 +163,15 @@ def parts(plan: Plan, t: PlanTensor, by_steps: bool) -> tuple[Iterator[Link], It
     return _chain(plan, t), _notes(plan, t)
 
 
-def has_steps(plan: Plan) -> bool:
+def has_steps(plan: Planned) -> bool:
     """Whether the reference scheduler can tell the steps; else there are the cause codes only."""
     try:
-        return plan.capture.source == "scheduler" and plan.reference is not None
+        return plan.capture.source == "scheduler" and reference_of(plan) is not None
     except ValueError:  # CannotPlanError: ggml's own planner could
         return False
 
 
-def disagreements(plan: Plan) -> tuple[str, ...]:
+def disagreements(plan: Planned) -> tuple[str, ...]:
     """What ggml decided otherwise than the reference scheduler."""
     if plan.capture.source != "scheduler":
         return ()
@@ -184,10 +185,10 @@ def disagreements(plan: Plan) -> tuple[str, ...]:
 
 
 def _chain(
-    plan: Plan, t: PlanTensor, relation: str = "", depth: int = 0, before: int | None = None
+    plan: Planned, t: PlanTensor, relation: str = "", depth: int = 0, before: int | None = None
 ) -> Iterator[Link]:
     """The decisions about `t` and what each follows from: each earlier than the one before."""
-    while (step := plan.decisions.placement(t, before)) is not None:
+    while (step := decisions_of(plan).placement(t, before)) is not None:
         code = str(step.answer)
         link = _link(plan, step, code, relation, depth)
         yield link
@@ -207,7 +208,7 @@ def _chain(
     yield Link(t, "", 0, "", "", "nothing placed it by then", None, relation, depth, UNKNOWN)
 
 
-def _link(plan: Plan, step: Step, code: str, relation: str, depth: int) -> Link:
+def _link(plan: Planned, step: Step, code: str, relation: str, depth: int) -> Link:
     t, stage, text, root = step.tensor, stage_of(step), "", ""
     if code == "usr":
         root = PIN
@@ -234,22 +235,24 @@ def _memory(t: PlanTensor, depth: int, relation: str = "because") -> Link:
     if holder != t:
         text = f"it is a view of {quoted(holder)}, which{text[2:]}"
     text += f", which {listed(names)} read" + "s" * (len(names) == 1)
-    step = t.plan.decisions.placement(t)
+    step = decisions_of(t.plan).placement(t)
     told = (str(step.answer), step.backend) if step else ("", "")
     root = WEIGHT if holder.buffer.usage == "weights" else MEMORY
     pass_ = int(told[0] == "1.dst")
     return Link(t, told[1], pass_, "", told[0], text, None, relation, depth, root)
 
 
-def _root_of_fallback(plan: Plan, t: PlanTensor) -> str:
-    met = list(plan.decisions.meetings(t))
+def _root_of_fallback(plan: Planned, t: PlanTensor) -> str:
+    met = list(decisions_of(plan).meetings(t))
     return UNSUPPORTED if any(m.outcome == "unsupported" for m in met) else NO_NEIGHBOUR
 
 
-def _fallback(plan: Plan, t: PlanTensor, step: Step, code: str, root: str) -> str:
+def _fallback(plan: Planned, t: PlanTensor, step: Step, code: str, root: str) -> str:
     """Why a node that no sweep took is where it is."""
     if root == UNSUPPORTED:
-        met = {m.backend: None for m in plan.decisions.meetings(t) if m.outcome == "unsupported"}
+        met = {
+            m.backend: None for m in decisions_of(plan).meetings(t) if m.outcome == "unsupported"
+        }
         why = f"{listed(met)}, which the sweeps came with, cannot run {signature(t)}"
     else:
         why = "no sweep came to it"
@@ -262,10 +265,10 @@ def _fallback(plan: Plan, t: PlanTensor, step: Step, code: str, root: str) -> st
     return f"{why}; of those that can, {step.backend} reads most of its sources ({counts})"
 
 
-def readable_sources(plan: Plan, t: PlanTensor) -> dict[str, int]:
+def readable_sources(plan: Planned, t: PlanTensor) -> dict[str, int]:
     """How many of its sources each backend that supports `t` reads, as pass 3 counted."""
     counts: dict[str, int] = {}
-    for step in plan.decisions.about(t):
+    for step in decisions_of(plan).about(t):
         if step.pass_ == 3 and step.answer is True:
             if step.query == "supports_op":
                 counts[step.backend] = 0
@@ -274,10 +277,10 @@ def readable_sources(plan: Plan, t: PlanTensor) -> dict[str, int]:
     return counts
 
 
-def _copy(plan: Plan, t: PlanTensor) -> Iterator[Link]:
+def _copy(plan: Planned, t: PlanTensor) -> Iterator[Link]:
     """A copy is there because its reader is on one backend and its source on another."""
     source, code = plan.tensor(t.placement.copy_of), t.placement.cause
-    made = plan.decisions.copies.get((source.id, t.backend or ""))
+    made = decisions_of(plan).copies.get((source.id, t.backend or ""))
     pass_ = pass_of(code, t.placement.stage)
     if made is None:  # of a graph input, one for each graph in flight
         text = sentence(t, t.backend, code, t.placement.stage, source)
@@ -305,7 +308,7 @@ def _cut_names(links: Iterable[Link]) -> Iterator[str]:
         )
 
 
-def _not_told(plan: Plan, links: Iterable[Link]) -> Iterator[str]:
+def _not_told(plan: Planned, links: Iterable[Link]) -> Iterator[str]:
     """The places that a log or a snapshot leaves out."""
     if plan.capture.source == "scheduler":
         return
@@ -314,7 +317,7 @@ def _not_told(plan: Plan, links: Iterable[Link]) -> Iterator[str]:
         yield f"where '{name}' is, and why, the {plan.capture.source} does not tell"
 
 
-def _limits(plan: Plan) -> Iterator[str]:
+def _limits(plan: Planned) -> Iterator[str]:
     if not plan.has_causes:
         yield (
             f"this {plan.capture.source.removeprefix('debug ')} has no causes: ggml as it is "
@@ -328,7 +331,7 @@ def _limits(plan: Plan) -> Iterator[str]:
         )
 
 
-def _from_codes(plan: Plan, t: PlanTensor) -> Iterator[Link]:
+def _from_codes(plan: Planned, t: PlanTensor) -> Iterator[Link]:
     """The chain as far as the cause codes tell it."""
     seen: set[int] = set()
     relation, depth = "", 0
@@ -353,17 +356,17 @@ def _from_codes(plan: Plan, t: PlanTensor) -> Iterator[Link]:
 # --- the notes
 
 
-def _notes(plan: Plan, t: PlanTensor) -> Iterator[str]:
+def _notes(plan: Planned, t: PlanTensor) -> Iterator[str]:
     yield from dict.fromkeys(_refusals(plan, t))
-    yield from sweeps_text(plan.decisions.meetings(t))
+    yield from sweeps_text(decisions_of(plan).meetings(t))
     yield from _copied(plan, t)
     yield from _split_at(plan, t)
 
 
-def _refusals(plan: Plan, t: PlanTensor) -> Iterator[str]:
+def _refusals(plan: Planned, t: PlanTensor) -> Iterator[str]:
     """Who was asked in pass 1 and not taken."""
-    placed = plan.decisions.placement(t)
-    for step in plan.decisions.about(t):
+    placed = decisions_of(plan).placement(t)
+    for step in decisions_of(plan).about(t):
         if step.pass_ != 1 or step.answer is not False:
             continue
         asked = f"pass 1 asked {step.backend}"
@@ -396,7 +399,7 @@ def sweeps_text(meetings: Iterable[Meeting]) -> Iterator[str]:
         yield f"sweep{'s' * (len(sweeps) > 1)} {listed(sweeps)}: {text}"
 
 
-def _copied(plan: Plan, t: PlanTensor) -> Iterator[str]:
+def _copied(plan: Planned, t: PlanTensor) -> Iterator[str]:
     """What is copied so that `t` can run, and where its result is copied to."""
     for src, planned in zip(t.record.src, t.placement.planned_src, strict=False):
         if src >= 0 and planned != src:
@@ -421,9 +424,9 @@ def _home(t: PlanTensor) -> str:
     return readers[-1] if readers else str(t.backend)
 
 
-def _split_at(plan: Plan, t: PlanTensor) -> Iterator[str]:
+def _split_at(plan: Planned, t: PlanTensor) -> Iterator[str]:
     """Why a split begins with `t` although the backend stays."""
-    for step in plan.decisions.about(t):
+    for step in decisions_of(plan).about(t):
         if step.query == "new_split" and step.answer != "backend" and step.witness is not None:
             reason = {
                 "weight": f"its weight {quoted(step.witness)} has to be copied, and others were",
@@ -435,8 +438,8 @@ def _split_at(plan: Plan, t: PlanTensor) -> Iterator[str]:
 # --- where ggml and the reference disagree
 
 
-def _differences(plan: Plan) -> Iterator[str]:
-    theirs = plan.reference
+def _differences(plan: Planned) -> Iterator[str]:
+    theirs = reference_of(plan)
     if plan == theirs:
         return
     n = len(plan.capture.tensors)
@@ -452,7 +455,7 @@ def _differences(plan: Plan) -> Iterator[str]:
         yield f"the plan has {plan.n_splits} splits, the reference {theirs.n_splits}, or others"
 
 
-def _place(plan: Plan, backend: int) -> str:
+def _place(plan: Planned, backend: int) -> str:
     return plan.backends[backend].name if backend >= 0 else "no backend"
 
 

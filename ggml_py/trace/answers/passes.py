@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ..cause import STAGES
 
 if TYPE_CHECKING:
-    from ..planned import Plan, PlanTensor
+    from ..planned import Planned, PlanTensor
 
 # The stages after which `Placement.passes` holds the assignment.
 PASS_NAMES = tuple(name for _pass, name, _row in sorted(STAGES.values(), key=lambda s: s[2]))
@@ -18,13 +18,15 @@ LEAFS = "leafs"  # the line between the nodes' lines and the leafs'
 NO_LEAFS = "leafs: unknown, an older ggml_py recorded the nodes only"
 
 
-def has_leaf_passes(plan: Plan) -> bool:
+def has_leaf_passes(plan: Planned) -> bool:
     """Whether the plan knows where its leafs were after each pass; files of schema 2 do not."""
     return all(leaf.placement.passes for leaf in plan.leafs)
 
 
-def passes_text(plan: Plan) -> str:
+def passes_text(plan: Planned) -> str:
     """See `Plan.passes`."""
+    if plan.capture.source != "scheduler":
+        raise ValueError(f"a {plan.capture.source} does not have the passes, only their result")
     letters = backend_letters([b.name for b in plan.backends])
     lines = _lines(letters, plan.nodes)
     if plan.leafs:

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 from ..names import memory, quoted, shape, signature
 from ..record import COPY, NODE
 from ..what_if import batch_size
+from .decisions import decisions_of
 from .explain import readable_sources, sweeps_text
 
 if TYPE_CHECKING:
-    from ..planned import Plan, PlanTensor
+    from ..planned import Planned, PlanTensor
     from ..steps import Step
 
 Changes = list[tuple[str, dict[str, Any]]]
@@ -36,7 +37,7 @@ class Found:
 class Case:
     """A question: why is `t` on `at` (it came there by `step`) and not on `b`?"""
 
-    plan: Plan
+    plan: Planned
     t: PlanTensor
     b: int
     step: Step
@@ -65,10 +66,10 @@ class Case:
         if src.buft is not None:
             return self.reads(src)
         plan = self.plan
-        at = next(s.index for s in plan.decisions.about(self.t) if s.pass_ == 3)
-        placed = plan.decisions.placement(src, at)
+        at = next(s.index for s in decisions_of(plan).about(self.t) if s.pass_ == 3)
+        placed = decisions_of(plan).placement(src, at)
         if (placed is None or not placed.backend) and src.view_src is not None:
-            placed = plan.decisions.placement(src.view_src, at)
+            placed = decisions_of(plan).placement(src.view_src, at)
         if placed is None or not placed.backend:
             return False
         backend = plan.backends[plan.capture.backend_index(placed.backend)]
@@ -99,14 +100,14 @@ class Case:
         return [(f"have {name} refuse it", {"supports": {(name, self.t.id): False}})]
 
 
-def first_reason(plan: Plan, t: PlanTensor, b: int) -> Found | None:
+def first_reason(plan: Planned, t: PlanTensor, b: int) -> Found | None:
     """The first rule that kept `t` off backend `b`, in a plan of the reference scheduler; None if
     it is there."""
     backend = plan.backends[b].name
     if t.record.kind == COPY:
         text = f"it is a copy made for {t.backend}; what runs on {backend} gets copies of its own"
         return None if t.backend == backend else Found("copy", text, 5)
-    step = plan.decisions.placement(t)
+    step = decisions_of(plan).placement(t)
     if step is None or not step.backend:
         return Found("nobody", "no rule placed it: nothing that is computed uses it", 4)
     if step.backend == backend:
@@ -116,7 +117,7 @@ def first_reason(plan: Plan, t: PlanTensor, b: int) -> Found | None:
         if found := rule(case):
             return found
     if step.answer == "3.upg":  # it was not on `b` before, either
-        before = plan.decisions.placement(t, step.index)
+        before = decisions_of(plan).placement(t, step.index)
         assert before is not None
         case = Case(plan, t, b, before)
     return _rule_of(case)(case)
@@ -268,7 +269,7 @@ def _unwanted(case: Case, weight: PlanTensor) -> Found:
 
 def _sweep(case: Case) -> Found:
     """A sweep took it, and none came with the backend in question before."""
-    met = list(case.plan.decisions.meetings(case.t))
+    met = list(decisions_of(case.plan).meetings(case.t))
     taken = met[-1]
     assert taken.carrier is not None
     said = [
@@ -288,7 +289,7 @@ def _sweep(case: Case) -> Found:
 
 def _most_sources(case: Case) -> Found:
     counts = readable_sources(case.plan, case.t)
-    met = list(case.plan.decisions.meetings(case.t))
+    met = list(decisions_of(case.plan).meetings(case.t))
     equal = counts[case.at] == counts[case.backend]
     text = (
         f"no sweep brought a backend that supports it, and {case.at} reads {counts[case.at]} of "
@@ -299,7 +300,7 @@ def _most_sources(case: Case) -> Found:
     return Found("sources", text, 3, "", None, [case.place(carrier) for carrier in near])
 
 
-def _neighbours(plan: Plan, t: PlanTensor) -> Iterator[PlanTensor]:
+def _neighbours(plan: Planned, t: PlanTensor) -> Iterator[PlanTensor]:
     for nodes in (reversed(plan.nodes[: t.id]), plan.nodes[t.id + 1 :]):
         yield from [n for n in nodes if not n.is_view_op][:1]
 
@@ -308,7 +309,7 @@ def _upgraded(case: Case) -> Found | None:
     """It was there, or could have been moved there, had another not been the first that could."""
     if case.step.answer != "3.upg":
         return None
-    was = case.plan.decisions.placement(case.t, case.step.index)
+    was = decisions_of(case.plan).placement(case.t, case.step.index)
     assert was is not None
     if was.backend == case.backend:
         where = "it was there"

@@ -11,7 +11,10 @@ from ..advice import reach as reach
 from ..advice.facts import Facts
 from ..cause import unknown_cause
 from ..names import label, listed, most, place, quoted
-from ..planned import Plan, PlanTensor, Split, format_bytes
+from ..planned import Planned, PlanTensor, Split, format_bytes
+from .diff import diff
+from .explain import explain
+from .why_not import why_not
 
 if TYPE_CHECKING:
     from ..record import TensorRecord
@@ -21,7 +24,7 @@ _MOST = 8  # rows of each kind
 
 
 def fallen_back(
-    plan: Plan, ops: Sequence[str] = (), backend: str | None = None, allow: Sequence[str] = ()
+    plan: Planned, ops: Sequence[str] = (), backend: str | None = None, allow: Sequence[str] = ()
 ) -> str:
     """See `ggml_py.checks.assert_no_fallback`. Raises KeyError, ValueError."""
     facts = Facts(plan, 0)
@@ -82,7 +85,7 @@ def _is_allowed(t: PlanTensor, allow: Sequence[str]) -> bool:
     )
 
 
-def too_many_splits(plan: Plan, n: int) -> str:
+def too_many_splits(plan: Planned, n: int) -> str:
     """Whether there are more than `n` splits."""
     if plan.n_splits <= n:
         return ""
@@ -99,7 +102,7 @@ def too_many_splits(plan: Plan, n: int) -> str:
     return "\n".join([head, *rows, "", *why(plan, most[0].first, before)])
 
 
-def too_many_bytes(plan: Plan, n: int) -> str:
+def too_many_bytes(plan: Planned, n: int) -> str:
     """Whether more than `n` bytes are copied in one evaluation."""
     if most(plan.copy_bytes) <= n:
         return ""
@@ -122,7 +125,7 @@ def too_many_bytes(plan: Plan, n: int) -> str:
     return "\n".join([head, *_first_of(rows), "", *why(plan, copies[0].copy)])
 
 
-def out_of_reach(plan: Plan) -> str:
+def out_of_reach(plan: Planned) -> str:
     """Whether a node uses memory that its backend cannot reach (`trace.reach`)."""
     found = reach.unreached(plan)
     if not found:
@@ -132,7 +135,7 @@ def out_of_reach(plan: Plan) -> str:
     return "\n".join([head, *rows, "", *why(plan, plan.tensor(found[0].node.id))])
 
 
-def elsewhere(plan: Plan, expected: Mapping[str, str]) -> str:
+def elsewhere(plan: Planned, expected: Mapping[str, str]) -> str:
     """See `ggml_py.checks.assert_pins`. Raises KeyError."""
     wrong = []
     for pattern, backend in expected.items():
@@ -149,13 +152,13 @@ def elsewhere(plan: Plan, expected: Mapping[str, str]) -> str:
     return "\n".join([head, *rows, "", *why(plan, *wrong[0])])
 
 
-def otherwise(before: Plan, after: Plan, backends: Mapping[str, str] | None = None) -> str:
+def otherwise(before: Planned, after: Planned, backends: Mapping[str, str] | None = None) -> str:
     """Whether `after` decides otherwise than `before`."""
-    diff = before.diff(after, backends)
-    return "\n".join(changes(diff, after)) if diff else ""
+    found = diff(before, after, backends)
+    return "\n".join(changes(found, after)) if found else ""
 
 
-def changes(diff: Diff, after: Plan) -> Iterator[str]:
+def changes(diff: Diff, after: Planned) -> Iterator[str]:
     """What is different, and why the first node is where it is now."""
     yield diff.headline()
     for title, rows in diff.sections():
@@ -165,7 +168,7 @@ def changes(diff: Diff, after: Plan) -> Iterator[str]:
     if change is not None and change.after.index is not None:
         yield ""
         t = after.nodes[change.after.index]
-        yield str(after.explain(t))
+        yield str(explain(after, t))
         yield from _why_not(after, t, change.before.backend)
 
 
@@ -174,16 +177,16 @@ def _first_change(diff: Diff) -> Change | None:
     return next(iter(diff.moved or computed or diff.changed), None)
 
 
-def why(plan: Plan, t: PlanTensor, backend: str | None = None) -> list[str]:
+def why(plan: Planned, t: PlanTensor, backend: str | None = None) -> list[str]:
     """Why `t` is not on `backend`; where that cannot be told, why it is where it is."""
-    return _why_not(plan, t, backend) or [str(plan.explain(t))]
+    return _why_not(plan, t, backend) or [str(explain(plan, t))]
 
 
-def _why_not(plan: Plan, t: PlanTensor, backend: str | None) -> list[str]:
+def _why_not(plan: Planned, t: PlanTensor, backend: str | None) -> list[str]:
     there = {b.name for b in plan.backends} - {t.backend}
     if backend not in there or plan.capture.source != "scheduler":
         return []
-    return [str(plan.why_not(t, backend))]
+    return [str(why_not(plan, t, backend))]
 
 
 # --- rows

@@ -22,7 +22,7 @@ from ..run import (
     WAIT,
     ComputeRun,
     Event,
-    Run,
+    Recorded,
 )
 
 MOST = 10  # of the dearest of each kind
@@ -191,7 +191,7 @@ class RunSummary:
         return "\n".join(lines)
 
 
-def summarize(run: Run) -> RunSummary:
+def summarize(run: Recorded) -> RunSummary:
     """See `Run.summary`."""
     nodes: dict[tuple[str, ...], list[int]] = {}
     ops: dict[tuple[str, ...], list[int]] = {}
@@ -248,7 +248,7 @@ def summarize(run: Run) -> RunSummary:
 
 
 def _by_backend(
-    run: Run,
+    run: Recorded,
 ) -> tuple[dict[str, int], dict[str, str], dict[str, int], dict[tuple[str, ...], list[int]]]:
     """Time by backend with nodes, how well it is known, that without, and the latter by what the
     backend had done."""
@@ -283,7 +283,7 @@ def _by_backend(
     return dict(computing), known, dict(idle_on), idles
 
 
-def _fused(run: Run) -> Counter[str]:
+def _fused(run: Recorded) -> Counter[str]:
     return Counter(
         " + ".join(node.record.op_desc for node in group)
         for compute in run.computes
@@ -291,7 +291,7 @@ def _fused(run: Run) -> Counter[str]:
     )
 
 
-def _synced(run: Run) -> tuple[Synced, ...]:
+def _synced(run: Recorded) -> tuple[Synced, ...]:
     """By what and whose, what took the caller longest first."""
     found: dict[tuple[str, str, int, str], list[int]] = {}
     for event in run.events:

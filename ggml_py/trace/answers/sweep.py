@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 from ..match import key_of, match_tensors
 from ..names import label, quoted, shape
-from ..planned import Plan, PlanTensor, format_bytes
+from ..planned import Planned, PlanTensor, format_bytes
 from ..what_if import batch_size
 from .diff import Totals
 
@@ -168,7 +168,7 @@ def describe(shape: Mapping[str, Value]) -> str:
 
 
 def sweep(
-    build: Callable[..., Plan | None],
+    build: Callable[..., Planned | None],
     /,
     *,
     progress: bool | None = None,
@@ -221,7 +221,7 @@ class _Sweeping:
 
     def __init__(
         self,
-        build: Callable[..., Plan | None],
+        build: Callable[..., Planned | None],
         axes: dict[str, tuple[Value, ...]],
         show: Progress,
     ) -> None:
@@ -253,7 +253,7 @@ class _Sweeping:
     def shape(self, place: tuple[Value, ...]) -> Shape:
         return dict(zip(self.names, place, strict=True))
 
-    def built(self, place: tuple[Value, ...]) -> Plan | None:
+    def built(self, place: tuple[Value, ...]) -> Planned | None:
         """The plan of a shape."""
         shape = self.shape(place)
         self.n_builds += 1
@@ -264,7 +264,7 @@ class _Sweeping:
             if add_note:
                 add_note(f"sweep was building the plan for {describe(shape)}")
             raise
-        if plan is not None and not isinstance(plan, Plan):
+        if plan is not None and not isinstance(plan, Planned):
             raise TypeError(f"build({describe(shape)}) returned {plan!r}: expected a Plan, or None")
         self.show(describe(shape), 0)
         return plan
@@ -334,7 +334,7 @@ def _progress(wanted: bool | None) -> Iterator[Progress]:
 # --- what is different
 
 
-def signature(plan: Plan) -> bytes:
+def signature(plan: Planned) -> bytes:
     """What plans that decide the same have in common: where each node is computed, where the splits
     are cut, what is copied for them. Names that ggml made up do not count."""
     rows: list[Any] = []
@@ -346,13 +346,15 @@ def signature(plan: Plan) -> bytes:
     return hashlib.blake2b(repr(rows).encode(), digest_size=16).digest()
 
 
-def totals(plan: Plan) -> Totals:
+def totals(plan: Planned) -> Totals:
     """A plan in numbers."""
     nodes = plan.nodes_per_backend()
     return Totals(sum(nodes.values()), plan.n_splits, plan.n_inputs, plan.copy_bytes, nodes)
 
 
-def compare(axis: str, low: Value, high: Value, at: Shape, before: Plan, after: Plan) -> Threshold:
+def compare(
+    axis: str, low: Value, high: Value, at: Shape, before: Planned, after: Planned
+) -> Threshold:
     """The threshold between two plans."""
     match = match_tensors(before.capture, after.capture)
     both = [(before.tensor(i), after.tensor(j)) for i, j in sorted(match.pairs.items())]

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ..names import label, quoted, signature
 from ..record import NODE
+from ..reference import reference_of
+from ..what_if import what_if
 from .reasons import Found, first_reason, key
 
 if TYPE_CHECKING:
-    from ...backends.backend import Backend
-    from ...backends.device import Device
-    from ..planned import Plan, PlanTensor
+    from ..planned import Planned, PlanTensor
     from .variant import Nearest
 
 _MOST_REASONS = 8
@@ -144,16 +144,19 @@ def _ref(t: PlanTensor) -> dict[str, Any]:
 
 
 def why_not(
-    plan: Plan, subject: PlanTensor, backend: str, device: Device | Backend | None = None
+    plan: Planned,
+    subject: PlanTensor,
+    backend: str,
+    nearest: Callable[[PlanTensor], Nearest] | None = None,
 ) -> WhyNot:
-    """See `Plan.why_not`."""
+    """See `Plan.why_not`; `nearest` finds the nearest variant that a device supports."""
     if not isinstance(backend, str):
         raise TypeError(f"backend {backend!r}: expected its name, as 'gpu0'")
     b = plan.capture.backend_index(backend)
     name = plan.backends[b].name
     if subject.backend == name:
         return WhyNot(subject, name, ())
-    if plan.reference.tensor(subject.id).backend == name:
+    if reference_of(plan).tensor(subject.id).backend == name:
         said = f"the reference scheduler puts it on {name}: ggml has a rule that it does not know"
         return WhyNot(subject, name, (), None, (said,))
     reasons = tuple(_reasons(plan, subject, name))
@@ -162,14 +165,12 @@ def why_not(
         change = ("pinned to it", {"pins": {key(subject): name}})
         pinned = _tried(plan, subject.id, name, change)
     found = None
-    if device is not None and subject.op != "NONE" and any(r.id == "op" for r in reasons):
-        from ...variants.search import nearest  # the one that asks a device
-
-        found = nearest(subject, device)
+    if nearest is not None and subject.op != "NONE" and any(r.id == "op" for r in reasons):
+        found = nearest(subject)
     return WhyNot(subject, name, reasons, pinned, tuple(_notes(plan, subject, b)), found)
 
 
-def _reasons(plan: Plan, subject: PlanTensor, backend: str) -> Iterator[Reason]:
+def _reasons(plan: Planned, subject: PlanTensor, backend: str) -> Iterator[Reason]:
     """The reason, and those that follow when each is taken away."""
     seen: set[str] = set()
     changed, made = plan, dict[str, Any]()
@@ -185,13 +186,13 @@ def _reasons(plan: Plan, subject: PlanTensor, backend: str) -> Iterator[Reason]:
         seen.add(found.text)
         if best is None or best.is_there:
             return
-        changed, made = changed.what_if(**best.what_if), _together(plan, made, best.what_if)
+        changed, made = what_if(changed, **best.what_if), _together(plan, made, best.what_if)
         found = _found(changed, subject.id, backend)
         if found and found.text in seen:
             return
 
 
-def _together(plan: Plan, first: Mapping[str, Any], then: Mapping[str, Any]) -> dict[str, Any]:
+def _together(plan: Planned, first: Mapping[str, Any], then: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments of `Plan.what_if` for both, one after the other."""
     both = {**first, **then}
     for argument in first.keys() & then.keys():
@@ -211,12 +212,12 @@ def _together(plan: Plan, first: Mapping[str, Any], then: Mapping[str, Any]) -> 
     return {argument: value for argument, value in both.items() if value != {}}
 
 
-def _pinned(plan: Plan) -> Iterator[PlanTensor]:
+def _pinned(plan: Planned) -> Iterator[PlanTensor]:
     return (plan.tensor(t.id) for t in plan.tensors if t.pin >= 0)
 
 
 def _all_tried(
-    plan: Plan, id: int, backend: str, changes: list[tuple[str, dict[str, Any]]]
+    plan: Planned, id: int, backend: str, changes: list[tuple[str, dict[str, Any]]]
 ) -> tuple[Change, ...]:
     """What the changes do; without those that help nothing."""
     now = _found(plan, id, backend)
@@ -225,16 +226,18 @@ def _all_tried(
     return tuple(c for c in tried if c is not None and not c.then.startswith(same))
 
 
-def _found(plan: Plan, id: int, backend: str) -> Found | None:
-    planned = plan.reference
+def _found(plan: Planned, id: int, backend: str) -> Found | None:
+    planned = reference_of(plan)
     return first_reason(planned, planned.tensor(id), plan.capture.backend_index(backend))
 
 
-def _tried(plan: Plan, id: int, backend: str, change: tuple[str, dict[str, Any]]) -> Change | None:
+def _tried(
+    plan: Planned, id: int, backend: str, change: tuple[str, dict[str, Any]]
+) -> Change | None:
     """A change and what comes of it; None where ggml would abort."""
     text, arguments = change
     try:
-        changed = plan.what_if(**arguments)
+        changed = what_if(plan, **arguments)
     except ValueError:
         return None
     found = _found(changed, id, backend)
@@ -246,9 +249,9 @@ def _tried(plan: Plan, id: int, backend: str, change: tuple[str, dict[str, Any]]
     return Change(text, arguments, found is None, then)
 
 
-def _notes(plan: Plan, t: PlanTensor, b: int) -> Iterator[str]:
+def _notes(plan: Planned, t: PlanTensor, b: int) -> Iterator[str]:
     """What would not help."""
-    at = plan.reference.outcome.placements[t.id].backend
+    at = reference_of(plan).outcome.placements[t.id].backend
     if t.record.kind != NODE or t.is_view_op or not 0 <= b < at:
         return
     ours, theirs = (plan.capture.bufts[plan.backends[i].buft].name for i in (b, at))
