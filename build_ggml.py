@@ -29,7 +29,7 @@ if str(Path(__file__).resolve().parent) not in sys.path:
     sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from vendor import cache as caches
-from vendor import cuda, fetch, profiles, releases, toolchain
+from vendor import cuda, fetch, processor, profiles, releases, toolchain
 from vendor.compile import Tree
 from vendor.identity import (
     NATIVE,
@@ -40,6 +40,7 @@ from vendor.identity import (
     instrumentation_hash,
     key_of,
     label_of,
+    made_of,
     upstream_of,
     uses_openblas,
 )
@@ -121,6 +122,8 @@ def _build(
         if tables:
             profiles.write(tables, stage / profiles.FILE)
         proof = _proof(options, upstream, final.name, config)
+        if not options.portable:        # its variants ask the processor themselves
+            proof["processor"] = processor.needed(tree.build, tools.cc)
         if not options.pristine:
             from vendor import instrument
 
@@ -226,6 +229,7 @@ def _proof(options: Options, upstream: Upstream, key: str, config: str) -> dict[
         "source_sha256": upstream.sha256,
         "configuration": config,
         "instrumentation": instrumentation_hash(options),
+        "made_of": {name: fetch.sha256_of(path) for name, path in made_of(options).items()},
         "pristine": options.pristine,
         "debug": options.debug,
         "sanitize": options.sanitize,

@@ -91,7 +91,7 @@ if TYPE_CHECKING:
     from .train.params import AdamW as AdamW
     from .variants.search import nearest as nearest
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 # Public name -> module that has it. `enums` is a module itself.
 _PUBLIC = {
@@ -206,14 +206,12 @@ def __dir__() -> list[str]:
 
 
 if not any(Path(__file__).parent.glob("native/lib/*/build.json")):
-    import warnings
+    from .boundary.builds import why_none
 
-    warnings.warn(
-        "ggml_py: the native library is not built, so plans can be read but nothing can be run. "
-        "Build it with `python build_ggml.py` in the source tree, or `pip install .`. (An "
-        "installed ggml_py is hidden by the source tree while Python runs in that folder.)",
-        stacklevel=2,
-    )
+    if _why := why_none():
+        import warnings
+
+        warnings.warn(f"{_why}. Until then plans can be read, but nothing can be run", stacklevel=2)
 
 
 ABOVE.update(

@@ -20,6 +20,12 @@ import pytest
 TESTS = Path(__file__).resolve().parent
 sys.path[:0] = [str(folder) for folder in TESTS.rglob("*") if any(folder.glob("*.py"))]
 
+from ggml_py.boundary.builds import why_none  # noqa: E402
+
+if no_build := why_none():
+    print(f"ERROR: {no_build}", file=sys.stderr)
+    raise SystemExit(pytest.ExitCode.USAGE_ERROR)  # pytest shows a traceback of anything else
+
 from arch_files import ARCHS, SEEDS  # noqa: E402
 from gpu_device import gpu_or_skip  # noqa: E402
 from oracle_programs import Oracle  # noqa: E402

@@ -44,6 +44,7 @@ class Tree:
             "CMAKE_C_COMPILER": tools.cc,
             "CMAKE_CXX_COMPILER": tools.cxx,
             "CMAKE_MAKE_PROGRAM": tools.ninja,
+            "CMAKE_EXPORT_COMPILE_COMMANDS": "ON",      # processor.py reads them
             **defines,
         }
         if tools.launcher:

@@ -167,20 +167,28 @@ def _texts(paths: Sequence[Path]) -> str:
     return digest.hexdigest()
 
 
-def instrumentation_hash(options: Options) -> str:
-    """Everything of ours that is compiled, or that makes what is compiled.
+def made_of(options: Options) -> dict[str, Path]:
+    """Every file of ours that is compiled, or that makes what is compiled, by its name in a clone.
 
     The makers (instrument.py, bindgen.py) stand for what they make: together with the source's
     hash they determine it, and a finished build is found without unpacking or parsing anything.
     """
-    files = [path for path in NATIVE.iterdir()
-             if path.suffix in (".h", ".c", ".cpp", ".txt", ".cmake")]
-    bindings = ("headers.py", "bindgen.py", "bindgen_py.py", "profiles.py")
-    files += [ROOT / "vendor" / name for name in bindings]
+    files = {f"ggml_py/native/{path.name}": path for path in NATIVE.iterdir()
+             if path.suffix in (".h", ".c", ".cpp", ".txt", ".cmake")}
+    makers = [ROOT / "vendor" / name
+              for name in ("headers.py", "bindgen.py", "bindgen_py.py", "profiles.py")]
     if not options.pristine:
-        makers = [ROOT / "vendor" / name for name in ("edit.py", "instrument.py")]
-        files += [*makers, *(ROOT / "vendor").glob("*_edits.py")]
-    return _texts(files)
+        makers += [ROOT / "vendor" / name for name in ("edit.py", "instrument.py")]
+        makers += (ROOT / "vendor").glob("*_edits.py")
+    return dict(sorted((files | {f"vendor/{path.name}": path for path in makers}).items()))
+
+
+def instrumentation_hash(options: Options) -> str:
+    """A hash over the texts of `made_of`."""
+    return _texts(list(made_of(options).values()))
+
+
+RECORD = "2"        # what build.json tells: a build that tells less is not taken for one of today
 
 
 def label_of(options: Options, upstream: Upstream) -> str:
@@ -203,5 +211,5 @@ def configuration(options: Options, upstream: Upstream) -> str:
 
 def key_of(options: Options, upstream: Upstream) -> str:
     """The name of the finished build's folder."""
-    both = configuration(options, upstream) + instrumentation_hash(options)
+    both = configuration(options, upstream) + instrumentation_hash(options) + RECORD
     return f"{label_of(options, upstream)}-{hashlib.sha256(both.encode()).hexdigest()[:8]}"

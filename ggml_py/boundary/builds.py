@@ -4,10 +4,14 @@ A build is a folder ``native/lib/<key>/`` with ``build.json`` (written last, so 
 is not whole). By default the newest instrumented build of the release that `enums.py` was generated
 from is taken; ``GGML_PY_UPSTREAM`` names another: a ggml version, ``b<llama.cpp build>``, the
 version of the package it came from, a label (``0.26.0-pristine``) or a key.
+
+A source tree without a build takes those of an installed ggml_py, if they were made of the files
+that the tree has: ``made_of`` in ``build.json`` has the hash of each.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import sys
@@ -16,18 +20,69 @@ from typing import Any
 
 from ..enums import UPSTREAM
 from ..errors import NotBuiltError
+from .processor import lacking
 
-LIB_DIR = Path(__file__).parent.parent / "native" / "lib"
+PACKAGE = Path(__file__).resolve().parent.parent
+LIB_DIR = PACKAGE / "native" / "lib"
 
 
 def builds() -> list[dict[str, Any]]:
-    """The whole builds beside this package, newest first; each has its `folder`."""
+    """The whole builds beside this package, newest first; each has its `folder`. For a source
+    tree that has none, those that are installed and fit it."""
+    return _builds_in(LIB_DIR) or [build for build in _installed() if not _changed(build)]
+
+
+def _builds_in(folder: Path) -> list[dict[str, Any]]:
     found = []
-    for manifest in LIB_DIR.glob("*/build.json"):
+    for manifest in folder.glob("*/build.json"):
         build = json.loads(manifest.read_text())
         build["folder"] = manifest.parent
         found.append(build)
     return sorted(found, key=lambda b: str(b.get("built_at", "")), reverse=True)
+
+
+def _installed() -> list[dict[str, Any]]:
+    """Where this package is a source tree: the builds of other ggml_py on Python's path."""
+    if not (PACKAGE.parent / "build_ggml.py").is_file():
+        return []
+    packages = (Path(entry or ".") / "ggml_py" for entry in sys.path)
+    others = (package for package in packages if package.resolve() != PACKAGE)
+    return [build for package in others for build in _builds_in(package / "native" / "lib")]
+
+
+def _changed(build: dict[str, Any]) -> list[str]:
+    """The files of this source tree that are not as the build was made of."""
+    tree = PACKAGE.parent
+    if "made_of" not in build:
+        return ["those of a version before 0.2.0"]
+    changed = [name for name, made in build["made_of"].items() if _hash(tree / name) != made]
+    if build["ggml_version"] == UPSTREAM:
+        generated = {"ggml_py/enums.py": "enums.py", "ggml_py/graphs/ops.py": "ops.py"}
+        changed += [
+            name
+            for name, made in generated.items()
+            if _hash(tree / name) != _hash(build["folder"] / made)
+        ]
+    return changed
+
+
+def _hash(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest() if file.is_file() else ""
+
+
+def why_none() -> str:
+    """Why there is no build to load, and what to do about it; "" where there is one."""
+    if builds():
+        return ""
+    do = "`python build_ggml.py` in the source tree builds it"
+    if not (others := _installed()):
+        return f"ggml_py has no native library yet (nothing whole under {LIB_DIR}): {do}"
+    changed = _changed(others[0])
+    files = ", ".join(changed[:3]) + (f" and {len(changed) - 3} more" if len(changed) > 3 else "")
+    return (
+        f"this source tree cannot use the native library that is installed in "
+        f"{others[0]['folder']}, for it was made of other sources ({files}): {do}"
+    )
 
 
 def _names(build: dict[str, Any]) -> set[str]:
@@ -43,11 +98,7 @@ def select(wanted: str | None) -> dict[str, Any]:
     """The build that `wanted` names, or the default one. Raises `NotBuiltError`."""
     present = builds()
     if not present:
-        raise NotBuiltError(
-            f"ggml_py has no native library yet (nothing whole under {LIB_DIR}). Build it: "
-            "`python build_ggml.py` in the source tree, or `pip install .`. (An installed ggml_py "
-            "is hidden by the source tree while Python runs in that folder: run it elsewhere)"
-        )
+        raise NotBuiltError(f"{why_none()}, and so does `pip install .`")
     if wanted:
         exact = [b for b in present if wanted in (b["key"], b["label"])]
         matching = exact or [b for b in present if wanted in _names(b)]
@@ -57,8 +108,10 @@ def select(wanted: str | None) -> dict[str, Any]:
                 f"GGML_PY_UPSTREAM={wanted}: no such build here. Present: {have}. "
                 f"Make it with `ggml-py build --upstream {wanted}`"
             )
-        return min(matching, key=_special)
-    return min(present, key=lambda b: (_special(b), b["ggml_version"] != UPSTREAM))
+        return min(matching, key=lambda b: (bool(lacking(b)), _special(b)))
+    return min(
+        present, key=lambda b: (bool(lacking(b)), _special(b), b["ggml_version"] != UPSTREAM)
+    )
 
 
 def current() -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """The one door to the compiled module: loads the build, installs guard and log.
 
-One build per process: the one that `_builds.select` finds when this is imported.
+One build per process: the one that `builds.select` finds when this is imported.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from .. import enums
 from .. import log as _log
 from ..errors import LoadError, NotBuiltError
 from . import interpreter as _interpreter
+from . import processor as _processor
 from .builds import select
 
 # Sanitizers that must be first in a process: name, library, a function of it.
@@ -111,6 +112,7 @@ _interpreter.check()
 if sys.modules.get("ggml_py._ggml", ...) is None:
     raise NotBuiltError("the native module of ggml_py is blocked in this process")
 BUILD = select(os.environ.get("GGML_PY_UPSTREAM"))
+_processor.check(BUILD)
 _module = _open(BUILD)
 ffi = _module.ffi
 lib = _module.lib

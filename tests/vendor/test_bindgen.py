@@ -129,6 +129,7 @@ def test_selection_names_what_there_is(monkeypatch):
     with pytest.raises(ggml.NotBuiltError, match=r"GGML_PY_UPSTREAM=0\.0\.1.*Present.*build"):
         _builds.select("0.0.1")
     monkeypatch.setattr(_builds, "LIB_DIR", Path("/nonexistent"))
+    monkeypatch.setattr(sys, "path", [])  # nor an installed one
     with pytest.raises(ggml.NotBuiltError, match=r"python build_ggml\.py"):
         _builds.select(None)
 
