@@ -60,7 +60,7 @@ def command(n_threads: int | None, as_json: bool) -> None:
         f"{size / 1e6:.1f} MB.\nIts graph for a prompt of {N_PROMPT} tokens, over "
         f"{' and '.join(names)}:\n"
     )
-    show(plan, limit=7)
+    show(plan)
     click.echo(
         f"\nWhy is {node.name} ({node.op}) on {node.backend}?\n"
         f"  {node.cause.code}: {node.cause.text}.\n\n"

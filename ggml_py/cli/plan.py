@@ -10,11 +10,14 @@ import click
 from ..trace.answers.passes import PASS_NAMES, has_leaf_passes
 from .shared.options import ModelCommand, as_json, echo_json
 from .shared.output import check_output, save
-from .shared.source import get_plan, source_options
+from .shared.remedies import model_remedy
+from .shared.source import get_plan, is_model, plan_model, source_options
 from .shared.what_if import FORMS, Change, ChangeType, changed
 
 if TYPE_CHECKING:
     from ..plan import Plan
+    from ..trace.answers.remedy import Remedy
+    from ..trace.answers.why_splits import WhySplits
     from ..trace.planned import PlanTensor
 
 
@@ -80,7 +83,11 @@ def command(
         if changes:
             diff = before.diff(plan).to_dict()
             data = {"what_if": {"changes": [c.text for c in changes], "diff": diff}, **data}
-        echo_json(data or plan.to_json())
+        if not data:
+            why, remedy = _answer(model, plan, options)
+            answer = {**why.to_dict(), "remedy": None if remedy is None else remedy.to_dict()}
+            data = {**plan.to_json(), "why": answer}
+        echo_json(data)
         return
     from ..export.to_terminal import show, show_diff
 
@@ -88,9 +95,21 @@ def command(
         click.echo(f"What if {', '.join(c.text for c in changes)}:")
         show_diff(before.diff(plan), limit=None if verbose else 20)
     elif verbose or not (parts or output):
-        show(plan, nodes=verbose)
+        show(plan, verbose, *_answer(model, plan, options))
     for name in parts:
         PARTS[name].show(plan)
+
+
+def _answer(model: str, plan: Plan, options: dict[str, Any]) -> tuple[WhySplits, Remedy | None]:
+    """Why it has so many splits, and what helps: tried on the model, where that is at hand."""
+    from ..trace.answers.remedy import remedy_of
+    from ..trace.answers.why_splits import why_splits
+
+    why = why_splits(plan)
+    if not is_model(model):
+        return why, remedy_of(plan, why)
+    options = {name: value for name, value in options.items() if name != "dump"}
+    return why, model_remedy(plan, lambda **changed: plan_model(model, **changed), model, options)
 
 
 # --- the parts

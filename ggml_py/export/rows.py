@@ -8,11 +8,11 @@ from typing import NamedTuple
 from ..trace.advice.facts import Facts
 from ..trace.answers.explain import has_steps
 from ..trace.answers.reasons import Found, first_reason
+from ..trace.answers.why_splits import planned
 from ..trace.flops import flops
 from ..trace.names import label
 from ..trace.planned import Planned, PlanTensor
 from ..trace.record import NODE
-from ..trace.reference import reference_of
 from ..trace.shares import bytes_moved
 from .layers import layers
 
@@ -153,12 +153,6 @@ def _home(t: PlanTensor) -> str | None:
 def devices(plan: Planned) -> list[int]:
     """The backends with memory of their own (GPUs, not BLAS), highest priority first."""
     return Facts(plan, 0).devices
-
-
-def planned(plan: Planned) -> Planned:
-    """The plan that reasons are asked of: the reference scheduler's, of which the steps are known.
-    Raises ValueError where it cannot plan the graph."""
-    return plan if plan == reference_of(plan) else reference_of(plan)
 
 
 def off_rows(plan: Planned, nodes: Iterable[NodeRow], reasons: dict[int, Found]) -> list[OffRow]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 
 from rich.console import Console
 from rich.markup import escape
@@ -10,12 +11,18 @@ from rich.table import Table
 
 from ..trace.answers.diff import Diff
 from ..trace.answers.passes import MARKS_AT, PASS_NAMES, passes_text
+from ..trace.answers.remedy import Remedy, remedy_of
 from ..trace.answers.sweep import Sweep, describe, moved_rows
+from ..trace.answers.why_splits import WhySplits, why_splits
+from ..trace.names import counted
 from ..trace.planned import Planned, PlanTensor, Split, SplitInput, format_bytes
 from ..trace.shares import format_count, headline, shares
 from .snapshot_plan import unknown
+from .why_splits import lines as why_lines
+from .why_splits import numbers, short_ops
 
 _ANY_WIDTH = 100_000
+_GROUPS = 5  # of splits, that are shown
 _COLOURS = ("green", "cyan", "magenta", "yellow", "blue", "red")
 
 
@@ -29,14 +36,24 @@ def new_console() -> Console:
 
 
 def show(
-    plan: Planned, nodes: bool = False, limit: int | None = None, console: Console | None = None
+    plan: Planned,
+    nodes: bool = False,
+    why: WhySplits | None = None,
+    remedy: Remedy | None = None,
+    console: Console | None = None,
 ) -> None:
-    """Prints the headline, who does how much, and the table of splits (the first `limit`); with
-    `nodes` every node and its cause too."""
+    """Prints the headline, who does how much, the splits and why there are so many; with `nodes`
+    every split, and every node and its cause too. `why` and `remedy` are asked of the plan unless
+    they are given."""
     console = console or new_console()
+    if why is None:
+        why = why_splits(plan)
+        remedy = remedy_of(plan, why)
     console.print(headline(plan), style="bold", highlight=False, soft_wrap=True)
     console.print(devices_table(plan))
-    console.print(splits_table(plan, limit))
+    console.print(splits_table(plan) if nodes else groups_table(plan, why))
+    for line in why_lines(plan, why, remedy, console.width):
+        _print(console, line)
     if nodes:
         console.print(nodes_table(plan))
     for sentence in unknown(plan):
@@ -59,7 +76,7 @@ def show_diff(diff: Diff, limit: int | None = 20, console: Console | None = None
 
 def devices_table(plan: Planned) -> Table:
     """A row per backend: its share of nodes, FLOPs, bytes read and written, and weights."""
-    table = Table(title="devices", title_justify="left")
+    table = _plain_table()
     table.add_column("backend")
     for column in ("nodes", "FLOPs", "read and written", "weights held"):
         table.add_column(column, justify="right")
@@ -106,8 +123,32 @@ def _print(console: Console, line: str) -> None:
     console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
-def splits_table(plan: Planned, limit: int | None = None) -> Table:
-    """A row per split (at most `limit`): backend, nodes, what is copied in."""
+def groups_table(plan: Planned, why: WhySplits) -> Table:
+    """A row per group of equal splits; of many groups, those with the most splits."""
+    table = _plain_table()
+    for column in ("splits", "backend", "ops"):
+        table.add_column(column, no_wrap=column != "ops")
+    table.add_column("copied in", justify="right", no_wrap=True)
+    most = sorted(why.groups, key=lambda g: (-len(g.splits), -g.copy_bytes))[:_GROUPS]
+    for group in why.groups:
+        if group in most:
+            copied = format_bytes(group.copy_bytes) if group.n_inputs else "–"
+            ops = escape(short_ops(group.ops))
+            table.add_row(numbers(group), _backend(plan, group.backend), ops, copied)
+    others = [g for g in why.groups if g not in most]
+    if others:
+        n = counted(sum(len(g.splits) for g in others), "split")
+        copied = format_bytes(sum(g.copy_bytes for g in others))
+        table.add_row("…", "", f"{n} of {counted(len(others), 'other kind')}", copied)
+    return table
+
+
+def _plain_table() -> Table:
+    return Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+
+
+def splits_table(plan: Planned) -> Table:
+    """A row per split: backend, nodes, what is copied in."""
     table = Table(title="splits", title_justify="left")
     table.add_column("#", justify="right")
     table.add_column("backend")
@@ -115,7 +156,7 @@ def splits_table(plan: Planned, limit: int | None = None) -> Table:
     table.add_column("ops")
     table.add_column("first node")
     table.add_column("copied in", justify="right")
-    for split in plan.splits[:limit]:
+    for split in plan.splits:
         table.add_row(
             str(split.index),
             _backend(plan, split.backend),
@@ -124,8 +165,6 @@ def splits_table(plan: Planned, limit: int | None = None) -> Table:
             escape(_name(split.nodes[0])),
             _inputs(split),
         )
-    if limit is not None and limit < plan.n_splits:
-        table.add_row("…", f"{plan.n_splits - limit} more")
     return table
 
 
@@ -157,11 +196,8 @@ def _name(node: PlanTensor) -> str:
 
 
 def _ops(split: Split) -> str:
-    ops = [n.record.op_desc for n in split.nodes if n.is_computed]
-    counts = {op: ops.count(op) for op in dict.fromkeys(ops)}
-    most = sorted(counts.items(), key=lambda item: -item[1])
-    shown = ", ".join(f"{n}× {op}" if n > 1 else op for op, n in most[:3])
-    return escape(shown + (", …" if len(most) > 3 else ""))
+    counts = Counter(n.record.op_desc for n in split.nodes if n.is_computed)
+    return escape(short_ops(counts.most_common()))
 
 
 def _input(given: SplitInput) -> str:

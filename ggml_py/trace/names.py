@@ -49,6 +49,11 @@ def memory(t: PlanTensor) -> str:
     return f"{t.buft.name} memory" if t.buft else f"{t.backend}'s memory"
 
 
+def counted(n: int, one: str, many: str = "") -> str:
+    """ "1 split", "2 splits", "1,000 copies": `many` where it is not `one` with an s."""
+    return f"{n:,} {one}" if n == 1 else f"{n:,} {many or one + 's'}"
+
+
 def listed(names: Iterable[str]) -> str:
     """ "gpu0, BLAS and CPU" """
     *first, last = names

@@ -85,11 +85,23 @@ def get_plans(
         raise click.UsageError(f"{called}: no log, so --dump cannot apply")
     plans = []
     for source, plan in zip(sources, saved, strict=True):
-        if plan is None:
-            with load_model(source, n_seq_max=n_seqs, **options) as model:
-                plan = model.plan(n_tokens, n_past, n_seqs)
-        plans.append(plan)
+        shape = {"n_tokens": n_tokens, "n_past": n_past, "n_seqs": n_seqs}
+        plans.append(plan or plan_model(source, **shape, **options))
     return plans
+
+
+def plan_model(source: str, n_tokens: int, n_past: int, n_seqs: int, **options: Any) -> Plan:
+    """The plan of a model's graph."""
+    with load_model(source, n_seq_max=n_seqs, **options) as model:
+        return model.plan(n_tokens, n_past, n_seqs)
+
+
+def is_model(source: str) -> bool:
+    """Whether that file is a model."""
+    if source == "-":
+        return False
+    with open_file(source) as file:
+        return file.read(4) == b"GGUF"
 
 
 def get_tensor(plan: Plan, text: str) -> PlanTensor:

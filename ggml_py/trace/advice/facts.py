@@ -297,7 +297,11 @@ def _pattern(names: list[str], others: Iterable[str]) -> str:
     kinds: dict[str, set[str]] = {}
     for m in blocks:
         kinds.setdefault(m[1], set()).add(m[2])
-    taken = {m[1] for m in map(re.compile(r"blk\.(\d+)\.").match, others) if m}
+    elsewhere = [m for m in map(re.compile(r"blk\.(\d+)\.(.*)").match, others) if m]
+    every = sorted(set().union(*kinds.values()))
+    if len(kinds) > 3 and elsewhere and not any(m[2] in every for m in elsewhere):
+        return rf"blk\.\d+\.{_one_of([re.escape(kind) for kind in every])}"
+    taken = {m[1] for m in elsewhere}
     alike: dict[tuple[str, ...], list[str]] = {}  # blocks by their kinds, none where all are meant
     for number, those in kinds.items():
         whole = number not in taken and len(those) > 3

@@ -1,0 +1,80 @@
+"""Why a graph has its splits, as lines of text."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable, Iterator, Sequence
+
+from ..trace.answers.remedy import Remedy
+from ..trace.answers.why_splits import SplitGroup, SplitReason, WhySplits
+from ..trace.names import counted
+from ..trace.planned import Planned, format_bytes
+
+_MOST = 3  # reasons that are shown
+_OPS = 3  # of one
+_NARROWEST = 40  # columns
+
+
+def lines(plan: Planned, why: WhySplits, remedy: Remedy | None, width: int) -> Iterator[str]:
+    """The reasons, those with the most bytes first, and the remedy; wrapped to the width."""
+    width = max(width, _NARROWEST)
+    if why.reasons:
+        yield f"why {counted(plan.n_splits, 'split')} and not one on {why.main}"
+    groups = _by_rule(why.reasons)
+    for reasons in groups[:_MOST]:
+        yield from _wrapped(_head(reasons), width, "  ", "    ")
+        yield from _wrapped(reasons[0].text, width, "    ", "    ")
+    if groups[_MOST:]:
+        ops = _ops(reason for reasons in groups[_MOST:] for reason in reasons)
+        yield from _wrapped(f"… {counted(len(groups) - _MOST, 'more reason')}: {ops}", width, "  ")
+    if remedy is not None:
+        after = remedy.plan
+        yield from _wrapped(
+            f"remedy (planned with it): {remedy.flags}: {plan.n_splits} → "
+            f"{counted(after.n_splits, 'split')}, {format_bytes(plan.copy_bytes)} → "
+            f"{format_bytes(after.copy_bytes)} copied",
+            width,
+        )
+
+
+def _by_rule(reasons: Iterable[SplitReason]) -> list[list[SplitReason]]:
+    """One after the other, those with the same rule and backend together."""
+    groups: dict[tuple[str, str], list[SplitReason]] = {}
+    for reason in reasons:
+        groups.setdefault((reason.reason, reason.backend), []).append(reason)
+    return list(groups.values())
+
+
+def _head(reasons: Sequence[SplitReason]) -> str:
+    splits = {split for reason in reasons for split in reason.splits}
+    copied = format_bytes(sum(reason.copy_bytes for reason in reasons))
+    first = reasons[0]
+    where = f"{_ops(reasons)} on {first.backend} [{first.reason}]"
+    return f"{where}: {counted(len(splits), 'split')}, {copied} copied"
+
+
+def _ops(reasons: Iterable[SplitReason]) -> str:
+    """ "144× MUL_MAT_ID, GET_ROWS" """
+    counts: dict[str, int] = {}
+    for reason in reasons:
+        counts[reason.op] = counts.get(reason.op, 0) + len(reason.nodes)
+    return short_ops(tuple(counts.items()))
+
+
+def short_ops(counts: Sequence[tuple[str, int]]) -> str:
+    """The first few ops, and how many of each."""
+    shown = ", ".join(f"{n}× {op}" if n > 1 else op for op, n in counts[:_OPS])
+    return shown + (", …" if len(counts) > _OPS else "")
+
+
+def numbers(group: SplitGroup) -> str:
+    """ "#2–#96: 48 ×", or "#1" of a single split."""
+    first, last = group.splits[0], group.splits[-1]
+    return f"#{first}–#{last}: {len(group.splits)} ×" if first != last else f"#{first}"
+
+
+def _wrapped(text: str, width: int, first: str = "", others: str = "  ") -> list[str]:
+    return textwrap.wrap(
+        text, width, initial_indent=first, subsequent_indent=others,
+        break_long_words=False, break_on_hyphens=False,
+    )  # fmt: skip

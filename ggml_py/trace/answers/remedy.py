@@ -1,0 +1,116 @@
+"""llama.cpp's options that would give fewer splits or copies: planned with, not guessed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ..advice.facts import Facts, override
+from ..reference import CannotPlanError
+from ..shares import shares
+from ..what_if import what_if
+
+if TYPE_CHECKING:
+    from ..planned import Planned
+    from .why_splits import WhySplits
+
+_WORTH = (
+    0.9  # fewer bytes alone are worth a remedy when they are less than this part of those before
+)
+_OFF = ("weight", "offload")  # reasons that another place of the weight takes away
+
+
+@dataclass(frozen=True)
+class Remedy:
+    """Options, and the plan that they give."""
+
+    flags: str  # as on llama.cpp's command line
+    plan: Planned
+
+    def to_dict(self) -> dict[str, Any]:
+        """As data that `json` can write."""
+        after = self.plan
+        return {"flags": self.flags, "n_splits": after.n_splits, "copy_bytes": after.copy_bytes}
+
+
+def is_better(before: Planned, after: Planned) -> bool:
+    """Whether a plan has fewer splits or copies clearly fewer bytes, and neither more of the other
+    nor more to compute for the backends without memory of their own."""
+    fewer_splits = after.n_splits < before.n_splits
+    fewer_bytes = after.copy_bytes < before.copy_bytes * _WORTH
+    return (
+        (fewer_splits or fewer_bytes)
+        and after.n_splits <= before.n_splits
+        and after.copy_bytes <= before.copy_bytes
+        and _host_flops(after) <= _host_flops(before)
+    )
+
+
+def _host_flops(plan: Planned) -> int:
+    devices = {plan.backends[b].name for b in Facts(plan, 0).devices}
+    return sum(share.flops for share in shares(plan) or () if share.backend not in devices)
+
+
+def best(
+    plan: Planned,
+    candidates: Iterable[tuple[str, dict[Any, Any]]],
+    make: Callable[[dict[Any, Any]], Planned | None],
+) -> Remedy | None:
+    """Each candidate (flags, changes) is tried together with those that helped before it; the
+    remedy has all that helped. None where none does. `make` plans with changes, or gives None."""
+    found, flags, changes = plan, [], dict[Any, Any]()
+    for flag, more in candidates:
+        after = make({**changes, **more})
+        if after is not None and is_better(found, after):
+            found, changes = after, {**changes, **more}
+            flags.append(flag)
+    return Remedy(", ".join(flags), found) if flags else None
+
+
+def remedy_of(plan: Planned, why: WhySplits) -> Remedy | None:
+    """The remedy for a plan whose model is not at hand: weights and the KV cache in memory of the
+    main backend, as `what_if` plans it. Nobody knows whether the memory suffices."""
+    facts = Facts(plan, 0)
+    main = plan.capture.backend_index(why.main)
+    if plan.capture.source != "scheduler" or main not in facts.devices:
+        return None
+
+    def make(moves: dict[str | int, str]) -> Planned | None:
+        try:
+            return what_if(plan, move_weights=moves)
+        except CannotPlanError:
+            return None
+
+    return best(plan, _moves(facts, why, main), make)
+
+
+def _moves(facts: Facts, why: WhySplits, main: int) -> Iterator[tuple[str, dict[str | int, str]]]:
+    tensors = facts.capture.tensors
+    weights = list(_weights_elsewhere(facts, why, main))
+    if weights:
+        flag = override(facts, [tensors[i] for i in weights], main)
+        yield flag, dict.fromkeys(weights, why.main)
+    own = [t for t in tensors if t.view_src < 0 and t.buffer >= 0]
+    caches = [t.id for t in own if facts.is_state(t) and not _readable(facts, t.buffer, main)]
+    if caches:
+        yield "-kvo", dict.fromkeys(caches, why.main)
+
+
+def _weights_elsewhere(facts: Facts, why: WhySplits, main: int) -> Iterator[int]:
+    """The weights that keep nodes off the main backend, or are copied there, if more than one split
+    is because of them."""
+    seen: set[int] = set()
+    for reason in why.reasons:
+        if reason.reason.partition(".")[0] not in _OFF or len(reason.splits) < 2:
+            continue
+        for node in reason.nodes:
+            weight = facts.followed_weight(facts.capture.tensors[node])
+            if weight and weight.id not in seen and not _readable(facts, weight.buffer, main):
+                seen.add(weight.id)
+                yield weight.id
+
+
+def _readable(facts: Facts, buffer: int, b: int) -> bool:
+    buft = facts.capture.buffers[buffer].buft
+    return bool(facts.capture.bufts[buft].readers >> b & 1)
