@@ -4,78 +4,13 @@ from __future__ import annotations
 
 import keyword
 import re
+import textwrap
 from typing import TYPE_CHECKING
+
+from . import op_docs
 
 if TYPE_CHECKING:
     from .headers import Api, Function, Param
-
-# One line for the ops that models are made of; the others carry their C prototype only.
-OP_LINES = {
-    "add": "a + b; b is repeated along dimensions where a is larger.",
-    "add1": "a + b, b a scalar.",
-    "add_id": "a + the row of b that ids names, per expert used.",
-    "argmax": "Index of the largest element of each row. Result i32 [ne1].",
-    "argsort": "Indices that sort each row. Result i32, a's ne.",
-    "cast": "a converted to `type`.",
-    "clamp": "a limited to [min, max]; works in place, returns a view of a.",
-    "concat": "a and b one after the other along dimension `dim`.",
-    "cont": "a copied so that it is contiguous.",
-    "cpy": "a copied (and converted) into b; returns a view of b.",
-    "diag_mask_inf": "a with -inf above the diagonal shifted by n_past.",
-    "div": "a / b; b is repeated along dimensions where a is larger.",
-    "dup": "A copy of a.",
-    "flash_attn_ext": (
-        "Attention in one op. q [n_embd_k, n_batch, n_head, ne3], k [n_embd_k, n_kv, n_head_kv, "
-        "ne3], v [n_embd_v, n_kv, n_head_kv, ne3] (not transposed), mask [n_kv, n_batch, ..] f16; "
-        "result [n_embd_v, n_head, n_batch, ne3]."
-    ),
-    "gelu": "GELU of each element (tanh form).",
-    "get_rows": "The rows of a that b (i32) names. a [n, m], b [r] -> [n, r] f32.",
-    "group_norm": "a normalised within n_groups groups along ne2.",
-    "mean": "Mean of each row. Result [1, ne1, ne2, ne3].",
-    "mul": "a * b; b is repeated along dimensions where a is larger.",
-    "mul_mat": (
-        "Matrix product with a transposed. a [k, n, ..], b [k, m, ..] -> [n, m, ..] f32; "
-        "a's ne2 and ne3 are repeated to b's."
-    ),
-    "mul_mat_id": (
-        "mul_mat with one matrix per expert. as [k, n, n_expert], b [k, n_expert_used, n_tokens], "
-        "ids [n_expert_used, n_tokens] i32 -> [n, n_expert_used, n_tokens]."
-    ),
-    "neg": "-a.",
-    "norm": "Each row minus its mean, divided by its standard deviation.",
-    "permute": "A view of a with dimension i moved to axis_i.",
-    "relu": "max(a, 0).",
-    "repeat": "a repeated to b's ne.",
-    "reshape_1d": "A view of contiguous a with ne [ne0].",
-    "reshape_2d": "A view of contiguous a with ne [ne0, ne1].",
-    "reshape_3d": "A view of contiguous a with ne [ne0, ne1, ne2].",
-    "reshape_4d": "A view of contiguous a with ne [ne0, ne1, ne2, ne3].",
-    "rms_norm": "Each row divided by the root of its mean square; eps is added under the root.",
-    "rope": "Rotary position embedding of a [n_embd, n_head, n_tokens] at positions b [n_tokens].",
-    "rope_ext": (
-        "Rotary position embedding with all of its parameters. a [n_embd, n_head, n_tokens], "
-        "b [n_tokens] i32, c frequency factors [n_dims/2] or None."
-    ),
-    "scale": "a * s.",
-    "set_rows": "Writes the rows of b into a at the rows that c (i64) names; returns a view of a.",
-    "sigmoid": "1 / (1 + exp(-a)).",
-    "silu": "a * sigmoid(a).",
-    "soft_max": "Softmax of each row.",
-    "soft_max_ext": "Softmax of scale*a + slope*mask along rows; mask f16 or f32, or None.",
-    "sqr": "a * a.",
-    "sqrt": "Square root of each element.",
-    "sub": "a - b; b is repeated along dimensions where a is larger.",
-    "sum": "Sum of all elements. Result [1].",
-    "sum_rows": "Sum of each row. Result [1, ne1, ne2, ne3].",
-    "swiglu_split": "silu(a) * b.",
-    "top_k": "Indices of the k largest elements of each row, in no order.",
-    "transpose": "A view of a with dimensions 0 and 1 exchanged.",
-    "view_1d": "ne0 elements of a from byte `offset`.",
-    "view_2d": "A 2-D view of a: rows nb1 bytes apart, from byte `offset`.",
-    "view_3d": "A 3-D view of a: strides nb1, nb2 in bytes, from byte `offset`.",
-    "view_4d": "A 4-D view of a: strides nb1, nb2, nb3 in bytes, from byte `offset`.",
-}
 
 # These take a context and return a tensor, and are no ops: context.py has them by hand.
 _NOT_OPS = re.compile(
@@ -170,21 +105,21 @@ def _argument(f: Function, p: Param) -> str:
 
 
 def _method(f: Function) -> str:
-    params, arguments = ["self"], ["self.ptr"]
-    for p in f.params[1:]:
-        params.append(f"{_py_name(p.name)}: {_annotation(p, f.nullable(p))}")
-        arguments.append(_argument(f, p))
     name = f.name.removeprefix("ggml_")
+    params, arguments, defaults = ["self"], ["self.ptr"], _defaults(f, name)
+    for p in f.params[1:]:
+        default = f" = {defaults[p.name]}" if p.name in defaults else ""
+        params.append(f"{_py_name(p.name)}: {_annotation(p, f.nullable(p))}{default}")
+        arguments.append(_argument(f, p))
     signature = f"    def {_py_name(name)}({', '.join(params)}) -> Tensor:"
     if len(signature) > 100:
         inner = "".join(f"        {p},\n" for p in params)
         signature = f"    def {_py_name(name)}(\n{inner}    ) -> Tensor:"
     prototype = f.prototype.replace("struct ggml_", "ggml_").replace("const ", "")
     prototype = re.sub(r"\* (?=\w)", "*", prototype)
-    line = OP_LINES.get(name)
-    doc = [*_wrap(line), "", *_wrap(f"C: {prototype}")] if line else _wrap(f"C: {prototype}")
-    quoted = '        """' + "\n        ".join(doc).replace("\n        \n", "\n\n")
-    quoted += '"""' if len(doc) == 1 else '\n        """'
+    doc = op_docs.docstring(name, prototype)
+    quoted = "\n".join(["\"\"\"" + doc[0], *doc[1:], "\"\"\""])
+    quoted = textwrap.indent(quoted, " " * 8)
     call = f"            result._ptr = _{name}({', '.join(arguments)})"
     if len(call) > 100:
         inner = "".join(f"                {a},\n" for a in arguments)
@@ -193,6 +128,16 @@ def _method(f: Function) -> str:
     kept = "        result._context = self\n        return result\n"
     tried = f"        try:\n{_adoption(f)}{_range_check(f)}{made}{call}\n{_mistake(f)}"
     return f"{signature}\n{quoted}\n{tried}{kept}"
+
+
+def _defaults(f: Function, name: str) -> dict[str, str]:
+    """Of its last parameters, as far back as each has one; releases differ in what there is."""
+    row, found = op_docs.row(name), {}
+    for p in reversed(f.params):
+        if row is None or p.name not in row.default_of:
+            break
+        found[p.name] = row.default_of[p.name]
+    return found
 
 
 def _mistake(f: Function) -> str:
@@ -244,17 +189,6 @@ def _adoption(f: Function) -> str:
     return f"{condition}\n                self._adopt({names})\n"
 
 
-def _wrap(text: str, width: int = 88) -> list[str]:
-    lines, line = [], ""
-    for word in text.split():
-        if line and len(line) + 1 + len(word) > width:
-            lines.append(line)
-            line = word
-        else:
-            line = f"{line} {word}".strip()
-    return [*lines, line]
-
-
 def ops(api: Api) -> str:
     methods, by_hand = split_ops(api)
     left = "".join(f"#   {name}: {why}\n" for name, why in by_hand.items())
@@ -272,9 +206,13 @@ def ops(api: Api) -> str:
         "class Ops:\n"
         '    """Every op of ggml as a method: upstream\'s name, argument names and order.\n\n'
         "    Each adds one tensor to this context that stands for the result; nothing is computed\n"
-        "    until the graph is. Shapes are in ggml's order (ne0 is the contiguous dimension).\n"
-        "    A shape or type that the op refuses raises `AbortError`.\n"
-        '    """\n\n'
+        "    until the graph is. A shape or type that the op refuses raises `AbortError`.\n\n"
+        "    Shapes are in ggml's order: `a [n, m]` has m rows of n elements, a[i, j] is the i-th\n"
+        "    of row j; y is the result. Types are what the CPU computes. Gradients are what\n"
+        "    `Graph.build_backward_expand` has. In offsets, size is the bytes of an element.\n\n"
+        "    The examples use the functions\n\n"
+        f"{textwrap.indent(op_docs.HELPERS, ' ' * 8)}"
+        "    \"\"\"\n\n"
         "    __slots__ = ()\n"
         "    ptr: Any  # the ggml_context, from Context\n\n"
         "    def _adopt(self, *operands: Tensor | None) -> None:\n"

@@ -29,5 +29,5 @@ class GgmlHook(BuildHookInterface[Any]):
         include[str(built)] = f"ggml_py/native/lib/{built.name}"
         # `ggml-py build` runs these, from an installed package too.
         include[str(ROOT / "build_ggml.py")] = "ggml_py/_build/build_ggml.py"
-        for path in (*ROOT.glob("vendor/*.py"), ROOT / "vendor" / "upstream.toml"):
+        for path in (*ROOT.glob("vendor/*.py"), *ROOT.glob("vendor/*.toml")):
             include[str(path)] = f"ggml_py/_build/vendor/{path.name}"

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from vendor import cache as caches
-from vendor import cuda, fetch, releases, toolchain
+from vendor import cuda, fetch, op_docs, releases, toolchain
 from vendor.releases import Release
 from vendor.report import BuildError
 
@@ -175,8 +175,8 @@ def made_of(options: Options) -> dict[str, Path]:
     """
     files = {f"ggml_py/native/{path.name}": path for path in NATIVE.iterdir()
              if path.suffix in (".h", ".c", ".cpp", ".txt", ".cmake")}
-    makers = [ROOT / "vendor" / name
-              for name in ("headers.py", "bindgen.py", "bindgen_py.py", "profiles.py")]
+    bindings = ("headers.py", "bindgen.py", "bindgen_py.py", "op_docs.py", "profiles.py")
+    makers = [*(ROOT / "vendor" / name for name in bindings), *op_docs.TABLES]
     if not options.pristine:
         makers += [ROOT / "vendor" / name for name in ("edit.py", "instrument.py")]
         makers += (ROOT / "vendor").glob("*_edits.py")

@@ -42,8 +42,7 @@ class Wheel:
     subfolder: str          # holds include/ and lib/
 
 
-@functools.cache
-def _table() -> dict[str, Any]:
+def read_toml(path: Path) -> dict[str, Any]:
     if sys.version_info >= (3, 11):
         import tomllib
     else:
@@ -51,10 +50,15 @@ def _table() -> dict[str, Any]:
             import tomli as tomllib
         except ImportError:
             raise BuildError(
-                "Python 3.10 reads vendor/upstream.toml with tomli: python -m pip install tomli"
+                f"Python 3.10 reads vendor/{path.name} with tomli: python -m pip install tomli"
             ) from None
-    table: dict[str, Any] = tomllib.loads(TABLE.read_text(encoding="utf-8"))
+    table: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
     return table
+
+
+@functools.cache
+def _table() -> dict[str, Any]:
+    return read_toml(TABLE)
 
 
 @functools.cache
