@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import click
 
@@ -25,7 +29,35 @@ from . import (
 )
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+class _ReaderGoneError(Exception):
+    """Whoever reads our output has seen enough: `ggml-py plan m.gguf -v | head`."""
+
+
+class _Verbs(click.Group):
+    """The verbs. click takes a closed pipe for a failure, and here it is none."""
+
+    def make_context(self, *arguments: Any, **settings: Any) -> click.Context:
+        """As click's, which prints the help."""
+        with _reader():
+            return super().make_context(*arguments, **settings)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """As click's."""
+        with _reader():
+            return super().invoke(ctx)
+
+
+@contextmanager
+def _reader() -> Iterator[None]:
+    try:
+        yield
+    except BrokenPipeError:
+        raise _ReaderGoneError from None
+
+
+@click.group(
+    cls=_Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
+)
 @click.version_option(package_name="ggml_py", prog_name="ggml-py")
 @click.option("--debug", is_flag=True, help="Show the traceback of an error.")
 @click.pass_context
@@ -57,15 +89,18 @@ for verb in (
 def main() -> None:
     """Runs a verb. Errors go to stderr; exit 1 = failed, 2 = wrong usage, 130 = Ctrl-C."""
     try:
-        sys.exit(cli.main(prog_name="ggml-py", standalone_mode=False))
+        code = cli.main(prog_name="ggml-py", standalone_mode=False)
+        sys.stdout.flush()
+        sys.exit(code)
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)
     except (click.Abort, KeyboardInterrupt):
         click.echo("stopped", err=True)
         sys.exit(130)
-    except BrokenPipeError:
-        sys.stderr.close()  # the reader of our output went away
+    except (_ReaderGoneError, BrokenPipeError):
+        # What is left in the buffer is written at the end of the process, and would fail there.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
     except (GgmlError, OSError, ValueError, KeyError) as error:
         if "--debug" in sys.argv:

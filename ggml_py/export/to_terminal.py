@@ -10,13 +10,13 @@ from rich.markup import escape
 from rich.table import Table
 
 from ..trace.answers.diff import Diff
-from ..trace.answers.passes import MARKS_AT, PASS_NAMES, passes_text
 from ..trace.answers.remedy import Remedy, remedy_of
 from ..trace.answers.sweep import Sweep, describe, moved_rows
 from ..trace.answers.why_splits import WhySplits, why_splits
 from ..trace.names import counted
 from ..trace.planned import Planned, PlanTensor, Split, SplitInput, format_bytes
 from ..trace.shares import format_count, headline, shares
+from .passes_by_layer import lines as passes_by_layer
 from .snapshot_plan import unknown
 from .why_splits import lines as why_lines
 from .why_splits import numbers, short_ops
@@ -26,10 +26,16 @@ _GROUPS = 5  # of splits, that are shown
 _COLOURS = ("green", "cyan", "magenta", "yellow", "blue", "red")
 
 
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """The exception that is handled here: rich would end the process with status 1."""
+        raise
+
+
 def new_console() -> Console:
     """One as wide as the terminal. A pipe or a file has no width: nothing is wrapped or cut there,
     so that grep finds whole names, unless COLUMNS tells one."""
-    console = Console()
+    console = _Console()
     if not console.is_terminal and not console.is_jupyter and "COLUMNS" not in os.environ:
         console.width = _ANY_WIDTH
     return console
@@ -96,27 +102,10 @@ def devices_table(plan: Planned) -> Table:
 
 
 def show_passes(plan: Planned, console: Console | None = None) -> None:
-    """Prints `Plan.passes`; on a terminal in pieces that fit its width."""
+    """Prints the assignment after each pass, by layer; in pieces that fit a terminal's width."""
     console = console or new_console()
-    *lines, letters = passes_text(plan).splitlines()
-    n_stages = len(PASS_NAMES)
-    _show_stages(console, "nodes", lines[:n_stages], len(plan.nodes))
-    for line in lines[n_stages : n_stages + 1]:
+    for line in passes_by_layer(plan, console.width if console.is_terminal else None):
         _print(console, line)
-    _show_stages(console, "leafs", lines[n_stages + 1 :], len(plan.leafs))
-    _print(console, letters)
-
-
-def _show_stages(console: Console, what: str, stages: list[str], n: int) -> None:
-    """A line per stage with a letter for each of n tensors."""
-    step = max((console.width - MARKS_AT + 1) // 2, 1) if console.is_terminal else n
-    for first in range(0, n if stages else 0, max(step, 1)):
-        last = min(first + step, n) - 1
-        if console.is_terminal:
-            _print(console, f"{what:<{MARKS_AT}}{first}–{last}")
-        for line in stages:
-            marks = line[MARKS_AT + 2 * first : MARKS_AT + 2 * last + 1]
-            _print(console, line[:MARKS_AT] + marks)
 
 
 def _print(console: Console, line: str) -> None:

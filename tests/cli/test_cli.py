@@ -1,7 +1,9 @@
 """The command line as a user runs it: in a process of its own, by its installed name."""
 
 import json
+import os
 import re
+import subprocess
 
 import cli_runs
 import pytest
@@ -57,6 +59,24 @@ def test_a_pipe_gets_whole_names_and_lines(model, monkeypatch):
     assert "…" not in out.split("nodes that are computed")[1]
     _headline, *narrow = ok("plan", model, "-v", env={"COLUMNS": "70"}).splitlines()
     assert max(map(len, narrow)) <= 70  # who says so gets it
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("plan", "MODEL", "-v"), ("plan", "MODEL", "--text"), ("plan", "MODEL", "--json"),
+     ("plan", "MODEL", "--passes"), ("plan", "--help"), ("devices",)],
+    ids=" ".join,
+)  # fmt: skip
+def test_whoever_reads_our_output_may_stop(model, arguments):
+    """`ggml-py plan m.gguf -v | head -1`: nothing failed."""
+    command = [*cli_runs.COMMAND, *(str(model) if a == "MODEL" else a for a in arguments)]
+    reader, writer = os.pipe()
+    os.close(reader)  # before a line is written
+    done = subprocess.run(
+        command, stdout=writer, stderr=subprocess.PIPE, text=True, check=False, timeout=300
+    )
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_devices_says_why_a_backend_has_none(monkeypatch):

@@ -12,6 +12,7 @@ from rich.console import Console
 
 import ggml_py as ggml
 from ggml_py.cli.shared.what_if import ChangeType, as_texts, changed
+from ggml_py.export.layers import layers as layers_of
 from ggml_py.export.to_terminal import show_diff, show_passes
 from ggml_py.models.synthetic import LlamaSpec, write_llama
 
@@ -44,6 +45,7 @@ def test_output_is_the_plan(folder):
     data = json.loads(
         ok("plan", folder / "m.gguf", "-d", "BLAS", "-d", "CPU", "-nr", "-n", 64, "--json")
     )
+    assert data.pop("why")["main"] == "CPU"
     assert json.loads(gzip.decompress((folder / "p.json.gz").read_bytes())) == data
     assert json.loads((folder / "q.json").read_bytes())["n_splits"] == 1
     assert plan.n_splits == data["n_splits"] > 1
@@ -99,7 +101,6 @@ def test_output_in_a_folder_that_is_not_there(folder):
 
 def test_passes(folder):
     plan = ggml.Plan.from_json(folder / "p.json.gz")
-    assert ok("plan", folder / "p.json.gz", "--passes") == plan.passes() + "\n"
     data = json.loads(ok("plan", folder / "p.json.gz", "--passes", "--json"))
     assert list(data) == ["passes"]
     assert list(data["passes"])[:2] == ["1", "2 gpu down"]
@@ -108,26 +109,59 @@ def test_passes(folder):
     assert None in data["passes"]["1"]
 
 
-@pytest.mark.parametrize("width", [1, 17, 40, 80, 5000])
-def test_passes_fit_a_terminal(folder, width):
+N_STAGES = 7
+
+
+def read(lines):
+    """What lines of `--passes` say: of each tensor its letters, from top to bottom."""
+    found, at = {}, 0
+    while at < len(lines):
+        layers, numbers = re.fullmatch(
+            r"(?:layers? ([\d–]+).*|outside of the layers): \w+ ([\d–]+)", lines[at]
+        ).groups()
+        first, _, last = numbers.partition("–")
+        rows = [line[13:].split(" ") for line in lines[at + 1 : at + 1 + N_STAGES]]
+        assert [len(row) for row in rows] == [len(rows[0])] * N_STAGES
+        for i, column in enumerate(zip(*rows, strict=True)):
+            found[int(first) + i] = (layers, column)
+        assert last == "" or layers is None or int(last) >= int(first)
+        at += 1 + N_STAGES
+    return found
+
+
+@pytest.mark.parametrize("width", [1, 17, 40, 80, 5000, None])
+def test_passes_are_shown_by_layer_and_fit_a_terminal(folder, width):
     plan = ggml.Plan.from_json(folder / "p.json.gz")
-    file = StringIO()
-    show_passes(plan, Console(file=file, width=width, force_terminal=True, color_system=None))
-    lines = file.getvalue().splitlines()
-    *printed, letters = plan.passes().splitlines()
-    assert lines.pop() == letters
-    if width > 20:  # room for the numbers
+    if width is None:
+        *lines, letters = ok("plan", folder / "p.json.gz", "--passes").splitlines()
+    else:
+        file = StringIO()
+        show_passes(plan, Console(file=file, width=width, force_terminal=True, color_system=None))
+        *lines, letters = file.getvalue().splitlines()
+    *expected, last = plan.passes().splitlines()
+    assert letters == last
+    if width is not None and width > 60:  # room for the headings
         assert max(map(len, lines)) <= width
-    at, between = printed.index("leafs"), lines.index("leafs")
-    for stages, shown, n in (
-        (printed[:at], lines[:between], len(plan.nodes)),
-        (printed[at + 1 :], lines[between + 1 :], len(plan.leafs)),
-    ):
-        pieces = [shown[i : i + 1 + len(stages)] for i in range(0, len(shown), 1 + len(stages))]
-        for row, stage in enumerate(stages):
-            marks = " ".join(piece[1 + row][13:] for piece in pieces)
-            assert stage[:13] + marks == stage
-        assert int(pieces[-1][0].split("–")[1]) == n - 1
+    stages = [line[13:].split(" ") for line in expected[:N_STAGES]]
+    nodes = read(lines[: lines.index("leafs")])
+    columns = list(zip(*stages, strict=True))
+    assert {i: column for i, (_layers, column) in nodes.items()} == {
+        i: columns[i] for i in nodes
+    }
+    layers = layers_of(plan)
+    assert set(nodes) == set(range(len(plan.nodes)))  # BLAS leaves no two layers alike here
+    assert all(told == (None if layers[i] is None else str(layers[i]))
+               for i, (told, _column) in nodes.items())  # fmt: skip
+
+
+def test_layers_whose_passes_are_alike_are_shown_once(folder):
+    plan = ggml.Plan.from_json(folder / "q.json")
+    lines = ok("plan", folder / "q.json", "--passes").splitlines()
+    nodes, layers = read(lines[: lines.index("leafs")]), layers_of(plan)
+    assert ("0–1" in {told for told, _column in nodes.values()}) and 1 not in {
+        layers[i] for i in nodes
+    }
+    assert len(lines) < 80
 
 
 def test_steps(folder):
