@@ -215,7 +215,7 @@ class Gguf(Handle):
         raw = ffi.buffer(lib.gguf_get_arr_data(ptr, i), n * dtype.itemsize)
         return np.frombuffer(raw, dtype).copy()
 
-    def _check_unchanged(self) -> None:
+    def check_unchanged(self) -> None:
         """Raises `DamagedFileError` when somebody wrote to it since it was opened. One that is
         deleted, or another by now, is as it was for those who have it mapped."""
         for path, opened in zip(self.paths, self._opened, strict=True):

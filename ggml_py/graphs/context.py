@@ -219,7 +219,7 @@ class Context(AnyContext, CustomOps):
         buffer = Buffer(ptr, foreign)
         buffer._held[0].padded = True
         lib.ggml_backend_tensor_alloc(ptr, tensor._ptr, base + before)
-        self._attach(buffer)
+        self.keep_buffer(buffer)
         return tensor
 
     @property
@@ -285,7 +285,7 @@ class Context(AnyContext, CustomOps):
             else:
                 buffer = Buffer(ptr)
             lib.ggml_backend_buffer_set_usage(buffer.ptr, number)
-            self._attach(buffer)
+            self.keep_buffer(buffer)
             buffer._adopt_parts(self)
             self._arrays.upload_all()
         return buffer
@@ -326,8 +326,11 @@ class Context(AnyContext, CustomOps):
                         )
                     self._depend(context)
 
-    def _attach(self, buffer: Buffer) -> None:
-        """Tensors of this context live in `buffer`: hold it, and be told when it is closed."""
+    def keep_buffer(self, buffer: Buffer) -> None:
+        """Holds a buffer that tensors of this context were put into by a call of `lib`
+        (ggml_backend_tensor_alloc). The context closes it with itself; where it is closed before,
+        they lose their memory. `alloc` and `Tensor.alloc` need no such call."""
+        ptr_of(Buffer, buffer)
         self._buffers.append(buffer)
         buffer._contexts.add(self)
 

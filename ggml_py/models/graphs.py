@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from ..boundary.ffi import lib
 from ..errors import AllocError, BusyError, MissingFunctionError
-from ..scheduler import state as sched_state
 from ..scheduler.refusal import deciding
 from ..scheduler.scheduler import Scheduler
 from .archs import ARCHS
@@ -70,7 +69,7 @@ class Graphs:
         self._largest = memory.full_shape(n_ubatch)
         self._kept: dict[Shape, Decoder[Any]] = {}  # least recently used first
         self._allocated: Decoder[Any] | None = None
-        self._n_allocs = -1  # the scheduler's, when that was allocated
+        self._allocation = 0  # the scheduler's, of that graph
         self._why = "the first graph"  # why none is allocated
         self._ubatches: list[DecodedUbatch] = []  # of the last decode
         self._one: Decoder[Any] | None = (
@@ -111,8 +110,7 @@ class Graphs:
         if (
             builder is None
             or builder.one is None
-            or sched._n_allocs != self._n_allocs  # somebody else had the scheduler
-            or not sched._held
+            or sched.allocation != self._allocation  # somebody else had the scheduler
         ):
             return None
         if self._expert_copies is not None:
@@ -120,12 +118,11 @@ class Graphs:
         one, graph = builder.one, builder.graph
         call, args = lib.gp_decode_one, (one, token, seq, greedy)
         try:
-            sched._compute(graph, call, args, True)
+            sched.compute_by(graph, call, args, checked=True)
             pos: int = one.pos
             if pos == _LOST:
-                graph._check_data()
-                one.changes = graph._whole_at
-                sched._compute(graph, call, args, True)
+                one.changes = lib.gp_changes()  # before it looks: what is changed then is noticed
+                sched.compute_by(graph, call, args)
                 pos = one.pos
         except BusyError:
             raise  # it is another thread's that is half done
@@ -248,7 +245,7 @@ class Graphs:
     def _allocate(self, shape: Shape) -> Decoder[Any]:
         """The graph of that shape, built if need be, with memory on the scheduler."""
         before, sched = self._allocated, self._sched
-        if before is not None and (sched._n_allocs != self._n_allocs or not sched._held):
+        if before is not None and sched.allocation != self._allocation:
             self._forget("somebody else has reset the scheduler, or given it a graph")
             before = None
         if before is not None and before.shape == shape:
@@ -270,7 +267,7 @@ class Graphs:
         self._alloc(builder)
         builder.share()
         builder.one = decode_one(self._sched, builder) if takes_one(builder) else None
-        self._allocated, self._n_allocs = builder, self._sched._n_allocs
+        self._allocated, self._allocation = builder, self._sched.allocation
         return builder
 
     def _reserve(self) -> None:
@@ -319,15 +316,16 @@ class Graphs:
                 _pin(self._sched, builder)
             else:
                 self._check_host(builder)
-            self._sched._alloc(builder.graph)
+            self._sched.alloc_without_plan(builder.graph)
         self._threads.fit(self._sched, builder.graph)
 
     def _check_host(self, builder: Decoder[Any]) -> None:
         """Pins nodes, and raises `AllocError` where the machine lacks memory for a graph."""
         sched = self._sched
         _pin(sched, builder)
-        sizes = sched_state.measure(sched, builder.graph) if sched._tracing else None
-        if sizes is None:
+        try:
+            sizes = sched.reserve_size(builder.graph)
+        except MissingFunctionError:
             return  # this release, or build, cannot measure
         for backend, nbytes in zip(sched.backends, sizes.values(), strict=True):
             buft = sched.buffer_type(backend)

@@ -1,38 +1,33 @@
-"""Opens a model: options, devices, weights, cache."""
+"""Opens a model: devices, weights, memory, graphs."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
 from contextlib import ExitStack
+from typing import Any
 
 from ..backends.device import Device
-from ..boundary.arguments import SIZE_MAX, given, whole
-from ..boundary.ffi import lib
-from ..enums import Type
 from ..errors import ModelError
 from ..gguf.reader import Gguf
-from ..tensors.tensor import TypeLike, type_of
+from ..tensors.tensor import TypeLike
 from .archs import ARCHS
-from .cache.cells import pad
+from .build.decoder import Decoder, DecoderWeights
 from .cache.kv_caches import KvCaches
-from .cache.memory import MAX_SEQ, Memory
+from .cache.memory import Memory
 from .cache.recurrent import RecurrentCache
-from .file import hparams as hparams_
-from .file.overrides import Overrides, cpu_overrides, override_pairs, resolve_overrides
-from .file.placement import keeps_mapped, open_backends, place
+from .file import hparams
+from .file.hparams import HParams
+from .file.overrides import Overrides, cpu_overrides, resolve_overrides
+from .file.placement import Placement, keeps_mapped, open_backends, place
 from .file.reading import Progress
 from .file.room import check_room, naming
 from .file.threads import Threads
 from .file.weights import Weights
 from .graphs import Graphs
 from .model import Model
+from .options import Options, checked
 
-_CHOICES = {
-    "flash_attn": ("auto", "on", "off"),
-    "split_mode": ("layer", "none"),
-    "load_mode": ("auto", "mmap", "none"),
-}
 _LESS_WEIGHTS = (
     "Fewer layers on the GPUs (n_gpu_layers, -ngl), some weights elsewhere (tensor_overrides, -ot; "
     "cpu_moe, -cmoe) or no copies of those on the CPU (repack=False, -nr) need less"
@@ -42,7 +37,6 @@ _LESS_CACHE = (
     "CPU (offload_kqv=False, -nkvo) need less"
 )
 _LESS_STATES = "Fewer sequences, or the states on the CPU (offload_kqv=False) need less"
-_INT_MAX = (1 << 31) - 1  # llama.cpp's own numbers end there
 _CELL_BYTES = 32  # of the machine's memory, beside the cell's keys and values
 
 
@@ -111,132 +105,90 @@ def load(
     fit (weights, cache), how many bytes of which buffer type it is, and what would need less. What
     was made so far is freed then. Compute buffers are made when the first token is evaluated.
     """
-    if isinstance(flash_attn, bool):
-        flash_attn = "on" if flash_attn else "off"
-    if isinstance(n_gpu_layers, str):
-        raise TypeError(f"n_gpu_layers={n_gpu_layers!r}: expected a number of layers; -1 means all")
-    _check_numbers(
-        n_ctx=(n_ctx, 0),
-        n_batch=(n_batch, 1),
-        n_ubatch=(n_ubatch, 1),
-        n_seq_max=(n_seq_max, 1),
-        n_threads=(1 if n_threads is None else n_threads, 1),
-        n_gpu_layers=(n_gpu_layers, -SIZE_MAX),
-        main_gpu=(main_gpu, -SIZE_MAX),
-        n_cpu_moe=(n_cpu_moe, 0),
-        n_cpu_ffn=(n_cpu_ffn, 0),
-    )
-    if n_seq_max > MAX_SEQ:
-        raise ModelError(f"n_seq_max={n_seq_max}: expected at most {MAX_SEQ} sequences")
-    _check_choices(flash_attn=flash_attn, split_mode=split_mode, load_mode=load_mode)
-    _check_flags(
-        repack=repack,
-        swa_full=swa_full,
-        kv_unified=kv_unified,
-        offload_kqv=offload_kqv,
-        op_offload=op_offload,
-        cpu_moe=cpu_moe,
-        no_host=no_host,
-    )
-    pairs = override_pairs(tensor_overrides)
-    if progress is not None and not callable(progress):
-        raise TypeError(f"progress: expected a function of (share) or None, got {given(progress)}")
-    type_k, type_v = type_of(type_k), type_of(type_v)
-    flash_attn = _with_quantised_v(flash_attn, type_v)
+    asked = locals().copy()  # nothing but the parameters is there yet
+    del asked["path"]
+    options = checked(asked)
     with Gguf.open(path) as gguf:
-        arch = gguf.metadata.get("general.architecture")
-        if not isinstance(arch, str) or arch not in ARCHS:
-            named = "no architecture" if arch is None else f"architecture '{arch}'"
-            raise ModelError(f"{gguf.path} names {named}; supported: {', '.join(sorted(ARCHS))}")
-        graph = ARCHS[arch]
-        try:
-            hp = hparams_.read(gguf.metadata, arch, graph.rope_mode)
-            hp = graph.read_hparams(hparams_.Keys(gguf.metadata, arch), hp)
-        except ModelError as error:
-            raise ModelError(f"{gguf.path}: {error}") from None
+        graph, hp = _architecture(gguf)
+        options = options.sized(hp.n_ctx_train)
         with ExitStack() as stack:
-            backends = open_backends(devices, n_threads, split_mode, main_gpu)
-            for backend in backends:
-                stack.callback(backend.close)
-            threads = Threads(backends)
-            stack.callback(threads.close)
-            pairs += cpu_overrides(cpu_moe, n_cpu_moe, n_cpu_ffn, hp.n_layer)
-            placement = place(
-                backends,
-                hp.n_layer,
-                n_gpu_layers,
-                tensor_split,
-                overrides=resolve_overrides(pairs, [b.device for b in backends]),
-                repack=repack,
-                host=not no_host,
-                mmap=keeps_mapped(load_mode, backends),
-                offload_kqv=offload_kqv,
-                op_offload=op_offload,
-                layer_split=split_mode == "layer",
-                ssm=hp.ssm,
-            )
+            placement, threads = _placement(options, hp, stack)
             # llama.cpp's bound on the nodes of a graph (llama_context::graph_max_nodes)
-            graph_size = max(1024, 8 * len(gguf.tensors))
-            sched = placement.scheduler(graph_size)
-            weights = Weights(gguf, placement)
-            stack.callback(weights.close)
-            tensors = graph.declare(weights, hp)
-            with naming(f"the weights of {gguf.path}", _LESS_WEIGHTS):
-                weights.alloc()
-            # "auto" may still end without flash attention; as in llama.cpp the cache is laid out
-            # before that is known.
-            v_trans = flash_attn == "off"
-            n_ctx = pad(n_ctx or hp.n_ctx_train)
-            n_batch = min(n_batch, n_ctx)
-            n_ubatch = min(n_ubatch, n_batch)
-            options = (type_k, type_v, v_trans)
-            sizes = (n_ctx, n_ubatch, n_seq_max)
-            memory: Memory
-            if hp.ssm is not None:
-                with naming(f"the states of {n_seq_max:,} sequences (n_seq_max)", _LESS_STATES):
-                    memory = RecurrentCache(hp, placement, n_seq_max)
-            else:
-                with naming(f"the KV cache of {n_ctx:,} tokens (n_ctx)", _LESS_CACHE):
-                    check_room("the table of its cells", _CELL_BYTES * n_ctx)
-                    memory = KvCaches(hp, placement, *sizes, kv_unified, swa_full, *options)
+            sched = placement.scheduler(max(1024, 8 * len(gguf.tensors)))
+            weights, tensors = _weights(gguf, graph, hp, placement, stack)
+            memory = _memory(options, hp, placement)
             stack.callback(memory.close)
             parts = (hp, placement, threads, sched, weights, tensors, memory)
-            graphs = Graphs(*parts, n_ubatch, flash_attn)
+            graphs = Graphs(*parts, options.n_ubatch, options.flash_attn)
             stack.callback(graphs.close)
-            if progress is not None:
-                weights.read(progress)
-            model = (hp, placement, weights, memory, graphs, n_batch, n_ubatch)
+            if options.progress is not None:
+                weights.read(options.progress)
+            model = (hp, placement, weights, memory, graphs, options.n_batch, options.n_ubatch)
             return Model(*model, stack.pop_all())
 
 
-def _check_numbers(**options: tuple[int, int]) -> None:
-    """Each a value, and what it is at least."""
-    for name, (value, least) in options.items():
-        if whole(name, value, -SIZE_MAX) < least:
-            raise ModelError(f"{name}={value}: expected at least {least}")
-        if value > _INT_MAX:
-            raise ModelError(f"{name}={value}: expected at most {_INT_MAX:,}")
+def _architecture(gguf: Gguf) -> tuple[type[Decoder[Any]], HParams]:
+    """What builds the graphs of the file's model, and its hyperparameters. Raises `ModelError`."""
+    arch = gguf.metadata.get("general.architecture")
+    if not isinstance(arch, str) or arch not in ARCHS:
+        named = "no architecture" if arch is None else f"architecture '{arch}'"
+        raise ModelError(f"{gguf.path} names {named}; supported: {', '.join(sorted(ARCHS))}")
+    graph = ARCHS[arch]
+    try:
+        hp = hparams.read(gguf.metadata, arch, graph.rope_mode)
+        return graph, graph.read_hparams(hparams.Keys(gguf.metadata, arch), hp)
+    except ModelError as error:
+        raise ModelError(f"{gguf.path}: {error}") from None
 
 
-def _check_choices(**options: str) -> None:
-    for name, value in options.items():
-        if value not in _CHOICES[name]:
-            raise ModelError(f"{name}={value!r}: expected one of {', '.join(_CHOICES[name])}")
+def _placement(options: Options, hp: HParams, stack: ExitStack) -> tuple[Placement, Threads]:
+    """The backends, their threads, and which of them gets what."""
+    backends = open_backends(
+        options.devices, options.n_threads, options.split_mode, options.main_gpu
+    )
+    for backend in backends:
+        stack.callback(backend.close)
+    threads = Threads(backends)
+    stack.callback(threads.close)
+    on_cpu = cpu_overrides(options.cpu_moe, options.n_cpu_moe, options.n_cpu_ffn, hp.n_layer)
+    pairs = [*options.tensor_overrides, *on_cpu]
+    placement = place(
+        backends,
+        hp.n_layer,
+        options.n_gpu_layers,
+        options.tensor_split,
+        overrides=resolve_overrides(pairs, [b.device for b in backends]),
+        repack=options.repack,
+        host=not options.no_host,
+        mmap=keeps_mapped(options.load_mode, backends),
+        offload_kqv=options.offload_kqv,
+        op_offload=options.op_offload,
+        layer_split=options.split_mode == "layer",
+        ssm=hp.ssm,
+    )
+    return placement, threads
 
 
-def _check_flags(**options: bool) -> None:
-    for name, value in options.items():
-        if not isinstance(value, bool):
-            raise TypeError(f"{name}={value!r}: expected True or False")
+def _weights(
+    gguf: Gguf, graph: type[Decoder[Any]], hp: HParams, placement: Placement, stack: ExitStack
+) -> tuple[Weights, DecoderWeights[Any]]:
+    """The tensors of the file, each with its place, which is not read yet."""
+    weights = Weights(gguf, placement)
+    stack.callback(weights.close)
+    tensors = graph.declare(weights, hp)
+    with naming(f"the weights of {gguf.path}", _LESS_WEIGHTS):
+        weights.alloc()
+    return weights, tensors
 
 
-def _with_quantised_v(flash_attn: str, type_v: Type) -> str:
-    """Plain attention cannot read a quantised V: "auto" means on then, as in llama.cpp."""
-    if not lib.ggml_is_quantized(type_v):
-        return flash_attn
-    if flash_attn == "off":
-        raise ModelError(
-            f"type_v={type_v.name.lower()}: a quantised V cache needs flash attention; take "
-            'flash_attn="on" (-fa) or type_v="f16" (-ctv)'
-        )
-    return "on"
+def _memory(options: Options, hp: HParams, placement: Placement) -> Memory:
+    """The states of a recurrent model, or the KV caches of another."""
+    n_ctx, n_seq_max = options.n_ctx, options.n_seq_max
+    if hp.ssm is not None:
+        with naming(f"the states of {n_seq_max:,} sequences (n_seq_max)", _LESS_STATES):
+            return RecurrentCache(hp, placement, n_seq_max)
+    with naming(f"the KV cache of {n_ctx:,} tokens (n_ctx)", _LESS_CACHE):
+        check_room("the table of its cells", _CELL_BYTES * n_ctx)
+        sizes = (n_ctx, options.n_ubatch, n_seq_max, options.kv_unified, options.swa_full)
+        types = (options.type_k, options.type_v)
+        return KvCaches(hp, placement, *sizes, *types, options.v_trans)

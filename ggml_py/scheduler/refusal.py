@@ -11,13 +11,13 @@ from ..boundary.arguments import ptr_of
 from ..boundary.ffi import ffi, lib, text
 from ..enums import BackendDevType, TensorFlag
 from ..errors import AbortError, AllocError, ArgumentError
+from ..graphs.graph import Graph
 from ..trace.record import VIEW_OPS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from ..backends.buffer import BufferType
-    from ..graphs.graph import Graph
     from ..tensors.tensor import Tensor
     from .scheduler import Scheduler
 
@@ -180,6 +180,22 @@ def check_pin(tensor: Tensor, backend: Backend, backends: tuple[Backend, ...]) -
             filter(None, ("leave the pin out", instead, "give its result no memory of its own"))
         )
     raise ArgumentError(f"{fact}: {remedy}")
+
+
+def check_graph(graph: Graph, scheduler: Scheduler, room: int) -> None:
+    """Raises for what is no graph that a scheduler with room for so many tensors can take now."""
+    ptr_of(Graph, graph)
+    need = graph.n_nodes + graph.n_leafs
+    if need > room:
+        raise ArgumentError(
+            f"the graph has {graph.n_nodes} nodes + {graph.n_leafs} leafs = {need}, this "
+            f"scheduler has room for {room}: make it with graph_size={need} or more"
+        )
+    other = graph._allocated_on()
+    if other is not None and other is not scheduler:
+        raise ArgumentError(f"the graph is allocated on {other!r}: reset() that one first")
+    if graph.n_nodes == 0:
+        raise ArgumentError("the graph is empty: add its results with build_forward_expand")
 
 
 def check_backends(

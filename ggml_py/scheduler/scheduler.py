@@ -23,7 +23,7 @@ from ..tensors.tensor import Tensor
 from . import state as sched_state
 from .callbacks import CopyCallback, EvalCallback
 from .recording import Recording
-from .refusal import check_backends, check_pin, deciding, no_memory
+from .refusal import check_backends, check_graph, check_pin, deciding, no_memory
 from .strict import ACTIVE, check
 
 if TYPE_CHECKING:
@@ -182,8 +182,8 @@ class Scheduler(Lender):
             self._alloc_alone(graph)
             return read_plan(lib.gp_sched_read, self.ptr, graph.ptr)
 
-    def _alloc(self, graph: Graph) -> None:
-        """alloc_graph without reading the plan out."""
+    def alloc_without_plan(self, graph: Graph) -> None:
+        """As `alloc_graph`, but the plan is not read out. C: ggml_backend_sched_alloc_graph"""
         self._admit(graph)
         with changing("allocating", self, graph, graph=graph):
             self._alloc_alone(graph)
@@ -243,6 +243,11 @@ class Scheduler(Lender):
             )
         return sizes
 
+    @property
+    def allocation(self) -> int:
+        """The number of the allocation that stands, from 1 on: each has its own. 0 without one."""
+        return self._n_allocs if self._held else 0
+
     def _no_memory(self, graph: Graph) -> AllocError:
         """The error for a graph whose compute buffers could not be had, with the sizes."""
         if not self._tracing:
@@ -296,18 +301,7 @@ class Scheduler(Lender):
         graph._hold_arrays()
 
     def _check_graph(self, graph: Graph) -> None:
-        ptr_of(Graph, graph)
-        need, room = graph.n_nodes + graph.n_leafs, self._room
-        if need > room:
-            raise ArgumentError(
-                f"the graph has {graph.n_nodes} nodes + {graph.n_leafs} leafs = {need}, this "
-                f"scheduler has room for {room}: make it with graph_size={need} or more"
-            )
-        other = graph._allocated_on()
-        if other is not None and other is not self:
-            raise ArgumentError(f"the graph is allocated on {other!r}: reset() that one first")
-        if graph.n_nodes == 0:
-            raise ArgumentError("the graph is empty: add its results with build_forward_expand")
+        check_graph(graph, self, self._room)
 
     # --- running
 
@@ -319,7 +313,8 @@ class Scheduler(Lender):
         op raised.
         C: ggml_backend_sched_graph_compute
         """
-        self._compute(graph, lib.ggml_backend_sched_graph_compute, (self.ptr, ptr_of(Graph, graph)))
+        compute = lib.ggml_backend_sched_graph_compute
+        self.compute_by(graph, compute, (self.ptr, ptr_of(Graph, graph)))
 
     def compute_async(self, graph: Graph) -> None:
         """As `compute`, without waiting for the end: `synchronize` does, and so does reading a
@@ -330,17 +325,22 @@ class Scheduler(Lender):
         C: ggml_backend_sched_graph_compute_async
         """
         compute = lib.ggml_backend_sched_graph_compute_async
-        self._compute(graph, compute, (self.ptr, ptr_of(Graph, graph)))
+        self.compute_by(graph, compute, (self.ptr, ptr_of(Graph, graph)))
 
-    def _compute(
+    def compute_by(
         self, graph: Graph, call: Callable[..., int], args: tuple[Any, ...], checked: bool = False
     ) -> None:
-        """`call(*args)` computes the graph; `checked` as `computing` has it."""
+        """As `compute`, by another native function: `call(*args)` computes the graph and returns
+        ggml's status. With `checked` it looks itself whether all tensors have memory. Made for
+        `models/decode_one.py`."""
+        if not callable(call):
+            raise TypeError(f"call: expected a native function, got {given(call)}")
         if not self._held:
+            ptr_of(Graph, graph)
             with reading(graph):  # not what another scheduler lends it at this moment
                 self._check_graph(graph)
                 graph._check_leafs_set()
-            self._alloc(graph)
+            self.alloc_without_plan(graph)
         elif self._held[0] is not graph:
             raise ArgumentError("another graph is allocated on this scheduler: call reset() first")
         elif (active := ACTIVE.get()) is not self._checked and active:

@@ -342,7 +342,7 @@ class OptContext(Handle):
         if self._ready:
             if scheduler._graph is not None:
                 raise ArgumentError("alloc() was called already: call eval() now")
-            scheduler._alloc(self._graph_again())  # it was reset meanwhile
+            scheduler.alloc_without_plan(self._graph_again())  # it was reset meanwhile
             return
         kind = self._next(backward)
         if not self.static_graphs and self._model is None:
@@ -360,7 +360,7 @@ class OptContext(Handle):
         lib.ggml_opt_alloc(ptr, backward)  # sees that it has that graph
         self._ready = True
         if scheduler._graph is None:
-            scheduler._alloc(self._graph_again())
+            scheduler.alloc_without_plan(self._graph_again())
 
     def _next(self, backward: bool) -> enums.OptBuildType:
         if not backward:
@@ -436,7 +436,7 @@ class OptContext(Handle):
                 "again and set them"
             )
         if scheduler._graph is None:
-            scheduler._alloc(self._graph_again())
+            scheduler.alloc_without_plan(self._graph_again())
         elif scheduler._graph is not self._lent[0]:
             raise ArgumentError(_OTHER)
         steps = self._kind == _BUILD.OPT

@@ -39,7 +39,7 @@ def last_print():
 printed = {{}}
 for name, make in graphs.CASES.items():
     case = make()
-    case.scheduler._alloc(case.graph)
+    case.scheduler.alloc_without_plan(case.graph)
     printed[name] = last_print()
     case.close()
 for n_tokens, flash_attn in {llamas}:

@@ -149,6 +149,8 @@ MISUSES = [
            "any, weights, compute", TypeError),
     _alloc("usage-list", lambda e: e.other.alloc(e.cpu, usage=[]), "got list",
            "any, weights, compute", TypeError),
+    misuse("keep_buffer/none", lambda e: e.other.keep_buffer(None), TypeError, "got NoneType",
+           "expected a Buffer"),
     _alloc("too-large", _too_large_for_the_machine, "CPU", "bytes could not be allocated",
            ggml.AllocError),
     _alloc("twice-in-a-buffer", _twice_in_a_buffer, "has memory already", "expected one without"),

@@ -9,6 +9,7 @@ import pytest
 
 import ggml_py as ggml
 from ggml_py.boundary import arena as _arena
+from ggml_py.boundary.ffi import ffi
 
 
 @pytest.fixture(autouse=True)
@@ -135,3 +136,21 @@ def test_empty_arrays_are_tensors_without_memory():
         empty, full = ctx.from_numpy(np.zeros((0, 3), np.float32)), ctx.from_numpy([1, 2])
         ctx.alloc("CPU")
         assert full.get().tolist() == [1, 2] and empty.n_elements == 0
+
+
+def test_a_buffer_that_is_kept_is_closed_with_the_context():
+    """And takes the memory from its tensors where it is closed before."""
+    for first in ("buffer", "context"):
+        context, buffer = ggml.Context(), ggml.device("CPU").buffer_type.alloc(64)
+        tensor = context.new_tensor("f32", 4)
+        base = ggml.lib.ggml_backend_buffer_get_base(buffer.ptr)
+        ggml.lib.ggml_backend_tensor_alloc(buffer.ptr, tensor.ptr, ffi.cast("char *", base))
+        context.keep_buffer(buffer)
+        tensor.set(np.arange(4, dtype=np.float32))
+        assert tensor.get().tolist() == [0, 1, 2, 3]
+        if first == "buffer":
+            buffer.close()
+            with pytest.raises(ggml.NoDataError, match="has no memory"):
+                tensor.get()
+        context.close()
+        assert buffer.closed

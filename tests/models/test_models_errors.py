@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import inspect
 import logging
+from dataclasses import fields
 from functools import partial
 
 import numpy as np
@@ -13,6 +15,7 @@ import ggml_py as ggml
 from ggml_py import ClosedError, Gguf, ModelError, UnknownDeviceError, models
 from ggml_py.boundary.handle import LIVE
 from ggml_py.gguf.writer import write_gguf
+from ggml_py.models import options as of_load
 from ggml_py.models.synthetic import LlamaSpec
 
 SPEC = LlamaSpec(n_layer=2, n_embd=64, n_head=4, n_head_kv=2, n_ff=96, n_vocab=300, type="f32")
@@ -45,6 +48,17 @@ def changed(tmp_path, *, metadata=None, drop=(), reshape=None, add=()):
     target = tmp_path / "changed.gguf"
     write_gguf(target, header, [*tensors, *add])
     return target
+
+
+# --- options
+
+
+def test_options_are_the_arguments_of_load():
+    """Each is checked in one place, and none of them twice."""
+    names = list(inspect.signature(models.load).parameters)[1:]
+    assert [field.name for field in fields(of_load.Options)] == names
+    checks = [*of_load._LEAST, *of_load._CHOICES, *of_load._FLAGS]
+    assert len(set(checks)) == len(checks) and set(checks) < set(names)
 
 
 # --- tokens
@@ -293,7 +307,7 @@ def test_decoding_builds_nothing(model, monkeypatch):
     model.eval(PROMPT)
     model.eval([1])
     monkeypatch.setattr(model._graphs, "_build", None)
-    monkeypatch.setattr(type(model._graphs._sched), "_alloc", None)
+    monkeypatch.setattr(type(model._graphs._sched), "alloc_without_plan", None)
     for token in range(20):
         model.eval([token])
 

@@ -131,11 +131,11 @@ def test_after_a_shift_and_after_a_failure(model, monkeypatch):
     (token,) = model.last_decode.ubatches
     assert not token.reused and token.why == "positions had moved: the scheduler has rotated keys"
 
-    def fails(*_args):
+    def fails(*_args, **_options):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(type(model.scheduler), "_compute", fails)
+        patch.setattr(type(model.scheduler), "compute_by", fails)
         with pytest.raises(KeyboardInterrupt):
             model.eval([1])
     model.eval([1])

@@ -129,7 +129,7 @@ PRINT = """
     graph.build_forward_expand(first, second)
     sched = ggml.Scheduler([gpu, cpu], op_offload=False)
     if BUILD["pristine"]:
-        sched._alloc(graph)
+        sched.alloc_without_plan(graph)
     else:
         lines = to_text.render(sched.plan(graph), causes=False).splitlines()
     print(*(line for line in lines if line.startswith(("## SPLIT", "node #"))), sep="\\n")

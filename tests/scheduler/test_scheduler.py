@@ -158,6 +158,20 @@ def test_a_graph_too_large_is_refused_with_the_numbers():
     case.close()
 
 
+def test_each_allocation_has_its_number(mlp):
+    scheduler, graph = mlp.scheduler, mlp.graph
+    scheduler.plan(graph)
+    assert scheduler.allocation == 0
+    plan = scheduler.alloc_graph(graph)
+    assert scheduler.allocation == 1
+    run(mlp, np.ones((48, 64), np.float32))
+    assert scheduler.allocation == 1
+    scheduler.reset()
+    assert scheduler.allocation == 0
+    scheduler.alloc_without_plan(graph)
+    assert scheduler.allocation == 2 and scheduler.plan(graph) == plan
+
+
 def test_a_second_graph_needs_a_reset(mlp):
     mlp.scheduler.alloc_graph(mlp.graph)
     other = mlp.context.new_graph()

@@ -83,7 +83,7 @@ class GraphBuilder:
 
     def cb(self, cur: Tensor, name: str, il: int = -1) -> Tensor:
         """Names `cur` as llama.cpp does ("ffn_out-3"), and pins norms as it does."""
-        _set_name(cur._ptr, _label(name, il))
+        _set_name(cur.ptr, _label(name, il))
         if name == "norm" and il >= 0 and self._pins_norms:
             backend = self.placement.backend(il)
             if lib.ggml_backend_supports_op(backend.ptr, cur.ptr):

@@ -75,4 +75,4 @@ def new_input(ctx: Context, type_: Type, *ne: int, name: str) -> Tensor:
 
 def array_of(tensor: Tensor) -> npt.NDArray[Any]:
     """An array over an input, for as long as the graph has its memory."""
-    return tensor._view(DTYPES[tensor.type], *tensor._pinned()[:2])
+    return tensor.numpy()

@@ -25,7 +25,7 @@ def shift_keys(sched: Scheduler, kv: KvCache, hparams: HParams, layers: Any) -> 
     with Context() as ctx:
         graph = ctx.new_graph(sched.graph_size)
         k_shift, k_rot = build_graph_shift(ctx, graph, kv, hparams, layers)
-        sched._alloc(graph)
+        sched.alloc_without_plan(graph)
         try:
             array_of(k_shift)[:] = kv.cells.shifts()
             if k_rot is not None:

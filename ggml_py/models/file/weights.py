@@ -140,7 +140,7 @@ class Weights:
             n_threads = self._placement.backends[-1].n_threads or 1
             reading.read(self._unread, str(self._gguf.path), progress, n_threads)
         if some:
-            self._gguf._check_unchanged()
+            self._gguf.check_unchanged()
 
     def _check_unused(self) -> None:
         used = {name for _buft, name in self._made} | self._ignored
@@ -173,7 +173,7 @@ class Weights:
         lib.ggml_backend_buffer_set_usage(buffer.ptr, usage_of("weights"))
         for tensor, info in pairs:
             lib.ggml_backend_tensor_alloc(buffer.ptr, tensor.ptr, base + info.offset)
-        context._attach(buffer)
+        context.keep_buffer(buffer)
 
     def nbytes_by_buffer_type(self) -> dict[BufferType, int]:
         """Bytes of the tensors in each buffer type."""

@@ -1,0 +1,124 @@
+"""What `load` is asked for, checked before anything is opened."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ..backends.device import Device
+from ..boundary.arguments import SIZE_MAX, given, whole
+from ..boundary.ffi import lib
+from ..enums import Type
+from ..errors import ModelError
+from ..tensors.tensor import type_of
+from .cache.cells import pad
+from .cache.memory import MAX_SEQ
+from .file.overrides import Place, override_pairs
+from .file.reading import Progress
+
+_LEAST = {
+    "n_ctx": 0, "n_batch": 1, "n_ubatch": 1, "n_seq_max": 1, "n_threads": 1,
+    "n_gpu_layers": -SIZE_MAX, "main_gpu": -SIZE_MAX, "n_cpu_moe": 0, "n_cpu_ffn": 0,
+}  # fmt: skip
+_CHOICES = {
+    "flash_attn": ("auto", "on", "off"),
+    "split_mode": ("layer", "none"),
+    "load_mode": ("auto", "mmap", "none"),
+}
+_FLAGS = (
+    "repack", "swa_full", "kv_unified", "offload_kqv", "op_offload", "cpu_moe", "no_host",
+)  # fmt: skip
+_INT_MAX = (1 << 31) - 1  # llama.cpp's own numbers end there
+
+
+@dataclass(frozen=True)
+class Options:
+    """The arguments of `load` but the path, see there. `checked` makes one."""
+
+    devices: Sequence[str | Device]
+    n_gpu_layers: int
+    n_ctx: int  # 0: what the model was trained with; see `sized`
+    n_batch: int
+    n_ubatch: int
+    n_threads: int | None
+    flash_attn: str
+    type_k: Type
+    type_v: Type
+    repack: bool
+    swa_full: bool
+    n_seq_max: int
+    kv_unified: bool
+    offload_kqv: bool
+    op_offload: bool
+    tensor_overrides: Sequence[tuple[str, Place]]
+    cpu_moe: bool
+    n_cpu_moe: int
+    n_cpu_ffn: int
+    split_mode: str
+    main_gpu: int
+    tensor_split: Sequence[float] | None
+    load_mode: str
+    no_host: bool
+    progress: Progress | None
+
+    @property
+    def v_trans(self) -> bool:
+        """Whether the cache has its values transposed. "auto" may still end without flash
+        attention; as in llama.cpp the cache is laid out before that is known."""
+        return self.flash_attn == "off"
+
+    def sized(self, n_ctx_train: int) -> Options:
+        """With the numbers of tokens that a model gets which was trained with that context."""
+        n_ctx = pad(self.n_ctx or n_ctx_train)
+        n_batch = min(self.n_batch, n_ctx)
+        return replace(self, n_ctx=n_ctx, n_batch=n_batch, n_ubatch=min(self.n_ubatch, n_batch))
+
+
+def checked(asked: Mapping[str, Any]) -> Options:
+    """Options from the arguments of `load`, by name. Raises `ModelError`, TypeError."""
+    asked = dict(asked)
+    if isinstance(asked["flash_attn"], bool):
+        asked["flash_attn"] = "on" if asked["flash_attn"] else "off"
+    _check_numbers(asked)
+    for name, choices in _CHOICES.items():
+        if asked[name] not in choices:
+            raise ModelError(f"{name}={asked[name]!r}: expected one of {', '.join(choices)}")
+    for name in _FLAGS:
+        if not isinstance(asked[name], bool):
+            raise TypeError(f"{name}={asked[name]!r}: expected True or False")
+    asked["tensor_overrides"] = tuple(override_pairs(asked["tensor_overrides"]))
+    progress = asked["progress"]
+    if progress is not None and not callable(progress):
+        raise TypeError(f"progress: expected a function of (share) or None, got {given(progress)}")
+    asked["type_k"], asked["type_v"] = type_of(asked["type_k"]), type_of(asked["type_v"])
+    asked["flash_attn"] = _with_quantised_v(asked["flash_attn"], asked["type_v"])
+    return Options(**asked)
+
+
+def _check_numbers(asked: Mapping[str, Any]) -> None:
+    layers = asked["n_gpu_layers"]
+    if isinstance(layers, str):
+        raise TypeError(f"n_gpu_layers={layers!r}: expected a number of layers; -1 means all")
+    for name, least in _LEAST.items():
+        value = asked[name]
+        if name == "n_threads" and value is None:
+            continue
+        if whole(name, value, -SIZE_MAX) < least:
+            raise ModelError(f"{name}={value}: expected at least {least}")
+        if value > _INT_MAX:
+            raise ModelError(f"{name}={value}: expected at most {_INT_MAX:,}")
+    if asked["n_seq_max"] > MAX_SEQ:
+        raise ModelError(f"n_seq_max={asked['n_seq_max']}: expected at most {MAX_SEQ} sequences")
+
+
+def _with_quantised_v(flash_attn: str, type_v: Type) -> str:
+    """Plain attention cannot read a quantised V: "auto" means on then, as in llama.cpp."""
+    if not lib.ggml_is_quantized(type_v):
+        return flash_attn
+    if flash_attn == "off":
+        raise ModelError(
+            f"type_v={type_v.name.lower()}: a quantised V cache needs flash attention; take "
+            'flash_attn="on" (-fa) or type_v="f16" (-ctv)'
+        )
+    return "on"
