@@ -121,8 +121,6 @@ def main() -> int:
         command = [sys.executable, script, "--cases", str(given.cases), "--out", str(record)]
         return _reported(given, build, command)
     tests = given.tests or [str(ROOT / "tests")]
-    if not any(other.startswith("-m") for other in others):
-        others += ["-m", "not slow"]
     others += [f"--deselect=tests/{test}" for test in LIMITED if "address" in given.sanitize]
     command = [sys.executable, "-m", "pytest", "-s", "-p", "no:cacheprovider", *tests, *others]
     return _reported(given, build, command)

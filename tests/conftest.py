@@ -10,6 +10,7 @@ import re
 import signal
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,6 +27,7 @@ if no_build := why_none():
     print(f"ERROR: {no_build}", file=sys.stderr)
     raise SystemExit(pytest.ExitCode.USAGE_ERROR)  # pytest shows a traceback of anything else
 
+import tiers  # noqa: E402
 from arch_files import ARCHS, SEEDS  # noqa: E402
 from gpu_device import gpu_or_skip  # noqa: E402
 from oracle_programs import Oracle  # noqa: E402
@@ -57,15 +59,29 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--all",
         action="store_true",
-        help="also what is marked `sample`: a fixed part of each search for faults",
+        help="also what is marked `thorough`, or asks for what has to be built (tests/support/tiers.py)",
     )
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if not config.getoption("--all"):
-        left_out = [item for item in items if item.get_closest_marker("sample")]
-        items[:] = [item for item in items if not item.get_closest_marker("sample")]
-        config.hook.pytest_deselected(items=left_out)
+    """Before `-m`, so that `pytest --all -m thorough` is what plain pytest leaves out."""
+    left = dict(tiers.left_out(items))
+    if config.getoption("--all"):
+        for item, reason in left.items():
+            item.add_marker(pytest.mark.thorough(reason))
+        return
+    config.stash[tiers.LEFT_OUT] = Counter(left.values())
+    items[:] = [item for item in items if item not in left]
+    config.hook.pytest_deselected(items=list(left))
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    if counts := config.stash.get(tiers.LEFT_OUT, None):
+        said = ", ".join(f"{n} {reason}" for reason, n in counts.most_common())
+        terminalreporter.write_line(f"left to pytest --all: {said} (tests/support/tiers.py)")
 
 
 def pytest_configure(config: pytest.Config) -> None:

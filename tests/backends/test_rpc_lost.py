@@ -223,7 +223,7 @@ def test_a_scheduler_that_ctrl_c_left_halfway_can_only_be_closed():
     assert closed[0] is None and closed[1] < 0.5
 
 
-@pytest.mark.sample  # four seconds, not a search
+@pytest.mark.thorough("long")
 def test_a_long_compute_is_no_silence_unless_it_has_a_limit_of_its_own():
     seconds, limited = run("""
         with rpc_net.server(1) as server:
@@ -345,7 +345,7 @@ def test_answers_that_cannot_be_are_refused():
         assert seconds < 4
 
 
-@pytest.mark.sample
+@pytest.mark.thorough("sample")
 def test_random_programs_on_a_server_that_fails():
     """A fixed part of benchmarks/rpc_faults.py."""
     program = """
@@ -358,7 +358,7 @@ def test_random_programs_on_a_server_that_fails():
     assert {"killed", "stall", "cut", "none"} <= {how.partition(":")[0] for how in ends}
 
 
-@pytest.mark.sample
+@pytest.mark.thorough("sample")
 def test_a_server_survives_clients_that_die_and_clients_that_send_nonsense():
     import random
     import socket
@@ -388,7 +388,7 @@ def test_a_server_survives_clients_that_die_and_clients_that_send_nonsense():
         )
 
 
-@pytest.mark.sample
+@pytest.mark.thorough("sample")
 def test_ctrl_c_ends_a_server_whether_it_serves_or_not():
     for serving in (False, True):
         with server(1) as process:

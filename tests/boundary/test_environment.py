@@ -67,7 +67,7 @@ def test_plans_are_the_same_with_a_variable_of_ggmls(plain, name, value):
     assert told(40, **{name: value}) == plain
 
 
-@pytest.mark.sample
+@pytest.mark.thorough("sample")
 def test_random_plans_are_the_same_with_the_debug_print():
     assert told(300, GGML_SCHED_DEBUG="2") == told(300)
 

@@ -123,13 +123,13 @@ def test_a_fork_while_a_thread_computes(kind):
     assert forks(3, [kind]) == [0] * 3
 
 
-@pytest.mark.sample
+@pytest.mark.thorough("sample")
 def test_forks_while_threads_compute():
     kinds = ("pool", "long pool", "scheduler", "scheduler pool", "", "long")
     assert forks(18, kinds) == [0] * 18
 
 
-@pytest.mark.sample
+@pytest.mark.thorough("sample")
 def test_a_fork_while_tables_for_quantising_are_made():
     """They take seconds; the child makes its own."""
     rows = np.ones((1, 256), np.float32)

@@ -53,20 +53,20 @@ TestHandles = Handles.TestCase
 TestHandles.settings = hypothesis.settings(max_examples=8, **_SETTINGS)
 
 
-@pytest.mark.sample
+@pytest.mark.thorough("sample")
 def test_more_of_the_same():
     many = hypothesis.settings(max_examples=30, **_SETTINGS)
     hypothesis.stateful.run_state_machine_as_test(Handles, settings=many)
 
 
-@pytest.mark.sample
+@pytest.mark.thorough("sample")
 def test_threads_that_share_handles():
     report = search.run(BENCHMARKS / "handles.py", handles.SEARCH, 0, 400)
     assert report.cases == 400
     assert report.findings == []
 
 
-@pytest.mark.sample
+@pytest.mark.thorough("sample")
 def test_a_pointer_that_is_no_reference_would_be_noticed():
     """The same with handles that close() frees at once: of 1,000 cases 30 were findings, 23 of them
     deaths (22 November 2026)."""

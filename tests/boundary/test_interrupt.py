@@ -100,13 +100,13 @@ def test_a_kernel_is_left(op):
     assert stops_in(op, 2) < SECOND
 
 
-@pytest.mark.sample
+@pytest.mark.thorough("sample")
 @pytest.mark.parametrize("op", OPS)
 def test_any_kernel_is_left(op):
     assert stops_in(op, 1) < SECOND
 
 
-@pytest.mark.sample
+@pytest.mark.thorough("sample")
 @pytest.mark.parametrize("n_threads", (3, 16))
 @pytest.mark.parametrize("op", QUICK)
 def test_a_kernel_of_many_threads_is_left(op, n_threads):

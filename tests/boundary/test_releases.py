@@ -17,7 +17,7 @@ from ggml_py.boundary.since import SINCE
 TESTS = Path(__file__).parents[1]
 RELEASES = [("0.2.4", "0.9.4"), ("b10566", "0.21.0")]
 OLDEST = RELEASES[0][0]
-# What CI runs on the oldest. `pytest -m 'not slow'` with GGML_PY_UPSTREAM runs everything.
+# What CI runs on the oldest. `pytest` with GGML_PY_UPSTREAM runs all that builds nothing.
 SUITE = (
     "abort", "alloc", "context", "custom", "devices", "differential", "explain", "gguf",
     "gguf_split", "gguf_writer", "handle", "misuse", "multi_buffer", "nearest", "opt", "plan",
@@ -159,7 +159,6 @@ def build(selector: str) -> str:
     return json.loads(done.stdout.splitlines()[-1])["key"]
 
 
-@pytest.mark.slow
 def test_an_older_release_beside_the_default(release):
     key, version = release
     plans = PLANS.format(here=str(TESTS / "support"))
@@ -177,7 +176,6 @@ def test_what_is_not_edited_needs_no_edit():
     assert sorted(BUILD["edits_absent"]) == sorted(ABSENT[BUILD["label"]])
 
 
-@pytest.mark.slow
 def test_what_an_older_release_has_no_place_for(release):
     program = "import json\nfrom ggml_py.boundary.ffi import BUILD\n"
     program += "print(json.dumps({'found': [BUILD[k] for k in ('label', 'edits_absent')]}))"
@@ -185,7 +183,6 @@ def test_what_an_older_release_has_no_place_for(release):
     assert sorted(found) == sorted(ABSENT[label])
 
 
-@pytest.mark.slow
 def test_what_a_release_lacks_says_since_when_it_is(release):
     key, _version = release
     older, default = run(key, NAMES), run("0.26.0", NAMES)
@@ -207,7 +204,7 @@ def test_what_a_release_lacks_says_since_when_it_is(release):
     assert gone == {name for name in older["lacking"] if name in default["bound"]}
 
 
-@pytest.mark.slow
+@pytest.mark.thorough("builds")
 @pytest.mark.parametrize(
     "module",
     [
@@ -224,9 +221,9 @@ def test_any_module_may_be_imported_first(module):
     assert run(build(OLDEST), program) == RELEASES[0][1]
 
 
-@pytest.mark.slow
+@pytest.mark.thorough("builds")
 def test_the_suite_on_the_oldest_release():
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not slow"]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--all"]
     command += [str(path) for name in SUITE for path in TESTS.rglob(f"test_{name}.py")]
     done = subprocess.run(
         command, capture_output=True, text=True, check=False,
@@ -236,7 +233,7 @@ def test_the_suite_on_the_oldest_release():
     assert " passed" in done.stdout.splitlines()[-1]
 
 
-@pytest.mark.slow
+@pytest.mark.thorough("builds")
 def test_the_reference_plans_as_a_release_between_does():
     """One whose plans depend on those before: the room that a split's inputs were given."""
     done = subprocess.run(

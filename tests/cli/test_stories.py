@@ -43,7 +43,7 @@ def test_25800_by_the_rules_of_0_17():
     assert kept.reasons[0].changes[0].call == "plan.what_if(op_offload=False)"
 
 
-@pytest.mark.slow
+@pytest.mark.thorough("builds")
 def test_25800_on_release_0_17():
     program = (
         f"import json, sys; sys.path.insert(0, {SUPPORT!r}); import worlds\n"
@@ -279,7 +279,7 @@ with living(World(recipe=recipe, homes=(-1, -1, -1), pins={pins})) as (scheduler
 """
 
 
-@pytest.mark.slow
+@pytest.mark.thorough("builds")
 @pytest.mark.parametrize(("release", "heeds"), [("0.2.4", False), ("0.2.5", True)])
 def test_17163_reserve_heeds_pins_since_package_0_2_5(release, heeds):
     build(release)

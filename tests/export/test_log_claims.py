@@ -109,7 +109,7 @@ def test_logs_do_not_contradict_the_plan(causes):
             assert list(contradictions(plan, causes)) == [], seed
 
 
-@pytest.mark.sample
+@pytest.mark.thorough("sample")
 @pytest.mark.parametrize("causes", [False, True])
 def test_more_logs_do_not_contradict_the_plan(causes):
     for seed in range(1000, 1250):

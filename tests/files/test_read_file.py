@@ -145,7 +145,7 @@ def test_views_only_are_the_same_as_themselves(tmp_path):
     assert not page.diff(page)
 
 
-@pytest.mark.sample
+@pytest.mark.thorough("sample")
 def test_a_sample_of_damaged_files():
     """`python benchmarks/files.py --cases 20000` runs them all."""
     folder = str(_read_file.Path(__file__).parents[2] / "benchmarks")

@@ -48,7 +48,7 @@ def test_a_long_chain_on_a_small_stack():
     assert built(300_000) == (0, "built\n", "")
 
 
-@pytest.mark.sample
+@pytest.mark.thorough("sample")
 def test_a_chain_of_a_million_ops():
     assert built(1_000_000) == (0, "built\n", "")
 

@@ -148,7 +148,7 @@ def _in_line(ctx, a):
     return ctx.view_1d(root, 32, a.view_offs) if root.nbytes >= 128 + a.view_offs else a
 
 
-@pytest.mark.sample
+@pytest.mark.thorough("sample")
 def test_a_sample_of_the_search_finds_nothing(tmp_path):
     command = [
         sys.executable, str(BENCHMARKS / "metamorphic.py"), "--cases", "4000",

@@ -20,7 +20,7 @@ def table(*options):
     )  # fmt: skip
 
 
-@pytest.mark.slow
+@pytest.mark.thorough("long")
 def test_the_table_compares_each_thing_with_a_peer():
     done = table("--rounds", "1", "--only", "startup,ops,copies,computes,memory", "--json")
     assert done.returncode == 0, done.stderr
@@ -63,7 +63,7 @@ def test_planning_is_measured_and_a_plan_file_is_small():
     assert min(row.values()) > 0
 
 
-@pytest.mark.slow
+@pytest.mark.thorough("programs")
 def test_models_are_compared_with_llama_bench_and_libllama(tmp_path):
     done = subprocess.run(
         [sys.executable, str(BENCHMARKS / "models.py"), "--models", "tiny-q4_0", "--rounds", "1",

@@ -134,7 +134,7 @@ def _started(command, out):
 
 
 @pytest.mark.parametrize(
-    "number", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.sample)]
+    "number", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.thorough("sample"))]
 )
 def test_a_search_that_was_killed_goes_on_with_another_build_of_the_release(slow, number):
     command, out = slow
@@ -182,7 +182,7 @@ def test_no_record_has_a_finding_and_the_old_ones_are_named(path):
         )
 
 
-@pytest.mark.sample
+@pytest.mark.thorough("sample")
 def test_no_call_of_the_api_ends_the_process():
     import api
 

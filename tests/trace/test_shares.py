@@ -75,7 +75,6 @@ AS_UPSTREAM = {
 }  # fmt: skip
 
 
-@pytest.mark.slow
 @pytest.mark.needs(release="default", why="whose programs are built")
 @pytest.mark.parametrize("op", AS_UPSTREAM)
 def test_flops_are_what_upstream_counts(op, oracle):

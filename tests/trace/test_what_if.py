@@ -186,7 +186,7 @@ def test_the_table_of_releases_is_vendors():
     assert rows == [tuple(known) for known in RELEASES]
 
 
-@pytest.mark.slow
+@pytest.mark.thorough("builds")
 def test_the_rules_of_another_release_are_those_of_that_release(tmp_path):
     build(RELEASE_0_17)
     program = (

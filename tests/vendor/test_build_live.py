@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from build_support import REPO, WARM, checkout, command, error_of, live_cache, seed, small_disk
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.thorough("builds")
 
 # What is tested here is the building, not the built: as little to compile as ggml allows.
 QUICK = (

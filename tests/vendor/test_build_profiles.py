@@ -73,7 +73,7 @@ def test_a_checkout_of_llama_cpp_brings_its_own(tmp_path: Path) -> None:
     assert after.sha256 != before.sha256
 
 
-@pytest.mark.slow
+@pytest.mark.thorough("cases", quick=1)
 @pytest.mark.parametrize("release", releases.releases(), ids=lambda release: release.label)
 def test_every_release_has_profiles_that_can_be_read(
     tmp_path: Path, release: releases.Release, monkeypatch: pytest.MonkeyPatch

@@ -120,7 +120,6 @@ def sanitized():
     return json.loads(done.stdout.splitlines()[-1])["key"]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("planted", PLANTED)
 def test_a_planted_mistake_is_reported_and_nothing_else(planted, sanitized, tmp_path):
     done = subprocess.run(

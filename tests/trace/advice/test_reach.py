@@ -191,7 +191,7 @@ def test_plans_say_what_computes_do():
     assert counts["refused"] > 3 and counts["computed"] > 30, counts
 
 
-@pytest.mark.sample
+@pytest.mark.thorough("sample")
 def test_many_plans_say_what_computes_do():
     counts = Counter(case(n) for n in range(60, 660))
     assert counts["refused"] > 45, counts
