@@ -258,9 +258,10 @@ def place(built: Path, lib: Path = LIB) -> Path:
     if read_proof(final):
         return final
     hint = "use a virtual environment of your own, or a checkout and `pip install -e .`"
-    with writing("putting the build beside the package", lib, hint):
-        lib.mkdir(parents=True, exist_ok=True)
-        caches.sweep(lib)
+    with writing("putting the build beside the package", lib, hint), caches.Lock(lib):
+        if read_proof(final):
+            return final        # the copy that we waited for was of this one
+        caches.sweep(lib)       # the lock says that what is half-made here is nobody's
         with caches.staged(final) as stage:
             shutil.copytree(built, stage, dirs_exist_ok=True)
         _prune(final, keep=0)

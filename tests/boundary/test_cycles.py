@@ -1,4 +1,4 @@
-"""2,000 times made, used and closed, every kind of handle: nothing is left, nothing grows.
+"""Made, used and closed, every kind of handle, 200 times and 2,000: nothing is left, nothing grows.
 
 And that these tests can fail: planted leaks and planted uses after free are noticed.
 """
@@ -77,10 +77,10 @@ def cycle(kind, stand, n, seed=0):
             gc.collect()
 
 
-def growth(kind, stand, tries=4):
-    """What 2,000 cycles leave behind, after some that fill the caches of Python and of malloc."""
+def growth(kind, stand, tries=4, n=CYCLES):
+    """What `n` cycles leave behind, after some that fill the caches of Python and of malloc."""
     cycle(kind, stand, 200, seed=1)
-    return native_counts.leaks(lambda: cycle(kind, stand, CYCLES), CYCLES, tries)
+    return native_counts.leaks(lambda: cycle(kind, stand, n), n, tries)
 
 
 @pytest.fixture
@@ -90,9 +90,11 @@ def stand(tmp_path):
     made.close()
 
 
+@pytest.mark.parametrize("n", [200, pytest.param(CYCLES, marks=pytest.mark.thorough("long"))])
 @pytest.mark.parametrize("kind", KINDS)
-def test_2000_cycles_leave_nothing(kind, stand):
-    assert growth(kind, stand) == []
+def test_cycles_leave_nothing(kind, n, stand):
+    """In 200 a leak of 82 bytes each time is noticed, in 2,000 one of eight."""
+    assert growth(kind, stand, n=n) == []
 
 
 # --- all kinds at once, in any order
@@ -162,7 +164,10 @@ def random_steps(stand, n, seed):
         handle.close()
 
 
-@pytest.mark.parametrize(("seed", "n"), [(0, CYCLES), (1, 600), (2, 600)])
+@pytest.mark.parametrize(
+    ("seed", "n"),
+    [pytest.param(0, CYCLES, marks=pytest.mark.thorough("long")), (1, 600), (2, 600)],
+)
 def test_any_order_of_all_kinds_leaves_nothing(seed, n, stand, monkeypatch):
     random_steps(stand, n, seed)
     order = Order(monkeypatch)

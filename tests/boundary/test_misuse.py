@@ -24,15 +24,6 @@ ROWS = {
 }
 
 
-@pytest.fixture(autouse=True, scope="module")
-def quick_collections():
-    """What is there before the rows is not looked through again after each of them."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
-
-
 def counts():
     gc.collect()
     return {kind: n for kind, n in LIVE.items() if n}
