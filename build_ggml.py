@@ -11,9 +11,11 @@ pep517.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import datetime
 import json
+import os
 import re
 import shutil
 import sys
@@ -71,6 +73,8 @@ def build(options: Options) -> Path:
     upstream = upstream_of(options)
     final = options.cache / "builds" / key_of(options, upstream)
     if read_proof(final):
+        with contextlib.suppress(OSError):      # a cache that is only read has no need of it
+            os.utime(final / PROOF)             # _prune leaves what was wanted lately
         say(f"found {final.name} in {options.cache}")
         return final
     tools = toolchain.find_tools()
@@ -241,13 +245,14 @@ def _proof(options: Options, upstream: Upstream, key: str, config: str) -> dict[
 
 
 def _prune(final: Path, keep: int) -> None:
-    """Remove builds beside `final` that differ from it only in our own code, all but `keep`."""
+    """Remove builds beside `final` that differ from it only in our own code, all but the `keep`
+    that were wanted last: one that is just being copied is among these."""
     ours = read_proof(final) or {}
     older = []
     for other in final.parent.iterdir():
         proof = read_proof(other) if other.is_dir() and other != final else None
         if proof and proof.get("configuration") == ours["configuration"]:
-            older.append((proof["built_at"], other))
+            older.append(((other / PROOF).stat().st_mtime_ns, other))
     for _, other in sorted(older, reverse=True)[keep:]:
         shutil.rmtree(other, ignore_errors=True)
 
@@ -257,8 +262,9 @@ def place(built: Path, lib: Path = LIB) -> Path:
     final = lib / built.name
     if read_proof(final):
         return final
+    doing = "putting the build beside the package"
     hint = "use a virtual environment of your own, or a checkout and `pip install -e .`"
-    with writing("putting the build beside the package", lib, hint), caches.Lock(lib):
+    with writing(doing, lib, hint), caches.Lock(lib, doing, hint):
         if read_proof(final):
             return final        # the copy that we waited for was of this one
         caches.sweep(lib)       # the lock says that what is half-made here is nobody's

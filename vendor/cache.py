@@ -18,7 +18,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from vendor.report import BuildError, say, writing
+from vendor.report import ANOTHER, BuildError, say, writing
 
 TEMPORARY = ".tmp-"
 
@@ -36,18 +36,21 @@ def default_folder() -> Path:
 
 
 class Lock:
-    """The one lock of a cache folder, held for a whole build.
+    """The one lock of a folder: of a cache for a whole build, of the package's for a copy.
 
     flock, because the kernel lets go of it however the holder dies. Compilers inherit `fd`: when a
     build is killed but its compiler lives on, the next build waits for that one too.
     """
 
-    def __init__(self, cache: Path) -> None:
-        with writing("making the cache folder", cache):
+    def __init__(
+        self, cache: Path, doing: str = "making the cache folder", hint: str = ANOTHER
+    ) -> None:
+        with writing(doing, cache, hint):
             cache.mkdir(parents=True, exist_ok=True)
             self.file = (cache / "lock").open("a+", encoding="utf-8")
         self.fd = self.file.fileno()
         self.cache = cache
+        self.hint = hint
 
     def __enter__(self) -> Lock:
         try:
@@ -62,7 +65,7 @@ class Lock:
             say(f"another build holds {self.cache}: waiting for {self._holder()} ...")
             fcntl.flock(self.fd, fcntl.LOCK_EX)
             say(f"waited {time.monotonic() - start:.1f} s for the other build")
-        with writing("taking the lock", self.cache):
+        with writing("taking the lock", self.cache, self.hint):
             self.file.seek(0)
             self.file.truncate()
             self.file.write(f"process {os.getpid()}, {' '.join(sys.argv)[:200]}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -364,7 +365,7 @@ def test_placing_prunes_only_older_builds_of_the_same_configuration(tmp_path: Pa
     (lib / "half").mkdir()          # no build.json: not ours to judge
     built = finished(tmp_path / "cache", "new", "same", "2026-02-01")
     assert build_ggml.place(built, lib) == lib / "new"
-    assert {one.name for one in lib.iterdir()} == {"new", "other", "half"}
+    assert {one.name for one in lib.iterdir()} == {"new", "other", "half", "lock"}
     assert [one["key"] for one in build_ggml.builds(lib)] == ["new", "other"]
 
 
@@ -372,7 +373,54 @@ def test_what_a_killed_copy_left_is_swept(tmp_path: Path) -> None:
     lib = tmp_path / "lib"
     (lib / ".tmp-new-123").mkdir(parents=True)
     build_ggml.place(finished(tmp_path / "cache", "new", "same", "2026-02-01"), lib)
-    assert [one.name for one in lib.iterdir()] == ["new"]
+    assert sorted(one.name for one in lib.iterdir()) == ["lock", "new"]
+
+
+PLACING = """
+import sys; sys.path.insert(0, sys.argv[1])
+from pathlib import Path
+import build_ggml
+print("ready", flush=True)
+sys.stdin.read()
+build_ggml.place(Path(sys.argv[2]), Path(sys.argv[3]))
+"""
+
+
+def test_processes_that_place_at_once_leave_each_others_copies_alone(tmp_path: Path) -> None:
+    """Each sweeps away what a killed copy left, and a copy under way is none."""
+    lib, built = tmp_path / "lib", []
+    for name in ("one", "two"):
+        built.append(finished(tmp_path / "cache", name, name, "2026-02-01"))
+        for i in range(400):
+            (built[-1] / f"part-{i}").write_bytes(bytes(20_000))
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-c", PLACING, str(REPO), str(folder), str(lib)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        for folder in built * 3
+    ]
+    for process in started:
+        assert process.stdout is not None and process.stdin is not None
+        assert process.stdout.readline() == "ready\n"
+    for process in started:
+        process.stdin.close()
+        process.stdin = None        # communicate() would flush it
+    for process in started:
+        said = process.communicate()[1]
+        assert process.returncode == 0, said
+    for folder in built:
+        assert sorted(p.name for p in (lib / folder.name).iterdir()) == sorted(
+            p.name for p in folder.iterdir())
+
+
+def test_a_build_that_was_wanted_lately_is_not_pruned(tmp_path: Path) -> None:
+    cache = tmp_path / "builds"
+    for age, name in enumerate(("newest", "new", "old", "oldest", "wanted")):
+        proof = finished(cache, name, "same", f"2026-01-0{5 - age}") / "build.json"
+        os.utime(proof, (1000 - age, 1000 - age))
+    os.utime(cache / "wanted" / "build.json")       # as build() does with one that it found
+    build_ggml._prune(finished(cache, "ours", "same", "2026-02-01"), keep=3)
+    assert {one.name for one in cache.iterdir()} == {"ours", "wanted", "newest", "new"}
 
 
 def test_config_settings_are_the_options() -> None:
