@@ -3,18 +3,18 @@ PYTHON ?= python
 SANITIZE ?= address,undefined
 TESTS ?= tests
 
-.PHONY: help build test fast lint format oracle sanitize schema docs site serve wheel
+.PHONY: help build test all lint format oracle sanitize schema docs site serve wheel
 help:           ## list these verbs
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## */\t/' | expand -t 12
 
 build:          ## build ggml and the bindings into the tree, refresh the generated files
 	@folder=$$($(PYTHON) build_ggml.py | tail -n 1) && cp "$$folder/enums.py" ggml_py/ && cp "$$folder/ops.py" ggml_py/graphs/ && echo "$$folder"
 
-test:           ## all tests
+test:           ## the quick tests, which build nothing
 	$(PYTHON) -m pytest
 
-fast:           ## the tests that compile nothing
-	$(PYTHON) -m pytest -m 'not slow'
+all:            ## all tests: upstream's programs as oracles, other builds, searches for faults
+	$(PYTHON) -m pytest --all
 
 lint:           ## ruff and mypy
 	$(PYTHON) -m ruff check . && $(PYTHON) -m mypy

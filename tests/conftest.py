@@ -10,7 +10,6 @@ import re
 import signal
 import subprocess
 import sys
-from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +20,7 @@ import pytest
 TESTS = Path(__file__).resolve().parent
 sys.path[:0] = [str(folder) for folder in TESTS.rglob("*") if any(folder.glob("*.py"))]
 
+pytest.register_assert_rewrite("tiers")
 from ggml_py.boundary.builds import why_none  # noqa: E402
 
 if no_build := why_none():
@@ -40,7 +40,8 @@ from ggml_py.boundary.since import SINCE  # noqa: E402
 if TYPE_CHECKING:
     from ggml_py.models.synthetic import LlamaSpec
 
-pytest_plugins = ["ggml_py.pytest_plugin"]  # where the installed one has no entry point yet
+# The first where the installed one has no entry point yet.
+pytest_plugins = ["ggml_py.pytest_plugin", "tiers"]
 REPO = TESTS.parent
 DEFAULT = re.search(r'^default = "(.*?)"', (REPO / "vendor/upstream.toml").read_text(), re.M)[1]
 
@@ -57,24 +58,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="DIR",
         help="a folder with upstream's programs and ours on libllama, instead of building them",
     )
-    parser.addoption(
-        "--all",
-        action="store_true",
-        help="also what is marked `thorough`, or asks for what has to be built (tests/support/tiers.py)",
-    )
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Before `-m`, so that `pytest --all -m thorough` is what plain pytest leaves out."""
-    left = dict(tiers.left_out(items))
-    if config.getoption("--all"):
-        for item, reason in left.items():
-            item.add_marker(pytest.mark.thorough(reason))
-        return
-    config.stash[tiers.LEFT_OUT] = Counter(left.values())
-    items[:] = [item for item in items if item not in left]
-    config.hook.pytest_deselected(items=list(left))
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -82,14 +65,6 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     of a million objects took 0.16 s, and tests ask for thousands."""
     gc.collect()
     gc.freeze()
-
-
-def pytest_terminal_summary(
-    terminalreporter: pytest.TerminalReporter, config: pytest.Config
-) -> None:
-    if counts := config.stash.get(tiers.LEFT_OUT, None):
-        said = ", ".join(f"{n} {reason}" for reason, n in counts.most_common())
-        terminalreporter.write_line(f"left to pytest --all: {said} (tests/support/tiers.py)")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -132,8 +107,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 @pytest.fixture(scope="session")
 def oracle(request: pytest.FixtureRequest) -> Oracle:
     """Upstream's programs; built on first use, about three minutes, kept in the user's cache."""
-    if not request.config.getoption("--all"):
-        pytest.fail("without --all nothing of libllama is built: the fixture `oracle` was hidden")
+    tiers.only_with_all(request)
     this = loaded()["ggml_version"]
     if this != DEFAULT:
         pytest.skip(f"upstream's programs are those of ggml {DEFAULT}, this is {this}")
@@ -205,8 +179,9 @@ def gpu(request: pytest.FixtureRequest) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def pristine() -> str:
+def pristine(request: pytest.FixtureRequest) -> str:
     """The key of a pristine build of the release that is loaded, made on first use."""
+    tiers.only_with_all(request)
     command = [sys.executable, "-m", "ggml_py", "build", "--pristine", "--json"]
     command += ["--upstream", loaded()["label"]]
     env = {k: v for k, v in os.environ.items() if k != "GGML_PY_UPSTREAM"}

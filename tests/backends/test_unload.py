@@ -214,6 +214,7 @@ print({name: did.count(name) for name in sorted(set(did))})
 """
 
 
+@pytest.mark.thorough("long")
 def test_unloading_beside_loading_and_use_on_other_threads(module):
     child = subprocess.run(
         [sys.executable, "-c", RACE, module], timeout=60, capture_output=True, text=True,

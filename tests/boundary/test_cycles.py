@@ -183,6 +183,7 @@ def test_any_order_of_all_kinds_leaves_nothing(seed, n, stand, monkeypatch):
     assert native_counts.leaks(steps, n, tries=6) == []
 
 
+@pytest.mark.thorough("long")
 def test_any_order_while_freed_memory_is_overwritten():
     """glibc fills what is freed with a pattern: a use of it would be a wrong result or a crash."""
     program = (
@@ -226,6 +227,7 @@ class Leaky:
             self._real(*args)
 
 
+@pytest.mark.thorough("cases", quick=2)
 @pytest.mark.skipif(native_counts._malloc() < 0, reason="this C library does not tell")
 @pytest.mark.parametrize(
     ("kind", "module", "function"),

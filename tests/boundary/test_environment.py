@@ -59,6 +59,7 @@ def plain():
     return told(40)
 
 
+@pytest.mark.thorough("cases", quick=2)
 @pytest.mark.parametrize(
     ("name", "value"), [(name, value) for name, values in SET.items() for value in values]
 )

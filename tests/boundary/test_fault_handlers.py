@@ -9,6 +9,8 @@ import pytest
 DIVIDE = """
 import ggml_py as ggml
 
+pytestmark = pytest.mark.thorough("long", quick=3)
+
 def divide():
     with ggml.Context() as ctx:
         empty, full = ctx.new_tensor("f32", 8, 4, 0), ctx.new_tensor("f32", 8, 4, 2)

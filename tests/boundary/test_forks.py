@@ -183,6 +183,7 @@ assert status == 0, status
 """
 
 
+@pytest.mark.thorough("cases", quick=1)
 @pytest.mark.parametrize("how", ["backend", "scheduler"])
 def test_a_fork_while_another_thread_computes_for_the_first_time(how):
     """That imports modules of ours, whose locks stayed locked in the child."""

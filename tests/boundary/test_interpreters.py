@@ -21,6 +21,8 @@ import ggml_py as ggml
 from ggml_py.boundary import interpreter as _interpreter
 from ggml_py.boundary.handle import LIVE
 
+pytestmark = pytest.mark.thorough("long", quick=5)
+
 
 def run(program: str, *args: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(

@@ -17,7 +17,10 @@ from drawn_plans import smallest
 import ggml_py as ggml
 from ggml_py import errors
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="deaths are signals")
+pytestmark = [
+    pytest.mark.skipif(sys.platform == "win32", reason="deaths are signals"),
+    pytest.mark.thorough("long", quick=10),
+]
 
 
 def double(values, plus=0):

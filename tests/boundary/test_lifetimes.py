@@ -331,6 +331,7 @@ time.sleep(0.2)
 MUL_MAT = "context.mul_mat(a, y)"
 
 
+@pytest.mark.thorough("cases", quick=1)
 @pytest.mark.parametrize(
     ("op", "setting"),
     [

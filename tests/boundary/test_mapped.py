@@ -39,7 +39,9 @@ def refused(*words):
     return pytest.raises(ggml.DamagedFileError, match=".*".join(words))
 
 
-@pytest.mark.parametrize("n_threads", [1, 4])
+@pytest.mark.parametrize(
+    "n_threads", [1, pytest.param(4, marks=pytest.mark.thorough("long"))]
+)
 @pytest.mark.parametrize("left", [0, 300_001])
 def test_a_model_that_is_cut_is_an_error_each_time(path, left, n_threads):
     with load(path, n_threads=n_threads) as model:

@@ -16,6 +16,8 @@ from ggml_py.cli.devices import command as devices_command
 from ggml_py.cli.shared.options import device_names
 from ggml_py.models.synthetic import LlamaSpec, write_llama
 
+pytestmark = pytest.mark.thorough("long", quick=14)
+
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):

@@ -10,6 +10,8 @@ from cli_runs import BLOCKED, fails, ok, run
 import ggml_py as ggml
 from ggml_py.models.synthetic import LlamaSpec, write_llama
 
+pytestmark = pytest.mark.thorough("long", quick=12)
+
 # A CUDA GPU that is simulated from upstream's records, with all layers, and a cache of a type that
 # its attention does not take.
 CARD = "sim:card,profile=cuda"

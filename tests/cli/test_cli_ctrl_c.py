@@ -10,6 +10,8 @@ import pytest
 
 from ggml_py.models.synthetic import LlamaSpec, write_llama
 
+pytestmark = pytest.mark.thorough("long", quick=2)
+
 START = "import ggml_py.__main__ as m; print('up', flush=True); m.main()"
 
 

@@ -16,6 +16,8 @@ from ggml_py.export.layers import layers as layers_of
 from ggml_py.export.to_terminal import show_diff, show_passes
 from ggml_py.models.synthetic import LlamaSpec, write_llama
 
+pytestmark = pytest.mark.thorough("long", quick=20)
+
 SIM = ("-d", "sim:gpu0,min_batch=32", "-d", "CPU", "-ngl", 3)
 
 

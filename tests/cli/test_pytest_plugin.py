@@ -17,6 +17,8 @@ PLUGIN = ("-p", "ggml_py.pytest_plugin", "-p", "no:cacheprovider")
 TESTS = """
 import json, os, pytest, ggml_py
 
+pytestmark = pytest.mark.thorough("long", quick=8)
+
 def plan(name):
     return ggml_py.Plan.from_json(os.environ.get(f"PLAN_{name}", f"{name}.json"))
 

@@ -107,7 +107,13 @@ def run(program: str) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize(("n", "n_threads"), [(200, 0), (60, 1), (10, 2)])
+LONG = pytest.mark.thorough("long")
+
+
+@pytest.mark.parametrize(
+    ("n", "n_threads"),
+    [pytest.param(200, 0, marks=LONG), pytest.param(60, 1, marks=LONG), (20, 0), (10, 2)],
+)
 def test_no_op_ends_the_process(n, n_threads):
     """Made only, then computed too, on one thread and on two."""
     done = run(f"import test_ops_survive as t; t.main({n}, {n_threads})")

@@ -34,6 +34,7 @@ def test_the_table_compares_each_thing_with_a_peer():
         assert row["low"] <= row["ratio"] <= row["high"], row
 
 
+@pytest.mark.thorough("long")
 def test_an_unknown_part_is_named():
     done = table("--only", "ops,music")
     assert done.returncode == 2
@@ -51,6 +52,7 @@ def test_the_differential_run_counts_plans():
     assert result["disagreements"] == []
 
 
+@pytest.mark.thorough("long")
 def test_planning_is_measured_and_a_plan_file_is_small():
     done = subprocess.run(
         [sys.executable, str(BENCHMARKS / "planning.py"), "--sizes", "5000", "--rounds", "1",
@@ -112,6 +114,7 @@ def test_threads_are_watched_between_barriers(tmp_path, oracle):
         assert token["small"] > 0 and token["between"] > 0 and token["waiting"] > 0
 
 
+@pytest.mark.thorough("cases", quick=1)
 @pytest.mark.parametrize("name", ["models.py", "steady.py"])
 def test_what_they_cannot_measure_is_refused(name):
     done = subprocess.run(
@@ -133,6 +136,7 @@ def test_sampling_is_compared_with_libllamas(oracle):
     assert all(min(row["ours"], row["theirs"]) > 0 for row in rows)
 
 
+@pytest.mark.thorough("long")
 def test_a_decoding_step_is_taken_apart(tmp_path):
     done = subprocess.run(
         [sys.executable, str(BENCHMARKS / "decode_step.py"), "--model", "tiny-q4_0", "--threads",

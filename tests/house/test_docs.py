@@ -60,6 +60,7 @@ TESTED = {
 }
 
 
+@pytest.mark.thorough("cases", quick=7)
 @pytest.mark.skipif(BUILD["ggml_version"] != PIN, reason=f"the pages show what {PIN} gives")
 @pytest.mark.parametrize("page", doc_pages.PAGES, ids=lambda p: p.stem)
 def test_examples_print_what_is_shown(page):
@@ -96,6 +97,7 @@ def looked_at(tmp_path_factory):
     return folder
 
 
+@pytest.mark.thorough("cases", quick=4)
 @pytest.mark.parametrize("command", COMMANDS)
 def test_commands(looked_at, command):
     command += " --force" * (" -o " in command)

@@ -19,6 +19,7 @@ BLOCK = re.compile(r"^```(.*?)\n(.*?)^```$", re.M | re.S)
 pytestmark = [
     pytest.mark.skipif(BUILD["ggml_version"] != PIN, reason=f"the page shows what {PIN} gives"),
     pytest.mark.skipif(os.name != "posix", reason="the commands are those of a shell"),
+    pytest.mark.thorough("long"),
 ]
 
 

@@ -15,6 +15,8 @@ import pytest
 
 import ggml_py as ggml
 
+pytestmark = pytest.mark.thorough("long", quick=10)
+
 REPO = Path(__file__).parents[2]
 EXAMPLES = sorted((REPO / "examples").glob("*.py"))
 

@@ -11,6 +11,8 @@ import pytest
 import ggml_py as ggml
 from ggml_py.models.synthetic import LlamaSpec, write_llama
 
+pytestmark = pytest.mark.thorough("long", quick=6)
+
 REPO = Path(__file__).parents[2]
 README = (REPO / "README.md").read_text()
 BIN = Path(sys.executable).parent

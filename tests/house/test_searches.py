@@ -23,6 +23,8 @@ import os, signal, sys, time
 sys.path.insert(0, {folder!r})
 import search
 
+pytestmark = pytest.mark.thorough("long", quick=4)
+
 def case(seed):
     print("noise")
     if seed == 2:

@@ -1,7 +1,7 @@
 """Every architecture against upstream's libllama: the same graph, the same bits, the same tokens.
 
 The files are upstream's own: `test-llama-archs` writes one per architecture, with random tensors
-and with every tensor that its graph can take.
+and with every tensor that its graph can take. Without `--all` they are ours (arch_headers.py).
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from contextlib import contextmanager
 
+import arch_headers
 import numpy as np
 import pytest
 from arch_files import ARCHS, PROMPTS, RECURRENT, SEEDS, check, deeper, load
@@ -32,6 +33,16 @@ CASES = [
 
 def test_all_are_tested():
     assert {name.removesuffix("-moe") for name in ARCHS} == set(models.ARCHS)
+
+
+@pytest.mark.parametrize("name", ARCHS)
+def test_files_of_ours_are_like_upstreams(oracle, arch_file, tmp_path, name):
+    """Those that tests use where upstream's programs are not built: the same header, as it is and as
+    a model reads it."""
+    assert arch_headers.header_of(arch_file(name)) == arch_headers.headers()[name]
+    arch_headers.write(tmp_path / "ours.gguf", name, 0)
+    with load(tmp_path / "ours.gguf") as ours, load(arch_file(name)) as theirs:
+        assert ours.hparams == theirs.hparams
 
 
 @pytest.mark.parametrize("n_prompt", PROMPTS)

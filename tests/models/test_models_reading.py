@@ -153,6 +153,7 @@ def calls(monkeypatch):
     return made
 
 
+@pytest.mark.thorough("cases", quick=3)
 @pytest.mark.parametrize("name", SPECS)
 @pytest.mark.parametrize(("n_threads", "expected"), [(1, 1), (2, 2), (5, 3)])
 def test_as_many_threads_read_as_compute_and_there_are_cpus(

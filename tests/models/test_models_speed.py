@@ -184,6 +184,7 @@ def test_experts_can_be_laid_out():
 # --- threads
 
 
+@pytest.mark.thorough("long")
 @pytest.mark.skipif(sys.platform != "linux", reason="counts the threads of /proc")
 def test_threads_last_from_token_to_token(path):
     def threads():
@@ -208,6 +209,7 @@ def test_a_device_without_thread_pools(path):
         assert [b.threadpool is not None for b in loaded.placement.backends] == [False, True]
 
 
+@pytest.mark.thorough("long")
 def test_threads_do_not_spin_beside_those_of_blas(tmp_path):
     """They would have half of a CPU each: a prompt took 2.3 times as long."""
     path = tmp_path / "f16.gguf"

@@ -322,6 +322,7 @@ KILLED = """
 """
 
 
+@pytest.mark.thorough("long")
 def test_a_process_that_is_killed_leaves_a_whole_file(path, tmp_path):
     file = tmp_path / "s.bin"
     for i in range(4):

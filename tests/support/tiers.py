@@ -2,7 +2,8 @@
 
 A test says so itself, `@pytest.mark.thorough("REASON")`, or asks for a fixture of `FIXTURES`. Of a
 test with many cases `thorough("cases", quick=8)` leaves eight to the quick tier, spread evenly over
-all. The table in CONTRIBUTING has the same reasons; test_tiers.py holds both to this file.
+all; as a module's `pytestmark` it does so with the module's tests. The table in CONTRIBUTING has
+the same reasons; test_tiers.py holds both to this file.
 """
 
 from __future__ import annotations
@@ -27,21 +28,73 @@ FIXTURES = {  # what asks for one of these needs no mark
     "sanitized": "builds",
     "wheel": "builds",
     "browser": "browser",
+    "site": "long",  # mkdocs
 }
+AGAIN = {"arch_file": "programs"}  # with --all it gives upstream's own files, else ours like them
 LEFT_OUT = pytest.StashKey[Counter[str]]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--all",
+        action="store_true",
+        help="also what takes long or has to be built first (tests/support/tiers.py)",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line(
+        "markers",
+        "thorough(reason, quick=n): runs with --all only; of a test's many cases n run without",
+    )
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Before `-m`, so that `pytest --all -m thorough` is what plain pytest leaves out, and what it
+    runs with files of ours."""
+    left = dict(left_out(items))
+    if config.getoption("--all"):
+        again = {
+            item: why for item in items for name, why in AGAIN.items()
+            if name in getattr(item, "fixturenames", ())
+        }  # fmt: skip
+        for item, reason in (again | left).items():
+            item.add_marker(pytest.mark.thorough(reason))
+        return
+    config.stash[LEFT_OUT] = Counter(left.values())
+    items[:] = [item for item in items if item not in left]
+    config.hook.pytest_deselected(items=list(left))
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    if counts := config.stash.get(LEFT_OUT, None):
+        said = ", ".join(f"{n} {reason}" for reason, n in counts.most_common())
+        terminalreporter.write_line(f"left to pytest --all: {said} (tests/support/tiers.py)")
+
+
+def only_with_all(request: pytest.FixtureRequest) -> None:
+    """For the fixtures that build: who asked for one in a hidden way is told so."""
+    if not request.config.getoption("--all"):
+        pytest.fail(f"{request.fixturename} is built with --all only: the test needs a mark", False)
 
 
 def reason_of(item: pytest.Item) -> str | None:
     """Why the quick tier leaves this test out; None where it has it (or some of its cases)."""
-    mark = item.get_closest_marker("thorough")
-    if mark is not None:
-        (reason,) = mark.args
-        if reason not in REASONS or set(mark.kwargs) - {"quick"}:
-            raise pytest.UsageError(f"{item.nodeid}: thorough({reason!r}, {mark.kwargs}), of which"
-                                    f" the reason is one of {', '.join(REASONS)}")  # fmt: skip
-        return str(reason)
     names = getattr(item, "fixturenames", ())
-    return next((why for name, why in FIXTURES.items() if name in names), None)
+    for name, why in FIXTURES.items():
+        if name in names:
+            return why
+    mark = item.get_closest_marker("thorough")
+    if mark is None:
+        return None
+    (reason,) = mark.args
+    if reason not in REASONS or set(mark.kwargs) - {"quick"}:
+        raise pytest.UsageError(f"{item.nodeid}: thorough({reason!r}, {mark.kwargs}), of which"
+                                f" the reason is one of {', '.join(REASONS)}")  # fmt: skip
+    return str(reason)
 
 
 def spread(n: int, n_kept: int) -> set[int]:
@@ -53,19 +106,20 @@ def spread(n: int, n_kept: int) -> set[int]:
 
 def left_out(items: Sequence[pytest.Item]) -> Iterator[tuple[pytest.Item, str]]:
     """Those that only `--all` runs, each with its reason."""
-    few: dict[tuple[str, int], list[pytest.Item]] = {}
+    few: dict[tuple[str, str, int], list[pytest.Item]] = {}
     for item in items:
         reason = reason_of(item)
         if reason is None:
             continue
         mark = item.get_closest_marker("thorough")
-        if mark is not None and "quick" in mark.kwargs:
-            name = item.nodeid.partition("[")[0]
-            few.setdefault((name, mark.kwargs["quick"]), []).append(item)
-        else:
+        if mark is None or reason != mark.args[0] or "quick" not in mark.kwargs:
             yield item, reason
-    for (_name, n_kept), cases in few.items():
+        else:  # the mark of a function is about its cases, that of a module about all in it
+            own = any(mark is one for one in item.own_markers)
+            of = item.nodeid.partition("[" if own else "::")[0]
+            few.setdefault((of, reason, mark.kwargs["quick"]), []).append(item)
+    for (_of, reason, n_kept), cases in few.items():
         kept = spread(len(cases), n_kept)
         for i, item in enumerate(cases):
             if i not in kept:
-                yield item, "cases"
+                yield item, reason

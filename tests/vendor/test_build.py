@@ -20,6 +20,8 @@ from vendor.identity import Options
 from vendor.instrument import EDITS
 from vendor.report import BuildError
 
+pytestmark = pytest.mark.thorough("long", quick=34)
+
 NO_INDEX = {"PIP_INDEX_URL": "http://127.0.0.1:9/simple/"}
 
 
@@ -274,6 +276,7 @@ def test_hash_mismatch_builds_nothing(tmp_path: Path) -> None:
     assert not (tmp_path / "trees").exists()
 
 
+@pytest.mark.thorough("builds")
 @pytest.mark.parametrize("times", [0, 2])
 def test_an_anchor_that_is_not_there_once(ggml: Path, tmp_path: Path, times: int) -> None:
     checkout = copied(ggml, tmp_path / "ggml")
@@ -288,6 +291,7 @@ def test_an_anchor_that_is_not_there_once(ggml: Path, tmp_path: Path, times: int
     assert not (tmp_path / "cache" / "builds").exists()
 
 
+@pytest.mark.thorough("builds")
 def test_headers_that_bindgen_cannot_read(ggml: Path, tmp_path: Path) -> None:
     checkout = copied(ggml, tmp_path / "ggml")
     (checkout / "include" / "ggml.h").write_text("#include <there-is-no-such-header.h>\n")
@@ -296,6 +300,7 @@ def test_headers_that_bindgen_cannot_read(ggml: Path, tmp_path: Path) -> None:
     assert "there-is-no-such-header.h" in done.stderr
 
 
+@pytest.mark.thorough("builds")
 def test_a_compiler_error_shows_its_first_lines_and_the_log(ggml: Path, tmp_path: Path) -> None:
     checkout = copied(ggml, tmp_path / "ggml")
     src = checkout / "src"
@@ -311,6 +316,7 @@ def test_a_compiler_error_shows_its_first_lines_and_the_log(ggml: Path, tmp_path
     assert not list((tmp_path / "cache").glob("builds/*"))
 
 
+@pytest.mark.thorough("builds")
 def test_a_cmake_error_shows_what_cmake_said(ggml: Path, tmp_path: Path) -> None:
     checkout = copied(ggml, tmp_path / "ggml")
     with (checkout / "src" / "CMakeLists.txt").open("a") as file:
