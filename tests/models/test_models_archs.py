@@ -37,8 +37,8 @@ def test_all_are_tested():
 
 @pytest.mark.parametrize("name", ARCHS)
 def test_files_of_ours_are_like_upstreams(oracle, arch_file, tmp_path, name):
-    """Those that tests use where upstream's programs are not built: the same header, as it is and as
-    a model reads it."""
+    """Tests use ours where upstream's programs are not built: the header is the same, as it is and
+    as a model reads it."""
     assert arch_headers.header_of(arch_file(name)) == arch_headers.headers()[name]
     arch_headers.write(tmp_path / "ours.gguf", name, 0)
     with load(tmp_path / "ours.gguf") as ours, load(arch_file(name)) as theirs:
