@@ -55,7 +55,6 @@ def python(clone, *arguments, path=""):
     )  # fmt: skip
 
 
-@pytest.mark.slow
 def test_a_clone_uses_the_installed_build(site, clone):
     with (clone / "ggml_py" / "log.py").open("a") as source:
         source.write("\n# what is not compiled may be another\n")
@@ -72,7 +71,6 @@ def test_a_clone_uses_the_installed_build(site, clone):
     assert not (clone / "ggml_py" / "native" / "lib").exists()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "changed", ["ggml_py/native/guard.h", "vendor/bindgen.py", "ggml_py/enums.py"]
 )

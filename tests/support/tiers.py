@@ -28,7 +28,7 @@ FIXTURES = {  # what asks for one of these needs no mark
     "sanitized": "builds",
     "wheel": "builds",
     "browser": "browser",
-    "site": "long",  # mkdocs
+    "site": "long",  # the documentation, or an installed package
 }
 AGAIN = {"arch_file": "programs"}  # with --all it gives upstream's own files, else ours like them
 LEFT_OUT = pytest.StashKey[Counter[str]]()
