@@ -172,7 +172,8 @@ class AbortError(GgmlError, RuntimeError):
 
     `condition` is upstream's text, `file` and `line` its place in upstream's source, `call` the C
     function that was called, `operands` its arguments as "name: type ne 'name'", `log` the last
-    lines that ggml logged.
+    lines that ggml logged. `rule` says what the condition means, for ops that are much used; "" for
+    others.
     """
 
     def __init__(
@@ -183,15 +184,18 @@ class AbortError(GgmlError, RuntimeError):
         file: str,
         line: int,
         log: Sequence[str] = (),
+        rule: str = "",
     ) -> None:
         self.condition = condition
+        self.rule = rule
         self.call = call
         self.operands = operands.splitlines()
         self.file = file
         self.line = line
         self.log = list(log)
         where = f" at {file}:{line}" if file else ""
-        parts = [f"{call}: {condition}{where}"]
+        parts = [f"{call}: {rule}", f"  {condition}{where}"] if rule else []
+        parts = parts or [f"{call}: {condition}{where}"]
         parts += [f"  {advice}" for known, advice in _ADVICE.items() if known in condition]
         parts += [f"  {_WIDE.format(name)}" for name in _f64(self.operands)]
         parts += [f"  {operand}" for operand in self.operands]

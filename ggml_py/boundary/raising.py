@@ -16,6 +16,7 @@ from ..errors import (
     MissingFunctionError,
     ServerLostError,
 )
+from .op_rules import rule_of
 
 # enum gp_error_kind of native/guard.h
 _ABORT, _NULL, _MISSING, _STATUS, _FILE, _RPC, _LEFT = 1, 2, 3, 5, 6, 7, 8
@@ -42,7 +43,8 @@ def from_native(
         return (ServerLostError if kind == _RPC else LeftError)(message, call, file)
     if message.startswith(_BUSY):
         return BusyError(message.removeprefix(_BUSY))
-    return AbortError(message, call, operands, file, line, log.recent())
+    rule = rule_of(call, message, operands)
+    return AbortError(message, call, operands, file, line, log.recent(), rule)
 
 
 def _damage(path: str, nbytes: int) -> str:

@@ -1,7 +1,8 @@
 """Ops: operands that are no tensors, of a wrong shape or type, numbers that no op takes.
 
 ggml checks shapes and types itself. Its assertions are AbortErrors with the call, the assertion and
-the operands, each with type, ne and name; a check of ours would say the same in other words.
+the operands, each with type, ne and name; for the most used ops with the rule in words, too, whose
+table has a test of its own (test_op_rules.py).
 """
 
 import numpy as np
