@@ -8,7 +8,7 @@ help:           ## list these verbs
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## */\t/' | expand -t 12
 
 build:          ## build ggml and the bindings into the tree, refresh the generated files
-	@folder=$$($(PYTHON) build_ggml.py | tail -n 1) && cp "$$folder/enums.py" ggml_py/ && cp "$$folder/ops.py" ggml_py/graphs/ && echo "$$folder"
+	@folder=$$($(PYTHON) build_ggml.py | tail -n 1) && cp "$$folder/enums.py" ggml_py/builds/default_enums.py && cp "$$folder/ops.py" ggml_py/graphs/ && echo "$$folder"
 
 test:           ## the quick tests, which build nothing
 	$(PYTHON) -m pytest

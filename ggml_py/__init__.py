@@ -188,8 +188,7 @@ def __getattr__(name: str) -> Any:
     if name not in _PUBLIC and name != "ops":
         raise AttributeError(f"module 'ggml_py' has no attribute '{name}'")
     if _PUBLIC.get(name) not in _PLAIN:
-        # Before numpy: it says which Pythons cannot have us. And another release has its own
-        # enums and ops.
+        # Before numpy: it says which Pythons cannot have us.
         importlib.import_module("ggml_py.boundary.ffi")
     if name in ("enums", "ops"):
         value: Any = importlib.import_module(
@@ -206,7 +205,7 @@ def __dir__() -> list[str]:
 
 
 if not any(Path(__file__).parent.glob("native/lib/*/build.json")):
-    from .boundary.builds import why_none
+    from .builds import why_none
 
     if _why := why_none():
         import warnings

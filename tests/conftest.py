@@ -21,7 +21,7 @@ TESTS = Path(__file__).resolve().parent
 sys.path[:0] = [str(folder) for folder in TESTS.rglob("*") if any(folder.glob("*.py"))]
 
 pytest.register_assert_rewrite("tiers")
-from ggml_py.boundary.builds import why_none  # noqa: E402
+from ggml_py.builds import why_none  # noqa: E402
 
 if no_build := why_none():
     print(f"ERROR: {no_build}", file=sys.stderr)

@@ -2,7 +2,7 @@
 
 Code that was compiled with `-march=native` ends the process with SIGILL on a processor that lacks
 an instruction of it. `build.json` lists what is needed by the names of /proc/cpuinfo, and
-`ggml_py/boundary/processor.py` compares before it loads the build.
+`ggml_py/builds/processor.py` compares before it loads the build.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """The one door to the compiled module: loads the build, installs guard and log.
 
-One build per process: the one that `builds.select` finds when this is imported.
+One build per process: the one that `builds.select` finds when this is imported. Its numbers
+have to be those that `ggml_py.enums` has.
 """
 
 from __future__ import annotations
 
 import contextlib
-import importlib.machinery
 import importlib.util
 import os
 import sys
@@ -18,10 +18,11 @@ from typing import Any
 
 from .. import enums
 from .. import log as _log
+from ..builds import generated, select
+from ..builds import processor as _processor
+from ..builds.default_enums import UPSTREAM
 from ..errors import LoadError, NotBuiltError
 from . import interpreter as _interpreter
-from . import processor as _processor
-from .builds import select
 
 # Sanitizers that must be first in a process: name, library, a function of it.
 _RUNTIMES = (("address", "libasan.so", "__asan_init"), ("thread", "libtsan.so", "__tsan_init"))
@@ -41,9 +42,9 @@ def _check_sanitizers(build: dict[str, Any]) -> None:
             )
 
 
-def _load(name: str, path: Path) -> ModuleType:
-    loader = importlib.machinery.ExtensionFileLoader(name, str(path))
-    spec = importlib.util.spec_from_file_location(name, path, loader=loader)
+def load(name: str, path: Path) -> ModuleType:
+    """The module `name` of the package, from a file of a build."""
+    spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise NotBuiltError(f"{path} cannot be loaded: the build is damaged, build again")
     module = importlib.util.module_from_spec(spec)
@@ -56,15 +57,13 @@ def _load(name: str, path: Path) -> ModuleType:
     return module
 
 
-def _replace(module: ModuleType, path: Path) -> ModuleType:
-    """The same module with the content of `path`: others may have imported it already."""
-    spec = importlib.util.spec_from_file_location(module.__name__, path)
-    if spec is None or spec.loader is None:
-        raise NotBuiltError(f"{path} cannot be loaded: the build is damaged, build again")
-    for name in [name for name in vars(module) if not name.startswith("__")]:
-        delattr(module, name)
-    spec.loader.exec_module(module)
-    return module
+def _check_numbers(build: dict[str, Any]) -> None:
+    """The enums may have been imported before GGML_PY_UPSTREAM was set, or a build was made."""
+    if generated(build, "enums.py", enums.FILE) != enums.FILE:
+        raise LoadError(
+            f"ggml_py.enums was imported with the numbers of {enums.FILE}; build {build['key']} "
+            "has others: set GGML_PY_UPSTREAM before anything of ggml_py is imported"
+        )
 
 
 @contextlib.contextmanager
@@ -88,7 +87,7 @@ def _open(build: dict[str, Any]) -> Any:
         _check_sanitizers(build)
     try:
         with _blas_without_threads():
-            return _load("ggml_py._ggml", path)
+            return load("ggml_py._ggml", path)
     except ImportError as error:
         raise NotBuiltError(
             f"the native library of build {build['key']} does not load: {error}. {_remedy(error)}"
@@ -113,6 +112,7 @@ if sys.modules.get("ggml_py._ggml", ...) is None:
     raise NotBuiltError("the native module of ggml_py is blocked in this process")
 BUILD = select(os.environ.get("GGML_PY_UPSTREAM"))
 _processor.check(BUILD)
+_check_numbers(BUILD)
 _module = _open(BUILD)
 ffi = _module.ffi
 lib = _module.lib
@@ -157,11 +157,10 @@ def sole_pointer(handle: Any, ptr: Any) -> Any:
     return ptr
 
 
-# Numbers and ops differ between releases: this one's own take the place of the committed ones.
-if BUILD["ggml_version"] != enums.UPSTREAM:
+# What other releases lack raises an error that says so.
+if BUILD["ggml_version"] != UPSTREAM:
     from .release import Release
 
     _release = Release(BUILD["label"])
     lib = _release.fit_lib(lib)
-    _release.fit_enums(_replace(enums, BUILD["folder"] / "enums.py"))
-    _release.offer_ops(BUILD["folder"] / "ops.py")
+    _release.fit_enums(enums)

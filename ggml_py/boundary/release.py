@@ -1,20 +1,16 @@
-"""Builds of other releases than the one that the package was written for (`enums.UPSTREAM`).
+"""What builds of other releases lack that the default one has (`builds.default_enums` is of that).
 
-What such a build lacks raises `MissingFunctionError` where it is used, and names the release that
-has it. The default build passes through none of this.
+Its use raises `MissingFunctionError`, which names the first release that has it. The default build
+passes through none of this. Numbers of enums and methods of ops are the build's own: enums.py
+and graphs/ take them from the files that were generated with it.
 """
 
 from __future__ import annotations
 
 import functools
 import inspect
-import sys
 from collections.abc import Callable
 from enum import EnumMeta
-from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec, SourceFileLoader
-from importlib.util import spec_from_file_location
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -64,10 +60,6 @@ class Release:
                 value.__class__ = Meta
         module.__getattr__ = of_module  # type: ignore[method-assign]
 
-    def offer_ops(self, path: Path) -> None:
-        """Makes `path` the module `ggml_py.graphs.ops`, when that is imported (it needs others)."""
-        sys.meta_path.insert(0, _OpsFinder(self, path))
-
     def fit_ops(self, ops: type) -> None:
         """Makes ops, and parameters of ops, that the class lacks an error."""
         newer: dict[str, set[str]] = {}  # parameters by op
@@ -109,25 +101,6 @@ class _Lib:
         if name in SINCE:
             raise self._release.lacks(name)
         return getattr(self._lib, name)  # cffi's own message
-
-
-class _OpsFinder(MetaPathFinder):
-    def __init__(self, release: Release, path: Path) -> None:
-        self.loader = _OpsLoader("ggml_py.graphs.ops", str(path))
-        self.loader.release = release
-
-    def find_spec(self, fullname: str, path: Any, target: Any = None) -> ModuleSpec | None:
-        if fullname != self.loader.name:
-            return None
-        return spec_from_file_location(fullname, self.loader.path, loader=self.loader)
-
-
-class _OpsLoader(SourceFileLoader):
-    release: Release
-
-    def exec_module(self, module: ModuleType) -> None:
-        super().exec_module(module)
-        self.release.fit_ops(module.Ops)
 
 
 class _Lacking:

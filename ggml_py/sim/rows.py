@@ -14,7 +14,7 @@ import re
 import zipfile
 from pathlib import Path
 
-from ..boundary import builds as _builds
+from .. import builds as _builds
 from ..errors import ArgumentError, NotBuiltError, UnknownDeviceError
 from ..files.reading import read_file
 from .profiles.params import Row, Value

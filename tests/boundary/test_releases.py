@@ -208,7 +208,7 @@ def test_what_a_release_lacks_says_since_when_it_is(release):
 @pytest.mark.parametrize(
     "module",
     [
-        "backends.device", "graphs.ops", "tensors.tensor", "gguf.reader", "models",
+        "enums", "backends.device", "graphs.ops", "tensors.tensor", "gguf.reader", "models",
         "scheduler.scheduler",
     ],
 )  # fmt: skip
@@ -219,6 +219,50 @@ def test_any_module_may_be_imported_first(module):
         assert issubclass(ggml_py.Context, ops.Ops) and not hasattr(ops.Ops, "fill")
         print(json.dumps(enums.UPSTREAM))"""
     assert run(build(OLDEST), program) == RELEASES[0][1]
+
+
+ENUMS_FIRST = """
+from ggml_py.enums import Op, Type
+import json
+import ggml_py
+from ggml_py import enums
+context = ggml_py.Context()
+a = context.new_tensor(Type.F32, 4, 4)
+print(json.dumps({
+    "same": enums.Op is Op,
+    "op": context.mul_mat(a, a).op is Op.MUL_MAT,
+    "upstream": enums.UPSTREAM,
+    "numbers": {op.name: int(op) for op in Op if op != Op.COUNT},
+    "names": [op.name for op in Op if op != Op.COUNT
+              if getattr(ggml_py.lib, f"GGML_OP_{op.name}") != op],
+}))
+"""
+
+
+def test_enums_that_are_imported_first_have_the_numbers_of_the_build(release):
+    key, version = release
+    older, default = run(key, ENUMS_FIRST), run("0.26.0", ENUMS_FIRST)
+    for found in (older, default):
+        assert (found["same"], found["op"], found["names"]) == (True, True, [])
+    assert (older["upstream"], default["upstream"]) == (version, "0.26.0")
+    moved = [n for n, number in older["numbers"].items() if default["numbers"][n] != number]
+    assert len(moved) > 70 if version == "0.9.4" else moved == []
+
+
+@pytest.mark.thorough("builds")
+def test_a_build_with_other_numbers_than_the_enums_have_is_refused():
+    program = f"""if True:
+        import json, os
+        os.environ["GGML_PY_UPSTREAM"] = "0.26.0"
+        from ggml_py.enums import Op
+        os.environ["GGML_PY_UPSTREAM"] = {build(OLDEST)!r}
+        import ggml_py
+        try:
+            ggml_py.devices()
+        except ggml_py.LoadError as error:
+            print(json.dumps(str(error)))"""
+    error = run("", program)
+    assert "default_enums.py; build 0.9.4" in error and "set GGML_PY_UPSTREAM before" in error
 
 
 @pytest.mark.thorough("builds")

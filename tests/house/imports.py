@@ -21,7 +21,7 @@ PACKAGE = REPO / "ggml_py"
 
 # From the ground up. Folders side by side on a floor do not know each other.
 FLOORS = (
-    ("errors", "enums", "files", "log"),
+    ("errors", "enums", "builds", "files", "log"),
     ("trace",),
     ("export",),
     ("boundary",),

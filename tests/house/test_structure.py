@@ -14,7 +14,7 @@ import ggml_py as ggml
 REPO = imports.REPO
 PACKAGE = imports.PACKAGE
 GENERATED = (
-    "ggml_py/graphs/ops.py", "ggml_py/enums.py", "ggml_py/boundary/since.py",
+    "ggml_py/graphs/ops.py", "ggml_py/builds/default_enums.py", "ggml_py/boundary/since.py",
     "ggml_py/variants/constructor_table.py",
 )  # fmt: skip
 

@@ -59,7 +59,7 @@ def test_a_sanitized_build_without_its_runtime_says_how_to_start_it(tmp_path):
 
 
 def test_a_sanitized_build_is_never_the_default():
-    from ggml_py.boundary import builds as _builds
+    from ggml_py import builds as _builds
 
     assert _builds._special({"pristine": False, "debug": False, "sanitize": "address"})
     assert not _builds._special({"pristine": False, "debug": False})  # of an older builder

@@ -13,7 +13,7 @@ import pytest
 
 REPO = Path(__file__).resolve().parents[2]
 WHERE = (
-    "import ggml_py, ggml_py.boundary.builds as b; "
+    "import ggml_py, ggml_py.builds as b; "
     "print(ggml_py.__file__, b.current()['folder'], len(ggml_py.devices()))"
 )
 
@@ -72,7 +72,7 @@ def test_a_clone_uses_the_installed_build(site, clone):
 
 
 @pytest.mark.parametrize(
-    "changed", ["ggml_py/native/guard.h", "vendor/bindgen.py", "ggml_py/enums.py"]
+    "changed", ["ggml_py/native/guard.h", "vendor/bindgen.py", "ggml_py/builds/default_enums.py"]
 )
 def test_a_clone_with_other_sources_says_so_first(site, clone, changed):
     with (clone / changed).open("a") as source:

@@ -14,8 +14,9 @@ import build_support  # noqa: F401  vendor/ is found
 import pytest
 
 import ggml_py as ggml
-from ggml_py.boundary import builds, processor
+from ggml_py import builds
 from ggml_py.boundary.ffi import BUILD
+from ggml_py.builds import processor
 
 X86 = pytest.mark.skipif(
     (sys.platform, platform.machine()) != ("linux", "x86_64"),

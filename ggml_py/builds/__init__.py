@@ -1,9 +1,10 @@
 """Which native builds are beside this package, and which of them is meant.
 
 A build is a folder ``native/lib/<key>/`` with ``build.json`` (written last, so a folder without it
-is not whole). By default the newest instrumented build of the release that `enums.py` was generated
-from is taken; ``GGML_PY_UPSTREAM`` names another: a ggml version, ``b<llama.cpp build>``, the
-version of the package it came from, a label (``0.26.0-pristine``) or a key.
+is not whole). By default the newest instrumented build of the default release (`default_enums.py`
+says which that is) is taken; ``GGML_PY_UPSTREAM`` names another: a ggml version,
+``b<llama.cpp build>``, the version of the package it came from, a label (``0.26.0-pristine``) or a
+key.
 
 A source tree without a build takes those of an installed ggml_py, if they were made of the files
 that the tree has: ``made_of`` in ``build.json`` has the hash of each.
@@ -18,12 +19,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from ..enums import UPSTREAM
 from ..errors import NotBuiltError
+from .default_enums import UPSTREAM
 from .processor import lacking
 
 PACKAGE = Path(__file__).resolve().parent.parent
 LIB_DIR = PACKAGE / "native" / "lib"
+DEFAULT = Path(__file__).with_name("default_enums.py")
 
 
 def builds() -> list[dict[str, Any]]:
@@ -57,7 +59,10 @@ def _changed(build: dict[str, Any]) -> list[str]:
         return ["those of a version before 0.2.0"]
     changed = [name for name, made in build["made_of"].items() if _hash(tree / name) != made]
     if build["ggml_version"] == UPSTREAM:
-        generated = {"ggml_py/enums.py": "enums.py", "ggml_py/graphs/ops.py": "ops.py"}
+        generated = {
+            "ggml_py/builds/default_enums.py": "enums.py",
+            "ggml_py/graphs/ops.py": "ops.py",
+        }
         changed += [
             name
             for name, made in generated.items()
@@ -119,3 +124,17 @@ def current() -> dict[str, Any]:
     loaded = getattr(sys.modules.get("ggml_py.boundary.ffi"), "BUILD", None)
     build: dict[str, Any] = loaded or select(os.environ.get("GGML_PY_UPSTREAM"))
     return build
+
+
+def generated(build: dict[str, Any], name: str, committed: Path) -> Path:
+    """The file `name` that was generated with a build; `committed` if that is the same."""
+    own: Path = build["folder"] / name
+    return committed if own.read_bytes() == committed.read_bytes() else own
+
+
+def enums_file() -> Path:
+    """The file with the numbers of the current build; `DEFAULT` where there is none."""
+    try:
+        return generated(current(), "enums.py", DEFAULT)
+    except NotBuiltError:
+        return DEFAULT
