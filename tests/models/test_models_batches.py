@@ -63,6 +63,10 @@ def test_rows_are_in_the_order_of_the_batch(model):
 
 
 def test_only_what_was_asked_for(model):
+    """Bits are the same where batches have as many rows, which is all that upstream's CPU promises:
+    products of one row go another way than those of several (`n < 2` in llamafile/sgemm.cpp), and
+    keys that differ in the last bit may round to other f16. One batch of six rows in place of five
+    and one differed by 4e-4 on a processor without AVX-512."""
     b = Batch()
     for token in PROMPT:
         b.add(token)
@@ -72,8 +76,8 @@ def test_only_what_was_asked_for(model):
     b.add(1, logits=True)
     row = model.decode(b)
     model.reset()
-    model.eval(PROMPT)  # in the same two graphs: keys of other products round to other f16
-    np.testing.assert_allclose(row[0], model.eval([1]), atol=1e-5)
+    model.eval(PROMPT)
+    np.testing.assert_array_equal(row[0], model.eval([1]))
 
 
 def test_eval_of_a_sequence(model):
@@ -169,8 +173,8 @@ def test_a_batch_that_is_too_large(path):
         assert model.n_past == 0
         expected = model.eval(PROMPT * 4)  # in batches
         model.reset()
-        for start in range(0, 20, 5):
-            row = model.decode(batch(*((t, 0) for t in (PROMPT * 4)[start : start + 5])))[-1]
+        for start in range(0, 20, 6):  # in ubatches of four and two: see test_only_what_was_asked_for
+            row = model.decode(batch(*((t, 0) for t in (PROMPT * 4)[start : start + 6])))[-1]
         np.testing.assert_allclose(row, expected, atol=1e-5)
 
 
@@ -251,8 +255,10 @@ def test_a_token_that_is_stopped(model, monkeypatch, when):
     row = model.eval([3], seq=1)
     model.reset()
     model.eval(PROMPT)
-    model.eval([*PROMPT, 1], seq=1)
-    np.testing.assert_allclose(model.eval([1, 3], seq=1), row, atol=1e-4)
+    model.eval(PROMPT, seq=1)
+    for token in (1, 1):
+        model.eval([token], seq=1)
+    np.testing.assert_array_equal(model.eval([3], seq=1), row)
 
 
 @pytest.mark.parametrize("n", [0, 1])
