@@ -6,10 +6,10 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.thorough("long", quick=3)
+
 DIVIDE = """
 import ggml_py as ggml
-
-pytestmark = pytest.mark.thorough("long", quick=3)
 
 def divide():
     with ggml.Context() as ctx:

@@ -13,11 +13,11 @@ import ggml_py.export.snapshot_plan
 import ggml_py.trace.answers.requirements  # here, before pytester takes note of what is loaded
 
 pytest_plugins = ["pytester"]
+pytestmark = pytest.mark.thorough("long", quick=8)
+
 PLUGIN = ("-p", "ggml_py.pytest_plugin", "-p", "no:cacheprovider")
 TESTS = """
 import json, os, pytest, ggml_py
-
-pytestmark = pytest.mark.thorough("long", quick=8)
 
 def plan(name):
     return ggml_py.Plan.from_json(os.environ.get(f"PLAN_{name}", f"{name}.json"))

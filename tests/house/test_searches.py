@@ -23,8 +23,6 @@ import os, signal, sys, time
 sys.path.insert(0, {folder!r})
 import search
 
-pytestmark = pytest.mark.thorough("long", quick=4)
-
 def case(seed):
     print("noise")
     if seed == 2:
@@ -51,6 +49,7 @@ def script(tmp_path):
     return path
 
 
+@pytest.mark.thorough("long")
 def test_whatever_happens_to_a_case_is_a_finding_and_the_next_one_runs(script, tmp_path):
     out = tmp_path / "fake.json"
     command = [sys.executable, str(script), "--out", str(out), "--cases", "10"]
@@ -72,6 +71,7 @@ def test_whatever_happens_to_a_case_is_a_finding_and_the_next_one_runs(script, t
     assert "13 cases" in done.stdout
 
 
+@pytest.mark.thorough("long")
 def test_a_process_that_dies_at_its_end_is_a_finding_of_its_last_case(script, tmp_path):
     text = script.read_text().replace("import os,", "import atexit, os,")
     script.write_text(text.replace("SEARCH =", "atexit.register(os.abort)\nSEARCH =", 1))
@@ -135,9 +135,8 @@ def _started(command, out):
     return running
 
 
-@pytest.mark.parametrize(
-    "number", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.thorough("sample"))]
-)
+@pytest.mark.thorough("long")
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_a_search_that_was_killed_goes_on_with_another_build_of_the_release(slow, number):
     command, out = slow
     running = _started(command, out)
@@ -158,6 +157,7 @@ def test_a_search_that_was_killed_goes_on_with_another_build_of_the_release(slow
     assert "beginning anew" in done.stderr and _read(out)["cases"] == 2
 
 
+@pytest.mark.thorough("long")
 def test_what_ran_after_a_file_changed_is_not_counted(slow):
     command, out = slow
     changed = REPO / "benchmarks" / f"fake-{os.getpid()}"

@@ -173,7 +173,7 @@ def test_a_batch_that_is_too_large(path):
         assert model.n_past == 0
         expected = model.eval(PROMPT * 4)  # in batches
         model.reset()
-        for start in range(0, 20, 6):  # in ubatches of four and two: see test_only_what_was_asked_for
+        for start in range(0, 20, 6):  # never one row: see test_only_what_was_asked_for
             row = model.decode(batch(*((t, 0) for t in (PROMPT * 4)[start : start + 6])))[-1]
         np.testing.assert_allclose(row, expected, atol=1e-5)
 
