@@ -9,6 +9,7 @@ import configparser
 import functools
 import hashlib
 import os
+import shutil
 import sys
 import tarfile
 import zipfile
@@ -180,16 +181,11 @@ def unpack_sdist(
 ) -> Path:
     """Unpack `subfolder` of a source distribution to `final`; return `final`.
 
-    `keep` gets a path relative to the subfolder and says whether it is wanted. Members go through
-    tarfile's `data` filter, so none can leave the folder. `final` appears only when whole.
+    `keep` gets a path relative to the subfolder and says whether it is wanted. No member can leave
+    the folder. `final` appears only when whole.
     """
     if final.is_dir():
         return final
-    if not hasattr(tarfile, "data_filter"):
-        raise BuildError(
-            f"Python {sys.version.split()[0]} has no safe tarfile filter: use 3.10.12, 3.11.4 or "
-            "newer"
-        )
     doing = f"unpacking {what}"
     prefix = PurePosixPath(subfolder).parts
     count = 0
@@ -206,13 +202,33 @@ def unpack_sdist(
                         member.linkname = "/".join(
                             PurePosixPath(member.linkname).parts[1 + len(prefix):])
                     if member.name:
-                        tar.extract(member, stage, filter="data")
+                        _extract(tar, member, stage)
                         count += 1
         except tarfile.TarError as error:
             raise BuildError(f"{archive} holds what must not be unpacked: {error}") from error
         if not count:
             raise BuildError(f"{archive.name} has no folder {subfolder}: fix vendor/upstream.toml")
     return final
+
+
+def _extract(tar: tarfile.TarFile, member: tarfile.TarInfo, folder: Path) -> None:
+    """Unpack one member below `folder`. TarError for one that is unsafe."""
+    if hasattr(tarfile, "data_filter"):
+        tar.extract(member, folder, filter="data")
+        return
+    # Python before 3.10.12 and 3.11.4, Debian 12's 3.11.2 among them. No release has links.
+    target = folder / member.name
+    if ".." in target.parts or not (member.isfile() or member.isdir()):
+        raise tarfile.TarError(f"{member.name!r} is a link, or leads out of the folder")
+    if member.isdir():
+        target.mkdir(parents=True, exist_ok=True)
+        return
+    target.parent.mkdir(parents=True, exist_ok=True)
+    content = tar.extractfile(member)
+    assert content is not None      # of a file
+    with content, target.open("wb") as out:
+        shutil.copyfileobj(content, out)
+    target.chmod(0o755 if member.mode & 0o100 else 0o644)
 
 
 def unpack_wheel(archive: Path, subfolder: str, final: Path) -> Path:

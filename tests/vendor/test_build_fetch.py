@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -119,6 +120,16 @@ def test_pips_configuration_is_read_as_pip_reads_it(
     assert fetch.pip_setting("index-url") == "http://env.invalid/simple/"
 
 
+@pytest.fixture(params=["data filter", "none"])
+def python(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pythons with tarfile's filters, and those before 3.10.12 and 3.11.4."""
+    if request.param == "none":
+        monkeypatch.delattr(tarfile, "data_filter", raising=False)
+    elif not hasattr(tarfile, "data_filter"):
+        pytest.skip("this Python has no filters")
+
+
+@pytest.mark.usefixtures("python")
 def test_unpacking_takes_the_subfolder_and_what_is_wanted(tmp_path: Path) -> None:
     archive = tmp_path / "small.tar.gz"
     archive.write_bytes(small_sdist({
@@ -129,6 +140,7 @@ def test_unpacking_takes_the_subfolder_and_what_is_wanted(tmp_path: Path) -> Non
     assert files == {"ggml/src/a.c", "LICENSE"}
 
 
+@pytest.mark.usefixtures("python")
 @pytest.mark.parametrize(("members", "links"), [
     ({"p/llama.cpp/../../../evil": b"x"}, {}),
     ({"p/llama.cpp/ok": b"x"}, {"p/llama.cpp/link": "/etc/passwd"}),
