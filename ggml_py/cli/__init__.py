@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
 import os
 import sys
@@ -27,6 +28,8 @@ from . import (
     view,
     why_not,
 )
+
+VERSION = importlib.import_module("ggml_py").__version__  # of this code: another may be installed
 
 
 class _ReaderGoneError(Exception):
@@ -58,7 +61,7 @@ def _reader() -> Iterator[None]:
 @click.group(
     cls=_Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
 )
-@click.version_option(package_name="ggml_py", prog_name="ggml-py")
+@click.version_option(VERSION, prog_name="ggml-py")
 @click.option("--debug", is_flag=True, help="Show the traceback of an error.")
 @click.pass_context
 def cli(context: click.Context, debug: bool) -> None:

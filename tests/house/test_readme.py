@@ -89,3 +89,21 @@ def test_the_build_options_shown_exist():
     assert {o for o in options if o != "--config"} <= set(re.findall(r"--[a-z]+", known)) | {
         "--config-settings"
     }
+
+
+def test_it_can_be_read_outside_the_repository():
+    """An index shows it without the files beside it: paths are plain text, without pictures."""
+    text = re.sub(r"^```.*?^```$", "", README, flags=re.M | re.S)
+    targets = re.findall(r"\]\(([^)]*)\)", text) + re.findall(r"<(?:img|a)[^>]*=\W*([^\s>]*)", text)
+    assert [t for t in targets if not t.startswith("https://")] == []
+    named = set(re.findall(r"`((?:docs|examples)/[^`*]+)`|`(\w+\.md)`", text))
+    paths = {path for pair in named for path in pair if path}
+    assert len(paths) > 10
+    assert [path for path in paths if not (REPO / path).exists()] == []
+
+
+def test_one_version_everywhere(tmp_path):
+    written = re.search(r'^version = "(.*)"$', (REPO / "pyproject.toml").read_text(), re.M)[1]
+    newest = re.search(r"^## (\S+)$", (REPO / "CHANGELOG.md").read_text(), re.M)[1]
+    assert written == newest == ggml.__version__
+    assert sh("ggml-py --version", tmp_path).stdout == f"ggml-py, version {written}\n"
