@@ -24,8 +24,9 @@ class AnchorError(Exception):
     """An anchor was not found exactly once: this release needs its edits looked at."""
 
 
-def _stage(name: str, anchor: str, code: int) -> Edit:
-    return Edit(name, f"    // {anchor}", f"    GP_STAGE(sched, graph, {code});\n")
+def _stage(name: str, anchor: str, stage: str) -> Edit:
+    text = f"    GP_STAGE(sched, graph, GP_STAGE_{stage});\n"  # native/stages.h
+    return Edit(name, f"    // {anchor}", text)
 
 
 _RESERVE = (
@@ -59,14 +60,14 @@ _SCHEDULER = (
         replace=True,
     ),
     Edit("start of split_graph", "    // pass 1: assign", "    GP_SPLIT_BEGIN(sched, graph);\n"),
-    _stage("pass 2", "pass 2:", 20),
-    _stage("sweep gpu down", "expand gpu down\n", 21),
-    _stage("sweep gpu up", "expand gpu up\n", 22),
-    _stage("sweep rest down", "expand rest down\n", 23),
-    _stage("sweep rest up", "expand rest up\n", 24),
-    _stage("pass 3", "pass 3: upgrade", 30),
-    _stage("pass 4", "pass 4: assign", 40),
-    _stage("pass 5", "pass 5: split", 50),
+    _stage("pass 2", "pass 2:", "PASS_2"),
+    _stage("sweep gpu down", "expand gpu down\n", "GPU_DOWN"),
+    _stage("sweep gpu up", "expand gpu up\n", "GPU_UP"),
+    _stage("sweep rest down", "expand rest down\n", "REST_DOWN"),
+    _stage("sweep rest up", "expand rest up\n", "REST_UP"),
+    _stage("pass 3", "pass 3: upgrade", "PASS_3"),
+    _stage("pass 4", "pass 4: assign", "PASS_4"),
+    _stage("pass 5", "pass 5: split", "PASS_5"),
     Edit(
         "source replaced by a copy",
         20 * " " + "node->src[j] = tensor_id_copy(src_id, cur_backend_id, sched->cur_copy);\n",

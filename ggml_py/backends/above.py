@@ -12,9 +12,6 @@ from ..boundary.handle import Handle
 
 if TYPE_CHECKING:
     from ..boundary.callback import Callback
-    from .backend import Backend
-    from .buffer import Buffer
-    from .device import Device
 
 PlanT = TypeVar("PlanT", covariant=True)
 
@@ -48,8 +45,8 @@ class AnyContext(Handle):
     def __iter__(self) -> Iterator[Any]:
         raise NotImplementedError
 
-    def _forget_buffer(self, buffer: Buffer) -> None:
-        """Its tensors have no memory any more."""
+    def _forget_buffer(self, buffer: Any) -> None:
+        """Its tensors in a `Buffer` have no memory any more."""
         raise NotImplementedError
 
 
@@ -64,14 +61,13 @@ class AnyGraph(Handle):
         """Raises `NoDataError` for a tensor without memory."""
         raise NotImplementedError
 
-    def _check_buffers(self, computes: Backend | Device) -> None:
-        """Raises `ArgumentError` for a tensor in memory that `computes` cannot read."""
+    def _check_buffers(self, computes: Any) -> None:
+        """Raises `ArgumentError` for a tensor in memory that a `Backend` or `Device` cannot
+        read."""
         raise NotImplementedError
 
-    def _check_custom(
-        self, backends: Sequence[Backend], backend_of: Callable[[Any], Backend | None]
-    ) -> None:
-        """Raises `ArgumentError` for a custom op on a backend that cannot call Python."""
+    def _check_custom(self, backends: Sequence[Any], backend_of: Callable[[Any], Any]) -> None:
+        """Raises `ArgumentError` for a custom op on a `Backend` that cannot call Python."""
         raise NotImplementedError
 
     def _failed_ops(self) -> Sequence[Callback]:
@@ -82,4 +78,4 @@ class AnyGraph(Handle):
 class Plannable(Protocol[PlanT]):
     """A `Graph`, which makes the plan that a backend is asked for."""
 
-    def _plan_on(self, backend: Backend) -> PlanT: ...
+    def _plan_on(self, backend: Any) -> PlanT: ...

@@ -15,7 +15,7 @@ import re
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from ..trace.cause import CODE
+from ..trace.causes import EXAMPLES, PATTERN
 from .log_lines import BEGIN, lines
 
 EXPECTED = (
@@ -235,14 +235,14 @@ def _place(brackets: str) -> tuple[str, str]:
         cause = raw[_BACKEND:].decode("utf-8", "replace")
     else:  # a log whose spaces are lost
         backend, _, cause = brackets.strip().rpartition(" ")
-        if not backend or not CODE.fullmatch(cause):
+        if not backend or not PATTERN.fullmatch(cause):
             backend, cause = brackets, ""
     backend = backend.strip()
     if not backend or len(backend.replace("\ufffd", "?").encode()) > _BACKEND:
         raise ValueError(f"[{brackets}] is damaged: expected a backend of at most 5 bytes")
     cause = cause.strip()
-    if cause and not CODE.fullmatch(cause):
-        raise ValueError(f"[{brackets}] is damaged: expected a cause as '2.sup' or '1.wgt0'")
+    if cause and not PATTERN.fullmatch(cause):
+        raise ValueError(f"[{brackets}] is damaged: expected a cause as {EXAMPLES}")
     return backend, cause
 
 

@@ -7,9 +7,9 @@ says in sentences what is missing, and what was concluded rather than read.
 
 from __future__ import annotations
 
-import re
 from collections import Counter, defaultdict
 
+from ..trace import causes
 from ..trace.names import AtLeast
 from ..trace.planned import Planned, make_plan
 from ..trace.record import (
@@ -41,9 +41,6 @@ _VIEWS = {
     " (view)": "VIEW", " (reshaped)": "RESHAPE", " (permuted)": "PERMUTE",
     " (transposed)": "TRANSPOSE",
 }  # fmt: skip
-# The stages of `cause.STAGES` that a cause tells; which sweep spread "2.sup", it does not.
-_STAGES = {"1": 10, "3": 30, "4": 40}
-_PASS_5, _NOT_KNOWN = 50, -1
 
 # A copy before it has a number: the tensor, the backend, which of several.
 _Copy = tuple[int, int, int]
@@ -77,7 +74,7 @@ class _Reading:
         self.backends = self._backends()
         # Those in between are views, of which nothing is printed.
         self.tensors = [_record(i, NODE, "", "VIEW", 0) for i in range(self.n_nodes)]
-        self.places = [Placement(-1, "", _NOT_KNOWN, (), ())] * self.n_nodes
+        self.places = [Placement(-1, "", causes.NOT_KNOWN, (), ())] * self.n_nodes
         self.planned: dict[int, list[int | _Copy]] = {}  # what each node reads
         self.printed: dict[int, Printed] = {}
         self.by_name: dict[str, list[int]] = defaultdict(list)  # printed name -> ids
@@ -149,10 +146,12 @@ class _Reading:
 
     def _node(self, line: NodeLine, on: int) -> None:
         planned = [self._source(t, on) for t in line.sources]
-        weight = re.fullmatch(r"1\.wgt(\d+)", line.tensor.cause)
-        if weight and planned and len(planned) <= int(weight[1]):
+        cause, weight = line.tensor.cause, -1
+        if causes.is_of(causes.WEIGHT, cause):
+            weight = causes.source_of(causes.WEIGHT, cause)
+        if planned and len(planned) <= weight:
             # Empty places are not printed; the weight it follows would not be the last without.
-            holes = int(weight[1]) + 1 - len(planned)
+            holes = weight + 1 - len(planned)
             planned[-1:] = [*[-1] * holes, planned[-1]]
         src = tuple(s if isinstance(s, int) else s[0] for s in planned)
         flags = ("compute",) if line.compute else ()
@@ -163,7 +162,9 @@ class _Reading:
         self._place(line.index, t, on)
 
     def _place(self, id: int, t: Printed, on: int) -> None:
-        self.places[id] = Placement(self._backend(t.backend, on), t.cause, _stage(t.cause), (), ())
+        self.places[id] = Placement(
+            self._backend(t.backend, on), t.cause, causes.stage_of_print(t.cause), (), ()
+        )
         self.printed[id] = t
         self.by_name[t.name].append(id)
 
@@ -198,7 +199,7 @@ class _Reading:
         else:
             record = _record(id, LEAF, t.name, "NONE", t.nbytes)
         self.tensors.append(record)
-        self.places.append(Placement(-1, "", _NOT_KNOWN, (), ()))
+        self.places.append(Placement(-1, "", causes.NOT_KNOWN, (), ()))
         self._place(id, t, on)
         return id
 
@@ -248,7 +249,7 @@ class _Reading:
             copies.append(copy_record(capture, self.tensors[i], number, b, now))
             read = self.copies[i, b]
             cause = read.cause if read else ""
-            self.places.append(Placement(b, cause, _PASS_5, (), (), i, now))
+            self.places.append(Placement(b, cause, causes.PASS_5.number, (), (), i, now))
         for id, planned in self.planned.items():
             ids = [s if isinstance(s, int) else numbers[s[:2]] for s in planned]
             self.places[id] = self.places[id]._replace(planned_src=tuple(ids))
@@ -265,10 +266,6 @@ def _record(id: int, kind: str, name: str, op: str, nbytes: int) -> TensorRecord
     return TensorRecord(
         id, kind, name, op, op, "?", (), (), AtLeast(nbytes), (), (), (), -1, 0, -1, 0, -1, 0, 0
     )
-
-
-def _stage(cause: str) -> int:
-    return _PASS_5 if cause in ("4.cpy", "6.cpy") else _STAGES.get(cause[:1], _NOT_KNOWN)
 
 
 # --- what a print does not tell

@@ -2,22 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
+from ..trace.names import layer_in
 from ..trace.planned import Planned
 from ..trace.record import NODE
-
-# "ffn_out-3", "Kcur-3 (view)", "blk.3.ffn_up.weight", "cache_k_l3"; v.blk.3., enc.blk.3. too.
-_NAMED = re.compile(
-    r"(?:^|\.)(?:blk|blocks|layers|h)\.(\d{1,6})\.|(?:-|_l)(\d{1,6})(?= \(|$)", re.ASCII
-)
-
-
-def layer_in(name: str) -> int | None:
-    """The number of the layer that a name tells."""
-    found = _NAMED.search(name)
-    return int(found[1] or found[2]) if found else None
 
 
 def layers(plan: Planned) -> list[int | None]:

@@ -15,8 +15,9 @@ from ..trace.answers.passes import (
     has_leaf_passes,
     passes_text,
 )
+from ..trace.names import layer_in
 from ..trace.planned import Planned, PlanTensor
-from .layers import layer_in, layers
+from .layers import layers
 
 _RUNS = 4
 _NO_LAYER = "outside of the layers"

@@ -15,8 +15,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from ..trace.cause import CODE
+from ..trace.causes import EXAMPLES, PATTERN
 from ..trace.match import AUTOMATIC, without_number
+from ..trace.names import LAYER_NUMBER, NODE_LAYER_NUMBER
 from ..trace.planned import Planned, format_bytes
 
 MAGIC = "ggml_py plan snapshot"
@@ -26,10 +27,6 @@ _COLUMNS = (38, 58, 68, 78)  # longer names push the rest of their line to the r
 _MOST_LAYERS = 100_000  # what a damaged page may have read
 _NOBODY = "-"
 _NOT_COMPUTED = "not computed"
-# Numbers of layers in names: ffn_out-3, cache_k_l3 (view), blk.3.ffn_down.weight.
-_OF_NODE = r"(?<=-)\d+(?=$| )|(?<=_l)\d+(?=$| )"
-_NODE_LAYER = re.compile(_OF_NODE)
-_LAYER = re.compile(_OF_NODE + r"|(?<=\bblk\.)\d+(?=\.)")
 _PLAIN = re.compile(r'[^\s",<{}]+(?: [^\s",<{}]+)*')  # a name that stands for itself
 _NEAR = {0: "{i}", -1: "{i-1}", 1: "{i+1}"}
 _MARK = re.compile(r"\{i([+-]1)?\}")
@@ -126,7 +123,7 @@ def _blocks(rows: Sequence[Row]) -> Iterator[tuple[int | None, list[Row]]]:
 def _layers(names: Sequence[str]) -> list[int | None]:
     """The layer of each node: the number in its name. A node that ggml named belongs to the layer
     before it, and so does one with a name of its own that the layer goes on after."""
-    own = [int(m[0]) if (m := _NODE_LAYER.search(name)) else None for name in names]
+    own = [int(m[0]) if (m := NODE_LAYER_NUMBER.search(name)) else None for name in names]
     following: list[int | None] = []
     for layer in reversed(own):
         following.append(layer if layer is not None or not following else following[-1])
@@ -212,7 +209,7 @@ def _token(name: str, layer: int | None = None) -> str:
         return json.dumps(name, ensure_ascii=not name.isprintable())
     if layer is None:
         return name
-    return _LAYER.sub(lambda m: _near(m[0], layer), name)
+    return LAYER_NUMBER.sub(lambda m: _near(m[0], layer), name)
 
 
 def _near(digits: str, layer: int) -> str:
@@ -305,8 +302,8 @@ def _read_sections(
                     _name(token)
             else:
                 name, op, backend, cause, *rest = _FIELD.findall(line)
-                if cause != _NOBODY and not CODE.fullmatch(_name(cause)):
-                    raise PageError("expected a cause as '2.sup' or '1.wgt0'")
+                if cause != _NOBODY and not PATTERN.fullmatch(_name(cause)):
+                    raise PageError(f"expected a cause as {EXAMPLES}")
                 if copies and split is None:
                     raise PageError("copies before it, and no split that they are for")
                 for token in (backend, cause):

@@ -49,12 +49,6 @@ GP_OPTIONAL_FIELD(debug_prev_graph_size)
 GP_OPTIONAL_FIELD(inputs_capacity)
 #undef GP_OPTIONAL_FIELD
 
-// Where in split_graph a cause was set. 2.sup is set in five places; the stage tells them apart.
-enum stage_code : int32_t {
-    STAGE_USER = 0, STAGE_1 = 10, STAGE_2 = 20, STAGE_GPU_DOWN = 21, STAGE_GPU_UP = 22,
-    STAGE_REST_DOWN = 23, STAGE_REST_UP = 24, STAGE_3 = 30, STAGE_4 = 40, STAGE_5 = 50,
-};
-
 struct cause {
     const char * fmt   = nullptr; // a literal of upstream's; formatted only when it is read
     int          arg   = 0;
@@ -86,7 +80,7 @@ struct rewired {
 struct run; // run_hooks.h
 
 struct trace {
-    int32_t             stage = STAGE_USER;
+    int32_t             stage = GP_STAGE_USER;
     std::vector<cause>  causes; // by hash slot, as long as the hash set
     std::unordered_map<const ggml_tensor *, cause> copies; // what has no slot: the scheduler's copies
     std::unordered_map<ggml_tensor *, int32_t>     pins;   // set_tensor_backend since the last reset
@@ -152,7 +146,7 @@ GP_COLD static void set_cause(ggml_backend_sched_t sched, ggml_tensor * t, const
         tr->pins[t] = sched->hv_tensor_backend_ids[ggml_hash_find(&sched->hash_set, t)];
         tr->pin_names[t] = { tr->pins[t], t->name };
         tr->dropped.erase(t);
-        *c = { fmt, arg, STAGE_USER };
+        *c = { fmt, arg, GP_STAGE_USER };
     } else {
         *c = { fmt, arg, tr->stage };
     }
@@ -193,7 +187,7 @@ GP_COLD static void split_begin(ggml_backend_sched_t sched, ggml_cgraph * graph)
     gp_point_views(graph->leafs, graph->n_leafs);
     gp_point_views(graph->nodes, graph->n_nodes);
     trace * tr = begin(sched);
-    tr->stage  = STAGE_1;
+    tr->stage  = GP_STAGE_PASS_1;
     tr->graph  = graph;
     tr->order.assign(graph->nodes, graph->nodes + graph->n_nodes);
     tr->node_flags.clear();
@@ -227,12 +221,12 @@ GP_COLD static void split_begin(ggml_backend_sched_t sched, ggml_cgraph * graph)
 GP_COLD static void enter_stage(ggml_backend_sched_t sched, int32_t code) {
     trace * tr = sched->trace;
     tr->stage  = code;
-    if (code == STAGE_5) { // after it the ids of the plan before become the prev_ ones
+    if (code == GP_STAGE_PASS_5) { // after it the ids of the plan before become the prev_ ones
         tr->prev_n_nodes = sched->graph.n_nodes;
         tr->prev_n_leafs = sched->graph.n_leafs;
     }
-    if (code == STAGE_GPU_DOWN || tr->n_passes == GP_N_STAGES) {
-        return; // follows STAGE_2 at once: nothing was assigned in between
+    if (code == GP_STAGE_GPU_DOWN || tr->n_passes == GP_N_STAGES) {
+        return; // follows GP_STAGE_PASS_2 at once: nothing was assigned in between
     }
     const size_t n = sched->hash_set.size;
     tr->passes.resize(GP_N_STAGES * n); // once

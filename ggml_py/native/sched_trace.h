@@ -17,8 +17,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "stages.h"
+
 #define GP_MAX_SRC   10
-#define GP_N_STAGES  7
 #define GP_MAX_NAME  128
 
 #ifdef __cplusplus

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeAlias
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
 
 from ..backends.backend import Backend
+from ..backends.sharing import Lender
 from ..boundary.callback import Callback
 from ..boundary.ffi import lib
 from ..tensors.lent import lender_of
 from ..tensors.tensor import Tensor
-
-if TYPE_CHECKING:
-    from .scheduler import Scheduler
 
 EvalFunction: TypeAlias = "Callable[[Tensor, bool], bool]"
 CopyFunction: TypeAlias = "Callable[[Backend, Tensor, Tensor, tuple[Tensor, ...]], bool]"
@@ -22,15 +20,15 @@ CopyFunction: TypeAlias = "Callable[[Backend, Tensor, Tensor, tuple[Tensor, ...]
 class EvalCallback(Callback):
     """What `gp_on_eval` is given."""
 
-    __slots__ = ("_call", "_scheduler")
+    __slots__ = ("_call", "_lender")
 
-    def __init__(self, scheduler: Scheduler, call: EvalFunction) -> None:
+    def __init__(self, scheduler: Lender, call: EvalFunction) -> None:
         super().__init__()
-        self._scheduler = weakref.ref(scheduler)
+        self._lender = weakref.ref(scheduler)
         self._call = call
 
     def _run(self, ptr: Any, ask: bool) -> bool | None:
-        scheduler = self._scheduler()
+        scheduler = self._lender()
         if scheduler is None or scheduler._graph is None:
             return None
         return bool(self._call(Tensor(ptr, scheduler._graph._context), ask))
@@ -39,19 +37,20 @@ class EvalCallback(Callback):
 class CopyCallback(Callback):
     """What `gp_on_copy` is given."""
 
-    __slots__ = ("_call", "_scheduler")
+    __slots__ = ("_backends", "_call", "_lender")
     stops = False
 
-    def __init__(self, scheduler: Scheduler, call: CopyFunction) -> None:
+    def __init__(self, scheduler: Lender, backends: Sequence[Backend], call: CopyFunction) -> None:
         super().__init__()
-        self._scheduler = weakref.ref(scheduler)
+        self._lender = weakref.ref(scheduler)
+        self._backends = backends
         self._call = call
 
     def _run(self, backend: Any, src: Any, dst: Any, graph: Any) -> bool | None:
-        scheduler = self._scheduler()
+        scheduler = self._lender()
         if scheduler is None or scheduler._graph is None:
             return None
-        on = next(b for b in scheduler.backends if b.ptr == backend)
+        on = next(b for b in self._backends if b.ptr == backend)
         context = scheduler._graph._context
         raw = lib.ggml_graph_nodes(graph)
         nodes = tuple(Tensor(raw[i], context) for i in range(lib.ggml_graph_n_nodes(graph)))

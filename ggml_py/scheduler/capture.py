@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from functools import cache, cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from ..graphs.graph import Graph
-    from .scheduler import Scheduler
 
 _KINDS = (NODE, LEAF, OTHER, COPY)
 _PLACED = (_KINDS.index(NODE), _KINDS.index(LEAF))  # by the passes
@@ -336,7 +335,14 @@ def read_plan(ask: Any, scheduler: Any, graph: Any) -> Plan:
             lib.gp_plan_free(found[0])
 
 
-def capture(scheduler: Scheduler, graph: Graph) -> Capture:
+class Planner(Protocol):
+    """A `Scheduler`."""
+
+    def plan(self, graph: Graph) -> Plan:
+        """Its plan of a graph."""
+
+
+def capture(scheduler: Planner, graph: Graph) -> Capture:
     """Everything that `scheduler` would look at to plan `graph`, what all of its backends answer
     about all of the nodes included. Both stay as they are.
 

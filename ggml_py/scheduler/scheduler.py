@@ -399,7 +399,7 @@ class Scheduler(Lender):
         if callback is not None and not callable(callback):
             expected = "a function of (backend, src, dst, nodes) or None"
             raise TypeError(f"expected {expected}, got {given(callback)}")
-        held = None if callback is None else CopyCallback(self, callback)
+        held = None if callback is None else CopyCallback(self, self.backends, callback)
         function, data = (NULL, NULL) if held is None else (lib.gp_on_copy, held.handle)
         with in_use("given a callback", self):
             lib.ggml_backend_sched_set_copy_callback(self.ptr, function, data)

@@ -2,29 +2,18 @@
 
 from __future__ import annotations
 
-import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from . import causes
+from .causes import GPU_DOWN, GPU_UP, REST_DOWN, STAGES
 from .names import place, quoted
 from .record import COPY, NODE
 
 if TYPE_CHECKING:
-    from .planned import Planned, PlanTensor
-
-CODE = re.compile(r"usr|1\.wgt\d+|(?!1\.wgt)\d\.\w+")
-# Stages of split_graph by their code (native/sched_trace.cpp): pass, its name, the row of
-# `PlanTensor.passes` that shows the assignment after it.
-STAGES: dict[int, tuple[int, str, int]] = {
-    10: (1, "1", 0),
-    21: (2, "2 gpu down", 1),
-    22: (2, "2 gpu up", 2),
-    23: (2, "2 rest down", 3),
-    24: (2, "2 rest up", 4),
-    30: (3, "3", 5),
-    40: (4, "4", 6),
-}
-_GPU_DOWN, _GPU_UP, _REST_DOWN, _REST_UP, _PASS_4 = 21, 22, 23, 24, 40
+    from .plan_tensor import PlanTensor
+    from .planned import Planned
 
 
 @dataclass(frozen=True)
@@ -51,11 +40,11 @@ class Cause:
 def cause_of(plan: Planned, t: PlanTensor) -> Cause:
     """The cause of `t`'s assignment, with the tensor that it follows from."""
     code, stage = t.placement.cause, t.placement.stage
-    stage_name = STAGES.get(stage, (0, "", -1))[1]
-    pass_ = pass_of(code, stage)
-    witness = _witness(plan, t, code, stage)
+    row = causes.find(code, stage)
+    witness = WITNESSES[row.witness](plan, t) if row and row.witness else None
     text = sentence(t, t.backend, code, stage, witness)
-    return Cause(code, pass_, stage_name, text, witness, not unknown_cause(t))
+    title = STAGES[stage].title if stage in STAGES else ""
+    return Cause(code, pass_of(code, stage), title, text, witness, not unknown_cause(t))
 
 
 def unknown_cause(t: PlanTensor) -> str:
@@ -74,36 +63,54 @@ def unknown_cause(t: PlanTensor) -> str:
 
 
 def pass_of(code: str, stage: int) -> int:
-    """The pass that set a code; most codes begin with it."""
-    if code == "2.sup" and stage == _PASS_4:
-        return 4
-    if code in ("4.cpy", "6.cpy"):
-        return 5 + (code == "6.cpy")
-    return int(code[0]) if code[:1].isdigit() else STAGES.get(stage, (0, "", -1))[0]
+    """The pass that set a code."""
+    row = causes.find(code, stage)
+    if row is not None:
+        return row.pass_
+    if code[:1].isdigit():  # of a release that has more of them
+        return int(code[0])
+    return STAGES[stage].pass_ if stage in STAGES else 0
 
 
-def _witness(plan: Planned, t: PlanTensor, code: str, stage: int) -> PlanTensor | None:
-    if code.startswith("1.wgt"):
-        src = dict(enumerate(t.record.src)).get(int(code[5:]), -1)
-        return plan.tensor(src) if src >= 0 else None
-    if code == "1.off":
-        return next((s for s in t.srcs if s.is_weight), None)
-    if code in ("1.vsrc", "4.vsrc"):
-        return t.view_src
-    if code in ("4.cpy", "6.cpy"):
-        return plan.tensor(t.placement.copy_of) if t.placement.copy_of >= 0 else None
-    if code == "4.cur":
-        return next((n for n in plan.nodes if t.id in n.record.src), None)
-    swept = stage in STAGES and stage != _PASS_4 and t.placement.passes
-    if code == "2.sup" and swept and t.index is not None:
-        return _neighbour(plan, t.index, stage)
-    return None
+def _source(plan: Planned, t: PlanTensor) -> PlanTensor | None:
+    number = causes.source_of(causes.WEIGHT, t.placement.cause)
+    src = dict(enumerate(t.record.src)).get(number, -1)
+    return plan.tensor(src) if src >= 0 else None
+
+
+def _weight(_plan: Planned, t: PlanTensor) -> PlanTensor | None:
+    return next((s for s in t.srcs if s.is_weight), None)
+
+
+def _view(_plan: Planned, t: PlanTensor) -> PlanTensor | None:
+    return t.view_src
+
+
+def _copied(plan: Planned, t: PlanTensor) -> PlanTensor | None:
+    return plan.tensor(t.placement.copy_of) if t.placement.copy_of >= 0 else None
+
+
+def _reader(plan: Planned, t: PlanTensor) -> PlanTensor | None:
+    return next((n for n in plan.nodes if t.id in n.record.src), None)
+
+
+def _swept_from(plan: Planned, t: PlanTensor) -> PlanTensor | None:
+    if t.placement.stage not in STAGES or not t.placement.passes or t.index is None:
+        return None
+    return _neighbour(plan, t.index, t.placement.stage)
+
+
+# What a tensor with a cause follows from, by `causes.Code.witness`.
+WITNESSES: dict[str, Callable[[Planned, PlanTensor], PlanTensor | None]] = {
+    "source": _source, "weight": _weight, "view": _view, "copied": _copied, "reader": _reader,
+    "neighbour": _swept_from,
+}  # fmt: skip
 
 
 def _neighbour(plan: Planned, index: int, stage: int) -> PlanTensor | None:
     """The node a sweep of pass 2 came from: the nearest one that had a backend by then."""
-    row = STAGES[stage][2]
-    down = stage in (_GPU_DOWN, _REST_DOWN)
+    row = STAGES[stage].row
+    down = stage in (GPU_DOWN.number, REST_DOWN.number)
     for i in range(index - 1, -1, -1) if down else range(index + 1, len(plan.nodes)):
         node = plan.nodes[i]
         if not node.is_view_op and node.placement.passes[row] != -1:
@@ -118,8 +125,9 @@ def is_for_pipeline(t: PlanTensor, code: str) -> bool:
     Upstream's pass 6 makes them since 0.25. Before that pass 5 does, and gives them the code of
     copies for a split; those are never on the backend of what they copy.
     """
-    if code != "4.cpy" or t.record.kind != COPY:
-        return code in ("4.cpy", "6.cpy")
+    row = causes.find(code)
+    if row is not causes.SPLIT_COPY or t.record.kind != COPY:
+        return row in (causes.SPLIT_COPY, causes.INPUT_COPY)
     of = t.placement.copy_of
     return of >= 0 and t.plan.outcome.placements[of].backend == t.placement.backend
 
@@ -128,56 +136,29 @@ def sentence(
     t: PlanTensor, backend: str | None, code: str, stage: int, witness: PlanTensor | None
 ) -> str:
     """Why `t` is, or was at that stage, on `backend`."""
-    backend = backend or place(t)
-    who = quoted(witness) if witness else "another tensor"
-    if code.startswith("1.wgt") or code == "1.off":
-        weight = "(not recorded)"
-        if witness and witness.id in t.record.src:
-            weight = f"src[{t.record.src.index(witness.id)}] {who}"
-        where = f" in {witness.buft.name}" if witness and witness.buft else ""
-        if code == "1.off":
-            return (
-                f"{backend} offloads it: its weight {weight} is in host memory{where}, and "
-                f"{backend}, of higher priority, supports the op and wants it at this batch size"
-            )
-        where = f"is{where} and which " if where else ""
-        return f"it follows its weight {weight}, which {where}{backend} reads"
-    if is_for_pipeline(t, code):
-        if t.record.kind != COPY:
-            return "a graph input that is the current one of its copies for pipeline parallelism"
-        return f"a copy of the graph input {who} for pipeline parallelism"
-    if code == "2.sup" and stage == _PASS_4:
-        return f"nothing else placed it: {backend} is the first backend that supports the op"
-    if code == "2.sup" and stage not in STAGES:
-        return f"{backend} supports it and spread to it from a neighbour, or nothing else placed it"
-    if code == "2.sup":
-        direction = "down" if stage in (_GPU_DOWN, _REST_DOWN) else "up"
-        kind = "higher-priority backends" if stage in (_GPU_DOWN, _GPU_UP) else "any backend"
-        return (
-            f"{backend} supports it and spread {direction} to it from its neighbour {who} "
-            f"(sweep of {kind})"
-        )
-    if code not in _TEXTS:
+    row = causes.find(code, stage)
+    if row is None:
         return unknown_cause(t) or "upstream set no cause"
-    return _TEXTS[code].format(
-        backend=backend,
+    text = row.text
+    if is_for_pipeline(t, code):
+        text = causes.INPUT_COPY.text if t.record.kind == COPY else causes.INPUT_COPY.unsure
+    elif row is causes.SPREAD and stage not in STAGES:
+        text = row.unsure
+    who, weight, lies = quoted(witness) if witness else "another tensor", "(not recorded)", ""
+    if witness and causes.follows_weight(code) and witness.id in t.record.src:
+        weight = f"src[{t.record.src.index(witness.id)}] {who}"
+    if witness and witness.buft:
+        lies = f" in {witness.buft.name}"
+    return text.format(
+        backend=backend or place(t),
         who=who,
+        weight=weight,
+        lies=lies,
+        lies_and=f"is{lies} and which " if lies else "",
+        direction="down" if stage in (GPU_DOWN.number, REST_DOWN.number) else "up",
+        kind="higher-priority backends"
+        if stage in (GPU_DOWN.number, GPU_UP.number)
+        else "any backend",
         buft=t.buft.name if t.buft else "its buffer",
         last=t.plan.backends[-1].name,
     )
-
-
-_TEXTS = {
-    "usr": "the caller pinned it to {backend} (set_tensor_backend)",
-    "1.dst": "it is allocated already, in {buft}, which {backend} reads",
-    "1.vsrc": "it is a view of {who}, which is allocated where {backend} reads it",
-    "1.inp": "it is a graph input; inputs go to the last backend, {last}",
-    "3.best": "no neighbour's backend supports it: {backend} does, and reads most of its sources",
-    "3.upg": (
-        "moved up to {backend}, of higher priority: it shares the buffer type of the backend "
-        "chosen before, supports the op and reads all of its sources"
-    ),
-    "4.vsrc": "a view is where the tensor is that it views, {who}",
-    "4.cur": "nothing placed it before its first consumer, {who}: it is where that runs",
-    "4.cpy": "a copy of {who} made for a split on {backend}, which cannot read the original",
-}

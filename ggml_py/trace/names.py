@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -58,6 +59,36 @@ def listed(names: Iterable[str]) -> str:
     """ "gpu0, BLAS and CPU" """
     *first, last = names
     return f"{', '.join(first)} and {last}" if first else last
+
+
+# --- layers in names
+
+
+# "ffn_out-3", "Kcur-3 (view)", "blk.3.ffn_up.weight", "cache_k_l3"; v.blk.3., enc.blk.3. too.
+_LAYER = re.compile(
+    r"(?:^|\.)(?:blk|blocks|layers|h)\.(\d{1,6})\.|(?:-|_l)(\d{1,6})(?= \(|$)", re.ASCII
+)
+_BLOCK = re.compile(r"blk\.(\d+)\.(.*)", re.DOTALL)
+# The numbers alone, to put others in their place: of nodes, and of weights too.
+_OF_NODE = r"(?<=-)\d+(?=$| )|(?<=_l)\d+(?=$| )"
+NODE_LAYER_NUMBER = re.compile(_OF_NODE)
+LAYER_NUMBER = re.compile(_OF_NODE + r"|(?<=\bblk\.)\d+(?=\.)")
+
+
+def layer_in(name: str) -> int | None:
+    """The number of the layer that a name tells."""
+    found = _LAYER.search(name)
+    return int(found[1] or found[2]) if found else None
+
+
+def block_of(name: str) -> tuple[str, str] | None:
+    """The number of a weight's block, as it is written, and its name within: "blk.3.ffn_up.weight"
+    is ("3", "ffn_up.weight"). None for a weight of no block."""
+    found = _BLOCK.fullmatch(name)
+    return (found[1], found[2]) if found else None
+
+
+# --- sizes
 
 
 _CUT = 10_000 << 20  # of five digits of MiB the log may have left some out

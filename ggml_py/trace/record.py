@@ -60,7 +60,7 @@ class Placement(NamedTuple):
 
     backend: int  # index into Capture.backends
     cause: str  # upstream's code, "" where none was set
-    stage: int  # of `cause.STAGES`: where the cause was set
+    stage: int  # of `causes.STAGES`: where the cause was set
     passes: tuple[int, ...]  # nodes and leafs: backend after each of `PASS_NAMES`
     planned_src: tuple[int, ...]  # what the planned graph reads: copies where there are some
     copy_of: int = -1
@@ -169,6 +169,15 @@ class Capture:
     def n_nodes(self) -> int:
         """Nodes: ids 0 to n_nodes - 1."""
         return sum(t.kind == NODE for t in self.tensors)
+
+    def check_answers(self) -> None:
+        """Raises ValueError for one that does not hold what the backends answer."""
+        if self.source != "scheduler":
+            raise ValueError(
+                f"this plan was read from a {self.source}, which does not hold what the backends "
+                "support: plan the graph with Scheduler.plan, or load a file that Plan.to_json "
+                "wrote"
+            )
 
     def backend_index(self, name: str) -> int:
         """The number of a backend, by its name or its device's. KeyError lists those there are."""

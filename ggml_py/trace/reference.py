@@ -7,6 +7,8 @@ C: ggml_backend_sched_split_graph
 
 from __future__ import annotations
 
+from . import causes
+from .causes import GPU_DOWN, GPU_UP, PASS_1, PASS_3, PASS_4, PASS_5, REST_DOWN, REST_UP, USER
 from .planned import Planned, make_plan
 from .record import (
     COPY,
@@ -17,14 +19,10 @@ from .record import (
     SplitRecord,
     TensorRecord,
     collection_paused,
-)
+)  # fmt: skip
 from .rules import MAX_SPLIT_INPUTS, rules_of
 from .steps import RawStep
 
-# Codes of the stages, as native/sched_hooks.h has them: where a cause was set.
-USER, PASS_1, GPU_DOWN, GPU_UP, REST_DOWN, REST_UP, PASS_3, PASS_4, PASS_5 = (
-    0, 10, 21, 22, 23, 24, 30, 40, 50
-)  # fmt: skip
 NOBODY = -1
 
 
@@ -38,7 +36,7 @@ def plan(capture: Capture, steps: list[RawStep] | None = None) -> Planned:
     Every question asked and every decision is appended to `steps`, when given. Raises
     `CannotPlanError` where upstream aborts, ValueError for a capture without the backends' answers.
     """
-    check_answers(capture)
+    capture.check_answers()
     with collection_paused():
         return make_plan(capture, Planning(capture, steps).run(), "reference")
 
@@ -50,15 +48,6 @@ def reference_of(plan_: Planned) -> Planned:
 
 def _of_capture(planned: Planned) -> Planned:
     return plan(planned.capture)
-
-
-def check_answers(capture: Capture) -> None:
-    """Raises ValueError for a capture that does not hold what the backends answer."""
-    if capture.source != "scheduler":
-        raise ValueError(
-            f"this plan was read from a {capture.source}, which does not hold what the backends "
-            "support: plan the graph with Scheduler.plan, or load a file that Plan.to_json wrote"
-        )
 
 
 class Planning:
@@ -80,8 +69,9 @@ class Planning:
         self.placed_in = [capture.buft_of(t) for t in capture.tensors]
         # What the passes change:
         self.backend = [t.pin for t in capture.tensors]
-        self.cause = [("usr" if t.pin >= 0 else "", USER) for t in capture.tensors]
-        self.stage = USER
+        pinned, free = (causes.PINNED.code, USER.number), ("", USER.number)
+        self.cause = [pinned if t.pin >= 0 else free for t in capture.tensors]
+        self.stage = USER.number
         self.passes: list[list[int]] = []  # of nodes and leafs: the backends after each stage
         self.copies: dict[tuple[int, int], bool] = {}  # (tensor, backend); False: an input's own
         self.splits: list[tuple[int, int, list[int]]] = []  # backend, first node, inputs
@@ -187,25 +177,25 @@ class Planning:
 
     def pass_1_weights_and_inputs(self) -> None:
         """Leafs and nodes whose place follows from memory: their own, or their weights'."""
-        self.stage = PASS_1
+        self.stage = PASS_1.number
         for t in (*self.leafs, *self.nodes):
             if self.backend_of(t.id) == NOBODY:
                 self.place_by_memory(t)
             elif self.steps is not None:
-                self.note(t, "pin", self.backend[t.id], "usr")
+                self.note(t, "pin", self.backend[t.id], causes.PINNED.code)
         self.end_stage()
 
     def place_by_memory(self, t: TensorRecord) -> None:
         """C: ggml_backend_sched_backend_id_from_cur"""
         b = self.first_that_reads(t, t)
         if b != NOBODY:
-            self.assign(t, b, "1.dst")
+            self.assign(t, b, causes.ALLOCATED.code)
             return
         if t.view_src >= 0:
             viewed = self.tensors[t.view_src]
             b = self.first_that_reads(viewed, t)
             if b != NOBODY:
-                self.assign(t, b, "1.vsrc", viewed)
+                self.assign(t, b, causes.VIEW_ALLOCATED.code, viewed)
                 return
         if t.buffer >= 0 or self.placed_in[t.id] >= 0:
             buft = self.capture.bufts[self.placed_in[t.id]].name
@@ -214,7 +204,7 @@ class Planning:
                 f"{t.op_desc} there: ggml aborts"
             )
         if "input" in t.flags:
-            self.assign(t, self.last, "1.inp")
+            self.assign(t, self.last, causes.GRAPH_INPUT.code)
             return
         if t.op not in self.rules.ignore_weights:
             self.follow_weight(t)
@@ -242,12 +232,12 @@ class Planning:
             if self.op_offload and b == self.last and self.is_host(weight):
                 for higher in range(b):
                     if self.supports(higher, t) and self.wants(higher, t, weight):
-                        self.assign(t, higher, "1.off", weight)
+                        self.assign(t, higher, causes.OFFLOADED.code, weight)
                         return
             if b != NOBODY:
-                self.assign(t, b, f"1.wgt{j}", weight)
+                self.assign(t, b, f"{causes.WEIGHT.code}{j}", weight)
             else:
-                self.set_cause(t, f"1.wgt{j}")  # upstream does, and places it later
+                self.set_cause(t, f"{causes.WEIGHT.code}{j}")  # upstream does, and places it later
             return
 
     def is_host(self, t: TensorRecord) -> bool:
@@ -261,11 +251,13 @@ class Planning:
         backends ("gpu"), down and up, stopped by what is on the last backend; then all ("rest")."""
         computed = [t for t in self.nodes if not t.is_view_op]
         for stage, order in (
-            (GPU_DOWN, computed), (GPU_UP, computed[::-1]),
-            (REST_DOWN, computed), (REST_UP, computed[::-1]),
+            (GPU_DOWN.number, computed), (GPU_UP.number, computed[::-1]),
+            (REST_DOWN.number, computed), (REST_UP.number, computed[::-1]),
         ):  # fmt: skip
             self.stage = stage
-            self.sweep(order, skip=self.last if stage in (GPU_DOWN, GPU_UP) else NOBODY)
+            self.sweep(
+                order, skip=self.last if stage in (GPU_DOWN.number, GPU_UP.number) else NOBODY
+            )
             self.end_stage()
 
     def sweep(self, order: list[TensorRecord], skip: int) -> None:
@@ -276,7 +268,7 @@ class Planning:
             if b != NOBODY:
                 carried, carrier = (NOBODY if b == skip else b), t
             elif carried != NOBODY and self.supports(carried, t):
-                self.assign(t, carried, "2.sup", carrier)
+                self.assign(t, carried, causes.SPREAD.code, carrier)
                 carrier = t
 
     # --- pass 3: better backends on the same memory
@@ -284,7 +276,7 @@ class Planning:
     def pass_3_upgrade(self) -> None:
         """Nodes without a backend get the one that reads most of their sources; the others move to
         a higher backend that shares the buffer type, if it can do the op and read its sources."""
-        self.stage = PASS_3
+        self.stage = PASS_3.number
         for t in self.nodes:
             if t.is_view_op:
                 continue
@@ -303,7 +295,7 @@ class Planning:
                 )
                 if readable > best:
                     best = readable
-                    self.assign(t, b, "3.best")
+                    self.assign(t, b, causes.MOST_SOURCES.code)
 
     def has_place(self, t: TensorRecord) -> bool:
         return self.backend_of(t.id) != NOBODY or self.backend_of(t.view_src) != NOBODY
@@ -316,28 +308,29 @@ class Planning:
                 and self.supports(b, t)
                 and all(self.reads_source(b, src, t) for src in self.sources(t))
             ):
-                self.assign(t, b, "3.upg")
+                self.assign(t, b, causes.UPGRADED.code)
                 return
 
     # --- pass 4: the rest
 
     def pass_4_rest(self) -> None:
         """Views go where their source is, other sources where their first consumer is."""
-        self.stage = PASS_4
+        self.stage = PASS_4.number
         for t in self.nodes:
             if t.view_src >= 0 and self.backend[t.id] == NOBODY:
-                self.assign(t, self.backend_of(t.view_src), "4.vsrc", self.tensors[t.view_src])
+                viewed = self.tensors[t.view_src]
+                self.assign(t, self.backend_of(t.view_src), causes.VIEW.code, viewed)
             for src in self.sources(t):
                 if self.backend_of(src.id) != NOBODY:
                     continue
                 if src.view_src >= 0:
                     viewed = self.tensors[src.view_src]
-                    self.assign(src, self.backend_of(src.view_src), "4.vsrc", viewed)
+                    self.assign(src, self.backend_of(src.view_src), causes.VIEW.code, viewed)
                 else:
-                    self.assign(src, self.backend[t.id], "4.cur", t)
+                    self.assign(src, self.backend[t.id], causes.CONSUMER.code, t)
             for b in self.all_backends:
                 if self.backend[t.id] == NOBODY and self.supports(b, t):
-                    self.assign(t, b, "2.sup")
+                    self.assign(t, b, causes.FIRST_ABLE.code)
             if self.backend[t.id] == NOBODY:
                 raise CannotPlanError(f"no backend supports '{t.name}' ({t.op_desc}): ggml aborts")
         self.end_stage()
@@ -347,7 +340,7 @@ class Planning:
     def pass_5_split(self) -> None:
         """Cuts where the backend changes, and where a weight has to be copied while other inputs
         are there (so that the weights of one split can use the memory of another's)."""
-        self.stage = PASS_5
+        self.stage = PASS_5.number
         computed = [t for t in self.nodes if not t.is_view_op]
         first = self.backend[computed[0].id] if computed else self.capture.left_backend
         self.splits.append((first, 0, []))
@@ -362,7 +355,7 @@ class Planning:
         if self.n_copies > 1 and self.rules.graph_inputs_pass == 6:
             for leaf in self.leafs:
                 if "input" in leaf.flags:
-                    self.keep_copies(leaf, "6.cpy")
+                    self.keep_copies(leaf, causes.INPUT_COPY.code)
 
     def new_split(
         self, t: TensorRecord, b: int, reason: str, witness: TensorRecord | None = None
@@ -404,7 +397,7 @@ class Planning:
         current, _start, inputs = self.splits[-1]
         for src in self.sources(t):
             if self.n_copies > 1 and self.rules.graph_inputs_pass == 5 and "input" in src.flags:
-                self.keep_copies(src, "4.cpy")
+                self.keep_copies(src, causes.SPLIT_COPY.code)
             b = self.backend_of(src.id)
             if b == NOBODY:
                 raise CannotPlanError(
@@ -456,9 +449,13 @@ class Planning:
         copies = []
         for (id, b, c), number in numbers.items():
             for_split = self.copies[id, b]
-            cause = "6.cpy" if not for_split and self.rules.graph_inputs_pass == 6 else "4.cpy"
+            cause = (
+                causes.INPUT_COPY.code
+                if not for_split and self.rules.graph_inputs_pass == 6
+                else causes.SPLIT_COPY.code
+            )
             copies.append(copy_record(self.capture, self.tensors[id], number, b, c))
-            placements.append(Placement(b, cause, PASS_5, (), (), id, c))
+            placements.append(Placement(b, cause, PASS_5.number, (), (), id, c))
         used = len(self.slots) + self.capture.settings.pins_elsewhere
         return Outcome(tuple(placements), tuple(copies), tuple(splits), used)
 

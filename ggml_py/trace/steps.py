@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .cause import STAGES
+from .causes import STAGE_ROWS
 
 if TYPE_CHECKING:
     from .planned import Planned, PlanTensor
 
-_PASS_5 = 50
+_STAGES = {stage.number: stage for stage in STAGE_ROWS}
 
 
 class RawStep(NamedTuple):
@@ -76,8 +76,8 @@ def _steps(plan: Planned) -> tuple[Step, ...]:
     tensors = [plan.tensor(t.id) for t in plan.capture.tensors]
     steps = []
     for i, (stage, tensor, query, backend, answer, witness) in enumerate(raw):
-        pass_, stage_name, _row = STAGES.get(stage, (5 if stage == _PASS_5 else 0, "", -1))
-        sweep = stage_name[2:] if pass_ == 2 else ""
+        pass_, title = _STAGES[stage].pass_, _STAGES[stage].title
+        sweep = title[2:] if pass_ == 2 else ""
         name = names[backend] if backend >= 0 else ""
         about = tensors[witness] if witness >= 0 else None
         steps.append(Step(i, pass_, sweep, tensors[tensor], name, query, answer, about))

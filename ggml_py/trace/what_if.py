@@ -38,7 +38,7 @@ def what_if(
 ) -> Planned:
     """See `Plan.what_if`."""
     capture = plan.capture
-    reference.check_answers(capture)
+    capture.check_answers()
     dropped = [drop] if isinstance(drop, str) else list(drop)
     for name in dropped:
         capture = _without(capture, name)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from typing import Any, NoReturn, get_args, get_type_hints
 
+from ...trace import causes
 from ...trace.answers.passes import PASS_NAMES
 from ...trace.planned import Planned
 from ...trace.record import COPY, LEAF, NODE, OTHER
@@ -224,8 +225,9 @@ def _placements(plan: Planned) -> None:
             _count_passes(who, placed.passes, n_passes if placed_by_passes else 0)
         for i in placed.planned_src:
             _in(f"planned_src of {who}", i, -1, len(plan.tensors))
-        if placed.cause.startswith("1.wgt") and not placed.cause[5:].isdecimal():
-            _fail(f"cause of {who}", placed.cause, "1.wgt and the number of a source")
+        weight = causes.WEIGHT
+        if causes.is_of(weight, placed.cause) and causes.source_of(weight, placed.cause) < 0:
+            _fail(f"cause of {who}", placed.cause, f"{weight.code} and the number of a source")
         low, end = (0, n) if t.kind == COPY else (-1, 0)
         _in(f"copy_of of {who}", placed.copy_of, low, end)
         _in(f"copy_index of {who}", placed.copy_index, low, plan.settings.n_copies if end else 0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from .. import causes
 from ..names import most
 from ..record import TensorRecord
 from ..rules import parse_version
@@ -18,7 +19,8 @@ def offloaded_weights(facts: Facts) -> Iterator[Found]:
     mine = [
         c
         for c in facts.unexplained()
-        if facts.is_weight(c.holder) and any(facts.cause(r) == "1.off" for r in c.readers)
+        if facts.is_weight(c.holder)
+        and any(facts.cause(r) == causes.OFFLOADED.code for r in c.readers)
     ]
     for _at, to, copies in _large(facts, mine):
         name, weights = facts.name(to), _tensors(copies)

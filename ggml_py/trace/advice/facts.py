@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..names import AtLeast, with_bounds
+from .. import causes
+from ..names import AtLeast, block_of, with_bounds
 from ..planned import Planned, PlanTensor, format_bytes
 from ..record import DUMPED_NAME, LEAF, NODE, TensorRecord
 from ..what_if import what_if
@@ -202,7 +203,7 @@ class Facts:
 
     def followed_weight(self, t: TensorRecord) -> TensorRecord | None:
         """The weight that decided in pass 1 where `t` is: upstream looks at the first only."""
-        if self.cause(t) != "1.off" and not self.cause(t).startswith("1.wgt"):
+        if not causes.follows_weight(self.cause(t)):
             return None
         return next((s for s in self.sources(t) if self.capture.is_weight(s)), None)
 
@@ -287,7 +288,7 @@ def override(facts: Facts, weights: list[TensorRecord], to: int) -> str:
 def _pattern(names: list[str], others: Iterable[str]) -> str:
     """A regular expression for the names of weights and for none of the others of the graph: by
     block, if they are all in blocks."""
-    blocks = [m for m in map(re.compile(r"blk\.(\d+)\.(.*)").fullmatch, names) if m]
+    blocks = [block for block in map(block_of, names) if block]
     if len(names) == 1 or len(blocks) < len(names):
         # llama.cpp looks for it anywhere: output.weight is in blk.0.attn_output.weight, too.
         return "|".join(
@@ -295,13 +296,13 @@ def _pattern(names: list[str], others: Iterable[str]) -> str:
             for name in dict.fromkeys(names)
         )
     kinds: dict[str, set[str]] = {}
-    for m in blocks:
-        kinds.setdefault(m[1], set()).add(m[2])
-    elsewhere = [m for m in map(re.compile(r"blk\.(\d+)\.(.*)").match, others) if m]
+    for number, kind in blocks:
+        kinds.setdefault(number, set()).add(kind)
+    elsewhere = [block for block in map(block_of, others) if block]
     every = sorted(set().union(*kinds.values()))
-    if len(kinds) > 3 and elsewhere and not any(m[2] in every for m in elsewhere):
+    if len(kinds) > 3 and elsewhere and not any(kind in every for _number, kind in elsewhere):
         return rf"blk\.\d+\.{_one_of([re.escape(kind) for kind in every])}"
-    taken = {m[1] for m in elsewhere}
+    taken = {number for number, _kind in elsewhere}
     alike: dict[tuple[str, ...], list[str]] = {}  # blocks by their kinds, none where all are meant
     for number, those in kinds.items():
         whole = number not in taken and len(those) > 3

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import groupby
 
+from .. import causes
 from ..planned import format_bytes
 from ..record import TensorRecord
 from .facts import Facts, Found, described, nbytes, override
@@ -46,7 +47,7 @@ def _in_order(facts: Facts) -> list[TensorRecord]:
     order: dict[int, TensorRecord] = {}
     for t in facts.computed:
         weight = facts.followed_weight(t)
-        if weight is None or t.op in _LEFT_ALONE or facts.cause(t) == "1.off":
+        if weight is None or t.op in _LEFT_ALONE or facts.cause(t) == causes.OFFLOADED.code:
             continue
         if t.id not in facts.explained_nodes:
             order.setdefault(weight.id, weight)

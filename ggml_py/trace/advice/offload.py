@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from .. import causes
 from ..planned import Planned, format_bytes
 from ..record import TensorRecord
 from .facts import Facts, Found, are, described
@@ -82,7 +83,7 @@ def _gained(
     """The nodes that are offloaded in `after`: where to, which, and the bytes of their weights."""
     if after is None:
         return None
-    gained = [t for t in nodes if after.outcome.placements[t.id].cause == "1.off"]
+    gained = [t for t in nodes if after.outcome.placements[t.id].cause == causes.OFFLOADED.code]
     if not gained:
         return None
     weights = dict.fromkeys(w for t in gained if (w := facts.followed_weight(t)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import pairwise
 
+from .. import causes
 from ..planned import format_bytes
 from ..record import TensorRecord
 from .facts import Facts, Found, are, described, nbytes, override
@@ -81,7 +82,7 @@ def dragged(facts: Facts) -> Iterator[Found]:
         if weight.nbytes > largest.nbytes or (largest.id, where) not in copied:
             continue
         if t.supports >> home & 1:
-            key = t.op_desc, where, home, facts.cause(t) == "1.off"
+            key = t.op_desc, where, home, facts.cause(t) == causes.OFFLOADED.code
             groups.setdefault(key, []).append((t, weight))
     for (op, where, home, offloaded), pairs in groups.items():
         nodes = [t for t, _weight in pairs]
@@ -122,7 +123,7 @@ def swept(facts: Facts) -> Iterator[Found]:
     groups: dict[tuple[int, int], list[TensorRecord]] = {}
     for t in facts.computed:
         on = facts.where[t.id]
-        if facts.cause(t) != "2.sup" or t.id in facts.explained_nodes:
+        if facts.cause(t) != causes.SPREAD.code or t.id in facts.explained_nodes:
             continue
         read = [s for s in facts.sources(t) if not facts.is_weight(s)]
         homes = {facts.where[s.id] for s in read}
@@ -169,7 +170,7 @@ def avoidable_splits(facts: Facts) -> Iterator[Found]:
             f"not have to copy more: {facts.compared(after)}. '{first.name}' is where it is "
             f"because {first.cause.text}.",
             f"Take {are(nodes, 'its pin', 'their pins')} away."
-            if first.cause.code == "usr"
+            if first.cause.code == causes.PINNED.code
             else f"Pin {are(nodes, 'it', 'them')} to {facts.name(device)} with set_tensor_backend, "
             "or move what holds it there.",
             nodes,
@@ -205,7 +206,9 @@ _WRITES = frozenset({"SET_ROWS", "CPY"})
 
 
 # Causes of what no weight, memory or pin holds: pass 2 and 3 placed it by what is supported.
-_NOT_HELD = ("", "2.sup", "3.best", "3.upg")
+_NOT_HELD = (
+    "", causes.SPREAD.code, causes.MOST_SOURCES.code, causes.UPGRADED.code,
+)  # fmt: skip
 
 
 def round_trips(facts: Facts) -> Iterator[Found]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
+from .. import causes
 from ..record import OTHER, TensorRecord
 from .facts import Facts, Found, are, described
 
@@ -110,7 +111,7 @@ _MANY = {
 
 
 def _what_to_do(facts: Facts, u: Unreached, name: str, memory: str) -> str:
-    if facts.cause(u.node) == "usr":
+    if facts.cause(u.node) == causes.PINNED.code:
         return f"Take the pin of '{u.node.name}' away, or pin it to where the memory is."
     if u.what == WRITES:
         return (

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..cause import STAGES
+from ..causes import STAGES
 from ..reference import reference_of
 from ..steps import Step, steps_of
 
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from ..planned import Planned, PlanTensor
 
 # Stage code of a step's pass and sweep.
-_CODES = {(pass_, name[2:]): code for code, (pass_, name, _row) in STAGES.items()}
-SWEEPS = tuple(code for code, (pass_, _name, _row) in STAGES.items() if pass_ == 2)
+_CODES = {(stage.pass_, stage.title[2:]): number for number, stage in STAGES.items()}
+SWEEPS = tuple(number for number, stage in STAGES.items() if stage.pass_ == 2)
 _GPU_SWEEPS, _DOWN = SWEEPS[:2], SWEEPS[::2]
 
 
@@ -70,7 +70,7 @@ class Decisions:
             return
         last = len(self.plan.backends) - 1
         for stage in SWEEPS:
-            row = STAGES[stage][2]
+            row = STAGES[stage].row
             carrier, b = self._carrier(t.id, row, stage in _DOWN)
             name = self.plan.backends[b].name if b >= 0 else ""
             outcome = "unsupported"
@@ -80,7 +80,7 @@ class Decisions:
                 outcome = "nothing"
             elif stage in _GPU_SWEEPS and b == last:
                 outcome = "stopped"
-            yield Meeting(STAGES[stage][1][2:], carrier, name, outcome)
+            yield Meeting(STAGES[stage].title[2:], carrier, name, outcome)
             if outcome == "taken":
                 return
 
@@ -100,5 +100,5 @@ def decisions_of(plan: Planned) -> Decisions:
 
 
 def stage_of(step: Step) -> int:
-    """The code of a step's stage, as `cause.STAGES` has it; 0 for pass 5."""
+    """The code of a step's stage, as `causes.STAGES` has it; 0 for pass 5."""
     return _CODES.get((step.pass_, step.sweep), 0)

@@ -6,7 +6,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from .. import causes
 from ..cause import is_for_pipeline, pass_of, sentence, unknown_cause
+from ..causes import MEMORY
 from ..names import label, listed, memory, quoted, signature
 from ..planned import format_bytes
 from ..record import COPY, DUMPED_NAME
@@ -18,8 +20,8 @@ if TYPE_CHECKING:
     from ..steps import Step
 
 # Where a chain ends.
-PIN, INPUT, WEIGHT, MEMORY, UNSUPPORTED, NO_NEIGHBOUR, UNKNOWN = (
-    "pin", "input flag", "weight's buffer", "buffer", "unsupported op", "no neighbour", "unknown"
+WEIGHT, UNSUPPORTED, NO_NEIGHBOUR, UNKNOWN = (
+    "weight's buffer", "unsupported op", "no neighbour", "unknown"
 )  # fmt: skip
 _MAX_LINKS = 1000  # a chain from steps gets older with each link; one from codes could go round
 
@@ -75,8 +77,7 @@ class Explanation:
         told = " ".join(part for part in (first.code or none, first.sweep) if part)
         if first.witness is None:
             return told
-        by_source = first.code.startswith("1.wgt") or first.code == "1.off"
-        sources = first.tensor.record.src if by_source else ()
+        sources = first.tensor.record.src if causes.follows_weight(first.code) else ()
         src = sources.index(first.witness.id) if first.witness.id in sources else None
         return f"{told} via " + ("" if src is None else f"src[{src}] ") + label(first.witness)
 
@@ -200,7 +201,7 @@ def _chain(
             yield _memory(step.witness, depth)
             return
         relation, before = "because", step.index
-        if code == "3.upg":
+        if code == causes.UPGRADED.code:
             relation = "before that"
         else:
             assert step.witness is not None
@@ -210,17 +211,16 @@ def _chain(
 
 def _link(plan: Planned, step: Step, code: str, relation: str, depth: int) -> Link:
     t, stage, text, root = step.tensor, stage_of(step), "", ""
-    if code == "usr":
-        root = PIN
-    elif code == "1.inp":
-        root = INPUT
-    elif code == "1.dst":
+    row = causes.find(code, stage)
+    if row is not None and row.root == MEMORY:
         return _memory(t, depth, relation)
-    elif step.witness is None and code != "3.upg":
+    if row is not None and row.root:
+        root = row.root
+    elif step.witness is None and row is not causes.UPGRADED:
         root = _root_of_fallback(plan, t)
         text = _fallback(plan, t, step, code, root)
     text = text or sentence(t, step.backend, code, stage, step.witness)
-    pass_ = 0 if code == "usr" else step.pass_
+    pass_ = 0 if row is causes.PINNED else step.pass_
     return Link(t, step.backend, pass_, step.sweep, code, text, step.witness, relation, depth, root)
 
 
@@ -238,7 +238,7 @@ def _memory(t: PlanTensor, depth: int, relation: str = "because") -> Link:
     step = decisions_of(t.plan).placement(t)
     told = (str(step.answer), step.backend) if step else ("", "")
     root = WEIGHT if holder.buffer.usage == "weights" else MEMORY
-    pass_ = int(told[0] == "1.dst")
+    pass_ = int(told[0] == causes.ALLOCATED.code)
     return Link(t, told[1], pass_, "", told[0], text, None, relation, depth, root)
 
 
@@ -256,7 +256,7 @@ def _fallback(plan: Planned, t: PlanTensor, step: Step, code: str, root: str) ->
         why = f"{listed(met)}, which the sweeps came with, cannot run {signature(t)}"
     else:
         why = "no sweep came to it"
-    if code != "3.best":
+    if code != causes.MOST_SOURCES.code:
         return f"{why}; {step.backend} is the first backend that supports the op"
     able = readable_sources(plan, t)
     if len(able) == 1:
@@ -339,7 +339,8 @@ def _from_codes(plan: Planned, t: PlanTensor) -> Iterator[Link]:
         seen.add(t.id)
         cause = t.cause
         following = cause.witness
-        root = {"usr": PIN, "1.inp": INPUT, "1.dst": MEMORY}.get(cause.code, "")
+        row = causes.find(cause.code)
+        root = row.root if row else ""
         if not root and (following is None or following.id in seen):
             root = UNKNOWN
         sweep = cause.stage[2:] if cause.pass_ == 2 else ""

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from ..cause import STAGES
+from ..causes import STAGES
 
 if TYPE_CHECKING:
     from ..planned import Planned, PlanTensor
 
 # The stages after which `Placement.passes` holds the assignment.
-PASS_NAMES = tuple(name for _pass, name, _row in sorted(STAGES.values(), key=lambda s: s[2]))
+PASS_NAMES = tuple(stage.title for stage in sorted(STAGES.values(), key=lambda s: s.row))
 _WIDTH = max(map(len, PASS_NAMES))
 MARKS_AT = _WIDTH + 2  # columns before the first letter of a line
 LEAFS = "leafs"  # the line between the nodes' lines and the leafs'

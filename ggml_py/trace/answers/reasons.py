@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from .. import causes
 from ..names import memory, quoted, shape, signature
 from ..record import COPY, NODE
 from ..what_if import batch_size
-from .decisions import decisions_of
+from .decisions import decisions_of, stage_of
 from .explain import readable_sources, sweeps_text
 
 if TYPE_CHECKING:
@@ -116,7 +117,7 @@ def first_reason(plan: Planned, t: PlanTensor, b: int) -> Found | None:
     for rule in (_pinned, _upgraded, _unsupported, _not_upgraded):
         if found := rule(case):
             return found
-    if step.answer == "3.upg":  # it was not on `b` before, either
+    if step.answer == causes.UPGRADED.code:  # it was not on `b` before, either
         before = decisions_of(plan).placement(t, step.index)
         assert before is not None
         case = Case(plan, t, b, before)
@@ -124,15 +125,9 @@ def first_reason(plan: Planned, t: PlanTensor, b: int) -> Found | None:
 
 
 def _rule_of(case: Case) -> Callable[[Case], Found]:
-    code = str(case.step.answer)
-    if code.startswith("1.wgt"):
-        return _weight
-    if code == "2.sup":
-        return _sweep if case.step.pass_ == 2 else _fallback
-    return {
-        "1.dst": _own_memory, "1.vsrc": _own_memory, "1.inp": _input, "1.off": _offloaded,
-        "3.best": _most_sources, "4.vsrc": _view, "4.cur": _consumer,
-    }[code]  # fmt: skip
+    row = causes.find(str(case.step.answer), stage_of(case.step))
+    assert row is not None  # the reference sets no other
+    return RULES[row.rule]
 
 
 # --- before pass 1
@@ -307,7 +302,7 @@ def _neighbours(plan: Planned, t: PlanTensor) -> Iterator[PlanTensor]:
 
 def _upgraded(case: Case) -> Found | None:
     """It was there, or could have been moved there, had another not been the first that could."""
-    if case.step.answer != "3.upg":
+    if case.step.answer != causes.UPGRADED.code:
         return None
     was = decisions_of(case.plan).placement(case.t, case.step.index)
     assert was is not None
@@ -332,7 +327,11 @@ def _upgraded(case: Case) -> Found | None:
 def _not_upgraded(case: Case) -> Found | None:
     """The backends share a buffer type, and still pass 3 did not move it."""
     t, code = case.t, case.step.answer
-    if t.is_view_op or t.record.kind != NODE or code in ("3.upg", "3.best"):
+    if (
+        t.is_view_op
+        or t.record.kind != NODE
+        or code in (causes.UPGRADED.code, causes.MOST_SOURCES.code)
+    ):
         return None
     if not _shares_buft(case, case.at) or (src := case.unreadable_source()) is None:
         return None
@@ -380,3 +379,11 @@ def holder_of(t: PlanTensor) -> PlanTensor:
 def key(t: PlanTensor) -> str | int:
     """What `Plan.what_if` takes for a tensor: its name where only it has that, else its id."""
     return t.name if t.name and t.plan.n_named[t.name] == 1 else t.id
+
+
+# By `causes.Code.rule`.
+RULES: dict[str, Callable[[Case], Found]] = {
+    "own memory": _own_memory, "input": _input, "offloaded": _offloaded, "weight": _weight,
+    "sweep": _sweep, "most sources": _most_sources, "view": _view, "consumer": _consumer,
+    "fallback": _fallback,
+}  # fmt: skip

@@ -12,6 +12,7 @@ from functools import lru_cache
 from itertools import pairwise, product
 from typing import Any, TypeAlias
 
+from .. import causes
 from ..match import key_of, match_tensors
 from ..names import label, quoted, shape
 from ..planned import Planned, PlanTensor, format_bytes
@@ -398,7 +399,7 @@ def _other_answer(x: PlanTensor, y: PlanTensor) -> str | None:
             return f"{backend} {says} it with {_sizes(x, y)}"
     for backend, cause in ((x.backend, x.placement.cause), (y.backend, y.placement.cause)):
         old, new = (_answer(t, backend, "offload") for t in (x, y))
-        if cause == "1.off" and old is not None and new is not None and old != new:
+        if cause == causes.OFFLOADED.code and old is not None and new is not None and old != new:
             says = "wants" if new else "does not want"
             rows = f"{batch_size(y.record)} rows instead of {batch_size(x.record)}"
             return f"{backend} {says} it with {rows}, its weight being in host memory"

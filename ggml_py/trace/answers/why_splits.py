@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from .. import causes
 from ..advice.facts import Facts
 from ..names import with_bounds
 from ..reference import reference_of
@@ -21,7 +22,7 @@ _LEAST_SHARE = 10  # a device that computes less than a tenth of the nodes is no
 # These reasons are about the node itself. The others (a sweep, most sources, a view, ...) follow
 # from where its neighbours are.
 _OWN = ("pin", "op", "memory", "weight", "offload", "input")
-_OWN_CODES = ("usr", "1.")
+_OWN_CODES = tuple(row.code for row in causes.CODES if row.pass_ <= causes.PASS_1.pass_)
 
 
 @dataclass(frozen=True)

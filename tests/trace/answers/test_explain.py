@@ -18,7 +18,8 @@ from worlds import plan as plan_of
 
 import ggml_py as ggml
 from ggml_py.trace import reference
-from ggml_py.trace.answers.explain import INPUT, MEMORY, NO_NEIGHBOUR, PIN, UNSUPPORTED, WEIGHT
+from ggml_py.trace.answers.explain import NO_NEIGHBOUR, UNSUPPORTED, WEIGHT
+from ggml_py.trace.causes import INPUT, MEMORY, PIN
 from ggml_py.trace.names import shape
 from ggml_py.trace.rules import parse_version
 
