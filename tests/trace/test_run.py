@@ -91,6 +91,7 @@ def test_the_clock_is_right(path):
                 model.eval([token])
         took = time.perf_counter_ns() - before
     summary = recording.run.summary()
+    assert repr(summary) == f"<RunSummary: {summary.headline()}>"
     assert summary.n_computes == 20 and summary.computing.keys() == {"CPU"}
     assert 0 < summary.computing["CPU"] <= summary.wall <= took
     assert summary.computing["CPU"] + summary.between + summary.idle <= summary.wall * 1.001

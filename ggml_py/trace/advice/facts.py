@@ -46,6 +46,9 @@ class Finding:
         """The page about it, in the repository."""
         return f"docs/advice/{self.id}.md"
 
+    def __repr__(self) -> str:
+        return f"<Finding {self.id}, {self.severity}: {self.title}>"
+
     def __str__(self) -> str:
         """Lines of at most 100 columns: the title, what was found, what to do."""
         known = self.bytes or isinstance(self.bytes, AtLeast)

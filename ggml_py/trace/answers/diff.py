@@ -130,6 +130,9 @@ class Diff:
             or self.copies_added or self.copies_removed or self.copies_resized
         )  # fmt: skip
 
+    def __repr__(self) -> str:
+        return f"<Diff: {self.headline()}>"
+
     def __bool__(self) -> bool:
         return not self.same
 

@@ -46,6 +46,9 @@ class Link:
     depth: int = 0
     root: str = ""
 
+    def __repr__(self) -> str:
+        return f"<Link {self}>"
+
     def __str__(self) -> str:
         where = f" on {self.backend}" if self.backend else ""
         stage = f"pass {self.pass_} {self.sweep}".rstrip() if self.pass_ else ""
@@ -86,6 +89,9 @@ class Explanation:
         """What it goes back to: "weight's buffer", "buffer", "input flag", "pin", "unsupported op",
         "no neighbour" or "unknown"."""
         return next((link.root for link in self.links if link.root), UNKNOWN)
+
+    def __repr__(self) -> str:
+        return f"<Explanation of {label(self.subject)}: {self.headline}>"
 
     def __str__(self) -> str:
         t = self.subject

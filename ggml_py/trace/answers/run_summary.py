@@ -118,6 +118,9 @@ class RunSummary:
     copied_how: dict[str, int]  # how many copies, by `Event.how`
     fused: dict[str, int]  # how often CPUs computed nodes as one, by their ops: "RMS_NORM + MUL"
 
+    def __repr__(self) -> str:
+        return f"<RunSummary: {self.headline()}>"
+
     def headline(self) -> str:
         """One line."""
         words = {MEASURED: "", AT_MOST: "at most ", NOT_KNOWN: "not known, from "}

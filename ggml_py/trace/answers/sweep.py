@@ -74,6 +74,9 @@ class Threshold:
             return f"the graph is another: {self.n_removed} nodes less, {self.n_added} more"
         return "the nodes stay where they are; the splits or what is copied for them change"
 
+    def __repr__(self) -> str:
+        return f"<Threshold {self.headline()}>"
+
     def headline(self) -> str:
         """One line: where, how many nodes move, splits and bytes before and after."""
         a, b = self.totals_before, self.totals_after
@@ -93,6 +96,11 @@ class Sweep:
     points: tuple[Point, ...]
     thresholds: tuple[Threshold, ...]
     n_builds: int  # how often `build` was called
+
+    def __repr__(self) -> str:
+        axes = ", ".join(self.axes)
+        n, found = len(self.points), len(self.thresholds)
+        return f"<Sweep of {axes}: {n} plan{'s' * (n != 1)}, {found} threshold{'s' * (found != 1)}>"
 
     def grouped(self) -> list[tuple[Threshold, list[Shape]]]:
         """The thresholds without those that differ only in the values of the other axes, each with

@@ -27,6 +27,9 @@ class Variant:
     parts: tuple[Variant, ...]  # of kind together: the changes, each of which is needed
     text: str  # "K f16 instead of q5_1"
 
+    def __repr__(self) -> str:
+        return f"<Variant {self.text}>"
+
     def to_dict(self) -> dict[str, Any]:
         """As JSON data."""
         return asdict(self)
@@ -43,6 +46,9 @@ class Nearest:
     variants: tuple[Variant, ...]  # the smallest change first
     tried: int  # how often supports_op was asked
     constructor: str  # what the variants were made with: "flash_attn_ext"; "" if field by field
+
+    def __repr__(self) -> str:
+        return f"<Nearest {self.text}>"
 
     @property
     def text(self) -> str:

@@ -38,6 +38,9 @@ class Change:
         """Python: "plan.what_if(op_offload=True)"."""
         return f"plan.what_if({', '.join(f'{k}={v!r}' for k, v in self.what_if.items())})"
 
+    def __repr__(self) -> str:
+        return f"<Change {self.call}: {self.then}>"
+
     def __str__(self) -> str:
         return f"{self.text}: {self.then}"
 
@@ -52,6 +55,9 @@ class Reason:
     sweep: str
     witness: PlanTensor | None
     changes: tuple[Change, ...]
+
+    def __repr__(self) -> str:
+        return f"<Reason {self}>"
 
     def __str__(self) -> str:
         stage = f", pass {self.pass_} {self.sweep}".rstrip() if self.pass_ else ""
@@ -86,6 +92,11 @@ class WhyNot:
         if self.is_there:
             return f"{label(self.subject)} is on {self.backend}"
         return str(self.reasons[0]) if self.reasons else self.notes[0]
+
+    def __repr__(self) -> str:
+        ids = ", then ".join(reason.id for reason in self.reasons)
+        there = "it is there" if self.is_there else ids or "no rule"
+        return f"<WhyNot {label(self.subject)} on {self.backend}: {there}>"
 
     def __str__(self) -> str:
         t = self.subject

@@ -69,6 +69,11 @@ class WhySplits:
     other_copies: int
     other_bytes: int
 
+    def __repr__(self) -> str:
+        n, found = sum(len(group.splits) for group in self.groups), len(self.reasons)
+        what = f"{n} split{'s' * (n != 1)}, {found} reason{'s' * (found != 1)}"
+        return f"<WhySplits: {what}, main backend {self.main}>"
+
     def to_dict(self) -> dict[str, Any]:
         """As data that `json` can write."""
         data = {
