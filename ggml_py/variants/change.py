@@ -17,7 +17,8 @@ from .. import enums
 from ..boundary.ffi import lib
 from ..errors import GgmlError
 from ..tensors.op_settings import OpSettings
-from .rebuild import Replay, State, block_of
+from .making import block_of
+from .rebuild import Replay, State
 
 # A size: (source, dimension), the name of an argument, or (-1, dimension) of a result that is made
 # field by field.

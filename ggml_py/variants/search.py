@@ -32,8 +32,9 @@ from ..trace.answers.variant import KINDS, Nearest, Variant
 from ..trace.plan_tensor import PlanTensor
 from . import change as c
 from .change import Change
+from .making import Node
 from .phrases import Wording, type_name, variant
-from .rebuild import Node, Replay, State
+from .rebuild import Replay, State
 
 MOST_ASKED = 20_000
 _DRAWS = 150  # lists of several changes at random

@@ -1,0 +1,208 @@
+"""A node as plain data, and what makes its sources and calls constructors with them again."""
+
+from __future__ import annotations
+
+import math
+import struct
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from .. import enums
+from ..boundary.ffi import NULL, ffi, lib, text
+from ..errors import ArgumentError, GgmlError
+from ..graphs.context import Context
+from ..tensors.convert import type_of
+from ..tensors.op_settings import SINKS
+from ..tensors.tensor import Tensor
+from ..trace.plan_tensor import PlanTensor
+from .constructor import WORDS, Value
+
+SELF = -2  # a source that is the node itself: ggml_cast's
+_MOST_BYTES = 1 << 53  # as Context.new_tensor
+
+
+@cache
+def block_of(type_: int) -> tuple[int, int]:
+    """Elements and bytes of a block."""
+    return int(lib.ggml_blck_size(type_)), int(lib.ggml_type_size(type_))
+
+
+@dataclass(frozen=True)
+class Source:
+    """One tensor that a node reads."""
+
+    name: str
+    type: int
+    ne: tuple[int, ...]
+    nb: tuple[int, ...]
+
+    @property
+    def packed(self) -> tuple[int, ...]:
+        """The strides that it has when it is contiguous."""
+        block, size = block_of(self.type)
+        nb = [size, size * (self.ne[0] // block)]
+        return (*nb, nb[1] * self.ne[1], nb[1] * self.ne[1] * self.ne[2])
+
+    @property
+    def is_contiguous(self) -> bool:
+        packed = self.packed
+        return self.nb == packed or all(
+            n == 1 or nb == there for n, nb, there in zip(self.ne, self.nb, packed, strict=True)
+        )
+
+    def contiguous(self) -> Source:
+        """The same without gaps, in order."""
+        return Source(self.name, self.type, self.ne, self.packed)
+
+    def changed(self, type_: int, ne: tuple[int, ...]) -> Source | None:
+        """With another type or shape, laid out alike: in the same order of dimensions, and with
+        the gaps that there are. None where no tensor is like that."""
+        block, size = block_of(type_)
+        old_block, old_size = block_of(self.type)
+        order = [0, 1, 2, 3]
+        if not self.is_contiguous:
+            order.sort(key=lambda d: (self.nb[d], d))
+        inner = order[0]
+        transposed = inner != 0 and block > 1 and type_ != self.type
+        if ne[inner] % block or transposed or math.prod(n or 1 for n in ne) * size > _MOST_BYTES:
+            return None
+        made = Source(self.name, type_, ne, ())
+        if self.is_contiguous:
+            return made.contiguous()
+        nb = [0] * 4
+        tight, old_tight = size, old_size
+        for d in order:
+            scaled = -(-self.nb[d] * size * old_block // (old_size * block * size)) * size
+            gap = self.nb[d] - old_tight
+            nb[d] = tight if gap == 0 else max(tight, scaled) if gap > 0 else scaled
+            first = d == inner
+            tight = nb[d] * (ne[d] // block if first else ne[d])
+            old_tight = self.nb[d] * (self.ne[d] // old_block if first else self.ne[d])
+        if max(n * stride for n, stride in zip(ne, nb, strict=True)) > _MOST_BYTES:
+            return None
+        return Source(self.name, type_, ne, tuple(nb))
+
+
+@dataclass(frozen=True)
+class Node:
+    """A node as it is on record."""
+
+    op: int
+    name: str
+    type: int
+    ne: tuple[int, ...]
+    nb: tuple[int, ...]
+    params: tuple[int, ...]  # words of op_params
+    sources: tuple[Source, ...]  # each one once
+    src: tuple[int, ...]  # index into `sources` per place; -1 for none, or SELF
+    view_place: int  # the source whose memory it is a view of; -1 for none
+
+    @staticmethod
+    def of(what: Tensor | PlanTensor) -> Node:
+        """Raises `ArgumentError` for a leaf, and for a plan with names that this release lacks."""
+        return _of_tensor(what) if isinstance(what, Tensor) else _of_record(what)
+
+
+def _of_tensor(tensor: Tensor) -> Node:
+    ptr = tensor.ptr
+    if ptr.op == enums.Op.NONE:
+        raise ArgumentError(f"{tensor!r} is a leaf: expected a node, the result of an op")
+    raw = list(ptr.src)
+    found = [p for i, p in enumerate(raw) if p not in (NULL, ptr) and p not in raw[:i]]
+    sources = [Source(text(p.name), int(p.type), tuple(p.ne), tuple(p.nb)) for p in found]
+    src = [SELF if p == ptr else -1 if p == NULL else found.index(p) for p in raw]
+    root = ptr.view_src
+    views = [i for i, p in enumerate(raw) if root != NULL and p not in (NULL, ptr)
+             and root in (p, p.view_src)]  # fmt: skip
+    words = struct.unpack(f"{WORDS}i", bytes(ffi.buffer(ptr.op_params)))
+    return Node(
+        int(ptr.op), text(ptr.name), int(ptr.type), tuple(ptr.ne), tuple(ptr.nb), words,
+        tuple(sources), tuple(src), views[-1] if views else -1,
+    )  # fmt: skip
+
+
+@cache
+def _ops() -> dict[str, int]:
+    return {text(lib.ggml_op_name(op)): int(op) for op in enums.Op if op.name != "COUNT"}
+
+
+def _of_record(what: PlanTensor) -> Node:
+    r, tensors = what.record, what.plan.tensors
+    if what.plan.capture.source != "scheduler":
+        raise ArgumentError(
+            f"'{r.name}' of a plan that was read from a debug log, which has no shapes: "
+            "expected a node of a live graph, or of a plan that to_json wrote"
+        )
+    if r.op not in _ops():
+        raise ArgumentError(f"'{r.name}' is a {r.op}: release {enums.UPSTREAM} has no such op")
+    if _ops()[r.op] == enums.Op.NONE:
+        raise ArgumentError(f"'{r.name}' of the plan is a leaf: expected a node")
+    found = list(dict.fromkeys(i for i in r.src if i not in (-1, r.id)))
+    sources = [
+        Source(t.name, int(type_of(t.type)), tuple(t.ne), tuple(t.nb))
+        for t in (tensors[i] for i in found)
+    ]
+    src = [SELF if i == r.id else found.index(i) if i >= 0 else -1 for i in r.src]
+    root = r.view_src
+    views = [p for p, i in enumerate(r.src) if root >= 0 and i not in (-1, r.id)
+             and root in (i, tensors[i].view_src)]  # fmt: skip
+    return Node(
+        _ops()[r.op], r.name, int(type_of(r.type)), tuple(r.ne), tuple(r.nb),
+        (*r.op_params, *[0] * (WORDS - len(r.op_params))),
+        tuple(sources), tuple(src), views[-1] if views else -1,
+    )  # fmt: skip
+
+
+class Maker:
+    """Calls constructors with tensors like a node's sources."""
+
+    def __init__(self, node: Node, context: Context) -> None:
+        self.node = node
+        self.context = context
+        self._made: dict[tuple[int, Source], Tensor] = {}
+        sinks = SINKS.get(enums.Op(node.op))
+        self.sinks = sinks if sinks is not None and sinks < len(node.src) else -1
+        # Places in src that constructors fill: sinks are added later.
+        self.places = [p for p, index in enumerate(node.src) if index >= 0 and p != self.sinks]
+
+    def tensor(self, index: int, source: Source) -> Tensor:
+        """A leaf like `source`, without memory; the same one for the same."""
+        key = (index, source)
+        if key not in self._made:
+            ptr = lib.ggml_new_tensor(self.context.ptr, source.type, 4, [0, 1, 1, 1])
+            ptr.ne, ptr.nb = list(source.ne), list(source.nb)  # which may be a permuted tensor's
+            self._made[key] = Tensor(ptr, self.context)
+            lib.ggml_set_name(ptr, source.name.encode()[:63])
+        return self._made[key]
+
+    def call(self, method: str, operands: Any, args: dict[str, Value], sources: Any) -> Any:
+        """The constructor's result; None if it refuses."""
+        node = self.node
+        given = {}
+        for name, place in operands:
+            index = node.src[place] if place >= 0 else -1
+            given[name] = self.tensor(index, sources[index]) if index >= 0 else None
+        try:
+            return getattr(self.context, method)(**given, **args)
+        except (GgmlError, OverflowError):
+            return None
+
+    def same_sources(self, made: Tensor) -> bool:
+        """Whether a constructor's result has the node's op, and reads what the node does."""
+        node = self.node
+        if made._ptr.op != node.op:
+            return False
+        for place, raw in enumerate(made._ptr.src):
+            index = node.src[place] if place < len(node.src) else -1
+            if place == self.sinks:
+                continue
+            wanted = self.tensor(index, node.sources[index])._ptr if index >= 0 else NULL
+            if raw != (made._ptr if index == SELF else wanted):
+                return False
+        return True
+
+
+def words_of(made: Tensor) -> tuple[int, ...]:
+    """Its op_params."""
+    return struct.unpack(f"{WORDS}i", bytes(ffi.buffer(made._ptr.op_params)))
