@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 
 from ..errors import ArgumentError
 from . import rows as profile_rows
-from .asked import call_of, key_of
 from .profiles.call import VIEWS, Call, call_of_record
 from .profiles.ops import OPS
 from .profiles.params import Op, Row, Value
@@ -180,6 +179,8 @@ class Profile:
             return self._decide(tensor)
         if hasattr(tensor, "record"):
             return self._decide(_recorded(tensor.plan, tensor.record))
+        from ..tensors.call import call_of, key_of  # a plan is asked about without the library
+
         try:
             key = key_of(tensor)
         except AttributeError:

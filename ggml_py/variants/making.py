@@ -12,13 +12,14 @@ from .. import enums
 from ..boundary.ffi import NULL, ffi, lib, text
 from ..errors import ArgumentError, GgmlError
 from ..graphs.context import Context
+from ..sim.profiles.call import SELF, Call, call_of_record
+from ..tensors.call import call_of
 from ..tensors.convert import type_of
 from ..tensors.op_settings import SINKS
 from ..tensors.tensor import Tensor
 from ..trace.plan_tensor import PlanTensor
 from .constructor import WORDS, Value
 
-SELF = -2  # a source that is the node itself: ggml_cast's
 _MOST_BYTES = 1 << 53  # as Context.new_tensor
 
 
@@ -86,7 +87,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Node:
-    """A node as it is on record."""
+    """A call with the numbers that this build has for ops and types."""
 
     op: int
     name: str
@@ -101,25 +102,26 @@ class Node:
     @staticmethod
     def of(what: Tensor | PlanTensor) -> Node:
         """Raises `ArgumentError` for a leaf, and for a plan with names that this release lacks."""
-        return _of_tensor(what) if isinstance(what, Tensor) else _of_record(what)
+        if isinstance(what, Tensor):
+            if what.ptr.op == enums.Op.NONE:
+                raise ArgumentError(f"{what!r} is a leaf: expected a node, the result of an op")
+            return Node.of_call(call_of(what))
+        return Node.of_call(_recorded(what))
 
-
-def _of_tensor(tensor: Tensor) -> Node:
-    ptr = tensor.ptr
-    if ptr.op == enums.Op.NONE:
-        raise ArgumentError(f"{tensor!r} is a leaf: expected a node, the result of an op")
-    raw = list(ptr.src)
-    found = [p for i, p in enumerate(raw) if p not in (NULL, ptr) and p not in raw[:i]]
-    sources = [Source(text(p.name), int(p.type), tuple(p.ne), tuple(p.nb)) for p in found]
-    src = [SELF if p == ptr else -1 if p == NULL else found.index(p) for p in raw]
-    root = ptr.view_src
-    views = [i for i, p in enumerate(raw) if root != NULL and p not in (NULL, ptr)
-             and root in (p, p.view_src)]  # fmt: skip
-    words = struct.unpack(f"{WORDS}i", bytes(ffi.buffer(ptr.op_params)))
-    return Node(
-        int(ptr.op), text(ptr.name), int(ptr.type), tuple(ptr.ne), tuple(ptr.nb), words,
-        tuple(sources), tuple(src), views[-1] if views else -1,
-    )  # fmt: skip
+    @staticmethod
+    def of_call(call: Call) -> Node:
+        """The node that a call makes."""
+        return Node(
+            _ops()[call.kind],
+            call.out.name,
+            int(type_of(call.out.type)),
+            call.out.ne,
+            call.out.nb,
+            call.params,
+            tuple(Source(s.name, int(type_of(s.type)), s.ne, s.nb) for s in call.operands),
+            call.places,
+            call.views[-1] if call.views else -1,
+        )
 
 
 @cache
@@ -127,8 +129,8 @@ def _ops() -> dict[str, int]:
     return {text(lib.ggml_op_name(op)): int(op) for op in enums.Op if op.name != "COUNT"}
 
 
-def _of_record(what: PlanTensor) -> Node:
-    r, tensors = what.record, what.plan.tensors
+def _recorded(what: PlanTensor) -> Call:
+    r = what.record
     if what.plan.capture.source != "scheduler":
         raise ArgumentError(
             f"'{r.name}' of a plan that was read from a debug log, which has no shapes: "
@@ -138,20 +140,7 @@ def _of_record(what: PlanTensor) -> Node:
         raise ArgumentError(f"'{r.name}' is a {r.op}: release {enums.UPSTREAM} has no such op")
     if _ops()[r.op] == enums.Op.NONE:
         raise ArgumentError(f"'{r.name}' of the plan is a leaf: expected a node")
-    found = list(dict.fromkeys(i for i in r.src if i not in (-1, r.id)))
-    sources = [
-        Source(t.name, int(type_of(t.type)), tuple(t.ne), tuple(t.nb))
-        for t in (tensors[i] for i in found)
-    ]
-    src = [SELF if i == r.id else found.index(i) if i >= 0 else -1 for i in r.src]
-    root = r.view_src
-    views = [p for p, i in enumerate(r.src) if root >= 0 and i not in (-1, r.id)
-             and root in (i, tensors[i].view_src)]  # fmt: skip
-    return Node(
-        _ops()[r.op], r.name, int(type_of(r.type)), tuple(r.ne), tuple(r.nb),
-        (*r.op_params, *[0] * (WORDS - len(r.op_params))),
-        tuple(sources), tuple(src), views[-1] if views else -1,
-    )  # fmt: skip
+    return call_of_record(r, what.plan.tensors)
 
 
 class Maker:

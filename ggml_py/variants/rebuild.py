@@ -16,6 +16,7 @@ from .. import enums
 from ..boundary.ffi import BUILD, NULL, lib
 from ..errors import GgmlError
 from ..graphs.context import Context
+from ..sim.profiles.call import SELF
 from ..tensors.tensor import Tensor
 from ..trace.record import VIEW_OPS
 from .constructor import (
@@ -32,7 +33,7 @@ from .constructor import (
 )
 from .constructor_table import CONSTRUCTORS, RELEASE
 from .learn import learnt
-from .making import SELF, Maker, Node, Source, words_of
+from .making import Maker, Node, Source, words_of
 
 
 @dataclass(frozen=True)

@@ -127,8 +127,8 @@ class _Search:
         """Those whose buffer alone makes the device refuse what it takes otherwise."""
         found = []
         for place, source in enumerate(tensor.ptr.src):
-            index = self.replay.node.src[place]
-            if source == NULL or index < 0 or source.buffer == NULL:
+            index = -1 if source == NULL else self.replay.node.src[place]
+            if index < 0 or source.buffer == NULL:
                 continue
             made = self.replay.build(self.state)
             copy = self.replay.tensor(index, self.state.sources[index])

@@ -17,10 +17,10 @@ from profile_more_cases import ALL_CASES as CASES
 
 import ggml_py as ggml
 from ggml_py.sim import rows as profile_rows
-from ggml_py.sim.asked import call_of
 from ggml_py.sim.profile import _Cases
 from ggml_py.sim.profiles.call import call_of_record
 from ggml_py.sim.profiles.ops import OPS
+from ggml_py.tensors.call import call_of
 
 SAMPLED = 40
 pinned = pytest.mark.needs(release="default", why="older records are staler than their release")

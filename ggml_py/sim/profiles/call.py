@@ -1,6 +1,6 @@
-"""What a device is asked about: one op with its types, shapes, strides and parameters.
+"""One op with its operands: what a device is asked about, and what a node is made again from.
 
-Plain data, so that a recorded graph can be asked about too; asked.py reads it off a live tensor.
+Plain data, made here from a record; tensors/call.py makes it from a live tensor.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 Four = tuple[int, int, int, int]
+SELF = -2  # an operand that is the result itself: ggml_cast's
 
 _BLOCKS = {"q1_0": 128, "q2_0": 64, "nvfp4": 64, "iq4_nl": 32, "mxfp4": 32}
 _BLOCKS |= dict.fromkeys(("q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q8_1"), 32)
@@ -34,6 +35,7 @@ class Source(NamedTuple):
     ne: Four
     nb: Four
     whole: Four | None = None
+    name: str = ""
 
     @property
     def order(self) -> Four:
@@ -70,14 +72,31 @@ class Source(NamedTuple):
 
 @dataclass(frozen=True)
 class Call:
-    """One op. `op` is upstream's description ("MUL_MAT", "SILU", "SWIGLU"), `src` has None where
-    a source is absent, `params` are the op's 16 numbers as int32."""
+    """One op and its operands. `op` is upstream's description ("MUL_MAT", "SILU", "SWIGLU"), `kind`
+    the op's name ("MUL_MAT", "UNARY", "GLU"), `params` are the op's 16 numbers as int32.
+
+    `operands` has each tensor once; `places` has an index into them for each place of src, -1 where
+    there is none, or `SELF`. `views` are the places whose memory the result is a view of.
+    """
 
     op: str
+    kind: str
     out: Source
-    src: tuple[Source | None, ...]
+    operands: tuple[Source, ...]
+    places: tuple[int, ...]
     params: tuple[int, ...] = (0,) * 16
-    inplace: bool = False
+    views: tuple[int, ...] = ()
+
+    @property
+    def inplace(self) -> bool:
+        """Whether the result takes the memory of source 0."""
+        return 0 in self.views
+
+    @functools.cached_property
+    def src(self) -> tuple[Source | None, ...]:
+        """The sources by place; None where one is absent."""
+        found = {-1: None, SELF: self.out, **dict(enumerate(self.operands))}
+        return tuple(found[index] for index in self.places)
 
     def source(self, index: int) -> Source:
         """Source `index`, which this op must have."""
@@ -101,16 +120,25 @@ def call_of_record(tensor: Any, tensors: Sequence[Any]) -> Call:
 
     def source(record: Any) -> Source:
         whole = four(tensors[record.view_src].ne) if record.view_src >= 0 else None
-        return Source(record.type.lower(), four(record.ne), four(record.nb), whole)
+        nb = four(record.nb)
+        return Source(record.type.lower(), four(record.ne), nb, whole, record.name)
 
     def four(values: Sequence[int]) -> Four:
         first, second, third, fourth = values
         return (first, second, third, fourth)
 
-    found = tuple(source(tensors[i]) if i >= 0 else None for i in tensor.src)
-    inplace = False
-    if tensor.view_src >= 0 and tensor.src and tensor.src[0] >= 0:
-        first = tensor.src[0]
-        inplace = tensor.view_src in (first, tensors[first].view_src)
-    params = (*tensor.op_params, *(0,) * 16)[:16]  # trailing zeros are left out
-    return Call(tensor.op_desc, source(tensor), found, params, inplace)
+    root = tensor.view_src
+    found = list(dict.fromkeys(i for i in tensor.src if i not in (-1, tensor.id)))
+    views = [place for place, i in enumerate(tensor.src)
+             if root >= 0 and i in found and root in (i, tensors[i].view_src)]  # fmt: skip
+    return Call(
+        op=tensor.op_desc,
+        kind=tensor.op,
+        out=source(tensor),
+        operands=tuple(source(tensors[i]) for i in found),
+        places=tuple(
+            SELF if i == tensor.id else found.index(i) if i >= 0 else -1 for i in tensor.src
+        ),
+        params=(*tensor.op_params, *(0,) * 16)[:16],  # trailing zeros are left out
+        views=tuple(views),
+    )

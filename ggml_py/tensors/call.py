@@ -1,0 +1,56 @@
+"""The op that a live tensor is the result of, with its operands, as plain data."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .. import enums
+from ..boundary.ffi import NULL, ffi, lib, text
+from ..sim.profiles.call import SELF, Call, Four, Source
+from .tensor import Tensor
+
+
+def call_of(tensor: Tensor) -> Call:
+    """The call that a live tensor is the result of."""
+
+    def source(ptr: Any) -> Source:
+        view = ptr.view_src
+        whole = None if view == NULL else four(view.ne)
+        type_ = enums.Type(ptr.type).name.lower()
+        return Source(type_, four(ptr.ne), four(ptr.nb), whole, text(ptr.name))
+
+    def four(values: Any) -> Four:
+        return (values[0], values[1], values[2], values[3])
+
+    ptr = tensor.ptr
+    root, src = ptr.view_src, list(ptr.src)
+    while src and src[-1] == NULL:
+        src.pop()
+    found = [p for i, p in enumerate(src) if p not in (NULL, ptr) and p not in src[:i]]
+    views = [place for place, p in enumerate(src)
+             if root != NULL and p in found and root in (p, p.view_src)]  # fmt: skip
+    return Call(
+        op=text(lib.ggml_op_desc(ptr)),
+        kind=text(lib.ggml_op_name(ptr.op)),
+        out=source(ptr),
+        operands=tuple(source(p) for p in found),
+        places=tuple(SELF if p == ptr else -1 if p == NULL else found.index(p) for p in src),
+        params=tuple(ptr.op_params),
+        views=tuple(views),
+    )
+
+
+def key_of(tensor: Tensor) -> tuple[Any, ...]:
+    """What a decision about `call_of` depends on, gathered in a few microseconds."""
+    ptr = tensor.ptr
+    view, first = ptr.view_src, ptr.src[0]
+    key = [ffi.buffer(ptr.op_params)[:], ptr.op]
+    key.append(view != NULL and first != NULL and view in (first, first.view_src))
+    for one in (ptr, *ptr.src):
+        if one == NULL:
+            key.append(None)
+            continue
+        key += one.type, ffi.buffer(one.ne)[:], ffi.buffer(one.nb)[:]
+        if one.view_src != NULL:
+            key.append(ffi.buffer(one.view_src.ne)[:])
+    return tuple(key)
