@@ -1121,11 +1121,11 @@ class Ops:
         Formula: y[0, j] = sum over i of a[i, j] / n.
         Shapes: a [n, n1, n2, n3] -> [1, n1, n2, n3].
         Types: a f32 -> f32.
-        Gradients: a; where a is one row.
+        Gradients: a; where another op reads a, too, a may have to be one row.
 
-        >>> a = tensor([[1, 2, 6]])
+        >>> a = tensor([[1, 2, 6], [3, 4, 5]])
         >>> compute(ctx.mean(a))
-        [3.0]
+        [[3.0], [4.0]]
 
         C: ggml_tensor *ggml_mean(ggml_context *ctx, ggml_tensor *a)
         """

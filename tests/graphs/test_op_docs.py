@@ -208,3 +208,108 @@ def test_a_recorder_notes_one_op():
         recorder.sqr(recorder.sqrt(a))
         assert [list(arguments) for arguments in seen] == [["a"]]
         assert [call.result.op.name for call in recorder.calls] == ["SQR"]
+
+
+BINARY = ("add", "sub", "mul", "div")
+PAIRS = {("f32", "f32"), ("f16", "f16"), ("f16", "f32"), ("bf16", "bf16"), ("bf16", "f32")}
+
+
+@pytest.mark.parametrize("op", BINARY)
+@pytest.mark.parametrize("b", FLOATS)
+@pytest.mark.parametrize("a", FLOATS)
+def test_types_of_two_operands(op, a, b):
+    """a f32 with b f32; a f16 or bf16 with b of that type or f32."""
+    example = Example(op)
+    tensor, types = example.names["tensor"], iter((a, b))
+    example.names["tensor"] = lambda values: tensor(values, next(types))
+    try:
+        if (a, b) in PAIRS:
+            said = np.array(eval(op_docs.row(op).gives))
+            np.testing.assert_allclose(np.array(example.run()), said, rtol=0.02)
+        else:
+            with pytest.raises(ggml.AbortError):
+                example.run()
+    finally:
+        example.close()
+
+
+def gradient_of(make, *values):
+    """The gradient of the last tensor of `values` when the loss is the sum of what `make` makes of
+    them; None where upstream has none."""
+    with ggml.Context() as ctx, ggml.device("CPU").init(n_threads=1) as cpu:
+        made = [ctx.from_numpy(np.array(one, np.float32)) for one in values]
+        made[-1].set_param()
+        loss = ctx.sum(make(ctx, *made))
+        loss.set_loss()
+        graph = ctx.new_graph(64, grads=True)
+        graph.build_forward_expand(loss)
+        try:
+            graph.build_backward_expand()
+        except ggml.AbortError:
+            return None
+        found = graph.grad(made[-1])
+        if found is None:
+            return None
+        ctx.alloc(cpu)
+        graph.reset()
+        cpu.compute(graph)
+        return found.get().tolist()
+
+
+@pytest.mark.parametrize("op", ["sub", "div"])
+def test_b_has_a_gradient_where_it_has_the_shape_of_a(op):
+    def make(ctx, a, b):
+        return getattr(ctx, op)(a, b)
+
+    assert "where it has a's ne" in op_docs.row(op).grad_note
+    assert gradient_of(make, [[1, 2], [3, 4]], [[1, 1], [1, 1]]) is not None
+    assert gradient_of(make, [[1, 2], [3, 4]], [1, 1]) is None
+
+
+def test_a_mean_of_several_rows_may_not_be_the_second_to_have_a_gradient():
+    assert "may have to be one row" in op_docs.row("mean").grad_note
+    assert gradient_of(lambda ctx, a: ctx.mean(a), [[1, 2], [3, 4]]) == [[0.5, 0.5], [0.5, 0.5]]
+
+    def second(ctx, a):
+        return ctx.add(ctx.mean(a), ctx.sum_rows(ctx.sqr(a)))
+
+    assert gradient_of(second, [1, 2]) == [2.5, 4.5]
+    assert gradient_of(second, [[1, 2], [3, 4]]) is None
+
+
+def test_the_gradient_of_what_add1_adds_is_a_mean():
+    assert "is the mean over a row" in op_docs.row("add1").grad_note
+    assert gradient_of(lambda ctx, a, b: ctx.add1(a, b), [1, 2, 3, 4], [10]) == [1.0]  # not 4
+    assert gradient_of(lambda ctx, a, b: ctx.add1(a, b), [[1, 2], [3, 4]], [10]) is None
+
+
+def test_which_unary_ops_have_gradients():
+    note = op_docs.row("unary").grad_note
+    some, constant = (re.findall(r"\b[a-z0-9]+\b", part) for part in note.split(";")[:2])
+    for member in ggml.enums.UnaryOp:
+        name = member.name.lower()
+        if name == "count":
+            continue
+        found = gradient_of(lambda ctx, a, member=member: ctx.unary(a, member), [0.5, 1.5])
+        assert (found is not None) == (name in some), name
+        assert name not in constant or found is None
+
+
+def test_which_gated_units_have_gradients():
+    assert op_docs.row("glu_split").grad_note == "but for op swiglu: a, b"
+    for member in ggml.enums.GluOp:
+        if member.name == "COUNT":
+            continue
+        found = gradient_of(
+            lambda ctx, a, b, member=member: ctx.glu_split(a, b, member), [1, 2], [3, 4]
+        )
+        assert (found is not None) == (member.name == "SWIGLU"), member
+
+
+def test_a_cast_to_i32_has_no_gradient():
+    assert op_docs.row("cast").grad_note == "but of i32"
+    for type_, has in (("i32", False), ("f16", True)):
+        found = gradient_of(
+            lambda ctx, a, type_=type_: ctx.cast(ctx.cast(a, type_), "f32"), [1, 2]
+        )
+        assert (found is not None) == has
