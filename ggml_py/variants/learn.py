@@ -52,7 +52,8 @@ def learnt(maker: Maker) -> Iterator[Constructor]:
 def methods_of(op: str, inplace: bool) -> list[str]:
     """Methods that may make a node of an op, by name."""
     words = set(op.lower().split("_"))
-    names = [n for n in vars(Ops) if not n.startswith("_") and words <= set(n.split("_"))]
+    named = [n for n in vars(Ops) if not n.startswith("_") and words <= set(n.split("_"))]
+    names = [n for n in named if hasattr(Ops, n)]  # older releases lack some
     views = [n for n in names if n.endswith("_inplace")]
     others = [n for n in names if n not in views and n != "ptr"]
     more = [n for n in _OTHERS.get(op, ()) if hasattr(Ops, n)]
