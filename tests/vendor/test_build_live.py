@@ -162,7 +162,8 @@ def test_the_wheel_holds_one_build_its_licences_and_the_builder(wheel: Path) -> 
                  "profiles.zip",
                  "licenses/ggml-LICENSE", "licenses/ggml-AUTHORS", "licenses/OpenBLAS-LICENSE.txt"):
         assert home + name in names
-    for name in ("build_ggml.py", "vendor/upstream.toml", "vendor/bindgen.py", "vendor/edit.py"):
+    for name in ("build_ggml.py", "vendor/upstream.toml", "vendor/ops_math.toml",
+                 "vendor/bindgen.py", "vendor/edit.py"):
         assert f"ggml_py/_build/{name}" in names
     assert "ggml_py/native/CMakeLists.txt" in names
     page = [path.name for path in (REPO / "ggml_py" / "export" / "page").glob("*.*")]
