@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import cache
 
 CONT = "ctx.cont({0}) makes a copy in line"
 
@@ -197,13 +198,19 @@ def rule_of(call: str, condition: str, operands: str) -> str:
         return ""
     condition = " ".join(asserted[1].split())
     op = call.removeprefix("ggml_").removesuffix("_inplace")
-    for ops, start, sentence in _TABLE:
-        if re.fullmatch(ops, op) and _is(start, condition):
+    for start, sentence in _rows(op):
+        if _is(start, condition):
             try:
                 return sentence.format(**_operands(operands))
             except (KeyError, AttributeError):  # of a release with other arguments
                 return ""
     return ""
+
+
+@cache
+def _rows(op: str) -> tuple[tuple[str, str], ...]:
+    """The rows of an op: whoever tries shapes out is refused thousands of times."""
+    return tuple((start, said) for ops, start, said in _TABLE if re.fullmatch(ops, op))
 
 
 def _is(start: str, condition: str) -> bool:
