@@ -20,7 +20,7 @@ import ggml_py as ggml
 from ggml_py.boundary.ffi import BUILD
 
 pytestmark = [
-    pytest.mark.thorough("long", quick=5),
+    pytest.mark.thorough("long", quick=3),
     pytest.mark.skipif("rpc" not in BUILD["backends"], reason="built without RPC"),
     pytest.mark.skipif(
         BUILD["pristine"] or not ggml.lib.gp_rpc_guarded(),

@@ -26,6 +26,7 @@ from ggml_py.boundary import handle as _handle
 from ggml_py.boundary.handle import LIVE, Handle
 
 CYCLES = 2000
+LONG = pytest.mark.thorough("long")
 
 
 class Planned(Exception):
@@ -90,7 +91,7 @@ def stand(tmp_path):
     made.close()
 
 
-@pytest.mark.parametrize("n", [200, pytest.param(CYCLES, marks=pytest.mark.thorough("long"))])
+@pytest.mark.parametrize("n", [200, pytest.param(CYCLES, marks=LONG)])
 @pytest.mark.parametrize("kind", KINDS)
 def test_cycles_leave_nothing(kind, n, stand):
     """In 200 a leak of 82 bytes each time is noticed, in 2,000 one of eight."""
@@ -166,7 +167,7 @@ def random_steps(stand, n, seed):
 
 @pytest.mark.parametrize(
     ("seed", "n"),
-    [pytest.param(0, CYCLES, marks=pytest.mark.thorough("long")), (1, 600), (2, 600)],
+    [pytest.param(0, CYCLES, marks=LONG), pytest.param(1, 600, marks=LONG), (2, 600)],
 )
 def test_any_order_of_all_kinds_leaves_nothing(seed, n, stand, monkeypatch):
     random_steps(stand, n, seed)

@@ -97,6 +97,7 @@ def test_devices_says_why_a_backend_has_none(monkeypatch):
     assert "RPC: its devices are a server's: name them as rpc:HOST:PORT\n" in out
 
 
+@pytest.mark.thorough("long")
 def test_demo():
     text = ok("demo")
     assert re.search(r"\d+ splits, 0 copies", text)

@@ -10,7 +10,7 @@ from cli_runs import BLOCKED, fails, ok, run
 import ggml_py as ggml
 from ggml_py.models.synthetic import LlamaSpec, write_llama
 
-pytestmark = pytest.mark.thorough("long", quick=12)
+pytestmark = pytest.mark.thorough("long", quick=6)
 
 # A CUDA GPU that is simulated from upstream's records, with all layers, and a cache of a type that
 # its attention does not take.
@@ -152,6 +152,7 @@ def decision(plan, index, profile="cuda"):
     return ggml.load_profile(profile).decide(plan.node(index))
 
 
+@pytest.mark.thorough("long")
 def test_why_not_asks_another_device_about_a_saved_plan(folder, plan, attention):
     given = ("why-not", folder / "p.json.gz", attention, "card")
     assert "\n  what it would support instead: card is not here; --ask" in ok(*given)

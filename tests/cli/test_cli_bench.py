@@ -33,6 +33,8 @@ from ggml_py.models import Model, desc
 from ggml_py.models.file.hparams import HParams, Rope
 from ggml_py.models.synthetic import LlamaSpec, write_llama
 
+pytestmark = pytest.mark.thorough("long", quick=10)
+
 SHORT = ("-p", 8, "-n", 4, "-r", 2, "-t", 1)
 OURS = {"build_commit", "build_number", "cpu_info", "backends"}
 MEASURED = {"test_time", "avg_ns", "stddev_ns", "avg_ts", "stddev_ts", "samples_ns", "samples_ts"}

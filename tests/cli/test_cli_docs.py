@@ -15,7 +15,7 @@ from ggml_py.cli.shared.what_if import ChangeType
 from ggml_py.models import Sampler, load
 from ggml_py.models.synthetic import LlamaSpec, write_llama
 
-pytestmark = pytest.mark.thorough("long", quick=5)
+pytestmark = pytest.mark.thorough("long", quick=4)
 
 PAGE = (Path(__file__).parents[2] / "docs" / "CLI.md").read_text()
 OPTIONS = PAGE.split("## Options of a model")[1].split("## Keys")[0]

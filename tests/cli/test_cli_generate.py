@@ -20,7 +20,7 @@ from ggml_py.gguf.writer import write_gguf
 from ggml_py.models import Sampler, load
 from ggml_py.models.synthetic import LlamaSpec, write_llama
 
-pytestmark = pytest.mark.thorough("long", quick=12)
+pytestmark = pytest.mark.thorough("long", quick=8)
 
 SPEC = LlamaSpec(n_layer=1, n_vocab=512, n_ctx=2048, type="f32")
 PROMPT = "1,2,3"

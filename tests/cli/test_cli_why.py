@@ -16,7 +16,7 @@ from ggml_py.export.layers import layers as layers_of
 from ggml_py.export.to_terminal import show_diff, show_passes
 from ggml_py.models.synthetic import LlamaSpec, write_llama
 
-pytestmark = pytest.mark.thorough("long", quick=20)
+pytestmark = pytest.mark.thorough("long", quick=10)
 
 SIM = ("-d", "sim:gpu0,min_batch=32", "-d", "CPU", "-ngl", 3)
 
@@ -42,6 +42,7 @@ def folder(tmp_path_factory):
 # --- saved plans
 
 
+@pytest.mark.thorough("long")
 def test_output_is_the_plan(folder):
     plan = ggml.Plan.from_json(folder / "p.json.gz")
     data = json.loads(

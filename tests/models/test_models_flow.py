@@ -286,6 +286,7 @@ def test_where_libllama_builds_the_same_graph_again(oracle, path, tmp_path):
 # --- on the command line
 
 
+@pytest.mark.thorough("long")
 def test_generate_says_it(path):
     done = run("generate", path, "-d", "CPU", "-t", 1, "--tokens", "1,2,3", "-n", 5, "-v")
     said = done.stderr.splitlines()

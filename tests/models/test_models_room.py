@@ -215,6 +215,7 @@ def test_a_process_with_a_limit(path):
     assert lines[3].startswith("no memory for the compute buffers of 16,384 tokens"), lines[3]
 
 
+@pytest.mark.thorough("long")
 def test_on_the_command_line(path):
     small = ("-d", "sim:gpu0,memory=100K", "-ngl", "all")
     for verb in (("generate", path, "--tokens", "1"), ("plan", path)):

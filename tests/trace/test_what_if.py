@@ -361,6 +361,7 @@ def outcome(make):
         return None
 
 
+@pytest.mark.thorough("long")
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
 def test_ggml_makes_the_plan_that_what_if_says(data):
@@ -377,6 +378,7 @@ def test_ggml_makes_the_plan_that_what_if_says(data):
         same(got, expected)
 
 
+@pytest.mark.thorough("long")
 @settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.integers(0, 2**32))
 def test_other_schedulers_on_random_devices_plan_as_what_if_says(seed):

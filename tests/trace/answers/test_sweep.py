@@ -254,6 +254,7 @@ def test_it_works_where_the_native_module_is_blocked(factory, tmp_path):
     assert done.stdout.startswith("n 100 → 101: 1 node moves, splits 1 → 3"), done.stderr
 
 
+@pytest.mark.thorough("long")
 @settings(max_examples=40, deadline=None)
 @given(
     st.dictionaries(st.sampled_from(["UNARY", "SCALE", "MUL_MAT"]), st.integers(0, 40)),

@@ -89,6 +89,7 @@ def replace_host(buft):
 seen = Counter()
 
 
+@pytest.mark.thorough("long")
 @settings(max_examples=300, deadline=None)
 @given(capture=captures(), data=st.data())
 def test_without_what_it_names_the_reason_is_gone(capture, data):
@@ -116,6 +117,7 @@ def test_without_what_it_names_the_reason_is_gone(capture, data):
         assert (then.reasons[0].id, then.reasons[0].text) != (reason.id, reason.text)
 
 
+@pytest.mark.thorough("long")
 @settings(max_examples=200, deadline=None)
 @given(capture=captures(), data=st.data())
 def test_a_change_takes_those_before_it_along(capture, data):
