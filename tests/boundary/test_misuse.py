@@ -63,6 +63,7 @@ def check(row: Misuse, tmp_path: Path) -> None:
     assert counts() == before
 
 
+@pytest.mark.thorough("cases", quick=350)
 @pytest.mark.parametrize(
     "name",
     [pytest.param(name, marks=pytest.mark.needs(*row.needs)) for name, row in ROWS.items()],

@@ -46,6 +46,7 @@ def test_names():
     assert ggml.load_profile("CUDA").name == "cuda"
 
 
+@pytest.mark.thorough("cases", quick=1)
 @pytest.mark.parametrize("profile", ["cpu", "cuda", "metal", "vulkan"])
 def test_every_recorded_case_finds_its_own_row(profile):
     record = profile_rows.record_of(profile)
@@ -69,6 +70,7 @@ def test_every_recorded_case_finds_its_own_row(profile):
     assert n_refused / n < 0.15
 
 
+@pytest.mark.thorough("long")
 def test_no_parameter_of_the_record_is_missed():
     kinds = (ggml.enums.Op, ggml.enums.UnaryOp, ggml.enums.GluOp)
     real = {member.name for kind in kinds for member in kind}  # others are tests of several ops
@@ -197,6 +199,7 @@ def left_out(profile, n=60):
             cases.groups[same] = group
 
 
+@pytest.mark.thorough("cases", quick=1)
 @pinned
 @pytest.mark.parametrize("profile", ["cpu", "cuda", "metal", "vulkan"])
 def test_a_row_that_is_left_out_is_guessed_from_the_others(profile):
