@@ -345,7 +345,6 @@ def test_a_planted_contiguity_is_found(gpu, axes, cut):
     assert answer.text == "SQR: a contiguous"
 
 
-@pytest.mark.thorough("long")
 @PLANTED
 @given(limit=st.integers(1, 4095), at_least=st.integers(2, 64), type_=TYPES)
 def test_several_planted_reasons_are_all_found(gpu, limit, at_least, type_):
