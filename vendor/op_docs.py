@@ -44,7 +44,7 @@ def compute(result):
         ctx.alloc(cpu)
         cpu.compute(graph)
         values = result.get()
-    return values.tolist() if values.dtype.kind == "i" else values.astype(float).round(4).tolist()
+    return (values if values.dtype.kind == "i" else values.astype(float).round(4)).tolist()
 """
 
 
@@ -124,12 +124,17 @@ def docstring(name: str, prototype: str) -> list[str]:
     after = f"; {found.grad_note}" if found.grad_note else ""
     shown = found.gives or f"Traceback (most recent call last): ... {found.raises}"
     lines = [*wrapped(found.does), ""]
-    lines += wrapped(f"Formula: {found.formula}.", "    ")
-    lines += wrapped(f"Shapes: {found.shapes}.", "    ")
-    lines += wrapped(f"Types: {found.types}.", "    ")
-    lines += wrapped(f"Gradients: {gradients}{after}.", "    ")
-    lines += wrapped(found.note, "    ") if found.note else []
-    lines += ["", *(f">>> {line}" for line in found.example), shown]
+    ne, semicolon, rest = found.shapes.partition(";")
+    said = {  # a list with code, for the page of the API is Markdown
+        "Formula": f"`{found.formula}`",
+        "Shapes": f"`{ne}`{semicolon}{rest}",
+        "Types": found.types,
+        "Gradients": gradients + after,
+    }
+    for title, text in said.items():
+        lines += wrapped(f"- {title}: {text}.", "  ")
+    lines += wrapped(f"- {found.note}", "  ") if found.note else []
+    lines += ["", *(f"    >>> {line}" for line in found.example), f"    {shown}"]
     return [*lines, "", *declared]
 
 

@@ -275,7 +275,7 @@ class Ops:
                 ctx.alloc(cpu)
                 cpu.compute(graph)
                 values = result.get()
-            return values.tolist() if values.dtype.kind == "i" else values.astype(float).round(4).tolist()
+            return (values if values.dtype.kind == "i" else values.astype(float).round(4)).tolist()
     """
 
     __slots__ = ()
@@ -288,14 +288,14 @@ class Ops:
     def dup(self, a: Tensor) -> Tensor:
         """A copy of a, in line.
 
-        Formula: y = a.
-        Shapes: a [..] -> as a.
-        Types: a any -> a's.
-        Gradients: a.
+        - Formula: `y = a`.
+        - Shapes: `a [..] -> as a`.
+        - Types: a any -> a's.
+        - Gradients: a.
 
-        >>> a = tensor([[1, 2], [3, 4]])
-        >>> compute(ctx.dup(a))
-        [[1.0, 2.0], [3.0, 4.0]]
+            >>> a = tensor([[1, 2], [3, 4]])
+            >>> compute(ctx.dup(a))
+            [[1.0, 2.0], [3.0, 4.0]]
 
         C: ggml_tensor *ggml_dup(ggml_context *ctx, ggml_tensor *a)
         """
@@ -312,14 +312,14 @@ class Ops:
     def dup_inplace(self, a: Tensor) -> Tensor:
         """A copy of a, in line. Computed in a's memory: the result is a view of a.
 
-        Formula: y = a.
-        Shapes: a [..] -> as a.
-        Types: a any -> a's.
-        Gradients: none; upstream has none for ops in place.
+        - Formula: `y = a`.
+        - Shapes: `a [..] -> as a`.
+        - Types: a any -> a's.
+        - Gradients: none; upstream has none for ops in place.
 
-        >>> a = tensor([[1, 2], [3, 4]])
-        >>> compute(ctx.dup_inplace(a))
-        [[1.0, 2.0], [3.0, 4.0]]
+            >>> a = tensor([[1, 2], [3, 4]])
+            >>> compute(ctx.dup_inplace(a))
+            [[1.0, 2.0], [3.0, 4.0]]
 
         C: ggml_tensor *ggml_dup_inplace(ggml_context *ctx, ggml_tensor *a)
         """
@@ -336,16 +336,17 @@ class Ops:
     def add(self, a: Tensor, b: Tensor) -> Tensor:
         """The sum, with b repeated to a's ne.
 
-        Formula: y[i] = a[i] + b[i mod b's ne].
-        Shapes: a [..], b any -> as a; b's ne0 to ne3 each divide a's: b is repeated along them.
-        Types: a f32 with b f32; a f16 or bf16 with b of that type or f32; a quantized with b
-            f32 -> a's.
-        Gradients: a, b.
+        - Formula: `y[i] = a[i] + b[i mod b's ne]`.
+        - Shapes: `a [..], b any -> as a`; b's ne0 to ne3 each divide a's: b is repeated along
+          them.
+        - Types: a f32 with b f32; a f16 or bf16 with b of that type or f32; a quantized with b
+          f32 -> a's.
+        - Gradients: a, b.
 
-        >>> a = tensor([[1, 2, 3], [4, 5, 6]])
-        >>> b = tensor([1, 2, 4])
-        >>> compute(ctx.add(a, b))
-        [[2.0, 4.0, 7.0], [5.0, 7.0, 10.0]]
+            >>> a = tensor([[1, 2, 3], [4, 5, 6]])
+            >>> b = tensor([1, 2, 4])
+            >>> compute(ctx.add(a, b))
+            [[2.0, 4.0, 7.0], [5.0, 7.0, 10.0]]
 
         C: ggml_tensor *ggml_add(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b)
         """
@@ -362,16 +363,17 @@ class Ops:
     def add_inplace(self, a: Tensor, b: Tensor) -> Tensor:
         """The sum, with b repeated to a's ne. Computed in a's memory: the result is a view of a.
 
-        Formula: y[i] = a[i] + b[i mod b's ne].
-        Shapes: a [..], b any -> as a; b's ne0 to ne3 each divide a's: b is repeated along them.
-        Types: a f32 with b f32; a f16 or bf16 with b of that type or f32; a quantized with b
-            f32 -> a's.
-        Gradients: none; upstream has none for ops in place.
+        - Formula: `y[i] = a[i] + b[i mod b's ne]`.
+        - Shapes: `a [..], b any -> as a`; b's ne0 to ne3 each divide a's: b is repeated along
+          them.
+        - Types: a f32 with b f32; a f16 or bf16 with b of that type or f32; a quantized with b
+          f32 -> a's.
+        - Gradients: none; upstream has none for ops in place.
 
-        >>> a = tensor([[1, 2, 3], [4, 5, 6]])
-        >>> b = tensor([1, 2, 4])
-        >>> compute(ctx.add_inplace(a, b))
-        [[2.0, 4.0, 7.0], [5.0, 7.0, 10.0]]
+            >>> a = tensor([[1, 2, 3], [4, 5, 6]])
+            >>> b = tensor([1, 2, 4])
+            >>> compute(ctx.add_inplace(a, b))
+            [[2.0, 4.0, 7.0], [5.0, 7.0, 10.0]]
 
         C: ggml_tensor *ggml_add_inplace(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b)
         """
@@ -388,15 +390,15 @@ class Ops:
     def add_cast(self, a: Tensor, b: Tensor, type: TypeLike) -> Tensor:
         """The sum in another type.
 
-        Formula: y = type(a + b), b repeated over a's rows.
-        Shapes: a [..], b any -> as a; b's ne0 is a's, its ne1 to ne3 divide a's.
-        Types: a f16, bf16 or quantized; b f32, or a's -> type.
-        Gradients: a, b.
+        - Formula: `y = type(a + b), b repeated over a's rows`.
+        - Shapes: `a [..], b any -> as a`; b's ne0 is a's, its ne1 to ne3 divide a's.
+        - Types: a f16, bf16 or quantized; b f32, or a's -> type.
+        - Gradients: a, b.
 
-        >>> a = tensor([[1, 2], [3, 4]], 'f16')
-        >>> b = tensor([0.5, 0.25])
-        >>> compute(ctx.add_cast(a, b, 'f32'))
-        [[1.5, 2.25], [3.5, 4.25]]
+            >>> a = tensor([[1, 2], [3, 4]], 'f16')
+            >>> b = tensor([0.5, 0.25])
+            >>> compute(ctx.add_cast(a, b, 'f32'))
+            [[1.5, 2.25], [3.5, 4.25]]
 
         C: ggml_tensor *ggml_add_cast(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b, enum
         ggml_type type)
@@ -415,16 +417,16 @@ class Ops:
         """Adds to each expert's row the row of b that ids names: the biases of a mixture of
         experts.
 
-        Formula: y[i, e, t] = a[i, e, t] + b[i, ids[e, t]].
-        Shapes: a [n, n_used, n_tokens], b [n, n_expert], ids [n_used, n_tokens] -> as a.
-        Types: a f32, b f32, ids i32 -> f32.
-        Gradients: none.
+        - Formula: `y[i, e, t] = a[i, e, t] + b[i, ids[e, t]]`.
+        - Shapes: `a [n, n_used, n_tokens], b [n, n_expert], ids [n_used, n_tokens] -> as a`.
+        - Types: a f32, b f32, ids i32 -> f32.
+        - Gradients: none.
 
-        >>> a = tensor([[[0, 0], [1, 1]]])
-        >>> b = tensor([[10, 20], [30, 40], [50, 60]])
-        >>> ids = tensor([[2, 0]], 'i32')
-        >>> compute(ctx.add_id(a, b, ids))
-        [[50.0, 60.0], [11.0, 21.0]]
+            >>> a = tensor([[[0, 0], [1, 1]]])
+            >>> b = tensor([[10, 20], [30, 40], [50, 60]])
+            >>> ids = tensor([[2, 0]], 'i32')
+            >>> compute(ctx.add_id(a, b, ids))
+            [[50.0, 60.0], [11.0, 21.0]]
 
         C: ggml_tensor *ggml_add_id(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b,
         ggml_tensor *ids)
@@ -442,16 +444,16 @@ class Ops:
     def add1(self, a: Tensor, b: Tensor) -> Tensor:
         """Adds one number, which a tensor holds, to each element.
 
-        Formula: y = a + b[0].
-        Shapes: a [..], b [1] -> as a.
-        Types: a f32, f16, bf16 or quantized; b f32, or a's -> a's.
-        Gradients: a, b; that of b is the mean over a row of the result's gradient, not their
-            sum, so only for an a of one row.
+        - Formula: `y = a + b[0]`.
+        - Shapes: `a [..], b [1] -> as a`.
+        - Types: a f32, f16, bf16 or quantized; b f32, or a's -> a's.
+        - Gradients: a, b; that of b is the mean over a row of the result's gradient, not their
+          sum, so only for an a of one row.
 
-        >>> a = tensor([1, 2, 3])
-        >>> b = tensor([10])
-        >>> compute(ctx.add1(a, b))
-        [11.0, 12.0, 13.0]
+            >>> a = tensor([1, 2, 3])
+            >>> b = tensor([10])
+            >>> compute(ctx.add1(a, b))
+            [11.0, 12.0, 13.0]
 
         C: ggml_tensor *ggml_add1(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b)
         """
@@ -469,15 +471,15 @@ class Ops:
         """Adds one number, which a tensor holds, to each element. Computed in a's memory: the
         result is a view of a.
 
-        Formula: y = a + b[0].
-        Shapes: a [..], b [1] -> as a.
-        Types: a f32, f16, bf16 or quantized; b f32, or a's -> a's.
-        Gradients: none; upstream has none for ops in place.
+        - Formula: `y = a + b[0]`.
+        - Shapes: `a [..], b [1] -> as a`.
+        - Types: a f32, f16, bf16 or quantized; b f32, or a's -> a's.
+        - Gradients: none; upstream has none for ops in place.
 
-        >>> a = tensor([1, 2, 3])
-        >>> b = tensor([10])
-        >>> compute(ctx.add1_inplace(a, b))
-        [11.0, 12.0, 13.0]
+            >>> a = tensor([1, 2, 3])
+            >>> b = tensor([10])
+            >>> compute(ctx.add1_inplace(a, b))
+            [11.0, 12.0, 13.0]
 
         C: ggml_tensor *ggml_add1_inplace(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b)
         """
@@ -495,15 +497,15 @@ class Ops:
         """A copy of a in which b is added to a part. Offset and strides are in bytes, as of a
         view.
 
-        Formula: y = a, then y[offset + i0*4 + i1*nb1 + i2*nb2 + i3*nb3] += b[i].
-        Shapes: a [..], b any -> as a; a contiguous, the part inside of it.
-        Types: a f32, b f32 -> f32.
-        Gradients: a, b.
+        - Formula: `y = a, then y[offset + i0*4 + i1*nb1 + i2*nb2 + i3*nb3] += b[i]`.
+        - Shapes: `a [..], b any -> as a`; a contiguous, the part inside of it.
+        - Types: a f32, b f32 -> f32.
+        - Gradients: a, b.
 
-        >>> a = tensor([[1, 1, 1], [1, 1, 1]])
-        >>> b = tensor([[10, 20]])
-        >>> compute(ctx.acc(a, b, a.nb[1], a.nb[2], a.nb[3], a.nb[1]))
-        [[1.0, 1.0, 1.0], [11.0, 21.0, 1.0]]
+            >>> a = tensor([[1, 1, 1], [1, 1, 1]])
+            >>> b = tensor([[10, 20]])
+            >>> compute(ctx.acc(a, b, a.nb[1], a.nb[2], a.nb[3], a.nb[1]))
+            [[1.0, 1.0, 1.0], [11.0, 21.0, 1.0]]
 
         C: ggml_tensor *ggml_acc(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b, size_t nb1,
         size_t nb2, size_t nb3, size_t offset)
@@ -530,15 +532,15 @@ class Ops:
         """A copy of a in which b is added to a part. Offset and strides are in bytes, as of a
         view. Computed in a's memory: the result is a view of a.
 
-        Formula: y = a, then y[offset + i0*4 + i1*nb1 + i2*nb2 + i3*nb3] += b[i].
-        Shapes: a [..], b any -> as a; a contiguous, the part inside of it.
-        Types: a f32, b f32 -> f32.
-        Gradients: none; upstream has none for ops in place.
+        - Formula: `y = a, then y[offset + i0*4 + i1*nb1 + i2*nb2 + i3*nb3] += b[i]`.
+        - Shapes: `a [..], b any -> as a`; a contiguous, the part inside of it.
+        - Types: a f32, b f32 -> f32.
+        - Gradients: none; upstream has none for ops in place.
 
-        >>> a = tensor([[1, 1, 1], [1, 1, 1]])
-        >>> b = tensor([[10, 20]])
-        >>> compute(ctx.acc_inplace(a, b, a.nb[1], a.nb[2], a.nb[3], a.nb[1]))
-        [[1.0, 1.0, 1.0], [11.0, 21.0, 1.0]]
+            >>> a = tensor([[1, 1, 1], [1, 1, 1]])
+            >>> b = tensor([[10, 20]])
+            >>> compute(ctx.acc_inplace(a, b, a.nb[1], a.nb[2], a.nb[3], a.nb[1]))
+            [[1.0, 1.0, 1.0], [11.0, 21.0, 1.0]]
 
         C: ggml_tensor *ggml_acc_inplace(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b,
         size_t nb1, size_t nb2, size_t nb3, size_t offset)
@@ -556,15 +558,16 @@ class Ops:
     def sub(self, a: Tensor, b: Tensor) -> Tensor:
         """The difference, with b repeated to a's ne.
 
-        Formula: y[i] = a[i] - b[i mod b's ne].
-        Shapes: a [..], b any -> as a; b's ne0 to ne3 each divide a's: b is repeated along them.
-        Types: a f32 with b f32; a f16 or bf16 with b of that type or f32 -> a's.
-        Gradients: a; and b where it has a's ne.
+        - Formula: `y[i] = a[i] - b[i mod b's ne]`.
+        - Shapes: `a [..], b any -> as a`; b's ne0 to ne3 each divide a's: b is repeated along
+          them.
+        - Types: a f32 with b f32; a f16 or bf16 with b of that type or f32 -> a's.
+        - Gradients: a; and b where it has a's ne.
 
-        >>> a = tensor([[1, 2, 3], [4, 5, 6]])
-        >>> b = tensor([1, 2, 4])
-        >>> compute(ctx.sub(a, b))
-        [[0.0, 0.0, -1.0], [3.0, 3.0, 2.0]]
+            >>> a = tensor([[1, 2, 3], [4, 5, 6]])
+            >>> b = tensor([1, 2, 4])
+            >>> compute(ctx.sub(a, b))
+            [[0.0, 0.0, -1.0], [3.0, 3.0, 2.0]]
 
         C: ggml_tensor *ggml_sub(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b)
         """
@@ -582,15 +585,16 @@ class Ops:
         """The difference, with b repeated to a's ne. Computed in a's memory: the result is a view
         of a.
 
-        Formula: y[i] = a[i] - b[i mod b's ne].
-        Shapes: a [..], b any -> as a; b's ne0 to ne3 each divide a's: b is repeated along them.
-        Types: a f32 with b f32; a f16 or bf16 with b of that type or f32 -> a's.
-        Gradients: none; upstream has none for ops in place.
+        - Formula: `y[i] = a[i] - b[i mod b's ne]`.
+        - Shapes: `a [..], b any -> as a`; b's ne0 to ne3 each divide a's: b is repeated along
+          them.
+        - Types: a f32 with b f32; a f16 or bf16 with b of that type or f32 -> a's.
+        - Gradients: none; upstream has none for ops in place.
 
-        >>> a = tensor([[1, 2, 3], [4, 5, 6]])
-        >>> b = tensor([1, 2, 4])
-        >>> compute(ctx.sub_inplace(a, b))
-        [[0.0, 0.0, -1.0], [3.0, 3.0, 2.0]]
+            >>> a = tensor([[1, 2, 3], [4, 5, 6]])
+            >>> b = tensor([1, 2, 4])
+            >>> compute(ctx.sub_inplace(a, b))
+            [[0.0, 0.0, -1.0], [3.0, 3.0, 2.0]]
 
         C: ggml_tensor *ggml_sub_inplace(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b)
         """
@@ -607,15 +611,16 @@ class Ops:
     def mul(self, a: Tensor, b: Tensor) -> Tensor:
         """The product of elements, with b repeated to a's ne; mul_mat is the product of matrices.
 
-        Formula: y[i] = a[i] * b[i mod b's ne].
-        Shapes: a [..], b any -> as a; b's ne0 to ne3 each divide a's: b is repeated along them.
-        Types: a f32 with b f32; a f16 or bf16 with b of that type or f32 -> a's.
-        Gradients: a, b.
+        - Formula: `y[i] = a[i] * b[i mod b's ne]`.
+        - Shapes: `a [..], b any -> as a`; b's ne0 to ne3 each divide a's: b is repeated along
+          them.
+        - Types: a f32 with b f32; a f16 or bf16 with b of that type or f32 -> a's.
+        - Gradients: a, b.
 
-        >>> a = tensor([[1, 2, 3], [4, 5, 6]])
-        >>> b = tensor([1, 2, 4])
-        >>> compute(ctx.mul(a, b))
-        [[1.0, 4.0, 12.0], [4.0, 10.0, 24.0]]
+            >>> a = tensor([[1, 2, 3], [4, 5, 6]])
+            >>> b = tensor([1, 2, 4])
+            >>> compute(ctx.mul(a, b))
+            [[1.0, 4.0, 12.0], [4.0, 10.0, 24.0]]
 
         C: ggml_tensor *ggml_mul(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b)
         """
@@ -633,15 +638,16 @@ class Ops:
         """The product of elements, with b repeated to a's ne; mul_mat is the product of matrices.
         Computed in a's memory: the result is a view of a.
 
-        Formula: y[i] = a[i] * b[i mod b's ne].
-        Shapes: a [..], b any -> as a; b's ne0 to ne3 each divide a's: b is repeated along them.
-        Types: a f32 with b f32; a f16 or bf16 with b of that type or f32 -> a's.
-        Gradients: none; upstream has none for ops in place.
+        - Formula: `y[i] = a[i] * b[i mod b's ne]`.
+        - Shapes: `a [..], b any -> as a`; b's ne0 to ne3 each divide a's: b is repeated along
+          them.
+        - Types: a f32 with b f32; a f16 or bf16 with b of that type or f32 -> a's.
+        - Gradients: none; upstream has none for ops in place.
 
-        >>> a = tensor([[1, 2, 3], [4, 5, 6]])
-        >>> b = tensor([1, 2, 4])
-        >>> compute(ctx.mul_inplace(a, b))
-        [[1.0, 4.0, 12.0], [4.0, 10.0, 24.0]]
+            >>> a = tensor([[1, 2, 3], [4, 5, 6]])
+            >>> b = tensor([1, 2, 4])
+            >>> compute(ctx.mul_inplace(a, b))
+            [[1.0, 4.0, 12.0], [4.0, 10.0, 24.0]]
 
         C: ggml_tensor *ggml_mul_inplace(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b)
         """
@@ -658,15 +664,16 @@ class Ops:
     def div(self, a: Tensor, b: Tensor) -> Tensor:
         """The quotient, with b repeated to a's ne.
 
-        Formula: y[i] = a[i] / b[i mod b's ne].
-        Shapes: a [..], b any -> as a; b's ne0 to ne3 each divide a's: b is repeated along them.
-        Types: a f32 with b f32; a f16 or bf16 with b of that type or f32 -> a's.
-        Gradients: a; and b where it has a's ne.
+        - Formula: `y[i] = a[i] / b[i mod b's ne]`.
+        - Shapes: `a [..], b any -> as a`; b's ne0 to ne3 each divide a's: b is repeated along
+          them.
+        - Types: a f32 with b f32; a f16 or bf16 with b of that type or f32 -> a's.
+        - Gradients: a; and b where it has a's ne.
 
-        >>> a = tensor([[1, 2, 3], [4, 5, 6]])
-        >>> b = tensor([1, 2, 4])
-        >>> compute(ctx.div(a, b))
-        [[1.0, 1.0, 0.75], [4.0, 2.5, 1.5]]
+            >>> a = tensor([[1, 2, 3], [4, 5, 6]])
+            >>> b = tensor([1, 2, 4])
+            >>> compute(ctx.div(a, b))
+            [[1.0, 1.0, 0.75], [4.0, 2.5, 1.5]]
 
         C: ggml_tensor *ggml_div(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b)
         """
@@ -684,15 +691,16 @@ class Ops:
         """The quotient, with b repeated to a's ne. Computed in a's memory: the result is a view of
         a.
 
-        Formula: y[i] = a[i] / b[i mod b's ne].
-        Shapes: a [..], b any -> as a; b's ne0 to ne3 each divide a's: b is repeated along them.
-        Types: a f32 with b f32; a f16 or bf16 with b of that type or f32 -> a's.
-        Gradients: none; upstream has none for ops in place.
+        - Formula: `y[i] = a[i] / b[i mod b's ne]`.
+        - Shapes: `a [..], b any -> as a`; b's ne0 to ne3 each divide a's: b is repeated along
+          them.
+        - Types: a f32 with b f32; a f16 or bf16 with b of that type or f32 -> a's.
+        - Gradients: none; upstream has none for ops in place.
 
-        >>> a = tensor([[1, 2, 3], [4, 5, 6]])
-        >>> b = tensor([1, 2, 4])
-        >>> compute(ctx.div_inplace(a, b))
-        [[1.0, 1.0, 0.75], [4.0, 2.5, 1.5]]
+            >>> a = tensor([[1, 2, 3], [4, 5, 6]])
+            >>> b = tensor([1, 2, 4])
+            >>> compute(ctx.div_inplace(a, b))
+            [[1.0, 1.0, 0.75], [4.0, 2.5, 1.5]]
 
         C: ggml_tensor *ggml_div_inplace(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b)
         """
@@ -709,14 +717,14 @@ class Ops:
     def sqr(self, a: Tensor) -> Tensor:
         """Square.
 
-        Formula: y = a * a.
-        Shapes: a [..] -> as a; the elements of each row side by side.
-        Types: a f32, f16, bf16 -> a's.
-        Gradients: a.
+        - Formula: `y = a * a`.
+        - Shapes: `a [..] -> as a`; the elements of each row side by side.
+        - Types: a f32, f16, bf16 -> a's.
+        - Gradients: a.
 
-        >>> a = tensor([-2, -0.5, 0, 1.5])
-        >>> compute(ctx.sqr(a))
-        [4.0, 0.25, 0.0, 2.25]
+            >>> a = tensor([-2, -0.5, 0, 1.5])
+            >>> compute(ctx.sqr(a))
+            [4.0, 0.25, 0.0, 2.25]
 
         C: ggml_tensor *ggml_sqr(ggml_context *ctx, ggml_tensor *a)
         """
@@ -733,14 +741,14 @@ class Ops:
     def sqr_inplace(self, a: Tensor) -> Tensor:
         """Square. Computed in a's memory: the result is a view of a.
 
-        Formula: y = a * a.
-        Shapes: a [..] -> as a; the elements of each row side by side.
-        Types: a f32, f16, bf16 -> a's.
-        Gradients: none; upstream has none for ops in place.
+        - Formula: `y = a * a`.
+        - Shapes: `a [..] -> as a`; the elements of each row side by side.
+        - Types: a f32, f16, bf16 -> a's.
+        - Gradients: none; upstream has none for ops in place.
 
-        >>> a = tensor([-2, -0.5, 0, 1.5])
-        >>> compute(ctx.sqr_inplace(a))
-        [4.0, 0.25, 0.0, 2.25]
+            >>> a = tensor([-2, -0.5, 0, 1.5])
+            >>> compute(ctx.sqr_inplace(a))
+            [4.0, 0.25, 0.0, 2.25]
 
         C: ggml_tensor *ggml_sqr_inplace(ggml_context *ctx, ggml_tensor *a)
         """
@@ -757,14 +765,14 @@ class Ops:
     def sqrt(self, a: Tensor) -> Tensor:
         """Square root.
 
-        Formula: y = sqrt(a).
-        Shapes: a [..] -> as a; the elements of each row side by side.
-        Types: a f32, f16, bf16 -> a's.
-        Gradients: a.
+        - Formula: `y = sqrt(a)`.
+        - Shapes: `a [..] -> as a`; the elements of each row side by side.
+        - Types: a f32, f16, bf16 -> a's.
+        - Gradients: a.
 
-        >>> a = tensor([0.25, 1, 4])
-        >>> compute(ctx.sqrt(a))
-        [0.5, 1.0, 2.0]
+            >>> a = tensor([0.25, 1, 4])
+            >>> compute(ctx.sqrt(a))
+            [0.5, 1.0, 2.0]
 
         C: ggml_tensor *ggml_sqrt(ggml_context *ctx, ggml_tensor *a)
         """
@@ -781,14 +789,14 @@ class Ops:
     def sqrt_inplace(self, a: Tensor) -> Tensor:
         """Square root. Computed in a's memory: the result is a view of a.
 
-        Formula: y = sqrt(a).
-        Shapes: a [..] -> as a; the elements of each row side by side.
-        Types: a f32, f16, bf16 -> a's.
-        Gradients: none; upstream has none for ops in place.
+        - Formula: `y = sqrt(a)`.
+        - Shapes: `a [..] -> as a`; the elements of each row side by side.
+        - Types: a f32, f16, bf16 -> a's.
+        - Gradients: none; upstream has none for ops in place.
 
-        >>> a = tensor([0.25, 1, 4])
-        >>> compute(ctx.sqrt_inplace(a))
-        [0.5, 1.0, 2.0]
+            >>> a = tensor([0.25, 1, 4])
+            >>> compute(ctx.sqrt_inplace(a))
+            [0.5, 1.0, 2.0]
 
         C: ggml_tensor *ggml_sqrt_inplace(ggml_context *ctx, ggml_tensor *a)
         """
@@ -805,14 +813,14 @@ class Ops:
     def log(self, a: Tensor) -> Tensor:
         """Natural logarithm.
 
-        Formula: y = log(a).
-        Shapes: a [..] -> as a; the elements of each row side by side.
-        Types: a f32, f16, bf16 -> a's.
-        Gradients: a.
+        - Formula: `y = log(a)`.
+        - Shapes: `a [..] -> as a`; the elements of each row side by side.
+        - Types: a f32, f16, bf16 -> a's.
+        - Gradients: a.
 
-        >>> a = tensor([0.25, 1, 4])
-        >>> compute(ctx.log(a))
-        [-1.3863, 0.0, 1.3863]
+            >>> a = tensor([0.25, 1, 4])
+            >>> compute(ctx.log(a))
+            [-1.3863, 0.0, 1.3863]
 
         C: ggml_tensor *ggml_log(ggml_context *ctx, ggml_tensor *a)
         """
@@ -829,14 +837,14 @@ class Ops:
     def log_inplace(self, a: Tensor) -> Tensor:
         """Natural logarithm. Computed in a's memory: the result is a view of a.
 
-        Formula: y = log(a).
-        Shapes: a [..] -> as a; the elements of each row side by side.
-        Types: a f32, f16, bf16 -> a's.
-        Gradients: none; upstream has none for ops in place.
+        - Formula: `y = log(a)`.
+        - Shapes: `a [..] -> as a`; the elements of each row side by side.
+        - Types: a f32, f16, bf16 -> a's.
+        - Gradients: none; upstream has none for ops in place.
 
-        >>> a = tensor([0.25, 1, 4])
-        >>> compute(ctx.log_inplace(a))
-        [-1.3863, 0.0, 1.3863]
+            >>> a = tensor([0.25, 1, 4])
+            >>> compute(ctx.log_inplace(a))
+            [-1.3863, 0.0, 1.3863]
 
         C: ggml_tensor *ggml_log_inplace(ggml_context *ctx, ggml_tensor *a)
         """
@@ -853,14 +861,14 @@ class Ops:
     def expm1(self, a: Tensor) -> Tensor:
         """Exponential function minus 1. The CPU takes the difference, with f32's rounding near 0.
 
-        Formula: y = exp(a) - 1.
-        Shapes: a [..] -> as a; the elements of each row side by side.
-        Types: a f32, f16, bf16 -> a's.
-        Gradients: a.
+        - Formula: `y = exp(a) - 1`.
+        - Shapes: `a [..] -> as a`; the elements of each row side by side.
+        - Types: a f32, f16, bf16 -> a's.
+        - Gradients: a.
 
-        >>> a = tensor([-2, -0.5, 0, 1.5])
-        >>> compute(ctx.expm1(a))
-        [-0.8647, -0.3935, 0.0, 3.4817]
+            >>> a = tensor([-2, -0.5, 0, 1.5])
+            >>> compute(ctx.expm1(a))
+            [-0.8647, -0.3935, 0.0, 3.4817]
 
         C: ggml_tensor *ggml_expm1(ggml_context *ctx, ggml_tensor *a)
         """
@@ -878,14 +886,14 @@ class Ops:
         """Exponential function minus 1. The CPU takes the difference, with f32's rounding near 0.
         Computed in a's memory: the result is a view of a.
 
-        Formula: y = exp(a) - 1.
-        Shapes: a [..] -> as a; the elements of each row side by side.
-        Types: a f32, f16, bf16 -> a's.
-        Gradients: none; upstream has none for ops in place.
+        - Formula: `y = exp(a) - 1`.
+        - Shapes: `a [..] -> as a`; the elements of each row side by side.
+        - Types: a f32, f16, bf16 -> a's.
+        - Gradients: none; upstream has none for ops in place.
 
-        >>> a = tensor([-2, -0.5, 0, 1.5])
-        >>> compute(ctx.expm1_inplace(a))
-        [-0.8647, -0.3935, 0.0, 3.4817]
+            >>> a = tensor([-2, -0.5, 0, 1.5])
+            >>> compute(ctx.expm1_inplace(a))
+            [-0.8647, -0.3935, 0.0, 3.4817]
 
         C: ggml_tensor *ggml_expm1_inplace(ggml_context *ctx, ggml_tensor *a)
         """
@@ -902,14 +910,14 @@ class Ops:
     def softplus(self, a: Tensor) -> Tensor:
         """Softplus; above 20 it is a itself.
 
-        Formula: y = log(1 + exp(a)).
-        Shapes: a [..] -> as a; the elements of each row side by side.
-        Types: a f32, f16, bf16 -> a's.
-        Gradients: a.
+        - Formula: `y = log(1 + exp(a))`.
+        - Shapes: `a [..] -> as a`; the elements of each row side by side.
+        - Types: a f32, f16, bf16 -> a's.
+        - Gradients: a.
 
-        >>> a = tensor([-2, -0.5, 0, 1.5])
-        >>> compute(ctx.softplus(a))
-        [0.1269, 0.4741, 0.6931, 1.7014]
+            >>> a = tensor([-2, -0.5, 0, 1.5])
+            >>> compute(ctx.softplus(a))
+            [0.1269, 0.4741, 0.6931, 1.7014]
 
         C: ggml_tensor *ggml_softplus(ggml_context *ctx, ggml_tensor *a)
         """
@@ -926,14 +934,14 @@ class Ops:
     def softplus_inplace(self, a: Tensor) -> Tensor:
         """Softplus; above 20 it is a itself. Computed in a's memory: the result is a view of a.
 
-        Formula: y = log(1 + exp(a)).
-        Shapes: a [..] -> as a; the elements of each row side by side.
-        Types: a f32, f16, bf16 -> a's.
-        Gradients: none; upstream has none for ops in place.
+        - Formula: `y = log(1 + exp(a))`.
+        - Shapes: `a [..] -> as a`; the elements of each row side by side.
+        - Types: a f32, f16, bf16 -> a's.
+        - Gradients: none; upstream has none for ops in place.
 
-        >>> a = tensor([-2, -0.5, 0, 1.5])
-        >>> compute(ctx.softplus_inplace(a))
-        [0.1269, 0.4741, 0.6931, 1.7014]
+            >>> a = tensor([-2, -0.5, 0, 1.5])
+            >>> compute(ctx.softplus_inplace(a))
+            [0.1269, 0.4741, 0.6931, 1.7014]
 
         C: ggml_tensor *ggml_softplus_inplace(ggml_context *ctx, ggml_tensor *a)
         """
@@ -950,14 +958,14 @@ class Ops:
     def sin(self, a: Tensor) -> Tensor:
         """Sine of radians.
 
-        Formula: y = sin(a).
-        Shapes: a [..] -> as a; the elements of each row side by side.
-        Types: a f32, f16, bf16 -> a's.
-        Gradients: a.
+        - Formula: `y = sin(a)`.
+        - Shapes: `a [..] -> as a`; the elements of each row side by side.
+        - Types: a f32, f16, bf16 -> a's.
+        - Gradients: a.
 
-        >>> a = tensor([-2, -0.5, 0, 1.5])
-        >>> compute(ctx.sin(a))
-        [-0.9093, -0.4794, 0.0, 0.9975]
+            >>> a = tensor([-2, -0.5, 0, 1.5])
+            >>> compute(ctx.sin(a))
+            [-0.9093, -0.4794, 0.0, 0.9975]
 
         C: ggml_tensor *ggml_sin(ggml_context *ctx, ggml_tensor *a)
         """
@@ -974,14 +982,14 @@ class Ops:
     def sin_inplace(self, a: Tensor) -> Tensor:
         """Sine of radians. Computed in a's memory: the result is a view of a.
 
-        Formula: y = sin(a).
-        Shapes: a [..] -> as a; the elements of each row side by side.
-        Types: a f32, f16, bf16 -> a's.
-        Gradients: none; upstream has none for ops in place.
+        - Formula: `y = sin(a)`.
+        - Shapes: `a [..] -> as a`; the elements of each row side by side.
+        - Types: a f32, f16, bf16 -> a's.
+        - Gradients: none; upstream has none for ops in place.
 
-        >>> a = tensor([-2, -0.5, 0, 1.5])
-        >>> compute(ctx.sin_inplace(a))
-        [-0.9093, -0.4794, 0.0, 0.9975]
+            >>> a = tensor([-2, -0.5, 0, 1.5])
+            >>> compute(ctx.sin_inplace(a))
+            [-0.9093, -0.4794, 0.0, 0.9975]
 
         C: ggml_tensor *ggml_sin_inplace(ggml_context *ctx, ggml_tensor *a)
         """
@@ -998,14 +1006,14 @@ class Ops:
     def cos(self, a: Tensor) -> Tensor:
         """Cosine of radians.
 
-        Formula: y = cos(a).
-        Shapes: a [..] -> as a; the elements of each row side by side.
-        Types: a f32, f16, bf16 -> a's.
-        Gradients: a.
+        - Formula: `y = cos(a)`.
+        - Shapes: `a [..] -> as a`; the elements of each row side by side.
+        - Types: a f32, f16, bf16 -> a's.
+        - Gradients: a.
 
-        >>> a = tensor([-2, -0.5, 0, 1.5])
-        >>> compute(ctx.cos(a))
-        [-0.4161, 0.8776, 1.0, 0.0707]
+            >>> a = tensor([-2, -0.5, 0, 1.5])
+            >>> compute(ctx.cos(a))
+            [-0.4161, 0.8776, 1.0, 0.0707]
 
         C: ggml_tensor *ggml_cos(ggml_context *ctx, ggml_tensor *a)
         """
@@ -1022,14 +1030,14 @@ class Ops:
     def cos_inplace(self, a: Tensor) -> Tensor:
         """Cosine of radians. Computed in a's memory: the result is a view of a.
 
-        Formula: y = cos(a).
-        Shapes: a [..] -> as a; the elements of each row side by side.
-        Types: a f32, f16, bf16 -> a's.
-        Gradients: none; upstream has none for ops in place.
+        - Formula: `y = cos(a)`.
+        - Shapes: `a [..] -> as a`; the elements of each row side by side.
+        - Types: a f32, f16, bf16 -> a's.
+        - Gradients: none; upstream has none for ops in place.
 
-        >>> a = tensor([-2, -0.5, 0, 1.5])
-        >>> compute(ctx.cos_inplace(a))
-        [-0.4161, 0.8776, 1.0, 0.0707]
+            >>> a = tensor([-2, -0.5, 0, 1.5])
+            >>> compute(ctx.cos_inplace(a))
+            [-0.4161, 0.8776, 1.0, 0.0707]
 
         C: ggml_tensor *ggml_cos_inplace(ggml_context *ctx, ggml_tensor *a)
         """
@@ -1046,14 +1054,14 @@ class Ops:
     def sum(self, a: Tensor) -> Tensor:
         """The sum of all elements.
 
-        Formula: y[0] = sum of a.
-        Shapes: a [..] -> [1].
-        Types: a f32, f16, bf16 -> a's.
-        Gradients: a.
+        - Formula: `y[0] = sum of a`.
+        - Shapes: `a [..] -> [1]`.
+        - Types: a f32, f16, bf16 -> a's.
+        - Gradients: a.
 
-        >>> a = tensor([[1, 2], [3, 4]])
-        >>> compute(ctx.sum(a))
-        [10.0]
+            >>> a = tensor([[1, 2], [3, 4]])
+            >>> compute(ctx.sum(a))
+            [10.0]
 
         C: ggml_tensor *ggml_sum(ggml_context *ctx, ggml_tensor *a)
         """
@@ -1070,14 +1078,14 @@ class Ops:
     def sum_rows(self, a: Tensor) -> Tensor:
         """The sum of each row.
 
-        Formula: y[0, j] = sum over i of a[i, j].
-        Shapes: a [n, n1, n2, n3] -> [1, n1, n2, n3].
-        Types: a f32 -> f32.
-        Gradients: a.
+        - Formula: `y[0, j] = sum over i of a[i, j]`.
+        - Shapes: `a [n, n1, n2, n3] -> [1, n1, n2, n3]`.
+        - Types: a f32 -> f32.
+        - Gradients: a.
 
-        >>> a = tensor([[1, 2], [3, 4]])
-        >>> compute(ctx.sum_rows(a))
-        [[3.0], [7.0]]
+            >>> a = tensor([[1, 2], [3, 4]])
+            >>> compute(ctx.sum_rows(a))
+            [[3.0], [7.0]]
 
         C: ggml_tensor *ggml_sum_rows(ggml_context *ctx, ggml_tensor *a)
         """
@@ -1094,14 +1102,14 @@ class Ops:
     def cumsum(self, a: Tensor) -> Tensor:
         """The sums of each row so far.
 
-        Formula: y[i, j] = sum over k <= i of a[k, j].
-        Shapes: a [..] -> as a.
-        Types: a f32 -> f32.
-        Gradients: none.
+        - Formula: `y[i, j] = sum over k <= i of a[k, j]`.
+        - Shapes: `a [..] -> as a`.
+        - Types: a f32 -> f32.
+        - Gradients: none.
 
-        >>> a = tensor([[1, 2, 3], [4, 5, 6]])
-        >>> compute(ctx.cumsum(a))
-        [[1.0, 3.0, 6.0], [4.0, 9.0, 15.0]]
+            >>> a = tensor([[1, 2, 3], [4, 5, 6]])
+            >>> compute(ctx.cumsum(a))
+            [[1.0, 3.0, 6.0], [4.0, 9.0, 15.0]]
 
         C: ggml_tensor *ggml_cumsum(ggml_context *ctx, ggml_tensor *a)
         """
@@ -1118,14 +1126,14 @@ class Ops:
     def mean(self, a: Tensor) -> Tensor:
         """The mean of each row.
 
-        Formula: y[0, j] = sum over i of a[i, j] / n.
-        Shapes: a [n, n1, n2, n3] -> [1, n1, n2, n3].
-        Types: a f32 -> f32.
-        Gradients: a; where another op reads a, too, a may have to be one row.
+        - Formula: `y[0, j] = sum over i of a[i, j] / n`.
+        - Shapes: `a [n, n1, n2, n3] -> [1, n1, n2, n3]`.
+        - Types: a f32 -> f32.
+        - Gradients: a; where another op reads a, too, a may have to be one row.
 
-        >>> a = tensor([[1, 2, 6], [3, 4, 5]])
-        >>> compute(ctx.mean(a))
-        [[3.0], [4.0]]
+            >>> a = tensor([[1, 2, 6], [3, 4, 5]])
+            >>> compute(ctx.mean(a))
+            [[3.0], [4.0]]
 
         C: ggml_tensor *ggml_mean(ggml_context *ctx, ggml_tensor *a)
         """
@@ -1142,14 +1150,14 @@ class Ops:
     def argmax(self, a: Tensor) -> Tensor:
         """The index of the largest element of each row; of equal ones the CPU takes the last.
 
-        Formula: y[j] = the i of the largest a[i, j].
-        Shapes: a [n, n1] -> [n1].
-        Types: a f32 -> i32.
-        Gradients: none.
+        - Formula: `y[j] = the i of the largest a[i, j]`.
+        - Shapes: `a [n, n1] -> [n1]`.
+        - Types: a f32 -> i32.
+        - Gradients: none.
 
-        >>> a = tensor([[1, 9, 2], [7, 4, 5]])
-        >>> compute(ctx.argmax(a))
-        [1, 0]
+            >>> a = tensor([[1, 9, 2], [7, 4, 5]])
+            >>> compute(ctx.argmax(a))
+            [1, 0]
 
         C: ggml_tensor *ggml_argmax(ggml_context *ctx, ggml_tensor *a)
         """
@@ -1166,15 +1174,15 @@ class Ops:
     def count_equal(self, a: Tensor, b: Tensor) -> Tensor:
         """How many elements of a are those of b.
 
-        Formula: y[0] = number of i with a[i] = b[i].
-        Shapes: a [..], b any -> [1]; b has a's ne.
-        Types: a i32, b i32 -> i64.
-        Gradients: none.
+        - Formula: `y[0] = number of i with a[i] = b[i]`.
+        - Shapes: `a [..], b any -> [1]`; b has a's ne.
+        - Types: a i32, b i32 -> i64.
+        - Gradients: none.
 
-        >>> a = tensor([1, 2, 3], 'i32')
-        >>> b = tensor([1, 5, 3], 'i32')
-        >>> compute(ctx.count_equal(a, b))
-        [2]
+            >>> a = tensor([1, 2, 3], 'i32')
+            >>> b = tensor([1, 5, 3], 'i32')
+            >>> compute(ctx.count_equal(a, b))
+            [2]
 
         C: ggml_tensor *ggml_count_equal(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b)
         """
@@ -1191,15 +1199,15 @@ class Ops:
     def repeat(self, a: Tensor, b: Tensor) -> Tensor:
         """a, repeated until it has b's ne. Of b only the ne counts.
 
-        Formula: y[i] = a[i mod a's ne].
-        Shapes: a any, b [..] -> as b; a's ne0 to ne3 each divide b's.
-        Types: a f32, f16, bf16, i32, i16; b any -> a's.
-        Gradients: a.
+        - Formula: `y[i] = a[i mod a's ne]`.
+        - Shapes: `a any, b [..] -> as b`; a's ne0 to ne3 each divide b's.
+        - Types: a f32, f16, bf16, i32, i16; b any -> a's.
+        - Gradients: a.
 
-        >>> a = tensor([[1, 2]])
-        >>> b = tensor([[0, 0, 0, 0], [0, 0, 0, 0]])
-        >>> compute(ctx.repeat(a, b))
-        [[1.0, 2.0, 1.0, 2.0], [1.0, 2.0, 1.0, 2.0]]
+            >>> a = tensor([[1, 2]])
+            >>> b = tensor([[0, 0, 0, 0], [0, 0, 0, 0]])
+            >>> compute(ctx.repeat(a, b))
+            [[1.0, 2.0, 1.0, 2.0], [1.0, 2.0, 1.0, 2.0]]
 
         C: ggml_tensor *ggml_repeat(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b)
         """
@@ -1216,14 +1224,14 @@ class Ops:
     def repeat_4d(self, a: Tensor, ne0: int, ne1: int, ne2: int, ne3: int) -> Tensor:
         """a, repeated until it has this ne.
 
-        Formula: y[i] = a[i mod a's ne].
-        Shapes: a any -> [ne0, ne1, ne2, ne3]; a's ne0 to ne3 each divide them.
-        Types: a f32, f16, bf16, i32, i16 -> a's.
-        Gradients: a.
+        - Formula: `y[i] = a[i mod a's ne]`.
+        - Shapes: `a any -> [ne0, ne1, ne2, ne3]`; a's ne0 to ne3 each divide them.
+        - Types: a f32, f16, bf16, i32, i16 -> a's.
+        - Gradients: a.
 
-        >>> a = tensor([[1, 2]])
-        >>> compute(ctx.repeat_4d(a, 4, 2, 1, 1))
-        [[1.0, 2.0, 1.0, 2.0], [1.0, 2.0, 1.0, 2.0]]
+            >>> a = tensor([[1, 2]])
+            >>> compute(ctx.repeat_4d(a, 4, 2, 1, 1))
+            [[1.0, 2.0, 1.0, 2.0], [1.0, 2.0, 1.0, 2.0]]
 
         C: ggml_tensor *ggml_repeat_4d(ggml_context *ctx, ggml_tensor *a, int64_t ne0, int64_t
         ne1, int64_t ne2, int64_t ne3)
@@ -1241,15 +1249,15 @@ class Ops:
     def repeat_back(self, a: Tensor, b: Tensor) -> Tensor:
         """The gradient of repeat: the sum over all repetitions of b in a. Of b only the ne counts.
 
-        Formula: y[i] = sum of a[k] over all k with k mod b's ne = i.
-        Shapes: a any, b [..] -> as b; b's ne0 to ne3 each divide a's.
-        Types: a f32; b any -> f32.
-        Gradients: a.
+        - Formula: `y[i] = sum of a[k] over all k with k mod b's ne = i`.
+        - Shapes: `a any, b [..] -> as b`; b's ne0 to ne3 each divide a's.
+        - Types: a f32; b any -> f32.
+        - Gradients: a.
 
-        >>> a = tensor([[1, 2, 3, 4]])
-        >>> b = tensor([0, 0])
-        >>> compute(ctx.repeat_back(a, b))
-        [4.0, 6.0]
+            >>> a = tensor([[1, 2, 3, 4]])
+            >>> b = tensor([0, 0])
+            >>> compute(ctx.repeat_back(a, b))
+            [4.0, 6.0]
 
         C: ggml_tensor *ggml_repeat_back(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b)
         """
@@ -1266,15 +1274,16 @@ class Ops:
     def concat(self, a: Tensor, b: Tensor, dim: int) -> Tensor:
         """a and b one after the other along dimension dim (0 to 3, ggml's order).
 
-        Formula: y = a, then b, along ne[dim].
-        Shapes: a any, b any -> a's ne with a sum at dim; the other three are alike in a and b.
-        Types: a any, b a's -> a's.
-        Gradients: none.
+        - Formula: `y = a, then b, along ne[dim]`.
+        - Shapes: `a any, b any -> a's ne with a sum at dim`; the other three are alike in a and
+          b.
+        - Types: a any, b a's -> a's.
+        - Gradients: none.
 
-        >>> a = tensor([[1, 2], [3, 4]])
-        >>> b = tensor([[5, 6]])
-        >>> compute(ctx.concat(a, b, 1))
-        [[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]
+            >>> a = tensor([[1, 2], [3, 4]])
+            >>> b = tensor([[5, 6]])
+            >>> compute(ctx.concat(a, b, 1))
+            [[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]
 
         C: ggml_tensor *ggml_concat(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b, int dim)
         """
@@ -1291,14 +1300,14 @@ class Ops:
     def abs(self, a: Tensor) -> Tensor:
         """Absolute value.
 
-        Formula: y = |a|.
-        Shapes: a [..] -> as a; the elements of each row side by side.
-        Types: a f32, f16, bf16 -> a's.
-        Gradients: a.
+        - Formula: `y = |a|`.
+        - Shapes: `a [..] -> as a`; the elements of each row side by side.
+        - Types: a f32, f16, bf16 -> a's.
+        - Gradients: a.
 
-        >>> a = tensor([-2, -0.5, 0, 1.5])
-        >>> compute(ctx.abs(a))
-        [2.0, 0.5, 0.0, 1.5]
+            >>> a = tensor([-2, -0.5, 0, 1.5])
+            >>> compute(ctx.abs(a))
+            [2.0, 0.5, 0.0, 1.5]
 
         C: ggml_tensor *ggml_abs(ggml_context *ctx, ggml_tensor *a)
         """
@@ -1315,14 +1324,14 @@ class Ops:
     def abs_inplace(self, a: Tensor) -> Tensor:
         """Absolute value. Computed in a's memory: the result is a view of a.
 
-        Formula: y = |a|.
-        Shapes: a [..] -> as a; the elements of each row side by side.
-        Types: a f32, f16, bf16 -> a's.
-        Gradients: none; upstream has none for ops in place.
+        - Formula: `y = |a|`.
+        - Shapes: `a [..] -> as a`; the elements of each row side by side.
+        - Types: a f32, f16, bf16 -> a's.
+        - Gradients: none; upstream has none for ops in place.
 
-        >>> a = tensor([-2, -0.5, 0, 1.5])
-        >>> compute(ctx.abs_inplace(a))
-        [2.0, 0.5, 0.0, 1.5]
+            >>> a = tensor([-2, -0.5, 0, 1.5])
+            >>> compute(ctx.abs_inplace(a))
+            [2.0, 0.5, 0.0, 1.5]
 
         C: ggml_tensor *ggml_abs_inplace(ggml_context *ctx, ggml_tensor *a)
         """
@@ -1339,14 +1348,14 @@ class Ops:
     def sgn(self, a: Tensor) -> Tensor:
         """The sign: -1, 0 or 1.
 
-        Formula: y = 1 if a > 0, -1 if a < 0, else 0.
-        Shapes: a [..] -> as a; the elements of each row side by side.
-        Types: a f32, f16, bf16 -> a's.
-        Gradients: none; it counts as constant.
+        - Formula: `y = 1 if a > 0, -1 if a < 0, else 0`.
+        - Shapes: `a [..] -> as a`; the elements of each row side by side.
+        - Types: a f32, f16, bf16 -> a's.
+        - Gradients: none; it counts as constant.
 
-        >>> a = tensor([-2, -0.5, 0, 1.5])
-        >>> compute(ctx.sgn(a))
-        [-1.0, -1.0, 0.0, 1.0]
+            >>> a = tensor([-2, -0.5, 0, 1.5])
+            >>> compute(ctx.sgn(a))
+            [-1.0, -1.0, 0.0, 1.0]
 
         C: ggml_tensor *ggml_sgn(ggml_context *ctx, ggml_tensor *a)
         """
@@ -1363,14 +1372,14 @@ class Ops:
     def sgn_inplace(self, a: Tensor) -> Tensor:
         """The sign: -1, 0 or 1. Computed in a's memory: the result is a view of a.
 
-        Formula: y = 1 if a > 0, -1 if a < 0, else 0.
-        Shapes: a [..] -> as a; the elements of each row side by side.
-        Types: a f32, f16, bf16 -> a's.
-        Gradients: none; upstream has none for ops in place.
+        - Formula: `y = 1 if a > 0, -1 if a < 0, else 0`.
+        - Shapes: `a [..] -> as a`; the elements of each row side by side.
+        - Types: a f32, f16, bf16 -> a's.
+        - Gradients: none; upstream has none for ops in place.
 
-        >>> a = tensor([-2, -0.5, 0, 1.5])
-        >>> compute(ctx.sgn_inplace(a))
-        [-1.0, -1.0, 0.0, 1.0]
+            >>> a = tensor([-2, -0.5, 0, 1.5])
+            >>> compute(ctx.sgn_inplace(a))
+            [-1.0, -1.0, 0.0, 1.0]
 
         C: ggml_tensor *ggml_sgn_inplace(ggml_context *ctx, ggml_tensor *a)
         """
@@ -1387,14 +1396,14 @@ class Ops:
     def neg(self, a: Tensor) -> Tensor:
         """The negative.
 
-        Formula: y = -a.
-        Shapes: a [..] -> as a; the elements of each row side by side.
-        Types: a f32, f16, bf16 -> a's.
-        Gradients: a.
+        - Formula: `y = -a`.
+        - Shapes: `a [..] -> as a`; the elements of each row side by side.
+        - Types: a f32, f16, bf16 -> a's.
+        - Gradients: a.
 
-        >>> a = tensor([-2, -0.5, 0, 1.5])
-        >>> compute(ctx.neg(a))
-        [2.0, 0.5, 0.0, -1.5]
+            >>> a = tensor([-2, -0.5, 0, 1.5])
+            >>> compute(ctx.neg(a))
+            [2.0, 0.5, 0.0, -1.5]
 
         C: ggml_tensor *ggml_neg(ggml_context *ctx, ggml_tensor *a)
         """
@@ -1411,14 +1420,14 @@ class Ops:
     def neg_inplace(self, a: Tensor) -> Tensor:
         """The negative. Computed in a's memory: the result is a view of a.
 
-        Formula: y = -a.
-        Shapes: a [..] -> as a; the elements of each row side by side.
-        Types: a f32, f16, bf16 -> a's.
-        Gradients: none; upstream has none for ops in place.
+        - Formula: `y = -a`.
+        - Shapes: `a [..] -> as a`; the elements of each row side by side.
+        - Types: a f32, f16, bf16 -> a's.
+        - Gradients: none; upstream has none for ops in place.
 
-        >>> a = tensor([-2, -0.5, 0, 1.5])
-        >>> compute(ctx.neg_inplace(a))
-        [2.0, 0.5, 0.0, -1.5]
+            >>> a = tensor([-2, -0.5, 0, 1.5])
+            >>> compute(ctx.neg_inplace(a))
+            [2.0, 0.5, 0.0, -1.5]
 
         C: ggml_tensor *ggml_neg_inplace(ggml_context *ctx, ggml_tensor *a)
         """
@@ -1435,14 +1444,14 @@ class Ops:
     def step(self, a: Tensor) -> Tensor:
         """1 where a is above 0, else 0.
 
-        Formula: y = 1 if a > 0, else 0.
-        Shapes: a [..] -> as a; the elements of each row side by side.
-        Types: a f32, f16, bf16 -> a's.
-        Gradients: none; it counts as constant.
+        - Formula: `y = 1 if a > 0, else 0`.
+        - Shapes: `a [..] -> as a`; the elements of each row side by side.
+        - Types: a f32, f16, bf16 -> a's.
+        - Gradients: none; it counts as constant.
 
-        >>> a = tensor([-2, -0.5, 0, 1.5])
-        >>> compute(ctx.step(a))
-        [0.0, 0.0, 0.0, 1.0]
+            >>> a = tensor([-2, -0.5, 0, 1.5])
+            >>> compute(ctx.step(a))
+            [0.0, 0.0, 0.0, 1.0]
 
         C: ggml_tensor *ggml_step(ggml_context *ctx, ggml_tensor *a)
         """
@@ -1459,14 +1468,14 @@ class Ops:
     def step_inplace(self, a: Tensor) -> Tensor:
         """1 where a is above 0, else 0. Computed in a's memory: the result is a view of a.
 
-        Formula: y = 1 if a > 0, else 0.
-        Shapes: a [..] -> as a; the elements of each row side by side.
-        Types: a f32, f16, bf16 -> a's.
-        Gradients: none; upstream has none for ops in place.
+        - Formula: `y = 1 if a > 0, else 0`.
+        - Shapes: `a [..] -> as a`; the elements of each row side by side.
+        - Types: a f32, f16, bf16 -> a's.
+        - Gradients: none; upstream has none for ops in place.
 
-        >>> a = tensor([-2, -0.5, 0, 1.5])
-        >>> compute(ctx.step_inplace(a))
-        [0.0, 0.0, 0.0, 1.0]
+            >>> a = tensor([-2, -0.5, 0, 1.5])
+            >>> compute(ctx.step_inplace(a))
+            [0.0, 0.0, 0.0, 1.0]
 
         C: ggml_tensor *ggml_step_inplace(ggml_context *ctx, ggml_tensor *a)
         """
@@ -1483,14 +1492,14 @@ class Ops:
     def tanh(self, a: Tensor) -> Tensor:
         """Hyperbolic tangent.
 
-        Formula: y = tanh(a).
-        Shapes: a [..] -> as a; the elements of each row side by side.
-        Types: a f32, f16, bf16 -> a's.
-        Gradients: none.
+        - Formula: `y = tanh(a)`.
+        - Shapes: `a [..] -> as a`; the elements of each row side by side.
+        - Types: a f32, f16, bf16 -> a's.
+        - Gradients: none.
 
-        >>> a = tensor([-2, -0.5, 0, 1.5])
-        >>> compute(ctx.tanh(a))
-        [-0.964, -0.4621, 0.0, 0.9051]
+            >>> a = tensor([-2, -0.5, 0, 1.5])
+            >>> compute(ctx.tanh(a))
+            [-0.964, -0.4621, 0.0, 0.9051]
 
         C: ggml_tensor *ggml_tanh(ggml_context *ctx, ggml_tensor *a)
         """
@@ -1507,14 +1516,14 @@ class Ops:
     def tanh_inplace(self, a: Tensor) -> Tensor:
         """Hyperbolic tangent. Computed in a's memory: the result is a view of a.
 
-        Formula: y = tanh(a).
-        Shapes: a [..] -> as a; the elements of each row side by side.
-        Types: a f32, f16, bf16 -> a's.
-        Gradients: none; upstream has none for ops in place.
+        - Formula: `y = tanh(a)`.
+        - Shapes: `a [..] -> as a`; the elements of each row side by side.
+        - Types: a f32, f16, bf16 -> a's.
+        - Gradients: none; upstream has none for ops in place.
 
-        >>> a = tensor([-2, -0.5, 0, 1.5])
-        >>> compute(ctx.tanh_inplace(a))
-        [-0.964, -0.4621, 0.0, 0.9051]
+            >>> a = tensor([-2, -0.5, 0, 1.5])
+            >>> compute(ctx.tanh_inplace(a))
+            [-0.964, -0.4621, 0.0, 0.9051]
 
         C: ggml_tensor *ggml_tanh_inplace(ggml_context *ctx, ggml_tensor *a)
         """
@@ -1531,14 +1540,14 @@ class Ops:
     def elu(self, a: Tensor) -> Tensor:
         """ELU with a slope of 1.
 
-        Formula: y = a if a > 0, else exp(a) - 1.
-        Shapes: a [..] -> as a; the elements of each row side by side.
-        Types: a f32, f16, bf16 -> a's.
-        Gradients: none.
+        - Formula: `y = a if a > 0, else exp(a) - 1`.
+        - Shapes: `a [..] -> as a`; the elements of each row side by side.
+        - Types: a f32, f16, bf16 -> a's.
+        - Gradients: none.
 
-        >>> a = tensor([-2, -0.5, 0, 1.5])
-        >>> compute(ctx.elu(a))
-        [-0.8647, -0.3935, 0.0, 1.5]
+            >>> a = tensor([-2, -0.5, 0, 1.5])
+            >>> compute(ctx.elu(a))
+            [-0.8647, -0.3935, 0.0, 1.5]
 
         C: ggml_tensor *ggml_elu(ggml_context *ctx, ggml_tensor *a)
         """
@@ -1555,14 +1564,14 @@ class Ops:
     def elu_inplace(self, a: Tensor) -> Tensor:
         """ELU with a slope of 1. Computed in a's memory: the result is a view of a.
 
-        Formula: y = a if a > 0, else exp(a) - 1.
-        Shapes: a [..] -> as a; the elements of each row side by side.
-        Types: a f32, f16, bf16 -> a's.
-        Gradients: none; upstream has none for ops in place.
+        - Formula: `y = a if a > 0, else exp(a) - 1`.
+        - Shapes: `a [..] -> as a`; the elements of each row side by side.
+        - Types: a f32, f16, bf16 -> a's.
+        - Gradients: none; upstream has none for ops in place.
 
-        >>> a = tensor([-2, -0.5, 0, 1.5])
-        >>> compute(ctx.elu_inplace(a))
-        [-0.8647, -0.3935, 0.0, 1.5]
+            >>> a = tensor([-2, -0.5, 0, 1.5])
+            >>> compute(ctx.elu_inplace(a))
+            [-0.8647, -0.3935, 0.0, 1.5]
 
         C: ggml_tensor *ggml_elu_inplace(ggml_context *ctx, ggml_tensor *a)
         """
@@ -1579,14 +1588,14 @@ class Ops:
     def relu(self, a: Tensor) -> Tensor:
         """ReLU: negative elements become 0.
 
-        Formula: y = max(a, 0).
-        Shapes: a [..] -> as a; the elements of each row side by side.
-        Types: a f32, f16, bf16 -> a's.
-        Gradients: a.
+        - Formula: `y = max(a, 0)`.
+        - Shapes: `a [..] -> as a`; the elements of each row side by side.
+        - Types: a f32, f16, bf16 -> a's.
+        - Gradients: a.
 
-        >>> a = tensor([-2, -0.5, 0, 1.5])
-        >>> compute(ctx.relu(a))
-        [0.0, 0.0, 0.0, 1.5]
+            >>> a = tensor([-2, -0.5, 0, 1.5])
+            >>> compute(ctx.relu(a))
+            [0.0, 0.0, 0.0, 1.5]
 
         C: ggml_tensor *ggml_relu(ggml_context *ctx, ggml_tensor *a)
         """
@@ -1603,14 +1612,14 @@ class Ops:
     def leaky_relu(self, a: Tensor, negative_slope: float, inplace: bool) -> Tensor:
         """ReLU that keeps a part of negative elements. With inplace the result is a view of a.
 
-        Formula: y = a if a > 0, else negative_slope * a.
-        Shapes: a [..] -> as a; rows at even distances.
-        Types: a f32, f16 -> a's.
-        Gradients: none.
+        - Formula: `y = a if a > 0, else negative_slope * a`.
+        - Shapes: `a [..] -> as a`; rows at even distances.
+        - Types: a f32, f16 -> a's.
+        - Gradients: none.
 
-        >>> a = tensor([-2, -0.5, 0, 1.5])
-        >>> compute(ctx.leaky_relu(a, 0.1, False))
-        [-0.2, -0.05, 0.0, 1.5]
+            >>> a = tensor([-2, -0.5, 0, 1.5])
+            >>> compute(ctx.leaky_relu(a, 0.1, False))
+            [-0.2, -0.05, 0.0, 1.5]
 
         C: ggml_tensor *ggml_leaky_relu(ggml_context *ctx, ggml_tensor *a, float negative_slope,
         bool inplace)
@@ -1628,14 +1637,14 @@ class Ops:
     def relu_inplace(self, a: Tensor) -> Tensor:
         """ReLU: negative elements become 0. Computed in a's memory: the result is a view of a.
 
-        Formula: y = max(a, 0).
-        Shapes: a [..] -> as a; the elements of each row side by side.
-        Types: a f32, f16, bf16 -> a's.
-        Gradients: none; upstream has none for ops in place.
+        - Formula: `y = max(a, 0)`.
+        - Shapes: `a [..] -> as a`; the elements of each row side by side.
+        - Types: a f32, f16, bf16 -> a's.
+        - Gradients: none; upstream has none for ops in place.
 
-        >>> a = tensor([-2, -0.5, 0, 1.5])
-        >>> compute(ctx.relu_inplace(a))
-        [0.0, 0.0, 0.0, 1.5]
+            >>> a = tensor([-2, -0.5, 0, 1.5])
+            >>> compute(ctx.relu_inplace(a))
+            [0.0, 0.0, 0.0, 1.5]
 
         C: ggml_tensor *ggml_relu_inplace(ggml_context *ctx, ggml_tensor *a)
         """
@@ -1652,14 +1661,14 @@ class Ops:
     def sigmoid(self, a: Tensor) -> Tensor:
         """Logistic function.
 
-        Formula: y = 1 / (1 + exp(-a)).
-        Shapes: a [..] -> as a; the elements of each row side by side.
-        Types: a f32, f16, bf16 -> a's.
-        Gradients: none.
+        - Formula: `y = 1 / (1 + exp(-a))`.
+        - Shapes: `a [..] -> as a`; the elements of each row side by side.
+        - Types: a f32, f16, bf16 -> a's.
+        - Gradients: none.
 
-        >>> a = tensor([-2, -0.5, 0, 1.5])
-        >>> compute(ctx.sigmoid(a))
-        [0.1192, 0.3775, 0.5, 0.8176]
+            >>> a = tensor([-2, -0.5, 0, 1.5])
+            >>> compute(ctx.sigmoid(a))
+            [0.1192, 0.3775, 0.5, 0.8176]
 
         C: ggml_tensor *ggml_sigmoid(ggml_context *ctx, ggml_tensor *a)
         """
@@ -1676,14 +1685,14 @@ class Ops:
     def sigmoid_inplace(self, a: Tensor) -> Tensor:
         """Logistic function. Computed in a's memory: the result is a view of a.
 
-        Formula: y = 1 / (1 + exp(-a)).
-        Shapes: a [..] -> as a; the elements of each row side by side.
-        Types: a f32, f16, bf16 -> a's.
-        Gradients: none; upstream has none for ops in place.
+        - Formula: `y = 1 / (1 + exp(-a))`.
+        - Shapes: `a [..] -> as a`; the elements of each row side by side.
+        - Types: a f32, f16, bf16 -> a's.
+        - Gradients: none; upstream has none for ops in place.
 
-        >>> a = tensor([-2, -0.5, 0, 1.5])
-        >>> compute(ctx.sigmoid_inplace(a))
-        [0.1192, 0.3775, 0.5, 0.8176]
+            >>> a = tensor([-2, -0.5, 0, 1.5])
+            >>> compute(ctx.sigmoid_inplace(a))
+            [0.1192, 0.3775, 0.5, 0.8176]
 
         C: ggml_tensor *ggml_sigmoid_inplace(ggml_context *ctx, ggml_tensor *a)
         """
@@ -1700,14 +1709,14 @@ class Ops:
     def gelu(self, a: Tensor) -> Tensor:
         """GELU by its tanh form; the CPU looks it up in a table of f16.
 
-        Formula: y = a/2 * (1 + tanh(sqrt(2/pi) * (a + 0.044715 a^3))).
-        Shapes: a [..] -> as a; the elements of each row side by side.
-        Types: a f32, f16, bf16 -> a's.
-        Gradients: none.
+        - Formula: `y = a/2 * (1 + tanh(sqrt(2/pi) * (a + 0.044715 a^3)))`.
+        - Shapes: `a [..] -> as a`; the elements of each row side by side.
+        - Types: a f32, f16, bf16 -> a's.
+        - Gradients: none.
 
-        >>> a = tensor([-2, -0.5, 0, 1.5])
-        >>> compute(ctx.gelu(a))
-        [-0.0454, -0.1543, 0.0, 1.3994]
+            >>> a = tensor([-2, -0.5, 0, 1.5])
+            >>> compute(ctx.gelu(a))
+            [-0.0454, -0.1543, 0.0, 1.3994]
 
         C: ggml_tensor *ggml_gelu(ggml_context *ctx, ggml_tensor *a)
         """
@@ -1725,14 +1734,14 @@ class Ops:
         """GELU by its tanh form; the CPU looks it up in a table of f16. Computed in a's memory:
         the result is a view of a.
 
-        Formula: y = a/2 * (1 + tanh(sqrt(2/pi) * (a + 0.044715 a^3))).
-        Shapes: a [..] -> as a; the elements of each row side by side.
-        Types: a f32, f16, bf16 -> a's.
-        Gradients: none; upstream has none for ops in place.
+        - Formula: `y = a/2 * (1 + tanh(sqrt(2/pi) * (a + 0.044715 a^3)))`.
+        - Shapes: `a [..] -> as a`; the elements of each row side by side.
+        - Types: a f32, f16, bf16 -> a's.
+        - Gradients: none; upstream has none for ops in place.
 
-        >>> a = tensor([-2, -0.5, 0, 1.5])
-        >>> compute(ctx.gelu_inplace(a))
-        [-0.0454, -0.1543, 0.0, 1.3994]
+            >>> a = tensor([-2, -0.5, 0, 1.5])
+            >>> compute(ctx.gelu_inplace(a))
+            [-0.0454, -0.1543, 0.0, 1.3994]
 
         C: ggml_tensor *ggml_gelu_inplace(ggml_context *ctx, ggml_tensor *a)
         """
@@ -1749,14 +1758,14 @@ class Ops:
     def gelu_erf(self, a: Tensor) -> Tensor:
         """GELU by the error function, the exact form.
 
-        Formula: y = a/2 * (1 + erf(a / sqrt(2))).
-        Shapes: a [..] -> as a; the elements of each row side by side.
-        Types: a f32, f16, bf16 -> a's.
-        Gradients: none.
+        - Formula: `y = a/2 * (1 + erf(a / sqrt(2)))`.
+        - Shapes: `a [..] -> as a`; the elements of each row side by side.
+        - Types: a f32, f16, bf16 -> a's.
+        - Gradients: none.
 
-        >>> a = tensor([-2, -0.5, 0, 1.5])
-        >>> compute(ctx.gelu_erf(a))
-        [-0.0455, -0.1543, 0.0, 1.3998]
+            >>> a = tensor([-2, -0.5, 0, 1.5])
+            >>> compute(ctx.gelu_erf(a))
+            [-0.0455, -0.1543, 0.0, 1.3998]
 
         C: ggml_tensor *ggml_gelu_erf(ggml_context *ctx, ggml_tensor *a)
         """
@@ -1774,14 +1783,14 @@ class Ops:
         """GELU by the error function, the exact form. Computed in a's memory: the result is a view
         of a.
 
-        Formula: y = a/2 * (1 + erf(a / sqrt(2))).
-        Shapes: a [..] -> as a; the elements of each row side by side.
-        Types: a f32, f16, bf16 -> a's.
-        Gradients: none; upstream has none for ops in place.
+        - Formula: `y = a/2 * (1 + erf(a / sqrt(2)))`.
+        - Shapes: `a [..] -> as a`; the elements of each row side by side.
+        - Types: a f32, f16, bf16 -> a's.
+        - Gradients: none; upstream has none for ops in place.
 
-        >>> a = tensor([-2, -0.5, 0, 1.5])
-        >>> compute(ctx.gelu_erf_inplace(a))
-        [-0.0455, -0.1543, 0.0, 1.3998]
+            >>> a = tensor([-2, -0.5, 0, 1.5])
+            >>> compute(ctx.gelu_erf_inplace(a))
+            [-0.0455, -0.1543, 0.0, 1.3998]
 
         C: ggml_tensor *ggml_gelu_erf_inplace(ggml_context *ctx, ggml_tensor *a)
         """
@@ -1798,14 +1807,14 @@ class Ops:
     def gelu_quick(self, a: Tensor) -> Tensor:
         """GELU by a sigmoid, the coarse form; the CPU looks it up in a table of f16.
 
-        Formula: y = a / (1 + exp(-1.702 a)).
-        Shapes: a [..] -> as a; the elements of each row side by side.
-        Types: a f32, f16, bf16 -> a's.
-        Gradients: none.
+        - Formula: `y = a / (1 + exp(-1.702 a))`.
+        - Shapes: `a [..] -> as a`; the elements of each row side by side.
+        - Types: a f32, f16, bf16 -> a's.
+        - Gradients: none.
 
-        >>> a = tensor([-2, -0.5, 0, 1.5])
-        >>> compute(ctx.gelu_quick(a))
-        [-0.0643, -0.1497, 0.0, 1.3916]
+            >>> a = tensor([-2, -0.5, 0, 1.5])
+            >>> compute(ctx.gelu_quick(a))
+            [-0.0643, -0.1497, 0.0, 1.3916]
 
         C: ggml_tensor *ggml_gelu_quick(ggml_context *ctx, ggml_tensor *a)
         """
@@ -1823,14 +1832,14 @@ class Ops:
         """GELU by a sigmoid, the coarse form; the CPU looks it up in a table of f16. Computed in
         a's memory: the result is a view of a.
 
-        Formula: y = a / (1 + exp(-1.702 a)).
-        Shapes: a [..] -> as a; the elements of each row side by side.
-        Types: a f32, f16, bf16 -> a's.
-        Gradients: none; upstream has none for ops in place.
+        - Formula: `y = a / (1 + exp(-1.702 a))`.
+        - Shapes: `a [..] -> as a`; the elements of each row side by side.
+        - Types: a f32, f16, bf16 -> a's.
+        - Gradients: none; upstream has none for ops in place.
 
-        >>> a = tensor([-2, -0.5, 0, 1.5])
-        >>> compute(ctx.gelu_quick_inplace(a))
-        [-0.0643, -0.1497, 0.0, 1.3916]
+            >>> a = tensor([-2, -0.5, 0, 1.5])
+            >>> compute(ctx.gelu_quick_inplace(a))
+            [-0.0643, -0.1497, 0.0, 1.3916]
 
         C: ggml_tensor *ggml_gelu_quick_inplace(ggml_context *ctx, ggml_tensor *a)
         """
@@ -1847,14 +1856,14 @@ class Ops:
     def silu(self, a: Tensor) -> Tensor:
         """SiLU (swish).
 
-        Formula: y = a / (1 + exp(-a)).
-        Shapes: a [..] -> as a; the elements of each row side by side.
-        Types: a f32, f16, bf16 -> a's.
-        Gradients: a.
+        - Formula: `y = a / (1 + exp(-a))`.
+        - Shapes: `a [..] -> as a`; the elements of each row side by side.
+        - Types: a f32, f16, bf16 -> a's.
+        - Gradients: a.
 
-        >>> a = tensor([-2, -0.5, 0, 1.5])
-        >>> compute(ctx.silu(a))
-        [-0.2384, -0.1888, 0.0, 1.2264]
+            >>> a = tensor([-2, -0.5, 0, 1.5])
+            >>> compute(ctx.silu(a))
+            [-0.2384, -0.1888, 0.0, 1.2264]
 
         C: ggml_tensor *ggml_silu(ggml_context *ctx, ggml_tensor *a)
         """
@@ -1871,14 +1880,14 @@ class Ops:
     def silu_inplace(self, a: Tensor) -> Tensor:
         """SiLU (swish). Computed in a's memory: the result is a view of a.
 
-        Formula: y = a / (1 + exp(-a)).
-        Shapes: a [..] -> as a; the elements of each row side by side.
-        Types: a f32, f16, bf16 -> a's.
-        Gradients: none; upstream has none for ops in place.
+        - Formula: `y = a / (1 + exp(-a))`.
+        - Shapes: `a [..] -> as a`; the elements of each row side by side.
+        - Types: a f32, f16, bf16 -> a's.
+        - Gradients: none; upstream has none for ops in place.
 
-        >>> a = tensor([-2, -0.5, 0, 1.5])
-        >>> compute(ctx.silu_inplace(a))
-        [-0.2384, -0.1888, 0.0, 1.2264]
+            >>> a = tensor([-2, -0.5, 0, 1.5])
+            >>> compute(ctx.silu_inplace(a))
+            [-0.2384, -0.1888, 0.0, 1.2264]
 
         C: ggml_tensor *ggml_silu_inplace(ggml_context *ctx, ggml_tensor *a)
         """
@@ -1895,15 +1904,15 @@ class Ops:
     def silu_back(self, a: Tensor, b: Tensor) -> Tensor:
         """The gradient of silu: a is that of its result, b what silu was of.
 
-        Formula: with s = 1 / (1 + exp(-b)): y = a * s * (1 + b * (1 - s)).
-        Shapes: a [..], b any -> as a; b has a's ne, rows of both in line.
-        Types: a f32, f16; b a's -> a's.
-        Gradients: none.
+        - Formula: `with s = 1 / (1 + exp(-b)): y = a * s * (1 + b * (1 - s))`.
+        - Shapes: `a [..], b any -> as a`; b has a's ne, rows of both in line.
+        - Types: a f32, f16; b a's -> a's.
+        - Gradients: none.
 
-        >>> a = tensor([1, 1, 1])
-        >>> b = tensor([-1, 0, 1])
-        >>> compute(ctx.silu_back(a, b))
-        [0.0723, 0.5, 0.9277]
+            >>> a = tensor([1, 1, 1])
+            >>> b = tensor([-1, 0, 1])
+            >>> compute(ctx.silu_back(a, b))
+            [0.0723, 0.5, 0.9277]
 
         C: ggml_tensor *ggml_silu_back(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b)
         """
@@ -1920,14 +1929,14 @@ class Ops:
     def hardswish(self, a: Tensor) -> Tensor:
         """SiLU made of straight lines.
 
-        Formula: y = a * min(1, max(0, (a + 3) / 6)).
-        Shapes: a [..] -> as a; the elements of each row side by side.
-        Types: a f32, f16, bf16 -> a's.
-        Gradients: none.
+        - Formula: `y = a * min(1, max(0, (a + 3) / 6))`.
+        - Shapes: `a [..] -> as a`; the elements of each row side by side.
+        - Types: a f32, f16, bf16 -> a's.
+        - Gradients: none.
 
-        >>> a = tensor([-2, -0.5, 0, 1.5])
-        >>> compute(ctx.hardswish(a))
-        [-0.3333, -0.2083, 0.0, 1.125]
+            >>> a = tensor([-2, -0.5, 0, 1.5])
+            >>> compute(ctx.hardswish(a))
+            [-0.3333, -0.2083, 0.0, 1.125]
 
         C: ggml_tensor *ggml_hardswish(ggml_context *ctx, ggml_tensor *a)
         """
@@ -1944,14 +1953,14 @@ class Ops:
     def hardsigmoid(self, a: Tensor) -> Tensor:
         """Logistic function made of straight lines.
 
-        Formula: y = min(1, max(0, (a + 3) / 6)).
-        Shapes: a [..] -> as a; the elements of each row side by side.
-        Types: a f32, f16, bf16 -> a's.
-        Gradients: none.
+        - Formula: `y = min(1, max(0, (a + 3) / 6))`.
+        - Shapes: `a [..] -> as a`; the elements of each row side by side.
+        - Types: a f32, f16, bf16 -> a's.
+        - Gradients: none.
 
-        >>> a = tensor([-2, -0.5, 0, 1.5])
-        >>> compute(ctx.hardsigmoid(a))
-        [0.1667, 0.4167, 0.5, 0.75]
+            >>> a = tensor([-2, -0.5, 0, 1.5])
+            >>> compute(ctx.hardsigmoid(a))
+            [0.1667, 0.4167, 0.5, 0.75]
 
         C: ggml_tensor *ggml_hardsigmoid(ggml_context *ctx, ggml_tensor *a)
         """
@@ -1968,14 +1977,14 @@ class Ops:
     def exp(self, a: Tensor) -> Tensor:
         """Exponential function.
 
-        Formula: y = exp(a).
-        Shapes: a [..] -> as a; the elements of each row side by side.
-        Types: a f32, f16, bf16 -> a's.
-        Gradients: a.
+        - Formula: `y = exp(a)`.
+        - Shapes: `a [..] -> as a`; the elements of each row side by side.
+        - Types: a f32, f16, bf16 -> a's.
+        - Gradients: a.
 
-        >>> a = tensor([-2, -0.5, 0, 1.5])
-        >>> compute(ctx.exp(a))
-        [0.1353, 0.6065, 1.0, 4.4817]
+            >>> a = tensor([-2, -0.5, 0, 1.5])
+            >>> compute(ctx.exp(a))
+            [0.1353, 0.6065, 1.0, 4.4817]
 
         C: ggml_tensor *ggml_exp(ggml_context *ctx, ggml_tensor *a)
         """
@@ -1992,14 +2001,14 @@ class Ops:
     def exp_inplace(self, a: Tensor) -> Tensor:
         """Exponential function. Computed in a's memory: the result is a view of a.
 
-        Formula: y = exp(a).
-        Shapes: a [..] -> as a; the elements of each row side by side.
-        Types: a f32, f16, bf16 -> a's.
-        Gradients: none; upstream has none for ops in place.
+        - Formula: `y = exp(a)`.
+        - Shapes: `a [..] -> as a`; the elements of each row side by side.
+        - Types: a f32, f16, bf16 -> a's.
+        - Gradients: none; upstream has none for ops in place.
 
-        >>> a = tensor([-2, -0.5, 0, 1.5])
-        >>> compute(ctx.exp_inplace(a))
-        [0.1353, 0.6065, 1.0, 4.4817]
+            >>> a = tensor([-2, -0.5, 0, 1.5])
+            >>> compute(ctx.exp_inplace(a))
+            [0.1353, 0.6065, 1.0, 4.4817]
 
         C: ggml_tensor *ggml_exp_inplace(ggml_context *ctx, ggml_tensor *a)
         """
@@ -2016,14 +2025,14 @@ class Ops:
     def floor(self, a: Tensor) -> Tensor:
         """The next integer below.
 
-        Formula: y = floor(a).
-        Shapes: a [..] -> as a; the elements of each row side by side.
-        Types: a f32, f16, bf16 -> a's.
-        Gradients: none.
+        - Formula: `y = floor(a)`.
+        - Shapes: `a [..] -> as a`; the elements of each row side by side.
+        - Types: a f32, f16, bf16 -> a's.
+        - Gradients: none.
 
-        >>> a = tensor([-2, -0.5, 0, 1.5])
-        >>> compute(ctx.floor(a))
-        [-2.0, -1.0, 0.0, 1.0]
+            >>> a = tensor([-2, -0.5, 0, 1.5])
+            >>> compute(ctx.floor(a))
+            [-2.0, -1.0, 0.0, 1.0]
 
         C: ggml_tensor *ggml_floor(ggml_context *ctx, ggml_tensor *a)
         """
@@ -2040,14 +2049,14 @@ class Ops:
     def floor_inplace(self, a: Tensor) -> Tensor:
         """The next integer below. Computed in a's memory: the result is a view of a.
 
-        Formula: y = floor(a).
-        Shapes: a [..] -> as a; the elements of each row side by side.
-        Types: a f32, f16, bf16 -> a's.
-        Gradients: none; upstream has none for ops in place.
+        - Formula: `y = floor(a)`.
+        - Shapes: `a [..] -> as a`; the elements of each row side by side.
+        - Types: a f32, f16, bf16 -> a's.
+        - Gradients: none; upstream has none for ops in place.
 
-        >>> a = tensor([-2, -0.5, 0, 1.5])
-        >>> compute(ctx.floor_inplace(a))
-        [-2.0, -1.0, 0.0, 1.0]
+            >>> a = tensor([-2, -0.5, 0, 1.5])
+            >>> compute(ctx.floor_inplace(a))
+            [-2.0, -1.0, 0.0, 1.0]
 
         C: ggml_tensor *ggml_floor_inplace(ggml_context *ctx, ggml_tensor *a)
         """
@@ -2064,14 +2073,14 @@ class Ops:
     def ceil(self, a: Tensor) -> Tensor:
         """The next integer above.
 
-        Formula: y = ceil(a).
-        Shapes: a [..] -> as a; the elements of each row side by side.
-        Types: a f32, f16, bf16 -> a's.
-        Gradients: none.
+        - Formula: `y = ceil(a)`.
+        - Shapes: `a [..] -> as a`; the elements of each row side by side.
+        - Types: a f32, f16, bf16 -> a's.
+        - Gradients: none.
 
-        >>> a = tensor([-2, -0.5, 0, 1.5])
-        >>> compute(ctx.ceil(a))
-        [-2.0, 0.0, 0.0, 2.0]
+            >>> a = tensor([-2, -0.5, 0, 1.5])
+            >>> compute(ctx.ceil(a))
+            [-2.0, 0.0, 0.0, 2.0]
 
         C: ggml_tensor *ggml_ceil(ggml_context *ctx, ggml_tensor *a)
         """
@@ -2088,14 +2097,14 @@ class Ops:
     def ceil_inplace(self, a: Tensor) -> Tensor:
         """The next integer above. Computed in a's memory: the result is a view of a.
 
-        Formula: y = ceil(a).
-        Shapes: a [..] -> as a; the elements of each row side by side.
-        Types: a f32, f16, bf16 -> a's.
-        Gradients: none; upstream has none for ops in place.
+        - Formula: `y = ceil(a)`.
+        - Shapes: `a [..] -> as a`; the elements of each row side by side.
+        - Types: a f32, f16, bf16 -> a's.
+        - Gradients: none; upstream has none for ops in place.
 
-        >>> a = tensor([-2, -0.5, 0, 1.5])
-        >>> compute(ctx.ceil_inplace(a))
-        [-2.0, 0.0, 0.0, 2.0]
+            >>> a = tensor([-2, -0.5, 0, 1.5])
+            >>> compute(ctx.ceil_inplace(a))
+            [-2.0, 0.0, 0.0, 2.0]
 
         C: ggml_tensor *ggml_ceil_inplace(ggml_context *ctx, ggml_tensor *a)
         """
@@ -2112,14 +2121,14 @@ class Ops:
     def round(self, a: Tensor) -> Tensor:
         """The nearest integer, halves away from 0 (numpy's go to the even one).
 
-        Formula: y = sign(a) * floor(|a| + 1/2).
-        Shapes: a [..] -> as a; the elements of each row side by side.
-        Types: a f32, f16, bf16 -> a's.
-        Gradients: none.
+        - Formula: `y = sign(a) * floor(|a| + 1/2)`.
+        - Shapes: `a [..] -> as a`; the elements of each row side by side.
+        - Types: a f32, f16, bf16 -> a's.
+        - Gradients: none.
 
-        >>> a = tensor([-2, -0.5, 0, 1.5])
-        >>> compute(ctx.round(a))
-        [-2.0, -1.0, 0.0, 2.0]
+            >>> a = tensor([-2, -0.5, 0, 1.5])
+            >>> compute(ctx.round(a))
+            [-2.0, -1.0, 0.0, 2.0]
 
         C: ggml_tensor *ggml_round(ggml_context *ctx, ggml_tensor *a)
         """
@@ -2137,14 +2146,14 @@ class Ops:
         """The nearest integer, halves away from 0 (numpy's go to the even one). Computed in a's
         memory: the result is a view of a.
 
-        Formula: y = sign(a) * floor(|a| + 1/2).
-        Shapes: a [..] -> as a; the elements of each row side by side.
-        Types: a f32, f16, bf16 -> a's.
-        Gradients: none; upstream has none for ops in place.
+        - Formula: `y = sign(a) * floor(|a| + 1/2)`.
+        - Shapes: `a [..] -> as a`; the elements of each row side by side.
+        - Types: a f32, f16, bf16 -> a's.
+        - Gradients: none; upstream has none for ops in place.
 
-        >>> a = tensor([-2, -0.5, 0, 1.5])
-        >>> compute(ctx.round_inplace(a))
-        [-2.0, -1.0, 0.0, 2.0]
+            >>> a = tensor([-2, -0.5, 0, 1.5])
+            >>> compute(ctx.round_inplace(a))
+            [-2.0, -1.0, 0.0, 2.0]
 
         C: ggml_tensor *ggml_round_inplace(ggml_context *ctx, ggml_tensor *a)
         """
@@ -2161,14 +2170,14 @@ class Ops:
     def trunc(self, a: Tensor) -> Tensor:
         """The integer part.
 
-        Formula: y = sign(a) * floor(|a|).
-        Shapes: a [..] -> as a; the elements of each row side by side.
-        Types: a f32, f16, bf16 -> a's.
-        Gradients: none.
+        - Formula: `y = sign(a) * floor(|a|)`.
+        - Shapes: `a [..] -> as a`; the elements of each row side by side.
+        - Types: a f32, f16, bf16 -> a's.
+        - Gradients: none.
 
-        >>> a = tensor([-2, -0.5, 0, 1.5])
-        >>> compute(ctx.trunc(a))
-        [-2.0, 0.0, 0.0, 1.0]
+            >>> a = tensor([-2, -0.5, 0, 1.5])
+            >>> compute(ctx.trunc(a))
+            [-2.0, 0.0, 0.0, 1.0]
 
         C: ggml_tensor *ggml_trunc(ggml_context *ctx, ggml_tensor *a)
         """
@@ -2185,14 +2194,14 @@ class Ops:
     def trunc_inplace(self, a: Tensor) -> Tensor:
         """The integer part. Computed in a's memory: the result is a view of a.
 
-        Formula: y = sign(a) * floor(|a|).
-        Shapes: a [..] -> as a; the elements of each row side by side.
-        Types: a f32, f16, bf16 -> a's.
-        Gradients: none; upstream has none for ops in place.
+        - Formula: `y = sign(a) * floor(|a|)`.
+        - Shapes: `a [..] -> as a`; the elements of each row side by side.
+        - Types: a f32, f16, bf16 -> a's.
+        - Gradients: none; upstream has none for ops in place.
 
-        >>> a = tensor([-2, -0.5, 0, 1.5])
-        >>> compute(ctx.trunc_inplace(a))
-        [-2.0, 0.0, 0.0, 1.0]
+            >>> a = tensor([-2, -0.5, 0, 1.5])
+            >>> compute(ctx.trunc_inplace(a))
+            [-2.0, 0.0, 0.0, 1.0]
 
         C: ggml_tensor *ggml_trunc_inplace(ggml_context *ctx, ggml_tensor *a)
         """
@@ -2209,15 +2218,15 @@ class Ops:
     def xielu(self, a: Tensor, alpha_n: float, alpha_p: float, beta: float, eps: float) -> Tensor:
         """xIELU, an activation with trained slopes; the four numbers are parameters of the op.
 
-        Formula: with p = softplus(alpha_p), n = beta + softplus(alpha_n): y = p a^2 + beta a if
-            a > 0, else (exp(min(a, eps)) - 1 - a) n + beta a.
-        Shapes: a [..] -> as a; the elements of each row side by side.
-        Types: a f32, f16, bf16 -> a's.
-        Gradients: none.
+        - Formula: `with p = softplus(alpha_p), n = beta + softplus(alpha_n): y = p a^2 + beta a
+          if a > 0, else (exp(min(a, eps)) - 1 - a) n + beta a`.
+        - Shapes: `a [..] -> as a`; the elements of each row side by side.
+        - Types: a f32, f16, bf16 -> a's.
+        - Gradients: none.
 
-        >>> a = tensor([-2, -0.5, 0, 1.5])
-        >>> compute(ctx.xielu(a, 0.8, 0.8, 0.5, -1e-6))
-        [0.8973, -0.072, 0.0, 3.385]
+            >>> a = tensor([-2, -0.5, 0, 1.5])
+            >>> compute(ctx.xielu(a, 0.8, 0.8, 0.5, -1e-6))
+            [0.8973, -0.072, 0.0, 3.385]
 
         C: ggml_tensor *ggml_xielu(ggml_context *ctx, ggml_tensor *a, float alpha_n, float
         alpha_p, float beta, float eps)
@@ -2236,14 +2245,14 @@ class Ops:
         """The gated linear unit that op names: the first half of each row gates the second,
         swapped the other way round.
 
-        Formula: with f of op: y[i] = f(a[i]) * a[n/2 + i].
-        Shapes: a [n, n1, n2, n3] -> [n//2, n1, n2, n3]; rows of a in line.
-        Types: a f32, f16, bf16 -> a's.
-        Gradients: none.
+        - Formula: `with f of op: y[i] = f(a[i]) * a[n/2 + i]`.
+        - Shapes: `a [n, n1, n2, n3] -> [n//2, n1, n2, n3]`; rows of a in line.
+        - Types: a f32, f16, bf16 -> a's.
+        - Gradients: none.
 
-        >>> a = tensor([[-1, 2, 3, 4]])
-        >>> compute(ctx.glu(a, 'reglu', False))
-        [0.0, 8.0]
+            >>> a = tensor([[-1, 2, 3, 4]])
+            >>> compute(ctx.glu(a, 'reglu', False))
+            [0.0, 8.0]
 
         C: ggml_tensor *ggml_glu(ggml_context *ctx, ggml_tensor *a, enum ggml_glu_op op, bool
         swapped)
@@ -2261,14 +2270,14 @@ class Ops:
     def reglu(self, a: Tensor) -> Tensor:
         """ReLU of the first half of each row, times the second half.
 
-        Formula: y[i] = max(a[i], 0) * a[n/2 + i].
-        Shapes: a [n, n1, n2, n3] -> [n//2, n1, n2, n3]; rows of a in line.
-        Types: a f32, f16, bf16 -> a's.
-        Gradients: none.
+        - Formula: `y[i] = max(a[i], 0) * a[n/2 + i]`.
+        - Shapes: `a [n, n1, n2, n3] -> [n//2, n1, n2, n3]`; rows of a in line.
+        - Types: a f32, f16, bf16 -> a's.
+        - Gradients: none.
 
-        >>> a = tensor([[-1, 2, 3, 4]])
-        >>> compute(ctx.reglu(a))
-        [0.0, 8.0]
+            >>> a = tensor([[-1, 2, 3, 4]])
+            >>> compute(ctx.reglu(a))
+            [0.0, 8.0]
 
         C: ggml_tensor *ggml_reglu(ggml_context *ctx, ggml_tensor *a)
         """
@@ -2285,14 +2294,14 @@ class Ops:
     def reglu_swapped(self, a: Tensor) -> Tensor:
         """ReLU of the second half of each row, times the first half.
 
-        Formula: y[i] = max(a[n/2 + i], 0) * a[i].
-        Shapes: a [n, n1, n2, n3] -> [n//2, n1, n2, n3]; rows of a in line.
-        Types: a f32, f16, bf16 -> a's.
-        Gradients: none.
+        - Formula: `y[i] = max(a[n/2 + i], 0) * a[i]`.
+        - Shapes: `a [n, n1, n2, n3] -> [n//2, n1, n2, n3]`; rows of a in line.
+        - Types: a f32, f16, bf16 -> a's.
+        - Gradients: none.
 
-        >>> a = tensor([[-1, 2, 3, 4]])
-        >>> compute(ctx.reglu_swapped(a))
-        [-3.0, 8.0]
+            >>> a = tensor([[-1, 2, 3, 4]])
+            >>> compute(ctx.reglu_swapped(a))
+            [-3.0, 8.0]
 
         C: ggml_tensor *ggml_reglu_swapped(ggml_context *ctx, ggml_tensor *a)
         """
@@ -2309,14 +2318,14 @@ class Ops:
     def geglu(self, a: Tensor) -> Tensor:
         """gelu of the first half of each row, times the second half.
 
-        Formula: y[i] = gelu(a[i]) * a[n/2 + i].
-        Shapes: a [n, n1, n2, n3] -> [n//2, n1, n2, n3]; rows of a in line.
-        Types: a f32, f16, bf16 -> a's.
-        Gradients: none.
+        - Formula: `y[i] = gelu(a[i]) * a[n/2 + i]`.
+        - Shapes: `a [n, n1, n2, n3] -> [n//2, n1, n2, n3]`; rows of a in line.
+        - Types: a f32, f16, bf16 -> a's.
+        - Gradients: none.
 
-        >>> a = tensor([[-1, 2, 3, 4]])
-        >>> compute(ctx.geglu(a))
-        [-0.4764, 7.8203]
+            >>> a = tensor([[-1, 2, 3, 4]])
+            >>> compute(ctx.geglu(a))
+            [-0.4764, 7.8203]
 
         C: ggml_tensor *ggml_geglu(ggml_context *ctx, ggml_tensor *a)
         """
@@ -2333,14 +2342,14 @@ class Ops:
     def geglu_swapped(self, a: Tensor) -> Tensor:
         """gelu of the second half of each row, times the first half.
 
-        Formula: y[i] = gelu(a[n/2 + i]) * a[i].
-        Shapes: a [n, n1, n2, n3] -> [n//2, n1, n2, n3]; rows of a in line.
-        Types: a f32, f16, bf16 -> a's.
-        Gradients: none.
+        - Formula: `y[i] = gelu(a[n/2 + i]) * a[i]`.
+        - Shapes: `a [n, n1, n2, n3] -> [n//2, n1, n2, n3]`; rows of a in line.
+        - Types: a f32, f16, bf16 -> a's.
+        - Gradients: none.
 
-        >>> a = tensor([[-1, 2, 3, 4]])
-        >>> compute(ctx.geglu_swapped(a))
-        [-2.9961, 8.0]
+            >>> a = tensor([[-1, 2, 3, 4]])
+            >>> compute(ctx.geglu_swapped(a))
+            [-2.9961, 8.0]
 
         C: ggml_tensor *ggml_geglu_swapped(ggml_context *ctx, ggml_tensor *a)
         """
@@ -2357,14 +2366,14 @@ class Ops:
     def swiglu(self, a: Tensor) -> Tensor:
         """silu of the first half of each row, times the second half.
 
-        Formula: y[i] = silu(a[i]) * a[n/2 + i].
-        Shapes: a [n, n1, n2, n3] -> [n//2, n1, n2, n3]; rows of a in line.
-        Types: a f32, f16, bf16 -> a's.
-        Gradients: none; swiglu_split has them.
+        - Formula: `y[i] = silu(a[i]) * a[n/2 + i]`.
+        - Shapes: `a [n, n1, n2, n3] -> [n//2, n1, n2, n3]`; rows of a in line.
+        - Types: a f32, f16, bf16 -> a's.
+        - Gradients: none; swiglu_split has them.
 
-        >>> a = tensor([[-1, 2, 3, 4]])
-        >>> compute(ctx.swiglu(a))
-        [-0.8068, 7.0464]
+            >>> a = tensor([[-1, 2, 3, 4]])
+            >>> compute(ctx.swiglu(a))
+            [-0.8068, 7.0464]
 
         C: ggml_tensor *ggml_swiglu(ggml_context *ctx, ggml_tensor *a)
         """
@@ -2381,14 +2390,14 @@ class Ops:
     def swiglu_swapped(self, a: Tensor) -> Tensor:
         """silu of the second half of each row, times the first half.
 
-        Formula: y[i] = silu(a[n/2 + i]) * a[i].
-        Shapes: a [n, n1, n2, n3] -> [n//2, n1, n2, n3]; rows of a in line.
-        Types: a f32, f16, bf16 -> a's.
-        Gradients: none; swiglu_split has them.
+        - Formula: `y[i] = silu(a[n/2 + i]) * a[i]`.
+        - Shapes: `a [n, n1, n2, n3] -> [n//2, n1, n2, n3]`; rows of a in line.
+        - Types: a f32, f16, bf16 -> a's.
+        - Gradients: none; swiglu_split has them.
 
-        >>> a = tensor([[-1, 2, 3, 4]])
-        >>> compute(ctx.swiglu_swapped(a))
-        [-2.8577, 7.8561]
+            >>> a = tensor([[-1, 2, 3, 4]])
+            >>> compute(ctx.swiglu_swapped(a))
+            [-2.8577, 7.8561]
 
         C: ggml_tensor *ggml_swiglu_swapped(ggml_context *ctx, ggml_tensor *a)
         """
@@ -2405,14 +2414,14 @@ class Ops:
     def geglu_erf(self, a: Tensor) -> Tensor:
         """gelu_erf of the first half of each row, times the second half.
 
-        Formula: y[i] = gelu_erf(a[i]) * a[n/2 + i].
-        Shapes: a [n, n1, n2, n3] -> [n//2, n1, n2, n3]; rows of a in line.
-        Types: a f32, f16, bf16 -> a's.
-        Gradients: none.
+        - Formula: `y[i] = gelu_erf(a[i]) * a[n/2 + i]`.
+        - Shapes: `a [n, n1, n2, n3] -> [n//2, n1, n2, n3]`; rows of a in line.
+        - Types: a f32, f16, bf16 -> a's.
+        - Gradients: none.
 
-        >>> a = tensor([[-1, 2, 3, 4]])
-        >>> compute(ctx.geglu_erf(a))
-        [-0.476, 7.818]
+            >>> a = tensor([[-1, 2, 3, 4]])
+            >>> compute(ctx.geglu_erf(a))
+            [-0.476, 7.818]
 
         C: ggml_tensor *ggml_geglu_erf(ggml_context *ctx, ggml_tensor *a)
         """
@@ -2429,14 +2438,14 @@ class Ops:
     def geglu_erf_swapped(self, a: Tensor) -> Tensor:
         """gelu_erf of the second half of each row, times the first half.
 
-        Formula: y[i] = gelu_erf(a[n/2 + i]) * a[i].
-        Shapes: a [n, n1, n2, n3] -> [n//2, n1, n2, n3]; rows of a in line.
-        Types: a f32, f16, bf16 -> a's.
-        Gradients: none.
+        - Formula: `y[i] = gelu_erf(a[n/2 + i]) * a[i]`.
+        - Shapes: `a [n, n1, n2, n3] -> [n//2, n1, n2, n3]`; rows of a in line.
+        - Types: a f32, f16, bf16 -> a's.
+        - Gradients: none.
 
-        >>> a = tensor([[-1, 2, 3, 4]])
-        >>> compute(ctx.geglu_erf_swapped(a))
-        [-2.996, 7.9997]
+            >>> a = tensor([[-1, 2, 3, 4]])
+            >>> compute(ctx.geglu_erf_swapped(a))
+            [-2.996, 7.9997]
 
         C: ggml_tensor *ggml_geglu_erf_swapped(ggml_context *ctx, ggml_tensor *a)
         """
@@ -2453,14 +2462,14 @@ class Ops:
     def geglu_quick(self, a: Tensor) -> Tensor:
         """gelu_quick of the first half of each row, times the second half.
 
-        Formula: y[i] = gelu_quick(a[i]) * a[n/2 + i].
-        Shapes: a [n, n1, n2, n3] -> [n//2, n1, n2, n3]; rows of a in line.
-        Types: a f32, f16, bf16 -> a's.
-        Gradients: none.
+        - Formula: `y[i] = gelu_quick(a[i]) * a[n/2 + i]`.
+        - Shapes: `a [n, n1, n2, n3] -> [n//2, n1, n2, n3]`; rows of a in line.
+        - Types: a f32, f16, bf16 -> a's.
+        - Gradients: none.
 
-        >>> a = tensor([[-1, 2, 3, 4]])
-        >>> compute(ctx.geglu_quick(a))
-        [-0.4625, 7.7422]
+            >>> a = tensor([[-1, 2, 3, 4]])
+            >>> compute(ctx.geglu_quick(a))
+            [-0.4625, 7.7422]
 
         C: ggml_tensor *ggml_geglu_quick(ggml_context *ctx, ggml_tensor *a)
         """
@@ -2477,14 +2486,14 @@ class Ops:
     def geglu_quick_swapped(self, a: Tensor) -> Tensor:
         """gelu_quick of the second half of each row, times the first half.
 
-        Formula: y[i] = gelu_quick(a[n/2 + i]) * a[i].
-        Shapes: a [n, n1, n2, n3] -> [n//2, n1, n2, n3]; rows of a in line.
-        Types: a f32, f16, bf16 -> a's.
-        Gradients: none.
+        - Formula: `y[i] = gelu_quick(a[n/2 + i]) * a[i]`.
+        - Shapes: `a [n, n1, n2, n3] -> [n//2, n1, n2, n3]`; rows of a in line.
+        - Types: a f32, f16, bf16 -> a's.
+        - Gradients: none.
 
-        >>> a = tensor([[-1, 2, 3, 4]])
-        >>> compute(ctx.geglu_quick_swapped(a))
-        [-2.9824, 7.9922]
+            >>> a = tensor([[-1, 2, 3, 4]])
+            >>> compute(ctx.geglu_quick_swapped(a))
+            [-2.9824, 7.9922]
 
         C: ggml_tensor *ggml_geglu_quick_swapped(ggml_context *ctx, ggml_tensor *a)
         """
@@ -2501,15 +2510,15 @@ class Ops:
     def glu_split(self, a: Tensor, b: Tensor, op: enums.GluOp | int | str) -> Tensor:
         """The gated linear unit that op names, its gate a and its values b.
 
-        Formula: with f of op: y = f(a) * b.
-        Shapes: a [..], b any -> as a; b has a's ne, rows of both in line.
-        Types: a f32, f16, bf16; b a's -> a's.
-        Gradients: none; but for op swiglu: a, b.
+        - Formula: `with f of op: y = f(a) * b`.
+        - Shapes: `a [..], b any -> as a`; b has a's ne, rows of both in line.
+        - Types: a f32, f16, bf16; b a's -> a's.
+        - Gradients: none; but for op swiglu: a, b.
 
-        >>> a = tensor([[-1, 2]])
-        >>> b = tensor([[3, 4]])
-        >>> compute(ctx.glu_split(a, b, 'reglu'))
-        [0.0, 8.0]
+            >>> a = tensor([[-1, 2]])
+            >>> b = tensor([[3, 4]])
+            >>> compute(ctx.glu_split(a, b, 'reglu'))
+            [0.0, 8.0]
 
         C: ggml_tensor *ggml_glu_split(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b, enum
         ggml_glu_op op)
@@ -2527,15 +2536,15 @@ class Ops:
     def reglu_split(self, a: Tensor, b: Tensor) -> Tensor:
         """ReLU of a, times b.
 
-        Formula: y = max(a, 0) * b.
-        Shapes: a [..], b any -> as a; b has a's ne, rows of both in line.
-        Types: a f32, f16, bf16; b a's -> a's.
-        Gradients: none.
+        - Formula: `y = max(a, 0) * b`.
+        - Shapes: `a [..], b any -> as a`; b has a's ne, rows of both in line.
+        - Types: a f32, f16, bf16; b a's -> a's.
+        - Gradients: none.
 
-        >>> a = tensor([[-1, 2]])
-        >>> b = tensor([[3, 4]])
-        >>> compute(ctx.reglu_split(a, b))
-        [0.0, 8.0]
+            >>> a = tensor([[-1, 2]])
+            >>> b = tensor([[3, 4]])
+            >>> compute(ctx.reglu_split(a, b))
+            [0.0, 8.0]
 
         C: ggml_tensor *ggml_reglu_split(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b)
         """
@@ -2552,15 +2561,15 @@ class Ops:
     def geglu_split(self, a: Tensor, b: Tensor) -> Tensor:
         """gelu of a, times b.
 
-        Formula: y = gelu(a) * b.
-        Shapes: a [..], b any -> as a; b has a's ne, rows of both in line.
-        Types: a f32, f16, bf16; b a's -> a's.
-        Gradients: none.
+        - Formula: `y = gelu(a) * b`.
+        - Shapes: `a [..], b any -> as a`; b has a's ne, rows of both in line.
+        - Types: a f32, f16, bf16; b a's -> a's.
+        - Gradients: none.
 
-        >>> a = tensor([[-1, 2]])
-        >>> b = tensor([[3, 4]])
-        >>> compute(ctx.geglu_split(a, b))
-        [-0.4764, 7.8203]
+            >>> a = tensor([[-1, 2]])
+            >>> b = tensor([[3, 4]])
+            >>> compute(ctx.geglu_split(a, b))
+            [-0.4764, 7.8203]
 
         C: ggml_tensor *ggml_geglu_split(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b)
         """
@@ -2577,15 +2586,15 @@ class Ops:
     def swiglu_split(self, a: Tensor, b: Tensor) -> Tensor:
         """silu of a, times b: the gate of llama's feed-forward network.
 
-        Formula: y = silu(a) * b.
-        Shapes: a [..], b any -> as a; b has a's ne, rows of both in line.
-        Types: a f32, f16, bf16; b a's -> a's.
-        Gradients: a, b.
+        - Formula: `y = silu(a) * b`.
+        - Shapes: `a [..], b any -> as a`; b has a's ne, rows of both in line.
+        - Types: a f32, f16, bf16; b a's -> a's.
+        - Gradients: a, b.
 
-        >>> a = tensor([[-1, 2]])
-        >>> b = tensor([[3, 4]])
-        >>> compute(ctx.swiglu_split(a, b))
-        [-0.8068, 7.0464]
+            >>> a = tensor([[-1, 2]])
+            >>> b = tensor([[3, 4]])
+            >>> compute(ctx.swiglu_split(a, b))
+            [-0.8068, 7.0464]
 
         C: ggml_tensor *ggml_swiglu_split(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b)
         """
@@ -2602,15 +2611,15 @@ class Ops:
     def geglu_erf_split(self, a: Tensor, b: Tensor) -> Tensor:
         """gelu_erf of a, times b.
 
-        Formula: y = gelu_erf(a) * b.
-        Shapes: a [..], b any -> as a; b has a's ne, rows of both in line.
-        Types: a f32, f16, bf16; b a's -> a's.
-        Gradients: none.
+        - Formula: `y = gelu_erf(a) * b`.
+        - Shapes: `a [..], b any -> as a`; b has a's ne, rows of both in line.
+        - Types: a f32, f16, bf16; b a's -> a's.
+        - Gradients: none.
 
-        >>> a = tensor([[-1, 2]])
-        >>> b = tensor([[3, 4]])
-        >>> compute(ctx.geglu_erf_split(a, b))
-        [-0.476, 7.818]
+            >>> a = tensor([[-1, 2]])
+            >>> b = tensor([[3, 4]])
+            >>> compute(ctx.geglu_erf_split(a, b))
+            [-0.476, 7.818]
 
         C: ggml_tensor *ggml_geglu_erf_split(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b)
         """
@@ -2627,15 +2636,15 @@ class Ops:
     def geglu_quick_split(self, a: Tensor, b: Tensor) -> Tensor:
         """gelu_quick of a, times b.
 
-        Formula: y = gelu_quick(a) * b.
-        Shapes: a [..], b any -> as a; b has a's ne, rows of both in line.
-        Types: a f32, f16, bf16; b a's -> a's.
-        Gradients: none.
+        - Formula: `y = gelu_quick(a) * b`.
+        - Shapes: `a [..], b any -> as a`; b has a's ne, rows of both in line.
+        - Types: a f32, f16, bf16; b a's -> a's.
+        - Gradients: none.
 
-        >>> a = tensor([[-1, 2]])
-        >>> b = tensor([[3, 4]])
-        >>> compute(ctx.geglu_quick_split(a, b))
-        [-0.4625, 7.7422]
+            >>> a = tensor([[-1, 2]])
+            >>> b = tensor([[3, 4]])
+            >>> compute(ctx.geglu_quick_split(a, b))
+            [-0.4625, 7.7422]
 
         C: ggml_tensor *ggml_geglu_quick_split(ggml_context *ctx, ggml_tensor *a, ggml_tensor
         *b)
@@ -2653,16 +2662,16 @@ class Ops:
     def swiglu_oai(self, a: Tensor, b: Tensor, alpha: float, limit: float) -> Tensor:
         """The gate of gpt-oss: a and b are limited, and b has 1 added.
 
-        Formula: with g = min(a, limit), u = min(max(b, -limit), limit): y = g / (1 + exp(-alpha
-            g)) * (u + 1).
-        Shapes: a [..], b any -> as a; b has a's ne, rows of both in line.
-        Types: a f32, b f32 -> f32.
-        Gradients: none.
+        - Formula: `with g = min(a, limit), u = min(max(b, -limit), limit): y = g / (1 +
+          exp(-alpha g)) * (u + 1)`.
+        - Shapes: `a [..], b any -> as a`; b has a's ne, rows of both in line.
+        - Types: a f32, b f32 -> f32.
+        - Gradients: none.
 
-        >>> a = tensor([[-1, 2]])
-        >>> b = tensor([[3, 9]])
-        >>> compute(ctx.swiglu_oai(a, b, 1.702, 7.0))
-        [-0.6168, 15.4853]
+            >>> a = tensor([[-1, 2]])
+            >>> b = tensor([[3, 9]])
+            >>> compute(ctx.swiglu_oai(a, b, 1.702, 7.0))
+            [-0.6168, 15.4853]
 
         C: ggml_tensor *ggml_swiglu_oai(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b, float
         alpha, float limit)
@@ -2680,15 +2689,15 @@ class Ops:
     def swiglu_clamp(self, a: Tensor, b: Tensor, limit: float) -> Tensor:
         """swiglu_split of limited gates and values.
 
-        Formula: with g = min(a, limit), u = min(max(b, -limit), limit): y = silu(g) * u.
-        Shapes: a [..], b any -> as a; b has a's ne, rows of both in line.
-        Types: a f32, f16; b a's -> a's.
-        Gradients: none.
+        - Formula: `with g = min(a, limit), u = min(max(b, -limit), limit): y = silu(g) * u`.
+        - Shapes: `a [..], b any -> as a`; b has a's ne, rows of both in line.
+        - Types: a f32, f16; b a's -> a's.
+        - Gradients: none.
 
-        >>> a = tensor([[-1, 9]])
-        >>> b = tensor([[3, 9]])
-        >>> compute(ctx.swiglu_clamp(a, b, 7.0))
-        [-0.8068, 48.9554]
+            >>> a = tensor([[-1, 9]])
+            >>> b = tensor([[3, 9]])
+            >>> compute(ctx.swiglu_clamp(a, b, 7.0))
+            [-0.8068, 48.9554]
 
         C: ggml_tensor *ggml_swiglu_clamp(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b,
         float limit)
@@ -2706,14 +2715,14 @@ class Ops:
     def norm(self, a: Tensor, eps: float) -> Tensor:
         """Each row minus its mean, divided by its standard deviation: layer norm without weights.
 
-        Formula: y = (a - mean) / sqrt(variance + eps), of each row.
-        Shapes: a [..] -> as a.
-        Types: a f32 -> f32.
-        Gradients: none.
+        - Formula: `y = (a - mean) / sqrt(variance + eps), of each row`.
+        - Shapes: `a [..] -> as a`.
+        - Types: a f32 -> f32.
+        - Gradients: none.
 
-        >>> a = tensor([[3, 4], [6, 8]])
-        >>> compute(ctx.norm(a, 1e-6))
-        [[-1.0, 1.0], [-1.0, 1.0]]
+            >>> a = tensor([[3, 4], [6, 8]])
+            >>> compute(ctx.norm(a, 1e-6))
+            [[-1.0, 1.0], [-1.0, 1.0]]
 
         C: ggml_tensor *ggml_norm(ggml_context *ctx, ggml_tensor *a, float eps)
         """
@@ -2731,14 +2740,14 @@ class Ops:
         """Each row minus its mean, divided by its standard deviation: layer norm without weights.
         Computed in a's memory: the result is a view of a.
 
-        Formula: y = (a - mean) / sqrt(variance + eps), of each row.
-        Shapes: a [..] -> as a.
-        Types: a f32 -> f32.
-        Gradients: none; upstream has none for ops in place.
+        - Formula: `y = (a - mean) / sqrt(variance + eps), of each row`.
+        - Shapes: `a [..] -> as a`.
+        - Types: a f32 -> f32.
+        - Gradients: none; upstream has none for ops in place.
 
-        >>> a = tensor([[3, 4], [6, 8]])
-        >>> compute(ctx.norm_inplace(a, 1e-6))
-        [[-1.0, 1.0], [-1.0, 1.0]]
+            >>> a = tensor([[3, 4], [6, 8]])
+            >>> compute(ctx.norm_inplace(a, 1e-6))
+            [[-1.0, 1.0], [-1.0, 1.0]]
 
         C: ggml_tensor *ggml_norm_inplace(ggml_context *ctx, ggml_tensor *a, float eps)
         """
@@ -2755,14 +2764,14 @@ class Ops:
     def rms_norm(self, a: Tensor, eps: float) -> Tensor:
         """Each row divided by the root of its mean square: llama's norm without weights.
 
-        Formula: y = a / sqrt(mean(a^2) + eps), of each row.
-        Shapes: a [..] -> as a.
-        Types: a f32 -> f32.
-        Gradients: a.
+        - Formula: `y = a / sqrt(mean(a^2) + eps), of each row`.
+        - Shapes: `a [..] -> as a`.
+        - Types: a f32 -> f32.
+        - Gradients: a.
 
-        >>> a = tensor([[3, 4], [6, 8]])
-        >>> compute(ctx.rms_norm(a, 1e-6))
-        [[0.8485, 1.1314], [0.8485, 1.1314]]
+            >>> a = tensor([[3, 4], [6, 8]])
+            >>> compute(ctx.rms_norm(a, 1e-6))
+            [[0.8485, 1.1314], [0.8485, 1.1314]]
 
         C: ggml_tensor *ggml_rms_norm(ggml_context *ctx, ggml_tensor *a, float eps)
         """
@@ -2780,14 +2789,14 @@ class Ops:
         """Each row divided by the root of its mean square: llama's norm without weights. Computed
         in a's memory: the result is a view of a.
 
-        Formula: y = a / sqrt(mean(a^2) + eps), of each row.
-        Shapes: a [..] -> as a.
-        Types: a f32 -> f32.
-        Gradients: none; upstream has none for ops in place.
+        - Formula: `y = a / sqrt(mean(a^2) + eps), of each row`.
+        - Shapes: `a [..] -> as a`.
+        - Types: a f32 -> f32.
+        - Gradients: none; upstream has none for ops in place.
 
-        >>> a = tensor([[3, 4], [6, 8]])
-        >>> compute(ctx.rms_norm_inplace(a, 1e-6))
-        [[0.8485, 1.1314], [0.8485, 1.1314]]
+            >>> a = tensor([[3, 4], [6, 8]])
+            >>> compute(ctx.rms_norm_inplace(a, 1e-6))
+            [[0.8485, 1.1314], [0.8485, 1.1314]]
 
         C: ggml_tensor *ggml_rms_norm_inplace(ggml_context *ctx, ggml_tensor *a, float eps)
         """
@@ -2805,15 +2814,15 @@ class Ops:
         """The channels (ne2) in n_groups groups, each minus its mean and divided by its standard
         deviation.
 
-        Formula: y = (a - mean) / sqrt(variance + eps), over ne0, ne1 and the channels of a
-            group.
-        Shapes: a [..] -> as a.
-        Types: a f32 -> f32.
-        Gradients: none.
+        - Formula: `y = (a - mean) / sqrt(variance + eps), over ne0, ne1 and the channels of a
+          group`.
+        - Shapes: `a [..] -> as a`.
+        - Types: a f32 -> f32.
+        - Gradients: none.
 
-        >>> a = tensor([[[1, 3]], [[5, 9]]])
-        >>> compute(ctx.group_norm(a, 2, 1e-6))
-        [[[-1.0, 1.0]], [[-1.0, 1.0]]]
+            >>> a = tensor([[[1, 3]], [[5, 9]]])
+            >>> compute(ctx.group_norm(a, 2, 1e-6))
+            [[[-1.0, 1.0]], [[-1.0, 1.0]]]
 
         C: ggml_tensor *ggml_group_norm(ggml_context *ctx, ggml_tensor *a, int n_groups, float
         eps)
@@ -2832,15 +2841,15 @@ class Ops:
         """The channels (ne2) in n_groups groups, each minus its mean and divided by its standard
         deviation. Computed in a's memory: the result is a view of a.
 
-        Formula: y = (a - mean) / sqrt(variance + eps), over ne0, ne1 and the channels of a
-            group.
-        Shapes: a [..] -> as a.
-        Types: a f32 -> f32.
-        Gradients: none; upstream has none for ops in place.
+        - Formula: `y = (a - mean) / sqrt(variance + eps), over ne0, ne1 and the channels of a
+          group`.
+        - Shapes: `a [..] -> as a`.
+        - Types: a f32 -> f32.
+        - Gradients: none; upstream has none for ops in place.
 
-        >>> a = tensor([[[1, 3]], [[5, 9]]])
-        >>> compute(ctx.group_norm_inplace(a, 2, 1e-6))
-        [[[-1.0, 1.0]], [[-1.0, 1.0]]]
+            >>> a = tensor([[[1, 3]], [[5, 9]]])
+            >>> compute(ctx.group_norm_inplace(a, 2, 1e-6))
+            [[[-1.0, 1.0]], [[-1.0, 1.0]]]
 
         C: ggml_tensor *ggml_group_norm_inplace(ggml_context *ctx, ggml_tensor *a, int n_groups,
         float eps)
@@ -2858,14 +2867,14 @@ class Ops:
     def l2_norm(self, a: Tensor, eps: float) -> Tensor:
         """Each row divided by its length, or by eps where that is more.
 
-        Formula: y = a / max(sqrt(sum(a^2)), eps), of each row.
-        Shapes: a [..] -> as a.
-        Types: a f32 -> f32.
-        Gradients: none.
+        - Formula: `y = a / max(sqrt(sum(a^2)), eps), of each row`.
+        - Shapes: `a [..] -> as a`.
+        - Types: a f32 -> f32.
+        - Gradients: none.
 
-        >>> a = tensor([[3, 4], [6, 8]])
-        >>> compute(ctx.l2_norm(a, 1e-6))
-        [[0.6, 0.8], [0.6, 0.8]]
+            >>> a = tensor([[3, 4], [6, 8]])
+            >>> compute(ctx.l2_norm(a, 1e-6))
+            [[0.6, 0.8], [0.6, 0.8]]
 
         C: ggml_tensor *ggml_l2_norm(ggml_context *ctx, ggml_tensor *a, float eps)
         """
@@ -2883,14 +2892,14 @@ class Ops:
         """Each row divided by its length, or by eps where that is more. Computed in a's memory:
         the result is a view of a.
 
-        Formula: y = a / max(sqrt(sum(a^2)), eps), of each row.
-        Shapes: a [..] -> as a.
-        Types: a f32 -> f32.
-        Gradients: none; upstream has none for ops in place.
+        - Formula: `y = a / max(sqrt(sum(a^2)), eps), of each row`.
+        - Shapes: `a [..] -> as a`.
+        - Types: a f32 -> f32.
+        - Gradients: none; upstream has none for ops in place.
 
-        >>> a = tensor([[3, 4], [6, 8]])
-        >>> compute(ctx.l2_norm_inplace(a, 1e-6))
-        [[0.6, 0.8], [0.6, 0.8]]
+            >>> a = tensor([[3, 4], [6, 8]])
+            >>> compute(ctx.l2_norm_inplace(a, 1e-6))
+            [[0.6, 0.8], [0.6, 0.8]]
 
         C: ggml_tensor *ggml_l2_norm_inplace(ggml_context *ctx, ggml_tensor *a, float eps)
         """
@@ -2907,16 +2916,16 @@ class Ops:
     def rms_norm_back(self, a: Tensor, b: Tensor, eps: float) -> Tensor:
         """The gradient of rms_norm: a is that of its result, b what it was of.
 
-        Formula: y = (a - b * sum(a b) / (sum(b^2) + eps n)) / sqrt(mean(b^2) + eps), of each
-            row of n.
-        Shapes: a [..], b any -> as a; b has a's ne.
-        Types: a f32, b f32 -> f32.
-        Gradients: none.
+        - Formula: `y = (a - b * sum(a b) / (sum(b^2) + eps n)) / sqrt(mean(b^2) + eps), of each
+          row of n`.
+        - Shapes: `a [..], b any -> as a`; b has a's ne.
+        - Types: a f32, b f32 -> f32.
+        - Gradients: none.
 
-        >>> a = tensor([[1, 0]])
-        >>> b = tensor([[3, 4]])
-        >>> compute(ctx.rms_norm_back(a, b, 1e-6))
-        [0.181, -0.1358]
+            >>> a = tensor([[1, 0]])
+            >>> b = tensor([[3, 4]])
+            >>> compute(ctx.rms_norm_back(a, b, 1e-6))
+            [0.181, -0.1358]
 
         C: ggml_tensor *ggml_rms_norm_back(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b,
         float eps)
@@ -2935,18 +2944,18 @@ class Ops:
         """Product of matrices: each row of the result has the dot products of one row of b with
         all rows of a. In numpy's order that is b @ a.T. a's matrices are repeated to b's.
 
-        Formula: y[i, j, p, q] = sum over k of a[k, i, p // (b2 / a2), q // (b3 / a3)] * b[k, j,
-            p, q].
-        Shapes: a [k, n, a2, a3], b [k, m, b2, b3] -> [n, m, b2, b3]; a2 divides b2, a3 divides
-            b3; a not transposed.
-        Types: a f32, f16, bf16, quantized; b f32, or what a's rows are multiplied with (f16 for
-            f16) -> f32.
-        Gradients: a, b.
+        - Formula: `y[i, j, p, q] = sum over k of a[k, i, p // (b2 / a2), q // (b3 / a3)] * b[k,
+          j, p, q]`.
+        - Shapes: `a [k, n, a2, a3], b [k, m, b2, b3] -> [n, m, b2, b3]`; a2 divides b2, a3
+          divides b3; a not transposed.
+        - Types: a f32, f16, bf16, quantized; b f32, or what a's rows are multiplied with (f16
+          for f16) -> f32.
+        - Gradients: a, b.
 
-        >>> a = tensor([[1, 2], [3, 4], [5, 6]])
-        >>> b = tensor([[10, 1]])
-        >>> compute(ctx.mul_mat(a, b))
-        [12.0, 34.0, 56.0]
+            >>> a = tensor([[1, 2], [3, 4], [5, 6]])
+            >>> b = tensor([[10, 1]])
+            >>> compute(ctx.mul_mat(a, b))
+            [12.0, 34.0, 56.0]
 
         C: ggml_tensor *ggml_mul_mat(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b)
         """
@@ -2964,17 +2973,17 @@ class Ops:
         """mul_mat of each row of b with the matrices that ids names: the experts that a token
         uses. `as` is `as_` in Python.
 
-        Formula: y[i, e, t] = sum over k of as[k, i, ids[e, t]] * b[k, e mod b1, t].
-        Shapes: as_ [k, n, n_expert], b [k, b1, n_tokens], ids [n_used, n_tokens] -> [n, n_used,
-            n_tokens]; b1 divides n_used; ids from 0 to n_expert - 1.
-        Types: as f32, f16, bf16, quantized; b as of mul_mat; ids i32 -> f32.
-        Gradients: none.
+        - Formula: `y[i, e, t] = sum over k of as[k, i, ids[e, t]] * b[k, e mod b1, t]`.
+        - Shapes: `as_ [k, n, n_expert], b [k, b1, n_tokens], ids [n_used, n_tokens] -> [n,
+          n_used, n_tokens]`; b1 divides n_used; ids from 0 to n_expert - 1.
+        - Types: as f32, f16, bf16, quantized; b as of mul_mat; ids i32 -> f32.
+        - Gradients: none.
 
-        >>> w = tensor([[[1, 0], [0, 1]], [[2, 0], [0, 2]]])
-        >>> b = tensor([[[3, 4]]])
-        >>> ids = tensor([[1, 0]], 'i32')
-        >>> compute(ctx.mul_mat_id(w, b, ids))
-        [[6.0, 8.0], [3.0, 4.0]]
+            >>> w = tensor([[[1, 0], [0, 1]], [[2, 0], [0, 2]]])
+            >>> b = tensor([[[3, 4]]])
+            >>> ids = tensor([[1, 0]], 'i32')
+            >>> compute(ctx.mul_mat_id(w, b, ids))
+            [[6.0, 8.0], [3.0, 4.0]]
 
         C: ggml_tensor *ggml_mul_mat_id(ggml_context *ctx, ggml_tensor *as, ggml_tensor *b,
         ggml_tensor *ids)
@@ -2993,16 +3002,16 @@ class Ops:
         """Sum of outer products: the product of matrices along ne1. In numpy's order that is b.T @
         a. a's matrices are repeated to b's.
 
-        Formula: y[i, j] = sum over k of a[i, k] * b[j, k], of each matrix.
-        Shapes: a [n, k, a2, a3], b [m, k, b2, b3] -> [n, m, b2, b3]; a2 divides b2, a3 divides
-            b3; a not transposed.
-        Types: a f32, f16, quantized; b f32 -> f32.
-        Gradients: none.
+        - Formula: `y[i, j] = sum over k of a[i, k] * b[j, k], of each matrix`.
+        - Shapes: `a [n, k, a2, a3], b [m, k, b2, b3] -> [n, m, b2, b3]`; a2 divides b2, a3
+          divides b3; a not transposed.
+        - Types: a f32, f16, quantized; b f32 -> f32.
+        - Gradients: none.
 
-        >>> a = tensor([[1, 2], [3, 4]])
-        >>> b = tensor([[1, 0, 1], [1, 1, 0]])
-        >>> compute(ctx.out_prod(a, b))
-        [[4.0, 6.0], [3.0, 4.0], [1.0, 2.0]]
+            >>> a = tensor([[1, 2], [3, 4]])
+            >>> b = tensor([[1, 0, 1], [1, 1, 0]])
+            >>> compute(ctx.out_prod(a, b))
+            [[4.0, 6.0], [3.0, 4.0], [1.0, 2.0]]
 
         C: ggml_tensor *ggml_out_prod(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b)
         """
@@ -3019,14 +3028,14 @@ class Ops:
     def scale(self, a: Tensor, s: float) -> Tensor:
         """Each element times one number.
 
-        Formula: y = s * a.
-        Shapes: a [..] -> as a; a contiguous.
-        Types: a f32, bf16 -> a's.
-        Gradients: a.
+        - Formula: `y = s * a`.
+        - Shapes: `a [..] -> as a`; a contiguous.
+        - Types: a f32, bf16 -> a's.
+        - Gradients: a.
 
-        >>> a = tensor([1, 2, 3])
-        >>> compute(ctx.scale(a, 0.5))
-        [0.5, 1.0, 1.5]
+            >>> a = tensor([1, 2, 3])
+            >>> compute(ctx.scale(a, 0.5))
+            [0.5, 1.0, 1.5]
 
         C: ggml_tensor *ggml_scale(ggml_context *ctx, ggml_tensor *a, float s)
         """
@@ -3043,14 +3052,14 @@ class Ops:
     def scale_inplace(self, a: Tensor, s: float) -> Tensor:
         """Each element times one number. Computed in a's memory: the result is a view of a.
 
-        Formula: y = s * a.
-        Shapes: a [..] -> as a; a contiguous.
-        Types: a f32, bf16 -> a's.
-        Gradients: none; upstream has none for ops in place.
+        - Formula: `y = s * a`.
+        - Shapes: `a [..] -> as a`; a contiguous.
+        - Types: a f32, bf16 -> a's.
+        - Gradients: none; upstream has none for ops in place.
 
-        >>> a = tensor([1, 2, 3])
-        >>> compute(ctx.scale_inplace(a, 0.5))
-        [0.5, 1.0, 1.5]
+            >>> a = tensor([1, 2, 3])
+            >>> compute(ctx.scale_inplace(a, 0.5))
+            [0.5, 1.0, 1.5]
 
         C: ggml_tensor *ggml_scale_inplace(ggml_context *ctx, ggml_tensor *a, float s)
         """
@@ -3067,14 +3076,14 @@ class Ops:
     def scale_bias(self, a: Tensor, s: float, b: float) -> Tensor:
         """Each element times one number, plus another.
 
-        Formula: y = s * a + b.
-        Shapes: a [..] -> as a; a contiguous.
-        Types: a f32, bf16 -> a's.
-        Gradients: a.
+        - Formula: `y = s * a + b`.
+        - Shapes: `a [..] -> as a`; a contiguous.
+        - Types: a f32, bf16 -> a's.
+        - Gradients: a.
 
-        >>> a = tensor([1, 2, 3])
-        >>> compute(ctx.scale_bias(a, 0.5, 10.0))
-        [10.5, 11.0, 11.5]
+            >>> a = tensor([1, 2, 3])
+            >>> compute(ctx.scale_bias(a, 0.5, 10.0))
+            [10.5, 11.0, 11.5]
 
         C: ggml_tensor *ggml_scale_bias(ggml_context *ctx, ggml_tensor *a, float s, float b)
         """
@@ -3092,14 +3101,14 @@ class Ops:
         """Each element times one number, plus another. Computed in a's memory: the result is a
         view of a.
 
-        Formula: y = s * a + b.
-        Shapes: a [..] -> as a; a contiguous.
-        Types: a f32, bf16 -> a's.
-        Gradients: none; upstream has none for ops in place.
+        - Formula: `y = s * a + b`.
+        - Shapes: `a [..] -> as a`; a contiguous.
+        - Types: a f32, bf16 -> a's.
+        - Gradients: none; upstream has none for ops in place.
 
-        >>> a = tensor([1, 2, 3])
-        >>> compute(ctx.scale_bias_inplace(a, 0.5, 10.0))
-        [10.5, 11.0, 11.5]
+            >>> a = tensor([1, 2, 3])
+            >>> compute(ctx.scale_bias_inplace(a, 0.5, 10.0))
+            [10.5, 11.0, 11.5]
 
         C: ggml_tensor *ggml_scale_bias_inplace(ggml_context *ctx, ggml_tensor *a, float s,
         float b)
@@ -3118,15 +3127,15 @@ class Ops:
         """A copy of a in which b stands in place of a part. Offset and strides are in bytes, as of
         a view.
 
-        Formula: y = a, then y[offset + i0*size + i1*nb1 + i2*nb2 + i3*nb3] = b[i].
-        Shapes: a [..], b any -> as a; a contiguous, the part inside of it.
-        Types: a f32, i32; b a's -> a's.
-        Gradients: a, b.
+        - Formula: `y = a, then y[offset + i0*size + i1*nb1 + i2*nb2 + i3*nb3] = b[i]`.
+        - Shapes: `a [..], b any -> as a`; a contiguous, the part inside of it.
+        - Types: a f32, i32; b a's -> a's.
+        - Gradients: a, b.
 
-        >>> a = tensor([[1, 1, 1], [1, 1, 1]])
-        >>> b = tensor([[8, 9]])
-        >>> compute(ctx.set(a, b, a.nb[1], a.nb[2], a.nb[3], a.nb[1]))
-        [[1.0, 1.0, 1.0], [8.0, 9.0, 1.0]]
+            >>> a = tensor([[1, 1, 1], [1, 1, 1]])
+            >>> b = tensor([[8, 9]])
+            >>> compute(ctx.set(a, b, a.nb[1], a.nb[2], a.nb[3], a.nb[1]))
+            [[1.0, 1.0, 1.0], [8.0, 9.0, 1.0]]
 
         C: ggml_tensor *ggml_set(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b, size_t nb1,
         size_t nb2, size_t nb3, size_t offset)
@@ -3153,15 +3162,15 @@ class Ops:
         """A copy of a in which b stands in place of a part. Offset and strides are in bytes, as of
         a view. Computed in a's memory: the result is a view of a.
 
-        Formula: y = a, then y[offset + i0*size + i1*nb1 + i2*nb2 + i3*nb3] = b[i].
-        Shapes: a [..], b any -> as a; a contiguous, the part inside of it.
-        Types: a f32, i32; b a's -> a's.
-        Gradients: none; upstream has none for ops in place.
+        - Formula: `y = a, then y[offset + i0*size + i1*nb1 + i2*nb2 + i3*nb3] = b[i]`.
+        - Shapes: `a [..], b any -> as a`; a contiguous, the part inside of it.
+        - Types: a f32, i32; b a's -> a's.
+        - Gradients: none; upstream has none for ops in place.
 
-        >>> a = tensor([[1, 1, 1], [1, 1, 1]])
-        >>> b = tensor([[8, 9]])
-        >>> compute(ctx.set_inplace(a, b, a.nb[1], a.nb[2], a.nb[3], a.nb[1]))
-        [[1.0, 1.0, 1.0], [8.0, 9.0, 1.0]]
+            >>> a = tensor([[1, 1, 1], [1, 1, 1]])
+            >>> b = tensor([[8, 9]])
+            >>> compute(ctx.set_inplace(a, b, a.nb[1], a.nb[2], a.nb[3], a.nb[1]))
+            [[1.0, 1.0, 1.0], [8.0, 9.0, 1.0]]
 
         C: ggml_tensor *ggml_set_inplace(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b,
         size_t nb1, size_t nb2, size_t nb3, size_t offset)
@@ -3180,15 +3189,15 @@ class Ops:
         """A copy of a in which b stands in place of the part from byte `offset` on, with a's
         strides.
 
-        Formula: y = a, then y[offset + i0*size + i1*a.nb1 + i2*a.nb2 + i3*a.nb3] = b[i].
-        Shapes: a [..], b any -> as a; a contiguous, the part inside of it.
-        Types: a f32, i32; b a's -> a's.
-        Gradients: a, b.
+        - Formula: `y = a, then y[offset + i0*size + i1*a.nb1 + i2*a.nb2 + i3*a.nb3] = b[i]`.
+        - Shapes: `a [..], b any -> as a`; a contiguous, the part inside of it.
+        - Types: a f32, i32; b a's -> a's.
+        - Gradients: a, b.
 
-        >>> a = tensor([1, 1, 1, 1])
-        >>> b = tensor([8, 9])
-        >>> compute(ctx.set_1d(a, b, 2 * a.nb[0]))
-        [1.0, 1.0, 8.0, 9.0]
+            >>> a = tensor([1, 1, 1, 1])
+            >>> b = tensor([8, 9])
+            >>> compute(ctx.set_1d(a, b, 2 * a.nb[0]))
+            [1.0, 1.0, 8.0, 9.0]
 
         C: ggml_tensor *ggml_set_1d(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b, size_t
         offset)
@@ -3207,15 +3216,15 @@ class Ops:
         """A copy of a in which b stands in place of the part from byte `offset` on, with a's
         strides. Computed in a's memory: the result is a view of a.
 
-        Formula: y = a, then y[offset + i0*size + i1*a.nb1 + i2*a.nb2 + i3*a.nb3] = b[i].
-        Shapes: a [..], b any -> as a; a contiguous, the part inside of it.
-        Types: a f32, i32; b a's -> a's.
-        Gradients: none; upstream has none for ops in place.
+        - Formula: `y = a, then y[offset + i0*size + i1*a.nb1 + i2*a.nb2 + i3*a.nb3] = b[i]`.
+        - Shapes: `a [..], b any -> as a`; a contiguous, the part inside of it.
+        - Types: a f32, i32; b a's -> a's.
+        - Gradients: none; upstream has none for ops in place.
 
-        >>> a = tensor([1, 1, 1, 1])
-        >>> b = tensor([8, 9])
-        >>> compute(ctx.set_1d_inplace(a, b, 2 * a.nb[0]))
-        [1.0, 1.0, 8.0, 9.0]
+            >>> a = tensor([1, 1, 1, 1])
+            >>> b = tensor([8, 9])
+            >>> compute(ctx.set_1d_inplace(a, b, 2 * a.nb[0]))
+            [1.0, 1.0, 8.0, 9.0]
 
         C: ggml_tensor *ggml_set_1d_inplace(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b,
         size_t offset)
@@ -3233,15 +3242,15 @@ class Ops:
     def set_2d(self, a: Tensor, b: Tensor, nb1: int, offset: int) -> Tensor:
         """A copy of a in which b's rows stand nb1 bytes apart from byte `offset` on.
 
-        Formula: y = a, then y[offset + i0*size + i1*nb1 + i2*a.nb2 + i3*a.nb3] = b[i].
-        Shapes: a [..], b any -> as a; a contiguous, the part inside of it.
-        Types: a f32, i32; b a's -> a's.
-        Gradients: a, b.
+        - Formula: `y = a, then y[offset + i0*size + i1*nb1 + i2*a.nb2 + i3*a.nb3] = b[i]`.
+        - Shapes: `a [..], b any -> as a`; a contiguous, the part inside of it.
+        - Types: a f32, i32; b a's -> a's.
+        - Gradients: a, b.
 
-        >>> a = tensor([[1, 1, 1], [1, 1, 1]])
-        >>> b = tensor([[8], [9]])
-        >>> compute(ctx.set_2d(a, b, a.nb[1], a.nb[0]))
-        [[1.0, 8.0, 1.0], [1.0, 9.0, 1.0]]
+            >>> a = tensor([[1, 1, 1], [1, 1, 1]])
+            >>> b = tensor([[8], [9]])
+            >>> compute(ctx.set_2d(a, b, a.nb[1], a.nb[0]))
+            [[1.0, 8.0, 1.0], [1.0, 9.0, 1.0]]
 
         C: ggml_tensor *ggml_set_2d(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b, size_t
         nb1, size_t offset)
@@ -3260,15 +3269,15 @@ class Ops:
         """A copy of a in which b's rows stand nb1 bytes apart from byte `offset` on. Computed in
         a's memory: the result is a view of a.
 
-        Formula: y = a, then y[offset + i0*size + i1*nb1 + i2*a.nb2 + i3*a.nb3] = b[i].
-        Shapes: a [..], b any -> as a; a contiguous, the part inside of it.
-        Types: a f32, i32; b a's -> a's.
-        Gradients: none; upstream has none for ops in place.
+        - Formula: `y = a, then y[offset + i0*size + i1*nb1 + i2*a.nb2 + i3*a.nb3] = b[i]`.
+        - Shapes: `a [..], b any -> as a`; a contiguous, the part inside of it.
+        - Types: a f32, i32; b a's -> a's.
+        - Gradients: none; upstream has none for ops in place.
 
-        >>> a = tensor([[1, 1, 1], [1, 1, 1]])
-        >>> b = tensor([[8], [9]])
-        >>> compute(ctx.set_2d_inplace(a, b, a.nb[1], a.nb[0]))
-        [[1.0, 8.0, 1.0], [1.0, 9.0, 1.0]]
+            >>> a = tensor([[1, 1, 1], [1, 1, 1]])
+            >>> b = tensor([[8], [9]])
+            >>> compute(ctx.set_2d_inplace(a, b, a.nb[1], a.nb[0]))
+            [[1.0, 8.0, 1.0], [1.0, 9.0, 1.0]]
 
         C: ggml_tensor *ggml_set_2d_inplace(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b,
         size_t nb1, size_t offset)
@@ -3286,15 +3295,15 @@ class Ops:
     def cpy(self, a: Tensor, b: Tensor) -> Tensor:
         """Copies a into b, converting it to b's type. The result is a view of b.
 
-        Formula: b[i] = a[i], both counted through in ggml's order.
-        Shapes: a any, b [..] -> as b; as many elements in a as in b.
-        Types: a of b's type; between f32, f16, bf16, quantized; f32 to i32 and back -> b's.
-        Gradients: a.
+        - Formula: `b[i] = a[i], both counted through in ggml's order`.
+        - Shapes: `a any, b [..] -> as b`; as many elements in a as in b.
+        - Types: a of b's type; between f32, f16, bf16, quantized; f32 to i32 and back -> b's.
+        - Gradients: a.
 
-        >>> a = tensor([[1, 2], [3, 4]])
-        >>> b = tensor([0, 0, 0, 0], 'f16')
-        >>> compute(ctx.cpy(a, b))
-        [1.0, 2.0, 3.0, 4.0]
+            >>> a = tensor([[1, 2], [3, 4]])
+            >>> b = tensor([0, 0, 0, 0], 'f16')
+            >>> compute(ctx.cpy(a, b))
+            [1.0, 2.0, 3.0, 4.0]
 
         C: ggml_tensor *ggml_cpy(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b)
         """
@@ -3311,14 +3320,14 @@ class Ops:
     def cast(self, a: Tensor, type: TypeLike) -> Tensor:
         """a, converted to another type. f32 to i32 drops the fraction.
 
-        Formula: y = type(a).
-        Shapes: a [..] -> as a.
-        Types: a of that type; between f32, f16, bf16, quantized; f32 to i32 and back -> type.
-        Gradients: a; but of i32.
+        - Formula: `y = type(a)`.
+        - Shapes: `a [..] -> as a`.
+        - Types: a of that type; between f32, f16, bf16, quantized; f32 to i32 and back -> type.
+        - Gradients: a; but of i32.
 
-        >>> a = tensor([1, 2049])
-        >>> compute(ctx.cast(a, 'f16'))
-        [1.0, 2048.0]
+            >>> a = tensor([1, 2049])
+            >>> compute(ctx.cast(a, 'f16'))
+            [1.0, 2048.0]
 
         C: ggml_tensor *ggml_cast(ggml_context *ctx, ggml_tensor *a, enum ggml_type type)
         """
@@ -3335,14 +3344,14 @@ class Ops:
     def cont(self, a: Tensor) -> Tensor:
         """a in line: its elements in ggml's order without gaps, as ops want that take no views.
 
-        Formula: y = a.
-        Shapes: a [..] -> as a.
-        Types: a any -> a's.
-        Gradients: a.
+        - Formula: `y = a`.
+        - Shapes: `a [..] -> as a`.
+        - Types: a any -> a's.
+        - Gradients: a.
 
-        >>> a = tensor([[1, 2], [3, 4]])
-        >>> compute(ctx.cont(ctx.transpose(a)))
-        [[1.0, 3.0], [2.0, 4.0]]
+            >>> a = tensor([[1, 2], [3, 4]])
+            >>> compute(ctx.cont(ctx.transpose(a)))
+            [[1.0, 3.0], [2.0, 4.0]]
 
         C: ggml_tensor *ggml_cont(ggml_context *ctx, ggml_tensor *a)
         """
@@ -3359,14 +3368,14 @@ class Ops:
     def cont_1d(self, a: Tensor, ne0: int) -> Tensor:
         """a in line, with this ne.
 
-        Formula: y[i] = a[i], both counted through in ggml's order.
-        Shapes: a any -> [ne0]; as many elements as in a.
-        Types: a any -> a's.
-        Gradients: a.
+        - Formula: `y[i] = a[i], both counted through in ggml's order`.
+        - Shapes: `a any -> [ne0]`; as many elements as in a.
+        - Types: a any -> a's.
+        - Gradients: a.
 
-        >>> a = tensor([[1, 2], [3, 4]])
-        >>> compute(ctx.cont_1d(ctx.transpose(a), 4))
-        [1.0, 3.0, 2.0, 4.0]
+            >>> a = tensor([[1, 2], [3, 4]])
+            >>> compute(ctx.cont_1d(ctx.transpose(a), 4))
+            [1.0, 3.0, 2.0, 4.0]
 
         C: ggml_tensor *ggml_cont_1d(ggml_context *ctx, ggml_tensor *a, int64_t ne0)
         """
@@ -3383,14 +3392,14 @@ class Ops:
     def cont_2d(self, a: Tensor, ne0: int, ne1: int) -> Tensor:
         """a in line, with this ne.
 
-        Formula: y[i] = a[i], both counted through in ggml's order.
-        Shapes: a any -> [ne0, ne1]; as many elements as in a.
-        Types: a any -> a's.
-        Gradients: a.
+        - Formula: `y[i] = a[i], both counted through in ggml's order`.
+        - Shapes: `a any -> [ne0, ne1]`; as many elements as in a.
+        - Types: a any -> a's.
+        - Gradients: a.
 
-        >>> a = tensor([[1, 2], [3, 4]])
-        >>> compute(ctx.cont_2d(ctx.transpose(a), 1, 4))
-        [[1.0], [3.0], [2.0], [4.0]]
+            >>> a = tensor([[1, 2], [3, 4]])
+            >>> compute(ctx.cont_2d(ctx.transpose(a), 1, 4))
+            [[1.0], [3.0], [2.0], [4.0]]
 
         C: ggml_tensor *ggml_cont_2d(ggml_context *ctx, ggml_tensor *a, int64_t ne0, int64_t
         ne1)
@@ -3408,14 +3417,14 @@ class Ops:
     def cont_3d(self, a: Tensor, ne0: int, ne1: int, ne2: int) -> Tensor:
         """a in line, with this ne.
 
-        Formula: y[i] = a[i], both counted through in ggml's order.
-        Shapes: a any -> [ne0, ne1, ne2]; as many elements as in a.
-        Types: a any -> a's.
-        Gradients: a.
+        - Formula: `y[i] = a[i], both counted through in ggml's order`.
+        - Shapes: `a any -> [ne0, ne1, ne2]`; as many elements as in a.
+        - Types: a any -> a's.
+        - Gradients: a.
 
-        >>> a = tensor([[1, 2], [3, 4]])
-        >>> compute(ctx.cont_3d(ctx.transpose(a), 1, 2, 2))
-        [[[1.0], [3.0]], [[2.0], [4.0]]]
+            >>> a = tensor([[1, 2], [3, 4]])
+            >>> compute(ctx.cont_3d(ctx.transpose(a), 1, 2, 2))
+            [[[1.0], [3.0]], [[2.0], [4.0]]]
 
         C: ggml_tensor *ggml_cont_3d(ggml_context *ctx, ggml_tensor *a, int64_t ne0, int64_t
         ne1, int64_t ne2)
@@ -3433,14 +3442,14 @@ class Ops:
     def cont_4d(self, a: Tensor, ne0: int, ne1: int, ne2: int, ne3: int) -> Tensor:
         """a in line, with this ne.
 
-        Formula: y[i] = a[i], both counted through in ggml's order.
-        Shapes: a any -> [ne0, ne1, ne2, ne3]; as many elements as in a.
-        Types: a any -> a's.
-        Gradients: a.
+        - Formula: `y[i] = a[i], both counted through in ggml's order`.
+        - Shapes: `a any -> [ne0, ne1, ne2, ne3]`; as many elements as in a.
+        - Types: a any -> a's.
+        - Gradients: a.
 
-        >>> a = tensor([[1, 2], [3, 4]])
-        >>> compute(ctx.cont_4d(ctx.transpose(a), 2, 1, 1, 2))
-        [[[[1.0, 3.0]]], [[[2.0, 4.0]]]]
+            >>> a = tensor([[1, 2], [3, 4]])
+            >>> compute(ctx.cont_4d(ctx.transpose(a), 2, 1, 1, 2))
+            [[[[1.0, 3.0]]], [[[2.0, 4.0]]]]
 
         C: ggml_tensor *ggml_cont_4d(ggml_context *ctx, ggml_tensor *a, int64_t ne0, int64_t
         ne1, int64_t ne2, int64_t ne3)
@@ -3458,15 +3467,15 @@ class Ops:
     def reshape(self, a: Tensor, b: Tensor) -> Tensor:
         """A view of a with b's ne; nothing is computed.
 
-        Formula: y[i] = a[i], both counted through in ggml's order.
-        Shapes: a any, b [..] -> as b; as many elements in a, which is contiguous, as in b.
-        Types: a any, b any -> a's.
-        Gradients: a.
+        - Formula: `y[i] = a[i], both counted through in ggml's order`.
+        - Shapes: `a any, b [..] -> as b`; as many elements in a, which is contiguous, as in b.
+        - Types: a any, b any -> a's.
+        - Gradients: a.
 
-        >>> a = tensor([[1, 2, 3], [4, 5, 6]])
-        >>> b = tensor([[0, 0], [0, 0], [0, 0]])
-        >>> compute(ctx.reshape(a, b))
-        [[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]
+            >>> a = tensor([[1, 2, 3], [4, 5, 6]])
+            >>> b = tensor([[0, 0], [0, 0], [0, 0]])
+            >>> compute(ctx.reshape(a, b))
+            [[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]
 
         C: ggml_tensor *ggml_reshape(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b)
         """
@@ -3483,14 +3492,14 @@ class Ops:
     def reshape_1d(self, a: Tensor, ne0: int) -> Tensor:
         """A view of a with this ne; nothing is computed.
 
-        Formula: y[i] = a[i], both counted through in ggml's order.
-        Shapes: a any -> [ne0]; as many elements as in a, which is contiguous.
-        Types: a any -> a's.
-        Gradients: a.
+        - Formula: `y[i] = a[i], both counted through in ggml's order`.
+        - Shapes: `a any -> [ne0]`; as many elements as in a, which is contiguous.
+        - Types: a any -> a's.
+        - Gradients: a.
 
-        >>> a = tensor([[1, 2, 3], [4, 5, 6]])
-        >>> compute(ctx.reshape_1d(a, 6))
-        [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
+            >>> a = tensor([[1, 2, 3], [4, 5, 6]])
+            >>> compute(ctx.reshape_1d(a, 6))
+            [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
 
         C: ggml_tensor *ggml_reshape_1d(ggml_context *ctx, ggml_tensor *a, int64_t ne0)
         """
@@ -3507,14 +3516,14 @@ class Ops:
     def reshape_2d(self, a: Tensor, ne0: int, ne1: int) -> Tensor:
         """A view of a with this ne; nothing is computed.
 
-        Formula: y[i] = a[i], both counted through in ggml's order.
-        Shapes: a any -> [ne0, ne1]; as many elements as in a, which is contiguous.
-        Types: a any -> a's.
-        Gradients: a.
+        - Formula: `y[i] = a[i], both counted through in ggml's order`.
+        - Shapes: `a any -> [ne0, ne1]`; as many elements as in a, which is contiguous.
+        - Types: a any -> a's.
+        - Gradients: a.
 
-        >>> a = tensor([[1, 2, 3], [4, 5, 6]])
-        >>> compute(ctx.reshape_2d(a, 2, 3))
-        [[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]
+            >>> a = tensor([[1, 2, 3], [4, 5, 6]])
+            >>> compute(ctx.reshape_2d(a, 2, 3))
+            [[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]
 
         C: ggml_tensor *ggml_reshape_2d(ggml_context *ctx, ggml_tensor *a, int64_t ne0, int64_t
         ne1)
@@ -3532,14 +3541,14 @@ class Ops:
     def reshape_3d(self, a: Tensor, ne0: int, ne1: int, ne2: int) -> Tensor:
         """A view of a with this ne; nothing is computed.
 
-        Formula: y[i] = a[i], both counted through in ggml's order.
-        Shapes: a any -> [ne0, ne1, ne2]; as many elements as in a, which is contiguous.
-        Types: a any -> a's.
-        Gradients: a.
+        - Formula: `y[i] = a[i], both counted through in ggml's order`.
+        - Shapes: `a any -> [ne0, ne1, ne2]`; as many elements as in a, which is contiguous.
+        - Types: a any -> a's.
+        - Gradients: a.
 
-        >>> a = tensor([[1, 2, 3], [4, 5, 6]])
-        >>> compute(ctx.reshape_3d(a, 1, 3, 2))
-        [[[1.0], [2.0], [3.0]], [[4.0], [5.0], [6.0]]]
+            >>> a = tensor([[1, 2, 3], [4, 5, 6]])
+            >>> compute(ctx.reshape_3d(a, 1, 3, 2))
+            [[[1.0], [2.0], [3.0]], [[4.0], [5.0], [6.0]]]
 
         C: ggml_tensor *ggml_reshape_3d(ggml_context *ctx, ggml_tensor *a, int64_t ne0, int64_t
         ne1, int64_t ne2)
@@ -3557,14 +3566,15 @@ class Ops:
     def reshape_4d(self, a: Tensor, ne0: int, ne1: int, ne2: int, ne3: int) -> Tensor:
         """A view of a with this ne; nothing is computed.
 
-        Formula: y[i] = a[i], both counted through in ggml's order.
-        Shapes: a any -> [ne0, ne1, ne2, ne3]; as many elements as in a, which is contiguous.
-        Types: a any -> a's.
-        Gradients: a.
+        - Formula: `y[i] = a[i], both counted through in ggml's order`.
+        - Shapes: `a any -> [ne0, ne1, ne2, ne3]`; as many elements as in a, which is
+          contiguous.
+        - Types: a any -> a's.
+        - Gradients: a.
 
-        >>> a = tensor([[1, 2, 3], [4, 5, 6]])
-        >>> compute(ctx.reshape_4d(a, 3, 1, 1, 2))
-        [[[[1.0, 2.0, 3.0]]], [[[4.0, 5.0, 6.0]]]]
+            >>> a = tensor([[1, 2, 3], [4, 5, 6]])
+            >>> compute(ctx.reshape_4d(a, 3, 1, 1, 2))
+            [[[[1.0, 2.0, 3.0]]], [[[4.0, 5.0, 6.0]]]]
 
         C: ggml_tensor *ggml_reshape_4d(ggml_context *ctx, ggml_tensor *a, int64_t ne0, int64_t
         ne1, int64_t ne2, int64_t ne3)
@@ -3582,14 +3592,14 @@ class Ops:
     def view_1d(self, a: Tensor, ne0: int, offset: int = 0) -> Tensor:
         """A view of ne0 elements of a, from byte `offset` on; nothing is computed.
 
-        Formula: y[i] = a[offset/size + i], counted through in memory.
-        Shapes: a any -> [ne0]; all inside of a.
-        Types: a any -> a's.
-        Gradients: a.
+        - Formula: `y[i] = a[offset/size + i], counted through in memory`.
+        - Shapes: `a any -> [ne0]`; all inside of a.
+        - Types: a any -> a's.
+        - Gradients: a.
 
-        >>> a = tensor([1, 2, 3, 4])
-        >>> compute(ctx.view_1d(a, 2, a.nb[0]))
-        [2.0, 3.0]
+            >>> a = tensor([1, 2, 3, 4])
+            >>> compute(ctx.view_1d(a, 2, a.nb[0]))
+            [2.0, 3.0]
 
         C: ggml_tensor *ggml_view_1d(ggml_context *ctx, ggml_tensor *a, int64_t ne0, size_t
         offset)
@@ -3611,14 +3621,14 @@ class Ops:
     def view_2d(self, a: Tensor, ne0: int, ne1: int, nb1: int, offset: int = 0) -> Tensor:
         """A view of ne1 rows of a, nb1 bytes apart, from byte `offset` on; nothing is computed.
 
-        Formula: y[i, j] = a at byte offset + i*size + j*nb1.
-        Shapes: a any -> [ne0, ne1]; all inside of a.
-        Types: a any -> a's.
-        Gradients: a.
+        - Formula: `y[i, j] = a at byte offset + i*size + j*nb1`.
+        - Shapes: `a any -> [ne0, ne1]`; all inside of a.
+        - Types: a any -> a's.
+        - Gradients: a.
 
-        >>> a = tensor([[1, 2, 3], [4, 5, 6]])
-        >>> compute(ctx.view_2d(a, 2, 2, a.nb[1], a.nb[0]))
-        [[2.0, 3.0], [5.0, 6.0]]
+            >>> a = tensor([[1, 2, 3], [4, 5, 6]])
+            >>> compute(ctx.view_2d(a, 2, 2, a.nb[1], a.nb[0]))
+            [[2.0, 3.0], [5.0, 6.0]]
 
         C: ggml_tensor *ggml_view_2d(ggml_context *ctx, ggml_tensor *a, int64_t ne0, int64_t
         ne1, size_t nb1, size_t offset)
@@ -3650,14 +3660,14 @@ class Ops:
         """A view of ne2 matrices of a, nb2 bytes apart, their rows nb1, from byte `offset` on;
         nothing is computed.
 
-        Formula: y[i, j, k] = a at byte offset + i*size + j*nb1 + k*nb2.
-        Shapes: a any -> [ne0, ne1, ne2]; all inside of a.
-        Types: a any -> a's.
-        Gradients: a.
+        - Formula: `y[i, j, k] = a at byte offset + i*size + j*nb1 + k*nb2`.
+        - Shapes: `a any -> [ne0, ne1, ne2]`; all inside of a.
+        - Types: a any -> a's.
+        - Gradients: a.
 
-        >>> a = tensor([[[1, 2], [3, 4]], [[5, 6], [7, 8]]])
-        >>> compute(ctx.view_3d(a, 1, 2, 2, a.nb[1], a.nb[2], a.nb[0]))
-        [[[2.0], [4.0]], [[6.0], [8.0]]]
+            >>> a = tensor([[[1, 2], [3, 4]], [[5, 6], [7, 8]]])
+            >>> compute(ctx.view_3d(a, 1, 2, 2, a.nb[1], a.nb[2], a.nb[0]))
+            [[[2.0], [4.0]], [[6.0], [8.0]]]
 
         C: ggml_tensor *ggml_view_3d(ggml_context *ctx, ggml_tensor *a, int64_t ne0, int64_t
         ne1, int64_t ne2, size_t nb1, size_t nb2, size_t offset)
@@ -3690,14 +3700,14 @@ class Ops:
     ) -> Tensor:
         """A view of a with all of its ne and strides; nothing is computed.
 
-        Formula: y[i, j, k, l] = a at byte offset + i*size + j*nb1 + k*nb2 + l*nb3.
-        Shapes: a any -> [ne0, ne1, ne2, ne3]; all inside of a.
-        Types: a any -> a's.
-        Gradients: a.
+        - Formula: `y[i, j, k, l] = a at byte offset + i*size + j*nb1 + k*nb2 + l*nb3`.
+        - Shapes: `a any -> [ne0, ne1, ne2, ne3]`; all inside of a.
+        - Types: a any -> a's.
+        - Gradients: a.
 
-        >>> a = tensor([[[1, 2], [3, 4]], [[5, 6], [7, 8]]])
-        >>> compute(ctx.view_4d(a, 2, 1, 2, 1, a.nb[1], a.nb[2], a.nb[3], a.nb[1]))
-        [[[3.0, 4.0]], [[7.0, 8.0]]]
+            >>> a = tensor([[[1, 2], [3, 4]], [[5, 6], [7, 8]]])
+            >>> compute(ctx.view_4d(a, 2, 1, 2, 1, a.nb[1], a.nb[2], a.nb[3], a.nb[1]))
+            [[[3.0, 4.0]], [[7.0, 8.0]]]
 
         C: ggml_tensor *ggml_view_4d(ggml_context *ctx, ggml_tensor *a, int64_t ne0, int64_t
         ne1, int64_t ne2, int64_t ne3, size_t nb1, size_t nb2, size_t nb3, size_t offset)
@@ -3721,14 +3731,14 @@ class Ops:
         becomes dimension axis_i of the result (numpy's transpose names them the other way
         round).
 
-        Formula: y[j] = a[i] with j[axis_d] = i[d] for d from 0 to 3.
-        Shapes: a [..] -> a's ne in that order.
-        Types: a any -> a's.
-        Gradients: a.
+        - Formula: `y[j] = a[i] with j[axis_d] = i[d] for d from 0 to 3`.
+        - Shapes: `a [..] -> a's ne in that order`.
+        - Types: a any -> a's.
+        - Gradients: a.
 
-        >>> a = tensor([[[1, 2], [3, 4]], [[5, 6], [7, 8]]])
-        >>> compute(ctx.permute(a, 0, 2, 1))
-        [[[1.0, 2.0], [5.0, 6.0]], [[3.0, 4.0], [7.0, 8.0]]]
+            >>> a = tensor([[[1, 2], [3, 4]], [[5, 6], [7, 8]]])
+            >>> compute(ctx.permute(a, 0, 2, 1))
+            [[[1.0, 2.0], [5.0, 6.0]], [[3.0, 4.0], [7.0, 8.0]]]
 
         C: ggml_tensor *ggml_permute(ggml_context *ctx, ggml_tensor *a, int axis0, int axis1,
         int axis2, int axis3)
@@ -3747,14 +3757,14 @@ class Ops:
         """A view of a with dimensions 0 and 1 exchanged; nothing is computed. Ops that want rows
         in line take its cont.
 
-        Formula: y[i, j] = a[j, i].
-        Shapes: a [n, m, n2, n3] -> [m, n, n2, n3].
-        Types: a any -> a's.
-        Gradients: a.
+        - Formula: `y[i, j] = a[j, i]`.
+        - Shapes: `a [n, m, n2, n3] -> [m, n, n2, n3]`.
+        - Types: a any -> a's.
+        - Gradients: a.
 
-        >>> a = tensor([[1, 2, 3], [4, 5, 6]])
-        >>> compute(ctx.transpose(a))
-        [[1.0, 4.0], [2.0, 5.0], [3.0, 6.0]]
+            >>> a = tensor([[1, 2, 3], [4, 5, 6]])
+            >>> compute(ctx.transpose(a))
+            [[1.0, 4.0], [2.0, 5.0], [3.0, 6.0]]
 
         C: ggml_tensor *ggml_transpose(ggml_context *ctx, ggml_tensor *a)
         """
@@ -3771,15 +3781,16 @@ class Ops:
     def get_rows(self, a: Tensor, b: Tensor) -> Tensor:
         """The rows of a that b names: token embeddings, experts' weights.
 
-        Formula: y[i, j, k, l] = a[i, b[j, k, l], k, l].
-        Shapes: a [n, m, n2, n3], b [r, n2, n3] -> [n, r, n2, n3]; each of b from 0 to m - 1.
-        Types: a f32, f16, bf16, quantized; b i32 -> f32 (i32 of an a of i32).
-        Gradients: a.
+        - Formula: `y[i, j, k, l] = a[i, b[j, k, l], k, l]`.
+        - Shapes: `a [n, m, n2, n3], b [r, n2, n3] -> [n, r, n2, n3]`; each of b from 0 to m -
+          1.
+        - Types: a f32, f16, bf16, quantized; b i32 -> f32 (i32 of an a of i32).
+        - Gradients: a.
 
-        >>> a = tensor([[1, 2], [3, 4], [5, 6]])
-        >>> b = tensor([2, 0], 'i32')
-        >>> compute(ctx.get_rows(a, b))
-        [[5.0, 6.0], [1.0, 2.0]]
+            >>> a = tensor([[1, 2], [3, 4], [5, 6]])
+            >>> b = tensor([2, 0], 'i32')
+            >>> compute(ctx.get_rows(a, b))
+            [[5.0, 6.0], [1.0, 2.0]]
 
         C: ggml_tensor *ggml_get_rows(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b)
         """
@@ -3797,16 +3808,16 @@ class Ops:
         """The gradient of get_rows: each row of a is added to the row that b names of a result
         like c. Of c only the ne counts.
 
-        Formula: y[i, m] = sum of a[i, j] over all j with b[j] = m.
-        Shapes: a [n, r], b [r], c [n, m] -> [n, m].
-        Types: a f32, f16; b i32; c any -> f32.
-        Gradients: none.
+        - Formula: `y[i, m] = sum of a[i, j] over all j with b[j] = m`.
+        - Shapes: `a [n, r], b [r], c [n, m] -> [n, m]`.
+        - Types: a f32, f16; b i32; c any -> f32.
+        - Gradients: none.
 
-        >>> a = tensor([[1, 2], [3, 4]])
-        >>> b = tensor([2, 0], 'i32')
-        >>> c = tensor([[0, 0], [0, 0], [0, 0]])
-        >>> compute(ctx.get_rows_back(a, b, c))
-        [[3.0, 4.0], [0.0, 0.0], [1.0, 2.0]]
+            >>> a = tensor([[1, 2], [3, 4]])
+            >>> b = tensor([2, 0], 'i32')
+            >>> c = tensor([[0, 0], [0, 0], [0, 0]])
+            >>> compute(ctx.get_rows_back(a, b, c))
+            [[3.0, 4.0], [0.0, 0.0], [1.0, 2.0]]
 
         C: ggml_tensor *ggml_get_rows_back(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b,
         ggml_tensor *c)
@@ -3826,17 +3837,17 @@ class Ops:
         a cache of keys and values grows. The result is a view of a. Where c names a row twice
         it is a matter of chance which is kept.
 
-        Formula: a[i, c[j, k, l], k, l] = b[i, j, k, l].
-        Shapes: a [n, m, n2, n3], b [n, r, n2, n3], c any -> as a; c's ne0 is r, its ne1 and ne2
-            divide n2 and n3; each of c from 0 to m - 1.
-        Types: a f32, f16, bf16, quantized; b f32 (f16 into f16); c i64 or i32 -> a's.
-        Gradients: none.
+        - Formula: `a[i, c[j, k, l], k, l] = b[i, j, k, l]`.
+        - Shapes: `a [n, m, n2, n3], b [n, r, n2, n3], c any -> as a`; c's ne0 is r, its ne1 and
+          ne2 divide n2 and n3; each of c from 0 to m - 1.
+        - Types: a f32, f16, bf16, quantized; b f32 (f16 into f16); c i64 or i32 -> a's.
+        - Gradients: none.
 
-        >>> a = tensor([[0, 0], [0, 0], [0, 0]])
-        >>> b = tensor([[1, 2], [3, 4]])
-        >>> c = tensor([2, 0], 'i64')
-        >>> compute(ctx.set_rows(a, b, c))
-        [[3.0, 4.0], [0.0, 0.0], [1.0, 2.0]]
+            >>> a = tensor([[0, 0], [0, 0], [0, 0]])
+            >>> b = tensor([[1, 2], [3, 4]])
+            >>> c = tensor([2, 0], 'i64')
+            >>> compute(ctx.set_rows(a, b, c))
+            [[3.0, 4.0], [0.0, 0.0], [1.0, 2.0]]
 
         C: ggml_tensor *ggml_set_rows(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b,
         ggml_tensor *c)
@@ -3854,14 +3865,14 @@ class Ops:
     def diag(self, a: Tensor) -> Tensor:
         """Matrices with a's rows on their diagonals.
 
-        Formula: y[i, j] = a[i] if i = j, else 0.
-        Shapes: a [n, 1, n2, n3] -> [n, n, n2, n3].
-        Types: a f32 -> f32.
-        Gradients: none.
+        - Formula: `y[i, j] = a[i] if i = j, else 0`.
+        - Shapes: `a [n, 1, n2, n3] -> [n, n, n2, n3]`.
+        - Types: a f32 -> f32.
+        - Gradients: none.
 
-        >>> a = tensor([1, 2])
-        >>> compute(ctx.diag(a))
-        [[1.0, 0.0], [0.0, 2.0]]
+            >>> a = tensor([1, 2])
+            >>> compute(ctx.diag(a))
+            [[1.0, 0.0], [0.0, 2.0]]
 
         C: ggml_tensor *ggml_diag(ggml_context *ctx, ggml_tensor *a)
         """
@@ -3879,14 +3890,14 @@ class Ops:
         """a with -inf right of the diagonal, which begins at n_past: what a causal softmax leaves
         out.
 
-        Formula: y[i, j] = a[i, j] if i <= n_past + j, else -inf.
-        Shapes: a [..] -> as a; matrices in line.
-        Types: a f32 -> f32.
-        Gradients: a.
+        - Formula: `y[i, j] = a[i, j] if i <= n_past + j, else -inf`.
+        - Shapes: `a [..] -> as a`; matrices in line.
+        - Types: a f32 -> f32.
+        - Gradients: a.
 
-        >>> a = tensor([[1, 2, 3], [4, 5, 6]])
-        >>> compute(ctx.diag_mask_inf(a, 0))
-        [[1.0, -inf, -inf], [4.0, 5.0, -inf]]
+            >>> a = tensor([[1, 2, 3], [4, 5, 6]])
+            >>> compute(ctx.diag_mask_inf(a, 0))
+            [[1.0, -inf, -inf], [4.0, 5.0, -inf]]
 
         C: ggml_tensor *ggml_diag_mask_inf(ggml_context *ctx, ggml_tensor *a, int n_past)
         """
@@ -3904,14 +3915,14 @@ class Ops:
         """a with -inf right of the diagonal, which begins at n_past: what a causal softmax leaves
         out. Computed in a's memory: the result is a view of a.
 
-        Formula: y[i, j] = a[i, j] if i <= n_past + j, else -inf.
-        Shapes: a [..] -> as a; matrices in line.
-        Types: a f32 -> f32.
-        Gradients: none; upstream has none for ops in place.
+        - Formula: `y[i, j] = a[i, j] if i <= n_past + j, else -inf`.
+        - Shapes: `a [..] -> as a`; matrices in line.
+        - Types: a f32 -> f32.
+        - Gradients: none; upstream has none for ops in place.
 
-        >>> a = tensor([[1, 2, 3], [4, 5, 6]])
-        >>> compute(ctx.diag_mask_inf_inplace(a, 0))
-        [[1.0, -inf, -inf], [4.0, 5.0, -inf]]
+            >>> a = tensor([[1, 2, 3], [4, 5, 6]])
+            >>> compute(ctx.diag_mask_inf_inplace(a, 0))
+            [[1.0, -inf, -inf], [4.0, 5.0, -inf]]
 
         C: ggml_tensor *ggml_diag_mask_inf_inplace(ggml_context *ctx, ggml_tensor *a, int
         n_past)
@@ -3929,14 +3940,14 @@ class Ops:
     def diag_mask_zero(self, a: Tensor, n_past: int) -> Tensor:
         """a with 0 right of the diagonal, which begins at n_past.
 
-        Formula: y[i, j] = a[i, j] if i <= n_past + j, else 0.
-        Shapes: a [..] -> as a; matrices in line.
-        Types: a f32 -> f32.
-        Gradients: a.
+        - Formula: `y[i, j] = a[i, j] if i <= n_past + j, else 0`.
+        - Shapes: `a [..] -> as a`; matrices in line.
+        - Types: a f32 -> f32.
+        - Gradients: a.
 
-        >>> a = tensor([[1, 2, 3], [4, 5, 6]])
-        >>> compute(ctx.diag_mask_zero(a, 0))
-        [[1.0, 0.0, 0.0], [4.0, 5.0, 0.0]]
+            >>> a = tensor([[1, 2, 3], [4, 5, 6]])
+            >>> compute(ctx.diag_mask_zero(a, 0))
+            [[1.0, 0.0, 0.0], [4.0, 5.0, 0.0]]
 
         C: ggml_tensor *ggml_diag_mask_zero(ggml_context *ctx, ggml_tensor *a, int n_past)
         """
@@ -3954,14 +3965,14 @@ class Ops:
         """a with 0 right of the diagonal, which begins at n_past. Computed in a's memory: the
         result is a view of a.
 
-        Formula: y[i, j] = a[i, j] if i <= n_past + j, else 0.
-        Shapes: a [..] -> as a; matrices in line.
-        Types: a f32 -> f32.
-        Gradients: none; upstream has none for ops in place.
+        - Formula: `y[i, j] = a[i, j] if i <= n_past + j, else 0`.
+        - Shapes: `a [..] -> as a`; matrices in line.
+        - Types: a f32 -> f32.
+        - Gradients: none; upstream has none for ops in place.
 
-        >>> a = tensor([[1, 2, 3], [4, 5, 6]])
-        >>> compute(ctx.diag_mask_zero_inplace(a, 0))
-        [[1.0, 0.0, 0.0], [4.0, 5.0, 0.0]]
+            >>> a = tensor([[1, 2, 3], [4, 5, 6]])
+            >>> compute(ctx.diag_mask_zero_inplace(a, 0))
+            [[1.0, 0.0, 0.0], [4.0, 5.0, 0.0]]
 
         C: ggml_tensor *ggml_diag_mask_zero_inplace(ggml_context *ctx, ggml_tensor *a, int
         n_past)
@@ -3979,15 +3990,15 @@ class Ops:
     def clamp(self, a: Tensor, min: float, max: float) -> Tensor:
         """Each element, or the bound that it is beyond.
 
-        Formula: y = min(max(a, min), max).
-        Shapes: a [..] -> as a.
-        Types: a f32, f16 -> a's.
-        Gradients: none.
-        Releases without clamp_inplace compute it in a's memory.
+        - Formula: `y = min(max(a, min), max)`.
+        - Shapes: `a [..] -> as a`.
+        - Types: a f32, f16 -> a's.
+        - Gradients: none.
+        - Releases without clamp_inplace compute it in a's memory.
 
-        >>> a = tensor([-2, 0.5, 3])
-        >>> compute(ctx.clamp(a, -1.0, 1.0))
-        [-1.0, 0.5, 1.0]
+            >>> a = tensor([-2, 0.5, 3])
+            >>> compute(ctx.clamp(a, -1.0, 1.0))
+            [-1.0, 0.5, 1.0]
 
         C: ggml_tensor *ggml_clamp(ggml_context *ctx, ggml_tensor *a, float min, float max)
         """
@@ -4005,14 +4016,14 @@ class Ops:
         """Each element, or the bound that it is beyond. Computed in a's memory: the result is a
         view of a.
 
-        Formula: y = min(max(a, min), max).
-        Shapes: a [..] -> as a.
-        Types: a f32, f16 -> a's.
-        Gradients: none; upstream has none for ops in place.
+        - Formula: `y = min(max(a, min), max)`.
+        - Shapes: `a [..] -> as a`.
+        - Types: a f32, f16 -> a's.
+        - Gradients: none; upstream has none for ops in place.
 
-        >>> a = tensor([-2, 0.5, 3])
-        >>> compute(ctx.clamp_inplace(a, -1.0, 1.0))
-        [-1.0, 0.5, 1.0]
+            >>> a = tensor([-2, 0.5, 3])
+            >>> compute(ctx.clamp_inplace(a, -1.0, 1.0))
+            [-1.0, 0.5, 1.0]
 
         C: ggml_tensor *ggml_clamp_inplace(ggml_context *ctx, ggml_tensor *a, float min, float
         max)
@@ -4030,14 +4041,14 @@ class Ops:
     def soft_max(self, a: Tensor) -> Tensor:
         """Softmax of each row.
 
-        Formula: y[i] = exp(a[i]) / sum over k of exp(a[k]).
-        Shapes: a [..] -> as a; a contiguous.
-        Types: a f32 -> f32.
-        Gradients: a.
+        - Formula: `y[i] = exp(a[i]) / sum over k of exp(a[k])`.
+        - Shapes: `a [..] -> as a`; a contiguous.
+        - Types: a f32 -> f32.
+        - Gradients: a.
 
-        >>> a = tensor([[0, 0], [0, 3]])
-        >>> compute(ctx.soft_max(a))
-        [[0.5, 0.5], [0.0474, 0.9526]]
+            >>> a = tensor([[0, 0], [0, 3]])
+            >>> compute(ctx.soft_max(a))
+            [[0.5, 0.5], [0.0474, 0.9526]]
 
         C: ggml_tensor *ggml_soft_max(ggml_context *ctx, ggml_tensor *a)
         """
@@ -4054,14 +4065,14 @@ class Ops:
     def soft_max_inplace(self, a: Tensor) -> Tensor:
         """Softmax of each row. Computed in a's memory: the result is a view of a.
 
-        Formula: y[i] = exp(a[i]) / sum over k of exp(a[k]).
-        Shapes: a [..] -> as a; a contiguous.
-        Types: a f32 -> f32.
-        Gradients: none; upstream has none for ops in place.
+        - Formula: `y[i] = exp(a[i]) / sum over k of exp(a[k])`.
+        - Shapes: `a [..] -> as a`; a contiguous.
+        - Types: a f32 -> f32.
+        - Gradients: none; upstream has none for ops in place.
 
-        >>> a = tensor([[0, 0], [0, 3]])
-        >>> compute(ctx.soft_max_inplace(a))
-        [[0.5, 0.5], [0.0474, 0.9526]]
+            >>> a = tensor([[0, 0], [0, 3]])
+            >>> compute(ctx.soft_max_inplace(a))
+            [[0.5, 0.5], [0.0474, 0.9526]]
 
         C: ggml_tensor *ggml_soft_max_inplace(ggml_context *ctx, ggml_tensor *a)
         """
@@ -4085,16 +4096,16 @@ class Ops:
         """Softmax of each row, scaled, with a mask added: attention's. With max_bias above 0 the
         mask counts less for each next head (ALiBi); then there has to be one.
 
-        Formula: y = soft_max(scale * a + slope * mask), slope 1 for a max_bias of 0.
-        Shapes: a [n, m, n2, n3], mask [n, m_mask, m2, m3] -> as a; m_mask at least m, m2
-            divides n2, m3 divides n3; both contiguous; mask may be None.
-        Types: a f32; mask f32 or f16 -> f32.
-        Gradients: a.
+        - Formula: `y = soft_max(scale * a + slope * mask), slope 1 for a max_bias of 0`.
+        - Shapes: `a [n, m, n2, n3], mask [n, m_mask, m2, m3] -> as a`; m_mask at least m, m2
+          divides n2, m3 divides n3; both contiguous; mask may be None.
+        - Types: a f32; mask f32 or f16 -> f32.
+        - Gradients: a.
 
-        >>> a = tensor([[0, 4, 9]])
-        >>> mask = tensor([[0, 0, -np.inf]])
-        >>> compute(ctx.soft_max_ext(a, mask, 0.5))
-        [0.1192, 0.8808, 0.0]
+            >>> a = tensor([[0, 4, 9]])
+            >>> mask = tensor([[0, 0, -np.inf]])
+            >>> compute(ctx.soft_max_ext(a, mask, 0.5))
+            [0.1192, 0.8808, 0.0]
 
         C: ggml_tensor *ggml_soft_max_ext(ggml_context *ctx, ggml_tensor *a, ggml_tensor *mask,
         float scale, float max_bias)
@@ -4126,16 +4137,16 @@ class Ops:
         mask counts less for each next head (ALiBi); then there has to be one. Computed in a's
         memory: the result is a view of a.
 
-        Formula: y = soft_max(scale * a + slope * mask), slope 1 for a max_bias of 0.
-        Shapes: a [n, m, n2, n3], mask [n, m_mask, m2, m3] -> as a; m_mask at least m, m2
-            divides n2, m3 divides n3; both contiguous; mask may be None.
-        Types: a f32; mask f32 or f16 -> f32.
-        Gradients: none; upstream has none for ops in place.
+        - Formula: `y = soft_max(scale * a + slope * mask), slope 1 for a max_bias of 0`.
+        - Shapes: `a [n, m, n2, n3], mask [n, m_mask, m2, m3] -> as a`; m_mask at least m, m2
+          divides n2, m3 divides n3; both contiguous; mask may be None.
+        - Types: a f32; mask f32 or f16 -> f32.
+        - Gradients: none; upstream has none for ops in place.
 
-        >>> a = tensor([[0, 4, 9]])
-        >>> mask = tensor([[0, 0, -np.inf]])
-        >>> compute(ctx.soft_max_ext_inplace(a, mask, 0.5))
-        [0.1192, 0.8808, 0.0]
+            >>> a = tensor([[0, 4, 9]])
+            >>> mask = tensor([[0, 0, -np.inf]])
+            >>> compute(ctx.soft_max_ext_inplace(a, mask, 0.5))
+            [0.1192, 0.8808, 0.0]
 
         C: ggml_tensor *ggml_soft_max_ext_inplace(ggml_context *ctx, ggml_tensor *a, ggml_tensor
         *mask, float scale, float max_bias)
@@ -4159,16 +4170,16 @@ class Ops:
     def soft_max_ext_back(self, a: Tensor, b: Tensor, scale: float, max_bias: float) -> Tensor:
         """The gradient of soft_max_ext: a is that of its result, b the result.
 
-        Formula: y = scale * b * (a - sum(a b)), of each row.
-        Shapes: a [..], b any -> as a; b has a's ne; both contiguous.
-        Types: a f32, b f32 -> f32.
-        Gradients: none.
-        max_bias has to be 0: the CPU has no other.
+        - Formula: `y = scale * b * (a - sum(a b)), of each row`.
+        - Shapes: `a [..], b any -> as a`; b has a's ne; both contiguous.
+        - Types: a f32, b f32 -> f32.
+        - Gradients: none.
+        - max_bias has to be 0: the CPU has no other.
 
-        >>> a = tensor([[1, 0]])
-        >>> b = tensor([[0.25, 0.75]])
-        >>> compute(ctx.soft_max_ext_back(a, b, 1.0, 0.0))
-        [0.1875, -0.1875]
+            >>> a = tensor([[1, 0]])
+            >>> b = tensor([[0.25, 0.75]])
+            >>> compute(ctx.soft_max_ext_back(a, b, 1.0, 0.0))
+            [0.1875, -0.1875]
 
         C: ggml_tensor *ggml_soft_max_ext_back(ggml_context *ctx, ggml_tensor *a, ggml_tensor
         *b, float scale, float max_bias)
@@ -4193,15 +4204,15 @@ class Ops:
         """The gradient of soft_max_ext: a is that of its result, b the result. Computed in a's
         memory: the result is a view of a.
 
-        Formula: y = scale * b * (a - sum(a b)), of each row.
-        Shapes: a [..], b any -> as a; b has a's ne; both contiguous.
-        Types: a f32, b f32 -> f32.
-        Gradients: none; upstream has none for ops in place.
+        - Formula: `y = scale * b * (a - sum(a b)), of each row`.
+        - Shapes: `a [..], b any -> as a`; b has a's ne; both contiguous.
+        - Types: a f32, b f32 -> f32.
+        - Gradients: none; upstream has none for ops in place.
 
-        >>> a = tensor([[1, 0]])
-        >>> b = tensor([[0.25, 0.75]])
-        >>> compute(ctx.soft_max_ext_back_inplace(a, b, 1.0, 0.0))
-        [0.1875, -0.1875]
+            >>> a = tensor([[1, 0]])
+            >>> b = tensor([[0.25, 0.75]])
+            >>> compute(ctx.soft_max_ext_back_inplace(a, b, 1.0, 0.0))
+            [0.1875, -0.1875]
 
         C: ggml_tensor *ggml_soft_max_ext_back_inplace(ggml_context *ctx, ggml_tensor *a,
         ggml_tensor *b, float scale, float max_bias)
@@ -4221,17 +4232,17 @@ class Ops:
         with the token's position. Pairs are neighbours in mode 0; in mode 2 (NeoX) half of
         n_dims apart. Elements from n_dims on stay.
 
-        Formula: for pair p: (x, z) -> (x cos t - z sin t, x sin t + z cos t), t = b[token] *
-            10000^(-2p / n_dims).
-        Shapes: a [d, n_head, n_tokens, n3], b [n_tokens] -> as a; d even, n_dims even and at
-            most d.
-        Types: a f32, f16; b i32 -> a's.
-        Gradients: a.
+        - Formula: `for pair p: (x, z) -> (x cos t - z sin t, x sin t + z cos t), t = b[token] *
+          10000^(-2p / n_dims)`.
+        - Shapes: `a [d, n_head, n_tokens, n3], b [n_tokens] -> as a`; d even, n_dims even and
+          at most d.
+        - Types: a f32, f16; b i32 -> a's.
+        - Gradients: a.
 
-        >>> a = tensor([[[1, 0, 1, 0]]])
-        >>> b = tensor([1], 'i32')
-        >>> compute(ctx.rope(a, b, 4, 0))
-        [0.5403, 0.8415, 0.9999, 0.01]
+            >>> a = tensor([[[1, 0, 1, 0]]])
+            >>> b = tensor([1], 'i32')
+            >>> compute(ctx.rope(a, b, 4, 0))
+            [0.5403, 0.8415, 0.9999, 0.01]
 
         C: ggml_tensor *ggml_rope(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b, int n_dims,
         int mode)
@@ -4252,17 +4263,17 @@ class Ops:
         n_dims apart. Elements from n_dims on stay. Computed in a's memory: the result is a view
         of a.
 
-        Formula: for pair p: (x, z) -> (x cos t - z sin t, x sin t + z cos t), t = b[token] *
-            10000^(-2p / n_dims).
-        Shapes: a [d, n_head, n_tokens, n3], b [n_tokens] -> as a; d even, n_dims even and at
-            most d.
-        Types: a f32, f16; b i32 -> a's.
-        Gradients: none; upstream has none for ops in place.
+        - Formula: `for pair p: (x, z) -> (x cos t - z sin t, x sin t + z cos t), t = b[token] *
+          10000^(-2p / n_dims)`.
+        - Shapes: `a [d, n_head, n_tokens, n3], b [n_tokens] -> as a`; d even, n_dims even and
+          at most d.
+        - Types: a f32, f16; b i32 -> a's.
+        - Gradients: none; upstream has none for ops in place.
 
-        >>> a = tensor([[[1, 0, 1, 0]]])
-        >>> b = tensor([1], 'i32')
-        >>> compute(ctx.rope_inplace(a, b, 4, 0))
-        [0.5403, 0.8415, 0.9999, 0.01]
+            >>> a = tensor([[[1, 0, 1, 0]]])
+            >>> b = tensor([1], 'i32')
+            >>> compute(ctx.rope_inplace(a, b, 4, 0))
+            [0.5403, 0.8415, 0.9999, 0.01]
 
         C: ggml_tensor *ggml_rope_inplace(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b, int
         n_dims, int mode)
@@ -4296,17 +4307,17 @@ class Ops:
         ext_factor above 0 is YaRN, for which n_ctx_orig, beta_fast and beta_slow are; the
         defaults are without it.
 
-        Formula: as rope, t = b[token] * freq_base^(-2p / n_dims) * freq_scale / c[p], the
-            result times attn_factor.
-        Shapes: a [d, n_head, n_tokens, n3], b [n_tokens], c any -> as a; c has n_dims / 2
-            numbers or more, or is None.
-        Types: a f32, f16; b i32; c f32 -> a's.
-        Gradients: a.
+        - Formula: `as rope, t = b[token] * freq_base^(-2p / n_dims) * freq_scale / c[p], the
+          result times attn_factor`.
+        - Shapes: `a [d, n_head, n_tokens, n3], b [n_tokens], c any -> as a`; c has n_dims / 2
+          numbers or more, or is None.
+        - Types: a f32, f16; b i32; c f32 -> a's.
+        - Gradients: a.
 
-        >>> a = tensor([[[1, 0, 1, 0]]])
-        >>> b = tensor([1], 'i32')
-        >>> compute(ctx.rope_ext(a, b, None, 4, 0, freq_base=100.0))
-        [0.5403, 0.8415, 0.995, 0.0998]
+            >>> a = tensor([[[1, 0, 1, 0]]])
+            >>> b = tensor([1], 'i32')
+            >>> compute(ctx.rope_ext(a, b, None, 4, 0, freq_base=100.0))
+            [0.5403, 0.8415, 0.995, 0.0998]
 
         C: ggml_tensor *ggml_rope_ext(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b,
         ggml_tensor *c, int n_dims, int mode, int n_ctx_orig, float freq_base, float freq_scale,
@@ -4360,16 +4371,16 @@ class Ops:
         or 40 (interleaved). sections says how many pairs each of the four turns. b has all
         tokens' first positions, then all their second.
 
-        Formula: as rope_ext, with the position that the pair's section names.
-        Shapes: a [d, n_head, n_tokens, n3], b [4 * n_tokens], c any -> as a; the sections are
-            at most d together; c may be None.
-        Types: a f32, f16; b i32; c f32 -> a's.
-        Gradients: a.
+        - Formula: `as rope_ext, with the position that the pair's section names`.
+        - Shapes: `a [d, n_head, n_tokens, n3], b [4 * n_tokens], c any -> as a`; the sections
+          are at most d together; c may be None.
+        - Types: a f32, f16; b i32; c f32 -> a's.
+        - Gradients: a.
 
-        >>> a = tensor([[[1, 1, 0, 0]]])
-        >>> b = tensor([1, 2, 0, 0], 'i32')
-        >>> compute(ctx.rope_multi(a, b, None, 4, [1, 1, 0, 0], 8))
-        [0.5403, 0.9998, 0.8415, 0.02]
+            >>> a = tensor([[[1, 1, 0, 0]]])
+            >>> b = tensor([1, 2, 0, 0], 'i32')
+            >>> compute(ctx.rope_multi(a, b, None, 4, [1, 1, 0, 0], 8))
+            [0.5403, 0.9998, 0.8415, 0.02]
 
         C: ggml_tensor *ggml_rope_multi(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b,
         ggml_tensor *c, int n_dims, int sections[4], int mode, int n_ctx_orig, float freq_base,
@@ -4423,17 +4434,17 @@ class Ops:
         ext_factor above 0 is YaRN, for which n_ctx_orig, beta_fast and beta_slow are; the
         defaults are without it. Computed in a's memory: the result is a view of a.
 
-        Formula: as rope, t = b[token] * freq_base^(-2p / n_dims) * freq_scale / c[p], the
-            result times attn_factor.
-        Shapes: a [d, n_head, n_tokens, n3], b [n_tokens], c any -> as a; c has n_dims / 2
-            numbers or more, or is None.
-        Types: a f32, f16; b i32; c f32 -> a's.
-        Gradients: none; upstream has none for ops in place.
+        - Formula: `as rope, t = b[token] * freq_base^(-2p / n_dims) * freq_scale / c[p], the
+          result times attn_factor`.
+        - Shapes: `a [d, n_head, n_tokens, n3], b [n_tokens], c any -> as a`; c has n_dims / 2
+          numbers or more, or is None.
+        - Types: a f32, f16; b i32; c f32 -> a's.
+        - Gradients: none; upstream has none for ops in place.
 
-        >>> a = tensor([[[1, 0, 1, 0]]])
-        >>> b = tensor([1], 'i32')
-        >>> compute(ctx.rope_ext_inplace(a, b, None, 4, 0, freq_base=100.0))
-        [0.5403, 0.8415, 0.995, 0.0998]
+            >>> a = tensor([[[1, 0, 1, 0]]])
+            >>> b = tensor([1], 'i32')
+            >>> compute(ctx.rope_ext_inplace(a, b, None, 4, 0, freq_base=100.0))
+            [0.5403, 0.8415, 0.995, 0.0998]
 
         C: ggml_tensor *ggml_rope_ext_inplace(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b,
         ggml_tensor *c, int n_dims, int mode, int n_ctx_orig, float freq_base, float freq_scale,
@@ -4488,16 +4499,16 @@ class Ops:
         tokens' first positions, then all their second. Computed in a's memory: the result is a
         view of a.
 
-        Formula: as rope_ext, with the position that the pair's section names.
-        Shapes: a [d, n_head, n_tokens, n3], b [4 * n_tokens], c any -> as a; the sections are
-            at most d together; c may be None.
-        Types: a f32, f16; b i32; c f32 -> a's.
-        Gradients: none; upstream has none for ops in place.
+        - Formula: `as rope_ext, with the position that the pair's section names`.
+        - Shapes: `a [d, n_head, n_tokens, n3], b [4 * n_tokens], c any -> as a`; the sections
+          are at most d together; c may be None.
+        - Types: a f32, f16; b i32; c f32 -> a's.
+        - Gradients: none; upstream has none for ops in place.
 
-        >>> a = tensor([[[1, 1, 0, 0]]])
-        >>> b = tensor([1, 2, 0, 0], 'i32')
-        >>> compute(ctx.rope_multi_inplace(a, b, None, 4, [1, 1, 0, 0], 8))
-        [0.5403, 0.9998, 0.8415, 0.02]
+            >>> a = tensor([[[1, 1, 0, 0]]])
+            >>> b = tensor([1, 2, 0, 0], 'i32')
+            >>> compute(ctx.rope_multi_inplace(a, b, None, 4, [1, 1, 0, 0], 8))
+            [0.5403, 0.9998, 0.8415, 0.02]
 
         C: ggml_tensor *ggml_rope_multi_inplace(ggml_context *ctx, ggml_tensor *a, ggml_tensor
         *b, ggml_tensor *c, int n_dims, int sections[4], int mode, int n_ctx_orig, float
@@ -4549,17 +4560,17 @@ class Ops:
     ) -> Tensor:
         """rope_ext without frequency factors, upstream's old name of it.
 
-        Formula: as rope, t = b[token] * freq_base^(-2p / n_dims) * freq_scale, the result times
-            attn_factor.
-        Shapes: a [d, n_head, n_tokens, n3], b [n_tokens] -> as a; d even, n_dims even and at
-            most d.
-        Types: a f32, f16; b i32 -> a's.
-        Gradients: a.
+        - Formula: `as rope, t = b[token] * freq_base^(-2p / n_dims) * freq_scale, the result
+          times attn_factor`.
+        - Shapes: `a [d, n_head, n_tokens, n3], b [n_tokens] -> as a`; d even, n_dims even and
+          at most d.
+        - Types: a f32, f16; b i32 -> a's.
+        - Gradients: a.
 
-        >>> a = tensor([[[1, 0, 1, 0]]])
-        >>> b = tensor([1], 'i32')
-        >>> compute(ctx.rope_custom(a, b, 4, 0))
-        [0.5403, 0.8415, 0.9999, 0.01]
+            >>> a = tensor([[[1, 0, 1, 0]]])
+            >>> b = tensor([1], 'i32')
+            >>> compute(ctx.rope_custom(a, b, 4, 0))
+            [0.5403, 0.8415, 0.9999, 0.01]
 
         C: ggml_tensor *ggml_rope_custom(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b, int
         n_dims, int mode, int n_ctx_orig, float freq_base, float freq_scale, float ext_factor,
@@ -4605,17 +4616,17 @@ class Ops:
         """rope_ext without frequency factors, upstream's old name of it. Computed in a's memory:
         the result is a view of a.
 
-        Formula: as rope, t = b[token] * freq_base^(-2p / n_dims) * freq_scale, the result times
-            attn_factor.
-        Shapes: a [d, n_head, n_tokens, n3], b [n_tokens] -> as a; d even, n_dims even and at
-            most d.
-        Types: a f32, f16; b i32 -> a's.
-        Gradients: none; upstream has none for ops in place.
+        - Formula: `as rope, t = b[token] * freq_base^(-2p / n_dims) * freq_scale, the result
+          times attn_factor`.
+        - Shapes: `a [d, n_head, n_tokens, n3], b [n_tokens] -> as a`; d even, n_dims even and
+          at most d.
+        - Types: a f32, f16; b i32 -> a's.
+        - Gradients: none; upstream has none for ops in place.
 
-        >>> a = tensor([[[1, 0, 1, 0]]])
-        >>> b = tensor([1], 'i32')
-        >>> compute(ctx.rope_custom_inplace(a, b, 4, 0))
-        [0.5403, 0.8415, 0.9999, 0.01]
+            >>> a = tensor([[[1, 0, 1, 0]]])
+            >>> b = tensor([1], 'i32')
+            >>> compute(ctx.rope_custom_inplace(a, b, 4, 0))
+            [0.5403, 0.8415, 0.9999, 0.01]
 
         C: ggml_tensor *ggml_rope_custom_inplace(ggml_context *ctx, ggml_tensor *a, ggml_tensor
         *b, int n_dims, int mode, int n_ctx_orig, float freq_base, float freq_scale, float
@@ -4661,16 +4672,16 @@ class Ops:
     ) -> Tensor:
         """The gradient of rope_ext: turns back what it turned. a is the gradient of its result.
 
-        Formula: as rope_ext, with -t.
-        Shapes: a [d, n_head, n_tokens, n3], b [n_tokens], c any -> as a; c has n_dims / 2
-            numbers or more, or is None.
-        Types: a f32, f16; b i32; c f32 -> a's.
-        Gradients: none.
+        - Formula: `as rope_ext, with -t`.
+        - Shapes: `a [d, n_head, n_tokens, n3], b [n_tokens], c any -> as a`; c has n_dims / 2
+          numbers or more, or is None.
+        - Types: a f32, f16; b i32; c f32 -> a's.
+        - Gradients: none.
 
-        >>> a = tensor([[[1, 0, 1, 0]]])
-        >>> b = tensor([1], 'i32')
-        >>> compute(ctx.rope_ext_back(a, b, None, 4, 0))
-        [0.5403, -0.8415, 0.9999, -0.01]
+            >>> a = tensor([[[1, 0, 1, 0]]])
+            >>> b = tensor([1], 'i32')
+            >>> compute(ctx.rope_ext_back(a, b, None, 4, 0))
+            [0.5403, -0.8415, 0.9999, -0.01]
 
         C: ggml_tensor *ggml_rope_ext_back(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b,
         ggml_tensor *c, int n_dims, int mode, int n_ctx_orig, float freq_base, float freq_scale,
@@ -4722,16 +4733,16 @@ class Ops:
     ) -> Tensor:
         """The gradient of rope_multi: turns back what it turned. a is the gradient of its result.
 
-        Formula: as rope_multi, with -t.
-        Shapes: a [d, n_head, n_tokens, n3], b [4 * n_tokens], c any -> as a; the sections are
-            at most d together; c may be None.
-        Types: a f32, f16; b i32; c f32 -> a's.
-        Gradients: none.
+        - Formula: `as rope_multi, with -t`.
+        - Shapes: `a [d, n_head, n_tokens, n3], b [4 * n_tokens], c any -> as a`; the sections
+          are at most d together; c may be None.
+        - Types: a f32, f16; b i32; c f32 -> a's.
+        - Gradients: none.
 
-        >>> a = tensor([[[1, 1, 0, 0]]])
-        >>> b = tensor([1, 2, 0, 0], 'i32')
-        >>> compute(ctx.rope_multi_back(a, b, None, 4, [1, 1, 0, 0], 8))
-        [0.5403, 0.9998, -0.8415, -0.02]
+            >>> a = tensor([[[1, 1, 0, 0]]])
+            >>> b = tensor([1, 2, 0, 0], 'i32')
+            >>> compute(ctx.rope_multi_back(a, b, None, 4, [1, 1, 0, 0], 8))
+            [0.5403, 0.9998, -0.8415, -0.02]
 
         C: ggml_tensor *ggml_rope_multi_back(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b,
         ggml_tensor *c, int n_dims, int sections[4], int mode, int n_ctx_orig, float freq_base,
@@ -4783,17 +4794,17 @@ class Ops:
         it is the convolution. Of a only the ne counts. is_2D=False takes rows for images, and
         s1, p1, d1 do not count.
 
-        Formula: y[kx + kw*(ky + kh*c), ox, oy, n] = b[ox*s0 + kx*d0 - p0, oy*s1 + ky*d1 - p1,
-            c, n], 0 outside of b.
-        Shapes: a [kw, kh, c, oc], b [w, h, c, n] -> [kw * kh * c, (w + 2*p0 - d0*(kw - 1) - 1)
-            // s0 + 1, (h + 2*p1 - d1*(kh - 1) - 1) // s1 + 1, n] (2D).
-        Types: a any; b f32, or f16 for a result of f16 -> dst_type.
-        Gradients: b.
+        - Formula: `y[kx + kw*(ky + kh*c), ox, oy, n] = b[ox*s0 + kx*d0 - p0, oy*s1 + ky*d1 -
+          p1, c, n], 0 outside of b`.
+        - Shapes: `a [kw, kh, c, oc], b [w, h, c, n] -> [kw * kh * c, (w + 2*p0 - d0*(kw - 1) -
+          1) // s0 + 1, (h + 2*p1 - d1*(kh - 1) - 1) // s1 + 1, n] (2D)`.
+        - Types: a any; b f32, or f16 for a result of f16 -> dst_type.
+        - Gradients: b.
 
-        >>> a = tensor([[[[0, 0]]]])
-        >>> b = tensor([[[[1, 2, 3]]]])
-        >>> compute(ctx.im2col(a, b, 1, 1, 0, 0, 1, 1, True, 'f32'))
-        [[1.0, 2.0], [2.0, 3.0]]
+            >>> a = tensor([[[[0, 0]]]])
+            >>> b = tensor([[[[1, 2, 3]]]])
+            >>> compute(ctx.im2col(a, b, 1, 1, 0, 0, 1, 1, True, 'f32'))
+            [[1.0, 2.0], [2.0, 3.0]]
 
         C: ggml_tensor *ggml_im2col(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b, int s0,
         int s1, int p0, int p1, int d0, int d1, bool is_2D, enum ggml_type dst_type)
@@ -4836,15 +4847,15 @@ class Ops:
         """The gradient of im2col: a is that of its result, b the kernel, ne that of the image.
         Elements of a go back to where they came from, and are added up.
 
-        Formula: y[x, y, c, n] = sum of a at all places that im2col fills from there.
-        Shapes: a any, b any -> ne, four numbers; a has the ne of im2col's result.
-        Types: a f32; b f32 or f16 -> f32.
-        Gradients: none.
+        - Formula: `y[x, y, c, n] = sum of a at all places that im2col fills from there`.
+        - Shapes: `a any, b any -> ne, four numbers`; a has the ne of im2col's result.
+        - Types: a f32; b f32 or f16 -> f32.
+        - Gradients: none.
 
-        >>> a = tensor([[1, 2], [10, 20]])
-        >>> b = tensor([[[[0, 0]]]])
-        >>> compute(ctx.im2col_back(a, b, [3, 1, 1, 1], 1, 1, 0, 0, 1, 1, True))
-        [1.0, 12.0, 20.0]
+            >>> a = tensor([[1, 2], [10, 20]])
+            >>> b = tensor([[[[0, 0]]]])
+            >>> compute(ctx.im2col_back(a, b, [3, 1, 1, 1], 1, 1, 0, 0, 1, 1, True))
+            [1.0, 12.0, 20.0]
 
         C: ggml_tensor *ggml_im2col_back(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b,
         int64_t *ne, int s0, int s1, int p0, int p1, int d0, int d1, bool is_2D)
@@ -4864,15 +4875,16 @@ class Ops:
         column of a is a window of the result, s0 after the one before. p0 are cut off at both
         ends.
 
-        Formula: y[t, c] = sum over j of a[t + p0 - j*s0 + k*c, j], k = a's ne0 / oc, as far as
-            it is in the window.
-        Shapes: a [n, m] -> [(m - 1) * s0 + n // oc - 2 * p0, oc]; oc divides n; a contiguous.
-        Types: a f32, f16, bf16 -> a's.
-        Gradients: none.
+        - Formula: `y[t, c] = sum over j of a[t + p0 - j*s0 + k*c, j], k = a's ne0 / oc, as far
+          as it is in the window`.
+        - Shapes: `a [n, m] -> [(m - 1) * s0 + n // oc - 2 * p0, oc]`; oc divides n; a
+          contiguous.
+        - Types: a f32, f16, bf16 -> a's.
+        - Gradients: none.
 
-        >>> a = tensor([[1, 2], [10, 20]])
-        >>> compute(ctx.col2im_1d(a, 1, 1))
-        [1.0, 12.0, 20.0]
+            >>> a = tensor([[1, 2], [10, 20]])
+            >>> compute(ctx.col2im_1d(a, 1, 1))
+            [1.0, 12.0, 20.0]
 
         C: ggml_tensor *ggml_col2im_1d(ggml_context *ctx, ggml_tensor *a, int s0, int oc, int
         p0)
@@ -4890,15 +4902,15 @@ class Ops:
     def conv_1d(self, a: Tensor, b: Tensor, s0: int, p0: int, d0: int = 1) -> Tensor:
         """Convolution of rows: im2col (in f16; f32 for an a of bf16) and mul_mat.
 
-        Formula: y[x, o, n] = sum over k, c of a[k, c, o] * b[x*s0 + k*d0 - p0, c, n].
-        Shapes: a [k, c, oc], b [w, c, n] -> [(w + 2*p0 - d0*(k - 1) - 1) // s0 + 1, oc, n].
-        Types: a f32, f16, bf16; b f32 -> f32.
-        Gradients: a, b.
+        - Formula: `y[x, o, n] = sum over k, c of a[k, c, o] * b[x*s0 + k*d0 - p0, c, n]`.
+        - Shapes: `a [k, c, oc], b [w, c, n] -> [(w + 2*p0 - d0*(k - 1) - 1) // s0 + 1, oc, n]`.
+        - Types: a f32, f16, bf16; b f32 -> f32.
+        - Gradients: a, b.
 
-        >>> a = tensor([[[1, 10]]], 'f16')
-        >>> b = tensor([[1, 2, 3]])
-        >>> compute(ctx.conv_1d(a, b, 1, 0))
-        [21.0, 32.0]
+            >>> a = tensor([[[1, 10]]], 'f16')
+            >>> b = tensor([[1, 2, 3]])
+            >>> compute(ctx.conv_1d(a, b, 1, 0))
+            [21.0, 32.0]
 
         C: ggml_tensor *ggml_conv_1d(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b, int s0,
         int p0, int d0)
@@ -4916,15 +4928,16 @@ class Ops:
     def conv_1d_ph(self, a: Tensor, b: Tensor, s: int, d: int = 1) -> Tensor:
         """conv_1d with half of the kernel's length of zeros at both ends.
 
-        Formula: conv_1d(a, b, s, a's ne0 // 2, d).
-        Shapes: a [k, c, oc], b [w, c, n] -> [(w + 2*(k // 2) - d*(k - 1) - 1) // s + 1, oc, n].
-        Types: a f32, f16, bf16; b f32 -> f32.
-        Gradients: a, b.
+        - Formula: `conv_1d(a, b, s, a's ne0 // 2, d)`.
+        - Shapes: `a [k, c, oc], b [w, c, n] -> [(w + 2*(k // 2) - d*(k - 1) - 1) // s + 1, oc,
+          n]`.
+        - Types: a f32, f16, bf16; b f32 -> f32.
+        - Gradients: a, b.
 
-        >>> a = tensor([[[1, 10, 100]]], 'f16')
-        >>> b = tensor([[1, 2, 3]])
-        >>> compute(ctx.conv_1d_ph(a, b, 1))
-        [210.0, 321.0, 32.0]
+            >>> a = tensor([[[1, 10, 100]]], 'f16')
+            >>> b = tensor([[1, 2, 3]])
+            >>> compute(ctx.conv_1d_ph(a, b, 1))
+            [210.0, 321.0, 32.0]
 
         C: ggml_tensor *ggml_conv_1d_ph(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b, int
         s, int d)
@@ -4942,15 +4955,15 @@ class Ops:
     def conv_1d_dw(self, a: Tensor, b: Tensor, s0: int, p0: int, d0: int = 1) -> Tensor:
         """Convolution of rows, each channel with its own kernel (depthwise).
 
-        Formula: y[x, c] = sum over k of a[k, 0, c] * b[x*s0 + k*d0 - p0, c].
-        Shapes: a [k, 1, c], b [w, c] -> [(w + 2*p0 - d0*(k - 1) - 1) // s0 + 1, c].
-        Types: a f32, f16, bf16; b f32 -> f32.
-        Gradients: a, b.
+        - Formula: `y[x, c] = sum over k of a[k, 0, c] * b[x*s0 + k*d0 - p0, c]`.
+        - Shapes: `a [k, 1, c], b [w, c] -> [(w + 2*p0 - d0*(k - 1) - 1) // s0 + 1, c]`.
+        - Types: a f32, f16, bf16; b f32 -> f32.
+        - Gradients: a, b.
 
-        >>> a = tensor([[[1, 10]], [[1, 1]]], 'f16')
-        >>> b = tensor([[1, 2, 3], [4, 5, 6]])
-        >>> compute(ctx.conv_1d_dw(a, b, 1, 0))
-        [[21.0, 32.0], [9.0, 11.0]]
+            >>> a = tensor([[[1, 10]], [[1, 1]]], 'f16')
+            >>> b = tensor([[1, 2, 3], [4, 5, 6]])
+            >>> compute(ctx.conv_1d_dw(a, b, 1, 0))
+            [[21.0, 32.0], [9.0, 11.0]]
 
         C: ggml_tensor *ggml_conv_1d_dw(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b, int
         s0, int p0, int d0)
@@ -4968,15 +4981,15 @@ class Ops:
     def conv_1d_dw_ph(self, a: Tensor, b: Tensor, s0: int, d0: int = 1) -> Tensor:
         """conv_1d_dw with half of the kernel's length of zeros at both ends.
 
-        Formula: conv_1d_dw(a, b, s0, a's ne0 // 2, d0).
-        Shapes: a [k, 1, c], b [w, c] -> [(w + 2*(k // 2) - d0*(k - 1) - 1) // s0 + 1, c].
-        Types: a f32, f16, bf16; b f32 -> f32.
-        Gradients: a, b.
+        - Formula: `conv_1d_dw(a, b, s0, a's ne0 // 2, d0)`.
+        - Shapes: `a [k, 1, c], b [w, c] -> [(w + 2*(k // 2) - d0*(k - 1) - 1) // s0 + 1, c]`.
+        - Types: a f32, f16, bf16; b f32 -> f32.
+        - Gradients: a, b.
 
-        >>> a = tensor([[[1, 10, 100]]], 'f16')
-        >>> b = tensor([[1, 2, 3]])
-        >>> compute(ctx.conv_1d_dw_ph(a, b, 1))
-        [210.0, 321.0, 32.0]
+            >>> a = tensor([[[1, 10, 100]]], 'f16')
+            >>> b = tensor([[1, 2, 3]])
+            >>> compute(ctx.conv_1d_dw_ph(a, b, 1))
+            [210.0, 321.0, 32.0]
 
         C: ggml_tensor *ggml_conv_1d_dw_ph(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b,
         int s0, int d0)
@@ -4995,16 +5008,16 @@ class Ops:
         """Transposed convolution of rows: each element of b spreads the kernel, s0 further on. p0
         is 0 and d0 is 1: there is no other.
 
-        Formula: y[x*s0 + k, o, n] = sum over all that fall there, over c, of a[k, o, c] * b[x,
-            c].
-        Shapes: a [k, oc, c], b [w, c] -> [(w - 1)*s0 + k, oc].
-        Types: a f32, f16; b f32 -> f32.
-        Gradients: none.
+        - Formula: `y[x*s0 + k, o, n] = sum over all that fall there, over c, of a[k, o, c] *
+          b[x, c]`.
+        - Shapes: `a [k, oc, c], b [w, c] -> [(w - 1)*s0 + k, oc]`.
+        - Types: a f32, f16; b f32 -> f32.
+        - Gradients: none.
 
-        >>> a = tensor([[[1, 10]]])
-        >>> b = tensor([[1, 2, 3]])
-        >>> compute(ctx.conv_transpose_1d(a, b, 1))
-        [1.0, 12.0, 23.0, 30.0]
+            >>> a = tensor([[[1, 10]]])
+            >>> b = tensor([[1, 2, 3]])
+            >>> compute(ctx.conv_transpose_1d(a, b, 1))
+            [1.0, 12.0, 23.0, 30.0]
 
         C: ggml_tensor *ggml_conv_transpose_1d(ggml_context *ctx, ggml_tensor *a, ggml_tensor
         *b, int s0, int p0, int d0)
@@ -5033,17 +5046,17 @@ class Ops:
         """Convolution of images: im2col and mul_mat. Patches are rounded to f16 (for an a of bf16
         not).
 
-        Formula: y[x, y, o, n] = sum over i, j, c of a[i, j, c, o] * b[x*s0 + i*d0 - p0, y*s1 +
-            j*d1 - p1, c, n].
-        Shapes: a [kw, kh, c, oc], b [w, h, c, n] -> [(w + 2*p0 - d0*(kw - 1) - 1) // s0 + 1, (h
-            + 2*p1 - d1*(kh - 1) - 1) // s1 + 1, oc, n].
-        Types: a f32, f16, bf16; b f32 -> f32.
-        Gradients: a, b.
+        - Formula: `y[x, y, o, n] = sum over i, j, c of a[i, j, c, o] * b[x*s0 + i*d0 - p0, y*s1
+          + j*d1 - p1, c, n]`.
+        - Shapes: `a [kw, kh, c, oc], b [w, h, c, n] -> [(w + 2*p0 - d0*(kw - 1) - 1) // s0 + 1,
+          (h + 2*p1 - d1*(kh - 1) - 1) // s1 + 1, oc, n]`.
+        - Types: a f32, f16, bf16; b f32 -> f32.
+        - Gradients: a, b.
 
-        >>> a = tensor([[[[1, 10], [100, 1000]]]], 'f16')
-        >>> b = tensor([[[[1, 2], [3, 4]]]])
-        >>> compute(ctx.conv_2d(a, b, 1, 1, 0, 0))
-        [4321.0]
+            >>> a = tensor([[[[1, 10], [100, 1000]]]], 'f16')
+            >>> b = tensor([[[[1, 2], [3, 4]]]])
+            >>> compute(ctx.conv_2d(a, b, 1, 1, 0, 0))
+            [4321.0]
 
         C: ggml_tensor *ggml_conv_2d(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b, int s0,
         int s1, int p0, int p1, int d0, int d1)
@@ -5076,17 +5089,17 @@ class Ops:
     ) -> Tensor:
         """im2col of volumes of IC channels each. Of a only the ne counts.
 
-        Formula: as im2col, with depth: y[kx + kw*(ky + kh*(kz + kd*c)), ox, oy, oz + od*n].
-        Shapes: a [kw, kh, kd, kc], b [w, h, d, bc] -> [kw * kh * kd * IC, (w + 2*p0 - d0*(kw -
-            1) - 1) // s0 + 1, (h + 2*p1 - d1*(kh - 1) - 1) // s1 + 1, ((d + 2*p2 - d2*(kd - 1)
-            - 1) // s2 + 1) * (bc // IC)]; IC divides kc and bc.
-        Types: a any; b f32 -> dst_type.
-        Gradients: none.
+        - Formula: `as im2col, with depth: y[kx + kw*(ky + kh*(kz + kd*c)), ox, oy, oz + od*n]`.
+        - Shapes: `a [kw, kh, kd, kc], b [w, h, d, bc] -> [kw * kh * kd * IC, (w + 2*p0 - d0*(kw
+          - 1) - 1) // s0 + 1, (h + 2*p1 - d1*(kh - 1) - 1) // s1 + 1, ((d + 2*p2 - d2*(kd - 1)
+          - 1) // s2 + 1) * (bc // IC)]`; IC divides kc and bc.
+        - Types: a any; b f32 -> dst_type.
+        - Gradients: none.
 
-        >>> a = tensor([[[[0, 0]]]])
-        >>> b = tensor([[[[1, 2, 3]]]])
-        >>> compute(ctx.im2col_3d(a, b, 1, 1, 1, 1, 0, 0, 0, 1, 1, 1, 'f32'))
-        [[1.0, 2.0], [2.0, 3.0]]
+            >>> a = tensor([[[[0, 0]]]])
+            >>> b = tensor([[[[1, 2, 3]]]])
+            >>> compute(ctx.im2col_3d(a, b, 1, 1, 1, 1, 0, 0, 0, 1, 1, 1, 'f32'))
+            [[1.0, 2.0], [2.0, 3.0]]
 
         C: ggml_tensor *ggml_im2col_3d(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b,
         int64_t IC, int s0, int s1, int s2, int p0, int p1, int p2, int d0, int d1, int d2, enum
@@ -5135,18 +5148,18 @@ class Ops:
         """Convolution of volumes of IC channels: im2col_3d and mul_mat. Patches are rounded to f16
         (for an a of bf16 not).
 
-        Formula: as conv_2d, with depth.
-        Shapes: a [kw, kh, kd, kc], b [w, h, d, bc] -> [(w + 2*p0 - d0*(kw - 1) - 1) // s0 + 1,
-            (h + 2*p1 - d1*(kh - 1) - 1) // s1 + 1, (d + 2*p2 - d2*(kd - 1) - 1) // s2 + 1, (kc
-            // IC) * (bc // IC)]; a's ne3 is IC times the result's channels, b's IC times the
-            volumes.
-        Types: a f32, f16, bf16; b f32 -> f32.
-        Gradients: none.
+        - Formula: `as conv_2d, with depth`.
+        - Shapes: `a [kw, kh, kd, kc], b [w, h, d, bc] -> [(w + 2*p0 - d0*(kw - 1) - 1) // s0 +
+          1, (h + 2*p1 - d1*(kh - 1) - 1) // s1 + 1, (d + 2*p2 - d2*(kd - 1) - 1) // s2 + 1, (kc
+          // IC) * (bc // IC)]`; a's ne3 is IC times the result's channels, b's IC times the
+          volumes.
+        - Types: a f32, f16, bf16; b f32 -> f32.
+        - Gradients: none.
 
-        >>> a = tensor([[[[1, 10]]]], 'f16')
-        >>> b = tensor([[[[1, 2, 3]]]])
-        >>> compute(ctx.conv_3d(a, b, 1, 1, 1, 1, 0, 0, 0))
-        [21.0, 32.0]
+            >>> a = tensor([[[[1, 10]]]], 'f16')
+            >>> b = tensor([[[[1, 2, 3]]]])
+            >>> compute(ctx.conv_3d(a, b, 1, 1, 1, 1, 0, 0, 0))
+            [21.0, 32.0]
 
         C: ggml_tensor *ggml_conv_3d(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b, int64_t
         IC, int s0, int s1, int s2, int p0, int p1, int p2, int d0, int d1, int d2)
@@ -5165,16 +5178,16 @@ class Ops:
         """conv_2d whose patches lie side by side: its stride is the kernel's size. Image patches
         of a vision model.
 
-        Formula: conv_2d(a, b, kw, kh, 0, 0, 1, 1).
-        Shapes: a [kw, kh, c, oc], b [w, h, c, n] -> [(w - kw) // kw + 1, (h - kh) // kh + 1,
-            oc, n].
-        Types: a f32, f16, bf16; b f32 -> f32.
-        Gradients: a, b.
+        - Formula: `conv_2d(a, b, kw, kh, 0, 0, 1, 1)`.
+        - Shapes: `a [kw, kh, c, oc], b [w, h, c, n] -> [(w - kw) // kw + 1, (h - kh) // kh + 1,
+          oc, n]`.
+        - Types: a f32, f16, bf16; b f32 -> f32.
+        - Gradients: a, b.
 
-        >>> a = tensor([[[[1, 10]]]], 'f16')
-        >>> b = tensor([[[[1, 2, 3, 4]]]])
-        >>> compute(ctx.conv_2d_sk_p0(a, b))
-        [21.0, 43.0]
+            >>> a = tensor([[[[1, 10]]]], 'f16')
+            >>> b = tensor([[[[1, 2, 3, 4]]]])
+            >>> compute(ctx.conv_2d_sk_p0(a, b))
+            [21.0, 43.0]
 
         C: ggml_tensor *ggml_conv_2d_sk_p0(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b)
         """
@@ -5192,16 +5205,16 @@ class Ops:
         """conv_2d of stride 1 with half of the kernel's size of zeros at each side: odd kernels
         keep the image's size.
 
-        Formula: conv_2d(a, b, 1, 1, kw // 2, kh // 2, 1, 1).
-        Shapes: a [kw, kh, c, oc], b [w, h, c, n] -> [w + 2*(kw // 2) - kw + 1, h + 2*(kh // 2)
-            - kh + 1, oc, n].
-        Types: a f32, f16, bf16; b f32 -> f32.
-        Gradients: a, b.
+        - Formula: `conv_2d(a, b, 1, 1, kw // 2, kh // 2, 1, 1)`.
+        - Shapes: `a [kw, kh, c, oc], b [w, h, c, n] -> [w + 2*(kw // 2) - kw + 1, h + 2*(kh //
+          2) - kh + 1, oc, n]`.
+        - Types: a f32, f16, bf16; b f32 -> f32.
+        - Gradients: a, b.
 
-        >>> a = tensor([[[[1, 10, 100]]]], 'f16')
-        >>> b = tensor([[[[1, 2, 3]]]])
-        >>> compute(ctx.conv_2d_s1_ph(a, b))
-        [210.0, 321.0, 32.0]
+            >>> a = tensor([[[[1, 10, 100]]]], 'f16')
+            >>> b = tensor([[[[1, 2, 3]]]])
+            >>> compute(ctx.conv_2d_s1_ph(a, b))
+            [210.0, 321.0, 32.0]
 
         C: ggml_tensor *ggml_conv_2d_s1_ph(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b)
         """
@@ -5228,17 +5241,17 @@ class Ops:
     ) -> Tensor:
         """Convolution of images, each channel with its own kernel (depthwise): im2col and mul_mat.
 
-        Formula: y[x, y, c, n] = sum over i, j of a[i, j, 0, c] * b[x*s0 + i*d0 - p0, y*s1 +
-            j*d1 - p1, c, n].
-        Shapes: a [kw, kh, 1, c], b [w, h, c, n] -> [(w + 2*p0 - d0*(kw - 1) - 1) // s0 + 1, (h
-            + 2*p1 - d1*(kh - 1) - 1) // s1 + 1, c, n].
-        Types: a f32, f16, bf16; b f32 -> f32.
-        Gradients: a, b.
+        - Formula: `y[x, y, c, n] = sum over i, j of a[i, j, 0, c] * b[x*s0 + i*d0 - p0, y*s1 +
+          j*d1 - p1, c, n]`.
+        - Shapes: `a [kw, kh, 1, c], b [w, h, c, n] -> [(w + 2*p0 - d0*(kw - 1) - 1) // s0 + 1,
+          (h + 2*p1 - d1*(kh - 1) - 1) // s1 + 1, c, n]`.
+        - Types: a f32, f16, bf16; b f32 -> f32.
+        - Gradients: a, b.
 
-        >>> a = tensor([[[[1, 10]]], [[[1, 1]]]], 'f16')
-        >>> b = tensor([[[[1, 2, 3]], [[4, 5, 6]]]])
-        >>> compute(ctx.conv_2d_dw(a, b, 1, 1, 0, 0))
-        [[[21.0, 32.0]], [[9.0, 11.0]]]
+            >>> a = tensor([[[[1, 10]]], [[[1, 1]]]], 'f16')
+            >>> b = tensor([[[[1, 2, 3]], [[4, 5, 6]]]])
+            >>> compute(ctx.conv_2d_dw(a, b, 1, 1, 0, 0))
+            [[[21.0, 32.0]], [[9.0, 11.0]]]
 
         C: ggml_tensor *ggml_conv_2d_dw(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b, int
         s0, int s1, int p0, int p1, int d0, int d1)
@@ -5267,16 +5280,16 @@ class Ops:
         """conv_2d_dw in one op, without patches in memory. Where the channels of b lie side by
         side, those of a have to, and the result's do.
 
-        Formula: as conv_2d_dw.
-        Shapes: a [kw, kh, 1, c], b [w, h, c, n] -> [(w + 2*pad0 - dilation0*(kw - 1) - 1) //
-            stride0 + 1, (h + 2*pad1 - dilation1*(kh - 1) - 1) // stride1 + 1, c, n].
-        Types: a f32, f16; b f32 -> f32.
-        Gradients: none.
+        - Formula: `as conv_2d_dw`.
+        - Shapes: `a [kw, kh, 1, c], b [w, h, c, n] -> [(w + 2*pad0 - dilation0*(kw - 1) - 1) //
+          stride0 + 1, (h + 2*pad1 - dilation1*(kh - 1) - 1) // stride1 + 1, c, n]`.
+        - Types: a f32, f16; b f32 -> f32.
+        - Gradients: none.
 
-        >>> a = tensor([[[[1, 10]]], [[[1, 1]]]])
-        >>> b = tensor([[[[1, 2, 3]], [[4, 5, 6]]]])
-        >>> compute(ctx.conv_2d_dw_direct(a, b, 1, 1, 0, 0))
-        [[[21.0, 32.0]], [[9.0, 11.0]]]
+            >>> a = tensor([[[[1, 10]]], [[[1, 1]]]])
+            >>> b = tensor([[[[1, 2, 3]], [[4, 5, 6]]]])
+            >>> compute(ctx.conv_2d_dw_direct(a, b, 1, 1, 0, 0))
+            [[[21.0, 32.0]], [[9.0, 11.0]]]
 
         C: ggml_tensor *ggml_conv_2d_dw_direct(ggml_context *ctx, ggml_tensor *a, ggml_tensor
         *b, int stride0, int stride1, int pad0, int pad1, int dilation0, int dilation1)
@@ -5304,17 +5317,17 @@ class Ops:
     def conv_transpose_2d_p0(self, a: Tensor, b: Tensor, stride: int) -> Tensor:
         """Transposed convolution of images: each pixel of b spreads the kernel, stride further on.
 
-        Formula: y[x*stride + i, y*stride + j, o, n] = sum over all that fall there, over c, of
-            a[i, j, o, c] * b[x, y, c, n].
-        Shapes: a [kw, kh, oc, c], b [w, h, c, n] -> [(w - 1)*stride + kw, (h - 1)*stride + kh,
-            oc, n].
-        Types: a f32, f16; b f32 -> f32.
-        Gradients: none.
+        - Formula: `y[x*stride + i, y*stride + j, o, n] = sum over all that fall there, over c,
+          of a[i, j, o, c] * b[x, y, c, n]`.
+        - Shapes: `a [kw, kh, oc, c], b [w, h, c, n] -> [(w - 1)*stride + kw, (h - 1)*stride +
+          kh, oc, n]`.
+        - Types: a f32, f16; b f32 -> f32.
+        - Gradients: none.
 
-        >>> a = tensor([[[[1, 10]]]])
-        >>> b = tensor([[[[1, 2]]]])
-        >>> compute(ctx.conv_transpose_2d_p0(a, b, 1))
-        [1.0, 12.0, 20.0]
+            >>> a = tensor([[[[1, 10]]]])
+            >>> b = tensor([[[[1, 2]]]])
+            >>> compute(ctx.conv_transpose_2d_p0(a, b, 1))
+            [1.0, 12.0, 20.0]
 
         C: ggml_tensor *ggml_conv_transpose_2d_p0(ggml_context *ctx, ggml_tensor *a, ggml_tensor
         *b, int stride)
@@ -5342,16 +5355,16 @@ class Ops:
     ) -> Tensor:
         """conv_2d in one op, without all its patches in memory.
 
-        Formula: as conv_2d.
-        Shapes: a [kw, kh, c, oc], b [w, h, c, n] -> [(w + 2*p0 - d0*(kw - 1) - 1) // s0 + 1, (h
-            + 2*p1 - d1*(kh - 1) - 1) // s1 + 1, oc, n]; a contiguous.
-        Types: a f32, f16; b f32 -> f32.
-        Gradients: none.
+        - Formula: `as conv_2d`.
+        - Shapes: `a [kw, kh, c, oc], b [w, h, c, n] -> [(w + 2*p0 - d0*(kw - 1) - 1) // s0 + 1,
+          (h + 2*p1 - d1*(kh - 1) - 1) // s1 + 1, oc, n]`; a contiguous.
+        - Types: a f32, f16; b f32 -> f32.
+        - Gradients: none.
 
-        >>> a = tensor([[[[1, 10], [100, 1000]]]])
-        >>> b = tensor([[[[1, 2], [3, 4]]]])
-        >>> compute(ctx.conv_2d_direct(a, b, 1, 1, 0, 0))
-        [4321.0]
+            >>> a = tensor([[[[1, 10], [100, 1000]]]])
+            >>> b = tensor([[[[1, 2], [3, 4]]]])
+            >>> compute(ctx.conv_2d_direct(a, b, 1, 1, 0, 0))
+            [4321.0]
 
         C: ggml_tensor *ggml_conv_2d_direct(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b,
         int s0, int s1, int p0, int p1, int d0, int d1)
@@ -5385,18 +5398,18 @@ class Ops:
     ) -> Tensor:
         """conv_3d in one op, without all its patches in memory.
 
-        Formula: as conv_2d, with depth.
-        Shapes: a [kw, kh, kd, kc], b [w, h, d, bc] -> [(w + 2*p0 - d0*(kw - 1) - 1) // s0 + 1,
-            (h + 2*p1 - d1*(kh - 1) - 1) // s1 + 1, (d + 2*p2 - d2*(kd - 1) - 1) // s2 + 1,
-            n_channels_out * n_batch]; kc is n_channels * n_channels_out, bc n_channels *
-            n_batch; a contiguous.
-        Types: a f32, f16; b f32 -> f32.
-        Gradients: none.
+        - Formula: `as conv_2d, with depth`.
+        - Shapes: `a [kw, kh, kd, kc], b [w, h, d, bc] -> [(w + 2*p0 - d0*(kw - 1) - 1) // s0 +
+          1, (h + 2*p1 - d1*(kh - 1) - 1) // s1 + 1, (d + 2*p2 - d2*(kd - 1) - 1) // s2 + 1,
+          n_channels_out * n_batch]`; kc is n_channels * n_channels_out, bc n_channels *
+          n_batch; a contiguous.
+        - Types: a f32, f16; b f32 -> f32.
+        - Gradients: none.
 
-        >>> a = tensor([[[[1, 10]]]])
-        >>> b = tensor([[[[1, 2, 3]]]])
-        >>> compute(ctx.conv_3d_direct(a, b, 1, 1, 1, 0, 0, 0, 1, 1, 1, 1, 1, 1))
-        [21.0, 32.0]
+            >>> a = tensor([[[[1, 10]]]])
+            >>> b = tensor([[[[1, 2, 3]]]])
+            >>> compute(ctx.conv_3d_direct(a, b, 1, 1, 1, 0, 0, 0, 1, 1, 1, 1, 1, 1))
+            [21.0, 32.0]
 
         C: ggml_tensor *ggml_conv_3d_direct(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b,
         int s0, int s1, int s2, int p0, int p1, int p2, int d0, int d1, int d2, int n_channels,
@@ -5439,14 +5452,14 @@ class Ops:
         """The largest ("max") or the mean ("avg") of each window of k0 elements, s0 after the one
         before. The mean is over the elements inside of the row.
 
-        Formula: y[x] = max or mean over k < k0 of a[x*s0 + k - p0].
-        Shapes: a [n, n1, n2, n3] -> [(n + 2*p0 - k0) // s0 + 1, n1, n2, n3]; a contiguous.
-        Types: a f32, f16 -> f32.
-        Gradients: none.
+        - Formula: `y[x] = max or mean over k < k0 of a[x*s0 + k - p0]`.
+        - Shapes: `a [n, n1, n2, n3] -> [(n + 2*p0 - k0) // s0 + 1, n1, n2, n3]`; a contiguous.
+        - Types: a f32, f16 -> f32.
+        - Gradients: none.
 
-        >>> a = tensor([1, 3, 5, 7])
-        >>> compute(ctx.pool_1d(a, 'avg', 2, 2))
-        [2.0, 6.0]
+            >>> a = tensor([1, 3, 5, 7])
+            >>> compute(ctx.pool_1d(a, 'avg', 2, 2))
+            [2.0, 6.0]
 
         C: ggml_tensor *ggml_pool_1d(ggml_context *ctx, ggml_tensor *a, enum ggml_op_pool op,
         int k0, int s0, int p0)
@@ -5475,15 +5488,16 @@ class Ops:
         """The largest ("max") or the mean ("avg") of each window of k0 by k1 pixels, s0 and s1
         after the one before. The mean is over k0*k1, zeros of p0 and p1 counted.
 
-        Formula: y[x, y] = max or mean over i < k0, j < k1 of a[x*s0 + i - p0, y*s1 + j - p1].
-        Shapes: a [w, h, n2, n3] -> [int((w + 2*p0 - k0) // s0 + 1), int((h + 2*p1 - k1) // s1 +
-            1), n2, n3]; a contiguous.
-        Types: a f32, f16 -> f32.
-        Gradients: a.
+        - Formula: `y[x, y] = max or mean over i < k0, j < k1 of a[x*s0 + i - p0, y*s1 + j -
+          p1]`.
+        - Shapes: `a [w, h, n2, n3] -> [int((w + 2*p0 - k0) // s0 + 1), int((h + 2*p1 - k1) //
+          s1 + 1), n2, n3]`; a contiguous.
+        - Types: a f32, f16 -> f32.
+        - Gradients: a.
 
-        >>> a = tensor([[1, 3], [5, 7]])
-        >>> compute(ctx.pool_2d(a, 'max', 2, 2, 2, 2))
-        [7.0]
+            >>> a = tensor([[1, 3], [5, 7]])
+            >>> compute(ctx.pool_2d(a, 'max', 2, 2, 2, 2))
+            [7.0]
 
         C: ggml_tensor *ggml_pool_2d(ggml_context *ctx, ggml_tensor *a, enum ggml_op_pool op,
         int k0, int k1, int s0, int s1, float p0, float p1)
@@ -5522,16 +5536,16 @@ class Ops:
     ) -> Tensor:
         """The gradient of pool_2d: a is that of its result, af the image.
 
-        Formula: max: each of a goes to the largest pixel of its window; avg: in equal parts to
-            all of them.
-        Shapes: a [x, y, n2, n3], af [w, h, n2, n3] -> [w, h, n2, n3]; both contiguous.
-        Types: a f32, af f32 -> f32.
-        Gradients: none.
+        - Formula: `max: each of a goes to the largest pixel of its window; avg: in equal parts
+          to all of them`.
+        - Shapes: `a [x, y, n2, n3], af [w, h, n2, n3] -> [w, h, n2, n3]`; both contiguous.
+        - Types: a f32, af f32 -> f32.
+        - Gradients: none.
 
-        >>> a = tensor([[10]])
-        >>> af = tensor([[1, 3], [5, 7]])
-        >>> compute(ctx.pool_2d_back(a, af, 'max', 2, 2, 2, 2))
-        [[0.0, 0.0], [0.0, 10.0]]
+            >>> a = tensor([[10]])
+            >>> af = tensor([[1, 3], [5, 7]])
+            >>> compute(ctx.pool_2d_back(a, af, 'max', 2, 2, 2, 2))
+            [[0.0, 0.0], [0.0, 10.0]]
 
         C: ggml_tensor *ggml_pool_2d_back(ggml_context *ctx, ggml_tensor *a, ggml_tensor *af,
         enum ggml_op_pool op, int k0, int k1, int s0, int s1, float p0, float p1)
@@ -5560,16 +5574,16 @@ class Ops:
     def upscale(self, a: Tensor, scale_factor: int, mode: enums.ScaleMode | int | str) -> Tensor:
         """An image made larger by a whole factor, by the mode "nearest", "bilinear" or "bicubic".
 
-        Formula: nearest: y[i, j] = a[floor(i / scale_factor), floor(j / scale_factor)]; the
-            others mix neighbours.
-        Shapes: a [w, h, n2, n3] -> [w * scale_factor, h * scale_factor, n2, n3]; scale_factor
-            above 1.
-        Types: a f32 -> f32.
-        Gradients: none.
+        - Formula: `nearest: y[i, j] = a[floor(i / scale_factor), floor(j / scale_factor)]; the
+          others mix neighbours`.
+        - Shapes: `a [w, h, n2, n3] -> [w * scale_factor, h * scale_factor, n2, n3]`;
+          scale_factor above 1.
+        - Types: a f32 -> f32.
+        - Gradients: none.
 
-        >>> a = tensor([[1, 2]])
-        >>> compute(ctx.upscale(a, 2, 'nearest'))
-        [[1.0, 1.0, 2.0, 2.0], [1.0, 1.0, 2.0, 2.0]]
+            >>> a = tensor([[1, 2]])
+            >>> compute(ctx.upscale(a, 2, 'nearest'))
+            [[1.0, 1.0, 2.0, 2.0], [1.0, 1.0, 2.0, 2.0]]
 
         C: ggml_tensor *ggml_upscale(ggml_context *ctx, ggml_tensor *a, int scale_factor, enum
         ggml_scale_mode mode)
@@ -5596,14 +5610,14 @@ class Ops:
         """a made larger or smaller until it has this ne. Bilinear and bicubic modes mix along ne0
         and ne1.
 
-        Formula: nearest: y[i] = a[floor(i * a's ne / ne)] along each dimension.
-        Shapes: a any -> [ne0, ne1, ne2, ne3].
-        Types: a f32 -> f32.
-        Gradients: none.
+        - Formula: `nearest: y[i] = a[floor(i * a's ne / ne)] along each dimension`.
+        - Shapes: `a any -> [ne0, ne1, ne2, ne3]`.
+        - Types: a f32 -> f32.
+        - Gradients: none.
 
-        >>> a = tensor([[1, 2]])
-        >>> compute(ctx.upscale_ext(a, 4, 1, 1, 1, 'nearest'))
-        [1.0, 1.0, 2.0, 2.0]
+            >>> a = tensor([[1, 2]])
+            >>> compute(ctx.upscale_ext(a, 4, 1, 1, 1, 'nearest'))
+            [1.0, 1.0, 2.0, 2.0]
 
         C: ggml_tensor *ggml_upscale_ext(ggml_context *ctx, ggml_tensor *a, int ne0, int ne1,
         int ne2, int ne3, enum ggml_scale_mode mode)
@@ -5630,16 +5644,16 @@ class Ops:
         """a made larger or smaller until it has this ne. Bilinear and bicubic modes mix along ne0
         and ne1.
 
-        Formula: nearest: y[i] = a[floor(i * a's ne / ne)] along each dimension.
-        Shapes: a any -> [ne0, ne1, ne2, ne3].
-        Types: a f32 -> f32.
-        Gradients: none.
-        mode is a number of enums.ScaleMode; 256 with it aligns the corners, 512 with bilinear
-            smooths.
+        - Formula: `nearest: y[i] = a[floor(i * a's ne / ne)] along each dimension`.
+        - Shapes: `a any -> [ne0, ne1, ne2, ne3]`.
+        - Types: a f32 -> f32.
+        - Gradients: none.
+        - mode is a number of enums.ScaleMode; 256 with it aligns the corners, 512 with bilinear
+          smooths.
 
-        >>> a = tensor([[1, 2]])
-        >>> compute(ctx.interpolate(a, 4, 1, 1, 1, 1))
-        [1.0, 1.25, 1.75, 2.0]
+            >>> a = tensor([[1, 2]])
+            >>> compute(ctx.interpolate(a, 4, 1, 1, 1, 1))
+            [1.0, 1.25, 1.75, 2.0]
 
         C: ggml_tensor *ggml_interpolate(ggml_context *ctx, ggml_tensor *a, int64_t ne0, int64_t
         ne1, int64_t ne2, int64_t ne3, uint32_t mode)
@@ -5657,14 +5671,14 @@ class Ops:
     def pad(self, a: Tensor, p0: int, p1: int = 0, p2: int = 0, p3: int = 0) -> Tensor:
         """a with zeros behind: p0 to p3 more along each dimension.
 
-        Formula: y[i] = a[i] inside of a, else 0.
-        Shapes: a [n0, n1, n2, n3] -> [n0 + p0, n1 + p1, n2 + p2, n3 + p3].
-        Types: a f32 -> f32.
-        Gradients: none.
+        - Formula: `y[i] = a[i] inside of a, else 0`.
+        - Shapes: `a [n0, n1, n2, n3] -> [n0 + p0, n1 + p1, n2 + p2, n3 + p3]`.
+        - Types: a f32 -> f32.
+        - Gradients: none.
 
-        >>> a = tensor([[1, 2], [3, 4]])
-        >>> compute(ctx.pad(a, 1))
-        [[1.0, 2.0, 0.0], [3.0, 4.0, 0.0]]
+            >>> a = tensor([[1, 2], [3, 4]])
+            >>> compute(ctx.pad(a, 1))
+            [[1.0, 2.0, 0.0], [3.0, 4.0, 0.0]]
 
         C: ggml_tensor *ggml_pad(ggml_context *ctx, ggml_tensor *a, int p0, int p1, int p2, int
         p3)
@@ -5682,14 +5696,14 @@ class Ops:
     def pad_circular(self, a: Tensor, p0: int, p1: int = 0, p2: int = 0, p3: int = 0) -> Tensor:
         """a with its own beginning behind: p0 to p3 more along each dimension.
 
-        Formula: y[i] = a[i mod a's ne].
-        Shapes: a [n0, n1, n2, n3] -> [n0 + p0, n1 + p1, n2 + p2, n3 + p3].
-        Types: a f32 -> f32.
-        Gradients: none.
+        - Formula: `y[i] = a[i mod a's ne]`.
+        - Shapes: `a [n0, n1, n2, n3] -> [n0 + p0, n1 + p1, n2 + p2, n3 + p3]`.
+        - Types: a f32 -> f32.
+        - Gradients: none.
 
-        >>> a = tensor([[1, 2], [3, 4]])
-        >>> compute(ctx.pad_circular(a, 1))
-        [[1.0, 2.0, 1.0], [3.0, 4.0, 3.0]]
+            >>> a = tensor([[1, 2], [3, 4]])
+            >>> compute(ctx.pad_circular(a, 1))
+            [[1.0, 2.0, 1.0], [3.0, 4.0, 3.0]]
 
         C: ggml_tensor *ggml_pad_circular(ggml_context *ctx, ggml_tensor *a, int p0, int p1, int
         p2, int p3)
@@ -5718,15 +5732,15 @@ class Ops:
     ) -> Tensor:
         """a with zeros before (lp0 to lp3) and behind (rp0 to rp3) along each dimension.
 
-        Formula: y[i] = a[i - lp] inside of a, else 0.
-        Shapes: a [n0, n1, n2, n3] -> [n0 + lp0 + rp0, n1 + lp1 + rp1, n2 + lp2 + rp2, n3 + lp3
-            + rp3].
-        Types: a f32 -> f32.
-        Gradients: none.
+        - Formula: `y[i] = a[i - lp] inside of a, else 0`.
+        - Shapes: `a [n0, n1, n2, n3] -> [n0 + lp0 + rp0, n1 + lp1 + rp1, n2 + lp2 + rp2, n3 +
+          lp3 + rp3]`.
+        - Types: a f32 -> f32.
+        - Gradients: none.
 
-        >>> a = tensor([[1, 2], [3, 4]])
-        >>> compute(ctx.pad_ext(a, 1, 0))
-        [[0.0, 1.0, 2.0], [0.0, 3.0, 4.0]]
+            >>> a = tensor([[1, 2], [3, 4]])
+            >>> compute(ctx.pad_ext(a, 1, 0))
+            [[0.0, 1.0, 2.0], [0.0, 3.0, 4.0]]
 
         C: ggml_tensor *ggml_pad_ext(ggml_context *ctx, ggml_tensor *a, int lp0, int rp0, int
         lp1, int rp1, int lp2, int rp2, int lp3, int rp3)
@@ -5756,15 +5770,15 @@ class Ops:
         """a with its own end before (lp0 to lp3) and its beginning behind (rp0 to rp3) along each
         dimension.
 
-        Formula: y[i] = a[(i - lp) mod a's ne].
-        Shapes: a [n0, n1, n2, n3] -> [n0 + lp0 + rp0, n1 + lp1 + rp1, n2 + lp2 + rp2, n3 + lp3
-            + rp3].
-        Types: a f32 -> f32.
-        Gradients: none.
+        - Formula: `y[i] = a[(i - lp) mod a's ne]`.
+        - Shapes: `a [n0, n1, n2, n3] -> [n0 + lp0 + rp0, n1 + lp1 + rp1, n2 + lp2 + rp2, n3 +
+          lp3 + rp3]`.
+        - Types: a f32 -> f32.
+        - Gradients: none.
 
-        >>> a = tensor([[1, 2], [3, 4]])
-        >>> compute(ctx.pad_ext_circular(a, 1, 0))
-        [[2.0, 1.0, 2.0], [4.0, 3.0, 4.0]]
+            >>> a = tensor([[1, 2], [3, 4]])
+            >>> compute(ctx.pad_ext_circular(a, 1, 0))
+            [[2.0, 1.0, 2.0], [4.0, 3.0, 4.0]]
 
         C: ggml_tensor *ggml_pad_ext_circular(ggml_context *ctx, ggml_tensor *a, int lp0, int
         rp0, int lp1, int rp1, int lp2, int rp2, int lp3, int rp3)
@@ -5794,14 +5808,15 @@ class Ops:
         """Each row with p0 elements before and p1 behind, mirrored at its ends, which are not
         repeated.
 
-        Formula: y[i] = a[|i - p0|], and from the other end likewise.
-        Shapes: a [n, n1, n2, n3] -> [n + p0 + p1, n1, n2, n3]; p0 and p1 below n; a contiguous.
-        Types: a f32 -> f32.
-        Gradients: none.
+        - Formula: `y[i] = a[|i - p0|], and from the other end likewise`.
+        - Shapes: `a [n, n1, n2, n3] -> [n + p0 + p1, n1, n2, n3]`; p0 and p1 below n; a
+          contiguous.
+        - Types: a f32 -> f32.
+        - Gradients: none.
 
-        >>> a = tensor([1, 2, 3, 4])
-        >>> compute(ctx.pad_reflect_1d(a, 1, 2))
-        [2.0, 1.0, 2.0, 3.0, 4.0, 3.0, 2.0]
+            >>> a = tensor([1, 2, 3, 4])
+            >>> compute(ctx.pad_reflect_1d(a, 1, 2))
+            [2.0, 1.0, 2.0, 3.0, 4.0, 3.0, 2.0]
 
         C: ggml_tensor *ggml_pad_reflect_1d(ggml_context *ctx, ggml_tensor *a, int p0, int p1)
         """
@@ -5826,14 +5841,14 @@ class Ops:
         """a moved on by shift0 to shift3 along its dimensions; what leaves it at one end comes in
         at the other.
 
-        Formula: y[i] = a[(i - shift) mod a's ne].
-        Shapes: a [..] -> as a; each shift below that ne.
-        Types: a f32 -> f32.
-        Gradients: none.
+        - Formula: `y[i] = a[(i - shift) mod a's ne]`.
+        - Shapes: `a [..] -> as a`; each shift below that ne.
+        - Types: a f32 -> f32.
+        - Gradients: none.
 
-        >>> a = tensor([1, 2, 3, 4])
-        >>> compute(ctx.roll(a, 1))
-        [4.0, 1.0, 2.0, 3.0]
+            >>> a = tensor([1, 2, 3, 4])
+            >>> compute(ctx.roll(a, 1))
+            [4.0, 1.0, 2.0, 3.0]
 
         C: ggml_tensor *ggml_roll(ggml_context *ctx, ggml_tensor *a, int shift0, int shift1, int
         shift2, int shift3)
@@ -5852,15 +5867,15 @@ class Ops:
         """Square matrices of which one triangle is kept: "lower", "upper", or with the diagonal
         "lower_diag", "upper_diag".
 
-        Formula: y[i, j] = a[i, j] if i < j (lower) or i > j (upper), else 0; the diagonal i = j
-            as named.
-        Shapes: a [n, n, n2, n3] -> as a; a contiguous.
-        Types: a f32 -> f32.
-        Gradients: none.
+        - Formula: `y[i, j] = a[i, j] if i < j (lower) or i > j (upper), else 0; the diagonal i
+          = j as named`.
+        - Shapes: `a [n, n, n2, n3] -> as a`; a contiguous.
+        - Types: a f32 -> f32.
+        - Gradients: none.
 
-        >>> a = tensor([[1, 2], [3, 4]])
-        >>> compute(ctx.tri(a, 'lower_diag'))
-        [[1.0, 0.0], [3.0, 4.0]]
+            >>> a = tensor([[1, 2], [3, 4]])
+            >>> compute(ctx.tri(a, 'lower_diag'))
+            [[1.0, 0.0], [3.0, 4.0]]
 
         C: ggml_tensor *ggml_tri(ggml_context *ctx, ggml_tensor *a, enum ggml_tri_type type)
         """
@@ -5877,14 +5892,14 @@ class Ops:
     def fill(self, a: Tensor, c: float) -> Tensor:
         """A tensor like a with one number everywhere.
 
-        Formula: y = c.
-        Shapes: a [..] -> as a; a contiguous.
-        Types: a f32, f16 -> a's.
-        Gradients: none.
+        - Formula: `y = c`.
+        - Shapes: `a [..] -> as a`; a contiguous.
+        - Types: a f32, f16 -> a's.
+        - Gradients: none.
 
-        >>> a = tensor([1, 2, 3])
-        >>> compute(ctx.fill(a, 7.0))
-        [7.0, 7.0, 7.0]
+            >>> a = tensor([1, 2, 3])
+            >>> compute(ctx.fill(a, 7.0))
+            [7.0, 7.0, 7.0]
 
         C: ggml_tensor *ggml_fill(ggml_context *ctx, ggml_tensor *a, float c)
         """
@@ -5902,14 +5917,14 @@ class Ops:
         """A tensor like a with one number everywhere. Computed in a's memory: the result is a view
         of a.
 
-        Formula: y = c.
-        Shapes: a [..] -> as a; a contiguous.
-        Types: a f32, f16 -> a's.
-        Gradients: none; upstream has none for ops in place.
+        - Formula: `y = c`.
+        - Shapes: `a [..] -> as a`; a contiguous.
+        - Types: a f32, f16 -> a's.
+        - Gradients: none; upstream has none for ops in place.
 
-        >>> a = tensor([1, 2, 3])
-        >>> compute(ctx.fill_inplace(a, 7.0))
-        [7.0, 7.0, 7.0]
+            >>> a = tensor([1, 2, 3])
+            >>> compute(ctx.fill_inplace(a, 7.0))
+            [7.0, 7.0, 7.0]
 
         C: ggml_tensor *ggml_fill_inplace(ggml_context *ctx, ggml_tensor *a, float c)
         """
@@ -5926,15 +5941,15 @@ class Ops:
     def timestep_embedding(self, timesteps: Tensor, dim: int, max_period: int) -> Tensor:
         """Each number as cosines and sines of falling frequencies: the step of a diffusion.
 
-        Formula: with h = dim // 2, f = max_period^(-j / h): y[j, i] = cos(t[i] f), y[h + j, i]
-            = sin(t[i] f), the last of an odd dim 0.
-        Shapes: timesteps [n] -> [dim, n].
-        Types: timesteps f32 -> f32.
-        Gradients: none.
+        - Formula: `with h = dim // 2, f = max_period^(-j / h): y[j, i] = cos(t[i] f), y[h + j,
+          i] = sin(t[i] f), the last of an odd dim 0`.
+        - Shapes: `timesteps [n] -> [dim, n]`.
+        - Types: timesteps f32 -> f32.
+        - Gradients: none.
 
-        >>> t = tensor([0, 1])
-        >>> compute(ctx.timestep_embedding(t, 4, 10000))
-        [[1.0, 1.0, 0.0, 0.0], [0.5403, 0.9999, 0.8415, 0.01]]
+            >>> t = tensor([0, 1])
+            >>> compute(ctx.timestep_embedding(t, 4, 10000))
+            [[1.0, 1.0, 0.0, 0.0], [0.5403, 0.9999, 0.8415, 0.01]]
 
         C: ggml_tensor *ggml_timestep_embedding(ggml_context *ctx, ggml_tensor *timesteps, int
         dim, int max_period)
@@ -5952,14 +5967,14 @@ class Ops:
     def argsort(self, a: Tensor, order: enums.SortOrder | int | str) -> Tensor:
         """The indices that sort each row, ascending ("asc") or descending ("desc").
 
-        Formula: a[y[i, j], j] is the i-th of row j.
-        Shapes: a [..] -> as a; rows at even distances.
-        Types: a f32 -> i32.
-        Gradients: none.
+        - Formula: `a[y[i, j], j] is the i-th of row j`.
+        - Shapes: `a [..] -> as a`; rows at even distances.
+        - Types: a f32 -> i32.
+        - Gradients: none.
 
-        >>> a = tensor([[1, 9, 2], [7, 4, 5]])
-        >>> compute(ctx.argsort(a, 'desc'))
-        [[1, 2, 0], [0, 2, 1]]
+            >>> a = tensor([[1, 9, 2], [7, 4, 5]])
+            >>> compute(ctx.argsort(a, 'desc'))
+            [[1, 2, 0], [0, 2, 1]]
 
         C: ggml_tensor *ggml_argsort(ggml_context *ctx, ggml_tensor *a, enum ggml_sort_order
         order)
@@ -5978,14 +5993,14 @@ class Ops:
         """The indices of the k largest elements of each row, the largest first: a view of an
         argsort.
 
-        Formula: y[i, j] = the index of the i-th largest of row j.
-        Shapes: a [n, n1, n2, n3] -> [k, n1, n2, n3]; k at most n.
-        Types: a f32 -> i32.
-        Gradients: none.
+        - Formula: `y[i, j] = the index of the i-th largest of row j`.
+        - Shapes: `a [n, n1, n2, n3] -> [k, n1, n2, n3]`; k at most n.
+        - Types: a f32 -> i32.
+        - Gradients: none.
 
-        >>> a = tensor([[1, 9, 2], [7, 4, 5]])
-        >>> compute(ctx.argsort_top_k(a, 2))
-        [[1, 2], [0, 2]]
+            >>> a = tensor([[1, 9, 2], [7, 4, 5]])
+            >>> compute(ctx.argsort_top_k(a, 2))
+            [[1, 2], [0, 2]]
 
         C: ggml_tensor *ggml_argsort_top_k(ggml_context *ctx, ggml_tensor *a, int k)
         """
@@ -6002,14 +6017,14 @@ class Ops:
     def top_k(self, a: Tensor, k: int) -> Tensor:
         """The indices of the k largest elements of each row, in no order that one may count on.
 
-        Formula: y[:, j] = the i of the k largest a[i, j].
-        Shapes: a [n, n1, n2, n3] -> [k, n1, n2, n3]; k at most n.
-        Types: a f32 -> i32.
-        Gradients: none.
+        - Formula: `y[:, j] = the i of the k largest a[i, j]`.
+        - Shapes: `a [n, n1, n2, n3] -> [k, n1, n2, n3]`; k at most n.
+        - Types: a f32 -> i32.
+        - Gradients: none.
 
-        >>> a = tensor([[1, 9, 2], [7, 4, 5]])
-        >>> sorted(compute(ctx.top_k(a, 2))[0])
-        [1, 2]
+            >>> a = tensor([[1, 9, 2], [7, 4, 5]])
+            >>> sorted(compute(ctx.top_k(a, 2))[0])
+            [1, 2]
 
         C: ggml_tensor *ggml_top_k(ggml_context *ctx, ggml_tensor *a, int k)
         """
@@ -6026,13 +6041,13 @@ class Ops:
     def arange(self, start: float, stop: float, step: float = 1.0) -> Tensor:
         """Numbers from start up to, and without, stop.
 
-        Formula: y[i] = start + step * i.
-        Shapes: -> [ceil((stop - start) / step)]; stop above start.
-        Types: -> f32.
-        Gradients: none.
+        - Formula: `y[i] = start + step * i`.
+        - Shapes: `-> [ceil((stop - start) / step)]`; stop above start.
+        - Types: -> f32.
+        - Gradients: none.
 
-        >>> compute(ctx.arange(2.0, 5.0))
-        [2.0, 3.0, 4.0]
+            >>> compute(ctx.arange(2.0, 5.0))
+            [2.0, 3.0, 4.0]
 
         C: ggml_tensor *ggml_arange(ggml_context *ctx, float start, float stop, float step)
         """
@@ -6058,19 +6073,19 @@ class Ops:
         of the result change places. With max_bias above 0 the mask counts less for each next
         head (ALiBi); a logit_softcap above 0 bounds the scores.
 
-        Formula: y[:, h, t] = sum over s of p[s] * v[:, s, h_kv], p = soft_max(scale * k[:, :,
-            h_kv] . q[:, t, h] + mask[:, t]), h_kv = h // (n_head / n_head_kv).
-        Shapes: q [d_k, n, n_head, n3], k [d_k, n_kv, n_head_kv, n3], v [d_v, n_kv, n_head_kv,
-            n3], mask [n_kv, n_mask, m2, m3] -> [d_v, n_head, n, n3]; n_mask at least n;
-            n_head_kv and m2 divide n_head, m3 divides n3; mask may be None.
-        Types: q f32; k and v f32, f16, bf16, quantized; mask f16, contiguous -> f32.
-        Gradients: none.
+        - Formula: `y[:, h, t] = sum over s of p[s] * v[:, s, h_kv], p = soft_max(scale * k[:,
+          :, h_kv] . q[:, t, h] + mask[:, t]), h_kv = h // (n_head / n_head_kv)`.
+        - Shapes: `q [d_k, n, n_head, n3], k [d_k, n_kv, n_head_kv, n3], v [d_v, n_kv,
+          n_head_kv, n3], mask [n_kv, n_mask, m2, m3] -> [d_v, n_head, n, n3]`; n_mask at least
+          n; n_head_kv and m2 divide n_head, m3 divides n3; mask may be None.
+        - Types: q f32; k and v f32, f16, bf16, quantized; mask f16, contiguous -> f32.
+        - Gradients: none.
 
-        >>> q = tensor([[1, 0]])
-        >>> k = tensor([[1, 0], [0, 1]])
-        >>> v = tensor([[1, 2], [3, 4]])
-        >>> compute(ctx.flash_attn_ext(q, k, v, None, 1.0))
-        [1.5379, 2.5379]
+            >>> q = tensor([[1, 0]])
+            >>> k = tensor([[1, 0], [0, 1]])
+            >>> v = tensor([[1, 2], [3, 4]])
+            >>> compute(ctx.flash_attn_ext(q, k, v, None, 1.0))
+            [1.5379, 2.5379]
 
         C: ggml_tensor *ggml_flash_attn_ext(ggml_context *ctx, ggml_tensor *q, ggml_tensor *k,
         ggml_tensor *v, ggml_tensor *mask, float scale, float max_bias, float logit_softcap)
@@ -6102,14 +6117,14 @@ class Ops:
     def flash_attn_back(self, q: Tensor, k: Tensor, v: Tensor, d: Tensor, masked: bool) -> Tensor:
         """The gradient of an attention that upstream no longer has: every call raises AbortError.
 
-        Formula: none.
-        Shapes: none -> none.
-        Types: none -> none.
-        Gradients: none.
+        - Formula: `none`.
+        - Shapes: `none -> none`.
+        - Types: none -> none.
+        - Gradients: none.
 
-        >>> q = tensor([[1, 0]])
-        >>> ctx.flash_attn_back(q, q, q, q, False)
-        Traceback (most recent call last): ... AbortError
+            >>> q = tensor([[1, 0]])
+            >>> ctx.flash_attn_back(q, q, q, q, False)
+            Traceback (most recent call last): ... AbortError
 
         C: ggml_tensor *ggml_flash_attn_back(ggml_context *ctx, ggml_tensor *q, ggml_tensor *k,
         ggml_tensor *v, ggml_tensor *d, bool masked)
@@ -6133,16 +6148,16 @@ class Ops:
         """Mamba's convolution: each channel of each sequence with its own kernel; sx has the
         d_conv - 1 columns before the first token, too.
 
-        Formula: y[c, t, s] = sum over k of sx[t + k, c, s] * c[k, c].
-        Shapes: sx [d_conv + n_t - 1, d_inner, n_s], c [d_conv, d_inner] -> [d_inner, n_t, n_s];
-            c contiguous.
-        Types: sx f32, c f32 -> f32.
-        Gradients: none.
+        - Formula: `y[c, t, s] = sum over k of sx[t + k, c, s] * c[k, c]`.
+        - Shapes: `sx [d_conv + n_t - 1, d_inner, n_s], c [d_conv, d_inner] -> [d_inner, n_t,
+          n_s]`; c contiguous.
+        - Types: sx f32, c f32 -> f32.
+        - Gradients: none.
 
-        >>> sx = tensor([[[1, 2, 3]]])
-        >>> c = tensor([[1, 10]])
-        >>> compute(ctx.ssm_conv(sx, c))
-        [[21.0], [32.0]]
+            >>> sx = tensor([[[1, 2, 3]]])
+            >>> c = tensor([[1, 10]])
+            >>> compute(ctx.ssm_conv(sx, c))
+            [[21.0], [32.0]]
 
         C: ggml_tensor *ggml_ssm_conv(ggml_context *ctx, ggml_tensor *sx, ggml_tensor *c)
         """
@@ -6171,21 +6186,21 @@ class Ops:
         takes up x. A of one row is Mamba 2. The result is flat: y of all tokens, then the last
         K states of each sequence, the newest first.
 
-        Formula: with d = softplus(dt[h, t]): s = s * exp(d * A[:, h]) + x[i, h, t] * d * B[:,
-            g, t]; y[i, h, t] = s . C[:, g, t].
-        Shapes: s [d_state, head_dim, n_head, n_states], x [head_dim, n_head, n_t, n_s], dt
-            [n_head, n_t, n_s], A [a, n_head], B [d_state, n_group, n_t, n_s], C [d_state,
-            n_group, n_t, n_s], ids [n_s] -> [head_dim * n_head * n_t * n_s + K * d_state *
-            head_dim * n_head * n_s]; a is 1, or d_state and K is 1; n_group divides n_head.
-        Types: all f32, but ids i32 -> f32.
-        Gradients: none.
+        - Formula: `with d = softplus(dt[h, t]): s = s * exp(d * A[:, h]) + x[i, h, t] * d *
+          B[:, g, t]; y[i, h, t] = s . C[:, g, t]`.
+        - Shapes: `s [d_state, head_dim, n_head, n_states], x [head_dim, n_head, n_t, n_s], dt
+          [n_head, n_t, n_s], A [a, n_head], B [d_state, n_group, n_t, n_s], C [d_state,
+          n_group, n_t, n_s], ids [n_s] -> [head_dim * n_head * n_t * n_s + K * d_state *
+          head_dim * n_head * n_s]`; a is 1, or d_state and K is 1; n_group divides n_head.
+        - Types: all f32, but ids i32 -> f32.
+        - Gradients: none.
 
-        >>> s = tensor([[[[0]]]])
-        >>> one = tensor([[[[1]]]])
-        >>> dt = tensor([[[0]]])
-        >>> ids = tensor([0], 'i32')
-        >>> compute(ctx.ssm_scan(s, one, dt, tensor([[-1]]), one, one, ids))
-        [0.6931, 0.6931]
+            >>> s = tensor([[[[0]]]])
+            >>> one = tensor([[[[1]]]])
+            >>> dt = tensor([[[0]]])
+            >>> ids = tensor([0], 'i32')
+            >>> compute(ctx.ssm_scan(s, one, dt, tensor([[-1]]), one, one, ids))
+            [0.6931, 0.6931]
 
         C: ggml_tensor *ggml_ssm_scan(ggml_context *ctx, ggml_tensor *s, ggml_tensor *x,
         ggml_tensor *dt, ggml_tensor *A, ggml_tensor *B, ggml_tensor *C, ggml_tensor *ids,
@@ -6222,15 +6237,15 @@ class Ops:
     def win_part(self, a: Tensor, w: int) -> Tensor:
         """An image cut into windows of w by w; zeros fill up the last ones. Of SAM.
 
-        Formula: y[c, i, j, px + py*n_x] = a[c, px*w + i, py*w + j], 0 outside of a; n_x =
-            ceil(width / w).
-        Shapes: a [c, w_a, h_a] -> [c, w, w, -(-w_a // w) * -(-h_a // w)]; a contiguous.
-        Types: a f32 -> f32.
-        Gradients: none.
+        - Formula: `y[c, i, j, px + py*n_x] = a[c, px*w + i, py*w + j], 0 outside of a; n_x =
+          ceil(width / w)`.
+        - Shapes: `a [c, w_a, h_a] -> [c, w, w, -(-w_a // w) * -(-h_a // w)]`; a contiguous.
+        - Types: a f32 -> f32.
+        - Gradients: none.
 
-        >>> a = tensor([[[1], [2], [3]], [[4], [5], [6]]])
-        >>> compute(ctx.win_part(a, 2))
-        [[[[1.0], [2.0]], [[4.0], [5.0]]], [[[3.0], [0.0]], [[6.0], [0.0]]]]
+            >>> a = tensor([[[1], [2], [3]], [[4], [5], [6]]])
+            >>> compute(ctx.win_part(a, 2))
+            [[[[1.0], [2.0]], [[4.0], [5.0]]], [[[3.0], [0.0]], [[6.0], [0.0]]]]
 
         C: ggml_tensor *ggml_win_part(ggml_context *ctx, ggml_tensor *a, int w)
         """
@@ -6248,15 +6263,15 @@ class Ops:
         """The image of w0 by h0 whose windows of w by w win_part made: what filled up the last
         ones goes.
 
-        Formula: y[c, i, j] = a[c, i mod w, j mod w, i // w + (j // w) * n_x], n_x = ceil(w0 /
-            w).
-        Shapes: a [c, w, w, n] -> [c, w0, h0]; a contiguous.
-        Types: a f32 -> f32.
-        Gradients: none.
+        - Formula: `y[c, i, j] = a[c, i mod w, j mod w, i // w + (j // w) * n_x], n_x = ceil(w0
+          / w)`.
+        - Shapes: `a [c, w, w, n] -> [c, w0, h0]`; a contiguous.
+        - Types: a f32 -> f32.
+        - Gradients: none.
 
-        >>> a = tensor([[[[1], [2]], [[4], [5]]], [[[3], [0]], [[6], [0]]]])
-        >>> compute(ctx.win_unpart(a, 3, 2, 2))
-        [[[1.0], [2.0], [3.0]], [[4.0], [5.0], [6.0]]]
+            >>> a = tensor([[[[1], [2]], [[4], [5]]], [[[3], [0]], [[6], [0]]]])
+            >>> compute(ctx.win_unpart(a, 3, 2, 2))
+            [[[1.0], [2.0], [3.0]], [[4.0], [5.0], [6.0]]]
 
         C: ggml_tensor *ggml_win_unpart(ggml_context *ctx, ggml_tensor *a, int w0, int h0, int
         w)
@@ -6274,15 +6289,15 @@ class Ops:
     def unary(self, a: Tensor, op: enums.UnaryOp | int | str) -> Tensor:
         """The function of single elements that op names, as `ctx.relu` for "relu".
 
-        Formula: y = op(a).
-        Shapes: a [..] -> as a; the elements of each row side by side.
-        Types: a f32, f16, bf16 -> a's.
-        Gradients: a; for abs, neg, relu, silu, exp, expm1, softplus; sgn and step count as
-            constant; the others have none.
+        - Formula: `y = op(a)`.
+        - Shapes: `a [..] -> as a`; the elements of each row side by side.
+        - Types: a f32, f16, bf16 -> a's.
+        - Gradients: a; for abs, neg, relu, silu, exp, expm1, softplus; sgn and step count as
+          constant; the others have none.
 
-        >>> a = tensor([-2, -0.5, 0, 1.5])
-        >>> compute(ctx.unary(a, 'relu'))
-        [0.0, 0.0, 0.0, 1.5]
+            >>> a = tensor([-2, -0.5, 0, 1.5])
+            >>> compute(ctx.unary(a, 'relu'))
+            [0.0, 0.0, 0.0, 1.5]
 
         C: ggml_tensor *ggml_unary(ggml_context *ctx, ggml_tensor *a, enum ggml_unary_op op)
         """
@@ -6300,14 +6315,14 @@ class Ops:
         """The function of single elements that op names, as `ctx.relu` for "relu". Computed in a's
         memory: the result is a view of a.
 
-        Formula: y = op(a).
-        Shapes: a [..] -> as a; the elements of each row side by side.
-        Types: a f32, f16, bf16 -> a's.
-        Gradients: none; upstream has none for ops in place.
+        - Formula: `y = op(a)`.
+        - Shapes: `a [..] -> as a`; the elements of each row side by side.
+        - Types: a f32, f16, bf16 -> a's.
+        - Gradients: none; upstream has none for ops in place.
 
-        >>> a = tensor([-2, -0.5, 0, 1.5])
-        >>> compute(ctx.unary_inplace(a, 'relu'))
-        [0.0, 0.0, 0.0, 1.5]
+            >>> a = tensor([-2, -0.5, 0, 1.5])
+            >>> compute(ctx.unary_inplace(a, 'relu'))
+            [0.0, 0.0, 0.0, 1.5]
 
         C: ggml_tensor *ggml_unary_inplace(ggml_context *ctx, ggml_tensor *a, enum ggml_unary_op
         op)
@@ -6326,14 +6341,14 @@ class Ops:
         """The rows of a for each distance of two places in a row of kh: SAM's relative positions.
         qh is kh.
 
-        Formula: y[c, i, j] = a[c, kh - 1 - i + j].
-        Shapes: a [c, 2*kh - 1] -> [c, kh, qh]; a contiguous.
-        Types: a f16, bf16 (of which the bits are copied into the f16) -> f16.
-        Gradients: none.
+        - Formula: `y[c, i, j] = a[c, kh - 1 - i + j]`.
+        - Shapes: `a [c, 2*kh - 1] -> [c, kh, qh]`; a contiguous.
+        - Types: a f16, bf16 (of which the bits are copied into the f16) -> f16.
+        - Gradients: none.
 
-        >>> a = tensor([[1], [2], [3]], 'f16')
-        >>> compute(ctx.get_rel_pos(a, 2, 2))
-        [[[2.0], [1.0]], [[3.0], [2.0]]]
+            >>> a = tensor([[1], [2], [3]], 'f16')
+            >>> compute(ctx.get_rel_pos(a, 2, 2))
+            [[[2.0], [1.0]], [[3.0], [2.0]]]
 
         C: ggml_tensor *ggml_get_rel_pos(ggml_context *ctx, ggml_tensor *a, int qh, int kh)
         """
@@ -6350,18 +6365,18 @@ class Ops:
     def add_rel_pos(self, a: Tensor, pw: Tensor, ph: Tensor) -> Tensor:
         """Attention scores plus SAM's relative positions, of the key's row (ph) and column (pw).
 
-        Formula: with n = pw's ne0: y[i + n*j, q, h] = a[i + n*j, q, h] + pw[i, q, h] + ph[j, q,
-            h], q counted through ne1 and ne2 of pw.
-        Shapes: a [nn, q, h], pw [n, w_q, h_q, h], ph any -> as a; nn = n*n, q = w_q * h_q; ph
-            has pw's ne; all contiguous.
-        Types: a f32, pw f32, ph f32 -> f32.
-        Gradients: none.
+        - Formula: `with n = pw's ne0: y[i + n*j, q, h] = a[i + n*j, q, h] + pw[i, q, h] + ph[j,
+          q, h], q counted through ne1 and ne2 of pw`.
+        - Shapes: `a [nn, q, h], pw [n, w_q, h_q, h], ph any -> as a`; nn = n*n, q = w_q * h_q;
+          ph has pw's ne; all contiguous.
+        - Types: a f32, pw f32, ph f32 -> f32.
+        - Gradients: none.
 
-        >>> a = tensor([[0, 0, 0, 0]])
-        >>> pw = tensor([[[[1, 2]]]])
-        >>> ph = tensor([[[[10, 20]]]])
-        >>> compute(ctx.add_rel_pos(a, pw, ph))
-        [11.0, 12.0, 21.0, 22.0]
+            >>> a = tensor([[0, 0, 0, 0]])
+            >>> pw = tensor([[[[1, 2]]]])
+            >>> ph = tensor([[[[10, 20]]]])
+            >>> compute(ctx.add_rel_pos(a, pw, ph))
+            [11.0, 12.0, 21.0, 22.0]
 
         C: ggml_tensor *ggml_add_rel_pos(ggml_context *ctx, ggml_tensor *a, ggml_tensor *pw,
         ggml_tensor *ph)
@@ -6380,18 +6395,18 @@ class Ops:
         """Attention scores plus SAM's relative positions, of the key's row (ph) and column (pw).
         Computed in a's memory: the result is a view of a.
 
-        Formula: with n = pw's ne0: y[i + n*j, q, h] = a[i + n*j, q, h] + pw[i, q, h] + ph[j, q,
-            h], q counted through ne1 and ne2 of pw.
-        Shapes: a [nn, q, h], pw [n, w_q, h_q, h], ph any -> as a; nn = n*n, q = w_q * h_q; ph
-            has pw's ne; all contiguous.
-        Types: a f32, pw f32, ph f32 -> f32.
-        Gradients: none; upstream has none for ops in place.
+        - Formula: `with n = pw's ne0: y[i + n*j, q, h] = a[i + n*j, q, h] + pw[i, q, h] + ph[j,
+          q, h], q counted through ne1 and ne2 of pw`.
+        - Shapes: `a [nn, q, h], pw [n, w_q, h_q, h], ph any -> as a`; nn = n*n, q = w_q * h_q;
+          ph has pw's ne; all contiguous.
+        - Types: a f32, pw f32, ph f32 -> f32.
+        - Gradients: none; upstream has none for ops in place.
 
-        >>> a = tensor([[0, 0, 0, 0]])
-        >>> pw = tensor([[[[1, 2]]]])
-        >>> ph = tensor([[[[10, 20]]]])
-        >>> compute(ctx.add_rel_pos_inplace(a, pw, ph))
-        [11.0, 12.0, 21.0, 22.0]
+            >>> a = tensor([[0, 0, 0, 0]])
+            >>> pw = tensor([[[[1, 2]]]])
+            >>> ph = tensor([[[[10, 20]]]])
+            >>> compute(ctx.add_rel_pos_inplace(a, pw, ph))
+            [11.0, 12.0, 21.0, 22.0]
 
         C: ggml_tensor *ggml_add_rel_pos_inplace(ggml_context *ctx, ggml_tensor *a, ggml_tensor
         *pw, ggml_tensor *ph)
@@ -6418,18 +6433,18 @@ class Ops:
         """RWKV 6's attention: a matrix of state for each head that decays by td and takes up k v;
         tf is what the token itself counts.
 
-        Formula: of each head: y[j, t] = sum over i of r[i, t] * (tf[i] k[i, t] v[j, t] + s[j,
-            i]), then s[j, i] = s[j, i] * td[i, t] + k[i, t] v[j, t].
-        Shapes: k [n, n_head, n_tokens], v [n, n_head, n_tokens], r [n, n_head, n_tokens], tf
-            any, td [n, n_head, n_tokens], state [d, n_seqs] -> [n * n_head, n_tokens + n *
-            n_seqs]; tf has n * n_head numbers, d is n * n * n_head; all contiguous.
-        Types: all f32 -> f32.
-        Gradients: none.
+        - Formula: `of each head: y[j, t] = sum over i of r[i, t] * (tf[i] k[i, t] v[j, t] +
+          s[j, i]), then s[j, i] = s[j, i] * td[i, t] + k[i, t] v[j, t]`.
+        - Shapes: `k [n, n_head, n_tokens], v [n, n_head, n_tokens], r [n, n_head, n_tokens], tf
+          any, td [n, n_head, n_tokens], state [d, n_seqs] -> [n * n_head, n_tokens + n *
+          n_seqs]`; tf has n * n_head numbers, d is n * n * n_head; all contiguous.
+        - Types: all f32 -> f32.
+        - Gradients: none.
 
-        >>> one, half = tensor([[[1]]]), tensor([[[0.5]]])
-        >>> state = tensor([[4]])
-        >>> compute(ctx.rwkv_wkv6(one, one, one, one, half, state))
-        [[5.0], [3.0]]
+            >>> one, half = tensor([[[1]]]), tensor([[[0.5]]])
+            >>> state = tensor([[4]])
+            >>> compute(ctx.rwkv_wkv6(one, one, one, one, half, state))
+            [[5.0], [3.0]]
 
         C: ggml_tensor *ggml_rwkv_wkv6(ggml_context *ctx, ggml_tensor *k, ggml_tensor *v,
         ggml_tensor *r, ggml_tensor *tf, ggml_tensor *td, ggml_tensor *state)
@@ -6463,18 +6478,18 @@ class Ops:
         """Gated linear attention: a matrix of state for each head that decays by g and takes up k
         v.
 
-        Formula: of each head: s[j, i] = s[j, i] * g[i, t] + k[i, t] v[j, t]; y[j, t] = scale *
-            sum over i of q[i, t] s[j, i].
-        Shapes: k [n, n_head, n_tokens], v [n, n_head, n_tokens], q [n, n_head, n_tokens], g [n,
-            n_head, n_tokens], state [d, n_seqs] -> [n * n_head, n_tokens + n * n_seqs]; d is n
-            * n * n_head; all contiguous.
-        Types: all f32 -> f32.
-        Gradients: none.
+        - Formula: `of each head: s[j, i] = s[j, i] * g[i, t] + k[i, t] v[j, t]; y[j, t] = scale
+          * sum over i of q[i, t] s[j, i]`.
+        - Shapes: `k [n, n_head, n_tokens], v [n, n_head, n_tokens], q [n, n_head, n_tokens], g
+          [n, n_head, n_tokens], state [d, n_seqs] -> [n * n_head, n_tokens + n * n_seqs]`; d is
+          n * n * n_head; all contiguous.
+        - Types: all f32 -> f32.
+        - Gradients: none.
 
-        >>> one, half = tensor([[[1]]]), tensor([[[0.5]]])
-        >>> state = tensor([[4]])
-        >>> compute(ctx.gated_linear_attn(one, one, one, half, state, 10.0))
-        [[30.0], [3.0]]
+            >>> one, half = tensor([[[1]]]), tensor([[[0.5]]])
+            >>> state = tensor([[4]])
+            >>> compute(ctx.gated_linear_attn(one, one, one, half, state, 10.0))
+            [[30.0], [3.0]]
 
         C: ggml_tensor *ggml_gated_linear_attn(ggml_context *ctx, ggml_tensor *k, ggml_tensor
         *v, ggml_tensor *q, ggml_tensor *g, ggml_tensor *state, float scale)
@@ -6516,19 +6531,19 @@ class Ops:
         """RWKV 7's attention: a matrix of state for each head that decays by w, is changed along a
         and b, and takes up k v.
 
-        Formula: of each head: s[j, i] = s[j, i] * w[j] + k[j] v[i] + b[j] * sum over m of a[m]
-            s[m, i]; y[i] = sum over j of r[j] s[j, i].
-        Shapes: r [n, n_head, n_tokens], w [n, n_head, n_tokens], k [n, n_head, n_tokens], v [n,
-            n_head, n_tokens], a [n, n_head, n_tokens], b [n, n_head, n_tokens], state [d,
-            n_seqs] -> [n * n_head, n_tokens + n * n_seqs]; d is n * n * n_head; all contiguous.
-        Types: all f32 -> f32.
-        Gradients: none.
-        The CPU wants heads (n) of whole vectors; 64 is what models have.
+        - Formula: `of each head: s[j, i] = s[j, i] * w[j] + k[j] v[i] + b[j] * sum over m of
+          a[m] s[m, i]; y[i] = sum over j of r[j] s[j, i]`.
+        - Shapes: `r [n, n_head, n_tokens], w [n, n_head, n_tokens], k [n, n_head, n_tokens], v
+          [n, n_head, n_tokens], a [n, n_head, n_tokens], b [n, n_head, n_tokens], state [d,
+          n_seqs] -> [n * n_head, n_tokens + n * n_seqs]`; d is n * n * n_head; all contiguous.
+        - Types: all f32 -> f32.
+        - Gradients: none.
+        - The CPU wants heads (n) of whole vectors; 64 is what models have.
 
-        >>> x = ctx.scale(tensor(np.ones((1, 1, 64))), 1.0)
-        >>> state = tensor(np.zeros((1, 64 * 64)))
-        >>> compute(ctx.rwkv_wkv7(x, x, x, x, x, x, state))[0][:2]
-        [64.0, 64.0]
+            >>> x = ctx.scale(tensor(np.ones((1, 1, 64))), 1.0)
+            >>> state = tensor(np.zeros((1, 64 * 64)))
+            >>> compute(ctx.rwkv_wkv7(x, x, x, x, x, x, state))[0][:2]
+            [64.0, 64.0]
 
         C: ggml_tensor *ggml_rwkv_wkv7(ggml_context *ctx, ggml_tensor *r, ggml_tensor *w,
         ggml_tensor *k, ggml_tensor *v, ggml_tensor *a, ggml_tensor *b, ggml_tensor *state)
@@ -6570,15 +6585,15 @@ class Ops:
     ) -> Tensor:
         """Solves a x = b for x, with a lower triangular: the only variant there is.
 
-        Formula: sum over k <= j of a[k, j] * y[i, k] = b[i, j].
-        Shapes: a [n, n, n2, n3], b [m, n, n2, n3] -> [m, n, n2, n3]; both contiguous.
-        Types: a f32, b f32 -> f32.
-        Gradients: none.
+        - Formula: `sum over k <= j of a[k, j] * y[i, k] = b[i, j]`.
+        - Shapes: `a [n, n, n2, n3], b [m, n, n2, n3] -> [m, n, n2, n3]`; both contiguous.
+        - Types: a f32, b f32 -> f32.
+        - Gradients: none.
 
-        >>> a = tensor([[2, 0], [1, 4]])
-        >>> b = tensor([[2], [9]])
-        >>> compute(ctx.solve_tri(a, b))
-        [[1.0], [2.0]]
+            >>> a = tensor([[2, 0], [1, 4]])
+            >>> b = tensor([[2], [9]])
+            >>> compute(ctx.solve_tri(a, b))
+            [[1.0], [2.0]]
 
         C: ggml_tensor *ggml_solve_tri(ggml_context *ctx, ggml_tensor *a, ggml_tensor *b, bool
         left, bool lower, bool uni)
@@ -6607,19 +6622,19 @@ class Ops:
         is corrected by what it predicts wrongly of v. The result has all tokens, then the last
         K states of each sequence, the newest first.
 
-        Formula: of each head: s = s * exp(g), then s[i, j] += k[i] * beta * (v[j] - sum over m
-            of s[m, j] k[m]); y[j] = sum over i of s[i, j] q[i] / sqrt(n).
-        Shapes: q [n, h_q, n_tokens, s_q], k [n, h_k, n_tokens, s_k], v [n, n_head, n_tokens,
-            n_seqs], g [g0, n_head, n_tokens, n_seqs], beta [1, n_head, n_tokens, n_seqs], state
-            [n, n, n_head, n_seqs] -> [n * n_head, n_tokens * n_seqs + K * n * n_seqs]; g0 is 1
-            or n.
-        Types: all f32 -> f32.
-        Gradients: none.
+        - Formula: `of each head: s = s * exp(g), then s[i, j] += k[i] * beta * (v[j] - sum over
+          m of s[m, j] k[m]); y[j] = sum over i of s[i, j] q[i] / sqrt(n)`.
+        - Shapes: `q [n, h_q, n_tokens, s_q], k [n, h_k, n_tokens, s_k], v [n, n_head, n_tokens,
+          n_seqs], g [g0, n_head, n_tokens, n_seqs], beta [1, n_head, n_tokens, n_seqs], state
+          [n, n, n_head, n_seqs] -> [n * n_head, n_tokens * n_seqs + K * n * n_seqs]`; g0 is 1
+          or n.
+        - Types: all f32 -> f32.
+        - Gradients: none.
 
-        >>> one, half, zero = tensor([[[[1]]]]), tensor([[[[0.5]]]]), tensor([[[[0]]]])
-        >>> state = tensor([[[[4]]]])
-        >>> compute(ctx.gated_delta_net(one, one, tensor([[[[2]]]]), zero, half, state))
-        [[3.0], [3.0]]
+            >>> one, half, zero = tensor([[[[1]]]]), tensor([[[[0.5]]]]), tensor([[[[0]]]])
+            >>> state = tensor([[[[4]]]])
+            >>> compute(ctx.gated_delta_net(one, one, tensor([[[[2]]]]), zero, half, state))
+            [[3.0], [3.0]]
 
         C: ggml_tensor *ggml_gated_delta_net(ggml_context *ctx, ggml_tensor *q, ggml_tensor *k,
         ggml_tensor *v, ggml_tensor *g, ggml_tensor *beta, ggml_tensor *state, int64_t K)
@@ -6654,19 +6669,19 @@ class Ops:
         """Scores of all keys for each token, over heads with weights: DeepSeek's choice of the
         keys that attention looks at.
 
-        Formula: y[s, t] = sum over h of max(0, k[:, 0, s] . q[:, h, t]) * weights[h, t] +
-            mask[s, t].
-        Shapes: q [d, n_head, n_tokens, n3], k [d, 1, n_kv, n3], weights [n_head, n_tokens, 1,
-            n3], mask [n_kv, n_tokens, 1, m3] -> [n_kv, n_tokens, 1, n3]; m3 divides n3.
-        Types: q f32; k f32, f16, bf16, quantized; weights f32; mask f16 -> f32.
-        Gradients: none.
+        - Formula: `y[s, t] = sum over h of max(0, k[:, 0, s] . q[:, h, t]) * weights[h, t] +
+          mask[s, t]`.
+        - Shapes: `q [d, n_head, n_tokens, n3], k [d, 1, n_kv, n3], weights [n_head, n_tokens,
+          1, n3], mask [n_kv, n_tokens, 1, m3] -> [n_kv, n_tokens, 1, n3]`; m3 divides n3.
+        - Types: q f32; k f32, f16, bf16, quantized; weights f32; mask f16 -> f32.
+        - Gradients: none.
 
-        >>> q = tensor([[[1, 0]]])
-        >>> k = tensor([[[1, 0]], [[-1, 1]]])
-        >>> weights = tensor([[2]])
-        >>> mask = tensor([[0, 0]], 'f16')
-        >>> compute(ctx.lightning_indexer(q, k, weights, mask))
-        [2.0, 0.0]
+            >>> q = tensor([[[1, 0]]])
+            >>> k = tensor([[[1, 0]], [[-1, 1]]])
+            >>> weights = tensor([[2]])
+            >>> mask = tensor([[0, 0]], 'f16')
+            >>> compute(ctx.lightning_indexer(q, k, weights, mask))
+            [2.0, 0.0]
 
         C: ggml_tensor *ggml_lightning_indexer(ggml_context *ctx, ggml_tensor *q, ggml_tensor
         *k, ggml_tensor *weights, ggml_tensor *mask)
@@ -6697,18 +6712,18 @@ class Ops:
         """How the streams are mixed: the scores softmaxed, then normed by rows and columns in
         turn, n_iter times. hc is 4.
 
-        Formula: l[d, s] = mixes[2*hc + d + hc*s, t] * scale[2] + base[2*hc + d + hc*s];
-            soft_max over d, + eps; then divided by sums over s, and n_iter - 1 times by those
-            over d and over s.
-        Shapes: mixes [m, n_tokens], scale any, base [m] -> [4, 4, n_tokens]; m is (2 + hc) * hc
-            = 24; scale has 3 numbers or more.
-        Types: mixes f32, scale f32, base f32 -> f32.
-        Gradients: none.
+        - Formula: `l[d, s] = mixes[2*hc + d + hc*s, t] * scale[2] + base[2*hc + d + hc*s];
+          soft_max over d, + eps; then divided by sums over s, and n_iter - 1 times by those
+          over d and over s`.
+        - Shapes: `mixes [m, n_tokens], scale any, base [m] -> [4, 4, n_tokens]`; m is (2 + hc)
+          * hc = 24; scale has 3 numbers or more.
+        - Types: mixes f32, scale f32, base f32 -> f32.
+        - Gradients: none.
 
-        >>> mixes = tensor(np.zeros((1, 24)))
-        >>> scale, base = tensor([1, 1, 1]), tensor(np.zeros(24))
-        >>> compute(ctx.dsv4_hc_comb(mixes, scale, base, 0.0, 1))
-        [[0.25, 0.25, 0.25, 0.25], [0.25, 0.25, 0.25, 0.25], [0.25, 0.25, 0.25, 0.25], [0.25, 0.25, 0.25, 0.25]]
+            >>> mixes = tensor(np.zeros((1, 24)))
+            >>> scale, base = tensor([1, 1, 1]), tensor(np.zeros(24))
+            >>> compute(ctx.dsv4_hc_comb(mixes, scale, base, 0.0, 1))
+            [[0.25, 0.25, 0.25, 0.25], [0.25, 0.25, 0.25, 0.25], [0.25, 0.25, 0.25, 0.25], [0.25, 0.25, 0.25, 0.25]]
 
         C: ggml_tensor *ggml_dsv4_hc_comb(ggml_context *ctx, ggml_tensor *mixes, ggml_tensor
         *scale, ggml_tensor *base, float eps, int32_t n_iter)
@@ -6730,15 +6745,15 @@ class Ops:
     def dsv4_hc_pre(self, x: Tensor, weights: Tensor) -> Tensor:
         """One stream of hc: their weighted sum, for each token.
 
-        Formula: y[i, t] = sum over h of x[i, h, t] * weights[h, t].
-        Shapes: x [n_embd, hc, n_tokens], weights [hc, n_tokens] -> [n_embd, n_tokens].
-        Types: x f32, weights f32 -> f32.
-        Gradients: none.
+        - Formula: `y[i, t] = sum over h of x[i, h, t] * weights[h, t]`.
+        - Shapes: `x [n_embd, hc, n_tokens], weights [hc, n_tokens] -> [n_embd, n_tokens]`.
+        - Types: x f32, weights f32 -> f32.
+        - Gradients: none.
 
-        >>> x = tensor([[[1, 2], [3, 4]]])
-        >>> weights = tensor([[1, 10]])
-        >>> compute(ctx.dsv4_hc_pre(x, weights))
-        [31.0, 42.0]
+            >>> x = tensor([[[1, 2], [3, 4]]])
+            >>> weights = tensor([[1, 10]])
+            >>> compute(ctx.dsv4_hc_pre(x, weights))
+            [31.0, 42.0]
 
         C: ggml_tensor *ggml_dsv4_hc_pre(ggml_context *ctx, ggml_tensor *x, ggml_tensor
         *weights)
@@ -6756,15 +6771,15 @@ class Ops:
     def dsv4_hc_pre_gated(self, x: Tensor, gate: Tensor, scale: float) -> Tensor:
         """One stream of hc: their sum with a gate for each element.
 
-        Formula: y[i, t] = scale * sum over h of x[i, h, t] / (1 + exp(-gate[i, h, t])).
-        Shapes: x [n_embd, hc, n_tokens], gate [n_embd, hc, n_tokens] -> [n_embd, n_tokens].
-        Types: x f32, gate f32 -> f32.
-        Gradients: none.
+        - Formula: `y[i, t] = scale * sum over h of x[i, h, t] / (1 + exp(-gate[i, h, t]))`.
+        - Shapes: `x [n_embd, hc, n_tokens], gate [n_embd, hc, n_tokens] -> [n_embd, n_tokens]`.
+        - Types: x f32, gate f32 -> f32.
+        - Gradients: none.
 
-        >>> x = tensor([[[1, 2], [3, 4]]])
-        >>> gate = tensor([[[0, 0], [0, 0]]])
-        >>> compute(ctx.dsv4_hc_pre_gated(x, gate, 1.0))
-        [2.0, 3.0]
+            >>> x = tensor([[[1, 2], [3, 4]]])
+            >>> gate = tensor([[[0, 0], [0, 0]]])
+            >>> compute(ctx.dsv4_hc_pre_gated(x, gate, 1.0))
+            [2.0, 3.0]
 
         C: ggml_tensor *ggml_dsv4_hc_pre_gated(ggml_context *ctx, ggml_tensor *x, ggml_tensor
         *gate, float scale)
@@ -6790,18 +6805,18 @@ class Ops:
         comb. (The releases that take None for comb mix nothing then; here it raises
         AbortError.)
 
-        Formula: y[i, d, t] = x[i, t] * post[d, t] + sum over s of residual[i, s, t] * comb[d,
-            s, t].
-        Shapes: x [n_embd, n_tokens], residual [n_embd, hc, n_tokens], post [hc, n_tokens], comb
-            [hc, hc, n_tokens] -> [n_embd, hc, n_tokens].
-        Types: x f32, residual f32, post f32, comb f32 -> f32.
-        Gradients: none.
+        - Formula: `y[i, d, t] = x[i, t] * post[d, t] + sum over s of residual[i, s, t] *
+          comb[d, s, t]`.
+        - Shapes: `x [n_embd, n_tokens], residual [n_embd, hc, n_tokens], post [hc, n_tokens],
+          comb [hc, hc, n_tokens] -> [n_embd, hc, n_tokens]`.
+        - Types: x f32, residual f32, post f32, comb f32 -> f32.
+        - Gradients: none.
 
-        >>> x, post = tensor([[1, 2]]), tensor([[1, 10]])
-        >>> residual = tensor([[[0, 0], [1, 1]]])
-        >>> comb = tensor([[[1, 0], [0, 1]]])
-        >>> compute(ctx.dsv4_hc_post(x, residual, post, comb))
-        [[1.0, 2.0], [11.0, 21.0]]
+            >>> x, post = tensor([[1, 2]]), tensor([[1, 10]])
+            >>> residual = tensor([[[0, 0], [1, 1]]])
+            >>> comb = tensor([[[1, 0], [0, 1]]])
+            >>> compute(ctx.dsv4_hc_post(x, residual, post, comb))
+            [[1.0, 2.0], [11.0, 21.0]]
 
         C: ggml_tensor *ggml_dsv4_hc_post(ggml_context *ctx, ggml_tensor *x, ggml_tensor
         *residual, ggml_tensor *post, ggml_tensor *comb)
@@ -6830,15 +6845,15 @@ class Ops:
     def cross_entropy_loss(self, a: Tensor, b: Tensor) -> Tensor:
         """Mean over the rows of the cross entropy between softmaxed logits a and probabilities b.
 
-        Formula: y[0] = -mean over j of sum over i of b[i, j] * log(soft_max(a)[i, j]).
-        Shapes: a [..], b any -> [1]; b has a's ne.
-        Types: a f32, b f32 -> f32.
-        Gradients: a.
+        - Formula: `y[0] = -mean over j of sum over i of b[i, j] * log(soft_max(a)[i, j])`.
+        - Shapes: `a [..], b any -> [1]`; b has a's ne.
+        - Types: a f32, b f32 -> f32.
+        - Gradients: a.
 
-        >>> a = tensor([[0, 0], [0, 0]])
-        >>> b = tensor([[1, 0], [0, 1]])
-        >>> compute(ctx.cross_entropy_loss(a, b))
-        [0.6931]
+            >>> a = tensor([[0, 0], [0, 0]])
+            >>> b = tensor([[1, 0], [0, 1]])
+            >>> compute(ctx.cross_entropy_loss(a, b))
+            [0.6931]
 
         C: ggml_tensor *ggml_cross_entropy_loss(ggml_context *ctx, ggml_tensor *a, ggml_tensor
         *b)
@@ -6857,16 +6872,16 @@ class Ops:
         """The gradient of cross_entropy_loss: a is that of its result, b the logits, c the
         probabilities.
 
-        Formula: y = a[0] * (soft_max(b) - c) / number of rows.
-        Shapes: a [1], b [..], c any -> as b; c has b's ne.
-        Types: a f32, b f32, c f32 -> f32.
-        Gradients: none.
+        - Formula: `y = a[0] * (soft_max(b) - c) / number of rows`.
+        - Shapes: `a [1], b [..], c any -> as b`; c has b's ne.
+        - Types: a f32, b f32, c f32 -> f32.
+        - Gradients: none.
 
-        >>> a = tensor([1])
-        >>> b = tensor([[0, 0]])
-        >>> c = tensor([[1, 0]])
-        >>> compute(ctx.cross_entropy_loss_back(a, b, c))
-        [-0.5, 0.5]
+            >>> a = tensor([1])
+            >>> b = tensor([[0, 0]])
+            >>> c = tensor([[1, 0]])
+            >>> compute(ctx.cross_entropy_loss_back(a, b, c))
+            [-0.5, 0.5]
 
         C: ggml_tensor *ggml_cross_entropy_loss_back(ggml_context *ctx, ggml_tensor *a,
         ggml_tensor *b, ggml_tensor *c)
@@ -6893,18 +6908,18 @@ class Ops:
         has alpha, beta1, beta2, eps, the weight decay, and the factors 1 / (1 - beta1^t) and 1
         / (1 - beta2^t) of step t. The result is a view of a.
 
-        Formula: m = beta1 m + (1 - beta1) grad; v = beta2 v + (1 - beta2) grad^2; a = a (1 -
-            alpha decay) - alpha m f1 / (sqrt(v f2) + eps).
-        Shapes: a [..], grad any, m any, v any, adamw_params [7] -> as a; grad, m, v have a's
-            ne.
-        Types: all f32 -> f32.
-        Gradients: none.
+        - Formula: `m = beta1 m + (1 - beta1) grad; v = beta2 v + (1 - beta2) grad^2; a = a (1 -
+          alpha decay) - alpha m f1 / (sqrt(v f2) + eps)`.
+        - Shapes: `a [..], grad any, m any, v any, adamw_params [7] -> as a`; grad, m, v have
+          a's ne.
+        - Types: all f32 -> f32.
+        - Gradients: none.
 
-        >>> a, zero = tensor([1, 1]), tensor([0, 0])
-        >>> a.set_param()
-        >>> numbers = tensor([0.1, 0.9, 0.999, 1e-8, 0, 10, 1000])
-        >>> compute(ctx.opt_step_adamw(a, tensor([1, -1]), zero, tensor([0, 0]), numbers))
-        [0.9, 1.1]
+            >>> a, zero = tensor([1, 1]), tensor([0, 0])
+            >>> a.set_param()
+            >>> numbers = tensor([0.1, 0.9, 0.999, 1e-8, 0, 10, 1000])
+            >>> compute(ctx.opt_step_adamw(a, tensor([1, -1]), zero, tensor([0, 0]), numbers))
+            [0.9, 1.1]
 
         C: ggml_tensor *ggml_opt_step_adamw(ggml_context *ctx, ggml_tensor *a, ggml_tensor
         *grad, ggml_tensor *m, ggml_tensor *v, ggml_tensor *adamw_params)
@@ -6936,15 +6951,15 @@ class Ops:
         """One step of gradient descent, in the memory of a (a parameter: set_param). sgd_params
         has alpha and the weight decay. The result is a view of a.
 
-        Formula: a = a (1 - alpha decay) - alpha grad.
-        Shapes: a [..], grad any, sgd_params [2] -> as a; grad has a's ne.
-        Types: all f32 -> f32.
-        Gradients: none.
+        - Formula: `a = a (1 - alpha decay) - alpha grad`.
+        - Shapes: `a [..], grad any, sgd_params [2] -> as a`; grad has a's ne.
+        - Types: all f32 -> f32.
+        - Gradients: none.
 
-        >>> a = tensor([1, 1])
-        >>> a.set_param()
-        >>> compute(ctx.opt_step_sgd(a, tensor([1, -1]), tensor([0.1, 0])))
-        [0.9, 1.1]
+            >>> a = tensor([1, 1])
+            >>> a.set_param()
+            >>> compute(ctx.opt_step_sgd(a, tensor([1, -1]), tensor([0.1, 0])))
+            [0.9, 1.1]
 
         C: ggml_tensor *ggml_opt_step_sgd(ggml_context *ctx, ggml_tensor *a, ggml_tensor *grad,
         ggml_tensor *sgd_params)

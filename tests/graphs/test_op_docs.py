@@ -42,13 +42,14 @@ def test_every_op_has_a_row_and_every_row_an_op():
 
 def test_a_docstring_says_it_all(op):
     doc, row = inspect.getdoc(getattr(Ops, op)), op_docs.row(op)
+    ne, *rest = row.shapes.partition(";")
     flat = " ".join(doc.split())
     for head, said in (
         ("", row.does),
-        ("Formula: ", row.formula),
-        ("Shapes: ", row.shapes),
-        ("Types: ", row.types),
-        ("Gradients: ", ", ".join(row.grad.split()) or "none"),
+        ("- Formula: ", f"`{row.formula}`."),
+        ("- Shapes: ", f"`{ne}`{''.join(rest)}."),
+        ("- Types: ", row.types),
+        ("- Gradients: ", ", ".join(row.grad.split()) or "none"),
     ):
         assert f"{head}{said}" in flat
     assert all(f">>> {line}" in doc for line in row.example)
