@@ -134,15 +134,16 @@ def docstring(name: str, prototype: str) -> list[str]:
     for title, text in said.items():
         lines += wrapped(f"- {title}: {text}.", "  ")
     lines += wrapped(f"- {found.note}", "  ") if found.note else []
-    lines += ["", *(f"    >>> {line}" for line in found.example), f"    {shown}"]
+    lines += ["", "Example:", "", *(f"    >>> {line}" for line in found.example), f"    {shown}"]
     return [*lines, "", *declared]
 
 
 def wrapped(text: str, indent: str = "", width: int = 88) -> list[str]:
-    """`text` in lines of at most `width`, all but the first after `indent`."""
+    """`text` in lines of about `width`, all but the first after `indent`; none begins with what
+    Markdown takes for a list."""
     lines, line = [], ""
     for word in text.split():
-        if line and len(line) + 1 + len(word) > width:
+        if line and len(line) + 1 + len(word) > width and word not in ("+", "-", "*"):
             lines.append(line)
             line = indent + word
         else:

@@ -293,6 +293,8 @@ class Ops:
         - Types: a any -> a's.
         - Gradients: a.
 
+        Example:
+
             >>> a = tensor([[1, 2], [3, 4]])
             >>> compute(ctx.dup(a))
             [[1.0, 2.0], [3.0, 4.0]]
@@ -316,6 +318,8 @@ class Ops:
         - Shapes: `a [..] -> as a`.
         - Types: a any -> a's.
         - Gradients: none; upstream has none for ops in place.
+
+        Example:
 
             >>> a = tensor([[1, 2], [3, 4]])
             >>> compute(ctx.dup_inplace(a))
@@ -342,6 +346,8 @@ class Ops:
         - Types: a f32 with b f32; a f16 or bf16 with b of that type or f32; a quantized with b
           f32 -> a's.
         - Gradients: a, b.
+
+        Example:
 
             >>> a = tensor([[1, 2, 3], [4, 5, 6]])
             >>> b = tensor([1, 2, 4])
@@ -370,6 +376,8 @@ class Ops:
           f32 -> a's.
         - Gradients: none; upstream has none for ops in place.
 
+        Example:
+
             >>> a = tensor([[1, 2, 3], [4, 5, 6]])
             >>> b = tensor([1, 2, 4])
             >>> compute(ctx.add_inplace(a, b))
@@ -394,6 +402,8 @@ class Ops:
         - Shapes: `a [..], b any -> as a`; b's ne0 is a's, its ne1 to ne3 divide a's.
         - Types: a f16, bf16 or quantized; b f32, or a's -> type.
         - Gradients: a, b.
+
+        Example:
 
             >>> a = tensor([[1, 2], [3, 4]], 'f16')
             >>> b = tensor([0.5, 0.25])
@@ -421,6 +431,8 @@ class Ops:
         - Shapes: `a [n, n_used, n_tokens], b [n, n_expert], ids [n_used, n_tokens] -> as a`.
         - Types: a f32, b f32, ids i32 -> f32.
         - Gradients: none.
+
+        Example:
 
             >>> a = tensor([[[0, 0], [1, 1]]])
             >>> b = tensor([[10, 20], [30, 40], [50, 60]])
@@ -450,6 +462,8 @@ class Ops:
         - Gradients: a, b; that of b is the mean over a row of the result's gradient, not their
           sum, so only for an a of one row.
 
+        Example:
+
             >>> a = tensor([1, 2, 3])
             >>> b = tensor([10])
             >>> compute(ctx.add1(a, b))
@@ -476,6 +490,8 @@ class Ops:
         - Types: a f32, f16, bf16 or quantized; b f32, or a's -> a's.
         - Gradients: none; upstream has none for ops in place.
 
+        Example:
+
             >>> a = tensor([1, 2, 3])
             >>> b = tensor([10])
             >>> compute(ctx.add1_inplace(a, b))
@@ -501,6 +517,8 @@ class Ops:
         - Shapes: `a [..], b any -> as a`; a contiguous, the part inside of it.
         - Types: a f32, b f32 -> f32.
         - Gradients: a, b.
+
+        Example:
 
             >>> a = tensor([[1, 1, 1], [1, 1, 1]])
             >>> b = tensor([[10, 20]])
@@ -537,6 +555,8 @@ class Ops:
         - Types: a f32, b f32 -> f32.
         - Gradients: none; upstream has none for ops in place.
 
+        Example:
+
             >>> a = tensor([[1, 1, 1], [1, 1, 1]])
             >>> b = tensor([[10, 20]])
             >>> compute(ctx.acc_inplace(a, b, a.nb[1], a.nb[2], a.nb[3], a.nb[1]))
@@ -563,6 +583,8 @@ class Ops:
           them.
         - Types: a f32 with b f32; a f16 or bf16 with b of that type or f32 -> a's.
         - Gradients: a; and b where it has a's ne.
+
+        Example:
 
             >>> a = tensor([[1, 2, 3], [4, 5, 6]])
             >>> b = tensor([1, 2, 4])
@@ -591,6 +613,8 @@ class Ops:
         - Types: a f32 with b f32; a f16 or bf16 with b of that type or f32 -> a's.
         - Gradients: none; upstream has none for ops in place.
 
+        Example:
+
             >>> a = tensor([[1, 2, 3], [4, 5, 6]])
             >>> b = tensor([1, 2, 4])
             >>> compute(ctx.sub_inplace(a, b))
@@ -616,6 +640,8 @@ class Ops:
           them.
         - Types: a f32 with b f32; a f16 or bf16 with b of that type or f32 -> a's.
         - Gradients: a, b.
+
+        Example:
 
             >>> a = tensor([[1, 2, 3], [4, 5, 6]])
             >>> b = tensor([1, 2, 4])
@@ -644,6 +670,8 @@ class Ops:
         - Types: a f32 with b f32; a f16 or bf16 with b of that type or f32 -> a's.
         - Gradients: none; upstream has none for ops in place.
 
+        Example:
+
             >>> a = tensor([[1, 2, 3], [4, 5, 6]])
             >>> b = tensor([1, 2, 4])
             >>> compute(ctx.mul_inplace(a, b))
@@ -669,6 +697,8 @@ class Ops:
           them.
         - Types: a f32 with b f32; a f16 or bf16 with b of that type or f32 -> a's.
         - Gradients: a; and b where it has a's ne.
+
+        Example:
 
             >>> a = tensor([[1, 2, 3], [4, 5, 6]])
             >>> b = tensor([1, 2, 4])
@@ -697,6 +727,8 @@ class Ops:
         - Types: a f32 with b f32; a f16 or bf16 with b of that type or f32 -> a's.
         - Gradients: none; upstream has none for ops in place.
 
+        Example:
+
             >>> a = tensor([[1, 2, 3], [4, 5, 6]])
             >>> b = tensor([1, 2, 4])
             >>> compute(ctx.div_inplace(a, b))
@@ -722,6 +754,8 @@ class Ops:
         - Types: a f32, f16, bf16 -> a's.
         - Gradients: a.
 
+        Example:
+
             >>> a = tensor([-2, -0.5, 0, 1.5])
             >>> compute(ctx.sqr(a))
             [4.0, 0.25, 0.0, 2.25]
@@ -745,6 +779,8 @@ class Ops:
         - Shapes: `a [..] -> as a`; the elements of each row side by side.
         - Types: a f32, f16, bf16 -> a's.
         - Gradients: none; upstream has none for ops in place.
+
+        Example:
 
             >>> a = tensor([-2, -0.5, 0, 1.5])
             >>> compute(ctx.sqr_inplace(a))
@@ -770,6 +806,8 @@ class Ops:
         - Types: a f32, f16, bf16 -> a's.
         - Gradients: a.
 
+        Example:
+
             >>> a = tensor([0.25, 1, 4])
             >>> compute(ctx.sqrt(a))
             [0.5, 1.0, 2.0]
@@ -793,6 +831,8 @@ class Ops:
         - Shapes: `a [..] -> as a`; the elements of each row side by side.
         - Types: a f32, f16, bf16 -> a's.
         - Gradients: none; upstream has none for ops in place.
+
+        Example:
 
             >>> a = tensor([0.25, 1, 4])
             >>> compute(ctx.sqrt_inplace(a))
@@ -818,6 +858,8 @@ class Ops:
         - Types: a f32, f16, bf16 -> a's.
         - Gradients: a.
 
+        Example:
+
             >>> a = tensor([0.25, 1, 4])
             >>> compute(ctx.log(a))
             [-1.3863, 0.0, 1.3863]
@@ -842,6 +884,8 @@ class Ops:
         - Types: a f32, f16, bf16 -> a's.
         - Gradients: none; upstream has none for ops in place.
 
+        Example:
+
             >>> a = tensor([0.25, 1, 4])
             >>> compute(ctx.log_inplace(a))
             [-1.3863, 0.0, 1.3863]
@@ -865,6 +909,8 @@ class Ops:
         - Shapes: `a [..] -> as a`; the elements of each row side by side.
         - Types: a f32, f16, bf16 -> a's.
         - Gradients: a.
+
+        Example:
 
             >>> a = tensor([-2, -0.5, 0, 1.5])
             >>> compute(ctx.expm1(a))
@@ -891,6 +937,8 @@ class Ops:
         - Types: a f32, f16, bf16 -> a's.
         - Gradients: none; upstream has none for ops in place.
 
+        Example:
+
             >>> a = tensor([-2, -0.5, 0, 1.5])
             >>> compute(ctx.expm1_inplace(a))
             [-0.8647, -0.3935, 0.0, 3.4817]
@@ -914,6 +962,8 @@ class Ops:
         - Shapes: `a [..] -> as a`; the elements of each row side by side.
         - Types: a f32, f16, bf16 -> a's.
         - Gradients: a.
+
+        Example:
 
             >>> a = tensor([-2, -0.5, 0, 1.5])
             >>> compute(ctx.softplus(a))
@@ -939,6 +989,8 @@ class Ops:
         - Types: a f32, f16, bf16 -> a's.
         - Gradients: none; upstream has none for ops in place.
 
+        Example:
+
             >>> a = tensor([-2, -0.5, 0, 1.5])
             >>> compute(ctx.softplus_inplace(a))
             [0.1269, 0.4741, 0.6931, 1.7014]
@@ -962,6 +1014,8 @@ class Ops:
         - Shapes: `a [..] -> as a`; the elements of each row side by side.
         - Types: a f32, f16, bf16 -> a's.
         - Gradients: a.
+
+        Example:
 
             >>> a = tensor([-2, -0.5, 0, 1.5])
             >>> compute(ctx.sin(a))
@@ -987,6 +1041,8 @@ class Ops:
         - Types: a f32, f16, bf16 -> a's.
         - Gradients: none; upstream has none for ops in place.
 
+        Example:
+
             >>> a = tensor([-2, -0.5, 0, 1.5])
             >>> compute(ctx.sin_inplace(a))
             [-0.9093, -0.4794, 0.0, 0.9975]
@@ -1010,6 +1066,8 @@ class Ops:
         - Shapes: `a [..] -> as a`; the elements of each row side by side.
         - Types: a f32, f16, bf16 -> a's.
         - Gradients: a.
+
+        Example:
 
             >>> a = tensor([-2, -0.5, 0, 1.5])
             >>> compute(ctx.cos(a))
@@ -1035,6 +1093,8 @@ class Ops:
         - Types: a f32, f16, bf16 -> a's.
         - Gradients: none; upstream has none for ops in place.
 
+        Example:
+
             >>> a = tensor([-2, -0.5, 0, 1.5])
             >>> compute(ctx.cos_inplace(a))
             [-0.4161, 0.8776, 1.0, 0.0707]
@@ -1058,6 +1118,8 @@ class Ops:
         - Shapes: `a [..] -> [1]`.
         - Types: a f32, f16, bf16 -> a's.
         - Gradients: a.
+
+        Example:
 
             >>> a = tensor([[1, 2], [3, 4]])
             >>> compute(ctx.sum(a))
@@ -1083,6 +1145,8 @@ class Ops:
         - Types: a f32 -> f32.
         - Gradients: a.
 
+        Example:
+
             >>> a = tensor([[1, 2], [3, 4]])
             >>> compute(ctx.sum_rows(a))
             [[3.0], [7.0]]
@@ -1106,6 +1170,8 @@ class Ops:
         - Shapes: `a [..] -> as a`.
         - Types: a f32 -> f32.
         - Gradients: none.
+
+        Example:
 
             >>> a = tensor([[1, 2, 3], [4, 5, 6]])
             >>> compute(ctx.cumsum(a))
@@ -1131,6 +1197,8 @@ class Ops:
         - Types: a f32 -> f32.
         - Gradients: a; where another op reads a, too, a may have to be one row.
 
+        Example:
+
             >>> a = tensor([[1, 2, 6], [3, 4, 5]])
             >>> compute(ctx.mean(a))
             [[3.0], [4.0]]
@@ -1155,6 +1223,8 @@ class Ops:
         - Types: a f32 -> i32.
         - Gradients: none.
 
+        Example:
+
             >>> a = tensor([[1, 9, 2], [7, 4, 5]])
             >>> compute(ctx.argmax(a))
             [1, 0]
@@ -1178,6 +1248,8 @@ class Ops:
         - Shapes: `a [..], b any -> [1]`; b has a's ne.
         - Types: a i32, b i32 -> i64.
         - Gradients: none.
+
+        Example:
 
             >>> a = tensor([1, 2, 3], 'i32')
             >>> b = tensor([1, 5, 3], 'i32')
@@ -1204,6 +1276,8 @@ class Ops:
         - Types: a f32, f16, bf16, i32, i16; b any -> a's.
         - Gradients: a.
 
+        Example:
+
             >>> a = tensor([[1, 2]])
             >>> b = tensor([[0, 0, 0, 0], [0, 0, 0, 0]])
             >>> compute(ctx.repeat(a, b))
@@ -1229,6 +1303,8 @@ class Ops:
         - Types: a f32, f16, bf16, i32, i16 -> a's.
         - Gradients: a.
 
+        Example:
+
             >>> a = tensor([[1, 2]])
             >>> compute(ctx.repeat_4d(a, 4, 2, 1, 1))
             [[1.0, 2.0, 1.0, 2.0], [1.0, 2.0, 1.0, 2.0]]
@@ -1253,6 +1329,8 @@ class Ops:
         - Shapes: `a any, b [..] -> as b`; b's ne0 to ne3 each divide a's.
         - Types: a f32; b any -> f32.
         - Gradients: a.
+
+        Example:
 
             >>> a = tensor([[1, 2, 3, 4]])
             >>> b = tensor([0, 0])
@@ -1280,6 +1358,8 @@ class Ops:
         - Types: a any, b a's -> a's.
         - Gradients: none.
 
+        Example:
+
             >>> a = tensor([[1, 2], [3, 4]])
             >>> b = tensor([[5, 6]])
             >>> compute(ctx.concat(a, b, 1))
@@ -1305,6 +1385,8 @@ class Ops:
         - Types: a f32, f16, bf16 -> a's.
         - Gradients: a.
 
+        Example:
+
             >>> a = tensor([-2, -0.5, 0, 1.5])
             >>> compute(ctx.abs(a))
             [2.0, 0.5, 0.0, 1.5]
@@ -1328,6 +1410,8 @@ class Ops:
         - Shapes: `a [..] -> as a`; the elements of each row side by side.
         - Types: a f32, f16, bf16 -> a's.
         - Gradients: none; upstream has none for ops in place.
+
+        Example:
 
             >>> a = tensor([-2, -0.5, 0, 1.5])
             >>> compute(ctx.abs_inplace(a))
@@ -1353,6 +1437,8 @@ class Ops:
         - Types: a f32, f16, bf16 -> a's.
         - Gradients: none; it counts as constant.
 
+        Example:
+
             >>> a = tensor([-2, -0.5, 0, 1.5])
             >>> compute(ctx.sgn(a))
             [-1.0, -1.0, 0.0, 1.0]
@@ -1376,6 +1462,8 @@ class Ops:
         - Shapes: `a [..] -> as a`; the elements of each row side by side.
         - Types: a f32, f16, bf16 -> a's.
         - Gradients: none; upstream has none for ops in place.
+
+        Example:
 
             >>> a = tensor([-2, -0.5, 0, 1.5])
             >>> compute(ctx.sgn_inplace(a))
@@ -1401,6 +1489,8 @@ class Ops:
         - Types: a f32, f16, bf16 -> a's.
         - Gradients: a.
 
+        Example:
+
             >>> a = tensor([-2, -0.5, 0, 1.5])
             >>> compute(ctx.neg(a))
             [2.0, 0.5, 0.0, -1.5]
@@ -1424,6 +1514,8 @@ class Ops:
         - Shapes: `a [..] -> as a`; the elements of each row side by side.
         - Types: a f32, f16, bf16 -> a's.
         - Gradients: none; upstream has none for ops in place.
+
+        Example:
 
             >>> a = tensor([-2, -0.5, 0, 1.5])
             >>> compute(ctx.neg_inplace(a))
@@ -1449,6 +1541,8 @@ class Ops:
         - Types: a f32, f16, bf16 -> a's.
         - Gradients: none; it counts as constant.
 
+        Example:
+
             >>> a = tensor([-2, -0.5, 0, 1.5])
             >>> compute(ctx.step(a))
             [0.0, 0.0, 0.0, 1.0]
@@ -1472,6 +1566,8 @@ class Ops:
         - Shapes: `a [..] -> as a`; the elements of each row side by side.
         - Types: a f32, f16, bf16 -> a's.
         - Gradients: none; upstream has none for ops in place.
+
+        Example:
 
             >>> a = tensor([-2, -0.5, 0, 1.5])
             >>> compute(ctx.step_inplace(a))
@@ -1497,6 +1593,8 @@ class Ops:
         - Types: a f32, f16, bf16 -> a's.
         - Gradients: none.
 
+        Example:
+
             >>> a = tensor([-2, -0.5, 0, 1.5])
             >>> compute(ctx.tanh(a))
             [-0.964, -0.4621, 0.0, 0.9051]
@@ -1520,6 +1618,8 @@ class Ops:
         - Shapes: `a [..] -> as a`; the elements of each row side by side.
         - Types: a f32, f16, bf16 -> a's.
         - Gradients: none; upstream has none for ops in place.
+
+        Example:
 
             >>> a = tensor([-2, -0.5, 0, 1.5])
             >>> compute(ctx.tanh_inplace(a))
@@ -1545,6 +1645,8 @@ class Ops:
         - Types: a f32, f16, bf16 -> a's.
         - Gradients: none.
 
+        Example:
+
             >>> a = tensor([-2, -0.5, 0, 1.5])
             >>> compute(ctx.elu(a))
             [-0.8647, -0.3935, 0.0, 1.5]
@@ -1568,6 +1670,8 @@ class Ops:
         - Shapes: `a [..] -> as a`; the elements of each row side by side.
         - Types: a f32, f16, bf16 -> a's.
         - Gradients: none; upstream has none for ops in place.
+
+        Example:
 
             >>> a = tensor([-2, -0.5, 0, 1.5])
             >>> compute(ctx.elu_inplace(a))
@@ -1593,6 +1697,8 @@ class Ops:
         - Types: a f32, f16, bf16 -> a's.
         - Gradients: a.
 
+        Example:
+
             >>> a = tensor([-2, -0.5, 0, 1.5])
             >>> compute(ctx.relu(a))
             [0.0, 0.0, 0.0, 1.5]
@@ -1616,6 +1722,8 @@ class Ops:
         - Shapes: `a [..] -> as a`; rows at even distances.
         - Types: a f32, f16 -> a's.
         - Gradients: none.
+
+        Example:
 
             >>> a = tensor([-2, -0.5, 0, 1.5])
             >>> compute(ctx.leaky_relu(a, 0.1, False))
@@ -1642,6 +1750,8 @@ class Ops:
         - Types: a f32, f16, bf16 -> a's.
         - Gradients: none; upstream has none for ops in place.
 
+        Example:
+
             >>> a = tensor([-2, -0.5, 0, 1.5])
             >>> compute(ctx.relu_inplace(a))
             [0.0, 0.0, 0.0, 1.5]
@@ -1665,6 +1775,8 @@ class Ops:
         - Shapes: `a [..] -> as a`; the elements of each row side by side.
         - Types: a f32, f16, bf16 -> a's.
         - Gradients: none.
+
+        Example:
 
             >>> a = tensor([-2, -0.5, 0, 1.5])
             >>> compute(ctx.sigmoid(a))
@@ -1690,6 +1802,8 @@ class Ops:
         - Types: a f32, f16, bf16 -> a's.
         - Gradients: none; upstream has none for ops in place.
 
+        Example:
+
             >>> a = tensor([-2, -0.5, 0, 1.5])
             >>> compute(ctx.sigmoid_inplace(a))
             [0.1192, 0.3775, 0.5, 0.8176]
@@ -1713,6 +1827,8 @@ class Ops:
         - Shapes: `a [..] -> as a`; the elements of each row side by side.
         - Types: a f32, f16, bf16 -> a's.
         - Gradients: none.
+
+        Example:
 
             >>> a = tensor([-2, -0.5, 0, 1.5])
             >>> compute(ctx.gelu(a))
@@ -1739,6 +1855,8 @@ class Ops:
         - Types: a f32, f16, bf16 -> a's.
         - Gradients: none; upstream has none for ops in place.
 
+        Example:
+
             >>> a = tensor([-2, -0.5, 0, 1.5])
             >>> compute(ctx.gelu_inplace(a))
             [-0.0454, -0.1543, 0.0, 1.3994]
@@ -1762,6 +1880,8 @@ class Ops:
         - Shapes: `a [..] -> as a`; the elements of each row side by side.
         - Types: a f32, f16, bf16 -> a's.
         - Gradients: none.
+
+        Example:
 
             >>> a = tensor([-2, -0.5, 0, 1.5])
             >>> compute(ctx.gelu_erf(a))
@@ -1788,6 +1908,8 @@ class Ops:
         - Types: a f32, f16, bf16 -> a's.
         - Gradients: none; upstream has none for ops in place.
 
+        Example:
+
             >>> a = tensor([-2, -0.5, 0, 1.5])
             >>> compute(ctx.gelu_erf_inplace(a))
             [-0.0455, -0.1543, 0.0, 1.3998]
@@ -1811,6 +1933,8 @@ class Ops:
         - Shapes: `a [..] -> as a`; the elements of each row side by side.
         - Types: a f32, f16, bf16 -> a's.
         - Gradients: none.
+
+        Example:
 
             >>> a = tensor([-2, -0.5, 0, 1.5])
             >>> compute(ctx.gelu_quick(a))
@@ -1837,6 +1961,8 @@ class Ops:
         - Types: a f32, f16, bf16 -> a's.
         - Gradients: none; upstream has none for ops in place.
 
+        Example:
+
             >>> a = tensor([-2, -0.5, 0, 1.5])
             >>> compute(ctx.gelu_quick_inplace(a))
             [-0.0643, -0.1497, 0.0, 1.3916]
@@ -1860,6 +1986,8 @@ class Ops:
         - Shapes: `a [..] -> as a`; the elements of each row side by side.
         - Types: a f32, f16, bf16 -> a's.
         - Gradients: a.
+
+        Example:
 
             >>> a = tensor([-2, -0.5, 0, 1.5])
             >>> compute(ctx.silu(a))
@@ -1885,6 +2013,8 @@ class Ops:
         - Types: a f32, f16, bf16 -> a's.
         - Gradients: none; upstream has none for ops in place.
 
+        Example:
+
             >>> a = tensor([-2, -0.5, 0, 1.5])
             >>> compute(ctx.silu_inplace(a))
             [-0.2384, -0.1888, 0.0, 1.2264]
@@ -1908,6 +2038,8 @@ class Ops:
         - Shapes: `a [..], b any -> as a`; b has a's ne, rows of both in line.
         - Types: a f32, f16; b a's -> a's.
         - Gradients: none.
+
+        Example:
 
             >>> a = tensor([1, 1, 1])
             >>> b = tensor([-1, 0, 1])
@@ -1934,6 +2066,8 @@ class Ops:
         - Types: a f32, f16, bf16 -> a's.
         - Gradients: none.
 
+        Example:
+
             >>> a = tensor([-2, -0.5, 0, 1.5])
             >>> compute(ctx.hardswish(a))
             [-0.3333, -0.2083, 0.0, 1.125]
@@ -1957,6 +2091,8 @@ class Ops:
         - Shapes: `a [..] -> as a`; the elements of each row side by side.
         - Types: a f32, f16, bf16 -> a's.
         - Gradients: none.
+
+        Example:
 
             >>> a = tensor([-2, -0.5, 0, 1.5])
             >>> compute(ctx.hardsigmoid(a))
@@ -1982,6 +2118,8 @@ class Ops:
         - Types: a f32, f16, bf16 -> a's.
         - Gradients: a.
 
+        Example:
+
             >>> a = tensor([-2, -0.5, 0, 1.5])
             >>> compute(ctx.exp(a))
             [0.1353, 0.6065, 1.0, 4.4817]
@@ -2005,6 +2143,8 @@ class Ops:
         - Shapes: `a [..] -> as a`; the elements of each row side by side.
         - Types: a f32, f16, bf16 -> a's.
         - Gradients: none; upstream has none for ops in place.
+
+        Example:
 
             >>> a = tensor([-2, -0.5, 0, 1.5])
             >>> compute(ctx.exp_inplace(a))
@@ -2030,6 +2170,8 @@ class Ops:
         - Types: a f32, f16, bf16 -> a's.
         - Gradients: none.
 
+        Example:
+
             >>> a = tensor([-2, -0.5, 0, 1.5])
             >>> compute(ctx.floor(a))
             [-2.0, -1.0, 0.0, 1.0]
@@ -2053,6 +2195,8 @@ class Ops:
         - Shapes: `a [..] -> as a`; the elements of each row side by side.
         - Types: a f32, f16, bf16 -> a's.
         - Gradients: none; upstream has none for ops in place.
+
+        Example:
 
             >>> a = tensor([-2, -0.5, 0, 1.5])
             >>> compute(ctx.floor_inplace(a))
@@ -2078,6 +2222,8 @@ class Ops:
         - Types: a f32, f16, bf16 -> a's.
         - Gradients: none.
 
+        Example:
+
             >>> a = tensor([-2, -0.5, 0, 1.5])
             >>> compute(ctx.ceil(a))
             [-2.0, 0.0, 0.0, 2.0]
@@ -2102,6 +2248,8 @@ class Ops:
         - Types: a f32, f16, bf16 -> a's.
         - Gradients: none; upstream has none for ops in place.
 
+        Example:
+
             >>> a = tensor([-2, -0.5, 0, 1.5])
             >>> compute(ctx.ceil_inplace(a))
             [-2.0, 0.0, 0.0, 2.0]
@@ -2125,6 +2273,8 @@ class Ops:
         - Shapes: `a [..] -> as a`; the elements of each row side by side.
         - Types: a f32, f16, bf16 -> a's.
         - Gradients: none.
+
+        Example:
 
             >>> a = tensor([-2, -0.5, 0, 1.5])
             >>> compute(ctx.round(a))
@@ -2151,6 +2301,8 @@ class Ops:
         - Types: a f32, f16, bf16 -> a's.
         - Gradients: none; upstream has none for ops in place.
 
+        Example:
+
             >>> a = tensor([-2, -0.5, 0, 1.5])
             >>> compute(ctx.round_inplace(a))
             [-2.0, -1.0, 0.0, 2.0]
@@ -2174,6 +2326,8 @@ class Ops:
         - Shapes: `a [..] -> as a`; the elements of each row side by side.
         - Types: a f32, f16, bf16 -> a's.
         - Gradients: none.
+
+        Example:
 
             >>> a = tensor([-2, -0.5, 0, 1.5])
             >>> compute(ctx.trunc(a))
@@ -2199,6 +2353,8 @@ class Ops:
         - Types: a f32, f16, bf16 -> a's.
         - Gradients: none; upstream has none for ops in place.
 
+        Example:
+
             >>> a = tensor([-2, -0.5, 0, 1.5])
             >>> compute(ctx.trunc_inplace(a))
             [-2.0, 0.0, 0.0, 1.0]
@@ -2223,6 +2379,8 @@ class Ops:
         - Shapes: `a [..] -> as a`; the elements of each row side by side.
         - Types: a f32, f16, bf16 -> a's.
         - Gradients: none.
+
+        Example:
 
             >>> a = tensor([-2, -0.5, 0, 1.5])
             >>> compute(ctx.xielu(a, 0.8, 0.8, 0.5, -1e-6))
@@ -2250,6 +2408,8 @@ class Ops:
         - Types: a f32, f16, bf16 -> a's.
         - Gradients: none.
 
+        Example:
+
             >>> a = tensor([[-1, 2, 3, 4]])
             >>> compute(ctx.glu(a, 'reglu', False))
             [0.0, 8.0]
@@ -2275,6 +2435,8 @@ class Ops:
         - Types: a f32, f16, bf16 -> a's.
         - Gradients: none.
 
+        Example:
+
             >>> a = tensor([[-1, 2, 3, 4]])
             >>> compute(ctx.reglu(a))
             [0.0, 8.0]
@@ -2298,6 +2460,8 @@ class Ops:
         - Shapes: `a [n, n1, n2, n3] -> [n//2, n1, n2, n3]`; rows of a in line.
         - Types: a f32, f16, bf16 -> a's.
         - Gradients: none.
+
+        Example:
 
             >>> a = tensor([[-1, 2, 3, 4]])
             >>> compute(ctx.reglu_swapped(a))
@@ -2323,6 +2487,8 @@ class Ops:
         - Types: a f32, f16, bf16 -> a's.
         - Gradients: none.
 
+        Example:
+
             >>> a = tensor([[-1, 2, 3, 4]])
             >>> compute(ctx.geglu(a))
             [-0.4764, 7.8203]
@@ -2346,6 +2512,8 @@ class Ops:
         - Shapes: `a [n, n1, n2, n3] -> [n//2, n1, n2, n3]`; rows of a in line.
         - Types: a f32, f16, bf16 -> a's.
         - Gradients: none.
+
+        Example:
 
             >>> a = tensor([[-1, 2, 3, 4]])
             >>> compute(ctx.geglu_swapped(a))
@@ -2371,6 +2539,8 @@ class Ops:
         - Types: a f32, f16, bf16 -> a's.
         - Gradients: none; swiglu_split has them.
 
+        Example:
+
             >>> a = tensor([[-1, 2, 3, 4]])
             >>> compute(ctx.swiglu(a))
             [-0.8068, 7.0464]
@@ -2394,6 +2564,8 @@ class Ops:
         - Shapes: `a [n, n1, n2, n3] -> [n//2, n1, n2, n3]`; rows of a in line.
         - Types: a f32, f16, bf16 -> a's.
         - Gradients: none; swiglu_split has them.
+
+        Example:
 
             >>> a = tensor([[-1, 2, 3, 4]])
             >>> compute(ctx.swiglu_swapped(a))
@@ -2419,6 +2591,8 @@ class Ops:
         - Types: a f32, f16, bf16 -> a's.
         - Gradients: none.
 
+        Example:
+
             >>> a = tensor([[-1, 2, 3, 4]])
             >>> compute(ctx.geglu_erf(a))
             [-0.476, 7.818]
@@ -2442,6 +2616,8 @@ class Ops:
         - Shapes: `a [n, n1, n2, n3] -> [n//2, n1, n2, n3]`; rows of a in line.
         - Types: a f32, f16, bf16 -> a's.
         - Gradients: none.
+
+        Example:
 
             >>> a = tensor([[-1, 2, 3, 4]])
             >>> compute(ctx.geglu_erf_swapped(a))
@@ -2467,6 +2643,8 @@ class Ops:
         - Types: a f32, f16, bf16 -> a's.
         - Gradients: none.
 
+        Example:
+
             >>> a = tensor([[-1, 2, 3, 4]])
             >>> compute(ctx.geglu_quick(a))
             [-0.4625, 7.7422]
@@ -2491,6 +2669,8 @@ class Ops:
         - Types: a f32, f16, bf16 -> a's.
         - Gradients: none.
 
+        Example:
+
             >>> a = tensor([[-1, 2, 3, 4]])
             >>> compute(ctx.geglu_quick_swapped(a))
             [-2.9824, 7.9922]
@@ -2514,6 +2694,8 @@ class Ops:
         - Shapes: `a [..], b any -> as a`; b has a's ne, rows of both in line.
         - Types: a f32, f16, bf16; b a's -> a's.
         - Gradients: none; but for op swiglu: a, b.
+
+        Example:
 
             >>> a = tensor([[-1, 2]])
             >>> b = tensor([[3, 4]])
@@ -2541,6 +2723,8 @@ class Ops:
         - Types: a f32, f16, bf16; b a's -> a's.
         - Gradients: none.
 
+        Example:
+
             >>> a = tensor([[-1, 2]])
             >>> b = tensor([[3, 4]])
             >>> compute(ctx.reglu_split(a, b))
@@ -2565,6 +2749,8 @@ class Ops:
         - Shapes: `a [..], b any -> as a`; b has a's ne, rows of both in line.
         - Types: a f32, f16, bf16; b a's -> a's.
         - Gradients: none.
+
+        Example:
 
             >>> a = tensor([[-1, 2]])
             >>> b = tensor([[3, 4]])
@@ -2591,6 +2777,8 @@ class Ops:
         - Types: a f32, f16, bf16; b a's -> a's.
         - Gradients: a, b.
 
+        Example:
+
             >>> a = tensor([[-1, 2]])
             >>> b = tensor([[3, 4]])
             >>> compute(ctx.swiglu_split(a, b))
@@ -2616,6 +2804,8 @@ class Ops:
         - Types: a f32, f16, bf16; b a's -> a's.
         - Gradients: none.
 
+        Example:
+
             >>> a = tensor([[-1, 2]])
             >>> b = tensor([[3, 4]])
             >>> compute(ctx.geglu_erf_split(a, b))
@@ -2640,6 +2830,8 @@ class Ops:
         - Shapes: `a [..], b any -> as a`; b has a's ne, rows of both in line.
         - Types: a f32, f16, bf16; b a's -> a's.
         - Gradients: none.
+
+        Example:
 
             >>> a = tensor([[-1, 2]])
             >>> b = tensor([[3, 4]])
@@ -2668,6 +2860,8 @@ class Ops:
         - Types: a f32, b f32 -> f32.
         - Gradients: none.
 
+        Example:
+
             >>> a = tensor([[-1, 2]])
             >>> b = tensor([[3, 9]])
             >>> compute(ctx.swiglu_oai(a, b, 1.702, 7.0))
@@ -2693,6 +2887,8 @@ class Ops:
         - Shapes: `a [..], b any -> as a`; b has a's ne, rows of both in line.
         - Types: a f32, f16; b a's -> a's.
         - Gradients: none.
+
+        Example:
 
             >>> a = tensor([[-1, 9]])
             >>> b = tensor([[3, 9]])
@@ -2720,6 +2916,8 @@ class Ops:
         - Types: a f32 -> f32.
         - Gradients: none.
 
+        Example:
+
             >>> a = tensor([[3, 4], [6, 8]])
             >>> compute(ctx.norm(a, 1e-6))
             [[-1.0, 1.0], [-1.0, 1.0]]
@@ -2745,6 +2943,8 @@ class Ops:
         - Types: a f32 -> f32.
         - Gradients: none; upstream has none for ops in place.
 
+        Example:
+
             >>> a = tensor([[3, 4], [6, 8]])
             >>> compute(ctx.norm_inplace(a, 1e-6))
             [[-1.0, 1.0], [-1.0, 1.0]]
@@ -2768,6 +2968,8 @@ class Ops:
         - Shapes: `a [..] -> as a`.
         - Types: a f32 -> f32.
         - Gradients: a.
+
+        Example:
 
             >>> a = tensor([[3, 4], [6, 8]])
             >>> compute(ctx.rms_norm(a, 1e-6))
@@ -2794,6 +2996,8 @@ class Ops:
         - Types: a f32 -> f32.
         - Gradients: none; upstream has none for ops in place.
 
+        Example:
+
             >>> a = tensor([[3, 4], [6, 8]])
             >>> compute(ctx.rms_norm_inplace(a, 1e-6))
             [[0.8485, 1.1314], [0.8485, 1.1314]]
@@ -2819,6 +3023,8 @@ class Ops:
         - Shapes: `a [..] -> as a`.
         - Types: a f32 -> f32.
         - Gradients: none.
+
+        Example:
 
             >>> a = tensor([[[1, 3]], [[5, 9]]])
             >>> compute(ctx.group_norm(a, 2, 1e-6))
@@ -2847,6 +3053,8 @@ class Ops:
         - Types: a f32 -> f32.
         - Gradients: none; upstream has none for ops in place.
 
+        Example:
+
             >>> a = tensor([[[1, 3]], [[5, 9]]])
             >>> compute(ctx.group_norm_inplace(a, 2, 1e-6))
             [[[-1.0, 1.0]], [[-1.0, 1.0]]]
@@ -2871,6 +3079,8 @@ class Ops:
         - Shapes: `a [..] -> as a`.
         - Types: a f32 -> f32.
         - Gradients: none.
+
+        Example:
 
             >>> a = tensor([[3, 4], [6, 8]])
             >>> compute(ctx.l2_norm(a, 1e-6))
@@ -2897,6 +3107,8 @@ class Ops:
         - Types: a f32 -> f32.
         - Gradients: none; upstream has none for ops in place.
 
+        Example:
+
             >>> a = tensor([[3, 4], [6, 8]])
             >>> compute(ctx.l2_norm_inplace(a, 1e-6))
             [[0.6, 0.8], [0.6, 0.8]]
@@ -2921,6 +3133,8 @@ class Ops:
         - Shapes: `a [..], b any -> as a`; b has a's ne.
         - Types: a f32, b f32 -> f32.
         - Gradients: none.
+
+        Example:
 
             >>> a = tensor([[1, 0]])
             >>> b = tensor([[3, 4]])
@@ -2952,6 +3166,8 @@ class Ops:
           for f16) -> f32.
         - Gradients: a, b.
 
+        Example:
+
             >>> a = tensor([[1, 2], [3, 4], [5, 6]])
             >>> b = tensor([[10, 1]])
             >>> compute(ctx.mul_mat(a, b))
@@ -2978,6 +3194,8 @@ class Ops:
           n_used, n_tokens]`; b1 divides n_used; ids from 0 to n_expert - 1.
         - Types: as f32, f16, bf16, quantized; b as of mul_mat; ids i32 -> f32.
         - Gradients: none.
+
+        Example:
 
             >>> w = tensor([[[1, 0], [0, 1]], [[2, 0], [0, 2]]])
             >>> b = tensor([[[3, 4]]])
@@ -3008,6 +3226,8 @@ class Ops:
         - Types: a f32, f16, quantized; b f32 -> f32.
         - Gradients: none.
 
+        Example:
+
             >>> a = tensor([[1, 2], [3, 4]])
             >>> b = tensor([[1, 0, 1], [1, 1, 0]])
             >>> compute(ctx.out_prod(a, b))
@@ -3033,6 +3253,8 @@ class Ops:
         - Types: a f32, bf16 -> a's.
         - Gradients: a.
 
+        Example:
+
             >>> a = tensor([1, 2, 3])
             >>> compute(ctx.scale(a, 0.5))
             [0.5, 1.0, 1.5]
@@ -3057,6 +3279,8 @@ class Ops:
         - Types: a f32, bf16 -> a's.
         - Gradients: none; upstream has none for ops in place.
 
+        Example:
+
             >>> a = tensor([1, 2, 3])
             >>> compute(ctx.scale_inplace(a, 0.5))
             [0.5, 1.0, 1.5]
@@ -3080,6 +3304,8 @@ class Ops:
         - Shapes: `a [..] -> as a`; a contiguous.
         - Types: a f32, bf16 -> a's.
         - Gradients: a.
+
+        Example:
 
             >>> a = tensor([1, 2, 3])
             >>> compute(ctx.scale_bias(a, 0.5, 10.0))
@@ -3106,6 +3332,8 @@ class Ops:
         - Types: a f32, bf16 -> a's.
         - Gradients: none; upstream has none for ops in place.
 
+        Example:
+
             >>> a = tensor([1, 2, 3])
             >>> compute(ctx.scale_bias_inplace(a, 0.5, 10.0))
             [10.5, 11.0, 11.5]
@@ -3131,6 +3359,8 @@ class Ops:
         - Shapes: `a [..], b any -> as a`; a contiguous, the part inside of it.
         - Types: a f32, i32; b a's -> a's.
         - Gradients: a, b.
+
+        Example:
 
             >>> a = tensor([[1, 1, 1], [1, 1, 1]])
             >>> b = tensor([[8, 9]])
@@ -3167,6 +3397,8 @@ class Ops:
         - Types: a f32, i32; b a's -> a's.
         - Gradients: none; upstream has none for ops in place.
 
+        Example:
+
             >>> a = tensor([[1, 1, 1], [1, 1, 1]])
             >>> b = tensor([[8, 9]])
             >>> compute(ctx.set_inplace(a, b, a.nb[1], a.nb[2], a.nb[3], a.nb[1]))
@@ -3193,6 +3425,8 @@ class Ops:
         - Shapes: `a [..], b any -> as a`; a contiguous, the part inside of it.
         - Types: a f32, i32; b a's -> a's.
         - Gradients: a, b.
+
+        Example:
 
             >>> a = tensor([1, 1, 1, 1])
             >>> b = tensor([8, 9])
@@ -3221,6 +3455,8 @@ class Ops:
         - Types: a f32, i32; b a's -> a's.
         - Gradients: none; upstream has none for ops in place.
 
+        Example:
+
             >>> a = tensor([1, 1, 1, 1])
             >>> b = tensor([8, 9])
             >>> compute(ctx.set_1d_inplace(a, b, 2 * a.nb[0]))
@@ -3246,6 +3482,8 @@ class Ops:
         - Shapes: `a [..], b any -> as a`; a contiguous, the part inside of it.
         - Types: a f32, i32; b a's -> a's.
         - Gradients: a, b.
+
+        Example:
 
             >>> a = tensor([[1, 1, 1], [1, 1, 1]])
             >>> b = tensor([[8], [9]])
@@ -3274,6 +3512,8 @@ class Ops:
         - Types: a f32, i32; b a's -> a's.
         - Gradients: none; upstream has none for ops in place.
 
+        Example:
+
             >>> a = tensor([[1, 1, 1], [1, 1, 1]])
             >>> b = tensor([[8], [9]])
             >>> compute(ctx.set_2d_inplace(a, b, a.nb[1], a.nb[0]))
@@ -3300,6 +3540,8 @@ class Ops:
         - Types: a of b's type; between f32, f16, bf16, quantized; f32 to i32 and back -> b's.
         - Gradients: a.
 
+        Example:
+
             >>> a = tensor([[1, 2], [3, 4]])
             >>> b = tensor([0, 0, 0, 0], 'f16')
             >>> compute(ctx.cpy(a, b))
@@ -3325,6 +3567,8 @@ class Ops:
         - Types: a of that type; between f32, f16, bf16, quantized; f32 to i32 and back -> type.
         - Gradients: a; but of i32.
 
+        Example:
+
             >>> a = tensor([1, 2049])
             >>> compute(ctx.cast(a, 'f16'))
             [1.0, 2048.0]
@@ -3348,6 +3592,8 @@ class Ops:
         - Shapes: `a [..] -> as a`.
         - Types: a any -> a's.
         - Gradients: a.
+
+        Example:
 
             >>> a = tensor([[1, 2], [3, 4]])
             >>> compute(ctx.cont(ctx.transpose(a)))
@@ -3373,6 +3619,8 @@ class Ops:
         - Types: a any -> a's.
         - Gradients: a.
 
+        Example:
+
             >>> a = tensor([[1, 2], [3, 4]])
             >>> compute(ctx.cont_1d(ctx.transpose(a), 4))
             [1.0, 3.0, 2.0, 4.0]
@@ -3396,6 +3644,8 @@ class Ops:
         - Shapes: `a any -> [ne0, ne1]`; as many elements as in a.
         - Types: a any -> a's.
         - Gradients: a.
+
+        Example:
 
             >>> a = tensor([[1, 2], [3, 4]])
             >>> compute(ctx.cont_2d(ctx.transpose(a), 1, 4))
@@ -3422,6 +3672,8 @@ class Ops:
         - Types: a any -> a's.
         - Gradients: a.
 
+        Example:
+
             >>> a = tensor([[1, 2], [3, 4]])
             >>> compute(ctx.cont_3d(ctx.transpose(a), 1, 2, 2))
             [[[1.0], [3.0]], [[2.0], [4.0]]]
@@ -3446,6 +3698,8 @@ class Ops:
         - Shapes: `a any -> [ne0, ne1, ne2, ne3]`; as many elements as in a.
         - Types: a any -> a's.
         - Gradients: a.
+
+        Example:
 
             >>> a = tensor([[1, 2], [3, 4]])
             >>> compute(ctx.cont_4d(ctx.transpose(a), 2, 1, 1, 2))
@@ -3472,6 +3726,8 @@ class Ops:
         - Types: a any, b any -> a's.
         - Gradients: a.
 
+        Example:
+
             >>> a = tensor([[1, 2, 3], [4, 5, 6]])
             >>> b = tensor([[0, 0], [0, 0], [0, 0]])
             >>> compute(ctx.reshape(a, b))
@@ -3497,6 +3753,8 @@ class Ops:
         - Types: a any -> a's.
         - Gradients: a.
 
+        Example:
+
             >>> a = tensor([[1, 2, 3], [4, 5, 6]])
             >>> compute(ctx.reshape_1d(a, 6))
             [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
@@ -3520,6 +3778,8 @@ class Ops:
         - Shapes: `a any -> [ne0, ne1]`; as many elements as in a, which is contiguous.
         - Types: a any -> a's.
         - Gradients: a.
+
+        Example:
 
             >>> a = tensor([[1, 2, 3], [4, 5, 6]])
             >>> compute(ctx.reshape_2d(a, 2, 3))
@@ -3545,6 +3805,8 @@ class Ops:
         - Shapes: `a any -> [ne0, ne1, ne2]`; as many elements as in a, which is contiguous.
         - Types: a any -> a's.
         - Gradients: a.
+
+        Example:
 
             >>> a = tensor([[1, 2, 3], [4, 5, 6]])
             >>> compute(ctx.reshape_3d(a, 1, 3, 2))
@@ -3572,6 +3834,8 @@ class Ops:
         - Types: a any -> a's.
         - Gradients: a.
 
+        Example:
+
             >>> a = tensor([[1, 2, 3], [4, 5, 6]])
             >>> compute(ctx.reshape_4d(a, 3, 1, 1, 2))
             [[[[1.0, 2.0, 3.0]]], [[[4.0, 5.0, 6.0]]]]
@@ -3596,6 +3860,8 @@ class Ops:
         - Shapes: `a any -> [ne0]`; all inside of a.
         - Types: a any -> a's.
         - Gradients: a.
+
+        Example:
 
             >>> a = tensor([1, 2, 3, 4])
             >>> compute(ctx.view_1d(a, 2, a.nb[0]))
@@ -3625,6 +3891,8 @@ class Ops:
         - Shapes: `a any -> [ne0, ne1]`; all inside of a.
         - Types: a any -> a's.
         - Gradients: a.
+
+        Example:
 
             >>> a = tensor([[1, 2, 3], [4, 5, 6]])
             >>> compute(ctx.view_2d(a, 2, 2, a.nb[1], a.nb[0]))
@@ -3664,6 +3932,8 @@ class Ops:
         - Shapes: `a any -> [ne0, ne1, ne2]`; all inside of a.
         - Types: a any -> a's.
         - Gradients: a.
+
+        Example:
 
             >>> a = tensor([[[1, 2], [3, 4]], [[5, 6], [7, 8]]])
             >>> compute(ctx.view_3d(a, 1, 2, 2, a.nb[1], a.nb[2], a.nb[0]))
@@ -3705,6 +3975,8 @@ class Ops:
         - Types: a any -> a's.
         - Gradients: a.
 
+        Example:
+
             >>> a = tensor([[[1, 2], [3, 4]], [[5, 6], [7, 8]]])
             >>> compute(ctx.view_4d(a, 2, 1, 2, 1, a.nb[1], a.nb[2], a.nb[3], a.nb[1]))
             [[[3.0, 4.0]], [[7.0, 8.0]]]
@@ -3736,6 +4008,8 @@ class Ops:
         - Types: a any -> a's.
         - Gradients: a.
 
+        Example:
+
             >>> a = tensor([[[1, 2], [3, 4]], [[5, 6], [7, 8]]])
             >>> compute(ctx.permute(a, 0, 2, 1))
             [[[1.0, 2.0], [5.0, 6.0]], [[3.0, 4.0], [7.0, 8.0]]]
@@ -3762,6 +4036,8 @@ class Ops:
         - Types: a any -> a's.
         - Gradients: a.
 
+        Example:
+
             >>> a = tensor([[1, 2, 3], [4, 5, 6]])
             >>> compute(ctx.transpose(a))
             [[1.0, 4.0], [2.0, 5.0], [3.0, 6.0]]
@@ -3786,6 +4062,8 @@ class Ops:
           1.
         - Types: a f32, f16, bf16, quantized; b i32 -> f32 (i32 of an a of i32).
         - Gradients: a.
+
+        Example:
 
             >>> a = tensor([[1, 2], [3, 4], [5, 6]])
             >>> b = tensor([2, 0], 'i32')
@@ -3812,6 +4090,8 @@ class Ops:
         - Shapes: `a [n, r], b [r], c [n, m] -> [n, m]`.
         - Types: a f32, f16; b i32; c any -> f32.
         - Gradients: none.
+
+        Example:
 
             >>> a = tensor([[1, 2], [3, 4]])
             >>> b = tensor([2, 0], 'i32')
@@ -3843,6 +4123,8 @@ class Ops:
         - Types: a f32, f16, bf16, quantized; b f32 (f16 into f16); c i64 or i32 -> a's.
         - Gradients: none.
 
+        Example:
+
             >>> a = tensor([[0, 0], [0, 0], [0, 0]])
             >>> b = tensor([[1, 2], [3, 4]])
             >>> c = tensor([2, 0], 'i64')
@@ -3870,6 +4152,8 @@ class Ops:
         - Types: a f32 -> f32.
         - Gradients: none.
 
+        Example:
+
             >>> a = tensor([1, 2])
             >>> compute(ctx.diag(a))
             [[1.0, 0.0], [0.0, 2.0]]
@@ -3894,6 +4178,8 @@ class Ops:
         - Shapes: `a [..] -> as a`; matrices in line.
         - Types: a f32 -> f32.
         - Gradients: a.
+
+        Example:
 
             >>> a = tensor([[1, 2, 3], [4, 5, 6]])
             >>> compute(ctx.diag_mask_inf(a, 0))
@@ -3920,6 +4206,8 @@ class Ops:
         - Types: a f32 -> f32.
         - Gradients: none; upstream has none for ops in place.
 
+        Example:
+
             >>> a = tensor([[1, 2, 3], [4, 5, 6]])
             >>> compute(ctx.diag_mask_inf_inplace(a, 0))
             [[1.0, -inf, -inf], [4.0, 5.0, -inf]]
@@ -3945,6 +4233,8 @@ class Ops:
         - Types: a f32 -> f32.
         - Gradients: a.
 
+        Example:
+
             >>> a = tensor([[1, 2, 3], [4, 5, 6]])
             >>> compute(ctx.diag_mask_zero(a, 0))
             [[1.0, 0.0, 0.0], [4.0, 5.0, 0.0]]
@@ -3969,6 +4259,8 @@ class Ops:
         - Shapes: `a [..] -> as a`; matrices in line.
         - Types: a f32 -> f32.
         - Gradients: none; upstream has none for ops in place.
+
+        Example:
 
             >>> a = tensor([[1, 2, 3], [4, 5, 6]])
             >>> compute(ctx.diag_mask_zero_inplace(a, 0))
@@ -3996,6 +4288,8 @@ class Ops:
         - Gradients: none.
         - Releases without clamp_inplace compute it in a's memory.
 
+        Example:
+
             >>> a = tensor([-2, 0.5, 3])
             >>> compute(ctx.clamp(a, -1.0, 1.0))
             [-1.0, 0.5, 1.0]
@@ -4020,6 +4314,8 @@ class Ops:
         - Shapes: `a [..] -> as a`.
         - Types: a f32, f16 -> a's.
         - Gradients: none; upstream has none for ops in place.
+
+        Example:
 
             >>> a = tensor([-2, 0.5, 3])
             >>> compute(ctx.clamp_inplace(a, -1.0, 1.0))
@@ -4046,6 +4342,8 @@ class Ops:
         - Types: a f32 -> f32.
         - Gradients: a.
 
+        Example:
+
             >>> a = tensor([[0, 0], [0, 3]])
             >>> compute(ctx.soft_max(a))
             [[0.5, 0.5], [0.0474, 0.9526]]
@@ -4069,6 +4367,8 @@ class Ops:
         - Shapes: `a [..] -> as a`; a contiguous.
         - Types: a f32 -> f32.
         - Gradients: none; upstream has none for ops in place.
+
+        Example:
 
             >>> a = tensor([[0, 0], [0, 3]])
             >>> compute(ctx.soft_max_inplace(a))
@@ -4101,6 +4401,8 @@ class Ops:
           divides n2, m3 divides n3; both contiguous; mask may be None.
         - Types: a f32; mask f32 or f16 -> f32.
         - Gradients: a.
+
+        Example:
 
             >>> a = tensor([[0, 4, 9]])
             >>> mask = tensor([[0, 0, -np.inf]])
@@ -4143,6 +4445,8 @@ class Ops:
         - Types: a f32; mask f32 or f16 -> f32.
         - Gradients: none; upstream has none for ops in place.
 
+        Example:
+
             >>> a = tensor([[0, 4, 9]])
             >>> mask = tensor([[0, 0, -np.inf]])
             >>> compute(ctx.soft_max_ext_inplace(a, mask, 0.5))
@@ -4175,6 +4479,8 @@ class Ops:
         - Types: a f32, b f32 -> f32.
         - Gradients: none.
         - max_bias has to be 0: the CPU has no other.
+
+        Example:
 
             >>> a = tensor([[1, 0]])
             >>> b = tensor([[0.25, 0.75]])
@@ -4209,6 +4515,8 @@ class Ops:
         - Types: a f32, b f32 -> f32.
         - Gradients: none; upstream has none for ops in place.
 
+        Example:
+
             >>> a = tensor([[1, 0]])
             >>> b = tensor([[0.25, 0.75]])
             >>> compute(ctx.soft_max_ext_back_inplace(a, b, 1.0, 0.0))
@@ -4238,6 +4546,8 @@ class Ops:
           at most d.
         - Types: a f32, f16; b i32 -> a's.
         - Gradients: a.
+
+        Example:
 
             >>> a = tensor([[[1, 0, 1, 0]]])
             >>> b = tensor([1], 'i32')
@@ -4269,6 +4579,8 @@ class Ops:
           at most d.
         - Types: a f32, f16; b i32 -> a's.
         - Gradients: none; upstream has none for ops in place.
+
+        Example:
 
             >>> a = tensor([[[1, 0, 1, 0]]])
             >>> b = tensor([1], 'i32')
@@ -4313,6 +4625,8 @@ class Ops:
           numbers or more, or is None.
         - Types: a f32, f16; b i32; c f32 -> a's.
         - Gradients: a.
+
+        Example:
 
             >>> a = tensor([[[1, 0, 1, 0]]])
             >>> b = tensor([1], 'i32')
@@ -4376,6 +4690,8 @@ class Ops:
           are at most d together; c may be None.
         - Types: a f32, f16; b i32; c f32 -> a's.
         - Gradients: a.
+
+        Example:
 
             >>> a = tensor([[[1, 1, 0, 0]]])
             >>> b = tensor([1, 2, 0, 0], 'i32')
@@ -4441,6 +4757,8 @@ class Ops:
         - Types: a f32, f16; b i32; c f32 -> a's.
         - Gradients: none; upstream has none for ops in place.
 
+        Example:
+
             >>> a = tensor([[[1, 0, 1, 0]]])
             >>> b = tensor([1], 'i32')
             >>> compute(ctx.rope_ext_inplace(a, b, None, 4, 0, freq_base=100.0))
@@ -4505,6 +4823,8 @@ class Ops:
         - Types: a f32, f16; b i32; c f32 -> a's.
         - Gradients: none; upstream has none for ops in place.
 
+        Example:
+
             >>> a = tensor([[[1, 1, 0, 0]]])
             >>> b = tensor([1, 2, 0, 0], 'i32')
             >>> compute(ctx.rope_multi_inplace(a, b, None, 4, [1, 1, 0, 0], 8))
@@ -4567,6 +4887,8 @@ class Ops:
         - Types: a f32, f16; b i32 -> a's.
         - Gradients: a.
 
+        Example:
+
             >>> a = tensor([[[1, 0, 1, 0]]])
             >>> b = tensor([1], 'i32')
             >>> compute(ctx.rope_custom(a, b, 4, 0))
@@ -4623,6 +4945,8 @@ class Ops:
         - Types: a f32, f16; b i32 -> a's.
         - Gradients: none; upstream has none for ops in place.
 
+        Example:
+
             >>> a = tensor([[[1, 0, 1, 0]]])
             >>> b = tensor([1], 'i32')
             >>> compute(ctx.rope_custom_inplace(a, b, 4, 0))
@@ -4677,6 +5001,8 @@ class Ops:
           numbers or more, or is None.
         - Types: a f32, f16; b i32; c f32 -> a's.
         - Gradients: none.
+
+        Example:
 
             >>> a = tensor([[[1, 0, 1, 0]]])
             >>> b = tensor([1], 'i32')
@@ -4738,6 +5064,8 @@ class Ops:
           are at most d together; c may be None.
         - Types: a f32, f16; b i32; c f32 -> a's.
         - Gradients: none.
+
+        Example:
 
             >>> a = tensor([[[1, 1, 0, 0]]])
             >>> b = tensor([1, 2, 0, 0], 'i32')
@@ -4801,6 +5129,8 @@ class Ops:
         - Types: a any; b f32, or f16 for a result of f16 -> dst_type.
         - Gradients: b.
 
+        Example:
+
             >>> a = tensor([[[[0, 0]]]])
             >>> b = tensor([[[[1, 2, 3]]]])
             >>> compute(ctx.im2col(a, b, 1, 1, 0, 0, 1, 1, True, 'f32'))
@@ -4852,6 +5182,8 @@ class Ops:
         - Types: a f32; b f32 or f16 -> f32.
         - Gradients: none.
 
+        Example:
+
             >>> a = tensor([[1, 2], [10, 20]])
             >>> b = tensor([[[[0, 0]]]])
             >>> compute(ctx.im2col_back(a, b, [3, 1, 1, 1], 1, 1, 0, 0, 1, 1, True))
@@ -4882,6 +5214,8 @@ class Ops:
         - Types: a f32, f16, bf16 -> a's.
         - Gradients: none.
 
+        Example:
+
             >>> a = tensor([[1, 2], [10, 20]])
             >>> compute(ctx.col2im_1d(a, 1, 1))
             [1.0, 12.0, 20.0]
@@ -4906,6 +5240,8 @@ class Ops:
         - Shapes: `a [k, c, oc], b [w, c, n] -> [(w + 2*p0 - d0*(k - 1) - 1) // s0 + 1, oc, n]`.
         - Types: a f32, f16, bf16; b f32 -> f32.
         - Gradients: a, b.
+
+        Example:
 
             >>> a = tensor([[[1, 10]]], 'f16')
             >>> b = tensor([[1, 2, 3]])
@@ -4934,6 +5270,8 @@ class Ops:
         - Types: a f32, f16, bf16; b f32 -> f32.
         - Gradients: a, b.
 
+        Example:
+
             >>> a = tensor([[[1, 10, 100]]], 'f16')
             >>> b = tensor([[1, 2, 3]])
             >>> compute(ctx.conv_1d_ph(a, b, 1))
@@ -4960,6 +5298,8 @@ class Ops:
         - Types: a f32, f16, bf16; b f32 -> f32.
         - Gradients: a, b.
 
+        Example:
+
             >>> a = tensor([[[1, 10]], [[1, 1]]], 'f16')
             >>> b = tensor([[1, 2, 3], [4, 5, 6]])
             >>> compute(ctx.conv_1d_dw(a, b, 1, 0))
@@ -4985,6 +5325,8 @@ class Ops:
         - Shapes: `a [k, 1, c], b [w, c] -> [(w + 2*(k // 2) - d0*(k - 1) - 1) // s0 + 1, c]`.
         - Types: a f32, f16, bf16; b f32 -> f32.
         - Gradients: a, b.
+
+        Example:
 
             >>> a = tensor([[[1, 10, 100]]], 'f16')
             >>> b = tensor([[1, 2, 3]])
@@ -5013,6 +5355,8 @@ class Ops:
         - Shapes: `a [k, oc, c], b [w, c] -> [(w - 1)*s0 + k, oc]`.
         - Types: a f32, f16; b f32 -> f32.
         - Gradients: none.
+
+        Example:
 
             >>> a = tensor([[[1, 10]]])
             >>> b = tensor([[1, 2, 3]])
@@ -5046,12 +5390,14 @@ class Ops:
         """Convolution of images: im2col and mul_mat. Patches are rounded to f16 (for an a of bf16
         not).
 
-        - Formula: `y[x, y, o, n] = sum over i, j, c of a[i, j, c, o] * b[x*s0 + i*d0 - p0, y*s1
-          + j*d1 - p1, c, n]`.
+        - Formula: `y[x, y, o, n] = sum over i, j, c of a[i, j, c, o] * b[x*s0 + i*d0 - p0, y*s1 +
+          j*d1 - p1, c, n]`.
         - Shapes: `a [kw, kh, c, oc], b [w, h, c, n] -> [(w + 2*p0 - d0*(kw - 1) - 1) // s0 + 1,
           (h + 2*p1 - d1*(kh - 1) - 1) // s1 + 1, oc, n]`.
         - Types: a f32, f16, bf16; b f32 -> f32.
         - Gradients: a, b.
+
+        Example:
 
             >>> a = tensor([[[[1, 10], [100, 1000]]]], 'f16')
             >>> b = tensor([[[[1, 2], [3, 4]]]])
@@ -5090,11 +5436,13 @@ class Ops:
         """im2col of volumes of IC channels each. Of a only the ne counts.
 
         - Formula: `as im2col, with depth: y[kx + kw*(ky + kh*(kz + kd*c)), ox, oy, oz + od*n]`.
-        - Shapes: `a [kw, kh, kd, kc], b [w, h, d, bc] -> [kw * kh * kd * IC, (w + 2*p0 - d0*(kw
-          - 1) - 1) // s0 + 1, (h + 2*p1 - d1*(kh - 1) - 1) // s1 + 1, ((d + 2*p2 - d2*(kd - 1)
-          - 1) // s2 + 1) * (bc // IC)]`; IC divides kc and bc.
+        - Shapes: `a [kw, kh, kd, kc], b [w, h, d, bc] -> [kw * kh * kd * IC, (w + 2*p0 - d0*(kw -
+          1) - 1) // s0 + 1, (h + 2*p1 - d1*(kh - 1) - 1) // s1 + 1, ((d + 2*p2 - d2*(kd - 1) -
+          1) // s2 + 1) * (bc // IC)]`; IC divides kc and bc.
         - Types: a any; b f32 -> dst_type.
         - Gradients: none.
+
+        Example:
 
             >>> a = tensor([[[[0, 0]]]])
             >>> b = tensor([[[[1, 2, 3]]]])
@@ -5156,6 +5504,8 @@ class Ops:
         - Types: a f32, f16, bf16; b f32 -> f32.
         - Gradients: none.
 
+        Example:
+
             >>> a = tensor([[[[1, 10]]]], 'f16')
             >>> b = tensor([[[[1, 2, 3]]]])
             >>> compute(ctx.conv_3d(a, b, 1, 1, 1, 1, 0, 0, 0))
@@ -5184,6 +5534,8 @@ class Ops:
         - Types: a f32, f16, bf16; b f32 -> f32.
         - Gradients: a, b.
 
+        Example:
+
             >>> a = tensor([[[[1, 10]]]], 'f16')
             >>> b = tensor([[[[1, 2, 3, 4]]]])
             >>> compute(ctx.conv_2d_sk_p0(a, b))
@@ -5210,6 +5562,8 @@ class Ops:
           2) - kh + 1, oc, n]`.
         - Types: a f32, f16, bf16; b f32 -> f32.
         - Gradients: a, b.
+
+        Example:
 
             >>> a = tensor([[[[1, 10, 100]]]], 'f16')
             >>> b = tensor([[[[1, 2, 3]]]])
@@ -5247,6 +5601,8 @@ class Ops:
           (h + 2*p1 - d1*(kh - 1) - 1) // s1 + 1, c, n]`.
         - Types: a f32, f16, bf16; b f32 -> f32.
         - Gradients: a, b.
+
+        Example:
 
             >>> a = tensor([[[[1, 10]]], [[[1, 1]]]], 'f16')
             >>> b = tensor([[[[1, 2, 3]], [[4, 5, 6]]]])
@@ -5286,6 +5642,8 @@ class Ops:
         - Types: a f32, f16; b f32 -> f32.
         - Gradients: none.
 
+        Example:
+
             >>> a = tensor([[[[1, 10]]], [[[1, 1]]]])
             >>> b = tensor([[[[1, 2, 3]], [[4, 5, 6]]]])
             >>> compute(ctx.conv_2d_dw_direct(a, b, 1, 1, 0, 0))
@@ -5324,6 +5682,8 @@ class Ops:
         - Types: a f32, f16; b f32 -> f32.
         - Gradients: none.
 
+        Example:
+
             >>> a = tensor([[[[1, 10]]]])
             >>> b = tensor([[[[1, 2]]]])
             >>> compute(ctx.conv_transpose_2d_p0(a, b, 1))
@@ -5360,6 +5720,8 @@ class Ops:
           (h + 2*p1 - d1*(kh - 1) - 1) // s1 + 1, oc, n]`; a contiguous.
         - Types: a f32, f16; b f32 -> f32.
         - Gradients: none.
+
+        Example:
 
             >>> a = tensor([[[[1, 10], [100, 1000]]]])
             >>> b = tensor([[[[1, 2], [3, 4]]]])
@@ -5405,6 +5767,8 @@ class Ops:
           n_batch; a contiguous.
         - Types: a f32, f16; b f32 -> f32.
         - Gradients: none.
+
+        Example:
 
             >>> a = tensor([[[[1, 10]]]])
             >>> b = tensor([[[[1, 2, 3]]]])
@@ -5457,6 +5821,8 @@ class Ops:
         - Types: a f32, f16 -> f32.
         - Gradients: none.
 
+        Example:
+
             >>> a = tensor([1, 3, 5, 7])
             >>> compute(ctx.pool_1d(a, 'avg', 2, 2))
             [2.0, 6.0]
@@ -5494,6 +5860,8 @@ class Ops:
           s1 + 1), n2, n3]`; a contiguous.
         - Types: a f32, f16 -> f32.
         - Gradients: a.
+
+        Example:
 
             >>> a = tensor([[1, 3], [5, 7]])
             >>> compute(ctx.pool_2d(a, 'max', 2, 2, 2, 2))
@@ -5542,6 +5910,8 @@ class Ops:
         - Types: a f32, af f32 -> f32.
         - Gradients: none.
 
+        Example:
+
             >>> a = tensor([[10]])
             >>> af = tensor([[1, 3], [5, 7]])
             >>> compute(ctx.pool_2d_back(a, af, 'max', 2, 2, 2, 2))
@@ -5581,6 +5951,8 @@ class Ops:
         - Types: a f32 -> f32.
         - Gradients: none.
 
+        Example:
+
             >>> a = tensor([[1, 2]])
             >>> compute(ctx.upscale(a, 2, 'nearest'))
             [[1.0, 1.0, 2.0, 2.0], [1.0, 1.0, 2.0, 2.0]]
@@ -5614,6 +5986,8 @@ class Ops:
         - Shapes: `a any -> [ne0, ne1, ne2, ne3]`.
         - Types: a f32 -> f32.
         - Gradients: none.
+
+        Example:
 
             >>> a = tensor([[1, 2]])
             >>> compute(ctx.upscale_ext(a, 4, 1, 1, 1, 'nearest'))
@@ -5651,6 +6025,8 @@ class Ops:
         - mode is a number of enums.ScaleMode; 256 with it aligns the corners, 512 with bilinear
           smooths.
 
+        Example:
+
             >>> a = tensor([[1, 2]])
             >>> compute(ctx.interpolate(a, 4, 1, 1, 1, 1))
             [1.0, 1.25, 1.75, 2.0]
@@ -5676,6 +6052,8 @@ class Ops:
         - Types: a f32 -> f32.
         - Gradients: none.
 
+        Example:
+
             >>> a = tensor([[1, 2], [3, 4]])
             >>> compute(ctx.pad(a, 1))
             [[1.0, 2.0, 0.0], [3.0, 4.0, 0.0]]
@@ -5700,6 +6078,8 @@ class Ops:
         - Shapes: `a [n0, n1, n2, n3] -> [n0 + p0, n1 + p1, n2 + p2, n3 + p3]`.
         - Types: a f32 -> f32.
         - Gradients: none.
+
+        Example:
 
             >>> a = tensor([[1, 2], [3, 4]])
             >>> compute(ctx.pad_circular(a, 1))
@@ -5737,6 +6117,8 @@ class Ops:
           lp3 + rp3]`.
         - Types: a f32 -> f32.
         - Gradients: none.
+
+        Example:
 
             >>> a = tensor([[1, 2], [3, 4]])
             >>> compute(ctx.pad_ext(a, 1, 0))
@@ -5776,6 +6158,8 @@ class Ops:
         - Types: a f32 -> f32.
         - Gradients: none.
 
+        Example:
+
             >>> a = tensor([[1, 2], [3, 4]])
             >>> compute(ctx.pad_ext_circular(a, 1, 0))
             [[2.0, 1.0, 2.0], [4.0, 3.0, 4.0]]
@@ -5814,6 +6198,8 @@ class Ops:
         - Types: a f32 -> f32.
         - Gradients: none.
 
+        Example:
+
             >>> a = tensor([1, 2, 3, 4])
             >>> compute(ctx.pad_reflect_1d(a, 1, 2))
             [2.0, 1.0, 2.0, 3.0, 4.0, 3.0, 2.0]
@@ -5846,6 +6232,8 @@ class Ops:
         - Types: a f32 -> f32.
         - Gradients: none.
 
+        Example:
+
             >>> a = tensor([1, 2, 3, 4])
             >>> compute(ctx.roll(a, 1))
             [4.0, 1.0, 2.0, 3.0]
@@ -5873,6 +6261,8 @@ class Ops:
         - Types: a f32 -> f32.
         - Gradients: none.
 
+        Example:
+
             >>> a = tensor([[1, 2], [3, 4]])
             >>> compute(ctx.tri(a, 'lower_diag'))
             [[1.0, 0.0], [3.0, 4.0]]
@@ -5896,6 +6286,8 @@ class Ops:
         - Shapes: `a [..] -> as a`; a contiguous.
         - Types: a f32, f16 -> a's.
         - Gradients: none.
+
+        Example:
 
             >>> a = tensor([1, 2, 3])
             >>> compute(ctx.fill(a, 7.0))
@@ -5922,6 +6314,8 @@ class Ops:
         - Types: a f32, f16 -> a's.
         - Gradients: none; upstream has none for ops in place.
 
+        Example:
+
             >>> a = tensor([1, 2, 3])
             >>> compute(ctx.fill_inplace(a, 7.0))
             [7.0, 7.0, 7.0]
@@ -5947,6 +6341,8 @@ class Ops:
         - Types: timesteps f32 -> f32.
         - Gradients: none.
 
+        Example:
+
             >>> t = tensor([0, 1])
             >>> compute(ctx.timestep_embedding(t, 4, 10000))
             [[1.0, 1.0, 0.0, 0.0], [0.5403, 0.9999, 0.8415, 0.01]]
@@ -5971,6 +6367,8 @@ class Ops:
         - Shapes: `a [..] -> as a`; rows at even distances.
         - Types: a f32 -> i32.
         - Gradients: none.
+
+        Example:
 
             >>> a = tensor([[1, 9, 2], [7, 4, 5]])
             >>> compute(ctx.argsort(a, 'desc'))
@@ -5998,6 +6396,8 @@ class Ops:
         - Types: a f32 -> i32.
         - Gradients: none.
 
+        Example:
+
             >>> a = tensor([[1, 9, 2], [7, 4, 5]])
             >>> compute(ctx.argsort_top_k(a, 2))
             [[1, 2], [0, 2]]
@@ -6022,6 +6422,8 @@ class Ops:
         - Types: a f32 -> i32.
         - Gradients: none.
 
+        Example:
+
             >>> a = tensor([[1, 9, 2], [7, 4, 5]])
             >>> sorted(compute(ctx.top_k(a, 2))[0])
             [1, 2]
@@ -6045,6 +6447,8 @@ class Ops:
         - Shapes: `-> [ceil((stop - start) / step)]`; stop above start.
         - Types: -> f32.
         - Gradients: none.
+
+        Example:
 
             >>> compute(ctx.arange(2.0, 5.0))
             [2.0, 3.0, 4.0]
@@ -6080,6 +6484,8 @@ class Ops:
           n; n_head_kv and m2 divide n_head, m3 divides n3; mask may be None.
         - Types: q f32; k and v f32, f16, bf16, quantized; mask f16, contiguous -> f32.
         - Gradients: none.
+
+        Example:
 
             >>> q = tensor([[1, 0]])
             >>> k = tensor([[1, 0], [0, 1]])
@@ -6122,6 +6528,8 @@ class Ops:
         - Types: none -> none.
         - Gradients: none.
 
+        Example:
+
             >>> q = tensor([[1, 0]])
             >>> ctx.flash_attn_back(q, q, q, q, False)
             Traceback (most recent call last): ... AbortError
@@ -6153,6 +6561,8 @@ class Ops:
           n_s]`; c contiguous.
         - Types: sx f32, c f32 -> f32.
         - Gradients: none.
+
+        Example:
 
             >>> sx = tensor([[[1, 2, 3]]])
             >>> c = tensor([[1, 10]])
@@ -6194,6 +6604,8 @@ class Ops:
           head_dim * n_head * n_s]`; a is 1, or d_state and K is 1; n_group divides n_head.
         - Types: all f32, but ids i32 -> f32.
         - Gradients: none.
+
+        Example:
 
             >>> s = tensor([[[[0]]]])
             >>> one = tensor([[[[1]]]])
@@ -6243,6 +6655,8 @@ class Ops:
         - Types: a f32 -> f32.
         - Gradients: none.
 
+        Example:
+
             >>> a = tensor([[[1], [2], [3]], [[4], [5], [6]]])
             >>> compute(ctx.win_part(a, 2))
             [[[[1.0], [2.0]], [[4.0], [5.0]]], [[[3.0], [0.0]], [[6.0], [0.0]]]]
@@ -6268,6 +6682,8 @@ class Ops:
         - Shapes: `a [c, w, w, n] -> [c, w0, h0]`; a contiguous.
         - Types: a f32 -> f32.
         - Gradients: none.
+
+        Example:
 
             >>> a = tensor([[[[1], [2]], [[4], [5]]], [[[3], [0]], [[6], [0]]]])
             >>> compute(ctx.win_unpart(a, 3, 2, 2))
@@ -6295,6 +6711,8 @@ class Ops:
         - Gradients: a; for abs, neg, relu, silu, exp, expm1, softplus; sgn and step count as
           constant; the others have none.
 
+        Example:
+
             >>> a = tensor([-2, -0.5, 0, 1.5])
             >>> compute(ctx.unary(a, 'relu'))
             [0.0, 0.0, 0.0, 1.5]
@@ -6319,6 +6737,8 @@ class Ops:
         - Shapes: `a [..] -> as a`; the elements of each row side by side.
         - Types: a f32, f16, bf16 -> a's.
         - Gradients: none; upstream has none for ops in place.
+
+        Example:
 
             >>> a = tensor([-2, -0.5, 0, 1.5])
             >>> compute(ctx.unary_inplace(a, 'relu'))
@@ -6346,6 +6766,8 @@ class Ops:
         - Types: a f16, bf16 (of which the bits are copied into the f16) -> f16.
         - Gradients: none.
 
+        Example:
+
             >>> a = tensor([[1], [2], [3]], 'f16')
             >>> compute(ctx.get_rel_pos(a, 2, 2))
             [[[2.0], [1.0]], [[3.0], [2.0]]]
@@ -6371,6 +6793,8 @@ class Ops:
           ph has pw's ne; all contiguous.
         - Types: a f32, pw f32, ph f32 -> f32.
         - Gradients: none.
+
+        Example:
 
             >>> a = tensor([[0, 0, 0, 0]])
             >>> pw = tensor([[[[1, 2]]]])
@@ -6401,6 +6825,8 @@ class Ops:
           ph has pw's ne; all contiguous.
         - Types: a f32, pw f32, ph f32 -> f32.
         - Gradients: none; upstream has none for ops in place.
+
+        Example:
 
             >>> a = tensor([[0, 0, 0, 0]])
             >>> pw = tensor([[[[1, 2]]]])
@@ -6441,6 +6867,8 @@ class Ops:
         - Types: all f32 -> f32.
         - Gradients: none.
 
+        Example:
+
             >>> one, half = tensor([[[1]]]), tensor([[[0.5]]])
             >>> state = tensor([[4]])
             >>> compute(ctx.rwkv_wkv6(one, one, one, one, half, state))
@@ -6478,13 +6906,15 @@ class Ops:
         """Gated linear attention: a matrix of state for each head that decays by g and takes up k
         v.
 
-        - Formula: `of each head: s[j, i] = s[j, i] * g[i, t] + k[i, t] v[j, t]; y[j, t] = scale
-          * sum over i of q[i, t] s[j, i]`.
+        - Formula: `of each head: s[j, i] = s[j, i] * g[i, t] + k[i, t] v[j, t]; y[j, t] = scale *
+          sum over i of q[i, t] s[j, i]`.
         - Shapes: `k [n, n_head, n_tokens], v [n, n_head, n_tokens], q [n, n_head, n_tokens], g
           [n, n_head, n_tokens], state [d, n_seqs] -> [n * n_head, n_tokens + n * n_seqs]`; d is
           n * n * n_head; all contiguous.
         - Types: all f32 -> f32.
         - Gradients: none.
+
+        Example:
 
             >>> one, half = tensor([[[1]]]), tensor([[[0.5]]])
             >>> state = tensor([[4]])
@@ -6540,6 +6970,8 @@ class Ops:
         - Gradients: none.
         - The CPU wants heads (n) of whole vectors; 64 is what models have.
 
+        Example:
+
             >>> x = ctx.scale(tensor(np.ones((1, 1, 64))), 1.0)
             >>> state = tensor(np.zeros((1, 64 * 64)))
             >>> compute(ctx.rwkv_wkv7(x, x, x, x, x, x, state))[0][:2]
@@ -6590,6 +7022,8 @@ class Ops:
         - Types: a f32, b f32 -> f32.
         - Gradients: none.
 
+        Example:
+
             >>> a = tensor([[2, 0], [1, 4]])
             >>> b = tensor([[2], [9]])
             >>> compute(ctx.solve_tri(a, b))
@@ -6630,6 +7064,8 @@ class Ops:
           or n.
         - Types: all f32 -> f32.
         - Gradients: none.
+
+        Example:
 
             >>> one, half, zero = tensor([[[[1]]]]), tensor([[[[0.5]]]]), tensor([[[[0]]]])
             >>> state = tensor([[[[4]]]])
@@ -6676,6 +7112,8 @@ class Ops:
         - Types: q f32; k f32, f16, bf16, quantized; weights f32; mask f16 -> f32.
         - Gradients: none.
 
+        Example:
+
             >>> q = tensor([[[1, 0]]])
             >>> k = tensor([[[1, 0]], [[-1, 1]]])
             >>> weights = tensor([[2]])
@@ -6715,10 +7153,12 @@ class Ops:
         - Formula: `l[d, s] = mixes[2*hc + d + hc*s, t] * scale[2] + base[2*hc + d + hc*s];
           soft_max over d, + eps; then divided by sums over s, and n_iter - 1 times by those
           over d and over s`.
-        - Shapes: `mixes [m, n_tokens], scale any, base [m] -> [4, 4, n_tokens]`; m is (2 + hc)
-          * hc = 24; scale has 3 numbers or more.
+        - Shapes: `mixes [m, n_tokens], scale any, base [m] -> [4, 4, n_tokens]`; m is (2 + hc) *
+          hc = 24; scale has 3 numbers or more.
         - Types: mixes f32, scale f32, base f32 -> f32.
         - Gradients: none.
+
+        Example:
 
             >>> mixes = tensor(np.zeros((1, 24)))
             >>> scale, base = tensor([1, 1, 1]), tensor(np.zeros(24))
@@ -6750,6 +7190,8 @@ class Ops:
         - Types: x f32, weights f32 -> f32.
         - Gradients: none.
 
+        Example:
+
             >>> x = tensor([[[1, 2], [3, 4]]])
             >>> weights = tensor([[1, 10]])
             >>> compute(ctx.dsv4_hc_pre(x, weights))
@@ -6775,6 +7217,8 @@ class Ops:
         - Shapes: `x [n_embd, hc, n_tokens], gate [n_embd, hc, n_tokens] -> [n_embd, n_tokens]`.
         - Types: x f32, gate f32 -> f32.
         - Gradients: none.
+
+        Example:
 
             >>> x = tensor([[[1, 2], [3, 4]]])
             >>> gate = tensor([[[0, 0], [0, 0]]])
@@ -6811,6 +7255,8 @@ class Ops:
           comb [hc, hc, n_tokens] -> [n_embd, hc, n_tokens]`.
         - Types: x f32, residual f32, post f32, comb f32 -> f32.
         - Gradients: none.
+
+        Example:
 
             >>> x, post = tensor([[1, 2]]), tensor([[1, 10]])
             >>> residual = tensor([[[0, 0], [1, 1]]])
@@ -6850,6 +7296,8 @@ class Ops:
         - Types: a f32, b f32 -> f32.
         - Gradients: a.
 
+        Example:
+
             >>> a = tensor([[0, 0], [0, 0]])
             >>> b = tensor([[1, 0], [0, 1]])
             >>> compute(ctx.cross_entropy_loss(a, b))
@@ -6876,6 +7324,8 @@ class Ops:
         - Shapes: `a [1], b [..], c any -> as b`; c has b's ne.
         - Types: a f32, b f32, c f32 -> f32.
         - Gradients: none.
+
+        Example:
 
             >>> a = tensor([1])
             >>> b = tensor([[0, 0]])
@@ -6914,6 +7364,8 @@ class Ops:
           a's ne.
         - Types: all f32 -> f32.
         - Gradients: none.
+
+        Example:
 
             >>> a, zero = tensor([1, 1]), tensor([0, 0])
             >>> a.set_param()
@@ -6955,6 +7407,8 @@ class Ops:
         - Shapes: `a [..], grad any, sgd_params [2] -> as a`; grad has a's ne.
         - Types: all f32 -> f32.
         - Gradients: none.
+
+        Example:
 
             >>> a = tensor([1, 1])
             >>> a.set_param()

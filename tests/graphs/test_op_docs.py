@@ -57,6 +57,16 @@ def test_a_docstring_says_it_all(op):
     assert f"C: ggml_tensor *ggml_{op.rstrip('_')}(" in doc
 
 
+def test_a_docstring_is_markdown_as_the_page_of_the_api_shows_it(op):
+    markdown = pytest.importorskip("markdown")
+    html = markdown.markdown(inspect.getdoc(getattr(Ops, op)))
+    assert "<blockquote>" not in html
+    assert html.count("<pre><code>&gt;&gt;&gt; ") == 1
+    assert html.count("<li>") in (4, 5)
+    assert "<em>" not in html
+    assert "<a " not in html
+
+
 def test_an_example_shows_what_it_gives(op, example):
     row = op_docs.row(op)
     if row.raises:
