@@ -104,7 +104,8 @@ class ThreadPool(Handle):
         self._bound_to_process()
 
     def __repr__(self) -> str:
-        return f"<ThreadPool {'closed' if self.closed else f'{self.n_threads} threads'}>"
+        n = self.n_threads
+        return f"<ThreadPool {'closed' if self.closed else f'{n} thread' + 's' * (n != 1)}>"
 
     def pause(self) -> None:
         """Makes the threads sleep, whatever `poll` says, until `resume` or the next compute.

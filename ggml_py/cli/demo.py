@@ -13,7 +13,7 @@ from .shared.options import as_json, echo_json
 N_PROMPT, N_GENERATE = 64, 16
 
 
-@click.command("demo")
+@click.command("demo", short_help="Write, plan, explain and run a small made-up llama.")
 @click.option("-t", "--threads", "n_threads", type=click.IntRange(min=1), help="Threads.")
 @as_json
 def command(n_threads: int | None, as_json: bool) -> None:

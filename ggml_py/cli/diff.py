@@ -10,7 +10,11 @@ from .shared.options import ModelCommand, as_json, echo_json
 from .shared.source import get_plans, source_options
 
 
-@click.command("diff", cls=ModelCommand)
+@click.command(
+    "diff",
+    cls=ModelCommand,
+    short_help="Show what plan B decides otherwise than plan A.",
+)
 @source_options("a", "b")
 @click.option(
     "--rename",

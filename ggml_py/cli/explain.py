@@ -10,7 +10,11 @@ from .shared.options import ModelCommand, as_json, echo_json
 from .shared.source import get_plan, get_tensor, source_options
 
 
-@click.command("explain", cls=ModelCommand)
+@click.command(
+    "explain",
+    cls=ModelCommand,
+    short_help="Tell why NODE is on its backend, back to the first cause.",
+)
 @source_options("model")
 @click.argument("node")
 @as_json

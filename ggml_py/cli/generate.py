@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ..trace.names import counted
 from .shared.bar import bar
 from .shared.ctrl_c import CtrlC
 from .shared.decodes import as_data, lines
@@ -22,7 +23,11 @@ if TYPE_CHECKING:
     from ..models.flow import Decode
 
 
-@click.command("generate", cls=ModelCommand)
+@click.command(
+    "generate",
+    cls=ModelCommand,
+    short_help="Continue a prompt with MODEL: token ids in, token ids out.",
+)
 @model_options
 @click.option(
     "--tokens",
@@ -127,7 +132,8 @@ def command(
         seed = f", seed {sampler.seed}" if sampler is not None and sampler.temperature else ""
         for line in lines(decodes) if verbose else ():
             click.echo(line, err=True)
-        click.echo(f"{len(out)} tokens in {seconds:.2f} s, prompt included{seed}", err=True)
+        n_out = counted(len(out), "token")
+        click.echo(f"{n_out} in {seconds:.2f} s, prompt included{seed}", err=True)
     if stop_type == "interrupt":
         of = f" of {n_predict}" if n_predict > 0 else ""
         prompt = f", {n_past} of the prompt's {len(tokens)} evaluated" if not out else ""

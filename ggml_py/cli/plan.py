@@ -21,7 +21,12 @@ if TYPE_CHECKING:
     from ..trace.planned import PlanTensor
 
 
-@click.command("plan", cls=ModelCommand, epilog=FORMS)
+@click.command(
+    "plan",
+    cls=ModelCommand,
+    epilog=FORMS,
+    short_help="Show how MODEL's graph is split over the devices, and why.",
+)
 @source_options("model")
 @click.option("-v", "--verbose", is_flag=True, help="Print every node and why it is where it is.")
 @click.option("--text", is_flag=True, help="Print upstream's GGML_SCHED_DEBUG=2 layout.")

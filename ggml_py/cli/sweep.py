@@ -10,7 +10,11 @@ from .shared.options import IntList, ModelCommand, as_json, echo_json, load_mode
 from .shared.source import saved_plan
 
 
-@click.command("sweep", cls=ModelCommand)
+@click.command(
+    "sweep",
+    cls=ModelCommand,
+    short_help="Find the shapes at which the plan of MODEL changes.",
+)
 @model_options
 @click.option(
     "-n",

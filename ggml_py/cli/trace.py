@@ -6,12 +6,13 @@ from typing import Any
 
 import click
 
+from ..trace.names import counted
 from .shared.decodes import as_data, lines
-from .shared.options import as_json, echo_json, model_options, read_model
+from .shared.options import ModelCommand, as_json, echo_json, model_options, read_model
 from .shared.output import check_output, save
 
 
-@click.command("trace")
+@click.command("trace", cls=ModelCommand, short_help="Run MODEL, and show what took its time.")
 @model_options
 @click.option(
     "-p",
@@ -75,4 +76,5 @@ def command(
         for line in lines(decodes):
             click.echo(line)
         if output is not None:
-            click.echo(f"{output}: {len(run.events)} events, {len(run.plans)} plans", err=True)
+            events, plans = counted(len(run.events), "event"), counted(len(run.plans), "plan")
+            click.echo(f"{output}: {events}, {plans}", err=True)

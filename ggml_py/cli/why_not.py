@@ -20,7 +20,11 @@ if TYPE_CHECKING:
     from ..trace.planned import PlanTensor
 
 
-@click.command("why-not", cls=ModelCommand)
+@click.command(
+    "why-not",
+    cls=ModelCommand,
+    short_help="Tell why NODE is not on BACKEND, and what would change it.",
+)
 @source_options("model")
 @click.argument("node")
 @click.argument("backend")
@@ -66,7 +70,7 @@ def command(
         return
     click.echo(str(answer))
     if decision is not None:  # its truth is its answer
-        click.echo(f"  its profile decides: {decision.text}")
+        click.echo(f"  its profile says {decision.text}")
     if not_asked:
         click.echo(f"  what it would support instead: {not_asked}")
     if changes:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ..trace.causes import EXAMPLES, PATTERN
+from ..trace.names import counted
 from .log_lines import BEGIN, lines
 
 EXPECTED = (
@@ -108,7 +109,7 @@ def dumps(text: str) -> list[list[SplitLine]]:
         for split in splits:
             if len(split.inputs) != split.n_inputs:
                 raise ValueError(
-                    f"split {split.index} says that it has {split.n_inputs} inputs, and "
+                    f"split {split.index} says that it has {counted(split.n_inputs, 'input')}, and "
                     f"{len(split.inputs)} are there: the log is damaged or cut off"
                 )
     # The last line has no end, or it is a piece of one.

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 
 from ..trace import causes
-from ..trace.names import AtLeast
+from ..trace.names import AtLeast, counted
 from ..trace.planned import Planned, make_plan
 from ..trace.record import (
     DUMPED_BACKEND,
@@ -301,7 +301,8 @@ def unknown(plan: Planned) -> tuple[str, ...]:
             f"{len(plan.nodes) - 1} has more sources than are known, or more nodes follow"
         )
     if views:
-        sentences.append(f"{views} nodes are not printed: they are views, here without names")
+        which = counted(views, "node is a view", "nodes are views")
+        sentences.append(f"{which}: views are not printed, and have no names here")
     if long:
         sentences.append(
             f"names are cut at {DUMPED_NAME} bytes: {long} of them may go on, and stand for several"
@@ -320,7 +321,8 @@ def unknown(plan: Planned) -> tuple[str, ...]:
         )
     if lost:
         names = ", ".join(lost[:5]) + (", …" if len(lost) > 5 else "")
-        sentences.append(f"from where {len(lost)} tensors are copied is not printed: {names}")
+        which = counted(len(lost), "tensor is", "tensors are")
+        sentences.append(f"from where {which} copied is not printed: {names}")
     if free := [s.backend for s in plan.splits if s.order is None]:
         sentences.append(
             "nodes are printed in the graph's order: whether "

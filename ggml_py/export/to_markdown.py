@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 
 from ..trace.advice.checks import advice
-from ..trace.names import AtLeast
+from ..trace.names import AtLeast, counted
 from ..trace.planned import Planned, format_bytes
 from ..trace.shares import headline
 from . import to_text
@@ -23,7 +23,7 @@ def render(plan: Planned) -> str:
     """The text. A layout that would not fit into an issue is cut, and says so."""
     lines = [
         f"**{_whose(plan)}:** {headline(plan)}", "",
-        f"{_made_with(plan)}{len(plan.nodes)} nodes", "",
+        f"{_made_with(plan)}{counted(len(plan.nodes), 'node')}", "",
         "| backend | device | kind | allocates from | nodes |", "|---|---|---|---|---|",
     ]  # fmt: skip
     n_nodes = plan.nodes_per_backend()

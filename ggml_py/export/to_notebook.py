@@ -7,6 +7,7 @@ from html import escape
 
 from ..trace.answers.diff import Diff
 from ..trace.answers.run_summary import summarize
+from ..trace.names import counted
 from ..trace.planned import Planned, format_bytes
 from ..trace.run import Recorded
 from ..trace.shares import format_count, headline, shares
@@ -43,7 +44,9 @@ def plan(plan: Planned) -> str:
     ]
     columns = ["backend", "nodes", "FLOPs", "read and written", "weights held"]
     shown = [f"<b>{escape(headline(plan))}</b>", _table(columns, devices)]
-    title = f"{plan.n_splits} splits" + (f", the first {_MOST}" if plan.n_splits > _MOST else "")
+    title = counted(plan.n_splits, "split") + (
+        f", the first {_MOST}" if plan.n_splits > _MOST else ""
+    )
     names = ["#", "backend", "nodes", "first node", "copied in"]
     shown.append(_folded(title, _table(names, splits)))
     return f"<div>{''.join(shown)}</div>"

@@ -172,7 +172,8 @@ class GraphAllocator(Lender):
             )
         if several and any(n_ids) and n_ids != (graph.n_nodes, graph.n_leafs):
             raise ArgumentError(
-                f"the graph has {graph.n_nodes} nodes and {graph.n_leafs} leafs, ids were given "
+                f"the graph has {graph.n_nodes} node{'s' * (graph.n_nodes != 1)} and "
+                f"{graph.n_leafs} leaf{'s' * (graph.n_leafs != 1)}, ids were given "
                 f"for {n_ids[0]} and {n_ids[1]}: call reserve() with this graph and its ids"
             )
         with self._alone("allocating", graph):

@@ -68,7 +68,7 @@ class Graph(AnyGraph):
     def __repr__(self) -> str:
         if self.closed or self._spoiled_by is not None:
             return f"<Graph {'closed' if self.closed else 'spoiled'}>"
-        return f"<Graph {self.n_nodes} nodes>"
+        return f"<Graph {self.n_nodes} node{'s' * (self.n_nodes != 1)}>"
 
     # --- building
 

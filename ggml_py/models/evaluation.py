@@ -290,8 +290,8 @@ class Evaluation(Alone):
             )
         if n_positions and n_past + n > n_positions:
             raise ModelError(
-                f"the context is full: {n_past} tokens and {n} more are {n_past + n}, n_ctx is "
-                f"{self.n_ctx_seq}. Call reset(), or evaluate fewer"
+                f"the context is full: {n_past} of {self.n_ctx_seq} tokens (n_ctx) are used, which "
+                f"leaves no room for {n} more. Call reset(), or evaluate fewer"
             )
 
     def _check_seq(self, seq: int) -> int:

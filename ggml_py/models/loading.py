@@ -18,7 +18,7 @@ from .cache.memory import Memory
 from .cache.recurrent import RecurrentCache
 from .file import hparams
 from .file.hparams import HParams
-from .file.overrides import Overrides, cpu_overrides, resolve_overrides
+from .file.overrides import Overrides, cpu_overrides, resolve_overrides, warn_of_unmatched
 from .file.placement import Placement, keeps_mapped, open_backends, place
 from .file.reading import Progress
 from .file.room import check_room, naming
@@ -37,6 +37,10 @@ _LESS_CACHE = (
     "CPU (offload_kqv=False, -nkvo) need less"
 )
 _LESS_STATES = "Fewer sequences, or the states on the CPU (offload_kqv=False) need less"
+_OTHER_ARCHS = (
+    "Plans of any architecture can be read from llama.cpp: run it with GGML_SCHED_DEBUG=2 and -v, "
+    "and give its log to `ggml-py plan LOG` or Plan.from_debug_log"
+)
 _CELL_BYTES = 32  # of the machine's memory, beside the cell's keys and values
 
 
@@ -113,6 +117,8 @@ def load(
         options = options.sized(hp.n_ctx_train)
         with ExitStack() as stack:
             placement, threads = _placement(options, hp, stack)
+            given = placement.overrides[: len(options.tensor_overrides)]
+            warn_of_unmatched(given, gguf.tensors)
             # llama.cpp's bound on the nodes of a graph (llama_context::graph_max_nodes)
             sched = placement.scheduler(max(1024, 8 * len(gguf.tensors)))
             weights, tensors = _weights(gguf, graph, hp, placement, stack)
@@ -132,7 +138,9 @@ def _architecture(gguf: Gguf) -> tuple[type[Decoder[Any]], HParams]:
     arch = gguf.metadata.get("general.architecture")
     if not isinstance(arch, str) or arch not in ARCHS:
         named = "no architecture" if arch is None else f"architecture '{arch}'"
-        raise ModelError(f"{gguf.path} names {named}; supported: {', '.join(sorted(ARCHS))}")
+        raise ModelError(
+            f"{gguf.path} names {named}; supported: {', '.join(sorted(ARCHS))}. {_OTHER_ARCHS}"
+        )
     graph = ARCHS[arch]
     try:
         hp = hparams.read(gguf.metadata, arch, graph.rope_mode)

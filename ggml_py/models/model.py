@@ -65,7 +65,8 @@ class Model(Evaluation):
         hp = self.hparams
         names = ", ".join(b.name for b in self.placement.backends)
         return (
-            f"<Model {hp.arch} {self.weights.n_params / 1e6:.1f}M, {hp.n_layer} layers on {names}, "
+            f"<Model {hp.arch} {self.weights.n_params / 1e6:.1f}M, "
+            f"{hp.n_layer} layer{'s' * (hp.n_layer != 1)} on {names}, "
             f"{self.n_past} of {self.n_ctx} tokens>"
         )
 

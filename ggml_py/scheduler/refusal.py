@@ -216,7 +216,8 @@ def check_backends(
             "runs what no other backend supports. Give device('CPU').init() as the last one"
         )
     if buffer_types is not None and len(buffer_types) != len(backends):
-        raise ArgumentError(f"{len(buffer_types)} buffer types for {len(backends)} backends")
+        n = len(backends)
+        raise ArgumentError(f"{len(buffer_types)} buffer types for {n} backend{'s' * (n != 1)}")
     for backend, buft in zip(backends, buffer_types or (), strict=False):
         if not backend.supports_buft(buft):
             raise ArgumentError(f"backend {backend.name} cannot read buffers of type {buft.name}")

@@ -51,8 +51,8 @@ def memory(t: PlanTensor) -> str:
 
 
 def counted(n: int, one: str, many: str = "") -> str:
-    """ "1 split", "2 splits", "1,000 copies": `many` where it is not `one` with an s."""
-    return f"{n:,} {one}" if n == 1 else f"{n:,} {many or one + 's'}"
+    """ "1 split", "2 splits", "0 copies": `many` where it is not `one` with an s."""
+    return f"{n} {one if n == 1 else many or one + 's'}"
 
 
 def listed(names: Iterable[str]) -> str:

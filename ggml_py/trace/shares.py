@@ -7,6 +7,7 @@ from math import prod
 from typing import NamedTuple
 
 from .flops import flops
+from .names import counted
 from .planned import Planned, format_bytes
 from .record import NODE, Capture, TensorRecord
 
@@ -83,10 +84,8 @@ def headline(plan: Planned) -> str:
     total = sum(per_backend.values()) or 1
     nodes = ", ".join(f"{name} {n} ({n / total:.0%})" for name, n in per_backend.items())
     parts = shares(plan)
-    start = (
-        f"{plan.n_splits} splits, {plan.n_inputs} copies "
-        f"({format_bytes(plan.copy_bytes)}), nodes: {nodes}"
-    )
+    splits, copies = counted(plan.n_splits, "split"), counted(plan.n_inputs, "copy", "copies")
+    start = f"{splits}, {copies} ({format_bytes(plan.copy_bytes)}), nodes: {nodes}"
     return start if parts is None else f"{start}; {in_words(parts)}"
 
 

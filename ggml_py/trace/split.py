@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
+from .names import counted
 from .plan_tensor import PlanTensor
 from .record import OptimizedRecord, SplitRecord
 
@@ -49,7 +50,7 @@ class Split:
     def __repr__(self) -> str:
         return (
             f"<Split {self.index} on {self.backend}: nodes {self.start}..{self.end - 1}, "
-            f"{len(self.inputs)} inputs>"
+            f"{counted(len(self.inputs), 'input')}>"
         )
 
     @property

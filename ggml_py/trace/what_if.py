@@ -10,6 +10,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from . import reference
+from .names import counted
 from .record import NODE, BufferRecord, Capture, TensorRecord
 from .rules import find_release
 
@@ -269,8 +270,8 @@ def _pinned(capture: Capture, which: Which, name: Any) -> Capture:
         computed = [i for i in nodes if not capture.tensors[i].is_view_op]
         if not computed:
             raise ValueError(
-                f"pins: '{which}' matches {len(ids)} tensors and none that is computed: pin those "
-                "by their names, or move_weights="
+                f"pins: '{which}' matches {counted(len(ids), 'tensor')} and none that is computed: "
+                "pin those by their names, or move_weights="
             )
         ids = computed
     if name is None:

@@ -58,7 +58,7 @@ def product(cpu):
 def test_a_plan_computes_as_often_as_one_likes(cpu, product):
     product.alloc()
     with cpu.graph_plan(product.graph) as plan:
-        assert repr(plan) == "<GraphPlan of <Graph 1 nodes>>"
+        assert repr(plan) == "<GraphPlan of <Graph 1 node>>"
         for _ in range(3):
             plan.compute()
             product.check()

@@ -100,7 +100,7 @@ def test_devices_says_why_a_backend_has_none(monkeypatch):
 @pytest.mark.thorough("long")
 def test_demo():
     text = ok("demo")
-    assert re.search(r"\d+ splits, 0 copies", text)
+    assert re.search(r"\d+ splits?, 0 copies", text)
     assert re.search(r"Why is ffn_out-3 .*\n  1\.wgt0: it follows its weight", text)
     tokens = re.search(r"16 tokens: ([\d,]+)", text)[1].split(",")
     assert len(tokens) == 16
@@ -113,7 +113,7 @@ def test_demo():
 
 def test_plan_prints_headline_and_splits(model):
     text = ok("plan", model, "-n", 64)
-    assert re.match(r"\d+ splits, 0 copies \(0 B\), nodes: BLAS \d+ \(\d+%\), CPU", text)
+    assert re.match(r"\d+ splits?, 0 copies \(0 B\), nodes: BLAS \d+ \(\d+%\), CPU", text)
     assert "FLASH_ATTN_EXT" not in ok("plan", model, "-n", 64, "-fa", "off", "-v")
     assert "why" in ok("plan", model, "-n", 64, "-v")
 
@@ -191,3 +191,64 @@ def test_another_release_that_is_not_there_says_how_to_build_it():
 
 def test_build_list_is_passed_through():
     assert "0.26.0" in ok("build", "--list")
+
+
+# --- llama.cpp's spelling
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("plan", "-m", "MODEL"), ("plan", "-nr", "--model=MODEL"), ("explain", "3", "-m", "MODEL"),
+     ("sweep", "-n", "1", "--model", "MODEL"), ("why-not", "3", "CPU", "-m", "MODEL")],
+    ids=" ".join,
+)  # fmt: skip
+def test_the_model_may_be_an_option(model, arguments):
+    given = [a.replace("MODEL", str(model)) for a in arguments]
+    flag = next(i for i, a in enumerate(given) if a == "-m" or a.startswith("--model"))
+    path = [str(model)] if "=" in given[flag] else given[flag + 1 : flag + 2]
+    rest = given[:flag] + given[flag + 1 + ("=" not in given[flag]) :]
+    assert ok(*given, "-d", "CPU") == ok(rest[0], *path, *rest[1:], "-d", "CPU")
+
+
+def test_a_model_twice_is_wrong_usage(model):
+    assert "unexpected extra argument" in fails("plan", model, "-m", model, code=2)
+
+
+def test_all_layers_go_to_the_gpus_unless_told(model):
+    gpu = ("-d", "sim:gpu0,profile=cuda", "-nr")
+    assert ok("plan", model, *gpu) == ok("plan", model, *gpu, "-ngl", "all")
+    assert ok("plan", model, *gpu) != ok("plan", model, *gpu, "-ngl", 0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("plan", "MODEL", "-d", 512), r"-d 512: expected a device.*depth is -d of ggml-py bench"),
+        (("bench", "MODEL", "-d", "CPU"), r"'CPU': -d is a depth here.*Devices\s+are -dev"),
+    ],
+    ids=str,
+)
+def test_device_and_depth_are_told_apart(model, arguments, message):
+    given = [str(model) if a == "MODEL" else a for a in arguments]
+    assert re.search(message, fails(*given, code=2), re.S)
+
+
+def test_a_device_that_is_not_here_may_be_simulated(model):
+    error = fails("plan", model, "-d", "Vulkan1")
+    assert "there are: BLAS, CPU" in error and error.endswith("sim:Vulkan1,profile=vulkan\n")
+    assert " Vulkan1 " in ok("plan", model, "-d", error.split()[-1])
+
+
+def test_an_architecture_that_is_not_here_names_the_way_by_its_log(tmp_path):
+    ggml.write_gguf(tmp_path / "x.gguf", {"general.architecture": "rwkv9"}, [])
+    error = fails("plan", tmp_path / "x.gguf")
+    assert "names architecture 'rwkv9'; supported: " in error
+    assert "GGML_SCHED_DEBUG=2" in error and "`ggml-py plan LOG`" in error
+
+
+def test_an_override_that_matches_nothing_says_so(model):
+    gpu = ("-d", "sim:gpu0,profile=cuda", "-nr")
+    done = run("plan", model, *gpu, "-ot", "ffn_upp=CPU,ffn_down=CPU")
+    (line,) = done.stderr.splitlines()  # once, however often it is planned for a remedy
+    assert line.startswith("tensor_overrides (-ot): 'ffn_upp' is in no name of the model's ")
+    assert done.returncode == 0 and "remedy (planned with it): without -ot: " in done.stdout

@@ -134,7 +134,7 @@ def test_why_not_says_what_the_device_would_support(folder, plan, attention):
     # Not in this process, where other tests have devices of the name.
     expected = replace(plan.why_not(attention, "card"), nearest=Answer())
     changes = [f"supports:card/{attention}=yes"], [f"pin:{plan.node(attention).name}=card"]
-    decides = f"  its profile decides: {decision(plan, attention).text}"
+    decides = f"  its profile says {decision(plan, attention).text}"
     assert out == told(expected, *changes, more=decides)
 
 
@@ -239,7 +239,7 @@ def test_sweep_finds_the_threshold(folder):
 
 
 def test_sweep_prints_tables(folder):
-    given = ("-d", CARD, "-d", "CPU", "-c", 1024, "-n", "1,40", "--n-past", "0,900")
+    given = ("-d", CARD, "-d", "CPU", "-ngl", 0, "-c", 1024, "-n", "1,40", "--n-past", "0,900")
     done = run("sweep", folder / "m.gguf", *given)
     assert (done.returncode, done.stderr) == (0, "")
     assert re.match(r"plans +\n┏", done.stdout)

@@ -132,7 +132,7 @@ MISUSES = [
         "ids for nodes and for leafs",
         "or for neither",
     ),
-    misuse("galloc-another", _reserved_for_another, A, "1 nodes and 1 leafs", "call reserve()"),
+    misuse("galloc-another", _reserved_for_another, A, "1 node and 1 leaf", "call reserve()"),
     misuse("galloc-size", lambda e: _galloc(e).buffer_size(1), A, "buffer_id=1", "expected 0"),
     misuse("galloc-scheduled", _lent_elsewhere, A, "<Scheduler CPU>", "reset() that one first"),
     misuse(

@@ -197,7 +197,7 @@ def test_learned_positions_are_a_limit(arch_file):
     with load(arch_file("gpt2")) as model:
         assert model.n_ctx == model.hparams.n_positions == 256
         row = model.eval(PROMPTS[64])
-        with pytest.raises(ModelError, match="64 tokens and 193 more are 257, n_ctx is 256"):
+        with pytest.raises(ModelError, match=r"64 of 256 tokens .*no room for 193 more"):
             model.eval([1] * 193)
         assert model.eval([1] * 192).shape == row.shape and model.n_past == 256
         with pytest.raises(ModelError, match="the context has 256 tokens"):

@@ -45,10 +45,11 @@ INPUTS = {  # what is done to a model, and what the error must say
     "nothing to generate from": (lambda m: m.generate([], 3), lambda m: "no tokens"),
     "empty batch": (lambda m: m.decode(Batch()), lambda m: "an empty batch: add at least one"),
     "prompt": (lambda m: m.eval([1] * 257),
-               lambda m: "2 tokens and 257 more are 259, n_ctx is 256"),
+               lambda m: "2 of 256 tokens (n_ctx) are used, which leaves no room for 257 more"),
     "to generate": (lambda m: m.generate([1] * 200, 100),
                     lambda m: "200 tokens and n=100 to come: the context is full: "
-                              "2 tokens and 299 more are 301, n_ctx is 256"),
+                              "2 of 256 tokens (n_ctx) are used, which leaves no room for "
+                              "299 more"),
     "sequence": (lambda m: m.eval([1], seq=3), lambda m: "3"),
 }  # fmt: skip
 
@@ -133,7 +134,7 @@ def assert_says(capsys, monkeypatch, arguments, words, code=1):
         (["--tokens", "1,300"], ["token 300 is not in the vocabulary: ids are 0 to 299"], 1),
         (["--tokens", "1,-3"], ["'1,-3'", "expected token ids", "like 1,2,3"], 2),
         (["--tokens", ""], ["''", "expected token ids", "like 1,2,3"], 2),
-        (["--tokens", ",".join("1" * 300), "-c", 256], ["300", "n_ctx is 256"], 1),
+        (["--tokens", ",".join("1" * 300), "-c", 256], ["300", "0 of 256 tokens (n_ctx)"], 1),
         (["--tokens", "1", "-ot", "ffn"], ["'ffn'", "expected REGEX=NAME"], 1),
         (["--tokens", "1", "-ot", "(=CPU"], ["'('", "no regular expression"], 1),
         (["--tokens", "1", "-ot", "ffn=GPU9"], ["'GPU9'", "there are CPU"], 1),

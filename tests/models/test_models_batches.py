@@ -154,8 +154,8 @@ def test_a_full_context(path, kv_unified):
         model.eval([1] * 250, seq=1)
         used = 255 if kv_unified else 250
         whose = "" if kv_unified else " of sequence 1"
-        message = f"full: {used} tokens{whose} and 7 more are {used + 7}, n_ctx.* is 256: 7 cells "
-        with pytest.raises(ModelError, match=f"{message}are needed, {256 - used} are free"):
+        message = rf"full: {used} of 256 tokens{whose} \(n_ctx.*\) are used, .* room for 7 more"
+        with pytest.raises(ModelError, match=message):
             model.decode(batch(*((1, 1) for _ in range(7))))
         with pytest.raises(ModelError, match=message):
             model.eval([1] * 7, seq=1)

@@ -190,7 +190,7 @@ def test_no_part_of_a_state_is_taken_for_a_whole_one(path, tmp_path, flash_attn)
             said = unchanged(model, before, lambda: model.load_seq(tmp_path / "part.bin"))
             assert "part.bin" in said and "too early: it is not whole" in said
         said = unchanged(model, before, lambda: model.set_seq_state(0, state + b"\0"))
-        assert "1 bytes more" in said
+        assert "1 byte more" in said
 
 
 def test_states_of_other_models(path, wide, arch_file, tmp_path):

@@ -57,7 +57,14 @@ class _PromptAndGen(click.ParamType):  # type: ignore[type-arg]
 
 @click.command("bench", short_help="How many tokens a second MODEL takes, as llama-bench does.")
 @click.argument("models", nargs=-1, metavar="[MODEL]...", type=click.Path(dir_okay=False))
-@click.option("-m", "--model", "more", multiple=True, metavar="MODEL[,MODEL]...", help="The same.")
+@click.option(
+    "-m",
+    "--model",
+    "more",
+    multiple=True,
+    metavar="MODEL[,MODEL]...",
+    help="Models, as llama-bench takes them.",
+)
 @click.option(
     "-pg",
     "n_pg",

@@ -68,6 +68,21 @@ def _numbers(first: str, last: str | None, op: str | None, step: str | None) -> 
     return [start * by**i for i in range(64) if start * by**i < stop]
 
 
+class Depths(Numbers):
+    """Numbers of tokens; elsewhere -d is a device."""
+
+    def values(self, part: str, param: Any, ctx: Any) -> Sequence[Any]:
+        """A number, or those of a range."""
+        if not part[:1].isdecimal():
+            self.fail(
+                f"{part!r}: -d is a depth here, as in llama-bench: a number of tokens. Devices "
+                "are -dev",
+                param,
+                ctx,
+            )
+        return super().values(part, param, ctx)
+
+
 class Layers(Numbers):
     """Numbers of layers; all is -1, as elsewhere."""
 
@@ -153,7 +168,7 @@ TEST_PARAMS: Final = (
     Param("n_prompt", ("-p", "--n-prompt"), Numbers(0), "512",
           "Tokens of a prompt; 0: none is timed."),
     Param("n_gen", ("-n", "--n-gen"), Numbers(0), "128", "Tokens, one by one; 0: none are timed."),
-    Param("n_depth", ("-d", "--n-depth"), Numbers(0), "0", "Tokens in the cache before those."),
+    Param("n_depth", ("-d", "--n-depth"), Depths(0), "0", "Tokens in the cache before those."),
 )  # fmt: skip
 # From the outermost loop to the innermost, as in llama-bench; the tests themselves are inside.
 PARAMS: Final = (

@@ -29,7 +29,14 @@ class ModelOption(click.Option):
 
 
 class ModelCommand(click.Command):
-    """A command whose help has the verb's own options first, then those of a model by group."""
+    """A command whose help has the verb's own options first, then those of a model by group. It
+    takes `-m MODEL` for its first argument, as llama.cpp's programs do."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """As click's, with the model of -m in front of the other arguments."""
+        if any(_MODEL_FLAGS & set(option.opts) for option in self.get_params(ctx)):
+            args = _model_first(args)
+        return super().parse_args(ctx, args)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """As click's, with a section per group."""
@@ -41,6 +48,28 @@ class ModelCommand(click.Command):
         for group, records in groups.items():
             with formatter.section(f"{group} (llama.cpp's options)" if group else "Options"):
                 formatter.write_dl(records)
+
+
+_MODEL_FLAGS = frozenset(("-m", "--model"))
+
+
+def _model_first(args: list[str]) -> list[str]:
+    """The arguments with `-m MODEL` as an argument, which is the first one."""
+    end = args.index("--") if "--" in args else len(args)
+    for i, word in enumerate(args[:end]):
+        flag, equals, value = word.partition("=")
+        if flag == "--model" and equals:
+            return [value, *args[:i], *args[i + 1 :]]
+        if word in _MODEL_FLAGS and i + 1 < len(args):
+            return [args[i + 1], *args[:i], *args[i + 2 :]]
+    return args
+
+
+def model_argument(function: F) -> F:
+    """The MODEL argument, and -m for it."""
+    flag = click.option("-m", "--model", "_model", expose_value=False, metavar="MODEL",
+                        help="MODEL, as llama.cpp's programs take it.")  # fmt: skip
+    return click.argument("model", type=click.Path(dir_okay=False))(flag(function))
 
 
 def model_option(*names: str, **settings: Any) -> Callable[[F], F]:
@@ -93,7 +122,7 @@ _LOAD_OPTIONS = [
                       "sim:NAME[,profile=cuda,memory=8G,min_batch=32,...] for a simulated one. "
                       "Default: all, GPUs first, the CPU last."),
     model_option("-ngl", "--gpu-layers", "--n-gpu-layers", "n_gpu_layers", type=Layers(),
-                 default=0, metavar="N", show_default=True, group=PLACEMENT,
+                 default="all", metavar="N", show_default=True, group=PLACEMENT,
                  help="Layers whose weights go to the GPUs, by their free memory; or all."),
     model_option("-ot", "--override-tensor", "overrides", multiple=True,
                  metavar="REGEX=NAME,...", group=PLACEMENT,
@@ -156,7 +185,7 @@ def load_options(function: F) -> F:
 
 def model_options(function: F) -> F:
     """The MODEL argument and the options of `models.load`."""
-    return click.argument("model", type=click.Path(dir_okay=False))(load_options(function))
+    return model_argument(load_options(function))
 
 
 def load_model(
@@ -176,12 +205,21 @@ def read_model(model: str, quiet: bool, **options: Any) -> Model:
         return load_model(model, progress=progress, **options)
 
 
+_NO_DEPTH = (
+    "-d {}: expected a device, as for -dev. llama-bench's depth is -d of ggml-py bench, and "
+    "--n-past where a graph is planned"
+)
+
+
 def device_names(given: tuple[str, ...]) -> tuple[str, ...]:
     """Devices as `load` takes them. A simulated one's settings have commas between them, too."""
     from ...backends.device import devices
 
     if given == ("none",):
         return ("CPU",)
+    for text in given:
+        if text.isdecimal():
+            raise click.UsageError(_NO_DEPTH.format(text))
     parts = [part for text in given for part in re.split(",(?=sim:)", text)]
     names = [[part] if part.startswith("sim:") else part.split(",") for part in parts]
     return tuple(name for some in names for name in some) or tuple(d.name for d in devices())

@@ -3,6 +3,7 @@ that may, and one that does not help is not shown."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     from ...plan import Plan
     from ...trace.answers.remedy import Remedy
 
+log = logging.getLogger("ggml_py")
 Changes = dict[str, Any]
 Make = Callable[[Changes], "Plan | None"]
 
@@ -28,10 +30,13 @@ def model_remedy(
     def make(changes: Changes) -> Plan | None:
         key = repr(sorted(changes.items()))
         if key not in tried:
+            log.disabled = True  # it has said what is wrong with the options already
             try:
                 tried[key] = planned_with(**{**options, **changes})
             except (AllocError, ModelError):  # it does not fit, or these do not go together
                 tried[key] = None
+            finally:
+                log.disabled = False
         return tried[key]
 
     n_devices = len(Facts(plan, 0).devices)

@@ -13,7 +13,7 @@ from click.core import ParameterSource
 
 from ...files.kinds import N_HEAD, kind_of
 from ...files.reading import MOST, open_file, read_most
-from .options import ModelOption, load_model, load_options, model_option
+from .options import ModelOption, load_model, load_options, model_argument, model_option
 
 if TYPE_CHECKING:
     from ...plan import Plan
@@ -49,6 +49,8 @@ def source_options(*arguments: str) -> Callable[[F], F]:
         for option in reversed(_SHAPE_OPTIONS):
             function = option(function)
         function = load_options(function)
+        if arguments == ("model",):
+            return model_argument(function)
         for name in reversed(arguments):
             function = click.argument(name, type=click.Path(dir_okay=False))(function)
         return function

@@ -15,6 +15,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
+from ...trace.names import counted
 from ...trace.planned import Planned
 from ...trace.record import collection_paused
 from ...trace.run import Recorded
@@ -43,7 +44,9 @@ def render(source: Planned | Recorded, other: Planned | None = None) -> str:
             data["diff"] = page_diff.data(plan, other)
             line = data["diff"]["headline"]
     names = " + ".join(b.name for b in plan.backends)
-    title = f"Plan of {len(plan.nodes)} nodes on {names}" if other is None else "Two plans"
+    title = (
+        f"Plan of {counted(len(plan.nodes), 'node')} on {names}" if other is None else "Two plans"
+    )
     return _page(title, line, data)
 
 

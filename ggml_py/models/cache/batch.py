@@ -65,4 +65,8 @@ class Batch:
 
     def __repr__(self) -> str:
         seqs = sorted({s for seq in self.seq for s in seq})
-        return f"<Batch of {len(self)} tokens, sequences {seqs}, {sum(self.logits)} outputs>"
+        n, n_outputs = len(self), sum(self.logits)
+        return (
+            f"<Batch of {n} token{'s' * (n != 1)}, sequences {seqs}, "
+            f"{n_outputs} output{'s' * (n_outputs != 1)}>"
+        )

@@ -131,9 +131,9 @@ class KvCaches(Memory):
             return
         whose, n_ctx = (f" of sequence {seq}", "n_ctx_seq") if self.n_stream > 1 else ("", "n_ctx")
         raise ModelError(
-            f"the context is full: {used} tokens{whose} and {n} more are {used + n}, {n_ctx} is "
-            f"{cells.size}: {n} cells are needed, {cells.size - used} are free. Remove tokens "
-            "(seq_rm, reset), or load with a larger n_ctx (-c)"
+            f"the context is full: {used} of {cells.size} tokens{whose} ({n_ctx}) are used, which "
+            f"leaves no room for {n} more. Remove tokens (seq_rm, reset), or load with a larger "
+            "n_ctx (-c)"
         )
 
     # --- going back

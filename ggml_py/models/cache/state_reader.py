@@ -46,7 +46,9 @@ class StateReader:
         """Raises `ModelError` unless everything was read."""
         left = len(self._data) - self._at
         if left:
-            raise self.error(f"has {left} bytes more than it should: it is of another model")
+            raise self.error(
+                f"has {left} byte{'s' * (left != 1)} more than it should: it is of another model"
+            )
 
     def error(self, message: str) -> ModelError:
         """The error that says this of the data."""

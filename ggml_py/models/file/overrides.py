@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
@@ -10,6 +11,8 @@ from ...backends.buffer import BufferType
 from ...backends.device import Device
 from ...boundary.arguments import given
 from ...errors import ArgumentError, UnknownDeviceError
+
+log = logging.getLogger("ggml_py")
 
 Place = str | Device | BufferType
 Overrides = Mapping[str, Place] | Iterable[tuple[str, Place]]
@@ -82,6 +85,24 @@ def resolve_overrides(
         Override(_compiled(pattern), _buffer_type(pattern, place, devices))
         for pattern, place in pairs
     )
+
+
+def warn_of_unmatched(overrides: Iterable[Override], names: Iterable[str]) -> None:
+    """Logs a warning for each override whose pattern is in none of the names."""
+    names = list(names)
+    for override in overrides:
+        if not any(override.pattern.search(name) for name in names):
+            log.warning(
+                "tensor_overrides (-ot): '%s' is in no name of the model's %d tensors, which are "
+                "called like %s",
+                override.pattern.pattern,
+                len(names),
+                _examples(names),
+            )
+
+
+def _examples(names: Sequence[str]) -> str:
+    return ", ".join(sorted(names, key=lambda name: (name.count("."), name))[-3:])
 
 
 def _compiled(pattern: str) -> re.Pattern[str]:

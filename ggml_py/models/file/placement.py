@@ -5,6 +5,7 @@ from __future__ import annotations
 import bisect
 import logging
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -18,8 +19,9 @@ from ...backends.device import Device, device
 from ...backends.rpc import rpc_devices
 from ...boundary.ffi import NULL, lib
 from ...enums import BackendDevType, Op, Type
-from ...errors import ModelError
+from ...errors import ModelError, UnknownDeviceError
 from ...scheduler.scheduler import Scheduler
+from ...sim.profile import profiles
 from ...sim.text import sim_device_of
 from .hparams import Ssm
 from .overrides import Override
@@ -209,7 +211,19 @@ def named_devices(given: str | Device) -> tuple[Device, ...]:
         raise TypeError(f"devices: expected Devices and their names, got {type(given).__name__}")
     if given.startswith("rpc:"):
         return rpc_devices(given[4:])
-    return (sim_device_of(given[4:]) if given.startswith("sim:") else device(given),)
+    if given.startswith("sim:"):
+        return (sim_device_of(given[4:]),)
+    try:
+        return (device(given),)
+    except UnknownDeviceError as error:
+        raise UnknownDeviceError(f"{error}. {_simulated(given)}") from None
+
+
+def _simulated(name: str) -> str:
+    """What to write for a device that is not here."""
+    kind = re.sub(r"\d+$", "", name).casefold()
+    profile = f",profile={kind}" if kind in profiles() else ",profile=cuda"
+    return f"A device that is not here can be simulated: sim:{name}{profile}"
 
 
 def place(
@@ -229,7 +243,9 @@ def place(
     gpus = placement.gpus
     if n_gpu_layers > 0 and not gpus:
         names = ", ".join(b.name for b in backends)
-        log.warning("n_gpu_layers=%d has no effect: %s is no GPU", n_gpu_layers, names)
+        log.warning(
+            "n_gpu_layers=%d has no effect: no GPU among the devices (%s)", n_gpu_layers, names
+        )
     if n_gpu_layers < 0:
         n_gpu_layers = n_layer + 1
     splits = _splits(gpus, _parts(tensor_split, gpus))
@@ -256,8 +272,8 @@ def _parts(tensor_split: Sequence[float] | None, gpus: Sequence[Backend]) -> lis
     if len(parts) > max(len(gpus), 1):
         names = ", ".join(b.name for b in gpus) or "none"
         raise ModelError(
-            f"tensor_split={tensor_split!r}: {len(parts)} parts for {len(gpus)} GPUs ({names}): "
-            "expected one for each, or fewer"
+            f"tensor_split={tensor_split!r}: {len(parts)} parts, expected one for each GPU "
+            f"or fewer: {names}"
         )
     return parts + [0.0] * (len(gpus) - len(parts)) if any(parts) else []
 

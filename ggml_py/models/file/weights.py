@@ -153,7 +153,8 @@ class Weights:
         if unused:
             shown = ", ".join(unused[:5]) + (", …" if len(unused) > 5 else "")
             raise ModelError(
-                f"{self._gguf.path} has {len(unused)} tensors that this architecture does not use "
+                f"{self._gguf.path} has {len(unused)} tensor{'s' * (len(unused) != 1)} that this "
+                f"architecture does not use "
                 f"here: {shown}. Running without them would give wrong results"
             )
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from ..above import ABOVE
 from ..match import match_tensors, without_number
-from ..names import with_bounds
+from ..names import counted, with_bounds
 from ..planned import Planned, PlanTensor, format_bytes
 from ..record import DUMPED_BACKEND, NODE
 
@@ -179,7 +179,7 @@ class Diff:
         }
         notes = []
         if self.n_reshaped:
-            notes.append(f"{self.n_reshaped} nodes have another shape or type")
+            notes.append(f"{counted(self.n_reshaped, 'node')} of another shape or type")
         if not self.causes_compared:
             notes.append("causes are not compared: one of the plans has none")
         rows["notes"] = notes
@@ -443,7 +443,7 @@ def _numberless(name: str) -> str:
 
 def _split(s: SplitStart) -> str:
     copied = f", {s.n_inputs} copied in ({format_bytes(s.nbytes)})" if s.n_inputs else ""
-    return f"on {s.backend} from {s.name} ({s.op}): {s.n_nodes} nodes{copied}"
+    return f"on {s.backend} from {s.name} ({s.op}): {counted(s.n_nodes, 'node')}{copied}"
 
 
 def _edge(e: Edge) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from .. import causes
 from ..cause import is_for_pipeline, pass_of, sentence, unknown_cause
 from ..causes import MEMORY
-from ..names import label, listed, memory, quoted, signature
+from ..names import counted, label, listed, memory, quoted, signature
 from ..planned import format_bytes
 from ..record import COPY, DUMPED_NAME
 from ..reference import reference_of
@@ -185,7 +185,7 @@ def disagreements(plan: Planned) -> tuple[str, ...]:
     try:
         return tuple(_differences(plan))
     except ValueError as error:
-        return (f"ggml can, it not: {error}",)
+        return (f"ggml planned this graph, the reference scheduler cannot: {error}",)
 
 
 # --- the links
@@ -459,7 +459,8 @@ def _differences(plan: Planned) -> Iterator[str]:
                 f"on {_place(plan, other.backend)} ({other.cause or '-'})"
             )
     if plan.split_records != theirs.split_records:
-        yield f"the plan has {plan.n_splits} splits, the reference {theirs.n_splits}, or others"
+        n_splits = counted(plan.n_splits, "split")
+        yield f"the plan has {n_splits}, the reference {theirs.n_splits}, or others"
 
 
 def _place(plan: Planned, backend: int) -> str:

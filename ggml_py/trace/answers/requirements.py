@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ..advice import reach as reach
 from ..advice.facts import Facts
 from ..cause import unknown_cause
-from ..names import label, listed, most, place, quoted
+from ..names import counted, label, listed, most, place, quoted
 from ..planned import Planned, PlanTensor, Split, format_bytes
 from .diff import diff
 from .explain import explain
@@ -98,7 +98,7 @@ def too_many_splits(plan: Planned, n: int) -> str:
     rows = _grouped((text, s.first) for text, splits in starts.items() for s in splits)
     most = max(starts.values(), key=len)
     before = plan.splits[most[0].index - 1].backend if most[0].index else None
-    head = f"{plan.n_splits} splits, at most {n} were expected:"
+    head = f"{counted(plan.n_splits, 'split')}, at most {n} were expected:"
     return "\n".join([head, *rows, "", *why(plan, most[0].first, before)])
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from ..names import counted
 from ..planned import format_bytes
 from ..run import (
     AT_MOST,
@@ -25,7 +26,7 @@ from ..run import (
     Recorded,
 )
 
-MOST = 10  # of the dearest of each kind
+MOST = 10  # of each kind, those that took longest
 _GAP = 1000  # ns: shorter ones are what reading the clock takes
 _QUEUED = ", queued"
 
@@ -127,10 +128,12 @@ class RunSummary:
         times = ", ".join(
             f"{name} {words[self.known[name]]}{_time(ns)}" for name, ns in self.computing.items()
         )
-        copies = f"{self.n_copies} copies {_time(self.copying)} ({format_bytes(self.copied)})"
+        n_copies = counted(self.n_copies, "copy", "copies")
+        n_computes = counted(self.n_computes, "compute")
+        copies = f"{n_copies} {_time(self.copying)} ({format_bytes(self.copied)})"
         marked = ", nodes one by one (slower than they run together)" if self.per_op else ""
         return (
-            f"{self.n_computes} computes in {_time(self.wall)}{marked}: {times or 'nothing'}; "
+            f"{n_computes} in {_time(self.wall)}{marked}: {times or 'nothing'}; "
             f"{copies}; waits {_time(self.waiting)}"
         )
 
@@ -171,14 +174,16 @@ class RunSummary:
         if self.copied_how.keys() - {""}:
             each = ", ".join(f"{n} {how or 'not known'}" for how, n in self.copied_how.items())
             lines.append(f"  copies by {each}")
-        lines += [f"  fused by the CPU: {ops}, {n} times" for ops, n in self.fused.items()]
+        lines += [
+            f"  fused by the CPU: {ops}, {counted(n, 'time')}" for ops, n in self.fused.items()
+        ]
         if self.synced:
             lines.append("waits and events")
             lines += [f"  {_time(s.ns):>10} {s.ns / whole:6.1%}  {s}" for s in self.synced]
         tables = {
-            "dearest ops": self.ops,
-            "dearest nodes": self.nodes,
-            "dearest copies": self.copies,
+            "ops that took longest": self.ops,
+            "nodes that took longest": self.nodes,
+            "copies that took longest": self.copies,
             "longest idle, by backend": tuple(idle for idle in self.idles if idle.ns >= _GAP),
         }
         for title, spent in tables.items():
@@ -238,11 +243,11 @@ def summarize(run: Recorded) -> RunSummary:
         queued=queued,
         memcpy=run.memcpy,
         per_op=run.per_op,
-        nodes=_dearest(nodes),
-        ops=_dearest(ops),
-        copies=_dearest(copies),
+        nodes=_longest(nodes),
+        ops=_longest(ops),
+        copies=_longest(copies),
         gaps=tuple(sorted(gaps, key=lambda gap: (-gap.ns, gap.start))[:MOST]),
-        idles=_dearest(idles),
+        idles=_longest(idles),
         copy_bandwidth=(copied - queued) / copying * 1e9 if copying else 0.0,
         synced=_synced(run),
         fused=dict(_fused(run)),
@@ -338,7 +343,7 @@ def _add(
         row[i] += value
 
 
-def _dearest(table: dict[tuple[str, ...], list[int]]) -> tuple[Spent, ...]:
+def _longest(table: dict[tuple[str, ...], list[int]]) -> tuple[Spent, ...]:
     spent = [Spent(*key, *row) for key, row in table.items()]  # type: ignore[arg-type]
     return tuple(sorted(spent, key=lambda s: (-s.ns, s.name))[:MOST])
 

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 from .. import causes
 from ..match import key_of, match_tensors
-from ..names import label, quoted, shape
+from ..names import counted, label, quoted, shape
 from ..planned import Planned, PlanTensor, format_bytes
 from ..what_if import batch_size
 from .diff import Totals
@@ -71,7 +71,9 @@ class Threshold:
         if self.moved:
             return self.moved[0].reason
         if self.n_removed or self.n_added:
-            return f"the graph is another: {self.n_removed} nodes less, {self.n_added} more"
+            return (
+                f"the graph is another: {counted(self.n_removed, 'node')} less, {self.n_added} more"
+            )
         return "the nodes stay where they are; the splits or what is copied for them change"
 
     def __repr__(self) -> str:
@@ -80,7 +82,7 @@ class Threshold:
     def headline(self) -> str:
         """One line: where, how many nodes move, splits and bytes before and after."""
         a, b = self.totals_before, self.totals_after
-        moved = "1 node moves" if len(self.moved) == 1 else f"{len(self.moved)} nodes move"
+        moved = counted(len(self.moved), "node moves", "nodes move")
         return (
             f"{self.axis} {self.before} → {self.after}: {moved}, "
             f"splits {a.n_splits} → {b.n_splits}, "
@@ -123,7 +125,7 @@ class Sweep:
             n = point.totals
             nodes = ", ".join(f"{name} {k}" for name, k in n.nodes_per_backend.items())
             lines.append(
-                f"{shape}: {n.n_splits} splits, {n.n_copies} copies "
+                f"{shape}: {counted(n.n_splits, 'split')}, {counted(n.n_copies, 'copy', 'copies')} "
                 f"({format_bytes(n.copy_bytes)}), nodes: {nodes}"
             )
         for threshold, places in self.grouped():

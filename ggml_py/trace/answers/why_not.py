@@ -117,8 +117,8 @@ class WhyNot:
     def _short(self, change: Change) -> str:
         """Reasons that have a line of their own are named only."""
         for reason in self.reasons:
-            if change.then == f"then {reason.id}, {reason.text}":
-                return f"{change.text}: then {reason.id}"
+            if change.then == _stays(reason):
+                return f"{change.text}: it stays, because of {reason.id}"
         return str(change)
 
     def to_dict(self) -> dict[str, Any]:
@@ -173,7 +173,7 @@ def why_not(
     reasons = tuple(_reasons(plan, subject, name))
     pinned = None
     if subject.record.pin < 0 and subject.id < len(plan.capture.tensors):
-        change = ("pinned to it", {"pins": {key(subject): name}})
+        change = ("pin it there", {"pins": {key(subject): name}})
         pinned = _tried(plan, subject.id, name, change)
     found = None
     if nearest is not None and subject.op != "NONE" and any(r.id == "op" for r in reasons):
@@ -232,7 +232,7 @@ def _all_tried(
 ) -> tuple[Change, ...]:
     """What the changes do; without those that help nothing."""
     now = _found(plan, id, backend)
-    same = f"then {now.id}, {now.text}" if now else "no change"
+    same = _stays(now) if now else "no change"
     tried = (_tried(plan, id, backend, change) for change in changes)
     return tuple(c for c in tried if c is not None and not c.then.startswith(same))
 
@@ -252,12 +252,16 @@ def _tried(
     except ValueError:
         return None
     found = _found(changed, id, backend)
-    then = f"then {found.id}, {found.text}" if found else f"then it is on {backend}"
+    then = _stays(found) if found else f"it moves to {backend}"
     for pinned in changed.nodes if "pins" in arguments else ():
         b = pinned.record.pin
         if b >= 0 > plan.tensors[pinned.id].pin and not pinned.record.supports >> b & 1:
             then += f", but {backend} cannot compute {quoted(pinned)}"
     return Change(text, arguments, found is None, then)
+
+
+def _stays(found: Found | Reason) -> str:
+    return f"it stays, because of {found.id}: {found.text}"
 
 
 def _notes(plan: Planned, t: PlanTensor, b: int) -> Iterator[str]:

@@ -165,7 +165,7 @@ def test_the_same_plan_everywhere(factory):
     assert found.axes == {"n": (1, 4), "k": (7,)}
     assert (found.thresholds, found.n_builds) == ((), 2)
     assert str(found).splitlines()[-1] == "the plan is the same everywhere"
-    assert str(found).splitlines()[0].startswith("n=1, k=7: 1 splits, 1 copies (256 B), nodes: ")
+    assert str(found).splitlines()[0].startswith("n=1, k=7: 1 split, 1 copy (256 B), nodes: ")
 
 
 def test_shapes_without_a_plan(factory):

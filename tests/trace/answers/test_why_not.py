@@ -209,10 +209,10 @@ def test_the_reasons_that_come_after_the_first():
     assert [c.is_there for c in first.changes] == [False]
     assert first.changes[0].call == "plan.what_if(supports={('gpu0', 2): True})"
     assert [(c.text, c.then) for c in second.changes] == [
-        ("pin 'n1' to gpu0", "then it is on gpu0"),
-        ("pin 'n3' to gpu0", "then it is on gpu0"),
+        ("pin 'n1' to gpu0", "it moves to gpu0"),
+        ("pin 'n3' to gpu0", "it moves to gpu0"),
     ]
-    assert answer.pin.then == "then it is on gpu0, but gpu0 cannot compute 'n2'"
+    assert answer.pin.then == "it moves to gpu0, but gpu0 cannot compute 'n2'"
     assert "  then sweep.stopped, pass 2 gpu down: " in str(answer)
 
 
@@ -288,7 +288,7 @@ def test_op_offload_is_not_for_what_another_device_holds(op_offload):
 def test_a_pin_is_not_blamed_for_one_that_was_there():
     """RELU n2 is pinned to a device that cannot compute it; a pin of n1 changes nothing of that."""
     before = plan(replace(ON_GPU, refused=NO_RELU, pins={"n2": "gpu0"}))
-    assert before.why_not("n1", "CPU").pin.then == "then it is on CPU"
+    assert before.why_not("n1", "CPU").pin.then == "it moves to CPU"
 
 
 def test_the_page_lists_every_reason():
@@ -306,7 +306,7 @@ def test_a_pin_that_would_not_hold():
     case.scheduler.set_tensor_backend(case.graph.nodes[0], case.backends[-1])
     assert case.scheduler.plan(case.graph).node("h").backend == "BLAS"
     case.close()
-    assert answer.pin.then.startswith("then upgrade.taken, it was there, but BLAS comes first")
+    assert answer.pin.then.startswith("it stays, because of upgrade.taken: it was there, but")
     assert not answer.pin.is_there
 
 
