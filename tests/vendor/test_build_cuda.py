@@ -166,7 +166,7 @@ def test_a_build_whose_cuda_is_gone_says_what_to_install(monkeypatch, missing, s
     def load(name: str, path: Path) -> None:
         raise ImportError(f"{missing}: cannot open shared object file: No such file or directory")
 
-    monkeypatch.setattr(_ffi, "_load", load)
+    monkeypatch.setattr(_ffi, "load", load)
     with pytest.raises(errors.NotBuiltError) as caught:
         _ffi._open(_ffi.BUILD)
     assert f"does not load: {missing}: cannot open" in str(caught.value)
