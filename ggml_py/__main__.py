@@ -17,15 +17,15 @@ def _stop(*_signal: object) -> None:
 
 def main() -> None:
     """Runs a verb. Errors go to stderr; exit 1 = failed, 2 = wrong usage, 130 = Ctrl-C."""
-    usual = signal.getsignal(signal.SIGINT)
-    if usual is signal.default_int_handler:  # else it is ignored, or another's
-        signal.signal(signal.SIGINT, _stop)
     try:
+        usual = signal.getsignal(signal.SIGINT)
+        if usual is signal.default_int_handler:  # else it is ignored, or another's
+            signal.signal(signal.SIGINT, _stop)
         from .cli import main as run
 
         signal.signal(signal.SIGINT, usual)
         run()
-    except KeyboardInterrupt:  # between the two
+    except KeyboardInterrupt:  # before the first, and between the two
         _stop()
 
 

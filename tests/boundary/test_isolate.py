@@ -19,7 +19,7 @@ from ggml_py import errors
 
 pytestmark = [
     pytest.mark.skipif(sys.platform == "win32", reason="deaths are signals"),
-    pytest.mark.thorough("long", quick=10),
+    pytest.mark.thorough("long", quick=6),
 ]
 
 

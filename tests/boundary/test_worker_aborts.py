@@ -169,6 +169,7 @@ def expected():
     return found
 
 
+@pytest.mark.thorough("cases", quick=16)
 @pytest.mark.parametrize("pool", ["disposable", "persistent"])
 @pytest.mark.parametrize("n_threads", [1, 2, 4])
 @pytest.mark.parametrize("name", CASES)
@@ -250,6 +251,7 @@ def single(backend: ggml.Backend) -> Work:
     return work
 
 
+@pytest.mark.thorough("cases", quick=1)
 @pytest.mark.parametrize("pool", ["disposable", "persistent"])
 def test_failing_2000_times_leaves_no_thread_and_no_memory(pool):
     with cpu(2, pool) as backend, single(backend) as work:
