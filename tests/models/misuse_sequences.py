@@ -51,7 +51,7 @@ MISUSES = [
     _decode("gap", [(1, 0), (1, 2)], "position 2", "the next is at 1"),
     _decode("shared", [(1, 0, (0, 1))], "several sequences", "kv_unified=True"),
     _decode("large", [(1,)] * 9, "9 tokens", "at most 8 (n_batch)", n_batch=8),
-    _decode("full", [(1,)] * 257, "257", "256 are free", n_ctx=512),
+    _decode("full", [(1,)] * 257, "257", "no room for 257 more", n_ctx=512),
     misuse("decode/list", lambda e: _load(e).decode([1, 2]), TypeError, "list",
            "expected a Batch"),
     misuse("decode/closed", lambda e: _closed(e).decode(models.Batch()), ggml.ClosedError,
