@@ -11,6 +11,8 @@ from moe_files import write_moe
 import ggml_py as ggml
 from ggml_py.models.synthetic import LlamaSpec, write_llama
 
+pytestmark = pytest.mark.thorough("long", quick=4)
+
 N_LAYER = 48
 CARD = ("-d", "sim:gpu0,profile=cuda", "-nr")
 SCREEN = {"COLUMNS": "80"}

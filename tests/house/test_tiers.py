@@ -6,6 +6,8 @@ import inspect
 import re
 import subprocess
 import sys
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -42,7 +44,12 @@ def builders(item: pytest.Function) -> list[str]:
     for name, found in item._fixtureinfo.name2fixturedefs.items():
         if name in item.fixturenames and "tests" in Path(inspect.getfile(found[-1].func)).parts:
             functions.append(found[-1].func)
-    return [f.__name__ for f in functions if BUILDS.search(inspect.getsource(f))]
+    return [f.__name__ for f in functions if does_build(f)]
+
+
+@cache
+def does_build(function: Callable[..., object]) -> bool:
+    return BUILDS.search(inspect.getsource(function)) is not None
 
 
 def quick(items: list[pytest.Item]) -> list[pytest.Item]:
