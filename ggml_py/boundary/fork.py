@@ -37,9 +37,14 @@ def left_in_use(kind: type[Handle]) -> list[Handle]:
     if not _several:
         return []
     me = threading.get_ident()
+    frozen = gc.get_freeze_count() > 0  # servers do that before they fork; it hides objects
+    if frozen:
+        gc.unfreeze()
     # Without those that were just being made.
     every = (one for one in gc.get_objects() if issubclass(type(one), kind))
     handles = [one for one in every if hasattr(one, "_readers")]
+    if frozen:
+        gc.freeze()
     for handle in handles:
         handle._readers = tuple(one for one in handle._readers if one == me)
     found = [one for one in handles if one._user is not None and one._user[1] != me]

@@ -2,6 +2,7 @@
 do, and ends as it should."""
 
 import contextlib
+import gc
 import os
 import signal
 import subprocess
@@ -121,6 +122,24 @@ def forks(n, kinds):
 @pytest.mark.parametrize("kind", ("long pool", "scheduler pool"))
 def test_a_fork_while_a_thread_computes(kind):
     assert forks(3, [kind]) == [0] * 3
+
+
+def test_a_fork_of_a_server_that_froze_its_objects():
+    """As servers do before they fork, so that the children share the pages: nothing is busy for
+    ever in the child."""
+    worker = Work("long")
+    worker.start()
+    try:
+        while not worker.handles or worker.handles[0]._user is None:
+            time.sleep(0.01)
+        gc.freeze()
+        found = [child_ends(lambda: [h._user for h in worker.handles] != [None] * 3)
+                 for _ in range(5)]  # fmt: skip
+    finally:
+        gc.unfreeze()
+        worker.stop = True
+        worker.join()
+    assert found == [0] * 5
 
 
 @pytest.mark.thorough("sample")
