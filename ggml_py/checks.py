@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from .boundary.arguments import given, whole
+from .boundary.arguments import describe, integer
 from .plan import Plan
 from .trace.answers.requirements import (
     elsewhere,
@@ -63,7 +63,7 @@ def assert_max_splits(plan: Plan, max_splits: int) -> None:
     """The graph is cut into at most `max_splits` splits. Raises AssertionError."""
     __tracebackhide__ = True
     _plan(plan)
-    _fail(too_many_splits(plan, whole("max_splits", max_splits)))
+    _fail(too_many_splits(plan, integer("max_splits", max_splits)))
 
 
 def assert_max_copy_bytes(plan: Plan, max_copy_bytes: int) -> None:
@@ -72,7 +72,7 @@ def assert_max_copy_bytes(plan: Plan, max_copy_bytes: int) -> None:
     Raises AssertionError."""
     __tracebackhide__ = True
     _plan(plan)
-    _fail(too_many_bytes(plan, whole("max_copy_bytes", max_copy_bytes)))
+    _fail(too_many_bytes(plan, integer("max_copy_bytes", max_copy_bytes)))
 
 
 def assert_pins(plan: Plan, backends: Mapping[str, str]) -> None:
@@ -84,7 +84,9 @@ def assert_pins(plan: Plan, backends: Mapping[str, str]) -> None:
     __tracebackhide__ = True
     _plan(plan)
     if not isinstance(backends, Mapping):
-        raise TypeError(f"backends: expected a mapping of names to backends, got {given(backends)}")
+        raise TypeError(
+            f"backends: expected a mapping of names to backends, got {describe(backends)}"
+        )
     if not backends:
         raise ValueError("backends={}: expected names and their backends, as {'Qcur-*': 'gpu0'}")
     _fail(elsewhere(plan, backends))
@@ -115,9 +117,9 @@ def assert_supported(graph: Graph, device: Device | Backend) -> None:
     from .variants.search import nearest
 
     if not isinstance(graph, Graph):
-        raise TypeError(f"expected a Graph, got {given(graph)}")
+        raise TypeError(f"expected a Graph, got {describe(graph)}")
     if not isinstance(device, Device | Backend):
-        raise TypeError(f"expected a Device or a Backend, got {given(device)}")
+        raise TypeError(f"expected a Device or a Backend, got {describe(device)}")
     wrong = [node for node in graph.nodes if not device.supports_op(node)]
     if wrong:
         ops: dict[str, list[str]] = {}
@@ -133,13 +135,13 @@ def assert_supported(graph: Graph, device: Device | Backend) -> None:
 
 def _plan(plan: object) -> None:
     if not isinstance(plan, Plan):
-        raise TypeError(f"expected a Plan, got {given(plan)}")
+        raise TypeError(f"expected a Plan, got {describe(plan)}")
 
 
 def _names(what: str, value: str | Iterable[str]) -> Sequence[str]:
     names = [value] if isinstance(value, str) else list(value)
     if not all(isinstance(name, str) for name in names):
-        raise TypeError(f"{what}: expected names, got {given(value)}")
+        raise TypeError(f"{what}: expected names, got {describe(value)}")
     return names
 
 

@@ -100,7 +100,7 @@ def _argument(f: Function, p: Param) -> str:
     if p.type.startswith("enum ggml_"):
         return f"enum_of(enums.{enum_class(p.type.removeprefix('enum '))}, {name})"
     if fixed := re.search(rf"\b{p.name}\[(\d+)\]", f.prototype):
-        return f'items("{p.name}", {name}, {fixed[1]})'
+        return f'n_items("{p.name}", {name}, {fixed[1]})'
     return name
 
 
@@ -196,7 +196,7 @@ def ops(api: Api) -> str:
     head = (
         "\nfrom __future__ import annotations\n\n"
         "from collections.abc import Sequence\nfrom typing import Any\n\n"
-        "from .. import enums\nfrom ..boundary.arguments import items\n"
+        "from .. import enums\nfrom ..boundary.arguments import n_items\n"
         "from ..boundary.ffi import NULL, lib\n"
         "from ..tensors.tensor import MISTAKES, Tensor, TypeLike, enum_of, mistake, type_of\n"
         "from .views import WHOLE, check_view\n\n"

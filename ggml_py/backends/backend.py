@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from .. import enums
-from ..boundary.arguments import given, ptr_of, whole
+from ..boundary.arguments import describe, integer, ptr_of
 from ..boundary.callback import AbortCallback, raising
 from ..boundary.ffi import NULL, ffi, lib, sole_pointer, text
 from ..boundary.handle import Handle, in_use
@@ -65,7 +65,7 @@ class Backend(Handle):
 
     @n_threads.setter
     def n_threads(self, n: int) -> None:
-        number = whole("n_threads", n, 1, lib.GGML_MAX_N_THREADS)
+        number = integer("n_threads", n, 1, lib.GGML_MAX_N_THREADS)
         pool = self.threadpool
         if pool is not None and number > pool.n_threads:
             raise ArgumentError(
@@ -114,7 +114,7 @@ class Backend(Handle):
         C: ggml_backend_set_abort_callback, through the registry
         """
         if callback is not None and not callable(callback):
-            raise TypeError(f"expected a function, got {given(callback)}")
+            raise TypeError(f"expected a function, got {describe(callback)}")
         address = self.device.proc_address("ggml_backend_set_abort_callback")
         stops = ffi.cast("ggml_abort_callback", lib.gp_interrupt_callback())
         set_callback = ffi.cast("ggml_backend_set_abort_callback_t", address)

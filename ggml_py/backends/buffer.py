@@ -6,7 +6,7 @@ import weakref
 from typing import Any
 
 from .. import enums
-from ..boundary.arguments import given, ptr_of, whole
+from ..boundary.arguments import describe, integer, ptr_of
 from ..boundary.ffi import NULL, ffi, lib, own_pointer, sole_pointer, text
 from ..boundary.handle import MEMORY, Handle, Token, those_of
 from ..boundary.module import InModule
@@ -62,7 +62,7 @@ class BufferType(InModule):
 
     def alloc(self, size: int) -> Buffer:
         """A buffer of `size` bytes. Raises `AllocError`. C: ggml_backend_buft_alloc_buffer"""
-        ptr = lib.ggml_backend_buft_alloc_buffer(self.ptr, whole("size", size))
+        ptr = lib.ggml_backend_buft_alloc_buffer(self.ptr, integer("size", size))
         if ptr == NULL:
             raise self._no_memory(size)
         return Buffer(ptr)
@@ -83,7 +83,7 @@ class BufferType(InModule):
         return f" ({free:,} of {total:,} bytes of {device.name} are free)"
 
 
-class Memory:
+class BufferMemory:
     """A native buffer itself. It is freed when nobody uses it any more: neither the `Buffer`, nor
     an array, a DLPack capsule or a memoryview over it."""
 
@@ -154,13 +154,13 @@ def _address(ptr: Any) -> int:
     return int(ffi.cast("uintptr_t", ptr))
 
 
-_MEMORIES: weakref.WeakValueDictionary[int, Memory] = weakref.WeakValueDictionary()
+_MEMORIES: weakref.WeakValueDictionary[int, BufferMemory] = weakref.WeakValueDictionary()
 # What buffers borrow that were freed while another thread copied from or to them.
 _PARKED: list[tuple[Any, tuple[Any, ...]]] = []
-READONLY: weakref.WeakSet[Memory] = weakref.WeakSet()  # most programs have none
+READONLY: weakref.WeakSet[BufferMemory] = weakref.WeakSet()  # most programs have none
 
 
-def memory_of(ptr: Any) -> Memory | None:
+def memory_of(ptr: Any) -> BufferMemory | None:
     """Who frees a native buffer; None for those that a scheduler or an allocator has."""
     return _MEMORIES.get(_address(ptr))
 
@@ -226,7 +226,7 @@ class _BufferInfo:
                 f"{self!r} is memory that {'may only be read' if memory.readonly else 'is shared'}:"
                 " expected one of our own; set its tensors instead"
             )
-        lib.ggml_backend_buffer_clear(self._raw(), whole("value", value, 0, 255))
+        lib.ggml_backend_buffer_clear(self._raw(), integer("value", value, 0, 255))
 
 
 class BufferView(_BufferInfo):
@@ -265,7 +265,7 @@ class Buffer(Handle, _BufferInfo):
         self._contexts: weakref.WeakSet[AnyContext] = weakref.WeakSet()
         kind = lib.ggml_backend_buffer_get_type(sole_pointer(self, ptr))
         module = BufferType(kind)._module
-        held = self._held = [Memory(ptr, keep)]  # until it is closed
+        held = self._held = [BufferMemory(ptr, keep)]  # until it is closed
 
         def free(_ptr: Any) -> None:
             module.open.add(held.pop())  # it stays there if arrays are over it
@@ -314,7 +314,7 @@ class Buffer(Handle, _BufferInfo):
 def usage_of(usage: str) -> int:
     """The number of a usage by name. Raises `ArgumentError` with the names."""
     if not isinstance(usage, str):
-        raise TypeError(f"usage: expected one of {', '.join(USAGES)}, got {given(usage)}")
+        raise TypeError(f"usage: expected one of {', '.join(USAGES)}, got {describe(usage)}")
     if usage not in USAGES:
         raise ArgumentError(f"usage {usage!r}: expected one of {', '.join(USAGES)}")
     return USAGES[usage]

@@ -12,7 +12,7 @@ import numpy as np
 
 from .. import enums
 from ..boundary import module as _module
-from ..boundary.arguments import c_text, enum_of, given, ptr_of, whole
+from ..boundary.arguments import c_text, describe, enum_of, integer, ptr_of
 from ..boundary.ffi import NULL, ffi, lib, own_pointer, text
 from ..boundary.mapped import watch_mapped
 from ..boundary.module import InModule
@@ -262,7 +262,7 @@ class Device(InModule):
         from .backend import Backend
 
         if n_threads is not None:  # before there is a backend that nobody has
-            whole("n_threads", n_threads, 1, lib.GGML_MAX_N_THREADS)
+            integer("n_threads", n_threads, 1, lib.GGML_MAX_N_THREADS)
         ptr = lib.ggml_backend_dev_init(self.ptr, c_text("params", params) if params else NULL)
         if ptr == NULL:
             raise AllocError(f"device {self.name} ({self.description}) could not be opened")
@@ -278,7 +278,7 @@ def _tensor(tensor: AnyTensor) -> Any:
 def _address(array: npt.NDArray[Any], alignment: int) -> Any:
     """Where the data of `array` is, if a buffer can be made over it."""
     if not isinstance(array, np.ndarray):
-        raise TypeError(f"expected a numpy array, got {given(array)}")
+        raise TypeError(f"expected a numpy array, got {describe(array)}")
     what = f"array of shape {array.shape}, {array.dtype}"
     if array.nbytes == 0:
         raise ArgumentError(f"{what}: expected at least one byte")

@@ -8,7 +8,7 @@ import threading
 from typing import Any
 
 from .. import log as _log
-from ..boundary.arguments import c_text, given
+from ..boundary.arguments import c_text, describe
 from ..boundary.ffi import BUILD, NULL, ffi, lib
 from ..boundary.module import module_of
 from ..errors import AbortError, ArgumentError, MissingFunctionError, RpcError, ServerLostError
@@ -67,7 +67,7 @@ def _limit(name: str, seconds: float | None) -> int:
         return -1
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds > 0:
         raise ArgumentError(
-            f"{name}={given(seconds)}: expected seconds, a number above 0; math.inf is without "
+            f"{name}={describe(seconds)}: expected seconds, a number above 0; math.inf is without "
             "limit, None leaves it as it is"
         )
     if BUILD["pristine"] or not lib.gp_rpc_guarded():

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from .. import enums
-from ..boundary.arguments import enum_of, given, whole
+from ..boundary.arguments import describe, enum_of, integer
 from ..boundary.ffi import ffi, lib
 from ..boundary.handle import Handle, in_use, those_of
 from ..errors import ArgumentError, MissingFunctionError
@@ -75,8 +75,8 @@ class ThreadPool(Handle):
         Raises `ArgumentError` for numbers out of range, CPUs that this process may not use and a
         priority that it may not have, `MissingFunctionError` for a device without thread pools.
         """
-        self.n_threads = whole("n_threads", n_threads, 1, lib.GGML_MAX_N_THREADS)
-        self.poll = whole("poll", poll, 0, 100)
+        self.n_threads = integer("n_threads", n_threads, 1, lib.GGML_MAX_N_THREADS)
+        self.poll = integer("poll", poll, 0, 100)
         self.prio = enums.SchedPriority(enum_of(enums.SchedPriority, prio))
         self.strict_cpu = bool(strict_cpu)
         self.cpumask = None if cpumask is None else _cpus(cpumask)
@@ -84,7 +84,7 @@ class ThreadPool(Handle):
         self.is_placed = self.cpumask is not None or self.prio in _POLICIES
         self.device = _cpu() if device is None else device
         if not isinstance(self.device, Device):
-            raise TypeError(f"device: expected a Device or None, got {given(self.device)}")
+            raise TypeError(f"device: expected a Device or None, got {describe(self.device)}")
         held = self.device.ptr  # noqa: F841  until its module knows this pool (Registry.unload)
         new, free = self._functions()
         params = ffi.new("struct ggml_threadpool_params *")
@@ -197,7 +197,7 @@ def as_worker_0(pools: Iterable[ThreadPool]) -> Iterator[None]:
 
 def _cpus(cpumask: Iterable[int]) -> frozenset[int]:
     most = lib.GGML_MAX_N_THREADS - 1
-    cpus = frozenset(whole("cpumask", cpu, 0, most) for cpu in cpumask)
+    cpus = frozenset(integer("cpumask", cpu, 0, most) for cpu in cpumask)
     if not cpus:
         raise ArgumentError("cpumask has no CPU: expected one at least, or None for all")
     return cpus

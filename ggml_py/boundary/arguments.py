@@ -14,24 +14,24 @@ def ptr_of(kind: type, value: Any) -> Any:
     """`value.ptr` of an object of ours. Raises TypeError for one that is no `kind`."""
     if not isinstance(value, kind):
         name = getattr(kind, "_shown_as", kind.__name__)  # of a base in backends/above.py
-        raise TypeError(f"expected a {name}, got {given(value)}")
+        raise TypeError(f"expected a {name}, got {describe(value)}")
     return value.ptr  # type: ignore[attr-defined]
 
 
-def given(value: object) -> str:
+def describe(value: object) -> str:
     """What a value is, for messages: its type, and the value where that is short."""
     shown = repr(value) if isinstance(value, int | float | str | None) else ""
     kind = type(value).__name__
     return kind if value is None or not 0 < len(shown) <= 40 else f"{kind} {shown}"
 
 
-def whole(name: str, value: object, least: int = 0, most: int = SIZE_MAX) -> int:
+def integer(name: str, value: object, least: int = 0, most: int = SIZE_MAX) -> int:
     """`value`, Python's or numpy's integer. Raises TypeError for anything else, `ArgumentError`
     for one that is not from `least` to `most`."""
     try:
         number = operator.index(None if isinstance(value, bool) else value)  # type: ignore[arg-type]
     except TypeError:
-        raise TypeError(f"{name}: expected a whole number, got {given(value)}") from None
+        raise TypeError(f"{name}: expected a whole number, got {describe(value)}") from None
     if not least <= number <= most:
         low = most == SIZE_MAX and number < least
         bound = f"at least {least}" if low else f"{least} to {most:,}"
@@ -49,7 +49,7 @@ def enum_of(enum: Any, value: Any) -> int:
             raise ArgumentError(f"{enum.__name__} {value!r}: expected one of {names}")
         return int(enum[value.upper()])
     try:
-        return int(enum(whole(enum.__name__, value)))
+        return int(enum(integer(enum.__name__, value)))
     except ValueError:
         numbers = ", ".join(f"{m.name.lower()} ({m.value})" for m in enum)
         raise ArgumentError(f"{enum.__name__} {value}: expected one of {numbers}") from None
@@ -58,7 +58,7 @@ def enum_of(enum: Any, value: Any) -> int:
 def c_text(what: str, value: object) -> bytes:
     """`value` as UTF-8 for ggml, whose texts end at a NUL. Raises TypeError, `ArgumentError`."""
     if not isinstance(value, str):
-        raise TypeError(f"{what}: expected a str, got {given(value)}")
+        raise TypeError(f"{what}: expected a str, got {describe(value)}")
     if "\0" in value:
         raise ArgumentError(f"{what} {value!r}: expected text without NUL, where C's texts end")
     try:
@@ -69,12 +69,19 @@ def c_text(what: str, value: object) -> bytes:
         ) from None
 
 
-def items(name: str, values: Any, n: int) -> list[Any]:
+def check_function(value: object, parameters: str, name: str = "") -> None:
+    """Raises TypeError unless `value` is a function or None. `parameters` are those it gets."""
+    if value is not None and not callable(value):
+        lead = f"{name}: " if name else ""
+        raise TypeError(f"{lead}expected a function of {parameters} or None, got {describe(value)}")
+
+
+def n_items(name: str, values: Any, n: int) -> list[Any]:
     """`values` as a list. Raises `ArgumentError` unless they are `n`: C would read past the end."""
     try:
         found = list(values)
     except TypeError:
-        raise TypeError(f"{name}: expected {n} numbers, got {given(values)}") from None
+        raise TypeError(f"{name}: expected {n} numbers, got {describe(values)}") from None
     if len(found) != n:
         raise ArgumentError(f"{name} {found}: expected {n} numbers")
     return found

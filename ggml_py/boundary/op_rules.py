@@ -16,7 +16,7 @@ CONT = "ctx.cont({0}) makes a copy in line"
 
 
 @dataclass(frozen=True)
-class Operand:
+class NotedOperand:
     """An operand as the guards noted it."""
 
     name: str
@@ -219,12 +219,12 @@ def _is(start: str, condition: str) -> bool:
     return condition == start or begun
 
 
-def _operands(text: str) -> dict[str, Operand | str]:
-    found: dict[str, Operand | str] = {}
+def _operands(text: str) -> dict[str, NotedOperand | str]:
+    found: dict[str, NotedOperand | str] = {}
     for line in text.splitlines():
         if tensor := _TENSOR.match(line):
             ne = tuple(int(n) for n in tensor[3].split(", "))
-            found[tensor[1]] = Operand(tensor[1], tensor[2], ne)
+            found[tensor[1]] = NotedOperand(tensor[1], tensor[2], ne)
         elif number := _NUMBER.match(line):
             found[number[1]] = number[2]
     return found

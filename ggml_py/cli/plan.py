@@ -12,7 +12,7 @@ from .shared.options import ModelCommand, as_json, echo_json
 from .shared.output import check_output, save
 from .shared.remedies import model_remedy
 from .shared.source import get_plan, is_model, plan_model, source_options
-from .shared.what_if import FORMS, Change, ChangeType, changed
+from .shared.what_if import FORMS, Assumption, ChangeType, changed
 
 if TYPE_CHECKING:
     from ..plan import Plan
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 def command(
     model: str,
     verbose: bool,
-    changes: tuple[Change, ...],
+    changes: tuple[Assumption, ...],
     output: str | None,
     force: bool,
     as_json: bool,

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from ..trace.advice.facts import Facts
 from ..trace.answers.explain import has_steps
-from ..trace.answers.reasons import Found, first_reason
+from ..trace.answers.reasons import AppliedRule, first_reason
 from ..trace.answers.why_splits import planned
 from ..trace.flops import flops
 from ..trace.names import label
@@ -155,7 +155,9 @@ def devices(plan: Planned) -> list[int]:
     return Facts(plan, 0).devices
 
 
-def off_rows(plan: Planned, nodes: Iterable[NodeRow], reasons: dict[int, Found]) -> list[OffRow]:
+def off_rows(
+    plan: Planned, nodes: Iterable[NodeRow], reasons: dict[int, AppliedRule]
+) -> list[OffRow]:
     """The nodes that are on a host backend although there is a device, by reason and op, those that
     move the most bytes first. `reasons`, by node, are why they are not on the first device."""
     found: dict[tuple[str, str, str], list[NodeRow]] = {}
@@ -176,7 +178,7 @@ def off_rows(plan: Planned, nodes: Iterable[NodeRow], reasons: dict[int, Found])
     return sorted(rows, key=lambda r: (-r.bytes, -r.flops, r.nodes))
 
 
-def off_reasons(plan: Planned, nodes: Iterable[NodeRow]) -> dict[int, Found]:
+def off_reasons(plan: Planned, nodes: Iterable[NodeRow]) -> dict[int, AppliedRule]:
     """Why each computed node that is on a host backend is not on the first device, by index."""
     there = devices(plan)
     if not there or not has_steps(plan):

@@ -35,7 +35,7 @@ _SHARE = re.compile(r'("(?:[^"\\]|\\.)*"|[^",]+) \d+(?:, |$)')
 _SECTION = re.compile(r"layers? i = ([\d, -]+?)(?:, as i = (\d+) but)?")
 
 
-class Copied(NamedTuple):
+class CopyLine(NamedTuple):
     """A tensor that is copied for a split."""
 
     name: str
@@ -53,7 +53,7 @@ class Row(NamedTuple):
     cause: str
     is_computed: bool
     split: str | None
-    copies: tuple[Copied, ...]
+    copies: tuple[CopyLine, ...]
 
 
 def render(plan: Planned) -> str:
@@ -78,7 +78,7 @@ def rows_of(plan: Planned) -> Iterator[Row]:
         split = starts.get(node.id)
         if split is not None or not node.is_view_op:
             copies = () if split is None else tuple(
-                Copied(i.tensor.name, i.nbytes, i.src_backend) for i in split.inputs
+                CopyLine(i.tensor.name, i.nbytes, i.src_backend) for i in split.inputs
             )  # fmt: skip
             computed = node.is_computed or node.is_view_op
             yield Row(
@@ -350,7 +350,7 @@ def _expanded(stack: dict[int, list[_Token]]) -> Iterable[Row]:
 
 
 def _row(t: _Token, layer: int | None) -> Row:
-    copies = tuple(Copied(_name(n, layer), nbytes, _backend(src)) for n, nbytes, src in t.copies)
+    copies = tuple(CopyLine(_name(n, layer), nbytes, _backend(src)) for n, nbytes, src in t.copies)
     name, backend, cause = _name(t.name, layer), _backend(t.backend), t.cause
     cause = "" if cause == _NOBODY else cause
     return Row(name, t.op, backend, cause, t.is_computed, t.split, copies)

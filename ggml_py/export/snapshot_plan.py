@@ -19,7 +19,7 @@ from ..trace.record import (
 from ..trace.reference import copy_record
 from ..trace.split import possible_optimizers
 from .debug_log_plan import unknown as unknown_of_log
-from .snapshot import Copied, Row, parse
+from .snapshot import CopyLine, Row, parse
 
 SOURCE = "snapshot"
 UNKNOWN = (
@@ -53,7 +53,7 @@ def from_snapshot(text: str) -> Planned:
     for i, row in enumerate(rows):
         tensors[i] = tensors[i]._replace(flags=("compute",) * row.is_computed)
     places = [_place(number.get(row.backend or "", -1), row.cause) for row in rows]
-    copied: dict[tuple[Copied, int], int] = {}  # and where to -> the tensor
+    copied: dict[tuple[CopyLine, int], int] = {}  # and where to -> the tensor
     for row in rows:
         for c in row.copies:
             copied[c, number[row.split or ""]] = len(tensors)
@@ -83,7 +83,7 @@ def _backends(named: Iterable[str], rows: Iterable[Row]) -> list[str]:
 
 
 def _splits(
-    rows: Sequence[Row], number: dict[str, int], copied: dict[tuple[Copied, int], tuple[int, int]]
+    rows: Sequence[Row], number: dict[str, int], copied: dict[tuple[CopyLine, int], tuple[int, int]]
 ) -> Iterable[SplitRecord]:
     starts = [i for i, row in enumerate(rows) if row.split is not None]
     for start, end in zip(starts, [*starts[1:], len(rows)], strict=True):

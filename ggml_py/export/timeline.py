@@ -22,8 +22,8 @@ from ..trace.run import (
     WAIT,
     ComputeRun,
     CopyRun,
-    Event,
     Recorded,
+    RunEvent,
 )
 
 SCHEDULER, COMPUTING, COPYING = "scheduler", "nodes", "copies"
@@ -216,7 +216,7 @@ def _copy(rows: _Rows, compute: ComputeRun, copy: CopyRun) -> int:
     return rows.add(track, title, COPY, start, event.end, details, known)
 
 
-def _sync(event: Event, backends: tuple[str, ...]) -> tuple[str, dict[str, Any]]:
+def _sync(event: RunEvent, backends: tuple[str, ...]) -> tuple[str, dict[str, Any]]:
     """A wait or an event, in words."""
     backend = backends[event.backend] if event.backend >= 0 else "?"
     details = {"how": event.how} if event.how else {}

@@ -14,7 +14,7 @@ import numpy as np
 
 from .. import enums
 from .. import log as _log
-from ..boundary.arguments import whole
+from ..boundary.arguments import integer
 from ..boundary.ffi import BUILD, NULL, ffi, lib, sole_pointer, text
 from ..boundary.handle import Handle
 from ..boundary.mapped import Stamp, map_file
@@ -228,7 +228,7 @@ class Gguf(Handle):
         are first touched. Raises `AllocError` where the process may not have so many addresses,
         `DamagedFileError` where the file was changed since it was opened; so does whatever reads
         later on what the file has lost by then. A file that is deleted stays whole."""
-        part = whole("part", part, 0, len(self.paths) - 1)
+        part = integer("part", part, 0, len(self.paths) - 1)
         return map_file(self.paths[part], self._opened[part])
 
     def data(self, name: str) -> npt.NDArray[np.uint8]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias
 import numpy as np
 
 from .. import enums
-from ..boundary.arguments import given
+from ..boundary.arguments import describe
 from ..boundary.ffi import NULL, ffi, lib
 from ..errors import ArgumentError, GgufError
 from ..files.writing import whole_file
@@ -52,7 +52,7 @@ def write_gguf(
     """
     path = Path(path)
     if not isinstance(metadata, Mapping):
-        raise TypeError(f"metadata: expected a dict, got {given(metadata)}")
+        raise TypeError(f"metadata: expected a dict, got {describe(metadata)}")
     if path.is_dir():
         raise GgufError(f"{path} is a folder, expected the name of a file")
     entries = [_entry(entry) for entry in tensors]

@@ -12,7 +12,7 @@ from typing import Any
 
 from ..backends.buffer import Buffer, BufferType
 from ..backends.sharing import Lender, changing, free_lender
-from ..boundary.arguments import ptr_of, whole
+from ..boundary.arguments import integer, ptr_of
 from ..boundary.ffi import NULL, ffi, lib
 from ..boundary.handle import Handle, Held, in_use, reading
 from ..errors import AbortError, AllocError, ArgumentError
@@ -226,7 +226,7 @@ class GraphAllocator(Lender):
         """Bytes of the buffer of `buffer_types[buffer_id]`; 0 before it is made, and for a type
         that was there before. Raises `ArgumentError`. C: ggml_gallocr_get_buffer_size
         """
-        id_ = whole("buffer_id", buffer_id, 0, len(self.buffer_types) - 1)
+        id_ = integer("buffer_id", buffer_id, 0, len(self.buffer_types) - 1)
         with reading(self):
             return int(lib.ggml_gallocr_get_buffer_size(self.ptr, id_))
 
@@ -262,7 +262,7 @@ class GraphAllocator(Lender):
         if len(ids) != n:
             raise ArgumentError(f"{len(ids)} {what}_buffer_ids for a graph with {n} {what}s")
         most = len(self.buffer_types) - 1
-        return ffi.new("int[]", [whole(f"{what}_buffer_ids", id_, 0, most) for id_ in ids])
+        return ffi.new("int[]", [integer(f"{what}_buffer_ids", id_, 0, most) for id_ in ids])
 
 
 def _unallocated(graph: Any) -> Any:

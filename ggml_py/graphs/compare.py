@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 from ..backends.backend import Backend
 from ..backends.computing import computing
-from ..boundary.arguments import given, ptr_of
+from ..boundary.arguments import describe, ptr_of
 from ..boundary.callback import Callback
 from ..boundary.ffi import NULL, ffi, lib
 from ..boundary.handle import Handle
@@ -53,7 +53,7 @@ def compare_graph_backend(
     first, second = ptr_of(Backend, backend1), ptr_of(Backend, backend2)
     ptr = ptr_of(Graph, graph)
     if not callable(callback):
-        raise TypeError(f"callback: expected a function, got {given(callback)}")
+        raise TypeError(f"callback: expected a function, got {describe(callback)}")
     _check(backend1, backend2, graph, test_nodes)
     with Graph._borrow(ptr) as copy:  # ends what the callback was given of the copy
         comparison = _Comparison(callback, graph, copy)

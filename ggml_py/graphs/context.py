@@ -16,7 +16,7 @@ from ..backends.buffer import Buffer, BufferType, usage_of
 from ..backends.device import device
 from ..backends.sharing import allocating
 from ..boundary import arena as _arena
-from ..boundary.arguments import c_text, given, ptr_of, whole
+from ..boundary.arguments import c_text, describe, integer, ptr_of
 from ..boundary.ffi import NULL, ffi, lib
 from ..boundary.handle import LIVE, Handle, reading
 from ..errors import AbortError, AllocError, ArgumentError
@@ -64,7 +64,7 @@ class Context(AnyContext, CustomOps):
         A tensor takes 368 bytes, so by default 1.4 million of them fit. Raises `AllocError` when
         the process may not have that much address space.
         """
-        reserve = whole("reserve", reserve, 1)
+        reserve = integer("reserve", reserve, 1)
         block = _arena.take(reserve)
         params = ffi.new("struct ggml_init_params *")
         params.mem_size, params.mem_buffer = reserve, _arena.address(block)
@@ -112,7 +112,7 @@ class Context(AnyContext, CustomOps):
         ggml_type = type_of(type)
         if not 1 <= len(ne) <= 4:
             raise ArgumentError(f"ne {list(ne)}: expected one to four numbers")
-        ne = tuple([whole(f"ne{i}", n) for i, n in enumerate(ne)])
+        ne = tuple([integer(f"ne{i}", n) for i, n in enumerate(ne)])
         block = lib.ggml_blck_size(ggml_type)
         if block == 0 or ne[0] % block:
             raise ArgumentError(
@@ -271,7 +271,7 @@ class Context(AnyContext, CustomOps):
             buft = where.buffer_type if isinstance(where, Backend) else where
         else:
             raise TypeError(
-                f"expected a Backend, a BufferType or a device's name, got {given(where)}"
+                f"expected a Backend, a BufferType or a device's name, got {describe(where)}"
             )
         with allocating(self), self._held(), reading(*self._graphs()):
             ptr = lib.gp_alloc_tensors(self.ptr, buft.ptr)

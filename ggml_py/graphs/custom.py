@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from .. import enums
-from ..boundary.arguments import given, whole
+from ..boundary.arguments import describe, integer
 from ..boundary.callback import STORED, Callback
 from ..boundary.ffi import NULL, ffi, lib
 from ..errors import ArgumentError
@@ -181,7 +181,7 @@ class CustomOps(Ops):
 
         C: ggml_custom_4d
         """
-        ne = tuple([whole(f"ne{i}", n) for i, n in enumerate((ne0, ne1, ne2, ne3))])
+        ne = tuple([integer(f"ne{i}", n) for i, n in enumerate((ne0, ne1, ne2, ne3))])
         ggml_type = type_of(type)
         _check_types([(ggml_type, "the result")])
         if math.prod(ne) >= 1 << 60:
@@ -229,7 +229,7 @@ class CustomOps(Ops):
     ) -> CustomOp:
         """An op whose arguments are in order."""
         if not isinstance(sources, Iterable):
-            raise TypeError(f"args: expected a sequence of Tensors, got {given(sources)}")
+            raise TypeError(f"args: expected a sequence of Tensors, got {describe(sources)}")
         if not all(isinstance(source, Tensor) for source in sources):
             raise not_tensors(*sources)
         if len(sources) > most:

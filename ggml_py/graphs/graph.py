@@ -12,7 +12,7 @@ from .. import enums
 from ..backends.above import AnyGraph
 from ..backends.buffer import BufferType
 from ..backends.sharing import use, using
-from ..boundary.arguments import c_text, given, ptr_of, whole
+from ..boundary.arguments import c_text, describe, integer, ptr_of
 from ..boundary.ffi import NULL, ffi, lib
 from ..boundary.handle import Handle, in_use, reading
 from ..errors import ArgumentError, NoDataError
@@ -37,10 +37,10 @@ class Graph(AnyGraph):
     __slots__ = ("_backward", "_context", "_grads", "_lent", "_scheduler")
 
     def __init__(self, context: Context | Graph, size: int = 2048, grads: bool = False) -> None:
-        size = whole("size", size, 1, 1 << 31)
+        size = integer("size", size, 1, 1 << 31)
         grads = bool(grads)
         if not isinstance(context, Handle):
-            raise TypeError(f"expected a Context, got {given(context)}")
+            raise TypeError(f"expected a Context, got {describe(context)}")
         context.ptr  # noqa: B018  raises when closed
         room = lib.ggml_graph_overhead_custom(size, grads)
         memory = new_native(room, f"a graph of size {size:,}")
@@ -91,7 +91,7 @@ class Graph(AnyGraph):
         self._changeable()
         for tensor in tensors:
             if not isinstance(tensor, Tensor):
-                raise TypeError(f"expected a Tensor, got {given(tensor)}")
+                raise TypeError(f"expected a Tensor, got {describe(tensor)}")
             self._depend(tensor._context)
         with in_use("being built", self), self._changing():
             ptr = self._changeable()
@@ -139,7 +139,7 @@ class Graph(AnyGraph):
                 )
         where = self._context if context is None else context
         if not isinstance(where, Context):
-            raise TypeError(f"context: expected a Context, got {given(where)}")
+            raise TypeError(f"context: expected a Context, got {describe(where)}")
         accs = self._accumulators(nodes, grad_accs or {})
         where._adopt(*nodes)
         self._depend(where)

@@ -17,7 +17,7 @@ from ..backends.computing import computing
 from ..backends.device import Device, default_n_threads, device
 from ..backends.sharing import using
 from ..backends.threadpool import ThreadPool
-from ..boundary.arguments import ptr_of, whole
+from ..boundary.arguments import integer, ptr_of
 from ..boundary.callback import AbortCallback
 from ..boundary.ffi import NULL, ffi, lib, text
 from ..boundary.handle import Handle, reading
@@ -130,7 +130,7 @@ class CpuPlan(Handle):
             most = threadpool.n_threads
         self._wanted = min(most, default_n_threads()) if threadpool is None else most
         if n_threads is not None:
-            self._wanted = whole("n_threads", n_threads, 1, most)
+            self._wanted = integer("n_threads", n_threads, 1, most)
         self.graph = graph
         self.threadpool = threadpool
         self._abort = AbortCallback(abort_callback)

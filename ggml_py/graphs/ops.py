@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from .. import enums
-from ..boundary.arguments import items
+from ..boundary.arguments import n_items
 from ..boundary.ffi import NULL, lib
 from ..tensors.tensor import MISTAKES, Tensor, TypeLike, enum_of, mistake, type_of
 from .views import WHOLE, check_view
@@ -4716,7 +4716,7 @@ class Ops:
                 b._ptr,
                 NULL if c is None else c._ptr,
                 n_dims,
-                items("sections", sections, 4),
+                n_items("sections", sections, 4),
                 mode,
                 n_ctx_orig,
                 freq_base,
@@ -4849,7 +4849,7 @@ class Ops:
                 b._ptr,
                 NULL if c is None else c._ptr,
                 n_dims,
-                items("sections", sections, 4),
+                n_items("sections", sections, 4),
                 mode,
                 n_ctx_orig,
                 freq_base,
@@ -5090,7 +5090,7 @@ class Ops:
                 b._ptr,
                 NULL if c is None else c._ptr,
                 n_dims,
-                items("sections", sections, 4),
+                n_items("sections", sections, 4),
                 mode,
                 n_ctx_orig,
                 freq_base,

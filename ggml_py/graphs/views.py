@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from operator import index
 
-from ..boundary.arguments import SIZE_MAX, whole
+from ..boundary.arguments import SIZE_MAX, integer
 from ..boundary.ffi import lib
 from ..errors import ArgumentError
 from ..tensors.tensor import Tensor
@@ -30,7 +30,7 @@ def check_view(a: Tensor, ne: tuple[int, ...], nb: tuple[int, ...], offset: int)
         start, limit = 0, lib.ggml_nbytes(ptr)
     numbers = (*ne, *nb, offset)
     if not WHOLE.issuperset(map(type, numbers)) or min(numbers) < 0 or max(numbers) > SIZE_MAX:
-        ne = tuple([whole(f"ne{i}", n) for i, n in enumerate(ne)])
+        ne = tuple([integer(f"ne{i}", n) for i, n in enumerate(ne)])
         nb, offset = tuple([index(n) for n in nb]), index(offset)
         if not all(0 <= n < 1 << 64 for n in (*nb, offset)):
             return  # no size_t, as cffi will say

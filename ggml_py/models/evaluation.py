@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..boundary.arguments import given, whole
+from ..boundary.arguments import describe, integer
 from ..boundary.ffi import lib
 from ..errors import ClosedError, ModelError
 from .alone import CHANGING, COMPUTING, Alone, alone
@@ -166,7 +166,7 @@ class Evaluation(Alone):
         """
         self._check_open()
         if not isinstance(batch, Batch):
-            raise TypeError(f"batch: expected a Batch, got {given(batch)}")
+            raise TypeError(f"batch: expected a Batch, got {describe(batch)}")
         if len(batch) > self.n_batch:
             raise ModelError(
                 f"a batch of {len(batch)} tokens: one takes at most {self.n_batch} (n_batch)"
@@ -241,14 +241,14 @@ class Evaluation(Alone):
         Their keys are rotated before the next evaluation. Other sequences that have the tokens,
         too, have them at the new positions. C: llama_memory_seq_add
         """
-        delta = whole("delta", delta, -POS_MAX, POS_MAX)
+        delta = integer("delta", delta, -POS_MAX, POS_MAX)
         self._memory.seq_add(self._check_seq(seq), *self._check_range(p0, p1), delta)
 
     @alone(CHANGING)
     def seq_div(self, seq: int, p0: int, p1: int | None, d: int) -> None:
         """Divides positions by `d`, as `seq_add` adds to them; but keys are rotated to the other
         side of where they were, which libllama of this release does. C: llama_memory_seq_div"""
-        d = whole("d", d, 1, POS_MAX)
+        d = integer("d", d, 1, POS_MAX)
         self._memory.seq_div(self._check_seq(seq), *self._check_range(p0, p1), d)
 
     def seq_pos_min(self, seq: int) -> int:
@@ -296,12 +296,14 @@ class Evaluation(Alone):
 
     def _check_seq(self, seq: int) -> int:
         self._check_open()
-        seq = whole("seq", seq, -POS_MAX, POS_MAX)
+        seq = integer("seq", seq, -POS_MAX, POS_MAX)
         check_seq(seq, self._memory)
         return seq
 
     def _check_range(self, p0: int, p1: int | None) -> tuple[int, int]:
-        return whole("p0", p0, 0, POS_MAX), POS_MAX if p1 is None else whole("p1", p1, 0, POS_MAX)
+        return integer("p0", p0, 0, POS_MAX), POS_MAX if p1 is None else integer(
+            "p1", p1, 0, POS_MAX
+        )
 
     def _check_open(self) -> None:
         if self._closed:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..boundary.arguments import given, whole
+from ..boundary.arguments import describe, integer
 from ..errors import ModelError
 from .alone import GENERATING, alone
 from .evaluation import Evaluation
@@ -47,16 +47,16 @@ class Generation:
         n_keep: int,
     ) -> None:
         """Raises `ModelError` and TypeError for what it cannot be asked for."""
-        if whole("n", n, -1) < 0:
+        if integer("n", n, -1) < 0:
             raise ModelError(f"n={n}: expected the number of tokens to generate")
         if sampler is not None and not callable(sampler):
-            raise TypeError(f"sampler: expected a Sampler, got {given(sampler)}")
+            raise TypeError(f"sampler: expected a Sampler, got {describe(sampler)}")
         self._model, self._n, self._seq = model, n, seq
         self._ids = model._check_tokens(tokens, seq)
         self._sample = likeliest if sampler is None else sampler
         if not isinstance(stop, Iterable):
-            raise TypeError(f"stop: expected a list of tokens, got {given(stop)}")
-        self._stop = frozenset(whole("stop: token", token) for token in stop)
+            raise TypeError(f"stop: expected a list of tokens, got {describe(stop)}")
+        self._stop = frozenset(integer("stop: token", token) for token in stop)
         self._n_keep = self._kept(n_keep) if context_shift else None
         if self._n_keep is None:
             try:
@@ -87,7 +87,7 @@ class Generation:
                 token = self._checked(_sampled(model, [token], seq, self._sample))
 
     def _checked(self, token: Any) -> int:
-        number = whole("the sampler's token", token, -(1 << 63))
+        number = integer("the sampler's token", token, -(1 << 63))
         if 0 <= number < self._model.hparams.n_vocab:
             return number
         raise ModelError(
@@ -99,7 +99,7 @@ class Generation:
         """How many tokens a shift keeps: for -1 all before the first that is generated."""
         self._model.seq_add(self._seq, 0, 0, 0)  # raises where positions cannot be moved
         n_prompt = self._model.seq_pos_max(self._seq) + 1 + len(self._ids)
-        n_keep, n_ctx = whole("n_keep", n_keep, -1), self._model.n_ctx_seq
+        n_keep, n_ctx = integer("n_keep", n_keep, -1), self._model.n_ctx_seq
         n_keep = n_prompt if n_keep < 0 else min(n_keep, n_prompt)
         if n_keep > n_ctx - _MIN_SHIFT:
             raise ModelError(

@@ -20,9 +20,9 @@ from .cache.memory import Memory, Shape
 from .cache.shift import shift_keys
 from .cache.ubatch import Ubatch
 from .decode_one import decode_one, takes_one
+from .file.free_memory import check_room, is_machines, naming
 from .file.hparams import HParams
 from .file.placement import Placement
-from .file.room import check_room, is_machines, naming
 from .file.threads import Threads
 from .file.weights import Weights
 from .flow import Decode, DecodedUbatch, Differs, ModelGraph, differing, params_of

@@ -17,11 +17,11 @@ from .cache.kv_caches import KvCaches
 from .cache.memory import Memory
 from .cache.recurrent import RecurrentCache
 from .file import hparams
+from .file.free_memory import check_room, naming
 from .file.hparams import HParams
 from .file.overrides import Overrides, cpu_overrides, resolve_overrides, warn_of_unmatched
 from .file.placement import Placement, keeps_mapped, open_backends, place
 from .file.reading import Progress
-from .file.room import check_room, naming
 from .file.threads import Threads
 from .file.weights import Weights
 from .graphs import Graphs

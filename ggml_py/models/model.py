@@ -9,7 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from ..boundary.arguments import whole
+from ..boundary.arguments import integer
 from ..errors import ModelError
 from .alone import CHANGING, CLOSING, PLANNING, SAVING, alone
 from .cache import state
@@ -171,7 +171,7 @@ class Model(Evaluation):
         C: llama_state_seq_save_file
         """
         last = self.hparams.n_vocab - 1
-        ids = [whole("tokens", token, 0, last) for token in tokens]
+        ids = [integer("tokens", token, 0, last) for token in tokens]
         state.save_file(self._settled(seq), Path(path), seq, ids)
 
     @alone(CHANGING)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ..backends.device import Device
-from ..boundary.arguments import SIZE_MAX, given, whole
+from ..boundary.arguments import SIZE_MAX, check_function, integer
 from ..boundary.ffi import lib
 from ..enums import Type
 from ..errors import ModelError
@@ -88,9 +88,7 @@ def checked(asked: Mapping[str, Any]) -> Options:
         if not isinstance(asked[name], bool):
             raise TypeError(f"{name}={asked[name]!r}: expected True or False")
     asked["tensor_overrides"] = tuple(override_pairs(asked["tensor_overrides"]))
-    progress = asked["progress"]
-    if progress is not None and not callable(progress):
-        raise TypeError(f"progress: expected a function of (share) or None, got {given(progress)}")
+    check_function(asked["progress"], "(share)", "progress")
     asked["type_k"], asked["type_v"] = type_of(asked["type_k"]), type_of(asked["type_v"])
     asked["flash_attn"] = _with_quantised_v(asked["flash_attn"], asked["type_v"])
     return Options(**asked)
@@ -104,7 +102,7 @@ def _check_numbers(asked: Mapping[str, Any]) -> None:
         value = asked[name]
         if name == "n_threads" and value is None:
             continue
-        if whole(name, value, -SIZE_MAX) < least:
+        if integer(name, value, -SIZE_MAX) < least:
             raise ModelError(f"{name}={value}: expected at least {least}")
         if value > _INT_MAX:
             raise ModelError(f"{name}={value}: expected at most {_INT_MAX:,}")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..boundary.arguments import given, whole
+from ..boundary.arguments import describe, integer
 from ..boundary.ffi import ffi, lib
 from ..errors import ArgumentError, ModelError
 from .candidates import F32, Candidates
@@ -72,14 +72,14 @@ class Sampler:
             raise ArgumentError(
                 f"repeat_penalty={self.repeat_penalty}: expected a number above 0; 1 is no penalty"
             )
-        whole("top_k", self.top_k)
-        whole("repeat_last_n", self.repeat_last_n)
-        bias = {whole("logit_bias: token", k): v for k, v in dict(self.logit_bias).items()}
+        integer("top_k", self.top_k)
+        integer("repeat_last_n", self.repeat_last_n)
+        bias = {integer("logit_bias: token", k): v for k, v in dict(self.logit_bias).items()}
         for token, value in bias.items():
             if value != -inf:
                 _real(f"logit_bias[{token}]", value, -inf, inf)
         object.__setattr__(self, "logit_bias", bias)
-        if self.seed is None or whole("seed", self.seed, 0, _RANDOM_SEED) == _RANDOM_SEED:
+        if self.seed is None or integer("seed", self.seed, 0, _RANDOM_SEED) == _RANDOM_SEED:
             object.__setattr__(self, "seed", secrets.randbelow(_RANDOM_SEED))
         self.reset()
 
@@ -95,7 +95,7 @@ class Sampler:
     def accept(self, tokens: Iterable[int]) -> None:
         """Counts `tokens`, a prompt's, as past ones: penalties are for them too."""
         for token in tokens:
-            self._past.add(whole("token", token))
+            self._past.add(integer("token", token))
 
     def candidates(
         self, logits: npt.NDArray[np.float32]
@@ -209,7 +209,7 @@ def _not_finite(logits: npt.NDArray[np.float32]) -> str:
 def _real(name: str, value: object, least: float, most: float) -> float:
     """`value`, a number that a float can hold. Raises TypeError, `ArgumentError`."""
     if isinstance(value, bool) or not isinstance(value, int | float | np.floating | np.integer):
-        raise TypeError(f"{name}: expected a number, got {given(value)}")
+        raise TypeError(f"{name}: expected a number, got {describe(value)}")
     if not (least <= value <= most and abs(value) <= _MAX):
         span = f"{least:g} to {most:g}" if isfinite(most) else f"a finite number, {least:g} or more"
         raise ArgumentError(

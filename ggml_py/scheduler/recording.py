@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..boundary.arguments import given, whole
+from ..boundary.arguments import describe, integer
 from ..boundary.ffi import NULL, ffi, lib
 from ..errors import ArgumentError, MissingFunctionError
 from .state import labels
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ..graphs.graph import Graph
     from ..plan import Plan
     from ..run import Run
-    from ..trace.run import Event, SchedulerRecord
+    from ..trace.run import RunEvent, SchedulerRecord
     from .scheduler import Scheduler
 
 _MEMCPY_BYTES = 32 << 20
@@ -49,8 +49,8 @@ class Recording:
             raise TypeError("expected the Schedulers to record")
         for scheduler in schedulers:
             if not hasattr(scheduler, "_recording"):
-                raise TypeError(f"expected Schedulers, got {given(scheduler)}")
-        self._max_events = whole("max_events", max_events, 1, 1 << 31)
+                raise TypeError(f"expected Schedulers, got {describe(scheduler)}")
+        self._max_events = integer("max_events", max_events, 1, 1 << 31)
         self._schedulers = tuple(dict.fromkeys(schedulers))
         self._per_op = per_op
         self._plans: list[Plan] = []
@@ -104,7 +104,7 @@ class Recording:
 
         raw = [_taken(scheduler) for scheduler in self._schedulers]
         began = min((rows[0].start for rows, _lost in raw if len(rows)), default=0)
-        events: list[Event] = []
+        events: list[RunEvent] = []
         schedulers = []
         plans, index_of = _distinct(self._plans)
         for index, (scheduler, (rows, lost)) in enumerate(zip(self._schedulers, raw, strict=True)):
@@ -170,14 +170,14 @@ def _taken(scheduler: Scheduler) -> tuple[Any, int]:
     return rows, int(lost[0])
 
 
-def _plain(rows: Any, scheduler: int, began: int, base: int) -> Iterator[Event]:
-    from ..trace.run import EVENT_KINDS, HOWS, Event
+def _plain(rows: Any, scheduler: int, began: int, base: int) -> Iterator[RunEvent]:
+    from ..trace.run import EVENT_KINDS, HOWS, RunEvent
 
     hows = ("", *HOWS)
 
     for r in rows:
         inside = base + r.inside if r.inside >= 0 else -1
-        yield Event(
+        yield RunEvent(
             EVENT_KINDS[r.kind], r.start - began, r.end - began, scheduler, r.compute, r.split,
             r.backend, r.copy, r.input, r.bytes, r.first, r.last, inside, hows[r.how], r.by,
         )  # fmt: skip

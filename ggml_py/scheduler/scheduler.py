@@ -11,7 +11,7 @@ from ..backends.backend import Backend, check_status, settle
 from ..backends.buffer import BufferType
 from ..backends.computing import computing
 from ..backends.sharing import Lender, changing, free_lender, lent_by
-from ..boundary.arguments import given, ptr_of, whole
+from ..boundary.arguments import check_function, describe, integer, ptr_of
 from ..boundary.callback import raising
 from ..boundary.ffi import BUILD, NULL, ffi, lib
 from ..boundary.handle import COMPUTING, Halfway, Held, in_use, reading
@@ -69,9 +69,9 @@ class Scheduler(Lender):
         graph_size that the process has no address space for.
         """
         if not isinstance(backends, Iterable):
-            raise TypeError(f"expected a sequence of Backends, got {given(backends)}")
+            raise TypeError(f"expected a sequence of Backends, got {describe(backends)}")
         self.backends = tuple(backends)
-        self.graph_size = whole("graph_size", graph_size, 1, 1 << 31)
+        self.graph_size = integer("graph_size", graph_size, 1, 1 << 31)
         self._eval_callback: EvalCallback | None = None
         self._copy_callback: CopyCallback | None = None
         self._recording: Recording | None = None
@@ -334,7 +334,7 @@ class Scheduler(Lender):
         ggml's status. With `checked` it looks itself whether all tensors have memory. Made for
         `models/decode_one.py`."""
         if not callable(call):
-            raise TypeError(f"call: expected a native function, got {given(call)}")
+            raise TypeError(f"call: expected a native function, got {describe(call)}")
         if not self._held:
             ptr_of(Graph, graph)
             with reading(graph):  # not what another scheduler lends it at this moment
@@ -379,8 +379,7 @@ class Scheduler(Lender):
         split. What it raises stops the compute, and is raised from `compute`. None removes it.
         C: ggml_backend_sched_set_eval_callback
         """
-        if callback is not None and not callable(callback):
-            raise TypeError(f"expected a function of (tensor, ask) or None, got {given(callback)}")
+        check_function(callback, "(tensor, ask)")
         held = None if callback is None else EvalCallback(self, callback)
         function, data = (NULL, NULL) if held is None else (lib.gp_on_eval, held.handle)
         with in_use("given a callback", self):
@@ -396,9 +395,7 @@ class Scheduler(Lender):
         when that is done. None removes it. Raises `MissingFunctionError` before ggml 0.26.
         C: ggml_backend_sched_set_copy_callback
         """
-        if callback is not None and not callable(callback):
-            expected = "a function of (backend, src, dst, nodes) or None"
-            raise TypeError(f"expected {expected}, got {given(callback)}")
+        check_function(callback, "(backend, src, dst, nodes)")
         held = None if callback is None else CopyCallback(self, self.backends, callback)
         function, data = (NULL, NULL) if held is None else (lib.gp_on_copy, held.handle)
         with in_use("given a callback", self):

@@ -8,7 +8,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..boundary.arguments import given, whole
+from ..boundary.arguments import describe, integer
 from ..errors import ArgumentError, PlacementError
 
 if TYPE_CHECKING:
@@ -65,17 +65,17 @@ def strict(
     Blocks inside blocks add to them. It holds for this thread, or this task of asyncio, alone.
     """
     if not isinstance(no_fallback, bool):
-        raise TypeError(f"no_fallback: expected True or False, got {given(no_fallback)}")
+        raise TypeError(f"no_fallback: expected True or False, got {describe(no_fallback)}")
     names = (allow,) if isinstance(allow, str) else tuple(allow)
     if not all(isinstance(name, str) for name in names):
-        raise TypeError(f"allow: expected names, got {given(allow)}")
+        raise TypeError(f"allow: expected names, got {describe(allow)}")
     if names and not no_fallback:
         raise ArgumentError(f"allow={allow!r} is for no_fallback=True, which was not given")
     required = Requirements(
         no_fallback,
         names,
-        None if max_splits is None else whole("max_splits", max_splits),
-        None if max_copy_bytes is None else whole("max_copy_bytes", max_copy_bytes),
+        None if max_splits is None else integer("max_splits", max_splits),
+        None if max_copy_bytes is None else integer("max_copy_bytes", max_copy_bytes),
     )
     token = ACTIVE.set((*ACTIVE.get(), required))
     try:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..backends.backend import Backend
 from ..backends.buffer import BufferType
-from ..boundary.arguments import whole
+from ..boundary.arguments import integer
 from ..boundary.ffi import ffi, lib
 from ..errors import ArgumentError, MissingFunctionError
 from ..tensors.tensor import Tensor
@@ -67,9 +67,9 @@ class SchedState(View):
         """The copy number `copy_id` of the tensor in slot `id`, on a backend: None where there is
         none."""
         copies = self.hv_tensor_copies
-        id = whole("id", id, 0, len(copies) - 1)
+        id = integer("id", id, 0, len(copies) - 1)
         number = self._backend_id(backend_id)
-        copy = whole("copy_id", copy_id, 0, self.n_copies - 1)
+        copy = integer("copy_id", copy_id, 0, self.n_copies - 1)
         return copies[id][number][copy]  # type: ignore[no-any-return]
 
     def tensor_copy(
@@ -79,7 +79,10 @@ class SchedState(View):
         None where there is none. Of a graph input it may be the tensor itself, where that serves as
         the current copy."""
         slot = self.hash_id(tensor)
-        number, copy = self._backend_id(backend_id), whole("copy_id", copy_id, 0, self.n_copies - 1)
+        number, copy = (
+            self._backend_id(backend_id),
+            integer("copy_id", copy_id, 0, self.n_copies - 1),
+        )
         return None if slot is None else self.tensor_id_copy(slot, number, copy)
 
     def _backend_id(self, backend: int | str | Backend) -> int:
@@ -95,7 +98,7 @@ class SchedState(View):
             if backend not in backends:
                 raise ArgumentError(f"{backend!r} is not a backend of this scheduler")
             return backends.index(backend)
-        return whole("backend_id", backend, 0, len(backends) - 1)
+        return integer("backend_id", backend, 0, len(backends) - 1)
 
     # --- fields
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeAlias
 
-from ..boundary.arguments import given
+from ..boundary.arguments import describe
 from ..boundary.callback import Callback
 from ..boundary.ffi import lib
 from ..errors import ArgumentError, ClosedError, MissingFunctionError
@@ -106,7 +106,7 @@ def _numbers(nodes: SplitNodes, answer: Any) -> list[int]:
     """The order as indices of the nodes. Raises `ArgumentError` for what is no order of them."""
     if not isinstance(answer, Iterable):
         raise TypeError(
-            f"graph_optimize returned {given(answer)}: expected the nodes in another order"
+            f"graph_optimize returned {describe(answer)}: expected the nodes in another order"
         )
     index = {node: i for i, node in enumerate(nodes)}
     found = []

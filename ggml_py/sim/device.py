@@ -15,7 +15,7 @@ from typing import Any, Protocol, TypeAlias
 
 from .. import enums
 from ..backends.device import Device
-from ..boundary.arguments import c_text, enum_of, given, ptr_of, whole
+from ..boundary.arguments import c_text, describe, enum_of, integer, ptr_of
 from ..boundary.ffi import NULL, ffi, lib
 from ..errors import ArgumentError, ClosedError
 from ..tensors.convert import TypeLike, type_of
@@ -23,7 +23,7 @@ from ..tensors.tensor import Tensor
 from .calls import VIEWS, Optimizer, asked_of, order_kind
 
 
-class Profile(Protocol):
+class AnyProfile(Protocol):
     """What a device supports, known from elsewhere."""
 
     def supports(self, tensor: Tensor) -> bool:
@@ -44,7 +44,7 @@ _lock = threading.Lock()  # upstream's registry has none
 
 @dataclass(frozen=True)
 class _Settings:
-    profile: Profile | str | os.PathLike[str] | None = None
+    profile: AnyProfile | str | os.PathLike[str] | None = None
     supports: Supports = None
     memory: int = 8 << 30
     offload_min_batch: int | None = None
@@ -63,7 +63,7 @@ _NAMES = frozenset(field.name for field in fields(_Settings))
 
 def sim_device(
     name: str,
-    profile: Profile | str | os.PathLike[str] | None = None,
+    profile: AnyProfile | str | os.PathLike[str] | None = None,
     supports: Supports = None,
     memory: int = 8 << 30,
     offload_min_batch: int | None = None,
@@ -132,7 +132,7 @@ class SimDevice(Device):
 
     def __init__(self, name: str, settings: _Settings) -> None:
         if not isinstance(settings, _Settings):
-            raise TypeError(f"use sim_device(): a SimDevice is not made from {given(settings)}")
+            raise TypeError(f"use sim_device(): a SimDevice is not made from {describe(settings)}")
         profile = _profile_of(settings)
         decide = _decider(name, settings, profile)
         super().__init__(_open(name, settings))
@@ -157,7 +157,7 @@ class SimDevice(Device):
         return {name: getattr(self._settings, name) for name in sorted(_NAMES)}
 
     @property
-    def profile(self) -> Profile | None:
+    def profile(self) -> AnyProfile | None:
         """The profile that decides what it supports, loaded where it was given by name."""
         return self._profile
 
@@ -237,10 +237,10 @@ def _open(name: str, settings: _Settings, device: SimDevice | None = None) -> An
     native.host, native.host_buffer = bool(settings.host), bool(settings.host_buffer)
     native.async_ = bool(settings.async_) and native.host == 0  # whose memory others may free
     native.optimize = order_kind(settings.graph_optimize)
-    native.memory = whole("memory", settings.memory, 1)
-    size = _SIZE_MAX if settings.max_size is None else whole("max_size", settings.max_size, 1)
+    native.memory = integer("memory", settings.memory, 1)
+    size = _SIZE_MAX if settings.max_size is None else integer("max_size", settings.max_size, 1)
     native.max_size = size
-    native.alignment = whole("alignment", settings.alignment, 32, 1 << 20)
+    native.alignment = integer("alignment", settings.alignment, 32, 1 << 20)
     if settings.alignment & (settings.alignment - 1):
         raise ArgumentError(f"alignment={settings.alignment}: expected a power of two")
     native.buft_of = _buft_of(settings, device)
@@ -280,7 +280,7 @@ def _type(value: enums.BackendDevType | int | str) -> int:
     return int(number)
 
 
-def _description(profile: Profile | str | os.PathLike[str] | None) -> bytes:
+def _description(profile: AnyProfile | str | os.PathLike[str] | None) -> bytes:
     name = profile if isinstance(profile, str) else getattr(profile, "name", None)
     of = f" {name}" if isinstance(name, str) else ""
     return f"simulated{of}, computes on the CPU".encode()[:127]
@@ -289,7 +289,7 @@ def _description(profile: Profile | str | os.PathLike[str] | None) -> bytes:
 # --- what it supports
 
 
-def _profile_of(settings: _Settings) -> Profile | None:
+def _profile_of(settings: _Settings) -> AnyProfile | None:
     profile = settings.profile
     if not isinstance(profile, str | os.PathLike):
         return profile
@@ -298,14 +298,14 @@ def _profile_of(settings: _Settings) -> Profile | None:
     return load_profile(profile)
 
 
-def _decider(name: str, settings: _Settings, profile: Profile | None) -> Callable[[Any], None]:
+def _decider(name: str, settings: _Settings, profile: AnyProfile | None) -> Callable[[Any], None]:
     """What makes a native device decide by the settings; they are checked before."""
     native = ffi.new("struct gp_sim_decisions *")
     native.description = _description(settings.profile)
     batch, least = getattr(profile, "offload", ("rows", 32))
     native.batch = _BATCHES[batch]
     if settings.offload_min_batch is not None:
-        least = whole("offload_min_batch", settings.offload_min_batch)
+        least = integer("offload_min_batch", settings.offload_min_batch)
     native.offload_min_batch = least
     supports = _supports_of(settings.supports, profile)
     native.mode = lib.GP_SIM_ALL if supports else lib.GP_SIM_NONE
@@ -327,7 +327,7 @@ def _decider(name: str, settings: _Settings, profile: Profile | None) -> Callabl
 
 
 def _supports_of(
-    supports: Supports, profile: Profile | None
+    supports: Supports, profile: AnyProfile | None
 ) -> bool | Table | Callable[[Tensor], bool]:
     if profile is not None:
         if supports is not None:
@@ -336,7 +336,7 @@ def _supports_of(
         if not callable(supports):
             raise TypeError(
                 "profile: expected a name, a path or an object with supports(tensor), got "
-                f"{given(profile)}"
+                f"{describe(profile)}"
             )
     if supports is None:
         return True
@@ -344,7 +344,7 @@ def _supports_of(
         return supports
     raise TypeError(
         "supports: expected True, False, a table {op: types} or a function of the Tensor, got "
-        f"{given(supports)}"
+        f"{describe(supports)}"
     )
 
 
@@ -379,7 +379,7 @@ def _bits(name: str, types: bool | Iterable[TypeLike]) -> int:
     if isinstance(types, bool):
         return _EVERY_TYPE if types else 0
     if isinstance(types, str) or not isinstance(types, Iterable):
-        raise TypeError(f"supports[{name!r}]: expected True, False or types, got {given(types)}")
+        raise TypeError(f"supports[{name!r}]: expected True, False or types, got {describe(types)}")
     bits = 0
     for one in types:
         bits |= 1 << type_of(one)

@@ -6,18 +6,18 @@ from typing import Any
 
 from .. import enums
 from ..boundary.ffi import NULL, ffi, lib, text
-from ..sim.profiles.call import SELF, Call, Four, Source
+from ..sim.profiles.call import SELF, Call, Four, Operand
 from .tensor import Tensor
 
 
 def call_of(tensor: Tensor) -> Call:
     """The call that a live tensor is the result of."""
 
-    def source(ptr: Any) -> Source:
+    def source(ptr: Any) -> Operand:
         view = ptr.view_src
         whole = None if view == NULL else four(view.ne)
         type_ = enums.Type(ptr.type).name.lower()
-        return Source(type_, four(ptr.ne), four(ptr.nb), whole, text(ptr.name))
+        return Operand(type_, four(ptr.ne), four(ptr.nb), whole, text(ptr.name))
 
     def four(values: Any) -> Four:
         return (values[0], values[1], values[2], values[3])

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from .. import enums
-from ..boundary.arguments import whole
+from ..boundary.arguments import integer
 from ..boundary.ffi import NULL, ffi, lib, text
 from ..errors import AbortError, ArgumentError
 from .info import TensorInfo
@@ -343,7 +343,7 @@ def dequantize(
             )
         shape = (*data.shape[:-1], n_bytes // size * block)
     else:
-        shape = tuple(whole("ne", n) for n in reversed(ne)) or (1,)
+        shape = tuple(integer("ne", n) for n in reversed(ne)) or (1,)
         need = row_size(type_, shape[-1]) * math.prod(shape[:-1])
         if need != data.nbytes:
             raise ArgumentError(

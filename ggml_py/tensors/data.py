@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .. import enums
-from ..backends.buffer import READONLY, LentMemory, Memory, memory_of
+from ..backends.buffer import READONLY, BufferMemory, LentMemory, memory_of
 from ..backends.sharing import changed_elsewhere
-from ..boundary.arguments import given, ptr_of, whole
+from ..boundary.arguments import describe, integer, ptr_of
 from ..boundary.ffi import NULL, ffi, lib, text
 from ..errors import AbortError, ArgumentError, BusyError, NoDataError
 from .arrays import PENDING
@@ -44,7 +44,7 @@ class _Shared:
 
     __slots__ = ("__array_interface__", "_memory")
 
-    def __init__(self, interface: dict[str, Any], memory: Memory | LentMemory | None) -> None:
+    def __init__(self, interface: dict[str, Any], memory: BufferMemory | LentMemory | None) -> None:
         self.__array_interface__ = interface
         self._memory = memory
 
@@ -116,7 +116,7 @@ class TensorData(TensorInfo):
         """
         ptr = self._writable()
         if offset is not None:
-            offset = whole("offset", offset)
+            offset = integer("offset", offset)
         values = numbers(array)
         start = 0
         if offset is None:
@@ -203,8 +203,8 @@ class TensorData(TensorInfo):
         type_ = self._data().type
         if not self.is_contiguous:
             raise ArgumentError(f"tensor '{self.name}' is not contiguous: use its source instead")
-        n, size, offset = whole("n", n), whole("size", size), whole("offset", offset)
-        step = whole("stride", self.ne[0] if stride is None else stride)
+        n, size, offset = integer("n", n), integer("size", size), integer("offset", offset)
+        step = integer("stride", self.ne[0] if stride is None else stride)
         block = lib.ggml_blck_size(type_)
         end = offset + max(n - 1, 0) * step + size
         if end > self.n_elements:
@@ -339,7 +339,7 @@ class TensorData(TensorInfo):
             raise ArgumentError(f"numpy has no {name_of(self.type)}: use get()")
         return self._view(dtype, memory, address)
 
-    def _pinned(self) -> tuple[Memory | LentMemory, int, Any]:
+    def _pinned(self) -> tuple[BufferMemory | LentMemory, int, Any]:
         """The memory that it has now, the address in it, and the native buffer. It stays as long as
         somebody holds the first, whoever closes the buffer."""
         if not lib.gp_trace_present():  # a pristine build cannot pin: who lends it must wait
@@ -359,7 +359,7 @@ class TensorData(TensorInfo):
     def _view(
         self,
         dtype: np.dtype[Any],
-        memory: Memory | LentMemory | None = None,
+        memory: BufferMemory | LentMemory | None = None,
         address: int | None = None,
     ) -> npt.NDArray[Any]:
         """An array over host memory at `address`, which `memory` keeps; without them over what it
@@ -454,7 +454,7 @@ def _checked(
     out: npt.NDArray[Any], shape: tuple[int, ...], dtype: np.dtype[Any], name: str
 ) -> npt.NDArray[Any]:
     if not isinstance(out, np.ndarray):
-        raise TypeError(f"out: expected a numpy array, got {given(out)}")
+        raise TypeError(f"out: expected a numpy array, got {describe(out)}")
     if out.dtype != dtype or not out.flags.writeable:
         writable = "" if out.flags.writeable else ", read-only"
         raise ArgumentError(f"out is {out.dtype}{writable}: expected {dtype}, writable")

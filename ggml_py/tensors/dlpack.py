@@ -11,7 +11,7 @@ import operator
 from typing import Any, NamedTuple
 
 from .. import enums
-from ..boundary.arguments import given
+from ..boundary.arguments import describe
 from ..errors import ArgumentError
 from .convert import DTYPES
 
@@ -157,7 +157,7 @@ def takes_versioned(max_version: Any) -> bool:
 
 
 def _shown(value: Any) -> str:
-    return f"tuple {value!r:.60}" if isinstance(value, tuple) else given(value)
+    return f"tuple {value!r:.60}" if isinstance(value, tuple) else describe(value)
 
 
 class Foreign:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from .. import enums
-from ..boundary.arguments import enum_of, whole
+from ..boundary.arguments import enum_of, integer
 from ..boundary.ffi import NULL, lib
 from ..errors import ArgumentError
 from .info import TensorInfo
@@ -44,7 +44,7 @@ class OpSettings(TensorInfo):
         """
         prec_set_src = lib.ggml_prec_set_src  # raises where this release has none
         self._is(*_PRODUCTS)
-        prec_set_src(self.ptr, enum_of(enums.Prec, prec), whole("idx", idx, 1, 1))
+        prec_set_src(self.ptr, enum_of(enums.Prec, prec), integer("idx", idx, 1, 1))
 
     def set_hint(self, hint: enums.OpHint | int | str) -> None:
         """What a mul_mat may make use of ("src0_is_hadamard"). C: ggml_mul_mat_set_hint"""
@@ -89,7 +89,7 @@ class OpSettings(TensorInfo):
         n_dims, mode = self.ptr.op_params[1], self.ptr.op_params[2]
         if mode == lib.GGML_ROPE_TYPE_VISION:
             raise ArgumentError(f"'{self.name}' is a vision rope, which takes no offset")
-        whole("n_offs", n_offs, 0, self.ne[0] - n_dims)
+        integer("n_offs", n_offs, 0, self.ne[0] - n_dims)
         lib.ggml_rope_set_offset(self.ptr, n_offs)
 
     def set_n_kv_max(self, n_kv_max: int) -> None:
@@ -98,7 +98,7 @@ class OpSettings(TensorInfo):
         """
         self._is(enums.Op.FLASH_ATTN_EXT)
         lib.ggml_flash_attn_ext_set_n_kv_max(
-            self.ptr, whole("n_kv_max", n_kv_max, 0, (1 << 31) - 1)
+            self.ptr, integer("n_kv_max", n_kv_max, 0, (1 << 31) - 1)
         )
 
     def _is(self, *ops: enums.Op) -> enums.Op:

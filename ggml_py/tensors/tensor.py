@@ -7,8 +7,8 @@ from typing import Any
 
 from .. import enums
 from ..backends.buffer import Buffer, BufferView
+from ..boundary.arguments import describe, integer, ptr_of
 from ..boundary.arguments import enum_of as enum_of
-from ..boundary.arguments import given, ptr_of, whole
 from ..boundary.ffi import NULL, ffi, lib, text
 from ..boundary.handle import Handle, reading
 from ..errors import AbortError, AllocError, ArgumentError, BusyError, GgmlError
@@ -126,7 +126,7 @@ class Tensor(TensorData, OpSettings):
 
     def _alloc(self, buffer: Buffer, offset: int) -> None:
         self._check_without_memory()
-        ptr, place, offset = self.ptr, buffer.ptr, whole("offset", offset)
+        ptr, place, offset = self.ptr, buffer.ptr, integer("offset", offset)
         base = ffi.cast("char *", lib.ggml_backend_buffer_get_base(place))
         alignment = buffer.type.alignment
         if base == NULL or offset % alignment:
@@ -171,17 +171,17 @@ MISTAKES = (AttributeError, TypeError, OverflowError)
 def not_tensors(*operands: object) -> TypeError:
     """The error for an op that was given something else where it takes a Tensor."""
     wrong = next(o for o in operands if not isinstance(o, Tensor))
-    return TypeError(f"expected a Tensor, got {given(wrong)}")
+    return TypeError(f"expected a Tensor, got {describe(wrong)}")
 
 
-def mistake(error: Exception, operands: list[Any], given: dict[str, Any]) -> Exception:
+def mistake(error: Exception, operands: list[Any], describe: dict[str, Any]) -> Exception:
     """What to raise for one of `MISTAKES` that an op ran into, whose locals are `given`."""
     if isinstance(error, GgmlError):
         return error
     if isinstance(error, AttributeError):
         return not_tensors(*sorted(operands, key=lambda o: o is None))  # some may be None
     hidden = ("self", "error", "result")
-    numbers = {n: v for n, v in given.items() if n not in hidden and not isinstance(v, Tensor)}
+    numbers = {n: v for n, v in describe.items() if n not in hidden and not isinstance(v, Tensor)}
     shown = ", ".join(f"{name}={reprlib.repr(value)}" for name, value in numbers.items())
     kind = ArgumentError if isinstance(error, OverflowError) else TypeError
     return kind(f"{error} (given {shown})")

@@ -55,7 +55,7 @@ def counted(n: int, one: str, many: str = "") -> str:
     return f"{n} {one if n == 1 else many or one + 's'}"
 
 
-def listed(names: Iterable[str]) -> str:
+def joined(names: Iterable[str]) -> str:
     """ "gpu0, BLAS and CPU" """
     *first, last = names
     return f"{', '.join(first)} and {last}" if first else last

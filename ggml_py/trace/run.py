@@ -30,7 +30,7 @@ SYNCHRONIZE, EVENT, ASYNC, REFUSED, AT_ONCE, PARTS, CALLBACK = HOWS = (
 )  # fmt: skip
 
 
-class Event(NamedTuple):
+class RunEvent(NamedTuple):
     """One thing that a scheduler did. -1 means none.
 
     The kinds: "compute" is a whole graph that is given to its backends. "copy" brings an input of a
@@ -84,7 +84,7 @@ class NodeRun:
     """One node's time in one compute, of a run that was recorded with `per_op`."""
 
     node: PlanTensor
-    event: Event  # given to its backend
+    event: RunEvent  # given to its backend
     end: int  # ns: when it was done; of an asynchronous backend, when that was known
     known: str = "measured"  # or "at most", or "not known": nobody waited for it
 
@@ -99,8 +99,8 @@ class CopyRun:
     """One input of a split, brought to the split's backend."""
 
     input: SplitInput | None  # None where the plan is not known
-    event: Event
-    waits: tuple[Event, ...]  # for backends to finish, within it
+    event: RunEvent
+    waits: tuple[RunEvent, ...]  # for backends to finish, within it
     queued: bool = False  # handed to an asynchronous backend: its time is not that of moving bytes
     # How it was made, as `Event.how`; "" where the file is of an older version.
     how: str = ""
@@ -123,7 +123,7 @@ class SplitRun:
     index: int
     backend: str
     copies: tuple[CopyRun, ...]
-    nodes: tuple[Event, ...]
+    nodes: tuple[RunEvent, ...]
     done: tuple[int, ...]  # ns, of each of `nodes`: of an asynchronous backend when it was known
     known: tuple[str, ...] = ()  # of each of `nodes`, as `NodeRun.known`
 
@@ -143,8 +143,8 @@ class ComputeRun:
     """One compute of one scheduler."""
 
     run: Recorded
-    event: Event
-    events: tuple[tuple[int, Event], ...]  # of it, with their index in the run
+    event: RunEvent
+    events: tuple[tuple[int, RunEvent], ...]  # of it, with their index in the run
 
     @property
     def plan(self) -> Planned | None:
@@ -160,13 +160,13 @@ class ComputeRun:
     @cached_property
     def splits(self) -> tuple[SplitRun, ...]:
         """In the order that they were computed in; those that the compute reached."""
-        by_split: dict[int, list[tuple[int, Event]]] = {}
+        by_split: dict[int, list[tuple[int, RunEvent]]] = {}
         for i, event in self.events:
             if event.split >= 0:
                 by_split.setdefault(event.split, []).append((i, event))
         return tuple(self._split(index, events) for index, events in by_split.items())
 
-    def _split(self, index: int, events: Sequence[tuple[int, Event]]) -> SplitRun:
+    def _split(self, index: int, events: Sequence[tuple[int, RunEvent]]) -> SplitRun:
         nodes = [(i, e) for i, e in events if e.kind == NODES]
         ends = self.run._ends
         done = tuple(ends.at.get(i, e.end) for i, e in nodes)
@@ -175,7 +175,7 @@ class ComputeRun:
         copies = tuple(self._copy(i, e) for i, e in events if e.kind == COPY)
         return SplitRun(index, backend, copies, tuple(e for _i, e in nodes), done, known)
 
-    def _copy(self, index: int, event: Event) -> CopyRun:
+    def _copy(self, index: int, event: RunEvent) -> CopyRun:
         plan, waits = self.plan, tuple(self._waits.get(index, ()))
         if plan is None:
             return CopyRun(None, event, waits, event.how == ASYNC, event.how)
@@ -192,15 +192,15 @@ class ComputeRun:
         return CopyRun(input, event, waits, queued)
 
     @cached_property
-    def _waits(self) -> dict[int, list[Event]]:
+    def _waits(self) -> dict[int, list[RunEvent]]:
         """By the event that they are a part of."""
-        found: dict[int, list[Event]] = {}
+        found: dict[int, list[RunEvent]] = {}
         for _i, event in self.events:
             if event.kind == WAIT and event.inside >= 0:
                 found.setdefault(event.inside, []).append(event)
         return found
 
-    def given(self, event: Event) -> tuple[PlanTensor, ...] | None:
+    def given(self, event: RunEvent) -> tuple[PlanTensor, ...] | None:
         """The nodes that an event gave to their backend, as it computes them; None where nobody
         knows: without a plan, and where the backend may have reordered them and the file does not
         say how."""
@@ -217,7 +217,7 @@ class ComputeRun:
         C: ggml_cpu_try_fuse_ops"""
         return tuple(group for _i, e in self.events if e.kind == NODES for group in self._fused(e))
 
-    def _fused(self, event: Event) -> tuple[tuple[PlanTensor, ...], ...]:
+    def _fused(self, event: RunEvent) -> tuple[tuple[PlanTensor, ...], ...]:
         given = self.given(event) or ()
         ids = {node.id for node in given}
         groups = dict.fromkeys(node.cpu.fused for node in given if node.cpu and node.cpu.fused)
@@ -255,14 +255,14 @@ class Recorded:
 
     plans: tuple[Planned, ...]
     schedulers: tuple[SchedulerRecord, ...]
-    events: tuple[Event, ...]
+    events: tuple[RunEvent, ...]
     per_op: bool = False
     memcpy: float = 0.0
 
     @cached_property
     def computes(self) -> tuple[ComputeRun, ...]:
         """In the order that they began."""
-        found: dict[tuple[int, int], list[tuple[int, Event]]] = {}
+        found: dict[tuple[int, int], list[tuple[int, RunEvent]]] = {}
         for i, event in enumerate(self.events):
             if event.compute >= 0:
                 found.setdefault((event.scheduler, event.compute), []).append((i, event))
@@ -286,7 +286,7 @@ class Recorded:
 def make_run(
     plans: tuple[Planned, ...],
     schedulers: tuple[SchedulerRecord, ...],
-    events: tuple[Event, ...],
+    events: tuple[RunEvent, ...],
     per_op: bool = False,
     memcpy: float = 0.0,
 ) -> Recorded:

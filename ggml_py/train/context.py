@@ -19,7 +19,7 @@ from typing import Any
 from .. import enums
 from ..backends.computing import computing
 from ..backends.sharing import changing
-from ..boundary.arguments import given, ptr_of, whole
+from ..boundary.arguments import describe, integer, ptr_of
 from ..boundary.ffi import NULL, ffi, lib
 from ..boundary.handle import Handle, in_use, within
 from ..errors import AbortError, ArgumentError, MissingFunctionError, NoDataError
@@ -83,7 +83,7 @@ class OptContext(Handle):
         self._scheduler, self._optimizer = scheduler, AdamW() if optimizer is None else optimizer
         self.loss_type = _LOSS(enum_of(_LOSS, loss_type))
         self.build_type = _BUILD(enum_of(_BUILD, build_type))
-        self.opt_period = whole("opt_period", opt_period, 1, (1 << 31) - 1)
+        self.opt_period = integer("opt_period", opt_period, 1, (1 << 31) - 1)
         if self.build_type == _BUILD.GRAD:
             raise ArgumentError(
                 "build_type='grad': ggml-opt asserts that it builds the step too; expected 'opt', "
@@ -199,7 +199,7 @@ class OptContext(Handle):
             now = now(self._step)
         if not isinstance(now, AdamW | SGD):
             raise TypeError(
-                f"optimizer: expected AdamW, SGD or a function that gives one, got {given(now)}"
+                f"optimizer: expected AdamW, SGD or a function that gives one, got {describe(now)}"
             )
         native = self._pars.adamw if isinstance(now, AdamW) else self._pars.sgd
         names = (name for name, _field in ffi.typeof(native).fields)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .. import enums
-from ..boundary.arguments import ptr_of, whole
+from ..boundary.arguments import integer, ptr_of
 from ..boundary.ffi import NULL, ffi, lib
 from ..boundary.handle import Handle, within
 from ..errors import AllocError, ArgumentError
@@ -87,9 +87,9 @@ class Dataset(Handle):
         ndata_shard: int,
     ) -> None:
         types = type_of(type_data), type_of(type_label)
-        ne_datapoint = whole("ne_datapoint", ne_datapoint, 1)
-        ne_label = whole("ne_label", ne_label)
-        ndata, ndata_shard = whole("ndata", ndata, 1), whole("ndata_shard", ndata_shard, 1)
+        ne_datapoint = integer("ne_datapoint", ne_datapoint, 1)
+        ne_label = integer("ne_label", ne_label)
+        ndata, ndata_shard = integer("ndata", ndata, 1), integer("ndata_shard", ndata_shard, 1)
         if ndata % ndata_shard:
             raise ArgumentError(
                 f"{ndata} datapoints are no whole shards of {ndata_shard}: expected a multiple "
@@ -149,7 +149,7 @@ class Dataset(Handle):
         from .context import OptContext
 
         ptr, raw = self.ptr, ptr_of(OptContext, opt)
-        n = -1 if idata is None else whole("idata", idata, 0, self._ndata)
+        n = -1 if idata is None else integer("idata", idata, 0, self._ndata)
         if n > 0 and n % self.ndata_shard:
             raise ArgumentError(f"idata={n}: expected a multiple of ndata_shard={self.ndata_shard}")
         lib.ggml_opt_dataset_shuffle(raw, ptr, n)
@@ -194,22 +194,22 @@ class Dataset(Handle):
         return _decoded(raw, data), _decoded(raw_labels, labels)
 
     def _check_batch(self, n: int, ibatch: int) -> None:
-        n = whole("datapoints in a batch", n, 1, self._ndata)
+        n = integer("datapoints in a batch", n, 1, self._ndata)
         if n % self.ndata_shard:
             raise ArgumentError(
                 f"a batch of {n} datapoints: expected a multiple of ndata_shard={self.ndata_shard}"
             )
-        whole(f"ibatch, of batches of {n},", ibatch, 0, self._ndata // n - 1)
+        integer(f"ibatch, of batches of {n},", ibatch, 0, self._ndata // n - 1)
 
 
-def _n_batch(name: str, batch: Tensor, whole: Tensor) -> int:
+def _n_batch(name: str, batch: Tensor, integer: Tensor) -> int:
     """How many datapoints a batch takes."""
     ptr_of(Tensor, batch)
     batch._data()
-    ne = whole.ne[0]
-    if batch.type != whole.type or not batch.is_contiguous or batch.n_elements % ne:
+    ne = integer.ne[0]
+    if batch.type != integer.type or not batch.is_contiguous or batch.n_elements % ne:
         raise ArgumentError(
-            f"{name} is {batch!r}: expected contiguous {whole.type.name.lower()} with a multiple "
+            f"{name} is {batch!r}: expected contiguous {integer.type.name.lower()} with a multiple "
             f"of {ne} elements, as the dataset has them"
         )
     return batch.n_elements // ne

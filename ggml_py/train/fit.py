@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 from .. import enums
-from ..boundary.arguments import given, ptr_of, whole
+from ..boundary.arguments import check_function, integer, ptr_of
 from ..errors import ArgumentError
 from .context import OptContext
 from .data import Dataset, OptResult
@@ -75,10 +75,7 @@ def epoch(
     C: ggml_opt_epoch
     """
     ptr_of(OptContext, opt), ptr_of(Dataset, dataset)
-    if callback is not None and not callable(callback):
-        raise TypeError(
-            f"callback: expected a function of (progress) or None, got {given(callback)}"
-        )
+    check_function(callback, "(progress)", "callback")
     n_batches, ibatch_split, inputs = _batches(opt, dataset, idata_split)
     parts = (
         (True, 0, ibatch_split, result_train),
@@ -120,7 +117,7 @@ def _batches(opt: OptContext, dataset: Dataset, idata_split: int | None) -> tupl
                 "ne0 and type"
             )
     n, n_batch = dataset.ndata, inputs.ne[1]
-    split = n if idata_split is None else whole("idata_split", idata_split, 0, n)
+    split = n if idata_split is None else integer("idata_split", idata_split, 0, n)
     if n % n_batch or split % n_batch or n_batch % dataset.ndata_shard:
         raise ArgumentError(
             f"{n} datapoints, split at {split}, in shards of {dataset.ndata_shard}: expected whole "
@@ -171,7 +168,7 @@ def fit(
     """
     ptr_of(Dataset, dataset)
     n, n_batch = dataset.ndata, inputs.ne[1]
-    nepoch, nbatch_logical = whole("nepoch", nepoch), whole("nbatch_logical", nbatch_logical, 1)
+    nepoch, nbatch_logical = integer("nepoch", nepoch), integer("nbatch_logical", nbatch_logical, 1)
     if n % nbatch_logical or nbatch_logical % n_batch:
         raise ArgumentError(
             f"nbatch_logical={nbatch_logical}: expected a divisor of the {n} datapoints that is a "

@@ -23,7 +23,7 @@ from typing import Any
 from .. import enums
 from ..backends.backend import Backend
 from ..backends.device import Device
-from ..boundary.arguments import given
+from ..boundary.arguments import describe
 from ..boundary.ffi import NULL, lib, text
 from ..errors import AbortError
 from ..graphs.context import Context
@@ -49,9 +49,9 @@ def nearest(what: Tensor | PlanTensor, device: Device | Backend) -> Nearest:
     C: ggml_backend_dev_supports_op, ggml_backend_supports_op
     """
     if not isinstance(what, Tensor | PlanTensor):
-        raise TypeError(f"expected a Tensor or a PlanTensor, got {given(what)}")
+        raise TypeError(f"expected a Tensor or a PlanTensor, got {describe(what)}")
     if not isinstance(device, Device | Backend):
-        raise TypeError(f"expected a Device or a Backend, got {given(device)}")
+        raise TypeError(f"expected a Device or a Backend, got {describe(device)}")
     node = Node.of(what)
     with Context() as scratch:
         search = _Search(Replay(node, scratch), device.supports_op)

@@ -455,7 +455,7 @@ def test_all_of_it_works_without_the_native_library(tmp_path):
 import sys
 sys.modules["ggml_py._ggml"] = None
 import ggml_py
-from ggml_py.sim.profiles.call import Call, Source
+from ggml_py.sim.profiles.call import Call, Operand
 call = {call!r}
 opencl = ggml_py.load_profile("opencl")
 plan = ggml_py.Plan.from_json({str(tmp_path / "plan.json")!r})

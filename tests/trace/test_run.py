@@ -14,7 +14,7 @@ import ggml_py as ggml
 from ggml_py import ArgumentError, Run
 from ggml_py.models import load
 from ggml_py.models.synthetic import LlamaSpec
-from ggml_py.trace.run import COMPUTE, COPY, NODES, WAIT, Event, SchedulerRecord
+from ggml_py.trace.run import COMPUTE, COPY, NODES, WAIT, RunEvent, SchedulerRecord
 
 PROMPT = [5, 6, 7, 8]
 
@@ -336,9 +336,9 @@ def test_nothing_was_computed():
 
 
 def _event(kind, start, end, **more):
-    none = dict.fromkeys(Event._fields, -1) | {"how": ""}
+    none = dict.fromkeys(RunEvent._fields, -1) | {"how": ""}
     rest = {"scheduler": 0, "compute": 0, "copy": 0, "nbytes": 0}
-    return Event(**{**none, **rest, "kind": kind, "start": start, "end": end, **more})
+    return RunEvent(**{**none, **rest, "kind": kind, "start": start, "end": end, **more})
 
 
 def test_where_time_went_to_the_nanosecond():

@@ -28,7 +28,7 @@ _KEYED = {
 }  # fmt: skip
 
 
-class Change(NamedTuple):
+class Assumption(NamedTuple):
     """One change: an argument of `Plan.what_if`, which tensors or backend of it, and the value."""
 
     text: str
@@ -42,31 +42,31 @@ class ChangeType(click.ParamType):  # type: ignore[type-arg]
 
     name = "change"
 
-    def convert(self, value: Any, param: Any, ctx: Any) -> Change:
+    def convert(self, value: Any, param: Any, ctx: Any) -> Assumption:
         """The change; usage error for what is none."""
-        return value if isinstance(value, Change) else self._parsed(value)
+        return value if isinstance(value, Assumption) else self._parsed(value)
 
-    def _parsed(self, text: str) -> Change:
+    def _parsed(self, text: str) -> Assumption:
         what, _, value = text.rpartition("=")
         kind, colon, key = what.partition(":")
         if not what or not value or (colon and not key):
             self.fail(f"{text!r}: expected WHAT=VALUE. {_FORMS}")
         if colon and kind in ("pin", "move"):
             gone = kind == "pin" and value == "none"
-            return Change(text, _KEYED[kind], key, None if gone else value)
+            return Assumption(text, _KEYED[kind], key, None if gone else value)
         if colon and kind == "profile":
-            return Change(text, "profile", key, value)
+            return Assumption(text, "profile", key, value)
         if colon and kind in ("supports", "offload"):
             backend, _, op = key.partition("/")
             if not backend or not op:
                 self.fail(f"{text!r}: expected {kind}:BACKEND/OP, like {kind}:gpu0/TOP_K")
             number = kind == "offload" and value.isdecimal() and int(value) > 0
             answer = int(value) if number else self._word(text, value)
-            return Change(text, _KEYED[kind], (backend, op), answer)
+            return Assumption(text, _KEYED[kind], (backend, op), answer)
         if what in ("op_offload", "parallel"):
-            return Change(text, what, None, self._word(text, value))
+            return Assumption(text, what, None, self._word(text, value))
         if what in ("drop", "upstream"):
-            return Change(text, what, value if what == "drop" else None, value)
+            return Assumption(text, what, value if what == "drop" else None, value)
         return self.fail(f"{text!r}: '{kind if colon else what}' is none of these. {_FORMS}")
 
     def _word(self, text: str, value: str) -> bool:
@@ -82,7 +82,7 @@ _FORMS = (
 )
 
 
-def changed(plan: Plan, changes: Sequence[Change]) -> Plan:
+def changed(plan: Plan, changes: Sequence[Assumption]) -> Plan:
     """`plan.what_if` with them. Usage error for two that are about the same."""
     arguments: dict[str, Any] = {}
     answers: dict[Any, bool] = {}  # of profiles; what is told of single nodes counts more

@@ -10,7 +10,16 @@ from typing import Any, get_type_hints
 
 from ...files.reading import read_file
 from ...trace.answers.run_summary import Gap, RunSummary, Spent, Synced, summarize
-from ...trace.run import COPY, EVENT_KINDS, HOWS, NODES, Event, Recorded, SchedulerRecord, make_run
+from ...trace.run import (
+    COPY,
+    EVENT_KINDS,
+    HOWS,
+    NODES,
+    Recorded,
+    RunEvent,
+    SchedulerRecord,
+    make_run,
+)
 from . import plan as to_json
 from .schema import DRAFT, object_of, ref, type_of
 
@@ -22,7 +31,7 @@ _NEW = ("how", "by")  # the last fields of an event
 
 def render(run: Recorded) -> dict[str, Any]:
     """The run as data that `json` can write."""
-    columns = zip(*run.events, strict=True) if run.events else ((),) * len(Event._fields)
+    columns = zip(*run.events, strict=True) if run.events else ((),) * len(RunEvent._fields)
     return {
         "schema": SCHEMA,
         "kind": KIND,
@@ -30,7 +39,7 @@ def render(run: Recorded) -> dict[str, Any]:
         "per_op": run.per_op,
         "memcpy": run.memcpy,
         "schedulers": [s._asdict() for s in run.schedulers],
-        "events": {name: list(c) for name, c in zip(Event._fields, columns, strict=True)},
+        "events": {name: list(c) for name, c in zip(RunEvent._fields, columns, strict=True)},
         "plans": [to_json.render(plan) for plan in run.plans],
     }
 
@@ -51,9 +60,9 @@ def parse(content: bytes, path: str | Path) -> Recorded:
     try:
         plans = tuple(to_json.plan_of(plan, f"a plan of {path}") for plan in data["plans"])
         schedulers = tuple(_record(row) for row in data["schedulers"])
-        names = Event._fields if data["schema"] > 1 else Event._fields[: -len(_NEW)]
+        names = RunEvent._fields if data["schema"] > 1 else RunEvent._fields[: -len(_NEW)]
         columns = [data["events"][name] for name in names]
-        events = tuple(Event(*row) for row in zip(*columns, strict=True))
+        events = tuple(RunEvent(*row) for row in zip(*columns, strict=True))
         run = make_run(plans, schedulers, events, bool(data["per_op"]), float(data["memcpy"]))
         _check(run)
     except (KeyError, TypeError, AttributeError, IndexError, OverflowError) as error:
@@ -97,7 +106,7 @@ def _check(run: Recorded) -> None:
         _check_in_plan(run, scheduler, i, event)
 
 
-def _check_in_plan(run: Recorded, scheduler: SchedulerRecord, i: int, event: Event) -> None:
+def _check_in_plan(run: Recorded, scheduler: SchedulerRecord, i: int, event: RunEvent) -> None:
     index = scheduler.plans[event.compute] if event.compute >= 0 else -1
     if not -1 <= index < len(run.plans):
         raise ValueError(f"compute {event.compute} has plan {index}")
@@ -131,13 +140,13 @@ def schema() -> dict[str, Any]:
     definitions["RunSummary"] = _described(
         {name: type_of(hint) for name, hint in get_type_hints(RunSummary).items()}, RunSummary
     )
-    hints = get_type_hints(Event)
+    hints = get_type_hints(RunEvent)
     columns: dict[str, Any] = {
-        name: {"type": "array", "items": type_of(hints[name])} for name in Event._fields
+        name: {"type": "array", "items": type_of(hints[name])} for name in RunEvent._fields
     }
     columns["kind"]["items"] = {"enum": list(EVENT_KINDS)}
     columns["how"]["items"] = {"enum": ["", *HOWS]}
-    definitions["Events"] = _described(columns, Event)
+    definitions["Events"] = _described(columns, RunEvent)
     definitions["Events"]["description"] += " A list for each of these, as long as one another."
     properties: dict[str, Any] = {
         "schema": {"const": SCHEMA},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ...boundary.arguments import given, whole
+from ...boundary.arguments import describe, integer
 from ...errors import ModelError
 
 POS_MAX = (1 << 31) - 1  # llama_pos is an int32_t
@@ -39,17 +39,17 @@ class Batch:
         `ArgumentError` for what cannot be a token, a position or a sequence; whether the model has
         them is checked by `Model.decode`.
         """
-        token = whole("token", token, -POS_MAX, POS_MAX)
+        token = integer("token", token, -POS_MAX, POS_MAX)
         if pos is not None:
-            pos = whole("pos", pos, 0, POS_MAX)
+            pos = integer("pos", pos, 0, POS_MAX)
         if isinstance(seq, Iterable) and not isinstance(seq, str):
-            seqs = tuple(dict.fromkeys(whole("seq", s, -POS_MAX, POS_MAX) for s in seq))
+            seqs = tuple(dict.fromkeys(integer("seq", s, -POS_MAX, POS_MAX) for s in seq))
         else:
-            seqs = (whole("seq", seq, -POS_MAX, POS_MAX),)
+            seqs = (integer("seq", seq, -POS_MAX, POS_MAX),)
         if not seqs:
             raise ModelError("seq=(): a token belongs to at least one sequence")
         if not isinstance(logits, bool):
-            raise TypeError(f"logits: expected True or False, got {given(logits)}")
+            raise TypeError(f"logits: expected True or False, got {describe(logits)}")
         self.token.append(token)
         self.pos.append(pos)
         self.seq.append(seqs)

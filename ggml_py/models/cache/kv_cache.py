@@ -13,9 +13,9 @@ from ...enums import Type
 from ...errors import ModelError
 from ...graphs.context import Context
 from ...tensors.tensor import Tensor
+from ..file.free_memory import alloc_all
 from ..file.hparams import HParams
 from ..file.placement import Placement
-from ..file.room import alloc_all
 from .streams import Slot, Streams
 from .ubatch import Ubatch
 

@@ -12,9 +12,9 @@ from ...graphs.context import Context
 from ...graphs.graph import Graph
 from ...tensors.tensor import Tensor
 from ..build.inputs import array_of, new_input
+from ..file.free_memory import alloc_all
 from ..file.hparams import HParams
 from ..file.placement import Placement
-from ..file.room import alloc_all
 from . import recurrent_state
 from .cells import POS_END
 from .memory import Memory, Shape

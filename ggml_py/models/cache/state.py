@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ...boundary.arguments import given
+from ...boundary.arguments import describe
 from ...errors import ModelError
 from ...files.reading import read_file
 from ...files.writing import whole_file
@@ -31,7 +31,7 @@ def set_data(memory: Memory, seq: int, data: Any) -> None:
     """Replaces a sequence. Raises TypeError and `ModelError`, with nothing changed.
     C: llama_state_seq_set_data"""
     if not isinstance(data, bytes | bytearray | memoryview):
-        raise TypeError(f"data: expected bytes, got {given(data)}")
+        raise TypeError(f"data: expected bytes, got {describe(data)}")
     reader = StateReader(data, "the state")
     if reader.number() != _DATA_MAGIC:
         raise reader.error("does not begin as one: expected what seq_state returned")

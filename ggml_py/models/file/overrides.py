@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from ...backends.buffer import BufferType
 from ...backends.device import Device
-from ...boundary.arguments import given
+from ...boundary.arguments import describe
 from ...errors import ArgumentError, UnknownDeviceError
 
 log = logging.getLogger("ggml_py")
@@ -54,7 +54,8 @@ def override_pairs(overrides: Overrides | None) -> list[tuple[str, Place]]:
         return []
     if isinstance(overrides, str) or not isinstance(overrides, Iterable):
         raise TypeError(
-            f"tensor_overrides: expected {{regex: device}} or pairs of them, got {given(overrides)}"
+            "tensor_overrides: expected {regex: device} or pairs of them, got "
+            f"{describe(overrides)}"
         )
     pairs = list(overrides.items() if isinstance(overrides, Mapping) else overrides)
     for pair in pairs:
@@ -119,7 +120,7 @@ def _buffer_type(pattern: str, place: Place, devices: Sequence[Device]) -> Buffe
     if not isinstance(place, str | Device | BufferType):
         raise TypeError(
             f"tensor_overrides: '{pattern}': expected a device, a buffer type or the name of one, "
-            f"got {given(place)}"
+            f"got {describe(place)}"
         )
     known: dict[str, BufferType] = {}
     for device in devices:

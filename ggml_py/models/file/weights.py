@@ -14,7 +14,7 @@ from ...gguf.header import ADVICE
 from ...gguf.reader import Gguf, GgufTensor
 from ...graphs.context import Context
 from ...tensors.tensor import Tensor
-from . import reading, room
+from . import free_memory, reading
 from .parts import Has, Linear, Norm
 from .placement import Placement
 from .reading import Progress
@@ -125,7 +125,7 @@ class Weights:
                 for part, data in enumerate(parts):
                     self._map(context, [pair for pair in pairs if pair[1].part == part], data)
             else:
-                room.alloc(context, buft, usage="weights")
+                free_memory.alloc(context, buft, usage="weights")
                 # What is last is read first: so the output, the largest, at whose end a thread is
                 # alone if it comes last, then layer after layer, as they are in the file.
                 for tensor, info in reversed(pairs):

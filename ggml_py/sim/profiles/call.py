@@ -28,7 +28,7 @@ def block_size(type_: str) -> int:
     return 256 if type_.startswith(("iq", "tq")) or type_.endswith("_k") else 1
 
 
-class Source(NamedTuple):
+class Operand(NamedTuple):
     """A tensor as an op sees it. `whole` is the ne of the tensor that it is a view of."""
 
     type: str
@@ -81,8 +81,8 @@ class Call:
 
     op: str
     kind: str
-    out: Source
-    operands: tuple[Source, ...]
+    out: Operand
+    operands: tuple[Operand, ...]
     places: tuple[int, ...]
     params: tuple[int, ...] = (0,) * 16
     views: tuple[int, ...] = ()
@@ -93,12 +93,12 @@ class Call:
         return 0 in self.views
 
     @functools.cached_property
-    def src(self) -> tuple[Source | None, ...]:
+    def src(self) -> tuple[Operand | None, ...]:
         """The sources by place; None where one is absent."""
         found = {-1: None, SELF: self.out, **dict(enumerate(self.operands))}
         return tuple(found[index] for index in self.places)
 
-    def source(self, index: int) -> Source:
+    def source(self, index: int) -> Operand:
         """Source `index`, which this op must have."""
         found = self.src[index]
         assert found is not None
@@ -118,10 +118,10 @@ def call_of_record(tensor: Any, tensors: Sequence[Any]) -> Call:
     """The call that a recorded tensor (`trace.record.TensorRecord`) is the result of; `tensors` are
     all of its capture, by id."""
 
-    def source(record: Any) -> Source:
+    def source(record: Any) -> Operand:
         whole = four(tensors[record.view_src].ne) if record.view_src >= 0 else None
         nb = four(record.nb)
-        return Source(record.type.lower(), four(record.ne), nb, whole, record.name)
+        return Operand(record.type.lower(), four(record.ne), nb, whole, record.name)
 
     def four(values: Sequence[int]) -> Four:
         first, second, third, fourth = values

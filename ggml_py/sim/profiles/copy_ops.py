@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .call import Call, Source, block_size
+from .call import Call, Operand, block_size
 from .params import (
     Get,
     Op,
@@ -22,7 +22,7 @@ from .params import (
 _IDENTITY = (0, 1, 2, 3)
 
 
-def _whole_dim(source: Source, dim: int) -> int:
+def _whole_dim(source: Operand, dim: int) -> int:
     return source.whole[dim] if source.whole else source.ne[dim]
 
 
@@ -138,7 +138,7 @@ _SET = Op(
 _ACC = Op(same={"type": kind(0)}, size={"ne_a": ne(0), "ne_b": ne(1)})
 
 
-def _gaps(source: Source) -> int:
+def _gaps(source: Operand) -> int:
     """1 where elements, rows or planes do not follow each other, 4 where only larger parts do."""
     if source.contiguous:
         return 0

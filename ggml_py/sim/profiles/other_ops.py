@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .call import Call, Source
+from .call import Call, Operand
 from .params import Get, Op, Row, Value, has, kind, ne, out_type, param, real, rename
 
 _POOLS = ("max", "avg")
@@ -45,7 +45,7 @@ def _plain(call: Call) -> bool:
     return call.source(1).contiguous
 
 
-def _input_3d(source: Source) -> Value:
+def _input_3d(source: Operand) -> Value:
     # The test's view leaves out two of each dimension.
     return source.ne if source.contiguous or source.whole is None else source.whole
 
@@ -165,7 +165,7 @@ _PAD = Op(
 )
 
 
-def _pad_whole(source: Source) -> Value:
+def _pad_whole(source: Operand) -> Value:
     if source.contiguous:
         return source.ne
     if source.order != (0, 1, 2, 3):

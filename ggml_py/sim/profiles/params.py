@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from .call import Call, Source
+from .call import Call, Operand
 
 Value = int | float | str | tuple[int, ...]
 Row = dict[str, Value]
@@ -102,7 +102,7 @@ def order(index: int) -> Get:
     return lambda call: call.source(index).order
 
 
-def before_halving(source: Source) -> tuple[int, ...]:
+def before_halving(source: Operand) -> tuple[int, ...]:
     """The shape of a view's tensor where the view is half of each dimension, as tests do."""
     whole = source.whole
     halved = whole and all(b == a // 2 for a, b in zip(whole, source.ne, strict=True))

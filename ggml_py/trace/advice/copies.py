@@ -8,13 +8,13 @@ from .. import causes
 from ..names import most
 from ..record import TensorRecord
 from ..rules import parse_version
-from .facts import Copied, Facts, Found, are, described, nbytes, override
+from .facts import CopiedTensor, Facts, Observation, described, nbytes, override, verb
 
 # Since then it is for a callback to copy only the experts that are used.
 _ALL_EXPERTS = (0, 26)
 
 
-def offloaded_weights(facts: Facts) -> Iterator[Found]:
+def offloaded_weights(facts: Facts) -> Iterator[Observation]:
     """Weights in host memory that go to a device for the ops that it offloads."""
     mine = [
         c
@@ -24,9 +24,9 @@ def offloaded_weights(facts: Facts) -> Iterator[Found]:
     ]
     for _at, to, copies in _large(facts, mine):
         name, weights = facts.name(to), _tensors(copies)
-        yield Found(
-            f"{described(weights, 'weight')} in host memory {are(weights)} copied to {name}, which "
-            "wants ops at this batch size although their weights are not in its memory.",
+        yield Observation(
+            f"{described(weights, 'weight')} in host memory {verb(weights)} copied to {name}, "
+            "which wants ops at this batch size although their weights are not in its memory.",
             f"If {name} has room for more layers, put them there (llama.cpp: a larger -ngl, "
             f"{override(facts, weights, to)}). A larger batch (-ub) shares the copies among more "
             "tokens; without op offload (--no-op-offload) the ops run where the weights are."
@@ -36,7 +36,7 @@ def offloaded_weights(facts: Facts) -> Iterator[Found]:
         )
 
 
-def _experts(facts: Facts, copies: list[Copied]) -> str:
+def _experts(facts: Facts, copies: list[CopiedTensor]) -> str:
     """What to know of experts, of which an evaluation uses a few."""
     if not any(r.op == "MUL_MAT_ID" for c in copies for r in c.readers):
         return ""
@@ -54,15 +54,15 @@ def _experts(facts: Facts, copies: list[Copied]) -> str:
     )
 
 
-def weights(facts: Facts) -> Iterator[Found]:
+def weights(facts: Facts) -> Iterator[Observation]:
     """Weights that are read on another backend than where they are kept."""
     mine = [c for c in facts.unexplained() if facts.is_weight(c.holder)]
     for at, to, copies in _large(facts, mine):
         weights = _tensors(copies)
-        yield Found(
-            f"{described(weights, 'weight')} {are(weights)} kept on {facts.name(at)} and copied to "
-            f"{facts.name(to)}, {_reader(facts, copies)}.",
-            f"Keep {are(weights, 'it where it is', 'them where they are')} read (llama.cpp: "
+        yield Observation(
+            f"{described(weights, 'weight')} {verb(weights)} kept on {facts.name(at)} and copied "
+            f"to {facts.name(to)}, {_reader(facts, copies)}.",
+            f"Keep {verb(weights, 'it where it is', 'them where they are')} read (llama.cpp: "
             f"{override(facts, weights, to)})."
             + (
                 " Or is it op offload? The log does not tell."
@@ -77,12 +77,12 @@ def weights(facts: Facts) -> Iterator[Found]:
 _OFFLOAD = " Or is it op offload? The log does not tell."
 
 
-def _may_be_offload(facts: Facts, copies: list[Copied]) -> bool:
+def _may_be_offload(facts: Facts, copies: list[CopiedTensor]) -> bool:
     """In a log without causes."""
     return facts.from_log and not any(facts.cause(r) for c in copies for r in c.readers)
 
 
-def state(facts: Facts) -> Iterator[Found]:
+def state(facts: Facts) -> Iterator[Observation]:
     """What is kept from one evaluation to the next, a KV cache, and read on another backend."""
     mine = [c for c in facts.unexplained() if facts.is_state(c.holder)]
     for at, to, copies in _large(facts, mine):
@@ -93,17 +93,17 @@ def state(facts: Facts) -> Iterator[Found]:
         there = after is not None and after.copy_bytes < facts.plan.copy_bytes
         option = "--no-kv-offload" if to == facts.last else "a larger -ngl, and no --no-kv-offload"
         instead = f" On {home} instead: {facts.compared(after)}." if after and there else ""
-        yield Found(
-            f"{described(kept, 'tensor')} {are(kept, 'keeps its', 'keep their')} place on {home} "
-            f"and {are(kept)} copied to {name}, {_reader(facts, copies)}.{instead}",
-            f"Keep {are(kept, 'it', 'them')} on {name} (llama.cpp: {option})"
-            + (f", or pin those who read {are(kept, 'it', 'them')} to {home}." if there else "."),
+        yield Observation(
+            f"{described(kept, 'tensor')} {verb(kept, 'keeps its', 'keep their')} place on {home} "
+            f"and {verb(kept)} copied to {name}, {_reader(facts, copies)}.{instead}",
+            f"Keep {verb(kept, 'it', 'them')} on {name} (llama.cpp: {option})"
+            + (f", or pin those who read {verb(kept, 'it', 'them')} to {home}." if there else "."),
             kept,
             nbytes(copies),
         )
 
 
-def inputs(facts: Facts) -> Iterator[Found]:
+def inputs(facts: Facts) -> Iterator[Observation]:
     """Graph inputs that nobody reads where they are set."""
     mine = [
         c
@@ -117,25 +117,27 @@ def inputs(facts: Facts) -> Iterator[Found]:
         home, name = facts.name(at), facts.name(to)
         if any(t.buffer >= 0 for t in found):
             after = facts.what_if(move_weights={t.id: name for t in found if t.buffer >= 0})
-            advice = f"Allocate {are(found, 'it', 'them')} in memory of {name}"
+            advice = f"Allocate {verb(found, 'it', 'them')} in memory of {name}"
         else:
             after = facts.what_if(pins={t.id: name for t in found})
-            advice = f"Pin {are(found, 'it', 'them')} to {name} with set_tensor_backend"
+            advice = f"Pin {verb(found, 'it', 'them')} to {name} with set_tensor_backend"
         if after is None or after.copy_bytes >= facts.plan.copy_bytes:
             continue
-        yield Found(
-            f"{described(found, 'input')} {are(found)} on {home}, and only {name} reads "
-            f"{are(found, 'it', 'them')}. There: {facts.compared(after)}.",
-            f"{advice}, so that setting {are(found, 'it', 'them')} writes there at once.",
+        yield Observation(
+            f"{described(found, 'input')} {verb(found)} on {home}, and only {name} reads "
+            f"{verb(found, 'it', 'them')}. There: {facts.compared(after)}.",
+            f"{advice}, so that setting {verb(found, 'it', 'them')} writes there at once.",
             found,
             nbytes(copies),
         )
 
 
-def _large(facts: Facts, copies: Iterable[Copied]) -> Iterator[tuple[int, int, list[Copied]]]:
+def _large(
+    facts: Facts, copies: Iterable[CopiedTensor]
+) -> Iterator[tuple[int, int, list[CopiedTensor]]]:
     """The copies by where they come from and go to, those that are worth a finding, which they
     have then."""
-    groups: dict[tuple[int, int], list[Copied]] = {}
+    groups: dict[tuple[int, int], list[CopiedTensor]] = {}
     for c in copies:
         groups.setdefault((facts.where[c.holder.id], c.to), []).append(c)
     for (at, to), group in sorted(groups.items()):
@@ -144,11 +146,11 @@ def _large(facts: Facts, copies: Iterable[Copied]) -> Iterator[tuple[int, int, l
             yield at, to, group
 
 
-def _tensors(copies: Iterable[Copied]) -> list[TensorRecord]:
+def _tensors(copies: Iterable[CopiedTensor]) -> list[TensorRecord]:
     return list(dict.fromkeys(c.holder for c in copies))
 
 
-def _reader(facts: Facts, copies: list[Copied]) -> str:
+def _reader(facts: Facts, copies: list[CopiedTensor]) -> str:
     """ "where ADD 'sum' reads it (1.wgt0: …)" """
     if not copies[0].readers:
         return "which reads it" if len(copies) == 1 else "which reads them"

@@ -85,7 +85,7 @@ def _lines(text: str, first: str) -> list[str]:
     )  # fmt: skip
 
 
-class Found(NamedTuple):
+class Observation(NamedTuple):
     """What a check yields: a finding without what all findings of the check have in common."""
 
     text: str
@@ -100,13 +100,13 @@ class Check(NamedTuple):
     id: str
     severity: str
     title: str
-    run: Callable[[Facts], Iterator[Found]]
+    run: Callable[[Facts], Iterator[Observation]]
     # Of which plans it can be answered, by `Capture.source`. A debug log does not tell what the
     # backends support, where tensors were before planning, and how full the hash set is.
     sources: tuple[str, ...] = ("scheduler",)
 
 
-class Copied(NamedTuple):
+class CopiedTensor(NamedTuple):
     """A tensor that is copied to a backend in each evaluation."""
 
     tensor: TensorRecord
@@ -135,7 +135,7 @@ class Facts:
         self.explained: set[tuple[int, int]] = set()
         self.explained_nodes: set[int] = set()
 
-    def _copies(self) -> Iterator[Copied]:
+    def _copies(self) -> Iterator[CopiedTensor]:
         for split in self.plan.split_records:
             for id, _copy in split.inputs:
                 t = self.capture.tensors[id]
@@ -143,7 +143,7 @@ class Facts:
                     r for r in self.readers.get(id, ())
                     if r.kind == NODE and not r.is_view_op and self.where[r.id] == split.backend
                 )  # fmt: skip
-                yield Copied(t, self.holder(t), split.backend, readers)
+                yield CopiedTensor(t, self.holder(t), split.backend, readers)
 
     # --- tensors and backends
 
@@ -212,16 +212,16 @@ class Facts:
 
     # --- what is copied
 
-    def unexplained(self) -> Iterator[Copied]:
+    def unexplained(self) -> Iterator[CopiedTensor]:
         """Copies that no finding is about yet."""
         return (c for c in self.copies if (c.tensor.id, c.to) not in self.explained)
 
-    def explain(self, copies: Iterable[Copied], nodes: Iterable[TensorRecord] = ()) -> None:
+    def explain(self, copies: Iterable[CopiedTensor], nodes: Iterable[TensorRecord] = ()) -> None:
         """These copies and nodes have their finding."""
         self.explained.update((c.tensor.id, c.to) for c in copies)
         self.explained_nodes.update(t.id for t in nodes)
 
-    def around(self, nodes: Iterable[TensorRecord]) -> list[Copied]:
+    def around(self, nodes: Iterable[TensorRecord]) -> list[CopiedTensor]:
         """The copies that only these nodes read, and those of what they compute."""
         ids = {t.id for t in nodes}
         return [
@@ -254,7 +254,7 @@ class Facts:
         now, then = self.plan, after
         told = []
         if then.n_splits != now.n_splits:
-            splits = are(then.splits, "split", "splits")
+            splits = verb(then.splits, "split", "splits")
             told.append(f"{then.n_splits} {splits} instead of {now.n_splits}")
         if then.copy_bytes != now.copy_bytes:
             copied, instead = format_bytes(then.copy_bytes), format_bytes(now.copy_bytes)
@@ -262,7 +262,7 @@ class Facts:
         return ", ".join(told) or "as many splits and bytes copied"
 
 
-def nbytes(copies: Iterable[Copied]) -> int:
+def nbytes(copies: Iterable[CopiedTensor]) -> int:
     """Their bytes."""
     return sum(c.tensor.nbytes for c in copies)
 
@@ -276,7 +276,7 @@ def described(tensors: Sequence[TensorRecord], one: str) -> str:
     return f"{len(tensors)} {one}s ('{first.name}'{between}'{last.name}')"
 
 
-def are(tensors: Sequence[object], one: str = "is", many: str = "are") -> str:
+def verb(tensors: Sequence[object], one: str = "is", many: str = "are") -> str:
     """The verb for so many."""
     return one if len(tensors) == 1 else many
 

@@ -8,7 +8,7 @@ from itertools import groupby
 from .. import causes
 from ..planned import format_bytes
 from ..record import TensorRecord
-from .facts import Facts, Found, described, nbytes, override
+from .facts import Facts, Observation, described, nbytes, override
 
 # Weights whose place has reasons of its own: embeddings are looked up, not multiplied, and experts
 # are many and seldom read.
@@ -16,7 +16,7 @@ _LEFT_ALONE = frozenset({"GET_ROWS", "MUL_MAT_ID"})
 _FEWER = 4  # splits that it must save, and half of them
 
 
-def alternating(facts: Facts) -> Iterator[Found]:
+def alternating(facts: Facts) -> Iterator[Observation]:
     """Weights of two backends by turns: the same bytes in one piece each make fewer splits."""
     order = _in_order(facts)
     places = [facts.where[w.id] for w in order]
@@ -32,7 +32,7 @@ def alternating(facts: Facts) -> Iterator[Found]:
     names = " and ".join(facts.capture.names(sorted(set(places))))
     copies = [c for c in facts.unexplained() if not facts.capture.is_weight(c.holder)]
     facts.explain(copies)
-    yield Found(
+    yield Observation(
         f"The weights of {names} alternate, in {len(runs)} runs in the order of the graph. With as "
         f"many bytes on each in one piece: {facts.compared(after)}.",
         "Put layers that follow each other on the same backend (llama.cpp: -ngl and "
@@ -71,7 +71,7 @@ def _in_one_piece(
             yield weight.id, turns[0]
 
 
-def lone_embedding(facts: Facts) -> Iterator[Found]:
+def lone_embedding(facts: Facts) -> Iterator[Observation]:
     """With several devices, looking up the input on the CPU is a split before theirs."""
     splits = facts.plan.split_records
     used = {split.backend for split in splits} - {facts.last}
@@ -87,7 +87,7 @@ def lone_embedding(facts: Facts) -> Iterator[Found]:
         return
     copies = facts.around(nodes)
     size = sum(w.nbytes for w in tables)
-    yield Found(
+    yield Observation(
         f"{described(nodes, 'node')} on {facts.name(facts.last)}: a split before those of "
         f"{len(used)} devices. With {described(tables, 'weight')} ({format_bytes(size)}) on "
         f"{facts.name(device)}: {facts.compared(after)}.",

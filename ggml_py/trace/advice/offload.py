@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from .. import causes
 from ..planned import Planned, format_bytes
 from ..record import TensorRecord
-from .facts import Facts, Found, are, described
+from .facts import Facts, Observation, described, verb
 
 
-def defeated_by_blas(facts: Facts) -> Iterator[Found]:
+def defeated_by_blas(facts: Facts) -> Iterator[Observation]:
     """Upstream asks who would offload an op only when the last backend is the first to read its
     weight. BLAS reads host memory and comes before the last."""
     before_last = [b for b in range(facts.last) if not facts.has_own_memory(b)]
@@ -22,9 +22,9 @@ def defeated_by_blas(facts: Facts) -> Iterator[Found]:
         return
     device, nodes, size = found
     facts.explain((), nodes)
-    who, last, it = " and ".join(names), facts.name(facts.last), are(nodes, "it", "them")
-    yield Found(
-        f"{described(nodes, 'node')} {are(nodes, 'runs', 'run')} on {who}, and {device} is not "
+    who, last, it = " and ".join(names), facts.name(facts.last), verb(nodes, "it", "them")
+    yield Observation(
+        f"{described(nodes, 'node')} {verb(nodes, 'runs', 'run')} on {who}, and {device} is not "
         f"asked whether it wants {it}: {who} reads host memory and outranks {last}, and only what "
         f"{last} is the first to read is offloaded. Without {who}, {device} computes {it}, with "
         f"{format_bytes(size)} of weights copied there in each evaluation; "
@@ -35,7 +35,7 @@ def defeated_by_blas(facts: Facts) -> Iterator[Found]:
     )
 
 
-def defeated_by_layout(facts: Facts) -> Iterator[Found]:
+def defeated_by_layout(facts: Facts) -> Iterator[Observation]:
     """Weights that the CPU laid out for its own kernels are not host memory to the scheduler."""
     stopped: dict[str, list[TensorRecord]] = {}
     for t in _wanted(facts, host=False):
@@ -47,11 +47,11 @@ def defeated_by_layout(facts: Facts) -> Iterator[Found]:
         facts.explain((), nodes)
         weights = dict.fromkeys(w for t in nodes if (w := facts.followed_weight(t)))
         device = facts.capture.names(_takers(facts, nodes[0]))[0]
-        yield Found(
-            f"{described(nodes, 'node')} {are(nodes, 'runs', 'run')} on {facts.name(facts.last)}, "
-            f"though {device} wants {are(nodes, 'it', 'them')} at this batch size: "
-            f"{are(nodes, 'its weight is', 'their weights are')} in {buft_name} memory, which does "
-            "not count as host memory, and only weights in host memory are offloaded.",
+        yield Observation(
+            f"{described(nodes, 'node')} {verb(nodes, 'runs', 'run')} on {facts.name(facts.last)}, "
+            f"though {device} wants {verb(nodes, 'it', 'them')} at this batch size: "
+            f"{verb(nodes, 'its weight is', 'their weights are')} in {buft_name} memory, which "
+            "does not count as host memory, and only weights in host memory are offloaded.",
             "Keep weights in their own layout (llama.cpp: --no-repack) and compare the time of "
             f"prompts, or put them on {device}.",
             nodes,

@@ -8,12 +8,12 @@ from itertools import pairwise
 from .. import causes
 from ..planned import format_bytes
 from ..record import TensorRecord
-from .facts import Facts, Found, are, described, nbytes, override
+from .facts import Facts, Observation, described, nbytes, override, verb
 
 _HALF_AND_MORE = frozenset({"f32", "f16", "bf16"})
 
 
-def fallback(facts: Facts) -> Iterator[Found]:
+def fallback(facts: Facts) -> Iterator[Observation]:
     """Nodes that would be on a device, with the nodes around them, if only it supported them."""
     for device in facts.devices:
         groups: dict[tuple[str, ...], list[TensorRecord]] = {}
@@ -32,10 +32,10 @@ def fallback(facts: Facts) -> Iterator[Found]:
             copies = facts.around(moved)
             facts.explain(copies, moved)
             where = facts.name(facts.where[moved[0].id])
-            yield Found(
-                f"{described(moved, op + ' node')} {are(moved, 'runs', 'run')} on {where}, in the "
+            yield Observation(
+                f"{described(moved, op + ' node')} {verb(moved, 'runs', 'run')} on {where}, in the "
                 f"midst of what {name} computes, because {name} does not support "
-                f"{are(moved, 'it', 'them')} (sources: {', '.join(types)}). If it did: "
+                f"{verb(moved, 'it', 'them')} (sources: {', '.join(types)}). If it did: "
                 f"{facts.compared(after)}.",
                 _what_to_do(facts, moved[0], name),
                 moved,
@@ -69,7 +69,7 @@ def _what_to_do(facts: Facts, t: TensorRecord, device: str) -> str:
 _LARGE_WEIGHTS = frozenset({"MUL_MAT", "MUL_MAT_ID", "OUT_PROD", "GET_ROWS"})
 
 
-def dragged(facts: Facts) -> Iterator[Found]:
+def dragged(facts: Facts) -> Iterator[Observation]:
     """Nodes that follow a weight which is smaller than what else they read."""
     groups: dict[tuple[str, int, int, bool], list[tuple[TensorRecord, TensorRecord]]] = {}
     copied = {(c.tensor.id, c.to) for c in facts.unexplained()}
@@ -96,13 +96,13 @@ def dragged(facts: Facts) -> Iterator[Found]:
         copies = facts.around(nodes)
         facts.explain(copies, nodes)
         n = weights[0].nbytes
-        yield Found(
-            f"{described(nodes, op + ' node')} {are(nodes)} on {facts.name(where)} because of "
+        yield Observation(
+            f"{described(nodes, op + ' node')} {verb(nodes)} on {facts.name(where)} because of "
             f"{described(weights, 'weight')} of {format_bytes(n)}, while the larger sources are "
-            f"on {facts.name(home)}. {are(nodes, 'Was it', 'Were they')} there too: "
+            f"on {facts.name(home)}. {verb(nodes, 'Was it', 'Were they')} there too: "
             f"{facts.compared(after)}.",
             _let_go(op) if offloaded else
-            f"Keep {are(weights, 'that weight', 'those weights')} on {facts.name(home)} "
+            f"Keep {verb(weights, 'that weight', 'those weights')} on {facts.name(home)} "
             f"(llama.cpp: {override(facts, weights, home)}).",
             nodes,
             nbytes(copies),
@@ -117,7 +117,7 @@ def _let_go(op: str) -> str:
     )
 
 
-def swept(facts: Facts) -> Iterator[Found]:
+def swept(facts: Facts) -> Iterator[Observation]:
     """Nodes that pass 2 took across, away from several sources: their result alone is smaller."""
     copied = {(c.tensor.id, c.to) for c in facts.unexplained()}
     groups: dict[tuple[int, int], list[TensorRecord]] = {}
@@ -140,18 +140,18 @@ def swept(facts: Facts) -> Iterator[Found]:
             continue
         around = facts.around(nodes)
         facts.explain(around, nodes)
-        yield Found(
-            f"{described(nodes, 'node')} {are(nodes)} on {facts.name(on)} because a neighbour is, "
-            f"and all that {are(nodes, 'it reads is', 'they read is')} computed on "
+        yield Observation(
+            f"{described(nodes, 'node')} {verb(nodes)} on {facts.name(on)} because a neighbour is, "
+            f"and all that {verb(nodes, 'it reads is', 'they read is')} computed on "
             f"{facts.name(home)} and copied. There, the result alone would be: "
             f"{facts.compared(after)}.",
-            f"Pin {are(nodes, 'it', 'them')} to {facts.name(home)} with set_tensor_backend.",
+            f"Pin {verb(nodes, 'it', 'them')} to {facts.name(home)} with set_tensor_backend.",
             nodes,
             min(saved, nbytes(around)),
         )
 
 
-def avoidable_splits(facts: Facts) -> Iterator[Found]:
+def avoidable_splits(facts: Facts) -> Iterator[Observation]:
     """Runs of nodes between splits of a device that could do them, and copy no more for it."""
     groups: dict[tuple[int, str], list[TensorRecord]] = {}
     for device, nodes in _between(facts):
@@ -164,15 +164,15 @@ def avoidable_splits(facts: Facts) -> Iterator[Found]:
         copies = facts.around(nodes)
         facts.explain(copies, nodes)
         first = facts.plan.tensor(nodes[0].id)
-        yield Found(
-            f"{described(nodes, 'node')} {are(nodes, 'runs', 'run')} on {first.backend}, between "
-            f"splits of {facts.name(device)}, which supports {are(nodes, 'it', 'them')} and would "
+        yield Observation(
+            f"{described(nodes, 'node')} {verb(nodes, 'runs', 'run')} on {first.backend}, between "
+            f"splits of {facts.name(device)}, which supports {verb(nodes, 'it', 'them')} and would "
             f"not have to copy more: {facts.compared(after)}. '{first.name}' is where it is "
             f"because {first.cause.text}.",
-            f"Take {are(nodes, 'its pin', 'their pins')} away."
+            f"Take {verb(nodes, 'its pin', 'their pins')} away."
             if first.cause.code == causes.PINNED.code
-            else f"Pin {are(nodes, 'it', 'them')} to {facts.name(device)} with set_tensor_backend, "
-            "or move what holds it there.",
+            else f"Pin {verb(nodes, 'it', 'them')} to {facts.name(device)} with "
+            "set_tensor_backend, or move what holds it there.",
             nodes,
             nbytes(copies),
         )
@@ -211,7 +211,7 @@ _NOT_HELD = (
 )  # fmt: skip
 
 
-def round_trips(facts: Facts) -> Iterator[Found]:
+def round_trips(facts: Facts) -> Iterator[Observation]:
     """What a log can tell of fallbacks and avoidable splits: nodes that read no weights, between
     splits of a device."""
     groups: dict[tuple[int, str, bool], list[TensorRecord]] = {}
@@ -230,11 +230,11 @@ def round_trips(facts: Facts) -> Iterator[Found]:
         copies = facts.around(nodes)
         facts.explain(copies, nodes)
         name, where = facts.name(device), facts.name(facts.where[nodes[0].id])
-        it = are(nodes, "it", "them")
+        it = verb(nodes, "it", "them")
         if causes:
             why = f"by the causes that are printed no weight, memory or pin keeps {it} there"
         elif sure:
-            why = f"nothing that {are(nodes, 'it reads', 'they read')} has the name of a weight"
+            why = f"nothing that {verb(nodes, 'it reads', 'they read')} has the name of a weight"
         else:
             held = [s for t in nodes for s in facts.sources(t) if facts.may_be_weight(s)]
             why = (
@@ -242,8 +242,8 @@ def round_trips(facts: Facts) -> Iterator[Found]:
                 "bytes, and may be one"
             )
         often = f" Most often that is because {name} does not support the op for these types and"
-        yield Found(
-            f"{described(nodes, 'node')} ({ops}) {are(nodes, 'runs', 'run')} on {where} between "
+        yield Observation(
+            f"{described(nodes, 'node')} ({ops}) {verb(nodes, 'runs', 'run')} on {where} between "
             f"splits of {name}, and {why}." + (f"{often} shapes." if sure else ""),
             "The log does not tell; why_not does, for a plan of the same graph by Scheduler.plan.",
             nodes,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from .. import causes
 from ..record import OTHER, TensorRecord
-from .facts import Facts, Found, are, described
+from .facts import Facts, Observation, described, verb
 
 if TYPE_CHECKING:
     from ..planned import Planned
@@ -79,7 +79,7 @@ def said(plan: Planned, u: Unreached) -> str:
 # --- the finding about them
 
 
-def out_of_reach(facts: Facts) -> Iterator[Found]:
+def out_of_reach(facts: Facts) -> Iterator[Observation]:
     """Nodes that use memory which their backend cannot reach, or whose writes are lost."""
     groups: dict[tuple[str, str, int, int], list[Unreached]] = {}
     for u in unreached(facts.plan):
@@ -91,11 +91,11 @@ def out_of_reach(facts: Facts) -> Iterator[Found]:
         name, memory = facts.name(on), facts.capture.bufts[found[0].buft].name
         does = what if len(nodes) == 1 else _MANY[what]
         subject = (
-            f"{described(nodes, op + ' node')} {are(nodes, 'runs', 'run')} on {name} and {does}"
+            f"{described(nodes, op + ' node')} {verb(nodes, 'runs', 'run')} on {name} and {does}"
         )
-        memories = f"{described(held, 'tensor')}, which {are(held)} in {memory} memory"
+        memories = f"{described(held, 'tensor')}, which {verb(held)} in {memory} memory"
         end = "the update is thrown away" if what == UPDATES else f"{name} cannot reach that"
-        yield Found(
+        yield Observation(
             f"{subject} {memories}: {end}. A device with memory of its own ends the process there, "
             "or loses the write; simulated devices refuse to compute it.",
             _what_to_do(facts, found[0], name, memory),

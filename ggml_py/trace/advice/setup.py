@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from itertools import groupby
 
 from ..record import TensorRecord
-from .facts import Facts, Found, are, described
+from .facts import Facts, Observation, described, verb
 
 _NEARLY = 0.9
 
 
-def nearly_full(facts: Facts) -> Iterator[Found]:
+def nearly_full(facts: Facts) -> Iterator[Observation]:
     """The scheduler's hash set has a fixed size; ggml aborts when it is full."""
     size, used = facts.capture.settings.hash_set_size, facts.plan.outcome.hash_set_used
     if used < _NEARLY * size:
@@ -23,14 +23,14 @@ def nearly_full(facts: Facts) -> Iterator[Found]:
     parts += [f"{others} other tensors"] * (others > 0) + [f"{pins} pins of other graphs"] * bool(
         pins
     )
-    yield Found(
+    yield Observation(
         f"{used} of the scheduler's {size} slots are taken ({', '.join(parts)}): a graph of "
         f"{size - used + 1} more tensors ends in an abort, 'hash_set.size >= …'.",
         "Make the scheduler with a larger graph_size (llama.cpp: graph_max_nodes).",
     )
 
 
-def pins_not_applied(facts: Facts) -> Iterator[Found]:
+def pins_not_applied(facts: Facts) -> Iterator[Observation]:
     """Pass 3 moves nodes up to a backend that shares the buffer type, pinned ones too."""
     moved = [t for t in facts.capture.tensors if t.pin not in (-1, facts.where[t.id])]
 
@@ -40,8 +40,8 @@ def pins_not_applied(facts: Facts) -> Iterator[Found]:
     for (pin, where), group in groupby(sorted(moved, key=places), places):
         nodes = sorted(group)
         to, instead = facts.name(pin), facts.name(where)
-        yield Found(
-            f"{described(nodes, 'node')}, pinned to {to}, {are(nodes)} on {instead} all the same: "
+        yield Observation(
+            f"{described(nodes, 'node')}, pinned to {to}, {verb(nodes)} on {instead} all the same: "
             f"{instead} has a higher priority and allocates from the same buffer type, so pass 3 "
             "moves what it supports up to it.",
             f"Leave {instead} out of the scheduler's backends, or give it another buffer type.",
@@ -49,7 +49,7 @@ def pins_not_applied(facts: Facts) -> Iterator[Found]:
         )
 
 
-def pins_dropped(facts: Facts) -> Iterator[Found]:
+def pins_dropped(facts: Facts) -> Iterator[Observation]:
     """`reset` and `reserve` forget the pins."""
     dropped = facts.capture.dropped_pins
     if not dropped:
@@ -57,10 +57,10 @@ def pins_dropped(facts: Facts) -> Iterator[Found]:
     nodes = [facts.capture.tensors[i] for i, _b in sorted(dropped)]
     backends = ", ".join(facts.capture.names(sorted({b for _i, b in dropped})))
     elsewhere = sum(facts.where[i] != b for i, b in dropped)
-    yield Found(
-        f"{described(nodes, 'tensor')} {are(nodes, 'was', 'were')} pinned to {backends} until the "
+    yield Observation(
+        f"{described(nodes, 'tensor')} {verb(nodes, 'was', 'were')} pinned to {backends} until the "
         f"last reset or reserve, which forget pins; {elsewhere} of {len(nodes)} "
-        f"{are(nodes[:elsewhere])} elsewhere now.",
+        f"{verb(nodes[:elsewhere])} elsewhere now.",
         "Call set_tensor_backend again after reset and reserve, before alloc_graph.",
         nodes,
     )

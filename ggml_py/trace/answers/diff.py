@@ -31,7 +31,7 @@ class Side:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class Difference:
     """A tensor of both graphs that is elsewhere, or is where it was for another reason."""
 
     name: str
@@ -109,7 +109,7 @@ class Diff:
 
     before: Totals
     after: Totals
-    changed: tuple[Change, ...]
+    changed: tuple[Difference, ...]
     added: tuple[OneSided, ...]
     removed: tuple[OneSided, ...]
     splits_added: tuple[SplitStart, ...]
@@ -137,7 +137,7 @@ class Diff:
         return not self.same
 
     @property
-    def moved(self) -> tuple[Change, ...]:
+    def moved(self) -> tuple[Difference, ...]:
         """Nodes that another backend computes, in the order of the graph before."""
         return tuple(c for c in self.changed if c.moved and c.is_computed)
 
@@ -269,7 +269,7 @@ class _Comparison:
             if b.buft >= 0 and buft >= 0:
                 yield self.before.capture.bufts[b.buft].name, self.after.capture.bufts[buft].name
 
-    def change(self, x: PlanTensor, y: PlanTensor) -> Change | None:
+    def change(self, x: PlanTensor, y: PlanTensor) -> Difference | None:
         if self.partial and x.index is None:
             held = [
                 (self.name(x.backend) or "")[:DUMPED_BACKEND],
@@ -287,7 +287,7 @@ class _Comparison:
         if before.backend == after.backend and not other_cause and not other_memory:
             return None
         op = y.record.op_desc
-        return Change(y.name, op, y.record.kind, y.is_computed, before, after)
+        return Difference(y.name, op, y.record.kind, y.is_computed, before, after)
 
     def splits(self, of: Planned, other: Planned, pairs: Mapping[int, int]) -> Iterable[SplitStart]:
         """The splits of one plan that start where none of the other does."""
@@ -391,11 +391,11 @@ def _arrow(before: Any, after: Any) -> str:
     return shown(before) if before == after else f"{shown(before)} → {shown(after)}"
 
 
-def _named(t: Change | OneSided) -> tuple[str, str]:
+def _named(t: Difference | OneSided) -> tuple[str, str]:
     return t.name or "(no name)", t.op if t.op != "NONE" else t.kind
 
 
-def _sides(c: Change) -> str:
+def _sides(c: Difference) -> str:
     text = _arrow(str(c.before), str(c.after))
     if c.moved_memory:
         text += f" (in {c.before.buft or 'no buffer'} → {c.after.buft or 'no buffer'})"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from .. import causes
 from ..cause import is_for_pipeline, pass_of, sentence, unknown_cause
 from ..causes import MEMORY
-from ..names import counted, label, listed, memory, quoted, signature
+from ..names import counted, joined, label, memory, quoted, signature
 from ..planned import format_bytes
 from ..record import COPY, DUMPED_NAME
 from ..reference import reference_of
@@ -240,7 +240,7 @@ def _memory(t: PlanTensor, depth: int, relation: str = "because") -> Link:
         text += ", as a weight"
     if holder != t:
         text = f"it is a view of {quoted(holder)}, which{text[2:]}"
-    text += f", which {listed(names)} read" + "s" * (len(names) == 1)
+    text += f", which {joined(names)} read" + "s" * (len(names) == 1)
     step = decisions_of(t.plan).placement(t)
     told = (str(step.answer), step.backend) if step else ("", "")
     root = WEIGHT if holder.buffer.usage == "weights" else MEMORY
@@ -259,7 +259,7 @@ def _fallback(plan: Planned, t: PlanTensor, step: Step, code: str, root: str) ->
         met = {
             m.backend: None for m in decisions_of(plan).meetings(t) if m.outcome == "unsupported"
         }
-        why = f"{listed(met)}, which the sweeps came with, cannot run {signature(t)}"
+        why = f"{joined(met)}, which the sweeps came with, cannot run {signature(t)}"
     else:
         why = "no sweep came to it"
     if code != causes.MOST_SOURCES.code:
@@ -403,7 +403,7 @@ def sweeps_text(meetings: Iterable[Meeting]) -> Iterator[str]:
             continue
         told.setdefault(text, []).append(met.sweep)
     for text, sweeps in told.items():
-        yield f"sweep{'s' * (len(sweeps) > 1)} {listed(sweeps)}: {text}"
+        yield f"sweep{'s' * (len(sweeps) > 1)} {joined(sweeps)}: {text}"
 
 
 def _copied(plan: Planned, t: PlanTensor) -> Iterator[str]:

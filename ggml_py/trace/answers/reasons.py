@@ -21,7 +21,7 @@ Changes = list[tuple[str, dict[str, Any]]]
 
 
 @dataclass(frozen=True)
-class Found:
+class AppliedRule:
     """A rule that applied; `changes` are what would make it not apply, as sentences and as
     arguments of `Plan.what_if`."""
 
@@ -101,16 +101,16 @@ class Case:
         return [(f"have {name} refuse it", {"supports": {(name, self.t.id): False}})]
 
 
-def first_reason(plan: Planned, t: PlanTensor, b: int) -> Found | None:
+def first_reason(plan: Planned, t: PlanTensor, b: int) -> AppliedRule | None:
     """The first rule that kept `t` off backend `b`, in a plan of the reference scheduler; None if
     it is there."""
     backend = plan.backends[b].name
     if t.record.kind == COPY:
         text = f"it is a copy made for {t.backend}; what runs on {backend} gets copies of its own"
-        return None if t.backend == backend else Found("copy", text, 5)
+        return None if t.backend == backend else AppliedRule("copy", text, 5)
     step = decisions_of(plan).placement(t)
     if step is None or not step.backend:
-        return Found("nobody", "no rule placed it: nothing that is computed uses it", 4)
+        return AppliedRule("nobody", "no rule placed it: nothing that is computed uses it", 4)
     if step.backend == backend:
         return None
     case = Case(plan, t, b, step)
@@ -124,7 +124,7 @@ def first_reason(plan: Planned, t: PlanTensor, b: int) -> Found | None:
     return _rule_of(case)(case)
 
 
-def _rule_of(case: Case) -> Callable[[Case], Found]:
+def _rule_of(case: Case) -> Callable[[Case], AppliedRule]:
     row = causes.find(str(case.step.answer), stage_of(case.step))
     assert row is not None  # the reference sets no other
     return RULES[row.rule]
@@ -133,16 +133,16 @@ def _rule_of(case: Case) -> Callable[[Case], Found]:
 # --- before pass 1
 
 
-def _pinned(case: Case) -> Found | None:
+def _pinned(case: Case) -> AppliedRule | None:
     pin = case.t.record.pin
     if pin in (-1, case.b):
         return None
     text = f"the caller pinned it to {case.plan.backends[pin].name} (set_tensor_backend)"
     changes = [("take the pin away", {"pins": {key(case.t): None}})]
-    return Found("pin", text, changes=changes)
+    return AppliedRule("pin", text, changes=changes)
 
 
-def _unsupported(case: Case) -> Found | None:
+def _unsupported(case: Case) -> AppliedRule | None:
     t = case.t
     asked = t.record.kind == NODE and not t.is_view_op and "input" not in t.flags
     if t.record.supports >> case.b & 1 or not (asked or t.buft is not None):
@@ -153,37 +153,37 @@ def _unsupported(case: Case) -> Found | None:
     changes = [
         (f"have {case.backend} support it", {"supports": {(case.backend, t.id): True}}),
     ]
-    return Found("op", text, 1, changes=changes)
+    return AppliedRule("op", text, 1, changes=changes)
 
 
 # --- pass 1
 
 
-def _own_memory(case: Case) -> Found:
+def _own_memory(case: Case) -> AppliedRule:
     t = case.t
     if not case.reads(t):
         holder = holder_of(t)
         whose = "it" if holder == t else f"what it views, {quoted(holder)},"
         text = f"{whose} is in {memory(t)}, which {case.backend} does not read"
-        return Found("memory", text, 1, "", holder, [case.move(holder)])
+        return AppliedRule("memory", text, 1, "", holder, [case.move(holder)])
     return _outranked(case, "memory.first", f"the memory it is in, {memory(t)},")
 
 
-def _outranked(case: Case, id: str, what: str, witness: PlanTensor | None = None) -> Found:
+def _outranked(case: Case, id: str, what: str, witness: PlanTensor | None = None) -> AppliedRule:
     text = (
         f"{case.at} comes before {case.backend}, reads {what} too, and supports the op: the first "
         "that does gets it"
     )
     out, refuse = case.leave_out(case.at), case.refuse(case.at)
-    return Found(id, text, 1, "", witness, out, refuse)
+    return AppliedRule(id, text, 1, "", witness, out, refuse)
 
 
-def _input(case: Case) -> Found:
+def _input(case: Case) -> AppliedRule:
     text = f"it is a graph input: they go to the last backend, {case.at}"
-    return Found("input", text, 1)
+    return AppliedRule("input", text, 1)
 
 
-def _offloaded(case: Case) -> Found:
+def _offloaded(case: Case) -> AppliedRule:
     t, weight = case.t, case.step.witness
     assert weight is not None
     taken = (
@@ -193,15 +193,15 @@ def _offloaded(case: Case) -> Found:
     wish = (f"have {case.at} not want it", {"offload": {(case.at, t.id): False}})
     if case.reads(weight):
         off = ("switch op offload off (op_offload=False)", {"op_offload": False})
-        return Found("offload.taken", taken, 1, "", weight, [off, wish])
+        return AppliedRule("offload.taken", taken, 1, "", weight, [off, wish])
     if not t.record.offload >> case.b & 1:
         return _unwanted(case, weight)
     text = f"{taken}; {case.backend} wants it too, but comes after {case.at}"
     changes = [wish, case.move(weight)]
-    return Found("offload.first", text, 1, "", weight, changes)
+    return AppliedRule("offload.first", text, 1, "", weight, changes)
 
 
-def _weight(case: Case) -> Found:
+def _weight(case: Case) -> AppliedRule:
     """It follows its first weight, to the first backend that reads it and supports the op; only a
     weight in host memory of the last backend may be offloaded from there."""
     weight = case.step.witness
@@ -213,18 +213,20 @@ def _weight(case: Case) -> Found:
     reader_is_last = case.at == case.plan.backends[-1].name
     move = case.move(weight)
     if case.b == case.last or (not host and not reader_is_last):
-        return Found("weight.memory", lies, 1, "", weight, [move])
+        return AppliedRule("weight.memory", lies, 1, "", weight, [move])
     if not case.plan.settings.op_offload:
         text = f"{lies}, and op offload is off (op_offload=False)"
         on = ("switch op offload on (op_offload=True)", {"op_offload": True})
-        return Found("offload.off", text, 1, "", weight, [on, move])
+        return AppliedRule("offload.off", text, 1, "", weight, [on, move])
     if not reader_is_last:
         text = (
             f"{lies}; op offload is for weights that the last backend, "
             f"{case.plan.backends[-1].name}, is the first to read, and {case.at} comes before it"
         )
         out = case.leave_out(case.at)
-        return Found("offload.reader", text, 1, "", weight, [*out, move], case.refuse(case.at))
+        return AppliedRule(
+            "offload.reader", text, 1, "", weight, [*out, move], case.refuse(case.at)
+        )
     if not host:
         plain = case.plan.capture.bufts[case.plan.backends[-1].buft].name
         text = f"{lies}; op offload is for weights in host memory, which {memory(weight)} is not"
@@ -232,7 +234,7 @@ def _weight(case: Case) -> Found:
             f"keep {quoted(weight)} in {plain} memory (not repacked)",
             {"move_weights": {key(weight): case.at}},
         )
-        return Found("offload.host", text, 1, "", weight, [there, move])
+        return AppliedRule("offload.host", text, 1, "", weight, [there, move])
     return _unwanted(case, weight)
 
 
@@ -242,7 +244,7 @@ _WANTED = (
 )
 
 
-def _unwanted(case: Case, weight: PlanTensor) -> Found:
+def _unwanted(case: Case, weight: PlanTensor) -> AppliedRule:
     t, rows = case.t, batch_size(case.t.record)
     text = (
         f"its weight {quoted(weight)} is in {memory(weight)}, which {case.backend} does not read, "
@@ -256,13 +258,13 @@ def _unwanted(case: Case, weight: PlanTensor) -> Found:
         larger = ": a batch of 32 or more, or another minimum" if rows < 32 else ""
         bigger = f"have {case.backend} want it{larger}"
     changes = [(bigger, {"offload": {(case.backend, t.id): True}}), case.move(weight)]
-    return Found("offload.batch", text, 1, "", weight, changes)
+    return AppliedRule("offload.batch", text, 1, "", weight, changes)
 
 
 # --- pass 2
 
 
-def _sweep(case: Case) -> Found:
+def _sweep(case: Case) -> AppliedRule:
     """A sweep took it, and none came with the backend in question before."""
     met = list(decisions_of(case.plan).meetings(case.t))
     taken = met[-1]
@@ -276,13 +278,13 @@ def _sweep(case: Case) -> Found:
     first = stopped[0] if stopped else taken
     kind = "sweep.stopped" if stopped else "sweep.neighbour"
     changes = [case.place(carrier) for carrier in carriers]
-    return Found(kind, "; ".join(said), 2, first.sweep, first.carrier, changes)
+    return AppliedRule(kind, "; ".join(said), 2, first.sweep, first.carrier, changes)
 
 
 # --- pass 3
 
 
-def _most_sources(case: Case) -> Found:
+def _most_sources(case: Case) -> AppliedRule:
     counts = readable_sources(case.plan, case.t)
     met = list(decisions_of(case.plan).meetings(case.t))
     equal = counts[case.at] == counts[case.backend]
@@ -292,7 +294,7 @@ def _most_sources(case: Case) -> Found:
     )
     carriers = dict.fromkeys(m.carrier for m in met if m.carrier is not None)
     near = list(carriers) or list(_neighbours(case.plan, case.t))
-    return Found("sources", text, 3, "", None, [case.place(carrier) for carrier in near])
+    return AppliedRule("sources", text, 3, "", None, [case.place(carrier) for carrier in near])
 
 
 def _neighbours(plan: Planned, t: PlanTensor) -> Iterator[PlanTensor]:
@@ -300,7 +302,7 @@ def _neighbours(plan: Planned, t: PlanTensor) -> Iterator[PlanTensor]:
         yield from [n for n in nodes if not n.is_view_op][:1]
 
 
-def _upgraded(case: Case) -> Found | None:
+def _upgraded(case: Case) -> AppliedRule | None:
     """It was there, or could have been moved there, had another not been the first that could."""
     if case.step.answer != causes.UPGRADED.code:
         return None
@@ -321,10 +323,10 @@ def _upgraded(case: Case) -> Found | None:
         "all of its sources"
     )
     out, refuse = case.leave_out(case.at), case.refuse(case.at)
-    return Found("upgrade.taken", text, 3, "", None, out, refuse)
+    return AppliedRule("upgrade.taken", text, 3, "", None, out, refuse)
 
 
-def _not_upgraded(case: Case) -> Found | None:
+def _not_upgraded(case: Case) -> AppliedRule | None:
     """The backends share a buffer type, and still pass 3 did not move it."""
     t, code = case.t, case.step.answer
     if (
@@ -339,7 +341,7 @@ def _not_upgraded(case: Case) -> Found | None:
         f"{case.backend} shares the buffer type of {case.at} and supports the op, but does not "
         f"read its source {quoted(src)}, which is in {memory(src)}"
     )
-    return Found("upgrade.source", text, 3, "", src, [case.place(src)])
+    return AppliedRule("upgrade.source", text, 3, "", src, [case.place(src)])
 
 
 def _shares_buft(case: Case, backend: str) -> bool:
@@ -351,24 +353,24 @@ def _shares_buft(case: Case, backend: str) -> bool:
 # --- pass 4
 
 
-def _view(case: Case) -> Found:
+def _view(case: Case) -> AppliedRule:
     source = case.step.witness
     assert source is not None
     text = f"a view is where the tensor is that it views, and {quoted(source)} is on {case.at}"
-    return Found("view", text, 4, "", source, [case.place(source)])
+    return AppliedRule("view", text, 4, "", source, [case.place(source)])
 
 
-def _consumer(case: Case) -> Found:
+def _consumer(case: Case) -> AppliedRule:
     consumer = case.step.witness
     assert consumer is not None
     text = f"it goes where its first consumer runs, and {quoted(consumer)} is on {case.at}"
-    return Found("consumer", text, 4, "", consumer, [case.pin(consumer)])
+    return AppliedRule("consumer", text, 4, "", consumer, [case.pin(consumer)])
 
 
-def _fallback(case: Case) -> Found:
+def _fallback(case: Case) -> AppliedRule:
     text = f"nothing else placed it, and {case.at} is the first backend that supports it"
     out, refuse = case.leave_out(case.at), case.refuse(case.at)
-    return Found("fallback", text, 4, "", None, out, refuse)
+    return AppliedRule("fallback", text, 4, "", None, out, refuse)
 
 
 def holder_of(t: PlanTensor) -> PlanTensor:
@@ -382,7 +384,7 @@ def key(t: PlanTensor) -> str | int:
 
 
 # By `causes.Code.rule`.
-RULES: dict[str, Callable[[Case], Found]] = {
+RULES: dict[str, Callable[[Case], AppliedRule]] = {
     "own memory": _own_memory, "input": _input, "offloaded": _offloaded, "weight": _weight,
     "sweep": _sweep, "most sources": _most_sources, "view": _view, "consumer": _consumer,
     "fallback": _fallback,

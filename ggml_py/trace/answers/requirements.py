@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ..advice import reach as reach
 from ..advice.facts import Facts
 from ..cause import unknown_cause
-from ..names import counted, label, listed, most, place, quoted
+from ..names import counted, joined, label, most, place, quoted
 from ..planned import Planned, PlanTensor, Split, format_bytes
 from .diff import diff
 from .explain import explain
@@ -18,7 +18,7 @@ from .why_not import why_not
 
 if TYPE_CHECKING:
     from ..record import TensorRecord
-    from .diff import Change, Diff
+    from .diff import Diff, Difference
 
 _MOST = 8  # rows of each kind
 
@@ -33,7 +33,7 @@ def fallen_back(
         if not above:
             raise ValueError(
                 "backend=None: this plan has no backend with memory of its own, only "
-                f"{listed(b.name for b in plan.backends)}; say which of them the ops are to run on"
+                f"{joined(b.name for b in plan.backends)}; say which of them the ops are to run on"
             )
         fallen = [(t, max(above)) for t in facts.computed if _is_lower(facts, t, max(above))]
         fallen = [(t, b) for t, b in fallen if {t.op, t.op_desc} & set(ops)]
@@ -172,7 +172,7 @@ def changes(diff: Diff, after: Planned) -> Iterator[str]:
         yield from _why_not(after, t, change.before.backend)
 
 
-def _first_change(diff: Diff) -> Change | None:
+def _first_change(diff: Diff) -> Difference | None:
     computed = [c for c in diff.changed if c.is_computed]
     return next(iter(diff.moved or computed or diff.changed), None)
 

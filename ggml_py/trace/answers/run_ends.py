@@ -24,7 +24,7 @@ from ..run import (
     QUEUE_WAIT,
     RECORD,
     WAIT,
-    Event,
+    RunEvent,
 )
 from ..run import SchedulerRecord as Scheduler
 
@@ -56,7 +56,7 @@ class _Queue:
         return self.n_done + len(self.pending)
 
 
-def ends_of(events: Sequence[Event], schedulers: Sequence[Scheduler]) -> Ends:
+def ends_of(events: Sequence[RunEvent], schedulers: Sequence[Scheduler]) -> Ends:
     """Of all nodes in a run's events."""
     at: dict[int, int] = {}
     measured: set[int] = set()
@@ -99,7 +99,7 @@ def ends_of(events: Sequence[Event], schedulers: Sequence[Scheduler]) -> Ends:
     return Ends(at, frozenset(measured))
 
 
-def _at_once(nodes: Event, wait: Event) -> bool:
+def _at_once(nodes: RunEvent, wait: RunEvent) -> bool:
     """Whether somebody began to wait for nodes as soon as they were given: what passed between is
     nothing beside the time that is told."""
     return wait.start - nodes.end <= _SHORT + (wait.end - nodes.start) // 100
@@ -108,7 +108,7 @@ def _at_once(nodes: Event, wait: Event) -> bool:
 _SHORT = 1000  # ns: what returning from one call and making another takes
 
 
-def _known(queue: _Queue, event: Event, ended: int) -> int:
+def _known(queue: _Queue, event: RunEvent, ended: int) -> int:
     """How many of what is pending are done when a wait has ended. Backends do one thing after the
     other."""
     if event.how == EVENT:

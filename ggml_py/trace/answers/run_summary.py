@@ -22,8 +22,8 @@ from ..run import (
     RECORD,
     WAIT,
     ComputeRun,
-    Event,
     Recorded,
+    RunEvent,
 )
 
 MOST = 10  # of each kind, those that took longest
@@ -361,7 +361,7 @@ def _gaps(compute: ComputeRun) -> Iterable[Gap]:
         yield Gap(at, end - at, after)
 
 
-def _nodes(compute: ComputeRun, event: Event) -> str:
+def _nodes(compute: ComputeRun, event: RunEvent) -> str:
     """Which, and what the last of them is called."""
     last, given = event.last - 1, compute.given(event)
     which = f"node {last}" if event.first == last else f"nodes {event.first} to {last}"
@@ -372,7 +372,7 @@ def _nodes(compute: ComputeRun, event: Event) -> str:
     return f"{which} ({given[-1].name})" if given[-1].name else which
 
 
-def _words(compute: ComputeRun, event: Event) -> str:
+def _words(compute: ComputeRun, event: RunEvent) -> str:
     backends = compute.run.schedulers[event.scheduler].backends
     backend = backends[event.backend] if event.backend >= 0 else "an unknown backend"
     if event.kind == NODES:

@@ -12,7 +12,7 @@ from ..advice.facts import Facts
 from ..names import with_bounds
 from ..reference import reference_of
 from .explain import has_steps
-from .reasons import Found, first_reason
+from .reasons import AppliedRule, first_reason
 
 if TYPE_CHECKING:
     from ..planned import Planned, PlanTensor
@@ -136,7 +136,7 @@ def planned(plan: Planned) -> Planned:
 class _Row:
     """A reason while its nodes are collected."""
 
-    def __init__(self, reason: Found) -> None:
+    def __init__(self, reason: AppliedRule) -> None:
         self.reason = reason
         self.nodes: dict[int, None] = {}
         self.splits: dict[int, None] = {}
@@ -185,17 +185,17 @@ class _Asked:
             if (reason := self._reason(node, home)) is not None:
                 self._add(split, node, reason)
 
-    def _add(self, split: Split, node: PlanTensor, reason: Found) -> _Row:
+    def _add(self, split: Split, node: PlanTensor, reason: AppliedRule) -> _Row:
         key = reason.id, node.record.op_desc, split.backend
         row = self.rows.setdefault(key, _Row(reason))
         row.nodes[node.id] = row.splits[split.index] = None
         self._row_of[node.id] = row
         return row
 
-    def _reason(self, node: PlanTensor, backend: str) -> Found | None:
+    def _reason(self, node: PlanTensor, backend: str) -> AppliedRule | None:
         """Why it is not on a backend; of a log its cause, which is all that a log has."""
         if self.reference is None:
-            return Found(node.cause.code or "unknown", node.cause.text)
+            return AppliedRule(node.cause.code or "unknown", node.cause.text)
         b = self.plan.capture.backend_index(backend)
         return first_reason(self.reference, self.reference.tensor(node.id), b)
 
@@ -220,5 +220,5 @@ def _reads(node: PlanTensor, given: SplitInput) -> bool:
     return given.copy.id in (node.placement.planned_src or node.record.src)
 
 
-def _is_own(reason: Found) -> bool:
+def _is_own(reason: AppliedRule) -> bool:
     return reason.id.partition(".")[0] in _OWN or reason.id.startswith(_OWN_CODES)

@@ -293,7 +293,7 @@ def test_a_pin_is_not_blamed_for_one_that_was_there():
 
 def test_the_page_lists_every_reason():
     code = Path(reasons.__file__).read_text()
-    ids = set(re.findall(r'(?:Found\(|_outranked\(case, |kind = |else )"([a-z.]+)"', code))
+    ids = set(re.findall(r'(?:AppliedRule\(\s*|_outranked\(case, |kind = |else )"([a-z.]+)"', code))
     page = (Path(__file__).parents[3] / "docs" / "EXPLAIN.md").read_text()
     table = page.partition("| id | the rule |")[2].partition("\n\n")[0]
     listed = re.findall(r"`([a-z.]+)`", "".join(row.split("|")[1] for row in table.split("\n")[2:]))

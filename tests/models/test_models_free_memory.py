@@ -18,7 +18,7 @@ from placements import Theirs, blank, sims_text
 import ggml_py as ggml
 from ggml_py import AllocError
 from ggml_py.boundary.handle import LIVE
-from ggml_py.models.file import room
+from ggml_py.models.file import free_memory
 from ggml_py.models.synthetic import LlamaSpec
 
 SPEC = LlamaSpec(n_layer=2, n_embd=128, n_head=4, n_head_kv=2, n_ff=192, n_vocab=512, type="f16")
@@ -147,13 +147,13 @@ def test_the_machines_memory(path, nothing_left, monkeypatch, caplog):
         load(path, n_ctx=2**31 - 1)
     expected = load(path).eval(PROMPT)
     with load(path, n_ubatch=256) as model:
-        monkeypatch.setattr(room, "available", lambda: 100_000)
+        monkeypatch.setattr(free_memory, "available", lambda: 100_000)
         with pytest.raises(AllocError, match=r"of 256 tokens \(n_ubatch=256\): CPU: [\d,]+ bytes"):
             model.eval([7] * 256)
         assert "n_ubatch=256: CPU" in caplog.text and model.n_past == 0
-        monkeypatch.setattr(room, "available", lambda: None)
+        monkeypatch.setattr(free_memory, "available", lambda: None)
         np.testing.assert_array_equal(model.eval(PROMPT), expected)
-    monkeypatch.setattr(room, "available", lambda: 20_000)
+    monkeypatch.setattr(free_memory, "available", lambda: 20_000)
     with pytest.raises(AllocError, match=r"the weights .*: CPU: [\d,]+ bytes .*\(20,000 by"):
         load(path, load_mode="none")
     with pytest.raises(AllocError, match=r"the KV cache of 512 tokens \(n_ctx\): CPU: 262,144 by"):
@@ -163,20 +163,20 @@ def test_the_machines_memory(path, nothing_left, monkeypatch, caplog):
 def test_what_linux_says(tmp_path, monkeypatch):
     info, own, groups = tmp_path / "meminfo", tmp_path / "cgroup", tmp_path / "groups"
     for name, file in (("_MEMINFO", info), ("_OWN_CGROUP", own), ("_CGROUPS", groups)):
-        monkeypatch.setattr(room, name, file)
-    assert room.available() is None  # another system
+        monkeypatch.setattr(free_memory, name, file)
+    assert free_memory.available() is None  # another system
     info.write_text("MemTotal:   99 kB\nMemAvailable:   50 kB\nSwapFree:        10 kB\n")
-    assert room.available() == 60 << 10
+    assert free_memory.available() == 60 << 10
     own.write_text("0::/a/b\n")
     for folder, most in (("a/b", "max"), ("a", "40000")):
         (groups / folder).mkdir(parents=True, exist_ok=True)
         (groups / folder / "memory.max").write_text(most)
         (groups / folder / "memory.current").write_text("30000\n")
-    assert room.available() == 10_000
+    assert free_memory.available() == 10_000
     (groups / "a" / "memory.stat").write_text("anon 5\ninactive_file 2000\n")
-    assert room.available() == 12_000
+    assert free_memory.available() == 12_000
     (groups / "a" / "memory.max").write_text("20000")
-    assert room.available() == 0
+    assert free_memory.available() == 0
 
 
 def test_a_process_with_a_limit(path):
