@@ -22,7 +22,7 @@ from .why_splits import lines as why_lines
 from .why_splits import numbers, short_ops
 
 _ANY_WIDTH = 100_000
-_GROUPS = 5  # of splits, that are shown
+_GROUPS = 5  # rows of groups of splits: the last one is for all others, where there are more
 _COLOURS = ("green", "cyan", "magenta", "yellow", "blue", "red")
 
 
@@ -118,7 +118,8 @@ def groups_table(plan: Planned, why: WhySplits) -> Table:
     for column in ("splits", "backend", "ops"):
         table.add_column(column, no_wrap=column != "ops")
     table.add_column("copied in", justify="right", no_wrap=True)
-    most = sorted(why.groups, key=lambda g: (-len(g.splits), -g.copy_bytes))[:_GROUPS]
+    n_shown = _GROUPS - (len(why.groups) > _GROUPS)
+    most = sorted(why.groups, key=lambda g: (-len(g.splits), -g.copy_bytes))[:n_shown]
     for group in why.groups:
         if group in most:
             copied = format_bytes(group.copy_bytes) if group.n_inputs else "–"
