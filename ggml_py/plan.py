@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from .trace.answers.decisions import Decisions
     from .trace.answers.diff import Diff
     from .trace.answers.explain import Explanation
+    from .trace.answers.shares import DeviceShare
+    from .trace.answers.what_if import Moves, Offload, Pins, Supports
     from .trace.answers.why_not import WhyNot
-    from .trace.shares import DeviceShare
     from .trace.steps import Step
-    from .trace.what_if import Moves, Offload, Pins, Supports
 
 
 class Plan(Planned):
@@ -83,7 +83,7 @@ class Plan(Planned):
         Raises KeyError for names that match nothing, ValueError and TypeError for changes that make
         no sense, `reference.CannotPlanError` (a ValueError) where ggml would abort.
         """
-        from .trace.what_if import what_if
+        from .trace.answers.what_if import what_if
 
         changed = what_if(
             self, pins, supports, offload, move_weights, op_offload, drop, upstream, parallel
@@ -148,13 +148,13 @@ class Plan(Planned):
     def shares(self) -> list[DeviceShare] | None:
         """Each backend's part of the nodes, of the FLOPs (estimated), of the bytes that are read
         and written, and the weights in its memory. None for a plan without shapes (`unknown`)."""
-        from .trace.shares import shares
+        from .trace.answers.shares import shares
 
         return shares(self)
 
     def headline(self) -> str:
         """One line: splits, copies, bytes copied; who has how much of nodes, FLOPs and bytes."""
-        from .trace.shares import headline
+        from .trace.answers.shares import headline
 
         return headline(self)
 

@@ -8,12 +8,12 @@ from typing import NamedTuple
 from ..trace.advice.facts import Facts
 from ..trace.answers.explain import has_steps
 from ..trace.answers.reasons import AppliedRule, first_reason
+from ..trace.answers.shares import bytes_moved
 from ..trace.answers.why_splits import planned
 from ..trace.flops import flops
 from ..trace.names import label
 from ..trace.planned import Planned, PlanTensor
 from ..trace.record import NODE
-from ..trace.shares import bytes_moved
 from .layers import layers
 
 

@@ -15,8 +15,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from ..trace.answers.match import AUTOMATIC, without_number
 from ..trace.causes import EXAMPLES, PATTERN
-from ..trace.match import AUTOMATIC, without_number
 from ..trace.names import LAYER_NUMBER, NODE_LAYER_NUMBER
 from ..trace.planned import Planned, format_bytes
 

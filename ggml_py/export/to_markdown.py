@@ -9,9 +9,9 @@ import re
 from collections.abc import Sequence
 
 from ..trace.advice.checks import advice
+from ..trace.answers.shares import headline
 from ..trace.names import AtLeast, counted
 from ..trace.planned import Planned, format_bytes
-from ..trace.shares import headline
 from . import to_text
 from .rows import copy_rows, node_rows, off_reasons, off_rows, split_rows
 

@@ -11,8 +11,8 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
+from ..trace.answers.shares import headline
 from ..trace.planned import Planned, PlanTensor, format_bytes
-from ..trace.shares import headline
 from .palette import COLORS, fills, pale
 from .rows import NodeRow, node_rows
 

@@ -7,10 +7,10 @@ from html import escape
 
 from ..trace.answers.diff import Diff
 from ..trace.answers.run_summary import summarize
+from ..trace.answers.shares import format_count, headline, shares
 from ..trace.names import counted
 from ..trace.planned import Planned, format_bytes
 from ..trace.run import Recorded
-from ..trace.shares import format_count, headline, shares
 
 _MOST = 12  # rows of a table
 _CELL = "padding:1px 10px 1px 0;text-align:left;vertical-align:top"

@@ -11,11 +11,11 @@ from rich.table import Table
 
 from ..trace.answers.diff import Diff
 from ..trace.answers.remedy import Remedy, remedy_of
+from ..trace.answers.shares import format_count, headline, shares
 from ..trace.answers.sweep import Sweep, describe, moved_rows
 from ..trace.answers.why_splits import WhySplits, why_splits
 from ..trace.names import counted
 from ..trace.planned import Planned, PlanTensor, Split, SplitInput, format_bytes
-from ..trace.shares import format_count, headline, shares
 from .passes_by_layer import lines as passes_by_layer
 from .snapshot_plan import unknown
 from .why_splits import lines as why_lines

@@ -15,7 +15,7 @@ import ggml_py as ggml
 from ggml_py.models import load
 from ggml_py.models.synthetic import LlamaSpec, write_llama
 from ggml_py.trace import reference
-from ggml_py.trace.match import without_number
+from ggml_py.trace.answers.match import without_number
 
 N_LAYER = 8
 GPU = ("sim:gpu0,profile=cuda", "CPU")

@@ -16,6 +16,7 @@ from typing import Any
 
 from ...files.reading import MOST, read_file
 from ...files.writing import write_whole
+from ...trace.answers.shares import DeviceShare, headline, shares
 from ...trace.names import AtLeast, with_bounds
 from ...trace.planned import Planned, make_plan
 from ...trace.record import (
@@ -33,7 +34,6 @@ from ...trace.record import (
     TensorRecord,
     collection_paused,
 )  # fmt: skip
-from ...trace.shares import DeviceShare, headline, shares
 from ...trace.split import possible_optimizers
 from ..debug_log_plan import SOURCE as LOG
 from ..snapshot_plan import unknown

@@ -10,12 +10,12 @@ from ...trace.advice.checks import advice
 from ...trace.answers.explain import Link, disagreements, has_steps, parts
 from ...trace.answers.passes import PASS_NAMES, has_leaf_passes
 from ...trace.answers.reasons import first_reason
+from ...trace.answers.shares import bytes_moved, headline, shares
 from ...trace.answers.why_splits import planned
 from ...trace.flops import flops
 from ...trace.names import shape, signature
 from ...trace.planned import Planned, PlanTensor
 from ...trace.record import COPY, NODE
-from ...trace.shares import bytes_moved, headline, shares
 from ..palette import lanes
 from ..rows import copy_rows, devices, node_rows, off_reasons, off_rows
 from ..run_times import Times

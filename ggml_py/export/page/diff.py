@@ -6,7 +6,7 @@ from bisect import bisect_left
 from typing import Any
 
 from ...trace.answers.diff import diff as compare
-from ...trace.match import match_tensors
+from ...trace.answers.match import match_tensors
 from ...trace.planned import Planned
 
 

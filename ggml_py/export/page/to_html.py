@@ -15,11 +15,11 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
+from ...trace.answers.shares import headline
 from ...trace.names import counted
 from ...trace.planned import Planned
 from ...trace.record import collection_paused
 from ...trace.run import Recorded
-from ...trace.shares import headline
 from .. import palette
 from ..run_times import times
 from . import data as page_data

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .. import causes
+from ..answers.what_if import what_if
 from ..names import AtLeast, block_of, with_bounds
 from ..planned import Planned, PlanTensor, format_bytes
 from ..record import DUMPED_NAME, LEAF, NODE, TensorRecord
-from ..what_if import what_if
 
 if TYPE_CHECKING:
     from typing import TypeGuard

@@ -9,10 +9,10 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from ..above import ABOVE
-from ..match import match_tensors, without_number
 from ..names import counted, with_bounds
 from ..planned import Planned, PlanTensor, format_bytes
 from ..record import DUMPED_BACKEND, NODE
+from .match import match_tensors, without_number
 
 _SHOWN = 20  # rows of each kind that `str` prints
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from .. import causes
 from ..names import memory, quoted, shape, signature
 from ..record import COPY, NODE
-from ..what_if import batch_size
 from .decisions import decisions_of, stage_of
 from .explain import readable_sources, sweeps_text
+from .what_if import batch_size
 
 if TYPE_CHECKING:
     from ..planned import Planned, PlanTensor

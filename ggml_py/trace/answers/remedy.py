@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from ..advice.facts import Facts, override
 from ..reference import CannotPlanError
-from ..shares import shares
-from ..what_if import what_if
+from .shares import shares
+from .what_if import what_if
 
 if TYPE_CHECKING:
     from ..planned import Planned

@@ -13,11 +13,11 @@ from itertools import pairwise, product
 from typing import Any, TypeAlias
 
 from .. import causes
-from ..match import key_of, match_tensors
 from ..names import counted, label, quoted, shape
 from ..planned import Planned, PlanTensor, format_bytes
-from ..what_if import batch_size
 from .diff import Totals
+from .match import key_of, match_tensors
+from .what_if import batch_size
 
 Value: TypeAlias = "int | str | float | bool | None"
 Shape: TypeAlias = "dict[str, Value]"

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from ..names import label, quoted, signature
 from ..record import NODE
 from ..reference import reference_of
-from ..what_if import what_if
 from .reasons import AppliedRule, first_reason, key
+from .what_if import what_if
 
 if TYPE_CHECKING:
     from ..planned import Planned, PlanTensor

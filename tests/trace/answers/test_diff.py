@@ -18,7 +18,7 @@ from worlds import plan as plan_of
 import ggml_py as ggml
 from ggml_py.export.to_terminal import show_diff
 from ggml_py.trace import reference
-from ggml_py.trace.match import Key, match
+from ggml_py.trace.answers.match import Key, match
 
 
 def titles(diff):

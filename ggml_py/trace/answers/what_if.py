@@ -9,13 +9,13 @@ from dataclasses import replace
 from math import prod
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from . import reference
-from .names import counted
-from .record import NODE, BufferRecord, Capture, TensorRecord
-from .rules import find_release
+from .. import reference
+from ..names import counted
+from ..record import NODE, BufferRecord, Capture, TensorRecord
+from ..rules import find_release
 
 if TYPE_CHECKING:
-    from .planned import Planned
+    from ..planned import Planned
 
 Which: TypeAlias = "str | int"  # a name, a shell pattern, or an id
 Pins: TypeAlias = "Mapping[Which, str | None]"

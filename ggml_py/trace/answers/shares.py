@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from math import prod
 from typing import NamedTuple
 
-from .flops import flops
-from .names import counted
-from .planned import Planned, format_bytes
-from .record import NODE, Capture, TensorRecord
+from ..flops import flops
+from ..names import counted
+from ..planned import Planned, format_bytes
+from ..record import NODE, Capture, TensorRecord
 
 
 class DeviceShare(NamedTuple):

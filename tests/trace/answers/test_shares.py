@@ -12,7 +12,7 @@ import pytest
 import ggml_py as ggml
 from ggml_py.trace import flops as table
 
-EXPLAIN = (Path(__file__).parents[2] / "docs" / "EXPLAIN.md").read_text()
+EXPLAIN = (Path(__file__).parents[3] / "docs" / "EXPLAIN.md").read_text()
 
 
 def plan_of(build, *devices, weights="CPU"):

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher
 from typing import NamedTuple
 
-from .record import DUMPED_OP, NODE, Capture, TensorRecord, dumped_name
-from .rules import parse_version
+from ..record import DUMPED_OP, NODE, Capture, TensorRecord, dumped_name
+from ..rules import parse_version
 
 # ggml names what has no name after its place in the graph, which says nothing about what it is.
 AUTOMATIC = re.compile(r"\b(node|leaf)_(?:\d+|#)")

@@ -16,7 +16,7 @@ from worlds import OPS, World, attention_with_sinks, living, plan
 import ggml_py as ggml
 from ggml_py.trace.reference import CannotPlanError
 
-SUPPORT = str(Path(__file__).parents[1] / "support")
+SUPPORT = str(Path(__file__).parents[2] / "support")
 RELEASE_0_17 = "b10068"
 
 NET = World(
@@ -156,7 +156,7 @@ def test_the_rules_of_another_release():
 
 def names_that_list_prints():
     """`build_ggml.py --list`: labels, llama.cpp's builds, packages, keys of builds."""
-    program = [sys.executable, Path(__file__).parents[2] / "build_ggml.py", "--list"]
+    program = [sys.executable, Path(__file__).parents[3] / "build_ggml.py", "--list"]
     done = subprocess.run(program, capture_output=True, text=True, check=True)
     releases, _, builds = done.stdout.partition("* = default pin")
     for line in releases.splitlines():
@@ -178,7 +178,7 @@ def test_every_name_that_list_prints_is_a_release():
 
 
 def test_the_table_of_releases_is_vendors():
-    sys.path.append(str(Path(__file__).parents[2]))  # after site-packages: ggml_py stays installed
+    sys.path.append(str(Path(__file__).parents[3]))  # after site-packages: ggml_py stays installed
     from ggml_py.trace.rules import RELEASES
     from vendor.releases import releases
 
