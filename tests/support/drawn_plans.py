@@ -73,7 +73,7 @@ def ran(plan, per_op=True, n=3):
     events = []
 
     def event(kind, start, end, split=-1, backend=-1, input=-1, nbytes=0, first=-1, last=-1):
-        events.append(run.Event(
+        events.append(run.RunEvent(
             kind, start, end, 0, compute, split, backend, 0, input, nbytes, first, last, -1
         ))
 
@@ -94,7 +94,8 @@ def ran(plan, per_op=True, n=3):
                 now += took
             if not per_op:
                 event(run.NODES, start, now, i, split.backend, first=split.start, last=split.end)
-        events.insert(at, run.Event(run.COMPUTE, begin, now, 0, compute, *[-1] * 4, 0, -1, -1, -1))
+        head = run.RunEvent(run.COMPUTE, begin, now, 0, compute, *[-1] * 4, 0, -1, -1, -1)
+        events.insert(at, head)
         now += 10_000
     names = tuple(b.name for b in plan.backends)
     scheduler = run.SchedulerRecord(names, (False,) * len(names), (0,) * n)
@@ -107,6 +108,6 @@ def waited_late(plan):
     scheduler = whole.schedulers[0]
     asynchronous = (True, *scheduler.asynchronous[1:])
     end = whole.events[0].end
-    wait = run.Event(run.WAIT, end, end + 1000, 0, 0, -1, 0, 0, -1, 0, -1, -1, -1, "synchronize")
+    wait = run.RunEvent(run.WAIT, end, end + 1000, 0, 0, -1, 0, 0, -1, 0, -1, -1, -1, "synchronize")
     schedulers = (scheduler._replace(asynchronous=asynchronous),)
     return replace(whole, schedulers=schedulers, events=(*whole.events, wait))
