@@ -51,7 +51,7 @@ def plan_snapshot(request: pytest.FixtureRequest) -> PlanSnapshot:
 class PlanSnapshot:
     """What the fixture gives: the pages of one test."""
 
-    def __init__(self, item: pytest.Item, run: Run) -> None:
+    def __init__(self, item: pytest.Item, run: SessionRun) -> None:
         self._item = item
         self._run = run
         self._seen: set[Path] = set()
@@ -138,7 +138,7 @@ def _relative(path: Path | str, config: pytest.Config) -> str:
 # --- the run: which pages were used, which are nobody's
 
 
-class Run:
+class SessionRun:
     """What one process saw: pages, and the tests that there are."""
 
     def __init__(self, config: pytest.Config) -> None:
@@ -189,13 +189,13 @@ class Run:
                 yield str(page)
 
 
-_RUN = pytest.StashKey[Run]()
+_RUN = pytest.StashKey[SessionRun]()
 _DESELECTED = pytest.StashKey[list[pytest.Item]]()
 
 
-def _run(config: pytest.Config) -> Run:
+def _run(config: pytest.Config) -> SessionRun:
     if _RUN not in config.stash:
-        config.stash[_RUN] = Run(config)
+        config.stash[_RUN] = SessionRun(config)
         config.pluginmanager.register(config.stash[_RUN], "ggml_py.plans")
     return config.stash[_RUN]
 

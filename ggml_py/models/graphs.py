@@ -22,7 +22,7 @@ from .cache.ubatch import Ubatch
 from .decode_one import decode_one, takes_one
 from .file.free_memory import check_room, is_machines, naming
 from .file.hparams import HParams
-from .file.placement import Placement
+from .file.placement import LayerPlacement
 from .file.threads import Threads
 from .file.weights import Weights
 from .flow import Decode, DecodedUbatch, Differs, ModelGraph, differing, params_of
@@ -50,7 +50,7 @@ class Graphs:
     def __init__(
         self,
         hparams: HParams,
-        placement: Placement,
+        placement: LayerPlacement,
         threads: Threads,
         sched: Scheduler,
         weights: Weights,

@@ -20,7 +20,7 @@ from .file import hparams
 from .file.free_memory import check_room, naming
 from .file.hparams import HParams
 from .file.overrides import Overrides, cpu_overrides, resolve_overrides, warn_of_unmatched
-from .file.placement import Placement, keeps_mapped, open_backends, place
+from .file.placement import LayerPlacement, keeps_mapped, open_backends, place
 from .file.reading import Progress
 from .file.threads import Threads
 from .file.weights import Weights
@@ -149,7 +149,7 @@ def _architecture(gguf: Gguf) -> tuple[type[Decoder[Any]], HParams]:
         raise ModelError(f"{gguf.path}: {error}") from None
 
 
-def _placement(options: Options, hp: HParams, stack: ExitStack) -> tuple[Placement, Threads]:
+def _placement(options: Options, hp: HParams, stack: ExitStack) -> tuple[LayerPlacement, Threads]:
     """The backends, their threads, and which of them gets what."""
     backends = open_backends(
         options.devices, options.n_threads, options.split_mode, options.main_gpu
@@ -178,7 +178,7 @@ def _placement(options: Options, hp: HParams, stack: ExitStack) -> tuple[Placeme
 
 
 def _weights(
-    gguf: Gguf, graph: type[Decoder[Any]], hp: HParams, placement: Placement, stack: ExitStack
+    gguf: Gguf, graph: type[Decoder[Any]], hp: HParams, placement: LayerPlacement, stack: ExitStack
 ) -> tuple[Weights, DecoderWeights[Any]]:
     """The tensors of the file, each with its place, which is not read yet."""
     weights = Weights(gguf, placement)
@@ -189,7 +189,7 @@ def _weights(
     return weights, tensors
 
 
-def _memory(options: Options, hp: HParams, placement: Placement) -> Memory:
+def _memory(options: Options, hp: HParams, placement: LayerPlacement) -> Memory:
     """The states of a recurrent model, or the KV caches of another."""
     n_ctx, n_seq_max = options.n_ctx, options.n_seq_max
     if hp.ssm is not None:

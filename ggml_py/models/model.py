@@ -16,7 +16,7 @@ from .cache import state
 from .cache.memory import Memory
 from .evaluation import Evaluation
 from .file.hparams import HParams
-from .file.placement import Placement
+from .file.placement import LayerPlacement
 from .file.weights import Weights
 from .flow import Decode, ModelGraph
 from .generation import Generation, Interrupted
@@ -45,7 +45,7 @@ class Model(Evaluation):
     def __init__(
         self,
         hparams: HParams,
-        placement: Placement,
+        placement: LayerPlacement,
         weights: Weights,
         memory: Memory,
         graphs: Graphs,

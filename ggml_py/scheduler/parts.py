@@ -45,7 +45,7 @@ _INTS = frozenset({
 _STRANGER = "it is not of the graph that the scheduler holds"
 
 
-class Live:
+class LiveScheduler:
     """What the views of one scheduler share."""
 
     __slots__ = ("sched",)
@@ -119,9 +119,9 @@ class View(Struct):
     """A struct of a scheduler's."""
 
     __slots__ = ("_live",)
-    _live: Live
+    _live: LiveScheduler
 
-    def __init__(self, live: Live, address: Callable[[], int]) -> None:
+    def __init__(self, live: LiveScheduler, address: Callable[[], int]) -> None:
         super().__init__(address)
         object.__setattr__(self, "_live", live)
 
@@ -167,7 +167,7 @@ class HashSet(View):
     _type = "ggml_hash_set"
 
     def __init__(
-        self, live: Live, address: Callable[[], int], readable: Callable[[], bool]
+        self, live: LiveScheduler, address: Callable[[], int], readable: Callable[[], bool]
     ) -> None:
         """`readable()` says whether what it points to is there."""
         super().__init__(live, address)
@@ -258,7 +258,7 @@ class Cgraph(View):
     _type = "ggml_cgraph"
 
     def __init__(
-        self, live: Live, address: Callable[[], int], readable: Callable[[], bool]
+        self, live: LiveScheduler, address: Callable[[], int], readable: Callable[[], bool]
     ) -> None:
         """`readable()` says whether what it points to is there."""
         super().__init__(live, address)
@@ -324,7 +324,9 @@ class SchedSplit(View):
     _which = lib.GP_STRUCT_SPLIT
     _type = "ggml_backend_sched_split"
 
-    def __init__(self, live: Live, splits: Callable[[], tuple[int, int]], index: int) -> None:
+    def __init__(
+        self, live: LiveScheduler, splits: Callable[[], tuple[int, int]], index: int
+    ) -> None:
         """`splits()`: the address of all of them and their number."""
         super().__init__(live, self._find)
         object.__setattr__(self, "_index", (splits, index))
@@ -357,7 +359,7 @@ class Galloc:
 
     __slots__ = ("_live",)
 
-    def __init__(self, live: Live) -> None:
+    def __init__(self, live: LiveScheduler) -> None:
         self._live = live
 
     @property

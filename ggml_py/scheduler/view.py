@@ -11,7 +11,7 @@ from ..boundary.arguments import integer
 from ..boundary.ffi import ffi, lib
 from ..errors import ArgumentError, MissingFunctionError
 from ..tensors.tensor import Tensor
-from .parts import Cgraph, Galloc, HashSet, Live, SchedSplit, View
+from .parts import Cgraph, Galloc, HashSet, LiveScheduler, SchedSplit, View
 from .struct import Array, Field, Pointer, numbers, shown, word, words
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class SchedState(View):
         """Raises `MissingFunctionError` in a build without instrumentation."""
         if not lib.gp_trace_present():
             raise MissingFunctionError("this build of ggml is not instrumented: it has no state")
-        live = Live(scheduler)
+        live = LiveScheduler(scheduler)
         super().__init__(live, live.address)
 
     # --- upstream's macros

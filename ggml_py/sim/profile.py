@@ -16,7 +16,7 @@ from ..errors import ArgumentError
 from . import rows as profile_rows
 from .profiles.call import VIEWS, Call, call_of_record
 from .profiles.ops import OPS
-from .profiles.params import Op, Row, Value
+from .profiles.params import OpParams, Row, Value
 
 _SOFT = 4.0  # a soft parameter that differs counts as much as a factor 16 in one dimension
 _ALIGNED = 1.0  # each power of two that divides only one number counts as much as a factor 2
@@ -62,7 +62,7 @@ class _Cases:
 
     def __init__(self, op: str, answers: profile_rows.Answers) -> None:
         self.op = op
-        self.spec = OPS.get(op, Op())
+        self.spec = OPS.get(op, OpParams())
         self.groups: dict[Same, list[_Case]] = {}
         for text, supported in answers:
             row = self._tidied(text)

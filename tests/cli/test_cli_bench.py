@@ -21,10 +21,10 @@ from ggml_py.cli.bench.output import times
 from ggml_py.cli.bench.params import (
     PARAMS,
     TEST_PARAMS,
-    Layers,
+    LayerNumbers,
     Numbers,
-    Parts,
     Setup,
+    TensorSplits,
     setups,
     values_of,
 )  # fmt: skip
@@ -349,7 +349,7 @@ def test_errors_are_one_line(model, tmp_path):
 
 def test_parts_are_printed_as_llama_bench_prints_them(oracle, model):
     said = oracle.run("llama-bench", "-m", model, *SHORT, "-ts", "3/1/0,0", "-o", "json").stdout
-    found = Parts().convert("3/1/0,0", None, None)
+    found = TensorSplits().convert("3/1/0,0", None, None)
     assert [row["tensor_split"] for row in json.loads(said)] == [found[0]] * 2 + [found[1]] * 2
     (setup,) = setups(["m"], [], values_of({p.field: [] for p in (*TEST_PARAMS, *PARAMS)}))
     assert setup.load_options()["tensor_split"] is None
@@ -358,7 +358,7 @@ def test_parts_are_printed_as_llama_bench_prints_them(oracle, model):
 
 
 def test_ranges():
-    assert Layers(-1).convert("all,3,1-2", None, None) == [-1, 3, 1, 2]
+    assert LayerNumbers(-1).convert("all,3,1-2", None, None) == [-1, 3, 1, 2]
     convert = Numbers(0).convert
     assert convert("1,3-5,8-16+4,2-20*3", None, None) == [1, 3, 4, 5, 8, 12, 16, 2, 6, 18]
 

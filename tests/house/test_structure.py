@@ -1,5 +1,6 @@
 """The house: who imports whom, sizes, names, lazy loading."""
 
+import ast
 import inspect
 import re
 import subprocess
@@ -34,6 +35,17 @@ def test_modules_import_their_own_folder_and_lower_floors():
 
 def test_few_modules_know_each_other_in_a_circle():
     assert max(map(len, imports.circles(imports.edges()))) <= 6
+
+
+def test_the_name_of_a_class_means_one_thing():
+    """But for what the layers of each architecture are called."""
+    homes = {}
+    for name, path in imports.modules().items():
+        if name not in ("graphs.ops",) and not name.startswith("models.archs."):
+            for node in ast.parse(path.read_text("utf-8")).body:
+                if isinstance(node, ast.ClassDef) and node.name[0] != "_":
+                    homes.setdefault(node.name, []).append(name)
+    assert {name: where for name, where in homes.items() if len(where) > 1} == {}
 
 
 UPWARD = {
@@ -193,6 +205,7 @@ def test_a_tree_that_was_not_built_says_how_to_build_it(tmp_path):
     assert "NotBuiltError" in done.stderr.splitlines()[-1]
 
 
+@pytest.mark.thorough("long")  # `make lint`
 def test_types_and_style_are_clean():
     for command in (["ruff", "check", "."], ["ruff", "format", "--check", "ggml_py"], ["mypy"]):
         done = subprocess.run(

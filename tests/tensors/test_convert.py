@@ -31,7 +31,14 @@ def context():
         yield made
 
 
-@pytest.mark.parametrize("type_", QUANTISED)
+# Tables of these take seconds to make.
+LONG = ("iq1_s", "iq1_m", "iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs", "iq3_s")
+
+
+@pytest.mark.parametrize(
+    "type_",
+    [pytest.param(t, marks=pytest.mark.thorough("long")) if t in LONG else t for t in QUANTISED],
+)
 def test_every_quantised_type_there_and_back(type_, context):
     array = values(4, 512)
     imatrix = np.ones(512, np.float32)

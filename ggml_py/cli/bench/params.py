@@ -83,7 +83,7 @@ class Depths(Numbers):
         return super().values(part, param, ctx)
 
 
-class Layers(Numbers):
+class LayerNumbers(Numbers):
     """Numbers of layers; all is -1, as elsewhere."""
 
     def values(self, part: str, param: Any, ctx: Any) -> Sequence[Any]:
@@ -119,7 +119,7 @@ class Overrides(_Several):
         return [part or "none"]
 
 
-class Parts(_Several):
+class TensorSplits(_Several):
     """Numbers with / between them, as llama-bench prints them: 3/1 is 3.00/1.00."""
 
     name = "n0/n1/..."
@@ -172,7 +172,7 @@ TEST_PARAMS: Final = (
 )  # fmt: skip
 # From the outermost loop to the innermost, as in llama-bench; the tests themselves are inside.
 PARAMS: Final = (
-    Param("n_gpu_layers", ("-ngl", "--n-gpu-layers"), Layers(-1),
+    Param("n_gpu_layers", ("-ngl", "--n-gpu-layers"), LayerNumbers(-1),
           "-1", "Layers whose weights go to the GPUs; -1, and all: all."),
     Param("n_cpu_moe", ("-ncmoe", "--n-cpu-moe"), Numbers(0), "0",
           "The experts of the first N layers stay on the CPU."),
@@ -184,7 +184,7 @@ PARAMS: Final = (
           "Which GPU gets all layers, with -sm none."),
     Param("devices", ("-dev", "--device"), Words("names"), "auto",
           "Devices, in priority order with / between them; none: the CPU alone; auto: all."),
-    Param("tensor_split", ("-ts", "--tensor-split"), Parts(), "0",
+    Param("tensor_split", ("-ts", "--tensor-split"), TensorSplits(), "0",
           "How much of the layers each GPU gets, with / between the numbers."),
     Param("tensor_buft_overrides", ("-ot", "--override-tensor"), Overrides(), "none",
           "Weights with the regex in their names go to a device, or buffer type."),

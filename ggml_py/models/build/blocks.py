@@ -21,7 +21,7 @@ from ..cache.memory import Memory, Shape
 from ..cache.ubatch import Ubatch
 from ..file.hparams import HParams, inverse
 from ..file.parts import FusedQkv, Linear, Norm, Qkv, RopeFactors
-from ..file.placement import Placement
+from ..file.placement import LayerPlacement
 from ..flow import InputSet
 from .attention import AttnInput
 from .inputs import Constant, Input, Written, new_input
@@ -54,7 +54,7 @@ class GraphBuilder:
     def __init__(
         self,
         hparams: HParams,
-        placement: Placement,
+        placement: LayerPlacement,
         memory: Memory,
         shape: Shape,
         flash_attn: bool,

@@ -15,7 +15,7 @@ from ...graphs.context import Context
 from ...tensors.tensor import Tensor
 from ..file.free_memory import alloc_all
 from ..file.hparams import HParams
-from ..file.placement import Placement
+from ..file.placement import LayerPlacement
 from .streams import Slot, Streams
 from .ubatch import Ubatch
 
@@ -38,7 +38,7 @@ class KvCache:
     def __init__(
         self,
         hparams: HParams,
-        placement: Placement,
+        placement: LayerPlacement,
         layers: Sequence[int],
         cells: Streams,
         type_k: Type,

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from ...enums import Type
 from ...errors import ModelError
 from ..file.hparams import HParams
-from ..file.placement import Placement
+from ..file.placement import LayerPlacement
 from . import kv_state
 from .cells import POS_END, Saved, pad, padded_n_kv
 from .kv_cache import KvCache
@@ -36,7 +36,7 @@ class KvCaches(Memory):
     def __init__(
         self,
         hparams: HParams,
-        placement: Placement,
+        placement: LayerPlacement,
         n_ctx: int,
         n_ubatch: int,
         n_seq_max: int,

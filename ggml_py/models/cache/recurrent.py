@@ -14,7 +14,7 @@ from ...tensors.tensor import Tensor
 from ..build.inputs import array_of, new_input
 from ..file.free_memory import alloc_all
 from ..file.hparams import HParams
-from ..file.placement import Placement
+from ..file.placement import LayerPlacement
 from . import recurrent_state
 from .cells import POS_END
 from .memory import Memory, Shape
@@ -46,7 +46,7 @@ class RecurrentCache(Memory):
     nothing can be done. C: llama_memory_recurrent
     """
 
-    def __init__(self, hparams: HParams, placement: Placement, n_seq_max: int) -> None:
+    def __init__(self, hparams: HParams, placement: LayerPlacement, n_seq_max: int) -> None:
         """Raises `AllocError`."""
         assert hparams.ssm
         self.n_seq_max = n_seq_max

@@ -33,7 +33,7 @@ log = logging.getLogger("ggml_py")
 
 
 @dataclass(frozen=True)
-class Placement:
+class LayerPlacement:
     """The last `n_gpu_layers` layers are on the GPUs; the output counts as one more layer. Several
     GPUs have runs of them, in their order, as long as their part of `splits`.
 
@@ -232,14 +232,14 @@ def place(
     n_gpu_layers: int,
     tensor_split: Sequence[float] | None = None,
     **options: Any,
-) -> Placement:
+) -> LayerPlacement:
     """The placement; `options` are its attributes. Several GPUs share the layers as `tensor_split`
     says, else by their free memory; n_gpu_layers below 0 means all.
 
     Without a GPU `n_gpu_layers` has no effect on where things are, and a warning is logged. Raises
     `ModelError` for a tensor_split that is none.
     """
-    placement = Placement(backends, n_layer, n_gpu_layers, **options)
+    placement = LayerPlacement(backends, n_layer, n_gpu_layers, **options)
     gpus = placement.gpus
     if n_gpu_layers > 0 and not gpus:
         names = ", ".join(b.name for b in backends)

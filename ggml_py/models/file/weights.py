@@ -16,7 +16,7 @@ from ...graphs.context import Context
 from ...tensors.tensor import Tensor
 from . import free_memory, reading
 from .parts import Has, Linear, Norm
-from .placement import Placement
+from .placement import LayerPlacement
 from .reading import Progress
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class Weights:
     device than the input) has one in each.
     """
 
-    def __init__(self, gguf: Gguf, placement: Placement) -> None:
+    def __init__(self, gguf: Gguf, placement: LayerPlacement) -> None:
         self._gguf = gguf
         self._placement = placement
         self._contexts: dict[BufferType, Context] = {}

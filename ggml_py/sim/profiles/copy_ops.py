@@ -5,7 +5,7 @@ from __future__ import annotations
 from .call import Call, Operand, block_size
 from .params import (
     Get,
-    Op,
+    OpParams,
     Row,
     Value,
     inplace,
@@ -36,14 +36,14 @@ def _part(index: int) -> Get:
     return lambda call: int(call.source(index).whole not in (None, call.source(index).ne))
 
 
-_GET_ROWS = Op(
+_GET_ROWS = OpParams(
     same={"type": kind(0)},
     size={"n": ne(0, 0), "m": ne(0, 1), "r": _rows_asked, "be1": ne(0, 2), "be2": ne(0, 3)},
     soft={"v": _part(1), "vs0": _part(0)},
     default={"be2": 1, "vs0": 0},
     tidy=rename(b="be1"),
 )
-_GET_ROWS_BACK = Op(
+_GET_ROWS_BACK = OpParams(
     same={"type": kind(0)},
     size={
         "n": ne(0, 0),
@@ -53,7 +53,7 @@ _GET_ROWS_BACK = Op(
     },
     soft={"v": strided(1)},
 )
-_SET_ROWS = Op(
+_SET_ROWS = OpParams(
     same={"type_src": kind(0), "type_dst": out_type, "type_idx": kind(1)},
     size={
         "ne": lambda c: (*c.out.ne[:2], *c.source(1).ne[1:3]),
@@ -88,7 +88,7 @@ def _copied_layout(row: Row) -> None:
     row["dst_alloc"] = int("dst_alloc" in row)
 
 
-_CPY = Op(
+_CPY = OpParams(
     same={"type_src": kind(0), "type_dst": kind(1), "permute_src": _permutation},
     size={"ne_src": _before_permute},
     soft={
@@ -121,21 +121,21 @@ def _cont_ne(call: Call) -> Value:
     return a.whole if a.whole and sliced else _before_permute(call)
 
 
-_CONT = Op(
+_CONT = OpParams(
     same={"type": kind(0)}, size={"ne": _cont_ne}, soft={"layout": _layout}, tidy=_cont_layout
 )
-_DUP = Op(
+_DUP = OpParams(
     same={"type": kind(0), "permute": _permutation},
     size={"ne": _before_permute},
     default={"permute": (0, 0, 0, 0)},
 )
-_SET = Op(
+_SET = OpParams(
     same={"type_src": kind(1), "type_dst": kind(0)},
     size={"ne": ne(1)},
     soft={"inplace": inplace},
     default={"inplace": 0},
 )
-_ACC = Op(same={"type": kind(0)}, size={"ne_a": ne(0), "ne_b": ne(1)})
+_ACC = OpParams(same={"type": kind(0)}, size={"ne_a": ne(0), "ne_b": ne(1)})
 
 
 def _gaps(source: Operand) -> int:
@@ -147,16 +147,16 @@ def _gaps(source: Operand) -> int:
     return 4 if planes else 1
 
 
-_CONCAT = Op(
+_CONCAT = OpParams(
     same={"type": kind(0), "dim": param(0)},
     size={"ne_a": ne(0), "ne_b_d": lambda c: c.source(1).ne[c.params[0]]},
     soft={"v": lambda c: _gaps(c.source(0)) | 2 * _gaps(c.source(1))},
     default={"v": 0},
 )
-_REPEAT = Op(
+_REPEAT = OpParams(
     same={"type": kind(0)}, size={"ne": ne(0), "nr": lambda c: over(c.out.ne, c.source(0).ne)}
 )
-_REPEAT_BACK = Op(
+_REPEAT_BACK = OpParams(
     same={"type": kind(0)},
     size={"ne": out_ne, "nr": lambda c: over(c.source(0).ne, c.out.ne)},
     soft={"v": strided(0)},
@@ -164,7 +164,7 @@ _REPEAT_BACK = Op(
 )
 
 
-COPY_OPS: dict[str, Op] = {
+COPY_OPS: dict[str, OpParams] = {
     "GET_ROWS": _GET_ROWS,
     "GET_ROWS_BACK": _GET_ROWS_BACK,
     "SET_ROWS": _SET_ROWS,

@@ -10,7 +10,7 @@ from .call import Call, block_size
 from .copy_ops import COPY_OPS
 from .other_ops import MORE_OPS
 from .params import (
-    Op,
+    OpParams,
     Row,
     Value,
     before_halving,
@@ -66,7 +66,7 @@ def _note_repeated(row: Row) -> None:
     row.setdefault("k_v", 2 * k if row.get("v") else 0)  # as it was before k_v
 
 
-_PRODUCT = Op(
+_PRODUCT = OpParams(
     same={"type_a": kind(0), "type_b": kind(1), "repeated": _repeated},
     size={
         "m": ne(0, 1),
@@ -89,7 +89,7 @@ def _note_precision(row: Row) -> None:
     row["b_prec"] = prec_f32 if isinstance(amax, (int, float)) and amax > largest else 0
 
 
-_PRODUCT_ID = Op(
+_PRODUCT_ID = OpParams(
     same={"type_a": kind(0), "type_b": kind(1), "b_prec": param(3)},
     size={
         "n_mats": ne(0, 2),
@@ -103,7 +103,7 @@ _PRODUCT_ID = Op(
     default={"m_v": 0},
     tidy=_note_precision,
 )
-_OUT_PRODUCT = Op(
+_OUT_PRODUCT = OpParams(
     same={
         "type_a": kind(0),
         "type_b": kind(1),
@@ -134,7 +134,7 @@ def _heads_padded(row: Row) -> None:
     row["prec"] = {"def": 0, "f32": 10}.get(str(row.get("prec", "f32")), 0)
 
 
-_ATTENTION = Op(
+_ATTENTION = OpParams(
     same={
         "type_K": kind(1),
         "type_V": kind(2),
@@ -180,7 +180,7 @@ def _no_mask_no_kind(row: Row) -> None:
         row["nr23"] = (1, 1)
 
 
-_SOFT_MAX = Op(
+_SOFT_MAX = OpParams(
     same={"type": kind(0), "mask": has(1), "m_prec": _mask_kind, "sinks": has(2)},
     size={
         "ne": _mask_ne,
@@ -190,7 +190,7 @@ _SOFT_MAX = Op(
     default={"sinks": 0, "nr23": (1, 1), "inplace": 0, "m_prec": "f32"},
     tidy=_no_mask_no_kind,
 )
-_SOFT_MAX_BACK = Op(
+_SOFT_MAX_BACK = OpParams(
     same={"type": kind(0), "max_bias": nonzero(1)},
     size={"ne": ne(0)},
     soft={"scale": real(0)},
@@ -210,7 +210,7 @@ def _rope_view(call: Call) -> Value:
     return 2 if a.whole == (2 * a.ne[0], *a.ne[1:]) else 1
 
 
-_ROPE = Op(
+_ROPE = OpParams(
     same={"type": kind(0), "mode": param(2)},
     size={"ne_a": ne(0), "n_dims": _rope_dims},
     soft={
@@ -224,7 +224,7 @@ _ROPE = Op(
     },
     default={"inplace": 0, "n_offs": 0},
 )
-_INDEXER = Op(
+_INDEXER = OpParams(
     same={"hsk": ne(0, 0), "type_K": kind(1)},
     size={"nh": ne(0, 1), "kv": ne(1, 2), "nb": ne(0, 2), "ns": ne(0, 3), "nm": ne(3, 3)},
 )
@@ -240,7 +240,7 @@ def _operands(row: Row) -> None:
         row["ne"] = (*shape[:3], 2 * (shape[3] // 3))
 
 
-_BINARY = Op(
+_BINARY = OpParams(
     same={
         "type": kind(0),
         "type_b": kind(1),
@@ -250,19 +250,19 @@ _BINARY = Op(
     default={"perm1": 0},
     tidy=_operands,
 )
-_UNARY = Op(
+_UNARY = OpParams(
     same={"type": kind(0), "v": strided(0)},
     size={"ne_a": ne(0)},
     default={"v": 0},
     tidy=rename(ne="ne_a"),
 )
-_GLU = Op(
+_GLU = OpParams(
     same={"type": kind(0), "v": strided(0), "split": has(1)},
     size={"ne_a": ne(0)},
     soft={"swapped": param(1)},
     default={"split": 0, "swapped": 0},
 )
-_GLU_LIMITED = Op(same={"type": kind(0), "v": strided(0)}, size={"ne_a": ne(0)})
+_GLU_LIMITED = OpParams(same={"type": kind(0), "v": strided(0)}, size={"ne_a": ne(0)})
 
 
 def _summed(row: Row) -> None:
@@ -275,28 +275,28 @@ def _summed(row: Row) -> None:
     row["permute"] = turn if isinstance(turn, tuple) else (0, 2, 3, 1) if turn else _IDENTITY
 
 
-_SUM = Op(
+_SUM = OpParams(
     same={"type": kind(0), "v": strided(0)},
     size={"ne": lambda c: tuple(c.source(0).ne[i] for i in c.source(0).order)},
     soft={"permute": order(0)},
     tidy=_summed,
 )
-_PLAIN = Op(same={"type": kind(0)}, size={"ne": ne(0)})
-_SCALE = Op(
+_PLAIN = OpParams(same={"type": kind(0)}, size={"ne": ne(0)})
+_SCALE = OpParams(
     same={"type": kind(0), "bias": nonzero(1)},
     size={"ne": ne(0)},
     soft={"scale": real(0), "inplace": inplace},
     default={"bias": 0, "inplace": 0},
     tidy=lambda row: row.update(bias=int(row.get("bias", 0) != 0)),
 )
-_CLAMP = Op(
+_CLAMP = OpParams(
     same={"type": kind(0)},
     size={"ne": ne(0)},
     soft={"v": strided(0), "min": real(0), "max": real(1)},
     default={"v": 0},
 )
-_LEAKY = Op(same={"type": kind(0)}, size={"ne_a": ne(0)}, soft={"negative_slope": real(0)})
-_ADD_ID = Op(
+_LEAKY = OpParams(same={"type": kind(0)}, size={"ne_a": ne(0)}, soft={"negative_slope": real(0)})
+_ADD_ID = OpParams(
     same={"type_a": kind(0), "type_b": kind(1)},
     size={
         "n_embd": ne(0, 0),
@@ -308,7 +308,7 @@ _ADD_ID = Op(
 
 # ---- norms
 
-_NORM = Op(
+_NORM = OpParams(
     same={"type": kind(0), "v": strided(0), "noncontig_rows": transposed(0)},
     size={"ne": lambda c: before_halving(c.source(0))},
     soft={"eps": real(0), "inplace": inplace},
@@ -316,13 +316,13 @@ _NORM = Op(
     # Turned rows are not contiguous either.
     tidy=lambda row: row.update(v=int(bool(row.get("v") or row.get("noncontig_rows")))),
 )
-_GROUP_NORM = Op(
+_GROUP_NORM = OpParams(
     same={"type": kind(0)}, size={"ne": ne(0), "num_groups": param(0)}, soft={"eps": real(1)}
 )
-_NORM_BACK = Op(same={"type": kind(0)}, size={"ne": ne(0)}, soft={"eps": real(0)})
+_NORM_BACK = OpParams(same={"type": kind(0)}, size={"ne": ne(0)}, soft={"eps": real(0)})
 
 
-def _each(op: Op, names: str) -> dict[str, Op]:
+def _each(op: OpParams, names: str) -> dict[str, OpParams]:
     return dict.fromkeys(names.split(), op)
 
 
@@ -338,7 +338,7 @@ _ELEMENTS = _each(
     ABS SGN NEG STEP TANH ELU RELU SIGMOID GELU GELU_QUICK SILU HARDSWISH HARDSIGMOID EXP EXPM1
     SOFTPLUS GELU_ERF XIELU FLOOR CEIL ROUND TRUNC""",
 )
-OPS: dict[str, Op] = {
+OPS: dict[str, OpParams] = {
     "MUL_MAT": _PRODUCT,
     "MUL_MAT_HADAMARD": _PRODUCT,
     "MUL_MAT_ID": _PRODUCT_ID,
@@ -363,7 +363,7 @@ OPS: dict[str, Op] = {
     "GROUP_NORM": _GROUP_NORM,
     "RMS_NORM_BACK": _NORM_BACK,
     "SILU_BACK": _PLAIN,
-    "CROSS_ENTROPY_LOSS_BACK": Op(same={"type": kind(1)}, size={"ne": ne(1)}),
+    "CROSS_ENTROPY_LOSS_BACK": OpParams(same={"type": kind(1)}, size={"ne": ne(1)}),
     **COPY_OPS,
     **MORE_OPS,
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .call import Call, Operand
-from .params import Get, Op, Row, Value, has, kind, ne, out_type, param, real, rename
+from .params import Get, OpParams, Row, Value, has, kind, ne, out_type, param, real, rename
 
 _POOLS = ("max", "avg")
 _MODES = ("nearest", "bilinear", "bicubic")
@@ -28,12 +28,12 @@ def _one_step(row: Row) -> None:
         row[f"{name}0"] = row.pop(name)
 
 
-_IM2COL = Op(
+_IM2COL = OpParams(
     same={"type_input": kind(1), "type_kernel": kind(0), "dst_type": out_type, "is_2D": param(6)},
     size={"ne_input": ne(1), "ne_kernel": ne(0)},
     soft=_numbers("s0 s1 p0 p1 d0 d1"),
 )
-_IM2COL_3D = Op(
+_IM2COL_3D = OpParams(
     same={"type_input": kind(1), "type_kernel": kind(0), "dst_type": out_type},
     size={"ne_input": lambda c: _input_3d(c.source(1)), "ne_kernel": ne(0)},
     soft=_numbers("s0 s1 s2 p0 p1 p2 d0 d1 d2 IC") | {"v": lambda c: int(not _plain(c))},
@@ -50,20 +50,20 @@ def _input_3d(source: Operand) -> Value:
     return source.ne if source.contiguous or source.whole is None else source.whole
 
 
-_CONV_2D = Op(
+_CONV_2D = OpParams(
     same={"type_kernel": kind(0), "cwhn": _channels_first},
     size={"ne_input": ne(1), "ne_kernel": ne(0)},
     soft=_numbers("stride0 stride1 padding0 padding1 dilation0 dilation1"),
     default={"type_kernel": "f32"},
 )
-_CONV_2D_DW = Op(
+_CONV_2D_DW = OpParams(
     same={"type_kernel": kind(0), "cwhn": _channels_first},
     size={"ne_input": ne(1), "ne_kernel": ne(0)},
     soft={"stride0": param(0), "padding0": param(2), "dilation0": param(4)},
     default={"type_kernel": "f32"},
     tidy=_one_step,
 )
-_CONV_3D = Op(
+_CONV_3D = OpParams(
     same={"type_kernel": kind(0)},
     size={
         "N": param(10),
@@ -74,14 +74,16 @@ _CONV_3D = Op(
     },
     soft=_numbers("s0 s1 s2 p0 p1 p2 d0 d1 d2"),
 )
-_CONV_TRANSPOSE_1D = Op(size={"ne_input": ne(1), "ne_kernel": ne(0)}, soft=_numbers("s0 p0 d0"))
-_CONV_TRANSPOSE_2D = Op(
+_CONV_TRANSPOSE_1D = OpParams(
+    size={"ne_input": ne(1), "ne_kernel": ne(0)}, soft=_numbers("s0 p0 d0")
+)
+_CONV_TRANSPOSE_2D = OpParams(
     same={"kernel_type": kind(0)},
     size={"ne_input": ne(1), "ne_kernel": ne(0)},
     soft={"stride": param(0)},
     default={"kernel_type": "f16"},
 )
-_COL2IM = Op(
+_COL2IM = OpParams(
     same={"type": kind(0)},
     size={
         "K": lambda c: c.source(0).ne[0] // c.params[1],
@@ -98,8 +100,8 @@ def _pool(call: Call) -> Value:
     return _POOLS[call.params[0]]
 
 
-def _pool_op(names: str) -> Op:
-    return Op(
+def _pool_op(names: str) -> OpParams:
+    return OpParams(
         same={"type_input": kind(0), "pool_type": _pool},
         size={"ne_input": ne(0), **_numbers(names, 1)},
     )
@@ -128,7 +130,7 @@ def _upscaled(row: Row) -> None:
         row["ne_tgt"] = (shape[0] * factor, shape[1] * factor, *shape[2:])
 
 
-_UPSCALE = Op(
+_UPSCALE = OpParams(
     same={"type": kind(0), "mode": _mode},
     size={"ne": ne(0), "ne_tgt": lambda c: c.out.ne},
     soft={"transpose": lambda c: int(c.source(0).order == (1, 0, 2, 3))},
@@ -151,7 +153,7 @@ def _pad_layout(call: Call) -> Value:
     return 0 if a.contiguous else 1 if a.order == (0, 1, 2, 3) else 2
 
 
-_PAD = Op(
+_PAD = OpParams(
     same={
         "type": kind(0),
         "circular": param(8),
@@ -182,13 +184,13 @@ def _first_two(row: Row) -> None:
     row["ne_a"] = (*shape[:2], 1, 1)
 
 
-_REFLECT = Op(
+_REFLECT = OpParams(
     same={"type": kind(0)},
     size={"ne_a": ne(0)},
     soft={"pad_0": param(0), "pad_1": param(1)},
     tidy=_first_two,
 )
-_ROLL = Op(
+_ROLL = OpParams(
     soft={
         "shift0": param(0),
         "shift1": param(1),
@@ -198,9 +200,11 @@ _ROLL = Op(
     },
     default={"permute": 0},
 )
-_TIMESTEP = Op(same={"type": kind(0)}, size={"ne_a": ne(0), "dim": param(0)})
-_ARANGE = Op(same={"type": out_type}, soft={"start": real(0), "stop": real(1), "step": real(2)})
-_SOLVE_TRI = Op(same={"type": kind(0)}, size={"ne_lhs": ne(0), "ne_rhs": ne(1)})
+_TIMESTEP = OpParams(same={"type": kind(0)}, size={"ne_a": ne(0), "dim": param(0)})
+_ARANGE = OpParams(
+    same={"type": out_type}, soft={"start": real(0), "stop": real(1), "step": real(2)}
+)
+_SOLVE_TRI = OpParams(same={"type": kind(0)}, size={"ne_lhs": ne(0), "ne_rhs": ne(1)})
 
 
 def _compared(row: Row) -> None:
@@ -210,13 +214,13 @@ def _compared(row: Row) -> None:
     row["ne"] = (shape[1], shape[2], shape[3], 1)
 
 
-_COUNT_EQUAL = Op(size={"ne": ne(0)}, tidy=_compared)
+_COUNT_EQUAL = OpParams(size={"ne": ne(0)}, tidy=_compared)
 
 
 # ---- sorting
 
-_ARGSORT = Op(same={"type": kind(0)}, size={"ne": ne(0)}, soft={"order": param(0)})
-_TOP_K = Op(same={"type": kind(0)}, size={"ne": ne(0), "k": lambda c: c.out.ne[0]})
+_ARGSORT = OpParams(same={"type": kind(0)}, size={"ne": ne(0)}, soft={"order": param(0)})
+_TOP_K = OpParams(same={"type": kind(0)}, size={"ne": ne(0), "k": lambda c: c.out.ne[0]})
 
 
 # ---- state
@@ -227,8 +231,8 @@ def _tokens_in(source: int, dim: int, states: int) -> Get:
     return lambda c: c.source(source).ne[dim] // c.source(states).ne[1]
 
 
-def _linear_attention(states: int) -> Op:
-    return Op(
+def _linear_attention(states: int) -> OpParams:
+    return OpParams(
         same={"type": kind(0), "head_size": ne(0, 0)},
         size={
             "head_count": ne(0, 1),
@@ -238,7 +242,7 @@ def _linear_attention(states: int) -> Op:
     )
 
 
-_DELTA_NET = Op(
+_DELTA_NET = OpParams(
     same={"type": kind(0), "head_size": ne(0, 0), "kda": lambda c: int(c.source(3).ne[0] > 1)},
     size={
         "head_count": ne(0, 1),
@@ -250,8 +254,8 @@ _DELTA_NET = Op(
     soft={"permuted": lambda c: int(c.source(2).order != (0, 1, 2, 3))},
     default={"K": 1},
 )
-_SSM_CONV = Op(same={"type": kind(0)}, size={"ne_a": ne(0), "ne_b": ne(1)})
-_SSM_SCAN = Op(
+_SSM_CONV = OpParams(same={"type": kind(0)}, size={"ne_a": ne(0), "ne_b": ne(1)})
+_SSM_SCAN = OpParams(
     same={"type": kind(0), "d_state": ne(0, 0), "head_dim": ne(0, 1)},
     size={
         "n_head": ne(0, 2),
@@ -262,19 +266,19 @@ _SSM_SCAN = Op(
     },
     default={"K": 1},
 )
-_HC_COMB = Op(size={"n_tokens": ne(0, 1), "n_iter": param(1)})
-_HC_PRE = Op(
+_HC_COMB = OpParams(size={"n_tokens": ne(0, 1), "n_iter": param(1)})
+_HC_PRE = OpParams(
     same={"gated": param(1)},
     size={"n_embd": ne(0, 0), "n_hc": ne(0, 1), "n_tokens": ne(0, 2)},
     default={"gated": 0, "n_hc": 4},
 )
-_HC_POST = Op(
+_HC_POST = OpParams(
     same={"identity": lambda c: int(not has(3)(c))},
     size={"n_embd": ne(0, 0), "n_tokens": ne(0, 1)},
     default={"identity": 0},
 )
 
-MORE_OPS: dict[str, Op] = {
+MORE_OPS: dict[str, OpParams] = {
     "IM2COL": _IM2COL,
     "IM2COL_3D": _IM2COL_3D,
     "CONV_2D": _CONV_2D,

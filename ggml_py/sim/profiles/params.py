@@ -20,7 +20,7 @@ Get = Callable[[Call], Value]
 
 
 @dataclass(frozen=True)
-class Op:
+class OpParams:
     """The parameters of one op, by name, with how each is read off a call."""
 
     same: dict[str, Get] = field(default_factory=dict)

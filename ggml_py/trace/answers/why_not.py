@@ -20,7 +20,7 @@ _MOST_REASONS = 8
 
 
 @dataclass(frozen=True)
-class Remedy:
+class TriedChange:
     """Something that would take a reason away, and what comes of it, by the reference scheduler.
 
     `text` says what; `what_if` are the arguments of `Plan.what_if` that try it, together with what
@@ -39,7 +39,7 @@ class Remedy:
         return f"plan.what_if({', '.join(f'{k}={v!r}' for k, v in self.what_if.items())})"
 
     def __repr__(self) -> str:
-        return f"<Remedy {self.call}: {self.then}>"
+        return f"<TriedChange {self.call}: {self.then}>"
 
     def __str__(self) -> str:
         return f"{self.text}: {self.then}"
@@ -54,7 +54,7 @@ class Reason:
     pass_: int
     sweep: str
     witness: PlanTensor | None
-    changes: tuple[Remedy, ...]
+    changes: tuple[TriedChange, ...]
 
     def __repr__(self) -> str:
         return f"<Reason {self}>"
@@ -77,7 +77,7 @@ class WhyNot:
     subject: PlanTensor
     backend: str
     reasons: tuple[Reason, ...]
-    pin: Remedy | None = None
+    pin: TriedChange | None = None
     notes: tuple[str, ...] = ()
     nearest: Nearest | None = None
 
@@ -114,7 +114,7 @@ class WhyNot:
         lines += [f"  - {note}" for note in self.notes]
         return "\n".join(lines)
 
-    def _short(self, change: Remedy) -> str:
+    def _short(self, change: TriedChange) -> str:
         """Reasons that have a line of their own are named only."""
         for reason in self.reasons:
             if change.then == _stays(reason):
@@ -146,7 +146,7 @@ class WhyNot:
         }
 
 
-def _change(c: Remedy) -> dict[str, Any]:
+def _change(c: TriedChange) -> dict[str, Any]:
     return {"text": c.text, "what_if": c.call, "is_there": c.is_there, "then": c.then}
 
 
@@ -229,7 +229,7 @@ def _pinned(plan: Planned) -> Iterator[PlanTensor]:
 
 def _all_tried(
     plan: Planned, id: int, backend: str, changes: list[tuple[str, dict[str, Any]]]
-) -> tuple[Remedy, ...]:
+) -> tuple[TriedChange, ...]:
     """What the changes do; without those that help nothing."""
     now = _found(plan, id, backend)
     same = _stays(now) if now else "no change"
@@ -244,7 +244,7 @@ def _found(plan: Planned, id: int, backend: str) -> AppliedRule | None:
 
 def _tried(
     plan: Planned, id: int, backend: str, change: tuple[str, dict[str, Any]]
-) -> Remedy | None:
+) -> TriedChange | None:
     """A change and what comes of it; None where ggml would abort."""
     text, arguments = change
     try:
@@ -257,7 +257,7 @@ def _tried(
         b = pinned.record.pin
         if b >= 0 > plan.tensors[pinned.id].pin and not pinned.record.supports >> b & 1:
             then += f", but {backend} cannot compute {quoted(pinned)}"
-    return Remedy(text, arguments, found is None, then)
+    return TriedChange(text, arguments, found is None, then)
 
 
 def _stays(found: AppliedRule | Reason) -> str:

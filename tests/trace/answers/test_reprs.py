@@ -36,7 +36,7 @@ def test_why_not_names_its_reasons():
     assert repr(plan.why_not("fa", there)) == f"<WhyNot fa on {there}: it is there>"
     assert repr(found.reasons[0]) == f"<Reason {found.reasons[0]}>"
     for change in found.reasons[0].changes:
-        assert repr(change) == f"<Remedy {change.call}: {change.then}>"
+        assert repr(change) == f"<TriedChange {change.call}: {change.then}>"
 
 
 def test_a_finding():
