@@ -31,7 +31,11 @@ DEFAULT = Path(__file__).with_name("default_enums.py")
 def builds() -> list[dict[str, Any]]:
     """The whole builds beside this package, newest first; each has its `folder`. For a source
     tree that has none, those that are installed and fit it."""
-    return _builds_in(LIB_DIR) or [build for build in _installed() if not _changed(build)]
+    if mine := _builds_in(LIB_DIR):
+        return mine
+    fitting = [build for build in _installed() if not _changed(build)]
+    # The tree's enums and ops can be compared with those of the default release only.
+    return fitting if any(build["ggml_version"] == UPSTREAM for build in fitting) else []
 
 
 def _builds_in(folder: Path) -> list[dict[str, Any]]:
@@ -80,7 +84,8 @@ def why_none() -> str:
     if builds():
         return ""
     do = "`python build_ggml.py` in the source tree builds it"
-    if not (others := _installed()):
+    others = [build for build in _installed() if build["ggml_version"] == UPSTREAM]
+    if not others:
         return f"ggml_py has no native library yet (nothing whole under {LIB_DIR}): {do}"
     changed = _changed(others[0])
     files = ", ".join(changed[:3]) + (f" and {len(changed) - 3} more" if len(changed) > 3 else "")

@@ -3,6 +3,7 @@ files, or says at once why not."""
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -110,6 +111,19 @@ def test_a_build_that_does_not_tell_what_it_is_made_of_is_not_taken(clone, tmp_p
     assert done.returncode == 1
     first = done.stderr.splitlines()[0]
     assert f"{older}, for it was made of other sources (those of a version before 0.2.0)" in first
+
+
+def test_a_build_of_an_older_release_alone_is_not_taken(clone, tmp_path):
+    """Nothing shows that it is of the clone's enums and ops."""
+    folder = tmp_path / "other" / "ggml_py" / "native" / "lib" / "0.17.0-00000000"
+    folder.mkdir(parents=True)
+    manifest = {"ggml_version": "0.17.0", "made_of": {}}
+    (folder / "build.json").write_text(json.dumps(manifest))
+    with (clone / "ggml_py" / "builds" / "default_enums.py").open("a") as source:
+        source.write("\n")
+    done = python(clone, "-c", "import ggml_py; print(ggml_py.Plan)", path=tmp_path / "other")
+    assert done.returncode == 0, done.stderr
+    assert "python build_ggml.py" in done.stderr.splitlines()[0]
 
 
 def test_a_clone_where_nothing_is_installed_says_that(clone):
