@@ -15,9 +15,8 @@ if TYPE_CHECKING:
     from ..planned import Planned
     from .why_splits import WhySplits
 
-_WORTH = (
-    0.9  # fewer bytes alone are worth a remedy when they are less than this part of those before
-)
+# Fewer bytes alone are worth a remedy when less than this part of the bytes before is left.
+_WORTH = 0.9
 _OFF = ("weight", "offload")  # reasons that another place of the weight takes away
 
 
