@@ -29,23 +29,23 @@ from . import (
     why_not,
 )
 
-VERSION = importlib.import_module("ggml_py").__version__  # of this code: another may be installed
+VERSION = importlib.import_module("ggml_py").__version__  # of this code, not of an installed one
 
 
 class _ReaderGoneError(Exception):
-    """Whoever reads our output has seen enough: `ggml-py plan m.gguf -v | head`."""
+    """The reader of our output closed the pipe, as `ggml-py plan m.gguf -v | head` does."""
 
 
 class _Verbs(click.Group):
-    """The verbs. click takes a closed pipe for a failure, and here it is none."""
+    """The verbs. click treats a closed pipe as a failure; here it is not one."""
 
     def make_context(self, *arguments: Any, **settings: Any) -> click.Context:
-        """As click's, which prints the help."""
+        """Like click's, which prints the help."""
         with _reader():
             return super().make_context(*arguments, **settings)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """As click's."""
+        """Like click's."""
         with _reader():
             return super().invoke(ctx)
 
@@ -68,7 +68,7 @@ def cli(context: click.Context, debug: bool) -> None:
     """Drive upstream ggml, and see why every op runs where it runs."""
     context.obj = debug
     if not debug:
-        # What ggml said of a failure is in the error's one line; logging would print it again.
+        # The error's line already has what ggml said about it; logging would print it again.
         logging.getLogger("ggml").addHandler(logging.NullHandler())
 
 
@@ -102,7 +102,7 @@ def main() -> None:
         click.echo("stopped", err=True)
         sys.exit(130)
     except (_ReaderGoneError, BrokenPipeError):
-        # What is left in the buffer is written at the end of the process, and would fail there.
+        # Python flushes stdout at exit, which would fail on the closed pipe.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
     except (GgmlError, OSError, ValueError, KeyError) as error:

@@ -12,12 +12,14 @@ PACKAGE = Path(__file__).resolve().parent.parent
 
 
 def find_build_script() -> Path:
-    """build_ggml.py: beside the package in a source tree, inside it in an installation."""
+    """The path of build_ggml.py: beside the package in a source tree, inside an installed one."""
     for folder in (PACKAGE.parent, PACKAGE / "_build"):
         script = folder / "build_ggml.py"
         if script.exists():
             return script
-    raise click.ClickException(f"build_ggml.py is neither in {PACKAGE.parent} nor in {PACKAGE}")
+    raise click.ClickException(
+        f"build_ggml.py is neither in {PACKAGE.parent} nor in {PACKAGE / '_build'}"
+    )
 
 
 @click.command(
@@ -27,7 +29,7 @@ def find_build_script() -> Path:
 )
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def command(arguments: tuple[str, ...]) -> None:
-    """Build ggml: another release, other backends. Takes build_ggml.py's options (try --help)."""
+    """Build another release or other backends of ggml. Takes build_ggml.py's options (--help)."""
     script = find_build_script()
     sys.argv = ["ggml-py build", *arguments]
     runpy.run_path(str(script), run_name="__main__")

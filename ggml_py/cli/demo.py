@@ -17,7 +17,7 @@ N_PROMPT, N_GENERATE = 64, 16
 @click.option("-t", "--threads", "n_threads", type=click.IntRange(min=1), help="Threads.")
 @as_json
 def command(n_threads: int | None, as_json: bool) -> None:
-    """The whole way on a small made-up llama: write it, plan it, say why, generate tokens."""
+    """Write a small made-up llama, plan its graph, say why, and generate tokens."""
     from ..backends.device import devices
     from ..export.to_terminal import show
     from ..models import load

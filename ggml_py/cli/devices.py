@@ -53,7 +53,7 @@ def command(as_json: bool) -> None:
 
 
 def _without_devices() -> dict[str, str]:
-    """Why backends of this build have no device here, by their names."""
+    """Why some backends of this build have no device here, by backend name."""
     from .. import log as _log
     from ..backends.registry import registries
 
@@ -64,9 +64,9 @@ def _without_devices() -> dict[str, str]:
         name = registry.name
         said = [line for line in _log.recent() if line.startswith(f"ggml_{name.lower()}_")]
         if name == "RPC":
-            reasons[name] = "its devices are a server's: name them as rpc:HOST:PORT"
+            reasons[name] = "its devices belong to servers: name one as rpc:HOST:PORT"
         elif said:
             reasons[name] = f"no device here ({said[-1]})"
         else:
-            reasons[name] = "no device here: it found no hardware, or no driver for it"
+            reasons[name] = "no device here: no hardware was found, or no driver for it"
     return reasons

@@ -13,7 +13,7 @@ from .shared.source import get_plans, source_options
 @click.command(
     "diff",
     cls=ModelCommand,
-    short_help="Show what plan B decides otherwise than plan A.",
+    short_help="Show what plan B decides differently from plan A.",
 )
 @source_options("a", "b")
 @click.option(
@@ -21,7 +21,7 @@ from .shared.source import get_plans, source_options
     "renames",
     multiple=True,
     metavar="OLD=NEW",
-    help="Backend OLD of A is backend NEW of B: gpu0=CUDA0. Repeat.",
+    help="Backend OLD of A is backend NEW of B, as in gpu0=CUDA0. May be repeated.",
 )
 @click.option("-v", "--verbose", is_flag=True, help="Print all rows of each table.")
 @as_json
@@ -33,12 +33,13 @@ def command(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Show what B decides otherwise than A: assignments, causes, splits, copies and their bytes.
+    """Show what B decides differently from A: assignments, causes, splits, copies and their bytes.
 
-    A and B are plans that `ggml-py plan MODEL -o FILE` saved, logs of a program that ran with
-    GGML_SCHED_DEBUG=2, or models, which the options are for. '-' is the standard input.
+    A and B are plans that `ggml-py plan MODEL -o FILE` saved, logs of programs that ran with
+    GGML_SCHED_DEBUG=2, or models, to which the options apply. '-' is standard input.
 
-    Exit status: 0 the same, 1 different, or an error (then there is nothing on standard output).
+    Exit status: 0 if they are the same, 1 if they differ. An error is 1, too, but prints nothing on
+    standard output.
 
     \b
     ggml-py plan model.gguf -ngl 20 -o before.json.gz

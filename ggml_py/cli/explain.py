@@ -21,9 +21,9 @@ from .shared.source import get_plan, get_tensor, source_options
 def command(model: str, node: str, as_json: bool, **options: Any) -> None:
     """Tell why NODE of MODEL's graph is on its backend: the chain of decisions, back to its root.
 
-    MODEL may be a plan that `ggml-py plan MODEL -o FILE` saved, or a log of a program that ran with
-    GGML_SCHED_DEBUG=2 ('-': standard input). NODE is a name, of a weight or a copy too, or a node's
-    number; a name that several have means the last.
+    MODEL may also be a plan that `ggml-py plan MODEL -o FILE` saved, or the log of a program that
+    ran with GGML_SCHED_DEBUG=2 ('-' is standard input). NODE is a name (also of a weight or a copy)
+    or a node's number; if several have the name, the last is meant.
 
     \b
     ggml-py explain model.gguf ffn_out-3 -ngl 20

@@ -43,18 +43,18 @@ if TYPE_CHECKING:
     type=click.IntRange(min=-2),
     default=16,
     show_default=True,
-    help="Tokens to generate at most; -1 or -2: until the context is full.",
+    help="Maximum number of tokens to generate; -1 or -2: until the context is full.",
 )
 @sampling_options
 @click.option(
     "--ignore-eos",
     is_flag=True,
-    help="Never choose a token that ends the text; else one ends the generation.",
+    help="Never choose a token that ends the text. Otherwise such a token ends the generation.",
 )
 @click.option(
     "--context-shift/--no-context-shift",
     default=False,
-    help="Go on when the context is full: half of it is lost each time.",
+    help="When the context is full, drop half of it and go on.",
 )
 @click.option(
     "--keep",
@@ -62,14 +62,14 @@ if TYPE_CHECKING:
     type=click.IntRange(min=-1),
     default=0,
     show_default=True,
-    help="Tokens at its start that it keeps then; -1: the prompt.",
+    help="Tokens at the start that a context shift keeps; -1: the whole prompt.",
 )
 @click.option(
     "-v",
     "--verbose",
     is_flag=True,
-    help="Say which evaluations took another graph than the one before, in which parameter that "
-    "differs, and which inputs were set.",
+    help="Say which evaluations could not reuse the graph before, which parameter differed, and "
+    "which inputs were set.",
 )
 @as_json
 def command(
@@ -82,10 +82,10 @@ def command(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Continue a prompt with MODEL; token ids in, token ids out, each as it comes.
+    """Continue a prompt with MODEL: token ids in, token ids out, printed as they come.
 
-    Without an option of sampling the likeliest token is taken. With one, the others have
-    llama.cpp's defaults, and the same seed gives the tokens that llama.cpp samples.
+    Without sampling options, the likeliest token is always taken. With at least one, the others
+    have llama.cpp's defaults, and the same seed gives the tokens that llama.cpp samples.
     """
     out: list[int] = []
     stop_type = "limit"
@@ -135,9 +135,9 @@ def command(
         n_out = counted(len(out), "token")
         click.echo(f"{n_out} in {seconds:.2f} s, prompt included{seed}", err=True)
     if stop_type == "interrupt":
-        of = f" of {n_predict}" if n_predict > 0 else ""
-        prompt = f", {n_past} of the prompt's {len(tokens)} evaluated" if not out else ""
-        click.echo(f"stopped after {len(out)}{of} tokens{prompt}", err=True)
+        n_out = f"{len(out)} of {n_predict} tokens" if n_predict > 0 else counted(len(out), "token")
+        prompt = f"; evaluated {n_past} of the prompt's {len(tokens)}" if not out else ""
+        click.echo(f"stopped after {n_out}{prompt}", err=True)
         sys.exit(130)
 
 
@@ -149,9 +149,9 @@ def _stream(
     wants_bar: bool,
     **how: Any,
 ) -> Iterator[int]:
-    """`Model.stream`, with a bar for a prompt of several batches. They are evaluated one by one, as
-    `Model.eval` does it: what comes is the same, to the bit."""
-    model.stream(tokens, n, sampler, **how)  # raises for what it cannot take, of all tokens
+    """`Model.stream`, with a bar for a prompt of several batches. The batches are evaluated one by
+    one, as `Model.eval` does, so the tokens are the same."""
+    model.stream(tokens, n, sampler, **how)  # raises for invalid arguments, with all tokens
     starts = range(0, len(tokens), model.n_batch)
     with bar("prompt", wants_bar and len(starts) > 1, at_once=True) as show:
         for start in starts[:-1]:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 @click.option("--text", is_flag=True, help="Print upstream's GGML_SCHED_DEBUG=2 layout.")
 @click.option("--passes", is_flag=True, help="Print the assignment after each pass and sweep.")
 @click.option("--steps", is_flag=True, help="Print every question and decision, in order.")
-@click.option("--order", is_flag=True, help="Print the order that nodes are computed in.")
+@click.option("--order", is_flag=True, help="Print the order in which nodes are computed.")
 @click.option("--cpu", is_flag=True, help="Print threads, memory and kernels of the CPU's nodes.")
 @click.option("--advice", is_flag=True, help="Print what you may want to change.")
 @click.option(
@@ -41,14 +41,14 @@ if TYPE_CHECKING:
     type=ChangeType(),
     multiple=True,
     metavar="CHANGE",
-    help="Plan under other circumstances, and print what becomes different. Repeat.",
+    help="Plan with something changed, and print what differs. May be repeated.",
 )
 @click.option(
     "-o",
     "--output",
     type=click.Path(dir_okay=False),
     metavar="FILE",
-    help="Write the plan to FILE: .json (read again by all verbs), .html, ...; .gz after it.",
+    help="Write the plan to FILE: .json (which all verbs read), .html, ...; add .gz to compress.",
 )
 @click.option("--force", is_flag=True, help="Replace FILE if it is there.")
 @as_json
@@ -63,10 +63,10 @@ def command(
 ) -> None:
     """Show how MODEL's graph is split over the devices, without computing it.
 
-    MODEL may also be a plan that -o saved, or a log of a program that ran with GGML_SCHED_DEBUG=2
-    ('-': standard input). With --what-if everything that is printed or saved is the plan as it
-    would be. --json prints the plan, or of --what-if, --text, --passes, --steps, --order, --cpu and
-    --advice what is asked for, each under its name.
+    MODEL may also be a plan that -o saved, or the log of a program that ran with GGML_SCHED_DEBUG=2
+    ('-' is standard input). With --what-if, everything printed or saved is the changed plan. --json
+    prints the plan, or only what --text, --passes, --steps, --order, --cpu, --advice and --what-if
+    ask for, each under its name.
 
     \b
     ggml-py plan model.gguf -d sim:gpu0,min_batch=32 -d CPU -ngl 20
@@ -106,7 +106,7 @@ def command(
 
 
 def _answer(model: str, plan: Plan, options: dict[str, Any]) -> tuple[WhySplits, Remedy | None]:
-    """Why it has so many splits, and what helps: tried on the model, where that is at hand."""
+    """Why the plan has so many splits, and what would help; tried out if `model` is a model."""
     from ..trace.answers.remedy import remedy_of
     from ..trace.answers.why_splits import why_splits
 
@@ -121,14 +121,14 @@ def _answer(model: str, plan: Plan, options: dict[str, Any]) -> tuple[WhySplits,
 
 
 class Part(NamedTuple):
-    """What can be asked for besides the splits: as data, and on a terminal."""
+    """Something that is printed besides the splits: as data for JSON, and on a terminal."""
 
     data: Callable[[Plan], Any]
     show: Callable[[Plan], None]
 
 
 def _passes(plan: Plan) -> dict[str, Any]:
-    """The backend of each node after each pass and sweep, and under "leafs" that of each leaf."""
+    """The backend of each node after each pass and sweep; the leafs' are under "leafs"."""
     names = {i: backend.name for i, backend in enumerate(plan.backends)}
 
     def stages(tensors: tuple[PlanTensor, ...]) -> dict[str, list[str | None]]:
@@ -153,7 +153,7 @@ def _show_steps(plan: Plan) -> None:
 
 
 def _order(plan: Plan) -> list[dict[str, Any]]:
-    """Of each split, what its backend makes of the order of its nodes."""
+    """For each split, the order in which its backend computes the nodes."""
     found: list[dict[str, Any]] = []
     for split in plan.splits:
         order, deps = split.order, split.alloc_deps
@@ -173,7 +173,7 @@ def _show_order(plan: Plan) -> None:
     for split in plan.splits:
         order, moved = split.order, {node.id for node in split.moved or ()}
         said = f"{len(moved)} of {len(split.nodes)} nodes moved" if moved else "as in the graph"
-        said = "not known: it may have another order" if order is None else said
+        said = "not known: the backend may reorder nodes" if order is None else said
         click.echo(f"split #{split.index} on {split.backend}: {said}")
         for node in (order or ()) if moved else ():
             mark = "moved" if node.id in moved else ""
@@ -204,12 +204,12 @@ def _show_cpu(plan: Plan) -> None:
 
 
 def _no_cpu(plan: Plan) -> str:
-    """Why nothing can be said of the CPU's nodes."""
+    """Why nothing can be said about the CPU's nodes."""
     cpus = {b.name for b in plan.backends if b.device_type == "CPU"}
     used = any(node.is_computed and node.backend in cpus for node in plan.nodes)
     if cpus and not used and plan.capture.source == "scheduler":
         return "the CPU computes no node of this plan"
-    return "not known: this plan does not tell how the CPU computes its nodes"
+    return "not known: this plan does not say how the CPU computes its nodes"
 
 
 def _show_advice(plan: Plan) -> None:

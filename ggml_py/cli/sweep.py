@@ -13,7 +13,7 @@ from .shared.source import saved_plan
 @click.command(
     "sweep",
     cls=ModelCommand,
-    short_help="Find the shapes at which the plan of MODEL changes.",
+    short_help="Find the shapes at which MODEL's plan changes.",
 )
 @model_options
 @click.option(
@@ -29,16 +29,16 @@ from .shared.source import saved_plan
     type=IntList("numbers of tokens", 0, "0,4096"),
     default="0",
     show_default=True,
-    help="Tokens in the cache before it.",
+    help="Tokens already in the cache.",
 )
 @as_json
 def command(
     model: str, n_tokens: list[int], n_past: list[int], as_json: bool, **options: Any
 ) -> None:
-    """Plan MODEL's graph over shapes, and find where the plan changes, to the token, and why.
+    """Plan MODEL's graph for several shapes. Find where the plan changes, to the token, and why.
 
-    Between neighbouring values whose plans differ the threshold is found by bisection. The cache
-    (-c) and the batch (-ub) must hold the largest.
+    If the plans of neighbouring values differ, bisection finds the threshold between them. The
+    cache (-c) and the batch (-ub) must hold the largest values.
 
     \b
     ggml-py sweep model.gguf -n 1,512
@@ -46,7 +46,7 @@ def command(
     """
     if saved_plan(model) is not None:
         raise click.UsageError(
-            f"{model} is one saved plan: a sweep makes many, for which it needs the model"
+            f"{model} is a saved plan: a sweep makes many plans, so it needs the model"
         )
     from ..trace import sweep
 

@@ -12,7 +12,7 @@ from .shared.options import ModelCommand, as_json, echo_json, model_options, rea
 from .shared.output import check_output, save
 
 
-@click.command("trace", cls=ModelCommand, short_help="Run MODEL, and show what took its time.")
+@click.command("trace", cls=ModelCommand, short_help="Run MODEL and show what took the time.")
 @model_options
 @click.option(
     "-p",
@@ -20,7 +20,7 @@ from .shared.output import check_output, save
     default=1,
     show_default=True,
     type=click.IntRange(min=1),
-    help="Tokens of the prompt, which is recorded too.",
+    help="Tokens in the prompt, which is recorded too.",
 )
 @click.option(
     "-n",
@@ -28,7 +28,7 @@ from .shared.output import check_output, save
     default=16,
     show_default=True,
     type=click.IntRange(min=0),
-    help="Tokens generated after it.",
+    help="Tokens to generate after it.",
 )
 @click.option("--per-op", is_flag=True, help="Compute nodes one by one, and time each.")
 @click.option(
@@ -36,7 +36,7 @@ from .shared.output import check_output, save
     "--output",
     type=click.Path(dir_okay=False),
     metavar="FILE",
-    help="Write the run to FILE: .json, .trace.json (Perfetto), .html; .gz after it.",
+    help="Write the run to FILE: .json, .trace.json (Perfetto), .html; add .gz to compress.",
 )
 @click.option("--force", is_flag=True, help="Replace FILE if it is there.")
 @as_json
@@ -49,10 +49,10 @@ def command(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Run MODEL, and show what its scheduler did when: splits, copies, waits.
+    """Run MODEL, and show what its scheduler did and when: splits, copies, waits.
 
-    Without --per-op the computes are as they are without being recorded. The first evaluation,
-    which reads the weights, is not recorded.
+    Without --per-op, recording does not change how graphs are computed. The first evaluation, which
+    reads the weights, is not recorded.
 
     \b
     ggml-py trace model.gguf -n 16 -o run.json

@@ -25,15 +25,15 @@ if TYPE_CHECKING:
     "--output",
     type=click.Path(dir_okay=False),
     metavar="OUT",
-    help="Write it to OUT, in the format that its suffix tells.",
+    help="Write to OUT, in the format of its suffix.",
 )
 @click.option(
-    "--html", type=click.Path(dir_okay=False), metavar="OUT", help="As -o OUT --format html."
+    "--html", type=click.Path(dir_okay=False), metavar="OUT", help="Same as -o OUT --format html."
 )
 @click.option("--open", "open_", is_flag=True, help="Open the page in a browser.")
-@click.option("--format", "format_", metavar="NAME", help="Another format than the suffix tells.")
+@click.option("--format", "format_", metavar="NAME", help="Format, if OUT's suffix does not tell.")
 @click.option("--force", is_flag=True, help="Replace OUT if it is there.")
-@click.option("--dump", type=int, metavar="N", help="Of a log: which of its debug prints, from 0.")
+@click.option("--dump", type=int, metavar="N", help="Which debug print of a log, from 0.")
 def command(
     file: str,
     other: str | None,
@@ -44,13 +44,13 @@ def command(
     force: bool,
     dump: int | None,
 ) -> None:
-    """Look at a plan: as a page for a browser, or in another format.
+    """Show a plan as a page for a browser, or in another format.
 
-    FILE is a plan that `ggml-py plan MODEL -o FILE` saved, a log of a program that ran with
-    GGML_SCHED_DEBUG=2 ('-': standard input), or a run that `ggml-py trace MODEL -o FILE` saved.
-    With OTHER, a plan or log, the page shows what that one does otherwise. Without an option the
-    plan's tables are printed, or where the run's time went. Nothing of it needs the native library,
-    a model or the network.
+    FILE is a plan that `ggml-py plan MODEL -o FILE` saved, the log of a program that ran with
+    GGML_SCHED_DEBUG=2 ('-' is standard input), or a run that `ggml-py trace MODEL -o FILE` saved.
+    With OTHER, a second plan or log, the page shows what that one does differently. Without an
+    option, this prints the plan's tables, or where the run's time went. It needs no native library,
+    no model and no network.
 
     \b
     ggml-py view plan.json.gz --open
@@ -59,19 +59,19 @@ def command(
     """
     if html is not None:
         if output is not None or format_ is not None:
-            raise click.UsageError("--html OUT is -o OUT --format html: give one of them")
+            raise click.UsageError("--html OUT already means -o OUT --format html: give only one")
         output, format_ = html, "html"
     if output is None and format_ is not None:
-        raise click.UsageError("--format is for -o OUT")
+        raise click.UsageError("--format needs -o OUT")
     if output is not None:
         check_output(output, format_, force)
     run = saved_run(file)
     if run is not None and other is not None:
-        raise click.UsageError(f"{file} is a run, which is shown alone")
+        raise click.UsageError(f"{file} is a run, which cannot be compared: give it alone")
     source = _saved(file, dump) if run is None else run
     compared = _saved(other, dump) if other is not None else None
     if dump is not None and not any(map(_is_log, (source, compared))):
-        raise click.UsageError(f"{file}: no log, so --dump cannot apply")
+        raise click.UsageError(f"--dump applies to logs only, and not to {file}")
     if output is not None:
         save(source, output, format_, compared, force)
         click.echo(f"{output}: {_headline(source)}", err=True)
@@ -115,7 +115,7 @@ def _is_page(path: str | None) -> bool:
 
 
 def _open(source: Plan | Run, other: Plan | None, page: str | None) -> None:
-    """The page in a browser; in a temporary folder unless it was written."""
+    """Opens the page in a browser; writes it to a temporary folder if `page` is None."""
     if page is None:
         page = str(Path(tempfile.mkdtemp(prefix="ggml-py-")) / "plan.html")
         save(source, page, None, other)

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 @click.option(
     "--ask",
     metavar="DEVICE",
-    help="Device that is asked what it would support instead (sim:NAME,profile=cuda too). "
-    "Default: BACKEND's, if it is here and lacks the op.",
+    help="Device to ask what it would support instead, even sim:NAME,profile=cuda. "
+    "Default: BACKEND's own, if it is here and lacks the op.",
 )
 @as_json
 def command(
@@ -40,12 +40,13 @@ def command(
 ) -> None:
     """Tell why NODE of MODEL's graph is not on BACKEND, and what it would take.
 
-    The rule that kept it off comes first, then those that would have kept it off, too, each with
-    the changes that help, and what `ggml-py plan` takes to show all that they change. If BACKEND
-    lacks the op, its device is asked for the smallest change to the node that it supports.
+    The rule that kept it off comes first, then the rules that would also have kept it off. Each
+    comes with the changes that help, and with the `ggml-py plan` options that show their full
+    effect. If BACKEND lacks the op, its device is asked for the smallest change to the node that
+    makes it supported.
 
-    MODEL may be a plan that `ggml-py plan MODEL -o FILE` saved ('-': standard input). NODE is a
-    name, of a weight too, or a node's number; a name that several have means the last.
+    MODEL may also be a plan that `ggml-py plan MODEL -o FILE` saved ('-' is standard input). NODE
+    is a name (also of a weight) or a node's number; if several have the name, the last is meant.
 
     \b
     ggml-py why-not model.gguf ffn_out-3 BLAS
@@ -74,13 +75,13 @@ def command(
     if not_asked:
         click.echo(f"  what it would support instead: {not_asked}")
     if changes:
-        click.echo("To see all that a change changes, ggml-py plan ...")
+        click.echo("To see everything that a change affects, run ggml-py plan ... with")
     for texts in changes:
         click.echo(f"  {' '.join(f'--what-if {shlex.quote(text)}' for text in texts)}")
 
 
 def _changes(answer: WhyNot) -> list[list[str]]:
-    """The changes that it names, each as --what-if takes it: with those that must come before."""
+    """The changes that it names, as arguments of --what-if, with their prerequisites."""
     changes = [change for reason in answer.reasons for change in reason.changes]
     changes += [answer.pin] if answer.pin else []
     texts = (tuple(as_texts(change.what_if)) for change in changes)
@@ -90,8 +91,8 @@ def _changes(answer: WhyNot) -> list[list[str]]:
 def _device_to_ask(
     plan: Plan, tensor: PlanTensor, backend: str, ask: str | None
 ) -> tuple[Device | None, str]:
-    """The device for the nearest supported variant, or why there is none; neither if the backend
-    has the op."""
+    """The device to ask for the nearest supported variant, or why there is none. Neither if the
+    backend has the op."""
     b = plan.capture.backend_index(backend)
     if ask is None and (tensor.index is None or tensor.record.supports >> b & 1):
         return None, ""
@@ -103,12 +104,12 @@ def _device_to_ask(
         return None, f"no device can be asked here ({error})"
     if found is None:
         device = plan.backends[b].device
-        return None, f"{device} is not here; --ask asks another device, like sim:x,profile=cuda"
+        return None, f"{device} is not here; --ask takes another device, like sim:x,profile=cuda"
     return found, ""
 
 
 def _decision(tensor: PlanTensor, device: Device | None) -> Decision | None:
-    """What the profile of a simulated device says, and by which row."""
+    """What a simulated device's profile says, and which row decides it."""
     from ..sim.profile import Profile
 
     profile = getattr(device, "profile", None)
@@ -122,7 +123,7 @@ def _device(name: str) -> Device:
 
 
 def _same_device(plan: Plan, b: int) -> Device | None:
-    """The device of this machine that is called as the plan's."""
+    """The device of this machine with the name of the plan's device."""
     from ..backends.device import device
     from ..errors import UnknownDeviceError
     from ..sim.device import existing

@@ -173,4 +173,4 @@ def test_devices_answer_for_themselves(tmp_path):
                 shown = ok("plan", path, "--cpu")
                 assert (shown == "the CPU computes no node of this plan\n") == (backend is gpu)
         moved = ok("plan", tmp_path / "cpu9.json", "--cpu", "--what-if", "drop=cpu9")
-        assert "not known: this plan does not tell how the CPU computes its nodes" in moved
+        assert "not known: this plan does not say how the CPU computes its nodes" in moved

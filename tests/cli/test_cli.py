@@ -93,8 +93,8 @@ def test_devices_says_why_a_backend_has_none(monkeypatch):
     _log.receive(4, "ggml_cuda_init: failed to initialize CUDA: no driver\n")
     out = CliRunner().invoke(devices_command).output
     assert "CUDA: no device here (ggml_cuda_init: failed to initialize CUDA: no driver)\n" in out
-    assert "Vulkan: no device here: it found no hardware, or no driver for it\n" in out
-    assert "RPC: its devices are a server's: name them as rpc:HOST:PORT\n" in out
+    assert "Vulkan: no device here: no hardware was found, or no driver for it\n" in out
+    assert "RPC: its devices belong to servers: name one as rpc:HOST:PORT\n" in out
 
 
 @pytest.mark.thorough("long")
@@ -223,7 +223,7 @@ def test_all_layers_go_to_the_gpus_unless_told(model):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("plan", "MODEL", "-d", 512), r"-d 512: expected a device.*depth is -d of ggml-py bench"),
+        (("plan", "MODEL", "-d", 512), r"-d 512: expected a device.*depth is -d in ggml-py bench"),
         (("bench", "MODEL", "-d", "CPU"), r"'CPU': -d is a depth here.*Devices\s+are -dev"),
     ],
     ids=str,

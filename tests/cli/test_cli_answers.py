@@ -63,8 +63,8 @@ def test_a_name_that_several_have_means_the_last_and_says_so(folder, plan):
     done = run("explain", folder / "p.json.gz", "Qcur-0", "--json")
     assert json.loads(done.stdout)["subject"]["index"] == indices[-1]
     assert done.stderr == (
-        f"nodes {indices[0]}, {indices[1]} and {indices[2]} are called Qcur-0: "
-        f"{indices[2]} is meant\n"
+        f"nodes {indices[0]}, {indices[1]} and {indices[2]} are all called Qcur-0: "
+        f"using {indices[2]}\n"
     )
     assert run("explain", folder / "p.json.gz", indices[0]).stderr == ""
 
@@ -92,7 +92,7 @@ def told(answer, *changes, more=""):
     """What is printed of it."""
     lines = [str(answer), *([more] if more else [])]
     if changes:
-        lines.append("To see all that a change changes, ggml-py plan ...")
+        lines.append("To see everything that a change affects, run ggml-py plan ... with")
     lines += ["  " + " ".join(f"--what-if {one}" for one in change) for change in changes]
     return "".join(f"{line}\n" for line in lines)
 
@@ -250,14 +250,14 @@ def test_sweep_prints_tables(folder):
 
 def test_a_sweep_needs_the_model(folder):
     error = fails("sweep", folder / "p.json.gz", command=BLOCKED, code=2)
-    assert "is one saved plan: a sweep makes many, for which it needs the model" in error
+    assert "is a saved plan: a sweep makes many plans, so it needs the model" in error
     assert fails("sweep", folder / "m.gguf", command=BLOCKED).startswith("error: the native module")
 
 
 @pytest.mark.parametrize(
     ("options", "code", "message"),
     [
-        (("-n", "1,x"), 2, r"'1,x': expected numbers of tokens with commas between them, like"),
+        (("-n", "1,x"), 2, r"'1,x': expected numbers of tokens separated by commas, like"),
         (("-n", "0"), 2, r"'0': expected numbers of tokens"),
         (("--n-past", "-1"), 2, r"'-1': expected numbers of tokens"),
         (("-n", "1,513"), 1, r"n_tokens=513: one graph takes 1 to 512 tokens"),

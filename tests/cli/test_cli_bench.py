@@ -330,7 +330,7 @@ def test_ctrl_c_ends_with_the_rows_that_are_done(model, form):
         (("m", "-pg", "1"), "'1': expected two numbers of tokens, like 512,128"),
         (("m", "-fa", "maybe"), "'maybe': expected one of on,"),
         (("m", "--repack", "2"), "'2': expected one of 0, 1"),
-        (("m", "-ts", "a/b"), "'a/b': expected numbers with / between them"),
+        (("m", "-ts", "a/b"), "'a/b': expected numbers separated by /"),
         (("m", "-ctk", "f16,"), "'': expected one of types"),
         (("m", "-lm", "dio"), "'dio': expected one of auto, mmap, none"),
         (("m", "-r", 0), "0 is not in the range x>=1"),

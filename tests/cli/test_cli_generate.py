@@ -112,7 +112,7 @@ def test_until_the_context_is_full_and_on(generate, model):
         (["--top-p", "2"], 1, "error: top_p=2.0: expected 0 to 1"),
         (["--repeat-penalty", "0"], 1, "1 is no penalty"),
         (["--temp", "warm"], 2, "Usage"),
-        (["-l", "5"], 2, "'5': expected a token id and a number with its sign"),
+        (["-l", "5"], 2, "'5': expected a token id and a signed number"),
         (["-l", "5+x"], 2, "'5+x': expected a token id"),
         (["-s", "-2"], 2, "Usage"),
         (["-n", "-3"], 2, "Usage"),
@@ -293,5 +293,5 @@ def test_ctrl_c_in_the_prompt(large, terminal):
     out, _ = process.communicate(timeout=60)
     assert (process.returncode, out) == (130, b"\n")
     assert "Traceback" not in said and "\x1b[?25h" in said
-    n = re.search(r"stopped after 0 of 16 tokens, (\d+) of the prompt's 7000 evaluated", said)[1]
+    n = re.search(r"stopped after 0 of 16 tokens; evaluated (\d+) of the prompt's 7000", said)[1]
     assert int(n) < 7000 and int(n) % 64 == 0

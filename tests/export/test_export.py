@@ -380,7 +380,7 @@ def test_view_of_a_run(world, tmp_path):
     assert '"times":{' in (tmp_path / "r.html").read_text()
     world["fallback"].to_json(tmp_path / "p.json")
     both = ("view", path, tmp_path / "p.json")
-    assert "run.json is a run, which is shown alone" in fails(*both, code=2)
+    assert "run.json is a run, which cannot be compared" in fails(*both, code=2)
 
 
 # --- notebooks
@@ -436,20 +436,20 @@ def test_view_opens_a_browser(folder, tmp_path):
 def test_what_view_refuses(folder, tmp_path):
     plan, out = folder / "p.json.gz", tmp_path / "p.html"
     out.write_text("mine")
-    assert "is there already: --force replaces it" in fails("view", plan, "-o", out)
+    assert "already exists: --force replaces it" in fails("view", plan, "-o", out)
     assert out.read_text() == "mine"
-    assert "is there already: --force" in fails("plan", plan, "-o", out)
+    assert "already exists: --force" in fails("plan", plan, "-o", out)
     ok("view", plan, "-o", out, "--force")
     assert out.read_text() != "mine"
     known = fails("view", plan, "-o", tmp_path / "p.pdf", code=2)
     assert ".html" in known and ".json" in known and ".txt" in known
     assert ".html" in fails("plan", plan, "-o", tmp_path / "p", code=2)
-    assert "--html OUT is -o OUT" in fails("view", plan, "--html", out, "-o", out, code=2)
-    assert "--format is for -o" in fails("view", plan, "--format", "json", code=2)
+    assert "--html OUT already means" in fails("view", plan, "--html", out, "-o", out, code=2)
+    assert "--format needs -o" in fails("view", plan, "--format", "json", code=2)
     two = ("view", plan, plan, "-o", tmp_path / "p.json")
     assert "json shows one plan" in fails(*two)
     assert "there is no folder" in fails("view", plan, "-o", tmp_path / "no/p.html")
-    assert "no log, so --dump cannot apply" in fails("view", plan, "--dump", "3", code=2)
+    assert "--dump applies to logs only" in fails("view", plan, "--dump", "3", code=2)
     refused = fails("trace", tmp_path / "no.gguf", "-o", tmp_path / "run.md", code=2)
     assert "not known for a run; known are .json (json), .html or .htm" in refused
 

@@ -38,14 +38,14 @@ KINDS = {
     "m.gguf": (set(VERBS) - VIEW, None, "m.gguf is a model: `ggml-py plan .*m.gguf -o plan.html`"),
     "plan.json": (PLAN_VERBS, "plan.json is a saved plan, not a GGUF file: `ggml-py view .*plan."
                   "json` shows it, the verbs plan, explain, why-not and diff take it",
-                  "one saved plan: a sweep makes many"),
+                  "saved plan: a sweep makes many plans"),
     "plan.json.gz": (PLAN_VERBS, "plan.json.gz is a saved plan, not a GGUF file: `ggml-py view ",
-                     "one saved plan: a sweep makes many"),
+                     "saved plan: a sweep makes many plans"),
     "plan.txt": (PLAN_VERBS, "plan.txt is a kept plan, not a GGUF file: `ggml-py view .* shows it",
-                 "one saved plan: a sweep makes many"),
+                 "saved plan: a sweep makes many plans"),
     "log.txt": (PLAN_VERBS, "log.txt is a log with a debug print .*, not a GGUF "
                 "file: the verbs plan, explain, diff and view take it",
-                "one saved plan: a sweep makes many"),
+                "saved plan: a sweep makes many plans"),
     "run.json": ({"view"}, *["run.json is a recorded run, not a .*: `ggml-py view .*run.js"] * 2),
     "plan.html": ((), *["plan.html is an HTML page, not a .*: open it in a browser"] * 2),
     "plan.trace.json": ((), *["is a Chrome trace, not a .*: open it in https://ui.perfetto"] * 2),

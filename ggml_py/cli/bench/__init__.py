@@ -18,7 +18,7 @@ from .params import PARAMS, Setup, Test, param_options, setups, values_of
 if TYPE_CHECKING:
     from ...models import Model
 
-# Keys of llama-bench that nothing here changes, with what they are.
+# llama-bench's keys that are constant here, with their values.
 _FIXED = {
     "cpu_mask": "0x0", "cpu_strict": False, "poll": 50, "lazy_mode": "auto", "embeddings": False,
     "fit_target": 0, "fit_min_ctx": 0,
@@ -32,7 +32,7 @@ _FIELDS = (
     "fit_min_ctx", "n_prompt", "n_gen", "n_depth", "test_time", "avg_ns", "stddev_ns", "avg_ts",
     "stddev_ts",
 )  # fmt: skip
-# What a table has a column for where it is not the default, in its order.
+# Parameters that get a column of the table if they are not the default, in the table's order.
 _COLUMNS = (
     "n_gpu_layers", "n_cpu_moe", "n_threads", "n_batch", "n_ubatch", "type_k", "type_v",
     "main_gpu", "split_mode", "no_kv_offload", "flash_attn", "devices", "tensor_split",
@@ -46,7 +46,7 @@ class _PromptAndGen(click.ParamType):  # type: ignore[type-arg]
     name = "pp,tg"
 
     def convert(self, value: Any, param: Any, ctx: Any) -> tuple[int, int]:
-        """Both; usage error for what is none."""
+        """Both numbers; usage error for anything else."""
         if isinstance(value, tuple):
             return value
         parts = value.split(",")
@@ -55,7 +55,7 @@ class _PromptAndGen(click.ParamType):  # type: ignore[type-arg]
         return int(parts[0]), int(parts[1])
 
 
-@click.command("bench", short_help="How many tokens a second MODEL takes, as llama-bench does.")
+@click.command("bench", short_help="Time MODEL in tokens per second, as llama-bench does.")
 @click.argument("models", nargs=-1, metavar="[MODEL]...", type=click.Path(dir_okay=False))
 @click.option(
     "-m",
@@ -70,7 +70,7 @@ class _PromptAndGen(click.ParamType):  # type: ignore[type-arg]
     "n_pg",
     type=_PromptAndGen(),
     multiple=True,
-    help="A prompt and then tokens, timed as one.",
+    help="A prompt and the tokens after it, timed together.",
 )
 @param_options
 @click.option(
@@ -79,16 +79,16 @@ class _PromptAndGen(click.ParamType):  # type: ignore[type-arg]
     default=5,
     show_default=True,
     type=click.IntRange(1),
-    help="How often each is timed.",
+    help="How often each test is timed.",
 )
 @click.option(
     "--delay",
     default=0,
     metavar="SECONDS",
     type=click.IntRange(0),
-    help="Time to cool down before each.",
+    help="Time to cool down before each test.",
 )
-@click.option("--no-warmup", is_flag=True, help="Time the first run, too.")
+@click.option("--no-warmup", is_flag=True, help="Do not warm up: time the first run, too.")
 @click.option(
     "-o",
     "--output",
@@ -101,7 +101,7 @@ class _PromptAndGen(click.ParamType):  # type: ignore[type-arg]
     "-oe", "--output-err", type=click.Choice([*PRINTERS]), help="Format on standard error."
 )
 @click.option("--progress", is_flag=True, help="Say on standard error what runs.")
-@click.option("--json", "as_json", is_flag=True, help="-o json")
+@click.option("--json", "as_json", is_flag=True, help="Same as -o json.")
 def command(
     models: tuple[str, ...], more: tuple[str, ...], n_pg: Sequence[tuple[int, int]],
     repetitions: int, delay: int, no_warmup: bool, output: str, output_err: str | None,
@@ -109,8 +109,8 @@ def command(
 ) -> None:  # fmt: skip
     """Time MODEL with random tokens: llama-bench's tests, options, table and keys.
 
-    Options may have several values with commas between them, ranges (128-512*2) or be repeated: all
-    combinations are run. Rows are printed as they are done; Ctrl-C ends with those.
+    Options may have several values: separate them by commas, give a range (128-512*2) or repeat the
+    option. All combinations are run. Each row is printed when it is done; Ctrl-C keeps those.
 
     \b
     ggml-py bench model.gguf
@@ -134,11 +134,11 @@ def command(
         try:
             for row in rows:
                 for printer in printers:
-                    if printer not in begun:  # what fails before has printed nothing
+                    if printer not in begun:  # a failure before the first row prints nothing
                         _begin(printer, begun, stack)
                     printer.row(row)
         except KeyboardInterrupt:
-            for printer in printers:  # a list without rows is JSON, too
+            for printer in printers:  # an empty list is still JSON
                 if printer not in begun:
                     _begin(printer, begun, stack)
             raise
@@ -151,7 +151,7 @@ def _begin(printer: Printer, begun: list[Printer], stack: contextlib.ExitStack) 
 
 
 def _columns(given: Mapping[str, Sequence[Any]], backends: str) -> list[str]:
-    """What a table shows of the parameters: those that are not as usual."""
+    """The parameters that a table shows: those that are not at their defaults."""
     on_cpu = any(name in backends for name in ("CPU", "BLAS", "ZenDNN"))
     shown = {param.field for param in PARAMS if given[param.field] != param.usual}
     shown = shown - {"n_gpu_layers"} | {"n_threads"} if on_cpu else shown | {"n_gpu_layers"}
@@ -159,7 +159,7 @@ def _columns(given: Mapping[str, Sequence[Any]], backends: str) -> list[str]:
 
 
 def _system() -> dict[str, Any]:
-    """The keys that are the same in all rows. The build is ours, not llama.cpp's."""
+    """The keys with the same value in all rows. The build is ours, not llama.cpp's."""
     from ...backends.device import devices
     from ...backends.registry import registries
     from ...boundary.ffi import BUILD
@@ -181,7 +181,7 @@ def _system() -> dict[str, Any]:
 
 
 def _counting(n: int) -> Callable[[str, bool], None]:
-    """What --progress says: a function of what runs, and whether that is another benchmark."""
+    """A function that prints for --progress what runs; `another` starts the next benchmark."""
     count = 0
 
     def say(what: str, another: bool = False) -> None:
@@ -193,7 +193,7 @@ def _counting(n: int) -> Callable[[str, bool], None]:
 
 
 class _Run:
-    """Loads what a setup says, and times its tests."""
+    """Loads the model of a setup, and times its tests."""
 
     def __init__(
         self, repetitions: int, delay: int, warmup: bool,
@@ -202,10 +202,10 @@ class _Run:
         self._repetitions, self._delay, self._warmup = repetitions, delay, warmup
         self._say = say or (lambda _what, _another: None)
         self._wants_bar = wants_bar
-        self._state = 0, b""  # a depth, and the sequence when it had so many tokens
+        self._state = 0, b""  # a depth, and the sequence's state at that depth
 
     def rows(self, setup: Setup, system: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-        """A row for each test, as it is done."""
+        """Yields a row for each test when it is done."""
         from ...gguf.reader import Gguf
         from ...models import desc, load
 
@@ -261,7 +261,7 @@ class _Run:
         return samples
 
     def _to_depth(self, model: Model, n_depth: int, n_batch: int, what: str) -> None:
-        """Fills the cache with so many tokens: those of last time, if they were as many."""
+        """Fills the cache with `n_depth` tokens; reuses the last state of the same depth."""
         depth, state = self._state
         if depth == n_depth:
             self._say(f"{what} (cached)", False)
@@ -273,7 +273,7 @@ class _Run:
 
 
 def _prompt(model: Model, n: int, n_batch: int) -> None:
-    """Random tokens in batches; the logits after the last of each."""
+    """Evaluates random tokens in batches, with the logits after each batch's last token."""
     n_vocab = model.hparams.n_vocab
     for start in range(0, n, n_batch):
         tokens = random.choices(range(n_vocab), k=min(n_batch, n - start))
@@ -281,7 +281,7 @@ def _prompt(model: Model, n: int, n_batch: int) -> None:
 
 
 def _generate(model: Model, n: int) -> None:
-    """Random tokens one by one, with the logits after each."""
+    """Evaluates random tokens one by one, with the logits after each."""
     n_vocab = model.hparams.n_vocab
     for _ in range(n):
         model.eval([random.randrange(n_vocab)], copy=False)

@@ -1,4 +1,4 @@
-"""What `bench` prints: llama-bench's keys, table and other formats."""
+"""The output of `bench`: llama-bench's keys, table and other formats."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ Row = Mapping[str, Any]  # llama-bench's keys, in its order
 
 
 def times(samples_ns: Sequence[int], n_tokens: int) -> dict[str, Any]:
-    """avg_ns, stddev_ns, avg_ts, stddev_ts and both lists of samples; _ts are tokens by second."""
+    """avg_ns, stddev_ns, avg_ts, stddev_ts and both lists of samples; _ts are tokens per second."""
     samples_ts = [1e9 * n_tokens / ns for ns in samples_ns]
     n = len(samples_ns)
     avg_ns, avg_ts = sum(samples_ns) // max(n, 1), sum(samples_ts) / max(n, 1)
     stddev_ns, stddev_ts = 0, 0.0
-    if n > 1:  # of whole numbers the quotients are whole, too
+    if n > 1:  # as in llama-bench, quotients of whole numbers are whole numbers
         squares = sum(ns * ns for ns in samples_ns) // (n - 1)
         stddev_ns = math.isqrt(max(squares - avg_ns * avg_ns * n // (n - 1), 0))
         squares_ts = sum(ts * ts for ts in samples_ts) / (n - 1)
@@ -30,7 +30,7 @@ def times(samples_ns: Sequence[int], n_tokens: int) -> dict[str, Any]:
 
 
 def test_name(n_prompt: int, n_gen: int, n_depth: int) -> str:
-    """What llama-bench calls a test: "pp512", "tg128 @ d4096", "pp512+tg128"."""
+    """llama-bench's name of a test: "pp512", "tg128 @ d4096", "pp512+tg128"."""
     if n_prompt and not n_gen:
         name = f"pp{n_prompt}"
     elif n_gen and not n_prompt:
@@ -41,7 +41,7 @@ def test_name(n_prompt: int, n_gen: int, n_depth: int) -> str:
 
 
 def _text(value: Any) -> str:
-    """A value as llama-bench writes it: std::to_string of numbers and flags."""
+    """A value as llama-bench writes it: with std::to_string for numbers and flags."""
     if isinstance(value, bool):
         return str(int(value))
     return f"{value:.6f}" if isinstance(value, float) else str(value)
@@ -54,42 +54,42 @@ def _json(value: Any) -> str:
 
 
 class Printer:
-    """Writes rows one by one, as they come; one class for each format."""
+    """Writes rows one by one, as they come. Each format has its own class."""
 
     def __init__(self, fields: Sequence[str], columns: Sequence[str], err: bool = False) -> None:
-        """`fields` are the keys of all rows, `columns` those that a table shows besides others;
-        `err` is for standard error."""
+        """`fields` are the keys of all rows, `columns` the optional ones that a table shows. `err`
+        writes to standard error."""
         self.fields, self.columns, self._err = fields, columns, err
 
     def header(self) -> None:
-        """What is before the first row."""
+        """Writes whatever comes before the first row."""
 
     def row(self, row: Row) -> None:
-        """One result."""
+        """Writes one result."""
         raise NotImplementedError
 
     def footer(self) -> None:
-        """What is after the last row."""
+        """Writes whatever comes after the last row."""
 
     def say(self, text: str, end: bool = True) -> None:
-        """Writes at once, for those who watch."""
+        """Writes `text` immediately, so that it can be watched."""
         click.echo(text, err=self._err, nl=end)
 
 
 class Csv(Printer):
-    """Everything in quotation marks."""
+    """CSV with all values in quotation marks."""
 
     def header(self) -> None:
-        """The keys."""
+        """Writes the keys."""
         self.say(",".join(self.fields))
 
     def row(self, row: Row) -> None:
-        """The values."""
+        """Writes the values."""
         self.say(",".join('"' + _text(row[f]).replace('"', '""') + '"' for f in self.fields))
 
 
 class Json(Printer):
-    """A list of objects."""
+    """A JSON list of objects."""
 
     _first = True
 
@@ -98,7 +98,7 @@ class Json(Printer):
         self.say("[")
 
     def row(self, row: Row) -> None:
-        """An object, a line for each key."""
+        """Writes an object, with a line for each key."""
         lines = ",\n".join(f"    {json.dumps(key)}: {_json(row[key])}" for key in row)
         self.say(("" if self._first else ",\n") + f"  {{\n{lines}\n  }}", end=False)
         self._first = False
@@ -109,23 +109,23 @@ class Json(Printer):
 
 
 class Jsonl(Printer):
-    """An object by line."""
+    """A JSON object per line."""
 
     def row(self, row: Row) -> None:
-        """One of them."""
+        """Writes one object."""
         self.say("{" + ", ".join(f"{json.dumps(key)}: {_json(row[key])}" for key in row) + "}")
 
 
 class Sql(Printer):
-    """What sqlite3 reads into a table."""
+    """SQL that sqlite3 reads into a table."""
 
     def header(self) -> None:
-        """Makes the table, unless it is there."""
+        """Creates the table if it does not exist."""
         columns = ",\n".join(f"  {field} {_sql_type(field)}" for field in self.fields)
         self.say(f"CREATE TABLE IF NOT EXISTS llama_bench (\n{columns}\n);\n")
 
     def row(self, row: Row) -> None:
-        """Adds to the table."""
+        """Adds a row to the table."""
         values = ", ".join("'" + _text(row[f]).replace("'", "''") + "'" for f in self.fields)
         self.say(f"INSERT INTO llama_bench ({', '.join(self.fields)}) VALUES ({values});")
 
@@ -143,7 +143,7 @@ def _sql_type(field: str) -> str:
     return "REAL" if field in ("avg_ts", "stddev_ts") else "INTEGER"
 
 
-# Headings that are not the key's name; widths, where not 10 or as wide as the key's name.
+# Headings that differ from the key; widths that are not the larger of 10 and the key's length.
 _HEADINGS: Final = {
     "n_gpu_layers": "ngl", "split_mode": "sm", "n_threads": "threads", "no_kv_offload": "nkvo",
     "flash_attn": "fa", "load_mode": "lm", "embeddings": "embd", "no_op_offload": "nopo",
@@ -159,17 +159,17 @@ _LEFT: Final = ({"model", "backend"} | _TEXTS) - {"type_k", "type_v", "split_mod
 
 
 class Markdown(Printer):
-    """The table."""
+    """A Markdown table, as llama-bench prints it."""
 
     def header(self) -> None:
-        """Headings."""
+        """Writes the headings."""
         self._fields = ("model", "size", "params", "backend", *self.columns, "test", "t/s")
         self.say(_line({field: _HEADINGS.get(field, field) for field in self._fields}))
         rules = ("-" * (_width(f) - 1) + ("-" if f in _LEFT else ":") for f in self._fields)
         self.say(f"| {' | '.join(rules)} |")
 
     def row(self, row: Row) -> None:
-        """A line."""
+        """Writes one line."""
         size, n = row["model_size"] / 2**20, row["model_n_params"]
         shown = {
             "model": row["model_type"],
@@ -183,7 +183,7 @@ class Markdown(Printer):
         self.say(_line({f: shown[f] if f in shown else _text(row[f]) for f in self._fields}))
 
     def footer(self) -> None:
-        """The build."""
+        """Writes the build."""
         if hasattr(self, "_build"):
             self.say("\nbuild: {} ({})".format(*self._build))
 

@@ -1,4 +1,4 @@
-"""What `bench` measures with: llama-bench's parameters, each of which may have several values."""
+"""llama-bench's parameters, each of which may have several values."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import click
 from ..shared.options import NO_AUTO
 
 F = TypeVar("F", bound=Callable[..., Any])
-_MOST = 10_000  # numbers of one range
+_MOST = 10_000  # numbers in one range
 _RANGE = re.compile(r"(-?\d+)(?:-(\d+)(?:([+*])(\d+))?)?")
 _FLASH_ATTN = {  # enum llama_flash_attn_type, and the words for it
     1: ("on", "enabled", "true", "1"),
@@ -23,21 +23,21 @@ _FLASH_ATTN = {  # enum llama_flash_attn_type, and the words for it
 
 
 class _Several(click.ParamType):  # type: ignore[type-arg]
-    """Values with commas between them, as a list."""
+    """Values separated by commas, as a list."""
 
     def convert(self, value: Any, param: Any, ctx: Any) -> list[Any]:
-        """The list; usage error for what is none."""
+        """The list; usage error for anything else."""
         if isinstance(value, list):
             return value
         return [found for part in value.split(",") for found in self.values(part, param, ctx)]
 
     def values(self, part: str, param: Any, ctx: Any) -> Sequence[Any]:
-        """What stands between two commas."""
+        """The values that one part between commas stands for."""
         raise NotImplementedError
 
 
 class Numbers(_Several):
-    """1,2,3, and ranges: 1-3 (each), 1-9+2 (each second), 1-64*2 (each twice the one before)."""
+    """1,2,3, and ranges: 1-3 (every number), 1-9+2 (in steps of 2), 1-64*2 (doubling)."""
 
     name = "numbers"
 
@@ -45,13 +45,14 @@ class Numbers(_Several):
         self._least = least
 
     def values(self, part: str, param: Any, ctx: Any) -> Sequence[Any]:
-        """A number, or those of a range."""
+        """A number, or the numbers of a range."""
         found = _RANGE.fullmatch(part)
         numbers = _numbers(*found.groups()) if found else ()
         if not numbers or numbers[0] < self._least or numbers[_MOST:]:
             self.fail(
-                f"{part!r}: expected whole numbers from {self._least} on with commas between them; "
-                f"ranges are first-last, first-last+step or first-last*factor, of {_MOST} at most",
+                f"{part!r}: expected whole numbers from {self._least} on, separated by commas; "
+                "ranges are first-last, first-last+step or first-last*factor, of at most "
+                f"{_MOST} numbers",
                 param,
                 ctx,
             )
@@ -59,7 +60,7 @@ class Numbers(_Several):
 
 
 def _numbers(first: str, last: str | None, op: str | None, step: str | None) -> Sequence[int]:
-    """Those of a range; none where it has no end."""
+    """The numbers of a range; none if it would not end."""
     start, stop, by = int(first), int(last or first) + 1, int(step or 1)
     if op != "*":
         return range(start, stop, by) if by else ()
@@ -69,14 +70,14 @@ def _numbers(first: str, last: str | None, op: str | None, step: str | None) -> 
 
 
 class Depths(Numbers):
-    """Numbers of tokens; elsewhere -d is a device."""
+    """Numbers of tokens; in other verbs -d is a device."""
 
     def values(self, part: str, param: Any, ctx: Any) -> Sequence[Any]:
-        """A number, or those of a range."""
+        """A number, or the numbers of a range."""
         if not part[:1].isdecimal():
             self.fail(
-                f"{part!r}: -d is a depth here, as in llama-bench: a number of tokens. Devices "
-                "are -dev",
+                f"{part!r}: -d is a depth here, as in llama-bench: a number of tokens. Give "
+                "devices with -dev",
                 param,
                 ctx,
             )
@@ -84,23 +85,23 @@ class Depths(Numbers):
 
 
 class LayerNumbers(Numbers):
-    """Numbers of layers; all is -1, as elsewhere."""
+    """Numbers of layers; "all" is -1, as in other verbs."""
 
     def values(self, part: str, param: Any, ctx: Any) -> Sequence[Any]:
-        """A number, those of a range, or -1 for all."""
+        """A number, the numbers of a range, or -1 for "all"."""
         if part == "auto":
             self.fail(NO_AUTO, param, ctx)
         return [-1] if part == "all" else super().values(part, param, ctx)
 
 
 class Words(_Several):
-    """Each is one of those, or whatever there is when `known` is empty; `name` says what."""
+    """Each value is one of `known`, or any text if that is None; `name` says what they are."""
 
     def __init__(self, name: str, known: Mapping[str, Any] | None = None) -> None:
         self.name, self._known = name, known
 
     def values(self, part: str, param: Any, ctx: Any) -> Sequence[Any]:
-        """What the word stands for."""
+        """The value that the word stands for."""
         if self._known is None and part:
             return [part]
         if not self._known or part not in self._known:
@@ -110,26 +111,26 @@ class Words(_Several):
 
 
 class Overrides(_Several):
-    """Sets of regex=name;regex=name, as they are; nothing, and none, is none of them."""
+    """Sets of regex=name;regex=name, unparsed; "none" or nothing means no overrides."""
 
     name = "regex=name;..."
 
     def values(self, part: str, param: Any, ctx: Any) -> Sequence[Any]:
-        """The one text."""
+        """The text itself."""
         return [part or "none"]
 
 
 class TensorSplits(_Several):
-    """Numbers with / between them, as llama-bench prints them: 3/1 is 3.00/1.00."""
+    """Numbers separated by /, as llama-bench prints them: 3/1 is 3.00/1.00."""
 
     name = "n0/n1/..."
 
     def values(self, part: str, param: Any, ctx: Any) -> Sequence[Any]:
-        """The one text."""
+        """The split as one text."""
         try:
             numbers = [float(number) for number in part.split("/")]
         except ValueError:
-            self.fail(f"{part!r}: expected numbers with / between them, like 3/1", param, ctx)
+            self.fail(f"{part!r}: expected numbers separated by /, like 3/1", param, ctx)
         while len(numbers) > 1 and not numbers[-1]:
             numbers.pop()
         return ["/".join(f"{number:.2f}" for number in numbers)]
@@ -144,8 +145,8 @@ _FLAG = Words("0|1", {"0": False, "1": True})
 
 @dataclass(frozen=True)
 class Param:
-    """One of them: `field` is its key in results, `default` what counts where it is not given, as
-    it would be given; None for the number of cores."""
+    """One parameter. `field` is its key in results. `default` is its value if it is not given,
+    written as an argument; None means the number of cores."""
 
     field: str
     flags: tuple[str, ...]
@@ -155,7 +156,7 @@ class Param:
 
     @property
     def usual(self) -> list[Any]:
-        """The values where it is not given."""
+        """The values if it is not given."""
         if self.default is None:
             from ...backends.device import default_n_threads
 
@@ -166,34 +167,35 @@ class Param:
 
 TEST_PARAMS: Final = (
     Param("n_prompt", ("-p", "--n-prompt"), Numbers(0), "512",
-          "Tokens of a prompt; 0: none is timed."),
-    Param("n_gen", ("-n", "--n-gen"), Numbers(0), "128", "Tokens, one by one; 0: none are timed."),
-    Param("n_depth", ("-d", "--n-depth"), Depths(0), "0", "Tokens in the cache before those."),
+          "Tokens in the prompt; 0: no prompt is timed."),
+    Param("n_gen", ("-n", "--n-gen"), Numbers(0), "128",
+          "Tokens evaluated one by one; 0: none are timed."),
+    Param("n_depth", ("-d", "--n-depth"), Depths(0), "0", "Tokens already in the cache."),
 )  # fmt: skip
-# From the outermost loop to the innermost, as in llama-bench; the tests themselves are inside.
+# From the outermost loop to the innermost, as in llama-bench. The tests are the innermost loop.
 PARAMS: Final = (
     Param("n_gpu_layers", ("-ngl", "--n-gpu-layers"), LayerNumbers(-1),
-          "-1", "Layers whose weights go to the GPUs; -1, and all: all."),
+          "-1", "Layers whose weights go to the GPUs; -1 or all: all."),
     Param("n_cpu_moe", ("-ncmoe", "--n-cpu-moe"), Numbers(0), "0",
-          "The experts of the first N layers stay on the CPU."),
+          "Keep the experts of the first N layers on the CPU."),
     Param("split_mode", ("-sm", "--split-mode"), Words("none|layer", _same("none", "layer")),
           "layer", "Whether one GPU gets all layers, or several share them."),
     Param("load_mode", ("-lm", "--load-mode"), Words("modes", _same("auto", "mmap", "none")),
-          "auto", "Whether weights on the CPU stay in the mapped file."),
+          "auto", "Whether the CPU's weights stay in the mapped file."),
     Param("main_gpu", ("-mg", "--main-gpu"), Numbers(0), "0",
           "Which GPU gets all layers, with -sm none."),
     Param("devices", ("-dev", "--device"), Words("names"), "auto",
-          "Devices, in priority order with / between them; none: the CPU alone; auto: all."),
+          "Devices in priority order, separated by /; none: only the CPU; auto: all."),
     Param("tensor_split", ("-ts", "--tensor-split"), TensorSplits(), "0",
-          "How much of the layers each GPU gets, with / between the numbers."),
+          "Share of the layers that each GPU gets, like 3/1."),
     Param("tensor_buft_overrides", ("-ot", "--override-tensor"), Overrides(), "none",
-          "Weights with the regex in their names go to a device, or buffer type."),
+          "Put weights whose names match the regex on a device or in a buffer type."),
     Param("no_host", ("--no-host",), _FLAG, "0",
-          "Weights on the CPU do not go to a GPU's host memory."),
+          "Do not put the CPU's weights into a GPU's host memory."),
     Param("repack", ("--repack",), _FLAG, "1",
-          "Lay weights out for the CPU's kernels, where it has such layouts."),
+          "Repack weights for the CPU's kernels, if it has layouts for that."),
     Param("no_op_offload", ("-nopo", "--no-op-offload"), Words("0|1", {"0": 0, "1": 1}), "0",
-          "GPUs take no ops whose weights are on the CPU."),
+          "Give GPUs no ops whose weights are on the CPU."),
     Param("n_batch", ("-b", "--batch-size"), Numbers(1), "2048",
           "Tokens that one evaluation takes."),
     Param("n_ubatch", ("-ub", "--ubatch-size"), Numbers(1), "512",
@@ -201,10 +203,10 @@ PARAMS: Final = (
     Param("type_k", ("-ctk", "--cache-type-k"), Words("types"), "f16", "Type of the K cache."),
     Param("type_v", ("-ctv", "--cache-type-v"), Words("types"), "f16", "Type of the V cache."),
     Param("no_kv_offload", ("-nkvo", "--no-kv-offload"), _FLAG, "0",
-          "The KV cache is on the CPU."),
+          "Keep the KV cache on the CPU."),
     Param("flash_attn", ("-fa", "--flash-attn"),
           Words("on|off|auto", {w: n for n, words in _FLASH_ATTN.items() for w in words}), "auto",
-          "Attention in one op."),
+          "Compute attention in one op."),
     Param("n_threads", ("-t", "--threads"), Numbers(1), None,
           "Threads. Default: the cores this process may use."),
 )  # fmt: skip
@@ -227,7 +229,7 @@ def _overrides(words: str) -> list[tuple[str, str]]:
 
 @dataclass(frozen=True)
 class Test:
-    """What is timed at once: a prompt, tokens that follow it, or both, after `n_depth` others."""
+    """What one test times: a prompt, generated tokens, or both, after `n_depth` other tokens."""
 
     n_prompt: int
     n_gen: int
@@ -235,20 +237,20 @@ class Test:
 
     @property
     def n_tokens(self) -> int:
-        """Those that are timed."""
+        """The tokens that are timed."""
         return self.n_prompt + self.n_gen
 
 
 @dataclass(frozen=True)
 class Setup:
-    """A model and one value of each parameter: what one `load` is called for, and its tests."""
+    """A model with one value of each parameter, which one `load` takes, and its tests."""
 
     model: str
     values: Mapping[str, Any]
     tests: tuple[Test, ...]
 
     def load_options(self) -> dict[str, Any]:
-        """The arguments of `models.load`, with a context for the largest of the tests."""
+        """The arguments of `models.load`, with a context for the largest test."""
         v = dict(self.values)
         parts = tuple(float(part) for part in v.pop("tensor_split").split("/"))
         changed = {
@@ -264,7 +266,7 @@ class Setup:
 
 
 def param_options(function: F) -> F:
-    """An option for each parameter, which may be repeated; the command gets lists by `field`."""
+    """Adds a repeatable option for each parameter; the command gets lists by `field`."""
     for param in reversed((*TEST_PARAMS, *PARAMS)):
         words = param.help + (f"  [default: {param.default}]" if param.default else "")
         option = click.option(*param.flags, param.field, type=param.type, multiple=True, help=words)
@@ -283,7 +285,7 @@ def values_of(given: Mapping[str, Sequence[Sequence[Any]]]) -> dict[str, list[An
 def setups(
     models: Sequence[str], both: Sequence[tuple[int, int]], given: Mapping[str, Sequence[Any]]
 ) -> Iterator[Setup]:
-    """Every combination, in llama-bench's order; `both` are prompts with tokens after them."""
+    """All combinations, in llama-bench's order. `both` are prompts with tokens after them."""
     pairs = [*((n, 0) for n in given["n_prompt"]), *((0, n) for n in given["n_gen"]), *both]
     tests = [Test(*pair, depth) for depth in given["n_depth"] for pair in pairs if any(pair)]
     if not tests:

@@ -1,4 +1,4 @@
-"""A progress bar on standard error, where that is a terminal; made by who calls it, no thread."""
+"""A progress bar on standard error if that is a terminal. The caller draws it; no thread does."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 
-_SLOW = 0.3  # seconds: what takes less has no bar
-_PAUSE = 0.1  # between two pictures of it
+_SLOW = 0.3  # seconds; anything faster shows no bar
+_PAUSE = 0.1  # seconds between two redraws
 
 
 @contextmanager
 def bar(what: str, wanted: bool = True, at_once: bool = False) -> Iterator[Callable[[float], None]]:
-    """Gives a function to call with the share that is done, 0.0 to 1.0: it draws where somebody
-    sees it, and takes nothing in between. What is quick has none, unless it is to be there
-    `at_once`. The bar is gone at the end."""
+    """Gives a function to call with the share that is done, 0.0 to 1.0. It draws on terminals only,
+    and costs almost nothing between two redraws. Without `at_once`, quick work shows no bar. The
+    bar disappears at the end."""
     if not wanted or not sys.stderr.isatty():
         yield lambda _share: None
         return
@@ -29,7 +29,7 @@ def bar(what: str, wanted: bool = True, at_once: bool = False) -> Iterator[Calla
         due = time.monotonic() + (0.0 if at_once else _SLOW)
 
         def stop() -> None:
-            with suppress(IndexError):  # it is half started
+            with suppress(IndexError):  # it was only half started
                 shown.stop()
 
         def show(share: float) -> None:
@@ -38,7 +38,7 @@ def bar(what: str, wanted: bool = True, at_once: bool = False) -> Iterator[Calla
             if now < due:
                 return
             if not shown.live.is_started:
-                # Before it starts, for Ctrl-C may come just then, when there is no cursor already.
+                # Before the start: Ctrl-C may come in the middle of it, with the cursor hidden.
                 stack.callback(console.show_cursor)
                 stack.callback(stop)
                 shown.start()

@@ -1,4 +1,4 @@
-"""Ctrl-C that waits for a moment: what was printed is what is counted."""
+"""Delays Ctrl-C for a moment, so that what was printed is also counted."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from types import FrameType
 
 
 class CtrlC:
-    """Between `hold` and `release` it waits; before and after that it is as ever. Where it is
-    ignored, as in a shell's background, it stays so."""
+    """Between `hold` and `release`, Ctrl-C waits; otherwise it works as usual. If it is ignored, as
+    in a shell's background jobs, it stays ignored."""
 
     def __init__(self) -> None:
         self._holds = self._came = False
@@ -28,11 +28,11 @@ class CtrlC:
         self._came = True
 
     def hold(self) -> None:
-        """From now on it waits."""
+        """From now on Ctrl-C waits."""
         self._holds = True
 
     def release(self) -> None:
-        """It waits no longer. Raises KeyboardInterrupt if it came."""
+        """Ctrl-C waits no longer. Raises KeyboardInterrupt if it came in between."""
         self._holds = False
         if self._came:
             self._came = False

@@ -1,4 +1,4 @@
-"""The decode flow of a model, as lines and as data."""
+"""A model's decode flow, as lines and as data."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 
 
 def lines(decodes: Sequence[Decode]) -> list[str]:
-    """A line for each ubatch whose graph was another than the one before, with the inputs that were
-    set, and how many were not."""
+    """A line for each ubatch that did not reuse the graph before, with the inputs that were set;
+    the last line counts the reused graphs."""
     out, n_reused, n = [], 0, 0
     for index, decode in enumerate(decodes):
         for ubatch in decode.ubatches:

@@ -1,4 +1,4 @@
-"""Options that several verbs share, by llama.cpp's names, and what they mean to `models.load`."""
+"""Options that several verbs share, with llama.cpp's names, and their meaning for `models.load`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PLACEMENT, CONTEXT = "Where things are", "Context"
 
 
 class ModelOption(click.Option):
-    """An option of a model, which a saved plan does not take; the help has it in its `group`."""
+    """An option that applies to models and not to saved plans. The help lists it in `group`."""
 
     def __init__(self, *arguments: Any, group: str | None = None, **settings: Any) -> None:
         self.group = group
@@ -29,17 +29,17 @@ class ModelOption(click.Option):
 
 
 class ModelCommand(click.Command):
-    """A command whose help has the verb's own options first, then those of a model by group. It
-    takes `-m MODEL` for its first argument, as llama.cpp's programs do."""
+    """A command whose help lists the verb's own options first, then the model's options by group.
+    `-m MODEL` can give its first argument, as with llama.cpp's programs."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """As click's, with the model of -m in front of the other arguments."""
+        """Like click's, with -m's model moved in front of the other arguments."""
         if any(_MODEL_FLAGS & set(option.opts) for option in self.get_params(ctx)):
             args = _model_first(args)
         return super().parse_args(ctx, args)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """As click's, with a section per group."""
+        """Like click's, with a section per group."""
         groups: dict[str | None, list[tuple[str, str]]] = {None: []}
         for option in self.get_params(ctx):
             record = option.get_help_record(ctx)
@@ -54,7 +54,7 @@ _MODEL_FLAGS = frozenset(("-m", "--model"))
 
 
 def _model_first(args: list[str]) -> list[str]:
-    """The arguments with `-m MODEL` as an argument, which is the first one."""
+    """The arguments, with `-m MODEL` turned into the first positional one."""
     end = args.index("--") if "--" in args else len(args)
     for i, word in enumerate(args[:end]):
         flag, equals, value = word.partition("=")
@@ -66,26 +66,27 @@ def _model_first(args: list[str]) -> list[str]:
 
 
 def model_argument(function: F) -> F:
-    """The MODEL argument, and -m for it."""
+    """The MODEL argument, which -m can give, too."""
     flag = click.option("-m", "--model", "_model", expose_value=False, metavar="MODEL",
-                        help="MODEL, as llama.cpp's programs take it.")  # fmt: skip
+                        help="Another way to give MODEL, as in llama.cpp.")  # fmt: skip
     return click.argument("model", type=click.Path(dir_okay=False))(flag(function))
 
 
 def model_option(*names: str, **settings: Any) -> Callable[[F], F]:
-    """`click.option` for those."""
+    """`click.option` for a `ModelOption`."""
     return click.option(*names, cls=ModelOption, **settings)
 
 
 NO_AUTO = (
-    "'auto': expected a number of layers, or all: nothing is fitted to the devices' memory here. "
-    "What does not fit ends with an error that tells how much it is: then give fewer"
+    "'auto': expected a number of layers, or all: ggml-py does not fit models to the devices' "
+    "memory. If a model is too large, an error says by how much: then give fewer layers"
 )
 
 
 class Layers(click.ParamType):  # type: ignore[type-arg]
-    """A number of layers, or "all", as llama.cpp takes it. Its "auto" (and its -1, which is "auto"
-    there and "all" in llama.h) fits the model to memory, which nothing here does."""
+    """A number of layers or "all", as in llama.cpp. llama.cpp's "auto" fits the model to memory,
+    which nothing here does. (-1 means "auto" in llama.cpp's programs, but "all" in llama.h and
+    here.)"""
 
     name = "layers"
 
@@ -100,7 +101,7 @@ class Layers(click.ParamType):  # type: ignore[type-arg]
 
 
 class Parts(click.ParamType):  # type: ignore[type-arg]
-    """Numbers with commas between them."""
+    """Numbers separated by commas."""
 
     name = "parts"
 
@@ -111,50 +112,50 @@ class Parts(click.ParamType):  # type: ignore[type-arg]
         try:
             return tuple(float(part) for part in re.split("[,/]+", value))
         except ValueError:
-            self.fail(f"{value!r}: expected numbers with commas between them, like 3,1")
+            self.fail(f"{value!r}: expected numbers separated by commas, like 3,1")
 
 
 _LOAD_OPTIONS = [
     model_option("-d", "-dev", "--device", "devices", multiple=True, metavar="NAME",
                  group=PLACEMENT,
-                 help="Device, in priority order; repeat, or put commas between; none: the CPU "
-                      "alone; rpc:HOST:PORT for a server's, "
-                      "sim:NAME[,profile=cuda,memory=8G,min_batch=32,...] for a simulated one. "
+                 help="Devices in priority order: repeat the option, or separate them by commas. "
+                      "none: only the CPU; rpc:HOST:PORT: a server's; "
+                      "sim:NAME[,profile=cuda,memory=8G,min_batch=32,...]: a simulated one. "
                       "Default: all, GPUs first, the CPU last."),
     model_option("-ngl", "--gpu-layers", "--n-gpu-layers", "n_gpu_layers", type=Layers(),
                  default="all", metavar="N", show_default=True, group=PLACEMENT,
-                 help="Layers whose weights go to the GPUs, by their free memory; or all."),
+                 help="Layers whose weights go to the GPUs, shared out by free memory; or all."),
     model_option("-ot", "--override-tensor", "overrides", multiple=True,
                  metavar="REGEX=NAME,...", group=PLACEMENT,
-                 help="Weights with REGEX in their names go to a device, or buffer type; the "
-                      "first that fits counts. Repeat."),
+                 help="Put weights whose names match REGEX on a device or in a buffer type; the "
+                      "first match counts. May be repeated."),
     model_option("-cmoe", "--cpu-moe", is_flag=True, group=PLACEMENT,
-                 help="All experts stay on the CPU."),
+                 help="Keep all experts on the CPU."),
     model_option("-ncmoe", "--n-cpu-moe", default=0, metavar="N", group=PLACEMENT,
-                 help="The experts of the first N layers stay on the CPU."),
+                 help="Keep the experts of the first N layers on the CPU."),
     model_option("-ncffn", "--n-cpu-ffn", default=0, metavar="N", group=PLACEMENT,
-                 help="The dense networks of the first N layers stay on the CPU."),
+                 help="Keep the dense networks of the first N layers on the CPU."),
     model_option("-kvo/-nkvo", "--kv-offload/--no-kv-offload", "offload_kqv", default=True,
                  show_default=True, group=PLACEMENT,
-                 help="The KV cache is on the layers' devices."),
+                 help="Keep the KV cache on the layers' devices."),
     model_option("--op-offload/--no-op-offload", default=True, show_default=True,
                  group=PLACEMENT,
-                 help="GPUs may take ops of large batches whose weights are on the CPU."),
+                 help="Let GPUs take ops of large batches whose weights are on the CPU."),
     model_option("-sm", "--split-mode", type=click.Choice(["none", "layer"]), default="layer",
                  show_default=True, group=PLACEMENT,
                  help="Whether one GPU gets all layers, or several share them."),
     model_option("-ts", "--tensor-split", type=Parts(), metavar="N0,N1,...", group=PLACEMENT,
-                 help="How much of the layers each GPU gets, like 3,1."),
+                 help="Share of the layers that each GPU gets, like 3,1."),
     model_option("-mg", "--main-gpu", default=0, show_default=True, metavar="INDEX",
                  group=PLACEMENT, help="Which GPU gets all layers, with -sm none."),
     model_option("--repack/--no-repack", " /-nr", default=True, show_default=True,
                  group=PLACEMENT,
-                 help="Lay weights out for the CPU's kernels, where it has such layouts."),
+                 help="Repack weights for the CPU's kernels, if it has layouts for that."),
     model_option("--no-host", is_flag=True, group=PLACEMENT,
-                 help="Weights on the CPU do not go to a GPU's host memory."),
+                 help="Do not put the CPU's weights into a GPU's host memory."),
     model_option("-lm", "--load-mode", type=click.Choice(["auto", "mmap", "none"]),
                  default="auto", show_default=True, group=PLACEMENT,
-                 help="Whether weights on the CPU stay in the mapped file."),
+                 help="Whether the CPU's weights stay in the mapped file."),
     model_option("-c", "--ctx-size", "n_ctx", default=512, show_default=True, group=CONTEXT,
                  help="Tokens that the cache holds."),
     model_option("-b", "--batch-size", "n_batch", default=512, show_default=True, group=CONTEXT,
@@ -164,13 +165,13 @@ _LOAD_OPTIONS = [
     model_option("-t", "--threads", "n_threads", type=click.IntRange(min=1), group=CONTEXT,
                  help="Threads. Default: the cores this process may use."),
     model_option("-fa", "--flash-attn", type=click.Choice(["on", "off", "auto"]), default="auto",
-                 show_default=True, group=CONTEXT, help="Attention in one op."),
+                 show_default=True, group=CONTEXT, help="Compute attention in one op."),
     model_option("-ctk", "--cache-type-k", "type_k", default="f16", show_default=True,
                  group=CONTEXT, help="Type of the K cache."),
     model_option("-ctv", "--cache-type-v", "type_v", default="f16", show_default=True,
                  group=CONTEXT, help="Type of the V cache."),
     model_option("--swa-full", is_flag=True, group=CONTEXT,
-                 help="Layers with a sliding window keep all tokens."),
+                 help="Layers with a sliding window keep all tokens in the cache."),
 ]  # fmt: skip
 
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -200,19 +201,19 @@ def load_model(
 
 
 def read_model(model: str, quiet: bool, **options: Any) -> Model:
-    """`load_model`, with its weights read; unless `quiet` a bar shows how far that is."""
+    """`load_model`, which also reads the weights; a bar shows the progress unless `quiet`."""
     with bar(f"loading {Path(model).name}", not quiet) as progress:
         return load_model(model, progress=progress, **options)
 
 
 _NO_DEPTH = (
-    "-d {}: expected a device, as for -dev. llama-bench's depth is -d of ggml-py bench, and "
-    "--n-past where a graph is planned"
+    "-d {}: expected a device, as for -dev. llama-bench's depth is -d in ggml-py bench, and "
+    "--n-past in verbs that plan a graph"
 )
 
 
 def device_names(given: tuple[str, ...]) -> tuple[str, ...]:
-    """Devices as `load` takes them. A simulated one's settings have commas between them, too."""
+    """Devices as `load` takes them. A simulated device's settings contain commas, too."""
     from ...backends.device import devices
 
     if given == ("none",):
@@ -226,7 +227,7 @@ def device_names(given: tuple[str, ...]) -> tuple[str, ...]:
 
 
 class IntList(click.ParamType):  # type: ignore[type-arg]
-    """Whole numbers with commas between them; `what` they are, `least` what they are at least."""
+    """Whole numbers separated by commas. `what` names them, `least` is the smallest allowed."""
 
     def __init__(self, what: str, least: int, example: str) -> None:
         self.name, self.least, self.example = what, least, example
@@ -240,9 +241,7 @@ class IntList(click.ParamType):  # type: ignore[type-arg]
         except ValueError:
             numbers = [self.least - 1]
         if min(numbers) < self.least:
-            self.fail(
-                f"{value!r}: expected {self.name} with commas between them, like {self.example}"
-            )
+            self.fail(f"{value!r}: expected {self.name} separated by commas, like {self.example}")
         return numbers
 
 

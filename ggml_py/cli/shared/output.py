@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def check_output(
     path: str, format: str | None = None, force: bool = False, runs: bool = False
 ) -> None:
-    """Raises, before anything takes long, for what `save` would refuse."""
+    """Raises for whatever `save` would refuse, before any long work starts."""
     from ...export.formats import exporter_for
 
     try:
@@ -26,7 +26,7 @@ def check_output(
     if not folder.is_dir():
         raise FileNotFoundError(f"{path}: cannot be written: there is no folder {folder}")
     if Path(path).exists() and not force:
-        raise FileExistsError(f"{path} is there already: --force replaces it")
+        raise FileExistsError(f"{path} already exists: --force replaces it")
 
 
 def save(
@@ -36,12 +36,12 @@ def save(
     other: Plan | None = None,
     force: bool = False,
 ) -> None:
-    """`Plan.export` or `Run.export`, with errors that name the option and not the argument."""
+    """`Plan.export` or `Run.export`; errors name the command's option, not the argument."""
     from ...export import formats
 
     try:
         formats.export(source, path, format, other, force)
     except FileExistsError:
-        raise FileExistsError(f"{path} is there already: --force replaces it") from None
+        raise FileExistsError(f"{path} already exists: --force replaces it") from None
     except OSError as error:
         raise OSError(f"{path}: cannot be written: {error.strerror}") from None

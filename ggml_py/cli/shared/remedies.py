@@ -1,5 +1,5 @@
-"""llama.cpp's options that would give a model's graph fewer splits: the graph is planned with each
-that may, and one that does not help is not shown."""
+"""llama.cpp's options that would give a model's graph fewer splits. The graph is planned with each
+candidate, and options that do not help are not shown."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def model_remedy(
     def make(changes: Changes) -> Plan | None:
         key = repr(sorted(changes.items()))
         if key not in tried:
-            log.disabled = True  # it has said what is wrong with the options already
+            log.disabled = True  # its warnings about the options were already shown
             try:
                 tried[key] = planned_with(**{**options, **changes})
-            except (AllocError, ModelError):  # it does not fit, or these do not go together
+            except (AllocError, ModelError):  # too large, or options that cannot be combined
                 tried[key] = None
             finally:
                 log.disabled = False
@@ -55,7 +55,8 @@ def _n_layer(model: str) -> int:
 def _candidates(
     options: dict[str, Any], n_layer: int, n_devices: int, make: Make
 ) -> Iterator[tuple[str, Changes]]:
-    """What may help, by what was given. Of layers and experts as many as fit go to the devices."""
+    """Options that may help, judging by the given ones. As many layers and experts as fit go to the
+    devices."""
     if 0 <= options["n_gpu_layers"] <= n_layer:
         n = _first(range(n_layer + 1, options["n_gpu_layers"], -1), "n_gpu_layers", make)
         if n is not None:
@@ -85,10 +86,10 @@ def _candidates(
 
 
 def _first(numbers: range, option: str, make: Make, **besides: Any) -> int | None:
-    """The first number that can be planned with; all after it can be, too."""
+    """The first number with which a plan can be made; it can with all later ones, too."""
     low, high = 0, len(numbers)
     while low < high:
-        middle = (low + high) // 2 if low else 0  # usually all fits
+        middle = (low + high) // 2 if low else 0  # usually everything fits
         if make({option: numbers[middle], **besides}) is not None:
             high = middle
         else:

@@ -1,4 +1,4 @@
-"""Options of sampling, by llama.cpp's names, and the `Sampler` that they make."""
+"""Sampling options with llama.cpp's names, and the `Sampler` that they make."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Bias(click.ParamType):  # type: ignore[type-arg]
-    """A token and what is added to its logit: 15043+1, 15043-inf."""
+    """A token and the bias added to its logit: 15043+1, 15043-inf."""
 
     name = "ID(+/-)BIAS"
 
@@ -26,29 +26,30 @@ class Bias(click.ParamType):  # type: ignore[type-arg]
             return value
         match = re.fullmatch(r"(\d+)([+-](?:inf|\d*\.?\d+(?:e[+-]?\d+)?))", value)
         if match is None:
-            self.fail(f"{value!r}: expected a token id and a number with its sign, like 15043-1")
+            self.fail(f"{value!r}: expected a token id and a signed number, like 15043-1")
         return int(match[1]), float(match[2])
 
 
 _OPTIONS = [
     click.option("-l", "--logit-bias", "logit_bias", type=Bias(), multiple=True,
-                 help="Add to the logit of a token, repeat; ID-inf: never choose it."),
+                 help="Add BIAS to a token's logit; ID-inf: never choose it. May be repeated."),
     click.option("--temp", "--temperature", "temperature", type=float,
                  help="Temperature; 0: the likeliest token.  [0.8]"),
-    click.option("--top-k", type=int, help="Keep the likeliest tokens; 0: all.  [40]"),
+    click.option("--top-k", type=int, help="Keep this many of the likeliest tokens; 0: all.  [40]"),
     click.option("--top-p", type=float,
-                 help="Of those the likeliest that have this probability; 1: all.  [0.95]"),
+                 help="Of those, keep the likeliest with this total probability; 1: all.  [0.95]"),
     click.option("--min-p", type=float,
-                 help="Of those the ones this likely, as a share of the likeliest.  [0.05]"),
+                 help="Of those, keep the ones at least this likely, relative to the likeliest.  "
+                 "[0.05]"),
     click.option("--repeat-penalty", type=float,
-                 help="Divides the logits of past tokens; 1: no penalty.  [1]"),
+                 help="Divide the logits of past tokens by this; 1: no penalty.  [1]"),
     click.option("--repeat-last-n", type=int, help="Past tokens that penalties look at.  [64]"),
     click.option("--frequency-penalty", type=float,
-                 help="Taken from a logit for each time that its token is a past one.  [0]"),
+                 help="Subtract this from a logit for each past occurrence of its token.  [0]"),
     click.option("--presence-penalty", type=float,
-                 help="Taken from the logits of past tokens.  [0]"),
+                 help="Subtract this from the logits of past tokens.  [0]"),
     click.option("-s", "--seed", type=click.IntRange(-1, 2**32 - 1),
-                 help="Starts the random numbers; -1: another each time.  [-1]"),
+                 help="Seed of the random numbers; -1: a new one each time.  [-1]"),
 ]  # fmt: skip
 _NAMES = ("logit_bias", "temperature", "top_k", "top_p", "min_p", "repeat_penalty", "repeat_last_n",
           "frequency_penalty", "presence_penalty", "seed")  # fmt: skip
@@ -62,13 +63,13 @@ def sampling_options(function: F) -> F:
 
 
 def given_sampling(options: dict[str, Any]) -> dict[str, Any]:
-    """Those that were given, taken out of `options`."""
+    """The sampling options that were given; removes all of them from `options`."""
     found = {name: options.pop(name) for name in _NAMES}
     return {name: value for name, value in found.items() if value not in (None, ())}
 
 
 def make_sampler(given: dict[str, Any], banned: Iterable[int]) -> Sampler | None:
-    """None where the likeliest token is all that is asked for."""
+    """The sampler, or None if only the likeliest token is asked for."""
     from ...models import Sampler
 
     bias = {**dict(given.get("logit_bias", ())), **dict.fromkeys(banned, -inf)}

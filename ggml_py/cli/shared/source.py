@@ -1,5 +1,5 @@
-"""What a verb is about: a model, whose graph is planned, a plan that was saved, a page of one
-(`Plan.snapshot`), or a log with a debug print of one."""
+"""The input of a verb: a model, whose graph is planned, a saved plan, a snapshot of a plan
+(`Plan.snapshot`), or a log with a debug print of a plan."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from click.core import ParameterSource
 
 from ...files.kinds import N_HEAD, kind_of
 from ...files.reading import MOST, open_file, read_most
+from ...trace.names import counted
 from .options import ModelOption, load_model, load_options, model_argument, model_option
 
 if TYPE_CHECKING:
@@ -24,25 +25,25 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 _SHAPE_OPTIONS = [
     model_option("-n", "--n-tokens", default=1, show_default=True,
-                 help="Tokens in the batch, of each sequence."),
+                 help="Tokens of each sequence in the batch."),
     model_option("--n-past", default=0, show_default=True,
-                 help="Tokens in the cache before it, of each sequence."),
+                 help="Tokens of each sequence already in the cache."),
     model_option("-np", "--parallel", "n_seqs", type=click.IntRange(min=1), default=1,
                  metavar="N", show_default=True, help="Sequences in the batch."),
     model_option("-kvu", "--kv-unified", is_flag=True,
-                 help="One cache for all sequences, instead of an equal part of it for each."),
+                 help="Share one cache among all sequences, instead of an equal part for each."),
 ]  # fmt: skip
 _dump_option = click.option(
     "--dump", type=int, metavar="N",
-    help="Of a log: which of its debug prints, from 0. Default: the last.",
+    help="Which debug print of a log, from 0. Default: the last.",
 )  # fmt: skip
 _STDIN = "standard input"
 _PRINT = "## SPLIT #"  # what each debug print begins with
 
 
 def source_options(*arguments: str) -> Callable[[F], F]:
-    """Arguments that are a model, a saved plan or a log each, and the options that are for some of
-    them: those of `models.load` and the graph's shape, and which print of a log."""
+    """Arguments that are each a model, a saved plan or a log, and the options for them: those of
+    `models.load` and the graph's shape for a model, and which debug print of a log."""
 
     def decorate(function: F) -> F:
         function = _dump_option(function)
@@ -59,10 +60,10 @@ def source_options(*arguments: str) -> Callable[[F], F]:
 
 
 def get_plan(source: str, **options: Any) -> Plan:
-    """The plan in that file, or of that model's graph with the options.
+    """The plan in that file, or the plan of that model's graph with the options.
 
-    Raises a usage error for options that are not for such a file, ValueError for files that are
-    none of the three.
+    Raises a usage error for options that do not apply to such a file, and ValueError for any other
+    kind of file.
     """
     (plan,) = get_plans((source,), **options)
     return plan
@@ -76,15 +77,15 @@ def get_plans(
     dump: int | None,
     **options: Any,
 ) -> list[Plan]:
-    """As `get_plan`, of several; the options are for all that they fit."""
+    """Like `get_plan`, for several sources. Options apply to each source that takes them."""
     if sources.count("-") > 1:
-        raise click.UsageError("'-' is the standard input, which can be read once")
+        raise click.UsageError("'-' is standard input, which can be read only once")
     saved = [saved_plan(source, dump) for source in sources]
     called = " and ".join(map(_called, sources))
     if None not in saved:
         _refuse_model_options(called)
     if dump is not None and not any(plan and plan.capture.source == "debug log" for plan in saved):
-        raise click.UsageError(f"{called}: no log, so --dump cannot apply")
+        raise click.UsageError(f"--dump applies to logs only, and not to {called}")
     plans = []
     for source, plan in zip(sources, saved, strict=True):
         shape = {"n_tokens": n_tokens, "n_past": n_past, "n_seqs": n_seqs}
@@ -107,29 +108,29 @@ def is_model(source: str) -> bool:
 
 
 def get_tensor(plan: Plan, text: str) -> PlanTensor:
-    """What a user names: a node, leaf or copy by its name, or a node by its number. Raises
-    KeyError."""
+    """The tensor that a user names: a node, leaf or copy by its name, or a node by its number.
+    Raises KeyError."""
     which = name_or_number(plan, text)
     tensor = plan.node(which)
     same = [str(node.index) for node in plan.nodes if node.name == tensor.name]
     if len(same) > 1 and isinstance(which, str):
         *others, last = same
         click.echo(
-            f"nodes {', '.join(others)} and {last} are called {tensor.name}: {last} is meant",
+            f"nodes {', '.join(others)} and {last} are all called {tensor.name}: using {last}",
             err=True,
         )
     return tensor
 
 
 def name_or_number(plan: Plan, text: str) -> str | int:
-    """A tensor as `Plan.node` takes it: a number is a node's, unless something is called so."""
+    """A tensor as `Plan.node` takes it. A number is a node's, unless a tensor has it as name."""
     named = any(t.name == text for t in plan.tensors)
     return text if named or not text.isdecimal() else int(text)
 
 
 def saved_plan(source: str, dump: int | None = None) -> Plan | None:
-    """The plan in that file; None for a model. By content: "-" is the standard input. `dump` is
-    which print of a log, the last one unless told."""
+    """The plan in that file, judged by its content; None for a model. "-" is standard input. `dump`
+    chooses the debug print of a log, by default the last."""
     from ...export.json import plan as to_json
     from ...export.snapshot import MAGIC
     from ...plan import as_plan
@@ -142,12 +143,12 @@ def saved_plan(source: str, dump: int | None = None) -> Plan | None:
         content = to_json.decompressed(content)
     except (OSError, EOFError, zlib.error) as error:
         raise ValueError(f"{name} is damaged: {error}") from None
-    # A log may have each of its messages in a JSON object.
+    # A log may wrap each message in a JSON object.
     log = _PRINT.encode() in content and to_json.KIND.encode() not in content[:1000]
     if content.lstrip()[:1] == b"{" and not log:
         _refuse_known(content, name)
         return as_plan(to_json.parse(content, name))
-    # What PowerShell's > writes is UTF-16.
+    # PowerShell's > writes UTF-16.
     utf16 = content.startswith((b"\xff\xfe", b"\xfe\xff"))
     text = content.decode("utf-16" if utf16 else "utf-8", "replace")
     if text.startswith(MAGIC):
@@ -157,13 +158,12 @@ def saved_plan(source: str, dump: int | None = None) -> Plan | None:
     _refuse_known(content, name)
     raise ValueError(
         f"{name} is neither a GGUF model (its magic is {content[:4]!r}, not b'GGUF') nor a plan "
-        "that `ggml-py plan MODEL -o FILE` saved nor a log with what ggml prints for "
-        "GGML_SCHED_DEBUG=2"
+        "that `ggml-py plan MODEL -o FILE` saved nor a log with GGML_SCHED_DEBUG=2 prints"
     )
 
 
 def _refuse_known(content: bytes, name: str) -> None:
-    """Raises ValueError for a file that is something else than a plan, and what."""
+    """Raises ValueError for a file of another known kind, and names the kind."""
     kind = kind_of(content[:N_HEAD])
     if kind is not None and not kind.is_plan:
         raise ValueError(kind.told(name, "a model or a plan"))
@@ -182,7 +182,7 @@ def saved_run(source: str) -> Run | None:
         content = to_json.decompressed(content)
     except (OSError, EOFError, zlib.error):
         return None  # `saved_plan` says what is wrong
-    # As we write it, or with its keys sorted; a plan may have a node that is called so.
+    # As we write it, or with its keys sorted; a plan may have a node with that name.
     known = run_json.KIND.encode() in content and to_json.KIND.encode() not in content[:200]
     if not known or content.lstrip()[:1] != b"{":
         return None
@@ -205,22 +205,22 @@ def _plan_in_log(text: str, name: str, dump: int | None) -> Plan:
     try:
         n = len(dumps(text))
         if dump is not None and not -n <= dump < n:
-            raise ValueError(f"--dump {dump}: there are {n} debug prints, from 0")
+            raise ValueError(f"--dump {dump}: the log has {counted(n, 'debug print')}, from 0")
         plan = Plan.from_debug_log(text, -1 if dump is None else dump)
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from None
     if dump is None and n > 1:
         click.echo(
-            f"{name} has {n} debug prints: the last is taken, --dump N (from 0) takes another",
+            f"{name} has {n} debug prints: using the last, --dump N (from 0) chooses another",
             err=True,
         )
     return plan
 
 
 def _content(source: str) -> bytes | None:
-    """The bytes of a file; None when it is a model, which may be large."""
+    """The bytes of a file; None if it is a model, which may be large."""
     if source == "-":
-        read = click.get_current_context().meta  # once; a run is looked for, then a plan
+        read = click.get_current_context().meta  # read once: tried as a run, then as a plan
         content: bytes = read.get(_STDIN) or read.setdefault(_STDIN, _read_stdin())
         if content.startswith(b"GGUF"):
             raise click.UsageError("a model cannot be read from standard input: give its path")
@@ -236,12 +236,12 @@ def _content(source: str) -> bytes | None:
 def _read_stdin() -> bytes:
     content = sys.stdin.buffer.read(MOST + 1)
     if len(content) > MOST:
-        raise ValueError(f"{_STDIN} has more than {MOST >> 20:,} MiB: give a file that has less")
+        raise ValueError(f"{_STDIN} has more than {MOST >> 20:,} MiB: give less")
     return content
 
 
 def _refuse_model_options(source: str) -> None:
-    """Usage error when options were given that only a model takes."""
+    """Raises a usage error if options were given that only a model takes."""
     context = click.get_current_context()
     given = [
         p.opts[0]
@@ -252,8 +252,8 @@ def _refuse_model_options(source: str) -> None:
     ]
     if given:
         raise click.UsageError(
-            f"{source}: no model, so {', '.join(given)} cannot apply: a saved plan keeps what it "
-            "was made with"
+            f"{source}: {', '.join(given)} can only apply to a model: a saved plan keeps the "
+            "options that it was made with"
         )
 
 

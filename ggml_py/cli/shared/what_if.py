@@ -1,4 +1,4 @@
-"""What `ggml-py plan --what-if` takes, and what it means to `Plan.what_if`."""
+"""The changes that `ggml-py plan --what-if` takes, and their meaning for `Plan.what_if`."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 FORMS = """\
 \b
 --what-if takes
-  pin:NODE=BACKEND              computed there, whatever else (=none: no longer pinned)
-  move:'TENSORS'=BACKEND        in that backend's memory (or a buffer type): weights, the KV cache
-  supports:BACKEND/OP=yes|no    whether it has the op, or runs that node
-  profile:BACKEND=PROFILE       has the ops of a device profile: cuda, metal, a CSV file
-  offload:BACKEND/OP=yes|no|N   whether it wants it when the weight must be copied (N: from N rows)
+  pin:NODE=BACKEND              compute NODE on BACKEND (=none: remove its pin)
+  move:'TENSORS'=BACKEND        put weights or the KV cache there (BACKEND or a buffer type)
+  supports:BACKEND/OP=yes|no    whether BACKEND supports OP (an op, or one node)
+  profile:BACKEND=PROFILE       give BACKEND the ops of a profile: cuda, metal, a CSV file
+  offload:BACKEND/OP=yes|no|N   whether it takes OP if the weight must be copied (N: from N rows)
   op_offload=on|off   parallel=on|off   drop=BACKEND   upstream=0.17.0
 """
 _WORDS = {"yes": True, "on": True, "no": False, "off": False}
@@ -29,7 +29,7 @@ _KEYED = {
 
 
 class Assumption(NamedTuple):
-    """One change: an argument of `Plan.what_if`, which tensors or backend of it, and the value."""
+    """One change: an argument of `Plan.what_if`, the tensors or backend it is for, its value."""
 
     text: str
     argument: str
@@ -43,7 +43,7 @@ class ChangeType(click.ParamType):  # type: ignore[type-arg]
     name = "change"
 
     def convert(self, value: Any, param: Any, ctx: Any) -> Assumption:
-        """The change; usage error for what is none."""
+        """The change; usage error for anything else."""
         return value if isinstance(value, Assumption) else self._parsed(value)
 
     def _parsed(self, text: str) -> Assumption:
@@ -67,7 +67,7 @@ class ChangeType(click.ParamType):  # type: ignore[type-arg]
             return Assumption(text, what, None, self._word(text, value))
         if what in ("drop", "upstream"):
             return Assumption(text, what, value if what == "drop" else None, value)
-        return self.fail(f"{text!r}: '{kind if colon else what}' is none of these. {_FORMS}")
+        return self.fail(f"{text!r}: '{kind if colon else what}' is not a change. {_FORMS}")
 
     def _word(self, text: str, value: str) -> bool:
         if value not in _WORDS:
@@ -83,9 +83,9 @@ _FORMS = (
 
 
 def changed(plan: Plan, changes: Sequence[Assumption]) -> Plan:
-    """`plan.what_if` with them. Usage error for two that are about the same."""
+    """`plan.what_if` with the changes. Usage error if two change the same thing."""
     arguments: dict[str, Any] = {}
-    answers: dict[Any, bool] = {}  # of profiles; what is told of single nodes counts more
+    answers: dict[Any, bool] = {}  # from profiles; supports: for single nodes overrides them
     for text, argument, key, value in changes:
         if argument == "drop":
             arguments.setdefault("drop", []).append(value)
@@ -101,7 +101,7 @@ def changed(plan: Plan, changes: Sequence[Assumption]) -> Plan:
             given = arguments.setdefault(argument, {})
             which = _which(plan, key)
             if which in given:
-                raise click.UsageError(f"--what-if {text}: that is given twice")
+                raise click.UsageError(f"--what-if {text}: this is given twice")
             given[which] = value
     if answers:
         arguments["supports"] = answers | arguments.get("supports", {})
@@ -109,7 +109,7 @@ def changed(plan: Plan, changes: Sequence[Assumption]) -> Plan:
 
 
 def as_texts(arguments: Mapping[str, Any]) -> list[str]:
-    """The changes that stand for arguments of `Plan.what_if`."""
+    """Arguments of `Plan.what_if`, written as changes."""
     texts = []
     kinds = {argument: kind for kind, argument in _KEYED.items()}
     for argument, value in arguments.items():
