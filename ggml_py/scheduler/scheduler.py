@@ -49,7 +49,8 @@ class Scheduler(Lender):
 
     __slots__ = (
         "_checked", "_copies_at", "_copy_callback", "_eval_callback", "_held", "_held_native",
-        "_known", "_loans", "_n_allocs", "_recording", "_room", "_tracing", "backends", "graph_size"
+        "_known", "_loans", "_n_allocs", "_pinned", "_recording", "_room", "_tracing", "backends",
+        "graph_size",
     )  # fmt: skip
 
     def __init__(
@@ -89,6 +90,7 @@ class Scheduler(Lender):
         restore = lib.gp_sched_restore if tracing else None
         self._checked: tuple[Requirements, ...] = ()  # that the allocated graph fulfils
         self._held: list[Graph] = []
+        self._pinned: dict[Any, Tensor] = {}  # kept: another at its address would have its pin
         self._known: dict[int, Tensor] | None = None  # of that graph, by address: see SchedState
         self._loans = loans = list[Loan]()  # the copies of the graph that is allocated
         held = self._held_native = Held()  # its tensors may outlive a scheduler that nobody closed
@@ -278,8 +280,8 @@ class Scheduler(Lender):
         self._let_go()
 
     def _let_go(self) -> None:
-        self._graph = None
-        self._known = None
+        self._graph = self._known = None
+        self._pinned.clear()
         while self._loans:
             self._loans.pop().close()
 
@@ -414,6 +416,7 @@ class Scheduler(Lender):
         check_pin(tensor, backend, self.backends)
         try:
             with in_use("given a pin", self):
+                self._pinned[raw] = tensor
                 lib.ggml_backend_sched_set_tensor_backend(self.ptr, raw, on)
         except AbortError:
             raise ArgumentError(

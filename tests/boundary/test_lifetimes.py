@@ -388,3 +388,35 @@ def test_a_model_whose_context_has_an_op_on_the_loss_is_collected():
         gc.collect()
         gc.collect()
         assert dict(LIVE) == before
+
+
+@pytest.mark.parametrize("how", ["closed", "collected"])
+def test_a_pin_is_of_the_tensor_that_was_pinned(how):
+    """The scheduler knows tensors by address: another tensor there is not pinned."""
+    before = dict(LIVE)
+    sim, cpu = ggml.sim_device("gpu0").init(), ggml.device("CPU").init(n_threads=1)
+    with ggml.Scheduler([sim, cpu], graph_size=4096) as scheduler:
+
+        def make():
+            context = ggml.Context()
+            a = context.new_tensor("f32", 4)
+            return context, [context.sqr(a) for _ in range(300)]
+
+        context, tensors = make()
+        for tensor in tensors:
+            scheduler.set_tensor_backend(tensor, cpu)
+        if how == "closed":
+            context.close()
+        del context, tensors, tensor
+        gc.collect()
+        context, tensors = make()
+        graph = context.new_graph()
+        graph.build_forward_expand(tensors[0])
+        plan = scheduler.plan(graph)
+        assert plan.splits[0].nodes[0].cause.code != "usr"
+        scheduler.reset()
+        context.close()
+        gc.collect()
+        assert LIVE["Context"] == before.get("Context", 0)
+    sim.close()
+    cpu.close()
