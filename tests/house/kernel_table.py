@@ -138,35 +138,35 @@ _ALIAS = re.compile(r'\{ "(\w+)", (made|kernel)_(\w+) \}')
 
 HEAD = """# What the CPU's kernels assume
 
-A kernel of ggml reads its operands in one way: certain types, the numbers of a row side by side,
+A ggml kernel makes assumptions about its operands: certain types, the numbers of a row contiguous,
 rows at even distances, indices that are rows. Upstream's constructors and kernels check much of
-that, but not all. Where they did not, a kernel read from a wrong place, or wrote to one. This page
-lists both, for release 0.26.0. It is made of `ggml_py/native/made_rules.h` and
-`kernel_rules.h` by `python tests/house/kernel_table.py`; a test fails while it is stale.
+that, but not all. Where they do not, a kernel reads from a wrong place, or writes to one. This page
+lists the assumptions and the checks, for release 0.26.0. `python tests/house/kernel_table.py` makes
+it from `ggml_py/native/made_rules.h` and `kernel_rules.h`; a test fails while it is stale.
 
-Three times somebody looks:
+There are checks at three times:
 
-1. **Constructor**: upstream's own checks, and the *made* rules below: what no backend could make
-   sense of is an `AbortError` at the line that made the op.
+1. **In the constructor**: upstream's own checks, and the *made* rules below. Calls that make no
+   sense for any backend are an `AbortError` at the line that made the op.
 2. **Before a compute on the CPU** (`ggml_graph_compute`, so also under the scheduler and on
    simulated devices): the made rules again and the *CPU* rules, for all nodes of the graph, before
    anything is computed. The `AbortError` names the node, the rule and the strides.
-3. **While it computes**: upstream's checks in the kernels, and indices, which are data.
+3. **During the compute**: upstream's checks in the kernels, and indices, which are data.
 
-Offsets and strides of every view are whole elements, or whole blocks of quantized types.
+Offsets and strides of every view must be whole elements, or whole blocks for quantized types.
 
-*In line* means contiguous, as `Tensor.is_contiguous` says. *Numbers of a row in line* says so of
-the first dimension only: `nb[0]` is the size of one number, or block.
+*In line* means contiguous, as `Tensor.is_contiguous` says. *Numbers of a row in line* means that
+the first dimension is contiguous: `nb[0]` is the size of one number, or of one block.
 
-"Since" is the first release of `ggml-py build --list` that has the op; where it is empty, all of
-them have it. The rules go by the op's name and hold in every release that has the op.
+"Since" is the first release of `ggml-py build --list` that has the op; if it is empty, all of them
+have it. The rules go by the op's name and apply in every release that has the op.
 
-A result may be in the very place of an operand for the ops that `ggml_py/native/overlap.h` names,
-which read each element before they write it. Any other overlap of a result with an operand, or with
-itself, is refused before a compute on the CPU: parts that lie beside each other do not overlap,
-heads of one row included. In memory of usage `compute`, which schedulers and allocators fill, only
-results that are views are looked at. Two layouts of more than four million rows that cannot be told
-apart by their strides are not looked at, and counts of rows above 2^31.
+For the ops in `ggml_py/native/overlap.h`, which read each element before they write it, a result
+may be in exactly the same place as an operand. Any other overlap of a result with an operand, or
+with itself, is refused before a compute on the CPU. Parts beside each other do not overlap, not
+even heads in one row. In memory of usage `compute`, which schedulers and allocators fill, only
+results that are views are checked. Not checked are two layouts of more than four million rows that
+their strides cannot tell apart, and more than 2^31 rows.
 
 | op | since | types | strides | checked here, too |
 |---|---|---|---|---|
