@@ -1,8 +1,8 @@
-"""Memory for contexts: address space whose first pages stay warm from one context to the next.
+"""Memory for contexts: address space whose first pages stay touched from one context to the next.
 
-A context reserves far more than it uses, and pays for the pages that it touches: page faults are a
-quarter of the time that building an op takes. A graph is often built once per token, so closed
-contexts leave their block to the next one.
+A context reserves far more than it uses and pays only for the pages it touches. Page faults take a
+quarter of the time of building an op. A graph is often built once per token, so a closed context
+leaves its block to the next one.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from typing import Any
 from ..errors import AllocError
 from .ffi import ffi
 
-SIZE = 512 << 20  # of a usual block: 1.4 million tensors of 368 bytes
-_KEPT = 4 << 20  # bytes of a block that stay touched: 11 thousand tensors
+SIZE = 512 << 20  # bytes of a normal block: 1.4 million tensors of 368 bytes
+_KEPT = 4 << 20  # bytes of a kept block that stay touched: 11 thousand tensors
 _MAX_KEPT = 4  # blocks
 _kept: list[mmap.mmap] = []
 
 
 def take(size: int) -> mmap.mmap:
-    """A block of `size` bytes, not cleared; memory is used only as it is touched.
+    """A block of `size` bytes, not cleared. Memory is used only for pages that are touched.
 
-    Raises `AllocError` when the process may not have that much address space.
+    Raises `AllocError` when the process cannot get that much address space.
     """
     if size == SIZE:
         with contextlib.suppress(IndexError):
@@ -36,13 +36,13 @@ def take(size: int) -> mmap.mmap:
         return mmap.mmap(-1, size, **private)
     except (OSError, MemoryError, OverflowError):
         raise AllocError(
-            f"a context with reserve={size:,}: more bytes of address space than this process may "
-            "have, expected less (the machine's memory and `ulimit -v` bound it)"
+            f"a context with reserve={size:,}: this process cannot get that many bytes of address "
+            "space, expected fewer (the machine's memory and `ulimit -v` limit it)"
         ) from None
 
 
 def give(block: mmap.mmap, used: int) -> None:
-    """Takes back what `take` gave, of which the first `used` bytes were touched."""
+    """Takes back a block from `take` of which the first `used` bytes were touched."""
     if len(block) != SIZE or len(_kept) >= _MAX_KEPT:
         return
     if used > _KEPT:

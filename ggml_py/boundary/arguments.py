@@ -1,4 +1,4 @@
-"""What callers gave, looked at: each check has one wording, whoever asks."""
+"""Checks of arguments, each with one wording for all callers."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any
 
 from ..errors import ArgumentError
 
-SIZE_MAX = (1 << 63) - 1  # what ggml's int64_t holds, and no memory has
+SIZE_MAX = (1 << 63) - 1  # the most that ggml's int64_t holds; no memory is that large
 
 
 def ptr_of(kind: type, value: Any) -> Any:
-    """`value.ptr` of an object of ours. Raises TypeError for one that is no `kind`."""
+    """`value.ptr` of an object of ours. Raises TypeError if it is not a `kind`."""
     if not isinstance(value, kind):
         name = getattr(kind, "_shown_as", kind.__name__)  # of a base in backends/above.py
         raise TypeError(f"expected a {name}, got {describe(value)}")
@@ -19,15 +19,15 @@ def ptr_of(kind: type, value: Any) -> Any:
 
 
 def describe(value: object) -> str:
-    """What a value is, for messages: its type, and the value where that is short."""
+    """Describes a value for messages: its type, and the value itself if it is short."""
     shown = repr(value) if isinstance(value, int | float | str | None) else ""
     kind = type(value).__name__
     return kind if value is None or not 0 < len(shown) <= 40 else f"{kind} {shown}"
 
 
 def integer(name: str, value: object, least: int = 0, most: int = SIZE_MAX) -> int:
-    """`value`, Python's or numpy's integer. Raises TypeError for anything else, `ArgumentError`
-    for one that is not from `least` to `most`."""
+    """`value`, an integer of Python or numpy, as an int. Raises TypeError for anything else,
+    `ArgumentError` for a number outside `least` to `most`."""
     try:
         number = operator.index(None if isinstance(value, bool) else value)  # type: ignore[arg-type]
     except TypeError:
@@ -40,7 +40,7 @@ def integer(name: str, value: object, least: int = 0, most: int = SIZE_MAX) -> i
 
 
 def enum_of(enum: Any, value: Any) -> int:
-    """A member of a ggml enum by itself, its number or its name in any case."""
+    """The number of an enum member, given as the member, its number or its name in any case."""
     if isinstance(value, enum):
         return int(value)
     if isinstance(value, str):
@@ -56,28 +56,28 @@ def enum_of(enum: Any, value: Any) -> int:
 
 
 def c_text(what: str, value: object) -> bytes:
-    """`value` as UTF-8 for ggml, whose texts end at a NUL. Raises TypeError, `ArgumentError`."""
+    """`value` as UTF-8 for ggml, whose strings end at a NUL. Raises TypeError, `ArgumentError`."""
     if not isinstance(value, str):
         raise TypeError(f"{what}: expected a str, got {describe(value)}")
     if "\0" in value:
-        raise ArgumentError(f"{what} {value!r}: expected text without NUL, where C's texts end")
+        raise ArgumentError(f"{what} {value!r}: expected text without NUL, which ends a C string")
     try:
         return value.encode()
     except UnicodeEncodeError as error:
         raise ArgumentError(
-            f"{what} {value!r}: expected text that UTF-8 can hold ({error.reason})"
+            f"{what} {value!r}: expected text that UTF-8 can encode ({error.reason})"
         ) from None
 
 
 def check_function(value: object, parameters: str, name: str = "") -> None:
-    """Raises TypeError unless `value` is a function or None. `parameters` are those it gets."""
+    """Raises TypeError unless `value` is a function or None. The message names `parameters`."""
     if value is not None and not callable(value):
         lead = f"{name}: " if name else ""
         raise TypeError(f"{lead}expected a function of {parameters} or None, got {describe(value)}")
 
 
 def n_items(name: str, values: Any, n: int) -> list[Any]:
-    """`values` as a list. Raises `ArgumentError` unless they are `n`: C would read past the end."""
+    """`values` as a list. Raises `ArgumentError` unless there are `n`: C would read past it."""
     try:
         found = list(values)
     except TypeError:

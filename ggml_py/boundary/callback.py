@@ -1,37 +1,37 @@
-"""Python functions that C calls, and what becomes of the exceptions that they raise.
+"""Python functions that C calls, and how the exceptions they raise reach the caller.
 
 1. C has one of the functions at the end of this file (vendor/bindgen.py declares them) and, as its
    user data, the handle of a `Callback`, which knows the user's function. Whoever gives C the
-   handle holds the Callback as long as C has it.
+   handle keeps the Callback alive as long as C has it.
 2. C chooses the thread. Eval, copy and compare callbacks are called on the thread that called
-   `compute`. An abort callback is asked where its backend computes: on the same thread, or on that
-   of a simulated device. A custom op is called on all threads of the compute, several at a time.
-   Simulated devices are asked on any thread that plans. Each call holds the GIL.
-3. A function may do anything but change, close or compute with the objects that the call in
-   progress uses: that is `BusyError` (rule 8 of handle.py). Some tensors are lent to it for one
-   call; if it keeps them, they raise `ClosedError` later.
-4. No exception can pass through C. `Callback.__call__` keeps the first one in the Callback, and
-   notes in `STORED` that it did: this is the only way in. C gets an answer that ends its work where
-   that is possible. After an abort, eval or compare callback the compute stops (`stops`); after a
-   copy callback or a custom op it goes on to its end. Until the exception was taken, the function
-   is not called again.
-5. `take_raised` is the only way out. The call that waits for a compute takes what the callbacks of
-   this compute have raised, and raises it: `computing` (backends/computing.py), or `synchronize`
-   where `compute_async` did not wait. So an exception comes out once, of the call that ran it.
-   (Any other call that waits, as `Tensor.get` may, only has the `ComputeError` of rule 7.)
-6. Of several exceptions of one compute a single one is raised: Ctrl-C and its like before all
-   others, then those that stopped the compute, then the first. The rest are forgotten.
-7. If the native call itself raised (an assertion of ggml, a Ctrl-C that C noticed), that comes out,
-   and the exceptions of callbacks are forgotten. A `ComputeError` is different: it only says that
-   something stopped the compute, so the callback's exception takes its place.
-8. A compute that begins forgets what its callbacks raised before it: someone called C through
-   `lib`, and nobody waited for that.
-9. The functions of simulated devices are asked in any call that plans, by several threads at a
-   time. What they raise belongs to the thread (`of_thread`). native/module.h takes it at once, asks
-   nothing more, and raises it when the native call returns.
-10. A signal's handler may raise before the first line of `Callback.__call__`, or after the last.
-   cffi hands that exception to `_called_from_c`, which stores it, too.
-11. For ggml's log (log.py) no call waits. A Ctrl-C comes again when C has returned; any other
+   `compute`. An abort callback is called where its backend computes: on the same thread, or on the
+   thread of a simulated device. A custom op is called on all threads of the compute, several at a
+   time. Simulated devices are asked on any thread that plans. Each call holds the GIL.
+3. A function may do anything except change, close or compute with the objects that the call in
+   progress uses: those raise `BusyError` (rule 8 of handle.py). Some tensors are lent to it for one
+   call. If it keeps them, they raise `ClosedError` later.
+4. No exception can pass through C. `Callback.__call__` keeps the first one in the Callback and
+   notes that in `STORED`; this is the only way in. C gets an answer that ends its work where
+   possible. After an abort, eval or compare callback the compute stops (`stops`); after a copy
+   callback or a custom op it runs to its end. The function is not called again until the exception
+   has been taken.
+5. `take_raised` is the only way out. The call that waits for a compute takes the exceptions of that
+   compute's callbacks and raises: `computing` (backends/computing.py), or `synchronize` after
+   `compute_async`. So an exception is raised once, by the call that ran the callback. (Any other
+   call that waits, as `Tensor.get` may, only raises the `ComputeError` of rule 7.)
+6. If one compute has several exceptions, one is raised: Ctrl-C and the like before all others, then
+   those that stopped the compute, then the first. The rest are dropped.
+7. If the native call itself raised (an assertion of ggml, a Ctrl-C that C noticed), that exception
+   is raised and those of callbacks are dropped. A `ComputeError` is different: it only says that
+   something stopped the compute, so the callback's exception replaces it.
+8. When a compute begins, earlier exceptions of its callbacks are dropped. They come from a call of
+   C through `lib` that nobody waited for.
+9. The functions of simulated devices are called by every native call that plans, on several threads
+   at a time. Their exceptions belong to the thread (`of_thread`). native/module.h takes one at
+   once, calls no more functions, and raises it when the native call returns.
+10. A signal handler may raise before the first line of `Callback.__call__` or after the last. cffi
+   hands that exception to `_called_from_c`, which stores it too.
+11. No call waits for ggml's log (log.py). A Ctrl-C is raised again when C has returned; any other
    exception goes to `sys.unraisablehook`.
 """
 
@@ -48,25 +48,25 @@ from typing import Any, ClassVar
 from ..errors import ComputeError
 from .ffi import ffi
 
-STORED: set[weakref.ref[Callback]] = set()  # those whose exception nobody has taken yet
+STORED: set[weakref.ref[Callback]] = set()  # callbacks with an exception that nobody has taken yet
 _serial = itertools.count()
 
 
 class Callback:
-    """What native code has as its user data. A subclass says what a call does in `_run`."""
+    """The user data of native code. A subclass implements the call in `_run`."""
 
     __slots__ = ("__weakref__", "_raised", "handle")
 
-    stops: ClassVar[bool] = True  # whether what it raises ends the compute: rule 4
-    of_thread: ClassVar[bool] = False  # whether what it raises is the thread's: rule 9
+    stops: ClassVar[bool] = True  # whether its exception ends the compute: rule 4
+    of_thread: ClassVar[bool] = False  # whether its exception belongs to the thread: rule 9
 
     def __init__(self) -> None:
-        # By thread, or 0 for all: (is no Ctrl-C, does not stop, number, exception), as in rule 6.
+        # By thread, or 0 for all: (not a Ctrl-C, does not stop, number, exception), as in rule 6.
         self._raised: dict[int, tuple[bool, bool, int, BaseException]] = {}
         self.handle = ffi.new_handle(self)  # lives as long as this object: hold it
 
     def __call__(self, *args: Any) -> Any:
-        """The result of `_run`; None when it raised, now or before."""
+        """The result of `_run`; None if it raised, now or earlier."""
         if not self._raised or self._whose() not in self._raised:
             try:
                 return self._run(*args)
@@ -82,18 +82,18 @@ class Callback:
 
     def _store(self, error: BaseException) -> None:
         new = (isinstance(error, Exception), not self.stops, next(_serial), error)
-        first = self._raised.setdefault(self._whose(), new)  # another thread's, maybe
+        first = self._raised.setdefault(self._whose(), new)  # maybe from another thread
         if new < first:  # a Ctrl-C
             self._raised[self._whose()] = new
         STORED.add(weakref.ref(self, STORED.discard))
 
 
 def take_raised(callbacks: Iterable[Callback | None]) -> BaseException | None:
-    """Takes what these callbacks have raised out of the store: that of it which is to be raised."""
+    """Takes the exceptions of these callbacks; returns the one to raise (rule 6)."""
     found = []
     for callback in callbacks:
         if callback is not None:
-            STORED.discard(weakref.ref(callback))  # first, for another thread may enter it again
+            STORED.discard(weakref.ref(callback))  # first: another thread may enter it again
             raised = callback._raised.pop(callback._whose(), None)
             if raised is not None:
                 found.append(raised)
@@ -101,19 +101,19 @@ def take_raised(callbacks: Iterable[Callback | None]) -> BaseException | None:
 
 
 def raise_taken(callbacks: Iterable[Callback | None]) -> None:
-    """Takes, and raises what is to be raised."""
+    """Takes the exceptions of these callbacks and raises the one of rule 6, if any."""
     error = take_raised(callbacks)
     if error is not None:
         context = error.__context__
         try:
             raise error
         finally:
-            error.__context__ = context  # whatever is being handled here did not cause it
-            del error  # a cycle with its traceback would keep the handles of the call open
+            error.__context__ = context  # an exception being handled here did not cause it
+            del error  # a cycle with its traceback would keep the call's handles open
 
 
 def raise_instead(error: BaseException, callbacks: Iterable[Callback | None]) -> None:
-    """Rule 7, for `error` of a native call."""
+    """Applies rule 7 to `error` of a native call."""
     if isinstance(error, ComputeError):
         raise_taken(callbacks)
     else:
@@ -122,7 +122,7 @@ def raise_instead(error: BaseException, callbacks: Iterable[Callback | None]) ->
 
 @contextlib.contextmanager
 def raising(callbacks: Iterable[Callback | None]) -> Iterator[None]:
-    """Around a native call that waits for a compute; raises what its callbacks raised in it."""
+    """Around a native call that waits for a compute; raises the exception of its callbacks."""
     try:
         yield
     except BaseException as error:
@@ -133,15 +133,15 @@ def raising(callbacks: Iterable[Callback | None]) -> Iterator[None]:
 
 
 def raise_stored(address: int) -> None:
-    """The same for the Callback with that handle. Called by the native module (module.h)."""
+    """`raise_taken` for the Callback with this handle. Called by the native module (module.h)."""
     raise_taken([ffi.from_handle(ffi.cast("void *", address))])
 
 
 class AbortCallback(Callback):
-    """Asked between the nodes of a compute whether it shall stop.
+    """Called between the nodes of a compute: should it stop?
 
-    Native code has the address of `cell`, which is empty without a predicate: so setting one counts
-    for plans that were made before, and without one no Python is called."""
+    Native code has the address of `cell`, which holds NULL without a predicate. So a new predicate
+    also applies to plans made earlier, and without one no Python is called."""
 
     __slots__ = ("_predicate", "cell")
 
@@ -152,7 +152,7 @@ class AbortCallback(Callback):
 
     @property
     def predicate(self) -> Callable[[], bool] | None:
-        """What is asked."""
+        """The user's function."""
         return self._predicate
 
     @predicate.setter
@@ -164,11 +164,11 @@ class AbortCallback(Callback):
         return self.predicate is not None and bool(self.predicate())
 
 
-# --- what C calls: the last argument is the handle of a Callback, whose answer is None if it raised
+# --- called by C: the last argument is the handle of a Callback, which returns None if it raised
 
 
 def _called_from_c(name: str, failed: int | None = None) -> Callable[..., Any]:
-    """Makes the decorated function the C function `name`. What is raised outside of
+    """Makes the decorated function the C function `name`. An exception raised outside of
     `Callback.__call__` is stored here, and C gets `failed`."""
 
     def store(

@@ -1,4 +1,4 @@
-"""Frames of our functions that only a traceback keeps: they give up the pointer that is closed."""
+"""Clears frames of our functions that a traceback keeps alive and that hold a closed pointer."""
 
 from __future__ import annotations
 
@@ -11,15 +11,17 @@ from typing import Any
 
 _OURS = str(Path(__file__).parent.parent)
 _SUSPENDED = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
-_DEPTH = 3  # a frame has it, or has a tuple of arguments that has it
+_DEPTH = 3  # a frame holds it directly, or through a tuple of arguments
 
 
 def clear_dead_frames(ptr: Any) -> None:
-    """Whoever keeps an exception (a list of errors, the prompt's `sys.last_value`) keeps the frames
-    that it went through, with the pointers in their local variables.
+    """Clears the finished frames of our functions that hold `ptr`.
 
-    By the referrers of `ptr`, not by all objects: those that other threads are just making, such as
-    a tuple that still grows, must not be touched.
+    A kept exception (in a list of errors, or the prompt's `sys.last_value`) keeps the frames it
+    passed through, with the pointers in their local variables.
+
+    Searches the referrers of `ptr`, not all objects: an object that another thread is just making,
+    such as a tuple that still grows, must not be touched.
     """
     looked_at: list[Any] = [ptr]
     for _ in range(_DEPTH):
@@ -28,7 +30,7 @@ def clear_dead_frames(ptr: Any) -> None:
         for one in found:
             if type(one) is FrameType and one.f_code.co_filename.startswith(_OURS):
                 if one.f_code.co_flags & _SUSPENDED:
-                    continue  # it may go on, and clearing it would end it
+                    continue  # it may resume, and clearing would end it
                 with contextlib.suppress(RuntimeError):  # it is running
                     one.clear()
         if not looked_at:

@@ -1,7 +1,7 @@
-"""The one door to the compiled module: loads the build, installs guard and log.
+"""The only access to the compiled module: loads the build, installs the guard and the log.
 
-One build per process: the one that `builds.select` finds when this is imported. Its numbers
-have to be those that `ggml_py.enums` has.
+A process has one build, which `builds.select` finds when this module is imported. Its enum numbers
+must match those of `ggml_py.enums`.
 """
 
 from __future__ import annotations
@@ -24,29 +24,29 @@ from ..builds.default_enums import UPSTREAM
 from ..errors import LoadError, NotBuiltError
 from . import interpreter as _interpreter
 
-# Sanitizers that must be first in a process: name, library, a function of it.
+# Sanitizers that must be loaded first in a process: name, library, one of its functions.
 _RUNTIMES = (("address", "libasan.so", "__asan_init"), ("thread", "libtsan.so", "__tsan_init"))
-# What a CUDA build finds by its rpath, and the packages that bring it.
+# Libraries that a CUDA build finds by its rpath, and the packages that contain them.
 _CUDA = {"libcublas": "nvidia-cublas", "libcudart": "nvidia-cuda-runtime"}
 
 
 def _check_sanitizers(build: dict[str, Any]) -> None:
-    """A sanitizer's runtime that is loaded with its library, and not before, ends the process."""
+    """Raises `LoadError` if a sanitizer's runtime is missing: loaded later, it ends the process."""
     import ctypes
 
     for name, library, sign in _RUNTIMES:
         if name in build["sanitize"] and not hasattr(ctypes.CDLL(None), sign):
             raise LoadError(
-                f"build {build['key']} needs the runtime of its sanitizer before Python starts: "
+                f"build {build['key']} needs its sanitizer's runtime before Python starts: "
                 f"LD_PRELOAD=$(cc -print-file-name={library}) python ... (`make sanitize` does it)"
             )
 
 
 def load(name: str, path: Path) -> ModuleType:
-    """The module `name` of the package, from a file of a build."""
+    """Loads module `name` of the package from a file of a build."""
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
-        raise NotBuiltError(f"{path} cannot be loaded: the build is damaged, build again")
+        raise NotBuiltError(f"{path} cannot be loaded: the build is damaged, rebuild it")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:
@@ -58,18 +58,19 @@ def load(name: str, path: Path) -> ModuleType:
 
 
 def _check_numbers(build: dict[str, Any]) -> None:
-    """The enums may have been imported before GGML_PY_UPSTREAM was set, or a build was made."""
+    """Raises `LoadError` if the enums were imported before GGML_PY_UPSTREAM was set or this build
+    was made, so their numbers differ."""
     if generated(build, "enums.py", enums.FILE) != enums.FILE:
         raise LoadError(
             f"ggml_py.enums was imported with the numbers of {enums.FILE}; build {build['key']} "
-            "has others: set GGML_PY_UPSTREAM before anything of ggml_py is imported"
+            "has others: set GGML_PY_UPSTREAM before importing anything of ggml_py"
         )
 
 
 @contextlib.contextmanager
 def _blas_without_threads() -> Iterator[None]:
-    """OpenBLAS starts a thread for each processor when it is loaded, and they spin beside whatever
-    is imported next. The BLAS backend starts those that it needs itself."""
+    """Keeps OpenBLAS from starting its threads when it is loaded: one per processor, which spin
+    while the next modules are imported. The BLAS backend starts the ones it needs itself."""
     name = "OPENBLAS_NUM_THREADS"
     if name in os.environ:
         yield
@@ -98,12 +99,12 @@ def _remedy(error: ImportError) -> str:
     name, _, what = str(error).partition(": ")
     package = next((p for stem, p in _CUDA.items() if name.startswith(stem)), None)
     if package is None or "cannot open" not in what:
-        return "It was built for another machine or is damaged; build again."
+        return "It was built for another machine or is damaged; rebuild it."
     major = name.rpartition(".")[2]
     package += "" if int(major) >= 13 else f"-cu{major}"
     return (
-        f"It was built with CUDA {major}, which has to be here too: install that toolkit, or "
-        f"`python -m pip install '{package}=={major}.*'` where ggml_py is installed"
+        f"It was built with CUDA {major}, which must be installed here too: install that toolkit, "
+        f"or run `python -m pip install '{package}=={major}.*'` where ggml_py is installed"
     )
 
 
@@ -132,13 +133,13 @@ def text(value: Any) -> str:
 
 
 def own_pointer(kind: type, ptr: Any) -> Any:
-    """A cdata like `ptr` that nobody else has. Raises TypeError for what is no pointer of C: the
-    classes that stand for native objects are not called by users."""
+    """A new cdata equal to `ptr`, with no other reference. Raises TypeError if `ptr` is not a C
+    pointer: users do not call the classes of native objects."""
     if not isinstance(ptr, ffi.CData) or not ptr:
         got = "NULL" if isinstance(ptr, ffi.CData) else type(ptr).__name__
         raise TypeError(
             f"{kind.__name__}: expected a native pointer, got {got}. "
-            f"help(ggml_py.{kind.__name__}) says what makes one"
+            f"help(ggml_py.{kind.__name__}) says how to get one"
         )
     return ffi.cast(ffi.typeof(ptr), ptr)
 
@@ -147,17 +148,17 @@ _OWNERS: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()  
 
 
 def sole_pointer(handle: Any, ptr: Any) -> Any:
-    """`ptr`, which becomes `handle`'s. Raises TypeError where another open handle has it: both
-    would free it."""
+    """Makes `handle` the owner of `ptr` and returns it. Raises TypeError if another open handle
+    owns it: both would free it."""
     address = int(ffi.cast("uintptr_t", own_pointer(type(handle), ptr)))
     other = _OWNERS.get(address)
     if other is not None and not getattr(other, "_closed", True):
-        raise TypeError(f"{type(handle).__name__}: {other!r} owns that pointer: use that one")
+        raise TypeError(f"{type(handle).__name__}: {other!r} owns that pointer; use it instead")
     _OWNERS[address] = handle
     return ptr
 
 
-# What other releases lack raises an error that says so.
+# In another release, a name that it lacks raises an error that says so.
 if BUILD["ggml_version"] != UPSTREAM:
     from .release import Release
 

@@ -1,6 +1,6 @@
-"""What other threads were using when this process was forked.
+"""Finds the handles that other threads were using when this process was forked.
 
-In the child those threads are gone, and nobody ends what they were doing: whatever they had may be
+In the child those threads are gone and nobody finishes their calls. Their handles may be
 half-changed, and would be busy for ever.
 """
 
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from .handle import Handle
 
-_several = False  # threads at the last fork
+_several = False  # whether there were several threads at the last fork
 _IMPORTED_IN_CALLS = (
     "graphs.graph_plan", "backends.registry", "backends.rpc", "gguf.writer", "graphs.alloc",
     "graphs.compare", "scheduler.capture", "scheduler.scheduler", "scheduler.view", "sim.device",
@@ -27,20 +27,20 @@ _IMPORTED_IN_CALLS = (
 def _look() -> None:
     global _several
     _several = len(sys._current_frames()) > 1
-    if _several:  # one may be importing: in the child the module's lock would stay locked
+    if _several:  # one may be importing: the module's lock would stay locked in the child
         for name in _IMPORTED_IN_CALLS:
             importlib.import_module(f"ggml_py.{name}")
 
 
 def left_in_use(kind: type[Handle]) -> list[Handle]:
-    """In the child: the handles that other threads were using, which they no longer are."""
+    """In the child: the handles that other threads were using. Marks them as no longer used."""
     if not _several:
         return []
     me = threading.get_ident()
-    frozen = gc.get_freeze_count() > 0  # servers do that before they fork; it hides objects
+    frozen = gc.get_freeze_count() > 0  # servers freeze before they fork; that hides objects
     if frozen:
         gc.unfreeze()
-    # Without those that were just being made.
+    # Without handles that were still being made.
     every = (one for one in gc.get_objects() if issubclass(type(one), kind))
     handles = [one for one in every if hasattr(one, "_readers")]
     if frozen:

@@ -1,41 +1,42 @@
-"""The base of every object that owns native memory, and the rules of lifetime.
+"""The base of every object that owns native memory, and the lifetime rules.
 
 1. A child holds its parents strongly; a parent knows its children weakly.
 2. Closing a parent closes its children first.
-3. A pointer is a reference: `ptr` is a Python object of its own, and when the last reference to
-   that goes, `weakref.finalize` frees the native object. A call in flight holds its arguments, and
-   so does a method that has read `ptr` into a local variable. So whatever another thread, a
-   signal's handler or the collector closes between two bytecodes or during a call without the GIL,
-   the memory stays until the call is over, and nothing is counted or locked for that. Where nobody
-   else has the pointer, which is nearly always, close() frees at once and raises what that raises
-   (the frames of calls that failed, kept by a traceback, give it up: dead_frames.py). Who
-   reads through a pointer that C returned (a string, an array, a tensor of a graph) therefore keeps
-   the `ptr` that it came from in a local variable until it is done.
-4. The finalizer holds a `Native` of each parent, and no Handle: natives outlive what needs them,
-   whatever order Python closes or collects in, and no cycle goes through the finalizers' registry.
-   Contexts may need each other (an op of A on a tensor of B, one of B on a tensor of A), so their
-   finalizers hold nothing, and the collector ends both. There is no `__del__`.
-5. Tensors are read without a call (`t.ne`), so they cannot hold a pointer for a moment: they hold
-   their Context, and it keeps its metadata as long as Python has it, closed or not. Tensors of
-   other handles, which own more than metadata, have a pointer that holds the handle's (`within`).
-6. `ptr` is a plain attribute that close() deletes: reading it costs nothing while open, and raises
-   `ClosedError` afterwards. For that the object changes its class: were there a `__getattr__` on
-   open ones, CPython would specialise none of their method calls (an op: 100 ns more).
-7. An assertion of ggml that fails in the middle of changing an object leaves it half-changed. Calls
-   that change one run in `_changing()`; then `ptr` goes too, and raises `SpoiledError`.
-8. Rule 3 keeps memory, it does not keep C from changing what other C reads. Calls that change what
-   they are given, or take long, run in `in_use()`: what another thread (or a callback) does with
-   the objects meanwhile, closing too, is `BusyError`. What has to be so for the call is looked at
-   inside of it. Calls that only read what others change run in `reading()`: several threads may,
-   also while the object computes, and who changes or closes it waits for them to end.
-9. A tensor's data may be taken away (its buffer is closed, a scheduler resets) while another thread
-   copies from or to it: such calls work on a copy of the tensor, which pins the buffer (native/
-   pins.h). They end in the memory that there was, which is freed after them.
+3. A pointer is a reference. `ptr` is a separate Python object, and `weakref.finalize` frees the
+   native object when the last reference to it is gone. A call in flight holds its arguments, and a
+   method holds the `ptr` that it has read into a local variable. So if another thread, a signal
+   handler or the garbage collector closes the object between two bytecodes or during a call without
+   the GIL, the memory stays until the call returns, without counters or locks. If nobody else has
+   the pointer, which is nearly always so, close() frees at once and raises any error of that.
+   (Frames of failed calls that a traceback keeps are cleared: dead_frames.py.) Therefore code that
+   reads through a pointer returned by C (a string, an array, a tensor of a graph) keeps the `ptr`
+   that it came from in a local variable until it is done.
+4. The finalizer holds the `Native` of each parent, but no Handle. So a native outlives those that
+   need it, in whatever order Python closes or collects, and no reference cycle runs through the
+   registry of finalizers. Contexts may need each other (an op of A on a tensor of B, and one of B
+   on a tensor of A), so their finalizers hold nothing and the collector frees both. There is no
+   `__del__`.
+5. Tensors are read without a call (`t.ne`), so they cannot hold a pointer for the time of a call.
+   They hold their Context, which keeps its metadata as long as Python holds it, closed or not.
+   Tensors of handles that own more than metadata have a pointer that holds the handle's (`within`).
+6. `ptr` is a plain attribute that close() deletes. Reading it costs nothing while the object is
+   open and raises `ClosedError` afterwards. To do so a closed object changes its class: with a
+   `__getattr__` on open objects, CPython would not specialise their method calls (100 ns per op).
+7. If an assertion of ggml fails while an object is being changed, the object is half-changed. Calls
+   that change one run in `_changing()`. After such a failure `ptr` raises `SpoiledError`.
+8. Rule 3 keeps memory alive; it does not stop C from changing what other C code reads. Calls that
+   change their arguments, or take long, run in `in_use()`: any other use of the objects meanwhile,
+   by another thread or a callback, raises `BusyError`; closing too. The call's preconditions are
+   checked inside it. Calls that only read what others change run in `reading()`: several threads
+   may read at a time, also while the object computes. A change or close waits for them to end.
+9. A tensor may lose its data (its buffer is closed, a scheduler resets) while another thread copies
+   from or to it. Such calls work on a copy of the tensor, which pins the buffer (native/pins.h).
+   They finish in the old memory, which is freed after them.
    Graphs that share tensors without knowing of each other: backends/sharing.py.
-10. In the child of a fork `_lose()` closes what does not survive one and frees nothing: threads
-   (`_bound_to_process()`), connections, GPUs. At exit all is freed, unless some thread is left.
+10. In the child of a fork `_lose()` closes what does not survive a fork, without freeing: threads
+   (`_bound_to_process()`), connections, GPUs. At exit everything is freed unless a thread is left.
 11. A `Lender` (scheduler, allocator) gives memory to tensors that outlive it. Closing one runs in
-   `changing()`, which meets whoever uses these tensors in another graph (backends/sharing.py).
+   `changing()`: `BusyError` while another graph uses these tensors (backends/sharing.py).
 12. A handle is made once: a second `__init__` is refused (once.py), and so is a copy.
 """
 
@@ -65,20 +66,20 @@ from .once import each_once, once
 Self = TypeVar("Self", bound="Handle")
 T = TypeVar("T")
 Token = tuple[str, int]
-Halfway = AbortError | ServerLostError | LeftError  # the call did not come to its end
-User = tuple[str, int]  # what is done, on which thread
+Halfway = AbortError | ServerLostError | LeftError  # the call did not finish
+User = tuple[str, int]  # what is being done, and on which thread
 
 
 class Live(Mapping[str, int]):
-    """How many native objects are open, by class name. In a Counter threads, and finalizers in
-    between, would lose counts of each other."""
+    """How many native objects are open, by class name. Not a Counter: threads and finalizers
+    would lose each other's counts."""
 
     def __init__(self) -> None:
         self._tokens: set[Token] = set()
         self._serial = itertools.count()
 
     def add(self, kind: str) -> Token:
-        """Counts one; the token is for `remove`."""
+        """Counts one; returns the token for `remove`."""
         token = (kind, next(self._serial))
         self._tokens.add(token)
         return token
@@ -86,7 +87,7 @@ class Live(Mapping[str, int]):
     def remove(self, token: Token) -> None:  # it is no longer open
         self._tokens.discard(token)
 
-    def has(self, token: Token) -> bool:  # or in the middle of being freed
+    def has(self, token: Token) -> bool:  # open, or just being freed
         return token in self._tokens
 
     def __getitem__(self, kind: str) -> int:
@@ -100,23 +101,23 @@ class Live(Mapping[str, int]):
 
 
 LIVE = Live()
-MEMORY = Live()  # of buffers: arrays may be over a closed one
+MEMORY = Live()  # of buffers: arrays may view the memory of a closed one
 CLOSING = "being closed"
 COMPUTING = "computing"
 _EXITING: list[bool] = []
-_lock = threading.RLock()  # of every `_user`; held for moments, never while C runs
+_lock = threading.RLock()  # guards every `_user`; held briefly, never while C runs
 _bound: weakref.WeakSet[Handle] = weakref.WeakSet()
 
 
 def those_of(handles: weakref.WeakSet[T]) -> list[T]:
-    """Those that are there now. Other threads may add and remove some meanwhile."""
+    """The handles in the set now. Other threads may add and remove some meanwhile."""
     while True:
         with contextlib.suppress(RuntimeError):  # the set's size changed
             return list(handles)
 
 
 class Native:
-    """A native object, and those that have to be there until it is freed."""
+    """A native object, and those that must exist until it is freed."""
 
     __slots__ = ("needs", "ptr", "token")
 
@@ -126,13 +127,13 @@ class Native:
 
 
 class Held:
-    """What a finalizer looks at besides: a native that it needs at the moment, and its tensors."""
+    """What a finalizer also reads: a native that it needs at the moment, and its tensors."""
 
     __slots__ = ("native", "needs", "tensors")
 
     def __init__(self) -> None:
         self.native: Native | None = None
-        self.needs: list[Native] = []  # of the handle itself, for what a finalizer leaves for later
+        self.needs: list[Native] = []  # the handle's own, for work that a finalizer postpones
         self.tensors: Any = ()
 
 
@@ -141,17 +142,17 @@ def _release(token: Token, free: Callable[[Any], None], ptr: Any, _needs: list[N
         if not _EXITING or threading.active_count() == 1:  # a daemon may be in the middle of a call
             free(ptr)
     finally:
-        LIVE.remove(token)  # now its code may go (Registry.unload)
+        LIVE.remove(token)  # now its code may be unloaded (Registry.unload)
 
 
 def within(raw: Any, owner: Any) -> Any:
-    """`raw`, which points into the native object that `owner` points to: who has it has that."""
+    """`raw`, which points into the native object of `owner`, as a pointer that holds `owner`."""
     return ffi.gc(raw, lambda _raw, _owner=owner: None)
 
 
 def take(user: User, handles: Sequence[Handle]) -> None:
-    """Nothing else may use or close these while their `_user` is this very tuple. Raises
-    `BusyError`, or `ClosedError`; some may have it then, too."""
+    """Reserves `handles`: nothing else may use or close them while their `_user` is this very
+    tuple. Raises `BusyError` or `ClosedError`; some of them may be reserved even then."""
     closing = user[0] == CLOSING
     with _lock:
         mine: Sequence[Handle] = handles
@@ -160,7 +161,7 @@ def take(user: User, handles: Sequence[Handle]) -> None:
                 mine = [h for h in handles if h._user is None or h._check_idle(user)]
                 break
             if not closing:
-                handle.ptr  # noqa: B018  raises when closed, just now by another thread
+                handle.ptr  # noqa: B018  raises when closed, maybe just now by another thread
         if mine is not handles and not closing:
             for handle in handles:
                 handle.ptr  # noqa: B018
@@ -173,7 +174,7 @@ def take(user: User, handles: Sequence[Handle]) -> None:
 
 
 def _wait_for_readers(user: User, handle: Handle) -> None:
-    """New ones are refused. Reading is short, and no Python runs in it but a signal's handler."""
+    """New readers are refused. A read is short and runs no Python except signal handlers."""
     pause = 1e-5
     while readers := handle._readers:
         if user[1] in readers:
@@ -191,14 +192,14 @@ def _busy(handle: Handle, user: User, me: int) -> str:
 
 
 def give_back(user: User, handles: Sequence[Handle]) -> None:
-    """Those that `take` took, if it did."""
+    """Releases those of `handles` that `take` reserved."""
     for handle in handles:
         if handle._user is user:
             handle._user = None
 
 
 class in_use:
-    """Around a call: `take`, and `give_back` at its end."""
+    """Around a call: `take` first, `give_back` at the end."""
 
     __slots__ = ("_handles", "_user")
 
@@ -218,13 +219,13 @@ class in_use:
 
 
 def locked() -> contextlib.AbstractContextManager[bool]:
-    """Around what nothing is taken or given back in. For moments."""
+    """Around code during which nothing is taken or given back. Keep it short."""
     return _lock
 
 
 class reading:
-    """Around a call that reads what others change: several threads may at a time, and who is in
-    the middle of changing it. Raises `BusyError` while another thread changes it."""
+    """Around a call that reads what others change. Several threads may read at a time, and so may
+    the thread that changes it. Raises `BusyError` while another thread changes it."""
 
     __slots__ = ("_handles",)
 
@@ -252,7 +253,7 @@ class reading:
 
 
 class Handle:
-    """Owns one native object. Subclasses pass the pointer, how to free it, and what it needs."""
+    """Owns one native object. Subclasses pass the pointer, how to free it, and its parents."""
 
     __slots__ = (
         "__weakref__", "_children", "_closed", "_finalizer", "_native", "_parents", "_readers",
@@ -263,7 +264,7 @@ class Handle:
 
     @once
     def __init__(self, ptr: Any, free: Callable[[Any], None], *parents: Handle) -> None:
-        if isinstance(self, _WithoutPtr):  # made by a class method of one that is closed
+        if isinstance(self, _WithoutPtr):  # made by a class method of a closed one
             self.__class__ = type(self).__mro__[2]
         self.ptr = own_pointer(type(self), ptr)
         self._token = LIVE.add(type(self).__name__)
@@ -271,7 +272,7 @@ class Handle:
         self._closed = False
         self._spoiled_by: Halfway | None = None
         self._children: weakref.WeakSet[Handle] = weakref.WeakSet()
-        self._user: User | None = None  # what it is in the middle of
+        self._user: User | None = None  # the call that uses it now
         self._readers: tuple[int, ...] = ()  # the threads that read it
         self._parents: list[Handle] = []
         needs = native.needs if self._needs_parents else []
@@ -279,11 +280,11 @@ class Handle:
         for parent in parents:
             self._depend(parent)
 
-    _needs_parents = True  # to be freed
-    _lends = False  # memory to tensors, which goes when it is closed (rule 11)
+    _needs_parents = True  # the parents must exist until it is freed
+    _lends = False  # it lends memory to tensors, until it is closed (rule 11)
 
     def _closing(self, handles: Sequence[Handle]) -> in_use:
-        """Around the closing of all these, of which this is the first that lends, or the one."""
+        """Around the closing of `handles`. This is the first that lends, or the one to close."""
         return in_use(CLOSING, *handles)
 
     def _depend(self, parent: Handle) -> None:
@@ -291,7 +292,7 @@ class Handle:
         if parent is not self and parent not in self._parents:
             native = parent._native
             parent.ptr  # noqa: B018  raises when closed; until here `native` was not freed
-            parent._children.add(self)  # first: who closes the parent looks once more
+            parent._children.add(self)  # first: close() of the parent checks once more
             user = parent._user
             if user is not None and user[0] == CLOSING and user[1] != threading.get_ident():
                 parent._children.discard(self)
@@ -309,9 +310,9 @@ class Handle:
         return self._closed
 
     def close(self) -> None:
-        """Frees the native object, its children before it. Closing twice is harmless.
+        """Frees the native object, after its children. Closing twice is harmless.
 
-        Raises `BusyError` while it, or what would be closed with it, is computing.
+        Raises `BusyError` while this object, or one that would be closed with it, is computing.
         """
         user = self._user
         if user is not None and user[0] == CLOSING and user[1] != threading.get_ident():
@@ -323,18 +324,18 @@ class Handle:
             with next((h for h in handles if h._lends), self)._closing(handles):
                 again: dict[int, Handle] = {}
                 self._reach(again)
-                if again.keys() <= found.keys():  # else another thread has just made one
+                if again.keys() <= found.keys():  # else another thread has just made a child
                     self._close()
                     return
 
     def _close(self) -> None:
         if not self._closed:
             children = those_of(self._children)
-            self._children.clear()  # so that two that need each other end
+            self._children.clear()  # ends the recursion for two that need each other
             for child in children:
                 child._close()
             if self._closed:
-                return  # it was such a one
+                return  # it was one of two that need each other
             self._before_free()
             self._closed = True
             for parent in self._parents:
@@ -344,27 +345,27 @@ class Handle:
             self._free()
 
     def _free(self) -> None:
-        """Frees the native object now, or whoever still has its pointer does at the end."""
+        """Frees the native object now, or when the last reference to its pointer goes."""
         native, finalizer = self._native, self._finalizer
         self._native = _FREED
         if getrefcount(native) > 2 or getrefcount(native.ptr) > 2:
             clear_dead_frames(native.ptr)
         if getrefcount(native) > 2:
-            return  # another that was closed needs it, and is in use
+            return  # another closed object needs it, and is in use
         ptr = native.ptr
         del native
         if getrefcount(ptr) == 2:
-            finalizer()  # what it raises is raised
+            finalizer()  # called here, so its exceptions reach the caller
 
     def _reach(self, found: dict[int, Handle]) -> None:
-        """Adds, by id, all that closing this one changes."""
+        """Adds, by id, every handle that closing this one changes."""
         if id(self) not in found:
             found[id(self)] = self
             for child in those_of(self._children):
                 child._reach(found)
 
     def _check_idle(self, user: User) -> bool:
-        """Whether `user` may take it; False if its thread has it already, for closing."""
+        """Whether `user` may take it. False if the same thread is already closing it."""
         if self._user is None:
             return True
         if self._user == (CLOSING, user[1]):
@@ -372,41 +373,41 @@ class Handle:
         raise BusyError(_busy(self, self._user, user[1]))
 
     def _bound_to_process(self) -> None:
-        """It does not survive a fork."""
+        """Marks it as not surviving a fork."""
         _bound.add(self)
 
     def _lose(self) -> None:
-        """In the child of a fork: forgets the native object, which is the parent's."""
+        """In the child of a fork: forgets the native object, which the parent process keeps."""
         if not self._closed:
             for child in those_of(self._children):
                 child._lose()
             self._before_loss()
             self._closed = True
             self._finalizer.detach()
-            self._native = _FREED  # what it needed may be freed
+            self._native = _FREED  # the natives that it needed may be freed
             LIVE.remove(self._token)
             if self._spoiled_by is None:
                 self._drop_ptr()
 
     def _before_loss(self) -> None:
-        """As `_before_free`, but nothing may be sent or waited for."""
+        """Like `_before_free`, but must not send anything or wait."""
 
     def _changing(self) -> _Changing:
         """Around a call that changes the native object: an abort in it spoils the object."""
         return _Changing(self)
 
     def _spoil(self, error: Halfway) -> None:
-        """It was left half-changed."""
+        """Marks it as left half-changed."""
         self._spoiled_by = error
         self._drop_ptr()
 
     def _before_free(self) -> None:
-        """What a subclass does while the object is still whole."""
+        """A subclass's cleanup while the object is still whole."""
 
     def __reduce_ex__(self, _protocol: object) -> Any:
         raise TypeError(
-            f"a {type(self).__name__} owns a native object: it cannot be copied or pickled. Make "
-            "another, in the process that uses it"
+            f"a {type(self).__name__} owns a native object, so it cannot be copied or pickled. "
+            "Make another in the process that uses it"
         )
 
     def __enter__(self: Self) -> Self:
@@ -439,7 +440,7 @@ class _Changing:
 
 
 class _WithoutPtr:
-    """Mixed into the class of a handle that was closed or spoiled."""
+    """Mixed into the class of a closed or spoiled handle."""
 
     __slots__ = ()
     _spoiled_by: Halfway | None
@@ -454,16 +455,16 @@ class _WithoutPtr:
                 f"this {kind} was left half-changed when {spoiled_by.call} failed "
                 f"({spoiled_by.condition}): close it and make another"
             )
-        return object.__getattribute__(self, name)  # a property's own AttributeError, or none such
+        return object.__getattribute__(self, name)  # a property's AttributeError, or no attribute
 
 
 _FREED = Native(None, ("", -1))
-_FREED.needs = deque(maxlen=0)  # type: ignore[assignment]  # it keeps nothing, whoever is late
+_FREED.needs = deque(maxlen=0)  # type: ignore[assignment]  # keeps nothing that is added late
 _CLOSED: dict[type[Handle], type[Handle]] = {}
 
 
 def _without_ptr(cls: type[Handle]) -> type[Handle]:
-    """The class of closed objects of `cls`: the same, but that reading `ptr` says why not."""
+    """The class of closed objects of `cls`: the same, but reading `ptr` raises the reason."""
     if cls not in _CLOSED:
         body = {"__slots__": (), "__module__": cls.__module__}
         _CLOSED[cls] = type(cls.__name__, (_WithoutPtr, cls), body)
@@ -472,7 +473,7 @@ def _without_ptr(cls: type[Handle]) -> type[Handle]:
 
 def _after_fork_in_child() -> None:
     global _lock
-    _lock = threading.RLock()  # a thread that is gone may hold the other
+    _lock = threading.RLock()  # a thread that is gone may hold the old one
     left = left_in_use(Handle)
     for handle in [*those_of(_bound), *left]:  # pools first: they leave their backends
         handle._lose()
@@ -484,15 +485,15 @@ if hasattr(os, "register_at_fork"):
 
 def _at_exit() -> None:
     _EXITING.append(True)
-    if threading.active_count() > 1:  # what a daemon uses is not unmapped with the modules, either
+    if threading.active_count() > 1:  # a daemon may use any object: none is freed with its module
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(gc.get_objects()))
 
 
 def exiting() -> bool:
-    """Whether the interpreter ends: handles are freed then in the order of their making, last one
-    first, and what they would change of each other does not matter."""
+    """Whether the interpreter is exiting. Handles are then freed in reverse order of creation, and
+    the changes that they would make to each other do not matter."""
     return bool(_EXITING)
 
 
-weakref.finalize(LIVE, lambda: None).detach()  # makes it register at exit before we do
-atexit.register(_at_exit)  # so this runs before that
+weakref.finalize(LIVE, lambda: None).detach()  # makes weakref register its exit handler first
+atexit.register(_at_exit)  # so this runs before it

@@ -1,5 +1,5 @@
-"""Which Pythons can have the native module. The others are told so before anything is loaded:
-loading it there would end the process sooner or later.
+"""Checks that this Python can load the native module, before anything is loaded: elsewhere,
+loading it would crash the process sooner or later.
 """
 
 from __future__ import annotations
@@ -16,19 +16,20 @@ def check() -> None:
     if "t" in getattr(sys, "abiflags", ""):
         raise LoadError(
             f"ggml_py does not run on a free-threaded Python ({sys.executable}): its native module "
-            "is built for the stable ABI, which such a Python does not have, and its objects rely "
-            "on the GIL. Use the usual Python of the same version"
+            "is built for the stable ABI, which free-threaded Python does not have, and its "
+            "objects rely on the GIL. Use the standard build of the same Python version"
         )
     if _sub_interpreter():
         raise LoadError(
-            "ggml_py cannot be used in a sub-interpreter: ggml's state, its log and its callbacks "
-            "belong to the process, and cffi and numpy to the main interpreter. Use it there, in "
-            "threads or in processes (under mod_wsgi: WSGIApplicationGroup %{GLOBAL})"
+            "ggml_py cannot be used in a sub-interpreter: ggml's state, log and callbacks belong "
+            "to the process, and cffi and numpy to the main interpreter. Use it in the main "
+            "interpreter, in threads or in processes (under mod_wsgi: WSGIApplicationGroup "
+            "%{GLOBAL})"
         )
 
 
 def _sub_interpreter() -> bool:
-    for name in ("_interpreters", "_xxsubinterpreters"):  # since 3.13, before
+    for name in ("_interpreters", "_xxsubinterpreters"):  # since 3.13; before it
         try:
             interpreters = import_module(name)
         except ImportError:

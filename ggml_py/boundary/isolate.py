@@ -1,9 +1,9 @@
-"""Runs a function in a process of its own, whose death is an exception here.
+"""Runs a function in its own process, whose death is an exception here.
 
 1. The child is a fresh interpreter (spawn): a fork would copy locks that threads hold.
-2. Function and arguments go in through the child's stdin, the result comes out through a pipe of
-   its own; stdout is the caller's, stderr passes through here, so that its last lines are known.
-3. The child's stdin stays open for as long as the caller lives: when it ends, the child ends.
+2. Function and arguments go in through the child's stdin; the result comes back through a separate
+   pipe. stdout is the caller's. stderr is relayed, so its last lines are known.
+3. The child's stdin stays open as long as the caller lives. When it closes, the child ends.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from ..errors import ArgumentError, IsolatedDeath, IsolatedTimeout
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_LINES = 20  # of stderr that an exception tells
+_LINES = 20  # last lines of stderr in an exception
 _CHUNK = 1 << 20
 _POLL = 0.05  # seconds until a death is noticed
 
@@ -38,16 +38,17 @@ _POLL = 0.05  # seconds until a death is noticed
 def isolate(
     function: Callable[..., T], *args: Any, timeout: float | None = None, **kwargs: Any
 ) -> T:
-    """function(*args, **kwargs), run in a new process; its result, or the exception it raised.
+    """Runs function(*args, **kwargs) in a new process; returns its result or raises its exception.
 
-    For what may end the process: unknown model files, drivers, `lib` with wrong pointers. Both ways
-    everything is pickled, so the function is one of a module (or of a script whose start is behind
-    ``if __name__ == "__main__"``), and what it takes and returns are arrays and plain values, no
-    tensors or other handles. It takes as long as starting Python and importing what it needs.
+    For code that may end the process: unknown model files, drivers, `lib` with wrong pointers.
+    Everything is pickled in both directions. So the function must be defined in a module (or in a
+    script that guards its start with ``if __name__ == "__main__"``), and must take and return
+    arrays and plain values, not tensors or other handles. A call also takes the time to start
+    Python and import what the function needs.
 
-    Raises `IsolatedDeath` when the process ended without a result (a signal, out of memory,
-    `os._exit`), `IsolatedTimeout` when it was ended after `timeout` seconds, `ArgumentError` for
-    what cannot be pickled. Ctrl-C ends the process too.
+    Raises `IsolatedDeath` if the process ended without a result (a signal, out of memory,
+    `os._exit`), `IsolatedTimeout` if it was killed after `timeout` seconds, `ArgumentError` if
+    something cannot be pickled. Ctrl-C ends the process too.
     """
     if not callable(function):
         raise TypeError(f"isolate: expected a function first, got {type(function).__name__}")
@@ -62,7 +63,7 @@ def isolate(
     except Exception as error:
         raise ArgumentError(
             f"isolate: {name} or its arguments cannot be sent to another process ({error}): "
-            "give a function that a module defines, with arrays and plain values"
+            "give a function defined in a module, and arrays and plain values"
         ) from error
     child = _Child(name, work)
     try:
@@ -77,7 +78,7 @@ class _Child:
     def __init__(self, name: str, work: bytes) -> None:
         self.name, self.started = name, time.monotonic()
         setup = spawn.get_preparation_data(name)
-        setup.pop("authkey", None)  # refuses to be pickled, and is for processes that talk back
+        setup.pop("authkey", None)  # cannot be pickled, and is only for processes that talk back
         if not os.path.exists(setup.get("init_main_from_path", "")):  # noqa: PTH110
             setup.pop("init_main_from_path", None)  # "<stdin>"
         prepared = pickle.dumps(setup)
@@ -115,7 +116,7 @@ class _Child:
 
     def end(self) -> None:
         process = self._process
-        process.kill()  # it has nothing more to do; nothing happens if it has ended
+        process.kill()  # it has nothing more to do; harmless if it has ended
         process.wait()
         for stream in (process.stdin, process.stderr, self._result):
             assert stream is not None
@@ -123,9 +124,10 @@ class _Child:
                 stream.close()
 
     def _exchange(self, timeout: float | None) -> None:
-        """Sends the work and receives, until the result is whole or the process has ended.
+        """Sends the work and receives, until the result is complete or the process has ended.
 
-        The pipes' ends would not tell: processes that the child starts may hold them open.
+        The end of the pipes is not a reliable sign: processes that the child starts may hold them
+        open.
         """
         process = self._process
         assert process.stdin is not None
@@ -152,7 +154,7 @@ class _Child:
                     pass
 
     def _left(self, timeout: float | None) -> float | None:
-        """Seconds that the child has; raises `IsolatedTimeout` when there are none."""
+        """The seconds that the child has left. Raises `IsolatedTimeout` if there are none."""
         if timeout is None:
             return None
         left = self.started + timeout - time.monotonic()
@@ -161,16 +163,16 @@ class _Child:
         return left
 
     def _send(self) -> bool:
-        """Sends what the pipe takes; False when there is no more to send."""
+        """Sends as much as the pipe takes; False when there is nothing more to send."""
         assert self._process.stdin is not None
         try:
             self._to_send = self._to_send[os.write(self._process.stdin.fileno(), self._to_send) :]
         except BrokenPipeError:
-            return False  # it died; the result's end tells
+            return False  # it died; the end of the result shows that
         return len(self._to_send) > 0
 
     def _receive(self, fd: int) -> bool:
-        """Takes a piece of the result or of stderr; False at its end."""
+        """Reads a piece of the result or of stderr; False at the end."""
         piece = os.read(fd, _CHUNK)
         if fd == self._result.fileno():
             self._received += piece
@@ -193,7 +195,7 @@ class _Child:
 
 
 def serve(result: int) -> None:
-    """The child: takes the work from stdin, writes what came of it to the pipe `result`."""
+    """The child: reads the work from stdin, writes the outcome to the pipe `result`."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's goes to both; the caller decides
     faulthandler.enable()
     caller = os.fdopen(os.dup(0), "rb")
@@ -212,11 +214,11 @@ def serve(result: int) -> None:
     with open(result, "wb") as pipe:
         pipe.write(len(answer).to_bytes(8, "little"))
         pipe.write(answer)
-    os._exit(0)  # not by way of native destructors, which may hang or die after all went well
+    os._exit(0)  # skips native destructors, which may hang or crash although all went well
 
 
 def _end_with(caller: BinaryIO) -> None:
-    caller.read()  # comes back when the caller's end of the pipe is closed
+    caller.read()  # returns when the caller's end of the pipe is closed
     os._exit(1)
 
 
@@ -241,8 +243,8 @@ def _answer(setup: bytes, work: bytes) -> bytes:
 
 
 def _load(setup: bytes, work: bytes) -> Any:
-    # What multiprocessing does: the caller's main module is imported under another name, and if it
-    # isolates while it is imported, spawn.get_preparation_data says that the guard is missing.
+    # As in multiprocessing: the caller's main module is imported under another name. If it calls
+    # isolate while it is imported, spawn.get_preparation_data says that the guard is missing.
     current: Any = process.current_process()
     current._inheriting = True
     spawn.prepare(pickle.loads(setup))
@@ -251,8 +253,8 @@ def _load(setup: bytes, work: bytes) -> Any:
         return pickle.loads(work)
     except AttributeError as error:
         raise ArgumentError(
-            f"isolate: the new process does not find the function ({error}): a module must define "
-            "it, an interactive session cannot"
+            f"isolate: the new process does not find the function ({error}): define it in a "
+            "module, not in an interactive session"
         ) from error
 
 

@@ -1,4 +1,4 @@
-"""Files that are mapped: watched, for one that is cut meanwhile must not end the process."""
+"""Watches mapped files: one that is truncated while it is mapped must not end the process."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Stamp(NamedTuple):
-    """What tells that a file is the one that was opened."""
+    """Identifies a file, to notice that it is no longer the one that was opened."""
 
     device: int
     inode: int
@@ -35,20 +35,20 @@ class Stamp(NamedTuple):
         return cls(now.st_dev, now.st_ino, now.st_size, now.st_mtime_ns)
 
     def check(self, file: IO[bytes], path: Path) -> None:
-        """Raises `DamagedFileError` where `file`, of that path, is another or was written to."""
+        """Raises `DamagedFileError` if `file` at `path` is another file or was written to."""
         now = Stamp.of(file)
         if now != self:
             had = f"{self.size:,} bytes then, {now.size:,} now" if now.size != self.size else ""
             had = had or "it was written to, or is another file now"
-            raise DamagedFileError(os.fspath(path), f"is not as it was when it was opened: {had}")
+            raise DamagedFileError(os.fspath(path), f"has changed since it was opened: {had}")
 
 
 def map_file(path: Path, opened: Stamp, offset: int = 0, nbytes: int | None = None) -> Bytes:
-    """The bytes of a file, mapped to be read: all of them, or `nbytes` from `offset` on. Whoever
-    reads what is gone by then gets a `DamagedFileError`, and zeroes.
+    """Maps a file for reading: all its bytes, or `nbytes` from `offset` on. Reading bytes that are
+    gone by then gives zeroes and raises `DamagedFileError`.
 
-    Raises `DamagedFileError` where it is not the file any more that was `opened`, `AllocError`
-    where the process may not have so many addresses. C: gp_mapped_add
+    Raises `DamagedFileError` if the file is no longer the one that was `opened`, `AllocError` if
+    the process cannot get that much address space. C: gp_mapped_add
     """
     with path.open("rb", buffering=0) as file:
         opened.check(file, path)
@@ -59,8 +59,8 @@ def map_file(path: Path, opened: Stamp, offset: int = 0, nbytes: int | None = No
                 raise
             n = opened.size if nbytes is None else nbytes
             raise AllocError(
-                f"the {n:,} bytes of {path} cannot be mapped: this process may not have so "
-                "much address space more (`ulimit -v` bounds it)",
+                f"the {n:,} bytes of {path} cannot be mapped: this process cannot get that much "
+                "more address space (`ulimit -v` limits it)",
                 {"file": opened.size},
             ) from None
         watch(array, path, os.dup(file.fileno()))
@@ -68,7 +68,7 @@ def map_file(path: Path, opened: Stamp, offset: int = 0, nbytes: int | None = No
 
 
 def watch_mapped(array: npt.NDArray[Any]) -> None:
-    """Watches what the caller mapped, if `array` is over that."""
+    """Watches the caller's mapping, if `array` is a view of one."""
     base: object = array
     while isinstance(base, np.ndarray) and not isinstance(base, np.memmap):
         base = base.base
@@ -77,8 +77,8 @@ def watch_mapped(array: npt.NDArray[Any]) -> None:
 
 
 def watch(array: np.memmap[Any, Any], path: Path, fd: int = -1) -> None:
-    """Watches what is mapped for an array, as long as that is; `fd` is the file, if it is mapped to
-    be read only. C: gp_mapped_add"""
+    """Watches an array's mapping for as long as it exists. `fd` is the file if it is mapped
+    read-only. C: gp_mapped_add"""
     mapped: mmap.mmap = vars(array)["_mmap"]
     memory = np.frombuffer(mapped, np.uint8)
     start = array.offset - array.offset % mmap.ALLOCATIONGRANULARITY

@@ -1,4 +1,4 @@
-"""The libraries that devices, registries and buffer types live in, which can be unloaded."""
+"""The libraries that contain devices, registries and buffer types; they can be unloaded."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from ..errors import ClosedError
 from .ffi import NULL, ffi, lib, own_pointer, text
 from .handle import LIVE, MEMORY, Token, those_of
 
-_LOADING: list[bool] = []  # load_backend was called: modules that are seen since may go again
+_LOADING: list[bool] = []  # load_backend was called: modules seen since then may be unloaded
 
 
 class Opened(weakref.WeakSet[Any]):
-    """The handles of a module. If the module can be unloaded, also the tokens of their native
-    objects: another thread may still be freeing one whose handle is gone."""
+    """The handles of a module. If it can be unloaded, also the tokens of their native objects:
+    another thread may still be freeing an object whose handle is gone."""
 
     def __init__(self, may_go: bool) -> None:
         super().__init__()
@@ -28,7 +28,7 @@ class Opened(weakref.WeakSet[Any]):
         self._room = 256
 
     def add(self, item: Any) -> None:
-        """The native object has to be there, too."""
+        """Adds a handle whose native object exists."""
         super().add(item)
         if self._tokens is not None:
             self._tokens.add(item._token)
@@ -36,12 +36,12 @@ class Opened(weakref.WeakSet[Any]):
                 self._room = 2 * len(self._there()) + 256
 
     def is_empty(self) -> bool:
-        """Whether no native object is there, one that is being freed counted."""
+        """Whether no native object is left. One that is being freed counts as left."""
         return not self._there()
 
     def still(self) -> list[Any]:
-        """The open ones, if nobody is freeing another and there are some."""
-        there = self._there()  # first: one that is closed meanwhile is not taken for freed
+        """The open handles; none if another native object is just being freed."""
+        there = self._there()  # first: a handle closed meanwhile must not count as freed
         open_now = [handle for handle in those_of(self) if handle._finalizer.alive]
         freed = there - {handle._token for handle in open_now}
         return [] if freed else open_now
@@ -55,10 +55,10 @@ class Opened(weakref.WeakSet[Any]):
 
 
 class Module:
-    """The library that a static object lives in, until `Registry.unload` takes it away.
+    """The library that contains a static object, until `Registry.unload` unloads it.
 
-    Where another is loaded later, its objects may have the same addresses: so whoever holds one
-    holds its Module, and asks that first.
+    A library loaded later may have objects at the same addresses. So each object holds its Module
+    and checks it first.
     """
 
     __slots__ = ("gone", "keep", "numa", "objects", "open", "what")
@@ -66,26 +66,27 @@ class Module:
     def __init__(self) -> None:
         self.gone = ""  # what has happened to it
         self.what = "an unloaded backend"
-        self.keep = ""  # why it cannot go
+        self.keep = ""  # why it cannot be unloaded
         self.numa = False  # numa_init was called
-        self.open = Opened(bool(_LOADING))  # what has `closed`, and closed ones
-        # Where it may be unloaded, its InModule objects by id: calls in flight have their pointers.
+        self.open = Opened(bool(_LOADING))  # its handles, open or closed
+        # If it may be unloaded, its InModule objects by id: calls in flight have their pointers.
         self.objects: weakref.WeakValueDictionary[int, InModule] | None = None
         if _LOADING:
             self.objects = weakref.WeakValueDictionary()
 
     def is_called(self) -> bool:
-        """Whether a call with one of its objects is going on: those have the object's pointer."""
-        refs = [] if self.objects is None else self.objects.valuerefs()  # others may add some now
+        """Whether a call with one of its objects is in progress: it holds the object's pointer."""
+        refs = [] if self.objects is None else self.objects.valuerefs()  # threads may add some now
         return any((one := ref()) is not None and getrefcount(one._ptr) > 2 for ref in refs)
 
     def check(self, what: object) -> None:
-        """Raises `ClosedError` if `what` was in it and it is gone."""
+        """Raises `ClosedError` if the library, which contained `what`, is gone."""
         if self.gone:
-            raise ClosedError(f"this {type(what).__name__} is no more: {self.gone}")
+            raise ClosedError(f"this {type(what).__name__} is gone: {self.gone}")
 
 
-# Around what reads and changes upstream's lists of registries and devices, which have no lock.
+# Held around code that reads or changes upstream's lists of registries and devices: they have no
+# lock.
 REGISTERING = threading.RLock()
 
 
@@ -95,28 +96,28 @@ _SURVIVE_A_FORK = ("CPU", "BLAS")  # no connection, no driver
 
 
 def module_of(registry: Any) -> Module:
-    """The Module of a native registry; of the base library for NULL."""
+    """The Module of a native registry; for NULL, that of the base library."""
     if registry == NULL:
         return _BASE
     return _modules.setdefault(int(ffi.cast("uintptr_t", registry)), Module())
 
 
 def forget_module(registry: Any) -> None:
-    """It is gone: what is loaded at the same address is another."""
+    """Forgets an unloaded registry: one at the same address later is a different one."""
     _modules.pop(int(ffi.cast("uintptr_t", registry)), None)
 
 
 def _after_fork_in_child() -> None:
     global REGISTERING
-    REGISTERING = threading.RLock()  # a thread that is gone may hold the other
+    REGISTERING = threading.RLock()  # a thread that is gone may hold the old one
     for address, module in list(_modules.items()):
         mine = [handle for handle in those_of(module.open) if not handle.closed]
         registry = ffi.cast("ggml_backend_reg_t", address)
         if mine and text(lib.ggml_backend_reg_name(registry)) not in _SURVIVE_A_FORK:
             module.what = "the process that forked"
             module.gone = (
-                "it was in use in the process that forked this one off, and does not survive that; "
-                "start processes by spawn, or fork before it is used"
+                "it was in use in the process that forked this one, and does not survive a fork; "
+                "start processes by spawn, or fork before using it"
             )
             for handle in mine:
                 handle._lose()
@@ -126,11 +127,11 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
-_UNHELD = ("ptr", "closed", "unload", "_unload")  # these take the library away, or ask for nothing
+_UNHELD = ("ptr", "closed", "unload", "_unload")  # they unload the library, or call nothing in it
 
 
 def _held(function: Callable[..., Any] | None) -> Any:
-    """`function`, during which its object counts as called (`Module.is_called`)."""
+    """Wraps `function`: while it runs, its object counts as called (`Module.is_called`)."""
     if function is None:
         return None
 
@@ -143,14 +144,14 @@ def _held(function: Callable[..., Any] | None) -> Any:
 
 
 class InModule:
-    """A static object of a library: never closed, gone when the library is. Two are equal when they
-    are the same native object."""
+    """A static object of a library. It is never closed, and gone when the library is unloaded. Two
+    are equal if they are the same native object."""
 
     __slots__ = ("__weakref__", "_module", "_ptr")
 
     def __init_subclass__(cls) -> None:
-        """Makes each method hold the object's pointer until it returns. So nobody unloads the
-        library while a method reads what C returned: a text, or another object."""
+        """Makes each method hold the object's pointer until it returns. So the library cannot be
+        unloaded while a method reads a string or another object that C returned."""
         super().__init_subclass__()
         for name, value in list(vars(cls).items()):
             if name.startswith("__") or name in _UNHELD:
@@ -179,14 +180,15 @@ class InModule:
         return same_kind and (self._ptr, self._module) == (other._ptr, other._module)
 
     def __copy__(self) -> InModule:
-        return self  # there is one native object, and nothing of its own in this one
+        return self  # there is one native object, and this one has no state of its own
 
     def __deepcopy__(self, _memo: object) -> InModule:
         return self
 
     def __reduce_ex__(self, _protocol: object) -> Any:
         raise TypeError(
-            f"a {type(self).__name__} is of this process: pickle its name, and look it up there"
+            f"a {type(self).__name__} belongs to this process: pickle its name and look it up in "
+            "the other process"
         )
 
     def __hash__(self) -> int:
@@ -199,5 +201,5 @@ class InModule:
         )
 
     def _words(self) -> str:
-        """What its repr says of it."""
+        """The words for its repr."""
         raise NotImplementedError

@@ -1,4 +1,4 @@
-"""The exceptions for what the guards recorded: called by the native module (native/module.h)."""
+"""Makes exceptions of what the guards recorded. Called by the native module (native/module.h)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .op_rules import rule_of
 
 # enum gp_error_kind of native/guard.h
 _ABORT, _NULL, _MISSING, _STATUS, _FILE, _RPC, _LEFT = 1, 2, 3, 5, 6, 7, 8
-_BUSY = "busy: "  # how an abort of native/pin_hooks.h begins
+_BUSY = "busy: "  # prefix of an abort of native/pin_hooks.h
 
 
 def from_native(
@@ -33,7 +33,7 @@ def from_native(
         return MissingFunctionError(
             f"{call} is not in this build: its backend is a module (portable builds) or was not "
             "built, or the build is pristine. "
-            "`ggml-py build --list` shows the builds; `ggml-py build --backend ...` makes one."
+            "`ggml-py build --list` lists the builds; `ggml-py build --backend ...` makes one."
         )
     if kind == _STATUS:
         return ComputeError(message)
@@ -51,7 +51,9 @@ def _damage(path: str, nbytes: int) -> str:
     try:
         now = Path(path).stat().st_size
     except OSError as error:
-        return f"cannot be read any more ({error.strerror})"
+        return f"can no longer be read ({error.strerror})"
     if now < nbytes:
-        return f"was cut while it was mapped: it had {nbytes:,} bytes or more, and has {now:,} now"
-    return "could not be read while it was mapped: its disk fails, or it was cut and written again"
+        return f"was truncated while it was mapped: it had at least {nbytes:,} bytes, now {now:,}"
+    return (
+        "could not be read while it was mapped: its disk fails, or it was truncated and rewritten"
+    )

@@ -1,8 +1,8 @@
-"""What builds of other releases lack that the default one has (`builds.default_enums` is of that).
+"""Errors for names that another release's build lacks and the default one has (`since.SINCE`).
 
-Its use raises `MissingFunctionError`, which names the first release that has it. The default build
-passes through none of this. Numbers of enums and methods of ops are the build's own: enums.py
-and graphs/ take them from the files that were generated with it.
+Using such a name raises `MissingFunctionError`, which names the first release that has it. Nothing
+here runs for the default build. Enum numbers and op methods are the build's own: enums.py and
+graphs/ take them from the files that were generated with it.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ class Release:
         self.label = label
 
     def lacks(self, name: str) -> MissingFunctionError:
-        """The error for a name of `SINCE` that is not there."""
+        """The error for a name of `SINCE` that this release lacks."""
         return MissingFunctionError(
-            f"{name.removeprefix('Context.')} is not in ggml {self.label}, the build that is "
-            f"loaded; ggml {SINCE[name]} is the first release with it. GGML_PY_UPSTREAM chooses "
-            "the build at start; `ggml-py build --list` shows them"
+            f"{name.removeprefix('Context.')} is not in ggml {self.label}, the loaded build; "
+            f"ggml {SINCE[name]} is the first release with it. GGML_PY_UPSTREAM chooses the build "
+            "at start; `ggml-py build --list` lists the builds"
         )
 
     def fit_lib(self, lib: Any) -> Any:
-        """`lib`, or what stands for it: the same functions, and an error for those it lacks."""
+        """A stand-in for `lib`: the same functions, and an error for those that it lacks."""
         return _Lib(self, lib)
 
     def fit_enums(self, module: ModuleType) -> None:
-        """Makes members and enums that the module lacks an error."""
+        """Makes enums and members that the module lacks raise the error."""
 
         class Meta(EnumMeta):
             def __getattr__(cls, name: str) -> Any:
@@ -61,7 +61,7 @@ class Release:
         module.__getattr__ = of_module  # type: ignore[method-assign]
 
     def fit_ops(self, ops: type) -> None:
-        """Makes ops, and parameters of ops, that the class lacks an error."""
+        """Makes ops and op parameters that the class lacks raise the error."""
         newer: dict[str, set[str]] = {}  # parameters by op
         for name in SINCE:
             if name.startswith("Context."):
@@ -77,7 +77,7 @@ class Release:
                 setattr(ops, op, self._narrower(method, sorted(missing)))
 
     def _narrower(self, method: Callable[..., Any], missing: list[str]) -> Callable[..., Any]:
-        """`method` with a better message where somebody gives it a parameter of a later day."""
+        """Wraps `method`: a parameter of a later release gets a better message."""
         n_parameters = len(inspect.signature(method).parameters)
 
         @functools.wraps(method)
@@ -91,7 +91,7 @@ class Release:
 
 
 class _Lib:
-    """Functions and constants are plain attributes, as quick to get as those of `lib` itself."""
+    """Functions and constants are plain attributes, as fast to read as those of `lib` itself."""
 
     def __init__(self, release: Release, lib: Any) -> None:
         vars(self).update({name: getattr(lib, name) for name in dir(lib)})
@@ -104,7 +104,7 @@ class _Lib:
 
 
 class _Lacking:
-    """In the place of an op: an error for whoever takes it from a Context or from the class."""
+    """Stands for a missing op: reading it from a Context or from the class raises the error."""
 
     def __init__(self, release: Release, name: str) -> None:
         self.release, self.name = release, name

@@ -1,13 +1,13 @@
-"""Which native builds are beside this package, and which of them is meant.
+"""Finds the native builds beside this package and selects one of them.
 
 A build is a folder ``native/lib/<key>/`` with ``build.json`` (written last, so a folder without it
-is not whole). By default the newest instrumented build of the default release (`default_enums.py`
-says which that is) is taken; ``GGML_PY_UPSTREAM`` names another: a ggml version,
-``b<llama.cpp build>``, the version of the package it came from, a label (``0.26.0-pristine``) or a
+is incomplete). The default is the newest instrumented build of the default release, which
+`default_enums.py` names. ``GGML_PY_UPSTREAM`` selects another: a ggml version,
+``b<llama.cpp build>``, the version of the package that made it, a label (``0.26.0-pristine``) or a
 key.
 
-A source tree without a build takes those of an installed ggml_py, if they were made of the files
-that the tree has: ``made_of`` in ``build.json`` has the hash of each.
+A source tree without a build uses those of an installed ggml_py, if they were made from the same
+files: ``made_of`` in ``build.json`` has the hash of each.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ DEFAULT = Path(__file__).with_name("default_enums.py")
 
 
 def builds() -> list[dict[str, Any]]:
-    """The whole builds beside this package, newest first; each has its `folder`. For a source
-    tree that has none, those that are installed and fit it."""
+    """The complete builds beside this package, newest first; each has its `folder`. For a source
+    tree without builds: the installed ones that fit it."""
     if mine := _builds_in(LIB_DIR):
         return mine
     fitting = [build for build in _installed() if not _changed(build)]
-    # The tree's enums and ops can be compared with those of the default release only.
+    # The tree's enums and ops can only be compared with those of the default release.
     return fitting if any(build["ggml_version"] == UPSTREAM for build in fitting) else []
 
 
@@ -48,7 +48,7 @@ def _builds_in(folder: Path) -> list[dict[str, Any]]:
 
 
 def _installed() -> list[dict[str, Any]]:
-    """Where this package is a source tree: the builds of other ggml_py on Python's path."""
+    """If this package is a source tree: the builds of other ggml_py packages on Python's path."""
     if not (PACKAGE.parent / "build_ggml.py").is_file():
         return []
     packages = (Path(entry or ".") / "ggml_py" for entry in sys.path)
@@ -57,7 +57,7 @@ def _installed() -> list[dict[str, Any]]:
 
 
 def _changed(build: dict[str, Any]) -> list[str]:
-    """The files of this source tree that are not as the build was made of."""
+    """The files of this source tree that differ from those the build was made from."""
     tree = PACKAGE.parent
     if "made_of" not in build:
         return ["those of a version before 0.2.0"]
@@ -80,18 +80,18 @@ def _hash(file: Path) -> str:
 
 
 def why_none() -> str:
-    """Why there is no build to load, and what to do about it; "" where there is one."""
+    """Why there is no build to load, and what to do about it; "" if there is one."""
     if builds():
         return ""
     do = "`python build_ggml.py` in the source tree builds it"
     others = [build for build in _installed() if build["ggml_version"] == UPSTREAM]
     if not others:
-        return f"ggml_py has no native library yet (nothing whole under {LIB_DIR}): {do}"
+        return f"ggml_py has no native library yet (no complete build under {LIB_DIR}): {do}"
     changed = _changed(others[0])
     files = ", ".join(changed[:3]) + (f" and {len(changed) - 3} more" if len(changed) > 3 else "")
     return (
-        f"this source tree cannot use the native library that is installed in "
-        f"{others[0]['folder']}, for it was made of other sources ({files}): {do}"
+        f"this source tree cannot use the native library installed in {others[0]['folder']}: it "
+        f"was made from other sources ({files}); {do}"
     )
 
 
@@ -125,20 +125,20 @@ def select(wanted: str | None) -> dict[str, Any]:
 
 
 def current() -> dict[str, Any]:
-    """The build that is loaded, or would be. Loads nothing. Raises `NotBuiltError`."""
+    """The build that is loaded or would be loaded. Loads nothing. Raises `NotBuiltError`."""
     loaded = getattr(sys.modules.get("ggml_py.boundary.ffi"), "BUILD", None)
     build: dict[str, Any] = loaded or select(os.environ.get("GGML_PY_UPSTREAM"))
     return build
 
 
 def generated(build: dict[str, Any], name: str, committed: Path) -> Path:
-    """The file `name` that was generated with a build; `committed` if that is the same."""
+    """The file `name` that was generated with a build; `committed` if they are the same."""
     own: Path = build["folder"] / name
     return committed if own.read_bytes() == committed.read_bytes() else own
 
 
 def enums_file() -> Path:
-    """The file with the numbers of the current build; `DEFAULT` where there is none."""
+    """The file with the enum numbers of the current build; `DEFAULT` without a build."""
     try:
         return generated(current(), "enums.py", DEFAULT)
     except NotBuiltError:

@@ -112,5 +112,5 @@ def export(
     """See `Plan.export` and `Run.export`."""
     exporter = exporter_for(path, format)
     if not force and Path(path).exists():
-        raise FileExistsError(f"{path} is there already: force=True replaces it")
+        raise FileExistsError(f"{path} already exists: force=True replaces it")
     write_whole(path, render(source, exporter, other).encode(), force)

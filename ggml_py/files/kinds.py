@@ -1,4 +1,4 @@
-"""What a file is that is not what was asked for, told by how it begins."""
+"""Recognises a file of the wrong kind by its first bytes."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ import zlib
 from collections.abc import Callable
 from typing import NamedTuple
 
-N_HEAD = 1 << 16  # bytes that tell it
+N_HEAD = 1 << 16  # first bytes that are looked at
 
 
 class FileKind(NamedTuple):
-    """`what` a file is, and the `advice` that helps; {path} in it is the file's. `is_plan`: whether
-    verbs that take a plan take it."""
+    """`what` a file is, and `advice` on using it, in which {path} is the file's path. `is_plan`:
+    whether verbs that take a plan take it."""
 
     what: str
     advice: str
     is_plan: bool = False
 
     def told(self, path: object, expected: str) -> str:
-        """That `path` is this, and not `expected` ("a GGUF file")."""
+        """The message that `path` is this kind, not `expected` ("a GGUF file")."""
         return f"{path} is {self.what}, not {expected}: {self.advice.format(path=path)}"
 
 
@@ -30,7 +30,7 @@ _PLAN = FileKind(
     "does ggml_py.Plan.from_json",
     is_plan=True,
 )
-_RUN = FileKind("a recorded run", "`ggml-py view {path}` shows it, ggml_py.Run.from_json takes it")
+_RUN = FileKind("a recorded run", "`ggml-py view {path}` shows it, ggml_py.Run.from_json reads it")
 _SNAPSHOT = FileKind(
     "a kept plan",
     "`ggml-py view {path}` shows it, the verbs plan, explain, why-not and diff take it, and so "
@@ -39,26 +39,27 @@ _SNAPSHOT = FileKind(
 )
 _TRACE = FileKind(
     "a Chrome trace",
-    "open it in https://ui.perfetto.dev; what is to be read again is saved as .json",
+    "open it in https://ui.perfetto.dev. To read a run back, save it as .json",
 )
 _PAGE = FileKind(
     "an HTML page",
-    "open it in a browser; a plan or a run that is to be read again is saved as .json. If you "
-    "downloaded it, the server sent a page in place of the file",
+    "open it in a browser. To read a plan or a run back, save it as .json. If you downloaded the "
+    "file, the server sent a page instead of it",
 )
-_POINTER = FileKind("a pointer of Git LFS", "`git lfs pull` gets the file that it stands for")
+_POINTER = FileKind("a Git LFS pointer", "`git lfs pull` gets the file that it points to")
 _TENSORS = FileKind(
-    "a checkpoint of another format", "llama.cpp's convert_hf_to_gguf.py makes a GGUF of its folder"
+    "a checkpoint in another format",
+    "llama.cpp's convert_hf_to_gguf.py converts its folder to GGUF",
 )
 _OLD = FileKind(
-    "a model in a format from before GGUF", "get it as GGUF, or convert the original again"
+    "a model in a format older than GGUF", "get it as GGUF, or convert the original again"
 )
-_SEQUENCE = FileKind("a saved sequence", "ggml_py's Model.load_seq takes it")
-_SESSION = FileKind("a saved session of llama.cpp", "only llama.cpp takes it")
+_SEQUENCE = FileKind("a saved sequence", "ggml_py's Model.load_seq reads it")
+_SESSION = FileKind("a saved session of llama.cpp", "only llama.cpp reads it")
 _ZIP = FileKind(
     "a ZIP archive",
-    "unpack it; if it is a checkpoint of PyTorch, llama.cpp's convert_hf_to_gguf.py makes a GGUF "
-    "of its folder",
+    "unpack it. If it is a PyTorch checkpoint, llama.cpp's convert_hf_to_gguf.py converts its "
+    "folder to GGUF",
 )
 _LOG = FileKind(
     "a log with a debug print of a plan",
@@ -69,7 +70,7 @@ _EMPTY = FileKind("empty", "make it again, or get it again")
 
 
 def _safetensors(head: bytes) -> bool:
-    """Its header's length comes first, then the header, as JSON."""
+    """The file begins with the length of its header, then the header as JSON."""
     return head[8:10] in (b'{"', b"{}") and int.from_bytes(head[:8], "little") < 1 << 32
 
 
@@ -96,8 +97,8 @@ _KINDS: tuple[tuple[FileKind, Callable[[bytes], object]], ...] = (
 
 
 def kind_of(head: bytes) -> FileKind | None:
-    """What a file is that begins with `head` (`N_HEAD` bytes, or all); None for what is unknown,
-    and for GGUF. What gzip compressed is what it was before."""
+    """The kind of a file that begins with `head` (`N_HEAD` bytes, or all). None for GGUF and for
+    unknown kinds. A gzip file has the kind of its content."""
     if head.startswith(b"\x1f\x8b"):
         try:
             head = zlib.decompressobj(zlib.MAX_WBITS | 16).decompress(head, N_HEAD)

@@ -1,4 +1,4 @@
-"""Files that appear under their name only when they are whole."""
+"""Writes files that appear under their name only when they are complete."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ _numbers = itertools.count()
 
 @contextmanager
 def whole_file(path: Path, replace: bool = True) -> Iterator[BinaryIO]:
-    """A file to be written, which takes the name `path` when the block ends without an error.
+    """A file to write, which gets the name `path` when the block ends without an error.
 
-    A file of that name is replaced then, and who has that one open keeps it; unless `replace` it
-    stays, and FileExistsError is raised. A link keeps pointing where it does, to the new file. What
-    is no file, as /dev/stdout or a pipe, is written to as it is. Raises OSError (disk full) with
-    nothing left behind.
+    It replaces a file of that name; processes that have the old file open keep it. With
+    replace=False the old file stays and FileExistsError is raised. A symbolic link stays and points
+    to the new file. Something that is not a regular file, such as /dev/stdout or a pipe, is written
+    to directly. Raises OSError (disk full) and leaves nothing behind.
     """
     path = Path(os.path.realpath(path))
     if replace and path.exists() and not path.is_file() and not path.is_dir():
         with path.open("wb") as out:
             yield out
         return
-    # Beside it, so that it can be renamed; another name for each call, of any thread.
+    # In the same folder, so it can be renamed. Each call, on any thread, has its own name.
     part = path.with_name(f"{path.name}.part{os.getpid()}-{next(_numbers)}")
     try:
         with part.open("xb") as out:
@@ -43,22 +43,22 @@ def whole_file(path: Path, replace: bool = True) -> Iterator[BinaryIO]:
 
 
 def _link(part: Path, path: Path) -> None:
-    """`part` as `path` too; fails where something is there, without a moment between."""
+    """Gives `part` the name `path`. Fails if the name is taken; check and link are one step."""
     try:
         path.hardlink_to(part)
     except FileExistsError:
-        raise FileExistsError(f"{path} is there already: force=True replaces it") from None
+        raise FileExistsError(f"{path} already exists: force=True replaces it") from None
     except OSError:  # a file system without hard links
         if path.exists():
-            raise FileExistsError(f"{path} is there already: force=True replaces it") from None
+            raise FileExistsError(f"{path} already exists: force=True replaces it") from None
         part.replace(path)
 
 
 def write_whole(path: str | Path, content: bytes, force: bool = True) -> None:
-    """Writes `content` to `path`, which is whole or not there. A path that ends with ".gz" is
-    compressed.
+    """Writes `content` to `path`: completely or not at all. It is compressed if `path` ends with
+    ".gz".
 
-    Raises FileExistsError where a file is there already, unless `force`.
+    Raises FileExistsError if the file exists, unless `force`.
     """
     path = Path(path)
     if path.name.endswith(".gz"):

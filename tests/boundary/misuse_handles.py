@@ -66,7 +66,7 @@ MISUSES = [
                            ("scheduler", "Scheduler"), ("buffer", "Buffer"))
     ],
     misuse("cpu/__init__", lambda e: e.cpu.__init__(e.cpu.ptr, ggml.device("CPU"), 1), TypeError,
-           "this Backend is made already", "make another"),
+           "this Backend is already made", "make another"),
     _row("scheduler/plan", lambda e: (e.scheduler.close(), e.scheduler.plan(e.graph)), "Scheduler"),
     _row("scheduler/alloc", lambda e: (e.scheduler.close(), e.scheduler.alloc_graph(e.graph)),
          "Scheduler"),

@@ -106,7 +106,7 @@ MISUSES = [
     misuse("isolate-called", lambda e: ggml.isolate(os.getpid()), TypeError, "got int",
            "expected a function"),
     misuse("isolate-lambda", lambda e: ggml.isolate(lambda: 1), ggml.ArgumentError,
-           "lambda", "give a function that a module defines"),
+           "lambda", "give a function defined in a module"),
     misuse("isolate-tensor", lambda e: ggml.isolate(len, e.x), ggml.ArgumentError,
            "cannot be sent", "arrays and plain values"),
     misuse("isolate-lock", lambda e: ggml.isolate(len, threading.Lock()), ggml.ArgumentError,

@@ -302,5 +302,5 @@ def test_a_simulated_device_that_computes_does_not_survive_a_fork(sims):
             return said
 
         said = in_a_fork(use)
-        assert said.count("does not survive that") == 2 and said.count("Scheduler is closed") == 1
+        assert said.count("does not survive a fork") == 2 and said.count("Scheduler is closed") == 1
         np.testing.assert_array_equal(net.run(), expected)

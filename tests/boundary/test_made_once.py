@@ -30,7 +30,7 @@ def test_a_second_init_is_refused_before_it_changes_anything(kind, stand):
     names -= {"__weakref__", "__dict__"}
     before = {name: getattr(handle, name) for name in names if hasattr(handle, name)}
     for arguments in ((), (8,), (handle,), (None, None)):
-        with pytest.raises(TypeError, match="is made already: make another"):
+        with pytest.raises(TypeError, match="is already made: make another"):
             handle.__init__(*arguments)
     assert {name: getattr(handle, name) for name in before} == before
     KINDS[kind].use(stand, handle)
@@ -78,7 +78,7 @@ def test_null_is_no_native_object(name):
     with ggml.Context() as context:
         rest = (context,) if name == "Tensor" else more.get(name, ())
         for null in (NULL, ffi.cast(POINTERS[name], 0)):
-            with pytest.raises(TypeError, match=f"got NULL. help.ggml_py.{name}. says what makes"):
+            with pytest.raises(TypeError, match=f"got NULL. help.ggml_py.{name}. says how to"):
                 getattr(ggml, name)(null, *rest)
     assert re.search(r"`\w+(\.\w+)?`", getattr(ggml, name).__doc__)  # it does
 
@@ -90,7 +90,7 @@ def test_two_handles_do_not_own_one_pointer():
             (lambda: ggml.Backend(backend.ptr, device, 1), "Backend CPU"),
             (lambda: ggml.Buffer(buffer.ptr), "Buffer CPU, 64 bytes"),
         ):
-            with pytest.raises(TypeError, match=f"<{owner}> owns that pointer: use that one"):
+            with pytest.raises(TypeError, match=f"<{owner}> owns that pointer; use it instead"):
                 make()
         buffer.clear(1)
     for _ in range(20):  # the address comes again

@@ -53,7 +53,7 @@ def test_a_model_that_is_cut_is_an_error_each_time(path, left, n_threads):
             lambda: model.eval([1, 2]),
             lambda: list(model.stream([1, 2, 3], 2)),
         ):
-            with refused("m.gguf was cut while it", f"has {left:,} now", "load it again"):
+            with refused("m.gguf was truncated while it", f"now {left:,}", "load it again"):
                 ask()
         path.write_bytes(whole)  # the same inode
         model.reset()
@@ -67,7 +67,7 @@ def test_in_the_middle_of_a_generation(path):
         for _ in range(3):
             next(made)
         cut(path, 100_000)
-        with refused("m.gguf was cut"):
+        with refused("m.gguf was truncated"):
             list(made)
 
 
@@ -114,7 +114,7 @@ def test_what_is_written_to_while_it_loads_is_refused(path):
             path.write_bytes(path.read_bytes()[:-8] + b"changed!")
         return True
 
-    with refused("not as it was when it was opened", "written to"):
+    with refused("has changed since it was opened", "written to"):
         load(path, load_mode="none", progress=progress)
 
 
@@ -123,7 +123,7 @@ def test_what_is_missing_of_a_last_page_is_told_at_the_next_call(path):
     with load(path) as model:
         model.eval([1])
         cut(path, path.stat().st_size - 1)
-        with refused("m.gguf was cut"):
+        with refused("m.gguf was truncated"):
             model.eval([2, 3])
 
 
@@ -136,12 +136,12 @@ def test_numpy_that_reads_what_is_gone(path, read):
         before = bytes(data)
         whole = cut(path, PAGE)
         for array in (data, mapped, data):
-            with refused("m.gguf was cut"):
+            with refused("m.gguf was truncated"):
                 read(array)
                 len([])  # between two instructions
         path.write_bytes(whole)
         assert bytes(data) == before
-        with refused("not as it was when it was opened"):
+        with refused("has changed since it was opened"):
             gguf.data(last.name)
 
 
@@ -150,7 +150,7 @@ def test_a_tensor_over_what_is_gone(path):
         name = "blk.3.ffn_down.weight"
         tensor = next(t for c in model.weights._contexts.values() for t in c if t.name == name)
         cut(path, PAGE)
-        with refused("m.gguf was cut"):
+        with refused("m.gguf was truncated"):
             tensor.get()
 
 
@@ -173,7 +173,7 @@ def test_a_callers_own_mapping(tmp_path):
         t.alloc(buffer, 0)
         assert not t.get().any()
         cut(tmp_path / "a.bin", PAGE // 2)
-        with refused("a.bin was cut"):
+        with refused("a.bin was truncated"):
             t.get()
 
 

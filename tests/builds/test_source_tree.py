@@ -81,7 +81,7 @@ def test_a_clone_with_other_sources_says_so_first(site, clone, changed):
     done = python(clone, "-c", "import ggml_py; print(ggml_py.Plan)", path=site)
     assert done.returncode == 0, done.stderr  # plans can be read
     first = done.stderr.splitlines()[0]
-    assert f"of other sources ({changed})" in first
+    assert f"from other sources ({changed})" in first
     assert "python build_ggml.py" in first
     assert str(site) in first
     done = python(clone, "-c", "import ggml_py; ggml_py.devices()", path=site)
@@ -90,7 +90,7 @@ def test_a_clone_with_other_sources_says_so_first(site, clone, changed):
     done = python(clone, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/tensors", path=site)
     assert done.returncode == 4
     said = (done.stdout + done.stderr).strip().splitlines()
-    assert f"of other sources ({changed})" in said[0]
+    assert f"from other sources ({changed})" in said[0]
     assert len(said) == 1
 
 
@@ -110,7 +110,7 @@ def test_a_build_that_does_not_tell_what_it_is_made_of_is_not_taken(clone, tmp_p
     done = python(clone, "-c", ALONE, path=tmp_path / "site")
     assert done.returncode == 1
     first = done.stderr.splitlines()[0]
-    assert f"{older}, for it was made of other sources (those of a version before 0.2.0)" in first
+    assert f"{older}: it was made from other sources (those of a version before 0.2.0)" in first
 
 
 def test_a_build_of_an_older_release_alone_is_not_taken(clone, tmp_path):

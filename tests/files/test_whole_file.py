@@ -49,7 +49,7 @@ def test_what_is_there_stays_unless_it_may_be_replaced(tmp_path, monkeypatch, ha
         monkeypatch.setattr(Path, "hardlink_to", _no_hard_links)
     path = tmp_path / "f"
     write(path, b"first", replace=False)
-    with pytest.raises(FileExistsError, match="is there already: force=True replaces it"):
+    with pytest.raises(FileExistsError, match="already exists: force=True replaces it"):
         write(path, replace=False)
     assert path.read_bytes() == b"first" and names(tmp_path) == ["f"]
 

@@ -100,7 +100,7 @@ MISUSES = [
     _new("name-nul", lambda e: e.other.new_tensor("f32", 4, name="a\0b"), r"name 'a\x00b'",
          "without NUL"),
     _new("name-surrogate", lambda e: e.other.new_tensor("f32", 4, name="\ud800"), r"'\ud800'",
-         "expected text that UTF-8 can hold"),
+         "expected text that UTF-8 can encode"),
     _from_numpy("complex", lambda e: e.other.from_numpy(np.ones(3, np.complex64)), "complex64",
                 "expected numbers"),
     _from_numpy("strings", lambda e: e.other.from_numpy(["a", "b"]), "<U1", "expected numbers"),

@@ -70,7 +70,7 @@ MISUSES = [
     _name("none", None, "got NoneType", "name: expected a str", TypeError),
     _name("bytes", b"x", "got bytes", "name: expected a str", TypeError),
     _name("nul", "a\0b", r"'a\x00b'", "without NUL"),
-    _name("surrogate", "\udcff", r"'\udcff'", "expected text that UTF-8 can hold"),
+    _name("surrogate", "\udcff", r"'\udcff'", "expected text that UTF-8 can encode"),
     _data("set-before-alloc", lambda e: e.x.set(np.ones((3, 8))), "'x' has no memory",
           "Scheduler.alloc_graph", NO_DATA),
     _data("get-before-alloc", lambda e: e.y.get(), "'y' has no memory", "Scheduler.alloc_graph",

@@ -160,7 +160,7 @@ def test_pip_can_name_the_architecture() -> None:
     ("libcublas.so.13", "pip install 'nvidia-cublas==13.*'"),
     ("libcublasLt.so.13", "pip install 'nvidia-cublas==13.*'"),
     ("libcudart.so.12", "pip install 'nvidia-cuda-runtime-cu12==12.*'"),
-    ("libgcc_s.so.1", "damaged; build again"),
+    ("libgcc_s.so.1", "damaged; rebuild it"),
 ])
 def test_a_build_whose_cuda_is_gone_says_what_to_install(monkeypatch, missing, says) -> None:
     def load(name: str, path: Path) -> None:
