@@ -165,8 +165,8 @@ For the ops in `ggml_py/native/overlap.h`, which read each element before they w
 may be in exactly the same place as an operand. Any other overlap of a result with an operand, or
 with itself, is refused before a compute on the CPU. Parts beside each other do not overlap, not
 even heads in one row. In memory of usage `compute`, which schedulers and allocators fill, only
-results that are views are checked. Not checked are two layouts of more than four million rows that
-their strides cannot tell apart, and more than 2^31 rows.
+results that are views are checked. Two cases are not checked: layouts of more than four million
+rows that their strides cannot tell apart, and row counts above 2^31.
 
 | op | since | types | strides | checked here, too |
 |---|---|---|---|---|
