@@ -17,14 +17,14 @@ OUTER = {"wte": (N_VOCAB, E), "wpe": (N_CTX, E), "lnf_w": E, "lnf_b": E}
 
 
 def random_weights(rng):
-    """A dict of arrays per layer, and last that of the tensors around the layers."""
+    """A dict of arrays per layer, and one of the arrays outside the layers at the end."""
     shapes = [MATRICES | BIASES | NORMS] * N_LAYER + [OUTER]
     return [{name: rng.normal(0, 1 if name in ("wte", "wpe") else 0.2, shape)
              for name, shape in layer.items()} for layer in shapes]  # fmt: skip
 
 
 def load(weights, n_gpu_layers):
-    """The scheduler, and per layer its tensors with a cache, on the layer's device."""
+    """The scheduler, and for each layer its tensors and a cache, on the layer's device."""
     backends, layers = [d.init() for d in ggml.devices() if d.type.name in ("GPU", "CPU")], []
     for il, arrays in enumerate(weights):
         where = backends[0 if N_LAYER - n_gpu_layers <= il < N_LAYER else -1]
@@ -37,10 +37,10 @@ def load(weights, n_gpu_layers):
 
 
 def evaluate(sched, layers, tokens, n_past):
-    """Logits of the last token, and the plan; the tokens' keys and values go to the cache."""
+    """Logits of the last token, and the plan. Stores the tokens' keys and values in the cache."""
     n, n_kv, outer = len(tokens), n_past + len(tokens), layers[-1]
     with ggml.Context() as c:
-        def apply(w, name, x):  # a matrix, or a norm and its weights; then the bias
+        def apply(w, name, x):  # multiplies by a matrix, or applies a norm; then adds the bias
             weight = w[name + "_w"]
             y = c.mul_mat(weight, x) if weight.ne[1] > 1 else c.mul(c.norm(x, 1e-5), weight)
             return c.add(y, w[name + "_b"])
@@ -71,7 +71,7 @@ def evaluate(sched, layers, tokens, n_past):
 if __name__ == "__main__":
     n_predict, n_gpu_layers = map(int, sys.argv[1:] or (16, N_LAYER))
     sched, layers = load(random_weights(np.random.default_rng(0)), n_gpu_layers)
-    tokens, n_past = [3, 14, 159, 26], 0  # the prompt, in one batch; then token after token
+    tokens, n_past = [3, 14, 159, 26], 0  # first the prompt in one batch, then token by token
     for _ in range(n_predict):
         logits, plan = evaluate(sched, layers, tokens[n_past:], n_past)
         n_past = len(tokens)

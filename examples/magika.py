@@ -1,4 +1,4 @@
-"""What is in a file: ggml's `magika` example in Python, a network over the bytes of files.
+"""What type is a file? ggml's `magika` example in Python, a network over the bytes of files.
 
     python examples/magika.py [--model magika.gguf] FILE...     # no model: random weights
 """
@@ -10,7 +10,7 @@ import numpy as np
 
 import ggml_py as ggml
 
-PART, PADDING = 512, 256  # bytes of beginning, middle and end; what stands for no byte
+PART, PADDING = 512, 256  # bytes each of beginning, middle and end; the code for "no byte"
 SHAPES = {"dense/kernel:0": (128, 257), "dense/bias:0": (128,),
           "layer_normalization/gamma:0": (384,), "layer_normalization/beta:0": (384,),
           "dense_1/kernel:0": (256, 512), "dense_1/bias:0": (256,),
@@ -31,7 +31,7 @@ def read_weights(path):
 
 
 def one_hot(content):
-    """[1536, 257] of the first, middle and last bytes: padded at the end, both ends, the start."""
+    """[1536, 257] of the first, middle and last bytes, padded at the end, both ends, the start."""
     middle = content[max(0, (len(content) - PART) // 2) :][:PART]
     codes = np.full(3 * PART, PADDING)
     codes[: len(content[:PART])] = list(content[:PART])

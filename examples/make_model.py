@@ -1,4 +1,4 @@
-"""Write a llama model with random weights, of any size, as a GGUF file.
+"""Write a llama model of any size, with random weights, as a GGUF file.
 
     python examples/make_model.py tiny.gguf
     python examples/make_model.py 100m.gguf --n-layer 12 --n-embd 768 --n-head 12 --n-head-kv 4 \
@@ -18,7 +18,7 @@ from ggml_py.models.synthetic import LlamaSpec, write_llama
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Command line in, file out; 0, or 1 with a line on standard error."""
+    """Writes the file that the command line describes. Returns 0, or 1 after printing an error."""
     usual = LlamaSpec()
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -31,7 +31,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument(
         "--type", default=usual.type, help="f32, f16, bf16, q4_0, q8_0, …; default q4_0"
     )
-    parser.add_argument("--tied", action="store_true", help="no output.weight of its own")
+    parser.add_argument("--tied", action="store_true", help="use the token embedding as the output")
     options = vars(parser.parse_args(argv))
     out: Path = options.pop("out")
     try:

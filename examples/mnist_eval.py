@@ -1,4 +1,4 @@
-"""Load the network that mnist_train.py saved, and see how many new images it knows.
+"""Load the network that mnist_train.py saved, and see how many new images it recognises.
 
     python examples/mnist_eval.py model.gguf
 """
@@ -14,9 +14,9 @@ import ggml_py as ggml
 
 
 def main(path: str) -> None:
-    """Prints the accuracy with its uncertainty, and one image with what the network says of it."""
+    """Prints the accuracy with its uncertainty, and one image with the network's prediction."""
     x, classes = digits(2000, seed=2)
-    # The CPU is the last. One thread: others would wait longer than such a network computes.
+    # The CPU is last. In so small a network more than one thread would mostly wait for each other.
     backends = [device.init(n_threads=1) for device in ggml.devices()]
     with ggml.Context() as weights, ggml.Context() as ctx, ggml.Scheduler(backends) as scheduler:
         with ggml.Gguf.open(path) as file:

@@ -3,8 +3,8 @@
     python examples/mnist_train.py model.gguf
     python examples/mnist_eval.py model.gguf
 
-Nothing is downloaded: each class is a blurred random pattern of 28x28 pixels, each image such a
-pattern, moved a little, under noise. One guess in ten would be right by chance.
+Nothing is downloaded. Each class is a blurred random pattern of 28x28 pixels. Each image is such a
+pattern, moved a little and with noise. By chance one guess in ten would be right.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ def forward(ctx: ggml.Context, w: ggml.Context, x: ggml.Tensor) -> ggml.Tensor:
 
 
 def main(path: str) -> None:
-    """Trains, prints how it goes, and writes the model."""
+    """Trains the network, prints the progress, and writes the model."""
     rng = np.random.default_rng(0)
-    # The CPU is the last. One thread: others would wait longer than such a network computes.
+    # The CPU is last. In so small a network more than one thread would mostly wait for each other.
     backends = [device.init(n_threads=1) for device in ggml.devices()]
     with ggml.Context() as weights, ggml.Context() as ctx, ggml.Scheduler(backends) as scheduler:
         for name, *shape in (

@@ -1,9 +1,9 @@
-"""What a device takes per op: ggml's `perf-metal` example in Python, for every backend.
+"""How long a device takes per op: ggml's `perf-metal` example in Python, for any backend.
 
     python examples/perf_metrics.py --device CPU --n-embd 1024 --n-iter 10
 
-First the cost of starting an op, from a long chain of tiny ones; then the ops that language models
-spend their time in, with the arithmetic and the memory traffic that they reach.
+First it measures the cost of starting an op, with a long chain of tiny ones. Then it measures the
+ops in which language models spend their time, with the arithmetic and memory rates they reach.
 """
 
 import argparse
@@ -16,7 +16,7 @@ import ggml_py as ggml
 
 
 def chain(c, n_op):
-    """x = x · b and x = x * 1, again and again on 8 x 8 matrices; at the end all is 42."""
+    """x = x · b and x = x * 1, again and again on 8 x 8 matrices. At the end all are 42."""
     x = c.from_numpy(np.ones((8, 8), np.float32))
     b = c.from_numpy(np.full((8, 8), 1 / 8, np.float32))
     for _ in range(n_op):
@@ -25,7 +25,7 @@ def chain(c, n_op):
 
 
 def ops(c, n):
-    """What to measure, and its arithmetic: n_embd = n, heads of 64, 512 tokens in the cache."""
+    """The ops to measure, and their FLOPs: n_embd = n, heads of 64, 512 tokens in the cache."""
     def filled(kind, *ne):
         return c.from_numpy(np.linspace(-1, 1, math.prod(ne)).reshape(ne[::-1]), type=kind)
 
@@ -44,7 +44,7 @@ def ops(c, n):
 
 
 def seconds(backend, result, n_iter):
-    """Mean time of one compute, after one that warms up; and the number of nodes."""
+    """The mean time of a compute, after one to warm up, and the number of nodes."""
     with ggml.Context() as c:
         graph = c.new_graph(8192)
         graph.build_forward_expand(result)

@@ -1,11 +1,11 @@
-"""A GPU that this machine does not have: what it would compute, what would be copied to it, and
-that the results are right.
+"""A GPU that this machine does not have: which ops it would compute, how much would be copied to
+it, and that the results are right.
 
     python examples/sim_device.py
 
-ggml's own scheduler plans and computes on simulated devices. This one multiplies matrices and no
-more, so the activation goes to the CPU and back; with the weights in host memory it takes batches
-from 32 on.
+ggml's own scheduler plans and computes on simulated devices. This one only multiplies matrices, so
+the activation goes to the CPU and back. If the weights are in host memory, it only takes batches of
+32 tokens or more.
 """
 
 import numpy as np
@@ -19,7 +19,7 @@ DOWN = rng.standard_normal((N_EMBD, N_FF), np.float32)
 
 
 def run(devices, weights_on, n_tokens):
-    """down · silu(up · x): its plan, and its result."""
+    """The plan and the result of down · silu(up · x)."""
     backends = [device.init(n_threads=1) for device in devices]
     weights, ctx = ggml.Context(), ggml.Context()
     up, down = weights.from_numpy(UP, "up"), weights.from_numpy(DOWN, "down")
@@ -52,7 +52,7 @@ for title, weights_on, n_tokens in (
     print(f"{title}: {' '.join(n.backend for n in plan.nodes)}, {plan.copy_bytes:,} bytes copied,")
     print("  the CPU's result:", np.array_equal(result, expected))
 
-gpu.configure(memory=600_000)  # two matrices of 512 KiB do not fit any more
+gpu.configure(memory=600_000)  # two matrices of 512 KiB no longer fit
 try:
     run([gpu, cpu], gpu, 4)
 except ggml.AllocError as error:

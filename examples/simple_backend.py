@@ -2,7 +2,7 @@
 
     python examples/simple_backend.py
 
-The scheduler allocates the graph, inputs included; then they are set, and the graph is computed.
+The scheduler allocates the graph and its inputs. Then the inputs are set and the graph is computed.
 """
 
 import numpy as np
@@ -14,10 +14,10 @@ B = np.array([[10, 5], [9, 9], [5, 4]], np.float32)  # 3 rows of 2: ne = [2, 3]
 
 
 def main() -> None:
-    """Prints A · Bᵀ, transposed, as ggml keeps it."""
+    """Prints A · Bᵀ, transposed as in ggml."""
     cpu = ggml.device("CPU")
     best = next((d for d in ggml.devices() if d.type.name in ("GPU", "IGPU")), cpu)
-    backends = [device.init() for device in dict.fromkeys((best, cpu))]  # the last is the CPU
+    backends = [device.init() for device in dict.fromkeys((best, cpu))]  # the CPU must be last
 
     with ggml.Scheduler(backends) as sched, ggml.Context() as ctx:
         a = ctx.new_tensor("f32", 2, 4, name="a")

@@ -2,7 +2,7 @@
 
     python examples/simple_ctx.py
 
-Everything is in one context: the operands, the result and, allocated in one go, their data.
+One context has everything: the operands, the result and their data, which is allocated in one go.
 """
 
 import numpy as np
@@ -14,7 +14,7 @@ B = np.array([[10, 5], [9, 9], [5, 4]], np.float32)  # 3 rows of 2: ne = [2, 3]
 
 
 def main() -> None:
-    """Prints A · Bᵀ, transposed, as ggml keeps it."""
+    """Prints A · Bᵀ, transposed as in ggml."""
     with ggml.device("CPU").init(n_threads=1) as cpu, ggml.Context() as ctx:
         a, b = ctx.from_numpy(A, "a"), ctx.from_numpy(B, "b")
         result = ctx.mul_mat(a, b)  # ne = [4, 3]: a is transposed

@@ -2,8 +2,8 @@
 
     python examples/why.py
 
-The pin does not hold: BLAS shares the CPU's buffer type, and pass 3 moves every node up to such a
-backend, pinned or not.
+The pin does not hold: BLAS shares the CPU's buffer type, and pass 3 moves nodes up to a backend
+with the same buffer type, pinned or not.
 """
 
 import numpy as np

@@ -1,4 +1,4 @@
-"""Models from GGUF files: `load(path)` gives a `Model`, which evaluates tokens and plans graphs."""
+"""Models from GGUF files: `load(path)` returns a `Model` that evaluates tokens and plans graphs."""
 
 from __future__ import annotations
 

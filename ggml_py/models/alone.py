@@ -1,5 +1,5 @@
-"""One call at a time uses a model: a second one would change the cells and inputs of the first.
-Taking the handles below is not enough, for that lasts for one call of C only.
+"""Lets one call at a time use a model: a second one would change the first one's cells and inputs.
+Taking the handles below is not enough, because that lasts for a single C call only.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from ..errors import BusyError
 P = ParamSpec("P")
 M = TypeVar("M", bound="Alone")
 R = TypeVar("R")
-User = tuple[str, int, object]  # what is done, on which thread, of which process
-GENERATING = "generating"  # a sampler runs in it, which may use the model
+User = tuple[str, int, object]  # what it does, its thread, its process
+GENERATING = "generating"  # runs a sampler, which may itself use the model
 CHANGING, SAVING, PLANNING, CLOSING = "being changed", "being saved", "planning", "being closed"
 _process = object()
 
 
 class Alone:
-    """What one call at a time may use."""
+    """An object that one call at a time may use."""
 
     _in_use_by: User | None = None
 
@@ -32,8 +32,8 @@ class Alone:
 def alone(
     doing: str,
 ) -> Callable[[Callable[Concatenate[M, P], R]], Callable[Concatenate[M, P], R]]:
-    """Around a function of a model: until it returns others raise `BusyError`, on this thread too
-    (a callback), but in what is `GENERATING`."""
+    """Decorates a method of a model: until it returns, other decorated methods raise `BusyError`,
+    even on the same thread (in a callback). Only what runs inside `GENERATING` is let in."""
 
     def decorate(function: Callable[Concatenate[M, P], R]) -> Callable[Concatenate[M, P], R]:
         @wraps(function)
@@ -47,7 +47,7 @@ def alone(
                 if model._in_use_by is not user:
                     raise BusyError(_busy(before, user))
                 return function(model, *args, **kwargs)
-            finally:  # nothing is called here, where a signal's handler might raise
+            finally:  # calls nothing: a signal handler might raise in a call
                 if model._in_use_by is user:
                     model._in_use_by = before
 
@@ -57,7 +57,8 @@ def alone(
 
 
 def _lets_in(before: User, user: User) -> bool:
-    """Also where this process was forked meanwhile: that thread is not here."""
+    """Whether `user` may run beside `before`: a sampler on the same thread may, and so may any call
+    after a fork, because the thread of `before` does not exist in this process."""
     return before[2] is not user[2] or (before[0] is GENERATING and before[1] == user[1])
 
 
@@ -65,7 +66,8 @@ def _busy(before: User | None, user: User) -> str:
     assert before is not None
     where = "further up on this thread" if before[1] == user[1] else "on another thread"
     return (
-        f"this Model is {before[0]} {where}: wait until that returns, or load one for each thread"
+        f"this Model is {before[0]} {where}: wait until that call returns, or load one for each "
+        "thread"
     )
 
 

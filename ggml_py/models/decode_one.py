@@ -1,4 +1,4 @@
-"""One more token of one sequence, on the graph that is allocated: one native call (decode.h)."""
+"""One more token of one sequence, on the allocated graph, in one native call (decode.h)."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ if TYPE_CHECKING:
 
 
 def takes_one(builder: GraphBuilder) -> bool:
-    """Whether a graph is such a one: of a model with KV caches, for one token and its logits."""
+    """Whether a graph can be computed this way: it has KV caches, one token, and its logits."""
     shape = builder.shape
     return isinstance(builder.memory, KvCaches) and shape.n_tokens == shape.n_outputs == 1
 
 
 def decode_one(sched: Scheduler, builder: GraphBuilder) -> Any:
-    """A struct gp_decode of a graph that has its memory on a scheduler, for as long as it has."""
+    """A struct gp_decode for a graph that is allocated on a scheduler. It is valid for as long as
+    the graph keeps that memory."""
     assert isinstance(builder.memory, KvCaches)
     native = ffi.new("struct gp_decode *")
     native.sched, native.graph = sched.ptr, builder.graph.ptr

@@ -1,4 +1,4 @@
-"""The part of a model that evaluates tokens: sequences, and what is checked before."""
+"""The part of a model that checks and evaluates tokens, and changes its sequences."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Evaluation(Alone):
-    """Evaluates tokens of up to `n_seq_max` sequences. `Model` is one."""
+    """Evaluates tokens of up to `n_seq_max` sequences. The base class of `Model`."""
 
     def __init__(
         self, hparams: HParams, memory: Memory, graphs: Graphs, n_batch: int, n_ubatch: int
@@ -46,12 +46,13 @@ class Evaluation(Alone):
 
     @property
     def n_ctx(self) -> int:
-        """Tokens that all sequences together can have."""
+        """How many tokens all sequences together can have."""
         return self.n_ctx_seq if self.n_seq_max == 1 else self._memory.n_ctx
 
     @property
     def n_ctx_seq(self) -> int:
-        """Tokens that one sequence can have: no more than a model has learned positions for."""
+        """How many tokens one sequence can have: at most as many as the model has learned positions
+        for."""
         n_ctx_seq = self._memory.n_ctx_seq
         return min(n_ctx_seq, self.hparams.n_positions or n_ctx_seq)
 
@@ -62,7 +63,7 @@ class Evaluation(Alone):
 
     @property
     def n_past(self) -> int:
-        """The next position of sequence 0: how many tokens it has, unless some were removed."""
+        """The next position of sequence 0: its number of tokens, unless some were removed."""
         return self._memory.seq_pos_max(0) + 1
 
     # --- running
@@ -75,19 +76,20 @@ class Evaluation(Alone):
         copy: bool = True,
         seq: int = 0,
     ) -> npt.NDArray[np.float32]:
-        """Adds `tokens` to a sequence; the logits [n_vocab] after the last of them.
+        """Adds `tokens` to a sequence and returns the logits [n_vocab] after the last of them.
 
-        With `all_logits` those after each, [n_tokens, n_vocab]. Without `copy` they may be, to be
-        read only, the memory that they were computed in: the next evaluation writes to it. When it
-        fails the sequence is what it was before; or empty, where it took several graphs and a
-        window has moved on, or where the model is recurrent and has written over its state. Raises
-        `ModelError` for no tokens, a token that the vocabulary does not have, a sequence that there
-        is not, and more tokens than the context has room for; `AllocError` where there is no memory
-        for the compute buffers of so many: fewer may fit.
+        With `all_logits` it returns the logits after each token, [n_tokens, n_vocab]. Without
+        `copy` the result may be the memory in which the logits were computed: it is read-only, and
+        the next evaluation overwrites it. If `eval` fails, the sequence is what it was before. It
+        is empty instead if the tokens took several graphs and a window has moved on, or if the
+        model is recurrent and has overwritten its state. Raises `ModelError` for no tokens, a token
+        outside the vocabulary, a sequence that does not exist, and more tokens than the context has
+        room for. Raises `AllocError` if there is no memory for the compute buffers of that many
+        tokens: fewer may fit.
         """
         if seq:
             self._check_seq(seq)
-        # Decoding: what numpy does around one token takes longer than all the rest here.
+        # Decoding: numpy's work around a single token takes longer than everything else here.
         token = tokens[0] if type(tokens) is list and len(tokens) == 1 else None
         if type(token) is int and 0 <= token < self.hparams.n_vocab:
             logits = self._eval_one(token, copy, seq)
@@ -98,7 +100,7 @@ class Evaluation(Alone):
     def _eval(
         self, ids: npt.NDArray[np.int32], all_logits: bool, copy: bool, seq: int = 0
     ) -> npt.NDArray[np.float32]:
-        """`eval` of ids that were checked."""
+        """`eval` for checked ids."""
         if len(ids) == 1:
             logits = self._eval_one(int(ids[0]), copy, seq)
             return logits.reshape(1, -1) if all_logits else logits
@@ -111,7 +113,7 @@ class Evaluation(Alone):
         return logits if all_logits else logits.reshape(-1)
 
     def _eval_one(self, token: int, copy: bool, seq: int) -> npt.NDArray[np.float32]:
-        """The logits [n_vocab] after one token that was checked."""
+        """The logits [n_vocab] after one checked token."""
         memory, graphs = self._memory, self._graphs
         if self._closed:
             self._check_open()
@@ -130,7 +132,7 @@ class Evaluation(Alone):
 
     @alone(COMPUTING)
     def _likeliest_after(self, token: int, seq: int) -> int:
-        """The likeliest token after one that was checked."""
+        """The likeliest token after one checked token."""
         if not (self._closed or self._memory.has_update):
             builder = self._graphs.compute_one(token, seq, True)
             if builder is not None:
@@ -139,7 +141,8 @@ class Evaluation(Alone):
         return likeliest(self._eval_one(token, copy=False, seq=seq))
 
     def _take_one(self, token: int, seq: int) -> Decoder[Any] | None:
-        """The graph that has evaluated it, if the memory has a way of its own for one token."""
+        """Evaluates one token the memory's own fast way and returns its graph. None if the memory
+        has no such way."""
         memory, graphs, pos = self._memory, self._graphs, self._memory.seq_pos_max(seq) + 1
         try:
             ubatch = memory.take_one(token, seq)
@@ -155,27 +158,27 @@ class Evaluation(Alone):
 
     @alone(COMPUTING)
     def decode(self, batch: Batch) -> npt.NDArray[np.float32]:
-        """Evaluates the tokens of a batch, of any sequences: the logits [n_outputs, n_vocab] of
-        those that want them, in the batch's order.
+        """Evaluates a batch of tokens of any sequences. Returns the logits [n_outputs, n_vocab] of
+        the tokens that were added with `logits`, in the batch's order.
 
-        When it fails all sequences are what they were before; those are empty that had more tokens
-        in the batch than fit in one graph and whose window has moved on, and those of a recurrent
-        model whose states are written over. Raises `ModelError` for an empty batch, more tokens
-        than n_batch or than there is room for, tokens and sequences that there are not, and
-        positions that do not go on where their sequence ends. C: llama_decode
+        If `decode` fails, all sequences are what they were before. Exceptions are empty: sequences
+        with more tokens in the batch than fit in one graph and a window that has moved on, and
+        sequences of a recurrent model whose states are overwritten. Raises `ModelError` for an
+        empty batch, more tokens than n_batch or than there is room for, tokens and sequences that
+        do not exist, and positions that do not continue where their sequence ends. C: llama_decode
         """
         self._check_open()
         if not isinstance(batch, Batch):
             raise TypeError(f"batch: expected a Batch, got {describe(batch)}")
         if len(batch) > self.n_batch:
             raise ModelError(
-                f"a batch of {len(batch)} tokens: one takes at most {self.n_batch} (n_batch)"
+                f"a batch of {len(batch)} tokens: expected at most {self.n_batch} (n_batch)"
             )
         hp = self.hparams
         return self._decode(checked(batch, self._memory, hp.n_vocab, hp.n_positions), True)
 
     def _decode(self, tokens: Tokens, copy: bool) -> npt.NDArray[np.float32]:
-        """The logits of a batch that was checked, n_batch tokens at a time."""
+        """The logits of a checked batch, evaluated n_batch tokens at a time."""
         memory, graphs = self._memory, self._graphs
         if memory.has_update:
             graphs.update()
@@ -206,25 +209,26 @@ class Evaluation(Alone):
 
     @alone(CHANGING)
     def reset(self) -> None:
-        """Starts anew: all sequences are empty."""
+        """Empties all sequences."""
         self._check_open()
         self._memory.clear()
 
     @alone(CHANGING)
     def seq_rm(self, seq: int, p0: int = 0, p1: int | None = None) -> None:
-        """Removes tokens from a sequence, to its end unless p1 says otherwise.
+        """Removes a sequence's tokens at positions [p0, p1), or from p0 to the end.
 
-        What comes after them keeps its positions: `seq_add` moves it. Removing the end does not
-        bring back what layers with a window have forgotten: `seq_pos_min` says from where on they
-        have tokens. Raises `ModelError` for a part of a sequence of a recurrent model, whose state
-        has all tokens. C: llama_memory_seq_rm
+        Later tokens keep their positions: use `seq_add` to move them. Removing the end does not
+        bring back tokens that layers with a window have forgotten: `seq_pos_min` is the first one
+        that they still have. Raises `ModelError` for a part of a sequence of a recurrent model,
+        which has a single state for all tokens. C: llama_memory_seq_rm
         """
         self._memory.seq_rm(self._check_seq(seq), *self._check_range(p0, p1))
 
     @alone(CHANGING)
     def seq_cp(self, src: int, dst: int, p0: int = 0, p1: int | None = None) -> None:
-        """Gives tokens of `src` to `dst`, too: without a copy where sequences share one cache, else
-        all of `src` in place of what `dst` had. C: llama_memory_seq_cp"""
+        """Adds the tokens of `src` to `dst`. Nothing is copied if the sequences share one cache.
+        Otherwise the whole of `src` replaces `dst`, and a part raises `ModelError`.
+        C: llama_memory_seq_cp"""
         self._check_seq(src)
         self._memory.seq_cp(src, self._check_seq(dst), *self._check_range(p0, p1))
 
@@ -235,29 +239,29 @@ class Evaluation(Alone):
 
     @alone(CHANGING)
     def seq_add(self, seq: int, p0: int, p1: int | None, delta: int) -> None:
-        """Moves tokens to positions that are higher by `delta`, or lower; those that would come
-        before 0 are removed.
+        """Adds `delta`, which may be negative, to the positions of tokens. Tokens that would move
+        below position 0 are removed.
 
-        Their keys are rotated before the next evaluation. Other sequences that have the tokens,
-        too, have them at the new positions. C: llama_memory_seq_add
+        Keys are rotated before the next evaluation. The tokens also move in other sequences that
+        share them. C: llama_memory_seq_add
         """
         delta = integer("delta", delta, -POS_MAX, POS_MAX)
         self._memory.seq_add(self._check_seq(seq), *self._check_range(p0, p1), delta)
 
     @alone(CHANGING)
     def seq_div(self, seq: int, p0: int, p1: int | None, d: int) -> None:
-        """Divides positions by `d`, as `seq_add` adds to them; but keys are rotated to the other
-        side of where they were, which libllama of this release does. C: llama_memory_seq_div"""
+        """Divides the positions of tokens by `d`, as `seq_add` adds to them. But the keys are
+        rotated the wrong way, as in libllama of this release. C: llama_memory_seq_div"""
         d = integer("d", d, 1, POS_MAX)
         self._memory.seq_div(self._check_seq(seq), *self._check_range(p0, p1), d)
 
     def seq_pos_min(self, seq: int) -> int:
-        """The lowest position of a sequence, -1 for an empty one; where layers have a window, the
-        lowest that they still have. C: llama_memory_seq_pos_min"""
+        """The lowest position of a sequence, -1 if it is empty. If layers have a window, the lowest
+        position that they still have. C: llama_memory_seq_pos_min"""
         return self._memory.seq_pos_min(self._check_seq(seq))
 
     def seq_pos_max(self, seq: int) -> int:
-        """The highest position of a sequence, -1 for an empty one. C: llama_memory_seq_pos_max"""
+        """The highest position of a sequence, -1 if it is empty. C: llama_memory_seq_pos_max"""
         return self._memory.seq_pos_max(self._check_seq(seq))
 
     # --- checks
@@ -285,13 +289,13 @@ class Evaluation(Alone):
         n_past, n_positions = self._memory.seq_pos_max(seq) + 1, self.hparams.n_positions
         if n_past + n - 1 > POS_MAX:
             raise ModelError(
-                f"{n} tokens after position {n_past - 1}: the last position is {POS_MAX}. Move "
-                "what is there (seq_add), or call reset()"
+                f"{n} token{'s' * (n != 1)} after position {n_past - 1}: the last position is "
+                f"{POS_MAX}. Move the tokens that are there (seq_add), or call reset()"
             )
         if n_positions and n_past + n > n_positions:
             raise ModelError(
-                f"the context is full: {n_past} of {self.n_ctx_seq} tokens (n_ctx) are used, which "
-                f"leaves no room for {n} more. Call reset(), or evaluate fewer"
+                f"the context is full: {n_past} of {self.n_ctx_seq} tokens (n_ctx) are used, so "
+                f"there is no room for {n} more. Call reset(), or evaluate fewer"
             )
 
     def _check_seq(self, seq: int) -> int:

@@ -1,6 +1,6 @@
-"""The decode flow: was the graph used again, if not why, and what was set as inputs.
+"""The decode flow: whether the graph was reused, if not why, and which inputs were set.
 
-Parameters have upstream's names (llm_graph_params::allow_reuse and the can_reuse of its inputs).
+Parameters have upstream's names (llm_graph_params::allow_reuse and can_reuse of the inputs).
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 
 class Differs(NamedTuple):
-    """A parameter in which the graph that was there is not the one that was needed: `n_kv` was
-    `old`, had to be `new`."""
+    """A parameter in which the previous graph differs from the one that was needed: `name` was
+    `old` and had to be `new`."""
 
     name: str
     old: Any
@@ -35,13 +35,13 @@ class InputSet(NamedTuple):
 
 
 class DecodedUbatch(NamedTuple):
-    """What was done to compute one ubatch.
+    """How one ubatch was computed.
 
-    `reused`: the graph of the ubatch before served again, only its inputs were set. Otherwise a
-    graph was planned and allocated: a new one (`built`), or one of the last few that the model
-    keeps. Then `differs` has the parameters in which the graph before is another one, or where
-    there is no graph before, `why` says why. `native`: inputs and compute were one call of native
-    code.
+    `reused` means that the previous ubatch's graph was used again and only its inputs were set.
+    Otherwise a graph was planned and allocated: a new one (`built`), or one of the last few that
+    the model keeps. `differs` then has the parameters in which the previous graph differs. If there
+    was no previous graph, `why` says why. `native` means that inputs and compute were one call of
+    native code.
     """
 
     n_tokens: int
@@ -68,7 +68,7 @@ class Decode(NamedTuple):
 
     @property
     def n_ubatches(self) -> int:
-        """Graphs that were computed."""
+        """How many graphs were computed."""
         return len(self.ubatches)
 
     @property
@@ -81,8 +81,8 @@ class Decode(NamedTuple):
 
 
 class ModelGraph(NamedTuple):
-    """A graph that a model keeps. `params` is what it was built for, by upstream's names; another
-    ubatch with the same parameters takes it again. One graph is `allocated` on the scheduler."""
+    """A graph that a model keeps. `params` are the parameters that it was built for, by upstream's
+    names. A ubatch with the same ones uses it again. One graph is `allocated` on the scheduler."""
 
     params: dict[str, Any]
     graph: Graph
@@ -92,7 +92,7 @@ class ModelGraph(NamedTuple):
 
 
 def params_of(shape: Shape, streams: bool) -> dict[str, Any]:
-    """What a graph is built for. With `streams` each sequence has a cache of its own."""
+    """The parameters that a graph is built for. With `streams` each sequence has its own cache."""
     params: dict[str, Any] = {"n_tokens": shape.n_tokens, "n_outputs": shape.n_outputs}
     memory = shape.memory
     if isinstance(memory, KvShape):

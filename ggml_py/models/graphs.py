@@ -31,20 +31,20 @@ if TYPE_CHECKING:
     from ..plan import Plan
     from ..scheduler.recording import Recording
 
-_MAX_GRAPHS = 3  # a prompt, its rest, and one to spare; and a token of each of some sequences
-_MAX_SEQS = 8
+_MAX_GRAPHS = 3  # a prompt, its rest, and one to spare
+_MAX_SEQS = 8  # plus graphs for a token in each of 1, 2, … sequences, up to this many
 _LOST, _OTHER = lib.GP_DECODE_LOST, lib.GP_DECODE_OTHER
 _LESS_COMPUTE = (
-    "Here that is fewer tokens at once (n_ubatch, -ub), a smaller n_ctx (-c) or fewer layers on "
-    "GPUs (n_gpu_layers, -ngl). The model goes on working"
+    "To need less, evaluate fewer tokens at once (n_ubatch, -ub), or load with a smaller n_ctx "
+    "(-c) or fewer layers on GPUs (n_gpu_layers, -ngl). The model stays usable"
 )
 log = logging.getLogger("ggml_py")
 
 
 class Graphs:
-    """Graphs by their shape; one of them has memory on the scheduler.
+    """Graphs by their shapes; one of them has memory on the scheduler.
 
-    `flash_attn` is "on", "off", or "auto": then it is tried here whether it is on.
+    `flash_attn` is "on", "off" or "auto". For "auto" a trial plan decides.
     """
 
     def __init__(
@@ -69,23 +69,23 @@ class Graphs:
         self._largest = memory.full_shape(n_ubatch)
         self._kept: dict[Shape, Decoder[Any]] = {}  # least recently used first
         self._allocated: Decoder[Any] | None = None
-        self._allocation = 0  # the scheduler's, of that graph
+        self._allocation = 0  # the scheduler's count for that graph
         self._why = "the first graph"  # why none is allocated
         self._ubatches: list[DecodedUbatch] = []  # of the last decode
         self._one: Decoder[Any] | None = (
-            None  # or that was one call of `compute_one`, on this graph
+            None  # the graph, if the last decode was one call of `compute_one`
         )
         self.n_reused = 0
         self.watching: list[Decode] | None = None
         self._expert_copies = ExpertCopies() if hparams.experts and placement.gpus else None
         self._watch_copies()
-        self._reserved = False  # tried to
-        self._fits = False  # what it tried
+        self._reserved = False  # whether it was tried
+        self._fits = False  # whether it worked
         self.flash_attn = flash_attn == "on" or (flash_attn == "auto" and self._flash_attn_fits())
 
     def compute(self, shape: Shape, ubatch: Ubatch) -> Decoder[Any]:
-        """Evaluates a ubatch whose tokens have their cells: the graph with its logits.
-        Weights are read before the first."""
+        """Evaluates a ubatch whose tokens have their cells, and returns the graph with its logits.
+        Reads the weights before the first ubatch."""
         self._weights.read()
         builder = self._allocate(shape)
         builder.set_inputs(ubatch)
@@ -95,22 +95,22 @@ class Graphs:
         try:
             self._sched.compute(builder.graph)
         except BaseException:
-            self._forget("the compute before failed")  # what it leaves behind is not used again
+            self._forget("the compute before failed")  # its remains must not be used again
             raise
         return builder
 
     def compute_one(self, token: int, seq: int, greedy: bool) -> Decoder[Any] | None:
-        """Evaluates one more token of a sequence: the graph with its logits, and with `greedy` the
-        likeliest token in its `one`. None, and nothing was done, where it takes another graph than
-        the one that is allocated, or that may not be as it was.
+        """Evaluates one more token of a sequence and returns the graph with its logits, and with
+        `greedy` the likeliest token in its `one`. If the token needs another graph than the
+        allocated one, or if that may have changed, it does nothing and returns None.
 
-        When it fails the sequence is what it was before.
+        If it fails the sequence is what it was before.
         """
         builder, sched = self._allocated, self._sched
         if (
             builder is None
             or builder.one is None
-            or sched.allocation != self._allocation  # somebody else had the scheduler
+            or sched.allocation != self._allocation  # other code has used the scheduler
         ):
             return None
         if self._expert_copies is not None:
@@ -121,11 +121,11 @@ class Graphs:
             sched.compute_by(graph, call, args, checked=True)
             pos: int = one.pos
             if pos == _LOST:
-                one.changes = lib.gp_changes()  # before it looks: what is changed then is noticed
+                one.changes = lib.gp_changes()  # before the check, to notice changes during it
                 sched.compute_by(graph, call, args)
                 pos = one.pos
         except BusyError:
-            raise  # it is another thread's that is half done
+            raise  # the unfinished compute is another thread's
         except BaseException:
             self._forget("the compute before failed")
             if one.pos >= 0:
@@ -143,18 +143,18 @@ class Graphs:
     # --- the decode flow
 
     def begin_decode(self) -> None:
-        """What is computed from here on is one decode; one of `compute_one` is one by itself."""
+        """Starts a decode: later computes belong to it. A `compute_one` is a decode of its own."""
         self._ubatches, self._one = [], None
 
     def end_decode(self) -> None:
-        """It is over: whoever watches is told."""
+        """Ends a decode, and adds it to the list of `Model.watch`."""
         decode = self.last_decode
         if self.watching is not None and decode is not None:
             self.watching.append(decode)
 
     @property
     def last_decode(self) -> Decode | None:
-        """What the last one did; None before the first."""
+        """What the last decode did; None before the first."""
         if self._one is not None:
             inputs = self._one.inputs_set
             return Decode((DecodedUbatch(1, 1, True, False, (), "", inputs, native=True),))
@@ -162,12 +162,12 @@ class Graphs:
 
     @property
     def scheduler(self) -> Scheduler:
-        """The one that they are planned and computed on."""
+        """The scheduler that plans and computes the graphs."""
         return self._sched
 
     @property
     def kept(self) -> tuple[ModelGraph, ...]:
-        """The graphs that there are, the one that was used last at the end."""
+        """The graphs that are kept, the most recently used one last."""
         return tuple(
             ModelGraph(
                 params_of(shape, self._streams), b.graph, b is self._allocated, b.logits,
@@ -181,11 +181,12 @@ class Graphs:
         return isinstance(self._memory, KvCaches) and self._memory.n_stream > 1
 
     def _forget(self, why: str) -> None:
-        """The next decode allocates its graph anew."""
+        """Makes the next decode allocate its graph anew."""
         self._allocated, self._why = None, why
 
     def _note(self, shape: Shape, built: bool, differs: tuple[Differs, ...] = ()) -> None:
-        """A ubatch of that shape, on the graph before or, where something differs, on another."""
+        """Records a ubatch of that shape: on the previous graph or, if something differs, on
+        another one."""
         reused = self._allocated is not None and not differs
         why = "" if self._allocated is not None else self._why
         self._ubatches.append(
@@ -196,8 +197,9 @@ class Graphs:
     # --- graphs and their memory
 
     def update(self) -> None:
-        """Rotates the keys of cells whose positions were moved. When that fails they may be rotated
-        in part: the sequences that have such cells are empty then. C: llama_context::memory_update
+        """Rotates the keys of cells whose positions were moved. If that fails, only some may have
+        been rotated, so the sequences with such cells are emptied.
+        C: llama_context::memory_update
         """
         memory = self._memory
         assert isinstance(memory, KvCaches)
@@ -216,15 +218,15 @@ class Graphs:
             memory.shifted()
 
     def plan(self, shape: Shape) -> Plan:
-        """The plan of a graph of that shape, on a scheduler of its own: ours may have a graph
-        allocated."""
+        """The plan of a graph of that shape. It is made on another scheduler, because the model's
+        own may have a graph allocated."""
         with closing(self._build(shape, self.flash_attn)) as builder, self._scheduler() as sched:
             _pin(sched, builder)
             return sched.plan(builder.graph)
 
     def record(self, per_op: bool) -> Recording:
         """See `Model.record`."""
-        self._reserve()  # which may make another scheduler
+        self._reserve()  # may make another scheduler
         return self._sched.record(per_op)
 
     def close(self) -> None:
@@ -243,10 +245,10 @@ class Graphs:
         return builder
 
     def _allocate(self, shape: Shape) -> Decoder[Any]:
-        """The graph of that shape, built if need be, with memory on the scheduler."""
+        """The graph of that shape with memory on the scheduler, built if necessary."""
         before, sched = self._allocated, self._sched
         if before is not None and sched.allocation != self._allocation:
-            self._forget("somebody else has reset the scheduler, or given it a graph")
+            self._forget("other code has reset the scheduler, or given it a graph")
             before = None
         if before is not None and before.shape == shape:
             self._note(shape, built=False)
@@ -271,8 +273,8 @@ class Graphs:
         return builder
 
     def _reserve(self) -> None:
-        """Compute buffers for the largest graph at once, so that none is made anew later on. Where
-        they do not fit smaller ones may."""
+        """Makes compute buffers for the largest graph first, so they need not grow later. If these
+        do not fit, smaller ones may."""
         if self._reserved:
             return
         self._reserved = True
@@ -283,7 +285,7 @@ class Graphs:
                 self._fits = self._reserves(builder)
 
     def _reserves(self, builder: Decoder[Any]) -> bool:
-        """Whether there are compute buffers for a graph now."""
+        """Tries to make compute buffers for a graph. Returns whether there are some now."""
         try:
             self._check_host(builder)
             self._sched.reserve(builder.graph)
@@ -295,7 +297,8 @@ class Graphs:
         return True
 
     def _make_sequential(self) -> None:
-        """Another scheduler: without pipeline parallelism inputs are there once. As llama.cpp."""
+        """Makes another scheduler without pipeline parallelism, which needs only one copy of each
+        input. llama.cpp does the same."""
         log.warning("trying again without pipeline parallelism")
         self._sched.close()
         self._placement = replace(self._placement, pipeline=False)
@@ -304,13 +307,14 @@ class Graphs:
 
     def _watch_copies(self) -> None:
         if self._expert_copies is not None:
-            with suppress(MissingFunctionError):  # older releases do it themselves
+            with suppress(MissingFunctionError):  # older releases copy only used experts themselves
                 self._sched.set_copy_callback(self._expert_copies)
 
     def _alloc(self, builder: Decoder[Any]) -> None:
         """Gives a graph its memory. Raises `AllocError`."""
         n_tokens, n_ubatch = builder.shape.n_tokens, self._largest.n_tokens
-        part = f"the compute buffers of {n_tokens:,} tokens (n_ubatch={n_ubatch:,})"
+        tokens = f"{n_tokens:,} token{'s' * (n_tokens != 1)}"
+        part = f"the compute buffers of {tokens} (n_ubatch={n_ubatch:,})"
         with naming(part, _LESS_COMPUTE):
             if self._fits:
                 _pin(self._sched, builder)
@@ -320,24 +324,24 @@ class Graphs:
         self._threads.fit(self._sched, builder.graph)
 
     def _check_host(self, builder: Decoder[Any]) -> None:
-        """Pins nodes, and raises `AllocError` where the machine lacks memory for a graph."""
+        """Pins nodes, and raises `AllocError` if the machine lacks memory for the graph."""
         sched = self._sched
         _pin(sched, builder)
         try:
             sizes = sched.reserve_size(builder.graph)
         except MissingFunctionError:
-            return  # this release, or build, cannot measure
+            return  # this release or build cannot measure
         for backend, nbytes in zip(sched.backends, sizes.values(), strict=True):
             buft = sched.buffer_type(backend)
             if is_machines(buft):
                 check_room(buft.name, nbytes - sched.buffer_size(backend))
 
     def _scheduler(self) -> Scheduler:
-        """Another one on the same backends."""
+        """Makes another scheduler on the same backends."""
         return self._placement.scheduler(self._sched.graph_size)
 
     def _flash_attn_fits(self) -> bool:
-        """Whether flash attention would run on the device of each layer, in a decoding graph."""
+        """Whether flash attention would run on each layer's own device, in a decoding graph."""
         builder = self._build(self._memory.full_shape(1), flash_attn=True)
         with closing(builder), self._scheduler() as sched:
             _pin(sched, builder)

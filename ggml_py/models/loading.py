@@ -29,19 +29,21 @@ from .model import Model
 from .options import Options, checked
 
 _LESS_WEIGHTS = (
-    "Fewer layers on the GPUs (n_gpu_layers, -ngl), some weights elsewhere (tensor_overrides, -ot; "
-    "cpu_moe, -cmoe) or no copies of those on the CPU (repack=False, -nr) need less"
+    "To need less, put fewer layers on the GPUs (n_gpu_layers, -ngl), place some weights elsewhere "
+    "(tensor_overrides, -ot; cpu_moe, -cmoe), or do not repack those on the CPU (repack=False, -nr)"
 )
 _LESS_CACHE = (
-    "A smaller n_ctx (-c), smaller types (type_k and type_v, -ctk and -ctv) or the cache on the "
-    "CPU (offload_kqv=False, -nkvo) need less"
+    "To need less, use a smaller n_ctx (-c) or smaller types (type_k and type_v, -ctk and -ctv), "
+    "or keep the cache on the CPU (offload_kqv=False, -nkvo)"
 )
-_LESS_STATES = "Fewer sequences, or the states on the CPU (offload_kqv=False) need less"
+_LESS_STATES = (
+    "To need less, use fewer sequences, or keep the states on the CPU (offload_kqv=False)"
+)
 _OTHER_ARCHS = (
-    "Plans of any architecture can be read from llama.cpp: run it with GGML_SCHED_DEBUG=2 and -v, "
-    "and give its log to `ggml-py plan LOG` or Plan.from_debug_log"
+    "Plans of any architecture can be read from a log of llama.cpp: run it with GGML_SCHED_DEBUG=2 "
+    "and -v, and give the log to `ggml-py plan LOG` or Plan.from_debug_log"
 )
-_CELL_BYTES = 32  # of the machine's memory, beside the cell's keys and values
+_CELL_BYTES = 32  # of the machine's memory per cell, beside its keys and values
 
 
 def load(
@@ -74,42 +76,43 @@ def load(
 ) -> Model:
     """Opens a GGUF model for evaluation. Options are llama.cpp's, with its meanings.
 
-    `devices` are names ("rpc:HOST:PORT" for a server's, "sim:NAME" for a simulated one) or
-    `Device`s, highest priority first; a CPU is added if there is none. The last `n_gpu_layers`
-    layers (the output counts as one; -1: all) go to the GPUs among them, by their free memory;
-    weights that a GPU has no op for stay on the CPU. `n_ctx` is the number of tokens the cache
-    holds, rounded up to 256, 0 for what the model was trained with; `n_ubatch` how many tokens one
-    graph takes at most. `flash_attn` is "on" (or True), "off" (or False), or "auto": on where the
-    device of each layer supports it. `type_k` and `type_v` are the cache's types; layers with a
-    sliding window have a cache of their own, which holds the window only, unless `swa_full`.
-    `n_seq_max` sequences can be evaluated; they share n_ctx evenly, or with `kv_unified` as they
-    need it (see `Batch`). A recurrent model has a state for each sequence, whatever its length: to
-    it n_ctx and what is said of caches mean nothing. `repack` copies weights that the CPU
-    multiplies with into layouts for its kernels, where it has such (buffer type CPU_REPACK and
-    others); without it they stay in the mapped file.
+    `devices` are `Device`s or names ("rpc:HOST:PORT" for a server's devices, "sim:NAME" for a
+    simulated one), highest priority first. A CPU is added if there is none. The last `n_gpu_layers`
+    layers (the output counts as one; -1: all) go to the GPUs among them, in proportion to their
+    free memory. Weights for which a GPU lacks the op stay on the CPU. `n_ctx` is the number of
+    tokens that the cache holds, rounded up to a multiple of 256; 0 means the length that the model
+    was trained with. `n_batch` is the most tokens that one `decode` takes, `n_ubatch` the most that
+    one graph takes. `flash_attn` is "on" (or True), "off" (or False), or "auto": on if the device
+    of each layer supports it. `type_k` and `type_v` are the cache's types. Layers with a sliding
+    window have their own cache, which holds only the window unless `swa_full`. `n_seq_max`
+    sequences can be evaluated. They share n_ctx evenly, or with `kv_unified` as they need it (see
+    `Batch`). A recurrent model has one state per sequence, whatever its length, so n_ctx and the
+    options for caches mean nothing to it. `repack` copies weights that the CPU multiplies with into
+    layouts for its kernels, if it has any (buffer type CPU_REPACK and others); without it they stay
+    in the mapped file.
 
-    Where things are, besides: without `offload_kqv` the cache is on the CPU; without `op_offload`
-    GPUs compute with weights in their own memory only. `tensor_overrides` places weights by their
-    names, {regex: device or buffer type}; the first regex that is found in a name counts. After
-    those come `cpu_moe`, which keeps all experts on the CPU, `n_cpu_moe` (those of the first N
-    layers) and `n_cpu_ffn` (the dense networks of the first N). `tensor_split` is how much of the
-    layers each GPU gets, like (3, 1); with split_mode="none" GPU number `main_gpu` gets all.
-    `load_mode` is "mmap" (weights in plain memory of the CPU stay in the mapped file), "none" (they
-    are copied), or "auto": mapped unless a GPU does not like that. With `no_host` weights of the
-    CPU are not put into a GPU's host memory, so that they can be laid out for the CPU.
+    More on placement: without `offload_kqv` the cache is on the CPU. Without `op_offload` GPUs
+    compute only with weights in their own memory. `tensor_overrides` places weights by name,
+    {regex: device or buffer type}; the first regex that matches a name counts. It goes before
+    `cpu_moe`, which keeps all experts on the CPU, `n_cpu_moe` (experts of the first N layers) and
+    `n_cpu_ffn` (dense networks of the first N). `tensor_split` is each GPU's share of the layers,
+    like (3, 1). With split_mode="none" GPU number `main_gpu` gets all layers. `load_mode` is "mmap"
+    (weights in plain CPU memory stay in the mapped file), "none" (they are copied) or "auto":
+    mapped unless a GPU does not support that. With `no_host` weights of the CPU are not put into a
+    GPU's host memory, so they can be repacked for the CPU.
 
-    Weights are read when the first token is evaluated, by `n_threads` threads into the CPU's
-    memory: until then, for plans, only the file's header is. With `progress` they are read here,
-    and it is called with the share of bytes that is done, from 0.0 to 1.0 (weights that stay in the
-    mapped file do not count); when it returns False loading ends with a `ModelError`, and what it
-    raises is raised here.
+    Weights are read when the first token is evaluated, into the CPU's memory by `n_threads`
+    threads. Until then only the file's header has been read, which is enough for plans. With
+    `progress` the weights are read here, and it is called with the share of bytes that has been
+    read, from 0.0 to 1.0 (weights that stay in the mapped file do not count). If it returns False
+    loading ends with a `ModelError`; if it raises, so does `load`.
 
-    Raises `ModelError` for a file that is no complete model of a known architecture and for options
-    it cannot take, `GgufError`, `UnknownDeviceError`, and `AllocError` with the part that does not
-    fit (weights, cache), how many bytes of which buffer type it is, and what would need less. What
-    was made so far is freed then. Compute buffers are made when the first token is evaluated.
+    Raises `ModelError` for a file that is not a complete model of a known architecture and for
+    invalid options, `GgufError`, `UnknownDeviceError`, and `AllocError` with the part that does not
+    fit (weights, cache), its bytes by buffer type, and what would need less. Everything made so far
+    is then freed. Compute buffers are made when the first token is evaluated.
     """
-    asked = locals().copy()  # nothing but the parameters is there yet
+    asked = locals().copy()  # only the parameters, so far
     del asked["path"]
     options = checked(asked)
     with Gguf.open(path) as gguf:
@@ -134,7 +137,7 @@ def load(
 
 
 def _architecture(gguf: Gguf) -> tuple[type[Decoder[Any]], HParams]:
-    """What builds the graphs of the file's model, and its hyperparameters. Raises `ModelError`."""
+    """The graph class for the file's architecture, and the hyperparameters. Raises `ModelError`."""
     arch = gguf.metadata.get("general.architecture")
     if not isinstance(arch, str) or arch not in ARCHS:
         named = "no architecture" if arch is None else f"architecture '{arch}'"
@@ -150,7 +153,7 @@ def _architecture(gguf: Gguf) -> tuple[type[Decoder[Any]], HParams]:
 
 
 def _placement(options: Options, hp: HParams, stack: ExitStack) -> tuple[LayerPlacement, Threads]:
-    """The backends, their threads, and which of them gets what."""
+    """Opens the backends, with their threads, and decides which of them gets what."""
     backends = open_backends(
         options.devices, options.n_threads, options.split_mode, options.main_gpu
     )
@@ -180,7 +183,7 @@ def _placement(options: Options, hp: HParams, stack: ExitStack) -> tuple[LayerPl
 def _weights(
     gguf: Gguf, graph: type[Decoder[Any]], hp: HParams, placement: LayerPlacement, stack: ExitStack
 ) -> tuple[Weights, DecoderWeights[Any]]:
-    """The tensors of the file, each with its place, which is not read yet."""
+    """Declares and places the tensors of the file. Their data is not read yet."""
     weights = Weights(gguf, placement)
     stack.callback(weights.close)
     tensors = graph.declare(weights, hp)
@@ -190,10 +193,11 @@ def _weights(
 
 
 def _memory(options: Options, hp: HParams, placement: LayerPlacement) -> Memory:
-    """The states of a recurrent model, or the KV caches of another."""
+    """Makes the states of a recurrent model, or the KV caches of any other."""
     n_ctx, n_seq_max = options.n_ctx, options.n_seq_max
     if hp.ssm is not None:
-        with naming(f"the states of {n_seq_max:,} sequences (n_seq_max)", _LESS_STATES):
+        sequences = f"{n_seq_max:,} sequence{'s' * (n_seq_max != 1)}"
+        with naming(f"the states of {sequences} (n_seq_max)", _LESS_STATES):
             return RecurrentCache(hp, placement, n_seq_max)
     with naming(f"the KV cache of {n_ctx:,} tokens (n_ctx)", _LESS_CACHE):
         check_room("the table of its cells", _CELL_BYTES * n_ctx)

@@ -1,4 +1,4 @@
-"""What `load` is asked for, checked before anything is opened."""
+"""The options of `load`, checked before anything is opened."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ _CHOICES = {
 _FLAGS = (
     "repack", "swa_full", "kv_unified", "offload_kqv", "op_offload", "cpu_moe", "no_host",
 )  # fmt: skip
-_INT_MAX = (1 << 31) - 1  # llama.cpp's own numbers end there
+_INT_MAX = (1 << 31) - 1  # the largest number that llama.cpp can hold
 
 
 @dataclass(frozen=True)
 class Options:
-    """The arguments of `load` but the path, see there. `checked` makes one."""
+    """All arguments of `load` except the path. Made by `checked`."""
 
     devices: Sequence[str | Device]
     n_gpu_layers: int
-    n_ctx: int  # 0: what the model was trained with; see `sized`
+    n_ctx: int  # 0: the length that the model was trained with; see `sized`
     n_batch: int
     n_ubatch: int
     n_threads: int | None
@@ -64,19 +64,20 @@ class Options:
 
     @property
     def v_trans(self) -> bool:
-        """Whether the cache has its values transposed. "auto" may still end without flash
-        attention; as in llama.cpp the cache is laid out before that is known."""
+        """Whether the cache has its values transposed. With "auto" it does not, even if flash
+        attention turns out to be off: as in llama.cpp, the cache's layout is fixed before that."""
         return self.flash_attn == "off"
 
     def sized(self, n_ctx_train: int) -> Options:
-        """With the numbers of tokens that a model gets which was trained with that context."""
+        """The options with the final n_ctx, n_batch and n_ubatch for a model that was trained with
+        n_ctx_train tokens."""
         n_ctx = pad(self.n_ctx or n_ctx_train)
         n_batch = min(self.n_batch, n_ctx)
         return replace(self, n_ctx=n_ctx, n_batch=n_batch, n_ubatch=min(self.n_ubatch, n_batch))
 
 
 def checked(asked: Mapping[str, Any]) -> Options:
-    """Options from the arguments of `load`, by name. Raises `ModelError`, TypeError."""
+    """Checks the arguments of `load`, given by name. Raises `ModelError` and TypeError."""
     asked = dict(asked)
     if isinstance(asked["flash_attn"], bool):
         asked["flash_attn"] = "on" if asked["flash_attn"] else "off"
@@ -111,12 +112,13 @@ def _check_numbers(asked: Mapping[str, Any]) -> None:
 
 
 def _with_quantised_v(flash_attn: str, type_v: Type) -> str:
-    """Plain attention cannot read a quantised V: "auto" means on then, as in llama.cpp."""
+    """`flash_attn`, but with a quantised V "auto" becomes "on", as in llama.cpp: attention without
+    flash cannot read a quantised V."""
     if not lib.ggml_is_quantized(type_v):
         return flash_attn
     if flash_attn == "off":
         raise ModelError(
-            f"type_v={type_v.name.lower()}: a quantised V cache needs flash attention; take "
+            f"type_v={type_v.name.lower()}: a quantised V cache needs flash attention. Use "
             'flash_attn="on" (-fa) or type_v="f16" (-ctv)'
         )
     return "on"

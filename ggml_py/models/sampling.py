@@ -1,4 +1,4 @@
-"""The next token from logits: llama.cpp's samplers, in the order of its command line."""
+"""Samples the next token from logits: llama.cpp's samplers, in the order of its command line."""
 
 from __future__ import annotations
 
@@ -25,26 +25,27 @@ _MAX = float(np.finfo(F32).max)
 
 @dataclass(frozen=True, eq=False)
 class Sampler:
-    """Settings, which stay, and what was sampled so far: called with logits it gives a token.
+    """Samples a token when it is called with logits. Holds fixed settings and the tokens so far.
 
-    The steps in their order; the defaults are llama.cpp's:
+    The steps, in order; the defaults are llama.cpp's:
 
     1. `logit_bias` adds to single logits (-inf bans a token).
     2. Tokens among the last `repeat_last_n` become less likely: by `repeat_penalty` (1: no), by
        `frequency_penalty` for each time, by `presence_penalty` for any.
-    3. The `top_k` likeliest stay (0: all).
-    4. Of those stay the likeliest that together have `top_p` (1: all).
-    5. Of those stay the ones with at least `min_p` times the probability of the likeliest.
-    6. `temperature` divides logits (0: the likeliest token is taken, the lower id of two).
-    7. One is drawn.
+    3. The `top_k` likeliest tokens stay (0: all).
+    4. Of these, the likeliest that together have the probability `top_p` stay (1: all).
+    5. Of these, tokens with at least `min_p` times the probability of the likeliest stay.
+    6. `temperature` divides the logits (0: the likeliest token is taken, of equal ones the one with
+       the lowest id).
+    7. One token is drawn.
 
-    `seed` starts the random numbers; `None` (or llama.cpp's 2**32 - 1) takes another each time.
-    Afterwards `seed` is the one in use.
+    `seed` starts the random numbers. `None` (or llama.cpp's 2**32 - 1) picks a new seed for each
+    `Sampler`. Afterwards the attribute `seed` is the one in use.
 
-    The same logits and the same seed give llama.cpp's tokens: numbers are rounded where it rounds,
-    and its generator is MT19937. Equal logits it may have in another order.
+    The same logits and seed give the same tokens as llama.cpp, which also uses MT19937 and whose
+    rounding is reproduced. Only the order of equal logits may differ.
 
-    Raises `ArgumentError` and `TypeError` for settings that make no sense.
+    Raises `ArgumentError` and `TypeError` for invalid settings.
 
     Upstream: llama-sampler.cpp, and common_sampler_init for the order.
     """
@@ -84,28 +85,28 @@ class Sampler:
         self.reset()
 
     def __call__(self, logits: npt.NDArray[np.float32]) -> int:
-        """The token sampled from `logits` [n_vocab], which later ones count as a past one.
+        """Samples a token from `logits` [n_vocab]. It then counts as a past token.
 
-        Raises `ModelError` for logits of which none is the largest: NaN, inf, or all -inf.
+        Raises `ModelError` for logits without a finite largest one: NaN, inf, or all -inf.
         """
         token = self._candidates(logits).draw(self._uniform())
         self._past.add(token)
         return token
 
     def accept(self, tokens: Iterable[int]) -> None:
-        """Counts `tokens`, a prompt's, as past ones: penalties are for them too."""
+        """Counts `tokens`, those of a prompt, as past tokens, so penalties apply to them, too."""
         for token in tokens:
             self._past.add(integer("token", token))
 
     def candidates(
         self, logits: npt.NDArray[np.float32]
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
-        """The ids that the next call would draw from, and their probabilities. Changes nothing."""
+        """The ids that the next call would draw from, with their probabilities. Changes nothing."""
         found = self._candidates(logits)
         return found.all_ids(), found.probabilities()
 
     def reset(self) -> None:
-        """Forgets past tokens, and starts the random numbers again from `seed`."""
+        """Forgets past tokens and restarts the random numbers from `seed`."""
         object.__setattr__(self, "_past", _Past(self.repeat_last_n))
         object.__setattr__(self, "_random", np.random.RandomState(self.seed))
 
@@ -125,7 +126,7 @@ class Sampler:
         return candidates.temper(self.temperature)
 
     def _adjusted(self, logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-        """With biases and penalties."""
+        """The logits with biases and penalties applied."""
         logits = np.ascontiguousarray(logits, F32)
         if logits.ndim != 1 or not logits.size:
             raise ModelError(f"logits {list(logits.shape)}: expected those of one token, [n_vocab]")
@@ -142,12 +143,12 @@ class Sampler:
         last = max(self.logit_bias)
         if last >= logits.size:
             raise ModelError(
-                f"logit_bias names token {last}: the vocabulary's ids are 0 to {logits.size - 1}"
+                f"logit_bias has token {last}: the vocabulary's ids are 0 to {logits.size - 1}"
             )
         logits[list(self.logit_bias)] += np.array(list(self.logit_bias.values()), F32)
 
     def _penalise(self, logits: npt.NDArray[np.float32]) -> None:
-        """llama_sampler_penalties_apply."""
+        """Applies the penalties, as llama_sampler_penalties_apply does."""
         counts = self._past.counts
         ids = np.fromiter(counts, np.int64, len(counts))
         times = np.fromiter(counts.values(), F32, len(counts))
@@ -159,7 +160,8 @@ class Sampler:
         logits[ids] = past
 
     def _uniform(self) -> float:
-        """std::uniform_real_distribution<double> on std::mt19937: two of its numbers make one."""
+        """A number in [0, 1) from two of the generator's, as C++'s std::uniform_real_distribution
+        <double> makes it from std::mt19937."""
         number = int.from_bytes(self._random.bytes(8), "little")
         return min(number / 2.0**64, 1.0 - 2.0**-53)
 
@@ -173,7 +175,7 @@ class _Past:
         self._last: deque[int] = deque()
 
     def add(self, token: int) -> None:
-        """One more; the oldest is forgotten."""
+        """Adds a token and forgets the oldest one if there are more than `size`."""
         self._last.append(token)
         self.counts[token] += 1
         if len(self._last) > self._size:
@@ -184,9 +186,10 @@ class _Past:
 
 
 def likeliest(logits: npt.NDArray[np.float32]) -> int:
-    """The token with the largest logit, the lowest id of several; `logits` follow each other.
+    """The token with the largest logit, of several the one with the lowest id. `logits` must be
+    contiguous.
 
-    Raises `ModelError` where none is the largest: NaN, inf, all -inf.
+    Raises `ModelError` for logits without a finite largest one: NaN, inf, or all -inf.
     """
     native = ffi.from_buffer("float[]", logits)
     token: int = lib.gp_likeliest(native, len(native))
@@ -202,12 +205,12 @@ def _not_finite(logits: npt.NDArray[np.float32]) -> str:
         return "all logits are -inf: no token is left to sample"
     return (
         f"the logit of token {bad[0]} is {logits[bad[0]]} ({bad.size} of {logits.size} are not "
-        "finite): nothing can be sampled; the model's weights are damaged, or overflow"
+        "finite), so nothing can be sampled: the model's weights are damaged, or they overflow"
     )
 
 
 def _real(name: str, value: object, least: float, most: float) -> float:
-    """`value`, a number that a float can hold. Raises TypeError, `ArgumentError`."""
+    """`value`, checked to be a number that fits a float. Raises TypeError and `ArgumentError`."""
     if isinstance(value, bool) or not isinstance(value, int | float | np.floating | np.integer):
         raise TypeError(f"{name}: expected a number, got {describe(value)}")
     if not (least <= value <= most and abs(value) <= _MAX):

@@ -1,7 +1,7 @@
-"""Llama models with random weights: whole GGUF files of any size, for demos, tests and benchmarks.
+"""Llama models with random weights: complete GGUF files of any size, for demos, tests, benchmarks.
 
-The files are ordinary ones: llama.cpp's programs load them, tokenizer included. What they generate
-is noise, always the same for a seed.
+They are ordinary files: llama.cpp's programs load them, tokenizer included. The models generate
+noise, always the same for a given seed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _TOKEN_NORMAL, _TOKEN_UNKNOWN, _TOKEN_CONTROL, _TOKEN_BYTE = 1, 2, 3, 6  # enum 
 
 @dataclass(frozen=True)
 class LlamaSpec:
-    """The size of a model; the defaults make one of 7.3M parameters, 4.3 MB in q4_0."""
+    """The size of a model. The defaults make one with 7.3M parameters, 4.3 MB in q4_0."""
 
     n_layer: int = 4
     n_embd: int = 256
@@ -41,17 +41,17 @@ class LlamaSpec:
     type: TypeLike = "q4_0"  # of all matrices; norms are f32, as in every file
     seed: int = 0
     tied: bool = False  # the output is the token embedding
-    metadata: Mapping[str, Any] = field(default_factory=dict)  # added to, or in place of, the usual
+    metadata: Mapping[str, Any] = field(default_factory=dict)  # adds to or replaces the usual keys
 
     def __post_init__(self) -> None:
-        """Raises `ModelError` for sizes that cannot be a model."""
+        """Raises `ModelError` for sizes that do not make a model."""
         for name in ("n_layer", "n_embd", "n_head", "n_head_kv", "n_ff", "n_vocab", "n_ctx"):
             if getattr(self, name) < 1:
                 raise ModelError(f"{name}={getattr(self, name)}: expected at least 1")
         if self.n_embd % self.n_head or self.n_embd // self.n_head % 2:
             raise ModelError(
-                f"n_embd={self.n_embd}, n_head={self.n_head}: expected heads of an even, whole "
-                "number of elements"
+                f"n_embd={self.n_embd}, n_head={self.n_head}: expected n_embd to be an even "
+                "multiple of n_head"
             )
         if self.n_head % self.n_head_kv:
             raise ModelError(
@@ -72,11 +72,11 @@ class LlamaSpec:
 
     @property
     def n_params(self) -> int:
-        """Elements of all tensors."""
+        """The number of elements of all tensors."""
         return sum(math.prod(ne) for _name, ne in self._shapes())
 
     def _shapes(self) -> Iterator[tuple[str, tuple[int, ...]]]:
-        """Names and ne of all tensors, in the usual order of files."""
+        """Names and ne of all tensors, in the order that is usual in files."""
         n_embd, n_ff, embd = self.n_embd, self.n_ff, (self.n_embd, self.n_vocab)
         n_gqa = n_embd // self.n_head * self.n_head_kv
         yield "token_embd.weight", embd
@@ -95,7 +95,7 @@ class LlamaSpec:
             yield "output.weight", embd
 
     def tensors(self) -> Iterator[TensorEntry]:
-        """What `write_gguf` takes; data is made as each tensor is written."""
+        """The tensors for `write_gguf`. Their data is made when each one is written."""
         for index, (name, ne) in enumerate(self._shapes()):
             matrix = len(ne) == 2
             make = _random(np.random.default_rng([self.seed, index]), ne)
@@ -123,7 +123,7 @@ class LlamaSpec:
 
 
 def write_llama(path: str | os.PathLike[str], spec: LlamaSpec | None = None) -> None:
-    """Writes the model of `spec` (default: a small one). Raises OSError and then leaves nothing."""
+    """Writes a model of size `spec` (default: a small one). Leaves no file if it raises OSError."""
     spec = spec or LlamaSpec()
     write_gguf(path, spec.header(), spec.tensors())
 
@@ -134,7 +134,7 @@ def _random(rng: np.random.Generator, ne: tuple[int, ...]) -> Callable[[], npt.N
         if len(ne) == 1:  # a norm: near one
             values *= 0.1
             values += 1.0
-        else:  # a product keeps the size of its input, however wide it is
+        else:  # scaled so that a product is about as large as its input, at any width
             values /= math.sqrt(ne[0])
         return values
 
@@ -142,7 +142,7 @@ def _random(rng: np.random.Generator, ne: tuple[int, ...]) -> Callable[[], npt.N
 
 
 def _file_type(type_: Type) -> dict[str, Any]:
-    """What llama.cpp prints as the file's type, where it has a number for it."""
+    """The key with llama.cpp's name for the file's type, if it has a number for the type."""
     names = (f"MOSTLY_{type_.name}", f"ALL_{type_.name}")
     found = [Ftype[name] for name in names if name in Ftype.__members__]
     return {"general.file_type": int(found[0])} if found else {}
@@ -151,7 +151,8 @@ def _file_type(type_: Type) -> dict[str, Any]:
 def _tokenizer(n_vocab: int) -> dict[str, Any]:
     """A SentencePiece vocabulary of three control tokens, the 256 bytes, and made-up words.
 
-    Below 259 tokens there is no room for the bytes and none is written: it takes ids only.
+    Below 259 tokens there is no room for the bytes, so no vocabulary is written, and the model
+    takes only token ids.
     """
     if n_vocab < 3 + _BYTE_TOKENS:
         return {"tokenizer.ggml.model": "no_vocab"}

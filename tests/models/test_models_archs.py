@@ -200,7 +200,7 @@ def test_learned_positions_are_a_limit(arch_file):
         with pytest.raises(ModelError, match=r"64 of 256 tokens .*no room for 193 more"):
             model.eval([1] * 193)
         assert model.eval([1] * 192).shape == row.shape and model.n_past == 256
-        with pytest.raises(ModelError, match="the context has 256 tokens"):
+        with pytest.raises(ModelError, match="at most 256 tokens together"):
             model.plan(1, 256)
 
 

@@ -45,10 +45,10 @@ INPUTS = {  # what is done to a model, and what the error must say
     "nothing to generate from": (lambda m: m.generate([], 3), lambda m: "no tokens"),
     "empty batch": (lambda m: m.decode(Batch()), lambda m: "an empty batch: add at least one"),
     "prompt": (lambda m: m.eval([1] * 257),
-               lambda m: "2 of 256 tokens (n_ctx) are used, which leaves no room for 257 more"),
+               lambda m: "2 of 256 tokens (n_ctx) are used, so there is no room for 257 more"),
     "to generate": (lambda m: m.generate([1] * 200, 100),
                     lambda m: "200 tokens and n=100 to come: the context is full: "
-                              "2 of 256 tokens (n_ctx) are used, which leaves no room for "
+                              "2 of 256 tokens (n_ctx) are used, so there is no room for "
                               "299 more"),
     "sequence": (lambda m: m.eval([1], seq=3), lambda m: "3"),
 }  # fmt: skip
@@ -136,8 +136,8 @@ def assert_says(capsys, monkeypatch, arguments, words, code=1):
         (["--tokens", ""], ["''", "expected token ids", "like 1,2,3"], 2),
         (["--tokens", ",".join("1" * 300), "-c", 256], ["300", "0 of 256 tokens (n_ctx)"], 1),
         (["--tokens", "1", "-ot", "ffn"], ["'ffn'", "expected REGEX=NAME"], 1),
-        (["--tokens", "1", "-ot", "(=CPU"], ["'('", "no regular expression"], 1),
-        (["--tokens", "1", "-ot", "ffn=GPU9"], ["'GPU9'", "there are CPU"], 1),
+        (["--tokens", "1", "-ot", "(=CPU"], ["'('", "not a regular expression"], 1),
+        (["--tokens", "1", "-ot", "ffn=GPU9"], ["'GPU9'", "buffer types are CPU"], 1),
         (["--tokens", "1", "-ts", "1,x"], ["'1,x'", "numbers with commas", "3,1"], 2),
         (["--tokens", "1", "-ngl", "auto"], ["'auto'", "a number of layers, or all: "], 2),
         (["--tokens", "1", "-ngl", "many"], ["'many'", "a number of layers, or all"], 2),

@@ -168,7 +168,7 @@ def test_a_full_context(path, kv_unified):
 
 def test_a_batch_that_is_too_large(path):
     with load(path, n_batch=8, n_ubatch=4) as model:
-        with pytest.raises(ModelError, match="a batch of 9 tokens: one takes at most 8"):
+        with pytest.raises(ModelError, match="a batch of 9 tokens: expected at most 8"):
             model.decode(batch(*((1, 0) for _ in range(9))))
         assert model.n_past == 0
         expected = model.eval(PROMPT * 4)  # in batches
@@ -183,13 +183,13 @@ def test_a_batch_that_is_too_large(path):
     [
         ([], "an empty batch: add at least one token"),
         ([(1, 0), (300, 0)], r"token 300 (number 1 of the batch) is not in the vocabulary"),
-        ([(1, 3)], "sequence 3 (token 0 of the batch): there are 0 to 2. Load with a larger n_seq"),
-        ([(1, -1)], "sequence -1 (token 0 of the batch): there are 0 to 2"),
-        ([(1, 0, 7)], "position 7 (token 0 of the batch): sequence 0 has its last token at 4, so "),
-        ([(1, 0, 3)], "position 3 (token 0 of the batch): sequence 0 has its last token at 4"),
-        ([(1, 1, 3), (1, 1, 5)], "position 5 (token 1 of the batch): sequence 1 has its last"),
-        ([(1, 1, 3), (1, 1, 2)], "position 2 (token 1 of the batch): sequence 1 has its last"),
-        ([(1, (0, 1))], "sequences (0, 1): one token cannot be of them all, for 0 has positions "),
+        ([(1, 3)], "sequence 3 (token 0 of the batch): expected 0 to 2. For more sequences load"),
+        ([(1, -1)], "sequence -1 (token 0 of the batch): expected 0 to 2"),
+        ([(1, 0, 7)], "position 7 (token 0 of the batch): the last token of sequence 0 is at 4"),
+        ([(1, 0, 3)], "position 3 (token 0 of the batch): the last token of sequence 0 is at 4"),
+        ([(1, 1, 3), (1, 1, 5)], "position 5 (token 1 of the batch): the last token of sequence 1"),
+        ([(1, 1, 3), (1, 1, 2)], "position 2 (token 1 of the batch): the last token of sequence 1"),
+        ([(1, (0, 1))], "sequences (0, 1) cannot share a token: sequence 0 has positions "),
     ],
 )  # fmt: skip
 def test_what_is_refused(model, tokens, message):
@@ -225,7 +225,7 @@ def test_a_plan_for_several(model):
     unified = model.n_ctx_seq == model.n_ctx
     assert leafs["attn_inp_kq_mask"] == ((768, 6, 1, 1) if unified else (256, 2, 1, 3))
     for wrong in (0, 4):
-        with pytest.raises(ModelError, match=f"n_seqs={wrong}: there are 1 to 3 sequences"):
+        with pytest.raises(ModelError, match=f"n_seqs={wrong}: expected 1 to 3 sequences"):
             model.plan(1, 0, wrong)
     with pytest.raises(ModelError, match="n_tokens=171 of each of 3 sequences: one graph takes"):
         model.plan(171, 0, 3)

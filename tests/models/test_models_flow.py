@@ -173,7 +173,7 @@ def test_whoever_resets_the_scheduler_makes_it_allocate_again(path, model):
                     scheduler.compute(graph)
                     scheduler.reset()
         (token,) = model.last_decode.ubatches
-    assert token.why == "somebody else has reset the scheduler, or given it a graph"
+    assert token.why == "other code has reset the scheduler, or given it a graph"
 
 
 def test_somebody_elses_graph_is_reset(path, model):

@@ -219,7 +219,7 @@ def test_a_part_of_a_state(model):
         message = f"cannot remove positions {p0} to {end} of sequence 0, which has 0 to 6"
         with pytest.raises(ModelError, match=message):
             model.seq_rm(0, p0, p1)
-    with pytest.raises(ModelError, match="copy the whole sequence"):
+    with pytest.raises(ModelError, match="Copy the whole sequence"):
         model.seq_cp(0, 1, 0, 3)
     model.seq_rm(0, 7)  # nothing is there
     model.seq_rm(1, 3)

@@ -188,9 +188,9 @@ def test_no_part_of_a_state_is_taken_for_a_whole_one(path, tmp_path, flash_attn)
             unchanged(model, before, lambda n=n: model.set_seq_state(0, state[:n]))
             (tmp_path / "part.bin").write_bytes(whole[:n])
             said = unchanged(model, before, lambda: model.load_seq(tmp_path / "part.bin"))
-            assert "part.bin" in said and "too early: it is not whole" in said
+            assert "part.bin" in said and "too early: it is incomplete" in said
         said = unchanged(model, before, lambda: model.set_seq_state(0, state + b"\0"))
-        assert "1 byte more" in said
+        assert "1 byte too many" in said
 
 
 def test_states_of_other_models(path, wide, arch_file, tmp_path):
@@ -205,7 +205,7 @@ def test_states_of_other_models(path, wide, arch_file, tmp_path):
             "has values of type 30, this model 1": (path, {"type_v": "bf16"}),
             "rotated keys .* 64, this model 0": (wide, {"type_k": "q8_0"}),
             "bytes of keys per token: 128, this model 64": (wide, {}),
-            "or of another model": (arch_file("mamba2"), {}),
+            "or from this one loaded with other options": (arch_file("mamba2"), {}),
         }
         for message, (file, options) in others.items():
             with load(file, **options) as other:
@@ -219,15 +219,15 @@ def test_states_of_other_models(path, wide, arch_file, tmp_path):
                 with pytest.raises(ModelError):
                     other.set_seq_state(0, foreign)
         for content, message in (
-            (b"GGUF" + bytes(40), "is no file of a sequence: expected what save_seq"),
+            (b"GGUF" + bytes(40), "is not the file of a sequence: expected a file that save_seq"),
             (struct.pack("<3I", 0x6767736E, 11, 0), r"it has all sequences \(llama_state_save"),
-            (struct.pack("<3I", 0x67677371, 3, 0), "has version 3 of its format: expected 4"),
+            (struct.pack("<3I", 0x67677371, 3, 0), "has format version 3: expected 4"),
             (b"", "ends after 0 bytes"),
         ):
             (tmp_path / "x.bin").write_bytes(content)
             with pytest.raises(ModelError, match=message):
                 model.load_seq(tmp_path / "x.bin")
-        with pytest.raises(ModelError, match="does not begin as one"):
+        with pytest.raises(ModelError, match="does not begin like one"):
             model.set_seq_state(0, before[4:])
         assert model.seq_state() == before
 
@@ -240,7 +240,7 @@ def test_positions_that_cannot_be(model, arch_file):
     for offset, value in ((16, -1), (28, 0), (40, 2**31 - 2), (20, 0), (32, 2)):
         damaged = bytearray(before)
         struct.pack_into("<i", damaged, offset, value)
-        with pytest.raises(ModelError, match="has positions that cannot be"):
+        with pytest.raises(ModelError, match="has impossible positions"):
             model.set_seq_state(0, damaged)
         assert model.seq_state() == before
     with load(arch_file("mamba2")) as recurrent:
@@ -249,7 +249,7 @@ def test_positions_that_cannot_be(model, arch_file):
         for offset, value in ((12, -1), (12, 2**31 - 1), (16, 1)):
             damaged = bytearray(before)
             struct.pack_into("<i", damaged, offset, value)
-            with pytest.raises(ModelError, match="has a position that cannot be"):
+            with pytest.raises(ModelError, match="has an impossible position"):
                 recurrent.set_seq_state(0, damaged)
             assert recurrent.seq_state() == before
 

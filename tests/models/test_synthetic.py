@@ -61,7 +61,7 @@ def test_the_default_is_small(tmp_path):
     [
         ({"n_layer": 0}, "n_layer=0: expected at least 1"),
         ({"n_head": 3}, "n_embd=64, n_head=3"),
-        ({"n_head": 64}, "expected heads of an even, whole number"),
+        ({"n_head": 64}, "expected n_embd to be an even multiple"),
         ({"n_head_kv": 3}, "n_head_kv=3: expected a divisor of n_head=2"),
         ({"n_ff": 72}, "n_ff=72: expected a multiple of 32, the block of q4_0"),
         ({"type": "i32"}, "type=i32: expected f32, f16, bf16 or a quantised type"),

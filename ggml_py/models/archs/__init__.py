@@ -1,4 +1,4 @@
-"""The architectures, by their names in files."""
+"""The architectures, by their names in GGUF files."""
 
 from __future__ import annotations
 

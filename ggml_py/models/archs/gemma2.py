@@ -1,4 +1,4 @@
-"""The gemma2 architecture, and what gemma3 shares with it."""
+"""The gemma2 architecture, and the parts that gemma3 shares with it."""
 
 from __future__ import annotations
 
@@ -26,15 +26,16 @@ B = TypeVar("B", bound=Block)
 
 
 class GemmaDecoder(Decoder[B]):
-    """Norms before and after attention and network; queries are scaled before attention."""
+    """Has norms before and after attention and the feed-forward network, and scales the queries
+    before attention."""
 
     rope_mode = ROPE_NEOX
     whole_rope = False
-    n_layer_27b: ClassVar[int]  # the largest has another scale
+    n_layer_27b: ClassVar[int]  # the largest model has another scale
 
     @classmethod
     def read_hparams(cls, keys: Keys, hp: HParams) -> HParams:
-        """The scale of queries."""
+        """See `Decoder`. Adds the scale of the queries."""
         hp = super().read_hparams(keys, hp)
         n = hp.n_embd // hp.n_head if hp.n_layer == cls.n_layer_27b else hp.n_embd_head
         return replace(hp, attention_scale=inverse(root(n)))
@@ -56,15 +57,15 @@ class GemmaDecoder(Decoder[B]):
         return self.ctx.add(cur, sa_out)
 
     def build_qk(self, q: Tensor, k: Tensor, _blk: B, il: int) -> tuple[Tensor, Tensor]:
-        """Queries and keys with their positions."""
+        """Rotates queries and keys to their positions."""
         return self.build_rope(q, il), self.build_rope(k, il)
 
     def name_ffn_post_norm(self, cur: Tensor, _il: int) -> Tensor:
-        """Without the layer's number."""
+        """Names the last norm, without the layer's number."""
         return self.cb(cur, "ffn_post_norm")
 
     def build_output(self, cur: Tensor, output: Linear) -> Tensor:
-        """Logits, capped softly."""
+        """See `Decoder`. Caps the logits softly."""
         cur = super().build_output(cur, output)
         cap = self.hparams.final_logit_softcapping
         if not cap:
@@ -73,7 +74,8 @@ class GemmaDecoder(Decoder[B]):
 
 
 class Gemma2Graph(GemmaDecoder[Block]):
-    """llama.cpp's src/models/gemma2.cpp: half of the layers have a window; scores are capped."""
+    """llama.cpp's src/models/gemma2.cpp: half of the layers have a sliding window, and attention
+    scores are capped."""
 
     block = Block
     output_weight = "no"
@@ -81,7 +83,7 @@ class Gemma2Graph(GemmaDecoder[Block]):
 
     @classmethod
     def read_hparams(cls, keys: Keys, hp: HParams) -> HParams:
-        """Windows and caps, which have defaults."""
+        """See `Decoder`. Adds the sliding window and the caps, which have defaults."""
         hp = super().read_hparams(keys, hp)
         base = keys.get("rope.freq_base_swa", float, hp.rope.freq_base)
         n_swa = keys.size("attention.sliding_window", 4096)
@@ -94,5 +96,5 @@ class Gemma2Graph(GemmaDecoder[Block]):
         )
 
     def build_inp(self, inp_l: Tensor, _w: object) -> Tensor:
-        """Embeddings, scaled."""
+        """See `Decoder`. Scales the embeddings."""
         return self.cb(self.ctx.scale(inp_l, root(self.hparams.n_embd)), "inp_scaled")

@@ -21,14 +21,15 @@ class Block(gemma2.Block):
 
 
 class Gemma3Graph(GemmaDecoder[Block]):
-    """llama.cpp's src/models/gemma3.cpp: five layers of six have a window, unscaled positions."""
+    """llama.cpp's src/models/gemma3.cpp: five layers in six have a sliding window, and their
+    positions are not scaled."""
 
     block = Block
     n_layer_27b = 62
 
     @classmethod
     def read_hparams(cls, keys: Keys, hp: HParams) -> HParams:
-        """Windows and a cap, where the file has them."""
+        """See `Decoder`. Adds the sliding window and the cap, if the file has them."""
         hp = super().read_hparams(keys, hp)
         cap = keys.get("final_logit_softcapping", float, 0.0)
         hp = replace(hp, final_logit_softcapping=cap, tok_scale=root(hp.n_embd))
@@ -40,15 +41,15 @@ class Gemma3Graph(GemmaDecoder[Block]):
         return replace(hp, swa=sliding_window(keys, hp, n_swa, 6, rope))
 
     def build_qk(self, q: Tensor, k: Tensor, blk: Block, il: int) -> tuple[Tensor, Tensor]:
-        """Normed and rotated."""
+        """Normalises and rotates queries and keys."""
         q = self.cb(self.build_norm(q, blk.attn_q_norm, il), "Qcur_normed", il)
         k = self.cb(self.build_norm(k, blk.attn_k_norm, il), "Kcur_normed", il)
         return super().build_qk(q, k, blk, il)
 
     def build_inp(self, inp_l: Tensor, _w: object) -> Tensor:
-        """The embeddings are scaled already."""
+        """See `Decoder`. The embeddings are already scaled."""
         return self.cb(inp_l, "inp_scaled")
 
     def name_ffn_post_norm(self, cur: Tensor, il: int) -> Tensor:
-        """With the layer's number."""
+        """Names the last norm, with the layer's number."""
         return self.cb(cur, "ffn_post_norm", il)

@@ -40,23 +40,23 @@ class Gpt2Graph(PreNormDecoder[Block]):
 
     @classmethod
     def declare(cls, weights: Weights, hp: HParams) -> DecoderWeights[Block]:
-        """With a vector for each position."""
+        """See `Decoder`. Adds a vector per position."""
         ne = (hp.n_embd, hp.n_ctx_train)
         position_embd = weights.tensor(INPUT, "position_embd.weight", *ne)
         return replace(super().declare(weights, hp), position_embd=position_embd)
 
     def normalize(self, cur: Tensor) -> Tensor:
-        """The mean is taken off, unlike in RMS norm."""
+        """Layer norm: unlike RMS norm, it subtracts the mean."""
         return self.ctx.norm(cur, self.hparams.norm_eps)
 
     def build_inp(self, inp_l: Tensor, w: DecoderWeights[Block]) -> Tensor:
-        """Tokens and positions."""
+        """Adds the embeddings of the positions to those of the tokens."""
         assert w.position_embd is not None
         pos = self.cb(self.ctx.get_rows(w.position_embd, self.inp_pos), "pos_embd")
         return self.cb(self.ctx.add(inp_l, pos), "inpL")
 
     def build_qk(self, q: Tensor, k: Tensor, _blk: Block, _il: int) -> tuple[Tensor, Tensor]:
-        """As they are."""
+        """Leaves queries and keys unchanged: the embeddings have the positions."""
         return q, k
 
     def build_feed_forward(self, cur: Tensor, blk: Block, il: int) -> Tensor:

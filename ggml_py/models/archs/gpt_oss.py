@@ -27,7 +27,7 @@ class Block(MoeFfn, Attention):
 
 
 class GptOssGraph(Decoder[Block]):
-    """llama.cpp's src/models/openai-moe.cpp: heads have sinks, which take a part of attention."""
+    """llama.cpp's src/models/openai-moe.cpp: heads have sinks, which take a share of attention."""
 
     block = Block
     rope_mode = ROPE_NEOX
@@ -35,7 +35,7 @@ class GptOssGraph(Decoder[Block]):
 
     @classmethod
     def read_hparams(cls, keys: Keys, hp: HParams) -> HParams:
-        """Every second layer has a window."""
+        """See `Decoder`. Every second layer has a sliding window."""
         hp = super().read_hparams(keys, hp)
         base = keys.get("rope.freq_base_swa", float, hp.rope.freq_base)
         n_swa = keys.size("attention.sliding_window")
@@ -44,7 +44,7 @@ class GptOssGraph(Decoder[Block]):
 
     @classmethod
     def read_experts(cls, keys: Keys, hp: HParams) -> HParams:
-        """All layers have them."""
+        """See `Decoder`. All layers have experts."""
         n_ff_exp = keys.size("expert_feed_forward_length")
         return replace(hp, experts=read_experts(keys, keys.size("expert_count")), n_ff_exp=n_ff_exp)
 

@@ -1,4 +1,4 @@
-"""The llama architecture: Llama 1 to 3 and what has their shape (Mistral, Mixtral, …)."""
+"""The llama architecture: Llama 1 to 3 and models of the same shape (Mistral, Mixtral, …)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Block(PreNormBlock):
 
 @dataclass(frozen=True)
 class DenseBlock(Ffn, Block):
-    """The same with one network."""
+    """The same with one feed-forward network."""
 
     ffn_gate: Linear = linear("n_embd", "n_ff", bias="maybe")
     ffn_up: Linear = linear("n_embd", "n_ff", bias="maybe")
@@ -45,24 +45,24 @@ class LlamaGraph(PreNormDecoder[DenseBlock | MoeBlock]):
 
     @classmethod
     def read_experts(cls, keys: Keys, hp: HParams) -> HParams:
-        """As large as the one network would be, where there are any."""
+        """See `Decoder`. Experts, if there are any, are as large as a dense model's network."""
         n_expert = keys.get("expert_count", int, 0)
         if not n_expert:
             return hp
         return replace(hp, experts=read_experts(keys, n_expert), n_ff_exp=hp.n_ff)
 
     def build_self_attn(self, cur: Tensor, blk: DenseBlock | MoeBlock, il: int) -> Tensor:
-        """Named, unlike in most others."""
+        """See `PreNormDecoder`. Also names the result, which most architectures do not."""
         return self.cb(super().build_self_attn(cur, blk, il), "attn_out", il)
 
     def build_qk(
         self, q: Tensor, k: Tensor, blk: DenseBlock | MoeBlock, il: int
     ) -> tuple[Tensor, Tensor]:
-        """Llama 3 divides the frequencies by factors of the file."""
+        """Rotates queries and keys. Llama 3 divides the frequencies by factors in the file."""
         return self.build_rope(q, il, blk.rope_factors), self.build_rope(k, il, blk.rope_factors)
 
     def build_feed_forward(self, cur: Tensor, blk: DenseBlock | MoeBlock, il: int) -> Tensor:
-        """silu(gate) * up, of one network or of experts."""
+        """silu(gate) * up, in one network or in experts."""
         if isinstance(blk, MoeBlock):
             return build_moe_ffn(self, cur, blk, il)
         return self.build_ffn(cur, blk.ffn_up, blk.ffn_gate, blk.ffn_down, "silu", il)

@@ -23,7 +23,7 @@ class Block(SsmBlock):
 
 
 class MambaGraph(SsmDecoder[Block]):
-    """llama.cpp's src/models/mamba.cpp: each element has a state, and factors of its decay."""
+    """llama.cpp's src/models/mamba.cpp: each element has a state and decay factors of its own."""
 
     block = Block
 
@@ -67,7 +67,7 @@ class MambaGraph(SsmDecoder[Block]):
         return ctx.add(y, ctx.mul(x, blk.ssm_d))
 
     def _dt_b_c(self, x: Tensor, blk: Block) -> tuple[Tensor, Tensor, Tensor]:
-        """Of each token: its step [dt_rank], what goes into the state and out of it [d_state]."""
+        """Each token's step [dt_rank], input to the state and output from it (both [d_state])."""
         ctx, ssm, tokens = self.ctx, self.ssm, x.ne[1:3]
         x = self.build_mm(blk.ssm_x, x)
         size, nb1, nb2, _nb3 = x.nb

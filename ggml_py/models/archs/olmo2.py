@@ -22,7 +22,8 @@ class Block(PlainFfn, Attention):
 
 
 class Olmo2Graph(Decoder[Block]):
-    """llama.cpp's src/models/olmo2.cpp: norms come after attention and network, not before."""
+    """llama.cpp's src/models/olmo2.cpp: norms come after attention and feed-forward network, not
+    before."""
 
     block = Block
     rope_mode = ROPE_NEOX
@@ -30,7 +31,8 @@ class Olmo2Graph(Decoder[Block]):
 
     @classmethod
     def read_hparams(cls, keys: Keys, hp: HParams) -> HParams:
-        """Windows where the file has them. Their layers' rotation is not scaled."""
+        """See `Decoder`. Adds the sliding window if the file has one. In layers with a window the
+        rotation is not scaled."""
         hp = super().read_hparams(keys, hp)
         n_swa = keys.get("attention.sliding_window", int, 0)
         if n_swa <= 0:

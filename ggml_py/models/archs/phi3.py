@@ -1,4 +1,4 @@
-"""The phi3 architecture (Phi-3, 3.5, 4). As upstream, their sliding windows are not used."""
+"""The phi3 architecture (Phi-3, 3.5, 4). Like upstream, it does not use their sliding windows."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ from ..file.tensors import linear, long_and_short
 class Block(PreNormBlock):
     """The tensors blk.N.* of one layer, by their names in the file."""
 
-    ffn_up: Linear = linear("n_embd", "n_ff_twice", scale=False)  # the gate is in it
+    ffn_up: Linear = linear("n_embd", "n_ff_twice", scale=False)  # includes the gate
     ffn_down: Linear = linear("n_ff", "n_embd", scale=False)
     rope_factors: RopeFactors = long_and_short()
 
 
 class Phi3Graph(PreNormDecoder[Block]):
-    """llama.cpp's src/models/phi3.cpp: heads may be rotated in part, queries are scaled first."""
+    """llama.cpp's src/models/phi3.cpp: heads may be rotated in part, and queries are scaled before
+    attention."""
 
     block = Block
     rope_mode = ROPE_NEOX
@@ -37,7 +38,7 @@ class Phi3Graph(PreNormDecoder[Block]):
         return self.ctx.add(residual, self.build_feed_forward(cur, blk, il))
 
     def build_self_attn(self, cur: Tensor, blk: Block, il: int) -> Tensor:
-        """Attention to the tokens so far: [n_embd, n_tokens]."""
+        """Attention over the tokens so far: [n_embd, n_tokens]."""
         q, k, v = self.build_qkv(cur, blk.attn_qkv, il)
         q = self.build_rope(q, il, blk.rope_factors)
         k = self.cb(self.build_rope(k, il, blk.rope_factors), "Kcur", il)
@@ -45,5 +46,5 @@ class Phi3Graph(PreNormDecoder[Block]):
         return self.build_attn(q, k, self.cb(v, "Vcur", il), blk.attn_output, 1.0, il)
 
     def build_feed_forward(self, cur: Tensor, blk: Block, il: int) -> Tensor:
-        """silu(the first half of up) * the second."""
+        """silu(first half of up) * second half."""
         return self.build_ffn(cur, blk.ffn_up, None, blk.ffn_down, "swiglu", il)

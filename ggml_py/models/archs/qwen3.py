@@ -15,7 +15,7 @@ from ..file.weights import Weights
 
 @dataclass(frozen=True)
 class QkNormBlock(PreNormBlock):
-    """Each head's queries and keys are normed."""
+    """The tensors of a layer that normalises each head's queries and keys."""
 
     attn_q_norm: Norm = norm("n_embd_head")
     attn_k_norm: Norm = norm("n_embd_head")
@@ -25,12 +25,12 @@ B = TypeVar("B", bound=QkNormBlock)
 
 
 class QkNormDecoder(PreNormDecoder[B]):
-    """Norms of queries and keys before their rotation."""
+    """Normalises queries and keys before rotating them."""
 
     rope_mode = ROPE_NEOX
 
     def build_qk(self, q: Tensor, k: Tensor, blk: B, il: int) -> tuple[Tensor, Tensor]:
-        """Normed and rotated."""
+        """Normalises and rotates queries and keys."""
         q = self.cb(self.build_norm(q, blk.attn_q_norm, il), "Qcur_normed", il)
         k = self.cb(self.build_norm(k, blk.attn_k_norm, il), "Kcur_normed", il)
         return super().build_qk(q, k, blk, il)
@@ -48,7 +48,7 @@ class Qwen3Graph(QkNormDecoder[Block]):
 
     @classmethod
     def declare(cls, weights: Weights, hp: HParams) -> DecoderWeights[Block]:
-        """A reranker's head is of no use to what generates."""
+        """See `Decoder`. Ignores a reranker's head, which generating does not use."""
         weights.ignore("cls.output.weight")
         return super().declare(weights, hp)
 

@@ -23,11 +23,11 @@ class Qwen3MoeGraph(QkNormDecoder[Block]):
 
     @classmethod
     def read_experts(cls, keys: Keys, hp: HParams) -> HParams:
-        """All layers have them."""
+        """See `Decoder`. All layers have experts."""
         experts = read_experts(keys, keys.size("expert_count"))
         n_ff_exp = keys.get("expert_feed_forward_length", int, 0)
         return replace(hp, experts=experts, n_ff_exp=n_ff_exp or hp.n_ff // experts.n_expert_used)
 
     def build_feed_forward(self, cur: Tensor, blk: Block, il: int) -> Tensor:
-        """The experts that suit each token."""
+        """The mixture of experts."""
         return build_moe_ffn(self, cur, blk, il)

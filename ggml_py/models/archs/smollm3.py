@@ -8,7 +8,7 @@ from ...tensors.tensor import Tensor
 from ..build.decoder import PreNormBlock, PreNormDecoder
 from ..file.tensors import PlainFfn
 
-_NO_ROPE_STEP = 4  # every fourth layer does without positions
+_NO_ROPE_STEP = 4  # every fourth layer has no positions
 
 
 @dataclass(frozen=True)
@@ -22,11 +22,11 @@ class Smollm3Graph(PreNormDecoder[Block]):
     block = Block
 
     def build_self_attn(self, cur: Tensor, blk: Block, il: int) -> Tensor:
-        """Named, unlike in most others."""
+        """See `PreNormDecoder`. Also names the result, which most architectures do not."""
         return self.cb(super().build_self_attn(cur, blk, il), "attn_out", il)
 
     def build_qk(self, q: Tensor, k: Tensor, blk: Block, il: int) -> tuple[Tensor, Tensor]:
-        """Rotated in three layers of four."""
+        """Rotates queries and keys in three layers of four."""
         return (q, k) if (il + 1) % _NO_ROPE_STEP == 0 else super().build_qk(q, k, blk, il)
 
     def build_feed_forward(self, cur: Tensor, blk: Block, il: int) -> Tensor:

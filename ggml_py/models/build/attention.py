@@ -1,4 +1,4 @@
-"""What attention takes beside queries, keys and values: inputs of a graph, for one cache."""
+"""The inputs of a graph that attention needs beside queries, keys and values, for one cache."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _MASK_PAD: int = getattr(lib, "GGML_KQ_MASK_PAD", 1)
 
 
 class AttnInput:
-    """The cells to write, the mask of those to read, and rotations for a quantised cache."""
+    """The cells to write, the mask of the cells to read, and rotations for a quantised cache."""
 
     def __init__(
         self, ctx: Context, caches: KvCaches, index: int, shape: Shape, flash_attn: bool
     ) -> None:
-        """`index` says which of the caches."""
+        """`index` is the number of the cache in `caches`."""
         self.kv = kv = caches.caches[index]
         self._index = index
         memory: KvShape = shape.memory
@@ -47,7 +47,7 @@ class AttnInput:
     def share(self) -> None:
         """See `Input`."""
         if not self.kv.k:
-            return  # no layer reads them: they have none
+            return  # no layer reads these inputs, so they have no memory
         self._k_idxs, self._v_idxs = array_of(self.k_idxs), array_of(self.v_idxs)
         self._mask = array_of(self.kq_mask).reshape(self.n_stream, -1, self.n_kv)
 

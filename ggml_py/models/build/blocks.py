@@ -1,6 +1,6 @@
-"""The parts that graphs are built of, with the ops, their order and their names as in llama.cpp.
+"""The building blocks of graphs: the same ops in the same order with the same names as llama.cpp.
 
-Names are part of the result: a plan of ours lines up with everybody's logs (llama.cpp's `cb`).
+Names matter (llama.cpp's `cb`): with them a plan from here lines up with llama.cpp's logs.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-# Below this number of tokens llama.cpp pins each layer's norms to the layer's own device. Left
-# alone, the scheduler gives a layer's first norm to the device of the layer before: more to copy.
+# Below this number of tokens llama.cpp pins each layer's norms to the layer's own device. Without
+# the pin the scheduler puts a layer's first norm on the previous layer's device: more to copy.
 _PIN_BELOW = 32
-# By the activation of the gate: the op, and its name in the graph.
+# By activation of the gate: the op and its name in the graph.
 _GATED = {"silu": ("swiglu_split", "ffn_swiglu"), "gelu": ("geglu_split", "ffn_geglu")}
 _set_name = lib.ggml_set_name
 
 
-@lru_cache(8192)  # the next graph has the same ones
+@lru_cache(8192)  # the next graph has the same labels
 def _label(name: str, il: int) -> bytes:
     return (f"{name}-{il}" if il >= 0 else name).encode()
 
@@ -47,8 +47,8 @@ def _label(name: str, il: int) -> bytes:
 class GraphBuilder:
     """One graph in its own context, and the blocks to fill it with.
 
-    Once it is filled there are `graph`, `logits` [n_vocab, n_outputs], and `pins`: the backends
-    that llama.cpp would pin nodes to, to be set on the scheduler before it plans.
+    Filling it sets `graph`, `logits` [n_vocab, n_outputs] and `pins`, the nodes that llama.cpp
+    would pin with their backends. Set the pins on the scheduler before it plans.
     """
 
     def __init__(
@@ -71,18 +71,18 @@ class GraphBuilder:
         self.pins: list[tuple[Tensor, Backend]] = []
         self.flash_attn_nodes: list[Tensor] = []  # by layer
         self.inputs: list[Input] = []
-        self.inputs_set: tuple[InputSet, ...] = ()  # their tensors, known when they are shared
-        self.written: dict[str, Written] = {}  # of those, by what they have of a ubatch
+        self.inputs_set: tuple[InputSet, ...] = ()  # their tensors; set by `share`
+        self.written: dict[str, Written] = {}  # some of them, by attribute of the ubatch
         self.logits: Tensor  # set by build
         self.one: Any = None  # see decode_one.py
-        self.logit_row: npt.NDArray[np.float32] | None = None  # the memory of the first, or None
+        self.logit_row: npt.NDArray[np.float32] | None = None  # memory of the first row, or None
 
     def close(self) -> None:
         """Closes the context, and the graph with it."""
         self.ctx.close()
 
     def cb(self, cur: Tensor, name: str, il: int = -1) -> Tensor:
-        """Names `cur` as llama.cpp does ("ffn_out-3"), and pins norms as it does."""
+        """Names `cur` as llama.cpp does ("ffn_out-3"), and pins it if llama.cpp pins that norm."""
         _set_name(cur.ptr, _label(name, il))
         if name == "norm" and il >= 0 and self._pins_norms:
             backend = self.placement.backend(il)
@@ -96,7 +96,7 @@ class GraphBuilder:
         return new_input(self.ctx, type_, *ne, name=name)
 
     def _written(self, of: str, n: int, name: str) -> Tensor:
-        """An input of n numbers that a ubatch has by the name `of`."""
+        """An input of n numbers, written from the ubatch's attribute `of`."""
         tensor = self._input(enums.Type.I32, n, name=name)
         if n:
             self.written[of] = Written(tensor, attrgetter(of))
@@ -104,7 +104,7 @@ class GraphBuilder:
         return tensor
 
     def build_inputs(self) -> None:
-        """Positions, what attention takes, the tokens whose logits are wanted."""
+        """Creates the inputs: positions, those of attention, the tokens whose logits are wanted."""
         self.inp_pos = self._written("pos", self.shape.n_tokens, name="inp_pos")
         assert isinstance(self.memory, KvCaches)
         self.inp_attn = [
@@ -116,15 +116,15 @@ class GraphBuilder:
         self.build_inp_out_ids()
 
     def build_inp_out_ids(self) -> None:
-        """The tokens whose logits are wanted."""
+        """Creates the input that lists the tokens whose logits are wanted."""
         self.out_ids = self._written("out_ids", self.shape.n_outputs, name="out_ids")
 
     def build_inp_embd(self, token_embd: Tensor) -> Tensor:
         """The tokens' embeddings [n_embd, n_tokens].
 
-        llama.cpp's graph can also start from given vectors, or from a mixture of both, and carries
-        all three choices: the nodes of the two others are planned and never computed. They are here
-        too, so that nodes, leafs and splits have the same numbers.
+        llama.cpp's graph can also start from given vectors, or from a mixture of both. It contains
+        all three choices: the nodes of the other two are planned but never computed. They are here
+        as well so that nodes, leafs and splits have the same numbers.
         """
         ctx, graph, n = self.ctx, self.graph, self.shape.n_tokens
         embd_ne = (self.hparams.n_embd, n)
@@ -136,7 +136,7 @@ class GraphBuilder:
             mixed_slots = self._input(enums.Type.I64, n, name="inp_mixed_slots")
             mixed_embd = self._input(enums.Type.F32, *embd_ne, name="inp_mixed_embd")
             rows = ctx.get_rows(token_embd, mixed_tokens)
-            # First of all nodes, before anything that they could be sorted behind.
+            # Added before all other nodes, so nothing can be sorted in front of them.
             lib.ggml_build_forward_order(graph.ptr, embd.ptr)
             lib.ggml_build_forward_order(graph.ptr, rows.ptr)
             mixed = ctx.set_rows(ctx.dup(mixed_embd), rows, mixed_slots)
@@ -151,7 +151,7 @@ class GraphBuilder:
         return embd
 
     def share(self) -> None:
-        """Takes arrays over the inputs and the logits, once the graph has memory."""
+        """Makes numpy arrays over the inputs and the logits. The graph must have its memory."""
         for inp in self.inputs:
             inp.share()
         written = [tensor for inp in self.inputs for tensor in inp.tensors]
@@ -165,14 +165,14 @@ class GraphBuilder:
             inp.set(ubatch)
 
     def read_logits(self) -> npt.NDArray[np.float32]:
-        """The logits [n_outputs, n_vocab] in numpy's order, of the last compute: the memory itself
-        where the CPU can read it, which the next compute writes to."""
+        """The logits of the last compute, [n_outputs, n_vocab] in numpy's order. Where the CPU can
+        read their memory this is that memory itself, and the next compute overwrites it."""
         if self._logits is not None:
             return self._logits
         return self.logits.get().reshape(self.shape.n_outputs, -1)
 
     def read_logit_row(self) -> npt.NDArray[np.float32]:
-        """The same for the first output alone, [n_vocab]."""
+        """The same for the first output only, [n_vocab]."""
         return self.read_logits()[0] if self.logit_row is None else self.logit_row
 
     # --- blocks
@@ -188,11 +188,11 @@ class GraphBuilder:
         return cur if linear.bias is None else self.ctx.add(cur, linear.bias)
 
     def normalize(self, cur: Tensor) -> Tensor:
-        """The norm of the architecture, without weights."""
+        """The architecture's norm, without weights."""
         return self.ctx.rms_norm(cur, self.hparams.norm_rms_eps)
 
     def build_norm(self, cur: Tensor, norm: Norm, il: int = -1) -> Tensor:
-        """The norm of `cur`, scaled by its weight and, if it has a bias, shifted."""
+        """Normalises `cur`, multiplies by the weight and adds the bias, if there is one."""
         cur = self.cb(self.normalize(cur), "norm", il)
         cur = self.ctx.mul(cur, norm.weight)
         return cur if norm.bias is None else self.ctx.add(self.cb(cur, "norm_w", il), norm.bias)
@@ -200,7 +200,7 @@ class GraphBuilder:
     def build_qkv(
         self, cur: Tensor, attn_qkv: Qkv | FusedQkv, il: int
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys, values, each [n_embd_head, its heads, n_tokens]."""
+        """Queries, keys and values, each [n_embd_head, its number of heads, n_tokens]."""
         if isinstance(attn_qkv, FusedQkv):
             q, k, v = self._qkv_of_one(cur, attn_qkv, il)
         else:
@@ -230,7 +230,7 @@ class GraphBuilder:
         return q, k, v
 
     def _fused_qkv(self, cur: Tensor, w: FusedQkv, il: int) -> Tensor:
-        """All three in one, [n_embd_q + 2 n_embd_gqa, n_tokens]."""
+        """Queries, keys and values in one tensor, [n_embd_q + 2 n_embd_gqa, n_tokens]."""
         ctx = self.ctx
         qkv = self.cb(self.build_mm(w.attn_qkv, cur), "wqkv", il)
         bias = w.attn_qkv.bias
@@ -240,7 +240,7 @@ class GraphBuilder:
         return qkv if bias is None else self.cb(ctx.add(qkv, bias), "wqkv_b", il)
 
     def build_qkv_flat(self, cur: Tensor, w: Qkv | FusedQkv, il: int) -> list[Tensor]:
-        """Queries, keys, values, each [n_embd_head * its heads, n_tokens]."""
+        """Queries, keys and values, each [n_embd_head * its number of heads, n_tokens]."""
         ctx, names = self.ctx, ("Qcur", "Kcur", "Vcur")
         if isinstance(w, Qkv):
             flat = [self.build_linear(linear, cur) for linear in (w.attn_q, w.attn_k, w.attn_v)]
@@ -254,7 +254,7 @@ class GraphBuilder:
         return [self.cb(out, name, il) for out, name in zip(flat, names, strict=True)]
 
     def build_heads(self, flat: list[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-        """What `build_qkv_flat` gives, each [n_embd_head, its heads, n_tokens]."""
+        """The result of `build_qkv_flat`, each as [n_embd_head, its number of heads, n_tokens]."""
         n_embd_head, n_tokens = self.hparams.n_embd_head, self.shape.n_tokens
         q, k, v = (
             self.ctx.reshape_3d(out, n_embd_head, n_head, n_tokens)
@@ -293,14 +293,15 @@ class GraphBuilder:
         il: int,
         sinks: Tensor | None = None,
     ) -> Tensor:
-        """Stores keys and values, attends to the cache, projects: [n_embd, n_tokens]."""
+        """Stores keys and values, attends to the cache and projects the result to
+        [n_embd, n_tokens]."""
         ctx, inp = self.ctx, self.inp_attn[self.hparams.is_swa(il)]
         kv = inp.kv
         q, k, v = rotate(ctx, q, inp.k_rot), rotate(ctx, k, inp.k_rot), rotate(ctx, v, inp.v_rot)
-        # llama.cpp has two orders: with windows, and without.
+        # llama.cpp has two orders: one for models with sliding windows, one for all others.
         first = (q, v, k) if self.hparams.swa is None else (q, k, v)
         stored = kv.cpy_k(ctx, k, inp.k_idxs, il), kv.cpy_v(ctx, v, inp.v_idxs, il)
-        # Before views of q are made: they are called after it, and this gives it a name.
+        # Before views of q are made: a view's name comes from its source, and this names q.
         self.graph.build_forward_expand(*first, *stored)
         k, v = (get(ctx, inp.n_kv, inp.s0, inp.n_stream, il) for get in (kv.get_k, kv.get_v))
         cur = self.build_attn_mha(q, k, v, inp.kq_mask, sinks, kq_scale, il)
@@ -323,7 +324,7 @@ class GraphBuilder:
         v_trans = v_nb1 > v_nb2
         n_embd, n_head, n_tokens, _one = q.ne
         n_stream = k.ne[3]
-        n = n_tokens // n_stream  # of each
+        n = n_tokens // n_stream  # per stream
         nb1, nb2 = q.nb[1:3]
         q = ctx.view_4d(q, n_embd, n_head, n, n_stream, nb1, nb2, nb2 * n, 0)
         q = ctx.permute(q, 0, 2, 1, 3)  # [n_embd_head, n, n_head, n_stream]
@@ -369,9 +370,10 @@ class GraphBuilder:
     def build_ffn(
         self, cur: Tensor, up: Linear, gate: Linear | None, down: Linear, act: str, il: int
     ) -> Tensor:
-        """down(act(gate(x)) * up(x)), or without a gate down(act(up(x))): [n_embd, n_tokens].
+        """down(act(gate(x)) * up(x)), or down(act(up(x))) without a gate: [n_embd, n_tokens].
 
-        `act` is "silu", "gelu", or "swiglu": half of up(x) is the gate of the other half.
+        `act` is "silu", "gelu" or "swiglu". With "swiglu" the first half of up(x) is the gate of
+        the second half.
         """
         ctx = self.ctx
         hidden = self._ffn_in(up, cur, "ffn_up", il)  # [n_ff, n_tokens]
@@ -389,7 +391,7 @@ class GraphBuilder:
         return self.cb(cur, "ffn_out", il)
 
     def _ffn_in(self, linear: Linear, cur: Tensor, name: str, il: int) -> Tensor:
-        """Product, bias, scale: unlike elsewhere llama.cpp scales last."""
+        """Product, bias, scale: in feed-forward networks llama.cpp scales last, elsewhere not."""
         ctx = self.ctx
         cur = self.cb(ctx.mul_mat(linear.weight, cur), name, il)
         if linear.bias is not None:
@@ -400,8 +402,8 @@ class GraphBuilder:
 
 
 def _logits_of(logits: Tensor) -> npt.NDArray[np.float32] | None:
-    """A lasting array over them; None in the memory of a device, and in builds that cannot keep
-    memory of a scheduler's."""
+    """A lasting array over the logits; None if they are in a device's memory, or if this build
+    cannot keep memory alive that a scheduler lent."""
     try:
         array = logits.numpy().reshape(-1, logits.ne[0])
     except (ArgumentError, MissingFunctionError):

@@ -1,6 +1,6 @@
-"""What all architectures share: embeddings, a run of layers, a norm, the output.
+"""The parts that all architectures share: embeddings, a run of layers, a norm, the output.
 
-An architecture is a subclass that says which tensors a layer has (`block`) and what a layer does.
+An architecture is a subclass that declares the tensors of a layer (`block`) and builds the layer.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class DecoderWeights(Generic[B]):
     token_embd: Tensor  # [n_embd, n_vocab]
     blk: tuple[B, ...]
     output_norm: Norm  # [n_embd]
-    output: Linear  # [n_embd, n_vocab]; token_embd again when the file has none
+    output: Linear  # [n_embd, n_vocab]; token_embd again if the file has no output
     position_embd: Tensor | None = None  # [n_embd, n_ctx_train]
 
 
@@ -36,15 +36,15 @@ class Decoder(GraphBuilder, ABC, Generic[B]):
     """A graph from tokens to logits."""
 
     block: ClassVar[type[Any]]  # the tensors of a layer, see `tensors.declare`
-    rope_mode: ClassVar[int | None] = ROPE_NORM  # None: there is no attention either
+    rope_mode: ClassVar[int | None] = ROPE_NORM  # None: the architecture has no attention either
     whole_rope: ClassVar[bool] = True  # whether all of each head must be rotated
-    output_weight: ClassVar[Has] = "maybe"  # where a file has none, the token embedding is used
+    output_weight: ClassVar[Has] = "maybe"  # without one the token embedding is used
     output_bias: ClassVar[Has] = "no"
-    norm_bias: ClassVar[Has] = "no"  # of the output's norm
+    norm_bias: ClassVar[Has] = "no"  # of the output norm
 
     @classmethod
     def read_hparams(cls, keys: Keys, hp: HParams) -> HParams:
-        """`hp` with what this architecture has beside the common. Raises `ModelError`."""
+        """Adds this architecture's own hyperparameters to the common ones. Raises `ModelError`."""
         hp = cls.read_experts(keys, hp)
         if cls.whole_rope:
             check_whole_rope(hp)
@@ -52,7 +52,8 @@ class Decoder(GraphBuilder, ABC, Generic[B]):
 
     @classmethod
     def read_experts(cls, keys: Keys, hp: HParams) -> HParams:
-        """`hp` with what it says about experts. Raises `ModelError` where there must be none."""
+        """Adds the hyperparameters of the experts. Raises `ModelError` if the file has experts and
+        the architecture does not support them."""
         check_dense(keys, hp)
         return hp
 
@@ -63,7 +64,7 @@ class Decoder(GraphBuilder, ABC, Generic[B]):
 
     @classmethod
     def declare(cls, weights: Weights, hp: HParams) -> DecoderWeights[B]:
-        """Finds the tensors and checks their ne; raises `ModelError`."""
+        """Finds the tensors and checks their ne. Raises `ModelError`."""
         embd, last, block = (hp.n_embd, hp.n_vocab), hp.n_layer, cls.block_type(hp)
         has_output = weights.has("output.weight")
         if cls.output_weight == "yes" or (cls.output_weight == "maybe" and has_output):
@@ -82,7 +83,7 @@ class Decoder(GraphBuilder, ABC, Generic[B]):
         )
 
     def build(self, w: DecoderWeights[B]) -> None:
-        """Fills the graph. Shapes at the end of lines are ggml's ne."""
+        """Fills the graph. Shapes in comments are ggml's ne."""
         inp_l = self.build_inp_embd(w.token_embd)  # [n_embd, n_tokens]
         self.build_inputs()
         inp_l = self.build_inp(inp_l, w)
@@ -96,19 +97,20 @@ class Decoder(GraphBuilder, ABC, Generic[B]):
         self.graph.build_forward_expand(cur)
 
     def build_inp(self, inp_l: Tensor, _w: DecoderWeights[B]) -> Tensor:
-        """What the first layer takes, of the tokens' embeddings [n_embd, n_tokens]."""
+        """The input of the first layer, from the tokens' embeddings [n_embd, n_tokens]."""
         return inp_l
 
     @abstractmethod
     def build_layer(self, inp_l: Tensor, blk: B, il: int) -> Tensor:
-        """Layer `il`: [n_embd, n_tokens] of the same; the last one [n_embd, n_outputs]."""
+        """Layer `il`: from [n_embd, n_tokens] to the same, or to [n_embd, n_outputs] in the last
+        layer."""
 
     def build_output(self, cur: Tensor, output: Linear) -> Tensor:
-        """The logits [n_vocab, n_outputs] of [n_embd, n_outputs]."""
+        """The logits [n_vocab, n_outputs], from [n_embd, n_outputs]."""
         return self.build_linear(output, cur)
 
     def build_out_ids(self, il: int, *curs: Tensor) -> tuple[Tensor, ...]:
-        """In the last layer what is left of `curs`: the tokens whose logits are wanted."""
+        """In the last layer, the rows of `curs` whose logits are wanted. Elsewhere `curs` as is."""
         if il < self.hparams.n_layer - 1:
             return curs
         return tuple(self.ctx.get_rows(cur, self.out_ids) for cur in curs)
@@ -116,7 +118,7 @@ class Decoder(GraphBuilder, ABC, Generic[B]):
 
 @dataclass(frozen=True)
 class PreNormBlock(Attention):
-    """The tensors of a layer that norms what goes into attention and into its network."""
+    """The tensors of a layer with norms in front of attention and the feed-forward network."""
 
     attn_norm: Norm = norm("n_embd")
     ffn_norm: Norm = norm("n_embd")
@@ -126,7 +128,7 @@ P = TypeVar("P", bound=PreNormBlock)
 
 
 class PreNormDecoder(Decoder[P]):
-    """x + attention(norm(x)), then x + network(norm(x)), as most architectures have it."""
+    """x + attention(norm(x)), then x + network(norm(x)), as in most architectures."""
 
     def build_layer(self, inp_l: Tensor, blk: P, il: int) -> Tensor:
         """See `Decoder`."""
@@ -139,7 +141,7 @@ class PreNormDecoder(Decoder[P]):
         return self.ctx.add(cur, ffn_inp)
 
     def build_self_attn(self, cur: Tensor, blk: P, il: int) -> Tensor:
-        """Attention to the tokens so far: [n_embd, n_tokens]."""
+        """Attention over the tokens so far: [n_embd, n_tokens]."""
         q, k, v = self.build_qkv(cur, blk.attn_qkv, il)
         q, k = self.build_qk(q, k, blk, il)
         self.cb(q, "Qcur", il)  # [n_embd_head, n_head, n_tokens]
@@ -148,9 +150,10 @@ class PreNormDecoder(Decoder[P]):
         return self.build_attn(q, k, v, blk.attn_output, self.hparams.kq_scale, il)
 
     def build_qk(self, q: Tensor, k: Tensor, _blk: P, il: int) -> tuple[Tensor, Tensor]:
-        """Queries and keys with their positions."""
+        """Rotates queries and keys to their positions."""
         return self.build_rope(q, il), self.build_rope(k, il)
 
     @abstractmethod
     def build_feed_forward(self, cur: Tensor, blk: P, il: int) -> Tensor:
-        """The layer's network, or its experts: [n_embd, n_outputs in the last layer]."""
+        """The layer's feed-forward network or experts: [n_embd, n_tokens], in the last layer
+        [n_embd, n_outputs]."""

@@ -1,5 +1,5 @@
-"""Experts whose weights are in the CPU's memory and whose op a GPU takes: only those are copied
-that the tokens chose. ggml before 0.26 did it itself."""
+"""Copies only the experts that the tokens chose, when a GPU computes with expert weights that are
+in the CPU's memory. Before 0.26 ggml did this itself."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ...tensors.tensor import Tensor
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-# What kernels of CUDA may read behind an expert must be numbers, too.
+# CUDA kernels may read this many bytes past an expert. These must be numbers, too.
 _PADDING = 512
 
 
@@ -24,18 +24,18 @@ class ExpertCopies:
     """The scheduler's copy callback of llama.cpp (llama_context::sched_copy_experts)."""
 
     def __init__(self) -> None:
-        self._ids: Any = None  # the tensor that was read; a layer's products share one
+        self._ids: Any = None  # the ids that were read last; a layer's products share one tensor
         self._used: npt.NDArray[np.bool_] = np.empty(0, np.bool_)
 
     def forget(self) -> None:
-        """What was read is another compute's."""
+        """Forgets the ids that were read: they belong to an earlier compute."""
         self._ids = None
 
     def __call__(
         self, backend: Backend, src: Tensor, dst: Tensor, nodes: tuple[Tensor, ...]
     ) -> bool:
-        """Fills the part of `dst` that the first node reads, if that multiplies with experts: what
-        others read may not be chosen yet."""
+        """Fills the part of `dst` that the first node reads, if that node multiplies with experts.
+        For later nodes the experts may not have been chosen yet."""
         if not nodes or nodes[0].op != Op.MUL_MAT_ID or nodes[0].src[0].ptr != dst.ptr:
             return False
         ids, n_expert, size = nodes[0].src[2], src.ne[2], src.nb[2]
@@ -53,13 +53,13 @@ class ExpertCopies:
 
 
 def runs(used: npt.NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
-    """The ranges of what is true."""
+    """The ranges [first, stop) in which `used` is true."""
     edges = np.flatnonzero(np.diff(used, prepend=False, append=False))
     return zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True)
 
 
 def _used(backend: Backend, ids: Tensor, n_expert: int) -> npt.NDArray[np.bool_]:
-    """Which experts any token chose, of ids [n_used, n_tokens]; its rows may be far apart."""
+    """Which experts were chosen by any token, from ids [n_used, n_tokens] with any nb[1]."""
     used = np.zeros(n_expert, np.bool_)
     if ids.n_elements:
         raw = np.empty(ids.nbytes, np.uint8)

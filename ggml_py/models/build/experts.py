@@ -1,4 +1,4 @@
-"""A mixture of experts: each token goes through those networks that its gate likes best."""
+"""A mixture of experts: each token goes through the networks that its gate scores highest."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from ..file.parts import Linear
 from ..file.tensors import MoeFfn
 from .blocks import GraphBuilder
 
-_SMALLEST_SUM = 6.103515625e-5  # the smallest normal f16: weights are divided by their sum
+_SMALLEST_SUM = 6.103515625e-5  # the smallest normal f16; the weights are divided by their sum
 
 
 class Gating(Enum):
-    """Where a softmax makes weights of the gate's scores, and what experts do."""
+    """Which scores the softmax of the gate covers, and the experts' activation."""
 
-    ALL = "over all experts; the weights of those chosen are normed; silu(gate) * up"
-    CHOSEN = "over those chosen; the activation of gpt-oss"
+    ALL = "softmax over all experts, the chosen weights then normalised; silu(gate) * up"
+    CHOSEN = "softmax over the chosen experts; the activation of gpt-oss"
 
 
-_OAI_ALPHA, _OAI_LIMIT = 1.702, 7.0  # of that activation
+_OAI_ALPHA, _OAI_LIMIT = 1.702, 7.0  # of gpt-oss's activation
 
 
 def read_experts(keys: Keys, n_expert: int) -> Counts:
-    """How many there are, and how many a token uses. Raises `ModelError`."""
+    """The number of experts, and how many of them a token uses. Raises `ModelError`."""
     n_used = keys.size("expert_used_count")
     keys.check(n_used <= n_expert, "expert_used_count", f"expected at most {n_expert} experts")
     n_groups = keys.get("expert_group_count", int, 0)
@@ -57,7 +57,7 @@ def build_moe_ffn(
     weights = ctx.reshape_3d(weights, 1, n_used, n_tokens)
     if gating == Gating.CHOSEN:
         g.cb(weights, "ffn_moe_weights_softmax", il)
-    g.graph.build_forward_expand(weights)  # early: backends have one op for all of this
+    g.graph.build_forward_expand(weights)  # early: backends can fuse all of this
     cur = ctx.reshape_3d(cur, n_embd, 1, n_tokens)
     up = _linear(g, w.ffn_up_exps, cur, chosen, "ffn_moe_up", il)  # [n_ff_exp, n_used, n_tokens]
     gate = _linear(g, w.ffn_gate_exps, cur, chosen, "ffn_moe_gate", il)
@@ -71,7 +71,7 @@ def build_moe_ffn(
 
 
 def _normed(g: GraphBuilder, weights: Tensor, il: int) -> Tensor:
-    """A token's weights [n_used, n_tokens], so that their sum is one."""
+    """The weights [n_used, n_tokens], scaled so that each token's sum to one."""
     total = g.cb(g.ctx.sum_rows(weights), "ffn_moe_weights_sum", il)
     total = g.ctx.clamp(total, _SMALLEST_SUM, math.inf)
     total = g.cb(total, "ffn_moe_weights_sum_clamped", il)
@@ -79,7 +79,7 @@ def _normed(g: GraphBuilder, weights: Tensor, il: int) -> Tensor:
 
 
 def _linear(g: GraphBuilder, w: Linear, cur: Tensor, chosen: Tensor, name: str, il: int) -> Tensor:
-    """Each token times the matrices of its experts, scaled by theirs."""
+    """Each token times the matrices of its experts, with the experts' scales and biases."""
     ctx = g.ctx
     out = ctx.mul_mat_id(w.weight, cur, chosen)
     if w.scale is None:

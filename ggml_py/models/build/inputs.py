@@ -1,4 +1,4 @@
-"""Inputs of a graph: tensors that are written for each ubatch, where they are read."""
+"""Inputs of a graph: tensors that are written for each ubatch, directly in the graph's memory."""
 
 from __future__ import annotations
 
@@ -18,21 +18,22 @@ if TYPE_CHECKING:
 
 
 class Input(Protocol):
-    """One tensor, or some that are written together."""
+    """One tensor, or several that are written together."""
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
-        """Those that `set` writes."""
+        """The tensors that `set` writes."""
 
     def share(self) -> None:
-        """Takes arrays over them, once the graph has memory."""
+        """Makes numpy arrays over the tensors. The graph must have its memory."""
 
     def set(self, ubatch: Ubatch) -> None:
-        """Writes them for a ubatch: nodes may have used the memory since the last one."""
+        """Writes the tensors for a ubatch. Nodes may have reused their memory since the last one,
+        so constants are written every time, too."""
 
 
 class Written:
-    """A tensor that becomes what `of` says of a ubatch."""
+    """A tensor that is set to `of(ubatch)`."""
 
     def __init__(self, tensor: Tensor, of: Callable[[Ubatch], Any]) -> None:
         self._tensor = tensor
@@ -49,7 +50,7 @@ class Written:
 
 
 class Constant:
-    """A tensor that is always the same. `value` is as numpy's assignment takes it."""
+    """A tensor that always has the same content: `value`, anything that numpy can assign."""
 
     def __init__(self, tensor: Tensor, value: Any) -> None:
         self.value: npt.NDArray[Any] = np.empty(tensor.ne[::-1], DTYPES[tensor.type])
@@ -67,12 +68,12 @@ class Constant:
 
 
 def new_input(ctx: Context, type_: Type, *ne: int, name: str) -> Tensor:
-    """A tensor that is written before the graph is computed."""
+    """A new tensor, marked as an input of the graph."""
     tensor = ctx.new_tensor(type_, *ne, name=name)
     tensor.set_input()
     return tensor
 
 
 def array_of(tensor: Tensor) -> npt.NDArray[Any]:
-    """An array over an input, for as long as the graph has its memory."""
+    """A numpy array over an input, valid while the graph has its memory."""
     return tensor.numpy()

@@ -1,4 +1,4 @@
-"""Hadamard matrices: vectors that were rotated by them quantise better (llama.cpp's caches)."""
+"""Hadamard matrices: vectors that are rotated by them quantise better (llama.cpp's caches)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @cache
 def hadamard(n: int) -> npt.NDArray[np.float32]:
-    """The orthogonal [n, n] matrix of ones and minus ones, scaled; n a power of two."""
+    """The orthogonal [n, n] matrix of scaled ones and minus ones; n must be a power of two."""
     matrix = np.full((1, 1), 1 / np.sqrt(n), np.float32)
     while len(matrix) < n:
         matrix = np.block([[matrix, matrix], [matrix, -matrix]])
@@ -25,12 +25,12 @@ def hadamard(n: int) -> npt.NDArray[np.float32]:
 
 
 def rotate(ctx: Context, cur: Tensor, rot: Tensor | None) -> Tensor:
-    """Each run of n elements of `cur` times rot [n, n], a Hadamard matrix; or as it is."""
+    """Multiplies each run of n elements of `cur` by the Hadamard matrix rot [n, n], if given."""
     if rot is None:
         return cur
     n = rot.ne[0]
     rows = (n, cur.n_elements // n)
     flat = ctx.reshape_2d(cur, *rows) if cur.is_contiguous else ctx.cont_2d(cur, *rows)
     res = ctx.mul_mat(rot, flat)
-    res.set_hint(enums.OpHint.SRC0_IS_HADAMARD)  # not in the oldest releases: then nothing rotates
+    res.set_hint(enums.OpHint.SRC0_IS_HADAMARD)  # the oldest releases lack it, and rotate nothing
     return ctx.reshape_4d(res, *cur.ne)

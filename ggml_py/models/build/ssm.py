@@ -20,7 +20,7 @@ from .decoder import Decoder, DecoderWeights
 
 @dataclass(frozen=True)
 class SsmBlock:
-    """The tensors blk.N.* that all such layers have, by their names in the file."""
+    """The tensors blk.N.* that all state space layers have, by their names in the file."""
 
     attn_norm: Norm = norm("n_embd")
     ssm_in: Linear = linear("n_embd", "ssm.d_in_proj")
@@ -33,13 +33,14 @@ B = TypeVar("B", bound=SsmBlock)
 
 
 class SsmDecoder(Decoder[B]):
-    """x + state(norm(x)), and no other network."""
+    """x + ssm(norm(x)), without a feed-forward network."""
 
     rope_mode = None
 
     @classmethod
     def read_hparams(cls, keys: Keys, hp: HParams) -> HParams:
-        """With the sizes of the states. Raises `ModelError` for what is missing or does not fit."""
+        """See `Decoder`. Adds the sizes of the states. Raises `ModelError` if keys are missing or
+        contradict each other."""
         d_conv = keys.size("ssm.conv_kernel")
         keys.check(d_conv >= 2, "ssm.conv_kernel", "expected at least 2")
         ssm = Ssm(
@@ -54,24 +55,24 @@ class SsmDecoder(Decoder[B]):
     @classmethod
     @abstractmethod
     def read_ssm(cls, keys: Keys, hp: HParams, ssm: Ssm) -> Ssm:
-        """`ssm` with what this architecture has beside the common. Raises `ModelError`."""
+        """Adds this architecture's own sizes to the common ones. Raises `ModelError`."""
 
     @classmethod
     def declare(cls, weights: Weights, hp: HParams) -> DecoderWeights[B]:
-        """See `Decoder`. Raises `ModelError` for what convolution or scan read in another type than
-        f32, all that they take."""
+        """See `Decoder`. Also raises `ModelError` if a weight of the convolution or the scan is not
+        f32, the only type that these ops take."""
         w = super().declare(weights, hp)
         for blk in w.blk:
             for weight in (blk.ssm_conv1d.weight, blk.ssm_a):
                 if weight.type != Type.F32:
                     raise ModelError(
-                        f"tensor '{weight.name}' is {weight.type.name.lower()}: expected f32, all "
-                        "that the op which reads it takes"
+                        f"tensor '{weight.name}' is {weight.type.name.lower()}: expected f32, the "
+                        "only type that the op which reads it takes"
                     )
         return w
 
     def build_inputs(self) -> None:
-        """Where states are, and the tokens whose logits are wanted."""
+        """Creates the inputs: the cells of the states, and the tokens whose logits are wanted."""
         assert isinstance(self.memory, RecurrentCache)
         self.inp_rs = RsInput(self.ctx, self.graph, self.memory, self.shape)
         self.inputs.append(self.inp_rs)
@@ -92,15 +93,17 @@ class SsmDecoder(Decoder[B]):
 
     @abstractmethod
     def build_ssm(self, cur: Tensor, blk: B, il: int) -> Tensor:
-        """What the sequences' states make of cur [n_embd, n_tokens]: the same. They go on."""
+        """Feeds cur [n_embd, n_tokens] through the sequences' states and updates these; returns
+        [n_embd, n_tokens]."""
 
 
 def build_conv(
     g: GraphBuilder, inp: RsInput, cur: Tensor, conv1d: Linear, il: int, flat: bool = False
 ) -> Tensor:
-    """Each token with those before it: [conv_dim, n_seq_tokens, n_seqs] of the same.
+    """Convolves each token with those before it and updates the convolution states. Takes and
+    returns [conv_dim, n_seq_tokens, n_seqs].
 
-    `flat` as in `RsInput.store`.
+    `flat` is passed to `RsInput.store`.
     """
     ctx, r = g.ctx, inp.rs.r[il]
     n_tokens, (d_conv, conv_dim, *_) = cur.ne[1], conv1d.weight.ne

@@ -11,14 +11,15 @@ POS_MAX = (1 << 31) - 1  # llama_pos is an int32_t
 
 
 class Batch:
-    """Tokens, each with its position, its sequences, and whether its logits are wanted.
+    """Tokens for `Model.decode`, each with its position, its sequences, and whether its logits are
+    wanted.
 
-    What `Model.decode` takes. The tokens of a sequence come in the order of their positions; those
-    of different sequences may be mixed. C: llama_batch
+    Tokens of one sequence must be in the order of their positions. Tokens of different sequences
+    may be mixed. C: llama_batch
     """
 
     def __init__(self) -> None:
-        """An empty one."""
+        """Makes an empty batch."""
         self.token: list[int] = []
         self.pos: list[int | None] = []
         self.seq: list[tuple[int, ...]] = []
@@ -33,11 +34,11 @@ class Batch:
     ) -> None:
         """Adds a token to a sequence, or to several that share their past.
 
-        Without `pos` it comes after the last of the sequence (of the first, where there are
-        several): in this batch, else of those that the model has evaluated when the batch is
-        decoded. With `logits` the batch's result has a row for it. Raises TypeError and
-        `ArgumentError` for what cannot be a token, a position or a sequence; whether the model has
-        them is checked by `Model.decode`.
+        Without `pos` the token follows the last token of its sequence (the first of several) in
+        this batch. If there is none, it follows the last token that the model has evaluated when
+        the batch is decoded. With `logits` the result has a row for the token. Raises TypeError and
+        `ArgumentError` for anything that cannot be a token, a position or a sequence, and
+        `ModelError` without a sequence. `Model.decode` checks whether the model has them.
         """
         token = integer("token", token, -POS_MAX, POS_MAX)
         if pos is not None:
@@ -56,7 +57,7 @@ class Batch:
         self.logits.append(logits)
 
     def clear(self) -> None:
-        """Takes all tokens out."""
+        """Removes all tokens."""
         for values in (self.token, self.pos, self.seq, self.logits):
             values.clear()
 

@@ -1,7 +1,7 @@
 """Which cell of a cache holds the token of which position and sequences (llama-kv-cells.h).
 
-What is done for one more token of one sequence is written in C (decode.h), for that is most of what
-a model does, and so are the masks.
+The masks are computed in C, and so is adding one token to one sequence (decode.h), because that is
+most of a model's work.
 """
 
 from __future__ import annotations
@@ -26,12 +26,13 @@ def pad(n: int) -> int:
 
 
 def padded_n_kv(n_used: int, size: int) -> int:
-    """Cells that attention reads when the first `n_used` are used: more, so that a graph lasts."""
+    """How many cells attention reads when the first `n_used` are used: rounded up, so that a graph
+    can be used again."""
     return int(lib.gp_kv_padded(n_used, size))
 
 
 class Saved(NamedTuple):
-    """The state of some cells."""
+    """A copy of the state of some cells, see `Cells.save`."""
 
     idxs: Idxs | slice
     pos: npt.NDArray[np.int32]
@@ -42,11 +43,11 @@ class Saved(NamedTuple):
 
 
 class Cells:
-    """Cells of which each is empty, or has a position and at least one of `n_seq` sequences.
+    """Cells: each is empty, or has a position and at least one of `n_seq` sequences.
 
     With a window of `n_swa` tokens, cells that no later token of their sequence will see count as
-    free. `shift` is what was added to positions since the keys in the cells were rotated. `native`
-    is all of it but `shift`, in the same memory.
+    free. `shift` is the sum that was added to each position since the key in the cell was rotated.
+    `native` has everything except `shift`, in the same memory.
     """
 
     def __init__(self, size: int, n_seq: int, n_swa: int = 0) -> None:
@@ -54,7 +55,7 @@ class Cells:
         self.n_swa = n_swa
         self.pos = np.empty(size, np.int32)  # -1: empty
         self.shift = np.empty(size, np.int32)
-        self.has = np.empty((n_seq, size), np.bool_)  # whether the cell is of that sequence
+        self.has = np.empty((n_seq, size), np.bool_)  # whether the sequence has the cell
         self._first, self._last = np.empty((2, n_seq), np.int32)
         self.native = ffi.new("struct gp_kv_cells *")
         self.native.pos = ffi.from_buffer("int32_t[]", self.pos)
@@ -65,7 +66,7 @@ class Cells:
         self.clear()
 
     def clear(self) -> None:
-        """Nothing is used."""
+        """Empties all cells."""
         self.pos.fill(-1)
         self.shift.fill(0)
         self.has.fill(False)
@@ -74,7 +75,7 @@ class Cells:
         self._forget()
 
     def _forget(self) -> None:
-        """What was derived of the cells is not so any more."""
+        """Marks the numbers that are derived from the cells as unknown."""
         self._first.fill(lib.GP_KV_UNKNOWN)
         self._last.fill(lib.GP_KV_UNKNOWN)
         self.native.n_used = self.native.end = lib.GP_KV_UNKNOWN
@@ -83,7 +84,7 @@ class Cells:
 
     @property
     def head(self) -> int:
-        """Where the search for free cells begins."""
+        """The cell where the search for free ones begins."""
         return int(self.native.head)
 
     @head.setter
@@ -92,34 +93,34 @@ class Cells:
 
     @property
     def n_used(self) -> int:
-        """Cells that are not empty."""
+        """How many cells are not empty."""
         return int(lib.gp_kv_n_used(self.native))
 
     @property
     def end(self) -> int:
-        """The last of those and one."""
+        """One past the last cell that is not empty."""
         return int(lib.gp_kv_end(self.native))
 
     def n_kv(self) -> int:
-        """Cells that attention reads."""
+        """How many cells attention reads."""
         return padded_n_kv(self.end, self.size)
 
     def first(self, seq: int) -> int:
-        """The lowest position of a sequence, -1 without one."""
+        """The lowest position of a sequence, -1 if it is empty."""
         return int(lib.gp_kv_first(self.native, seq))
 
     def last(self, seq: int) -> int:
-        """The highest position of a sequence, -1 without one."""
+        """The highest position of a sequence, -1 if it is empty."""
         return int(lib.gp_kv_last(self.native, seq))
 
     def n_free(self) -> int:
-        """Cells that `find` can give."""
+        """How many cells `find` can return."""
         return int(np.count_nonzero(self._free()))
 
     # --- new tokens
 
     def find(self, n: int) -> Idxs | None:
-        """Cells for n tokens; None where so many are not free. C: llama_kv_cache::find_slot"""
+        """Cells for n tokens, None if fewer are free. C: llama_kv_cache::find_slot"""
         head = self.head
         if head > self.n_used + 2 * n:
             head = 0
@@ -140,22 +141,23 @@ class Cells:
         return free
 
     def put(self, idxs: Idxs, pos: npt.NDArray[np.int32], sets: list[tuple[Any, Any]]) -> None:
-        """Gives cells to tokens at positions `pos`; `sets` are sequences and the tokens that have
-        them. C: llama_kv_cache::apply_ubatch"""
+        """Gives cells to tokens at positions `pos`. `sets` are pairs: sequences, and the tokens
+        that belong to them. C: llama_kv_cache::apply_ubatch"""
         lost = self._take(idxs)
         self.pos[idxs] = pos
         for seqs, at in sets:
             for seq in seqs:
                 self.has[seq, idxs[at]] = True
         self._forget()
-        # Without gaps between a sequence's positions, what is older than the lost ones goes too.
+        # A sequence's positions must have no gaps, so tokens older than the lost ones go, too.
         for seq, until in lost:
             if 0 <= self.first(seq) <= until:
                 self.rm(seq, self.first(seq), until + 1)
         self.head = int(idxs[-1]) + 1
 
     def _take(self, idxs: Idxs) -> list[tuple[int, int]]:
-        """Empties cells that are used: sequences that lost some, and the highest position."""
+        """Empties those of the cells that are in use. Returns each sequence that lost tokens, with
+        the highest position that it lost."""
         old = self.pos[idxs]
         if not self.n_swa or old.max() < 0:
             return []
@@ -169,7 +171,7 @@ class Cells:
     # --- sequences
 
     def rm(self, seq: int, p0: int, p1: int) -> None:
-        """A sequence loses its tokens at positions p0 to p1, p1 not among them."""
+        """Removes a sequence's tokens at positions [p0, p1)."""
         mine = self._at(seq, p0, p1)
         self.has[seq, mine] = False
         self._empty(mine & ~self.has.any(0))
@@ -179,7 +181,7 @@ class Cells:
         return at
 
     def _empty(self, gone: npt.NDArray[np.bool_]) -> None:
-        """Cells that have no sequence any more."""
+        """Empties cells that have no sequence any more."""
         self.pos[gone] = -1
         self.shift[gone] = 0
         self._forget()
@@ -195,18 +197,18 @@ class Cells:
         self._forget()
 
     def keep(self, seq: int) -> None:
-        """All other sequences lose their tokens."""
+        """Removes all other sequences."""
         gone = (self.pos >= 0) & ~self.has[seq]
         self.has[np.arange(len(self.has)) != seq] = False
         self._empty(gone)
 
     def cp(self, src: int, dst: int, p0: int, p1: int) -> None:
-        """The tokens of `src` at those positions are of `dst`, too."""
+        """Adds the tokens of `src` at positions [p0, p1) to `dst`."""
         self.has[dst] |= self._at(src, p0, p1)
         self._forget()
 
     def cp_from(self, other: Cells, src: int) -> None:
-        """The tokens of another stream's sequence, in the same cells, and nothing else."""
+        """Replaces everything here by a sequence of another stream, in the same cells."""
         self.clear()
         mine = other.has[src]
         self.pos[mine] = other.pos[mine]
@@ -216,21 +218,21 @@ class Cells:
         self.has_shift = bool(self.shift.any())
 
     def add(self, seq: int, p0: int, p1: int, delta: int) -> None:
-        """Moves positions; tokens whose position would be negative are gone."""
+        """Moves positions by delta and removes tokens whose position would be negative."""
         mine = self._at(seq, p0, p1)
         self.pos[mine] += delta
         self.shift[mine] += delta
         self.has_shift |= bool(mine.any())
         gone = mine & (self.pos < 0)
         self.has[:, gone] = False
-        self.head = self.size  # searched from the first that is freed, or else from the start
+        self.head = self.size  # then the search begins at the first freed cell, or at the start
         self._empty(gone)
         if not gone.any():
             self.head = 0
 
     def div(self, seq: int, p0: int, p1: int, d: int) -> None:
-        """Divides positions. The keys are then rotated from the old position to as far on the other
-        side of it, which is what libllama does."""
+        """Divides positions. The keys are then rotated the wrong way, by as much as the position
+        changed: libllama does the same."""
         mine = self._at(seq, p0, p1)
         old = self.pos[mine]
         self.pos[mine] //= d
@@ -239,14 +241,14 @@ class Cells:
         self._forget()
 
     def shifted(self) -> None:
-        """The keys are where the positions say."""
+        """Notes that the keys have been rotated to their positions."""
         self.shift.fill(0)
         self.has_shift = False
 
     # --- going back
 
     def save(self, idxs: Idxs | slice = slice(None)) -> Saved:
-        """What `restore` takes, for some cells or all of them."""
+        """A copy of some or all cells for `restore`."""
         return Saved(
             idxs,
             self.pos[idxs].copy(),
@@ -257,7 +259,7 @@ class Cells:
         )
 
     def restore(self, saved: Saved) -> None:
-        """Cells and head are as they were."""
+        """Puts cells and head back as they were."""
         self.pos[saved.idxs] = saved.pos
         self.shift[saved.idxs] = saved.shift
         self.has[:, saved.idxs] = saved.has
@@ -268,8 +270,8 @@ class Cells:
     # --- masks
 
     def fill_mask(self, mask: npt.NDArray[Any], seq: int, pos: npt.NDArray[np.int32]) -> None:
-        """mask [n_rows, n_kv] in numpy's order, for tokens at `pos` that have their cells: 0 for
-        the cells that each attends to, -inf for all others."""
+        """Fills mask [n_rows, n_kv] (numpy's order) for tokens at `pos` that already have cells: 0
+        for the cells that a token attends to, -inf for all others."""
         assert mask.flags.c_contiguous
         n_rows, n_kv = mask.shape
         f16, data, rows = mask.dtype.itemsize == 2, ffi.from_buffer(mask), np.ascontiguousarray(pos)

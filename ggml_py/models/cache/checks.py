@@ -1,4 +1,4 @@
-"""What a batch must be before it is evaluated (llama_batch_allocr::init)."""
+"""Checks a batch before it is evaluated (llama_batch_allocr::init)."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from .ubatch import Tokens
 
 
 def checked(batch: Batch, memory: Memory, n_vocab: int, n_positions: int) -> Tokens:
-    """The batch's tokens, with positions where it has none. Raises `ModelError` for tokens and
-    sequences that there are not, and for positions that do not follow each other."""
+    """The tokens of a valid batch, with the missing positions filled in. Raises `ModelError` for
+    tokens and sequences that do not exist, and for positions that do not follow each other."""
     if not len(batch):
         raise ModelError("an empty batch: add at least one token")
     for i, token in enumerate(batch.token):
@@ -30,19 +30,19 @@ def checked(batch: Batch, memory: Memory, n_vocab: int, n_positions: int) -> Tok
     return Tokens(
         np.array(batch.token, np.int32),
         np.array(pos, np.int32),
-        # Upstream keeps a token's sequences in an unordered set, out of which they come last first:
-        # that makes a difference where they have not the same cells.
+        # Upstream keeps a token's sequences in an unordered set, which returns them last first.
+        # The order matters if the sequences do not have the same cells.
         [seqs[::-1] for seqs in batch.seq],
         np.array(batch.logits, np.bool_),
     )
 
 
 def check_seq(seq: int, memory: Memory, where: str = "") -> None:
-    """Raises `ModelError` for a sequence that there is not."""
+    """Raises `ModelError` for a sequence that does not exist."""
     if not 0 <= seq < memory.n_seq_max:
         raise ModelError(
-            f"sequence {seq}{where}: there are 0 to {memory.n_seq_max - 1}. Load with a larger "
-            "n_seq_max for more"
+            f"sequence {seq}{where}: expected 0 to {memory.n_seq_max - 1}. For more sequences load "
+            "with a larger n_seq_max"
         )
 
 
@@ -61,7 +61,8 @@ def _positions(batch: Batch, memory: Memory) -> list[int]:
 
 
 def _check_positions(batch: Batch, pos: list[int], memory: Memory, n_positions: int) -> None:
-    """Those of each sequence go on where it ends, and none is left out; one may come twice."""
+    """Checks that each sequence's positions continue where it ends, without gaps. A position may
+    come twice."""
     before: dict[int, int] = {}
     for i, (p, seqs) in enumerate(zip(pos, batch.seq, strict=True)):
         for seq in seqs:
@@ -73,26 +74,26 @@ def _check_positions(batch: Batch, pos: list[int], memory: Memory, n_positions: 
                 ok = p in (last, last + 1)
             if not ok:
                 raise ModelError(
-                    f"position {p} (token {i} of the batch): sequence {seq} has its last token at "
-                    f"{last}, so the next is at {last + 1}"
+                    f"position {p} (token {i} of the batch): the last token of sequence {seq} is "
+                    f"at {last}, so the next one must be at {last + 1}"
                 )
             before[seq] = p
         if p > (n_positions or POS_MAX) - 1:
             raise ModelError(
-                f"the context is full: position {p} (token {i} of the batch), and this model has "
-                f"learned {n_positions or POS_MAX} positions"
+                f"the context is full: position {p} (token {i} of the batch), but this model has "
+                f"learned only {n_positions or POS_MAX} positions"
             )
 
 
 def _check_coupled(batch: Batch, memory: Memory) -> None:
-    """Sequences that have a token in common go on together: from the same position."""
+    """Checks that sequences which share a token continue from the same position."""
     for seqs in dict.fromkeys(batch.seq):
         for seq in seqs[1:]:
             if _span(memory, seq) != _span(memory, seqs[0]):
                 raise ModelError(
-                    f"sequences {seqs}: one token cannot be of them all, for {seqs[0]} has "
-                    f"positions {_span(memory, seqs[0])} and {seq} has {_span(memory, seq)}. "
-                    "seq_cp makes a sequence like another"
+                    f"sequences {seqs} cannot share a token: sequence {seqs[0]} has "
+                    f"positions {_span(memory, seqs[0])}, but {seq} has {_span(memory, seq)}. "
+                    "Use seq_cp to make them equal first"
                 )
 
 

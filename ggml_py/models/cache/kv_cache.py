@@ -1,4 +1,4 @@
-"""The keys and values of the tokens so far, of some layers."""
+"""The keys and values of the tokens so far, for some of the layers."""
 
 from __future__ import annotations
 
@@ -24,15 +24,16 @@ if TYPE_CHECKING:
 
 TYPES = tuple(
     Type[name] for name in ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "IQ4_NL", "Q5_0", "Q5_1")
-)  # what llama.cpp's command line takes
+)  # the types that llama.cpp's command line takes
 
 
 class KvCache:
-    """A K and a V tensor per layer, on the layer's device; a token's row is its cell.
+    """A K and a V tensor per layer, on the layer's device. A token's cell is its row in them.
 
-    K is [n_embd_gqa, n_cells, n_stream]: a row per token. V is the same, or with `v_trans` (without
-    flash attention) its rows are elements and its columns tokens, as attention's product wants it.
-    A quantised cache holds rotated vectors, which quantise better (llama.cpp's Hadamard matrices).
+    K is [n_embd_gqa, n_cells, n_stream]: a row per token. V is the same, but with `v_trans`
+    (without flash attention) its rows are elements and its columns tokens, as the product of
+    attention needs it. A quantised cache holds rotated vectors, which quantise better (llama.cpp's
+    Hadamard matrices).
     """
 
     def __init__(
@@ -45,7 +46,7 @@ class KvCache:
         type_v: Type,
         v_trans: bool,
     ) -> None:
-        """Raises `ModelError` for a type that a cache cannot have here, `AllocError`."""
+        """Raises `ModelError` for a type that this cache cannot have, and `AllocError`."""
         self.hparams = hparams
         self.cells = cells
         self.v_trans = v_trans
@@ -69,22 +70,22 @@ class KvCache:
         self._buffers = alloc_all(self._contexts)
 
     def _rotates(self, type_: Type) -> bool:
-        # Releases without the hint have no fast product for it: there vectors stay as they are.
+        # Releases without the hint have no fast product for rotations: there nothing is rotated.
         fast = hasattr(lib, "ggml_mul_mat_set_hint")
         return fast and lib.ggml_is_quantized(type_) and self.hparams.n_embd_head % 64 == 0
 
     @property
     def rotation_crosses_heads(self) -> bool:
-        """Whether a part of a head cannot be rotated back alone."""
+        """Whether the Hadamard matrix mixes the part of a head that RoPE rotates with the rest."""
         return any(self.n_rot_k > self.hparams.layer_rope(il).n_rot for il in self.k)
 
     def zero(self) -> None:
-        """Zeros, because what attention masks out must still be finite."""
+        """Fills the cache with zeros: even cells that attention masks out must be finite."""
         for buffer in self._buffers:
             buffer.clear()
 
     def cp_stream(self, src: int, dst: int) -> None:
-        """Copies all cells of one stream to another, which is empty until that is done."""
+        """Copies all cells of one stream to another, which is empty until the copy is complete."""
         self.cells.streams[dst].clear()
         with Context() as context:
             for cache in (*self.k.values(), *self.v.values()):
@@ -96,7 +97,7 @@ class KvCache:
         self.cells.streams[dst].cp_from(self.cells.streams[src], 0)
 
     def close(self) -> None:
-        """Closes the contexts, and with them the buffers."""
+        """Closes the contexts, and the buffers with them."""
         for context in self._contexts.values():
             context.close()
 
@@ -108,33 +109,33 @@ class KvCache:
         return ctx.set_rows(self._all_streams(ctx, self.k[il]), k_cur, k_idxs)
 
     def cpy_v(self, ctx: Context, v_cur: Tensor, v_idxs: Tensor, il: int) -> Tensor:
-        """Stores v_cur [n_embd_head, n_head_kv, n_tokens]; v_idxs from `v_idxs`."""
+        """Stores v_cur [n_embd_head, n_head_kv, n_tokens] in the rows v_idxs, from `v_idxs`."""
         v = self.v[il]
         if not self.v_trans:
             return ctx.set_rows(self._all_streams(ctx, v), self._rows(ctx, v_cur), v_idxs)
         n_embd, n_tokens = self.hparams.n_embd_gqa, v_cur.ne[2]
-        whole_rows = lib.ggml_row_size(v_cur.type, n_embd) == v_cur.nb[2]  # not a part of QKV
+        whole_rows = lib.ggml_row_size(v_cur.type, n_embd) == v_cur.nb[2]  # not part of a fused QKV
         v_cur = (ctx.reshape_2d if whole_rows else ctx.cont_2d)(v_cur, n_embd, n_tokens)
-        v_view = ctx.reshape_2d(v, 1, v.n_elements)  # each element a row of its own
+        v_view = ctx.reshape_2d(v, 1, v.n_elements)  # each element is a row
         return ctx.set_rows(v_view, ctx.reshape_2d(v_cur, 1, v_cur.n_elements), v_idxs)
 
     def _rows(self, ctx: Context, cur: Tensor) -> Tensor:
         return ctx.view_2d(cur, self.hparams.n_embd_gqa, cur.ne[2], cur.nb[2], 0)
 
     def _all_streams(self, ctx: Context, cache: Tensor) -> Tensor:
-        """Cells are counted through all of them."""
+        """The cache with the cells of all streams as consecutive rows."""
         size, n_stream = self.cells.size, self.cells.n_stream
         if n_stream == 1:
             return cache
         return ctx.reshape_2d(cache, self.hparams.n_embd_gqa, size * n_stream)
 
     def get_k(self, ctx: Context, n_kv: int, s0: int, n_stream: int, il: int) -> Tensor:
-        """The first n_kv cells of the streams from s0 on: [n_embd_head, n_head_kv, n_kv,
-        n_stream]."""
+        """The keys in the first n_kv cells of n_stream streams, starting at s0: [n_embd_head,
+        n_head_kv, n_kv, n_stream]."""
         return self._tokens(ctx, self.k[il], self._k_strides, n_kv, s0, n_stream)
 
     def get_v(self, ctx: Context, n_kv: int, s0: int, n_stream: int, il: int) -> Tensor:
-        """The same: as `get_k`, or with `v_trans` [n_kv, n_head_kv, n_embd_head, n_stream]."""
+        """The values, as `get_k`, or with `v_trans` as [n_kv, n_head_kv, n_embd_head, n_stream]."""
         v, hp = self.v[il], self.hparams
         if not self.v_trans:
             return self._tokens(ctx, v, self._v_strides, n_kv, s0, n_stream)
@@ -154,7 +155,7 @@ class KvCache:
         return ctx.view_4d(cache, *ne, *strides, s0 * strides[2])
 
     def _strides(self, type_: Type) -> tuple[int, int, int]:
-        """Bytes of a head, of a token and of a stream, where rows are tokens."""
+        """Bytes of a head, a token and a stream, if rows are tokens."""
         head, token = (
             lib.ggml_row_size(type_, n) for n in (self.hparams.n_embd_head, self.hparams.n_embd_gqa)
         )
@@ -163,18 +164,19 @@ class KvCache:
     # --- the inputs' values
 
     def v_idxs(self, ubatch: Ubatch, slot: Slot) -> npt.NDArray[np.int64]:
-        """The rows of V for the tokens of a ubatch: cells; with `v_trans` all their elements."""
+        """The rows of V for a ubatch's tokens: their cells, or with `v_trans` all elements of
+        these."""
         cells = self.cells.idxs(ubatch, slot)
         if not self.v_trans:
             return cells
-        if self.cells.n_stream > 1:  # a stream has n_embd_gqa times its cells' number of rows
+        if self.cells.n_stream > 1:  # a stream has n_embd_gqa rows per cell
             cells = cells + cells // self.cells.size * (
                 self.cells.size * (self.hparams.n_embd_gqa - 1)
             )
         return (cells[:, None] + self._v_rows).reshape(-1)
 
     def v_idxs_size(self, n_tokens: int) -> int:
-        """Elements of `v_idxs`."""
+        """The number of elements of `v_idxs`."""
         return n_tokens * (self.hparams.n_embd_gqa if self.v_trans else 1)
 
 
@@ -182,11 +184,11 @@ def _check_type(option: str, type_: Type, n_embd_head: int) -> None:
     name, block = type_.name.lower(), lib.ggml_blck_size(type_)
     if type_ not in TYPES:
         names = ", ".join(t.name.lower() for t in TYPES)
-        raise ModelError(f"{option}={name}: a cache can have {names}")
+        raise ModelError(f"{option}={name}: a cache can have the types {names}")
     if n_embd_head % block:
         raise ModelError(
-            f"{option}={name} has blocks of {block} elements, which do not fit this model's heads "
-            f"of {n_embd_head}: take f16"
+            f"{option}={name} has blocks of {block} elements, but this model's heads have "
+            f"{n_embd_head}, which is not a multiple: use f16"
         )
 
 

@@ -1,4 +1,4 @@
-"""Keys and values of all layers: one cache, or a second one for layers with a sliding window."""
+"""Keys and values of all layers: one cache, plus one for layers with a sliding window."""
 
 from __future__ import annotations
 
@@ -19,18 +19,19 @@ from .ubatch import Tokens, Ubatch, split_equal, split_simple
 
 
 class KvShape(NamedTuple):
-    """What of the caches a graph depends on."""
+    """The properties of the caches that a graph depends on."""
 
-    n_kv: tuple[int, ...]  # cells that attention reads, by cache
+    n_kv: tuple[int, ...]  # how many cells attention reads, by cache
     s0: int  # the first stream of the graph's tokens
     n_stream: int
 
 
 class KvCaches(Memory):
-    """One cache for the layers that see everything, one for those with a sliding window.
+    """One cache for the layers that see all tokens, and one for layers with a sliding window.
 
-    The latter needs no more cells than the windows and one graph's tokens: unless `swa_full`, cells
-    of tokens that nobody sees any more are used again. C: llama_kv_cache, llama_kv_cache_iswa
+    Unless `swa_full`, the second one reuses the cells of tokens that no later token sees. So it
+    needs only the cells of the windows and of one graph's tokens.
+    C: llama_kv_cache, llama_kv_cache_iswa
     """
 
     def __init__(
@@ -46,7 +47,7 @@ class KvCaches(Memory):
         type_v: Type,
         v_trans: bool,
     ) -> None:
-        """Raises `ModelError` for a type that a cache cannot have here, `AllocError`."""
+        """Raises `ModelError` for a type that these caches cannot have, and `AllocError`."""
         self.n_seq_max = n_seq_max
         self.n_stream = 1 if kv_unified else n_seq_max
         self.n_ctx_seq = pad(n_ctx if kv_unified else pad(n_ctx) // n_seq_max)
@@ -58,7 +59,7 @@ class KvCaches(Memory):
         cells = Streams(self.n_ctx_seq, n_seq_max, self.n_stream)
         self.base = KvCache(hparams, placement, layers, cells, *options)
         self.swa: KvCache | None = None
-        self.caches: tuple[KvCache, ...] = (self.base,)  # both, where there are two
+        self.caches: tuple[KvCache, ...] = (self.base,)  # and `swa`, if there is one
         if hparams.swa is not None:
             n_swa = hparams.swa.n_swa
             n_seen = n_swa * (n_seq_max if self.n_stream == 1 else 1)
@@ -91,12 +92,12 @@ class KvCaches(Memory):
         raise self._full(tokens)
 
     def _splits(self, tokens: Tokens, n_ubatch: int) -> list[list[Ubatch]]:
-        """Ways to split, in the order in which upstream tries them."""
+        """The ways to split the tokens, in the order in which upstream tries them."""
         if self.n_stream > 1:
             if max(map(len, tokens.seqs)) > 1:
                 raise ModelError(
-                    "tokens of several sequences need one cache for these: load with "
-                    "kv_unified=True, or give each its own tokens"
+                    "a token of several sequences needs a cache that they share: load with "
+                    "kv_unified=True, or give each sequence its own token"
                 )
             return [split_equal(tokens, n_ubatch, sequential=True)]
         splits = [split_simple(tokens, n_ubatch)]
@@ -110,7 +111,7 @@ class KvCaches(Memory):
             cells.put(ubatch, slot)
 
     def _full(self, tokens: Tokens) -> ModelError:
-        """Says which cells are missing; raises what says it of one sequence."""
+        """The error for a batch that does not fit. Raises `check_room`'s if a stream is full."""
         wanted: dict[int, int] = {}
         for seqs in tokens.seqs:
             stream = 0 if self.n_stream == 1 else seqs[0]
@@ -118,9 +119,9 @@ class KvCaches(Memory):
         for stream, n in wanted.items():
             self.check_room(stream, n)
         return ModelError(
-            "the context is full: layers with a sliding window have no cells for this batch while "
-            "other sequences have theirs. Evaluate it in smaller batches, remove sequences, or "
-            "load with swa_full=True"
+            "the context is full: layers with a sliding window do not have enough cells for this "
+            "batch beside the other sequences. Evaluate smaller batches, remove sequences, or load "
+            "with swa_full=True"
         )
 
     def check_room(self, seq: int, n: int) -> None:
@@ -131,8 +132,8 @@ class KvCaches(Memory):
             return
         whose, n_ctx = (f" of sequence {seq}", "n_ctx_seq") if self.n_stream > 1 else ("", "n_ctx")
         raise ModelError(
-            f"the context is full: {used} of {cells.size} tokens{whose} ({n_ctx}) are used, which "
-            f"leaves no room for {n} more. Remove tokens (seq_rm, reset), or load with a larger "
+            f"the context is full: {used} of {cells.size} tokens{whose} ({n_ctx}) are used, so "
+            f"there is no room for {n} more. Remove tokens (seq_rm, reset), or load with a larger "
             "n_ctx (-c)"
         )
 
@@ -195,14 +196,14 @@ class KvCaches(Memory):
         first, last = self.base.cells.first(src), self.base.cells.last(src)
         if p0 > max(first, 0) or p1 <= last:
             raise ModelError(
-                f"seq_cp({src}, {dst}, {p0}, {p1}): each sequence has a stream of its own, which "
-                f"can be copied as a whole only: positions {max(first, 0)} to {last}. Copy all, "
-                "then remove what is too much, or load with kv_unified=True"
+                f"seq_cp({src}, {dst}, {p0}, {p1}): each sequence has its own stream, which can "
+                f"only be copied as a whole: positions {max(first, 0)} to {last}. Copy all and "
+                "remove the rest, or load with kv_unified=True"
             )
         try:
             for cache in self.caches:
                 cache.cp_stream(src, dst)
-        except BaseException:  # in one cache, and not in the other
+        except BaseException:  # copied in one cache but not in the other
             self.seq_rm(dst, 0, POS_END)
             raise
         self.has_update |= self._has_shift()
@@ -240,23 +241,23 @@ class KvCaches(Memory):
         if self.swa is not None and self.swa.cells.size != self.base.cells.size:
             raise ModelError(
                 "positions cannot be moved: layers with a sliding window have forgotten tokens "
-                "that may come into it. Load with swa_full=True"
+                "that the move may bring back into it. Load with swa_full=True"
             )
         if any(cache.rotation_crosses_heads for cache in self.caches):
             raise ModelError(
-                "positions cannot be moved: heads are rotated in part, and a quantised K cache "
-                "holds them mixed. Load with type_k='f16'"
+                "positions cannot be moved: only a part of each head is rotated, and a quantised "
+                "K cache mixes it with the rest. Load with type_k='f16'"
             )
 
     def moved(self) -> list[int]:
-        """Sequences with tokens whose positions were moved since their keys were rotated."""
+        """Sequences with tokens that were moved since their keys were last rotated."""
         pairs = [
             (seq, *streams.of(seq)) for seq in range(self.n_seq_max) for streams in self._cells
         ]
         return [seq for seq, cells, row in pairs if cells.shift[cells.has[row]].any()]
 
     def shifted(self) -> None:
-        """The keys are where the positions say."""
+        """Notes that all keys have been rotated to their positions."""
         for streams in self._cells:
             for cells in streams.streams:
                 cells.shifted()
@@ -266,7 +267,7 @@ class KvCaches(Memory):
         return any(streams.has_shift for streams in self._cells)
 
     def seq_pos_min(self, seq: int) -> int:
-        """See `Memory`. In a window's cache, where there is one."""
+        """See `Memory`. With a sliding window, the lowest position in that cache."""
         return self._cells[-1].first(seq)
 
     def seq_pos_max(self, seq: int) -> int:
@@ -291,6 +292,6 @@ class KvCaches(Memory):
         self.has_update = False
 
     def close(self) -> None:
-        """Closes the caches, and with them the buffers."""
+        """Closes the caches, and the buffers with them."""
         for cache in self.caches:
             cache.close()

@@ -1,4 +1,4 @@
-"""Keys and values of one sequence as bytes, and back: llama_kv_cache::state_write, state_read."""
+"""Keys and values of one sequence to bytes and back: llama_kv_cache::state_write, state_read."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ def write(caches: Sequence[KvCache], seq: int) -> Iterator[bytes]:
                 idxs = _seen(cache, seq)
             yield struct.pack("<I", len(idxs))
             if len(idxs):
-                meta = np.empty((len(idxs), 3), "<i4")  # position, number of sequences, which
+                meta = np.empty((len(idxs), 3), "<i4")  # position, number of sequences, sequence
                 meta[:, 0], meta[:, 1], meta[:, 2] = cells.pos[idxs], 1, seq
                 yield meta.tobytes()
                 yield from _write_tensors(cache, stream, idxs)
 
 
 def _seen(cache: KvCache, seq: int) -> Idxs:
-    """The sequence's cells, but those that no later token sees."""
+    """The sequence's cells, without those that no later token sees."""
     cells, row = cache.cells.of(seq)
     mine = cells.has[row]
     if cells.n_swa:
@@ -61,7 +61,7 @@ def _write_tensors(cache: KvCache, stream: int, idxs: Idxs) -> Iterator[bytes]:
 
 @dataclass(frozen=True)
 class _Part:
-    """What was read for one cache."""
+    """The state that was read for one cache."""
 
     cache: KvCache
     pos: npt.NDArray[np.int32]
@@ -71,10 +71,10 @@ class _Part:
 def read(
     memory: Memory, caches: Sequence[KvCache], seq: int, reader: StateReader
 ) -> Callable[[], None]:
-    """Reads the state for all `caches` of `memory` and changes nothing. The function that is
-    returned puts the state in place of the sequence.
+    """Reads the state for all `caches` of `memory` and changes nothing. Returns a function that
+    replaces the sequence by the state.
 
-    Both raise `ModelError`, the function when there are not enough cells, before it changes any.
+    Both raise `ModelError`: the function if there are not enough cells, before it changes any.
     """
     parts = [part for cache in caches for part in _read_cache(cache, reader)]
     return lambda: _place(memory, seq, parts)
@@ -92,10 +92,10 @@ def _read_cache(cache: KvCache, reader: StateReader) -> list[_Part]:
             raise reader.error("has cells of several sequences: it is damaged")
         meta = np.frombuffer(reader.take(12 * n), "<i4").reshape(n, 3)
         pos = meta[:, 0]
-        beyond = POS_END - streams.size  # tokens could not follow there
+        beyond = POS_END - streams.size  # from there on no tokens could follow
         possible = pos.min() >= 0 and pos.max() < beyond and len(np.unique(pos)) == n
         if not possible or (meta[:, 1] != 1).any():
-            raise reader.error("has positions that cannot be: it is damaged, or of another model")
+            raise reader.error("has impossible positions: it is damaged, or from another model")
         parts.append(_Part(cache, pos.astype(np.int32), _read_tensors(cache, n, reader)))
     return parts
 
@@ -132,8 +132,8 @@ def _place(memory: Memory, seq: int, parts: list[_Part]) -> None:
             n_free = cells.n_free()
             memory.restore(saved, [])
             raise ModelError(
-                f"the context is full: the state has {len(part.pos)} tokens, {n_free} cells are "
-                "free beside what other sequences have. Remove tokens (seq_rm, reset), or load "
+                f"the context is full: the state has {len(part.pos)} tokens, but only {n_free} "
+                "cells are free beside the other sequences. Remove tokens (seq_rm, reset), or load "
                 "with a larger n_ctx (-c)"
             )
         found.append((part, cells, row, idxs))
@@ -172,8 +172,8 @@ def _get(tensor: Tensor, places: list[tuple[int, int]]) -> bytes:
 def _places(
     cache: KvCache, tensor: Tensor, stream: int, idxs: Idxs, transposed: bool
 ) -> list[tuple[int, int]]:
-    """Offset and size of the bytes of these cells, in the order in which they are written: rows of
-    cells that follow each other at once; transposed, all cells of one element after the other."""
+    """Offsets and sizes of the bytes of these cells, in the order in which they are written.
+    Neighbouring cells are one piece. If transposed, each element has its cells in turn."""
     first = np.flatnonzero(np.diff(idxs, prepend=-2) != 1)
     n_cells = np.diff(first, append=len(idxs))
     runs = list(zip(idxs[first].tolist(), n_cells.tolist(), strict=True))

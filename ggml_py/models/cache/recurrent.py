@@ -1,4 +1,4 @@
-"""The memory of a recurrent model: a state for each sequence, of all its tokens so far."""
+"""The memory of a recurrent model: one state per sequence, made of all its tokens so far."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .ubatch import Tokens, Ubatch, one_token, split_equal
 
 
 class RsShape(NamedTuple):
-    """The cells that a graph deals with: it is built for them. See `RecurrentCells`."""
+    """The cells that a graph is built for. See `RecurrentCells`."""
 
     n_rs: int
     head: int
@@ -32,7 +32,7 @@ class RsShape(NamedTuple):
 
 
 class RsSlots(NamedTuple):
-    """The cells of a ubatch, and where their states are before."""
+    """The cells of a ubatch, and the cells that hold their states before it is computed."""
 
     shape: RsShape
     sources: list[int]
@@ -41,9 +41,9 @@ class RsSlots(NamedTuple):
 class RecurrentCache(Memory):
     """A tensor of convolution states and one of scan states per layer, on the layer's device.
 
-    Each has a row per cell: r [n_embd_r, n_cells], s [n_embd_s, n_cells]. There is no limit to the
-    tokens of a sequence; but of its tokens none can be taken back, and with others than all of them
-    nothing can be done. C: llama_memory_recurrent
+    Each has a row per cell: r [n_embd_r, n_cells], s [n_embd_s, n_cells]. A sequence can have any
+    number of tokens, but they can only be removed or copied all together.
+    C: llama_memory_recurrent
     """
 
     def __init__(self, hparams: HParams, placement: LayerPlacement, n_seq_max: int) -> None:
@@ -75,12 +75,12 @@ class RecurrentCache(Memory):
         """See `Memory`: there is always room."""
 
     def prepare(self, tokens: Tokens, n_ubatch: int) -> list[Ubatch]:
-        """See `Memory`. There is always room, but for a token of several sequences."""
+        """See `Memory`. There is always room. Raises only for a token of several sequences."""
         coupled = next((seqs for seqs in tokens.seqs if len(seqs) > 1), None)
         if coupled is not None:
             raise ModelError(
                 f"a token of sequences {coupled}: with a recurrent memory each token has one "
-                f"sequence. Evaluate it in {coupled[0]}, then copy that with seq_cp"
+                f"sequence. Evaluate it in {coupled[0]}, then copy that sequence with seq_cp"
             )
         return split_equal(tokens, n_ubatch, sequential=True)
 
@@ -116,7 +116,7 @@ class RecurrentCache(Memory):
         return self.cells.save()
 
     def restore(self, saved: Any, applied: list[Ubatch]) -> None:
-        """See `Memory`: a graph writes over the states that it reads."""
+        """See `Memory`: a graph overwrites the states that it reads."""
         shapes = [ubatch.slots.shape for ubatch in applied]
         written = {cell for n_rs, head, _z in shapes for cell in range(head, head + n_rs)}
         self.cells.restore(saved, written)
@@ -140,12 +140,12 @@ class RecurrentCache(Memory):
     # --- sequences
 
     def seq_rm(self, seq: int, p0: int, p1: int) -> None:
-        """See `Memory`: all of it or nothing."""
+        """See `Memory`: removes the whole sequence or nothing."""
         if self._all(seq, p0, p1, "remove"):
             self.cells.forget(seq)
 
     def seq_cp(self, src: int, dst: int, p0: int, p1: int) -> None:
-        """See `Memory`: all of it, in place of what `dst` has."""
+        """See `Memory`: replaces `dst` by the whole of `src`."""
         if self.cells.pos(src) < 0 or self._all(src, p0, p1, "copy"):
             self.cells.copy(src, dst)
 
@@ -160,8 +160,8 @@ class RecurrentCache(Memory):
             return
         if not 0 <= pos + delta < POS_END:
             raise ModelError(
-                f"delta={delta}: the last token of sequence {seq} is at position {pos}, and would "
-                f"be at {pos + delta}; positions are 0 to {POS_END - 1}"
+                f"delta={delta}: the last token of sequence {seq} is at position {pos} and would "
+                f"move to {pos + delta}, but positions are 0 to {POS_END - 1}"
             )
         self.cells.move(seq, pos + delta)
 
@@ -172,8 +172,8 @@ class RecurrentCache(Memory):
             self.cells.move(seq, pos // d)
 
     def _all(self, seq: int, p0: int, p1: int, verb: str) -> bool:
-        """Whether the range has all positions of a sequence; False where it has none of them.
-        Raises `ModelError` for a part."""
+        """True if the range has all positions of a sequence, False if it has none of them. Raises
+        `ModelError` if it has only some."""
         pos = self.cells.pos(seq)
         if pos < 0 or p0 > pos or p1 <= 0 or p0 >= p1:
             return False
@@ -181,11 +181,12 @@ class RecurrentCache(Memory):
             return True
         raise ModelError(
             f"cannot {verb} positions {p0} to {p1} of sequence {seq}, which has 0 to {pos}: a "
-            f"recurrent model keeps one state of all its tokens; {verb} the whole sequence"
+            f"recurrent model keeps a single state for all tokens. {verb.capitalize()} the whole "
+            "sequence"
         )
 
     def seq_pos_min(self, seq: int) -> int:
-        """See `Memory`: the position of the state, which is that of the last token."""
+        """See `Memory`: the position of the state, that is, of the last token."""
         return self.cells.pos(seq)
 
     def seq_pos_max(self, seq: int) -> int:
@@ -207,13 +208,13 @@ class RecurrentCache(Memory):
             buffer.clear()
 
     def close(self) -> None:
-        """Closes the contexts, and with them the buffers."""
+        """Closes the contexts, and the buffers with them."""
         for context in self._contexts.values():
             context.close()
 
 
 class RsInput:
-    """Where the graph's states are read from: the cells, by their place in the cache."""
+    """The input with the cells that the graph's states are read from."""
 
     def __init__(self, ctx: Context, graph: Graph, rs: RecurrentCache, shape: Shape) -> None:
         self._ctx = ctx
@@ -238,15 +239,16 @@ class RsInput:
     def build_rs(
         self, cache: Tensor, read: Callable[[Tensor, Tensor], Tensor] | None = None
     ) -> Tensor:
-        """The states [n, n_seqs] of the graph's sequences, of `cache` [n, n_cells].
+        """The states [n, n_seqs] of the graph's sequences, from `cache` [n, n_cells].
 
-        With `read` its result, given all states and the cells [n_seqs] of those: an op that reads
-        them where they are. States beyond the graph's sequences move to where they belong.
+        With `read`, an op that reads the states in place, this is the op's result. It gets all
+        states and the cells [n_seqs] of the graph's sequences. States of other sequences in the
+        graph's cells are moved to where they belong.
         """
         ctx, (n_rs, head, rs_z), n_seqs = self._ctx, self._shape, self.n_seqs
         n, nb1 = cache.ne[0], cache.nb[1]
         states = ctx.reshape_2d(cache, n, cache.ne[1])
-        # Without a state to zero the view is empty: nodes are the same.
+        # If no state starts from zeros the view is empty, but the nodes are the same.
         zero = (n, rs_z * nb1) if rs_z != NO_CELL else (0, 0)
         self._graph.build_forward_expand(ctx.scale_inplace(ctx.view_1d(states, *zero), 0.0))
         rows = self.s_copy if read is None else self.s_copy_tail
@@ -265,8 +267,8 @@ class RsInput:
         return out
 
     def store(self, states: Tensor, cache: Tensor, flat: bool = False) -> None:
-        """Writes the states of the graph's sequences to their cells of `cache`: a row each, or
-        with `flat` all in one, as some of llama.cpp's graphs have it."""
+        """Writes the states of the graph's sequences to their cells in `cache`: one row each, or
+        with `flat` all in one row, as in some of llama.cpp's graphs."""
         ctx, n, nb1 = self._ctx, cache.ne[0], cache.nb[1]
         offset = self._shape.head * nb1
         if flat:

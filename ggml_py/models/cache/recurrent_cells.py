@@ -12,14 +12,14 @@ NO_CELL = -1
 
 @dataclass(slots=True)
 class Cell:
-    """One state: of a sequence, or of several that have read the same tokens."""
+    """The state of one sequence, or of several that have read the same tokens."""
 
     pos: int = -1  # of the last token that went into the state
-    src: int = NO_CELL  # the cell whose memory has the state now; none: it starts as zeros
+    src: int = NO_CELL  # the cell whose memory has the state now; NO_CELL: it starts as zeros
     seqs: set[int] = field(default_factory=set)
 
     def clear(self) -> None:
-        """No sequence has it."""
+        """Empties the cell."""
         self.pos, self.src = -1, NO_CELL
         self.seqs.clear()
 
@@ -27,12 +27,13 @@ class Cell:
 class RecurrentCells:
     """A cell per sequence, and which of them a graph reads and writes.
 
-    A graph writes neighbouring cells, one for each of its sequences in their order. `take` moves
-    states there; after it there are, as in llama_memory_recurrent::find_slot,
+    A graph writes neighbouring cells, one for each of its sequences, in their order. `take` moves
+    the states there and sets, as llama_memory_recurrent::find_slot does:
 
-    - `head` and `n_rs`: the cells from `head` on that the graph deals with, its sequences' first;
-    - `sources`: for each of them the cell whose memory has its state;
-    - `rs_z`: the cell that the graph zeros first, for states that start; `NO_CELL` without such.
+    - `head` and `n_rs`: the graph reads and writes `n_rs` cells from `head` on, and the cells of
+      its own sequences come first;
+    - `sources`: for each of these cells, the cell whose memory has its state;
+    - `rs_z`: the cell that the graph zeros first, for new states; `NO_CELL` if there is none.
     """
 
     def __init__(self, size: int) -> None:
@@ -40,7 +41,7 @@ class RecurrentCells:
         self.clear()
 
     def clear(self) -> None:
-        """There are no sequences."""
+        """Removes all sequences."""
         self._cells = [Cell() for _ in range(self.size)]
         self._cell_of = [NO_CELL] * self.size  # by sequence
         self.head = self.n_rs = 0
@@ -48,19 +49,20 @@ class RecurrentCells:
         self.sources: list[int] = []
 
     def pos(self, seq: int) -> int:
-        """The position of the sequence's last token, -1 without one."""
+        """The position of the sequence's last token, -1 if it is empty."""
         at = self._cell_of[seq]
         return self._cells[at].pos if at != NO_CELL else -1
 
     def row(self, seq: int) -> int:
-        """Where in memory the sequence's state is, `NO_CELL` without one."""
+        """The row of the cache that has the sequence's state, `NO_CELL` if it is empty."""
         at = self._cell_of[seq]
         return self._cells[at].src if at != NO_CELL else NO_CELL
 
     # --- for a graph
 
     def take(self, seqs: Sequence[int], last: Sequence[int]) -> None:
-        """Finds the cells for a graph of these sequences, whose last tokens are at `last`."""
+        """Finds the cells for a graph of these sequences. `last` are the positions of their last
+        tokens."""
         n_used = sum(bool(cell.seqs) for cell in self._cells)
         if self.head > n_used + 2 * len(seqs):
             self.head = 0
@@ -76,7 +78,7 @@ class RecurrentCells:
         self.head, self.n_rs = first, end - first
 
     def _give_each_its_own(self, seqs: Sequence[int]) -> None:
-        """A sequence without a cell, and one that shares its cell, gets an empty one."""
+        """Gives an empty cell to each sequence that has none, or that shares its cell."""
         empty = self._next_empty(self.head)
         for seq in seqs:
             at = self._cell_of[seq]
@@ -90,12 +92,12 @@ class RecurrentCells:
             empty = self._next_empty(empty + 1)
 
     def _next_empty(self, start: int) -> int:
-        """The first cell from `start` on, and then from 0 on, that no sequence has."""
+        """The first empty cell, searching from `start` to the end and then from 0."""
         in_turn = ((start + i) % self.size for i in range(self.size))
         return next((i for i in in_turn if not self._cells[i].seqs), start % self.size)
 
     def _swap(self, a: int, b: int) -> None:
-        """States change places; memory does not: `src` says where it is."""
+        """Swaps two cells, but not their memory: `src` still tells where each state is."""
         if a == b:
             return
         self._cells[a], self._cells[b] = self._cells[b], self._cells[a]
@@ -103,7 +105,8 @@ class RecurrentCells:
         self._cell_of = [other.get(at, at) for at in self._cell_of]
 
     def _find_sources(self, first: int, end: int) -> None:
-        """Where the graph reads the states of the cells [first, end) from. It writes them there."""
+        """Sets where the graph reads the states of the cells [first, end). It writes them to these
+        cells, so each `src` is then the cell itself."""
         used = Counter(cell.src for cell in self._cells)
         free = (i for i in range(first, end) if not used[i])
         self.rs_z = next(free, NO_CELL)
@@ -114,12 +117,13 @@ class RecurrentCells:
             cell.src = index
 
     def save(self) -> Any:
-        """What `restore` takes."""
+        """A copy of the state for `restore`."""
         cells = [(cell.pos, cell.src, frozenset(cell.seqs)) for cell in self._cells]
         return self.head, cells, list(self._cell_of)
 
     def restore(self, saved: Any, written: set[int]) -> None:
-        """All is as it was then, but states that were in the memory of the cells `written`."""
+        """Puts everything back, except states that were in the memory of the cells `written`: their
+        sequences are empty."""
         self.head, cells, self._cell_of = saved[0], saved[1], list(saved[2])
         self._cells = [Cell(pos, src, set(seqs)) for pos, src, seqs in cells]
         for cell in self._cells:
@@ -131,18 +135,19 @@ class RecurrentCells:
     # --- by the user
 
     def forget(self, seq: int) -> None:
-        """The sequence has no state any more."""
+        """Empties a sequence."""
         freed = self._leave(seq)
         if freed != NO_CELL:
             self.head = min(self.head, freed)
 
     def put(self, seq: int, pos: int) -> int:
-        """A cell for a sequence that has none, its last token at `pos`: where its state goes."""
+        """Takes a cell for an empty sequence, with the last token at `pos`. Returns the row of the
+        cache for its state."""
         self.take([seq], [pos])
         return self.row(seq)
 
     def copy(self, src: int, dst: int) -> None:
-        """`dst` has the state of `src`, until one of them goes on."""
+        """Makes `dst` share the state of `src`, until one of them gets more tokens."""
         if src == dst:
             return
         self._leave(dst)
@@ -151,7 +156,7 @@ class RecurrentCells:
             self._cells[at].seqs.add(dst)
 
     def keep(self, seq: int) -> None:
-        """All other sequences have no state any more."""
+        """Empties all other sequences."""
         others = []
         for index, cell in enumerate(self._cells):
             if seq in cell.seqs:
@@ -163,11 +168,12 @@ class RecurrentCells:
         self.head = min([self.head, *others])
 
     def move(self, seq: int, pos: int) -> None:
-        """The last token of the sequence, and of those that share its state, is at `pos`."""
+        """Moves the last token of the sequence, and of those that share its state, to `pos`."""
         self._cells[self._cell_of[seq]].pos = pos
 
     def _leave(self, seq: int) -> int:
-        """The cell that is empty without the sequence, `NO_CELL` where there is none."""
+        """Removes the sequence from its cell. Returns the cell if it is empty now, else
+        `NO_CELL`."""
         at = self._cell_of[seq]
         if at == NO_CELL:
             return NO_CELL

@@ -1,4 +1,4 @@
-"""The state of one sequence of a recurrent model as bytes, and back: llama_memory_recurrent."""
+"""The state of one sequence of a recurrent model to bytes and back: llama_memory_recurrent."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from .state_reader import StateReader
 def write(
     cells: RecurrentCells, r: Sequence[Tensor], s: Sequence[Tensor], seq: int
 ) -> Iterator[bytes]:
-    """The bytes: the position, then the sequence's row of each tensor. `r` and `s` have one per
-    layer, see `RecurrentCache`."""
+    """The bytes: the position, then the sequence's row of each tensor. `r` and `s` have a tensor
+    per layer, see `RecurrentCache`."""
     pos, row = cells.pos(seq), cells.row(seq)
     yield struct.pack("<I", pos >= 0)
     if pos >= 0:
@@ -34,15 +34,14 @@ def write(
 def read(
     cells: RecurrentCells, r: Sequence[Tensor], s: Sequence[Tensor], seq: int, reader: StateReader
 ) -> Callable[[], None]:
-    """Reads the state and changes nothing. The function that is returned puts it in place of the
-    sequence."""
+    """Reads the state and changes nothing. Returns a function that replaces the sequence by it."""
     n, pos = reader.number(), -1
     if n > 1:
-        raise reader.error(f"has {n} states of one sequence: it is damaged")
+        raise reader.error(f"has {n} states for one sequence: it is damaged")
     if n:
         pos = reader.number("i")
         if reader.number() or not 0 <= pos < POS_END:
-            raise reader.error("has a position that cannot be: it is damaged, or of another model")
+            raise reader.error("has an impossible position: it is damaged, or from another model")
     reader.expect(0, "transposed states:")
     reader.expect(len(r), "a number of layers of")
     rows = []

@@ -1,4 +1,4 @@
-"""Rotates the keys of a cache to where positions were moved (llama_kv_cache::build_graph_shift)."""
+"""Rotates the keys of a cache to positions that were moved (llama_kv_cache::build_graph_shift)."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from .kv_cache import KvCache
 
 
 def shift_keys(sched: Scheduler, kv: KvCache, hparams: HParams, layers: Any) -> None:
-    """Rotates the keys of all cells by what was added to their positions since they were.
+    """Rotates the keys of all cells by the shifts of their positions since the last rotation.
 
-    `layers` are the tensors of the model's layers, `sched` one that is free. Raises what a compute
-    raises: the keys may be rotated in part then.
+    `layers` are the tensors of the model's layers. `sched` must have no graph allocated. Raises
+    what a compute raises. Then only some of the keys may be rotated.
     """
     with Context() as ctx:
         graph = ctx.new_graph(sched.graph_size)
@@ -38,7 +38,8 @@ def shift_keys(sched: Scheduler, kv: KvCache, hparams: HParams, layers: Any) -> 
 def build_graph_shift(
     ctx: Context, graph: Graph, kv: KvCache, hparams: HParams, layers: Any
 ) -> tuple[Tensor, Tensor | None]:
-    """Fills the graph; the inputs: shifts [n_cells * n_stream], and rotations of a quantised K."""
+    """Fills the graph. Returns its inputs: the shifts [n_cells * n_stream], and the Hadamard matrix
+    of a quantised K."""
     n_cells = kv.cells.size * kv.cells.n_stream
     k_shift = new_input(ctx, Type.I32, n_cells, name="")
     n_rot_k = kv.n_rot_k

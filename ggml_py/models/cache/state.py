@@ -1,4 +1,4 @@
-"""Sequences as bytes and as files, in libllama's formats (llama-context.cpp)."""
+"""Sequences as bytes and files, in libllama's formats (llama-context.cpp)."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ def get_data(memory: Memory, seq: int) -> bytes:
 
 
 def set_data(memory: Memory, seq: int, data: Any) -> None:
-    """Replaces a sequence. Raises TypeError and `ModelError`, with nothing changed.
+    """Replaces a sequence. Raises TypeError and `ModelError`, and then changes nothing.
     C: llama_state_seq_set_data"""
     if not isinstance(data, bytes | bytearray | memoryview):
         raise TypeError(f"data: expected bytes, got {describe(data)}")
     reader = StateReader(data, "the state")
     if reader.number() != _DATA_MAGIC:
-        raise reader.error("does not begin as one: expected what seq_state returned")
-    reader.number("i")  # the number that the sequence had
+        raise reader.error("does not begin like one: expected bytes that seq_state returned")
+    reader.number("i")  # the sequence's number when it was saved
     _read(memory, seq, reader)
 
 
 def save_file(memory: Memory, path: Path, seq: int, tokens: Sequence[int]) -> None:
-    """Writes tokens and state. Raises OSError, and then leaves what was there.
+    """Writes tokens and state. Raises OSError, and then leaves an existing file unchanged.
     C: llama_state_seq_save_file"""
     with whole_file(path) as out:
         out.write(struct.pack("<3I", _FILE_MAGIC, _FILE_VERSION, len(tokens)))
@@ -50,19 +50,19 @@ def save_file(memory: Memory, path: Path, seq: int, tokens: Sequence[int]) -> No
 
 
 def load_file(memory: Memory, path: Path, seq: int) -> list[int]:
-    """Replaces a sequence; the file's tokens. Raises `ModelError`, with nothing changed, and
-    OSError. C: llama_state_seq_load_file"""
+    """Replaces a sequence by a file's and returns the file's tokens. Raises `ModelError` and
+    OSError, and then changes nothing. C: llama_state_seq_load_file"""
     reader = StateReader(_content(path), os.fspath(path))
     magic = reader.number()
     if magic != _FILE_MAGIC:
         all_of_them = ": it has all sequences (llama_state_save_file)"
         raise reader.error(
-            f"is no file of a sequence{all_of_them if magic == _SESSION_MAGIC else ''}: expected "
-            "what save_seq or llama_state_seq_save_file wrote"
+            f"is not the file of a sequence{all_of_them if magic == _SESSION_MAGIC else ''}: "
+            "expected a file that save_seq or llama_state_seq_save_file wrote"
         )
     version = reader.number()
     if version != _FILE_VERSION:
-        raise reader.error(f"has version {version} of its format: expected {_FILE_VERSION}")
+        raise reader.error(f"has format version {version}: expected {_FILE_VERSION}")
     tokens: list[int] = np.frombuffer(reader.take(4 * reader.number()), "<i4").tolist()
     _read(memory, seq, reader)
     return tokens
@@ -70,7 +70,7 @@ def load_file(memory: Memory, path: Path, seq: int) -> list[int]:
 
 def _content(path: Path) -> bytes:
     try:
-        return read_file(path, 1 << 40)  # what a cache of a large model has
+        return read_file(path, 1 << 40)  # a large model's cache fits
     except ValueError as error:
         raise ModelError(str(error)) from None
 

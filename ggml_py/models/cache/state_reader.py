@@ -1,4 +1,4 @@
-"""Reads the state of a sequence, piece by piece, and says what is wrong with it."""
+"""Reads the state of a sequence piece by piece, and says what is wrong with it."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from ...errors import ModelError
 
 
 class StateReader:
-    """What is left of `data`; `where` is its name in errors.
+    """Reads `data` from start to end; `where` is its name in errors.
 
-    Each read raises `ModelError` where the data ends too early.
+    Each read raises `ModelError` if the data ends too early.
     """
 
     def __init__(self, data: bytes | bytearray | memoryview, where: str) -> None:
@@ -23,13 +23,13 @@ class StateReader:
         left = len(self._data) - self._at
         if n > left:
             raise self.error(
-                f"ends after {len(self._data)} bytes, {n - left} too early: it is not whole"
+                f"ends after {len(self._data)} bytes, {n - left} too early: it is incomplete"
             )
         self._at += n
         return self._data[self._at - n : self._at]
 
     def number(self, kind: str = "I") -> int:
-        """The next number, of one of `struct`'s kinds."""
+        """The next number; `kind` is its format in `struct`."""
         value: int = struct.unpack(f"<{kind}", self.take(struct.calcsize(f"<{kind}")))[0]
         return value
 
@@ -38,8 +38,8 @@ class StateReader:
         theirs = self.number(kind)
         if theirs != ours:
             raise self.error(
-                f"has {what} {theirs}, this model {ours}: it is of another one, or of this one "
-                "loaded with other options"
+                f"has {what} {theirs}, this model {ours}: it is from another model, or from this "
+                "one loaded with other options"
             )
 
     def end(self) -> None:
@@ -47,9 +47,9 @@ class StateReader:
         left = len(self._data) - self._at
         if left:
             raise self.error(
-                f"has {left} byte{'s' * (left != 1)} more than it should: it is of another model"
+                f"has {left} byte{'s' * (left != 1)} too many: it is from another model"
             )
 
     def error(self, message: str) -> ModelError:
-        """The error that says this of the data."""
+        """An error with this message about the data."""
         return ModelError(f"{self._where} {message}")

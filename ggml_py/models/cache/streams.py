@@ -17,7 +17,7 @@ Slot = list[Idxs]  # the cells of a ubatch's tokens, by stream
 
 
 class Streams:
-    """`n_stream` times `size` cells: 1 for all `n_seq_max` sequences, or as many as these."""
+    """`n_stream` streams of `size` cells: one for all `n_seq_max` sequences, or one for each."""
 
     def __init__(self, size: int, n_seq_max: int, n_stream: int, n_swa: int = 0) -> None:
         self.size = size
@@ -27,28 +27,28 @@ class Streams:
         self.streams = [Cells(size, n_seq, n_swa) for _ in range(n_stream)]
 
     def of(self, seq: int) -> tuple[Cells, int]:
-        """The stream of a sequence, and the sequence's number there."""
+        """The stream of a sequence, and the sequence's number in it."""
         return (self.streams[0], seq) if self.n_stream == 1 else (self.streams[seq], 0)
 
     # --- what is there
 
     def first(self, seq: int) -> int:
-        """The lowest position of a sequence, -1 without one."""
+        """The lowest position of a sequence, -1 if it is empty."""
         cells, row = self.of(seq)
         return cells.first(row)
 
     def last(self, seq: int) -> int:
-        """The highest position of a sequence, -1 without one."""
+        """The highest position of a sequence, -1 if it is empty."""
         cells, row = self.of(seq)
         return cells.last(row)
 
     @property
     def has_shift(self) -> bool:
-        """Whether positions were moved since the keys were rotated."""
+        """Whether positions were moved since the keys were last rotated."""
         return any(cells.has_shift for cells in self.streams)
 
     def n_kv(self, seqs: Sequence[int]) -> int:
-        """Cells that attention reads for tokens of those sequences."""
+        """How many cells attention reads for tokens of these sequences."""
         if self.n_stream == 1:
             return self.streams[0].n_kv()
         return max(self.streams[seq].n_kv() for seq in seqs)
@@ -56,7 +56,7 @@ class Streams:
     # --- new tokens
 
     def find(self, ubatch: Ubatch) -> Slot | None:
-        """Cells for its tokens; None where they are not free."""
+        """Cells for the ubatch's tokens, None if there are not enough free ones."""
         slot: Slot = []
         if self.n_stream == 1:
             wanted = [(self.streams[0], ubatch.n_tokens)]
@@ -70,7 +70,7 @@ class Streams:
         return slot
 
     def put(self, ubatch: Ubatch, slot: Slot) -> None:
-        """Its tokens have those cells now."""
+        """Gives the cells to the ubatch's tokens."""
         if self.n_stream == 1:
             self.streams[0].put(slot[0], ubatch.pos, ubatch.sets)
             return
@@ -80,10 +80,11 @@ class Streams:
             self.streams[seq].put(idxs, pos, [((0,), slice(None))])
 
     def prepare(self, ubatches: list[Ubatch]) -> list[Slot] | None:
-        """Cells for the tokens of each, once those before have theirs; None where there are not.
+        """Cells for the tokens of each ubatch, after the ubatches before it have taken theirs. None
+        if there are not enough.
 
-        Afterwards everything is as it was, but for what a window's tokens had to leave for later
-        ubatches: that is gone for earlier ones too, as upstream. C: llama_kv_cache::prepare
+        Leaves everything as it was, except that a window's tokens whose cells later ubatches need
+        are gone for earlier ubatches too, as upstream. C: llama_kv_cache::prepare
         """
         slots: list[Slot] = []
         before: list[list[tuple[Cells, Saved]]] = []
@@ -109,15 +110,15 @@ class Streams:
     # --- the inputs' values
 
     def idxs(self, ubatch: Ubatch, slot: Slot) -> Idxs:
-        """The cells of its tokens, counted through all streams."""
+        """The cells of the ubatch's tokens, counted through all streams."""
         if self.n_stream == 1:
             return slot[0]
         pairs = zip(ubatch.seq_ids, slot, strict=True)
         return np.concatenate([seq * self.size + idxs for seq, idxs in pairs])
 
     def fill_mask(self, mask: npt.NDArray[Any], ubatch: Ubatch) -> None:
-        """mask [n_stream, n_rows, n_kv] in numpy's order, see `Cells.fill_mask`. Rows after the
-        graph's tokens are padding."""
+        """Fills mask [n_stream, n_rows, n_kv] (numpy's order), see `Cells.fill_mask`. Rows after
+        the graph's tokens are padding."""
         n_rows = ubatch.n_tokens // len(mask)
         if mask.shape[1] > n_rows:
             mask[:, n_rows:] = -np.inf
@@ -133,18 +134,18 @@ class Streams:
                 mask[0, at] = rows
 
     def shifts(self) -> npt.NDArray[np.int32]:
-        """By how much each cell's key has to be rotated, through all streams."""
+        """How far each cell's key must be rotated, in positions, for all streams in turn."""
         return np.concatenate([cells.shift for cells in self.streams])
 
     # --- going back
 
     def save(self) -> list[Saved]:
-        """What `restore` takes."""
+        """A copy of the state for `restore`."""
         return [cells.save() for cells in self.streams]
 
     def restore(self, saved: list[Saved], written: list[tuple[Ubatch, Slot]]) -> set[int]:
-        """Cells are as they were, but those empty whose keys and values were `written` over.
-        Sequences of which the next token misses one."""
+        """Puts the cells back as they were, and empties those whose keys and values were
+        overwritten (`written`). Returns the sequences whose next token needs an emptied cell."""
         for cells, state in zip(self.streams, saved, strict=True):
             cells.restore(state)
         missed: set[int] = set()

@@ -1,4 +1,4 @@
-"""Batches that were checked, and the parts of them that one graph takes (llama-batch.cpp)."""
+"""Checked batches, and the parts of them that one graph takes (llama-batch.cpp)."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
     Ids = npt.NDArray[np.int32]
 
-Seqs = tuple[int, ...]  # the sequences of a token; it sees the past of the first
-Where = slice | list[int]  # some of the tokens
+Seqs = tuple[int, ...]  # the sequences of a token, which sees the past of the first
+Where = slice | list[int]  # indices of some of the tokens
 
 
 class Tokens(NamedTuple):
-    """A batch whose tokens, positions and sequences are known to be right."""
+    """A batch whose tokens, positions and sequences have been checked."""
 
     token: Ids  # [n_tokens]
     pos: Ids
@@ -26,14 +26,14 @@ class Tokens(NamedTuple):
     output: npt.NDArray[np.bool_]  # whose logits are wanted
 
     def part(self, at: Where, n_seqs: int) -> Ubatch:
-        """Those tokens, as `n_seqs` runs of equal length."""
+        """The tokens `at`, as `n_seqs` runs of equal length."""
         seqs = self.seqs[at] if isinstance(at, slice) else [self.seqs[i] for i in at]
         idxs = np.arange(at.start, at.stop) if isinstance(at, slice) else np.array(at)
         out_ids = np.flatnonzero(self.output[at]).astype(np.int32)
         return Ubatch(self.token[at], self.pos[at], seqs, out_ids, idxs, n_seqs)
 
     def range(self, start: int, n: int) -> Tokens:
-        """n of them, from one on."""
+        """n tokens from `start` on."""
         at = slice(start, start + n)
         return Tokens(self.token[at], self.pos[at], self.seqs[at], self.output[at])
 
@@ -41,9 +41,9 @@ class Tokens(NamedTuple):
 class Ubatch:
     """The tokens of one graph.
 
-    `out_ids` are those among them whose logits are wanted, `batch_idxs` their places in the batch,
-    `sets` the different sequences of tokens with the tokens that have them. `slots` are the cells
-    that a memory has given them.
+    `out_ids` are the tokens whose logits are wanted, `batch_idxs` the places of all tokens in the
+    batch. `sets` are the different sets of sequences, each with its tokens. `slots` are the cells
+    that a memory has given the tokens.
     """
 
     def __init__(
@@ -61,14 +61,14 @@ class Ubatch:
         self.batch_idxs = batch_idxs
         self.n_tokens = len(token)
         self.n_seqs = n_seqs  # sets of sequences
-        self.n_seq_tokens = self.n_tokens // n_seqs  # of each
+        self.n_seq_tokens = self.n_tokens // n_seqs  # per set
         self.sets = _sets(seqs)
         self.seq_ids = tuple(sorted({s for seqs, _at in self.sets for s in seqs}))
         self.slots: Any = None
 
 
 def _sets(seqs: Sequence[Seqs]) -> list[tuple[Seqs, Where]]:
-    """The different ones and where they are, in order of appearance."""
+    """The different sets of sequences with the tokens that have them, in order of appearance."""
     if seqs.count(seqs[0]) == len(seqs):
         return [(seqs[0], slice(0, len(seqs)))]
     places: dict[Seqs, list[int]] = {}
@@ -81,28 +81,29 @@ def _sets(seqs: Sequence[Seqs]) -> list[tuple[Seqs, Where]]:
 
 
 def split_simple(tokens: Tokens, n_ubatch: int) -> list[Ubatch]:
-    """n_ubatch tokens after the other. C: llama_batch_allocr::split_simple"""
+    """Splits after every n_ubatch tokens. C: llama_batch_allocr::split_simple"""
     n = len(tokens.token)
     ranges = [slice(start, min(start + n_ubatch, n)) for start in range(0, n, n_ubatch)]
     return [tokens.part(at, 1) for at in ranges]
 
 
 def split_equal(tokens: Tokens, n_ubatch: int, sequential: bool) -> list[Ubatch]:
-    """As many tokens of each set of sequences as of the others, set by set.
+    """Splits so that each ubatch has the same number of tokens of each of its sets of sequences,
+    set by set.
 
-    Sets of one ubatch have no sequence in common; with `sequential`, where no token may have
-    several, their numbers follow each other. C: llama_batch_allocr::split_equal
+    The sets of one ubatch have no sequence in common. With `sequential`, where each token must have
+    a single sequence, the sequences' numbers are consecutive. C: llama_batch_allocr::split_equal
     """
     if tokens.seqs.count(tokens.seqs[0]) == len(tokens.seqs):
         return split_simple(tokens, n_ubatch)
-    left: dict[Seqs, list[int]] = {}  # tokens that have no ubatch yet, by their sequences
+    left: dict[Seqs, list[int]] = {}  # tokens without a ubatch so far, by their sequences
     for i, seqs in enumerate(tokens.seqs):
         left.setdefault(tuple(sorted(seqs)), []).append(i)
     ubatches = []
     while left:
         chosen = _disjoint(left, n_ubatch, sequential)
-        # Upstream looks for room before it adds: with more sets than n_ubatch it has one token of
-        # each.
+        # Upstream checks for room before it adds, so with more sets than n_ubatch it still takes
+        # one token of each.
         n = max(1, min(n_ubatch // len(chosen), *(len(left[seqs]) for seqs in chosen)))
         ubatches.append(tokens.part([i for seqs in chosen for i in left[seqs][:n]], len(chosen)))
         for seqs in chosen:
@@ -113,10 +114,10 @@ def split_equal(tokens: Tokens, n_ubatch: int, sequential: bool) -> list[Ubatch]
 
 
 def _disjoint(left: dict[Seqs, list[int]], n_ubatch: int, sequential: bool) -> list[Seqs]:
-    """Sets without a common sequence, those whose tokens come first before the others."""
+    """Sets without a common sequence, ordered by their first tokens."""
     chosen: list[Seqs] = []
     taken: set[int] = set()
-    i = -1  # the token that brought the last one in: the next is brought in by one that follows
+    i = -1  # the token that added the last set; the next set is added by a later token
     while len(chosen) <= n_ubatch:
         following = [
             (at[bisect_right(at, i)], seqs)
@@ -134,7 +135,7 @@ def _disjoint(left: dict[Seqs, list[int]], n_ubatch: int, sequential: bool) -> l
 
 
 def split_seq(tokens: Tokens, n_ubatch: int) -> list[Ubatch]:
-    """Each ubatch of one set of sequences, and of such as are parts of it.
+    """Splits so that each ubatch has tokens of one set of sequences and of its subsets.
     C: llama_batch_allocr::split_seq"""
     left = list(range(len(tokens.token)))
     ubatches = []
@@ -152,7 +153,7 @@ def split_seq(tokens: Tokens, n_ubatch: int) -> list[Ubatch]:
 
 
 def one_token(seq: int) -> Ubatch:
-    """A ubatch of one token of a sequence, to be filled in."""
+    """A ubatch of one token of a sequence, to be filled in later."""
     one = np.zeros(1, np.int32)
     return Ubatch(one, one.copy(), [(seq,)], one.copy(), one.copy(), 1)
 
@@ -162,7 +163,7 @@ def in_order(
     places: list[npt.NDArray[np.integer[Any]]],
     n_vocab: int,
 ) -> npt.NDArray[np.float32]:
-    """The rows of one batch's tokens, in the order of the tokens."""
+    """The logits of one batch, sorted by token."""
     if not rows:
         return np.empty((0, n_vocab), np.float32)
     if len(rows) == 1:

@@ -1,4 +1,4 @@
-"""What llama.cpp calls a model, from its file: "llama 1B Q4_0"."""
+"""llama.cpp's description of a model, from its file: "llama 1B Q4_0"."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from ...enums import Type
 from ...gguf.reader import Gguf
 from .hparams import HParams
 
-# By architecture and number of layers (load_arch_hparams of each of llama.cpp's src/models/*.cpp);
-# what depends on more than that is in `_size`.
+# By architecture and number of layers (load_arch_hparams in llama.cpp's src/models/*.cpp). Sizes
+# that depend on more than that are in `_size`.
 _SIZES: Final[dict[str, dict[int, str]]] = {
     "llama": {
         16: "1B", 22: "1B", 26: "3B", 28: "3B", 30: "256M", 36: "8B", 40: "13B", 48: "34B",
@@ -28,14 +28,14 @@ _SIZES: Final[dict[str, dict[int, str]]] = {
     "gpt2": {12: "0.1B", 24: "0.4B", 36: "0.8B", 48: "1.5B"},
     "gpt-oss": {24: "20B", 36: "120B"},
 }  # fmt: skip
-# By number of layers and width.
+# By number of layers and n_embd.
 _MAMBA: Final = {
     (24, 768): "0.1B", (48, 1024): "0.4B", (48, 1536): "0.8B", (48, 2048): "1.5B",
     (64, 2560): "3B",
 }  # fmt: skip
 _MAMBA2: Final = _MAMBA | {(64, 4096): "7B"}
 
-# enum llama_ftype; its numbers are not those of enum ggml_ftype (`enums.Ftype`).
+# enum llama_ftype, whose numbers differ from those of enum ggml_ftype (`enums.Ftype`).
 _FTYPES: Final = {
     0: "all F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 7: "Q8_0", 8: "Q5_0", 9: "Q5_1",
     10: "Q2_K - Medium", 11: "Q3_K - Small", 12: "Q3_K - Medium", 13: "Q3_K - Large",
@@ -48,8 +48,8 @@ _FTYPES: Final = {
     39: "NVFP4", 40: "Q1_0", 41: "Q2_0",
 }  # fmt: skip
 _GUESSED: Final = 1024
-# Guessed from the type that most tensors have; the others count as "all F32". By name: releases
-# lack some.
+# By the type that most tensors have, to guess from; all other types count as "all F32". The keys
+# are names because some releases lack some types.
 _FTYPE_OF: Final = {
     "F16": 1, "BF16": 32, "Q4_0": 2, "Q4_1": 3, "Q5_0": 8, "Q5_1": 9,
     "Q8_0": 7, "Q2_K": 10, "Q3_K": 12, "Q4_K": 15, "Q5_K": 17, "Q6_K": 18,
@@ -60,8 +60,8 @@ _FTYPE_OF: Final = {
 
 
 def desc(gguf: Gguf, hp: HParams) -> str:
-    """Architecture, size and type of the file's model, as libllama words them: the size is that of
-    the known models with so many layers, "?B" without one. C: llama_model_desc"""
+    """Architecture, size and type of the file's model, worded as in libllama. The size is that of
+    known models with as many layers, or "?B". C: llama_model_desc"""
     return f"{hp.arch} {_size(hp)} {_ftype(gguf)}"
 
 
@@ -94,7 +94,7 @@ def _ftype(gguf: Gguf) -> str:
     if isinstance(known, int):
         words = _FTYPES.get(known & ~_GUESSED, "unknown, may not work")
         return f"(guessed) {words}" if known & _GUESSED else words
-    # Of those that most tensors have, the one that is there first when they are counted by layer.
+    # The most common type; of several, the one that gets there first when counting by layer.
     counts: Counter[Type] = Counter()
     most, n_most = Type.F32, 0
     for name in sorted(gguf.tensors, key=_layer_and_name):

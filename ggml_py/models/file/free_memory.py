@@ -1,5 +1,5 @@
-"""Memory that may not be there: checked before the system would end the process for it, and named
-in errors by what of a model it was for."""
+"""Checks for free memory before the system would kill the process, and errors that name the part of
+the model that the memory was for."""
 
 from __future__ import annotations
 
@@ -22,19 +22,20 @@ _CGROUPS = Path("/sys/fs/cgroup")
 
 @contextlib.contextmanager
 def naming(part: str, advice: str) -> Iterator[None]:
-    """What lacks memory in the block is `part` of the model; `advice` says what needs less."""
+    """Raises `AllocError` with `part` (of the model) and `advice` (what would need less) if the
+    block runs out of memory."""
     try:
         yield
     except (MemoryError, OSError) as error:
-        if isinstance(error, OSError) and error.errno != errno.ENOMEM:  # of mmap
+        if isinstance(error, OSError) and error.errno != errno.ENOMEM:  # ENOMEM: from mmap
             raise
         sizes = error.sizes if isinstance(error, AllocError) else None
         raise AllocError(f"no memory for {part}: {error}. {advice}", sizes) from None
 
 
 def alloc_all(contexts: Mapping[BufferType, Context]) -> list[Buffer]:
-    """A buffer for the tensors of each context, in its type. Raises `AllocError`; then none is
-    left, and the contexts are closed."""
+    """A buffer for the tensors of each context, of the given type. Raises `AllocError`, and then
+    closes all contexts and buffers."""
     try:
         return [alloc(context, buft) for buft, context in contexts.items()]
     except BaseException:
@@ -44,33 +45,33 @@ def alloc_all(contexts: Mapping[BufferType, Context]) -> list[Buffer]:
 
 
 def alloc(context: Context, buft: BufferType, usage: str = "any") -> Buffer:
-    """`Context.alloc`, where the machine has so much. Raises `AllocError`."""
+    """`Context.alloc`, after checking that the machine has the memory. Raises `AllocError`."""
     if is_machines(buft):
         check_room(buft.name, sum(tensor.nbytes for tensor in context))
     return context.alloc(buft, usage)
 
 
 def check_room(name: str, nbytes: int) -> None:
-    """Raises `AllocError` for more bytes than the machine has: Linux gives them, and ends the
-    process when it writes to them."""
+    """Raises `AllocError` for more bytes than the machine has. Linux would grant them, and then
+    kill the process when it writes to them."""
     free = available()
     if free is not None and nbytes > free:
         raise AllocError(
             f"{name}: {nbytes:,} bytes could not be allocated ({free:,} bytes are free on this "
-            "machine, or may be used here)",
+            "machine or within this process's limit)",
             {name: nbytes},
         )
 
 
 def is_machines(buft: BufferType) -> bool:
-    """Whether its buffers are the machine's memory, not a GPU's."""
+    """Whether buffers of this type are in the machine's memory, not in a GPU's."""
     device = buft.device
     return device is None or buft.is_host or device.type == BackendDevType.CPU
 
 
 def available() -> int | None:
-    """Bytes that the system could still give this process, what it may swap included; None where
-    it does not say."""
+    """How many bytes the system could still give this process, swap included. None if the system
+    does not tell."""
     info = dict(re.findall(r"^(\w+): +(\d+) kB$", _read(_MEMINFO), re.M))
     if "MemAvailable" not in info:
         return None
@@ -81,7 +82,7 @@ def available() -> int | None:
 
 
 def _left(group: Path) -> int:
-    """Bytes that a control group may still use: what it has read of files can be dropped."""
+    """How many bytes a control group may still use. Cached file contents count as free."""
     most, used = _read(group / "memory.max").strip(), _read(group / "memory.current").strip()
     if not most.isdecimal() or not used.isdecimal():
         return sys.maxsize

@@ -1,4 +1,4 @@
-"""What a model file says about its own shape: one frozen object, read from GGUF metadata."""
+"""A model's hyperparameters: one frozen object, read from GGUF metadata."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from .vocab import eog_tokens
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-F32 = np.float32  # llama.cpp computes hyperparameters in single precision: other roundings show
-ROPE_NORM = 0  # GGML_ROPE_TYPE_NORMAL: pairs of neighbours are rotated
-ROPE_NEOX = 2  # GGML_ROPE_TYPE_NEOX: each element with the one half a head further
+F32 = np.float32  # llama.cpp computes hyperparameters in single precision; other roundings show
+ROPE_NORM = 0  # GGML_ROPE_TYPE_NORMAL: rotates pairs of neighbours
+ROPE_NEOX = 2  # GGML_ROPE_TYPE_NEOX: rotates each element with the one half a head further on
 
 
 _ROPE_SCALINGS = ("none", "linear", "yarn", "longrope")
@@ -25,7 +25,8 @@ _ROPE_SCALINGS = ("none", "linear", "yarn", "longrope")
 
 @dataclass(frozen=True, slots=True)
 class Rope:
-    """The arguments of `rope_ext` after the positions, in its order; `scaling` is their origin."""
+    """The arguments of `rope_ext` after the positions, in its order. `scaling` is the kind of
+    scaling that they were derived from."""
 
     n_rot: int
     mode: int
@@ -39,7 +40,7 @@ class Rope:
     scaling: str = "linear"
 
 
-NO_ROPE = Rope(0, -1, 0, 0.0, 1.0, 0.0, 1.0)  # of a model whose layers have no positions
+NO_ROPE = Rope(0, -1, 0, 0.0, 1.0, 0.0, 1.0)  # for models without positions
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,44 +48,44 @@ class Experts:
     """A mixture of experts in place of one feed-forward network."""
 
     n_expert: int
-    n_expert_used: int  # by one token
+    n_expert_used: int  # per token
 
 
 @dataclass(frozen=True, slots=True)
 class SlidingWindow:
-    """Layers whose tokens see the last n_swa tokens only, themselves counted."""
+    """Layers whose tokens see only the last n_swa tokens, including themselves."""
 
     n_swa: int
-    layers: tuple[bool, ...]  # whether layer il is one of them
-    rope: Rope  # theirs
+    layers: tuple[bool, ...]  # whether layer il has the window
+    rope: Rope  # of these layers
 
 
 @dataclass(frozen=True, slots=True)
 class Ssm:
     """A state space model in place of attention."""
 
-    d_conv: int  # tokens that a convolution takes in
-    d_inner: int  # elements of a token
-    d_state: int  # of each of them
-    dt_rank: int  # of a token's step; mamba2: heads
-    n_group: int = 0  # of heads that share what goes into the state and out of it
-    conv_dim: int = 0  # elements that convolution takes
+    d_conv: int  # tokens per convolution
+    d_inner: int  # elements per token
+    d_state: int  # state elements per element of a token
+    dt_rank: int  # rank of a token's step dt; mamba2: number of heads
+    n_group: int = 0  # groups of heads that share b (into the state) and c (out of it)
+    conv_dim: int = 0  # elements per token that are convolved
     d_in_proj: int = 0  # elements of a token's projection
-    dt_b_c_rms: bool = False  # whether step, what goes in and what goes out are normed
+    dt_b_c_rms: bool = False  # whether dt, b and c are normalised
 
     @property
     def head_dim(self) -> int:
-        """Elements of one head."""
+        """Elements per head."""
         return self.d_inner // self.dt_rank
 
     @property
     def d_group(self) -> int:
-        """Elements of one group."""
+        """Elements per group."""
         return self.d_inner // self.n_group
 
     @property
     def d_x_proj(self) -> int:
-        """Elements that mamba makes of a token: its step, what goes in, what goes out."""
+        """Elements of mamba's projection of a token: dt, b and c."""
         return self.dt_rank + 2 * self.d_state
 
     @property
@@ -100,7 +101,7 @@ class Ssm:
 
 @dataclass(frozen=True, slots=True)
 class HParams:
-    """The numbers of one model, by llama.cpp's names. Zero where a model has none of a kind."""
+    """The hyperparameters of one model, by llama.cpp's names; 0 for those that it does not have."""
 
     arch: str
     n_vocab: int
@@ -116,38 +117,38 @@ class HParams:
     norm_rms_eps: float = 0.0
     experts: Experts | None = None
     n_ff_exp: int = 0  # of one expert
-    n_positions: int = 0  # that were learned one by one; 0 where any position will do
+    n_positions: int = 0  # learned positions; 0 if the model takes any position
     swa: SlidingWindow | None = None
     ssm: Ssm | None = None
-    tok_scale: float = 1.0  # of the tokens' embeddings
+    tok_scale: float = 1.0  # factor of the tokens' embeddings
     attention_scale: float = 0.0
     attn_logit_softcapping: float = 0.0
     final_logit_softcapping: float = 0.0
-    eog_tokens: frozenset[int] = frozenset()  # that end a generation
+    eog_tokens: frozenset[int] = frozenset()  # tokens that end a generation
 
     @property
     def n_embd_q(self) -> int:
-        """Elements of one token's queries, all heads."""
+        """Elements of one token's queries, over all heads."""
         return self.n_embd_head * self.n_head
 
     @property
     def n_embd_gqa(self) -> int:
-        """Elements of one token's keys (or values), all heads: a row of the KV cache."""
+        """Elements of one token's keys (or values), over all heads: a row of the KV cache."""
         return self.n_embd_head * self.n_head_kv
 
     @property
     def n_ff_twice(self) -> int:
-        """Gate and input of a network, of one matrix."""
+        """The width of a matrix that holds both gate and input of a feed-forward network."""
         return 2 * self.n_ff
 
     @property
     def n_expert(self) -> int:
-        """Experts, 0 in a dense model."""
+        """The number of experts, 0 in a dense model."""
         return self.experts.n_expert if self.experts else 0
 
     @property
     def kq_scale(self) -> float:
-        """The usual factor of a product of queries and keys."""
+        """The usual factor for the product of queries and keys."""
         return inverse(root(self.n_embd_head))
 
     def is_swa(self, il: int) -> bool:
@@ -160,28 +161,29 @@ class HParams:
 
 
 class Keys:
-    """Typed access to metadata; `name` is without the architecture's prefix."""
+    """Typed access to metadata. Names are without the architecture's prefix."""
 
     def __init__(self, metadata: Mapping[str, Any], arch: str) -> None:
         self._metadata = metadata
         self._arch = arch
 
     def get(self, name: str, type_: type, default: Any = None) -> Any:
-        """One value as `type_`; an array (a value per layer) counts when its values are equal.
+        """One value as `type_`. An array (a value per layer) must have equal values.
 
-        Raises `ModelError` when it is missing without a default, or is of another type.
+        Raises `ModelError` if the value is missing and there is no default, or if it has another
+        type.
         """
         key = f"{self._arch}.{name}"
         value = self._metadata.get(key)
         if value is None:
             if default is None:
-                raise ModelError(f"metadata '{key}' is missing: this is no complete model file")
+                raise ModelError(f"metadata '{key}' is missing: this model file is not complete")
             return default
         if isinstance(value, np.ndarray):
             if not value.size or (value != value[0]).any():
                 raise ModelError(
-                    f"metadata '{key}' differs between layers ({value.tolist()}): models of "
-                    f"architecture '{self._arch}' are supported with one value for all layers"
+                    f"metadata '{key}' differs between layers ({value.tolist()}): architecture "
+                    f"'{self._arch}' is supported only with the same value for all layers"
                 )
             value = value[0].item()
         numbers = (int, float) if type_ is float else type_
@@ -196,7 +198,7 @@ class Keys:
             raise ModelError(f"metadata '{key}' is {self._metadata[key]!r}: {expected}")
 
     def array(self, name: str) -> npt.NDArray[Any] | None:
-        """The values, where it is an array of numbers."""
+        """The values if this is an array of numbers, else None."""
         value = self._metadata.get(f"{self._arch}.{name}")
         return value if isinstance(value, np.ndarray) else None
 
@@ -208,10 +210,10 @@ class Keys:
 
 
 def read(metadata: Mapping[str, Any], arch: str, rope_mode: int | None) -> HParams:
-    """The hyperparameters that all architectures have in common; without `rope_mode` those that
-    have no attention either.
+    """The hyperparameters that all architectures share. Without `rope_mode`, only those that
+    architectures without attention share, too.
 
-    Raises `ModelError` for what is missing, impossible, or not supported.
+    Raises `ModelError` for keys that are missing, impossible, or not supported.
     """
     keys = Keys(metadata, arch)
     common = HParams(
@@ -255,8 +257,8 @@ def _rope(keys: Keys, n_embd_head: int, n_ctx_train: int, mode: int) -> Rope:
     ext_factor, attn_factor = 0.0, F32(1.0)
     if scaling == "yarn":
         ext_factor = 1.0
-        # rope_ext scales the magnitude by itself; llama.cpp divides that out and applies its own,
-        # which has no effect for factors below 1. What is left differs from 1 only there.
+        # rope_ext scales the magnitude itself. llama.cpp divides that out and applies its own
+        # scale, which has no effect for factors below 1. The result differs from 1 only there.
         factor = F32(1.0) / F32(freq_scale)
         log_factor = np.log(factor)
         magnitude = F32(0.1) * log_factor + F32(1.0)
@@ -276,7 +278,7 @@ def _rope(keys: Keys, n_embd_head: int, n_ctx_train: int, mode: int) -> Rope:
 
 
 def train_scale(keys: Keys) -> float:
-    """What positions are multiplied by, whatever the kind of scaling."""
+    """The factor for positions, whatever the kind of scaling."""
     old_name = keys.get("rope.scale_linear", float, 0.0)
     factor = keys.get("rope.scaling.factor", float, old_name)
     return 1.0 if factor == 0.0 else inverse(factor)
@@ -294,15 +296,15 @@ def inverse(x: float) -> float:
     return float(F32(1.0) / F32(x))
 
 
-# --- what only some architectures have
+# --- for some architectures only
 
 
 def check_whole_rope(hp: HParams) -> None:
-    """Raises `ModelError` where only a part of each head is rotated."""
+    """Raises `ModelError` if only a part of each head is rotated."""
     if hp.rope.n_rot != hp.n_embd_head:
         raise ModelError(
-            f"metadata '{hp.arch}.rope.dimension_count' is {hp.rope.n_rot}: expected the head's "
-            f"{hp.n_embd_head} elements"
+            f"metadata '{hp.arch}.rope.dimension_count' is {hp.rope.n_rot}: expected "
+            f"{hp.n_embd_head}, all elements of a head"
         )
 
 
@@ -311,17 +313,17 @@ def check_dense(keys: Keys, hp: HParams) -> None:
     n_expert = keys.get("expert_count", int, 0)
     if n_expert:
         raise ModelError(
-            f"this {hp.arch} is a mixture of {n_expert} experts; "
-            f"models of architecture '{hp.arch}' are supported where they are dense"
+            f"this {hp.arch} model is a mixture of {n_expert} experts, but only dense models of "
+            f"architecture '{hp.arch}' are supported"
         )
 
 
 def sliding_window(
     keys: Keys, hp: HParams, n_swa: int, n_pattern: int, rope: Rope
 ) -> SlidingWindow:
-    """All layers but each n_pattern-th have it, or those that the file lists.
+    """The window of all layers except every n_pattern-th, or of the layers that the file lists.
 
-    Raises `ModelError` where their heads are of another size than the others'.
+    Raises `ModelError` if heads of these layers have another size than those of other layers.
     """
     for name in ("attention.key_length", "attention.value_length"):
         n = keys.size(f"{name}_swa", hp.n_embd_head)
@@ -332,7 +334,7 @@ def sliding_window(
 
 
 def _swa_layers(keys: Keys, hp: HParams, n_pattern: int) -> tuple[bool, ...]:
-    """Which layers have a sliding window: all but each n-th, or as the file lists them."""
+    """Which layers have a sliding window: all except every n-th, or those that the file lists."""
     name = "attention.sliding_window_pattern"
     listed = keys.array(name)
     if listed is None:
@@ -340,7 +342,7 @@ def _swa_layers(keys: Keys, hp: HParams, n_pattern: int) -> tuple[bool, ...]:
         return tuple(n == 0 or il % n < n - 1 for il in range(hp.n_layer))
     if len(listed) < hp.n_layer:
         raise ModelError(
-            f"metadata '{hp.arch}.{name}' has {len(listed)} values: expected {hp.n_layer}, one per "
-            "layer"
+            f"metadata '{hp.arch}.{name}' has {len(listed)} value{'s' * (len(listed) != 1)}: "
+            f"expected {hp.n_layer}, one per layer"
         )
     return tuple(bool(value) for value in listed[: hp.n_layer])

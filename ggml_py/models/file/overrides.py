@@ -1,4 +1,4 @@
-"""Tensors that are placed by name, in place of by layer: llama.cpp's -ot and what is made of it."""
+"""Placing tensors by name instead of by layer: llama.cpp's -ot and the options built on it."""
 
 from __future__ import annotations
 
@@ -17,21 +17,22 @@ log = logging.getLogger("ggml_py")
 Place = str | Device | BufferType
 Overrides = Mapping[str, Place] | Iterable[tuple[str, Place]]
 
-# llama.cpp's patterns of what experts, or a dense network, consist of (common.h).
+# llama.cpp's patterns for the tensors of experts and of a dense network (common.h).
 _EXPERTS = r"\.ffn_(up|down|gate|gate_up)_(ch|)exps"
 _DENSE = r"\.ffn_(up|down|gate)\."
 _PAIR = re.compile(r"(.+?)=([^=,]+)(?:,|$)")
 
 
 class Override(NamedTuple):
-    """Tensors whose name has the pattern in it go to that buffer type."""
+    """Places tensors whose name contains the pattern in that buffer type."""
 
     pattern: re.Pattern[str]
     buffer_type: BufferType
 
 
 def parse_overrides(text: str) -> list[tuple[str, str]]:
-    """What `-ot` takes: "REGEX=NAME,REGEX=NAME,..."; a regex may have commas in it, and no "=".
+    """Parses the argument of `-ot`: "REGEX=NAME,REGEX=NAME,...". A regex may contain commas but no
+    "=".
 
     Raises `ArgumentError`.
     """
@@ -40,8 +41,8 @@ def parse_overrides(text: str) -> list[tuple[str, str]]:
         found = _PAIR.match(text, at)
         if found is None:
             raise ArgumentError(
-                f"'{text[at:]}': expected REGEX=NAME with commas between them, like "
-                r"'\.ffn_.*_exps=CPU', where NAME is a device's or a buffer type's"
+                f"'{text[at:]}': expected REGEX=NAME, several separated by commas, like "
+                r"'\.ffn_.*_exps=CPU'; NAME is that of a device or buffer type"
             )
         pairs.append((found[1], found[2].strip()))
         at = found.end()
@@ -49,12 +50,12 @@ def parse_overrides(text: str) -> list[tuple[str, str]]:
 
 
 def override_pairs(overrides: Overrides | None) -> list[tuple[str, Place]]:
-    """The overrides of `models.load`, in their order. Raises TypeError for what is none."""
+    """The overrides given to `models.load`, in order. Raises TypeError for anything else."""
     if overrides is None:
         return []
     if isinstance(overrides, str) or not isinstance(overrides, Iterable):
         raise TypeError(
-            "tensor_overrides: expected {regex: device} or pairs of them, got "
+            "tensor_overrides: expected {regex: device} or pairs (regex, device), got "
             f"{describe(overrides)}"
         )
     pairs = list(overrides.items() if isinstance(overrides, Mapping) else overrides)
@@ -67,8 +68,8 @@ def override_pairs(overrides: Overrides | None) -> list[tuple[str, Place]]:
 def cpu_overrides(
     cpu_moe: bool, n_cpu_moe: int, n_cpu_ffn: int, n_layer: int
 ) -> list[tuple[str, str]]:
-    """What --cpu-moe, --n-cpu-moe N and --n-cpu-ffn N stand for: experts of all layers, experts of
-    the first N, dense networks of the first N are on the CPU."""
+    """The overrides that --cpu-moe, --n-cpu-moe N and --n-cpu-ffn N stand for. They put on the CPU:
+    the experts of all layers, the experts of the first N, the dense networks of the first N."""
     pairs = [(_EXPERTS, "CPU")] if cpu_moe else []
     for n, pattern in ((n_cpu_moe, _EXPERTS), (n_cpu_ffn, _DENSE)):
         pairs += [(rf"blk\.{il}{pattern}", "CPU") for il in range(min(n, n_layer))]
@@ -78,9 +79,9 @@ def cpu_overrides(
 def resolve_overrides(
     pairs: Iterable[tuple[str, Place]], devices: Sequence[Device]
 ) -> tuple[Override, ...]:
-    """The overrides, with the buffer types that their names mean among those of `devices`.
+    """Looks up the buffer types of the overrides among those of `devices`.
 
-    Raises `ArgumentError` for a bad regex, `UnknownDeviceError` with the names there are.
+    Raises `ArgumentError` for a bad regex, and `UnknownDeviceError` with the known names.
     """
     return tuple(
         Override(_compiled(pattern), _buffer_type(pattern, place, devices))
@@ -89,13 +90,13 @@ def resolve_overrides(
 
 
 def warn_of_unmatched(overrides: Iterable[Override], names: Iterable[str]) -> None:
-    """Logs a warning for each override whose pattern is in none of the names."""
+    """Logs a warning for each override whose pattern matches none of the names."""
     names = list(names)
     for override in overrides:
         if not any(override.pattern.search(name) for name in names):
             log.warning(
-                "tensor_overrides (-ot): '%s' is in no name of the model's %d tensors, which are "
-                "called like %s",
+                "tensor_overrides (-ot): '%s' matches none of the model's %d tensors, which have "
+                "names like %s",
                 override.pattern.pattern,
                 len(names),
                 _examples(names),
@@ -111,15 +112,15 @@ def _compiled(pattern: str) -> re.Pattern[str]:
         return re.compile(pattern)
     except re.error as error:
         raise ArgumentError(
-            f"tensor_overrides: '{pattern}' is no regular expression: {error}"
+            f"tensor_overrides: '{pattern}' is not a regular expression: {error}"
         ) from None
 
 
 def _buffer_type(pattern: str, place: Place, devices: Sequence[Device]) -> BufferType:
-    """The default buffer type of one of the devices, by its own name or the device's."""
+    """The default buffer type of one of the devices, by its own name or by the device's."""
     if not isinstance(place, str | Device | BufferType):
         raise TypeError(
-            f"tensor_overrides: '{pattern}': expected a device, a buffer type or the name of one, "
+            f"tensor_overrides: '{pattern}': expected a device, a buffer type or its name, "
             f"got {describe(place)}"
         )
     known: dict[str, BufferType] = {}
@@ -132,6 +133,6 @@ def _buffer_type(pattern: str, place: Place, devices: Sequence[Device]) -> Buffe
         if key.casefold() == name.casefold():
             return buft
     raise UnknownDeviceError(
-        f"tensor_overrides: '{pattern}' is to be in '{name}', which is no device or buffer type of "
-        f"this model's devices: there are {', '.join(known)}"
+        f"tensor_overrides: '{pattern}' is to be in '{name}', but this model's devices and buffer "
+        f"types are {', '.join(known)}"
     )

@@ -1,4 +1,4 @@
-"""Which device holds which layer and which weight, by llama.cpp's rules."""
+"""Which device has which layer and which weight, by llama.cpp's rules."""
 
 from __future__ import annotations
 
@@ -34,25 +34,25 @@ log = logging.getLogger("ggml_py")
 
 @dataclass(frozen=True)
 class LayerPlacement:
-    """The last `n_gpu_layers` layers are on the GPUs; the output counts as one more layer. Several
-    GPUs have runs of them, in their order, as long as their part of `splits`.
+    """Puts the last `n_gpu_layers` layers on the GPUs; the output counts as one more layer. Several
+    GPUs get consecutive runs of layers, in order, as long as their parts of `splits`.
 
-    The input is always on the CPU, `backends[-1]`. Options are those of `models.load`.
+    The input is always on the CPU, `backends[-1]`. The options are those of `models.load`.
     """
 
     backends: tuple[Backend, ...]
     n_layer: int
     n_gpu_layers: int
-    splits: tuple[float, ...] = ()  # where each GPU's part ends, the last at 1.0
-    overrides: tuple[Override, ...] = ()  # the first whose pattern a weight's name has counts
-    repack: bool = True  # whether weights may go to extra buffer types, laid out for a device
+    splits: tuple[float, ...] = ()  # where each GPU's part ends; the last one at 1.0
+    overrides: tuple[Override, ...] = ()  # the first one that matches a weight's name counts
+    repack: bool = True  # whether weights may go to extra buffer types, in a device's own layout
     host: bool = True  # whether weights of the CPU may go to a GPU's host memory
     mmap: bool = True  # whether weights in the CPU's plain memory stay in the mapped file
     offload_kqv: bool = True  # whether the KV cache is on the layers' devices
     op_offload: bool = True
     layer_split: bool = True  # whether several GPUs may share the layers
     pipeline: bool = True  # whether several GPUs may work on several batches at once
-    ssm: Ssm | None = None  # sizes of the scan, which ssm_a alone does not tell
+    ssm: Ssm | None = None  # sizes of the scan, some of which cannot be read off ssm_a
     _chosen: dict[tuple[Device, Op, Type, tuple[int, ...]], BufferType | None] = field(
         default_factory=dict, compare=False, repr=False
     )
@@ -64,13 +64,13 @@ class LayerPlacement:
 
     @property
     def full_offload(self) -> bool:
-        """Whether everything but the input is to be on GPUs. What llama.cpp does then (it pins
-        norms whatever the batch) it does without a GPU, too."""
+        """Whether everything except the input is to be on GPUs. llama.cpp then pins norms for any
+        batch size, even if there is no GPU."""
         return self.n_gpu_layers > self.n_layer
 
     @property
     def output(self) -> int:
-        """The number that stands for the output among the layers."""
+        """The layer number that stands for the output."""
         return self.n_layer
 
     def backend(self, il: int) -> Backend:
@@ -86,20 +86,21 @@ class LayerPlacement:
 
     @property
     def cpu(self) -> Device:
-        """The device that has what is on no GPU."""
+        """The device of everything that is not on a GPU."""
         return self.backends[-1].device
 
     def buffer_type(self, il: int) -> BufferType:
-        """Where layer `il` keeps its part of the cache."""
+        """The buffer type for layer `il`'s part of the cache."""
         return (self.backend(il).device if self.offload_kqv else self.cpu).buffer_type
 
     def weight_buffer_type(
         self, il: int, name: str, type_: Type, ne: tuple[int, ...]
     ) -> BufferType:
-        """Where layer `il` keeps a weight: where an override says, else in the first of llama.cpp's
-        candidates whose device has the op that uses it, for a batch of 512, as llama.cpp's loader
-        decides. To the CPU is overridden what then is in the first candidate of the CPU's; nobody
-        is asked about other memory. Raises `ModelError` when no device has the op.
+        """The buffer type for a weight of layer `il`, as llama.cpp's loader decides: that of an
+        override, else the first of llama.cpp's candidates whose device supports the op that reads
+        the weight, for a batch of 512. An override to the CPU takes the first such candidate of the
+        CPU; an override to other memory is not checked. Raises `ModelError` if no device supports
+        the op.
         """
         op, buft = op_of(il, name), None
         override = next((o for o in self.overrides if o.pattern.search(name)), None)
@@ -110,10 +111,10 @@ class LayerPlacement:
         buft = buft or self._choose(self.backend(il).device, op, type_, ne)
         if buft is None:
             raise ModelError(
-                f"tensor '{name}' ({type_.name.lower()}, ne {list(ne)}): no device here has "
-                f"{op.name} for it"
+                f"tensor '{name}' ({type_.name.lower()}, ne {list(ne)}): none of the devices "
+                f"supports {op.name} for it"
             )
-        # A mapped file is in plain memory, whoever reads it from there.
+        # A mapped file is in plain memory, whichever device reads it.
         pinned = buft.device is not None and buft == buft.device.host_buffer_type
         return self.cpu.buffer_type if pinned and self.mmap else buft
 
@@ -131,7 +132,7 @@ class LayerPlacement:
         return self._chosen[key]
 
     def _candidates(self, device: Device) -> list[tuple[Device, BufferType]]:
-        """What llama.cpp tries, in its order (make_gpu_buft_list, make_cpu_buft_list)."""
+        """The candidates in llama.cpp's order (make_gpu_buft_list, make_cpu_buft_list)."""
         cpu, plain = self.cpu, self.cpu.buffer_type
         found = [] if device == cpu else [device.buffer_type, *device.extra_buffer_types]
         tried = [(device, buft) for buft in found]
@@ -146,7 +147,7 @@ class LayerPlacement:
 
     @cached_property
     def parallel(self) -> bool:
-        """Whether llama.cpp would let several GPUs work on several batches at once: the scheduler
+        """Whether llama.cpp would let several GPUs work on several batches at once. The scheduler
         then has copies of the inputs (llama_context's pipeline_parallel)."""
         caps = (b.device.props.caps for b in self.backends[:-1])
         return (
@@ -165,8 +166,8 @@ class LayerPlacement:
         return Scheduler(self.backends, graph_size, self.parallel, self.op_offload, types)
 
     def compute_buffer_types(self) -> list[BufferType]:
-        """What the scheduler allocates from, per backend: beside GPUs the CPU takes the first
-        one's host memory, which copies faster."""
+        """The buffer type that the scheduler allocates from, per backend. If there are GPUs, the
+        CPU uses the first one's host memory, which copies faster."""
         types = [backend.buffer_type for backend in self.backends]
         if self.gpus:
             host = lib.ggml_backend_dev_host_buffer_type(self.gpus[0].device.ptr)
@@ -181,15 +182,15 @@ def open_backends(
     split_mode: str = "layer",
     main_gpu: int = 0,
 ) -> tuple[Backend, ...]:
-    """A backend on each device, in the order given; a CPU is added at the end if there is none.
-    With split_mode="none" the only GPU is that of number `main_gpu`, or none if that is negative.
+    """Opens a backend on each device, in the given order, and one on a CPU if there is none among
+    them. With split_mode="none" only GPU number `main_gpu` is used, or none if that is negative.
 
     "rpc:HOST:PORT" stands for all devices of that server, "sim:NAME" for a simulated one, with its
-    settings (`sim_text.sim_device_of`). Raises `UnknownDeviceError` with the names there are,
-    `ModelError` for a main_gpu that is not there, TypeError for a device alone, `RpcError`.
+    settings (`sim.text.sim_device_of`). Raises `UnknownDeviceError` with the known names,
+    `ModelError` for a main_gpu that does not exist, TypeError for a single device, and `RpcError`.
     """
     if isinstance(devices, str | Device):
-        raise TypeError(f"devices={devices!r}: expected several of them, like ({devices!r},)")
+        raise TypeError(f"devices={devices!r}: expected a sequence of devices, like ({devices!r},)")
     chosen = list(dict.fromkeys(d for given in devices for d in named_devices(given)))
     if not any(d.type == BackendDevType.CPU for d in chosen):
         chosen.append(device("CPU"))
@@ -204,11 +205,11 @@ def open_backends(
 
 
 def named_devices(given: str | Device) -> tuple[Device, ...]:
-    """What a name of `open_backends` stands for."""
+    """The devices that one entry of `open_backends`' devices stands for."""
     if isinstance(given, Device):
         return (given,)
     if not isinstance(given, str):
-        raise TypeError(f"devices: expected Devices and their names, got {type(given).__name__}")
+        raise TypeError(f"devices: expected Devices or their names, got {type(given).__name__}")
     if given.startswith("rpc:"):
         return rpc_devices(given[4:])
     if given.startswith("sim:"):
@@ -220,7 +221,7 @@ def named_devices(given: str | Device) -> tuple[Device, ...]:
 
 
 def _simulated(name: str) -> str:
-    """What to write for a device that is not here."""
+    """Says how to simulate a device that is not here."""
     kind = re.sub(r"\d+$", "", name).casefold()
     profile = f",profile={kind}" if kind in profiles() else ",profile=cuda"
     return f"A device that is not here can be simulated: sim:{name}{profile}"
@@ -233,11 +234,12 @@ def place(
     tensor_split: Sequence[float] | None = None,
     **options: Any,
 ) -> LayerPlacement:
-    """The placement; `options` are its attributes. Several GPUs share the layers as `tensor_split`
-    says, else by their free memory; n_gpu_layers below 0 means all.
+    """Makes the placement; `options` are its attributes. Several GPUs share the layers in the
+    proportions of `tensor_split`, by default in those of their free memory. n_gpu_layers below 0
+    means all.
 
-    Without a GPU `n_gpu_layers` has no effect on where things are, and a warning is logged. Raises
-    `ModelError` for a tensor_split that is none.
+    Without a GPU, `n_gpu_layers` does not change where things are, and a warning is logged. Raises
+    `ModelError` for an invalid tensor_split.
     """
     placement = LayerPlacement(backends, n_layer, n_gpu_layers, **options)
     gpus = placement.gpus
@@ -253,8 +255,8 @@ def place(
 
 
 def keeps_mapped(load_mode: str, backends: Sequence[Backend]) -> bool:
-    """Whether weights of the CPU stay in the mapped file: "auto" means unless a GPU would rather
-    have them elsewhere."""
+    """Whether weights of the CPU stay in the mapped file. With "auto" they do unless there is a GPU
+    without mmap support."""
     gpus = (b.device for b in backends if b.device.type in GPU_TYPES)
     return load_mode == "mmap" or (
         load_mode == "auto" and all(gpu.props.caps.mmap_support for gpu in gpus)
@@ -262,25 +264,25 @@ def keeps_mapped(load_mode: str, backends: Sequence[Backend]) -> bool:
 
 
 def _parts(tensor_split: Sequence[float] | None, gpus: Sequence[Backend]) -> list[float]:
-    """A number per GPU; none for zeros, which mean what no tensor_split means."""
+    """A number per GPU; an empty list if all are 0, which means the same as no tensor_split."""
     try:
         parts = [float(part) for part in tensor_split or ()]
     except (TypeError, ValueError):
         parts = [-1.0]
     if any(not 0 <= part < math.inf for part in parts):
-        raise ModelError(f"tensor_split={tensor_split!r}: expected numbers from 0 on, like (3, 1)")
+        raise ModelError(f"tensor_split={tensor_split!r}: expected numbers >= 0, like (3, 1)")
     if len(parts) > max(len(gpus), 1):
         names = ", ".join(b.name for b in gpus) or "none"
         raise ModelError(
-            f"tensor_split={tensor_split!r}: {len(parts)} parts, expected one for each GPU "
-            f"or fewer: {names}"
+            f"tensor_split={tensor_split!r}: {len(parts)} parts, expected at most one per GPU "
+            f"(GPUs: {names})"
         )
     return parts + [0.0] * (len(gpus) - len(parts)) if any(parts) else []
 
 
 def _splits(gpus: Sequence[Backend], parts: list[float]) -> tuple[float, ...]:
-    """In single precision, as llama_model::load_tensors has them: other roundings could move a
-    layer."""
+    """Where each GPU's part ends. In single precision, as in llama_model::load_tensors: other
+    rounding could move a layer."""
     if not gpus:
         return ()
     for gpu in () if parts else gpus:

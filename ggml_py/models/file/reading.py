@@ -1,4 +1,4 @@
-"""Copies weights out of the mapped file, and says how far that is."""
+"""Copies weights out of the mapped file and reports progress."""
 
 from __future__ import annotations
 
@@ -22,27 +22,27 @@ if TYPE_CHECKING:
 
 Progress = Callable[[float], object]
 PIECE = 16 << 20  # bytes that a thread copies at once
-CALL = 64 << 20  # for each thread, in one call: long enough to start it, and Ctrl-C waits for it
+CALL = 64 << 20  # bytes per thread and C call: worth a thread's start, short enough for Ctrl-C
 
 
 class _Piece(NamedTuple):
-    at: int  # of its tensor in the list
+    at: int  # index of its tensor in the list
     start: int
     nbytes: int
-    n_threads: int  # that copy it and others in one call; 0: it has a call of its own
+    n_threads: int  # threads that copy it and other pieces in one call; 0: a call of its own
 
 
 def read(unread: Unread, path: str, progress: Progress | None, n_threads: int) -> None:
-    """Copies every array into its tensor, from the last to the first; what is done leaves the list,
-    and the mapped file's pages leave the memory: weights are there once.
+    """Copies every array into its tensor, from the last to the first. Copied arrays are removed
+    from the list, and the mapped file's pages from memory, so weights are in memory only once.
 
-    Into the CPU's memory `n_threads` threads copy, for laying weights out anew is work, and so is
-    getting fresh memory from the system. Other devices' pieces are set one by one: upstream asks no
-    backend to bear anything else, and some are far away.
+    `n_threads` threads copy into the CPU's memory, because changing the layout of weights and
+    getting fresh memory from the system both take time. For other devices pieces are set one by
+    one: upstream requires no more of a backend, and some devices are remote.
 
-    `progress` is called with the share of all bytes that is done: 0.0, after each call of C, 1.0.
-    What it raises ends the reading, and so does False, with a `ModelError`. A tensor is one piece
-    where its memory cannot be set in parts. C: gp_set_pieces
+    `progress` is called with the share of all bytes that has been copied: with 0.0, after each C
+    call, and with 1.0. Reading ends with what it raises, or with a `ModelError` if it returns
+    False. A tensor is a single piece if its memory cannot be set in parts. C: gp_set_pieces
     """
     total = sum(raw.nbytes for _tensor, _buft, raw in unread)
     done = 0
@@ -67,7 +67,7 @@ def _pieces(unread: Unread, n_threads: int) -> Iterator[_Piece]:
 
 
 def _groups(pieces: Iterator[_Piece]) -> Iterator[list[_Piece]]:
-    """Those that one call copies."""
+    """Groups the pieces that one C call copies."""
     group: list[_Piece] = []
     nbytes = 0
     for piece in pieces:
@@ -81,7 +81,7 @@ def _groups(pieces: Iterator[_Piece]) -> Iterator[list[_Piece]]:
 
 
 def _described(unread: Unread, piece: _Piece) -> dict[str, object]:
-    """As gp_set_pieces wants it."""
+    """The piece as a struct gp_piece."""
     tensor, _buft, raw = unread[piece.at]
     return {
         "tensor": tensor.ptr,
@@ -98,9 +98,9 @@ def _is_the_cpus(buft: BufferType) -> bool:
 
 
 def takes_pieces(buft: BufferType) -> bool:
-    """Whether its tensors may be set in parts: the host's memory, and that of devices which
-    llama.cpp's loader uploads to so. Others may lay a tensor out anew as it is set, for which they
-    want all of it (CPU_REPACK asserts that).
+    """Whether tensors of this buffer type may be set in parts. That is so for host memory, and for
+    devices to which llama.cpp's loader uploads in parts. Other buffer types may change a tensor's
+    layout when it is set, and need all of it for that (CPU_REPACK asserts so).
     """
     device = buft.device
     if buft.is_host or device is None:
@@ -112,6 +112,6 @@ def takes_pieces(buft: BufferType) -> bool:
 def _tell(progress: Progress | None, share: float, total: int, path: str) -> None:
     if progress is not None and progress(share) is False:
         raise ModelError(
-            f"{path}: loading was cancelled: progress({share:.2f}) returned False, "
-            f"{share * total:,.0f} of {total:,} bytes were read. The model must be loaded again"
+            f"{path}: loading was cancelled: progress({share:.2f}) returned False after "
+            f"{share * total:,.0f} of {total:,} bytes. The model must be loaded again"
         )

@@ -1,10 +1,11 @@
-"""Which tensors a layer has: an architecture lists them as fields with their names in the file.
+"""The tensors of a layer: an architecture lists them as fields, by their names in the file.
 
     @dataclass(frozen=True)
     class Block(Attention, Ffn):
         attn_norm: Norm = norm("n_embd")
 
-`declare` finds blk.N.attn_norm.weight of n_embd elements for the field; sizes are `HParams`' names.
+For this field `declare` finds blk.N.attn_norm.weight with n_embd elements. Sizes are names of
+`HParams`.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ from .parts import FusedQkv, Has, Linear, Qkv, RopeFactors
 from .weights import Weights
 
 T = TypeVar("T")
-Find = Callable[[Weights, HParams, int, str], Any]  # with the layer and blk.N.NAME
+Find = Callable[[Weights, HParams, int, str], Any]  # the int is the layer, the str blk.N.NAME
 
 
 def declare(block: type[T], weights: Weights, hp: HParams, il: int) -> T:
-    """Layer `il`'s tensors, by the fields of `block`. Raises `ModelError` as `Weights` does."""
+    """Finds layer `il`'s tensors for the fields of `block`. Raises `ModelError`, see `Weights`."""
     return block(
         **{
             f.name: f.metadata["find"](weights, hp, il, f"blk.{il}.{f.name}")
@@ -39,7 +40,7 @@ def norm(n: str, bias: Has = "no") -> Any:
 
 
 def linear(n_in: str, n_out: str, *, bias: Has = "no", scale: bool = True) -> Any:
-    """A `Linear`. llama.cpp reads the scale of any matrix; a few graphs leave it out (`scale`)."""
+    """A `Linear`. llama.cpp reads the scale of any matrix, but some graphs ignore it (`scale`)."""
 
     def find(weights: Weights, hp: HParams, il: int, name: str) -> Linear:
         return weights.linear(il, name, _size(hp, n_in), _size(hp, n_out), bias, scale)
@@ -48,7 +49,8 @@ def linear(n_in: str, n_out: str, *, bias: Has = "no", scale: bool = True) -> An
 
 
 def experts(n_in: str, n_out: str, *, bias: bool = False, scale: bool = True) -> Any:
-    """A `Linear` of all experts in one tensor; `bias` and `scale` as in `linear`."""
+    """A `Linear` with all experts in one tensor. `scale` as in `linear`; with `bias` the file must
+    have one."""
 
     def find(weights: Weights, hp: HParams, il: int, name: str) -> Linear:
         ne = (getattr(hp, n_in), getattr(hp, n_out), hp.n_expert)
@@ -64,7 +66,7 @@ def experts(n_in: str, n_out: str, *, bias: bool = False, scale: bool = True) ->
 
 
 def tensor(*ne: str | int, suffix: str = "") -> Any:
-    """A tensor of those sizes, `NAME` with the suffix."""
+    """A tensor of the given sizes, named `NAME` plus the suffix."""
 
     def find(weights: Weights, hp: HParams, il: int, name: str) -> Tensor:
         sizes = (n if isinstance(n, int) else _size(hp, n) for n in ne)
@@ -74,7 +76,7 @@ def tensor(*ne: str | int, suffix: str = "") -> Any:
 
 
 def fused_qkv() -> Any:
-    """`FusedQkv` with a bias that the file must have."""
+    """A `FusedQkv`. The file must have its bias."""
 
     def find(weights: Weights, hp: HParams, il: int, name: str) -> FusedQkv:
         return FusedQkv(weights.linear(il, name, hp.n_embd, sum(_sizes(hp).values()), "yes"))
@@ -83,7 +85,7 @@ def fused_qkv() -> Any:
 
 
 def qkv() -> Any:
-    """`Qkv` or `FusedQkv`, whichever the file has; biases where it has them."""
+    """A `Qkv` or `FusedQkv`, whichever the file has, with biases if it has them."""
 
     def find(weights: Weights, hp: HParams, il: int, name: str) -> Qkv | FusedQkv:
         blk, sizes = name.removesuffix("attn_qkv"), _sizes(hp)
@@ -103,12 +105,12 @@ def _sizes(hp: HParams) -> dict[str, int]:
 
 
 def long_and_short() -> Any:
-    """`RopeFactors` for long and short contexts, where the file has them; one for all layers."""
+    """`RopeFactors` for long and short contexts if the file has them, the same for all layers."""
     return _field(_long_and_short)
 
 
 def rope_factors() -> Any:
-    """`RopeFactors`, the same for all layers: long and short with "longrope", else one set."""
+    """`RopeFactors`, the same for all layers: long and short for "longrope", else a single set."""
 
     def find(weights: Weights, hp: HParams, il: int, name: str) -> RopeFactors:
         if hp.rope.scaling == "longrope":
@@ -130,7 +132,7 @@ def _factors(weights: Weights, hp: HParams, il: int, name: str) -> Tensor | None
 
 
 def _size(hp: HParams, name: str) -> int:
-    """`HParams`' number of that name, "ssm.NAME" for one of its parts."""
+    """The size of that name in `HParams`; "ssm.NAME" is a size in its `ssm`."""
     size: int = attrgetter(name)(hp)
     return size
 
@@ -141,7 +143,7 @@ def _field(find: Find) -> Any:
 
 @dataclass(frozen=True)
 class Attention:
-    """What attention multiplies by, without biases of the output."""
+    """The matrices of attention; the output has no bias."""
 
     attn_qkv: Qkv | FusedQkv = qkv()
     attn_output: Linear = linear("n_embd_q", "n_embd")
@@ -158,7 +160,7 @@ class Ffn:
 
 @dataclass(frozen=True)
 class PlainFfn(Ffn):
-    """The same, of an architecture whose graph leaves the scales out."""
+    """The same, for architectures whose graph ignores the scales."""
 
     ffn_gate: Linear = linear("n_embd", "n_ff", scale=False)
     ffn_up: Linear = linear("n_embd", "n_ff", scale=False)
@@ -167,7 +169,7 @@ class PlainFfn(Ffn):
 
 @dataclass(frozen=True)
 class MoeFfn:
-    """A mixture of gated feed-forward networks, and the matrix that chooses among them."""
+    """A mixture of gated feed-forward networks, with the matrix that chooses among them."""
 
     ffn_gate_inp: Linear = linear("n_embd", "n_expert")
     ffn_gate_exps: Linear = experts("n_embd", "n_ff_exp")

@@ -1,4 +1,4 @@
-"""The threads that a model computes with on CPUs, kept from compute to compute."""
+"""The CPU threads that a model computes with, kept from compute to compute."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ _VIEWS = (Op.NONE, Op.VIEW, Op.RESHAPE, Op.PERMUTE, Op.TRANSPOSE)
 
 
 class Threads:
-    """A pool for each backend that takes one. Its threads sleep until the first compute, and then
-    spin for a while after each one, so that the next need not wake them.
+    """A thread pool for each backend that takes one. Its threads sleep until the first compute.
+    After each compute they spin for a while, so the next one need not wake them.
 
-    Not where other backends compute on the same CPUs with threads of their own (BLAS): they would
-    have half of a CPU each. Graphs with nodes there get pools whose threads sleep at once.
+    They do not spin if another backend computes on the same CPUs with its own threads (BLAS):
+    threads of both would then get half a CPU each. Graphs with nodes on such a backend use pools
+    whose threads sleep at once.
     """
 
     def __init__(self, backends: Sequence[Backend]) -> None:
@@ -35,7 +36,7 @@ class Threads:
                     backend.set_threadpool(pool)
 
     def fit(self, sched: Scheduler, graph: Graph) -> None:
-        """Gives the backends the pools for a graph that is allocated on `sched`."""
+        """Sets the right pools on the backends for a graph that is allocated on `sched`."""
         if not self._accels:
             return
         spins = not self._accelerates(sched, graph)
@@ -44,10 +45,10 @@ class Threads:
                 n, device = pools[True].n_threads, backend.device
                 pools[spins] = ThreadPool(n, poll=0, paused=True, device=device)
             if backend.threadpool is not pools[spins]:
-                backend.set_threadpool(pools[spins])  # which makes the others' threads sleep
+                backend.set_threadpool(pools[spins])  # makes the other pool's threads sleep
 
     def _accelerates(self, sched: Scheduler, graph: Graph) -> bool:
-        """Whether one of those other backends computes a node."""
+        """Whether a backend with its own CPU threads computes a node."""
         nodes = lib.ggml_graph_nodes(graph.ptr)
         accels = [backend.ptr for backend in self._accels]
         return sched.n_splits > 1 and any(
@@ -57,7 +58,7 @@ class Threads:
         )
 
     def close(self) -> None:
-        """Ends them."""
+        """Ends the threads."""
         for pools in self._pools.values():
             for pool in pools.values():
                 pool.close()

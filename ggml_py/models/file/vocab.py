@@ -1,4 +1,4 @@
-"""What of a file's vocabulary matters to generating: the tokens that end it."""
+"""The part of a file's vocabulary that generating needs: the tokens that end it."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Any
 
 _KEYS = ("eos", "eot", "eom", "fim_pad", "fim_rep", "fim_sep")
 _DEFAULT_EOS = {"llama": 2, "gpt2": 11, "t5": 1, "plamo2": 2}  # by kind of tokenizer
-# Files seldom have all the keys, so that llama.cpp goes by these texts, too.
+# Files seldom have all the keys, so llama.cpp goes by these texts, too.
 _TEXTS = {
     "<|eot_id|>", "<|im_end|>", "<|end|>", "<|return|>", "<|call|>", "<|flush|>", "<|calls|>",
     "<end_of_turn>", "<|endoftext|>", "</s>", "<|eom_id|>", "<EOT>", "_<EOT>", "[EOT]", "[EOS]",
     "<|end_of_text|>", "<end_of_utterance>", "<eos>", "<turn|>", "<|tool_response>",
     "<\uff5cend\u2581of\u2581sentence\uff5c>", "[e~[", "<|ifm|im_end|>",
 }  # fmt: skip
-_FIM_TEXTS = {  # one of each kind counts, unless a key names it
+_FIM_TEXTS = {  # these count for a kind unless a key names its token
     "fim_pad": {"<|fim_pad|>", "<fim-pad>", "<fim_pad>", "<PAD>", "[PAD]"},
     "fim_rep": {"<|fim_repo|>", "<|repo_name|>", "<fim-repo>", "<REPO>", "<reponame>"},
     "fim_sep": {"<|file_sep|>", "<|plamo:file_separator|>"},
@@ -22,9 +22,9 @@ _FIM_TEXTS = {  # one of each kind counts, unless a key names it
 
 
 def eog_tokens(metadata: Mapping[str, Any]) -> frozenset[int]:
-    """The tokens of a GGUF file that end a generation, as llama.cpp finds them.
+    """The tokens that end a generation, found in a GGUF file as llama.cpp finds them.
 
-    Empty for a file without a vocabulary. C: llama_vocab_is_eog
+    Empty if the file has no vocabulary. C: llama_vocab_is_eog
     """
     texts = metadata.get("tokenizer.ggml.tokens")
     if texts is None:
@@ -43,7 +43,7 @@ def eog_tokens(metadata: Mapping[str, Any]) -> frozenset[int]:
 
 
 def _normal(found: dict[str, int]) -> set[int]:
-    """Those among them that do not end anything in the vocabularies that have these others."""
+    """The tokens among them that do not end anything, because certain others are there, too."""
     normal = set()
     if found.keys() & {"<|call|>", "<|calls|>"} and found.keys() & {"<|return|>", "<|flush|>"}:
         normal.add("<|end|>")

@@ -1,4 +1,4 @@
-"""Which op reads a weight, and whether a device has it for a buffer type, as llama.cpp asks."""
+"""Which op reads a weight, and whether a device supports it in a buffer type, as in llama.cpp."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ...graphs.context import Context
 from ...tensors.tensor import Tensor
 from .hparams import Ssm
 
-INPUT: Final = -1  # in place of a layer's number: the token embedding
+INPUT: Final = -1  # the layer number of the token embedding
 _SSM_OPS = {"ssm_conv1d.weight": Op.SSM_CONV, "ssm_a": Op.SSM_SCAN, "ssm_d": Op.MUL}
 SCAN_K = (1,) if "K" in inspect.signature(Context.ssm_scan).parameters else ()  # since 0.21.0
 
@@ -39,15 +39,15 @@ def op_of(il: int, name: str) -> Op:
 def supports(
     device: Device, buft: BufferType, op: Op, type_: Type, ne: tuple[int, ...], ssm: Ssm | None
 ) -> bool:
-    """Whether `device` has `op` for such a weight in a buffer of that type."""
+    """Whether `device` supports `op` for such a weight in a buffer of type `buft`."""
     with Context() as context, buft.alloc(0) as nothing:
         weight = context.new_tensor(type_, *ne)
-        weight.ptr.buffer = nothing.ptr  # that it has no room is not asked about
+        weight.ptr.buffer = nothing.ptr  # too small, but only the buffer's type matters
         return device.supports_op(user_of(context, op, weight, ssm))
 
 
 def user_of(context: Context, op: Op, weight: Tensor, ssm: Ssm | None = None) -> Tensor:
-    """The op on a batch of 512, with llama.cpp's shapes."""
+    """The op for a batch of 512, with llama.cpp's shapes."""
     ne = weight.ne
     if op == Op.GET_ROWS:
         return context.get_rows(weight, context.new_tensor("i32", 512))
@@ -66,7 +66,7 @@ def user_of(context: Context, op: Op, weight: Tensor, ssm: Ssm | None = None) ->
         return context.ssm_conv(context.new_tensor("f32", ne[0] - 1 + 512, ne[1], 3), weight)
     if op == Op.SSM_SCAN and ssm is not None:
         return _scan_of(context, weight, ssm)
-    ids = context.new_tensor("i32", 1, 512)  # one expert: how many it is makes no difference
+    ids = context.new_tensor("i32", 1, 512)  # one expert; the number makes no difference
     if op == Op.ADD_ID:
         return context.add_id(context.new_tensor("f32", ne[0], 1, 512), weight, ids)
     if op == Op.MUL_MAT_ID:
@@ -75,7 +75,8 @@ def user_of(context: Context, op: Op, weight: Tensor, ssm: Ssm | None = None) ->
 
 
 def _scan_of(context: Context, ssm_a: Tensor, ssm: Ssm) -> Tensor:
-    """The scan of three sequences of 512 tokens; mamba has a factor per state, mamba2 per head."""
+    """The scan of three sequences of 512 tokens. mamba has a decay factor per state element, mamba2
+    one per head."""
     d_state, n_head = (ssm.d_state if ssm_a.ne[0] == 1 else ssm_a.ne[0]), ssm_a.ne[1]
     head_dim, tokens = ssm.d_inner // n_head, (512, 3)
     states = context.new_tensor("f32", d_state, head_dim, n_head, 3)

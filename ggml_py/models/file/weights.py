@@ -1,5 +1,5 @@
-"""The weights of a model: tensors over the mapped file, or copied into a device's memory, or into
-the CPU's own in a layout for its kernels."""
+"""The weights of a model: tensors in the mapped file, copied into a device's memory, or copied into
+the CPU's memory in a layout for its kernels."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 class Weights:
     """Declares tensors one by one, checks each against the file, then gives all of them data.
 
-    There is a context per buffer type. A tensor that two places share (a tied output on another
-    device than the input) has one in each.
+    There is one context per buffer type. A tensor that is needed in two of them (a tied output on
+    another device than the input) is in both contexts.
     """
 
     def __init__(self, gguf: Gguf, placement: LayerPlacement) -> None:
@@ -45,7 +45,7 @@ class Weights:
     # --- declaring
 
     def has(self, name: str) -> bool:
-        """Whether the file has that tensor."""
+        """Whether the file has the tensor `name`."""
         return name in self._gguf.tensors
 
     @overload
@@ -53,16 +53,18 @@ class Weights:
     @overload
     def tensor(self, il: int, name: str, *ne: int, required: bool) -> Tensor | None: ...
     def tensor(self, il: int, name: str, *ne: int, required: bool = True) -> Tensor | None:
-        """The tensor `name` where layer `il` is placed; None when it is absent and not required.
+        """The tensor `name`, in the buffer type for layer `il`; None if it is absent and not
+        required.
 
-        Raises `ModelError` when a required one is missing or `ne` is another than the file's.
+        Raises `ModelError` if a required tensor is missing, or if `ne` differs from the file's.
         """
         info = self._gguf.tensors.get(name)
         if info is None:
             if required:
                 raise ModelError(
                     f"{self._gguf.path}: tensor '{name}' {list(ne)} is not among the file's "
-                    f"{len(self._gguf.tensors)} tensors: it is incomplete, or mislabelled. {ADVICE}"
+                    f"{len(self._gguf.tensors)} tensors: the file is incomplete or mislabelled. "
+                    f"{ADVICE}"
                 )
             return None
         expected = (*ne, 1, 1, 1)[:4]
@@ -87,7 +89,7 @@ class Weights:
     ) -> Linear:
         """`name.weight` [n_in, n_out], `name.bias` as `bias` says, `name.scale` if the file has it.
 
-        Without `scale` the file may have one and it is not used, as in some of llama.cpp's graphs.
+        Without `scale` a scale in the file is not used, as in some of llama.cpp's graphs.
         """
         if not scale:
             self._ignored.add(f"{name}.scale")
@@ -104,16 +106,16 @@ class Weights:
         return self.tensor(il, f"{name}.bias", n, required=bias == "yes")
 
     def ignore(self, name: str) -> None:
-        """The file may have that tensor: llama.cpp loads it, and no graph of ours reads it."""
+        """Allows the file to have this tensor: llama.cpp loads it, but no graph here reads it."""
         self._ignored.add(name)
 
     # --- loading
 
     def alloc(self) -> None:
-        """Gives every declared tensor its place: in the mapped file in plain memory of the CPU,
-        elsewhere in a buffer that `read` fills.
+        """Gives every declared tensor its memory: in the mapped file if its buffer type is the
+        CPU's plain memory, otherwise in a buffer that `read` fills.
 
-        Raises `ModelError` when the file has tensors that nobody declared, `AllocError`.
+        Raises `ModelError` if the file has tensors that were not declared, and `AllocError`.
         """
         self._check_unused()
         parts = [self._gguf.mmap(part) for part in range(len(self._gguf.paths))]
@@ -126,15 +128,15 @@ class Weights:
                     self._map(context, [pair for pair in pairs if pair[1].part == part], data)
             else:
                 free_memory.alloc(context, buft, usage="weights")
-                # What is last is read first: so the output, the largest, at whose end a thread is
-                # alone if it comes last, then layer after layer, as they are in the file.
+                # The list is read from its end. So the output comes first: it is the largest, and
+                # read last it would keep one thread busy alone. Then the layers follow in order.
                 for tensor, info in reversed(pairs):
                     raw = parts[info.part][info.offset : info.offset + info.nbytes]
                     self._unread.append((tensor, buft, raw))
 
     def read(self, progress: Progress | None = None) -> None:
-        """Copies what is not mapped, once; the layout of an extra buffer type is made by that.
-        Planning needs none of it. `progress` is told how far it is, as `models.load` says."""
+        """Copies the tensors that are not mapped, once. This also creates the layout of an extra
+        buffer type. Planning does not need it. `progress` is called as `models.load` describes."""
         some = bool(self._unread)
         if some or progress is not None:
             n_threads = self._placement.backends[-1].n_threads or 1
@@ -144,7 +146,7 @@ class Weights:
 
     def _check_unused(self) -> None:
         used = {name for _buft, name in self._made} | self._ignored
-        # llama.cpp keeps *.input_scale for backends that quantise activations; no graph reads it.
+        # llama.cpp keeps *.input_scale for backends that quantise activations. No graph reads it.
         unused = [
             name
             for name in self._gguf.tensors
@@ -153,16 +155,16 @@ class Weights:
         if unused:
             shown = ", ".join(unused[:5]) + (", …" if len(unused) > 5 else "")
             raise ModelError(
-                f"{self._gguf.path} has {len(unused)} tensor{'s' * (len(unused) != 1)} that this "
-                f"architecture does not use "
-                f"here: {shown}. Running without them would give wrong results"
+                f"{self._gguf.path} has {len(unused)} tensor{'s' * (len(unused) != 1)} that the "
+                f"graph of this architecture does not use: {shown}. Running without "
+                f"{'them' if len(unused) != 1 else 'it'} would give wrong results"
             )
 
     @staticmethod
     def _map(context: Context, pairs: list[tuple[Tensor, GgufTensor]], data: Bytes) -> None:
-        """Tensors are where the file is mapped. Pages are read from disk as they are used."""
+        """Puts tensors where the file is mapped. Pages are read from disk when they are used."""
         if not pairs:
-            return  # a part of a split model without any of them
+            return  # this part of a split model has none of them
         base = ffi.cast("char *", ffi.from_buffer(data))
         largest = max(info.nbytes for _tensor, info in pairs)
         ptr = lib.ggml_backend_dev_buffer_from_host_ptr(
@@ -185,15 +187,15 @@ class Weights:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all tensors, where they are twice counted twice."""
+        """Bytes of all tensors; those in two buffer types count twice."""
         return sum(tensor.nbytes for tensor in self._made.values())
 
     @property
     def n_params(self) -> int:
-        """Elements of all tensors of the file."""
+        """The number of elements of all tensors in the file."""
         return sum(math.prod(info.ne) for info in self._gguf.tensors.values())
 
     def close(self) -> None:
-        """Closes the contexts, and with them the buffers."""
+        """Closes the contexts, and the buffers with them."""
         for context in self._contexts.values():
             context.close()
