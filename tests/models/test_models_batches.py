@@ -205,7 +205,7 @@ def test_shared_tokens_need_one_cache(path):
             model.decode(batch((1, (0, 1))))
         model.eval(PROMPT)
         for p0, p1 in ((1, None), (0, 3)):
-            with pytest.raises(ModelError, match=r"seq_cp\(0, 1, .* as a whole .* kv_unified=True"):
+            with pytest.raises(ModelError, match=r"seq_cp\(0, 1, .* as a whole: .* kv_unified=True"):
                 model.seq_cp(0, 1, p0, p1)
         assert spans(model) == [(0, 4), (-1, -1)]
         model.seq_cp(0, 1, 0, 5)

@@ -139,7 +139,7 @@ class TestChoice:
         assert len(asked) == 2
 
     def test_nobody(self, supported):
-        with pytest.raises(ModelError, match=r"'blk.0.ffn_up.weight' \(ne .* supports MUL_MAT"):
+        with pytest.raises(ModelError, match=r"'blk.0.ffn_up.weight' \(q4_0, .* supports MUL_MAT"):
             self.place(CPU).weight_buffer_type(0, *self.Q4)
 
     @pytest.mark.parametrize(
