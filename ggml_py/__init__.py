@@ -1,7 +1,6 @@
 """Drive upstream ggml from Python, and know why every op runs where it runs.
 
-Names are loaded when they are first used: plans (`ggml_py.Plan`) can be read in a process where the
-native library is missing.
+Names are loaded on first use, so plans (`ggml_py.Plan`) can be read without the native library.
 """
 
 from __future__ import annotations
@@ -93,7 +92,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.2.0"
 
-# Public name -> module that has it. `enums` is a module itself.
+# Public name -> the module that defines it. `enums` is itself a module.
 _PUBLIC = {
     "ffi": "boundary.ffi",
     "lib": "boundary.ffi",
@@ -188,7 +187,7 @@ def __getattr__(name: str) -> Any:
     if name not in _PUBLIC and name != "ops":
         raise AttributeError(f"module 'ggml_py' has no attribute '{name}'")
     if _PUBLIC.get(name) not in _PLAIN:
-        # Before numpy: it says which Pythons cannot have us.
+        # Before numpy: it says which Pythons are not supported.
         importlib.import_module("ggml_py.boundary.ffi")
     if name in ("enums", "ops"):
         value: Any = importlib.import_module(
@@ -210,7 +209,7 @@ if not any(Path(__file__).parent.glob("native/lib/*/build.json")):
     if _why := why_none():
         import warnings
 
-        warnings.warn(f"{_why}. Until then plans can be read, but nothing can be run", stacklevel=2)
+        warnings.warn(f"{_why}. Until then plans can be read, but nothing can run", stacklevel=2)
 
 
 ABOVE.update(

@@ -1,8 +1,8 @@
-"""What a plan must be, as assertions: for tests, and for programs that would rather stop.
+"""Assertions about plans, for tests and for programs that should stop on an unexpected plan.
 
-Each raises AssertionError with what is wrong, the nodes it is about, and why the first of them is
-where it is. They take a `Plan`, wherever it comes from: `Scheduler.plan`, `Model.plan`, a file, a
-log (of which explanations tell less). For all plans that are made in a block: `ggml_py.strict`.
+Each raises AssertionError that says what is wrong, on which nodes, and why the first of them is
+where it is. They take a `Plan` from any source: `Scheduler.plan`, `Model.plan`, a file, a log
+(whose explanations say less). To check all plans made in a block, use `ggml_py.strict`.
 """
 
 from __future__ import annotations
@@ -41,17 +41,18 @@ def assert_no_fallback(
     backend: str | None = None,
     allow: str | Sequence[str] = (),
 ) -> None:
-    """No node falls back from a device with memory of its own to a backend in the CPU's memory.
+    """Asserts that no node falls back from a device with its own memory to a backend in the CPU's
+    memory.
 
-    A node falls back when it reads what the device computed or holds, and when nothing but the
-    missing support of the device keeps it off. What the caller pinned does not, nor does what comes
-    before the device (llama.cpp's token embedding, the layers that `n_gpu_layers` leaves on the
-    CPU). With `op`, names as "FLASH_ATTN_EXT", nothing but those ops is looked at, and each node of
-    them must run on `backend` or on one before it, whatever it reads. `backend` is a name, by
-    default any device with memory of its own. `allow` has ops and names of nodes that may fall
-    back, as shell patterns.
+    A node falls back if it reads a tensor that the device computed or holds, and only the device's
+    missing support keeps it off. Nodes that the caller pinned do not count, nor nodes before the
+    device (llama.cpp's token embedding, the layers that `n_gpu_layers` leaves on the CPU). With
+    `op`, names such as "FLASH_ATTN_EXT", only those ops are checked, and each of their nodes must
+    run on `backend` or on one before it, whatever it reads. `backend` is a name; by default it is
+    any device with its own memory. `allow` has shell patterns of ops and names of nodes that may
+    fall back.
 
-    Raises AssertionError, KeyError for a backend that the plan does not have, ValueError where
+    Raises AssertionError, KeyError for a backend that the plan does not have, ValueError if
     `backend` must be given.
     """
     __tracebackhide__ = True
@@ -60,14 +61,14 @@ def assert_no_fallback(
 
 
 def assert_max_splits(plan: Plan, max_splits: int) -> None:
-    """The graph is cut into at most `max_splits` splits. Raises AssertionError."""
+    """Asserts that the graph has at most `max_splits` splits. Raises AssertionError."""
     __tracebackhide__ = True
     _plan(plan)
     _fail(too_many_splits(plan, integer("max_splits", max_splits)))
 
 
 def assert_max_copy_bytes(plan: Plan, max_copy_bytes: int) -> None:
-    """At most `max_copy_bytes` bytes are copied between backends in one evaluation.
+    """Asserts that at most `max_copy_bytes` bytes are copied between backends in one evaluation.
 
     Raises AssertionError."""
     __tracebackhide__ = True
@@ -76,7 +77,8 @@ def assert_max_copy_bytes(plan: Plan, max_copy_bytes: int) -> None:
 
 
 def assert_pins(plan: Plan, backends: Mapping[str, str]) -> None:
-    """Each tensor is on the backend that `backends` has for its name: {"Qcur-*": "gpu0"}.
+    """Asserts that each tensor is on the backend that `backends` has for its name: {"Qcur-*":
+    "gpu0"}.
 
     Names are shell patterns: of nodes, views and leafs. Raises AssertionError, KeyError for a name
     or a backend that the plan does not have.
@@ -88,15 +90,15 @@ def assert_pins(plan: Plan, backends: Mapping[str, str]) -> None:
             f"backends: expected a mapping of names to backends, got {describe(backends)}"
         )
     if not backends:
-        raise ValueError("backends={}: expected names and their backends, as {'Qcur-*': 'gpu0'}")
+        raise ValueError("backends={}: expected names with backends, such as {'Qcur-*': 'gpu0'}")
     _fail(elsewhere(plan, backends))
 
 
 def assert_same_plan(a: Plan, b: Plan, backends: Mapping[str, str] | None = None) -> None:
-    """Both plans decide the same (`Plan.diff`): nodes, causes, splits, copies.
+    """Asserts that both plans make the same decisions (`Plan.diff`): nodes, causes, splits, copies.
 
     `backends` renames backends of `a`: {"gpu0": "CUDA0"}. Raises AssertionError with the diff and
-    why the first node that moved is where `b` has it.
+    the reason why the first node that moved is where `b` has it.
     """
     __tracebackhide__ = True
     _plan(a)
@@ -105,10 +107,10 @@ def assert_same_plan(a: Plan, b: Plan, backends: Mapping[str, str] | None = None
 
 
 def assert_supported(graph: Graph, device: Device | Backend) -> None:
-    """The device supports each node of a graph.
+    """Asserts that the device supports each node of a graph.
 
-    Raises AssertionError, with the smallest change to the first node that the device supports.
-    C: ggml_backend_dev_supports_op
+    Raises AssertionError with the nearest variant of the first unsupported node that the device
+    supports. C: ggml_backend_dev_supports_op
     """
     __tracebackhide__ = True
     from .backends.backend import Backend

@@ -1,4 +1,4 @@
-"""Every exception of ggml_py. Each inherits `GgmlError` and the builtin that fits."""
+"""All exceptions of ggml_py. Each inherits from `GgmlError` and from the matching builtin."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class GgmlError(Exception):
 
 
 def _remade(kind: type[GgmlError], args: tuple[Any, ...], attributes: dict[str, Any]) -> GgmlError:
-    # Without __init__, which takes other arguments; the base whose memory layout it has makes it.
+    # Without __init__, which takes other arguments; by the base with the same memory layout.
     base: Any = kind.__base__
     error: GgmlError = base.__new__(kind)
     error.args = args
@@ -24,47 +24,47 @@ def _remade(kind: type[GgmlError], args: tuple[Any, ...], attributes: dict[str, 
 
 
 class NotBuiltError(GgmlError, ImportError):
-    """The native library is missing, or is not the one asked for."""
+    """The native library is missing, or is not the requested one."""
 
 
 class ClosedError(GgmlError, ValueError):
-    """An object was used after it (or the object it lives in) was closed."""
+    """An object was used after it, or the object that it belongs to, was closed."""
 
 
 class BusyError(GgmlError, RuntimeError):
-    """An object is in the middle of a native call, of another thread or further up the stack."""
+    """An object is being used by a native call, on another thread or further up the stack."""
 
 
 class SpoiledError(GgmlError, RuntimeError):
-    """An assertion of ggml failed while it was changing this object: it can only be closed."""
+    """An assertion of ggml failed while this object was being changed. It can only be closed."""
 
 
 class ArgumentError(GgmlError, ValueError):
-    """An argument that the call cannot take: what was given, what was expected."""
+    """An argument that the call cannot take. Says what was given and what was expected."""
 
 
 class MissingFunctionError(GgmlError, NotImplementedError, AttributeError):
-    """This build does not contain it: its backend was not built, or a later release has it.
+    """This build lacks the function: its backend was not built, or only later releases have it.
 
-    An AttributeError too, so that `hasattr(lib, "ggml_fill")` tells whether this release has it.
+    It is also an AttributeError, so `hasattr(lib, "ggml_fill")` tells whether this release has it.
     """
 
 
 class UnknownDeviceError(GgmlError, LookupError):
-    """No device of that name; the message lists the names."""
+    """No device has that name; the message lists the names."""
 
 
 class RpcError(GgmlError, ConnectionError):
-    """No RPC server answers at an endpoint, or none that this release can talk to."""
+    """No RPC server answers at an endpoint, or this release cannot talk to it."""
 
 
 class ServerLostError(RpcError):
     """The connection to an RPC server is lost: the server ended, was silent for longer than its
-    `timeout`, or gave an answer that cannot be. Later calls on that connection raise it again.
+    `timeout`, or gave an impossible answer. Later calls on that connection raise it again.
 
-    `endpoint` is the server, `condition` what became of it, `call` the C function that was called.
-    What was in the server's memory is gone. Close the backends, buffers and schedulers on it; when
-    a server listens there again, `Device.init` connects to it.
+    `endpoint` is the server, `condition` what happened to it, `call` the C function that was
+    called. The contents of the server's memory are gone. Close the backends, buffers and schedulers
+    on it. When a server listens there again, `Device.init` connects to it.
     """
 
     def __init__(self, condition: str, call: str, endpoint: str) -> None:
@@ -73,14 +73,14 @@ class ServerLostError(RpcError):
         self.endpoint = endpoint
         if condition.endswith("while connecting"):
             advice = (
-                "It has to be an RPC server of the same ggml release that serves nobody else just "
-                "now; its own output says more"
+                "It must be an RPC server of the same ggml release with no other client at the "
+                "moment; its own output says more"
             )
         else:
             advice = (
-                "If it ended or refused what it was asked, its own output says why. What was in "
-                "its memory is gone: close what is on it; when a server listens there again, "
-                "Device.init() connects anew"
+                "If the server ended or refused a request, its own output says why. The contents "
+                "of its memory are gone: close the objects on it. When a server listens there "
+                "again, Device.init() connects anew"
             )
         super().__init__(f"{condition}. {advice}")
 
@@ -88,7 +88,7 @@ class ServerLostError(RpcError):
 class LeftError(RpcError):
     """A signal ended the wait for an RPC server: the `__context__` of that `KeyboardInterrupt`.
 
-    The connection can be used; what the call was changing (a scheduler) may not.
+    The connection stays usable; an object that the call was changing (a scheduler) is spoiled.
     """
 
     def __init__(self, condition: str, call: str, endpoint: str) -> None:
@@ -99,13 +99,13 @@ class LeftError(RpcError):
 
 
 class LoadError(GgmlError, ImportError):
-    """A native library that cannot be loaded: a backend's module, or ours in such a process."""
+    """A native library cannot be loaded: a backend's module, or ours in this kind of process."""
 
 
 class AllocError(GgmlError, MemoryError):
-    """A backend could not allocate what a graph or a context needs.
+    """A backend could not allocate the memory that a graph or a context needs.
 
-    `sizes` has the bytes that were attempted, by backend or buffer type, where they are known.
+    `sizes` has the bytes that were requested, by backend or buffer type, if known.
     """
 
     def __init__(self, message: str, sizes: dict[str, int] | None = None) -> None:
@@ -114,7 +114,7 @@ class AllocError(GgmlError, MemoryError):
 
 
 class NoDataError(GgmlError, ValueError):
-    """The tensor has no memory: its context or graph is not allocated, or no longer."""
+    """The tensor has no memory: its context or graph is not allocated, or no longer allocated."""
 
 
 class ComputeError(GgmlError, RuntimeError):
@@ -122,35 +122,35 @@ class ComputeError(GgmlError, RuntimeError):
 
 
 class GgufError(GgmlError, ValueError):
-    """A GGUF file that cannot be read or written."""
+    """A GGUF file cannot be read or written."""
 
 
 class DamagedFileError(GgmlError, OSError):
-    """A file was cut, changed, or could not be read, while it was mapped: what was computed or
-    copied meanwhile is not what it had. `path` is the file."""
+    """A file was truncated, changed or unreadable while it was mapped, so results and copies made
+    from it meanwhile are not valid. `path` is the file."""
 
     def __init__(self, path: str, why: str) -> None:
         self.path = path
         super().__init__(
-            f"{path} {why}. What was computed or copied from it meanwhile is not valid: get the "
-            "file again and load it again. (A file that is deleted, or replaced by a rename, stays "
-            "whole for who has it mapped)"
+            f"{path} {why}. Results and copies made from it meanwhile are not valid: get the file "
+            "again and load it again. (A mapped file stays intact if it is deleted, or replaced by "
+            "a rename)"
         )
 
 
 class ModelError(GgmlError, ValueError):
-    """A model file that lacks what its architecture needs, or input that the model cannot take."""
+    """A model file lacks something that its architecture needs, or input does not fit the model."""
 
 
 class PlacementError(GgmlError, RuntimeError):
-    """A plan that is not as the block of `strict` around it requires; `plan` is that `Plan`."""
+    """A plan does not meet the requirements of the `strict` block around it. `plan` is it."""
 
     def __init__(self, message: str, plan: Any) -> None:
         super().__init__(message)
         self.plan = plan
 
 
-# What to do about assertions that say less than they could; by a piece of upstream's text.
+# Advice on assertions whose text does not say enough, by a piece of upstream's text.
 _ADVICE = {
     "GGML_ASSERT(obj_new)": "the context is full: make it with a larger reserve=",
     "n_nodes < cgraph->size": "the graph is full: make it with a larger new_graph(size)",
@@ -159,7 +159,7 @@ _ADVICE = {
 }
 
 
-_WIDE = "{} is f64, which ggml copies and computes nothing with: from_numpy(array, type='f32')"
+_WIDE = "{} is f64, which ggml can copy but not compute with: use from_numpy(array, type='f32')"
 
 
 def _f64(operands: list[str]) -> list[str]:
@@ -172,7 +172,7 @@ class AbortError(GgmlError, RuntimeError):
 
     `condition` is upstream's text, `file` and `line` its place in upstream's source, `call` the C
     function that was called, `operands` its arguments as "name: type ne 'name'", `log` the last
-    lines that ggml logged. `rule` says what the condition means, for ops that are much used; "" for
+    lines that ggml logged. For frequently used ops `rule` explains the condition; it is "" for
     others.
     """
 
@@ -205,9 +205,9 @@ class AbortError(GgmlError, RuntimeError):
 class IsolatedDeath(GgmlError, RuntimeError):
     """The process of `isolate` ended without a result.
 
-    `call` is the function's name, `exitcode` as in `subprocess` (negative: the signal), `signal`
-    the signal's name or None, `seconds` how long it lived, `lines` the last ones of its stderr
-    (for a signal with Python's own stack at the time).
+    `call` is the function's name, `exitcode` is as in `subprocess` (negative: the signal), `signal`
+    the signal's name or None, `seconds` how long it lived, `lines` the last lines of its stderr
+    (for a signal they include Python's stack at that time).
     """
 
     def __init__(self, call: str, exitcode: int, seconds: float, lines: list[str]) -> None:
@@ -216,24 +216,25 @@ class IsolatedDeath(GgmlError, RuntimeError):
         self.signal = _signal_name(-exitcode) if exitcode < 0 else None
         self.seconds = seconds
         self.lines = lines
-        how = f"was ended by {self.signal}" if self.signal else f"exited with status {exitcode}"
+        how = f"was killed by {self.signal}" if self.signal else f"exited with status {exitcode}"
         message = f"{call}: its process {how} after {seconds:.1f} s"
         if self.signal == "SIGKILL":
-            message += " (what the system does when memory runs out)"
+            message += " (the system does that when memory runs out)"
         super().__init__(_with_lines(message, lines))
 
 
 class IsolatedTimeout(GgmlError, TimeoutError):
-    """The process of `isolate` took longer than its `timeout` and was ended.
+    """The process of `isolate` took longer than its `timeout` and was killed.
 
-    `call` is the function's name, `timeout` in seconds, `lines` the last ones of its stderr.
+    `call` is the function's name, `timeout` is in seconds, `lines` are the last lines of its
+    stderr.
     """
 
     def __init__(self, call: str, timeout: float, lines: list[str]) -> None:
         self.call = call
         self.timeout = timeout
         self.lines = lines
-        message = f"{call}: its process was ended, it took longer than timeout={timeout:g} s"
+        message = f"{call}: its process was killed after it exceeded timeout={timeout:g} s"
         super().__init__(_with_lines(message, lines))
 
 
@@ -245,4 +246,4 @@ def _signal_name(number: int) -> str:
 
 
 def _with_lines(message: str, lines: list[str]) -> str:
-    return "\n  ".join([f"{message}; the last it said:" if lines else message, *lines])
+    return "\n  ".join([f"{message}; its last output:" if lines else message, *lines])

@@ -1,4 +1,4 @@
-"""ggml's log goes to `logging.getLogger("ggml")`; errors carry the last lines."""
+"""Sends ggml's log to `logging.getLogger("ggml")`; errors contain its last lines."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from typing import Any
 
 logger = logging.getLogger("ggml")
 
-# enum ggml_log_level. CONT continues the line before it, at that line's level.
+# enum ggml_log_level. CONT continues the previous line, at that line's level.
 _LEVELS = {1: logging.DEBUG, 2: logging.INFO, 3: logging.WARNING, 4: logging.ERROR}
 _CONT = 5
 
 _serial = itertools.count(1)
 _recent: deque[tuple[int, str]] = deque(maxlen=32)
-_thread = threading.local()  # `line`: the level, and the start of a line
+_thread = threading.local()  # `line`: the level and the beginning of an unfinished line
 
 
 def recent() -> list[str]:
@@ -28,17 +28,17 @@ def recent() -> list[str]:
 
 
 def mark() -> int:
-    """A place in the log, for `since`."""
+    """The current position in the log, for `since`."""
     return _recent[-1][0] if _recent else 0
 
 
 def since(mark: int) -> list[str]:
-    """The warnings and errors logged after `mark`, as far as they are kept."""
+    """The warnings and errors logged after `mark`, as far as they are still kept."""
     return [line for n, line in list(_recent) if n > mark]
 
 
 def receive(level: int, text: str) -> None:
-    """Takes one piece of ggml's log: parts of lines are put together, then logged line by line."""
+    """Takes one piece of ggml's log. Joins parts of lines, then logs line by line."""
     known, pending = getattr(_thread, "line", (logging.INFO, ""))
     at = known if level == _CONT else _LEVELS.get(level, logging.INFO)
     *lines, pending = (pending + text).split("\n")
@@ -52,15 +52,15 @@ def receive(level: int, text: str) -> None:
 def _raised(
     _type: type[BaseException], error: BaseException, _traceback: TracebackType | None
 ) -> None:
-    """No exception can pass through C, and nobody waits for the log to raise one later. A Ctrl-C
-    that came while it was called comes again, when C has returned; another exception is shown."""
+    """Handles an exception in the log function: it cannot pass through C, and no call waits for the
+    log. A Ctrl-C is raised again when C has returned; any other exception is shown."""
     if not isinstance(error, KeyboardInterrupt):
         raise error
     start_new_thread(_interrupt_soon, ())
 
 
 def _interrupt_soon() -> None:
-    time.sleep(0.01)  # at once it would be raised in `_raised`
+    time.sleep(0.01)  # without the pause it would be raised in `_raised`
     interrupt_main()
 
 

@@ -1,7 +1,7 @@
-"""A plan as users have it: the data of `trace.planned`, and every question that it answers.
+"""The public `Plan`: the data of `trace.planned`, with methods to query and export it.
 
-Each method is one call: the answers are in `trace/`, the formats in `export/`, and they are loaded
-when they are first asked for.
+Each method is one call into `trace/` (answers) or `export/` (formats), which is loaded on first
+use.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class Plan(Planned):
-    """What a planner decided for one graph: ggml's own scheduler, or the reference."""
+    """What a planner, ggml's own scheduler or the reference, decided for one graph."""
 
     def __repr__(self) -> str:
         return f"<Plan: {self.headline()}>"
@@ -37,8 +37,8 @@ class Plan(Planned):
     def steps(self) -> tuple[Step, ...]:
         """Every question the scheduler asked and every decision it made, in order.
 
-        By the reference scheduler over this plan's capture. Raises ValueError for a plan that does
-        not hold what the backends answer (`from_debug_log`).
+        The reference scheduler computes them from this plan's capture. Raises ValueError for a plan
+        without the answers of the backends (`from_debug_log`).
         """
         from .trace.steps import steps_of
 
@@ -46,8 +46,8 @@ class Plan(Planned):
 
     @property
     def reference(self) -> Plan:
-        """What the reference scheduler makes of the same graph; equal to this plan unless this
-        plan's ggml has a rule that the reference does not know."""
+        """The reference scheduler's plan of the same graph. It equals this plan unless this plan's
+        ggml has a rule that the reference does not know."""
         from .trace.reference import reference_of
 
         return as_plan(reference_of(self))
@@ -66,22 +66,22 @@ class Plan(Planned):
     ) -> Plan:
         """The reference scheduler's plan of the same graph under other circumstances.
 
-        Tensors are meant by name (the last one that has it), shell pattern or id. `pins` are
-        {"ffn_norm-3": "CPU"}, None takes one away; a pattern pins the nodes that are computed.
-        `supports` is {("gpu0", "TOP_K"): True}, by op, its description, or node; `offload` is the
-        same for "wants the op although its weight has to be copied", a number being the least rows.
-        `move_weights={"blk.3.*": "gpu0"}` puts what has memory before planning (the KV cache too)
-        into memory of that backend, or of a buffer type, with its views. `drop=["BLAS"]` leaves
-        backends out. `upstream="0.17.0"` plans by the rules of another release, by any name that
-        `ggml-py build --list` prints.
+        Tensors are given by name (the last one with that name), shell pattern or id. `pins` is
+        {"ffn_norm-3": "CPU"}; None removes a pin, and a pattern pins the nodes that are computed.
+        `supports` is {("gpu0", "TOP_K"): True}, by op, op description or node. `offload` has the
+        same form and says whether a backend wants an op although its weight must be copied; a
+        number is the minimum of rows. `move_weights={"blk.3.*": "gpu0"}` moves tensors that have
+        memory before planning (the KV cache too), with their views, into memory of that backend or
+        buffer type. `drop=["BLAS"]` leaves backends out. `upstream="0.17.0"` plans by the rules of
+        another release, given by any name that `ggml-py build --list` prints.
 
-        Approximate: types and layouts stay (no repacking); backends that answer differently about
-        tensors in other memory are not asked again; nobody looks whether the memory suffices; the
-        other backends keep the buffer types they allocated from. Otherwise it is the plan that
-        ggml makes once the change is real.
+        Approximations: types and layouts stay (no repacking). Backends that answer differently
+        about tensors in other memory are not asked again. Whether the memory suffices is not
+        checked. The other backends keep the buffer types they allocated from. Otherwise it is the
+        plan that ggml makes once the change is real.
 
-        Raises KeyError for names that match nothing, ValueError and TypeError for changes that make
-        no sense, `reference.CannotPlanError` (a ValueError) where ggml would abort.
+        Raises KeyError for names that match nothing, ValueError and TypeError for invalid changes,
+        `reference.CannotPlanError` (a ValueError) if ggml would abort.
         """
         from .trace.answers.what_if import what_if
 
@@ -100,8 +100,8 @@ class Plan(Planned):
     def explain(self, which: str | int | PlanTensor) -> Explanation:
         """Why a tensor is where it is: the chain of decisions, back to its root.
 
-        `which` is a node's index or a name, as `node` takes it. Printed, it is text to read; its
-        `headline` is one line ("1.off via src[4] blk.0.attn_sinks.weight"). Raises KeyError.
+        `which` is a node's index or a name, as for `node`. `str` of the explanation is a report;
+        its `headline` is one line ("1.off via src[4] blk.0.attn_sinks.weight"). Raises KeyError.
         """
         from .trace.answers.explain import explain
 
@@ -110,13 +110,13 @@ class Plan(Planned):
     def why_not(
         self, which: str | int | PlanTensor, backend: str, device: Device | Backend | None = None
     ) -> WhyNot:
-        """Why a tensor is not on a backend: the first rule that kept it off, what would have kept
-        it off then, and what would change it, tried with `what_if`.
+        """Why a tensor is not on a backend: the first rule that kept it off, the rules that would
+        have kept it off next, and changes that would move it, tried with `what_if`.
 
-        `which` is a node's index or a name, as `node` takes it; `backend` a name or its device's.
-        With a live `device`, where the op is not supported, the answer has the nearest variant that
-        the device supports. Raises KeyError for names that are not there, ValueError for a plan
-        that does not hold what the backends answer (`from_debug_log`).
+        `which` is a node's index or a name, as for `node`; `backend` is its name or its device's.
+        If the op is not supported and a live `device` is given, the answer has the nearest variant
+        that the device supports. Raises KeyError for unknown names, ValueError for a plan without
+        the answers of the backends (`from_debug_log`).
         """
         from .trace.answers.why_not import why_not
 
@@ -135,67 +135,69 @@ class Plan(Planned):
         return self.tensor(which.id)
 
     def passes(self) -> str:
-        """The assignment after each pass and sweep: a letter per node, '?' = not assigned yet; then
-        the same for the leafs, where there are some.
+        """The assignment after each pass and sweep: one letter per node, '?' = not assigned yet.
+        Then the same for the leafs, if there are any.
 
-        View ops take part from pass 4 on. The last line names the backends' letters. Raises
-        ValueError for a plan that does not hold it (`from_debug_log`).
+        View ops take part from pass 4 on. The last line gives the backends' letters. Raises
+        ValueError for a plan without this information (`from_debug_log`).
         """
         from .trace.answers.passes import passes_text
 
         return passes_text(self)
 
     def shares(self) -> list[DeviceShare] | None:
-        """Each backend's part of the nodes, of the FLOPs (estimated), of the bytes that are read
-        and written, and the weights in its memory. None for a plan without shapes (`unknown`)."""
+        """Each backend's share of the nodes, the FLOPs (estimated) and the bytes read and written,
+        and the weights in its memory. None for a plan without shapes (`unknown`)."""
         from .trace.answers.shares import shares
 
         return shares(self)
 
     def headline(self) -> str:
-        """One line: splits, copies, bytes copied; who has how much of nodes, FLOPs and bytes."""
+        """One line: splits, copies, bytes copied, and the backends' shares of nodes, FLOPs and
+        bytes."""
         from .trace.answers.shares import headline
 
         return headline(self)
 
     def diff(self, other: Plan, backends: Mapping[str, str] | None = None) -> Diff:
-        """What `other` decides otherwise: assignments, causes, splits, copies and their bytes. True
-        when there is something; `str` of it is a report.
+        """The differences of `other` from this plan: assignments, causes, splits, copies and their
+        bytes. True if there are any; `str` of it is a report.
 
-        Tensors are matched by name, and by position where names fail. `backends` renames backends
-        of this plan: {"gpu0": "CUDA0"}. Raises KeyError for a backend that it does not have.
+        Tensors are matched by name, or by position where names do not match. `backends` renames
+        backends of this plan: {"gpu0": "CUDA0"}. Raises KeyError for a backend that it lacks.
         """
         from .trace.answers.diff import diff
 
         return diff(self, other, backends)
 
     def advice(self, min_bytes: int = 1 << 20) -> tuple[Finding, ...]:
-        """What its owner may want to change, by bytes per evaluation, the most first.
+        """The findings of this plan, by bytes per evaluation, the most first.
 
-        Findings that are only about copies of fewer than `min_bytes` bytes together are left out.
-        Of a plan that was read from a debug log the last finding, GP100, names the checks that it
-        does not hold enough for. Each id has a page: docs/advice/README.md. Raises ValueError for
-        a `min_bytes` that is no number of bytes.
+        Findings that only concern copies of fewer than `min_bytes` bytes in total are left out. For
+        a plan from a debug log the last finding, GP100, names the checks that the log has too
+        little information for. Each id has a page: docs/advice/README.md. Raises ValueError if
+        `min_bytes` is not a number of bytes.
         """
         from .trace.advice.checks import advice
 
         return advice(self, min_bytes)
 
     def text(self) -> str:
-        """Upstream's GGML_SCHED_DEBUG=2 layout, line for line, with the cause column filled."""
+        """The plan in the layout of upstream's GGML_SCHED_DEBUG=2, line for line, with the cause
+        column filled."""
         from .export import to_text
 
         return to_text.render(self)
 
     def snapshot(self) -> str:
-        """A page for version control: who runs each node and why, splits, copies; a change of the
-        plan is a small change of the page. Without what depends on the machine."""
+        """A page for version control: the backend of each node and why, splits, copies. A change of
+        the plan makes a small change of the page. It has nothing that depends on the machine."""
         from .export.snapshot import render
 
         return render(self)
 
     def to_json(self, path: str | Path | None = None) -> dict[str, Any]:
-        """The plan as JSON data; written to `path` when one is given (whole or not at all)."""
+        """The plan as JSON data. With `path` it is also written there, completely or not at all."""
         from .export.json import plan as to_json
 
         return to_json.write(self, path) if path is not None else to_json.render(self)
@@ -208,37 +210,39 @@ class Plan(Planned):
         other: Plan | None = None,
         force: bool = False,
     ) -> None:
-        """Writes the plan in a format that the file's name tells: "plan.html" is a page to look at,
-        "plan.json.gz" what `from_json` reads. `export.formats.EXPORTERS` lists them; `format` names
-        another. `other` is a plan to compare it with, in formats that can.
+        """Writes the plan in the format of the file's name: "plan.html" is a page to view,
+        "plan.json.gz" can be read by `from_json`. `export.formats.EXPORTERS` lists the formats;
+        `format` names another than the file name's. `other` is a plan to compare with, in formats
+        that can.
 
-        The file is whole or not there. Raises FileExistsError where one is there already, unless
-        `force`; ValueError for a name or format that is not known.
+        The file is written completely or not at all. Raises FileExistsError if it exists, unless
+        `force`, and ValueError for an unknown name or format.
         """
         from .export import formats
 
         formats.export(self, path, format, other, force)
 
     def _repr_html_(self) -> str:
-        """What a notebook shows."""
+        """The HTML that a notebook shows."""
         from .export import to_notebook
 
         return to_notebook.plan(self)
 
     @staticmethod
     def from_json(path: str | Path) -> Plan:
-        """A plan that `to_json` wrote. Raises ValueError for anything else."""
+        """Reads a plan that `to_json` wrote. Raises ValueError for anything else."""
         from .export.json import plan as to_json
 
         return as_plan(to_json.read(path))
 
     @staticmethod
     def from_debug_log(text: str, index: int = -1, upstream: str | None = None) -> Plan:
-        """The plan in a log with what ggml prints for GGML_SCHED_DEBUG=2, whatever is around it.
+        """Reads a plan from a log with ggml's output for GGML_SCHED_DEBUG=2; other lines may
+        surround it.
 
-        A log has a print for each time that the scheduler planned; `index` chooses one, the last
-        one unless told. `upstream` is ggml's version, which is guessed otherwise. What a print does
-        not tell is in `unknown`. Raises ValueError for a text without a whole print.
+        A log has one print for each time that the scheduler planned. `index` chooses one, by
+        default the last. `upstream` is ggml's version; without it, it is guessed. Information that
+        a print lacks is listed in `unknown`. Raises ValueError for a text without a complete print.
         """
         from .export.debug_log_plan import from_debug_log
 
@@ -246,21 +250,21 @@ class Plan(Planned):
 
     @staticmethod
     def from_snapshot(text: str) -> Plan:
-        """The plan on a page that `snapshot` wrote, as far as that tells (`unknown`). Raises
-        ValueError for any other text."""
+        """Reads the plan on a page that `snapshot` wrote; `unknown` lists what the page lacks.
+        Raises ValueError for any other text."""
         from .export.snapshot_plan import from_snapshot
 
         return as_plan(from_snapshot(text))
 
     @property
     def unknown(self) -> tuple[str, ...]:
-        """What is not known of a plan that was read from a log or a snapshot, in sentences."""
+        """Sentences that say what is not known of a plan read from a log or a snapshot."""
         from .export.snapshot_plan import unknown
 
         return unknown(self)
 
 
 def as_plan(planned: Planned) -> Plan:
-    """What a layer below made, by the class that it has."""
+    """A plan made by a layer below, typed as `Plan`."""
     assert isinstance(planned, Plan)  # `make_plan` makes no other
     return planned

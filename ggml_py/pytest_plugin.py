@@ -1,6 +1,6 @@
-"""pytest plugin: `plan_snapshot` compares plans with the pages that are kept of them.
+"""pytest plugin: `plan_snapshot` compares plans with their saved pages.
 
-Every pytest loads this where ggml_py is installed: nothing else of ggml_py is imported before a
+Every pytest run loads this if ggml_py is installed, so nothing else of ggml_py is imported before a
 test has a plan to compare. docs/PYTEST.md shows how to use it.
 """
 
@@ -20,36 +20,36 @@ if TYPE_CHECKING:
 
 FOLDER, SUFFIX = "__plans__", ".plan"
 _UNSAFE = re.compile(r"[^\w\[\]=,+.-]")
-_LONGEST = 100  # bytes of a test's name, and of a plan's: a file's name may have 255
-_OUTPUT = "ggml_py_plans"  # what a worker of pytest-xdist hands back
+_LONGEST = 100  # bytes of a test's name, and of a plan's: a file name may have 255
+_OUTPUT = "ggml_py_plans"  # the key under which a worker of pytest-xdist returns its pages
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.getgroup("ggml_py").addoption(
         "--plan-update",
         action="store_true",
-        help=f"write the pages ({FOLDER}/*/*{SUFFIX}) that plan_snapshot misses or finds different",
+        help=f"write the pages ({FOLDER}/*/*{SUFFIX}) that are missing or differ in plan_snapshot",
     )
 
 
 def pytest_configure(config: pytest.Config) -> None:
     if config.option.plan_update and os.environ.get("CI", "").lower() not in ("", "0", "false"):
         raise pytest.UsageError(
-            "--plan-update in CI would write down whatever the plans are now: run it on your own "
-            f"machine, look at what changed under {FOLDER}/, and commit that"
+            "--plan-update in CI would accept whatever the plans are now: run it on your own "
+            f"machine, review the changes under {FOLDER}/, and commit them"
         )
 
 
 @pytest.fixture
 def plan_snapshot(request: pytest.FixtureRequest) -> PlanSnapshot:
-    """`plan_snapshot(plan)` fails where the plan is not the one that is kept of this test, a page
-    in `__plans__/` beside its file, which `pytest --plan-update` writes. A test's second plan needs
-    a name: `plan_snapshot(plan, "decode")`."""
+    """`plan_snapshot(plan)` fails if the plan differs from the one saved for this test, a page in
+    `__plans__/` beside the test file. `pytest --plan-update` writes the page. A test's second plan
+    needs a name: `plan_snapshot(plan, "decode")`."""
     return PlanSnapshot(request.node, _run(request.config))
 
 
 class PlanSnapshot:
-    """What the fixture gives: the pages of one test."""
+    """The value of the fixture: the pages of one test."""
 
     def __init__(self, item: pytest.Item, run: SessionRun) -> None:
         self._item = item
@@ -57,13 +57,13 @@ class PlanSnapshot:
         self._seen: set[Path] = set()
 
     def path(self, name: str = "") -> Path:
-        """The page of the test's plan of that name."""
+        """The page of the test's plan with that name."""
         item = self._item
         stem = _stem(item.nodeid) + (f".{name}" if name else "")
         return item.path.parent / FOLDER / item.path.stem / f"{stem}{SUFFIX}"
 
     def __call__(self, plan: Plan, name: str = "") -> None:
-        """Compares. Raises AssertionError with what changed and why."""
+        """Compares the plan with its page. Raises AssertionError with what changed and why."""
         __tracebackhide__ = True
         from .files.reading import read_text
         from .files.writing import whole_file
@@ -72,12 +72,12 @@ class PlanSnapshot:
         if not isinstance(plan, Plan):
             raise TypeError(f"plan_snapshot: expected a Plan, got {type(plan).__name__}")
         if not isinstance(name, str) or _UNSAFE.search(name) or len(name.encode()) > _LONGEST:
-            raise ValueError(f"plan_snapshot: name {name!r} has to be a part of a file's name")
+            raise ValueError(f"plan_snapshot: name {name!r}: expected a valid part of a file name")
         page = self.path(name)
         if page in self._seen:
             raise ValueError(
-                f"plan_snapshot: this test has compared with {page.name} already: give its second "
-                'plan a name, as plan_snapshot(plan, "decode")'
+                f"plan_snapshot: this test has already compared with {page.name}: give its second "
+                'plan a name, such as plan_snapshot(plan, "decode")'
             )
         self._seen.add(page)
         self._run.used.add(str(page))
@@ -96,17 +96,17 @@ class PlanSnapshot:
     def _told(self, page: Path, kept: str | None, plan: Plan, text: str) -> Iterator[str]:
         shown = _relative(page, self._run.config)
         if kept is None:
-            yield f"no plan is kept in {shown}; now it is: {plan.headline()}"
+            yield f"no plan is saved in {shown}; it is now: {plan.headline()}"
         else:
             changes = list(_changes(kept, plan, text))
             yield f"the plan is not the one in {shown}: {changes[0]}"
             yield from changes[1:]
         yield ""
-        yield f"If it is right so: pytest --plan-update '{self._item.nodeid}', and commit the page."
+        yield f"If it is right: pytest --plan-update '{self._item.nodeid}', and commit the page."
 
 
 def _changes(kept: str, plan: Plan, text: str) -> Iterator[str]:
-    """What is different, in words; in lines where only the page is."""
+    """The differences in words, or line by line if only the pages differ."""
     from difflib import unified_diff
 
     from .plan import Plan
@@ -120,12 +120,12 @@ def _changes(kept: str, plan: Plan, text: str) -> Iterator[str]:
     if diff:
         yield from changes(diff, plan)
         return
-    yield "the same nodes are in the same places, and the page differs"
+    yield "the same nodes are in the same places, but the page differs"
     yield from unified_diff(kept.splitlines(), text.splitlines(), "kept", "now", lineterm="", n=1)
 
 
 def _stem(nodeid: str) -> str:
-    """The file's name of a test: where it cannot be the test's own, with a checksum."""
+    """The file name for a test: its own name, or a safe form of it with a checksum."""
     name = nodeid.partition("::")[2].replace("::", ".")
     safe = _UNSAFE.sub("_", name).encode()[:_LONGEST].decode(errors="ignore")
     return safe if safe == name else f"{safe}-{zlib.crc32(name.encode()):08x}"
@@ -135,11 +135,11 @@ def _relative(path: Path | str, config: pytest.Config) -> str:
     return os.path.relpath(path, config.invocation_params.dir)
 
 
-# --- the run: which pages were used, which are nobody's
+# --- the run: which pages were used, and which belong to no test
 
 
 class SessionRun:
-    """What one process saw: pages, and the tests that there are."""
+    """The pages that one process used, and the tests that it collected."""
 
     def __init__(self, config: pytest.Config) -> None:
         self.config = config
@@ -149,7 +149,7 @@ class SessionRun:
         self.tests: set[tuple[str, str]] = set()  # file, id
 
     def collected(self, items: Sequence[pytest.Item]) -> None:
-        """There are these tests, run or not."""
+        """Adds collected tests, whether they run or not."""
         self.tests.update((str(item.path), item.nodeid) for item in items)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -162,14 +162,14 @@ class SessionRun:
             self.config.workeroutput[_OUTPUT] = {k: sorted(getattr(self, k)) for k in names}
 
     def merge(self, seen: dict[str, Any]) -> None:
-        """Adds what a worker saw."""
+        """Adds the data of a worker."""
         for name in ("used", "written", "passed"):
             getattr(self, name).update(seen[name])
         self.tests.update((file, test) for file, test in seen["tests"])
 
     def unused(self) -> list[str]:
-        """Pages that no test of the files that were collected has, and pages that their test did
-        not use although it passed."""
+        """Pages that belong to no test of the collected files, and pages that their test did not
+        use although it passed."""
         files: dict[str, dict[str, str]] = {}
         for file, test in self.tests:
             files.setdefault(file, {})[_stem(test)] = test
@@ -234,4 +234,4 @@ def pytest_terminal_summary(
     for page in sorted(run.written):
         terminalreporter.line(f"written: {_relative(page, config)}")
     for page in unused:
-        terminalreporter.line(f"not used by any test, to be deleted: {_relative(page, config)}")
+        terminalreporter.line(f"not used by any test, delete it: {_relative(page, config)}")

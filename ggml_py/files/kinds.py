@@ -32,7 +32,7 @@ _PLAN = FileKind(
 )
 _RUN = FileKind("a recorded run", "`ggml-py view {path}` shows it, ggml_py.Run.from_json reads it")
 _SNAPSHOT = FileKind(
-    "a kept plan",
+    "a plan snapshot",
     "`ggml-py view {path}` shows it, the verbs plan, explain, why-not and diff take it, and so "
     "does ggml_py.Plan.from_snapshot",
     is_plan=True,

@@ -1,4 +1,4 @@
-"""What a GGUF file's header is checked for before ggml's own parser sees it."""
+"""Checks the header of a GGUF file before ggml's own parser reads it."""
 
 from __future__ import annotations
 
@@ -26,21 +26,22 @@ _U32, _I32, _U64, _I64 = (struct.Struct(f"={code}") for code in "IiQq")
 
 
 class HeaderCheck:
-    """Walks a header before ggml's parser does, and raises `GgufError` for what that takes badly.
+    """Walks a header before ggml's parser, and raises `GgufError` for input it handles badly.
 
-    Where its own message is good (magic, version, counts below zero, duplicates, extents, offsets)
-    the walk ends and ggml tells. Read in windows, not mapped: a file that shrinks meanwhile would
-    end the process with SIGBUS.
+    For errors that ggml's parser reports well (magic, version, negative counts, duplicates,
+    extents, offsets) the walk stops and leaves them to it. The file is read in windows, not mapped:
+    if a mapped file shrank, SIGBUS would end the process.
     """
 
     WINDOW = 1 << 20
-    MAX_KEY = 65535  # the format's own limit, which upstream does not hold
+    MAX_KEY = 65535  # the format's own limit, which upstream does not enforce
     MAX_NAME = 63  # GGML_MAX_NAME with its NUL
-    # Upstream's limit is 2^30 elements where the rest of the file has room, which in a file of some
-    # GB is nearly always. It then reads one by one, through a callback and fread
-    # (gguf_reader::read), for minutes; makes all strings (32 bytes each) before it reads the first,
-    # and copies them (gguf_read_emplace_helper): eight times the bytes that a lie claims. A tensor
-    # costs 344 bytes (more while the vector grows) and 368 in the context, for 24 in the file.
+    # Upstream's limit is 2^30 elements if the rest of the file is large enough, which is nearly
+    # always so in a file of some GB. It then reads them one by one, through a callback and fread
+    # (gguf_reader::read), for minutes. It creates all strings (32 bytes each) before it reads the
+    # first, and copies them (gguf_read_emplace_helper): eight times the bytes that a false count
+    # claims. A tensor costs 344 bytes (more while the vector grows) and 368 in the context, for 24
+    # in the file.
     MAX_ITEMS, MAX_STRINGS = 1 << 22, 1 << 20
     MAX_TENSORS, MAX_KV = 1 << 17, 1 << 16
     MAX_STRING = 1 << 28
@@ -50,7 +51,7 @@ class HeaderCheck:
         self.file = file
         self.size = os.fstat(file.fileno()).st_size
         self.window = b""
-        self.start = 0  # of the window, in the file
+        self.start = 0  # where the window begins in the file
         self.at = 0
         self.alignment = 32
 
@@ -58,11 +59,11 @@ class HeaderCheck:
         raise GgufError(f"{self.path} cannot be read as GGUF: {what}. {ADVICE}")
 
     def ends(self, what: str, n: int) -> NoReturn:
-        # Upstream says "failed to read key-value pairs" for every place where a file may end.
+        # Upstream says "failed to read key-value pairs" wherever the file ends.
         self.fail(f"{what} takes {n:,} bytes from byte {self.at:,}, the file has {self.size:,}")
 
     def take(self, n: int, what: str) -> int:
-        """Steps over `n` bytes; gives where in the window they are."""
+        """Steps over `n` bytes; returns their position in the window."""
         at = self.at - self.start
         if at + n > len(self.window):
             if self.at + n > self.size:
@@ -94,18 +95,18 @@ class HeaderCheck:
         n = self.limit(self.number(_U64, length), most, f"{length} is")
         at = self.take(n, what)
         raw = self.window[at : at + n]
-        # Upstream compares whole names for duplicates, and hands them out up to the first NUL: two
-        # of its names would be one here. Bytes that are no UTF-8 become the same letters, too.
+        # Upstream compares whole names for duplicates, but returns them up to the first NUL, so two
+        # of its names could be one here. Bytes that are not UTF-8 would also become equal letters.
         try:
             name = raw.decode()
         except UnicodeDecodeError as error:
             self.fail(f"{what} {raw[:64]!r} is not UTF-8 ({error.reason})")
         if "\0" in name:
-            self.fail(f"{what} {name[:64]!r} has a NUL in it, which no name may have")
+            self.fail(f"{what} {name[:64]!r} contains a NUL, which no name may contain")
         return name
 
     def run(self) -> None:
-        """The whole header. Returns early where ggml's parser gives a good message itself."""
+        """Checks the whole header. Returns early if ggml's parser gives a good message itself."""
         head = self.file.read(N_HEAD)
         if head[:4] != b"GGUF":
             kind = kind_of(head)
@@ -114,7 +115,7 @@ class HeaderCheck:
             if len(head) >= 4:
                 return
         if self.size < 24:
-            self.fail(f"a GGUF file has a header of 24 bytes, this one has {self.size} in all")
+            self.fail(f"a GGUF header has 24 bytes, this file has only {self.size}")
         self.skip(4, "the magic")
         if self.number(_U32, "the version") not in (2, 3):
             return
@@ -128,14 +129,16 @@ class HeaderCheck:
         ):
             self.limit(n, most, f"the header counts {what}:")
             if n * least > self.size:
-                self.fail(f"the header counts {n:,} {what}, the file's {self.size:,} bytes do not")
+                self.fail(
+                    f"the header counts {n:,} {what}, too many for the file's {self.size:,} bytes"
+                )
         for i in range(n_kv):
             if not self.pair(i):
                 return
         for i in range(n_tensors):
             if not self.tensor(i):
                 return
-        # Upstream: "failed to seek to beginning of data section", of a truncated file as well.
+        # Upstream says "failed to seek to beginning of data section", also for a truncated file.
         alignment = self.alignment
         if alignment == 0 or alignment & (alignment - 1):
             return
@@ -147,7 +150,7 @@ class HeaderCheck:
             )
 
     def pair(self, i: int) -> bool:
-        """One key and its value; False where the walk cannot go on."""
+        """Checks one key and its value. False if the walk cannot go on."""
         key = self.name(self.MAX_KEY, f"key {i}")
         if not key:
             self.fail(f"key {i} is empty")  # older parsers assert
@@ -159,7 +162,7 @@ class HeaderCheck:
         if type_ == _G.ARRAY:
             array, type_, n = True, self.number(_I32, what), self.number(_U64, what)
             if type_ == _G.ARRAY:
-                self.fail(f"{what} is an array of arrays, which no reader takes")
+                self.fail(f"{what} is an array of arrays, which no reader accepts")
         if type_ == _G.STRING:
             if array:
                 self.strings(n, what)
@@ -181,7 +184,7 @@ class HeaderCheck:
         return True
 
     def strings(self, n: int, what: str) -> None:
-        """Steps over `n` strings: a vocabulary has hundreds of thousands, so without calls."""
+        """Steps over `n` strings. Without calls: a vocabulary has hundreds of thousands."""
         if self.at + 8 * n > self.size:
             self.ends(what, 8 * n)
         self.limit(n, self.MAX_STRINGS, f"{what} is an array of strings of length")
@@ -189,7 +192,7 @@ class HeaderCheck:
         for i in range(n):
             try:
                 at += 8 + unpack(window, at)[0]
-            except (struct.error, OverflowError):  # behind the window
+            except (struct.error, OverflowError):  # beyond the window
                 self.at = self.start + at
                 at = self.take(8, f"string {i} of {what}")
                 window = self.window
@@ -202,7 +205,7 @@ class HeaderCheck:
         self.at = self.start + at
 
     def tensor(self, i: int) -> bool:
-        """One tensor's entry; False where the walk cannot go on."""
+        """Checks the entry of one tensor. False if the walk cannot go on."""
         name = self.name(self.MAX_NAME, f"the name of tensor {i}")
         what = f"the entry of tensor {name!r}"
         n_dims = self.number(_U32, what)
@@ -215,15 +218,16 @@ class HeaderCheck:
             return False
         block = lib.ggml_blck_size(type_)
         if block == 0:
-            # Upstream says that the row is no multiple of 0.
+            # Upstream says that the row is not a multiple of 0.
             self.fail(
-                f"tensor {name!r} is of type {type_}, which ggml has removed; a model file of "
-                "today has it in another type"
+                f"tensor {name!r} is of type {type_}, which ggml has removed; a current model "
+                "file has it in another type"
             )
-        # Upstream holds elements below 2^63 and bytes below 2^64, and skips extents of 0: offsets
-        # and strides (int64 in kernels and in numpy) would wrap. From 2^62 on an assertion of
-        # ggml_new_tensor_impl, stricter than the parser's own check, fails and leaks the context.
+        # Upstream keeps elements below 2^63 and bytes below 2^64, and skips extents of 0, so
+        # offsets and strides (int64 in kernels and in numpy) could overflow. From 2^62 on an
+        # assertion in ggml_new_tensor_impl, stricter than the parser's own check, fails and leaks
+        # the context.
         n = math.prod(max(n, 1) for n in ne)
         if max(n, n // block * lib.ggml_type_size(type_)) >= 1 << 61:
-            self.fail(f"tensor {name!r} with ne {ne} takes more bytes than there are addresses")
+            self.fail(f"tensor {name!r} with ne {ne} is larger than the address space")
         return True

@@ -1,4 +1,4 @@
-"""GGUF files: metadata and tensors of a model, read with ggml's own parser and by mmap."""
+"""Reads GGUF files: metadata with ggml's own parser, tensors by mmap."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ SCALARS: dict[enums.GgufType, tuple[str, Any]] = {
 
 @dataclass(frozen=True)
 class GgufTensor:
-    """One tensor of a file: `ne` in ggml's order, `offset` in bytes from the start of the file, of
-    a split model that of its `part` (from 0)."""
+    """One tensor of a file: `ne` in ggml's order, `offset` in bytes from the start of the file. In
+    a split model that is the file of its `part` (from 0)."""
 
     name: str
     type: enums.Type
@@ -54,14 +54,14 @@ class GgufTensor:
 
 
 class Gguf(Handle):
-    """An open GGUF file, made by `Gguf.open`: its metadata, and by name (in the order of the file)
-    where its `tensors` are. Of a split model `paths` are all parts, the metadata is the first's.
+    """An open GGUF file, made by `Gguf.open`: its metadata, and the places of its `tensors` by name
+    (in file order). For a split model, `paths` are all parts and the metadata is the first part's.
     C: gguf_context"""
 
     __slots__ = ("__dict__", "_opened", "path", "paths", "tensors")
 
     def __init__(self, ptr: Any, path: Path, infos: Any) -> None:
-        """`infos` is the ggml context that holds the tensors' metadata; read and freed here."""
+        """`infos` is the ggml context with the tensors' metadata. It is read and freed here."""
         super().__init__(sole_pointer(self, ptr), lib.gguf_free)
         self.path = path
         self.paths: tuple[Path, ...] = (path,)
@@ -73,11 +73,11 @@ class Gguf(Handle):
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], *, part: bool = False) -> Gguf:
-        """Reads the header; data stays on disk. The first part of a split model
-        ("x-00001-of-00003.gguf") opens all of them as one; `part` opens one part by itself.
+        """Reads the header; the data stays on disk. The first part of a split model
+        ("x-00001-of-00003.gguf") opens all parts as one file; part=True opens one part by itself.
 
-        Raises `GgufError` for what is no GGUF file, or is damaged or shorter than its tensors, and
-        for parts that are missing (the message names them) or do not belong together.
+        Raises `GgufError` if it is not a GGUF file, or is damaged or shorter than its tensors, and
+        if parts are missing (the message names them) or do not belong together.
         C: gguf_init_from_file
         """
         path = Path(path)
@@ -104,13 +104,13 @@ class Gguf(Handle):
         mark = _log.mark()
         try:
             ptr = lib.gguf_init_from_file(os.fsencode(path), params[0])
-        except AbortError as error:  # older parsers assert where the walk before them looks away
+        except AbortError as error:  # older parsers assert something that HeaderCheck leaves out
             raise GgufError(
                 f"{path} cannot be read as GGUF: the parser of ggml {BUILD['label']} fails on it: "
                 f"{error.condition}. {ADVICE}"
             ) from error
         if ptr == NULL:
-            # Each line begins with upstream's function; after the reason a summary follows.
+            # Each line begins with upstream's function name. A summary follows the reason.
             said = [line.partition(": ")[2] or line for line in _log.since(mark)]
             reasons = [line for line in said if not line.startswith("failed to read")]
             why = "; ".join(reasons or said) or "not a GGUF file"
@@ -145,7 +145,7 @@ class Gguf(Handle):
                 )
 
     def _join(self) -> None:
-        """Takes in the tensors of the other parts, where this is the first part of a model."""
+        """Adds the tensors of the other parts if this is the first part of a split model."""
         no, count, total = self._split()
         paths = _gguf_split.paths_of(self.path, no, count)
         for i, path in enumerate(paths[1:], 1):
@@ -155,7 +155,7 @@ class Gguf(Handle):
                     if name in self.tensors:
                         raise GgufError(
                             f"tensor '{name}' is in {paths[self.tensors[name].part]} and in {path}:"
-                            " the parts do not belong together. Get them again"
+                            " the parts do not belong together. Get all parts again"
                         )
                     self.tensors[name] = replace(tensor, part=i)
                 self._opened += other._opened
@@ -164,7 +164,7 @@ class Gguf(Handle):
         self.paths = paths
 
     def _split(self) -> tuple[Any, Any, Any]:
-        """The metadata that parts of split models have; None for what is absent."""
+        """The split.* metadata of a part of a split model; None for absent keys."""
         names = (b"split.no", b"split.count", b"split.tensors.count")
         keys = [lib.gguf_find_key(self.ptr, name) for name in names]
         no, count, total = [self._value(key) if key >= 0 else None for key in keys]
@@ -177,12 +177,12 @@ class Gguf(Handle):
 
     @property
     def alignment(self) -> int:
-        """Bytes to which tensors are aligned. C: gguf_get_alignment"""
+        """The alignment of tensors in bytes. C: gguf_get_alignment"""
         return int(lib.gguf_get_alignment(self.ptr))
 
     @property
     def data_offset(self) -> int:
-        """Bytes before the first tensor. C: gguf_get_data_offset"""
+        """The offset of the first tensor in bytes. C: gguf_get_data_offset"""
         return int(lib.gguf_get_data_offset(self.ptr))
 
     @cached_property
@@ -191,7 +191,7 @@ class Gguf(Handle):
 
         A string ends at its first NUL, as it does in llama.cpp. C: gguf_get_val_str
         """
-        ptr = self.ptr  # keys and values are in its memory
+        ptr = self.ptr  # held: keys and values are in its memory
         n = lib.gguf_get_n_kv(ptr)
         return {text(lib.gguf_get_key(ptr, i)): self._value(i) for i in range(n)}
 
@@ -205,7 +205,7 @@ class Gguf(Handle):
         n = lib.gguf_get_arr_n(self.ptr, i)
         item = enums.GgufType(lib.gguf_get_arr_type(self.ptr, i))
         if item == enums.GgufType.STRING:
-            # As `text`, without a call: a vocabulary has hundreds of thousands.
+            # Does what `text` does, without a call: a vocabulary has hundreds of thousands.
             ptr, get, string = self.ptr, lib.gguf_get_arr_str, ffi.string
             return [string(get(ptr, i, j)).decode("utf-8", "replace") for j in range(n)]
         dtype = np.dtype(SCALARS[item][1])
@@ -216,25 +216,27 @@ class Gguf(Handle):
         return np.frombuffer(raw, dtype).copy()
 
     def check_unchanged(self) -> None:
-        """Raises `DamagedFileError` when somebody wrote to it since it was opened. One that is
-        deleted, or another by now, is as it was for those who have it mapped."""
+        """Raises `DamagedFileError` if a file was written to since it was opened. A file that was
+        deleted or replaced is fine: existing mappings keep the old one."""
         for path, opened in zip(self.paths, self._opened, strict=True):
             with contextlib.suppress(FileNotFoundError), path.open("rb", buffering=0) as file:
                 if Stamp.of(file).inode == opened.inode:
                     opened.check(file, path)
 
     def mmap(self, part: int = 0) -> np.memmap[Any, np.dtype[np.uint8]]:
-        """The whole file (of a split model: one part) as bytes, read-only; pages are read as they
-        are first touched. Raises `AllocError` where the process may not have so many addresses,
-        `DamagedFileError` where the file was changed since it was opened; so does whatever reads
-        later on what the file has lost by then. A file that is deleted stays whole."""
+        """Maps the whole file (one part of a split model) as read-only bytes. Pages are read when
+        they are first touched.
+
+        Raises `AllocError` if the process cannot get that much address space, `DamagedFileError`
+        if the file has changed since it was opened. Later reads of bytes that the file has lost
+        raise it too. A deleted file stays readable."""
         part = integer("part", part, 0, len(self.paths) - 1)
         return map_file(self.paths[part], self._opened[part])
 
     def data(self, name: str) -> npt.NDArray[np.uint8]:
-        """The bytes of a tensor, mapped read-only; `numpy.frombuffer` makes numbers of them.
+        """The bytes of a tensor, mapped read-only; `numpy.frombuffer` turns them into numbers.
 
-        Raises KeyError, and what `mmap` does.
+        Raises KeyError for an unknown name, otherwise the errors of `mmap`.
         """
         tensor = self.tensors.get(name)
         if tensor is None:
@@ -247,11 +249,11 @@ class Gguf(Handle):
 
 
 def _no_file(path: Path) -> str:
-    """Why that is no file."""
+    """Why `path` is not a file."""
     if path.is_dir():
         models = sorted(file.name for file in path.glob("*.gguf"))
-        there = f", which has {', '.join(models[:3])}" if models else ""
+        there = f" that has {', '.join(models[:3])}" if models else ""
         return f"{path} is a folder{there}: give the path of a GGUF file"
     if path.exists():
-        return f"{path} is no regular file, as a GGUF file must be: it is mapped. Copy it to one"
+        return f"{path} is not a regular file, so it cannot be mapped: copy it to one"
     return f"{path}: no such file"

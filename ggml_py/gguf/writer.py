@@ -1,4 +1,4 @@
-"""Writing GGUF files: the header is ggml's own, tensors are streamed behind it."""
+"""Writes GGUF files: ggml makes the header, and the tensors are streamed after it."""
 
 from __future__ import annotations
 
@@ -24,37 +24,40 @@ from .reader import SCALARS
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-# What `write_gguf` takes for one tensor: name, data, type, ne. Data is an array (converted to the
-# type), raw bytes of the type (bytes, or uint8), an iterator of such pieces, each of whole rows, or
-# a function that makes one of these when its turn comes.
+# One tensor for `write_gguf`: name, data, type, ne. The data is an array (converted to the type),
+# raw bytes of the type (bytes or uint8), an iterator of such pieces, each of whole rows, or a
+# function that returns one of these when it is the tensor's turn.
 Piece: TypeAlias = "npt.ArrayLike | bytes"
 TensorData: TypeAlias = "Piece | Iterator[Piece] | Callable[[], Piece | Iterator[Piece]]"
 TensorEntry: TypeAlias = "tuple[str, TensorData, TypeLike, Sequence[int]]"
 
 _BY_DTYPE = {np.dtype(dtype): type_ for type_, (_suffix, dtype) in SCALARS.items()}
 _ALIGNMENT = "general.alignment"
-_ALIGNMENTS = (8, 1 << 24)  # the format asks for a multiple of 8; padding is made in memory
+_ALIGNMENTS = (8, 1 << 24)  # the format requires a multiple of 8; padding is made in memory
 
 
 def write_gguf(
     path: str | os.PathLike[str], metadata: Mapping[str, Any], tensors: Iterable[TensorEntry]
 ) -> None:
-    """Writes a GGUF file, tensor by tensor. It appears under its name only when it is whole; a file
-    of that name is replaced then, and who has that one open keeps it.
+    """Writes a GGUF file, tensor by tensor. The file appears under its name only when it is
+    complete. It replaces a file of that name; processes that have the old file open keep it.
 
-    Metadata: bool, int (u32, where it fits; i32, i64, u64), float (f32, where it fits; f64), str,
-    numpy scalars (their own type), lists and numpy arrays of one of these types (ints: i32, where
-    all fit). "general.alignment", a power of two from 8 on, lays the tensors out. Strings have no
-    NUL, for readers end there; arrays are flat.
-    Tensors: (name, data, type, ne), data as an array, bytes, an iterator of pieces, or a function
-    that makes one of these: no more than one piece is in memory. Raises `GgufError` for what GGUF
-    cannot hold and OSError (disk full) with nothing left behind. C: gguf_get_meta_data
+    Metadata: bool, int (the first of u32, i32, i64, u64 that fits), float (f32 if it fits, else
+    f64), str, numpy scalars (their own type), lists and numpy arrays of one of these types (ints:
+    i32 if all fit). "general.alignment", a power of two from 8 on, aligns the tensors. Strings must
+    not contain NUL, because readers stop there; arrays must be flat.
+
+    Tensors: (name, data, type, ne), with data as an array, bytes, an iterator of pieces, or a
+    function that returns one of these. Only one piece at a time is in memory.
+
+    Raises `GgufError` for data that GGUF cannot hold, and OSError (disk full), leaving nothing
+    behind. C: gguf_get_meta_data
     """
     path = Path(path)
     if not isinstance(metadata, Mapping):
         raise TypeError(f"metadata: expected a dict, got {describe(metadata)}")
     if path.is_dir():
-        raise GgufError(f"{path} is a folder, expected the name of a file")
+        raise GgufError(f"{path} is a folder, expected a file name")
     entries = [_entry(entry) for entry in tensors]
     with whole_file(path) as out, _Header(metadata, entries, out) as header:
         out.write(header.data)
@@ -79,7 +82,7 @@ def _entry(entry: TensorEntry) -> tuple[str, TensorData, enums.Type, tuple[int, 
 def _pieces(
     name: str, data: TensorData, type_: enums.Type, ne: tuple[int, ...], nbytes: int
 ) -> Iterator[memoryview]:
-    """The tensor's bytes, which are exactly `nbytes`."""
+    """The tensor's bytes, piece by piece. Raises `GgufError` unless they are exactly `nbytes`."""
     made = data() if callable(data) else data
     written = 0
     for piece in made if isinstance(made, Iterator) else (made,):
@@ -96,12 +99,11 @@ def _pieces(
 def _encoded(
     name: str, piece: Any, type_: enums.Type, ne: tuple[int, ...], nbytes: int, at: int | None
 ) -> npt.NDArray[Any]:
-    """A piece, whose place is byte `at` of the tensor; None: it is the whole tensor."""
+    """The bytes of a piece at byte `at` of the tensor; at=None means the whole tensor."""
     if isinstance(piece, bytes | bytearray | memoryview):
         return np.frombuffer(piece, np.uint8)
     values = np.asarray(piece)
-    # uint8 is no type of ggml's: these are bytes already, if the whole tensor is so or a piece is
-    # whole rows of it.
+    # ggml has no uint8 type, so these are bytes already: of the whole tensor, or of whole rows.
     row = lib.ggml_row_size(type_, ne[0])
     if values.dtype == np.uint8 and (
         values.size == nbytes or (at is not None and row and values.size % row == 0)
@@ -189,10 +191,10 @@ class _Header:
 
 
 def _new_native(alignment: Any, scratch: BinaryIO) -> Any:
-    """An empty gguf_context that lays tensors out by `alignment`.
+    """An empty gguf_context that aligns tensors to `alignment`.
 
-    Setting the key does not do that: upstream stores it and goes on by 32 (gguf_set_val_u32). Its
-    reader does, so an empty file with the key is written to `scratch`, and read.
+    Setting the key is not enough: upstream stores it and still aligns to 32 (gguf_set_val_u32). Its
+    reader applies the key, so an empty file with it is written to `scratch` and read.
     """
     least, most = _ALIGNMENTS
     if (
@@ -221,7 +223,7 @@ def _new_native(alignment: Any, scratch: BinaryIO) -> Any:
     scratch.seek(0)
     scratch.truncate()
     if ptr == NULL:
-        raise GgufError(f"{_ALIGNMENT}={alignment}: this release of ggml refuses it")
+        raise GgufError(f"{_ALIGNMENT}={alignment}: this release of ggml rejects it")
     return ptr
 
 
@@ -240,10 +242,12 @@ def _string(key: str, value: str) -> bytes:
     try:
         raw = value.encode()
     except UnicodeEncodeError as error:
-        raise GgufError(f"metadata '{key}': {value[:64]!r} is no Unicode text ({error})") from None
+        raise GgufError(
+            f"metadata '{key}': {value[:64]!r} is not valid Unicode text ({error})"
+        ) from None
     if b"\0" in raw:
         raise GgufError(
-            f"metadata '{key}': {value[:64]!r} has a NUL in it, where ggml's readers end"
+            f"metadata '{key}': {value[:64]!r} contains a NUL, where ggml's readers stop"
         )
     _limit(key, len(raw), HeaderCheck.MAX_STRING)
     return raw
@@ -255,14 +259,15 @@ def _limit(key: str, n: int, most: int) -> None:
 
 
 def _is_text(value: Any) -> bool:
-    """Whether a list or an array is of strings."""
+    """Whether a list or an array consists of strings."""
     if isinstance(value, np.ndarray) and value.dtype.kind != "O":
         return value.dtype.kind in "UT" and value.ndim == 1
     return len(value) > 0 and all(isinstance(item, str) for item in value)
 
 
 def _check_names(names: list[str]) -> None:
-    """ggml would cut a long name short and end at a NUL, and the file would have another tensor."""
+    """Raises `GgufError` for names that ggml would cut (too long, or with a NUL), and for
+    duplicates: the file would have other tensors."""
     for name in names:
         raw = name.encode(errors="replace")
         if not name or "\0" in name or len(raw) >= lib.GGML_MAX_NAME or raw.decode() != name:
@@ -271,7 +276,7 @@ def _check_names(names: list[str]) -> None:
             )
     twice = next((name for name, n in Counter(names).items() if n > 1), None)
     if twice is not None:
-        raise GgufError(f"tensor name '{twice}' is given twice; names are unique in a file")
+        raise GgufError(f"tensor name '{twice}' is given twice; names must be unique in a file")
 
 
 def _kind(key: str, dtype: np.dtype[Any]) -> enums.GgufType:
@@ -283,7 +288,7 @@ def _kind(key: str, dtype: np.dtype[Any]) -> enums.GgufType:
 
 
 def _scalar(key: str, value: Any) -> Any:
-    """A numpy scalar of the type that a Python number has in GGUF."""
+    """A numpy scalar with the type that a Python number gets in GGUF."""
     if isinstance(value, np.generic):
         return value
     if isinstance(value, bool):
@@ -303,7 +308,7 @@ def _array(key: str, value: Any) -> npt.NDArray[Any]:
     if isinstance(value, np.ndarray):
         if value.ndim != 1:
             raise GgufError(
-                f"metadata '{key}': an array of {value.ndim} dimensions, and no reader takes "
+                f"metadata '{key}': an array of {value.ndim} dimensions, but no reader accepts "
                 "arrays of arrays. Flatten it"
             )
         _kind(key, value.dtype.newbyteorder("="))
@@ -311,8 +316,8 @@ def _array(key: str, value: Any) -> npt.NDArray[Any]:
     types = {type(item) for item in value}
     if not types:
         raise GgufError(
-            f"metadata '{key}': an empty list has no type of items; give an empty numpy array, as "
-            "np.empty(0, np.int32), or np.empty(0, str)"
+            f"metadata '{key}': an empty list has no item type; give an empty numpy array, such as "
+            "np.empty(0, np.int32) or np.empty(0, str)"
         )
     if any(issubclass(t, np.generic) for t in types) and len(types) == 1:
         return np.array(value)
@@ -325,7 +330,7 @@ def _array(key: str, value: Any) -> npt.NDArray[Any]:
     names = ", ".join(sorted(t.__name__ for t in types))
     raise GgufError(
         f"metadata '{key}': a list of {names}; expected items of one type: bool, int, float or str"
-        " (no reader takes arrays of arrays)"
+        " (no reader accepts arrays of arrays)"
     )
 
 
@@ -339,7 +344,7 @@ def _dtype_of_ints(key: str, values: Sequence[int], dtypes: Sequence[Any]) -> An
 
 
 def _dtype_of_floats(values: Sequence[float]) -> Any:
-    """f32 unless that makes infinity of a number."""
+    """f32, unless a finite number would become infinite."""
     wide = np.array(values, np.float64)
     with np.errstate(over="ignore"):
         narrow = wide.astype(np.float32)

@@ -168,7 +168,7 @@ def test_a_silent_server_is_lost_after_its_limit():
     assert again[0] == text and again[1] < 0.2
     assert closed[0] is None and closed[1] < 0.5
     assert "was silent for 0.5 s, its limit while connecting" in connecting[0]
-    assert "serves nobody else" in connecting[0] and 0.4 < connecting[1] < 2
+    assert "no other client" in connecting[0] and 0.4 < connecting[1] < 2
 
 
 def test_ctrl_c_leaves_a_stalled_server_at_once_and_the_connection_goes_on():

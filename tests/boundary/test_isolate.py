@@ -142,7 +142,7 @@ def test_deaths(how, args, name):
     assert (error.call, error.signal) == (how.__name__, name)
     assert error.exitcode == -getattr(signal, name)
     assert 0 < error.seconds < 60
-    assert f"{how.__name__}: its process was ended by {name} after" in str(error)
+    assert f"{how.__name__}: its process was killed by {name} after" in str(error)
     assert isinstance(error, RuntimeError)
 
 

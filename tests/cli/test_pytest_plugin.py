@@ -90,8 +90,8 @@ def test_a_missing_page_fails_and_says_what_to_run(folder, plans):
     done = folder.run_here("-k", "mlp")
     done.assert_outcomes(failed=1, deselected=2)
     done.stdout.fnmatch_lines([
-        "E*AssertionError: no plan is kept in __plans__/test_kept/test_mlp.plan; now it is: 3 spl*",
-        "E*If it is right so: pytest --plan-update 'test_kept.py::test_mlp', and commit the page.",
+        "E*AssertionError: no plan is saved in __plans__/test_kept/test_mlp.plan; it is now: 3 s*",
+        "E*If it is right: pytest --plan-update 'test_kept.py::test_mlp', and commit the page.",
     ])
     done.stdout.no_fnmatch_line("*pytest_plugin.py*")  # the traceback ends in the test
     assert pages(folder) == []
@@ -118,7 +118,7 @@ def test_a_change_of_the_page_alone_is_shown_in_lines(kept):
     page.write_text(page.read_text().replace("splits  3", "splits  4"))
     done = kept.run_here("-k", "mlp")
     done.assert_outcomes(failed=1, deselected=2)
-    done.stdout.fnmatch_lines(["E*the same nodes are in the same places, and the page differs",
+    done.stdout.fnmatch_lines(["E*the same nodes are in the same places, but the page differs",
                                "E*-splits  4", "E*+splits  3"])
 
 
@@ -157,14 +157,14 @@ def test_nothing_is_written_in_ci(folder, monkeypatch):
     monkeypatch.setenv("CI", "true")
     done = folder.run_here("--plan-update")
     assert done.ret == pytest.ExitCode.USAGE_ERROR
-    done.stderr.fnmatch_lines(["ERROR: --plan-update in CI would write down whatever*"])
+    done.stderr.fnmatch_lines(["ERROR: --plan-update in CI would accept whatever*"])
     folder.run_here().assert_outcomes(failed=3)
     assert pages(folder) == []
     monkeypatch.setenv("CI", "false")
     folder.run_here("--plan-update").assert_outcomes(passed=3)
 
 
-LEFT = "not used by any test, to be deleted: __plans__/test_kept/"
+LEFT = "not used by any test, delete it: __plans__/test_kept/"
 
 
 def test_unused_pages_are_told(kept):

@@ -41,7 +41,7 @@ KINDS = {
                   "saved plan: a sweep makes many plans"),
     "plan.json.gz": (PLAN_VERBS, "plan.json.gz is a saved plan, not a GGUF file: `ggml-py view ",
                      "saved plan: a sweep makes many plans"),
-    "plan.txt": (PLAN_VERBS, "plan.txt is a kept plan, not a GGUF file: `ggml-py view .* shows it",
+    "plan.txt": (PLAN_VERBS, "plan.txt is a plan snapshot, not a GGUF file: `ggml-py view .* shows",
                  "saved plan: a sweep makes many plans"),
     "log.txt": (PLAN_VERBS, "log.txt is a log with a debug print .*, not a GGUF "
                 "file: the verbs plan, explain, diff and view take it",
@@ -54,7 +54,7 @@ KINDS = {
     "missing.gguf": ((), *["missing.gguf: no such file"] * 2),
     "text.txt": ((), f"invalid magic characters: 'hell', expected 'GGUF'. {GET}", NEITHER),
     "other.json": ((), f"invalid magic characters: .*, expected 'GGUF'. {GET}", "is no plan: "),
-    "short": ((), f"has a header of 24 bytes, this one has 2 in all. {GET}", NEITHER),
+    "short": ((), f"a GGUF header has 24 bytes, this file has only 2. {GET}", NEITHER),
     "seq.bin": ((), *["seq.bin is a saved sequence, not a .*: .*Model.load_seq reads it"] * 2),
     "m.safetensors": ((), *["is a checkpoint in another format, .*convert_hf_to_gguf.py"] * 2),
     "pointer.gguf": ((), *["is a Git LFS pointer, not a .*: `git lfs pull` gets the file"] * 2),
@@ -121,9 +121,9 @@ def test_from_python(folder):
                 models.load(folder / name)
     with pytest.raises(ggml.GgufError, match="folder is a folder: give the path of a GGUF file"):
         models.load(folder / "folder")
-    with pytest.raises(ggml.GgufError, match=r"is a folder, which has m\.gguf, pointer\.gguf: "):
+    with pytest.raises(ggml.GgufError, match=r"is a folder that has m\.gguf, pointer\.gguf: "):
         ggml.Gguf.open(folder)
-    with pytest.raises(ggml.GgufError, match="is no regular file, as a GGUF file must be"):
+    with pytest.raises(ggml.GgufError, match="is not a regular file, so it cannot be mapped"):
         ggml.Gguf.open(os.devnull)
 
 

@@ -56,7 +56,7 @@ def test_what_is_no_file_is_refused(reader, odd):
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     for path, words in odd.items():
         start = time.monotonic()
-        model = "" if reader != "model" else "|no regular file|cannot be read|folder|no such|GGUF"
+        model = "" if reader != "model" else "|not a regular|cannot be read|folder|no such|GGUF"
         with pytest.raises((ValueError, OSError), match=words + model) as caught:
             READERS[reader](path)
         assert str(path) in str(caught.value)

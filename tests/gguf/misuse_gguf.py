@@ -147,7 +147,7 @@ MISUSES = [
     _write("value-none", {"k": None}, [], "'k'", "expected bool, int, float, str"),
     _write("value-object", {"k": object()}, [], "'k'", "expected bool, int, float, str"),
     _write("value-huge", {"k": 1 << 70}, [], "'k'", "beyond 64 bits"),
-    _write("value-surrogate", {"k": "\ud800"}, [], "'k'", "no Unicode text"),
+    _write("value-surrogate", {"k": "\ud800"}, [], "'k'", "not valid Unicode text"),
     _write("value-nul", {"k": "a\0b"}, [], "'k'", "NUL"),
     _write("list-mixed", {"k": ["a", 1]}, [], "'k'", "str"),
     _write("alignment", {"general.alignment": 33}, [], "general.alignment=33", "power of two"),

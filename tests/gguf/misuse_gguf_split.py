@@ -37,15 +37,15 @@ def _file(env):
 
 
 MISUSES = [
-    _open("missing", "part 1 of 3", "get that too", 1, 3),
-    _open("all-but-one-missing", "m-00002-of-00003.gguf, m-00003-of-00003.gguf", "not beside", 1),
+    _open("missing", "part 1 of 3", "get all parts", 1, 3),
+    _open("all-but-one-missing", "m-00002-of-00003.gguf, m-00003-of-00003.gguf", "get all", 1),
     _open("not-the-first", "part 2 of 3", "open the first", 1, 2, 3, first=2),
-    _open("renamed", "split.no=5", "its name means split.no=0", 1, 2, 3, **{"split.no": 5}),
+    _open("renamed", "split.no=5", "its name says split.no=0", 1, 2, 3, **{"split.no": 5}),
     _open("counts-nothing", "split.tensors.count says None", "Get all parts of one model", 1, 2, 3),
     _open("other-count", "one of 4 parts", "NAME-00001-of-00004.gguf", 1, 2, 3,
           **{"split.count": 4}),
     _write("metadata-list", "got list", "expected a dict", [("a", 1)], error=TypeError),
-    _write("nul", "has a NUL", "where ggml's readers end", {"k": "a\0"}),
+    _write("nul", "contains a NUL", "where ggml's readers stop", {"k": "a\0"}),
     _write("empty-list", "an empty list", "give an empty numpy array", {"k": []}),
     _write("nested", "a list of list", "expected items of one type", {"k": [[1]]}),
     _write("mixed", "a list of int, str", "expected items of one type", {"k": [1, "a"]}),
@@ -54,7 +54,7 @@ MISUSES = [
     _write("key-no-text", "key 5", "bytes of text", {5: 1}),
     _write("alignment", "general.alignment=24", "expected a power of two",
            {"general.alignment": 24}),
-    _write("folder", "is a folder", "expected the name of a file", name=""),
+    _write("folder", "is a folder", "expected a file name", name=""),
     _one("three-of-four", "('t', [1.0], 'f32')", "expected (name, data, type, ne)", "t", [1.0],
          "f32"),
     _one("short", "shape (1,) = 1", "'t' has ne [2] = 2 elements", "t", [1.0], "f32", (2,)),

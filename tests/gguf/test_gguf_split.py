@@ -80,17 +80,17 @@ def test_what_was_joined_equals_the_official_readers(parts):
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (lambda p: p[1].unlink(), r"part 1 of 3 .*; x-00002-of-00003\.gguf is not beside it: get"),
+        (lambda p: p[1].unlink(), r"part 1 of 3 .* lacks x-00002-of-00003\.gguf: get"),
         (lambda p: p[2].write_bytes(b""), r"x-00003-of-00003\.gguf is empty, not a GGUF file"),
         (lambda p: p[1].write_bytes(p[2].read_bytes()), r"00002-of-00003.* split\.no=2, .*no=1"),
         (lambda p: rewrite(p[0], no=np.uint16(1)), r"00001-of-00003\.gguf says split\.no=1, split"),
-        (lambda p: rewrite(p[1], no=None), r"says split\.no=None, .*renamed, or belongs"),
-        (lambda p: rewrite(p[1], count=np.uint16(4)), r"says split\.no=1, split\.count=4; its"),
-        (lambda p: rewrite(p[1], count=None), r"says split\.no=1, split\.count=None; its"),
-        (lambda p: rewrite(p[1], count="3"), r"split\.count='3'; its name means"),
+        (lambda p: rewrite(p[1], no=None), r"says split\.no=None, .*renamed or belongs"),
+        (lambda p: rewrite(p[1], count=np.uint16(4)), r"says split\.no=1, split\.count=4, but its"),
+        (lambda p: rewrite(p[1], count=None), r"says split\.no=1, split\.count=None, but its"),
+        (lambda p: rewrite(p[1], count="3"), r"split\.count='3', but its name says"),
         (lambda p: rewrite(p[2], tensors=["w"]), r"'w' is in .*00001-of.* and in .*00003-of-00003"),
-        (lambda p: rewrite(p[2], tensors=[]), r"have 4 tensors, split.tensors.count says 5"),
-        (lambda p: rewrite(p[0], total=None), r"have 5 tensors, split.tensors.count says None"),
+        (lambda p: rewrite(p[2], tensors=[]), r"have 4 tensors, but split.tensors.count says 5"),
+        (lambda p: rewrite(p[0], total=None), r"have 5 tensors, but split.tensors.count says None"),
     ],
 )
 def test_parts_that_are_no_model_are_refused(damage, message, parts):
