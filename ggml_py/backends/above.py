@@ -1,6 +1,6 @@
-"""What backends know of the objects above them: a tensor, a context, a graph to compute.
+"""What backends know about the objects above them: tensors, contexts and graphs to compute.
 
-Their classes stand on higher floors (tensors/, graphs/), and these are the bases of them.
+These are the base classes; the classes themselves are in higher layers (tensors/, graphs/).
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ class AnyTensor:
         raise NotImplementedError
 
     def _data_buffer(self) -> Any:
-        """The native buffer, which stays as long as somebody has this pointer."""
+        """The native buffer, which lives as long as somebody holds this pointer."""
         raise NotImplementedError
 
     def _check_copy(self, target: Any) -> None:
-        """Raises for two tensors that no copy is possible between."""
+        """Raises if this tensor cannot be copied to `target`."""
         raise NotImplementedError
 
 
 class AnyContext(Handle):
-    """A `Context`, some of whose tensors live in a buffer."""
+    """A `Context` with tensors in a buffer."""
 
     __slots__ = ()
     _shown_as = "Context"
@@ -46,24 +46,24 @@ class AnyContext(Handle):
         raise NotImplementedError
 
     def _forget_buffer(self, buffer: Any) -> None:
-        """Its tensors in a `Buffer` have no memory any more."""
+        """Takes the memory from its tensors in a `Buffer`."""
         raise NotImplementedError
 
 
 class AnyGraph(Handle):
-    """A `Graph`, as it is around a compute (computing.py, sharing.py)."""
+    """A `Graph`, as computing.py and sharing.py see it."""
 
     __slots__ = ("_whole_at",)
     _shown_as = "Graph"
-    _whole_at: int  # `gp_changes` when all tensors had memory; see sharing
+    _whole_at: int  # `gp_changes` when all tensors last had memory; see sharing.py
 
     def _check_data(self) -> None:
         """Raises `NoDataError` for a tensor without memory."""
         raise NotImplementedError
 
     def _check_buffers(self, computes: Any) -> None:
-        """Raises `ArgumentError` for a tensor in memory that a `Backend` or `Device` cannot
-        read."""
+        """Raises `ArgumentError` for a tensor in memory that `computes`, a `Backend` or `Device`,
+        cannot read."""
         raise NotImplementedError
 
     def _check_custom(self, backends: Sequence[Any], backend_of: Callable[[Any], Any]) -> None:
@@ -71,11 +71,11 @@ class AnyGraph(Handle):
         raise NotImplementedError
 
     def _failed_ops(self) -> Sequence[Callback]:
-        """Its custom ops that have raised something which nobody has taken yet."""
+        """Its custom ops with an exception that was not raised in Python yet."""
         raise NotImplementedError
 
 
 class Plannable(Protocol[PlanT]):
-    """A `Graph`, which makes the plan that a backend is asked for."""
+    """A `Graph`, which makes the graph plan of a backend."""
 
     def _plan_on(self, backend: Any) -> PlanT: ...

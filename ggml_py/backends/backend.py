@@ -19,7 +19,7 @@ from .threadpool import ThreadPool
 
 
 class Backend(Handle):
-    """One open device. Made by `Device.init`; `with` closes it, and the schedulers on it before."""
+    """One open device. Made by `Device.init`. `with` closes it, and first the schedulers on it."""
 
     __slots__ = ("_abort", "_n_threads", "device", "threadpool")
 
@@ -30,7 +30,7 @@ class Backend(Handle):
         self.threadpool: ThreadPool | None = None  # set by set_threadpool
         self._abort = AbortCallback()  # one for good: graph plans keep its address
         self._n_threads: int | None = None
-        with contextlib.suppress(MissingFunctionError):  # this backend has no threads to set
+        with contextlib.suppress(MissingFunctionError):  # a backend without threads to set
             self.n_threads = n_threads
         with contextlib.suppress(MissingFunctionError):
             self.set_abort_callback(None)  # to stop on Ctrl-C
@@ -52,12 +52,12 @@ class Backend(Handle):
 
     @property
     def is_remote(self) -> bool:
-        """Whether it is an RPC server's (`rpc_devices`). C: ggml_backend_is_rpc"""
+        """Whether its device is on an RPC server (`rpc_devices`). C: ggml_backend_is_rpc"""
         return self.device.registry == "RPC"
 
     @property
     def n_threads(self) -> int | None:
-        """Threads it computes with; None for a backend without a setting.
+        """Threads it computes with; None for a backend without this setting.
 
         C: ggml_backend_set_n_threads, through the registry
         """
@@ -69,7 +69,7 @@ class Backend(Handle):
         pool = self.threadpool
         if pool is not None and number > pool.n_threads:
             raise ArgumentError(
-                f"n_threads={n}: expected at most {pool.n_threads}, what its {pool!r} has"
+                f"n_threads={n}: expected at most {pool.n_threads}, the size of its {pool!r}"
             )
         address = self.device.proc_address("ggml_backend_set_n_threads")
         with in_use("being changed", self):
@@ -77,11 +77,11 @@ class Backend(Handle):
         self._n_threads = number
 
     def set_threadpool(self, pool: ThreadPool | None) -> None:
-        """Computes with the threads of `pool` from now on, all of them (`n_threads` can take less);
-        None goes back to threads that are started for each compute.
+        """Computes with all threads of `pool` from now on; set `n_threads` to use fewer. None goes
+        back to threads that are started for each compute.
 
-        The pool it had is paused, as upstream does. Raises `ArgumentError` for a pool of another
-        device's backend, `MissingFunctionError` for a backend without thread pools.
+        Pauses the previous pool, as upstream does. Raises `ArgumentError` for a pool made for
+        another backend, `MissingFunctionError` for a backend without thread pools.
         C: ggml_backend_cpu_set_threadpool, through the registry
         """
         raw = NULL if pool is None else ptr_of(ThreadPool, pool)
@@ -92,7 +92,7 @@ class Backend(Handle):
             )
         address = self.device.proc_address("ggml_backend_cpu_set_threadpool")
         set_threadpool = ffi.cast("void (*)(ggml_backend_t, struct ggml_threadpool *)", address)
-        # Upstream pauses the pool that was set before: a compute on it would wait for ever.
+        # Upstream pauses the previous pool: a compute on it would wait for ever.
         pools = dict.fromkeys(one for one in (self.threadpool, pool) if one is not None)
         with in_use("being changed", self, *pools):
             set_threadpool(self.ptr, raw)
@@ -105,12 +105,12 @@ class Backend(Handle):
             self.n_threads = pool.n_threads
 
     def set_abort_callback(self, callback: Callable[[], bool] | None) -> None:
-        """`callback()` is asked after each node that this backend computes, on the thread that
-        computes; True stops the compute, which raises `ComputeError` ("aborted").
+        """Calls `callback()` after each node that this backend computes, on the computing thread.
+        True stops the compute, which raises `ComputeError` ("aborted").
 
-        What it raises stops the compute too, and is raised. Ctrl-C works beside it. None removes
-        it. It counts for graph plans that were made before, too. Raises `MissingFunctionError` for
-        a backend that cannot be stopped.
+        An exception from the callback also stops the compute, and is raised there. Ctrl-C still
+        works. None removes the callback. It also applies to graph plans made earlier. Raises
+        `MissingFunctionError` for a backend that cannot be stopped.
         C: ggml_backend_set_abort_callback, through the registry
         """
         if callback is not None and not callable(callback):
@@ -122,9 +122,10 @@ class Backend(Handle):
         self._abort.predicate = callback
 
     def set_use_ref(self, use_ref: bool) -> None:
-        """Computes with the plain implementation of each op, to compare with the fast ones.
+        """Computes each op with its plain implementation, for comparison with the fast one.
 
-        Raises `MissingFunctionError` for a backend that has only one, and in releases before 0.9.7.
+        Raises `MissingFunctionError` for a backend with only one implementation, and in releases
+        before 0.9.7.
         C: ggml_backend_cpu_set_use_ref, through the registry
         """
         address = self.device.proc_address("ggml_backend_cpu_set_use_ref")
@@ -137,28 +138,29 @@ class Backend(Handle):
             self.threadpool = None  # a closed backend keeps no threads
 
     def supports_op(self, tensor: AnyTensor) -> bool:
-        """Whether it can compute `tensor`'s op on its types and shapes.
+        """Whether it can compute the op of `tensor` with its types and shapes.
 
         C: ggml_backend_supports_op
         """
         return bool(lib.ggml_backend_supports_op(self.ptr, _tensor(tensor)))
 
     def supports_buft(self, buffer_type: BufferType) -> bool:
-        """Whether it reads tensors of this buffer type. C: ggml_backend_supports_buft"""
+        """Whether it can read tensors of this buffer type. C: ggml_backend_supports_buft"""
         return bool(lib.ggml_backend_supports_buft(self.ptr, ptr_of(BufferType, buffer_type)))
 
     def offload_op(self, tensor: AnyTensor) -> bool:
-        """Whether it wants the op although the weight is in host memory.
+        """Whether it wants to compute the op even though the weight is in host memory.
 
         C: ggml_backend_offload_op
         """
         return bool(lib.ggml_backend_offload_op(self.ptr, _tensor(tensor)))
 
     def compute(self, graph: AnyGraph) -> None:
-        """Computes a graph whose tensors are all allocated where this backend reads them.
+        """Computes a graph. All its tensors must be allocated in memory that this backend reads.
 
-        Raises `NoDataError` and `ArgumentError` where they are not, `ComputeError`, and whatever a
-        custom op raised. With a scheduler use `Scheduler.compute`. C: ggml_backend_graph_compute
+        Raises `NoDataError` for a tensor without memory, `ArgumentError` for one in other memory,
+        `ComputeError`, and whatever a custom op raised. With a scheduler, use `Scheduler.compute`.
+        C: ggml_backend_graph_compute
         """
         from .computing import computing
 
@@ -174,8 +176,8 @@ class Backend(Handle):
         graph._check_custom([self], lambda _node: self)
 
     def graph_plan(self, graph: Plannable[PlanT]) -> PlanT:
-        """What computing `graph` takes, worked out once for many computes. Raises as `compute`, and
-        `MissingFunctionError` for a backend without plans; the CPU has them.
+        """Prepares `graph` once for many computes. Raises the same errors as `compute`, and
+        `MissingFunctionError` for a backend without graph plans (the CPU has them).
 
         C: ggml_backend_graph_plan_create
         """
@@ -183,7 +185,7 @@ class Backend(Handle):
         return graph._plan_on(self)
 
     def synchronize(self) -> None:
-        """Waits for everything submitted. What failed in it is raised, as by `compute`.
+        """Waits for everything submitted, and raises what failed in it, as `compute` does.
 
         C: ggml_backend_synchronize
         """
@@ -194,10 +196,11 @@ class Backend(Handle):
     def copy_async(self, src_backend: Backend, src: AnyTensor, dst: AnyTensor) -> None:
         """Copies `src`, which `src_backend` computes, to `dst` on this backend.
 
-        It runs after all that is submitted to `src_backend`, and before what is submitted here
-        later; the caller goes on at once where both backends can (`props.caps.async_`), else the
-        copy is done when it returns. `synchronize()` before closing either tensor's buffer. Raises
-        `ArgumentError` for another type, ne or nb, `NoDataError` before allocation.
+        The copy runs after everything already submitted to `src_backend`, and before anything
+        submitted to this backend later. If both backends are asynchronous (`props.caps.async_`),
+        it returns at once; otherwise the copy is done on return. Call `synchronize()` before you
+        close the buffer of either tensor. Raises `ArgumentError` if type, ne or nb differ,
+        `NoDataError` before allocation.
         C: ggml_backend_tensor_copy_async
         """
         _tensor(src)
@@ -206,9 +209,9 @@ class Backend(Handle):
 
 
 class Event(Handle):
-    """A mark in the work of a backend, for others to wait for. Made by `Device.event`.
+    """A mark in the work of a backend that other backends can wait for. Made by `Device.event`.
 
-    Closing a backend on which it was recorded closes it.
+    Closing a backend that recorded it closes it too.
     """
 
     __slots__ = ("_recorded", "device")
@@ -223,25 +226,25 @@ class Event(Handle):
         return f"<Event {'closed' if self.closed else self.device.name}>"
 
     def record(self, backend: Backend) -> None:
-        """Marks what is submitted to `backend` so far; a backend of the event's device.
+        """Marks everything submitted to `backend` so far.
 
-        Raises `ArgumentError` for a backend of another. C: ggml_backend_event_record
+        Raises `ArgumentError` for a backend of another device. C: ggml_backend_event_record
         """
         raw = ptr_of(Backend, backend)
         if backend.device != self.device:
             raise ArgumentError(
-                f"this event is of device {self.device.name}: expected a backend of that device, "
-                f"got one of {backend.device.name}"
+                f"this event belongs to device {self.device.name}: expected a backend of that "
+                f"device, got one of {backend.device.name}"
             )
         lib.ggml_backend_event_record(self.ptr, raw)
         self._depend(backend)
         self._recorded = True
 
     def wait(self, backend: Backend) -> None:
-        """Makes `backend` wait for the mark before it does what is submitted to it from now on.
+        """Makes `backend` wait for the mark before it runs anything submitted to it from now on.
 
-        The caller goes on at once; never recorded, there is nothing to wait for. Raises
-        `ArgumentError` for a backend of another kind: `synchronize()` is for those.
+        Returns at once. Does nothing if the event was never recorded. Raises `ArgumentError` for
+        a backend of another registry: use `synchronize()` there.
         C: ggml_backend_event_wait
         """
         waiting = ptr_of(Backend, backend)
@@ -257,7 +260,7 @@ class Event(Handle):
     def synchronize(self) -> None:
         """Waits here until the marked work is done. C: ggml_backend_event_synchronize"""
         event = self.ptr
-        if self._recorded:  # else upstream's RPC waits for ever for a mark that nobody sets
+        if self._recorded:  # otherwise upstream's RPC waits for ever for a mark that nobody sets
             lib.ggml_backend_event_synchronize(event)
 
 
@@ -266,8 +269,8 @@ def _tensor(tensor: AnyTensor) -> Any:
 
 
 def settle(backends: Iterable[Backend]) -> None:
-    """Before what they work on is freed. A server works in order, and may be stalled: nobody waits
-    for one."""
+    """Waits for the backends, before memory that they work on is freed. Skips RPC servers: they
+    work in order, and one may be stalled."""
     for backend in backends:
         if not backend.is_remote:
             backend.synchronize()

@@ -1,4 +1,4 @@
-"""Buffer types and buffers: where tensors' data lives."""
+"""Buffer types and buffers: where the data of tensors lives."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ USAGES = {
 
 
 class BufferType(InModule):
-    """How a device allocates. A static object of the library, never closed. Found by
+    """How a device allocates memory. A static object of the library, never closed. Get one from
     `Device.buffer_type`, `Buffer.type` and others."""
 
     __slots__ = ()
@@ -41,17 +41,17 @@ class BufferType(InModule):
 
     @property
     def alignment(self) -> int:
-        """Bytes to which tensors are aligned. C: ggml_backend_buft_get_alignment"""
+        """Alignment of tensors, in bytes. C: ggml_backend_buft_get_alignment"""
         return int(lib.ggml_backend_buft_get_alignment(self.ptr))
 
     @property
     def max_size(self) -> int:
-        """Bytes that one buffer can have at most. C: ggml_backend_buft_get_max_size"""
+        """Largest size of one buffer, in bytes. C: ggml_backend_buft_get_max_size"""
         return int(lib.ggml_backend_buft_get_max_size(self.ptr))
 
     @property
     def is_host(self) -> bool:
-        """Whether the CPU reads it in place. C: ggml_backend_buft_is_host"""
+        """Whether the CPU can read it in place. C: ggml_backend_buft_is_host"""
         return bool(lib.ggml_backend_buft_is_host(self.ptr))
 
     @property
@@ -61,21 +61,21 @@ class BufferType(InModule):
         return None if ptr == NULL else Device(ptr)
 
     def alloc(self, size: int) -> Buffer:
-        """A buffer of `size` bytes. Raises `AllocError`. C: ggml_backend_buft_alloc_buffer"""
+        """Allocates `size` bytes. Raises `AllocError`. C: ggml_backend_buft_alloc_buffer"""
         ptr = lib.ggml_backend_buft_alloc_buffer(self.ptr, integer("size", size))
         if ptr == NULL:
             raise self._no_memory(size)
         return Buffer(ptr)
 
     def _no_memory(self, size: int) -> AllocError:
-        """The error for `size` bytes that it did not give."""
+        """The error for `size` bytes that could not be allocated."""
         most = f"; one buffer has at most {self.max_size:,}" if size > self.max_size else ""
         message = f"{self.name}: {size:,} bytes could not be allocated{self._room()}{most}"
         return AllocError(message, {self.name: size})
 
     def _room(self) -> str:
-        """How full its device is, for messages; nothing for the CPU, where upstream calls all that
-        the machine has free."""
+        """How full its device is, for messages. Empty for the CPU: upstream reports all of the
+        machine's memory as free."""
         device = self.device
         if device is None or device.type == enums.BackendDevType.CPU or not device.memory[1]:
             return ""
@@ -84,40 +84,40 @@ class BufferType(InModule):
 
 
 class BufferMemory:
-    """A native buffer itself. It is freed when nobody uses it any more: neither the `Buffer`, nor
-    an array, a DLPack capsule or a memoryview over it."""
+    """The native buffer itself. It is freed when nothing uses it any more: neither the `Buffer` nor
+    an array, DLPack capsule or memoryview over it."""
 
     __slots__ = ("__weakref__", "_finalizer", "_token", "padded", "readonly")
 
     def __init__(self, ptr: Any, keep: tuple[Any, ...]) -> None:
         self.readonly = any(_is_readonly(k) for k in keep)
-        self.padded = False  # it begins or ends in memory that is somebody else's
+        self.padded = False  # True: it begins or ends in memory of somebody else
         self._token = MEMORY.add("Memory")
         self._finalizer = weakref.finalize(self, _free, self._token, ptr, keep)
-        self._finalizer.atexit = False  # what is still used then stays
+        self._finalizer.atexit = False  # memory still in use at exit is left alone
         _MEMORIES[_address(ptr)] = self
         if self.readonly:
             READONLY.add(self)
 
     def __repr__(self) -> str:
-        return "<memory of a closed Buffer, which arrays are still over>"
+        return "<memory of a closed Buffer that arrays still use>"
 
     @property
     def closed(self) -> bool:
-        """False: a backend cannot be unloaded before it is freed."""
+        """Always False: the backend cannot be unloaded until this memory is freed."""
         return False
 
     def _lose(self) -> None:
-        """In the child of a fork: it is the parent's to free."""
+        """In the child of a fork: forgets the memory, which the parent frees."""
         self._finalizer.detach()
         MEMORY.remove(self._token)
 
 
 class LentMemory:
     """A native buffer that ggml itself owns: a scheduler's or an allocator's, which the next graph
-    writes to, or one of ggml-opt's. What it frees while this lives is freed with this.
+    overwrites, or one of ggml-opt's. If ggml frees it meanwhile, it lives as long as this object.
 
-    Made of a buffer that was pinned (`gp_tensor_pin`), of NULL where nothing can be."""
+    Takes a buffer pinned by `gp_tensor_pin`, or NULL where nothing can be pinned."""
 
     __slots__ = ("__weakref__", "_finalizer")
     readonly = False
@@ -128,7 +128,7 @@ class LentMemory:
             self._finalizer.atexit = False
 
     def __repr__(self) -> str:
-        return "<memory that ggml owns, which arrays are over>"
+        return "<memory of ggml that arrays use>"
 
 
 def _is_readonly(keep: Any) -> bool:
@@ -155,18 +155,18 @@ def _address(ptr: Any) -> int:
 
 
 _MEMORIES: weakref.WeakValueDictionary[int, BufferMemory] = weakref.WeakValueDictionary()
-# What buffers borrow that were freed while another thread copied from or to them.
+# Memory borrowed by buffers that were freed while another thread copied from or to them.
 _PARKED: list[tuple[Any, tuple[Any, ...]]] = []
 READONLY: weakref.WeakSet[BufferMemory] = weakref.WeakSet()  # most programs have none
 
 
 def memory_of(ptr: Any) -> BufferMemory | None:
-    """Who frees a native buffer; None for those that a scheduler or an allocator has."""
+    """The owner of a native buffer; None for a buffer of a scheduler or an allocator."""
     return _MEMORIES.get(_address(ptr))
 
 
 class _BufferInfo:
-    """What can be asked of any buffer."""
+    """The properties and methods that every buffer has."""
 
     __slots__ = ()
 
@@ -187,17 +187,18 @@ class _BufferInfo:
 
     @property
     def size(self) -> int:
-        """Bytes. C: ggml_backend_buffer_get_size"""
+        """Size in bytes. C: ggml_backend_buffer_get_size"""
         return int(lib.ggml_backend_buffer_get_size(self._raw()))
 
     @property
     def is_host(self) -> bool:
-        """Whether the CPU reads it in place. C: ggml_backend_buffer_is_host"""
+        """Whether the CPU can read it in place. C: ggml_backend_buffer_is_host"""
         return bool(lib.ggml_backend_buffer_is_host(self._raw()))
 
     @property
     def usage(self) -> str:
-        """What for: "any", "weights" or "compute". The scheduler runs ops where weights are.
+        """Its purpose: "any", "weights" or "compute". The scheduler runs ops where their weights
+        are.
 
         C: ggml_backend_buffer_get_usage
         """
@@ -209,7 +210,7 @@ class _BufferInfo:
         lib.ggml_backend_buffer_set_usage(self._raw(), usage_of(usage))
 
     def alloc_size(self, tensor: AnyTensor) -> int:
-        """Bytes that `tensor` takes in it: some backends need more than `Tensor.nbytes`.
+        """Bytes that `tensor` needs in it; some backends need more than `Tensor.nbytes`.
 
         C: ggml_backend_buffer_get_alloc_size
         """
@@ -217,20 +218,20 @@ class _BufferInfo:
         return int(lib.ggml_backend_buffer_get_alloc_size(self._raw(), raw))
 
     def clear(self, value: int = 0) -> None:
-        """Sets every byte to `value`. Raises `ArgumentError` for memory of another's array, which
-        may begin before it. C: ggml_backend_buffer_clear
+        """Sets every byte to `value`. Raises `ArgumentError` for read-only memory and for borrowed
+        memory, where the buffer may begin before the array. C: ggml_backend_buffer_clear
         """
         memory = memory_of(self._raw())
         if memory is not None and (memory.padded or memory.readonly):
             raise ArgumentError(
-                f"{self!r} is memory that {'may only be read' if memory.readonly else 'is shared'}:"
-                " expected one of our own; set its tensors instead"
+                f"the memory of {self!r} is {'read-only' if memory.readonly else 'shared'}: "
+                "expected a buffer that owns its memory; set its tensors instead"
             )
         lib.ggml_backend_buffer_clear(self._raw(), integer("value", value, 0, 255))
 
 
 class BufferView(_BufferInfo):
-    """The buffer that a tensor lives in now; equal to the `Buffer` that owns the memory."""
+    """The buffer that a tensor is in now. It equals the `Buffer` that owns the memory."""
 
     __slots__ = ("_tensor",)
 
@@ -254,21 +255,21 @@ class BufferView(_BufferInfo):
 
 
 class Buffer(Handle, _BufferInfo):
-    """A piece of a device's memory, made by `BufferType.alloc` or `Context.alloc`. Closing it takes
-    the memory from the tensors that lived in it: they have no data afterwards, and say so."""
+    """A block of device memory, made by `BufferType.alloc` or `Context.alloc`. Closing it takes the
+    memory from its tensors: reading one afterwards raises `NoDataError`."""
 
     __slots__ = ("_contexts", "_held")
     __hash__ = object.__hash__
 
     def __init__(self, ptr: Any, *keep: Any) -> None:
-        """`keep` is held as long as the buffer lives: memory that it borrows."""
+        """`keep` is the memory that it borrows, held as long as the buffer lives."""
         self._contexts: weakref.WeakSet[AnyContext] = weakref.WeakSet()
         kind = lib.ggml_backend_buffer_get_type(sole_pointer(self, ptr))
         module = BufferType(kind)._module
         held = self._held = [BufferMemory(ptr, keep)]  # until it is closed
 
         def free(_ptr: Any) -> None:
-            module.open.add(held.pop())  # it stays there if arrays are over it
+            module.open.add(held.pop())  # it stays open while arrays use it
 
         super().__init__(ptr, free)
         module.open.add(self)
@@ -289,8 +290,8 @@ class Buffer(Handle, _BufferInfo):
             context._reach(found)
 
     def _adopt_parts(self, context: AnyContext) -> None:
-        """Where it is several native buffers, for upstream makes none above `BufferType.max_size`,
-        the tensors know those."""
+        """Registers the parts of a buffer that is several native ones (upstream makes none above
+        `BufferType.max_size`): the tensors point to the parts."""
         if self.size and lib.ggml_backend_buffer_get_base(self.ptr) == NULL:
             for tensor in context:
                 part = tensor._ptr.buffer
@@ -298,7 +299,7 @@ class Buffer(Handle, _BufferInfo):
                     _MEMORIES[_address(part)] = self._held[0]
 
     def _is(self, ptr: Any) -> bool:
-        """Whether a native buffer is this one, or a part of it."""
+        """Whether a native buffer is this one or a part of it."""
         return ptr != NULL and memory_of(ptr) is self._held[0]
 
     def _before_loss(self) -> None:
@@ -312,7 +313,7 @@ class Buffer(Handle, _BufferInfo):
 
 
 def usage_of(usage: str) -> int:
-    """The number of a usage by name. Raises `ArgumentError` with the names."""
+    """The number of a usage, by name. Raises `ArgumentError` with the valid names."""
     if not isinstance(usage, str):
         raise TypeError(f"usage: expected one of {', '.join(USAGES)}, got {describe(usage)}")
     if usage not in USAGES:

@@ -1,4 +1,4 @@
-"""What is around every compute of a graph."""
+"""The checks and bookkeeping around every compute of a graph."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 _RESET = (
-    "another thread has just reset this scheduler, so the graph has no memory: call alloc_graph "
+    "another thread has just reset this scheduler, and the graph lost its memory: call alloc_graph "
     "and set the inputs again"
 )
 
@@ -44,23 +44,24 @@ def computing(
     check: Callable[[], None] | None = None,
     backends: Sequence[Backend] = (),
 ) -> Any:
-    """`call(*args)`, which computes `graph`; its result.
+    """Computes `graph` with `call(*args)` and returns its result.
 
-    Nothing else uses the graph, `handles`, `pools` and the pools of `backends` (which are among
-    `handles`) meanwhile: paused in between, their threads would never come. All tensors have memory
-    (with `checked` the call looks itself), `check` finds nothing, and this thread is where worker 0
-    of the pools belongs. What one of `callbacks` or a custom op raised is raised at the end, by the
-    rules of boundary/callback.py. `held` has the graph that is still allocated where it computes,
-    if it has to be. A compute that fails is over then on all of `settling`, and nothing of it is
-    raised later on.
+    Meanwhile nothing else may use the graph, `handles`, `pools` or the pools of `backends` (which
+    are among `handles`): a pool that was paused in between would never answer. First, all tensors
+    must have memory (with `checked` the call checks that itself) and `check` must not raise. If
+    `held` is given, it must contain `graph`: the graph that is still allocated where it computes.
+    The call runs with the CPUs and priority of worker 0 of the pools. An exception of one of
+    `callbacks` or of a custom op is raised at the end, by the rules of boundary/callback.py. If
+    the compute fails, this waits until it is over on all of `settling`, so none of its errors is
+    raised later.
 
-    This is one function without `with`, for after a compute nothing of it is in the caches: each
-    line takes ten times what it does in a loop.
+    It is one function without `with`, because after a compute its code is no longer in the CPU's
+    caches: each line takes ten times as long as in a loop.
     """
     user, used = (doing, get_ident()), (*handles, graph, *pools)
     try:
         take(user, used)
-        for backend in backends:  # nobody gives it another pool now
+        for backend in backends:  # it is taken, so its pool stays the same
             if (pool := backend.threadpool) is not None and pool not in pools:
                 take(user, (pool,))
                 used, pools = (*used, pool), (*pools, pool)
@@ -68,7 +69,7 @@ def computing(
             if held is not None and (not held or held[0] is not graph):
                 raise NoDataError(_RESET)
             if not checked:
-                if lib.gp_changes() != graph._whole_at:  # a method takes as long again
+                if lib.gp_changes() != graph._whole_at:  # in line: a method would double the cost
                     graph._check_data()
             elif graph._whole_at < 0:
                 use(graph)
@@ -76,7 +77,7 @@ def computing(
             if check is not None:
                 check()
             if STORED:
-                take_raised(_all(graph, callbacks))  # of a compute that was called through `lib`
+                take_raised(_all(graph, callbacks))  # left by a compute called through `lib`
             for pool in pools:
                 if pool.is_placed:
                     with as_worker_0(pools):
@@ -89,7 +90,7 @@ def computing(
         except BaseException as error:
             try:
                 _settle(settling, error)
-            except BaseException:  # Ctrl-C, once more
+            except BaseException:  # Ctrl-C again
                 take_raised(_all(graph, callbacks))
                 raise
             raise_instead(error, _all(graph, callbacks))
@@ -99,7 +100,7 @@ def computing(
             for handle in used:
                 if handle._user is user:
                     handle._user = None
-        except BaseException:  # of a signal's handler, which may run between any two
+        except BaseException:  # from a signal handler, which may run between any two handles
             give_back(user, used)
             raise
         if LATER:
@@ -112,8 +113,8 @@ def _all(graph: AnyGraph, callbacks: Callbacks) -> list[Callback | None]:
 
 
 def _settle(backends: Sequence[Backend], error: BaseException) -> None:
-    """Waits until nothing of a compute that failed goes on. Not on a server that Ctrl-C left: it
-    may be stalled, and nobody waits for it again."""
+    """Waits until a failed compute has ended everywhere. After Ctrl-C it does not wait for RPC
+    servers, which may be stalled."""
     for backend in backends:
         if isinstance(error, Exception) or not backend.is_remote:
             with contextlib.suppress(GgmlError):

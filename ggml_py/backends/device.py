@@ -1,7 +1,4 @@
-"""Devices: what ggml can compute on. Static objects of the library, never closed.
-
-The file is `_device` because `ggml_py.device` is the function.
-"""
+"""Devices: what ggml can compute on. Static objects of the library, never closed."""
 
 from __future__ import annotations
 
@@ -31,27 +28,27 @@ if TYPE_CHECKING:
 class DeviceCaps(NamedTuple):
     """What a device can do besides computing. C: struct ggml_backend_dev_caps"""
 
-    async_: bool  # copies and computes run while the caller goes on
+    async_: bool  # copies and computes run in the background
     host_buffer: bool  # it has a buffer type of pinned host memory
     buffer_from_host_ptr: bool  # `Device.buffer_from` works
     events: bool  # `Device.event` works
-    mmap_support: bool = True  # False: it wants weights of the CPU loaded, not in a mapped file
+    mmap_support: bool = True  # False: weights on the CPU should be loaded, not memory-mapped
 
 
 class DeviceProps(NamedTuple):
-    """All that a device says of itself; memory in bytes. C: struct ggml_backend_dev_props"""
+    """The properties that a device reports; memory in bytes. C: struct ggml_backend_dev_props"""
 
     name: str
     description: str
     type: enums.BackendDevType
     memory_free: int
     memory_total: int
-    device_id: str | None  # PCI bus id "0000:c1:00.0"; None where it is not known
+    device_id: str | None  # PCI bus id "0000:c1:00.0"; None if unknown
     caps: DeviceCaps
 
 
 class Device(InModule):
-    """One device of a backend, found by `device` or `devices`. Devices are equal when they are the
+    """One device of a backend; get one from `device` or `devices`. Two are equal if they are the
     same native device."""
 
     __slots__ = ()
@@ -64,12 +61,12 @@ class Device(InModule):
 
     @property
     def name(self) -> str:
-        """Name, unique among the devices. C: ggml_backend_dev_name"""
+        """Name, unique among devices. C: ggml_backend_dev_name"""
         return text(lib.ggml_backend_dev_name(self.ptr))
 
     @property
     def description(self) -> str:
-        """What the hardware calls itself. C: ggml_backend_dev_description"""
+        """The name of the hardware. C: ggml_backend_dev_description"""
         return text(lib.ggml_backend_dev_description(self.ptr))
 
     @property
@@ -91,14 +88,14 @@ class Device(InModule):
 
     @property
     def buffer_type(self) -> BufferType:
-        """The buffer type it computes from. C: ggml_backend_dev_buffer_type"""
+        """Its default buffer type. C: ggml_backend_dev_buffer_type"""
         from .buffer import BufferType
 
         return BufferType(lib.ggml_backend_dev_buffer_type(self.ptr))
 
     @property
     def host_buffer_type(self) -> BufferType | None:
-        """Host memory that it copies from fast (pinned); None where it has none.
+        """Its type of host memory for fast copies (pinned); None if it has none.
 
         C: ggml_backend_dev_host_buffer_type
         """
@@ -109,7 +106,7 @@ class Device(InModule):
 
     @property
     def extra_buffer_types(self) -> tuple[BufferType, ...]:
-        """Buffer types in which it lays weights out for its own kernels ("CPU_REPACK").
+        """Buffer types that lay weights out for its own kernels ("CPU_REPACK").
 
         C: ggml_backend_dev_get_extra_bufts_t, through the registry
         """
@@ -124,7 +121,7 @@ class Device(InModule):
 
     @property
     def features(self) -> dict[str, str]:
-        """What its backend was built with and found here: {"AVX2": "1", ...}; may be empty.
+        """Features that its backend was built with or found here: {"AVX2": "1", ...}. May be empty.
 
         C: ggml_backend_get_features_t, through the registry
         """
@@ -138,7 +135,7 @@ class Device(InModule):
 
     @property
     def props(self) -> DeviceProps:
-        """All that it says of itself, in one call. C: ggml_backend_dev_get_props"""
+        """All its properties, in one call. C: ggml_backend_dev_get_props"""
         props = ffi.new("struct ggml_backend_dev_props *")
         lib.ggml_backend_dev_get_props(self.ptr, props)
         caps = props.caps
@@ -154,33 +151,33 @@ class Device(InModule):
                 host_buffer=bool(caps.host_buffer),
                 buffer_from_host_ptr=bool(caps.buffer_from_host_ptr),
                 events=bool(caps.events),
-                # Older releases do not say.
+                # Older releases do not report it.
                 mmap_support=bool(getattr(caps, "mmap_support", True)),
             ),
         )
 
     def supports_op(self, tensor: AnyTensor) -> bool:
-        """Whether it can compute `tensor`'s op on its types and shapes.
+        """Whether it can compute the op of `tensor` with its types and shapes.
 
         C: ggml_backend_dev_supports_op
         """
         return bool(lib.ggml_backend_dev_supports_op(self.ptr, _tensor(tensor)))
 
     def supports_buft(self, buffer_type: BufferType) -> bool:
-        """Whether it reads tensors of this buffer type. C: ggml_backend_dev_supports_buft"""
+        """Whether it can read tensors of this buffer type. C: ggml_backend_dev_supports_buft"""
         from .buffer import BufferType
 
         return bool(lib.ggml_backend_dev_supports_buft(self.ptr, ptr_of(BufferType, buffer_type)))
 
     def offload_op(self, tensor: AnyTensor) -> bool:
-        """Whether it wants `tensor`'s op although the weight is in host memory.
+        """Whether it wants to compute `tensor`'s op even though the weight is in host memory.
 
         C: ggml_backend_dev_offload_op
         """
         return bool(lib.ggml_backend_dev_offload_op(self.ptr, _tensor(tensor)))
 
     def proc_address(self, name: str) -> Any:
-        """A backend's own function by name, as `void *`; raises `MissingFunctionError`.
+        """A function of its backend by name, as `void *`. Raises `MissingFunctionError`.
 
         C: ggml_backend_reg_get_proc_address
         """
@@ -191,23 +188,24 @@ class Device(InModule):
         return address
 
     def numa_init(self, strategy: enums.NumaStrategy | int | str) -> None:
-        """Places the threads of every compute by the machine's NUMA nodes: "distribute" (one after
-        the other), "isolate" (all on this thread's) or "numactl" (where numactl put the process);
-        "disabled" and "mirror" do nothing. Once per process, for it cannot be taken back.
+        """Places the threads of every compute on the machine's NUMA nodes: "distribute" (one node
+        after the other), "isolate" (all on this thread's node) or "numactl" (where numactl put the
+        process). "disabled" and "mirror" do nothing. Works once per process and cannot be undone.
 
-        Raises `ArgumentError` the second time, `MissingFunctionError` for a device that is no CPU.
+        Raises `ArgumentError` the second time, `MissingFunctionError` for a device other than the
+        CPU.
         C: ggml_numa_init, through the registry
         """
         number = enum_of(enums.NumaStrategy, strategy)
         address = self.proc_address("ggml_backend_cpu_numa_init")
         if self._module.numa:
-            raise ArgumentError("numa_init was called before: a process can do it once")
+            raise ArgumentError("numa_init was called before: a process can call it only once")
         ffi.cast("void (*)(enum ggml_numa_strategy)", address)(number)
         self._module.numa = True
 
     @property
     def is_numa(self) -> bool:
-        """Whether `numa_init` found more than one node. Raises `MissingFunctionError` as it.
+        """Whether `numa_init` found more than one node. Raises `MissingFunctionError` as it does.
 
         C: ggml_is_numa, through the registry
         """
@@ -215,18 +213,20 @@ class Device(InModule):
         return bool(ffi.cast("bool (*)(void)", address)())
 
     def buffer_from(self, array: npt.NDArray[Any]) -> Buffer:
-        """A buffer over a numpy array's memory, without a copy; `Tensor.alloc` puts tensors in.
+        """A buffer over the memory of a numpy array, without a copy; `Tensor.alloc` puts tensors
+        in it.
 
-        What is written to one is seen in the other; the array lives as long as the buffer. Raises
-        `ArgumentError` for a device that cannot (`props.caps.buffer_from_host_ptr`) and an array
-        that is empty, not contiguous, read-only or not aligned to `buffer_type.alignment` bytes.
+        Writes to one are visible in the other; the buffer keeps the array alive. Raises
+        `ArgumentError` for a device that cannot do it (`props.caps.buffer_from_host_ptr`) and for
+        an array that is empty, not contiguous, read-only or not aligned to `buffer_type.alignment`
+        bytes.
         C: ggml_backend_dev_buffer_from_host_ptr
         """
         from .buffer import Buffer
 
         if not self.props.caps.buffer_from_host_ptr:
             raise ArgumentError(
-                f"device {self.name} makes no buffers over host memory: allocate there "
+                f"device {self.name} cannot make buffers over host memory: allocate there "
                 "(Context.alloc) and copy with Tensor.set"
             )
         address = _address(array, self.buffer_type.alignment)
@@ -234,13 +234,15 @@ class Device(InModule):
         device = self.ptr  # as in `init`
         ptr = lib.ggml_backend_dev_buffer_from_host_ptr(device, address, size, size)
         if ptr == NULL:
-            raise AllocError(f"device {self.name} made no buffer over {size:,} bytes of an array")
+            raise AllocError(
+                f"device {self.name} could not make a buffer over {size:,} bytes of an array"
+            )
         watch_mapped(array)
         return Buffer(ptr, array)
 
     def event(self) -> Event:
-        """A mark in the work of this device's backends. Raises `ArgumentError` where the device
-        has none (`props.caps.events`): `Backend.synchronize` is for those.
+        """A mark in the work of this device's backends. Raises `ArgumentError` for a device without
+        events (`props.caps.events`): use `Backend.synchronize` there.
 
         C: ggml_backend_event_new
         """
@@ -255,13 +257,13 @@ class Device(InModule):
     def init(self, n_threads: int | None = None, params: str | None = None) -> Backend:
         """Opens a backend on this device.
 
-        `n_threads` is for backends that compute on the CPU (default: the cores this process may
-        use); others ignore it. Raises `AllocError` when the device cannot be opened.
+        `n_threads` is for backends that compute on the CPU (default: the cores that this process
+        may use); others ignore it. Raises `AllocError` if the device cannot be opened.
         C: ggml_backend_dev_init
         """
         from .backend import Backend
 
-        if n_threads is not None:  # before there is a backend that nobody has
+        if n_threads is not None:  # checked before a backend is open, which would leak
             integer("n_threads", n_threads, 1, lib.GGML_MAX_N_THREADS)
         ptr = lib.ggml_backend_dev_init(self.ptr, c_text("params", params) if params else NULL)
         if ptr == NULL:
@@ -276,7 +278,7 @@ def _tensor(tensor: AnyTensor) -> Any:
 
 
 def _address(array: npt.NDArray[Any], alignment: int) -> Any:
-    """Where the data of `array` is, if a buffer can be made over it."""
+    """The address of the data of `array`. Raises if no buffer can be made over it."""
     if not isinstance(array, np.ndarray):
         raise TypeError(f"expected a numpy array, got {describe(array)}")
     what = f"array of shape {array.shape}, {array.dtype}"
@@ -290,13 +292,13 @@ def _address(array: npt.NDArray[Any], alignment: int) -> Any:
     if address % alignment:
         raise ArgumentError(
             f"{what} starts {address % alignment} bytes after a multiple of {alignment}: expected "
-            "an aligned array, as np.memmap's, or a slice that starts at such an address"
+            "an aligned array, such as one of np.memmap, or a slice that starts at such an address"
         )
     return ffi.cast("void *", address)
 
 
 def _until_null(array: Any, key: Callable[[Any], Any]) -> Iterator[Any]:
-    """The elements of a C array that ends with one whose `key` is NULL; none for NULL itself."""
+    """The elements of a C array up to the first whose `key` is NULL; nothing for a NULL array."""
     i = 0
     while array != NULL and key(array[i]) != NULL:
         yield array[i]
@@ -304,21 +306,21 @@ def _until_null(array: Any, key: Callable[[Any], Any]) -> Iterator[Any]:
 
 
 def default_n_threads() -> int:
-    """The cores that this process may use."""
+    """The number of cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def devices() -> tuple[Device, ...]:
-    """All devices of the backends that are loaded, GPUs first. C: ggml_backend_dev_get"""
+    """All devices of the loaded backends, GPUs first. C: ggml_backend_dev_get"""
     with _module.REGISTERING:
         n = lib.ggml_backend_dev_count()
         return tuple(Device(lib.ggml_backend_dev_get(i)) for i in range(n))
 
 
 def device(name: str) -> Device:
-    """The device of that name, in any case. Raises `UnknownDeviceError` with the names there are.
+    """The device of that name, ignoring case. Raises `UnknownDeviceError` with the known names.
 
     C: ggml_backend_dev_by_name
     """
@@ -331,7 +333,7 @@ def device(name: str) -> Device:
 
 
 def best_device() -> Device:
-    """The first GPU; without one the first integrated GPU, else the CPU.
+    """The first GPU; without one, the first integrated GPU; without either, the CPU.
 
     C: ggml_backend_init_best
     """

@@ -1,4 +1,4 @@
-"""Registries: the backends that are loaded, each with its devices."""
+"""Registries: the loaded backends, each with its devices."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from .device import Device
 
 _GPUS = (BackendDevType.GPU, BackendDevType.IGPU)
 _loaded: dict[Path, Registry] = {}  # 0.9.4 would register a module again
-_PATIENCE = 5.0  # seconds that `unload` waits for calls of other threads
+_PATIENCE = 5.0  # seconds that `unload` waits for calls on other threads
 
 
 class Registry(InModule):
-    """One backend that is loaded ("CPU", "CUDA", "RPC"), found by `registries` or `load_backend`. A
+    """One loaded backend ("CPU", "CUDA", "RPC"); get it from `registries` or `load_backend`. A
     static object, never closed."""
 
     __slots__ = ()
@@ -39,22 +39,23 @@ class Registry(InModule):
 
     @property
     def devices(self) -> tuple[Device, ...]:
-        """Its devices; none where the hardware is missing. C: ggml_backend_reg_dev_get"""
+        """Its devices; empty if the hardware is missing. C: ggml_backend_reg_dev_get"""
         count = lib.ggml_backend_reg_dev_count(self.ptr)
         return tuple(Device(lib.ggml_backend_reg_dev_get(self.ptr, i)) for i in range(count))
 
     def unload(self) -> None:
-        """Takes away what `load_backend` loaded: its devices are gone, and its library is closed.
+        """Unloads a backend that `load_backend` loaded: removes its devices and closes its library.
 
         Its Device, Registry and BufferType objects raise `ClosedError` from then on. Raises
-        `ArgumentError` while a backend, buffer, event, thread pool or allocator of it is open, and
-        for what cannot be unloaded: a backend that came with the build, one with GPUs (threads of
-        their drivers may still run its code, as ggml-backend-reg.cpp says), and RPC while devices
-        of a server are known. `BusyError` for a call on another thread that does not end.
+        `ArgumentError` while one of its backends, buffers, events, thread pools or allocators is
+        open. It also raises that for backends that cannot be unloaded: one that came with the
+        build, one with GPUs (threads of their drivers may still run its code, as
+        ggml-backend-reg.cpp says), and RPC once it has the devices of a server. Raises `BusyError`
+        if a call on another thread does not end.
         C: ggml_backend_unload
         """
         with _module.REGISTERING:
-            self._unload(ffi.cast("ggml_backend_reg_t", self.ptr))  # not one of a call in flight
+            self._unload(ffi.cast("ggml_backend_reg_t", self.ptr))  # a cast is not held as a call's
 
     def _unload(self, native: Any) -> None:
         file = next((f for f, registry in _loaded.items() if registry == self), None)
@@ -63,11 +64,11 @@ class Registry(InModule):
         if file is None:
             why = "it was not loaded with load_backend"
         elif gpus:
-            why = f"a driver's threads may still run its code, which is for {gpus[0]!r}"
+            why = f"threads of the driver of {gpus[0]!r} may still run its code"
         if why or file is None:
             raise ArgumentError(f"registry {self.name} cannot be unloaded: {why}")
         module, name = self._module, self.name
-        module.gone = f"its backend {name} ({file}) was unloaded"  # from now on nobody calls it
+        module.gone = f"its backend {name} ({file}) was unloaded"  # new calls are refused
         try:
             still = _wait_for_calls(module, name)
         except BaseException:
@@ -76,7 +77,7 @@ class Registry(InModule):
         if still:
             module.gone = ""
             raise ArgumentError(
-                f"registry {name}: close what is open of it before unloading it: "
+                f"registry {name} has open objects, close them before you unload it: "
                 + ", ".join(sorted(map(repr, still)))
             )
         del _loaded[file]
@@ -85,23 +86,24 @@ class Registry(InModule):
 
 
 def _wait_for_calls(module: Module, name: str) -> list[Any]:
-    """Until nothing of it is there, or only what is open, which is returned. Calls with its devices
-    and buffer types are short, opening a device and freeing too."""
+    """Waits until no call runs in it and nothing of it is open. Returns its open objects if there
+    are any. Calls on its devices and buffer types are short, even opening a device and freeing."""
     end = time.monotonic() + _PATIENCE
     while module.is_called() or not module.open.is_empty():
         if still := module.open.still():
             return still
         if time.monotonic() > end:
             raise BusyError(
-                f"registry {name} is in the middle of a call on another thread, or somebody keeps "
-                "a `ptr` of its devices or buffer types: wait until that is over, then unload it"
+                f"registry {name} is in the middle of a call on another thread, or a `ptr` of one "
+                "of its devices or buffer types is still held: wait until that is over, then "
+                "unload it"
             )
         time.sleep(1e-4)
     return []
 
 
 def registries() -> tuple[Registry, ...]:
-    """The backends that are loaded, in the order of loading. C: ggml_backend_reg_get"""
+    """The loaded backends, in the order of loading. C: ggml_backend_reg_get"""
     with _module.REGISTERING:
         n = lib.ggml_backend_reg_count()
         return tuple(Registry(lib.ggml_backend_reg_get(i)) for i in range(n))
@@ -110,16 +112,16 @@ def registries() -> tuple[Registry, ...]:
 def load_backend(path: str | os.PathLike[str]) -> Registry:
     """Loads a backend module (a library built with GGML_BACKEND_DL) and adds its devices.
 
-    Loading a module twice gives the same registry; `Registry.unload` takes it away again. The
-    module has to come from the same ggml release as this build: it runs on its structs.
-    Raises `LoadError` for a file that is missing, is no module, or does not run on this CPU.
+    Loading a module twice gives the same registry; `Registry.unload` removes it. The module must
+    come from the same ggml release as this build, because they share structs. Raises `LoadError`
+    for a file that is missing, is not a backend module, or does not run on this CPU.
     C: ggml_backend_load
     """
     try:
         file = Path(path).resolve()
     except (OSError, RuntimeError, ValueError) as error:  # a loop of links, a NUL
         raise LoadError(f"backend module {os.fspath(path)!r}: {error}") from None
-    with _module.REGISTERING:  # two threads would load it twice
+    with _module.REGISTERING:  # so that two threads do not load it twice
         _module._LOADING[:] = [True]
         if file not in _loaded:
             _loaded[file] = _load(file)

@@ -14,10 +14,10 @@ from ..boundary.module import module_of
 from ..errors import AbortError, ArgumentError, MissingFunctionError, RpcError, ServerLostError
 from .device import Device
 
-_TIMEOUT = 10.0  # seconds to connect in, the first time
+_TIMEOUT = 10.0  # seconds for the first connection
 
-# Address -> the endpoint's text, by which upstream knows servers, and its devices. "localhost:1"
-# and "127.0.0.1:1" would be two, and the second would wait for the first to leave.
+# Address -> the endpoint's text, by which upstream knows servers, and its devices. By text,
+# "localhost:1" and "127.0.0.1:1" would be two clients, and the second would wait for the first.
 _servers: dict[tuple[str, int], tuple[bytes, tuple[Device, ...]]] = {}
 _lock = threading.Lock()
 
@@ -27,29 +27,29 @@ def rpc_devices(
 ) -> tuple[Device, ...]:
     """The devices of the RPC server at "HOST:PORT" (IPv4), in the server's order.
 
-    They are added to `devices()` and stay there; asking again gives the same ones without asking
-    the server, unless it was lost: then this connects anew. Names are given by this process
-    ("RPC0", ...), the description is the endpoint.
+    They are added to `devices()` and stay there. A second call returns the same devices without
+    asking the server, unless it was lost: then the call reconnects. This process names the devices
+    ("RPC0", ...); their description is the endpoint.
 
-    `timeout` is how many seconds the server may be silent while it owes an answer that needs no
-    computing (60 at first), `compute_timeout` while it computes (at first without limit: a long
-    compute is not a lost server). `math.inf` is without limit, None leaves what it was. A server
-    that goes, is silent for longer or answers nonsense is `ServerLostError`, from whatever call
-    waits for it or comes next; closing what was on it raises nothing. The devices stay: when a
-    server with as many devices listens there again, `Device.init` opens new backends on it. Ctrl-C
-    ends a wait, and the connection can be used afterwards. A server serves one client at a time:
-    while it serves another this waits, `timeout` seconds long.
+    `timeout` is how many seconds the server may be silent when an answer needs no computing (60 by
+    default). `compute_timeout` is the same while it computes (no limit by default: a long compute
+    does not mean a lost server). `math.inf` means no limit, None keeps the current setting. If the
+    server goes away, is silent for longer or sends nonsense, the waiting call or the next one
+    raises `ServerLostError`; closing objects on it raises nothing. The devices stay: once a server
+    with as many devices listens there again, `Device.init` opens new backends on it. Ctrl-C ends a
+    wait, and the connection stays usable. A server serves one client at a time: while it serves
+    another, this waits up to `timeout` seconds.
 
-    Raises `ArgumentError` for what is no endpoint or limit, `RpcError` when nobody listens there or
+    Raises `ArgumentError` for an invalid endpoint or limit, `RpcError` if nobody listens there or
     the server speaks another version of the protocol, `MissingFunctionError` in a build without
-    RPC. Releases before 0.24 have no limits: `ArgumentError` for one.
+    RPC. Releases before 0.24 have no limits: there a limit raises `ArgumentError`.
     C: ggml_backend_rpc_add_server, ggml_backend_register
     """
     host, port = _parse(endpoint)
     limits = _limit("timeout", timeout), _limit("compute_timeout", compute_timeout)
     add_server = _add_server()
     address = _resolve(endpoint, host, port)
-    with _lock:  # two threads would add it twice
+    with _lock:  # so that two threads do not add it twice
         name = _servers[address][0] if address in _servers else f"{host}:{port}".encode()
         if limits != (-1, -1):
             lib.gp_rpc_set_limits(name, *limits)
@@ -62,24 +62,24 @@ def rpc_devices(
 
 
 def _limit(name: str, seconds: float | None) -> int:
-    """Milliseconds for gp_rpc_set_limits."""
+    """The milliseconds for gp_rpc_set_limits; -1 keeps the setting, 0 is no limit."""
     if seconds is None:
         return -1
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds > 0:
         raise ArgumentError(
-            f"{name}={describe(seconds)}: expected seconds, a number above 0; math.inf is without "
-            "limit, None leaves it as it is"
+            f"{name}={describe(seconds)}: expected seconds, a number above 0; math.inf means no "
+            "limit, None keeps the current setting"
         )
     if BUILD["pristine"] or not lib.gp_rpc_guarded():
         raise ArgumentError(
-            f"{name}={seconds}: the RPC backend of build {BUILD['key']} has no limits; those of "
-            "ggml 0.24.0 and later have, unless they are pristine"
+            f"{name}={seconds}: the RPC backend of build {BUILD['key']} has no limits; expected a "
+            "build of ggml 0.24.0 or later that is not pristine"
         )
     return 0 if seconds == math.inf else min(max(int(seconds * 1000), 1), 1 << 53)
 
 
 def _add(endpoint: str, address: tuple[str, int], name: bytes, add_server: Any) -> Any:
-    # Asked before upstream does: 0.26 aborts when nobody listens, 0.9.4 reads through NULL.
+    # Probed before upstream connects: if nobody listens, 0.26 aborts and 0.9.4 reads through NULL.
     _probe(endpoint, address)
     mark = _log.mark()
     try:
@@ -96,13 +96,13 @@ def _add(endpoint: str, address: tuple[str, int], name: bytes, add_server: Any) 
 
 
 def _ask_again(endpoint: str, devices: tuple[Device, ...]) -> None:
-    """Connects to a server that was lost. Upstream counts its devices once and keeps them."""
+    """Reconnects to a lost server. Upstream counts its devices only once and keeps them."""
     try:
         for device in devices:
             device.memory  # noqa: B018  asks the server
     except ServerLostError as error:
         raise RpcError(
-            f"RPC endpoint '{endpoint}': the server that was there is lost, and now: "
+            f"RPC endpoint '{endpoint}': the server was lost, and reconnecting failed: "
             f"{error.condition}"
         ) from error
 
@@ -119,7 +119,7 @@ def _parse(endpoint: str) -> tuple[str, int]:
 
 
 def _add_server() -> Any:
-    """Upstream's function: linked, or (portable builds) of the module that was loaded."""
+    """Upstream's function: the linked one, or in portable builds that of the loaded module."""
     try:
         lib.ggml_backend_rpc_reg()
     except MissingFunctionError:
@@ -154,6 +154,6 @@ def _probe(endpoint: str, address: tuple[str, int]) -> None:
 
 def _refused(endpoint: str, reason: str) -> str:
     return (
-        f"RPC endpoint '{endpoint}': {reason}. It has to be an RPC server of the same ggml "
-        "release, and serves one client at a time; its own output says more"
+        f"RPC endpoint '{endpoint}': {reason}. Expected an RPC server of the same ggml release; it "
+        "serves one client at a time, and its own output says more"
     )

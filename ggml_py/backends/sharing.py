@@ -1,15 +1,15 @@
-"""Graphs that share tensors: one computes while the memory or the sources of another's change.
+"""Graphs that share tensors: one computes while the memory or the sources of its tensors change.
 
-Graphs of the same nodes share their tensors, and so does one that goes on where another ended. What
-a scheduler or allocator lent to the first is then used by the second, which holds neither. So
-whoever changes tensors (plans nodes, takes memory back) is among `CHANGES` meanwhile, and looks at
-the graphs that are used; whoever computes is among `USED`, and then looks at `CHANGES`: at least
-one of two that meet sees the other, and raises `BusyError`. A finalizer cannot raise: it leaves its
-work to the end of the compute.
+Graphs of the same nodes share their tensors, and so does a graph that continues another one. The
+second graph then uses memory that a scheduler or allocator lent to the first, and holds neither.
+So a call that changes tensors (plans nodes, takes memory back) is listed in `CHANGES` and then
+checks the graphs in use; a compute is listed in `USED` and then checks `CHANGES`. If two meet, at
+least one sees the other and raises `BusyError`. A finalizer cannot raise: it leaves its work for
+the end of the compute.
 
-Computing again costs nothing: a graph stays among `USED` until somebody changes tensors and finds
-it idle. That one makes it look at its tensors again (`Graph._whole_at`), which is where it comes
-back. Both happen with the lock of `take`, so no compute begins in between.
+Computing again costs nothing: a graph stays in `USED` until a call that changes tensors finds it
+idle and removes it. The next compute then checks the graph's tensors again (`Graph._whole_at`) and
+puts it back. Both happen under the lock of `take`, so no compute begins in between.
 """
 
 from __future__ import annotations
@@ -40,17 +40,18 @@ from ..errors import BusyError, ClosedError, SpoiledError
 if TYPE_CHECKING:
     from .above import AnyGraph
 
-USED: dict[int, weakref.ref[AnyGraph]] = {}  # by id: whose tensors are used now, or were
+USED: dict[int, weakref.ref[AnyGraph]] = {}  # by id: graphs whose tensors are or were in use
 CHANGES: list[changing] = []
 ALLOCATING: list[int] = []  # the threads that are in `Context.alloc`
-LATER: list[tuple[changing, Callable[[], None]]] = []  # what finalizers left
+LATER: list[tuple[changing, Callable[[], None]]] = []  # work that finalizers left
 
 
 class changing(in_use):
-    """Around a call that changes tensors: those that `lenders` lent lose their memory, and the
-    nodes of `graph` get other sources, if `nodes`; it is used, too. As `in_use`, and it raises
-    `BusyError` where that meets another user. `brief`: what was lent is not asked for while nobody
-    wants to know, and who does then waits for the end."""
+    """Around a call that changes tensors: those with memory from `lenders` lose it, and with
+    `nodes` the nodes of `graph` get other sources. `graph` also counts as used. Works like
+    `in_use`, and also raises `BusyError` if another user has one of these tensors. With `brief` the
+    lent tensors are not listed until another call asks for them; on another thread, that call waits
+    for the end of this one."""
 
     __slots__ = ("_graph", "_lenders", "_lent", "_nodes")
 
@@ -99,7 +100,7 @@ class changing(in_use):
     def _wait_for_allocations(self) -> None:
         me, pause = self._user[1], 1e-5
         while ALLOCATING:
-            if me in ALLOCATING:  # a callback, or a signal's handler
+            if me in ALLOCATING:  # a callback or a signal handler
                 raise BusyError(_ALLOCATING)
             time.sleep(pause)
             pause = min(2 * pause, 0.01)
@@ -108,23 +109,23 @@ class changing(in_use):
         self._lent = [lender._lent_tensors() for lender in self._lenders]
 
     def used_by(self) -> User | None:
-        """What another graph with such a tensor is in the middle of."""
+        """The user of another graph with one of these tensors, None without one."""
         pending = self._others()
         while pending:
             graph, user = pending.pop()
             try:
-                with _beside(graph):  # what it stands on stays
+                with _beside(graph):  # keeps the graph's memory
                     met = self.meets(graph.ptr)
             except (ClosedError, SpoiledError):
                 continue
             if met and graph._user is user:
                 return user
-            if met:  # that was over, and the next may have begun
+            if met:  # that use has ended, and another may have begun
                 pending = self._others()
         return None
 
     def _others(self) -> list[tuple[AnyGraph, User]]:
-        """The graphs that are used now."""
+        """Other graphs in use now, with their users."""
         found = {}
         with locked():
             for key, ref in list(USED.items()):
@@ -170,8 +171,8 @@ def _where(user: User) -> str:
 
 
 def use(graph: AnyGraph) -> None:
-    """The tensors of a graph that is taken are used from now on, until it is given back. Raises
-    `BusyError` while somebody changes one."""
+    """Marks the tensors of a taken graph as in use until it is given back. Raises `BusyError` while
+    another call changes one of them."""
     with locked():
         USED[id(graph)] = weakref.ref(graph)
     if CHANGES:
@@ -189,7 +190,7 @@ def _check_changes(graph: AnyGraph, mine: changing | None = None) -> None:
 
 
 def changed_elsewhere(tensor: Any) -> str:
-    """What another thread does now with a graph that has this native tensor, if anything."""
+    """What another thread is doing to a graph with this native tensor; "" if nothing."""
     for change in list(CHANGES):
         graph = change._graph
         if graph is None or change._user[1] == get_ident():
@@ -204,8 +205,8 @@ def changed_elsewhere(tensor: Any) -> str:
 
 
 class allocating(in_use):
-    """Around a call that gives tensors of a context memory: nobody takes back meanwhile what a
-    scheduler or an allocator lent one of them, or the source of a view."""
+    """Around a call that allocates the tensors of a context. Until it ends, nobody takes back the
+    memory that a scheduler or allocator lent to one of them or to the source of a view."""
 
     __slots__ = ()
 
@@ -218,7 +219,7 @@ class allocating(in_use):
         try:
             while True:
                 ALLOCATING.append(me)
-                # Who changes tensors goes first: it sees this one as well, and waits.
+                # Calls that change tensors go first; those that begin later see this one and wait.
                 if all(change._user[1] == me for change in list(CHANGES)):
                     return
                 ALLOCATING.remove(me)
@@ -237,7 +238,7 @@ class allocating(in_use):
 
 
 class _beside(reading):
-    """Around a call that reads what another thread uses, in a way that changes nothing of it."""
+    """Around a call that only reads what another thread uses."""
 
     __slots__ = ()
 
@@ -250,7 +251,7 @@ class _beside(reading):
 
 
 class using(in_use):
-    """Around a call but a compute that uses the memory of a graph's tensors."""
+    """Around a call other than a compute that uses the memory of a graph's tensors."""
 
     __slots__ = ()
 
@@ -282,15 +283,15 @@ class Lender(Handle):
 
     @property
     def _graph(self) -> Any:
-        """The graph that is allocated here now, None without one."""
+        """The graph that is allocated here now; None without one."""
         raise NotImplementedError
 
     def _lent_tensors(self) -> Any:
-        """A native array of the tensors that have memory from here now."""
+        """A native array of the tensors that it lends memory to now."""
         raise NotImplementedError
 
     def reset(self) -> None:
-        """Takes its memory back from the tensors of the graph."""
+        """Takes back the memory that it lent to the graph's tensors."""
         raise NotImplementedError
 
     def _closing(self, handles: Sequence[Handle]) -> in_use:
@@ -299,7 +300,7 @@ class Lender(Handle):
 
 
 def lent_by(scheduler: Any) -> Any:
-    """The tensors that a native scheduler gave memory, or other sources."""
+    """The tensors to which a native scheduler gave memory or other sources."""
     tensors = ffi.new("struct ggml_tensor *[]", lib.gp_sched_lent(scheduler, NULL))
     lib.gp_sched_lent(scheduler, tensors)
     return tensors
@@ -313,14 +314,14 @@ def free_lender(
     free: Callable[[Any], None],
 ) -> None:
     """The finalizer of a native scheduler or allocator that nobody closed. `take(raw)` takes the
-    memory from the tensors `lent(raw)`, where there still are any."""
+    memory from the tensors `lent(raw)`, if any of them still exist."""
     if held.native is None or take is None or exiting():
         free(raw)
         return
 
     def take_and_free() -> None:
         take(raw)
-        held.native, held.tensors = None, ()  # which had to be there until now
+        held.native, held.tensors = None, ()  # `take` needed them
         free(raw)
         held.needs = []
 
@@ -336,25 +337,25 @@ def _free_or_later(change: changing, free: Callable[[], None]) -> None:
         except BusyError:
             LATER.append(entry := (change, free))
         if change._user[1] in ALLOCATING or change.used_by() is not None:
-            return  # who looks at LATER when that is over
+            return  # the other call frees what is in LATER when it ends
         try:
             LATER.remove(entry)
         except ValueError:
-            return  # and has
+            return  # another thread has freed it
 
 
 def free_later() -> None:
-    """What finalizers left to a compute that is over now."""
+    """Does the work that finalizers left for the end of a call."""
     for entry in list(LATER):
         try:
             LATER.remove(entry)
         except ValueError:
-            continue  # another thread has it
+            continue  # another thread has taken it
         _free_or_later(*entry)
 
 
 def _after_fork_in_child() -> None:
-    """The other threads are gone."""
+    """Forgets the other threads, which the child does not have."""
     me = get_ident()
     CHANGES[:] = [change for change in CHANGES if change._user[1] == me]
     ALLOCATING[:] = [thread for thread in ALLOCATING if thread == me]

@@ -1,11 +1,11 @@
-"""Thread pools: the threads that CPU backends compute with, kept between computes.
+"""Thread pools: threads of CPU backends that are kept between computes.
 
 1. Without a pool, upstream starts and ends its threads for every compute.
-2. The thread that computes is worker 0 of the pool; the others are the pool's own. Upstream gives
-   worker 0 the pool's CPUs and priority when the pool is made, for good. Here a pool is made on a
-   thread that ends, and whoever computes has them only meanwhile (`as_worker_0`).
-3. A pool has one graph at a time, and no lock for that; `in_use` refuses the second. Pausing it
-   meanwhile would leave the compute waiting for ever for workers that sleep.
+2. The thread that computes is worker 0 of the pool; the others belong to the pool. When a pool is
+   made, upstream gives its CPUs and priority to the calling thread, for good. So a pool is made on
+   a thread that then ends, and a computing thread has them only for the compute (`as_worker_0`).
+3. A pool computes one graph at a time, without a lock; `in_use` refuses a second. Pausing the pool
+   during a compute would leave it waiting for ever for sleeping workers.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# What upstream asks the system for (ggml_thread_apply_priority of ggml-cpu.c), by level.
+# The policies and priorities that upstream sets (ggml_thread_apply_priority in ggml-cpu.c).
 _POLICIES = {
     enums.SchedPriority.LOW: ("SCHED_BATCH", 0),
     enums.SchedPriority.MEDIUM: ("SCHED_FIFO", 40),
@@ -41,7 +41,7 @@ _POLICIES = {
 class ThreadPool(Handle):
     """Threads for CPU backends: `backend.set_threadpool(pool)`. Several backends can share one.
 
-    Closing it takes it from its backends, closes the graph plans made with it and ends its threads.
+    Closing it removes it from its backends, closes graph plans made with it and ends its threads.
     C: ggml_threadpool_new
     """
 
@@ -66,13 +66,13 @@ class ThreadPool(Handle):
         paused: bool = False,
         device: Device | None = None,
     ) -> None:
-        """`n_threads` counts the thread that computes. `cpumask` has the numbers of the CPUs that
-        the threads may run on; with `strict_cpu` each thread runs on one of them, in turn. `prio`
-        is "low", "normal", "medium", "high" or "realtime". `poll` says how long threads spin for
-        work before they sleep, from 0 (not at all) to 100. `paused` threads sleep until `resume` or
-        the first compute. `device` is the CPU device whose backends will use it.
+        """`n_threads` includes the thread that computes. `cpumask` lists the CPUs that the threads
+        may run on; with `strict_cpu` each thread is bound to one of them, in turn. `prio` is "low",
+        "normal", "medium", "high" or "realtime". `poll` is how long threads spin for work before
+        they sleep, from 0 (not at all) to 100. A `paused` pool sleeps until `resume` or the first
+        compute. `device` is the CPU device whose backends will use the pool.
 
-        Raises `ArgumentError` for numbers out of range, CPUs that this process may not use and a
+        Raises `ArgumentError` for numbers out of range, CPUs that this process may not use or a
         priority that it may not have, `MissingFunctionError` for a device without thread pools.
         """
         self.n_threads = integer("n_threads", n_threads, 1, lib.GGML_MAX_N_THREADS)
@@ -80,12 +80,12 @@ class ThreadPool(Handle):
         self.prio = enums.SchedPriority(enum_of(enums.SchedPriority, prio))
         self.strict_cpu = bool(strict_cpu)
         self.cpumask = None if cpumask is None else _cpus(cpumask)
-        # Whether its threads have CPUs or a priority of their own.
+        # Whether its threads have their own CPUs or priority.
         self.is_placed = self.cpumask is not None or self.prio in _POLICIES
         self.device = _cpu() if device is None else device
         if not isinstance(self.device, Device):
             raise TypeError(f"device: expected a Device or None, got {describe(self.device)}")
-        held = self.device.ptr  # noqa: F841  until its module knows this pool (Registry.unload)
+        held = self.device.ptr  # noqa: F841  no unload before the module knows this pool
         new, free = self._functions()
         params = ffi.new("struct ggml_threadpool_params *")
         lib.ggml_threadpool_params_init(params, self.n_threads)
@@ -108,9 +108,9 @@ class ThreadPool(Handle):
         return f"<ThreadPool {'closed' if self.closed else f'{n} thread' + 's' * (n != 1)}>"
 
     def pause(self) -> None:
-        """Makes the threads sleep, whatever `poll` says, until `resume` or the next compute.
+        """Makes the threads sleep until `resume` or the next compute, whatever `poll` is.
 
-        Raises `BusyError` while it computes, `MissingFunctionError` where the CPU backend is a
+        Raises `BusyError` while it computes, `MissingFunctionError` if the CPU backend is a
         loaded module. C: ggml_threadpool_pause
         """
         self._check_linked("ggml_threadpool_pause")
@@ -118,8 +118,8 @@ class ThreadPool(Handle):
             lib.ggml_threadpool_pause(self.ptr)
 
     def resume(self) -> None:
-        """Wakes the threads, so that the next compute need not. Raises `MissingFunctionError` as
-        `pause`. C: ggml_threadpool_resume
+        """Wakes the threads ahead of the next compute. Raises `MissingFunctionError` as `pause`
+        does. C: ggml_threadpool_resume
         """
         self._check_linked("ggml_threadpool_resume")
         lib.ggml_threadpool_resume(self.ptr)
@@ -132,7 +132,7 @@ class ThreadPool(Handle):
             backend.set_threadpool(None)
 
     def _functions(self) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
-        """How to make and to free one: where the device's backend is linked, through guards."""
+        """The functions that make and free a pool; guarded ones if the backend is linked."""
         new = self.device.proc_address("ggml_threadpool_new")
         free = self.device.proc_address("ggml_threadpool_free")
         if _linked(self.device):
@@ -146,7 +146,7 @@ class ThreadPool(Handle):
         if not _linked(self.device):
             raise MissingFunctionError(
                 f"{function}: the backend of {self.device.name} is a loaded module, which does not "
-                "give this function out. Builds that link the backend (not --portable) have it"
+                "export this function. Builds that link the backend (not --portable) have it"
             )
 
     def _place_worker_0(self) -> None:
@@ -159,10 +159,10 @@ class ThreadPool(Handle):
             os.sched_setscheduler(0, getattr(os, policy), os.sched_param(level))
 
     def _try_placement(self) -> None:
-        """Asks the system for the CPUs and the priority: upstream only prints that it has not got
-        them. For this thread, which ends soon."""
+        """Tries the CPUs and the priority on this thread, which ends soon. Upstream would only
+        print that it did not get them."""
         if self.cpumask is not None and hasattr(os, "sched_setaffinity"):
-            with contextlib.suppress(OSError):  # none of them
+            with contextlib.suppress(OSError):  # it may use none of them
                 os.sched_setaffinity(0, self.cpumask)
             wrong = sorted(self.cpumask - os.sched_getaffinity(0))
             if wrong:
@@ -199,12 +199,12 @@ def _cpus(cpumask: Iterable[int]) -> frozenset[int]:
     most = lib.GGML_MAX_N_THREADS - 1
     cpus = frozenset(integer("cpumask", cpu, 0, most) for cpu in cpumask)
     if not cpus:
-        raise ArgumentError("cpumask has no CPU: expected one at least, or None for all")
+        raise ArgumentError("cpumask has no CPU: expected at least one, or None for all")
     return cpus
 
 
 def _cpu() -> Device:
-    return device("CPU")  # ThreadPool has a parameter of that name
+    return device("CPU")  # ThreadPool has a parameter named `device`
 
 
 def _linked(device: Device) -> bool:
@@ -215,7 +215,7 @@ def _linked(device: Device) -> bool:
 
 
 def _on_a_thread(make: Callable[[], T]) -> T:
-    """`make()`, called on a thread of its own; what it raises is raised."""
+    """Calls `make()` on a thread of its own, and raises what that raises."""
     made: list[T] = []
     raised: list[BaseException] = []
 

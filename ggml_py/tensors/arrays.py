@@ -1,9 +1,9 @@
-"""Arrays of `Context.from_numpy`, kept until the tensors made for them have memory of their own.
+"""Arrays of `Context.from_numpy`, kept until their tensors have memory of their own.
 
 A tensor can get memory in many ways: `Context.alloc`, `Tensor.alloc`, an allocator, a scheduler,
-`lib`. So the array is uploaded by whoever needs the data first: what reads or writes the tensor,
-and each compute. A scheduler or a `GraphAllocator` takes its memory back, so there the array stays,
-and is uploaded again whenever the graph is allocated again.
+`lib`. So the array is uploaded when its data is first needed: before a read or write of the tensor,
+and before each compute. A scheduler or a `GraphAllocator` takes its memory back. For its tensors
+the array is kept, and uploaded again each time the graph is allocated.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 
 class Arrays:
-    """Those of one context. Tensors are known by their address, for a Tensor would keep the context
-    that holds this."""
+    """The arrays of one context. Tensors are stored by address, because a Tensor would keep alive
+    the context that holds this object."""
 
     __slots__ = ("__weakref__", "_entries")
 
@@ -32,7 +32,7 @@ class Arrays:
         return bool(self._entries)
 
     def add(self, ptr: Any, data: npt.NDArray[Any]) -> None:
-        """The array, encoded, of a tensor without memory."""
+        """Adds the encoded array of a tensor without memory."""
         if data.size:
             self._entries[_address(ptr)] = _Entry(ptr, data)
             if id(self) not in PENDING:
@@ -44,20 +44,20 @@ class Arrays:
         return _address(ptr) in self._entries
 
     def upload(self, ptr: Any) -> None:
-        """For the tensor alone, or what it is a view of; where it was not done yet."""
+        """Uploads the array of the tensor, or of the tensor that it views, unless it was done."""
         root = ptr.view_src if ptr.view_src != NULL else ptr
         entry = self._entries.get(_address(root))
         if entry is not None:
             self._upload(entry)
 
     def upload_all(self) -> None:
-        """For all tensors that have memory by now."""
+        """Uploads the arrays of all tensors that have memory now."""
         for entry in list(self._entries.values()):
             self._upload(entry)
 
     def hold(self, graph: Any) -> None:
-        """Before `graph` is allocated: the memory that its tensors get shall not be used again for
-        later nodes, which is what outputs are marked for."""
+        """Call before `graph` is allocated. Marks its tensors as outputs, so that later nodes do
+        not reuse their memory."""
         for entry in list(self._entries.values()):
             if entry.ptr.data == NULL and lib.gp_graph_has(graph, entry.ptr):
                 lib.ggml_set_output(entry.ptr)
@@ -66,7 +66,7 @@ class Arrays:
     def _upload(self, entry: _Entry) -> None:
         ptr = entry.ptr
         if ptr.data == NULL:
-            entry.place = NULL  # it was lent memory, which was taken back
+            entry.place = NULL  # its lent memory was taken back
         elif ptr.buffer != NULL and entry.place != ptr.data:
             data = entry.data
             try:
@@ -74,21 +74,21 @@ class Arrays:
             except AbortError as error:
                 if "buffer not set" not in error.condition:
                     raise
-                entry.place = NULL  # just now, by another thread
+                entry.place = NULL  # another thread has just taken the memory
                 return
             entry.place = ptr.data
-            if memory_of(ptr.buffer) is not None:  # of its own: nobody takes it back
+            if memory_of(ptr.buffer) is not None:  # not lent: nobody takes it back
                 self._entries.pop(_address(ptr), None)
                 if not self._entries:
                     PENDING.discard(id(self))
 
 
-# The ids of those that are not empty: most programs have none when they compute.
+# The ids of all `Arrays` that are not empty: most programs have none when they compute.
 PENDING: set[int] = set()
 
 
 class _Entry:
-    """An array, and where it was uploaded to."""
+    """An array, and the address it was uploaded to."""
 
     __slots__ = ("data", "place", "ptr")
 

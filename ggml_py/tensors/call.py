@@ -1,4 +1,4 @@
-"""The op that a live tensor is the result of, with its operands, as plain data."""
+"""The op that computes a live tensor, with its operands, as plain data."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .tensor import Tensor
 
 
 def call_of(tensor: Tensor) -> Call:
-    """The call that a live tensor is the result of."""
+    """The op call that computes a live tensor."""
 
     def source(ptr: Any) -> Operand:
         view = ptr.view_src
@@ -41,7 +41,7 @@ def call_of(tensor: Tensor) -> Call:
 
 
 def key_of(tensor: Tensor) -> tuple[Any, ...]:
-    """What a decision about `call_of` depends on, gathered in a few microseconds."""
+    """A key of everything that a decision about `call_of` depends on; takes a few microseconds."""
     ptr = tensor.ptr
     view, first = ptr.view_src, ptr.src[0]
     key = [ffi.buffer(ptr.op_params)[:], ptr.op]

@@ -1,6 +1,6 @@
-"""Element types, and data from one to the other: numpy's types, bf16 and the quantised ones.
+"""Element types and conversion between them: numpy's types, bf16 and the quantised types.
 
-Conversion goes by chunks of rows, so that what it needs besides its result stays small.
+Data is converted in chunks of rows, which keeps the extra memory small.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ DTYPES: dict[enums.Type, np.dtype[Any]] = {
     enums.Type.I32: np.dtype(np.int32),
     enums.Type.I64: np.dtype(np.int64),
 }
-CHUNK = 4 << 20  # elements that are converted at once
-_ROWS_AT_ONCE = 1 << 18  # elements whose rows are quantised at once: a signal is handled after them
+CHUNK = 4 << 20  # elements converted at once
+_ROWS_AT_ONCE = 1 << 18  # elements quantised per call; signals are handled between calls
 _TYPES = {dtype: type_ for type_, dtype in DTYPES.items()}
 _BY_NUMBER = {int(t): t for t in enums.Type if t.name != "COUNT"}
 _NAMES: dict[str, enums.Type] = {}
@@ -50,13 +50,13 @@ def _type_names() -> dict[str, enums.Type]:
 
 
 def type_of(value: TypeLike) -> enums.Type:
-    """ggml's type for a name ("q4_0"), an `enums.Type`, its number, or a numpy dtype."""
+    """The ggml type for a name ("q4_0"), an `enums.Type`, its number or a numpy dtype."""
     if isinstance(value, enums.Type) and value != enums.Type.COUNT:
         return value
     if isinstance(value, str) and value.lower() in _type_names():
         return _type_names()[value.lower()]
     try:
-        if isinstance(value, int) or value is None:  # numpy takes None for float64
+        if isinstance(value, int) or value is None:  # numpy would read None as float64
             return _BY_NUMBER[value]
         return _TYPES[np.dtype(value)]
     except (TypeError, KeyError):
@@ -65,23 +65,23 @@ def type_of(value: TypeLike) -> enums.Type:
 
 
 def numbers(array: npt.ArrayLike) -> npt.NDArray[Any]:
-    """`array` as numpy has it. Raises TypeError for a Tensor, `ArgumentError` for text, objects,
-    complex numbers, times, and numbers that are masked."""
+    """`array` as a numpy array. Raises TypeError for a Tensor, `ArgumentError` for text, objects,
+    complex numbers, times and masked elements."""
     if isinstance(array, TensorInfo):
         raise TypeError("expected an array, got a Tensor: use source.copy_to(target), or its get()")
     if isinstance(array, np.ma.MaskedArray) and np.ma.is_masked(array):
         raise ArgumentError(
-            "an array with masked elements: no tensor has those, fill them (array.filled(0))"
+            "an array with masked elements: a tensor has no mask, fill them (array.filled(0))"
         )
     values = np.asarray(array)
     if values.dtype.kind in "OSUcmM":
-        raise ArgumentError(f"an array of {values.dtype}: expected numbers that are not complex")
+        raise ArgumentError(f"an array of {values.dtype}: expected real numbers")
     return values
 
 
 def check_shape(what: str, shape: tuple[int, ...], ne: Sequence[int]) -> None:
-    """Raises `ArgumentError` unless an array of that shape fits a tensor of `ne`: numpy's shape is
-    `ne` reversed, and ones in front do not count, for ggml fills every `ne` up to four with them.
+    """Raises `ArgumentError` unless an array of that shape fits a tensor of `ne`. The shape must be
+    `ne` reversed; leading ones do not count, because ggml pads every `ne` to four with ones.
     """
     if shape == tuple(reversed(ne)) or _without_ones(shape) == _without_ones(reversed(ne)):
         return
@@ -89,9 +89,9 @@ def check_shape(what: str, shape: tuple[int, ...], ne: Sequence[int]) -> None:
     size, n = math.prod(shape), math.prod(ne)
     hint = ""
     if size == n:
-        hint = f"; array.reshape{expected} takes its elements in their order"
+        hint = f"; array.reshape{expected} keeps the order of its elements"
         if shape == expected[::-1]:
-            hint = f"; array.T if ne was meant, {hint[2:]}"
+            hint = f"; use array.T if the shape was meant as ne, {hint[2:]}"
     raise ArgumentError(
         f"{what} has ne {list(ne)} = {n} elements, the array has shape {shape} = {size}: expected "
         f"shape {expected}, ne reversed{hint}"
@@ -99,41 +99,41 @@ def check_shape(what: str, shape: tuple[int, ...], ne: Sequence[int]) -> None:
 
 
 def check_part(what: str, shape: tuple[int, ...], ne: Sequence[int], offset: int) -> None:
-    """As `check_shape`, for a part from `offset` on: a 1-D run of elements, or some of its rows,
-    matrices, …, which begin where one of these begins."""
+    """Like `check_shape`, for a part of a tensor that starts at `offset`: a 1-D run of elements, or
+    whole rows, matrices, …, which must start where one of the tensor's starts."""
     inner = shape[1:]
     while inner != tuple(reversed(ne[: len(inner)])) and shape[0] == 1:
         shape, inner = inner, inner[1:]
     if inner == tuple(reversed(ne[: len(inner)])):
         step = math.prod(inner)
         if step and offset % step:
-            begins = "a row" if len(inner) == 1 else f"one of {list(inner)}"
+            unit = "a row" if len(inner) == 1 else f"a part of shape {list(inner)}"
             raise ArgumentError(
-                f"{what} has ne {list(ne)}, the part of shape {shape} from offset {offset} on does "
-                f"not begin with {begins}: expected a multiple of {step}; array.reshape(-1) is a "
-                "run of elements from anywhere"
+                f"{what} has ne {list(ne)}, the part of shape {shape} at offset {offset} does not "
+                f"start where {unit} starts: expected a multiple of {step}; array.reshape(-1) can "
+                "start anywhere"
             )
     else:
         raise ArgumentError(
             f"{what} has ne {list(ne)}, the part has shape {shape}: expected one dimension, or "
-            f"whole rows, shape (n, {ne[0]}); array.reshape(-1) takes its elements in their order"
+            f"whole rows, shape (n, {ne[0]}); array.reshape(-1) keeps the order of its elements"
         )
 
 
 def _without_ones(shape: Iterable[int]) -> tuple[int, ...]:
-    """A shape without the ones in front."""
+    """A shape without its leading ones."""
     return tuple(itertools.dropwhile(lambda n: n == 1, shape))
 
 
 def name_of(type_: enums.Type) -> str:
-    """The type's name as users write it."""
+    """The name of the type, as users write it."""
     return type_.name.lower()
 
 
 def chunks(
     values: npt.NDArray[Any], type_: enums.Type, n_per_row: int, imatrix: Any = None
 ) -> Iterator[npt.NDArray[Any]]:
-    """`values` in a ggml type, piece by piece: one piece, without a copy, where nothing changes."""
+    """`values` in a ggml type, in pieces; a single one without a copy if nothing changes."""
     dtype = DTYPES.get(type_)
     if dtype is not None:
         if imatrix is not None:
@@ -144,8 +144,8 @@ def chunks(
     block = lib.ggml_blck_size(type_)
     if n_per_row <= 0 or values.size % n_per_row or n_per_row % block:
         raise ArgumentError(
-            f"{values.size} elements in rows of {n_per_row} are no whole blocks of "
-            f"{name_of(type_)} ({block} elements a block)"
+            f"{values.size} elements in rows of {n_per_row} are not whole blocks of "
+            f"{name_of(type_)} ({block} elements per block)"
         )
     weights = _weights_of(imatrix, type_, n_per_row, values.size)
     start = 0
@@ -153,7 +153,7 @@ def chunks(
         if type_ == enums.Type.BF16:
             flat = _converted(part, np.dtype(np.float32), type_).reshape(-1)
         else:
-            with np.errstate(over="ignore"):  # looked for below
+            with np.errstate(over="ignore"):  # checked below
                 flat = np.ascontiguousarray(part, np.float32).reshape(-1)
             _check_finite(flat, part, type_, start)
         of_part = None if weights is None else weights.at(start, flat.size)
@@ -162,20 +162,20 @@ def chunks(
 
 
 def _converted(part: npt.NDArray[Any], dtype: np.dtype[Any], type_: enums.Type) -> npt.NDArray[Any]:
-    """`part` in numpy's `dtype`. Raises `ArgumentError` for numbers that this makes others."""
+    """`part` in numpy's `dtype`. Raises `ArgumentError` if the conversion changes a number."""
     if np.can_cast(part.dtype, dtype, "safe"):
         return np.ascontiguousarray(part, dtype)
-    with np.errstate(over="ignore", invalid="ignore"):  # looked for here
+    with np.errstate(over="ignore", invalid="ignore"):  # checked below
         converted = np.ascontiguousarray(part, dtype)
     if dtype.kind == "f":
         wrong = np.isinf(converted)
         if wrong.any():
             wrong &= np.isfinite(part)
-    else:  # an integer, or what is none any more: of 2^63 the way back is not enough
+    else:  # integers: for 2^63 the way back is not enough, so compare the signs too
         wrong = (converted.astype(part.dtype) != part) | ((converted < 0) != (part < 0))
     if wrong.any():
         number = part[wrong].flat[0]
-        raise ArgumentError(f"{number} is no number that {name_of(type_)} can hold")
+        raise ArgumentError(f"{number} is not a number that {name_of(type_)} can hold")
     return converted
 
 
@@ -191,7 +191,7 @@ def encode(
 
 
 def _parts(values: npt.NDArray[Any], multiple: int) -> Iterator[npt.NDArray[Any]]:
-    """Consecutive pieces of about CHUNK elements, whole multiples of `multiple`."""
+    """Consecutive pieces of about CHUNK elements; the sizes are multiples of `multiple`."""
     if values.size <= CHUNK:
         if values.size:
             yield values
@@ -214,21 +214,21 @@ def _check_finite(
     if not finite.all():
         at = int(np.argmin(finite))
         raise ArgumentError(
-            f"element {start + at} is {part.reshape(-1)[at]}: {name_of(type_)} can hold only what "
-            "is finite as float32"
+            f"element {start + at} is {part.reshape(-1)[at]}: {name_of(type_)} can hold only "
+            "numbers that are finite as float32"
         )
 
 
 class _Weights:
-    """An importance matrix: a weight per column, for all rows or for each matrix of a stack."""
+    """An importance matrix: one weight per column, for all rows or for each matrix of a stack."""
 
     def __init__(self, values: npt.NDArray[np.float32], rows: int) -> None:
         self.values = values
-        self.rows = rows  # of one matrix; a chunk has whole matrices where there are several
+        self.rows = rows  # of one matrix; with several, a chunk has whole matrices
         self.several = len(values) > 1
 
     def at(self, start: int, size: int) -> npt.NDArray[np.float32]:
-        """Those of the matrices in `size` elements from `start` on."""
+        """The weights for `size` elements from `start` on."""
         if not self.several:
             return self.values
         matrix = self.rows * self.values.shape[1]
@@ -236,8 +236,8 @@ class _Weights:
 
 
 def _weights_of(imatrix: Any, type_: enums.Type, n_per_row: int, n: int) -> _Weights | None:
-    """The weights for `n` elements; raises `ArgumentError` for too many, too few, or none where
-    the type needs them."""
+    """The weights for `n` elements. Raises `ArgumentError` for the wrong number of weights, and for
+    none if the type needs them."""
     if imatrix is None:
         if lib.ggml_quantize_requires_imatrix(type_):
             raise ArgumentError(
@@ -252,11 +252,11 @@ def _weights_of(imatrix: Any, type_: enums.Type, n_per_row: int, n: int) -> _Wei
     n_matrices = values.size // max(n_per_row, 1)
     if n_matrices == 0 or values.size % n_per_row or n_rows % max(n_matrices, 1):
         raise ArgumentError(
-            f"imatrix of {values.size} weights: expected {n_per_row}, one per column, or as many "
+            f"imatrix of {values.size} weights: expected {n_per_row}, one per column, or that many "
             f"for each matrix of a stack; the data has {n_rows} rows of {n_per_row}"
         )
     if not np.isfinite(values).all() or (values < 0).any():
-        raise ArgumentError("imatrix: expected finite weights, none negative")
+        raise ArgumentError("imatrix: expected finite weights, none of them negative")
     rows = n_rows // n_matrices if n_matrices > 1 else 1
     return _Weights(values.reshape(n_matrices, n_per_row), rows)
 
@@ -286,7 +286,7 @@ def _quantized(
         except AbortError as error:
             why = "" if weights is None else f" with this imatrix ({error.condition}, all zero?)"
             raise ArgumentError(
-                f"{name_of(type_)} cannot be quantised to{why}: q8_0 can"
+                f"ggml cannot quantise to {name_of(type_)}{why}: use another type, such as q8_0"
             ) from error
     if type_ != enums.Type.BF16 and not lib.ggml_validate_row_data(type_, target, out.nbytes):
         largest = float(np.abs(flat).max())
@@ -300,11 +300,12 @@ def _quantized(
 def quantize(
     array: npt.ArrayLike, type: TypeLike, imatrix: npt.ArrayLike | None = None
 ) -> npt.NDArray[np.uint8]:
-    """The array's rows (its last dimension) in a ggml type, raw: shape [.., bytes of a row].
+    """The rows of the array (its last dimension) in a ggml type, as raw bytes: shape
+    [.., bytes of a row].
 
-    `imatrix` has a weight for each column, or for each column of each matrix of a stack; some types
-    need one. Raises `ArgumentError` for rows that are no whole blocks, values that are not finite
-    or too large for the type, and an imatrix of another length. C: ggml_quantize_chunk
+    `imatrix` has one weight per column, or one per column of each matrix of a stack; some types
+    need one. Raises `ArgumentError` for rows that are not whole blocks, values that are not finite
+    or too large for the type, and an imatrix of the wrong length. C: ggml_quantize_chunk
     """
     values, type_ = numbers(array), type_of(type)
     if values.ndim == 0:
@@ -324,9 +325,9 @@ def dequantize(
 ) -> npt.NDArray[np.float32]:
     """Raw bytes of a ggml type as float32: the reverse of `quantize`.
 
-    The shape is the reverse of `ne`, by default that of `raw` with elements for bytes. Raises
-    `ArgumentError` for another number of bytes than `ne` takes, and types that have no floats.
-    C: ggml_get_type_traits()->to_float
+    The shape is `ne` reversed; by default it is that of `raw`, with each row's bytes replaced by
+    its elements. Raises `ArgumentError` if `ne` takes another number of bytes, and for types that
+    cannot be converted to floats. C: ggml_get_type_traits()->to_float
     """
     type_ = type_of(type)
     data = np.ascontiguousarray(raw)
@@ -353,7 +354,8 @@ def dequantize(
 
 
 def row_size(type_: enums.Type, n: int) -> int:
-    """Bytes of `n` elements. Raises `ArgumentError` for no whole blocks. C: ggml_row_size"""
+    """Bytes of `n` elements. Raises `ArgumentError` unless they are whole blocks. C: ggml_row_size
+    """
     block = lib.ggml_blck_size(type_)
     if block == 0 or n % block:
         raise ArgumentError(f"rows of {n}: {name_of(type_)} has blocks of {block} elements")
@@ -373,7 +375,7 @@ def decode(raw: npt.NDArray[np.uint8], type_: enums.Type, n: int) -> npt.NDArray
 def decode_into(
     out: npt.NDArray[np.float32], raw: npt.NDArray[np.uint8], type_: enums.Type
 ) -> None:
-    """The same, into contiguous memory."""
+    """Like `decode`, into contiguous memory."""
     to_float = lib.ggml_get_type_traits(type_).to_float
     if to_float == NULL:
         raise ArgumentError(f"{name_of(type_)} cannot be converted to float32")

@@ -1,8 +1,8 @@
-"""A tensor's data: written, read, copied, and shared with numpy and DLPack without a copy.
+"""The data of a tensor: writing, reading, copying, and sharing it with numpy and DLPack.
 
-What is shared outlives its buffer: closing a `Buffer` takes the memory from its tensors, and the
+Shared memory outlives its buffer: closing a `Buffer` takes the memory from its tensors, and the
 memory itself is freed with the last array over it. Memory that a `Scheduler` or `GraphAllocator`
-lends is used again, by later nodes and the next graph: only `numpy()` shares it.
+lends is reused by later nodes and the next graph, so only `numpy()` shares it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 class _Shared:
-    """What numpy holds for an array over a tensor's memory."""
+    """The object that numpy keeps for an array over a tensor's memory."""
 
     __slots__ = ("__array_interface__", "_memory")
 
@@ -50,7 +50,7 @@ class _Shared:
 
 
 class TensorData(TensorInfo):
-    """The part of `Tensor` that is about its elements."""
+    """The part of `Tensor` that handles its elements."""
 
     __slots__ = ()
 
@@ -60,12 +60,12 @@ class TensorData(TensorInfo):
         return view_src.buffer if view_src else ptr.buffer
 
     def _data_buffer(self) -> Any:
-        """The native buffer, which stays as long as somebody has this pointer."""
+        """The native buffer, which lives as long as somebody holds this pointer."""
         _memory, _address, buffer = pinned = self._pinned()
         return ffi.gc(buffer, lambda _buffer, _pinned=pinned: None)
 
     def _moved(self, error: AbortError) -> None:
-        """Says so where another thread has taken its memory since it was looked at."""
+        """Raises if another thread took its memory after it was checked."""
         self._data()
         if "buffer not set" in error.condition or "GGML_ASSERT(buffer)" in error.condition:
             raise BusyError(
@@ -76,11 +76,11 @@ class TensorData(TensorInfo):
     def _data(self) -> Any:
         ptr = self.ptr
         if PENDING:
-            arrays = getattr(self._context, "_arrays", None)  # a Context has them
+            arrays = getattr(self._context, "_arrays", None)  # only a Context has them
             if arrays:
                 arrays.upload(ptr)
         source = ptr.view_src
-        if source:  # upstream points a view there only once
+        if source:  # a view: upstream sets its address only once
             place = ffi.cast("char *", source.data)
             if ptr.data != (place + ptr.view_offs if place else NULL):
                 lib.gp_view_place(ptr)
@@ -90,7 +90,7 @@ class TensorData(TensorInfo):
         if not (buffer and ptr.data):
             if doing := changed_elsewhere(source or ptr):
                 raise BusyError(
-                    f"another thread is {doing} a graph that has tensor '{self.name}': wait until "
+                    f"another thread is {doing} a graph with tensor '{self.name}': wait until "
                     "that returns"
                 )
             raise NoDataError(
@@ -107,11 +107,11 @@ class TensorData(TensorInfo):
     ) -> None:
         """Copies `array` into the tensor, converting (and quantising) to its type.
 
-        The array's shape is the reverse of `ne`; ones in front do not count. With `offset` (in
-        elements, 0 too) only the part from there on is written: a 1-D array, or whole rows from the
-        beginning of a row, planes from that of a plane. `imatrix` as for `quantize`. Raises
-        `ArgumentError` for another shape or place and for values that the type cannot hold; what
-        came before these is written. `NoDataError` before allocation.
+        The array's shape must be `ne` reversed; leading ones do not count. With an `offset` (in
+        elements, 0 counts too) only a part is written, starting there: a 1-D array, whole rows from
+        the start of a row, or whole planes from the start of a plane. `imatrix` is as in
+        `quantize`. Raises `ArgumentError` for a wrong shape or offset and for values that the type
+        cannot hold; earlier chunks may already be written then. `NoDataError` before allocation.
         C: ggml_backend_tensor_set
         """
         ptr = self._writable()
@@ -127,7 +127,8 @@ class TensorData(TensorInfo):
         else:
             if offset + values.size > (n := self.n_elements):
                 raise ArgumentError(
-                    f"tensor '{self.name}' has {n} elements: {values.size} from {offset} do not fit"
+                    f"tensor '{self.name}' has {n} elements: {values.size} at offset {offset} do "
+                    "not fit"
                 )
             check_part(f"tensor '{self.name}'", values.shape, self.ne, offset)
             block = lib.ggml_blck_size(ptr.type)
@@ -137,7 +138,7 @@ class TensorData(TensorInfo):
                     f"{name_of(self.type)}"
                 )
             start = row_size(self.type, offset)
-        dtype = DTYPES.get(ptr.type)  # a number is as good a key as its enums.Type, and quicker
+        dtype = DTYPES.get(ptr.type)  # a number works as key for its enums.Type, and is faster
         same = dtype is not None and values.dtype == dtype
         if same and imatrix is None and values.flags.c_contiguous:
             parts: Iterable[npt.NDArray[Any]] = (values,)
@@ -153,23 +154,23 @@ class TensorData(TensorInfo):
             raise
 
     def _writable(self) -> Any:
-        """The native tensor, contiguous and in memory that may be written."""
+        """The native tensor, checked to be contiguous and in writable memory."""
         ptr = self._data()
         if not self.is_contiguous:
             raise ArgumentError(f"tensor '{self.name}' is not contiguous: set its source instead")
         if READONLY and memory_of(self._buffer()) in READONLY:
             raise ArgumentError(
-                f"tensor '{self.name}' is where a file is mapped, which is only read: expected a "
+                f"tensor '{self.name}' is in a mapped file, which is read-only: expected a "
                 "tensor in memory of its own"
             )
         return ptr
 
     def set_2d(self, array: npt.ArrayLike, offset: int = 0, stride: int | None = None) -> None:
-        """Writes the rows of a 2-D array, converted, to places `stride` elements apart.
+        """Converts the rows of a 2-D array and writes them `stride` elements apart.
 
-        The first goes to element `offset`; stride is ne0 by default. All in elements, of quantised
-        types whole blocks. Raises `ArgumentError` for what does not fit, `NoDataError` before
-        allocation. C: ggml_backend_tensor_set_2d
+        The first row goes to element `offset`; `stride` is ne0 by default. Everything is in
+        elements, and must be whole blocks of a quantised type. Raises `ArgumentError` if it does
+        not fit, `NoDataError` before allocation. C: ggml_backend_tensor_set_2d
         """
         values = numbers(array)
         if values.ndim != 2:
@@ -185,9 +186,11 @@ class TensorData(TensorInfo):
     def get_2d(
         self, n: int, size: int, offset: int = 0, stride: int | None = None
     ) -> npt.NDArray[Any]:
-        """A copy of `n` rows of `size` elements, `stride` apart from `offset` on: shape [n, size].
+        """Copies `n` rows of `size` elements that start `stride` apart, the first at `offset`:
+        shape [n, size].
 
-        As `set_2d`; types that numpy lacks come as float32. C: ggml_backend_tensor_get_2d
+        Units, default and errors are as in `set_2d`. Types that numpy lacks come as float32.
+        C: ggml_backend_tensor_get_2d
         """
         start, n_bytes, step = self._rows(n, size, offset, stride)
         raw: npt.NDArray[Any] = np.empty(n * n_bytes, np.uint8)
@@ -199,7 +202,7 @@ class TensorData(TensorInfo):
         return values.reshape(n, size)
 
     def _rows(self, n: int, size: int, offset: int, stride: int | None) -> tuple[int, int, int]:
-        """Bytes of offset, one row and stride, if `n` rows are in the tensor."""
+        """Bytes of offset, one row and stride. Raises unless the `n` rows are in the tensor."""
         type_ = self._data().type
         if not self.is_contiguous:
             raise ArgumentError(f"tensor '{self.name}' is not contiguous: use its source instead")
@@ -210,21 +213,21 @@ class TensorData(TensorInfo):
         if end > self.n_elements:
             raise ArgumentError(
                 f"tensor '{self.name}' has {self.n_elements} elements: {n} rows of {size}, {step} "
-                f"apart from {offset} on, do not fit"
+                f"apart, do not fit at offset {offset}"
             )
         if size % block or offset % block or step % block:
             raise ArgumentError(
-                f"rows of {size}, {step} apart from {offset} on: expected multiples of {block}, "
+                f"rows of {size}, {step} apart, at offset {offset}: expected multiples of {block}, "
                 f"the elements in a block of {self.type.name.lower()}"
             )
         start, row, apart = (lib.ggml_row_size(type_, count) for count in (offset, size, step))
         return start, row, apart
 
     def copy_to(self, other: TensorData) -> None:
-        """Copies the data to a tensor of the same type, ne and nb, on whatever device.
+        """Copies the data to a tensor of the same type, ne and nb, on any device.
 
-        Raises `ArgumentError` for another layout and for a view with gaps (upstream would copy
-        what lies in them), `NoDataError` before allocation. C: ggml_backend_tensor_copy
+        Raises `ArgumentError` for another layout and for a view with gaps (upstream would copy the
+        bytes in the gaps too), `NoDataError` before allocation. C: ggml_backend_tensor_copy
         """
         self._check_copy(other)
         if other != self:
@@ -245,23 +248,23 @@ class TensorData(TensorInfo):
             first, second = (f"{t.name.lower()} ne {ne} nb {nb}" for t, ne, nb in (mine, theirs))
             raise ArgumentError(
                 f"'{self.name}' ({first}) and '{other.name}' ({second}) have different layouts: "
-                "expected the same type, ne and nb; an op (ctx.cpy) converts"
+                "expected the same type, ne and nb; use an op (ctx.cpy) to convert"
             )
         if self.n_elements and not lib.ggml_is_contiguously_allocated(self.ptr):
             raise ArgumentError(
-                f"'{self.name}' has gaps (ne {list(self.ne)}, nb {list(self.nb)}), and so has "
-                f"'{other.name}': copy what they are views of, or use an op (ctx.cpy)"
+                f"'{self.name}' and '{other.name}' have gaps (ne {list(self.ne)}, nb "
+                f"{list(self.nb)}): copy the tensors that they view, or use an op (ctx.cpy)"
             )
 
     def get(self, dequantize: bool = True, out: npt.NDArray[Any] | None = None) -> npt.NDArray[Any]:
-        """A copy of the data, shape = reversed(ne) without ggml's trailing ones.
+        """Copies the data; the shape is `ne` reversed, without ggml's trailing ones.
 
         Types that numpy lacks (quantised, bf16) come as float32, or with `dequantize=False` as
-        their raw bytes, shape [.., bytes of a row]. With `out` they go into that array, of the same
-        shape and dtype, which saves its allocation. Raises `ArgumentError` for another `out`,
-        `NoDataError` before allocation. After a compute, a node that was not marked as an output
-        (`set_output`) may hold other values than its own: its memory was used again, or its op was
-        computed as one with the next. C: ggml_backend_tensor_get
+        raw bytes of shape [.., bytes of a row]. With `out`, an array of the same shape and dtype,
+        the data goes there and nothing is allocated. Raises `ArgumentError` for an `out` that does
+        not match, `NoDataError` before allocation. After a compute, a node that was not marked as
+        an output (`set_output`) may hold other values: its memory may have been reused, or its op
+        fused with the next. C: ggml_backend_tensor_get
         """
         ptr = self._data()
         dtype, shape = DTYPES.get(ptr.type), self.shape
@@ -291,7 +294,7 @@ class TensorData(TensorInfo):
         return result
 
     def _get_floats(self, out: npt.NDArray[Any]) -> None:
-        """Of a contiguous tensor, chunk by chunk."""
+        """Reads a contiguous tensor as floats, chunk by chunk."""
         ptr, row = self.ptr, max(self.ne[0], 1)
         step = max(CHUNK // row, 1) * row
         for start in range(0, out.size, step):
@@ -303,7 +306,7 @@ class TensorData(TensorInfo):
             decode_into(part, raw, self.type)
 
     def _gaps_too(self, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-        """The elements of a tensor with strides, where it has them."""
+        """The elements of a tensor with gaps, as an array with its strides."""
         if lib.ggml_backend_buffer_is_host(self._data_buffer()):
             return self._view(dtype, *self._pinned()[:2])
         raw: npt.NDArray[Any] = np.empty(self.nbytes, np.uint8)
@@ -315,17 +318,17 @@ class TensorData(TensorInfo):
     def _strides(self) -> tuple[int, ...]:
         return tuple(reversed(self.nb[: len(self.shape)]))
 
-    # --- shared
+    # --- shared memory
 
     def numpy(self) -> npt.NDArray[Any]:
-        """The data itself, without a copy: host buffers and numpy's types only.
+        """The data itself, without a copy. Only for host buffers and numpy's types.
 
         The array stays valid: after its buffer is closed the memory lives until the array dies, but
-        no tensor has it any more. In memory that a scheduler or allocator lends, later nodes (not
-        of an output) and the next graph overwrite what it shows: `get` copies. Where a file is
-        mapped it is read-only. A node that was not marked as an output (`set_output`) may hold
-        other values than its own after a compute: see `get`. Raises `ArgumentError` for device
-        memory and for types that numpy lacks: use `get`. C: ggml_tensor.data
+        no tensor has it any more. Memory that a scheduler or allocator lends is overwritten by the
+        next graph and, except for outputs, by later nodes; `get` copies it. The array is read-only
+        over a mapped file. After a compute, a node that was not marked as an output (`set_output`)
+        may hold other values: see `get`. Raises `ArgumentError` for device memory and for types
+        that numpy lacks: use `get`. C: ggml_tensor.data
         """
         dtype = DTYPES.get(self.type)
         memory, address, buffer = self._pinned()
@@ -336,19 +339,19 @@ class TensorData(TensorInfo):
                 "use get()"
             )
         if dtype is None:
-            raise ArgumentError(f"numpy has no {name_of(self.type)}: use get()")
+            raise ArgumentError(f"numpy has no type {name_of(self.type)}: use get()")
         return self._view(dtype, memory, address)
 
     def _pinned(self) -> tuple[BufferMemory | LentMemory, int, Any]:
-        """The memory that it has now, the address in it, and the native buffer. It stays as long as
-        somebody holds the first, whoever closes the buffer."""
-        if not lib.gp_trace_present():  # a pristine build cannot pin: who lends it must wait
+        """Its memory now, the address in it, and the native buffer. Holding the first keeps the
+        memory, even if the buffer is closed."""
+        if not lib.gp_trace_present():  # a pristine build cannot pin lent memory
             self._data()
             buffer = self._buffer()
             address = int(ffi.cast("uintptr_t", self.ptr.data))
             return memory_of(buffer) or LentMemory(NULL), address, buffer
         place, buffer = ffi.new("void **"), NULL
-        while buffer == NULL:  # and again where another thread has just taken it
+        while buffer == NULL:  # NULL: another thread has just taken it
             buffer = lib.gp_tensor_pin(self._data(), place)
         address, memory = int(ffi.cast("uintptr_t", place[0])), memory_of(buffer)
         if memory is None:
@@ -362,8 +365,8 @@ class TensorData(TensorInfo):
         memory: BufferMemory | LentMemory | None = None,
         address: int | None = None,
     ) -> npt.NDArray[Any]:
-        """An array over host memory at `address`, which `memory` keeps; without them over what it
-        has now, for as long as nobody can take it."""
+        """An array over host memory at `address`, which `memory` keeps alive. Without them, over
+        its current memory; then nobody may take that memory while the array is used."""
         shape = self.shape
         if address is None:
             address = int(ffi.cast("uintptr_t", self.ptr.data))
@@ -381,8 +384,8 @@ class TensorData(TensorInfo):
     def __array__(
         self, dtype: npt.DTypeLike | None = None, copy: bool | None = None
     ) -> npt.NDArray[Any]:
-        """What np.asarray takes: `numpy()`, or `get()` where that is not possible or not lasting,
-        in memory that is lent."""
+        """For np.asarray: `numpy()`, or `get()` where that is not possible or the memory is only
+        lent."""
         array, why = None, "it is in memory that is lent"
         if not copy and memory_of(self._data_buffer()) is not None:
             try:
@@ -396,7 +399,8 @@ class TensorData(TensorInfo):
         return array if dtype is None else array.astype(dtype, copy=False)
 
     def __buffer__(self, flags: int) -> memoryview:
-        """memoryview(tensor), from Python 3.12 on (PEP 688); before, `tensor.numpy().data`."""
+        """For memoryview(tensor), from Python 3.12 on (PEP 688). Before, use
+        `tensor.numpy().data`."""
         try:
             return self.numpy().data
         except ArgumentError as error:
@@ -416,11 +420,11 @@ class TensorData(TensorInfo):
         dl_device: tuple[int, int] | None = None,
         copy: bool | None = None,
     ) -> Any:
-        """A DLPack capsule, as torch.from_dlpack and others take: numpy's types and bf16.
+        """A DLPack capsule for torch.from_dlpack and others: numpy's types and bf16.
 
-        Without a copy where `numpy()` is; memory that is lent is copied, unless `copy=False`.
-        Raises BufferError for device memory, quantised types and what is asked for in vain,
-        TypeError for a `max_version` that is none.
+        The memory is shared, as by `numpy()`. Lent memory is copied; with `copy=False` it raises.
+        Raises BufferError for device memory, quantised types and requests that it cannot meet,
+        TypeError for an invalid `max_version`.
         """
         from . import dlpack
 
@@ -445,7 +449,7 @@ class TensorData(TensorInfo):
             )
             return dlpack.capsule_of(layout, values, versioned)
         if memory.readonly and not versioned:
-            raise BufferError("a mapped file is only read, which DLPack before 1.0 cannot say")
+            raise BufferError("a mapped file is read-only, which DLPack before 1.0 cannot express")
         layout = dlpack.Layout(address, self.type, self.shape, self._strides(), memory.readonly)
         return dlpack.capsule_of(layout, memory, versioned)
 

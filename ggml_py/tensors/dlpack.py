@@ -1,7 +1,7 @@
-"""DLPack: tensors that other libraries see, and theirs that we see, without a copy.
+"""DLPack: sharing tensors with other libraries, in both directions, without a copy.
 
-Both forms of the capsule are read and written, the versioned one and the one before it. The structs
-are those of dlpack.h, for ctypes: only Python's own C API makes capsules.
+It reads and writes both forms of the capsule, with and without a version. The structs are those of
+dlpack.h, in ctypes, because capsules can only be made through Python's C API.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from ..boundary.arguments import describe
 from ..errors import ArgumentError
 from .convert import DTYPES
 
-CPU, CUDA_HOST = 1, 3  # DLDeviceType: what the CPU reads
+CPU, CUDA_HOST = 1, 3  # DLDeviceType: memory that the CPU can read
 _READ_ONLY = 1
 _INT, _FLOAT, _BFLOAT = 0, 2, 4
 _KINDS = {"i": _INT, "f": _FLOAT}
-_MAX_NDIM = 64  # numpy's; more is no number of dimensions
-MAX_BYTES = 1 << 57  # what processors can address
+_MAX_NDIM = 64  # numpy's limit; a larger number is not believed
+MAX_BYTES = 1 << 57  # the address space of processors
 
 
 class Layout(NamedTuple):
-    """Where elements are: numpy's order, strides in bytes."""
+    """Where the elements are: dimensions in numpy's order, strides in bytes."""
 
     address: int
     type: enums.Type
@@ -84,7 +84,7 @@ _is_valid = _api("PyCapsule_IsValid", ctypes.c_int, ctypes.c_void_p, ctypes.c_ch
 _pointer = _api("PyCapsule_GetPointer", ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)
 _rename = _api("PyCapsule_SetName", ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)
 
-_exported: dict[int, tuple[Any, ...]] = {}  # by address of the struct: what it needs
+_exported: dict[int, tuple[Any, ...]] = {}  # address of a struct -> the objects it needs
 
 
 def _delete(address: int, exported: dict[int, Any] = _exported) -> None:
@@ -98,18 +98,18 @@ def _unconsumed(
     is_valid: Any = _is_valid,
     pointer: Any = _pointer,
 ) -> None:
-    for name in names:  # a consumer renames it
+    for name in names:  # a consumer would have renamed it
         if is_valid(capsule, name):
             exported.pop(pointer(capsule, name), None)
 
 
 _deleter, _destructor = _Deleter(_delete), _Destructor(_unconsumed)
-for _callback in (_deleter, _destructor):  # arrays of others may be freed when this module is gone
+for _callback in (_deleter, _destructor):  # other libraries may call them after this module's end
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(_callback))
 
 
 def capsule_of(layout: Layout, owner: Any, versioned: bool) -> Any:
-    """A capsule over memory that `owner` keeps."""
+    """A capsule over memory that `owner` keeps alive."""
     dtype = DTYPES.get(layout.type)
     size = 2 if dtype is None else dtype.itemsize
     n = len(layout.shape)
@@ -143,7 +143,7 @@ def _name(name: bytes) -> Any:
 
 
 def takes_versioned(max_version: Any) -> bool:
-    """Whether a consumer that says `max_version` takes the versioned form. Raises TypeError."""
+    """Whether a consumer with this `max_version` takes the versioned form. Raises TypeError."""
     if max_version is None:
         return False
     try:
@@ -161,7 +161,7 @@ def _shown(value: Any) -> str:
 
 
 class Foreign:
-    """A producer's memory, held until this dies."""
+    """A producer's memory, held as long as this object lives."""
 
     def __init__(self, layout: Layout, address: int, deleter: int | None) -> None:
         self.layout = layout
@@ -176,20 +176,20 @@ class Foreign:
 def take(producer: Any) -> Foreign:
     """The memory of an object with `__dlpack__`.
 
-    Raises TypeError for other objects, `ArgumentError` for memory that the CPU cannot read,
-    elements that ggml has not, and what cannot be true.
+    Raises TypeError for other objects, `ArgumentError` for memory that the CPU cannot read, element
+    types that ggml lacks, and impossible values.
     """
     if not hasattr(producer, "__dlpack__") or not hasattr(producer, "__dlpack_device__"):
         raise TypeError(f"expected an object with __dlpack__, got {type(producer).__name__}")
     kind = _device_type(producer)
     if kind not in (CPU, CUDA_HOST):
         raise ArgumentError(
-            f"the data is on a device (DLPack's kind {kind}): expected memory that the CPU reads; "
+            f"the data is on a device (DLPack kind {kind}): expected memory that the CPU can read; "
             "copy it there first"
         )
     try:
         capsule = producer.__dlpack__(max_version=(1, 0))
-    except TypeError:  # made before versions were
+    except TypeError:  # a producer without versions
         capsule = producer.__dlpack__()
     name = next((name for name in _FORMS if _is_valid(id(capsule), name)), None)
     if name is None:
@@ -198,7 +198,7 @@ def take(producer: Any) -> Foreign:
     managed = _FORMS[name].from_address(address)
     if isinstance(managed, _Versioned) and managed.major > 1:
         raise ArgumentError(f"DLPack {managed.major}.{managed.minor}: expected version 1")
-    layout = _layout(managed)  # before it is ours: the capsule's own destructor cleans up
+    layout = _layout(managed)  # first: if it raises, the capsule's own destructor cleans up
     _rename(id(capsule), ctypes.cast(_USED[name], ctypes.c_char_p))
     return Foreign(layout, address, managed.deleter)
 
@@ -223,10 +223,10 @@ def _layout(managed: Any) -> Layout:
     if lanes != 1 or (code, bits) not in known:
         names = ", ".join(t.name.lower() for t in known.values())
         raise ArgumentError(
-            f"elements of {bits} bits, DLPack's kind {code}, {lanes} lanes: expected {names}"
+            f"elements of {bits} bits, DLPack kind {code}, lanes={lanes}: expected {names}"
         )
     if not 0 <= tensor.ndim <= _MAX_NDIM or (tensor.ndim and not tensor.shape):
-        what = "" if tensor.shape else " and a shape that is NULL"
+        what = "" if tensor.shape else " and a NULL shape"
         raise ArgumentError(
             f"the producer says ndim={tensor.ndim}{what}: expected one to four dimensions"
         )
@@ -245,7 +245,7 @@ def _layout(managed: Any) -> Layout:
     if tensor.byte_offset > MAX_BYTES:
         raise ArgumentError(
             f"the producer says byte_offset={tensor.byte_offset:,}: no machine addresses that many "
-            "bytes; expected where in its memory the elements begin"
+            "bytes; expected the offset of the elements in its memory"
         )
     start = (tensor.data or 0) + tensor.byte_offset
     return Layout(start, known[code, bits], shape, strides, readonly)

@@ -1,4 +1,4 @@
-"""What a tensor is without its data: name, type, shape, strides, and what follows from them."""
+"""The properties of a tensor without its data: name, type, shape, strides and what follows."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..boundary.arguments import c_text, ptr_of
 from ..boundary.ffi import NULL, ffi, lib, own_pointer, text
 from ..errors import ArgumentError
 
-# Bound once: half of a graph's tensors get names, and every op looks at types.
+# Looked up once: half of a graph's tensors get names, and every op reads types.
 _TYPES = {int(member): member for member in enums.Type}
 _MAX_NAME = lib.GGML_MAX_NAME
 _set_name = lib.ggml_set_name
@@ -24,11 +24,11 @@ class TensorInfo(AnyTensor):
     """The part of `Tensor` that needs no memory."""
 
     __slots__ = ("_context", "_ptr")
-    _context: Any  # a Context; ops.py, which sets it, knows only its base
+    _context: Any  # a Context; ops.py sets it, and knows only the base class
 
     def __init__(self, ptr: Any, context: Any) -> None:
         if not isinstance(ptr, ffi.CData) or ffi.typeof(ptr) is not _POINTER or not ptr:
-            own_pointer(type(self), ptr)  # raises, mostly
+            own_pointer(type(self), ptr)  # usually raises
             raise TypeError(f"expected a pointer to a tensor, got one of {ffi.typeof(ptr).cname}")
         self._ptr = ptr
         self._context = context
@@ -41,8 +41,8 @@ class TensorInfo(AnyTensor):
 
     @property
     def name(self) -> str:
-        """At most 63 bytes of UTF-8; setting a longer one raises `ArgumentError`. Names that ggml
-        makes itself ("x (view)") it cuts. C: ggml_set_name
+        """Name, at most 63 bytes of UTF-8; setting a longer one raises `ArgumentError`. ggml
+        truncates names that it makes itself ("x (view)"). C: ggml_set_name
         """
         return text(self.ptr.name)
 
@@ -63,15 +63,15 @@ class TensorInfo(AnyTensor):
 
     @property
     def ne(self) -> tuple[int, int, int, int]:
-        """Number of elements per dimension."""
+        """Number of elements in each dimension."""
         ne = self.ptr.ne
         return (ne[0], ne[1], ne[2], ne[3])
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """numpy's shape: `ne` from its last to its first, without ggml's trailing ones.
+        """numpy's shape: `ne` reversed, without ggml's trailing ones.
 
-        It is the shape of what `get` and `numpy` return. C: ggml_n_dims
+        `get` and `numpy` return arrays of this shape. C: ggml_n_dims
         """
         ptr = self.ptr
         ne = ptr.ne
@@ -79,7 +79,7 @@ class TensorInfo(AnyTensor):
 
     @property
     def nb(self) -> tuple[int, int, int, int]:
-        """Stride in bytes per dimension."""
+        """Stride of each dimension, in bytes."""
         nb = self.ptr.nb
         return (nb[0], nb[1], nb[2], nb[3])
 
@@ -90,12 +90,12 @@ class TensorInfo(AnyTensor):
 
     @property
     def n_elements(self) -> int:
-        """C: ggml_nelements"""
+        """Number of elements. C: ggml_nelements"""
         return int(lib.ggml_nelements(self.ptr))
 
     @property
     def is_contiguous(self) -> bool:
-        """C: ggml_is_contiguous"""
+        """Whether its elements are contiguous, in order. C: ggml_is_contiguous"""
         return bool(lib.ggml_is_contiguous(self.ptr))
 
     @property
@@ -105,17 +105,17 @@ class TensorInfo(AnyTensor):
 
     @property
     def n_dims(self) -> int:
-        """Dimensions without ggml's trailing ones, at least 1. C: ggml_n_dims"""
+        """Number of dimensions without ggml's trailing ones, at least 1. C: ggml_n_dims"""
         return int(lib.ggml_n_dims(self.ptr))
 
     @property
     def nbytes_pad(self) -> int:
-        """`nbytes`, rounded up to what a buffer aligns to in a context. C: ggml_nbytes_pad"""
+        """`nbytes`, rounded up to the alignment of tensors in a context. C: ggml_nbytes_pad"""
         return int(lib.ggml_nbytes_pad(self.ptr))
 
     @property
     def element_size(self) -> int:
-        """Bytes of an element, of quantised types of a block. C: ggml_element_size"""
+        """Bytes per element, or per block for quantised types. C: ggml_element_size"""
         return int(lib.ggml_element_size(self.ptr))
 
     @property
@@ -130,8 +130,8 @@ class TensorInfo(AnyTensor):
 
     @property
     def is_view(self) -> bool:
-        """Whether its memory is another tensor's. C: ggml_is_view"""
-        return bool(self.ptr.view_src != NULL)  # the function is since 0.9.7
+        """Whether it uses the memory of another tensor. C: ggml_is_view"""
+        return bool(self.ptr.view_src != NULL)  # upstream has the function since 0.9.7
 
     @property
     def is_scalar(self) -> bool:
@@ -140,7 +140,7 @@ class TensorInfo(AnyTensor):
 
     @property
     def is_vector(self) -> bool:
-        """Whether only ne0 is above 1. C: ggml_is_vector"""
+        """Whether ne1, ne2 and ne3 are 1. C: ggml_is_vector"""
         return bool(lib.ggml_is_vector(self.ptr))
 
     @property
@@ -160,7 +160,7 @@ class TensorInfo(AnyTensor):
 
     @property
     def is_permuted(self) -> bool:
-        """Whether its strides do not ascend. C: ggml_is_permuted"""
+        """Whether its strides are not in ascending order. C: ggml_is_permuted"""
         return bool(lib.ggml_is_permuted(self.ptr))
 
     @property
@@ -170,17 +170,17 @@ class TensorInfo(AnyTensor):
 
     @property
     def is_contiguous_rows(self) -> bool:
-        """Whether the elements of each row are. C: ggml_is_contiguous_rows"""
+        """Whether the elements of each row are contiguous. C: ggml_is_contiguous_rows"""
         return bool(lib.ggml_is_contiguous_rows(self.ptr))
 
     @property
     def is_contiguous_channels(self) -> bool:
-        """Whether dimension 2 lies innermost: stored as CWHN. C: ggml_is_contiguous_channels"""
+        """Whether dimension 2 is innermost: stored as CWHN. C: ggml_is_contiguous_channels"""
         return bool(lib.ggml_is_contiguous_channels(self.ptr))
 
     @property
     def is_contiguously_allocated(self) -> bool:
-        """Whether there are no gaps between elements, in whatever order.
+        """Whether there are no gaps between elements, in any order.
 
         C: ggml_is_contiguously_allocated
         """
@@ -220,5 +220,8 @@ class TensorInfo(AnyTensor):
         return bool(lib.ggml_are_same_stride(self.ptr, ptr_of(TensorInfo, other)))
 
     def can_repeat(self, other: TensorInfo) -> bool:
-        """Whether its ne divide `other`'s: an op can repeat it to there. C: ggml_can_repeat"""
+        """Whether each ne divides that of `other`, so that repeating it gives `other`'s shape.
+
+        C: ggml_can_repeat
+        """
         return bool(lib.ggml_can_repeat(self.ptr, ptr_of(TensorInfo, other)))

@@ -1,7 +1,7 @@
-"""Tensors that are a scheduler's own: the copies that it makes for splits.
+"""Tensors that belong to a scheduler: the copies that it makes for splits.
 
-They show up as `Tensor.src` of an allocated graph, in callbacks, and nowhere else. Their memory is
-the scheduler's, so they can be used while it holds the graph and raise `ClosedError` afterwards.
+They appear only as `Tensor.src` of an allocated graph and in callbacks. The scheduler owns their
+memory, so they work while it holds the graph and raise `ClosedError` afterwards.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _OPEN: list[Loan] = []  # nearly always empty: only plans with copies have loans
 
 
 class Loan:
-    """Stands where a Tensor has its context, for the tensors between two addresses."""
+    """Takes the place of a Tensor's context, for the tensors between two addresses."""
 
     __slots__ = ("_first", "_last", "closed")
 
@@ -26,19 +26,19 @@ class Loan:
 
     @property
     def ptr(self) -> None:
-        """What `Tensor.ptr` asks its context for."""
+        """`Tensor.ptr` reads this of its context. Raises `ClosedError` after the reset."""
         if self.closed:
             raise ClosedError("this tensor was a scheduler's copy, and its graph was reset")
 
     def close(self) -> None:
-        """The scheduler no longer holds the tensors."""
+        """Ends the loan: the scheduler no longer holds the tensors."""
         if not self.closed:
             self.closed = True
             _OPEN.remove(self)
 
 
 def lender_of(ptr: Any, context: Any) -> Any:
-    """The Loan that a native tensor belongs to; `context` when it is no scheduler's."""
+    """The Loan that a native tensor belongs to; `context` if it is not a scheduler's."""
     if _OPEN:
         address = int(ffi.cast("uintptr_t", ptr))
         for loan in _OPEN:

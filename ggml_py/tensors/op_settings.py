@@ -1,4 +1,4 @@
-"""What can be set on a node after its op has made it, and before it is computed."""
+"""Settings of a node that can be changed after it is made and before it is computed."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ if TYPE_CHECKING:
 
 _PRODUCTS = (enums.Op.MUL_MAT, enums.Op.MUL_MAT_ID)
 _ROPES = (enums.Op.ROPE, enums.Op.ROPE_BACK)
-SINKS = {enums.Op.SOFT_MAX: 2, enums.Op.FLASH_ATTN_EXT: 4}  # which source they are
+SINKS = {enums.Op.SOFT_MAX: 2, enums.Op.FLASH_ATTN_EXT: 4}  # op -> its source with the sinks
 
 
 class OpSettings(TensorInfo):
-    """The part of `Tensor` that is for results of some ops; others raise `ArgumentError`."""
+    """The part of `Tensor` for results of certain ops; those of other ops raise `ArgumentError`."""
 
     __slots__ = ()
 
     def set_prec(self, prec: enums.Prec | int | str) -> None:
-        """The precision that sums of a mul_mat or flash_attn_ext are kept in, at least ("f32").
+        """Sets the minimum precision of the sums in a mul_mat or flash_attn_ext ("f32").
 
         C: ggml_prec_set_acc; in releases before 0.24.0 ggml_mul_mat_set_prec and
         ggml_flash_attn_ext_set_prec
@@ -38,23 +38,24 @@ class OpSettings(TensorInfo):
             lib.ggml_mul_mat_set_prec(self.ptr, number)
 
     def set_prec_src(self, prec: enums.Prec | int | str, idx: int = 1) -> None:
-        """To what precision a backend may round source `idx` of a mul_mat; upstream knows 1 only.
+        """Sets the precision to which a backend may round source `idx` of a mul_mat. Upstream has
+        it for source 1 only.
 
         C: ggml_prec_set_src
         """
-        prec_set_src = lib.ggml_prec_set_src  # raises where this release has none
+        prec_set_src = lib.ggml_prec_set_src  # raises if this release lacks it
         self._is(*_PRODUCTS)
         prec_set_src(self.ptr, enum_of(enums.Prec, prec), integer("idx", idx, 1, 1))
 
     def set_hint(self, hint: enums.OpHint | int | str) -> None:
-        """What a mul_mat may make use of ("src0_is_hadamard"). C: ggml_mul_mat_set_hint"""
+        """Tells a mul_mat what it may exploit ("src0_is_hadamard"). C: ggml_mul_mat_set_hint"""
         set_hint = lib.ggml_mul_mat_set_hint
         self._is(enums.Op.MUL_MAT)
         set_hint(self.ptr, enum_of(enums.OpHint, hint))
 
     def add_sinks(self, sinks: Tensor | None) -> None:
-        """Attention sinks of a soft_max_ext or flash_attn_ext: f32, one per head; None takes them
-        away. Before the node is put into a graph, which would not know of them.
+        """Adds attention sinks to a soft_max_ext or flash_attn_ext: f32, one per head. None removes
+        them. Call it before the node is added to a graph: the graph would not learn of them later.
 
         C: ggml_soft_max_add_sinks, ggml_flash_attn_ext_add_sinks
         """
@@ -72,7 +73,7 @@ class OpSettings(TensorInfo):
                     f"f32 with one element for each of {heads} heads"
                 )
             if self.ptr.src[SINKS[op]] != NULL:
-                raise ArgumentError(f"'{self.name}' has sinks already: add_sinks(None) first")
+                raise ArgumentError(f"'{self.name}' already has sinks: call add_sinks(None) first")
             self._context._adopt(sinks)
             raw = sinks.ptr
         if op == enums.Op.SOFT_MAX:
@@ -81,7 +82,7 @@ class OpSettings(TensorInfo):
             lib.ggml_flash_attn_ext_add_sinks(self.ptr, raw)
 
     def set_rope_offset(self, n_offs: int) -> None:
-        """Where in a row the rotated dimensions of a rope begin; those before stay as they are.
+        """Sets where in a row a rope starts to rotate. Dimensions before that stay as they are.
 
         C: ggml_rope_set_offset
         """
@@ -93,8 +94,8 @@ class OpSettings(TensorInfo):
         lib.ggml_rope_set_offset(self.ptr, n_offs)
 
     def set_n_kv_max(self, n_kv_max: int) -> None:
-        """For a flash_attn_ext: no row of the mask has more finite elements than this, so that the
-        rest need not be looked at; 0 for no such bound. C: ggml_flash_attn_ext_set_n_kv_max
+        """Promises that no row of a flash_attn_ext's mask has more finite elements than this, so
+        the rest can be skipped. 0 means no bound. C: ggml_flash_attn_ext_set_n_kv_max
         """
         self._is(enums.Op.FLASH_ATTN_EXT)
         lib.ggml_flash_attn_ext_set_n_kv_max(
@@ -102,7 +103,7 @@ class OpSettings(TensorInfo):
         )
 
     def _is(self, *ops: enums.Op) -> enums.Op:
-        """Its op, one of these."""
+        """Its op. Raises `ArgumentError` unless it is one of these."""
         op = enums.Op(self.ptr.op)
         if op not in ops:
             names = ", ".join(one.name.lower() for one in ops)

@@ -1,4 +1,4 @@
-"""Tensors: borrowed from their context. Their data is in data.py."""
+"""Tensors, which their context owns. data.py handles their data."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class Tensor(TensorData, OpSettings):
     """One tensor of a context: a leaf with data (`Context.new_tensor`, `from_numpy`), or the result
     of an op (`Context.add`).
 
-    Shapes are ggml's: `ne` has always four numbers, ne0 is the contiguous one; numpy's shape is the
-    reverse. Two Tensors are equal when they are the same native tensor.
+    Shapes are in ggml's order: `ne` always has four numbers, and ne0 is the contiguous dimension.
+    numpy's shape is the reverse. Two Tensors are equal if they are the same native tensor.
     """
 
     __slots__ = ()
@@ -49,18 +49,18 @@ class Tensor(TensorData, OpSettings):
 
     @property
     def flags(self) -> enums.TensorFlag:
-        """INPUT, OUTPUT, PARAM, LOSS, COMPUTE."""
+        """Its flags: INPUT, OUTPUT, PARAM, LOSS, COMPUTE."""
         return enums.TensorFlag(self.ptr.flags)
 
     @property
     def src(self) -> tuple[Tensor, ...]:
-        """Its sources, in upstream's order, absent ones left out."""
+        """Its sources in upstream's order, without absent ones."""
         mine = self._context
         return tuple(Tensor(s, lender_of(s, mine)) for s in self.ptr.src if s != NULL)
 
     @property
     def view_src(self) -> Tensor | None:
-        """The tensor whose memory it is a view of."""
+        """The tensor whose memory it views; None if it is not a view."""
         return None if self.ptr.view_src == NULL else Tensor(self.ptr.view_src, self._context)
 
     @property
@@ -70,19 +70,19 @@ class Tensor(TensorData, OpSettings):
 
     @property
     def buffer(self) -> BufferView | None:
-        """The buffer that it lives in; None while it is not allocated."""
+        """The buffer that it is in; None before allocation."""
         return None if self._buffer() == NULL else BufferView(self)
 
     def set_input(self) -> None:
         """Marks it as an input of the graph: the scheduler puts it on the last backend and
-        allocates it first. Set it before every compute: later nodes may reuse its memory.
+        allocates it first. Write its data before every compute: later nodes may reuse its memory.
 
         C: ggml_set_input
         """
         lib.ggml_set_input(self.ptr)
 
     def set_output(self) -> None:
-        """Marks it as an output: its memory is not reused before the graph ends.
+        """Marks it as an output: its memory is not reused by later nodes of the graph.
 
         C: ggml_set_output
         """
@@ -94,28 +94,29 @@ class Tensor(TensorData, OpSettings):
         Raises `ArgumentError` for the result of an op. C: ggml_set_param
         """
         if self.op != enums.Op.NONE:
-            raise ArgumentError(f"{self!r} is computed: expected a tensor that is no op's result")
+            raise ArgumentError(f"{self!r} is computed: expected a tensor that no op computes")
         lib.ggml_set_param(self.ptr)
 
     def set_loss(self) -> None:
-        """Marks it as a loss: what gradients are of. Raises `ArgumentError` for one that is no
-        scalar of f32. C: ggml_set_loss
+        """Marks it as a loss, the tensor that gradients are taken of. Raises `ArgumentError` unless
+        it is a scalar of f32. C: ggml_set_loss
         """
         if self.n_elements != 1 or self.type != enums.Type.F32:
             raise ArgumentError(f"{self!r}: expected a scalar of f32, such as the result of sum()")
         lib.ggml_set_loss(self.ptr)
 
     def alloc(self, buffer: Buffer, offset: int = 0) -> None:
-        """Puts the tensor at `offset` (bytes) of a buffer; nobody looks whether others are there.
+        """Puts the tensor at `offset` (bytes) in a buffer. Does not check for overlap with other
+        tensors.
 
-        Data of `from_numpy` is copied in. The context keeps the buffer, and does not close it.
-        Raises `ArgumentError` for a tensor that has memory or is a view, an offset that is not
-        aligned to `buffer.type.alignment`, and a place that is outside of the buffer; `AllocError`
-        when the backend refuses.
+        Copies in the data of `from_numpy`. The context keeps the buffer alive but does not close
+        it. Raises `ArgumentError` for a tensor that has memory or is a view, an offset that is not
+        aligned to `buffer.type.alignment`, and a place outside the buffer; `AllocError` if the
+        backend refuses.
         C: ggml_backend_tensor_alloc
         """
         ptr_of(Buffer, buffer)
-        # Who closes the buffer waits, and finds the tensor in it; no graph with it is planned now.
+        # Closing the buffer waits and then finds this tensor; no graph with it is planned now.
         with reading(buffer, *self._graphs()):
             self._alloc(buffer, offset)
 
@@ -134,14 +135,14 @@ class Tensor(TensorData, OpSettings):
         need = buffer.alloc_size(self)
         if offset + need > buffer.size:
             raise ArgumentError(
-                f"tensor '{self.name}' takes {need:,} bytes: from {offset:,} on they are not all "
+                f"tensor '{self.name}' takes {need:,} bytes: at offset {offset:,} they do not fit "
                 f"in {buffer}"
             )
         try:
             status = lib.ggml_backend_tensor_alloc(place, ptr, base + offset)
         except AbortError as error:
-            self._check_without_memory()  # another thread has just placed it
-            if "tensor->buffer == NULL" in error.condition:  # and taken it away again
+            self._check_without_memory()  # raises if another thread has just placed it
+            if "tensor->buffer == NULL" in error.condition:  # placed and taken away again
                 raise BusyError(
                     f"tensor '{self.name}' was given other memory on another thread: wait until "
                     "that returns"
@@ -152,11 +153,11 @@ class Tensor(TensorData, OpSettings):
     def _check_without_memory(self) -> None:
         ptr = self.ptr
         if ptr.data != NULL or ptr.buffer != NULL or ptr.view_src != NULL:
-            has = "is a view" if ptr.view_src != NULL else "has memory already"
+            has = "is a view" if ptr.view_src != NULL else "already has memory"
             raise ArgumentError(f"tensor '{self.name}' {has}: expected one without")
 
     def _placed(self, buffer: Buffer, status: int) -> None:
-        """After it was put into `buffer`, with the status that upstream returned."""
+        """Finishes putting it into `buffer`, given the status that upstream returned."""
         if status != enums.Status.SUCCESS:
             lib.gp_take_memory([self._ptr], 1)
             reason = text(lib.ggml_status_to_string(status))
@@ -164,18 +165,18 @@ class Tensor(TensorData, OpSettings):
         self._context._place(self, buffer)
 
 
-# What Python and cffi raise for arguments that they cannot pass on.
+# The exceptions of Python and cffi for arguments that they cannot pass on.
 MISTAKES = (AttributeError, TypeError, OverflowError)
 
 
 def not_tensors(*operands: object) -> TypeError:
-    """The error for an op that was given something else where it takes a Tensor."""
+    """The error for an op that was given something other than a Tensor."""
     wrong = next(o for o in operands if not isinstance(o, Tensor))
     return TypeError(f"expected a Tensor, got {describe(wrong)}")
 
 
 def mistake(error: Exception, operands: list[Any], describe: dict[str, Any]) -> Exception:
-    """What to raise for one of `MISTAKES` that an op ran into, whose locals are `given`."""
+    """The exception to raise for one of `MISTAKES` in an op with the locals `describe`."""
     if isinstance(error, GgmlError):
         return error
     if isinstance(error, AttributeError):

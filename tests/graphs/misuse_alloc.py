@@ -188,7 +188,7 @@ MISUSES = [
         lambda e: ggml.ThreadPool(1, cpumask=[]),
         A,
         "no CPU",
-        "expected one at least",
+        "expected at least one",
     ),
     misuse("pool-number", lambda e: e.cpu.set_threadpool(2), T, "int 2", "expected a ThreadPool"),
     misuse(
