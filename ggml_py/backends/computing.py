@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 _RESET = (
-    "another thread has just reset this scheduler, and the graph lost its memory: call alloc_graph "
+    "another thread has just reset this scheduler, so the graph has no memory: call alloc_graph "
     "and set the inputs again"
 )
 

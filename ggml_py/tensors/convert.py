@@ -75,7 +75,7 @@ def numbers(array: npt.ArrayLike) -> npt.NDArray[Any]:
         )
     values = np.asarray(array)
     if values.dtype.kind in "OSUcmM":
-        raise ArgumentError(f"an array of {values.dtype}: expected real numbers")
+        raise ArgumentError(f"an array of {values.dtype}: expected numbers that are not complex")
     return values
 
 
@@ -354,8 +354,7 @@ def dequantize(
 
 
 def row_size(type_: enums.Type, n: int) -> int:
-    """Bytes of `n` elements. Raises `ArgumentError` unless they are whole blocks. C: ggml_row_size
-    """
+    """Bytes of `n` elements. Raises `ArgumentError` if blocks are split. C: ggml_row_size"""
     block = lib.ggml_blck_size(type_)
     if block == 0 or n % block:
         raise ArgumentError(f"rows of {n}: {name_of(type_)} has blocks of {block} elements")

@@ -273,7 +273,7 @@ def test_pieces_are_quantised_as_the_whole_is(path):
         (("t", iter(DATA[:5]), "f32", (64, 6)), "'t': ne .* needs 1536 bytes, its data gives 1280"),
         (("t", itertools.repeat(DATA), "f32", (64, 6)), "needs 1536 bytes, .* gives at least 3072"),
         (("t", iter([DATA[0, :32], DATA[:1]]), "f32", (64, 6)),
-         r"'t' has .* shape \(1, 64\) from offset 32 on does not begin with a row"),
+         r"'t' has .* shape \(1, 64\) at offset 32 does not start where a row starts"),
         (("t", iter([]), "f32", (64, 6)), "needs 1536 bytes, its data gives 0"),
         (("t", iter([DATA[0, :33]]), "q8_0", (64, 6)), "'t': 33 elements in rows of 64 are no"),
         (("t", b"xyz", "f32", (64, 6)), "needs 1536 bytes, its data gives 3"),

@@ -125,7 +125,7 @@ MISUSES = [
                 "importance matrix"),
     _from_numpy("no-quantiser",
                 lambda e: e.other.from_numpy(np.ones(256), type="q8_1"),
-                "q8_1", "cannot be quantised to: q8_0 can"),
+                "q8_1", "cannot quantise to q8_1: use another type, such as q8_0"),
     misuse("name/unknown", lambda e: e.context["nosuch"], KeyError, "'nosuch'", "no tensor named"),
     misuse("name/int", lambda e: e.context[3], TypeError, "int 3", "name: expected a str"),
     misuse("name/none", lambda e: e.context[None], TypeError, "got NoneType", "expected a str"),
@@ -153,5 +153,5 @@ MISUSES = [
            "expected a Buffer"),
     _alloc("too-large", _too_large_for_the_machine, "CPU", "bytes could not be allocated",
            ggml.AllocError),
-    _alloc("twice-in-a-buffer", _twice_in_a_buffer, "has memory already", "expected one without"),
+    _alloc("twice-in-a-buffer", _twice_in_a_buffer, "already has memory", "expected one without"),
 ]  # fmt: skip

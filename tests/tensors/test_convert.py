@@ -82,11 +82,11 @@ def test_raw_bytes_with_ne(context):
         (lambda: ggml.dequantize(np.zeros(18, np.float32), "q4_0"), "array of uint8"),
         (lambda: ggml.dequantize(np.zeros(4, np.uint8), "i32", (2,)), "4 bytes.*takes 8"),
         (lambda: ggml.quantize(values(4, 33), "q4_0"), "rows of 33.*32"),
-        (lambda: ggml.quantize(values(4, 32), "q8_1"), "q8_1 cannot be quantised to"),
+        (lambda: ggml.quantize(values(4, 32), "q8_1"), "cannot quantise to q8_1"),
         (lambda: ggml.quantize(["a"], "f32"), "expected numbers"),
         (lambda: ggml.quantize(values(1, 32), "q4_0", np.ones(31)), "31 weights: expected 32"),
         (lambda: ggml.quantize(values(3, 32), "q4_0", np.ones(64)), "3 rows of 32"),
-        (lambda: ggml.quantize(values(1, 32), "q4_0", -np.ones(32)), "none negative"),
+        (lambda: ggml.quantize(values(1, 32), "q4_0", -np.ones(32)), "none of them negative"),
         (lambda: ggml.quantize(values(1, 32), "q4_0", np.full(32, np.nan)), "finite weights"),
         (lambda: ggml.quantize(values(1, 32), "f32", np.ones(32)), "imatrix for f32"),
         (lambda: ggml.quantize(values(1, 32), "bf16", np.ones(32)), "imatrix for bf16"),
@@ -241,10 +241,10 @@ def test_a_mapped_file_is_only_read(tmp_path, context):
     for write in (tensor.set, lambda a: tensor.set_2d(a[None])):
         with pytest.raises(ggml.ArgumentError, match="mapped"):
             write(np.ones(8))
-    with pytest.raises(ggml.ArgumentError, match="only be read"):
+    with pytest.raises(ggml.ArgumentError, match="read-only"):
         buffer.clear()
     assert not tensor.numpy().flags.writeable
     assert not np.from_dlpack(tensor).flags.writeable
-    with pytest.raises(BufferError, match="only read"):
+    with pytest.raises(BufferError, match="read-only"):
         tensor.__dlpack__()
     buffer.close()

@@ -37,7 +37,7 @@ def test_sinks_take_part_of_the_soft_max(stand):
     sinks = RNG.standard_normal(N_HEAD, np.float32)
     node = context.soft_max_ext(context.from_numpy(scores), None, 1.0, 0.0)
     node.add_sinks(context.from_numpy(sinks))
-    with pytest.raises(ggml.ArgumentError, match="has sinks already"):
+    with pytest.raises(ggml.ArgumentError, match="already has sinks"):
         node.add_sinks(context.from_numpy(sinks))
     top = np.maximum(scores.max(-1, keepdims=True), sinks[:, None, None])
     e = np.exp(scores - top)

@@ -79,7 +79,7 @@ def a_tensor_of_the_graph_before(env):
 
 
 MISUSES = [
-    misuse("param-of-op", lambda e: e.y.set_param(), ARGUMENT, "computed", "no op's result"),
+    misuse("param-of-op", lambda e: e.y.set_param(), ARGUMENT, "computed", "no op computes"),
     misuse("loss-of-many", lambda e: e.y.set_loss(), ARGUMENT, "[8, 3", "scalar of f32"),
     misuse(
         "no-room-for-grads",
