@@ -5,7 +5,7 @@ from pathlib import Path
 from ..boundary import ffi as ffi
 from ..builds import generated
 
-# The ops of another release are in the file that was generated with its build.
+# For another release, the ops are in the file that was generated with its build.
 _committed = Path(__file__).with_name("ops.py")
 _own = generated(ffi.BUILD, "ops.py", _committed)
 if _own != _committed:

@@ -1,6 +1,6 @@
-"""Allocators: memory for the tensors of a graph, or for one tensor after the other.
+"""Allocators: memory for the tensors of a graph, or for single tensors one after the other.
 
-`Context.alloc` and `Scheduler` do this by themselves; these are for who lays memory out by hand.
+`Context.alloc` and `Scheduler` do this themselves; these are for laying memory out by hand.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from .graph import Graph
 class TensorAllocator:
     """Places tensors in a buffer, one after the other. C: ggml_tallocr_new
 
-    It starts at the beginning, and does not look whether other tensors are there.
+    It starts at the beginning of the buffer and does not check for other tensors there.
     """
 
     __slots__ = ("_raw", "buffer")
 
     def __init__(self, buffer: Buffer) -> None:
         raw = ptr_of(Buffer, buffer)
-        if hasattr(self, "_raw"):  # another would begin at the start again
-            raise TypeError("this TensorAllocator is made already: make another")
+        if hasattr(self, "_raw"):  # a second __init__ would start at the beginning again
+            raise TypeError("this TensorAllocator is already made: make another")
         self.buffer = buffer
         self._raw = ffi.new("struct ggml_tallocr *", lib.ggml_tallocr_new(raw))
 
@@ -42,22 +42,22 @@ class TensorAllocator:
 
     @property
     def n_used(self) -> int:
-        """Bytes behind which the next tensor goes."""
+        """Bytes in use; the next tensor goes after them."""
         self.buffer.ptr  # noqa: B018  raises when closed
         return int(self._raw.offset)
 
     @property
     def n_free(self) -> int:
-        """Bytes that are left."""
+        """Bytes left."""
         return max(0, self.buffer.size - self.n_used)
 
     def alloc(self, tensor: Tensor) -> None:
         """Gives `tensor` the next aligned place in the buffer.
 
-        It takes `buffer.alloc_size(tensor)` bytes, rounded up to the alignment. Data of
-        `from_numpy` is copied in; the tensor's context keeps the buffer, and does not close it.
-        Raises `ArgumentError` for a tensor that has memory or is a view, `AllocError` when it does
-        not fit or the backend refuses. C: ggml_tallocr_alloc
+        It takes `buffer.alloc_size(tensor)` bytes, rounded up to the alignment. Copies in the data
+        of `from_numpy`. The tensor's context keeps the buffer alive but does not close it. Raises
+        `ArgumentError` for a tensor that has memory or is a view, `AllocError` if it does not fit
+        or the backend refuses. C: ggml_tallocr_alloc
         """
         raw = ptr_of(Tensor, tensor)
         with in_use("being filled", self.buffer), reading(*tensor._graphs()):
@@ -69,19 +69,19 @@ class TensorAllocator:
         need = -(-self.buffer.alloc_size(tensor) // alignment) * alignment
         if need > self.n_free:
             raise AllocError(
-                f"tensor '{tensor.name}' takes {need:,} bytes, {self.n_free:,} are free in "
-                f"{self.buffer}"
+                f"tensor '{tensor.name}' takes {need:,} bytes, but only {self.n_free:,} are free "
+                f"in {self.buffer}"
             )
         status = lib.ggml_tallocr_alloc(self._raw, raw)
         tensor._placed(self.buffer, status)
 
 
 class GraphAllocator(Lender):
-    """Lends memory to the tensors of one graph at a time, each from when it is computed to its last
-    use. C: ggml_gallocr_new_n
+    """Lends memory to the tensors of one graph at a time. Each tensor has its memory from when it
+    is computed to its last use. C: ggml_gallocr_new_n
 
-    With several buffer types, `reserve` says which tensor goes where. It lays every
-    graph out anew before it lends; buffers are kept while they are large enough.
+    With several buffer types, `reserve` says which tensor goes where. Every graph is laid out anew
+    before it gets memory; buffers are kept while they are large enough.
     """
 
     __slots__ = ("_ids", "_lent", "buffer_types")
@@ -89,7 +89,9 @@ class GraphAllocator(Lender):
     def __init__(self, *buffer_types: BufferType) -> None:
         """Raises `ArgumentError` without a buffer type."""
         if not buffer_types:
-            raise ArgumentError("no buffer type: expected at least one, as backend.buffer_type")
+            raise ArgumentError(
+                "no buffer type: expected at least one, such as backend.buffer_type"
+            )
         bufts = [ptr_of(BufferType, buft) for buft in buffer_types]
         self.buffer_types = buffer_types
         self._ids: tuple[Any, Any] | None = None  # of nodes and leafs
@@ -117,11 +119,11 @@ class GraphAllocator(Lender):
         node_buffer_ids: Sequence[int] | None = None,
         leaf_buffer_ids: Sequence[int] | None = None,
     ) -> None:
-        """Makes buffers large enough for `graph`, so that graphs up to its size fit without more.
+        """Makes the buffers large enough for `graph`, so that graphs up to its size need no more.
 
-        The ids, one per node and per leaf of the graph, are indices of `buffer_types` (default: all
-        in the first); `alloc_graph` goes by them until the next `reserve`. The graph stays as it
-        was; one that is allocated here loses its memory. Raises `ArgumentError` for ids that do not
+        The ids, one per node and one per leaf, are indices into `buffer_types` (default: all in the
+        first); `alloc_graph` uses them until the next `reserve`. `graph` itself stays as it is; a
+        graph that is allocated here loses its memory. Raises `ArgumentError` for ids that do not
         fit the graph, `AllocError`. C: ggml_gallocr_reserve_n
         """
         ids = self._check(graph, node_buffer_ids, leaf_buffer_ids)
@@ -136,9 +138,9 @@ class GraphAllocator(Lender):
         node_buffer_ids: Sequence[int] | None = None,
         leaf_buffer_ids: Sequence[int] | None = None,
     ) -> tuple[int, ...]:
-        """Bytes that `reserve` would need per buffer type, 0 for one that was there before.
+        """Bytes that `reserve` would need for each buffer type; 0 for a repeated type.
 
-        Nothing is allocated and nothing changes. Raises as `reserve`.
+        Allocates and changes nothing. Raises the same errors as `reserve`.
         C: ggml_gallocr_reserve_n_size
         """
         ids = self._check(graph, node_buffer_ids, leaf_buffer_ids)
@@ -146,38 +148,38 @@ class GraphAllocator(Lender):
             raise ArgumentError("the graph is allocated here: see buffer_size(), or reset() first")
         sizes = ffi.new("size_t[]", len(self.buffer_types))
         graph._hold_arrays()
-        # In an allocator of its own: upstream frees the buffers of the one that is asked.
+        # In a separate allocator: upstream frees the buffers of the one that it measures with.
         with GraphAllocator(*self.buffer_types) as other:
             lib.ggml_gallocr_reserve_n_size(other.ptr, graph.ptr, *ids, sizes)
         known = self.buffer_types
         return tuple(0 if t in known[:i] else int(sizes[i]) for i, t in enumerate(known))
 
     def alloc_graph(self, graph: Graph) -> None:
-        """Gives each tensor of `graph` that has no memory its place; a graph that had memory from
-        here before loses it.
+        """Gives memory to each tensor of `graph` that has none. The graph that had memory from here
+        before loses it.
 
-        Set the inputs after this, and before each compute: memory of tensors that are not marked
-        (`Tensor.set_input`, `set_output`) is used again for later ones. `reset`, another graph and
-        `close` take the memory back. Raises `ArgumentError` for a graph that is allocated somewhere
-        else, or with several buffer types has other counts than the one that was reserved;
-        `AllocError`. C: ggml_gallocr_alloc_graph
+        Set the inputs after this and before each compute: the memory of tensors that are not marked
+        (`Tensor.set_input`, `set_output`) is reused for later ones. `reset`, another graph and
+        `close` take the memory back. Raises `ArgumentError` for a graph that is allocated elsewhere
+        or, with several buffer types, that has other counts than the reserved one; `AllocError`.
+        C: ggml_gallocr_alloc_graph
         """
         self._check(graph, None, None)
         n_ids = tuple(0 if ids == NULL else len(ids) for ids in self._ids or ())
         several = len(self.buffer_types) > 1
         if several and self._ids is None:
             raise ArgumentError(
-                f"this allocator has {len(self.buffer_types)} buffer types: call reserve(graph, "
-                "node_buffer_ids, leaf_buffer_ids) first, which says where each tensor goes"
+                f"this allocator has {len(self.buffer_types)} buffer types: first call "
+                "reserve(graph, node_buffer_ids, leaf_buffer_ids) to say where each tensor goes"
             )
         if several and any(n_ids) and n_ids != (graph.n_nodes, graph.n_leafs):
             raise ArgumentError(
                 f"the graph has {graph.n_nodes} node{'s' * (graph.n_nodes != 1)} and "
-                f"{graph.n_leafs} leaf{'s' * (graph.n_leafs != 1)}, ids were given "
-                f"for {n_ids[0]} and {n_ids[1]}: call reserve() with this graph and its ids"
+                f"{graph.n_leafs} leaf{'s' * (graph.n_leafs != 1)}, but ids were given for "
+                f"{n_ids[0]} and {n_ids[1]}: call reserve() with this graph and its ids"
             )
         with self._alone("allocating", graph):
-            self._check(graph, None, None)  # another thread may just have been here
+            self._check(graph, None, None)  # again: another thread may have allocated it
             self._lent.take()
             self._reserve(graph)
             with self._lent.to(graph), self._changing():
@@ -189,19 +191,19 @@ class GraphAllocator(Lender):
 
     @contextlib.contextmanager
     def _alone(self, doing: str, *graphs: Graph) -> Iterator[None]:
-        """Around what changes it, and the memory of these graphs and of the one that has it now."""
+        """Around a change of the allocator and of the memory of these graphs and the present one."""
         done = False
         while not done:
             lent = self._lent.graph
             other = () if lent is None or lent.closed or lent in graphs else (lent,)
             graph = graphs[0] if graphs else None
             with changing(doing, self, *graphs, *other, graph=graph, lenders=[self], nodes=False):
-                if self._lent.graph is lent:  # else another thread has changed it
+                if self._lent.graph is lent:  # otherwise another thread has changed it
                     done = True
                     yield
 
     def reset(self) -> None:
-        """Takes its memory back from the tensors of the graph; the buffers stay."""
+        """Takes back the memory that it lent to the graph's tensors. The buffers stay."""
         with self._alone("being reset"):
             self._lent.take()
 
@@ -223,8 +225,8 @@ class GraphAllocator(Lender):
             self._lent.graph._reach(found)
 
     def buffer_size(self, buffer_id: int = 0) -> int:
-        """Bytes of the buffer of `buffer_types[buffer_id]`; 0 before it is made, and for a type
-        that was there before. Raises `ArgumentError`. C: ggml_gallocr_get_buffer_size
+        """Bytes of the buffer of `buffer_types[buffer_id]`; 0 before it is made, and for a repeated
+        type. Raises `ArgumentError`. C: ggml_gallocr_get_buffer_size
         """
         id_ = integer("buffer_id", buffer_id, 0, len(self.buffer_types) - 1)
         with reading(self):
@@ -236,12 +238,12 @@ class GraphAllocator(Lender):
             done = lib.ggml_gallocr_reserve_n(self.ptr, graph.ptr, *(self._ids or (NULL, NULL)))
         if not done:
             names = ", ".join(buft.name for buft in self.buffer_types)
-            raise AllocError(f"no memory for the buffers ({names}) that {graph!r} needs")
+            raise AllocError(f"no memory for the buffers ({names}) of {graph!r}")
 
     def _check(
         self, graph: Graph, node_ids: Sequence[int] | None, leaf_ids: Sequence[int] | None
     ) -> tuple[Any, Any]:
-        """The ids as upstream takes them."""
+        """The ids as C arrays. Raises for a graph or ids that cannot be used."""
         ptr_of(Graph, graph)
         self.ptr  # noqa: B018  raises when closed
         if graph.n_nodes + graph.n_leafs == 0:
@@ -250,7 +252,7 @@ class GraphAllocator(Lender):
         if other is not None and other is not self:
             raise ArgumentError(f"the graph is allocated on {other!r}: reset() that one first")
         if (node_ids is None) != (leaf_ids is None):
-            raise ArgumentError("expected ids for nodes and for leafs, or for neither")
+            raise ArgumentError("expected ids for both nodes and leafs, or for neither")
         return (
             self._c_ids("node", node_ids, graph.n_nodes),
             self._c_ids("leaf", leaf_ids, graph.n_leafs),
@@ -268,7 +270,7 @@ class GraphAllocator(Lender):
 def _unallocated(graph: Any) -> Any:
     """The tensors of a native graph that have no memory, as a native array."""
     room, n = -1, 0
-    while n != room:  # another thread may give one memory, or take some back
+    while n != room:  # another thread may give or take memory meanwhile
         room = n
         tensors = ffi.new("struct ggml_tensor *[]", room)
         n = lib.gp_graph_unallocated(graph, tensors, room)
@@ -276,9 +278,9 @@ def _unallocated(graph: Any) -> Any:
 
 
 class _Lent:
-    """What an allocator has lent: the graph and the tensors of it that had no memory before.
+    """The graph that an allocator has lent memory to, and its tensors that had none before.
 
-    The allocator's finalizer has `held`, so that the tensors are there when their memory goes.
+    The allocator's finalizer holds `held`, so the tensors still exist when it takes their memory.
     """
 
     __slots__ = ("_allocator", "graph", "held")
@@ -289,12 +291,12 @@ class _Lent:
         self.held = Held()
 
     def owner(self) -> GraphAllocator | None:
-        """The allocator; None after it was collected."""
+        """The allocator; None after it is collected."""
         return self._allocator()
 
     @contextlib.contextmanager
     def to(self, graph: Graph) -> Iterator[None]:
-        """Around the call that lends."""
+        """Around the call that lends memory to `graph`."""
         self.held.tensors = _unallocated(graph.ptr)
         self.held.native, self.graph, graph._lent = graph._native, graph, self
         try:
@@ -304,7 +306,7 @@ class _Lent:
             raise
 
     def take(self) -> None:
-        """Takes the memory back, if there still are tensors that have it."""
+        """Takes the memory back if any tensors still have it."""
         graph, self.graph = self.graph, None
         if graph is not None:
             lib.gp_take_memory(self.held.tensors, len(self.held.tensors))

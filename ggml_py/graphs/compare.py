@@ -1,4 +1,4 @@
-"""One graph on two backends, node by node."""
+"""Compares one graph on two backends, node by node."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from ..errors import AllocError, ArgumentError
 from ..tensors.tensor import Tensor
 from .graph import Graph
 
-# callback(index, t1, t2): the node's place in the graph, and its results on both backends.
+# callback(index, t1, t2): the node's index in the graph, and its results on the two backends.
 CompareFunction: TypeAlias = Callable[[int, Tensor, Tensor], bool]
 
 
 class _Comparison(Callback):
-    """What `gp_on_compare` is given."""
+    """The user data of `gp_on_compare`."""
 
     __slots__ = ("_call", "_copy", "_graph")
 
@@ -39,15 +39,16 @@ def compare_graph_backend(
     callback: CompareFunction,
     test_nodes: Sequence[Tensor] = (),
 ) -> None:
-    """Computes the graph on `backend1` and a copy of it on `backend2`, and shows what differs.
+    """Computes the graph on `backend1` and a copy of it on `backend2`, to compare the results.
 
-    After each node that computes something `callback(index, t1, t2)` is called with the results of
-    both; False from it stops. With `test_nodes` all is computed first, and only those are shown.
-    t1 is the graph's own tensor; t2 is closed when this returns. Everything in the graph must have
-    memory that `backend1` reads. What the callback raises is raised here.
+    After each node that computes something it calls `callback(index, t1, t2)` with the results of
+    both backends; if that returns False, it stops. With `test_nodes` it computes everything first
+    and calls back for those nodes only. t1 is the graph's own tensor; t2 is closed when this
+    returns. Every tensor of the graph must have memory that `backend1` can read. An exception of
+    the callback is raised here.
 
-    Raises `NoDataError`, `ArgumentError` for an op or memory that a backend cannot take and for a
-    test node that is not in the graph, `AllocError` when the copy does not fit into the second.
+    Raises `NoDataError`, `ArgumentError` for an op or memory that a backend cannot use and for a
+    test node that is not in the graph, `AllocError` if the copy does not fit on `backend2`.
     C: ggml_backend_compare_graph_backend
     """
     first, second = ptr_of(Backend, backend1), ptr_of(Backend, backend2)
@@ -55,7 +56,7 @@ def compare_graph_backend(
     if not callable(callback):
         raise TypeError(f"callback: expected a function, got {describe(callback)}")
     _check(backend1, backend2, graph, test_nodes)
-    with Graph._borrow(ptr) as copy:  # ends what the callback was given of the copy
+    with Graph._borrow(ptr) as copy:  # its end closes the tensors of the copy
         comparison = _Comparison(callback, graph, copy)
         shown = ffi.new("struct ggml_tensor *[]", [node.ptr for node in test_nodes])
         shown_as = ffi.cast("struct ggml_tensor const * const *", shown)
@@ -65,7 +66,7 @@ def compare_graph_backend(
         elif len(test_nodes) <= 1:  # releases up to 0.9.4
             args += (shown[0] if test_nodes else NULL,)
         else:
-            raise ArgumentError("this release of ggml shows one test node at most")
+            raise ArgumentError("test_nodes: this release of ggml takes at most one")
         done = computing(
             lib.ggml_backend_compare_graph_backend, args, graph, (backend1, backend2),
             lambda: (comparison, backend1._abort, backend2._abort), doing="being compared",
@@ -95,15 +96,19 @@ def _check(
     for backend in (backend1, backend2):
         for node in nodes:
             if not backend.supports_op(node):
-                raise ArgumentError(f"{backend.name} cannot compute {node!r}: expected one it can")
+                raise ArgumentError(
+                    f"{backend.name} cannot compute {node!r}: expected ops that both backends "
+                    "support"
+                )
 
 
-_MOST_OUTSIDE = 10_000  # upstream goes to them by recursion
+_MOST_OUTSIDE = 10_000  # upstream reaches them by recursion
 
 
 def _check_outside(graph: Graph) -> None:
-    """What `view_tensor` views need not be in the graph; the copy has it, and what it was made
-    from, in a table of the graph's size. C: ggml_backend_graph_copy"""
+    """Raises if the copy would need too many tensors that are not in the graph. A tensor viewed by
+    `view_tensor` need not be in it, but upstream copies that and its sources too, into a table of
+    the graph's size. C: ggml_backend_graph_copy"""
     todo = [*graph.nodes, *graph.leafs]
     seen, n = set(todo), len(todo)
     most = n + min(2 * graph.size - n, _MOST_OUTSIDE)
@@ -115,8 +120,8 @@ def _check_outside(graph: Graph) -> None:
         seen |= new
         if len(seen) > most:
             raise ArgumentError(
-                f"views in this graph need more than {most - n:,} tensors that are not in it, and "
-                f"its copy has room for no more: make the graph with a size above {graph.size} "
-                f"(then at most {_MOST_OUTSIDE:,}), or copy what they view into tensors of the "
-                "graph (Tensor.copy_to)"
+                f"views in this graph need more than {most - n:,} tensors that are not in it, "
+                f"which its copy has no room for: make the graph with a size above {graph.size} "
+                f"(at most {_MOST_OUTSIDE:,} such tensors), or copy the viewed data into tensors "
+                "of the graph (Tensor.copy_to)"
             )

@@ -1,4 +1,4 @@
-"""A context: the metadata of tensors. Ops are its methods (ops.py)."""
+"""A context: the metadata of tensors. The ops are its methods (ops.py)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 def new_native(size: int, what: str) -> Any:
-    """A ggml_context of `size` bytes. Raises `AllocError` that says what they are for."""
+    """A ggml_context of `size` bytes. Raises `AllocError` with `what` the bytes are for."""
     params = ffi.new("struct ggml_init_params *")
     params.mem_size, params.mem_buffer, params.no_alloc = size, NULL, True
     try:
@@ -41,16 +41,16 @@ def new_native(size: int, what: str) -> Any:
     except AbortError:
         raise AllocError(
             f"{what} takes {size:,} bytes of address space, more than this process may have: "
-            "expected less (the machine's memory and `ulimit -v` bound it)"
+            "expected less (the machine's memory and `ulimit -v` set the limit)"
         ) from None
 
 
-# What the sum of 2048 tensors' sizes does not wrap 64 bits of (native/op_checks.h).
+# The sizes of 2048 tensors must sum without wrapping 64 bits (native/op_checks.h).
 _MOST_BYTES = 1 << 53
 
 
 class Context(AnyContext, CustomOps):
-    """Holds tensors and the ops between them. No sizes to compute first; data lives in buffers.
+    """Holds tensors and the ops between them. It needs no size in advance; data is in buffers.
 
     Every op of ggml is a method of the same name: `y = ctx.mul_mat(w, x)`. Closing the context
     closes its graphs and the buffers that `alloc` made for it. C: ggml_init, no_alloc
@@ -59,10 +59,11 @@ class Context(AnyContext, CustomOps):
     __slots__ = ("_arrays", "_buffers", "_custom_ops")
 
     def __init__(self, reserve: int = _arena.SIZE) -> None:
-        """`reserve` is the address space for metadata in bytes; used only as tensors are made.
+        """`reserve` is the address space for metadata, in bytes. Memory is used only as tensors are
+        made.
 
-        A tensor takes 368 bytes, so by default 1.4 million of them fit. Raises `AllocError` when
-        the process may not have that much address space.
+        A tensor takes 368 bytes, so by default 1.4 million of them fit. Raises `AllocError` if the
+        process may not have that much address space.
         """
         reserve = integer("reserve", reserve, 1)
         block = _arena.take(reserve)
@@ -84,14 +85,14 @@ class Context(AnyContext, CustomOps):
     _needs_parents = False
 
     def _free(self) -> None:
-        """The metadata stays until nobody has this object: its Tensors are read without calls."""
+        """The metadata stays until nobody holds this object: Tensors read it without calls."""
         LIVE.remove(self._token)
 
     def __repr__(self) -> str:
         return "<Context closed>" if self.closed else f"<Context {sum(1 for _ in self)} tensors>"
 
     def __iter__(self) -> Iterator[Tensor]:
-        """All tensors, in the order they were made. C: ggml_get_first_tensor"""
+        """All tensors, in the order in which they were made. C: ggml_get_first_tensor"""
         ptr = lib.ggml_get_first_tensor(self.ptr)
         while ptr != NULL:
             yield Tensor(ptr, self)
@@ -105,9 +106,9 @@ class Context(AnyContext, CustomOps):
         return Tensor(ptr, self)
 
     def new_tensor(self, type: TypeLike, *ne: int, name: str | None = None) -> Tensor:
-        """A tensor of up to four dimensions, ne0 (contiguous) first.
+        """A new tensor of up to four dimensions, ne0 (contiguous) first.
 
-        Raises `ArgumentError` for dimensions that no tensor can have. C: ggml_new_tensor
+        Raises `ArgumentError` for impossible dimensions. C: ggml_new_tensor
         """
         ggml_type = type_of(type)
         if not 1 <= len(ne) <= 4:
@@ -132,23 +133,24 @@ class Context(AnyContext, CustomOps):
         type: TypeLike | None = None,
         imatrix: npt.ArrayLike | None = None,
     ) -> Tensor:
-        """A tensor like the array: ne = reversed(array.shape). It has the data as soon as it has
-        memory, whoever gives it some.
+        """A tensor with the data of the array: ne = reversed(array.shape). It has the data as soon
+        as it has memory, from any source.
 
-        Memory of a scheduler or a `GraphAllocator` gets the array each time that the graph is
-        allocated; the tensor is marked as an output then (`set_output`), so that no later node
-        writes over it. What `set` or an op writes to the tensor stays until then.
+        In memory of a scheduler or a `GraphAllocator` the array is written each time the graph is
+        allocated. The tensor is then marked as an output (`set_output`), so that no later node
+        overwrites it. What `set` or an op writes to the tensor stays until the next allocation.
 
-        `type` converts, or quantises, with `imatrix` as for `quantize`. Integers stay what they
-        are, and so does float64 (numpy's default, and that of lists), with a warning: ggml copies
-        f64 and computes nothing with it. `type="f32"` is what ops take, `type="f64"` means it.
-        Raises `ArgumentError` for what is no numbers, and what the type cannot hold or needs.
+        `type` converts or quantises; `imatrix` is as in `quantize`. Integers keep their type. So
+        does float64 (the default of numpy and of lists), with a warning: ggml copies f64 but does
+        not compute with it. Pass `type="f32"` for ops, or `type="f64"` to keep f64 without the
+        warning. Raises `ArgumentError` for data other than numbers, numbers that the type cannot
+        hold, and an imatrix that is missing or wrong.
         """
         values = numbers(array)
         shape = values.shape or (1,)
         if type is None and values.dtype == np.float64:
             warnings.warn(
-                f"from_numpy: tensor {name or ''!r} is f64, as the array is, and ggml's ops compute"
+                f"from_numpy: tensor {name or ''!r} is f64, like the array, but ggml's ops compute"
                 " with f32: pass type='f32', or type='f64' to keep it without this warning",
                 stacklevel=2,
             )
@@ -159,14 +161,15 @@ class Context(AnyContext, CustomOps):
         return tensor
 
     def from_dlpack(self, producer: Any, name: str | None = None) -> Tensor:
-        """A tensor over the memory of a numpy array, a torch tensor, whatever has `__dlpack__`.
+        """A tensor over the memory of a numpy array, a torch tensor or any object with
+        `__dlpack__`.
 
-        Nothing is copied: what one side writes the other sees. The tensor has its memory at once,
-        and the producer's lives as long as that. Strides are taken as they are, so ne and nb may be
-        those of a permuted tensor. Raises TypeError for objects without `__dlpack__`,
-        `ArgumentError` for memory that the CPU cannot read or may not write, elements that ggml has
-        not, and layouts that no tensor has: more than four dimensions, no elements, strides that
-        are negative or overlap. C: ggml_backend_cpu_buffer_from_ptr
+        Nothing is copied: writes on one side are visible on the other. The tensor has its memory at
+        once, and keeps the producer's memory alive. Strides are kept, so ne and nb may be those of
+        a permuted tensor. Raises TypeError for objects without `__dlpack__`, `ArgumentError` for
+        memory that the CPU cannot read or may not write, element types that ggml lacks, and
+        impossible layouts: more than four dimensions, no elements, strides that are negative or
+        overlap. C: ggml_backend_cpu_buffer_from_ptr
         """
         from ..tensors import dlpack
 
@@ -174,8 +177,8 @@ class Context(AnyContext, CustomOps):
         _address, type_, shape, strides, readonly = foreign.layout
         if readonly:
             raise ArgumentError(
-                "the memory may only be read, and ops write: expected an array that is writable; "
-                "from_numpy() copies"
+                "the memory may only be read, but ops write to it: expected a writable array, or "
+                "copy it with from_numpy()"
             )
         shape, strides = (shape, strides) if shape else ((1,), (1,))
         ne, nb = tuple(reversed(shape)), list(reversed(strides))
@@ -188,21 +191,21 @@ class Context(AnyContext, CustomOps):
             if nb[i] < span or nb[i] % size:
                 raise ArgumentError(
                     f"strides of {strides} bytes for shape {shape} are negative or overlap: "
-                    "expected others, copy it before (numpy.ascontiguousarray)"
+                    "copy the array first (numpy.ascontiguousarray)"
                 )
             span = nb[i] * (ne[i] - 1) + span
         if span > dlpack.MAX_BYTES:
             raise ArgumentError(
                 f"strides of {strides} bytes for shape {shape}: no machine addresses that many "
-                "bytes; expected those of an array"
+                "bytes; expected the strides of an array"
             )
-        with reading(self):  # `alloc` would give the tensor other memory
+        with reading(self):  # keeps `alloc` from giving the tensor other memory
             return self._over(foreign, ne, nb, name)
 
     def _over(
         self, foreign: Foreign, ne: Sequence[int], nb: Sequence[int], name: str | None
     ) -> Tensor:
-        """A tensor over the memory of another."""
+        """A tensor over the memory of `foreign`."""
         address, type_, *_rest = foreign.layout
         size = lib.ggml_type_size(type_)
         tensor = self.new_tensor(type_, *ne, name=name)
@@ -213,7 +216,7 @@ class Context(AnyContext, CustomOps):
                 )
             else:
                 tensor._ptr.nb[i] = nb[i]
-        before = address % device("CPU").buffer_type.alignment  # upstream wants aligned buffers
+        before = address % device("CPU").buffer_type.alignment  # upstream needs aligned buffers
         base = ffi.cast("char *", address - before)
         ptr = lib.ggml_backend_cpu_buffer_from_ptr(base, before + lib.ggml_nbytes(tensor._ptr))
         buffer = Buffer(ptr, foreign)
@@ -224,12 +227,12 @@ class Context(AnyContext, CustomOps):
 
     @property
     def used_mem(self) -> int:
-        """Bytes of metadata in use, of `mem_size`. C: ggml_used_mem"""
+        """Bytes of metadata in use, out of `mem_size`. C: ggml_used_mem"""
         return int(lib.ggml_used_mem(self.ptr))
 
     @property
     def mem_size(self) -> int:
-        """Bytes that metadata can take: `reserve`. C: ggml_get_mem_size"""
+        """Bytes available for metadata: `reserve`. C: ggml_get_mem_size"""
         return int(lib.ggml_get_mem_size(self.ptr))
 
     @property
@@ -238,7 +241,7 @@ class Context(AnyContext, CustomOps):
         return int(lib.ggml_get_max_tensor_size(self.ptr))
 
     def dup_tensor(self, src: Tensor) -> Tensor:
-        """A tensor of src's type and ne, without its data. C: ggml_dup_tensor"""
+        """A new tensor with the type and ne of src, without its data. C: ggml_dup_tensor"""
         ptr_of(Tensor, src)
         self._adopt(src)
         return Tensor(lib.ggml_dup_tensor(self.ptr, src.ptr), self)
@@ -250,18 +253,18 @@ class Context(AnyContext, CustomOps):
         return Tensor(lib.ggml_view_tensor(self.ptr, src.ptr), self)
 
     def new_graph(self, size: int = 2048, grads: bool = False) -> Graph:
-        """An empty graph for at most `size` nodes and as many leafs. C: ggml_new_graph_custom"""
+        """An empty graph for up to `size` nodes and as many leafs. C: ggml_new_graph_custom"""
         from .graph import Graph
 
         return Graph(self, size, grads)
 
     def alloc(self, where: Backend | BufferType | str, usage: str = "any") -> Buffer:
-        """Gives every tensor of the context that has no memory yet a place in one new buffer.
+        """Allocates one new buffer for all tensors of the context that have no memory yet.
 
-        `where` is a backend, a buffer type or a device's name; `usage="weights"` makes the
-        scheduler prefer to run ops where these tensors are. Data of `from_numpy` is copied in.
-        The context holds the buffer; a context with nothing to allocate gives an empty buffer. A
-        view of a tensor without memory, of another context, has memory as soon as that one has.
+        `where` is a backend, a buffer type or the name of a device. `usage="weights"` makes the
+        scheduler prefer to run ops where these tensors are. Copies in the data of `from_numpy`.
+        The context holds the buffer; with nothing to allocate the buffer is empty. A view of a
+        tensor without memory in another context gets memory when that tensor does.
         Raises `AllocError`. C: ggml_backend_alloc_ctx_tensors_from_buft
         """
         number = usage_of(usage)
@@ -271,7 +274,7 @@ class Context(AnyContext, CustomOps):
             buft = where.buffer_type if isinstance(where, Backend) else where
         else:
             raise TypeError(
-                f"expected a Backend, a BufferType or a device's name, got {describe(where)}"
+                f"expected a Backend, a BufferType or the name of a device, got {describe(where)}"
             )
         with allocating(self), self._held(), reading(*self._graphs()):
             ptr = lib.gp_alloc_tensors(self.ptr, buft.ptr)
@@ -292,7 +295,8 @@ class Context(AnyContext, CustomOps):
 
     @contextlib.contextmanager
     def _held(self) -> Iterator[None]:
-        """Others get `BusyError` from making tensors in it: C walks over them without the GIL."""
+        """Around a C call that walks over its tensors without the GIL: other threads that make
+        tensors in it get `BusyError`."""
         if not lib.gp_trace_present():
             yield
             return
@@ -312,7 +316,7 @@ class Context(AnyContext, CustomOps):
         return [handle for handle in found.values() if isinstance(handle, Graph)]
 
     def _adopt(self, *operands: Tensor | None) -> None:
-        """Makes the operands' contexts outlive this one; raises `ClosedError` for a closed one."""
+        """Makes the operands' contexts outlive this one. Raises `ClosedError` for a closed one."""
         parents = self._parents  # none of them is closed while this one is open
         for tensor in operands:
             if tensor is not None:
@@ -321,23 +325,23 @@ class Context(AnyContext, CustomOps):
                     context.ptr  # noqa: B018  raises when closed
                     if not isinstance(context, Handle):
                         raise ArgumentError(
-                            f"'{tensor.name}' is a copy that a scheduler made: use the tensor it "
-                            "copies"
+                            f"'{tensor.name}' is a copy made by a scheduler: use the tensor that "
+                            "it copies"
                         )
                     self._depend(context)
 
     def keep_buffer(self, buffer: Buffer) -> None:
-        """Holds a buffer that tensors of this context were put into by a call of `lib`
-        (ggml_backend_tensor_alloc). The context closes it with itself; where it is closed before,
-        they lose their memory. `alloc` and `Tensor.alloc` need no such call."""
+        """Holds a buffer into which a call of `lib` (ggml_backend_tensor_alloc) put tensors of this
+        context. Closing the context closes it; if it is closed earlier, they lose their memory.
+        `alloc` and `Tensor.alloc` need no such call."""
         ptr_of(Buffer, buffer)
         self._buffers.append(buffer)
         buffer._contexts.add(self)
 
     def _place(self, tensor: Tensor, buffer: Buffer) -> None:
-        """`tensor` lives in a buffer of somebody else: hold it, and be told when it is closed."""
+        """Holds the buffer of `tensor`, which somebody else owns, and learns when it is closed."""
         if buffer not in self._parents:
-            self._parents.append(buffer)  # no child of it: closing it only takes the memory
+            self._parents.append(buffer)  # not as its child: closing it only takes the memory
             buffer._contexts.add(self)
         self._arrays.upload(tensor._ptr)
 
@@ -364,4 +368,4 @@ class Context(AnyContext, CustomOps):
         for parent in self._parents:
             if isinstance(parent, Buffer):
                 parent._contexts.discard(self)
-        self._custom_ops.clear()  # whatever could compute them is closed
+        self._custom_ops.clear()  # everything that could compute them is closed

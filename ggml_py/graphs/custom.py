@@ -1,11 +1,11 @@
 """Custom ops: Python functions as nodes of a graph, on numpy views of the tensors' own memory.
 
-1. ggml calls a custom op from every thread that computes the graph, whatever its n_tasks is (that
-   only bounds the number of threads: ggml_graph_plan in ggml-cpu.c). Calls beyond n_tasks end here.
-2. cffi takes the GIL for a call, so functions run side by side only where numpy releases it.
-3. What a function raises comes out of `compute` (boundary/callback.py). The nodes after it are
-   computed all the same; of several that raised, the first counts.
-4. The context holds its ops, for its tensors have their addresses.
+1. ggml calls a custom op on every thread that computes the graph, whatever its n_tasks is (that
+   only bounds the number of threads: ggml_graph_plan in ggml-cpu.c). Extra calls return at once.
+2. cffi takes the GIL for a call, so functions run in parallel only where numpy releases it.
+3. An exception of a function is raised by `compute` (boundary/callback.py). The nodes after it are
+   still computed; if several functions raise, the first exception counts.
+4. The context holds its ops, because its tensors have their addresses.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from .context import Context
     from .graph import Graph
 
-# fun(dst, a, .., ith, nth): arrays, then two ints; what it returns is not used.
+# fun(dst, a, .., ith, nth): arrays, then two ints; its result is ignored.
 CustomFunction: TypeAlias = Callable[..., object]
 
 N_TASKS_MAX = -1  # GGML_N_TASKS_MAX: as many as there are threads
@@ -43,14 +43,14 @@ _OPS = frozenset(
 
 
 class CustomOp(Callback):
-    """What ggml's op has as its user data: the Python function."""
+    """The user data of ggml's op: the Python function."""
 
     __slots__ = ("_context", "_function", "_n_tasks", "node")
     stops = False
 
     def __init__(self, context: Context, function: CustomFunction, n_tasks: int) -> None:
         super().__init__()
-        self._context = weakref.ref(context)  # weakly, for the context holds this
+        self._context = weakref.ref(context)  # weakly, because the context holds this
         self._function = function
         self._n_tasks = n_tasks
         self.node = NULL  # its tensor
@@ -65,8 +65,8 @@ class CustomOp(Callback):
 
 
 def _array(tensor: Tensor) -> npt.NDArray[Any]:
-    """Its memory. That stays as long as the array; what is in it, for the length of the call."""
-    if tensor.ptr.data == NULL or tensor._buffer() == NULL:  # no buffer's, or empty
+    """An array over its memory. It keeps the memory, but the contents only for this call."""
+    if tensor.ptr.data == NULL or tensor._buffer() == NULL:  # empty, or not in a buffer
         return tensor._view(DTYPES[tensor.type])
     return tensor._view(DTYPES[tensor.type], *tensor._pinned()[:2])
 
@@ -77,7 +77,7 @@ def _read_only(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def failed_ops(graph: Graph) -> list[CustomOp]:
-    """The graph's custom ops that have raised something which nobody has taken yet."""
+    """The graph's custom ops with an exception that was not raised in Python yet."""
     stored = [ref() for ref in list(STORED)]
     ops = {op.node: op for op in stored if isinstance(op, CustomOp)}
     return [ops[node._ptr] for node in graph.nodes if node._ptr in ops] if ops else []
@@ -89,30 +89,31 @@ def custom_nodes(graph: Graph) -> list[Tensor]:
 
 
 def is_remote(device: Device) -> bool:
-    """Whether it belongs to an RPC server, which would call the address that our function has here
-    (upstream lets those take every op, ggml-rpc.cpp), or is a simulated device, which computes on
+    """Whether it cannot call Python. An RPC server would call the address of our function in its
+    own process (upstream lets it take every op, ggml-rpc.cpp). A simulated device computes on
     copies of the tensors."""
     return device.registry in ("RPC", "SIM")
 
 
 class CustomOps(Ops):
-    """ggml's ops that call a Python function back.
+    """ggml's ops that call a Python function.
 
-    `fun(dst, a, ith, nth)` is called while the graph is computed, on the CPU, with arrays as
-    `Tensor.numpy` gives them: the tensors' own memory, shape = reversed(ne) without trailing ones.
+    `fun(dst, a, ith, nth)` is called while the graph is computed, on the CPU, with arrays like
+    those of `Tensor.numpy`: the tensors' own memory, shape = reversed(ne) without trailing ones.
     It writes its result into `dst`; sources are read-only (in place, `a` is the memory of `dst`).
     The arrays are valid until it returns. With more sources it is called as
     `fun(dst, a, b, ith, nth)` and so on, in the order of `Tensor.src`.
 
-    With `n_tasks` above 1 it is called that many times, or as often as there are threads if these
-    are fewer, at the same time on several threads: call number `ith` of `nth` does its part of the
-    work. -1 takes all threads. Functions hold the GIL, so this pays only where numpy lets go of it.
+    With `n_tasks` above 1 it is called that many times, but at most once per thread, in parallel:
+    call number `ith` of `nth` does its part of the work. -1 takes all threads. Functions hold the
+    GIL, so this pays only where numpy releases it.
 
-    What it raises comes out of `Scheduler.compute` or `Backend.compute`; the rest of that op's
-    calls are skipped. The context holds the function until it is closed. All raise `ArgumentError`
-    for an n_tasks below 1 that is not -1 and for types that numpy lacks (cast them to f32 before),
-    and TypeError for a function that cannot be called so. Devices of RPC servers cannot call
-    Python: pin custom ops to the CPU where a scheduler has such (`Scheduler.set_tensor_backend`).
+    `Scheduler.compute` or `Backend.compute` raises its exceptions; the rest of that op's calls are
+    skipped. The context holds the function until it is closed. All these ops raise `ArgumentError`
+    for an n_tasks below 1 other than -1 and for types that numpy lacks (cast them to f32 first),
+    and TypeError for a function that does not take these arguments. Devices of RPC servers and
+    simulated devices cannot call Python: if a scheduler has one, pin custom ops to the CPU
+    (`Scheduler.set_tensor_backend`).
     """
 
     __slots__ = ()
@@ -133,7 +134,7 @@ class CustomOps(Ops):
         return self._map(lib.ggml_map_custom1_inplace, lib.gp_on_custom1, (a,), fun, n_tasks)
 
     def map_custom2(self, a: Tensor, b: Tensor, fun: CustomFunction, n_tasks: int = 1) -> Tensor:
-        """fun(dst, a, b, ith, nth) with a new dst of a's type and ne; b has any.
+        """fun(dst, a, b, ith, nth) with a new dst of a's type and ne; b may have any.
 
         C: ggml_map_custom2
         """
@@ -151,7 +152,7 @@ class CustomOps(Ops):
     def map_custom3(
         self, a: Tensor, b: Tensor, c: Tensor, fun: CustomFunction, n_tasks: int = 1
     ) -> Tensor:
-        """fun(dst, a, b, c, ith, nth) with a new dst of a's type and ne; b and c have any.
+        """fun(dst, a, b, c, ith, nth) with a new dst of a's type and ne; b and c may have any.
 
         C: ggml_map_custom3
         """
@@ -185,7 +186,7 @@ class CustomOps(Ops):
         ggml_type = type_of(type)
         _check_types([(ggml_type, "the result")])
         if math.prod(ne) >= 1 << 60:
-            raise ArgumentError(f"ne {list(ne)}: expected a tensor that fits memory")
+            raise ArgumentError(f"ne {list(ne)}: expected a tensor that fits in memory")
         op = self._op(args, _MAX_SRC - 1, fun, n_tasks)
         raw = ffi.new("struct ggml_tensor *[]", [a._ptr for a in args])
         return self._made(
@@ -202,7 +203,7 @@ class CustomOps(Ops):
 
         C: ggml_custom_inplace
         """
-        # One less than fits, as upstream has it (ggml_custom_inplace in ggml.c).
+        # One less than there is room for, as upstream checks it (ggml_custom_inplace in ggml.c).
         op = self._op((a, *args), _MAX_SRC - 1, fun, n_tasks)
         raw = ffi.new("struct ggml_tensor *[]", [t._ptr for t in args])
         return self._made(
@@ -227,13 +228,13 @@ class CustomOps(Ops):
     def _op(
         self, sources: Sequence[Tensor], most: int, fun: CustomFunction, n_tasks: int
     ) -> CustomOp:
-        """An op whose arguments are in order."""
+        """Checks the arguments and makes the op."""
         if not isinstance(sources, Iterable):
             raise TypeError(f"args: expected a sequence of Tensors, got {describe(sources)}")
         if not all(isinstance(source, Tensor) for source in sources):
             raise not_tensors(*sources)
         if len(sources) > most:
-            raise ArgumentError(f"{len(sources)} sources: a custom op takes {most} at most")
+            raise ArgumentError(f"{len(sources)} sources: a custom op takes at most {most}")
         self._adopt(*sources)
         _check_types((s.type, f"source '{s.name}'") for s in sources)
         _check_function(fun, len(sources))
@@ -256,14 +257,14 @@ def _check_types(types: Iterable[tuple[Any, str]]) -> None:
         if type_ not in DTYPES:
             raise ArgumentError(
                 f"{whose} is {type_.name.lower()}, which numpy lacks: a custom op takes "
-                f"{', '.join(t.name.lower() for t in DTYPES)}. Make it f32 with `cast` before"
+                f"{', '.join(t.name.lower() for t in DTYPES)}. Convert it to f32 with `cast` first"
             )
 
 
 def _check_function(fun: CustomFunction, n_sources: int) -> None:
     if not callable(fun):
         raise TypeError(f"fun: expected a function, got {type(fun).__name__}")
-    import inspect  # here, so that importing ggml_py is quicker
+    import inspect  # here, because it would slow down importing ggml_py
 
     try:
         signature = inspect.signature(fun)

@@ -1,4 +1,4 @@
-"""A graph: the nodes that one result needs, in the order they are computed."""
+"""A graph: the nodes that its results need, in the order of computation."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class Graph(AnyGraph):
-    """Made by `Context.new_graph`. It has memory of its own, so closing it gives that back."""
+    """Made by `Context.new_graph`. It has its own memory, which closing it frees."""
 
     __slots__ = ("_backward", "_context", "_grads", "_lent", "_scheduler")
 
@@ -46,17 +46,17 @@ class Graph(AnyGraph):
         memory = new_native(room, f"a graph of size {size:,}")
         self._context = context
         self._grads = grads  # whether it has room for gradients
-        self._backward = False  # whether those are built
+        self._backward = False  # whether the gradients are built
         self._scheduler: weakref.ref[Lender] | None = None  # where it is allocated
         self._lent: _Lent | None = None  # the same, for a GraphAllocator
-        self._whole_at = -1  # `gp_changes` when all tensors had memory; see sharing
+        self._whole_at = -1  # `gp_changes` when all tensors last had memory; see sharing.py
         ptr = lib.ggml_new_graph_custom(memory, size, grads)
         super().__init__(ptr, lambda _graph: lib.ggml_free(memory), context)
 
     @classmethod
     def _borrow(cls, ptr: Any, *parents: Handle) -> Graph:
-        """A graph in memory of somebody else, who closes it before that goes. Tensors that it gives
-        out are closed with it."""
+        """A graph in memory of somebody else, who must close it before freeing that. Its Tensors
+        are closed with it."""
         graph = cls.__new__(cls)
         graph._context = graph
         graph._grads = graph._backward = True
@@ -81,9 +81,9 @@ class Graph(AnyGraph):
         return self.ptr
 
     def build_forward_expand(self, *tensors: Tensor) -> None:
-        """Adds each tensor and all that it needs.
+        """Adds each tensor and everything that it needs.
 
-        Raises `AbortError` when the graph is full; it is half built then and can only be closed.
+        Raises `AbortError` if the graph is full; it is then half built and can only be closed.
         C: ggml_build_forward_expand
         """
         if not tensors:
@@ -103,16 +103,16 @@ class Graph(AnyGraph):
     ) -> None:
         """Adds the nodes that compute the gradients of the losses with respect to the parameters.
 
-        Build the graph forward first, with `Tensor.set_param` and `Tensor.set_loss` called before
-        that. The new tensors are made in `context` (the graph's own by default). `grad_accs` gives
-        tensors of the graph an accumulator, f32 and of the same ne: gradients are added to what is
-        in there, and `grad` of the tensor is its accumulator. Once the graph has memory call
-        `reset`, then compute, then read `grad`; mark gradients with `set_output` where a scheduler
+        First call `Tensor.set_param` and `Tensor.set_loss`, then build the graph forward, then call
+        this. The new tensors are made in `context` (by default the graph's own). `grad_accs` maps
+        tensors of the graph to accumulators, f32 with the same ne: gradients are added to their
+        contents, and `grad` of the tensor is its accumulator. Once the graph has memory, call
+        `reset`, compute, then read `grad`; mark gradients with `set_output` where a scheduler
         could reuse their memory.
 
         Raises `ArgumentError` for a graph made without grads=True, one without parameters or
-        losses, or one that has its gradients; `AbortError` for ops that ggml cannot differentiate:
-        the graph is half built then and can only be closed.
+        losses, or one that already has gradients; `AbortError` for ops that ggml cannot
+        differentiate: the graph is then half built and can only be closed.
         C: ggml_build_backward_expand
         """
         from .context import Context
@@ -124,7 +124,7 @@ class Graph(AnyGraph):
                 "the graph has no room for gradients: make it with new_graph(grads=True)"
             )
         if self._backward:
-            raise ArgumentError("the graph has its gradients already: clear() it to build anew")
+            raise ArgumentError("the graph already has its gradients: clear() it to build anew")
         flags = enums.TensorFlag(0)
         for node in nodes:
             flags |= node.flags
@@ -148,7 +148,7 @@ class Graph(AnyGraph):
         self._backward = True
 
     def _accumulators(self, nodes: Sequence[Tensor], grad_accs: Mapping[Tensor, Tensor]) -> Any:
-        """The array that ggml takes: one for each node, or NULL."""
+        """The array that ggml takes: for each node its accumulator, or NULL."""
         accs = ffi.new("struct ggml_tensor *[]", len(nodes))
         place = {node: i for i, node in enumerate(nodes)}
         for tensor, acc in grad_accs.items():
@@ -164,15 +164,15 @@ class Graph(AnyGraph):
         return accs
 
     def add_node(self, tensor: Tensor) -> None:
-        """Appends one op to the nodes, without looking for what it needs.
+        """Appends one op to the nodes, without adding what it needs.
 
-        Raises `ArgumentError` when one of its sources is not in the graph (`build_forward_expand`
-        adds those too), when it is there already, and when the graph is full.
+        Raises `ArgumentError` if one of its sources is not in the graph (`build_forward_expand`
+        adds those too), if it is already in the graph, and if the graph is full.
         C: ggml_graph_add_node
         """
         ptr, raw = self._changeable(), ptr_of(Tensor, tensor)
         if lib.gp_graph_has(ptr, raw):
-            raise ArgumentError(f"{tensor!r} is in this graph already")
+            raise ArgumentError(f"{tensor!r} is already in this graph")
         needs = (*tensor.src, *(() if tensor.view_src is None else (tensor.view_src,)))
         for source in needs:
             if not lib.gp_graph_has(ptr, source.ptr):
@@ -182,13 +182,14 @@ class Graph(AnyGraph):
                 )
         if self.n_nodes == self.size:
             raise ArgumentError(
-                f"the graph is full: it has room for {self.size} nodes; make it with a larger size"
+                f"the graph is full: it has room for {self.size} node{'s' * (self.size != 1)}; "
+                "make it with a larger size"
             )
         self._depend(tensor._context)
         with in_use("being built", self):
-            if self._changeable() and self.n_nodes < self.size:  # another thread may have been here
+            if self._changeable() and self.n_nodes < self.size:  # another thread may have added one
                 lib.ggml_graph_add_node(ptr, raw)
-        # build_forward_expand sets it, and backends pass over nodes without; before 0.9.7 over none
+        # As build_forward_expand does: backends skip nodes without the flag (since 0.9.7).
         raw.flags |= int(enums.TensorFlag.__members__.get("COMPUTE", 0))
 
     def clear(self) -> None:
@@ -198,10 +199,10 @@ class Graph(AnyGraph):
             self._backward = False
 
     def copy_to(self, other: Graph) -> None:
-        """Makes `other` a graph of the same nodes, leafs and gradients; what it had is forgotten.
+        """Replaces the contents of `other` with the nodes, leafs and gradients of this graph.
 
-        The tensors are not copied. Raises `ArgumentError` when it has less room than this one, or
-        none for gradients that this one has. C: ggml_graph_cpy
+        The tensors are not copied. Raises `ArgumentError` if `other` has less room than this graph,
+        or no room for gradients where this one has it. C: ggml_graph_cpy
         """
         ptr_of(Graph, other)
         source, target = self.ptr, other._changeable()
@@ -210,11 +211,11 @@ class Graph(AnyGraph):
         if other.size < self.size or self._grads > other._grads:
             raise ArgumentError(
                 f"the other graph has size={other.size}, grads={other._grads}: expected at least "
-                f"size={self.size}, grads={self._grads}, as this one"
+                f"size={self.size}, grads={self._grads}, as in this one"
             )
         for parent in (self._context, *self._parents):
             other._depend(parent)
-        other.clear()  # ggml_graph_cpy would write out of bounds for a tensor that both have
+        other.clear()  # ggml_graph_cpy would write out of bounds for a tensor in both graphs
         with reading(self), in_use("being copied to", other):
             other._changeable()
             lib.ggml_graph_clear(target)
@@ -222,7 +223,7 @@ class Graph(AnyGraph):
             other._backward = self._backward
 
     def dup(self, grads: bool = False) -> Graph:
-        """A new graph of the same nodes, leafs and gradients; with `grads`, with room for some.
+        """A new graph with the same nodes, leafs and gradients; `grads` adds room for gradients.
 
         C: ggml_graph_dup
         """
@@ -230,21 +231,21 @@ class Graph(AnyGraph):
         self.copy_to(other)
         return other
 
-    # --- what is in it
+    # --- its contents
 
     @property
     def size(self) -> int:
-        """Nodes that it has room for. C: ggml_graph_size"""
+        """Number of nodes that it has room for. C: ggml_graph_size"""
         return int(lib.ggml_graph_size(self.ptr))
 
     @property
     def n_nodes(self) -> int:
-        """C: ggml_graph_n_nodes"""
+        """Number of nodes. C: ggml_graph_n_nodes"""
         return int(lib.ggml_graph_n_nodes(self.ptr))
 
     @property
     def nodes(self) -> tuple[Tensor, ...]:
-        """In the order of computation. C: ggml_graph_nodes"""
+        """Its nodes, in the order of computation. C: ggml_graph_nodes"""
         with reading(self):
             ptr = self.ptr  # `nodes` is in its memory
             nodes = lib.ggml_graph_nodes(ptr)
@@ -253,7 +254,7 @@ class Graph(AnyGraph):
 
     @property
     def n_leafs(self) -> int:
-        """C: gp_graph_leafs"""
+        """Number of leafs. C: gp_graph_leafs"""
         return int(lib.gp_graph_leafs(self.ptr, NULL))
 
     @property
@@ -265,7 +266,7 @@ class Graph(AnyGraph):
         return self._tensors(leafs)
 
     def _tensors(self, pointers: Iterable[Any]) -> tuple[Tensor, ...]:
-        """Each with the context that it lives in, whose end is its end."""
+        """The Tensors of these pointers, each with the context that owns it."""
         if len(self._parents) <= 1:
             return tuple(Tensor(ptr, self._context) for ptr in pointers)
         contexts = _contexts(self)
@@ -275,20 +276,20 @@ class Graph(AnyGraph):
         return self._tensors([ptr])[0]
 
     def __contains__(self, tensor: object) -> bool:
-        """Whether it is one of the nodes or leafs. C: gp_graph_has"""
+        """Whether the tensor is one of the nodes or leafs. C: gp_graph_has"""
         return isinstance(tensor, Tensor) and bool(lib.gp_graph_has(self.ptr, tensor.ptr))
 
     def grad(self, tensor: Tensor) -> Tensor | None:
-        """The gradient of the loss with respect to a tensor of the graph; None for one that needs
-        none, and before `build_backward_expand`.
+        """The gradient of the loss with respect to a tensor of the graph; None if it needs none, and
+        before `build_backward_expand`.
 
         Raises `ArgumentError` for a tensor of another graph. C: ggml_graph_get_grad
         """
         return self._gradient(lib.ggml_graph_get_grad, tensor)
 
     def grad_acc(self, tensor: Tensor) -> Tensor | None:
-        """What the gradient of a tensor of the graph is added to: of losses, and of those that
-        `build_backward_expand` was given one for; else None.
+        """The accumulator for the gradient of a tensor of the graph. Losses have one, and tensors
+        given one in `build_backward_expand`; None for others.
 
         Raises `ArgumentError` for a tensor of another graph. C: ggml_graph_get_grad_acc
         """
@@ -302,8 +303,8 @@ class Graph(AnyGraph):
         return None if ptr == NULL else self._tensor(ptr)
 
     def reset(self) -> None:
-        """Makes gradients ready for the next compute: those of losses one, accumulators zero, and
-        so the momenta of `opt_step_adamw`. The graph must have memory.
+        """Prepares gradients for the next compute: sets those of losses to one, and accumulators
+        and the momenta of `opt_step_adamw` to zero. The graph must have memory.
 
         Raises `ArgumentError` before `build_backward_expand`, `NoDataError`. C: ggml_graph_reset
         """
@@ -321,15 +322,15 @@ class Graph(AnyGraph):
             lib.ggml_graph_reset(ptr)
 
     def print(self) -> None:
-        """Logs nodes and leafs, one in a line, to `logging.getLogger("ggml")` as information: x is
-        a parameter, g has a gradient. C: ggml_graph_print"""
+        """Logs nodes and leafs, one per line, to `logging.getLogger("ggml")` at level INFO. x marks
+        a parameter, g a node with a gradient. C: ggml_graph_print"""
         lib.ggml_graph_print(self.ptr)
 
     def to_dot(self, path: str | os.PathLike[str], forward: Graph | None = None) -> None:
         """Writes the graph for Graphviz (`dot -Tsvg path`). Parameters are yellow, nodes with a
-        gradient green; with `forward`, those that are not in that graph are light blue.
+        gradient green; with `forward`, nodes that are not in that graph are light blue.
 
-        Raises OSError where no file can be written; the old one is kept then.
+        Raises OSError if the file cannot be written; an old file is then kept.
         C: ggml_graph_dump_dot
         """
         ptr = self.ptr
@@ -337,23 +338,23 @@ class Graph(AnyGraph):
         for tensor in (*self.nodes, *self.leafs):
             if '"' in tensor.name or "\\" in tensor.name:
                 raise ArgumentError(
-                    f"tensor {tensor.name!r}: a name in a DOT file must be without quotes and "
-                    "backslashes; set another"
+                    f"tensor {tensor.name!r}: names in a DOT file must not have quotes or "
+                    "backslashes; set another name"
                 )
         native_forward = NULL if forward is None else ptr_of(Graph, forward)
         new = path.with_name(path.name + ".new")
-        with new.open("wb"):  # upstream aborts where this raises
+        with new.open("wb"):  # raises here, where upstream would abort
             pass
         try:
             lib.ggml_graph_dump_dot(ptr, native_forward, os.fsencode(new))
             with new.open("rb") as file:
-                if file.read()[-2:] != b"}\n":  # upstream does not look
+                if file.read()[-2:] != b"}\n":  # upstream does not check
                     raise OSError(f"{path}: the disk is full")
             new.replace(path)
         finally:
             new.unlink(missing_ok=True)
 
-    # --- for those who compute it
+    # --- for the classes that compute it
 
     def _reach(self, found: dict[int, Handle]) -> None:
         super()._reach(found)
@@ -367,7 +368,7 @@ class Graph(AnyGraph):
             lender.reset()
 
     def _allocated_on(self) -> Lender | None:
-        """Who has lent this graph memory."""
+        """The scheduler or allocator that lent memory to this graph, None without one."""
         if self._lent is not None:
             return self._lent.owner()
         scheduler = None if self._scheduler is None else self._scheduler()
@@ -390,25 +391,25 @@ class Graph(AnyGraph):
         return missing
 
     def _with_arrays(self) -> list[Arrays]:
-        """What `from_numpy` was given, where tensors of the graph may still need it."""
+        """Arrays of `from_numpy` that tensors of the graph may still need."""
         if not PENDING:
             return []
         contexts: list[Any] = [context for _start, _end, context in _contexts(self)]
         return [c._arrays for c in contexts if c._arrays]
 
     def _hold_arrays(self) -> None:
-        """Before it is allocated."""
+        """Call before the graph is allocated."""
         for arrays in self._with_arrays():
             arrays.hold(self.ptr)
 
     def _upload_arrays(self) -> None:
-        """After it was allocated."""
+        """Call after the graph is allocated."""
         for arrays in self._with_arrays():
             arrays.upload_all()
 
     def _check_leafs_set(self) -> None:
-        """Raises `NoDataError` for a leaf without memory that nobody can have set, for it has none
-        of `from_numpy` either."""
+        """Raises `NoDataError` for a leaf that cannot have been set: it has no memory and no array
+        of `from_numpy`."""
         todo = "call alloc_graph first, set it, then compute"
         arrays = self._with_arrays()
         if not arrays:
@@ -420,7 +421,7 @@ class Graph(AnyGraph):
                 raise NoDataError(f"leaf '{leaf.name}' of the graph has no memory: {todo}")
 
     def _check_data(self) -> None:
-        """Raises `NoDataError` for a tensor without memory: computing would read through NULL."""
+        """Raises `NoDataError` for a tensor without memory: a compute would read through NULL."""
         changes = lib.gp_changes()
         if changes == self._whole_at:
             return
@@ -476,7 +477,7 @@ class Graph(AnyGraph):
 
 
 def _contexts(handle: Handle) -> list[tuple[int, int, Handle]]:
-    """Start, end and Context of the metadata that a handle stands on, directly or not."""
+    """Start, end and Context of all metadata that a handle depends on, directly or indirectly."""
     from .context import Context
 
     found: dict[Handle, tuple[int, int, Handle]] = {}

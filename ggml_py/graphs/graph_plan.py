@@ -1,7 +1,7 @@
-"""Plans: what computing a graph takes, worked out once for many computes.
+"""Graph plans: the preparation of a compute, made once for many computes.
 
-Upstream's plans borrow the graph's nodes, their memory and the thread pool, and do not look at them
-again. So a plan is closed with any of these, and looks whether a tensor has moved.
+Upstream's plans borrow the graph's nodes, their memory and the thread pool, and do not check them
+again. So a plan is closed with any of these, and checks whether a tensor has moved.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
 
 class GraphPlan(Handle):
-    """A graph as one backend computes it. Made by `Backend.graph_plan`.
+    """A graph, prepared for one backend. Made by `Backend.graph_plan`.
 
-    It keeps the threads, the thread pool and `set_use_ref` that the backend had then.
+    It keeps the backend's number of threads, thread pool and `set_use_ref` of that moment.
     """
 
     __slots__ = ("_state", "backend", "graph", "threadpool")
@@ -45,7 +45,7 @@ class GraphPlan(Handle):
                 ptr = lib.ggml_backend_graph_plan_create(backend_ptr, graph_ptr)
             except AbortError as error:
                 raise MissingFunctionError(
-                    f"backend {backend.name} makes no graph plans: use Backend.compute"
+                    f"backend {backend.name} has no graph plans: use Backend.compute"
                 ) from error
             if ptr == NULL:
                 raise AllocError(f"backend {backend.name} could not plan {graph!r}")
@@ -66,8 +66,8 @@ class GraphPlan(Handle):
         return "<GraphPlan closed>" if self.closed else f"<GraphPlan of {self.graph!r}>"
 
     def compute(self) -> None:
-        """Computes the graph. Raises as `Backend.compute`, and `ArgumentError` when the graph grew
-        or a tensor of it moved since the plan was made.
+        """Computes the graph. Raises the same errors as `Backend.compute`, and `ArgumentError` if
+        the graph grew or one of its tensors moved after the plan was made.
 
         C: ggml_backend_graph_plan_compute
         """
@@ -84,27 +84,28 @@ class GraphPlan(Handle):
         _check(self.graph, self.backend)
         if lib.gp_graph_state(self.graph.ptr) != self._state:
             raise ArgumentError(
-                "the graph grew, or tensors of it moved, since this plan was made: make another"
+                "the graph grew, or one of its tensors moved, after this plan was made: make "
+                "another"
             )
 
 
 class CpuNode(NamedTuple):
-    """How the CPU computes a node, by upstream's own code. C: ggml_graph_plan"""
+    """How the CPU computes a node, according to upstream's own code. C: ggml_graph_plan"""
 
     node: Tensor
-    n_threads: int  # that compute its graph
-    n_tasks: int  # among how many of them upstream divides the work
+    n_threads: int  # threads that compute its graph
+    n_tasks: int  # the number of those that upstream divides the work among
     work_size: int  # bytes of scratch memory that it asks for
     buft: str  # the extra buffer type whose kernel computes it ("CPU_REPACK"); "": ggml-cpu's own
     kernel: str  # that kernel: "q4_0_8x8_q8_0", or the name of upstream's class
-    layout: str  # in which its weight lies there: "q4_0_8x8"; "" where upstream has no name for it
-    fused: tuple[Tensor, ...]  # the nodes that are computed as one with it, and it; () alone
+    layout: str  # layout of its weight there: "q4_0_8x8"; "" if upstream has no name for it
+    fused: tuple[Tensor, ...]  # the nodes that are fused with it, including itself; () if none
 
 
 class CpuPlan(Handle):
-    """A graph as the CPU computes it, without a backend. C: ggml_graph_plan
+    """A graph, prepared for the CPU without a backend. C: ggml_graph_plan
 
-    It can be made before the graph has memory, to know `work_size`.
+    It can be made before the graph has memory, to learn `work_size`.
     """
 
     __slots__ = ("_abort", "_state", "_wanted", "_work", "graph", "threadpool")
@@ -117,10 +118,11 @@ class CpuPlan(Handle):
         abort_callback: Callable[[], bool] | None = None,
         use_ref: bool = False,
     ) -> None:
-        """`n_threads` is by default what the pool has, else the cores this process may use;
-        `abort_callback` and `use_ref` are as `Backend.set_abort_callback` and `set_use_ref`.
+        """`n_threads` is by default the size of the pool, or without one the number of cores that
+        this process may use. For `abort_callback` and `use_ref` see `Backend.set_abort_callback`
+        and `Backend.set_use_ref`.
 
-        Raises `ArgumentError` for more threads than the pool has, `MissingFunctionError` where the
+        Raises `ArgumentError` for more threads than the pool has, `MissingFunctionError` if the
         CPU backend is a loaded module.
         """
         ptr_of(Graph, graph)
@@ -149,16 +151,18 @@ class CpuPlan(Handle):
     def __repr__(self) -> str:
         if self.closed:
             return "<CpuPlan closed>"
-        return f"<CpuPlan of {self.graph!r}: {self.n_threads} threads, {self.work_size:,} bytes>"
+        n = self.n_threads
+        threads = f"{n} thread{'s' * (n != 1)}"
+        return f"<CpuPlan of {self.graph!r}: {threads}, {self.work_size:,} bytes>"
 
     @property
     def work_size(self) -> int:
-        """Bytes of scratch memory that computing takes."""
+        """Bytes of scratch memory that a compute needs."""
         return int(self.ptr.work_size)
 
     @property
     def n_threads(self) -> int:
-        """Threads that compute: no more than a node of the graph can use."""
+        """Threads that compute: at most as many as a node of the graph can use."""
         return int(self.ptr.n_threads)
 
     @property
@@ -170,7 +174,7 @@ class CpuPlan(Handle):
         records = ffi.new("struct gp_cpu_record[]", len(nodes))
         use_ref = bool(getattr(ptr, "use_ref", False))
         if not lib.gp_graph_cpu_nodes(graph.ptr, self._wanted, use_ref, records):
-            raise MissingFunctionError("this build of ggml does not tell how nodes are computed")
+            raise MissingFunctionError("this build of ggml does not say how it computes nodes")
         fused: list[tuple[Tensor, ...]] = [()] * len(nodes)
         for i, r in enumerate(records):
             if r.n_fused:
@@ -185,9 +189,9 @@ class CpuPlan(Handle):
         )  # fmt: skip
 
     def compute(self) -> None:
-        """Computes the graph. It is planned anew if it grew or a tensor of it moved.
+        """Computes the graph. Plans it anew if it grew or one of its tensors moved.
 
-        Raises as `Backend.compute`. C: ggml_graph_compute
+        Raises the same errors as `Backend.compute`. C: ggml_graph_compute
         """
         ptr, graph = self.ptr, self.graph
         pools = () if self.threadpool is None else (self.threadpool,)
@@ -213,6 +217,6 @@ class CpuPlan(Handle):
 
 
 def _check(graph: Graph, computes: Backend | Device) -> None:
-    """As `Backend.compute` does."""
+    """Makes the checks of `Backend.compute`."""
     graph._check_data()
     graph._check_buffers(computes)

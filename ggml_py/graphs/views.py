@@ -1,4 +1,4 @@
-"""Whether a part of a tensor is inside of it: upstream looks at sizes, and not at strides."""
+"""Checks that a view is inside its tensor. Upstream checks sizes, but not strides."""
 
 from __future__ import annotations
 
@@ -10,18 +10,17 @@ from ..boundary.ffi import lib
 from ..errors import ArgumentError
 from ..tensors.tensor import Tensor
 
-WHOLE = frozenset({int})  # no bool, and nothing that `index` would have to look at
+WHOLE = frozenset({int})  # not bool, nor types that need `index`
 
 
 @lru_cache(64)  # there are fewer types
 def _block(type_: int) -> tuple[int, int]:
-    """Elements and bytes of a block."""
+    """Elements and bytes per block."""
     return lib.ggml_blck_size(type_), lib.ggml_type_size(type_)
 
 
 def check_view(a: Tensor, ne: tuple[int, ...], nb: tuple[int, ...], offset: int) -> None:
-    """Raises `ArgumentError` for a view of `a` that is not all in its memory; `nb` from dimension 1
-    on."""
+    """Raises `ArgumentError` unless a view of `a` is all in its memory. `nb` starts at dimension 1."""
     ptr = a.ptr
     view_src = ptr.view_src
     if view_src:
@@ -33,7 +32,7 @@ def check_view(a: Tensor, ne: tuple[int, ...], nb: tuple[int, ...], offset: int)
         ne = tuple([integer(f"ne{i}", n) for i, n in enumerate(ne)])
         nb, offset = tuple([index(n) for n in nb]), index(offset)
         if not all(0 <= n < 1 << 64 for n in (*nb, offset)):
-            return  # no size_t, as cffi will say
+            return  # not a size_t: cffi will raise
     block, size = _block(ptr.type)
     row, rest = divmod(ne[0], block)
     if rest:
@@ -47,13 +46,13 @@ def check_view(a: Tensor, ne: tuple[int, ...], nb: tuple[int, ...], offset: int)
     for n, stride in zip(ne[1:], nb, strict=False):
         last += (n - 1) * stride
         nbytes *= n
-    # Upstream wants room for all elements, whatever the strides.
+    # Upstream requires room for all elements, whatever the strides.
     end = offset + max(last, nbytes)
     if start + end > limit:
         strides = f", strides of {', '.join(map(str, nb[: len(ne) - 1]))} bytes" * (len(ne) > 1)
-        has = f"the {limit:,} bytes that it is a view of" if start else f"its {limit:,} bytes"
+        has = f"the {limit:,} bytes that it views" if start else f"its {limit:,} bytes"
         at = f"{start:,} + {offset:,}" if start else f"{offset:,}"
         raise ArgumentError(
             f"a view of ne {list(ne)}{strides}, from byte {at} on, ends at byte {start + end:,} "
-            f"of '{a.name}' ({a.type.name.lower()} {list(a.ne)}): expected to end in {has}"
+            f"of '{a.name}' ({a.type.name.lower()} {list(a.ne)}): expected it to end within {has}"
         )
