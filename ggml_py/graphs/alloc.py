@@ -31,7 +31,7 @@ class TensorAllocator:
     def __init__(self, buffer: Buffer) -> None:
         raw = ptr_of(Buffer, buffer)
         if hasattr(self, "_raw"):  # a second __init__ would start at the beginning again
-            raise TypeError("this TensorAllocator is already made: make another")
+            raise TypeError("this TensorAllocator is made already: make another")
         self.buffer = buffer
         self._raw = ffi.new("struct ggml_tallocr *", lib.ggml_tallocr_new(raw))
 
@@ -191,7 +191,7 @@ class GraphAllocator(Lender):
 
     @contextlib.contextmanager
     def _alone(self, doing: str, *graphs: Graph) -> Iterator[None]:
-        """Around a change of the allocator and of the memory of these graphs and the present one."""
+        """Around a change of the allocator, these graphs and the graph that has its memory now."""
         done = False
         while not done:
             lent = self._lent.graph

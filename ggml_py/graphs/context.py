@@ -274,7 +274,7 @@ class Context(AnyContext, CustomOps):
             buft = where.buffer_type if isinstance(where, Backend) else where
         else:
             raise TypeError(
-                f"expected a Backend, a BufferType or the name of a device, got {describe(where)}"
+                f"expected a Backend, a BufferType or a device's name, got {describe(where)}"
             )
         with allocating(self), self._held(), reading(*self._graphs()):
             ptr = lib.gp_alloc_tensors(self.ptr, buft.ptr)

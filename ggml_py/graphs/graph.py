@@ -280,8 +280,8 @@ class Graph(AnyGraph):
         return isinstance(tensor, Tensor) and bool(lib.gp_graph_has(self.ptr, tensor.ptr))
 
     def grad(self, tensor: Tensor) -> Tensor | None:
-        """The gradient of the loss with respect to a tensor of the graph; None if it needs none, and
-        before `build_backward_expand`.
+        """The gradient of the loss with respect to a tensor of the graph; None if it needs none,
+        and before `build_backward_expand`.
 
         Raises `ArgumentError` for a tensor of another graph. C: ggml_graph_get_grad
         """

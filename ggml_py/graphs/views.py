@@ -20,7 +20,8 @@ def _block(type_: int) -> tuple[int, int]:
 
 
 def check_view(a: Tensor, ne: tuple[int, ...], nb: tuple[int, ...], offset: int) -> None:
-    """Raises `ArgumentError` unless a view of `a` is all in its memory. `nb` starts at dimension 1."""
+    """Raises `ArgumentError` unless a view of `a` is all in its memory; `nb` is that of dimensions
+    1 to 3."""
     ptr = a.ptr
     view_src = ptr.view_src
     if view_src:

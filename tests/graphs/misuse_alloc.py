@@ -129,7 +129,7 @@ MISUSES = [
         "galloc-half-ids",
         lambda e: _two(e).reserve(e.graph, [0, 0]),
         A,
-        "ids for nodes and for leafs",
+        "ids for both nodes and leafs",
         "or for neither",
     ),
     misuse("galloc-another", _reserved_for_another, A, "1 node and 1 leaf", "call reserve()"),

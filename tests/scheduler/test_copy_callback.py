@@ -79,7 +79,7 @@ LENT = """
     copies = [s for s in h.src if s.name.startswith(gpu.name + "#")]
     assert [c.name for c in copies] == [f"{gpu.name}#w#0", f"{gpu.name}#x#0"], copies
     assert copies[0].buffer is not None and "w" in repr(copies[0])
-    with pytest.raises(ggml.ArgumentError, match="copy that a scheduler made"):
+    with pytest.raises(ggml.ArgumentError, match="copy made by a scheduler"):
         ctx.sqr(copies[0])
     sched.compute(graph)
     sched.reset()

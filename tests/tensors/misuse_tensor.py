@@ -283,7 +283,7 @@ MISUSES += [
     misuse("view/past-the-end", lambda e: e.weights.view_2d(e.w, 8, 8, 64, 0), BAD,
            "ends at byte 480", "its 256 bytes"),
     misuse("view/of-a-view", lambda e: e.other.view_1d(e.other.view_1d(e.w, 8, 32), 65, 0), BAD,
-           "ends at byte 292 of 'w (view)'", "the 256 bytes that it is a view of"),
+           "ends at byte 292 of 'w (view)'", "the 256 bytes that it views"),
 ]  # fmt: skip
 
 if _EXTRA:
