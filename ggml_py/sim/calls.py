@@ -1,9 +1,9 @@
-"""The Python functions that simulated devices ask: what they support, and in which order they
-compute a split's nodes."""
+"""The Python functions that simulated devices call: for what they support, and for the order in
+which they compute the nodes of a split."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sized
 from typing import Any, TypeAlias
 
 from ..boundary.arguments import describe
@@ -18,7 +18,7 @@ VIEWS = ("NONE", "RESHAPE", "VIEW", "PERMUTE", "TRANSPOSE")
 
 
 class Lent:
-    """Stands where a Tensor has its context, while a function of the user's looks at it."""
+    """Takes the place of a Tensor's context while the user's function looks at the Tensor."""
 
     __slots__ = ("closed", "what")
 
@@ -28,14 +28,14 @@ class Lent:
 
     @property
     def ptr(self) -> None:
-        """What `Tensor.ptr` asks its context for."""
+        """`Tensor.ptr` reads this of its context. Raises `ClosedError` after the call."""
         if self.closed:
             raise ClosedError(f"this tensor was lent to a device's {self.what} for one call")
 
 
 class Asked(Callback):
-    """What native code has for a function of a device. A name has one for ever: another thread may
-    be about to ask when the function changes."""
+    """The user data of a device's function. Each device name keeps one for ever, because another
+    thread may be about to call while the function changes."""
 
     __slots__ = ("function",)
     of_thread = True
@@ -46,7 +46,7 @@ class Asked(Callback):
 
 
 class Predicate(Asked):
-    """What `gp_on_supports` is given."""
+    """The user data of `gp_on_supports`."""
 
     __slots__ = ()
 
@@ -62,7 +62,7 @@ class Predicate(Asked):
 
 
 class SplitNodes(tuple[Tensor, ...]):
-    """The nodes of a split, for a device's `graph_optimize` function. They are lent for one call.
+    """The nodes of a split, for a device's `graph_optimize` function. Lent for one call.
 
     C: struct ggml_backend_graph_optimize_params
     """
@@ -72,19 +72,20 @@ class SplitNodes(tuple[Tensor, ...]):
     def add_alloc_dep(self, tensor: Tensor, until: Tensor) -> None:
         """Keeps the memory of `tensor` until the node `until` of this split is computed.
 
-        Raises ValueError when `until` is no node of the split, or `tensor` neither one nor a
-        source of one; `MissingFunctionError` in releases that have no such thing. C: add_alloc_dep
+        Raises ValueError if `until` is not a node of the split, or if `tensor` is neither a node
+        nor a source of one; `MissingFunctionError` in releases without this function.
+        C: add_alloc_dep
         """
         if until not in self:
             raise ValueError(f"until={until!r}: expected a node of the split")
         if tensor not in self and all(tensor not in node.src for node in self):
             raise ValueError(f"{tensor!r}: expected a node of the split, or a source of one")
         if not lib.gp_sim_keep(self._keep, tensor.ptr, until.ptr):
-            raise MissingFunctionError("add_alloc_dep: this release of ggml has no such thing")
+            raise MissingFunctionError("add_alloc_dep: this release of ggml does not have it")
 
 
 class Order(Asked):
-    """What `gp_on_order` is given."""
+    """The user data of `gp_on_order`."""
 
     __slots__ = ()
 
@@ -103,7 +104,7 @@ class Order(Asked):
 
 
 def _numbers(nodes: SplitNodes, answer: Any) -> list[int]:
-    """The order as indices of the nodes. Raises `ArgumentError` for what is no order of them."""
+    """The order as indices of the nodes. Raises `ArgumentError` unless it has each node once."""
     if not isinstance(answer, Iterable):
         raise TypeError(
             f"graph_optimize returned {describe(answer)}: expected the nodes in another order"
@@ -115,23 +116,27 @@ def _numbers(nodes: SplitNodes, answer: Any) -> list[int]:
         number = item if is_index else index.get(item, -1) if isinstance(item, Tensor) else -1
         if not 0 <= number < len(nodes):
             raise ArgumentError(
-                f"graph_optimize returned {item!r}, which is none of the split's {len(nodes)} nodes"
+                f"graph_optimize returned {item!r}, which is not in the split of {_n_nodes(nodes)}"
             )
         found.append(number)
     if sorted(found) != list(range(len(nodes))):
         missing = [nodes[i].name for i in sorted(set(range(len(nodes))) - set(found))]
         twice = [nodes[i].name for i in sorted({i for i in found if found.count(i) > 1})]
         raise ArgumentError(
-            f"graph_optimize returned {len(found)} nodes of a split of {len(nodes)}: expected each "
-            f"once; missing are {missing[:5]}, more than once {twice[:5]}"
+            f"graph_optimize returned {_n_nodes(found)} for a split of {len(nodes)}: expected each "
+            f"once; missing: {missing[:5]}, more than once: {twice[:5]}"
         )
     return found
 
 
+def _n_nodes(nodes: Sized) -> str:
+    return f"{len(nodes)} node{'s' * (len(nodes) != 1)}"
+
+
 def check_order(nodes: tuple[Tensor, ...], order: list[int]) -> None:
-    """Raises `ArgumentError` where a node comes before one whose result it needs, or writes over
-    memory before it was read. Memory is told apart by the tensor that it is of, as upstream's Metal
-    backend does: two views of one tensor count as the same."""
+    """Raises `ArgumentError` if a node comes before one whose result it needs, or overwrites memory
+    before it is read. As in upstream's Metal backend, memory is identified by the tensor that owns
+    it: two views of one tensor count as the same memory."""
     place = {i: at for at, i in enumerate(order)}
     for i, before, why in _needs(nodes):
         if place[before] > place[i]:
@@ -142,7 +147,7 @@ def check_order(nodes: tuple[Tensor, ...], order: list[int]) -> None:
 
 
 def _needs(nodes: tuple[Tensor, ...]) -> Iterator[tuple[int, int, str]]:
-    """(a node, one that has to be before it, why)."""
+    """(a node, a node that must come before it, why)."""
     index = {node: i for i, node in enumerate(nodes)}
     writer: dict[Tensor, int] = {}
     readers: dict[Tensor, list[int]] = {}
@@ -157,9 +162,9 @@ def _needs(nodes: tuple[Tensor, ...]) -> Iterator[tuple[int, int, str]]:
                 if memory in writer:
                     yield i, writer[memory], f"which writes '{memory.name}' that it reads"
             for earlier in readers.pop(own, []):
-                yield i, earlier, f"which reads '{own.name}' that it writes over"
+                yield i, earlier, f"which reads '{own.name}' that it overwrites"
             if own in writer:
-                yield i, writer[own], f"which writes '{own.name}', too"
+                yield i, writer[own], f"which also writes '{own.name}'"
             writer[own] = i
             for memory in read - {own}:
                 readers.setdefault(memory, []).append(i)
@@ -173,8 +178,8 @@ ORDERS = {"metal": lib.GP_SIM_ORDER_METAL}
 
 
 def order_kind(optimize: object) -> int:
-    """enum gp_sim_order. Raises `ArgumentError` for a name that is none, `MissingFunctionError` for
-    what this build has not."""
+    """The `enum gp_sim_order` value. Raises `ArgumentError` for an unknown name,
+    `MissingFunctionError` for an order that this build lacks."""
     if optimize is None:
         return int(lib.GP_SIM_ORDER_NONE)
     if callable(optimize):
@@ -188,9 +193,9 @@ def order_kind(optimize: object) -> int:
         )
     if not lib.gp_sim_can_order(kind):
         raise MissingFunctionError(
-            f"graph_optimize={optimize!r}: this release of ggml has none that stands alone"
+            f"graph_optimize={optimize!r}: this release of ggml has none that works on its own"
             if isinstance(optimize, str)
-            else "graph_optimize: this release of ggml asks no backend"
+            else "graph_optimize: this release of ggml does not ask backends"
         )
     return int(kind)
 
@@ -200,7 +205,7 @@ _orders: dict[str, Order] = {}
 
 
 def asked_of(name: str) -> tuple[Predicate, Order]:
-    """Those of a device."""
+    """The predicate and the order of a device."""
     return (
         _predicates.setdefault(name, Predicate(bool)),
         _orders.setdefault(name, Order(list)),

@@ -1,5 +1,5 @@
-"""Simulated devices: GPUs and accelerators that this machine does not have, for upstream's own
-scheduler to plan and compute on. What they compute is the CPU's result, bit for bit.
+"""Simulated devices: GPUs and accelerators that this machine does not have. Upstream's own
+scheduler plans and computes on them. Their results are the CPU's, bit for bit.
 
 Natively they are the backend registry "SIM" (native/sim_device.h).
 """
@@ -24,10 +24,10 @@ from .calls import VIEWS, Optimizer, asked_of, order_kind
 
 
 class AnyProfile(Protocol):
-    """What a device supports, known from elsewhere."""
+    """An object that knows what a device supports."""
 
     def supports(self, tensor: Tensor) -> bool:
-        """Whether it computes this op on these types and shapes."""
+        """Whether the device can compute the op of `tensor` with its types and shapes."""
 
 
 Table: TypeAlias = Mapping[str, "bool | Iterable[TypeLike]"]
@@ -39,7 +39,7 @@ _SIZE_MAX = (1 << 64) - 1
 
 _BATCHES = {"rows": lib.GP_SIM_ROWS, "products": lib.GP_SIM_PRODUCTS, "ne1": lib.GP_SIM_NE1}
 
-_lock = threading.Lock()  # upstream's registry has none
+_lock = threading.Lock()  # upstream's registry has no lock
 
 
 @dataclass(frozen=True)
@@ -77,34 +77,34 @@ def sim_device(
     buft_of: Device | None = None,
     graph_optimize: Optimizer | str | None = None,
 ) -> SimDevice:
-    """A device that is not there: the scheduler plans on it, copies to it and computes on it, with
-    the CPU's kernels. It is among `devices()` until it is closed. The same name gives the same
-    device, `configure`d when the settings differ.
+    """Makes a simulated device. The scheduler plans on it, copies to it and computes on it, with
+    the CPU's kernels. It is in `devices()` until it is closed. The same name gives the same device,
+    `configure`d if the settings differ.
 
-    `supports` says which ops it computes: None or True all, False none at all, a table
-    {"MUL_MAT": ["f16", "q4_0"], "SILU": True} by op (or its description: unary and GLU ops have
-    their own names) and type of src[0], or a function of the Tensor. RESHAPE, VIEW, PERMUTE and
-    TRANSPOSE are in a table unless it says otherwise; leafs (NONE) are in every answer but a
-    table's, and nobody is asked. `profile`, in place of `supports`, is the name of a device
-    profile, the path of one, or an object with such a `supports` method. Ops that the CPU cannot
+    `supports` says which ops it computes: None or True for all, False for none, or a table
+    {"MUL_MAT": ["f16", "q4_0"], "SILU": True} by op and type of src[0], or a function of the
+    Tensor. In a table, unary and GLU ops have their own names; RESHAPE, VIEW, PERMUTE and TRANSPOSE
+    are supported unless it says otherwise. Leafs (NONE) are supported unless a table says
+    otherwise; a function is not asked about them. `profile`, in place of `supports`, is the name or
+    path of a device profile, or an object with such a `supports` method. Ops that the CPU cannot
     compute, and custom ops, are never supported.
 
-    `memory` is its size in bytes: allocations beyond it fail, as those of more than `max_size`
-    bytes at once do (default: none). `alignment` is that of its tensors, a power of two from 32 on.
-    It wants ops whose weights are in host memory from `offload_min_batch` rows on, 0 for never; by
-    default as the device of its profile does, and from 32 rows on without one. `type` is "gpu",
-    "igpu" or "accel". With `host` it computes in the CPU's memory, as BLAS does; with `host_buffer`
-    it has a type of pinned host memory, which an "igpu" reads in place. It computes and copies on a
-    thread of its own while the caller goes on, and has events, unless `async_` is false or `host`
-    true. `buft_of` is another simulated device, whose buffer type and memory it shares.
+    `memory` is its size in bytes; allocations beyond it fail, and so do single allocations above
+    `max_size` bytes (default: no limit). `alignment` is that of its tensors, a power of two of at
+    least 32. With at least `offload_min_batch` rows (0: never) it wants ops whose weights are in
+    host memory; the default is that of its profile's device, or 32 without a profile. `type` is
+    "gpu", "igpu" or "accel". With `host` it computes in the CPU's memory, as BLAS does. With
+    `host_buffer` it has a type of pinned host memory, which an "igpu" reads in place. It computes
+    and copies on its own thread, in the background, and has events, unless `async_` is false or
+    `host` true. `buft_of` is another simulated device, whose buffer type and memory it shares.
 
-    `graph_optimize` is what it makes of the order of a split's nodes: a function that gets them (a
-    tuple of Tensors that also has `add_alloc_dep(tensor, until)`) and returns them, or their
-    indices, in the order to compute; or "metal", upstream's own for Metal. What a function returns
-    is checked: each node once, and none before what it needs.
+    `graph_optimize` reorders the nodes of a split. It is a function that takes them (a tuple of
+    Tensors that also has `add_alloc_dep(tensor, until)`) and returns them, or their indices, in the
+    order of computation; or "metal", upstream's own order for Metal. The result of a function is
+    checked: each node once, and none before one that it needs.
 
-    Raises `ArgumentError` for a name that another device has, for settings that do not fit, and for
-    others than it has while it is in use. C: gp_sim_open
+    Raises `ArgumentError` for a name that another device has, for settings that do not fit
+    together, and for changed settings while it is in use. C: gp_sim_open
     """
     settings = _Settings(
         profile, supports, memory, offload_min_batch, type, max_size, alignment, host, host_buffer,
@@ -119,7 +119,7 @@ def sim_device(
             known._apply(settings)
             return known
         if lib.ggml_backend_dev_by_name(encoded) != NULL:
-            raise ArgumentError(f"there is a device named '{name}' already: choose another name")
+            raise ArgumentError(f"there is already a device named '{name}': choose another name")
         made = SimDevice(name, settings)
         _sims[name.casefold()] = made
         return made
@@ -153,26 +153,26 @@ class SimDevice(Device):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What `sim_device` was given, by its arguments' names, `configure` included."""
+        """The settings from `sim_device` and `configure`, by the names of its arguments."""
         return {name: getattr(self._settings, name) for name in sorted(_NAMES)}
 
     @property
     def profile(self) -> AnyProfile | None:
-        """The profile that decides what it supports, loaded where it was given by name."""
+        """The profile that decides what it supports; None without one."""
         return self._profile
 
     def configure(self, **settings: Any) -> None:
-        """Changes settings of `sim_device`; those that are not named stay as they are.
+        """Changes settings of `sim_device`; settings that are not named stay as they are.
 
-        `supports`, `profile`, `offload_min_batch` and another function as `graph_optimize` count
+        `supports`, `profile`, `offload_min_batch` and another function as `graph_optimize` apply
         from the next question on: an allocated graph is computed as it was planned. Raises
-        `ArgumentError` for the others while a backend or a buffer of it is open, and TypeError for
-        what is no setting.
+        `ArgumentError` for the other settings while one of its backends or buffers is open, and
+        TypeError for an unknown setting.
         """
         unknown = ", ".join(sorted(settings.keys() - _NAMES))
         if unknown:
             raise TypeError(f"{unknown}: expected settings of sim_device: {sorted(_NAMES)}")
-        # One takes the other's place.
+        # One replaces the other.
         if settings.get("profile") is not None:
             settings.setdefault("supports", None)
         if settings.get("supports") is not None:
@@ -190,27 +190,32 @@ class SimDevice(Device):
             decide(self.ptr)
 
     def _in_use(self) -> str:
-        """What is open of it, in words; empty for nothing."""
+        """Its open objects, in words; empty if there are none."""
         state = ffi.new("struct gp_sim_state *")
         lib.gp_sim_state(self.ptr, state)
-        counts = {
-            "backend": state.n_backends,
-            "buffer": state.n_buffers,
-            "device that shares its buffer type": state.n_shared,
-        }
-        return ", ".join(f"{n} {what}{'s' * (n > 1)}" for what, n in counts.items() if n)
+        counts = (
+            (state.n_backends, "backend", "backends"),
+            (state.n_buffers, "buffer", "buffers"),
+            (
+                state.n_shared,
+                "device that shares its buffer type",
+                "devices that share its buffer type",
+            ),
+        )
+        return ", ".join(f"{n} {one if n == 1 else several}" for n, one, several in counts if n)
 
     def close(self) -> None:
-        """Takes it from `devices()`. Closing twice is harmless.
+        """Removes it from `devices()`. Closing twice is harmless.
 
-        Raises `ArgumentError` while a backend or a buffer of it is open. C: gp_sim_close
+        Raises `ArgumentError` while one of its backends or buffers is open, or another device
+        shares its buffer type. C: gp_sim_close
         """
         if self.closed:
             return
         with _lock:
             in_use = self._in_use()
             if in_use:
-                raise ArgumentError(f"{self!r} cannot be closed yet; open of it: {in_use}")
+                raise ArgumentError(f"{self!r} cannot be closed yet; still open: {in_use}")
             lib.gp_sim_close(self.ptr)
             del _sims[self._name.casefold()]
             self.closed = True
@@ -227,7 +232,7 @@ _sims: dict[str, SimDevice] = {}
 
 
 def existing(name: str) -> SimDevice | None:
-    """The simulated device of that name, in any case, if there is one now."""
+    """The simulated device of that name, ignoring case; None if there is none now."""
     return _sims.get(name.casefold())
 
 
@@ -235,7 +240,7 @@ def _open(name: str, settings: _Settings, device: SimDevice | None = None) -> An
     native = ffi.new("struct gp_sim_settings *")
     native.type = _type(settings.type)
     native.host, native.host_buffer = bool(settings.host), bool(settings.host_buffer)
-    native.async_ = bool(settings.async_) and native.host == 0  # whose memory others may free
+    native.async_ = bool(settings.async_) and native.host == 0  # others may free host memory
     native.optimize = order_kind(settings.graph_optimize)
     native.memory = integer("memory", settings.memory, 1)
     size = _SIZE_MAX if settings.max_size is None else integer("max_size", settings.max_size, 1)
@@ -246,14 +251,14 @@ def _open(name: str, settings: _Settings, device: SimDevice | None = None) -> An
     native.buft_of = _buft_of(settings, device)
     if settings.host and settings.host_buffer:
         raise ArgumentError(
-            "host=True computes in the CPU's memory: expected no host_buffer beside it"
+            "host=True computes in the CPU's memory: expected no host_buffer with it"
         )
     ptr = lib.gp_sim_open(name.encode(), native)
     if ptr == NULL:
         in_use = device._in_use() if device is not None else "something"
         raise ArgumentError(
-            f"device {name} has other settings and is in use (open of it: {in_use}): close "
-            "those first, or choose another name. What it supports can be changed at any time"
+            f"device {name} has other settings and is in use (still open: {in_use}): close them "
+            "first, or choose another name. What it supports can be changed at any time"
         )
     return ptr
 
@@ -265,11 +270,11 @@ def _buft_of(settings: _Settings, device: SimDevice | None) -> Any:
     other = existing(settings.buft_of.name)
     if other is None or other == device or settings.host:
         raise ArgumentError(
-            f"buft_of={settings.buft_of!r}: expected another simulated device, and not host=True "
-            "beside it"
+            f"buft_of={settings.buft_of!r}: expected another simulated device, and no host=True "
+            "with it"
         )
     if other._settings.buft_of is not None or other._settings.host:
-        raise ArgumentError(f"buft_of={other!r}: expected a device with a buffer type of its own")
+        raise ArgumentError(f"buft_of={other!r}: expected a device with its own buffer type")
     return raw
 
 
@@ -293,13 +298,13 @@ def _profile_of(settings: _Settings) -> AnyProfile | None:
     profile = settings.profile
     if not isinstance(profile, str | os.PathLike):
         return profile
-    from .profile import load_profile  # most devices have none
+    from .profile import load_profile  # here: most devices have no profile
 
     return load_profile(profile)
 
 
 def _decider(name: str, settings: _Settings, profile: AnyProfile | None) -> Callable[[Any], None]:
-    """What makes a native device decide by the settings; they are checked before."""
+    """Checks the settings. Returns a function that makes a native device decide by them."""
     native = ffi.new("struct gp_sim_decisions *")
     native.description = _description(settings.profile)
     batch, least = getattr(profile, "offload", ("rows", 32))
@@ -331,7 +336,7 @@ def _supports_of(
 ) -> bool | Table | Callable[[Tensor], bool]:
     if profile is not None:
         if supports is not None:
-            raise ArgumentError("profile= and supports= say the same thing: give one of them")
+            raise ArgumentError("profile= and supports= mean the same thing: give only one")
         supports = getattr(profile, "supports", None)
         if not callable(supports):
             raise TypeError(
@@ -349,7 +354,7 @@ def _supports_of(
 
 
 def _fill(native: Any, table: Table) -> None:
-    """Sets the bits of a table, and those of views that it does not name."""
+    """Sets the bits for a table, and for views that it does not name."""
     named = {_key(name): types for name, types in table.items()}
     for name, types in (dict.fromkeys(VIEWS, True) | named).items():
         bits = _bits(name, types)

@@ -1,7 +1,7 @@
-"""Device profiles: what a device that is not here would say to `supports_op`.
+"""Device profiles: what a device that is not here would answer to `supports_op`.
 
-A profile knows the test cases that upstream ran on the device, and answers for an op from the case
-that is nearest to it, by rules that docs/PROFILES.md states. Every answer names its row.
+A profile knows the test cases that upstream ran on the device. It answers for an op from the
+nearest case, by the rules in docs/PROFILES.md. Every answer names its row.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from .profiles.call import VIEWS, Call, call_of_record
 from .profiles.ops import OPS
 from .profiles.params import OpParams, Row, Value
 
-_SOFT = 4.0  # a soft parameter that differs counts as much as a factor 16 in one dimension
-_ALIGNED = 1.0  # each power of two that divides only one number counts as much as a factor 2
+_SOFT = 4.0  # a soft parameter that differs counts as much as a factor of 16 in one dimension
+_ALIGNED = 1.0  # each power of two that divides only one number counts as much as a factor of 2
 _CACHED = 1 << 16
 _HADAMARD = 1  # ggml_mul_mat_set_hint
 
-# offload_op of upstream's backends, in all releases; those that are not here have none.
+# offload_op of upstream's backends, in all releases. Backends that are not listed have none.
 _OFFLOAD = {
     "cuda": ("rows", 32), "vulkan": ("rows", 32), "sycl": ("rows", 32), "et": ("rows", 1),
     "metal": ("products", 32), "cann": ("ne1", 32),
@@ -34,12 +34,12 @@ Same = tuple[Value, ...]
 
 @dataclass(frozen=True)
 class Decision:
-    """What a profile says of one op, and why.
+    """What a profile says about one op, and why.
 
-    `basis` is "exact" (this very case was tested), "agreed" (all cases with these types and flags
-    have this answer), "nearest" (they differ: the nearest in size decides), "unrecorded" (no case
-    has these types and flags) or "view" (nothing is computed). `row` is the case that it rests on,
-    as upstream writes it; None where there is none.
+    `basis` is "exact" (exactly this case was tested), "agreed" (all cases with these types and
+    flags have this answer), "nearest" (they differ: the nearest in size decides), "unrecorded" (no
+    case has these types and flags) or "view" (nothing is computed). `row` is the case that the
+    answer rests on, as upstream writes it; None if there is none.
     """
 
     supported: bool
@@ -76,18 +76,18 @@ class _Cases:
                 self.spec.tidy(row)
         except (AssertionError, LookupError, TypeError, ValueError) as error:
             raise ArgumentError(
-                f"the row {self.op}({text}) cannot be read ({error!r}): expected what "
-                "`test-backend-ops support --output csv` prints"
+                f"the row {self.op}({text}) cannot be read ({error!r}): expected the output of "
+                "`test-backend-ops support --output csv`"
             ) from None
         return row
 
     def distance(self, row: Row, asked: Row) -> float:
-        """How far a row is in what is not `same`; 0 for the very case."""
+        """How far a row is in the parameters other than `same`; 0 for exactly this case."""
         total = sum(_ratio(row.get(name, asked[name]), asked[name]) for name in self.spec.size)
         return total + _SOFT * sum(row.get(n, asked[n]) != asked[n] for n in self.spec.soft)
 
     def nearest(self, cases: Iterable[_Case], asked: Row) -> tuple[float, bool, _Case]:
-        """The least distance, whether all cases at that distance are supported, and one of them."""
+        """The smallest distance, whether all cases at it are supported, and one of those cases."""
         ranked = [(self.distance(case.row, asked), case) for case in cases]
         least = min(distance for distance, _ in ranked)
         ties = [case for distance, case in ranked if distance == least]
@@ -95,8 +95,8 @@ class _Cases:
         return least, supported, next(case for case in ties if case.supported == supported)
 
     def alike(self, same: Same) -> list[_Case]:
-        """The rows that differ in the fewest `same` parameters, rather in later than in earlier
-        ones, numbers rather by little than by much."""
+        """The rows that differ in the fewest `same` parameters. Among equals, prefers those that
+        differ in later parameters, then those whose numbers differ by less."""
 
         def far(key: Same) -> tuple[int, list[bool], float]:
             differs = [mine != theirs for mine, theirs in zip(same, key, strict=True)]
@@ -105,14 +105,14 @@ class _Cases:
         return self.groups[min(self.groups, key=far)]
 
     def unknown(self, same: Same) -> str:
-        """The first type that no row of the op has at all; "" if there is none."""
+        """The first type or word that no row of the op has; "" if there is none."""
         for i, (name, value) in enumerate(zip(self.spec.same, same, strict=True)):
             if isinstance(value, str) and all(key[i] != value for key in self.groups):
                 return f"{name}={value}"
         return ""
 
     def written(self, same: Same) -> str:
-        """The `same` parameters as rows have them."""
+        """The `same` parameters as they are written in rows."""
         return ", ".join(
             f"{name}={_text(value)}" for name, value in zip(self.spec.same, same, strict=True)
         )
@@ -123,26 +123,26 @@ def _text(value: Value) -> str:
 
 
 def _ratio(a: Value, b: Value) -> float:
-    """Powers of two between two numbers, or in sum between those of two shapes."""
+    """Powers of two between two numbers; for two shapes, the sum over their dimensions."""
     if a == b:
         return 0.0
     if isinstance(a, tuple) and isinstance(b, tuple):
         return sum(map(_ratio, a, b))
     if isinstance(a, str) or isinstance(b, str) or isinstance(a, tuple) or isinstance(b, tuple):
-        return 0.0  # words are counted where they matter
+        return 0.0  # words are compared where they matter
     apart = abs(math.log2((1 + abs(a)) / (1 + abs(b))))
     return apart + _ALIGNED * abs(_alignment(int(a)) - _alignment(int(b)))
 
 
 def _alignment(number: int) -> int:
-    """How often 2 divides it, at most 5 times: kernels that want 32 at once say no to the rest."""
+    """How often 2 divides it, up to 5 times: kernels that need multiples of 32 refuse the rest."""
     return (number & -number & 31 or 32).bit_length()
 
 
 class Profile:
-    """What one device supports, as far as it is on record. Reading it needs no native library.
+    """What one device supports, as far as that is on record. Needs no native library.
 
-    `strict` profiles answer yes only where the record leaves no doubt.
+    A `strict` profile answers yes only where the record leaves no doubt.
     """
 
     def __init__(self, record: profile_rows.Record, strict: bool) -> None:
@@ -162,24 +162,24 @@ class Profile:
 
     @property
     def offload(self) -> tuple[str, int]:
-        """Which ops the device wants although their weights are in host memory: from how many rows
-        on (0: none), and what counts as rows: "rows" as CUDA counts, "products" as Metal (of
-        MUL_MAT and MUL_MAT_ID only), "ne1" as CANN. A file does not tell: from 32 rows on."""
+        """Which ops the device wants even though their weights are in host memory: what counts as
+        rows, and the minimum number of them (0: no ops). "rows" counts like CUDA, "products" like
+        Metal (only MUL_MAT and MUL_MAT_ID), "ne1" like CANN. A file does not say: 32 rows."""
         if isinstance(self._record, profile_rows.BuiltRecord):
             return _OFFLOAD.get(self.name, ("rows", 0))
         return "rows", 32
 
     def decide(self, tensor: Any) -> Decision:
-        """Whether the device computes the op that `tensor` is the result of, and by which row.
+        """Whether the device can compute the op of `tensor`, and the row that says so.
 
-        Takes nodes of a plan, recorded ones too, and `Call`s: those need no native library. Raises
-        `ArgumentError` for nodes of a plan that was read from a debug log.
+        Also takes nodes of a plan (even a recorded one) and `Call`s, which need no native library.
+        Raises `ArgumentError` for nodes of a plan that was read from a debug log.
         """
         if isinstance(tensor, Call):
             return self._decide(tensor)
         if hasattr(tensor, "record"):
             return self._decide(_recorded(tensor.plan, tensor.record))
-        from ..tensors.call import call_of, key_of  # a plan is asked about without the library
+        from ..tensors.call import call_of, key_of  # here: plans work without the library
 
         try:
             key = key_of(tensor)
@@ -194,12 +194,12 @@ class Profile:
         return found
 
     def supports(self, tensor: Any) -> bool:
-        """Whether the device computes the op that `tensor` is the result of."""
+        """Whether the device can compute the op of `tensor`."""
         return self.decide(tensor).supported
 
     def answers(self, plan: Any, backend: str) -> dict[tuple[str, int], bool]:
-        """What `plan.what_if(supports=...)` takes to make `backend` this device: an answer for
-        every node of a `Plan`, recorded ones too. Needs no native library.
+        """The answers that make `backend` this device in `plan.what_if(supports=...)`, one for each
+        node of a `Plan` (even a recorded one). Needs no native library.
         """
         nodes = ((t.id, _recorded(plan, t)) for t in plan.capture.tensors if t.kind == "node")
         return {(backend, i): self._decide(call).supported for i, call in nodes}
@@ -209,7 +209,7 @@ class Profile:
             return Decision(True, None, f"yes: {call.op} computes nothing", "view")
         name = call.op
         hinted = name == "MUL_MAT" and call.params[1] == _HADAMARD
-        if hinted and "MUL_MAT_HADAMARD" in self._record.ops():  # older records lack them
+        if hinted and "MUL_MAT_HADAMARD" in self._record.ops():  # older records lack it
             name = "MUL_MAT_HADAMARD"
         cases = self._cases_of(name)
         if not cases.groups:
@@ -235,7 +235,9 @@ class Profile:
         n_yes = sum(one.supported for one in group)
         these = f"of {cases.op} with {cases.written(same)}" if same else f"of {cases.op}"
         if n_yes in (0, len(group)):
-            text = f"all rows {these} say so ({len(group)}), the nearest: {row}"
+            text = f"all {len(group)} rows {these} say so, the nearest: {row}"
+            if len(group) == 1:
+                text = f"the only row {these} says so: {row}"
             return _decision(supported, row, text, "agreed")
         text = f"the rows {these} differ ({n_yes} yes, {len(group) - n_yes} no)"
         if self.strict:
@@ -250,14 +252,14 @@ class Profile:
         _, supported, case = cases.nearest(cases.alike(same), asked)
         row = f"{cases.op}({case.text})"
         if self.strict:
-            return _decision(False, row, f"{text} (strict); the most alike: {row}", "unrecorded")
-        return _decision(supported, row, f"{text}; the most alike: {row}", "unrecorded")
+            return _decision(False, row, f"{text} (strict); the most similar: {row}", "unrecorded")
+        return _decision(supported, row, f"{text}; the most similar: {row}", "unrecorded")
 
 
 def _recorded(plan: Any, record: Any) -> Call:
     if plan.capture.source != "scheduler":
         raise ArgumentError(
-            f"'{record.name}' of a plan from a {plan.capture.source}, which tells no shapes and "
+            f"'{record.name}' of a plan from a {plan.capture.source}, which has no shapes or "
             "parameters: expected a plan that a scheduler made (`Plan.to_json` keeps it)"
         )
     return call_of_record(record, plan.tensors)
@@ -268,17 +270,17 @@ def _decision(supported: bool, row: str | None, text: str, basis: str) -> Decisi
 
 
 def profiles() -> tuple[str, ...]:
-    """The names that `load_profile` knows: the backends that this build's ggml has records of."""
+    """The names that `load_profile` knows: the backends on record in this build's ggml."""
     return profile_rows.names()
 
 
 def load_profile(name: str | os.PathLike[str], strict: bool = False) -> Profile:
-    """The profile of a device: a name of `profiles()` ("cuda", "metal", "vulkan"), or the path of a
-    CSV file that `test-backend-ops support --output csv` wrote on some machine.
+    """Loads the profile of a device. `name` is one of `profiles()` ("cuda", "metal", "vulkan"), or
+    the path of a CSV file that `test-backend-ops support --output csv` wrote on any machine.
 
-    `strict` ones say no to whatever no row answers for sure. docs/PROFILES.md has the rules.
-    Raises `UnknownDeviceError` for an unknown name, `ArgumentError` for a file that is none, and
-    `NotBuiltError` where the build has no profiles.
+    A `strict` profile says no wherever no row gives a certain answer. docs/PROFILES.md has the
+    rules. Raises `UnknownDeviceError` for an unknown name, `ArgumentError` for a file that is not a
+    profile, and `NotBuiltError` if the build has no profiles.
     """
     if not isinstance(name, (str, os.PathLike)):
         raise TypeError(f"name: expected a str or a path, got {type(name).__name__}")

@@ -1,7 +1,7 @@
-"""What upstream's op tests answered on a device: the rows of docs/ops/*.csv, and of one's own file.
+"""The results of upstream's op tests on a device: rows of docs/ops/*.csv, or of a user's file.
 
-The build puts those of its release into `profiles.zip` (vendor/profiles.py); a file in the same
-format is what `test-backend-ops support --output csv` prints.
+The build puts the rows of its release into `profiles.zip` (vendor/profiles.py). A user's file is
+the output of `test-backend-ops support --output csv`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .profiles.params import Row, Value
 
 FILE = "profiles.zip"
 _COLUMNS = ("op_name", "op_params", "supported")
-_BETWEEN = re.compile(r",(?=[A-Za-z_])")  # and not inside of [1,2,3,4]
+_BETWEEN = re.compile(r",(?=[A-Za-z_])")  # not inside [1,2,3,4]
 
 Answers = list[tuple[str, bool]]  # parameters as upstream writes them, supported
 
@@ -49,7 +49,7 @@ def parsed(params: str) -> Row:
 
 
 class Record:
-    """The rows of one device, by op. `title` says where they are from."""
+    """The rows of one device, by op. `title` says where they come from."""
 
     def __init__(self, name: str, title: str) -> None:
         self.name = name
@@ -65,7 +65,7 @@ class Record:
 
 
 class BuiltRecord(Record):
-    """Rows from the build's `profiles.zip`, read op by op when they are asked for."""
+    """Rows from the build's `profiles.zip`. The rows of an op are read when they are needed."""
 
     def __init__(self, path: Path, name: str, index: dict[str, list[str]], release: str) -> None:
         super().__init__(name, f"profile {name} of ggml {release}")
@@ -90,7 +90,7 @@ class BuiltRecord(Record):
 
 
 class FileRecord(Record):
-    """Rows of a CSV file that a user made."""
+    """Rows from a user's CSV file."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path.stem, str(path))
@@ -101,12 +101,12 @@ class FileRecord(Record):
                 missing = [one for one in _COLUMNS if one not in (table.fieldnames or ())]
                 if missing:
                     raise ArgumentError(
-                        f"{path} has no column {', '.join(missing)}: expected what "
-                        "`test-backend-ops support --output csv` prints"
+                        f"{path} has no column {', '.join(missing)}: expected the output of "
+                        "`test-backend-ops support --output csv`"
                     )
                 for row in table:
                     if row["supported"] is None:
-                        continue  # a remark of the program in between
+                        continue  # a message of the program between the rows
                     mine = self._answers.setdefault(row["op_name"], {})
                     before = mine.get(row["op_params"], True)
                     mine[row["op_params"]] = before and row["supported"] in ("1", "yes", "true")
@@ -116,7 +116,8 @@ class FileRecord(Record):
             raise ArgumentError(f"{path} cannot be read as CSV: {error}") from error
         if not self._answers:
             raise ArgumentError(
-                f"{path} has no rows: expected what `test-backend-ops support --output csv` prints"
+                f"{path} has no rows: expected the output of "
+                "`test-backend-ops support --output csv`"
             )
 
     def ops(self) -> frozenset[str]:
@@ -127,13 +128,13 @@ class FileRecord(Record):
 
 
 def _archive() -> tuple[Path, dict[str, list[str]], str]:
-    """The build's file, the ops of each profile in it, and the release."""
+    """The build's file, the ops of each profile in it, and the release's name."""
     build = _builds.current()
     path = Path(build["folder"]) / FILE
     if not path.is_file():
         raise NotBuiltError(
             f"build {build['key']} has no device profiles (its source has no docs/ops, or it was "
-            "made by an older ggml_py): build a release with `ggml-py build`, or give the path of "
+            "made by an older ggml_py): build a release with `ggml-py build`, or pass the path of "
             "a file made by `test-backend-ops support --output csv`"
         )
     with zipfile.ZipFile(path) as archive:
@@ -142,14 +143,14 @@ def _archive() -> tuple[Path, dict[str, list[str]], str]:
 
 
 def names() -> tuple[str, ...]:
-    """The profiles of this build. Raises `NotBuiltError` when it has none."""
+    """The profiles of this build. Raises `NotBuiltError` if it has none."""
     return tuple(_archive()[1])
 
 
 def record_of(name: str) -> Record:
     """The record of a profile of this build, or of a CSV file.
 
-    Raises `UnknownDeviceError` that lists the names, `ArgumentError` for a file that is no record.
+    Raises `UnknownDeviceError` with the known names, `ArgumentError` for a file without a record.
     """
     if name.lower().endswith(".csv") or "/" in name:
         return FileRecord(Path(name))

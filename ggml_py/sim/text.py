@@ -1,4 +1,4 @@
-"""Simulated devices as command lines name them: `sim:gpu0,profile=cuda,memory=8G`."""
+"""Simulated devices as named on the command line: `sim:gpu0,profile=cuda,memory=8G`."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
 def sim_device_of(text: str) -> SimDevice:
-    """The device that "NAME" or "NAME,SETTING=VALUE,..." means: the one there is if no settings are
-    given, else as `sim_device` makes it.
+    """The device that "NAME" or "NAME,SETTING=VALUE,..." means. Without settings it is the existing
+    device of that name, if there is one; otherwise `sim_device` makes it.
 
-    Settings are those of `sim_device` and min_batch for offload_min_batch. Bytes take K, M, G or T;
-    host, host_buffer and async may go without a value; supports is all, none, or ops with + between
-    them; strict makes the profile say no to what it has no record of. Raises `ArgumentError`.
+    The settings are those of `sim_device`, with min_batch for offload_min_batch. Bytes may end in
+    K, M, G or T. host, host_buffer and async need no value. supports is all, none, or ops joined
+    with +. strict makes the profile say no wherever its record leaves doubt. Raises
+    `ArgumentError`.
     """
     name, *parts = [part.strip() for part in text.split(",")]
     settings: dict[str, Any] = {}
@@ -28,13 +29,13 @@ def sim_device_of(text: str) -> SimDevice:
         key, _, value = part.partition("=")
         if key not in _READ or key in settings:
             known = ", ".join(sorted(_READ))
-            again = " twice" if key in settings else ""
-            raise ArgumentError(f"sim:{text}: '{key}'{again}; the settings are {known}")
+            what = f"'{key}' is given twice" if key in settings else f"unknown setting '{key}'"
+            raise ArgumentError(f"sim:{text}: {what}; the settings are {known}")
         settings[key] = _READ[key](part, value)
     strict = settings.pop("strict", None)
     if strict is not None:
         if "profile" not in settings:
-            raise ArgumentError(f"sim:{text}: strict is a profile's: name one with profile=")
+            raise ArgumentError(f"sim:{text}: strict needs a profile: name one with profile=")
         settings["profile"] = load_profile(settings["profile"], strict)
     known_device = existing(name)
     if known_device is not None and not settings:
@@ -48,7 +49,7 @@ def sim_device_of(text: str) -> SimDevice:
 def _bytes(part: str, value: str) -> int:
     found = re.fullmatch(r"(\d+(?:\.\d+)?)([KMGT]?)(?:i?B)?", value, re.IGNORECASE)
     if found is None:
-        raise ArgumentError(f"{part}: expected bytes, as 4096, 512M or 8G")
+        raise ArgumentError(f"{part}: expected bytes, such as 4096, 512M or 8G")
     return int(float(found[1]) * _UNITS[found[2].upper()])
 
 
@@ -60,7 +61,7 @@ def _whole(part: str, value: str) -> int:
 
 def _flag(part: str, value: str) -> bool:
     if value not in ("", "0", "1"):
-        raise ArgumentError(f"{part}: expected 1, 0, or nothing for 1")
+        raise ArgumentError(f"{part}: expected 1, 0, or no value for 1")
     return value != "0"
 
 

@@ -175,10 +175,10 @@ def test_the_same_name_is_the_same_device(sims):
     assert sims("gpu0", memory=8192) is sim and sim.memory == (8192, 8192)
     with sim.init():
         assert sims("gpu0", memory=8192, supports=False) is sim  # that can change at any time
-        with pytest.raises(ggml.ArgumentError, match=r"in use \(open of it: 1 backend"):
+        with pytest.raises(ggml.ArgumentError, match=r"in use \(still open: 1 backend"):
             sims("gpu0", memory=4096)
         assert sim.memory == (8192, 8192)
-        with pytest.raises(ggml.ArgumentError, match="open of it: 1 backend"):
+        with pytest.raises(ggml.ArgumentError, match="still open: 1 backend"):
             sim.close()
     sim.configure(memory=1 << 20, type="igpu", alignment=4096)
     assert (sim.memory[1], sim.type.name, sim.buffer_type.alignment) == (1 << 20, "IGPU", 4096)
@@ -207,7 +207,7 @@ def test_devices_can_share_a_buffer_type(sims):
         assert [s.backend for s in plan.splits] == ["gpu0", "gpu1", "gpu0"]
         assert [len(s.inputs) for s in plan.splits] == [1, 0, 0]
         np.testing.assert_array_equal(net.run(), cpu_result())
-    with pytest.raises(ggml.ArgumentError, match="open of it: 1 device that"):
+    with pytest.raises(ggml.ArgumentError, match="still open: 1 device that"):
         first.close()
 
 

@@ -1,6 +1,6 @@
-"""One op with its operands: what a device is asked about, and what a node is made again from.
+"""One op with its operands, for asking devices about it and for rebuilding a node.
 
-Plain data, made here from a record; tensors/call.py makes it from a live tensor.
+Plain data. It is made from a record here, and from a live tensor in tensors/call.py.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 Four = tuple[int, int, int, int]
-SELF = -2  # an operand that is the result itself: ggml_cast's
+SELF = -2  # an operand that is the result itself, as in ggml_cast
 
 _BLOCKS = {"q1_0": 128, "q2_0": 64, "nvfp4": 64, "iq4_nl": 32, "mxfp4": 32}
 _BLOCKS |= dict.fromkeys(("q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q8_1"), 32)
@@ -22,14 +22,14 @@ VIEWS = frozenset({"NONE", "RESHAPE", "VIEW", "PERMUTE", "TRANSPOSE"})
 
 @functools.cache
 def block_size(type_: str) -> int:
-    """Elements in a block of this type ("q4_0": 32); 1 for types without blocks."""
+    """Elements per block of this type ("q4_0": 32); 1 for types without blocks."""
     if type_ in _BLOCKS:
         return _BLOCKS[type_]
     return 256 if type_.startswith(("iq", "tq")) or type_.endswith("_k") else 1
 
 
 class Operand(NamedTuple):
-    """A tensor as an op sees it. `whole` is the ne of the tensor that it is a view of."""
+    """A tensor as an op sees it. `whole` is the ne of the tensor that it views."""
 
     type: str
     ne: Four
@@ -48,12 +48,12 @@ class Operand(NamedTuple):
 
     @property
     def row(self) -> int:
-        """Elements from one row to the next: ne0 unless there are others between."""
+        """Elements from the start of one row to the next: ne0 unless there are gaps."""
         return self.nb[1] // self.nb[0] * block_size(self.type)
 
     @property
     def contiguous(self) -> bool:
-        """Whether its elements follow each other, dimension 0 innermost."""
+        """Whether its elements are contiguous, with dimension 0 innermost."""
         step = self.nb[0]
         if step * self.ne[0] // block_size(self.type) != self.nb[1] and self.n_rows > 1:
             return False
@@ -73,10 +73,10 @@ class Operand(NamedTuple):
 @dataclass(frozen=True)
 class Call:
     """One op and its operands. `op` is upstream's description ("MUL_MAT", "SILU", "SWIGLU"), `kind`
-    the op's name ("MUL_MAT", "UNARY", "GLU"), `params` are the op's 16 numbers as int32.
+    is the op's name ("MUL_MAT", "UNARY", "GLU"), `params` are the 16 words of op_params as int32.
 
-    `operands` has each tensor once; `places` has an index into them for each place of src, -1 where
-    there is none, or `SELF`. `views` are the places whose memory the result is a view of.
+    `operands` has each tensor once. `places` has one entry per place of src: an index into
+    `operands`, -1 for no source, or `SELF`. `views` are the places whose memory the result views.
     """
 
     op: str
@@ -89,12 +89,12 @@ class Call:
 
     @property
     def inplace(self) -> bool:
-        """Whether the result takes the memory of source 0."""
+        """Whether the result uses the memory of source 0."""
         return 0 in self.views
 
     @functools.cached_property
     def src(self) -> tuple[Operand | None, ...]:
-        """The sources by place; None where one is absent."""
+        """The sources by place; None for an absent one."""
         found = {-1: None, SELF: self.out, **dict(enumerate(self.operands))}
         return tuple(found[index] for index in self.places)
 
@@ -109,14 +109,14 @@ class Call:
         return index < len(self.src) and self.src[index] is not None
 
     def number(self, index: int) -> float:
-        """Parameter `index` as the float that it is, rounded as upstream's rows print it."""
+        """Parameter `index` as a float, rounded as upstream's rows print it."""
         value: float = struct.unpack("f", struct.pack("i", self.params[index]))[0]
         return round(value, 6) if math.isfinite(value) else value
 
 
 def call_of_record(tensor: Any, tensors: Sequence[Any]) -> Call:
-    """The call that a recorded tensor (`trace.record.TensorRecord`) is the result of; `tensors` are
-    all of its capture, by id."""
+    """The op call that computes a recorded tensor (`trace.record.TensorRecord`); `tensors` are all
+    tensors of its capture, by id."""
 
     def source(record: Any) -> Operand:
         whole = four(tensors[record.view_src].ne) if record.view_src >= 0 else None
@@ -139,6 +139,6 @@ def call_of_record(tensor: Any, tensors: Sequence[Any]) -> Call:
         places=tuple(
             SELF if i == tensor.id else found.index(i) if i >= 0 else -1 for i in tensor.src
         ),
-        params=(*tensor.op_params, *(0,) * 16)[:16],  # trailing zeros are left out
+        params=(*tensor.op_params, *(0,) * 16)[:16],  # the record omits trailing zeros
         views=tuple(views),
     )

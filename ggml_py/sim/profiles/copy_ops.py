@@ -1,4 +1,4 @@
-"""The part of profile_ops.py that is about rows, copies and layouts."""
+"""The part of ops.py for rows, copies and layouts."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _rows_asked(call: Call) -> Value:
 
 
 def _part(index: int) -> Get:
-    """Whether a source is a view of more than itself."""
+    """Whether a source is a view of a larger tensor."""
     return lambda call: int(call.source(index).whole not in (None, call.source(index).ne))
 
 
@@ -72,7 +72,7 @@ def _before_permute(call: Call) -> Value:
 
 
 def _permutation(call: Call) -> Value:
-    """How source 0 was permuted; zeros where it was not, as the tests write it."""
+    """How source 0 was permuted; zeros if it was not, as the tests write it."""
     found = call.source(0).order
     return (0, 0, 0, 0) if found == _IDENTITY else found
 
@@ -139,7 +139,8 @@ _ACC = OpParams(same={"type": kind(0)}, size={"ne_a": ne(0), "ne_b": ne(1)})
 
 
 def _gaps(source: Operand) -> int:
-    """1 where elements, rows or planes do not follow each other, 4 where only larger parts do."""
+    """0 if contiguous, 1 if there are gaps inside planes, 4 if there are gaps only between larger
+    parts."""
     if source.contiguous:
         return 0
     ne, nb = source.ne, source.nb

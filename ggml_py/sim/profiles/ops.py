@@ -1,7 +1,7 @@
-"""Which parameters upstream's tests give each op, and where a call has them.
+"""The parameters of upstream's tests for each op, and where a call has them.
 
-The truth is tests/test-backend-ops.cpp: a row of docs/ops/*.csv is what a test case prints of
-itself. An op that is not here has no rows that a call could be compared with.
+The source is tests/test-backend-ops.cpp: a row of docs/ops/*.csv is what a test case prints about
+itself. An op that is not listed here has no rows to compare a call with.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def _note_repeated(row: Row) -> None:
     row["repeated"] = tuple(int(n > 1) for n in nr)
     k = row.get("k", 0)
     assert isinstance(k, int)
-    row.setdefault("k_v", 2 * k if row.get("v") else 0)  # as it was before k_v
+    row.setdefault("k_v", 2 * k if row.get("v") else 0)  # what tests did before they had k_v
 
 
 _PRODUCT = OpParams(
@@ -84,7 +84,7 @@ _PRODUCT = OpParams(
 
 
 def _note_precision(row: Row) -> None:
-    """Beyond what f16 holds, the test asks that source 1 is not rounded to it."""
+    """Above the largest f16, the test requires that source 1 is not rounded to f16."""
     amax, largest, prec_f32 = row.get("amax", 1.0), 65504, 10
     row["b_prec"] = prec_f32 if isinstance(amax, (int, float)) and amax > largest else 0
 
@@ -121,7 +121,7 @@ _OUT_PRODUCT = OpParams(
 def _heads_padded(row: Row) -> None:
     rename(type_KV="type_K")(row)
     row.setdefault("type_V", row["type_K"])
-    # The test pads heads to whole blocks.
+    # The test pads head sizes to whole blocks.
     for head, type_ in (("hsk", "type_K"), ("hsv", "type_V")):
         block, size = block_size(str(row[type_])), row[head]
         assert isinstance(size, int)
@@ -271,7 +271,7 @@ def _summed(row: Row) -> None:
     if row.get("slice"):
         row["ne"] = (*shape[:2], shape[2] // 2, shape[3] - 1)
     row["v"] = int(bool(turn or row.get("slice")))
-    # A row has the arguments of permute, or a flag that there were some.
+    # A row has the arguments of permute, or only a flag that there are some.
     row["permute"] = turn if isinstance(turn, tuple) else (0, 2, 3, 1) if turn else _IDENTITY
 
 
@@ -313,7 +313,7 @@ _NORM = OpParams(
     size={"ne": lambda c: before_halving(c.source(0))},
     soft={"eps": real(0), "inplace": inplace},
     default={"v": 0, "noncontig_rows": 0, "inplace": 0, "eps": 0.0},
-    # Turned rows are not contiguous either.
+    # Transposed rows are not contiguous either.
     tidy=lambda row: row.update(v=int(bool(row.get("v") or row.get("noncontig_rows")))),
 )
 _GROUP_NORM = OpParams(

@@ -1,4 +1,4 @@
-"""The rest of profile_ops.py: convolutions, pooling, images, sorting, recurrent state."""
+"""The rest of ops.py: convolutions, pooling, images, sorting, recurrent state."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _plain(call: Call) -> bool:
 
 
 def _input_3d(source: Operand) -> Value:
-    # The test's view leaves out two of each dimension.
+    # The test's view leaves out two elements of each dimension.
     return source.ne if source.contiguous or source.whole is None else source.whole
 
 
@@ -118,7 +118,7 @@ def _mode_name(number: int) -> str:
 
 def _upscaled(row: Row) -> None:
     mode, flags = row["mode"], row.pop("flags", "none")
-    if isinstance(mode, int):  # a combination that had no name
+    if isinstance(mode, int):  # a combination without a name
         row["mode"] = _mode_name(mode)
     elif flags != "none":
         row["mode"] = f"{mode}|{flags}"
@@ -178,7 +178,7 @@ def _pad_whole(source: Operand) -> Value:
 
 
 def _first_two(row: Row) -> None:
-    """The test names four dimensions and makes two."""
+    """The test names four dimensions but uses two."""
     shape = row["ne_a"]
     assert isinstance(shape, tuple)
     row["ne_a"] = (*shape[:2], 1, 1)
@@ -208,7 +208,7 @@ _SOLVE_TRI = OpParams(same={"type": kind(0)}, size={"ne_lhs": ne(0), "ne_rhs": n
 
 
 def _compared(row: Row) -> None:
-    """The test counts over the argmax of what its row names."""
+    """The test counts over the argmax of the tensor in its row."""
     shape = row["ne"]
     assert isinstance(shape, tuple)
     row["ne"] = (shape[1], shape[2], shape[3], 1)
@@ -227,7 +227,7 @@ _TOP_K = OpParams(same={"type": kind(0)}, size={"ne": ne(0), "k": lambda c: c.ou
 
 
 def _tokens_in(source: int, dim: int, states: int) -> Get:
-    """Tokens of one sequence: of all, through their number in the state."""
+    """Tokens per sequence: all tokens, divided by the number of sequences in the state."""
     return lambda c: c.source(source).ne[dim] // c.source(states).ne[1]
 
 

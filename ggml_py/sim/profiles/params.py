@@ -1,9 +1,9 @@
-"""How the parameters of upstream's op tests are found in a call, and how much each of them matters.
+"""How to find the parameters of upstream's op tests in a call, and how much each of them matters.
 
 `same` parameters must be equal for a row to count: types, flags, head sizes. `size` parameters are
-numbers of which the nearest decide. `soft` ones prefer a row to another and decide nothing: over
-all devices on record no answer ever changed with them alone. Parameters of a row that an op does
-not list (values the test fills tensors with) are ignored.
+numbers; the nearest row decides. `soft` parameters only rank rows: over all devices on record no
+answer ever changed with them alone. Parameters that an op does not list (values that the test
+fills tensors with) are ignored.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ Get = Callable[[Call], Value]
 
 @dataclass(frozen=True)
 class OpParams:
-    """The parameters of one op, by name, with how each is read off a call."""
+    """The parameters of one op, by name, each with a function that reads it from a call."""
 
     same: dict[str, Get] = field(default_factory=dict)
     size: dict[str, Get] = field(default_factory=dict)
     soft: dict[str, Get] = field(default_factory=dict)
-    default: Row = field(default_factory=dict)  # what older tests did, that have no such parameter
-    tidy: Callable[[Row], None] | None = None  # brings rows to one form, in place
+    default: Row = field(default_factory=dict)  # for rows of older tests, without the parameter
+    tidy: Callable[[Row], None] | None = None  # normalises rows, in place
 
     def of(self, call: Call) -> Row:
-        """The parameters that the test case of this call would have."""
+        """The parameters that a test case of this call would have."""
         both = (self.same, self.size, self.soft)
         return {name: get(call) for part in both for name, get in part.items()}
 
@@ -58,12 +58,12 @@ def out_ne(call: Call) -> Value:
 
 
 def param(index: int) -> Get:
-    """A parameter of the op that is a whole number."""
+    """An integer parameter of the op."""
     return lambda call: call.params[index]
 
 
 def real(index: int) -> Get:
-    """A parameter of the op that is a float."""
+    """A float parameter of the op."""
     return lambda call: call.number(index)
 
 
@@ -73,12 +73,12 @@ def nonzero(index: int) -> Get:
 
 
 def has(index: int) -> Get:
-    """Whether there is such a source."""
+    """Whether the call has this source."""
     return lambda call: int(call.has(index))
 
 
 def inplace(call: Call) -> Value:
-    """Whether the result takes the memory of source 0."""
+    """Whether the result uses the memory of source 0."""
     return int(call.inplace)
 
 
@@ -88,7 +88,7 @@ def strided(index: int) -> Get:
 
 
 def transposed(index: int) -> Get:
-    """Whether the elements of a row of a source do not follow each other."""
+    """Whether a source is transposed: nb0 is larger than nb1."""
 
     def get(call: Call) -> Value:
         nb = call.source(index).nb
@@ -98,24 +98,25 @@ def transposed(index: int) -> Get:
 
 
 def order(index: int) -> Get:
-    """How a source was permuted, as ggml_permute's arguments."""
+    """The order of a source's dimensions by stride, as in `Operand.order`."""
     return lambda call: call.source(index).order
 
 
 def before_halving(source: Operand) -> tuple[int, ...]:
-    """The shape of a view's tensor where the view is half of each dimension, as tests do."""
+    """The shape of the viewed tensor if the view is half of each dimension, as in the tests; else
+    the shape of the source."""
     whole = source.whole
     halved = whole and all(b == a // 2 for a, b in zip(whole, source.ne, strict=True))
     return whole if whole and halved else source.ne
 
 
 def over(a: Any, b: Any) -> tuple[int, ...]:
-    """a / b, number by number."""
+    """a / b, element by element."""
     return tuple(x // y for x, y in zip(a, b, strict=True))
 
 
 def rename(**names: str) -> Callable[[Row], None]:
-    """Tidies rows that call a parameter otherwise: old=new."""
+    """A `tidy` for rows that have another name for a parameter: old=new."""
 
     def tidy(row: Row) -> None:
         for old, new in names.items():
