@@ -1,7 +1,8 @@
-"""What of a node can be changed, and what must change with it.
+"""What can be changed in a node, and what must change with it.
 
-A size is seldom free: the k of a mul_mat is ne0 of both sources. Which sizes belong together is
-found by trying too: the fewest sizes, equal to this one, with which the constructor takes another.
+A size is rarely free: the k of a mul_mat is ne0 of both sources. Which sizes belong together is
+found by trial: the smallest set of sizes equal to this one that the constructor accepts when they
+change together.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from .rebuild import Replay, State
 Slot: TypeAlias = "tuple[int, int] | str"
 Group: TypeAlias = "tuple[Slot, ...]"
 
-# Sizes (place, dimension) and arguments that the constructor lets differ, and a model never does.
+# Sizes (place, dimension) and arguments that may differ for the constructor but never in a model.
 _TIES: dict[str, tuple[tuple[Slot, ...], ...]] = {
     "FLASH_ATTN_EXT": (
         ((0, 0), (1, 0), (2, 0)), ((1, 1), (2, 1), (3, 0)), ((0, 1), (3, 1)), ((1, 2), (2, 2)),
@@ -33,7 +34,7 @@ _TIES: dict[str, tuple[tuple[Slot, ...], ...]] = {
     "SOFT_MAX": (((0, 1), (1, 1)),),
     "ROPE": (((0, 0), "n_dims"),),
 }  # fmt: skip
-_MOST_COMBINATIONS = 100  # of sizes that are tried for one group
+_MOST_COMBINATIONS = 100  # combinations of sizes tried for one group
 
 _FAMILIES = (
     ("F32", "F16", "BF16", "F64"),
@@ -44,13 +45,13 @@ _FAMILIES = (
     ("I8", "I16", "I32", "I64"),
 )
 _USUAL = ("F16", "F32", "BF16", "Q8_0", "Q4_0")
-_INTERNAL = ("Q8_1", "Q8_K", "COUNT")  # what dot products convert their other side to
+_INTERNAL = ("Q8_1", "Q8_K", "COUNT")  # dot products convert their other operand to these
 _INTEGERS = _FAMILIES[-1]
 
 
 @dataclass(frozen=True)
 class Change:
-    """One thing of a node with another value."""
+    """A new value for one part of a node."""
 
     kind: str  # contiguous, type, op_param, dimension
     target: Any  # index of the source; name of the argument; word of op_params; Group
@@ -58,8 +59,9 @@ class Change:
 
 
 def types_near(type_: int) -> list[int]:
-    """The other types, nearest first: those of its family by bits per element, of two equally far
-    the larger one; then f16, f32, bf16, q8_0, q4_0; then the rest, again by bits."""
+    """The other types, nearest first. Those of its family come first, by difference in bits per
+    element (of two equally near, the larger one first); then f16, f32, bf16, q8_0, q4_0; then the
+    rest, again by bits."""
     name = enums.Type(type_).name
     family = next((f for f in _FAMILIES if name in f), ())
 
@@ -78,12 +80,12 @@ def types_near(type_: int) -> list[int]:
 
 
 def is_integer(type_: int) -> bool:
-    """Whether it holds whole numbers: ids, positions."""
+    """Whether it is an integer type, as of ids and positions."""
     return enums.Type(type_).name in _INTEGERS
 
 
 def apply(replay: Replay, state: State, change: Change) -> State | None:
-    """The state with the change; None where no tensor is like that."""
+    """The state with the change; None if no such tensor exists."""
     if change.kind == "contiguous":
         return _with_source(state, change.target, state.sources[change.target].contiguous())
     if change.kind == "type" and isinstance(change.target, int):
@@ -126,7 +128,7 @@ def _sized(state: State, slot: Slot, size: int) -> State | None:
 
 
 def size_of(state: State, slot: Slot) -> int:
-    """The size in that place now."""
+    """The present size at that slot."""
     if isinstance(slot, str):
         return int(dict(state.args)[slot])
     index, d = slot
@@ -134,7 +136,7 @@ def size_of(state: State, slot: Slot) -> int:
 
 
 def step_of(state: State, group: Group) -> int:
-    """What sizes of the group are multiples of: the blocks of quantised types."""
+    """The number that sizes of the group must be multiples of, for whole blocks of their types."""
     blocks = [block_of(state.sources[s[0]].type)[0]
               for s in group if not isinstance(s, str) and s[1] == 0 and s[0] >= 0]  # fmt: skip
     return math.lcm(*blocks) if blocks else 1
@@ -160,7 +162,7 @@ def groups(replay: Replay, state: State) -> list[tuple[Group, bool]]:
 
 
 def _group(replay: Replay, state: State, slots: list[Slot], slot: Slot, down: bool) -> Group | None:
-    """The fewest sizes with `slot` that the op lets change to the same other one."""
+    """The smallest set of sizes, including `slot`, that the op lets change together."""
     size = size_of(state, slot)
     if size < 1 or (down and size == 1):
         return None
@@ -178,7 +180,7 @@ def _group(replay: Replay, state: State, slots: list[Slot], slot: Slot, down: bo
         changed = apply(replay, state, Change("dimension", group, other))
         return changed is not None and replay.build(changed) is not None
 
-    # A size that nothing special fits first: doubled ones may fit because they are broadcast.
+    # First the next size, which fits nothing by chance: a doubled one may fit by broadcasting.
     for special in (False, True):
         for several in _choices(size, slot, peers, tied):
             group = (slot, *several)
@@ -192,7 +194,7 @@ def _group(replay: Replay, state: State, slots: list[Slot], slot: Slot, down: bo
 
 
 def _choices(size: int, slot: Slot, peers: list[Slot], tied: Group) -> Iterator[Group]:
-    """Sizes that may have to change with `slot`."""
+    """Sets of sizes that may have to change with `slot`."""
     if tied:
         yield tied
     yield ()
@@ -221,15 +223,15 @@ def _tied(replay: Replay, state: State, slot: Slot) -> tuple[Slot, ...]:
 
 
 def sizes_near(size: int, step: int, down: bool) -> list[int]:
-    """Other sizes to ask about, nearest first: the next one; every multiple of 8 up to 640, which
-    is where head sizes are; 2**n times 1, 3, 5, 7 and 9; the neighbours of each power of two, and
-    its multiple that is nearest. All rounded up to multiples of `step`."""
+    """Other sizes to ask about, nearest first: the next size; every multiple of 8 up to 640, the
+    range of head sizes; 2**n times 1, 3, 5, 7 and 9; and for each power of two its neighbours and
+    its nearest multiple. All are rounded up to multiples of `step`."""
     most = size - 1 if down else max(16 * size, 1 << 17)
     found = {size - step if down else size + step, *range(8, 641, 8)}
     for n in range(most.bit_length() + 1):
         found |= {m << n for m in (1, 3, 5, 7, 9)}
         found.add((size - 1 >> n << n) if down else (size >> n) + 1 << n)
-        found |= {(1 << n) - step, (1 << n) + step}  # which are no round numbers
+        found |= {(1 << n) - step, (1 << n) + step}  # these are not round numbers
     found = {-(-v // step) * step for v in found}
     return sorted(
         (v for v in found if 1 <= v <= most and (v < size if down else v > size)), reverse=down
@@ -240,7 +242,7 @@ def sizes_near(size: int, step: int, down: bool) -> list[int]:
 
 
 def neutral(replay: Replay, state: State) -> Iterator[Change]:
-    """Arguments and words of op_params with values that ask for nothing special."""
+    """Changes of arguments and words of op_params to values that request nothing special."""
     for name, kind in replay.recipe.kinds:
         now = dict(state.args)[name]
         values: list[Any] = []
@@ -266,8 +268,8 @@ def rope_modes() -> dict[int, str]:
 
 
 def word_name(replay: Replay, word: int) -> tuple[str, Any]:
-    """What a word of op_params is that no argument sets, by the setter of OpSettings that changes
-    it, and the enum of its values, if any."""
+    """The name of a word of op_params that no argument sets, after the setter of OpSettings that
+    changes it, and the enum of its values, if any."""
     for name, setter in vars(OpSettings).items():
         if not name.startswith("set_"):
             continue

@@ -1,7 +1,7 @@
 """Constructors: the methods of `Context` that make nodes, and where a node keeps their arguments.
 
-A node does not say what made it. For the committed release constructor_table.py knows; with the
-library of another release learn.py finds it out from the node.
+A node does not say what made it. For the committed release constructor_table.py knows; for the
+library of another release learn.py works it out from the node.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from typing import Any, NamedTuple
 from .. import enums
 from ..graphs.ops import Ops
 
-Value = Any  # of an argument: int, float, bool, enum, Type, list of four
+Value = Any  # the value of an argument: int, float, bool, enum, Type, list of four
 WORDS = 16  # int32 words of op_params
 
 # Where a node keeps an argument.
 WORD = "word"  # in a word of op_params; `at` are the words that change with it, its own first
 SIZE = "size"  # it is a size of the result, which changes with it
-SHAPE = "shape"  # it is a size of the result, and has to change together with others
+SHAPE = "shape"  # it is a size of the result that must change together with others
 TYPE = "type"  # it is the type of the result
 INPLACE = "inplace"  # whether the result is a view
-FIXED = "fixed"  # nowhere: `at` is the value that it has to have
+FIXED = "fixed"  # nowhere: `at` is the only value that it may have
 
 
 class Argument(NamedTuple):
-    """An argument that is no tensor, and where a node keeps it."""
+    """An argument other than a tensor, and where a node keeps it."""
 
     name: str
     where: str
@@ -35,7 +35,7 @@ class Argument(NamedTuple):
 
 
 class Constructor(NamedTuple):
-    """A method of `Context`, the place in `src` of each of its tensors, its other arguments."""
+    """A method of `Context`, the place in `src` of each of its tensors, and its other arguments."""
 
     method: str
     operands: tuple[tuple[str, int], ...]
@@ -43,8 +43,8 @@ class Constructor(NamedTuple):
 
 
 class Signature(NamedTuple):
-    """What a method takes: its arguments, the tensors among them, the tensors that it needs, and
-    (name, annotation) of the other arguments."""
+    """The parameters of a method: all names, the tensors among them, the required tensors, and
+    (name, annotation) of the others."""
 
     names: tuple[str, ...]
     tensors: tuple[str, ...]
@@ -54,7 +54,7 @@ class Signature(NamedTuple):
 
 @cache
 def signature(method: str) -> Signature:
-    """Of a method of `Context`."""
+    """The signature of a method of `Context`."""
     given = list(inspect.signature(getattr(Ops, method)).parameters.values())[1:]
     kinds = [(p.name, str(p.annotation)) for p in given]
     tensors = tuple(name for name, kind in kinds if kind.startswith("Tensor"))
@@ -65,13 +65,13 @@ def signature(method: str) -> Signature:
 
 @cache
 def members(kind: str) -> tuple[Any, ...]:
-    """Of the enum in an annotation such as "enums.Prec | int | str"."""
+    """The members of the enum in an annotation such as "enums.Prec | int | str"."""
     enum = getattr(enums, kind.split(".")[1].split(" ")[0])
     return tuple(m for m in enum if m.name != "COUNT")
 
 
 def plain(kind: str, type_: int, number: int) -> Value:
-    """An argument of the kind, from a number."""
+    """An argument of this kind, made from a number."""
     if kind.startswith("TypeLike"):
         return enums.Type(type_)
     if kind.startswith("enums."):
@@ -82,7 +82,7 @@ def plain(kind: str, type_: int, number: int) -> Value:
 
 
 def decode(kind: str, type_: int, params: tuple[int, ...], word: int) -> Value:
-    """The argument that op_params keeps at `word`; `type_` is the result's."""
+    """The argument that op_params keeps at `word`; `type_` is the type of the result."""
     words = (*params, 0, 0, 0, 0, 0)
     word = min(word, WORDS)
     if kind == "float":

@@ -1,9 +1,9 @@
-"""The constructors of a node, found by trying: how the table of constructors is made.
+"""Finds the constructors of a node by trial. The table of constructors is made this way.
 
-A constructor is called with the node's sources and some numbers, then each number is changed alone:
-the words of op_params (or the sizes of the result) that change with it keep it.
-vendor/constructors.py does so with a sample of every constructor. With the library of another
-release than the table's, each node is its own sample.
+A constructor is called with the node's sources and some numbers, then again with each number
+changed alone: the words of op_params (or the sizes of the result) that change with it keep it.
+vendor/constructors.py does this with a sample of every constructor. If the library is of another
+release than the table, each node is its own sample.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ from .constructor import (
 )
 from .making import Maker, Node, words_of
 
-# Constructors that their op's name does not tell.
+# Constructors that the name of their op does not reveal.
 _OTHERS = {"CPY": ("cast",), "GLU": ("swiglu_oai", "swiglu_clamp"), "UNARY": ("xielu",)}
-_DRAWS = 200  # random arguments that are tried when no guess is taken
+_DRAWS = 200  # random arguments to try if no guess is accepted
 _Operands = tuple[tuple[str, int], ...]
 Arguments = dict[str, Value]
 
 
 def learnt(maker: Maker) -> Iterator[Constructor]:
-    """The constructors that may make the node of `maker`."""
+    """The constructors that may have made the node of `maker`."""
     node = maker.node
     for method in methods_of(enums.Op(node.op).name, node.view_place >= 0):
         found = learn(maker, method)
@@ -50,7 +50,7 @@ def learnt(maker: Maker) -> Iterator[Constructor]:
 
 
 def methods_of(op: str, inplace: bool) -> list[str]:
-    """Methods that may make a node of an op, by name."""
+    """The methods that may make a node of this op, by their names."""
     words = set(op.lower().split("_"))
     named = [n for n in vars(Ops) if not n.startswith("_") and words <= set(n.split("_"))]
     names = [n for n in named if hasattr(Ops, n)]  # older releases lack some
@@ -61,8 +61,8 @@ def methods_of(op: str, inplace: bool) -> list[str]:
 
 
 def learn(maker: Maker, method: str, given: Arguments | None = None) -> Constructor | None:
-    """The constructor, if it takes the node's sources and makes such an op: with the arguments that
-    are given, or guessed ones."""
+    """The constructor, if it takes the node's sources and makes its op, with the given arguments or
+    guessed ones; else None."""
     takes = signature(method)
     if not len(takes.needed) <= len(maker.places) <= len(takes.tensors):
         return None
@@ -79,7 +79,7 @@ def learn(maker: Maker, method: str, given: Arguments | None = None) -> Construc
 
 
 def _assignments(names: tuple[str, ...], places: list[int]) -> Iterator[_Operands]:
-    """Which argument is at which place of src: in order, then any way."""
+    """Ways to map arguments to places of src: in order, then every other way."""
     yield tuple((name, i if i in places else -1) for i, name in enumerate(names))
     if 1 < len(places) <= 4:
         for order in itertools.permutations(places):
@@ -88,7 +88,7 @@ def _assignments(names: tuple[str, ...], places: list[int]) -> Iterator[_Operand
 
 
 def _guesses(node: Node, kinds: tuple[tuple[str, str], ...]) -> Iterator[Arguments]:
-    """Arguments that the constructor may take, likely ones first."""
+    """Arguments that the constructor may accept, likely ones first."""
     if not kinds:
         yield {}
         return
@@ -111,7 +111,7 @@ def _guesses(node: Node, kinds: tuple[tuple[str, str], ...]) -> Iterator[Argumen
 def _arguments(
     maker: Maker, method: str, operands: _Operands, guess: Arguments, made: Tensor
 ) -> Iterator[Argument]:
-    """Where the result keeps each argument, by what changes when it is changed alone."""
+    """Where the result keeps each argument, judged by what changes when only that one changes."""
     for name, kind in signature(method).kinds:
         if name == "inplace":
             yield Argument(name, INPLACE)
@@ -130,7 +130,7 @@ def _arguments(
 def _kept(
     name: str, kind: str, values: tuple[Value, Value], made: Tensor, again: Tensor
 ) -> Argument | None:
-    """Where an argument is kept, from two results; None where nothing tells."""
+    """Where an argument is kept, judged from two results; None if they do not show it."""
     before, after = words_of(made), words_of(again)
     differ = [i for i in range(WORDS) if before[i] != after[i]]
     differ.sort(key=lambda i: not _holds(kind, before[i], values[0]))
@@ -143,14 +143,14 @@ def _kept(
 
 
 def _holds(kind: str, word: int, value: Value) -> bool:
-    """Whether a word of op_params is the argument, or where a list of them starts."""
+    """Whether a word of op_params is the argument, or the first element of a list argument."""
     if kind == "float":
         return bool(word == struct.unpack("i", struct.pack("f", value))[0])
     return bool(word == (value[0] if kind.startswith("Sequence") else value))
 
 
 def _others(kind: str, value: Value, node: Node) -> list[Value]:
-    """Arguments that differ from `value`, to see what changes with it."""
+    """Other values for an argument, to see what changes with it."""
     if kind.startswith("TypeLike"):
         return [t for t in enums.Type if t.name in ("F32", "F16", "I32", "Q8_0") and t != value]
     if kind.startswith("enums."):

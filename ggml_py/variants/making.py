@@ -1,4 +1,4 @@
-"""A node as plain data, and what makes its sources and calls constructors with them again."""
+"""A node as plain data, and the class that makes its sources and calls constructors with them."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from ..tensors.tensor import Tensor
 from ..trace.plan_tensor import PlanTensor
 from .constructor import WORDS, Value
 
-_MOST_BYTES = 1 << 53  # as Context.new_tensor
+_MOST_BYTES = 1 << 53  # as in Context.new_tensor
 
 
 @cache
 def block_of(type_: int) -> tuple[int, int]:
-    """Elements and bytes of a block."""
+    """Elements and bytes per block."""
     return int(lib.ggml_blck_size(type_)), int(lib.ggml_type_size(type_))
 
 
@@ -40,7 +40,7 @@ class Source:
 
     @property
     def packed(self) -> tuple[int, ...]:
-        """The strides that it has when it is contiguous."""
+        """The strides that it would have if it were contiguous."""
         block, size = block_of(self.type)
         nb = [size, size * (self.ne[0] // block)]
         return (*nb, nb[1] * self.ne[1], nb[1] * self.ne[1] * self.ne[2])
@@ -53,12 +53,12 @@ class Source:
         )
 
     def contiguous(self) -> Source:
-        """The same without gaps, in order."""
+        """The same source, contiguous."""
         return Source(self.name, self.type, self.ne, self.packed)
 
     def changed(self, type_: int, ne: tuple[int, ...]) -> Source | None:
-        """With another type or shape, laid out alike: in the same order of dimensions, and with
-        the gaps that there are. None where no tensor is like that."""
+        """The source with another type or shape and the same layout: the same order of dimensions,
+        and gaps in the same places. None if no such tensor exists."""
         block, size = block_of(type_)
         old_block, old_size = block_of(self.type)
         order = [0, 1, 2, 3]
@@ -87,7 +87,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Node:
-    """A call with the numbers that this build has for ops and types."""
+    """A call, with this build's numbers for ops and types."""
 
     op: int
     name: str
@@ -96,21 +96,22 @@ class Node:
     nb: tuple[int, ...]
     params: tuple[int, ...]  # words of op_params
     sources: tuple[Source, ...]  # each one once
-    src: tuple[int, ...]  # index into `sources` per place; -1 for none, or SELF
-    view_place: int  # the source whose memory it is a view of; -1 for none
+    src: tuple[int, ...]  # per place an index into `sources`; -1 for none, or SELF
+    view_place: int  # the source whose memory it views; -1 for none
 
     @staticmethod
     def of(what: Tensor | PlanTensor) -> Node:
-        """Raises `ArgumentError` for a leaf, and for a plan with names that this release lacks."""
+        """The node of a tensor. Raises `ArgumentError` for a leaf, and for a recorded node with an
+        op or type that this release lacks."""
         if isinstance(what, Tensor):
             if what.ptr.op == enums.Op.NONE:
-                raise ArgumentError(f"{what!r} is a leaf: expected a node, the result of an op")
+                raise ArgumentError(f"{what!r} is a leaf: expected a node (the result of an op)")
             return Node.of_call(call_of(what))
         return Node.of_call(_recorded(what))
 
     @staticmethod
     def of_call(call: Call) -> Node:
-        """The node that a call makes."""
+        """The node of a call."""
         return Node(
             _ops()[call.kind],
             call.out.name,
@@ -134,7 +135,7 @@ def _recorded(what: PlanTensor) -> Call:
     if what.plan.capture.source != "scheduler":
         raise ArgumentError(
             f"'{r.name}' of a plan that was read from a debug log, which has no shapes: "
-            "expected a node of a live graph, or of a plan that to_json wrote"
+            "expected a node of a live graph or of a plan that to_json wrote"
         )
     if r.op not in _ops():
         raise ArgumentError(f"'{r.name}' is a {r.op}: release {enums.UPSTREAM} has no such op")
@@ -156,11 +157,11 @@ class Maker:
         self.places = [p for p, index in enumerate(node.src) if index >= 0 and p != self.sinks]
 
     def tensor(self, index: int, source: Source) -> Tensor:
-        """A leaf like `source`, without memory; the same one for the same."""
+        """A leaf like `source`, without memory; the same leaf for the same arguments."""
         key = (index, source)
         if key not in self._made:
             ptr = lib.ggml_new_tensor(self.context.ptr, source.type, 4, [0, 1, 1, 1])
-            ptr.ne, ptr.nb = list(source.ne), list(source.nb)  # which may be a permuted tensor's
+            ptr.ne, ptr.nb = list(source.ne), list(source.nb)  # possibly of a permuted tensor
             self._made[key] = Tensor(ptr, self.context)
             lib.ggml_set_name(ptr, source.name.encode()[:63])
         return self._made[key]
@@ -178,7 +179,7 @@ class Maker:
             return None
 
     def same_sources(self, made: Tensor) -> bool:
-        """Whether a constructor's result has the node's op, and reads what the node does."""
+        """Whether a constructor's result has the node's op and reads the same sources."""
         node = self.node
         if made._ptr.op != node.op:
             return False

@@ -1,4 +1,4 @@
-"""Changes in the field's words, as `Variant`s."""
+"""Describes changes in ggml's terms, as `Variant`s."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from .rebuild import Replay
 
 
 class Wording:
-    """Tells changes to one node."""
+    """Describes changes to one node."""
 
     def __init__(self, replay: Replay) -> None:
         self.replay = replay
         self.state = replay.state
 
     def told(self, change: Change, answers: dict[int, bool] | None = None) -> Variant:
-        """One change; `answers` are what the device said to sizes."""
+        """The variant for one change; `answers` are the device's answers to sizes."""
         if change.kind == "dimension":
             return self._told_size(change, answers or {})
         place, name = self._name(change)
@@ -38,7 +38,7 @@ class Wording:
         return variant(change.kind, place, name, said, before, after)
 
     def _name(self, change: Change) -> tuple[int | None, str]:
-        """The place in src and the name of what is changed."""
+        """The place in src and the name of the changed part."""
         if change.kind == "op_param":
             word = isinstance(change.target, int)
             return None, c.word_name(self.replay, change.target)[0] if word else change.target
@@ -108,7 +108,7 @@ class Wording:
     def together(
         self, changes: list[Change], answers: dict[Change, dict[int, bool]] | None = None
     ) -> Variant:
-        """Several changes, each of which is needed."""
+        """The variant for several changes, all of them needed."""
         parts = tuple(self.told(one, (answers or {}).get(one)) for one in changes)
         names = " and ".join(part.name for part in parts)
         if len({(p.kind, p.after) for p in parts}) == 1 and parts[0].kind == "type":
@@ -120,7 +120,7 @@ class Wording:
 
 
 def _rule(answers: dict[int, bool], step: int) -> str:
-    """What the device seems to want of a size, if all that it said agrees with it."""
+    """The rule that a device seems to have for a size, if all its answers agree with one."""
     good = [size for size, yes in answers.items() if yes]
     if not good:
         return ""
@@ -140,12 +140,12 @@ def _rule(answers: dict[int, bool], step: int) -> str:
 
 
 def type_name(type_: int) -> str:
-    """ggml's name of it: q4_K."""
+    """ggml's name of a type: q4_K."""
     return text(lib.ggml_type_name(type_))
 
 
 def _plain(value: Any) -> Any:
-    """As JSON has it: an enum's member by its (last) name, inf as text."""
+    """The value for JSON: an enum member by its (last) name, inf as text."""
     if isinstance(value, IntEnum):
         return {int(m): name for name, m in type(value).__members__.items()}[value].lower()
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
@@ -158,7 +158,7 @@ def _shown(value: Any) -> str:
 def variant(
     kind: str, source: int | None, name: str, text: str, before: Any = None, after: Any = None
 ) -> Variant:
-    """One that is no size."""
+    """A variant other than a size."""
     return Variant(
         kind=kind, source=source, name=name, dim=None, before=before, after=after, limit=None,
         rule="", tied=(), also=(), parts=(), text=text,

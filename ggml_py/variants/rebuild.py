@@ -1,10 +1,11 @@
-"""A node made again in a context of its own, from plain data, so that things of it can be changed.
+"""Rebuilds a node in its own context, from plain data, so that parts of it can be changed.
 
-The constructor of its op makes it, for that computes the result's type and shape and refuses what
-is no such op. Several may: the one is taken whose result is most like the node, and none whose
-result has another type or shape. Words of op_params that it does not set are the node's.
+The constructor of its op makes it, because that computes the type and shape of the result and
+refuses invalid ops. If several constructors can, the one whose result is most like the node is
+taken, but none whose result has another type or shape. Words of op_params that it does not set are
+copied from the node.
 
-Nodes of ops that have no constructor here (custom ones) are made field by field.
+Nodes of ops without a constructor here (custom ones) are made field by field.
 """
 
 from __future__ import annotations
@@ -38,11 +39,11 @@ from .making import Maker, Node, Source, words_of
 
 @dataclass(frozen=True)
 class State:
-    """What of a node can be changed: its sources, the constructor's numbers, the other words."""
+    """What can be changed in a node: its sources, the constructor's arguments, the other words."""
 
     sources: tuple[Source, ...]
     args: tuple[tuple[str, Value], ...]
-    words: tuple[int, ...]  # of op_params; those that an argument sets are not looked at
+    words: tuple[int, ...]  # of op_params; words that an argument sets are ignored
     ne: tuple[int, ...]  # of a result that is made field by field
 
 
@@ -70,7 +71,7 @@ class Replay(Maker):
             self.state = replace(self.state, args=())
 
     def name(self, place: int) -> str:
-        """What the constructor calls a source."""
+        """The constructor's name for a source."""
         named = {p: name for name, p in self.recipe.operands}
         if place == self.sinks:
             return "sinks"
@@ -79,7 +80,7 @@ class Replay(Maker):
         return name.upper() if attention and len(name) == 1 else name
 
     def build(self, state: State) -> Tensor | None:
-        """The node with the changes in `state`; None if there is no such op."""
+        """The node with the changes in `state`; None if that op is invalid."""
         node, recipe = self.node, self.recipe
         made: Tensor | None
         try:
@@ -124,11 +125,11 @@ class Replay(Maker):
 
 # ---- choosing the constructor
 
-_Quality = tuple[bool, bool, int, int]  # same strides, same op_params, words that it sets, brevity
+_Quality = tuple[bool, bool, int, int]  # same strides, same op_params, words set, -len(name)
 
 
 def _recipe(maker: Maker) -> Recipe:
-    """How the node is made; field by field where no constructor makes it."""
+    """How the node is made; field by field if no constructor makes it."""
     best: tuple[_Quality, Recipe] | None = None
     for constructor in _constructors(maker):
         found = _bound(maker, constructor)
@@ -140,14 +141,14 @@ def _recipe(maker: Maker) -> Recipe:
 def _constructors(maker: Maker) -> Iterable[Constructor]:
     op = enums.Op(maker.node.op).name
     if op in VIEW_OPS:
-        return ()  # nothing is computed: any device takes it
+        return ()  # it computes nothing: any device takes it
     if BUILD["ggml_version"] != RELEASE:
         return learnt(maker)
     return CONSTRUCTORS.get(op, ())
 
 
 def _bound(maker: Maker, constructor: Constructor) -> tuple[_Quality, Recipe] | None:
-    """The recipe that uses a constructor, and how good it is; None if it does not make the node."""
+    """The recipe with this constructor, and its quality; None if it does not make the node."""
     node, method = maker.node, constructor.method
     takes = signature(method)
     operands = tuple((n, p if p in maker.places else -1) for n, p in constructor.operands)
@@ -164,7 +165,7 @@ def _bound(maker: Maker, constructor: Constructor) -> tuple[_Quality, Recipe] | 
         return None
     words = words_of(made)
     kept = [a for a in constructor.arguments if a.where == WORD and not _unused(values[a.name])]
-    # Not the words that are computed from an argument.
+    # Without words that are computed from an argument.
     owned = {i for a in kept for i in a.at if words[i] == node.params[i]}
     quality = (made.nb == node.nb, words == node.params, len(owned), -len(method))
     return quality, Recipe(
@@ -178,12 +179,12 @@ def _bound(maker: Maker, constructor: Constructor) -> tuple[_Quality, Recipe] | 
 
 
 def _unused(value: Value) -> bool:
-    """Whether it is a list of zeros, which modes of an op that take no list keep, too (rope's)."""
+    """Whether it is a list of zeros: ops keep one even in a mode that takes no list (rope)."""
     return isinstance(value, list) and not any(value)
 
 
 def _value(node: Node, argument: Argument, kind: str) -> Value:
-    """What the node has for an argument of its constructor."""
+    """The node's value for an argument of its constructor."""
     if argument.where == WORD:
         return decode(kind, node.type, node.params, argument.at[0])
     if argument.where == TYPE:

@@ -1,12 +1,12 @@
-"""The smallest changes to a node that a device supports.
+"""Finds the smallest changes to a node that a device supports.
 
-`supports_op` answers yes or no. Here the node is made again with one thing changed at a time, and
-the device is asked about each: a source made contiguous, a source's type, a parameter of the op, a
-size together with those that must be equal to it. Sizes are bisected down to the last one that is
-supported. Where nothing alone helps, several things are changed and taken back one by one, until
-each that is left is needed.
+`supports_op` only answers yes or no. So the node is rebuilt with one change at a time, and the
+device is asked about each: a source made contiguous, the type of a source, a parameter of the op, a
+size together with those that must equal it. Sizes are bisected to the last one that is supported.
+If no single change helps, several are made at once and then undone one by one, until only the
+necessary ones are left.
 
-Nothing is allocated or computed. A question asks a device at most `MOST_ASKED` times.
+Nothing is allocated or computed. One search asks the device at most `MOST_ASKED` times.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ from .phrases import Wording, type_name, variant
 from .rebuild import Replay, State
 
 MOST_ASKED = 20_000
-_DRAWS = 150  # lists of several changes at random
+_DRAWS = 150  # random lists of several changes
 
 
 def nearest(what: Tensor | PlanTensor, device: Device | Backend) -> Nearest:
-    """The smallest changes to `what`, a node, that `device` supports.
+    """Finds the smallest changes to the node `what` that `device` supports.
 
-    `what` is a node of a graph, or of a plan, which may be one that was saved elsewhere: then the
-    device that is here is asked about the node on record, without the buffers of its sources.
+    `what` is a node of a graph or of a plan. For a node of a plan, which may have been saved
+    elsewhere, the device is asked about the recorded node, without the buffers of its sources.
     Raises `ArgumentError` for a leaf.
     C: ggml_backend_dev_supports_op, ggml_backend_supports_op
     """
@@ -72,7 +72,7 @@ def nearest(what: Tensor | PlanTensor, device: Device | Backend) -> Nearest:
 
 
 class _Search:
-    """The variants of one node, and the device that is asked about them."""
+    """Searches the variants of one node that one device supports."""
 
     def __init__(self, replay: Replay, supports: Callable[[Tensor], bool]) -> None:
         self.replay = replay
@@ -84,11 +84,11 @@ class _Search:
 
     @cached_property
     def groups(self) -> list[tuple[c.Group, bool]]:
-        """Sizes that change together, and whether to less."""
+        """Sizes that change together, and whether they shrink (True) or grow (False)."""
         return c.groups(self.replay, self.state)
 
     def ask(self, state: State | None) -> bool | None:
-        """Whether the device takes it; None where there is no such op, or it cannot say."""
+        """Whether the device supports it; None for an invalid op, or if the device cannot say."""
         if state is None or self.asked >= MOST_ASKED:
             return None
         key = replace(state, args=tuple((n, repr(v)) for n, v in state.args))
@@ -102,8 +102,8 @@ class _Search:
         return self._known[key]
 
     def with_(self, *changes: Change, state: State | None = None) -> State | None:
-        """The state with all of the changes, in this order or the other: a size that a type has
-        no blocks for may be changed too."""
+        """The state with all of the changes, in this order or the reverse: a size that is not whole
+        blocks of a new type may be changed too."""
         for order in (changes, changes[::-1]):
             made: State | None = state or self.state
             for change in order:
@@ -112,10 +112,11 @@ class _Search:
                 return made
         return None
 
-    # ---- what is asked
+    # ---- single changes
 
     def live(self, tensor: Tensor) -> tuple[bool, list[Variant]]:
-        """For a node of this process, whose sources may be in buffers."""
+        """Whether a node of this process is supported, and its variants. Its sources may be in
+        buffers."""
         self.asked += 1
         if self.supports(tensor):
             return True, []
@@ -124,7 +125,7 @@ class _Search:
         return False, self._buffers(tensor)
 
     def _buffers(self, tensor: Tensor) -> list[Variant]:
-        """Those whose buffer alone makes the device refuse what it takes otherwise."""
+        """The sources whose buffer alone makes the device refuse the node."""
         found = []
         for place, source in enumerate(tensor.ptr.src):
             index = -1 if source == NULL else self.replay.node.src[place]
@@ -141,12 +142,12 @@ class _Search:
                 buft = text(
                     lib.ggml_backend_buft_name(lib.ggml_backend_buffer_get_type(source.buffer))
                 )
-                said = f"{name} in another buffer than one of {buft}"
+                said = f"{name} in a buffer other than {buft}"
                 found.append(variant("buffer", place, name, said, before=buft))
         return found
 
     def variants(self) -> list[Variant]:
-        """The smallest change first: by kind, then by how far it is."""
+        """The variants that are supported, smallest change first: by kind, then by distance."""
         single = [*self._contiguous(), *self._types(), *self._params(), *self._sizes()]
         kinds = {v.kind for _, v in single}
         if "type" not in kinds:
@@ -158,7 +159,7 @@ class _Search:
         return [v for _, v in sorted(single, key=lambda s: (KINDS.index(s[1].kind), s[0]))]
 
     def _strided(self) -> list[Change]:
-        """Each source that is not contiguous, made so."""
+        """For each source that is not contiguous, the change that makes it contiguous."""
         sources = enumerate(self.state.sources)
         return [Change("contiguous", i, None) for i, s in sources if not s.is_contiguous]
 
@@ -204,7 +205,7 @@ class _Search:
     def _answers(
         self, state: State, group: c.Group, directions: list[bool]
     ) -> tuple[dict[int, bool], list[int]]:
-        """What the device says to sizes of the group, and the nearest each way that it takes."""
+        """The device's answers to sizes of the group, and the nearest supported one each way."""
         now, step = c.size_of(state, group[0]), c.step_of(state, group)
         answers: dict[int, bool] = {now: False}
 
@@ -229,7 +230,7 @@ class _Search:
     # ---- several changes
 
     def _same_type(self) -> list[tuple[float, Variant]]:
-        """Two sources with one type, as K and V of an attention, or all."""
+        """Gives two sources (such as K and V of an attention), or all of them, the same type."""
         sources = self.state.sources
         free = [i for i, s in enumerate(sources) if not c.is_integer(s.type)]
         for n in sorted({2, len(free)} - {0, 1}):
@@ -254,7 +255,7 @@ class _Search:
         return [(0, self.words.together(self._needed(changes)))]
 
     def _several(self) -> list[tuple[float, Variant]]:
-        """A tame variant that is supported, with as much taken back as can be."""
+        """A tame variant that is supported, with as many changes undone as possible."""
         for changes in self._tame():
             if changes and self.ask(self.with_(*changes)):
                 needed, answers = self._nearer(self._needed(changes))
@@ -264,7 +265,8 @@ class _Search:
         return []
 
     def _tame(self) -> Iterator[list[Change]]:
-        """Lists of changes to what backends are written for first; then at random."""
+        """Lists of changes: first to the types and sizes that backends are written for, then random
+        ones."""
         groups = list(dict.fromkeys(g for g, _ in self.groups))
         first = {one.target: one for one in reversed(list(c.neutral(self.replay, self.state)))}
         params = list(first.values())
@@ -284,8 +286,8 @@ class _Search:
         types: tuple[str, str] | None,
         whole: bool,
     ) -> list[Change]:
-        """Those changes that the op allows, one after the other; size 0 is the next multiple of
-        256, and integers get another type only if `whole`."""
+        """The changes that the op allows, applied one after the other. Size 0 means the next
+        multiple of 256; integer sources get another type only if `whole`."""
         changes = self._strided()
         state = self.with_(*changes)
         wanted = [*params]
@@ -304,10 +306,10 @@ class _Search:
         return changes
 
     def _needed(self, changes: list[Change]) -> list[Change]:
-        """Without those that can be taken back, the largest first."""
+        """The changes without those that can be undone; tries the largest first."""
         left = sorted(changes, key=lambda one: -KINDS.index(one.kind))
         before = 0
-        while len(left) != before:  # what one change needs may go after it
+        while len(left) != before:  # a change that another needs can be undone after that one
             before = len(left)
             for change in list(left):
                 fewer = [one for one in left if one is not change]
@@ -316,7 +318,7 @@ class _Search:
         return sorted(left, key=lambda one: KINDS.index(one.kind))
 
     def _nearer(self, changes: list[Change]) -> tuple[list[Change], dict[Change, dict[int, bool]]]:
-        """Each change as small as it can be with the others, and what was said to sizes."""
+        """Each change as small as possible given the others, and the answers to sizes."""
         said = {}
         for i, change in enumerate(changes):
             others = [one for one in changes if one is not change]

@@ -121,7 +121,7 @@ def test_a_buffer_that_only_mul_mat_reads(ctx):
         node = ctx.get_rows(w, ctx.new_tensor("i32", 4))
         answer = ggml.nearest(node, cpu)
     assert [v.kind for v in answer.variants] == ["buffer"]
-    assert answer.text == "GET_ROWS: a in another buffer than one of CPU_REPACK"
+    assert answer.text == "GET_ROWS: a in a buffer other than CPU_REPACK"
 
 
 # ---- planted reasons
