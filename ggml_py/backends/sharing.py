@@ -272,7 +272,7 @@ class using(in_use):
             free_later()
 
 
-# --- memory that is lent
+# --- lent memory
 
 
 class Lender(Handle):

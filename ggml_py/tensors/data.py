@@ -339,7 +339,7 @@ class TensorData(TensorInfo):
                 "use get()"
             )
         if dtype is None:
-            raise ArgumentError(f"numpy has no type {name_of(self.type)}: use get()")
+            raise ArgumentError(f"numpy has no {name_of(self.type)}: use get()")
         return self._view(dtype, memory, address)
 
     def _pinned(self) -> tuple[BufferMemory | LentMemory, int, Any]:
@@ -386,7 +386,7 @@ class TensorData(TensorInfo):
     ) -> npt.NDArray[Any]:
         """For np.asarray: `numpy()`, or `get()` where that is not possible or the memory is only
         lent."""
-        array, why = None, "it is in memory that is lent"
+        array, why = None, "it is in lent memory"
         if not copy and memory_of(self._data_buffer()) is not None:
             try:
                 array = self.numpy()
@@ -438,7 +438,7 @@ class TensorData(TensorInfo):
         memory, address, _ = self._pinned()
         if copy or isinstance(memory, LentMemory):
             if copy is False:
-                raise BufferError(f"tensor '{self.name}' is in memory that is lent: it is copied")
+                raise BufferError(f"tensor '{self.name}' is in lent memory: it must be copied")
             values = self.get(dequantize=False)
             item = 2 if dtype is None else dtype.itemsize
             shape, strides = self.shape, [item]

@@ -143,7 +143,7 @@ MISUSES = [
         "tallocr-twice",
         lambda e: ggml.TensorAllocator(e.buffer).alloc(e.w),
         A,
-        "'w' has memory",
+        "'w' already has memory",
         "expected one without",
     ),
     misuse(

@@ -185,7 +185,7 @@ MISUSES = [
     _copy("other-type", lambda e: _quantised(e).copy_to(e.w), "'q' (q8_0",
           "expected the same type, ne and nb"),
     _copy("gaps", lambda e: (lambda v: v.copy_to(v))(e.weights.view_2d(e.w, 4, 8, 32, 0)),
-          "has gaps", "ctx.cpy"),
+          "have gaps", "ctx.cpy"),
     misuse("attribute", lambda e: setattr(e.x, "ne", (1, 1, 1, 1)), AttributeError, "ne", "setter"),
     misuse("attribute-unknown", lambda e: e.x.size, AttributeError, "'Tensor'", "'size'"),
 ]  # fmt: skip
