@@ -33,7 +33,7 @@ def alone(
     doing: str,
 ) -> Callable[[Callable[Concatenate[M, P], R]], Callable[Concatenate[M, P], R]]:
     """Decorates a method of a model: until it returns, other decorated methods raise `BusyError`,
-    even on the same thread (in a callback). Only what runs inside `GENERATING` is let in."""
+    even on the same thread (in a callback). Only calls inside a `GENERATING` one are let in."""
 
     def decorate(function: Callable[Concatenate[M, P], R]) -> Callable[Concatenate[M, P], R]:
         @wraps(function)

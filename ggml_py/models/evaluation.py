@@ -161,9 +161,9 @@ class Evaluation(Alone):
         """Evaluates a batch of tokens of any sequences. Returns the logits [n_outputs, n_vocab] of
         the tokens that were added with `logits`, in the batch's order.
 
-        If `decode` fails, all sequences are what they were before. Exceptions are empty: sequences
-        with more tokens in the batch than fit in one graph and a window that has moved on, and
-        sequences of a recurrent model whose states are overwritten. Raises `ModelError` for an
+        If `decode` fails, all sequences are what they were before, except for two kinds that are
+        empty: those with more tokens in the batch than fit in one graph and a window that has moved
+        on, and those of a recurrent model whose states were overwritten. Raises `ModelError` for an
         empty batch, more tokens than n_batch or than there is room for, tokens and sequences that
         do not exist, and positions that do not continue where their sequence ends. C: llama_decode
         """

@@ -95,7 +95,7 @@ class Graphs:
         try:
             self._sched.compute(builder.graph)
         except BaseException:
-            self._forget("the compute before failed")  # its remains must not be used again
+            self._forget("the previous compute failed")  # its remains must not be used again
             raise
         return builder
 
@@ -127,7 +127,7 @@ class Graphs:
         except BusyError:
             raise  # the unfinished compute is another thread's
         except BaseException:
-            self._forget("the compute before failed")
+            self._forget("the previous compute failed")
             if one.pos >= 0:
                 self._memory.undo_one(seq, one.pos)
             raise
@@ -205,7 +205,7 @@ class Graphs:
         assert isinstance(memory, KvCaches)
         moved = memory.moved()
         self._sched.reset()
-        self._forget("positions had moved: the scheduler has rotated keys")
+        self._forget("positions were moved: the scheduler has rotated keys")
         try:
             for cache in memory.caches:
                 if cache.cells.has_shift and not self._hparams.n_positions:

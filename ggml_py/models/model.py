@@ -134,7 +134,7 @@ class Model(Evaluation):
                 f"n_seqs={n_seqs}: expected 1 to {self.n_seq_max} sequences (n_seq_max)"
             )
         if not 1 <= n_tokens <= self.n_ubatch // n_seqs:
-            each = f" of each of {n_seqs} sequences" if n_seqs > 1 else ""
+            each = f" in each of {n_seqs} sequences" if n_seqs > 1 else ""
             raise ModelError(
                 f"n_tokens={n_tokens}{each}: one graph takes 1 to {self.n_ubatch} tokens "
                 "(n_ubatch, -ub)"
@@ -212,8 +212,9 @@ class Model(Evaluation):
 
     @property
     def last_decode(self) -> Decode | None:
-        """What the last evaluation did (in `generate`, that of the last token): whether graphs were
-        reused, if not which parameters differ, and which inputs were set. None before the first."""
+        """What the last evaluation did: whether graphs were reused, if not which parameters differ,
+        and which inputs were set. After `generate` it is the last token's evaluation. None before
+        the first one."""
         return self._graphs.last_decode
 
     @property

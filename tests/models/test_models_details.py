@@ -119,7 +119,7 @@ def same(_tensors):
     ("changes", "message"),
     [
         ({"rope__dimension_count_swa": 64}, "rope.dimension_count_swa' is 64: expected 128"),
-        ({"attention__key_length_swa": 64}, "key_length_swa' is 64: expected 128, as elsewhere"),
+        ({"attention__key_length_swa": 64}, "key_length_swa' is 64: expected 128, as in"),
         ({"attention__sliding_window": 0}, "sliding_window' is 0: expected at least 1"),
         (
             {"attention__sliding_window_pattern": np.array([1, 0], np.uint32)},

@@ -129,7 +129,7 @@ def test_after_a_shift_and_after_a_failure(model, monkeypatch):
     model.seq_add(0, 20, None, -16)
     model.eval([1])
     (token,) = model.last_decode.ubatches
-    assert not token.reused and token.why == "positions had moved: the scheduler has rotated keys"
+    assert not token.reused and token.why == "positions were moved: the scheduler has rotated keys"
 
     def fails(*_args, **_options):
         raise KeyboardInterrupt
@@ -139,7 +139,7 @@ def test_after_a_shift_and_after_a_failure(model, monkeypatch):
         with pytest.raises(KeyboardInterrupt):
             model.eval([1])
     model.eval([1])
-    assert model.last_decode.ubatches[0].why == "the compute before failed"
+    assert model.last_decode.ubatches[0].why == "the previous compute failed"
 
 
 def test_watching(model):

@@ -199,12 +199,12 @@ def test_states_of_other_models(path, wide, arch_file, tmp_path):
         model.eval(PROMPT)
         before = model.seq_state()
         others = {
-            "has n_stream .* 2, this model 1": (path, {"n_seq_max": 2}),
-            "has transposed values .* 1, this model 0": (path, {"flash_attn": "off"}),
-            "has keys of type 0, this model 1": (path, {"type_k": "f32"}),
-            "has values of type 30, this model 1": (path, {"type_v": "bf16"}),
-            "rotated keys .* 64, this model 0": (wide, {"type_k": "q8_0"}),
-            "bytes of keys per token: 128, this model 64": (wide, {}),
+            "has n_stream .* 2, but this model has 1": (path, {"n_seq_max": 2}),
+            "has transposed values .* 1, but this model has 0": (path, {"flash_attn": "off"}),
+            "has keys of type 0, but this model has 1": (path, {"type_k": "f32"}),
+            "has values of type 30, but this model has 1": (path, {"type_v": "bf16"}),
+            "rotated keys .* 64, but this model has 0": (wide, {"type_k": "q8_0"}),
+            "bytes of keys per token: 128, but this model has 64": (wide, {}),
             "or from this one loaded with other options": (arch_file("mamba2"), {}),
         }
         for message, (file, options) in others.items():

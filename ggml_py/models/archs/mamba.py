@@ -50,7 +50,7 @@ class MambaGraph(SsmDecoder[Block]):
         return ctx.reshape_2d(cur, cur.ne[0], n_tokens)
 
     def _scan(self, x: Tensor, blk: Block, il: int) -> Tensor:
-        """The scan of x, plus x: [d_inner, n_seq_tokens, n_seqs]."""
+        """The scan of x, plus x times ssm_d: [d_inner, n_seq_tokens, n_seqs]."""
         ctx, ssm, inp = self.ctx, self.ssm, self.inp_rs
         d_state, s, tokens = ssm.d_state, inp.rs.s[il], x.ne[1:3]
         dt, b, c = self._dt_b_c(x, blk)

@@ -62,7 +62,7 @@ class Mamba2Graph(SsmDecoder[Block]):
         return self.cb(self.build_mm(blk.ssm_out, y), "mamba_out", il)
 
     def _scan(self, xbc: Tensor, dt: Tensor, blk: Block, il: int) -> Tensor:
-        """The scan of x, plus x: [head_dim, n_head, n_seq_tokens, n_seqs]."""
+        """The scan of x, plus x times ssm_d: [head_dim, n_head, n_seq_tokens, n_seqs]."""
         ctx, ssm, inp = self.ctx, self.ssm, self.inp_rs
         n_head, d_state, s = ssm.dt_rank, ssm.d_state, inp.rs.s[il]
         tokens, (size, nb1, nb2, _nb3) = xbc.ne[1:3], xbc.nb

@@ -1,4 +1,4 @@
-"""The inputs of a graph that attention needs beside queries, keys and values, for one cache."""
+"""The inputs that attention needs in addition to queries, keys and values, for one cache."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..cache.ubatch import Ubatch
 from .inputs import Constant, array_of, new_input
 from .rotation import hadamard
 
-# Until 0.9.4 attention wanted the mask's rows padded to a multiple of this.
+# Until 0.9.4 attention required the mask's rows padded to a multiple of this.
 _MASK_PAD: int = getattr(lib, "GGML_KQ_MASK_PAD", 1)
 
 

@@ -80,7 +80,7 @@ class Cells:
         self._last.fill(lib.GP_KV_UNKNOWN)
         self.native.n_used = self.native.end = lib.GP_KV_UNKNOWN
 
-    # --- what is there
+    # --- state
 
     @property
     def head(self) -> int:
@@ -156,8 +156,8 @@ class Cells:
         self.head = int(idxs[-1]) + 1
 
     def _take(self, idxs: Idxs) -> list[tuple[int, int]]:
-        """Empties those of the cells that are in use. Returns each sequence that lost tokens, with
-        the highest position that it lost."""
+        """Empties the given cells. Returns each sequence that lost tokens by that, with the highest
+        position that it lost."""
         old = self.pos[idxs]
         if not self.n_swa or old.max() < 0:
             return []
@@ -245,7 +245,7 @@ class Cells:
         self.shift.fill(0)
         self.has_shift = False
 
-    # --- going back
+    # --- save and restore
 
     def save(self, idxs: Idxs | slice = slice(None)) -> Saved:
         """A copy of some or all cells for `restore`."""

@@ -161,7 +161,7 @@ class KvCache:
         )
         return head, token, token * self.cells.size
 
-    # --- the inputs' values
+    # --- values of inputs
 
     def v_idxs(self, ubatch: Ubatch, slot: Slot) -> npt.NDArray[np.int64]:
         """The rows of V for a ubatch's tokens: their cells, or with `v_trans` all elements of

@@ -137,7 +137,7 @@ class KvCaches(Memory):
             "n_ctx (-c)"
         )
 
-    # --- going back
+    # --- save and restore
 
     def save(self) -> list[list[Saved]]:
         """See `Memory`."""
@@ -209,7 +209,7 @@ class KvCaches(Memory):
         self.has_update |= self._has_shift()
 
     def seq_keep(self, seq: int) -> None:
-        """See `Memory`. In streams of their own libllama leaves the others as they are."""
+        """See `Memory`. Unlike libllama, it also removes sequences that have their own streams."""
         for other in range(self.n_seq_max):
             if self.n_stream > 1 and other != seq:
                 self.seq_rm(other, 0, POS_END)

@@ -82,7 +82,7 @@ def read(
 
 def _read_cache(cache: KvCache, reader: StateReader) -> list[_Part]:
     streams = cache.cells
-    reader.expect(streams.n_stream, "n_stream (of sequences that do not share one cache)")
+    reader.expect(streams.n_stream, "n_stream (one per sequence without kv_unified)")
     parts: list[_Part] = []
     for _stream in range(streams.n_stream):
         n = reader.number()
@@ -101,8 +101,8 @@ def _read_cache(cache: KvCache, reader: StateReader) -> list[_Part]:
 
 
 def _read_tensors(cache: KvCache, n: int, reader: StateReader) -> list[memoryview]:
-    reader.expect(int(cache.v_trans), "transposed values (1: without flash attention):")
-    reader.expect(len(cache.k), "a number of layers of")
+    reader.expect(int(cache.v_trans), "transposed values (1 without flash attention):")
+    reader.expect(len(cache.k), "n_layer")
     reader.expect(cache.n_rot_k, "rotated keys (n_rot):")
     reader.expect(cache.n_rot_v, "rotated values (n_rot):")
     data = []

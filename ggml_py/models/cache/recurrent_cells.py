@@ -132,7 +132,7 @@ class RecurrentCells:
                     self._cell_of[seq] = NO_CELL
                 cell.clear()
 
-    # --- by the user
+    # --- for the user
 
     def forget(self, seq: int) -> None:
         """Empties a sequence."""

@@ -43,7 +43,7 @@ def read(
         if reader.number() or not 0 <= pos < POS_END:
             raise reader.error("has an impossible position: it is damaged, or from another model")
     reader.expect(0, "transposed states:")
-    reader.expect(len(r), "a number of layers of")
+    reader.expect(len(r), "n_layer")
     rows = []
     for tensor in (*r, *s):
         reader.expect(tensor.type, "states of type", "i")

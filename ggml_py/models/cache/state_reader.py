@@ -38,8 +38,8 @@ class StateReader:
         theirs = self.number(kind)
         if theirs != ours:
             raise self.error(
-                f"has {what} {theirs}, this model {ours}: it is from another model, or from this "
-                "one loaded with other options"
+                f"has {what} {theirs}, but this model has {ours}: it is from another model, or "
+                "from this one loaded with other options"
             )
 
     def end(self) -> None:

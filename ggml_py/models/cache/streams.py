@@ -30,7 +30,7 @@ class Streams:
         """The stream of a sequence, and the sequence's number in it."""
         return (self.streams[0], seq) if self.n_stream == 1 else (self.streams[seq], 0)
 
-    # --- what is there
+    # --- state
 
     def first(self, seq: int) -> int:
         """The lowest position of a sequence, -1 if it is empty."""
@@ -107,7 +107,7 @@ class Streams:
             return self.streams
         return [self.streams[seq] for seq in ubatch.seq_ids]
 
-    # --- the inputs' values
+    # --- values of inputs
 
     def idxs(self, ubatch: Ubatch, slot: Slot) -> Idxs:
         """The cells of the ubatch's tokens, counted through all streams."""
@@ -137,7 +137,7 @@ class Streams:
         """How far each cell's key must be rotated, in positions, for all streams in turn."""
         return np.concatenate([cells.shift for cells in self.streams])
 
-    # --- going back
+    # --- save and restore
 
     def save(self) -> list[Saved]:
         """A copy of the state for `restore`."""

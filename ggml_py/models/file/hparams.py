@@ -325,9 +325,10 @@ def sliding_window(
 
     Raises `ModelError` if heads of these layers have another size than those of other layers.
     """
+    expected = f"expected {hp.n_embd_head}, as in the other layers"
     for name in ("attention.key_length", "attention.value_length"):
         n = keys.size(f"{name}_swa", hp.n_embd_head)
-        keys.check(n == hp.n_embd_head, f"{name}_swa", f"expected {hp.n_embd_head}, as elsewhere")
+        keys.check(n == hp.n_embd_head, f"{name}_swa", expected)
     n_rot = keys.size("rope.dimension_count_swa", rope.n_rot)
     keys.check(n_rot == rope.n_rot, "rope.dimension_count_swa", f"expected {rope.n_rot}")
     return SlidingWindow(n_swa, _swa_layers(keys, hp, n_pattern), rope)

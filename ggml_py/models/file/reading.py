@@ -41,8 +41,8 @@ def read(unread: Unread, path: str, progress: Progress | None, n_threads: int) -
     one: upstream requires no more of a backend, and some devices are remote.
 
     `progress` is called with the share of all bytes that has been copied: with 0.0, after each C
-    call, and with 1.0. Reading ends with what it raises, or with a `ModelError` if it returns
-    False. A tensor is a single piece if its memory cannot be set in parts. C: gp_set_pieces
+    call, and with 1.0. If it raises, reading ends with that error; if it returns False, with a
+    `ModelError`. A tensor is a single piece if its memory cannot be set in parts. C: gp_set_pieces
     """
     total = sum(raw.nbytes for _tensor, _buft, raw in unread)
     done = 0
@@ -112,6 +112,6 @@ def takes_pieces(buft: BufferType) -> bool:
 def _tell(progress: Progress | None, share: float, total: int, path: str) -> None:
     if progress is not None and progress(share) is False:
         raise ModelError(
-            f"{path}: loading was cancelled: progress({share:.2f}) returned False after "
-            f"{share * total:,.0f} of {total:,} bytes. The model must be loaded again"
+            f"{path}: loading was cancelled: progress({share:.2f}) returned False, with "
+            f"{share * total:,.0f} of {total:,} bytes read. The model must be loaded again"
         )
