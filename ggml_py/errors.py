@@ -143,7 +143,7 @@ class ModelError(GgmlError, ValueError):
 
 
 class PlacementError(GgmlError, RuntimeError):
-    """A plan does not meet the requirements of the `strict` block around it. `plan` is it."""
+    """A plan does not meet the requirements of the `strict` block around it; `plan` is the Plan."""
 
     def __init__(self, message: str, plan: Any) -> None:
         super().__init__(message)

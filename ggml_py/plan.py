@@ -70,10 +70,10 @@ class Plan(Planned):
         {"ffn_norm-3": "CPU"}; None removes a pin, and a pattern pins the nodes that are computed.
         `supports` is {("gpu0", "TOP_K"): True}, by op, op description or node. `offload` has the
         same form and says whether a backend wants an op although its weight must be copied; a
-        number is the minimum of rows. `move_weights={"blk.3.*": "gpu0"}` moves tensors that have
-        memory before planning (the KV cache too), with their views, into memory of that backend or
-        buffer type. `drop=["BLAS"]` leaves backends out. `upstream="0.17.0"` plans by the rules of
-        another release, given by any name that `ggml-py build --list` prints.
+        number is the minimum number of rows. `move_weights={"blk.3.*": "gpu0"}` moves tensors that
+        have memory before planning (the KV cache too), with their views, into memory of that
+        backend or buffer type. `drop=["BLAS"]` leaves backends out. `upstream="0.17.0"` plans by
+        the rules of another release, given by any name that `ggml-py build --list` prints.
 
         Approximations: types and layouts stay (no repacking). Backends that answer differently
         about tensors in other memory are not asked again. Whether the memory suffices is not
@@ -241,8 +241,8 @@ class Plan(Planned):
         surround it.
 
         A log has one print for each time that the scheduler planned. `index` chooses one, by
-        default the last. `upstream` is ggml's version; without it, it is guessed. Information that
-        a print lacks is listed in `unknown`. Raises ValueError for a text without a complete print.
+        default the last. `upstream` is ggml's version, which is guessed if not given. `unknown`
+        lists what the print lacks. Raises ValueError for a text without a complete print.
         """
         from .export.debug_log_plan import from_debug_log
 

@@ -138,7 +138,7 @@ def raise_stored(address: int) -> None:
 
 
 class AbortCallback(Callback):
-    """Called between the nodes of a compute: should it stop?
+    """Asks between the nodes of a compute whether to stop.
 
     Native code has the address of `cell`, which holds NULL without a predicate. So a new predicate
     also applies to plans made earlier, and without one no Python is called."""

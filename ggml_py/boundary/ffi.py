@@ -134,7 +134,7 @@ def text(value: Any) -> str:
 
 def own_pointer(kind: type, ptr: Any) -> Any:
     """A new cdata equal to `ptr`, with no other reference. Raises TypeError if `ptr` is not a C
-    pointer: users do not call the classes of native objects."""
+    pointer, as when a user calls a class of native objects."""
     if not isinstance(ptr, ffi.CData) or not ptr:
         got = "NULL" if isinstance(ptr, ffi.CData) else type(ptr).__name__
         raise TypeError(

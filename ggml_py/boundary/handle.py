@@ -7,7 +7,7 @@
    method holds the `ptr` that it has read into a local variable. So if another thread, a signal
    handler or the garbage collector closes the object between two bytecodes or during a call without
    the GIL, the memory stays until the call returns, without counters or locks. If nobody else has
-   the pointer, which is nearly always so, close() frees at once and raises any error of that.
+   the pointer, which is nearly always so, close() frees at once and raises its errors.
    (Frames of failed calls that a traceback keeps are cleared: dead_frames.py.) Therefore code that
    reads through a pointer returned by C (a string, an array, a tensor of a graph) keeps the `ptr`
    that it came from in a local variable until it is done.
@@ -20,19 +20,19 @@
    They hold their Context, which keeps its metadata as long as Python holds it, closed or not.
    Tensors of handles that own more than metadata have a pointer that holds the handle's (`within`).
 6. `ptr` is a plain attribute that close() deletes. Reading it costs nothing while the object is
-   open and raises `ClosedError` afterwards. To do so a closed object changes its class: with a
+   open and raises `ClosedError` afterwards. For that a closed object changes its class: with a
    `__getattr__` on open objects, CPython would not specialise their method calls (100 ns per op).
 7. If an assertion of ggml fails while an object is being changed, the object is half-changed. Calls
    that change one run in `_changing()`. After such a failure `ptr` raises `SpoiledError`.
 8. Rule 3 keeps memory alive; it does not stop C from changing what other C code reads. Calls that
-   change their arguments, or take long, run in `in_use()`: any other use of the objects meanwhile,
-   by another thread or a callback, raises `BusyError`; closing too. The call's preconditions are
-   checked inside it. Calls that only read what others change run in `reading()`: several threads
-   may read at a time, also while the object computes. A change or close waits for them to end.
+   change their arguments or take long run in `in_use()`. Meanwhile, any use of the objects by
+   another thread or a callback, including close(), raises `BusyError`. The call's preconditions are
+   checked inside `in_use()`. Calls that only read what others change run in `reading()`: several
+   threads may read at a time, also while the object computes. A change or close waits for them.
 9. A tensor may lose its data (its buffer is closed, a scheduler resets) while another thread copies
    from or to it. Such calls work on a copy of the tensor, which pins the buffer (native/pins.h).
    They finish in the old memory, which is freed after them.
-   Graphs that share tensors without knowing of each other: backends/sharing.py.
+   For graphs that share tensors without knowing of each other see backends/sharing.py.
 10. In the child of a fork `_lose()` closes what does not survive a fork, without freeing: threads
    (`_bound_to_process()`), connections, GPUs. At exit everything is freed unless a thread is left.
 11. A `Lender` (scheduler, allocator) gives memory to tensors that outlive it. Closing one runs in

@@ -85,8 +85,7 @@ class Module:
             raise ClosedError(f"this {type(what).__name__} is gone: {self.gone}")
 
 
-# Held around code that reads or changes upstream's lists of registries and devices: they have no
-# lock.
+# Held while upstream's lists of registries and devices are read or changed: they have no lock.
 REGISTERING = threading.RLock()
 
 

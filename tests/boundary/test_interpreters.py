@@ -43,7 +43,7 @@ def test_a_free_threaded_python_is_refused_before_anything_is_loaded():
     )
     message, loaded = done.stdout.splitlines()
     assert message.startswith("ggml_py does not run on a free-threaded Python"), done.stderr
-    assert "Use the usual Python of the same version" in message
+    assert "Use the standard build of the same Python version" in message
     assert loaded == "False False"
 
 

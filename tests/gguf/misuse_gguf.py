@@ -152,5 +152,5 @@ MISUSES = [
     _write("list-mixed", {"k": ["a", 1]}, [], "'k'", "str"),
     _write("alignment", {"general.alignment": 33}, [], "general.alignment=33", "power of two"),
     misuse("write/folder", lambda e: write_gguf(e.tmp_path, {}, []), BAD, "is a folder",
-           "expected the name of a file"),
+           "expected a file name"),
 ]  # fmt: skip

@@ -326,7 +326,7 @@ def umask():
 
 
 def test_a_folder_and_a_missing_one(tmp_path):
-    with pytest.raises(ggml.GgufError, match="is a folder, expected the name of a file"):
+    with pytest.raises(ggml.GgufError, match="is a folder, expected a file name"):
         ggml.write_gguf(tmp_path, {}, [])
     with pytest.raises(FileNotFoundError):
         ggml.write_gguf(tmp_path / "none" / "x.gguf", {}, [])
