@@ -262,7 +262,9 @@ class GraphAllocator(Lender):
         if ids is None:
             return NULL
         if len(ids) != n:
-            raise ArgumentError(f"{len(ids)} {what}_buffer_ids for a graph with {n} {what}s")
+            raise ArgumentError(
+                f"{len(ids)} {what}_buffer_ids for a graph with {n} {what}{'s' * (n != 1)}"
+            )
         most = len(self.buffer_types) - 1
         return ffi.new("int[]", [integer(f"{what}_buffer_ids", id_, 0, most) for id_ in ids])
 

@@ -134,8 +134,8 @@ class Graph(AnyGraph):
         ):
             if not flags & flag:
                 raise ArgumentError(
-                    f"the graph has no {what} among its {len(nodes)} nodes: call {how}() on a "
-                    "tensor before build_forward_expand"
+                    f"the graph has no {what} among its nodes: call {how}() on a tensor "
+                    "before build_forward_expand"
                 )
         where = self._context if context is None else context
         if not isinstance(where, Context):

@@ -127,8 +127,8 @@ class TensorData(TensorInfo):
         else:
             if offset + values.size > (n := self.n_elements):
                 raise ArgumentError(
-                    f"tensor '{self.name}' has {n} elements: {values.size} at offset {offset} do "
-                    "not fit"
+                    f"tensor '{self.name}' has {n} element{'s' * (n != 1)}: {values.size} at "
+                    f"offset {offset} do not fit"
                 )
             check_part(f"tensor '{self.name}'", values.shape, self.ne, offset)
             block = lib.ggml_blck_size(ptr.type)

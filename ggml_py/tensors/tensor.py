@@ -122,7 +122,7 @@ class Tensor(TensorData, OpSettings):
 
     def _graphs(self) -> list[Handle]:
         """The open graphs that it may be in."""
-        graphs = getattr(self._context, "_graphs", None)  # a Context has them
+        graphs = getattr(self._context, "_graphs", None)  # only a Context has them
         return graphs() if graphs is not None else []
 
     def _alloc(self, buffer: Buffer, offset: int) -> None:

@@ -1,9 +1,9 @@
 """How to find the parameters of upstream's op tests in a call, and how much each of them matters.
 
 `same` parameters must be equal for a row to count: types, flags, head sizes. `size` parameters are
-numbers; the nearest row decides. `soft` parameters only rank rows: over all devices on record no
-answer ever changed with them alone. Parameters that an op does not list (values that the test
-fills tensors with) are ignored.
+numbers; the nearest row decides. `soft` parameters only rank rows: on record no backend, or only a
+small one, changes its answer because of one of them alone. Parameters that an op does not list
+(values that the test fills tensors with) are ignored.
 """
 
 from __future__ import annotations
