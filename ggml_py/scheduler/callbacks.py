@@ -18,7 +18,7 @@ CopyFunction: TypeAlias = "Callable[[Backend, Tensor, Tensor, tuple[Tensor, ...]
 
 
 class EvalCallback(Callback):
-    """What `gp_on_eval` is given."""
+    """The user data that `gp_on_eval` gets."""
 
     __slots__ = ("_call", "_lender")
 
@@ -35,7 +35,7 @@ class EvalCallback(Callback):
 
 
 class CopyCallback(Callback):
-    """What `gp_on_copy` is given."""
+    """The user data that `gp_on_copy` gets."""
 
     __slots__ = ("_backends", "_call", "_lender")
     stops = False

@@ -1,4 +1,4 @@
-"""Reads a plan out of the scheduler: the one file of `trace` that touches the native library."""
+"""Reads a plan out of the native scheduler, as the plain data of `trace`."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ if TYPE_CHECKING:
     from ..graphs.graph import Graph
 
 _KINDS = (NODE, LEAF, OTHER, COPY)
-_PLACED = (_KINDS.index(NODE), _KINDS.index(LEAF))  # by the passes
+_PLACED = (_KINDS.index(NODE), _KINDS.index(LEAF))  # the kinds that the passes place
 
 
 @cache
 def _dtype(struct: str) -> np.dtype[Any]:
-    """numpy's view of one of our C records, from what the compiler told cffi."""
+    """The numpy dtype of one of our C records, laid out as the compiler told cffi."""
     names, formats, offsets = [], [], []
     ctype = ffi.typeof(f"struct {struct}")
     for name, item in ctype.fields:
@@ -64,14 +64,15 @@ def _format(ctype: Any) -> Any:
 
 
 def _columns(rows: bytes, struct: str) -> dict[str, list[Any]]:
-    """The fields of some records, each as a list."""
+    """The fields of an array of records, each as a list."""
     dtype = _dtype(struct)
     array = np.frombuffer(rows, dtype)
     return {name: _values(array[name]) for name in dtype.names or ()}
 
 
 def _values(column: npt.NDArray[Any]) -> list[Any]:
-    """As Python's; ids without the empty places at the end, those in between keep their index."""
+    """The column as Python values. Source ids lose the empty places at the end, but not those in
+    between, so each id keeps its index."""
     values: list[Any] = column.tolist()
     if column.shape[1:] != (_MAX_SRC,):
         return values
@@ -141,7 +142,7 @@ def _placements(c: dict[str, list[Any]]) -> list[Placement]:
 
 
 class _Records(NamedTuple):
-    """What native code says of a plan, copied; the fields that are bytes are records."""
+    """A copy of what native code says about a plan. Fields of type bytes hold arrays of records."""
 
     tensors: bytes
     splits: bytes
@@ -226,7 +227,7 @@ def _backends(rows: bytes) -> tuple[BackendRecord, ...]:
 
 
 def _optimized(records: _Records, splits: tuple[SplitRecord, ...]) -> tuple[OptimizedRecord, ...]:
-    """What each split's backend that has a graph_optimize made of it."""
+    """What backends that have a graph_optimize made of their splits."""
     if not records.optimizers:
         return ()
     c = _columns(records.alloc_deps, "gp_dep_record")
@@ -251,7 +252,7 @@ def _cpu(records: _Records) -> tuple[CpuRecord, ...]:
 
 
 def _groups(nodes: tuple[int, ...], n_fused: list[int]) -> list[tuple[int, ...]]:
-    """Of each node those that it is fused with; () of one that is computed alone."""
+    """For each node the group that it is fused into; () for a node that is computed alone."""
     found: list[tuple[int, ...]] = [()] * len(nodes)
     for i, n in enumerate(n_fused):
         if n:
@@ -283,14 +284,14 @@ def _read(records: _Records) -> tuple[Capture, Outcome]:
 
 
 class _NativePlan(Plan):
-    """A plan whose records become Python's when somebody first looks at it: that takes several
-    times what planning does."""
+    """A plan that converts its records to Python objects on first access. Converting takes several
+    times as long as planning."""
 
     @classmethod
     def of(cls, records: _Records) -> Plan:
-        """The plan that they tell."""
+        """The plan that the records describe."""
         plan = cls.__new__(cls)
-        vars(plan).update(planner="native", _records=records)  # it is frozen
+        vars(plan).update(planner="native", _records=records)  # a frozen dataclass
         return plan
 
     def _look(self) -> None:
@@ -319,14 +320,14 @@ class _NativePlan(Plan):
         return Plan, (self.capture, self.outcome, self.planner)
 
 
-_lock = threading.Lock()  # of all of them
+_lock = threading.Lock()  # one for all plans
 
 
 def read_plan(ask: Any, scheduler: Any, graph: Any) -> Plan:
-    """The Plan that `ask` gives of native objects. C: gp_sched_plan, gp_sched_read"""
+    """Returns the Plan that the native function `ask` gives. C: gp_sched_plan, gp_sched_read"""
     found = ffi.new("struct gp_plan **")
     try:
-        ask(scheduler, graph, found)  # there is a plan, too, when a predicate of Python's raised
+        ask(scheduler, graph, found)  # gives a plan even when a Python predicate raised
         if found[0] == NULL:
             raise MissingFunctionError("the scheduler holds no plan: give it a graph first")
         return _NativePlan.of(_copied(found[0]))
@@ -336,15 +337,15 @@ def read_plan(ask: Any, scheduler: Any, graph: Any) -> Plan:
 
 
 class Planner(Protocol):
-    """A `Scheduler`."""
+    """What `capture` needs of a `Scheduler`."""
 
     def plan(self, graph: Graph) -> Plan:
-        """Its plan of a graph."""
+        """Plans a graph."""
 
 
 def capture(scheduler: Planner, graph: Graph) -> Capture:
-    """Everything that `scheduler` would look at to plan `graph`, what all of its backends answer
-    about all of the nodes included. Both stay as they are.
+    """Returns everything that `scheduler` would look at to plan `graph`, including what each of its
+    backends answers about each node. Changes neither of them.
 
     Raises what `Scheduler.plan` raises. C: gp_sched_plan
     """

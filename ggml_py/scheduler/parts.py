@@ -1,9 +1,9 @@
 """The parts of a live scheduler's struct: what `Scheduler.state` (scheduler/view.py) consists of.
 
-Nothing that may have been freed is read. Numbers and arrays of numbers are the scheduler's own, and
-live as long as it does. What tensors are behind its pointers is known while it holds a graph: the
-graph's own, and those of the scheduler's context, which are lent until it is reset (loan.py).
-Otherwise there is a `Pointer`, the bare address.
+Memory that may have been freed is never read. Numbers and arrays of numbers belong to the scheduler
+and live as long as it does. Its pointers to tensors are followed only while it holds a graph. They
+then point to tensors of that graph, or to tensors in the scheduler's own context, which are lent
+until `reset` (tensors/lent.py). At other times they are a `Pointer`, the bare address.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ if TYPE_CHECKING:
     from .scheduler import Scheduler
 
 _TENSOR = "struct ggml_tensor *"
-# Fields that point to int32_t; the others that are arrays point to pointers.
+# Fields that point to int32_t. All other array fields point to pointers.
 _INTS = frozenset({
     "hv_tensor_backend_ids", "node_backend_ids", "leaf_backend_ids", "prev_node_backend_ids",
     "prev_leaf_backend_ids",
 })  # fmt: skip
-_STRANGER = "it is not of the graph that the scheduler holds"
+_STRANGER = "it does not belong to the graph that the scheduler holds"
 
 
 class LiveScheduler:
-    """What the views of one scheduler share."""
+    """What all views of one scheduler share."""
 
     __slots__ = ("sched",)
 
@@ -55,11 +55,11 @@ class LiveScheduler:
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[None]:
-        """While it lasts no other thread changes the scheduler. A callback of a plan or compute may
-        read, too."""
+        """Keeps other threads from changing the scheduler during the block. Callbacks of a plan or
+        a compute may read too."""
         me = threading.get_ident()
         if self.sched._user is not None and self.sched._user[1] != me:
-            self.sched._check_idle(("being read", me))  # raises, of one that computes too
+            self.sched._check_idle(("being read", me))  # raises, also during a compute
         with reading(self.sched):
             yield
 
@@ -69,7 +69,7 @@ class LiveScheduler:
 
     @property
     def holds_graph(self) -> bool:
-        """Whether the tensors of the last plan are there."""
+        """Whether the tensors of the last plan still exist."""
         graph = self.sched._graph
         return graph is not None and not graph.closed
 
@@ -97,7 +97,7 @@ class LiveScheduler:
 
 
 def known_tensors(sched: Scheduler) -> dict[int, Tensor]:
-    """The tensors of the graph that it holds, by address: nodes, leafs, and what they refer to."""
+    """The tensors of the held graph by address: nodes, leafs, and what they refer to."""
     graph = sched._graph
     assert graph is not None
     found: dict[int, Tensor] = {}
@@ -116,7 +116,7 @@ def known_tensors(sched: Scheduler) -> dict[int, Tensor]:
 
 
 class View(Struct):
-    """A struct of a scheduler's."""
+    """A struct that belongs to a scheduler."""
 
     __slots__ = ("_live",)
     _live: LiveScheduler
@@ -139,7 +139,8 @@ class View(Struct):
         self, field: Field, dims: Callable[[], tuple[int, ...]],
         load: Callable[[int, int], list[Any]], printed: Callable[[], Any] | None = None,
     ) -> Array:  # fmt: skip
-        """An array field, or what a pointer field points to: load(address, n) of its elements."""
+        """An array field, or the array that a pointer field points to. `load(address, n)` reads n
+        elements."""
         live, inline = self._live, bool(field.dims)
 
         def read(start: int, n: int) -> list[Any]:
@@ -156,9 +157,9 @@ class View(Struct):
 
 
 class HashSet(View):
-    """A `struct ggml_hash_set`: iterating gives the tensors in it, `len` is their number.
+    """A `struct ggml_hash_set`. Iterating gives the tensors in it, and `len` counts them.
 
-    `used` and `keys` are by slot; the key of a slot that is not used is None.
+    `used` and `keys` are indexed by slot; the key of an unused slot is None.
     """
 
     __slots__ = ("_readable",)
@@ -169,13 +170,13 @@ class HashSet(View):
     def __init__(
         self, live: LiveScheduler, address: Callable[[], int], readable: Callable[[], bool]
     ) -> None:
-        """`readable()` says whether what it points to is there."""
+        """`readable()` tells whether the memory behind its pointers still exists."""
         super().__init__(live, address)
         object.__setattr__(self, "_readable", readable)
 
     def find(self, tensor: Tensor) -> int | None:
-        """The slot of a tensor; None where it is not in the set. Inserts nothing, unlike upstream's
-        `hash_id`. C: ggml_hash_find"""
+        """The slot of a tensor; None if it is not in the set. Unlike upstream's `hash_id` this
+        inserts nothing. C: ggml_hash_find"""
         raw = ptr_of(Tensor, tensor)
         with self._live.reading():
             if not self._readable():
@@ -194,7 +195,7 @@ class HashSet(View):
         return iter([keys[slot] for slot in self._slots()])
 
     def _slots(self) -> list[int]:
-        """Those that are used."""
+        """The used slots."""
         with self._live.reading():
             size = self._number("size")
             if not size or not self._readable():
@@ -233,14 +234,14 @@ class HashSet(View):
         return [f"size = {self._number('size')}", told, f"keys = {shown(self._read(keys))}"]
 
     def plain(self) -> str:
-        """With bare pointers, as gdb prints it."""
+        """The struct as gdb prints it, with bare pointers."""
         _size, *pointers = self.fields_
         return ", ".join([f"size = {self._number('size')}", *map(self._raw, pointers)])
 
 
 def _check_readable(readable: Callable[[], bool]) -> None:
     if not readable():
-        raise ClosedError(f"this array is of the graph that was planned: {NOT_HELD}")
+        raise ClosedError(f"this array belongs to a graph that was planned: {NOT_HELD}")
 
 
 def _bits(base: int, start: int, n: int) -> list[bool]:
@@ -250,7 +251,7 @@ def _bits(base: int, start: int, n: int) -> list[bool]:
 
 
 class Cgraph(View):
-    """A `struct ggml_cgraph`: the scheduler's own, or a split's part of the one that it planned."""
+    """A `struct ggml_cgraph`: the scheduler's own graph, or a split's part of the planned graph."""
 
     __slots__ = ("_readable",)
     _readable: Callable[[], bool]
@@ -260,7 +261,7 @@ class Cgraph(View):
     def __init__(
         self, live: LiveScheduler, address: Callable[[], int], readable: Callable[[], bool]
     ) -> None:
-        """`readable()` says whether what it points to is there."""
+        """`readable()` tells whether the memory behind its pointers still exists."""
         super().__init__(live, address)
         object.__setattr__(self, "_readable", readable)
 
@@ -290,7 +291,7 @@ class Cgraph(View):
         return self._array(field, dims, load)
 
     def _use_counts(self, field: Field, dims: Callable[[], tuple[int, ...]]) -> Array:
-        """By slot of `visited_hash_set`; None for those that nobody wrote."""
+        """Indexed by slot of `visited_hash_set`; None for slots that were never written."""
         used = self.visited_hash_set.used
 
         def load(start: int, n: int) -> list[int | None]:
@@ -302,7 +303,7 @@ class Cgraph(View):
         return Array(dims, load, self.visited_hash_set._slots)
 
     def _lines(self) -> list[str]:
-        """What is of the whole graph, not of this part, as bare pointers."""
+        """Shows fields that belong to the whole graph, not to this part, as bare pointers."""
         out = []
         for field in self.fields_:
             if field.name == "visited_hash_set":
@@ -315,7 +316,7 @@ class Cgraph(View):
 
 
 class SchedSplit(View):
-    """A `struct ggml_backend_sched_split`, until the scheduler plans again: then reading it raises
+    """A `struct ggml_backend_sched_split`. Once the scheduler plans again, reading it raises
     `ClosedError`."""
 
     __slots__ = ("_index", "_plan")
@@ -327,7 +328,7 @@ class SchedSplit(View):
     def __init__(
         self, live: LiveScheduler, splits: Callable[[], tuple[int, int]], index: int
     ) -> None:
-        """`splits()`: the address of all of them and their number."""
+        """`splits()` returns the address of the array of splits and its length."""
         super().__init__(live, self._find)
         object.__setattr__(self, "_index", (splits, index))
         object.__setattr__(self, "_plan", live.n_plans)
@@ -337,7 +338,8 @@ class SchedSplit(View):
         base, n = splits()
         if self._plan != self._live.n_plans or index >= n:
             raise ClosedError(
-                f"this was split {index} of a plan before: read state.splits again, there are {n}"
+                f"this was split {index} of an earlier plan: read state.splits again, its "
+                f"length is {n}"
             )
         return base + index * size_of(self._which)
 
@@ -355,7 +357,7 @@ class SchedSplit(View):
 
 
 class Galloc:
-    """A `struct ggml_gallocr`: what is public of the graph allocator."""
+    """A `struct ggml_gallocr`: the public part of the graph allocator."""
 
     __slots__ = ("_live",)
 
@@ -364,7 +366,7 @@ class Galloc:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Bytes of the compute buffer of each backend; 0 for one that shares an earlier one's.
+        """Bytes of each backend's compute buffer; 0 for a backend that shares an earlier one's.
         C: ggml_gallocr_get_buffer_size"""
         sched = self._live.sched
         with self._live.reading():

@@ -22,23 +22,23 @@ if TYPE_CHECKING:
     from .scheduler import Scheduler
 
 _MEMCPY_BYTES = 32 << 20
-_RECENT = 16  # plans that a new one is compared with: those of some schedulers' n_copies
+_RECENT = 16  # plans that a new one is compared with: enough for the n_copies of some schedulers
 
 
 class Recording:
-    """Records every compute of some schedulers while its `with` block lasts; `run` has it after.
+    """Records every compute of some schedulers during a `with` block. Afterwards `run` has it all.
 
         with ggml.Recording(sched) as recording:
             sched.compute(graph)
         print(recording.run.summary())
 
-    Computes are as they are without it: two readings of a clock per split, copy and wait. Before
-    the first compute of each allocation its plan is read. With `per_op` each node is computed alone
-    and waited for, which tells the time of each and takes longer than it should. At most
-    `max_events` events per scheduler are kept; `Run.lost` counts the others.
+    Recording does not change how graphs are computed. It reads a clock twice per split, copy and
+    wait, and it reads the plan of each allocation before its first compute. With `per_op` each node
+    is computed alone and waited for: this gives the time of each node, but takes longer overall. At
+    most `max_events` events are kept per scheduler; `Run.lost` counts the others.
 
-    Raises `ArgumentError` for a scheduler that is being recorded, and with `per_op` for one that
-    has an eval callback; `MissingFunctionError` in a build without instrumentation.
+    Raises `ArgumentError` for a scheduler that is already being recorded, and with `per_op` for one
+    that has an eval callback; `MissingFunctionError` in a build without instrumentation.
     C: gp_run_start
     """
 
@@ -46,7 +46,7 @@ class Recording:
         self, *schedulers: Scheduler, per_op: bool = False, max_events: int = 1 << 20
     ) -> None:
         if not schedulers:
-            raise TypeError("expected the Schedulers to record")
+            raise TypeError("expected at least one Scheduler to record")
         for scheduler in schedulers:
             if not hasattr(scheduler, "_recording"):
                 raise TypeError(f"expected Schedulers, got {describe(scheduler)}")
@@ -63,13 +63,13 @@ class Recording:
     def run(self) -> Run:
         """What was recorded. Raises `ArgumentError` before the block has ended."""
         if self._run is None:
-            raise ArgumentError("a Recording has its run when its `with` block has ended")
+            raise ArgumentError("this Recording has no run yet: read it after the `with` block")
         return self._run
 
     def __enter__(self) -> Recording:
         if not lib.gp_trace_present():
             raise MissingFunctionError(
-                "this build of ggml is not instrumented: nothing is recorded"
+                "this build of ggml is not instrumented, so it cannot record"
             )
         started = []
         try:
@@ -78,8 +78,8 @@ class Recording:
                     raise ArgumentError(f"{scheduler!r} is being recorded already")
                 if not lib.gp_run_start(scheduler.ptr, self._per_op, self._max_events):
                     raise ArgumentError(
-                        "per_op computes nodes one by one by an eval callback, and this scheduler "
-                        "has one: set_eval_callback(None), or record without per_op"
+                        "per_op computes nodes one by one through an eval callback, but this "
+                        "scheduler has one: call set_eval_callback(None), or record without per_op"
                     )
                 scheduler._recording = self
                 started.append(scheduler)
@@ -114,7 +114,7 @@ class Recording:
         self._run = Run(tuple(plans), tuple(schedulers), tuple(events), self._per_op, memcpy)
 
     def _computing(self, scheduler: Scheduler, graph: Graph) -> None:
-        """`scheduler` is about to compute the graph that it has allocated."""
+        """Notes the plan of the compute that `scheduler` is about to start."""
         allocation, index = self._last.get(scheduler, (-1, -1))
         if allocation != scheduler._n_allocs:
             index = len(self._plans)
@@ -139,8 +139,9 @@ class Recording:
 
 
 def _distinct(plans: Sequence[Plan]) -> tuple[list[Plan], list[int]]:
-    """Those that differ, and which of them each is: a graph that is allocated for each compute, as
-    in a pipeline, has few. Not while it computes, for comparing makes a plan's records."""
+    """The distinct plans, and for each plan its index among them. A graph that is allocated for
+    each compute, as in a pipeline, has few. This runs after the computes because comparing plans
+    converts their records."""
     found: list[Plan] = []
     index_of = []
     for plan in plans:
@@ -159,7 +160,7 @@ def _stop(scheduler: Scheduler) -> None:
 
 
 def _taken(scheduler: Scheduler) -> tuple[Any, int]:
-    """What was recorded there, and how much there was no room for."""
+    """The recorded events, and the number of events that there was no room for."""
     if scheduler.closed:
         return (), 0
     _stop(scheduler)
@@ -184,7 +185,7 @@ def _plain(rows: Any, scheduler: int, began: int, base: int) -> Iterator[RunEven
 
 
 def _memcpy() -> float:
-    """Bytes per second that copying plain memory reaches here: the best of a few."""
+    """Bytes per second of a plain memory copy on this machine: the best of three."""
     source = np.ones(_MEMCPY_BYTES, np.uint8)
     target = np.zeros_like(source)
     seconds = []

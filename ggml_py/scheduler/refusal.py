@@ -1,4 +1,4 @@
-"""What a scheduler cannot take, and what upstream's aborts mean, in words and with the numbers."""
+"""Errors for what a scheduler cannot take, and for upstream's aborts, with names and numbers."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from ..boundary.ffi import ffi, lib, text
 from ..enums import BackendDevType, TensorFlag
 from ..errors import AbortError, AllocError, ArgumentError
 from ..graphs.graph import Graph
+from ..trace.names import counted
 from ..trace.record import VIEW_OPS
 
 if TYPE_CHECKING:
@@ -25,15 +26,15 @@ _PLACED = re.compile(
     r"pre-allocated tensor \((.*)\) in a buffer \((.*)\) that cannot run the operation \((.*)\)",
     re.DOTALL,
 )
-MAX_BACKENDS = 16  # GGML_SCHED_MAX_BACKENDS of ggml-backend.cpp
+MAX_BACKENDS = 16  # GGML_SCHED_MAX_BACKENDS in ggml-backend.cpp
 _ON_NONE = re.compile(r"buffer_id >= 0|(src|leaf)_backend_id != -1")
 _INPUT_LIMIT = re.compile(r"(n_graph_inputs|n_inputs) < GGML_SCHED_MAX_SPLIT_INPUTS")
 
 
 @contextlib.contextmanager
 def deciding(scheduler: Scheduler, graph: Graph, undo: bool = False) -> Iterator[None]:
-    """Says more than upstream of a graph that it cannot place. Nothing is allocated yet when that
-    is found, so a scheduler that was changed (`undo`) can be used again."""
+    """Turns upstream's abort for a graph that cannot be placed into an error that says why. Nothing
+    is allocated at that point, so `undo` can take the scheduler's changes back: it stays usable."""
     take_back = lib.gp_sched_unplan if scheduler._tracing else lib.ggml_backend_sched_reset
     try:
         yield
@@ -44,15 +45,15 @@ def deciding(scheduler: Scheduler, graph: Graph, undo: bool = False) -> Iterator
         if undo:
             take_back(scheduler.ptr)
         raise clearer from None
-    except BaseException:  # of Python's, that a device asked; the call itself went on
+    except BaseException:  # from Python that a device called; the native call itself went on
         if undo:
             take_back(scheduler.ptr)
         raise
 
 
 def refusal(scheduler: Scheduler, graph: Graph, error: AbortError) -> ArgumentError | None:
-    """The error for an abort that a graph caused which this scheduler cannot place; None for
-    another. Nothing is allocated when upstream finds it.
+    """The error for an abort caused by a graph that this scheduler cannot place; None for other
+    aborts. Upstream has allocated nothing when it finds this.
 
     C: ggml_backend_sched_backend_id_from_cur, ggml_backend_sched_split_graph,
     ggml_hash_find_or_insert, ggml_gallocr_allocate_node
@@ -64,18 +65,18 @@ def refusal(scheduler: Scheduler, graph: Graph, error: AbortError) -> ArgumentEr
         return _unsupported(scheduler, graph)
     if condition == "fatal error" and (error.file or "").endswith("ggml-impl.h"):
         return ArgumentError(
-            f"the graph has {graph.n_nodes} nodes and {graph.n_leafs} leafs; with pins, and "
-            "sources that are neither, they are more than the "
-            f"{scheduler.hash_set_size} tensors that this scheduler has room for: make it with a "
-            "larger graph_size="
+            f"the graph has {counted(graph.n_nodes, 'node')} and {counted(graph.n_leafs, 'leaf')}. "
+            "Together with pinned tensors and sources that are neither, these are more than the "
+            f"{counted(scheduler.hash_set_size, 'tensor')} that this scheduler has room for: make "
+            "it with a larger graph_size="
         )
     if _ON_NONE.search(condition):
         return _nowhere(graph)
     if limit := _INPUT_LIMIT.search(condition):
         what = "graph inputs" if limit[1] == "n_graph_inputs" else "inputs of one split"
         return ArgumentError(
-            f"more than 30 {what}: this release of ggml has no room for them. Releases from 0.18.1 "
-            "on have; with parallel=False graph inputs do not count"
+            f"more than 30 {what}: this release of ggml has no room for them. Use release 0.18.1 "
+            "or later; with parallel=False graph inputs do not count"
         )
     return None
 
@@ -94,19 +95,19 @@ def _placed(scheduler: Scheduler, graph: Graph, name: str, buffer: str, op: str)
     if op == "NONE":
         return ArgumentError(
             f"tensor '{name}' is in {buffer} memory, which no backend of this scheduler "
-            f"({_has(scheduler)}) reads: add the backend of its device, or allocate it elsewhere"
+            f"({_has(scheduler)}) can read: add the backend of its device, or allocate it elsewhere"
         )
     same = [n for n in graph.nodes if n.name == name and n.op.name == op]
     node = next((n for n in same if not _runs_in_place(scheduler, n)), None)
     return ArgumentError(
-        f"'{name}' = {op}({_sources(node)}) has its place in {buffer} memory already, and no "
-        f"backend of this scheduler can run {op} there (it has {_has(scheduler)}): add one that "
-        "can, or give the result another type or place"
+        f"'{name}' = {op}({_sources(node)}) is already in {buffer} memory, but no backend of this "
+        f"scheduler ({_has(scheduler)}) can run {op} there: add a backend that can, or give the "
+        "result another type or other memory"
     )
 
 
 def _runs_in_place(scheduler: Scheduler, node: Tensor) -> bool:
-    """Whether a backend can compute `node` in the memory that it, or what it views, has."""
+    """Whether a backend can compute `node` in the memory of the node or of the tensor it views."""
     buffer = node.buffer
     return buffer is None or any(
         b.supports_buft(buffer.type) and b.supports_op(node) for b in scheduler.backends
@@ -117,39 +118,40 @@ def _unsupported(scheduler: Scheduler, graph: Graph) -> ArgumentError | None:
     for node in graph.nodes:
         if not any(b.supports_op(node) for b in scheduler.backends):
             return ArgumentError(
-                f"'{node.name}' = {node.op.name}({_sources(node)}) is supported by no backend of "
-                f"this scheduler, the last one included (it has {_has(scheduler)}): other types or "
-                "shapes may be, see ggml_py.variants.search"
+                f"no backend of this scheduler ({_has(scheduler)}) supports '{node.name}' = "
+                f"{node.op.name}({_sources(node)}), not even the last one: other types or shapes "
+                "may be supported, see ggml_py.variants.search"
             )
     return None
 
 
 def _nowhere(graph: Graph) -> ArgumentError:
-    """Upstream gives a leaf the backend of its memory, or of its first consumer; a view op has none
-    by then, and a leaf that is a view (`view_tensor`) takes none from its consumers."""
+    """Names the leaf that has no backend. Upstream gives a leaf the backend of its memory or of its
+    first consumer. A view op has no backend by then, and a leaf that is a view (`view_tensor`) does
+    not take its consumer's."""
     for leaf in graph.leafs:
         if leaf.buffer is not None or leaf.flags & TensorFlag.INPUT:
             continue
         if (source := leaf.view_src) is None:
             return ArgumentError(
-                f"leaf '{leaf.name}' has no memory, is not marked as an input, and is read through "
-                "views only, so that ggml finds no backend for it: call set_input() on it, or "
-                "allocate it"
+                f"ggml finds no backend for leaf '{leaf.name}', which has no memory, is not marked "
+                "as an input, and is read only through views: call set_input() on it, or allocate "
+                "it"
             )
         if source.buffer is None:
             return ArgumentError(
-                f"leaf '{leaf.name}' is a view (view_tensor) of '{source.name}', which has no "
-                "memory, so that ggml finds no backend for it: allocate the source, or use a view "
-                "op (view_1d, reshape_1d, ..), which is a node of the graph"
+                f"ggml finds no backend for leaf '{leaf.name}', a view (view_tensor) of "
+                f"'{source.name}', which has no memory: allocate the source, or use a view op "
+                "(view_1d, reshape_1d, ..), which is a node of the graph"
             )
     return ArgumentError(
-        "ggml found no backend for a leaf of the graph, which had no memory and was not marked as "
-        "an input; it was changed since, by another thread: allocate leafs before they are planned"
+        "ggml found no backend for a leaf of the graph that had no memory and was not marked as an "
+        "input. Another thread has changed it since: allocate leafs before planning"
     )
 
 
 def no_memory(scheduler: Scheduler, sizes: dict[str, int] | None) -> AllocError:
-    """The error for a graph whose compute buffers could not be had; `sizes` is what it needs."""
+    """The error for a graph whose compute buffers cannot be allocated; `sizes` is what it needs."""
     found = ffi.new("char[]", 128)
     failed = lib.gp_alloc_failed(found, len(found))
     buft = text(found)
@@ -157,7 +159,7 @@ def no_memory(scheduler: Scheduler, sizes: dict[str, int] | None) -> AllocError:
     room = next((t._room() for t in types if t.name == buft), "")
     needs = "".join(f", {name} {size:,}" for name, size in (sizes or {}).items())
     return AllocError(
-        f"{buft} could not give {failed:,} bytes of compute buffer for this graph{room}"
+        f"{buft} could not allocate {failed:,} bytes of compute buffer for this graph{room}"
         + (f" (it needs, in bytes: {needs[2:]})" if needs else "")
         + ". A smaller batch or context, fewer outputs or another placement needs less",
         sizes or {buft: failed},
@@ -165,31 +167,33 @@ def no_memory(scheduler: Scheduler, sizes: dict[str, int] | None) -> AllocError:
 
 
 def check_pin(tensor: Tensor, backend: Backend, backends: tuple[Backend, ...]) -> None:
-    """Upstream makes no copy of what the caller pinned: its consumers there would read it where it
-    is. C: ggml_backend_sched_set_tensor_backend"""
+    """Raises for a tensor in memory that `backend` cannot read. Upstream does not copy a pinned
+    tensor, so its consumers there would read it where it is.
+    C: ggml_backend_sched_set_tensor_backend"""
     buffer = tensor.buffer
     if buffer is None or backend.supports_buft(buffer.type):
         return
     fact = f"'{tensor.name}' is in {buffer.type.name} memory, which {backend.name} cannot read"
     if tensor.op.name == "NONE" or tensor.op.name in VIEW_OPS:
-        remedy = "allocate it there, or pin the ops that use it, which get a copy"
-    else:  # an op: its result is written where that memory is
+        remedy = "allocate it there, or pin the ops that use it: they get a copy"
+    else:  # an op: it writes its result to that memory
         able = [b.name for b in backends if b.supports_buft(buffer.type) and b.supports_op(tensor)]
         instead = f"pin it to {' or '.join(able)}, which computes it there" if able else ""
         remedy = ", or ".join(
-            filter(None, ("leave the pin out", instead, "give its result no memory of its own"))
+            filter(None, ("do not pin it", instead, "give its result no memory of its own"))
         )
     raise ArgumentError(f"{fact}: {remedy}")
 
 
 def check_graph(graph: Graph, scheduler: Scheduler, room: int) -> None:
-    """Raises for what is no graph that a scheduler with room for so many tensors can take now."""
+    """Raises for a graph that `scheduler`, with room for `room` tensors, cannot take now."""
     ptr_of(Graph, graph)
     need = graph.n_nodes + graph.n_leafs
     if need > room:
         raise ArgumentError(
-            f"the graph has {graph.n_nodes} nodes + {graph.n_leafs} leafs = {need}, this "
-            f"scheduler has room for {room}: make it with graph_size={need} or more"
+            f"the graph has {counted(graph.n_nodes, 'node')} + {counted(graph.n_leafs, 'leaf')} = "
+            f"{need}, but this scheduler has room for {room}: make it with graph_size={need} or "
+            "more"
         )
     other = graph._allocated_on()
     if other is not None and other is not scheduler:
@@ -207,17 +211,19 @@ def check_backends(
         ptr_of(Backend, backend)
         if backends.count(backend) > 1:
             raise ArgumentError(
-                f"backend {backend.name} is given twice: open another one with Device.init"
+                f"backend {backend.name} is given twice: open another one with Device.init()"
             )
     last = backends[-1]
     if last.device.type != BackendDevType.CPU:
         raise ArgumentError(
-            f"the last backend is {last.name} ({last.device.type.name}): it must be a CPU, which "
-            "runs what no other backend supports. Give device('CPU').init() as the last one"
+            f"the last backend is {last.name} ({last.device.type.name}): it must be a CPU "
+            "backend, which runs what no other backend supports. Give device('CPU').init() last"
         )
     if buffer_types is not None and len(buffer_types) != len(backends):
         n = len(backends)
-        raise ArgumentError(f"{len(buffer_types)} buffer types for {n} backend{'s' * (n != 1)}")
+        raise ArgumentError(
+            f"{counted(len(buffer_types), 'buffer type')} for {counted(n, 'backend')}"
+        )
     for backend, buft in zip(backends, buffer_types or (), strict=False):
         if not backend.supports_buft(buft):
             raise ArgumentError(f"backend {backend.name} cannot read buffers of type {buft.name}")

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from .strict import Requirements
     from .view import SchedState
 
-# Address space that ggml_backend_sched_new takes for each node: copies' metadata, most of all.
+# Address space that ggml_backend_sched_new takes per node, mostly for the metadata of copies.
 _NODE_BYTES = 30 * 2 * ffi.sizeof("struct ggml_tensor")
 log = logging.getLogger("ggml_py")
 
@@ -42,9 +42,9 @@ log = logging.getLogger("ggml_py")
 class Scheduler(Lender):
     """Runs graphs over several backends, highest priority first, a CPU last.
 
-    Unlike upstream's, it gives a graph back as it got it: `reset` restores the sources that
-    planning replaced by copies and takes the scheduler's memory from its tensors, so a graph can be
-    planned and run any number of times. C: ggml_backend_sched_new
+    Unlike upstream's scheduler, it returns a graph as it got it: `reset` restores the sources that
+    planning replaced with copies, and takes back the memory that the tensors were lent. So a graph
+    can be planned and run any number of times. C: ggml_backend_sched_new
     """
 
     __slots__ = (
@@ -61,7 +61,7 @@ class Scheduler(Lender):
         op_offload: bool = True,
         buffer_types: Sequence[BufferType] | None = None,
     ) -> None:
-        """`graph_size` is the number of nodes and leafs that a graph may have together.
+        """`graph_size` is the largest number of nodes plus leafs that a graph may have.
         `parallel` keeps four copies of inputs for pipeline parallelism. `op_offload` lets a backend
         of higher priority take ops whose weights are in host memory. `buffer_types`, one per
         backend, are what the scheduler allocates from (default: the backends' own).
@@ -78,22 +78,22 @@ class Scheduler(Lender):
         self._recording: Recording | None = None
         self._n_allocs = 0
         check_backends(self.backends, buffer_types)
-        # Upstream does not look whether its own allocations succeed.
+        # Upstream does not check that its own allocations succeed.
         n_bytes = self.graph_size * _NODE_BYTES
         lib.ggml_free(new_native(n_bytes, f"a scheduler with graph_size={self.graph_size:,}"))
-        # An array of cffi's holds no reference; while these are there, nobody frees them.
+        # A cffi array holds no references: `ptrs` keeps the backends alive.
         raw = ffi.new("ggml_backend_t[]", ptrs := [b.ptr for b in self.backends])
         kind, how = "ggml_backend_buffer_type_t[]", (bool(parallel), bool(op_offload))
         bufts = NULL if buffer_types is None else ffi.new(kind, [t.ptr for t in buffer_types])
         ptr = lib.ggml_backend_sched_new(raw, bufts, len(ptrs), graph_size, *how)
         tracing = self._tracing = bool(lib.gp_trace_present())
         restore = lib.gp_sched_restore if tracing else None
-        self._checked: tuple[Requirements, ...] = ()  # that the allocated graph fulfils
+        self._checked: tuple[Requirements, ...] = ()  # met by the allocated graph
         self._held: list[Graph] = []
-        self._pinned: dict[Any, Tensor] = {}  # kept: another at its address would have its pin
-        self._known: dict[int, Tensor] | None = None  # of that graph, by address: see SchedState
+        self._pinned: dict[Any, Tensor] = {}  # kept: else a new one at that address is pinned
+        self._known: dict[int, Tensor] | None = None  # its tensors by address: see SchedState
         self._loans = loans = list[Loan]()  # the copies of the graph that is allocated
-        held = self._held_native = Held()  # its tensors may outlive a scheduler that nobody closed
+        held = self._held_native = Held()  # the graph's tensors may outlive an unclosed scheduler
 
         def free(raw: Any) -> None:
             for loan in loans:
@@ -101,7 +101,7 @@ class Scheduler(Lender):
             free_lender(raw, held, lent_by, restore, lib.ggml_backend_sched_free)
 
         super().__init__(ptr, free, *self.backends)
-        ptr = self.ptr  # which stays here, whoever closes a backend now, and this with it
+        ptr = self.ptr  # keeps it, should another thread close a backend, and so this, now
         if tracing:
             lib.gp_sched_trace(ptr, True)
         self._copies_at: tuple[int, int] | None = None  # address and size
@@ -127,7 +127,7 @@ class Scheduler(Lender):
         return f"<Scheduler {', '.join(b.name for b in self.backends)}>"
 
     def _spoil(self, error: Halfway) -> None:
-        """The graph still gets its own sources back."""
+        """Gives the graph its own sources back all the same."""
         raw = self.ptr
         super()._spoil(error)
         if self._tracing:
@@ -138,7 +138,7 @@ class Scheduler(Lender):
         if self._spoiled_by is None:
             try:
                 settle(self.backends)
-            except Exception as error:  # nobody waited for it before
+            except Exception as error:  # of a compute that nobody waited for
                 log.error("%r is closed after a compute that failed: %s", self, error)
             self._reset()
         self._let_go()
@@ -149,17 +149,17 @@ class Scheduler(Lender):
     # --- planning
 
     def plan(self, graph: Graph) -> Plan:
-        """Decides without allocating. The graph and this scheduler stay as they are, so the same
-        call gives the same plan; pins made with `set_tensor_backend` count.
+        """Plans without allocating. The graph and this scheduler do not change, so the same call
+        gives the same plan. Pins made with `set_tensor_backend` count.
 
-        For the graph that is allocated now, the plan it was allocated with. Raises `ArgumentError`
-        for a graph larger than `graph_size`. As `alloc_graph`, `reserve` and `compute` it raises
-        `PlacementError` in a block of `strict`. C: ggml_backend_sched_split_graph
+        The allocated graph gives the plan it was allocated with. Raises `ArgumentError` for a graph
+        larger than `graph_size`; in a `strict` block, like `alloc_graph`, `reserve` and `compute`,
+        `PlacementError`. C: ggml_backend_sched_split_graph
         """
         return check(self._plan(graph))
 
     def _plan(self, graph: Graph) -> Plan:
-        from .capture import read_plan  # here, so that importing ggml_py is quicker
+        from .capture import read_plan  # here, to import ggml_py faster
 
         raw = ptr_of(Graph, graph)
         if self._graph is not graph:
@@ -172,10 +172,10 @@ class Scheduler(Lender):
                 return read_plan(lib.gp_sched_plan, self.ptr, raw)
 
     def alloc_graph(self, graph: Graph) -> Plan:
-        """Plans the graph, gives every tensor of it memory, and returns the plan.
+        """Plans the graph, allocates memory for all its tensors, and returns the plan.
 
         Set the inputs after this and before `compute`. Raises `ArgumentError` while another graph
-        is allocated (`reset` first), `AllocError`. C: ggml_backend_sched_alloc_graph
+        is allocated (`reset` first), `AllocError` without memory. C: ggml_backend_sched_alloc_graph
         """
         from .capture import read_plan
 
@@ -185,7 +185,7 @@ class Scheduler(Lender):
             return read_plan(lib.gp_sched_read, self.ptr, graph.ptr)
 
     def alloc_without_plan(self, graph: Graph) -> None:
-        """As `alloc_graph`, but the plan is not read out. C: ggml_backend_sched_alloc_graph"""
+        """Like `alloc_graph`, but does not read out the plan. C: ggml_backend_sched_alloc_graph"""
         self._admit(graph)
         with changing("allocating", self, graph, graph=graph):
             self._alloc_alone(graph)
@@ -213,8 +213,8 @@ class Scheduler(Lender):
     def reserve(self, graph: Graph) -> None:
         """Allocates compute buffers large enough for `graph`, so that later graphs fit.
 
-        The graph stays as it was. Pins are used and then dropped, as upstream does: make them
-        again. Raises `AllocError`. C: ggml_backend_sched_reserve
+        The graph does not change. Pins are used and then dropped, as in upstream: set them again.
+        Raises `AllocError`. C: ggml_backend_sched_reserve
         """
         self._admit(graph)
         with changing("reserving", self, graph, graph=graph):
@@ -226,11 +226,11 @@ class Scheduler(Lender):
             self._restore()
 
     def reserve_size(self, graph: Graph) -> dict[str, int]:
-        """Bytes of compute buffer that `graph` needs on each backend, by the backend's name.
+        """Bytes of compute buffer that `graph` needs on each backend, by backend name.
 
-        Allocates nothing; graph and scheduler stay as they are, pins count. A backend that shares
-        an earlier one's buffer type has 0. Raises `MissingFunctionError` in releases that cannot
-        measure. C: ggml_gallocr_reserve_n_size, as ggml_backend_sched_reserve_size
+        Allocates nothing and changes neither graph nor scheduler; pins count. A backend that shares
+        the buffer type of an earlier one has 0. Raises `MissingFunctionError` in releases that
+        cannot measure. C: ggml_gallocr_reserve_n_size, as ggml_backend_sched_reserve_size
         """
         self._check_graph(graph)
         if self._graph is graph:
@@ -240,18 +240,18 @@ class Scheduler(Lender):
             sizes = sched_state.measure(self, graph)
         if sizes is None:
             raise MissingFunctionError(
-                f"ggml {BUILD['ggml_version']} cannot measure a graph: reserve() and buffer_size() "
-                "tell after the allocation"
+                f"ggml {BUILD['ggml_version']} cannot measure a graph: call reserve(), then "
+                "buffer_size()"
             )
         return sizes
 
     @property
     def allocation(self) -> int:
-        """The number of the allocation that stands, from 1 on: each has its own. 0 without one."""
+        """The number of the current allocation, counted from 1; 0 if nothing is allocated."""
         return self._n_allocs if self._held else 0
 
     def _no_memory(self, graph: Graph) -> AllocError:
-        """The error for a graph whose compute buffers could not be had, with the sizes."""
+        """The error for a graph whose compute buffers cannot be allocated, with the sizes."""
         if not self._tracing:
             self._reset()
             return AllocError("the scheduler could not allocate the graph's compute buffers")
@@ -259,8 +259,8 @@ class Scheduler(Lender):
         return no_memory(self, sched_state.measure(self, graph))
 
     def reset(self) -> None:
-        """Forgets the allocated graph and all pins; the graph gets its own sources back and its
-        tensors lose the memory the scheduler lent them. C: ggml_backend_sched_reset"""
+        """Forgets the allocated graph and all pins. The graph gets its own sources back, and its
+        tensors lose the memory that the scheduler lent them. C: ggml_backend_sched_reset"""
         with changing("being reset", self, lenders=(self,), brief=True):
             self._reset()
 
@@ -286,12 +286,12 @@ class Scheduler(Lender):
             self._loans.pop().close()
 
     def _lend(self) -> None:
-        """Copies are tensors of the scheduler's: usable while it holds the graph."""
+        """Makes copies, which are the scheduler's own tensors, usable while it holds the graph."""
         if self._copies_at is not None:
             self._loans.append(Loan(*self._copies_at))
 
     def _admit(self, graph: Graph) -> None:
-        """Raises for a graph that cannot be allocated now, or not with its plan (`strict`)."""
+        """Raises for a graph that cannot be allocated now, or whose plan `strict` refuses."""
         self._check_free(graph)
         if ACTIVE.get():
             check(self._plan(graph))
@@ -308,22 +308,22 @@ class Scheduler(Lender):
     # --- running
 
     def compute(self, graph: Graph) -> None:
-        """Computes the graph, allocating it first if it is not, and waits for the end.
+        """Computes the graph, allocating it first if needed, and waits for the end.
 
-        Raises `NoDataError` for a leaf that nobody can have set, for only `alloc_graph` gives it
-        memory, `ComputeError`, `KeyboardInterrupt` on Ctrl-C, and whatever a callback or a custom
-        op raised.
+        Raises `NoDataError` for a leaf that cannot have been set because it gets its memory only
+        from `alloc_graph`, `ComputeError`, `KeyboardInterrupt` on Ctrl-C, and whatever a callback
+        or a custom op raised.
         C: ggml_backend_sched_graph_compute
         """
         compute = lib.ggml_backend_sched_graph_compute
         self.compute_by(graph, compute, (self.ptr, ptr_of(Graph, graph)))
 
     def compute_async(self, graph: Graph) -> None:
-        """As `compute`, without waiting for the end: `synchronize` does, and so does reading a
+        """Like `compute`, but does not wait for the end. `synchronize` waits, and so does reading a
         result with `Tensor.get` on most backends.
 
-        The CPU computes before it returns. What the graph reads (inputs) must stay as it is until
-        the end; with `parallel` the next graph can be allocated and given its inputs meanwhile.
+        The CPU computes before this returns. Do not change what the graph reads (its inputs) before
+        the end. With `parallel` the next graph can be allocated and given its inputs meanwhile.
         C: ggml_backend_sched_graph_compute_async
         """
         compute = lib.ggml_backend_sched_graph_compute_async
@@ -332,14 +332,14 @@ class Scheduler(Lender):
     def compute_by(
         self, graph: Graph, call: Callable[..., int], args: tuple[Any, ...], checked: bool = False
     ) -> None:
-        """As `compute`, by another native function: `call(*args)` computes the graph and returns
-        ggml's status. With `checked` it looks itself whether all tensors have memory. Made for
-        `models/decode_one.py`."""
+        """Like `compute`, but with another native function: `call(*args)` computes the graph and
+        returns ggml's status. With `checked` that function checks itself that all tensors have
+        memory. Made for `models/decode_one.py`."""
         if not callable(call):
             raise TypeError(f"call: expected a native function, got {describe(call)}")
         if not self._held:
             ptr_of(Graph, graph)
-            with reading(graph):  # not what another scheduler lends it at this moment
+            with reading(graph):  # so that no other scheduler lends it memory now
                 self._check_graph(graph)
                 graph._check_leafs_set()
             self.alloc_without_plan(graph)
@@ -350,7 +350,7 @@ class Scheduler(Lender):
             self._checked = active
         if self._recording is not None:
             self._recording._computing(self, graph)
-        # Not in `_changing`: computing reads the plan, so an abort in it spoils nothing.
+        # Not in `_changing`: computing only reads the plan, so an abort spoils nothing.
         status = computing(
             call, args, graph, (self, *self.backends), self._callbacks, (), self.backends,
             COMPUTING, checked, self._held, None, self.backends,
@@ -358,15 +358,15 @@ class Scheduler(Lender):
         if status:
             check_status(status, "compute")
 
-    def _callbacks(self) -> tuple[Callback | None, ...]:  # what a compute of ours may call
+    def _callbacks(self) -> tuple[Callback | None, ...]:  # that a compute may call
         return (self._eval_callback, self._copy_callback, *(b._abort for b in self.backends))
 
     def record(self, per_op: bool = False) -> Recording:
-        """Records what this scheduler does within a `with` block: see `Recording`."""
+        """Records what this scheduler does in a `with` block: see `Recording`."""
         return Recording(self, per_op=per_op)
 
     def synchronize(self) -> None:
-        """Waits for all backends. What failed on them since is raised, as by `compute`.
+        """Waits for all backends. Raises what has failed on them since, as `compute` does.
 
         C: ggml_backend_sched_synchronize
         """
@@ -374,11 +374,11 @@ class Scheduler(Lender):
             lib.ggml_backend_sched_synchronize(self.ptr)
 
     def set_eval_callback(self, callback: EvalFunction | None) -> None:
-        """`callback(tensor, ask)` sees nodes as they are computed.
+        """Sets `callback(tensor, ask)`, which sees nodes as they are computed; None removes it.
 
-        With `ask` True it says whether it wants to see the node when it is done; then it is called
-        again with `ask` False, may read the tensor and change it, and False from it stops the
-        split. What it raises stops the compute, and is raised from `compute`. None removes it.
+        With `ask` True it returns whether it wants to see the node once that is computed. If so, it
+        is called again with `ask` False: it may then read and change the tensor, and returning
+        False stops the split. An exception in it stops the compute and is raised from `compute`.
         C: ggml_backend_sched_set_eval_callback
         """
         check_function(callback, "(tensor, ask)")
@@ -389,12 +389,12 @@ class Scheduler(Lender):
             self._eval_callback = held
 
     def set_copy_callback(self, callback: CopyFunction | None) -> None:
-        """`callback(backend, src, dst, nodes)` is asked before a weight in host memory is copied to
-        `backend` for a split: the weight, its copy there, and the split's nodes.
+        """Sets `callback(backend, src, dst, nodes)`; None removes it. It is called before `src`, a
+        weight in host memory, is copied to `backend`, as `dst`, for a split with these nodes.
 
-        True says that it has filled `dst` (whole, or what `nodes` will read); False leaves the
-        copying to ggml. `dst` cannot be used afterwards. What it raises is raised from `compute`,
-        when that is done. None removes it. Raises `MissingFunctionError` before ggml 0.26.
+        It returns True if it has filled `dst` (whole, or what `nodes` will read), or False to let
+        ggml copy. `dst` cannot be used afterwards. An exception in it is raised from `compute` at
+        the end. Raises `MissingFunctionError` before ggml 0.26.
         C: ggml_backend_sched_set_copy_callback
         """
         check_function(callback, "(backend, src, dst, nodes)")
@@ -410,7 +410,7 @@ class Scheduler(Lender):
         """Pins `tensor` to one of this scheduler's backends until the next reset.
 
         Raises `ArgumentError` for a backend that is not one of them, and for a tensor in memory
-        that it cannot read. C: ggml_backend_sched_set_tensor_backend
+        that the backend cannot read. C: ggml_backend_sched_set_tensor_backend
         """
         raw, on = ptr_of(Tensor, tensor), self._mine(backend)
         check_pin(tensor, backend, self.backends)
@@ -420,12 +420,12 @@ class Scheduler(Lender):
                 lib.ggml_backend_sched_set_tensor_backend(self.ptr, raw, on)
         except AbortError:
             raise ArgumentError(
-                f"no room to pin '{tensor.name}', {self.hash_set_size} tensors are pinned: make "
-                "the scheduler with a larger graph_size=, or reset() it"
+                f"no room to pin '{tensor.name}': {self.hash_set_size} tensors are pinned already. "
+                "Make the scheduler with a larger graph_size=, or reset() it"
             ) from None
 
     def tensor_backend(self, tensor: Tensor) -> Backend | None:
-        """The backend that holds `tensor` now; None when none was decided.
+        """The backend that `tensor` is assigned to now; None if it has none.
 
         C: ggml_backend_sched_get_tensor_backend
         """
@@ -435,7 +435,7 @@ class Scheduler(Lender):
 
     @property
     def n_splits(self) -> int:
-        """Splits of the graph that was planned last. C: ggml_backend_sched_get_n_splits"""
+        """Number of splits of the graph planned last. C: ggml_backend_sched_get_n_splits"""
         return int(lib.ggml_backend_sched_get_n_splits(self.ptr))
 
     @property
@@ -444,12 +444,12 @@ class Scheduler(Lender):
         return int(lib.ggml_backend_sched_get_n_copies(self.ptr))
 
     def buffer_type(self, backend: Backend) -> BufferType:
-        """What it allocates from for `backend`. C: ggml_backend_sched_get_buffer_type"""
+        """The buffer type it uses for `backend`. C: ggml_backend_sched_get_buffer_type"""
         return BufferType(lib.ggml_backend_sched_get_buffer_type(self.ptr, self._mine(backend)))
 
     def buffer_size(self, backend: Backend) -> int:
         """Bytes of the compute buffer on `backend`; 0 before an allocation, and for a backend that
-        shares an earlier one's. C: ggml_backend_sched_get_buffer_size"""
+        shares the buffer of an earlier one. C: ggml_backend_sched_get_buffer_size"""
         with reading(self):
             return int(lib.ggml_backend_sched_get_buffer_size(self.ptr, self._mine(backend)))
 
@@ -462,7 +462,7 @@ class Scheduler(Lender):
 
     @property
     def hash_set_size(self) -> int:
-        """Tensors that the scheduler can tell apart: upstream's prime at or above graph_size."""
+        """Number of tensors it has room for: upstream's prime at or above graph_size."""
         return int(self._state().hash_set_size) if self._tracing else self.graph_size
 
     def _state(self) -> Any:
@@ -471,20 +471,20 @@ class Scheduler(Lender):
     @property
     def state(self) -> SchedState:
         """The private struct, live: `sched.state.splits[0].inputs`, see `SchedState`."""
-        from .view import SchedState  # here, so that importing ggml_py is quicker
+        from .view import SchedState  # here, to import ggml_py faster
 
         return SchedState(self)
 
     @property
     def n_reallocations(self) -> int:
-        """How often a graph did not fit the compute buffers as they were laid out, the first graph
-        without a `reserve` included. C: gp_sched_reallocs"""
+        """How often a graph did not fit the layout of the compute buffers. The first graph counts
+        unless `reserve` came before it. C: gp_sched_reallocs"""
         with reading(self):
             return int(lib.gp_sched_reallocs(self.ptr, NULL, 0))
 
     @property
     def reallocations(self) -> tuple[Reallocation, ...]:
-        """Each of those times (the newest 256), with the tensor and the reason, oldest first.
+        """These reallocations, oldest first (only the newest 256), with tensor and reason.
         C: gp_sched_reallocs"""
         with reading(self):
             return sched_state.reallocations(self)
@@ -492,9 +492,9 @@ class Scheduler(Lender):
     def inspect(self) -> dict[str, Any]:
         """The scheduler's private state, by upstream's field names (struct ggml_backend_sched).
 
-        Fields that this release does not have are left out. `hash_set["slots"]` has a row for each
-        used slot: slot, tensor (its address), `hv_tensor_backend_ids` and the number of copies in
-        `hv_tensor_copies`. C: gp_sched_state
+        Leaves out fields that this release does not have. `hash_set["slots"]` has a row for each
+        used slot: slot, tensor (its address), `hv_tensor_backend_ids`, the number of copies in
+        `hv_tensor_copies`, and the cause. C: gp_sched_state
         """
         with reading(self):
             return sched_state.inspect(self)

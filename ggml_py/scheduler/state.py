@@ -1,4 +1,4 @@
-"""What a scheduler tells about itself: private state, and why buffers were laid out anew."""
+"""A scheduler's private state, and why its compute buffers were laid out again."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..boundary.ffi import NULL, ffi, lib, text
 from ..boundary.handle import reading
+from ..trace.names import counted
 from .refusal import deciding
 
 if TYPE_CHECKING:
@@ -20,14 +21,14 @@ _GRAPH_FIELDS = {"n_nodes": "n_graph_nodes", "n_leafs": "n_graph_leafs", "size":
 
 
 class Reallocation(NamedTuple):
-    """One time that the compute buffers did not fit a graph and were laid out anew.
+    """One time that the compute buffers did not fit a graph and had to be laid out again.
 
-    That waits for all backends and costs time in the middle of a generation; `Scheduler.reserve`
+    This waits for all backends and costs time in the middle of a generation; `Scheduler.reserve`
     with the largest graph avoids it. `reason` is "first", "nodes", "leafs", "node", "src",
-    "edges" or "backend"; `tensor` the name of the tensor that did not fit, "" where the reason is
-    none; `text` says it in a sentence; `before` and `after` are the bytes of compute buffer by
-    backend. `ours` is True where upstream would not lay out anew: it compares counts and sizes, and
-    would compute in the layout that it had. Leave those out to compare with upstream's counts.
+    "edges" or "backend". `tensor` is the name of the tensor that did not fit, "" if the reason is
+    not a tensor. `text` gives the reason in a sentence. `before` and `after` are the bytes of
+    compute buffer by backend. `ours` is True where upstream would keep its old layout, because it
+    compares only counts and sizes. Leave those out to compare with upstream's counts.
     C: ggml_gallocr_needs_realloc, ggml_backend_sched_alloc_splits
     """
 
@@ -40,7 +41,7 @@ class Reallocation(NamedTuple):
 
     @property
     def grew(self) -> bool:
-        """Whether a buffer became larger; else the same memory was divided differently."""
+        """Whether a buffer became larger. If not, the same memory was divided differently."""
         return any(self.after[name] > size for name, size in self.before.items())
 
 
@@ -50,7 +51,7 @@ def reallocations(scheduler: Scheduler) -> tuple[Reallocation, ...]:
     n = lib.gp_sched_reallocs(scheduler.ptr, NULL, 0)
     records = ffi.new("struct gp_realloc_record[]", n)
     lib.gp_sched_reallocs(scheduler.ptr, records, n)
-    kept = (r for r in records if r.kind != lib.GP_REALLOC_NONE)  # the newest; zeroes behind them
+    kept = (r for r in records if r.kind != lib.GP_REALLOC_NONE)  # the newest; the rest are zeros
     return tuple(_reallocation(r, names) for r in kept)
 
 
@@ -90,13 +91,11 @@ def _reallocation(r: Any, names: list[str]) -> Reallocation:
     before = {name: int(r.before[i]) for i, name in enumerate(names)}
     after = {name: int(r.after[i]) for i, name in enumerate(names)}
     if not any(before.values()):
-        said = "the first graph, and no reserve before it"
+        said = "the first graph, without a reserve before it"
         return Reallocation("first", "", said, before, after, False)
     reason, tensor, said = _reason(r, names)
     if r.ours:
-        said += (
-            "; upstream compares counts and sizes, and would compute it in the layout that it had"
-        )
+        said += "; upstream compares only counts and sizes, and would keep its old layout"
     return Reallocation(reason, tensor, said, before, after, bool(r.ours))
 
 
@@ -105,19 +104,19 @@ def _reason(r: Any, names: list[str]) -> tuple[str, str, str]:
     kind = r.kind
     if kind in (lib.GP_REALLOC_NODES, lib.GP_REALLOC_LEAFS):
         what = "nodes" if kind == lib.GP_REALLOC_NODES else "leafs"
-        return what, "", f"the graph has {need} {what}, the one before had {have}"
+        return what, "", f"the graph has {counted(need, what[:-1])}, the previous one had {have}"
     if kind == lib.GP_REALLOC_EDGES:
-        said = f"as many nodes ({need}) and leafs as the graph before, and other edges between them"
+        said = f"as many nodes ({need}) and leafs as the previous graph, but other edges"
         return "edges", "", said
     if kind == lib.GP_REALLOC_BACKEND:
-        former = f"on {names[have]}" if have < len(names) else "that is on no backend"
+        former = f"on {names[have]}" if have < len(names) else "on no backend"
         now = names[need] if need < len(names) else "no backend"
-        said = f"'{tensor}' is on {now}, where the graph before had a tensor {former}"
+        said = f"'{tensor}' is on {now}; in its place the previous graph had a tensor {former}"
         return "backend", tensor, said
-    room = f"room for {have:,}" if have else "no room, for it had memory of its own"
+    room = f"room for {have:,}" if have else "no room: the one before had its own memory"
     if kind == lib.GP_REALLOC_NODE:
-        return "node", tensor, f"node '{tensor}' takes {need:,} bytes, there was {room}"
-    said = f"'{tensor}', source {r.src} of '{node}', takes {need:,} bytes, there was {room}"
+        return "node", tensor, f"node '{tensor}' takes {need:,} bytes, but there was {room}"
+    said = f"'{tensor}', source {r.src} of '{node}', takes {need:,} bytes, but there was {room}"
     return "src", tensor, said
 
 

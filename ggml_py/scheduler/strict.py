@@ -1,4 +1,4 @@
-"""Requirements that hold for each plan that is made inside a `with` block."""
+"""Requirements on every plan that is made inside a `with` block."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Requirements:
-    """What a block demands."""
+    """What one block requires."""
 
     no_fallback: bool
     allow: tuple[str, ...]
@@ -43,7 +43,7 @@ class Requirements:
         return found
 
 
-# Of the blocks around, the outermost first. Threads and tasks have each their own.
+# Those of the enclosing blocks, outermost first. Each thread and each task has its own.
 ACTIVE: ContextVar[tuple[Requirements, ...]] = ContextVar("ggml_py.strict", default=())
 
 
@@ -55,14 +55,14 @@ def strict(
     max_copy_bytes: int | None = None,
     allow: str | Sequence[str] = (),
 ) -> Iterator[None]:
-    """A block in which a scheduler refuses to plan, allocate, reserve for or compute a graph whose
-    plan is not as required: it raises `PlacementError`, which explains the node, before anything is
-    allocated or computed. A plan that no discrete card could compute (GP117 of `Plan.advice`) is
-    refused by every such block; `strict()` requires nothing else.
+    """In this block a scheduler refuses to plan, allocate, reserve for or compute a graph whose
+    plan does not meet the requirements. It raises `PlacementError`, which explains the node, before
+    anything is allocated or computed. Every such block also refuses a plan that no discrete card
+    could compute (GP117 of `Plan.advice`); a plain `strict()` requires nothing else.
 
-    `no_fallback` and `allow` (ops and names of nodes, as shell patterns) mean what they do in
-    `ggml_py.checks.assert_no_fallback`; `max_splits` and `max_copy_bytes` are for each graph.
-    Blocks inside blocks add to them. It holds for this thread, or this task of asyncio, alone.
+    `no_fallback` and `allow` (ops and node names, as shell patterns) mean the same as in
+    `ggml_py.checks.assert_no_fallback`. `max_splits` and `max_copy_bytes` apply to each graph.
+    Nested blocks add up. A block applies only to its own thread or asyncio task.
     """
     if not isinstance(no_fallback, bool):
         raise TypeError(f"no_fallback: expected True or False, got {describe(no_fallback)}")
@@ -70,7 +70,7 @@ def strict(
     if not all(isinstance(name, str) for name in names):
         raise TypeError(f"allow: expected names, got {describe(allow)}")
     if names and not no_fallback:
-        raise ArgumentError(f"allow={allow!r} is for no_fallback=True, which was not given")
+        raise ArgumentError(f"allow={allow!r} needs no_fallback=True")
     required = Requirements(
         no_fallback,
         names,
@@ -85,8 +85,8 @@ def strict(
 
 
 def check(plan: Plan) -> Plan:
-    """The plan, if it is as all blocks around require. Raises `PlacementError`."""
+    """Returns the plan if it meets the enclosing blocks' requirements. Raises `PlacementError`."""
     for required in ACTIVE.get():
         if problem := required.problem(plan):
-            raise PlacementError(f"not as strict() requires: {problem}", plan)
+            raise PlacementError(f"strict() refuses this plan: {problem}", plan)
     return plan

@@ -1,4 +1,4 @@
-"""Structs of a running program, read as C and a debugger read them: fields, arrays, pointers."""
+"""Structs of the running program, read as C or a debugger would: fields, arrays, pointers."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from ..boundary.ffi import BUILD, NULL, ffi, lib, text
 from ..errors import ClosedError
 from ..tensors.tensor import Tensor
 
-_MOST_SHOWN = 200  # elements of an array, as gdb's `set print elements`
-_REPEATS = 10  # equal ones in a row that are counted instead, as gdb's `set print repeats`
+_MOST_SHOWN = 200  # elements of an array, like gdb's `set print elements`
+_REPEATS = 10  # so many equal elements in a row are counted, like gdb's `set print repeats`
 _SCALARS = {
     (lib.GP_FIELD_BOOL, 1): "bool", (lib.GP_FIELD_INT, 4): "int32_t",
     (lib.GP_FIELD_UINT, 4): "uint32_t", (lib.GP_FIELD_INT, 8): "int64_t",
@@ -34,14 +34,14 @@ class Field(NamedTuple):
     type: str
     offset: int  # bytes from the struct's start
     size: int  # bytes
-    element_size: int  # of an array's elements, else `size`
-    kind: int  # enum gp_field_kind, of an array's elements
+    element_size: int  # size of an array's elements; otherwise `size`
+    kind: int  # enum gp_field_kind; of an array, its elements' kind
     dims: tuple[int, ...]  # of an array
 
 
 @cache
 def fields_of(which: int) -> dict[str, Field]:
-    """By name, in the struct's order. C: gp_struct_fields"""
+    """The struct's fields by name, in C's order. C: gp_struct_fields"""
     size = ffi.new("uint64_t *")
     n = lib.gp_struct_fields(which, NULL, 0, size)
     records = ffi.new("struct gp_field_record[]", n)
@@ -64,9 +64,9 @@ def size_of(which: int) -> int:
 
 
 class Pointer:
-    """An address that is not followed: nothing that Python knows is there, or no longer.
+    """An address that is not followed because it leads to nothing that Python knows, or no longer.
 
-    `type` is C's, `why` says why it is not followed.
+    `type` is the C type, and `why` says why it is not followed.
     """
 
     __slots__ = ("address", "type", "why")
@@ -89,7 +89,7 @@ class Pointer:
     def __getattr__(self, name: str) -> NoReturn:
         if name.startswith("__"):
             raise AttributeError(name)
-        raise AttributeError(f"'{name}' of {self!r} is not read: {self.why}")
+        raise AttributeError(f"cannot read '{name}' of {self!r}: {self.why}")
 
     def __bool__(self) -> bool:
         return self.address != 0
@@ -105,13 +105,13 @@ class Pointer:
 
     def _refuse(self, what: str) -> NoReturn:
         kind = ClosedError if self.why is NOT_HELD else TypeError
-        raise kind(f"{what} of {self!r} is not read: {self.why}")
+        raise kind(f"cannot read {what} of {self!r}: {self.why}")
 
 
 class Array(Sequence[Any]):
-    """An array of a struct: its elements are read when they are asked for.
+    """An array in a struct. Its elements are read on access.
 
-    It equals any sequence of equal elements.
+    It equals any sequence with equal elements.
     """
 
     __slots__ = ("_at", "_dims", "_load", "_shown")
@@ -123,15 +123,15 @@ class Array(Sequence[Any]):
         shown: Callable[[], Iterable[int]] | None = None,
         at: tuple[int, ...] = (),
     ) -> None:
-        """`load(start, n)` reads n elements, counted through all dimensions; `shown` are the
-        indices that are printed; `at` the indices that lead to this part of it."""
+        """`load(start, n)` reads n elements, with `start` counted through all dimensions. `shown`
+        returns the indices to print. `at` are the indices that lead to this part of the array."""
         self._dims, self._load, self._shown, self._at = dims, load, shown, at
 
     def __len__(self) -> int:
         dims = self._dims()
         for i, n in zip(self._at, dims, strict=False):
             if i >= n:
-                raise IndexError(f"index {i} of an array that has {n} now")
+                raise IndexError(f"index {i} of an array that has length {n} now")
         return dims[len(self._at)]
 
     @overload
@@ -144,7 +144,7 @@ class Array(Sequence[Any]):
             return tuple(self[i] for i in range(*index.indices(n)))
         i = index.__index__()
         if not -n <= i < n:
-            raise IndexError(f"index {i} of an array of {n}")
+            raise IndexError(f"index {i} of an array of length {n}")
         return self._element(i % n)
 
     def __iter__(self) -> Iterator[Any]:
@@ -178,10 +178,10 @@ class Array(Sequence[Any]):
 
 
 class Struct:
-    """A struct that is read whenever it is asked: `state.n_splits` is what it is at that moment.
+    """A struct whose fields are read on each access: `state.n_splits` is its value at that moment.
 
-    Fields have C's names. What is not a field ends with an underscore, and so never has the name of
-    one: `type_`, `address_`, `fields_`.
+    Fields have their C names. Other attributes end with an underscore and so never clash with a
+    field: `type_`, `address_`, `fields_`.
     """
 
     __slots__ = ("_address",)
@@ -189,22 +189,22 @@ class Struct:
     _type: ClassVar[str]
 
     def __init__(self, address: Callable[[], int]) -> None:
-        """`address()` is where it is, and raises where it is no more."""
+        """`address()` returns the struct's address, and raises if the struct is gone."""
         object.__setattr__(self, "_address", address)
 
     @property
     def type_(self) -> str:
-        """C's name of its type."""
+        """The C name of its type."""
         return f"struct {self._type}"
 
     @property
     def address_(self) -> int:
-        """Where it is."""
+        """The struct's address."""
         return int(self._address())
 
     @property
     def fields_(self) -> tuple[Field, ...]:
-        """Its fields in this release, as the compiler laid them out."""
+        """Its fields in this release of ggml, as the compiler laid them out."""
         return tuple(f for f in fields_of(self._which).values() if f.kind != lib.GP_FIELD_ABSENT)
 
     def __dir__(self) -> list[str]:
@@ -219,27 +219,29 @@ class Struct:
             raise AttributeError(f"{self.type_} has no '{name}': its fields are {names}")
         if found.kind == lib.GP_FIELD_ABSENT:
             raise AttributeError(
-                f"{self.type_} of ggml {BUILD['ggml_version']} has no '{name}': other releases have"
+                f"{self.type_} of ggml {BUILD['ggml_version']} has no '{name}': other releases do"
             )
         return self._read(found)
 
     def __setattr__(self, name: str, value: object) -> NoReturn:
-        raise AttributeError(
-            f"'{name}' of {self.type_} can be read, not set: it is the scheduler's"
-        )
+        raise AttributeError(f"'{name}' of {self.type_} is read-only: it belongs to the scheduler")
 
     def _read(self, field: Field) -> Any:
         """The value of a field: a number, a Struct, an Array, an object of ours, a Pointer, or None
-        for NULL. Here what the field's type tells; subclasses know what fields mean."""
+        for NULL. Here only the field's type counts; subclasses know what fields mean."""
         return self._plain(field)
 
     def _plain(self, field: Field) -> Any:
         at = self._address() + field.offset
         if field.kind == lib.GP_FIELD_POINTER:
             address = word(at)
-            return Pointer(field.type, address, "what is there is not known") if address else None
+            return (
+                Pointer(field.type, address, "ggml_py does not know what is there")
+                if address
+                else None
+            )
         if field.dims or field.kind == lib.GP_FIELD_STRUCT:
-            return Pointer(field.type, at, "this ggml_py does not know such a field")
+            return Pointer(field.type, at, "this ggml_py does not know this field")
         return ffi.cast(f"{_SCALARS[field.kind, field.size]} *", at)[0]
 
     def _number(self, name: str) -> int:
@@ -250,7 +252,7 @@ class Struct:
         return "{" + ", ".join(self._lines()) + "}"
 
     def _raw(self, field: Field) -> str:
-        """A pointer as the number that it is."""
+        """A pointer field as a number."""
         return f"{field.name} = {word(self._address() + field.offset):#x}"
 
     def _lines(self) -> list[str]:
@@ -258,25 +260,25 @@ class Struct:
 
 
 def word(address: int) -> int:
-    """The pointer that is at an address."""
+    """Reads the pointer at an address."""
     return int(ffi.cast("uintptr_t *", address)[0])
 
 
 def words(address: int, n: int) -> list[int]:
-    """n pointers."""
+    """Reads n pointers."""
     return list(ffi.unpack(ffi.cast("uintptr_t *", address), n)) if n else []
 
 
 def numbers(address: int, n: int) -> list[int]:
-    """n numbers of int's size."""
+    """Reads n ints."""
     return list(ffi.unpack(ffi.cast("int *", address), n)) if n else []
 
 
-# --- as gdb prints it
+# --- printed like gdb
 
 
 def shown(value: Any) -> str:
-    """A value as gdb prints it; what has a name, with that."""
+    """A value as gdb prints it; objects that have a name, with the name."""
     if value is None:
         return "0x0"
     if isinstance(value, bool):
@@ -287,7 +289,7 @@ def shown(value: Any) -> str:
 
 
 def _counted(texts: Iterable[str]) -> Iterator[str]:
-    """With "<repeats N times>" for many equal ones in a row."""
+    """With "<repeats N times>" for a long run of equal texts."""
     run: list[str] = []
     for value in texts:
         if run and run[0] != value:

@@ -19,20 +19,20 @@ if TYPE_CHECKING:
 
 
 class SchedState(View):
-    """A `struct ggml_backend_sched` as it is now, by upstream's names: `Scheduler.state`.
+    """A live `struct ggml_backend_sched`, with upstream's field names: `Scheduler.state`.
 
         state = sched.state
         state.n_splits, state.splits[0].backend_id, state.splits[0].inputs[0].name
         state.hash_set.find(leaf), state.tensor_backend_id(leaf), state.tensor_copy(x, 0, 1)
         print(state)
 
-    Each field is read when it is asked for. `hash_set`, `graph` and the arrays show what is there
-    then; a split that was kept raises `ClosedError` after the next plan. Arrays have the length
-    that counts: `splits` n_splits, `node_backend_ids` the nodes of `graph`, which is the
-    scheduler's copy of the graph with its input_dep views and copies. Tensors are Tensors while the
-    scheduler holds the graph (`alloc_graph`, `compute`), and bare addresses (`Pointer`) otherwise;
-    NULL is None. A field that this release does not have raises AttributeError. `BusyError` while
-    another thread plans or computes; callbacks may read.
+    Each field is read on access. `hash_set`, `graph` and the arrays always show the current
+    content; a split that you kept raises `ClosedError` after the next plan. Arrays have the length
+    that is in use: n_splits for `splits`, the number of nodes of `graph` for `node_backend_ids`.
+    `graph` is the scheduler's copy of the graph with its input_dep views and copies. Tensors are
+    Tensors while the scheduler holds the graph (`alloc_graph`, `compute`), and bare addresses
+    (`Pointer`) otherwise; NULL is None. A field that this release does not have raises
+    AttributeError. Raises `BusyError` while another thread plans or computes; callbacks may read.
 
     C: struct ggml_backend_sched
     """
@@ -44,28 +44,27 @@ class SchedState(View):
     def __init__(self, scheduler: Scheduler) -> None:
         """Raises `MissingFunctionError` in a build without instrumentation."""
         if not lib.gp_trace_present():
-            raise MissingFunctionError("this build of ggml is not instrumented: it has no state")
+            raise MissingFunctionError("this build of ggml is not instrumented, so it has no state")
         live = LiveScheduler(scheduler)
         super().__init__(live, live.address)
 
     # --- upstream's macros
 
     def hash_id(self, tensor: Tensor) -> int | None:
-        """The slot of a tensor in `hash_set`; None where it has none. Upstream's macro would give
-        it one; this inserts nothing."""
+        """The slot of a tensor in `hash_set`; None if it has none. Upstream's macro would insert
+        the tensor; this inserts nothing."""
         return self.hash_set.find(tensor)  # type: ignore[no-any-return]
 
     def tensor_backend_id(self, tensor: Tensor) -> int | None:
-        """The backend that `tensor` is assigned to, -1 for none yet; None for a tensor that the
-        scheduler has not met."""
+        """The number of the backend that `tensor` is assigned to, -1 for none yet; None for a
+        tensor that the scheduler has not seen."""
         slot = self.hash_id(tensor)
         return None if slot is None else int(self.hv_tensor_backend_ids[slot])
 
     def tensor_id_copy(
         self, id: int, backend_id: int | str | Backend, copy_id: int
     ) -> Tensor | Pointer | None:
-        """The copy number `copy_id` of the tensor in slot `id`, on a backend: None where there is
-        none."""
+        """Copy number `copy_id` of the tensor in slot `id`, on a backend; None if there is none."""
         copies = self.hv_tensor_copies
         id = integer("id", id, 0, len(copies) - 1)
         number = self._backend_id(backend_id)
@@ -75,8 +74,8 @@ class SchedState(View):
     def tensor_copy(
         self, tensor: Tensor, backend_id: int | str | Backend, copy_id: int
     ) -> Tensor | Pointer | None:
-        """The copy number `copy_id` of `tensor` on a backend (its number, its name or the Backend):
-        None where there is none. Of a graph input it may be the tensor itself, where that serves as
+        """Copy number `copy_id` of `tensor` on a backend (its number, its name or the Backend);
+        None if there is none. For a graph input it can be the tensor itself, where that serves as
         the current copy."""
         slot = self.hash_id(tensor)
         number, copy = (
@@ -117,7 +116,7 @@ class SchedState(View):
         return self._plain(field) if read is None else read(self, field)
 
     def _length(self, *names: str) -> Callable[[], tuple[int, ...]]:
-        """What these fields say, each time it is asked."""
+        """Dimensions that are read from these fields on each call."""
 
         def dims() -> tuple[int, ...]:
             with self._live.reading():

@@ -207,7 +207,7 @@ def test_10351_24492_24366_memory_that_no_backend_can_compute_in():
     assert (
         "'k_store-0' = CPY(f32 [64, 16, 1, 1] 'Kcur-0', q5_1 [64, 16, 1, 1] 'cache_k_l0')" in said
     )
-    assert "has its place in gpu0 memory already, and no backend of this scheduler" in said
+    assert "is already in gpu0 memory, but no backend of this scheduler" in said
 
 
 def test_24366_of_two_nodes_with_one_name_the_one_that_has_no_place_is_shown():
@@ -378,4 +378,4 @@ def test_28753_29083_a_reallocation_names_the_tensor():
             said = scheduler.reallocations[-1]
     assert sizes == [1, 1, 2]
     assert said.tensor and said.reason in ("node", "src")
-    assert f"'{said.tensor}'" in said.text and "16,384 bytes, there was room for 2,048" in said.text
+    assert f"'{said.tensor}'" in said.text and "16,384 bytes, but there was room for 2,048" in said.text

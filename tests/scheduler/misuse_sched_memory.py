@@ -26,12 +26,12 @@ def _second(env):
 
 MISUSES = [
     misuse("alloc-huge", lambda e: e.scheduler.alloc_graph(_huge(e)), ggml.AllocError,
-           "CPU could not give", "needs less"),
+           "CPU could not allocate", "needs less"),
     misuse("reserve-huge", lambda e: e.scheduler.reserve(_huge(e)), ggml.AllocError,
            "it needs, in bytes: CPU 4,503,", "A smaller batch",
            needs=("ggml_backend_sched_reserve_size",)),
     misuse("alloc-huge-twice", lambda e: [_failed(e), e.scheduler.alloc_graph(_huge(e))],
-           ggml.AllocError, "CPU could not give", "needs less"),
+           ggml.AllocError, "CPU could not allocate", "needs less"),
     misuse("reserve_size-none", lambda e: e.scheduler.reserve_size(None), TypeError,
            "got NoneType", "expected a Graph"),
     misuse("reserve_size-empty", lambda e: e.scheduler.reserve_size(e.other.new_graph(8)),

@@ -103,7 +103,7 @@ SIZES = """
     far.name = "far"
     huge.build_forward_expand(ctx.sqr(far))
     sched.set_tensor_backend(far, gpu)
-    with pytest.raises(ggml.AllocError, match="RPC.* could not give") as error:
+    with pytest.raises(ggml.AllocError, match="RPC.* could not allocate") as error:
         sched.alloc_graph(huge)
     assert error.value.sizes[gpu.name] > 1 << 40 and set(error.value.sizes) == set(sizes)
     # the pins are still there, and the scheduler works

@@ -40,7 +40,7 @@ def test_a_node_that_nobody_supports_is_named(cpu, use):
         y.name = "y"
         graph = ctx.new_graph(8)
         graph.build_forward_expand(y)
-        with pytest.raises(ggml.ArgumentError, match=r"'y' = CPY\(f32 \[256, .*is supported by"):
+        with pytest.raises(ggml.ArgumentError, match=r"supports 'y' = CPY\(f32 \[256, "):
             getattr(sched, use)(graph)
         still_works(sched)
 
@@ -68,7 +68,7 @@ def test_memory_that_no_backend_reads(cpu):
         weights.alloc(gpu, usage="weights")
         graph = ctx.new_graph(8)
         graph.build_forward_expand(ctx.sqr(w))
-        words = r"'w' is in elsewhere memory, which no backend of this scheduler \(CPU\) reads"
+        words = r"'w' is in elsewhere memory, which no backend of this scheduler \(CPU\) can read"
         with pytest.raises(ggml.ArgumentError, match=words):
             sched.plan(graph)
         still_works(sched)
@@ -105,7 +105,7 @@ def test_a_full_hash_set_says_what_is_in_it(cpu, use):
         graph = ctx.new_graph(64)
         graph.build_forward_expand(y)
         sched.set_tensor_backend(ctx.new_tensor("f32", 8, name="elsewhere"), cpu)
-        words = rf"{size - 1} nodes and 1 leafs; with pins.* than the {size} tensors"
+        words = rf"{size - 1} nodes and 1 leaf\. Together with pin.* than the {size} tensors"
         with pytest.raises(ggml.ArgumentError, match=words):
             getattr(sched, use)(graph)
         sched.reset()
@@ -154,7 +154,7 @@ def test_a_pin_of_an_op_whose_result_is_elsewhere(cpu, op, instead):
         y = getattr(ctx, op)(ctx.new_tensor("f32", 8, name="x"))
         y.name = "y"
         ctx.alloc(gpu)
-        with pytest.raises(ggml.ArgumentError, match="leave the pin out") as caught:
+        with pytest.raises(ggml.ArgumentError, match="do not pin it") as caught:
             sched.set_tensor_backend(y, cpu)
         assert "'y' is in gpu0 memory, which CPU cannot read" in str(caught.value)
         assert ("pin it to" in str(caught.value)) == bool(instead) and instead in str(caught.value)

@@ -248,7 +248,7 @@ def test_recordings_do_not_mix(model):
     with model.record() as first:
         with pytest.raises(ArgumentError, match="is being recorded already"):
             model.record().__enter__()
-        with pytest.raises(ArgumentError, match="when its `with` block has ended"):
+        with pytest.raises(ArgumentError, match="read it after the `with` block"):
             _ = first.run
         model.eval([1])
     assert len(first.run.computes) == 1
@@ -404,7 +404,7 @@ def test_a_summary_is_one_of_numbers(run):
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ((), TypeError, "expected the Schedulers to record"),
+        ((), TypeError, "expected at least one Scheduler to record"),
         ((3,), TypeError, "expected Schedulers, got"),
     ],
 )
