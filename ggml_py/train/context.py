@@ -1,11 +1,11 @@
 """Training with ggml-opt: losses, optimizers, and the contexts that evaluate and step.
 
-1. ggml-opt allocates its graphs on the scheduler by itself. So that the scheduler knows, what it
-   allocated is made a Graph (`OptContext.graph`), which ends with the next one.
-2. Its own tensors are in native contexts that nobody else sees; gradients are in a Context of the
-   OptContext, so that no tensor of the user's ever points to what ended before it.
-3. With static graphs ggml-opt computes copies of the user's tensors. Copies do not hear of closed
-   buffers, so before each evaluation it is looked whether all are where they were.
+1. ggml-opt allocates its graphs on the scheduler itself. To let the scheduler know, we wrap what it
+   allocated as a Graph (`OptContext.graph`), which is closed when the next one replaces it.
+2. Its own tensors are in native contexts that nobody else sees. Gradients are in a Context of the
+   OptContext, so no tensor of the user ever points to something that was freed before it.
+3. With static graphs ggml-opt computes copies of the user's tensors. Copies do not notice closed
+   buffers, so each evaluation first checks that all tensors are where they were.
 4. Optimizer parameters are asked for before the native call, not in a callback from it.
 """
 
@@ -32,27 +32,27 @@ from .params import SGD, AdamW, check_model, close_all, context_of, let_go
 
 _LOSS, _BUILD = enums.OptLossType, enums.OptBuildType
 _STATIC_SIZE = 2048  # GGML_DEFAULT_GRAPH_SIZE, of static graphs in ggml-opt.cpp
-_OTHER = "another graph is allocated on the scheduler of this OptContext: reset() that first"
+_OTHER = "another graph is allocated on this OptContext's scheduler: reset() the scheduler first"
 
 
 class OptContext(Handle):
     """Evaluates a model and trains its parameters (`Tensor.set_param`). C: ggml_opt_init
 
-    With `inputs` and `outputs` it has static graphs: built once, for one batch size. Then `epoch`
-    and `fit` work, or step by step: `alloc`, set `inputs` and `labels`, `eval`. Without them each
-    evaluation is of a graph of its own: `prepare_alloc`, then the same. ne1 of inputs and outputs
-    counts the datapoints of a batch.
+    With `inputs` and `outputs` it has static graphs, built once for one batch size. Use `epoch` and
+    `fit`, or go step by step: `alloc`, set `inputs` and `labels`, `eval`. Without them each
+    evaluation has its own graph: call `prepare_alloc`, then do the same. A batch has ne[1] of
+    inputs and outputs datapoints.
 
     Parameters and, with static graphs, inputs must be in memory that the scheduler's first backend
-    reads; the scheduler allocates the other tensors of the model, which cannot be read, and is the
-    OptContext's from `alloc` to `eval`. Its graph_size: eight times the model's nodes and more."""
+    can read. The scheduler allocates the model's other tensors, which cannot be read, and belongs
+    to the OptContext from `alloc` to `eval`. It needs a graph_size of 8 times the nodes or more."""
 
     __slots__ = (
         "_allocated", "_borrowed", "_kind", "_lent", "_model", "_opt_i", "_optimizer", "_pars",
         "_places", "_private", "_ready", "_scheduler", "_shape", "_step", "build_type", "inputs",
         "loss_type", "opt_period", "outputs",
     )  # fmt: skip
-    _needs_parents = False  # its model may need it: rule 4
+    _needs_parents = False  # its model may need it: rule 4 of boundary/handle.py
 
     def __init__(
         self,
@@ -65,19 +65,19 @@ class OptContext(Handle):
         build_type: enums.OptBuildType | str | int = _BUILD.OPT,
         opt_period: int = 1,
     ) -> None:
-        """`loss_type` is "mean", "sum", "cross_entropy" or "mean_squared_error"; the first two take
-        the outputs themselves, the others compare them with labels of the same ne. `optimizer` are
-        parameters (default `AdamW()`), or a function that gives those for step n, from 1; a step is
-        made after every `opt_period` evaluations with `backward`, gradients add up until then.
+        """`loss_type` is "mean", "sum", "cross_entropy" or "mean_squared_error". The first two use
+        the outputs alone, the others compare them with labels of the same ne. `optimizer` is a set
+        of parameters (default `AdamW()`), or a function that returns those of step n, from 1. Each
+        step follows `opt_period` evaluations with `backward`; until then gradients add up.
         `build_type="forward"` only evaluates.
 
-        Raises `ArgumentError` and `NoDataError` for what upstream would abort on or train wrongly,
+        Raises `ArgumentError` and `NoDataError` where upstream would abort or train wrongly, and
         `AbortError` for ops that ggml cannot differentiate.
         """
         raw_scheduler = ptr_of(Scheduler, scheduler)
         if not scheduler._tracing:
             raise MissingFunctionError(
-                "OptContext has to see the graphs that ggml-opt makes; this build is pristine: "
+                "OptContext must see the graphs that ggml-opt makes, but this build is pristine: "
                 "use an instrumented one (`ggml-py build --list` shows the builds)"
             )
         self._scheduler, self._optimizer = scheduler, AdamW() if optimizer is None else optimizer
@@ -86,22 +86,22 @@ class OptContext(Handle):
         self.opt_period = integer("opt_period", opt_period, 1, (1 << 31) - 1)
         if self.build_type == _BUILD.GRAD:
             raise ArgumentError(
-                "build_type='grad': ggml-opt asserts that it builds the step too; expected 'opt', "
-                "with an opt_period that is not reached, or 'forward'"
+                "build_type='grad': ggml-opt always builds the step too; expected 'forward', or "
+                "'opt' with an opt_period that is never reached"
             )
         if (inputs is None) != (outputs is None):
             raise ArgumentError("expected both inputs and outputs (static graphs), or neither")
         self.inputs, self.outputs = inputs, outputs
         self._step, self._opt_i = 1, 0
         self._ready = False  # between alloc() and eval()
-        self._kind: enums.OptBuildType | None = None  # of the graph that is allocated
+        self._kind: enums.OptBuildType | None = None  # of the allocated graph
         self._allocated: Any = NULL  # that graph's pointer
         self._shape: list[Any] | None = None  # where the parameters are among the nodes
-        self._places: list[tuple[Any, Any, Any]] = []  # tensors that have memory, and where
+        self._places: list[tuple[Any, Any, Any]] = []  # tensors with memory, and where it is
         self._model: Graph | None = None
-        self._private: list[Context] = []  # the Context of gradients, if there is one now
-        self._lent: list[Graph] = []  # `graph`, if there is one now
-        self._borrowed: weakref.WeakSet[Graph] = weakref.WeakSet()  # those, while somebody has them
+        self._private: list[Context] = []  # the Context of gradients, if any
+        self._lent: list[Graph] = []  # `graph`, if any
+        self._borrowed: weakref.WeakSet[Graph] = weakref.WeakSet()  # in use by somebody
         self._pars = pars = ffi.new("struct ggml_opt_optimizer_params *")
         kind = type(self._parameters())
         params = lib.ggml_opt_default_params(raw_scheduler, self.loss_type)
@@ -119,10 +119,10 @@ class OptContext(Handle):
             close_all([*self._private, *([] if self._model is None else [self._model])])
             raise
         super().__init__(ptr, lib.ggml_opt_free, *parents)
-        needs = self._native.needs  # freeing it asks for no scheduler, which may be closed now
+        needs = self._native.needs  # freeing needs no scheduler: it may be closed
         for one in [one for one in needs if one.token == scheduler._token]:
             needs.remove(one)
-        # Its graph needs it, which the scheduler holds: that ends when this object goes.
+        # The scheduler holds its graph, which needs it: that ends when this object goes.
         weakref.finalize(self, let_go, weakref.ref(scheduler), self._borrowed).atexit = False
 
     def _before_free(self) -> None:
@@ -170,7 +170,7 @@ class OptContext(Handle):
 
     @property
     def optimizer(self) -> AdamW | SGD | Callable[[int], AdamW | SGD]:
-        """What was given, or set since; it stays of one class.
+        """The optimizer that was given or set last. Its class cannot change.
 
         C: ggml_opt_context_optimizer_type
         """
@@ -186,20 +186,20 @@ class OptContext(Handle):
             if isinstance(now, AdamW) != adamw:
                 was = "AdamW" if adamw else "SGD"
                 raise ArgumentError(
-                    f"{now}: this OptContext was made with {was} and can have no other"
+                    f"{now}: this OptContext was made with {was} and takes no other class"
                 )
         except BaseException:
             self._optimizer = before
             raise
 
     def _parameters(self) -> AdamW | SGD:
-        """The parameters of the next step, given to ggml too."""
+        """The parameters of the next step, passed on to ggml."""
         now = self._optimizer
         if callable(now):
             now = now(self._step)
         if not isinstance(now, AdamW | SGD):
             raise TypeError(
-                f"optimizer: expected AdamW, SGD or a function that gives one, got {describe(now)}"
+                f"optimizer: expected AdamW, SGD or a function returning one, got {describe(now)}"
             )
         native = self._pars.adamw if isinstance(now, AdamW) else self._pars.sgd
         names = (name for name, _field in ffi.typeof(native).fields)
@@ -216,31 +216,31 @@ class OptContext(Handle):
 
     @property
     def graph(self) -> Graph | None:
-        """The graph that is allocated now, with gradients and steps: `Scheduler.plan` explains it.
-        Closed by the next `alloc` of another. C: gp_sched_graph"""
+        """The allocated graph, with gradients and steps: `Scheduler.plan` explains it. Closed when
+        `alloc` allocates another. C: gp_sched_graph"""
         self.ptr  # noqa: B018  raises when closed
         return self._lent[0] if self._lent else None
 
     @property
     def labels(self) -> Tensor | None:
-        """What to compare outputs with, of the same ne; None for losses without labels, and with
-        dynamic graphs before `alloc`. C: ggml_opt_labels"""
+        """The tensor that outputs are compared with, of the same ne. None for losses without
+        labels, and for dynamic graphs before `alloc`. C: ggml_opt_labels"""
         return self._own(lib.ggml_opt_labels)
 
     @property
     def loss(self) -> Tensor | None:
-        """The loss of the last batch, divided by opt_period for all losses but "sum"; None as for
-        `labels`. C: ggml_opt_loss"""
+        """The loss of the last batch, divided by opt_period for every loss type but "sum". None for
+        dynamic graphs before `alloc`. C: ggml_opt_loss"""
         return self._own(lib.ggml_opt_loss)
 
     @property
     def pred(self) -> Tensor | None:
-        """Where each datapoint's largest output is; for "cross_entropy". C: ggml_opt_pred"""
+        """The index of each datapoint's largest output, for "cross_entropy". C: ggml_opt_pred"""
         return self._own(lib.ggml_opt_pred)
 
     @property
     def ncorrect(self) -> Tensor | None:
-        """How many of those are right; for "cross_entropy". C: ggml_opt_ncorrect"""
+        """How many predictions are right, for "cross_entropy". C: ggml_opt_ncorrect"""
         return self._own(lib.ggml_opt_ncorrect)
 
     def _own(self, get: Any) -> Tensor | None:
@@ -252,11 +252,11 @@ class OptContext(Handle):
         return Tensor(within(raw, ptr), self) if static else Tensor(raw, self._private[0])
 
     def grad_acc(self, node: Tensor) -> Tensor | None:
-        """Where the gradients of a parameter add up; None where they do not: with static graphs and
-        an opt_period of 1, and for what is no parameter.
+        """The tensor in which a parameter's gradients add up. None where they do not: with static
+        graphs and an opt_period of 1, and for a tensor that is not a parameter.
 
-        Raises `ArgumentError` for a tensor that is not in the model, and where no graph with a step
-        is there: build_type "forward", and dynamic graphs outside of `alloc` to `eval` of a step.
+        Raises `ArgumentError` for a tensor that is not in the model, and if no graph makes a step:
+        with build_type "forward", and for dynamic graphs outside of `alloc` to `eval` of a step.
         C: ggml_opt_grad_acc
         """
         ptr, raw = self.ptr, ptr_of(Tensor, node)
@@ -266,18 +266,18 @@ class OptContext(Handle):
         ):
             raise ArgumentError("there is no graph that steps now: call alloc(backward=True) first")
         if self._model is None or node not in self._model:
-            raise ArgumentError(f"{node!r} is not in the model: expected a parameter of it")
+            raise ArgumentError(f"{node!r} is not in the model: expected one of its parameters")
         acc = lib.ggml_opt_grad_acc(ptr, raw)
         return None if acc == NULL else Tensor(within(acc, ptr), self)
 
     # --- evaluating
 
     def prepare_alloc(self, graph: Graph, inputs: Tensor, outputs: Tensor) -> None:
-        """With dynamic graphs: says what the next `alloc` is for. `graph` computes `outputs`; it
-        and its tensors stay as they are, and may be used again.
+        """For dynamic graphs: gives the next `alloc` its graph, which computes `outputs`. The graph
+        and its tensors do not change and can be used again.
 
-        After the first evaluation graphs may differ in their batch size only. Raises
-        `ArgumentError` for another model, and as __init__. C: ggml_opt_prepare_alloc
+        After the first evaluation graphs may differ only in batch size. Raises `ArgumentError` for
+        another model, and what __init__ raises. C: ggml_opt_prepare_alloc
         """
         with in_use("being prepared", self):
             self._prepare(graph, inputs, outputs)
@@ -287,7 +287,7 @@ class OptContext(Handle):
         ptr_of(Graph, graph)
         inputs_raw, outputs_raw = ptr_of(Tensor, inputs), ptr_of(Tensor, outputs)
         if self.static_graphs:
-            raise ArgumentError("this OptContext has static graphs: call alloc() without this")
+            raise ArgumentError("this OptContext has static graphs: call alloc() directly")
         if self._ready:
             raise ArgumentError("the graph of the last alloc() waits for eval()")
         graph._changeable()
@@ -295,14 +295,15 @@ class OptContext(Handle):
         shape = [n._ptr if n.flags & enums.TensorFlag.PARAM else n.op for n in graph.nodes]
         if self._shape is not None and shape != self._shape and self.build_type == _BUILD.OPT:
             raise ArgumentError(
-                f"this graph has {len(shape)} nodes, the first one {len(self._shape)}, or other "
-                "parameters or ops: momenta would be mixed up; make another OptContext for it"
+                f"this graph (nodes: {len(shape)}) differs from the first (nodes: "
+                f"{len(self._shape)}) in nodes, parameters or ops, so momenta would be mixed up: "
+                "make another OptContext for it"
             )
         self._forget()
         private = Context()
         self._private.append(private)
         private._adopt(inputs, outputs, *graph.nodes)
-        # ggml-opt adds to the graph, and makes two more of the same size.
+        # ggml-opt adds to the graph, and makes two more of its size.
         size = max(graph.size, 8 * (graph.n_nodes + graph.n_leafs + 16))
         self._model = model = Graph(private, size, grads=True)
         graph.copy_to(model)
@@ -310,13 +311,13 @@ class OptContext(Handle):
         self._shape, self.inputs, self.outputs = shape, inputs, outputs
 
     def _with_model(self) -> Any:
-        """`ptr`. Raises `ClosedError` when the last dynamic graph went with a context of its."""
+        """`ptr`. Raises `ClosedError` if the last dynamic graph was closed with its context."""
         if self._model is not None:
             self._model.ptr  # noqa: B018
         return self.ptr
 
     def _forget(self) -> None:
-        """Takes the allocated graph from the scheduler, and ends it and what was in it."""
+        """Takes the allocated graph from the scheduler, and closes it and its contents."""
         if self._lent and self._scheduler._graph is self._lent[0]:
             self._scheduler.reset()
         close_all(self._lent)
@@ -325,10 +326,10 @@ class OptContext(Handle):
             close_all(self._private)
 
     def alloc(self, backward: bool = True) -> None:
-        """Allocates the graph of the next `eval` on the scheduler, with `backward` one that trains.
+        """Allocates the graph of the next `eval` on the scheduler; with `backward` it trains.
 
-        Set `inputs` and `labels` after this. Needed before every `eval`; nothing is done when the
-        graph is still there. Raises `ArgumentError` while another graph is on the scheduler,
+        Set `inputs` and `labels` after this. Needed before every `eval`; it does nothing if the
+        graph is still there. Raises `ArgumentError` while another graph is on the scheduler, and
         `AllocError`. C: ggml_opt_alloc
         """
         with in_use("allocating", self):
@@ -357,7 +358,7 @@ class OptContext(Handle):
                     raise ArgumentError(_OTHER)
                 self._alloc(ptr, kind, backward)
             return
-        lib.ggml_opt_alloc(ptr, backward)  # sees that it has that graph
+        lib.ggml_opt_alloc(ptr, backward)  # finds that graph there
         self._ready = True
         if scheduler._graph is None:
             scheduler.alloc_without_plan(self._graph_again())
@@ -381,13 +382,13 @@ class OptContext(Handle):
             if "hash_set.size" in error.condition:
                 raise ArgumentError(
                     f"the graph of {self!r} is too large for the scheduler, made with graph_size="
-                    f"{scheduler.graph_size}: make both anew, with a larger graph_size"
+                    f"{scheduler.graph_size}: make both again, with a larger graph_size"
                 ) from error
             raise
         self._ready, self._kind = True, kind
         self._allocated = lib.gp_sched_graph(scheduler.ptr)
         graph = self._graph_again()
-        if not scheduler._state().is_alloc:  # ggml-opt does not look
+        if not scheduler._state().is_alloc:  # ggml-opt does not check
             raise scheduler._no_memory(graph)
         scheduler._graph = graph
         graph._scheduler = weakref.ref(scheduler)
@@ -402,23 +403,23 @@ class OptContext(Handle):
             raise
 
     def _graph_again(self) -> Graph:
-        """`graph`, or another for the same pointer if somebody closed it."""
+        """`graph`, or a new one for the same pointer if somebody closed it."""
         if not self._lent or self._lent[0].closed:
-            # A dynamic graph is in the private context, or it is the model itself (forward only).
+            # A dynamic graph is in the private context, or (forward only) is the model itself.
             places = () if self.static_graphs else (*self._private, self._model)
             parents = [place for place in places if place is not None]
             self._lent[:] = [graph := Graph._borrow(self._allocated, *parents)]
-            graph._native.needs.append(self._native)  # which is no parent, for it may be collected
+            graph._native.needs.append(self._native)  # not a parent: it may be collected
             self._borrowed.add(graph)
         return self._lent[0]
 
     def eval(self, result: OptResult | None = None) -> None:
-        """Computes the allocated graph, adds to `result`, and steps where that is due.
+        """Computes the allocated graph, adds to `result`, and makes a step when one is due.
 
-        What a callback or a custom op raised is raised, and KeyboardInterrupt: the batch has been
-        counted then, but what it gave is not to be trusted, nor what it made of the parameters.
-        Raises `ArgumentError` before `alloc` and for a result of other batches, `NoDataError` when
-        a buffer of the model was closed. C: ggml_opt_eval
+        Raises what a callback or a custom op raised, and KeyboardInterrupt. The batch then counts
+        as evaluated, but do not trust its result, nor the parameters if it made a step. Raises
+        `ArgumentError` before `alloc` and for a result of other batches, `NoDataError` when a
+        buffer of the model was closed. C: ggml_opt_eval
         """
         with in_use("evaluating", self):
             self._eval(result)
@@ -432,7 +433,7 @@ class OptContext(Handle):
         self._check_in_place()
         if scheduler._graph is None and not self.static_graphs:
             raise ArgumentError(
-                "the scheduler was reset after alloc(), and the inputs are gone: call alloc() "
+                "the scheduler was reset after alloc(), so the inputs are gone: call alloc() "
                 "again and set them"
             )
         if scheduler._graph is None:
@@ -441,7 +442,7 @@ class OptContext(Handle):
             raise ArgumentError(_OTHER)
         steps = self._kind == _BUILD.OPT
         if steps:
-            self.optimizer = self._optimizer  # looks at what a function gives
+            self.optimizer = self._optimizer  # checks what a function returns
         if result is not None:
             result._take(like)
         graph, model, handles = self._lent[0], self._model, (scheduler, *scheduler.backends)
@@ -456,12 +457,12 @@ class OptContext(Handle):
         try:
             computing(
                 evaluate, (), graph, handles,
-                # Static graphs are of copies, which custom ops do not know.
+                # Static graphs compute copies, which custom ops do not know.
                 lambda: (*scheduler._callbacks(), *model._failed_ops()),
                 held=scheduler._held, backends=scheduler.backends,
             )  # fmt: skip
         finally:
-            if began:  # else another thread has what it takes
+            if began:  # else another thread uses these objects
                 self._ready = False
                 self._step += steps
                 self._opt_i = (self._opt_i + 1) % self.opt_period
@@ -472,15 +473,15 @@ class OptContext(Handle):
                 name = ffi.string(raw.name).decode("utf-8", "replace")
                 raise NoDataError(
                     f"tensor '{name}' is no longer in the memory that it had when this OptContext "
-                    "was made (its buffer was closed): make another OptContext"
+                    "was made, because its buffer was closed: make another OptContext"
                 )
 
     def reset(self, optimizer: bool = False) -> None:
-        """Sets the gradients that have added up to zero; with `optimizer` the momenta of AdamW too,
+        """Sets accumulated gradients to zero. With `optimizer` also resets AdamW's momenta to zero
         and the count of steps to one.
 
-        Raises `ArgumentError` without a graph that trains: build_type "forward", and dynamic graphs
-        outside of `alloc(backward=True)` to `eval`. C: ggml_opt_reset
+        Raises `ArgumentError` without a graph that trains: with build_type "forward", and for
+        dynamic graphs outside of `alloc(backward=True)` to `eval`. C: ggml_opt_reset
         """
         with in_use("being reset", self):
             self._reset(optimizer)

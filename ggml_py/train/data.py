@@ -14,6 +14,7 @@ from ..boundary.handle import Handle, within
 from ..errors import AllocError, ArgumentError
 from ..tensors.convert import DTYPES, TypeLike, decode, type_of
 from ..tensors.tensor import Tensor
+from ..trace.names import counted
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 class Dataset(Handle):
     """Datapoints with or without labels, in host memory. C: ggml_opt_dataset_init
 
-    They are shuffled and copied in shards, `ndata_shard` neighbours at a time.
+    They are shuffled and copied in shards of `ndata_shard` neighbours.
     """
 
     __slots__ = ("_ndata", "ndata_shard")
@@ -37,9 +38,9 @@ class Dataset(Handle):
         type_data: TypeLike = "f32",
         type_label: TypeLike = "f32",
     ) -> None:
-        """The first axis of `data` and `labels` counts the datapoints; the others are put together.
+        """The first axis of `data` and `labels` counts the datapoints; the others are flattened.
 
-        Raises `ArgumentError` when these numbers differ or are no multiple of `ndata_shard`.
+        Raises `ArgumentError` if the counts differ or are not a multiple of `ndata_shard`.
         """
         values = np.asarray(data)
         given = None if labels is None else np.asarray(labels)
@@ -48,7 +49,7 @@ class Dataset(Handle):
         if given is not None and given.shape[:1] != values.shape[:1]:
             raise ArgumentError(
                 f"data of shape {values.shape} and labels of shape {given.shape}: expected the "
-                "same number of both (the first axis counts them)"
+                "same number of each (the first axis counts them)"
             )
         if given is not None and given.size == 0:
             raise ArgumentError(f"labels of shape {given.shape}: expected None for no labels")
@@ -69,7 +70,7 @@ class Dataset(Handle):
         ndata: int,
         ndata_shard: int = 1,
     ) -> Dataset:
-        """One to be filled through `data` and `labels`; without labels for an ne_label of 0.
+        """A dataset to fill through `data` and `labels`; with ne_label=0 it has no labels.
 
         Raises `ArgumentError`, `AllocError`. C: ggml_opt_dataset_init
         """
@@ -92,7 +93,7 @@ class Dataset(Handle):
         ndata, ndata_shard = integer("ndata", ndata, 1), integer("ndata_shard", ndata_shard, 1)
         if ndata % ndata_shard:
             raise ArgumentError(
-                f"{ndata} datapoints are no whole shards of {ndata_shard}: expected a multiple "
+                f"{counted(ndata, 'datapoint')} in shards of {ndata_shard}: expected a multiple "
                 "(upstream would leave the rest out)"
             )
         for type_, ne, what in zip(
@@ -101,24 +102,26 @@ class Dataset(Handle):
             block = lib.ggml_blck_size(type_)
             if block == 0 or ne % block:
                 raise ArgumentError(
-                    f"{what}: {ne} elements each are no whole blocks of {type_.name.lower()} "
-                    f"({block} elements a block)"
+                    f"{what}: {counted(ne, 'element')} each, in blocks of {type_.name.lower()} "
+                    f"({counted(block, 'element')}): expected a multiple"
                 )
             if ne * lib.ggml_type_size(type_) * ndata * ndata_shard >= 1 << 62:
                 raise ArgumentError(
-                    f"{what}: {ndata:,} x {ne:,} elements are more than ggml counts"
+                    f"{what}: {ndata:,} x {ne:,} elements are more than ggml can count"
                 )
         ptr = lib.ggml_opt_dataset_init(*types, ne_datapoint, ne_label, ndata, ndata_shard)
-        if lib.ggml_opt_dataset_data(ptr).data == NULL:  # upstream does not look
+        if lib.ggml_opt_dataset_data(ptr).data == NULL:  # upstream does not check
             lib.ggml_opt_dataset_free(ptr)
             raise AllocError(
-                f"no memory for {ndata:,} datapoints of {ne_datapoint:,} {types[0].name.lower()}"
+                f"no memory for {ndata:,} x {ne_datapoint:,} elements of {types[0].name.lower()}"
             )
         super().__init__(ptr, lib.ggml_opt_dataset_free)
         self._ndata, self.ndata_shard = ndata, ndata_shard
 
     def __repr__(self) -> str:
-        return "<Dataset closed>" if self.closed else f"<Dataset {self._ndata} datapoints>"
+        return (
+            "<Dataset closed>" if self.closed else f"<Dataset {counted(self._ndata, 'datapoint')}>"
+        )
 
     @property
     def ndata(self) -> int:
@@ -127,23 +130,23 @@ class Dataset(Handle):
 
     @property
     def data(self) -> Tensor:
-        """All datapoints, ne = [ne_datapoint, ndata]; to be `set` at any time. Shuffling leaves
-        them where they are. C: ggml_opt_dataset_data"""
+        """All datapoints, ne = [ne_datapoint, ndata]. `set` them at any time. Shuffling does not
+        move them. C: ggml_opt_dataset_data"""
         ptr = self.ptr
         return Tensor(within(lib.ggml_opt_dataset_data(ptr), ptr), self)
 
     @property
     def labels(self) -> Tensor | None:
-        """All labels, ne = [ne_label, ndata]; None without. C: ggml_opt_dataset_labels"""
+        """All labels, ne = [ne_label, ndata]; None if it has none. C: ggml_opt_dataset_labels"""
         ptr = self.ptr
         raw = lib.ggml_opt_dataset_labels(ptr)
         return None if raw == NULL else Tensor(within(raw, ptr), self)
 
     def shuffle(self, opt: OptContext, idata: int | None = None) -> None:
-        """Shuffles the first `idata` datapoints, all by default, with the random numbers of `opt`:
-        those of a fresh one are always the same.
+        """Shuffles the first `idata` datapoints (default: all) with the random numbers of `opt`. A
+        fresh OptContext always has the same ones.
 
-        Raises `ArgumentError` for an idata that is no multiple of `ndata_shard`.
+        Raises `ArgumentError` for an idata that is not a multiple of `ndata_shard`.
         C: ggml_opt_dataset_shuffle
         """
         from .context import OptContext
@@ -155,7 +158,7 @@ class Dataset(Handle):
         lib.ggml_opt_dataset_shuffle(raw, ptr, n)
 
     def get_batch(self, data_batch: Tensor, labels_batch: Tensor | None, ibatch: int) -> None:
-        """Copies batch number `ibatch` into tensors; how many datapoints their size says.
+        """Copies batch number `ibatch` into tensors, whose size is the number of datapoints.
 
         Raises `ArgumentError` for tensors of another type or size and for a number out of range,
         `NoDataError` before allocation. C: ggml_opt_dataset_get_batch
@@ -170,7 +173,9 @@ class Dataset(Handle):
         if labels_batch is not None and labels is not None:
             n_labels = _n_batch("labels_batch", labels_batch, labels)
             if n_labels != n:
-                raise ArgumentError(f"data_batch takes {n} datapoints, labels_batch {n_labels}")
+                raise ArgumentError(
+                    f"data_batch takes {counted(n, 'datapoint')}, labels_batch {n_labels}"
+                )
         self._check_batch(n, ibatch)
         raw = NULL if labels_batch is None else labels_batch.ptr
         lib.ggml_opt_dataset_get_batch(ptr, data_batch.ptr, raw, ibatch)
@@ -178,9 +183,10 @@ class Dataset(Handle):
     def get_batch_host(
         self, ndata_batch: int, ibatch: int
     ) -> tuple[npt.NDArray[Any], npt.NDArray[Any] | None]:
-        """Copies of the data [ndata_batch, ne_datapoint] and labels of batch number `ibatch`.
+        """Copies of data [ndata_batch, ne_datapoint] and labels of batch number `ibatch`.
 
-        Types that numpy lacks come as float32. Raises `ArgumentError` for a number out of range.
+        Types that numpy lacks are converted to float32. Raises `ArgumentError` for a number out of
+        range.
         C: ggml_opt_dataset_get_batch_host
         """
         ptr, data, labels = self.ptr, self.data, self.labels
@@ -197,20 +203,21 @@ class Dataset(Handle):
         n = integer("datapoints in a batch", n, 1, self._ndata)
         if n % self.ndata_shard:
             raise ArgumentError(
-                f"a batch of {n} datapoints: expected a multiple of ndata_shard={self.ndata_shard}"
+                f"a batch of {counted(n, 'datapoint')}: expected a multiple of "
+                f"ndata_shard={self.ndata_shard}"
             )
         integer(f"ibatch, of batches of {n},", ibatch, 0, self._ndata // n - 1)
 
 
 def _n_batch(name: str, batch: Tensor, integer: Tensor) -> int:
-    """How many datapoints a batch takes."""
+    """How many datapoints a batch tensor takes."""
     ptr_of(Tensor, batch)
     batch._data()
     ne = integer.ne[0]
     if batch.type != integer.type or not batch.is_contiguous or batch.n_elements % ne:
         raise ArgumentError(
             f"{name} is {batch!r}: expected contiguous {integer.type.name.lower()} with a multiple "
-            f"of {ne} elements, as the dataset has them"
+            f"of {ne} elements, as in the dataset"
         )
     return batch.n_elements // ne
 
@@ -224,18 +231,18 @@ def _decoded(raw: npt.NDArray[np.uint8], like: Tensor) -> npt.NDArray[Any]:
 
 
 class OptResult(Handle):
-    """What evaluations of one kind of batch gave, taken together. C: ggml_opt_result_init"""
+    """The summed-up results of evaluating batches of one kind. C: ggml_opt_result_init"""
 
     __slots__ = ("_like",)
 
     def __init__(self) -> None:
-        self._like: tuple[int, int, int] | None = None  # loss type, opt_period, datapoints a batch
+        self._like: tuple[int, int, int] | None = None  # loss type, opt_period, batch size
         super().__init__(lib.ggml_opt_result_init(), lib.ggml_opt_result_free)
 
     def __repr__(self) -> str:
         if self.closed:
             return "<OptResult closed>"
-        return f"<OptResult {self.ndata} datapoints, loss {self.loss:.5g}>"
+        return f"<OptResult {counted(self.ndata, 'datapoint')}, loss {self.loss:.5g}>"
 
     def reset(self) -> None:
         """Forgets everything. C: ggml_opt_result_reset"""
@@ -243,11 +250,12 @@ class OptResult(Handle):
         self._like = None
 
     def _take(self, like: tuple[int, int, int]) -> Any:
-        """The pointer, for an evaluation like those before."""
+        """The pointer, for an evaluation of the same kind as those before."""
         ptr = self.ptr
         if self._like is not None and self._like != like:
             was, now = (
-                f"{enums.OptLossType(loss).name.lower()} loss, opt_period={period}, {n} datapoints"
+                f"{enums.OptLossType(loss).name.lower()} loss, opt_period={period}, "
+                f"{counted(n, 'datapoint')}"
                 for loss, period, n in (self._like, like)
             )
             raise ArgumentError(
@@ -271,7 +279,7 @@ class OptResult(Handle):
 
     @property
     def loss(self) -> float:
-        """Mean over the batches, for loss type "sum" the sum; 0 without data.
+        """Mean over the batches, or their sum for loss type "sum"; 0 without data.
 
         C: ggml_opt_result_loss
         """
@@ -284,19 +292,22 @@ class OptResult(Handle):
 
     @property
     def accuracy(self) -> float:
-        """Share of datapoints whose largest output is where the largest label is; NaN without data
+        """Share of datapoints whose largest output and largest label coincide; NaN without data
         and for loss types other than "cross_entropy". C: ggml_opt_result_accuracy
         """
         return self._pair(lib.ggml_opt_result_accuracy)[0]
 
     @property
     def accuracy_unc(self) -> float:
-        """Standard error of `accuracy`; NaN for fewer than two. C: ggml_opt_result_accuracy"""
+        """Standard error of `accuracy`; NaN for fewer than two datapoints.
+
+        C: ggml_opt_result_accuracy
+        """
         return self._pair(lib.ggml_opt_result_accuracy)[1]
 
     @property
     def pred(self) -> npt.NDArray[np.int32]:
-        """Where the largest output of each datapoint is, in the order of evaluation; empty for loss
+        """The index of each datapoint's largest output, in the order of evaluation. Empty for loss
         types other than "cross_entropy". C: ggml_opt_result_pred
         """
         ptr = self.ptr

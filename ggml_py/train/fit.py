@@ -1,6 +1,6 @@
 """Loops over datasets: epochs and whole trainings.
 
-They are Python's, on the functions below them, so that Ctrl-C and exceptions end them at a batch.
+They are written in Python on top of OptContext, so Ctrl-C and exceptions can end them at a batch.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from .. import enums
 from ..boundary.arguments import check_function, integer, ptr_of
 from ..errors import ArgumentError
+from ..trace.names import counted
 from .context import OptContext
 from .data import Dataset, OptResult
 from .params import SGD, AdamW
@@ -25,17 +26,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a part of an epoch has come, for callbacks."""
+    """The progress of one part of an epoch, for callbacks."""
 
-    train: bool  # else only evaluated
+    train: bool  # otherwise this part only evaluates
     result: OptResult  # of this part
-    ibatch: int  # batches that are done
+    ibatch: int  # batches done
     ibatch_max: int  # batches in this part
     seconds: float  # since the part began
 
     @property
     def seconds_left(self) -> float:
-        """Estimated from those gone."""
+        """Estimated from the batches that are done."""
         return self.seconds / self.ibatch * (self.ibatch_max - self.ibatch)
 
 
@@ -66,12 +67,12 @@ def epoch(
     idata_split: int | None = None,
     callback: Callable[[Progress], object] | None = None,
 ) -> None:
-    """Trains on the datapoints before `idata_split` (default: on all), evaluates the others.
+    """Trains on the datapoints before `idata_split` (default: all) and evaluates the others.
 
-    `callback(progress)` is called after each batch; what it raises ends the epoch. Results are
-    added to. Needs static graphs. Raises `ArgumentError` for a dataset that does not fit the model:
-    other ne or type, a number of datapoints that is no whole number of batches (before the split,
-    of `opt_period` batches), labels that are missing or too many.
+    `callback(progress)` is called after each batch; an exception in it ends the epoch. The epoch
+    adds to the given results. Needs static graphs. Raises `ArgumentError` for a dataset that does
+    not fit the model: another ne or type, datapoints that do not make whole batches (in a part that
+    trains, a multiple of `opt_period` batches), missing labels, or labels the loss does not take.
     C: ggml_opt_epoch
     """
     ptr_of(OptContext, opt), ptr_of(Dataset, dataset)
@@ -98,7 +99,7 @@ def epoch(
 
 
 def _batches(opt: OptContext, dataset: Dataset, idata_split: int | None) -> tuple[int, int, Tensor]:
-    """Batches, those of them to train on, and the inputs, if all fits together."""
+    """The number of batches, how many of them train, and the inputs. Raises if they do not fit."""
     inputs, data, labels = opt.inputs, dataset.data, dataset.labels
     if not opt.static_graphs or inputs is None:
         raise ArgumentError("epochs need static graphs: give OptContext inputs and outputs")
@@ -114,20 +115,20 @@ def _batches(opt: OptContext, dataset: Dataset, idata_split: int | None) -> tupl
         elif given_.ne[0] != tensor.ne[0] or given_.type != tensor.type:
             raise ArgumentError(
                 f"{what} of the dataset: {given_!r}, the model takes {tensor!r}: expected the same "
-                "ne0 and type"
+                "ne[0] and type"
             )
     n, n_batch = dataset.ndata, inputs.ne[1]
     split = n if idata_split is None else integer("idata_split", idata_split, 0, n)
     if n % n_batch or split % n_batch or n_batch % dataset.ndata_shard:
         raise ArgumentError(
-            f"{n} datapoints, split at {split}, in shards of {dataset.ndata_shard}: expected whole "
-            f"batches of {n_batch}, the ne1 of the inputs"
+            f"{counted(n, 'datapoint')}, split at {split}, in shards of {dataset.ndata_shard}: "
+            f"expected whole batches of {n_batch}, which is ne[1] of the inputs"
         )
     for part in (split // n_batch, (n - split) // n_batch):
         if opt.build_type == enums.OptBuildType.OPT and part % opt.opt_period:
             raise ArgumentError(
-                f"{part} batches with opt_period={opt.opt_period}: expected a multiple, or a step "
-                "would be of too few batches"
+                f"{counted(part, 'batch', 'batches')} with opt_period={opt.opt_period}: expected a "
+                "multiple, or one step would have too few batches"
             )
     if split and opt.build_type == enums.OptBuildType.FORWARD:
         raise ArgumentError("build_type='forward' cannot train: expected idata_split=0")
@@ -136,7 +137,7 @@ def _batches(opt: OptContext, dataset: Dataset, idata_split: int | None) -> tupl
 
 @dataclass(frozen=True)
 class Epoch:
-    """What one epoch of `fit` gave; NaN where there is no such number."""
+    """The results of one epoch of `fit`; NaN where there is no value."""
 
     loss: float
     loss_unc: float
@@ -159,20 +160,20 @@ def fit(
     val_split: float = 0.0,
     callback: Callable[[Progress], object] | None = None,
 ) -> list[Epoch]:
-    """Trains the model that computes `outputs` from `inputs`, and returns what each epoch gave.
+    """Trains the model that computes `outputs` from `inputs`; returns the results of each epoch.
 
-    `optimizer` may be a function of the number of the epoch, from 1. A step is made after every
-    `nbatch_logical` datapoints, a multiple of the ne1 of `inputs`. The last `val_split` (0 to 1) of
-    the shuffled dataset is for validation only. `callback=progress_bar` shows how far it is.
-    Raises as `OptContext` and `epoch`. C: ggml_opt_fit
+    `optimizer` may be a function of the epoch's number, from 1. A step follows every
+    `nbatch_logical` datapoints, a multiple of ne[1] of `inputs`. The last `val_split` (0 to 1) of
+    the shuffled dataset is only for validation. `callback=progress_bar` shows the progress.
+    Raises what `OptContext` and `epoch` raise. C: ggml_opt_fit
     """
     ptr_of(Dataset, dataset)
     n, n_batch = dataset.ndata, inputs.ne[1]
     nepoch, nbatch_logical = integer("nepoch", nepoch), integer("nbatch_logical", nbatch_logical, 1)
     if n % nbatch_logical or nbatch_logical % n_batch:
         raise ArgumentError(
-            f"nbatch_logical={nbatch_logical}: expected a divisor of the {n} datapoints that is a "
-            f"multiple of {n_batch}, the ne1 of the inputs"
+            f"nbatch_logical={nbatch_logical}: expected a divisor of the dataset's size, {n}, that "
+            f"is a multiple of {n_batch}, which is ne[1] of the inputs"
         )
     if not 0 <= val_split < 1:
         raise ArgumentError(f"val_split={val_split}: expected at least 0 and less than 1")
@@ -180,8 +181,8 @@ def fit(
     split = int((1 - val_split) * n_logical + 1e-6) * nbatch_logical
     if split == 0:
         raise ArgumentError(
-            f"val_split={val_split} of {n_logical} steps leaves none to train: expected a smaller "
-            "one, or a smaller nbatch_logical"
+            f"val_split={val_split} of {counted(n_logical, 'step')} leaves none to train: expected "
+            "a smaller val_split or nbatch_logical"
         )
     number = 1
 

@@ -1,4 +1,4 @@
-"""What an optimizer is told, and what a model must be to be trained."""
+"""Parameters of optimizers, and the checks on a model that is to be trained."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 class AdamW:
     """Adam with decoupled weight decay.
 
-    `alpha` is the learning rate, `wd` the weight decay. Raises `ArgumentError` for what ggml does
-    not take: an alpha that is not positive, a beta or wd outside of 0 to 1, a negative eps.
+    `alpha` is the learning rate, `wd` the weight decay. Raises `ArgumentError` for values that ggml
+    does not take: an alpha that is not positive, a beta or wd outside 0 to 1, a negative eps.
     """
 
     alpha: float = 0.001
@@ -44,7 +44,7 @@ class AdamW:
 class SGD:
     """Stochastic gradient descent. `alpha` is the learning rate, `wd` the weight decay.
 
-    Raises `ArgumentError` as `AdamW`.
+    Raises `ArgumentError` like `AdamW`.
     """
 
     alpha: float = 0.001
@@ -64,12 +64,12 @@ def _check_rates(optimizer: AdamW | SGD, *shares: str) -> None:
 
 
 def check_model(opt: OptContext, model: Graph, inputs: Tensor, outputs: Tensor) -> None:
-    """Raises for what ggml_opt_build would abort on, or train wrongly."""
+    """Raises for a model that ggml_opt_build would abort on or train wrongly."""
     if inputs not in model or outputs not in model:
         missing = outputs if inputs in model else inputs
         raise ArgumentError(f"{missing!r} is not in the graph that computes the outputs")
     if inputs.op != enums.Op.NONE:
-        raise ArgumentError(f"inputs: {inputs!r} is computed: expected a tensor to be set")
+        raise ArgumentError(f"inputs: {inputs!r} is computed: expected a tensor that can be set")
     if outputs.type != enums.Type.F32 or outputs.n_elements == 0:
         raise ArgumentError(f"outputs: {outputs!r}: expected f32, and not empty")
     is_matrix = outputs.ne[2:] == (1, 1) and outputs.is_contiguous
@@ -81,7 +81,9 @@ def check_model(opt: OptContext, model: Graph, inputs: Tensor, outputs: Tensor) 
     params = []
     for node in model.nodes:
         if node.flags & enums.TensorFlag.LOSS:
-            raise ArgumentError(f"{node!r} is a loss: ggml-opt adds its own, and takes no other")
+            raise ArgumentError(
+                f"{node!r} is a loss: expected a model without one, because ggml-opt adds its own"
+            )
         if node.flags & enums.TensorFlag.PARAM:
             params.append(node)
     if not params and opt.build_type != enums.OptBuildType.FORWARD:
@@ -96,14 +98,13 @@ def check_model(opt: OptContext, model: Graph, inputs: Tensor, outputs: Tensor) 
         buffer = param.buffer
         if buffer is not None and not first.supports_buft(buffer.type):
             raise ArgumentError(
-                f"parameter {param!r} is in {buffer}, which {first.name} cannot read: ggml-opt "
-                "keeps gradients and momenta on the scheduler's first backend, allocate the "
-                "parameters there"
+                f"parameter {param!r} is in {buffer}, which {first.name} cannot read: allocate it "
+                "on the scheduler's first backend, where ggml-opt keeps gradients and momenta"
             )
 
 
 def context_of(tensor: Tensor) -> Context:
-    """That of the outputs of a static model."""
+    """The Context of the outputs of a static model."""
     ptr_of(Tensor, tensor)
     if not isinstance(tensor._context, Context):
         raise ArgumentError(f"outputs: {tensor!r} is not a tensor of a Context")
@@ -111,7 +112,7 @@ def context_of(tensor: Tensor) -> Context:
 
 
 def let_go(scheduler: weakref.ref[Scheduler], borrowed: weakref.WeakSet[Graph]) -> None:
-    """The OptContext is gone: takes its graph from the scheduler."""
+    """Takes the graph of an OptContext that is gone from the scheduler."""
     on = scheduler()
     if on is not None and on._graph in borrowed:
         with contextlib.suppress(GgmlError):
@@ -122,6 +123,6 @@ def let_go(scheduler: weakref.ref[Scheduler], borrowed: weakref.WeakSet[Graph]) 
 
 
 def close_all(handles: list[Any]) -> None:
-    """Closes and forgets them, the last one first."""
+    """Closes and forgets the handles, the last one first."""
     while handles:
         handles.pop().close()

@@ -51,7 +51,7 @@ def test_a_graph_that_does_not_fit_beside_the_weights(sims):
         for call in (net.scheduler.alloc_graph, net.scheduler.reserve):
             with pytest.raises(ggml.AllocError) as raised:
                 call(net.graph)
-            assert f"gpu0 could not allocate {needed:,} bytes of compute buffer" in str(raised.value)
+            assert f"gpu0 could not allocate {needed:,} bytes of compute" in str(raised.value)
             assert f"({free:,} of 60,000 bytes of gpu0 are free)" in str(raised.value)
             assert raised.value.sizes["gpu0"] == needed
     with Net(sims(memory=60_000 + needed)) as net:

@@ -168,11 +168,11 @@ MISUSES = [
     ),
     misuse(
         "labels-differ", lambda e: ggml.Dataset(np.ones((3, 2)), np.ones(4)), ARGUMENT,
-        "(4,)", "same number of both",
+        "(4,)", "same number of each",
     ),
     misuse(
         "shards", lambda e: ggml.Dataset(np.ones((5, 2)), ndata_shard=2), ARGUMENT,
-        "no whole shards of 2", "expected a multiple",
+        "in shards of 2", "expected a multiple",
     ),
     misuse("shuffle-part", shuffle_part, ARGUMENT, "idata=2", "multiple of ndata_shard=3"),
     misuse("batch-minus-one", negative_batch, ARGUMENT, "ibatch, of batches of 2,=-1", "0 to 2"),
