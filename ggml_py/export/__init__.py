@@ -1,1 +1,1 @@
-"""Renderers of plans: each takes plain data and returns text."""
+"""Exporters of plans and runs: each takes plain data and returns text."""

@@ -1,11 +1,11 @@
-"""Reads what ggml prints with GGML_SCHED_DEBUG=2, out of logs as people paste them.
+"""Reads what ggml prints with GGML_SCHED_DEBUG=2 from logs as people paste them.
 
-Here is the grammar: which lines there are, and what may be around them. What it means as a plan is
-in `dumped.py`.
+This file has the grammar: which lines there are, and what may be around them.
+`debug_log_plan.py` turns them into a plan.
 
-A line is printed in pieces: the node, then each source; the split, then each input. So a log that
-marks its messages (a time, a level) has the mark in the middle of lines, too. Another message may
-come between two pieces, and some programs write each piece on a line of its own.
+ggml prints a line in pieces: the node, then each source; the split, then each input. So a log with
+prefixes (a time, a level) has them in the middle of lines too. Another message may come between two
+pieces, and some programs write each piece on its own line.
 C: ggml_backend_sched_print_assignments
 """
 
@@ -21,30 +21,30 @@ from .log_lines import BEGIN, lines
 
 EXPECTED = (
     "expected the lines that ggml prints with GGML_SCHED_DEBUG=2 in the environment and a log that "
-    "shows debug messages (llama.cpp: -lv 5), '## SPLIT #0: CUDA0 # 0 inputs' and then "
+    "shows debug messages (llama.cpp: -lv 5): '## SPLIT #0: CUDA0 # 0 inputs', then "
     "'node #  0 (GET_ROWS): …'"
 )
 
-_NAME, _BACKEND, _CAUSE_WIDTH, _SIZE_WIDTH = 20, 5, 8, 5  # bytes that are printed
+_NAME, _BACKEND, _CAUSE_WIDTH, _SIZE_WIDTH = 20, 5, 8, 5  # bytes printed
 _SPLIT = re.compile(r"## SPLIT #(\d+): (.+?) # (\d+) inputs(.*)")
 _SIZE = r"\(\s*(\d+[KM]?)\s*\)"
 _USE = r"(?: use=(\d+)(?:,c=([01]))?)?"
 _NODE = re.compile(rf"node #\s*(\d+) \(\s*(.{{1,10}}?)\s*\):(.*?) {_SIZE} \[(.*?)\]{_USE}:(.*)")
 _SOURCE = re.compile(rf"(.*?) {_SIZE} \[(.*?)\]")
 _INPUT = re.compile(rf"\[((?:(?!\] \[).)*?) {_SIZE}\]")
-# A line of sources only, as another message between the pieces leaves it.
+# A line of only sources, which is left when another message comes between the pieces.
 _MORE_SOURCES = re.compile(rb"(?: .{20} \(.{5}\) \[.{5} .{8}\])+\s*")
-# One of which a logger took the blanks before it.
+# A source whose leading blanks a logger removed.
 _STRIPPED = re.compile(rb"(.*?) \(.{5}\) \[.{5} .{8}\]")
-# As wide as a source, and none that can be read: its size is damaged.
+# As wide as a source, but not readable as one: its size is damaged.
 _DAMAGED = re.compile(r" \(.{5}\) \[.{5} .{8}\]")
 _CUT_OFF = re.compile(r" \(\s*\d+[KM]?\s*\)?(?: \[[^]]*)?$")
-# More nodes than those that are printed are views; a number far beyond is a damaged one.
+# Node numbers that are skipped are views. A larger gap than this is a damaged number.
 _MOST_VIEWS = 1 << 20
 
 
 class Printed(NamedTuple):
-    """One tensor, as a piece has it."""
+    """One tensor as a piece shows it."""
 
     name: str  # at most 20 bytes
     nbytes: int  # rounded down to KiB or MiB
@@ -53,7 +53,7 @@ class Printed(NamedTuple):
 
 
 class PrintedInput(NamedTuple):
-    """An input of a split: its name is whole."""
+    """An input of a split; its name is complete."""
 
     name: str
     nbytes: int
@@ -65,8 +65,8 @@ class NodeLine:
     op: str
     tensor: Printed
     use_count: int
-    compute: bool | None  # None: a release that does not print it
-    is_marked: bool  # something that is not ggml's stands before it
+    compute: bool | None  # None if the release does not print it
+    is_marked: bool  # text that is not ggml's comes before it
     sources: list[Printed] = field(default_factory=list)
 
 
@@ -77,18 +77,18 @@ class SplitLine:
     n_inputs: int
     inputs: list[PrintedInput] = field(default_factory=list)
     nodes: list[NodeLine] = field(default_factory=list)
-    may_be_cut: bool = False  # nothing shows that its last line, the last of the text, is whole
+    may_be_cut: bool = False  # its last line is the last of the text and may be cut off
 
 
 def dumps(text: str) -> list[list[SplitLine]]:
-    """The dumps in a log, one for each time that the scheduler planned: the splits of each.
+    """The dumps in a log, one for each time that the scheduler planned, as lists of splits.
 
-    Raises ValueError, which names the line, for a log without any and for one that is damaged.
+    Raises ValueError for a log without any, and for a damaged log, with the line.
     """
     found: list[list[SplitLine]] = []
     if not isinstance(text, str):
         raise TypeError(f"a log: expected its text, a str, got {type(text).__name__}")
-    text = text.encode("utf-8", "replace").decode()  # no half of a pair of UTF-16
+    text = text.encode("utf-8", "replace").decode()  # without lone surrogates
     line, read, is_piece, is_followed = "", None, False, True
     for number, line in lines(text):
         try:
@@ -109,10 +109,10 @@ def dumps(text: str) -> list[list[SplitLine]]:
         for split in splits:
             if len(split.inputs) != split.n_inputs:
                 raise ValueError(
-                    f"split {split.index} says that it has {counted(split.n_inputs, 'input')}, and "
-                    f"{len(split.inputs)} are there: the log is damaged or cut off"
+                    f"split {split.index} should have {counted(split.n_inputs, 'input')}, but "
+                    f"{len(split.inputs)} were found: the log is damaged or cut off"
                 )
-    # The last line has no end, or it is a piece of one.
+    # The last line has no end, or is only a piece of a line.
     has_no_end = bool(line) and (read is not None or not was_followed)
     found[-1][-1].may_be_cut = has_no_end or (is_piece and not is_followed)
     if not any(split.nodes for split in found[-1]):
@@ -121,8 +121,8 @@ def dumps(text: str) -> list[list[SplitLine]]:
 
 
 def _read(line: str, found: list[list[SplitLine]]) -> bool | None:
-    """Adds one line to what was found before it; whether it may be a piece of a line, None where it
-    is none of a print's."""
+    """Adds one line to what was found before it. Returns whether it may be only a piece of a line,
+    or None if it does not belong to a debug print."""
     starts = [at for at in map(line.find, BEGIN) if at >= 0]
     if not starts:
         return True if _read_more(line, found) else None
@@ -146,7 +146,7 @@ def _read_split(m: re.Match[str], found: list[list[SplitLine]]) -> None:
     expected = len(found[-1]) if found else 0
     if split.index != expected:
         raise ValueError(
-            f"split {split.index} where split {expected} was expected: a part of the log is missing"
+            f"found split {split.index}, expected split {expected}: a part of the log is missing"
         )
     found[-1].append(split)
     _add_inputs(split, m[4])
@@ -178,13 +178,13 @@ def _read_node(m: re.Match[str], is_marked: bool, found: list[list[SplitLine]]) 
 
 
 def _read_more(line: str, found: list[list[SplitLine]]) -> bool:
-    """A line that goes on with the one before: False where it is none of ours."""
+    """Reads a line that continues the one before. Returns False if it is not one of ours."""
     if not found:
         return False
     split = found[-1][-1]
     if split.nodes:
-        # Marks that are not llama.cpp's may stand before it: what we know is how wide it is, in
-        # bytes. A character that was cut in two is one.
+        # Prefixes that are not llama.cpp's may come before it: we only know its width in bytes. A
+        # character that was cut in two counts as one byte.
         raw = line.replace("\ufffd", "\x7f").encode()
         if (m := _MORE_SOURCES.search(raw)) and m.end() == len(raw):
             more = m[0].decode(errors="replace").replace("\x7f", "\ufffd")
@@ -192,7 +192,9 @@ def _read_more(line: str, found: list[list[SplitLine]]) -> bool:
             return True
         if m := _STRIPPED.fullmatch(raw.rstrip()):
             if split.nodes[-1].is_marked or len(m[1]) > _NAME:
-                raise ValueError("the blanks before a source are lost, so where it begins is too")
+                raise ValueError(
+                    "the blanks before a source are lost, so its beginning is not known"
+                )
             _add_sources(split.nodes[-1], f" {line.rstrip()}")
             return True
     elif len(split.inputs) < split.n_inputs:
@@ -213,17 +215,17 @@ def _add_sources(node: NodeLine, text: str) -> None:
 
 
 def _check_between(text: str) -> None:
-    """Refuses a source that would else be left out, as if it were another message."""
+    """Refuses a damaged source, which would otherwise be skipped like another message."""
     if damaged := _DAMAGED.search(text):
         raise ValueError(f"a source has no size: {damaged[0].strip()} is damaged")
 
 
 def _name(piece: str) -> str:
-    """The name in a piece: 20 bytes at its end, filled up with spaces at their beginning."""
+    """The name in a piece: its last 20 bytes, which are padded with spaces on the left."""
     width, start = 0, len(piece)
     while start and width < _NAME:
         start -= 1
-        # a character that was cut in two is one byte or more
+        # a character that was cut in two has at least one byte
         width += 1 if piece[start] == "\ufffd" else len(piece[start].encode())
     return piece[start:].lstrip(" ")
 
@@ -243,12 +245,12 @@ def _place(brackets: str) -> tuple[str, str]:
         raise ValueError(f"[{brackets}] is damaged: expected a backend of at most 5 bytes")
     cause = cause.strip()
     if cause and not PATTERN.fullmatch(cause):
-        raise ValueError(f"[{brackets}] is damaged: expected a cause as {EXAMPLES}")
+        raise ValueError(f"[{brackets}] is damaged: expected a cause like {EXAMPLES}")
     return backend, cause
 
 
 def _nbytes(size: str) -> int:
-    # Of more than four digits of MiB the unit is cut off.
+    # With more than four digits of MiB the unit is cut off.
     if len(size) > _SIZE_WIDTH:
         raise ValueError(f"the size {size[:20]} is damaged: ggml prints {_SIZE_WIDTH} characters")
     return int(size[:-1]) << 10 if size.endswith("K") else int(size.removesuffix("M")) << 20

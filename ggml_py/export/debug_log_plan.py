@@ -1,8 +1,8 @@
-"""The plan in a debug print of ggml's scheduler, as far as that tells.
+"""The plan in a debug print of ggml's scheduler, as far as the print shows it.
 
-A print has the nodes that are computed, with their sources by name. From it follow backends, splits
-and copies; not shapes, not types, not what the backends support, not where weights lie. `unknown`
-says in sentences what is missing, and what was concluded rather than read.
+A print has the computed nodes, with the names of their sources. Backends, splits and copies follow
+from it. Shapes, types, what the backends support and where weights are do not. `unknown` says in
+sentences what is missing, and what was inferred rather than read.
 """
 
 from __future__ import annotations
@@ -36,27 +36,27 @@ from .debug_log import NodeLine, Printed, SplitLine, dumps
 SOURCE = "debug log"
 _NOBODY = "NULL"  # what is printed for a copy
 _MAX_COPIES = 4  # GGML_SCHED_MAX_COPIES
-# What ggml appends to the names of views, and the op that does.
+# What ggml appends to the names of views, and their ops.
 _VIEWS = {
     " (view)": "VIEW", " (reshaped)": "RESHAPE", " (permuted)": "PERMUTE",
     " (transposed)": "TRANSPOSE",
 }  # fmt: skip
 
-# A copy before it has a number: the tensor, the backend, which of several.
+# A copy that has no id yet: the tensor, the backend, and its number among several.
 _Copy = tuple[int, int, int]
 
 
 def from_debug_log(text: str, index: int = -1, upstream: str | None = None) -> Planned:
-    """The plan of the debug print number `index` in a log (the last one, unless told)."""
+    """The plan of debug print number `index` in a log (default: the last)."""
     if upstream is not None:
         upstream = find_release(upstream).ggml
     found = dumps(text)
     if not -len(found) <= index < len(found):
-        raise ValueError(f"index={index}: this log has {len(found)} debug prints")
+        raise ValueError(f"index={index}: this log has {counted(len(found), 'debug print')}")
     if not any(split.nodes for split in found[index]):
         raise ValueError(f"debug print {index} of this log has no nodes: it was cut off")
     for split in found[index]:
-        if not split.nodes:  # ggml begins one with a node that it prints
+        if not split.nodes:  # ggml begins each with a printed node
             raise ValueError(
                 f"split {split.index} of debug print {index} has no nodes: a part of the log is "
                 "missing"
@@ -65,21 +65,21 @@ def from_debug_log(text: str, index: int = -1, upstream: str | None = None) -> P
 
 
 class _Reading:
-    """One print on its way to a plan."""
+    """Turns one print into a plan."""
 
     def __init__(self, splits: list[SplitLine]) -> None:
         self.splits = splits
         self.lines = [node for split in splits for node in split.nodes]
         self.n_nodes = self.lines[-1].index + 1
         self.backends = self._backends()
-        # Those in between are views, of which nothing is printed.
+        # Nodes in between are views, which are not printed.
         self.tensors = [_record(i, NODE, "", "VIEW", 0) for i in range(self.n_nodes)]
         self.places = [Placement(-1, "", causes.NOT_KNOWN, (), ())] * self.n_nodes
         self.planned: dict[int, list[int | _Copy]] = {}  # what each node reads
         self.printed: dict[int, Printed] = {}
         self.by_name: dict[str, list[int]] = defaultdict(list)  # printed name -> ids
         self.inputs: list[list[int]] = []  # of each split
-        self.copies: dict[tuple[int, int], Printed | None] = {}  # (tensor, backend): as it is read
+        self.copies: dict[tuple[int, int], Printed | None] = {}  # (tensor, backend): as read
         # (backend, name as printed) -> tensor -> which of its copies
         self.copy_names: dict[tuple[int, str], dict[int, int]] = defaultdict(dict)
         self.cur_copy = 0
@@ -110,7 +110,7 @@ class _Reading:
         return make_plan(capture, self._outcome(capture), SOURCE)
 
     def _upstream(self) -> str:
-        """The oldest release that prints so."""
+        """The oldest release that prints like this."""
         if any(line.compute is None for line in self.lines):
             return "0.9.4"
         old = any(line.op in ("UNARY", "GLU") for line in self.lines)
@@ -119,8 +119,8 @@ class _Reading:
     # --- backends
 
     def _backends(self) -> list[str]:
-        """Whole names where a split has them, else as far as they are printed. Their priority is
-        not in the print; that the CPU is the last is ggml's rule."""
+        """The backends: full names where a split has them, otherwise as far as they are printed.
+        The print does not show their priority, but ggml requires that the CPU is last."""
         names = list(dict.fromkeys(split.backend for split in self.splits))
         for line in self.lines:
             for t in (line.tensor, *line.sources):
@@ -131,8 +131,8 @@ class _Reading:
         return sorted(names, key=lambda name: name == "CPU")
 
     def _backend(self, printed: str, on: int) -> int:
-        """The number of a printed backend. Of several that begin alike it is the split's: what lies
-        on another one is copied, and read by another name."""
+        """The number of a printed backend. If several begin alike, it is the split's: tensors on
+        another backend are copied and read under another name."""
         if printed == _NOBODY:
             return -1
         same = [
@@ -150,7 +150,7 @@ class _Reading:
         if causes.is_of(causes.WEIGHT, cause):
             weight = causes.source_of(causes.WEIGHT, cause)
         if planned and len(planned) <= weight:
-            # Empty places are not printed; the weight it follows would not be the last without.
+            # Empty sources are not printed. The weight that it follows is the last, after them.
             holes = weight + 1 - len(planned)
             planned[-1:] = [*[-1] * holes, planned[-1]]
         src = tuple(s if isinstance(s, int) else s[0] for s in planned)
@@ -169,14 +169,14 @@ class _Reading:
         self.by_name[t.name].append(id)
 
     def _source(self, t: Printed, on: int) -> int | _Copy:
-        """What a node reads: a copy, an earlier node, or what no line prints."""
+        """What a node reads: a copy, an earlier node, or a tensor without a line of its own."""
         if t.backend == _NOBODY and (copy := self._copy(t, on)):
             return copy
         same = [i for i in self.by_name[t.name] if self.printed[i] == t]
         if same:
             return next((i for i in reversed(same) if self.places[i].backend == on), same[-1])
         for i in reversed(self.by_name[t.name]):
-            # an input of a split, of which nobody knew yet where it is
+            # an input of a split whose backend was not known yet
             if self.places[i].backend == -1 and self.printed[i].nbytes == t.nbytes:
                 self.by_name[t.name].remove(i)
                 self._place(i, t, on)
@@ -184,7 +184,7 @@ class _Reading:
         return self._other(t, on)
 
     def _other(self, t: Printed, on: int) -> int:
-        """A new tensor, which some node reads and no line prints: a leaf, or a view."""
+        """Adds a tensor that a node reads and no line prints: a leaf or a view."""
         base, op = t.name, ""
         while suffix := next((s for s in _VIEWS if base.endswith(s)), ""):
             base, op = base.removesuffix(suffix), op or _VIEWS[suffix]
@@ -193,7 +193,7 @@ class _Reading:
             if op or (i < self.n_nodes and self.printed[i].nbytes == t.nbytes)
         ]  # fmt: skip
         id = len(self.tensors)
-        if op or viewed:  # llama.cpp gives views the names of what they view
+        if op or viewed:  # llama.cpp names views after what they view
             record = _record(id, OTHER, t.name, op or "VIEW", t.nbytes)
             record = record._replace(view_src=viewed[-1] if viewed else -1)
         else:
@@ -203,10 +203,10 @@ class _Reading:
         self._place(id, t, on)
         return id
 
-    # --- copies, which are read by the name "BACKEND#tensor#number"
+    # --- copies, which are read under the name "BACKEND#tensor#number"
 
     def _input(self, name: str, nbytes: int, on: int) -> int:
-        """The tensor of which an input of a split is a copy. Here its name is whole."""
+        """The tensor that is copied as an input of a split. Its name is complete here."""
         printed = dumped_name(name).lstrip(" ")
         for i in reversed(self.by_name[printed]):
             t = self.tensors[i]
@@ -221,13 +221,13 @@ class _Reading:
         for i in inputs:
             if (i, on) not in self.copies:
                 self.copies[i, on] = None
-                for c in reversed(range(_MAX_COPIES)):  # where the number is cut off, the first
+                for c in reversed(range(_MAX_COPIES)):  # the first if the number is cut off
                     name = f"{self.backends[on]}#{self.tensors[i].name}#{c}"
                     self.copy_names[on, dumped_name(name)][i] = c
 
     def _copy(self, t: Printed, on: int) -> _Copy | None:
-        """The copy for the split's backend that is printed so. Inputs are in the order in which
-        they are read first, which tells those apart whose names begin alike."""
+        """The copy for the split's backend that is printed like this. Inputs are in the order of
+        their first use, which distinguishes inputs whose names begin alike."""
         named = self.copy_names.get((on, t.name), {})
         fitting = [i for i in named if self.tensors[i].nbytes == t.nbytes]
         new = [i for i in fitting if self.copies[i, on] is None]
@@ -268,11 +268,11 @@ def _record(id: int, kind: str, name: str, op: str, nbytes: int) -> TensorRecord
     )
 
 
-# --- what a print does not tell
+# --- what a print does not show
 
 
 def unknown(plan: Planned) -> tuple[str, ...]:
-    """What is not known of a plan, in sentences; nothing of one that the scheduler gave."""
+    """What is not known about a plan, in sentences; nothing for a plan from the scheduler."""
     if plan.capture.source != SOURCE:
         return ()
     views = sum(n.op == "VIEW" and not n.name for n in plan.nodes)
@@ -285,48 +285,51 @@ def unknown(plan: Planned) -> tuple[str, ...]:
     alike = [b.name for b in plan.backends if begins[dumped_name(b.name, DUMPED_BACKEND)] > 1]
     lost = [t.name for t in plan.leafs if t.backend is None]
     sentences = [
-        "shapes, types and op parameters are not printed: FLOPs and bytes per device are not known",
-        "sizes are printed in whole KiB or MiB: bytes are at least what is said, and 0 is less "
-        "than 1 KiB",
-        "what the backends support, pins, and the buffers of weights are not printed: steps, "
+        "shapes, types and op parameters are not printed, so FLOPs and bytes per device are not "
+        "known",
+        "sizes are printed in whole KiB or MiB: numbers of bytes are lower bounds, and 0 means "
+        "less than 1 KiB",
+        "what the backends support, pins, and the buffers of weights are not printed, so steps, "
         "reference, why_not and what_if need a plan that Plan.to_json wrote",
-        f"ggml's version is not printed: taken for {plan.settings.upstream}",
-        f"the priority of the backends is not printed: taken for "
+        f"ggml's version is not printed: assumed to be {plan.settings.upstream}",
+        f"the priority of the backends is not printed: assumed to be "
         f"{', '.join(b.name for b in plan.backends)}",
-        "sources are found by name: one that no line prints is taken for a leaf, and may be a view",
+        "sources are found by name: one without a line is assumed to be a leaf, but may be a view",
     ]
     if plan.capture.may_be_cut:
         sentences.append(
-            "nothing in the log shows that its last line is whole: if it is cut off, node "
-            f"{len(plan.nodes) - 1} has more sources than are known, or more nodes follow"
+            "the last line of the log may be cut off: node "
+            f"{len(plan.nodes) - 1} may have more sources than are known, and more nodes may follow"
         )
     if views:
         which = counted(views, "node is a view", "nodes are views")
-        sentences.append(f"{which}: views are not printed, and have no names here")
+        sentences.append(f"{which}: views are not printed, so they have no names here")
     if long:
         sentences.append(
-            f"names are cut at {DUMPED_NAME} bytes: {long} of them may go on, and stand for several"
-            " tensors each"
+            f"names are cut at {DUMPED_NAME} bytes: {long} of them may be longer, and may stand "
+            "for several tensors each"
         )
     if ops:
-        sentences.append(f"ops are cut at {DUMPED_OP} bytes: those of {ops} nodes may go on")
+        sentences.append(
+            f"ops are cut at {DUMPED_OP} bytes: those of {counted(ops, 'node')} may be longer"
+        )
     if short:
         sentences.append(
             f"names of backends without a split are cut at 5 bytes: {', '.join(short)}"
         )
     if alike:
         sentences.append(
-            f"names of backends are cut at 5 bytes, and {', '.join(alike)} begin alike: what "
-            "no split computes is taken to be where it is read"
+            f"names of backends are cut at 5 bytes, and {', '.join(alike)} begin alike: tensors "
+            "that no split computes are assumed to be where they are read"
         )
     if lost:
         names = ", ".join(lost[:5]) + (", …" if len(lost) > 5 else "")
         which = counted(len(lost), "tensor is", "tensors are")
-        sentences.append(f"from where {which} copied is not printed: {names}")
+        sentences.append(f"where {which} copied from is not printed: {names}")
     if free := [s.backend for s in plan.splits if s.order is None]:
         sentences.append(
-            "nodes are printed in the graph's order: whether "
-            f"{', '.join(dict.fromkeys(free))} computes them in another is not known"
+            "nodes are printed in the graph's order: it is not known whether "
+            f"{', '.join(dict.fromkeys(free))} computes them in another"
         )
     if not plan.has_causes:
         sentences.append("causes are not printed: stock ggml leaves their column empty")

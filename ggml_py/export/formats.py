@@ -14,9 +14,9 @@ from ..trace.run import Recorded
 
 
 class Exporter(NamedTuple):
-    """One format: `module` (of this package) has `render(plan)`, whose result is the file's text,
-    or data for JSON. With `compares` it is `render(plan, other)`, too. `runs` is the module for
-    runs, "" where there is none."""
+    """One format. `module` (in this package) has `render(plan)`, which returns the file's text, or
+    data for JSON. With `compares` there is also `render(plan, other)`. `runs` is the module for
+    runs, "" if there is none."""
 
     name: str
     suffixes: tuple[str, ...]
@@ -30,7 +30,7 @@ EXPORTERS = (
     Exporter(
         "json",
         (".json",),
-        "everything, to be read again (docs/plan.schema.json)",
+        "everything, can be read back (docs/plan.schema.json)",
         "json.plan",
         runs="json.run",
     ),
@@ -49,7 +49,9 @@ EXPORTERS = (
         "to_chrome",
         runs="to_chrome",
     ),
-    Exporter("markdown", (".md",), "to paste into an issue: short, the rest folded", "to_markdown"),
+    Exporter(
+        "markdown", (".md",), "for pasting into an issue: short, the rest folded", "to_markdown"
+    ),
     Exporter("dot", (".dot", ".gv"), "for Graphviz: backends' colours, layers folded", "to_dot"),
     Exporter(
         "model-explorer", (".explorer.json",), "for Google's Model Explorer", "to_model_explorer"
@@ -60,10 +62,10 @@ EXPORTERS = (
 
 
 def exporter_for(path: str | Path, name: str | None = None, runs: bool = False) -> Exporter:
-    """The format called `name`, else the one that the file's name ends with; ".gz" may follow.
-    With `runs` of those that show one.
+    """The format called `name`, otherwise the one of the file's suffix, which ".gz" may follow.
+    With `runs` only formats that show runs.
 
-    Raises ValueError that lists those there are.
+    Raises ValueError that lists the formats.
     """
     if not isinstance(path, str | Path):
         raise TypeError(f"path {path!r}: expected a file's name, like 'plan.html'")
@@ -76,23 +78,23 @@ def exporter_for(path: str | Path, name: str | None = None, runs: bool = False) 
     if name is None and found:
         return max(found, key=lambda f: f[0])[1]
     known = ", ".join(f"{' or '.join(e.suffixes)} ({e.name})" for e in able)
-    asked = f"format {name!r}" if name is not None else f"{path}: a file that ends so"
+    asked = f"format {name!r}" if name is not None else f"the suffix of {path}"
     of = " for a run" if runs else ""
     raise ValueError(f"{asked} is not known{of}; known are {known}, each with .gz too")
 
 
 def render(source: Planned | Recorded, exporter: Exporter, other: Planned | None = None) -> str:
-    """The content of the file. Raises ValueError for an `other` where the format shows one plan,
-    and for a run where it shows none."""
+    """The content of the file. Raises ValueError for an `other` if the format shows only one plan,
+    and for a run if it shows none."""
     is_run = isinstance(source, Recorded)
     if is_run and (not exporter.runs or other is not None):
         able = ", ".join(e.name for e in EXPORTERS if e.runs)
-        raise ValueError(f"a run is shown alone, and in {able} only")
+        raise ValueError(f"a run can only be shown alone, and only in {able}")
     if other is not None and not isinstance(other, Planned):
         raise TypeError(f"other={other!r}: expected a Plan; Plan.from_json reads one from a file")
     if other is not None and not exporter.compares:
         able = ", ".join(e.name for e in EXPORTERS if e.compares)
-        raise ValueError(f"{exporter.name} shows one plan; two can be compared in {able}")
+        raise ValueError(f"{exporter.name} shows only one plan; two can be compared in {able}")
     function: Callable[..., object] = importlib.import_module(
         f".{exporter.runs if is_run else exporter.module}", __package__
     ).render

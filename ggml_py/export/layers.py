@@ -1,4 +1,4 @@
-"""Which layer of its model each node belongs to, by the names that llama.cpp gives."""
+"""The model's layer that each node belongs to, from the names that llama.cpp gives."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..trace.record import NODE
 
 
 def layers(plan: Planned) -> list[int | None]:
-    """The layer of each node: its name's, its weights', or that of both nodes around it."""
+    """The layer of each node, from its name, its weights' names, or the nodes on both sides."""
     tensors = plan.capture.tensors
     told: list[int | None] = []
     for t in tensors:
@@ -29,7 +29,7 @@ def _is_node(plan: Planned, id: int) -> bool:
 
 
 def _filled(told: Sequence[int | None]) -> list[int | None]:
-    """What lies between two of one layer is of it."""
+    """Gives nodes between two nodes of one layer that layer."""
     filled = list(told)
     last = -1
     for i, layer in enumerate(told):

@@ -1,8 +1,8 @@
-"""The lines of a log as people paste them: without what loggers put around the messages.
+"""The lines of a log as people paste it, without what loggers put around the messages.
 
-Messages come plain, each in a JSON object (llama.cpp's --log-jsonl, docker, journald, Loki and most
-structured loggers, one inside the other too), or quoted behind `msg=`. Whatever the key is called:
-it is the one whose strings have the lines that we look for.
+Messages come plain, in JSON objects (llama.cpp's --log-jsonl, docker, journald, Loki and most
+structured loggers, even one inside another), or quoted after `msg=`. The key may have any name: it
+is the one whose strings contain the lines that we look for.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from typing import Any, NamedTuple
 
 BEGIN = ("## SPLIT #", "node #")
 _OURS = re.compile(r"## SPLIT #\d+: |node #\s*\d+ \(")
-# Colours; also as rsyslog, `cat -v` and those who print with repr() leave them.
+# Colours, also as rsyslog, `cat -v` and repr() write them.
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|(?:#033|\^\[|\\x1b|\\u001b|\\033|\\e)\[[0-9;]*m")
-# llama.cpp's own marks; those of others end before the first piece of a line.
+# llama.cpp's own prefix. Other prefixes end before the first piece of a line.
 _MARK = re.compile(r"\d+\.\d\d\.\d{3}\.\d{3} [DIWE] ")
-# An object, an array of something that may hold strings, a string that is no value of logfmt's.
+# An object, an array that may hold strings, or a string that is not a logfmt value.
 _START = re.compile(r'\{\s*"|\[\s*[{\["]|(?<![=\w"\\])"')
 _PAIR = re.compile(r'(?<![\w.-])([\w.-]+)=("(?:[^"\\\n]|\\.)*")')  # of logfmt: msg="…"
 _NEWLINE = re.compile(r"\r\n|[\r\n]")
 _ESCAPED = re.compile(r"(?:\\r)?\\n(?=(?:\\n|\\r)*(?:## SPLIT #|node #)|$)", re.MULTILINE)
 _MOST_LAYERS = 4  # of JSON in JSON
-# Of what begins as JSON does, and is none: on one line, and of several lines, which takes time.
+# Attempts at text that only begins like JSON: on one line, and over several, which takes time.
 _MOST_ON_A_LINE, _MOST_FAILURES = 50, 200
 _decoder = json.JSONDecoder()
 
 
 class _Message(NamedTuple):
-    """A string that a logger wrapped, and the place in the text that it takes with its wrapping."""
+    """A string that a logger wrapped, and where it is in the text, including its wrapping."""
 
     start: int
     end: int
@@ -40,7 +40,7 @@ class _Message(NamedTuple):
 
 
 def lines(text: str) -> Iterator[tuple[int, str]]:
-    """The lines, numbered from 1, without colours and llama.cpp's marks."""
+    """The lines, numbered from 1, without colours and llama.cpp's prefixes."""
     text = _ANSI.sub("", text.removeprefix("\ufeff"))
     for _ in range(_MOST_LAYERS):
         unwrapped = _unwrapped(text)
@@ -53,7 +53,7 @@ def lines(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _unwrapped(text: str) -> str:
-    """The text with the messages that hold a debug print in place of what is around them."""
+    """The text with wrapped messages of a debug print replaced by the messages alone."""
     if '"' not in text:
         return text
     for find in (_in_json, _in_pairs):
@@ -66,12 +66,12 @@ def _unwrapped(text: str) -> str:
 
 
 def _joined(text: str, messages: list[_Message]) -> str:
-    """A logger keeps the ends of lines in the messages, or it takes them away: then each message is
-    a line, and else a line may be in several."""
+    """Puts messages in place of their wrapping. Some loggers keep line ends in the messages, so a
+    line may be in several of them. Others remove line ends, so each message is a line."""
     kept = any(m.text.endswith("\n") for m in messages)
     parts, at = [], 0
     for m in messages:
-        # Of several in one object, the first takes its place.
+        # Of several messages in one object, the first takes its place.
         if m.start >= at and (between := text[at : m.start].strip(" \t\r\n,")):
             parts.append(f"\n{between}\n")
         parts.append(m.text if kept else f"{m.text}\n")
@@ -81,7 +81,7 @@ def _joined(text: str, messages: list[_Message]) -> str:
 
 
 def _in_json(text: str) -> Iterator[_Message]:
-    """The strings of each JSON value: several on a line, behind a prefix, or over several lines."""
+    """The strings of each JSON value: several on a line, after a prefix, or over several lines."""
     at, line, n_on_line, n_failures = 0, -1, 0, 0
     while n_failures < _MOST_FAILURES and (found := _START.search(text, at)):
         start = found.start()
@@ -108,7 +108,7 @@ def _in_json(text: str) -> Iterator[_Message]:
 
 
 def _is_cut(error: ValueError) -> bool:
-    """Whether what was decoded may go on behind its end."""
+    """Whether the JSON may continue after the end of the decoded text."""
     assert isinstance(error, json.JSONDecodeError)
     return error.pos >= len(error.doc.rstrip())
 
@@ -119,8 +119,8 @@ def _line_end(text: str, at: int) -> int:
 
 
 def _strings(value: Any, key: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], str]]:
-    """The strings in a JSON value, each with the keys on the way. A pair (Loki's time and line)
-    keeps its places, the items of longer lists are alike."""
+    """The strings in a JSON value, each with the keys that lead to it. The items of a pair (Loki's
+    time and line) have different keys; the items of other lists share one."""
     if isinstance(value, str):
         yield key, value
     elif isinstance(value, dict):
@@ -128,7 +128,10 @@ def _strings(value: Any, key: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...]
             yield from _strings(item, (*key, name))
     elif isinstance(value, list):
         if len(value) > 1 and all(type(n) is int and 0 <= n < 256 for n in value):
-            yield key, bytes(value).decode("utf-8", "replace")  # journald, of what has colours
+            yield (
+                key,
+                bytes(value).decode("utf-8", "replace"),
+            )  # journald, for messages with colours
             return
         pair = len(value) == 2 and all(isinstance(item, str) for item in value)
         for i, item in enumerate(value):

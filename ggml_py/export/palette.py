@@ -1,7 +1,7 @@
 """The colours of plans, the same in every picture.
 
-Any two that stand for something are told apart by people who see colours otherwise, too, and what
-is written on one can be read (tests/export/test_palette.py measures both).
+People with colour blindness can tell any two of them apart, and text on them is readable
+(tests/export/test_palette.py measures both).
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from .rows import devices
 
 
 class Color(NamedTuple):
-    """As it is on white and on a dark ground."""
+    """A colour on a white and on a dark background."""
 
     light: str
     dark: str
 
 
-DEVICES = ("b0", "b1", "b2", "b3")  # backends with memory of their own; further ones begin again
+DEVICES = ("b0", "b1", "b2", "b3")  # backends with memory of their own; more start again at b0
 COLORS = {
     "b0": Color("#1e6abd", "#497be2"),
     "b1": Color("#0ea86c", "#35bc83"),
@@ -56,31 +56,31 @@ def fills(plan: Planned) -> dict[str, str]:
 
 
 def luminance(color: str) -> float:
-    """Of "#rrggbb", 0 to 1, as WCAG has it."""
+    """The relative luminance of "#rrggbb", 0 to 1, as WCAG defines it."""
     parts = (int(color[i : i + 2], 16) / 255 for i in (1, 3, 5))
     r, g, b = (c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts)
     return 0.2126 * r + 0.7152 * g + 0.0722 * b
 
 
 def contrast(a: str, b: str) -> float:
-    """1 to 21, as WCAG has it; 4.5 and more can be read."""
+    """The contrast ratio, 1 to 21, as WCAG defines it; 4.5 and more is readable."""
     low, high = sorted((luminance(a), luminance(b)))
     return (high + 0.05) / (low + 0.05)
 
 
 def ink(*grounds: str) -> str:
-    """Black or white, whichever is read better on all of these."""
+    """Black or white, whichever is more readable on all of these backgrounds."""
     return max(_INKS, key=lambda color: min(contrast(color, ground) for ground in grounds))
 
 
 def pale(color: str) -> str:
-    """A tint of it on which black is read, for programs that write in black only."""
+    """A tint on which black text is readable, for programs that write only in black."""
     parts = (int(color[i : i + 2], 16) for i in (1, 3, 5))
     return "#" + "".join(f"{(c + 255) // 2:02x}" for c in parts)
 
 
 def css() -> str:
-    """The page's variables: --b0 and so on, and --on-b0, what is written on it."""
+    """The page's variables: --b0 and so on, and --on-b0 for text on it."""
 
     def variables(shades: Iterable[tuple[str, str]]) -> str:
         return "".join(f" --{name}: {c}; --on-{name}: {ink(c)};" for name, c in shades)

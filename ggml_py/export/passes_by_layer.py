@@ -1,4 +1,4 @@
-"""The assignment after each pass and sweep, layer by layer; layers that go alike are shown once."""
+"""The assignment after each pass and sweep, layer by layer; equal layers are shown once."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from ..trace.planned import Planned, PlanTensor
 from .layers import layers
 
 _RUNS = 4
-_NO_LAYER = "outside of the layers"
+_NO_LAYER = "outside the layers"
 
 
 class _Part(NamedTuple):
-    """Tensors of one layer, or of none, one after the other; `numbers` are those of the tensors."""
+    """Consecutive tensors of one layer, or of none. `numbers` are the tensors' numbers."""
 
     layer: int | None
     numbers: tuple[int, ...]
-    stages: tuple[tuple[str, ...], ...]  # of each stage a letter per tensor
+    stages: tuple[tuple[str, ...], ...]  # for each stage a letter per tensor
 
 
 def lines(plan: Planned, width: int | None = None) -> Iterator[str]:
     """A line per stage with a letter per tensor, in pieces of at most `width` columns. Raises
-    ValueError for a plan that does not have the passes."""
+    ValueError for a plan without passes."""
     last = passes_text(plan).rpartition("\n")[2]
     letters = backend_letters([b.name for b in plan.backends])
     of_nodes = zip(layers(plan), range(len(plan.nodes)), plan.nodes, strict=True)
@@ -62,7 +62,7 @@ def _parts(
 
 
 def _shown(what: str, parts: Iterable[_Part], width: int | None) -> Iterator[str]:
-    """Each part with its heading; parts of following layers with the same letters are one."""
+    """Each part with its heading. Consecutive layers with the same letters are shown as one."""
     alike: list[_Part] = []
     for part in parts:
         if alike and (part.layer is None or not _goes_on(alike[-1], part)):
@@ -82,7 +82,7 @@ def _block(what: str, alike: list[_Part], width: int | None) -> Iterator[str]:
     first, last = alike[0], alike[-1]
     where = _NO_LAYER if first.layer is None else f"layer {first.layer}"
     if first is not last:
-        where = f"layers {first.layer}–{last.layer}, all alike; of the first"
+        where = f"layers {first.layer}–{last.layer}, all alike; the first is shown"
     n = len(first.numbers)
     step = n if width is None else max((width - MARKS_AT + 1) // 2, 1)
     for at in range(0, n, step):

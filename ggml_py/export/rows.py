@@ -1,4 +1,4 @@
-"""A plan as rows of plain values: what its pictures and tables are drawn from."""
+"""A plan as rows of plain values, from which its pictures and tables are made."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .layers import layers
 
 class NodeRow(NamedTuple):
     """One node. `flops` and `bytes` (read and written) are estimates, None where shapes are not
-    known; both 0 for what is not computed."""
+    known; both are 0 for a node that is not computed."""
 
     node: int
     name: str
@@ -50,9 +50,9 @@ class SplitRow(NamedTuple):
 
 
 class CopyRow(NamedTuple):
-    """One tensor that is copied for a split. `what` it is: "weight", "state" (a KV cache), "input"
-    or "result" (of node `node`, directly or as what a view shows; else None). `src_backend` is
-    whose memory it is in, None where a log does not tell."""
+    """One tensor that is copied for a split. `what` is "weight", "state" (a KV cache), "input" or
+    "result". `node` is the copied node, or the node that a copied view shows, otherwise None.
+    `src_backend` is the backend whose memory it is in, None where a log does not tell."""
 
     split: int
     tensor: str
@@ -66,8 +66,8 @@ class CopyRow(NamedTuple):
 
 
 class OffRow(NamedTuple):
-    """Computed nodes of one op that are not on the device `device` (which has memory of its own)
-    but on a host backend, all for the reason `reason` (docs/EXPLAIN.md lists them)."""
+    """Computed nodes of one op that are on a host backend instead of `device`, which has memory of
+    its own, all for the reason `reason` (docs/EXPLAIN.md lists the reasons)."""
 
     device: str
     backend: str
@@ -103,7 +103,7 @@ def node_rows(plan: Planned) -> list[NodeRow]:
 
 
 def split_rows(plan: Planned, nodes: list[NodeRow] | None = None) -> list[SplitRow]:
-    """Every split, in the order they are computed."""
+    """Every split, in computing order."""
     nodes = node_rows(plan) if nodes is None else nodes
     known = plan.capture.source == "scheduler"
     rows = []
@@ -145,7 +145,7 @@ def copy_rows(plan: Planned) -> list[CopyRow]:
 
 
 def _home(t: PlanTensor) -> str | None:
-    """The backend whose memory it is in: what the CPU holds is BLAS's to the scheduler."""
+    """The backend whose memory it is in. For the CPU's memory the scheduler would say BLAS."""
     readers = t.plan.capture.names(t.buft.readers) if t.buft else []
     return readers[-1] if readers else t.backend
 
@@ -158,8 +158,8 @@ def devices(plan: Planned) -> list[int]:
 def off_rows(
     plan: Planned, nodes: Iterable[NodeRow], reasons: dict[int, AppliedRule]
 ) -> list[OffRow]:
-    """The nodes that are on a host backend although there is a device, by reason and op, those that
-    move the most bytes first. `reasons`, by node, are why they are not on the first device."""
+    """The nodes on a host backend although there is a device, by reason, op and backend, most bytes
+    moved first. `reasons` tells, by node, why they are not on the first device."""
     found: dict[tuple[str, str, str], list[NodeRow]] = {}
     for n in nodes:
         if n.node in reasons:
@@ -179,7 +179,7 @@ def off_rows(
 
 
 def off_reasons(plan: Planned, nodes: Iterable[NodeRow]) -> dict[int, AppliedRule]:
-    """Why each computed node that is on a host backend is not on the first device, by index."""
+    """Why computed nodes on a host backend are not on the first device, by node index."""
     there = devices(plan)
     if not there or not has_steps(plan):
         return {}

@@ -1,5 +1,5 @@
-"""What nodes and copies took in one compute of a run: the median one of the plan that took the most
-time."""
+"""The times of nodes and copies in one compute of a run: the median compute of the plan that took
+the most time."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from ..trace.run import DOUBT, MEASURED, NOT_KNOWN, ComputeRun, Recorded
 
 
 class SplitTime(NamedTuple):
-    """What a split's nodes took together; `known` as `NodeRun.known`."""
+    """The time of a split's nodes together; `known` is as in `NodeRun`."""
 
-    ns: int  # -1 where the compute did not reach it
+    ns: int  # -1 if the compute did not reach it
     known: str
 
 
 class Times(NamedTuple):
-    """ns by node, by copy (in the order of `rows.copy_rows`), by split, and of all.
+    """Times in ns: by node, by copy (in the order of `rows.copy_rows`), by split, and in total.
 
-    -1 is what nobody knows: what each node took where several were computed at once, or where only
-    a bound is known, and how long a copy takes that was handed to an asynchronous backend. `waits`
-    are those that copies had to make before.
+    -1 means not known: a node that was computed together with others or has only an upper bound,
+    and a copy that was handed to an asynchronous backend. `waits` are what copies had to wait
+    before they began.
     """
 
     plan: Planned
@@ -31,18 +31,18 @@ class Times(NamedTuple):
     splits: tuple[SplitTime, ...]
     total: int
     per_op: bool
-    compute: str  # which one it is
+    compute: str  # which compute it is
 
 
 def times(run: Recorded) -> Times:
-    """Raises ValueError for a run without a compute of which the plan is known."""
+    """The times of a run. Raises ValueError if no compute of it has a known plan."""
     by_plan: dict[int, list[ComputeRun]] = {}
     for compute in run.computes:
         index = run.schedulers[compute.event.scheduler].plans[compute.event.compute]
         if index >= 0:
             by_plan.setdefault(index, []).append(compute)
     if not by_plan:
-        raise ValueError("the run has no compute of which the plan is known: nothing to draw")
+        raise ValueError("the run has no compute with a known plan: there is nothing to draw")
     most = max(by_plan.values(), key=lambda computes: sum(map(_took, computes)))
     chosen = sorted(most, key=_took)[len(most) // 2]
     plan = chosen.plan

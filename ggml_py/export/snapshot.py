@@ -1,10 +1,10 @@
-"""A plan as a page that is kept under version control and read in reviews, and back.
+"""A plan as a page for version control and reviews, and the way back.
 
-A line for each node that is no view, in the order of the graph: name, op, backend, cause; before
-the first node of a split, what is copied for it. Layers that are alike are told once, `{i}` being
-the layer's number; a layer that differs in a few lines is told by those. What depends on the
-machine or on the release is left out (addresses, sizes of buffers, buffer types, versions, indices)
-and so are shapes: what is here is the placement.
+The page has a line for each node that is not a view, in graph order: name, op, backend, cause.
+Before the first node of a split come the copies for that split. Equal layers are written once, with
+`{i}` for the layer's number. A layer that differs in a few lines is written as those lines. The
+page shows the placement only: it leaves out shapes, and whatever depends on the machine or the
+release (addresses, sizes of buffers, buffer types, versions, indices).
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ MAGIC = "ggml_py plan snapshot"
 _VERSION = 1
 _UNITS = {"GiB": 1 << 30, "MiB": 1 << 20, "KiB": 1 << 10, "B": 1}
 _COLUMNS = (38, 58, 68, 78)  # longer names push the rest of their line to the right
-_MOST_LAYERS = 100_000  # what a damaged page may have read
+_MOST_LAYERS = 100_000  # a page with more is damaged
 _NOBODY = "-"
 _NOT_COMPUTED = "not computed"
-_PLAIN = re.compile(r'[^\s",<{}]+(?: [^\s",<{}]+)*')  # a name that stands for itself
+_PLAIN = re.compile(r'[^\s",<{}]+(?: [^\s",<{}]+)*')  # a name that needs no quotation marks
 _NEAR = {0: "{i}", -1: "{i-1}", 1: "{i+1}"}
 _MARK = re.compile(r"\{i([+-]1)?\}")
 _FIELD = re.compile(r'"(?:[^"\\]|\\.)*"|\S+(?: \S+)*')
@@ -44,8 +44,8 @@ class CopyLine(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A node; `split` is the backend of the split that begins with it, `copies` what is copied for
-    that one."""
+    """A node. `split` is the backend of the split that begins with it, if one does, and `copies`
+    are the copies for that split."""
 
     name: str
     op: str
@@ -57,7 +57,7 @@ class Row(NamedTuple):
 
 
 def render(plan: Planned) -> str:
-    """The page. Equal for plans that make the same decisions about the same graph."""
+    """The page. Plans that make the same decisions about the same graph have equal pages."""
     nodes = ", ".join(f"{_token(name)} {n}" for name, n in plan.nodes_per_backend().items())
     lines = [
         f"{MAGIC} {_VERSION}",
@@ -72,7 +72,7 @@ def render(plan: Planned) -> str:
 
 
 def rows_of(plan: Planned) -> Iterator[Row]:
-    """The nodes of a plan that are no views; of a split of views, the first."""
+    """The nodes of a plan that are not views, and the first node of every split."""
     starts = {split.first.id: split for split in plan.splits}
     for node in plan.nodes:
         split = starts.get(node.id)
@@ -91,13 +91,13 @@ def rows_of(plan: Planned) -> Iterator[Row]:
 
 
 def _sections(rows: Sequence[Row]) -> Iterator[tuple[str, list[tuple[str, ...]]]]:
-    """Heads, and the lines of each row below them."""
+    """The head of each section, and the lines of each row below it."""
     stack: dict[int, list[Row]] = {}
     for layer, block in _blocks(rows):
         if stack and (layer is None or layer <= max(stack)):
             yield from _stack(stack)
             if layer is not None:
-                yield "nodes", []  # so that it is seen where layers begin again
+                yield "nodes", []  # shows where layers begin again
             stack = {}
         if layer is None:
             yield "nodes", [_lines(row, None) for row in block]
@@ -107,7 +107,7 @@ def _sections(rows: Sequence[Row]) -> Iterator[tuple[str, list[tuple[str, ...]]]
 
 
 def _blocks(rows: Sequence[Row]) -> Iterator[tuple[int | None, list[Row]]]:
-    """Runs of nodes of one layer, or of none."""
+    """Consecutive nodes of one layer, or of none."""
     block: list[Row] = []
     now: int | None = None
     for row, layer in zip(rows, _layers([row.name for row in rows]), strict=True):
@@ -122,13 +122,13 @@ def _blocks(rows: Sequence[Row]) -> Iterator[tuple[int | None, list[Row]]]:
 
 def _layers(names: Sequence[str]) -> list[int | None]:
     """The layer of each node: the number in its name. A node that ggml named belongs to the layer
-    before it, and so does one with a name of its own that the layer goes on after."""
+    before it. So does a node with its own name if the same layer continues after it."""
     own = [int(m[0]) if (m := NODE_LAYER_NUMBER.search(name)) else None for name in names]
     following: list[int | None] = []
     for layer in reversed(own):
         following.append(layer if layer is not None or not following else following[-1])
     found: list[int | None] = []
-    last: int | None = None  # that was named
+    last: int | None = None  # the last that was named
     for name, layer, after in zip(names, own, reversed(following), strict=True):
         if layer is None and found and _is_unnamed(name):
             layer = found[-1]
@@ -145,7 +145,7 @@ def _is_unnamed(name: str) -> bool:
 
 
 def _stack(stack: dict[int, list[Row]]) -> Iterator[tuple[str, list[tuple[str, ...]]]]:
-    """Layers that follow each other; those alike together, by the first of them."""
+    """The sections of consecutive layers. Equal layers share one, at the place of the first."""
     groups: dict[tuple[tuple[str, ...], ...], list[int]] = defaultdict(list)
     for layer, block in stack.items():
         groups[tuple(_lines(row, layer) for row in block)].append(layer)
@@ -203,7 +203,7 @@ def _place(backend: str | None) -> str:
 
 
 def _token(name: str, layer: int | None = None) -> str:
-    """A name as it is printed; in quotation marks where it could be taken for something else."""
+    """A name as it is printed, in quotation marks if it could be mistaken for something else."""
     name = without_number(name)
     if not _PLAIN.fullmatch(name) or not name.isprintable() or name == _NOBODY:
         return json.dumps(name, ensure_ascii=not name.isprintable())
@@ -217,7 +217,7 @@ def _near(digits: str, layer: int) -> str:
 
 
 def _size(nbytes: int) -> str:
-    """Exact: with the largest unit that gives a whole number."""
+    """An exact size, in the largest unit that gives a whole number."""
     unit = next(u for u, n in _UNITS.items() if nbytes % n == 0 and (nbytes or n == 1))
     return f"{nbytes // _UNITS[unit]} {unit}"
 
@@ -230,7 +230,7 @@ class PageError(ValueError):
 
 
 class _Token(NamedTuple):
-    """A node as a section has it."""
+    """A node as a section shows it."""
 
     name: str
     op: str
@@ -244,11 +244,11 @@ class _Token(NamedTuple):
 def parse(text: str) -> tuple[list[str], list[Row]]:
     """The backends of a page, highest priority first, and its rows. Raises `PageError`."""
     if not text.isascii():
-        text = text.encode("utf-8", "replace").decode()  # no half of a pair of UTF-16
+        text = text.encode("utf-8", "replace").decode()  # without lone surrogates
     lines = text.split("\n")
     head = lines[0].rsplit(" ", 1)
     if head[0] != MAGIC:
-        raise PageError(f"expected '{MAGIC} {_VERSION}' in the first line, not {lines[0]!r}")
+        raise PageError(f"expected '{MAGIC} {_VERSION}' in the first line, got {lines[0]!r}")
     if head[1] != str(_VERSION):
         raise PageError(f"version {head[1]} of the format; this ggml_py reads {_VERSION}")
     shares = next((line for line in lines if line.startswith("nodes ")), "")
@@ -262,7 +262,7 @@ def parse(text: str) -> tuple[list[str], list[Row]]:
             rows += [_row(token, None) for token in tokens]
         else:
             if base is not None and base not in stack:
-                raise PageError(f"layer {base} is referred to, and not there")
+                raise PageError(f"layer {base} is referred to, but missing")
             block = tokens if base is None else _changed(stack[base], tokens)
             stack |= dict.fromkeys(layers, block)
     return backends, [*rows, *_expanded(stack)]
@@ -271,7 +271,7 @@ def parse(text: str) -> tuple[list[str], list[Row]]:
 def _read_sections(
     lines: Sequence[str],
 ) -> Iterator[tuple[list[int] | None, int | None, list[_Token]]]:
-    """The layers of each section, the one that it is told by, its nodes."""
+    """The layers of each section, the layer that it is based on, and its nodes."""
     tokens: list[_Token] | None = None
     layers: list[int] | None = None
     base: int | None = None
@@ -303,9 +303,9 @@ def _read_sections(
             else:
                 name, op, backend, cause, *rest = _FIELD.findall(line)
                 if cause != _NOBODY and not PATTERN.fullmatch(_name(cause)):
-                    raise PageError(f"expected a cause as {EXAMPLES}")
+                    raise PageError(f"expected a cause like {EXAMPLES}")
                 if copies and split is None:
-                    raise PageError("copies before it, and no split that they are for")
+                    raise PageError("there are copies before it, but no split that they are for")
                 for token in (backend, cause):
                     _name(token)
                 tokens.append(_Token(name, op, backend, cause, not rest, split, tuple(copies)))
@@ -333,12 +333,12 @@ def _nbytes(size: str) -> int:
     number, unit = size.split(" ")
     nbytes = int(number) * _UNITS[unit]
     if not 0 <= nbytes < 1 << 63:
-        raise PageError("a size of more bytes than a tensor can have")
+        raise PageError("the size is larger than a tensor can be")
     return nbytes
 
 
 def _changed(base: list[_Token], changed: list[_Token]) -> list[_Token]:
-    """The layer `base` with the nodes that have the name and op of those given replaced."""
+    """The layer `base`, with nodes of `changed` in place of those with the same name and op."""
     others = defaultdict(list)
     for token in changed:
         others[token.name, token.op].append(token)

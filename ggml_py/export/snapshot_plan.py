@@ -1,4 +1,4 @@
-"""The plan on a page of `snapshot.py`, as far as the page tells: enough for a diff."""
+"""The plan on a page that `snapshot.py` wrote, as far as the page shows it: enough for a diff."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from .snapshot import CopyLine, Row, parse
 
 SOURCE = "snapshot"
 UNKNOWN = (
-    "shapes, types, views, sources of nodes and op parameters are not in a snapshot: FLOPs and "
+    "shapes, types, views, sources of nodes and op parameters are not in a snapshot, so FLOPs and "
     "bytes per device are not known",
-    "what the backends support, pins, and the buffers of weights are not in a snapshot: steps, "
+    "what the backends support, pins, and the buffers of weights are not in a snapshot, so steps, "
     "reference, why_not and what_if need a plan that Plan.to_json wrote",
     "ggml's version and the scheduler's settings are not in a snapshot",
-    "in which order devices compute the nodes of a split is not in a snapshot",
+    "the order in which devices compute the nodes of a split is not in a snapshot",
 )
 _NOT_KNOWN = -1
-_VERSION = "0.11.0"  # not known: one that has all that newer ones print
+_VERSION = "0.11.0"  # not known: a release that prints all that newer ones do
 
 
 def unknown(plan: Planned) -> tuple[str, ...]:
@@ -46,14 +46,14 @@ def from_snapshot(text: str) -> Planned:
         raise TypeError(f"expected the text of a page that snapshot() wrote, got {kind}")
     named, rows = parse(text)
     if not rows or rows[0].split is None:
-        raise ValueError("this snapshot has no nodes, or no split that they are in")
+        raise ValueError("this snapshot has no nodes, or they are not in a split")
     names = _backends(named, rows)
     number = {name: i for i, name in enumerate(names)}
     tensors = [_record(i, NODE, row.name, row.op) for i, row in enumerate(rows)]
     for i, row in enumerate(rows):
         tensors[i] = tensors[i]._replace(flags=("compute",) * row.is_computed)
     places = [_place(number.get(row.backend or "", -1), row.cause) for row in rows]
-    copied: dict[tuple[CopyLine, int], int] = {}  # and where to -> the tensor
+    copied: dict[tuple[CopyLine, int], int] = {}  # the copy and its target -> the tensor
     for row in rows:
         for c in row.copies:
             copied[c, number[row.split or ""]] = len(tensors)
@@ -76,7 +76,7 @@ def from_snapshot(text: str) -> Planned:
 
 
 def _backends(named: Iterable[str], rows: Iterable[Row]) -> list[str]:
-    """Those that the page names at the top, and what somebody edited in below."""
+    """The backends that the page names at the top, then those that an edit added below."""
     names = [name for row in rows for name in (row.split, row.backend) if name is not None]
     names += [c.src for row in rows for c in row.copies if c.src is not None]
     return list(dict.fromkeys([*named, *names]))

@@ -1,4 +1,4 @@
-"""A run, or a plan in the order that it is computed, as slices on tracks."""
+"""A run, or a plan in computing order, as slices on tracks."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from ..trace.run import (
 
 SCHEDULER, COMPUTING, COPYING = "scheduler", "nodes", "copies"
 GIVE = "give"
-_STEP = 1000  # ns: what each node and copy takes where only the order is known
+_STEP = 1000  # ns: the length of each node and copy where only the order is known
 
 
 class Track(NamedTuple):
-    """A line of the timeline. `backend` is -1 of the scheduler's own."""
+    """A line of the timeline. `backend` is -1 for the scheduler's own track."""
 
     scheduler: int
     kind: str  # SCHEDULER: computes and waits; COMPUTING; COPYING: into the backend
@@ -41,16 +41,16 @@ class Track(NamedTuple):
 
 
 class Slice(NamedTuple):
-    """Something that took time. Those of one track lie one after the other or in each other.
+    """Something that took time. Slices of one track follow each other or are nested.
 
-    `known` is "measured", or of nodes given to an asynchronous backend "at most" (what they took is
-    less than what their name says) or "not known" (nobody waited for them), as of copies that were
-    only handed over.
+    `known` is "measured" in most cases. Nodes that were given to an asynchronous backend may have
+    "at most" (they took no longer than their name says) or "not known" (nobody waited for them).
+    Copies that were only handed over have "not known" too.
     """
 
     track: Track
     name: str
-    what: str  # of an event's `kind`; "give": nodes handed to an asynchronous backend
+    what: str  # an event's `kind`, or "give": nodes handed to an asynchronous backend
     start: int  # ns
     end: int  # ns
     details: dict[str, Any]
@@ -58,8 +58,8 @@ class Slice(NamedTuple):
 
 
 class Flow(NamedTuple):
-    """What a copy carries: from the nodes that made it (not there of an input), through the copy,
-    to the nodes that read it. Indices of slices."""
+    """The path of a copied tensor, as indices of slices: the nodes that made it (none for an
+    input), the copy, the nodes that read it."""
 
     name: str
     slices: tuple[int, ...]
@@ -75,7 +75,7 @@ class Level(NamedTuple):
 
 
 class Timeline(NamedTuple):
-    """All of it; `measured` is false where times are an order only."""
+    """A whole timeline. `measured` is false if times show only the order."""
 
     tracks: tuple[Track, ...]
     slices: tuple[Slice, ...]
@@ -105,7 +105,7 @@ class _Rows:
 
 
 def of_run(run: Recorded) -> Timeline:
-    """What was measured."""
+    """The timeline of a run, as it was measured."""
     rows = _Rows()
     live = [list(_live(plan)) for plan in run.plans]
     begins: dict[tuple[int, int], list[int]] = {}  # of nodes, by scheduler and backend
@@ -119,7 +119,7 @@ def of_run(run: Recorded) -> Timeline:
 
 
 def of_plan(plan: Planned) -> Timeline:
-    """The order in which the plan would run: every copy and node takes 1 µs."""
+    """The timeline of a plan in the order it would run. Every copy and node takes 1 µs."""
     rows, now = _Rows(), 0
     live = list(_live(plan))
     made: dict[int, int] = {}  # the slice of each node
@@ -175,7 +175,7 @@ def _compute(
         copies = [(copy, _copy(rows, compute, copy)) for copy in split.copies]
         for i, nodes in enumerate(split.nodes):
             others = begins[event.scheduler, nodes.backend]
-            next_ = bisect_right(others, nodes.start)  # what is queued is in turn on its track
+            next_ = bisect_right(others, nodes.start)  # queued work takes turns on its track
             until = min([split.done[i], *others[next_ : next_ + 1]])
             track = _track(event.scheduler, COMPUTING, nodes.backend, split.backend)
             details: dict[str, Any] = {"split": split.index, "nodes": [nodes.first, nodes.last - 1]}
@@ -187,11 +187,11 @@ def _compute(
             if fused := compute._fused(nodes):
                 details["fused"] = [" + ".join(n.name or n.op for n in group) for group in fused]
             known = split.known[i]
-            if known != MEASURED:  # what the caller did is known
+            if known != MEASURED:  # the caller's part is known
                 rows.add(own, f"give {name} to {split.backend}", GIVE, nodes.start, nodes.end, {})
                 most = f"at most {(split.done[i] - nodes.start) / 1000:.1f} µs"
                 took = most if known == AT_MOST else "an unknown time"
-                details["took"] = took  # the slice ends where the next nodes were given, too
+                details["took"] = took  # the slice also ends where the next nodes were given
                 name = f"{name}, {took}"
             at = rows.add(track, name, NODES, nodes.start, until, details, known)
             for copy, slice_ in copies if i == 0 else ():
@@ -209,7 +209,7 @@ def _copy(rows: _Rows, compute: ComputeRun, copy: CopyRun) -> int:
         details["from"] = copy.input.src_backend
     if copy.how:
         details["by"] = copy.how
-    # Waits, which come first, are no copying: the scheduler's own track has them.
+    # Waits come first and are not copying: they are on the scheduler's own track.
     start = max((wait.end for wait in copy.waits), default=event.start)
     known = NOT_KNOWN if copy.queued else MEASURED
     title = f"{copy.name}, handed over" if copy.queued else copy.name
@@ -231,7 +231,7 @@ def _sync(event: RunEvent, backends: tuple[str, ...]) -> tuple[str, dict[str, An
 
 
 def _made(done: list[tuple[frozenset[int], int]], copy: CopyRun) -> tuple[int, ...]:
-    """The slice of the nodes that made what is copied; none of an input."""
+    """The slices of the nodes that made what is copied; none for an input."""
     if copy.input is None:
         return ()
     tensor = copy.input.tensor.record
@@ -252,7 +252,7 @@ def _levels(
     rows: _Rows, scheduler: int, live: list[dict[str, int]], first: int, last: int, start: int,
     end: int,
 ) -> None:  # fmt: skip
-    """The most that is live while nodes [first, last) run, and what is after them."""
+    """The most bytes live while nodes [first, last) run, and the bytes live after them."""
     if not live:
         return
     most: dict[str, int] = {}
@@ -264,14 +264,14 @@ def _levels(
 
 
 def _live(plan: Planned) -> Iterator[dict[str, int]]:
-    """By node, as they are computed: bytes of results and copies, by buffer type, that are needed
-    while it runs or later; nothing where the order is not known.
+    """For each node, in computing order: the bytes of results and copies, by buffer type, that are
+    needed while it runs or later. Nothing if the order is not known.
 
-    As sizes add up; the allocator also has gaps, and lets some ops write over what they read.
+    These are sums of sizes. The allocator also has gaps, and lets some ops overwrite their sources.
     """
     nodes = plan.order
     if plan.capture.source != "scheduler" or nodes is None:
-        yield from ({} for _ in plan.nodes)  # a log does not tell what memory is where
+        yield from ({} for _ in plan.nodes)  # a log does not tell which memory tensors are in
         return
     at = {node.id: i for i, node in enumerate(nodes)}
     tensors, placements = plan.tensors, plan.outcome.placements

@@ -1,7 +1,7 @@
 """Runs and plans in Chrome's trace format, which Perfetto and chrome://tracing load.
 
 A process per scheduler, a thread per track, slices ("X"), arrows for copies ("s", "t", "f"), and a
-counter of live bytes per buffer type ("C"). Times are microseconds, as the format wants.
+counter of live bytes per buffer type ("C"). Times are in microseconds, as the format requires.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from ..trace.run import MEASURED, Recorded
 from .timeline import SCHEDULER, Timeline, of_plan, of_run
 
 _COLORS = {"wait": "grey", "copy": "thread_state_iowait", "compute": "good"}
-_BOUND = "thread_state_unknown"  # drawn pale: what took no longer, and may have taken less
+_BOUND = "thread_state_unknown"  # drawn pale: it took no longer, and may have taken less
 
 
 def render(source: Recorded | Planned) -> dict[str, Any]:
-    """The trace as data that `json` can write. Of a plan the times are an order only."""
+    """The trace as data that `json` can write. For a plan the times show only the order."""
     timeline = of_run(source) if isinstance(source, Recorded) else of_plan(source)
     return {
         "traceEvents": [
@@ -31,13 +31,15 @@ def render(source: Recorded | Planned) -> dict[str, Any]:
         "displayTimeUnit": "ns",
         "otherData": {
             "made by": "ggml_py",
-            "times": "measured" if timeline.measured else "an order: 1 µs for each node and copy",
+            "times": "measured"
+            if timeline.measured
+            else "only the order: 1 µs for each node and copy",
         },
     }
 
 
 def _ids(timeline: Timeline) -> dict[Any, int]:
-    """The thread of each track: 0 the scheduler's."""
+    """The thread of each track; 0 is the scheduler's."""
     numbers: dict[int, Any] = {}
     ids = {}
     for track in timeline.tracks:
@@ -84,22 +86,22 @@ def _slices(timeline: Timeline) -> list[dict[str, Any]]:
 
 
 def _flows(timeline: Timeline) -> list[dict[str, Any]]:
-    """Each leaves the first slice at its end, or where the second begins if that is earlier (what
-    a backend has queued), and arrives at the others' start."""
+    """Each arrow leaves the first slice at its end, or where the second begins if that is earlier
+    (work that a backend queued), and arrives at the start of the others."""
     ids, events = _ids(timeline), []
     for number, flow in enumerate(timeline.flows):
         slices = [timeline.slices[i] for i in flow.slices]
         for i, s in enumerate(slices):
             ph = "s" if i == 0 else "f" if i == len(slices) - 1 else "t"
             at = s.start
-            if i == 0:  # within it, which ends before end
+            if i == 0:  # inside the slice, which excludes its end
                 at = max(at, min(s.end - 1, slices[1].start))
             event = {
                 "ph": ph, "id": number, "name": flow.name, "cat": "copy",
                 "pid": s.track.scheduler, "tid": ids[s.track], "ts": _us(at),
             }  # fmt: skip
             if ph == "f":
-                event["bp"] = "e"  # to the slice around it, not to the next one
+                event["bp"] = "e"  # bind to the slice around it, not to the next one
             events.append(event)
     return events
 
@@ -115,7 +117,7 @@ def _levels(timeline: Timeline) -> list[dict[str, Any]]:
 
 
 def _us(ns: int) -> float:
-    """Microseconds that are as many nanoseconds again where a reader multiplies and cuts off, as
-    Perfetto does: slices that touch would overlap by one else, and be dropped."""
+    """Microseconds that give the same nanoseconds again in readers that multiply and truncate, as
+    Perfetto does. Otherwise slices that touch would overlap by 1 ns and be dropped."""
     us = ns / 1000
     return us if int(us * 1000) == ns else math.nextafter(us, math.inf)

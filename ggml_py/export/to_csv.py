@@ -1,4 +1,4 @@
-"""A plan's nodes as a table: CSV, for spreadsheets and DataFrames."""
+"""A plan's nodes as CSV, for spreadsheets and DataFrames."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .rows import NodeRow, node_rows
 
 
 def render(plan: Planned) -> str:
-    """A line per node, in graph order, below a line with the columns' names."""
+    """A line with the column names, then a line per node in graph order."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(NodeRow._fields)

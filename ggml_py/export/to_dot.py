@@ -1,5 +1,5 @@
-"""A plan as a graph for Graphviz: nodes in the colours of their backends, layers folded into one
-box each where there are many, copies as dashed edges with their bytes.
+"""A plan as a graph for Graphviz: nodes in their backends' colours, each layer of a large plan
+folded into one box, copies as dashed edges with their bytes.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from ..trace.planned import Planned, format_bytes
 from .palette import COLORS, fills, ink
 from .rows import NodeRow, node_rows
 
-_FOLD_FROM = 100  # nodes: larger pictures nobody reads
+_FOLD_FROM = 100  # nodes: nobody reads larger pictures
 _WHITE = "#ffffff"
 
 
 def render(plan: Planned, fold: bool | None = None) -> str:
-    """The graph in the DOT language. `fold` is whether layers are boxes; None: in large plans."""
+    """The graph in the DOT language. `fold` makes each layer a box; None does in large plans."""
     rows = node_rows(plan)
     if fold is None:
         fold = len(rows) >= _FOLD_FROM
@@ -44,8 +44,8 @@ def render(plan: Planned, fold: bool | None = None) -> str:
 
 
 def _groups(rows: list[NodeRow], fold: bool) -> dict[int, str]:
-    """The box of each node: its own, or its layer's as far as the layer goes without another in
-    between."""
+    """The box of each node: its own, or its layer's. A layer has several boxes if other nodes are
+    in between."""
     found, run, last = {}, 0, None
     for row in rows:
         if fold and row.layer is not None:
@@ -67,8 +67,8 @@ def _label(plan: Planned, nodes: list[NodeRow], fold: bool) -> str:
 
 
 def _look(nodes: list[NodeRow], color: dict[str, str]) -> str:
-    """In the backends' colours: of several a stripe for each, by their nodes; white what is not
-    computed."""
+    """The backends' colours, as stripes by number of nodes if there are several. White if nothing
+    is computed."""
     counts = Counter(color[n.backend] for n in nodes if n.is_computed and n.backend in color)
     total = sum(counts.values())
     if len(counts) < 2:
@@ -79,7 +79,7 @@ def _look(nodes: list[NodeRow], color: dict[str, str]) -> str:
 
 
 def _edges(plan: Planned, group_of: dict[int, str]) -> tuple[list[str], dict[str, int]]:
-    """One between two boxes, however many tensors it carries; and bytes copied within a box."""
+    """One edge between two boxes for any number of tensors, and the bytes copied inside a box."""
     copied = {(i.split.index, i.tensor.id): i.nbytes for i in plan.copied}
     split_of = [i for i, s in enumerate(plan.split_records) for _ in range(s.start, s.end)]
     n_edges: dict[tuple[str, str], int] = defaultdict(int)
@@ -114,6 +114,6 @@ def _legend(color: dict[str, str]) -> list[str]:
 
 
 def _quoted(text: str) -> str:
-    """A string of the language; what is no character of a line is shown as one."""
+    """A DOT string. Characters that cannot be printed become U+FFFD."""
     text = "".join(c if c.isprintable() or c == "\n" else "\ufffd" for c in text)
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'

@@ -1,6 +1,6 @@
-"""A plan in Markdown, for pasting into an issue: short, the rest folded, enough to analyse it.
+"""A plan in Markdown for pasting into an issue: short, the rest folded, enough to analyse it.
 
-What is folded last is upstream's debug layout, from which `Plan.from_debug_log` makes a plan again.
+The last folded part is upstream's debug layout, which `Plan.from_debug_log` turns back into a plan.
 """
 
 from __future__ import annotations
@@ -37,7 +37,9 @@ def render(plan: Planned) -> str:
         (s.split, s.backend, f"{s.start} to {s.end - 1}", s.n_copies, format_bytes(s.copy_bytes))
         for s in split_rows(plan)
     ]
-    lines += _folded("splits", ("#", "backend", "nodes", "copies", "copied in"), splits)
+    lines += _folded(
+        counted(len(splits), "split"), ("#", "backend", "nodes", "copies", "copied in"), splits
+    )
     copies = sorted(copy_rows(plan), key=lambda c: -c.nbytes)
     rows = [
         (
@@ -49,12 +51,13 @@ def render(plan: Planned) -> str:
         )
         for c in copies
     ]
-    lines += _folded("copies, the largest first", ("split", "tensor", "what", "", "bytes"), rows)
+    title = f"{counted(len(rows), 'copy', 'copies')}, the largest first"
+    lines += _folded(title, ("split", "tensor", "what", "", "bytes"), rows)
     return "\n".join(lines) + "\n" + _layout(plan, _MOST - sum(len(line) + 1 for line in lines))
 
 
 def _whose(plan: Planned) -> str:
-    """A log or a page does not tell the release."""
+    """Where the plan comes from. A log or a snapshot does not tell the release."""
     if plan.capture.source == "scheduler":
         return f"Plan of ggml {plan.settings.upstream}"
     return f"Plan read from a {plan.capture.source}"
@@ -64,7 +67,7 @@ def _made_with(plan: Planned) -> str:
     if plan.capture.source != "scheduler":
         return ""
     op_offload, n = plan.settings.op_offload, plan.settings.n_copies
-    copies = f"{n} {'copy' if n == 1 else 'copies'} of inputs"
+    copies = f"{counted(n, 'copy', 'copies')} of inputs"
     return f"op_offload {'on' if op_offload else 'off'}, {copies}, "
 
 
@@ -73,7 +76,7 @@ def _row(values: tuple[object, ...]) -> str:
 
 
 def _plain(text: str) -> str:
-    """Names may be anything: nothing in them is markup, or the end of a cell."""
+    """Escapes text: names may be anything, but must not act as markup or end a cell."""
     text = re.sub(r"[\r\n\t\x00-\x1f\u2028\u2029]", " ", text)
     text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return re.sub(r"([\\`*_|\[\]#@~])", r"\\\1", text)
@@ -94,14 +97,15 @@ def _findings(plan: Planned) -> list[str]:
 
 
 def _off(plan: Planned) -> list[str]:
-    """What is on the host although there is a device, and the rule that keeps it there."""
+    """Nodes on the host although there is a device, and the rules that keep them there."""
     nodes = node_rows(plan)
     rows = [
         (len(r.nodes), r.op, r.backend, r.reason, format_bytes(r.bytes), r.text)
         for r in off_rows(plan, nodes, off_reasons(plan, nodes))
     ]
-    head = ("nodes", "op", "on", "rule", "they move", "why the first is there")
-    return _folded("kinds of nodes that are not on the device", head, rows)
+    head = ("nodes", "op", "on", "rule", "bytes moved", "why the first is there")
+    one, many = "kind of node that is", "kinds of nodes that are"
+    return _folded(f"{counted(len(rows), one, many)} not on the device", head, rows)
 
 
 def _folded(what: str, head: tuple[str, ...], rows: Sequence[tuple[object, ...]]) -> list[str]:
@@ -110,7 +114,7 @@ def _folded(what: str, head: tuple[str, ...], rows: Sequence[tuple[object, ...]]
     lines = [_row(row) for row in rows[:_ROWS]]
     if len(rows) > _ROWS:
         lines.append(_row((f"… {len(rows) - _ROWS} more", *[""] * (len(head) - 1))))
-    summary = f"<details><summary>{len(rows)} {what}</summary>"
+    summary = f"<details><summary>{what}</summary>"
     return ["", summary, "", _row(head), "|" + "---|" * len(head), *lines, "", "</details>"]
 
 
@@ -122,7 +126,7 @@ def _layout(plan: Planned, room: int) -> str:
     cut = ""
     if len(text) > room:
         text = text[: text.rfind("\n", 0, max(room, 1)) + 1]
-        cut = "(cut: attach what `ggml-py plan ... -o plan.json.gz` saves)\n"
+        cut = "(cut: attach the file that `ggml-py plan ... -o plan.json.gz` writes)\n"
     fence = "`" * max(3, 1 + max((len(m) for m in re.findall("`+", text)), default=0))
     head = "<details><summary>every node, as GGML_SCHED_DEBUG=2 prints it</summary>"
     return f"\n{head}\n\n{fence}\n{text}{fence}\n{cut}\n</details>\n"

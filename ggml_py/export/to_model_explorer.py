@@ -1,8 +1,8 @@
-"""A plan for Google's Model Explorer: layers to open and close, nodes in the colours of their
-backends, copies as an overlay of edges. Backend, cause and bytes are attributes of nodes and, added
-up, of layers: "View on nodes" there writes them on the graph.
+"""A plan for Google's Model Explorer: layers to open and close, nodes in their backends' colours,
+copies as an overlay of edges. Backend, cause and bytes are attributes of nodes and, summed up, of
+layers. "View on nodes" there shows them in the graph.
 
-The format is that of its package's graph_builder.GraphCollection.
+The format is graph_builder.GraphCollection of its package.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .rows import NodeRow, node_rows
 
 
 def render(plan: Planned) -> dict[str, Any]:
-    """The collection, of one graph, as data that `json` can write."""
+    """The collection with its one graph, as data that `json` can write."""
     color = {name: pale(fill) for name, fill in fills(plan).items()}
     copied = {(i.split.index, i.tensor.id): i.nbytes for i in plan.copied}
     nodes, edges = [], []
@@ -45,7 +45,7 @@ def render(plan: Planned) -> dict[str, Any]:
 
 
 def _made_with(plan: Planned) -> dict[str, str]:
-    """A log or a page does not tell the release."""
+    """The headline, and the release unless a log or a snapshot does not tell it."""
     known = plan.capture.source == "scheduler"
     return {"plan": headline(plan)} | ({"ggml": plan.settings.upstream} if known else {})
 
@@ -80,7 +80,7 @@ def _namespace(row: NodeRow) -> str:
 
 
 def _layers(rows: list[NodeRow]) -> dict[str, dict[str, str]]:
-    """What is shown of a layer that is closed: what its nodes have, added up."""
+    """The attributes of a closed layer: those of its nodes, summed up."""
     members: dict[str, list[NodeRow]] = {}
     for row in rows:
         if row.layer is not None and row.is_computed:
@@ -97,7 +97,7 @@ def _layers(rows: list[NodeRow]) -> dict[str, dict[str, str]]:
 
 
 def _counted(values: Iterable[str]) -> str:
-    """The most frequent first."""
+    """How often each value occurs, the most frequent first."""
     return ", ".join(f"{n}x {value}" for value, n in Counter(values).most_common())
 
 

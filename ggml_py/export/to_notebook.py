@@ -1,4 +1,4 @@
-"""Small tables for notebooks: HTML without scripts, which stands in any page."""
+"""Small tables for notebooks: HTML without scripts, which works in any page."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _CELL = "padding:1px 10px 1px 0;text-align:left;vertical-align:top"
 
 
 def plan(plan: Planned) -> str:
-    """The headline, who does how much, the first splits, and what to change."""
+    """The headline, each backend's share, and the first splits."""
     parts = shares(plan)
     if parts is None:
         devices = [[name, n, "?", "?", "?"] for name, n in plan.nodes_per_backend().items()]

@@ -22,19 +22,19 @@ from .why_splits import lines as why_lines
 from .why_splits import numbers, short_ops
 
 _ANY_WIDTH = 100_000
-_GROUPS = 5  # rows of groups of splits: the last one is for all others, where there are more
+_GROUPS = 5  # rows of groups of splits; if there are more, the last row is for all others
 _COLOURS = ("green", "cyan", "magenta", "yellow", "blue", "red")
 
 
 class _Console(Console):
     def on_broken_pipe(self) -> None:
-        """The exception that is handled here: rich would end the process with status 1."""
+        """Raises the exception again: rich would end the process with status 1."""
         raise
 
 
 def new_console() -> Console:
-    """One as wide as the terminal. A pipe or a file has no width: nothing is wrapped or cut there,
-    so that grep finds whole names, unless COLUMNS tells one."""
+    """A console as wide as the terminal. In a pipe or a file nothing is wrapped or cut, so grep
+    finds whole names, unless COLUMNS sets a width."""
     console = _Console()
     if not console.is_terminal and not console.is_jupyter and "COLUMNS" not in os.environ:
         console.width = _ANY_WIDTH
@@ -48,9 +48,9 @@ def show(
     remedy: Remedy | None = None,
     console: Console | None = None,
 ) -> None:
-    """Prints the headline, who does how much, the splits and why there are so many; with `nodes`
-    every split, and every node and its cause too. `why` and `remedy` are asked of the plan unless
-    they are given."""
+    """Prints the headline, each backend's share, the splits, and why there are so many. With
+    `nodes` it prints every split, and every node with its cause. `why` and `remedy` are computed
+    from the plan unless `why` is given."""
     console = console or new_console()
     if why is None:
         why = why_splits(plan)
@@ -102,7 +102,7 @@ def devices_table(plan: Planned) -> Table:
 
 
 def show_passes(plan: Planned, console: Console | None = None) -> None:
-    """Prints the assignment after each pass, by layer; in pieces that fit a terminal's width."""
+    """Prints the assignment after each pass, by layer, in pieces that fit the terminal."""
     console = console or new_console()
     for line in passes_by_layer(plan, console.width if console.is_terminal else None):
         _print(console, line)
@@ -113,7 +113,7 @@ def _print(console: Console, line: str) -> None:
 
 
 def groups_table(plan: Planned, why: WhySplits) -> Table:
-    """A row per group of equal splits; of many groups, those with the most splits."""
+    """A row per group of equal splits. If there are many groups: those with the most splits."""
     table = _plain_table()
     for column in ("splits", "backend", "ops"):
         table.add_column(column, no_wrap=column != "ops")
@@ -138,7 +138,7 @@ def _plain_table() -> Table:
 
 
 def splits_table(plan: Planned) -> Table:
-    """A row per split: backend, nodes, what is copied in."""
+    """A row per split: backend, nodes, and what is copied in."""
     table = Table(title="splits", title_justify="left")
     table.add_column("#", justify="right")
     table.add_column("backend")
@@ -159,8 +159,8 @@ def splits_table(plan: Planned) -> Table:
 
 
 def nodes_table(plan: Planned) -> Table:
-    """A row per node that is computed: where, and why."""
-    table = Table(title="nodes that are computed", title_justify="left")
+    """A row per computed node: where it is, and why."""
+    table = Table(title="computed nodes", title_justify="left")
     for column in ("#", "name", "op", "type", "ne", "backend", "cause", "why"):
         table.add_column(column, justify="right" if column == "#" else "left")
     for node in plan.nodes:

@@ -36,7 +36,7 @@ def _node(node: PlanTensor, causes: bool, version: tuple[int, ...]) -> str:
 
 
 def _tensor(t: PlanTensor, causes: bool) -> str:
-    # upstream looks a copy up in its hash set, where copies are not: NULL
+    # upstream looks copies up in its hash set, which does not have them: NULL
     backend = "NULL" if t.record.kind == COPY else t.backend or "NULL"
     cause = _field(t.placement.cause if causes else "", 8)
     return f"{_field(t.name, 20)} ({_size(t.nbytes)}) [{_field(backend, 5)} {cause}]"

@@ -10,13 +10,13 @@ from ..trace.answers.why_splits import SplitGroup, SplitReason, WhySplits
 from ..trace.names import counted
 from ..trace.planned import Planned, format_bytes
 
-_MOST = 3  # reasons that are shown
-_OPS = 3  # of one
+_MOST = 3  # reasons shown
+_OPS = 3  # ops shown of one reason
 _NARROWEST = 40  # columns
 
 
 def lines(plan: Planned, why: WhySplits, remedy: Remedy | None, width: int) -> Iterator[str]:
-    """The reasons, those with the most bytes first, and the remedy; wrapped to the width."""
+    """The reasons, most bytes first, and the remedy, wrapped to the width."""
     width = max(width, _NARROWEST)
     if why.reasons:
         yield f"why {counted(plan.n_splits, 'split')} and not one on {why.main}"
@@ -38,7 +38,7 @@ def lines(plan: Planned, why: WhySplits, remedy: Remedy | None, width: int) -> I
 
 
 def _by_rule(reasons: Iterable[SplitReason]) -> list[list[SplitReason]]:
-    """One after the other, those with the same rule and backend together."""
+    """Groups of reasons with the same rule and backend, in the order of their first."""
     groups: dict[tuple[str, str], list[SplitReason]] = {}
     for reason in reasons:
         groups.setdefault((reason.reason, reason.backend), []).append(reason)
@@ -68,7 +68,7 @@ def short_ops(counts: Sequence[tuple[str, int]]) -> str:
 
 
 def numbers(group: SplitGroup) -> str:
-    """ "#2–#96: 48 ×", or "#1" of a single split."""
+    """ "#2–#96: 48 ×", or "#1" for a single split."""
     first, last = group.splits[0], group.splits[-1]
     return f"#{first}–#{last}: {len(group.splits)} ×" if first != last else f"#{first}"
 

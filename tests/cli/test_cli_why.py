@@ -80,8 +80,8 @@ def test_a_saved_plan_takes_no_model_options(folder, options):
         (b"", r"x is empty, not a model or a plan: make it again, or get it again"),
         (b"hello", r"x is neither a GGUF model"),
         (b"\x1f\x8b garbage", r"x is damaged: "),
-        (b"{", r"x is no plan: not valid JSON"),
-        (b"{}", r"x is no plan: it was not written by its to_json"),
+        (b"{", r"x is not a plan: not valid JSON"),
+        (b"{}", r"x is not a plan: it was not written by its to_json"),
         (b'{"kind": "ggml_py plan", "schema": 99}', r"x has schema 99"),
         (b"GGUF", r"x"),
     ],
@@ -120,7 +120,7 @@ def read(lines):
     found, at = {}, 0
     while at < len(lines):
         layers, numbers = re.fullmatch(
-            r"(?:layers? ([\d–]+).*|outside of the layers): \w+ ([\d–]+)", lines[at]
+            r"(?:layers? ([\d–]+).*|outside the layers): \w+ ([\d–]+)", lines[at]
         ).groups()
         first, _, last = numbers.partition("–")
         rows = [line[13:].split(" ") for line in lines[at + 1 : at + 1 + N_STAGES]]

@@ -16,7 +16,7 @@ def _recorded(e):
 
 MISUSES = [
     misuse("export-no-suffix", lambda e: _plan(e).export(e.tmp_path / "plan"),
-           ValueError, "plan: a file that ends so", ".html or .htm (html)"),
+           ValueError, "the suffix of", ".html or .htm (html)"),
     misuse("export-pdf", lambda e: _plan(e).export(str(e.tmp_path / "plan.pdf")),
            ValueError, "plan.pdf", "known are .json (json)"),
     misuse("export-format", lambda e: _plan(e).export(e.tmp_path / "p.html", "svg"),
@@ -28,7 +28,7 @@ MISUSES = [
     misuse("export-other-a-file", lambda e: _plan(e).export(e.tmp_path / "p.html", other="q.json"),
            TypeError, "other='q.json'", "Plan.from_json reads one"),
     misuse("export-two-as-text", lambda e: _plan(e).export(e.tmp_path / "p.txt", other=_plan(e)),
-           ValueError, "text shows one plan", "two can be compared in html"),
+           ValueError, "text shows only one plan", "two can be compared in html"),
     misuse("export-run", lambda e: _recorded(e).export(e.tmp_path / "r.csv"),
-           ValueError, "a run is shown alone", "json, html, chrome only"),
+           ValueError, "a run can only be shown alone", "json, html, chrome only"),
 ]  # fmt: skip

@@ -196,8 +196,8 @@ def test_what_a_dump_cannot_tell_is_said(mlp, tmp_path):
     for part in (
         "shapes, types", "whole KiB or MiB", "what the backends support",
         "1 node is a view: views are not printed",
-        "taken for 0.11.0", "taken for CUDA0, CPU", "causes are not printed",
-        "from where 1 tensor is copied is not printed: inp_pos",
+        "assumed to be 0.11.0", "assumed to be CUDA0, CPU", "causes are not printed",
+        "where 1 tensor is copied from is not printed: inp_pos",
     ):  # fmt: skip
         assert part in said
     assert mlp.unknown == () and mlp.shares() is not None
@@ -428,12 +428,12 @@ def test_names_with_brackets_spaces_and_cut_letters():
         ("", r"no debug print of a plan in this text \(0 characters\): expected the lines"),
         ("llama_context: graph splits = 2\n", "GGML_SCHED_DEBUG=2"),
         (DUMP.split("\n", 1)[1], "line 1 of the log: a node before '## SPLIT #0'"),
-        (DUMP.replace("## SPLIT #1", "## SPLIT #7"), "split 7 where split 1 was expected"),
+        (DUMP.replace("## SPLIT #1", "## SPLIT #7"), "found split 7, expected split 1"),
         (DUMP.replace("node #  4", "node #  1"), "node 1 after node 2: a part of the log"),
         (DUMP[: DUMP.index("[ NULL") + 4], "line 5 of the log: its last source is cut off"),
         (re.sub(r"   .K\) \[ NULL", "   1G) [ NULL", DUMP), "a source has no size"),
         (DUMP.replace("(  GET_ROWS): ", "(  GET_"), "line 2 of the log: it is damaged or cut off"),
-        (DUMP.replace("[inp_pos (   0K)] ", ""), "says that it has 2 inputs, and 1 are there"),
+        (DUMP.replace("[inp_pos (   0K)] ", ""), "should have 2 inputs, but 1 were found"),
         ("## SPLIT #0: CPU # 0 inputs\n", "has no nodes"),
         (DUMP + "## SPLIT #0: CPU # 0 inputs\n", "the last debug print in this text has no nodes"),
     ],

@@ -362,7 +362,7 @@ def test_two_plans_beside_each_other(made, open_page):
     for title, found in diff.sections():
         assert title.lower() in glance.lower()
         assert title == "made with" or f"{title} ({len(found)})" in glance
-    page.click("button:has-text('changed nodes')")
+    page.click("button:has-text('changed node')")
     changed = [c.before.index for c in diff.changed if c.before.index is not None]
     assert matches(page, 0) == matches(page, 1) == changed
     node = next(n for n in before.nodes if n.op == "SOFT_MAX")

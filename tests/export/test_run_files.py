@@ -67,7 +67,7 @@ def test_the_published_schema_is_that_of_the_files(run, per_op):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("r.json", lambda c: c.replace(b'"schema": 2', b'"schema": 7'), "schema 7.*update this"),
+        ("r.json", lambda c: c.replace(b'"schema": 2', b'"schema": 7'), "schema 7.*so update"),
         ("r.json", lambda c: c[: len(c) // 2], "not valid JSON"),
         ("r.json.gz", lambda c: gzip.compress(c)[:-100], "damaged: Compressed file ended"),
         ("r.json", lambda c: c.replace(b'"wait"', b'"rest"'), "damaged run: event .* is a 'rest'"),
@@ -100,7 +100,7 @@ def test_json_is_the_run(run, tmp_path):
 @pytest.mark.parametrize(
     ("edit", "message"),
     [
-        (lambda d: d.update(kind="ggml_py plan"), "it was not written by its to_json, it is a"),
+        (lambda d: d.update(kind="ggml_py plan"), "it was not written by its to_json; it is a"),
         (lambda d: d.update(schema=99), "has schema 99; this ggml_py reads 1"),
         (lambda d: d.pop("events"), "is a damaged run: KeyError"),
         (lambda d: d["events"]["kind"].__setitem__(0, "sleep"), "event 0 is a 'sleep'"),

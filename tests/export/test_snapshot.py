@@ -190,7 +190,7 @@ def test_a_page_survives_as_json(plans, tmp_path):
         (lambda page: "", "expected 'ggml_py plan snapshot 1' in the first line"),
         (lambda page: page.replace("snapshot 1", "snapshot 2"), "version 2 of the format"),
         (lambda page: page.split("\n\n")[0], "no nodes"),
-        (lambda page: page.replace("  split on BLAS\n", "", 1), "no split that they are in"),
+        (lambda page: page.replace("  split on BLAS\n", "", 1), "they are not in a split"),
         (lambda page: page.replace("1.wgt0", ""), "line 9 is damaged"),
         (lambda page: page.replace("\nnodes\n", "\n<<<<<<< HEAD\nnodes\n"), "unknown section"),
         (lambda page: page.replace("\nnodes\n", "\n"), "outside of any section"),

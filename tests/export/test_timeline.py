@@ -205,5 +205,5 @@ def test_a_result_lives_until_it_is_copied():
 
 def test_in_order_where_no_time_is_known(sources):
     data = to_chrome.render(sources["plan"])
-    assert data["otherData"]["times"].startswith("an order")
+    assert data["otherData"]["times"].startswith("only the order")
     assert to_chrome.render(sources["run"])["otherData"]["times"] == "measured"

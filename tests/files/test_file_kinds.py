@@ -53,7 +53,7 @@ KINDS = {
     "folder": ((), *["File '.*folder' is a directory"] * 2),
     "missing.gguf": ((), *["missing.gguf: no such file"] * 2),
     "text.txt": ((), f"invalid magic characters: 'hell', expected 'GGUF'. {GET}", NEITHER),
-    "other.json": ((), f"invalid magic characters: .*, expected 'GGUF'. {GET}", "is no plan: "),
+    "other.json": ((), f"invalid magic characters: .*, expected 'GGUF'. {GET}", "is not a plan: "),
     "short": ((), f"a GGUF header has 24 bytes, this file has only 2. {GET}", NEITHER),
     "seq.bin": ((), *["seq.bin is a saved sequence, not a .*: .*Model.load_seq reads it"] * 2),
     "m.safetensors": ((), *["is a checkpoint in another format, .*convert_hf_to_gguf.py"] * 2),

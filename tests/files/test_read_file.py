@@ -116,7 +116,7 @@ def test_a_bomb(tmp_path, monkeypatch):
 
     monkeypatch.setattr(to_json, "MOST", 1 << 24)
     (tmp_path / "p.json.gz").write_bytes(gzip.compress(bytes(1 << 25)))
-    with pytest.raises(ValueError, match=r"p.json.gz .*more than 16 MiB when it is decompressed"):
+    with pytest.raises(ValueError, match=r"p.json.gz .*more than 16 MiB when decompressed"):
         ggml.Plan.from_json(tmp_path / "p.json.gz")
 
 
@@ -126,7 +126,7 @@ PAGE = ggml.Plan.from_debug_log(DUMP).snapshot()
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (lambda t: t.replace("  split on CUDA0\n", "", 1), "line .*, and no split that"),
+        (lambda t: t.replace("  split on CUDA0\n", "", 1), "line .*, but no split that"),
         (lambda t: t.replace("  split on CPU\n", '  split on "CPU\n', 1), "line .* is damaged"),
         (lambda t: "\n".join(t.split("\n")[:3]), "no nodes"),
     ],
@@ -160,7 +160,7 @@ def test_a_sample_of_damaged_files():
     ("before", "after", "message"),
     [
         ("node #  5", "node #99999999999", "its number is damaged"),
-        ("3M) [CUDA0         ] use", "3M) [CUDA0 1.wgtx  ] use", "a cause as"),
+        ("3M) [CUDA0         ] use", "3M) [CUDA0 1.wgtx  ] use", "a cause like"),
         ("( 512M)", "(512000000000M)", "ggml prints 5 characters"),
     ],
 )

@@ -191,7 +191,7 @@ def test_old_files_are_read_and_claim_nothing(pipeline, tmp_path):
     again = run_json.parse(json.dumps(run.to_json()).encode(), "new.json")
     assert again == run
     for edit, message in (
-        (lambda d: d["events"]["how"].__setitem__(0, "slowly"), "was made 'slowly'"),
+        (lambda d: d["events"]["how"].__setitem__(0, "slowly"), "has how='slowly'"),
         (lambda d: d["events"]["by"].__setitem__(0, 9), "is on backend 9"),
     ):
         wrong = json.loads(json.dumps(pipeline.to_json()))

@@ -1,7 +1,7 @@
-"""Whether what a plan file holds can be a plan: checked before anything looks at it.
+"""Checks that the content of a plan file can be a plan, before anything uses it.
 
-A file may come from anywhere. What passes here is a graph without cycles whose numbers all refer to
-something that is there, so that nothing that a plan can be asked goes astray on it.
+A file may come from anywhere. What passes here is a graph without cycles in which every number
+refers to something that exists, so no question that a plan can be asked goes astray.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _COUNTS = frozenset({
 
 
 def check(plan: Planned) -> None:
-    """Raises ValueError that names the first thing which no plan has."""
+    """Raises ValueError that names the first thing that cannot be in a plan."""
     _types(plan)
     _settings(plan)
     _tensors(plan)
@@ -45,7 +45,7 @@ def _fail(what: str, value: object, expected: str) -> NoReturn:
     raise ValueError(f"{what} is {text[:80]}{'…' * (len(text) > 80)}, expected {expected}")
 
 
-# --- types, which are those of the records
+# --- types, as the records declare them
 
 
 def _types(plan: Planned) -> None:
@@ -67,7 +67,7 @@ def _types(plan: Planned) -> None:
                 if not fits(value):
                     _fail(f"{name}[{i}].{field}", value, str(_word(hints[field])))
                 if field in _COUNTS and any(v < 0 for v in _flat(value)):
-                    _fail(f"{name}[{i}].{field}", value, "no negative number")
+                    _fail(f"{name}[{i}].{field}", value, "0 or more")
     pair = tuple[int, int]
     for name, value, hint in (
         ("leafs", capture.leaf_ids, tuple[int, ...]),
@@ -88,7 +88,7 @@ def _hints(record: type) -> dict[str, Any]:
 
 
 def _word(hint: Any) -> str:
-    """A type in JSON's words."""
+    """What a type is called in JSON."""
     plain = {int: "an integer of 64 bits", str: "text", bool: "true or false"}
     if hint in plain:
         return plain[hint]
@@ -98,7 +98,7 @@ def _word(hint: Any) -> str:
 
 @cache
 def _fits(hint: Any) -> Callable[[Any], bool]:
-    """Whether a value is of a type; true is no number here."""
+    """A function that tells whether a value is of a type. True is not a number here."""
     if hint is int:
         return lambda v: type(v) is int and v in _INT64
     if hint is str:
@@ -119,7 +119,7 @@ def _is_text(value: Any) -> bool:
         return False
     try:
         value.encode()
-    except UnicodeEncodeError:  # half of a pair of surrogates
+    except UnicodeEncodeError:  # a lone surrogate
         return False
     return True
 
@@ -133,7 +133,7 @@ def _flat(value: Any) -> Iterable[int]:
 
 def _in(what: str, value: int, low: int, end: int) -> None:
     if not low <= value < end:
-        _fail(what, value, f"{low} to {end - 1}" if end > low else "none, for there are none")
+        _fail(what, value, f"{low} to {end - 1}" if end > low else "none, because there are none")
 
 
 def _settings(plan: Planned) -> None:
@@ -151,7 +151,7 @@ def _settings(plan: Planned) -> None:
     _in("left_backend", capture.left_backend, 0, n)
     for i, room in enumerate(capture.split_capacities):
         _in(f"split_capacities[{i}]", room, 0, 1 << 31)
-    least = 0 if _is_scheduler(plan) else -1  # a debug log tells of no buffer types
+    least = 0 if _is_scheduler(plan) else -1  # a debug log has no buffer types
     for b in capture.backends:
         _in(f"buft of '{b.name}'", b.buft, least, len(capture.bufts))
     for i, buffer in enumerate(capture.buffers):
@@ -173,10 +173,10 @@ def _tensors(plan: Planned) -> None:
             _fail(f"kind of '{t.name}'", t.kind, f"one of {', '.join(ranks)}")
     order = [ranks[t.kind] for t in every]
     if order != sorted(order) or not capture.n_nodes:
-        raise ValueError("its tensors are not the nodes, the leafs and others, and the copies")
+        raise ValueError("its tensors are not in order: nodes, then leafs and others, then copies")
     leafs = [t.id for t in capture.tensors if t.kind == LEAF]
     if sorted(capture.leaf_ids) != leafs:
-        _fail("leafs", list(capture.leaf_ids), "each leaf's id once: they are not numbered so")
+        _fail("leafs", list(capture.leaf_ids), "each leaf's id once")
     n_dims = 4 if _is_scheduler(plan) else 0
     for t in every:
         for field in ("ne", "nb"):
@@ -198,7 +198,7 @@ _MAX_SRC = 16  # GGML_MAX_SRC is 10
 
 
 def _answers(plan: Planned) -> None:
-    """Sets of backends have no others."""
+    """Checks that sets of backends contain only backends of the plan."""
     end = 1 << len(plan.backends)
     for t in plan.tensors:
         _in(f"supports of '{t.name}'", t.supports, 0, end)
@@ -244,8 +244,8 @@ def _splits(plan: Planned) -> None:
         _in(f"splits[{i}].backend", split.backend, 0, len(plan.backends))
         if split.start != at or not split.start <= split.end <= n:
             raise ValueError(
-                f"splits[{i}] is nodes {split.start} to {split.end}, expected to begin at {at} and "
-                f"to end at {n} or before"
+                f"splits[{i}] is nodes {split.start} to {split.end}, expected it to begin at {at} "
+                f"and end at {n} or before"
             )
         at = split.end
         for source, copy in split.inputs:
@@ -277,7 +277,7 @@ def _cpu(plan: Planned) -> None:
 
 
 def _no_cycle(plan: Planned) -> None:
-    """No tensor is made from itself, but that a cast names itself as its second source."""
+    """Raises for a tensor that depends on itself. A cast may: it is its own second source."""
     every = plan.capture.tensors
     needs = [{i for i in t.src if i not in (-1, t.id)} | {t.view_src} - {-1} for t in every]
     readers: list[list[int]] = [[] for _ in every]
@@ -297,4 +297,4 @@ def _no_cycle(plan: Planned) -> None:
         way.append(at)
         at = next(i for i in needs[at] if missing[i])
     if at is not None:
-        raise ValueError(f"'{every[at].name}' is made from itself, through src and view_src")
+        raise ValueError(f"'{every[at].name}' depends on itself, through src and view_src")

@@ -1,6 +1,6 @@
 """Plans as JSON: everything that was recorded, under a schema number.
 
-A row of "tensors" is a `TensorRecord` and its `Placement` in one; the copies come last. The format
+A row of "tensors" combines a `TensorRecord` and its `Placement`. The copies come last. The format
 is published as docs/plan.schema.json, which `schema` makes.
 """
 
@@ -41,8 +41,8 @@ from .check import PLANNERS, SOURCES, check
 from .schema import DRAFT, object_of, ref, type_of
 
 SCHEMA = 5
-# It lacks the passes of leafs, with 3 what backends made of the order of nodes, with 4 how the CPU
-# computes.
+# Schema 2 lacks the passes of leafs. 2 and 3 lack what backends made of the order of nodes. 2 to 4
+# lack how the CPU computes.
 OLDEST = 2
 KIND = "ggml_py plan"
 
@@ -51,11 +51,11 @@ _TABLES = {
     "optimized": OptimizedRecord, "cpu": CpuRecord,
 }  # fmt: skip
 _N_RECORD = len(TensorRecord._fields)
-_LATER = ("unknown", "may_be_cut", "copy_bytes_at_most")  # keys that files of a schema may lack
+_LATER = ("unknown", "may_be_cut", "copy_bytes_at_most")  # keys that files of this schema may lack
 _AT_MOST = {
     "type": ["integer", "null"],
-    "description": "Only in a plan from a log, which has sizes in whole KiB or MiB: there the"
-    " number without _at_most is the least, and this the most, null where nobody knows.",
+    "description": "Only in a plan from a log, which has sizes in whole KiB or MiB. The number"
+    " without _at_most is then a lower bound, and this an upper bound, null if not known.",
 }
 _ROW = (*TensorRecord._fields, *Placement._fields)
 
@@ -97,32 +97,32 @@ def render(plan: Planned) -> dict[str, Any]:
 
 
 def write(plan: Planned, path: str | Path) -> dict[str, Any]:
-    """Writes the plan to `path`, whole or not at all; compressed where that ends with ".gz"."""
+    """Writes the plan to `path`, completely or not at all; compressed if that ends with ".gz"."""
     return write_data(render(plan), path)
 
 
 def write_data(data: dict[str, Any], path: str | Path) -> dict[str, Any]:
-    """Writes what `render` gave."""
+    """Writes the data that `render` returned."""
     write_whole(path, json.dumps(data, separators=(",", ":")).encode())
     return data
 
 
 def read(path: str | Path) -> Planned:
-    """The plan in a file that `write` made. Raises ValueError that says what is wrong with it."""
+    """Reads the plan from a file that `write` made. Raises ValueError that says what is wrong."""
     return parse(read_file(path), path)
 
 
 def parse(content: bytes, path: str | Path) -> Planned:
-    """As `read`, of a file's content; `path` is what errors call it."""
+    """Like `read`, but takes the file's content. `path` is its name in errors."""
     return plan_of(loaded(content, path, KIND, SCHEMA, OLDEST), str(path))
 
 
 def loaded(
     content: bytes, path: str | Path, kind: str, schema: int, oldest: int | None = None
 ) -> dict[str, Any]:
-    """The data in a file of that kind ("ggml_py plan") and schema, or one from `oldest` on. Raises
-    ValueError."""
-    what = f"no {kind.rpartition(' ')[2]}"
+    """Returns the data of a file of this kind ("ggml_py plan") and schema, or of a schema from
+    `oldest` on. Raises ValueError."""
+    what = f"not a {kind.rpartition(' ')[2]}"
     try:
         data = json.loads(decompressed(content))
     except (ValueError, EOFError, OSError, zlib.error) as error:
@@ -130,20 +130,20 @@ def loaded(
     except RecursionError:
         raise ValueError(f"{path} is {what}: its lists are nested too deeply") from None
     if not isinstance(data, dict) or data.get("kind") != kind:
-        found = f", it is a {data['kind']}" if isinstance(data, dict) and "kind" in data else ""
+        found = f"; it is a {data['kind']}" if isinstance(data, dict) and "kind" in data else ""
         raise ValueError(f"{path} is {what}: it was not written by its to_json{found}")
     written = data.get("schema")
     oldest = schema if oldest is None else oldest
     if type(written) is not int or not oldest <= written <= schema:
         newer = type(written) is int and written > schema
-        hint = ": a newer ggml_py wrote it, update this one" if newer else ""
+        hint = ": a newer ggml_py wrote it, so update ggml_py" if newer else ""
         reads = f"{schema}" if oldest == schema else f"{oldest} to {schema}"
         raise ValueError(f"{path} has schema {written}; this ggml_py reads {reads}{hint}")
     return data
 
 
 def plan_of(data: dict[str, Any], path: str) -> Planned:
-    """The plan that `render` gave as data. Raises ValueError."""
+    """Returns the plan in data that `render` made. Raises ValueError."""
     try:
         with collection_paused():
             plan = _plan(data)
@@ -156,7 +156,7 @@ def plan_of(data: dict[str, Any], path: str) -> Planned:
 
 
 def _with_bounds(plan: Planned) -> Planned:
-    """The sizes of a log are bounds."""
+    """Marks the sizes of a plan from a log as lower bounds."""
     tensors, copies = (
         tuple(t._replace(nbytes=AtLeast(t.nbytes)) for t in records)
         for records in (plan.capture.tensors, plan.outcome.copies)
@@ -166,15 +166,15 @@ def _with_bounds(plan: Planned) -> Planned:
 
 
 def decompressed(content: bytes) -> bytes:
-    """The content of a file, whether it was compressed by gzip or not.
+    """The content of a file, decompressed if it was compressed with gzip.
 
-    Raises ValueError for one that would be larger than any plan: a small file can ask for that.
+    Raises ValueError if it would be larger than any plan, which even a small file can cause.
     """
     if not content.startswith(b"\x1f\x8b"):
         return content
     whole = gzip.GzipFile(fileobj=io.BytesIO(content)).read(MOST + 1)
     if len(whole) > MOST:
-        raise ValueError(f"more than {MOST >> 20} MiB when it is decompressed")
+        raise ValueError(f"more than {MOST >> 20} MiB when decompressed")
     return whole
 
 
@@ -240,14 +240,14 @@ def schema() -> dict[str, Any]:
         "source": {"enum": list(SOURCES)},
         "may_be_cut": {
             "type": "boolean",
-            "description": "Whether nothing shows that the last line of a log is whole.",
+            "description": "Whether the last line of the log may be cut off.",
         },
         "headline": {"type": "string"},
         "unknown": {
             "type": "array",
             "items": {"type": "string"},
-            "description": "What a plan from a log or a snapshot does not tell, and what is guessed"
-            " in its place. Without that key the file is older than the key.",
+            "description": "What a plan from a log or a snapshot does not contain, and what is"
+            " assumed instead. A file without this key is older than the key.",
         },
         "n_splits": {"type": "integer"},
         "copy_bytes": {"type": "integer"},
@@ -265,7 +265,7 @@ def schema() -> dict[str, Any]:
         properties[name] = {"type": "array", "items": ref(definition)}
     return {
         "$schema": DRAFT,
-        "title": "A plan of ggml's scheduler, with the graph and what the backends answer",
+        "title": "A plan of ggml's scheduler, with the graph and the backends' answers",
         "type": "object",
         "properties": properties,
         "required": [name for name in properties if name not in _LATER],

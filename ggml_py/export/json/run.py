@@ -1,4 +1,4 @@
-"""Runs as JSON: the events as columns, and the plans that they belong to, whole.
+"""Runs as JSON: the events as columns, and the complete plans that they belong to.
 
 The format is published as docs/run.schema.json, which `schema` makes.
 """
@@ -24,7 +24,7 @@ from . import plan as to_json
 from .schema import DRAFT, object_of, ref, type_of
 
 SCHEMA = 2
-OLDEST = 1  # it does not say how, and has no events
+OLDEST = 1  # without `how`, `by` and ggml's events
 KIND = "ggml_py run"
 _NEW = ("how", "by")  # the last fields of an event
 
@@ -45,17 +45,17 @@ def render(run: Recorded) -> dict[str, Any]:
 
 
 def write(run: Recorded, path: str | Path) -> dict[str, Any]:
-    """Writes the run to `path`, whole or not at all; ".gz" is compressed."""
+    """Writes the run to `path`, completely or not at all; compressed if that ends with ".gz"."""
     return to_json.write_data(render(run), path)
 
 
 def read(path: str | Path) -> Recorded:
-    """The run in a file that `write` made. Raises ValueError that says what is wrong with it."""
+    """Reads the run from a file that `write` made. Raises ValueError that says what is wrong."""
     return parse(read_file(path), path)
 
 
 def parse(content: bytes, path: str | Path) -> Recorded:
-    """As `read`, of a file's content; `path` is what errors call it."""
+    """Like `read`, but takes the file's content. `path` is its name in errors."""
     data = to_json.loaded(content, path, KIND, SCHEMA, OLDEST)
     try:
         plans = tuple(to_json.plan_of(plan, f"a plan of {path}") for plan in data["plans"])
@@ -84,36 +84,38 @@ def _record(row: dict[str, Any]) -> SchedulerRecord:
 
 
 def _check(run: Recorded) -> None:
-    """Raises ValueError for numbers that refer to nothing."""
+    """Raises ValueError for events that refer to something that does not exist."""
     for i, event in enumerate(run.events):
         if event.kind not in EVENT_KINDS:
-            raise ValueError(f"event {i} is a {event.kind!r}, expected {', '.join(EVENT_KINDS)}")
+            raise ValueError(
+                f"event {i} is a {event.kind!r}, expected one of {', '.join(EVENT_KINDS)}"
+            )
         if event.how not in ("", *HOWS):
-            raise ValueError(f"event {i} was made {event.how!r}, expected {', '.join(HOWS)}")
+            raise ValueError(f"event {i} has how={event.how!r}, expected one of {', '.join(HOWS)}")
         numbers = event._replace(kind="", how="")
         if not all(type(n) is int for n in numbers if n != ""):
             raise ValueError(f"event {i} has {event}, expected whole numbers")
         if not 0 <= event.scheduler < len(run.schedulers):
-            raise ValueError(f"event {i} is of scheduler {event.scheduler}")
+            raise ValueError(f"event {i} is of scheduler {event.scheduler}, which does not exist")
         scheduler = run.schedulers[event.scheduler]
         if not -1 <= event.compute < len(scheduler.plans):
-            raise ValueError(f"event {i} is of compute {event.compute}")
+            raise ValueError(f"event {i} is of compute {event.compute}, which does not exist")
         for b in (event.backend, event.by):
             if not -1 <= b < len(scheduler.backends):
-                raise ValueError(f"event {i} is on backend {b}")
+                raise ValueError(f"event {i} is on backend {b}, which does not exist")
         if event.end < event.start or event.nbytes < 0 or not -1 <= event.inside < len(run.events):
-            raise ValueError(f"event {i} is {event}")
+            raise ValueError(f"event {i} is not possible: {event}")
         _check_in_plan(run, scheduler, i, event)
 
 
 def _check_in_plan(run: Recorded, scheduler: SchedulerRecord, i: int, event: RunEvent) -> None:
     index = scheduler.plans[event.compute] if event.compute >= 0 else -1
     if not -1 <= index < len(run.plans):
-        raise ValueError(f"compute {event.compute} has plan {index}")
+        raise ValueError(f"compute {event.compute} has plan {index}, which does not exist")
     if event.kind not in (COPY, NODES):
         return
     if event.backend < 0 or event.split < 0:
-        raise ValueError(f"event {i} is on no backend, or of no split")
+        raise ValueError(f"event {i} has no backend or no split")
     if index < 0:
         return
     splits = run.plans[index].splits
@@ -131,7 +133,7 @@ def _check_in_plan(run: Recorded, scheduler: SchedulerRecord, i: int, event: Run
 
 
 def schema() -> dict[str, Any]:
-    """The JSON Schema of the files that `write` makes; plans in it are as in their own files."""
+    """The JSON Schema of the files that `write` makes. Plans in them are like plan files."""
     plan = to_json.schema()
     definitions = plan.pop("$defs")
     del plan["$schema"]
@@ -147,7 +149,9 @@ def schema() -> dict[str, Any]:
     columns["kind"]["items"] = {"enum": list(EVENT_KINDS)}
     columns["how"]["items"] = {"enum": ["", *HOWS]}
     definitions["Events"] = _described(columns, RunEvent)
-    definitions["Events"]["description"] += " A list for each of these, as long as one another."
+    definitions["Events"]["description"] += (
+        " Each of these is a list, and all are of the same length."
+    )
     properties: dict[str, Any] = {
         "schema": {"const": SCHEMA},
         "kind": {"const": KIND},

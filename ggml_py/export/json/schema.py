@@ -1,4 +1,4 @@
-"""JSON Schema of what records become in files."""
+"""JSON Schema of records as they are written to files."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ _NAMES = {int: "integer", float: "number", str: "string", bool: "boolean"}
 
 
 def ref(name: str) -> dict[str, str]:
-    """What is defined under that name."""
+    """A reference to the definition of that name."""
     return {"$ref": f"#/$defs/{name}"}
 
 
 def object_of(record: Any) -> dict[str, Any]:
-    """A row of a NamedTuple: its fields, all of them and no others."""
+    """The schema of a NamedTuple: an object with all of its fields and no others."""
     hints = get_type_hints(record)
     properties = {name: type_of(hints[name]) for name in record._fields}
     doc = record.__doc__ or ""
@@ -28,7 +28,7 @@ def object_of(record: Any) -> dict[str, Any]:
 
 
 def type_of(hint: Any) -> dict[str, Any]:
-    """What a field of that type is. A NamedTuple is a reference to its definition."""
+    """The schema of a type. A NamedTuple becomes a reference to its definition."""
     if hint in _NAMES:
         return {"type": _NAMES[hint]}
     if hasattr(hint, "_fields"):

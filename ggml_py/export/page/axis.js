@@ -1,7 +1,7 @@
-// Where nodes stand from left to right. Slots are shared by the plans on the page: slot i is node i
-// where there is one plan; of two, nodes of both that are the same have one slot.
+// Where nodes are from left to right. The plans on the page share slots: with one plan slot i is
+// node i; with two, nodes that are the same in both have one slot.
 
-const FOLDED = 5;   // how wide a folded layer is, in nodes
+const FOLDED = 5;   // the width of a folded layer, in nodes
 
 // What a slot's width means.
 const AXES = {
@@ -12,7 +12,7 @@ const AXES = {
 };
 
 class Axis {
-  // slots: for each plan the slot of each node, rising; n: how many slots there are.
+  // slots: for each plan the slot of each node, rising; n: the number of slots.
   constructor(plans, slots, n, name, folded) {
     this.plans = plans;
     this.slots = slots;
@@ -36,7 +36,7 @@ class Axis {
     this.place(name, folded);
   }
 
-  // Positions by what the width means; folded: layers that take little room.
+  // Computes positions from what a width means; folded: the layers that take little room.
   place(name, folded) {
     this.name = name;
     const widths = new Float64Array(this.n);
@@ -44,7 +44,7 @@ class Axis {
       widths[slot] = Math.max(widths[slot], AXES[name].of(plan, t));
     }));
     let sum = widths.reduce((a, b) => a + b, 0);
-    if (name !== 'order' && sum > 0) {   // in nodes, and nothing too narrow to be found
+    if (name !== 'order' && sum > 0) {   // in nodes, and nothing is too narrow to find
       const scale = 0.9 * this.n / sum;
       for (let i = 0; i < this.n; i++) widths[i] = widths[i] * scale + 0.1;
     } else if (!sum) widths.fill(1);
@@ -60,13 +60,13 @@ class Axis {
     this.length = this.pos[this.n] || 1;
   }
 
-  // Whether widths are times and this node has none of its own: only its split's is known.
+  // Whether widths are times and this node has no time of its own: only its split's is known.
   together(p, t) { return this.name === 'time' && Boolean(this.plans[p].time) && this.plans[p].took(t) < 0; }
 
   start(p, t) { return this.pos[this.slots[p][t]]; }
   end(p, t) { return this.pos[this.slots[p][t] + 1]; }
 
-  // The slot at a position; the last one that begins at or before it.
+  // The slot at a position: the last one that begins at or before it.
   slotAt(x) {
     let low = 0, high = this.n - 1;
     while (low < high) {
@@ -76,7 +76,7 @@ class Axis {
     return low;
   }
 
-  // The first node of plan p in a slot at or after this one; plan.n where there is none.
+  // The first node of plan p in a slot at or after this one; plan.n if there is none.
   firstFrom(p, slot) {
     const slots = this.slots[p];
     let low = 0, high = slots.length;

@@ -1,4 +1,4 @@
-"""What the page shows, as compact data: columns of numbers, each distinct value stored once."""
+"""The page's content as compact data: columns of numbers, each distinct value stored once."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ _NOWHERE = "?"
 
 
 def data(plan: Planned, measured: Times | None = None) -> dict[str, Any]:
-    """One plan, with what it took where that was measured, as the scripts of this folder read it
-    (`Plan` in plan.js says what each key is)."""
+    """One plan, with its times if they were measured, as the scripts of this folder read it
+    (`Plan` in plan.js shows what each key is)."""
     strings = Table()
     texts = Texts(strings)
     rows = node_rows(plan)
@@ -43,7 +43,7 @@ def data(plan: Planned, measured: Times | None = None) -> dict[str, Any]:
         "computed": "".join(str(int(r.is_computed)) for r in rows),
         "layer": [-1 if r.layer is None else r.layer for r in rows],
         **tensors,
-        # relative to the node; 0 where there is none
+        # relative to the node; 0 for none
         "src": [
             [t.id - i if i >= 0 else 0 for i in t.src] for t in plan.capture.tensors[: len(rows)]
         ],
@@ -91,7 +91,7 @@ def _backends(plan: Planned) -> list[dict[str, Any]]:
 
 
 def _shares(plan: Planned) -> list[list[int]] | None:
-    """Of each backend: nodes, FLOPs, bytes read and written, bytes of weights."""
+    """For each backend: nodes, FLOPs, bytes read and written, bytes of weights."""
     parts = shares(plan)
     if parts is None:
         return None
@@ -99,8 +99,8 @@ def _shares(plan: Planned) -> list[list[int]] | None:
 
 
 def _tensors(plan: Planned, strings: Table) -> dict[str, Any]:
-    """Columns with an item per tensor: the nodes, the leafs and others, the copies. What is the
-    same in every layer (op, shapes, costs) is a row of "kinds"."""
+    """Columns with an item per tensor: nodes, then leafs and others, then copies. Values that
+    repeat in every layer (op, shapes, costs) are a row of "kinds"."""
     kinds = Table()
     kind_of = [kinds.number(_kind(plan, plan.tensor(t.id))) for t in plan.tensors]
     return {
@@ -113,7 +113,7 @@ def _tensors(plan: Planned, strings: Table) -> dict[str, Any]:
 
 
 def _kind(plan: Planned, t: PlanTensor) -> tuple[Any, ...]:
-    """kind, op, type, ne, signature, where it was before, bytes, FLOPs, bytes moved."""
+    """kind, op, type, ne, signature, memory before planning, bytes, FLOPs, bytes moved, weight."""
     capture, r = plan.capture, t.record
     cost: tuple[int, int] = 0, 0
     if t.is_computed and capture.source == "scheduler":
@@ -126,8 +126,8 @@ def _kind(plan: Planned, t: PlanTensor) -> tuple[Any, ...]:
 
 
 def _passes(plan: Planned) -> list[str]:
-    """After each stage a letter per node and leaf: a, b, ... for the backends, . for none. Without
-    the leafs where the plan does not know theirs."""
+    """For each stage a letter per node and leaf: a, b, ... for the backends, . for none. Leafs are
+    left out if the plan does not know their passes."""
     if plan.capture.source != "scheduler":
         return []
     n = len(plan.nodes) + (len(plan.leafs) if has_leaf_passes(plan) else 0)
@@ -143,8 +143,8 @@ def _finding(found: dict[str, Any]) -> dict[str, Any]:
 
 
 def _explanations(plan: Planned, texts: Texts, steps: bool) -> dict[str, Any]:
-    """Every tensor's chain of decisions and notes. A chain that meets another goes on as that one:
-    "links" has each decision once, with the one that it follows from."""
+    """Every tensor's chain of decisions and notes. Chains that meet share the rest: "links" has
+    each decision once, with the one that it follows from."""
     links: list[Link] = []
     then: list[int] = []  # the link after each, itself at the end
     relations: list[str] = []
@@ -173,7 +173,9 @@ def _explanations(plan: Planned, texts: Texts, steps: bool) -> dict[str, Any]:
         t = plan.tensor(record.id)
         chain, told = parts(plan, t, steps)
         if record.kind == COPY and steps:
-            chain = itertools.islice(chain, 1)  # those of its reader and source are theirs
+            chain = itertools.islice(
+                chain, 1
+            )  # the others are in the chains of its reader and source
         starts.append(add(chain))
         notes.append([texts.number(note) for note in told])
     how, number = Table(), texts.strings.number
@@ -194,13 +196,13 @@ def _explanations(plan: Planned, texts: Texts, steps: bool) -> dict[str, Any]:
 
 
 def _steps_of(values: list[int]) -> list[int]:
-    """The first value, and what each is more than the one before: shorter where they rise."""
+    """The first value, then differences: these are shorter where the values rise."""
     return [value - before for before, value in zip([0, *values], values, strict=False)]
 
 
 def _reasons(plan: Planned, texts: Texts) -> list[Any]:
-    """Of each node, for each backend of higher priority, why it is not there: backend, rule, text,
-    and what would take the rule away."""
+    """For each node and each backend of higher priority, why the node is not there: backend, rule,
+    text, and what would remove the rule."""
     reference = planned(plan)
     told: list[Any] = []
     for node in plan.nodes:

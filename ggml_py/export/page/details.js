@@ -1,4 +1,4 @@
-// What is told of the node, tensor or arrow that was picked.
+// The details of the node, tensor or arrow that was picked.
 
 function details(app) {
   const box = document.getElementById('details'), {picked, pickedArrow} = app;
@@ -13,20 +13,20 @@ function intro(app) {
   return [
     el('h2', {}, 'Pick a node'),
     el('p', {}, 'Click a block to see why it is where it is, what kept it off the faster backends, and what would change that. Arrows are copies.'),
-    worst ? el('p.advice', {}, 'Start with ', ref(app, 0, worst.nodes[0]), `: the first of ${worst.nodes.length} ${worst.op} nodes on ${worst.backend}.`) : null,
+    worst ? el('p.advice', {}, 'Start with ', ref(app, 0, worst.nodes[0]), `: the ${worst.nodes.length > 1 ? `first of ${worst.nodes.length} ${worst.op} nodes` : `only ${worst.op} node`} on ${worst.backend}.`) : null,
     ...dearest(app, 0),
-    ...(plan.data.disagreements.length ? [el('h3', {}, 'Not as the reference scheduler plans it'),
+    ...(plan.data.disagreements.length ? [el('h3', {}, 'Where the reference scheduler plans otherwise'),
       el('ul.notes', {}, ...plan.data.disagreements.slice(0, 50).map(text => el('li', {}, text)))] : []),
     ...(plan.data.unknown.length ? [el('h3', {}, 'Not known'),
       el('ul.notes', {}, ...plan.data.unknown.map(text => el('li', {}, text)))] : []),
   ].filter(Boolean);
 }
 
-// Where the time goes, or where nothing was measured the bytes, by op and backend.
+// Where the time goes, by op and backend. Bytes if times were not measured.
 function dearest(app, p) {
   const plan = app.plans[p], groups = new Map();
   let time = Boolean(plan.time);
-  for (let t = 0; t < plan.n && time; t++) time = plan.took(t) >= 0;   // else by bytes: nothing is made up
+  for (let t = 0; t < plan.n && time; t++) time = plan.took(t) >= 0;   // otherwise by bytes: no time is made up
   let all = 0;
   for (let t = 0; t < plan.n; t++) {
     const cost = time ? plan.took(t) : plan.kind(t).bytes;
@@ -55,7 +55,7 @@ function ref(app, p, t, text = app.plans[p].label(t)) {
   }}, text);
 }
 
-// A stored sentence; the names in it lead to their tensors.
+// A stored sentence, with links from names to their tensors.
 function sentence(app, p, number, near) {
   return app.plans[p].pieces(number).map((piece, i) => {
     const t = i % 2 ? app.plans[p].find(piece, near) : -1;
@@ -89,7 +89,7 @@ function tensorDetails(app, p, t) {
   ].filter(Boolean);
 }
 
-// What a node or its split took, as well as it is known.
+// The time of a node or its split, as far as it is known.
 function splitWords(plan, t, alone = -1) {
   const {ns, known} = plan.splitTime(plan.split[t]), took = alone >= 0 ? alone : ns;
   if (took < 0 || known === 'not known') return 'an unknown time: nobody waited for it';
@@ -116,7 +116,7 @@ function facts(app, p, t, kind, node) {
   return el('dl.facts', {}, ...rows.flatMap(([key, value]) => [el('dt', {}, key), el('dd.mono', {}, String(value))]));
 }
 
-// To what is copied for the node's split: arrows are not reached with keys.
+// Buttons for the copies into the node's split, because keys do not reach arrows.
 function arrowsInto(app, p, t) {
   const plan = app.plans[p], arrows = app.lanes.arrows[p].filter(arrow => arrow.split === plan.split[t]);
   return arrows.map(arrow => el('p', {}, el('button', {onclick: () => app.pickArrow({p, arrow})},
@@ -160,7 +160,7 @@ function chainPart(app, p, t, copy) {
 function whyNot(app, p, t) {
   const plan = app.plans[p], rows = plan.data.not[t] || [], off = plan.offOf[t];
   const alike = b => off && off.nodes.length > 1 && plan.backendName(b) === off.device
-    ? el('p.small', {}, `One of ${off.nodes.length} ${off.op} nodes like it. `, el('button', {
+    ? el('p.small', {}, `One of ${off.nodes.length} such ${off.op} nodes. `, el('button', {
       onclick: () => app.choose(`${off.op}: ${off.reason}`, app.plans.map((_, i) => i === p ? off.nodes : [])),
     }, 'Show them')) : null;
   return rows.flatMap(([b, rule, text, changes]) => [
@@ -212,7 +212,7 @@ function arrowDetails(app, {p, arrow}) {
 async function copyText(button, text) {
   try {
     await navigator.clipboard.writeText(text);
-  } catch {   // not allowed for a file: select it
+  } catch {   // a file may not use the clipboard: select the text
     const area = el('textarea', {rows: 8, readonly: true, 'aria-label': 'The explanation'});
     area.value = text;
     area.style.width = '100%';

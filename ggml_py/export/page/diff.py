@@ -1,4 +1,4 @@
-"""What the page shows of two plans beside each other."""
+"""The page's data for two plans side by side."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ...trace.planned import Planned
 
 
 def data(before: Planned, after: Planned) -> dict[str, Any]:
-    """The differences, which node is which, and the slots that nodes of both share."""
+    """The differences, the pairs of nodes, and the slots that nodes of both plans share."""
     pairs = {
         i: j
         for i, j in match_tensors(before.capture, after.capture).pairs.items()
@@ -34,8 +34,8 @@ def data(before: Planned, after: Planned) -> dict[str, Any]:
 
 
 def slots(pairs: dict[int, int], n_before: int, n_after: int) -> list[list[int]]:
-    """For each node of both plans where it stands: the same slot for both of a pair, as far as the
-    order of both allows."""
+    """The slot of each node, for both plans. The nodes of a pair have the same slot, as far as the
+    order of both plans allows."""
     kept = _rising(pairs)
     mine, theirs, slot, at = [], [], 0, 0
     for i in range(n_before):
@@ -52,7 +52,7 @@ def slots(pairs: dict[int, int], n_before: int, n_after: int) -> list[list[int]]
 
 
 def _rising(pairs: dict[int, int]) -> dict[int, int]:
-    """The most pairs that are in the same order in both (longest increasing subsequence)."""
+    """The most pairs in the same order in both plans (longest increasing subsequence)."""
     ends: list[int] = []  # the smallest end of a rising run of each length
     last: list[int] = []  # and the node that has it
     before: dict[int, int] = {}

@@ -1,9 +1,9 @@
 // Clicks, keys, the pointer, printing.
 
 const KEYS = [
-  ['← →', 'node before, node after'], ['Shift ← →', 'move the lanes'], ['+ −', 'zoom'], ['0', 'all of it'],
+  ['← →', 'previous node, next node'], ['Shift ← →', 'move the lanes'], ['+ −', 'zoom'], ['0', 'show everything'],
   ['/', 'search'], ['n p', 'next, previous match'], ['f', 'fold or unfold all layers'], ['l', 'fold or unfold the node’s layer'],
-  ['[ ]', 'pass before, pass after'], ['t', 'table or lanes'], ['Enter', 'read about the node'],
+  ['[ ]', 'previous pass, next pass'], ['t', 'table or lanes'], ['Enter', 'go to the node’s details'],
   ['d', 'light or dark'], ['Esc', 'clear'], ['?', 'this list'],
 ];
 
@@ -59,7 +59,7 @@ Object.assign(App.prototype, {
     const help = this.get('help');
     help.replaceChildren(el('h2', {}, 'Keys'), el('dl', {}, ...KEYS.flatMap(([key, what]) =>
       [el('dt', {}, el('kbd', {}, key)), el('dd', {}, what)])),
-      el('p.small', {}, 'Wheel: zoom. Drag: move. Click a layer’s number to fold it, an arrow for what is copied.'),
+      el('p.small', {}, 'Wheel: zoom. Drag: move. Click a layer’s number to fold it, or an arrow to see what is copied.'),
       el('form', {method: 'dialog'}, el('button', {}, 'Close')));
     this.get('help-button').onclick = () => help.showModal();
     window.addEventListener('beforeprint', () => this.print());
@@ -115,7 +115,7 @@ Object.assign(App.prototype, {
     if (tip.hidden) return;
     const plan = this.plans[hit.p];
     if (hit.arrow) {
-      tip.textContent = `${bytes(hit.arrow.bytes)} in ${hit.arrow.copies.length} copies for split #${hit.arrow.split}: `
+      tip.textContent = `${bytes(hit.arrow.bytes)} in ${plural(hit.arrow.copies.length, 'copy', 'copies')} for split #${hit.arrow.split}: `
         + hit.arrow.copies.slice(0, 4).map(copy => plan.label(copy.id)).join(', ');
     } else {
       const off = plan.offOf[hit.t];
@@ -160,7 +160,7 @@ Object.assign(App.prototype, {
     });
   },
 
-  // On paper: what is seen first, a picture of all, and the splits as a table.
+  // For printing: the cards at the top, a picture of all lanes, and the splits as a table.
   print() {
     this.before = {theme: document.documentElement.dataset.theme, x0: this.lanes.x0, scale: this.lanes.scale};
     document.documentElement.dataset.theme = 'light';
@@ -206,7 +206,7 @@ function printedSplits(app, p) {
   const data = JSON.parse(document.getElementById('data').textContent);
   document.documentElement.dataset.theme = matchMedia('(prefers-color-scheme: dark)').matches ? 'dark' : 'light';
   const app = window.page = new App(data);
-  // page.html#ffn_out-3 and page.html#95 begin with that node.
+  // page.html#ffn_out-3 and page.html#95 open with that node.
   const asked = decodeURIComponent(location.hash.slice(1)), [plan] = app.plans;
   const node = /^\d+$/.test(asked) ? Number(asked) : asked ? plan.find(asked, plan.n) : -1;
   if (node >= 0 && node < plan.total) app.pick(0, node, true);

@@ -1,4 +1,4 @@
-// What is seen first: who does how much, what is copied, what is not on the GPU and why, advice.
+// The cards at the top: who does how much, what is copied, what is not on the GPU and why, advice.
 
 // An element: el('p.small', {title: '…'}, 'text', child). Text is always text, never markup.
 function el(what, attributes = {}, ...children) {
@@ -13,8 +13,8 @@ function el(what, attributes = {}, ...children) {
   return element;
 }
 
-// A colour of the palette, and what is read on it; style attributes are not allowed by the page's
-// own policy.
+// Gives an element a colour of the palette, and its text the colour to go with it. The page's own
+// policy does not allow style attributes.
 function tint(element, name) {
   element.style.background = `var(--${name})`;
   element.style.color = `var(--on-${name})`;
@@ -49,14 +49,14 @@ function shareRows(app, p) {
   if (!shares) {
     const counts = app.plans[p].backends.map((_, b) => app.laneCount(p, b));
     return [el('div.share', {}, el('span.what', {}, 'nodes'), bar(app, p, counts), last(app, p, counts)),
-      el('p.small', {}, 'A log tells no shapes, so FLOPs and bytes are not known.')];
+      el('p.small', {}, 'A log or a snapshot has no shapes, so FLOPs and bytes are not known.')];
   }
   return ['nodes', 'FLOPs', 'bytes', 'weights'].map((what, i) =>
-    el('div.share', {title: ['computed nodes', 'estimated', 'read and written, estimated', 'that lie in its memory'][i]},
+    el('div.share', {title: ['computed nodes', 'estimated', 'read and written, estimated', 'held in its memory'][i]},
       el('span.what', {}, what), bar(app, p, shares.map(row => row[i])), last(app, p, shares.map(row => row[i]))));
 }
 
-// The last backend's part, the CPU's, beside the bar: it may be too little to be written in it.
+// The share of the last backend, the CPU, beside the bar: in the bar it may have too little room.
 function last(app, p, values) {
   const total = values.reduce((a, b) => a + b, 0);
   return values.length > 1 ? el('span.what', {}, `${app.plans[p].backends.at(-1).name} ${percent(values.at(-1), total)}`) : '';
@@ -68,13 +68,13 @@ function sharesCard(app) {
   return card('Who does what', ...timeRows(app, 0), ...shareRows(app, 0), el('p.small', {}, made));
 }
 
-// What some nodes took together; null where that is not known of all of them.
+// The total time of some nodes; null if it is not known for all of them.
 function spent(plan, nodes) {
   const known = plan.time && nodes.every(t => plan.took(t) >= 0);
   return known ? nodes.reduce((sum, t) => sum + plan.took(t), 0) : null;
 }
 
-// What each backend took, where it was measured, and the copies into it.
+// The times of each backend and of the copies, if they were measured.
 function timeRows(app, p) {
   const plan = app.plans[p], {time} = plan;
   if (!time) return [];
@@ -89,8 +89,8 @@ function timeRows(app, p) {
   const said = [...doubts].map(([name, known]) => `${name}: ${known}`).join(', ');
   return [el('p.big', {}, duration(time.total), el('small', {}, ` ${time.compute}`)),
     el(`div.share${said ? '.doubt' : ''}`, {title: time.per_op ? 'each node was computed alone and waited for'
-      : 'what splits took: nodes were not measured alone'}, el('span.what', {}, 'time'), bar(app, p, took), last(app, p, took)),
-    said ? el('p.small', {}, `${said} (they were done by then)`) : null,
+      : 'the times of splits: nodes were not measured alone'}, el('span.what', {}, 'time'), bar(app, p, took), last(app, p, took)),
+    said ? el('p.small', {}, `${said} (their nodes were done by then)`) : null,
     el('div.share', {}, el('span.what', {}, 'copies'), el('span', {}, `${duration(sum(time.copies))}${later ? `, and ${later} handed over` : ''}; waits before them ${duration(sum(time.waits))}`))].filter(Boolean);
 }
 
@@ -98,7 +98,7 @@ function copiesCard(app) {
   const plan = app.plans[0];
   if (!plan.copies.length) {
     return card('Copies per evaluation', el('p.big', {}, '0 B'),
-      el('p.small', {}, `${plan.splits.length} split${plan.splits.length > 1 ? 's' : ''}: nothing is copied between backends.`));
+      el('p.small', {}, `${plural(plan.splits.length, 'split')}: nothing is copied between backends.`));
   }
   const groups = new Map();
   for (const copy of plan.copies) {
@@ -119,19 +119,19 @@ function copiesCard(app) {
     }, el('span.right', {}, bytes(group.bytes)), `${group.copies.length}× ${group.key}`, meter));
   });
   return card('Copies per evaluation',
-    el('p.big', {}, bytes(plan.copyBytes), el('small', {}, ` in ${plan.copies.length} copies, ${plan.splits.length} splits`)),
+    el('p.big', {}, bytes(plan.copyBytes), el('small', {}, ` in ${plural(plan.copies.length, 'copy', 'copies')}, ${plural(plan.splits.length, 'split')}`)),
     el('ul.rows', {}, ...rows));
 }
 
 function offCard(app) {
   const plan = app.plans[0], own = plan.backends.filter(b => b.own);
   if (!own.length) {
-    return card('Off the device', el('p.good', {}, 'No backend here has memory of its own: there is no device that nodes could be missing from.'));
+    return card('Off the device', el('p.good', {}, 'No backend here has memory of its own, so there is no device that nodes could be off.'));
   }
   const title = `Not on ${own[0].name}, and why`;
   if (!plan.off.length) {
-    return card(title, el('p.good', {}, plan.stages.length ? 'Every node that is computed is on a device.'
-      : 'A log does not tell what backends support.'));
+    return card(title, el('p.good', {}, plan.stages.length ? 'Every computed node is on a device.'
+      : 'A log or a snapshot does not tell what backends support.'));
   }
   const nodes = plan.off.reduce((sum, row) => sum + row.nodes.length, 0);
   const all_off = spent(plan, plan.off.flatMap(row => row.nodes)), took = all_off === null ? '' : ` took ${duration(all_off)},`;
@@ -143,7 +143,7 @@ function offCard(app) {
     tint(el('span.dot'), `off-${reasonKind(row.reason)}`), `${row.nodes.length}× ${row.op} on ${row.backend} `,
     el('code', {}, row.reason), el('span.small', {}, row.text))));
   return card(title,
-    el('p.big', {}, `${nodes} nodes`, el('small', {}, `${took} read and write ${bytes(moved)}, ${percent(moved, all)} of all`)),
+    el('p.big', {}, plural(nodes, 'node'), el('small', {}, `${took} ${nodes === 1 ? 'reads and writes' : 'read and write'} ${bytes(moved)}, ${percent(moved, all)} of all`)),
     el('ul.rows', {}, ...rows));
 }
 
@@ -155,11 +155,11 @@ function adviceCard(app) {
       one.bytes ? ` ${bytes(one.bytes)}` : ''),
     el('p', {}, one.text), el('p.advice', {}, one.suggestion),
     one.tensors.length ? el('button', {onclick: () => app.chooseFinding(one)},
-      `Show ${one.tensors.length} node${one.tensors.length > 1 ? 's' : ''}`) : null,
+      `Show ${plural(one.tensors.length, 'node')}`) : null,
     el('span.small', {}, `More: ${one.page}`))));
 }
 
-// --- of two plans
+// --- for two plans
 
 function changesCard(app) {
   return card('Who does what', ...['before', 'after'].map((side, p) => el('div', {}, el('h3', {}, side), ...shareRows(app, p).slice(-3, -1))));
@@ -185,11 +185,11 @@ function totalsCard(app) {
 
 function movedCard(app) {
   const sections = app.diff.sections;
-  if (!sections.length) return card('Differences', el('p.good', {}, 'Both plans decide the same.'));
+  if (!sections.length) return card('Differences', el('p.good', {}, 'Both plans make the same decisions.'));
   const changed = app.changed.map(set => [...set]);
   return card('Differences',
     changed.some(ids => ids.length) ? el('button', {onclick: () => app.choose('what changed', changed)},
-      `Show ${Math.max(...changed.map(ids => ids.length))} changed nodes`) : null,
+      `Show ${plural(Math.max(...changed.map(ids => ids.length)), 'changed node')}`) : null,
     ...sections.filter(([title]) => title !== 'made with').map(([title, rows], i) =>
       el('details.finding', {open: i === 0}, el('summary', {}, `${title} (${rows.length})`),
         el('ul.notes', {}, ...rows.slice(0, 200).map(row => el('li', {}, row))))));
@@ -205,7 +205,7 @@ function contextCard(app) {
         : el('p.good', {}, 'nothing')]));
 }
 
-// What the colours mean: those that there are.
+// What the colours mean, for the colours that are in use.
 function legend(app) {
   const items = new Map(), seen = new Set(app.colors.flat());
   app.plans.forEach((plan, p) => plan.backends.forEach((b, i) => items.set(`${b.name}`, app.laneColor(p, i))));

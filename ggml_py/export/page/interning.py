@@ -1,5 +1,5 @@
-"""Values that are stored once and meant by number, so that a page with 10,000 explanations of
-nodes is small: they are the same few sentences about other names."""
+"""Stores values once and refers to them by number. This keeps a page with 10,000 explanations of
+nodes small: they are the same few sentences with different names."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ _ARGUMENT = re.compile(r"(?<=')[^'\n]*(?=')|(?<=#)\d+")
 
 
 class Table:
-    """Values by number, in the order they came."""
+    """Numbered values, in the order they were added."""
 
     def __init__(self) -> None:
         self._numbers: dict[Any, int] = {}
 
     def number(self, value: Hashable) -> int:
-        """The number of a value, a new one where it was not met before."""
+        """The number of a value; a new one if the value is new."""
         return self._numbers.setdefault(value, len(self._numbers))
 
     def values(self) -> list[Any]:
@@ -27,7 +27,7 @@ class Table:
 
 
 class Texts:
-    """Sentences, cut into a form that many share and what stands in it. `strings` may be shared
+    """Sentences, each stored as a form that many share and its arguments. `strings` may be shared
     with other columns."""
 
     def __init__(self, strings: Table) -> None:
@@ -46,7 +46,7 @@ class Texts:
         return self.texts.number((form, *arguments))
 
     def text(self, number: int) -> str:
-        """The sentence of a number, as the page puts it together again."""
+        """The sentence of a number, put together as the page does it."""
         form, *arguments = self.texts.values()[number]
         strings = self.strings.values()
         pieces = self.forms.values()[form]

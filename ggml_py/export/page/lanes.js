@@ -1,7 +1,7 @@
 // The lanes: a canvas with a lane per backend, splits as blocks, copies as arrows between them.
 
 const GUTTER = 92, RULER = 22, HEAD = 16, GAP = 40, TITLE = 20, LEFT = 16, LOW = 12;
-const HIGH = 88, APART = 130;   // at most, a lane and the room below it
+const HIGH = 88, APART = 130;   // the most for a lane and for the room below it
 const FONT = '12px system-ui, -apple-system, "Segoe UI", Roboto, "DejaVu Sans", sans-serif';
 
 class Lanes {
@@ -41,7 +41,7 @@ class Lanes {
   fitScale() { return (this.width - GUTTER - LEFT - 12) / this.app.axis.length; }
   fit() { this.view(-1e9, this.fitScale()); }
 
-  // Moves to a position and a scale, as far as there is something to see.
+  // Moves to a position and a scale, within the limits of the picture.
   view(x0, scale) {
     const least = this.fitScale();
     this.scale = Math.min(Math.max(scale, least), Math.max(160, least));
@@ -59,7 +59,7 @@ class Lanes {
 
   pan(pixels) { this.view(this.x0 + pixels / this.scale, this.scale); }
 
-  // Brings a node into view, wide enough to be read.
+  // Brings a node into view, wide enough to read.
   show(p, t) {
     const axis = this.app.axis, start = axis.start(p, t), end = axis.end(p, t);
     const px = x => (x - this.x0) * this.scale;
@@ -72,7 +72,7 @@ class Lanes {
 
   x(position) { return GUTTER + (position - this.x0) * this.scale; }
 
-  // The lanes from top to bottom: {p, backend, y} (y: where nodes begin), and titles of plans.
+  // The lanes from top to bottom: {p, backend, y, h} (y: where nodes begin), and titles of plans.
   layout() {
     const {plans, stage} = this.app, rows = [], titles = [];
     const lanes = plans.map(plan => {
@@ -80,7 +80,7 @@ class Lanes {
       return [...plan.backends.keys(), ...unplaced ? [-1] : []];
     });
     const isLow = (plan, backend) => backend >= 0 && !plan.computedOn[backend];
-    // Lanes are as high as there is room.
+    // Lanes are as high as the room allows.
     const all = lanes.flat().length, low = plans.reduce((sum, plan, p) => sum + lanes[p].filter(b => isLow(plan, b)).length, 0);
     const n = all - low || 1, gaps = all - plans.length;
     const room = this.height - RULER - 10 - plans.length * (plans.length > 1 ? TITLE + 14 : 14) - all * HEAD - low * LOW;
@@ -191,8 +191,7 @@ class Lanes {
     }
   }
 
-  // Neighbours that look the same are one block where they are folded, or too narrow to be told
-  // apart.
+  // Neighbours that look the same are one block if they are folded, or too narrow to tell apart.
   nodes(plan, p, layout, first, last) {
     const {axis, stage} = this.app, match = this.app.match[p], rows = new Map();
     for (const row of layout.rows) if (row.p === p) rows.set(row.backend, row);
@@ -235,7 +234,7 @@ class Lanes {
     if (axis.name === 'time' && plan.time) this.bounds(plan, p, layout, first, last);
   }
 
-  // Splits of which only is known that they took no longer are hatched.
+  // Hatches splits whose time was not measured: it is only a bound, or not known.
   bounds(plan, p, layout, first, last) {
     const g = this.context, axis = this.app.axis;
     plan.splits.forEach((split, s) => {
@@ -259,12 +258,12 @@ class Lanes {
     });
   }
 
-  // A folded layer's nodes of one split: how many are of each colour, one above the other.
+  // A folded layer's nodes of one split: stacked by colour, as high as their number.
   group(b) {
     if (!b) return;
     const g = this.context, w = Math.max(b.end - b.x - 1, 3);
     const [most] = [...b.colors].reduce((one, other) => one[1] >= other[1] ? one : other);
-    let y = b.row.y, middle = y;   // of what most are
+    let y = b.row.y, middle = y;   // of the most frequent colour
     g.globalAlpha = b.dim ? 0.13 : 1;
     for (const [color, n] of b.colors) {
       const h = b.row.h * n / b.n;
@@ -282,7 +281,7 @@ class Lanes {
     g.globalAlpha = 1;
   }
 
-  // How many nodes a block is, as long as there is room for it.
+  // Writes how many nodes a block stands for, if there is room.
   count(n, color, x, y, room) {
     const g = this.context, text = [`${n} node${n > 1 ? 's' : ''}`, `${n}`].find(each => g.measureText(each).width <= room);
     g.fillStyle = this.colors[`on-${color}`];
@@ -370,14 +369,14 @@ class Lanes {
         until.set(key, right + 6);
       }
     }
-    g.strokeStyle = c.arrow;   // where they are close together, lines
+    g.strokeStyle = c.arrow;   // arrows that are close together are lines
     g.lineWidth = 1;
     for (const [path, alpha] of [[dense, 0.2], [close, 0.5]]) {
       g.globalAlpha = this.app.filtered ? alpha / 2 : alpha;
       g.stroke(path);
     }
     g.globalAlpha = 1;
-    g.strokeStyle = c.paper;   // long arrows end beside a text; of short ones nothing would be left
+    g.strokeStyle = c.paper;   // texts cover parts of long arrows; nothing would be left of short ones
     g.lineWidth = 4;
     g.lineJoin = 'round';
     g.fillStyle = c.ink;
@@ -454,7 +453,7 @@ class Lanes {
     const axis = this.app.axis, row = this.laid.rows.find(r => r.y - HEAD <= y && y <= r.y + r.h + 3);
     if (row) {
       const slot = axis.slotAt(this.x0 + (x - GUTTER) / this.scale), plan = this.app.plans[row.p];
-      let best = null;   // views are narrow, and nodes of other lanes are between
+      let best = null;   // views are narrow, and nodes of other lanes are in between
       for (let s = Math.max(0, slot - 60); s <= Math.min(axis.n - 1, slot + 60); s++) {
         const t = axis.nodeAt[row.p][s];
         if (t < 0 || plan.at(t, this.app.stage) !== row.backend) continue;
@@ -469,7 +468,7 @@ class Lanes {
   }
 }
 
-// The copies of a split that come from one backend are one arrow.
+// The copies into a split from one backend are one arrow.
 function arrowsOf(plan) {
   const arrows = [];
   for (const split of plan.splits) {

@@ -10,7 +10,7 @@ class App {
     this.stage = Math.max(...this.plans.map(plan => plan.stages.length));
     this.lastStage = this.stage;
     this.picked = this.pickedArrow = null;
-    this.chosen = null;     // sets of nodes, one for each plan, and what they are called
+    this.chosen = null;     // sets of nodes, one for each plan, and their name
     this.filters = {text: '', backend: '', op: '', cause: ''};
     this.filtered = false;
     this.folded = new Set();
@@ -36,7 +36,7 @@ class App {
 
   laneColor(p, b) { return this.plans[p].backends[b].color; }
 
-  // What every node looks like and how many are in each lane, at this stage.
+  // Computes the colour of every node and the number of nodes in each lane, at this stage.
   paint() {
     this.colors = this.plans.map((plan, p) => Array.from({length: plan.n}, (_, t) => this.colorOf(p, t)));
     this.counts = this.plans.map(plan => {
@@ -100,7 +100,7 @@ class App {
     this.pickedArrow = null;
     const plan = this.plans[p];
     if (plan.isNode(t)) this.lanes.show(p, t);
-    else if (center) {   // a leaf is seen where it is read
+    else if (center) {   // a leaf is shown where it is read
       const at = plan.isCopy.has(t) ? plan.splits[plan.isCopy.get(t).split].start : plan.readers(t)[0];
       if (at !== undefined) this.lanes.show(p, at);
     }
@@ -116,7 +116,7 @@ class App {
     this.pickedArrow = hit;
     details(this);
     this.table.draw();
-    this.say(`${hit.arrow.copies.length} copies into split ${hit.arrow.split}, ${bytes(hit.arrow.bytes)}`);
+    this.say(`${plural(hit.arrow.copies.length, 'copy', 'copies')} into split ${hit.arrow.split}, ${bytes(hit.arrow.bytes)}`);
     this.moved();
   }
 
@@ -127,7 +127,7 @@ class App {
     this.moved();
   }
 
-  // Shows these nodes only, a list for each plan.
+  // Shows only these nodes, a list for each plan.
   choose(name, lists) {
     this.chosen = {name, sets: this.plans.map((_, p) => new Set(lists[p] || []))};
     this.filter();
@@ -157,7 +157,7 @@ class App {
       }
       all += plan.n;
     });
-    this.get('found').textContent = this.filtered ? `${n} of ${all}` : `${all} nodes`;
+    this.get('found').textContent = this.filtered ? `${n} of ${all}` : plural(all, 'node');
     this.get('chosen').hidden = !this.chosen;
     this.get('chosen').firstChild.textContent = this.chosen?.name || '';
     this.table.fill();
@@ -172,7 +172,7 @@ class App {
     this.filter();
   }
 
-  // Goes to the next node that the filters leave; in order of the slots, of both plans.
+  // Goes to the next node that passes the filters, in the order of slots, in both plans.
   step(by, fromStart = false) {
     const nodes = [];
     this.plans.forEach((plan, p) => {
@@ -193,7 +193,7 @@ class App {
 
   // --- folding, stages, views
 
-  // Keeps what is in the middle where it is.
+  // Computes positions again and keeps the middle of the view in place.
   place() {
     const {lanes, axis} = this, whole = Math.abs(lanes.scale - lanes.fitScale()) < 1e-9;
     const middle = lanes.x0 + (lanes.width - GUTTER) / 2 / lanes.scale, slot = axis.slotAt(middle);

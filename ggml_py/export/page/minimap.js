@@ -21,7 +21,7 @@ class Minimap {
     lanes.view(at - (lanes.width - GUTTER) / lanes.scale / 2, lanes.scale);
   }
 
-  // Draws the picture of all nodes: when the theme, filter, axis or stage is another.
+  // Draws the picture of all nodes, after a change of theme, filter, axis or stage.
   render() {
     const box = this.canvas.getBoundingClientRect(), ratio = window.devicePixelRatio || 1;
     if (!box.width) return;
@@ -44,7 +44,7 @@ class Minimap {
         if (!plan.computed[t]) continue;
         const row = rows.indexOf(`${p} ${plan.at(t, app.stage)}`);
         if (row < 0) continue;
-        // A split of which only all its time is known is one block.
+        // A split is one block if only its total time is known.
         const color = axis.together(p, t) ? app.laneColor(p, plan.backend[t]) : app.color(p, t);
         g.fillStyle = app.isChanged(p, t) ? c.changed : c[color];
         g.globalAlpha = app.match[p][t] ? 1 : 0.15;

@@ -1,9 +1,9 @@
-// One plan, decoded: what page_data.py wrote. Tensors are meant by id: the nodes first, in the
-// order they run, then the leafs and others, then the copies.
+// One plan, decoded from what data.py wrote. Tensors are referred to by id: first the nodes, in the
+// order they run, then leafs and others, then copies.
 
 const KIND = ['kind', 'op', 'type', 'ne', 'signature', 'place', 'nbytes', 'flops', 'bytes', 'weight'];
 
-// The first number, then by how much each is more than the one before.
+// Undoes differences: the first number, then how much each adds to the one before.
 function summed(steps) {
   let at = 0;
   return steps.map(step => (at += step));
@@ -29,7 +29,7 @@ class Plan {
       this.split.fill(index, start, end);
       return {index, backend, start, end, copies: [], bytes: 0};
     });
-    this.time = data.times;   // ns, -1 where it is not known; null where nothing was measured
+    this.time = data.times;   // ns, -1 if not known; null if nothing was measured
     this.copies = data.copies.map(([split, id, copy, what, from, nbytes], i) =>
       ({ns: this.time ? this.time.copies[i] : 0, waited: this.time ? this.time.waits[i] : 0, split, id, copy, what, from, nbytes, to: this.splits[split].backend}));
     this.copiesOf = new Map();   // tensor -> copies made of it
@@ -53,11 +53,11 @@ class Plan {
     this.readersOf = null;
   }
 
-  // Of nodes that were computed at once with others only the split's time is known.
+  // The time of a node; -1 for nodes that were computed together: only their split's is known.
   took(t) { return this.time ? this.time.nodes[t] : -1; }
   splitTime(split) { const [ns, known] = this.time.splits[split]; return {ns, known}; }
 
-  // How wide a node is where widths are times: of such a split they tell its time, together.
+  // A node's width where widths are times. Nodes of such a split share its time in equal parts.
   timeWidth(t) {
     if (!this.time || !this.computed[t]) return 0;
     const {ns} = this.splitTime(this.split[t]), split = this.splits[this.split[t]];
@@ -74,7 +74,7 @@ class Plan {
   isNode(t) { return t < this.n; }
   backendName(b) { return b < 0 ? 'no backend' : this.backends[b].name; }
 
-  // As words.label in Python: with the number where ggml made the name up.
+  // Like trace.names.label in Python: with the number if ggml made up the name.
   label(t) {
     const name = this.name(t);
     return name && !name.startsWith(' ') ? name : (t < this.n ? `node ${t}` : `tensor ${t}`) + name;
@@ -95,7 +95,7 @@ class Plan {
     return this.readersOf.get(t) || [];
   }
 
-  // The tensor that a text means by a name: the nearest to `near`, for names repeat.
+  // The tensor that a name in a text means: the nearest to `near`, because names repeat.
   find(label, near) {
     if (!this.byLabel) {
       this.byLabel = new Map();
@@ -110,7 +110,7 @@ class Plan {
       best < 0 || Math.abs(t - near) < Math.abs(best - near) ? t : best, -1);
   }
 
-  // A stored sentence as its pieces: plain text and arguments (names, numbers of splits) by turns.
+  // The pieces of a stored sentence: plain text and arguments (names, numbers of splits) in turn.
   pieces(number) {
     const [form, ...args] = this.data.texts[number];
     const plain = this.data.forms[form];
@@ -136,7 +136,7 @@ class Plan {
     return links;
   }
 
-  // A sweep that went from node to node is one link, with the number of those left out.
+  // Like chain, but a sweep that went from node to node is one link, with the number left out.
   shortChain(t) {
     const links = this.chain(t), short = [];
     const same = (a, b) => a.sweep && a.sweep === b.sweep && a.backend === b.backend && a.witness >= 0;
@@ -165,7 +165,7 @@ class Plan {
     return kind.kind === 'node' ? kind.signature : [kind.type, kind.ne].filter(part => part).join(' ');
   }
 
-  // As str() of Plan.explain gives it, of what is no copy.
+  // The same text as str(Plan.explain(..)), except for copies.
   explain(t) {
     const chain = this.shortChain(t), lines = [];
     if (!chain.length) return `${this.label(t)} is on ${this.backendName(this.backend[t])}`;
@@ -183,7 +183,7 @@ class Plan {
     return lines.join('\n');
   }
 
-  // Whether the plan tells where a tensor was after each stage: nodes and leafs; of old files nodes.
+  // Whether the plan knows where a tensor was after each stage: nodes and leafs, in old files only nodes.
   hasStages(t) { return this.stages.length > 0 && t < this.data.passes[0].length; }
 
   // The backend of a tensor after a stage; the last stage is the plan. -1: none yet.
@@ -200,7 +200,7 @@ function decimal(n) {
   return ((tenths - whole === 0.5 ? whole + whole % 2 : Math.round(tenths)) / 10).toFixed(1);
 }
 
-let sizesAreLeast = false;  // of a debug log, which rounds down to KiB or MiB
+let sizesAreLeast = false;  // true for a debug log, which rounds down to KiB or MiB
 
 function bytes(n) {
   if (sizesAreLeast) return n ? `≥ ${exactBytes(n)}` : '< 1 KiB each';
@@ -231,10 +231,13 @@ function duration(ns) {
   return `${decimal(ns)} s`;
 }
 
+// "1 copy", "2 copies": `many` where it is not `one` with an s.
+function plural(n, one, many = `${one}s`) { return `${n} ${n === 1 ? one : many}`; }
+
 function percent(part, whole) { return whole ? `${Math.round(100 * part / whole)}%` : '0%'; }
 
-// Reasons are of three kinds: the op is not supported, a weight or cache is elsewhere, or neighbours
-// and settings decided.
+// There are three kinds of reasons: the op is not supported, a weight or cache is elsewhere, or
+// neighbours and settings decided.
 function reasonKind(reason) {
   if (reason === 'op') return 'op';
   return /^(weight|offload|memory)/.test(reason) ? 'weight' : 'other';

@@ -19,7 +19,7 @@ const COLUMNS = [
 
 const TIME = {title: 'time', width: 74, num: true, of: (app, p, t) => app.plans[p].took(t), shown: n => n > 0 ? duration(n) : ''};
 
-// What the other plan has, beside it.
+// Columns for the other plan.
 const OTHER = [
   {title: 'after: #', width: 70, num: true, of: (app, p, t) => app.partner({p, t})?.t ?? ''},
   {title: 'after: on', width: 90, of: (app, p, t) => {
@@ -61,7 +61,7 @@ class Table {
     this.fill();
   }
 
-  // The rows that the filters leave: nodes of the first plan, then those that only the second has.
+  // The rows that pass the filters: nodes of the first plan, then those that only the second has.
   fill() {
     const {app} = this, rows = [];
     app.plans.forEach((plan, p) => {

@@ -1,7 +1,7 @@
-"""A plan, or two beside each other, as one page: a file that opens in a browser and loads nothing.
+"""A plan, or two side by side, as a page: one file that opens in a browser and loads nothing else.
 
-The page is page.html, page.css and *.js of this folder, with the plan's data (data.py) put
-in. The same plan gives the same bytes.
+The page consists of page.html, page.css and *.js in this folder, with the plan's data (data.py)
+inserted. The same plan gives the same bytes.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ SCRIPTS = (
 
 
 def render(source: Planned | Recorded, other: Planned | None = None) -> str:
-    """The page of a plan, or of a run's (`run_times`) with what it took; with `other`, of what
-    `other` does otherwise. Raises ValueError for a run of which no plan is known."""
+    """The page of a plan, or of a run's plan with its times (`run_times`). With `other` it compares
+    the two plans. Raises ValueError for a run without a known plan."""
     measured = times(source) if isinstance(source, Recorded) else None
     plan = source if isinstance(source, Planned) else measured.plan if measured else None
     assert plan is not None
@@ -74,13 +74,13 @@ def _page(title: str, headline: str, data: dict[str, Any]) -> str:
 
 
 def _json(data: dict[str, Any]) -> str:
-    """JSON that no browser takes for anything else: in ASCII, without a < in it."""
+    """JSON that no browser takes for anything else: ASCII, without <, > and &."""
     text = json.dumps(data, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
 def _digest(text: str) -> str:
-    """What the page's policy calls a script or style that may be."""
+    """The hash by which the page's policy allows a script or style."""
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
