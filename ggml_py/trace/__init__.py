@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from .answers.sweep import Sweep as Sweep
     from .answers.sweep import sweep as sweep
 
-# Public name -> module that has it.
+# Public name -> the module that defines it.
 _PUBLIC = {"Sweep": "answers.sweep", "sweep": "answers.sweep"}
 
 

@@ -1,7 +1,7 @@
-"""What this layer has from those above it, by name, as functions that load it.
+"""What this layer needs from the layers above, by name, as functions that load it.
 
-"Plan" and "Run" are the classes that users know: the data here, with methods that reach higher.
-"diff_html" is how a notebook shows a comparison. `ggml_py/__init__.py` fills it in.
+"Plan" and "Run" are the public classes: the data of this layer, with methods that need higher
+layers. "diff_html" shows a comparison in a notebook. `ggml_py/__init__.py` fills the table in.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The public path of ``scheduler/capture.py``, which asks a live scheduler: the same module."""
+"""Public alias of ``scheduler/capture.py``, the module that asks a live scheduler."""
 
 import importlib
 import sys

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 class Cause:
     """Why a tensor is on its backend.
 
-    `code` is upstream's ("1.wgt0"; "" where upstream sets none, or where a log or a snapshot does
-    not tell: then `is_known` is false), `pass_` the pass that decided (0: before the first),
-    `stage` names the sweep too, `text` says it in one sentence, `witness` is the tensor that it
-    follows from.
+    `code` is upstream's, such as "1.wgt0". It is "" if upstream sets none, and also if a log or a
+    snapshot does not contain it; `is_known` is false only in the second case. `pass_` is the pass
+    that decided (0: before the first), `stage` also names the sweep, `text` is the cause in one
+    sentence, and `witness` is the tensor that the cause follows from.
     """
 
     code: str
@@ -38,7 +38,7 @@ class Cause:
 
 
 def cause_of(plan: Planned, t: PlanTensor) -> Cause:
-    """The cause of `t`'s assignment, with the tensor that it follows from."""
+    """The cause of `t`'s assignment, with its witness."""
     code, stage = t.placement.cause, t.placement.stage
     row = causes.find(code, stage)
     witness = WITNESSES[row.witness](plan, t) if row and row.witness else None
@@ -48,18 +48,18 @@ def cause_of(plan: Planned, t: PlanTensor) -> Cause:
 
 
 def unknown_cause(t: PlanTensor) -> str:
-    """Why its cause is not known, where a log or a snapshot does not tell it; else ""."""
+    """Why the cause of `t` is not known: a log or a snapshot leaves it out. "" if it is known."""
     source, told = t.plan.capture.source, t.placement
     if told.cause or source == "scheduler":
         return ""
     if source == "snapshot":
         is_there = t.record.kind == NODE and t.plan.has_causes
-        return "" if is_there else "the snapshot does not tell its cause"
+        return "" if is_there else "the snapshot does not contain its cause"
     if not t.plan.has_causes:
-        return "the log does not print causes: ggml as it is released leaves them out"
-    # A copy always has one; what no line prints has no place either.
+        return "the log does not contain causes: released builds of ggml do not print them"
+    # A copy always has a cause. A tensor that no line prints has no backend either.
     is_printed = t.record.kind != COPY and told.backend >= 0
-    return "" if is_printed else "the log does not print its cause"
+    return "" if is_printed else "the log does not contain its cause"
 
 
 def pass_of(code: str, stage: int) -> int:
@@ -67,7 +67,7 @@ def pass_of(code: str, stage: int) -> int:
     row = causes.find(code, stage)
     if row is not None:
         return row.pass_
-    if code[:1].isdigit():  # of a release that has more of them
+    if code[:1].isdigit():  # of a release with more codes
         return int(code[0])
     return STAGES[stage].pass_ if stage in STAGES else 0
 
@@ -100,7 +100,7 @@ def _swept_from(plan: Planned, t: PlanTensor) -> PlanTensor | None:
     return _neighbour(plan, t.index, t.placement.stage)
 
 
-# What a tensor with a cause follows from, by `causes.Code.witness`.
+# How to find the witness of a tensor's cause, by `causes.Code.witness`.
 WITNESSES: dict[str, Callable[[Planned, PlanTensor], PlanTensor | None]] = {
     "source": _source, "weight": _weight, "view": _view, "copied": _copied, "reader": _reader,
     "neighbour": _swept_from,
@@ -108,7 +108,7 @@ WITNESSES: dict[str, Callable[[Planned, PlanTensor], PlanTensor | None]] = {
 
 
 def _neighbour(plan: Planned, index: int, stage: int) -> PlanTensor | None:
-    """The node a sweep of pass 2 came from: the nearest one that had a backend by then."""
+    """The node that a sweep of pass 2 came from: the nearest one that already had a backend."""
     row = STAGES[stage].row
     down = stage in (GPU_DOWN.number, REST_DOWN.number)
     for i in range(index - 1, -1, -1) if down else range(index + 1, len(plan.nodes)):
@@ -119,11 +119,11 @@ def _neighbour(plan: Planned, index: int, stage: int) -> PlanTensor | None:
 
 
 def is_for_pipeline(t: PlanTensor, code: str) -> bool:
-    """Whether it is one of the copies of a graph input, itself the current one, of which there is
-    one for each graph in flight.
+    """Whether `t` is a graph input with a copy for each graph in flight, or one of those copies
+    (the input itself is the current one).
 
-    Upstream's pass 6 makes them since 0.25. Before that pass 5 does, and gives them the code of
-    copies for a split; those are never on the backend of what they copy.
+    Since 0.25 upstream makes these copies in pass 6. Before that, pass 5 makes them and gives them
+    the code of copies for a split. Copies for a split are never on the backend of their original.
     """
     row = causes.find(code)
     if row is not causes.SPLIT_COPY or t.record.kind != COPY:
@@ -135,7 +135,7 @@ def is_for_pipeline(t: PlanTensor, code: str) -> bool:
 def sentence(
     t: PlanTensor, backend: str | None, code: str, stage: int, witness: PlanTensor | None
 ) -> str:
-    """Why `t` is, or was at that stage, on `backend`."""
+    """Why `t` is on `backend`, or was after that stage."""
     row = causes.find(code, stage)
     if row is None:
         return unknown_cause(t) or "upstream set no cause"
@@ -144,17 +144,16 @@ def sentence(
         text = causes.INPUT_COPY.text if t.record.kind == COPY else causes.INPUT_COPY.unsure
     elif row is causes.SPREAD and stage not in STAGES:
         text = row.unsure
-    who, weight, lies = quoted(witness) if witness else "another tensor", "(not recorded)", ""
+    who, weight = quoted(witness) if witness else "another tensor", "(not recorded)"
     if witness and causes.follows_weight(code) and witness.id in t.record.src:
         weight = f"src[{t.record.src.index(witness.id)}] {who}"
-    if witness and witness.buft:
-        lies = f" in {witness.buft.name}"
+    buft = witness.buft.name if witness and witness.buft else ""
     return text.format(
         backend=backend or place(t),
         who=who,
         weight=weight,
-        lies=lies,
-        lies_and=f"is{lies} and which " if lies else "",
+        within=f" in {buft} memory" if buft else "",
+        memory=f" ({buft})" if buft else "",
         direction="down" if stage in (GPU_DOWN.number, REST_DOWN.number) else "up",
         kind="higher-priority backends"
         if stage in (GPU_DOWN.number, GPU_UP.number)

@@ -1,8 +1,8 @@
 """Upstream's cause codes and the stages of its passes: one row each, and nowhere else.
 
-`native/stages.h` is generated from the stages (vendor/stages.py). The reference scheduler, causes,
-explanations, why-not, advice and the readers of logs and files look things up here. A code that
-has no row is shown as it is printed. C: SET_CAUSE in ggml-backend.cpp
+vendor/stages.py generates `native/stages.h` from the stages. The reference scheduler, causes,
+explanations, why-not, advice and the readers of logs and files look codes up here. A code without
+a row is shown as upstream prints it. C: SET_CAUSE in ggml-backend.cpp
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import NamedTuple
 class Stage(NamedTuple):
     """A part of ggml_backend_sched_split_graph: a pass, or a sweep of pass 2."""
 
-    name: str  # the constant's, here and in C++
-    number: int  # what is recorded as `Placement.stage`
+    name: str  # of the constant, here and in C++
+    number: int  # recorded as `Placement.stage`
     pass_: int
-    title: str = ""  # what `Plan.passes` prints; "" for a stage that has no row there
-    row: int = -1  # of `Placement.passes`: the assignment after it
+    title: str = ""  # as `Plan.passes` prints it; "" for a stage without a row there
+    row: int = -1  # index in `Placement.passes` of the backend after this stage
 
 
 USER, PASS_1, PASS_2, GPU_DOWN, GPU_UP, REST_DOWN, REST_UP, PASS_3, PASS_4, PASS_5 = STAGE_ROWS = (
@@ -33,7 +33,7 @@ USER, PASS_1, PASS_2, GPU_DOWN, GPU_UP, REST_DOWN, REST_UP, PASS_3, PASS_4, PASS
     Stage("PASS_4", 40, 4, "4", 6),
     Stage("PASS_5", 50, 5),
 )
-NOT_KNOWN = -1  # a log does not tell which sweep it was
+NOT_KNOWN = -1  # a log does not say which sweep it was
 STAGES = {stage.number: stage for stage in STAGE_ROWS if stage.row >= 0}
 
 # Where a chain of causes ends.
@@ -43,18 +43,19 @@ PIN, INPUT, MEMORY = "pin", "input flag", "buffer"
 class Code(NamedTuple):
     """What a code says about a tensor.
 
-    `text` is a sentence, filled in with `backend`, `who` (the witness), `buft` (where the tensor
-    lies), `last` (the last backend), `weight`, `lies` and `lies_and` (the weight it follows, and
-    the words for where that is). `unsure` is the sentence where the stage is not known.
+    `text` is a sentence with these fields: `backend`, `who` (the witness), `buft` (the buffer type
+    that the tensor is in), `last` (the last backend), `weight` (the weight that it follows),
+    `within` and `memory` (two ways to say where that weight is). `unsure` is the sentence to use
+    when the stage is not known.
     """
 
     code: str
-    pass_: int  # that sets it; 0: before the first
+    pass_: int  # the pass that sets it; 0: before the first
     text: str
-    witness: str = ""  # what it follows from: a key of `cause.WITNESSES`
-    root: str = ""  # where a chain of causes ends with it
-    rule: str = ""  # the rule of why-not that answers for it: a key of `reasons.RULES`
-    numbered: bool = False  # the number of a source follows
+    witness: str = ""  # how to find the witness: a key of `cause.WITNESSES`
+    root: str = ""  # what a chain of causes ends with here; "": it goes on
+    rule: str = ""  # the rule that answers why-not for it: a key of `reasons.RULES`
+    numbered: bool = False  # the code ends with the number of a source
     unsure: str = ""
 
 
@@ -62,11 +63,11 @@ PINNED = Code(
     "usr", 0, "the caller pinned it to {backend} (set_tensor_backend)", root=PIN
 )  # fmt: skip
 ALLOCATED = Code(
-    "1.dst", 1, "it is allocated already, in {buft}, which {backend} reads",
+    "1.dst", 1, "it is already allocated in {buft}, which {backend} can read",
     root=MEMORY, rule="own memory",
 )  # fmt: skip
 VIEW_ALLOCATED = Code(
-    "1.vsrc", 1, "it is a view of {who}, which is allocated where {backend} reads it",
+    "1.vsrc", 1, "it is a view of {who}, which is already allocated where {backend} can read it",
     "view", rule="own memory",
 )  # fmt: skip
 GRAPH_INPUT = Code(
@@ -74,13 +75,13 @@ GRAPH_INPUT = Code(
     root=INPUT, rule="input",
 )  # fmt: skip
 WEIGHT = Code(
-    "1.wgt", 1, "it follows its weight {weight}, which {lies_and}{backend} reads",
+    "1.wgt", 1, "it follows its weight {weight}{within}, which {backend} can read",
     "source", rule="weight", numbered=True,
 )  # fmt: skip
 OFFLOADED = Code(
     "1.off", 1,
-    "{backend} offloads it: its weight {weight} is in host memory{lies}, and {backend}, of higher "
-    "priority, supports the op and wants it at this batch size",
+    "{backend} offloads it: its weight {weight} is in host memory{memory}, and {backend} has a "
+    "higher priority, supports the op and wants it at this batch size",
     "weight", rule="offloaded",
 )  # fmt: skip
 SPREAD = Code(
@@ -91,23 +92,23 @@ SPREAD = Code(
 )  # fmt: skip
 MOST_SOURCES = Code(
     "3.best", 3,
-    "no neighbour's backend supports it: {backend} does, and reads most of its sources",
+    "no neighbour's backend supports it; {backend} does, and can read the most of its sources",
     rule="most sources",
 )  # fmt: skip
 UPGRADED = Code(
     "3.upg", 3,
-    "moved up to {backend}, of higher priority: it shares the buffer type of the backend chosen "
-    "before, supports the op and reads all of its sources",
+    "moved up to {backend}, which has a higher priority than the backend chosen before, shares its "
+    "buffer type, supports the op and can read all sources",
 )  # fmt: skip
 VIEW = Code(
-    "4.vsrc", 4, "a view is where the tensor is that it views, {who}", "view", rule="view"
+    "4.vsrc", 4, "it is a view of {who}, so it is where that tensor is", "view", rule="view"
 )  # fmt: skip
 CONSUMER = Code(
-    "4.cur", 4, "nothing placed it before its first consumer, {who}: it is where that runs",
+    "4.cur", 4, "nothing placed it earlier, so it goes where its first consumer, {who}, runs",
     "reader", rule="consumer",
 )  # fmt: skip
 FIRST_ABLE = Code(
-    "2.sup", 4, "nothing else placed it: {backend} is the first backend that supports the op",
+    "2.sup", 4, "nothing else placed it, and {backend} is the first backend that supports the op",
     rule="fallback",
 )  # fmt: skip
 SPLIT_COPY = Code(
@@ -116,7 +117,7 @@ SPLIT_COPY = Code(
 )  # fmt: skip
 INPUT_COPY = Code(
     "6.cpy", 6, "a copy of the graph input {who} for pipeline parallelism", "copied",
-    unsure="a graph input that is the current one of its copies for pipeline parallelism",
+    unsure="a graph input, itself the current one of its copies for pipeline parallelism",
 )  # fmt: skip
 
 CODES = [
@@ -124,36 +125,36 @@ CODES = [
     UPGRADED, VIEW, CONSUMER, FIRST_ABLE, SPLIT_COPY, INPUT_COPY,
 ]  # fmt: skip
 EXAMPLES = f"{SPREAD.code!r} or '{WEIGHT.code}0'"
-# What a log may have: codes of other releases, too.
+# Codes that a log may have, those of other releases too.
 _NUMBERED = "|".join(re.escape(row.code) for row in CODES if row.numbered)
 PATTERN = re.compile(rf"{PINNED.code}|({_NUMBERED})\d+|(?!{_NUMBERED})\d\.\w+")
 
 
 def find(code: str, stage: int = NOT_KNOWN) -> Code | None:
-    """The row of a code that was set in a stage; None where there is none."""
+    """The row of a code that was set in `stage`, or None."""
     rows = [row for row in CODES if row.code == code or (row.numbered and is_of(row, code))]
     pass_ = STAGES[stage].pass_ if stage in STAGES else NOT_KNOWN
     return next((row for row in rows if row.pass_ == pass_), rows[0] if rows else None)
 
 
 def is_of(row: Code, code: str) -> bool:
-    """Whether `code` is of that row, with or without the number of a source."""
+    """Whether `code` belongs to the row; the number of a source does not matter."""
     return code.startswith(row.code) if row.numbered else code == row.code
 
 
 def source_of(row: Code, code: str) -> int:
-    """The number of the source that a code names; -1 where it is damaged."""
+    """The number of the source that a code names; -1 if it is damaged."""
     number = code[len(row.code) :]
     return int(number) if number.isdecimal() else -1
 
 
 def follows_weight(code: str) -> bool:
-    """Whether a weight of the node's decided."""
+    """Whether `code` says that a weight of the node decided."""
     return is_of(WEIGHT, code) or is_of(OFFLOADED, code)
 
 
 def stage_of_print(code: str) -> int:
-    """The stage in which a code was set, as far as the code alone tells."""
+    """The stage that set a code, as far as the code alone tells."""
     row = find(code)
     if row is None or row.pass_ == GPU_DOWN.pass_:
         pass_ = int(code[0]) if row is None and code[:1].isdigit() else NOT_KNOWN

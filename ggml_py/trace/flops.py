@@ -1,8 +1,8 @@
-"""How much arithmetic an op is: an estimate from its shapes, documented in docs/EXPLAIN.md.
+"""How much arithmetic an op takes: an estimate from its shapes, documented in docs/EXPLAIN.md.
 
-A multiplication and an addition count one each, and so does any other function of one number. What
-only moves numbers counts nothing. For matrix products, convolutions, attention and the recurrent
-ops the formulas are those by which upstream's test-backend-ops tells FLOPS, where it has one.
+A multiplication, an addition and any other function of one number count one each. Moving numbers
+counts nothing. For matrix products, convolutions, attention and the recurrent ops the formulas are
+those of upstream's test-backend-ops, as far as it has one.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from math import prod
 
 from .record import VIEW_OPS, TensorRecord
 
-# What only moves, makes or hides numbers.
+# Ops that only move, make or hide numbers.
 FREE = VIEW_OPS | {
     "NONE", "DUP", "CPY", "CONT", "SET", "GET_ROWS", "SET_ROWS", "REPEAT", "CONCAT", "PAD",
     "PAD_REFLECT_1D", "ROLL", "TRI", "DIAG", "DIAG_MASK_INF", "DIAG_MASK_ZERO", "FILL", "ARANGE",
     "IM2COL", "IM2COL_3D", "WIN_PART", "WIN_UNPART", "GET_REL_POS",
-    "CUSTOM", "MAP_CUSTOM1", "MAP_CUSTOM2", "MAP_CUSTOM3",  # nobody knows what those do
+    "CUSTOM", "MAP_CUSTOM1", "MAP_CUSTOM2", "MAP_CUSTOM3",  # what these do is not known
 }  # fmt: skip
 
-# Operations for each element of the result; 1 for every op that is in none of these tables.
+# Operations for each element of the result; 1 for every op that is not in these tables.
 PER_ELEMENT = {
     "NORM": 5, "GROUP_NORM": 5, "RMS_NORM": 3, "L2_NORM": 3, "RMS_NORM_BACK": 6,
     "SOFT_MAX": 5, "SOFT_MAX_BACK": 4, "ROPE": 3, "ROPE_BACK": 3, "GLU": 2, "SILU_BACK": 5,
@@ -39,8 +39,8 @@ _Sources = Sequence[TensorRecord]
 
 
 def flops(t: TensorRecord, sources: _Sources) -> int:
-    """Floating-point operations that computing `t` takes, about. `sources` are those it has, in
-    their order, without empty places."""
+    """The estimated floating-point operations of computing `t`. `sources` are its sources in order,
+    without empty ones."""
     if t.op in FREE:
         return 0
     try:
@@ -51,7 +51,7 @@ def flops(t: TensorRecord, sources: _Sources) -> int:
     except (
         IndexError,
         ValueError,
-    ):  # made by hand: not all sources are there
+    ):  # a tensor made by hand, without all its sources
         pass
     return PER_ELEMENT.get(t.op, 1) * prod(t.ne)
 
@@ -110,7 +110,7 @@ def _ssm_conv(t: TensorRecord, s: _Sources) -> int:
 
 def _ssm_scan(t: TensorRecord, s: _Sources) -> int:
     state, x = s[:2]
-    return 5 * state.ne[0] * prod(x.ne)  # for each state: decay, input, their sum, the result's two
+    return 5 * state.ne[0] * prod(x.ne)  # per state: decay, input, their sum, two for the result
 
 
 def _gated_delta_net(t: TensorRecord, s: _Sources) -> int:
@@ -119,7 +119,7 @@ def _gated_delta_net(t: TensorRecord, s: _Sources) -> int:
 
 
 def _recurrent(per_state: int) -> Callable[[TensorRecord, _Sources], int]:
-    # Each head has a square state, the size of the head, that each token changes.
+    # Each head has a square state of the head's size, which each token changes.
     return lambda t, s: per_state * s[0].ne[0] * prod(s[0].ne)
 
 

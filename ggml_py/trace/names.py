@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def label(t: PlanTensor) -> str:
-    """Its name; the number too where ggml made the name up: "node 3 (view)"."""
+    """Its name, with the number in front if ggml made the name up: "node 3 (view)"."""
     if t.name and not t.name.startswith(" "):
         return t.name
     return (f"node {t.index}" if t.index is not None else f"tensor {t.id}") + t.name
@@ -24,7 +24,7 @@ def quoted(t: PlanTensor) -> str:
 
 
 def place(t: PlanTensor) -> str:
-    """Its backend; "unknown" where a log or a snapshot does not tell."""
+    """Its backend; "unknown" if a log or a snapshot does not say."""
     return t.backend or ("no backend" if t.plan.capture.source == "scheduler" else "unknown")
 
 
@@ -36,7 +36,7 @@ def signature(t: PlanTensor) -> str:
 
 
 def shape(t: PlanTensor) -> str:
-    """ "f32 [64, 8]": type and ne, without the ones at the end; "?" of what a debug log tells."""
+    """ "f32 [64, 8]": type and ne without trailing ones; "?" for a tensor of a debug log."""
     if not t.ne:
         return t.type
     ne = list(t.ne)
@@ -46,12 +46,12 @@ def shape(t: PlanTensor) -> str:
 
 
 def memory(t: PlanTensor) -> str:
-    """Where it lies, or will: "CPU memory"."""
+    """Where it is, or will be: "CPU memory"."""
     return f"{t.buft.name} memory" if t.buft else f"{t.backend}'s memory"
 
 
 def counted(n: int, one: str, many: str = "") -> str:
-    """ "1 split", "2 splits", "0 copies": `many` where it is not `one` with an s."""
+    """ "1 split", "2 splits", "0 copies". `many` is the plural, if it is not `one` with an s."""
     return f"{n} {one if n == 1 else many or one + 's'}"
 
 
@@ -69,21 +69,21 @@ _LAYER = re.compile(
     r"(?:^|\.)(?:blk|blocks|layers|h)\.(\d{1,6})\.|(?:-|_l)(\d{1,6})(?= \(|$)", re.ASCII
 )
 _BLOCK = re.compile(r"blk\.(\d+)\.(.*)", re.DOTALL)
-# The numbers alone, to put others in their place: of nodes, and of weights too.
+# Only the numbers, to replace them: in names of nodes, and in names of weights too.
 _OF_NODE = r"(?<=-)\d+(?=$| )|(?<=_l)\d+(?=$| )"
 NODE_LAYER_NUMBER = re.compile(_OF_NODE)
 LAYER_NUMBER = re.compile(_OF_NODE + r"|(?<=\bblk\.)\d+(?=\.)")
 
 
 def layer_in(name: str) -> int | None:
-    """The number of the layer that a name tells."""
+    """The number of the layer in a name, or None."""
     found = _LAYER.search(name)
     return int(found[1] or found[2]) if found else None
 
 
 def block_of(name: str) -> tuple[str, str] | None:
-    """The number of a weight's block, as it is written, and its name within: "blk.3.ffn_up.weight"
-    is ("3", "ffn_up.weight"). None for a weight of no block."""
+    """The number of a weight's block, as written, and the rest of its name: ("3", "ffn_up.weight")
+    for "blk.3.ffn_up.weight". None for a weight outside the blocks."""
     found = _BLOCK.fullmatch(name)
     return (found[1], found[2]) if found else None
 
@@ -91,12 +91,12 @@ def block_of(name: str) -> tuple[str, str] | None:
 # --- sizes
 
 
-_CUT = 10_000 << 20  # of five digits of MiB the log may have left some out
+_CUT = 10_000 << 20  # sizes of five digits in MiB may have been cut in the log
 
 
 class AtLeast(int):
-    """A number of bytes that is this or more, `most` at most. A sum of such is one; as an `int` it
-    is the least."""
+    """A number of bytes known only within bounds: as an `int` it is the least, and `most` is the
+    most. Sums keep the bounds."""
 
     most: float
 
@@ -115,15 +115,15 @@ class AtLeast(int):
 
 
 def most_of_print(least: int) -> float:
-    """The most bytes that are printed as this many whole KiB or MiB."""
+    """The largest size that a log prints as this number of whole KiB or MiB."""
     if least >= _CUT:
         return math.inf
     return least + (1 << 20 if least >= 1 << 20 else 1 << 10) - 1
 
 
 def with_bounds(data: Any) -> Any:
-    """Data for JSON that says of each such size, behind it, the most that it may be:
-    {"bytes": 0} is {"bytes": 0, "bytes_at_most": 1023} then, with null where nobody knows."""
+    """Data for JSON where each such size is followed by its upper bound: {"bytes": 0} becomes
+    {"bytes": 0, "bytes_at_most": 1023}, with null for an unknown bound."""
     if isinstance(data, dict):
         told: dict[str, Any] = {}
         for key, value in data.items():
@@ -137,5 +137,5 @@ def with_bounds(data: Any) -> Any:
 
 
 def most(n: int) -> float:
-    """The most that a size may be."""
+    """The upper bound of a size."""
     return n.most if isinstance(n, AtLeast) else n

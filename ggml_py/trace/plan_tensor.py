@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class PlanTensor:
-    """A node, leaf or copy of a plan. Equal when they are the same tensor of the same plan."""
+    """A node, leaf or copy of a plan. Equal if they are the same tensor of the same plan."""
 
     __slots__ = ("id", "placement", "plan", "record")
 
@@ -58,8 +58,8 @@ class PlanTensor:
 
     @property
     def nbytes(self) -> int:
-        """Its bytes; of a log, which has whole KiB or MiB, the least (0: less than 1 KiB): an `int`
-        whose `most` says how many they may be."""
+        """Its size in bytes. A log has only whole KiB or MiB, so from a log this is a lower bound
+        (0: less than 1 KiB), an `int` whose `most` is the upper bound."""
         return self.record.nbytes
 
     @property
@@ -68,24 +68,24 @@ class PlanTensor:
 
     @property
     def is_view_op(self) -> bool:
-        """True for VIEW, RESHAPE, PERMUTE, TRANSPOSE: nothing is computed."""
+        """Whether it is a VIEW, RESHAPE, PERMUTE or TRANSPOSE, which compute nothing."""
         return self.record.is_view_op
 
     @property
     def is_computed(self) -> bool:
-        """Whether a backend computes it: a node, no view, and no branch that was not selected."""
+        """Whether a backend computes it: a node that is not a view or in an unselected branch."""
         if self.record.kind != NODE or self.is_view_op:
             return False
         return "compute" in self.flags or not self.plan.has_compute_flags
 
     @property
     def is_weight(self) -> bool:
-        """Whether it lives in a buffer that is marked as weights."""
+        """Whether it is in a buffer that is marked as weights."""
         return self.plan.capture.is_weight(self.record)
 
     @property
     def flops(self) -> int | None:
-        """Floating-point operations that it takes, estimated; None where shapes are not known."""
+        """Estimated floating-point operations; None if shapes are not known."""
         from .flops import flops
 
         if self.plan.capture.source != "scheduler":
@@ -94,43 +94,43 @@ class PlanTensor:
 
     @property
     def buffer(self) -> BufferRecord | None:
-        """The buffer it was in before planning, itself and not its view source."""
+        """The buffer it was in before planning: its own, not its view source's."""
         return self.plan.buffers[self.record.buffer] if self.record.buffer >= 0 else None
 
     @property
     def buft(self) -> BuftRecord | None:
-        """The type of the buffer it was in before planning, itself or its view source."""
+        """The type of the buffer that it, or its view source, was in before planning."""
         buft = self.plan.capture.buft_of(self.record)
         return self.plan.capture.bufts[buft] if buft >= 0 else None
 
     @property
     def cpu(self) -> CpuRecord | None:
-        """How the CPU backend computes it: threads, scratch memory, which kernel, in which layout
-        its weight lies, with what it is fused. None for what others compute, and where that was
-        not asked (logs, older files, `what_if`). C: ggml_graph_plan"""
+        """How the CPU backend computes it: threads, scratch memory, kernel, layout of its weight,
+        nodes fused with it. None if another backend computes it or it was not asked (logs, older
+        files, `what_if`). C: ggml_graph_plan"""
         return self.plan.on_cpu.get(self.id)
 
     @property
     def backend(self) -> str | None:
-        """Name of the backend that runs (or holds) it."""
+        """Name of the backend that runs or holds it."""
         backend = self.placement.backend
         return self.plan.backends[backend].name if backend >= 0 else None
 
     @property
     def cause(self) -> Cause:
-        """Why it is there."""
+        """Why it is on its backend."""
         return cause_of(self.plan, self)
 
     @property
     def split(self) -> int | None:
-        """Index of the split that computes it; None for what is not computed."""
+        """Index of the split that it is in; None if it is not a node."""
         if self.record.kind != NODE:
             return None
         return bisect_right(self.plan.split_records, self.id, key=attrgetter("start")) - 1
 
     @property
     def srcs(self) -> tuple[PlanTensor, ...]:
-        """Its sources, as the graph was built."""
+        """Its sources in the graph as it was built."""
         return tuple(self.plan.tensor(i) for i in self.record.src if i >= 0)
 
     @property

@@ -38,9 +38,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, eq=False)
 class Planned:
-    """What a planner decided for one graph: ggml's own scheduler, or the reference.
+    """What a planner, ggml's own scheduler or the reference, decided for one graph.
 
-    The data, and what follows from it alone. `ggml_py.Plan`, which every plan is, has the rest.
+    It has the data and what follows from it alone. Every plan is a `ggml_py.Plan`, which has the
+    rest.
     """
 
     capture: Capture
@@ -48,7 +49,7 @@ class Planned:
     planner: str = "native"  # or "reference", "debug log", "snapshot"
 
     def __eq__(self, other: object) -> bool:
-        """Equal when graph and outcome are, whoever planned; where tensors lay in memory is not
+        """Equal if graph and outcome are, whichever planner made them. Addresses in memory are not
         recorded."""
         if not isinstance(other, Planned):
             return NotImplemented
@@ -57,7 +58,7 @@ class Planned:
     __hash__ = object.__hash__
 
     def derived(self, make: Callable[[Any], T]) -> T:
-        """`make(self)`, which is made once."""
+        """`make(self)`, cached."""
         made = self.__dict__.setdefault("_derived", {})
         if make not in made:
             made[make] = make(self)
@@ -66,7 +67,7 @@ class Planned:
 
     @property
     def settings(self) -> Settings:
-        """What it was made with."""
+        """The settings it was made with."""
         return self.capture.settings
 
     @property
@@ -76,12 +77,12 @@ class Planned:
 
     @property
     def buffers(self) -> tuple[BufferRecord, ...]:
-        """The buffers that tensors of the graph lived in before planning."""
+        """The buffers that tensors of the graph were in before planning."""
         return self.capture.buffers
 
     @cached_property
     def tensors(self) -> tuple[TensorRecord, ...]:
-        """By id: the nodes in graph order, the leafs, the others, the copies."""
+        """All tensors by id: nodes in graph order, leafs, others, copies."""
         return self.capture.tensors + self.outcome.copies
 
     @cached_property
@@ -106,9 +107,9 @@ class Planned:
 
     @cached_property
     def copies(self) -> tuple[PlanTensor, ...]:
-        """By tensor, backend and which of the n_copies: the copies that the scheduler made, and of
-        graph inputs that have some for pipeline parallelism the original, which is the current one.
-        """
+        """The copies that the scheduler made, sorted by tensor, backend and which of the n_copies
+        it is. Of a graph input with copies for pipeline parallelism the original is included: it is
+        the current one."""
         placed, now = self.outcome.placements, self.settings.cur_copy
         at = {}
         for t in self.tensors:
@@ -125,13 +126,13 @@ class Planned:
 
     @cached_property
     def copied(self) -> tuple[SplitInput, ...]:
-        """What is copied between backends in one evaluation, in that order: what all counts of
-        copies and of their bytes count."""
+        """The tensors copied between backends in one evaluation, in order. All counts of copies and
+        copied bytes count these."""
         return tuple(given for split in self.splits for given in split.inputs)
 
     @cached_property
     def copied_for(self) -> Mapping[int, Sequence[Split]]:
-        """The splits that each tensor is copied for, by its id; none for what is not copied."""
+        """The splits that each tensor is copied for, by its id; only copied tensors are in it."""
         found: dict[int, list[Split]] = {}
         for given in self.copied:
             found.setdefault(given.tensor.id, []).append(given.split)
@@ -139,8 +140,8 @@ class Planned:
 
     @cached_property
     def order(self) -> tuple[PlanTensor, ...] | None:
-        """The nodes as they are computed: `nodes`, unless a backend reorders those of its splits;
-        None where a backend may and nobody knows how."""
+        """The nodes in the order they are computed: `nodes`, unless a backend reorders its splits.
+        None if a backend may do so and the order is not known."""
         order = order_of_plan(self)
         return None if order is None else tuple(map(self.tensor, order))
 
@@ -151,7 +152,7 @@ class Planned:
 
     @property
     def moved(self) -> tuple[PlanTensor, ...] | None:
-        """The nodes that backends took out of the graph's order; None where `order` is."""
+        """The nodes that backends took out of graph order; None if `order` is None."""
         found: list[PlanTensor] = []
         for split in self.splits:
             if (moved := split.moved) is None:
@@ -161,23 +162,23 @@ class Planned:
 
     @property
     def n_splits(self) -> int:
-        """Runs of nodes that the graph is cut into."""
+        """Number of splits."""
         return len(self.split_records)
 
     @property
     def copy_bytes(self) -> int:
-        """Bytes copied between backends in one evaluation; of a log the least, an `int` whose
-        `most` says how many they may be."""
+        """Bytes copied between backends in one evaluation. From a log it is a lower bound, an `int`
+        whose `most` is the upper bound."""
         return sum(given.nbytes for given in self.copied)
 
     @property
     def n_inputs(self) -> int:
-        """Tensors copied between backends in one evaluation."""
+        """Number of tensors copied between backends in one evaluation."""
         return sum(len(record.inputs) for record in self.split_records)
 
     @property
     def assignments(self) -> Mapping[int, str | None]:
-        """Tensor id -> name of its backend; leafs and copies included."""
+        """Tensor id -> name of its backend, including leafs and copies."""
         return {t.id: self.tensor(t.id).backend for t in self.tensors}
 
     def tensor(self, id: int) -> PlanTensor:
@@ -185,11 +186,12 @@ class Planned:
         return PlanTensor(self, id)
 
     def node(self, which: str | int) -> PlanTensor:
-        """A node by index, or by name: names repeat in real graphs, the last one is meant.
+        """A node by index or by name. Names repeat in real graphs; the last node with the name is
+        returned.
 
-        A name that no node has finds the leaf, the copy or the view source. A name that ggml's
-        debug print has cut finds the tensor with the whole name. Raises KeyError, which lists the
-        names if there are several.
+        A name that no node has finds the leaf, copy or view source with it. A name as cut by ggml's
+        debug print finds the tensor with the whole name. Raises KeyError, which lists the names if
+        several match.
         """
         if isinstance(which, int):
             if not 0 <= which < len(self.nodes):
@@ -206,27 +208,27 @@ class Planned:
             return self.node(next(iter(whole)))
         if whole:
             first = ", ".join([*whole][:10]) + ", …" * (len(whole) > 10)
-            raise KeyError(f"no node named '{which}'; {len(whole)} names are cut so: {first}")
+            raise KeyError(f"no node named '{which}'; {len(whole)} names begin with it: {first}")
         names = list(dict.fromkeys(t.name for t in (*self.nodes, *self.leafs) if t.name))
         near = [name for name in names if which in name][:5]
         near = near or get_close_matches(which, names, 5)
         raise KeyError(
-            f"no node named '{which}'" + (f"; like it: {', '.join(near)}" if near else "")
+            f"no node named '{which}'" + (f"; similar: {', '.join(near)}" if near else "")
         )
 
     def find(self, pattern: str) -> tuple[PlanTensor, ...]:
-        """All nodes, then leafs, whose name matches a shell pattern ("Qcur-*")."""
+        """All nodes, then all leafs, whose names match a shell pattern ("Qcur-*")."""
         every = (*self.nodes, *self.leafs)
         return tuple(t for t in every if fnmatch.fnmatchcase(t.name, pattern))
 
     @cached_property
     def has_causes(self) -> bool:
-        """Whether it has any cause: a log of ggml as it is released has none."""
+        """Whether it has any cause: a log of a released build of ggml has none."""
         return any(p.cause for p in self.outcome.placements)
 
     @cached_property
     def has_compute_flags(self) -> bool:
-        """Whether this release marks the nodes that are computed (since 0.9.6)."""
+        """Whether its release marks the nodes that are computed (since 0.9.6)."""
         return any("compute" in node.flags for node in self.nodes)
 
     def nodes_per_backend(self) -> dict[str, int]:
@@ -236,13 +238,13 @@ class Planned:
 
 
 def make_plan(capture: Capture, outcome: Outcome, planner: str = "native") -> Planned:
-    """A plan, of the class that users know."""
+    """A plan, as an object of the public class."""
     face: type[Planned] = ABOVE["Plan"]()
     return face(capture, outcome, planner)
 
 
 def format_bytes(n: float) -> str:
-    """Bytes with a unit: 1.5 MiB; "at least 1.5 MiB", or "less than 1.0 KiB", of what a log has."""
+    """Bytes with a unit: "1.5 MiB"; from a log "at least 1.5 MiB" or "less than 1.0 KiB"."""
     if isinstance(n, AtLeast):
         bound = format_bytes(int(n) or n.most + 1)
         return f"at least {bound}" if n else f"less than {bound}"

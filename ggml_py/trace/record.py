@@ -1,4 +1,4 @@
-"""What is known of a graph before it is planned, and what planning gave: plain data.
+"""What is known about a graph before it is planned, and the result of planning: plain data.
 
 A `Capture` holds everything that the scheduler looks at: the graph, where its tensors are, and what
 every backend answers about every node. An `Outcome` is what a planner made of it.
@@ -14,23 +14,23 @@ from typing import NamedTuple
 
 VIEW_OPS = frozenset({"VIEW", "RESHAPE", "PERMUTE", "TRANSPOSE"})
 NODE, LEAF, OTHER, COPY = "node", "leaf", "other", "copy"
-# Bytes that a GGML_SCHED_DEBUG=2 dump leaves of the names of tensors, ops and backends.
+# Bytes that a GGML_SCHED_DEBUG=2 dump keeps of the names of tensors, ops and backends.
 DUMPED_NAME, DUMPED_OP, DUMPED_BACKEND = 20, 10, 5
 
 
 def dumped_name(name: str, width: int = DUMPED_NAME) -> str:
-    """What such a dump leaves of a name."""
+    """A name as such a dump prints it."""
     return name.encode()[:width].decode("utf-8", "replace")
 
 
 class TensorRecord(NamedTuple):
-    """One tensor, as the user built it. Ids index `Capture.tensors`; -1 means none.
+    """One tensor, as the user built it. Ids are indices into `Capture.tensors`; -1 means none.
 
-    A set of backends is a number: bit b stands for `Capture.backends[b]`.
+    A set of backends is a bit mask: bit b stands for `Capture.backends[b]`.
     """
 
     id: int
-    kind: str  # node, leaf, other (reached as source or view source only), copy
+    kind: str  # node, leaf, other (reached only as source or view source), copy
     name: str
     op: str
     op_desc: str  # what upstream prints: SILU rather than UNARY
@@ -40,18 +40,18 @@ class TensorRecord(NamedTuple):
     nbytes: int
     flags: tuple[str, ...]
     op_params: tuple[int, ...]
-    src: tuple[int, ...]  # trailing -1 left out
+    src: tuple[int, ...]  # without trailing -1
     view_src: int
     view_offs: int
     buffer: int  # index into Capture.buffers
     use_count: int
-    pin: int  # index of the backend that the caller asked for
+    pin: int  # index of the backend that the caller chose
     supports: int  # backends that support the op
     offload: int  # backends that want the op when its weights are in host memory
 
     @property
     def is_view_op(self) -> bool:
-        """VIEW, RESHAPE, PERMUTE or TRANSPOSE: nothing is computed."""
+        """Whether it is a VIEW, RESHAPE, PERMUTE or TRANSPOSE, which compute nothing."""
         return self.op in VIEW_OPS
 
 
@@ -59,10 +59,10 @@ class Placement(NamedTuple):
     """What planning decided for one tensor."""
 
     backend: int  # index into Capture.backends
-    cause: str  # upstream's code, "" where none was set
-    stage: int  # of `causes.STAGES`: where the cause was set
-    passes: tuple[int, ...]  # nodes and leafs: backend after each of `PASS_NAMES`
-    planned_src: tuple[int, ...]  # what the planned graph reads: copies where there are some
+    cause: str  # upstream's code; "" if none was set
+    stage: int  # that set the cause, a key of `causes.STAGES`
+    passes: tuple[int, ...]  # nodes and leafs: the backend after each of `PASS_NAMES`
+    planned_src: tuple[int, ...]  # the sources in the planned graph, some of them copies
     copy_of: int = -1
     copy_index: int = -1
 
@@ -76,7 +76,7 @@ class BuftRecord(NamedTuple):
 
 
 class BufferRecord(NamedTuple):
-    """A buffer that tensors of the graph lived in before planning."""
+    """A buffer that tensors of the graph were in before planning."""
 
     buft: int  # index into Capture.bufts
     usage: str
@@ -105,82 +105,82 @@ class OptimizedRecord(NamedTuple):
     backend: int  # index into Capture.backends
     start: int  # of the split's nodes
     end: int
-    order: tuple[int, ...]  # the nodes' ids as they are computed; empty: as the graph has them
-    alloc_deps: tuple[tuple[int, int], ...]  # (id kept, id of the node until which it is)
+    order: tuple[int, ...]  # the nodes' ids as they are computed; empty: in graph order
+    alloc_deps: tuple[tuple[int, int], ...]  # (id kept, id of the node until which it is kept)
 
 
 class CpuRecord(NamedTuple):
-    """How the CPU backend computes a node, by its own code."""
+    """How the CPU backend computes a node, according to its own code."""
 
     node: int  # id
     n_threads: int  # that compute its split
-    n_tasks: int  # among how many of them upstream divides the work
-    work_size: int  # bytes of scratch memory that it asks for
+    n_tasks: int  # threads that upstream divides the work among
+    work_size: int  # bytes of scratch memory that it needs
     buft: str  # the extra buffer type whose kernel computes it ("CPU_REPACK"); "": ggml-cpu's own
     kernel: str  # that kernel: "q4_0_8x8_q8_0", or the name of upstream's class
-    layout: str  # in which its weight lies there: "q4_0_8x8"; "" where upstream has no name for it
-    fused: tuple[int, ...]  # ids of nodes that are computed as one with it, and its own; () alone
+    layout: str  # of its weight there: "q4_0_8x8"; "" if upstream has no name for it
+    fused: tuple[int, ...]  # ids of the nodes fused with it, and its own; (): not fused
 
 
 class Settings(NamedTuple):
-    """What the plan was made with."""
+    """The settings that a plan was made with."""
 
     upstream: str  # ggml version
     build: str  # key of the native build: the release's label and a hash
     op_offload: bool
     n_copies: int
     cur_copy: int
-    hash_set_size: int  # tensors that the scheduler can tell apart
-    pins_elsewhere: int  # pins of tensors that the graph has not; each takes a slot, too
+    hash_set_size: int  # tensors that the scheduler has room for
+    pins_elsewhere: int  # pins of tensors outside the graph; each takes a slot too
 
     @property
     def release(self) -> str:
-        """The release's label in vendor/upstream.toml: ggml's version, or more where two packages
-        have the same one."""
+        """The release's label in vendor/upstream.toml: ggml's version, or a longer one if two
+        packages have the same version."""
         return self.build.rpartition("-")[0].removesuffix("-pristine") or self.upstream
 
 
 @dataclass(frozen=True, slots=True)
 class Capture:
-    """All that the scheduler looks at when it plans one graph."""
+    """Everything that the scheduler looks at when it plans one graph."""
 
     settings: Settings
     backends: tuple[BackendRecord, ...]
     bufts: tuple[BuftRecord, ...]
     buffers: tuple[BufferRecord, ...]
-    tensors: tuple[TensorRecord, ...]  # by id: the nodes in graph order, then the leafs, the others
+    tensors: tuple[TensorRecord, ...]  # by id: nodes in graph order, then leafs, then others
     leaf_ids: tuple[int, ...]
-    # Pins (tensor, backend) that the last reset took away and nobody made again. They do not count.
+    # Pins (tensor, backend) that the last reset dropped and nobody made again. They have no effect.
     dropped_pins: tuple[tuple[int, int], ...] = field(default=(), compare=False)
-    # Room for inputs in each split slot, left by earlier plans: counts in 0.18.1 to 0.23 only.
+    # Room for inputs in each split slot, left by earlier plans: used only by 0.18.1 to 0.23.
     split_capacities: tuple[int, ...] = field(default=(), compare=False)
-    # The backend that an earlier plan left in split 0: a graph of views alone does not set it.
+    # The backend that an earlier plan left in split 0, which a graph of only views does not set.
     left_backend: int = field(default=0, compare=False)
-    # Backends that have a `graph_optimize`, and what it made of their splits.
+    # Backends that have a `graph_optimize` (a bit mask), and what it made of their splits.
     optimizers: int = 0
     optimized: tuple[OptimizedRecord, ...] = ()
-    # Of the nodes on CPU backends; () where it was not asked.
+    # For the nodes on CPU backends; () if it was not asked.
     cpu: tuple[CpuRecord, ...] = field(default=(), compare=False)
-    source: str = "scheduler"  # "debug log", "snapshot": what the backends answer is not known
-    # Whether nothing shows that the last line of a log is whole.
+    source: str = "scheduler"  # or "debug log", "snapshot": without the backends' answers
+    # Whether the last line of a log may be incomplete.
     may_be_cut: bool = field(default=False, compare=False)
 
     @property
     def n_nodes(self) -> int:
-        """Nodes: ids 0 to n_nodes - 1."""
+        """Number of nodes; their ids are 0 to n_nodes - 1."""
         return sum(t.kind == NODE for t in self.tensors)
 
     def check_answers(self) -> None:
-        """Raises ValueError for one that does not hold what the backends answer."""
+        """Raises ValueError if the capture does not contain the backends' answers."""
         if self.source != "scheduler":
             raise ValueError(
-                f"this plan was read from a {self.source}, which does not hold what the backends "
-                "support: plan the graph with Scheduler.plan, or load a file that Plan.to_json "
-                "wrote"
+                f"this plan was read from a {self.source}, which does not contain what the "
+                "backends support: plan the graph with Scheduler.plan, or load a file that "
+                "Plan.to_json wrote"
             )
 
     def backend_index(self, name: str) -> int:
-        """The number of a backend, by its name or its device's. KeyError lists those there are."""
+        """The number of a backend, by its name or its device's. KeyError lists the names."""
         for key in ("name", "device"):
             for i, backend in enumerate(self.backends):
                 if getattr(backend, key) == name:
@@ -198,11 +198,11 @@ class Capture:
         return [self.backends[b].name for b in backends]
 
     def is_weight(self, t: TensorRecord) -> bool:
-        """Whether it lives itself (not its view source) in a buffer that is marked as weights."""
+        """Whether it is itself (not through its view source) in a buffer marked as weights."""
         return t.buffer >= 0 and self.buffers[t.buffer].usage == "weights"
 
     def buft_of(self, t: TensorRecord) -> int:
-        """The buffer type it lives in, itself or through its view source; -1: in none yet."""
+        """The buffer type that it is in, itself or through its view source; -1: in none yet."""
         holder = self.tensors[t.view_src] if t.view_src >= 0 else t
         return self.buffers[holder.buffer].buft if holder.buffer >= 0 else -1
 
@@ -212,15 +212,15 @@ class Outcome:
     """What a planner made of a capture."""
 
     placements: tuple[Placement, ...]  # by id: the capture's tensors, then the copies
-    copies: tuple[TensorRecord, ...]  # ids go on after the capture's
+    copies: tuple[TensorRecord, ...]  # their ids follow the capture's
     splits: tuple[SplitRecord, ...]
     hash_set_used: int
 
 
 @contextlib.contextmanager
 def collection_paused() -> Iterator[None]:
-    """Garbage collection waits meanwhile: each round would look at all records made so far, none of
-    which is garbage, and the time per node would grow with the graph."""
+    """Pauses garbage collection: each round would visit all records made so far, none of which is
+    garbage, and the time per node would grow with the graph."""
     was_on = gc.isenabled()
     gc.disable()
     try:

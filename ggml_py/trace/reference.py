@@ -1,7 +1,7 @@
-"""The scheduler's passes as Python, to be read: what decides where each node runs.
+"""The scheduler's passes in readable Python: they decide where each node runs.
 
-It is the same algorithm as upstream's, step for step, over plain data, and it must give the same
-plan (`tests/scheduler/test_differential.py`). docs/SCHEDULER.md walks through it with small graphs.
+The algorithm is upstream's, step for step, over plain data, and must give the same plan
+(`tests/scheduler/test_differential.py`). docs/SCHEDULER.md walks through it with small graphs.
 C: ggml_backend_sched_split_graph
 """
 
@@ -27,14 +27,14 @@ NOBODY = -1
 
 
 class CannotPlanError(ValueError):
-    """The scheduler would abort on this graph; the message says at which tensor, and why."""
+    """The scheduler would abort on this graph. The message says at which tensor, and why."""
 
 
 def plan(capture: Capture, steps: list[RawStep] | None = None) -> Planned:
     """The plan that ggml's scheduler makes of a capture, by the rules of the capture's release.
 
-    Every question asked and every decision is appended to `steps`, when given. Raises
-    `CannotPlanError` where upstream aborts, ValueError for a capture without the backends' answers.
+    Appends every question and every decision to `steps`, if given. Raises `CannotPlanError` if
+    upstream would abort, ValueError for a capture without the backends' answers.
     """
     capture.check_answers()
     with collection_paused():
@@ -42,7 +42,7 @@ def plan(capture: Capture, steps: list[RawStep] | None = None) -> Planned:
 
 
 def reference_of(plan_: Planned) -> Planned:
-    """The reference's plan of the same graph; made once."""
+    """The reference's plan of the same graph, cached."""
     return plan_ if plan_.planner == "reference" else plan_.derived(_of_capture)
 
 
@@ -72,10 +72,10 @@ class Planning:
         pinned, free = (causes.PINNED.code, USER.number), ("", USER.number)
         self.cause = [pinned if t.pin >= 0 else free for t in capture.tensors]
         self.stage = USER.number
-        self.passes: list[list[int]] = []  # of nodes and leafs: the backends after each stage
-        self.copies: dict[tuple[int, int], bool] = {}  # (tensor, backend); False: an input's own
+        self.passes: list[list[int]] = []  # backends of nodes and leafs after each stage
+        self.copies: dict[tuple[int, int], bool] = {}  # (tensor, backend); False: of a graph input
         self.splits: list[tuple[int, int, list[int]]] = []  # backend, first node, inputs
-        # Tensors that took a slot of the hash set, which has a fixed size.
+        # Tensors that take a slot of the hash set, which has a fixed size.
         self.slots: set[int] = {t.id for t in capture.tensors if t.pin >= 0}
         self.steps = steps
 
@@ -88,7 +88,7 @@ class Planning:
         self.pass_5_split()
         return self.outcome()
 
-    # --- what a backend is asked
+    # --- questions to a backend
 
     def supports(self, b: int, t: TensorRecord) -> bool:
         """Whether backend `b` can compute `t`. C: ggml_backend_supports_op"""
@@ -98,9 +98,10 @@ class Planning:
         return answer
 
     def wants(self, b: int, t: TensorRecord, weight: TensorRecord) -> bool:
-        """Whether backend `b` would compute `t` although the weight has to be copied there first.
+        """Whether backend `b` wants to compute `t` although the weight must be copied there first.
 
-        C: ggml_backend_offload_op"""
+        C: ggml_backend_offload_op
+        """
         answer = bool(t.offload >> b & 1)
         if self.steps is not None:
             self.note(t, "offload_op", b, answer, weight)
@@ -117,7 +118,7 @@ class Planning:
         return answer
 
     def reads_source(self, b: int, src: TensorRecord, t: TensorRecord) -> bool:
-        """Whether backend `b` can use `src` where it is, or will be as far as that is known.
+        """Whether backend `b` can use `src` where it is, or will be according to the plan so far.
 
         C: ggml_backend_sched_buffer_supported
         """
@@ -131,17 +132,17 @@ class Planning:
             buft = self.bufts[backend]
         return self.reads(b, buft, t, src)
 
-    # --- deciding
+    # --- decisions
 
     def backend_of(self, id: int) -> int:
-        """Looking a tensor up puts it into the hash set, and so does looking up none at all."""
+        """The backend of a tensor. The lookup takes a slot of the hash set, even for id -1."""
         self.slots.add(id)
         return self.backend[id] if id >= 0 else NOBODY
 
     def assign(
         self, t: TensorRecord, b: int, cause: str, witness: TensorRecord | None = None
     ) -> None:
-        """Places `t` on backend `b`, because of `witness`."""
+        """Places `t` on backend `b` because of `witness`."""
         self.backend[t.id] = b
         self.set_cause(t, cause)
         if self.steps is not None:
@@ -159,24 +160,24 @@ class Planning:
         answer: bool | str,
         witness: TensorRecord | None = None,
     ) -> None:
-        """One step, for those who ask why."""
+        """Records one step."""
         assert self.steps is not None
         self.steps.append(
             RawStep(self.stage, t.id, query, b, answer, witness.id if witness else -1)
         )
 
     def sources(self, t: TensorRecord) -> list[TensorRecord]:
-        """The sources of `t`; one that is there twice counts twice."""
+        """The sources of `t`; a source that occurs twice counts twice."""
         return [self.tensors[i] for i in t.src if i >= 0]
 
     def end_stage(self) -> None:
-        """Remembers the assignment for `Plan.passes`."""
+        """Records the assignment for `Plan.passes`."""
         self.passes.append(self.backend[: self.n_placed])
 
-    # --- pass 1: what lies somewhere already
+    # --- pass 1: tensors in memory, and what follows from them
 
     def pass_1_weights_and_inputs(self) -> None:
-        """Leafs and nodes whose place follows from memory: their own, or their weights'."""
+        """Places leafs and nodes by memory: their own or that of their weights."""
         self.stage = PASS_1.number
         for t in (*self.leafs, *self.nodes):
             if self.backend_of(t.id) == NOBODY:
@@ -200,7 +201,7 @@ class Planning:
         if t.buffer >= 0 or self.placed_in[t.id] >= 0:
             buft = self.capture.bufts[self.placed_in[t.id]].name
             raise CannotPlanError(
-                f"'{t.name}' has its place in {buft} memory already, and no backend can run "
+                f"'{t.name}' is already allocated in {buft} memory, and no backend can run "
                 f"{t.op_desc} there: ggml aborts"
             )
         if "input" in t.flags:
@@ -223,7 +224,7 @@ class Planning:
         return NOBODY
 
     def follow_weight(self, t: TensorRecord) -> None:
-        """The first source that is a weight decides, and no other is looked at."""
+        """The first source that is a weight decides; the others do not matter."""
         for j, id in enumerate(t.src):
             if id < 0 or not self.capture.is_weight(self.tensors[id]):
                 continue
@@ -237,18 +238,19 @@ class Planning:
             if b != NOBODY:
                 self.assign(t, b, f"{causes.WEIGHT.code}{j}", weight)
             else:
-                self.set_cause(t, f"{causes.WEIGHT.code}{j}")  # upstream does, and places it later
+                self.set_cause(t, f"{causes.WEIGHT.code}{j}")  # as upstream, which places it later
             return
 
     def is_host(self, t: TensorRecord) -> bool:
-        """Whether its own buffer is memory that the CPU addresses."""
+        """Whether its own buffer is memory that the CPU can address."""
         return self.capture.bufts[self.capture.buffers[t.buffer].buft].is_host
 
     # --- pass 2: neighbours
 
     def pass_2_expand(self) -> None:
-        """Spreads assignments to neighbours in the order of the graph: first those to higher
-        backends ("gpu"), down and up, stopped by what is on the last backend; then all ("rest")."""
+        """Spreads assignments to neighbours in graph order. First the "gpu" sweeps, down and up,
+        spread all backends but the last, whose nodes stop them. Then the "rest" sweeps spread all.
+        """
         computed = [t for t in self.nodes if not t.is_view_op]
         for stage, order in (
             (GPU_DOWN.number, computed), (GPU_UP.number, computed[::-1]),
@@ -261,7 +263,7 @@ class Planning:
             self.end_stage()
 
     def sweep(self, order: list[TensorRecord], skip: int) -> None:
-        """One way through the nodes, carrying the backend of the last node that had one."""
+        """Goes through the nodes once, carrying the backend of the last node that had one."""
         carried, carrier = NOBODY, None
         for t in order:
             b = self.backend[t.id]
@@ -274,8 +276,9 @@ class Planning:
     # --- pass 3: better backends on the same memory
 
     def pass_3_upgrade(self) -> None:
-        """Nodes without a backend get the one that reads most of their sources; the others move to
-        a higher backend that shares the buffer type, if it can do the op and read its sources."""
+        """Nodes without a backend get the one that can read the most of their sources. The others
+        move to a higher-priority backend with the same buffer type, if it supports the op and can
+        read its sources."""
         self.stage = PASS_3.number
         for t in self.nodes:
             if t.is_view_op:
@@ -314,7 +317,7 @@ class Planning:
     # --- pass 4: the rest
 
     def pass_4_rest(self) -> None:
-        """Views go where their source is, other sources where their first consumer is."""
+        """Views go where their source is, other sources where their first consumer runs."""
         self.stage = PASS_4.number
         for t in self.nodes:
             if t.view_src >= 0 and self.backend[t.id] == NOBODY:
@@ -338,8 +341,8 @@ class Planning:
     # --- pass 5: splits and copies
 
     def pass_5_split(self) -> None:
-        """Cuts where the backend changes, and where a weight has to be copied while other inputs
-        are there (so that the weights of one split can use the memory of another's)."""
+        """Cuts where the backend changes, and where a weight must be copied to a split that already
+        has inputs (so the weights of one split can reuse the memory of another's)."""
         self.stage = PASS_5.number
         computed = [t for t in self.nodes if not t.is_view_op]
         first = self.backend[computed[0].id] if computed else self.capture.left_backend
@@ -378,14 +381,14 @@ class Planning:
         return None
 
     def is_full(self, n_inputs: int) -> bool:
-        """Whether the split has as many inputs as the release lets it have."""
+        """Whether the split has as many inputs as the release allows."""
         if self.rules.input_limit == "capacity":
             return n_inputs >= self.capacity(n_inputs)
         return self.rules.input_limit == "fixed" and n_inputs == MAX_SPLIT_INPUTS
 
     def capacity(self, n_inputs: int) -> int:
-        """Room for inputs of the current split: what earlier plans left in its slot, doubled as
-        often as its inputs needed."""
+        """Room for inputs of the current split: what earlier plans left in its slot, doubled until
+        its inputs fit."""
         slot, left = len(self.splits) - 1, self.capture.split_capacities
         room = left[slot] if slot < len(left) else 0
         while room < n_inputs:
@@ -401,7 +404,7 @@ class Planning:
             b = self.backend_of(src.id)
             if b == NOBODY:
                 raise CannotPlanError(
-                    f"'{src.name}', a source of '{t.name}', has no place: ggml aborts"
+                    f"'{src.name}', a source of '{t.name}', has no backend: ggml aborts"
                 )
             if b == current or self.reads_source(current, src, t):
                 continue
@@ -417,7 +420,7 @@ class Planning:
                     self.note(t, "copy", current, True, src)
 
     def keep_copies(self, t: TensorRecord, cause: str) -> None:
-        """A graph input has a copy for each graph in flight; the one of now is itself."""
+        """Gives a graph input a copy for each graph in flight; the current one is itself."""
         key = t.id, self.backend[t.id]
         if key not in self.copies:
             self.copies[key] = False
@@ -425,15 +428,15 @@ class Planning:
             fixed, kept = self.rules.input_limit == "fixed", self.copies.values()
             if fixed and list(kept).count(False) > MAX_SPLIT_INPUTS:
                 raise CannotPlanError(
-                    f"'{t.name}' is one more than {MAX_SPLIT_INPUTS} graph inputs that are copied "
-                    "for pipeline parallelism: this release of ggml aborts"
+                    f"with '{t.name}' more than {MAX_SPLIT_INPUTS} graph inputs are copied for "
+                    "pipeline parallelism: this release of ggml aborts"
                 )
 
     # --- the result
 
     def outcome(self) -> Outcome:
-        """Splits, placements and copies in the order that native/sched_trace.cpp gives them."""
-        made = []  # (tensor, backend, which), of the copies that are tensors of their own
+        """Splits, placements and copies, in the order of native/sched_trace.cpp."""
+        made = []  # (tensor, backend, which) of the copies that are tensors of their own
         for (id, b), for_split in sorted(self.copies.items()):
             for c in range(self.n_copies):
                 if for_split or c != self.capture.settings.cur_copy:
@@ -472,7 +475,7 @@ class Planning:
 
 
 def copy_record(capture: Capture, of: TensorRecord, id: int, b: int, c: int) -> TensorRecord:
-    """A copy as ggml makes it: the layout of its source, a name of at most 63 bytes."""
+    """A copy as ggml makes it: with the layout of its source and a name of at most 63 bytes."""
     name = f"{capture.backends[b].name}#{of.name}#{c}".encode()[:63].decode("utf-8", "replace")
     return of._replace(
         id=id,

@@ -1,4 +1,4 @@
-"""The scheduler's rules that differ from release to release."""
+"""The scheduler's rules that differ between releases."""
 
 from __future__ import annotations
 
@@ -8,27 +8,27 @@ from typing import Literal, NamedTuple
 from .record import Settings
 
 MAX_SPLIT_INPUTS = 30  # GGML_SCHED_MAX_SPLIT_INPUTS, in all releases of vendor/upstream.toml
-# Two packages say 0.9.4; this is the label of the older one.
+# Two packages have ggml 0.9.4; this is the label of the older one.
 _RESERVE_WITHOUT_PINS = "0.9.4.p0.2.4"
 
 
 class Rules(NamedTuple):
     """How one release plans. C: ggml_backend_sched_split_graph"""
 
-    # Ops that do not follow their weights in pass 1: those are too small to decide about the op.
+    # Ops that do not follow their weights in pass 1, because these are too small.
     ignore_weights: frozenset[str]
-    # When a split that has many inputs ends: at 30 ("fixed"), at the room that its slot had left
-    # from earlier plans ("capacity"), never ("").
+    # When a split with many inputs ends: at 30 inputs ("fixed"), at the room that earlier plans
+    # left in its slot ("capacity"), never ("").
     input_limit: Literal["fixed", "capacity", ""]
-    # Where copies of graph inputs for pipeline parallelism are made: as they are met in pass 5, or
-    # for all input leafs in a pass 6.
+    # Where graph inputs are copied for pipeline parallelism: in pass 5, as the inputs are met, or
+    # in a pass 6, for all input leafs.
     graph_inputs_pass: Literal[5, 6]
-    # Whether `reserve` forgets the pins before it plans.
+    # Whether `reserve` drops the pins before it plans.
     reserve_ignores_pins: bool
 
 
 def rules_of(settings: Settings) -> Rules:
-    """The rules of the release that made a plan. Raises ValueError for a version it cannot read."""
+    """The rules of the release that made a plan. Raises ValueError for an unreadable version."""
     version = parse_version(settings.upstream)
     # llama.cpp #25800: attention sinks in host memory pulled flash attention to the GPU.
     follows = {"ROPE"} if version < (0, 18) else {"ROPE", "FLASH_ATTN_EXT"}
@@ -46,12 +46,12 @@ def parse_version(upstream: str) -> tuple[int, ...]:
     try:
         return tuple(int(part) for part in upstream.split("."))
     except ValueError:
-        raise ValueError(f"ggml version {upstream!r}: expected numbers with dots") from None
+        raise ValueError(f"ggml version {upstream!r}: expected numbers separated by dots") from None
 
 
 class Known(NamedTuple):
-    """One release: its label, ggml's version, the version of the package that has it, llama.cpp's
-    build ("" where the package does not say)."""
+    """One release: its label, ggml's version, the version of the package that has it, and
+    llama.cpp's build ("" if the package does not say)."""
 
     label: str
     ggml: str
@@ -59,7 +59,7 @@ class Known(NamedTuple):
     build: str
 
 
-# Those of vendor/upstream.toml, newest first; a test compares.
+# The releases of vendor/upstream.toml, newest first; a test compares them.
 RELEASES = (
     Known("0.26.0", "0.26.0", "2026.10.11549", "b11549"),
     Known("0.25.3", "0.25.3", "0.3.36", ""),
@@ -77,22 +77,22 @@ RELEASES = (
     Known("0.9.4", "0.9.4", "0.2.5", ""),
     Known("0.9.4.p0.2.4", "0.9.4", "0.2.4", ""),
 )  # fmt: skip
-_KEY = re.compile(r"-[0-9a-f]{8}$")  # of a build
+_KEY = re.compile(r"-[0-9a-f]{8}$")  # the hash of a build
 _SUFFIXES = ("-portable", "-sanitize", "-debug", "-pristine")
 
 
 def find_release(name: object, argument: str = "upstream") -> Known:
-    """The release of that name: ggml's version, `b<build>`, a package's version, a label, a build's
-    key. A version between two known ones plans by the rules of the one before.
+    """The release of that name: ggml's version, `b<build>`, a package's version, a label, or the
+    key of a build. A version between two known ones plans by the rules for its own number.
 
-    Raises TypeError, and ValueError with the names there are.
+    Raises TypeError, and ValueError with the known names.
     """
     if not isinstance(name, str):
         raise TypeError(f'{argument}={name!r}: expected a ggml version, as in {argument}="0.17.0"')
     bare = _KEY.sub("", name).removeprefix("v")
     for suffix in _SUFFIXES:
         bare = bare.removesuffix(suffix)
-    for known in RELEASES:  # newest first, as `build --upstream` looks
+    for known in RELEASES:  # newest first, like `build --upstream`
         if bare and bare in known:
             return known
     if re.fullmatch(r"\d+\.\d+(\.\d+)?", bare):
@@ -102,4 +102,4 @@ def find_release(name: object, argument: str = "upstream") -> Known:
         if oldest <= version <= newest:
             return Known(bare, bare, "", "")
     known_names = ", ".join(f"{k.label} ({k.build})" if k.build else k.label for k in RELEASES)
-    raise ValueError(f"{argument}={name!r} is no release of ggml that is known: {known_names}")
+    raise ValueError(f"{argument}={name!r} is not a known release of ggml: {known_names}")

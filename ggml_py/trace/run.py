@@ -1,7 +1,7 @@
-"""What a scheduler did while it computed: when, on which backend, for how long, beside its plan.
+"""What a scheduler did while it computed: when, on which backend and for how long, with its plan.
 
-Plain data, recorded by `ggml_py.Recording`. Times are nanoseconds of one clock; those in a `Run`
-begin at 0 with its first event.
+Plain data, recorded by `ggml_py.Recording`. Times are nanoseconds of one clock. In a `Run` they
+start at 0 with its first event.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ COMPUTE, COPY, NODES, WAIT, RECORD, QUEUE_WAIT = EVENT_KINDS = (
     "compute", "copy", "nodes", "wait", "event_record", "event_wait"
 )  # fmt: skip
 MEASURED, AT_MOST, NOT_KNOWN = DOUBT = ("measured", "at most", "not known")
-# How a wait was made, and a copy; by upstream's names, as far as it has one.
+# How a wait or a copy was made, by upstream's name if it has one.
 SYNCHRONIZE, EVENT, ASYNC, REFUSED, AT_ONCE, PARTS, CALLBACK = HOWS = (
     "synchronize", "event_synchronize", "cpy_tensor_async", "cpy_tensor_async refused",
     "tensor_copy", "set_tensor_async", "copy_callback",
@@ -33,36 +33,36 @@ SYNCHRONIZE, EVENT, ASYNC, REFUSED, AT_ONCE, PARTS, CALLBACK = HOWS = (
 class RunEvent(NamedTuple):
     """One thing that a scheduler did. -1 means none.
 
-    The kinds: "compute" is a whole graph that is given to its backends. "copy" brings an input of a
-    split to the split's backend, with the waits that this takes. "nodes" gives nodes to a backend:
-    they are computed when the event ends, or queued where the backend is asynchronous. "wait" lasts
-    until a backend is done. "event_record" puts an event behind what a backend was given.
-    "event_wait" tells a backend to wait for one, and the caller goes on.
+    The kinds: "compute" gives a whole graph to its backends. "copy" brings an input of a split to
+    the split's backend, including the waits that this takes. "nodes" gives nodes to a backend: at
+    the end of the event they are computed or, if the backend is asynchronous, queued. "wait" lasts
+    until a backend is done. "event_record" puts an event into a backend's queue, behind the work it
+    was given. "event_wait" makes a backend wait for an event, while the caller goes on.
 
-    `how` says more. A wait is "synchronize" (for all that the backend was given) or
-    "event_synchronize" (for its event). A copy is "cpy_tensor_async" when the backend took it, to
-    make it later, and "cpy_tensor_async refused" when it was then made at once. "tensor_copy" was
-    made at once and no backend was asked: an input of the user's, or a backend without such a
-    function. "set_tensor_async" copies are made in parts, and "copy_callback" ones by the user's
-    function. Files of older versions have "" and no events.
+    `how` says more. A wait is "synchronize" (for all work that the backend was given) or
+    "event_synchronize" (for its event). A copy is "cpy_tensor_async" if the backend accepted it, to
+    make it later, or "cpy_tensor_async refused" if it did not and the copy was made at once. A
+    "tensor_copy" was made at once without asking a backend: it is an input set by the user, or the
+    backend has no such function. "set_tensor_async" copies are made in parts, and "copy_callback"
+    copies by the user's function. Files of older versions have "" here and no events.
     """
 
     kind: str
     start: int  # ns
     end: int  # ns
     scheduler: int  # index into Run.schedulers
-    compute: int  # which compute of its scheduler; of a wait after it, that one
+    compute: int  # which compute of its scheduler; for a wait after a compute, that one
     split: int
-    # Index into the scheduler's backends: copied to, computing, waited for, or whose event it is.
+    # Index into the scheduler's backends: copied to, computing, waited for, or owner of the event.
     backend: int
-    copy: int  # which of the scheduler's n_copies; of an event, whose it is
+    copy: int  # which of the scheduler's n_copies; for an event, the one it belongs to
     input: int  # copies: which of the split's inputs
-    nbytes: int  # copies: moved
+    nbytes: int  # copies: bytes moved
     first: int  # nodes: [first, last) of the graph
     last: int
-    inside: int  # waits: index of the copy that they are a part of
+    inside: int  # waits: index of the copy that they belong to
     how: str = ""
-    by: int = -1  # events: the backend in whose queue they are recorded, or waited for
+    by: int = -1  # events: the backend in whose queue they are recorded or waited for
 
     @property
     def ns(self) -> int:
@@ -74,19 +74,19 @@ class SchedulerRecord(NamedTuple):
     """One scheduler that was recorded."""
 
     backends: tuple[str, ...]
-    asynchronous: tuple[bool, ...]  # whether the backend goes on computing after it was given nodes
-    plans: tuple[int, ...]  # by compute, index into Run.plans; -1 where the plan could not be read
+    asynchronous: tuple[bool, ...]  # whether the backend computes nodes after the call returned
+    plans: tuple[int, ...]  # by compute, index into Run.plans; -1 if the plan could not be read
     lost: int = 0  # events that there was no room for
 
 
 @dataclass(frozen=True)
 class NodeRun:
-    """One node's time in one compute, of a run that was recorded with `per_op`."""
+    """One node's time in one compute of a run recorded with `per_op`."""
 
     node: PlanTensor
-    event: RunEvent  # given to its backend
-    end: int  # ns: when it was done; of an asynchronous backend, when that was known
-    known: str = "measured"  # or "at most", or "not known": nobody waited for it
+    event: RunEvent  # that gave it to its backend
+    end: int  # ns: when it was done; on an asynchronous backend, when that was known
+    known: str = "measured"  # or "at most", or "not known": nothing waited for it
 
     @property
     def ns(self) -> int:
@@ -98,21 +98,21 @@ class NodeRun:
 class CopyRun:
     """One input of a split, brought to the split's backend."""
 
-    input: SplitInput | None  # None where the plan is not known
+    input: SplitInput | None  # None if the plan is not known
     event: RunEvent
-    waits: tuple[RunEvent, ...]  # for backends to finish, within it
-    queued: bool = False  # handed to an asynchronous backend: its time is not that of moving bytes
-    # How it was made, as `Event.how`; "" where the file is of an older version.
+    waits: tuple[RunEvent, ...]  # waits for backends within the copy
+    queued: bool = False  # handed to an asynchronous backend: the time is not that of the transfer
+    # How it was made, as `RunEvent.how`; "" in a file of an older version.
     how: str = ""
 
     @property
     def waited(self) -> int:
-        """ns of it in which it waited."""
+        """The part of its time spent in waits, ns."""
         return sum(wait.ns for wait in self.waits)
 
     @property
     def name(self) -> str:
-        """Of the tensor."""
+        """The name of the copied tensor."""
         return self.input.tensor.name if self.input else "?"
 
 
@@ -124,17 +124,17 @@ class SplitRun:
     backend: str
     copies: tuple[CopyRun, ...]
     nodes: tuple[RunEvent, ...]
-    done: tuple[int, ...]  # ns, of each of `nodes`: of an asynchronous backend when it was known
-    known: tuple[str, ...] = ()  # of each of `nodes`, as `NodeRun.known`
+    done: tuple[int, ...]  # ns, for each of `nodes`: when it was done, or known to be
+    known: tuple[str, ...] = ()  # for each of `nodes`, as `NodeRun.known`
 
     @property
     def end(self) -> int:
-        """When its nodes were done, ns; of a split that got no further, when its copies were."""
+        """When its nodes were done, ns; if it did not get to its nodes, when its copies were."""
         return max(self.done, default=max((c.event.end for c in self.copies), default=0))
 
     @property
     def start(self) -> int:
-        """When the first of them began, ns."""
+        """When its first copy or node began, ns."""
         return min(e.start for e in (*(c.event for c in self.copies), *self.nodes))
 
 
@@ -144,22 +144,22 @@ class ComputeRun:
 
     run: Recorded
     event: RunEvent
-    events: tuple[tuple[int, RunEvent], ...]  # of it, with their index in the run
+    events: tuple[tuple[int, RunEvent], ...]  # its events, with their indices in the run
 
     @property
     def plan(self) -> Planned | None:
-        """Of the graph that was computed; None where it could not be read."""
+        """The plan of the computed graph; None if it could not be read."""
         index = self.run.schedulers[self.event.scheduler].plans[self.event.compute]
         return None if index < 0 else self.run.plans[index]
 
     @property
     def end(self) -> int:
-        """ns: when everything was known to be done."""
+        """When everything was known to be done, ns."""
         return max((self.event.end, *(split.end for split in self.splits)))
 
     @cached_property
     def splits(self) -> tuple[SplitRun, ...]:
-        """In the order that they were computed in; those that the compute reached."""
+        """The splits that the compute reached, in the order it reached them."""
         by_split: dict[int, list[tuple[int, RunEvent]]] = {}
         for i, event in self.events:
             if event.split >= 0:
@@ -183,9 +183,9 @@ class ComputeRun:
         if event.how:
             return CopyRun(input, event, waits, event.how == ASYNC, event.how)
         scheduler = self.run.schedulers[self.event.scheduler]
-        # In a file of an older version. Upstream copies what the user sets at once, and waits for
-        # the other side before it copies anything else that the backend does not take itself
-        # (ggml_backend_sched_copy_input).
+        # A file of an older version. Upstream copies inputs set by the user at once. Of the others,
+        # those that the backend does not take itself are copied after a wait for the source's
+        # backend (ggml_backend_sched_copy_input).
         waited = {scheduler.backends[wait.backend] for wait in waits if wait.backend >= 0}
         at_once = "input" in input.tensor.record.flags or input.src_backend in waited
         queued = scheduler.asynchronous[event.backend] and not at_once
@@ -193,7 +193,7 @@ class ComputeRun:
 
     @cached_property
     def _waits(self) -> dict[int, list[RunEvent]]:
-        """By the event that they are a part of."""
+        """The waits within copies, by the index of the copy."""
         found: dict[int, list[RunEvent]] = {}
         for _i, event in self.events:
             if event.kind == WAIT and event.inside >= 0:
@@ -201,9 +201,9 @@ class ComputeRun:
         return found
 
     def given(self, event: RunEvent) -> tuple[PlanTensor, ...] | None:
-        """The nodes that an event gave to their backend, as it computes them; None where nobody
-        knows: without a plan, and where the backend may have reordered them and the file does not
-        say how."""
+        """The nodes that an event gave to their backend, in the order it computes them. None if
+        that is not known: there is no plan, or the backend may have reordered them and the file
+        does not say how."""
         if self.plan is None or event.split < 0:
             return None
         split = self.plan.splits[event.split]
@@ -212,9 +212,8 @@ class ComputeRun:
 
     @property
     def fused(self) -> tuple[tuple[PlanTensor, ...], ...]:
-        """The groups of nodes that a CPU backend computed as one, in its order. None are where
-        nodes were computed one by one, and none are known of other backends.
-        C: ggml_cpu_try_fuse_ops"""
+        """The groups of nodes that a CPU backend fused, in its order. There are none if nodes were
+        computed one by one, and none are known of other backends. C: ggml_cpu_try_fuse_ops"""
         return tuple(group for _i, e in self.events if e.kind == NODES for group in self._fused(e))
 
     def _fused(self, event: RunEvent) -> tuple[tuple[PlanTensor, ...], ...]:
@@ -227,8 +226,8 @@ class ComputeRun:
 
     @property
     def nodes(self) -> Iterator[NodeRun]:
-        """Each node's time, where they were computed one by one. Views are left out, and nodes
-        that the graph carries and nobody computes, or of which nobody knows which they are."""
+        """Each node's time, if nodes were computed one by one. Left out are views, nodes of the
+        graph that are not computed, and events whose node is not known."""
         plan = self.plan
         if plan is None:
             return
@@ -246,11 +245,11 @@ class ComputeRun:
 
 @dataclass(frozen=True)
 class Recorded:
-    """What was recorded: events in the order that they began, scheduler by scheduler, and the plans
+    """What was recorded: events scheduler by scheduler, each in the order they began, and the plans
     that they belong to.
 
-    `per_op` says that nodes were computed one by one, which takes longer than computing them as the
-    scheduler would; `memcpy` is what copying memory reached on that machine, bytes per second.
+    `per_op` says that nodes were computed one by one, which takes longer than the scheduler's own
+    way. `memcpy` is the bandwidth of copying memory on that machine, in bytes per second.
     """
 
     plans: tuple[Planned, ...]
@@ -261,7 +260,7 @@ class Recorded:
 
     @cached_property
     def computes(self) -> tuple[ComputeRun, ...]:
-        """In the order that they began."""
+        """All computes, in the order they began."""
         found: dict[tuple[int, int], list[tuple[int, RunEvent]]] = {}
         for i, event in enumerate(self.events):
             if event.compute >= 0:
@@ -272,14 +271,14 @@ class Recorded:
 
     @cached_property
     def _ends(self) -> Ends:
-        """When its nodes were done."""
+        """When the nodes of the run were done."""
         from .answers.run_ends import ends_of
 
         return ends_of(self.events, self.schedulers)
 
     @property
     def lost(self) -> int:
-        """Events that there was no room for: the last ones."""
+        """Number of events that there was no room for: the last ones."""
         return sum(s.lost for s in self.schedulers)
 
 
@@ -290,6 +289,6 @@ def make_run(
     per_op: bool = False,
     memcpy: float = 0.0,
 ) -> Recorded:
-    """A run, of the class that users know."""
+    """A run, as an object of the public class."""
     face: type[Recorded] = ABOVE["Run"]()
     return face(plans, schedulers, events, per_op, memcpy)

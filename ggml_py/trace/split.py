@@ -1,5 +1,5 @@
-"""The splits of a plan, and in which order backends compute their nodes: the graph's, unless they
-have a `graph_optimize`, which upstream asks once a graph is split."""
+"""The splits of a plan, and the order in which backends compute their nodes: graph order, unless a
+backend has a `graph_optimize`, which upstream calls once a graph is split."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SplitInput:
-    """One tensor copied to a split's backend before the `split` runs. `nbytes` is the least where
-    it is from a log (`PlanTensor.nbytes`)."""
+    """One tensor copied to the backend of `split` before it runs. From a log, `nbytes` is a lower
+    bound (`PlanTensor.nbytes`)."""
 
     tensor: PlanTensor
     copy: PlanTensor
@@ -40,7 +40,7 @@ class Split:
         self.backend = plan.backends[record.backend].name
         self.start, self.end = record.start, record.end
         self.inputs = tuple(self._input(source, copy) for source, copy in record.inputs)
-        self._order: list[tuple[PlanTensor, ...] | None] = []  # one, once it was asked for
+        self._order: list[tuple[PlanTensor, ...] | None] = []  # one entry, once it was asked for
 
     def _input(self, source: int, copy: int) -> SplitInput:
         tensor = self.plan.tensor(source)
@@ -55,7 +55,7 @@ class Split:
 
     @property
     def copy_bytes(self) -> int:
-        """Bytes copied before it runs; of a log the least, as `Plan.copy_bytes`."""
+        """Bytes copied before it runs; from a log a lower bound, as in `Plan.copy_bytes`."""
         return sum(given.nbytes for given in self.inputs)
 
     @property
@@ -64,23 +64,23 @@ class Split:
 
     @property
     def order(self) -> tuple[PlanTensor, ...] | None:
-        """Its nodes as they are computed, after the backend's `graph_optimize`, if it has one; None
-        where that is not known (`unknown`, `what_if`). C: ggml_backend_graph_optimize"""
-        if not self._order:  # a run asks for each of its events
+        """Its nodes in the order they are computed, after the backend's `graph_optimize` if it has
+        one; None if that is not known (`unknown`, `what_if`). C: ggml_backend_graph_optimize"""
+        if not self._order:  # cached: a run asks for each of its events
             order = order_of(self)
             self._order = [None if order is None else tuple(map(self.plan.tensor, order))]
         return self._order[0]
 
     @property
     def moved(self) -> tuple[PlanTensor, ...] | None:
-        """The fewest nodes that were taken out of the graph's order to give `order`, in that; None
-        where that is not known."""
+        """The smallest set of nodes to take out of graph order to get `order`, in that order; None
+        if `order` is not known."""
         order = order_of(self)
         return None if order is None else tuple(map(self.plan.tensor, moved(order)))
 
     @property
     def alloc_deps(self) -> tuple[AllocDep, ...] | None:
-        """What its backend keeps allocated for longer than its readers need it; None where `order`
+        """Tensors that its backend keeps allocated longer than their readers need; None if `order`
         is not known."""
         answer = answer_of(self)
         if answer is None:
@@ -90,29 +90,29 @@ class Split:
 
     @property
     def first(self) -> PlanTensor:
-        """The node that it begins with: the first that is no view, where it has one."""
+        """The node that it begins with: the first that is not a view, if there is one."""
         return next((node for node in self.nodes if not node.is_view_op), self.nodes[0])
 
 
-# Upstream's backends without a graph_optimize whose names nobody else can have, for files and logs
-# that do not say who has one. Any other name may be a simulated device's.
+# Upstream's backends without a graph_optimize, for files and logs that do not say which backends
+# have one. No other backend can have these names; any other name may be a simulated device's.
 _IN_ORDER = ("CPU", "BLAS")
 
 
 class AllocDep(NamedTuple):
-    """The memory of `tensor` is kept until the node `until` is computed. C: add_alloc_dep"""
+    """The memory of `tensor` is kept until node `until` is computed. C: add_alloc_dep"""
 
     tensor: PlanTensor
     until: PlanTensor
 
 
 def possible_optimizers(names: Sequence[str]) -> int:
-    """The backends, as a set of bits, that may reorder nodes, by their names."""
+    """The backends that may reorder nodes, judging by their names, as a bit mask."""
     return sum(1 << b for b, name in enumerate(names) if name not in _IN_ORDER)
 
 
 def answer_of(split: Split) -> OptimizedRecord | None:
-    """What the split's backend made of its nodes; None where nobody knows."""
+    """What the split's backend made of its nodes; None if that is not known."""
     capture = split.plan.capture
     backend = split.plan.split_records[split.index].backend
     if not capture.optimizers >> backend & 1:
@@ -122,7 +122,7 @@ def answer_of(split: Split) -> OptimizedRecord | None:
 
 
 def order_of(split: Split) -> tuple[int, ...] | None:
-    """The ids of its nodes in the order that they are computed; None where nobody knows."""
+    """The ids of its nodes in the order they are computed; None if that is not known."""
     answer = answer_of(split)
     if answer is None:
         return None
@@ -130,7 +130,7 @@ def order_of(split: Split) -> tuple[int, ...] | None:
 
 
 def order_of_plan(plan: Planned) -> tuple[int, ...] | None:
-    """Of all nodes; None where that of a split is not known."""
+    """The ids of all nodes in the order they are computed; None if that of a split is not known."""
     found: list[int] = []
     for split in plan.splits:
         order = order_of(split)
@@ -141,10 +141,10 @@ def order_of_plan(plan: Planned) -> tuple[int, ...] | None:
 
 
 def moved(order: Sequence[int]) -> tuple[int, ...]:
-    """The fewest ids that have to be taken out of their graph's order and put elsewhere to get this
-    one: those outside of a longest rising part of it."""
-    ends: list[int] = []  # of the rising parts of each length, the least last one
-    at: list[int] = []  # and where it is
+    """The smallest set of ids to take out of graph order and put elsewhere to get `order`: those
+    outside a longest increasing subsequence."""
+    ends: list[int] = []  # the smallest last id of the increasing subsequences of each length
+    at: list[int] = []  # its index in `order`
     before: list[int] = []
     for i, id in enumerate(order):
         n = bisect_left(ends, id)

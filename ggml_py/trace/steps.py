@@ -1,4 +1,4 @@
-"""Every question that the scheduler asks, and every decision it makes, in order."""
+"""Every question that the scheduler asks and every decision that it makes, in order."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _STAGES = {stage.number: stage for stage in STAGE_ROWS}
 
 
 class RawStep(NamedTuple):
-    """As the reference notes it: numbers only."""
+    """A step as the reference records it: ids and numbers only."""
 
     stage: int
     tensor: int
@@ -28,11 +28,11 @@ class RawStep(NamedTuple):
 class Step:
     """One step.
 
-    `query` is what was asked of `backend` about `tensor`: "supports_op", "offload_op" (does it want
-    the op although the weight, `witness`, has to be copied), "supports_buft" (can it use the memory
-    of `witness`); or what was done: "pin" (it was there before), "assign" (`answer` is the cause
-    code, `witness` what it follows from), "new_split" (`answer`: "backend", "weight" or "inputs"),
-    "copy" (`witness` is copied to `backend`).
+    `query` is the question to `backend` about `tensor`: "supports_op", "offload_op" (does it want
+    the op although the weight `witness` must be copied), "supports_buft" (can it use the memory of
+    `witness`). Or it is the decision: "pin" (the tensor was pinned before), "assign" (`answer` is
+    the cause code, `witness` the tensor that the decision follows from), "new_split" (`answer` is
+    "backend", "weight" or "inputs"), "copy" (`witness` is copied to `backend`).
     """
 
     index: int
@@ -63,7 +63,7 @@ class Step:
 
 
 def steps_of(plan: Planned) -> tuple[Step, ...]:
-    """The steps of a plan, by the reference scheduler; made once."""
+    """The steps of a plan according to the reference scheduler, cached."""
     return plan.derived(_steps)
 
 

@@ -129,7 +129,7 @@ def test_a_backend_in_the_cpus_memory_needs_ops(mlp):
     )
     with pytest.raises(ValueError, match="only BLAS and CPU"):
         checks.assert_no_fallback(mlp, op="MUL_MAT")
-    with pytest.raises(ValueError, match="say which ops with op="):
+    with pytest.raises(ValueError, match="say which ops it should run with op="):
         checks.assert_no_fallback(mlp, backend="BLAS")
 
 
@@ -140,7 +140,7 @@ def test_splits(make):
     said = fails(checks.assert_max_splits, plan, n - 1)
     assert said.startswith(f"{n} splits, at most {n - 1} were expected:\n")
     assert "  2× on CPU from RELU [3.best]: 'act-0', 'act-1'\n" in said
-    assert "act-0 (RELU(f32 [64, 8])) is on CPU, and not on gpu0" in said
+    assert "act-0 (RELU(f32 [64, 8])) is on CPU, not on gpu0" in said
 
 
 def test_copies(make):

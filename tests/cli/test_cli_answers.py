@@ -52,7 +52,7 @@ def test_explain(folder, plan, node):
 
 def test_explain_goes_back_to_the_root(folder, attention):
     text = ok("explain", folder / "p.json.gz", attention)
-    assert re.search(r"is on CPU: 3\.best\n.*card, which the sweeps came with, cannot run", text)
+    assert re.search(r"is on CPU: 3\.best\n.*the sweeps brought card, which cannot run", text)
     data = json.loads(ok("explain", folder / "p.json.gz", attention, "--json"))
     assert (data["root"], data["subject"]["index"]) == ("unsupported op", attention)
     assert data["links"][-1]["root"] == data["root"]
@@ -73,8 +73,8 @@ def test_a_name_that_several_have_means_the_last_and_says_so(folder, plan):
 @pytest.mark.parametrize(
     ("node", "message"),
     [
-        ("ffn_ot-1", r"^error: no node named 'ffn_ot-1'; like it: ffn_out-1, "),
-        ("ffn_out", r"^error: no node named 'ffn_out'; like it: ffn_out-0, ffn_out-1$"),
+        ("ffn_ot-1", r"^error: no node named 'ffn_ot-1'; similar: ffn_out-1, "),
+        ("ffn_out", r"^error: no node named 'ffn_out'; similar: ffn_out-0, ffn_out-1$"),
         ("99999", r"^error: node 99999: the graph has nodes 0\.\.\d+$"),
     ],
 )
@@ -143,7 +143,7 @@ class Answer:
 
     def render(self):
         return (
-            "FLASH_ATTN_EXT 'node_55' on card: not supported; it would be with\n"
+            "FLASH_ATTN_EXT 'node_55' on card: not supported, but would be with:\n"
             "  together    K and V q4_0 instead of q5_1 (or q8_0, f16, f32)"
         )
 
@@ -157,7 +157,7 @@ def test_why_not_asks_another_device_about_a_saved_plan(folder, plan, attention)
     given = ("why-not", folder / "p.json.gz", attention, "card")
     assert "\n  what it would support instead: card is not here; --ask" in ok(*given)
     out = ok(*given, "--ask", "sim:other,profile=cuda")
-    assert "on other: not supported; it would be with\n    together    K and V q4_0" in out
+    assert "on other: not supported, but would be with:\n    together    K and V q4_0" in out
     data = json.loads(ok(*given, "--ask", "sim:other,profile=metal", "--json"))
     assert data["decision"] == asdict(decision(plan, attention, "metal"))
     assert data["decision"]["row"].startswith("FLASH_ATTN_EXT(hsk=")

@@ -79,7 +79,7 @@ def test_12237_blas_outranks_the_cpu():
     answer = with_blas.why_not("n0", "gpu0")
     reason = answer.reasons[0]
     assert (reason.id, reason.witness.name) == ("offload.reader", "w0")
-    assert "the last backend, CPU, is the first to read, and BLAS comes before it" in reason.text
+    assert "the op, but BLAS comes first" in reason.text
     out = reason.changes[0]
     assert (out.text, out.is_there) == ("leave BLAS out of the scheduler", True)
     tried = with_blas.what_if(**out.what_if)
@@ -116,7 +116,7 @@ def test_12481_repacked_weights_are_no_host_memory():
     assert (plain.node("out").backend, repacked.node("out").backend) == ("gpu0", "CPU")
     reason = repacked.why_not("out", "gpu0").reasons[0]
     assert reason.id == "offload.host"
-    assert "op offload is for weights in host memory, which CPU_REPACK memory is not" in reason.text
+    assert "op offload needs weights in host memory, and CPU_REPACK memory is not" in reason.text
     first = reason.changes[0]
     assert (first.text, first.is_there) == ("keep 'w' in CPU memory (not repacked)", True)
     assert repacked.what_if(**first.what_if).outcome.splits == plain.outcome.splits

@@ -217,6 +217,6 @@ def test_a_sweep_over_a_models_batch_and_context(model_file):
     assert places == [{"n_past": 0}, {"n_past": 512}]
     assert {m.op for m in threshold.moved if m.decides} == {"MUL", "MUL_MAT"}
     assert threshold.reason == (
-        "gpu0 wants it with 32 rows instead of 31, its weight being in host memory"
+        "gpu0 wants it with 32 rows instead of 31; its weight is in host memory"
     )
     assert found.n_builds <= 4 + 9 + 2

@@ -384,7 +384,7 @@ def test_a_copy_that_was_handed_over_tells_no_bandwidth(run):
     known = [c.event for c in copies if not c.queued]
     assert summary.copy_bandwidth == sum(e.nbytes for e in known) / sum(e.ns for e in known) * 1e9
     assert {"CPU -> gpu0", "CPU -> gpu0, queued"} == {s.what for s in summary.copies}
-    assert "more were handed to backends that copy later" in str(summary)
+    assert "more were handed over to backends that copy later" in str(summary)
 
 
 def test_a_summary_is_one_of_numbers(run):

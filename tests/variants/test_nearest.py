@@ -495,6 +495,6 @@ def test_a_sample_of_the_page(gpu, ctx):
     node = attention(ctx, "q5_1", "f16")
     answer = ask(gpu, node, lambda t: t.src[1].type in (Type.F16, Type.F32))
     assert answer.render().splitlines() == [
-        "FLASH_ATTN_EXT '__fattn__-0' on nearest0: not supported; it would be with",
+        "FLASH_ATTN_EXT '__fattn__-0' on nearest0: not supported, but would be with:",
         "  type        K f16 instead of q5_1 (or f32)",
     ]

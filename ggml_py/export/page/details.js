@@ -15,7 +15,7 @@ function intro(app) {
     el('p', {}, 'Click a block to see why it is where it is, what kept it off the faster backends, and what would change that. Arrows are copies.'),
     worst ? el('p.advice', {}, 'Start with ', ref(app, 0, worst.nodes[0]), `: the ${worst.nodes.length > 1 ? `first of ${worst.nodes.length} ${worst.op} nodes` : `only ${worst.op} node`} on ${worst.backend}.`) : null,
     ...dearest(app, 0),
-    ...(plan.data.disagreements.length ? [el('h3', {}, 'Where the reference scheduler plans otherwise'),
+    ...(plan.data.disagreements.length ? [el('h3', {}, 'Where the reference scheduler plans differently'),
       el('ul.notes', {}, ...plan.data.disagreements.slice(0, 50).map(text => el('li', {}, text)))] : []),
     ...(plan.data.unknown.length ? [el('h3', {}, 'Not known'),
       el('ul.notes', {}, ...plan.data.unknown.map(text => el('li', {}, text)))] : []),
@@ -147,7 +147,7 @@ function chainPart(app, p, t, copy) {
     el('h3', {}, copy ? 'Why it is there' : `Why on ${plan.backendName(plan.backend[t])}`),
     el('ul.chain', {}, ...chain.map(link => {
       const stage = [link.code, link.pass ? `pass ${link.pass} ${link.sweep}`.trimEnd() : ''].filter(x => x).join(', ');
-      const passed = link.passed ? `, ${link.passed} more nodes like it on` : '';
+      const passed = link.passed ? `, skipping ${link.passed} node${link.passed === 1 ? '' : 's'} of the same sweep` : '';
       return el('li', {}, link.relation ? el('span.small', {}, link.relation + passed) : null,
         link.tensor === t ? el('b', {}, plan.label(t)) : ref(app, p, link.tensor),
         link.backend ? ` on ${link.backend} ` : ' ', stage ? el('span.tag.mono', {}, stage) : null,

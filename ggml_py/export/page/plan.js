@@ -174,7 +174,7 @@ class Plan {
     chain.forEach((link, i) => {
       const stage = link.pass ? `pass ${link.pass} ${link.sweep}`.trimEnd() : '';
       const told = [link.code, stage].filter(part => part).join(', ');
-      const further = link.passed ? `, ${link.passed} more nodes like it on` : '';
+      const further = link.passed ? `, skipping ${link.passed} node${link.passed === 1 ? '' : 's'} of the same sweep` : '';
       lines.push('  '.repeat(i + 1) + (link.relation ? `${link.relation}${further}: ` : '')
         + this.label(link.tensor) + (link.backend ? ` on ${link.backend}` : '')
         + (told ? ` [${told}]` : '') + `: ${this.text(link.text)}`);

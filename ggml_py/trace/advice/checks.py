@@ -1,6 +1,6 @@
-"""What the owner of a plan may want to change: `Plan.advice`.
+"""Findings: what the owner of a plan may want to change (`Plan.advice`).
 
-Each kind of finding has a stable id, a row here, and a page, docs/advice/GPnnn.md.
+Each kind of finding has a stable id, a row here and a page, docs/advice/GPnnn.md.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 LOG = ("debug log",)
 BOTH = ("scheduler", *LOG)
 
-# In the order in which they explain nodes and copies: the particular before the general.
+# In the order in which they explain nodes and copies: specific checks before general ones.
 CHECKS = (
     Check("GP101", COST, "silent fallback", advice_ops.fallback),
     Check("GP107", COST, "op dragged by a small weight", advice_ops.dragged),
@@ -79,9 +79,9 @@ def _not_checked(plan: Planned, skipped: list[str]) -> Finding:
         SKIPPED,
         NOTE,
         "checks skipped",
-        f"A {plan.capture.source} does not tell what the backends support, nor where tensors were "
-        f"before planning, so these were not checked: {', '.join(skipped)}.",
-        "Plan the graph with Scheduler.plan, or record it, for all of them.",
+        f"A {plan.capture.source} does not say what the backends support or where tensors were "
+        f"before planning, so these checks were skipped: {', '.join(skipped)}.",
+        "Plan the graph with Scheduler.plan, or record it, to run all checks.",
         (),
         0,
     )

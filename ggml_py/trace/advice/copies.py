@@ -10,12 +10,12 @@ from ..record import TensorRecord
 from ..rules import parse_version
 from .facts import CopiedTensor, Facts, Observation, described, nbytes, override, verb
 
-# Since then it is for a callback to copy only the experts that are used.
+# Since this version only a copy callback can limit the copies to the used experts.
 _ALL_EXPERTS = (0, 26)
 
 
 def offloaded_weights(facts: Facts) -> Iterator[Observation]:
-    """Weights in host memory that go to a device for the ops that it offloads."""
+    """Weights in host memory that are copied to a device for the ops that it offloads."""
     mine = [
         c
         for c in facts.unexplained()
@@ -26,10 +26,10 @@ def offloaded_weights(facts: Facts) -> Iterator[Observation]:
         name, weights = facts.name(to), _tensors(copies)
         yield Observation(
             f"{described(weights, 'weight')} in host memory {verb(weights)} copied to {name}, "
-            "which wants ops at this batch size although their weights are not in its memory.",
-            f"If {name} has room for more layers, put them there (llama.cpp: a larger -ngl, "
-            f"{override(facts, weights, to)}). A larger batch (-ub) shares the copies among more "
-            "tokens; without op offload (--no-op-offload) the ops run where the weights are."
+            "which wants ops at this batch size although it does not hold their weights.",
+            f"If {name} has room for more layers, put them there (llama.cpp: a larger -ngl, or "
+            f"{override(facts, weights, to)}). A larger batch (-ub) spreads the copies over more "
+            "tokens. Without op offload (--no-op-offload) the ops run where the weights are."
             + _experts(facts, copies),
             weights,
             nbytes(copies),
@@ -37,25 +37,25 @@ def offloaded_weights(facts: Facts) -> Iterator[Observation]:
 
 
 def _experts(facts: Facts, copies: list[CopiedTensor]) -> str:
-    """What to know of experts, of which an evaluation uses a few."""
+    """What applies to experts, only some of which an evaluation uses."""
     if not any(r.op == "MUL_MAT_ID" for c in copies for r in c.readers):
         return ""
     if facts.from_log:
         return (
-            " Up to ggml 0.25 only the experts that are used are copied, since then all, unless "
-            "the scheduler has a copy callback (llama.cpp has one); the log does not tell which "
-            "ggml it is of."
+            " Up to ggml 0.25 only the used experts are copied. Since then all are, unless the "
+            "scheduler has a copy callback (llama.cpp has one). The log does not say which ggml "
+            "printed it."
         )
     if parse_version(facts.capture.settings.upstream) < _ALL_EXPERTS:
-        return " Of the experts, ggml copies those that are used."
+        return " Of the experts, ggml copies only the used ones."
     return (
-        " Of the experts all are copied, unless the scheduler has a copy callback that leaves out "
-        "what is not used (Scheduler.set_copy_callback; llama.cpp has one)."
+        " All experts are copied, unless the scheduler has a copy callback that leaves out the "
+        "unused ones (Scheduler.set_copy_callback; llama.cpp has one)."
     )
 
 
 def weights(facts: Facts) -> Iterator[Observation]:
-    """Weights that are read on another backend than where they are kept."""
+    """Weights that another backend reads than the one that holds them."""
     mine = [c for c in facts.unexplained() if facts.is_weight(c.holder)]
     for at, to, copies in _large(facts, mine):
         weights = _tensors(copies)
@@ -65,7 +65,7 @@ def weights(facts: Facts) -> Iterator[Observation]:
             f"Keep {verb(weights, 'it where it is', 'them where they are')} read (llama.cpp: "
             f"{override(facts, weights, to)})."
             + (
-                " Or is it op offload? The log does not tell."
+                " It may also be op offload; the log does not say."
                 if _may_be_offload(facts, mine)
                 else ""
             ),
@@ -74,16 +74,13 @@ def weights(facts: Facts) -> Iterator[Observation]:
         )
 
 
-_OFFLOAD = " Or is it op offload? The log does not tell."
-
-
 def _may_be_offload(facts: Facts, copies: list[CopiedTensor]) -> bool:
-    """In a log without causes."""
+    """Whether op offload may have made the copies: unknown in a log without causes."""
     return facts.from_log and not any(facts.cause(r) for c in copies for r in c.readers)
 
 
 def state(facts: Facts) -> Iterator[Observation]:
-    """What is kept from one evaluation to the next, a KV cache, and read on another backend."""
+    """State kept between evaluations, such as a KV cache, that another backend reads."""
     mine = [c for c in facts.unexplained() if facts.is_state(c.holder)]
     for at, to, copies in _large(facts, mine):
         kept = _tensors(copies)
@@ -94,17 +91,17 @@ def state(facts: Facts) -> Iterator[Observation]:
         option = "--no-kv-offload" if to == facts.last else "a larger -ngl, and no --no-kv-offload"
         instead = f" On {home} instead: {facts.compared(after)}." if after and there else ""
         yield Observation(
-            f"{described(kept, 'tensor')} {verb(kept, 'keeps its', 'keep their')} place on {home} "
-            f"and {verb(kept)} copied to {name}, {_reader(facts, copies)}.{instead}",
+            f"{described(kept, 'tensor')} {verb(kept, 'stays', 'stay')} on {home} between "
+            f"evaluations and {verb(kept)} copied to {name}, {_reader(facts, copies)}.{instead}",
             f"Keep {verb(kept, 'it', 'them')} on {name} (llama.cpp: {option})"
-            + (f", or pin those who read {verb(kept, 'it', 'them')} to {home}." if there else "."),
+            + (f", or pin what reads {verb(kept, 'it', 'them')} to {home}." if there else "."),
             kept,
             nbytes(copies),
         )
 
 
 def inputs(facts: Facts) -> Iterator[Observation]:
-    """Graph inputs that nobody reads where they are set."""
+    """Graph inputs that are not read on the backend where they are set."""
     mine = [
         c
         for c in facts.unexplained()
@@ -125,8 +122,8 @@ def inputs(facts: Facts) -> Iterator[Observation]:
             continue
         yield Observation(
             f"{described(found, 'input')} {verb(found)} on {home}, and only {name} reads "
-            f"{verb(found, 'it', 'them')}. There: {facts.compared(after)}.",
-            f"{advice}, so that setting {verb(found, 'it', 'them')} writes there at once.",
+            f"{verb(found, 'it', 'them')}. On {name}: {facts.compared(after)}.",
+            f"{advice}, so that setting {verb(found, 'it', 'them')} writes there directly.",
             found,
             nbytes(copies),
         )
@@ -135,13 +132,13 @@ def inputs(facts: Facts) -> Iterator[Observation]:
 def _large(
     facts: Facts, copies: Iterable[CopiedTensor]
 ) -> Iterator[tuple[int, int, list[CopiedTensor]]]:
-    """The copies by where they come from and go to, those that are worth a finding, which they
-    have then."""
+    """Groups of copies by source and destination that are large enough for a finding; marks them as
+    explained."""
     groups: dict[tuple[int, int], list[CopiedTensor]] = {}
     for c in copies:
         groups.setdefault((facts.where[c.holder.id], c.to), []).append(c)
     for (at, to), group in sorted(groups.items()):
-        if most(nbytes(group)) >= facts.min_bytes:  # of a log: unless it is less for sure
+        if most(nbytes(group)) >= facts.min_bytes:  # of a log: unless it is certainly less
             facts.explain(group)
             yield at, to, group
 

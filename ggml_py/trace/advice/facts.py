@@ -1,4 +1,4 @@
-"""What `Plan.advice` answers with, and what its checks look at."""
+"""The findings of `Plan.advice`, and the facts that its checks use."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
     from ..record import Capture
 
 COST, RISK, NOTE = "cost", "risk", "note"
-_HOST_BACKENDS = ("BLAS", "CPU")  # those of ggml that a log may name
+_HOST_BACKENDS = ("BLAS", "CPU")  # ggml's backends without memory of their own, in a log
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing about a plan that its owner may want to change.
+    """One thing in a plan that its owner may want to change.
 
-    `severity`: "cost" takes time in each evaluation, "risk" may end in an error or in another plan
-    than was asked for, "note" is for your information. `bytes` are those per evaluation that it is
-    about, `tensors` the nodes or tensors, in the order of the graph or of the copies. `page` has
-    more.
+    `severity`: a "cost" takes time in each evaluation, a "risk" may end in an error or in another
+    plan than requested, a "note" is for information. `bytes` is how many bytes per evaluation the
+    finding is about. `tensors` are its nodes or tensors, in the order of the graph or of the
+    copies. `page` has more.
     """
 
     id: str
@@ -43,14 +43,14 @@ class Finding:
 
     @property
     def page(self) -> str:
-        """The page about it, in the repository."""
+        """Path of its page in the repository."""
         return f"docs/advice/{self.id}.md"
 
     def __repr__(self) -> str:
         return f"<Finding {self.id}, {self.severity}: {self.title}>"
 
     def __str__(self) -> str:
-        """Lines of at most 100 columns: the title, what was found, what to do."""
+        """The title, the finding and the suggestion, in lines of at most 100 columns."""
         known = self.bytes or isinstance(self.bytes, AtLeast)
         cost = f", {format_bytes(self.bytes)} per evaluation" if known else ""
         return "\n".join(
@@ -62,8 +62,8 @@ class Finding:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """As data that `json` can write; tensors by id and name. Of a log "bytes" are the least,
-        and "bytes_at_most" the most that they may be (None: not known)."""
+        """As data that `json` can write; tensors by id and name. For a log "bytes" is a lower bound
+        and "bytes_at_most" the upper one (None: unknown)."""
         data = {
             "id": self.id,
             "severity": self.severity,
@@ -86,7 +86,7 @@ def _lines(text: str, first: str) -> list[str]:
 
 
 class Observation(NamedTuple):
-    """What a check yields: a finding without what all findings of the check have in common."""
+    """What a check yields: a finding without the fields that are the same for the whole check."""
 
     text: str
     suggestion: str
@@ -101,8 +101,8 @@ class Check(NamedTuple):
     severity: str
     title: str
     run: Callable[[Facts], Iterator[Observation]]
-    # Of which plans it can be answered, by `Capture.source`. A debug log does not tell what the
-    # backends support, where tensors were before planning, and how full the hash set is.
+    # The kinds of plans that it works on, by `Capture.source`. A debug log does not say what the
+    # backends support, where tensors were before planning, or how full the hash set is.
     sources: tuple[str, ...] = ("scheduler",)
 
 
@@ -110,14 +110,14 @@ class CopiedTensor(NamedTuple):
     """A tensor that is copied to a backend in each evaluation."""
 
     tensor: TensorRecord
-    holder: TensorRecord  # whose memory it is: itself, or what it views
+    holder: TensorRecord  # that has the memory: the tensor itself, or its view source
     to: int
     readers: tuple[TensorRecord, ...]  # the nodes there that read the copy
 
 
 class Facts:
-    """A plan as the checks look at it. They run in the order of their table, and what one has
-    explained (`explain`) those after it leave out, so that no byte is reported twice."""
+    """A plan as the checks see it. They run in the order of their table, and each leaves out what
+    an earlier one has explained (`explain`), so no byte is reported twice."""
 
     def __init__(self, plan: Planned, min_bytes: int) -> None:
         self.plan = plan
@@ -148,21 +148,21 @@ class Facts:
     # --- tensors and backends
 
     def holder(self, t: TensorRecord) -> TensorRecord:
-        """Whose memory it is: itself, or what it views."""
+        """The tensor that has the memory: `t` itself, or its view source."""
         return self.capture.tensors[t.view_src] if t.view_src >= 0 else t
 
     def name(self, b: int) -> str:
-        """A backend's name; -1 stands for one that is not known."""
+        """A backend's name; -1 is an unknown backend."""
         return self.plan.backends[b].name if b >= 0 else "another backend"
 
     def memory(self, b: int) -> str:
-        """The name of what a backend allocates from, as llama.cpp's -ot takes it."""
+        """The name of a backend's buffer type, as llama.cpp's -ot takes it."""
         buft = self.plan.backends[b].buft
         return self.capture.bufts[buft].name if buft >= 0 else self.name(b)
 
     def has_own_memory(self, b: int) -> bool:
-        """Whether the last backend, the CPU, cannot read what backend `b` allocates: a GPU, and not
-        BLAS."""
+        """Whether the last backend, the CPU, cannot read what backend `b` allocates: true for a
+        GPU, false for BLAS."""
         if self.from_log:
             return b != self.last and self.name(b) not in _HOST_BACKENDS
         buft = self.plan.backends[b].buft
@@ -179,19 +179,19 @@ class Facts:
         return [r for i in ids for r in self.readers.get(i, ()) if not r.is_view_op]
 
     def is_weight(self, t: TensorRecord) -> bool:
-        """Whether it is a weight; in a log, whether llama.cpp calls it so."""
+        """Whether it is a weight; in a log, whether it has llama.cpp's name for one."""
         if self.from_log:
             return t.kind == LEAF and t.name.endswith((".weight", ".bias"))
         return self.capture.is_weight(t)
 
     def may_be_weight(self, t: TensorRecord) -> bool:
-        """Whether it is a weight, or a leaf of which a log has the first 20 bytes of the name only,
-        so that nobody knows."""
+        """Whether it is a weight, or a leaf whose name a log has cut at 20 bytes, which may be
+        one."""
         cut = self.from_log and len(t.name.encode()) >= DUMPED_NAME and not self.is_state(t)
         return self.is_weight(t) or (cut and t.kind == LEAF)
 
     def is_state(self, t: TensorRecord) -> bool:
-        """Whether it lives from one evaluation to the next, as a KV cache does."""
+        """Whether it lives from one evaluation to the next, such as a KV cache."""
         if self.from_log:
             return t.kind != NODE and t.name.startswith("cache_")
         return t.buffer >= 0 and not self.capture.is_weight(t) and "input" not in t.flags
@@ -205,7 +205,7 @@ class Facts:
         return [self.capture.tensors[i] for i in t.src if i >= 0]
 
     def followed_weight(self, t: TensorRecord) -> TensorRecord | None:
-        """The weight that decided in pass 1 where `t` is: upstream looks at the first only."""
+        """The weight that placed `t` in pass 1: upstream looks only at its first weight."""
         if not causes.follows_weight(self.cause(t)):
             return None
         return next((s for s in self.sources(t) if self.capture.is_weight(s)), None)
@@ -213,16 +213,16 @@ class Facts:
     # --- what is copied
 
     def unexplained(self) -> Iterator[CopiedTensor]:
-        """Copies that no finding is about yet."""
+        """Copies without a finding so far."""
         return (c for c in self.copies if (c.tensor.id, c.to) not in self.explained)
 
     def explain(self, copies: Iterable[CopiedTensor], nodes: Iterable[TensorRecord] = ()) -> None:
-        """These copies and nodes have their finding."""
+        """Marks copies and nodes as having a finding."""
         self.explained.update((c.tensor.id, c.to) for c in copies)
         self.explained_nodes.update(t.id for t in nodes)
 
     def around(self, nodes: Iterable[TensorRecord]) -> list[CopiedTensor]:
-        """The copies that only these nodes read, and those of what they compute."""
+        """The copies that only these nodes read, and the copies of their results."""
         ids = {t.id for t in nodes}
         return [
             c
@@ -230,10 +230,10 @@ class Facts:
             if c.holder.id in ids or (c.readers and all(r.id in ids for r in c.readers))
         ]
 
-    # --- the same graph, otherwise
+    # --- the same graph, changed
 
     def what_if(self, **changes: Any) -> Planned | None:
-        """`Plan.what_if`; None where the change cannot be made or ggml would abort."""
+        """`Plan.what_if`; None if the change is impossible or ggml would abort."""
         if self.from_log:
             return None
         try:
@@ -242,7 +242,7 @@ class Facts:
             return None
 
     def is_better(self, after: Planned | None) -> TypeGuard[Planned]:
-        """Whether a plan has fewer splits or copies fewer bytes, and not more of the other."""
+        """Whether `after` has fewer splits or copies fewer bytes, and not more of the other."""
         if after is None:
             return False
         now = self.plan.n_splits, self.plan.copy_bytes
@@ -259,11 +259,11 @@ class Facts:
         if then.copy_bytes != now.copy_bytes:
             copied, instead = format_bytes(then.copy_bytes), format_bytes(now.copy_bytes)
             told.append(f"{copied} copied instead of {instead}")
-        return ", ".join(told) or "as many splits and bytes copied"
+        return ", ".join(told) or "the same splits and bytes copied"
 
 
 def nbytes(copies: Iterable[CopiedTensor]) -> int:
-    """Their bytes."""
+    """Their size in bytes."""
     return sum(c.tensor.nbytes for c in copies)
 
 
@@ -277,7 +277,7 @@ def described(tensors: Sequence[TensorRecord], one: str) -> str:
 
 
 def verb(tensors: Sequence[object], one: str = "is", many: str = "are") -> str:
-    """The verb for so many."""
+    """The form of a word for this number of tensors."""
     return one if len(tensors) == 1 else many
 
 
@@ -289,11 +289,11 @@ def override(facts: Facts, weights: list[TensorRecord], to: int) -> str:
 
 
 def _pattern(names: list[str], others: Iterable[str]) -> str:
-    """A regular expression for the names of weights and for none of the others of the graph: by
+    """A regular expression for the names of these weights and of none of the graph's others: by
     block, if they are all in blocks."""
     blocks = [block for block in map(block_of, names) if block]
     if len(names) == 1 or len(blocks) < len(names):
-        # llama.cpp looks for it anywhere: output.weight is in blk.0.attn_output.weight, too.
+        # llama.cpp searches anywhere: output.weight is also in blk.0.attn_output.weight.
         return "|".join(
             re.escape(name) if name.startswith("blk.") else f"^{re.escape(name)}"
             for name in dict.fromkeys(names)
@@ -306,7 +306,7 @@ def _pattern(names: list[str], others: Iterable[str]) -> str:
     if len(kinds) > 3 and elsewhere and not any(kind in every for _number, kind in elsewhere):
         return rf"blk\.\d+\.{_one_of([re.escape(kind) for kind in every])}"
     taken = {number for number, _kind in elsewhere}
-    alike: dict[tuple[str, ...], list[str]] = {}  # blocks by their kinds, none where all are meant
+    alike: dict[tuple[str, ...], list[str]] = {}  # blocks by their kinds; none: whole blocks
     for number, those in kinds.items():
         whole = number not in taken and len(those) > 3
         alike.setdefault(() if whole else tuple(sorted(those)), []).append(number)

@@ -1,4 +1,4 @@
-"""Findings about where weights are, as a whole."""
+"""Findings about the layout of all weights over the backends."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from itertools import groupby
 from .. import causes
 from ..planned import format_bytes
 from ..record import TensorRecord
-from .facts import Facts, Observation, described, nbytes, override
+from .facts import Facts, Observation, described, nbytes, override, verb
 
-# Weights whose place has reasons of its own: embeddings are looked up, not multiplied, and experts
-# are many and seldom read.
+# Ops whose weights may be elsewhere for good reason: embeddings are looked up, not multiplied, and
+# experts are many and rarely read.
 _LEFT_ALONE = frozenset({"GET_ROWS", "MUL_MAT_ID"})
-_FEWER = 4  # splits that it must save, and half of them
+_FEWER = 4  # splits that a change must save, and at least half of them
 
 
 def alternating(facts: Facts) -> Iterator[Observation]:
-    """Weights of two backends by turns: the same bytes in one piece each make fewer splits."""
+    """Weights that alternate between backends: in one run per backend, they need fewer splits."""
     order = _in_order(facts)
     places = [facts.where[w.id] for w in order]
     runs = [place for place, _group in groupby(places)]
@@ -33,17 +33,17 @@ def alternating(facts: Facts) -> Iterator[Observation]:
     copies = [c for c in facts.unexplained() if not facts.capture.is_weight(c.holder)]
     facts.explain(copies)
     yield Observation(
-        f"The weights of {names} alternate, in {len(runs)} runs in the order of the graph. With as "
-        f"many bytes on each in one piece: {facts.compared(after)}.",
-        "Put layers that follow each other on the same backend (llama.cpp: -ngl and "
-        "--tensor-split rather than -ot rules that pick tensors out of layers).",
+        f"The weights of {names} alternate, in {len(runs)} runs in graph order. With as many bytes "
+        f"on each backend as now, but in one run: {facts.compared(after)}.",
+        "Put consecutive layers on the same backend (llama.cpp: -ngl and --tensor-split rather "
+        "than -ot rules that pick tensors out of layers).",
         [facts.capture.tensors[i] for i in moves],
         min(facts.plan.copy_bytes - after.copy_bytes, nbytes(copies)),
     )
 
 
 def _in_order(facts: Facts) -> list[TensorRecord]:
-    """The weights that decide about their first reader, in the order of these."""
+    """The weights that decide where their readers run, in the order of their first readers."""
     order: dict[int, TensorRecord] = {}
     for t in facts.computed:
         weight = facts.followed_weight(t)
@@ -57,8 +57,8 @@ def _in_order(facts: Facts) -> list[TensorRecord]:
 def _in_one_piece(
     order: list[TensorRecord], places: list[int], last: int
 ) -> Iterator[tuple[int, int]]:
-    """Weights that move when each backend has its bytes in one piece, the last backend first, as
-    llama.cpp's -ngl has it: (id, where to)."""
+    """The weights to move, as (id, backend), so that each backend holds as many bytes as now in one
+    run, the last backend first, as with llama.cpp's -ngl."""
     left: dict[int, int] = {}
     for weight, place in zip(order, places, strict=True):
         left[place] = left.get(place, 0) + weight.nbytes
@@ -72,7 +72,7 @@ def _in_one_piece(
 
 
 def lone_embedding(facts: Facts) -> Iterator[Observation]:
-    """With several devices, looking up the input on the CPU is a split before theirs."""
+    """With several devices, an embedding lookup on the CPU adds a split before theirs."""
     splits = facts.plan.split_records
     used = {split.backend for split in splits} - {facts.last}
     if len(used.intersection(facts.devices)) < 2 or splits[0].backend != facts.last:
@@ -88,10 +88,12 @@ def lone_embedding(facts: Facts) -> Iterator[Observation]:
     copies = facts.around(nodes)
     size = sum(w.nbytes for w in tables)
     yield Observation(
-        f"{described(nodes, 'node')} on {facts.name(facts.last)}: a split before those of "
-        f"{len(used)} devices. With {described(tables, 'weight')} ({format_bytes(size)}) on "
-        f"{facts.name(device)}: {facts.compared(after)}.",
-        f"If {facts.name(device)} has room for it, put it there (llama.cpp: "
+        f"{described(nodes, 'node')} {verb(nodes, 'makes', 'make')} a split on "
+        f"{facts.name(facts.last)} before those of {len(used)} devices. With "
+        f"{described(tables, 'weight')} ({format_bytes(size)}) on {facts.name(device)}: "
+        f"{facts.compared(after)}.",
+        f"If {facts.name(device)} has room for {verb(tables, 'it', 'them')}, put "
+        f"{verb(tables, 'it', 'them')} there (llama.cpp: "
         f"{override(facts, tables, device)}).",
         nodes,
         nbytes(copies),

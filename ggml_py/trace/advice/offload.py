@@ -1,4 +1,4 @@
-"""Findings about op offload: weights in host memory whose ops a device would take, and does not."""
+"""Findings about op offload: ops that a device wants but does not get."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from .facts import Facts, Observation, described, verb
 
 
 def defeated_by_blas(facts: Facts) -> Iterator[Observation]:
-    """Upstream asks who would offload an op only when the last backend is the first to read its
-    weight. BLAS reads host memory and comes before the last."""
+    """Upstream asks devices whether they want to offload an op only if the last backend is the
+    first that can read its weight and run it. BLAS reads host memory and comes before the last."""
     before_last = [b for b in range(facts.last) if not facts.has_own_memory(b)]
     stopped = [t for t in _wanted(facts) if facts.where[t.id] in before_last]
     names = facts.capture.names(dict.fromkeys(facts.where[t.id] for t in stopped))
@@ -25,18 +25,18 @@ def defeated_by_blas(facts: Facts) -> Iterator[Observation]:
     who, last, it = " and ".join(names), facts.name(facts.last), verb(nodes, "it", "them")
     yield Observation(
         f"{described(nodes, 'node')} {verb(nodes, 'runs', 'run')} on {who}, and {device} is not "
-        f"asked whether it wants {it}: {who} reads host memory and outranks {last}, and only what "
-        f"{last} is the first to read is offloaded. Without {who}, {device} computes {it}, with "
-        f"{format_bytes(size)} of weights copied there in each evaluation; "
+        f"asked whether it wants {it}: {who} reads host memory and outranks {last}, but only ops "
+        f"that {last} would get can be offloaded. Without {who}, {device} computes {it} and "
+        f"{format_bytes(size)} of weights are copied there in each evaluation: "
         f"{facts.compared(after)}.",
-        f"Leave {who} out (llama.cpp: a build with GGML_BLAS=OFF) and compare the time of prompts.",
+        f"Leave {who} out (llama.cpp: a build with GGML_BLAS=OFF) and compare prompt times.",
         nodes,
         size,
     )
 
 
 def defeated_by_layout(facts: Facts) -> Iterator[Observation]:
-    """Weights that the CPU laid out for its own kernels are not host memory to the scheduler."""
+    """The scheduler does not count weights in the CPU's own layouts as host memory."""
     stopped: dict[str, list[TensorRecord]] = {}
     for t in _wanted(facts, host=False):
         weight = facts.followed_weight(t)
@@ -49,18 +49,18 @@ def defeated_by_layout(facts: Facts) -> Iterator[Observation]:
         device = facts.capture.names(_takers(facts, nodes[0]))[0]
         yield Observation(
             f"{described(nodes, 'node')} {verb(nodes, 'runs', 'run')} on {facts.name(facts.last)}, "
-            f"though {device} wants {verb(nodes, 'it', 'them')} at this batch size: "
-            f"{verb(nodes, 'its weight is', 'their weights are')} in {buft_name} memory, which "
-            "does not count as host memory, and only weights in host memory are offloaded.",
-            "Keep weights in their own layout (llama.cpp: --no-repack) and compare the time of "
-            f"prompts, or put them on {device}.",
+            f"although {device} wants {verb(nodes, 'it', 'them')} at this batch size: "
+            f"{verb(nodes, 'its weight is', 'their weights are')} in {buft_name} memory. That does "
+            "not count as host memory, and only ops with weights in host memory are offloaded.",
+            "Keep the weights in their original layout (llama.cpp: --no-repack) and compare prompt "
+            f"times, or put them on {device}.",
             nodes,
             sum(w.nbytes for w in weights),
         )
 
 
 def _wanted(facts: Facts, host: bool = True) -> Iterator[TensorRecord]:
-    """Nodes that follow a weight that is in host memory, or not, and that a device would take."""
+    """Nodes that a device would take and whose weight is in host memory, or not (`host`)."""
     if not facts.capture.settings.op_offload:
         return
     for t in facts.computed:
@@ -80,7 +80,7 @@ def _takers(facts: Facts, t: TensorRecord) -> int:
 def _gained(
     facts: Facts, nodes: list[TensorRecord], after: Planned | None
 ) -> tuple[str, list[TensorRecord], int] | None:
-    """The nodes that are offloaded in `after`: where to, which, and the bytes of their weights."""
+    """The device that takes nodes in `after`, these nodes, and the bytes of their weights."""
     if after is None:
         return None
     gained = [t for t in nodes if after.outcome.placements[t.id].cause == causes.OFFLOADED.code]

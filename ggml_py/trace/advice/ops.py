@@ -1,4 +1,4 @@
-"""Findings about nodes that run elsewhere than the nodes around them."""
+"""Findings about nodes that run on another backend than the nodes around them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _HALF_AND_MORE = frozenset({"f32", "f16", "bf16"})
 
 
 def fallback(facts: Facts) -> Iterator[Observation]:
-    """Nodes that would be on a device, with the nodes around them, if only it supported them."""
+    """Nodes that would be on a device, with the nodes around them, if it supported them."""
     for device in facts.devices:
         groups: dict[tuple[str, ...], list[TensorRecord]] = {}
         for t in facts.computed:
@@ -34,7 +34,7 @@ def fallback(facts: Facts) -> Iterator[Observation]:
             where = facts.name(facts.where[moved[0].id])
             yield Observation(
                 f"{described(moved, op + ' node')} {verb(moved, 'runs', 'run')} on {where}, in the "
-                f"midst of what {name} computes, because {name} does not support "
+                f"middle of what {name} computes, because {name} does not support "
                 f"{verb(moved, 'it', 'them')} (sources: {', '.join(types)}). If it did: "
                 f"{facts.compared(after)}.",
                 _what_to_do(facts, moved[0], name),
@@ -44,7 +44,7 @@ def fallback(facts: Facts) -> Iterator[Observation]:
 
 
 def _kept_off(facts: Facts, t: TensorRecord, device: int) -> bool:
-    """Whether `t` has to do with a device, and is not there, and is not supported there."""
+    """Whether `t` is next to nodes on a device that does not support it, and runs in CPU memory."""
     where = facts.where[t.id]
     if t.supports >> device & 1 or t.pin >= 0 or t.id in facts.explained_nodes:
         return False
@@ -56,21 +56,21 @@ def _kept_off(facts: Facts, t: TensorRecord, device: int) -> bool:
 
 
 def _what_to_do(facts: Facts, t: TensorRecord, device: str) -> str:
-    ask = f"plan.why_not('{t.name}', '{device}') tells more."
+    ask = f"plan.why_not('{t.name}', '{device}') says more."
     if t.op != "FLASH_ATTN_EXT":
         return f"Use types and shapes that {device} supports, or another op. {ask}"
     k, v = (facts.capture.tensors[i].type for i in t.src[1:3])
     if {k, v} <= _HALF_AND_MORE:
         return f"llama.cpp's -fa off computes attention with ops that most devices support. {ask}"
-    return f"llama.cpp's -ctk f16 -ctv f16 keeps a cache that most devices support. {ask}"
+    return f"llama.cpp's -ctk f16 -ctv f16 uses a cache type that most devices support. {ask}"
 
 
-# Ops whose weights are the most of their work: such a node is right to follow them.
+# Ops whose work is mostly reading their weights: such a node should follow them.
 _LARGE_WEIGHTS = frozenset({"MUL_MAT", "MUL_MAT_ID", "OUT_PROD", "GET_ROWS"})
 
 
 def dragged(facts: Facts) -> Iterator[Observation]:
-    """Nodes that follow a weight which is smaller than what else they read."""
+    """Nodes that follow a weight although another source is larger."""
     groups: dict[tuple[str, int, int, bool], list[tuple[TensorRecord, TensorRecord]]] = {}
     copied = {(c.tensor.id, c.to) for c in facts.unexplained()}
     for t in facts.computed:
@@ -99,7 +99,7 @@ def dragged(facts: Facts) -> Iterator[Observation]:
         yield Observation(
             f"{described(nodes, op + ' node')} {verb(nodes)} on {facts.name(where)} because of "
             f"{described(weights, 'weight')} of {format_bytes(n)}, while the larger sources are "
-            f"on {facts.name(home)}. {verb(nodes, 'Was it', 'Were they')} there too: "
+            f"on {facts.name(home)}. If {verb(nodes, 'it', 'they')} were there too: "
             f"{facts.compared(after)}.",
             _let_go(op) if offloaded else
             f"Keep {verb(weights, 'that weight', 'those weights')} on {facts.name(home)} "
@@ -110,15 +110,15 @@ def dragged(facts: Facts) -> Iterator[Observation]:
 
 
 def _let_go(op: str) -> str:
-    since = " ggml 0.18.0 no longer does it." if op == "FLASH_ATTN_EXT" else ""
+    since = " ggml 0.18.0 and later do not move it." if op == "FLASH_ATTN_EXT" else ""
     return (
-        "It is op offload that moves it: plan without (llama.cpp: --no-op-offload), or pin it with "
+        "Op offload moves it: turn that off (llama.cpp: --no-op-offload), or pin the node with "
         f"set_tensor_backend.{since}"
     )
 
 
 def swept(facts: Facts) -> Iterator[Observation]:
-    """Nodes that pass 2 took across, away from several sources: their result alone is smaller."""
+    """Nodes that pass 2 moved away from several sources, although their result alone is smaller."""
     copied = {(c.tensor.id, c.to) for c in facts.unexplained()}
     groups: dict[tuple[int, int], list[TensorRecord]] = {}
     for t in facts.computed:
@@ -142,9 +142,9 @@ def swept(facts: Facts) -> Iterator[Observation]:
         facts.explain(around, nodes)
         yield Observation(
             f"{described(nodes, 'node')} {verb(nodes)} on {facts.name(on)} because a neighbour is, "
-            f"and all that {verb(nodes, 'it reads is', 'they read is')} computed on "
-            f"{facts.name(home)} and copied. There, the result alone would be: "
-            f"{facts.compared(after)}.",
+            f"but everything that {verb(nodes, 'it reads', 'they read')} is computed on "
+            f"{facts.name(home)} and copied. On {facts.name(home)} only the result would be "
+            f"copied: {facts.compared(after)}.",
             f"Pin {verb(nodes, 'it', 'them')} to {facts.name(home)} with set_tensor_backend.",
             nodes,
             min(saved, nbytes(around)),
@@ -152,7 +152,7 @@ def swept(facts: Facts) -> Iterator[Observation]:
 
 
 def avoidable_splits(facts: Facts) -> Iterator[Observation]:
-    """Runs of nodes between splits of a device that could do them, and copy no more for it."""
+    """Runs of nodes between splits of a device that could run them without more copies."""
     groups: dict[tuple[int, str], list[TensorRecord]] = {}
     for device, nodes in _between(facts):
         alike = " ".join(f"{t.op_desc} {facts.cause(t)}" for t in nodes)
@@ -169,17 +169,17 @@ def avoidable_splits(facts: Facts) -> Iterator[Observation]:
             f"splits of {facts.name(device)}, which supports {verb(nodes, 'it', 'them')} and would "
             f"not have to copy more: {facts.compared(after)}. '{first.name}' is where it is "
             f"because {first.cause.text}.",
-            f"Take {verb(nodes, 'its pin', 'their pins')} away."
+            f"Remove {verb(nodes, 'its pin', 'their pins')}."
             if first.cause.code == causes.PINNED.code
             else f"Pin {verb(nodes, 'it', 'them')} to {facts.name(device)} with "
-            "set_tensor_backend, or move what holds it there.",
+            "set_tensor_backend, or move what keeps it where it is.",
             nodes,
             nbytes(copies),
         )
 
 
 def _between(facts: Facts) -> Iterator[tuple[int, list[TensorRecord]]]:
-    """The runs whose nodes the device around them supports, and no finding is about them."""
+    """The runs without a finding whose nodes the device around them supports."""
     for device, nodes in _runs(facts):
         if all(
             t.supports >> device & 1 and t.id not in facts.explained_nodes for t in nodes
@@ -188,7 +188,7 @@ def _between(facts: Facts) -> Iterator[tuple[int, list[TensorRecord]]]:
 
 
 def _runs(facts: Facts) -> Iterator[tuple[int, list[TensorRecord]]]:
-    """Each run of splits between two of a device of higher priority: the device, and its nodes."""
+    """Each run of splits between two splits of a higher-priority device: the device, the nodes."""
     splits = facts.plan.split_records
     computed = {t.id: t for t in facts.computed}
     for device in facts.devices:
@@ -201,18 +201,18 @@ def _runs(facts: Facts) -> Iterator[tuple[int, list[TensorRecord]]]:
                 yield device, nodes
 
 
-# Ops that write into memory which is somewhere already: that keeps them there.
+# Ops that write into memory that is allocated already, which keeps them there.
 _WRITES = frozenset({"SET_ROWS", "CPY"})
 
 
-# Causes of what no weight, memory or pin holds: pass 2 and 3 placed it by what is supported.
+# Causes of nodes that no weight, memory or pin keeps: passes 2 and 3 placed them by support.
 _NOT_HELD = (
     "", causes.SPREAD.code, causes.MOST_SOURCES.code, causes.UPGRADED.code,
 )  # fmt: skip
 
 
 def round_trips(facts: Facts) -> Iterator[Observation]:
-    """What a log can tell of fallbacks and avoidable splits: nodes that read no weights, between
+    """What a log can show of fallbacks and avoidable splits: nodes that read no weights, between
     splits of a device."""
     groups: dict[tuple[int, str, bool], list[TensorRecord]] = {}
     causes = any(facts.cause(t) for t in facts.computed)
@@ -232,20 +232,20 @@ def round_trips(facts: Facts) -> Iterator[Observation]:
         name, where = facts.name(device), facts.name(facts.where[nodes[0].id])
         it = verb(nodes, "it", "them")
         if causes:
-            why = f"by the causes that are printed no weight, memory or pin keeps {it} there"
+            why = f"according to the printed causes no weight, memory or pin keeps {it} there"
         elif sure:
-            why = f"nothing that {verb(nodes, 'it reads', 'they read')} has the name of a weight"
+            why = f"nothing that {verb(nodes, 'it reads', 'they read')} is named like a weight"
         else:
             held = [s for t in nodes for s in facts.sources(t) if facts.may_be_weight(s)]
             why = (
-                f"whether a weight keeps {it} there cannot be told: '{held[0].name}' is cut at 20 "
-                "bytes, and may be one"
+                f"whether a weight keeps {it} there is not known: the name '{held[0].name}' is cut "
+                "at 20 bytes, and may be a weight's"
             )
-        often = f" Most often that is because {name} does not support the op for these types and"
+        often = f" The usual reason is that {name} does not support the op for these types and"
         yield Observation(
             f"{described(nodes, 'node')} ({ops}) {verb(nodes, 'runs', 'run')} on {where} between "
             f"splits of {name}, and {why}." + (f"{often} shapes." if sure else ""),
-            "The log does not tell; why_not does, for a plan of the same graph by Scheduler.plan.",
+            "The log does not say why; why_not does, on a plan of this graph by Scheduler.plan.",
             nodes,
             nbytes(copies),
         )

@@ -1,7 +1,7 @@
-"""Nodes that use memory which their backend cannot reach, or whose writes are lost.
+"""Nodes that use memory that their backend cannot reach, or whose writes are lost.
 
-The scheduler copies what a node reads to where it runs. What it writes it cannot copy: the result
-of an op in place, or of an op on a view, is where its source is, whatever backend computes it.
+The scheduler copies what a node reads to the node's backend, but not what it writes: the result of
+an op in place, or of an op on a view, is where its source is, whichever backend computes it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _UPDATED = {"OPT_STEP_ADAMW": (0, 2, 3), "OPT_STEP_SGD": (0,)}
 
 
 class Unreached(NamedTuple):
-    """A node, what it does there, and the tensor whose memory it is."""
+    """A node, what it does, and the tensor whose memory it uses."""
 
     node: TensorRecord
     what: str
@@ -31,8 +31,8 @@ class Unreached(NamedTuple):
 
 
 def unreached(plan: Planned) -> list[Unreached]:
-    """One for each such node, in the order of the graph. Empty for a plan that was read from a log,
-    which does not tell what the backends can read."""
+    """One for each such node, in graph order. Empty for a plan that was read from a log, which does
+    not say what the backends can read."""
     if plan.capture.source != "scheduler":
         return []
     found = (next(_of(plan, n.record), None) for n in plan.nodes if n.is_computed)
@@ -55,7 +55,7 @@ def _of(plan: Planned, node: TensorRecord) -> Iterator[Unreached]:
 
 
 def _memory(plan: Planned, id: int) -> tuple[TensorRecord, int]:
-    """The tensor that has the memory, and its buffer type; -1 where that is not known."""
+    """The tensor that has the memory, and its buffer type; -1 if that is not known."""
     capture, outcome = plan.capture, plan.outcome
     n = len(capture.tensors)
     if id >= n:
@@ -76,11 +76,11 @@ def said(plan: Planned, u: Unreached) -> str:
     return f"{u.node.op_desc} on {on} {u.what} {memory} memory"
 
 
-# --- the finding about them
+# --- the finding
 
 
 def out_of_reach(facts: Facts) -> Iterator[Observation]:
-    """Nodes that use memory which their backend cannot reach, or whose writes are lost."""
+    """Nodes that use memory that their backend cannot reach, or whose writes are lost."""
     groups: dict[tuple[str, str, int, int], list[Unreached]] = {}
     for u in unreached(facts.plan):
         key = u.node.op_desc, u.what, facts.where[u.node.id], u.buft
@@ -94,9 +94,9 @@ def out_of_reach(facts: Facts) -> Iterator[Observation]:
             f"{described(nodes, op + ' node')} {verb(nodes, 'runs', 'run')} on {name} and {does}"
         )
         memories = f"{described(held, 'tensor')}, which {verb(held)} in {memory} memory"
-        end = "the update is thrown away" if what == UPDATES else f"{name} cannot reach that"
+        end = "the update is lost" if what == UPDATES else f"{name} cannot reach that memory"
         yield Observation(
-            f"{subject} {memories}: {end}. A device with memory of its own ends the process there, "
+            f"{subject} {memories}: {end}. A device with memory of its own ends the process here "
             "or loses the write; simulated devices refuse to compute it.",
             _what_to_do(facts, found[0], name, memory),
             nodes,
@@ -112,10 +112,10 @@ _MANY = {
 
 def _what_to_do(facts: Facts, u: Unreached, name: str, memory: str) -> str:
     if facts.cause(u.node) == causes.PINNED.code:
-        return f"Take the pin of '{u.node.name}' away, or pin it to where the memory is."
+        return f"Remove the pin of '{u.node.name}', or pin it to where the memory is."
     if u.what == WRITES:
         return (
-            f"Use the op that is not in place, whose result has memory of its own on {name}; or "
-            f"run it where the memory is: plan.why_not('{u.node.name}', …) tells what keeps it off."
+            f"Use the op that is not in place, whose result has memory of its own on {name}, or "
+            f"run it where the memory is: plan.why_not('{u.node.name}', …) says what keeps it off."
         )
-    return f"Allocate '{u.tensor.name}' where {name} can use it, not in {memory} memory."
+    return f"Allocate '{u.tensor.name}' where {name} can use it instead of in {memory} memory."

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import groupby
 
+from ..names import counted
 from ..record import TensorRecord
 from .facts import Facts, Observation, described, verb
 
@@ -19,19 +20,18 @@ def nearly_full(facts: Facts) -> Iterator[Observation]:
     n_nodes, n_leafs = facts.capture.n_nodes, len(facts.capture.leaf_ids)
     pins = facts.capture.settings.pins_elsewhere
     others = used - n_nodes - n_leafs - pins
-    parts = [f"{n_nodes} nodes", f"{n_leafs} leaf" + "s" * (n_leafs != 1)]
-    parts += [f"{others} other tensors"] * (others > 0) + [f"{pins} pins of other graphs"] * bool(
-        pins
-    )
+    parts = [counted(n_nodes, "node"), counted(n_leafs, "leaf")]
+    parts += [counted(others, "other tensor")] * (others > 0)
+    parts += [f"{counted(pins, 'pin')} of other graphs"] * bool(pins)
     yield Observation(
-        f"{used} of the scheduler's {size} slots are taken ({', '.join(parts)}): a graph of "
-        f"{size - used + 1} more tensors ends in an abort, 'hash_set.size >= …'.",
+        f"{used} of the scheduler's {size} slots are taken ({', '.join(parts)}): a graph with "
+        f"{counted(size - used + 1, 'more tensor')} would abort with 'hash_set.size >= …'.",
         "Make the scheduler with a larger graph_size (llama.cpp: graph_max_nodes).",
     )
 
 
 def pins_not_applied(facts: Facts) -> Iterator[Observation]:
-    """Pass 3 moves nodes up to a backend that shares the buffer type, pinned ones too."""
+    """Pass 3 moves nodes, even pinned ones, up to a backend that shares the buffer type."""
     moved = [t for t in facts.capture.tensors if t.pin not in (-1, facts.where[t.id])]
 
     def places(t: TensorRecord) -> tuple[int, int]:
@@ -41,16 +41,16 @@ def pins_not_applied(facts: Facts) -> Iterator[Observation]:
         nodes = sorted(group)
         to, instead = facts.name(pin), facts.name(where)
         yield Observation(
-            f"{described(nodes, 'node')}, pinned to {to}, {verb(nodes)} on {instead} all the same: "
+            f"{described(nodes, 'node')}, pinned to {to}, {verb(nodes)} on {instead} anyway: "
             f"{instead} has a higher priority and allocates from the same buffer type, so pass 3 "
-            "moves what it supports up to it.",
-            f"Leave {instead} out of the scheduler's backends, or give it another buffer type.",
+            "moves nodes that it supports up to it.",
+            f"Leave {instead} out of the scheduler's backends or give it another buffer type.",
             nodes,
         )
 
 
 def pins_dropped(facts: Facts) -> Iterator[Observation]:
-    """`reset` and `reserve` forget the pins."""
+    """`reset` and `reserve` drop the pins."""
     dropped = facts.capture.dropped_pins
     if not dropped:
         return
@@ -59,8 +59,8 @@ def pins_dropped(facts: Facts) -> Iterator[Observation]:
     elsewhere = sum(facts.where[i] != b for i, b in dropped)
     yield Observation(
         f"{described(nodes, 'tensor')} {verb(nodes, 'was', 'were')} pinned to {backends} until the "
-        f"last reset or reserve, which forget pins; {elsewhere} of {len(nodes)} "
+        f"last reset or reserve, which drops pins; {elsewhere} of {len(nodes)} "
         f"{verb(nodes[:elsewhere])} elsewhere now.",
-        "Call set_tensor_backend again after reset and reserve, before alloc_graph.",
+        "Call set_tensor_backend again after reset or reserve, before alloc_graph.",
         nodes,
     )

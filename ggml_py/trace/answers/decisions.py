@@ -1,4 +1,4 @@
-"""The steps of a plan by tensor: where each was put, when, and what the sweeps came to it with."""
+"""The steps of a plan by tensor: where and when it was placed, and what the sweeps brought it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..steps import Step, steps_of
 if TYPE_CHECKING:
     from ..planned import Planned, PlanTensor
 
-# Stage code of a step's pass and sweep.
+# Number of the stage, by pass and sweep of a step.
 _CODES = {(stage.pass_, stage.title[2:]): number for number, stage in STAGES.items()}
 SWEEPS = tuple(number for number, stage in STAGES.items() if stage.pass_ == 2)
 _GPU_SWEEPS, _DOWN = SWEEPS[:2], SWEEPS[::2]
@@ -23,10 +23,10 @@ _GPU_SWEEPS, _DOWN = SWEEPS[:2], SWEEPS[::2]
 class Meeting:
     """What one sweep of pass 2 brought to a node that had no backend yet.
 
-    `carrier` is the node it came from (None: it came from none), on `backend`. `outcome` is
-    "taken", "unsupported" (that backend does not support the op), "stopped" or "nothing". A sweep
-    is stopped when the carrier is on the last backend, from which a gpu sweep carries nothing. It
-    brings nothing when no node on that side had a backend.
+    `carrier` is the node that the sweep came from (or None), which is on `backend`. `outcome` is
+    "taken", "unsupported" (that backend does not support the op), "stopped" or "nothing". A gpu
+    sweep is stopped if the carrier is on the last backend, which these sweeps do not carry on. A
+    sweep brings nothing if no node on that side had a backend.
     """
 
     sweep: str
@@ -36,7 +36,7 @@ class Meeting:
 
 
 class Decisions:
-    """The steps of `plan`, which the reference scheduler made, by tensor."""
+    """The steps of `plan`, a plan of the reference scheduler, by tensor."""
 
     def __init__(self, plan: Planned) -> None:
         self.plan = plan
@@ -54,7 +54,7 @@ class Decisions:
         return self._about.get(t.id, [])
 
     def placement(self, t: PlanTensor, before: int | None = None) -> Step | None:
-        """The step that put `t` where it was before step `before`; by default, where it ends."""
+        """The last step that placed `t`, or the last one before step `before`."""
         found = None
         for step in self.about(t):
             if before is not None and step.index >= before:
@@ -64,7 +64,7 @@ class Decisions:
         return found
 
     def meetings(self, t: PlanTensor) -> Iterator[Meeting]:
-        """What the sweeps brought to node `t`, until one of them took it."""
+        """What the sweeps brought to node `t`, until one placed it."""
         placements = self.placements
         if t.index is None or t.is_view_op or placements[t.id].passes[0] >= 0:
             return
@@ -85,7 +85,7 @@ class Decisions:
                 return
 
     def _carrier(self, index: int, row: int, down: bool) -> tuple[PlanTensor | None, int]:
-        """The nearest node that had a backend when the sweep came from it."""
+        """The nearest node that had a backend when the sweep passed it, and that backend."""
         nodes, placements = self.plan.capture.tensors, self.placements
         for i in range(index - 1, -1, -1) if down else range(index + 1, len(self.plan.nodes)):
             b = placements[i].passes[row]
@@ -95,10 +95,10 @@ class Decisions:
 
 
 def decisions_of(plan: Planned) -> Decisions:
-    """The steps of a plan by tensor; made once."""
+    """The steps of a plan by tensor, cached."""
     return plan.derived(Decisions)
 
 
 def stage_of(step: Step) -> int:
-    """The code of a step's stage, as `causes.STAGES` has it; 0 for pass 5."""
+    """The number of a step's stage, a key of `causes.STAGES`; 0 for pass 5."""
     return _CODES.get((step.pass_, step.sweep), 0)

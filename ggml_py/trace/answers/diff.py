@@ -1,4 +1,4 @@
-"""What is different between two plans: assignments, causes, splits, copies, bytes."""
+"""The differences between two plans: assignments, causes, splits, copies, bytes."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _SHOWN = 20  # rows of each kind that `str` prints
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """A tensor as one of the two plans has it."""
+    """A tensor in one of the two plans."""
 
-    index: int | None  # of the node in its graph; None for what is no node
+    index: int | None  # of the node in its graph; None if it is not a node
     backend: str | None
     cause: str
-    buft: str | None  # where it was before planning
+    buft: str | None  # the buffer type it was in before planning
 
     def __str__(self) -> str:
         return " ".join(filter(None, (self.backend or "unknown", self.cause)))
@@ -32,7 +32,7 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A tensor of both graphs that is elsewhere, or is where it was for another reason."""
+    """A tensor of both graphs that is elsewhere now, or in the same place for another reason."""
 
     name: str
     op: str  # its description: SILU rather than UNARY
@@ -65,11 +65,11 @@ class OneSided:
 
 @dataclass(frozen=True, slots=True)
 class SplitStart:
-    """A split that only one of the plans has: no split of the other starts at this node, there."""
+    """A split that only one plan has: none of the other starts at this node on this backend."""
 
     index: int
     backend: str
-    name: str  # of the first node that it computes
+    name: str  # of the first computed node
     op: str
     n_nodes: int
     n_inputs: int
@@ -99,12 +99,12 @@ class Totals:
 
 @dataclass(frozen=True, slots=True)
 class Diff:
-    """The differences of two plans; true when there are some.
+    """The differences between two plans; true if there are any.
 
-    They are the same when they make the same decisions: the same nodes on the same backends for the
-    same causes, the same splits, the same copies of as many bytes. What the plans were made with
-    (`context`: release, settings, devices) and the shapes of nodes (`n_reshaped`) are told, and do
-    not count.
+    Plans are the same if they make the same decisions: the same nodes on the same backends for the
+    same causes, the same splits, and the same copies of the same sizes. What the plans were made
+    with (`context`: release, settings, devices) and the shapes of nodes (`n_reshaped`) are reported
+    but do not count as differences.
     """
 
     before: Totals
@@ -117,13 +117,13 @@ class Diff:
     copies_added: tuple[Edge, ...]
     copies_removed: tuple[Edge, ...]
     copies_resized: tuple[tuple[Edge, Edge], ...]
-    n_reshaped: int  # nodes of both graphs whose shape or type is another
-    causes_compared: bool  # False when one plan has none: a dump of stock ggml
+    n_reshaped: int  # nodes of both graphs whose shape or type differs
+    causes_compared: bool  # False if a plan has none, as a dump of stock ggml
     context: dict[str, tuple[Any, Any]]
 
     @property
     def same(self) -> bool:
-        """Whether both plans decide the same."""
+        """Whether both plans make the same decisions."""
         return not (
             self.changed or self.added or self.removed
             or self.splits_added or self.splits_removed
@@ -138,7 +138,7 @@ class Diff:
 
     @property
     def moved(self) -> tuple[Difference, ...]:
-        """Nodes that another backend computes, in the order of the graph before."""
+        """Nodes that another backend computes, in the order of the graph `before`."""
         return tuple(c for c in self.changed if c.moved and c.is_computed)
 
     def headline(self) -> str:
@@ -146,18 +146,18 @@ class Diff:
         a, b = self.before, self.after
         copies = f"{a.n_copies} ({format_bytes(a.copy_bytes)})"
         copies_after = f"{b.n_copies} ({format_bytes(b.copy_bytes)})"
-        start = "same" if self.same else f"{len(self.moved)} of {a.n_nodes} nodes moved"
+        start = "same" if self.same else f"{len(self.moved)} of {counted(a.n_nodes, 'node')} moved"
         only = [sum(t.kind == NODE for t in side) for side in (self.removed, self.added)]
         if any(only):
-            start += f", {only[0]} nodes only before, {only[1]} only after"
+            start += f", {counted(only[0], 'node')} only before, {only[1]} only after"
         return (
             f"{start}; splits {_arrow(a.n_splits, b.n_splits)}, "
             f"copies {_arrow(copies, copies_after)}"
         )
 
     def sections(self) -> list[tuple[str, list[str]]]:
-        """The report as titles and rows: what there is none of is left out. Tensors whose names
-        differ in numbers only, and to which the same happened, share a row."""
+        """The report as titles and rows, without empty sections. Tensors with the same change whose
+        names differ only in numbers share a row."""
         moved = [c for c in self.changed if c.moved]
         other = [c for c in self.changed if not c.moved]
         rows = {
@@ -179,7 +179,7 @@ class Diff:
         }
         notes = []
         if self.n_reshaped:
-            notes.append(f"{counted(self.n_reshaped, 'node')} of another shape or type")
+            notes.append(f"{counted(self.n_reshaped, 'node')} with another shape or type")
         if not self.causes_compared:
             notes.append("causes are not compared: one of the plans has none")
         rows["notes"] = notes
@@ -200,15 +200,15 @@ class Diff:
         return html
 
     def to_dict(self) -> dict[str, Any]:
-        """As data that `json` can write. Of a log "nbytes" and "copy_bytes" are the least; then
-        "nbytes_at_most" and "copy_bytes_at_most" are beside them (None: not known)."""
+        """As data that `json` can write. For a log "nbytes" and "copy_bytes" are lower bounds, and
+        "nbytes_at_most" and "copy_bytes_at_most" beside them are the upper ones (None: unknown)."""
         data = with_bounds(asdict(self))
         return {"same": self.same, "headline": self.headline(), **data}
 
 
 def diff(before: Planned, after: Planned, backends: Mapping[str, str] | None = None) -> Diff:
-    """What `after` does otherwise than `before`. `backends` renames backends of `before`, to
-    compare the plan of a simulated device with the plan of a real one: {"gpu0": "CUDA0"}.
+    """What `after` does differently from `before`. `backends` renames backends of `before`, to
+    compare the plan of a simulated device with that of a real one: {"gpu0": "CUDA0"}.
 
     Raises KeyError for a name that `before` does not have.
     """
@@ -225,7 +225,7 @@ class _Comparison:
         self.before, self.after = before, after
         names = [b.name for b in before.backends]
         self.renamed = {names[before.capture.backend_index(k)]: v for k, v in backends.items()}
-        # Debug logs and snapshots have the names of what is copied, and not where tensors lie.
+        # Debug logs and snapshots name what is copied, but not where tensors are.
         self.sources = {before.capture.source, after.capture.source}
         self.partial = self.sources != {"scheduler"}
         self.memories = dict(self.renamed_memories())
@@ -258,11 +258,11 @@ class _Comparison:
         )
 
     def name(self, backend: str | None) -> str | None:
-        """A backend of `before` by the name that `after` has for it."""
+        """The name that `after` has for a backend of `before`."""
         return self.renamed.get(backend, backend) if backend else backend
 
     def renamed_memories(self) -> Iterable[tuple[str, str]]:
-        """What renamed backends allocate from: "gpu0" in one plan is "CUDA0" in the other."""
+        """The buffer types of renamed backends: "gpu0" in one plan is "CUDA0" in the other."""
         theirs = {b.name: b.buft for b in self.after.backends}
         for b in self.before.backends:
             buft = theirs.get(self.renamed[b.name], -1) if b.name in self.renamed else -1
@@ -276,8 +276,8 @@ class _Comparison:
                 (y.backend or "")[:DUMPED_BACKEND],
             ]
             if "" in held or held[0] == held[1]:
-                return None  # a dump has not the places of all, nor the names of backends whole
-        # Memory counts where it is the tensor's own, and where both plans know it.
+                return None  # a dump omits some places and cuts the names of backends
+        # Memory counts if it is the tensor's own and both plans know it.
         bufts = [None if self.partial or t.buft is None else t.buft.name for t in (x, y)]
         bufts[0] = self.memories.get(bufts[0] or "", bufts[0])
         before = Side(x.index, self.name(x.backend), x.placement.cause, bufts[0])
@@ -290,14 +290,14 @@ class _Comparison:
         return Difference(y.name, op, y.record.kind, y.is_computed, before, after)
 
     def splits(self, of: Planned, other: Planned, pairs: Mapping[int, int]) -> Iterable[SplitStart]:
-        """The splits of one plan that start where none of the other does."""
+        """The splits of one plan that start where no split of the other does."""
         names = self.renamed if of is self.before else {}
         others = self.renamed if other is self.before else {}
         there = {(others.get(s.backend, s.backend), s.first.id) for s in other.splits}
         for split in of.splits:
             first, backend = split.first, names.get(split.backend, split.backend)
             if self.partial and first.is_view_op:
-                continue  # of views only, which have no partners there
+                continue  # it has views only, which the other plan leaves out
             if (backend, pairs.get(first.id, -1)) not in there:
                 n = sum(node.is_computed for node in split.nodes)
                 yield SplitStart(
@@ -311,9 +311,9 @@ class _Comparison:
                 )
 
     def edges(self) -> tuple[tuple[Edge, ...], tuple[Edge, ...], tuple[tuple[Edge, Edge], ...]]:
-        """Copies added, removed, of another size."""
-        # A dump rounds sizes down, so that they can be compared with its like only. (What is in a
-        # snapshot was compared when it was written.)
+        """The copies added, removed, and of another size."""
+        # A dump rounds sizes down, so only dumps can be compared with it. (A snapshot is compared
+        # as it was written.)
         exact = len(self.sources - {"snapshot"}) < 2
         old = self.keyed(self.before, self.renamed, self.match.pairs)
         new = self.keyed(self.after, {}, None)
@@ -327,8 +327,9 @@ class _Comparison:
     def keyed(
         self, plan: Planned, names: Mapping[str, str], pairs: Mapping[int, int] | None
     ) -> dict[tuple[int | str, str | None, str, int], Edge]:
-        """What a plan copies, by tensor (the other plan's id of it; its name where one plan is from
-        a debug log or a snapshot, whose views have no other), source and destination."""
+        """What a plan copies, by tensor, source and destination. The tensor's key is its id in the
+        other plan, or its name if one plan is from a debug log or a snapshot, which identify views
+        by nothing else."""
         found: dict[tuple[int | str, str | None, str, int], Edge] = {}
         for i in plan.copied:
             src = names.get(i.src_backend, i.src_backend) if i.src_backend else None
@@ -349,9 +350,9 @@ class _Comparison:
         return Totals(n, plan.n_splits, plan.n_inputs, plan.copy_bytes, per_backend)
 
     def context(self) -> dict[str, tuple[Any, Any]]:
-        """What the plans were made with, where it differs."""
+        """The differences in what the plans were made with."""
         if "snapshot" in self.sources:
-            return {}  # it does not say
+            return {}  # a snapshot does not say
         sides = [_made_with(self.before, self.renamed), _made_with(self.after, {})]
         return {k: (v, sides[1][k]) for k, v in sides[0].items() if v != sides[1][k]}
 
@@ -430,7 +431,7 @@ def _edges(edges: Iterable[Edge]) -> list[str]:
 
 
 def _alike(rows: Iterable[tuple[str, str]]) -> list[str]:
-    """Each row, or one for several that have the same second text."""
+    """The rows; those with the same second text become one."""
     groups: dict[str, list[str]] = {}
     for alone, together in rows:
         groups.setdefault(together, []).append(alone)

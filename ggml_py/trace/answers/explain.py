@@ -1,4 +1,4 @@
-"""Why a tensor is where it is: the chain of decisions, back to its root."""
+"""Why a tensor is where it is: the chain of decisions back to its root."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
 WEIGHT, UNSUPPORTED, NO_NEIGHBOUR, UNKNOWN = (
     "weight's buffer", "unsupported op", "no neighbour", "unknown"
 )  # fmt: skip
-_MAX_LINKS = 1000  # a chain from steps gets older with each link; one from codes could go round
+_MAX_LINKS = 1000  # each link of a chain from steps is older; one from codes could loop
 
 
 @dataclass(frozen=True)
 class Link:
     """One decision of a chain.
 
-    `relation` is how it comes after the link before it: "because", "before that" (where pass 3
-    found it), "its reader" and "its source" (of a copy). `root` names what the chain goes back to,
-    at its end.
+    `relation` says how it follows from the previous link: "because", "before that" (where the
+    tensor was when pass 3 moved it), "its reader" and "its source" (of a copy). `root` names what
+    the chain goes back to; only the last link has it.
     """
 
     tensor: PlanTensor
@@ -60,10 +60,11 @@ class Link:
 class Explanation:
     """Why `subject` is on its backend. `str()` is text to read, `to_dict()` data for JSON.
 
-    `links` are the decisions, the subject's own first. `notes` say who was asked before, what the
-    sweeps met, what is copied for it. `disagreements` are the tensors that ggml placed otherwise
-    than the reference scheduler, on whose steps the links rest: none, unless this ggml has a rule
-    that the reference does not know. `limits` say what cannot be told, and why.
+    `links` are the decisions, the subject's own first. `notes` say which backends were asked
+    before, which sweeps reached it, and what is copied for it. The links rest on the steps of the
+    reference scheduler; `disagreements` lists the tensors that ggml placed differently. It is empty
+    unless this ggml has a rule that the reference does not know. `limits` say what is unknown, and
+    why.
     """
 
     subject: PlanTensor
@@ -86,8 +87,8 @@ class Explanation:
 
     @property
     def root(self) -> str:
-        """What it goes back to: "weight's buffer", "buffer", "input flag", "pin", "unsupported op",
-        "no neighbour" or "unknown"."""
+        """What the chain goes back to: "weight's buffer", "buffer", "input flag", "pin",
+        "unsupported op", "no neighbour" or "unknown"."""
         return next((link.root for link in self.links if link.root), UNKNOWN)
 
     def __repr__(self) -> str:
@@ -95,7 +96,7 @@ class Explanation:
 
     def __str__(self) -> str:
         t = self.subject
-        lines = [f"Not as the reference scheduler plans it: {text}" for text in self.disagreements]
+        lines = [f"The reference plans it differently: {text}" for text in self.disagreements]
         where = f"is on {t.backend or 'no backend'}"
         if t.backend is None and t.plan.capture.source != "scheduler":
             where = "is on an unknown backend"
@@ -106,7 +107,7 @@ class Explanation:
         return "\n".join(lines)
 
     def _chain_lines(self) -> Iterator[str]:
-        """A line per link; a sweep that went from node to node is one line."""
+        """A line per link; consecutive nodes of one sweep share a line."""
         indent, passed = 0, 0
         for i, link in enumerate(self.links):
             before, after = self.links[i - 1 : i], self.links[i + 1 : i + 2]
@@ -114,7 +115,8 @@ class Explanation:
                 passed += 1
                 continue
             indent = 1 if link.depth == 0 else 2 if link.relation.startswith("its") else indent + 1
-            further = f", {passed} more nodes like it on" if passed else ""
+            skipped = counted(passed, "node")
+            further = f", skipping {skipped} of the same sweep" if passed else ""
             lead, passed = f"{link.relation}{further}: " if link.relation else "", 0
             yield "  " * indent + lead + str(link)
 
@@ -161,8 +163,8 @@ def explain(plan: Planned, subject: PlanTensor) -> Explanation:
 
 
 def parts(plan: Planned, t: PlanTensor, by_steps: bool) -> tuple[Iterator[Link], Iterator[str]]:
-    """The links and the notes of `explain`, one by one: who asks about every tensor of a plan stops
-    where a chain meets one that he has. `by_steps` is `has_steps` of the plan."""
+    """The links and the notes of `explain`, one by one: a caller that asks about every tensor of a
+    plan can stop where a chain reaches one that it already has. `by_steps` is `has_steps(plan)`."""
     if not by_steps:
         return _from_codes(plan, t), _copied(plan, t)
     if t.record.kind == COPY:
@@ -171,21 +173,21 @@ def parts(plan: Planned, t: PlanTensor, by_steps: bool) -> tuple[Iterator[Link],
 
 
 def has_steps(plan: Planned) -> bool:
-    """Whether the reference scheduler can tell the steps; else there are the cause codes only."""
+    """Whether the reference scheduler can supply the steps; if not, only cause codes are known."""
     try:
         return plan.capture.source == "scheduler" and reference_of(plan) is not None
-    except ValueError:  # CannotPlanError: ggml's own planner could
+    except ValueError:  # CannotPlanError, although ggml planned it
         return False
 
 
 def disagreements(plan: Planned) -> tuple[str, ...]:
-    """What ggml decided otherwise than the reference scheduler."""
+    """What ggml decided differently from the reference scheduler."""
     if plan.capture.source != "scheduler":
         return ()
     try:
         return tuple(_differences(plan))
     except ValueError as error:
-        return (f"ggml planned this graph, the reference scheduler cannot: {error}",)
+        return (f"ggml planned this graph, but the reference scheduler cannot: {error}",)
 
 
 # --- the links
@@ -194,7 +196,7 @@ def disagreements(plan: Planned) -> tuple[str, ...]:
 def _chain(
     plan: Planned, t: PlanTensor, relation: str = "", depth: int = 0, before: int | None = None
 ) -> Iterator[Link]:
-    """The decisions about `t` and what each follows from: each earlier than the one before."""
+    """The decisions about `t` and what each follows from, going back in time."""
     while (step := decisions_of(plan).placement(t, before)) is not None:
         code = str(step.answer)
         link = _link(plan, step, code, relation, depth)
@@ -212,7 +214,7 @@ def _chain(
         else:
             assert step.witness is not None
             t = step.witness
-    yield Link(t, "", 0, "", "", "nothing placed it by then", None, relation, depth, UNKNOWN)
+    yield Link(t, "", 0, "", "", "nothing had placed it by then", None, relation, depth, UNKNOWN)
 
 
 def _link(plan: Planned, step: Step, code: str, relation: str, depth: int) -> Link:
@@ -231,16 +233,16 @@ def _link(plan: Planned, step: Step, code: str, relation: str, depth: int) -> Li
 
 
 def _memory(t: PlanTensor, depth: int, relation: str = "because") -> Link:
-    """The end of a chain: where `t` lies."""
+    """The end of a chain: the memory that `t` is in."""
     holder = t if t.buffer or t.view_src is None else t.view_src
     assert holder.buffer is not None and holder.buft is not None
     names = t.plan.capture.names(holder.buft.readers) or ["no backend"]
     text = f"it is in {holder.buft.name} memory"
     if holder.buffer.usage == "weights":
-        text += ", as a weight"
+        text += " as a weight"
     if holder != t:
         text = f"it is a view of {quoted(holder)}, which{text[2:]}"
-    text += f", which {joined(names)} read" + "s" * (len(names) == 1)
+    text += f", which {joined(names)} can read"
     step = decisions_of(t.plan).placement(t)
     told = (str(step.answer), step.backend) if step else ("", "")
     root = WEIGHT if holder.buffer.usage == "weights" else MEMORY
@@ -254,25 +256,25 @@ def _root_of_fallback(plan: Planned, t: PlanTensor) -> str:
 
 
 def _fallback(plan: Planned, t: PlanTensor, step: Step, code: str, root: str) -> str:
-    """Why a node that no sweep took is where it is."""
+    """Why a node that no sweep placed is where it is."""
     if root == UNSUPPORTED:
         met = {
             m.backend: None for m in decisions_of(plan).meetings(t) if m.outcome == "unsupported"
         }
-        why = f"{joined(met)}, which the sweeps came with, cannot run {signature(t)}"
+        why = f"the sweeps brought {joined(met)}, which cannot run {signature(t)}"
     else:
-        why = "no sweep came to it"
+        why = "no sweep reached it"
     if code != causes.MOST_SOURCES.code:
         return f"{why}; {step.backend} is the first backend that supports the op"
     able = readable_sources(plan, t)
     if len(able) == 1:
         return f"{why}; {step.backend} is the only backend that can"
     counts = ", ".join(f"{b} {n}" for b, n in able.items())
-    return f"{why}; of those that can, {step.backend} reads most of its sources ({counts})"
+    return f"{why}; of those that can, {step.backend} can read the most of its sources ({counts})"
 
 
 def readable_sources(plan: Planned, t: PlanTensor) -> dict[str, int]:
-    """How many of its sources each backend that supports `t` reads, as pass 3 counted."""
+    """How many sources of `t` each backend that supports it can read, as pass 3 counted."""
     counts: dict[str, int] = {}
     for step in decisions_of(plan).about(t):
         if step.pass_ == 3 and step.answer is True:
@@ -284,18 +286,18 @@ def readable_sources(plan: Planned, t: PlanTensor) -> dict[str, int]:
 
 
 def _copy(plan: Planned, t: PlanTensor) -> Iterator[Link]:
-    """A copy is there because its reader is on one backend and its source on another."""
+    """A copy exists because its reader is on one backend and its source on another."""
     source, code = plan.tensor(t.placement.copy_of), t.placement.cause
     made = decisions_of(plan).copies.get((source.id, t.backend or ""))
     pass_ = pass_of(code, t.placement.stage)
-    if made is None:  # of a graph input, one for each graph in flight
+    if made is None:  # a graph input's, one for each graph in flight
         text = sentence(t, t.backend, code, t.placement.stage, source)
         yield Link(t, t.backend or "", pass_, "", code, text, source, "")
     else:
         split = plan.node(made.tensor.id).split
         text = (
             f"{format_bytes(t.nbytes)} of {quoted(source)}, copied from {source.backend} for split "
-            f"#{split}: {t.backend} runs {quoted(made.tensor)}, and does not read {memory(source)}"
+            f"#{split}: {t.backend} runs {quoted(made.tensor)} and cannot read {memory(source)}"
         )
         yield Link(t, t.backend or "", pass_, "", code, text, source, "")
         yield from _chain(plan, made.tensor, "its reader", 1)
@@ -303,42 +305,42 @@ def _copy(plan: Planned, t: PlanTensor) -> Iterator[Link]:
 
 
 def _cut_names(links: Iterable[Link]) -> Iterator[str]:
-    """What a log cuts may be the name of several tensors."""
+    """Several tensors may share a name that a log has cut."""
     tensors = [t for link in links for t in (link.tensor, link.witness) if t is not None]
     cut = dict.fromkeys(label(t) for t in tensors if len(t.name.encode()) == DUMPED_NAME)
     if cut:
         names = ", ".join(f"'{name}'" for name in list(cut)[:3]) + ", …" * (len(cut) > 3)
         yield (
-            f"names are cut at {DUMPED_NAME} bytes in a log: {names} may stand for another tensor "
-            "whose name begins so"
+            f"a log cuts names at {DUMPED_NAME} bytes: {names} may be another tensor whose name "
+            "begins the same"
         )
 
 
 def _not_told(plan: Planned, links: Iterable[Link]) -> Iterator[str]:
-    """The places that a log or a snapshot leaves out."""
+    """The tensors whose place a log or a snapshot leaves out."""
     if plan.capture.source == "scheduler":
         return
     lost = dict.fromkeys(label(link.tensor) for link in links if link.tensor.backend is None)
     for name in lost:
-        yield f"where '{name}' is, and why, the {plan.capture.source} does not tell"
+        yield f"the {plan.capture.source} does not say where '{name}' is, or why"
 
 
 def _limits(plan: Planned) -> Iterator[str]:
     if not plan.has_causes:
         yield (
-            f"this {plan.capture.source.removeprefix('debug ')} has no causes: ggml as it is "
-            "released leaves them out. The library that ggml_py builds has them "
-            "(GGML_SCHED_DEBUG=2, or Plan.to_json)"
+            f"this {plan.capture.source.removeprefix('debug ')} has no causes: released builds of "
+            "ggml do not print them. The library that ggml_py builds does (GGML_SCHED_DEBUG=2), "
+            "and Plan.to_json writes them"
         )
     else:
         yield (
-            f"a {plan.capture.source} holds no more than the cause of each node: whom the "
-            "scheduler asked, what stopped a sweep and how it came to the leafs cannot be told"
+            f"a {plan.capture.source} contains only the cause of each node: which backends the "
+            "scheduler asked, what stopped a sweep and how leafs were placed is unknown"
         )
 
 
 def _from_codes(plan: Planned, t: PlanTensor) -> Iterator[Link]:
-    """The chain as far as the cause codes tell it."""
+    """The chain as far as cause codes alone tell it."""
     seen: set[int] = set()
     relation, depth = "", 0
     while len(seen) < _MAX_LINKS:
@@ -371,7 +373,7 @@ def _notes(plan: Planned, t: PlanTensor) -> Iterator[str]:
 
 
 def _refusals(plan: Planned, t: PlanTensor) -> Iterator[str]:
-    """Who was asked in pass 1 and not taken."""
+    """The backends that pass 1 asked and did not choose."""
     placed = decisions_of(plan).placement(t)
     for step in decisions_of(plan).about(t):
         if step.pass_ != 1 or step.answer is not False:
@@ -381,20 +383,20 @@ def _refusals(plan: Planned, t: PlanTensor) -> Iterator[str]:
         if step.query == "supports_op":
             yield f"{asked}: it cannot run {signature(t)}"
         elif step.query == "offload_op":
-            yield f"{step.backend} supports it, but does not want it offloaded at this batch size"
+            yield f"{step.backend} supports it, but does not want to offload it at this batch size"
         elif step.witness is not None:
             whose = "it" if step.witness == t else quoted(step.witness)
-            yield f"{asked}: it does not read {memory(step.witness)}, where {whose} is"
+            yield f"{asked}: it cannot read {memory(step.witness)}, where {whose} is"
 
 
 def sweeps_text(meetings: Iterable[Meeting]) -> Iterator[str]:
-    """Sentences about the sweeps that came to a node and did not take it."""
+    """Sentences about the sweeps that reached a node and did not place it."""
     told: dict[str, list[str]] = {}
     for met in meetings:
         if met.carrier is None:
             text = "no node on that side had a backend"
         elif met.outcome == "stopped":
-            text = f"{quoted(met.carrier)} stopped it, being on {met.backend}, the last backend"
+            text = f"stopped at {quoted(met.carrier)}, which is on the last backend, {met.backend}"
         elif met.outcome == "unsupported":
             text = (
                 f"came from {quoted(met.carrier)} on {met.backend}, which does not support the op"
@@ -407,12 +409,12 @@ def sweeps_text(meetings: Iterable[Meeting]) -> Iterator[str]:
 
 
 def _copied(plan: Planned, t: PlanTensor) -> Iterator[str]:
-    """What is copied so that `t` can run, and where its result is copied to."""
+    """The copies that `t` reads, and where `t` itself is copied to."""
     for src, planned in zip(t.record.src, t.placement.planned_src, strict=False):
         if src >= 0 and planned != src:
             source = plan.tensor(src)
             where = f" from {_home(source)}" if source.backend else ""
-            why = f", as {t.backend} does not read {memory(source)}" if source.backend else ""
+            why = f", because {t.backend} cannot read {memory(source)}" if source.backend else ""
             yield f"it reads a copy of {quoted(source)} ({format_bytes(source.nbytes)}{where}){why}"
     for split in plan.copied_for.get(t.id, ()):
         size = format_bytes(t.nbytes)
@@ -425,21 +427,23 @@ def _copied(plan: Planned, t: PlanTensor) -> Iterator[str]:
 
 
 def _home(t: PlanTensor) -> str:
-    """The backend whose memory it is in. To the scheduler what the CPU holds is BLAS's, which is
-    the first to read it."""
+    """The backend whose memory `t` is in: the last one that can read it. (The scheduler assigns
+    tensors in CPU memory to BLAS, the first one that can read them.)"""
     readers = t.plan.capture.names(t.buft.readers) if t.buft else []
     return readers[-1] if readers else str(t.backend)
 
 
 def _split_at(plan: Planned, t: PlanTensor) -> Iterator[str]:
-    """Why a split begins with `t` although the backend stays."""
+    """Why a split begins with `t` although the backend stays the same."""
     for step in decisions_of(plan).about(t):
         if step.query == "new_split" and step.answer != "backend" and step.witness is not None:
             reason = {
-                "weight": f"its weight {quoted(step.witness)} has to be copied, and others were",
-                "inputs": f"the split had no room for {quoted(step.witness)} among its inputs",
+                "weight": f"its weight {quoted(step.witness)} must be copied, and the split before "
+                "it already had inputs",
+                "inputs": "the split before it had no room for another input, "
+                f"{quoted(step.witness)}",
             }[str(step.answer)]
-            yield f"a new split begins with it, though the backend stays: {reason}"
+            yield f"a new split begins with it, although the backend stays the same: {reason}"
 
 
 # --- where ggml and the reference disagree
@@ -455,12 +459,12 @@ def _differences(plan: Planned) -> Iterator[str]:
     ):
         if t.id < n and (ours.backend, ours.cause) != (other.backend, other.cause):
             yield (
-                f"'{t.name}' is on {_place(plan, ours.backend)} ({ours.cause or '-'}), there it is "
-                f"on {_place(plan, other.backend)} ({other.cause or '-'})"
+                f"'{t.name}' is on {_place(plan, ours.backend)} ({ours.cause or '-'}), in the "
+                f"reference on {_place(plan, other.backend)} ({other.cause or '-'})"
             )
     if plan.split_records != theirs.split_records:
         n_splits = counted(plan.n_splits, "split")
-        yield f"the plan has {n_splits}, the reference {theirs.n_splits}, or others"
+        yield f"the splits differ: the plan has {n_splits}, the reference {theirs.n_splits}"
 
 
 def _place(plan: Planned, backend: int) -> str:

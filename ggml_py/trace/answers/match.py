@@ -1,4 +1,4 @@
-"""Which tensor of one graph is which of another: by name, and by position where names fail."""
+"""Matches the tensors of two graphs: by name, and by position if names fail."""
 
 from __future__ import annotations
 
@@ -12,37 +12,37 @@ from typing import NamedTuple
 from ..record import DUMPED_OP, NODE, Capture, TensorRecord, dumped_name
 from ..rules import parse_version
 
-# ggml names what has no name after its place in the graph, which says nothing about what it is.
+# ggml names unnamed tensors after their place in the graph, which does not identify them.
 AUTOMATIC = re.compile(r"\b(node|leaf)_(?:\d+|#)")
-# Stretches without names, of more pairs than this, are not aligned: that takes quadratic time.
+# Stretches without names that have more pairs than this are not aligned: it takes quadratic time.
 _MOST_PAIRS = 1_000_000
 
 
 def without_number(name: str) -> str:
-    """A name without the place that ggml gave it: "node_# (view)"."""
+    """A name without the number that ggml gave it: "node_# (view)"."""
     return AUTOMATIC.sub(r"\1_#", name)
 
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """Tensor ids of one capture and of another."""
+    """Pairs of tensor ids: of one capture and of another."""
 
     pairs: dict[int, int]
-    compared: tuple[list[int], list[int]]  # the ids that were to be matched, on each side
+    compared: tuple[list[int], list[int]]  # the ids to match, on each side
 
 
 def match_tensors(a: Capture, b: Capture) -> Match:
     """The tensors that two graphs have in common.
 
-    A name that is there as often in both graphs (names repeat in real ones) is the same tensor, the
-    first the first and so on. The others, and those with names of ggml's (node_12), are aligned by
-    the sequence of ops between them, or else found by what they read. Views are not compared where
-    a capture is from a debug log or a snapshot, which leave them out; nor more of names and ops
-    than a log has.
+    If a name occurs equally often in both graphs (real graphs repeat names), its tensors are paired
+    in order. The others, and those with names made up by ggml (node_12), are aligned by the
+    sequence of ops between pairs, or else matched by what they read. Views are not compared if a
+    capture is from a debug log or a snapshot, which leave them out. Names and ops are compared only
+    as far as a log prints them.
     """
     logs = [c for c in (a, b) if c.source == "debug log"]
     dumped, partial = bool(logs), any(c.source != "scheduler" for c in (a, b))
-    # They have UNARY where newer releases print SILU.
+    # Older logs have UNARY where newer releases print SILU.
     old = any(parse_version(c.settings.upstream) < (0, 11) for c in logs)
     pairs: dict[int, int] = {}
     compared: tuple[list[int], list[int]] = ([], [])
@@ -56,8 +56,8 @@ def match_tensors(a: Capture, b: Capture) -> Match:
         keys = [[key_of(t, dumped, old) for t in side] for side in (ours, theirs)]
         for i, j in match(*keys).items():
             pairs[ours[i].id] = theirs[j].id
-        # The other tensors of a dump are those that its nodes read, and some are nodes elsewhere;
-        # those of a snapshot are those that are copied.
+        # The other tensors of a dump are those that its nodes read; some are nodes in another
+        # capture. The other tensors of a snapshot are the copied ones.
         if is_node or not partial:
             for ids, side in zip(compared, (ours, theirs), strict=True):
                 ids += [t.id for t in side]
@@ -68,7 +68,7 @@ def match_tensors(a: Capture, b: Capture) -> Match:
 def _match_by_sources(
     a: Capture, b: Capture, pairs: dict[int, int], compared: tuple[list[int], list[int]]
 ) -> None:
-    """Adds what has no name and stands elsewhere in the graph, but does the same op on the same."""
+    """Pairs unnamed tensors elsewhere in the graph that have the same op and the same sources."""
     taken = set(pairs.values())
     there: dict[tuple[str, tuple[int, ...]], int] = {}
     for t in (b.tensors[j] for j in reversed(compared[1]) if j not in taken):
@@ -81,14 +81,14 @@ def _match_by_sources(
 
 
 class Key(NamedTuple):
-    """What the same tensor has in both graphs."""
+    """What identifies a tensor in both graphs."""
 
-    name: str  # "" where ggml gave it
+    name: str  # "" if ggml made it up
     what: str
 
 
 def key_of(t: TensorRecord, dumped: bool = False, old: bool = False) -> Key:
-    """By what a tensor is compared."""
+    """The key that a tensor is compared by."""
     name = dumped_name(t.name) if dumped else t.name
     if AUTOMATIC.search(name):
         name = ""
@@ -99,7 +99,7 @@ def key_of(t: TensorRecord, dumped: bool = False, old: bool = False) -> Key:
 
 
 def match(a: Sequence[Key], b: Sequence[Key]) -> dict[int, int]:
-    """Places in `a` -> places in `b`."""
+    """Positions in `a` -> positions in `b`."""
     if a == b:
         return {i: i for i in range(len(a))}
     pairs: dict[int, int] = {}
@@ -107,7 +107,7 @@ def match(a: Sequence[Key], b: Sequence[Key]) -> dict[int, int]:
     for key, places in _places(a).items():
         if key.name and len(places) == len(there.get(key, ())):
             pairs.update(zip(places, there[key], strict=True))
-    # What lies between two that have a partner is compared with what lies after the partner.
+    # A stretch after a paired position is compared with the stretch after its partner.
     gaps = _gaps(len(a), pairs)
     others = _gaps(len(b), {j: j for j in pairs.values()})
     for anchor, places in gaps.items():
@@ -123,7 +123,7 @@ def _places(keys: Sequence[Key]) -> dict[Key, list[int]]:
 
 
 def _gaps(n: int, pairs: dict[int, int]) -> dict[int, list[int]]:
-    """The places without a partner, by the partner of the last one before that has one."""
+    """The unpaired positions, by the partner of the last paired position before them (-1: none)."""
     gaps = defaultdict(list)
     anchor = -1
     for i in range(n):
@@ -137,7 +137,7 @@ def _gaps(n: int, pairs: dict[int, int]) -> dict[int, list[int]]:
 def _align(
     a: Sequence[Key], b: Sequence[Key], ours: list[int], theirs: list[int]
 ) -> dict[int, int]:
-    """Pairs of a stretch of both."""
+    """Pairs within one stretch of both graphs."""
     left, right = [a[i] for i in ours], [b[j] for j in theirs]
     if len(left) * len(right) <= _MOST_PAIRS:
         blocks = SequenceMatcher(None, left, right, autojunk=False).get_matching_blocks()

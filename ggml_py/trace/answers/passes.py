@@ -10,23 +10,23 @@ from ..causes import STAGES
 if TYPE_CHECKING:
     from ..planned import Planned, PlanTensor
 
-# The stages after which `Placement.passes` holds the assignment.
+# Titles of the stages in `Placement.passes`, in its order.
 PASS_NAMES = tuple(stage.title for stage in sorted(STAGES.values(), key=lambda s: s.row))
 _WIDTH = max(map(len, PASS_NAMES))
 MARKS_AT = _WIDTH + 2  # columns before the first letter of a line
 LEAFS = "leafs"  # the line between the nodes' lines and the leafs'
-NO_LEAFS = "leafs: unknown, an older ggml_py recorded the nodes only"
+NO_LEAFS = "leafs: unknown, because an older ggml_py recorded only nodes"
 
 
 def has_leaf_passes(plan: Planned) -> bool:
-    """Whether the plan knows where its leafs were after each pass; files of schema 2 do not."""
+    """Whether the plan says where its leafs were after each pass; files of schema 2 do not."""
     return all(leaf.placement.passes for leaf in plan.leafs)
 
 
 def passes_text(plan: Planned) -> str:
     """See `Plan.passes`."""
     if plan.capture.source != "scheduler":
-        raise ValueError(f"a {plan.capture.source} does not have the passes, only their result")
+        raise ValueError(f"a {plan.capture.source} does not contain the passes, only their result")
     letters = backend_letters([b.name for b in plan.backends])
     lines = _lines(letters, plan.nodes)
     if plan.leafs:
@@ -45,7 +45,7 @@ def _lines(letters: list[str], tensors: Iterable[PlanTensor]) -> list[str]:
 
 
 def backend_letters(names: list[str]) -> list[str]:
-    """One letter per backend: the first of its name that is free, else a digit."""
+    """One letter per backend: the first free one of its name, else a digit or another letter."""
     taken: list[str] = []
     for name in names:
         choices = [*name.upper(), *"0123456789", *"abcdefghijklmnopqrstuvwxyz"]

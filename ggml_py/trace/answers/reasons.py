@@ -1,4 +1,4 @@
-"""The rule that kept a tensor off a backend: the first one, in the order the scheduler goes by."""
+"""The rule that kept a tensor off a backend: the first one, in the scheduler's order."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ Changes = list[tuple[str, dict[str, Any]]]
 
 @dataclass(frozen=True)
 class AppliedRule:
-    """A rule that applied; `changes` are what would make it not apply, as sentences and as
-    arguments of `Plan.what_if`."""
+    """A rule that applied. `changes` would stop it from applying; each is a sentence and the
+    arguments for `Plan.what_if`."""
 
     id: str
     text: str
@@ -31,12 +31,12 @@ class AppliedRule:
     sweep: str = ""
     witness: PlanTensor | None = None
     changes: Changes = field(default_factory=list)
-    otherwise: Changes = field(default_factory=list)  # where ggml would abort on the changes
+    otherwise: Changes = field(default_factory=list)  # used if ggml would abort on the changes
 
 
 @dataclass(frozen=True)
 class Case:
-    """A question: why is `t` on `at` (it came there by `step`) and not on `b`?"""
+    """A question: why is `t` on `at`, where `step` put it, and not on `b`?"""
 
     plan: Planned
     t: PlanTensor
@@ -56,11 +56,11 @@ class Case:
         return len(self.plan.backends) - 1
 
     def reads(self, t: PlanTensor, b: int | None = None) -> bool:
-        """Whether backend `b` (the one in question) can use the memory that `t` has."""
+        """Whether backend `b` (default: the one in question) can use the memory of `t`."""
         return t.buft is not None and bool(t.buft.readers >> (self.b if b is None else b) & 1)
 
     def unreadable_source(self) -> PlanTensor | None:
-        """The first source that the backend in question could not use when pass 3 came to it."""
+        """The first source that the backend in question could not use when pass 3 reached `t`."""
         return next((src for src in self.t.srcs if not self._could_read(src)), None)
 
     def _could_read(self, src: PlanTensor) -> bool:
@@ -83,7 +83,7 @@ class Case:
         )
 
     def place(self, t: PlanTensor) -> tuple[str, dict[str, Any]]:
-        """To have a node there: the memory that holds it moved, or a pin."""
+        """The change that puts a node there: its memory is moved, or it is pinned."""
         if t.buft is not None and not self.reads(t):
             return self.move(holder_of(t))
         return self.pin(t)
@@ -92,32 +92,32 @@ class Case:
         return f"pin {quoted(t)} to {self.backend}", {"pins": {key(t): self.backend}}
 
     def leave_out(self, name: str) -> Changes:
-        """To have no other backend `name` in the way, which is not the last one."""
+        """The change that removes backend `name`; none if it is the last one."""
         if name == self.plan.backends[-1].name:
             return []
         return [(f"leave {name} out of the scheduler", {"drop": [name]})]
 
     def refuse(self, name: str) -> Changes:
-        return [(f"have {name} refuse it", {"supports": {(name, self.t.id): False}})]
+        return [(f"make {name} refuse it", {"supports": {(name, self.t.id): False}})]
 
 
 def first_reason(plan: Planned, t: PlanTensor, b: int) -> AppliedRule | None:
     """The first rule that kept `t` off backend `b`, in a plan of the reference scheduler; None if
-    it is there."""
+    `t` is on `b`."""
     backend = plan.backends[b].name
     if t.record.kind == COPY:
-        text = f"it is a copy made for {t.backend}; what runs on {backend} gets copies of its own"
+        text = f"it is a copy made for {t.backend}; nodes on {backend} get copies of their own"
         return None if t.backend == backend else AppliedRule("copy", text, 5)
     step = decisions_of(plan).placement(t)
     if step is None or not step.backend:
-        return AppliedRule("nobody", "no rule placed it: nothing that is computed uses it", 4)
+        return AppliedRule("nobody", "no rule placed it, because no computed node uses it", 4)
     if step.backend == backend:
         return None
     case = Case(plan, t, b, step)
     for rule in (_pinned, _upgraded, _unsupported, _not_upgraded):
         if found := rule(case):
             return found
-    if step.answer == causes.UPGRADED.code:  # it was not on `b` before, either
+    if step.answer == causes.UPGRADED.code:  # it was not on `b` before pass 3 either
         before = decisions_of(plan).placement(t, step.index)
         assert before is not None
         case = Case(plan, t, b, before)
@@ -126,7 +126,7 @@ def first_reason(plan: Planned, t: PlanTensor, b: int) -> AppliedRule | None:
 
 def _rule_of(case: Case) -> Callable[[Case], AppliedRule]:
     row = causes.find(str(case.step.answer), stage_of(case.step))
-    assert row is not None  # the reference sets no other
+    assert row is not None  # the reference sets only codes with a row
     return RULES[row.rule]
 
 
@@ -138,7 +138,7 @@ def _pinned(case: Case) -> AppliedRule | None:
     if pin in (-1, case.b):
         return None
     text = f"the caller pinned it to {case.plan.backends[pin].name} (set_tensor_backend)"
-    changes = [("take the pin away", {"pins": {key(case.t): None}})]
+    changes = [("remove the pin", {"pins": {key(case.t): None}})]
     return AppliedRule("pin", text, changes=changes)
 
 
@@ -151,7 +151,7 @@ def _unsupported(case: Case) -> AppliedRule | None:
     if t.op != "NONE":
         text += f" -> {shape(t)}"
     changes = [
-        (f"have {case.backend} support it", {"supports": {(case.backend, t.id): True}}),
+        (f"make {case.backend} support it", {"supports": {(case.backend, t.id): True}}),
     ]
     return AppliedRule("op", text, 1, changes=changes)
 
@@ -163,23 +163,23 @@ def _own_memory(case: Case) -> AppliedRule:
     t = case.t
     if not case.reads(t):
         holder = holder_of(t)
-        whose = "it" if holder == t else f"what it views, {quoted(holder)},"
-        text = f"{whose} is in {memory(t)}, which {case.backend} does not read"
+        whose = "it" if holder == t else f"the tensor that it views, {quoted(holder)},"
+        text = f"{whose} is in {memory(t)}, which {case.backend} cannot read"
         return AppliedRule("memory", text, 1, "", holder, [case.move(holder)])
-    return _outranked(case, "memory.first", f"the memory it is in, {memory(t)},")
+    return _outranked(case, "memory.first", memory(t))
 
 
 def _outranked(case: Case, id: str, what: str, witness: PlanTensor | None = None) -> AppliedRule:
     text = (
-        f"{case.at} comes before {case.backend}, reads {what} too, and supports the op: the first "
-        "that does gets it"
+        f"{case.at} comes before {case.backend}, can also read {what} and supports the op; the "
+        "first such backend gets it"
     )
     out, refuse = case.leave_out(case.at), case.refuse(case.at)
     return AppliedRule(id, text, 1, "", witness, out, refuse)
 
 
 def _input(case: Case) -> AppliedRule:
-    text = f"it is a graph input: they go to the last backend, {case.at}"
+    text = f"it is a graph input; inputs go to the last backend, {case.at}"
     return AppliedRule("input", text, 1)
 
 
@@ -187,28 +187,29 @@ def _offloaded(case: Case) -> AppliedRule:
     t, weight = case.t, case.step.witness
     assert weight is not None
     taken = (
-        f"{case.at}, of higher priority, wants it although its weight {quoted(weight)} is in "
+        f"{case.at} has a higher priority and wants it although its weight {quoted(weight)} is in "
         f"{memory(weight)} (op offload)"
     )
-    wish = (f"have {case.at} not want it", {"offload": {(case.at, t.id): False}})
+    wish = (f"make {case.at} not want it", {"offload": {(case.at, t.id): False}})
     if case.reads(weight):
-        off = ("switch op offload off (op_offload=False)", {"op_offload": False})
+        off = ("turn op offload off (op_offload=False)", {"op_offload": False})
         return AppliedRule("offload.taken", taken, 1, "", weight, [off, wish])
     if not t.record.offload >> case.b & 1:
         return _unwanted(case, weight)
-    text = f"{taken}; {case.backend} wants it too, but comes after {case.at}"
+    text = f"{taken}; {case.backend} also wants it, but comes after {case.at}"
     changes = [wish, case.move(weight)]
     return AppliedRule("offload.first", text, 1, "", weight, changes)
 
 
 def _weight(case: Case) -> AppliedRule:
-    """It follows its first weight, to the first backend that reads it and supports the op; only a
-    weight in host memory of the last backend may be offloaded from there."""
+    """A node follows its first weight, to the first backend that can read the weight and supports
+    the op. It can be offloaded from there only if the weight is in host memory and that backend is
+    the last one."""
     weight = case.step.witness
     assert weight is not None and weight.buffer is not None and weight.buft is not None
     if case.reads(weight):
         return _outranked(case, "weight.first", f"its weight {quoted(weight)}", weight)
-    lies = f"its weight {quoted(weight)} is in {memory(weight)}, which {case.backend} does not read"
+    lies = f"its weight {quoted(weight)} is in {memory(weight)}, which {case.backend} cannot read"
     host = case.plan.capture.bufts[case.plan.buffers[weight.record.buffer].buft].is_host
     reader_is_last = case.at == case.plan.backends[-1].name
     move = case.move(weight)
@@ -216,12 +217,12 @@ def _weight(case: Case) -> AppliedRule:
         return AppliedRule("weight.memory", lies, 1, "", weight, [move])
     if not case.plan.settings.op_offload:
         text = f"{lies}, and op offload is off (op_offload=False)"
-        on = ("switch op offload on (op_offload=True)", {"op_offload": True})
+        on = ("turn op offload on (op_offload=True)", {"op_offload": True})
         return AppliedRule("offload.off", text, 1, "", weight, [on, move])
     if not reader_is_last:
         text = (
-            f"{lies}; op offload is for weights that the last backend, "
-            f"{case.plan.backends[-1].name}, is the first to read, and {case.at} comes before it"
+            f"{lies}; op offload applies only if the last backend, {case.plan.backends[-1].name}, "
+            f"is the first that can read the weight and supports the op, but {case.at} comes first"
         )
         out = case.leave_out(case.at)
         return AppliedRule(
@@ -229,7 +230,7 @@ def _weight(case: Case) -> AppliedRule:
         )
     if not host:
         plain = case.plan.capture.bufts[case.plan.backends[-1].buft].name
-        text = f"{lies}; op offload is for weights in host memory, which {memory(weight)} is not"
+        text = f"{lies}; op offload needs weights in host memory, and {memory(weight)} is not"
         there = (
             f"keep {quoted(weight)} in {plain} memory (not repacked)",
             {"move_weights": {key(weight): case.at}},
@@ -239,24 +240,24 @@ def _weight(case: Case) -> AppliedRule:
 
 
 _WANTED = (
-    "CUDA, Vulkan, SYCL and CANN want 32 and more by default, Metal of matrix products only, most "
-    "others none"
+    "by default CUDA, Vulkan, SYCL and CANN want 32 or more, Metal too but only for matrix "
+    "products, most others want none"
 )
 
 
 def _unwanted(case: Case, weight: PlanTensor) -> AppliedRule:
     t, rows = case.t, batch_size(case.t.record)
     text = (
-        f"its weight {quoted(weight)} is in {memory(weight)}, which {case.backend} does not read, "
-        f"and {case.backend} does not want it offloaded: "
+        f"its weight {quoted(weight)} is in {memory(weight)}, which {case.backend} cannot read, "
+        f"and {case.backend} does not want to offload it: "
     )
     if t.op == "GET_ROWS":
         text += "GPU backends never want GET_ROWS"
-        bigger = f"have {case.backend} want it"
+        bigger = f"make {case.backend} want it"
     else:
         text += f"the batch is {rows} ({_WANTED})"
-        larger = ": a batch of 32 or more, or another minimum" if rows < 32 else ""
-        bigger = f"have {case.backend} want it{larger}"
+        larger = " (a batch of 32 or more, or another minimum)" if rows < 32 else ""
+        bigger = f"make {case.backend} want it{larger}"
     changes = [(bigger, {"offload": {(case.backend, t.id): True}}), case.move(weight)]
     return AppliedRule("offload.batch", text, 1, "", weight, changes)
 
@@ -265,7 +266,7 @@ def _unwanted(case: Case, weight: PlanTensor) -> AppliedRule:
 
 
 def _sweep(case: Case) -> AppliedRule:
-    """A sweep took it, and none came with the backend in question before."""
+    """A sweep placed it, and no earlier sweep brought the backend in question."""
     met = list(decisions_of(case.plan).meetings(case.t))
     taken = met[-1]
     assert taken.carrier is not None
@@ -289,8 +290,8 @@ def _most_sources(case: Case) -> AppliedRule:
     met = list(decisions_of(case.plan).meetings(case.t))
     equal = counts[case.at] == counts[case.backend]
     text = (
-        f"no sweep brought a backend that supports it, and {case.at} reads {counts[case.at]} of "
-        f"its sources, {case.backend} {counts[case.backend]}" + " and comes later" * equal
+        f"no sweep brought a backend that supports it; {case.at} can read {counts[case.at]} of its "
+        f"sources, {case.backend} {counts[case.backend]}" + " and comes later" * equal
     )
     carriers = dict.fromkeys(m.carrier for m in met if m.carrier is not None)
     near = list(carriers) or list(_neighbours(case.plan, case.t))
@@ -303,7 +304,7 @@ def _neighbours(plan: Planned, t: PlanTensor) -> Iterator[PlanTensor]:
 
 
 def _upgraded(case: Case) -> AppliedRule | None:
-    """It was there, or could have been moved there, had another not been the first that could."""
+    """Pass 3 moved it elsewhere: it was on this backend, or could have been moved to it."""
     if case.step.answer != causes.UPGRADED.code:
         return None
     was = decisions_of(case.plan).placement(case.t, case.step.index)
@@ -315,11 +316,11 @@ def _upgraded(case: Case) -> AppliedRule | None:
         and _shares_buft(case, was.backend)
         and case.unreadable_source() is None
     ):
-        where = "it could have been moved there"
+        where = "pass 3 could have moved it there"
     else:
         return None
     text = (
-        f"{where}, but {case.at} comes first, shares the buffer type, supports the op and reads "
+        f"{where}, but {case.at} comes first, shares the buffer type, supports the op and can read "
         "all of its sources"
     )
     out, refuse = case.leave_out(case.at), case.refuse(case.at)
@@ -327,7 +328,7 @@ def _upgraded(case: Case) -> AppliedRule | None:
 
 
 def _not_upgraded(case: Case) -> AppliedRule | None:
-    """The backends share a buffer type, and still pass 3 did not move it."""
+    """The backends share a buffer type, but pass 3 did not move it."""
     t, code = case.t, case.step.answer
     if (
         t.is_view_op
@@ -338,14 +339,14 @@ def _not_upgraded(case: Case) -> AppliedRule | None:
     if not _shares_buft(case, case.at) or (src := case.unreadable_source()) is None:
         return None
     text = (
-        f"{case.backend} shares the buffer type of {case.at} and supports the op, but does not "
-        f"read its source {quoted(src)}, which is in {memory(src)}"
+        f"{case.backend} shares the buffer type of {case.at} and supports the op, but cannot read "
+        f"its source {quoted(src)}, which is in {memory(src)}"
     )
     return AppliedRule("upgrade.source", text, 3, "", src, [case.place(src)])
 
 
 def _shares_buft(case: Case, backend: str) -> bool:
-    """Whether pass 3 looks at the backend in question for what is on `backend`."""
+    """Whether pass 3 considers the backend in question for nodes on `backend`."""
     at, backends = case.plan.capture.backend_index(backend), case.plan.backends
     return case.b < at and backends[case.b].buft == backends[at].buft
 
@@ -356,7 +357,7 @@ def _shares_buft(case: Case, backend: str) -> bool:
 def _view(case: Case) -> AppliedRule:
     source = case.step.witness
     assert source is not None
-    text = f"a view is where the tensor is that it views, and {quoted(source)} is on {case.at}"
+    text = f"a view is where its source is, and {quoted(source)} is on {case.at}"
     return AppliedRule("view", text, 4, "", source, [case.place(source)])
 
 
@@ -374,12 +375,12 @@ def _fallback(case: Case) -> AppliedRule:
 
 
 def holder_of(t: PlanTensor) -> PlanTensor:
-    """Whose memory it is in."""
+    """The tensor whose memory `t` is in."""
     return t if t.view_src is None else t.view_src
 
 
 def key(t: PlanTensor) -> str | int:
-    """What `Plan.what_if` takes for a tensor: its name where only it has that, else its id."""
+    """How `Plan.what_if` is told which tensor: by its name if that is unique, else by its id."""
     return t.name if t.name and t.plan.n_named[t.name] == 1 else t.id
 
 

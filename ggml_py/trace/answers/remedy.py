@@ -1,4 +1,4 @@
-"""llama.cpp's options that would give fewer splits or copies: planned with, not guessed."""
+"""llama.cpp options that would give fewer splits or copies, checked by planning with them."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from ..planned import Planned
     from .why_splits import WhySplits
 
-# Fewer bytes alone are worth a remedy when less than this part of the bytes before is left.
+# Fewer copied bytes alone justify a remedy if less than this fraction of them remains.
 _WORTH = 0.9
-_OFF = ("weight", "offload")  # reasons that another place of the weight takes away
+_OFF = ("weight", "offload")  # reasons that moving the weight removes
 
 
 @dataclass(frozen=True)
 class Remedy:
-    """Options, and the plan that they give."""
+    """Options and the plan that results from them."""
 
     flags: str  # as on llama.cpp's command line
     plan: Planned
@@ -34,8 +34,8 @@ class Remedy:
 
 
 def is_better(before: Planned, after: Planned) -> bool:
-    """Whether a plan has fewer splits or copies clearly fewer bytes, and neither more of the other
-    nor more to compute for the backends without memory of their own."""
+    """Whether `after` has fewer splits or copies clearly fewer bytes, without more of the other and
+    without more work for the backends that have no memory of their own."""
     fewer_splits = after.n_splits < before.n_splits
     fewer_bytes = after.copy_bytes < before.copy_bytes * _WORTH
     return (
@@ -56,8 +56,8 @@ def best(
     candidates: Iterable[tuple[str, dict[Any, Any]]],
     make: Callable[[dict[Any, Any]], Planned | None],
 ) -> Remedy | None:
-    """Each candidate (flags, changes) is tried together with those that helped before it; the
-    remedy has all that helped. None where none does. `make` plans with changes, or gives None."""
+    """Tries each candidate (flags, changes) together with the earlier ones that helped. The remedy
+    has all that helped; None if none did. `make` returns the plan with changes, or None."""
     found, flags, changes = plan, [], dict[Any, Any]()
     for flag, more in candidates:
         after = make({**changes, **more})
@@ -68,8 +68,8 @@ def best(
 
 
 def remedy_of(plan: Planned, why: WhySplits) -> Remedy | None:
-    """The remedy for a plan whose model is not at hand: weights and the KV cache in memory of the
-    main backend, as `what_if` plans it. Nobody knows whether the memory suffices."""
+    """The remedy for a plan whose model is not available: weights and the KV cache are moved to the
+    memory of the main backend with `what_if`. Whether they fit there is not known."""
     facts = Facts(plan, 0)
     main = plan.capture.backend_index(why.main)
     if plan.capture.source != "scheduler" or main not in facts.devices:
@@ -97,8 +97,8 @@ def _moves(facts: Facts, why: WhySplits, main: int) -> Iterator[tuple[str, dict[
 
 
 def _weights_elsewhere(facts: Facts, why: WhySplits, main: int) -> Iterator[int]:
-    """The weights that keep nodes off the main backend, or are copied there, if more than one split
-    is because of them."""
+    """The weights that keep nodes off the main backend or are copied to it, for reasons that
+    account for more than one split."""
     seen: set[int] = set()
     for reason in why.reasons:
         if reason.reason.partition(".")[0] not in _OFF or len(reason.splits) < 2:

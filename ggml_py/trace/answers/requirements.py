@@ -1,5 +1,5 @@
-"""What a plan can be required to be. Each function says what is wrong, with the explanation of the
-first node that it is about; "" where nothing is."""
+"""Requirements on a plan. Each function returns what is wrong, with the explanation of the first
+node concerned, or "" if nothing is."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ def fallen_back(
         if not above:
             raise ValueError(
                 "backend=None: this plan has no backend with memory of its own, only "
-                f"{joined(b.name for b in plan.backends)}; say which of them the ops are to run on"
+                f"{joined(b.name for b in plan.backends)}; say which of them should run the ops"
             )
         fallen = [(t, max(above)) for t in facts.computed if _is_lower(facts, t, max(above))]
         fallen = [(t, b) for t, b in fallen if {t.op, t.op_desc} & set(ops)]
     else:
         if backend is not None and not facts.has_own_memory(above[0]):
             raise ValueError(
-                f"backend={backend!r} computes in the CPU's memory, and only what it is meant for: "
-                "say which ops with op="
+                f"backend={backend!r} works in the CPU's memory and runs only some ops: say which "
+                "ops it should run with op="
             )
         fallen = [found for device in above for found in _fallen(facts, device)]
     nodes = {t.id: (plan.tensor(t.id), plan.backends[b].name) for t, b in fallen}
@@ -58,8 +58,8 @@ def _is_lower(facts: Facts, t: TensorRecord, device: int) -> bool:
 
 
 def _fallen(facts: Facts, device: int) -> Iterator[tuple[TensorRecord, int]]:
-    """Nodes in the CPU's memory that read what `device` holds, and those that would be on it if
-    only it supported them; pins are somebody's wish."""
+    """Unpinned nodes in the CPU's memory that read what is on `device`, and those that would be on
+    it if it supported them."""
     below = [
         t for t in facts.computed
         if t.pin < 0 and facts.where[t.id] > device and not facts.has_own_memory(facts.where[t.id])
@@ -86,7 +86,7 @@ def _is_allowed(t: PlanTensor, allow: Sequence[str]) -> bool:
 
 
 def too_many_splits(plan: Planned, n: int) -> str:
-    """Whether there are more than `n` splits."""
+    """Says if there are more than `n` splits."""
     if plan.n_splits <= n:
         return ""
     starts: dict[str, list[Split]] = {}
@@ -103,7 +103,7 @@ def too_many_splits(plan: Planned, n: int) -> str:
 
 
 def too_many_bytes(plan: Planned, n: int) -> str:
-    """Whether more than `n` bytes are copied in one evaluation."""
+    """Says if more than `n` bytes are copied in one evaluation."""
     if most(plan.copy_bytes) <= n:
         return ""
     copies = sorted(plan.copied, key=lambda i: -i.nbytes)
@@ -114,8 +114,8 @@ def too_many_bytes(plan: Planned, n: int) -> str:
     if plan.copy_bytes <= n:
         head = (
             f"{format_bytes(plan.copy_bytes)} are copied in one evaluation, at most {n} "
-            f"({format_bytes(n)}) were expected: whether it is more, this log does not tell, for "
-            "it has sizes in whole KiB or MiB"
+            f"({format_bytes(n)}) were expected; this log cannot show whether it is more, because "
+            "its sizes are in whole KiB or MiB"
         )
         return "\n".join([head, *_first_of(rows)])
     head = (
@@ -126,7 +126,7 @@ def too_many_bytes(plan: Planned, n: int) -> str:
 
 
 def out_of_reach(plan: Planned) -> str:
-    """Whether a node uses memory that its backend cannot reach (`trace.reach`)."""
+    """Says if a node uses memory that its backend cannot reach (`advice.reach`)."""
     found = reach.unreached(plan)
     if not found:
         return ""
@@ -153,13 +153,13 @@ def elsewhere(plan: Planned, expected: Mapping[str, str]) -> str:
 
 
 def otherwise(before: Planned, after: Planned, backends: Mapping[str, str] | None = None) -> str:
-    """Whether `after` decides otherwise than `before`."""
+    """Says if `after` decides differently from `before`."""
     found = diff(before, after, backends)
     return "\n".join(changes(found, after)) if found else ""
 
 
 def changes(diff: Diff, after: Planned) -> Iterator[str]:
-    """What is different, and why the first node is where it is now."""
+    """What differs, and why the first node that differs is where it is now."""
     yield diff.headline()
     for title, rows in diff.sections():
         yield f"{title}:"
@@ -178,7 +178,7 @@ def _first_change(diff: Diff) -> Difference | None:
 
 
 def why(plan: Planned, t: PlanTensor, backend: str | None = None) -> list[str]:
-    """Why `t` is not on `backend`; where that cannot be told, why it is where it is."""
+    """Why `t` is not on `backend`; if that is unknown, why it is where it is."""
     return _why_not(plan, t, backend) or [str(explain(plan, t))]
 
 
@@ -193,7 +193,7 @@ def _why_not(plan: Planned, t: PlanTensor, backend: str | None) -> list[str]:
 
 
 def _grouped(pairs: Iterable[tuple[str, PlanTensor]]) -> list[str]:
-    """A row for those of which the same is told, with the names of the first."""
+    """A row for each text, with the names of its first tensors."""
     groups: dict[str, list[PlanTensor]] = {}
     for text, t in pairs:
         groups.setdefault(text, []).append(t)

@@ -1,8 +1,8 @@
-"""When the nodes of a run were done: measured, or known to be done by then.
+"""When the nodes of a run were done: measured, or as an upper bound.
 
-A backend that works asynchronously is given its nodes and goes on alone. That they are done is
-known when somebody has waited for it, so the time until then is a bound: they took no longer. It is
-what they took where the backend had nothing else to do when it got them, and was waited for at
+An asynchronous backend is given its nodes and computes them while the scheduler goes on. Only a
+wait for the backend shows that they are done, so the time until the end of that wait is an upper
+bound. It is the measured time if the backend was idle when it got the nodes and the wait began at
 once.
 """
 
@@ -32,8 +32,8 @@ from ..run import SchedulerRecord as Scheduler
 class Ends(NamedTuple):
     """By the index of an event that gave nodes to a backend."""
 
-    at: dict[int, int]  # ns: when they were known to be done; not there where nobody waited
-    measured: frozenset[int]  # those that took until then, and no less
+    at: dict[int, int]  # ns: when they were known to be done; missing if nothing waited
+    measured: frozenset[int]  # the events whose time is exact
 
     def known(self, index: int) -> str:
         """How well the end of these nodes is known."""
@@ -43,13 +43,13 @@ class Ends(NamedTuple):
 
 
 class _Queue:
-    """What one backend was given."""
+    """The nodes that one backend was given."""
 
     def __init__(self) -> None:
         self.pending: list[tuple[int, int]] = []  # index of the event, and which copy
-        self.n_done = 0  # of all that it was given
-        self.recorded: dict[int, int] = {}  # by copy: how many it had been given at its event
-        self.busy = False  # may have something to do
+        self.n_done = 0  # of all nodes that it was given
+        self.recorded: dict[int, int] = {}  # by copy: `n_given` when its event was recorded
+        self.busy = False  # may still have work
 
     @property
     def n_given(self) -> int:
@@ -57,12 +57,12 @@ class _Queue:
 
 
 def ends_of(events: Sequence[RunEvent], schedulers: Sequence[Scheduler]) -> Ends:
-    """Of all nodes in a run's events."""
+    """The ends of all nodes in a run's events."""
     at: dict[int, int] = {}
     measured: set[int] = set()
     queues: dict[tuple[int, int], _Queue] = defaultdict(_Queue)
-    ended: dict[int, int] = {}  # of each scheduler, the compute that began last
-    last: dict[int, int] = {}  # nodes that nothing has come after yet
+    ended: dict[int, int] = {}  # by scheduler: when its latest compute ended
+    last: dict[int, int] = {}  # by scheduler: nodes that nothing has followed yet
     for i, event in enumerate(events):
         scheduler = event.scheduler
         queue = queues[scheduler, event.backend]
@@ -83,7 +83,7 @@ def ends_of(events: Sequence[RunEvent], schedulers: Sequence[Scheduler]) -> Ends
         elif (event.kind == COPY and event.how in (ASYNC, "")) or event.kind == QUEUE_WAIT:
             last.pop(scheduler, None)
             for b, works_alone in enumerate(schedulers[scheduler].asynchronous):
-                queues[scheduler, b].busy |= works_alone  # the source's, too
+                queues[scheduler, b].busy |= works_alone  # the source's too
         elif event.kind == WAIT:
             known = _known(queue, event, ended.get(scheduler, 0))
             for j, _copy in queue.pending[:known]:
@@ -100,21 +100,21 @@ def ends_of(events: Sequence[RunEvent], schedulers: Sequence[Scheduler]) -> Ends
 
 
 def _at_once(nodes: RunEvent, wait: RunEvent) -> bool:
-    """Whether somebody began to wait for nodes as soon as they were given: what passed between is
-    nothing beside the time that is told."""
+    """Whether a wait began as soon as the nodes were given: the time between is negligible beside
+    the time of the nodes."""
     return wait.start - nodes.end <= _SHORT + (wait.end - nodes.start) // 100
 
 
-_SHORT = 1000  # ns: what returning from one call and making another takes
+_SHORT = 1000  # ns: time to return from one call and make another
 
 
 def _known(queue: _Queue, event: RunEvent, ended: int) -> int:
-    """How many of what is pending are done when a wait has ended. Backends do one thing after the
-    other."""
+    """How many pending entries are done when a wait has ended. A backend works through them in
+    order."""
     if event.how == EVENT:
         return max(queue.recorded.get(event.copy, 0) - queue.n_done, 0)
     if event.how or event.start >= ended:
         return len(queue.pending)
-    # A file that does not say how: within a compute it may be for an event, of one copy only.
+    # The file does not say how: within a compute it may be a wait for the event of one copy.
     known = [n for n, (_i, copy) in enumerate(queue.pending) if copy == event.copy]
     return known[-1] + 1 if known else 0

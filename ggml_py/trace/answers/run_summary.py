@@ -26,8 +26,8 @@ from ..run import (
     RunEvent,
 )
 
-MOST = 10  # of each kind, those that took longest
-_GAP = 1000  # ns: shorter ones are what reading the clock takes
+MOST = 10  # rows of each kind: those that took longest
+_GAP = 1000  # ns: shorter gaps are the cost of reading the clock
 _QUEUED = ", queued"
 
 
@@ -35,25 +35,25 @@ class Spent(NamedTuple):
     """One tensor's time over all computes."""
 
     name: str
-    what: str  # its op; of a copy "CPU -> gpu0", with ", queued" where it was only handed over
+    what: str  # its op; for a copy "CPU -> gpu0", with ", queued" if it was only handed over
     backend: str
     times: int
-    ns: int  # of all of them together
-    nbytes: int  # copied, together
+    ns: int  # in total
+    nbytes: int  # copied in total
 
     @property
     def bytes_per_s(self) -> float:
-        """What copying it reached; 0 of a node."""
+        """The bandwidth of copying it; 0 for a node."""
         return self.nbytes / self.ns * 1e9 if self.ns else 0.0
 
 
 class Synced(NamedTuple):
     """Waits and events of one kind, over all computes."""
 
-    what: str  # "synchronize", "event_synchronize", "event_record", "event_wait"; "wait": not known
+    what: str  # "synchronize", "event_synchronize", "event_record", "event_wait"; "wait": unknown
     backend: str  # that is waited for, or has the event
-    copy: int  # events: whose of the scheduler's n_copies it is; else -1
-    by: str  # the backend in whose queue; "" where the caller waits
+    copy: int  # of an event: which of the scheduler's n_copies it belongs to; else -1
+    by: str  # the backend in whose queue it is; "" if the caller waits
     times: int
     ns: int  # of the caller's time
 
@@ -69,7 +69,7 @@ class Synced(NamedTuple):
 
 
 class Gap(NamedTuple):
-    """Time in which the scheduler did nothing that was recorded."""
+    """Time in which no activity of the scheduler was recorded."""
 
     start: int  # ns
     ns: int
@@ -78,18 +78,19 @@ class Gap(NamedTuple):
 
 @dataclass(frozen=True)
 class RunSummary:
-    """Nanoseconds by what they went into. `str` of it is a report.
+    """Where the nanoseconds of a run went. `str` of it is a report.
 
-    `computing` is the time by backend between nodes given to it and those done; they may compute at
-    the same time, and while the scheduler waits or copies. `known` says of each backend how well
-    that is known: "measured", "at most" (it was known to be done by then; `idle_on` is at least
-    that much) or "not known" (nobody waited). `idle_on` is the rest of the time until each compute
-    of theirs was done. `copying` is the time of copies that were made at once, without the waits in
-    them. `handing_over` is that of giving copies to backends that make them later. `waiting` is
-    that of all waits; `synced` says what for. `between` is when no scheduler computed or waited:
-    the caller's own work, and reading the plans of new graphs.
-    `idle` is what passed within computes in nothing that was recorded, `gaps` the longest of it;
-    `idles` is `idle_on` by the nodes after which a backend had nothing to do.
+    `computing` is, by backend, the time from when nodes were given to it until they were done.
+    Backends may compute at the same time, and while the scheduler waits or copies. `known` says how
+    well that time is known: "measured", "at most" (the nodes were known to be done by then, so
+    `idle_on` is at least the given time) or "not known" (nothing waited). `idle_on` is, by backend,
+    the rest of the time until each of its scheduler's computes was done. `copying` is the time of
+    copies that were made at once, without the waits in them. `handing_over` is the time it took to
+    give copies to backends that make them later. `waiting` is the time of all waits; `synced` says
+    what they were for. `between` is the time when no scheduler computed or waited: the caller's own
+    work, and reading the plans of new graphs. `idle` is the time within computes in which nothing
+    was recorded, and `gaps` are its longest parts. `idles` is `idle_on` by the nodes after which a
+    backend had nothing to do.
     """
 
     n_computes: int
@@ -106,7 +107,7 @@ class RunSummary:
     idle: int
     n_copies: int
     copied: int  # bytes
-    queued: int  # bytes of them that asynchronous backends took to copy later
+    queued: int  # the part of `copied` that asynchronous backends took to copy later
     memcpy: float  # bytes per second
     per_op: bool
     nodes: tuple[Spent, ...]
@@ -114,10 +115,10 @@ class RunSummary:
     copies: tuple[Spent, ...]
     gaps: tuple[Gap, ...]
     idles: tuple[Spent, ...]
-    copy_bandwidth: float  # bytes per second of all copies but those queued, waits left out
+    copy_bandwidth: float  # bytes per second of all copies except queued ones, without waits
     synced: tuple[Synced, ...]
     copied_how: dict[str, int]  # how many copies, by `Event.how`
-    fused: dict[str, int]  # how often CPUs computed nodes as one, by their ops: "RMS_NORM + MUL"
+    fused: dict[str, int]  # how often CPUs fused nodes, by their ops: "RMS_NORM + MUL"
 
     def __repr__(self) -> str:
         return f"<RunSummary: {self.headline()}>"
@@ -169,7 +170,7 @@ class RunSummary:
             )
         if self.queued:
             lines.append(
-                f"  {format_bytes(self.queued)} more were handed to backends that copy later"
+                f"  {format_bytes(self.queued)} more were handed over to backends that copy later"
             )
         if self.copied_how.keys() - {""}:
             each = ", ".join(f"{n} {how or 'not known'}" for how, n in self.copied_how.items())
@@ -195,7 +196,8 @@ class RunSummary:
             lines.append("longest gaps")
             lines += [f"  {_time(g.ns):>10}  after {g.after}" for g in gaps]
         if self.lost:
-            lines.append(f"{self.lost} events were not kept: record with a larger max_events")
+            lost = counted(self.lost, "event was", "events were")
+            lines.append(f"{lost} not kept: record with a larger max_events")
         return "\n".join(lines)
 
 
@@ -258,8 +260,8 @@ def summarize(run: Recorded) -> RunSummary:
 def _by_backend(
     run: Recorded,
 ) -> tuple[dict[str, int], dict[str, str], dict[str, int], dict[tuple[str, ...], list[int]]]:
-    """Time by backend with nodes, how well it is known, that without, and the latter by what the
-    backend had done."""
+    """By backend: the time with nodes, how well it is known, and the time without. Last, the time
+    without nodes by what the backend had done before."""
     known: dict[str, str] = {}
     busy: dict[tuple[int, str], list[tuple[int, int, str]]] = {}
     spans: dict[int, list[tuple[int, int]]] = {}
@@ -300,7 +302,7 @@ def _fused(run: Recorded) -> Counter[str]:
 
 
 def _synced(run: Recorded) -> tuple[Synced, ...]:
-    """By what and whose, what took the caller longest first."""
+    """Waits and events by kind and backend, those that took the caller longest first."""
     found: dict[tuple[str, str, int, str], list[int]] = {}
     for event in run.events:
         if event.kind not in (WAIT, RECORD, QUEUE_WAIT):
@@ -349,7 +351,7 @@ def _longest(table: dict[tuple[str, ...], list[int]]) -> tuple[Spent, ...]:
 
 
 def _gaps(compute: ComputeRun) -> Iterable[Gap]:
-    """The times of a compute in which nothing else was recorded, until its call returned."""
+    """The times within a compute in which nothing was recorded, until its call returned."""
     at, after, end = compute.event.start, "the start of the compute", compute.event.end
     inner = [e for _i, e in compute.events if e.kind != COMPUTE and e.start < end]
     for event in inner:
@@ -362,7 +364,7 @@ def _gaps(compute: ComputeRun) -> Iterable[Gap]:
 
 
 def _nodes(compute: ComputeRun, event: RunEvent) -> str:
-    """Which, and what the last of them is called."""
+    """The numbers of the nodes, and the name of the last one."""
     last, given = event.last - 1, compute.given(event)
     which = f"node {last}" if event.first == last else f"nodes {event.first} to {last}"
     if given is None:

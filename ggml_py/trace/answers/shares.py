@@ -1,4 +1,4 @@
-"""Who does how much of a graph: nodes, arithmetic, memory that is read and written."""
+"""The share of each backend in a graph: nodes, arithmetic, memory read and written."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..record import NODE, Capture, TensorRecord
 
 
 class DeviceShare(NamedTuple):
-    """One backend's part of a plan. The shares are of the plan's total, 0 to 1."""
+    """One backend's part of a plan. Shares are fractions of the plan's total, 0 to 1."""
 
     backend: str
     nodes: int  # that it computes
@@ -22,11 +22,11 @@ class DeviceShare(NamedTuple):
     flops_share: float
     bytes: int  # that its nodes read and write, estimated
     bytes_share: float
-    weight_bytes: int  # of the graph's weights that lie in memory of its own
+    weight_bytes: int  # of the graph's weights in its memory
 
 
 def shares(plan: Planned) -> list[DeviceShare] | None:
-    """The part of each backend, highest priority first; None where shapes are not known."""
+    """The part of each backend, highest priority first; None if shapes are not known."""
     capture = plan.capture
     if capture.source != "scheduler":
         return None
@@ -56,8 +56,8 @@ def shares(plan: Planned) -> list[DeviceShare] | None:
 
 
 def bytes_moved(t: TensorRecord, sources: Sequence[TensorRecord]) -> int:
-    """Bytes that computing `t` reads and writes, about: its sources, each once, and itself. Of
-    tables, caches and experts only as many rows as there are indices."""
+    """Roughly the bytes that computing `t` reads and writes: each source once, and `t`. Of tables,
+    caches and experts only as many rows or matrices as there are indices."""
     if t.op == "GET_ROWS" and len(sources) > 1:
         rows = prod(sources[1].ne)
         return min(sources[0].nbytes, rows * sources[0].nb[1]) + sources[1].nbytes + t.nbytes
@@ -68,12 +68,12 @@ def bytes_moved(t: TensorRecord, sources: Sequence[TensorRecord]) -> int:
         experts = prod(sources[2].ne) * sources[0].nb[2]
         return min(sources[0].nbytes, experts) + sources[1].nbytes + sources[2].nbytes + t.nbytes
     if t.op == "CPY" and sources:
-        return sources[0].nbytes + t.nbytes  # what src[1] held is written over
+        return sources[0].nbytes + t.nbytes  # src[1] is overwritten, not read
     return sum({s.id: s.nbytes for s in sources}.values()) + t.nbytes
 
 
 def _holder(capture: Capture, t: TensorRecord) -> int:
-    """The backend whose memory a weight is in. Several can read the CPU's; it is the last."""
+    """The backend whose memory a weight is in: the last one that can read it."""
     readers = capture.bufts[capture.buffers[t.buffer].buft].readers
     return readers.bit_length() - 1 if readers else len(capture.backends) - 1
 
@@ -90,7 +90,7 @@ def headline(plan: Planned) -> str:
 
 
 def in_words(parts: Sequence[DeviceShare]) -> str:
-    """For the headline: FLOPs and bytes by backend."""
+    """FLOPs and bytes by backend, for the headline."""
     arithmetic = ", ".join(f"{s.backend} {s.flops_share:.0%}" for s in parts)
     traffic = ", ".join(f"{s.backend} {s.bytes_share:.0%}" for s in parts)
     return f"FLOPs: {arithmetic}; bytes: {traffic}"

@@ -1,4 +1,4 @@
-"""Plans over shapes, and the shapes at which the plan becomes another one."""
+"""Plans over a range of shapes, and the shapes at which the plan changes."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from .what_if import batch_size
 
 Value: TypeAlias = "int | str | float | bool | None"
 Shape: TypeAlias = "dict[str, Value]"
-Progress: TypeAlias = "Callable[[str, int], None]"  # what is looked at, builds that it may take
+Progress: TypeAlias = "Callable[[str, int], None]"  # what is being built, builds to expect
 
-_KEPT = 32  # plans that are kept; others are built again when they turn out to be needed
+_KEPT = 32  # plans to keep; others are built again if they are needed
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """The plan of one shape in numbers; None where `build` had no plan."""
+    """The plan of one shape in numbers; None if `build` returned no plan."""
 
     shape: Shape
     totals: Totals | None
@@ -36,7 +36,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """A node that another backend computes from a threshold on."""
+    """A node that another backend computes after a threshold."""
 
     name: str
     op: str  # its description: SILU rather than UNARY
@@ -45,36 +45,37 @@ class Moved:
     after: str | None
     cause_before: str
     cause_after: str
-    # Why, in a sentence; `decides` when a backend answers otherwise about this very node, and False
-    # when it goes along with another.
+    # `reason` says why, in a sentence. `decides` is true if a backend changed its answer about this
+    # node, and false if the node only follows another.
     reason: str
     decides: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Threshold:
-    """Between `before` and `after`, neighbours on one axis, the plan becomes another."""
+    """The plan changes between `before` and `after`, two neighbours on one axis."""
 
     axis: str
-    before: Value  # the last value of the plan before
-    after: Value  # the first one of the plan after
+    before: Value  # the last value with the plan before
+    after: Value  # the first value with the plan after
     at: Shape  # the values of the other axes
-    moved: tuple[Moved, ...]  # those that decide first, then in the order of the graph
-    n_removed: int  # nodes that only the graph before has
+    moved: tuple[Moved, ...]  # nodes that decide first, then in the order of the graph
+    n_removed: int  # computed nodes that only the graph before has
     n_added: int
     totals_before: Totals
     totals_after: Totals
 
     @property
     def reason(self) -> str:
-        """Why, in a sentence: of the node that decides, if there is one."""
+        """Why, in a sentence: the reason of the node that decides, if there is one."""
         if self.moved:
             return self.moved[0].reason
         if self.n_removed or self.n_added:
             return (
-                f"the graph is another: {counted(self.n_removed, 'node')} less, {self.n_added} more"
+                f"the graph changes: {counted(self.n_removed, 'node')} removed, "
+                f"{self.n_added} added"
             )
-        return "the nodes stay where they are; the splits or what is copied for them change"
+        return "the nodes stay where they are, but the splits or their copies change"
 
     def __repr__(self) -> str:
         return f"<Threshold {self.headline()}>"
@@ -105,8 +106,8 @@ class Sweep:
         return f"<Sweep of {axes}: {n} plan{'s' * (n != 1)}, {found} threshold{'s' * (found != 1)}>"
 
     def grouped(self) -> list[tuple[Threshold, list[Shape]]]:
-        """The thresholds without those that differ only in the values of the other axes, each with
-        the other axes' values where it is."""
+        """The thresholds, those that differ only in the values of the other axes as one, each with
+        these values."""
         groups: dict[Any, tuple[Threshold, list[Shape]]] = {}
         for t in self.thresholds:
             nodes = tuple((m.name, m.before, m.after) for m in t.moved)
@@ -115,7 +116,7 @@ class Sweep:
         return list(groups.values())
 
     def __str__(self) -> str:
-        """A line for each plan, then the thresholds with nodes and reasons."""
+        """A line for each plan, then the thresholds with their nodes and reasons."""
         lines = []
         for point in self.points:
             shape = describe(point.shape)
@@ -145,8 +146,8 @@ class Sweep:
 
 
 def moved_rows(threshold: Threshold, limit: int = 8) -> list[str]:
-    """A row for each reason, with the nodes that have it; one for those that go along. Reasons that
-    differ in the numbers of names only, as those of layers do, are one."""
+    """A row for each reason, with its nodes, and one for the nodes that follow others. Reasons that
+    differ only in the numbers of names, such as layer numbers, count as one."""
     if not threshold.moved:
         return [threshold.reason]
     deciding = [m for m in threshold.moved if m.decides]
@@ -185,30 +186,30 @@ def sweep(
     progress: bool | None = None,
     **axes: Iterable[Value] | Value,
 ) -> Sweep:
-    """The plans of `build(n_tokens=…, n_kv=…)` over all combinations of the values given for its
-    arguments, `sweep(build, n_tokens=[1, 512], n_kv=[256, 8192])`, and where the plan changes.
+    """The plans of `build(n_tokens=…, n_kv=…)` for all combinations of the given values, as in
+    `sweep(build, n_tokens=[1, 512], n_kv=[256, 8192])`, and where the plan changes.
 
-    Between neighbouring integers whose plans differ every threshold that bisection meets is found,
-    to the integer, with the nodes that move and the reason; what changes and changes back between
-    two given values is not seen. Other values (types, flags) are compared as they are given. Plans
-    differ when a node is computed by another backend, the splits are cut elsewhere, or other
-    tensors are copied, not when sizes do. `build` may return None for a shape that has no plan;
-    what it raises is raised. `progress` shows how far it is on standard error (default: when that
-    is a terminal).
+    If the plans of neighbouring integers differ, bisection finds the exact thresholds between them,
+    with the nodes that move and the reason. A change that is undone between two given values is not
+    seen. Other values (types, flags) are compared in the given order. Plans differ if another
+    backend computes a node, the splits are cut elsewhere, or other tensors are copied, but not if
+    only sizes change. `build` may return None for a shape without a plan; its exceptions are passed
+    on. `progress` shows the progress on standard error (default: if that is a terminal).
 
-    Raises TypeError and ValueError for axes without values and for builds that give no Plan.
+    Raises TypeError and ValueError for an axis without values or a build that returns something
+    other than a Plan.
     """
     if not callable(build):
         raise TypeError(f"build: expected a function that returns a Plan, got {build!r}")
     values = {name: _values(name, given) for name, given in axes.items()}
     if not values:
-        raise TypeError("no axes: give sweep values for arguments of build, as in n_kv=[256, 8192]")
+        raise TypeError("no axes: give values for the arguments of build, such as n_kv=[256, 8192]")
     with _progress(progress) as show:
         return _Sweeping(build, values, show).run()
 
 
 def _values(name: str, given: Any) -> tuple[Value, ...]:
-    """The values of an axis, each once, integers in order."""
+    """The distinct values of an axis; integers are sorted."""
     if isinstance(given, str | int | float | None):
         given = [given]
     if not isinstance(given, Iterable):
@@ -228,7 +229,7 @@ def _is_integer(value: Any) -> bool:
 
 
 class _Sweeping:
-    """One sweep: plans are built when they are needed, and once if not too many others were."""
+    """One sweep. Plans are built when they are needed, and the latest ones are kept."""
 
     def __init__(
         self,
@@ -241,7 +242,7 @@ class _Sweeping:
         self.n_builds = 0
         self.plan = lru_cache(_KEPT)(self.built)
         self.signatures: dict[tuple[Value, ...], bytes | None] = {}
-        # Values next to thresholds that were found, by axis: they are often those of other lines.
+        # Values next to found thresholds, by axis: other lines often have the same ones.
         self.found: dict[str, list[int]] = {name: [] for name in axes}
 
     def run(self) -> Sweep:
@@ -273,15 +274,15 @@ class _Sweeping:
         except Exception as error:
             add_note = getattr(error, "add_note", None)  # Python 3.11
             if add_note:
-                add_note(f"sweep was building the plan for {describe(shape)}")
+                add_note(f"while sweep built the plan for {describe(shape)}")
             raise
         if plan is not None and not isinstance(plan, Planned):
-            raise TypeError(f"build({describe(shape)}) returned {plan!r}: expected a Plan, or None")
+            raise TypeError(f"build({describe(shape)}) returned {plan!r}: expected a Plan or None")
         self.show(describe(shape), 0)
         return plan
 
     def signature(self, place: tuple[Value, ...]) -> bytes | None:
-        """What is equal where the plan is the same; None where there is no plan."""
+        """A hash that is equal for equal plans; None if there is no plan."""
         if place not in self.signatures:
             plan = self.plan(place)
             self.signatures[place] = None if plan is None else signature(plan)
@@ -320,7 +321,7 @@ class _Sweeping:
 
 @contextmanager
 def _progress(wanted: bool | None) -> Iterator[Progress]:
-    """Calls with builds > 0 add to what there is to do, those with 0 are one build done."""
+    """Calls with builds > 0 add expected builds; a call with 0 marks one build as done."""
     if not (sys.stderr.isatty() if wanted is None else wanted):
         yield lambda _what, _builds: None
         return
@@ -346,8 +347,8 @@ def _progress(wanted: bool | None) -> Iterator[Progress]:
 
 
 def signature(plan: Planned) -> bytes:
-    """What plans that decide the same have in common: where each node is computed, where the splits
-    are cut, what is copied for them. Names that ggml made up do not count."""
+    """A hash of a plan's decisions: where each node is computed, where the splits are cut, and what
+    is copied for them. Names that ggml made up do not count."""
     rows: list[Any] = []
     keys = [key_of(t) for t in plan.tensors]
     for split in plan.split_records:
@@ -401,7 +402,7 @@ def _moved(x: PlanTensor, y: PlanTensor) -> Moved:
 
 
 def _other_answer(x: PlanTensor, y: PlanTensor) -> str | None:
-    """What the backend that has it no longer, or the one that has it now, answers otherwise."""
+    """The changed answer of the node's old or new backend, in a sentence; None if none changed."""
     for backend in (x.backend, y.backend):
         old, new = (_answer(t, backend, "supports") for t in (x, y))
         if old is not None and new is not None and old != new:
@@ -412,12 +413,12 @@ def _other_answer(x: PlanTensor, y: PlanTensor) -> str | None:
         if cause == causes.OFFLOADED.code and old is not None and new is not None and old != new:
             says = "wants" if new else "does not want"
             rows = f"{batch_size(y.record)} rows instead of {batch_size(x.record)}"
-            return f"{backend} {says} it with {rows}, its weight being in host memory"
+            return f"{backend} {says} it with {rows}; its weight is in host memory"
     return None
 
 
 def _answer(t: PlanTensor, backend: str | None, question: str) -> bool | None:
-    """What a backend answers about a tensor; None when it is not there."""
+    """The answer of a backend about a tensor; None if the plan does not have the backend."""
     names = [b.name for b in t.plan.backends]
     if backend not in names:
         return None
@@ -425,7 +426,7 @@ def _answer(t: PlanTensor, backend: str | None, question: str) -> bool | None:
 
 
 def _sizes(x: PlanTensor, y: PlanTensor) -> str:
-    """The type and ne of what is otherwise: of the result and the sources."""
+    """The types and shapes that changed, of the result and the sources."""
     pairs = [("its result", x, y)]
     sources = zip(x.srcs, y.srcs, strict=False)
     pairs += [(f"src[{i}] {quoted(b)}", a, b) for i, (a, b) in enumerate(sources)]

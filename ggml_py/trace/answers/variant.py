@@ -1,12 +1,12 @@
-"""What `nearest` answers: changes to a node that make a device take it. Plain data."""
+"""The answer of `nearest`: changes to a node that make a device support it. Plain data."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from typing import Any
 
-# The order of variants: a change that keeps the values first, then one that rounds them, then
-# one that computes something else; what takes several changes last.
+# The order of variants: changes that keep the values come first, then those that round them, then
+# those that compute something else, then several changes together.
 KINDS = ("buffer", "contiguous", "type", "op_param", "dimension", "together")
 
 
@@ -16,15 +16,15 @@ class Variant:
 
     kind: str  # one of KINDS
     source: int | None  # index in src; None for the result, a parameter, several changes
-    name: str  # the constructor's argument: "K", "mask", "scale"; "src[1]" where none is known
+    name: str  # the constructor's argument: "K", "mask", "scale"; "src[1]" if it is not known
     dim: int | None  # of kind dimension: 0 is ne0
     before: str | int | float | None
     after: str | int | float | None
-    limit: int | None  # of kind dimension: the last size on the way back that is supported
-    rule: str  # what the device seems to want: "ne0 ≤ 1024"; "" where the answers show none
+    limit: int | None  # of kind dimension: the last supported size on the way back to `before`
+    rule: str  # what the device seems to require: "ne0 ≤ 1024"; "" if the answers show no rule
     tied: tuple[str, ...]  # dimensions that must change with it: "b ne0"
-    also: tuple[str, ...]  # of kind type: other types that would do, farther away
-    parts: tuple[Variant, ...]  # of kind together: the changes, each of which is needed
+    also: tuple[str, ...]  # of kind type: other types that work, farther away
+    parts: tuple[Variant, ...]  # of kind together: the changes, all of them needed
     text: str  # "K f16 instead of q5_1"
 
     def __repr__(self) -> str:
@@ -37,15 +37,15 @@ class Variant:
 
 @dataclass(frozen=True, slots=True)
 class Nearest:
-    """Whether a device supports a node, and if not, what would have to change."""
+    """Whether a device supports a node, and if not, what must change."""
 
     op: str
     node: str  # its name; may be ""
     device: str
     supported: bool
     variants: tuple[Variant, ...]  # the smallest change first
-    tried: int  # how often supports_op was asked
-    constructor: str  # what the variants were made with: "flash_attn_ext"; "" if field by field
+    tried: int  # number of supports_op queries
+    constructor: str  # that made the variants: "flash_attn_ext"; "": they were made field by field
 
     def __repr__(self) -> str:
         return f"<Nearest {self.text}>"
@@ -57,7 +57,7 @@ class Nearest:
             return f"{self.op}: {self.device} supports it as it is"
         if self.variants:
             return f"{self.op}: {self.variants[0].text}"
-        return f"{self.op}: {self.device} supports none of {self.tried:,} variants that were tried"
+        return f"{self.op}: {self.device} supports none of the {self.tried:,} variants tried"
 
     def render(self) -> str:
         """For a terminal: the node, then a line per variant."""
@@ -66,10 +66,10 @@ class Nearest:
             return f"{self.op}{node} on {self.device}: supported as it is"
         if not self.variants:
             return (
-                f"{self.op}{node} on {self.device}: not supported, nor any of {self.tried:,} "
-                "variants that were tried"
+                f"{self.op}{node} on {self.device}: not supported, nor is any of the "
+                f"{self.tried:,} variants tried"
             )
-        lines = [f"{self.op}{node} on {self.device}: not supported; it would be with"]
+        lines = [f"{self.op}{node} on {self.device}: not supported, but would be with:"]
         for variant in self.variants:
             also = f" (or {', '.join(variant.also)})" if variant.also else ""
             lines.append(f"  {variant.kind:<10}  {variant.text}{also}")

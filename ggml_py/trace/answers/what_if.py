@@ -1,4 +1,4 @@
-"""Plans of what is not: the same graph with other pins, answers, places of weights or rules."""
+"""What-if plans: the same graph with other pins, answers, places of weights or rules."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Supports: TypeAlias = "Mapping[tuple[str, Which], bool]"
 Offload: TypeAlias = "Mapping[tuple[str, Which], bool | int]"
 Moves: TypeAlias = "Mapping[Which, str]"
 
-MAX_COPIES = 4  # GGML_SCHED_MAX_COPIES, what `parallel` gives
+MAX_COPIES = 4  # GGML_SCHED_MAX_COPIES, which `parallel` uses
 
 
 def what_if(
@@ -53,7 +53,7 @@ def what_if(
         capture = _pinned(capture, which, pin)
     capture = _with_settings(capture, op_offload, upstream, parallel)
     _check_memory(capture, dropped)
-    if capture != plan.capture:  # nobody can ask the backends about other splits
+    if capture != plan.capture:  # the backends were not asked about other splits
         capture = replace(capture, optimized=(), cpu=())
     return reference.plan(capture)
 
@@ -63,7 +63,7 @@ def _items(argument: str, given: Any) -> list[tuple[Any, Any]]:
         return []
     if not isinstance(given, Mapping):
         raise TypeError(
-            f"{argument}={given!r}: expected a dict, as in {argument}={_LIKE[argument]}"
+            f"{argument}={given!r}: expected a dict, such as {argument}={_LIKE[argument]}"
         )
     return list(given.items())
 
@@ -79,17 +79,17 @@ _LIKE = {
 
 
 def _matching(capture: Capture, argument: str, which: Which, ops: bool = False) -> list[int]:
-    """Ids of the nodes and leafs that `which` means: an id, a name (as in `Plan.node`, the last
-    one that has it), a pattern (all that match), and with `ops` also the op or its description."""
+    """Ids of the tensors that `which` means: an id, a name (the last tensor with it, as in
+    `Plan.node`), a pattern (all tensors that match), and with `ops` an op or its description."""
     if isinstance(which, int) and not isinstance(which, bool):
         if not 0 <= which < len(capture.tensors):
             raise KeyError(
-                f"{argument}: no tensor {which}, ids are 0 to {len(capture.tensors) - 1}"
+                f"{argument}: no tensor {which}; ids are 0 to {len(capture.tensors) - 1}"
             )
         return [which]
     if not isinstance(which, str):
         raise TypeError(
-            f"{argument}: {which!r} names no tensor: expected a name, a pattern or an id"
+            f"{argument}: {which!r} is not a tensor: expected a name, a pattern or an id"
         )
     every = [t for t in capture.tensors if not ops or t.kind == NODE]
     if ops and (found := [t.id for t in every if which.upper() in (t.op, t.op_desc)]):
@@ -111,7 +111,7 @@ def _matching(capture: Capture, argument: str, which: Which, ops: bool = False) 
 
 
 def _nothing(which: str, words: Iterable[str], ops: bool) -> str:
-    """That nothing is called so, and what is called nearly so."""
+    """Says that nothing matches, with similar names."""
     pool = sorted(words)
     near = difflib.get_close_matches(which, pool, 5, 0.5)
     near = near or [w for w in pool if which.strip("*?").lower() in w.lower()][:5]
@@ -123,7 +123,7 @@ def _nothing(which: str, words: Iterable[str], ops: bool) -> str:
 def _backend(capture: Capture, argument: str, name: Any) -> int:
     if not isinstance(name, str):
         names = ", ".join(b.name for b in capture.backends)
-        raise TypeError(f"{argument}: {name!r} is no name of a backend; the plan has {names}")
+        raise TypeError(f"{argument}: {name!r} is not a backend name; the plan has {names}")
     try:
         return capture.backend_index(name)
     except KeyError as error:
@@ -131,7 +131,7 @@ def _backend(capture: Capture, argument: str, name: Any) -> int:
 
 
 def _edited(capture: Capture, ids: Iterable[int], **fields: Any) -> Capture:
-    """The capture with those fields of those tensors; a function gives the value for a tensor."""
+    """The capture with fields of some tensors replaced; a field may be a function of the tensor."""
     tensors = list(capture.tensors)
     for i in ids:
         values = {k: v(tensors[i]) if callable(v) else v for k, v in fields.items()}
@@ -143,12 +143,12 @@ def _edited(capture: Capture, ids: Iterable[int], **fields: Any) -> Capture:
 
 
 def _without(capture: Capture, name: str) -> Capture:
-    """A scheduler that was made without one of the backends."""
+    """As if the scheduler had been made without a backend."""
     gone = _backend(capture, "drop", name)
     if gone == len(capture.backends) - 1:
         raise ValueError(
-            f"drop: {capture.backends[gone].name} is the last backend, which a scheduler must "
-            "have: it runs what no other supports"
+            f"drop: {capture.backends[gone].name} is the last backend, which a scheduler needs: it "
+            "runs what no other backend supports"
         )
 
     def bits(answers: int) -> int:
@@ -172,7 +172,7 @@ def _without(capture: Capture, name: str) -> Capture:
 
 
 def _moved(capture: Capture, which: Which, name: Any) -> Capture:
-    """Tensors that have memory get it from a buffer type, what views them with them."""
+    """Moves tensors that have memory, and their views, to a buffer type."""
     buft = _buft(capture, name)
     matching = [capture.tensors[i] for i in _matching(capture, "move_weights", which)]
     roots = {t.view_src if t.view_src >= 0 else t.id for t in matching}
@@ -180,7 +180,7 @@ def _moved(capture: Capture, which: Which, name: Any) -> Capture:
     if not roots:
         raise ValueError(
             f"move_weights: '{matching[0].name}' has no memory before planning, so there is "
-            "nothing to move; pins= decides where it is computed"
+            "nothing to move; use pins= to decide where it is computed"
         )
     buffers, tensors = list(capture.buffers), list(capture.tensors)
     made: dict[str, int] = {}  # usage -> the new buffer
@@ -200,15 +200,15 @@ def _moved(capture: Capture, which: Which, name: Any) -> Capture:
 
 
 def _buft(capture: Capture, name: Any) -> int:
-    """The buffer type of that name, or a backend's own. That of a device is named after it; it is
-    not always what the scheduler allocates from: for the CPU that may be a GPU's host memory."""
+    """The buffer type of that name, or a backend's own. A device's own type has the device's name.
+    The scheduler may allocate from another: for the CPU, from a GPU's host memory."""
     names = [t.name for t in capture.bufts]
     if name in names:
         return names.index(name)
     try:
         backend = capture.backends[_backend(capture, "move_weights", name)]
     except KeyError as error:
-        raise KeyError(f"{error.args[0]}, and the buffer types {', '.join(names)}") from None
+        raise KeyError(f"{error.args[0]}, and buffer types {', '.join(names)}") from None
     own = [n for n in (backend.device, backend.name) if n in names]
     return names.index(own[0]) if own else backend.buft
 
@@ -216,10 +216,10 @@ def _buft(capture: Capture, name: Any) -> int:
 def _answered(
     capture: Capture, question: str, key: Any, answer: Callable[[TensorRecord], bool]
 ) -> Capture:
-    """Another answer of a backend about some nodes."""
+    """Changes the answer of a backend about some nodes."""
     if not (isinstance(key, tuple) and len(key) == 2):
         raise TypeError(
-            f"{question}: {key!r}: expected (backend, op or node), as in "
+            f"{question}: {key!r}: expected (backend, op or node), such as "
             f"{question}={_LIKE[question]}"
         )
     bit = 1 << _backend(capture, question, key[0])
@@ -242,14 +242,14 @@ def _by_batch(key: Any, answer: Any) -> Callable[[TensorRecord], bool]:
         return lambda _t: answer
     if not isinstance(answer, int) or answer < 1:
         raise TypeError(
-            f"offload[{key!r}] is {answer!r}: expected True, False or the least number of rows, "
-            "at least 1"
+            f"offload[{key!r}] is {answer!r}: expected True, False or the smallest number of rows "
+            "to offload, 1 or more"
         )
     return lambda t: batch_size(t) >= answer
 
 
 def batch_size(t: TensorRecord) -> int:
-    """The rows that GPU backends go by when they say whether they want an op whose weights are in
+    """The number of rows by which GPU backends decide whether to offload an op whose weights are in
     host memory. C: get_op_batch_size, the same in the CUDA, Vulkan and SYCL backends"""
     if t.op == "GET_ROWS":
         return 0
@@ -261,8 +261,8 @@ def batch_size(t: TensorRecord) -> int:
 
 
 def _pinned(capture: Capture, which: Which, name: Any) -> Capture:
-    """Pins that the caller made, or took away. A pattern means computed nodes only, for it would
-    take weights, too: theirs is the memory they are in."""
+    """Adds pins, or removes them. A pattern pins computed nodes only: it may also match weights,
+    which are where their memory is."""
     ids = _matching(capture, "pins", which)
     named = isinstance(which, int) or which in {capture.tensors[i].name for i in ids}
     if not named:
@@ -270,14 +270,14 @@ def _pinned(capture: Capture, which: Which, name: Any) -> Capture:
         computed = [i for i in nodes if not capture.tensors[i].is_view_op]
         if not computed:
             raise ValueError(
-                f"pins: '{which}' matches {counted(len(ids), 'tensor')} and none that is computed: "
-                "pin those by their names, or move_weights="
+                f"pins: '{which}' matches {counted(len(ids), 'tensor')}, none of them a computed "
+                "node: pin them by their names, or use move_weights="
             )
         ids = computed
     if name is None:
         if all(capture.tensors[i].pin < 0 for i in ids):
             pinned = ", ".join(t.name for t in capture.tensors if t.pin >= 0) or "none"
-            raise ValueError(f"pins: '{which}' is not pinned; pinned are: {pinned}")
+            raise ValueError(f"pins: '{which}' is not pinned; pinned tensors: {pinned}")
         return _edited(capture, ids, pin=-1)
     b = _backend(capture, "pins", name)
     for i in ids:
@@ -285,7 +285,7 @@ def _pinned(capture: Capture, which: Which, name: Any) -> Capture:
         if buft >= 0 and not capture.bufts[buft].readers >> b & 1:
             raise ValueError(
                 f"pins: '{capture.tensors[i].name}' is in {capture.bufts[buft].name} memory, which "
-                f"{capture.backends[b].name} cannot read: move_weights= moves it there"
+                f"{capture.backends[b].name} cannot read: use move_weights= to move it there"
             )
     dropped = tuple(pin for pin in capture.dropped_pins if pin[0] not in ids)
     return replace(_edited(capture, ids, pin=b), dropped_pins=dropped)
@@ -312,7 +312,7 @@ def _with_settings(
 
 
 def _check_memory(capture: Capture, dropped: list[str]) -> None:
-    """Upstream aborts on memory that no backend reads; here it can only be a dropped one's."""
+    """Upstream aborts on memory that no backend reads; here only a dropped one can be missing."""
     lost = [
         t
         for t in capture.tensors
@@ -321,7 +321,7 @@ def _check_memory(capture: Capture, dropped: list[str]) -> None:
     if lost and dropped:
         memory = capture.bufts[capture.buft_of(lost[0])].name
         raise reference.CannotPlanError(
-            f"without {', '.join(dropped)} nobody reads {memory} memory, which "
-            f"'{lost[0].name}' and {len(lost) - 1} more are in: move them, "
+            f"without {', '.join(dropped)} no backend can read {memory} memory, which holds "
+            f"'{lost[0].name}' and {counted(len(lost) - 1, 'more tensor')}: move them, "
             f'move_weights={{"*": "{capture.backends[-1].name}"}} or by name'
         )

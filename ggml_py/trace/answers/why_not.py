@@ -1,4 +1,5 @@
-"""Why a tensor is not on a backend: the first rule that kept it off, what would, and what helps."""
+"""Why a tensor is not on a backend: the first rule that kept it off, the rules behind that one,
+and what helps."""
 
 from __future__ import annotations
 
@@ -21,11 +22,11 @@ _MOST_REASONS = 8
 
 @dataclass(frozen=True)
 class TriedChange:
-    """Something that would take a reason away, and what comes of it, by the reference scheduler.
+    """A change that would remove a reason, and its effect according to the reference scheduler.
 
-    `text` says what; `what_if` are the arguments of `Plan.what_if` that try it, together with what
-    took the reasons before out of the way; `is_there` whether the tensor is on the backend then;
-    `then` says so and what fails there, or the next reason.
+    `text` describes the change. `what_if` are the arguments of `Plan.what_if` that try it, together
+    with the changes that removed the reasons before it. `is_there` tells whether the tensor is then
+    on the backend. `then` says so and what fails there, or gives the next reason.
     """
 
     text: str
@@ -68,10 +69,10 @@ class Reason:
 class WhyNot:
     """Why `subject` is not on `backend`. `str()` is text to read, `to_dict()` data for JSON.
 
-    `reasons[0]` is the rule that decided. The others would have kept it off, too: each is what
-    comes first once the reasons before it are out of the way. None when it is there. `pin` is what
-    comes of pinning it there. `nearest`, where a live device was asked, is the smallest change to
-    the op that it supports.
+    `reasons[0]` is the rule that decided. The others would have kept it off too: each is the first
+    rule once the reasons before it are removed. There are none if the tensor is on the backend.
+    `pin` is what happens if it is pinned there. If a live device was asked, `nearest` is the
+    smallest change to the op that the device supports.
     """
 
     subject: PlanTensor
@@ -103,7 +104,7 @@ class WhyNot:
         if self.is_there:
             lines = [f"{label(t)} ({signature(t)}) is on {self.backend}"]
         else:
-            lines = [f"{label(t)} ({signature(t)}) is on {t.backend}, and not on {self.backend}:"]
+            lines = [f"{label(t)} ({signature(t)}) is on {t.backend}, not on {self.backend}:"]
         for i, reason in enumerate(self.reasons):
             lines.append(f"  {'then ' if i else ''}{reason}")
             lines += [f"    > {self._short(change)}" for change in reason.changes]
@@ -115,10 +116,10 @@ class WhyNot:
         return "\n".join(lines)
 
     def _short(self, change: TriedChange) -> str:
-        """Reasons that have a line of their own are named only."""
+        """A reason that has a line of its own is only named."""
         for reason in self.reasons:
             if change.then == _stays(reason):
-                return f"{change.text}: it stays, because of {reason.id}"
+                return f"{change.text}: it stays because of {reason.id}"
         return str(change)
 
     def to_dict(self) -> dict[str, Any]:
@@ -162,13 +163,15 @@ def why_not(
 ) -> WhyNot:
     """See `Plan.why_not`; `nearest` finds the nearest variant that a device supports."""
     if not isinstance(backend, str):
-        raise TypeError(f"backend {backend!r}: expected its name, as 'gpu0'")
+        raise TypeError(f"backend {backend!r}: expected its name, such as 'gpu0'")
     b = plan.capture.backend_index(backend)
     name = plan.backends[b].name
     if subject.backend == name:
         return WhyNot(subject, name, ())
     if reference_of(plan).tensor(subject.id).backend == name:
-        said = f"the reference scheduler puts it on {name}: ggml has a rule that it does not know"
+        said = (
+            f"the reference scheduler puts it on {name}: this ggml has a rule that it does not know"
+        )
         return WhyNot(subject, name, (), None, (said,))
     reasons = tuple(_reasons(plan, subject, name))
     pinned = None
@@ -182,7 +185,7 @@ def why_not(
 
 
 def _reasons(plan: Planned, subject: PlanTensor, backend: str) -> Iterator[Reason]:
-    """The reason, and those that follow when each is taken away."""
+    """The reason, then the next one once it is removed, and so on."""
     seen: set[str] = set()
     changed, made = plan, dict[str, Any]()
     found = _found(plan, subject.id, backend)
@@ -204,7 +207,7 @@ def _reasons(plan: Planned, subject: PlanTensor, backend: str) -> Iterator[Reaso
 
 
 def _together(plan: Planned, first: Mapping[str, Any], then: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of `Plan.what_if` for both, one after the other."""
+    """Merged arguments of `Plan.what_if`: `first`, then `then`."""
     both = {**first, **then}
     for argument in first.keys() & then.keys():
         a, b = first[argument], then[argument]
@@ -212,7 +215,7 @@ def _together(plan: Planned, first: Mapping[str, Any], then: Mapping[str, Any]) 
             both[argument] = {**a, **b}
         elif isinstance(a, list):
             both[argument] = [*a, *b]
-    # Backends that are left out take with them what was said of them, and the pins to them.
+    # Answers of dropped backends and pins to them are dropped too.
     gone = both.get("drop", ())
     for argument in ("supports", "offload"):
         if argument in both:
@@ -230,7 +233,7 @@ def _pinned(plan: Planned) -> Iterator[PlanTensor]:
 def _all_tried(
     plan: Planned, id: int, backend: str, changes: list[tuple[str, dict[str, Any]]]
 ) -> tuple[TriedChange, ...]:
-    """What the changes do; without those that help nothing."""
+    """The effects of the changes, without those that do not help."""
     now = _found(plan, id, backend)
     same = _stays(now) if now else "no change"
     tried = (_tried(plan, id, backend, change) for change in changes)
@@ -245,7 +248,7 @@ def _found(plan: Planned, id: int, backend: str) -> AppliedRule | None:
 def _tried(
     plan: Planned, id: int, backend: str, change: tuple[str, dict[str, Any]]
 ) -> TriedChange | None:
-    """A change and what comes of it; None where ggml would abort."""
+    """A change and its effect; None if ggml would abort."""
     text, arguments = change
     try:
         changed = what_if(plan, **arguments)
@@ -261,7 +264,7 @@ def _tried(
 
 
 def _stays(found: AppliedRule | Reason) -> str:
-    return f"it stays, because of {found.id}: {found.text}"
+    return f"it stays because of {found.id}: {found.text}"
 
 
 def _notes(plan: Planned, t: PlanTensor, b: int) -> Iterator[str]:
@@ -272,6 +275,6 @@ def _notes(plan: Planned, t: PlanTensor, b: int) -> Iterator[str]:
     ours, theirs = (plan.capture.bufts[plan.backends[i].buft].name for i in (b, at))
     if ours != theirs:
         yield (
-            f"pass 3 moves nodes up only where buffer types are shared: {plan.backends[b].name} "
-            f"allocates from {ours}, {plan.backends[at].name} from {theirs}"
+            f"pass 3 moves nodes up only between backends that share a buffer type: "
+            f"{plan.backends[b].name} allocates from {ours}, {plan.backends[at].name} from {theirs}"
         )

@@ -1,4 +1,4 @@
-"""Why a graph has as many splits as it has: equal splits in groups, and the reasons for them."""
+"""Why a graph has so many splits: equal splits in groups, and the reasons for them."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ if TYPE_CHECKING:
     from ..planned import Planned, PlanTensor
     from ..split import Split, SplitInput
 
-_LEAST_SHARE = 10  # a device that computes less than a tenth of the nodes is not the main backend
-# These reasons are about the node itself. The others (a sweep, most sources, a view, ...) follow
-# from where its neighbours are.
+_LEAST_SHARE = 10  # a device with less than a tenth of the nodes is not the main backend
+# Reasons about the node itself. The others (a sweep, most sources, a view, ...) follow from where
+# its neighbours are.
 _OWN = ("pin", "op", "memory", "weight", "offload", "input")
 _OWN_CODES = tuple(row.code for row in causes.CODES if row.pass_ <= causes.PASS_1.pass_)
 
 
 @dataclass(frozen=True)
 class SplitGroup:
-    """Splits of one backend that compute the same ops in the same order and have as many inputs."""
+    """Splits of one backend with the same ops in the same order and the same number of inputs."""
 
     backend: str
     splits: tuple[int, ...]  # their numbers
-    ops: tuple[tuple[str, int], ...]  # each op and how many of it, in one of the splits
-    n_inputs: int  # of one
+    ops: tuple[tuple[str, int], ...]  # each op and its count in one of the splits
+    n_inputs: int  # of each
     copy_bytes: int  # copied into all of them
 
 
@@ -40,11 +40,11 @@ class SplitGroup:
 class SplitReason:
     """Nodes of one op that are on `backend` and not on the main backend, for one reason.
 
-    Also nodes on the main backend that read a copy of a weight or cache: why they are not where
-    that is. `reason` is the id of the rule (docs/EXPLAIN.md), or the cause code where the plan was
-    read from a log; `text` is about the first of `nodes`. The nodes are in `splits`. `n_copies` and
-    `copy_bytes` count the copies that these nodes read and those of what they compute; no copy is
-    counted twice.
+    It can also be about nodes on the main backend that read a copy of a weight or cache; then it is
+    the reason why they are not where the original is. `reason` is the id of the rule
+    (docs/EXPLAIN.md), or the cause code if the plan was read from a log. `text` is about the first
+    of `nodes`. `splits` are the splits of the nodes. `n_copies` and `copy_bytes` count the copies
+    that these nodes read and the copies of their results; no copy is counted twice.
     """
 
     reason: str
@@ -59,9 +59,9 @@ class SplitReason:
 
 @dataclass(frozen=True)
 class WhySplits:
-    """The answer. `main` is the backend that the graph is on if nothing keeps a node off it;
-    `reasons` come by bytes copied, the most first. `other_copies` and `other_bytes` are the copies
-    that no reason accounts for: mostly of graph inputs."""
+    """The answer. `main` is the backend that nodes are on unless something keeps them off it.
+    `reasons` are sorted by bytes copied, largest first. `other_copies` and `other_bytes` count the
+    copies that no reason explains, mostly those of graph inputs."""
 
     main: str
     groups: tuple[SplitGroup, ...]
@@ -116,7 +116,7 @@ def why_splits(plan: Planned) -> WhySplits:
 
 
 def split_groups(plan: Planned) -> Iterable[SplitGroup]:
-    """The splits, equal ones together, in the order of the first of each group."""
+    """The splits in groups of equal ones, ordered by the first split of each group."""
     groups: dict[tuple[str, tuple[str, ...], int], list[int]] = {}
     for split in plan.splits:
         ops = tuple(node.record.op_desc for node in split.nodes if node.is_computed)
@@ -128,8 +128,8 @@ def split_groups(plan: Planned) -> Iterable[SplitGroup]:
 
 
 def planned(plan: Planned) -> Planned:
-    """The plan that reasons are asked of: the reference scheduler's, of which the steps are known.
-    Raises ValueError where it cannot plan the graph."""
+    """The plan that reasons are taken from: the reference scheduler's, because its steps are known.
+    Raises ValueError if the reference cannot plan the graph."""
     return plan if plan == reference_of(plan) else reference_of(plan)
 
 
@@ -153,11 +153,12 @@ class _Asked:
         self.main = self._main()
         self.rows: dict[tuple[str, str, str], _Row] = {}
         self._row_of: dict[int, _Row] = {}  # by node
-        self._first: dict[int, _Row] = {}  # by split: the row of what has no row of its own
+        self._first: dict[int, _Row] = {}  # by split: the row for its nodes without a row
 
     def _main(self) -> str:
-        """The backend that the graph is on if nothing keeps a node off it: the device with memory
-        of its own that computes the most nodes, or where there is none, whichever does."""
+        """The backend that nodes are on unless something keeps them off it: of the devices with
+        memory of their own the one that computes the most nodes; if there is none, the backend that
+        does."""
         counts = self.plan.nodes_per_backend()
         names = [self.facts.name(b) for b in self.facts.devices]
         least = sum(counts.values()) / _LEAST_SHARE
@@ -166,7 +167,7 @@ class _Asked:
         )
 
     def add_split(self, split: Split) -> None:
-        """A split that is not on the main backend, and why its nodes are not."""
+        """Adds a split that is not on the main backend, with the reasons of its nodes."""
         computed = [node for node in split.nodes if node.is_computed]
         known = [(n, reason) for n in computed if (reason := self._reason(n, self.main))]
         own = [(node, reason) for node, reason in known if _is_own(reason)]
@@ -174,7 +175,7 @@ class _Asked:
             self._first.setdefault(split.index, self._add(split, node, reason))
 
     def add_copy(self, split: Split, given: SplitInput) -> None:
-        """A weight or cache that is copied to a split: why its readers are not where it is."""
+        """Adds a weight or cache that is copied to a split: why its readers are not where it is."""
         holder = self.facts.holder(given.tensor.record)
         if not (self.facts.is_weight(holder) or self.facts.is_state(holder)):
             return
@@ -193,14 +194,14 @@ class _Asked:
         return row
 
     def _reason(self, node: PlanTensor, backend: str) -> AppliedRule | None:
-        """Why it is not on a backend; of a log its cause, which is all that a log has."""
+        """Why a node is not on a backend. A plan from a log has only the cause of the node."""
         if self.reference is None:
             return AppliedRule(node.cause.code or "unknown", node.cause.text)
         b = self.plan.capture.backend_index(backend)
         return first_reason(self.reference, self.reference.tensor(node.id), b)
 
     def count_copies(self) -> list[SplitInput]:
-        """Gives each copy to the row of a node that reads or computes it; returns the others."""
+        """Adds each copy to the row of a node that reads or computes it; returns the others."""
         split_of = {node.id: split.index for split in self.plan.splits for node in split.nodes}
         others: list[SplitInput] = []
         for given in self.plan.copied:

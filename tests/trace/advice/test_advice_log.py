@@ -46,7 +46,7 @@ def test_gp102_weights_by_their_names(stack):
     finding = found(plan)["GP102"]
     assert names(finding) == ["blk.0.attn_q.weight"] and finding.bytes == 256 * 64 * 4
     assert "where MUL_MAT 'q' reads it." in finding.text  # no cause
-    assert "is it op offload? The log does not tell" in finding.suggestion
+    assert "It may also be op offload; the log does not say" in finding.suggestion
     assert r"-ot 'blk\.0\.attn_q\.weight=gpu0'" in finding.suggestion
 
 

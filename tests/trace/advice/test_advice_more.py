@@ -310,7 +310,7 @@ def test_gp113_layers_by_turns(stack):
     w = World(stack, gpu(), "CPU")
     plan = w.plan(layers(w, ["CPU", "gpu0"] * 4))
     finding = only(plan, "GP113")
-    assert "in 8 runs in the order of the graph" in finding.text
+    assert "in 8 runs in graph order" in finding.text
     assert "2 splits instead of 8, 2.0 KiB copied instead of 14.0 KiB" in finding.text
     assert names(finding) == ["blk.1.w", "blk.3.w", "blk.4.w", "blk.6.w"]
     assert finding.bytes == 12 * 1024

@@ -109,7 +109,7 @@ def test_other_shapes_are_told_and_do_not_count():
             made.append(scheduler.plan(graph))
     diff = made[0].diff(made[1])
     assert diff.same and diff.n_reshaped == 2
-    assert "2 nodes of another shape or type" in str(diff)
+    assert "2 nodes with another shape or type" in str(diff)
 
 
 def test_rows_of_the_same_kind_are_one_row_and_long_reports_end(plans):

@@ -107,7 +107,7 @@ def test_a_batch_large_enough_to_be_offloaded(factory):
     first, *others = found.thresholds[0].moved
     assert (first.name, first.after, first.cause_after) == ("h", "gpu0", "1.off")
     assert first.reason == (
-        "gpu0 wants it with 32 rows instead of 31, its weight being in host memory"
+        "gpu0 wants it with 32 rows instead of 31; its weight is in host memory"
     )
     assert [m.decides for m in others] == [False] * len(others) and others
     assert "spread down" in others[0].reason
@@ -156,7 +156,7 @@ def test_words_and_flags_are_compared_as_they_are(factory):
     found = sweep(lambda extra: build(extra=extra), extra=[False, True])
     (threshold,) = found.thresholds
     assert (threshold.moved, threshold.n_removed, threshold.n_added) == ((), 0, 1)
-    assert threshold.reason == "the graph is another: 0 nodes less, 1 more"
+    assert threshold.reason == "the graph changes: 0 nodes removed, 1 added"
     assert "n_added" in json.dumps(found.to_dict())
 
 
@@ -205,7 +205,7 @@ def test_it_is_shown_in_a_terminal(factory):
 @pytest.mark.parametrize(
     ("axes", "error", "message"),
     [
-        ({}, TypeError, "no axes: give sweep values for arguments of build"),
+        ({}, TypeError, "no axes: give values for the arguments of build"),
         ({"n": []}, ValueError, "n: no values, expected at least one"),
         ({"n": [[1]]}, TypeError, r"n: \[1\]: expected integers, or words and flags"),
         ({"n": object()}, TypeError, "n=<object.*expected values for build's argument n"),
@@ -218,14 +218,14 @@ def test_axes_that_make_no_sense(factory, axes, error, message):
 
 
 def test_builds_that_give_no_plan():
-    with pytest.raises(TypeError, match=r"build\(n=1\) returned 3: expected a Plan, or None"):
+    with pytest.raises(TypeError, match=r"build\(n=1\) returned 3: expected a Plan or None"):
         sweep(lambda n: 3, n=[1, 2])
     with pytest.raises(TypeError, match="build: expected a function that returns a Plan, got 1"):
         sweep(1, n=[1])
     with pytest.raises(ZeroDivisionError) as caught:
         sweep(lambda n, k: 1 // (n - 2), n=[2], k=[7])
     if sys.version_info >= (3, 11):
-        assert caught.value.__notes__ == ["sweep was building the plan for n=2, k=7"]
+        assert caught.value.__notes__ == ["while sweep built the plan for n=2, k=7"]
 
 
 def test_progress_is_on_stderr(factory, capfd):

@@ -149,12 +149,12 @@ NO_RELU = (frozenset({"UNARY"}),)
         (replace(ON_GPU, pins={"n2": "CPU"}), "n2", "gpu0", "pin", "pinned it to CPU", ON_GPU),
         (
             replace(ON_CPU, op_offload=False), "n1", "gpu0", "offload.off",
-            "its weight 'w0' is in CPU memory, which gpu0 does not read, and op offload is off",
+            "its weight 'w0' is in CPU memory, which gpu0 cannot read, and op offload is off",
             ON_CPU,
         ),
         (
             replace(ON_CPU, n_tokens=8), "n1", "gpu0", "offload.batch",
-            "gpu0 does not want it offloaded: the batch is 8", ON_CPU,
+            "gpu0 does not want to offload it: the batch is 8", ON_CPU,
         ),
         (
             replace(ON_CPU, n_tokens=8), "n1", "gpu0", "offload.batch", "the batch is 8",
@@ -166,26 +166,26 @@ NO_RELU = (frozenset({"UNARY"}),)
         ),
         (
             replace(ON_CPU, blas=True), "n1", "gpu0", "offload.reader",
-            "op offload is for weights that the last backend, CPU, is the first to read, and BLAS "
-            "comes before it", ON_CPU,
+            "op offload applies only if the last backend, CPU, is the first that can read the "
+            "weight and supports the op, but BLAS comes first", ON_CPU,
         ),
-        (ON_CPU, "n1", "CPU", "offload.taken", "gpu0, of higher priority, wants it although its "
-         "weight 'w0' is in CPU memory", replace(ON_CPU, op_offload=False)),
+        (ON_CPU, "n1", "CPU", "offload.taken", "gpu0 has a higher priority and wants it although "
+         "its weight 'w0' is in CPU memory", replace(ON_CPU, op_offload=False)),
         (
             replace(ON_CPU, n_tokens=8), "n2", "gpu0", "sweep.stopped",
-            "sweep gpu down: 'n1' stopped it, being on CPU, the last backend",
+            "sweep gpu down: stopped at 'n1', which is on the last backend, CPU",
             replace(ON_CPU, n_tokens=8, pins={"n1": "gpu0"}),
         ),
         (ON_GPU, "n2", "CPU", "sweep.neighbour", "sweep gpu down brought gpu0 from 'n1'",
          replace(ON_GPU, pins={"n1": "CPU", "n3": "CPU"})),
-        (TWO, "n1", "gpu1", "weight.memory", "'w0' is in gpu0 memory, which gpu1 does not read",
+        (TWO, "n1", "gpu1", "weight.memory", "'w0' is in gpu0 memory, which gpu1 cannot read",
          replace(TWO, homes=(1, 0, 0))),
-        (TWO, "w0", "gpu1", "memory", "it is in gpu0 memory, which gpu1 does not read",
+        (TWO, "w0", "gpu1", "memory", "it is in gpu0 memory, which gpu1 cannot read",
          replace(TWO, homes=(1, 0, 0))),
         (replace(TWO, homes=(-1, -1, 0)), "n1", "gpu1", "offload.first",
-         "gpu1 wants it too, but comes after gpu0",
+         "gpu1 also wants it, but comes after gpu0",
          replace(TWO, homes=(-1, -1, 0), batches=(0, 32))),
-        (ON_GPU, "inp", "gpu0", "input", "they go to the last backend, CPU",
+        (ON_GPU, "inp", "gpu0", "input", "inputs go to the last backend, CPU",
          replace(ON_GPU, pins={"inp": "gpu0"})),
         (replace(ON_CPU, blas=True), "n1", "CPU", "weight.first", "BLAS comes before CPU",
          replace(ON_CPU, refused=(None,), homes=(-1, -1, -1))),
@@ -248,7 +248,7 @@ def test_the_last_backend_is_not_told_about_op_offload():
     assert plan.node("n0").cause.code == "1.wgt0"
     reason = plan.why_not("n0", "CPU").reasons[0]
     assert (reason.id, reason.text) == (
-        "weight.memory", "its weight 'w' is in pool memory, which CPU does not read"
+        "weight.memory", "its weight 'w' is in pool memory, which CPU cannot read"
     )  # fmt: skip
     assert [c.text for c in reason.changes] == ["put 'w' into CPU memory"]
 
@@ -306,7 +306,7 @@ def test_a_pin_that_would_not_hold():
     case.scheduler.set_tensor_backend(case.graph.nodes[0], case.backends[-1])
     assert case.scheduler.plan(case.graph).node("h").backend == "BLAS"
     case.close()
-    assert answer.pin.then.startswith("it stays, because of upgrade.taken: it was there, but")
+    assert answer.pin.then.startswith("it stays because of upgrade.taken: it was there, but")
     assert not answer.pin.is_there
 
 
@@ -321,7 +321,7 @@ def test_what_it_is_asked_for():
     assert there.why_not(copy.name, "CPU").reasons[0].id == "copy"
     dump = replace(there, capture=replace(there.capture, source="debug log"))
     assert dump.why_not("n1", "gpu0").is_there
-    with pytest.raises(ValueError, match="does not hold what the backends support"):
+    with pytest.raises(ValueError, match="does not contain what the backends support"):
         dump.why_not("n1", "CPU")
 
 
@@ -358,5 +358,5 @@ def test_a_live_device_tells_the_nearest_variant():
         answer = plan(world).why_not("n1", "gpu0", device)
         assert plan(world).why_not("inp", "gpu0", device).nearest is None
     assert answer.nearest.text == "MUL_MAT: b ne1 ≤ 16 (here 48)"
-    assert "MUL_MAT 'n1' on gpu1: not supported; it would be with" in str(answer)
+    assert "MUL_MAT 'n1' on gpu1: not supported, but would be with:" in str(answer)
     assert json.loads(json.dumps(answer.to_dict()))["nearest"]["supported"] is False
