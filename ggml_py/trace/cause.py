@@ -158,6 +158,6 @@ def sentence(
         kind="higher-priority backends"
         if stage in (GPU_DOWN.number, GPU_UP.number)
         else "any backend",
-        buft=t.buft.name if t.buft else "its buffer",
+        buft=f"{t.buft.name} memory" if t.buft else "its buffer",
         last=t.plan.backends[-1].name,
     )

@@ -43,7 +43,7 @@ PIN, INPUT, MEMORY = "pin", "input flag", "buffer"
 class Code(NamedTuple):
     """What a code says about a tensor.
 
-    `text` is a sentence with these fields: `backend`, `who` (the witness), `buft` (the buffer type
+    `text` is a sentence with these fields: `backend`, `who` (the witness), `buft` (the memory
     that the tensor is in), `last` (the last backend), `weight` (the weight that it follows),
     `within` and `memory` (two ways to say where that weight is). `unsure` is the sentence to use
     when the stage is not known.
@@ -92,7 +92,7 @@ SPREAD = Code(
 )  # fmt: skip
 MOST_SOURCES = Code(
     "3.best", 3,
-    "no neighbour's backend supports it; {backend} does, and can read the most of its sources",
+    "no neighbour's backend supports it; {backend} does, and can read the most sources",
     rule="most sources",
 )  # fmt: skip
 UPGRADED = Code(

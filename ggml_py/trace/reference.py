@@ -276,9 +276,9 @@ class Planning:
     # --- pass 3: better backends on the same memory
 
     def pass_3_upgrade(self) -> None:
-        """Nodes without a backend get the one that can read the most of their sources. The others
-        move to a higher-priority backend with the same buffer type, if it supports the op and can
-        read its sources."""
+        """Nodes without a backend get the one that can read the most sources. The others move to a
+        higher-priority backend with the same buffer type, if it supports the op and can read the
+        sources."""
         self.stage = PASS_3.number
         for t in self.nodes:
             if t.is_view_op:

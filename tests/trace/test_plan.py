@@ -18,7 +18,7 @@ from ggml_py.trace.answers.passes import PASS_NAMES
 from ggml_py.trace.record import collection_paused
 from ggml_py.variants.making import Node
 
-UNKNOWN = "an older ggml_py recorded only nodes"
+UNKNOWN = "because an older ggml_py recorded only nodes"
 
 
 def test_splits(mlp):
@@ -106,7 +106,7 @@ def test_assignments_have_every_tensor(mlp):
         ("mlp", "h", "1.wgt0", 1, "up", "follows its weight src[0] 'up'"),
         ("mlp", 1, "3.best", 3, None, "no neighbour's backend supports it"),
         ("mlp", "inp", "1.inp", 1, None, "inputs go to the last backend, CPU"),
-        ("mlp", "up", "1.dst", 1, None, "already allocated in CPU"),
+        ("mlp", "up", "1.dst", 1, None, "already allocated in CPU memory"),
         ("views", "kq", "3.upg", 3, None, "moved up to BLAS"),
         ("sweeps", "above", "2.sup", 2, "middle", "BLAS supports it and spread up to it"),
         ("sweeps", "below", "2.sup", 2, "middle", "BLAS supports it and spread down to it"),

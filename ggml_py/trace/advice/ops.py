@@ -143,8 +143,8 @@ def swept(facts: Facts) -> Iterator[Observation]:
         yield Observation(
             f"{described(nodes, 'node')} {verb(nodes)} on {facts.name(on)} because a neighbour is, "
             f"but everything that {verb(nodes, 'it reads', 'they read')} is computed on "
-            f"{facts.name(home)} and copied. On {facts.name(home)} only the result would be "
-            f"copied: {facts.compared(after)}.",
+            f"{facts.name(home)} and copied. If {verb(nodes, 'it', 'they')} ran there, only "
+            f"{verb(nodes, 'the result', 'the results')} would be: {facts.compared(after)}.",
             f"Pin {verb(nodes, 'it', 'them')} to {facts.name(home)} with set_tensor_backend.",
             nodes,
             min(saved, nbytes(around)),
@@ -245,7 +245,7 @@ def round_trips(facts: Facts) -> Iterator[Observation]:
         yield Observation(
             f"{described(nodes, 'node')} ({ops}) {verb(nodes, 'runs', 'run')} on {where} between "
             f"splits of {name}, and {why}." + (f"{often} shapes." if sure else ""),
-            "The log does not say why; why_not does, on a plan of this graph by Scheduler.plan.",
+            "The log does not say why; why_not does, on a plan of this graph from Scheduler.plan.",
             nodes,
             nbytes(copies),
         )

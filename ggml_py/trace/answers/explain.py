@@ -270,7 +270,7 @@ def _fallback(plan: Planned, t: PlanTensor, step: Step, code: str, root: str) ->
     if len(able) == 1:
         return f"{why}; {step.backend} is the only backend that can"
     counts = ", ".join(f"{b} {n}" for b, n in able.items())
-    return f"{why}; of those that can, {step.backend} can read the most of its sources ({counts})"
+    return f"{why}; of those that can, {step.backend} can read the most sources ({counts})"
 
 
 def readable_sources(plan: Planned, t: PlanTensor) -> dict[str, int]:

@@ -240,8 +240,8 @@ def _weight(case: Case) -> AppliedRule:
 
 
 _WANTED = (
-    "by default CUDA, Vulkan, SYCL and CANN want 32 or more, Metal too but only for matrix "
-    "products, most others want none"
+    "by default CUDA, Vulkan, SYCL and CANN want 32 or more, Metal only for matrix products, and "
+    "most others never want it"
 )
 
 

@@ -66,7 +66,7 @@ def test_gp105_blas_outranks_the_cpu(stack):  # llama.cpp #12237
     assert plan.node("product").backend == "BLAS"
     finding = only(plan, "GP105")
     assert (names(finding), finding.bytes) == (["product"], 256 * 64 * 4)
-    assert "Without BLAS, gpu0 computes it, with 64.0 KiB of weights" in finding.text
+    assert "Without BLAS, gpu0 computes it and 64.0 KiB of weights are copied" in finding.text
     plan = w.stack.enter_context(ggml.Scheduler([w.backends[0], w.backends[2]])).plan(w.graph)
     assert (plan.node("product").backend, ids(plan)) == ("gpu0", ["GP103"])
 
@@ -214,7 +214,7 @@ def test_gp108_a_split_that_a_pin_makes(stack):
     finding = only(plan, "GP108")
     assert names(finding) == ["relu"] and finding.bytes == 2 * 64 * 8 * 4
     assert "1 split instead of 3" in finding.text and "because the caller pinned" in finding.text
-    assert finding.suggestion == "Take its pin away."
+    assert finding.suggestion == "Remove its pin."
 
 
 def test_gp108_not_without_the_pin(stack):
@@ -239,7 +239,7 @@ def test_gp109_a_large_input_that_only_a_device_reads(stack):
     plan = w.plan(product(w, 2048, on="gpu0"))
     finding = note(plan, "GP109")
     assert names(finding) == ["x"] and finding.bytes == plan.copy_bytes == 256 * 2048 * 4
-    assert "There: 0 B copied instead of 2.0 MiB" in finding.text
+    assert "On gpu0: 0 B copied instead of 2.0 MiB" in finding.text
     assert plan.advice() == (finding,) and plan.advice(finding.bytes + 1) == ()
     x = w.graph.leafs[1]
     assert x.name == "x"

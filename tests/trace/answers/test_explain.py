@@ -172,7 +172,7 @@ def test_the_end_of_a_chain_has_its_own_code_and_pass(plans):
     plan = reference.plan(replace(capture, tensors=tuple(pinned)))
     links = plan.explain("h").links
     assert [(link.code, link.pass_) for link in links] == [("1.wgt0", 1), ("usr", 0)]
-    assert str(links[1]).startswith("up on CPU [usr]: it is in CPU memory, as a ")
+    assert str(links[1]).startswith("up on CPU [usr]: it is in CPU memory as a ")
 
 
 def test_why_a_split_begins_where_the_backend_stays():

@@ -237,7 +237,7 @@ def test_backends_that_read_equally_many_sources():
     assert (equal.node("n0").backend, equal.node("n0").cause.code) == ("gpu0", "3.best")
     reason = equal.why_not("n0", "CPU").reasons[0]
     assert reason.id == "sources"
-    assert reason.text.endswith("gpu0 reads 1 of its sources, CPU 1 and comes later")
+    assert reason.text.endswith("gpu0 can read 1 of its sources, CPU 1 and comes later")
     fewer = one_node("gpu0", "CPU", readers=0b01, usage="compute").why_not("n0", "CPU").reasons[0]
     assert fewer.text.endswith("gpu0 reads 1 of its sources, CPU 0")
 
