@@ -66,7 +66,7 @@ def test_25800_since_0_18_attention_does_not_follow_its_sinks():
     assert not now.explain("fa").headline.startswith("1.")
     answer = now.why_not("fa", "gpu0")
     assert answer.reasons[0].id == "sources"  # no weight, no neighbour
-    assert answer.reasons[0].text.endswith("CPU reads 4 of its sources, gpu0 0")
+    assert answer.reasons[0].text.endswith("CPU can read 4 of its sources, gpu0 0")
 
 
 # --- 12237: with BLAS, prompts are five times slower
@@ -132,7 +132,7 @@ def test_13648_a_sweep_brings_attention_to_the_gpu():
     assert found.headline == "2.sup gpu up via n1"
     assert found.subject.backend == "gpu0"
     assert any(
-        "it reads a copy of" in n and "from CPU), as gpu0 does not" in n for n in found.notes
+        "it reads a copy of" in n and "from CPU), because gpu0 cannot" in n for n in found.notes
     )
     reason = there.why_not("n0", "CPU").reasons[0]
     assert (reason.id, reason.sweep, reason.witness.name) == ("sweep.neighbour", "gpu up", "n1")

@@ -235,7 +235,7 @@ def test_gp115_on_names_that_are_cut(name, words):
     assert ("GP115" in found) == (words is not None)
     if words:
         assert words in found["GP115"].text and "no weight keeps" not in found["GP115"].text
-        assert ("Most often" in found["GP115"].text) == (name == "mask")
+        assert ("The usual reason" in found["GP115"].text) == (name == "mask")
     with_causes = ggml.Plan.from_debug_log(printed(plan, causes=True))
     assert with_causes.node("kept").cause.code == "1.wgt1"
     assert "GP115" not in {f.id for f in with_causes.advice(0)}

@@ -239,7 +239,7 @@ def test_backends_that_read_equally_many_sources():
     assert reason.id == "sources"
     assert reason.text.endswith("gpu0 can read 1 of its sources, CPU 1 and comes later")
     fewer = one_node("gpu0", "CPU", readers=0b01, usage="compute").why_not("n0", "CPU").reasons[0]
-    assert fewer.text.endswith("gpu0 reads 1 of its sources, CPU 0")
+    assert fewer.text.endswith("gpu0 can read 1 of its sources, CPU 0")
 
 
 def test_the_last_backend_is_not_told_about_op_offload():
