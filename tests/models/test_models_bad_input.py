@@ -84,7 +84,7 @@ FILES = {  # what is wrong with the file, and what the error must say
     "dimensions": ({"reshape": ("blk.1.attn_norm.weight", (64, 2))},
                    ["'blk.1.attn_norm.weight'", "has ne [64, 2, 1, 1]", "expected [64, 1, 1, 1]"]),
     "metadata": ({"metadata": {"llama.embedding_length": 128}},
-                 ["changed.gguf: metadata 'llama.rope.dimension_count' is 16: expected the"]),
+                 ["changed.gguf: metadata 'llama.rope.dimension_count' is 16: expected "]),
     "architecture": ({"metadata": {"general.architecture": "rwkv9"}},
                      ["architecture 'rwkv9'", f"supported: {', '.join(sorted(models.ARCHS))}"]),
 }  # fmt: skip

@@ -205,7 +205,7 @@ def test_states_of_other_models(path, wide, arch_file, tmp_path):
             "has values of type 30, but this model has 1": (path, {"type_v": "bf16"}),
             "rotated keys .* 64, but this model has 0": (wide, {"type_k": "q8_0"}),
             "bytes of keys per token: 128, but this model has 64": (wide, {}),
-            "or from this one loaded with other options": (arch_file("mamba2"), {}),
+            "or from another model": (arch_file("mamba2"), {}),
         }
         for message, (file, options) in others.items():
             with load(file, **options) as other:
