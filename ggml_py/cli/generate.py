@@ -68,7 +68,7 @@ if TYPE_CHECKING:
     "-v",
     "--verbose",
     is_flag=True,
-    help="Say which evaluations could not reuse the graph before, which parameter differed, and "
+    help="Say which evaluations could not reuse the previous graph, which parameter differed, and "
     "which inputs were set.",
 )
 @as_json

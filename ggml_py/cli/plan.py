@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     "--output",
     type=click.Path(dir_okay=False),
     metavar="FILE",
-    help="Write the plan to FILE: .json (which all verbs read), .html, ...; add .gz to compress.",
+    help="Write the plan to FILE: .json (for other verbs), .html, ...; add .gz to compress.",
 )
 @click.option("--force", is_flag=True, help="Replace FILE if it is there.")
 @as_json

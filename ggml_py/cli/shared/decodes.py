@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def lines(decodes: Sequence[Decode]) -> list[str]:
-    """A line for each ubatch that did not reuse the graph before, with the inputs that were set;
+    """A line for each ubatch that did not reuse the previous graph, with the inputs that were set;
     the last line counts the reused graphs."""
     out, n_reused, n = [], 0, 0
     for index, decode in enumerate(decodes):

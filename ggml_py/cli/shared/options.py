@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-PLACEMENT, CONTEXT = "Where things are", "Context"
+PLACEMENT, CONTEXT = "Placement", "Context"
 
 
 class ModelOption(click.Option):
@@ -119,9 +119,9 @@ _LOAD_OPTIONS = [
     model_option("-d", "-dev", "--device", "devices", multiple=True, metavar="NAME",
                  group=PLACEMENT,
                  help="Devices in priority order: repeat the option, or separate them by commas. "
-                      "none: only the CPU; rpc:HOST:PORT: a server's; "
-                      "sim:NAME[,profile=cuda,memory=8G,min_batch=32,...]: a simulated one. "
-                      "Default: all, GPUs first, the CPU last."),
+                      "none: only the CPU; rpc:HOST:PORT: a server's; sim:NAME[,SETTING=...]: a "
+                      "simulated one (profile=cuda, memory=8G, min_batch=32, ...). Default: all, "
+                      "GPUs first, the CPU last."),
     model_option("-ngl", "--gpu-layers", "--n-gpu-layers", "n_gpu_layers", type=Layers(),
                  default="all", metavar="N", show_default=True, group=PLACEMENT,
                  help="Layers whose weights go to the GPUs, shared out by free memory; or all."),
