@@ -90,7 +90,7 @@ class Scheduler(Lender):
         restore = lib.gp_sched_restore if tracing else None
         self._checked: tuple[Requirements, ...] = ()  # met by the allocated graph
         self._held: list[Graph] = []
-        self._pinned: dict[Any, Tensor] = {}  # kept: else a new one at that address is pinned
+        self._pinned: dict[Any, Tensor] = {}  # kept: a new one at its address would be pinned
         self._known: dict[int, Tensor] | None = None  # its tensors by address: see SchedState
         self._loans = loans = list[Loan]()  # the copies of the graph that is allocated
         held = self._held_native = Held()  # the graph's tensors may outlive an unclosed scheduler
@@ -339,7 +339,7 @@ class Scheduler(Lender):
             raise TypeError(f"call: expected a native function, got {describe(call)}")
         if not self._held:
             ptr_of(Graph, graph)
-            with reading(graph):  # so that no other scheduler lends it memory now
+            with reading(graph):  # keeps other schedulers from lending it memory now
                 self._check_graph(graph)
                 graph._check_leafs_set()
             self.alloc_without_plan(graph)

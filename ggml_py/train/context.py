@@ -264,7 +264,7 @@ class OptContext(Handle):
         if self.build_type != _BUILD.OPT or not (
             static or (self._ready and self._kind == _BUILD.OPT)
         ):
-            raise ArgumentError("there is no graph that steps now: call alloc(backward=True) first")
+            raise ArgumentError("no graph now makes a step: call alloc(backward=True) first")
         if self._model is None or node not in self._model:
             raise ArgumentError(f"{node!r} is not in the model: expected one of its parameters")
         acc = lib.ggml_opt_grad_acc(ptr, raw)
@@ -491,9 +491,7 @@ class OptContext(Handle):
         needed = (_BUILD.OPT,) if optimizer else (_BUILD.GRAD, _BUILD.OPT)
         there = self.static_graphs or (self._ready and self._kind in needed)
         if self.build_type != _BUILD.OPT or not there:
-            raise ArgumentError(
-                "there is no graph that trains now: call alloc(backward=True) first"
-            )
+            raise ArgumentError("no allocated graph trains: call alloc(backward=True) first")
         self._check_in_place()
         lib.ggml_opt_reset(ptr, optimizer)
         if optimizer:
