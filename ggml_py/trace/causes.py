@@ -125,7 +125,7 @@ CODES = [
     UPGRADED, VIEW, CONSUMER, FIRST_ABLE, SPLIT_COPY, INPUT_COPY,
 ]  # fmt: skip
 EXAMPLES = f"{SPREAD.code!r} or '{WEIGHT.code}0'"
-# Codes that a log may have, those of other releases too.
+# Codes that a log may contain, including those of other releases.
 _NUMBERED = "|".join(re.escape(row.code) for row in CODES if row.numbered)
 PATTERN = re.compile(rf"{PINNED.code}|({_NUMBERED})\d+|(?!{_NUMBERED})\d\.\w+")
 

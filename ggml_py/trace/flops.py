@@ -2,7 +2,7 @@
 
 A multiplication, an addition and any other function of one number count one each. Moving numbers
 counts nothing. For matrix products, convolutions, attention and the recurrent ops the formulas are
-those of upstream's test-backend-ops, as far as it has one.
+those of upstream's test-backend-ops, where it has one.
 """
 
 from __future__ import annotations

@@ -428,8 +428,8 @@ class Planning:
             fixed, kept = self.rules.input_limit == "fixed", self.copies.values()
             if fixed and list(kept).count(False) > MAX_SPLIT_INPUTS:
                 raise CannotPlanError(
-                    f"with '{t.name}' more than {MAX_SPLIT_INPUTS} graph inputs are copied for "
-                    "pipeline parallelism: this release of ggml aborts"
+                    f"'{t.name}' is one too many: more than {MAX_SPLIT_INPUTS} graph inputs are "
+                    "copied for pipeline parallelism, and this release of ggml aborts"
                 )
 
     # --- the result

@@ -138,7 +138,7 @@ def test_splits(make):
     n = plan.n_splits
     checks.assert_max_splits(plan, n)
     said = fails(checks.assert_max_splits, plan, n - 1)
-    assert said.startswith(f"{n} splits, at most {n - 1} were expected:\n")
+    assert said.startswith(f"{n} splits, expected at most {n - 1}:\n")
     assert "  2× on CPU from RELU [3.best]: 'act-0', 'act-1'\n" in said
     assert "act-0 (RELU(f32 [64, 8])) is on CPU, not on gpu0" in said
 
@@ -148,7 +148,7 @@ def test_copies(make):
     checks.assert_max_copy_bytes(plan, plan.copy_bytes)
     said = fails(checks.assert_max_copy_bytes, plan, 2048)
     assert said.startswith(f"{plan.copy_bytes} bytes (")
-    assert "at most 2048 (2.0 KiB) were expected" in said
+    assert "expected at most 2048 (2.0 KiB)" in said
     assert "2.0 KiB of up-0: gpu0 → CPU" in said and "its reader: " in said
 
 

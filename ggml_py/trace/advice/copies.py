@@ -55,7 +55,7 @@ def _experts(facts: Facts, copies: list[CopiedTensor]) -> str:
 
 
 def weights(facts: Facts) -> Iterator[Observation]:
-    """Weights that another backend reads than the one that holds them."""
+    """Weights that are read on another backend than the one that holds them."""
     mine = [c for c in facts.unexplained() if facts.is_weight(c.holder)]
     for at, to, copies in _large(facts, mine):
         weights = _tensors(copies)

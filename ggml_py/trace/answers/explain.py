@@ -335,12 +335,12 @@ def _limits(plan: Planned) -> Iterator[str]:
     else:
         yield (
             f"a {plan.capture.source} contains only the cause of each node: which backends the "
-            "scheduler asked, what stopped a sweep and how leafs were placed is unknown"
+            "scheduler asked, what stopped a sweep and how leafs were placed are unknown"
         )
 
 
 def _from_codes(plan: Planned, t: PlanTensor) -> Iterator[Link]:
-    """The chain as far as cause codes alone tell it."""
+    """The chain, as far as the cause codes alone show it."""
     seen: set[int] = set()
     relation, depth = "", 0
     while len(seen) < _MAX_LINKS:

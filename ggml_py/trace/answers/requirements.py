@@ -98,7 +98,7 @@ def too_many_splits(plan: Planned, n: int) -> str:
     rows = _grouped((text, s.first) for text, splits in starts.items() for s in splits)
     most = max(starts.values(), key=len)
     before = plan.splits[most[0].index - 1].backend if most[0].index else None
-    head = f"{counted(plan.n_splits, 'split')}, at most {n} were expected:"
+    head = f"{counted(plan.n_splits, 'split')}, expected at most {n}:"
     return "\n".join([head, *rows, "", *why(plan, most[0].first, before)])
 
 
@@ -113,14 +113,14 @@ def too_many_bytes(plan: Planned, n: int) -> str:
     ]
     if plan.copy_bytes <= n:
         head = (
-            f"{format_bytes(plan.copy_bytes)} are copied in one evaluation, at most {n} "
-            f"({format_bytes(n)}) were expected; this log cannot show whether it is more, because "
-            "its sizes are in whole KiB or MiB"
+            f"{format_bytes(plan.copy_bytes)} are copied in one evaluation, expected at most {n} "
+            f"({format_bytes(n)}); this log cannot show whether it is more, because its sizes are "
+            "in whole KiB or MiB"
         )
         return "\n".join([head, *_first_of(rows)])
     head = (
         f"{plan.copy_bytes} bytes ({format_bytes(plan.copy_bytes)}) are copied in one evaluation, "
-        f"at most {n} ({format_bytes(n)}) were expected:"
+        f"expected at most {n} ({format_bytes(n)}):"
     )
     return "\n".join([head, *_first_of(rows), "", *why(plan, copies[0].copy)])
 

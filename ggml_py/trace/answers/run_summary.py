@@ -117,7 +117,7 @@ class RunSummary:
     idles: tuple[Spent, ...]
     copy_bandwidth: float  # bytes per second of all copies except queued ones, without waits
     synced: tuple[Synced, ...]
-    copied_how: dict[str, int]  # how many copies, by `Event.how`
+    copied_how: dict[str, int]  # number of copies, by `RunEvent.how`
     fused: dict[str, int]  # how often CPUs fused nodes, by their ops: "RMS_NORM + MUL"
 
     def __repr__(self) -> str:

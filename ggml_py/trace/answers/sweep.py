@@ -106,8 +106,8 @@ class Sweep:
         return f"<Sweep of {axes}: {n} plan{'s' * (n != 1)}, {found} threshold{'s' * (found != 1)}>"
 
     def grouped(self) -> list[tuple[Threshold, list[Shape]]]:
-        """The thresholds, those that differ only in the values of the other axes as one, each with
-        these values."""
+        """The thresholds, each with the values of the other axes where it occurs. Thresholds that
+        differ only in these values are one."""
         groups: dict[Any, tuple[Threshold, list[Shape]]] = {}
         for t in self.thresholds:
             nodes = tuple((m.name, m.before, m.after) for m in t.moved)
@@ -282,7 +282,7 @@ class _Sweeping:
         return plan
 
     def signature(self, place: tuple[Value, ...]) -> bytes | None:
-        """A hash that is equal for equal plans; None if there is no plan."""
+        """A hash of the plan's decisions; None if there is no plan."""
         if place not in self.signatures:
             plan = self.plan(place)
             self.signatures[place] = None if plan is None else signature(plan)
