@@ -47,7 +47,7 @@ def _too_large_for_the_machine(env):
 
 MISUSES = [
     misuse("reserve/huge", lambda e: ggml.Context(reserve=HUGE), ggml.AllocError,
-           "reserve=4,611,686,018,427,387,904", "expected less"),
+           "reserve=4,611,686,018,427,387,904", "expected fewer"),
     misuse("reserve/beyond-int64", lambda e: ggml.Context(reserve=1 << 70), BAD,
            "reserve=1180591620717411303424", "expected 1 to 9,223"),
     misuse("reserve/negative", lambda e: ggml.Context(reserve=-1), BAD, "reserve=-1", "at least 1"),
