@@ -162,7 +162,7 @@ def test_a_result_that_no_backend_can_write_leaves_scheduler_and_graph_whole():
         before = [(t.ptr, t.src) for t in graph.nodes]
         with ggml.Scheduler([cpu]) as sched:
             for use in (sched.plan, sched.alloc_graph, sched.reserve, sched.compute):
-                with pytest.raises(ggml.ArgumentError, match=r"no backend of this scheduler .* can"):
+                with pytest.raises(ggml.ArgumentError, match=r"this scheduler .* can"):
                     use(graph)
                 assert [(t.ptr, t.src) for t in graph.nodes] == before
             sched.compute(fine)
