@@ -231,7 +231,7 @@ def test_ids_say_which_buffer(cpu, chain):
         with ggml.Context() as context:
             graph = context.new_graph(8)
             graph.build_forward_expand(context.relu(context.new_tensor("f32", 4)))
-            with pytest.raises(ggml.ArgumentError, match=r"1 node and 1 leaf, ids .* 3 and 2"):
+            with pytest.raises(ggml.ArgumentError, match=r"1 node and 1 leaf, but ids .* 3 and 2"):
                 allocator.alloc_graph(graph)
 
 
