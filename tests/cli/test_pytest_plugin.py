@@ -215,9 +215,9 @@ def test_with_xdist(kept, plans, monkeypatch):
     [
         ("plan_snapshot(plan('mlp')); plan_snapshot(plan('mlp'))", "*ValueError*as plan_snapshot("),
         ("plan_snapshot('mlp')", "*TypeError: plan_snapshot: expected a Plan, got str"),
-        ("plan_snapshot(plan('mlp'), 'a/b')", "*ValueError: plan_snapshot: name 'a/b' has to be*"),
+        ("plan_snapshot(plan('mlp'), 'a/b')", "*ValueError: plan_snapshot: name 'a/b': expected*"),
         ("plan_snapshot(plan('mlp'), '語' * 40)", "*ValueError: plan_snapshot: name '語語*"),
-        ("plan_snapshot(plan('mlp'), 3)", "*ValueError: plan_snapshot: name 3 has to be*"),
+        ("plan_snapshot(plan('mlp'), 3)", "*ValueError: plan_snapshot: name 3: expected*"),
     ],
 )
 def test_misuse(folder, call, error):
