@@ -12,7 +12,7 @@ from . import op_docs
 if TYPE_CHECKING:
     from .headers import Api, Function, Param
 
-# These take a context and return a tensor, and are no ops: context.py has them by hand.
+# These take a context and return a tensor but are not ops: context.py has them by hand.
 _NOT_OPS = re.compile(
     r"ggml_(new_\w+|dup_tensor|view_tensor|get_first_tensor|get_next_tensor|get_tensor|graph_\w+)"
 )
@@ -58,7 +58,7 @@ def enums(api: Api) -> str:
 
 
 def _annotation(p: Param, nullable: bool) -> str | None:
-    """The Python type of one parameter; None where an op with it cannot be a plain method."""
+    """The Python type of one parameter. None means that the op cannot be a plain method."""
     if p.type == "struct ggml_tensor *":
         return "Tensor | None" if nullable else "Tensor"
     if p.type == "enum ggml_type":
@@ -73,7 +73,7 @@ def _annotation(p: Param, nullable: bool) -> str | None:
 
 
 def split_ops(api: Api) -> tuple[list[Function], dict[str, str]]:
-    """The ops that become methods, and those that custom.py has by hand with the reason."""
+    """The ops that become methods, and the ops that custom.py has by hand, with the reason."""
     methods, by_hand = [], {}
     for f in api.bound:
         takes_ctx = f.params and f.params[0].type == "struct ggml_context *"
@@ -131,7 +131,8 @@ def _method(f: Function) -> str:
 
 
 def _defaults(f: Function, name: str) -> dict[str, str]:
-    """Of its last parameters, as far back as each has one; releases differ in what there is."""
+    """Defaults of the last parameters, back to the first one without a default. Releases differ in
+    their parameters."""
     row, found = op_docs.row(name), {}
     for p in reversed(f.params):
         if row is None or p.name not in row.default_of:
@@ -141,7 +142,7 @@ def _defaults(f: Function, name: str) -> dict[str, str]:
 
 
 def _mistake(f: Function) -> str:
-    """Whatever Python or cffi found wrong with the arguments is said with what they are."""
+    """The handler that adds the arguments to any error that Python or cffi raises for them."""
     tensors = [_py_name(p.name) for p in f.params[1:] if p.type == "struct ggml_tensor *"]
     raised = f"raise mistake(error, [{', '.join(tensors)}], locals()) from None"
     return f"        except MISTAKES as error:\n            {raised}\n"
@@ -151,7 +152,7 @@ _VIEWS = re.compile(r"ggml_view_[1-4]d")
 
 
 def _range_check(f: Function) -> str:
-    """Of views by strides and offset (graphs/views.py)."""
+    """The range check of views with strides and an offset (graphs/views.py)."""
     if not _VIEWS.fullmatch(f.name):
         return ""
     ne, nb = ([p.name for p in f.params if p.name.startswith(kind)] for kind in ("ne", "nb"))
@@ -170,7 +171,8 @@ def _tuple(names: list[str]) -> str:
 
 
 def _adoption(f: Function) -> str:
-    """Operands of another context make this one outlive it; the common case costs a comparison."""
+    """Keeps the contexts of operands alive as long as this one. The common case, operands of this
+    context, costs a comparison each."""
     tensors = [p for p in f.params[1:] if p.type == "struct ggml_tensor *"]
     if not tensors:
         return ""
@@ -200,23 +202,27 @@ def ops(api: Api) -> str:
         "from ..boundary.ffi import NULL, lib\n"
         "from ..tensors.tensor import MISTAKES, Tensor, TypeLike, enum_of, mistake, type_of\n"
         "from .views import WHOLE, check_view\n\n"
-        f"# By hand in custom.py, for they call Python back:\n{left}\n"
-        "# Bound once, and Tensors made without __init__: it would cost a sixth of an op.\n"
+        f"# Written by hand in custom.py, because they call back into Python:\n{left}\n"
+        "# Bound once, and Tensors made without __init__: it would cost a sixth of an op's time.\n"
         f"_new = object.__new__\n_view_fits = lib.gp_view_fits\n{bound}\n\n"
         "class Ops:\n"
         '    """Every op of ggml as a method: upstream\'s name, argument names and order.\n\n'
-        "    Each adds one tensor to this context that stands for the result; nothing is computed\n"
-        "    until the graph is. A shape or type that the op refuses raises `AbortError`.\n\n"
-        "    Shapes are in ggml's order: `a [n, m]` has m rows of n elements, a[i, j] is the i-th\n"
-        "    of row j; y is the result. Types are what the CPU computes. Gradients are what\n"
-        "    `Graph.build_backward_expand` has. In offsets, size is the bytes of an element.\n\n"
-        "    The examples use the functions\n\n"
+        "    Each op adds one tensor to this context, which stands for the result. Nothing is\n"
+        "    computed until the graph is. A shape or type that the op refuses raises\n"
+        "    `AbortError`.\n\n"
+        "    Shapes are in ggml's order: `a [n, m]` has m rows of n elements, and a[i, j] is\n"
+        "    element i of row j. y is the result. `[..]` and `any` stand for any ne, `as a` for\n"
+        "    a's ne; missing dimensions are 1. Types are those that the CPU computes; `a's`\n"
+        "    stands for a's type. Gradients lists the operands that\n"
+        "    `Graph.build_backward_expand` has gradients for. In offsets, size is the size of an\n"
+        "    element in bytes.\n\n"
+        "    The examples use these functions:\n\n"
         f"{textwrap.indent(op_docs.HELPERS, ' ' * 8)}"
         "    \"\"\"\n\n"
         "    __slots__ = ()\n"
         "    ptr: Any  # the ggml_context, from Context\n\n"
         "    def _adopt(self, *operands: Tensor | None) -> None:\n"
-        '        """Makes the operands\' contexts outlive this one; Context has it."""\n'
+        '        """Makes the operands\' contexts outlive this one. Implemented by Context."""\n'
         "        raise NotImplementedError\n\n"
     )
     return _HEAD.format(version=api.version) + head + "\n".join(_method(f) for f in methods)

@@ -1,22 +1,22 @@
-"""What the docstrings of ops say: the rows of ops_math.toml, ops_shape.toml and ops_net.toml.
+"""Builds the docstrings of ops from the rows of ops_math.toml, ops_shape.toml and ops_net.toml.
 
-A row is named as the op and has
+A row has the op's name and these fields:
 
-    does      what it does, a sentence or more
-    formula   the result's elements (y) by those of the operands
-    shapes    ne of the operands -> ne of the result; behind a semicolon what else holds. `[..]`
-              and `any` are any ne, absent dimensions are 1, `as a` is a's ne
-    types     types that the CPU computes -> the result's
-    grad      operands that upstream has gradients for, and `grad_note` what one has to know of them
-    example   lines of Python, and `gives` what the last one shows; `raises` the error that it is
-    numpy     the same in numpy, from the arrays that the example names
-    defaults  of its last arguments: what upstream's callers nearly always pass
-    note      what else one has to know
-    like      a row, or a template (`_name`), that has what this one lacks
+    does      what the op does, in one or more sentences
+    formula   the result's elements (y) in terms of the operands' elements
+    shapes    ne of the operands -> ne of the result; further conditions after a semicolon.
+              `[..]` and `any` stand for any ne, missing dimensions are 1, `as a` means a's ne
+    types     types that the CPU computes -> the result's type
+    grad      operands that upstream has gradients for; `grad_note` adds a remark
+    example   lines of Python; `gives` is what the last one shows, `raises` the error it raises
+    numpy     the same computation in numpy, on the arrays that the example names
+    defaults  defaults of the last arguments: what upstream's callers nearly always pass
+    note      any other remark
+    like      a row, or a template (`_name`), that supplies the missing fields
 
-An op `X_inplace` without a row has X's. tests/graphs/test_op_docs.py holds all of it against what
-the ops do. An op without a row, of a release that is newer than the table, has its C prototype
-only, and its docstring says so.
+An op `X_inplace` without a row uses X's row. tests/graphs/test_op_docs.py checks every row against
+what the ops do. An op of a release newer than the table has no row: its docstring says so and
+gives only the C prototype.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from . import releases
 
 TABLES = tuple(Path(__file__).with_name(f"ops_{name}.toml") for name in ("math", "shape", "net"))
 IN_PLACE = "_inplace"
-ABSENT = "No description: this op is newer than the table that has them."
-# In the docstring of the class, and run by the test.
+ABSENT = "No description: this op is newer than the table of descriptions."
+# Shown in the docstring of the class, and run by the test.
 HELPERS = """\
 def tensor(values, type="f32"):
     return ctx.from_numpy(np.array(values), type=type)
@@ -50,7 +50,7 @@ def compute(result):
 
 @dataclass(frozen=True)
 class Row:
-    """What there is to say of one op."""
+    """The description of one op."""
 
     does: str
     formula: str
@@ -65,18 +65,18 @@ class Row:
     grad_note: str = ""
     defaults: str = ""
     like: str = field(default="", repr=False)
-    ne: str = field(default="", repr=False)  # of templates: what {ne} stands for
+    ne: str = field(default="", repr=False)  # what {ne} stands for in a template
 
     @property
     def default_of(self) -> dict[str, str]:
-        """Python's text of each default, by argument."""
+        """The default of each argument, as Python source."""
         pairs = (one.partition("=") for one in self.defaults.split(", ") if one)
         return {name: value for name, _, value in pairs}
 
 
 @functools.cache
 def rows() -> dict[str, Row]:
-    """All rows by op, without templates and without the ops in place that have none."""
+    """All rows by op, without the templates. In-place ops without a row are missing."""
     table: dict[str, dict[str, Any]] = {}
     for path in TABLES:
         table |= releases.read_toml(path)
@@ -94,7 +94,8 @@ def _row(name: str, table: dict[str, dict[str, Any]]) -> Row:
 
 
 def row(name: str) -> Row | None:
-    """The row of an op without "ggml_", or of the op that it is in place; None for a new one."""
+    """The row of an op, named without "ggml_". An in-place op without a row gets a row made from
+    its base op's; an op newer than the table gets None."""
     known = rows()
     base = name.removesuffix(IN_PLACE)
     if name in known or base not in known:
@@ -106,9 +107,9 @@ def _in_place(of: Row, base: str) -> Row:
     calls = [re.sub(rf"ctx\.{base}\(", f"ctx.{base}{IN_PLACE}(", line) for line in of.example]
     return replace(
         of,
-        does=f"{of.does} Computed in a's memory: the result is a view of a.",
+        does=f"{of.does} Works in place: the result is a view of a.",
         grad="",
-        grad_note="upstream has none for ops in place",
+        grad_note="upstream has no gradients for in-place ops",
         note="",
         example=calls,
     )
@@ -125,7 +126,7 @@ def docstring(name: str, prototype: str) -> list[str]:
     shown = found.gives or f"Traceback (most recent call last): ... {found.raises}"
     lines = [*wrapped(found.does), ""]
     ne, semicolon, rest = found.shapes.partition(";")
-    said = {  # a list with code, for the page of the API is Markdown
+    said = {  # a list with code spans, because the API page is Markdown
         "Formula": f"`{found.formula}`",
         "Shapes": f"`{ne}`{semicolon}{rest}",
         "Types": found.types,
@@ -139,8 +140,8 @@ def docstring(name: str, prototype: str) -> list[str]:
 
 
 def wrapped(text: str, indent: str = "", width: int = 88) -> list[str]:
-    """`text` in lines of about `width`, all but the first after `indent`; none begins with what
-    Markdown takes for a list."""
+    """`text` wrapped to lines of about `width`, all but the first indented by `indent`. No line
+    begins with a character that Markdown would take for a list item."""
     lines, line = [], ""
     for word in text.split():
         if line and len(line) + 1 + len(word) > width and word not in ("+", "-", "*"):
