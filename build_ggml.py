@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Build ggml, our instrumentation and the cffi module: fetch, instrument, CMake, done.
+"""Build ggml, our instrumentation and the cffi module: fetch, instrument, run CMake.
 
 As a program:   python build_ggml.py --backend cpu,vulkan                      beside the package
 As a backend:   pip install . --config-settings backend=cpu,vulkan      into the wheel
-Both leave the finished build in the user's cache folder, where the next one finds it.
+Both keep the finished build in the user's cache folder, where the next run finds it.
 `vendor/` has the parts: releases, fetch, cache, toolchain, cuda, identity, compile, reference,
 pep517.
 """
@@ -26,7 +26,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-# An installed copy (ggml_py/_build) is run by its path, with its vendor/ on no path yet.
+# An installed copy (ggml_py/_build) is run by its path, and its vendor/ is not on sys.path yet.
 if str(Path(__file__).resolve().parent) not in sys.path:
     sys.path.insert(0, str(Path(__file__).resolve().parent))
 
@@ -49,13 +49,13 @@ from vendor.identity import (
 from vendor.report import FULL, BuildError, say, step, writing
 
 LIB = NATIVE / "lib"
-PROOF = "build.json"        # written last: a folder that has it is whole
+PROOF = "build.json"        # written last: a folder that has it is complete
 INSTRUMENTED = "instrumented"       # folder of the build tree
 GENERATOR_NEEDS = ("cffi>=1.16", "pycparser")
 
 
 def read_proof(folder: Path) -> dict[str, Any] | None:
-    """The build.json of a finished build; None when the folder is not one."""
+    """The build.json of a finished build; None if the folder is not a finished build."""
     try:
         proof = json.loads((folder / PROOF).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -64,7 +64,7 @@ def read_proof(folder: Path) -> dict[str, Any] | None:
 
 
 def build(options: Options) -> Path:
-    """The finished build that the options mean: its folder in the cache, made if it is not there.
+    """The folder in the cache of the build for these options, built if it is missing.
 
     Raises BuildError, and then leaves nothing that a later run would trust.
     """
@@ -73,17 +73,17 @@ def build(options: Options) -> Path:
     upstream = upstream_of(options)
     final = options.cache / "builds" / key_of(options, upstream)
     if read_proof(final):
-        with contextlib.suppress(OSError):      # a cache that is only read has no need of it
-            os.utime(final / PROOF)             # _prune leaves what was wanted lately
+        with contextlib.suppress(OSError):      # a read-only cache does not need it
+            os.utime(final / PROOF)             # _prune keeps recently used builds
         say(f"found {final.name} in {options.cache}")
         return final
     tools = toolchain.find_tools()
     toolchain.check_toolkits(options.backend, dict(options.defines))
     with caches.Lock(options.cache) as lock:
         if read_proof(final):
-            return final        # the build that we waited for was this one
+            return final        # the process that we waited for built this
         caches.sweep(options.cache)
-        # What a full or read-only disk does to any step below it, in one place.
+        # Handles a full or read-only disk for all steps below.
         with writing("building", options.cache):
             _build(options, upstream, final, tools, lock)
     return final
@@ -126,7 +126,7 @@ def _build(
         if tables:
             profiles.write(tables, stage / profiles.FILE)
         proof = _proof(options, upstream, final.name, config)
-        if not options.portable:        # its variants ask the processor themselves
+        if not options.portable:        # portable variants ask the processor themselves
             proof["processor"] = processor.needed(tree.build, tools.cc)
         if not options.pristine:
             from vendor import instrument
@@ -138,7 +138,8 @@ def _build(
 
 
 def openblas_dir(cache: Path) -> Path:
-    """The pinned OpenBLAS for this platform, fetched and unpacked: include/, lib/, licenses/."""
+    """The pinned OpenBLAS for this platform, downloaded and unpacked: a folder with include/, lib/
+    and licenses/."""
     wheel = releases.openblas()
     final = cache / "sources" / f"{wheel.package}-{wheel.version}-{wheel.sha256[:16]}"
     if final.is_dir():
@@ -147,13 +148,13 @@ def openblas_dir(cache: Path) -> Path:
 
 
 def write_if_changed(path: Path, text: str) -> None:
-    """Write `text`, unless it is there already: an untouched file is not compiled again."""
+    """Write `text` unless the file already has it: an untouched file is not recompiled."""
     if not path.is_file() or path.read_text(encoding="utf-8") != text:
         path.write_text(text, encoding="utf-8")
 
 
 def _instrumented(ggml: Path, tree: Tree) -> list[str]:
-    """Make the instrumented copies in the tree; their paths there, as below upstream's src/."""
+    """Make the instrumented copies in the tree. Returns their paths relative to upstream's src/."""
     from vendor.instrument import AnchorError, instrument, sources
 
     edited = sources(ggml / "src")
@@ -163,7 +164,7 @@ def _instrumented(ggml: Path, tree: Tree) -> list[str]:
             text = instrument(source, original.read_text(encoding="utf-8"))
         except AnchorError as error:
             tree.failed()
-            # The anchor's own message says what to do.
+            # The AnchorError's message says what to do.
             raise BuildError(f"cannot instrument {original}: {error}") from error
         copy = tree.folder / INSTRUMENTED / source
         copy.parent.mkdir(parents=True, exist_ok=True)
@@ -179,7 +180,7 @@ def _generate(ggml: Path, tree: Tree) -> Path:
         raise BuildError(
             f"generating the bindings needs the module {error.name}: "
             f"python -m pip install {' '.join(map(repr, GENERATOR_NEEDS))}") from error
-    # Installed, native/ is beside `_build` and not below it.
+    # In an installed package native/ is beside `_build`, not below it.
     headers.NATIVE = NATIVE
     generated = tree.folder / "generated"
     generated.mkdir(exist_ok=True)
@@ -202,7 +203,7 @@ def _generate(ggml: Path, tree: Tree) -> Path:
 
 
 def _device_tables(options: Options, upstream: Upstream) -> profiles.Tables:
-    """What upstream recorded of its backends; nothing in a checkout of ggml alone."""
+    """Upstream's records of supported ops; empty for a checkout of ggml alone."""
     if upstream.release:
         archive = fetch.download(upstream.release, options.cache)
         return profiles.tables_in_archive(archive, upstream.release.subfolder)
@@ -210,10 +211,10 @@ def _device_tables(options: Options, upstream: Upstream) -> profiles.Tables:
 
 
 def _licences(ggml: Path, blas: Path | None, folder: Path) -> None:
-    """Put the licence texts of everything in the build beside it."""
+    """Put the licence texts of everything in the build into `folder`."""
     folder.mkdir()
     for name in ("LICENSE", "AUTHORS"):
-        for home in (ggml, ggml.parent):        # ggml's checkout has its own, llama.cpp's is above
+        for home in (ggml, ggml.parent):        # a checkout of llama.cpp has them one folder up
             if (home / name).is_file():
                 shutil.copy2(home / name, folder / f"ggml-{name}")
                 break
@@ -245,8 +246,8 @@ def _proof(options: Options, upstream: Upstream, key: str, config: str) -> dict[
 
 
 def _prune(final: Path, keep: int) -> None:
-    """Remove builds beside `final` that differ from it only in our own code, all but the `keep`
-    that were wanted last: one that is just being copied is among these."""
+    """Remove builds beside `final` that differ from it only in our own code, except the `keep` most
+    recently used ones: a build that is being copied is among these."""
     ours = read_proof(final) or {}
     older = []
     for other in final.parent.iterdir():
@@ -258,16 +259,16 @@ def _prune(final: Path, keep: int) -> None:
 
 
 def place(built: Path, lib: Path = LIB) -> Path:
-    """Copy a finished build beside the package, where the package looks; return its folder."""
+    """Copy a finished build to where the package looks for it. Returns its folder."""
     final = lib / built.name
     if read_proof(final):
         return final
     doing = "putting the build beside the package"
-    hint = "use a virtual environment of your own, or a checkout and `pip install -e .`"
+    hint = "use your own virtual environment, or a checkout and `pip install -e .`"
     with writing(doing, lib, hint), caches.Lock(lib, doing, hint):
         if read_proof(final):
-            return final        # the copy that we waited for was of this one
-        caches.sweep(lib)       # the lock says that what is half-made here is nobody's
+            return final        # the process that we waited for copied this build
+        caches.sweep(lib)       # we hold the lock, so partial copies here are abandoned
         with caches.staged(final) as stage:
             shutil.copytree(built, stage, dirs_exist_ok=True)
         _prune(final, keep=0)
@@ -275,7 +276,7 @@ def place(built: Path, lib: Path = LIB) -> Path:
 
 
 def builds(*folders: Path) -> list[dict[str, Any]]:
-    """The build.json of every finished build in these folders, newest first, with its `folder`."""
+    """The build.json of every finished build in these folders, newest first, plus its `folder`."""
     found = []
     for path in (path for folder in folders for path in folder.glob(f"*/{PROOF}")):
         if (proof := read_proof(path.parent)) and "built_at" in proof:
@@ -308,7 +309,7 @@ def _define(text: str) -> tuple[str, str]:
 
 
 def parser(prog: str | None = None) -> argparse.ArgumentParser:
-    """The command line's parser; pip's config settings go through it too."""
+    """The command line's parser, also used for pip's config settings."""
     made = argparse.ArgumentParser(
         prog=prog, description="Fetch, instrument and build ggml, and put it beside the package.")
     add = made.add_argument
@@ -316,25 +317,28 @@ def parser(prog: str | None = None) -> argparse.ArgumentParser:
         help=f"ggml backends (default: %(default)s; known: {', '.join(toolchain.BACKENDS)})")
     add("--upstream", metavar="RELEASE",
         help="a release of --list: ggml version, bNNNN or package version")
-    add("--source", type=Path, metavar="DIR", help="a checkout of ggml or llama.cpp instead")
-    add("--pristine", action="store_true", help="upstream's code untouched: no causes, no splits")
-    add("--debug", action="store_true", help="with debug information and assertions")
+    add("--source", type=Path, metavar="DIR", help="build a checkout of ggml or llama.cpp instead")
+    add("--pristine", action="store_true",
+        help="build upstream's code unmodified: no causes, no splits")
+    add("--debug", action="store_true", help="build with debug information and assertions")
     add("--sanitize", type=_sanitizers, default="", metavar="A,B",
-        help=f"with the compiler's sanitizers ({', '.join(toolchain.SANITIZERS)}): `make sanitize`")
+        help=f"build with sanitizers ({', '.join(toolchain.SANITIZERS)}): see `make sanitize`")
     add("--portable", action="store_true",
-        help="CPU variants as loadable modules, for wheels that travel (default: this processor)")
+        help="build CPU variants as loadable modules, for wheels that run on other machines "
+             "(default: for this processor)")
     add("--cuda-arch", default="", metavar="N,M",
-        help="architectures of the CUDA code, 80,90 or native (default: those of the GPUs here; "
-             f"without one {cuda.PORTABLE_ARCHITECTURE}, which newer GPUs run too)")
+        help="architectures of the CUDA code, such as 80,90 or native (default: this machine's "
+             f"GPUs; without a GPU {cuda.PORTABLE_ARCHITECTURE}, which newer GPUs run too)")
     add("-D", dest="defines", type=_define, action="append", default=[], metavar="KEY=VALUE",
-        help="a CMake variable; repeatable")
-    add("--jobs", type=int, default=0, metavar="N", help="compilers at once (default: processors)")
+        help="set a CMake variable; repeatable")
+    add("--jobs", type=int, default=0, metavar="N",
+        help="number of compilers at once (default: one per processor)")
     add("--reference", action="store_true",
-        help="build upstream's own programs and libllama into the cache instead, as oracles")
+        help="instead build upstream's own programs and libllama in the cache, as test oracles")
     add("--cache", type=Path, default=caches.default_folder(), metavar="DIR",
-        help="default: %(default)s")
-    add("--list", action="store_true", help="the releases known and the builds present")
-    add("--json", action="store_true", help="the last line is the result as JSON")
+        help="cache folder (default: %(default)s)")
+    add("--list", action="store_true", help="list known releases and existing builds")
+    add("--json", action="store_true", help="print the result as JSON on the last line")
     return made
 
 
@@ -359,7 +363,7 @@ def _list(options: Options, as_json: bool) -> None:
         mark = "*" if release == releases.default() else " "
         number = f"b{release.build}" if release.build else "-"
         print(f"{mark} {release.label:14}{number:8}{release.package} {release.version}")
-    print("* = default pin. Builds present:" if present else "* = default pin. No build present.")
+    print("* = default pin. Existing builds:" if present else "* = default pin. No builds yet.")
     for proof in present:
         print(f"  {proof['key']:34}  {','.join(proof['backends'])}  {proof['folder']}")
 
@@ -381,7 +385,8 @@ def _run(arguments: argparse.Namespace) -> None:
 
 
 def main(argv: Sequence[str] | None = None, prog: str | None = None) -> int:
-    """Run the command line; the exit status: 0, 1 after an error, 2 for a wrong usage."""
+    """Run the command line. Returns the exit status: 0, 1 after an error, 2 for wrong usage, 130
+    after Ctrl-C."""
     arguments = parser(prog).parse_args(argv)
     try:
         _run(arguments)
@@ -389,7 +394,7 @@ def main(argv: Sequence[str] | None = None, prog: str | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print("interrupted; nothing half-made is left", file=sys.stderr)
+        print("interrupted; no partial files are left", file=sys.stderr)
         return 130
     return 0
 

@@ -1,4 +1,4 @@
-"""Where upstream comes from, and how it is fetched and compiled.
+"""Fetches and compiles upstream.
 
-Nothing of upstream's is committed: `upstream.toml` pins the releases, the modules bring them.
+No upstream source is committed. `upstream.toml` pins the releases; the modules download them.
 """

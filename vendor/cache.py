@@ -1,9 +1,9 @@
-"""The user's cache folder: what is in it, the lock on it, and folders that appear whole or not.
+"""The user's cache folder: its layout, its lock, and folders that are created atomically.
 
-Layout: `downloads/` files as the index gave them · `sources/` unpacked, by hash · `trees/` CMake
-build trees, kept so that a second build is quick · `builds/` finished builds · `reference/`
-upstream's own programs · `oracles/` those with ours · `logs/`. Only `trees/` is ever changed in
-place; everything else is made under a temporary name and renamed, so a name that exists is whole.
+Layout: `downloads/` files as downloaded · `sources/` unpacked, by hash · `trees/` CMake build
+trees, kept to speed up the next build · `builds/` finished builds · `reference/` upstream's own
+programs · `oracles/` those plus our programs · `logs/`. Only `trees/` is changed in place.
+Everything else is made under a temporary name and renamed, so whatever exists is complete.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ TEMPORARY = ".tmp-"
 
 
 def default_folder() -> Path:
-    """The cache folder when the user names none: platformdirs' answer, or the same by XDG."""
+    """The cache folder when the user names none: from platformdirs, or from XDG without it."""
     try:
         import platformdirs
     except ImportError:
@@ -36,10 +36,10 @@ def default_folder() -> Path:
 
 
 class Lock:
-    """The one lock of a folder: of a cache for a whole build, of the package's for a copy.
+    """The lock of a folder: held on a cache for a whole build, on the package's folder for a copy.
 
-    flock, because the kernel lets go of it however the holder dies. Compilers inherit `fd`: when a
-    build is killed but its compiler lives on, the next build waits for that one too.
+    It uses flock, which the kernel releases however the holder dies. Compilers inherit `fd`: if a
+    build is killed and its compiler keeps running, the next build waits for that compiler too.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Lock:
             if error.errno not in (errno.EAGAIN, errno.EACCES):
                 raise BuildError(
                     f"cannot lock {self.cache / 'lock'} ({error.strerror}): choose a cache folder "
-                    "on a file system with locks, --cache DIR"
+                    "on a file system that supports locks, with --cache DIR"
                 ) from error
             start = time.monotonic()
             say(f"another build holds {self.cache}: waiting for {self._holder()} ...")
@@ -74,10 +74,10 @@ class Lock:
 
     def _holder(self) -> str:
         self.file.seek(0)
-        return self.file.read().strip() or "a process that did not say its name"
+        return self.file.read().strip() or "an unnamed process"
 
     def __exit__(self, *exception: object) -> None:
-        # Not LOCK_UN: that would also unlock for a compiler that still holds the inherited fd.
+        # Not LOCK_UN: that would also release the lock of a compiler that inherited the fd.
         self.file.close()
 
 
@@ -106,7 +106,7 @@ def staged(final: Path) -> Iterator[Path]:
 
 
 def sweep(folder: Path) -> None:
-    """Remove what killed builds left half-made. Call it with the lock held: nothing is live."""
+    """Remove partial files that killed builds left. Hold the lock: then nothing is in use."""
     for parent in (folder, *(child for child in folder.glob("*") if child.is_dir())):
         for stale in parent.glob(f"{TEMPORARY}*"):
             shutil.rmtree(stale, ignore_errors=True) if stale.is_dir() else stale.unlink()

@@ -1,4 +1,4 @@
-"""Run CMake and ninja: everything they say goes to a log, the terminal gets `[n/m]` at most."""
+"""Run CMake and ninja. All their output goes to a log; a terminal shows only `[n/m]` progress."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ FULL = re.compile(r"No space left on device|File size limit exceeded|Disk quota 
 
 
 class Tree:
-    """One kept CMake build tree, with its log; the lock of its cache must be held.
+    """A CMake build tree in the cache, with its log. The lock of the cache must be held.
 
-    While something is being compiled the tree holds a mark. A mark found at the start means the
-    last build was killed: an object file may be cut short and yet look new, so all is thrown away.
+    While a build runs, the tree holds a mark. A mark found at the start means that the last build
+    was killed. An object file may then be truncated and still look up to date, so the tree is
+    deleted.
     """
 
     def __init__(self, folder: Path, log: Path, tools: Tools, lock: Lock) -> None:
@@ -38,7 +39,7 @@ class Tree:
             self.mark.touch()
 
     def configure(self, source: Path, defines: Mapping[str, str], jobs: int) -> None:
-        """Run CMake's first half on `source`; again when the tree is there, which is quick."""
+        """Run CMake's configure step on `source`, also for an existing tree, where it is quick."""
         tools = self.tools
         settings = {
             "CMAKE_C_COMPILER": tools.cc,
@@ -52,7 +53,7 @@ class Tree:
                 settings[f"CMAKE_{language}_COMPILER_LAUNCHER"] = tools.launcher
         cache = self.build / "CMakeCache.txt"
         if cache.is_file():
-            # CMake keeps what it was told: an option that is no longer given would stay.
+            # CMake remembers options: one that is no longer given would stay set.
             cache.unlink()
         command = [tools.cmake, "-S", str(source), "-B", str(self.build), "-G", "Ninja"]
         command += [f"-D{name}={value}" for name, value in settings.items()]
@@ -69,18 +70,19 @@ class Tree:
                  "installing", 1)
 
     def finished(self) -> None:
-        """All went well: the next build may go on from this tree."""
+        """Record success: the next build may reuse this tree."""
         self.mark.unlink(missing_ok=True)
 
     def failed(self) -> None:
-        """An orderly end, no file is cut short: the next build may go on from this tree too."""
+        """Record an orderly failure. No file is truncated: the next build may reuse this tree."""
         self.mark.unlink(missing_ok=True)
 
     def run(self, command: Sequence[str], doing: str, jobs: int) -> None:
-        """Run one program, its output to the log; BuildError with the first errors it printed."""
+        """Run one program with its output going to the log. If it fails, raise BuildError with the
+        first errors that it printed."""
         environment = {
             **os.environ, "NINJA_STATUS": "[%f/%t] ", "CMAKE_BUILD_PARALLEL_LEVEL": str(jobs),
-            "LC_ALL": "C",      # the messages that are looked for below are English
+            "LC_ALL": "C",      # the searches below expect English messages
         }
         live = sys.stderr.isatty()
         output: list[str] = []
@@ -109,7 +111,7 @@ class Tree:
         wanted = 0
         first = []
         for line in filter(str.strip, output):
-            # CMake says what is wrong in the lines after the one that says where.
+            # CMake prints the location first and the problem on the lines after it.
             wanted = 4 if "CMake Error" in line else max(wanted - 1, 0)
             if wanted or ERROR.search(line):
                 first.append(line)

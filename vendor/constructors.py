@@ -2,8 +2,8 @@
 
     python -m vendor.constructors       with the default pin's build in the tree
 
-Each constructor is called with samples, and what ggml_py/variants/learn.py finds out from each
-result is put together. A constructor that cannot be learnt must have its reason in `LEFT_OUT`.
+Each constructor is called with samples, and the findings of ggml_py/variants/learn.py on each
+result are combined. A constructor that cannot be learnt must have its reason in `LEFT_OUT`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ TARGET = identity.ROOT / "ggml_py" / "variants" / "constructor_table.py"
 Sample = tuple[Any, ...]  # arguments in order; "f32 4 3" is a tensor
 Table = dict[str, list[Constructor]]  # by op
 
-_PLAIN = "f32 8 6 4 2"  # every tensor of a constructor that has no samples here
+_PLAIN = "f32 8 6 4 2"  # used for every tensor of a constructor without samples here
 _ROPE = ("f32 8 4 3", "i32 3")
 _MULTI = ("f32 8 4 3", "i32 12")
 _CURVE = (7, 1e4, 1.0, 0.5, 1.5, 32.0, 2.0)  # n_ctx_orig and the floats of rope_ext
@@ -44,7 +44,7 @@ _SECTIONS = [1, 2, 1, 0]
 _MROPE = 8
 _SET = (_PLAIN, "f32 4 3 2 2")
 _STRIDES = (32, 192, 768)
-_HEADS = "f32 8 2 3"  # of the linear attentions
+_HEADS = "f32 8 2 3"  # for the linear attention ops
 
 SAMPLES: dict[str, list[Sample]] = {
     "acc": [(*_SET, *_STRIDES, 4), (*_SET, 32, 192, 384, 8)],
@@ -125,9 +125,9 @@ SAMPLES: dict[str, list[Sample]] = {
 }  # fmt: skip
 
 _SEVERAL = "it makes several nodes"
-_SHAPED = "its shape is that of a tensor that the node does not keep"
+_SHAPED = "its shape comes from a tensor that the node does not keep"
 _PARAM = "its first tensor must be a parameter (set_param)"
-# Arguments for which upstream has one value only, so far.
+# Arguments that upstream so far accepts only one value for.
 ONLY = {"conv_transpose_1d": ("p0", "d0"), "solve_tri": ("left", "lower", "uni")}
 LEFT_OUT = {
     "conv_1d": _SEVERAL,
@@ -135,20 +135,20 @@ LEFT_OUT = {
     "conv_1d_dw_ph": _SEVERAL,
     "conv_1d_ph": _SEVERAL,
     "conv_2d_dw": _SEVERAL,
-    "flash_attn_back": "upstream's is unfinished: it aborts",
+    "flash_attn_back": "upstream has not finished it: it aborts",
     "get_rows_back": _SHAPED,
     "im2col_back": "its shape is a list of numbers that must fit together",
     "opt_step_adamw": _PARAM,
     "opt_step_sgd": _PARAM,
     "repeat": _SHAPED,
     "repeat_back": _SHAPED,
-    "upscale": "of its scale factor the node keeps the result's sizes only",
+    "upscale": "the node keeps only the result's sizes, not the scale factor",
 }
 _VIEW = re.compile(r"view_[1-4]d|reshape(_[1-4]d)?|permute|transpose")
 
 
 def samples_of(method: str) -> list[Sample]:
-    """Calls of a constructor that it takes."""
+    """Arguments that a constructor accepts."""
     if method in SAMPLES:
         return SAMPLES[method]
     takes = signature(method)
@@ -158,8 +158,8 @@ def samples_of(method: str) -> list[Sample]:
 
 
 def table() -> Table:
-    """The constructors of each op. Raises ValueError where one is neither learnt nor in `LEFT_OUT`,
-    or is in it for nothing."""
+    """The constructors of each op. Raises ValueError if one is neither learnt nor in `LEFT_OUT`, or
+    is in `LEFT_OUT` needlessly."""
     found: dict[str, dict[str, Constructor]] = {}
     missing = []
     for method in (name for name in vars(Ops) if not name.startswith("_") and name != "ptr"):
@@ -170,7 +170,7 @@ def table() -> Table:
             missing.append(method)
     if set(missing) != set(LEFT_OUT):
         raise ValueError(
-            f"not learnt: {sorted(set(missing) - set(LEFT_OUT))}; left out in vain: "
+            f"not learnt: {sorted(set(missing) - set(LEFT_OUT))}; needlessly left out: "
             f"{sorted(set(LEFT_OUT) - set(missing))}"
         )
     return {op: [found[op][m] for m in methods_of(op, inplace=True) if m in found[op]]
@@ -178,7 +178,7 @@ def table() -> Table:
 
 
 def _learnt(method: str) -> tuple[str, Constructor | None]:
-    """The op that a constructor makes, "" if it refuses its samples, and what was learnt of it."""
+    """The op that a constructor makes ("" if it refuses its samples), and what was learnt of it."""
     op, found = "", []
     takes = signature(method)
     with Context(reserve=4 << 20) as context, Context(reserve=4 << 20) as scratch:
@@ -202,7 +202,8 @@ def _learnt(method: str) -> tuple[str, Constructor | None]:
 
 
 def _together(found: list[tuple[Node, Constructor]]) -> Constructor | None:
-    """What all samples tell of one constructor; None if an argument cannot be read off a node."""
+    """One constructor as learnt from all its samples. None if an argument cannot be read from a
+    node."""
     method, operands, arguments = found[0][1]
     merged = []
     for i in range(len(arguments)):
@@ -211,12 +212,12 @@ def _together(found: list[tuple[Node, Constructor]]) -> Constructor | None:
             return None
         merged.append(one)
     if any(row.operands != operands or place < 0 for _, row in found for _, place in row.operands):
-        raise ValueError(f"{method}: samples without an operand, or with it at different places")
+        raise ValueError(f"{method}: samples lack an operand, or have it at different places")
     return Constructor(method, operands, tuple(merged))
 
 
 def _argument(method: str, told: list[tuple[Node, Argument]]) -> Argument | None:
-    """Where nodes keep an argument, from all samples."""
+    """Where nodes keep an argument, according to all samples."""
     name = told[0][1].name
     free = [one for _, one in told if one.where != FIXED]
     if len({(one.where, one.at[:1]) for one in free}) > 1:
@@ -229,7 +230,7 @@ def _argument(method: str, told: list[tuple[Node, Argument]]) -> Argument | None
     values = [one.at[0] for _, one in told]
     if name in ONLY.get(method, ()):
         return Argument(name, FIXED, (values[0],))
-    if len(set(map(str, values))) > 1:  # it never changes alone: what do the samples share?
+    if len(set(map(str, values))) > 1:  # never varied alone: where do all samples keep it?
         for where, n in ((WORD, WORDS), (SHAPE, 4)):
             for at in range(n):
                 kept = [(node.params if where == WORD else node.ne)[at] for node, _ in told]
@@ -239,7 +240,7 @@ def _argument(method: str, told: list[tuple[Node, Argument]]) -> Argument | None
 
 
 def text(found: Table) -> str:
-    """The file."""
+    """The file's text."""
     release = BUILD["ggml_version"]
     lines = [
         f'"""GENERATED by vendor/constructors.py from ggml {release}; do not edit."""\n',
@@ -270,7 +271,7 @@ def _quoted(value: Any) -> str:
 
 
 def main() -> None:
-    """Writes the table of the build that is in the tree."""
+    """Writes the table for the build in the tree."""
     TARGET.write_text(text(table()), encoding="utf-8")
     sys.stdout.write(f"{TARGET}\n")
 

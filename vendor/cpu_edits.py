@@ -1,4 +1,4 @@
-"""What the CPU backend tells of how it computes nodes (``native/cpu_trace.h``)."""
+"""Edits that make the CPU backend report how it computes nodes (``native/cpu_trace.h``)."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ CPU = (
         "            gp_records[i].work_size = cur;\n"
         "        }\n",
     ),
-    # Since the CPU fuses. Without params it says what it would do. It is asked for each node of a
-    # compute, and with a second caller (cpu_hooks.h) it would be a call there.
+    # Only in releases whose CPU backend fuses. With params NULL the function says what it would
+    # do. It runs for each node of a compute. A second caller (cpu_hooks.h) would keep the compiler
+    # from inlining it there.
     Edit(
         "nodes fused",
         "static int ggml_cpu_try_fuse_ops(\n",

@@ -1,7 +1,7 @@
-"""The CUDA toolkit of a build: nvcc, cuBLAS, the architectures and the driver, found or explained.
+"""Finds the CUDA toolkit of a build (nvcc, cuBLAS, architectures, driver), or says what is missing.
 
-nvcc comes from a toolkit; cuBLAS from that toolkit or from NVIDIA's Python package, which stays
-where it is: the backend's library gets an rpath to it, nothing of its 500 MB is copied.
+nvcc comes from a toolkit; cuBLAS comes from that toolkit or from NVIDIA's Python package. The
+package's 500 MB are not copied: the backend's library gets an rpath to them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 
 from vendor.report import BuildError
 
-# Without a GPU to ask: runs on every GPU since Ampere, on newer ones through its PTX.
+# Used when no GPU is here to ask. Runs on every GPU since Ampere, on newer ones through its PTX.
 PORTABLE_ARCHITECTURE = "80"
 USUAL = (Path("/usr/local/cuda/bin"), Path("/opt/cuda/bin"))
 CAPABILITY = (75, 76)       # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR
@@ -28,7 +28,8 @@ CAPABILITY = (75, 76)       # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _
 
 @dataclass(frozen=True)
 class Toolkit:
-    """What was found: absolute paths; `cublas` is the package's folder, None = in the toolkit."""
+    """The CUDA toolkit, as absolute paths. `cublas` is the Python package's folder, or None if the
+    toolkit has cuBLAS."""
 
     nvcc: Path
     root: Path
@@ -37,16 +38,17 @@ class Toolkit:
 
     @property
     def major(self) -> int:
-        """The release's first number, which the names of libraries and packages carry."""
+        """The major version, which is part of the names of libraries and packages."""
         return int(self.version.split(".")[0])
 
     @property
     def rpath(self) -> str:
-        """Where NVIDIA's packages lie as seen from an installed package's build; the toolkit."""
+        """The rpath: NVIDIA's packages relative to an installed package's build, then the
+        toolkit."""
         packages = "$ORIGIN/../../../../nvidia"
         parts = ("cublas", "cuda_runtime") if self.major < 13 else (f"cu{self.major}",)
         runtime = f"libcudart.so.{self.major}"
-        # CMake leaves the toolkit's own folder out, and the loader need not know it.
+        # CMake omits the toolkit's own folder, and the loader may not know it.
         own = [folder for name in ("lib64", "lib") if (folder := self.root / name) and
                (folder / runtime).is_file()]
         return ";".join([*(f"{packages}/{part}/lib" for part in parts), *map(str, own[:1])])
@@ -72,9 +74,9 @@ def _find_nvcc(defines: Mapping[str, str]) -> Path:
         if found := shutil.which("nvcc", path=str(folder)):
             return Path(found)
     raise BuildError(
-        "backend cuda needs nvcc, not found here: it is not on the PATH, not in CUDA_PATH or "
-        "CUDAToolkit_ROOT, not in /usr/local/cuda. Install the CUDA toolkit (apt: "
-        "nvidia-cuda-toolkit, or NVIDIA's own), set CUDACXX to its nvcc, or leave cuda out of "
+        "backend cuda needs nvcc, which was not found on the PATH, in CUDA_PATH or "
+        "CUDAToolkit_ROOT, or in /usr/local/cuda. Install the CUDA toolkit (apt: "
+        "nvidia-cuda-toolkit, or NVIDIA's own), set CUDACXX to its nvcc, or remove cuda from "
         "--backend")
 
 
@@ -105,7 +107,7 @@ def _cublas_package(major: int) -> Path | None:
 
 
 def find(defines: Mapping[str, str]) -> Toolkit:
-    """The toolkit of this machine. BuildError says what is missing, where it was looked for."""
+    """The toolkit of this machine. Raises BuildError with what is missing and where it looked."""
     return _find(_find_nvcc(defines), "CUDA_cublas_LIBRARY" in defines)
 
 
@@ -115,10 +117,10 @@ def _find(nvcc: Path, cublas_is_named: bool) -> Toolkit:
     top = re.search(r"^#\$ TOP=(.+)$", _said(nvcc, "-v"), re.MULTILINE)
     if not (version and top):
         raise BuildError(
-            f"{nvcc} does not answer as CUDA's compiler does (nvcc --version, nvcc -v): "
+            f"{nvcc} does not answer nvcc --version and nvcc -v as CUDA's compiler does: "
             "set CUDACXX to the nvcc of a CUDA toolkit")
     root = Path(top[1].strip()).resolve()
-    own = root / "bin" / "nvcc"                 # a wrapper on the PATH is not what ccache must hash
+    own = root / "bin" / "nvcc"                 # ccache must hash this, not a wrapper on the PATH
     found = Toolkit(own if own.is_file() else nvcc, root, version[1], None)
     if cublas_is_named or _has_cublas(root):
         return found
@@ -131,13 +133,14 @@ def _find(nvcc: Path, cublas_is_named: bool) -> Toolkit:
             f"backend cuda needs cuBLAS {found.major} (cublas_v2.h, libcublas.so.{found.major}), "
             f"which is neither in {root} nor in {looked}: "
             f"{sys.executable} -m pip install '{name}=={found.major}.*', "
-            "or leave cuda out of --backend")
+            "or remove cuda from --backend")
     return Toolkit(found.nvcc, root, found.version, package)
 
 
 @functools.cache
 def driver() -> tuple[Path, tuple[str, ...]] | None:
-    """The NVIDIA driver's library here and its GPUs' architectures ("90"); None without either."""
+    """This machine's NVIDIA driver library and its GPUs' architectures ("90"). None if either is
+    missing."""
     try:
         cuda = ctypes.CDLL("libcuda.so.1")
         if cuda.cuInit(0) != 0:
@@ -159,20 +162,20 @@ def driver() -> tuple[Path, tuple[str, ...]] | None:
 
 
 def architectures(asked: str, portable: bool) -> str:
-    """CMake's list of what to compile for: as asked, else the GPUs here, else one for most."""
+    """CMake's list of architectures: `asked`, else this machine's GPUs, else a portable one."""
     if asked:
         parts = [part for part in re.split(r"[,;\s]+", asked) if part]
         for part in parts:
             if not re.fullmatch(r"(\d{2,3}[af]?(-real|-virtual)?|native|all|all-major)", part):
                 raise BuildError(
-                    f"--cuda-arch {part!r} is no CUDA architecture: give numbers such as 80 or "
+                    f"--cuda-arch {part!r} is not a CUDA architecture: give numbers such as 80 or "
                     "80,90 (compute capability 9.0 is 90), or native")
         if parts != ["native"]:
             return ";".join(parts)
         portable = False
         if driver() is None:
             raise BuildError(
-                "--cuda-arch native: no NVIDIA GPU with a driver is here to ask; give numbers "
+                "--cuda-arch native: this machine has no NVIDIA GPU with a driver; give numbers "
                 "such as 80,90")
     here = None if portable else driver()
     return ";".join(f"{one}-real" for one in here[1]) if here else PORTABLE_ARCHITECTURE
@@ -181,7 +184,7 @@ def architectures(asked: str, portable: bool) -> str:
 def cmake_flags(
     defines: Mapping[str, str], *, architecture: str, portable: bool
 ) -> dict[str, str]:
-    """What CMake is told for this toolkit; `defines` (the user's -D) come before all of it."""
+    """CMake's flags for this toolkit. `defines` (the user's -D) take precedence."""
     toolkit = find(defines)
     flags = {
         "CMAKE_CUDA_COMPILER": str(toolkit.nvcc),
@@ -190,12 +193,12 @@ def cmake_flags(
         "GGML_PY_CUDA_RPATH": toolkit.rpath,
     }
     here = None if portable else driver()
-    # Virtual memory needs the driver linked, and then nothing loads on a machine without one.
+    # Virtual memory needs the driver linked in; such a library does not load without the driver.
     flags["GGML_CUDA_NO_VMM"] = "OFF" if here else "ON"
     if here:
         flags["CUDA_cuda_driver_LIBRARY"] = str(here[0])
     if toolkit.cublas:
-        # The package has no libcublas.so without a number, so CMake would not find it.
+        # The package has no unnumbered libcublas.so, so CMake would not find it.
         for name in ("cublas", "cublasLt"):
             flags[f"CUDA_{name}_LIBRARY"] = \
                 str(toolkit.cublas / "lib" / f"lib{name}.so.{toolkit.major}")

@@ -1,11 +1,11 @@
-"""Walks over a graph that upstream makes by recursion: a deep graph would overflow the stack."""
+"""Edits that replace upstream's recursion over a graph, which overflows the stack if it is deep."""
 
 from __future__ import annotations
 
 from .edit import Edit
 
 FORWARD = (
-    # Up to 0.9.4 it is `ggml_visit_parents`, and tensors have no flag that says what is computed.
+    # Up to 0.9.4 it is `ggml_visit_parents`, and no tensor flag says what is to be computed.
     Edit(
         "recursion over sources",
         "static size_t ggml_visit_parents_graph(struct ggml_cgraph * cgraph, "

@@ -1,4 +1,4 @@
-"""What one edit of an upstream source is."""
+"""One edit of an upstream source."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Edit:
-    """One change: `text` goes before `anchor`, which is found exactly once.
+    """One change: inserts `text` before `anchor`, which must be found exactly once.
 
-    With `after` it goes behind it, with `replace` it takes the anchor's place; with `until`, found
-    exactly once too, the place of everything from the one to the end of the other. An
-    `optional` one may be missing: it mends what some releases have. `edits_absent` in the
-    `build.json` of a build names those, and a test knows why.
+    With `after` the text goes after the anchor, with `replace` it replaces the anchor. With
+    `until`, also found exactly once, it replaces everything from `anchor` to the end of `until`.
+    The anchor of an `optional` edit may be missing, because only some releases need the edit.
+    `edits_absent` in a build's `build.json` names the edits left out; a test knows the reasons.
     """
 
     name: str

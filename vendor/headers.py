@@ -1,4 +1,4 @@
-"""What the headers of ggml, and those of our native code, declare."""
+"""Reads the declarations in the headers of ggml and of our native code."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ NATIVE_HEADERS = (
     "rpc_link.h",
 )
 
-# Functions that stay unbound, and why.
+# Functions that are not bound, and why.
 WAIVED = {
     "ggml_abort": "variadic and never returns; raise an exception instead",
     "ggml_format_name": "variadic; ggml_set_name takes the finished text",
-    "ggml_threadpool_get_n_threads": "declared in ggml-cpu.h, defined nowhere",
+    "ggml_threadpool_get_n_threads": "declared in ggml-cpu.h but not defined anywhere",
 }
 
-# Pointers that may be NULL (upstream tests them before use); all others are checked by the guards.
+# Pointers that may be NULL, as upstream tests them before use. The guards check all others.
 NULLABLE = {
     ("ggml_soft_max_ext", "mask"), ("ggml_soft_max_ext_inplace", "mask"),
     ("ggml_soft_max_add_sinks", "sinks"), ("ggml_flash_attn_ext", "mask"),
@@ -49,7 +49,7 @@ NULLABLE = {
     ("ggml_opt_eval", "result"), ("ggml_opt_epoch", "result_train"),
     ("ggml_opt_epoch", "result_eval"),
 }  # fmt: skip
-# What cffi knows by itself, and pycparser has to be told.
+# Types that cffi knows but pycparser does not.
 _PRELUDE = "".join(
     f"typedef {kind} {name};\n"
     for kind, names in {
@@ -65,7 +65,7 @@ _PRELUDE = "".join(
 @dataclass(frozen=True)
 class Param:
     name: str
-    type: str  # C type, blanks normalised, without const
+    type: str  # the C type without const, with spaces normalised
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class Function:
 
 @dataclass
 class Api:
-    """What the headers declare, in their order."""
+    """The headers' declarations, in order."""
 
     functions: list[Function] = field(default_factory=list)
     enums: dict[str, dict[str, int]] = field(default_factory=dict)
@@ -110,7 +110,7 @@ def _preprocess(ggml_dir: Path, cc: str, *flags: str) -> str:
 
 
 def _ours(preprocessed: str, ggml_dir: Path) -> str:
-    """Keeps what stands in ggml's and our headers; system headers go, their typedefs are known."""
+    """Keeps the text of ggml's and our headers. System headers go: their typedefs are known."""
     keep, kept = False, []
     folders = (str(ggml_dir / "include"), str(NATIVE))
     for line in preprocessed.splitlines():
@@ -135,7 +135,7 @@ _C = c_generator.CGenerator()
 
 
 class _Elide(c_ast.NodeVisitor):  # type: ignore[misc]
-    """Values that cffi cannot compute become `...`, which the C compiler fills in."""
+    """Replaces values that cffi cannot compute by `...`, which the C compiler fills in."""
 
     def visit_Enumerator(self, node: c_ast.Enumerator) -> None:
         node.value = c_ast.ID("...")
@@ -159,7 +159,7 @@ def _value(node: c_ast.Node, known: dict[str, int]) -> int:
         return {"<<": left << right, "|": left | right, "+": left + right, "-": left - right}[
             node.op
         ]
-    raise ValueError(f"{node.coord}: enum value that bindgen cannot compute")
+    raise ValueError(f"{node.coord}: bindgen cannot compute this enum value")
 
 
 def _read_enum(node: c_ast.Enum, known: dict[str, int]) -> dict[str, int]:
@@ -215,7 +215,7 @@ def _version(ggml_dir: Path) -> str:
 
 
 def read(ggml_dir: Path, cc: str = "cc") -> Api:
-    """Parses the headers under `ggml_dir`/include. Raises RuntimeError when `cc -E` fails."""
+    """Parses the headers under `ggml_dir`/include. Raises RuntimeError if `cc -E` fails."""
     ggml_dir = ggml_dir.resolve()
     api = Api(version=_version(ggml_dir), macros=_macros(_preprocess(ggml_dir, cc, "-dM")))
     source = _PRELUDE + _ours(_preprocess(ggml_dir, cc), ggml_dir)

@@ -1,7 +1,7 @@
-"""Which build is meant: the options, the upstream they name, and the key that follows from both.
+"""Identifies a build: its options, the upstream they name, and the key derived from both.
 
-A key changes with anything that changes the result: the source, our code, the flags, for a native
-build the processor. So a finished build is never stale, it is only found or not.
+The key changes with everything that affects the result: the source, our code, the flags, and for a
+native build the processor. So a finished build is never stale: it either exists or does not.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from vendor import cuda, fetch, op_docs, releases, toolchain
 from vendor.releases import Release
 from vendor.report import BuildError
 
-ROOT = Path(__file__).resolve().parent.parent       # vendor/ is here
-# From a checkout the package is beside us; inside an installed package we are in its `_build`.
+ROOT = Path(__file__).resolve().parent.parent       # the folder that has vendor/
+# In a checkout the package is beside vendor/; an installed package has vendor/ in its `_build`.
 PACKAGE = ROOT.parent if ROOT.name == "_build" else ROOT / "ggml_py"
 NATIVE = PACKAGE / "native"
 
 
 @dataclass(frozen=True)
 class Options:
-    """What a user can choose; field names are the command line's."""
+    """The user's options, named as on the command line."""
 
     backend: tuple[str, ...] = dataclasses.field(default_factory=toolchain.default_backends)
     upstream: str | None = None
@@ -39,7 +39,7 @@ class Options:
     debug: bool = False
     sanitize: str = ""          # the compiler's names: "address,undefined"
     portable: bool = False
-    cuda_arch: str = ""         # "80,90", "native"; empty = the GPUs here, else one for most
+    cuda_arch: str = ""         # "80,90", "native"; empty = this machine's GPUs or a portable one
     reference: bool = False
     defines: tuple[tuple[str, str], ...] = ()
     jobs: int = 0               # 0 = one per processor this process may use
@@ -56,7 +56,7 @@ class Options:
 
 @dataclass(frozen=True)
 class Upstream:
-    """Which ggml is built: a pinned release or somebody's checkout."""
+    """The ggml to build: a pinned release or a checkout."""
 
     label: str
     ggml: str
@@ -65,7 +65,7 @@ class Upstream:
     folder: Path | None         # the checkout's ggml folder; None = unpacked from the release
 
     def ggml_dir(self, options: Options) -> Path:
-        """The folder with include/ and src/, fetched and unpacked first when need be."""
+        """The folder with include/ and src/, fetched and unpacked if necessary."""
         if self.folder is not None:
             return self.folder
         assert self.release is not None
@@ -73,7 +73,7 @@ class Upstream:
 
 
 def unpacked(release: Release, cache: Path, *, whole: bool) -> Path:
-    """The release's llama.cpp folder in the cache: all of it, or only what ggml needs."""
+    """The release's llama.cpp folder in the cache: the whole tree, or only the part for ggml."""
     kind, keep = ("whole", fetch.keep_all) if whole else ("ggml", fetch.keep_ggml)
     final = cache / "sources" / f"{release.label}-{release.sha256[:16]}-{kind}"
     if not final.is_dir():
@@ -83,7 +83,8 @@ def unpacked(release: Release, cache: Path, *, whole: bool) -> Path:
 
 
 def upstream_of(options: Options) -> Upstream:
-    """The ggml that the options mean. BuildError: unknown release, or no ggml in `--source`."""
+    """The ggml that the options name. Raises BuildError if the release is unknown, or if
+    `--source` has no ggml."""
     if options.source is None:
         release = releases.find(options.upstream)
         return Upstream(release.label, release.ggml, release.sha256, release, None)
@@ -93,7 +94,7 @@ def upstream_of(options: Options) -> Upstream:
             break
     else:
         raise BuildError(
-            f"--source {options.source} holds no ggml: give a checkout of ggml or llama.cpp "
+            f"--source {options.source} has no ggml: give a checkout of ggml or llama.cpp "
             "(the folder with include/ggml.h, or with ggml/include/ggml.h)")
     text = (folder / "CMakeLists.txt").read_text(encoding="utf-8")
     numbers = re.findall(r"set\(GGML_VERSION_(?:MAJOR|MINOR|PATCH) +(\d+)", text)
@@ -111,16 +112,16 @@ COMPILER_VARIABLES = ("CC", "CXX", "CFLAGS", "CXXFLAGS", "CPPFLAGS", "LDFLAGS", 
 
 
 def common_flags(options: Options) -> dict[str, str]:
-    """What our build and the reference build have in common."""
+    """The CMake variables that our build and the reference build share."""
     if not (options.debug or options.sanitize):
         return {"CMAKE_BUILD_TYPE": "Release", "GGML_CCACHE": "OFF"}
-    # CMake's own flags for this type turn assert() off and optimise too far to step through.
+    # CMake's own flags for this type disable assert() and optimise too much for a debugger.
     flags = "-O1 -g -fno-omit-frame-pointer"
     if options.sanitize:
         # NDEBUG as in a release: assert() ends the process, and no guard can catch that.
-        flags += f" -DNDEBUG -fsanitize={options.sanitize}"     # the linker is given them too
+        flags += f" -DNDEBUG -fsanitize={options.sanitize}"     # the linker gets these flags too
     if "address" in options.sanitize:
-        flags += " -fsanitize-recover=address"          # halt_on_error=0 lists all, not the first
+        flags += " -fsanitize-recover=address"          # lets halt_on_error=0 list all errors
     return {
         "CMAKE_BUILD_TYPE": "RelWithDebInfo",
         "CMAKE_C_FLAGS_RELWITHDEBINFO": flags,
@@ -130,14 +131,14 @@ def common_flags(options: Options) -> dict[str, str]:
 
 
 def cmake_flags(options: Options) -> dict[str, str]:
-    """The CMake variables that the options mean (paths, which change nothing, come later)."""
+    """The CMake variables for the options. Paths, which do not affect the result, come later."""
     flags = {
         **common_flags(options),
         "GGML_NATIVE": "OFF" if options.portable else "ON",
         "GGML_BACKEND_DL": "ON" if options.portable else "OFF",
         "GGML_CPU_ALL_VARIANTS": "ON" if options.portable else "OFF",
-        "GGML_OPENMP": "OFF",       # ggml's own thread pool: no libgomp to carry along
-        "GGML_LLAMAFILE": "ON",     # as in llama.cpp: other kernels would round otherwise than its
+        "GGML_OPENMP": "OFF",       # use ggml's own thread pool: no libgomp to ship
+        "GGML_LLAMAFILE": "ON",     # as in llama.cpp: other kernels would round differently
     }
     for name in toolchain.BACKENDS:
         flags[f"GGML_{name.upper()}"] = "ON" if name in options.backend else "OFF"
@@ -147,7 +148,7 @@ def cmake_flags(options: Options) -> dict[str, str]:
 
 
 def cuda_flags(options: Options) -> dict[str, str]:
-    """The CMake variables of a CUDA build, paths too (they end up in the library's rpath)."""
+    """The CMake variables of a CUDA build, including paths, which end up in the rpath."""
     if "cuda" not in options.backend:
         return {}
     return cuda.cmake_flags(
@@ -155,7 +156,7 @@ def cuda_flags(options: Options) -> dict[str, str]:
 
 
 def uses_openblas(options: Options) -> bool:
-    """Whether the pinned OpenBLAS goes in (macOS has Accelerate; `-D` may name another)."""
+    """Whether the build uses the pinned OpenBLAS. macOS has Accelerate; `-D` may name another."""
     chosen = {"GGML_BLAS_VENDOR", "GGML_PY_OPENBLAS"} & dict(options.defines).keys()
     return "blas" in options.backend and sys.platform != "darwin" and not chosen
 
@@ -168,10 +169,10 @@ def _texts(paths: Sequence[Path]) -> str:
 
 
 def made_of(options: Options) -> dict[str, Path]:
-    """Every file of ours that is compiled, or that makes what is compiled, by its name in a clone.
+    """Every file of ours that is compiled or generates compiled code, by its path in a clone.
 
-    The makers (instrument.py, bindgen.py) stand for what they make: together with the source's
-    hash they determine it, and a finished build is found without unpacking or parsing anything.
+    The generators (instrument.py, bindgen.py) stand for their output, which they and the source's
+    hash determine. So a finished build is found without unpacking or parsing anything.
     """
     files = {f"ggml_py/native/{path.name}": path for path in NATIVE.iterdir()
              if path.suffix in (".h", ".c", ".cpp", ".txt", ".cmake")}
@@ -184,20 +185,20 @@ def made_of(options: Options) -> dict[str, Path]:
 
 
 def instrumentation_hash(options: Options) -> str:
-    """A hash over the texts of `made_of`."""
+    """A hash of the files of `made_of`."""
     return _texts(list(made_of(options).values()))
 
 
-RECORD = "2"        # what build.json tells: a build that tells less is not taken for one of today
+RECORD = "2"        # version of build.json: a build whose build.json lacks fields is not reused
 
 
 def label_of(options: Options, upstream: Upstream) -> str:
-    """The release's label with what sets this build apart from the usual one."""
+    """The release's label, with suffixes for options that differ from the usual build."""
     return "-".join([upstream.label, *(one for one in releases.SUFFIXES if getattr(options, one))])
 
 
 def configuration(options: Options, upstream: Upstream) -> str:
-    """A hash over the source and every flag, ours aside: the name of the kept build tree."""
+    """A hash of the source and all flags, but not of our code: the name of the build tree."""
     parts: dict[str, Any] = {
         "source": upstream.sha256,
         "flags": cmake_flags(options),

@@ -1,10 +1,10 @@
 """Makes the instrumented copies of upstream's sources.
 
-Upstream's tree stays byte for byte. The copies differ by the edits of `EDITS`, each anchored on
-text that has not changed from release 0.9.4 to 0.26.0. What they call is in ``ggml_py/native``:
+Upstream's tree is not changed. The copies differ by the edits of `EDITS`, each anchored on text
+that is the same in releases 0.9.4 to 0.26.0. The edits call code in ``ggml_py/native``:
 ``sched_hooks.h`` for the scheduler, ``alloc_hooks.h`` for the graph allocator, ``worker_guard.h``
-for the CPU backend's threads. Where an op goes by an index or a shape that upstream does not look
-at, an assertion is added (``op_checks.h``, ``layout_assert.h``): its abort is an exception.
+for the CPU backend's threads. Where upstream uses an index or a shape without checking it, an edit
+adds an assertion (``op_checks.h``, ``layout_assert.h``), whose abort becomes an exception.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _FAILED = 'GGML_LOG_ERROR("%s: failed to allocate %s buffer of size %zu\\n", __f
 _FREE = "void ggml_backend_buffer_free(ggml_backend_buffer_t buffer) {\n"
 
 _SCHEDULER = (
-    # Whoever frees it, a buffer that arrays are over stays until the last of them goes.
+    # A buffer that backs arrays stays until the last array is gone, whoever frees the buffer.
     Edit(
         "buffer freed",
         f"{_FREE}    if (buffer == NULL) {{\n",
@@ -52,7 +52,8 @@ _SCHEDULER = (
         '#include "sched_trace.cpp"\n',
         until='#define SET_CAUSE(node, ...)\n#define GET_CAUSE(node) ""\n#endif\n',
     ),
-    # The struct is private to this file and made by calloc, so a first member changes no ABI.
+    # The struct is private to this file and allocated by calloc, so adding a first member does not
+    # change the ABI.
     Edit(
         "scheduler struct",
         "struct ggml_backend_sched {\n",
@@ -73,22 +74,22 @@ _SCHEDULER = (
         20 * " " + "node->src[j] = tensor_id_copy(src_id, cur_backend_id, sched->cur_copy);\n",
         20 * " " + "GP_REWIRE(sched, node, j);\n",
     ),
-    # Memory in which weights are laid out anew has no way back: a call of NULL.
+    # Repacked weights cannot be read back: upstream would call NULL.
     Edit(
         "tensor read",
         "    buf->iface.get_tensor(buf, tensor, data, offset, size);\n",
         "    GGML_ASSERT(buf->iface.get_tensor != NULL &&\n"
         '        "this buffer lays tensors out anew and cannot give them back");\n',
     ),
-    # To ask must not insert: the debug print asks about copies, whose slots would then count as
-    # used, hide the copies' causes, and fill the set up. `find` gives FULL or a free slot.
+    # A query must not insert. The debug print asks about copies, whose slots would then count as
+    # used, hide the copies' causes, and fill up the set. `find` returns FULL or a free slot.
     Edit(
         "backend of a tensor asked for",
         "    int backend_index = tensor_backend_id(node);\n",
         "    int backend_index = gp::slot_backend(sched, node);\n",
         replace=True,
     ),
-    # A layout that only we refuse (own_layout.h) is none that upstream would call unexpected.
+    # Upstream would not call a layout unexpected that only we refuse (own_layout.h).
     Edit(
         "reallocation that GGML_SCHED_DEBUG_REALLOC ends at",
         "            if (unexpected || sched->debug_realloc > 1) {\n",
@@ -114,7 +115,7 @@ _SCHEDULER = (
         "    if (!ggml_backend_sched_alloc_splits(sched) || !GP_ALLOCATED(sched)) {\n",
         replace=True,
     ),
-    # Up to 0.23 a reservation that failed went on to write through buffers that are not there.
+    # Up to 0.23 a failed reservation went on to write through buffers that do not exist.
     Edit(
         "reservation without a check",
         f"        {_RESERVE};\n",
@@ -122,7 +123,7 @@ _SCHEDULER = (
         replace=True,
         optional=True,
     ),
-    # Up to 0.9.4 the base of a buffer that stands for several was asked of nobody.
+    # Up to 0.9.4 upstream called get_base, which is NULL for a buffer that stands for several.
     Edit(
         "base of several buffers",
         "    if (buffer->size == 0) {\n        return NULL;\n    }\n\n    void * base",
@@ -134,7 +135,7 @@ _SCHEDULER = (
 )
 
 def _unfit(name: str, indent: int, message: str, note: str) -> Edit:
-    """A note before one of the reasons that only a debug build logs."""
+    """Adds a note before the log of a reason, which only a debug build logs."""
     log = f'#ifndef NDEBUG\n{" " * indent}GGML_LOG_DEBUG("%s: {message}\\n", __func__'
     return Edit(name, log, f"{' ' * indent}{note};\n")
 
@@ -161,7 +162,7 @@ _ALLOCATOR = (
         "source without room", 16, "src %d (%s) of node %s is not valid",
         "GP_NOTE_UNFIT(GP_REALLOC_SRC, galloc, src, node, j, &node_alloc->src[j])",
     ),
-    # Views of tensors that are not in the graph (`view_tensor`) put those into the table too.
+    # Views of tensors outside the graph (`view_tensor`) put those tensors into the table too.
     Edit(
         "size of the allocator's table",
         "    size_t min_hash_size = graph->n_nodes + graph->n_leafs;\n",
@@ -171,8 +172,8 @@ _ALLOCATOR = (
         "        min_hash_size += graph->leafs[gp_i]->view_src != NULL;\n    }\n",
         after=True,
     ),
-    # Upstream compares counts and sizes only: a graph of as many nodes and leafs with other edges
-    # would be computed in the last one's layout, where results overwrite what is still needed.
+    # Upstream compares only counts and sizes. A graph with as many nodes and leafs but other edges
+    # would be computed in the last graph's layout, where results overwrite data still needed.
     Edit(
         "end of the allocator's struct",
         "    struct leaf_alloc * leaf_allocs; // [n_leafs]\n    int n_leafs;\n",
@@ -201,8 +202,8 @@ _ALLOCATOR = (
     Edit(
         "buffer that was not to be had",
         f"{_FAILED}ggml_backend_buft_name(galloc->bufts[i]), new_size);\n",
-        # Without the second line the allocator would find its layout fit the next time, and write
-        # through the buffer that is not there.
+        # Without the second line the allocator would consider its layout valid the next time, and
+        # write through the missing buffer.
         "gp_alloc_note_failure(ggml_backend_buft_name(galloc->bufts[i]), new_size);\n"
         "galloc->n_nodes = galloc->n_leafs = 0;\n" + 16 * " ",
     ),
@@ -232,7 +233,7 @@ _CPU = (
         "        threadpool->poll             = tpp->poll;\n",
         "        threadpool->gp               = (struct gp_pool) {0};\n",
     ),
-    # Nobody can be let out of OpenMP's barrier; upstream's own serves there too.
+    # No thread can be let out of OpenMP's barrier. Upstream's own barrier works there too.
     Edit(
         "OpenMP's barrier",
         "#ifdef GGML_USE_OPENMP\n    #pragma omp barrier\n#else\n",
@@ -267,7 +268,7 @@ _CPU = (
         "    return ret;\n}\n\nenum ggml_status ggml_graph_compute_with_ctx(",
         "    gp_pool_raise(gp_failure);\n",
     ),
-    # For these types it is NULL; supports_op says yes to them.
+    # vec_dot is NULL for these types, although supports_op accepts them.
     Edit(
         "mul_mat's kernel",
         "    ggml_vec_dot_t const vec_dot      = type_traits_cpu[type].vec_dot;\n",
@@ -280,7 +281,7 @@ _CPU = (
         f'    GGML_ASSERT(vec_dot != NULL && "{_KERNEL}");\n',
         after=True,
     ),
-    # A release build would write out of bounds.
+    # assert() is off in a release build, which would write out of bounds.
     Edit(
         "mul_mat_id's ids",
         16 * " " + "assert(i02 >= 0 && i02 < n_as);\n",
@@ -290,7 +291,7 @@ _CPU = (
 )
 
 _CPU_REPACK = (
-    # An expert has room for each token once.
+    # An expert has room for each token only once.
     Edit(
         "repacked mul_mat_id's ids",
         20 * " " + "MMID_MATRIX_ROW(i02, matrix_row_counts[i02]) =",
@@ -298,7 +299,7 @@ _CPU_REPACK = (
     ),
 )
 
-# `new` gives a multiple of 16; vectors of 64 bytes that cross cache lines cost a prompt in f16 3 %.
+# `new` aligns to 16 bytes. 64-byte vectors that cross cache lines slow an f16 prompt down by 3 %.
 _CPU_WORK = (
     Edit(
         "room for a compute's work",
@@ -315,7 +316,7 @@ _CPU_WORK = (
 )
 
 _TRAINING = (
-    # Before 0.18 a static graph's copy was never freed, 750 KB of it.
+    # Before 0.18 the copy of a static graph, 750 KB, was never freed.
     Edit(
         "end of an optimizer context",
         "    ggml_free(opt_ctx->ctx_cpu);\n    delete opt_ctx;\n",
@@ -344,14 +345,14 @@ for _source, _edits in SIGNALS.items():
 
 
 def sources(src: Path) -> list[str]:
-    """Those of `EDITS` that this release's `src` folder has in the form that is edited."""
+    """The files of `EDITS` that can be edited in this release's `src` folder."""
     client = src / rpc_edits.CLIENT_FILE
     edited = client.is_file() and rpc_edits.SIGN in client.read_text(encoding="utf-8")
     return [source for source in EDITS if edited or source not in rpc_edits.FILES]
 
 
 def absent(src: Path) -> list[str]:
-    """The edits that have no place in this release's `src` folder, as "file: edit"."""
+    """The edits whose anchors this release's `src` folder lacks, as "file: edit"."""
     edited, found = sources(src), []
     for source, edits in EDITS.items():
         if source not in edited:
@@ -367,16 +368,16 @@ def _find_once(source: str, text: str, name: str, anchor: str) -> int:
     if count != 1:
         raise AnchorError(
             f"anchor '{name}' was found {count} times in {source}, expected exactly once "
-            f"(it reads {anchor.strip()!r}). This release changed there: mend "
+            f"(it reads {anchor.strip()!r}). This release changed the text: fix "
             "vendor/instrument.py, or build with --pristine to do without instrumentation."
         )
     return text.index(anchor)
 
 
 def instrument(source: str, text: str) -> str:
-    """Returns the instrumented copy of `text`, which is upstream's file `source` (of `EDITS`).
+    """Returns the instrumented copy of `text`, which is upstream's file `source` (in `EDITS`).
 
-    Raises `AnchorError`, naming the anchor, when one is not found exactly once.
+    Raises `AnchorError`, naming the anchor, if an anchor is not found exactly once.
     """
     for edit in EDITS[source]:
         if edit.optional and edit.anchor not in text:

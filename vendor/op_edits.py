@@ -1,4 +1,4 @@
-"""Assertions in the constructors of ops (ggml.c) and in their CPU kernels (ops.cpp)."""
+"""Edits that add assertions to the constructors of ops (ggml.c) and their CPU kernels (ops.cpp)."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ OPS = (
     ),
 )
 
-# Before anything is computed: what the kernels count on (kernel_check.h).
+# Checks before a compute: the kernels' assumptions (kernel_check.h).
 CPU_CHECKS = (
     Edit(
         "rules of the kernels",
@@ -185,7 +185,7 @@ _INDEX = "        const int r = ((int32_t *) src1->data)[i];\n"
 
 
 def _get_rows_back(type_: str, next_line: str) -> Edit:
-    """Before 0.25.3 a row that is not there was written all the same."""
+    """Before 0.25.3 a row that does not exist was written anyway."""
     text = f"{_INDEX}        GGML_ASSERT(r >= 0 && r < dst->ne[1]);\n\n{next_line}"
     name = f"get_rows_back's rows, {type_}"
     return Edit(name, f"{_INDEX}\n{next_line}", text, replace=True, optional=True)
@@ -199,13 +199,14 @@ CPU_OPS = (
     ),
     _get_rows_back("f32", "        ggml_vec_add_f32(nc,"),
     _get_rows_back("f16", "        for (int j = 0; j < nc; ++j) {\n"),
-    # Copies of blocks go out of bounds, or on for ever, where a row is not whole blocks in line.
+    # If a row is not made of contiguous whole blocks, copying blocks goes out of bounds or never
+    # ends.
     Edit(
         "rows of dup",
         "        const size_t rs = ne00 * type_size;\n",
         "        GGML_ASSERT(ggml_blck_size(src0->type) == 1);\n",
     ),
-    # Up to 0.15.1 a value of a block type was taken for a block.
+    # Up to 0.15.1 a block type's elements were each treated as a block.
     Edit(
         "blocks of concat",
         "    o[dim] = src0->ne[dim];\n\n    const char * x;\n",
@@ -218,7 +219,7 @@ CPU_OPS = (
         "    GGML_ASSERT(nk0 > 0);\n",
         after=True,
     ),
-    # Right for two dimensions only; with more it left the tensor.
+    # Upstream's indices are right only for two dimensions; with more they leave the tensor.
     Edit(
         "row of count_equal",
         "        const int64_t i02 = (ir - i03*ne03)            /       ne01;\n",
@@ -226,15 +227,15 @@ CPU_OPS = (
         "        const int64_t i01 = ir % ne01;\n",
         until="        const int64_t i01 =  ir - i03*ne03 - i02*ne02;\n",
     ),
-    # Factors are there for the pairs that are rotated, and were read for all of a row. Its callers
-    # are behind this place: two in 0.9.4.p0.2.4, one since.
+    # There are factors only for the rotated pairs, but upstream reads them for the whole row. The
+    # callers come after this place: two in 0.9.4.p0.2.4, one since.
     Edit(
         "frequency factors of rope",
         "static void ggml_mrope_cache_init(",
         "#define ggml_rope_cache_init(p, scale, factors, corr_dims, ne0, ...) \\\n"
         "    ggml_rope_cache_init(p, scale, factors, corr_dims, n_dims, __VA_ARGS__)\n\n",
     ),
-    # Vectors are loaded whole.
+    # The kernel loads whole vectors.
     Edit(
         "heads of rwkv_wkv7",
         "    const int64_t n_seqs = dst->src[6]->ne[1];\n"
@@ -243,7 +244,7 @@ CPU_OPS = (
         after=True,
         optional=True,
     ),
-    # As mul_mat's.
+    # As for mul_mat's kernel.
     Edit(
         "flash_attn_ext's kernel",
         "    ggml_vec_dot_t    const kq_vec_dot     = "

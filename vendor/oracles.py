@@ -1,7 +1,7 @@
-"""Our own programs on the reference's libllama: `tests/oracle/*.cpp` of a checkout.
+"""Builds our own programs on the reference's libllama: `tests/oracle/*.cpp` of a checkout.
 
-They land in `oracles/<key>-<digest>/bin` of the cache, links to upstream's own programs beside
-them: a folder for each text of ours, so that no tree builds its programs under another's tests.
+They are put into `oracles/<key>-<digest>/bin` of the cache, beside links to upstream's programs.
+Each version of our sources has its own folder, so checkouts do not replace each other's programs.
 """
 
 from __future__ import annotations
@@ -20,19 +20,20 @@ from vendor import toolchain
 from vendor.identity import NATIVE, ROOT
 from vendor.report import BuildError, step
 
-_KEPT = 7 * 24 * 3600  # seconds that a folder is kept when nobody asks for it
+_KEPT = 7 * 24 * 3600  # seconds that an unused folder is kept
 
 
 def sources() -> list[Path]:
-    """A source for each program; none where there is no checkout."""
+    """The source of each program; empty if this is not a checkout."""
     return sorted((ROOT / "tests" / "oracle").glob("*.cpp"))
 
 
 def build(
     reference: Path, programs: Iterable[Path], source: Path, tools: toolchain.Tools
 ) -> Path:
-    """A folder with our programs and upstream's `programs`, which are in `reference`, a build of
-    llama.cpp's tree `source`. Call it with the cache's lock held. Raises BuildError."""
+    """A folder with our programs and upstream's `programs`. `reference` is the build that has
+    upstream's, made from llama.cpp's tree `source`. Call it with the cache's lock held. Raises
+    BuildError if a program does not compile."""
     digests = {program: _digest(program) for program in sources()}
     whole = hashlib.sha256("".join(digests.values()).encode()).hexdigest()
     final = reference.parent.parent / "oracles" / f"{reference.name}-{whole[:8]}"
@@ -54,14 +55,14 @@ def build(
 
 
 def _digest(program: Path) -> str:
-    """Over everything of ours that is compiled into it."""
+    """A hash of all our code that is compiled into the program."""
     headers = [*program.parent.glob("*.h"), *(NATIVE.glob("*.h") if _simulates(program) else ())]
     parts = [*_parts(program), *sorted(headers)]
     return hashlib.sha256(b"".join(part.read_bytes() for part in parts)).hexdigest()
 
 
 def _parts(program: Path) -> list[Path]:
-    """What is compiled."""
+    """The source files of the program."""
     return [program, *(sorted(NATIVE.glob("sim_*.cpp")) if _simulates(program) else ())]
 
 
@@ -71,7 +72,7 @@ def _simulates(program: Path) -> bool:
 
 
 def _link(reference: Path, programs: Iterable[Path], stage: Path) -> None:
-    """Upstream's programs, libraries and proof, as links that hold where the cache is moved to."""
+    """Links to upstream's programs, libraries and proof, relative in case the cache is moved."""
     (stage / "bin").mkdir()
     for path in (reference / "lib", reference / "build.json", *programs):
         link = stage / path.relative_to(reference)
@@ -83,7 +84,7 @@ def _stamp(program: Path) -> Path:
 
 
 def _made(folder: Path, reference: str, name: str, digest: str) -> Path | None:
-    """That program where it was compiled from the same text before."""
+    """The program compiled earlier from the same sources, if there is one."""
     for stamp in folder.glob(f"{reference}-*/bin/.{name}.sha256"):
         if stamp.read_text() == digest:
             return stamp.with_name(name)
@@ -107,7 +108,7 @@ def _compile(
 
 
 def _remove_old(folder: Path) -> None:
-    """Those that nobody asked for lately; a test that runs has asked for its own."""
+    """Removes folders not used lately. A running test has used its own folder."""
     for old in folder.iterdir():
         if time.time() - old.stat().st_mtime > _KEPT:
             shutil.rmtree(old, ignore_errors=True)

@@ -1,8 +1,8 @@
 """The build backend: hatchling's, with our options taken from pip's config settings.
 
-`pip install . --config-settings backend=cpu,vulkan --config-settings upstream=0.21.0` names the
-options of build_ggml.py; a switch is given as `pristine=true`. The wheel's content is added by
-`vendor/hatch_hook.py`, which asks `built()` here.
+`pip install . --config-settings backend=cpu,vulkan --config-settings upstream=0.21.0` gives
+options of build_ggml.py; switches are given as `pristine=true`. `vendor/hatch_hook.py` adds the
+build to the wheel and gets it from `built()` here.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from vendor.report import BuildError
 
 Settings = Mapping[str, Any] | None
 
-_settings: dict[str, Any] = {}      # of the hook that is running; PEP 517 runs one per process
+_settings: dict[str, Any] = {}      # of the running hook; PEP 517 runs one hook per process
 
 
 def argv_of(settings: Settings) -> list[str]:
-    """The command line that config settings mean. BuildError when a name is unknown."""
+    """The command line for the config settings. Raises BuildError for an unknown name."""
     argv: list[str] = []
     switches = {"pristine", "debug", "portable"}
     valued = {"backend", "upstream", "source", "sanitize", "jobs", "cache", "cuda-arch"}
@@ -50,7 +50,7 @@ def argv_of(settings: Settings) -> list[str]:
 
 @contextmanager
 def _with(settings: Settings) -> Iterator[None]:
-    """Run a hook with these settings; an error ends the process with its line, no traceback."""
+    """Run a hook with these settings. A BuildError ends the process with one line, no traceback."""
     _settings.clear()
     _settings.update(settings or {})
     try:
@@ -65,12 +65,12 @@ def _chosen(settings: Settings) -> Options:
 
 
 def built() -> Path:
-    """The finished build for the running hook, made now if it is not in the cache."""
+    """The finished build for the running hook, built now if the cache lacks it."""
     return build_ggml.build(_chosen(_settings))
 
 
 def _needs(settings: Settings) -> list[str]:
-    """What has to come from the index first; nothing when the finished build is cached."""
+    """Packages that the build needs from the index; none if the finished build is cached."""
     toolchain.check_python()
     options = _chosen(settings)
     toolchain.check_names(options.backend)
@@ -97,16 +97,16 @@ def get_requires_for_build_editable(config_settings: Settings = None) -> list[st
 
 
 def get_requires_for_build_sdist(config_settings: Settings = None) -> list[str]:
-    """PEP 517; a source distribution carries nothing built."""
+    """PEP 517. A source distribution contains no build."""
     return hatchling_build.get_requires_for_build_sdist()
 
 
 def prepare_metadata_for_build_wheel(
     metadata_directory: str, config_settings: Settings = None
 ) -> str:
-    """PEP 517: the metadata alone, nothing is built.
+    """PEP 517: only the metadata; nothing is built.
 
-    hatchling leaves this hook out under pip, and pip would then build during "Preparing metadata".
+    hatchling omits this hook under pip, and pip would then build during "Preparing metadata".
     """
     from hatchling.builders.wheel import WheelBuilder
 
@@ -124,7 +124,7 @@ prepare_metadata_for_build_editable = prepare_metadata_for_build_wheel
 def build_wheel(
     wheel_directory: str, config_settings: Settings = None, metadata_directory: str | None = None
 ) -> str:
-    """PEP 517: a wheel with one build in it."""
+    """PEP 517: a wheel that contains one build."""
     with _with(config_settings):
         return hatchling_build.build_wheel(wheel_directory)
 
@@ -132,7 +132,7 @@ def build_wheel(
 def build_editable(
     wheel_directory: str, config_settings: Settings = None, metadata_directory: str | None = None
 ) -> str:
-    """PEP 660: a wheel that points at this tree; the build is put into the tree."""
+    """PEP 660: a wheel that points to this tree. The build is put into the tree."""
     with _with(config_settings):
         return hatchling_build.build_editable(wheel_directory)
 

@@ -1,11 +1,12 @@
-"""Edits about results in the memory of what they are made from (``native/overlap.h``)."""
+"""Edits for results that share memory with their operands (``native/overlap.h``)."""
 
 from __future__ import annotations
 
 from .edit import Edit
 
-# The allocator gives a result the place of an operand that nobody reads later. add_id reads rows
-# of b for several rows of the result, in any order: it got wrong numbers where only b was free.
+# The allocator reuses the memory of an operand for the result if no later node reads the operand.
+# add_id reads each row of b for several rows of the result, in any order, so reusing b's memory
+# gave wrong numbers.
 ALLOCATOR = (
     Edit(
         "operand whose place is used again",
@@ -18,8 +19,8 @@ ALLOCATOR = (
 )
 
 CPU = (
-    # What has memory of its own is read by whoever has the tensor: only in a graph's memory, where
-    # later nodes write over results that are no outputs, may one be left out.
+    # A tensor with memory of its own can be read by anyone who has it. A result may be skipped only
+    # in a graph's memory, where later nodes overwrite results that are not outputs.
     Edit(
         "rms_norm that may be left out",
         "    if (node->op == GGML_OP_RMS_NORM) {\n        // RMS_NORM + MUL fusion\n",
@@ -30,7 +31,7 @@ CPU = (
     ),
 )
 
-# Both may have the place of either operand, and wrote the one before they had read the other.
+# Both ops may share memory with either operand, and wrote the result before reading the other one.
 CPU_OPS = (
     Edit(
         "soft_max_back in the place of y",

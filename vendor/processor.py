@@ -1,8 +1,8 @@
-"""What a processor must have to run a build, asked of the compiler by the flags it was given.
+"""Finds out which processor features a build needs, by asking the compiler about its flags.
 
-Code that was compiled with `-march=native` ends the process with SIGILL on a processor that lacks
-an instruction of it. `build.json` lists what is needed by the names of /proc/cpuinfo, and
-`ggml_py/builds/processor.py` compares before it loads the build.
+Code compiled with `-march=native` ends the process with SIGILL on a processor that lacks one of its
+instructions. `build.json` lists the needed features by their names in /proc/cpuinfo, and
+`ggml_py/builds/processor.py` checks them before it loads the build.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from pathlib import Path
 
 from vendor import toolchain
 
-# The compiler's macro -> the kernel's name. Compilers use these instructions unasked, or ggml's
-# kernels do where the macro is there. Instructions that are only used by name (SHA, AES, RDSEED)
-# are not here, nor those whose names Linux keeps to itself (AVX-IFMA).
+# The compiler's macro -> the kernel's name. Compilers emit these instructions by themselves, or
+# ggml's kernels use them if the macro is defined. Instructions that code must name explicitly (SHA,
+# AES, RDSEED) are not listed, nor those that Linux does not list in /proc/cpuinfo (AVX-IFMA).
 _KERNEL = {
     "SSE3": "pni", "SSSE3": "ssse3", "SSE4_1": "sse4_1", "SSE4_2": "sse4_2", "POPCNT": "popcnt",
     "LZCNT": "abm", "BMI": "bmi1", "BMI2": "bmi2", "MOVBE": "movbe", "ADX": "adx",
@@ -36,7 +36,7 @@ _KERNEL = {
 
 
 def _features(cc: str, flags: Sequence[str]) -> set[str]:
-    """What code may use that is compiled with these flags."""
+    """The features that code compiled with these flags may use."""
     done = subprocess.run([cc, *flags, "-dM", "-E", "-x", "c", "/dev/null"],
                           capture_output=True, text=True, check=False)
     macros = {line.split()[1] for line in done.stdout.splitlines() if line.count(" ") > 1}
@@ -44,13 +44,13 @@ def _features(cc: str, flags: Sequence[str]) -> set[str]:
 
 
 def needed(build_tree: Path, cc: str) -> list[str]:
-    """The features that the objects of a CMake tree need; nothing but for Linux on x86-64."""
+    """The features that the objects of a CMake tree need. Empty except on Linux on x86-64."""
     if sys.platform != "linux" or platform.machine() != "x86_64":
         return []
     commands = json.loads((build_tree / "compile_commands.json").read_text(encoding="utf-8"))
     given = {tuple(word for word in shlex.split(one["command"]) if word.startswith("-m"))
              for one in commands if one["file"].endswith((".c", ".cpp"))}
     features = set().union(*(_features(cc, flags) for flags in given))
-    # Where the kernel hides what the processor has, its absence in /proc/cpuinfo says nothing.
+    # If the kernel hides a feature of this processor, its absence in /proc/cpuinfo proves nothing.
     hidden = _features(cc, ["-march=native"]) - set(toolchain.cpu_identity().split())
     return sorted(features - hidden)

@@ -1,8 +1,9 @@
-"""What upstream recorded of each backend's supported ops, made small for `ggml_py.load_profile`.
+"""Packs upstream's records of each backend's supported ops for `ggml_py.load_profile`.
 
 Upstream keeps the output of `test-backend-ops support --output csv` for a dozen backends in
-docs/ops/*.csv, 40 MB. Most rows are in several files: `profiles.zip` has for each op one text, a
-line per test case with its parameters and a letter per profile: y (supported), n, - (not tested).
+docs/ops/*.csv: 40 MB. Most rows are in several of these files. `profiles.zip` has one text for each
+op, with a line per test case: its parameters and one letter per profile, y (supported), n (not
+supported) or - (not tested).
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ def tables_in_archive(archive: Path, subfolder: str) -> Tables:
 
 
 def tables_in_folder(checkout: Path) -> Tables:
-    """The CSV files of a checkout of llama.cpp; none in one of ggml."""
+    """The CSV files of a checkout of llama.cpp. A checkout of ggml has none."""
     return {path.stem.lower(): path.read_text(encoding="utf-8")
             for path in sorted(checkout.joinpath(*FOLDER).glob("*.csv"))}
 
@@ -49,19 +50,19 @@ def _rows(name: str, table: str) -> Iterator[tuple[str, str, str]]:
         raise BuildError(f"docs/ops/{name}.csv has no column {missing[0]}: upstream changed it")
     for row in reader:
         op, params, answer = (row[column] for column in COLUMNS)
-        if answer is not None:      # some files have remarks of the program in between
+        if answer is not None:      # some files have remarks from the program in between
             yield op, params, "y" if answer == "1" else "n"
 
 
 def write(tables: Tables, target: Path) -> None:
-    """Write profiles.zip. The same tables make the same bytes."""
+    """Write profiles.zip. The same tables give the same bytes."""
     names = sorted(tables)
     ops: dict[str, dict[str, list[str]]] = {}
     with step("reading what backends support"):
         for i, name in enumerate(names):
             for op, params, answer in _rows(name, tables[name]):
                 letters = ops.setdefault(op, {}).setdefault(params, ["-"] * len(names))
-                # A case that a table has twice with different answers is not supported for sure.
+                # If a table has a case twice with different answers, take it as not supported.
                 letters[i] = "n" if letters[i] == "n" else answer
         with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
             index = {name: sorted(op for op, rows in ops.items() if _has(rows, i))
@@ -77,6 +78,6 @@ def _has(rows: dict[str, list[str]], profile: int) -> bool:
 
 
 def _put(archive: zipfile.ZipFile, name: str, text: str) -> None:
-    entry = zipfile.ZipInfo(name)       # no time in it
+    entry = zipfile.ZipInfo(name)       # has a constant time stamp
     entry.compress_type = zipfile.ZIP_DEFLATED
     archive.writestr(entry, text.encode("utf-8"))

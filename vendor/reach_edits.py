@@ -1,4 +1,4 @@
-"""Edits that refuse what computes in memory out of its backend's reach (native/reach.h)."""
+"""Edits that refuse computing in memory that the backend cannot reach (native/reach.h)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Upstream's own programs and libllama, unmodified, from the same sources: the oracles of tests.
+"""Builds upstream's own programs and libllama, unmodified, from the same sources, as test oracles.
 
-They land in `reference/<key>/bin` and `lib` of the cache, with relative rpaths, so the folder can
-be used from anywhere. `oracles.py` adds programs of ours.
+They are put into `reference/<key>/bin` and `lib` of the cache, with relative rpaths, so the folder
+can be moved. `oracles.py` adds our own programs.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ PROOF = "build.json"
 
 
 def _flags(options: Options) -> dict[str, str]:
-    """Native flags and upstream's defaults; of the backends, those asked for beyond our usual.
+    """Native flags and upstream's defaults, plus requested backends beyond our usual ones.
 
-    blas is asked for by `-D GGML_BLAS=ON` alone: a plain reference is a plain llama.cpp.
+    Only `-D GGML_BLAS=ON` turns blas on: a plain reference is a plain llama.cpp.
     """
     flags = {
         **common_flags(options),
@@ -54,8 +54,8 @@ def _flags(options: Options) -> dict[str, str]:
 
 
 def build(options: Options) -> Path:
-    """The reference build's folder in the cache, or where this is a checkout the one that has
-    our programs too; made if it is not there. Raises BuildError."""
+    """The reference build's folder in the cache, or in a checkout the folder that has our programs
+    too. Builds it if it is missing. Raises BuildError."""
     toolchain.check_names(options.backend)
     upstream = upstream_of(options)
     flags = _flags(options)
@@ -76,7 +76,7 @@ def build(options: Options) -> Path:
                 proof = _proof(options, upstream, key, flags)
                 (stage / PROOF).write_text(json.dumps(proof, indent=1) + "\n", encoding="utf-8")
             tree.finished()
-            # 300 MB of object files that nobody will need: the reference never changes.
+            # 300 MB of object files that are not needed again: the reference never changes.
             shutil.rmtree(tree.folder, ignore_errors=True)
         programs = [final / "bin" / name for name in PROGRAMS if (final / "bin" / name).is_file()]
         return oracles.build(final, programs, source, tools) if oracles.sources() else final
@@ -90,7 +90,7 @@ def _source(options: Options, upstream: Upstream) -> Path:
     whole = upstream.folder.parent
     if not (whole / "include" / "llama.h").is_file():
         raise BuildError(
-            f"--reference needs llama.cpp's whole tree, but {upstream.folder} is ggml's alone: "
+            f"--reference needs the whole tree of llama.cpp, but {upstream.folder} has only ggml: "
             "give --source a checkout of llama.cpp")
     return whole
 
@@ -101,12 +101,12 @@ def _build(tree: Tree, source: Path, flags: dict[str, str], jobs: int, stage: Pa
         **flags,
         "CMAKE_BUILD_WITH_INSTALL_RPATH": "ON",
         "CMAKE_INSTALL_RPATH": f"{origin}/../lib;{origin}",
-        "GIT_EXE": "",      # as in build_ggml.py: a release is not "dirty"
+        "GIT_EXE": "",      # as in build_ggml.py, so that a release is not "dirty"
     }, jobs)
     listed = subprocess.run(
         [tree.tools.ninja, "-C", str(tree.build), "-t", "targets", "all"],
         capture_output=True, text=True, check=False).stdout.splitlines()
-    # An old release has not every program: test-llama-archs came in 2026.
+    # Old releases lack some programs: test-llama-archs was added in 2026.
     present = [name for name in PROGRAMS if f"{name}: phony" in listed]
     tree.compile(("llama", *present), jobs)
     for folder in (stage / "bin", stage / "lib"):

@@ -1,4 +1,4 @@
-"""The table of upstream releases (`upstream.toml`) and how a user's word finds one in it."""
+"""The table of upstream releases (`upstream.toml`) and the lookup of a release in it."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from typing import Any
 from vendor.report import BuildError
 
 TABLE = Path(__file__).with_name("upstream.toml")
-# What a build's label may carry, in this order.
+# Suffixes that a build's label may have, in this order.
 SUFFIXES = ("pristine", "debug", "sanitize", "portable")
 
 
 @dataclass(frozen=True)
 class Release:
-    """One upstream release, as a package of the index carries it."""
+    """One upstream release, as found in a package on the index."""
 
-    label: str              # unique name; the ggml version, unless two packages share that
+    label: str              # unique name: the ggml version, unless two packages share it
     ggml: str
-    build: int | None       # llama.cpp's bNNNN, None where the package does not say
+    build: int | None       # llama.cpp's bNNNN, None if the package does not say
     package: str
     version: str
     file: str
     sha256: str
-    subfolder: str          # of llama.cpp inside the unpacked package
+    subfolder: str          # llama.cpp's folder in the unpacked package
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Wheel:
     version: str
     file: str
     sha256: str
-    subfolder: str          # holds include/ and lib/
+    subfolder: str          # has include/ and lib/
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -50,7 +50,7 @@ def read_toml(path: Path) -> dict[str, Any]:
             import tomli as tomllib
         except ImportError:
             raise BuildError(
-                f"Python 3.10 reads vendor/{path.name} with tomli: python -m pip install tomli"
+                f"Python 3.10 needs tomli to read vendor/{path.name}: python -m pip install tomli"
             ) from None
     table: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
     return table
@@ -63,28 +63,28 @@ def _table() -> dict[str, Any]:
 
 @functools.cache
 def releases() -> tuple[Release, ...]:
-    """Every release we know, newest first."""
+    """Every known release, newest first."""
     return tuple(Release(**{"build": None, **row}) for row in _table()["release"])
 
 
 def default() -> Release:
-    """The pinned release that a plain build takes."""
+    """The pinned release that a plain build uses."""
     label = _table()["default"]
     return next(release for release in releases() if release.label == label)
 
 
 def find(selector: str | None) -> Release:
-    """The release meant by a ggml version, `b<build>`, package version, label or build key.
+    """The release with a ggml version, `b<build>`, package version, label or build key.
 
-    None means the default pin. A ggml version that two packages share means the newer package.
-    Raises BuildError with the list when nothing fits.
+    None selects the default pin. If two packages share a ggml version, the newer one is selected.
+    Raises BuildError with the list of releases if none matches.
     """
     if not selector:
         return default()
     bare = re.sub(r"-[0-9a-f]{8}$", "", selector)
     for suffix in reversed(SUFFIXES):
         bare = bare.removesuffix(f"-{suffix}")
-    for release in releases():      # newest first, so a shared ggml version finds the newer one
+    for release in releases():      # newest first, so a shared ggml version selects the newer one
         names = {release.label, release.ggml, release.version}
         if release.build is not None:
             names.add(f"b{release.build}")
@@ -98,15 +98,15 @@ def find(selector: str | None) -> Release:
 
 
 def openblas() -> Wheel:
-    """The pinned OpenBLAS wheel for this platform; BuildError when the index has none."""
+    """The pinned OpenBLAS wheel for this platform. Raises BuildError if none is pinned."""
     table = _table()["openblas"]
     machine = {"amd64": "x86_64"}.get(platform.machine().lower(), platform.machine().lower())
     key = f"{sys.platform}-{machine}"
     row = table["wheel"].get(key)
     if row is None or (platform.libc_ver()[0] != "glibc" and sys.platform == "linux"):
         raise BuildError(
-            f"no OpenBLAS is pinned for {key} ({platform.libc_ver()[0] or 'no glibc'}): leave "
-            "blas out of --backend, or take the system's with "
+            f"no OpenBLAS is pinned for {key} ({platform.libc_ver()[0] or 'no glibc'}): remove "
+            "blas from --backend, or use the system's with "
             "-D GGML_BLAS_VENDOR=OpenBLAS -D GGML_PY_OPENBLAS="
         )
     return Wheel(table["package"], table["version"], row["file"], row["sha256"],

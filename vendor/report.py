@@ -1,4 +1,4 @@
-"""What a build says: one error class, short steps with times on stderr, a download bar."""
+"""Messages of a build: one error class, short steps with times on stderr, a download bar."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from typing import Any
 
 
 class BuildError(Exception):
-    """A build that cannot go on: one line saying what was given and what to do about it."""
+    """A build cannot continue. The message is one line: what was given and what to do about it."""
 
 
 def say(text: str) -> None:
-    """Print one line of progress; stderr, so that stdout holds only results."""
+    """Print one line of progress to stderr. stdout is kept for results."""
     print(text, file=sys.stderr, flush=True)
 
 
 @contextlib.contextmanager
 def step(title: str) -> Iterator[None]:
-    """Announce `title`, then how many seconds its block took (only when it succeeds)."""
+    """Announce `title`, then, if the block succeeds, how many seconds it took."""
     say(f"{title} ...")
     start = time.monotonic()
     yield
     say(f"{title}: {time.monotonic() - start:.1f} s")
 
 
-# EFBIG is what a file size limit (ulimit -f) gives: for the user, the same wall.
+# A file size limit (ulimit -f) gives EFBIG. To the user it looks like a full disk.
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS)
 
@@ -40,7 +40,7 @@ ANOTHER = "choose another folder with --cache DIR"
 
 
 def full_message(doing: str, folder: Path, hint: str = ANOTHER) -> str:
-    """The one line for a full disk; free space is in MB."""
+    """The message for a full disk, with the free space in MB."""
     try:
         free = f"{shutil.disk_usage(folder).free / 1e6:.0f} MB free there"
     except OSError:
@@ -53,7 +53,7 @@ def full_message(doing: str, folder: Path, hint: str = ANOTHER) -> str:
 
 @contextlib.contextmanager
 def writing(doing: str, folder: Path, hint: str = ANOTHER) -> Iterator[None]:
-    """Turn a full disk or a refused write inside the block into a BuildError that says so."""
+    """Turn a full disk or a refused write inside the block into a BuildError."""
     try:
         yield
     except OSError as error:
@@ -67,7 +67,7 @@ def writing(doing: str, folder: Path, hint: str = ANOTHER) -> Iterator[None]:
 
 
 class PlainBar:
-    """A download bar for a terminal without rich: one line, rewritten; in a pipe, every 25 %."""
+    """A download bar without rich: one line, rewritten; in a pipe, a line every 25 %."""
 
     def __init__(self, title: str, total: int | None) -> None:
         self.title, self.total, self.done, self.shown = title, total, 0, 0
@@ -97,7 +97,7 @@ class PlainBar:
 
 
 class RichBar:
-    """The same bar drawn by rich, with speed and time left."""
+    """A download bar drawn by rich, with speed and remaining time."""
 
     def __init__(self, title: str, total: int | None) -> None:
         from rich import console, progress
@@ -130,7 +130,7 @@ class RichBar:
 
 
 def download_bar(title: str, total: int | None) -> Any:
-    """A progress tracker as pypi-simple wants it, `total` in bytes: rich's, else a plain one."""
+    """A progress tracker for pypi-simple, with `total` in bytes: rich's, or a plain one without."""
     if sys.stderr.isatty():
         with contextlib.suppress(ImportError):
             return RichBar(title, total)

@@ -1,8 +1,8 @@
-"""Edits of upstream's RPC client: a lost, silent or garbled server is an exception.
+"""Edits of upstream's RPC client, so that a lost, silent or garbled server raises an exception.
 
-How it works is told in ``ggml_py/native/rpc_hooks.h``. The edits fit releases whose connections
-have a dispatcher thread, 0.24.0 and later; before, upstream talks to the server on the thread that
-calls, where its assertion can be thrown, and its files stay as they are.
+``ggml_py/native/rpc_hooks.h`` explains how. The edits fit releases whose connections have a
+dispatcher thread: 0.24.0 and later. Earlier releases talk to the server on the calling thread,
+where their assertions can be thrown, so their files are not edited.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from .edit import Edit
 
 CLIENT_FILE = "ggml-rpc/ggml-rpc.cpp"
 FILES = (CLIENT_FILE, "ggml-rpc/transport.cpp")
-# Of CLIENT_FILE, in the releases that are edited.
+# CLIENT_FILE has this text in the releases that are edited.
 SIGN = "class rpc_dispatcher {\n"
 
 _SEND = "std::shared_ptr<const void> input, size_t input_size"
 
-# For messages: what was asked, and whether the server computes.
+# For messages: what the server was asked to do, and whether it computes.
 _COMMANDS = """
 static const bool gp_present = gp_rpc_present();
 
@@ -143,7 +143,7 @@ _HEADER = "const std::string & endpoint"
 
 
 def _lock(name: str, before: str, between: str = "") -> Edit:
-    """A lock that others hold while they connect."""
+    """An edit of a lock that another thread may hold while it connects."""
     return Edit(
         name, f"{before}    static std::mutex mutex;\n{between}{_LOCK}",
         f"{before}{between}{_OURS}", replace=True,
@@ -157,7 +157,7 @@ def _expect(name: str, anchor: str, condition: str, answer: str, after: bool = F
 
 
 def _static(name: str, function: str) -> Edit:
-    """A function of an event, which asks nobody for a connection."""
+    """An edit of an event's function that keeps it from asking for a connection."""
     start = (
         f"static void ggml_backend_rpc_device_{function}"
         "(ggml_backend_dev_t dev, ggml_backend_event_t event) {\n"
@@ -205,7 +205,7 @@ CLIENT = (
          "        gp::rpc_future           sf;\n", replace=True),
     Edit("RPC: before the trampoline",
          "static void rpc_dispatcher_trampoline(rpc_dispatcher * dispatcher)\n", _LAST),
-    # Upstream keeps 16 bytes per event.
+    # Upstream leaks 16 bytes per event.
     Edit("RPC: event freed", "    delete ev;\n", "    delete event;\n", after=True),
     Edit("RPC: connect", "    sock = socket_t::connect(host.c_str(), port);\n", _OPEN,
          until='        GGML_ABORT("RPC handshake failed for %s\\n", endpoint.c_str());\n    }\n'),
@@ -233,8 +233,8 @@ CLIENT = (
          "    const auto gp_forgotten = ctx->dispatcher->gp_forget_graphs();\n#endif\n"
          "    ctx->dispatcher->gp_send_last(RPC_CMD_FREE_BUFFER, request, sizeof(*request));\n",
          replace=True),
-    # A server forgets all graphs when a buffer goes, and upstream asks it for them again. Until it
-    # is told to free, no other thread sends one.
+    # A server forgets all graphs when a buffer is freed, but upstream still refers to them. No
+    # other thread may send a graph until the server has been told to free the buffer.
     Edit("RPC: graphs that the server has",
          "    std::unordered_map<uint32_t, std::unordered_set<uint64_t>> graph_uids;\n",
          "#define GP_RPC_GRAPHS\npublic:\n"
@@ -271,7 +271,7 @@ CLIENT = (
     Edit("RPC: devices known",
          "    uint32_t dev_count = ggml_backend_rpc_get_device_count(endpoint);\n",
          "    gp::rpc_note_devices(endpoint, dev_count);\n", after=True),
-    # What is here refers to the server that went, and would be sent as nothing at all.
+    # Tensors may refer to a lost server; upstream would send them as if they had no buffer.
     Edit(
         "RPC: graph sent",
         "        if (cgraph->uid != 0) {\n            if (device_graph_uids.size() >= ",
@@ -320,7 +320,7 @@ static void gp_check_graph(const ggml_cgraph * cgraph) {
     _lock("RPC: lock of the servers", "", "    static uint32_t dev_id = 0;\n"),
     _static("RPC: device's event freed", "event_free"),
     _static("RPC: device's event waited for", "event_synchronize"),
-    # --- two servers that work together (0.26)
+    # --- servers that work together (0.26)
     Edit("RPC: communicator freed",
          "        rank.dispatcher->send(RPC_CMD_COMM_FREE, request, sizeof(*request));\n",
          "        rank.dispatcher->gp_send_last(RPC_CMD_COMM_FREE, request, sizeof(*request));\n",
@@ -329,7 +329,7 @@ static void gp_check_graph(const ggml_cgraph * cgraph) {
          "    for (const auto & rank : ranks) {\n        rank.dispatcher->busy_spin_acquire();\n",
          "    for (const auto & rank : ranks) {\n        rank.dispatcher->gp_check();\n    }\n",
          optional=True),
-    # Its answers are on the stack: nobody may leave before they came.
+    # The answers are on the stack: the function must not return before they have come.
     Edit("RPC: communicator asked for",
          "        ranks[i].dispatcher->send_async(RPC_CMD_COMM_INIT, ",
          "        ranks[i].dispatcher->gp_send_last(RPC_CMD_COMM_INIT, ",
@@ -367,7 +367,7 @@ TRANSPORT = (
     Edit("transport: recv",
          "ssize_t n = recv(fd, (char *)data + bytes_recv, size_to_recv, 0);\n",
          "ssize_t n = gp::rpc_recv(fd, (char *)data + bytes_recv, size_to_recv);\n", replace=True),
-    # The dispatcher's thread must not log: Python, which gets it, may have ended.
+    # The dispatcher's thread must not log: Python receives the log and may have exited.
     Edit("transport: send failed",
          '            GGML_LOG_ERROR("send failed (bytes_sent=%zu, size_to_send=%zu)\\n",\n',
          "            if (gp::rpc_is_client()) {\n                return false;\n            }\n"),
@@ -394,7 +394,7 @@ TRANSPORT = (
          "            return false;\n        }\n", replace=True, optional=True),
 )  # fmt: skip
 
-# What is thrown while a buffer is made must find no freed one in the allocator.
+# If making a buffer throws, the allocator must not have a freed one left.
 ALLOCATOR = (
     Edit(
         "buffer of the allocator replaced",

@@ -1,11 +1,11 @@
-"""What the instrumented scheduler tells of its computes (``native/run_hooks.h``), and of the order
-that backends compute their nodes in (``native/order_hooks.h``)."""
+"""Edits that make the scheduler report its computes (``native/run_hooks.h``) and the order in which
+backends compute their nodes (``native/order_hooks.h``)."""
 
 from __future__ import annotations
 
 from .edit import Edit
 
-# While it allocates and computes, these of upstream's calls are timed.
+# These calls are timed while the scheduler allocates and computes.
 _TIMED = {
     "ggml_backend_synchronize(backend)": "gp::wait(sched, backend)",
     "ggml_backend_event_synchronize(event)": "gp::wait_event(sched, event)",
@@ -14,7 +14,7 @@ _TIMED = {
     "ggml_backend_tensor_copy(src, dst)": "gp::copy_at_once(sched, src, dst)",
     "ggml_backend_tensor_set_async(...)": "gp::set_async(sched, __VA_ARGS__)",
     "ggml_backend_graph_compute_async(...)": "gp::compute_nodes(sched, __VA_ARGS__)",
-    # A member of a struct: the macro's own name in it is not replaced again.
+    # A struct member: the preprocessor does not expand the macro's own name inside it again.
     "cpy_tensor_async(src_backend, ...)": (
         "cpy_tensor_async(gp::trying(sched, src_backend), __VA_ARGS__)"
     ),
@@ -42,7 +42,7 @@ RUNS = (
         after=True,
     ),
     Edit("end of what computes", "void ggml_backend_sched_set_eval_callback(", _UNDEFS),
-    # Since add_alloc_dep is there.
+    # Only in releases that have add_alloc_dep.
     Edit(
         "tensors that backends keep allocated",
         "    // each dep is added to graph_copy as a GGML_OP_NONE node",

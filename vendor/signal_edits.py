@@ -1,5 +1,5 @@
-"""What lets a thread leave a kernel (worker_leave.h), what a fork takes from a pool of threads, and
-tables for quantising that Ctrl-C need not wait for (quant_tables.h)."""
+"""Edits that let a thread leave a kernel (worker_leave.h), notice a thread pool lost in a fork, and
+let Ctrl-C interrupt the making of quantization tables (quant_tables.h)."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _CPU = (
     ),
 )
 
-# Without the second name the making would go on in ggml's critical section, which others need.
+# Without renaming the critical section, the tables would be made inside it, and others need it.
 _RENAMED = {
     "ggml_quantize_init": "gp_make_tables",
     "ggml_quantize_free": "gp_drop_tables",
@@ -81,12 +81,12 @@ void ggml_quantize_free(void) {
     ),
 )
 
-# OpenBLAS cannot be left, but between two products.
+# OpenBLAS cannot be interrupted except between two matrix products.
 _BLAS = (
     Edit(
         "nodes of BLAS",
         "static enum ggml_status ggml_backend_blas_graph_compute(",
-        # Weak: programs of upstream's load this library beside their own libggml-base.
+        # Weak: upstream's programs load this library together with their own libggml-base.
         'extern "C" __attribute__((weak)) bool gp_ask_interrupted(void);\n\n',
     ),
     Edit(

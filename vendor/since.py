@@ -1,4 +1,4 @@
-"""Writes ggml_py/boundary/since.py: what the default pin has and older pins lack, and since when.
+"""Writes ggml_py/boundary/since.py: names that older pins lack, and the release that added each.
 
     python -m vendor.since          fetches the releases of upstream.toml that are not in the cache
 """
@@ -14,8 +14,8 @@ TARGET = identity.ROOT / "ggml_py" / "boundary" / "since.py"
 
 
 def names(api: headers.Api) -> set[str]:
-    """All that Python code can name: functions, constants, `Op.FILL`, `Context.fill` and, of those,
-    parameters: `Context.ssm_scan(K)`."""
+    """All names that Python code can use: functions, constants, `Op.FILL`, `Context.fill`, and the
+    parameters of such methods, as `Context.ssm_scan(K)`."""
     found = {f.name for f in api.bound if f.header in headers.HEADERS} | set(api.macros)
     for enum, members in api.enums.items():
         found |= set(members)
@@ -31,21 +31,21 @@ def names(api: headers.Api) -> set[str]:
 
 
 def since(apis: dict[str, headers.Api]) -> dict[str, str]:
-    """Name -> label of the release from which on all have it; oldest comes first in `apis`. Names
-    that all have, or the newest lacks, are left out."""
+    """Name -> label of the first release since which all releases have it. `apis` starts with the
+    oldest. Names that all releases have, or that the newest lacks, are left out."""
     *older, newest = apis
     wanted, first = names(apis[newest]), {}
     for label in reversed([*older, newest]):
         wanted &= names(apis[label])
         first.update(dict.fromkeys(wanted, label))
     found = {name: label for name, label in first.items() if label != next(iter(apis))}
-    # The parameters of an op that is new itself are no news.
+    # Leave out the parameters of an op that is itself new in the same release.
     return {n: label for n, label in found.items() if found.get(n.partition("(")[0], "") != label
             or "(" not in n}
 
 
 def text(table: dict[str, str], labels: list[str]) -> str:
-    """The file."""
+    """The file's text."""
     rows = sorted(table, key=lambda name: (labels.index(table[name]), name))
     lines = "".join(f'    "{name}": "{table[name]}",\n' for name in rows)
     return (
@@ -57,7 +57,7 @@ def text(table: dict[str, str], labels: list[str]) -> str:
 
 
 def main() -> None:
-    """Reads all releases up to the default pin, oldest first."""
+    """Reads all releases up to the default pin, oldest first, and writes the file."""
     cache = caches.default_folder()
     known = releases.releases()
     wanted = known[known.index(releases.default()):]

@@ -1,4 +1,4 @@
-"""Writes ggml_py/native/stages.h: the stages of the scheduler, as ggml_py/trace/causes.py has them.
+"""Writes ggml_py/native/stages.h: the stages of the scheduler from ggml_py/trace/causes.py.
 
     python -m vendor.stages
 """
@@ -16,7 +16,7 @@ TARGET = identity.ROOT / "ggml_py" / "native" / "stages.h"
 
 
 def text(stages: list[Any]) -> str:
-    """The file, for these rows of `causes.STAGE_ROWS`."""
+    """The file's text for these rows of `causes.STAGE_ROWS`."""
     defines = "".join(f"#define GP_STAGE_{stage.name:<10} {stage.number}\n" for stage in stages)
     n_rows = sum(stage.row >= 0 for stage in stages)
     return (
@@ -30,7 +30,7 @@ def text(stages: list[Any]) -> str:
 
 
 def main() -> None:
-    """Writes it anew."""
+    """Writes the file."""
     stages = runpy.run_path(str(TABLE))["STAGE_ROWS"]
     TARGET.write_text(text(stages), encoding="utf-8")
     sys.stdout.write(f"{TARGET}\n")

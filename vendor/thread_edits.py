@@ -1,4 +1,4 @@
-"""The edits for threads: what `ggml_py/native/pins.h` has to be asked."""
+"""Edits for threads: places where upstream must ask `ggml_py/native/pins.h`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What a build needs on the machine, looked for before anything long begins.
+"""Checks that the machine has what a build needs, before any long step begins.
 
-Every ggml backend has its row here: the CMake switch, the folder of its source, and the toolkit it
-cannot be built without, with the package that brings it.
+Every ggml backend has a row: the toolkit that it needs, and the package that provides the toolkit.
+The backend's name also gives its CMake switch and its source folder.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from vendor.report import BuildError
 
 @dataclass(frozen=True)
 class Backend:
-    """One ggml backend as the build sees it."""
+    """The build requirements of one ggml backend."""
 
     programs: tuple[str, ...] = ()      # any one of these must be on the PATH
     headers: tuple[str, ...] = ()       # all of these must be in an include folder
     variables: tuple[str, ...] = ()     # an environment or -D variable that names the toolkit
-    brings: str = ""                    # who brings it, for the message
-    system: str = ""                    # sys.platform it is bound to, empty = any
+    brings: str = ""                    # what provides it, for the message
+    system: str = ""                    # the only sys.platform that has it, empty = any
 
 
 BACKENDS: dict[str, Backend] = {
@@ -64,12 +64,12 @@ SANITIZERS = ("address", "undefined", "thread")
 
 
 def default_backends() -> tuple[str, ...]:
-    """The backends of a plain build here."""
+    """The backends of a plain build on this platform."""
     return ("cpu", "blas", "rpc", "metal") if sys.platform == "darwin" else ("cpu", "blas", "rpc")
 
 
 def check_names(names: tuple[str, ...]) -> None:
-    """BuildError with the list when a backend's name is unknown."""
+    """Raise BuildError with the list of backends if a name is unknown."""
     unknown = [name for name in names if name not in BACKENDS]
     if unknown:
         raise BuildError(
@@ -77,7 +77,7 @@ def check_names(names: tuple[str, ...]) -> None:
 
 
 def check_sources(names: tuple[str, ...], ggml: Path, label: str) -> None:
-    """BuildError when this release has no source for a backend (webgpu came late, say)."""
+    """Raise BuildError if this release lacks the source of a backend (webgpu is recent, say)."""
     have = {folder.name.removeprefix("ggml-") for folder in (ggml / "src").glob("ggml-*/")}
     missing = [name for name in names if name not in have]
     if missing:
@@ -87,9 +87,9 @@ def check_sources(names: tuple[str, ...], ggml: Path, label: str) -> None:
 
 
 def check_vulkan_headers(ggml: Path, defines: Mapping[str, str]) -> None:
-    """BuildError when this release uses more of Vulkan than the headers here know.
+    """Raise BuildError if this release needs newer Vulkan headers than the machine has.
 
-    Distributions are often behind; the compiler would say so after minutes of shaders.
+    Distributions are often behind, and the compiler would fail only after minutes of shaders.
     """
     needs = "LayerSettingEXT"       # since headers 1.3.272
     source = ggml / "src" / "ggml-vulkan" / "ggml-vulkan.cpp"
@@ -103,9 +103,9 @@ def check_vulkan_headers(ggml: Path, defines: Mapping[str, str]) -> None:
                 return
             found = re.search(r"#define VK_HEADER_VERSION (\d+)", text)
             raise BuildError(
-                f"backend vulkan needs Vulkan headers 1.3.272 or newer, {header} is revision "
-                f"{found[1] if found else 'unknown'}: install a newer libvulkan-dev or set "
-                "VULKAN_SDK, or leave vulkan out of --backend")
+                f"backend vulkan needs Vulkan headers 1.3.272 or newer, but {header} is revision "
+                f"{found[1] if found else 'unknown'}: install a newer libvulkan-dev, set "
+                "VULKAN_SDK, or remove vulkan from --backend")
 
 
 def _include_folders(defines: Mapping[str, str]) -> list[Path]:
@@ -126,7 +126,7 @@ def _include_folders(defines: Mapping[str, str]) -> list[Path]:
 
 
 def check_toolkits(names: tuple[str, ...], defines: Mapping[str, str]) -> None:
-    """BuildError when a backend's toolkit is not there, saying which package brings it."""
+    """Raise BuildError if a backend's toolkit is missing, naming the package that provides it."""
     folders = _include_folders(defines)
     for name in names:
         need = BACKENDS[name]
@@ -142,20 +142,20 @@ def check_toolkits(names: tuple[str, ...], defines: Mapping[str, str]) -> None:
         if missing:
             raise BuildError(
                 f"backend {name} needs {' and '.join(missing)}, not found here: install "
-                f"{need.brings}, or leave {name} out of --backend")
+                f"{need.brings}, or remove {name} from --backend")
 
 
 def check_python() -> None:
-    """BuildError on a free-threaded Python: there is no stable ABI for it to build against."""
+    """Raise BuildError on a free-threaded Python, which has no stable ABI to build against."""
     if "t" in getattr(sys, "abiflags", ""):
         raise BuildError(
             f"{sys.executable} is a free-threaded Python: the module is built for the stable ABI, "
-            "which such a Python does not have. Use the usual Python of the same version")
+            "which a free-threaded Python does not have. Use the usual Python of the same version")
 
 
 @dataclass(frozen=True)
 class Tools:
-    """Absolute paths of the programs of a build; `launcher` is ccache or None."""
+    """Absolute paths of the programs that a build uses. `launcher` is ccache or None."""
 
     cc: str
     cxx: str
@@ -177,17 +177,17 @@ def _compiler(variable: str, candidates: tuple[str, ...], language: str) -> str:
 
 
 def _program(name: str) -> str | None:
-    """A program on the PATH, or beside this Python, where pip puts those of a virtual env."""
+    """A program on the PATH, or beside this Python, where pip puts programs in a virtual env."""
     return shutil.which(name) or shutil.which(name, path=str(Path(sys.executable).parent))
 
 
 def missing_programs() -> list[str]:
-    """Which of cmake and ninja must come from the package index."""
+    """Those of cmake and ninja that must be installed from the package index."""
     return [name for name in ("cmake", "ninja") if _program(name) is None]
 
 
 def find_tools() -> Tools:
-    """Look for everything any build needs; BuildError names the first thing that is missing."""
+    """Find the programs that every build needs. Raises BuildError for the first missing one."""
     cc = _compiler("CC", ("cc", "gcc", "clang"), "C")
     cxx = _compiler("CXX", ("c++", "g++", "clang++"), "C++")
     include = Path(sysconfig.get_path("include"))
@@ -200,9 +200,9 @@ def find_tools() -> Tools:
 
 
 def cpu_identity() -> str:
-    """What `-march=native` depends on: the processor's feature flags.
+    """The processor's feature flags, which `-march=native` depends on.
 
-    A native build is keyed by it, because a home folder may be shared by unlike machines.
+    They are part of a native build's key, because different machines may share a home folder.
     """
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()

@@ -39,7 +39,7 @@ def test_the_committed_table_is_what_the_build_teaches(maker):
 def test_a_constructor_that_is_not_learnt_is_noticed(maker, monkeypatch):
     monkeypatch.delitem(maker.SAMPLES, "mul_mat_id")
     monkeypatch.setitem(maker.LEFT_OUT, "add", "planted")
-    said = r"not learnt: \['mul_mat_id'\]; left out in vain: \['add'\]"
+    said = r"not learnt: \['mul_mat_id'\]; needlessly left out: \['add'\]"
     with pytest.raises(ValueError, match=said):
         maker.table()
 

@@ -177,7 +177,7 @@ def test_source_and_upstream_exclude_each_other(tmp_path: Path) -> None:
 
 def test_a_source_without_ggml(tmp_path: Path) -> None:
     text = error_of(run("--source", tmp_path, cache=tmp_path / "cache"))
-    assert f"--source {tmp_path} holds no ggml" in text
+    assert f"--source {tmp_path} has no ggml" in text
 
 
 def test_no_compiler(path_with, tmp_path: Path) -> None:

@@ -71,7 +71,7 @@ def test_a_compiler_that_is_named_and_not_there() -> None:
 
 
 def test_a_compiler_that_is_not_nvcc(site: Path) -> None:
-    with pytest.raises(BuildError, match="/bin/true does not answer as CUDA's compiler does"):
+    with pytest.raises(BuildError, match="/bin/true does not answer nvcc --version"):
         cuda.find({"CMAKE_CUDA_COMPILER": "/bin/true"})
 
 

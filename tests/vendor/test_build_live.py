@@ -85,7 +85,7 @@ def test_ctrl_c_ends_in_one_line(tmp_path: Path) -> None:
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert errors.endswith("interrupted; nothing half-made is left\n")
+    assert errors.endswith("interrupted; no partial files are left\n")
     assert "Traceback" not in errors
     assert not list(cache.glob("builds/*"))
 

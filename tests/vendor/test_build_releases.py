@@ -72,5 +72,5 @@ def test_a_platform_without_openblas_says_how_to_do_without(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(releases.platform, "machine", lambda: "riscv64")
-    with pytest.raises(BuildError, match=r"riscv64.*leave blas out of --backend"):
+    with pytest.raises(BuildError, match=r"riscv64.*remove blas from --backend"):
         releases.openblas()
