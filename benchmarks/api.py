@@ -1,11 +1,10 @@
-"""Calls of the whole public API in random order, with objects that fit and with what does not fit.
+"""Calls the whole public API in random order, with valid and invalid arguments.
 
     python benchmarks/api.py --cases 100000 --jobs 2
 
-A case is a process's life in small: up to forty calls of functions, constructors, methods,
-properties, `with`, `del` and `close`, on objects that earlier calls gave. A mistake has to end in
-an exception that says what was wrong: another kind of exception, or none because the process died,
-is a finding.
+A case is a short program: up to forty calls of functions, constructors, methods, properties,
+`with`, `del` and `close`, on objects that earlier calls returned. A mistake must raise an exception
+that says what is wrong. Any other exception, or the death of the process, is a finding.
 """
 
 from __future__ import annotations
@@ -35,12 +34,12 @@ import ggml_py as ggml
 from ggml_py.boundary.handle import LIVE, Handle
 from ggml_py.sim import device as sim
 
-MOST_MEMORY = 6 << 30  # bytes of address space: what asks for more is refused by the system
+MOST_MEMORY = 6 << 30  # bytes of address space: the system refuses to give more
 CALLS = 40
-KEPT = 12  # objects of each class
-# What a mistake may raise. A KeyError or IndexError has to say more than a key.
+KEPT = 12  # objects kept of each class
+# What a mistake may raise. A KeyError or IndexError must say more than the key.
 REFUSALS = (ggml.GgmlError, TypeError, ValueError, OSError, MemoryError)
-# Processes, networks, training loops, what runs what it is given, and plain records.
+# Functions that start processes, networks or training loops or run their arguments; plain records.
 LEFT_OUT = {"isolate", "rpc_devices", "fit", "epoch", "progress_bar", "load_backend", "strict"}
 LEFT_OUT |= {"Progress", "Epoch", "Plan", "Run", "Nearest", "Variant", "OptResult", "Reallocation"}
 LEFT_OUT |= {"DeviceCaps", "DeviceProps", "Recording"}
@@ -56,7 +55,7 @@ _serial = itertools.count()
 
 
 class World:
-    """What the calls so far gave."""
+    """The objects that the calls so far returned."""
 
     def __init__(self, rng: random.Random, folder: Path) -> None:
         self.rng = rng
@@ -76,7 +75,7 @@ class World:
         self.furnish()
 
     def furnish(self) -> None:
-        """A GPU that is not there, weights on it, and a graph over both."""
+        """Adds a simulated GPU with weights, and a graph over it and the CPU."""
         gpu = ggml.sim_device(f"gpu{next(_serial)}", memory=64 << 20)
         backends = [gpu.init(), self.stand.cpu]
         weights, context = ggml.Context(), ggml.Context()
@@ -92,19 +91,19 @@ class World:
             self.keep(value)
 
     def keep(self, value: Any) -> None:
-        """Later calls may be given it."""
+        """Keeps a value as an argument for later calls."""
         kept = self.objects.setdefault(type(value), [])
         kept.append(value)
         if len(kept) > KEPT:
             del kept[self.rng.randrange(len(kept))]
 
     def one_of(self, name: str) -> Any:
-        """An object of the class of that name, or None."""
+        """An object of the named class, or None."""
         named = [x for cls, kept in self.objects.items() for x in kept if name in names_of(cls)]
         return self.rng.choice(named) if named else None
 
     def argument(self, annotation: str) -> Any:
-        """Mostly what the annotation asks for."""
+        """An argument, usually one that fits the annotation."""
         rng = self.rng
         if rng.random() < 0.04:
             return rng.choice(ODD)
@@ -143,7 +142,7 @@ class World:
         return values[part]() if part in values else self.one_of(part.partition("[")[0])
 
     def call(self) -> None:
-        """One call of something, which may refuse."""
+        """One random call, which may be refused."""
         rng = self.rng
         kind = rng.random()
         if kind < 0.2:
@@ -195,7 +194,7 @@ class World:
         return value
 
     def arguments(self, function: Any) -> tuple[list[Any], dict[str, Any]]:
-        """By position what comes before `*args`, the others by name."""
+        """Arguments for a call: those before `*args` by position, the others by name."""
         given: dict[str, Any] = {}
         first: list[Any] = []
         for p in inspect.signature(function).parameters.values():
@@ -211,7 +210,7 @@ class World:
         return first, given
 
     def close(self) -> None:
-        """All that is open, in any order."""
+        """Closes all open handles in random order."""
         open_ones = [x for kept in self.objects.values() for x in kept if isinstance(x, Handle)]
         self.rng.shuffle(open_ones)
         for handle in open_ones:
@@ -225,7 +224,7 @@ def call(function: Any, arguments: tuple[list[Any], dict[str, Any]]) -> Any:
 
 
 def split_union(annotation: str) -> Iterator[str]:
-    """The parts of `A | B[C | D]`, by the outer bars."""
+    """The parts of `A | B[C | D]`, split at the outer bars."""
     depth, part = 0, ""
     for c in annotation:
         depth += (c in "[(") - (c in ")]")
@@ -244,7 +243,7 @@ def names_of(cls: type) -> frozenset[str]:
 
 @cache
 def functions() -> list[tuple[str, Any]]:
-    """Functions and constructors."""
+    """The public functions and constructors."""
     values = [(name, getattr(ggml, name)) for name in ggml.__all__ if name not in LEFT_OUT]
     return [
         (name, v)
@@ -261,11 +260,11 @@ def ops() -> list[str]:
 
 @cache
 def members(cls: type) -> list[str]:
-    """Public methods and properties, and what else one does with an object."""
+    """Public methods and properties, and other things to do with an object."""
     known = {name for name in dir(cls) if not name.startswith("_") and name not in ops()}
-    known -= {"ptr", "graph_dump_dot", "compute_by"}  # the last one runs what it is given
+    known -= {"ptr", "graph_dump_dot", "compute_by"}  # the last one runs its argument
     found = sorted(known)
-    found += [name for name in found if "comput" in name or "alloc" in name]  # again, and again
+    found += [name for name in found if "comput" in name or "alloc" in name]  # twice as often
     found += ["look", "del"]
     found += ["with"] if hasattr(cls, "__enter__") else []
     found += ["iter"] if hasattr(cls, "__iter__") or hasattr(cls, "__getitem__") else []
@@ -273,11 +272,11 @@ def members(cls: type) -> list[str]:
 
 
 def case(seed: int) -> str:
-    """One life."""
+    """One program."""
     resource.setrlimit(resource.RLIMIT_AS, (MOST_MEMORY, resource.RLIM_INFINITY))
     rng = random.Random(seed)
     with tempfile.TemporaryDirectory() as folder:
-        os.chdir(folder)  # names of files among the arguments
+        os.chdir(folder)  # arguments may be file names
         world = World(rng, Path(folder))
         try:
             for _ in range(rng.randint(4, CALLS)):
@@ -290,11 +289,11 @@ def case(seed: int) -> str:
             os.chdir(search.REPO)
     del world
     gc.collect()
-    for device in reversed(list(sim._sims.values())):  # what shares a buffer type was made later
+    for device in reversed(list(sim._sims.values())):  # those that share a buffer type came later
         with contextlib.suppress(ggml.ArgumentError):
             device.close()
     left = {kind: n for kind, n in LIVE.items() if n}
-    assert not left and not sim._sims, f"nobody closed {left}, {list(sim._sims)}"
+    assert not left and not sim._sims, f"never closed: {left}, {list(sim._sims)}"
     return "lived"
 
 

@@ -1,15 +1,15 @@
-"""Where a token's time goes on the thread that computes: large ops, small ones, waiting for others.
+"""Where a token's time goes on the computing thread: large ops, small ops, waiting for others.
 
     python benchmarks/barriers.py [--models 1.1B-q4_0,…] [--launches 3] [--rounds 4] [--json]
 
-`ggml_barrier` is preloaded (barriers.c, compiled with `cc`; Linux) into a process of ours and one
-of libllama's, which decode the same tokens in turns. Both have the same graph, so that the n-th
-barrier of a token is the same in both. What is done between two barriers is this thread's part of
-an op, or of a few; it counts as large where it takes more than 40 µs in ours, as the products with
-weights do. From the last barrier of a token to the first of the next is what is between two graphs,
-and the first op. All are medians over tokens, summed up over the barriers. A line is a launch, for
-launches differ: the memory that a process gets for its weights makes the large ops quicker or
-slower for all of its life.
+`ggml_barrier` is preloaded (barriers.c, compiled with `cc`; Linux) into one process of ours and one
+of libllama's, which take turns decoding the same tokens. Both compute the same graph, so the n-th
+barrier of a token is the same in both. The work between two barriers is this thread's part of one
+or a few ops. It counts as large if it takes more than 40 µs in our process, as the products with
+weights do. The time from the last barrier of a token to the first of the next covers the work
+between two graphs and the first op. All figures are medians over tokens, summed over the barriers.
+Each line is one launch, because launches differ: the memory that a process gets for its weights
+makes its large ops faster or slower for its whole life.
 """
 
 from __future__ import annotations
@@ -37,22 +37,22 @@ LARGE = 40  # µs
 
 @dataclass(frozen=True)
 class Token:
-    """Milliseconds of a decoded token, medians of one launch."""
+    """Milliseconds per decoded token: medians of one launch."""
 
     model: str
     who: str
     launch: int
     large: float
     small: float
-    between: float  # two graphs
+    between: float  # between two graphs
     waiting: float
-    barriers: int  # of a token
+    barriers: int  # per token
 
 
 def tokens_of(
     name: str, path: Path, threads: int, rounds: int, number: int, folder: Path
 ) -> list[Token]:
-    """Ours and libllama's, started anew."""
+    """Our tokens and libllama's, in new processes."""
     code, command = programs(path, threads, 0, N_GEN)
     preloaded = {"LD_PRELOAD": str(compiled(folder))}
     outs = {who: folder / f"{name}-{who}-{number}" for who in ("ours", "libllama")}
@@ -75,7 +75,7 @@ def tokens_of(
 
 
 def compiled(folder: Path) -> Path:
-    """barriers.c, to be preloaded."""
+    """The compiled barriers.c, for LD_PRELOAD."""
     made = folder / "barriers.so"
     if not made.exists():
         source = Path(__file__).with_name("barriers.c")
@@ -84,8 +84,8 @@ def compiled(folder: Path) -> Path:
 
 
 def by_barrier(out: Path, n_tokens: int) -> npt.NDArray[np.float32]:
-    """What is done before each barrier of a token, and how long the wait there is: medians over the
-    tokens after the first round [2, barriers]."""
+    """The work before each barrier of a token, and the wait at it, in µs: medians over the tokens
+    after the first round [2, barriers]."""
     numbers = np.fromfile(out, np.float32)
     if numbers.size % (2 * n_tokens):
         raise RuntimeError(f"{out.name}: {numbers.size // 2} barriers in {n_tokens} tokens")
@@ -93,11 +93,11 @@ def by_barrier(out: Path, n_tokens: int) -> npt.NDArray[np.float32]:
 
 
 def main() -> None:
-    """Measures model after model."""
+    """Measures the models one after the other."""
     options = parser(__doc__)
     options.set_defaults(rounds=4)
     options.add_argument("--launches", type=int, default=3)
-    options.add_argument("--models", default="1.1B-q4_0", help="SIZE-TYPE, with commas between")
+    options.add_argument("--models", default="1.1B-q4_0", help="SIZE-TYPE, comma-separated")
     options.add_argument("--threads", type=int, default=2)
     default = Path(tempfile.gettempdir()) / "ggml_py_models"
     options.add_argument("--folder", type=Path, default=default)

@@ -1,10 +1,11 @@
-"""What the checks of ops cost: building one op, and computing, with and without them.
+"""The cost of the checks of ops: building one op, and computing, with and without the checks.
 
     python benchmarks/checks.py --before FOLDER [--launches 7]
 
-FOLDER has the package ggml_py as it was before, with its build: `git archive COMMIT ggml_py`, and
-what `build_ggml.py` made of that commit in ggml_py/native/lib. Each launch is a process of either
-kind; they take turns round by round. Ratios are now/before, with 95 % certainty (rounds.py).
+FOLDER has the package ggml_py as it was before, with its build: `git archive COMMIT ggml_py`, plus
+the build that `build_ggml.py` made of that commit, in ggml_py/native/lib. Each launch is one
+process of each kind; they take turns round by round. Ratios are now/before, with 95 % confidence
+(rounds.py).
 """
 
 from __future__ import annotations
@@ -33,13 +34,13 @@ for _ in range(20):
 rounds(run)
 """
 
-# Layers as a small model has them, one token; `N` is a row's length.
+# Layers like those of a small model, for one token. `N` is the length of a row.
 COMPUTE = """
 import numpy as np
 import ggml_py as ggml
 N, LAYERS, CALLS = {n}, {layers}, {calls}
 cpu = ggml.device("CPU").init(n_threads=1)
-params, ctx = ggml.Context(), ggml.Context()  # what a scheduler computes is in its memory
+params, ctx = ggml.Context(), ggml.Context()  # the scheduler allocates the tensors of ctx
 x = params.new_tensor("f32", N)
 pos = params.new_tensor("i32", 1)
 y, weights = x, []
@@ -75,10 +76,10 @@ BAR = 1.05
 
 
 def paired(what: str, code: str, unit: str, folder: Path, launches: int, rounds: int) -> Measured:
-    """The row of one piece of code."""
+    """The row for one piece of code."""
     found = []
     for i in range(launches):
-        # First of all places, before the folder that this is run in.
+        # In front of sys.path, before the folder that this is run in.
         codes = [f"import sys; sys.path.insert(0, {str(p)!r})\n{code}" for p in (REPO, folder)]
         with child(codes[i % 2]) as one, child(codes[1 - i % 2]) as other:
             assert one and other, "the code did not start, see above"
@@ -92,7 +93,7 @@ def paired(what: str, code: str, unit: str, folder: Path, launches: int, rounds:
 
 
 def main() -> None:
-    """The rows, in a table."""
+    """Measures the rows and shows the table."""
     options = parser(__doc__)
     options.add_argument("--before", type=Path, required=True, metavar="FOLDER")
     options.add_argument("--launches", type=int, default=7)

@@ -1,9 +1,9 @@
-"""Computing from Python: a matrix product, and a graph so small that only the way there counts.
+"""Computing from Python: a matrix product, and a graph so small that only the overhead counts.
 
     python benchmarks/computes.py [--peer PYTHON]
 
-Beside numpy, raw cffi (the same library without our objects) and ggml-python, which carries a ggml
-of its own: its product tells about that build, not about Python.
+Compared with numpy, raw cffi (the same library without our objects) and ggml-python. ggml-python
+has its own build of ggml, so its product measures that build, not Python.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from rounds import Row, child, compare, parser, seconds, show
 import ggml_py as ggml
 
 N = 1024
-# ggml-python's own documented way: a context, the CPU backend, ctypes all through.
+# As ggml-python's documentation does it: a context, the CPU backend, ctypes throughout.
 PEER = """
 import ctypes
 import ggml
@@ -53,7 +53,7 @@ rounds(run)
 def graphs(
     rounds: int, peer: str, n: int, steps: int, calls: int, n_threads: int, what: str, unit: str
 ) -> list[Row]:
-    """One graph: a product of n x n matrices, and `steps - 1` activations."""
+    """Measures one graph: a product of n x n matrices, and `steps - 1` activations."""
     with contextlib.ExitStack() as stack:
         cpu = stack.enter_context(ggml.device("CPU").init(n_threads=n_threads))
         ctx = stack.enter_context(ggml.Context())

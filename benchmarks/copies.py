@@ -1,9 +1,9 @@
-"""How fast data goes into tensors and out, beside memcpy of as many bytes.
+"""How fast data is copied into and out of tensors, compared with memcpy of as many bytes.
 
     python benchmarks/copies.py
 
-`set` and `get(out=)` of equal types copy once; `get` has a new array to fault in, so its peer is a
-copy into a new array too; a view copies nothing.
+`set` and `get(out=)` of equal types copy once. `get` must fault in a new array, so its peer also
+copies into a new array. A view copies nothing.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ def each(work: Callable[[], object], n: int) -> Callable[[], float]:
 
 
 def copies(rounds: int, n_bytes: int) -> list[Row]:
-    """One size: in, out, out into a new array, and a view."""
+    """Measures one size: in, out, out into a new array, and a view."""
     with ggml.Context() as context:
         array = np.ones(n_bytes // 4, np.float32)
         tensor = context.from_numpy(array)
         context.alloc("CPU")
         out = np.empty_like(array)
-        # The same memory as ours: numpy asks for large pages, ggml does not, and that tells.
+        # memcpy uses the same memory: numpy asks for large pages, ggml does not, and this matters.
         inside = int(ggml.ffi.cast("uintptr_t", tensor.ptr.data))
         given, got = array.ctypes.data, out.ctypes.data
         n = max(1, (16 << 20) // n_bytes)
@@ -69,7 +69,7 @@ def copies(rounds: int, n_bytes: int) -> list[Row]:
 
 
 def rows(rounds: int, _peer: str) -> list[Row]:
-    """Every size."""
+    """The rows of all sizes."""
     return [row for n_bytes in SIZES for row in copies(rounds, n_bytes)]
 
 

@@ -1,12 +1,13 @@
-"""Where the time of one decoded token goes: its graph's compute, and Python function by function.
+"""Where the time of one decoded token goes: the graph's compute, and each Python function.
 
     python benchmarks/decode_step.py [--model 110M-q4_0] [--threads 2] [--tokens 300] [--json]
 
-Tokens are those of `Model.stream`, each the likeliest after the one before. The whole of a token
-and the part inside its native call (`gp_decode_one`: cells, inputs, the compute, the likeliest) are
-medians of plain runs; what is outside is Python's. What the call does beside the compute is seen in
-a recorded run. How Python's part is spread over functions is then seen by cProfile, which makes
-small functions look larger than they are: its figures are scaled to the sum of the plain runs.
+Tokens come from `Model.stream`, each the most likely one after the token before. A token's whole
+time, and the time inside its native call (`gp_decode_one`: cells, inputs, the compute, the most
+likely token), are medians of plain runs; the rest is Python's time. A recorded run shows what the
+call does besides the compute. cProfile then shows how Python's time is spread over functions. It
+makes small functions look larger than they are, so its figures are scaled to the sum of the plain
+runs.
 """
 
 from __future__ import annotations
@@ -34,14 +35,14 @@ import ggml_py
 from ggml_py.boundary.ffi import lib
 from ggml_py.models import Model, graphs
 
-_NATIVE = ("gp_decode_one", "graph_compute")  # the latter where a graph is new
+_NATIVE = ("gp_decode_one", "graph_compute")  # the latter for a new graph
 PACKAGE = Path(ggml_py.__file__).parent
-LEAST = 0.01  # functions with less of Python's part are shown as one
+LEAST = 0.01  # functions with a smaller share of Python's time are shown as one line
 
 
 @dataclass(frozen=True)
 class Function:
-    """`us` is by token, without what it calls; `calls` too."""
+    """One function. `us` and `calls` are per token; `us` is without the functions it calls."""
 
     function: str
     us: float
@@ -49,7 +50,7 @@ class Function:
 
 
 def started(model: Model, n: int) -> Iterator[int]:
-    """n tokens to come, the first of which have been."""
+    """A stream with n tokens to go, past its first tokens."""
     model.reset()
     tokens = model.stream([1], n + 4)
     for _ in range(4):
@@ -58,7 +59,7 @@ def started(model: Model, n: int) -> Iterator[int]:
 
 
 def timed(model: Model, n: int) -> tuple[list[float], list[float]]:
-    """Seconds of each of n tokens, and of its native call."""
+    """Seconds of each of n tokens, and of their native calls."""
     clock, native = time.perf_counter, lib.gp_decode_one
     wholes, insides, inside = [], [], list[float]()
 
@@ -83,7 +84,7 @@ def timed(model: Model, n: int) -> tuple[list[float], list[float]]:
 
 
 def beside_the_compute(model: Model, n: int) -> float:
-    """Seconds of the native call without the graph's compute, which a recording tells."""
+    """Seconds of the native call without the graph's compute, according to a recording."""
     with model.record() as recording:
         _wholes, insides = timed(model, n)
     computes = [event.ns * 1e-9 for event in recording.run.events if event.kind == "compute"]
@@ -92,7 +93,7 @@ def beside_the_compute(model: Model, n: int) -> float:
 
 
 def functions(model: Model, n: int, python: float) -> list[Function]:
-    """Those that a token calls, but for the compute, with `python` seconds in all."""
+    """The functions that a token calls, without the compute, scaled to `python` seconds in all."""
     profile = cProfile.Profile()
     tokens = started(model, n)
     profile.enable()
@@ -112,7 +113,7 @@ def functions(model: Model, n: int, python: float) -> list[Function]:
 
 
 def _name(file: str, name: str) -> str:
-    """models/evaluation.py: eval; of what is not Python its name."""
+    """A name such as "models/evaluation.py: eval"; for a function in C only its name."""
     if file.startswith(str(PACKAGE)):
         return f"{Path(file).relative_to(PACKAGE)}: {name}"
     if file == __file__:
@@ -125,7 +126,7 @@ def _name(file: str, name: str) -> str:
 
 
 def measure(path: Path, threads: int, n: int) -> dict[str, Any]:
-    """All of it, for one model."""
+    """All measurements of one model."""
     with opened(path, threads, repack=True) as model:
         wholes, insides = timed(model, n)
         whole = statistics.median(wholes)
@@ -143,7 +144,7 @@ def measure(path: Path, threads: int, n: int) -> dict[str, Any]:
 
 
 def show(result: dict[str, Any], markdown: bool) -> None:
-    """A line for each function that matters."""
+    """Prints a line for each function that matters."""
     token, python = result["token_us"], result["python_us"]
     compute = result["compute_us"]
     lines = [
@@ -172,7 +173,7 @@ def show(result: dict[str, Any], markdown: bool) -> None:
 
 
 def main() -> None:
-    """Takes a token apart."""
+    """Measures the parts of a token's time."""
     options = parser(__doc__)
     options.add_argument("--model", default="110M-q4_0", help="SIZE-TYPE, as in models.py")
     options.add_argument("--threads", type=int, default=2)

@@ -1,9 +1,9 @@
-"""ggml's own scheduler against the reference, on many random graphs.
+"""Compares ggml's own scheduler with the reference on many random graphs.
 
     python benchmarks/differential.py --cases 100000
     GGML_PY_UPSTREAM=0.18.0 python benchmarks/differential.py --cases 100000 --first 100000
 
-A case is a number: the failing ones are printed, `--first N --cases 1` repeats one. Each case plans
+A case is a number. Failing cases are printed; `--first N --cases 1` repeats one. Each case plans
 1 to 4 graphs, with and without pins, allocates them, and compares every assignment, cause, split,
 input and copy, and the slots of the hash set.
 """

@@ -1,9 +1,9 @@
-"""Reads damaged files of users: pages of kept plans, runs, logs, compressed plans, profiles.
+"""Reads damaged user files: snapshots of plans, runs, logs, compressed plans, profiles.
 
     python benchmarks/files.py --cases 20000
 
-A damaged file is refused with a ValueError that has a message, or what it still holds answers
-everything. Any other exception, a crash, and more than ten seconds, is a finding.
+A damaged file must be refused with a ValueError that has a message, or its remaining content must
+answer every question. Any other exception, a crash, or more than ten seconds is a finding.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ ODD_TEXT = (
 
 @cache
 def plans() -> list[ggml.Plan]:
-    """Those that all files are of."""
+    """The plans that all files are made from."""
     return [to_json.parse(json.dumps(data).encode(), "p") for data in fuzz_plan.plans()[:20]]
 
 
@@ -58,7 +58,7 @@ def compressed() -> list[bytes]:
 
 @cache
 def runs() -> list[tuple[bytes, list[tuple[Any, ...]]]]:
-    """Runs of a few of them, and where each has its values."""
+    """Runs of a few of the plans, and the places of each run's values."""
     import drawn_plans
 
     data = [run_json.render(drawn_plans.ran(p)) for p in plans()[:6]]
@@ -66,7 +66,7 @@ def runs() -> list[tuple[bytes, list[tuple[Any, ...]]]]:
 
 
 def _damaged_text(rng: random.Random, text: str) -> str:
-    """Lines lost, twice, elsewhere; words of other lines; pieces of a line."""
+    """Deletes, repeats and moves lines, takes words of other lines, and cuts lines."""
     for _ in range(rng.choice((1, 1, 2, 5))):
         lines = text.split("\n")
         i, j = rng.randrange(len(lines)), rng.randrange(len(lines))

@@ -1,11 +1,11 @@
-"""Opens mutated GGUF files by the ten thousand; whatever is no `GgufError` is a finding.
+"""Opens tens of thousands of mutated GGUF files. Any exception but `GgufError` is a finding.
 
     python benchmarks/fuzz_gguf.py --n 100000 --jobs 2         about two minutes
 
-Each file is opened, and all of its metadata and tensors read, in a worker process that is watched:
-a death, more than two seconds, memory far over the file's size, or another exception is a finding,
+A watched worker process opens each file and reads all of its metadata and tensors. The death of the
+process, more than two seconds, memory far over the file's size, or another exception is a finding,
 saved as `SEED.gguf` in --save. `--seed` is the first mutant's number: `--n 1 --seed N` repeats N.
-Linux only: it reads /proc.
+Linux only, because it reads /proc.
 """
 
 from __future__ import annotations
@@ -33,13 +33,14 @@ sys.path[:0] = [str(REPO / "tests" / "support")]
 from gguf_mutator import Mutant, mutant  # noqa: E402
 
 LIMIT_S = 2.0
-SPARE = 192 << 20  # address space over what a worker has when it starts
-KEPT = 6 << 20  # resident bytes a file may take beyond four times its size: caches of Python's
+SPARE = 192 << 20  # address space beyond what a worker has when it starts
+KEPT = 6 << 20  # resident bytes allowed beyond four times the file's size, for Python's caches
 
 
 @dataclass
 class Report:
-    """What came of a run: how many ended how, and (outcome, seed, message) of each finding."""
+    """The result of a run: the number of each outcome, and (outcome, seed, message) of each
+    finding."""
 
     outcomes: Counter[str] = field(default_factory=Counter)
     findings: list[tuple[str, int, str]] = field(default_factory=list)
@@ -47,23 +48,23 @@ class Report:
 
     @property
     def n(self) -> int:
-        """Mutants run."""
+        """Number of mutants run."""
         return sum(self.outcomes.values())
 
 
 def write(item: Mutant, path: Path) -> int:
-    """Writes the file, its hole as a hole; gives the size."""
+    """Writes the file, with its hole left sparse. Returns its size."""
     with path.open("wb") as out:
         out.write(item.data)
         out.truncate(len(item.data) + item.hole)
     return len(item.data) + item.hole
 
 
-# --- the worker: one line of output per mutant, flushed, so that silence means a hang
+# --- the worker: one flushed line of output per mutant, so silence means a hang
 
 
 def read_all(path: Path) -> None:
-    """Everything there is to read."""
+    """Reads everything in the file."""
     import ggml_py as ggml
 
     with ggml.Gguf.open(path) as gguf:
@@ -81,7 +82,8 @@ def read_all(path: Path) -> None:
 
 
 def planted(seed: int, plant: str) -> None:
-    """What the tests plant, to see that it is noticed: crash, hang, memory, error as `crash@7`."""
+    """Plants a fault for the tests, to see that it is noticed: crash, hang, memory or error, as
+    `crash@7`."""
     what, _, at = plant.partition("@")
     if not at or seed != int(at):
         return
@@ -96,7 +98,7 @@ def planted(seed: int, plant: str) -> None:
 
 
 def peak(reset: bool = False) -> int:
-    """Most bytes resident since the last reset. (ru_maxrss begins at the parent's.)"""
+    """Peak resident bytes since the last reset. (ru_maxrss would start at the parent's value.)"""
     if reset:
         Path("/proc/self/clear_refs").write_text("5")
     status = Path("/proc/self/status").read_text()
@@ -104,7 +106,7 @@ def peak(reset: bool = False) -> int:
 
 
 def outcome_of(seed: int, path: Path, plant: str) -> tuple[str, str]:
-    """How one mutant ends, and the message."""
+    """The outcome of one mutant, and the message."""
     from ggml_py import GgufError
 
     item = mutant(seed)
@@ -125,13 +127,14 @@ def outcome_of(seed: int, path: Path, plant: str) -> tuple[str, str]:
 
 
 def work(first: int, last: int, step: int, folder: Path, plant: str) -> None:
-    """The mutants first, first+step, … below last. Ends after a finding: the next starts clean."""
+    """Runs the mutants first, first+step, … below last. Ends after a finding, so that the next
+    mutant starts in a clean process."""
     path = folder / f"{os.getpid()}.gguf"
-    for seed in range(100, 120):  # what Python and ggml allocate once
+    for seed in range(100, 120):  # lets Python and ggml make their one-time allocations
         outcome_of(seed, path, "")
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     limit = pages * resource.getpagesize() + SPARE
-    if "libasan" not in os.environ.get("LD_PRELOAD", ""):  # it reserves terabytes of addresses
+    if "libasan" not in os.environ.get("LD_PRELOAD", ""):  # libasan reserves terabytes of addresses
         resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     print("ready", flush=True)
@@ -146,14 +149,14 @@ def work(first: int, last: int, step: int, folder: Path, plant: str) -> None:
 
 
 class Worker:
-    """A worker process, started again after what it did not survive."""
+    """A worker process, restarted after each mutant that ends it."""
 
     def __init__(self, first: int, last: int, step: int, folder: Path, plant: str) -> None:
         self.next, self.last, self.step, self.folder, self.plant = first, last, step, folder, plant
         self.start()
 
     def start(self) -> None:
-        """A new process for what is left."""
+        """Starts a new process for the remaining mutants."""
         numbers = [str(n) for n in (self.next, self.last, self.step)]
         command = [sys.executable, __file__, "--worker", *numbers, str(self.folder), self.plant]
         self.errors = tempfile.TemporaryFile()  # noqa: SIM115  lives as long as the process
@@ -164,7 +167,7 @@ class Worker:
         self.heard = time.monotonic()
 
     def lines(self) -> list[str] | None:
-        """What it said since; None when it ended."""
+        """The lines since the last call; None if the process ended."""
         chunk = self.process.stdout.read()
         if chunk == b"":
             return None
@@ -173,7 +176,7 @@ class Worker:
         return [line.decode() for line in whole]
 
     def stop(self) -> str:
-        """Ends the process; gives how it ended and the last line of stderr."""
+        """Ends the process. Returns its exit status and the last line of stderr."""
         self.process.kill()
         code = self.process.wait()
         self.process.stdout.close()
@@ -217,12 +220,12 @@ def fuzz(
                 progress()
 
         def end(worker: Worker, outcome: str | None) -> None:
-            """After a finding (`outcome`, or one that the worker told) go on behind it."""
+            """Continues after a finding: `outcome`, or one that the worker reported."""
             selector.unregister(worker.process.stdout)
             workers.remove(worker)
             how = worker.stop()
             if not worker.ready:
-                raise RuntimeError(f"the worker does not start: {how}")
+                raise RuntimeError(f"the worker did not start: {how}")
             if outcome:
                 count(worker, outcome, worker.next, how)
             if worker.next < worker.last:
@@ -249,7 +252,7 @@ def fuzz(
                         count(worker, outcome, int(at), message)
                 for worker in list(workers):
                     limit = limit_s if worker.ready else 60
-                    # One that has told of its last mutant ends, however long Python takes for it.
+                    # A worker that reported its last mutant may take any time to exit.
                     if worker.next < worker.last and time.monotonic() - worker.heard > limit:
                         end(worker, "hang")
         finally:
@@ -260,13 +263,13 @@ def fuzz(
 
 
 def main() -> int:
-    """The command; 1 when there are findings."""
+    """Runs the command. Returns 1 if there are findings."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--n", type=int, default=100_000, help="mutants to run")
-    parser.add_argument("--seed", type=int, default=0, help="number of the first")
+    parser.add_argument("--n", type=int, default=100_000, help="number of mutants to run")
+    parser.add_argument("--seed", type=int, default=0, help="number of the first mutant")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="worker processes")
     save = Path(tempfile.gettempdir()) / "gguf-findings"
-    parser.add_argument("--save", type=Path, default=save, help=f"for findings ({save})")
+    parser.add_argument("--save", type=Path, default=save, help=f"folder for findings ({save})")
     options = parser.parse_args()
     console = Console()
     columns = TextColumn("mutants"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()

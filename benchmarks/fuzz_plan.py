@@ -1,10 +1,10 @@
-"""Reads mutated plan files by the ten thousand, and asks everything of those that are plans still.
+"""Reads tens of thousands of mutated plan files, and asks everything of those that are still plans.
 
     python benchmarks/fuzz_plan.py --n 20000                   about five minutes
 
-A file that is no plan has to be refused with a ValueError; one that is has to answer all that a
-plan can be asked. Any other exception, and more than --limit seconds, is a finding. `--seed` is the
-first mutant's number: `--n 1 --seed N` repeats N, with its traceback.
+A file that is not a plan must be refused with a ValueError. A file that is a plan must answer
+everything that a plan can be asked. Any other exception, or more than --limit seconds, is a
+finding. `--seed` is the first mutant's number: `--n 1 --seed N` repeats N, with its traceback.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ ODD = (
 
 
 class Late(BaseException):
-    """A mutant that took too long; no method may catch it."""
+    """A mutant took too long. A BaseException, so that no method catches it."""
 
 
 @cache
 def plans() -> list[dict[str, Any]]:
-    """The plans that are mutated: of random graphs on random devices, and of a debug print."""
+    """The plans to mutate: of random graphs on random devices, and from debug prints."""
     found = []
     for seed in range(10 * N_PLANS):
         if len(found) == N_PLANS:
@@ -70,7 +70,7 @@ def plans() -> list[dict[str, Any]]:
 
 @cache
 def parsed() -> list[ggml.Plan]:
-    """The same, as plans."""
+    """The same plans, parsed."""
     return [to_json.parse(json.dumps(data).encode(), "other") for data in plans()]
 
 
@@ -94,7 +94,7 @@ def _at(data: Any, path: tuple[Any, ...]) -> Any:
 
 
 def _row(rng: random.Random, data: dict[str, Any]) -> tuple[Any, Any]:
-    """A row of a table, or the settings, and one of its fields."""
+    """A random row of a table, or the settings, and one of its fields."""
     table = rng.choice(
         ["tensors"] * 6 + ["splits", "bufts", "buffers", "backends", "settings", "settings", ""]
     )
@@ -104,7 +104,7 @@ def _row(rng: random.Random, data: dict[str, Any]) -> tuple[Any, Any]:
 
 
 def _like(rng: random.Random, data: dict[str, Any]) -> None:
-    """A value that another row has there, or a number near its own: often a plan still."""
+    """Sets another row's value, or a number close to the old one: often it is still a plan."""
     row, key = _row(rng, data)
     value = row[key]
     if isinstance(value, bool):
@@ -120,7 +120,7 @@ def _like(rng: random.Random, data: dict[str, Any]) -> None:
 
 
 def _edges(rng: random.Random, data: dict[str, Any]) -> None:
-    """Another source or view source."""
+    """Changes a source or view source."""
     t = rng.choice(data["tensors"])
     id = rng.randint(-1, len(data["tensors"]))
     if rng.random() < 0.5 or not t["src"]:
@@ -130,7 +130,7 @@ def _edges(rng: random.Random, data: dict[str, Any]) -> None:
 
 
 def _answers(rng: random.Random, data: dict[str, Any]) -> None:
-    """Backends answer otherwise than when it was planned."""
+    """Changes what backends answered at planning time."""
     for t in data["tensors"]:
         for key in ("supports", "offload"):
             if rng.random() < 0.3:
@@ -156,7 +156,7 @@ def _lost(rng: random.Random, data: dict[str, Any]) -> None:
 
 
 def _rows(rng: random.Random, data: dict[str, Any]) -> None:
-    """Rows that are gone, there twice, or elsewhere."""
+    """Deletes, repeats or moves a row."""
     rows = data[rng.choice(["tensors", "splits", "bufts", "buffers", "backends", "leafs"])]
     if not rows:
         return
@@ -171,7 +171,7 @@ KINDS: tuple[Callable[[random.Random, dict[str, Any]], None], ...] = (
 
 
 def mutant(seed: int) -> tuple[bytes, str]:
-    """The content of a file, and what was done to it."""
+    """The content of a file, and the mutations in it."""
     rng = random.Random(seed)
     data = copy.deepcopy(rng.choice(plans()))
     names = []
@@ -181,7 +181,7 @@ def mutant(seed: int) -> tuple[bytes, str]:
         try:
             kind(rng, data)
         except (KeyError, IndexError, TypeError, AttributeError, ValueError):
-            break  # an earlier one took away what this one would change
+            break  # an earlier mutation removed what this one would change
     content = json.dumps(data).encode()
     if rng.random() < 0.05:
         names.append("bytes")
@@ -195,11 +195,11 @@ def mutant(seed: int) -> tuple[bytes, str]:
     return content, ", ".join(names)
 
 
-# --- what a plan is asked
+# --- questions to a plan
 
 
 def ask(plan: ggml.Plan, rng: random.Random) -> None:
-    """Everything, once. What may be refused is refused with a ValueError that has a message."""
+    """Asks everything once. Refusals must be ValueErrors with a message."""
     repr(plan), plan.headline(), plan.shares(), plan.copy_bytes, plan.assignments, plan.unknown
     plan.text(), plan.advice(), plan.advice(0), plan.find("*")
     [repr(s) for s in plan.splits], [s.nodes for s in plan.splits]
@@ -239,19 +239,19 @@ def ask(plan: ggml.Plan, rng: random.Random) -> None:
             if type(error).__name__ not in ("ValueError", "CannotPlanError", "KeyError"):
                 raise
             if isinstance(error, KeyError) and " " not in str(error.args[0]):
-                raise  # of a dict
+                raise  # a dict's KeyError
             assert str(error), "an error without a message"
 
 
 def ask_reference(plan: ggml.Plan) -> None:
-    """What the reference makes of it, and how that differs."""
+    """Asks for the reference's plan and its differences."""
     str(plan.diff(plan.reference))
     plan.reference.headline(), plan.reference.text(), plan.reference.advice()
 
 
 @dataclass
 class Report:
-    """How the mutants ended, and (seed, what was done, the error) of each finding."""
+    """The outcomes of the mutants, and (seed, mutations, error) of each finding."""
 
     outcomes: Counter[str] = field(default_factory=Counter)
     findings: list[tuple[int, str, str]] = field(default_factory=list)
@@ -259,7 +259,7 @@ class Report:
 
 
 def outcome_of(seed: int, limit_s: float = LIMIT_S) -> tuple[str, str]:
-    """How one mutant ends, and the traceback of a finding."""
+    """The outcome of one mutant, and the traceback of a finding."""
 
     def late(_number: int, _frame: Any) -> None:
         raise Late(f"more than {limit_s} s")
@@ -297,11 +297,11 @@ def fuzz(n: int, seed: int = 0, limit_s: float = LIMIT_S) -> Report:
 
 
 def main() -> int:
-    """The command; 1 when there are findings."""
+    """Runs the command. Returns 1 if there are findings."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--n", type=int, default=20_000, help="mutants to run")
-    parser.add_argument("--seed", type=int, default=0, help="number of the first")
-    parser.add_argument("--limit", type=float, default=LIMIT_S, help="seconds for one mutant")
+    parser.add_argument("--n", type=int, default=20_000, help="number of mutants to run")
+    parser.add_argument("--seed", type=int, default=0, help="number of the first mutant")
+    parser.add_argument("--limit", type=float, default=LIMIT_S, help="seconds allowed per mutant")
     options = parser.parse_args()
     report = fuzz(options.n, options.seed, options.limit)
     print(f"{options.n:,} mutants in {report.seconds:.0f} s: {dict(report.outcomes)}")

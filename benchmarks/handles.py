@@ -1,12 +1,12 @@
-"""Random programs on two to four threads that share handles of every kind.
+"""Runs random programs on two to four threads that share handles of every kind.
 
-    python benchmarks/handles.py --cases 1000000 --jobs 2       goes on where the record ends
+    python benchmarks/handles.py --cases 1000000 --jobs 2       continues where the record ends
     python benchmarks/handles.py --only 4711
 
-Each thread does some random things with random handles (`tests/support/handle_world.py`) while
-Python changes threads every microsecond. What may come out of that is listed there (`REFUSED`:
-BusyError, ClosedError, ..); another exception, a death, a wait for ever, and a native object that
-is left when all is closed, dropped and collected are findings.
+Each thread does random things with random handles (`tests/support/handle_world.py`) while Python
+switches threads every microsecond. `REFUSED` there lists the expected exceptions (BusyError,
+ClosedError, ..). Findings are any other exception, the death of the process, a hang, and a native
+object that remains after everything was closed, dropped and collected.
 """
 
 from __future__ import annotations
@@ -21,42 +21,42 @@ sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent.parent / "
 import handle_world  # noqa: E402
 import search  # noqa: E402
 
-STEPS = 40  # of all threads together
+STEPS = 40  # for all threads together
 _folder: list[Path] = []
 
 
 def case(seed: int) -> str:
-    """One program; raises the first exception that was none of those expected."""
+    """Runs one program. Raises its first unexpected exception."""
     from ggml_py.boundary.handle import LIVE
 
     rng = random.Random(seed)
     if not _folder:
         _folder.append(handle_world.folder())
     gc.collect()
-    # What there is now stays: modules, and what was made once. Collections that do not look at it
-    # take a fiftieth of the time; what a case leaves was looked for at its end.
+    # Objects that exist now stay: modules and one-time objects. Freezing them makes collections 50
+    # times as fast. Anything that an earlier case left was found at that case's end.
     gc.freeze()
     before = dict(LIVE)
     n = rng.choice((2, 2, 3, 4))
     raised = run(handle_world.World(seed, _folder[0]), rng, n)
     if raised:
         raise raised[0]
-    for _ in range(3):  # what the finalizers of a cycle held ends with the next collection
+    for _ in range(3):  # objects held by a cycle's finalizers go with the next collection
         gc.collect()
     if left := more(before):
-        raise AssertionError(f"native objects are left: {left}, there were {before}")
+        raise AssertionError(f"native objects remain: {left}; before there were {before}")
     return f"{n} threads"
 
 
 def more(before: dict[str, int]) -> dict[str, int]:
-    """The kinds of handles that more are open of now."""
+    """The kinds of handles of which more are open now than `before`."""
     from ggml_py.boundary.handle import LIVE
 
     return {kind: count for kind, count in LIVE.items() if count > before.get(kind, 0)}
 
 
 def run(world: handle_world.World, rng: random.Random, n: int) -> list[BaseException]:
-    """What the threads raised that was not to be expected."""
+    """The unexpected exceptions that the threads raised."""
     start, raised = threading.Barrier(n), list[BaseException]()
 
     def work(own: random.Random) -> None:

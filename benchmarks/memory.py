@@ -1,4 +1,4 @@
-"""Resident memory for each node of a graph, while its Tensor objects live and without them.
+"""Resident memory per node of a graph, with its Tensor objects alive and without them.
 
     python benchmarks/memory.py [--peer PYTHON]
 """
@@ -71,13 +71,13 @@ N = 200_000
 
 
 def bytes_of(code: str, interpreter: str = sys.executable) -> float | None:
-    """What a process of its own says: memory comes back too late to measure twice in one."""
+    """Bytes measured in a process of its own: memory is freed too late to measure twice in one."""
     with child(BEGIN.replace("{n}", str(N)) + code, interpreter) as run:
         return None if run is None else run()
 
 
 def rows(rounds: int, peer: str) -> list[Row]:
-    """With the Tensors kept, and without."""
+    """The rows with the Tensors kept, and without them."""
     found = []
     for what, keep in (("kept", "kept.append(x)"), ("dropped", "pass")):
         ours, raw, theirs = [], [], []

@@ -1,8 +1,9 @@
-"""Random ops on operands in other layouts: the same numbers or a refusal, nothing else written.
+"""Runs random ops on operands in other layouts: they must give the same numbers or be refused, and
+write nothing else.
 
     python benchmarks/metamorphic.py --cases 100000 --jobs 2
 
-What a case is, and what a finding: op_metamorphosis.py of tests/support. The cases: op_cases.py.
+tests/support/op_metamorphosis.py says what a case is, and what a finding; op_cases.py has cases.
 """
 
 from __future__ import annotations
@@ -13,12 +14,12 @@ import search
 
 sys.path.insert(0, str(search.REPO / "tests" / "support"))
 import op_cases
-import op_more_cases  # noqa: F401  (its cases)
+import op_more_cases  # noqa: F401  (registers its cases)
 from op_metamorphosis import check
 
 
 def case(seed: int) -> str:
-    """How the case of this number ended."""
+    """The outcome of the case with this number."""
     return check(op_cases.draw(seed), seed)
 
 

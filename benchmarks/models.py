@@ -1,21 +1,21 @@
-"""Llamas with random weights, beside upstream's llama-bench and libllama: speed, loading, planning.
+"""Llamas with random weights, compared with llama-bench and libllama: speed, loading, planning.
 
     python benchmarks/models.py [--models 110M-q4_0,1.1B-q4_k,…] [--what prompt,decode,load,cold]
                                 [--threads 2] [--folder DIR]
 
-Prompts of 512 tokens and 128 tokens of decoding, with weights laid out for the CPU and (`--repack
-0`) as they are in the file: `ggml-py bench` beside `llama-bench`, with the same options, each a
-process that loads, warms up and is timed three times, of which the median counts. Loading is a
-process of its own each, to the first token's logits and the end: libllama's from its start, ours
-from the call of `load` (what imports take is in benchmarks/startup.py); once more "cold", with the
-file on the disk and no page of it in memory. Planning, measured when nothing is left out, is ours
-alone; where a token's time goes is in benchmarks/decode_step.py.
+Measures prompts of 512 tokens and the decoding of 128 tokens, with weights repacked for the CPU and
+(`--repack 0`) as they are in the file. `ggml-py bench` and `llama-bench` get the same options; each
+is a process that loads, warms up and is timed three times, of which the median counts. Loading is
+measured in separate processes, up to the first token's logits and the end: libllama from its start,
+ours from the call of `load` (benchmarks/startup.py measures imports). "cold" repeats this with the
+file on the disk and none of its pages in memory. Planning has no peer and is measured only if
+nothing is left out. benchmarks/decode_step.py shows where a token's time goes.
 
-After the least and the largest ratio comes where their median is with 95 % certainty (bootstrap
-over the rounds); a bar is held or not when all of that is on one side of it. The load of the
-machine is said first, for threads that wait for each other spin: on a busy machine nothing here
-means anything. The reference programs are built on first use (three minutes), the models are made
-in DIR and stay.
+After the smallest and the largest ratio comes the 95 % confidence interval of their median
+(bootstrap over the rounds). A bar is decided only if the whole interval is on one side of it. The
+machine's load is printed first, because waiting threads spin: on a busy machine these figures mean
+nothing. The reference programs are built on first use (three minutes). The models are made in DIR
+and kept.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ SIZES = {
     "1.1B": {"n_layer": 22, "n_embd": 2048, "n_head": 32, "n_head_kv": 4, "n_ff": 5632},
 }
 USUAL = "110M-q4_0,110M-f16,1.1B-q4_0,1.1B-q4_k"
-CAN_FORGET = hasattr(os, "posix_fadvise")  # a file whose pages are in memory; macOS has none
+CAN_FORGET = hasattr(os, "posix_fadvise")  # can evict a file's pages from memory; not on macOS
 WHAT = ("prompt", "decode", "load", *(("cold",) if CAN_FORGET else ()))
 N_PROMPT, N_GEN = 512, 128
 REPETITIONS = "3"
-SLOWEST = 1.03  # what counts as the same speed
+SLOWEST = 1.03  # the largest ratio that counts as the same speed
 T = TypeVar("T")
 _FIRST_TOKEN = """
 import sys, time
@@ -62,7 +62,7 @@ with load(sys.argv[1], n_threads=int(sys.argv[2])) as model:
     model.eval([1])
 print(time.perf_counter() - start)
 """
-# A process begins with the peak of the one that it was forked from, so a small one is in between.
+# A process inherits the peak memory of the one that forked it, so a small process is in between.
 _RUN = """
 import json, os, sys, time
 start = time.perf_counter()
@@ -73,20 +73,20 @@ print(json.dumps([status, time.perf_counter() - start, usage.ru_maxrss * 1024]))
 
 
 def reference(program: str) -> Path:
-    """One of upstream's programs, or of ours on libllama."""
+    """The path of one of upstream's programs, or of our programs on libllama."""
     build = [sys.executable, REPO / "build_ggml.py", "--reference"]
     done = subprocess.run(build, stdout=subprocess.PIPE, text=True, check=True)
     return Path(done.stdout.splitlines()[-1]) / "bin" / program
 
 
 def spec_of(name: str) -> LlamaSpec:
-    """Of "SIZE-TYPE"."""
+    """The spec of a model named "SIZE-TYPE"."""
     size, type_ = name.rsplit("-", 1)
     return LlamaSpec(**{"n_vocab": 32000, **SIZES[size]}, type=type_)
 
 
 def file_of(name: str, folder: Path) -> Path:
-    """That model's file, made on first use."""
+    """The model's file, made on first use."""
     path = folder / f"{name}.gguf"
     if not path.exists():
         write_llama(path, spec_of(name))
@@ -94,7 +94,7 @@ def file_of(name: str, folder: Path) -> Path:
 
 
 def opened(path: Path, threads: int, repack: bool) -> Model:
-    """Ours, with llama-bench's settings."""
+    """Our model, with llama-bench's settings."""
     n_ctx = N_PROMPT + N_GEN
     return load(path, n_threads=threads, n_ctx=n_ctx, flash_attn=True, repack=repack)
 
@@ -102,7 +102,7 @@ def opened(path: Path, threads: int, repack: bool) -> Model:
 def speed(
     name: str, path: Path, threads: int, rounds: int, repack: bool, only: Sequence[str] = WHAT
 ) -> list[Row]:
-    """Prompt and decode, seconds by token."""
+    """Prompt and decode, in seconds per token."""
     programs = {
         "ours": [sys.executable, "-m", "ggml_py", "bench"],
         "theirs": [str(reference("llama-bench"))],
@@ -127,7 +127,7 @@ def speed(
 
 
 def _by_token(command: list[str]) -> float:
-    """Seconds, the median of the repetitions in llama-bench's JSON."""
+    """Seconds per token: the median of the repetitions in llama-bench's JSON."""
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     (result,) = json.loads(done.stdout)
     return 1 / statistics.median(result["samples_ts"])
@@ -157,7 +157,7 @@ def loading(name: str, path: Path, threads: int, rounds: int, cold: bool = False
 
 
 def in_turns(runs: dict[str, Callable[[], T]], rounds: int, what: str) -> list[list[T]]:
-    """What each gave in each round; one more round before has the file read into memory."""
+    """The results of each run in each round. An extra round first reads the file into memory."""
     took: dict[str, list[T]] = {who: [] for who in runs}
     order = list(runs)
     console = Console(stderr=True)
@@ -165,16 +165,16 @@ def in_turns(runs: dict[str, Callable[[], T]], rounds: int, what: str) -> list[l
     for _ in track(range(rounds + 1), what, **shown):
         for who in order:
             took[who].append(runs[who]())
-        order.reverse()  # nobody always follows the other
+        order.reverse()  # neither always follows the other
     return [values[1:] for values in took.values()]
 
 
 def _process(command: list[str], forgotten: Path | None) -> tuple[float, float]:
-    """Seconds, those that it prints or else its whole life, and bytes at most in memory; the system
-    has no page of the file `forgotten` in its memory when it starts."""
+    """A process's seconds and its peak memory in bytes. The seconds are those that it prints, or
+    else its whole life. When it starts, no page of the file `forgotten` is in memory."""
     if forgotten:
         with forgotten.open("rb") as file:
-            os.fsync(file.fileno())  # pages that are not on the disk yet would stay
+            os.fsync(file.fileno())  # pages not yet on the disk would stay in memory
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
     run = [sys.executable, "-S", "-c", _RUN, *command]
     done = subprocess.run(run, capture_output=True, text=True, check=True)
@@ -186,7 +186,7 @@ def _process(command: list[str], forgotten: Path | None) -> tuple[float, float]:
 
 
 def planning(path: Path, rounds: int) -> dict[str, float]:
-    """Milliseconds from the call of `load` to the first plan, and for another plan of the model."""
+    """Milliseconds from the call of `load` to the first plan, and for one more plan."""
 
     def first() -> None:
         with load(path, n_threads=1) as model:
@@ -225,18 +225,18 @@ def graph_of_32_layers(folder: Path, rounds: int) -> dict[str, float]:
 
 
 def rows(rounds: int, _peer: str) -> list[Row]:
-    """What the table of all benchmarks has of these."""
+    """The rows for the table of all benchmarks."""
     with tempfile.TemporaryDirectory() as folder:
         path = file_of("110M-q4_0", Path(folder))
         return speed("110M-q4_0", path, 2, min(rounds, 5), repack=True)
 
 
 def main() -> None:
-    """Measures model after model."""
+    """Measures the models one after the other."""
     options = parser(__doc__)
     options.set_defaults(rounds=5)
-    options.add_argument("--models", default=USUAL, help="SIZE-TYPE, with commas between")
-    options.add_argument("--what", type=some_of(*WHAT), default=WHAT, help="with commas between")
+    options.add_argument("--models", default=USUAL, help="SIZE-TYPE, comma-separated")
+    options.add_argument("--what", type=some_of(*WHAT), default=WHAT, help="comma-separated")
     options.add_argument("--threads", type=int, default=2)
     options.add_argument("--repack", choices=["both", "1", "0"], default="both")
     folder = Path(tempfile.gettempdir()) / "ggml_py_models"

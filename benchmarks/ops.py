@@ -1,8 +1,8 @@
-"""How long building one op takes: ours, beside the same call with nothing around it.
+"""The time to build one op: our method, compared with the bare call.
 
     python benchmarks/ops.py [--peer PYTHON]
 
-Every round builds a graph's worth of ops in a fresh context, as inference does.
+Every round builds a graph's worth of ops in a new context, as inference does.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from rounds import Row, child, compare, parser, seconds, show
 import ggml_py as ggml
 from ggml_py.boundary import ffi as _ffi
 
-N = 2000  # nodes of a middle-sized model's graph
+N = 2000  # nodes in the graph of a medium-sized model
 PEER = f"""
 import gc
 import ggml
@@ -39,7 +39,7 @@ rounds(run)
 
 
 def ours() -> float:
-    """`ctx.add(a, a)`: checked, with a Tensor as result."""
+    """`ctx.add(a, a)`: checked, returns a Tensor."""
     with ggml.Context() as ctx:
         a = ctx.new_tensor("f32", 8)
 
@@ -51,7 +51,7 @@ def ours() -> float:
 
 
 def foreign() -> float:
-    """The same with an operand of another context, as weights are."""
+    """The same with an operand of another context, as with weights."""
     with ggml.Context() as ctx:
         a, w = ctx.new_tensor("f32", 8), WEIGHT
 
@@ -94,8 +94,8 @@ ADD = FFI.dlopen(str(next(Path(_ffi.BUILD["folder"]).glob("libggml-base.*")))).g
 
 
 def rows(rounds: int, peer: str) -> list[Row]:
-    """One op with operands of the same context, and with one of another."""
-    rounds *= 3  # they are short
+    """One op with operands of the same context, and with an operand of another context."""
+    rounds *= 3  # the rounds are short
     with child(PEER, peer) as theirs:
         peers = {} if theirs is None else {"ggml-python 0.0.45": theirs}
         bars = {"ggml-python 0.0.45": 0.75}

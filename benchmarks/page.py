@@ -1,4 +1,4 @@
-"""The page of a plan: how large, how long to make, how soon it is seen, how long a frame takes.
+"""The page of a plan: its size, and the time to make it, to first paint and to draw a frame.
 
     apt-get install chromium && python benchmarks/page.py [--layers 12 330]
 
@@ -35,7 +35,7 @@ FRAME = """() => {
 
 
 def main() -> None:
-    """A row per number of layers."""
+    """Prints a row for each number of layers."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--layers", type=int, nargs="+", default=[12, 330])
     with tempfile.TemporaryDirectory() as scratch, sync_playwright() as playwright:

@@ -1,15 +1,16 @@
-"""Logits and greedy tokens of every architecture beside those of libllama, of the same release.
+"""Compares logits and greedy tokens of every architecture with libllama of the same release.
 
     python benchmarks/parity.py [--quick] [--only llama,gpt2,…] [--types q4_0,…] [--json]
 
-Models are upstream's small ones with random tensors (`test-llama-archs`), made five layers deep and
-written in each type. A cell is one setting, over prompts of 1, 7, 64 and 300 tokens, each with so
-many greedy tokens after it, on both sides: "exact" is every bit of every logit, a number is the
-largest difference as a part of the largest logit, "tokens" is that they went apart. The bar is the
-same tokens everywhere and 1e-4 where the bits differ; exit status 1 says that it was missed.
+The models are upstream's small ones with random tensors (`test-llama-archs`), made five layers deep
+and written in each type. A cell is one setting, over prompts of 1, 7, 64 and 300 tokens, each
+followed by the same number of greedy tokens on both sides. "exact" means that every bit of every
+logit is equal, a number is the largest difference divided by the largest logit, "tokens" means that
+the tokens differ. The bar is the same tokens everywhere, and at most 1e-4 where bits differ. Exit
+status 1 means that it was missed.
 
-All of it takes eight minutes of a quiet machine, --quick a minute; two threads beside other work
-many times that. The reference programs are built on first use (three minutes).
+Everything takes eight minutes on a quiet machine, --quick one minute. Two threads on a busy machine
+take many times as long. The reference programs are built on first use (three minutes).
 """
 
 from __future__ import annotations
@@ -53,8 +54,8 @@ QUICK = {
 
 @dataclass(frozen=True)
 class Cell:
-    """What came of one setting: `delta` is 0.0 where every bit is the same, up to the first token
-    that differs."""
+    """The result of one setting, up to the first token that differs. `delta` is 0.0 if every bit is
+    the same."""
 
     architecture: str
     type: str
@@ -67,19 +68,20 @@ class Cell:
 
     @property
     def good(self) -> bool:
-        """Whether the bar is held."""
+        """Whether the bar is met."""
         return self.tokens_equal and self.delta <= BAR
 
     @property
     def text(self) -> str:
-        """In a table."""
+        """The cell's text in a table."""
         if not self.tokens_equal:
             return "tokens"
         return "exact" if self.exact else f"{self.delta:.1e}"
 
 
 def logits(path: Path, prompt: list[int], n: int, options: dict[str, Any]) -> Any:
-    """Ours: n greedy tokens, and the logits of the prompt's tokens and of all but the last one."""
+    """Our n greedy tokens, and the logits of the prompt's tokens and of all greedy tokens but the
+    last."""
     with models.load(path, n_ctx=N_CTX, **options) as model:
         rows = [model.eval(prompt, all_logits=True)]
         tokens = [int(rows[0][-1].argmax())]
@@ -93,7 +95,7 @@ def cell(
     oracle: Oracle, path: Path, name: str, type_: str, setting: str, lengths: tuple[int, ...],
     n_predict: int, scratch: Path,
 ) -> Cell:  # fmt: skip
-    """One setting, over all prompts."""
+    """Compares one setting over all prompts."""
     options = {"n_threads": 1, "repack": False, **SETTINGS[setting]}
     theirs = {"threads" if k == "n_threads" else k: v for k, v in options.items() if v is not False}
     exact, delta, equal = True, 0.0, True
@@ -110,7 +112,7 @@ def cell(
 
 
 def file_of(oracle: Oracle, name: str, type_: str, folder: Path) -> Path:
-    """A model of that architecture, whose context has room for the prompts."""
+    """A model of the architecture, with a context large enough for the prompts."""
     made, path = folder / f"{ARCHS[name]}.gguf", folder / f"{name}-{type_}.gguf"
     if not made.exists():
         arch = name.removesuffix("-moe")
@@ -128,7 +130,7 @@ def cells(
     oracle: Oracle, names: list[str], types: list[str], settings: list[str],
     n_prompt: tuple[int, ...], n_predict: int,
 ) -> Iterator[Cell]:  # fmt: skip
-    """All of them. Those of a recurrent model have no settings of attention."""
+    """All cells. Recurrent models have no settings for attention."""
     with tempfile.TemporaryDirectory() as folder:
         for name in names:
             for type_ in types:
@@ -142,7 +144,7 @@ def cells(
 
 
 def show(found: list[Cell], settings: list[str], by_type: bool, markdown: bool) -> None:
-    """A line for each architecture, or each type of it, a column for each setting: the worst."""
+    """Prints the worst cells: a line per architecture, or per type of it, a column per setting."""
     by_row: dict[tuple[str, ...], dict[str, Cell]] = {}
     for one in found:
         row = by_row.setdefault((one.architecture, one.type)[: 1 + by_type], {})
@@ -180,15 +182,15 @@ def _words(known: Any) -> Any:
 
 
 def main() -> None:
-    """Compares cell after cell."""
+    """Compares one cell after the other."""
     options = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     options.add_argument("--only", type=_words(ARCHS), default=list(ARCHS))
     options.add_argument("--types", type=_words(TYPES))
     options.add_argument("--settings", type=_words(SETTINGS))
-    options.add_argument("--quick", action="store_true", help="some types, settings and tokens")
-    options.add_argument("--by-type", action="store_true", help="a line for each type")
+    options.add_argument("--quick", action="store_true", help="fewer types, settings and tokens")
+    options.add_argument("--by-type", action="store_true", help="print a line for each type")
     options.add_argument("--json", action="store_true")
     options.add_argument("--markdown", action="store_true")
     args = options.parse_args()

@@ -1,9 +1,10 @@
-"""What captures, plan files and the reference scheduler cost, per node.
+"""The cost per node of captures, plan files and the reference scheduler.
 
     python benchmarks/planning.py
 
-Medians of five. `ggml` is upstream's own planning and asking every backend about every node; `read`
-makes the Plan of it; `reference` plans the capture again, `steps` with every question noted.
+All figures are medians of five. `ggml` is upstream's own planning plus asking every backend about
+every node. `capture` also copies the result into Python. `reference` plans the capture again, and
+`steps` does so noting every question. `write` and `read` are the plan's file.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ SIZES = (1_000, 5_000, 20_000, 100_000)
 
 
 def layered(n: int) -> tuple[ggml.Graph, ggml.Scheduler, list[Any]]:
-    """A chain of products and activations, as many weights as a model of that size has."""
+    """A chain of products and activations, with as many weights as a model of that size has."""
     backends = [ggml.device(name).init() for name in ("BLAS", "CPU")]
     weights, context = ggml.Context(), ggml.Context()
     w = [weights.new_tensor("f32", 64, 64, name=f"w{i}") for i in range(n // 10)]

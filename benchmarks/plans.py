@@ -1,9 +1,9 @@
-"""What tracing costs the scheduler, beside upstream's own without our instrumentation.
+"""The cost of tracing to the scheduler, compared with upstream's own without our instrumentation.
 
     python benchmarks/plans.py          builds the pristine library on first use, half a minute
 
-Splitting a graph with tracing on and off, from 1,000 to 100,000 nodes; whole plans; and a compute
-with an eval callback.
+Measures splitting a graph with tracing on and off, from 1,000 to 100,000 nodes, whole plans, and a
+compute with an eval callback.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from rounds import Row, children, compare, parser, seconds, show
 import ggml_py as ggml
 
 SIZES = (1_000, 10_000, 100_000)
-# A chain with a weight in every fourth node, on BLAS and CPU: the sweeps have something to spread.
+# A chain with a weight in every fourth node, on BLAS and CPU, so that the sweeps have work to do.
 CASE = """
 import ggml_py as ggml
 
@@ -55,21 +55,22 @@ SPLIT = CASE + "case = Case({n})\nrounds(case.split)\n"
 
 
 def pristine() -> str:
-    """The key of a pristine build."""
+    """The key of the pristine build, built if necessary."""
     command = [sys.executable, "-m", "ggml_py", "build", "--pristine", "--json"]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     return str(json.loads(done.stdout.splitlines()[-1])["key"])
 
 
 def case(n: int) -> object:
-    """The case in this process."""
+    """The case, in this process."""
     names: dict[str, object] = {}
     exec("import time\n" + CASE, names)
     return names["Case"](n)  # type: ignore[operator]
 
 
 def splitting(rounds: int) -> list[Row]:
-    """Tracing on and off against pristine, and against the same by node at the smallest size."""
+    """Tracing on and off compared with the pristine build, and the time per node compared with that
+    at the smallest size."""
     found = []
     key = pristine()
     smallest = case(SIZES[0])
@@ -94,7 +95,8 @@ def splitting(rounds: int) -> list[Row]:
 
 
 def plans(rounds: int) -> list[Row]:
-    """Plans, and their records, which are made when somebody looks, beside the native split."""
+    """Plans, and plans with their records, which are made on demand, compared with the native
+    split."""
     n = 1000
     planned = case(n)
     sched, graph = planned.sched, planned.graph
@@ -111,7 +113,7 @@ def plans(rounds: int) -> list[Row]:
 
 
 def callbacks(rounds: int) -> list[Row]:
-    """A compute of tiny nodes that asks Python about each, beside one that asks nobody."""
+    """A compute of tiny nodes that calls Python for each, compared with one without a callback."""
     n = 2000
     with ggml.device("CPU").init(n_threads=1) as cpu, ggml.Context() as ctx:
         x = ctx.new_tensor("f32", 4)
@@ -140,7 +142,7 @@ def callbacks(rounds: int) -> list[Row]:
 
 
 def rows(rounds: int, _peer: str) -> list[Row]:
-    """All of it."""
+    """All rows."""
     return splitting(rounds) + plans(rounds) + callbacks(rounds)
 
 

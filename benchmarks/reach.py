@@ -1,8 +1,8 @@
-"""Random graphs on random devices: plans and computes agree about memory that is out of reach.
+"""Checks on random graphs that plans and computes agree about memory out of a backend's reach.
 
     python benchmarks/reach.py --cases 20000
 
-What a case is, and what a finding: tests/support/reach_cases.py.
+tests/support/reach_cases.py says what a case is, and what a finding.
 """
 
 from __future__ import annotations

@@ -1,19 +1,19 @@
-"""What recording a run costs: decoding with it, beside the same without, and beside upstream's own
-scheduler without our instrumentation. A token of the 110M model, one thread.
+"""The cost of recording a run: decoding with recording, compared with decoding without it and with
+upstream's own scheduler without our instrumentation. A token of the 110M model, one thread.
 
     python benchmarks/recording.py [--rounds 11]     three minutes at most; the pristine library is
                                                      built on first use, half a minute
 
-On a busy machine one block of tokens takes half as long again as the next. So what is compared is
-the median token of blocks of 16 at the same places, one block directly after the other: recorded,
-not recorded, not recorded again, pristine, in an order that is drawn anew each round. A result is
-the median of the ratios within rounds, and its interval of 95 % (bootstrap over six launches of the
-processes, and over the rounds of each); a bar is held or not when all of that is on one side of it.
-"not recorded, again" is the same thing twice: how far its interval is from 1 is what cannot be told
-here. CPU time leaves out what other programs took from us, and recording waits for nothing: where
-the clock on the wall cannot decide, it can. Where that cannot, either, the first row does: what
-recording adds to a compute of one node, which has as many events as a token's (one split, nothing
-copied), beside the token.
+On a busy machine one block of tokens can take half as long again as the next. So the benchmark
+compares the median tokens of blocks of 16 at the same positions, one block directly after the
+other: recorded, not recorded, not recorded again, pristine, in a new random order each round. A
+result is the median of the ratios within rounds, with its 95 % interval (bootstrap over six
+launches of the processes, and over the rounds of each). A bar is decided only if the whole interval
+is on one side of it. "not recorded, again" compares the same thing twice: the distance of its
+interval from 1 is the limit of what can be measured here. CPU time leaves out the time that other
+programs took, and recording never waits, so CPU time can decide where wall-clock time cannot. Where
+neither can, the first row does: the time that recording adds to a compute of one node, which has as
+many events as a token's (one split, no copies), relative to the token.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from rounds import Row, measured, parser, show
 
 import ggml_py as ggml
 
-LAUNCHES = 6  # where a process has its memory makes a difference of its own
+LAUNCHES = 6  # several, because the place of a process's memory matters too
 BLOCKS = 3  # rounds of each launch, for each of --rounds
-MOST = 22.0  # seconds of them; a busy machine has fewer rounds
+MOST = 22.0  # seconds per launch; a busy machine runs fewer rounds
 BAR = 1.01
 PLAIN, AGAIN, RECORDED, PER_OP, PRISTINE = (
     "not recorded", "not recorded, again", "recorded", "recorded node by node", "pristine",
@@ -80,7 +80,7 @@ for line in sys.stdin:
     token = [[b - a for a, b in zip(clock, clock[1:])] for clock in zip(*times)]
     print(json.dumps([statistics.median(tokens) for tokens in token]), flush=True)
 """
-Times = list[dict[str, tuple[float, float]]]  # of each round: seconds on the wall, of the CPU
+Times = list[dict[str, tuple[float, float]]]  # for each round: wall-clock and CPU seconds
 
 
 class Decoder:
@@ -90,7 +90,7 @@ class Decoder:
         self._process = process
 
     def block(self, what: str) -> tuple[float, float]:
-        """Seconds of its median token, on the wall and of the CPU."""
+        """Wall-clock and CPU seconds of the block's median token."""
         assert self._process.stdin and self._process.stdout
         print(what, file=self._process.stdin, flush=True)
         wall, cpu = json.loads(self._process.stdout.readline())
@@ -99,20 +99,20 @@ class Decoder:
 
 @contextlib.contextmanager
 def decoder(path: Path, **env: str) -> Iterator[Decoder]:
-    """One that has loaded its model."""
+    """A decoder that has loaded its model."""
     with subprocess.Popen(
         [sys.executable, "-c", _DECODER, str(path)], env={**os.environ, **env},
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
     ) as process:  # fmt: skip
         assert process.stdin and process.stdout
         if process.stdout.readline() != "ready\n":
-            raise RuntimeError(f"no model could be loaded with {env or 'the usual library'}")
+            raise RuntimeError(f"the model could not be loaded with {env or 'the usual library'}")
         yield Decoder(process)
         process.stdin.close()
 
 
 def launch(path: Path, rounds: int, order: random.Random) -> Times:
-    """Rounds of one pair of processes, the first of which is left out."""
+    """The rounds of one pair of processes, without the first round."""
     found = []
     with decoder(path) as ours, decoder(path, GGML_PY_UPSTREAM=pristine()) as theirs:
         end = time.monotonic() + MOST
@@ -128,7 +128,8 @@ def launch(path: Path, rounds: int, order: random.Random) -> Times:
 
 
 def compared(what: str, peer: str, clock: int, launches: Sequence[Times], bar: float | None) -> Row:
-    """A row from the rounds in which both took a turn; `clock` 0 is the wall's, 1 the CPU's."""
+    """A row from the rounds in which both took a turn. `clock` is 0 for wall-clock, 1 for CPU
+    time."""
     pairs = [
         [(r[what][clock], r[peer][clock]) for r in rounds if what in r and peer in r]
         for rounds in launches
@@ -138,7 +139,8 @@ def compared(what: str, peer: str, clock: int, launches: Sequence[Times], bar: f
 
 
 def added(rounds: int, token: float) -> Row:
-    """What recording adds to a compute of one node, as a part of a token that takes so long."""
+    """The time that recording adds to a compute of one node, relative to a token of `token`
+    seconds."""
     with ggml.Context() as ctx, ggml.device("CPU").init(n_threads=1) as cpu:
         graphs = [ctx.new_graph(16), ctx.new_graph(16)]
         scheds = [ggml.Scheduler([cpu], graph_size=64) for _ in graphs]
@@ -159,7 +161,7 @@ def added(rounds: int, token: float) -> Row:
         with scheds[0].record() as recording:
             found = [(took(0), took(1)) for _ in range(rounds + 1)][1:]
         kinds = [e.kind for e in recording.run.events if e.compute == 0]
-        assert sorted(kinds) == ["compute", "nodes", "wait"], "as of a token on the CPU"
+        assert sorted(kinds) == ["compute", "nodes", "wait"], "as for a token on the CPU"
         for sched in scheds:
             sched.close()
     with_it = [token + recorded - plain for recorded, plain in found]
@@ -168,7 +170,7 @@ def added(rounds: int, token: float) -> Row:
 
 
 def rows(rounds: int, _peer: str) -> list[Row]:
-    """Wall and CPU time of each beside its peer."""
+    """Wall-clock and CPU time of each, compared with its peer."""
     order = random.Random(1)
     with tempfile.TemporaryDirectory() as folder:
         path = models.file_of("110M-q4_0", Path(folder))

@@ -1,6 +1,6 @@
-"""What the benchmarks share: rounds in which everybody takes a turn, and one row for each result.
+"""Shared code of the benchmarks: rounds in which all candidates take turns, and a row per result.
 
-Machines are shared and noisy, so the peer runs beside us in the same rounds, and a result is the
+Machines are shared and noisy, so our code and the peer run in the same rounds, and a result is the
 median of the ratios within a round.
 """
 
@@ -24,7 +24,7 @@ from rich.console import Console
 from rich.table import Table
 
 UNITS = {"ns": 1e9, "µs": 1e6, "ms": 1e3, "s": 1.0, "B": 1.0, "MB": 1e-6}
-# Before the code of a child: each line that it reads is a round, each number that it prints one.
+# Prepended to a child's code: it runs a round for each line that it reads, and prints a number.
 _CHILD = """
 import sys, time
 clock = time.perf_counter
@@ -37,7 +37,7 @@ def rounds(run):
 
 @dataclass(frozen=True)
 class Row:
-    """One result. `ours` and `theirs` are medians in `unit`; ratios are ours/theirs by round."""
+    """One result. `ours` and `theirs` are medians in `unit`; ratios are ours/theirs per round."""
 
     what: str
     peer: str
@@ -47,16 +47,16 @@ class Row:
     ratio: float
     low: float
     high: float
-    bar: float | None = None  # the ratio that is wanted at most
+    bar: float | None = None  # the largest acceptable ratio
 
     @property
     def span(self) -> str:
-        """The ratio, and what it was in the rounds."""
+        """The median ratio and its range over the rounds."""
         return f"{self.ratio:.2f} ({self.low:.2f}-{self.high:.2f})"
 
     @property
     def verdict(self) -> str:
-        """Whether the bar is held."""
+        """Whether the bar is met."""
         if self.bar is None:
             return ""
         return f"≤ {self.bar:g} " + ("yes" if self.ratio <= self.bar else "NO")
@@ -64,19 +64,19 @@ class Row:
 
 @dataclass(frozen=True)
 class Measured(Row):
-    """A row for a bar of a hundredth: `sure` is where the ratio is, with 95 % certainty."""
+    """A row for a bar of one percent. `sure` is the ratio's 95 % confidence interval."""
 
     sure: tuple[float, float] = (0.0, float("inf"))
 
     @property
     def span(self) -> str:
-        """With more digits, and with that."""
+        """The ratio with more digits, its range and its interval."""
         low, high = self.sure
         return f"{self.ratio:.4f} ({self.low:.2f}-{self.high:.2f}), 95 %: {low:.4f}-{high:.4f}"
 
     @property
     def verdict(self) -> str:
-        """Whether the bar is held, where that can be told."""
+        """Whether the bar is met, or undecided."""
         if self.bar is None:
             return ""
         low, high = self.sure
@@ -85,7 +85,7 @@ class Measured(Row):
 
 
 def seconds(work: Callable[[], object]) -> float:
-    """How long one call takes."""
+    """Seconds that one call takes."""
     start = time.perf_counter()
     work()
     return time.perf_counter() - start
@@ -101,8 +101,8 @@ def compare(
     bars: dict[str, float] | None = None,
     pause: float = 0.0,
 ) -> list[Row]:
-    """A row for each peer. Everybody returns seconds, and runs once before the rounds begin; with
-    `pause`, after so many seconds, in which the threads of those before go to sleep."""
+    """A row for each peer. Each function returns seconds and runs once before the rounds begin.
+    `pause` seconds before each call let the threads of the call before go to sleep."""
     runs = {"": ours, **peers}
     took: dict[str, list[float]] = {name: [] for name in runs}
     for run in runs.values():
@@ -115,7 +115,7 @@ def compare(
             for name in names:
                 time.sleep(pause)
                 took[name].append(runs[name]())
-            names.append(names.pop(0))  # nobody always follows the same one
+            names.append(names.pop(0))  # rotate the order
     finally:
         gc.enable()
     return [row(what, name, unit, took[""], took[name], (bars or {}).get(name)) for name in peers]
@@ -125,7 +125,7 @@ def row(
     what: str, peer: str, unit: str, ours: Sequence[float], theirs: Sequence[float],
     bar: float | None = None,
 ) -> Row:  # fmt: skip
-    """A row from seconds by round."""
+    """A row from the seconds of each round."""
     return Row(what, peer, unit, *_figures([(ours, theirs)], UNITS[unit]), bar)
 
 
@@ -133,7 +133,7 @@ def measured(
     what: str, peer: str, unit: str,
     launches: Sequence[tuple[Sequence[float], Sequence[float]]], bar: float | None = None,
 ) -> Measured:  # fmt: skip
-    """The same with the interval, from seconds by round of each launch."""
+    """A row with the interval, from the seconds of each round of each launch."""
     ratios = [[a / b for a, b in zip(*launch, strict=True)] for launch in launches]
     figures = _figures(launches, UNITS[unit])
     return Measured(what, peer, unit, *figures, bar, interval(ratios))
@@ -142,7 +142,7 @@ def measured(
 def _figures(
     launches: Sequence[tuple[Sequence[float], Sequence[float]]], scale: float
 ) -> tuple[float, float, float, float, float]:
-    """Medians of ours and theirs and of their ratio, its least and its largest."""
+    """The medians of ours, theirs and their ratio, and the smallest and largest ratio."""
     pairs = [pair for launch in launches for pair in zip(*launch, strict=True)]
     ratios, middle = [a / b for a, b in pairs], statistics.median
     ours, theirs = (middle(values) * scale for values in zip(*pairs, strict=True))
@@ -150,7 +150,7 @@ def _figures(
 
 
 def interval(ratios: Sequence[Sequence[float]], draws: int = 2000) -> tuple[float, float]:
-    """Where the median of the ratios of several launches is, with 95 % certainty."""
+    """The 95 % confidence interval of the median ratio over several launches."""
     chance = random.Random(0)
     medians = []
     for _ in range(draws):
@@ -165,9 +165,9 @@ def interval(ratios: Sequence[Sequence[float]], draws: int = 2000) -> tuple[floa
 def child(
     code: str, interpreter: str = sys.executable, **env: str
 ) -> Iterator[Callable[[], float] | None]:
-    """A Python of its own that calls `rounds(run)` at the end of `code`, for a peer that cannot be
-    in our process; what is given calls its `run`. None when the code does not get that far, which
-    is what happens where the peer is not installed.
+    """A separate Python process that calls `rounds(run)` at the end of `code`, for a peer that
+    cannot be in our process. Yields a function that calls its `run`, or None if the code does not
+    get that far, as when the peer is not installed.
     """
     environment = {**os.environ, **env}
     if interpreter != sys.executable:
@@ -182,8 +182,8 @@ def child(
 def talking(
     command: Sequence[str], environment: dict[str, str] | None = None, quiet: bool = False
 ) -> Iterator[Callable[[], float] | None]:
-    """A program that says "ready", and then for each line that it reads a number, which is what the
-    function that is given returns. None when it ends before that."""
+    """A program that prints "ready", and then a number for each line that it reads. Yields a
+    function that returns the next number, or None if the program ends before "ready"."""
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL if quiet else None, text=True, env=environment,
@@ -202,7 +202,7 @@ def talking(
 
 @contextlib.contextmanager
 def children(**codes: tuple[str, dict[str, str]]) -> Iterator[dict[str, Callable[[], float]]]:
-    """`child` for each name; those that cannot run are left out."""
+    """A `child` for each name. Those that cannot run are left out."""
     with contextlib.ExitStack() as stack:
         runs = {}
         for name, (code, options) in codes.items():
@@ -216,7 +216,7 @@ HEADINGS = ("what", "ours", "peer", "peer's", "ours/peer (min-max)", "bar")
 
 
 def cells(r: Row) -> tuple[str, ...]:
-    """What a table shows of a row."""
+    """The cells of a row in a table."""
     ours, theirs = f"{r.ours:.3g} {r.unit}", f"{r.theirs:.3g} {r.unit}"
     return (r.what, ours, r.peer, theirs, r.span, r.verdict)
 
@@ -236,7 +236,7 @@ def show(rows: Sequence[Row], form: str = "table") -> None:
 
 
 def some_of(*all_: str) -> Callable[[str], tuple[str, ...]]:
-    """What argparse makes of an option that names some of these, with commas between."""
+    """The argparse type of an option that names some of these, comma-separated."""
 
     def chosen(given: str) -> tuple[str, ...]:
         names = given.split(",")
@@ -249,7 +249,7 @@ def some_of(*all_: str) -> Callable[[str], tuple[str, ...]]:
 
 
 def parser(doc: str | None) -> argparse.ArgumentParser:
-    """The options that every benchmark has."""
+    """A parser with the options of every benchmark."""
     new = argparse.ArgumentParser(
         description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -259,7 +259,7 @@ def parser(doc: str | None) -> argparse.ArgumentParser:
     new.set_defaults(form="table")
     new.add_argument(
         "--peer", default=sys.executable, metavar="PYTHON",
-        help="a Python that has the peer (pip install ggml-python==0.0.45, in an environment of "
-        "its own: it compiles); its rows are left out when it has not",
+        help="a Python that has the peer (pip install ggml-python==0.0.45, in a separate "
+        "environment, because it compiles); without the peer its rows are left out",
     )  # fmt: skip
     return new

@@ -1,9 +1,9 @@
-"""Random programs on an RPC server that fails at a random message: the right result, or an error
-with the server's name in time; never the end of the process, never a hang.
+"""Runs random programs on an RPC server that fails at a random message. They must give the right
+result, or in time an error with the server's name. The process must never die or hang.
 
     python benchmarks/rpc_faults.py --cases 20000 --jobs 2
 
-What a case is, and what a finding: rpc_programs.py of tests/support. The faults: rpc_net.py.
+tests/support/rpc_programs.py says what a case is, and what a finding. rpc_net.py has the faults.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What sampling a token costs, beside libllama's samplers: the same logits, the same tokens.
+"""The cost of sampling a token, compared with libllama's samplers on the same logits and tokens.
 
     python benchmarks/sampling.py       the reference programs are built on first use, three minutes
 
-Logits as a model has them: a few tokens stand out, most are far below.
+The logits are like a model's: a few tokens stand out, most are far below.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ CHAINS = {
 
 
 def rows(rounds: int, _peer: str) -> list[Row]:
-    """Each chain on each vocabulary."""
+    """A row for each chain on each vocabulary."""
     rng = np.random.default_rng(0)
     found, program = [], reference("llama_sampler")
     with tempfile.TemporaryDirectory() as folder:

@@ -1,12 +1,13 @@
-"""Runs tests on a build with the compiler's sanitizers and lists what they found.
+"""Runs tests on a build with the compiler's sanitizers and lists the reports.
 
     python benchmarks/sanitize.py [--sanitize address,undefined] [pytest's arguments ...]
     python benchmarks/sanitize.py --search metamorphic --cases 100000
 
-The second form runs a search (search.py) and keeps no record; there `undefined` alone says what it
-finds, beside `address` it is not heard. Builds it when it is not there (two minutes). Each report
-is counted once per place, ours apart from upstream's; the exit status is 1 when one is ours or a
-memory error, or when a test failed. What is known of upstream's is in benchmarks/SANITIZERS.md.
+The second form runs a search (search.py) and keeps no record. In a search, reports of `undefined`
+are seen only if it is used alone: together with `address` they are lost. The build is made if it is
+missing (two minutes). Each place is listed once, with the number of its reports, and places in our
+code are marked. The exit status is 1 if a report is in our code or is a memory error, or if a test
+failed. benchmarks/SANITIZERS.md lists the known reports in upstream's code.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ ROOT = Path(__file__).resolve().parent.parent
 UNDEFINED = re.compile(r"^(\S+?):(\d+):\d+: runtime error: (.*)$")
 ERROR = re.compile(r"(?:ERROR|WARNING): \w+Sanitizer: (.*?)(?: on | \(pid|$)")
 FRAME = re.compile(r"^\s+#\d+ 0x[0-9a-f]+ (?:in )?(.+?) (\S+?):(\d+)(?::\d+)?$")
-# The first bound the address space, of which the runtime of `address` reserves 20 TB; the last
-# compares with programs of upstream's that are optimised, so that they round otherwise.
+# The first two limit the address space, of which the runtime of `address` reserves 20 TB. The last
+# compares with optimised programs of upstream's, which round differently.
 LIMITED = (
     "test_isolate.py",
     "test_gguf_mutants.py::test_the_fuzzer_notices",
@@ -38,7 +39,7 @@ NUMBERS = re.compile(r"0x[0-9a-f]+|-?\d[\d.e+]*")
 
 
 def reports(texts: Iterator[str]) -> Iterator[tuple[str, str]]:
-    """Every report of these logs: its place in our sources or upstream's, and what it is."""
+    """Every report in these logs: its place in our or upstream's sources, and its kind."""
     for text in texts:
         pending = None
         for line in text.splitlines():
@@ -50,11 +51,12 @@ def reports(texts: Iterator[str]) -> Iterator[tuple[str, str]]:
                 yield f"{_short(found[2])}:{found[3]} ({found[1]})", pending
                 pending = None
         if pending:
-            yield "no frame of ours or upstream's", pending
+            yield "no frame in our or upstream's code", pending
 
 
 def is_grave(place: str, what: str) -> bool:
-    """Ours, or an error of memory, whosever it is; undefined behaviour of upstream's is not."""
+    """Whether a report is in our code, or a memory error anywhere. Other undefined behaviour in
+    upstream's code is not grave."""
     memory = re.match(r"[a-z]+(-[a-z]+)+$|SEGV|data race", what)
     return place.startswith("ours: ") or memory is not None
 
@@ -73,24 +75,24 @@ def _short(path: str) -> str:
 def environment(
     sanitize: str, build: str, logs: Path, suppressed: Path = SUPPRESSED
 ) -> dict[str, str]:
-    """What a Python needs to load the build; reports go to files in `logs`."""
+    """The environment in which Python can load the build. Reports go to files in `logs`."""
     first = []
     for name, library in (("address", "libasan.so"), ("thread", "libtsan.so")):
         if name in sanitize:
             first.append(_file(library))
     if first:
-        first.append(_file("libstdc++.so"))  # else the runtime does not find __cxa_throw
+        first.append(_file("libstdc++.so"))  # otherwise the runtime does not find __cxa_throw
     common = f"halt_on_error=0:log_path={logs}/report"
     return {
         **os.environ,
         "LD_PRELOAD": " ".join(first),
-        # Python frees little of what it makes once; and the abort tests need their own signals.
+        # Python frees few of its one-time objects, so leaks are not detected.
         "ASAN_OPTIONS": f"detect_leaks=0:allocator_may_return_null=1:{common}",
         "UBSAN_OPTIONS": f"print_stacktrace=1:{common}",
-        # Out of the handler of a fault an exception is thrown: the runtime believes that all which
-        # comes after it is still the handler, and a second fault of the process ends it.
+        # We throw an exception out of a fault's signal handler. The runtime then believes that the
+        # handler is still running, and a second fault ends the process.
         "TSAN_OPTIONS": f"report_signal_unsafe=0:history_size=5:suppressions={suppressed}:{common}",
-        "PYTHONMALLOC": "malloc",  # so that memory of cffi is looked after too
+        "PYTHONMALLOC": "malloc",  # so that cffi's memory is checked too
         "GGML_PY_UPSTREAM": build,
     }
 
@@ -107,7 +109,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, add_help=True)
     parser.add_argument("--sanitize", default="address,undefined")
     parser.add_argument("--search", metavar="NAME", help="benchmarks/NAME.py instead of tests")
-    parser.add_argument("--cases", type=int, default=4000, help="of the search")
+    parser.add_argument("--cases", type=int, default=4000, help="number of cases of the search")
     parser.add_argument("tests", nargs="*")
     given, others = parser.parse_known_args()
     built = subprocess.run(
@@ -128,10 +130,11 @@ def main() -> int:
 
 def _reported(given: argparse.Namespace, build: str, command: list[str]) -> int:
     with tempfile.TemporaryDirectory() as logs:
-        # Beside the runtime of `address`, that of `undefined` writes to stderr, despite log_path.
-        # So pytest may not capture; what tests capture of processes of their own is not seen.
+        # Together with the runtime of `address`, that of `undefined` ignores log_path and writes to
+        # stderr. So pytest must not capture. Output that tests capture from their own processes is
+        # not seen.
         with (Path(logs) / "stderr").open("w") as stderr:
-            # The file is about threads of users; a case of that search has one.
+            # The suppressions concern users' threads; a case of that search has only one.
             suppressed = Path(os.devnull) if given.search == "metamorphic" else SUPPRESSED
             env = environment(given.sanitize, build, Path(logs), suppressed)
             done = subprocess.run(command, env=env, stderr=stderr, check=False)

@@ -1,15 +1,15 @@
-"""What all searches for faults share: numbered cases in processes of their own, and a record.
+"""Shared code of all searches for faults: numbered cases in separate processes, and a record.
 
 A search is a script with a `SEARCH` and `sys.exit(search.main(SEARCH))`:
 
-    python benchmarks/NAME.py                  goes on where the record ends, until --cases are done
-    python benchmarks/NAME.py --only 4711      one case again, here, with its traceback
+    python benchmarks/NAME.py                  continues the record until --cases are done
+    python benchmarks/NAME.py --only 4711      repeats one case in this process, with its traceback
 
-A case that raises, ends its process or takes too long is a finding; the next one runs in a new
-process. The record (`benchmarks/results/NAME.json`) is written every half minute and whole. It is
-begun anew when upstream's release, or a file that the search is about, is another one than before;
-else a search that was stopped or killed goes on, and the record says how many cases ran on which
-build.
+A case that raises, ends its process or takes too long is a finding; after a death or a timeout the
+next case runs in a new process. The record (`benchmarks/results/NAME.json`) is written atomically
+every half minute. A new record is begun if upstream's release or a file that the search is about
+has changed. Otherwise a search that was stopped or killed continues, and the record says how many
+cases ran on which build.
 """
 
 from __future__ import annotations
@@ -46,43 +46,43 @@ OBJECTS = tuple(
 RESULTS = REPO / "benchmarks" / "results"
 SAVE_S = 30.0
 KEPT = 200  # findings that the record shows in full; all are counted
-START_S = 120.0  # for a process to import what it needs
+START_S = 120.0  # time for a process to import its modules
 
 
 @dataclass(frozen=True)
 class Search:
-    """`case(seed)` returns how the case ended, in a word or two; what it raises is a finding.
+    """`case(seed)` returns the outcome of a case, in a word or two. An exception is a finding.
 
-    `about` are globs below the repository: the files that a result speaks of, beside the script.
+    `about` are globs below the repository: the files that a result is about, besides the script.
     """
 
     name: str
     about: tuple[str, ...]
     case: Callable[[int], str]
     limit_s: float = 60.0  # for one case
-    per_process: int = 2000  # cases, so that what one leaks ends with it
+    per_process: int = 2000  # number of cases, to bound what leaks can add up to
 
     @property
     def patterns(self) -> tuple[str, ...]:
-        """All files that a result speaks of."""
+        """All files that a result is about."""
         return (*self.about, f"benchmarks/{self.name}.py")
 
 
 @dataclass
 class Report:
-    """How the cases ended."""
+    """The outcomes of the cases."""
 
     outcomes: Counter[str] = field(default_factory=Counter)
     findings: list[dict[str, Any]] = field(default_factory=list)  # seed, how, text
     seconds: float = 0.0
-    builds: Counter[str] = field(default_factory=Counter)  # how many cases each of them ran
+    builds: Counter[str] = field(default_factory=Counter)  # number of cases that each build ran
 
     @property
     def cases(self) -> int:
         return self.outcomes.total()
 
     def add(self, other: Report) -> None:
-        """Those of another part of the same search."""
+        """Adds the outcomes of another part of the same search."""
         self.outcomes += other.outcomes
         self.findings += other.findings[: max(KEPT - len(self.findings), 0)]
         self.seconds += other.seconds
@@ -93,9 +93,10 @@ class Report:
 
 
 def child(search: Search, first: int, end: int) -> None:
-    """Says on the standard output where it is, so that whoever reads knows what it died of."""
+    """Runs cases, and reports its progress on stdout so that the reader knows which case it died
+    of."""
     out = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)  # what cases print is not ours to read
+    os.dup2(2, 1)  # the output of cases goes to stderr
 
     def say(**row: Any) -> None:
         out.write(json.dumps(row) + "\n")
@@ -104,7 +105,7 @@ def child(search: Search, first: int, end: int) -> None:
 
     say(build=BUILD["key"])
     gc.collect()
-    gc.freeze()  # modules stay: no collection of a case has to look at them
+    gc.freeze()  # modules stay: collections during cases need not look at them
     for seed in range(first, end):
         say(begin=seed)
         try:
@@ -116,7 +117,7 @@ def child(search: Search, first: int, end: int) -> None:
 
 @dataclass
 class Process:
-    """One child, and what it said."""
+    """One child process and its output."""
 
     script: Path
     first: int
@@ -147,7 +148,7 @@ class Process:
             self._errors = [*self._errors[-40:], line]
 
     def rows(self, limit_s: float) -> Iterator[dict[str, Any]]:
-        """What it says. The last row is one with `died`, unless it came to its end."""
+        """The child's rows. The last one has `died`, unless the child finished."""
         started = False
         while True:
             try:
@@ -158,7 +159,7 @@ class Process:
                 yield {"died": f"took more than {limit_s:g} s", "text": self._last_words()}
                 return
             if not line.endswith("\n"):
-                if status := self._child.wait():  # at the end of the interpreter, too
+                if status := self._child.wait():  # it may also die while the interpreter exits
                     yield {"died": _status(status), "text": self._last_words()}
                 return
             row = json.loads(line)
@@ -175,7 +176,7 @@ def _status(status: int) -> str:
 
 
 def run(script: Path, search: Search, first: int, end: int) -> Report:
-    """The cases `first` … `end - 1`, one after the other, in as many processes as it takes."""
+    """Runs the cases `first` … `end - 1` one after the other, in as many processes as needed."""
     report, start = Report(), time.monotonic()
     at, build = first, ""
     while at < end:
@@ -188,7 +189,7 @@ def run(script: Path, search: Search, first: int, end: int) -> Report:
                 if began is None:
                     said = f"({row['died']}):\n{row['text']}"
                     raise RuntimeError(f"{script.name} did not start {said}")
-                if at > began:  # the case had ended, its process had not
+                if at > began:  # the process died after the case had ended
                     report.outcomes[how] -= 1
                 _count(report, began, row["died"], row["text"])
                 at = began + 1
@@ -204,7 +205,7 @@ def run(script: Path, search: Search, first: int, end: int) -> Report:
 
 def _count(report: Report, seed: int, how: str, text: str) -> None:
     report.outcomes[how] += 1
-    report.outcomes += Counter()  # without what is at 0
+    report.outcomes += Counter()  # removes zero counts
     if text or how.startswith(("died", "exited", "took")):
         report.findings.append({"seed": seed, "how": how, "text": text})
 
@@ -213,7 +214,7 @@ def _count(report: Report, seed: int, how: str, text: str) -> None:
 
 
 def hashes(about: tuple[str, ...]) -> dict[str, str]:
-    """Each file that a search is about, and what it holds."""
+    """Each file that a search is about, and a hash of its content."""
     paths = sorted({p for pattern in about for p in REPO.glob(pattern) if p.is_file()})
     return {
         p.relative_to(REPO).as_posix(): hashlib.sha256(p.read_bytes()).hexdigest()[:16]
@@ -222,7 +223,7 @@ def hashes(about: tuple[str, ...]) -> dict[str, str]:
 
 
 def changed_since(record: dict[str, Any]) -> list[str]:
-    """The files that are others now than when this record was made."""
+    """The files that changed since this record was made."""
     now = hashes(tuple(record["patterns"]))
     return sorted({
         path for path in {*now, *record["about"]} if now.get(path) != record["about"].get(path)
@@ -245,7 +246,7 @@ def _save(path: Path, search: Search, report: Report, about: dict[str, str]) -> 
         "builds": dict(report.builds.most_common()),
         "python": platform.python_version(),
         "cases": report.cases,
-        "seconds": round(report.seconds),  # of processes, not of the clock
+        "seconds": round(report.seconds),  # summed over the processes
         "outcomes": dict(report.outcomes.most_common()),
         "findings": report.findings,
         "patterns": list(search.patterns),
@@ -263,19 +264,19 @@ def _resume(path: Path, about: dict[str, str], build: str) -> Report:
     record = json.loads(path.read_text())
     before = record.get("builds", {})
     if record["about"] != about or {_release(b) for b in before} != {_release(build)}:
-        print(f"{path.name} is of other code ({record['date']}): beginning anew", file=sys.stderr)
+        print(f"{path.name} is of other code ({record['date']}): starting over", file=sys.stderr)
         return Report()
     counted = Counter(record["outcomes"])
     return Report(counted, record["findings"], record["seconds"], Counter(before))
 
 
 def _release(build: str) -> str:
-    """Upstream's, and how it was compiled: "0.26.0-sanitize-..." is another one."""
+    """Upstream's release and the kind of build: "0.26.0-sanitize-..." is a different one."""
     return build.rpartition("-")[0]
 
 
 def show(report: Report) -> str:
-    """The counts, then each kind of finding with the first seeds that had it."""
+    """The counts, then each kind of finding with its first seeds."""
     lines = [f"{report.cases:,} cases in {report.seconds:.0f} s: {dict(report.outcomes)}"]
     kinds: dict[str, list[int]] = {}
     for finding in report.findings:
@@ -291,12 +292,12 @@ def _description() -> str:
 
 
 def main(search: Search) -> int:
-    """The command of a search; 1 when there are findings."""
+    """Runs the command of a search. Returns 1 if there are findings."""
     parser = argparse.ArgumentParser(description=_description())
-    parser.add_argument("--cases", type=int, default=10_000, help="how many in all, from case 0 on")
-    parser.add_argument("--jobs", type=int, default=1, help="processes at a time")
+    parser.add_argument("--cases", type=int, default=10_000, help="number in all, from case 0 on")
+    parser.add_argument("--jobs", type=int, default=1, help="number of processes at a time")
     parser.add_argument("--out", type=Path, default=RESULTS / f"{search.name}.json")
-    parser.add_argument("--only", type=int, metavar="SEED", help="this case, in this process")
+    parser.add_argument("--only", type=int, metavar="SEED", help="run this case in this process")
     parser.add_argument("--child", type=int, nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child:
@@ -310,7 +311,7 @@ def main(search: Search) -> int:
     script = Path(sys.argv[0]).resolve()
     about = hashes(search.patterns)
     report = _resume(options.out, about, BUILD["key"])
-    # Each is a process, which has to import everything first.
+    # Each chunk is a process, which must import everything first.
     share = -(-max(options.cases - report.cases, 0) // options.jobs)
     step = max(min(search.per_process, share), 1)
     chunks = [(i, min(i + step, options.cases)) for i in range(report.cases, options.cases, step)]
@@ -322,7 +323,7 @@ def main(search: Search) -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # saves first
     with bar, ThreadPoolExecutor(options.jobs) as pool:
         task = bar.add_task(search.name, total=options.cases, completed=report.cases)
-        # In order, so that the record always is of the cases 0 … n - 1.
+        # In order, so that the record always covers the cases 0 … n - 1.
         pending = [pool.submit(run, script, search, *chunk) for chunk in chunks]
         try:
             for part in pending:

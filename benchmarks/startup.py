@@ -1,4 +1,4 @@
-"""Seconds to start Python and import, beside numpy.
+"""Seconds to start Python and import the package, compared with numpy.
 
     python benchmarks/startup.py
 """
@@ -18,7 +18,7 @@ CODES = {
 
 
 def start(code: str) -> Callable[[], float]:
-    """Runs `code` in a Python of its own."""
+    """Runs `code` in a new Python process."""
     return lambda: seconds(lambda: subprocess.run([sys.executable, "-c", code], check=True))
 
 

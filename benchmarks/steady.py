@@ -1,14 +1,14 @@
-"""Prompts and tokens of two processes that stay, ours and libllama's, in turns.
+"""Prompts and tokens of two long-lived processes, ours and libllama's, which take turns.
 
     python benchmarks/steady.py [--models 110M-q4_0,1.1B-q4_0,…] [--what prompt,decode]
                                 [--launches 8] [--rounds 5]
 
-`models.py` starts llama-bench anew each time, so that ours and theirs are many seconds apart. Here
-both have the model loaded and warm, and take turns of one prompt of 512 tokens, or of 128 tokens
-one by one, in an order that is drawn anew each round, with pauses in which the threads of both
-fall asleep. What a process has of memory makes it a little quicker or slower for all of its life,
-so both are started several times: the intervals are over launches and rounds. Bars are those of
-`models.py`, which makes the models, too.
+`models.py` starts new processes each time, so the two measurements are many seconds apart. Here
+both have the model loaded and warm. They take turns of one prompt of 512 tokens, or of 128 tokens
+one by one, in a new random order each round, with pauses in which the threads of both fall asleep.
+The memory that a process gets makes it slightly faster or slower for its whole life, so both are
+started several times, and the intervals are over launches and rounds. `models.py` makes the models
+and sets the bars.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from rich.progress import track
 from rounds import Row, child, measured, parser, show, some_of, talking
 
 Program = AbstractContextManager[Callable[[], float] | None]
-PAUSE = 0.6  # seconds; on 110M a thread spins for 0.18 of one when its work is done
+PAUSE = 0.6  # seconds; with 110M a thread spins for 0.18 s after its work is done
 _OURS = """
 from ggml_py.models import load
 model = load({path!r}, n_threads={threads}, n_ctx={n_ctx}, flash_attn=True, repack=True)
@@ -48,8 +48,8 @@ rounds(run)
 
 
 def programs(path: Path, threads: int, n_prompt: int, n_gen: int) -> tuple[str, list[str]]:
-    """Ours, as `rounds.child` takes it, and libllama's, as `rounds.talking` does: both evaluate so
-    many tokens at once, and then so many one by one."""
+    """Our code for `rounds.child`, and libllama's command for `rounds.talking`. Both evaluate
+    `n_prompt` tokens at once, and then `n_gen` tokens one by one."""
     n_ctx = N_PROMPT + N_GEN
     code = _OURS.format(
         path=str(path), threads=threads, n_ctx=n_ctx, n_prompt=n_prompt, n_gen=n_gen
@@ -62,7 +62,7 @@ def programs(path: Path, threads: int, n_prompt: int, n_gen: int) -> tuple[str, 
 
 
 def steady(what: str, name: str, path: Path, threads: int, launches: int, rounds: int) -> Row:
-    """Seconds by token of what="prompt" or "decode"."""
+    """Seconds per token of what="prompt" or "decode"."""
     n_prompt, n_gen = (N_PROMPT, 0) if what == "prompt" else (0, N_GEN)
     code, command = programs(path, threads, n_prompt, n_gen)
     named = f"{what} of {name}, by token"
@@ -79,7 +79,7 @@ def steady(what: str, name: str, path: Path, threads: int, launches: int, rounds
 def launch(
     starts: dict[str, Callable[[], Program]], rounds: int, order: random.Random
 ) -> dict[str, list[float]]:
-    """Seconds by round of each, started anew."""
+    """Seconds of each round of each program, in new processes."""
     names = list(starts)
     took: dict[str, list[float]] = {name: [] for name in names}
     with ExitStack() as stack:
@@ -96,13 +96,13 @@ def launch(
 
 
 def main() -> None:
-    """Measures model after model."""
+    """Measures the models one after the other."""
     options = parser(__doc__)
     options.set_defaults(rounds=5)
     options.add_argument("--launches", type=int, default=8)
-    options.add_argument("--models", default=USUAL, help="SIZE-TYPE, with commas between")
+    options.add_argument("--models", default=USUAL, help="SIZE-TYPE, comma-separated")
     both = ("prompt", "decode")
-    options.add_argument("--what", type=some_of(*both), default=both, help="with a comma between")
+    options.add_argument("--what", type=some_of(*both), default=both, help="comma-separated")
     options.add_argument("--threads", type=int, default=2)
     folder = Path(tempfile.gettempdir()) / "ggml_py_models"
     options.add_argument("--folder", type=Path, default=folder)

@@ -1,4 +1,4 @@
-"""Everything that is measured, in one table.
+"""All benchmarks in one table.
 
     python benchmarks/table.py [--peer PYTHON] [--only startup,ops,…] [--json | --markdown]
 
@@ -34,12 +34,12 @@ PARTS = {
 def main() -> None:
     """Runs the parts one after the other."""
     options = parser(__doc__)
-    options.add_argument("--only", default=",".join(PARTS), help="parts, with commas between")
+    options.add_argument("--only", default=",".join(PARTS), help="parts, comma-separated")
     args = options.parse_args()
     wanted = args.only.split(",")
     unknown = sorted(set(wanted) - set(PARTS))
     if unknown:
-        options.error(f"no part {', '.join(unknown)}: there are {', '.join(PARTS)}")
+        options.error(f"unknown part {', '.join(unknown)}: known are {', '.join(PARTS)}")
     show([row for part in wanted for row in PARTS[part](args.rounds, args.peer)], args.form)
 
 

@@ -38,7 +38,7 @@ def test_the_table_compares_each_thing_with_a_peer():
 def test_an_unknown_part_is_named():
     done = table("--only", "ops,music")
     assert done.returncode == 2
-    assert "no part music: there are startup, ops" in done.stderr
+    assert "unknown part music: known are startup, ops" in done.stderr
 
 
 def test_the_differential_run_counts_plans():

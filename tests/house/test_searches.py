@@ -93,7 +93,7 @@ def test_a_record_of_other_code_is_not_gone_on_with(script, tmp_path):
     done = subprocess.run(
         [*command, "1"], capture_output=True, text=True, check=False, timeout=120
     )
-    assert "beginning anew" in done.stderr
+    assert "starting over" in done.stderr
     assert json.loads(out.read_text())["cases"] == 1
 
 
@@ -149,12 +149,12 @@ def test_a_search_that_was_killed_goes_on_with_another_build_of_the_release(slow
     other = f"{build.rpartition('-')[0]}-00000000"
     out.write_text(json.dumps(record | {"builds": {other: ran}}))
     done = subprocess.run([*command, str(ran + 7)], capture_output=True, text=True, check=True)
-    assert "beginning anew" not in done.stderr
+    assert "starting over" not in done.stderr
     assert _read(out)["builds"] == {other: ran, build: 7}
     assert _read(out)["outcomes"] == {"done": ran + 7}
     out.write_text(json.dumps(record | {"builds": {"0.1.0-00000000": ran}}))
     done = subprocess.run([*command, "2"], capture_output=True, text=True, check=True)
-    assert "beginning anew" in done.stderr and _read(out)["cases"] == 2
+    assert "starting over" in done.stderr and _read(out)["cases"] == 2
 
 
 @pytest.mark.thorough("long")

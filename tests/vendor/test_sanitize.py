@@ -38,7 +38,7 @@ def test_reports_are_read_by_place_and_kind():
         ("ggml-cpu/ops.cpp:12", "left shift of N by N places cannot be represented in type 'int'"),
         ("ours: guard.cpp:7", "signed integer overflow: N + N"),
         ("ggml-backend.cpp:119 (ggml_backend_buffer_get_size)", "heap-use-after-free"),
-        ("no frame of ours or upstream's", "heap-buffer-overflow"),
+        ("no frame in our or upstream's code", "heap-buffer-overflow"),
     ]
 
 
