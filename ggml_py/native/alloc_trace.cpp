@@ -1,4 +1,4 @@
-// What the graph allocator tells and keeps: see alloc_hooks.h and the end of sched_trace.h.
+// The graph allocator's notes: see alloc_hooks.h and the end of sched_trace.h.
 #include "alloc_hooks.h"
 
 #include "ggml-backend-impl.h"
@@ -21,7 +21,7 @@ thread_local bool   note_kept   = false;
 thread_local bool                               watching = false;
 thread_local std::vector<ggml_backend_buffer_t> watched;
 
-// Numbers of tensors by address, in the order in which they are first asked for.
+// Numbers tensors by address, in the order in which they are first looked up.
 class numbering {
     struct entry { const ggml_tensor * key; uint64_t value; };
     std::vector<entry> table; // its size is a power of two
@@ -68,15 +68,15 @@ class numbering {
     }
 };
 
-// What a tensor is to the layout of those that refer to it. One that has memory already and one that is kept to
-// the end (the copies of an input, of which each graph reads another) are all the same to it.
+// How a tensor affects the layout of the tensors that refer to it. All tensors that already have memory count as
+// one, and so do all that are kept to the end (such as the copies of an input, of which each graph reads another).
 uint64_t role(numbering & number, const ggml_tensor * t) {
     return t == nullptr ? 0 : t->data != nullptr ? 1 : t->flags & GGML_TENSOR_FLAG_OUTPUT ? 2 : 3 + number(t);
 }
 
 } // namespace
 
-// Of ggml_backend_buffer_init.
+// Called by ggml_backend_buffer_init.
 void gp_buffer_made(ggml_backend_buffer_t buffer) {
     gp_reach_made(buffer->buft);
     if (watching) {

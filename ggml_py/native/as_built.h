@@ -1,5 +1,5 @@
-// An allocated graph as its user built it, while its plan is read: without the copies and the memory that planning
-// gave it. Backends are asked about tensors in place, so the tensors themselves are put back.
+// While the plan of an allocated graph is read, restores the graph as its user built it, without the copies and the
+// memory that planning gave it. Backends are asked about the tensors themselves, so these are changed in place.
 #pragma once
 
 #include "pin_hooks.h"
@@ -16,7 +16,7 @@ public:
     ~as_built() { swap(false); }
 
 private:
-    // In one step, so that another thread that copies from or to a tensor finds its memory (pins.h).
+    // Under the lock, so that another thread that copies from or to a tensor finds its memory (pins.h).
     void swap(bool aside) {
         gp_lock_tensors();
         for (rewired & w : sources) {

@@ -7,7 +7,7 @@
 #include <unordered_set>
 #include <vector>
 
-// Older releases lack it, a pristine build has no hooks.
+// Older releases lack this function, and a pristine build has no hooks.
 extern "C" __attribute__((weak)) ggml_backend_buffer_t ggml_backend_buft_alloc_buffer_n(
     ggml_backend_buffer_type_t buft, struct ggml_tensor ** tensors, int n_tensors);
 #pragma weak gp_buffers_watch
@@ -33,7 +33,7 @@ ggml_backend_buffer_t gp_alloc_tensors(ggml_context * ctx, ggml_backend_buffer_t
             before.push_back({ t, t->data, t->buffer });
         }
         const bool homeless = t->view_src != nullptr && t->view_src->buffer == nullptr && mine.count(t->view_src) == 0;
-        if (!homeless) { // upstream aborts; it gets its place when somebody asks (gp_view_place)
+        if (!homeless) { // upstream would abort; gp_view_place places such a view when asked
             tensors.push_back(t);
         }
     }
@@ -54,7 +54,7 @@ ggml_backend_buffer_t gp_alloc_tensors(ggml_context * ctx, ggml_backend_buffer_t
             buffer = ggml_backend_buft_alloc_buffer_n(buft, tensors.data(), (int) tensors.size());
         }
         if (buffer == nullptr) {
-            undo(); // upstream frees the buffers, and leaves the tensors in them
+            undo(); // upstream frees the buffers but leaves the tensors pointing into them
         }
         if (gp_buffers_free != nullptr) {
             gp_buffers_free(false);

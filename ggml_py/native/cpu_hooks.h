@@ -1,14 +1,14 @@
-// Included by the instrumented copy of ggml-cpu.c before ggml_graph_plan, which notes what it finds where
-// somebody asks (cpu_trace.h), and again with GP_CPU_READ before ggml_graph_compute.
+// Included by the instrumented copy of ggml-cpu.c before ggml_graph_plan, which notes its findings on request
+// (cpu_trace.h), and again with GP_CPU_READ before ggml_graph_compute.
 #ifndef GP_CPU_READ
 
 #include "cpu_trace.h"
 
-static _Thread_local struct gp_cpu_record * gp_cpu_asked = NULL; // for the graph that is planned on this thread
+static _Thread_local struct gp_cpu_record * gp_cpu_asked = NULL; // for the graph being planned on this thread
 
 #else
 
-// What ggml_graph_plan says of each node, and which nodes are fused.
+// Records what ggml_graph_plan finds for each node, and which nodes are fused.
 void gp_cpu_plan(const struct ggml_cgraph * graph, int n_threads, struct ggml_threadpool * pool, bool use_ref,
         struct gp_cpu_record * records) {
     gp_cpu_asked = records;
@@ -19,7 +19,7 @@ void gp_cpu_plan(const struct ggml_cgraph * graph, int n_threads, struct ggml_th
     }
 #ifdef GP_CPU_FUSES
     plan.use_ref = use_ref;
-    for (int i = 0; i < graph->n_nodes; i++) { // as the compute goes through them
+    for (int i = 0; i < graph->n_nodes; i++) { // in the same way as the compute
         if (!ggml_op_is_empty(graph->nodes[i]->op) && (graph->nodes[i]->flags & GGML_TENSOR_FLAG_COMPUTE) != 0) {
             records[i].n_fused = ggml_cpu_try_fuse_ops(graph, i, NULL, &plan);
             i += records[i].n_fused;

@@ -1,5 +1,5 @@
-// Included by the instrumented copy of ggml-cpu.cpp before its get_proc_address, which hands these out. The other
-// half of cpu_trace.h: which extra buffer type's kernel computes a node.
+// Included by the instrumented copy of ggml-cpu.cpp before its get_proc_address, which returns these functions. The
+// other half of cpu_trace.h: finds the extra buffer type whose kernel computes a node.
 #pragma once
 
 #include "cpu_trace.h"
@@ -16,8 +16,8 @@
 // In ggml-cpu.c (cpu_hooks.h).
 extern "C" void gp_cpu_plan(const ggml_cgraph * graph, int n_threads, ggml_threadpool * pool, bool use_ref, gp_cpu_record * records);
 
-// The names that upstream gives its repacking kernels are those of their template's arguments: a block's type,
-// how much of it stays together, how many rows lie side by side, the type that the other side is converted to.
+// Upstream's repacking kernels are named by their template arguments: the type of a block, how many values of it stay
+// together, how many rows lie side by side, and the type that the other operand is converted to.
 static void gp_cpu_name_kernel(const ggml::cpu::tensor_traits * traits, const ggml_tensor * weight, gp_cpu_record & r) {
     int    status = 0;
     char * text   = abi::__cxa_demangle(typeid(*traits).name(), nullptr, nullptr, &status);
@@ -35,7 +35,7 @@ static void gp_cpu_name_kernel(const ggml::cpu::tensor_traits * traits, const gg
     free(text);
 }
 
-// Not in the oldest releases.
+// The oldest releases have no use_ref.
 template <class C> static auto gp_cpu_uses_ref(const C * own, int) -> decltype(own->use_ref) {
     return own->use_ref;
 }
@@ -43,7 +43,7 @@ template <class C> static bool gp_cpu_uses_ref(const C *, long) {
     return false;
 }
 
-// The same of a kernel that was named before: taking names apart costs as much as planning ten nodes.
+// The same, with a cache of known kernels: parsing a name costs as much as planning ten nodes.
 static void gp_cpu_name_once(const ggml::cpu::tensor_traits * traits, const ggml_tensor * weight, gp_cpu_record & r) {
     static thread_local std::map<std::pair<const void *, int>, gp_cpu_record> known;
     const auto found = known.find({ traits, weight->type });
@@ -76,7 +76,7 @@ static void gp_cpu_nodes(const ggml_cgraph * graph, int n_threads, ggml_threadpo
     }
 }
 
-// NULL for what is no function of these.
+// Returns NULL for any other name.
 static void * gp_cpu_proc_address(const char * name) {
     if (strcmp(name, "gp_cpu_nodes") == 0) {
         const gp_cpu_nodes_t f = [](const ggml_cgraph * graph, int n_threads, bool use_ref, gp_cpu_record * records) {

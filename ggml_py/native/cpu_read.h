@@ -1,5 +1,4 @@
-// How the nodes of the splits that a CPU computes are computed, for a plan that is read out. Included by
-// sched_trace.cpp, after order_hooks.h.
+// Reads for a plan how a CPU computes the nodes of its splits. Included by sched_trace.cpp, after order_hooks.h.
 #pragma once
 
 namespace gp {

@@ -8,7 +8,7 @@
 
 namespace {
 
-constexpr int64_t PAD = 256; // cells: llama.cpp pads the part of a context that attention reads to this
+constexpr int64_t PAD = 256; // llama.cpp pads the number of cells that attention reads to a multiple of this
 
 void forget(gp_kv_cells * cells) {
     cells->n_used = cells->end = GP_KV_UNKNOWN;
@@ -16,7 +16,7 @@ void forget(gp_kv_cells * cells) {
     std::fill_n(cells->last, cells->n_seq, GP_KV_UNKNOWN);
 }
 
-// The sequence that has a cell; -1 for none, -2 for several.
+// The sequence that has a cell; -1 if none has it, -2 if several do.
 int64_t owner(const gp_kv_cells * cells, int64_t idx) {
     int64_t found = -1;
     for (int64_t seq = 0; seq < cells->n_seq; seq++) {
@@ -30,7 +30,7 @@ int64_t owner(const gp_kv_cells * cells, int64_t idx) {
     return found;
 }
 
-// With a window a cell is free, too, when no later token of its sequence will see it.
+// With a window, a cell is also free if no later token of its sequence will see it.
 bool is_free(gp_kv_cells * cells, int64_t idx) {
     const int32_t pos = cells->pos[idx];
     if (pos < 0 || cells->n_swa == 0) {
@@ -40,7 +40,7 @@ bool is_free(gp_kv_cells * cells, int64_t idx) {
     return seq >= 0 && pos <= gp_kv_last(cells, seq) + 1 - cells->n_swa;
 }
 
-// A sequence loses its tokens at positions up to `until`.
+// Removes a sequence's tokens at positions up to `until`.
 void remove_until(gp_kv_cells * cells, int64_t seq, int32_t until) {
     uint8_t * mine = cells->has + seq * cells->size;
     for (int64_t i = 0; i < cells->size; i++) {
@@ -73,7 +73,7 @@ typedef int32_t masks __attribute__((vector_size(16)));
 
 // The largest of n numbers; NaN where one is NaN.
 float largest(const float * values, int64_t n) {
-    constexpr int CHAINS = 4; // none of them waits for another
+    constexpr int CHAINS = 4; // independent of each other
     constexpr int STEP   = CHAINS * 4;
     constexpr float none = -std::numeric_limits<float>::infinity();
     lanes   most[CHAINS];
@@ -105,7 +105,7 @@ void write_inputs(const gp_decode_cache & cache, int64_t idx, int64_t seq, int32
         cache.v_idxs[i] = cache.v_base + idx + i * cache.v_stride;
     }
     gp_kv_mask(cache.cells, seq, &pos, 1, cache.n_kv, cache.f16, cache.mask);
-    const int32_t none = -1; // rows after the token's are padding
+    const int32_t none = -1; // the rows after the token's are padding
     const size_t  row  = cache.n_kv * (cache.f16 ? 2 : 4);
     for (int64_t i = 1; i < cache.n_mask_rows; i++) {
         gp_kv_mask(cache.cells, seq, &none, 1, cache.n_kv, cache.f16, (char *) cache.mask + i * row);
@@ -198,7 +198,7 @@ void gp_kv_put(gp_kv_cells * cells, int64_t idx, int64_t seq, int32_t pos) {
     cells->n_used++;
     cells->end  = std::max(cells->end, idx + 1);
     cells->head = idx + 1;
-    // Without gaps between a sequence's positions, what is older than the lost one goes too.
+    // A sequence must have no gaps between its positions, so its tokens before the lost one go too.
     if (lost >= 0) {
         const int32_t first = gp_kv_first(cells, lost);
         if (first >= 0 && first <= until) {
@@ -217,7 +217,7 @@ void gp_kv_mask(const gp_kv_cells * cells, int64_t seq, const int32_t * pos, int
 }
 
 int64_t gp_likeliest(const float * logits, int64_t n) {
-    constexpr int64_t BLOCK = 512; // where the largest is found is looked for again
+    constexpr int64_t BLOCK = 512; // the block with the largest logit is searched again for its index
     constexpr float   inf   = std::numeric_limits<float>::infinity();
     float   found = -inf;
     int64_t start = -1;
@@ -245,7 +245,7 @@ int gp_decode_one(gp_decode * decode, int32_t token, int64_t seq, bool greedy) {
         if (seq != decode->only_seq) {
             return GGML_STATUS_SUCCESS;
         }
-        seq = 0; // of its own stream
+        seq = 0; // its number in its own stream
     }
     const int     n   = decode->n_caches;
     const int32_t pos = gp_kv_last(decode->caches[n - 1].cells, seq) + 1;

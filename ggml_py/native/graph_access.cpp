@@ -14,7 +14,7 @@
 
 namespace {
 
-// Calls f(tensor) for leafs, then nodes, until it answers true; the tensor it did so for, or NULL.
+// Calls f(tensor) for leafs, then nodes, until it returns true. Returns that tensor, or NULL.
 template <class F> ggml_tensor * find_tensor(const ggml_cgraph * cgraph, F f) {
     for (int i = 0; i < cgraph->n_leafs; i++) {
         if (f(cgraph->leafs[i])) {
@@ -52,7 +52,7 @@ ggml_tensor * gp_graph_without_data(ggml_cgraph * cgraph) {
         if (lacks(t)) {
             return true;
         }
-        // a source that was set after the graph was built is not in it
+        // a source that was set after the graph was built is not in the graph
         return std::any_of(std::begin(t->src), std::end(t->src), [&](ggml_tensor * src) { return src != nullptr && lacks(src); });
     });
     return missing;

@@ -23,19 +23,19 @@
 #pragma weak gp_rules_hold
 #pragma weak gp_rules_of_data
 
-// Of module.h.
+// Defined in module.h.
 extern "C" bool gp_interrupted(void);
 
 namespace {
 
-// Carries its text, for it may be thrown on one thread and end at the guard of another (worker_guard.h).
+// Has a copy of its text, because it may be thrown on one thread and caught by a guard on another (worker_guard.h).
 struct abort_exception : std::exception {
     char text[1400];
     explicit abort_exception(const char * from) { snprintf(text, sizeof(text), "%s", from); }
     const char * what() const noexcept override { return text; }
 };
 
-// What became of a connection (rpc_hooks.h).
+// The failure of a connection (rpc_hooks.h).
 struct rpc_exception : std::exception {
     char endpoint[256];
     char text[1024];
@@ -52,13 +52,13 @@ thread_local gp_error error = {};
 
 std::atomic<uint64_t> changes{0};
 
-// Graphs whose rules hold, and what `gp_changes` was then.
+// A graph whose rules hold, and the value of `gp_changes` at that time.
 struct computed {
     const ggml_cgraph * graph;
     uint64_t            changes;
 };
 
-constexpr int         N_LATELY = 8; // a model keeps that many
+constexpr int         N_LATELY = 8; // number of graphs that a model keeps
 thread_local computed lately[N_LATELY];
 thread_local unsigned n_computed = 0;
 
@@ -100,28 +100,28 @@ void on_rpc(const char * endpoint, const char * text, bool left) {
 }
 
 #if defined(__linux__)
-// A stride of 0 or an empty dimension makes some ops divide by zero, which is a signal and no assertion in a
-// build whose divisions are not checked (divide.c: a pristine one, or one under a sanitizer).
-// The fault is synchronous, in plain C code with unwind tables: throwing from its handler is what
-// -fasynchronous-unwind-tables is for. On a thread without a guard the former handler gets it.
+// A stride of 0 or an empty dimension makes some ops divide by zero. In a build whose divisions are not checked
+// (divide.c: a pristine build, or one with a sanitizer), this is a signal, not an assertion.
+// The fault is synchronous, in plain C code with unwind tables; -fasynchronous-unwind-tables exists to allow throwing
+// from its handler. On a thread without a guard the previous handler gets the signal.
 struct sigaction former_sigfpe;
 
 void on_sigfpe(int, siginfo_t *, void *) {
     if (somebody_catches()) {
         throw abort_exception("integer division by zero");
     }
-    sigaction(SIGFPE, &former_sigfpe, nullptr); // and the instruction runs again
+    sigaction(SIGFPE, &former_sigfpe, nullptr); // then the instruction runs again
 }
 
 void install_sigfpe() {
     struct sigaction action = {};
     action.sa_sigaction = on_sigfpe;
-    action.sa_flags     = SA_SIGINFO | SA_NODEFER; // the handler does not return: the mask must not stay
+    action.sa_flags     = SA_SIGINFO | SA_NODEFER; // the handler may not return, so the signal must not stay masked
     sigemptyset(&action.sa_mask);
     sigaction(SIGFPE, &action, &former_sigfpe);
 }
 #else
-void install_sigfpe() {} // integer division by zero does not trap there, or cannot be unwound
+void install_sigfpe() {} // here integer division by zero does not trap, or cannot be unwound
 #endif
 
 void append(const char * name, const char * value) {
@@ -129,7 +129,7 @@ void append(const char * name, const char * value) {
     snprintf(error.operands + n, sizeof(error.operands) - n, "%s%s: %s", n ? "\n" : "", name, value);
 }
 
-// "name: type ne 'name'", with the op in front of a node's.
+// Appends "name: type ne 'name'"; for a node the op comes first.
 void append(const char * name, const char * op, const ggml_tensor * t) {
     char text[256];
     snprintf(text, sizeof(text), "%s%s%s [%lld, %lld, %lld, %lld] '%s'", op, *op ? " " : "", ggml_type_name(t->type),
@@ -137,7 +137,7 @@ void append(const char * name, const char * op, const ggml_tensor * t) {
     append(name, text);
 }
 
-// The node at which a compute failed, and what it reads.
+// Appends the node at which a compute failed, and its sources.
 void append_node(const ggml_tensor * node) {
     append("node", ggml_op_desc(node), node);
     for (int i = 0; i < GGML_MAX_SRC; i++) {
@@ -153,7 +153,7 @@ void append_node(const ggml_tensor * node) {
 
 namespace gp {
 
-// A call in a callback of a compute may compute something else.
+// A callback of a compute may itself compute something else.
 scope::scope() : held(depth++ > 0 && gp_rules_hold != nullptr && gp_rules_hold(false)) {}
 
 scope::~scope() {
@@ -168,7 +168,7 @@ computing::computing(const ggml_cgraph * graph) : graph(graph), changes(gp_chang
         for (const computed & one : lately) {
             if (one.graph == graph && one.changes == changes) {
                 gp_rules_hold(true);
-                this->graph = nullptr; // it is there
+                this->graph = nullptr; // already in the list
                 break;
             }
         }
@@ -226,7 +226,7 @@ void caught(const char * call) {
     } catch (const std::exception & e) {
         fail(GP_ERROR_CPP, call, e.what());
     }
-    // anything else (a cancelled thread) is not ours to swallow
+    // do not swallow anything else (a cancelled thread)
     if (const ggml_tensor * node = gp_pool_failed_node ? gp_pool_failed_node() : nullptr) {
         append_node(node);
     }

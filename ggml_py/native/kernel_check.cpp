@@ -13,7 +13,7 @@ gp_rules_fn made_of[GGML_OP_COUNT];
 
 const bool indexed = (gp_index_rules(made_of, made_rules, sizeof(made_rules)/sizeof(made_rules[0])), true);
 
-// "; strides in bytes: src[1] [4, 80, 640, 640]", of operands that are not in line
+// Appends "; strides in bytes: src[1] [4, 80, 640, 640]" for operands that are not contiguous
 void append_strides(char * text, size_t size, const ggml_tensor * node) {
     const char * before = "; strides in bytes: ";
     for (int i = 0; i < GGML_MAX_SRC; i++) {
@@ -42,7 +42,7 @@ void check(const ggml_tensor * made) {
     }
 }
 
-// What the tensor has its numbers from, in this or in another order.
+// The tensor that has the same elements, in the same or another order.
 const ggml_tensor * behind(const ggml_tensor * t) {
     while (t->op == GGML_OP_RESHAPE || t->op == GGML_OP_PERMUTE || t->op == GGML_OP_CONT) {
         t = t->src[0];
@@ -56,7 +56,7 @@ extern "C" {
 
 void gp_check_made(const ggml_tensor * made) {
     check(made);
-    // ggml_conv_2d and its like give back what they make of a product of columns, which they made before.
+    // ggml_conv_2d and similar functions also make the columns and their product, and return a view or copy of that.
     const ggml_tensor * product = behind(made);
     if (product != made && product->op == GGML_OP_MUL_MAT) {
         check(behind(product->src[0]));

@@ -1,5 +1,5 @@
-// Included by the instrumented copy of ggml-cpu.c before ggml_graph_compute (vendor/instrument.py), which calls
-// gp_check_graph first. What is asked and why here: kernel_check.h.
+// Included by the instrumented copy of ggml-cpu.c before ggml_graph_compute (vendor/op_edits.py), which calls
+// gp_check_graph first. kernel_check.h says what is checked, and why here.
 #pragma once
 
 #define GP_WRITES(type) (ggml_get_type_traits_cpu(type)->from_float != NULL)
@@ -8,7 +8,7 @@
 #include "made_rules.h"
 #include "overlap.h"
 
-// By number of the op: of made_rules, then of kernel_rules.
+// The rules of an op, by its number: from made_rules, then from kernel_rules.
 struct gp_op_rules {
     gp_rules_fn made, kernel;
     uint32_t    in_place; // overlap.h
@@ -38,7 +38,7 @@ __attribute__((constructor)) static void gp_index_kernel_rules(void) {
     }
 }
 
-// Releases that can leave nodes of a graph out mark those that are computed.
+// Releases that can skip nodes of a graph mark the nodes to compute.
 static bool gp_is_left_out(const struct ggml_cgraph * graph, const struct ggml_tensor * node) {
     const int32_t computed = 16; // GGML_TENSOR_FLAG_COMPUTE
     for (int i = 0; i < graph->n_nodes; i++) {
@@ -49,8 +49,8 @@ static bool gp_is_left_out(const struct ggml_cgraph * graph, const struct ggml_t
     return false;
 }
 
-// An allocator of graphs puts a result where nothing lies that is still read, or in the place of an operand of
-// the same layout for an op that can take it. So only what a user placed is looked at, and results in place.
+// A graph allocator puts a result where no data is still needed, or in the memory of an operand of the same layout if
+// the op can work in place. So only results that a user placed, and results of in-place ops, need a check.
 static inline bool gp_is_placed(const struct ggml_tensor * node) {
     return node->view_src != NULL || node->buffer == NULL || node->buffer->usage != GGML_BACKEND_BUFFER_USAGE_COMPUTE;
 }

@@ -1,6 +1,6 @@
-// What the CPU's kernels need and do not look at: types they have no code for, strides they read as in line,
-// rows they count on. Read from ops.cpp, ggml-cpu.c, sgemm.cpp and tiled.cpp of 0.26.0. The words are those
-// of made_rules.h. Another backend may do without, so they are asked where the CPU computes.
+// What the CPU's kernels need but do not check: types that they have code for, operands that they read as contiguous,
+// rows that they rely on. Taken from ops.cpp, ggml-cpu.c, sgemm.cpp and tiled.cpp of 0.26.0. The names are those of
+// made_rules.h. Other backends may not need these, so they are checked where the CPU computes.
 #pragma once
 
 #include "kernel_check.h"
@@ -131,7 +131,8 @@ KERNEL(FLASH_ATTN_EXT) {
     return PASSED;
 }
 
-// Whether a device takes a model's weights is asked with ops of the weights' types (llama.cpp, weight_ops.py).
+// The types are rules, not assertions in the constructor: llama.cpp (and weight_ops.py) asks whether a device takes a
+// model's weights with ops of the weights' types.
 KERNEL(SSM_CONV) {
     RULE(b->type == GGML_TYPE_F32, "c in f32");
     RULE(ggml_is_contiguous(b), "c in line" COPY);

@@ -1,6 +1,6 @@
-// Kernels check the layout of what they read only with assert(), which a release build does not have, and
-// go out of bounds by it. Included by the instrumented copy of ops.cpp behind its other headers: assertions
-// about layout are made in every build, those about values (NaN, sums) stay as they were.
+// Kernels check the layout of their operands only with assert(), which a release build disables, so they can go out of
+// bounds. Included by the instrumented copy of ops.cpp after its other headers: assertions about layout are checked in
+// every build, and those about values (NaN, sums) stay disabled.
 #pragma once
 
 constexpr bool gp_begins(const char * text, const char * with) {

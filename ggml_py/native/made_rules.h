@@ -1,6 +1,6 @@
-// What an op needs whatever computes it: sizes, parameters and types that no kernel can make sense of, and
-// that upstream's constructors do not look at. One block for each op, one RULE for each thing; docs/KERNELS.md
-// is made of them. kernel_check.h says where they are asked.
+// What an op needs on every backend: sizes, parameters and types without which no kernel can work, and which upstream's
+// constructors do not check. One block for each op, one RULE for each requirement; docs/KERNELS.md is made from them.
+// kernel_check.h says where they are checked.
 //
 // In a rule `d` is the result, `a`, `b`, `c` are its operands 0, 1, 2 (`s` has all), `p` its parameters.
 #pragma once
@@ -81,10 +81,10 @@ MADE(SOFT_MAX_BACK) {
 
 MADE(ROPE) {
     const int n_dims = p[1], mode = p[2];
-    // llama.cpp, and our models, ask devices about a rope of 0 dimensions, which nobody computes.
+    // llama.cpp and our models ask devices about a rope of 0 dimensions, which is never computed.
     RULE(n_dims >= 0 && n_dims % 2 == 0, "n_dims of at least 0, in pairs");
     RULE(a->ne[0] % 2 == 0 && n_dims <= a->ne[0], "rows of an even length, of at least n_dims");
-    if (mode & 8) { // GGML_ROPE_TYPE_MROPE, and those that have its bit
+    if (mode & 8) { // GGML_ROPE_TYPE_MROPE, and modes that have its bit
         RULE(p[11] >= 0 && p[12] >= 0 && p[13] >= 0 && p[14] >= 0, "sections of at least 0");
         RULE((int64_t) p[11] + p[12] + p[13] + p[14] <= a->ne[0], "sections that are at most a row together");
         RULE(c == NULL || c->ne[0] >= a->ne[0]/2, "a frequency factor in c for each pair of a row");
@@ -130,7 +130,7 @@ MADE(POOL_2D) {
     RULE(p[0] == GGML_OP_POOL_MAX || p[0] == GGML_OP_POOL_AVG, "max or avg");
     RULE(p[1] > 0 && p[2] > 0 && p[3] > 0 && p[4] > 0, "windows and strides above 0");
     RULE(gp_have_elements(s, 1), "an image with elements"); // its result would not be written
-    // the pads were floats
+    // the pads were given as floats
     RULE(p[1] <= a->ne[0] + 2*(int64_t) p[5] + 1 && p[2] <= a->ne[1] + 2*(int64_t) p[6] + 1, "windows within the padded image");
     return PASSED;
 }

@@ -18,9 +18,9 @@
 
 extern "C" {
 
-// How often something could not be read; module.h compares it before and after each call.
+// How often a read failed. module.h compares it before and after each call.
 std::atomic<uint32_t> gp_damages{0};
-void                  gp_damage_pending(void); // module.h: has Python raise
+void                  gp_damage_pending(void); // module.h: makes Python raise
 const char *          gp_damage_take(size_t * nbytes);
 
 } // extern "C"
@@ -28,17 +28,17 @@ const char *          gp_damage_take(size_t * nbytes);
 namespace {
 
 struct range {
-    std::atomic<uintptr_t> begin{0}; // 0: a free place
+    std::atomic<uintptr_t> begin{0}; // 0: not in use
     uintptr_t              end    = 0;
-    size_t                 nbytes = 0; // that the file must have
+    size_t                 nbytes = 0; // size that the file must have
     char *                 path   = nullptr;
     int                    fd     = -1;
     uint64_t               offset = 0;
-    std::atomic<uintptr_t> zeroes{0}; // where they begin
+    std::atomic<uintptr_t> zeroes{0}; // where zeroes begin; 0: none
     range *                next = nullptr;
 };
 
-// Never freed, for the handler walks along it at any time; places are used again.
+// Never freed, because the handler may walk over the list at any time. Entries are reused.
 std::atomic<range *> ranges{nullptr};
 std::mutex           changing;
 char                 damaged_path[4096];
@@ -75,18 +75,18 @@ void on_sigbus(int, siginfo_t * info, void *) {
             gp_damage_pending();
         }
     } else if (info->si_code == SI_TKILL && info->si_pid == getpid()) {
-        // faulthandler, which was installed after us and steps back: what failed runs again, and comes here
+        // faulthandler was installed after us and forwards the signal: the failed instruction runs again and comes here
     } else {
         sigaction(SIGBUS, &former, nullptr);
         if (info->si_code <= 0) {
-            raise(SIGBUS); // sent by somebody; a fault happens again by itself
+            raise(SIGBUS); // sent by a process; a fault would repeat by itself
         }
     }
     errno = saved;
 }
 
-// Before whatever handles SIGBUS now: a fault handler (pytest's) that was installed after us would print that the
-// process ends, and then it goes on.
+// Installs our handler in front of the current one: a fault handler (pytest's) installed after us would print that the
+// process ends although it continues.
 void come_first() {
     struct sigaction now = {};
     sigaction(SIGBUS, nullptr, &now);
@@ -101,7 +101,7 @@ void come_first() {
     sigaction(SIGBUS, &action, nullptr);
 }
 
-// The file takes the place of the zeroes again.
+// Maps the file again in place of the zeroes.
 void map_again(range & r) {
     const uintptr_t from = r.zeroes.exchange(0);
     if (from == 0 || r.fd < 0) {
@@ -116,8 +116,8 @@ void map_again(range & r) {
 
 extern "C" {
 
-// The file that was damaged since the last time, and how much of it is mapped; NULL where all was told. Under the
-// GIL.
+// The file that was damaged since the last call, and the size that it must have; NULL if all damage was reported.
+// Call it with the GIL.
 const char * gp_damage_take(size_t * nbytes) {
 #if defined(__linux__)
     std::lock_guard<std::mutex> lock(changing);

@@ -1,8 +1,8 @@
 // Included at the top of the C source that cffi emits (_ggml.c), after Python.h.
 //
-// cffi wraps every call in Py_BEGIN_ALLOW_THREADS ... Py_END_ALLOW_THREADS. Ours ends by looking at
-// what the guard left (guard.h) and raises, so that each call through `lib` is checked, in C, without
-// a line of Python and without a change to what cffi writes.
+// cffi wraps every call in Py_BEGIN_ALLOW_THREADS ... Py_END_ALLOW_THREADS. Our version of the latter checks
+// the guard's record (guard.h) and raises. So each call through `lib` is checked in C, without Python code
+// and without a change to cffi's output.
 #pragma once
 
 #include "guard.h"
@@ -14,9 +14,9 @@
 #include <time.h>
 #include <unistd.h>
 
-// Until 3.14 Python ends a thread that wants the GIL once the interpreter ends (a daemon). In the middle of a
-// compute that takes its stack away from under the other threads of the compute, and from under our signal
-// handler. So the thread stays as it is, as 3.14 has it, until the process is gone.
+// Before 3.14, Python ends a (daemon) thread that asks for the GIL after the interpreter has ended. In the middle of a
+// compute this destroys a stack that the other threads of the compute, and our signal handler, still use. So the
+// thread hangs until the process exits, as in 3.14.
 static void gp_stay(void * nothing) {
     (void) nothing;
     sigset_t all;
@@ -30,7 +30,7 @@ static void gp_stay(void * nothing) {
 #define GP_PYTHON_BEGIN pthread_cleanup_push(gp_stay, NULL)
 #define GP_PYTHON_END   pthread_cleanup_pop(0);
 
-// What cffi calls for each extern "Python" function.
+// Called by cffi for each extern "Python" function.
 struct _cffi_externpy_s;
 static void gp_call_python(void (*call)(struct _cffi_externpy_s *, char *), struct _cffi_externpy_s * python, char * args) {
     GP_PYTHON_BEGIN
@@ -42,20 +42,20 @@ static void gp_call_python(void (*call)(struct _cffi_externpy_s *, char *), stru
 #define _cffi_call_python(python, args) \
     gp_call_python((void (*)(struct _cffi_externpy_s *, char *)) _cffi_exports[_CFFI_CPIDX], python, args)
 
-// The exception of a Python signal handler (KeyboardInterrupt) that ran during a compute; raised again
+// The exception that a Python signal handler (KeyboardInterrupt) raised during a compute. It is raised again
 // when the native call returns.
 static __thread PyObject * gp_stored[3];
 
-// What failed is taken before any Python runs: that may collect garbage, and the calls of finalizers look
-// whether they failed, too.
+// The record is taken before any Python code runs. Python may collect garbage, and calls in finalizers check for
+// errors too.
 static void gp_raise(void) {
     struct gp_error * last = gp_last_error();
     const struct gp_error e = *last;
     PyObject *type = gp_stored[0], *value = gp_stored[1], *traceback = gp_stored[2];
     last->kind = GP_ERROR_NONE;
     gp_stored[0] = gp_stored[1] = gp_stored[2] = NULL;
-    // A wait for an RPC server may have been left in the middle of a call: what the call was changing has
-    // to know (boundary/handle.py).
+    // A wait for an RPC server may have ended in the middle of a call. The objects that the call was changing
+    // must be told (boundary/handle.py).
     const bool left = e.kind == GP_ERROR_LEFT || e.kind == GP_ERROR_RPC;
     PyObject * told = NULL;
     if (type == NULL || left) {
@@ -86,7 +86,7 @@ extern uint32_t gp_damages;
 const char *    gp_damage_take(size_t * nbytes);
 void            gp_damage_pending(void);
 
-// Raises for a mapped file of which something could not be read. Somebody may have told of it already.
+// Raises for a mapped file that could not be read. Another thread may have reported it already.
 static void gp_raise_damage(void) {
     static char last[4096];
     static size_t nbytes;
@@ -102,13 +102,13 @@ static void gp_raise_damage(void) {
     gp_raise();
 }
 
-// On Python's main thread, where it runs between two instructions.
+// Runs on Python's main thread, between two bytecode instructions.
 static int gp_on_damage(void * nothing) {
     (void) nothing;
     size_t nbytes;
     const char * path = gp_damage_take(&nbytes);
     if (path == NULL) {
-        return 0; // a call has raised meanwhile
+        return 0; // a call has raised it in the meantime
     }
     struct gp_error * e = gp_last_error();
     e->kind = GP_ERROR_FILE;
@@ -119,7 +119,7 @@ static int gp_on_damage(void * nothing) {
     return -1;
 }
 
-// From the handler of a fault in code that reads a mapped file, and so holds no lock of Python's.
+// Called from the signal handler of a fault. The faulting code was reading a mapped file, so it holds no Python lock.
 void gp_damage_pending(void) {
     Py_AddPendingCall(gp_on_damage, NULL);
 }
@@ -135,7 +135,7 @@ void gp_damage_pending(void) {
         return NULL;                                                        \
     }
 
-// bindgen.py leaves the macros out around calls that are too short to give the GIL away.
+// bindgen.py removes the macros around calls that are too short to release the GIL.
 #undef Py_END_ALLOW_THREADS
 #define Py_END_ALLOW_THREADS                                                \
     PyEval_RestoreThread(_save);                                            \
@@ -145,9 +145,9 @@ void gp_damage_pending(void) {
     } }                                                                     \
     GP_RAISE_IF_FAILED
 
-// True once the handler of a signal (Ctrl-C) raised on this thread. ggml asks before each node, so the
-// GIL is taken only every 20 ms; it is asked on the thread that computes, where Python's handlers may run.
-// Not static: whoever waits for a simulated device asks too (sim_queue.cpp).
+// True once a Python signal handler (Ctrl-C) has raised on this thread. ggml asks before each node, so the GIL
+// is taken only every 20 ms. It asks on the computing thread, where Python's signal handlers may run.
+// Not static, because waits for a simulated device ask too (sim_queue.cpp).
 bool gp_interrupted(void);
 bool gp_interrupted(void) {
     static __thread long long last_ms;
@@ -156,7 +156,7 @@ bool gp_interrupted(void) {
         return true;
     }
 #ifdef CLOCK_MONOTONIC_COARSE
-    clock_gettime(CLOCK_MONOTONIC_COARSE, &now); // a few ms late, and a fifth of the time
+    clock_gettime(CLOCK_MONOTONIC_COARSE, &now); // a few ms late, but five times as fast
 #else
     clock_gettime(CLOCK_MONOTONIC, &now);
 #endif
@@ -175,21 +175,21 @@ bool gp_interrupted(void) {
     return gp_stored[0] != NULL;
 }
 
-static bool gp_on_abort(void * user_data); // Python's (_callback.py)
+static bool gp_on_abort(void * user_data); // in Python (boundary/callback.py)
 
-// ggml_abort_callback for backends and plans: stops a compute on Ctrl-C, and when the AbortCallback in the
-// cell `user_data` says so, where there is one now: plans keep the address of the cell.
+// ggml_abort_callback for backends and plans. Stops a compute on Ctrl-C, or when the AbortCallback in the cell
+// `user_data`, if there is one now, says so. Plans keep the address of the cell.
 static bool gp_stops(void * user_data) {
     void * callback = user_data == NULL ? NULL : *(void * volatile *) user_data;
     return gp_interrupted() || (callback != NULL && gp_on_abort(callback));
 }
 
-// Its address, to hand to ggml_backend_set_abort_callback.
+// The address of gp_stops, for ggml_backend_set_abort_callback.
 static void * gp_interrupt_callback(void) {
     return (void *) gp_stops;
 }
 
-// What the Python function behind `handle` raised is kept for the call that asks.
+// Keeps the exception of the Python function behind `handle` for the call that asked.
 static void gp_keep_raised(void * handle) {
     GP_PYTHON_BEGIN
     PyGILState_STATE gil = PyGILState_Ensure();
@@ -203,12 +203,12 @@ static void gp_keep_raised(void * handle) {
     GP_PYTHON_END
 }
 
-// Python's (sim/calls.py)
+// In Python (sim/calls.py).
 static int gp_on_supports(const struct ggml_tensor * op, void * user_data);
 static int gp_on_order(struct ggml_tensor ** nodes, int n, int32_t * order, void * keep, void * user_data);
 
-// Declared in sim_device.cpp. The predicate's own exception is kept for the call that asks; until that
-// returns nothing more is asked.
+// Declared in sim_device.cpp. An exception of the predicate is kept for the call that asked. Until that call
+// returns, the predicate is not called again.
 bool gp_sim_ask(const struct ggml_tensor * op, void * predicate);
 bool gp_sim_ask(const struct ggml_tensor * op, void * predicate) {
     const int answer = gp_stored[0] != NULL ? -1 : gp_on_supports(op, predicate);
@@ -218,7 +218,7 @@ bool gp_sim_ask(const struct ggml_tensor * op, void * predicate) {
     return answer != 0;
 }
 
-// The same of an order (sim_optimize.cpp); false leaves the nodes as they are.
+// The same for an order (sim_optimize.cpp). False leaves the nodes as they are.
 bool gp_sim_ask_order(struct ggml_tensor ** nodes, int n, int32_t * order, void * keep, void * optimizer);
 bool gp_sim_ask_order(struct ggml_tensor ** nodes, int n, int32_t * order, void * keep, void * optimizer) {
     const int answer = gp_stored[0] != NULL ? -1 : gp_on_order(nodes, n, order, keep, optimizer);

@@ -1,13 +1,13 @@
-// What backends make of their splits' nodes when upstream asks them (graph_optimize), as far as the instrumented
-// copy of ggml-backend.cpp has to be told. Included by sched_trace.cpp, after sched_hooks.h.
+// Records how backends reorder the nodes of their splits (graph_optimize), as far as the instrumented copy of
+// ggml-backend.cpp needs hooks for it. Included by sched_trace.cpp, after sched_hooks.h.
 //
-// The order itself needs no hook: backends reorder the nodes in the graph that they are given, which is a part of
-// the user's, and `trace::order` has them as they were.
+// The order itself needs no hook: backends reorder the nodes in place, in a part of the user's graph, and
+// `trace::order` has the original order.
 #pragma once
 
 namespace gp {
 
-// Releases that have no graph_optimize: nobody reorders anything.
+// Also works for releases without graph_optimize, where no backend reorders nodes.
 template <class I> static auto optimizes(const I & iface, int) -> decltype(iface.graph_optimize != nullptr) {
     return iface.graph_optimize != nullptr;
 }
@@ -15,7 +15,7 @@ template <class I> static bool optimizes(const I &, long) {
     return false;
 }
 
-// `deps` is upstream's own table: by the node that they are kept for, the tensors.
+// `deps` is upstream's own table: for each node, the tensors that are kept allocated for it.
 template <class Deps> GP_COLD static void note_alloc_deps(trace * tr, const Deps & deps) {
     for (const auto & of : deps) {
         for (ggml_tensor * kept : of.second) {
@@ -24,13 +24,13 @@ template <class Deps> GP_COLD static void note_alloc_deps(trace * tr, const Deps
     }
 }
 
-// By id, of the graph that was planned last.
+// Reads the order and the dependencies as ids, for the graph that was planned last.
 static void read_order(const trace * tr, const std::unordered_map<const ggml_tensor *, int32_t> & ids,
         std::vector<int32_t> & order, std::vector<gp_dep_record> & alloc_deps) {
     for (size_t i = 0; i < tr->order.size(); i++) {
         order.push_back(ids.at(tr->graph->nodes[i]));
     }
-    for (const auto & dep : tr->alloc_deps) { // each has an id: it is a node, or a source of one
+    for (const auto & dep : tr->alloc_deps) { // each has an id, because it is a node or a source of one
         alloc_deps.push_back({ ids.at(dep.first), ids.at(dep.second) });
     }
     std::sort(alloc_deps.begin(), alloc_deps.end(), [](const gp_dep_record & a, const gp_dep_record & b) {

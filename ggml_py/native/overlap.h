@@ -1,19 +1,19 @@
-// Whether a node writes over what it reads. Kernels go through their operands on several threads and in an order
-// of their own, so a result whose memory is partly an operand's has numbers that are a matter of chance: an op
-// in place on a view that reaches into another (ADD, CPY, SET, ...), a tensor that Tensor.alloc has put on top of
-// another. Asked for each node of a compute (kernel_hooks.h).
+// Finds nodes that overwrite their own operands. Kernels process their operands on several threads and in any order, so
+// a result that partly overlaps an operand gets random numbers. This happens with an in-place op on a view that
+// overlaps another (ADD, CPY, SET, ...), and with a tensor that Tensor.alloc has put on top of another. Checked for
+// each node of a compute (kernel_hooks.h).
 //
-// Where the result has the very place and layout of an operand, nothing is wrong if the kernel reads each element
-// before it writes that one, and no other later: what ops in place are made for. GP_IN_PLACE says of which.
+// A result with exactly the memory and layout of an operand is fine if the kernel reads each element before it writes
+// that element, and does not read it later. In-place ops rely on this. gp_in_place lists the operands.
 #pragma once
 
 #include "kernel_check.h"
 
 #include <stdlib.h>
 
-struct gp_box { // elements, or blocks, as they lie in memory
+struct gp_box { // elements, or blocks, in memory
     uintptr_t start, end;
-    size_t    size; // of one
+    size_t    size; // bytes of one
     int64_t   ne[GGML_MAX_DIMS];
     size_t    nb[GGML_MAX_DIMS];
 };
@@ -29,7 +29,7 @@ static inline struct gp_box gp_box_of(const struct ggml_tensor * t) {
     return box;
 }
 
-// Runs of elements side by side become one, so that what is in line is one run.
+// Joins adjacent elements into runs, so that a contiguous tensor is one run.
 static inline void gp_join(struct gp_box * box) {
     for (int n = 0; n < GGML_MAX_DIMS; n++) {
         for (int i = 0; i < GGML_MAX_DIMS; i++) {
@@ -41,7 +41,7 @@ static inline void gp_join(struct gp_box * box) {
     }
 }
 
-// Whether both repeat after the same distance and are beside each other in it, as parts of one row are.
+// Whether both repeat with the same step and lie side by side within it, as parts of the same rows do.
 static inline bool gp_are_interleaved(const struct gp_box * a, const struct gp_box * b) {
     for (int k = 0; k < 2*GGML_MAX_DIMS; k++) {
         const struct gp_box * of   = k < GGML_MAX_DIMS ? a : b;
@@ -54,7 +54,7 @@ static inline bool gp_are_interleaved(const struct gp_box * a, const struct gp_b
             length[0] += a->nb[i] % step == 0 ? 0 : (a->ne[i] - 1)*a->nb[i];
             length[1] += b->nb[i] % step == 0 ? 0 : (b->ne[i] - 1)*b->nb[i];
         }
-        const size_t from_a = (b->start + step - a->start % step) % step; // where b begins, behind a
+        const size_t from_a = (b->start + step - a->start % step) % step; // distance from a to b
         if (length[0] <= from_a && from_a + length[1] <= step) {
             return true;
         }
@@ -88,7 +88,7 @@ static inline int64_t gp_add_runs(const struct gp_box * box, int of, struct gp_r
     return n;
 }
 
-// Looks at every run of a, and of b where there is one. What is too much to look at shares none.
+// Compares all runs of a, and of b unless it is NULL. If there are too many runs, assumes that none overlap.
 static bool gp_runs_meet(const struct gp_box * a, const struct gp_box * b) {
     int64_t n = 0;
     const struct gp_box * boxes[2] = { a, b };
@@ -126,7 +126,7 @@ static bool gp_boxes_meet(struct gp_box a, struct gp_box b) {
     return !gp_are_interleaved(&a, &b) && gp_runs_meet(&a, &b);
 }
 
-// Whether an element of t is another one, too: a view whose strides are smaller than what they step over.
+// Whether two elements of t share memory: a view whose strides are smaller than the data that they step over.
 static bool gp_meets_itself(const struct ggml_tensor * t) {
     if (ggml_is_contiguous(t)) {
         return false;
@@ -164,7 +164,7 @@ static inline bool gp_same_place(const struct ggml_tensor * d, const struct ggml
     return ggml_is_contiguous(d) && ggml_is_contiguous(s) && ggml_nelements(d) == ggml_nelements(s);
 }
 
-// The operands, as bits, that a result may be in the place of.
+// The operands, as bits, whose memory the result may have.
 struct gp_in_place {
     const char * op;
     uint32_t     operands;
@@ -180,13 +180,13 @@ static const struct gp_in_place gp_in_place[] = {
     { "ADD1", GP_ANY_OPERAND }, { "ADD_ID", 1 }, { "ADD_REL_POS", 1 }, { "ACC", 1 }, { "SET", 1 },
     { "NORM", 1 }, { "RMS_NORM", 1 }, { "GROUP_NORM", 1 }, { "L2_NORM", 1 }, { "ROPE", 1 | 1 << 2 }, { "ROPE_BACK", 1 | 1 << 2 },
     { "SOFT_MAX", 1 | 1 << 1 | 1 << 2 }, { "SILU_BACK", GP_ANY_OPERAND },
-    // each row's sum is made before the row is written
+    // each row's sum is computed before the row is written
     { "RMS_NORM_BACK", 1 | 1 << 1 }, { "SOFT_MAX_BACK", 1 | 1 << 1 },
-    { "SET_ROWS", 1 << 2 }, // the numbers and the rows come first
+    { "SET_ROWS", 1 << 2 }, // sources: rows, row numbers, and the tensor that is written
     { "OPT_STEP_ADAMW", 1 }, { "OPT_STEP_SGD", 1 },
 };
 
-// What computes nothing, and what a user's function computes, who may know how its operands lie.
+// Ops that compute nothing, and custom ops: their authors may know how the operands lie in memory.
 static bool gp_is_view_or_custom(const char * op) {
     static const char * const names[] = { "NONE", "RESHAPE", "VIEW", "PERMUTE", "TRANSPOSE", "MAP_CUSTOM1", "MAP_CUSTOM2", "MAP_CUSTOM3", "CUSTOM" };
     for (size_t i = 0; i < sizeof(names)/sizeof(names[0]); i++) {
@@ -197,7 +197,7 @@ static bool gp_is_view_or_custom(const char * op) {
     return false;
 }
 
-// SET_ROWS writes some rows, by ids that may be known only when they are computed.
+// SET_ROWS writes only some rows. Their ids may not be known before they are computed.
 static bool gp_rows_meet(const struct ggml_tensor * d, const struct ggml_tensor * rows, const struct ggml_tensor * ids) {
     const struct ggml_tensor * root = ids->view_src != NULL ? ids->view_src : ids;
     if (root->op != GGML_OP_NONE || !gp_is_view_or_custom(ggml_op_name(ids->op)) || (root->buffer != NULL && !ggml_backend_buffer_is_host(root->buffer))) {
@@ -222,7 +222,7 @@ static bool gp_rows_meet(const struct ggml_tensor * d, const struct ggml_tensor 
     return false;
 }
 
-// The operand that node d writes over while it reads it, -1 for none, GGML_MAX_SRC for d itself.
+// The operand that node d overwrites while reading it; -1 if none, GGML_MAX_SRC if d's own elements overlap.
 static __attribute__((noinline)) int gp_written_operand(const struct ggml_tensor * d, uint32_t in_place, bool region, bool some_rows) {
     if (d->data == NULL || ggml_is_empty(d)) {
         return -1;
@@ -245,7 +245,7 @@ static __attribute__((noinline)) int gp_written_operand(const struct ggml_tensor
             continue;
         }
         struct gp_box written = box;
-        if (region && i == 1) { // ACC and SET write where b belongs only
+        if (region && i == 1) { // ACC and SET write only b's region
             const struct ggml_tensor * b = s;
             written.start += d->op_params[3];
             written.end = written.start + ggml_row_size(b->type, b->ne[0]);
@@ -256,7 +256,7 @@ static __attribute__((noinline)) int gp_written_operand(const struct ggml_tensor
             }
             if (written.start == other.start && gp_stride_is(b, 0, written.nb[0]) && gp_stride_is(b, 1, written.nb[1]) &&
                 gp_stride_is(b, 2, written.nb[2]) && gp_stride_is(b, 3, written.nb[3])) {
-                continue; // onto itself
+                continue; // b is written onto itself
             }
             if (d->op_params[4] == 0 && d->data != d->src[0]->data) {
                 written = box; // all of a is copied first
@@ -269,12 +269,13 @@ static __attribute__((noinline)) int gp_written_operand(const struct ggml_tensor
     return -1;
 }
 
-// At least where the tensor ends. What is asked of every node calls nothing; blocks count as so many elements.
+// An upper bound for the end of the tensor. Computed for every node, so it calls no function; for block types it uses
+// the number of elements.
 static inline uintptr_t gp_end_at_most(const struct ggml_tensor * t) {
     return (uintptr_t) t->data + t->ne[0]*t->nb[0] + (t->ne[1] - 1)*t->nb[1] + (t->ne[2] - 1)*t->nb[2] + (t->ne[3] - 1)*t->nb[3];
 }
 
-// Whether gp_written_operand has to be asked.
+// Whether gp_written_operand must be called.
 static inline bool gp_may_overlap(const struct ggml_tensor * d, uint32_t in_place) {
     const uintptr_t start = (uintptr_t) d->data, end = gp_end_at_most(d);
     if (d->view_src != NULL) {
@@ -301,7 +302,7 @@ static inline bool gp_may_overlap(const struct ggml_tensor * d, uint32_t in_plac
     return false;
 }
 
-// The rule that a node broke whose operand i is written over, for gp_refuse.
+// The rule that a node breaks by overwriting its operand i, for gp_refuse.
 static const struct gp_rule * gp_overlap_rule(int i) {
     static _Thread_local char           expected[160];
     static _Thread_local struct gp_rule rule;

@@ -1,7 +1,7 @@
 // Included by the instrumented copy of ggml-alloc.c before ggml_gallocr_alloc_graph, where the private structs are
-// known. Upstream lays a graph out anew when counts or sizes differ; we do so for other edges, too, for it would
-// compute such a graph in the last one's layout. Those times are marked as ours: the layout that upstream would
-// still have is kept beside, and asked along.
+// visible. Upstream lays a graph out again if counts or sizes differ. We also do so if edges differ, because upstream
+// would compute such a graph in the last graph's layout. These reallocations are marked as ours. The layout that
+// upstream would still have is kept beside, and is checked too.
 #pragma once
 
 #include "view_place.h"
@@ -29,7 +29,7 @@ static bool gp_needs_realloc(ggml_gallocr_t galloc, struct ggml_cgraph * graph) 
             memcpy(galloc->gp_upstream, galloc->node_allocs, size);
         }
         galloc->gp_ours = true;
-    } else if (upstream) { // both have a layout of this graph now, or one that it fits
+    } else if (upstream) { // now upstream would have the same layout as we do
         free(galloc->gp_upstream);
         galloc->gp_upstream = NULL;
     }

@@ -1,4 +1,4 @@
-// What the instrumented copies of ggml.c and ggml-backend.cpp ask pins.cpp.
+// The functions of pins.cpp that the instrumented copies of ggml.c and ggml-backend.cpp call.
 #pragma once
 
 #include "ggml-backend.h"
@@ -12,28 +12,28 @@ struct ggml_context;
 extern "C" {
 #endif
 
-// Written by calls that keep the GIL. Upstream's own functions make tensors without it (ggml_opt_init, gguf.cpp), in
-// contexts that are theirs: they need no other value than one that was there.
+// Written by calls that keep the GIL. Upstream's own functions make tensors without the GIL (ggml_opt_init, gguf.cpp),
+// but in contexts of their own, so a stale value does no harm.
 extern int gp_n_held_contexts;
 bool gp_context_is_held(const struct ggml_context * ctx);
-// Around what gives tensors other memory or takes it.
+// Put around code that changes or takes the memory of tensors.
 void gp_lock_tensors(void);
 void gp_unlock_tensors(void);
-// The memory of a tensor that has other memory, or none, for a moment.
+// The real memory of a tensor that temporarily has other memory, or none.
 struct gp_memory {
     struct ggml_tensor *  t;
     void *                data;
     ggml_backend_buffer_t buffer;
 };
-// Between `gp_lock_tensors` and `gp_unlock_tensors`: from `begin` on to the end whoever pins one of these n tensors, or
-// a view of one, finds the memory that is told here.
+// Call it between `gp_lock_tensors` and `gp_unlock_tensors`. From the call with `begin` to the call without it, a pin
+// of one of these n tensors, or of a view of one, uses the memory given here.
 void gp_set_aside(const struct gp_memory * all, size_t n, bool begin);
 
 #ifdef __cplusplus
 }
 #endif
 
-// At the start of ggml_new_object. The text is what boundary/raising.py makes a BusyError of.
+// Used at the start of ggml_new_object. boundary/raising.py recognizes the text and raises BusyError.
 #define GP_CHECK_CONTEXT(ctx) \
     if (__builtin_expect(__atomic_load_n(&gp_n_held_contexts, __ATOMIC_RELAXED) != 0, 0) && gp_context_is_held(ctx)) { \
         GGML_ABORT("busy: this Context is allocating on another thread: wait until that returns, or make one for each thread"); \

@@ -12,10 +12,10 @@ namespace {
 
 struct pinned_buffer {
     int  pins  = 0;
-    bool freed = false; // by its owner: the last pin does it
+    bool freed = false; // by its owner; the last unpin will do it
 };
 
-std::mutex                                               mutex; // of all that follows, and of tensors' memory
+std::mutex                                               mutex; // protects all variables below, and tensors' memory
 std::unordered_map<ggml_backend_buffer_t, pinned_buffer> pinned;
 gp_call_pin *                                           calls = nullptr; // nearly always none or one
 std::vector<ggml_context *>                              held;
@@ -30,7 +30,7 @@ bool is_used(ggml_backend_buffer_t buffer) {
     return false;
 }
 
-// With the lock held, after a pin has gone: whether the buffer is to be freed now.
+// After a pin has gone: whether the buffer must be freed now. Call it with the lock held.
 bool is_last(ggml_backend_buffer_t buffer) {
     const auto found = pinned.find(buffer);
     if (found == pinned.end() || found->second.pins > 0) {
@@ -44,7 +44,7 @@ bool is_last(ggml_backend_buffer_t buffer) {
     return freed;
 }
 
-// With the lock held: where the tensor is, though it may be put back for a moment.
+// The tensor's real memory, even if it is temporarily set aside. Call it with the lock held.
 gp_memory memory_of(const ggml_tensor * tensor) {
     for (const auto & some : aside) {
         const gp_memory * end = some.first + some.second;
@@ -75,7 +75,7 @@ void gp_call_begin(gp_call_pin * pin, const ggml_tensor * tensor, ggml_tensor * 
         *source = *tensor->view_src;
         set_memory(source, memory_of(tensor->view_src));
         copy->view_src = source;
-        // A view that was made after the allocation has data and no buffer; upstream's copy reads it.
+        // A view that was made after the allocation has data but no buffer, and upstream's copy reads the buffer.
         copy->buffer   = source->buffer;
     }
     pin->buffer   = copy->buffer;

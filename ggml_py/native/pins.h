@@ -1,11 +1,12 @@
-// What stays while a call without the GIL is in the middle of using it, whoever frees it meanwhile.
+// Keeps memory alive while a call without the GIL uses it, whoever frees it in the meantime.
 //
 // 1. A pinned buffer that is freed lives until its last pin goes (ggml_backend_buffer_free asks `gp_buffer_keep`).
-// 2. Whoever copies data from or to a tensor does so on a copy of the struct, which is made and pins the tensor's
-//    buffer in one step. Taking memory from tensors (`gp_take_tensors`, a scheduler's reset) is another step. So a
-//    copy sees the tensor with its memory, which stays until it is done, or without; never half of it.
-// 3. A context that is walked without the GIL is held: new tensors in it are an abort, which names the reason.
-//    Holding, letting go and making tensors are calls that keep the GIL, so none is in the middle of another.
+// 2. A call that copies data from or to a tensor works on a copy of the struct. Copying the struct and pinning the
+//    tensor's buffer is one atomic step; taking memory from tensors (`gp_take_tensors`, a scheduler's reset) is another.
+//    So the call sees the tensor either with its memory, which stays until the call is done, or without memory, never
+//    half of it.
+// 3. A context that is walked over without the GIL is held: making a tensor in it aborts with the reason. Holding,
+//    letting go and making tensors keep the GIL, so they do not interleave.
 #pragma once
 
 #include "ggml.h"
@@ -17,20 +18,20 @@
 extern "C" {
 #endif
 
-// Each pin takes one unpin.
+// Each pin needs one unpin.
 GGML_BACKEND_API void gp_buffer_pin(ggml_backend_buffer_t buffer);
 GGML_BACKEND_API void gp_buffer_unpin(ggml_backend_buffer_t buffer);
-// Pins the buffer that `tensor` lives in now, and returns it; NULL while it has none. `data` is where it is in there.
+// Pins the buffer that `tensor` is in, and returns it; NULL if it has none. `data` is set to the tensor's address.
 GGML_BACKEND_API ggml_backend_buffer_t gp_tensor_pin(const struct ggml_tensor * tensor, void ** data);
 GGML_BACKEND_API bool gp_buffer_is_pinned(ggml_backend_buffer_t buffer);
-// Makes n tensors ones without memory.
+// Takes the memory from n tensors, without freeing it.
 GGML_BACKEND_API void gp_take_tensors(struct ggml_tensor ** tensors, int n);
 
-// Until it is let go, `ctx` gets no new tensors. How often it was held before is returned.
+// Until it is let go, no tensors can be made in `ctx`. Returns how many times it was held already.
 GGML_BACKEND_API int gp_context_hold(struct ggml_context * ctx);
 GGML_BACKEND_API void gp_context_let_go(struct ggml_context * ctx);
 
-// A pin of a call that is going on, on its stack. Begins with a copy of the tensor and of what it is a view of.
+// A running call's pin, on its stack. gp_call_begin also copies the tensor and its view source.
 struct gp_call_pin {
     ggml_backend_buffer_t buffer;
     struct gp_call_pin *  previous;

@@ -19,11 +19,11 @@ namespace {
 
 enum state { NONE, MAKING, READY };
 
-// For ever: threads may be at work when the process ends.
+// Never destroyed: threads may still be working when the process ends.
 struct tables {
-    std::mutex              mutex; // of all that follows but `turn`
+    std::mutex              mutex; // protects all members below except `turn`
     std::condition_variable changed;
-    std::mutex              turn; // types share tables: one is made after the other
+    std::mutex              turn; // types share tables, so they are made one after the other
     std::atomic<int>        states[GGML_TYPE_COUNT] = {};
     std::exception_ptr      failure;
     void (*drop)(void) = nullptr;
@@ -49,7 +49,7 @@ std::atomic<bool (*)(void)> interrupted{nullptr};
 void before_fork()     { all().mutex.lock(); }
 void after_in_parent() { all().mutex.unlock(); }
 
-// What the other threads were making will never be finished.
+// Tables that other threads were making will never be finished.
 void after_in_child() {
     tables & t = all();
     if (t.making()) {
@@ -117,7 +117,7 @@ void gp_quantize_init(ggml_type type, void (*make)(ggml_type), void (*drop)(void
         t.states[type] = MAKING;
         try {
             std::thread(work, type, make).detach();
-        } catch (const std::exception &) { // no thread to be had
+        } catch (const std::exception &) { // no thread could be started
             lock.unlock();
             work(type, make);
             lock.lock();

@@ -13,7 +13,7 @@ bool cpu_reaches(ggml_backend_buffer_type_t buft) {
 
 } // namespace
 
-// Of each buffer that is made (alloc_trace.cpp).
+// Called for each new buffer (alloc_trace.cpp).
 void gp_reach_made(ggml_backend_buffer_type_t buft) {
     if (!foreign.load(std::memory_order_relaxed) && buft != nullptr && !cpu_reaches(buft)) {
         foreign = true;
@@ -30,7 +30,7 @@ void gp_reach_check_cpu(const ggml_cgraph * graph) {
     if (!gp_reach_foreign()) {
         return;
     }
-    ggml_backend_buffer_type_t known = nullptr; // most often they are all the same
+    ggml_backend_buffer_type_t known = nullptr; // usually all buffers have the same type
     const auto reaches = [&known](ggml_backend_buffer_type_t buft) {
         if (buft != known && cpu_reaches(buft)) {
             known = buft;

@@ -1,7 +1,7 @@
-// Memory that a backend cannot reach. Upstream's scheduler copies what a node reads, not what it writes: an op
-// in place, or on a view, computes where its source is, and a pin or a fallback may put it on another backend. A
-// discrete card ends the process there or loses the write; so do simulated devices, whose addresses only they can
-// use (sim_device.cpp). These checks say so before anything is computed.
+// Checks for memory that a backend cannot reach. Upstream's scheduler copies the tensors that a node reads, not those
+// that it writes. An op in place or on a view writes to its source's memory, but a pin or a fallback may put it on
+// another backend. A discrete GPU then ends the process or loses the write. So do simulated devices, whose addresses
+// only they can use (sim_device.cpp). These checks abort before anything is computed.
 #pragma once
 
 #include <stdbool.h>
@@ -12,9 +12,9 @@ struct ggml_cgraph;
 extern "C" {
 #endif
 
-// Aborts for a graph that the CPU is to compute and that uses memory of another device.
+// Aborts if a graph for the CPU uses memory of another device.
 __attribute__((visibility("default"))) void gp_reach_check_cpu(const struct ggml_cgraph * graph);
-// Whether there ever was a buffer in memory of another device; without one nothing needs to be looked at.
+// Whether there ever was a buffer in another device's memory. Without one, no checks are needed.
 __attribute__((visibility("default"))) bool gp_reach_foreign(void);
 
 #ifdef __cplusplus
@@ -35,7 +35,7 @@ inline bool is_view_op(enum ggml_op op) {
     return op == GGML_OP_NONE || op == GGML_OP_RESHAPE || op == GGML_OP_VIEW || op == GGML_OP_PERMUTE || op == GGML_OP_TRANSPOSE;
 }
 
-// Since 0.9.7 backends pass over nodes without it: those of branches that were not selected.
+// Since 0.9.7 backends skip nodes without this flag, which are those of branches that were not selected.
 template <class E> constexpr int32_t compute_flag(decltype(E::GGML_TENSOR_FLAG_COMPUTE) *) { return E::GGML_TENSOR_FLAG_COMPUTE; }
 template <class E> constexpr int32_t compute_flag(...) { return 0; }
 
@@ -44,7 +44,7 @@ inline bool is_computed(const ggml_tensor * node) {
     return !is_view_op(node->op) && !ggml_is_empty(node) && (flag == 0 || (node->flags & flag) != 0);
 }
 
-// The tensor, written or read by the node, that is in memory for which reaches(buffer type) is false.
+// A tensor that the node writes or reads and whose memory is out of reach: reaches(buffer type) is false. Or NULL.
 template <class F> const ggml_tensor * unreached(const ggml_tensor * node, F reaches) {
     if (!is_computed(node)) {
         return nullptr;
@@ -72,7 +72,7 @@ inline std::string unreached_text(const ggml_tensor * node, const ggml_tensor * 
     return text;
 }
 
-// Optimizer steps write through their sources, not to their result: the weights and the momenta.
+// Optimizer steps write to their sources, the weights and the momenta, not to their result.
 inline bool writes_source(enum ggml_op op, int src) {
     return (op == GGML_OP_OPT_STEP_ADAMW && (src == 0 || src == 2 || src == 3)) || (op == GGML_OP_OPT_STEP_SGD && src == 0);
 }

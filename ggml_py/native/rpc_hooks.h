@@ -1,18 +1,18 @@
-// What the instrumented copies of ggml-rpc.cpp and transport.cpp call (vendor/rpc_edits.py).
+// Functions that the instrumented copies of ggml-rpc.cpp and transport.cpp call (vendor/rpc_edits.py).
 //
-// 1. Upstream has one connection per server and a dispatcher thread that does everything on it. Callers
-//    push messages into its queue and wait. Where the connection fails upstream aborts on that thread,
+// 1. Upstream has one connection per server, and a dispatcher thread that does everything on it. Callers
+//    push messages into its queue and wait. If the connection fails, upstream aborts on that thread,
 //    where nothing can be thrown.
-// 2. Here the failure is kept in the connection's rpc_link. The message it happened at, and all that are
-//    pushed or queued after it, end with that failure; whoever waits for one throws it on his own thread
-//    (rpc_future::wait, rpc_queue::push).
+// 2. Here the failure is kept in the connection's rpc_link. The message at which it happened, and all
+//    messages pushed or queued after it, end with that failure. A caller waiting for one of them throws it
+//    on its own thread (rpc_future::wait, rpc_queue::push).
 // 3. The socket has a receive and send timeout of RPC_SLICE. After each slice without a byte the thread
-//    looks whether to go on: not when the connection ends or the server is silent for too long.
-// 4. A caller that waits asks for Ctrl-C. It leaves then: its message stays, what arrives for it is read
-//    and dropped, the connection can be used. `held` is taken while bytes go into a caller's memory, so
-//    that nobody writes to what a caller has left.
-// 5. What frees does not wait and does not throw: it pushes its message and goes, or only goes.
-// 6. Connecting and the handshake are done on the caller's thread: rpc_doing::caller.
+//    decides whether to continue. It stops if the connection ends or the server is silent for too long.
+// 4. A waiting caller checks for Ctrl-C and then stops waiting. Its message stays queued, the answer is
+//    read and dropped, and the connection stays usable. `held` is locked while bytes are copied into a
+//    caller's memory, so that nothing is written after the caller has left.
+// 5. Functions that free neither wait nor throw: they push their message, if they can, and return.
+// 6. Connecting and the handshake happen on the caller's thread: rpc_doing::caller.
 #pragma once
 
 #include <atomic>
@@ -35,14 +35,14 @@
 
 namespace gp {
 
-// How the cffi module raises and asks for signals; not set in other programs, where a failure aborts.
+// How the cffi module raises and checks for signals. Not set in other programs, where a failure aborts.
 struct rpc_callbacks {
     bool (*interrupted)(void);
-    // Returns when nobody would catch. `left`: nothing failed, the wait was left.
+    // Returns if no caller would catch. `left`: nothing failed, a signal ended the wait.
     void (*raise)(const char * endpoint, const char * text, bool left);
 };
 
-// Of a command: whether the server computes after it, or has computed all when it answers.
+// The kind of a command: whether the server computes after it, or has finished all computes when it answers.
 enum rpc_kind { RPC_OTHER, RPC_COMPUTES, RPC_SETTLES };
 
 struct rpc_failure {
@@ -55,27 +55,27 @@ using rpc_failure_ptr = std::shared_ptr<const rpc_failure>;
 GP_RPC void rpc_raise(const rpc_failure & failure);
 GP_RPC bool rpc_interrupted();
 
-struct rpc_state; // of one message
+struct rpc_state; // the state of one message
 
 // One connection.
 class GP_RPC rpc_link {
 public:
-    void open(const std::string & endpoint); // before it is connected
+    void open(const std::string & endpoint); // called before connecting
     bool lost() const { return is_lost.load(std::memory_order_acquire); }
-    void check();                            // throws what it was lost by
+    void check();                            // throws the failure if the connection is lost
     rpc_failure_ptr failure();
-    void lose(const std::string & reason);   // the first reason stays
-    void refuse(const char * answer);        // lost by an answer that cannot be, and thrown
-    int64_t limit_ms() const;                // that the server may be silent now; 0: none
-    void end();                              // the dispatcher goes: what waits on the socket returns
-    bool alive();                            // whether the server has neither closed nor sent what nobody asked for
+    void lose(const std::string & reason);   // marks it as lost; the first reason is kept
+    void refuse(const char * answer);        // loses the connection for an impossible answer, and throws
+    int64_t limit_ms() const;                // how long the server may be silent now; 0: no limit
+    void end();                              // the dispatcher ends: makes waits on the socket return
+    bool alive();                            // false, and lost, if the server closed it or sent unrequested bytes
 
-    std::mutex           held;            // while bytes go into a caller's memory
-    uint64_t             left_serial = 0; // asynchronous messages up to it were left; under held
-    std::atomic_uint64_t serial{0};       // of the last message
+    std::mutex           held;            // locked while bytes go into a caller's memory
+    uint64_t             left_serial = 0; // callers left asynchronous messages up to this one; under `held`
+    std::atomic_uint64_t serial{0};       // number of the last message
     std::atomic_bool     ending{false};
     std::atomic_int      fd{-1};
-    bool                 computing = false; // the server; of the thread that talks to it
+    bool                 computing = false; // whether the server computes; used by the thread that talks to it
     std::string          endpoint;
 
 private:
@@ -86,17 +86,17 @@ private:
 
 using rpc_link_ptr = std::shared_ptr<rpc_link>;
 
-// Takes the place of std::promise and std::future of upstream's messages.
+// Replaces std::promise and std::future in upstream's messages.
 struct GP_RPC rpc_state {
     std::mutex              mutex;
     std::condition_variable changed;
     bool                    done = false;
     rpc_failure_ptr         failure;
-    rpc_link_ptr            link;        // since it was pushed
+    rpc_link_ptr            link;        // set when the message is pushed
     uint64_t                serial = 0;
     std::atomic_bool        awaited{false};
-    bool                    left    = false; // its caller is gone, and the memory for the answer; under held
-    bool                    dropped = false; // bytes of the answer were; of the dispatcher's thread
+    bool                    left    = false; // its caller, and the memory for the answer, are gone; under `held`
+    bool                    dropped = false; // bytes of the answer were dropped; used by the dispatcher's thread
 
     void finish(rpc_failure_ptr failure);
 };
@@ -106,8 +106,8 @@ public:
     rpc_future() = default;
     explicit rpc_future(std::shared_ptr<rpc_state> state) : state(std::move(state)) {}
     rpc_future share() const { return *this; }
-    void wait() const;    // throws the failure, or because of Ctrl-C
-    void settle() const;  // neither
+    void wait() const;    // throws the failure, or at Ctrl-C
+    void settle() const;  // waits without throwing
 
 private:
     std::shared_ptr<rpc_state> state;
@@ -124,14 +124,14 @@ public:
     std::shared_ptr<rpc_state> state;
 };
 
-// Upstream's queue, which knows the connection.
+// Upstream's queue, with a link to the connection.
 template <class Queue, class Message>
 class rpc_queue : public Queue {
 public:
     const rpc_link_ptr link = std::make_shared<rpc_link>();
 
     bool push(const Message & message) {
-        push_quietly(message); // first: an event's mark ends with the failure, too
+        push_quietly(message); // before the check, so that an event's message also ends with the failure
         link->check();
         return true;
     }
@@ -148,21 +148,21 @@ public:
     }
 };
 
-// What this thread does on a connection, for the waits below it.
+// What this thread is doing on a connection, for the waits that it calls.
 class GP_RPC rpc_doing {
 public:
     using words = std::string (*)(int cmd, const void * input, size_t size);
 
-    // `caller`: it connects, on the caller's thread. Else `what` tells what the server was asked.
+    // `caller`: connecting, on the caller's thread. Otherwise `what` describes the request.
     rpc_doing(rpc_link & link, rpc_kind kind, bool caller, words what = nullptr, int cmd = 0,
         const void * input = nullptr, size_t input_size = 0);
     ~rpc_doing();
     static rpc_doing * current(); // nullptr on a server's threads
-    void answer(rpc_state & state, void * output, size_t size); // where it goes
+    void answer(rpc_state & state, void * output, size_t size); // sets the memory for the answer
     bool goes_on(std::chrono::steady_clock::time_point since);
-    bool answers(const void * data) const; // whether it is in the memory for the answer
-    bool drops();                          // that memory was left; under link.held
-    void fail();                   // throws what opening a connection failed by
+    bool answers(const void * data) const; // whether `data` is in the memory for the answer
+    bool drops();                          // whether the caller left that memory; under link.held
+    void fail();                   // throws the reason why opening the connection failed
 
     rpc_link &        link;
     const rpc_kind    kind;
@@ -179,7 +179,7 @@ private:
     rpc_doing * const outer;
 };
 
-// Runs one message on the dispatcher's thread and ends it.
+// Sends one message on the dispatcher's thread and finishes it.
 template <class Send>
 void rpc_run(rpc_link & link, rpc_promise & completion, Send && send) {
     if (!link.lost()) {
@@ -194,23 +194,23 @@ void rpc_run(rpc_link & link, rpc_promise & completion, Send && send) {
     completion.state->finish(link.failure());
 }
 
-GP_RPC void rpc_reason(const char * format, ...) __attribute__((format(printf, 1, 2))); // loses what this thread does
-GP_RPC bool rpc_is_client();                                     // whether this thread does anything
-GP_RPC void rpc_served(const std::exception & error);            // what ended serving one client
+GP_RPC void rpc_reason(const char * format, ...) __attribute__((format(printf, 1, 2))); // loses this thread's connection
+GP_RPC bool rpc_is_client();                                     // whether this thread is working on a connection
+GP_RPC void rpc_served(const std::exception & error);            // logs why serving a client ended
 GP_RPC void rpc_note_devices(const std::string & endpoint, uint32_t n);
 GP_RPC uint32_t rpc_known_devices(const std::string & endpoint); // 0: none yet
 
-// Implemented by rpc_socket.cpp. For the transport, in place of the calls of those names. On a server's thread they wait as those do,
-// and give up at Ctrl-C.
-GP_RPC int     rpc_connect(int fd, const sockaddr * address, socklen_t size); // closes what cannot be connected
+// Implemented by rpc_socket.cpp. They replace the calls of the same names in the transport. On a server's thread they
+// wait as those do, but give up at Ctrl-C.
+GP_RPC int     rpc_connect(int fd, const sockaddr * address, socklen_t size); // closes fd if it cannot connect
 GP_RPC int     rpc_accept(int fd);
 GP_RPC ssize_t rpc_send(int fd, const void * data, size_t size);
 GP_RPC ssize_t rpc_recv(int fd, void * data, size_t size);
-GP_RPC int     rpc_poll(pollfd * fds, nfds_t n);                      // -1 when it is not to go on
-GP_RPC bool    rpc_goes_on();                                         // in a loop that polls
+GP_RPC int     rpc_poll(pollfd * fds, nfds_t n);                      // -1 if the caller must stop
+GP_RPC bool    rpc_goes_on();                                         // for a polling loop: whether to continue
 GP_RPC bool    rpc_take(void * data, const void * from, size_t size); // memcpy for an answer
 
-// A lock that Ctrl-C leaves: others connect to a server while they hold it.
+// A lock whose wait Ctrl-C ends: other threads hold it while they connect to a server.
 class GP_RPC rpc_lock {
 public:
     explicit rpc_lock(std::timed_mutex & mutex);
@@ -220,7 +220,7 @@ private:
     std::timed_mutex & mutex;
 };
 
-// Reads `size` bytes with recv(pointer, n) into memory that grows as they come.
+// Reads `size` bytes with receive(pointer, n) into memory that grows as they arrive.
 template <class Receive>
 bool rpc_fill(std::vector<uint8_t> & input, uint64_t size, Receive && receive) {
     const uint64_t step = 64u << 20;
@@ -241,6 +241,6 @@ bool rpc_fill(std::vector<uint8_t> & input, uint64_t size, Receive && receive) {
 } // namespace gp
 
 extern "C" {
-GP_RPC void gp_rpc_install(const gp::rpc_callbacks * callbacks); // by guard.cpp
-GP_RPC bool gp_rpc_present(void);                                // by the copy of ggml-rpc.cpp, once
+GP_RPC void gp_rpc_install(const gp::rpc_callbacks * callbacks); // called by guard.cpp
+GP_RPC bool gp_rpc_present(void);                                // called once by the copy of ggml-rpc.cpp
 }

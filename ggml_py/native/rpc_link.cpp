@@ -15,9 +15,9 @@ namespace {
 using clock = std::chrono::steady_clock;
 using ms    = std::chrono::milliseconds;
 
-constexpr int RPC_ASK = 20; // ms after which a caller asks for Ctrl-C
+constexpr int RPC_ASK = 20; // ms between a caller's checks for Ctrl-C
 
-// What is kept of an endpoint for good.
+// State of an endpoint, kept forever.
 struct rpc_server_entry {
     std::atomic_int64_t  answer_ms{60000};
     std::atomic_int64_t  compute_ms{0};
@@ -26,7 +26,7 @@ struct rpc_server_entry {
 };
 
 rpc_server_entry & entry_of(const std::string & endpoint) {
-    // For ever: connections may end when the process does.
+    // Never destroyed: connections may last until the process ends.
     static std::mutex & mutex = *new std::mutex;
     static auto & entries = *new std::unordered_map<std::string, rpc_server_entry>;
     std::lock_guard<std::mutex> lock(mutex);
@@ -80,7 +80,7 @@ rpc_failure_ptr rpc_link::failure() {
 
 void rpc_link::lose(const std::string & reason) {
     if (ending) {
-        return; // that its socket is shut is our own doing
+        return; // we shut down the socket ourselves
     }
     {
         std::lock_guard<std::mutex> lock(mutex);
@@ -96,7 +96,7 @@ void rpc_link::lose(const std::string & reason) {
     }
     entry_of(endpoint).lost = true;
     if (fd >= 0) {
-        shutdown(fd, SHUT_RDWR); // a server that is well can serve others
+        shutdown(fd, SHUT_RDWR); // so that a working server can serve other clients
     }
 }
 
@@ -129,7 +129,7 @@ void rpc_state::finish(rpc_failure_ptr by) {
 }
 
 rpc_promise::~rpc_promise() {
-    if (state->link) { // it was pushed, and the dispatcher went before its turn came
+    if (state->link) { // the message was pushed, and the dispatcher may have ended before its turn
         rpc_failure_ptr failure = state->link->failure();
         const std::string & endpoint = state->link->endpoint;
         state->finish(failure ? failure : std::make_shared<rpc_failure>(
@@ -174,7 +174,7 @@ void rpc_future::settle() const {
     state->changed.wait(lock, [this] { return state->done; });
 }
 
-// --- what a thread does
+// --- rpc_doing
 
 rpc_doing::rpc_doing(rpc_link & link, rpc_kind kind, bool caller, words what, int cmd, const void * input, size_t input_size)
     : link(link), kind(kind), caller(caller), what(what), cmd(cmd), input(input), input_size(input_size), outer(doing) {

@@ -18,8 +18,8 @@ namespace {
 using clock = std::chrono::steady_clock;
 using ms    = std::chrono::milliseconds;
 
-constexpr int RPC_SLICE   = 100;   // ms after which a wait looks whether to go on
-constexpr int RPC_CONNECT = 10000; // ms to connect in, where the limit is not less
+constexpr int RPC_SLICE   = 100;   // ms after which a wait checks whether to continue
+constexpr int RPC_CONNECT = 10000; // ms to connect, unless the limit is shorter
 
 std::string said(int error) {
     return std::generic_category().message(error);
@@ -41,8 +41,8 @@ void set_option(int fd, int level, int option, int value) {
     setsockopt(fd, level, option, &value, sizeof(value));
 }
 
-// A host that vanished says nothing for ever: its kernel is asked. One whose server is merely busy or
-// stopped answers.
+// A host that vanished would stay silent forever, so keepalive asks its kernel. The kernel also answers
+// for a server that is merely busy or stopped.
 void keep_alive(int fd) {
     set_option(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
 #ifdef TCP_KEEPIDLE
@@ -58,7 +58,7 @@ void keep_alive(int fd) {
     setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &slice, sizeof(slice));
 }
 
-// Whether a server's thread goes on with its client.
+// Whether a server's thread continues to serve its client.
 bool serves_on() {
     return !rpc_interrupted();
 }

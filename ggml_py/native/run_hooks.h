@@ -1,8 +1,8 @@
-// What the instrumented copy of ggml-backend.cpp calls while it computes (vendor/instrument.py puts the calls
-// there), and the readers of run_trace.h. Included by sched_trace.cpp, after sched_hooks.h.
+// Functions that the instrumented copy of ggml-backend.cpp calls while it computes (vendor/run_edits.py adds the
+// calls), and the readers of run_trace.h. Included by sched_trace.cpp, after sched_hooks.h.
 //
-// The times are those of the calls as upstream makes them, so a backend that computes asynchronously shows when
-// it was given its nodes, and that it was waited for. Without a recording each costs one test of a pointer.
+// The times are those of upstream's calls. For a backend that computes asynchronously they show when it was given its
+// nodes, and the waits for it. Without a recording each call costs one test of a pointer.
 #pragma once
 
 #include "run_trace.h"
@@ -20,14 +20,14 @@ struct run {
     size_t  max_events = 0;
     size_t  lost       = 0;
     int32_t computes   = 0;
-    int32_t copying    = -1; // the event that goes on
+    int32_t copying    = -1; // the event of the copy in progress
     bool    on         = true;
-    bool    tried      = false; // of the copy that goes on: cpy_tensor_async was asked,
-    bool    at_once    = false; // it was made at once,
-    bool    in_parts   = false; // or parts of it were set
+    bool    tried      = false; // for the copy in progress: cpy_tensor_async was asked,
+    bool    at_once    = false; // it was made synchronously,
+    bool    in_parts   = false; // or in parts by tensor_set_async
     bool    per_op     = false;
 
-    // -1 when there is no room.
+    // Returns -1 if there is no room.
     int32_t add(const gp_run_event & event) {
         if (events.size() == max_events) {
             lost++;
@@ -46,7 +46,7 @@ static run * running(ggml_backend_sched_t sched) {
     return sched->trace && sched->trace->recording && sched->trace->recording->on ? sched->trace->recording.get() : nullptr;
 }
 
-// One event, from its construction to its end; nothing without a recording.
+// Records one event, from its construction to its end. Does nothing without a recording.
 struct timed {
     run *        to;
     gp_run_event event = {};
@@ -81,7 +81,7 @@ static int32_t index_of(ggml_backend_sched_t sched, ggml_backend_t backend) {
     return (int32_t) (std::find(sched->backends, end, backend) - sched->backends);
 }
 
-// Of compute_splits: opened before its events, so that they find its number.
+// Records a call of compute_splits. Opened before its events, so that they find its number.
 struct timed_compute {
     run *   to;
     int32_t index = -1;
@@ -105,7 +105,7 @@ struct timed_compute {
     }
 };
 
-// Of one input of a split; upstream leaves the scope in several places.
+// Records the copy of one input of a split. Upstream leaves the scope in several places.
 struct timed_copy {
     run *               to;
     const ggml_tensor * input;
@@ -138,7 +138,7 @@ struct timed_copy {
             gp_run_event & event = to->events[index];
             event.end   = run_now();
             event.how   = how(*to);
-            event.bytes = event.bytes ? event.bytes : ggml_nbytes(input); // else parts of it, by set_async
+            event.bytes = event.bytes ? event.bytes : ggml_nbytes(input); // set_async counts parts
             to->copying = -1;
         }
     }
@@ -150,7 +150,7 @@ static void wait(ggml_backend_sched_t sched, ggml_backend_t backend) {
     ggml_backend_synchronize(backend);
 }
 
-// The backend that an event of this graph's copies is recorded on.
+// The backend on which an event of this scheduler's copies is recorded.
 static int32_t event_of(ggml_backend_sched_t sched, ggml_backend_event_t event) {
     int32_t backend = -1;
     for (int b = 0; running(sched) && b < sched->n_backends; b++) {
@@ -165,7 +165,7 @@ static void wait_event(ggml_backend_sched_t sched, ggml_backend_event_t event) {
     ggml_backend_event_synchronize(event);
 }
 
-// The caller goes on: it is `backend` that waits, behind what it was given.
+// The caller continues. `backend` waits, after the work that it was given.
 static void queue_wait(ggml_backend_sched_t sched, ggml_backend_t backend, ggml_backend_event_t event) {
     timed t(sched, GP_RUN_QUEUE, event_of(sched, event));
     t.event.by = t.to ? index_of(sched, backend) : -1;
@@ -203,7 +203,7 @@ static void set_async(ggml_backend_sched_t sched, ggml_backend_t backend, ggml_t
 
 static ggml_status compute_nodes(ggml_backend_sched_t sched, ggml_backend_t backend, ggml_cgraph * graph) {
     timed t(sched, GP_RUN_NODES, running(sched) ? index_of(sched, backend) : -1);
-    if (t.to) { // splits' graphs are views of one array of nodes
+    if (t.to) { // the graphs of splits are views of one array of nodes
         t.event.first = (int32_t) (graph->nodes - sched->splits[0].graph.nodes);
         t.event.last  = t.event.first + graph->n_nodes;
         int32_t split = 0;

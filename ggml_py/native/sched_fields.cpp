@@ -8,7 +8,7 @@ namespace gp {
 
 typedef std::vector<gp_field_record> fields;
 
-// What the compiler calls this has "T = " and the name of T, then a semicolon (GCC's note on size_t) or a bracket.
+// The compiler's name of this function has "T = " and the name of T, then a semicolon (GCC's note on size_t) or a bracket.
 template <class T> void type_name(char * out, size_t size) {
 #if defined(__GNUC__)
     const char * text = __PRETTY_FUNCTION__, * from = strstr(text, "T = ");
@@ -45,15 +45,15 @@ static void absent(fields & out, const char * name) {
     out.push_back(r);
 }
 
-// One function per field, for whatever struct has it, and one for those that have not.
+// For each field, one function for structs that have it, and one for structs that do not.
 #define GP_FIELD(field) \
     template <class S> static auto describe_##field(fields & out, int) -> decltype((void) &S::field) { \
         describe<decltype(S::field)>(out, #field, offsetof(S, field)); \
     } \
     template <class S> static void describe_##field(fields & out, long) { absent(out, #field); }
 
-// In the structs' order; a field that a later release adds is put in where that has it. tests/scheduler/test_sched_view.py
-// fails where a struct has more than these.
+// In the structs' order. A field that a later release adds goes to the place where that release has it.
+// tests/scheduler/test_sched_view.py fails if a struct has other fields than these.
 #define GP_SCHED_FIELDS(X) \
     X(is_reset) X(is_alloc) X(n_backends) X(backends) X(bufts) X(galloc) X(hash_set) X(hv_tensor_backend_ids) \
     X(hv_tensor_copies) X(node_backend_ids) X(leaf_backend_ids) X(prev_node_backend_ids) X(prev_leaf_backend_ids) \
@@ -67,7 +67,7 @@ static void absent(fields & out, const char * name) {
     X(size) X(n_nodes) X(n_leafs) X(nodes) X(grads) X(grad_accs) X(leafs) X(use_counts) X(visited_hash_set) X(order) X(uid)
 
 GP_SCHED_FIELDS(GP_FIELD)
-// Those of the other structs that the scheduler's has not.
+// Fields of the other structs that the scheduler's struct does not have.
 GP_FIELD(backend_id) GP_FIELD(i_start) GP_FIELD(i_end) GP_FIELD(inputs) GP_FIELD(n_inputs) GP_FIELD(inputs_capacity)
 GP_FIELD(size) GP_FIELD(used) GP_FIELD(keys) GP_FIELD(n_nodes) GP_FIELD(n_leafs) GP_FIELD(nodes) GP_FIELD(grads)
 GP_FIELD(grad_accs) GP_FIELD(leafs) GP_FIELD(use_counts) GP_FIELD(visited_hash_set) GP_FIELD(order) GP_FIELD(uid)

@@ -1,14 +1,14 @@
-// What the instrumented copy of ggml-backend.cpp calls while it plans (vendor/instrument.py puts the calls
-// there): causes are kept per scheduler, and what planning changes in a graph is remembered.
+// Functions that the instrumented copy of ggml-backend.cpp calls while it plans (vendor/instrument.py adds the calls).
+// They keep the causes of each scheduler, and remember what planning changes in a graph.
 //
-//   SET_CAUSE / GET_CAUSE         upstream's own macros, filled in
+//   SET_CAUSE / GET_CAUSE         upstream's own macros, implemented
 //   GP_SPLIT_BEGIN(sched, graph)  split_graph starts: remember what it is about to change in the graph
 //   GP_STAGE(sched, graph, code)  a pass or sweep starts: note the assignment that the last one left
 //   GP_REWIRE(sched, node, j)     node->src[j] is about to become a copy
-//   GP_RESET / GP_FREE            the hash set is cleared / the scheduler goes
+//   GP_RESET / GP_FREE            the hash set is cleared / the scheduler is freed
 //   GP_ALLOC_BEGIN(sched)         the planned graph is about to get memory
-//   GP_ALLOCATED(sched)           it has; always true
-//   GP_ALLOC_DEPS(sched, deps)    what backends keep allocated for longer (order_hooks.h)
+//   GP_ALLOCATED(sched)           the planned graph has memory; always true
+//   GP_ALLOC_DEPS(sched, deps)    tensors that backends keep allocated for longer (order_hooks.h)
 // With tracing off each costs one test of a pointer.
 #pragma once
 
@@ -28,7 +28,7 @@
 #include <utility>
 #include <vector>
 
-// Kept out of upstream's loops, which should cost what they cost without us.
+// Kept out of upstream's loops, which should cost the same as without us.
 #if defined(__GNUC__)
 #define GP_COLD __attribute__((noinline, cold))
 #else
@@ -37,7 +37,7 @@
 
 namespace gp {
 
-// Fields that some releases lack: -1 there.
+// Fields that some releases lack; -1 in those releases.
 #define GP_OPTIONAL_FIELD(field) \
     template <class S> static auto field##_of(const S * s, int) -> decltype((int32_t) s->field) { return (int32_t) s->field; } \
     template <class S> static int32_t field##_of(const S *, long) { return -1; }
@@ -50,7 +50,7 @@ GP_OPTIONAL_FIELD(inputs_capacity)
 #undef GP_OPTIONAL_FIELD
 
 struct cause {
-    const char * fmt   = nullptr; // a literal of upstream's; formatted only when it is read
+    const char * fmt   = nullptr; // a literal of upstream's, formatted only when it is read
     int          arg   = 0;
     int32_t      stage = 0;
 
@@ -81,10 +81,10 @@ struct run; // run_hooks.h
 
 struct trace {
     int32_t             stage = GP_STAGE_USER;
-    std::vector<cause>  causes; // by hash slot, as long as the hash set
-    std::unordered_map<const ggml_tensor *, cause> copies; // what has no slot: the scheduler's copies
-    std::unordered_map<ggml_tensor *, int32_t>     pins;   // set_tensor_backend since the last reset
-    // Those that the last reset took away, until they are made again; with the name, for an address may be used again.
+    std::vector<cause>  causes; // by hash slot, of the size of the hash set
+    std::unordered_map<const ggml_tensor *, cause> copies; // tensors without a slot: the scheduler's copies
+    std::unordered_map<ggml_tensor *, int32_t>     pins;   // by set_tensor_backend since the last reset
+    // Pins that the last reset dropped and that were not made again, with the tensor's name, as addresses are reused.
     std::unordered_map<const ggml_tensor *, std::pair<int32_t, std::string>> dropped, pin_names;
 
     // the graph of the last split_graph, as the user built it
@@ -92,25 +92,25 @@ struct trace {
     std::vector<ggml_tensor *> order;
     std::vector<int32_t>       node_flags;
     std::vector<int32_t>       leaf_flags;
-    std::vector<ggml_tensor *> made_outputs; // inputs that serve as their own copy: the scheduler marks them as outputs, too
-    int32_t                    left_backend = 0; // of split 0 by the plan before: a graph of views leaves it as it is
-    std::vector<int32_t>       capacities; // of the splits' inputs, where a release keeps them from plan to plan
+    std::vector<ggml_tensor *> made_outputs; // inputs that serve as their own copy, which the scheduler marks as outputs
+    int32_t                    left_backend = 0; // backend of split 0 in the last plan: a graph of views keeps it
+    std::vector<int32_t>       capacities; // of the splits' inputs, in releases that keep them from plan to plan
     std::vector<rewired>       rewires;
-    std::vector<std::pair<const ggml_tensor *, const ggml_tensor *>> alloc_deps; // kept until that node
+    std::vector<std::pair<const ggml_tensor *, const ggml_tensor *>> alloc_deps; // tensor, and node until which it is kept
     std::string                unreached; // why the allocated graph cannot be computed
-    std::vector<gp_memory>     unallocated; // nodes and leafs that the allocator gives memory or a buffer
-    std::vector<gp_memory>     lent; // those, once it does: a plan alone gives no memory and takes none
+    std::vector<gp_memory>     unallocated; // nodes and leafs that the allocator would give memory or a buffer
+    std::vector<gp_memory>     lent; // the same, once it has: a plan alone neither gives nor takes memory
 
-    std::vector<int32_t>       passes; // [GP_N_STAGES][hash set], hv_tensor_backend_ids as it was
+    std::vector<int32_t>       passes; // [GP_N_STAGES][hash set], hv_tensor_backend_ids after each stage
     int                        n_passes = 0;
     uint64_t                   n_plans  = 0;
-    int32_t                    prev_n_nodes = 0, prev_n_leafs = 0; // of sched->graph, as the plan before left it
+    int32_t                    prev_n_nodes = 0, prev_n_leafs = 0; // of sched->graph, as the last plan left it
 
     std::deque<gp_realloc_record> reallocs; // the newest MAX_REALLOCS
     size_t                        n_reallocs = 0;
-    gp_realloc_record             realloc = {}; // of the allocation that goes on
+    gp_realloc_record             realloc = {}; // of the allocation in progress
 
-    std::shared_ptr<run>          recording;    // of what is computed, the last one
+    std::shared_ptr<run>          recording;    // the last recording of a run
 };
 
 static trace * begin(ggml_backend_sched_t sched) {
@@ -121,7 +121,7 @@ static trace * begin(ggml_backend_sched_t sched) {
     return sched->trace;
 }
 
-// Where a tensor is; -1 for one that has no slot, which upstream's macros would give it one.
+// A tensor's backend; -1 if it has no slot. Upstream's macros would insert a slot.
 static int32_t slot_backend(ggml_backend_sched_t sched, const ggml_tensor * t) {
     const size_t id = ggml_hash_find(&sched->hash_set, t);
     return id != GGML_HASHSET_FULL && ggml_bitset_get(sched->hash_set.used, id) ? sched->hv_tensor_backend_ids[id] : -1;
@@ -140,9 +140,9 @@ GP_COLD static void set_cause(ggml_backend_sched_t sched, ggml_tensor * t, const
     trace * tr = begin(sched);
     cause * c  = find_cause(sched, t);
     if (c == nullptr) {
-        c = &tr->copies[t]; // never insert into the hash set: its size is a limit that users can hit
+        c = &tr->copies[t]; // never insert into the hash set: users can reach its size limit
     }
-    if (fmt[0] == 'u') { // usr: pass 3 may move a pinned node and overwrite its cause, so keep the pin itself
+    if (fmt[0] == 'u') { // usr: pass 3 may move a pinned node and overwrite its cause, so the pin itself is kept
         tr->pins[t] = sched->hv_tensor_backend_ids[ggml_hash_find(&sched->hash_set, t)];
         tr->pin_names[t] = { tr->pins[t], t->name };
         tr->dropped.erase(t);
@@ -152,7 +152,7 @@ GP_COLD static void set_cause(ggml_backend_sched_t sched, ggml_tensor * t, const
     }
 }
 
-// With upstream's debug print on, split_begin starts the trace; pins come earlier.
+// With upstream's debug print on, split_begin starts the trace, but pins come earlier.
 static inline bool wants_cause(ggml_backend_sched_t sched, const char * fmt) {
     return __builtin_expect(sched->trace != nullptr, 0) || (fmt[0] == 'u' && sched->debug);
 }
@@ -169,8 +169,8 @@ static const char * get_cause(ggml_backend_sched_t sched, const ggml_tensor * t)
     return out;
 }
 
-// A view of allocated memory has data and no buffer until the allocator gives it one; with it, a view of a
-// weight would count as a weight in the next plan.
+// A view of allocated memory has data but no buffer until the allocator gives it one. If it kept the buffer, a view of
+// a weight would count as a weight in the next plan.
 static void note_memory(trace * tr, ggml_tensor * t) {
     if (t->data == nullptr || t->buffer == nullptr) {
         tr->unallocated.push_back({ t, t->data, t->buffer });
@@ -221,12 +221,12 @@ GP_COLD static void split_begin(ggml_backend_sched_t sched, ggml_cgraph * graph)
 GP_COLD static void enter_stage(ggml_backend_sched_t sched, int32_t code) {
     trace * tr = sched->trace;
     tr->stage  = code;
-    if (code == GP_STAGE_PASS_5) { // after it the ids of the plan before become the prev_ ones
+    if (code == GP_STAGE_PASS_5) { // after it, the last plan's ids become the prev_ ids
         tr->prev_n_nodes = sched->graph.n_nodes;
         tr->prev_n_leafs = sched->graph.n_leafs;
     }
     if (code == GP_STAGE_GPU_DOWN || tr->n_passes == GP_N_STAGES) {
-        return; // follows GP_STAGE_PASS_2 at once: nothing was assigned in between
+        return; // directly follows GP_STAGE_PASS_2: nothing was assigned in between
     }
     const size_t n = sched->hash_set.size;
     tr->passes.resize(GP_N_STAGES * n); // once
@@ -250,18 +250,18 @@ static void restore(trace * tr) {
     for (auto it = tr->rewires.rbegin(); it != tr->rewires.rend(); ++it) {
         it->node->src[it->j] = it->src;
     }
-    // What is as it was is not written: other threads may read it.
+    // Unchanged entries are not written, because other threads may read them.
     for (size_t i = 0; i < tr->order.size(); i++) {
         if (tr->graph->nodes[i] != tr->order[i]) {
             tr->graph->nodes[i] = tr->order[i];
         }
     }
-    // The other flags are the user's, who may have set some while the graph was lent.
+    // The other flags belong to the user, who may have set some while the graph was lent.
     for (ggml_tensor * input : tr->made_outputs) {
         input->flags &= ~GGML_TENSOR_FLAG_OUTPUT;
     }
-    // Memory that the scheduler lent goes back to it. A node that kept its address would look pre-allocated
-    // to the next plan, which would leave it where it is (1.dst).
+    // Lent memory goes back to the scheduler. A node that kept its address would look pre-allocated to the next plan,
+    // which would leave it where it is (1.dst).
     gp_lock_tensors();
     for (const gp_memory & m : tr->lent) {
         m.t->data   = m.data;
@@ -280,10 +280,10 @@ static void buffer_sizes(ggml_backend_sched_t sched, uint64_t * sizes) {
     }
 }
 
-// The first tensor whose backend has another buffer type than the last time.
+// Notes the first tensor whose backend has another buffer type than the last time. Returns whether there is one.
 static bool moved(ggml_backend_sched_t sched, int n, ggml_tensor ** tensors, const int * ids, const int * prev, gp_realloc_record & r) {
     for (int i = 0; i < n; i++) {
-        // a leaf that nothing reads may have been on no backend
+        // a leaf that no node reads may have had no backend
         const auto buft = [sched](int id) { return id < 0 ? nullptr : sched->bufts[id]; };
         if (ids[i] != prev[i] && buft(ids[i]) != buft(prev[i])) {
             r.kind = GP_REALLOC_BACKEND;
@@ -308,10 +308,10 @@ static void alloc_begin(ggml_backend_sched_t sched) {
     gp_alloc_note(GP_REALLOC_NONE, nullptr, nullptr, -1, 0, 0);
 }
 
-// What is wrong with the allocated graph: a node whose backend cannot reach its memory, or whose write would be
-// lost in a copy.
+// Why the allocated graph cannot be computed: a node's backend cannot reach its memory, or its write would be lost in a
+// copy. Empty if it can.
 GP_COLD static std::string unreached_of(ggml_backend_sched_t sched) {
-    std::vector<std::pair<ggml_backend_buffer_type_t, uint32_t>> known; // which backends reach it
+    std::vector<std::pair<ggml_backend_buffer_type_t, uint32_t>> known; // bits: the backends that reach the type
     const auto reachers = [&](ggml_backend_buffer_type_t buft) {
         for (const auto & one : known) {
             if (one.first == buft) {

@@ -1,5 +1,5 @@
-// Included by the instrumented copy of ggml-backend.cpp at the place of its `#if 0 ... SET_CAUSE` block,
-// where the scheduler's private structs are visible: the hooks, and the readers of sched_trace.h.
+// Included by the instrumented copy of ggml-backend.cpp in place of its `#if 0 ... SET_CAUSE` block, where the
+// scheduler's private structs are visible. Has the hooks, and the readers of sched_trace.h.
 
 #include "sched_trace.h"
 
@@ -12,7 +12,7 @@
 
 #include <memory>
 
-// Not in the oldest releases.
+// Missing in the oldest releases.
 extern "C" __attribute__((weak)) void ggml_gallocr_reserve_n_size(ggml_gallocr_t galloc, ggml_cgraph * graph,
     const int * node_buffer_ids, const int * leaf_buffer_ids, size_t * sizes);
 
@@ -64,7 +64,7 @@ struct reader {
         return found.first->second;
     }
 
-    // Bit b for each backend b of which `f` is true.
+    // Bit b is set for each backend b for which `f` is true.
     template <class F> int32_t mask(F f) const {
         int32_t bits = 0;
         for (int b = 0; b < sched->n_backends; b++) {
@@ -141,7 +141,7 @@ struct reader {
             c->format(r.cause, sizeof(r.cause));
             r.stage = c->stage;
         }
-        snprintf(r.name, sizeof(r.name), "%s", t->name); // an older, longer name may stand behind the NUL
+        snprintf(r.name, sizeof(r.name), "%s", t->name); // an older, longer name may be left after the NUL
         snprintf(r.op_desc, sizeof(r.op_desc), "%s", t->op == GGML_OP_NONE ? "NONE" : ggml_op_desc(t));
         std::fill(r.passes, r.passes + GP_N_STAGES, -1);
         if (kind == GP_KIND_NODE || kind == GP_KIND_LEAF) {
@@ -153,10 +153,10 @@ struct reader {
         records.push_back(r);
     }
 
-    // The tensors of the graph and what they refer to, as the user built it: without the copies and the memory
-    // that planning gave it. That is what the backends were asked about, too.
+    // Reads the tensors of the graph and those that they refer to, as the user built them: without the copies and the
+    // memory that planning gave them. The backends are also asked about them in this state.
     void read_tensors() {
-        const as_built graph_as_built(tr->rewires, tr->lent); // also when a backend's answer is an abort
+        const as_built graph_as_built(tr->rewires, tr->lent); // undone also if a backend's answer is an abort
 
         for (ggml_tensor * node : tr->order) {
             id_of(node);
@@ -181,7 +181,7 @@ struct reader {
         }
     }
 
-    // Calls f(tensor, copy, backend * n_copies + copy_index) for each copy that is a tensor of its own.
+    // Calls f(tensor, copy, backend * n_copies + copy_index) for each copy that is a separate tensor.
     template <class F> void for_each_copy(F f) const {
         const size_t per_tensor = (size_t) sched->n_backends * sched->n_copies;
         for (size_t slot = 0; slot < sched->hash_set.size; slot++) {
@@ -199,7 +199,7 @@ struct reader {
         struct found { int32_t of; size_t k; const ggml_tensor * copy; };
         std::vector<found> copies;
         for_each_copy([&](const ggml_tensor * of, const ggml_tensor * copy, size_t k) { copies.push_back({ id_of(of), k, copy }); });
-        // not in the order of the hash set, which depends on addresses
+        // the order of the hash set depends on addresses
         std::sort(copies.begin(), copies.end(), [](const found & a, const found & b) {
             return a.of != b.of ? a.of < b.of : a.k < b.k;
         });
@@ -247,7 +247,7 @@ static gp_plan * read_plan(ggml_backend_sched_t sched) {
     if (tr == nullptr || tr->graph == nullptr || sched->n_splits == 0) {
         return nullptr;
     }
-    std::unique_ptr<reader> r(new reader()); // a backend that is asked may abort
+    std::unique_ptr<reader> r(new reader()); // freed also if a backend's answer is an abort
     r->sched = sched;
     r->graph = tr->graph;
     r->tr    = tr;
@@ -305,7 +305,7 @@ static void pin(ggml_backend_sched_t to, ggml_backend_sched_t from, const std::u
     }
 }
 
-// A scheduler that goes when the scope does, also when ggml aborts and the stack is unwound.
+// A scheduler that is freed at the end of the scope, also if ggml aborts and the stack is unwound.
 struct shadow {
     ggml_backend_sched_t sched;
 
@@ -314,7 +314,7 @@ struct shadow {
         begin(sched);
         sched->debug = of->debug;
     }
-    // Plans `graph` as `of` would, pins included.
+    // Plans `graph` as `of` would, including its pins.
     void split(ggml_backend_sched_t of, ggml_cgraph * graph) {
         GGML_ASSERT((int) sched->hash_set.size >= graph->n_nodes + graph->n_leafs);
         if (of->trace) {
@@ -344,8 +344,8 @@ void gp_sched_trace(ggml_backend_sched_t sched, bool on) {
 }
 
 void gp_sched_plan(ggml_backend_sched_t sched, ggml_cgraph * graph, gp_plan ** plan) {
-    // A fresh scheduler each time: some releases plan differently after an earlier plan (UPSTREAM.md), and
-    // the caller's own may hold an allocated graph, whose copies live in memory that planning overwrites.
+    // A new scheduler each time: some releases plan differently after an earlier plan, and the caller's own may
+    // hold an allocated graph, whose copies are in memory that planning overwrites.
     gp::shadow own(sched, sched->hash_set.size);
     own.split(sched, graph);
     *plan = gp::read_plan(own.sched);
@@ -361,7 +361,7 @@ bool gp_sched_measure(ggml_backend_sched_t sched, ggml_cgraph * graph, size_t * 
     ggml_gallocr_reserve_n_size(s->galloc, &s->graph, s->node_backend_ids, s->leaf_backend_ids, sizes);
     for (int b = 0; b < s->n_backends; b++) {
         if (std::find(s->bufts, s->bufts + b, s->bufts[b]) != s->bufts + b) {
-            sizes[b] = 0; // counted with the earlier backend that has the same buffer type
+            sizes[b] = 0; // counted for the earlier backend that has the same buffer type
         }
     }
     return true;

@@ -1,11 +1,11 @@
-// The plan of a scheduler, read out as flat records: the C interface of our instrumentation.
+// The C interface of our instrumentation: a scheduler's plan as flat records.
 //
 // Implemented by sched_trace.cpp, which is compiled into the instrumented copy of upstream's
-// ggml-backend.cpp (the scheduler's structs are private to that file). A build made with --pristine
-// has none of these functions; callers declare them weak and ask gp_trace_present() first.
+// ggml-backend.cpp, because the scheduler's structs are private to that file. A build made with
+// --pristine has none of these functions: callers declare them weak and ask gp_trace_present() first.
 //
-// Everything here is plain data without pointers into the scheduler: tensors are numbered (ids), and
-// a record refers to another by its id. -1 means "none" in every int32_t.
+// Everything here is plain data without pointers into the scheduler. Tensors are numbered, and records
+// refer to each other by these ids. In every int32_t, -1 means "none".
 #pragma once
 
 #include "ggml.h"
@@ -29,7 +29,7 @@ extern "C" {
 enum gp_tensor_kind {
     GP_KIND_NODE  = 0, // in graph->nodes; its id is its index there
     GP_KIND_LEAF  = 1, // in graph->leafs
-    GP_KIND_OTHER = 2, // reached through src or view_src only
+    GP_KIND_OTHER = 2, // reached only through src or view_src
     GP_KIND_COPY  = 3, // made by the scheduler for a split's backend
 };
 
@@ -42,25 +42,25 @@ struct gp_tensor_record {
     uint64_t nb[4];
     int32_t  op_params[16];
     int32_t  src[GP_MAX_SRC];         // ids of the sources as the user built them
-    int32_t  planned_src[GP_MAX_SRC]; // ids of what the planned graph reads instead (copies)
+    int32_t  planned_src[GP_MAX_SRC]; // ids of the sources in the planned graph (copies)
     int32_t  view_src;                // id
     int32_t  buffer;                  // index into gp_plan.buffers
     int32_t  kind;                    // enum gp_tensor_kind
     int32_t  type;
     int32_t  op;
     int32_t  flags;
-    int32_t  use_count;               // graph->use_counts, 0 for what is no graph tensor
+    int32_t  use_count;               // graph->use_counts; 0 for tensors outside the graph
     int32_t  backend;                 // assigned backend
-    int32_t  copy_of;                 // copies: id of the tensor copied
+    int32_t  copy_of;                 // copies: id of the copied tensor
     int32_t  copy_index;              // copies: which of the n_copies
     int32_t  stage;                   // gp_plan.stages code of the rule that assigned it
-    char     cause[16];               // upstream's cause code, "" where none was set
+    char     cause[16];               // upstream's cause code, "" if none was set
     char     name[64];
     char     op_desc[32];
     int32_t  passes[GP_N_STAGES];     // nodes and leafs: backend after pass 1, each sweep of 2, 3 and 4
     int32_t  pin;                     // backend that set_tensor_backend asked for
-    int32_t  dropped_pin;             // the same, when a reset has dropped it since
-    int32_t  supports;                // bit b: backend b supports the op (asked of the graph as it was built)
+    int32_t  dropped_pin;             // the same, if a reset has dropped it since
+    int32_t  supports;                // bit b: backend b supports the op (asked about the graph as built)
     int32_t  offload;                 // bit b: backend b wants the op when its weights are in host memory
 };
 
@@ -68,7 +68,7 @@ struct gp_split_record {
     int32_t backend;
     int32_t start;                    // node range [start, end)
     int32_t end;
-    int32_t first_input;              // its inputs are gp_plan.inputs[first_input, first_input + n_inputs)
+    int32_t first_input;              // the inputs are gp_plan.inputs[first_input, first_input + n_inputs)
     int32_t n_inputs;
 };
 
@@ -98,22 +98,22 @@ struct gp_buffer_record {
 
 struct gp_backend_record {
     int32_t  device_type;             // enum ggml_backend_dev_type
-    int32_t  buft;                    // index into gp_plan.bufts: what the scheduler allocates from
+    int32_t  buft;                    // index into gp_plan.bufts: the type that the scheduler allocates from
     uint64_t gallocr_size;            // bytes of the compute buffer reserved so far
     char     name[GP_MAX_NAME];
     char     device[GP_MAX_NAME];
 };
 
-// One planned graph. Owned by the caller: gp_plan_free.
+// One planned graph. The caller owns it and frees it with gp_plan_free.
 struct gp_plan {
     int32_t n_tensors, n_nodes, n_leafs, n_splits, n_inputs, n_bufts, n_buffers, n_backends;
     int32_t n_copies, cur_copy, op_offload, is_alloc;
-    int32_t n_capacities;                // of the splits before this plan: releases that have inputs_capacity
-    int32_t left_backend;                // of split 0, by the plan before this one
+    int32_t n_capacities;                // split slots before this plan, in releases that have inputs_capacity
+    int32_t left_backend;                // backend of split 0 in the plan before this one
     int32_t optimizers;                  // bit b: backend b has a graph_optimize
     int32_t n_order, n_alloc_deps;
     int32_t n_cpu;                       // nodes of CPU backends
-    int32_t n_pins_elsewhere;            // pins of tensors that the graph has not: each takes a slot of the hash set
+    int32_t n_pins_elsewhere;            // pins of tensors outside the graph: each takes a slot of the hash set
     uint64_t hash_set_size, hash_set_used;
     struct gp_tensor_record  * tensors;
     struct gp_split_record   * splits;
@@ -122,90 +122,90 @@ struct gp_plan {
     struct gp_buffer_record  * buffers;
     struct gp_backend_record * backends;
     int32_t                  * leafs;      // ids
-    int32_t                  * order;      // ids of the nodes as they are computed; none without optimizers
+    int32_t                  * order;      // ids of the nodes in computing order; none without optimizers
     struct gp_dep_record     * alloc_deps;
-    int32_t                  * cpu_nodes;  // their ids, and how they are computed
+    int32_t                  * cpu_nodes;  // ids of the CPU's nodes; `cpu` says how they are computed
     struct gp_cpu_record     * cpu;
     int32_t                  * capacities; // inputs_capacity of each split slot before this plan
     void                     * impl;
 };
 
-// The scheduler's private scalars, by upstream's names; -1 where the release has no such field.
+// The scheduler's private scalars, by upstream's names; -1 if the release has no such field.
 struct gp_sched_state {
     int32_t is_reset, is_alloc, n_backends, n_splits, splits_capacity;
     int32_t n_copies, cur_copy, next_copy, n_graph_inputs, graph_inputs_capacity;
     int32_t op_offload, debug, debug_realloc, debug_graph_size, debug_prev_graph_size;
     int32_t callback_eval, callback_copy; // 1 when set
-    int32_t n_graph_nodes, n_graph_leafs, graph_size; // sched->graph, the copy that is allocated
+    int32_t n_graph_nodes, n_graph_leafs, graph_size; // of sched->graph, the copy that is allocated
     uint64_t hash_set_size, hash_set_used, context_buffer, context_buffer_size; // context_buffer: its address
 };
 
 // One used slot of the scheduler's hash set.
 struct gp_slot_record {
-    uint64_t addr;                    // key: struct ggml_tensor *, 0 for the NULL that pass 3 inserts
+    uint64_t addr;                    // the key: struct ggml_tensor *; 0 for the NULL that pass 3 inserts
     uint64_t slot;
     int32_t  backend;                 // hv_tensor_backend_ids[slot]
     int32_t  n_copies;                // copies present in hv_tensor_copies[slot]
     char     cause[16];
 };
 
-// Why the allocator had to lay out the compute buffers anew for a graph (struct gp_realloc_record.kind).
+// Why the allocator had to lay out the compute buffers again for a graph (struct gp_realloc_record.kind).
 enum gp_realloc_kind {
     GP_REALLOC_NONE    = 0,
-    GP_REALLOC_NODES   = 1, // the graph has another number of nodes: need, had before: have
-    GP_REALLOC_LEAFS   = 2, // or of leafs
+    GP_REALLOC_NODES   = 1, // the graph has another number of nodes (need) than before (have)
+    GP_REALLOC_LEAFS   = 2, // the same for leafs
     GP_REALLOC_NODE    = 3, // a node takes more bytes (need) than it was given room for (have)
     GP_REALLOC_SRC     = 4, // a node's source does
-    GP_REALLOC_EDGES   = 6, // as many nodes and leafs, and other edges between them: upstream does not look
+    GP_REALLOC_EDGES   = 6, // as many nodes and leafs, but other edges between them: upstream does not check
     GP_REALLOC_BACKEND = 5, // a node or leaf moved to a backend (need) with another buffer type than before (have)
 };
 
-// One time that it had to.
+// One such reallocation.
 struct gp_realloc_record {
     int32_t  kind;                    // enum gp_realloc_kind
     int32_t  src;                     // GP_REALLOC_SRC: which source of `node`
-    bool     ours;                    // upstream would have computed in the layout that it had
+    bool     ours;                    // upstream would have computed in the old layout
     uint64_t need, have;
-    char     tensor[64];              // whose name, "" where the reason is no tensor
+    char     tensor[64];              // name of the tensor, "" if the reason is not a tensor
     char     node[64];
-    uint64_t before[16];              // bytes of the compute buffer by backend, GGML_SCHED_MAX_BACKENDS
+    uint64_t before[16];              // bytes of the compute buffer per backend, GGML_SCHED_MAX_BACKENDS
     uint64_t after[16];
 };
 
-// Starts (or stops) recording causes and graph changes on one scheduler.
+// Starts or stops recording causes and graph changes on one scheduler.
 GGML_BACKEND_API void gp_sched_trace(ggml_backend_sched_t sched, bool on);
-// Plans on a scheduler of its own, with the pins of `sched`; neither `sched` nor `graph` changes. The plan goes
-// to `plan`: what a call returns is lost when it raises what a Python predicate raised.
+// Plans on a scheduler of its own, with the pins of `sched`. Neither `sched` nor `graph` changes. The plan goes to
+// `plan`, because a return value is lost if the call raises the exception of a Python predicate.
 GGML_BACKEND_API void             gp_sched_plan(ggml_backend_sched_t sched, struct ggml_cgraph * graph, struct gp_plan ** plan);
-// The plan that `sched` holds now for `graph`, the graph it was last given. NULL when it holds none.
+// The current plan of `sched` for `graph`, the graph that it was last given. NULL if it has none.
 GGML_BACKEND_API void             gp_sched_read(ggml_backend_sched_t sched, struct ggml_cgraph * graph, struct gp_plan ** plan);
 GGML_BACKEND_API void             gp_plan_free(struct gp_plan * plan);
-// The graph that `sched` was last given, NULL when it holds none: ggml-opt hands out none of its own.
+// The graph that `sched` was last given, NULL if it has none: ggml-opt does not return its graphs.
 GGML_BACKEND_API struct ggml_cgraph * gp_sched_graph(ggml_backend_sched_t sched);
-// Gives the last planned graph its own sources, node order and flags back, and takes the scheduler's memory
-// from its tensors.
+// Restores the last planned graph's own sources, node order and flags, and takes the scheduler's memory from its
+// tensors.
 GGML_BACKEND_API void gp_sched_restore(ggml_backend_sched_t sched);
-// Forgets the last planned graph without touching it: its tensors may be gone.
+// Forgets the last planned graph without touching it, as its tensors may be gone.
 GGML_BACKEND_API void gp_sched_forget(ggml_backend_sched_t sched);
-// As ggml_backend_sched_reset after gp_sched_restore, but the pins stay.
+// Like ggml_backend_sched_reset after gp_sched_restore, but keeps the pins.
 GGML_BACKEND_API void gp_sched_unplan(ggml_backend_sched_t sched);
-// How many tensors gp_sched_restore gives back what they had before, memory or sources; copies them to `tensors`
-// (room for all of them) when it is not NULL.
+// The number of tensors whose memory or sources gp_sched_restore would restore. Copies them to `tensors`, which must
+// have room for all, unless it is NULL.
 GGML_BACKEND_API int gp_sched_lent(ggml_backend_sched_t sched, struct ggml_tensor ** tensors);
-// Bytes of compute buffer that `graph` needs by backend, 0 for one that shares an earlier one's buffer.
+// Bytes of compute buffer that `graph` needs per backend; 0 for a backend that shares an earlier one's buffer.
 // Allocates nothing; neither `sched` nor `graph` changes. False in releases that cannot measure.
 GGML_BACKEND_API bool gp_sched_measure(ggml_backend_sched_t sched, struct ggml_cgraph * graph, size_t * sizes);
-// Fills at most n records, the newest ones, oldest first, and returns how often it happened at all.
+// Fills the newest records, at most n, oldest first. Returns the number of all reallocations.
 GGML_BACKEND_API size_t gp_sched_reallocs(ggml_backend_sched_t sched, struct gp_realloc_record * records, size_t n);
-// The buffer that could not be had, when an allocation by the graph allocator failed last on this thread:
-// its bytes, and the name of its type.
+// The buffer that could not be allocated when the graph allocator last failed on this thread: returns its bytes, and
+// copies the name of its type.
 GGML_BACKEND_API size_t gp_alloc_failed(char * buft, size_t size);
 GGML_BACKEND_API void gp_sched_state(ggml_backend_sched_t sched, struct gp_sched_state * state);
 // Fills at most n records and returns how many slots are used.
 GGML_BACKEND_API size_t gp_sched_slots(ggml_backend_sched_t sched, struct gp_slot_record * slots, size_t n);
-// Which of node_backend_ids, prev_node_backend_ids, leaf_backend_ids, prev_leaf_backend_ids: 0..3.
+// `which`, 0 to 3, selects node_backend_ids, prev_node_backend_ids, leaf_backend_ids or prev_leaf_backend_ids.
 GGML_BACKEND_API size_t gp_sched_ids(ggml_backend_sched_t sched, int which, int32_t * ids, size_t n);
-// Events of the pipeline, [n_backends][n_copies]: 1 where one exists.
+// Events of the pipeline, [n_backends][n_copies]: 1 if the event exists.
 GGML_BACKEND_API void gp_sched_events(ggml_backend_sched_t sched, int32_t * present);
 
 #ifdef __cplusplus

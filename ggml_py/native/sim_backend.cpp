@@ -1,5 +1,5 @@
-// Backends of simulated devices: each has a CPU backend that computes, and a queue unless it is a device
-// without `async_`, which computes on the caller's thread.
+// Backends of simulated devices. Each has a CPU backend that computes, and a queue; without `async_` it has no queue
+// and computes on the caller's thread.
 
 #include "sim_backend.h"
 
@@ -20,12 +20,12 @@ struct backend {
     ggml_backend_t             cpu    = nullptr;
     std::shared_ptr<sim_queue> queue; // NULL: computes on the caller's thread
 
-    std::mutex                 mutex; // of what follows
+    std::mutex                 mutex; // protects the members below
     ggml_abort_callback        abort      = nullptr;
     void                     * abort_data = nullptr;
 };
 
-// A queue, and how much of it is to be done before something else.
+// A queue, and the ticket that must be done before something else.
 struct mark {
     std::shared_ptr<sim_queue> queue;
     sim_queue::ticket          until = 0;
@@ -40,12 +40,12 @@ backend * of(ggml_backend_t native) {
     return static_cast<backend *>(native->context);
 }
 
-// The device in whose memory it computes.
+// The device whose memory `device` computes in.
 const sim_device * owner(const sim_device * device) {
     return device->settings.buft_of ? sim_device::of(device->settings.buft_of) : device;
 }
 
-// What is still to be done in the memory that a device computes in, but for `without`; with sim_order held.
+// The unfinished work in the memory that a device computes in, without that of `without`. Call it with sim_order held.
 std::vector<mark> pending(const sim_device * device, const backend * without = nullptr) {
     std::vector<mark> marks;
     for (const backend * other : all()) {
@@ -64,7 +64,7 @@ void wait(const std::vector<mark> & marks, bool interruptible) {
     }
 }
 
-// Gives a job to the backend's queue, after all that is to be done in the same memory; with sim_order held.
+// Gives the backend's queue a job that waits for all unfinished work in the same memory. Call it with sim_order held.
 sim_queue::ticket give(backend * self, std::function<void()> job) {
     std::vector<mark> before = pending(self->device, self);
     if (!before.empty()) {
@@ -98,7 +98,7 @@ void free_backend(ggml_backend_t native) {
 
 // --- computing
 
-// A plan that is wrong shall not pass because the CPU's kernels compute here.
+// Aborts for a graph that the device could not compute: a wrong plan must not pass because the CPU's kernels compute.
 void check_graph(ggml_backend_t native, const ggml_cgraph * graph) {
     const auto reaches = [native](ggml_backend_buffer_type_t buft) { return sim_supports_buft(native->device, buft); };
     for (int i = 0; i < graph->n_nodes; i++) {
@@ -132,7 +132,7 @@ enum ggml_status graph_compute(ggml_backend_t native, ggml_cgraph * graph) {
     if (self->device->settings.host) {
         return ggml_backend_graph_compute(self->cpu, graph);
     }
-    static thread_local std::unique_ptr<sim_graph> here; // kept: an error tells of its tensors (guard.cpp)
+    static thread_local std::unique_ptr<sim_graph> here; // kept, because an error describes its tensors (guard.cpp)
     here = std::make_unique<sim_graph>(graph, &self->device->stand_in);
     return ggml_backend_graph_compute(self->cpu, here->graph);
 }
@@ -148,7 +148,7 @@ void synchronize(ggml_backend_t native) {
 void set_tensor_async(ggml_backend_t native, ggml_tensor * tensor, const void * data, size_t offset, size_t size) {
     const char * from = (const char *) data;
     char       * to   = sim_here(tensor->data) + offset;
-    std::vector<char> kept(from, from + size); // as drivers do: the caller may use its memory again
+    std::vector<char> kept(from, from + size); // a copy, as drivers make: the caller may reuse its memory
     std::lock_guard<std::mutex> lock(sim_order());
     give(of(native), [to, kept = std::move(kept)] { memcpy(to, kept.data(), kept.size()); });
 }
@@ -178,7 +178,7 @@ bool cpy_tensor_async(ggml_backend_t native_src, ggml_backend_t native_dst, cons
         to->queue->give([computed] { computed.queue->wait(computed.until, false); }, true);
     }
     const mark copied{to->queue, give(to, [=] { memcpy(place, data, size); })};
-    if (from != to) { // what comes next may write over it
+    if (from != to) { // the source's next job may overwrite it
         from->queue->give([copied] { copied.queue->wait(copied.until, false); }, true);
     }
     return true;
@@ -211,7 +211,7 @@ void event_wait(ggml_backend_t native, ggml_backend_event_t event) {
 
 // --- settings
 
-// The CPU backend's own function of that name.
+// The CPU backend's function of that name.
 template <class F> F cpu_function(const char * name) {
     ggml_backend_reg_t cpu = ggml_backend_dev_backend_reg(sim_cpu());
     return (F) ggml_backend_reg_get_proc_address(cpu, name);
@@ -240,7 +240,7 @@ bool aborts(void * data) {
     std::unique_lock<std::mutex> lock(self->mutex);
     const ggml_abort_callback callback = self->abort;
     void * callback_data = self->abort_data;
-    lock.unlock(); // it may be Python's
+    lock.unlock(); // the callback may be in Python
     return sim_queue::stopped() || (callback != nullptr && callback(callback_data));
 }
 

@@ -13,8 +13,8 @@
 static_assert(GGML_OP_COUNT <= GP_SIM_OPS && GGML_UNARY_OP_COUNT <= GP_SIM_OPS && GGML_GLU_OP_COUNT <= GP_SIM_OPS, "GP_SIM_OPS");
 static_assert(GGML_TYPE_COUNT <= GP_SIM_TYPES, "GP_SIM_TYPES");
 
-// Of module.h: asks a Python predicate; what that raises is raised when the call from Python returns, and
-// the answer is true then.
+// Defined in module.h. Asks a Python predicate. If that raises, the answer is true, and the exception is raised when
+// the call from Python returns.
 extern "C" bool gp_sim_ask(const ggml_tensor * op, void * predicate);
 
 namespace gp {
@@ -22,7 +22,7 @@ namespace {
 
 struct registry {
     ggml_backend_reg          native = {};
-    std::deque<sim_device>    devices; // all that ever were
+    std::deque<sim_device>    devices; // all that were ever made
     std::vector<sim_device *> listed;  // in the order of opening
 };
 
@@ -39,7 +39,7 @@ buffer_memory * memory_of(ggml_backend_buffer_t buffer) {
     return static_cast<buffer_memory *>(buffer->context);
 }
 
-// Frees a buffer when nothing is computed in it any more.
+// Frees a buffer once no work in it remains.
 void let_go(sim_device * device, void * data, size_t size) {
     const auto free = [=] {
         ::operator delete(data, std::align_val_t(device->settings.alignment));
@@ -80,7 +80,7 @@ void clear(ggml_backend_buffer_t buffer, uint8_t value) {
     memset(memory_of(buffer)->data, value, buffer->size);
 }
 
-// From one simulated device to another.
+// Copies from one simulated device to another.
 bool cpy_tensor(ggml_backend_buffer_t, const ggml_tensor * src, ggml_tensor * dst) {
     ggml_backend_buffer_t from = src->view_src ? src->view_src->buffer : src->buffer;
     if (!sim_is_buffer(from)) {
@@ -144,7 +144,7 @@ size_t get_max_size(ggml_backend_buffer_type_t buft) {
     return sim_device::of(buft)->settings.max_size;
 }
 
-// --- pinned host memory: the CPU's own buffers, but for their type
+// --- pinned host memory: the CPU's own buffers with another type
 
 void free_host_buffer(ggml_backend_buffer_t buffer) {
     let_go(sim_device::of(buffer->buft), buffer->context, 0);
@@ -177,7 +177,7 @@ const char * get_description(ggml_backend_dev_t dev) {
     return sim_device::of(dev)->decisions.description;
 }
 
-// The device in whose memory it computes.
+// The device whose memory `device` computes in.
 sim_device * owner(sim_device * device) {
     return device->settings.buft_of ? sim_device::of(device->settings.buft_of) : device;
 }
@@ -185,7 +185,7 @@ sim_device * owner(sim_device * device) {
 void get_memory(ggml_backend_dev_t dev, size_t * free, size_t * total) {
     sim_device * device = owner(sim_device::of(dev));
     std::lock_guard<std::mutex> lock(device->mutex);
-    *total = device->settings.host ? 0 : device->settings.memory; // as BLAS, which has none of its own
+    *total = device->settings.host ? 0 : device->settings.memory; // host devices have none, as BLAS
     *free  = *total - device->used;
 }
 
@@ -193,8 +193,8 @@ enum ggml_backend_dev_type get_type(ggml_backend_dev_t dev) {
     return (enum ggml_backend_dev_type) sim_device::of(dev)->settings.type;
 }
 
-// Whether weights that stay on the CPU may stay in the mapped file: as CUDA and Vulkan have it. Older
-// releases do not ask.
+// Sets whether weights that stay on the CPU may stay in the mapped file, as CUDA and Vulkan do. Older releases have no
+// such property.
 template <class Caps> auto set_mmap_support(Caps & caps, bool value, int) -> decltype(caps.mmap_support, void()) {
     caps.mmap_support = value;
 }
@@ -243,21 +243,21 @@ bool supports_op(ggml_backend_dev_t dev, const ggml_tensor * op) {
     std::unique_lock<std::mutex> lock(device->mutex);
     const gp_sim_decisions & decisions = device->decisions;
     if (op->op == GGML_OP_NONE && decisions.mode != GP_SIM_TABLE) {
-        return true; // a leaf: without this nothing could be in its memory, upstream aborts
+        return true; // a leaf: otherwise no leaf could be in its memory, and upstream would abort
     }
     switch (decisions.mode) {
         case GP_SIM_ALL:   return true;
         case GP_SIM_TABLE: return in_table(decisions, op);
         case GP_SIM_ASK: {
             void * predicate = decisions.predicate;
-            lock.unlock(); // it may ask this device
+            lock.unlock(); // the predicate may ask this device
             return gp_sim_ask(op, predicate);
         }
         default:           return false;
     }
 }
 
-// As get_op_batch_size of ggml-cuda.cu, and offload_op of ggml-metal.cpp and ggml-cann.cpp.
+// Like get_op_batch_size in ggml-cuda.cu, and offload_op in ggml-metal.cpp and ggml-cann.cpp.
 int64_t batch_size(const ggml_tensor * op, int32_t batch) {
     if (batch == GP_SIM_PRODUCTS && op->op != GGML_OP_MUL_MAT && op->op != GGML_OP_MUL_MAT_ID) {
         return 0;
@@ -324,7 +324,7 @@ void fill_interfaces(sim_device & device) {
 
 registry & reg() {
     static registry & it = *[] {
-        registry * made = new registry; // for ever: backends may be freed after static objects
+        registry * made = new registry; // never destroyed: backends may be freed after static objects
         made->native.api_version            = GGML_BACKEND_API_VERSION;
         made->native.iface.get_name         = [](ggml_backend_reg_t) { return "SIM"; };
         made->native.iface.get_device_count = [](ggml_backend_reg_t) { return reg().listed.size(); };
@@ -335,8 +335,8 @@ registry & reg() {
     return it;
 }
 
-// Upstream reads a registry's devices when it is registered, can add more, and takes all of them away at
-// once when it is unloaded.
+// Upstream reads a registry's devices when it is registered. It can add devices later, but removes them only all at
+// once, by unloading the registry.
 void list(sim_device * device) {
     device->listed = true;
     reg().listed.push_back(device);
@@ -383,7 +383,7 @@ bool sim_supports_buft(ggml_backend_dev_t dev, ggml_backend_buffer_type_t buft) 
     if (device->settings.host) {
         return ggml_backend_buft_is_host(buft);
     }
-    // An integrated GPU reads the pinned memory in place, as CUDA's do.
+    // An integrated GPU reads pinned memory in place, as with CUDA.
     const bool pinned = device->settings.type == GGML_BACKEND_DEVICE_TYPE_IGPU && buft == &device->host_buft;
     return buft == get_buffer_type(dev) || pinned;
 }

@@ -1,11 +1,11 @@
-// Simulated devices: the backend registry "SIM". To upstream each is a device like any other, with memory
-// that nobody else reads (its addresses fault elsewhere); it computes with the CPU's kernels, so results are the CPU's bit for bit.
+// Simulated devices: the backend registry "SIM". To upstream each is a device like any other, with memory that only it
+// can read (its addresses fault elsewhere). It computes with the CPU's kernels, so results equal the CPU's bit for bit.
 //
-// 1. Devices are made and listed at run time, by name. What a device is (gp_sim_settings) stays as long as a
-//    backend or buffer of it is alive; what it wants (gp_sim_decisions) may change at any time.
-// 2. What the CPU cannot compute is never supported, whatever the decisions say, and neither are the ops
-//    whose function is the caller's own (MAP_CUSTOM, CUSTOM), as on a GPU.
-// 3. A closed device is listed no longer. Its native object stays: the same name gets it again.
+// 1. Devices are made and listed at run time, by name. The settings of a device (gp_sim_settings) are fixed while it
+//    has a backend or buffer; its decisions (gp_sim_decisions) may change at any time.
+// 2. Ops that the CPU cannot compute are never supported, whatever the decisions say, nor are ops that call a function
+//    of the caller (MAP_CUSTOM, CUSTOM), as on a GPU.
+// 3. A closed device is no longer listed. Its native object stays and is reused for the same name.
 #pragma once
 
 #include "ggml-backend.h"
@@ -21,23 +21,23 @@
 extern "C" {
 #endif
 
-// Who orders the nodes of its splits (graph_optimize).
+// How the nodes of its splits are ordered (graph_optimize).
 enum gp_sim_order {
     GP_SIM_ORDER_NONE  = 0,
-    GP_SIM_ORDER_ASK   = 1, // gp_sim_decisions.optimizer
-    GP_SIM_ORDER_METAL = 2, // upstream's own for Metal
+    GP_SIM_ORDER_ASK   = 1, // by gp_sim_decisions.optimizer
+    GP_SIM_ORDER_METAL = 2, // by upstream's own function for Metal
 };
 
 struct gp_sim_settings {
     int32_t            type;        // enum ggml_backend_dev_type
     bool               host;        // computes in the CPU's memory, as BLAS does
-    bool               host_buffer; // has a type of pinned host memory
-    bool               async_;      // computes and copies while the caller goes on; has events
+    bool               host_buffer; // has a buffer type of pinned host memory
+    bool               async_;      // computes and copies while the caller continues; has events
     int32_t            optimize;    // enum gp_sim_order
     size_t             memory;      // bytes of the device
-    size_t             max_size;    // bytes of a buffer
+    size_t             max_size;    // maximum bytes of a buffer
     size_t             alignment;   // of buffers and tensors, a power of two
-    ggml_backend_dev_t buft_of;     // the device whose buffer type it shares, NULL for its own
+    ggml_backend_dev_t buft_of;     // the device whose buffer type it shares; NULL if it has its own
 };
 
 enum gp_sim_mode {
@@ -47,43 +47,43 @@ enum gp_sim_mode {
     GP_SIM_ASK   = 3,
 };
 
-// What counts as the batch where ops are wanted although their weights are in host memory.
+// What counts as the batch when deciding whether to offload an op whose weights are in host memory.
 enum gp_sim_batch {
-    GP_SIM_ROWS     = 0, // as CUDA, Vulkan and SYCL count
-    GP_SIM_PRODUCTS = 1, // as Metal: rows of MUL_MAT and MUL_MAT_ID, others are not wanted
-    GP_SIM_NE1      = 2, // as CANN: ne[1], of all but GET_ROWS
+    GP_SIM_ROWS     = 0, // rows, as for CUDA, Vulkan and SYCL
+    GP_SIM_PRODUCTS = 1, // as for Metal: rows of MUL_MAT and MUL_MAT_ID; other ops are not offloaded
+    GP_SIM_NE1      = 2, // as for CANN: ne[1] of all ops but GET_ROWS
 };
 
-// What it supports, and which ops it wants although their weights are in host memory.
+// Which ops the device supports, and which it offloads if their weights are in host memory.
 struct gp_sim_decisions {
     char     description[128];
     int32_t  mode;                // enum gp_sim_mode
     int32_t  batch;               // enum gp_sim_batch
-    int64_t  offload_min_batch;   // 0: wants none
+    int64_t  offload_min_batch;   // 0: offloads no op
     void *   predicate;           // GP_SIM_ASK: for gp_sim_ask
     void *   optimizer;           // GP_SIM_ORDER_ASK: for gp_sim_ask_order
-    uint64_t ops[GP_SIM_OPS];     // GP_SIM_TABLE: bits are types of src[0], or of the result where there is none
-    uint64_t unary[GP_SIM_OPS];   // by enum ggml_unary_op, beside ops[GGML_OP_UNARY]
+    uint64_t ops[GP_SIM_OPS];     // GP_SIM_TABLE: bits are types of src[0], or of the result if there is no src[0]
+    uint64_t unary[GP_SIM_OPS];   // by enum ggml_unary_op, in addition to ops[GGML_OP_UNARY]
     uint64_t glu[GP_SIM_OPS];
 };
 
-// What is alive of a device.
+// The live objects of a device.
 struct gp_sim_state {
     int32_t n_backends;
-    int32_t n_buffers; // its host buffers included
+    int32_t n_buffers; // including its host buffers
     int32_t n_shared;  // open devices that share its buffer type
     size_t  used;      // bytes of its memory
 };
 
-// The device of that name, listed, with these settings; NULL when it has others and is in use.
+// Lists the device of that name with these settings and returns it. NULL if it has other settings and is in use.
 ggml_backend_dev_t gp_sim_open(const char * name, const struct gp_sim_settings * settings);
 void               gp_sim_decide(ggml_backend_dev_t dev, const struct gp_sim_decisions * decisions);
 void               gp_sim_state(ggml_backend_dev_t dev, struct gp_sim_state * state);
-// It is listed no longer. Close its backends and buffers before.
+// Removes the device from the list. Close its backends and buffers first.
 void               gp_sim_close(ggml_backend_dev_t dev);
-// Whether this build has that order: of Metal's from the releases on whose part of it stands alone.
+// Whether this build has that order. It has Metal's for releases in which that code can be compiled alone.
 bool               gp_sim_can_order(int32_t optimize);
-// add_alloc_dep, for whom gp_sim_ask_order asked. False in releases that have none.
+// Calls add_alloc_dep for the function that gp_sim_ask_order asked. False in releases that have no add_alloc_dep.
 bool               gp_sim_keep(void * keep, struct ggml_tensor * tensor, struct ggml_tensor * until);
 
 #ifdef __cplusplus

@@ -30,10 +30,10 @@ sim_graph::sim_graph(const ggml_cgraph * from, ggml_backend_buffer_t buffer) {
             src = src == nullptr ? nullptr : copy(src);
         }
     }
-    for (size_t i = 0; i < tensors.size(); i++) { // grows meanwhile
+    for (size_t i = 0; i < tensors.size(); i++) { // the loop adds tensors
         ggml_tensor & t = tensors[i];
         t.view_src = t.view_src == nullptr ? nullptr : copy(t.view_src);
-        if (i >= (size_t) from->n_nodes) { // not computed here: what it came from may be gone
+        if (i >= (size_t) from->n_nodes) { // not computed here, so its sources may be gone
             for (ggml_tensor *& src : t.src) {
                 src = nullptr;
             }
@@ -47,7 +47,7 @@ sim_graph::sim_graph(const ggml_cgraph * from, ggml_backend_buffer_t buffer) {
     for (int i = 0; i < from->n_nodes; i++) {
         graph->nodes[graph->n_nodes++] = copies[from->nodes[i]];
     }
-    // The CPU fuses nodes whose results nobody else uses.
+    // The CPU fuses nodes if no other node uses the result between them.
     const ggml_hash_set & known = from->visited_hash_set;
     for (const auto & [original, made] : copies) {
         const size_t i = known.size == 0 ? GGML_HASHSET_FULL : ggml_hash_find(&known, original);

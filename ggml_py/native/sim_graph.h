@@ -1,4 +1,4 @@
-// A graph as it was when it was given to a simulated device, to be computed later.
+// A copy of a graph that was given to a simulated device, to be computed later.
 #pragma once
 
 #include "ggml-backend.h"
@@ -8,9 +8,9 @@
 
 namespace gp {
 
-// Copies the tensors' metadata: callers change and free theirs as soon as graph_compute returned, as GPUs
-// allow, and the scheduler does. The data is not copied; it stays where it is until the device is done.
-// Buffers' own structs may go before, so `buffer` takes their place.
+// Copies the tensors' metadata: callers may change and free their tensors as soon as graph_compute has returned, as
+// GPUs allow and the scheduler does. The data is not copied; it stays in place until the device is done. The buffers'
+// own structs may be freed earlier, so `buffer` replaces them.
 class sim_graph {
 public:
     sim_graph(const ggml_cgraph * graph, ggml_backend_buffer_t buffer);

@@ -1,5 +1,5 @@
-// graph_optimize of simulated devices: a Python function's, or upstream's own for Metal, of which the part that
-// orders the nodes needs no Metal.
+// graph_optimize of simulated devices: a Python function, or upstream's own for Metal, whose ordering code does not
+// need Metal.
 #include "sim_backend.h"
 
 #include "ggml-impl.h" // struct ggml_cgraph
@@ -12,20 +12,20 @@
 #include "ggml-metal-device.h"
 #include "ggml-metal-fusion.h"
 
-// Asked about tensors in Metal's own buffers, by what encodes kernels; ordering nodes does not.
+// Needed only for linking: the code that encodes kernels calls it, the code that orders nodes does not.
 extern "C" struct ggml_metal_buffer_id ggml_metal_buffer_get_id(ggml_metal_buffer_t, const struct ggml_tensor *) {
     GGML_ABORT("Metal's fusion asked for a buffer while it orders nodes");
 }
 #endif
 
-// Of module.h: asks a Python function for an order; what that raises is raised when the call from Python returns,
-// and the answer is false then.
+// Defined in module.h. Asks a Python function for an order. If that raises, the answer is false, and the exception is
+// raised when the call from Python returns.
 extern "C" bool gp_sim_ask_order(ggml_tensor ** nodes, int n, int32_t * order, void * keep, void * optimizer);
 
 namespace gp {
 namespace {
 
-// add_alloc_dep and its user_data; NULL in releases that have none.
+// add_alloc_dep and its user_data; NULL in releases that have no add_alloc_dep.
 struct keeper {
     void (*add_alloc_dep)(void *, ggml_tensor *, ggml_tensor *);
     void * user_data;
@@ -51,14 +51,14 @@ void optimize(ggml_backend_t native, ggml_cgraph * graph, keeper keep) {
         return;
     }
 #ifdef GP_SIM_METAL
-    if (keep.add_alloc_dep != nullptr) { // as ggml_backend_metal_graph_optimize
+    if (keep.add_alloc_dep != nullptr) { // as in ggml_backend_metal_graph_optimize
         ggml_metal_fusion_add_alloc_deps(keep.user_data, keep.add_alloc_dep, graph);
     }
     ggml_graph_optimize(graph);
 #endif
 }
 
-// Releases differ in whether it has params.
+// Releases differ in the parameters of graph_optimize.
 void fill(void (*& to)(ggml_backend_t, ggml_cgraph *)) {
     to = [](ggml_backend_t native, ggml_cgraph * graph) { optimize(native, graph, {}); };
 }

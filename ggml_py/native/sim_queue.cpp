@@ -3,7 +3,7 @@
 #include <atomic>
 #include <chrono>
 
-// Of module.h: whether the handler of a signal raised on this thread.
+// Defined in module.h: whether a signal handler raised on this thread.
 extern "C" bool gp_interrupted(void);
 
 namespace gp {
@@ -12,12 +12,12 @@ namespace {
 
 std::atomic<int>         interrupts{0};
 thread_local sim_queue * mine         = nullptr;
-thread_local int         interrupts_0 = 0; // of the job that runs on this thread
+thread_local int         interrupts_0 = 0; // `interrupts` of the job that runs on this thread
 
 } // namespace
 
 std::mutex & sim_order() {
-    static std::mutex & it = *new std::mutex; // for ever: threads may be at work when the process ends
+    static std::mutex & it = *new std::mutex; // never destroyed: threads may still work when the process ends
     return it;
 }
 
@@ -56,7 +56,7 @@ void sim_queue::wait(ticket until, bool interruptible) {
             lock.unlock();
             if (gp_interrupted()) {
                 interrupts++;
-                interruptible = false; // once is enough
+                interruptible = false; // interrupt only once
             }
             lock.lock();
         }
@@ -104,7 +104,7 @@ void sim_queue::work() {
         if (next.always || !failure) {
             lock.unlock();
             run(next);
-            next.run = nullptr; // before it counts as done: what it holds may be waited for
+            next.run = nullptr; // before the job counts as done, because others may wait for what it holds
             lock.lock();
         }
         done++;

@@ -35,11 +35,11 @@ struct work {
     size_t              n;
     std::atomic<size_t> next{0};
     std::exception_ptr  failure;
-    std::mutex          mutex; // of `failure`
+    std::mutex          mutex; // protects `failure`
 
     void run() {
         try {
-            gp::scope guarded; // each thread's own
+            gp::scope guarded; // one for each thread
             for (size_t i = next++; i < n; i = next++) {
                 const gp_piece & piece = pieces[i];
                 gp::pinned_tensor tensor(piece.tensor);
@@ -72,7 +72,7 @@ void gp_set_pieces(const gp_piece * pieces, size_t n, int n_threads) {
             others.emplace_back([&todo] { todo.run(); });
         }
     } catch (const std::exception &) {
-        // no more threads to be had: those that are there do it
+        // no more threads can be started: the existing ones do the work
     }
     todo.run();
     for (std::thread & other : others) {

@@ -1,4 +1,4 @@
-// Data of many tensors at once, by several threads.
+// Sets the data of many tensors with several threads.
 #pragma once
 
 #include "ggml.h"
@@ -19,9 +19,9 @@ struct gp_piece {
     bool                 mapped; // `data` is in a mapped file
 };
 
-// ggml_backend_tensor_set for each of n pieces. Pages of mapped files that are all of one piece go back to the
-// system then, which has them in its cache for whoever reads them again. Threads besides the calling one, n_threads in
-// all, are there until it returns; what fails first on one of them (an assertion) is thrown here, when all have ended.
+// Calls ggml_backend_tensor_set for each of n pieces. Pages of mapped files that belong to one piece only are then
+// given back to the system, which keeps them in its cache for later reads. The work is done by n_threads threads,
+// including the calling one. The first failure on any of them (an assertion) is thrown here, once all have ended.
 void gp_set_pieces(const struct gp_piece * pieces, size_t n, int n_threads);
 
 #ifdef __cplusplus

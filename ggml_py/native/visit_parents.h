@@ -1,16 +1,16 @@
-// ggml_build_forward_impl's walk over a tensor's sources, without recursion: a chain of ops may be as long as
-// memory allows, on threads with small stacks too. Included by the instrumented copy of ggml.c behind
-// upstream's own walk (vendor/depth_edits.py), which it replaces: the same order of nodes and leafs, the same
-// places in the hash set, the same counts and flags.
+// ggml_build_forward_impl's walk over a tensor's sources, without recursion, so that a chain of ops may be as long as
+// memory allows, even on threads with small stacks. Included by the instrumented copy of ggml.c after upstream's own
+// walk (vendor/depth_edits.py), which it replaces. It gives the same order of nodes and leafs, the same slots in the
+// hash set, and the same counts and flags.
 #pragma once
 
 struct gp_visit {
     struct ggml_tensor * node;
     int                  i;     // its next source
-    bool                 first; // it was not in the graph; else only the flag is handed on
+    bool                 first; // the node was not in the graph; otherwise only the flag is passed on
 };
 
-// The tensors on the way from the root, on the heap once there are many.
+// The tensors on the path from the root, on the heap once there are many.
 struct gp_visits {
     struct gp_visit * at;
     size_t            n;
@@ -18,7 +18,7 @@ struct gp_visits {
     struct gp_visit   few[128];
 };
 
-// Also when an assertion leaves the walk.
+// Also called when an assertion ends the walk.
 static void gp_visits_free(struct gp_visits * visits) {
     if (visits->at != visits->few) {
         free(visits->at);
@@ -51,10 +51,10 @@ static inline bool gp_lacks_compute(const struct ggml_tensor * node) {
 }
 #endif
 
-// Comes to `node`; its sources are next if it is on top of `visits` then.
+// Visits `node`. If it is on top of `visits` afterwards, its sources come next.
 static inline size_t gp_visit_enter(struct gp_visits * visits, struct ggml_cgraph * cgraph, struct ggml_tensor * node, bool compute) {
 #ifdef GP_VISIT_COMPUTE
-    // Written once: another graph that has the node may be computing.
+    // Written only once, because another graph with this node may be computing.
     if (node->op != GGML_OP_NONE && compute && !(node->flags & GGML_TENSOR_FLAG_COMPUTE)) {
         node->flags |= GGML_TENSOR_FLAG_COMPUTE;
     }

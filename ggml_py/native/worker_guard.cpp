@@ -19,7 +19,7 @@ struct failure {
 thread_local int                 running     = 0; // a custom op may compute on another pool
 thread_local const ggml_tensor * failed_node = nullptr;
 
-// Returns true if `work` came to its end.
+// Returns true if `work` finished.
 __attribute__((noinline)) bool attempt(gp::run & here, void * (*work)(void *), void * data, ggml_tensor ** node) {
     try {
         work(data);
@@ -27,7 +27,7 @@ __attribute__((noinline)) bool attempt(gp::run & here, void * (*work)(void *), v
     } catch (const left_exception &) {
         // another thread's failure
     } catch (const std::exception &) {
-        here.busy = true; // else the signal could take the thread from between the next two
+        here.busy = true; // otherwise the signal could interrupt between the next two statements
         std::atomic_signal_fence(std::memory_order_seq_cst);
         if (__atomic_exchange_n(&here.pool->failed, 1, __ATOMIC_ACQ_REL) == 0) {
             here.pool->failure = new failure{std::current_exception(), *node};
@@ -36,7 +36,7 @@ __attribute__((noinline)) bool attempt(gp::run & here, void * (*work)(void *), v
     return false;
 }
 
-// The same; kernels are left by a jump to here. A function of its own, for it has nothing to destroy.
+// The same, but kernels are left by a jump to here. A separate function, so that there is nothing to destroy.
 __attribute__((noinline)) bool attempt_and_leave(gp::run & here, void * (*work)(void *), void * data, ggml_tensor ** node) {
     here.frame = __builtin_frame_address(0);
     if (_setjmp(here.back) == 0) {
@@ -72,7 +72,7 @@ bool gp_pool_run(gp_pool * pool, void * (*work)(void *), void * data, ggml_tenso
         }
         return false;
     }
-    __atomic_add_fetch(&pool->left, 1, __ATOMIC_ACQ_REL); // from here on the pool may be gone
+    __atomic_add_fetch(&pool->left, 1, __ATOMIC_ACQ_REL); // from here on, the pool may be freed
     if (ith != 0) {
         return false;
     }

@@ -1,14 +1,14 @@
-// Failures on the threads of a CPU compute: what the instrumented copy of ggml-cpu.c calls.
+// Handles failures on the threads of a CPU compute. The instrumented copy of ggml-cpu.c calls these functions.
 //
-// 1. Each thread's part of a compute runs in gp_pool_run, which catches what it throws (an assertion, see
-//    guard.h). The first failure is kept, the pool is marked.
-// 2. A marked pool lets nobody wait: ggml_barrier asks gp_pool_check, which throws, so threads leave ops
-//    from the barriers inside them too. A thread between two barriers comes to the next one by itself.
-// 3. The thread that failed never entered the barrier it was due at. So nobody passes it, nobody ends
-//    the graph, and every thread leaves by throwing: counting them is enough to know when all have left.
-// 4. The calling thread waits for that, unmarks the pool, lets ggml_graph_compute free what it made and
-//    only then throws the kept failure on to whoever called.
-// 5. A compute that its abort callback stops in the middle of a kernel ends in the same way, without a
+// 1. Each thread's part of a compute runs in gp_pool_run, which catches its exceptions (assertions, see
+//    guard.h). The first failure is kept, and the pool is marked.
+// 2. In a marked pool no thread waits: ggml_barrier calls gp_pool_check, which throws, so threads also leave
+//    ops from barriers inside them. A thread between two barriers reaches the next one by itself.
+// 3. The thread that failed never enters its next barrier. So no thread passes that barrier or finishes the
+//    graph, and every thread leaves by throwing. Counting them tells when all have left.
+// 4. The calling thread waits for that, unmarks the pool, lets ggml_graph_compute free its memory, and only
+//    then throws the kept failure to its caller.
+// 5. A compute that its abort callback stops in the middle of a kernel ends in the same way, but without a
 //    failure to throw: it returns GGML_STATUS_ABORTED, as between two nodes (worker_leave.h).
 #pragma once
 
@@ -19,7 +19,7 @@
 
 struct ggml_tensor;
 
-// ggml_barrier has a section of its own, so that a thread's place can be told from it.
+// ggml_barrier has its own section, so that a code address can be recognized as being inside it.
 #ifdef __ELF__
 #define GP_BARRIER_CODE __attribute__((noinline, section("gp_barrier")))
 #else
@@ -30,13 +30,13 @@ struct ggml_tensor;
 extern "C" {
 #endif
 
-// In upstream's struct ggml_threadpool. The numbers are read and written with __atomic builtins.
+// A member of upstream's struct ggml_threadpool. The numbers are read and written with __atomic builtins.
 struct gp_pool {
     int    failed;
-    int    left;    // threads that have left the failed compute
-    int    wanted;  // the thread that asks is in a barrier: one that is not shall fail
-    int    stopped; // it failed because it was to stop
-    int    forks;   // gp_forks() when it was made
+    int    left;    // number of threads that have left the failed compute
+    int    wanted;  // the asking thread is in a barrier, so a thread that is not in one must fail
+    int    stopped; // the compute failed because it had to stop
+    int    forks;   // gp_forks() when the pool was made
     void * failure;
 };
 
@@ -46,23 +46,23 @@ struct gp_stop {
     void * data;
 };
 
-// Runs work(data). `node` is where `work` notes the node it is at. Returns true on the calling thread
-// (ith 0) of a failed compute, when all n_threads threads have left it. `stop` is asked within kernels.
+// Runs work(data). `work` stores the current node in `node`. Returns true on the calling thread (ith 0) of a
+// failed compute, once all n_threads threads have left it. `stop` is asked inside kernels.
 __attribute__((visibility("default")))
 bool gp_pool_run(struct gp_pool * pool, void * (*work)(void *), void * data, struct ggml_tensor ** node, int ith, int n_threads, const struct gp_stop * stop);
 
-// Whether the failed compute was to stop; asked once.
+// Whether the failed compute had to stop. Resets the answer.
 __attribute__((visibility("default"))) bool gp_pool_stopped(struct gp_pool * pool);
-// The library with `code` has kernels, which may be left; its ggml_barrier is between the other two.
+// The library that contains `code` has kernels that may be left. Its ggml_barrier is between the other two addresses.
 __attribute__((visibility("default"))) void gp_pool_code(const void * code, const char * barrier, const char * barrier_end);
 
-// Takes the failure out of a pool that may be freed then; throws it, if there is one.
+// gp_pool_take takes the failure out of a pool, which may then be freed. gp_pool_raise throws it if there is one.
 __attribute__((visibility("default"))) void * gp_pool_take(struct gp_pool * pool);
 __attribute__((visibility("default"))) void   gp_pool_raise(void * failure);
 
 __attribute__((visibility("default"), noreturn, cold)) void gp_pool_leave(void);
 
-// The node to blame for what this thread throws next, where no thread of a pool runs yet.
+// Sets the node to blame for this thread's next exception, for use before a pool's threads run.
 __attribute__((visibility("default"))) void gp_pool_failed_at(const struct ggml_tensor * node);
 
 static inline void gp_pool_check(struct gp_pool * pool) {
@@ -71,24 +71,24 @@ static inline void gp_pool_check(struct gp_pool * pool) {
     }
 }
 
-// An integer division by zero (or of the smallest number by -1) at that place fails as an assertion there does.
-// Kernels are left by a jump: the compiler does not expect an exception from a division.
+// An integer division by zero (or of the smallest number by -1) at that place fails like an assertion there. Kernels are
+// left by a jump, because the compiler does not expect an exception from a division.
 __attribute__((visibility("default"), noreturn, cold)) void gp_divided(const char * file, int line, bool by_zero);
 // Whether the compiler checks the divisions of these libraries (divide.c).
 __attribute__((visibility("default"))) bool gp_divisions_checked(void);
 
-// This thread catches what an assertion throws (+1), no longer (-1).
+// This thread catches exceptions of assertions (+1), or no longer does (-1).
 __attribute__((visibility("default"))) void gp_catching(int more);
 
-// Whether its threads are in the process that forked this one.
+// Whether the pool's threads are in the process that forked this one.
 static inline bool gp_pool_lost(const struct gp_pool * pool) {
     return pool->forks != gp_forks();
 }
 
-// For guard.cpp, which asks for them weakly: a pristine build has none.
+// For guard.cpp, which declares them weak, because a pristine build does not have them.
 // Whether this thread is in gp_pool_run.
 __attribute__((visibility("default"))) bool gp_pool_running(void);
-// The node of the failure that gp_pool_raise threw last on this thread; asked once.
+// The node of the failure that gp_pool_raise threw last on this thread. Resets the answer.
 __attribute__((visibility("default"))) const struct ggml_tensor * gp_pool_failed_node(void);
 
 #ifdef __cplusplus

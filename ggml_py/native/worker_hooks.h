@@ -1,6 +1,6 @@
 // Included by the instrumented copy of ggml-cpu.c before ggml_graph_compute_thread (vendor/instrument.py),
-// where the private structs are known. Upstream's function has become gp_compute_thread; callers of the old
-// name come here first. Why: worker_guard.h.
+// where the private structs are visible. Upstream's function is renamed to gp_compute_thread, so callers of the
+// old name come here first. worker_guard.h says why.
 #pragma once
 
 #include "reach.h"
@@ -9,7 +9,7 @@ static thread_ret_t gp_compute_thread(void * data);
 
 #ifdef __ELF__
 extern const char __start_gp_barrier[] __attribute__((visibility("hidden")));
-extern const char __stop_gp_barrier[] __attribute__((visibility("hidden"))); // by the linker, around the section
+extern const char __stop_gp_barrier[] __attribute__((visibility("hidden"))); // the linker's symbols around the section
 #define GP_BARRIER_BEGIN __start_gp_barrier
 #define GP_BARRIER_END   __stop_gp_barrier
 #else
@@ -28,7 +28,7 @@ static thread_ret_t ggml_graph_compute_thread(void * data) {
     const struct gp_stop stop = { tp->cplan->abort_callback, tp->cplan->abort_callback_data };
     gp_pool_code((const void *) gp_compute_thread, GP_BARRIER_BEGIN, GP_BARRIER_END);
     if (gp_pool_run(&tp->gp, gp_compute_thread, state, &state->gp_node, state->ith, n_threads, &stop)) {
-        // those who left from inside the barrier are still counted there
+        // threads that left from inside the barrier are still counted in it
         atomic_store_explicit(&tp->n_barrier, 0, memory_order_relaxed);
         if (gp_pool_stopped(&tp->gp)) {
             tp->ec = GGML_STATUS_ABORTED;

@@ -24,9 +24,9 @@ thread_local gp::run * volatile innermost = nullptr;
 
 namespace {
 
-constexpr long BEGIN_MS = 8;   // of the thread's CPU time, until it is taken for a long compute
+constexpr long BEGIN_MS = 8;   // of the thread's CPU time, until a compute counts as long
 constexpr long EVERY_MS = 100; // of real time, from then on
-constexpr long AGAIN_MS = 10;  // where the thread could not be left
+constexpr long AGAIN_MS = 10;  // if the thread could not leave its code
 
 // ---- code that may be left ----
 
@@ -49,7 +49,7 @@ const text * text_of(uintptr_t code) {
     return nullptr;
 }
 
-// The segment with that code.
+// Finds the segment that contains the code.
 int find_segment(dl_phdr_info * info, size_t, void * data) {
     text * found = static_cast<text *>(data);
     for (int i = 0; i < info->dlpi_phnum; i++) {
@@ -64,8 +64,8 @@ int find_segment(dl_phdr_info * info, size_t, void * data) {
     return 0;
 }
 
-// Where functions of libc begin that hold nothing: kernels copy gigabytes with one call. Their variants jump
-// into one another; all that lies around them are functions of that kind.
+// Start addresses of libc functions that hold no locks or memory: kernels copy gigabytes with one call. Their variants
+// jump into one another, and all functions near them are of the same kind.
 uintptr_t pure[3];
 
 constexpr uintptr_t AROUND = 4096;
@@ -82,7 +82,7 @@ bool is_pure(uintptr_t code) {
 void find_pure() {
     const char * names[] = {"memcpy", "memmove", "memset"};
     for (int i = 0; i < 3; i++) {
-        pure[i] = (uintptr_t) dlsym(RTLD_DEFAULT, names[i]); // which of several for this machine
+        pure[i] = (uintptr_t) dlsym(RTLD_DEFAULT, names[i]); // the variant for this machine
     }
 }
 
@@ -91,9 +91,9 @@ std::mutex & texts_mutex() {
     return it;
 }
 
-// ---- the threads that compute ----
+// ---- the computing threads ----
 
-// Sends this thread the signal, once each time that it is armed.
+// Sends this thread the signal once each time it is armed.
 struct clock_timer {
     clockid_t     clock;
     timer_t       timer{};
@@ -104,12 +104,12 @@ struct clock_timer {
     void arm(long ms);
 };
 
-// Why two: setting a timer costs a system call. The one on CPU time is set again only after it ran out, and as
-// a thread that sleeps spends none, it wakes nobody if the compute is over by then. In a long compute, with many
-// threads on few CPUs, CPU time is late; so then the other one goes on, which is taken back at the end.
+// There are two timers, because setting a timer costs a system call. The CPU-time timer is set again only after it
+// expired. A sleeping thread uses no CPU time, so this timer wakes no thread whose compute is over. In a long compute
+// with many threads on few CPUs, CPU time lags behind; then the other timer continues, and is disarmed at the end.
 struct worker {
     pthread_t              id   = pthread_self();
-    std::atomic<bool>      called{false}; // the signal is on its way: it would queue up
+    std::atomic<bool>      called{false}; // a signal is already on its way; more would queue up
     std::atomic<gp_pool *> pool{nullptr};
     worker *               next = nullptr;
     clock_timer            begin{CLOCK_THREAD_CPUTIME_ID};
@@ -119,13 +119,13 @@ struct worker {
     ~worker();
 };
 
-// Static and never destroyed: threads may be at work when the process ends.
+// Static and never destroyed: threads may still work when the process ends.
 pthread_mutex_t workers_mutex = PTHREAD_MUTEX_INITIALIZER;
 worker *        workers       = nullptr;
-int             leave_signal  = 0; // 0: none was to be had
+int             leave_signal  = 0; // 0: none was available
 pthread_once_t  installed     = PTHREAD_ONCE_INIT;
 
-thread_local worker * me = nullptr; // plain, for the handler
+thread_local worker * me = nullptr; // a plain pointer, for the signal handler
 
 worker & this_worker() {
     static thread_local worker it;
@@ -137,7 +137,7 @@ void on_signal(int, siginfo_t * info, void * context);
 void before_fork()    { pthread_mutex_lock(&workers_mutex); }
 void after_in_parent() { pthread_mutex_unlock(&workers_mutex); }
 
-// Timers and the other threads are the parent's.
+// Timers and the other threads stay in the parent.
 void after_in_child() {
     pthread_mutex_init(&workers_mutex, nullptr);
     workers = me;
@@ -222,7 +222,7 @@ struct walk {
     uintptr_t interrupted;
     uintptr_t frame;   // of gp_pool_run
     bool      begun;   // past the handler's own frames
-    bool      arrived; // all was ours down to that frame
+    bool      arrived; // all code down to that frame was ours
     bool      barrier;
 };
 
@@ -242,7 +242,7 @@ _Unwind_Reason_Code look(_Unwind_Context * context, void * data) {
     return w.arrived ? _URC_NORMAL_STOP : _URC_NO_REASON;
 }
 
-// Whether the interrupted code is a kernel; `barrier` says whether it is in ggml_barrier.
+// Whether the interrupted code is a kernel. Sets `barrier` if it is in ggml_barrier.
 bool in_kernel(const ucontext_t & context, const gp::run & here, bool & barrier) {
 #if defined(__x86_64__)
     const uintptr_t ip = (uintptr_t) context.uc_mcontext.gregs[REG_RIP];
@@ -275,7 +275,7 @@ verdict judge(const ucontext_t & context, gp::run & here, bool timed) {
             __atomic_store_n(&here.pool->wanted, 1, __ATOMIC_RELEASE);
         }
     }
-    if (barrier) { // it leaves by itself once another thread has failed
+    if (barrier) { // the thread leaves by itself once another thread has failed
         if (here.stop != nullptr) {
             gp::call_out(here.pool);
         }
@@ -305,7 +305,7 @@ void on_signal(int, siginfo_t * info, void * context) {
             sigemptyset(&mine);
             sigaddset(&mine, leave_signal);
             pthread_sigmask(SIG_UNBLOCK, &mine, nullptr); // the handler does not return
-            longjmp(here->back, 1);                       // busy: what comes now finds nothing to do
+            longjmp(here->back, 1);                       // busy is set, so later signals do nothing
         }
         if (timed && here->stop != nullptr) {
             me->every.arm(v == ASK_AGAIN ? AGAIN_MS : EVERY_MS);
@@ -375,7 +375,7 @@ void call_out(gp_pool * pool) {
 
 } // namespace gp
 
-#else // kernels are waited for
+#else // here kernels cannot be left: Ctrl-C waits for them
 
 namespace gp {
 
