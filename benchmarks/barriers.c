@@ -1,6 +1,6 @@
-// What the thread that calls a compute does between ggml's barriers, and how long it waits in them: preloaded by
-// barriers.py into processes whose libggml-cpu calls ggml_barrier through its symbol table. At the end of the process
-// the numbers are in the file $BARRIERS, microseconds as f32: what was done before each barrier, then the waits.
+// Measures how long the thread that calls a compute works between ggml's barriers, and how long it waits in them.
+// Preloaded by barriers.py into processes whose libggml-cpu calls ggml_barrier through its symbol table. At the end of
+// the process the file $BARRIERS has the numbers, microseconds as f32: the work before each barrier, then the waits.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdio.h>
@@ -13,7 +13,7 @@ enum { MOST = 4 << 20 };
 
 static float  work[MOST], waits[MOST];
 static size_t n;
-static double left; // the last barrier, when
+static double left; // when the last barrier was left
 
 static double now(void) {
     struct timespec t;
@@ -23,7 +23,7 @@ static double now(void) {
 
 static void * upstreams(void) {
     void * found = dlsym(RTLD_NEXT, "ggml_barrier");
-    if (found == NULL) { // Python loads its libraries for itself alone
+    if (found == NULL) { // Python loads its libraries with local symbols
         void * library = dlopen("libggml-cpu.so.0", RTLD_NOW | RTLD_NOLOAD);
         found = library != NULL ? dlsym(library, "ggml_barrier") : NULL;
     }
@@ -36,7 +36,7 @@ static void * upstreams(void) {
 
 void ggml_barrier(void * threadpool) {
     static void (*wait)(void *);
-    static __thread int calls; // 1 on the main thread, which is the one that calls; else -1
+    static __thread int calls; // 1 on the main thread, which calls the computes; otherwise -1
     if (wait == NULL) {
         wait = (void (*)(void *)) upstreams();
     }

@@ -1,13 +1,13 @@
-// What the compiler calls where an integer is divided by zero: compiled, with a hidden name, into each
-// library whose divisions it checks (CMakeLists.txt, GGML_PY_DIVISIONS). So there is no fault to recover from,
-// and no handler of SIGFPE whose place in a row with faulthandler's would matter.
+// Called by compiled code when an integer is divided by zero. It is compiled, with a hidden name, into each library
+// whose divisions are checked (CMakeLists.txt, GGML_PY_DIVISIONS). So there is no fault to recover from, and no
+// SIGFPE handler whose order relative to faulthandler's would matter.
 #include "worker_guard.h"
 
 #include <signal.h>
 #include <stdint.h>
 #include <stdlib.h>
 
-// A program of upstream's may load this library beside its own libggml-base, which has none: it gets the fault.
+// An upstream program may load this library with its own libggml-base, which lacks the function: then it gets the fault.
 #pragma weak gp_divided
 
 static void divided(const char * file, int line, int by_zero) {

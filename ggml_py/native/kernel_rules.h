@@ -5,18 +5,18 @@
 
 #include "kernel_check.h"
 
-#define COPY "; ctx.cont() makes a copy in line"
+#define COPY "; ctx.cont() makes a contiguous copy"
 
 KERNEL(CPY) {
     if (a->type == d->type) {
         return PASSED;
     }
     if (gp_is_quantized(a->type)) {
-        RULE(d->type == GGML_TYPE_F32 && gp_reads(a->type), "f32 as the result, of a type that can be read");
-        RULE(ggml_nelements(d) <= UINT32_MAX, "no more elements than 32 bits count");
+        RULE(d->type == GGML_TYPE_F32 && gp_reads(a->type), "an f32 result, and a type that the CPU can read");
+        RULE(ggml_nelements(d) <= UINT32_MAX, "at most 2^32 - 1 elements");
     } else if (gp_is_quantized(d->type)) {
-        RULE(gp_is_float(a->type) && GP_WRITES(d->type), "numbers in f32, f16 or bf16, and a type that the CPU can quantize to");
-        RULE(a->ne[0] % ggml_blck_size(d->type) == 0 && a->ne[0] <= d->ne[0], "rows of whole blocks that are not longer than the result's");
+        RULE(gp_is_float(a->type) && GP_WRITES(d->type), "f32, f16 or bf16, and a result type that the CPU can quantize to");
+        RULE(a->ne[0] % ggml_blck_size(d->type) == 0 && a->ne[0] <= d->ne[0], "rows of whole blocks, no longer than the result's");
     } else {
         const bool integer = (a->type == GGML_TYPE_F32 && d->type == GGML_TYPE_I32) || (a->type == GGML_TYPE_I32 && d->type == GGML_TYPE_F32);
         RULE(integer || (gp_is_float(a->type) && gp_is_float(d->type)), "f32, f16, bf16, or f32 to i32 and back");
@@ -34,7 +34,7 @@ KERNEL(ADD) {
 KERNEL(ADD1) {
     if (gp_is_quantized(a->type)) {
         RULE(gp_reads(a->type) && GP_WRITES(d->type), "a type that the CPU can read and quantize to");
-        RULE(d->ne[3] == 1, "three dimensions: the CPU takes the stride of the first for that of the last");
+        RULE(d->ne[3] == 1, "at most three dimensions: the CPU uses the first stride in place of the fourth");
     }
     return PASSED;
 }
@@ -45,16 +45,16 @@ KERNEL(UNARY) {
 }
 
 KERNEL(MUL_MAT) {
-    RULE(b->type != GGML_TYPE_Q8_K || ggml_is_contiguous(b), "a b of q8_K in line" COPY);
+    RULE(b->type != GGML_TYPE_Q8_K || ggml_is_contiguous(b), "a contiguous b of q8_K" COPY);
     if (p[1] == 1) { // GGML_HINT_SRC0_IS_HADAMARD: a is not looked at, whatever its type
         RULE(a->ne[0] == a->ne[1], "a square a, as its hint says");
-        RULE(b->nb[0] == ggml_type_size(b->type), "rows of b in line" COPY);
+        RULE(b->nb[0] == ggml_type_size(b->type), "contiguous rows of b" COPY);
     }
     return PASSED;
 }
 
 KERNEL(MUL_MAT_ID) {
-    RULE(b->type != GGML_TYPE_Q8_K || ggml_is_contiguous(b), "a b of q8_K in line" COPY);
+    RULE(b->type != GGML_TYPE_Q8_K || ggml_is_contiguous(b), "a contiguous b of q8_K" COPY);
     return PASSED;
 }
 
@@ -69,65 +69,65 @@ KERNEL(GET_ROWS) {
 }
 
 KERNEL(SET_ROWS) {
-    RULE((a->type == GGML_TYPE_F16 && d->type == GGML_TYPE_F16) || GP_WRITES(d->type), "a result of a type that the CPU can convert to");
+    RULE((a->type == GGML_TYPE_F16 && d->type == GGML_TYPE_F16) || GP_WRITES(d->type), "a result type that the CPU can convert to");
     return PASSED;
 }
 
 KERNEL(GET_ROWS_BACK) {
-    RULE(ggml_is_contiguous(b), "indices in line" COPY);
+    RULE(ggml_is_contiguous(b), "contiguous indices" COPY);
     return PASSED;
 }
 
 KERNEL(SOFT_MAX) {
-    RULE(c == NULL || gp_list_of(c, a->ne[2]), "a sink in line for each head" COPY);
+    RULE(c == NULL || gp_list_of(c, a->ne[2]), "contiguous sinks, one for each head" COPY);
     return PASSED;
 }
 
 KERNEL(SOFT_MAX_BACK) {
-    RULE(gp_rows_are_even(a) && gp_rows_are_even(b) && gp_rows_are_even(d), "rows at even distances" COPY);
+    RULE(gp_rows_are_even(a) && gp_rows_are_even(b) && gp_rows_are_even(d), "evenly spaced rows" COPY);
     return PASSED;
 }
 
 KERNEL(CROSS_ENTROPY_LOSS_BACK) {
-    RULE(gp_rows_are_even(b) && gp_rows_are_even(c) && gp_rows_are_even(d), "rows at even distances" COPY);
+    RULE(gp_rows_are_even(b) && gp_rows_are_even(c) && gp_rows_are_even(d), "evenly spaced rows" COPY);
     return PASSED;
 }
 
 KERNEL(ROPE) {
     RULE(p[1] > 0, "n_dims above 0");
-    RULE(gp_stride_is(b, 0, sizeof(int32_t)), "positions in line" COPY);
-    RULE(c == NULL || gp_list_of(c, p[1]/2), "frequency factors in line" COPY);
+    RULE(gp_stride_is(b, 0, sizeof(int32_t)), "contiguous positions" COPY);
+    RULE(c == NULL || gp_list_of(c, p[1]/2), "contiguous frequency factors" COPY);
     return PASSED;
 }
 
 KERNEL(CONV_TRANSPOSE_2D) {
-    RULE(gp_plane_is_in_line(a), "the kernel's rows in line" COPY);
+    RULE(gp_plane_is_in_line(a), "contiguous rows of the kernel" COPY);
     return PASSED;
 }
 
 KERNEL(IM2COL) {
-    RULE(p[6] != 1 || gp_plane_is_in_line(b), "the image's rows in line" COPY);
-    RULE(b->nb[2] <= INT32_MAX && (b->nb[3] <= INT32_MAX || b->ne[3] == 1), "images at distances that 32 bits hold");
+    RULE(p[6] != 1 || gp_plane_is_in_line(b), "contiguous rows of the image" COPY);
+    RULE(b->nb[2] <= INT32_MAX && (b->nb[3] <= INT32_MAX || b->ne[3] == 1), "strides between images that fit into 32 bits");
     return PASSED;
 }
 
 KERNEL(IM2COL_BACK) {
-    RULE(ggml_is_contiguous(a), "the gradient in line" COPY);
+    RULE(ggml_is_contiguous(a), "a contiguous gradient" COPY);
     return PASSED;
 }
 
 KERNEL(CONV_2D_DW) {
     if (ggml_is_contiguous(b)) {
-        RULE(ggml_is_contiguous(a), "the kernel in line, as the image is" COPY);
+        RULE(ggml_is_contiguous(a), "a contiguous kernel, as the image is contiguous" COPY);
     } else {
-        RULE(gp_channels_first(a, 3), "the kernel's channels side by side, as the image's");
-        RULE(gp_channels_first(b, 2), "an image in line, or all its channels side by side" COPY);
+        RULE(gp_channels_first(a, 3), "the kernel's channels innermost in memory, as the image's are");
+        RULE(gp_channels_first(b, 2), "a contiguous image, or one with its channels innermost in memory" COPY);
     }
     return PASSED;
 }
 
 KERNEL(FLASH_ATTN_EXT) {
-    RULE(s[4] == NULL || gp_list_of(s[4], a->ne[2]), "a sink in line for each head" COPY);
+    RULE(s[4] == NULL || gp_list_of(s[4], a->ne[2]), "contiguous sinks, one for each head" COPY);
     return PASSED;
 }
 
@@ -135,7 +135,7 @@ KERNEL(FLASH_ATTN_EXT) {
 // model's weights with ops of the weights' types.
 KERNEL(SSM_CONV) {
     RULE(b->type == GGML_TYPE_F32, "c in f32");
-    RULE(ggml_is_contiguous(b), "c in line" COPY);
+    RULE(ggml_is_contiguous(b), "a contiguous c" COPY);
     return PASSED;
 }
 
@@ -143,26 +143,26 @@ KERNEL(SSM_SCAN) {
     for (int i = 0; i < 6; i++) {
         RULE(s[i]->type == GGML_TYPE_F32, "all operands but the ids in f32");
     }
-    RULE(a->nb[3] == a->ne[0]*a->ne[1]*a->ne[2]*sizeof(float), "states in line" COPY);
-    RULE(ggml_is_contiguous(s[6]), "ids in line" COPY);
+    RULE(a->nb[3] == a->ne[0]*a->ne[1]*a->ne[2]*sizeof(float), "contiguous states" COPY);
+    RULE(ggml_is_contiguous(s[6]), "contiguous ids" COPY);
     return PASSED;
 }
 
 KERNEL(GET_REL_POS) {
-    RULE(gp_plane_is_in_line(a), "a in line" COPY);
+    RULE(gp_plane_is_in_line(a), "a contiguous a" COPY);
     return PASSED;
 }
 
 KERNEL(OPT_STEP_ADAMW) {
     RULE(gp_same_strides(a, b), "a gradient with the strides of a" COPY);
     RULE(gp_same_strides(a, c) && gp_same_strides(a, s[3]), "momenta with the strides of a" COPY);
-    RULE(ggml_is_contiguous(s[4]), "parameters in line" COPY);
+    RULE(ggml_is_contiguous(s[4]), "contiguous parameters" COPY);
     return PASSED;
 }
 
 KERNEL(OPT_STEP_SGD) {
     RULE(gp_same_strides(a, b), "a gradient with the strides of a" COPY);
-    RULE(ggml_is_contiguous(c), "parameters in line" COPY);
+    RULE(ggml_is_contiguous(c), "contiguous parameters" COPY);
     return PASSED;
 }
 

@@ -54,7 +54,7 @@ MADE(DSV4_HC_POST) {
 
 MADE(ACC) {
     RULE(gp_region_is_aligned(b, p), "an offset, nb1, nb2, nb3, in bytes, of whole elements");
-    RULE(gp_region_is_apart(b, p), "nb1, nb2, nb3 that keep b's rows apart: where they overlap, what is added is a matter of chance");
+    RULE(gp_region_is_apart(b, p), "nb1, nb2, nb3 that keep b's rows apart: if they overlap, the sums are random");
     return PASSED;
 }
 
@@ -150,7 +150,7 @@ MADE(ROLL) {
 }
 
 MADE(SSM_SCAN) {
-    RULE(s[4]->ne[1] > 0 && b->ne[1] % s[4]->ne[1] == 0, "as many heads as groups, or a multiple");
+    RULE(s[4]->ne[1] > 0 && b->ne[1] % s[4]->ne[1] == 0, "a number of heads that is a multiple of the number of groups");
     return PASSED;
 }
 
@@ -172,7 +172,7 @@ MADE(RWKV_WKV7) {
 MADE(GATED_DELTA_NET) {
     for (int i = 0; i < 2; i++) {
         RULE(s[i]->ne[0] == c->ne[0] && s[i]->ne[2] == c->ne[2], "q and k with v's head size and tokens");
-        RULE(s[i]->ne[1] > 0 && s[i]->ne[3] > 0 && c->ne[3] % s[i]->ne[3] == 0, "q and k with v's sequences, or a part of them");
+        RULE(s[i]->ne[1] > 0 && s[i]->ne[3] > 0 && c->ne[3] % s[i]->ne[3] == 0, "q and k with v's number of sequences, or a divisor of it");
     }
     for (int i = 3; i < 5; i++) {
         RULE(s[i]->ne[1] == c->ne[1] && s[i]->ne[2] == c->ne[2] && s[i]->ne[3] == c->ne[3], "g and beta for each head, token and sequence");

@@ -49,13 +49,13 @@ static inline void gp_check_rows(const struct ggml_tensor * a) {
     size_t stride = a->nb[1];
     for (int i = 2; i < GGML_MAX_DIMS; i++) {
         stride *= a->ne[i - 1];
-        GGML_ASSERT(a->nb[0] == ggml_type_size(a->type) && (a->ne[i] == 1 || a->nb[i] == stride) && "expected rows at even distances");
+        GGML_ASSERT(a->nb[0] == ggml_type_size(a->type) && (a->ne[i] == 1 || a->nb[i] == stride) && "expected evenly spaced rows");
     }
 }
 
 // Each matrix must be found from its number and nb[2] alone.
 static inline void gp_check_planes(const struct ggml_tensor * a) {
-    GGML_ASSERT((a->ne[3] == 1 || a->nb[3] == a->nb[2]*a->ne[2]) && "expected matrices at even distances");
+    GGML_ASSERT((a->ne[3] == 1 || a->nb[3] == a->nb[2]*a->ne[2]) && "expected evenly spaced matrices");
 }
 
 // Must have one of these types; rows and planes are read as contiguous.

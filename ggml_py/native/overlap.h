@@ -307,9 +307,9 @@ static const struct gp_rule * gp_overlap_rule(int i) {
     static _Thread_local char           expected[160];
     static _Thread_local struct gp_rule rule;
     if (i == GGML_MAX_SRC) {
-        snprintf(expected, sizeof(expected), "a result whose elements are apart: it is a view that has some of them more than once");
+        snprintf(expected, sizeof(expected), "a result whose elements do not overlap: it is a view that has some of them more than once");
     } else {
-        snprintf(expected, sizeof(expected), "a result that is not written over src[%d] while that is read; ctx.cont() makes a copy of it", i);
+        snprintf(expected, sizeof(expected), "a result that does not overwrite src[%d] while that is read; ctx.cont() makes a copy of it", i);
     }
     rule = (struct gp_rule) { "no overlap", expected, __FILE__, __LINE__ };
     return &rule;

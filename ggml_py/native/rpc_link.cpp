@@ -44,7 +44,7 @@ std::string seconds(int64_t n_ms) {
 }
 
 rpc_failure left_at(const std::string & endpoint) {
-    return {endpoint, "RPC server " + endpoint + " was waited for when a signal (Ctrl-C) came", true};
+    return {endpoint, "a signal (Ctrl-C) ended the wait for RPC server " + endpoint, true};
 }
 
 } // namespace
@@ -101,7 +101,7 @@ void rpc_link::lose(const std::string & reason) {
 }
 
 void rpc_link::refuse(const char * answer) {
-    lose(std::string("gave an answer that cannot be: ") + answer);
+    lose(std::string("gave an impossible answer: ") + answer);
     check();
 }
 
@@ -218,7 +218,7 @@ bool rpc_doing::goes_on(clock::time_point since) {
         return false;
     }
     if (caller && rpc_interrupted()) {
-        link.lose("was left by a signal (Ctrl-C)");
+        link.lose("was abandoned at a signal (Ctrl-C)");
         return false;
     }
     const int64_t limit = link.limit_ms();
@@ -230,7 +230,7 @@ bool rpc_doing::goes_on(clock::time_point since) {
 }
 
 void rpc_doing::fail() {
-    link.lose("cannot be talked to");
+    link.lose("could not be connected to");
     link.check();
 }
 
@@ -266,7 +266,7 @@ void rpc_served(const std::exception & error) {
 rpc_lock::rpc_lock(std::timed_mutex & mutex) : mutex(mutex) {
     while (!mutex.try_lock_for(ms(RPC_ASK))) {
         if (rpc_interrupted()) {
-            rpc_raise({"", "another thread was connecting to an RPC server when a signal (Ctrl-C) came", true});
+            rpc_raise({"", "a signal (Ctrl-C) came while another thread was connecting to an RPC server", true});
         }
     }
 }

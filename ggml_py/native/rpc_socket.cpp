@@ -93,7 +93,7 @@ bool rpc_link::alive() {
     if (n < 0 && again(errno)) {
         return true;
     }
-    lose(n > 0 ? "sent bytes that nobody asked for" : n == 0 ? "closed the connection" : failed_by(errno));
+    lose(n > 0 ? "sent unrequested bytes" : n == 0 ? "closed the connection" : failed_by(errno));
     return false;
 }
 

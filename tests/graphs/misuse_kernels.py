@@ -135,14 +135,14 @@ MISUSES = [
             "convert to", "i64 [8, 4"),
     _kernel("conv_2d", lambda e: e.other.conv_2d(
             _t(e, "f32", 3, 3, 1, 1), _crop(e, "f32", (5, 5), 9, 9), 1, 1, 0, 0, 1, 1),
-            "IM2COL", "the image's rows in line", "ctx.cont()", "src[1] [4, 36,"),
-    _kernel("add_sinks", _soft_max_with_strided_sinks, "SOFT_MAX", "a sink in line"),
+            "IM2COL", "contiguous rows of the image", "ctx.cont()", "src[1] [4, 36,"),
+    _kernel("add_sinks", _soft_max_with_strided_sinks, "SOFT_MAX", "contiguous sinks"),
     _kernel("ssm_conv", lambda e: e.other.ssm_conv(
-            _t(e, "f32", 4, 8, 1), _crop(e, "f32", (4, 8), 6, 8)), "SSM_CONV", "c in line"),
+            _t(e, "f32", 4, 8, 1), _crop(e, "f32", (4, 8), 6, 8)), "SSM_CONV", "a contiguous c"),
     _kernel("ssm_conv/type", lambda e: e.other.ssm_conv(
             _t(e, "f32", 4, 8, 1), _t(e, "f16", 4, 8)), "SSM_CONV", "c in f32"),
     _kernel("get_rel_pos", lambda e: e.other.get_rel_pos(_crop(e, "f16", (8, 3), 9, 3), 2, 2),
-            "GET_REL_POS", "a in line"),
+            "GET_REL_POS", "a contiguous a"),
     _kernel("opt_step_adamw", lambda e: e.other.opt_step_adamw(
             _param(e, 8, 2), _crop(e, "f32", (8, 2), 9, 2), _t(e, "f32", 8, 2),
             _t(e, "f32", 8, 2), _t(e, "f32", 7)), "OPT_STEP_ADAMW", "with the strides of a"),
@@ -150,13 +150,13 @@ MISUSES = [
             _param(e, 8, 2), _crop(e, "f32", (8, 2), 9, 2), _t(e, "f32", 2)),
             "OPT_STEP_SGD", "with the strides of a"),
     _kernel("rope", lambda e: e.other.rope(
-            _t(e, "f32", 8, 2, 3), _strided(e, "i32", 3), 8, 0), "ROPE", "positions in line"),
+            _t(e, "f32", 8, 2, 3), _strided(e, "i32", 3), 8, 0), "ROPE", "contiguous positions"),
     _kernel("conv_transpose_2d_p0", lambda e: e.other.conv_transpose_2d_p0(
             _crop(e, "f16", (2, 2, 2, 3), 3, 2, 2, 3), _t(e, "f32", 2, 2, 3), 1),
-            "CONV_TRANSPOSE_2D", "rows in line"),
+            "CONV_TRANSPOSE_2D", "contiguous rows"),
     _kernel("im2col_back", lambda e: e.other.im2col_back(
             _crop(e, "f32", (9, 3, 3, 1), 10, 3, 3, 1), _t(e, "f32", 3, 3, 1, 1), [5, 5, 1, 1],
-            1, 1, 0, 0, 1, 1, True), "IM2COL_BACK", "the gradient in line"),
+            1, 1, 0, 0, 1, 1, True), "IM2COL_BACK", "a contiguous gradient"),
     _kernel("add", lambda e: e.other.add(_t(e, "iq2_xxs", 256, 2), _t(e, "f32", 256, 2)),
             "ADD", "read and quantize to"),
     _kernel("add1", lambda e: e.other.add1(_t(e, "q4_0", 32, 1, 1, 2), _t(e, "f32", 1)),

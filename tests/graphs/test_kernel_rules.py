@@ -132,7 +132,7 @@ def _finds(case, seed):
     try:
         op_metamorphosis.check(case, seed)
     except AssertionError as error:
-        return "operands in line" in str(error) or "other bytes" in str(error)
+        return "contiguous operands" in str(error) or "other bytes" in str(error)
     return False
 
 

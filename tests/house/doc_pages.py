@@ -1,7 +1,7 @@
-"""The runnable examples of docs/: a ```python or ```sh block, and after it a ```text block, what it
-prints. Those of a page are run one after the other, in one folder.
+"""The runnable examples of docs/: a ```python or ```sh block, followed by a ```text block with its
+output. The examples of a page are run one after the other, in one folder.
 
-`python tests/house/doc_pages.py` (`make docs`) runs them all and writes what they print into the
+`python tests/house/doc_pages.py` (`make docs`) runs them all and writes their output into the
 pages.
 """
 
@@ -22,7 +22,7 @@ PAGES += sorted((DOCS / "advice").glob("GP*.md"))
 PAGES += [DOCS / "index.md", *sorted((DOCS / "cookbook").glob("*_*.md"))]
 PAGES += sorted(p for p in (DOCS / "causes").glob("*.md") if p.name != "README.md")
 PAGES = [page for page in PAGES if page.exists()]
-# The commands are those of this Python.
+# Use the commands of this Python.
 ENV = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
 ENV |= {"COLUMNS": "100"}
 
@@ -33,18 +33,18 @@ _INDENTED = re.compile(r"(?<=\n\n)(?:    .*\n|\n(?=    ))+")
 
 
 class Block(NamedTuple):
-    """A block of code, or of what code prints, however it is written."""
+    """A block of code or output, fenced or indented."""
 
     line: int
-    kind: str  # what is after the fence
+    kind: str  # the text after the fence
     text: str
 
 
 def blocks(page):
-    """All blocks of a page, fenced and indented, in their order."""
+    """All blocks of a page, fenced and indented, in order."""
     text, found = page.read_text(), []
 
-    def blank(match):  # what is fenced is not looked at for indented lines
+    def blank(match):  # do not look for indented lines in fenced blocks
         found.append((match.start(), match[3], match[4]))
         return re.sub(r"[^\n]", "#", match[0])
 
@@ -54,7 +54,7 @@ def blocks(page):
 
 
 def others(page):
-    """The blocks that are neither run as the page's examples nor compared with what those print."""
+    """The blocks that are neither run as the page's examples nor compared with their output."""
     if page not in PAGES:
         return blocks(page)
     seen = [part for (_language, code), shown in examples(page) for part in (code, shown)]
@@ -79,12 +79,12 @@ print(json.dumps(printed))
 
 
 def examples(page):
-    """((language, code), what it prints as shown) of each; None for one that shows nothing."""
+    """((language, code), output as shown) of each example; None if it shows no output."""
     return [((m[1], m[2]), m[3]) for m in _EXAMPLE.finditer(page.read_text())]
 
 
 def run(codes):
-    """What each prints, run in order in a process of their own."""
+    """The output of each example, run in order in a separate process."""
     with tempfile.TemporaryDirectory() as folder:
         done = subprocess.run(
             [sys.executable, "-c", _SESSION], cwd=folder, input=json.dumps(codes), text=True,
@@ -96,7 +96,7 @@ def run(codes):
 
 
 def refresh(page):
-    """Writes into a page what its examples print now."""
+    """Writes the current output of a page's examples into the page."""
     printed = iter(run([code for code, _shown in examples(page)]))
 
     def shown(match):

@@ -23,7 +23,7 @@ PICK = """
     page.pick(0, node);
 """
 
-# name, the plans, light or dark, what is done before
+# name, plans, light or dark, script to run before
 SHOTS = (
     ("lanes", ("q5_1",), "light", PICK),
     ("passes", ("q5_1",), "dark", "page.setStage(2)"),

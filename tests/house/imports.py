@@ -1,9 +1,9 @@
-"""The imports of the package, all of them, and the layers that they have to keep to.
+"""All imports of the package, and the layers that they must respect.
 
     python tests/house/imports.py       the figures: entries, imports upward, circles
 
-A folder is a layer (a floor). A module imports its own folder and the floors below, also inside
-functions and for annotations.
+A folder is a layer (a floor). A module may import its own folder and the floors below. This also
+applies to imports inside functions and for annotations.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import NamedTuple
 REPO = Path(__file__).resolve().parents[2]
 PACKAGE = REPO / "ggml_py"
 
-# From the ground up. Folders side by side on a floor do not know each other.
+# From the ground up. Folders on the same floor must not import each other.
 FLOORS = (
     ("errors", "enums", "builds", "files", "log"),
     ("trace",),
@@ -36,12 +36,12 @@ FLOORS = (
     ("models", "train"),
     ("cli", "pytest_plugin", "__main__"),
 )
-PLAIN = ("trace", "export", "sim.profiles")  # read without the native library
-ANSWERS = ("trace", "export", "plan")  # what objects below the scheduler do without
+PLAIN = ("trace", "export", "sim.profiles")  # usable without the native library
+ANSWERS = ("trace", "export", "plan")  # objects below the scheduler do not use these
 LOAD, FUNCTION, ANNOTATION = "load", "function", "annotation"
 
 
-# What should be known in one place.
+# Knowledge that should be in one place.
 KNOWN = {
     "know a cause code": re.compile(r"""["'](usr|[1-6]\.[a-z]{2,})\d*["']"""),
     "add up the inputs of splits": re.compile(r"for \w+(, \w+)? in \w+\.inputs\b"),
@@ -49,7 +49,7 @@ KNOWN = {
 
 
 class Edge(NamedTuple):
-    """`source` imports `target`: when it is loaded, inside a function, or for annotations only."""
+    """`source` imports `target`: when it is loaded, inside a function, or only for annotations."""
 
     source: str
     target: str
@@ -67,7 +67,7 @@ def modules(package: Path = PACKAGE) -> dict[str, Path]:
 
 
 def edges(package: Path = PACKAGE) -> list[Edge]:
-    """Every import of one module of ours by another, each once."""
+    """Every import between two of our modules, each once."""
     known = modules(package)
     found = (
         Edge(name, target, kind)
@@ -115,7 +115,7 @@ def _statements(tree: ast.AST, kind: str) -> Iterator[tuple[ast.Import | ast.Imp
 
 
 def room_of(name: str) -> tuple[int, str] | None:
-    """The floor of a module, from the ground up, and the folder there that it is in."""
+    """The number of a module's floor, from the ground up, and its folder on that floor."""
     fits = [
         (len(room), floor, room)
         for floor, rooms in enumerate(FLOORS)
@@ -126,9 +126,9 @@ def room_of(name: str) -> tuple[int, str] | None:
 
 
 def wrong(edge: Edge) -> str:
-    """What rule an import breaks; "" for one that may be."""
+    """The rule that an import breaks; "" if it is allowed."""
     if not edge.source:
-        return ""  # the package itself has the public names, loaded when they are asked for
+        return ""  # the package itself has the public names, which are loaded on demand
     source, target = room_of(edge.source), room_of(edge.target)
     if source is None or target is None:
         return f"{edge.target if source else edge.source} is on no floor"
@@ -137,14 +137,14 @@ def wrong(edge: Edge) -> str:
     if target[0] == source[0]:
         return "" if target[1] == source[1] or target[0] in (0, len(FLOORS) - 1) else "sideways"
     if source[1] in PLAIN and target[0] > 0 and target[1] not in PLAIN:
-        return "plain data that asks the native library"
+        return "plain data that uses the native library"
     scheduler = next(floor for floor, rooms in enumerate(FLOORS) if "scheduler" in rooms)
     knows = (*PLAIN, "variants", "plan", "run", "checks")
     objects = source[0] < scheduler and source[1] not in knows
     if objects and target[1] in ANSWERS:
-        return "an object that knows plans"
+        return "an object that uses plans"
     if source[1] == "models" and target[1] in ANSWERS and edge.target != "plan":
-        return "a model that knows more of plans than Plan"
+        return "a model that uses more of plans than Plan"
     return ""
 
 
@@ -152,7 +152,7 @@ def wrong(edge: Edge) -> str:
 
 
 def circles(found: Iterable[Edge]) -> list[set[str]]:
-    """Modules that import each other, all kinds of imports counted; the largest first."""
+    """Groups of modules that import each other, counting all kinds of imports; largest first."""
     targets = defaultdict(set)
     for edge in found:
         if edge.source:
@@ -183,7 +183,7 @@ def circles(found: Iterable[Edge]) -> list[set[str]]:
 
 
 def figures(package: Path = PACKAGE) -> Iterator[str]:
-    """Lines that say how the house stands."""
+    """A summary of the imports, in lines."""
     found = edges(package)
     entries = Counter(
         path.relative_to(package).parent.as_posix()

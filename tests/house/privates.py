@@ -1,11 +1,12 @@
-"""What a folder takes from the privates of another folder's classes.
+"""Uses of private attributes of other folders' classes.
 
     python tests/house/privates.py            how many, by folder
     python tests/house/privates.py models     each of them, with file and line
 
-A private is an attribute whose name begins with one underscore. It counts where it is read or
-written of something else than `self` or `cls`, and a class of another folder has one of that name.
-Types are not looked at: a folder's own private of that name counts as well, so give it another.
+A private is an attribute whose name begins with one underscore. A use counts if it reads or writes
+the attribute of something other than `self` or `cls`, and a class of another folder has an
+attribute of that name. Types are not checked: a folder's own private of the same name counts too,
+so give it another name.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ class Use(NamedTuple):
 
     folder: str
     place: str  # file and line
-    what: str  # as it is in the source
-    of: tuple[str, ...]  # the folders whose classes have such an attribute
+    what: str  # as written in the source
+    of: tuple[str, ...]  # the folders whose classes have this attribute
 
 
 def uses(package: Path = imports.PACKAGE) -> list[Use]:
-    """All of them, by folder and place."""
+    """All uses, by folder and place."""
     trees = {
         name: (path, ast.parse(path.read_text("utf-8")))
         for name, path in imports.modules(package).items()
@@ -68,7 +69,7 @@ def _accesses(tree: ast.AST) -> Iterator[ast.Attribute]:
 
 
 def _defined(tree: ast.AST) -> Iterator[str]:
-    """Methods, fields and slots of the classes of a module, and what they set of `self`."""
+    """Methods, fields and slots of a module's classes, and attributes that they set on `self`."""
     for cls in ast.walk(tree):
         if isinstance(cls, ast.ClassDef):
             names = [name for node in cls.body for name in _of_body(node)]

@@ -1,4 +1,4 @@
-"""The benchmarks run, and compare what they say; their figures are not tested."""
+"""The benchmarks run and compare what they claim to. Their figures are not tested."""
 
 import json
 import os
@@ -96,7 +96,7 @@ def test_processes_that_stay_take_turns(tmp_path, oracle):
     rows = json.loads(done.stdout)
     assert [row["what"].split()[0] for row in rows] == ["prompt", "decode"]
     assert all(0 < row["sure"][0] <= row["ratio"] <= row["sure"][1] for row in rows)
-    assert rows[0]["theirs"] < rows[1]["theirs"]  # a token of a prompt is quicker than one alone
+    assert rows[0]["theirs"] < rows[1]["theirs"]  # a prompt's token is faster than a single one
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="LD_PRELOAD")

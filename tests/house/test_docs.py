@@ -1,4 +1,4 @@
-"""What docs/ shows is what happens."""
+"""The examples in docs/ give the output that is shown."""
 
 import ast
 import re
@@ -19,7 +19,7 @@ PIN = re.search(r'^default = "(.+?)"', RELEASES, re.M)[1]
 PROSE = [REPO / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")]
 PROSE += [REPO / "vendor" / "UPDATING.md", REPO / "benchmarks" / "SANITIZERS.md"]
 PROSE += sorted(doc_pages.DOCS.rglob("*.md"))
-# Commands that stand alone: between the examples of a page, and on one that shows pictures.
+# Commands without output: between the examples of a page, and on a page with pictures.
 COMMANDS = [
     line.partition("#")[0].strip()
     for page in PROSE if page.is_relative_to(doc_pages.DOCS)
@@ -27,8 +27,8 @@ COMMANDS = [
     for line in block.text.splitlines() if line.strip().startswith("ggml-py ")
 ]  # fmt: skip
 
-# What else there is of blocks, by page and how it begins, and the test that runs it or compares it
-# with what there is. The last are not run: they set up a machine, take minutes, or come later.
+# All other blocks, by page and first words, and the test that runs or compares them. The last ones
+# are not run: they set up a machine, take minutes, or need a future release.
 TWO_COMMANDS = "test_readme.test_the_two_commands_are_there_and_ci_runs_the_second"
 TESTED = {
     ("docs/VIEW.md", "ggml-py plan model.gguf -ngl 99"): "test_docs.test_commands",
@@ -86,7 +86,7 @@ def test_a_wrong_example_is_noticed(tmp_path):
 
 @pytest.fixture(scope="module")
 def looked_at(tmp_path_factory):
-    """A folder with the files that docs/VIEW.md speaks of."""
+    """A folder with the files that docs/VIEW.md mentions."""
     folder = tmp_path_factory.mktemp("view")
     write_llama(folder / "model.gguf", LlamaSpec(n_layer=1, n_vocab=512))
     for name, ngl in (("before", "0"), ("after", "9")):
@@ -111,13 +111,13 @@ def test_commands(looked_at, command):
 
 
 def test_the_headline_is_that_of_the_demo():
-    """What the demo prints: test_readme.py."""
+    """The demo's output is tested in test_readme.py."""
     shown = next(b.text for b in doc_pages.others(doc_pages.DOCS / "EXPLAIN.md") if not b.kind)
     assert shown.strip() in (REPO / "README.md").read_text().splitlines()
 
 
 def untested(page):
-    """(line, first line of code) of the page's blocks that nothing runs or compares."""
+    """(line, first line of code) of the page's blocks that no test runs or compares."""
     name = page.relative_to(REPO).as_posix() if page.is_relative_to(REPO) else page.name
     starts = tuple(start for of, start in TESTED if of == name)
     found = [(b.line, b.text.strip().partition("\n")[0]) for b in doc_pages.others(page)]
@@ -140,7 +140,7 @@ def test_what_is_said_to_run_them_is_there():
 
 
 def test_links_of_what_the_site_does_not_have():
-    """What is in docs/ mkdocs looks after; there a page is linked, and not named by its file."""
+    """mkdocs checks links inside docs/. Pages are linked there, not named by their file."""
     for page in PROSE:
         text = page.read_text()
         if page.is_relative_to(doc_pages.DOCS):

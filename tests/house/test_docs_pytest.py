@@ -1,4 +1,4 @@
-"""docs/PYTEST.md: its tests run, its commands do what it says, what it shows is what there is."""
+"""docs/PYTEST.md: its tests run, its commands do what it says, and its output is current."""
 
 import os
 import re
@@ -24,7 +24,7 @@ pytestmark = [
 
 
 def blocks(kind):
-    """What is in the page's blocks of that kind, by their titles."""
+    """The content of the page's blocks of that kind, by their titles."""
     found = [(k, text) for k, text in BLOCK.findall(PAGE.read_text()) if k.split(" ")[0] == kind]
     return {k.partition("title=")[2].strip('"') or str(i): text for i, (k, text) in
             enumerate(found)}  # fmt: skip
@@ -39,7 +39,7 @@ def pytest_in(folder, *args, **env):
 
 
 def message(done):
-    """What pytest prints of the first exception."""
+    """pytest's output for the first exception."""
     first = done.stdout.split("\n\n\n")[0].split("_ test_")[1]
     return re.findall(r"^E {0,7}(.*)", first, re.M)
 
@@ -60,7 +60,7 @@ def folder(tmp_path):
 
 
 def shown(folder):
-    """What is behind the two blocks that show something: the page, and the failure."""
+    """The content of the two blocks that show output: the page, and the failure."""
     kept = folder / "__plans__/test_placement/test_placement[1].plan"
     source = folder / "test_placement.py"
     source.write_text(source.read_text().replace("99, ", '99, type_k="q5_1", type_v="q5_1", '))
@@ -89,7 +89,7 @@ def test_the_recipe(folder):
 
 
 def test_the_recipe_of_the_readme(folder):
-    """Its test is the first without the assertions."""
+    """Its test is the first one without the assertions."""
     _code, test = re.findall(r"^```python\n(.*?)^```$", README.read_text(), re.M | re.S)
     (folder / "test_placement.py").write_text(f"from ggml_py.models import load\n{test}")
     assert pytest_in(folder, "--plan-update", "test_placement.py").returncode == 0
@@ -98,7 +98,7 @@ def test_the_recipe_of_the_readme(folder):
 
 
 def test_the_recipe_for_a_fork(folder, oracle):
-    """The fork is upstream itself."""
+    """Upstream itself serves as the fork."""
     (line,) = re.findall(r'^FORK="llama-bench (.*)" pytest .*', PAGE.read_text(), re.M)
     fork = {"FORK": f"{oracle.bin / 'llama-bench'} {line} -t 1", "LD_LIBRARY_PATH": ""}
     assert pytest_in(folder, "--plan-update", "test_fork.py", **fork).returncode == 0
@@ -113,7 +113,7 @@ def test_the_recipe_for_a_fork(folder, oracle):
 
 
 def refresh(folder):
-    """Writes into the page what it shows."""
+    """Writes the current output into the page."""
     assert pytest_in(folder, "--plan-update", "test_placement.py").returncode == 0
     kept, failure = shown(folder)
     kept = kept[: kept.index("\n\nlayer i = ")] + "\n…\n"  # the rest is more of the same

@@ -1,5 +1,5 @@
-"""The examples: short, run as README says, from outside the tree, with the results of the programs
-of upstream that they follow, or of the same network in numpy."""
+"""The examples are short and run as README says, from outside the tree. Their results equal those
+of the upstream programs that they follow, or of the same network in numpy."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_make_model(tmp_path):
 def test_why(tmp_path):
     out = example("why.py", cwd=tmp_path)
     assert "1.wgt0" in out
-    assert "3.upg: moved up to BLAS" in out  # pass 3 moves even what was pinned
+    assert "3.upg: moved up to BLAS" in out  # pass 3 moves even pinned nodes
 
 
 def test_sim_device(tmp_path):
@@ -103,7 +103,7 @@ def softmax(x):
 
 
 def gpt2(weights, tokens, n_head):
-    """Logits of the last token, everything computed anew."""
+    """Logits of the last token, computed without a cache."""
     *layers, outer = weights
     n, n_embd = len(tokens), outer["wte"].shape[1]
 
@@ -131,7 +131,7 @@ def test_gpt2_with_its_cache_and_a_scheduler_is_gpt2(tmp_path):
     assert re.search(r"^\d+ splits?, ", out)
     for n in range(4, len(tokens)):
         logits = gpt2(weights, tokens[:n], gpt2_sched.N_HEAD)
-        # What it chose is the best; rounding (gelu's table is f16) may decide between equals.
+        # The chosen token is the best. Rounding (gelu's table is f16) may decide between equals.
         assert logits[tokens[n]] > logits.max() - 0.02
     sched, layers = gpt2_sched.load(weights, 0)
     logits, _plan = gpt2_sched.evaluate(sched, layers, tokens[:-1], 0)

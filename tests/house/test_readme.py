@@ -1,4 +1,4 @@
-"""What README says is what happens."""
+"""The commands in README give the output that is shown."""
 
 import os
 import re
@@ -24,7 +24,7 @@ def blocks(language):
 
 
 def sh(line, cwd):
-    env = {**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}", "COLUMNS": "80"}  # a screen
+    env = {**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}", "COLUMNS": "80"}  # as on a screen
     return subprocess.run(
         ["bash", "-c", line], cwd=cwd, env=env, capture_output=True, text=True, check=False
     )
@@ -50,7 +50,7 @@ def test_the_demo_on_screen_is_what_demo_prints(tmp_path):
 
 
 def test_the_answers_on_screen_are_what_the_verbs_print(tmp_path):
-    """Commands and what they print, one after the other."""
+    """Commands and their output, one after the other."""
     shown = next(b for b in blocks("") if "why-not" in b)
     write_llama(tmp_path / "model.gguf", LlamaSpec())
     printed = []
@@ -92,7 +92,7 @@ def test_the_build_options_shown_exist():
 
 
 def test_it_can_be_read_outside_the_repository():
-    """An index shows it without the files beside it: paths are plain text, without pictures."""
+    """A package index shows README without other files: paths are plain text, without pictures."""
     text = re.sub(r"^```.*?^```$", "", README, flags=re.M | re.S)
     targets = re.findall(r"\]\(([^)]*)\)", text) + re.findall(r"<(?:img|a)[^>]*=\W*([^\s>]*)", text)
     assert [t for t in targets if not t.startswith("https://")] == []

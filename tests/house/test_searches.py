@@ -1,4 +1,4 @@
-"""Searches for faults (benchmarks/search.py): what they notice, and what their records say."""
+"""Searches for faults (benchmarks/search.py): what they notice, and what their records contain."""
 
 import json
 import os
@@ -63,7 +63,7 @@ def test_whatever_happens_to_a_case_is_a_finding_and_the_next_one_runs(script, t
     assert [finding["seed"] for finding in record["findings"]] == [2, 4, 6, 8]
     assert "case two" in record["findings"][0]["text"]
     assert "last words" in record["findings"][3]["text"]
-    # It goes on where the record ends.
+    # It continues where the record ends.
     done = subprocess.run(
         [*command[:-1], "13"], capture_output=True, text=True, check=False, timeout=120
     )
@@ -116,7 +116,7 @@ if __name__ == "__main__":
 
 @pytest.fixture
 def slow(tmp_path):
-    """The command of a search of a file that is elsewhere, and its record."""
+    """The command of a search that is about a file elsewhere, and its record."""
     path, out = tmp_path / "fake.py", tmp_path / "fake.json"
     path.write_text(SLOW.format(folder=str(REPO / "benchmarks"), about="benchmarks/fake-*"))
     return [sys.executable, str(path), "--out", str(out), "--jobs", "2", "--cases"], out

@@ -1,4 +1,4 @@
-"""The documentation site: it builds without a warning, and every code has its page."""
+"""The documentation site builds without warnings, and every code has its page."""
 
 import importlib
 import inspect
@@ -40,7 +40,7 @@ def test_it_is_built_without_a_warning(site):
 
 
 def test_it_needs_no_network(site):
-    """Scripts, styles and fonts are the site's own."""
+    """Scripts, styles and fonts come from the site itself."""
     for page in ("index.html", "api/scheduler.html"):
         text = (site / page).read_text()
         loaded = re.findall(r'<(?:script|link|img)[^>]+(?:src|href)="([^"]+)"', text)
@@ -49,7 +49,7 @@ def test_it_needs_no_network(site):
 
 @pytest.fixture(scope="module")
 def documented(site):
-    """The names that the API's pages have."""
+    """The names on the API's pages."""
     text = "".join(page.read_text() for page in (site / "api").glob("*.html"))
     return {name.rpartition(".")[2] for name in re.findall(r'id="(ggml_py[\w.]*)"', text)}
 
@@ -72,7 +72,7 @@ def test_every_public_name_is_in_the_api(documented):
 
 
 def returned(thing):
-    """The annotations of what a function, or a class's attributes and methods, give."""
+    """The return annotations of a function, or of a class's attributes and methods."""
     for of in getattr(thing, "__mro__", (thing,)):
         if not of.__module__.startswith("ggml_py"):
             continue
@@ -87,7 +87,7 @@ def returned(thing):
 
 
 def test_so_is_every_class_that_they_give_back(documented):
-    """Whatever a user gets into their hands has its page, however many calls away it is."""
+    """Every class that a user can get has its page, however many calls it takes to get it."""
     by_name = {}
     for module in pkgutil.walk_packages(ggml_py.__path__, "ggml_py."):
         if not re.search(r"native|__main__|cli|pytest_plugin|\.snapshot", module.name):

@@ -1,4 +1,4 @@
-"""The house: who imports whom, sizes, names, lazy loading."""
+"""The structure of the package: imports, sizes, names, lazy loading."""
 
 import ast
 import inspect
@@ -19,7 +19,7 @@ GENERATED = (
     "ggml_py/variants/constructor_table.py",
 )  # fmt: skip
 
-# Imports that break the rule, and why they are still there. Only ever shorter.
+# Imports that break the rule, and why they still exist. This list only gets shorter.
 WAIVED: dict[tuple[str, str], str] = {}
 
 
@@ -30,7 +30,7 @@ def test_modules_import_their_own_folder_and_lower_floors():
         if (why := imports.wrong(e))
     }
     assert {pair: why for pair, why in broken.items() if pair not in WAIVED} == {}
-    assert sorted(set(WAIVED) - set(broken)) == []  # mended: take it out of the list
+    assert sorted(set(WAIVED) - set(broken)) == []  # fixed: remove it from the list
 
 
 def test_few_modules_know_each_other_in_a_circle():
@@ -38,7 +38,7 @@ def test_few_modules_know_each_other_in_a_circle():
 
 
 def test_the_name_of_a_class_means_one_thing():
-    """But for what the layers of each architecture are called."""
+    """Except for the names of the layers of each architecture."""
     homes = {}
     for name, path in imports.modules().items():
         if name not in ("graphs.ops",) and not name.startswith("models.archs."):
@@ -90,7 +90,7 @@ def test_the_walls_are_there(source, target):
     assert imports.wrong(imports.Edge(source, target, imports.LOAD))
 
 
-# Privates of other folders' classes that models use, and why. Only ever shorter.
+# Privates of other folders' classes that models use, and why. This list only gets shorter.
 PRIVATES_OF_OTHERS: dict[str, str] = {}
 
 

@@ -1,4 +1,4 @@
-"""What plain pytest leaves out: CONTRIBUTING says it, and nothing that is built is asked for."""
+"""What plain pytest leaves out: CONTRIBUTING lists it, and no other test builds anything."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BUILDS = re.compile(
     r"(?<![\w.])(?:live_cache|build)\([^)]|--(?:reference|pristine|sanitize)\"|Oracle\(|\.chromium\.|"
     r"\"ggml_py\", \"build\""
 )
-# Of those, what builds nothing: it is refused before, or stands in for a compiler.
+# Of these, uses that build nothing: they are refused first, or replace a compiler.
 REFUSED = (
     "test_build.py::test_a_wrong_sanitizer_is_a_usage_error",
     "test_build.py::test_a_sanitized_build_is_compiled_for_reading_reports",
@@ -39,7 +39,7 @@ def test_the_gate_runs_the_rest_and_says_its_summary_last():
 
 
 def builders(item: pytest.Function) -> list[str]:
-    """The functions of a test, and of the fixtures it asks for, that build something."""
+    """The functions that build something, among those of a test and of its fixtures."""
     functions = [item.function]
     for name, found in item._fixtureinfo.name2fixturedefs.items():
         if name in item.fixturenames and "tests" in Path(inspect.getfile(found[-1].func)).parts:
@@ -50,7 +50,7 @@ def builders(item: pytest.Function) -> list[str]:
 @cache
 def does_build(function: Callable[..., object]) -> bool:
     source = inspect.getsource(function)
-    if re.search(r"def build\(|\bbuild = |\bas build\b", source):  # its own, of graphs
+    if re.search(r"def build\(|\bbuild = |\bas build\b", source):  # its own function, for graphs
         source = re.sub(r"(?<![\w.])build\(", "own(", source)
     return BUILDS.search(source) is not None
 
@@ -61,7 +61,7 @@ def quick(items: list[pytest.Item]) -> list[pytest.Item]:
 
 
 def test_the_quick_tier_builds_nothing(request):
-    """By the source of its tests: none calls what builds, in itself or in a fixture."""
+    """Judged by their source, no test calls a function that builds, itself or in a fixture."""
     found = {
         item.nodeid.partition("[")[0]: names
         for item in quick(request.session.items)

@@ -1,11 +1,11 @@
-"""Graphs over chosen backends for tests of advice: weights where they are wanted, names, pins."""
+"""Graphs over chosen backends for tests of advice, with weights, names and pins as wanted."""
 
 import ggml_py as ggml
 from ggml_py.export import to_text
 
 
 class World:
-    """Backends, weights on them, and a graph of ops; everything is closed with the stack."""
+    """Backends, weights on them, and a graph of ops. The stack closes everything."""
 
     def __init__(self, stack, *devices):
         self.stack = stack
@@ -56,7 +56,7 @@ def gpu(name="gpu0", **settings):
 
 
 def findings(plan, min_bytes=1):
-    """All but notes: small inputs of any graph have some."""
+    """All findings but notes: small inputs of any graph have notes."""
     return [f for f in plan.advice(min_bytes=min_bytes) if f.severity != "note"]
 
 
@@ -75,7 +75,7 @@ def names(finding):
 
 
 def attention(w, type_k="f16", kv="gpu0", n_kv=256, rows=4):
-    """A projection, attention over a cache that is on `kv`, a projection: "q", "kqv", "out"."""
+    """A projection, attention over a cache on `kv`, and a projection: "q", "kqv", "out"."""
     q = w.op("mul_mat", w.tensor("wq", 64, 64, on="gpu0"), w.input("x", 64, rows), name="q")
     k, v = (w.tensor(n, 64, n_kv, on=kv, type=type_k, usage="any") for n in ("k", "v"))
     q = w.context.reshape_3d(q, 64, rows, 1)
@@ -85,12 +85,12 @@ def attention(w, type_k="f16", kv="gpu0", n_kv=256, rows=4):
 
 
 def no_quantised_cache(t):
-    """What a device supports whose flash attention takes an f16 cache only."""
+    """The answers of a device whose flash attention accepts only an f16 cache."""
     return t.op.name != "FLASH_ATTN_EXT" or t.src[1].type.name == "F16"
 
 
 def biased(w, bias_on, products_on="gpu0", rows=8, layers=3):
-    """Products with biases that are perhaps elsewhere."""
+    """Products with biases that may be on another backend."""
     t = w.input("x", 64, rows)
     for i in range(layers):
         t = w.op("mul_mat", w.tensor(f"blk.{i}.w", 64, 64, on=products_on), t, name=f"h{i}")
@@ -120,7 +120,7 @@ def embedded(w, places, on="CPU", type="f32"):
 
 
 def residual(w, first, n_tokens=64):
-    """A sum of what two products computed, before a product on gpu0."""
+    """The sum of two products, before a product on gpu0."""
     a = w.op("mul_mat", w.tensor("a", 64, 64, on=first), w.input("x", 64, n_tokens), name="a1")
     b = w.op("mul_mat", w.tensor("b", 64, 64, on="CPU"), a, name="b1")
     return w.op("mul_mat", w.tensor("c", 64, 64, on="gpu0"), w.op("add", a, b, name="sum"),
@@ -128,5 +128,5 @@ def residual(w, first, n_tokens=64):
 
 
 def logged(plan, causes=False):
-    """The plan as a log of it tells; stock ggml prints no causes."""
+    """The plan as read from its debug log. Stock ggml prints no causes."""
     return ggml.Plan.from_debug_log(to_text.render(plan, causes))

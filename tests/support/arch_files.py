@@ -1,4 +1,4 @@
-"""Models of every architecture: upstream's own small ones, and deeper ones made of those."""
+"""Models of every architecture: upstream's own small ones, and deeper ones made from them."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def check(
     n_threads: int = 1,
     **options: Any,
 ) -> None:
-    """The bar: logits equal in every bit while the tokens so far are the same, as they are."""
+    """The bar: all tokens are the same, and the logits are equal in every bit."""
     expected_tokens, expected = oracle.logits(
         path, prompt, n_predict, scratch, threads=n_threads, **options
     )
@@ -75,9 +75,10 @@ def deeper(
     edit: Callable[[Tensors], None] = lambda _tensors: None,
     **metadata: Any,
 ) -> None:
-    """`source` with `n_layer` layers, which take turns to be those of `source`, each with its
-    elements moved; matrices as `type_`, `metadata` (without the architecture, "__" for ".") in
-    place of its (None: without it). Experts take turns too. `edit` changes the tensors at last."""
+    """`source` with `n_layer` layers, which repeat those of `source` in turn, each with its
+    elements rotated, and with matrices in `type_`. `metadata` (names without the architecture, "__"
+    for ".") replaces the file's, or with None removes it. Experts are repeated too. `edit` changes
+    the tensors last."""
     with Gguf.open(source) as gguf:
         arch = gguf.metadata["general.architecture"]
         n_source = gguf.metadata[f"{arch}.block_count"]
@@ -121,19 +122,19 @@ def _entries(tensors: Tensors, type_: str) -> Iterator[TensorEntry]:
         matrix = name.endswith(".weight") and values.ndim > 1 and not name.endswith(PLAIN)
         kind, ne = (type_ if matrix else "f32"), values.shape[::-1]
         if kind.endswith("_k") and ne[0] % 256:
-            kind = "q5_0"  # as llama-quantize has it
+            kind = "q5_0"  # as llama-quantize does
         if kind.startswith("q") and ne[0] % 32:
             kind = "f16"
         yield name, values, kind, ne
 
 
 def fused(tensors: Tensors) -> None:
-    """Queries, keys and values of one matrix, with one bias."""
+    """One matrix for queries, keys and values, with one bias."""
     _fuse(tensors, "bias")
 
 
 def fused_but_biases(tensors: Tensors) -> None:
-    """Queries, keys and values of one matrix, with three biases: as some old files have it."""
+    """One matrix for queries, keys and values, with three biases, as in some old files."""
     _fuse(tensors)
 
 
@@ -150,12 +151,12 @@ def _fuse(tensors: Tensors, *kinds: str) -> None:
 
 
 def tied(tensors: Tensors) -> None:
-    """The token embedding is the output, too."""
+    """Uses the token embedding as the output, too."""
     for kind in ("weight", "scale", "input_scale"):
         tensors.pop(f"output.{kind}", None)
 
 
 def without_rope_factors(tensors: Tensors) -> None:
-    """Frequencies as they are."""
+    """Leaves the frequencies as they are."""
     for name in [name for name in tensors if name.startswith("rope_")]:
         del tensors[name]

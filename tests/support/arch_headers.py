@@ -1,11 +1,11 @@
-"""Small models of every architecture without upstream's programs: what upstream's own small files
-have in their headers (arch_headers.json), with weights drawn here.
+"""Small models of every architecture without upstream's programs: the headers of upstream's own
+small files (arch_headers.json), with weights drawn here.
 
     python tests/support/arch_headers.py FOLDER    writes arch_headers.json from upstream's files
 
 `pytest --all` uses upstream's files themselves, and compares their headers with these
-(test_models_archs.py). Keys that are 0, empty or not of the architecture are left out: a reader
-takes the same for them.
+(test_models_archs.py). Keys that are 0, empty or not of the architecture are left out: for a reader
+they mean the same.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Header = dict[str, Any]  # "metadata": {key: value}, "tensors": {name: ne}, all 
 
 
 def header_of(path: Path) -> Header:
-    """What is kept of a file."""
+    """The part of a file's header that is kept."""
     with Gguf.open(path) as gguf:
         arch = gguf.metadata["general.architecture"]
         keys = {k: v.tolist() if hasattr(v, "tolist") else v for k, v in gguf.metadata.items()}
@@ -52,12 +52,12 @@ def _trimmed(ne: list[int]) -> list[int]:
 
 @cache
 def headers() -> dict[str, Header]:
-    """By the names of arch_files.ARCHS."""
+    """The headers, by the names of arch_files.ARCHS."""
     return json.loads(FILE.read_text(encoding="utf-8"))
 
 
 def write(path: Path, name: str, seed: int) -> None:
-    """A model of that architecture, its weights drawn from `seed`."""
+    """A model of the architecture, with weights drawn from `seed`."""
     header = headers()[name]
     rng = np.random.default_rng([zlib.crc32(name.encode()), seed])
     tokens = [f"tok_{i}" for i in range(header["n_tokens"])]

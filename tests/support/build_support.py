@@ -1,7 +1,7 @@
-"""What the tests of the build share: the program run for real, a package index on loopback.
+"""Shared by the tests of the build: real runs of the program, and a package index on loopback.
 
-Every build here goes to caches of its own, seeded with the files that the user's cache already
-has: the pinned releases are downloaded once in a machine's life, not once per run.
+Every build here uses its own cache, seeded with files from the user's cache, so the pinned releases
+are downloaded once per machine, not once per run.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if str(REPO) not in sys.path:
 from vendor import cache as caches  # noqa: E402
 from vendor import fetch, releases  # noqa: E402
 
-# Real builds share this cache: the paths in it stay the same from run to run, so ccache hits.
+# Real builds share this cache. Its paths stay the same from run to run, so ccache hits.
 WARM = caches.default_folder() / "tests"
 
 
@@ -67,7 +67,7 @@ def command(
 
 
 def error_of(done: subprocess.CompletedProcess[str]) -> str:
-    """The error of a run that must have failed cleanly: exit 1, a message, no traceback."""
+    """The error of a run that must fail cleanly: exit 1, a message, no traceback."""
     assert done.returncode == 1, done.stderr + done.stdout
     assert "Traceback" not in done.stderr + done.stdout
     errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
@@ -76,7 +76,7 @@ def error_of(done: subprocess.CompletedProcess[str]) -> str:
 
 
 def small_sdist(members: dict[str, bytes], links: dict[str, str] | None = None) -> bytes:
-    """A .tar.gz of these files (and symbolic links), byte for byte the same each time."""
+    """A reproducible .tar.gz of these files and symbolic links."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
         for name, text in members.items():
@@ -92,7 +92,7 @@ def small_sdist(members: dict[str, bytes], links: dict[str, str] | None = None) 
 
 @dataclass(frozen=True)
 class Pin:
-    """A pinned file as fetch.py wants one, for the loopback index."""
+    """A pinned file on the loopback index, for fetch.py."""
 
     package: str
     version: str
@@ -107,7 +107,7 @@ def pin_of(content: bytes, name: str = "small") -> Pin:
 
 @dataclass
 class Index:
-    """A package index on loopback: what it serves, and what it was asked for."""
+    """A package index on loopback: the files that it serves, and the requests that it got."""
 
     url: str = ""
     files: dict[str, bytes] = field(default_factory=dict)
@@ -157,7 +157,7 @@ def index() -> Iterator[Index]:
 
 @contextmanager
 def small_disk(folder: Path, megabytes: float) -> Iterator[Path]:
-    """A file system of that size mounted at `folder`; skips the test where we may not mount."""
+    """Mounts a file system of that size at `folder`. Skips the test if mounting is not allowed."""
     import pytest
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -174,7 +174,7 @@ def small_disk(folder: Path, megabytes: float) -> Iterator[Path]:
 
 
 def live_cache(folder: Path) -> Path:
-    """A new cache whose downloads and sources are WARM's: all that is left is the compiling."""
+    """A new cache with WARM's downloads and sources: only compiling is left to do."""
     import build_ggml
     from vendor import identity
 
@@ -187,7 +187,7 @@ def live_cache(folder: Path) -> Path:
 
 
 def checkout(folder: Path) -> Path:
-    """A copy of all that a build reads of this repository, so that ours keeps its own builds."""
+    """A copy of everything that a build reads from this repository, which keeps its own builds."""
     skip = shutil.ignore_patterns("__pycache__", "lib")
     for part in ("vendor", "ggml_py/native"):
         shutil.copytree(REPO / part, folder / part, ignore=skip)

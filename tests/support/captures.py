@@ -1,4 +1,4 @@
-"""Captures with graphs, memory and answers at random: what no device of this machine would say."""
+"""Captures with random graphs, memory and answers, such as no device of this machine gives."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ _PLAIN = {
 
 
 def tensor(id, kind, name, op="NONE", **fields) -> TensorRecord:
-    """A record with what is not given left plain."""
+    """A record with plain values for everything that is not given."""
     plain = _PLAIN | {"op_desc": op, **fields}
     return TensorRecord(id=id, kind=kind, name=name, op=op, **plain)
 
 
 @st.composite
 def captures(draw, max_backends=4, max_nodes=10) -> Capture:
-    """Captures that the scheduler can plan. The last backend is a CPU, which supports every op and
-    reads host memory, as upstream demands."""
+    """Captures that the scheduler can plan. The last backend is a CPU that supports every op and
+    reads host memory, as upstream requires."""
     return draw(_captures(max_backends, max_nodes).filter(_can_be_planned))
 
 
@@ -53,7 +53,7 @@ def _captures(draw, max_backends, max_nodes):
     n = draw(st.integers(1, max_backends))
     last, everyone = n - 1, (1 << n) - 1
     masks = st.integers(0, everyone)
-    # Buffer types: one per backend, some shared with the CPU (as BLAS), a repacked one.
+    # Buffer types: one per backend, some shared with the CPU (as for BLAS), and a repacked one.
     own = [draw(st.sampled_from([b, last])) for b in range(last)] + [last]
     readers = [sum(1 << b for b in range(n) if own[b] == t) for t in range(n)] + [1 << last]
     if draw(st.integers(0, 4)) == 0:

@@ -1,4 +1,4 @@
-"""The command line as a user runs it: in a process of its own, by its installed name."""
+"""Runs the command line as a user does: in a separate process, by its installed name."""
 
 import os
 import shutil
@@ -8,7 +8,7 @@ from pathlib import Path
 
 PROGRAM = shutil.which("ggml-py", path=str(Path(sys.executable).parent))
 COMMAND = [PROGRAM] if PROGRAM else [sys.executable, "-m", "ggml_py"]
-# Where the native library cannot be imported.
+# Runs it without the native library.
 BLOCKED = [
     sys.executable, "-c",
     "import sys; sys.modules['ggml_py._ggml'] = None\nfrom ggml_py.cli import main; main()",

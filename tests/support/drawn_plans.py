@@ -1,4 +1,4 @@
-"""Plans that are hard to draw: none of a real device, each made in a moment."""
+"""Plans that are hard to draw, quickly made and without real devices."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ HOSTILE = (
 
 
 def llama(n_layers, per_layer=10, suffix="", refused=()):
-    """A chain of layers on a GPU and a CPU; the GPU has not the ops in `refused`, and the last
-    quarter of the layers has its weights in the CPU's memory."""
+    """A chain of layers on a GPU and a CPU. The GPU does not support the ops in `refused`, and the
+    last quarter of the layers has its weights in the CPU's memory."""
     bufts = (BuftRecord("gpu0", False, 1), BuftRecord("CPU", True, 2))
     buffers = tuple(
         BufferRecord(t, usage, 1 << 30) for t in (0, 1) for usage in ("weights", "compute")
@@ -58,7 +58,7 @@ def llama(n_layers, per_layer=10, suffix="", refused=()):
 
 
 def smallest():
-    """One view of an input: nothing is computed."""
+    """A single view of an input, so nothing is computed."""
     bufts = (BuftRecord("CPU", True, 1),)
     backends = (BackendRecord("CPU", "CPU", "CPU", 0),)
     leaf = captures.tensor(1, LEAF, "inp", flags=("input",), supports=1)
@@ -68,8 +68,8 @@ def smallest():
 
 
 def ran(plan, per_op=True, n=3):
-    """A run of `n` computes of a plan, each slower: nodes take 1, 2, 3 µs and so on by their place
-    in a split, copies 500 ns."""
+    """A run of `n` computes of a plan, each slower than the last. Nodes take 1, 2, 3 µs and so on
+    by their place in a split, copies take 500 ns."""
     events = []
 
     def event(kind, start, end, split=-1, backend=-1, input=-1, nbytes=0, first=-1, last=-1):
@@ -103,7 +103,7 @@ def ran(plan, per_op=True, n=3):
 
 
 def waited_late(plan):
-    """A run whose first backend is asynchronous, and waited for when all is done."""
+    """A run whose first backend is asynchronous, with a wait for it at the end."""
     whole = ran(plan, per_op=False, n=1)
     scheduler = whole.schedulers[0]
     asynchronous = (True, *scheduler.asynchronous[1:])

@@ -1,4 +1,4 @@
-"""Prints what the plans of many graphs are: `test_environment.py` runs it with variables set."""
+"""Prints the plans of many graphs. `test_environment.py` runs it with environment variables set."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import ggml_py as ggml
 
 
 def plans(n_random):
-    """(name, plan) of each graph: planned, planned again, and allocated where that may be."""
+    """(name, plan) of each graph: planned, planned again, and, if possible, allocated."""
     for name, make in graphs.CASES.items():
         case = make()
         for time in ("planned", "planned again"):
@@ -34,10 +34,10 @@ def plans(n_random):
 
 
 def told(plan):
-    """All that a plan says, but for addresses."""
+    """Everything in a plan except addresses."""
     if isinstance(plan, Exception):
         return {"error": f"{type(plan).__name__}: {str(plan).splitlines()[0]}"}
-    # GGML_CPU_DISABLE_FUSION changes what the CPU fuses, and plans tell that.
+    # GGML_CPU_DISABLE_FUSION changes what the CPU fuses, which is part of plans.
     data = re.sub(r'"fused": \[[\d, ]*\]', "", json.dumps(plan.to_json(), sort_keys=True))
     return {
         "used": plan.outcome.hash_set_used,
@@ -49,7 +49,7 @@ def told(plan):
 
 
 def main():
-    """A JSON object by the names of the graphs."""
+    """Prints a JSON object with the plans by the names of the graphs."""
     found = {name: told(plan) for name, plan in plans(int(sys.argv[1]))}
     json.dump(found, sys.stdout)
 

@@ -1,8 +1,8 @@
-"""GGUF files with lies in them: `mutant(seed)` is always the same file for the same seed.
+"""Makes invalid GGUF files. `mutant(seed)` always gives the same file for the same seed.
 
-A file is kept as labelled fields (`length`, `arr_n`, `ne`, `offset`, …) that nothing ties together,
-so any field can say what no writer would. `whole` makes a sound one, `parse` takes one apart,
-`KINDS` are the ways to damage it by name.
+A file is a list of labelled fields (`length`, `arr_n`, `ne`, `offset`, …) that are independent of
+each other, so any field can have a value that no writer would write. `whole` makes a valid file,
+`parse` splits a file into fields, `KINDS` are the ways to damage it, by name.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def number(value: int, width: int) -> bytes:
 
 @dataclass
 class File:
-    """The parts of a file; `hole` is how many zero bytes follow that need not be stored."""
+    """The parts of a file. `hole` is the number of zero bytes that follow and are not stored."""
 
     head: Fields
     kvs: list[Fields] = field(default_factory=list)
@@ -41,7 +41,7 @@ class File:
     hole: int = 0
 
     def set_counts(self) -> None:
-        """Makes the header's two counts true."""
+        """Corrects the header's two counts."""
         self.head[2][1], self.head[3][1] = number(len(self.infos), 8), number(len(self.kvs), 8)
 
     def render(self) -> bytes:
@@ -51,19 +51,19 @@ class File:
         return out + bytes(-len(out) % self.align) + self.data if self.infos else out
 
     def pick(self, rng: random.Random, label: str) -> list | None:
-        """A field of that label."""
+        """A random field with that label."""
         groups = [self.head, *self.kvs, *self.infos]
         found = [item for group in groups for item in group if item[0] == label]
         return rng.choice(found) if found else None
 
 
 def string(value: bytes, label: str = "str") -> Fields:
-    """A length and the bytes."""
+    """A string: its length and its bytes."""
     return [[f"{label}_len", number(len(value), 8)], [label, value]]
 
 
 def kv(key: bytes, type_: int, value: object, item: int | None = None) -> Fields:
-    """One pair; numbers are given as bytes, arrays as lists of them."""
+    """A key-value pair. Numbers are given as bytes, arrays as lists of bytes."""
     fields = [*string(key, "key"), ["type", number(type_, 4)]]
     if type_ == STR:
         return [*fields, *string(value)]
@@ -83,13 +83,13 @@ def info(name: bytes, ne: tuple[int, ...], type_: int, offset: int) -> Fields:
 
 
 def header() -> Fields:
-    """Magic, version and counts (of nothing)."""
+    """Magic, version and counts, which are 0."""
     return [["magic", b"GGUF"], ["version", number(3, 4)], ["n_tensors", bytes(8)],
             ["n_kv", bytes(8)]]  # fmt: skip
 
 
 def whole(rng: random.Random) -> File:
-    """A sound file with every type of value."""
+    """A valid file with every type of value."""
     file = File(header())
     file.align = rng.choice([32, 32, 8, 64, 128])
     file.kvs = [
@@ -135,7 +135,7 @@ class _Cursor:
 
 
 def parse(data: bytes) -> File:
-    """Takes a sound file apart. Raises ValueError where it is not sound."""
+    """Splits a valid file into fields. Raises ValueError if it is not valid."""
     c = _Cursor(data)
     file = File([c.take(*f) for f in (("magic", 4), ("version", 4), ("n_tensors", 8), ("n_kv", 8))])
     n_tensors, n_kv = (int.from_bytes(f[1], "little") for f in file.head[2:])
@@ -163,14 +163,14 @@ def parse(data: bytes) -> File:
     return file
 
 
-# --- the kinds of damage: each changes a `File`, or takes its bytes and gives others
+# --- the kinds of damage: each changes a `File`, or takes its bytes and returns others
 
 Damage = Callable[[random.Random, File], "bytes | None"]
 KINDS: dict[str, Damage] = {}
 
 
 def kind(function: Damage) -> Damage:
-    """Lists it under its name."""
+    """Adds a kind of damage to `KINDS`."""
     KINDS[function.__name__] = function
     return function
 
@@ -203,7 +203,7 @@ _lie("magic", 4, [0, 0x47475546, 0x46554748, 2**32 - 1])
 
 @kind
 def alignment(rng: random.Random, file: File) -> None:
-    """A word that is no alignment, or a value of another type, or none."""
+    """An alignment that is not valid, has another type, or is missing."""
     values = [0, 1, 2, 3, 24, 31, 33, 2**16, 2**30, 2**31, 2**31 + 1, 2**32 - 1]
     for i, pair in enumerate(file.kvs):
         if pair[1][1] == b"general.alignment":
@@ -214,7 +214,7 @@ def alignment(rng: random.Random, file: File) -> None:
 
 @kind
 def overflowing_ne(rng: random.Random, file: File) -> None:
-    """Extents whose product, in elements or bytes, leaves 64 bits or only just does not."""
+    """Extents whose product, in elements or bytes, overflows 64 bits or nearly does."""
     if file.infos:
         i = rng.randrange(len(file.infos))
         ne = tuple(rng.choice([0, 1, 2, 32, *HUGE]) for _ in range(rng.randint(1, 4)))
@@ -223,7 +223,7 @@ def overflowing_ne(rng: random.Random, file: File) -> None:
 
 @kind
 def nested_array(rng: random.Random, file: File) -> None:
-    """Arrays in arrays, to some depth."""
+    """Nested arrays, to some depth."""
     depth = rng.choice([1, 2, 3, 100])
     inner = number(ARR, 4) + number(1, 8)
     tail = number(U8, 4) + number(1, 8) + b"x"
@@ -234,7 +234,7 @@ def nested_array(rng: random.Random, file: File) -> None:
 
 @kind
 def same_key(rng: random.Random, file: File) -> None:
-    """A pair twice; sometimes with bytes after a NUL that tell the two apart."""
+    """A duplicate pair, sometimes with different bytes after a NUL in its key."""
     twin = [list(part) for part in rng.choice(file.kvs)]
     if rng.random() < 0.5:
         twin[:2] = string(twin[1][1] + b"\0" + rng.randbytes(2), "key")
@@ -244,7 +244,7 @@ def same_key(rng: random.Random, file: File) -> None:
 
 @kind
 def same_tensor(rng: random.Random, file: File) -> None:
-    """A tensor twice (empty, so that offsets stay right); sometimes different after a NUL."""
+    """A duplicate tensor (empty, so that offsets stay valid), sometimes different after a NUL."""
     if file.infos:
         name = file.infos[0][1][1] + rng.choice([b"", b"\0", b"\0a"])
         file.infos.insert(0, info(name, (0,), 0, 0))
@@ -253,7 +253,7 @@ def same_tensor(rng: random.Random, file: File) -> None:
 
 @kind
 def odd_name(rng: random.Random, file: File) -> None:
-    """A key or tensor of no name, of bytes that are no text, or of many bytes."""
+    """A key or tensor name that is empty, not text, or very long."""
     long = [b"n" * n for n in (63, 64, 70000)]
     name = rng.choice([b"", b"\0", b"\xff\xfe", b"\xed\xa0\x80", *long])
     target = rng.choice(file.kvs + file.infos)
@@ -262,14 +262,14 @@ def odd_name(rng: random.Random, file: File) -> None:
 
 @kind
 def truncation(rng: random.Random, file: File) -> bytes:
-    """The file ends somewhere."""
+    """Truncates the file."""
     data = file.render()
     return data[: rng.randrange(len(data))]
 
 
 @kind
 def bit_flips(rng: random.Random, file: File) -> bytes:
-    """A few bits, mostly in the header."""
+    """Flips a few bits, mostly in the header."""
     data = bytearray(file.render())
     for _ in range(rng.choice([1, 1, 2, 8, 64])):
         data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
@@ -278,7 +278,7 @@ def bit_flips(rng: random.Random, file: File) -> bytes:
 
 @kind
 def splice(rng: random.Random, file: File) -> bytes:
-    """A chunk of the file over, into, or out of another place of it."""
+    """Overwrites, inserts or removes a chunk of the file."""
     data = file.render()
     a, b = sorted(rng.randrange(len(data)) for _ in range(2))
     b = min(b, a + 200)
@@ -289,13 +289,13 @@ def splice(rng: random.Random, file: File) -> bytes:
 
 @kind
 def shuffled(rng: random.Random, file: File) -> None:
-    """Tensors in another order than their offsets."""
+    """Lists tensors in another order than their offsets."""
     rng.shuffle(file.infos)
 
 
 @kind
 def big_endian(_rng: random.Random, file: File) -> None:
-    """Every number the other way round."""
+    """Reverses the byte order of every number."""
     for group in [file.head, *file.kvs, *file.infos]:
         for part in group:
             if part[0] not in ("magic", "key", "str", "name", "value"):
@@ -304,7 +304,7 @@ def big_endian(_rng: random.Random, file: File) -> None:
 
 @kind
 def claims_the_data(rng: random.Random, file: File) -> None:
-    """The last pair's array (or string) claims all of a long tail of zeros."""
+    """Makes the last pair's array (or string) span a long tail of zeros."""
     file.hole = rng.choice([2**20, 2**24, 2**25])
     item = rng.choice([STR, STR, U8, BOOL, F64])
     room = file.hole - rng.choice([0, 64, 4096])
@@ -319,7 +319,7 @@ def claims_the_data(rng: random.Random, file: File) -> None:
 
 @kind
 def claims_entries(rng: random.Random, file: File) -> None:
-    """As many pairs or tensors as a long tail of zeros could hold."""
+    """Claims as many pairs or tensors as a long tail of zeros could hold."""
     file.hole = rng.choice([2**20, 2**24])
     file.head[rng.choice([2, 3])][1] = number(file.hole // rng.choice([13, 24, 32]), 8)
 
@@ -331,7 +331,7 @@ _COMMON = [name for name in KINDS if name not in _RARE]
 
 @dataclass(frozen=True)
 class Mutant:
-    """A damaged file: its bytes, the zeros after them, and the damage done."""
+    """A damaged file: its bytes, the number of zeros after them, and the damage."""
 
     seed: int
     data: bytes
@@ -340,7 +340,7 @@ class Mutant:
 
 
 def damaged(name: str, seed: int) -> Mutant:
-    """A file with damage of that kind only."""
+    """A file with damage of only that kind."""
     rng = random.Random(seed)
     file = whole(rng)
     data = KINDS[name](rng, file)
@@ -348,7 +348,7 @@ def damaged(name: str, seed: int) -> Mutant:
 
 
 def mutant(seed: int) -> Mutant:
-    """The mutant of that number: one to three kinds of damage."""
+    """The mutant with that number. It has one to three kinds of damage."""
     rng = random.Random(seed)
     file = whole(rng)
     names = rng.sample(_COMMON, rng.choice([1, 1, 1, 2, 3]))

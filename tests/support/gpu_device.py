@@ -1,7 +1,7 @@
-"""A GPU for tests: the machine's own where there is one, and this CPU behind ggml's RPC backend on
-loopback, which the scheduler takes for a GPU: the CPU cannot read its memory.
+"""A GPU for tests: the machine's own if there is one, and this CPU behind ggml's RPC backend on
+loopback. The scheduler treats the latter as a GPU, because the CPU cannot read its memory.
 
-Programs that use it run in processes of their own: a server's device cannot be removed again.
+Programs that use it run in separate processes, because a server's device cannot be removed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ else:
 
 
 def gpu_or_skip() -> str:
-    """The name of the first GPU of this machine that the build can use."""
+    """The name of this machine's first GPU that the build can use."""
     for device in ggml.devices():
         if device.type.name in ("GPU", "IGPU") and device.registry != "SIM":
             return device.name
@@ -38,7 +38,7 @@ def gpu_or_skip() -> str:
 
 
 def run(program: str, gpu: str, *arguments: str, timeout: float = 120) -> object:
-    """What the program, with `GPU` and `NAME` in it, prints last, as JSON."""
+    """The last line that the program, with `GPU` and `NAME` defined, prints, parsed as JSON."""
     command = [sys.executable, "-c", OPEN + textwrap.dedent(program), gpu, *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=timeout)
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""Small graphs that several tests plan, in this process and in one of a pristine build."""
+"""Small graphs that several tests plan, in this process and in a process with a pristine build."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import ggml_py as ggml
 
 @dataclass
 class Case:
-    """A graph on a scheduler, with everything that has to stay alive."""
+    """A graph on a scheduler, with everything that must stay alive."""
 
     scheduler: ggml.Scheduler
     graph: ggml.Graph
@@ -41,7 +41,7 @@ def _case(build, devices=("BLAS", "CPU"), seed=0, graph_size=2048) -> Case:
 
 
 def summed(cpu: ggml.Backend, c: ggml.Context) -> tuple[ggml.Scheduler, ggml.OptContext]:
-    """An optimizer of the sum of p·x, allocated on `cpu`, and its scheduler."""
+    """An optimizer for the sum of p·x, allocated on `cpu`, and its scheduler."""
     x, p = c.new_tensor("f32", 4), c.new_tensor("f32", 4)
     p.set_param()
     y = c.mul(p, x)
@@ -59,7 +59,7 @@ def _input(context, *ne, type="f32", name="inp"):
 
 
 def mlp(**options) -> Case:
-    """Two matrix products with an activation between: BLAS, CPU, BLAS."""
+    """Two matrix products with an activation in between: BLAS, CPU, BLAS."""
 
     def build(c, weight):
         x = _input(c, 64, 48)
@@ -94,7 +94,7 @@ def views(**options) -> Case:
 
 
 def small_batch(**options) -> Case:
-    """A batch that BLAS refuses (it wants 32 rows): all on the CPU."""
+    """A batch that BLAS refuses because it needs 32 rows, so all is on the CPU."""
 
     def build(c, weight):
         x = _input(c, 64, 4)
@@ -111,7 +111,7 @@ def cpu_only(**options) -> Case:
 
 
 def two_outputs(**options) -> Case:
-    """A diamond with two results and a leaf that is used twice."""
+    """A diamond with two results and a leaf that two nodes use."""
 
     def build(c, weight):
         x = _input(c, 64, 40)
@@ -124,7 +124,7 @@ def two_outputs(**options) -> Case:
 
 
 def sweeps(**options) -> Case:
-    """Products without weights on both sides of one with: BLAS spreads up and down to them."""
+    """Products without weights around one with weights: BLAS spreads up and down to them."""
 
     def build(c, weight):
         x = _input(c, 64, 48)

@@ -1,5 +1,5 @@
-"""Every kind of handle: how one is made, and what a short use of it is. Kinds without a row fail
-test_handle.py; what is in the table is made, used and closed 2,000 times by test_cycles.py.
+"""Every kind of handle: how to make one and how to use it briefly. A kind without a row fails
+test_handle.py. test_cycles.py makes, uses and closes each kind in the table 2,000 times.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ggml_py.boundary.handle import Handle
 
 
 class Stand:
-    """What the kinds stand on: y = x² on the CPU, allocated, and a file."""
+    """The objects that the kinds need: y = x² on the CPU, allocated, and a file."""
 
     def __init__(self, folder: Path) -> None:
         self.cpu = ggml.device("CPU").init(n_threads=1)
@@ -43,7 +43,7 @@ class Stand:
 
 @dataclass(frozen=True)
 class Kind:
-    """`make` gives a new one, `use` uses it and raises when it does not work."""
+    """`make` returns a new handle. `use` uses it and raises if it does not work."""
 
     make: Callable[[Stand], Handle]
     use: Callable[[Stand, Any], None]
@@ -75,7 +75,7 @@ def _expand(stand: Stand, graph: ggml.Graph) -> None:
 
 @contextlib.contextmanager
 def _unallocated(stand: Stand) -> Iterator[tuple[ggml.Graph, ggml.Tensor]]:
-    """A graph that closes while it is still allocated."""
+    """A graph that is closed while it is still allocated."""
     with ggml.Context() as context:
         z = context.sqr(context.sqr(stand.x))
         graph = context.new_graph(16)
@@ -131,7 +131,8 @@ def _empty(stand: Stand, result: ggml.OptResult) -> None:
 
 
 def _event(stand: Stand) -> ggml.Event:
-    """The CPU has none: one that is not there, and freed as if it were (test_rpc.py has whole)."""
+    """A placeholder, made and freed like a real one, because the CPU has none. test_rpc.py has real
+    ones."""
     event = ggml.Event.__new__(ggml.Event)
     Handle.__init__(event, ggml.ffi.cast("ggml_backend_event_t", 16), lambda _ptr: None)
     event.device, event._recorded = stand.cpu.device, False

@@ -1,4 +1,4 @@
-"""Handles of every kind that share tensors, memory and backends, and what can be done with them.
+"""Handles of every kind that share tensors, memory and backends, and actions on them.
 
 For a state machine (test_handle_machine.py) and for threads (benchmarks/handles.py).
 """
@@ -17,23 +17,23 @@ import numpy as np
 
 import ggml_py as ggml
 
-# What a user who does one thing while another thread does the other has to be ready for. An
-# AbortError is none of these: a check of ours came too early or too late.
+# Exceptions that a user must expect when threads share handles. AbortError is not among them: it
+# would mean that a check of ours came too early or too late.
 REFUSED = (
     ggml.BusyError, ggml.ClosedError, ggml.NoDataError, ggml.ArgumentError, ggml.AllocError,
     ggml.ComputeError,
 )  # fmt: skip
 ALONE = tuple(error for error in REFUSED if error is not ggml.BusyError)
-# Where what was looked at before the call may be another when it comes: upstream looks once more,
-# and nothing is changed then.
+# Exceptions if something changed between our check and the call: upstream checks again, and nothing
+# is changed then.
 LATE = ("ggml_opt_init",)
-# `alloc_tensor` puts tensors over each other: a compute that writes over what it reads is refused.
-MOST = 5  # of each kind: the oldest are dropped
+# `alloc_tensor` makes tensors overlap: a compute that overwrites its operands is refused.
+MOST = 5  # of each kind; the oldest are dropped
 N = 64  # elements of a tensor
 
 
 class World:
-    """What there is now, by kind. Threads share it; it has no lock, for lists need none."""
+    """The current objects, by kind. Threads share it without a lock, because lists need none."""
 
     def __init__(self, seed: int, folder: Path) -> None:
         self.pools: dict[str, list[Any]] = {}
@@ -53,12 +53,12 @@ class World:
         return one
 
     def one(self, kind: str, rng: random.Random) -> Any:
-        """Any of that kind; the first action that finds none makes one."""
+        """A random object of that kind. If there is none, one is made."""
         pool = self.pools.get(kind) or [MAKERS[kind](self, rng)]
         return rng.choice(pool[:])
 
     def close(self, rng: random.Random) -> None:
-        """All of it, in any order; then what is only dropped goes too."""
+        """Closes everything in random order; then dropped objects go too."""
         handles = [one for kind in HANDLES for one in self.pools.get(kind, ())]
         rng.shuffle(handles)
         for handle in handles[: rng.randrange(len(handles) + 1)]:
@@ -95,7 +95,7 @@ def foreign(w: World, rng: random.Random) -> Any:
 
 
 def op(w: World, rng: random.Random) -> Any:
-    """Operands may be of other contexts."""
+    """A random op, whose operands may be of other contexts."""
     ctx, a, b = w.one("context", rng), w.one("tensor", rng), w.one("tensor", rng)
     if rng.random() < 0.3:
         return w.add("tensor", ctx.view_1d(a, N // 2, 0))
@@ -122,7 +122,7 @@ def graph(w: World, rng: random.Random) -> Any:
 
 
 def own_graph(w: World, rng: random.Random) -> Any:
-    """One of its own context, or what goes on from the results of another."""
+    """A graph of its own context, or one that continues from another graph's results."""
     ctx = w.add("context", ggml.Context(reserve=1 << 18))
     made = ctx.new_graph(64)
     nodes = w.one("graph", rng).nodes
@@ -198,7 +198,7 @@ MAKERS: dict[str, Callable[[World, random.Random], Any]] = {
 HANDLES = tuple(kind for kind in MAKERS if kind not in ("tensor", "array"))
 
 
-# --- what can be done
+# --- actions
 
 
 def close(w: World, rng: random.Random) -> None:
@@ -397,7 +397,7 @@ ACTIONS: tuple[Callable[[World, random.Random], Any], ...] = (
 
 
 def step(w: World, rng: random.Random) -> str:
-    """One action, and whether it was refused."""
+    """Runs one action. Returns whether it was refused."""
     try:
         rng.choice(ACTIONS)(w, rng)
     except REFUSED:
@@ -410,5 +410,5 @@ def step(w: World, rng: random.Random) -> str:
 
 
 def folder() -> Path:
-    """One for the file of a world."""
+    """A folder for the files of a world."""
     return Path(tempfile.mkdtemp(prefix="handles-"))

@@ -1,5 +1,5 @@
-"""benchmarks/handles.py with handles whose pointer holds nothing, as they were before: close()
-frees at once, whoever is in the middle of a call."""
+"""benchmarks/handles.py with a planted bug, as handles were before: close() frees at once, even if
+another thread is in the middle of a call."""
 
 from __future__ import annotations
 

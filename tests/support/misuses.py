@@ -1,14 +1,14 @@
-"""What the tables of misuses (misuse_*.py) are made of; test_misuse.py runs them.
+"""The parts of the tables of misuses (misuse_*.py), which test_misuse.py runs.
 
-A table is a list MISUSES of rows: an id, what the user does, the exception that it must be, and
+A table is a list MISUSES of rows: an id, what the user does, the exception that it must raise, and
 two pieces of its message: what was given, and what was expected or what to do. What the user does
-is a function of a fresh `Env`; it raises in its last statement.
+is a function of a new `Env`. It raises in its last statement.
 
     MISUSES = [
         misuse("plan-str", lambda e: e.scheduler.plan("x"), TypeError, "str", "expected a Graph"),
     ]
 
-A row may end in an AbortError only if it says why a check of ours is not better (`abort=`).
+A row may end in an AbortError only if it says why we do not check this ourselves (`abort=`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import ggml_py as ggml
 
 
 class Env:
-    """y = relu(w x) on the CPU, for one row: built, planned by nobody, allocated by nobody."""
+    """y = relu(w x) on the CPU, for one row: built, but neither planned nor allocated."""
 
     def __init__(self, tmp_path: Path) -> None:
         self.tmp_path = tmp_path
@@ -45,17 +45,17 @@ class Env:
         self._open = [self.scheduler, self.graph, self.context, self.other, self.weights, self.cpu]
 
     def later(self, *handles: ggml.Context) -> object:
-        """Closes what the row made itself, when the row is over; gives the first back."""
+        """Closes these objects, which the row made, after the row. Returns the first one."""
         self._open[:0] = handles
         return handles[0]
 
     def allocated(self) -> Env:
-        """The same, with the graph allocated on the scheduler."""
+        """This Env, with the graph allocated on the scheduler."""
         self.scheduler.alloc_graph(self.graph)
         return self
 
     def computes(self) -> bool:
-        """Whether y is right, after a reset."""
+        """Whether y is computed correctly after a reset."""
         self.scheduler.set_eval_callback(None)
         self.scheduler.reset()
         self.scheduler.alloc_graph(self.graph)
@@ -66,7 +66,7 @@ class Env:
 
     @property
     def whole(self) -> bool:
-        """Whether the row closed and took nothing that `computes` needs."""
+        """Whether the row left open and untaken everything that `computes` needs."""
         return not any(h.closed for h in (*self._open, self.buffer))
 
     def close(self) -> None:
@@ -93,7 +93,7 @@ class Misuse:
 
     @property
     def lines(self) -> set[int]:
-        """The lines of the last statement: where the user's mistake is."""
+        """The lines of the last statement, which has the user's mistake."""
         return _last_statement(self.file, (self.at or self.act).__code__.co_firstlineno)
 
 
@@ -109,9 +109,9 @@ def misuse(
     at: Callable[..., object] | None = None,
     needs: tuple[str, ...] = (),
 ) -> Misuse:
-    """A row. `spoils`: the scheduler of the Env cannot be used any more, and says so. `at`: the
-    function that has the mistake, where `act` only calls it. `needs`: what a release may lack, as
-    the mark of that name has it."""
+    """A row. `spoils`: the scheduler of the Env can no longer be used, and says so. `at`: the
+    function that has the mistake, if `act` only calls it. `needs`: features that a release may
+    lack, as for the mark of that name."""
     assert given and expected, id
     return Misuse(id, act, error, (given, expected, *more), abort, spoils, at, needs)
 
@@ -121,11 +121,11 @@ def _functions(file: str) -> dict[int, ast.Lambda | ast.FunctionDef]:
     tree = ast.parse(Path(file).read_text())
     kinds = (ast.Lambda, ast.FunctionDef)
     found = [node for node in ast.walk(tree) if isinstance(node, kinds)]
-    return {node.lineno: node for node in reversed(found)}  # of two in a line, the outer one
+    return {node.lineno: node for node in reversed(found)}  # the outer one of two in a line
 
 
 def _last_statement(file: str, line: int) -> set[int]:
-    """Its lines; of a `with` or `for` the first one and those of its last statement."""
+    """The statement's lines; for a `with` or `for`, the first line and the last statement's."""
     node: ast.AST = _functions(file)[line]
     heads = set()
     while isinstance(node, ast.FunctionDef | ast.With | ast.For):

@@ -1,4 +1,4 @@
-"""Mixtures of experts of any size, with weights of zeros: what is planned, not what is computed."""
+"""Mixtures of experts of any size with zero weights, for tests of plans, not of results."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ N_EMBD, N_HEAD, N_FF, N_VOCAB = 64, 4, 32, 64
 
 
 def write_moe(path: Path, n_layer: int = 48, n_expert: int = 8, type_: str = "q4_0") -> None:
-    """A qwen3moe file, as wide as 64 elements."""
+    """A qwen3moe file with 64 elements per row."""
     arch = "qwen3moe"
     metadata = {
         "general.architecture": arch,

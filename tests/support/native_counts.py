@@ -1,4 +1,4 @@
-"""What this process holds, as far as it can be counted; and what grew between two counts."""
+"""Counts what this process holds, as far as possible, and what grew between two counts."""
 
 from __future__ import annotations
 
@@ -29,24 +29,24 @@ class _Mallinfo2(ctypes.Structure):
 
 @dataclass(frozen=True)
 class Counts:
-    """Bytes, and numbers of things; -1 where this system does not tell."""
+    """Bytes and numbers of objects; -1 if this system does not provide a number."""
 
     live: dict[str, int]
-    malloc: int  # bytes given out by malloc, exact
-    blocks: int  # given out by Python's own allocator, which small objects are in, exact
+    malloc: int  # bytes allocated by malloc, exact
+    blocks: int  # blocks of Python's own allocator, which has small objects, exact
     resident: int
     threads: int
     files: int
 
     def grown(self, now: Counts, cycles: int) -> list[str]:
-        """What `now` has more, one line each; memory only if it is more than a few bytes a cycle.
+        """What grew until `now`, one line each. Memory counts only from a few bytes a cycle.
 
-        Python's own tables grow and shrink: 16 KB are not called a leak of malloc'd memory (3 KB
-        were seen), nor 1,000 small objects (365). Resident memory counts whole pages, and what
-        malloc keeps: 1 MB.
+        Python's own tables grow and shrink, so 16 KB of malloc'd memory do not count as a leak
+        (3 KB were seen), nor do 1,000 small objects (365 were seen). Resident memory counts whole
+        pages and memory that malloc keeps, so 1 MB of it is tolerated.
         """
         found = [
-            f"{kind}: {now.live.get(kind, 0)} are open, {self.live.get(kind, 0)} were"
+            f"{kind}: {now.live.get(kind, 0)} are open, before {self.live.get(kind, 0)}"
             for kind in sorted(self.live.keys() | now.live.keys())
             if now.live.get(kind, 0) > self.live.get(kind, 0)
         ]
@@ -61,7 +61,7 @@ class Counts:
 
 
 def count() -> Counts:
-    """Collects garbage, gives free memory back to the system, and counts."""
+    """Collects garbage, returns free memory to the system, and counts."""
     gc.collect()
     if hasattr(_C, "malloc_trim"):
         _C.malloc_trim(0)
@@ -70,11 +70,11 @@ def count() -> Counts:
 
 
 def leaks(work: Callable[[], object], cycles: int, tries: int = 4) -> list[str]:
-    """What `work`, of so many cycles, leaves behind; memory where it grows every time.
+    """What `work`, with `cycles` cycles, leaves behind. Memory counts only if it grows every time.
 
-    A leak does. What else grows does it by steps: a table that has its next size; the arenas of
-    malloc, which keep what their threads used (it is chance which one a thread gets: 1.7 MB at once
-    were seen after many other tests).
+    A leak grows every time. Other growth comes in steps: a table that is resized, or malloc's
+    arenas, which keep memory that their threads used. Which arena a thread gets is random: a step
+    of 1.7 MB was seen after many other tests.
     """
     grown: list[str] = []
     for _ in range(tries):
@@ -99,7 +99,7 @@ def _malloc() -> int:
 
 
 def _resident() -> int:
-    if not _PROC.is_dir() or hasattr(_C, "__asan_init"):  # which keeps what was freed for a while
+    if not _PROC.is_dir() or hasattr(_C, "__asan_init"):  # ASan keeps freed memory for a while
         return -1
     return int((_PROC / "statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 

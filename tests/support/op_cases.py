@@ -1,4 +1,4 @@
-"""Every op with operands that it may be called with, and now and then with one that it may not."""
+"""Every op with valid operands, and now and then with an invalid one."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ CASES: dict[str, Callable[[Draw], Case]] = {}
 
 
 class Draw:
-    """Sizes, types, operands and numbers from one seed."""
+    """Draws sizes, types, operands and numbers from one seed."""
 
     def __init__(self, rng: random.Random, name: str) -> None:
         self.rng, self.name = rng, name
-        self.wild = rng.random() < 0.3  # one of its numbers, types or shapes is another
+        self.wild = rng.random() < 0.3  # one of its numbers, types or shapes is wrong
 
     def size(self, most: int = 64) -> int:
         return min(self.rng.choice(SIZES), most)
@@ -37,7 +37,7 @@ class Draw:
         return self.size(most), self.rng.choice((1, 2, 3, 5, 8)), self.small(), self.small()
 
     def row(self, type_: str) -> int:
-        """A row's length that this type can have."""
+        """A row length that is valid for this type."""
         if type_ in ("q4_K", "q6_K", "iq2_xxs", "tq2_0"):
             return self.rng.choice((256, 512))
         return self.rng.choice((32, 64, 96)) if type_ in QUANTIZED else self.size()
@@ -48,7 +48,7 @@ class Draw:
         return self.rng.choice(types)
 
     def t(self, type_: str, *ne: int) -> Operand:
-        """An operand, now and then of another type or shape."""
+        """An operand, now and then with a wrong type or shape."""
         whole = [*ne, 1, 1, 1, 1][:4]
         if self.wild and self.rng.random() < 0.2:
             type_ = self.rng.choice(TYPES)
@@ -64,7 +64,7 @@ class Draw:
         return self.t("f32", *ne)
 
     def index(self, most: int, *ne: int, type_: str = "i32") -> Operand:
-        """Numbers from 0 to `most` - 1."""
+        """An operand of integers from 0 to `most` - 1."""
         whole = [*ne, 1, 1, 1, 1][:4]
         high = max(most, 1) + (self.wild and self.rng.random() < 0.2)
         chance = np.random.default_rng(self.rng.randrange(1 << 30))
@@ -78,7 +78,7 @@ class Draw:
     def case(
         self, *operands: Operand | None, writes: tuple[int, ...] = (), **numbers: object
     ) -> Case:
-        """The op of this name with these operands, then these numbers."""
+        """The case of this op with these operands, then these numbers."""
         name = self.name
         return Case(
             name, list(operands),
@@ -87,7 +87,7 @@ class Draw:
 
 
 def op(*names: str) -> Callable[[Callable[[Draw], Case]], Callable[[Draw], Case]]:
-    """Draws cases of these ops (those of them that this release has)."""
+    """Registers a function that draws cases of these ops, as far as this release has them."""
 
     def keep(draw: Callable[[Draw], Case]) -> Callable[[Draw], Case]:
         CASES.update({n: draw for n in names if hasattr(ggml.Context, n)})
@@ -97,18 +97,18 @@ def op(*names: str) -> Callable[[Callable[[Draw], Case]], Callable[[Draw], Case]
 
 
 def both(*names: str) -> tuple[str, ...]:
-    """With the ones that work in place."""
+    """The names, and those of their in-place ops."""
     return *names, *(f"{n}_inplace" for n in names)
 
 
 @cache
 def _names(_n: int) -> list[str]:
-    """Of all ops, in a fixed order."""
+    """The names of all ops, in a fixed order."""
     return sorted(CASES)
 
 
 def draw(seed: int) -> Case:
-    """The case of a seed."""
+    """The case for a seed."""
     rng = random.Random(seed)
     name = _names(len(CASES))[seed % len(CASES)]
     return CASES[name](Draw(rng, name))

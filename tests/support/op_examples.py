@@ -1,4 +1,4 @@
-"""The examples of vendor/ops_*.toml, run: what they show, and the call that they are about."""
+"""Runs the examples of vendor/ops_*.toml: what they show, and the call of the op."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Call:
 
 
 class Recorder:
-    """A Context that notes the calls of one op; `before` sees the arguments of each."""
+    """A Context that notes the calls of one op. `before` gets the arguments of each call."""
 
     def __init__(
         self, ctx: ggml.Context, op: str, before: Callable[[dict[str, Any]], None]
@@ -78,7 +78,7 @@ class Example:
         self.ctx.close()
 
     def run(self, compute: Callable[[ggml.Tensor], Any] | None = None) -> Any:
-        """What its last line shows; `compute` in place of the one of the docstring."""
+        """The value of its last line. `compute` replaces the docstring's function."""
         if compute is not None:
             self.names["compute"] = compute
         *lines, last = self.row.example
@@ -90,7 +90,7 @@ class Example:
         return self.recorder.calls[-1]
 
     def in_numpy(self) -> Any:
-        """The row's `numpy`, of the arrays that the example's tensors were made of."""
+        """The value of the row's `numpy`, on the arrays that the example's tensors were made of."""
         names: dict[str, Any] = {"np": np, "math": math, **FUNCTIONS}
         for line in self.row.example[:-1]:
             made = re.fullmatch(r"(\w+) = tensor\((.*)\)", line)
@@ -119,7 +119,7 @@ FUNCTIONS: dict[str, Any] = {
 
 
 class Shapes:
-    """A row's `shapes`, read: patterns of the operands' ne, and the result's."""
+    """A row's `shapes`, parsed into patterns of the operands' ne and the result's ne."""
 
     def __init__(self, text: str) -> None:
         text = text.partition(";")[0].removesuffix(" (2D)")
@@ -127,7 +127,7 @@ class Shapes:
         left = left.removesuffix("->").strip()
         pattern = r"(\w+) (any|\[[^\]]*\])"
         self.operands = dict(re.findall(pattern, left))
-        assert re.sub(rf"{pattern}(, )?", "", left) == "", f"shapes that nobody can read: {text}"
+        assert re.sub(rf"{pattern}(, )?", "", left) == "", f"shapes that cannot be parsed: {text}"
 
     def check(self, call: Call) -> None:
         """Raises AssertionError unless the call's ne are what the row says."""
@@ -143,7 +143,7 @@ class Shapes:
         for expression, n in said:
             if expression.isidentifier():
                 names.setdefault(expression, n)
-        for expression, n in said:  # d_conv + n_t - 1: n_t is new
+        for expression, n in said:  # in "d_conv + n_t - 1" n_t is new
             for new in set(re.findall(r"[a-z]\w*", expression)) - set(names):
                 names[new] = n - eval(expression, {**names, new: 0})
         for expression, n in said:
@@ -165,7 +165,7 @@ def _is_operand(call: Call, name: str) -> bool:
 
 
 def gradients(op: str) -> dict[str, bool]:
-    """For each operand of the example that a parameter can be behind: has upstream its gradient?"""
+    """For each operand of the example that can come from a parameter: whether it has a gradient."""
     example = Example(op)
     example.run()
     able = [

@@ -1,8 +1,9 @@
-"""Operands with the same numbers in other layouts, in memory that shows who wrote where.
+"""Operands with the same numbers in other layouts, in memory that shows all writes.
 
 An `Operand` is what an op reads: a type, a shape and its blocks. `place` makes a tensor of it,
-plain or as a view that is cropped, permuted, repeated or has odd strides where a dimension is 1.
-All tensors of a `World` lie in one array with gaps between them; array and gaps hold a pattern.
+plain or as a view that is cropped, permuted, repeated, or has odd strides in dimensions of size 1.
+All tensors of a `World` lie in one array with gaps in between. Array and gaps are filled with a
+pattern.
 """
 
 from __future__ import annotations
@@ -23,25 +24,25 @@ from ggml_py.enums import Type
 LAYOUTS = ("crop", "permute", "crop+permute", "units", "repeat", "odd")
 GAP = 192  # bytes between tensors, a multiple of 64
 ROOM = 1 << 20
-BLOCKS = 4096  # of each type, to take data from
+BLOCKS = 4096  # blocks of each type, to take data from
 
 
 @cache
 def traits(type_: str) -> tuple[int, int]:
-    """Elements and bytes of a block."""
+    """Number of elements and bytes in a block."""
     number = Type[type_.upper()]
     return int(lib.ggml_blck_size(number)), int(lib.ggml_type_size(number))
 
 
 @cache
 def traits_of(number: int) -> tuple[int, int]:
-    """As `traits`, by the type's number."""
+    """Like `traits`, by the type's number."""
     return int(lib.ggml_blck_size(number)), int(lib.ggml_type_size(number))
 
 
 @cache
 def twice(type_: str) -> np.ndarray:
-    """The pool and once more, so that as many blocks follow on each as there are."""
+    """The pool twice in a row, so that each block is followed by as many blocks as it has."""
     return np.concatenate([pool(type_)] * 2)
 
 
@@ -65,14 +66,14 @@ def pool(type_: str) -> np.ndarray:
         )  # fmt: skip
         return blocks.view(f"V{size}")
     blocks = chance.integers(0, 256, (BLOCKS, size)).astype("u1")
-    blocks[:, :8] = np.tile(np.float16([0.5]).view("u1"), 4)  # the scales are here or at the end
+    blocks[:, :8] = np.tile(np.float16([0.5]).view("u1"), 4)  # scales are at one end
     blocks[:, -4:] = np.tile(np.float16([0.5]).view("u1"), 2)
     return blocks.reshape(-1).view(f"V{size}")
 
 
 @dataclass
 class Operand:
-    """`blocks` has the shape of the tensor, outermost dimension first, in blocks."""
+    """An operand. `blocks` has the tensor's shape in blocks, outermost dimension first."""
 
     type: str
     ne: tuple[int, int, int, int]
@@ -90,7 +91,7 @@ class Operand:
 
     @classmethod
     def of(cls, values: np.ndarray, type_: str) -> Operand:
-        """From numbers, in numpy's order."""
+        """An operand from numbers, in numpy's order."""
         shape = (1,) * (4 - values.ndim) + values.shape
         dtype = {"f": "f", "i": "i"}[type_[0]] + str(int(type_[1:]) // 8)
         array = np.ascontiguousarray(values.reshape(shape).astype(dtype))
@@ -103,7 +104,7 @@ class Operand:
 
 @cache
 def _asan() -> tuple[Callable[..., None], ...] | None:
-    """What makes memory unreadable and readable, in a process with AddressSanitizer."""
+    """The functions that make memory unreadable and readable, if AddressSanitizer is loaded."""
     runtime = ctypes.CDLL(None)
     if not hasattr(runtime, "__asan_poison_memory_region"):
         return None
@@ -116,7 +117,7 @@ def _asan() -> tuple[Callable[..., None], ...] | None:
 
 
 class World:
-    """One array, the tensors in it, and the memory of each."""
+    """One array, the tensors in it, and each tensor's memory."""
 
     def __init__(self) -> None:
         self.memory = np.empty(ROOM + 64, "u1")
@@ -128,24 +129,24 @@ class World:
         self.renew()
 
     def renew(self) -> None:
-        """With no tensors, in a new context."""
+        """Starts over with a new context, without tensors."""
         self.context = ggml.Context()
         self.used = 0
         self._take(GAP)
 
     def _take(self, nbytes: int) -> int:
-        """So many bytes; where they are in the buffer."""
+        """Reserves `nbytes` bytes and returns their offset in the buffer."""
         at, self.used = self.used, self.used + (nbytes + 63) // 64 * 64
         if self.used > ROOM - 1024:
             raise MemoryError
         return at
 
     def fill(self, pattern: int) -> None:
-        """All that is used, tensors and gaps, with this byte."""
+        """Fills everything that is used, tensors and gaps, with this byte."""
         self.memory[self._start : self._start + self.used] = pattern
 
     def give_memory(self, tensors: list[ggml.Tensor]) -> None:
-        """To all tensors of the context, in the order they were made."""
+        """Gives memory to all tensors of the context, in the order in which they were made."""
         for t in tensors:
             if t.view_src is not None:
                 if t.ptr.buffer == ffi.NULL:
@@ -157,13 +158,13 @@ class World:
             self._take(GAP)
 
     def shut(self, tensors: list[ggml.Tensor]) -> None:
-        """With AddressSanitizer, all but these tensors cannot be read or written any more."""
+        """With AddressSanitizer, makes everything but these tensors unreadable and unwritable."""
         if (asan := _asan()) is None:
             return
         poison, unpoison = asan
         poison(self.address + self._start, self.used)
         for t in tensors:
-            if 0 in t.ne:  # of many rows without an element, too
+            if 0 in t.ne:  # it may still have many rows
                 continue
             ne, nb, at = t.ne, t.nb, int(ffi.cast("uintptr_t", t.ptr.data))
             n, size = traits_of(t.ptr.type)
@@ -174,38 +175,38 @@ class World:
                 unpoison(at + i[0] * nb[3] + i[1] * nb[2] + i[2] * nb[1], ne[0] // n * size)
 
     def open(self) -> None:
-        """All of it can be read again."""
+        """Makes everything readable again."""
         if (asan := _asan()) is not None:
             asan[1](self.address + self._start, self.used)
 
     def bytes_of(self, t: ggml.Tensor, memory: np.ndarray | None = None) -> np.ndarray:
-        """The tensor's blocks in `memory`, which is as large as ours, as they lie there."""
+        """The tensor's blocks, with its strides, in `memory`, which is as large as our array."""
         memory = self.memory if memory is None else memory
         n, size = traits_of(t.ptr.type)
         at = int(ffi.cast("uintptr_t", t.ptr.data)) - self.address
         ne, nb = t.ne, t.nb
         shape = (ne[3], ne[2], ne[1], ne[0] // n, size)
         if 0 in shape:
-            return np.empty(0, "u1")  # of this shape numpy may say that it is too large
+            return np.empty(0, "u1")  # numpy may refuse this shape as too large
         return np.ndarray(shape, "u1", memory, at, (nb[3], nb[2], nb[1], nb[0], 1))
 
     def everything(self) -> np.ndarray:
-        """What is used of the array."""
+        """The used part of the array."""
         return self.memory[: self._start + self.used]
 
 
 def write(world: World, t: ggml.Tensor, blocks: np.ndarray) -> None:
-    """The operand's blocks into its tensor."""
+    """Writes the operand's blocks into its tensor."""
     into = world.bytes_of(t)
     if into.size:
         into[...] = blocks.view("u1").reshape(into.shape)
 
 
 def variant(rng: random.Random, operand: Operand) -> str:
-    """A layout that this operand can have; `operand` changes for "repeat"."""
+    """A layout that is possible for this operand. "repeat" changes `operand`."""
     layout = rng.choice(LAYOUTS)
     if layout == "repeat":
-        axis = rng.randrange(3)  # of numpy's
+        axis = rng.randrange(3)  # in numpy's order
         operand.blocks = np.repeat(
             operand.blocks[(slice(None),) * axis + (slice(0, 1),)], operand.blocks.shape[axis], axis
         )
@@ -214,7 +215,7 @@ def variant(rng: random.Random, operand: Operand) -> str:
 
 
 def place(world: World, operand: Operand, layout: str, seed: int) -> ggml.Tensor:
-    """A tensor of this layout; `write` gives it its numbers once it has memory."""
+    """A tensor with this layout. `write` sets its numbers once it has memory."""
     rng = random.Random(seed)
     ctx, ne = world.context, operand.ne
     n, size = traits(operand.type)
@@ -226,7 +227,7 @@ def place(world: World, operand: Operand, layout: str, seed: int) -> ggml.Tensor
         base = ctx.new_tensor(operand.type, *held)
         nb = [0 if i == axis else base.nb[i] for i in range(4)]
         return ctx.view_4d(base, *ne, *nb[1:], 0)
-    if layout == "units":  # the stride of a dimension of 1 is of no account
+    if layout == "units":  # the stride of a dimension of 1 does not matter
         base = ctx.new_tensor(operand.type, *ne)
         nb = [b if ne[i] > 1 else size * rng.choice((0, 1, 3, 40)) for i, b in enumerate(base.nb)]
         return ctx.view_4d(base, *ne, *nb[1:], 0)
@@ -236,7 +237,7 @@ def place(world: World, operand: Operand, layout: str, seed: int) -> ggml.Tensor
         return ctx.view_4d(base, *ne, *base.nb[1:], 1)
     if layout == "crop":
         return _cropped(ctx, rng, operand.type, list(ne))
-    # Axis i of what is stored is axis order[i] of what is seen.
+    # Axis i of the stored array is axis order[i] of the view.
     order = [0, *rng.sample((1, 2, 3), 3)] if n > 1 else rng.sample(range(4), 4)
     stored = [ne[axis] for axis in order]
     if layout == "permute":

@@ -1,13 +1,14 @@
-"""An op gives the same from operands in any layout, or refuses them; it writes its result only.
+"""Checks that an op gives the same result for any layout of its operands, or refuses the layout,
+and that it writes nothing but its result.
 
 A case draws an op, operands and numbers from its seed (op_cases.py), then layouts (op_layouts.py).
-It is computed from operands in line, then from the same numbers in those layouts, twice, with other
-bytes wherever nobody wrote. A finding is an `AssertionError`:
+It is computed from contiguous operands, then twice from the same numbers in those layouts, with
+other bytes in all unused memory. A finding is an `AssertionError`:
 
-- the results differ (strides that were read as another layout),
-- the two runs differ (memory read that is no operand's, or a result that was not written),
-- a byte changed that is not the result's,
-- one of them was refused, the other not, although only bytes that nobody should read differ.
+- the results differ (strides were read as another layout),
+- the two runs differ (memory outside the operands was read, or part of the result not written),
+- a byte outside the result changed,
+- one run was refused and the other not, although only bytes differ that should not be read.
 """
 
 from __future__ import annotations
@@ -27,21 +28,21 @@ REFUSALS = (ggml.GgmlError, TypeError, ValueError, OverflowError)
 VIEWS = {Op.NONE, Op.RESHAPE, Op.VIEW, Op.PERMUTE, Op.TRANSPOSE}
 FLOATS = {Type.F32: "u4", Type.F16: "u2", Type.BF16: "u2"}
 INFINITE = {Type.F32: 0x7F800000, Type.F16: 0x7C00, Type.BF16: 0x7F80}
-# Numbers that are not side by side are added one after the other, and not in vectors.
+# Numbers that are not adjacent are added one by one, not in vectors, which rounds differently.
 ROUNDED = {"norm", "norm_inplace"}
-LARGE = 1 << 18  # bytes of all tensors of a case
+LARGE = 1 << 18  # maximum bytes of all tensors of a case
 FILLS = (0xFF, 0x47)
 
 
 @dataclass
 class Case:
-    """`call(ctx, *tensors)` makes the op. Those of the operands that it writes are in `writes`."""
+    """One case. `call(ctx, *tensors)` makes the op. `writes` lists the operands that it writes."""
 
     name: str
     operands: list[Operand | None]
     call: Callable[..., ggml.Tensor]
     writes: tuple[int, ...] = ()
-    numbers: dict[str, object] = field(default_factory=dict)  # what the call has beside tensors
+    numbers: dict[str, object] = field(default_factory=dict)  # the call's other arguments
 
     def __str__(self) -> str:
         operands = [f"{o.type}{list(o.ne)}" if o else "None" for o in self.operands]
@@ -61,8 +62,8 @@ def world() -> World:
 def computed(
     case: Case, layouts: list[str], fills: tuple[int, ...], n_threads: int, seed: int
 ) -> list[np.ndarray | str]:
-    """The result's bytes, in line, or what refused: once for each byte that memory is filled with
-    before. Raises `AssertionError` for stray writes."""
+    """The result's bytes, contiguous, or the refusal: once for each byte that memory is filled with
+    beforehand. Raises `AssertionError` for stray writes."""
     here = world()
     here.renew()
     tensors: list[ggml.Tensor | None] = []
@@ -110,7 +111,7 @@ def computed(
 
 
 def _comparable(type_: int, found: np.ndarray) -> np.ndarray:
-    """The same bytes for every NaN."""
+    """Replaces every NaN by one with the same bytes."""
     if type_ in FLOATS:
         numbers = found.view(FLOATS[type_])
         most = INFINITE[type_]
@@ -119,9 +120,9 @@ def _comparable(type_: int, found: np.ndarray) -> np.ndarray:
 
 
 def check(case: Case, seed: int) -> str:
-    """How it ended; raises what it found."""
+    """Runs the case and returns its outcome. Raises what it finds."""
     rng = random.Random(f"layouts {seed}")
-    n_threads = 2 if rng.random() < 0.04 else 1  # it takes ten times as long on a busy machine
+    n_threads = 2 if rng.random() < 0.04 else 1  # 2 take ten times as long on a busy machine
     layouts = ["plain"] * len(case.operands)
     chosen = [i for i, o in enumerate(case.operands) if o is not None and rng.random() < 0.5]
     if not chosen and case.operands:
@@ -137,7 +138,7 @@ def check(case: Case, seed: int) -> str:
         if isinstance(plain, str) and plain == "large":
             return plain
         for again in others:
-            _same(plain, again, "in line, with other bytes between the tensors")
+            _same(plain, again, "contiguous, with other bytes between the tensors")
         (first,) = computed(case, layouts, FILLS[-1:], n_threads, at)
     except AssertionError as error:
         raise AssertionError(f"{what}: {error}") from None
@@ -148,13 +149,13 @@ def check(case: Case, seed: int) -> str:
     if _is_rounded(case) and _close(plain, first):
         return "nearly the same"
     if not np.array_equal(plain, first):
-        raise AssertionError(f"{what}: other numbers than from operands in line")
+        raise AssertionError(f"{what}: other numbers than from contiguous operands")
     return "the same"
 
 
 def _is_rounded(case: Case) -> bool:
     a = case.operands[0] if case.operands else None
-    # Floats in line have products of their own (llamafile_sgemm).
+    # Contiguous floats have their own matrix products (llamafile_sgemm).
     product = case.name == "mul_mat" and a is not None and Type[a.type.upper()] in FLOATS
     return product or case.name in ROUNDED
 

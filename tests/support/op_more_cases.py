@@ -1,4 +1,5 @@
-"""The ops of op_cases.py with more operands or indices: products, attention, images, states."""
+"""More cases for op_cases.py, with more operands or indices: products, attention, images, states.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Upstream's own programs, unmodified: what our results are compared with."""
+"""Upstream's own programs, unmodified, to compare our results with."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ _IN_PLAN = re.compile(r"## SPLIT #|node #|$")
 
 
 def command_line(options: dict[str, object]) -> list[object]:
-    """--name value for each; --name alone where the value is True,
-    nothing where it is False."""
+    """--name value for each option; --name alone for True, nothing for False."""
     words: list[object] = []
     for name, value in options.items():
         if value is False:
@@ -32,14 +31,14 @@ def command_line(options: dict[str, object]) -> list[object]:
 
 
 def printed_plan(said: str) -> str:
-    """The last plan of a log; those before were reserved."""
+    """The last plan in a log; earlier ones are from reservations."""
     graph = said[said.rindex("## SPLIT #0") :]
     return "\n".join(line for line in graph.splitlines() if _IN_PLAN.match(line)).strip()
 
 
 @dataclass(frozen=True)
 class Sampled:
-    """The token that was drawn, and what it was drawn from, in libllama's order."""
+    """The drawn token, and the candidates that it was drawn from, in libllama's order."""
 
     token: int
     ids: npt.NDArray[np.int32]
@@ -54,7 +53,7 @@ _CELLS = re.compile(
 
 @dataclass(frozen=True)
 class Cells:
-    """Of one stream: sequences ("." none, "M" several) and positions (-1 of an empty cell)."""
+    """The cells of one stream: sequences ("." none, "M" several) and positions (-1 if empty)."""
 
     stream: int
     n_used: int
@@ -72,13 +71,13 @@ def _cells(stream: str, used: str, head: str, n_swa: str, seqs: str, pos: str) -
 
 @dataclass(frozen=True)
 class Oracle:
-    """A folder with llama-bench, test-llama-archs, …, and our programs on libllama."""
+    """The programs in a folder: llama-bench, test-llama-archs, …, and ours on libllama."""
 
     bin: Path
 
     def run(self, program: str, *arguments: object, **env: str) -> subprocess.CompletedProcess[str]:
-        """Runs one of them, `env` on top of ours; fails with what it said when it fails."""
-        # Not our build of ggml in place of theirs.
+        """Runs a program, with `env` added to our environment. If it fails, shows its output."""
+        # Keep our build of ggml from replacing theirs.
         usual = {k: v for k, v in os.environ.items() if k not in ("LD_LIBRARY_PATH", "LD_PRELOAD")}
         command = [str(self.bin / program), *map(str, arguments)]
         done = subprocess.run(
@@ -100,8 +99,8 @@ class Oracle:
     def sequences(
         self, model: Path, script: str, scratch: Path, **options: object
     ) -> tuple[list[dict[str, Any]], npt.NDArray[np.float32]]:
-        """What libllama makes of each line of a script (see llama_sequences.cpp), and the logits
-        [n_outputs, n_vocab] of all."""
+        """libllama's output for each line of a script (see llama_sequences.cpp), and all logits
+        [n_outputs, n_vocab]."""
         file, out = scratch / "script.txt", scratch / "sequences.bin"
         file.write_text(script)
         done = self.run("llama_sequences", model, file, out, *command_line(options))
@@ -111,8 +110,8 @@ class Oracle:
     def cells(
         self, model: Path, script: str, scratch: Path, **options: object
     ) -> list[dict[tuple[int, int], Cells]]:
-        """For each "decode" of a script, what libllama has in the cells of a cache of that window
-        and stream when it looks for free ones first."""
+        """For each "decode" of a script, the cells of libllama's cache with that window and stream
+        when it first looks for free cells."""
         file, out = scratch / "script.txt", scratch / "sequences.bin"
         file.write_text(script)
         named = command_line({**options, "log": True})
@@ -129,8 +128,8 @@ class Oracle:
     def reuses(
         self, model: Path, script: str, scratch: Path, **options: object
     ) -> list[list[bool]]:
-        """For each "decode" of a script, whether libllama used the graph again for each ubatch that
-        it asked about: not for the first of all."""
+        """For each "decode" of a script, whether libllama reused the graph for each ubatch. The
+        very first ubatch is not included."""
         file, out = scratch / "script.txt", scratch / "sequences.bin"
         file.write_text(script)
         named = command_line({**options, "log": True})
@@ -146,19 +145,19 @@ class Oracle:
     def nodes(
         self, model: Path, prompt: list[int], scratch: Path, **options: object
     ) -> list[str]:
-        """A line for each node of libllama's graph that evaluates `prompt`, as `node_lines` has
-        it of ours."""
+        """A line for each node of libllama's graph that evaluates `prompt`, as from `node_lines`
+        for our graphs."""
         rows = scratch / "nodes.tsv"
         self.logits(model, prompt, 1, scratch, last=True, nodes=rows, **options)
         return rows.read_text().splitlines()
 
     def plan(self, model: Path, prompt: list[int], scratch: Path, **options: object) -> str:
-        """What libllama's scheduler prints of the graph that evaluates `prompt`."""
+        """The debug print of libllama's scheduler for the graph that evaluates `prompt`."""
         said = self.logs(model, prompt, scratch, **options)
         return printed_plan(said)
 
     def logs(self, model: Path, prompt: list[int], scratch: Path, **options: object) -> str:
-        """All that libllama and ggml log while `prompt` is evaluated, splits too."""
+        """The whole log of libllama and ggml while `prompt` is evaluated, including splits."""
         tokens, out = ",".join(map(str, prompt)), scratch / "logits.bin"
         named = command_line({**options, "last": True, "log": True})
         return self.run(
@@ -168,7 +167,7 @@ class Oracle:
     def samples(
         self, logits: npt.NDArray[np.float32], scratch: Path, **options: object
     ) -> list[Sampled]:
-        """What libllama's samplers make of each row of `logits`."""
+        """The result of libllama's samplers for each row of `logits`."""
         rows, out = scratch / "rows.bin", scratch / "samples.bin"
         logits.astype(np.float32).tofile(rows)
         self.run("llama_sampler", logits.shape[1], rows, out, *command_line(options))
@@ -183,7 +182,7 @@ class Oracle:
     def generate(
         self, model: Path, tokens: list[int], n: int, **options: object
     ) -> tuple[list[int], list[int]]:
-        """What libllama generates after `tokens`, and those that a loaded file had."""
+        """The tokens that libllama generates after `tokens`, and the tokens in a loaded file."""
         prompt = ",".join(map(str, tokens)) or "-"
         done = self.run("llama_generate", model, prompt, n, *command_line(options))
         answer = json.loads(done.stdout)
@@ -191,7 +190,7 @@ class Oracle:
 
 
 def node_lines(plan: Plan) -> list[str]:
-    """Name, type, op, ne and the sources' names of each node, in order."""
+    """The name, type, op, ne and source names of each node, in order."""
     return [
         f"{n.name}\t{n.type}\t{n.record.op_desc}\t{','.join(map(str, n.ne))}\t"
         + ",".join(src.name for src in n.srcs)

@@ -1,6 +1,6 @@
-"""A scheduler's private struct, read by a compiler that knows upstream's own text of it.
+"""Reads a scheduler's private struct with code compiled from upstream's own definition of it.
 
-The structs and macros are cut out of ggml-backend.cpp: nothing of ours says where a field is.
+The structs and macros are cut out of ggml-backend.cpp, so the offsets do not depend on our code.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ COMPILER = shutil.which("c++")
 
 
 def source() -> Path | None:
-    """Upstream's ggml/ of the release that was built; None where it is not there any more."""
+    """Upstream's ggml/ folder of the release that was built; None if it no longer exists."""
     release = BUILD["label"]
     found = (cache.default_folder() / "sources").glob(f"{release}-*/ggml/src/ggml-backend.cpp")
     return next((path.parent.parent for path in sorted(found)), None)
@@ -31,7 +31,7 @@ def _struct(text: str, name: str) -> str:
 
 
 def declared(text: str, name: str) -> list[str]:
-    """The fields of a struct, by the text of it."""
+    """The fields of a struct, parsed from its definition."""
     body = re.sub(r"//[^\n]*", "", _struct(text, name)).partition("{")[2]
     return re.findall(r"(\w+)(?:\[\w+\])*\s*;", body)
 
@@ -75,7 +75,7 @@ class Oracle:
         self._lib.slot_of.restype = ctypes.c_longlong
 
     def read(self, sched):
-        """All fields as they are now; pointers are numbers."""
+        """The current values of all fields, with pointers as numbers."""
         at = ctypes.c_void_p(int(ffi.cast("uintptr_t", sched.ptr)))
         return json.loads(self._lib.read_sched(at))
 
@@ -84,6 +84,6 @@ class Oracle:
         return {k: tuple(v) for k, v in json.loads(self._lib.layout()).items() if k}
 
     def slot_of(self, sched, tensor):
-        """The tensor's slot of the hash set, -1 without one."""
+        """The tensor's slot in the hash set; -1 if it has none."""
         at = (ctypes.c_void_p(int(ffi.cast("uintptr_t", p))) for p in (sched.ptr, tensor.ptr))
         return self._lib.slot_of(*at)

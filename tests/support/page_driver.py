@@ -1,10 +1,10 @@
-"""What tests do with the page of a plan in a browser, and what they read of it."""
+"""What tests do with the page of a plan in a browser, and read from it."""
 
 from __future__ import annotations
 
 import time
 
-# Where a node is on the screen, in the middle.
+# The position of a node's middle on the screen.
 PLACE = """([p, t]) => {
     const lanes = page.lanes, box = document.getElementById('lanes').getBoundingClientRect();
     lanes.draw();
@@ -13,12 +13,12 @@ PLACE = """([p, t]) => {
     const x = (lanes.x(page.axis.start(p, t)) + lanes.x(page.axis.end(p, t))) / 2;
     return [box.left + x, box.top + row.y + row.h / 2];
 }"""
-# The ids of all tensors.
+# Returns the ids of all tensors.
 EVERY = "[...Array(page.plans[0].total).keys()]"
 
 
 def until(page, expression):
-    """Waits for it: the page's own policy does not let a browser's driver do that in the page."""
+    """Waits for a condition here, because the page's own policy forbids waiting in the page."""
     deadline = time.monotonic() + 10
     while not page.evaluate(f"Boolean({expression})"):
         assert time.monotonic() < deadline, expression
@@ -26,7 +26,7 @@ def until(page, expression):
 
 
 def shown(page):
-    """The nodes in the table."""
+    """The ids of the nodes in the table."""
     return page.eval_on_selector_all("tr[data-node]", "rows => rows.map(r => +r.dataset.node)")
 
 

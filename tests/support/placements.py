@@ -1,4 +1,4 @@
-"""libllama's placements: what it logs and plans with the simulated devices that we have, too."""
+"""libllama's placements: what it logs and plans with the same simulated devices as ours."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 from oracle_programs import Oracle, command_line, printed_plan
 
 MIB = 1 << 20
-# What load's options are called by the oracle, where it is not the same.
+# The oracle's names of load's options, where they differ.
 _NAMES = {"offload_kqv": "no_kv_offload", "op_offload": "no_op_offload"}
 _FLAGS = ("repack", "no_host", "no_kv_offload", "no_op_offload")
 
 
 class Theirs:
-    """One run of libllama: `plans` by the number of tokens, and bytes of buffers by what for."""
+    """One run of libllama: `plans` by the number of tokens, and bytes of buffers by purpose."""
 
     def __init__(self, oracle: Oracle, path: Path, n_tokens: tuple[int, ...], **options: Any):
         numbers = ",".join(map(str, n_tokens))
@@ -30,7 +30,7 @@ class Theirs:
         }
 
     def sizes(self, what: str) -> dict[str, float]:
-        """MiB by buffer type: of "model", "KV" or "compute"."""
+        """MiB by buffer type, for "model", "KV" or "compute"."""
         found = re.findall(rf"(\S+) {what} buffer size = +([\d.]+) MiB", self.log)
         sizes: dict[str, float] = {}
         for name, size in found:
@@ -56,7 +56,7 @@ def _named(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def sims_text(devices: dict[str, dict[str, int]]) -> str:
-    """Settings of simulated devices, as the oracle takes them."""
+    """Settings of simulated devices, as the oracle's options."""
     return ";".join(
         ",".join([name, *(f"{key}={value}" for key, value in settings.items())])
         for name, settings in devices.items()
@@ -65,6 +65,6 @@ def sims_text(devices: dict[str, dict[str, int]]) -> str:
 
 def blank(plan: str) -> str:
     """A plan's text without causes, which libllama's build does not have, and without the numbers
-    of copies: several of one input take turns."""
+    of copies, because the copies of one input take turns."""
     text = re.sub(r"\[( *\w+) [^]]*\]", r"[\1         ]", plan)
     return re.sub(r"#\d+ ", "#0 ", text).strip()

@@ -1,7 +1,7 @@
-"""Upstream's op tests, built live: what a row of docs/ops/*.csv stands for, as a tensor of ours.
+"""Builds upstream's op tests live: the tensor that a row of docs/ops/*.csv describes.
 
-Written from tests/test-backend-ops.cpp, independently of ggml_py/profile_*ops.py: what those read
-off the tensors that are made here must be the row that they were made from.
+Written from tests/test-backend-ops.cpp, independently of ggml_py/sim/profiles/*ops.py. The rows
+that those derive from the tensors made here must be the rows that the tensors were made from.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ def tensor(c, kind, ne):
 
 
 def view_of(c, t, ne, offset=0):
-    """The first `ne` elements of each dimension, with t's strides."""
+    """A view of the first `ne` elements of each dimension, with t's strides."""
     return c.view_4d(t, *ne, *t.nb[1:], offset)
 
 
 def enlarged(c, kind, ne, *factors):
-    """A view of these ne in a tensor that is larger by `factors`."""
+    """A view with these ne in a tensor that is larger by `factors`."""
     return view_of(c, tensor(c, kind, [n * f for n, f in zip(ne, factors, strict=True)]), ne)
 
 
@@ -224,7 +224,7 @@ def glu(name):
 
 
 def of_one(method, *names):
-    """Ops of one source whose other arguments are in the row under these names."""
+    """Ops with one source, whose other arguments are in the row under these names."""
     return lambda c, p: getattr(c, method)(tensor(c, p["type"], p["ne"]), *(p[n] for n in names))
 
 

@@ -67,7 +67,7 @@ def get_rows_back(c, p):
 
 
 def two_alike(name, *names):
-    """Ops of two sources of one shape."""
+    """Ops with two sources of the same shape."""
 
     def build(c, p):
         sources = (tensor(c, p["type"], p["ne"]) for _ in range(2))

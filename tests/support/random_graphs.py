@@ -1,6 +1,6 @@
-"""Random graphs on random devices: everything that the scheduler's rules look at, mixed.
+"""Random graphs on random devices: a mix of everything that the scheduler's rules look at.
 
-`build(rng)` takes a `random.Random`, so that a case is a number.
+`build(rng)` takes a `random.Random`, so a case is a number.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _UNARY = ("relu", "silu", "sqr", "cont", "soft_max", "transpose", "relu_inplace"
 
 @dataclass
 class World:
-    """Devices, tensors and graphs of one case; `close` ends all of them."""
+    """Devices, tensors and graphs of one case. `close` closes all of them."""
 
     scheduler: ggml.Scheduler
     graphs: list[ggml.Graph]
@@ -29,7 +29,7 @@ class World:
     words: list[str] = field(default_factory=list)
 
     def pin(self):
-        """Makes the pins; a reset drops them."""
+        """Makes the pins. A reset drops them."""
         for tensor, backend in self.pins:
             self.scheduler.set_tensor_backend(tensor, backend)
 
@@ -38,9 +38,9 @@ class World:
 
 
 def build(rng, n_graphs=1, max_nodes=24, pure=False, cpu_only=False, n_threads=None):
-    """A world. A `pure` one can be computed on any devices with the same results: nothing writes to
-    what others read, and no BLAS. With `cpu_only` all of it is on the CPU, the graphs are the same.
-    All backends compute on `n_threads` threads, by default on one per core.
+    """A world. A `pure` one gives the same results on any devices: no node writes to memory that
+    others read, and there is no BLAS. With `cpu_only` everything is on the CPU; the graphs are the
+    same. All backends compute on `n_threads` threads, by default on one per core.
     """
     stack = ExitStack()
     try:
@@ -55,11 +55,11 @@ def _chance(rng, percent):
 
 
 def _devices(rng, stack, unsupported, n_threads):
-    """1 to 6 simulated devices, BLAS sometimes, the CPU last."""
-    for i in reversed(range(SIMS)):  # none shares an earlier one's buffer type any more
+    """1 to 6 simulated devices, sometimes BLAS, and last the CPU."""
+    for i in reversed(range(SIMS)):  # reset: none shares an earlier one's buffer type
         ggml.sim_device(f"random{i}")
-    # Devices that compute while the scheduler goes on and use each other's memory: it does not wait
-    # for the one before the other reads.
+    # Asynchronous devices must not use each other's memory: the scheduler does not wait for one
+    # before the other reads.
     sharing = _chance(rng, 40)
     sims, owners = [], []  # owners of a buffer type
     for i in range(rng.randint(1, SIMS)):
@@ -87,7 +87,7 @@ def _devices(rng, stack, unsupported, n_threads):
 
 
 def _supports(device, unsupported, mode):
-    """All, or all but the pairs drawn for it, or the ops of a table."""
+    """Supports all ops, all but the pairs drawn for it, or the ops of a table."""
     if mode == 0:
         return None
     if mode == 1:
@@ -115,10 +115,10 @@ def _build(rng, stack, n_graphs, max_nodes, pure, cpu_only, n_threads):
         context = stack.enter_context(ggml.Context())
         for j in range(rng.randint(1, 3)):
             leafs.append(leaf(context, f"w{i}.{j}", "f32" if pure else rng.choice(types)))
-        if _chance(rng, 40):  # small ones that may drag an op after them, or must not
+        if _chance(rng, 40):  # small ones, which may or must not drag an op along
             small.append(leaf(context, f"sinks{i}", ne=(1,)))
             factors.append(leaf(context, f"factors{i}", ne=(N // 2,)))
-        if _chance(rng, 25) and not pure:  # views that are allocated with it: weights, and nodes
+        if _chance(rng, 25) and not pure:  # views allocated with it: weights, and nodes
             whole = leafs[-1]
             leafs.append(context.view_2d(whole, N, N, whole.nb[1], 0))
             leafs[-1].name = f"w{i}.view"
@@ -134,8 +134,8 @@ def _build(rng, stack, n_graphs, max_nodes, pure, cpu_only, n_threads):
     many = rng.randint(28, 70) if _chance(rng, 3) else 0  # around the limits of a split's inputs
     for i in range(rng.randint(1, 3) + many):
         t = leaf(context, f"x{i}")
-        # One that is not may be placed elsewhere than a view that was read before it, which ggml
-        # takes no copy of: computing says so.
+        # A leaf that is not an input may be placed elsewhere than a view that was read before it.
+        # ggml does not copy that view, and computing says so.
         if pure or not _chance(rng, 15):
             t.set_input()
         leafs.append(t)
@@ -181,22 +181,22 @@ def _build(rng, stack, n_graphs, max_nodes, pure, cpu_only, n_threads):
         for _ in range(rng.randint(1, 3)):
             tensor, backend = rng.choice(every), rng.choice(backends)
             buffer = (tensor.view_src or tensor).buffer
-            if buffer is None or backend.supports_buft(buffer.type):  # else it is refused
+            if buffer is None or backend.supports_buft(buffer.type):  # otherwise the pin is refused
                 pins.append((tensor, backend))
     return World(scheduler, graphs, pins, every, stack, words)
 
 
 def _is_pure(t):
-    """Whether it can be computed, and without writing into another tensor."""
+    """Whether the node can be computed without writing into another tensor."""
     if t.op.name in VIEW_OPS:
         return True
-    # the CPU says that it supports other sources, and its kernels abort
+    # the CPU claims to support other sources, but its kernels abort
     plain = t.op.name == "CONT" or all(s.is_contiguous and s.nb[0] <= 4 for s in t.src)
     return plain and t.view_src is None
 
 
 def _repacked(rng, stack, cpu):
-    """A weight in memory that only the CPU reads and that is none of the host's, if it has such."""
+    """A weight in memory that only the CPU reads and that is not host memory, if there is one."""
     bufts = [b for b in cpu.device.extra_buffer_types if "REPACK" in b.name]
     if not bufts or not _chance(rng, 20):
         return []
@@ -207,7 +207,7 @@ def _repacked(rng, stack, cpu):
 
 
 def _node(rng, c, made, small, factors, position, repacked):
-    # mostly something recent, so that graphs are deep
+    # mostly a recent tensor, so that graphs are deep
     def pick():
         return made[-1 - min(rng.randint(0, 4), rng.randint(0, 10), len(made) - 1)]
 
@@ -231,7 +231,7 @@ def _node(rng, c, made, small, factors, position, repacked):
             return c.reshape_2d(a, N, N)
         if kind < 84:
             return c.permute(a, 1, 0, 2, 3)
-        if kind < 88:  # into memory that is there already, as a KV cache's
+        if kind < 88:  # into existing memory, like a KV cache
             return c.cpy(a, b)
         if kind < 92:
             return c.rms_norm(a, 1e-5)
@@ -248,5 +248,5 @@ def _node(rng, c, made, small, factors, position, repacked):
                 a, position, rng.choice(factors), N, 0, 64, 1e4, 1.0, 0.0, 1.0, 32.0, 1.0
             )
         return c.add(c.mul(a, made[0]), b)
-    except (ggml.AbortError, ggml.ArgumentError):  # the constructor wants something else
+    except (ggml.AbortError, ggml.ArgumentError):  # the constructor refuses
         return None

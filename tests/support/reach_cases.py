@@ -1,5 +1,6 @@
-"""A random graph is refused, by plan and compute alike, or computed without a touch of memory that
-its backend cannot reach: that would end the process, for addresses of simulated devices fault."""
+"""Checks that a random graph is either refused, by both plan and compute, or computed without
+touching memory that its backend cannot reach. Touching it would end the process, because addresses
+of simulated devices fault."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from ggml_py.trace.advice import reach
 
 def case(n: int) -> str:
     """How it ended."""
-    # Each op of these small tensors waits longer for the other threads than it computes.
+    # Ops on these small tensors wait longer for other threads than they compute.
     world = random_graphs.build(random.Random(n), n_threads=2 if n % 10 == 0 else 1)
     try:
         world.pin()

@@ -1,4 +1,4 @@
-"""RPC servers for tests, and a proxy before them that fails when it is told to."""
+"""RPC servers for tests, and a proxy in front of them that fails on request."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import time
 
 HOST = "127.0.0.1"
 
-# Commands of upstream's protocol, by number; those that are answered.
-DATA = (8, 19)  # those that are answered with what a tensor holds
+# Commands of upstream's protocol that are answered, by number.
+DATA = (8, 19)  # commands that are answered with a tensor's data
 ANSWERED = {0: "alloc_buffer", 1: "get_alignment", 2: "get_max_size", 3: "get_base",
             7: "set_tensor_hash", 8: "get_tensor", 9: "copy_tensor", 11: "device_memory",
             13: "alloc_size", 14: "hello", 15: "device_count", 19: "get_tensor_2d"}  # fmt: skip
@@ -24,7 +24,7 @@ SERVER = """
     import signal, sys
     import ggml_py as ggml
 
-    signal.alarm(120)  # it ends by itself
+    signal.alarm(120)  # ends the server if nothing else does
     n = int(sys.argv[2])
     devices = ggml.ffi.new("ggml_backend_dev_t[]", [ggml.device("CPU").ptr] * n)
     ggml.lib.ggml_backend_rpc_start_server(sys.argv[1].encode(), ggml.ffi.NULL, 1, n, devices)
@@ -39,7 +39,7 @@ def free_port():
 
 @contextlib.contextmanager
 def server(n_devices=2, port=None):
-    """A server process that listens; `.endpoint` is where."""
+    """A server process that listens at `.endpoint`."""
     endpoint = f"{HOST}:{port or free_port()}"
     command = [sys.executable, "-c", textwrap.dedent(SERVER), endpoint, str(n_devices)]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
@@ -65,13 +65,14 @@ def wait_for(endpoint):
 
 @dataclasses.dataclass(frozen=True)
 class Fault:
-    """What goes wrong at request number `at` of a connection, HELLO being 0, or at the first with
-    the command `cmd`.
+    """A fault at request number `at` of a connection, where HELLO is 0, or at the first request
+    with the command `cmd`.
 
-    cut: it is not passed on, both ends are closed. cut_after: it is passed on, then closed.
-    half_request, half_answer: half of it, then closed. stall: nothing goes either way from there.
-    unasked: bytes that nobody asked for go to the client before it. Of its answer: dribble: byte by
-    byte; size: longer than it says; huge: says 2**62 bytes; zeros, ones: all its bytes are.
+    cut: the request is not passed on, and both ends are closed. cut_after: it is passed on, then
+    both are closed. half_request, half_answer: half of it is passed on, then both are closed.
+    stall: from there on, nothing is passed on either way. unasked: unrequested bytes go to the
+    client before it. Faults of the answer: dribble: sent byte by byte; size: longer than it says;
+    huge: says 2**62 bytes; zeros, ones: all its bytes are that.
     """
 
     kind: str
@@ -88,7 +89,7 @@ class _Closed(Exception):
 
 
 class Proxy:
-    """Between a client and a server; `fault` is for connections that begin later."""
+    """A proxy between a client and a server. `fault` applies to connections that begin later."""
 
     def __init__(self, endpoint, fault=None):
         self.target = (HOST, int(endpoint.split(":")[1]))
@@ -113,7 +114,7 @@ class Proxy:
     def _serve(self, client):
         fault, seen = self.fault, []
         first = client.recv(1, socket.MSG_PEEK)
-        if not first:  # it only looked whether somebody listens
+        if not first:  # the client only checked for a listener
             client.close()
             return
         with client, socket.create_connection(self.target) as target:

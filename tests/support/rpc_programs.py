@@ -1,9 +1,9 @@
-"""Random programs on an RPC server, with one fault in each: what `benchmarks/rpc_faults.py` runs.
+"""Random programs on an RPC server, each with one fault. `benchmarks/rpc_faults.py` runs them.
 
 A program makes, uses and closes backends, buffers, graphs, events and schedulers, in any order, on
-a server behind `rpc_net.Proxy`, which fails at a random message; or the server's own process is
-killed or stopped. Each call has to return what it would without the fault, or raise an error of
-ours with the server's name, within the time limit. A case is a function of its number.
+a server behind `rpc_net.Proxy`, which fails at a random message; or the server process itself is
+killed or stopped. Each call must return the same as without the fault, or raise one of our errors
+with the server's name, within the time limit. A case is a function of its number.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ import rpc_net
 
 import ggml_py as ggml
 
-TIMEOUT = 0.5  # what the server may be silent for
-SLACK = 8.0  # seconds that a call may take: other processes have the cores, too
+TIMEOUT = 0.5  # seconds that the server may be silent
+SLACK = 8.0  # seconds that a call may take, as other processes use the cores too
 ROWS, COLS = 3, 4
 ASKED = [cmd for cmd in rpc_net.ANSWERED if cmd not in rpc_net.DATA]
 
@@ -32,7 +32,7 @@ class Wrong(Exception):
 
 
 class _Server:
-    """The one of this process, for faults that a proxy makes; another when it has ended."""
+    """The server for this process, for faults made by a proxy. A new one if the last has ended."""
 
     def __init__(self):
         self.stack = contextlib.ExitStack()
@@ -49,7 +49,7 @@ atexit.register(_server.stack.close)
 
 
 def check(seed):
-    """How the case ended."""
+    """Runs the case and returns its outcome."""
     draw = random.Random(seed)
     kind = draw.choice([*rpc_net.KINDS, *rpc_net.KINDS, "none", "killed", "stopped"])
     if kind in ("killed", "stopped"):
@@ -62,7 +62,7 @@ def check(seed):
                 timer.cancel()
                 if timer.ident is not None:
                     timer.join()
-    # All bytes of an answer changed: numbers of a tensor would be no less likely.
+    # If all bytes of an answer change, changed tensor data cannot be recognized as wrong.
     changed = kind in ("zeros", "ones")
     if changed or draw.random() < 0.3:
         fault = rpc_net.Fault(kind, cmd=draw.choice(ASKED if changed else [*range(12), 14, 15]))
@@ -73,11 +73,11 @@ def check(seed):
         return f"{kind}: {Program(draw, proxy.endpoint, whole=kind == 'none').run()}"
     finally:
         proxy.close()
-        gc.collect()  # what was left open: the server serves one client at a time
+        gc.collect()  # closes what was left open: the server serves only one client at a time
 
 
 class Work:
-    """A context in the server's memory, and what its tensors hold."""
+    """A context in the server's memory, and the expected data of its tensors."""
 
     def __init__(self, backend):
         self.backend = backend
@@ -86,7 +86,7 @@ class Work:
         self.y = self.ctx.sqr(self.x)
         self.graph = self.ctx.new_graph(8)
         self.graph.build_forward_expand(self.y)
-        self.values = self.result = None  # None: not known
+        self.values = self.result = None  # None: unknown
         self.buffer = None
 
 
@@ -94,7 +94,7 @@ class Program:
     """One program."""
 
     def __init__(self, draw, endpoint, timer=None, whole=False):
-        self.whole = whole  # the server is
+        self.whole = whole  # the server has no fault
         self.draw, self.endpoint, self.timer = draw, endpoint, timer
         self.devices, self.backends, self.works = (), [], []
         self.lost, self.error = 0, None
@@ -110,11 +110,11 @@ class Program:
         ]  # fmt: skip
         for _ in range(self.draw.randrange(4, 30)):
             self.call(self.draw.choice(steps))
-        if self.draw.random() < 0.9:  # else they are left to the collector, or to the end
+        if self.draw.random() < 0.9:  # otherwise left to the garbage collector, or to the end
             for handle in [*(w.ctx for w in self.works), *self.backends]:
                 self.call(handle.close, raises=False)
         if self.lost and self.whole:
-            raise Wrong(f"nothing was wrong, but: {self.error!r}")
+            raise Wrong(f"there was no fault, but: {self.error!r}")
         return "lost" if self.lost else "right"
 
     def call(self, step, raises=True):
@@ -127,7 +127,7 @@ class Program:
             if not raises or (self.endpoint not in str(error) and "RPC server" not in str(error)):
                 raise Wrong(f"{step}: {error!r}") from error
         except ggml.AllocError:
-            self.lost += 1  # "I have no memory" is an answer that can be
+            self.lost += 1  # "no memory" is a possible answer
         took = time.monotonic() - began
         if took > SLACK or (not raises and took > SLACK / 2):
             raise Wrong(f"{step} took {took:.1f} s")
@@ -230,7 +230,7 @@ class Program:
             sched.alloc_graph(graph)
             values = np.float32(np.full((ROWS, COLS), self.draw.randrange(9)))
             for _ in range(self.draw.randrange(1, 3)):
-                x.set(values)  # its memory is used again
+                x.set(values)  # its memory was reused
                 sched.compute(graph)
             self._same(z.get(), -values * values)
 

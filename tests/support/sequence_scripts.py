@@ -1,4 +1,4 @@
-"""What is done to a model's sequences, step by step: by us and by libllama, bit for bit."""
+"""Scripts of operations on a model's sequences, run by us and by libllama, compared bit for bit."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def t(token: int, seq: int | Sequence[int] = 0, logits: bool = True, pos: int | 
 
 
 def run(start: int, n: int, seq: int | Sequence[int] = 0, last: bool = False, pos=None):
-    """n tokens of a sequence, made of `start`; with `last` only its last has logits."""
+    """n tokens of a sequence, derived from `start`. With `last`, only the last one has logits."""
     return [
         t(
             (start * 31 + i * 7919 + 11) % 97,
@@ -48,7 +48,7 @@ def _line(command: Command) -> str:
 
 
 def execute(model: Model, command: Command):
-    """The logits of a "decode"; None of other commands, and where it was refused."""
+    """The logits of a "decode"; None for other commands, and if it was refused."""
     name, *arguments = command
     try:
         if name == "decode":
@@ -65,9 +65,8 @@ def execute(model: Model, command: Command):
 def agree(
     oracle: Oracle, path: Path, commands: Iterable[Command] | Walk, scratch: Path, **options: Any
 ) -> list[Command]:
-    """The bar: the same logits in every bit, the same positions, the same refused. `commands` may
-    depend on the model: a function of it. `nodes` is a file for those of libllama. The commands
-    that were given."""
+    """The bar: the same logits in every bit, the same positions, the same refusals. `commands` may
+    be a function of the model. `nodes` is a file for libllama's nodes. Returns the commands."""
     done: list[tuple[Command, Any, list[list[int]]]] = []
     with load(path, **{k: v for k, v in options.items() if k != "nodes"}) as model:
         for command in commands(model) if callable(commands) else commands:
@@ -91,8 +90,8 @@ def agree(
 
 
 def same_cells(oracle: Oracle, path: Path, walk: Walk, scratch: Path, **options: Any) -> int:
-    """The same sequences and positions in the same cells, before each "decode": how many cells that
-    were used have been compared."""
+    """Checks that the same cells have the same sequences and positions before each "decode".
+    Returns how many used cells were compared."""
     done, ours = [], []
     with load(path, **options) as model:
         for command in walk(model):
@@ -128,8 +127,7 @@ def _cells_of(model: Model) -> dict[tuple[int, int], Cells]:
 
 
 class Random:
-    """A walk that nobody would think of: tokens of some sequences, then something that changes
-    them, and so on."""
+    """A random walk: tokens of some sequences, then an operation on the sequences, and so on."""
 
     def __init__(self, seed: int, n_steps: int, unified: bool, shifts: bool = True) -> None:
         self.rng = random.Random(seed)
@@ -144,7 +142,7 @@ class Random:
             yield command
             refused = before == [model.seq_pos_max(s) for s in range(model.n_seq_max)]
             if refused and model.hparams.swa is not None:
-                return  # libllama's windows have lost some then
+                return  # libllama's windows have then lost some tokens
             if self.rng.random() < 0.6:
                 yield from self.change(model)
 
@@ -198,7 +196,7 @@ class Random:
                 yield "seq_cp", seq, other, rng.choice([0, p0]), rng.choice([None, p1])
             elif other != seq:
                 yield "seq_cp", seq, other, 0, None
-        elif kind == "moved":  # as a context that is full is made room in
+        elif kind == "moved":  # as when making room in a full context
             yield "seq_rm", seq, p0, p1
             yield "seq_add", seq, p1, None, p0 - p1
         elif kind == "seq_add":

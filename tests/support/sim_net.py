@@ -1,4 +1,4 @@
-"""A small net that the tests of simulated devices place and run."""
+"""A small network that the tests of simulated devices place and run."""
 
 import numpy as np
 
@@ -6,7 +6,7 @@ import ggml_py as ggml
 
 
 class Net:
-    """out = b·relu(a·x) on some devices and the CPU, the weights in memory of `weights`."""
+    """out = b·relu(a·x) on some devices and the CPU, with the weights in memory of `weights`."""
 
     def __init__(self, *devices, weights=0, n_tokens=48, **options):
         self.backends = [d.init(n_threads=1) for d in (*devices, ggml.device("CPU"))]
@@ -23,7 +23,7 @@ class Net:
         self.scheduler = ggml.Scheduler(self.backends, **options)
 
     def build(self, c, n_tokens=48):
-        """The input and the output, in a context of one's own."""
+        """The input and the output, in a context of their own."""
         x = c.new_tensor("f32", 64, n_tokens, name="x")
         x.set_input()
         h = c.mul_mat(self.a, x)
@@ -33,7 +33,7 @@ class Net:
         return x, out
 
     def weights_on(self, backend, *shapes):
-        """More tensors of f32 in a backend's memory."""
+        """More f32 tensors in a backend's memory."""
         self._more.append(ggml.Context())
         tensors = [self._more[-1].new_tensor("f32", *ne) for ne in shapes]
         self._more[-1].alloc(backend)
@@ -64,6 +64,6 @@ class Net:
 
 
 def cpu_result(values=None, **options):
-    """What the CPU alone computes."""
+    """The result of the CPU alone."""
     with Net(weights=-1, **options) as net:
         return net.run(values)

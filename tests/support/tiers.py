@@ -1,9 +1,9 @@
-"""What a plain `pytest` leaves to `pytest --all`, and why.
+"""The tests that a plain `pytest` leaves to `pytest --all`, and why.
 
-A test says so itself, `@pytest.mark.thorough("REASON")`, or asks for a fixture of `FIXTURES`. Of a
-test with many cases `thorough("cases", quick=8)` leaves eight to the quick tier, spread evenly over
-all; as a module's `pytestmark` it does so with the module's tests. The table in CONTRIBUTING has
-the same reasons; test_tiers.py holds both to this file.
+A test is marked `@pytest.mark.thorough("REASON")`, or uses a fixture of `FIXTURES`. For a test with
+many cases, `thorough("cases", quick=8)` keeps eight of them, evenly spread, in the quick tier; as a
+module's `pytestmark` it does the same with the module's tests. The table in CONTRIBUTING has the
+same reasons; test_tiers.py compares it with this file.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ REASONS = {
     "cases": "more cases of a test that the quick tier runs with a few",
     "long": "it takes seconds: many processes, much to compute, or waiting",
 }
-FIXTURES = {  # what asks for one of these needs no mark
+FIXTURES = {  # tests that use one of these need no mark
     "oracle": "programs",
     "pristine": "builds",
     "release": "builds",
@@ -30,7 +30,7 @@ FIXTURES = {  # what asks for one of these needs no mark
     "browser": "browser",
     "site": "long",  # the documentation, or an installed package
 }
-AGAIN = {"arch_file": "programs"}  # with --all it gives upstream's own files, else ours like them
+AGAIN = {"arch_file": "programs"}  # upstream's own files with --all, otherwise similar files
 LEFT_OUT = pytest.StashKey[Counter[str]]()
 
 
@@ -51,8 +51,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Before `-m`, so that `pytest --all -m thorough` is what plain pytest leaves out, and what it
-    runs with files of ours."""
+    """Runs before `-m`, so that `pytest --all -m thorough` selects what plain pytest leaves out,
+    and what it runs with our own files."""
     left = dict(left_out(items))
     if config.getoption("--all"):
         again = {
@@ -76,13 +76,13 @@ def pytest_terminal_summary(
 
 
 def only_with_all(request: pytest.FixtureRequest) -> None:
-    """For the fixtures that build: who asked for one in a hidden way is told so."""
+    """For fixtures that build: fails for a test that uses one indirectly and has no mark."""
     if not request.config.getoption("--all"):
         pytest.fail(f"{request.fixturename} is built with --all only: the test needs a mark", False)
 
 
 def reason_of(item: pytest.Item) -> str | None:
-    """Why the quick tier leaves this test out; None where it has it (or some of its cases)."""
+    """Why the quick tier leaves this test out; None if it has the test, or some of its cases."""
     names = getattr(item, "fixturenames", ())
     for name, why in FIXTURES.items():
         if name in names:
@@ -98,14 +98,14 @@ def reason_of(item: pytest.Item) -> str | None:
 
 
 def spread(n: int, n_kept: int) -> set[int]:
-    """`n_kept` of `n` places: the first, the last, and those evenly between."""
+    """`n_kept` of `n` places: the first, the last, and evenly spread ones in between."""
     if n_kept >= n:
         return set(range(n))
     return {round(i * (n - 1) / max(n_kept - 1, 1)) for i in range(n_kept)}
 
 
 def left_out(items: Sequence[pytest.Item]) -> Iterator[tuple[pytest.Item, str]]:
-    """Those that only `--all` runs, each with its reason."""
+    """The tests that only `--all` runs, each with its reason."""
     few: dict[tuple[str, str, int], list[pytest.Item]] = {}
     for item in items:
         reason = reason_of(item)

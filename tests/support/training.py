@@ -1,4 +1,4 @@
-"""A small model that several tests train, and the same in numpy."""
+"""A small model that several tests train, and the same model in numpy."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ N_IN, N_HIDDEN, N_OUT = 6, 8, 3
 
 
 class Model:
-    """outputs = w2 relu(w1 x + b1), for batches of n; on the given backends, or the CPU."""
+    """outputs = w2 relu(w1 x + b1), for batches of n, on the given backends or the CPU."""
 
     def __init__(self, n=4, backends=None, seed=0, static=True):
         rng = np.random.default_rng(seed)

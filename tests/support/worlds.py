@@ -1,4 +1,4 @@
-"""Graphs on simulated devices, described so that anything about them can be changed."""
+"""Graphs on simulated devices, with descriptions in which everything can be changed."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ OPS = ("MUL_MAT", "ADD", "RELU", "RMS_NORM", "MUL", "SCALE", "VIEW", "CONT", "ST
 
 @dataclass(frozen=True)
 class World:
-    """`recipe` has rows (op, source, source): numbers of earlier results, or of weights."""
+    """A description. `recipe` has rows (op, source, source); sources are numbers of earlier results
+    or of weights."""
 
     recipe: tuple[tuple[str, int, int], ...]
     n_tokens: int = 48
-    refused: tuple[frozenset[str], ...] = (frozenset(),)  # ops that gpu0, gpu1, ... cannot do
+    refused: tuple[frozenset[str], ...] = (frozenset(),)  # ops that gpu0, gpu1, ... do not support
     batches: tuple[int, ...] = (32,)  # offload_min_batch of each
     blas: bool = False
     homes: tuple[int, ...] = ()  # where w0, w1, ... and then the cache are: a GPU's number or -1
@@ -36,7 +37,7 @@ class World:
 
 @contextmanager
 def living(world: World) -> Iterator[tuple[ggml.Scheduler, ggml.Graph]]:
-    """The world's scheduler, with its pins made, and graph."""
+    """The world's scheduler, with its pins made, and its graph."""
     with ExitStack() as stack:
         backends = []
         for i, refused in enumerate(world.refused):
@@ -114,7 +115,7 @@ def _build(c: ggml.Context, world: World, leafs: list[ggml.Tensor]) -> ggml.Grap
 
 
 def plan(world: World) -> Plan:
-    """ggml's plan of it."""
+    """ggml's plan of the world."""
     with living(world) as (scheduler, graph):
         return scheduler.plan(graph)
 
