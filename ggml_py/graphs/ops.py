@@ -11,7 +11,7 @@ from ..boundary.ffi import NULL, lib
 from ..tensors.tensor import MISTAKES, Tensor, TypeLike, enum_of, mistake, type_of
 from .views import WHOLE, check_view
 
-# By hand in custom.py, for they call Python back:
+# Written by hand in custom.py, because they call back into Python:
 #   ggml_map_custom1: takes ggml_custom1_op_t fun, void * userdata
 #   ggml_map_custom1_inplace: takes ggml_custom1_op_t fun, void * userdata
 #   ggml_map_custom2: takes ggml_custom2_op_t fun, void * userdata
@@ -21,7 +21,7 @@ from .views import WHOLE, check_view
 #   ggml_custom_4d: takes struct ggml_tensor ** args, ggml_custom_op_t fun, void * userdata
 #   ggml_custom_inplace: takes struct ggml_tensor ** args, ggml_custom_op_t fun, void * userdata
 
-# Bound once, and Tensors made without __init__: it would cost a sixth of an op.
+# Bound once, and Tensors made without __init__: it would cost a sixth of an op's time.
 _new = object.__new__
 _view_fits = lib.gp_view_fits
 _dup = lib.ggml_dup
@@ -256,14 +256,18 @@ _opt_step_sgd = lib.ggml_opt_step_sgd
 class Ops:
     """Every op of ggml as a method: upstream's name, argument names and order.
 
-    Each adds one tensor to this context that stands for the result; nothing is computed
-    until the graph is. A shape or type that the op refuses raises `AbortError`.
+    Each op adds one tensor to this context, which stands for the result. Nothing is
+    computed until the graph is. A shape or type that the op refuses raises
+    `AbortError`.
 
-    Shapes are in ggml's order: `a [n, m]` has m rows of n elements, a[i, j] is the i-th
-    of row j; y is the result. Types are what the CPU computes. Gradients are what
-    `Graph.build_backward_expand` has. In offsets, size is the bytes of an element.
+    Shapes are in ggml's order: `a [n, m]` has m rows of n elements, and a[i, j] is
+    element i of row j. y is the result. `[..]` and `any` stand for any ne, `as a` for
+    a's ne; missing dimensions are 1. Types are those that the CPU computes; `a's`
+    stands for a's type. Gradients lists the operands that
+    `Graph.build_backward_expand` has gradients for. In offsets, size is the size of an
+    element in bytes.
 
-    The examples use the functions
+    The examples use these functions:
 
         def tensor(values, type="f32"):
             return ctx.from_numpy(np.array(values), type=type)
@@ -282,11 +286,11 @@ class Ops:
     ptr: Any  # the ggml_context, from Context
 
     def _adopt(self, *operands: Tensor | None) -> None:
-        """Makes the operands' contexts outlive this one; Context has it."""
+        """Makes the operands' contexts outlive this one. Implemented by Context."""
         raise NotImplementedError
 
     def dup(self, a: Tensor) -> Tensor:
-        """A copy of a, in line.
+        """Copies a; the result is contiguous.
 
         - Formula: `y = a`.
         - Shapes: `a [..] -> as a`.
@@ -312,12 +316,12 @@ class Ops:
         return result
 
     def dup_inplace(self, a: Tensor) -> Tensor:
-        """A copy of a, in line. Computed in a's memory: the result is a view of a.
+        """Copies a; the result is contiguous. Works in place: the result is a view of a.
 
         - Formula: `y = a`.
         - Shapes: `a [..] -> as a`.
         - Types: a any -> a's.
-        - Gradients: none; upstream has none for ops in place.
+        - Gradients: none; upstream has no gradients for in-place ops.
 
         Example:
 
@@ -338,11 +342,10 @@ class Ops:
         return result
 
     def add(self, a: Tensor, b: Tensor) -> Tensor:
-        """The sum, with b repeated to a's ne.
+        """Adds a and b element by element, with b broadcast to a's ne.
 
         - Formula: `y[i] = a[i] + b[i mod b's ne]`.
-        - Shapes: `a [..], b any -> as a`; b's ne0 to ne3 each divide a's: b is repeated along
-          them.
+        - Shapes: `a [..], b any -> as a`; b is broadcast to a: its ne0 to ne3 each divide a's.
         - Types: a f32 with b f32; a f16 or bf16 with b of that type or f32; a quantized with b
           f32 -> a's.
         - Gradients: a, b.
@@ -367,14 +370,14 @@ class Ops:
         return result
 
     def add_inplace(self, a: Tensor, b: Tensor) -> Tensor:
-        """The sum, with b repeated to a's ne. Computed in a's memory: the result is a view of a.
+        """Adds a and b element by element, with b broadcast to a's ne. Works in place: the result
+        is a view of a.
 
         - Formula: `y[i] = a[i] + b[i mod b's ne]`.
-        - Shapes: `a [..], b any -> as a`; b's ne0 to ne3 each divide a's: b is repeated along
-          them.
+        - Shapes: `a [..], b any -> as a`; b is broadcast to a: its ne0 to ne3 each divide a's.
         - Types: a f32 with b f32; a f16 or bf16 with b of that type or f32; a quantized with b
           f32 -> a's.
-        - Gradients: none; upstream has none for ops in place.
+        - Gradients: none; upstream has no gradients for in-place ops.
 
         Example:
 
@@ -396,10 +399,10 @@ class Ops:
         return result
 
     def add_cast(self, a: Tensor, b: Tensor, type: TypeLike) -> Tensor:
-        """The sum in another type.
+        """Adds a and b into a result of another type.
 
-        - Formula: `y = type(a + b), b repeated over a's rows`.
-        - Shapes: `a [..], b any -> as a`; b's ne0 is a's, its ne1 to ne3 divide a's.
+        - Formula: `y = type(a + b), b broadcast to a`.
+        - Shapes: `a [..], b any -> as a`; b's ne0 equals a's, its ne1 to ne3 divide a's.
         - Types: a f16, bf16 or quantized; b f32, or a's -> type.
         - Gradients: a, b.
 
@@ -424,8 +427,8 @@ class Ops:
         return result
 
     def add_id(self, a: Tensor, b: Tensor, ids: Tensor) -> Tensor:
-        """Adds to each expert's row the row of b that ids names: the biases of a mixture of
-        experts.
+        """Adds to each expert's row the row of b that ids selects, as for the biases of a mixture
+        of experts.
 
         - Formula: `y[i, e, t] = a[i, e, t] + b[i, ids[e, t]]`.
         - Shapes: `a [n, n_used, n_tokens], b [n, n_expert], ids [n_used, n_tokens] -> as a`.
@@ -454,13 +457,13 @@ class Ops:
         return result
 
     def add1(self, a: Tensor, b: Tensor) -> Tensor:
-        """Adds one number, which a tensor holds, to each element.
+        """Adds the single number in b to each element of a.
 
         - Formula: `y = a + b[0]`.
         - Shapes: `a [..], b [1] -> as a`.
         - Types: a f32, f16, bf16 or quantized; b f32, or a's -> a's.
-        - Gradients: a, b; that of b is the mean over a row of the result's gradient, not their
-          sum, so only for an a of one row.
+        - Gradients: a, b; b's gradient is the mean over a row of the result's gradient, not the
+          sum, and exists only for an a of one row.
 
         Example:
 
@@ -482,13 +485,13 @@ class Ops:
         return result
 
     def add1_inplace(self, a: Tensor, b: Tensor) -> Tensor:
-        """Adds one number, which a tensor holds, to each element. Computed in a's memory: the
-        result is a view of a.
+        """Adds the single number in b to each element of a. Works in place: the result is a view
+        of a.
 
         - Formula: `y = a + b[0]`.
         - Shapes: `a [..], b [1] -> as a`.
         - Types: a f32, f16, bf16 or quantized; b f32, or a's -> a's.
-        - Gradients: none; upstream has none for ops in place.
+        - Gradients: none; upstream has no gradients for in-place ops.
 
         Example:
 
@@ -510,11 +513,11 @@ class Ops:
         return result
 
     def acc(self, a: Tensor, b: Tensor, nb1: int, nb2: int, nb3: int, offset: int) -> Tensor:
-        """A copy of a in which b is added to a part. Offset and strides are in bytes, as of a
+        """Copies a and adds b to a part of the copy. Offset and strides are in bytes, as for a
         view.
 
         - Formula: `y = a, then y[offset + i0*4 + i1*nb1 + i2*nb2 + i3*nb3] += b[i]`.
-        - Shapes: `a [..], b any -> as a`; a contiguous, the part inside of it.
+        - Shapes: `a [..], b any -> as a`; a contiguous, the part inside a.
         - Types: a f32, b f32 -> f32.
         - Gradients: a, b.
 
@@ -547,13 +550,13 @@ class Ops:
         nb3: int,
         offset: int,
     ) -> Tensor:
-        """A copy of a in which b is added to a part. Offset and strides are in bytes, as of a
-        view. Computed in a's memory: the result is a view of a.
+        """Copies a and adds b to a part of the copy. Offset and strides are in bytes, as for a
+        view. Works in place: the result is a view of a.
 
         - Formula: `y = a, then y[offset + i0*4 + i1*nb1 + i2*nb2 + i3*nb3] += b[i]`.
-        - Shapes: `a [..], b any -> as a`; a contiguous, the part inside of it.
+        - Shapes: `a [..], b any -> as a`; a contiguous, the part inside a.
         - Types: a f32, b f32 -> f32.
-        - Gradients: none; upstream has none for ops in place.
+        - Gradients: none; upstream has no gradients for in-place ops.
 
         Example:
 
@@ -576,13 +579,12 @@ class Ops:
         return result
 
     def sub(self, a: Tensor, b: Tensor) -> Tensor:
-        """The difference, with b repeated to a's ne.
+        """Subtracts b from a element by element, with b broadcast to a's ne.
 
         - Formula: `y[i] = a[i] - b[i mod b's ne]`.
-        - Shapes: `a [..], b any -> as a`; b's ne0 to ne3 each divide a's: b is repeated along
-          them.
+        - Shapes: `a [..], b any -> as a`; b is broadcast to a: its ne0 to ne3 each divide a's.
         - Types: a f32 with b f32; a f16 or bf16 with b of that type or f32 -> a's.
-        - Gradients: a; and b where it has a's ne.
+        - Gradients: a; b too, where it has a's ne.
 
         Example:
 
@@ -604,14 +606,13 @@ class Ops:
         return result
 
     def sub_inplace(self, a: Tensor, b: Tensor) -> Tensor:
-        """The difference, with b repeated to a's ne. Computed in a's memory: the result is a view
-        of a.
+        """Subtracts b from a element by element, with b broadcast to a's ne. Works in place: the
+        result is a view of a.
 
         - Formula: `y[i] = a[i] - b[i mod b's ne]`.
-        - Shapes: `a [..], b any -> as a`; b's ne0 to ne3 each divide a's: b is repeated along
-          them.
+        - Shapes: `a [..], b any -> as a`; b is broadcast to a: its ne0 to ne3 each divide a's.
         - Types: a f32 with b f32; a f16 or bf16 with b of that type or f32 -> a's.
-        - Gradients: none; upstream has none for ops in place.
+        - Gradients: none; upstream has no gradients for in-place ops.
 
         Example:
 
@@ -633,11 +634,11 @@ class Ops:
         return result
 
     def mul(self, a: Tensor, b: Tensor) -> Tensor:
-        """The product of elements, with b repeated to a's ne; mul_mat is the product of matrices.
+        """Multiplies a and b element by element, with b broadcast to a's ne. `mul_mat` is the
+        matrix product.
 
         - Formula: `y[i] = a[i] * b[i mod b's ne]`.
-        - Shapes: `a [..], b any -> as a`; b's ne0 to ne3 each divide a's: b is repeated along
-          them.
+        - Shapes: `a [..], b any -> as a`; b is broadcast to a: its ne0 to ne3 each divide a's.
         - Types: a f32 with b f32; a f16 or bf16 with b of that type or f32 -> a's.
         - Gradients: a, b.
 
@@ -661,14 +662,13 @@ class Ops:
         return result
 
     def mul_inplace(self, a: Tensor, b: Tensor) -> Tensor:
-        """The product of elements, with b repeated to a's ne; mul_mat is the product of matrices.
-        Computed in a's memory: the result is a view of a.
+        """Multiplies a and b element by element, with b broadcast to a's ne. `mul_mat` is the
+        matrix product. Works in place: the result is a view of a.
 
         - Formula: `y[i] = a[i] * b[i mod b's ne]`.
-        - Shapes: `a [..], b any -> as a`; b's ne0 to ne3 each divide a's: b is repeated along
-          them.
+        - Shapes: `a [..], b any -> as a`; b is broadcast to a: its ne0 to ne3 each divide a's.
         - Types: a f32 with b f32; a f16 or bf16 with b of that type or f32 -> a's.
-        - Gradients: none; upstream has none for ops in place.
+        - Gradients: none; upstream has no gradients for in-place ops.
 
         Example:
 
@@ -690,13 +690,12 @@ class Ops:
         return result
 
     def div(self, a: Tensor, b: Tensor) -> Tensor:
-        """The quotient, with b repeated to a's ne.
+        """Divides a by b element by element, with b broadcast to a's ne.
 
         - Formula: `y[i] = a[i] / b[i mod b's ne]`.
-        - Shapes: `a [..], b any -> as a`; b's ne0 to ne3 each divide a's: b is repeated along
-          them.
+        - Shapes: `a [..], b any -> as a`; b is broadcast to a: its ne0 to ne3 each divide a's.
         - Types: a f32 with b f32; a f16 or bf16 with b of that type or f32 -> a's.
-        - Gradients: a; and b where it has a's ne.
+        - Gradients: a; b too, where it has a's ne.
 
         Example:
 
@@ -718,14 +717,13 @@ class Ops:
         return result
 
     def div_inplace(self, a: Tensor, b: Tensor) -> Tensor:
-        """The quotient, with b repeated to a's ne. Computed in a's memory: the result is a view of
-        a.
+        """Divides a by b element by element, with b broadcast to a's ne. Works in place: the
+        result is a view of a.
 
         - Formula: `y[i] = a[i] / b[i mod b's ne]`.
-        - Shapes: `a [..], b any -> as a`; b's ne0 to ne3 each divide a's: b is repeated along
-          them.
+        - Shapes: `a [..], b any -> as a`; b is broadcast to a: its ne0 to ne3 each divide a's.
         - Types: a f32 with b f32; a f16 or bf16 with b of that type or f32 -> a's.
-        - Gradients: none; upstream has none for ops in place.
+        - Gradients: none; upstream has no gradients for in-place ops.
 
         Example:
 
@@ -747,10 +745,10 @@ class Ops:
         return result
 
     def sqr(self, a: Tensor) -> Tensor:
-        """Square.
+        """Square of each element.
 
         - Formula: `y = a * a`.
-        - Shapes: `a [..] -> as a`; the elements of each row side by side.
+        - Shapes: `a [..] -> as a`; rows contiguous.
         - Types: a f32, f16, bf16 -> a's.
         - Gradients: a.
 
@@ -773,12 +771,12 @@ class Ops:
         return result
 
     def sqr_inplace(self, a: Tensor) -> Tensor:
-        """Square. Computed in a's memory: the result is a view of a.
+        """Square of each element. Works in place: the result is a view of a.
 
         - Formula: `y = a * a`.
-        - Shapes: `a [..] -> as a`; the elements of each row side by side.
+        - Shapes: `a [..] -> as a`; rows contiguous.
         - Types: a f32, f16, bf16 -> a's.
-        - Gradients: none; upstream has none for ops in place.
+        - Gradients: none; upstream has no gradients for in-place ops.
 
         Example:
 
@@ -799,10 +797,10 @@ class Ops:
         return result
 
     def sqrt(self, a: Tensor) -> Tensor:
-        """Square root.
+        """Square root of each element.
 
         - Formula: `y = sqrt(a)`.
-        - Shapes: `a [..] -> as a`; the elements of each row side by side.
+        - Shapes: `a [..] -> as a`; rows contiguous.
         - Types: a f32, f16, bf16 -> a's.
         - Gradients: a.
 
@@ -825,12 +823,12 @@ class Ops:
         return result
 
     def sqrt_inplace(self, a: Tensor) -> Tensor:
-        """Square root. Computed in a's memory: the result is a view of a.
+        """Square root of each element. Works in place: the result is a view of a.
 
         - Formula: `y = sqrt(a)`.
-        - Shapes: `a [..] -> as a`; the elements of each row side by side.
+        - Shapes: `a [..] -> as a`; rows contiguous.
         - Types: a f32, f16, bf16 -> a's.
-        - Gradients: none; upstream has none for ops in place.
+        - Gradients: none; upstream has no gradients for in-place ops.
 
         Example:
 
@@ -851,10 +849,10 @@ class Ops:
         return result
 
     def log(self, a: Tensor) -> Tensor:
-        """Natural logarithm.
+        """Natural logarithm of each element.
 
         - Formula: `y = log(a)`.
-        - Shapes: `a [..] -> as a`; the elements of each row side by side.
+        - Shapes: `a [..] -> as a`; rows contiguous.
         - Types: a f32, f16, bf16 -> a's.
         - Gradients: a.
 
@@ -877,12 +875,12 @@ class Ops:
         return result
 
     def log_inplace(self, a: Tensor) -> Tensor:
-        """Natural logarithm. Computed in a's memory: the result is a view of a.
+        """Natural logarithm of each element. Works in place: the result is a view of a.
 
         - Formula: `y = log(a)`.
-        - Shapes: `a [..] -> as a`; the elements of each row side by side.
+        - Shapes: `a [..] -> as a`; rows contiguous.
         - Types: a f32, f16, bf16 -> a's.
-        - Gradients: none; upstream has none for ops in place.
+        - Gradients: none; upstream has no gradients for in-place ops.
 
         Example:
 
@@ -903,10 +901,11 @@ class Ops:
         return result
 
     def expm1(self, a: Tensor) -> Tensor:
-        """Exponential function minus 1. The CPU takes the difference, with f32's rounding near 0.
+        """Exponential function minus 1. The CPU subtracts in f32, so results near 0 carry f32's
+        rounding error.
 
         - Formula: `y = exp(a) - 1`.
-        - Shapes: `a [..] -> as a`; the elements of each row side by side.
+        - Shapes: `a [..] -> as a`; rows contiguous.
         - Types: a f32, f16, bf16 -> a's.
         - Gradients: a.
 
@@ -929,13 +928,13 @@ class Ops:
         return result
 
     def expm1_inplace(self, a: Tensor) -> Tensor:
-        """Exponential function minus 1. The CPU takes the difference, with f32's rounding near 0.
-        Computed in a's memory: the result is a view of a.
+        """Exponential function minus 1. The CPU subtracts in f32, so results near 0 carry f32's
+        rounding error. Works in place: the result is a view of a.
 
         - Formula: `y = exp(a) - 1`.
-        - Shapes: `a [..] -> as a`; the elements of each row side by side.
+        - Shapes: `a [..] -> as a`; rows contiguous.
         - Types: a f32, f16, bf16 -> a's.
-        - Gradients: none; upstream has none for ops in place.
+        - Gradients: none; upstream has no gradients for in-place ops.
 
         Example:
 
@@ -956,10 +955,10 @@ class Ops:
         return result
 
     def softplus(self, a: Tensor) -> Tensor:
-        """Softplus; above 20 it is a itself.
+        """Softplus; above 20 the result is a itself.
 
         - Formula: `y = log(1 + exp(a))`.
-        - Shapes: `a [..] -> as a`; the elements of each row side by side.
+        - Shapes: `a [..] -> as a`; rows contiguous.
         - Types: a f32, f16, bf16 -> a's.
         - Gradients: a.
 
@@ -982,12 +981,12 @@ class Ops:
         return result
 
     def softplus_inplace(self, a: Tensor) -> Tensor:
-        """Softplus; above 20 it is a itself. Computed in a's memory: the result is a view of a.
+        """Softplus; above 20 the result is a itself. Works in place: the result is a view of a.
 
         - Formula: `y = log(1 + exp(a))`.
-        - Shapes: `a [..] -> as a`; the elements of each row side by side.
+        - Shapes: `a [..] -> as a`; rows contiguous.
         - Types: a f32, f16, bf16 -> a's.
-        - Gradients: none; upstream has none for ops in place.
+        - Gradients: none; upstream has no gradients for in-place ops.
 
         Example:
 
@@ -1008,10 +1007,10 @@ class Ops:
         return result
 
     def sin(self, a: Tensor) -> Tensor:
-        """Sine of radians.
+        """Sine of each element, in radians.
 
         - Formula: `y = sin(a)`.
-        - Shapes: `a [..] -> as a`; the elements of each row side by side.
+        - Shapes: `a [..] -> as a`; rows contiguous.
         - Types: a f32, f16, bf16 -> a's.
         - Gradients: a.
 
@@ -1034,12 +1033,12 @@ class Ops:
         return result
 
     def sin_inplace(self, a: Tensor) -> Tensor:
-        """Sine of radians. Computed in a's memory: the result is a view of a.
+        """Sine of each element, in radians. Works in place: the result is a view of a.
 
         - Formula: `y = sin(a)`.
-        - Shapes: `a [..] -> as a`; the elements of each row side by side.
+        - Shapes: `a [..] -> as a`; rows contiguous.
         - Types: a f32, f16, bf16 -> a's.
-        - Gradients: none; upstream has none for ops in place.
+        - Gradients: none; upstream has no gradients for in-place ops.
 
         Example:
 
@@ -1060,10 +1059,10 @@ class Ops:
         return result
 
     def cos(self, a: Tensor) -> Tensor:
-        """Cosine of radians.
+        """Cosine of each element, in radians.
 
         - Formula: `y = cos(a)`.
-        - Shapes: `a [..] -> as a`; the elements of each row side by side.
+        - Shapes: `a [..] -> as a`; rows contiguous.
         - Types: a f32, f16, bf16 -> a's.
         - Gradients: a.
 
@@ -1086,12 +1085,12 @@ class Ops:
         return result
 
     def cos_inplace(self, a: Tensor) -> Tensor:
-        """Cosine of radians. Computed in a's memory: the result is a view of a.
+        """Cosine of each element, in radians. Works in place: the result is a view of a.
 
         - Formula: `y = cos(a)`.
-        - Shapes: `a [..] -> as a`; the elements of each row side by side.
+        - Shapes: `a [..] -> as a`; rows contiguous.
         - Types: a f32, f16, bf16 -> a's.
-        - Gradients: none; upstream has none for ops in place.
+        - Gradients: none; upstream has no gradients for in-place ops.
 
         Example:
 
@@ -1112,9 +1111,9 @@ class Ops:
         return result
 
     def sum(self, a: Tensor) -> Tensor:
-        """The sum of all elements.
+        """Sum of all elements.
 
-        - Formula: `y[0] = sum of a`.
+        - Formula: `y[0] = sum over all elements of a`.
         - Shapes: `a [..] -> [1]`.
         - Types: a f32, f16, bf16 -> a's.
         - Gradients: a.
@@ -1138,7 +1137,7 @@ class Ops:
         return result
 
     def sum_rows(self, a: Tensor) -> Tensor:
-        """The sum of each row.
+        """Sum of each row.
 
         - Formula: `y[0, j] = sum over i of a[i, j]`.
         - Shapes: `a [n, n1, n2, n3] -> [1, n1, n2, n3]`.
@@ -1164,7 +1163,7 @@ class Ops:
         return result
 
     def cumsum(self, a: Tensor) -> Tensor:
-        """The sums of each row so far.
+        """Running sum along each row.
 
         - Formula: `y[i, j] = sum over k <= i of a[k, j]`.
         - Shapes: `a [..] -> as a`.
@@ -1190,12 +1189,12 @@ class Ops:
         return result
 
     def mean(self, a: Tensor) -> Tensor:
-        """The mean of each row.
+        """Mean of each row.
 
-        - Formula: `y[0, j] = sum over i of a[i, j] / n`.
+        - Formula: `y[0, j] = (sum over i of a[i, j]) / n`.
         - Shapes: `a [n, n1, n2, n3] -> [1, n1, n2, n3]`.
         - Types: a f32 -> f32.
-        - Gradients: a; where another op reads a, too, a may have to be one row.
+        - Gradients: a; if another op also reads a, a may have to be one row.
 
         Example:
 
@@ -1216,7 +1215,7 @@ class Ops:
         return result
 
     def argmax(self, a: Tensor) -> Tensor:
-        """The index of the largest element of each row; of equal ones the CPU takes the last.
+        """Index of the largest element of each row. Of equal elements the CPU takes the last.
 
         - Formula: `y[j] = the i of the largest a[i, j]`.
         - Shapes: `a [n, n1] -> [n1]`.
@@ -1242,7 +1241,7 @@ class Ops:
         return result
 
     def count_equal(self, a: Tensor, b: Tensor) -> Tensor:
-        """How many elements of a are those of b.
+        """Counts the elements that are equal in a and b.
 
         - Formula: `y[0] = number of i with a[i] = b[i]`.
         - Shapes: `a [..], b any -> [1]`; b has a's ne.
@@ -1269,7 +1268,7 @@ class Ops:
         return result
 
     def repeat(self, a: Tensor, b: Tensor) -> Tensor:
-        """a, repeated until it has b's ne. Of b only the ne counts.
+        """Repeats a until it has b's ne. Only b's ne is used.
 
         - Formula: `y[i] = a[i mod a's ne]`.
         - Shapes: `a any, b [..] -> as b`; a's ne0 to ne3 each divide b's.
@@ -1296,7 +1295,7 @@ class Ops:
         return result
 
     def repeat_4d(self, a: Tensor, ne0: int, ne1: int, ne2: int, ne3: int) -> Tensor:
-        """a, repeated until it has this ne.
+        """Repeats a until it has the given ne.
 
         - Formula: `y[i] = a[i mod a's ne]`.
         - Shapes: `a any -> [ne0, ne1, ne2, ne3]`; a's ne0 to ne3 each divide them.
@@ -1323,7 +1322,7 @@ class Ops:
         return result
 
     def repeat_back(self, a: Tensor, b: Tensor) -> Tensor:
-        """The gradient of repeat: the sum over all repetitions of b in a. Of b only the ne counts.
+        """Gradient of repeat: sums all repetitions of b in a. Only b's ne is used.
 
         - Formula: `y[i] = sum of a[k] over all k with k mod b's ne = i`.
         - Shapes: `a any, b [..] -> as b`; b's ne0 to ne3 each divide a's.
@@ -1350,11 +1349,11 @@ class Ops:
         return result
 
     def concat(self, a: Tensor, b: Tensor, dim: int) -> Tensor:
-        """a and b one after the other along dimension dim (0 to 3, ggml's order).
+        """Concatenates a and b along dimension dim (0 to 3, ggml's order).
 
         - Formula: `y = a, then b, along ne[dim]`.
-        - Shapes: `a any, b any -> a's ne with a sum at dim`; the other three are alike in a and
-          b.
+        - Shapes: `a any, b any -> a's ne with the sum at dim`; the other three are equal in a
+          and b.
         - Types: a any, b a's -> a's.
         - Gradients: none.
 
@@ -1378,10 +1377,10 @@ class Ops:
         return result
 
     def abs(self, a: Tensor) -> Tensor:
-        """Absolute value.
+        """Absolute value of each element.
 
         - Formula: `y = |a|`.
-        - Shapes: `a [..] -> as a`; the elements of each row side by side.
+        - Shapes: `a [..] -> as a`; rows contiguous.
         - Types: a f32, f16, bf16 -> a's.
         - Gradients: a.
 
@@ -1404,12 +1403,12 @@ class Ops:
         return result
 
     def abs_inplace(self, a: Tensor) -> Tensor:
-        """Absolute value. Computed in a's memory: the result is a view of a.
+        """Absolute value of each element. Works in place: the result is a view of a.
 
         - Formula: `y = |a|`.
-        - Shapes: `a [..] -> as a`; the elements of each row side by side.
+        - Shapes: `a [..] -> as a`; rows contiguous.
         - Types: a f32, f16, bf16 -> a's.
-        - Gradients: none; upstream has none for ops in place.
+        - Gradients: none; upstream has no gradients for in-place ops.
 
         Example:
 
@@ -1430,12 +1429,12 @@ class Ops:
         return result
 
     def sgn(self, a: Tensor) -> Tensor:
-        """The sign: -1, 0 or 1.
+        """Sign of each element: -1, 0 or 1.
 
         - Formula: `y = 1 if a > 0, -1 if a < 0, else 0`.
-        - Shapes: `a [..] -> as a`; the elements of each row side by side.
+        - Shapes: `a [..] -> as a`; rows contiguous.
         - Types: a f32, f16, bf16 -> a's.
-        - Gradients: none; it counts as constant.
+        - Gradients: none; treated as a constant.
 
         Example:
 
@@ -1456,12 +1455,12 @@ class Ops:
         return result
 
     def sgn_inplace(self, a: Tensor) -> Tensor:
-        """The sign: -1, 0 or 1. Computed in a's memory: the result is a view of a.
+        """Sign of each element: -1, 0 or 1. Works in place: the result is a view of a.
 
         - Formula: `y = 1 if a > 0, -1 if a < 0, else 0`.
-        - Shapes: `a [..] -> as a`; the elements of each row side by side.
+        - Shapes: `a [..] -> as a`; rows contiguous.
         - Types: a f32, f16, bf16 -> a's.
-        - Gradients: none; upstream has none for ops in place.
+        - Gradients: none; upstream has no gradients for in-place ops.
 
         Example:
 
@@ -1482,10 +1481,10 @@ class Ops:
         return result
 
     def neg(self, a: Tensor) -> Tensor:
-        """The negative.
+        """Negates each element.
 
         - Formula: `y = -a`.
-        - Shapes: `a [..] -> as a`; the elements of each row side by side.
+        - Shapes: `a [..] -> as a`; rows contiguous.
         - Types: a f32, f16, bf16 -> a's.
         - Gradients: a.
 
@@ -1508,12 +1507,12 @@ class Ops:
         return result
 
     def neg_inplace(self, a: Tensor) -> Tensor:
-        """The negative. Computed in a's memory: the result is a view of a.
+        """Negates each element. Works in place: the result is a view of a.
 
         - Formula: `y = -a`.
-        - Shapes: `a [..] -> as a`; the elements of each row side by side.
+        - Shapes: `a [..] -> as a`; rows contiguous.
         - Types: a f32, f16, bf16 -> a's.
-        - Gradients: none; upstream has none for ops in place.
+        - Gradients: none; upstream has no gradients for in-place ops.
 
         Example:
 
@@ -1537,9 +1536,9 @@ class Ops:
         """1 where a is above 0, else 0.
 
         - Formula: `y = 1 if a > 0, else 0`.
-        - Shapes: `a [..] -> as a`; the elements of each row side by side.
+        - Shapes: `a [..] -> as a`; rows contiguous.
         - Types: a f32, f16, bf16 -> a's.
-        - Gradients: none; it counts as constant.
+        - Gradients: none; treated as a constant.
 
         Example:
 
@@ -1560,12 +1559,12 @@ class Ops:
         return result
 
     def step_inplace(self, a: Tensor) -> Tensor:
-        """1 where a is above 0, else 0. Computed in a's memory: the result is a view of a.
+        """1 where a is above 0, else 0. Works in place: the result is a view of a.
 
         - Formula: `y = 1 if a > 0, else 0`.
-        - Shapes: `a [..] -> as a`; the elements of each row side by side.
+        - Shapes: `a [..] -> as a`; rows contiguous.
         - Types: a f32, f16, bf16 -> a's.
-        - Gradients: none; upstream has none for ops in place.
+        - Gradients: none; upstream has no gradients for in-place ops.
 
         Example:
 
@@ -1586,10 +1585,10 @@ class Ops:
         return result
 
     def tanh(self, a: Tensor) -> Tensor:
-        """Hyperbolic tangent.
+        """Hyperbolic tangent of each element.
 
         - Formula: `y = tanh(a)`.
-        - Shapes: `a [..] -> as a`; the elements of each row side by side.
+        - Shapes: `a [..] -> as a`; rows contiguous.
         - Types: a f32, f16, bf16 -> a's.
         - Gradients: none.
 
@@ -1612,12 +1611,12 @@ class Ops:
         return result
 
     def tanh_inplace(self, a: Tensor) -> Tensor:
-        """Hyperbolic tangent. Computed in a's memory: the result is a view of a.
+        """Hyperbolic tangent of each element. Works in place: the result is a view of a.
 
         - Formula: `y = tanh(a)`.
-        - Shapes: `a [..] -> as a`; the elements of each row side by side.
+        - Shapes: `a [..] -> as a`; rows contiguous.
         - Types: a f32, f16, bf16 -> a's.
-        - Gradients: none; upstream has none for ops in place.
+        - Gradients: none; upstream has no gradients for in-place ops.
 
         Example:
 
@@ -1638,10 +1637,10 @@ class Ops:
         return result
 
     def elu(self, a: Tensor) -> Tensor:
-        """ELU with a slope of 1.
+        """ELU with alpha = 1.
 
         - Formula: `y = a if a > 0, else exp(a) - 1`.
-        - Shapes: `a [..] -> as a`; the elements of each row side by side.
+        - Shapes: `a [..] -> as a`; rows contiguous.
         - Types: a f32, f16, bf16 -> a's.
         - Gradients: none.
 
@@ -1664,12 +1663,12 @@ class Ops:
         return result
 
     def elu_inplace(self, a: Tensor) -> Tensor:
-        """ELU with a slope of 1. Computed in a's memory: the result is a view of a.
+        """ELU with alpha = 1. Works in place: the result is a view of a.
 
         - Formula: `y = a if a > 0, else exp(a) - 1`.
-        - Shapes: `a [..] -> as a`; the elements of each row side by side.
+        - Shapes: `a [..] -> as a`; rows contiguous.
         - Types: a f32, f16, bf16 -> a's.
-        - Gradients: none; upstream has none for ops in place.
+        - Gradients: none; upstream has no gradients for in-place ops.
 
         Example:
 
@@ -1690,10 +1689,10 @@ class Ops:
         return result
 
     def relu(self, a: Tensor) -> Tensor:
-        """ReLU: negative elements become 0.
+        """ReLU: sets negative elements to 0.
 
         - Formula: `y = max(a, 0)`.
-        - Shapes: `a [..] -> as a`; the elements of each row side by side.
+        - Shapes: `a [..] -> as a`; rows contiguous.
         - Types: a f32, f16, bf16 -> a's.
         - Gradients: a.
 
@@ -1716,10 +1715,11 @@ class Ops:
         return result
 
     def leaky_relu(self, a: Tensor, negative_slope: float, inplace: bool) -> Tensor:
-        """ReLU that keeps a part of negative elements. With inplace the result is a view of a.
+        """Leaky ReLU: multiplies negative elements by negative_slope. With inplace=True the result
+        is a view of a.
 
         - Formula: `y = a if a > 0, else negative_slope * a`.
-        - Shapes: `a [..] -> as a`; rows at even distances.
+        - Shapes: `a [..] -> as a`; rows contiguous and evenly spaced.
         - Types: a f32, f16 -> a's.
         - Gradients: none.
 
@@ -1743,12 +1743,12 @@ class Ops:
         return result
 
     def relu_inplace(self, a: Tensor) -> Tensor:
-        """ReLU: negative elements become 0. Computed in a's memory: the result is a view of a.
+        """ReLU: sets negative elements to 0. Works in place: the result is a view of a.
 
         - Formula: `y = max(a, 0)`.
-        - Shapes: `a [..] -> as a`; the elements of each row side by side.
+        - Shapes: `a [..] -> as a`; rows contiguous.
         - Types: a f32, f16, bf16 -> a's.
-        - Gradients: none; upstream has none for ops in place.
+        - Gradients: none; upstream has no gradients for in-place ops.
 
         Example:
 
@@ -1769,10 +1769,10 @@ class Ops:
         return result
 
     def sigmoid(self, a: Tensor) -> Tensor:
-        """Logistic function.
+        """Logistic function of each element.
 
         - Formula: `y = 1 / (1 + exp(-a))`.
-        - Shapes: `a [..] -> as a`; the elements of each row side by side.
+        - Shapes: `a [..] -> as a`; rows contiguous.
         - Types: a f32, f16, bf16 -> a's.
         - Gradients: none.
 
@@ -1795,12 +1795,12 @@ class Ops:
         return result
 
     def sigmoid_inplace(self, a: Tensor) -> Tensor:
-        """Logistic function. Computed in a's memory: the result is a view of a.
+        """Logistic function of each element. Works in place: the result is a view of a.
 
         - Formula: `y = 1 / (1 + exp(-a))`.
-        - Shapes: `a [..] -> as a`; the elements of each row side by side.
+        - Shapes: `a [..] -> as a`; rows contiguous.
         - Types: a f32, f16, bf16 -> a's.
-        - Gradients: none; upstream has none for ops in place.
+        - Gradients: none; upstream has no gradients for in-place ops.
 
         Example:
 
@@ -1821,10 +1821,10 @@ class Ops:
         return result
 
     def gelu(self, a: Tensor) -> Tensor:
-        """GELU by its tanh form; the CPU looks it up in a table of f16.
+        """GELU, tanh approximation. The CPU looks it up in an f16 table.
 
         - Formula: `y = a/2 * (1 + tanh(sqrt(2/pi) * (a + 0.044715 a^3)))`.
-        - Shapes: `a [..] -> as a`; the elements of each row side by side.
+        - Shapes: `a [..] -> as a`; rows contiguous.
         - Types: a f32, f16, bf16 -> a's.
         - Gradients: none.
 
@@ -1847,13 +1847,13 @@ class Ops:
         return result
 
     def gelu_inplace(self, a: Tensor) -> Tensor:
-        """GELU by its tanh form; the CPU looks it up in a table of f16. Computed in a's memory:
-        the result is a view of a.
+        """GELU, tanh approximation. The CPU looks it up in an f16 table. Works in place: the
+        result is a view of a.
 
         - Formula: `y = a/2 * (1 + tanh(sqrt(2/pi) * (a + 0.044715 a^3)))`.
-        - Shapes: `a [..] -> as a`; the elements of each row side by side.
+        - Shapes: `a [..] -> as a`; rows contiguous.
         - Types: a f32, f16, bf16 -> a's.
-        - Gradients: none; upstream has none for ops in place.
+        - Gradients: none; upstream has no gradients for in-place ops.
 
         Example:
 
@@ -1874,10 +1874,10 @@ class Ops:
         return result
 
     def gelu_erf(self, a: Tensor) -> Tensor:
-        """GELU by the error function, the exact form.
+        """GELU, exact form with the error function.
 
         - Formula: `y = a/2 * (1 + erf(a / sqrt(2)))`.
-        - Shapes: `a [..] -> as a`; the elements of each row side by side.
+        - Shapes: `a [..] -> as a`; rows contiguous.
         - Types: a f32, f16, bf16 -> a's.
         - Gradients: none.
 
@@ -1900,13 +1900,12 @@ class Ops:
         return result
 
     def gelu_erf_inplace(self, a: Tensor) -> Tensor:
-        """GELU by the error function, the exact form. Computed in a's memory: the result is a view
-        of a.
+        """GELU, exact form with the error function. Works in place: the result is a view of a.
 
         - Formula: `y = a/2 * (1 + erf(a / sqrt(2)))`.
-        - Shapes: `a [..] -> as a`; the elements of each row side by side.
+        - Shapes: `a [..] -> as a`; rows contiguous.
         - Types: a f32, f16, bf16 -> a's.
-        - Gradients: none; upstream has none for ops in place.
+        - Gradients: none; upstream has no gradients for in-place ops.
 
         Example:
 
@@ -1927,10 +1926,10 @@ class Ops:
         return result
 
     def gelu_quick(self, a: Tensor) -> Tensor:
-        """GELU by a sigmoid, the coarse form; the CPU looks it up in a table of f16.
+        """GELU, coarse sigmoid approximation. The CPU looks it up in an f16 table.
 
         - Formula: `y = a / (1 + exp(-1.702 a))`.
-        - Shapes: `a [..] -> as a`; the elements of each row side by side.
+        - Shapes: `a [..] -> as a`; rows contiguous.
         - Types: a f32, f16, bf16 -> a's.
         - Gradients: none.
 
@@ -1953,13 +1952,13 @@ class Ops:
         return result
 
     def gelu_quick_inplace(self, a: Tensor) -> Tensor:
-        """GELU by a sigmoid, the coarse form; the CPU looks it up in a table of f16. Computed in
-        a's memory: the result is a view of a.
+        """GELU, coarse sigmoid approximation. The CPU looks it up in an f16 table. Works in place:
+        the result is a view of a.
 
         - Formula: `y = a / (1 + exp(-1.702 a))`.
-        - Shapes: `a [..] -> as a`; the elements of each row side by side.
+        - Shapes: `a [..] -> as a`; rows contiguous.
         - Types: a f32, f16, bf16 -> a's.
-        - Gradients: none; upstream has none for ops in place.
+        - Gradients: none; upstream has no gradients for in-place ops.
 
         Example:
 
@@ -1983,7 +1982,7 @@ class Ops:
         """SiLU (swish).
 
         - Formula: `y = a / (1 + exp(-a))`.
-        - Shapes: `a [..] -> as a`; the elements of each row side by side.
+        - Shapes: `a [..] -> as a`; rows contiguous.
         - Types: a f32, f16, bf16 -> a's.
         - Gradients: a.
 
@@ -2006,12 +2005,12 @@ class Ops:
         return result
 
     def silu_inplace(self, a: Tensor) -> Tensor:
-        """SiLU (swish). Computed in a's memory: the result is a view of a.
+        """SiLU (swish). Works in place: the result is a view of a.
 
         - Formula: `y = a / (1 + exp(-a))`.
-        - Shapes: `a [..] -> as a`; the elements of each row side by side.
+        - Shapes: `a [..] -> as a`; rows contiguous.
         - Types: a f32, f16, bf16 -> a's.
-        - Gradients: none; upstream has none for ops in place.
+        - Gradients: none; upstream has no gradients for in-place ops.
 
         Example:
 
@@ -2032,10 +2031,11 @@ class Ops:
         return result
 
     def silu_back(self, a: Tensor, b: Tensor) -> Tensor:
-        """The gradient of silu: a is that of its result, b what silu was of.
+        """Gradient of silu: a is the gradient of its result, b its input.
 
         - Formula: `with s = 1 / (1 + exp(-b)): y = a * s * (1 + b * (1 - s))`.
-        - Shapes: `a [..], b any -> as a`; b has a's ne, rows of both in line.
+        - Shapes: `a [..], b any -> as a`; b has a's ne; of both, rows contiguous and evenly
+          spaced.
         - Types: a f32, f16; b a's -> a's.
         - Gradients: none.
 
@@ -2059,10 +2059,10 @@ class Ops:
         return result
 
     def hardswish(self, a: Tensor) -> Tensor:
-        """SiLU made of straight lines.
+        """Hard swish: SiLU with a piecewise linear sigmoid.
 
         - Formula: `y = a * min(1, max(0, (a + 3) / 6))`.
-        - Shapes: `a [..] -> as a`; the elements of each row side by side.
+        - Shapes: `a [..] -> as a`; rows contiguous.
         - Types: a f32, f16, bf16 -> a's.
         - Gradients: none.
 
@@ -2085,10 +2085,10 @@ class Ops:
         return result
 
     def hardsigmoid(self, a: Tensor) -> Tensor:
-        """Logistic function made of straight lines.
+        """Piecewise linear approximation of the logistic function.
 
         - Formula: `y = min(1, max(0, (a + 3) / 6))`.
-        - Shapes: `a [..] -> as a`; the elements of each row side by side.
+        - Shapes: `a [..] -> as a`; rows contiguous.
         - Types: a f32, f16, bf16 -> a's.
         - Gradients: none.
 
@@ -2111,10 +2111,10 @@ class Ops:
         return result
 
     def exp(self, a: Tensor) -> Tensor:
-        """Exponential function.
+        """Exponential function of each element.
 
         - Formula: `y = exp(a)`.
-        - Shapes: `a [..] -> as a`; the elements of each row side by side.
+        - Shapes: `a [..] -> as a`; rows contiguous.
         - Types: a f32, f16, bf16 -> a's.
         - Gradients: a.
 
@@ -2137,12 +2137,12 @@ class Ops:
         return result
 
     def exp_inplace(self, a: Tensor) -> Tensor:
-        """Exponential function. Computed in a's memory: the result is a view of a.
+        """Exponential function of each element. Works in place: the result is a view of a.
 
         - Formula: `y = exp(a)`.
-        - Shapes: `a [..] -> as a`; the elements of each row side by side.
+        - Shapes: `a [..] -> as a`; rows contiguous.
         - Types: a f32, f16, bf16 -> a's.
-        - Gradients: none; upstream has none for ops in place.
+        - Gradients: none; upstream has no gradients for in-place ops.
 
         Example:
 
@@ -2163,10 +2163,10 @@ class Ops:
         return result
 
     def floor(self, a: Tensor) -> Tensor:
-        """The next integer below.
+        """Rounds each element down.
 
         - Formula: `y = floor(a)`.
-        - Shapes: `a [..] -> as a`; the elements of each row side by side.
+        - Shapes: `a [..] -> as a`; rows contiguous.
         - Types: a f32, f16, bf16 -> a's.
         - Gradients: none.
 
@@ -2189,12 +2189,12 @@ class Ops:
         return result
 
     def floor_inplace(self, a: Tensor) -> Tensor:
-        """The next integer below. Computed in a's memory: the result is a view of a.
+        """Rounds each element down. Works in place: the result is a view of a.
 
         - Formula: `y = floor(a)`.
-        - Shapes: `a [..] -> as a`; the elements of each row side by side.
+        - Shapes: `a [..] -> as a`; rows contiguous.
         - Types: a f32, f16, bf16 -> a's.
-        - Gradients: none; upstream has none for ops in place.
+        - Gradients: none; upstream has no gradients for in-place ops.
 
         Example:
 
@@ -2215,10 +2215,10 @@ class Ops:
         return result
 
     def ceil(self, a: Tensor) -> Tensor:
-        """The next integer above.
+        """Rounds each element up.
 
         - Formula: `y = ceil(a)`.
-        - Shapes: `a [..] -> as a`; the elements of each row side by side.
+        - Shapes: `a [..] -> as a`; rows contiguous.
         - Types: a f32, f16, bf16 -> a's.
         - Gradients: none.
 
@@ -2241,12 +2241,12 @@ class Ops:
         return result
 
     def ceil_inplace(self, a: Tensor) -> Tensor:
-        """The next integer above. Computed in a's memory: the result is a view of a.
+        """Rounds each element up. Works in place: the result is a view of a.
 
         - Formula: `y = ceil(a)`.
-        - Shapes: `a [..] -> as a`; the elements of each row side by side.
+        - Shapes: `a [..] -> as a`; rows contiguous.
         - Types: a f32, f16, bf16 -> a's.
-        - Gradients: none; upstream has none for ops in place.
+        - Gradients: none; upstream has no gradients for in-place ops.
 
         Example:
 
@@ -2267,10 +2267,11 @@ class Ops:
         return result
 
     def round(self, a: Tensor) -> Tensor:
-        """The nearest integer, halves away from 0 (numpy's go to the even one).
+        """Rounds each element to the nearest integer, halves away from 0 (numpy rounds them to
+        even).
 
         - Formula: `y = sign(a) * floor(|a| + 1/2)`.
-        - Shapes: `a [..] -> as a`; the elements of each row side by side.
+        - Shapes: `a [..] -> as a`; rows contiguous.
         - Types: a f32, f16, bf16 -> a's.
         - Gradients: none.
 
@@ -2293,13 +2294,13 @@ class Ops:
         return result
 
     def round_inplace(self, a: Tensor) -> Tensor:
-        """The nearest integer, halves away from 0 (numpy's go to the even one). Computed in a's
-        memory: the result is a view of a.
+        """Rounds each element to the nearest integer, halves away from 0 (numpy rounds them to
+        even). Works in place: the result is a view of a.
 
         - Formula: `y = sign(a) * floor(|a| + 1/2)`.
-        - Shapes: `a [..] -> as a`; the elements of each row side by side.
+        - Shapes: `a [..] -> as a`; rows contiguous.
         - Types: a f32, f16, bf16 -> a's.
-        - Gradients: none; upstream has none for ops in place.
+        - Gradients: none; upstream has no gradients for in-place ops.
 
         Example:
 
@@ -2320,10 +2321,10 @@ class Ops:
         return result
 
     def trunc(self, a: Tensor) -> Tensor:
-        """The integer part.
+        """Integer part of each element.
 
         - Formula: `y = sign(a) * floor(|a|)`.
-        - Shapes: `a [..] -> as a`; the elements of each row side by side.
+        - Shapes: `a [..] -> as a`; rows contiguous.
         - Types: a f32, f16, bf16 -> a's.
         - Gradients: none.
 
@@ -2346,12 +2347,12 @@ class Ops:
         return result
 
     def trunc_inplace(self, a: Tensor) -> Tensor:
-        """The integer part. Computed in a's memory: the result is a view of a.
+        """Integer part of each element. Works in place: the result is a view of a.
 
         - Formula: `y = sign(a) * floor(|a|)`.
-        - Shapes: `a [..] -> as a`; the elements of each row side by side.
+        - Shapes: `a [..] -> as a`; rows contiguous.
         - Types: a f32, f16, bf16 -> a's.
-        - Gradients: none; upstream has none for ops in place.
+        - Gradients: none; upstream has no gradients for in-place ops.
 
         Example:
 
@@ -2372,11 +2373,11 @@ class Ops:
         return result
 
     def xielu(self, a: Tensor, alpha_n: float, alpha_p: float, beta: float, eps: float) -> Tensor:
-        """xIELU, an activation with trained slopes; the four numbers are parameters of the op.
+        """xIELU, an activation with trained slopes. The four numbers are parameters of the op.
 
         - Formula: `with p = softplus(alpha_p), n = beta + softplus(alpha_n): y = p a^2 + beta a
           if a > 0, else (exp(min(a, eps)) - 1 - a) n + beta a`.
-        - Shapes: `a [..] -> as a`; the elements of each row side by side.
+        - Shapes: `a [..] -> as a`; rows contiguous.
         - Types: a f32, f16, bf16 -> a's.
         - Gradients: none.
 
@@ -2400,11 +2401,11 @@ class Ops:
         return result
 
     def glu(self, a: Tensor, op: enums.GluOp | int | str, swapped: bool) -> Tensor:
-        """The gated linear unit that op names: the first half of each row gates the second,
-        swapped the other way round.
+        """The gated linear unit that op names. The first half of each row gates the second half;
+        with swapped=True the second gates the first.
 
-        - Formula: `with f of op: y[i] = f(a[i]) * a[n/2 + i]`.
-        - Shapes: `a [n, n1, n2, n3] -> [n//2, n1, n2, n3]`; rows of a in line.
+        - Formula: `with f the function of op: y[i] = f(a[i]) * a[n/2 + i]`.
+        - Shapes: `a [n, n1, n2, n3] -> [n//2, n1, n2, n3]`; rows contiguous and evenly spaced.
         - Types: a f32, f16, bf16 -> a's.
         - Gradients: none.
 
@@ -2431,7 +2432,7 @@ class Ops:
         """ReLU of the first half of each row, times the second half.
 
         - Formula: `y[i] = max(a[i], 0) * a[n/2 + i]`.
-        - Shapes: `a [n, n1, n2, n3] -> [n//2, n1, n2, n3]`; rows of a in line.
+        - Shapes: `a [n, n1, n2, n3] -> [n//2, n1, n2, n3]`; rows contiguous and evenly spaced.
         - Types: a f32, f16, bf16 -> a's.
         - Gradients: none.
 
@@ -2457,7 +2458,7 @@ class Ops:
         """ReLU of the second half of each row, times the first half.
 
         - Formula: `y[i] = max(a[n/2 + i], 0) * a[i]`.
-        - Shapes: `a [n, n1, n2, n3] -> [n//2, n1, n2, n3]`; rows of a in line.
+        - Shapes: `a [n, n1, n2, n3] -> [n//2, n1, n2, n3]`; rows contiguous and evenly spaced.
         - Types: a f32, f16, bf16 -> a's.
         - Gradients: none.
 
@@ -2483,7 +2484,7 @@ class Ops:
         """gelu of the first half of each row, times the second half.
 
         - Formula: `y[i] = gelu(a[i]) * a[n/2 + i]`.
-        - Shapes: `a [n, n1, n2, n3] -> [n//2, n1, n2, n3]`; rows of a in line.
+        - Shapes: `a [n, n1, n2, n3] -> [n//2, n1, n2, n3]`; rows contiguous and evenly spaced.
         - Types: a f32, f16, bf16 -> a's.
         - Gradients: none.
 
@@ -2509,7 +2510,7 @@ class Ops:
         """gelu of the second half of each row, times the first half.
 
         - Formula: `y[i] = gelu(a[n/2 + i]) * a[i]`.
-        - Shapes: `a [n, n1, n2, n3] -> [n//2, n1, n2, n3]`; rows of a in line.
+        - Shapes: `a [n, n1, n2, n3] -> [n//2, n1, n2, n3]`; rows contiguous and evenly spaced.
         - Types: a f32, f16, bf16 -> a's.
         - Gradients: none.
 
@@ -2535,9 +2536,9 @@ class Ops:
         """silu of the first half of each row, times the second half.
 
         - Formula: `y[i] = silu(a[i]) * a[n/2 + i]`.
-        - Shapes: `a [n, n1, n2, n3] -> [n//2, n1, n2, n3]`; rows of a in line.
+        - Shapes: `a [n, n1, n2, n3] -> [n//2, n1, n2, n3]`; rows contiguous and evenly spaced.
         - Types: a f32, f16, bf16 -> a's.
-        - Gradients: none; swiglu_split has them.
+        - Gradients: none; swiglu_split has gradients.
 
         Example:
 
@@ -2561,9 +2562,9 @@ class Ops:
         """silu of the second half of each row, times the first half.
 
         - Formula: `y[i] = silu(a[n/2 + i]) * a[i]`.
-        - Shapes: `a [n, n1, n2, n3] -> [n//2, n1, n2, n3]`; rows of a in line.
+        - Shapes: `a [n, n1, n2, n3] -> [n//2, n1, n2, n3]`; rows contiguous and evenly spaced.
         - Types: a f32, f16, bf16 -> a's.
-        - Gradients: none; swiglu_split has them.
+        - Gradients: none; swiglu_split has gradients.
 
         Example:
 
@@ -2587,7 +2588,7 @@ class Ops:
         """gelu_erf of the first half of each row, times the second half.
 
         - Formula: `y[i] = gelu_erf(a[i]) * a[n/2 + i]`.
-        - Shapes: `a [n, n1, n2, n3] -> [n//2, n1, n2, n3]`; rows of a in line.
+        - Shapes: `a [n, n1, n2, n3] -> [n//2, n1, n2, n3]`; rows contiguous and evenly spaced.
         - Types: a f32, f16, bf16 -> a's.
         - Gradients: none.
 
@@ -2613,7 +2614,7 @@ class Ops:
         """gelu_erf of the second half of each row, times the first half.
 
         - Formula: `y[i] = gelu_erf(a[n/2 + i]) * a[i]`.
-        - Shapes: `a [n, n1, n2, n3] -> [n//2, n1, n2, n3]`; rows of a in line.
+        - Shapes: `a [n, n1, n2, n3] -> [n//2, n1, n2, n3]`; rows contiguous and evenly spaced.
         - Types: a f32, f16, bf16 -> a's.
         - Gradients: none.
 
@@ -2639,7 +2640,7 @@ class Ops:
         """gelu_quick of the first half of each row, times the second half.
 
         - Formula: `y[i] = gelu_quick(a[i]) * a[n/2 + i]`.
-        - Shapes: `a [n, n1, n2, n3] -> [n//2, n1, n2, n3]`; rows of a in line.
+        - Shapes: `a [n, n1, n2, n3] -> [n//2, n1, n2, n3]`; rows contiguous and evenly spaced.
         - Types: a f32, f16, bf16 -> a's.
         - Gradients: none.
 
@@ -2665,7 +2666,7 @@ class Ops:
         """gelu_quick of the second half of each row, times the first half.
 
         - Formula: `y[i] = gelu_quick(a[n/2 + i]) * a[i]`.
-        - Shapes: `a [n, n1, n2, n3] -> [n//2, n1, n2, n3]`; rows of a in line.
+        - Shapes: `a [n, n1, n2, n3] -> [n//2, n1, n2, n3]`; rows contiguous and evenly spaced.
         - Types: a f32, f16, bf16 -> a's.
         - Gradients: none.
 
@@ -2688,12 +2689,13 @@ class Ops:
         return result
 
     def glu_split(self, a: Tensor, b: Tensor, op: enums.GluOp | int | str) -> Tensor:
-        """The gated linear unit that op names, its gate a and its values b.
+        """The gated linear unit that op names, with gate a and values b.
 
-        - Formula: `with f of op: y = f(a) * b`.
-        - Shapes: `a [..], b any -> as a`; b has a's ne, rows of both in line.
+        - Formula: `with f the function of op: y = f(a) * b`.
+        - Shapes: `a [..], b any -> as a`; b has a's ne; of both, rows contiguous and evenly
+          spaced.
         - Types: a f32, f16, bf16; b a's -> a's.
-        - Gradients: none; but for op swiglu: a, b.
+        - Gradients: none; op swiglu has a, b.
 
         Example:
 
@@ -2719,7 +2721,8 @@ class Ops:
         """ReLU of a, times b.
 
         - Formula: `y = max(a, 0) * b`.
-        - Shapes: `a [..], b any -> as a`; b has a's ne, rows of both in line.
+        - Shapes: `a [..], b any -> as a`; b has a's ne; of both, rows contiguous and evenly
+          spaced.
         - Types: a f32, f16, bf16; b a's -> a's.
         - Gradients: none.
 
@@ -2746,7 +2749,8 @@ class Ops:
         """gelu of a, times b.
 
         - Formula: `y = gelu(a) * b`.
-        - Shapes: `a [..], b any -> as a`; b has a's ne, rows of both in line.
+        - Shapes: `a [..], b any -> as a`; b has a's ne; of both, rows contiguous and evenly
+          spaced.
         - Types: a f32, f16, bf16; b a's -> a's.
         - Gradients: none.
 
@@ -2770,10 +2774,11 @@ class Ops:
         return result
 
     def swiglu_split(self, a: Tensor, b: Tensor) -> Tensor:
-        """silu of a, times b: the gate of llama's feed-forward network.
+        """silu of a, times b: the gate of Llama's feed-forward network.
 
         - Formula: `y = silu(a) * b`.
-        - Shapes: `a [..], b any -> as a`; b has a's ne, rows of both in line.
+        - Shapes: `a [..], b any -> as a`; b has a's ne; of both, rows contiguous and evenly
+          spaced.
         - Types: a f32, f16, bf16; b a's -> a's.
         - Gradients: a, b.
 
@@ -2800,7 +2805,8 @@ class Ops:
         """gelu_erf of a, times b.
 
         - Formula: `y = gelu_erf(a) * b`.
-        - Shapes: `a [..], b any -> as a`; b has a's ne, rows of both in line.
+        - Shapes: `a [..], b any -> as a`; b has a's ne; of both, rows contiguous and evenly
+          spaced.
         - Types: a f32, f16, bf16; b a's -> a's.
         - Gradients: none.
 
@@ -2827,7 +2833,8 @@ class Ops:
         """gelu_quick of a, times b.
 
         - Formula: `y = gelu_quick(a) * b`.
-        - Shapes: `a [..], b any -> as a`; b has a's ne, rows of both in line.
+        - Shapes: `a [..], b any -> as a`; b has a's ne; of both, rows contiguous and evenly
+          spaced.
         - Types: a f32, f16, bf16; b a's -> a's.
         - Gradients: none.
 
@@ -2852,11 +2859,12 @@ class Ops:
         return result
 
     def swiglu_oai(self, a: Tensor, b: Tensor, alpha: float, limit: float) -> Tensor:
-        """The gate of gpt-oss: a and b are limited, and b has 1 added.
+        """The gate of gpt-oss. a and b are clamped by limit, and 1 is added to b.
 
         - Formula: `with g = min(a, limit), u = min(max(b, -limit), limit): y = g / (1 +
           exp(-alpha g)) * (u + 1)`.
-        - Shapes: `a [..], b any -> as a`; b has a's ne, rows of both in line.
+        - Shapes: `a [..], b any -> as a`; b has a's ne; of both, rows contiguous and evenly
+          spaced.
         - Types: a f32, b f32 -> f32.
         - Gradients: none.
 
@@ -2881,10 +2889,11 @@ class Ops:
         return result
 
     def swiglu_clamp(self, a: Tensor, b: Tensor, limit: float) -> Tensor:
-        """swiglu_split of limited gates and values.
+        """swiglu_split with gates and values clamped by limit.
 
         - Formula: `with g = min(a, limit), u = min(max(b, -limit), limit): y = silu(g) * u`.
-        - Shapes: `a [..], b any -> as a`; b has a's ne, rows of both in line.
+        - Shapes: `a [..], b any -> as a`; b has a's ne; of both, rows contiguous and evenly
+          spaced.
         - Types: a f32, f16; b a's -> a's.
         - Gradients: none.
 
@@ -2909,9 +2918,10 @@ class Ops:
         return result
 
     def norm(self, a: Tensor, eps: float) -> Tensor:
-        """Each row minus its mean, divided by its standard deviation: layer norm without weights.
+        """Subtracts each row's mean and divides by its standard deviation: layer norm without
+        weights.
 
-        - Formula: `y = (a - mean) / sqrt(variance + eps), of each row`.
+        - Formula: `y = (a - mean) / sqrt(variance + eps), for each row`.
         - Shapes: `a [..] -> as a`.
         - Types: a f32 -> f32.
         - Gradients: none.
@@ -2935,13 +2945,13 @@ class Ops:
         return result
 
     def norm_inplace(self, a: Tensor, eps: float) -> Tensor:
-        """Each row minus its mean, divided by its standard deviation: layer norm without weights.
-        Computed in a's memory: the result is a view of a.
+        """Subtracts each row's mean and divides by its standard deviation: layer norm without
+        weights. Works in place: the result is a view of a.
 
-        - Formula: `y = (a - mean) / sqrt(variance + eps), of each row`.
+        - Formula: `y = (a - mean) / sqrt(variance + eps), for each row`.
         - Shapes: `a [..] -> as a`.
         - Types: a f32 -> f32.
-        - Gradients: none; upstream has none for ops in place.
+        - Gradients: none; upstream has no gradients for in-place ops.
 
         Example:
 
@@ -2962,9 +2972,9 @@ class Ops:
         return result
 
     def rms_norm(self, a: Tensor, eps: float) -> Tensor:
-        """Each row divided by the root of its mean square: llama's norm without weights.
+        """Divides each row by the root of its mean square: Llama's norm without weights.
 
-        - Formula: `y = a / sqrt(mean(a^2) + eps), of each row`.
+        - Formula: `y = a / sqrt(mean(a^2) + eps), for each row`.
         - Shapes: `a [..] -> as a`.
         - Types: a f32 -> f32.
         - Gradients: a.
@@ -2988,13 +2998,13 @@ class Ops:
         return result
 
     def rms_norm_inplace(self, a: Tensor, eps: float) -> Tensor:
-        """Each row divided by the root of its mean square: llama's norm without weights. Computed
-        in a's memory: the result is a view of a.
+        """Divides each row by the root of its mean square: Llama's norm without weights. Works in
+        place: the result is a view of a.
 
-        - Formula: `y = a / sqrt(mean(a^2) + eps), of each row`.
+        - Formula: `y = a / sqrt(mean(a^2) + eps), for each row`.
         - Shapes: `a [..] -> as a`.
         - Types: a f32 -> f32.
-        - Gradients: none; upstream has none for ops in place.
+        - Gradients: none; upstream has no gradients for in-place ops.
 
         Example:
 
@@ -3015,8 +3025,8 @@ class Ops:
         return result
 
     def group_norm(self, a: Tensor, n_groups: int, eps: float) -> Tensor:
-        """The channels (ne2) in n_groups groups, each minus its mean and divided by its standard
-        deviation.
+        """Divides the channels (ne2) into n_groups groups, subtracts each group's mean and divides
+        by its standard deviation.
 
         - Formula: `y = (a - mean) / sqrt(variance + eps), over ne0, ne1 and the channels of a
           group`.
@@ -3044,14 +3054,14 @@ class Ops:
         return result
 
     def group_norm_inplace(self, a: Tensor, n_groups: int, eps: float) -> Tensor:
-        """The channels (ne2) in n_groups groups, each minus its mean and divided by its standard
-        deviation. Computed in a's memory: the result is a view of a.
+        """Divides the channels (ne2) into n_groups groups, subtracts each group's mean and divides
+        by its standard deviation. Works in place: the result is a view of a.
 
         - Formula: `y = (a - mean) / sqrt(variance + eps), over ne0, ne1 and the channels of a
           group`.
         - Shapes: `a [..] -> as a`.
         - Types: a f32 -> f32.
-        - Gradients: none; upstream has none for ops in place.
+        - Gradients: none; upstream has no gradients for in-place ops.
 
         Example:
 
@@ -3073,9 +3083,9 @@ class Ops:
         return result
 
     def l2_norm(self, a: Tensor, eps: float) -> Tensor:
-        """Each row divided by its length, or by eps where that is more.
+        """Divides each row by its length, or by eps if that is larger.
 
-        - Formula: `y = a / max(sqrt(sum(a^2)), eps), of each row`.
+        - Formula: `y = a / max(sqrt(sum(a^2)), eps), for each row`.
         - Shapes: `a [..] -> as a`.
         - Types: a f32 -> f32.
         - Gradients: none.
@@ -3099,13 +3109,13 @@ class Ops:
         return result
 
     def l2_norm_inplace(self, a: Tensor, eps: float) -> Tensor:
-        """Each row divided by its length, or by eps where that is more. Computed in a's memory:
-        the result is a view of a.
+        """Divides each row by its length, or by eps if that is larger. Works in place: the result
+        is a view of a.
 
-        - Formula: `y = a / max(sqrt(sum(a^2)), eps), of each row`.
+        - Formula: `y = a / max(sqrt(sum(a^2)), eps), for each row`.
         - Shapes: `a [..] -> as a`.
         - Types: a f32 -> f32.
-        - Gradients: none; upstream has none for ops in place.
+        - Gradients: none; upstream has no gradients for in-place ops.
 
         Example:
 
@@ -3126,10 +3136,10 @@ class Ops:
         return result
 
     def rms_norm_back(self, a: Tensor, b: Tensor, eps: float) -> Tensor:
-        """The gradient of rms_norm: a is that of its result, b what it was of.
+        """Gradient of rms_norm: a is the gradient of its result, b its input.
 
-        - Formula: `y = (a - b * sum(a b) / (sum(b^2) + eps n)) / sqrt(mean(b^2) + eps), of each
-          row of n`.
+        - Formula: `y = (a - b * sum(a b) / (sum(b^2) + eps n)) / sqrt(mean(b^2) + eps), for
+          each row of n elements`.
         - Shapes: `a [..], b any -> as a`; b has a's ne.
         - Types: a f32, b f32 -> f32.
         - Gradients: none.
@@ -3155,15 +3165,15 @@ class Ops:
         return result
 
     def mul_mat(self, a: Tensor, b: Tensor) -> Tensor:
-        """Product of matrices: each row of the result has the dot products of one row of b with
-        all rows of a. In numpy's order that is b @ a.T. a's matrices are repeated to b's.
+        """Matrix product: each row of the result holds the dot products of one row of b with all
+        rows of a. In numpy's order that is b @ a.T. a's matrices are broadcast to b's.
 
         - Formula: `y[i, j, p, q] = sum over k of a[k, i, p // (b2 / a2), q // (b3 / a3)] * b[k,
           j, p, q]`.
         - Shapes: `a [k, n, a2, a3], b [k, m, b2, b3] -> [n, m, b2, b3]`; a2 divides b2, a3
-          divides b3; a not transposed.
-        - Types: a f32, f16, bf16, quantized; b f32, or what a's rows are multiplied with (f16
-          for f16) -> f32.
+          divides b3; a must not be transposed.
+        - Types: a f32, f16, bf16, quantized; b f32, or the type that a's rows are multiplied
+          with (f16 for f16) -> f32.
         - Gradients: a, b.
 
         Example:
@@ -3186,8 +3196,8 @@ class Ops:
         return result
 
     def mul_mat_id(self, as_: Tensor, b: Tensor, ids: Tensor) -> Tensor:
-        """mul_mat of each row of b with the matrices that ids names: the experts that a token
-        uses. `as` is `as_` in Python.
+        """mul_mat of each row of b with the matrices that ids selects: the experts that a token
+        uses. C's `as` is `as_` in Python.
 
         - Formula: `y[i, e, t] = sum over k of as[k, i, ids[e, t]] * b[k, e mod b1, t]`.
         - Shapes: `as_ [k, n, n_expert], b [k, b1, n_tokens], ids [n_used, n_tokens] -> [n,
@@ -3217,12 +3227,12 @@ class Ops:
         return result
 
     def out_prod(self, a: Tensor, b: Tensor) -> Tensor:
-        """Sum of outer products: the product of matrices along ne1. In numpy's order that is b.T @
-        a. a's matrices are repeated to b's.
+        """Sum of outer products: the matrix product along ne1. In numpy's order that is b.T @ a.
+        a's matrices are broadcast to b's.
 
-        - Formula: `y[i, j] = sum over k of a[i, k] * b[j, k], of each matrix`.
+        - Formula: `y[i, j] = sum over k of a[i, k] * b[j, k], for each matrix`.
         - Shapes: `a [n, k, a2, a3], b [m, k, b2, b3] -> [n, m, b2, b3]`; a2 divides b2, a3
-          divides b3; a not transposed.
+          divides b3; a must not be transposed.
         - Types: a f32, f16, quantized; b f32 -> f32.
         - Gradients: none.
 
@@ -3246,7 +3256,7 @@ class Ops:
         return result
 
     def scale(self, a: Tensor, s: float) -> Tensor:
-        """Each element times one number.
+        """Multiplies each element by s.
 
         - Formula: `y = s * a`.
         - Shapes: `a [..] -> as a`; a contiguous.
@@ -3272,12 +3282,12 @@ class Ops:
         return result
 
     def scale_inplace(self, a: Tensor, s: float) -> Tensor:
-        """Each element times one number. Computed in a's memory: the result is a view of a.
+        """Multiplies each element by s. Works in place: the result is a view of a.
 
         - Formula: `y = s * a`.
         - Shapes: `a [..] -> as a`; a contiguous.
         - Types: a f32, bf16 -> a's.
-        - Gradients: none; upstream has none for ops in place.
+        - Gradients: none; upstream has no gradients for in-place ops.
 
         Example:
 
@@ -3298,7 +3308,7 @@ class Ops:
         return result
 
     def scale_bias(self, a: Tensor, s: float, b: float) -> Tensor:
-        """Each element times one number, plus another.
+        """Multiplies each element by s and adds b.
 
         - Formula: `y = s * a + b`.
         - Shapes: `a [..] -> as a`; a contiguous.
@@ -3324,13 +3334,12 @@ class Ops:
         return result
 
     def scale_bias_inplace(self, a: Tensor, s: float, b: float) -> Tensor:
-        """Each element times one number, plus another. Computed in a's memory: the result is a
-        view of a.
+        """Multiplies each element by s and adds b. Works in place: the result is a view of a.
 
         - Formula: `y = s * a + b`.
         - Shapes: `a [..] -> as a`; a contiguous.
         - Types: a f32, bf16 -> a's.
-        - Gradients: none; upstream has none for ops in place.
+        - Gradients: none; upstream has no gradients for in-place ops.
 
         Example:
 
@@ -3352,11 +3361,11 @@ class Ops:
         return result
 
     def set(self, a: Tensor, b: Tensor, nb1: int, nb2: int, nb3: int, offset: int) -> Tensor:
-        """A copy of a in which b stands in place of a part. Offset and strides are in bytes, as of
-        a view.
+        """Copies a and overwrites a part of the copy with b. Offset and strides are in bytes, as
+        for a view.
 
         - Formula: `y = a, then y[offset + i0*size + i1*nb1 + i2*nb2 + i3*nb3] = b[i]`.
-        - Shapes: `a [..], b any -> as a`; a contiguous, the part inside of it.
+        - Shapes: `a [..], b any -> as a`; a contiguous, the part inside a.
         - Types: a f32, i32; b a's -> a's.
         - Gradients: a, b.
 
@@ -3389,13 +3398,13 @@ class Ops:
         nb3: int,
         offset: int,
     ) -> Tensor:
-        """A copy of a in which b stands in place of a part. Offset and strides are in bytes, as of
-        a view. Computed in a's memory: the result is a view of a.
+        """Copies a and overwrites a part of the copy with b. Offset and strides are in bytes, as
+        for a view. Works in place: the result is a view of a.
 
         - Formula: `y = a, then y[offset + i0*size + i1*nb1 + i2*nb2 + i3*nb3] = b[i]`.
-        - Shapes: `a [..], b any -> as a`; a contiguous, the part inside of it.
+        - Shapes: `a [..], b any -> as a`; a contiguous, the part inside a.
         - Types: a f32, i32; b a's -> a's.
-        - Gradients: none; upstream has none for ops in place.
+        - Gradients: none; upstream has no gradients for in-place ops.
 
         Example:
 
@@ -3418,11 +3427,10 @@ class Ops:
         return result
 
     def set_1d(self, a: Tensor, b: Tensor, offset: int) -> Tensor:
-        """A copy of a in which b stands in place of the part from byte `offset` on, with a's
-        strides.
+        """Copies a and overwrites the copy with b from byte `offset` on, with a's strides.
 
         - Formula: `y = a, then y[offset + i0*size + i1*a.nb1 + i2*a.nb2 + i3*a.nb3] = b[i]`.
-        - Shapes: `a [..], b any -> as a`; a contiguous, the part inside of it.
+        - Shapes: `a [..], b any -> as a`; a contiguous, the part inside a.
         - Types: a f32, i32; b a's -> a's.
         - Gradients: a, b.
 
@@ -3447,13 +3455,13 @@ class Ops:
         return result
 
     def set_1d_inplace(self, a: Tensor, b: Tensor, offset: int) -> Tensor:
-        """A copy of a in which b stands in place of the part from byte `offset` on, with a's
-        strides. Computed in a's memory: the result is a view of a.
+        """Copies a and overwrites the copy with b from byte `offset` on, with a's strides. Works
+        in place: the result is a view of a.
 
         - Formula: `y = a, then y[offset + i0*size + i1*a.nb1 + i2*a.nb2 + i3*a.nb3] = b[i]`.
-        - Shapes: `a [..], b any -> as a`; a contiguous, the part inside of it.
+        - Shapes: `a [..], b any -> as a`; a contiguous, the part inside a.
         - Types: a f32, i32; b a's -> a's.
-        - Gradients: none; upstream has none for ops in place.
+        - Gradients: none; upstream has no gradients for in-place ops.
 
         Example:
 
@@ -3476,10 +3484,11 @@ class Ops:
         return result
 
     def set_2d(self, a: Tensor, b: Tensor, nb1: int, offset: int) -> Tensor:
-        """A copy of a in which b's rows stand nb1 bytes apart from byte `offset` on.
+        """Copies a and overwrites the copy with b from byte `offset` on, with rows nb1 bytes
+        apart.
 
         - Formula: `y = a, then y[offset + i0*size + i1*nb1 + i2*a.nb2 + i3*a.nb3] = b[i]`.
-        - Shapes: `a [..], b any -> as a`; a contiguous, the part inside of it.
+        - Shapes: `a [..], b any -> as a`; a contiguous, the part inside a.
         - Types: a f32, i32; b a's -> a's.
         - Gradients: a, b.
 
@@ -3504,13 +3513,13 @@ class Ops:
         return result
 
     def set_2d_inplace(self, a: Tensor, b: Tensor, nb1: int, offset: int) -> Tensor:
-        """A copy of a in which b's rows stand nb1 bytes apart from byte `offset` on. Computed in
-        a's memory: the result is a view of a.
+        """Copies a and overwrites the copy with b from byte `offset` on, with rows nb1 bytes
+        apart. Works in place: the result is a view of a.
 
         - Formula: `y = a, then y[offset + i0*size + i1*nb1 + i2*a.nb2 + i3*a.nb3] = b[i]`.
-        - Shapes: `a [..], b any -> as a`; a contiguous, the part inside of it.
+        - Shapes: `a [..], b any -> as a`; a contiguous, the part inside a.
         - Types: a f32, i32; b a's -> a's.
-        - Gradients: none; upstream has none for ops in place.
+        - Gradients: none; upstream has no gradients for in-place ops.
 
         Example:
 
@@ -3535,8 +3544,8 @@ class Ops:
     def cpy(self, a: Tensor, b: Tensor) -> Tensor:
         """Copies a into b, converting it to b's type. The result is a view of b.
 
-        - Formula: `b[i] = a[i], both counted through in ggml's order`.
-        - Shapes: `a any, b [..] -> as b`; as many elements in a as in b.
+        - Formula: `b[i] = a[i], with i counting the elements of both in ggml's order`.
+        - Shapes: `a any, b [..] -> as b`; a and b have the same number of elements.
         - Types: a of b's type; between f32, f16, bf16, quantized; f32 to i32 and back -> b's.
         - Gradients: a.
 
@@ -3560,12 +3569,12 @@ class Ops:
         return result
 
     def cast(self, a: Tensor, type: TypeLike) -> Tensor:
-        """a, converted to another type. f32 to i32 drops the fraction.
+        """Converts a to another type. f32 to i32 drops the fraction.
 
         - Formula: `y = type(a)`.
         - Shapes: `a [..] -> as a`.
         - Types: a of that type; between f32, f16, bf16, quantized; f32 to i32 and back -> type.
-        - Gradients: a; but of i32.
+        - Gradients: a; none through i32.
 
         Example:
 
@@ -3586,7 +3595,7 @@ class Ops:
         return result
 
     def cont(self, a: Tensor) -> Tensor:
-        """a in line: its elements in ggml's order without gaps, as ops want that take no views.
+        """Copies a to contiguous memory, for ops that do not accept views.
 
         - Formula: `y = a`.
         - Shapes: `a [..] -> as a`.
@@ -3612,10 +3621,10 @@ class Ops:
         return result
 
     def cont_1d(self, a: Tensor, ne0: int) -> Tensor:
-        """a in line, with this ne.
+        """Copies a to contiguous memory, with the given ne.
 
-        - Formula: `y[i] = a[i], both counted through in ggml's order`.
-        - Shapes: `a any -> [ne0]`; as many elements as in a.
+        - Formula: `y[i] = a[i], with i counting the elements of both in ggml's order`.
+        - Shapes: `a any -> [ne0]`; as many elements as a.
         - Types: a any -> a's.
         - Gradients: a.
 
@@ -3638,10 +3647,10 @@ class Ops:
         return result
 
     def cont_2d(self, a: Tensor, ne0: int, ne1: int) -> Tensor:
-        """a in line, with this ne.
+        """Copies a to contiguous memory, with the given ne.
 
-        - Formula: `y[i] = a[i], both counted through in ggml's order`.
-        - Shapes: `a any -> [ne0, ne1]`; as many elements as in a.
+        - Formula: `y[i] = a[i], with i counting the elements of both in ggml's order`.
+        - Shapes: `a any -> [ne0, ne1]`; as many elements as a.
         - Types: a any -> a's.
         - Gradients: a.
 
@@ -3665,10 +3674,10 @@ class Ops:
         return result
 
     def cont_3d(self, a: Tensor, ne0: int, ne1: int, ne2: int) -> Tensor:
-        """a in line, with this ne.
+        """Copies a to contiguous memory, with the given ne.
 
-        - Formula: `y[i] = a[i], both counted through in ggml's order`.
-        - Shapes: `a any -> [ne0, ne1, ne2]`; as many elements as in a.
+        - Formula: `y[i] = a[i], with i counting the elements of both in ggml's order`.
+        - Shapes: `a any -> [ne0, ne1, ne2]`; as many elements as a.
         - Types: a any -> a's.
         - Gradients: a.
 
@@ -3692,10 +3701,10 @@ class Ops:
         return result
 
     def cont_4d(self, a: Tensor, ne0: int, ne1: int, ne2: int, ne3: int) -> Tensor:
-        """a in line, with this ne.
+        """Copies a to contiguous memory, with the given ne.
 
-        - Formula: `y[i] = a[i], both counted through in ggml's order`.
-        - Shapes: `a any -> [ne0, ne1, ne2, ne3]`; as many elements as in a.
+        - Formula: `y[i] = a[i], with i counting the elements of both in ggml's order`.
+        - Shapes: `a any -> [ne0, ne1, ne2, ne3]`; as many elements as a.
         - Types: a any -> a's.
         - Gradients: a.
 
@@ -3721,8 +3730,8 @@ class Ops:
     def reshape(self, a: Tensor, b: Tensor) -> Tensor:
         """A view of a with b's ne; nothing is computed.
 
-        - Formula: `y[i] = a[i], both counted through in ggml's order`.
-        - Shapes: `a any, b [..] -> as b`; as many elements in a, which is contiguous, as in b.
+        - Formula: `y[i] = a[i], with i counting the elements of both in ggml's order`.
+        - Shapes: `a any, b [..] -> as b`; a contiguous, with as many elements as b.
         - Types: a any, b any -> a's.
         - Gradients: a.
 
@@ -3746,10 +3755,10 @@ class Ops:
         return result
 
     def reshape_1d(self, a: Tensor, ne0: int) -> Tensor:
-        """A view of a with this ne; nothing is computed.
+        """A view of a with the given ne; nothing is computed.
 
-        - Formula: `y[i] = a[i], both counted through in ggml's order`.
-        - Shapes: `a any -> [ne0]`; as many elements as in a, which is contiguous.
+        - Formula: `y[i] = a[i], with i counting the elements of both in ggml's order`.
+        - Shapes: `a any -> [ne0]`; a contiguous, with as many elements.
         - Types: a any -> a's.
         - Gradients: a.
 
@@ -3772,10 +3781,10 @@ class Ops:
         return result
 
     def reshape_2d(self, a: Tensor, ne0: int, ne1: int) -> Tensor:
-        """A view of a with this ne; nothing is computed.
+        """A view of a with the given ne; nothing is computed.
 
-        - Formula: `y[i] = a[i], both counted through in ggml's order`.
-        - Shapes: `a any -> [ne0, ne1]`; as many elements as in a, which is contiguous.
+        - Formula: `y[i] = a[i], with i counting the elements of both in ggml's order`.
+        - Shapes: `a any -> [ne0, ne1]`; a contiguous, with as many elements.
         - Types: a any -> a's.
         - Gradients: a.
 
@@ -3799,10 +3808,10 @@ class Ops:
         return result
 
     def reshape_3d(self, a: Tensor, ne0: int, ne1: int, ne2: int) -> Tensor:
-        """A view of a with this ne; nothing is computed.
+        """A view of a with the given ne; nothing is computed.
 
-        - Formula: `y[i] = a[i], both counted through in ggml's order`.
-        - Shapes: `a any -> [ne0, ne1, ne2]`; as many elements as in a, which is contiguous.
+        - Formula: `y[i] = a[i], with i counting the elements of both in ggml's order`.
+        - Shapes: `a any -> [ne0, ne1, ne2]`; a contiguous, with as many elements.
         - Types: a any -> a's.
         - Gradients: a.
 
@@ -3826,11 +3835,10 @@ class Ops:
         return result
 
     def reshape_4d(self, a: Tensor, ne0: int, ne1: int, ne2: int, ne3: int) -> Tensor:
-        """A view of a with this ne; nothing is computed.
+        """A view of a with the given ne; nothing is computed.
 
-        - Formula: `y[i] = a[i], both counted through in ggml's order`.
-        - Shapes: `a any -> [ne0, ne1, ne2, ne3]`; as many elements as in a, which is
-          contiguous.
+        - Formula: `y[i] = a[i], with i counting the elements of both in ggml's order`.
+        - Shapes: `a any -> [ne0, ne1, ne2, ne3]`; a contiguous, with as many elements.
         - Types: a any -> a's.
         - Gradients: a.
 
@@ -3854,10 +3862,10 @@ class Ops:
         return result
 
     def view_1d(self, a: Tensor, ne0: int, offset: int = 0) -> Tensor:
-        """A view of ne0 elements of a, from byte `offset` on; nothing is computed.
+        """A view of ne0 elements of a, starting at byte `offset`; nothing is computed.
 
-        - Formula: `y[i] = a[offset/size + i], counted through in memory`.
-        - Shapes: `a any -> [ne0]`; all inside of a.
+        - Formula: `y[i] = a[offset/size + i], with a's elements counted in memory order`.
+        - Shapes: `a any -> [ne0]`; all inside a.
         - Types: a any -> a's.
         - Gradients: a.
 
@@ -3885,10 +3893,11 @@ class Ops:
         return result
 
     def view_2d(self, a: Tensor, ne0: int, ne1: int, nb1: int, offset: int = 0) -> Tensor:
-        """A view of ne1 rows of a, nb1 bytes apart, from byte `offset` on; nothing is computed.
+        """A view of ne1 rows of a, nb1 bytes apart, starting at byte `offset`; nothing is
+        computed.
 
         - Formula: `y[i, j] = a at byte offset + i*size + j*nb1`.
-        - Shapes: `a any -> [ne0, ne1]`; all inside of a.
+        - Shapes: `a any -> [ne0, ne1]`; all inside a.
         - Types: a any -> a's.
         - Gradients: a.
 
@@ -3925,11 +3934,11 @@ class Ops:
         nb2: int,
         offset: int = 0,
     ) -> Tensor:
-        """A view of ne2 matrices of a, nb2 bytes apart, their rows nb1, from byte `offset` on;
-        nothing is computed.
+        """A view of ne2 matrices of a, nb2 bytes apart, with rows nb1 bytes apart, starting at
+        byte `offset`; nothing is computed.
 
         - Formula: `y[i, j, k] = a at byte offset + i*size + j*nb1 + k*nb2`.
-        - Shapes: `a any -> [ne0, ne1, ne2]`; all inside of a.
+        - Shapes: `a any -> [ne0, ne1, ne2]`; all inside a.
         - Types: a any -> a's.
         - Gradients: a.
 
@@ -3968,10 +3977,10 @@ class Ops:
         nb3: int,
         offset: int = 0,
     ) -> Tensor:
-        """A view of a with all of its ne and strides; nothing is computed.
+        """A view of a with the given ne and strides; nothing is computed.
 
         - Formula: `y[i, j, k, l] = a at byte offset + i*size + j*nb1 + k*nb2 + l*nb3`.
-        - Shapes: `a any -> [ne0, ne1, ne2, ne3]`; all inside of a.
+        - Shapes: `a any -> [ne0, ne1, ne2, ne3]`; all inside a.
         - Types: a any -> a's.
         - Gradients: a.
 
@@ -4000,8 +4009,7 @@ class Ops:
 
     def permute(self, a: Tensor, axis0: int, axis1: int, axis2: int, axis3: int = 3) -> Tensor:
         """A view of a with its dimensions in another order; nothing is computed. Dimension i of a
-        becomes dimension axis_i of the result (numpy's transpose names them the other way
-        round).
+        becomes dimension axis_i of the result (numpy's transpose takes the inverse).
 
         - Formula: `y[j] = a[i] with j[axis_d] = i[d] for d from 0 to 3`.
         - Shapes: `a [..] -> a's ne in that order`.
@@ -4028,8 +4036,8 @@ class Ops:
         return result
 
     def transpose(self, a: Tensor) -> Tensor:
-        """A view of a with dimensions 0 and 1 exchanged; nothing is computed. Ops that want rows
-        in line take its cont.
+        """A view of a with dimensions 0 and 1 swapped; nothing is computed. Ops that need
+        contiguous rows take its cont.
 
         - Formula: `y[i, j] = a[j, i]`.
         - Shapes: `a [n, m, n2, n3] -> [m, n, n2, n3]`.
@@ -4055,12 +4063,13 @@ class Ops:
         return result
 
     def get_rows(self, a: Tensor, b: Tensor) -> Tensor:
-        """The rows of a that b names: token embeddings, experts' weights.
+        """Gathers the rows of a whose numbers are in b, as for token embeddings or experts'
+        weights.
 
         - Formula: `y[i, j, k, l] = a[i, b[j, k, l], k, l]`.
-        - Shapes: `a [n, m, n2, n3], b [r, n2, n3] -> [n, r, n2, n3]`; each of b from 0 to m -
-          1.
-        - Types: a f32, f16, bf16, quantized; b i32 -> f32 (i32 of an a of i32).
+        - Shapes: `a [n, m, n2, n3], b [r, n2, n3] -> [n, r, n2, n3]`; indices in b are from 0
+          to m - 1.
+        - Types: a f32, f16, bf16, quantized; b i32 -> f32 (i32 if a is i32).
         - Gradients: a.
 
         Example:
@@ -4083,8 +4092,8 @@ class Ops:
         return result
 
     def get_rows_back(self, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
-        """The gradient of get_rows: each row of a is added to the row that b names of a result
-        like c. Of c only the ne counts.
+        """Gradient of get_rows: adds each row of a to row b[j] of a result shaped like c. Only c's
+        ne is used.
 
         - Formula: `y[i, m] = sum of a[i, j] over all j with b[j] = m`.
         - Shapes: `a [n, r], b [r], c [n, m] -> [n, m]`.
@@ -4113,13 +4122,13 @@ class Ops:
         return result
 
     def set_rows(self, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
-        """Writes the rows of b into a, at the rows that c names, converting them to a's type: how
-        a cache of keys and values grows. The result is a view of a. Where c names a row twice
-        it is a matter of chance which is kept.
+        """Writes the rows of b into the rows of a whose numbers are in c, converting them to a's
+        type, as a KV cache does. The result is a view of a. If c has the same row twice, either
+        one may be kept.
 
         - Formula: `a[i, c[j, k, l], k, l] = b[i, j, k, l]`.
         - Shapes: `a [n, m, n2, n3], b [n, r, n2, n3], c any -> as a`; c's ne0 is r, its ne1 and
-          ne2 divide n2 and n3; each of c from 0 to m - 1.
+          ne2 divide n2 and n3; indices in c are from 0 to m - 1.
         - Types: a f32, f16, bf16, quantized; b f32 (f16 into f16); c i64 or i32 -> a's.
         - Gradients: none.
 
@@ -4145,7 +4154,7 @@ class Ops:
         return result
 
     def diag(self, a: Tensor) -> Tensor:
-        """Matrices with a's rows on their diagonals.
+        """Diagonal matrices with a's rows on the diagonal.
 
         - Formula: `y[i, j] = a[i] if i = j, else 0`.
         - Shapes: `a [n, 1, n2, n3] -> [n, n, n2, n3]`.
@@ -4171,11 +4180,11 @@ class Ops:
         return result
 
     def diag_mask_inf(self, a: Tensor, n_past: int) -> Tensor:
-        """a with -inf right of the diagonal, which begins at n_past: what a causal softmax leaves
-        out.
+        """Sets the elements right of the diagonal to -inf, as a causal softmax needs. The diagonal
+        starts at column n_past.
 
         - Formula: `y[i, j] = a[i, j] if i <= n_past + j, else -inf`.
-        - Shapes: `a [..] -> as a`; matrices in line.
+        - Shapes: `a [..] -> as a`; matrices evenly spaced.
         - Types: a f32 -> f32.
         - Gradients: a.
 
@@ -4198,13 +4207,13 @@ class Ops:
         return result
 
     def diag_mask_inf_inplace(self, a: Tensor, n_past: int) -> Tensor:
-        """a with -inf right of the diagonal, which begins at n_past: what a causal softmax leaves
-        out. Computed in a's memory: the result is a view of a.
+        """Sets the elements right of the diagonal to -inf, as a causal softmax needs. The diagonal
+        starts at column n_past. Works in place: the result is a view of a.
 
         - Formula: `y[i, j] = a[i, j] if i <= n_past + j, else -inf`.
-        - Shapes: `a [..] -> as a`; matrices in line.
+        - Shapes: `a [..] -> as a`; matrices evenly spaced.
         - Types: a f32 -> f32.
-        - Gradients: none; upstream has none for ops in place.
+        - Gradients: none; upstream has no gradients for in-place ops.
 
         Example:
 
@@ -4226,10 +4235,10 @@ class Ops:
         return result
 
     def diag_mask_zero(self, a: Tensor, n_past: int) -> Tensor:
-        """a with 0 right of the diagonal, which begins at n_past.
+        """Sets the elements right of the diagonal to 0. The diagonal starts at column n_past.
 
         - Formula: `y[i, j] = a[i, j] if i <= n_past + j, else 0`.
-        - Shapes: `a [..] -> as a`; matrices in line.
+        - Shapes: `a [..] -> as a`; matrices evenly spaced.
         - Types: a f32 -> f32.
         - Gradients: a.
 
@@ -4252,13 +4261,13 @@ class Ops:
         return result
 
     def diag_mask_zero_inplace(self, a: Tensor, n_past: int) -> Tensor:
-        """a with 0 right of the diagonal, which begins at n_past. Computed in a's memory: the
-        result is a view of a.
+        """Sets the elements right of the diagonal to 0. The diagonal starts at column n_past.
+        Works in place: the result is a view of a.
 
         - Formula: `y[i, j] = a[i, j] if i <= n_past + j, else 0`.
-        - Shapes: `a [..] -> as a`; matrices in line.
+        - Shapes: `a [..] -> as a`; matrices evenly spaced.
         - Types: a f32 -> f32.
-        - Gradients: none; upstream has none for ops in place.
+        - Gradients: none; upstream has no gradients for in-place ops.
 
         Example:
 
@@ -4280,13 +4289,13 @@ class Ops:
         return result
 
     def clamp(self, a: Tensor, min: float, max: float) -> Tensor:
-        """Each element, or the bound that it is beyond.
+        """Limits each element to the range from min to max.
 
         - Formula: `y = min(max(a, min), max)`.
         - Shapes: `a [..] -> as a`.
         - Types: a f32, f16 -> a's.
         - Gradients: none.
-        - Releases without clamp_inplace compute it in a's memory.
+        - Releases without clamp_inplace compute the result in a's memory.
 
         Example:
 
@@ -4307,13 +4316,13 @@ class Ops:
         return result
 
     def clamp_inplace(self, a: Tensor, min: float, max: float) -> Tensor:
-        """Each element, or the bound that it is beyond. Computed in a's memory: the result is a
-        view of a.
+        """Limits each element to the range from min to max. Works in place: the result is a view
+        of a.
 
         - Formula: `y = min(max(a, min), max)`.
         - Shapes: `a [..] -> as a`.
         - Types: a f32, f16 -> a's.
-        - Gradients: none; upstream has none for ops in place.
+        - Gradients: none; upstream has no gradients for in-place ops.
 
         Example:
 
@@ -4361,12 +4370,12 @@ class Ops:
         return result
 
     def soft_max_inplace(self, a: Tensor) -> Tensor:
-        """Softmax of each row. Computed in a's memory: the result is a view of a.
+        """Softmax of each row. Works in place: the result is a view of a.
 
         - Formula: `y[i] = exp(a[i]) / sum over k of exp(a[k])`.
         - Shapes: `a [..] -> as a`; a contiguous.
         - Types: a f32 -> f32.
-        - Gradients: none; upstream has none for ops in place.
+        - Gradients: none; upstream has no gradients for in-place ops.
 
         Example:
 
@@ -4393,10 +4402,10 @@ class Ops:
         scale: float,
         max_bias: float = 0.0,
     ) -> Tensor:
-        """Softmax of each row, scaled, with a mask added: attention's. With max_bias above 0 the
-        mask counts less for each next head (ALiBi); then there has to be one.
+        """Softmax of each row, scaled and with a mask added, as attention needs it. With max_bias
+        above 0 the mask, which must then be given, is scaled by a slope for each head (ALiBi).
 
-        - Formula: `y = soft_max(scale * a + slope * mask), slope 1 for a max_bias of 0`.
+        - Formula: `y = soft_max(scale * a + slope * mask), with slope 1 if max_bias is 0`.
         - Shapes: `a [n, m, n2, n3], mask [n, m_mask, m2, m3] -> as a`; m_mask at least m, m2
           divides n2, m3 divides n3; both contiguous; mask may be None.
         - Types: a f32; mask f32 or f16 -> f32.
@@ -4435,15 +4444,15 @@ class Ops:
         scale: float,
         max_bias: float = 0.0,
     ) -> Tensor:
-        """Softmax of each row, scaled, with a mask added: attention's. With max_bias above 0 the
-        mask counts less for each next head (ALiBi); then there has to be one. Computed in a's
-        memory: the result is a view of a.
+        """Softmax of each row, scaled and with a mask added, as attention needs it. With max_bias
+        above 0 the mask, which must then be given, is scaled by a slope for each head (ALiBi).
+        Works in place: the result is a view of a.
 
-        - Formula: `y = soft_max(scale * a + slope * mask), slope 1 for a max_bias of 0`.
+        - Formula: `y = soft_max(scale * a + slope * mask), with slope 1 if max_bias is 0`.
         - Shapes: `a [n, m, n2, n3], mask [n, m_mask, m2, m3] -> as a`; m_mask at least m, m2
           divides n2, m3 divides n3; both contiguous; mask may be None.
         - Types: a f32; mask f32 or f16 -> f32.
-        - Gradients: none; upstream has none for ops in place.
+        - Gradients: none; upstream has no gradients for in-place ops.
 
         Example:
 
@@ -4472,13 +4481,13 @@ class Ops:
         return result
 
     def soft_max_ext_back(self, a: Tensor, b: Tensor, scale: float, max_bias: float) -> Tensor:
-        """The gradient of soft_max_ext: a is that of its result, b the result.
+        """Gradient of soft_max_ext: a is the gradient of its result, b that result.
 
-        - Formula: `y = scale * b * (a - sum(a b)), of each row`.
+        - Formula: `y = scale * b * (a - sum(a b)), for each row`.
         - Shapes: `a [..], b any -> as a`; b has a's ne; both contiguous.
         - Types: a f32, b f32 -> f32.
         - Gradients: none.
-        - max_bias has to be 0: the CPU has no other.
+        - max_bias must be 0: the CPU supports no other value.
 
         Example:
 
@@ -4507,13 +4516,13 @@ class Ops:
         scale: float,
         max_bias: float,
     ) -> Tensor:
-        """The gradient of soft_max_ext: a is that of its result, b the result. Computed in a's
-        memory: the result is a view of a.
+        """Gradient of soft_max_ext: a is the gradient of its result, b that result. Works in
+        place: the result is a view of a.
 
-        - Formula: `y = scale * b * (a - sum(a b)), of each row`.
+        - Formula: `y = scale * b * (a - sum(a b)), for each row`.
         - Shapes: `a [..], b any -> as a`; b has a's ne; both contiguous.
         - Types: a f32, b f32 -> f32.
-        - Gradients: none; upstream has none for ops in place.
+        - Gradients: none; upstream has no gradients for in-place ops.
 
         Example:
 
@@ -4536,9 +4545,9 @@ class Ops:
         return result
 
     def rope(self, a: Tensor, b: Tensor, n_dims: int, mode: int) -> Tensor:
-        """Rotary position embedding: pairs of elements of each head, turned by an angle that grows
-        with the token's position. Pairs are neighbours in mode 0; in mode 2 (NeoX) half of
-        n_dims apart. Elements from n_dims on stay.
+        """Rotary position embedding: rotates pairs of elements of each head by an angle that grows
+        with the token's position. In mode 0 a pair is two neighbours; in mode 2 (NeoX) its
+        elements are n_dims / 2 apart. Elements from n_dims on are copied unchanged.
 
         - Formula: `for pair p: (x, z) -> (x cos t - z sin t, x sin t + z cos t), t = b[token] *
           10000^(-2p / n_dims)`.
@@ -4568,17 +4577,17 @@ class Ops:
         return result
 
     def rope_inplace(self, a: Tensor, b: Tensor, n_dims: int, mode: int) -> Tensor:
-        """Rotary position embedding: pairs of elements of each head, turned by an angle that grows
-        with the token's position. Pairs are neighbours in mode 0; in mode 2 (NeoX) half of
-        n_dims apart. Elements from n_dims on stay. Computed in a's memory: the result is a view
-        of a.
+        """Rotary position embedding: rotates pairs of elements of each head by an angle that grows
+        with the token's position. In mode 0 a pair is two neighbours; in mode 2 (NeoX) its
+        elements are n_dims / 2 apart. Elements from n_dims on are copied unchanged. Works in
+        place: the result is a view of a.
 
         - Formula: `for pair p: (x, z) -> (x cos t - z sin t, x sin t + z cos t), t = b[token] *
           10000^(-2p / n_dims)`.
         - Shapes: `a [d, n_head, n_tokens, n3], b [n_tokens] -> as a`; d even, n_dims even and
           at most d.
         - Types: a f32, f16; b i32 -> a's.
-        - Gradients: none; upstream has none for ops in place.
+        - Gradients: none; upstream has no gradients for in-place ops.
 
         Example:
 
@@ -4615,12 +4624,12 @@ class Ops:
         beta_fast: float = 32.0,
         beta_slow: float = 1.0,
     ) -> Tensor:
-        """rope with all its parameters. c divides the frequency of each pair (None: by 1).
-        ext_factor above 0 is YaRN, for which n_ctx_orig, beta_fast and beta_slow are; the
-        defaults are without it.
+        """rope with all its parameters. c divides the frequency of each pair; None stands for 1.
+        An ext_factor above 0 turns on YaRN, which uses n_ctx_orig, beta_fast and beta_slow; it
+        is off by default.
 
-        - Formula: `as rope, t = b[token] * freq_base^(-2p / n_dims) * freq_scale / c[p], the
-          result times attn_factor`.
+        - Formula: `as rope, with t = b[token] * freq_base^(-2p / n_dims) * freq_scale / c[p]
+          and the result times attn_factor`.
         - Shapes: `a [d, n_head, n_tokens, n3], b [n_tokens], c any -> as a`; c has n_dims / 2
           numbers or more, or is None.
         - Types: a f32, f16; b i32; c f32 -> a's.
@@ -4681,13 +4690,13 @@ class Ops:
         beta_fast: float = 32.0,
         beta_slow: float = 1.0,
     ) -> Tensor:
-        """rope_ext with four positions for each token, as of images: mode 8 (M-RoPE), 24 (vision)
-        or 40 (interleaved). sections says how many pairs each of the four turns. b has all
-        tokens' first positions, then all their second.
+        """rope_ext with four positions for each token, as images need: mode 8 (M-RoPE), 24
+        (vision) or 40 (interleaved). sections says how many pairs each of the four rotates. b
+        holds the first position of every token, then the second of every token, and so on.
 
-        - Formula: `as rope_ext, with the position that the pair's section names`.
+        - Formula: `as rope_ext, with the position of the pair's section`.
         - Shapes: `a [d, n_head, n_tokens, n3], b [4 * n_tokens], c any -> as a`; the sections
-          are at most d together; c may be None.
+          add up to at most d; c may be None.
         - Types: a f32, f16; b i32; c f32 -> a's.
         - Gradients: a.
 
@@ -4746,16 +4755,16 @@ class Ops:
         beta_fast: float = 32.0,
         beta_slow: float = 1.0,
     ) -> Tensor:
-        """rope with all its parameters. c divides the frequency of each pair (None: by 1).
-        ext_factor above 0 is YaRN, for which n_ctx_orig, beta_fast and beta_slow are; the
-        defaults are without it. Computed in a's memory: the result is a view of a.
+        """rope with all its parameters. c divides the frequency of each pair; None stands for 1.
+        An ext_factor above 0 turns on YaRN, which uses n_ctx_orig, beta_fast and beta_slow; it
+        is off by default. Works in place: the result is a view of a.
 
-        - Formula: `as rope, t = b[token] * freq_base^(-2p / n_dims) * freq_scale / c[p], the
-          result times attn_factor`.
+        - Formula: `as rope, with t = b[token] * freq_base^(-2p / n_dims) * freq_scale / c[p]
+          and the result times attn_factor`.
         - Shapes: `a [d, n_head, n_tokens, n3], b [n_tokens], c any -> as a`; c has n_dims / 2
           numbers or more, or is None.
         - Types: a f32, f16; b i32; c f32 -> a's.
-        - Gradients: none; upstream has none for ops in place.
+        - Gradients: none; upstream has no gradients for in-place ops.
 
         Example:
 
@@ -4812,16 +4821,16 @@ class Ops:
         beta_fast: float = 32.0,
         beta_slow: float = 1.0,
     ) -> Tensor:
-        """rope_ext with four positions for each token, as of images: mode 8 (M-RoPE), 24 (vision)
-        or 40 (interleaved). sections says how many pairs each of the four turns. b has all
-        tokens' first positions, then all their second. Computed in a's memory: the result is a
-        view of a.
+        """rope_ext with four positions for each token, as images need: mode 8 (M-RoPE), 24
+        (vision) or 40 (interleaved). sections says how many pairs each of the four rotates. b
+        holds the first position of every token, then the second of every token, and so on.
+        Works in place: the result is a view of a.
 
-        - Formula: `as rope_ext, with the position that the pair's section names`.
+        - Formula: `as rope_ext, with the position of the pair's section`.
         - Shapes: `a [d, n_head, n_tokens, n3], b [4 * n_tokens], c any -> as a`; the sections
-          are at most d together; c may be None.
+          add up to at most d; c may be None.
         - Types: a f32, f16; b i32; c f32 -> a's.
-        - Gradients: none; upstream has none for ops in place.
+        - Gradients: none; upstream has no gradients for in-place ops.
 
         Example:
 
@@ -4878,10 +4887,10 @@ class Ops:
         beta_fast: float = 32.0,
         beta_slow: float = 1.0,
     ) -> Tensor:
-        """rope_ext without frequency factors, upstream's old name of it.
+        """rope_ext without frequency factors: upstream's older name for it.
 
-        - Formula: `as rope, t = b[token] * freq_base^(-2p / n_dims) * freq_scale, the result
-          times attn_factor`.
+        - Formula: `as rope, with t = b[token] * freq_base^(-2p / n_dims) * freq_scale and the
+          result times attn_factor`.
         - Shapes: `a [d, n_head, n_tokens, n3], b [n_tokens] -> as a`; d even, n_dims even and
           at most d.
         - Types: a f32, f16; b i32 -> a's.
@@ -4935,15 +4944,15 @@ class Ops:
         beta_fast: float = 32.0,
         beta_slow: float = 1.0,
     ) -> Tensor:
-        """rope_ext without frequency factors, upstream's old name of it. Computed in a's memory:
-        the result is a view of a.
+        """rope_ext without frequency factors: upstream's older name for it. Works in place: the
+        result is a view of a.
 
-        - Formula: `as rope, t = b[token] * freq_base^(-2p / n_dims) * freq_scale, the result
-          times attn_factor`.
+        - Formula: `as rope, with t = b[token] * freq_base^(-2p / n_dims) * freq_scale and the
+          result times attn_factor`.
         - Shapes: `a [d, n_head, n_tokens, n3], b [n_tokens] -> as a`; d even, n_dims even and
           at most d.
         - Types: a f32, f16; b i32 -> a's.
-        - Gradients: none; upstream has none for ops in place.
+        - Gradients: none; upstream has no gradients for in-place ops.
 
         Example:
 
@@ -4994,7 +5003,7 @@ class Ops:
         beta_fast: float = 32.0,
         beta_slow: float = 1.0,
     ) -> Tensor:
-        """The gradient of rope_ext: turns back what it turned. a is the gradient of its result.
+        """Gradient of rope_ext: reverses its rotation. a is the gradient of its result.
 
         - Formula: `as rope_ext, with -t`.
         - Shapes: `a [d, n_head, n_tokens, n3], b [n_tokens], c any -> as a`; c has n_dims / 2
@@ -5057,11 +5066,11 @@ class Ops:
         beta_fast: float = 32.0,
         beta_slow: float = 1.0,
     ) -> Tensor:
-        """The gradient of rope_multi: turns back what it turned. a is the gradient of its result.
+        """Gradient of rope_multi: reverses its rotation. a is the gradient of its result.
 
         - Formula: `as rope_multi, with -t`.
         - Shapes: `a [d, n_head, n_tokens, n3], b [4 * n_tokens], c any -> as a`; the sections
-          are at most d together; c may be None.
+          add up to at most d; c may be None.
         - Types: a f32, f16; b i32; c f32 -> a's.
         - Gradients: none.
 
@@ -5118,15 +5127,15 @@ class Ops:
         is_2D: bool,
         dst_type: TypeLike,
     ) -> Tensor:
-        """The patches of b that a convolution with kernel a looks at, one row each: with mul_mat
-        it is the convolution. Of a only the ne counts. is_2D=False takes rows for images, and
-        s1, p1, d1 do not count.
+        """The patches of b that a convolution with kernel a reads, one row each; mul_mat of them
+        with the kernel is the convolution. Only a's ne is used. is_2D=False takes rows instead
+        of images and ignores s1, p1 and d1.
 
         - Formula: `y[kx + kw*(ky + kh*c), ox, oy, n] = b[ox*s0 + kx*d0 - p0, oy*s1 + ky*d1 -
-          p1, c, n], 0 outside of b`.
+          p1, c, n], 0 outside b`.
         - Shapes: `a [kw, kh, c, oc], b [w, h, c, n] -> [kw * kh * c, (w + 2*p0 - d0*(kw - 1) -
           1) // s0 + 1, (h + 2*p1 - d1*(kh - 1) - 1) // s1 + 1, n] (2D)`.
-        - Types: a any; b f32, or f16 for a result of f16 -> dst_type.
+        - Types: a any; b f32, or f16 if the result is f16 -> dst_type.
         - Gradients: b.
 
         Example:
@@ -5174,10 +5183,10 @@ class Ops:
         d1: int,
         is_2D: bool,
     ) -> Tensor:
-        """The gradient of im2col: a is that of its result, b the kernel, ne that of the image.
-        Elements of a go back to where they came from, and are added up.
+        """Gradient of im2col: a is the gradient of its result, b the kernel, ne the image's ne.
+        Adds each element of a to the pixel that it came from.
 
-        - Formula: `y[x, y, c, n] = sum of a at all places that im2col fills from there`.
+        - Formula: `y[x, y, c, n] = sum of a over all places that im2col fills from that pixel`.
         - Shapes: `a any, b any -> ne, four numbers`; a has the ne of im2col's result.
         - Types: a f32; b f32 or f16 -> f32.
         - Gradients: none.
@@ -5203,12 +5212,12 @@ class Ops:
         return result
 
     def col2im_1d(self, a: Tensor, s0: int, oc: int, p0: int = 0) -> Tensor:
-        """Adds up what a transposed convolution of one dimension spread, oc channels of it: each
-        column of a is a window of the result, s0 after the one before. p0 are cut off at both
-        ends.
+        """Adds up the windows of a one-dimensional transposed convolution with oc output channels.
+        Each column of a is a window of the result, s0 after the one before. p0 elements are cut
+        off at both ends.
 
-        - Formula: `y[t, c] = sum over j of a[t + p0 - j*s0 + k*c, j], k = a's ne0 / oc, as far
-          as it is in the window`.
+        - Formula: `y[t, c] = sum over j of a[t + p0 - j*s0 + k*c, j], with k = a's ne0 / oc,
+          where t is inside window j`.
         - Shapes: `a [n, m] -> [(m - 1) * s0 + n // oc - 2 * p0, oc]`; oc divides n; a
           contiguous.
         - Types: a f32, f16, bf16 -> a's.
@@ -5234,7 +5243,7 @@ class Ops:
         return result
 
     def conv_1d(self, a: Tensor, b: Tensor, s0: int, p0: int, d0: int = 1) -> Tensor:
-        """Convolution of rows: im2col (in f16; f32 for an a of bf16) and mul_mat.
+        """Convolution of rows: im2col (in f16, or in f32 if a is bf16) and mul_mat.
 
         - Formula: `y[x, o, n] = sum over k, c of a[k, c, o] * b[x*s0 + k*d0 - p0, c, n]`.
         - Shapes: `a [k, c, oc], b [w, c, n] -> [(w + 2*p0 - d0*(k - 1) - 1) // s0 + 1, oc, n]`.
@@ -5262,7 +5271,7 @@ class Ops:
         return result
 
     def conv_1d_ph(self, a: Tensor, b: Tensor, s: int, d: int = 1) -> Tensor:
-        """conv_1d with half of the kernel's length of zeros at both ends.
+        """conv_1d with zero padding of half the kernel's length at both ends.
 
         - Formula: `conv_1d(a, b, s, a's ne0 // 2, d)`.
         - Shapes: `a [k, c, oc], b [w, c, n] -> [(w + 2*(k // 2) - d*(k - 1) - 1) // s + 1, oc,
@@ -5291,7 +5300,7 @@ class Ops:
         return result
 
     def conv_1d_dw(self, a: Tensor, b: Tensor, s0: int, p0: int, d0: int = 1) -> Tensor:
-        """Convolution of rows, each channel with its own kernel (depthwise).
+        """Depthwise convolution of rows: each channel has its own kernel.
 
         - Formula: `y[x, c] = sum over k of a[k, 0, c] * b[x*s0 + k*d0 - p0, c]`.
         - Shapes: `a [k, 1, c], b [w, c] -> [(w + 2*p0 - d0*(k - 1) - 1) // s0 + 1, c]`.
@@ -5319,7 +5328,7 @@ class Ops:
         return result
 
     def conv_1d_dw_ph(self, a: Tensor, b: Tensor, s0: int, d0: int = 1) -> Tensor:
-        """conv_1d_dw with half of the kernel's length of zeros at both ends.
+        """conv_1d_dw with zero padding of half the kernel's length at both ends.
 
         - Formula: `conv_1d_dw(a, b, s0, a's ne0 // 2, d0)`.
         - Shapes: `a [k, 1, c], b [w, c] -> [(w + 2*(k // 2) - d0*(k - 1) - 1) // s0 + 1, c]`.
@@ -5347,11 +5356,11 @@ class Ops:
         return result
 
     def conv_transpose_1d(self, a: Tensor, b: Tensor, s0: int, p0: int = 0, d0: int = 1) -> Tensor:
-        """Transposed convolution of rows: each element of b spreads the kernel, s0 further on. p0
-        is 0 and d0 is 1: there is no other.
+        """Transposed convolution of rows: each element of b adds the kernel to the result, s0
+        further on than the one before. p0 must be 0 and d0 must be 1.
 
-        - Formula: `y[x*s0 + k, o, n] = sum over all that fall there, over c, of a[k, o, c] *
-          b[x, c]`.
+        - Formula: `y[x*s0 + k, o, n] = sum over c, and over all x and k that give this place,
+          of a[k, o, c] * b[x, c]`.
         - Shapes: `a [k, oc, c], b [w, c] -> [(w - 1)*s0 + k, oc]`.
         - Types: a f32, f16; b f32 -> f32.
         - Gradients: none.
@@ -5387,8 +5396,7 @@ class Ops:
         d0: int = 1,
         d1: int = 1,
     ) -> Tensor:
-        """Convolution of images: im2col and mul_mat. Patches are rounded to f16 (for an a of bf16
-        not).
+        """Convolution of images: im2col and mul_mat. Patches are rounded to f16 unless a is bf16.
 
         - Formula: `y[x, y, o, n] = sum over i, j, c of a[i, j, c, o] * b[x*s0 + i*d0 - p0, y*s1 +
           j*d1 - p1, c, n]`.
@@ -5433,7 +5441,7 @@ class Ops:
         d2: int,
         dst_type: TypeLike,
     ) -> Tensor:
-        """im2col of volumes of IC channels each. Of a only the ne counts.
+        """im2col for volumes with IC channels each. Only a's ne is used.
 
         - Formula: `as im2col, with depth: y[kx + kw*(ky + kh*(kz + kd*c)), ox, oy, oz + od*n]`.
         - Shapes: `a [kw, kh, kd, kc], b [w, h, d, bc] -> [kw * kh * kd * IC, (w + 2*p0 - d0*(kw -
@@ -5493,8 +5501,8 @@ class Ops:
         d1: int = 1,
         d2: int = 1,
     ) -> Tensor:
-        """Convolution of volumes of IC channels: im2col_3d and mul_mat. Patches are rounded to f16
-        (for an a of bf16 not).
+        """Convolution of volumes with IC channels: im2col_3d and mul_mat. Patches are rounded to
+        f16 unless a is bf16.
 
         - Formula: `as conv_2d, with depth`.
         - Shapes: `a [kw, kh, kd, kc], b [w, h, d, bc] -> [(w + 2*p0 - d0*(kw - 1) - 1) // s0 +
@@ -5525,8 +5533,8 @@ class Ops:
         return result
 
     def conv_2d_sk_p0(self, a: Tensor, b: Tensor) -> Tensor:
-        """conv_2d whose patches lie side by side: its stride is the kernel's size. Image patches
-        of a vision model.
+        """conv_2d with the kernel's size as its stride and no padding, so that patches lie side by
+        side: the image patches of a vision model.
 
         - Formula: `conv_2d(a, b, kw, kh, 0, 0, 1, 1)`.
         - Shapes: `a [kw, kh, c, oc], b [w, h, c, n] -> [(w - kw) // kw + 1, (h - kh) // kh + 1,
@@ -5554,8 +5562,8 @@ class Ops:
         return result
 
     def conv_2d_s1_ph(self, a: Tensor, b: Tensor) -> Tensor:
-        """conv_2d of stride 1 with half of the kernel's size of zeros at each side: odd kernels
-        keep the image's size.
+        """conv_2d with stride 1 and zero padding of half the kernel's size on each side: odd
+        kernels keep the image's size.
 
         - Formula: `conv_2d(a, b, 1, 1, kw // 2, kh // 2, 1, 1)`.
         - Shapes: `a [kw, kh, c, oc], b [w, h, c, n] -> [w + 2*(kw // 2) - kw + 1, h + 2*(kh //
@@ -5593,7 +5601,8 @@ class Ops:
         d0: int = 1,
         d1: int = 1,
     ) -> Tensor:
-        """Convolution of images, each channel with its own kernel (depthwise): im2col and mul_mat.
+        """Depthwise convolution of images, in which each channel has its own kernel: im2col and
+        mul_mat.
 
         - Formula: `y[x, y, c, n] = sum over i, j of a[i, j, 0, c] * b[x*s0 + i*d0 - p0, y*s1 +
           j*d1 - p1, c, n]`.
@@ -5633,8 +5642,8 @@ class Ops:
         dilation0: int = 1,
         dilation1: int = 1,
     ) -> Tensor:
-        """conv_2d_dw in one op, without patches in memory. Where the channels of b lie side by
-        side, those of a have to, and the result's do.
+        """conv_2d_dw in one op, without patches in memory. If b's channels are its innermost
+        dimension in memory, a's must be too, and the result's are.
 
         - Formula: `as conv_2d_dw`.
         - Shapes: `a [kw, kh, 1, c], b [w, h, c, n] -> [(w + 2*pad0 - dilation0*(kw - 1) - 1) //
@@ -5673,10 +5682,11 @@ class Ops:
         return result
 
     def conv_transpose_2d_p0(self, a: Tensor, b: Tensor, stride: int) -> Tensor:
-        """Transposed convolution of images: each pixel of b spreads the kernel, stride further on.
+        """Transposed convolution of images: each pixel of b adds the kernel to the result, stride
+        further on than the one before.
 
-        - Formula: `y[x*stride + i, y*stride + j, o, n] = sum over all that fall there, over c,
-          of a[i, j, o, c] * b[x, y, c, n]`.
+        - Formula: `y[x*stride + i, y*stride + j, o, n] = sum over c, and over all pixels and i,
+          j that give this place, of a[i, j, o, c] * b[x, y, c, n]`.
         - Shapes: `a [kw, kh, oc, c], b [w, h, c, n] -> [(w - 1)*stride + kw, (h - 1)*stride +
           kh, oc, n]`.
         - Types: a f32, f16; b f32 -> f32.
@@ -5713,7 +5723,7 @@ class Ops:
         d0: int = 1,
         d1: int = 1,
     ) -> Tensor:
-        """conv_2d in one op, without all its patches in memory.
+        """conv_2d in one op, without holding all patches in memory.
 
         - Formula: `as conv_2d`.
         - Shapes: `a [kw, kh, c, oc], b [w, h, c, n] -> [(w + 2*p0 - d0*(kw - 1) - 1) // s0 + 1,
@@ -5758,7 +5768,7 @@ class Ops:
         n_batch: int,
         n_channels_out: int,
     ) -> Tensor:
-        """conv_3d in one op, without all its patches in memory.
+        """conv_3d in one op, without holding all patches in memory.
 
         - Formula: `as conv_2d, with depth`.
         - Shapes: `a [kw, kh, kd, kc], b [w, h, d, bc] -> [(w + 2*p0 - d0*(kw - 1) - 1) // s0 +
@@ -5813,8 +5823,8 @@ class Ops:
         s0: int,
         p0: int = 0,
     ) -> Tensor:
-        """The largest ("max") or the mean ("avg") of each window of k0 elements, s0 after the one
-        before. The mean is over the elements inside of the row.
+        """Maximum ("max") or mean ("avg") of each window of k0 elements, s0 after the one before.
+        The mean covers only the elements inside the row.
 
         - Formula: `y[x] = max or mean over k < k0 of a[x*s0 + k - p0]`.
         - Shapes: `a [n, n1, n2, n3] -> [(n + 2*p0 - k0) // s0 + 1, n1, n2, n3]`; a contiguous.
@@ -5851,8 +5861,8 @@ class Ops:
         p0: float = 0.0,
         p1: float = 0.0,
     ) -> Tensor:
-        """The largest ("max") or the mean ("avg") of each window of k0 by k1 pixels, s0 and s1
-        after the one before. The mean is over k0*k1, zeros of p0 and p1 counted.
+        """Maximum ("max") or mean ("avg") of each window of k0 by k1 pixels, s0 and s1 after the
+        one before. The mean divides by k0*k1: the zeros of p0 and p1 count.
 
         - Formula: `y[x, y] = max or mean over i < k0, j < k1 of a[x*s0 + i - p0, y*s1 + j -
           p1]`.
@@ -5902,10 +5912,10 @@ class Ops:
         p0: float = 0.0,
         p1: float = 0.0,
     ) -> Tensor:
-        """The gradient of pool_2d: a is that of its result, af the image.
+        """Gradient of pool_2d: a is the gradient of its result, af the image.
 
-        - Formula: `max: each of a goes to the largest pixel of its window; avg: in equal parts
-          to all of them`.
+        - Formula: `max: each element of a is added to the largest pixel of its window; avg: to
+          all pixels of the window in equal parts`.
         - Shapes: `a [x, y, n2, n3], af [w, h, n2, n3] -> [w, h, n2, n3]`; both contiguous.
         - Types: a f32, af f32 -> f32.
         - Gradients: none.
@@ -5942,10 +5952,10 @@ class Ops:
         return result
 
     def upscale(self, a: Tensor, scale_factor: int, mode: enums.ScaleMode | int | str) -> Tensor:
-        """An image made larger by a whole factor, by the mode "nearest", "bilinear" or "bicubic".
+        """Enlarges an image by an integer factor, with mode "nearest", "bilinear" or "bicubic".
 
         - Formula: `nearest: y[i, j] = a[floor(i / scale_factor), floor(j / scale_factor)]; the
-          others mix neighbours`.
+          other modes interpolate between neighbours`.
         - Shapes: `a [w, h, n2, n3] -> [w * scale_factor, h * scale_factor, n2, n3]`;
           scale_factor above 1.
         - Types: a f32 -> f32.
@@ -5979,8 +5989,7 @@ class Ops:
         ne3: int,
         mode: enums.ScaleMode | int | str,
     ) -> Tensor:
-        """a made larger or smaller until it has this ne. Bilinear and bicubic modes mix along ne0
-        and ne1.
+        """Resizes a to the given ne. The bilinear and bicubic modes interpolate along ne0 and ne1.
 
         - Formula: `nearest: y[i] = a[floor(i * a's ne / ne)] along each dimension`.
         - Shapes: `a any -> [ne0, ne1, ne2, ne3]`.
@@ -6015,15 +6024,14 @@ class Ops:
         return result
 
     def interpolate(self, a: Tensor, ne0: int, ne1: int, ne2: int, ne3: int, mode: int) -> Tensor:
-        """a made larger or smaller until it has this ne. Bilinear and bicubic modes mix along ne0
-        and ne1.
+        """Resizes a to the given ne. The bilinear and bicubic modes interpolate along ne0 and ne1.
 
         - Formula: `nearest: y[i] = a[floor(i * a's ne / ne)] along each dimension`.
         - Shapes: `a any -> [ne0, ne1, ne2, ne3]`.
         - Types: a f32 -> f32.
         - Gradients: none.
-        - mode is a number of enums.ScaleMode; 256 with it aligns the corners, 512 with bilinear
-          smooths.
+        - mode is a number of enums.ScaleMode. Add 256 to align the corners, or 512 to a
+          bilinear mode for antialiasing.
 
         Example:
 
@@ -6045,9 +6053,9 @@ class Ops:
         return result
 
     def pad(self, a: Tensor, p0: int, p1: int = 0, p2: int = 0, p3: int = 0) -> Tensor:
-        """a with zeros behind: p0 to p3 more along each dimension.
+        """Pads a with zeros at the end of each dimension: p0 to p3 elements.
 
-        - Formula: `y[i] = a[i] inside of a, else 0`.
+        - Formula: `y[i] = a[i] inside a, else 0`.
         - Shapes: `a [n0, n1, n2, n3] -> [n0 + p0, n1 + p1, n2 + p2, n3 + p3]`.
         - Types: a f32 -> f32.
         - Gradients: none.
@@ -6072,7 +6080,7 @@ class Ops:
         return result
 
     def pad_circular(self, a: Tensor, p0: int, p1: int = 0, p2: int = 0, p3: int = 0) -> Tensor:
-        """a with its own beginning behind: p0 to p3 more along each dimension.
+        """Pads a at the end of each dimension with its own beginning: p0 to p3 elements.
 
         - Formula: `y[i] = a[i mod a's ne]`.
         - Shapes: `a [n0, n1, n2, n3] -> [n0 + p0, n1 + p1, n2 + p2, n3 + p3]`.
@@ -6110,9 +6118,9 @@ class Ops:
         lp3: int = 0,
         rp3: int = 0,
     ) -> Tensor:
-        """a with zeros before (lp0 to lp3) and behind (rp0 to rp3) along each dimension.
+        """Pads a with zeros at the start (lp0 to lp3) and the end (rp0 to rp3) of each dimension.
 
-        - Formula: `y[i] = a[i - lp] inside of a, else 0`.
+        - Formula: `y[i] = a[i - lp] inside a, else 0`.
         - Shapes: `a [n0, n1, n2, n3] -> [n0 + lp0 + rp0, n1 + lp1 + rp1, n2 + lp2 + rp2, n3 +
           lp3 + rp3]`.
         - Types: a f32 -> f32.
@@ -6149,8 +6157,8 @@ class Ops:
         lp3: int = 0,
         rp3: int = 0,
     ) -> Tensor:
-        """a with its own end before (lp0 to lp3) and its beginning behind (rp0 to rp3) along each
-        dimension.
+        """Pads a at the start (lp0 to lp3) of each dimension with its own end, and at the end (rp0
+        to rp3) with its own beginning.
 
         - Formula: `y[i] = a[(i - lp) mod a's ne]`.
         - Shapes: `a [n0, n1, n2, n3] -> [n0 + lp0 + rp0, n1 + lp1 + rp1, n2 + lp2 + rp2, n3 +
@@ -6189,10 +6197,10 @@ class Ops:
         return result
 
     def pad_reflect_1d(self, a: Tensor, p0: int, p1: int) -> Tensor:
-        """Each row with p0 elements before and p1 behind, mirrored at its ends, which are not
-        repeated.
+        """Pads each row with p0 elements at the start and p1 at the end, mirrored at the row's
+        ends without repeating the end elements.
 
-        - Formula: `y[i] = a[|i - p0|], and from the other end likewise`.
+        - Formula: `y[i] = a[|i - p0|], and likewise from the other end`.
         - Shapes: `a [n, n1, n2, n3] -> [n + p0 + p1, n1, n2, n3]`; p0 and p1 below n; a
           contiguous.
         - Types: a f32 -> f32.
@@ -6224,11 +6232,11 @@ class Ops:
         shift2: int = 0,
         shift3: int = 0,
     ) -> Tensor:
-        """a moved on by shift0 to shift3 along its dimensions; what leaves it at one end comes in
+        """Shifts a by shift0 to shift3 along its dimensions. Elements that leave one end come in
         at the other.
 
         - Formula: `y[i] = a[(i - shift) mod a's ne]`.
-        - Shapes: `a [..] -> as a`; each shift below that ne.
+        - Shapes: `a [..] -> as a`; the absolute value of each shift is below that ne.
         - Types: a f32 -> f32.
         - Gradients: none.
 
@@ -6252,11 +6260,11 @@ class Ops:
         return result
 
     def tri(self, a: Tensor, type: enums.TriType | int | str) -> Tensor:
-        """Square matrices of which one triangle is kept: "lower", "upper", or with the diagonal
-        "lower_diag", "upper_diag".
+        """Keeps one triangle of each square matrix and sets the rest to 0: "lower", "upper", or
+        with the diagonal "lower_diag", "upper_diag".
 
         - Formula: `y[i, j] = a[i, j] if i < j (lower) or i > j (upper), else 0; the diagonal i
-          = j as named`.
+          = j is kept by the _diag kinds`.
         - Shapes: `a [n, n, n2, n3] -> as a`; a contiguous.
         - Types: a f32 -> f32.
         - Gradients: none.
@@ -6280,7 +6288,7 @@ class Ops:
         return result
 
     def fill(self, a: Tensor, c: float) -> Tensor:
-        """A tensor like a with one number everywhere.
+        """A tensor like a, filled with c.
 
         - Formula: `y = c`.
         - Shapes: `a [..] -> as a`; a contiguous.
@@ -6306,13 +6314,12 @@ class Ops:
         return result
 
     def fill_inplace(self, a: Tensor, c: float) -> Tensor:
-        """A tensor like a with one number everywhere. Computed in a's memory: the result is a view
-        of a.
+        """A tensor like a, filled with c. Works in place: the result is a view of a.
 
         - Formula: `y = c`.
         - Shapes: `a [..] -> as a`; a contiguous.
         - Types: a f32, f16 -> a's.
-        - Gradients: none; upstream has none for ops in place.
+        - Gradients: none; upstream has no gradients for in-place ops.
 
         Example:
 
@@ -6333,10 +6340,11 @@ class Ops:
         return result
 
     def timestep_embedding(self, timesteps: Tensor, dim: int, max_period: int) -> Tensor:
-        """Each number as cosines and sines of falling frequencies: the step of a diffusion.
+        """Embeds each number as cosines and sines of decreasing frequencies: the timestep of a
+        diffusion model.
 
         - Formula: `with h = dim // 2, f = max_period^(-j / h): y[j, i] = cos(t[i] f), y[h + j,
-          i] = sin(t[i] f), the last of an odd dim 0`.
+          i] = sin(t[i] f); for an odd dim the last element is 0`.
         - Shapes: `timesteps [n] -> [dim, n]`.
         - Types: timesteps f32 -> f32.
         - Gradients: none.
@@ -6361,10 +6369,10 @@ class Ops:
         return result
 
     def argsort(self, a: Tensor, order: enums.SortOrder | int | str) -> Tensor:
-        """The indices that sort each row, ascending ("asc") or descending ("desc").
+        """Indices that sort each row, ascending ("asc") or descending ("desc").
 
-        - Formula: `a[y[i, j], j] is the i-th of row j`.
-        - Shapes: `a [..] -> as a`; rows at even distances.
+        - Formula: `a[y[i, j], j] is the i-th element of row j in that order`.
+        - Shapes: `a [..] -> as a`; rows contiguous and evenly spaced.
         - Types: a f32 -> i32.
         - Gradients: none.
 
@@ -6388,10 +6396,10 @@ class Ops:
         return result
 
     def argsort_top_k(self, a: Tensor, k: int) -> Tensor:
-        """The indices of the k largest elements of each row, the largest first: a view of an
+        """Indices of the k largest elements of each row, largest first. The result is a view of an
         argsort.
 
-        - Formula: `y[i, j] = the index of the i-th largest of row j`.
+        - Formula: `y[i, j] = the index of the i-th largest element of row j`.
         - Shapes: `a [n, n1, n2, n3] -> [k, n1, n2, n3]`; k at most n.
         - Types: a f32 -> i32.
         - Gradients: none.
@@ -6415,7 +6423,7 @@ class Ops:
         return result
 
     def top_k(self, a: Tensor, k: int) -> Tensor:
-        """The indices of the k largest elements of each row, in no order that one may count on.
+        """Indices of the k largest elements of each row, in no particular order.
 
         - Formula: `y[:, j] = the i of the k largest a[i, j]`.
         - Shapes: `a [n, n1, n2, n3] -> [k, n1, n2, n3]`; k at most n.
@@ -6441,7 +6449,7 @@ class Ops:
         return result
 
     def arange(self, start: float, stop: float, step: float = 1.0) -> Tensor:
-        """Numbers from start up to, and without, stop.
+        """Numbers from start up to, but not including, stop.
 
         - Formula: `y[i] = start + step * i`.
         - Shapes: `-> [ceil((stop - start) / step)]`; stop above start.
@@ -6473,9 +6481,9 @@ class Ops:
         max_bias: float = 0.0,
         logit_softcap: float = 0.0,
     ) -> Tensor:
-        """Attention in one op, without its scores in memory. v is not transposed; heads and tokens
-        of the result change places. With max_bias above 0 the mask counts less for each next
-        head (ALiBi); a logit_softcap above 0 bounds the scores.
+        """Attention in one op, without its scores in memory. v is not transposed; the result has
+        heads and tokens swapped. With max_bias above 0 the mask, which must then be given, is
+        scaled by a slope for each head (ALiBi). A logit_softcap above 0 bounds the scores.
 
         - Formula: `y[:, h, t] = sum over s of p[s] * v[:, s, h_kv], p = soft_max(scale * k[:,
           :, h_kv] . q[:, t, h] + mask[:, t]), h_kv = h // (n_head / n_head_kv)`.
@@ -6521,7 +6529,7 @@ class Ops:
         return result
 
     def flash_attn_back(self, q: Tensor, k: Tensor, v: Tensor, d: Tensor, masked: bool) -> Tensor:
-        """The gradient of an attention that upstream no longer has: every call raises AbortError.
+        """Gradient of an attention op that upstream no longer has: every call raises AbortError.
 
         - Formula: `none`.
         - Shapes: `none -> none`.
@@ -6553,8 +6561,8 @@ class Ops:
         return result
 
     def ssm_conv(self, sx: Tensor, c: Tensor) -> Tensor:
-        """Mamba's convolution: each channel of each sequence with its own kernel; sx has the
-        d_conv - 1 columns before the first token, too.
+        """Mamba's convolution: each channel of each sequence has its own kernel. sx also holds the
+        d_conv - 1 columns before the first token.
 
         - Formula: `y[c, t, s] = sum over k of sx[t + k, c, s] * c[k, c]`.
         - Shapes: `sx [d_conv + n_t - 1, d_inner, n_s], c [d_conv, d_inner] -> [d_inner, n_t,
@@ -6592,9 +6600,9 @@ class Ops:
         ids: Tensor,
         K: int = 1,
     ) -> Tensor:
-        """Mamba's selective scan: a state for each sequence (ids names which of s) that decays and
-        takes up x. A of one row is Mamba 2. The result is flat: y of all tokens, then the last
-        K states of each sequence, the newest first.
+        """Mamba's selective scan: a state for each sequence that decays and takes in x. ids says
+        which state of s each sequence uses. An A with one row is Mamba 2. The result is flat: y
+        of all tokens, then the last K states of each sequence, newest first.
 
         - Formula: `with d = softplus(dt[h, t]): s = s * exp(d * A[:, h]) + x[i, h, t] * d *
           B[:, g, t]; y[i, h, t] = s . C[:, g, t]`.
@@ -6602,7 +6610,7 @@ class Ops:
           [n_head, n_t, n_s], A [a, n_head], B [d_state, n_group, n_t, n_s], C [d_state,
           n_group, n_t, n_s], ids [n_s] -> [head_dim * n_head * n_t * n_s + K * d_state *
           head_dim * n_head * n_s]`; a is 1, or d_state and K is 1; n_group divides n_head.
-        - Types: all f32, but ids i32 -> f32.
+        - Types: all f32, ids i32 -> f32.
         - Gradients: none.
 
         Example:
@@ -6647,9 +6655,9 @@ class Ops:
         return result
 
     def win_part(self, a: Tensor, w: int) -> Tensor:
-        """An image cut into windows of w by w; zeros fill up the last ones. Of SAM.
+        """Cuts an image into windows of w by w, padding the last ones with zeros. Used by SAM.
 
-        - Formula: `y[c, i, j, px + py*n_x] = a[c, px*w + i, py*w + j], 0 outside of a; n_x =
+        - Formula: `y[c, i, j, px + py*n_x] = a[c, px*w + i, py*w + j], 0 outside a; n_x =
           ceil(width / w)`.
         - Shapes: `a [c, w_a, h_a] -> [c, w, w, -(-w_a // w) * -(-h_a // w)]`; a contiguous.
         - Types: a f32 -> f32.
@@ -6674,8 +6682,8 @@ class Ops:
         return result
 
     def win_unpart(self, a: Tensor, w0: int, h0: int, w: int) -> Tensor:
-        """The image of w0 by h0 whose windows of w by w win_part made: what filled up the last
-        ones goes.
+        """Reverses win_part: joins windows of w by w into an image of w0 by h0 and drops the
+        padding.
 
         - Formula: `y[c, i, j] = a[c, i mod w, j mod w, i // w + (j // w) * n_x], n_x = ceil(w0
           / w)`.
@@ -6703,13 +6711,13 @@ class Ops:
         return result
 
     def unary(self, a: Tensor, op: enums.UnaryOp | int | str) -> Tensor:
-        """The function of single elements that op names, as `ctx.relu` for "relu".
+        """Applies the element-wise function that op names, such as "relu" for `ctx.relu`.
 
         - Formula: `y = op(a)`.
-        - Shapes: `a [..] -> as a`; the elements of each row side by side.
+        - Shapes: `a [..] -> as a`; rows contiguous.
         - Types: a f32, f16, bf16 -> a's.
-        - Gradients: a; for abs, neg, relu, silu, exp, expm1, softplus; sgn and step count as
-          constant; the others have none.
+        - Gradients: a; for abs, neg, relu, silu, exp, expm1, softplus; sgn and step are treated
+          as constants; the others have none.
 
         Example:
 
@@ -6730,13 +6738,13 @@ class Ops:
         return result
 
     def unary_inplace(self, a: Tensor, op: enums.UnaryOp | int | str) -> Tensor:
-        """The function of single elements that op names, as `ctx.relu` for "relu". Computed in a's
-        memory: the result is a view of a.
+        """Applies the element-wise function that op names, such as "relu" for `ctx.relu`. Works in
+        place: the result is a view of a.
 
         - Formula: `y = op(a)`.
-        - Shapes: `a [..] -> as a`; the elements of each row side by side.
+        - Shapes: `a [..] -> as a`; rows contiguous.
         - Types: a f32, f16, bf16 -> a's.
-        - Gradients: none; upstream has none for ops in place.
+        - Gradients: none; upstream has no gradients for in-place ops.
 
         Example:
 
@@ -6758,12 +6766,12 @@ class Ops:
         return result
 
     def get_rel_pos(self, a: Tensor, qh: int, kh: int) -> Tensor:
-        """The rows of a for each distance of two places in a row of kh: SAM's relative positions.
-        qh is kh.
+        """The row of a for the distance between each two positions in a row of kh: SAM's relative
+        positions. qh must be kh.
 
         - Formula: `y[c, i, j] = a[c, kh - 1 - i + j]`.
         - Shapes: `a [c, 2*kh - 1] -> [c, kh, qh]`; a contiguous.
-        - Types: a f16, bf16 (of which the bits are copied into the f16) -> f16.
+        - Types: a f16, bf16 (whose bits are copied into the f16) -> f16.
         - Gradients: none.
 
         Example:
@@ -6785,10 +6793,10 @@ class Ops:
         return result
 
     def add_rel_pos(self, a: Tensor, pw: Tensor, ph: Tensor) -> Tensor:
-        """Attention scores plus SAM's relative positions, of the key's row (ph) and column (pw).
+        """Adds SAM's relative positions of the key's row (ph) and column (pw) to attention scores.
 
         - Formula: `with n = pw's ne0: y[i + n*j, q, h] = a[i + n*j, q, h] + pw[i, q, h] + ph[j,
-          q, h], q counted through ne1 and ne2 of pw`.
+          q, h], with q counting through ne1 and ne2 of pw`.
         - Shapes: `a [nn, q, h], pw [n, w_q, h_q, h], ph any -> as a`; nn = n*n, q = w_q * h_q;
           ph has pw's ne; all contiguous.
         - Types: a f32, pw f32, ph f32 -> f32.
@@ -6816,15 +6824,15 @@ class Ops:
         return result
 
     def add_rel_pos_inplace(self, a: Tensor, pw: Tensor, ph: Tensor) -> Tensor:
-        """Attention scores plus SAM's relative positions, of the key's row (ph) and column (pw).
-        Computed in a's memory: the result is a view of a.
+        """Adds SAM's relative positions of the key's row (ph) and column (pw) to attention scores.
+        Works in place: the result is a view of a.
 
         - Formula: `with n = pw's ne0: y[i + n*j, q, h] = a[i + n*j, q, h] + pw[i, q, h] + ph[j,
-          q, h], q counted through ne1 and ne2 of pw`.
+          q, h], with q counting through ne1 and ne2 of pw`.
         - Shapes: `a [nn, q, h], pw [n, w_q, h_q, h], ph any -> as a`; nn = n*n, q = w_q * h_q;
           ph has pw's ne; all contiguous.
         - Types: a f32, pw f32, ph f32 -> f32.
-        - Gradients: none; upstream has none for ops in place.
+        - Gradients: none; upstream has no gradients for in-place ops.
 
         Example:
 
@@ -6856,10 +6864,10 @@ class Ops:
         td: Tensor,
         state: Tensor,
     ) -> Tensor:
-        """RWKV 6's attention: a matrix of state for each head that decays by td and takes up k v;
-        tf is what the token itself counts.
+        """RWKV 6's attention: each head has a state matrix that decays by td and takes in k v. tf
+        is the weight of the token itself.
 
-        - Formula: `of each head: y[j, t] = sum over i of r[i, t] * (tf[i] k[i, t] v[j, t] +
+        - Formula: `for each head: y[j, t] = sum over i of r[i, t] * (tf[i] k[i, t] v[j, t] +
           s[j, i]), then s[j, i] = s[j, i] * td[i, t] + k[i, t] v[j, t]`.
         - Shapes: `k [n, n_head, n_tokens], v [n, n_head, n_tokens], r [n, n_head, n_tokens], tf
           any, td [n, n_head, n_tokens], state [d, n_seqs] -> [n * n_head, n_tokens + n *
@@ -6903,11 +6911,10 @@ class Ops:
         state: Tensor,
         scale: float,
     ) -> Tensor:
-        """Gated linear attention: a matrix of state for each head that decays by g and takes up k
-        v.
+        """Gated linear attention: each head has a state matrix that decays by g and takes in k v.
 
-        - Formula: `of each head: s[j, i] = s[j, i] * g[i, t] + k[i, t] v[j, t]; y[j, t] = scale *
-          sum over i of q[i, t] s[j, i]`.
+        - Formula: `for each head: s[j, i] = s[j, i] * g[i, t] + k[i, t] v[j, t]; y[j, t] =
+          scale * sum over i of q[i, t] s[j, i]`.
         - Shapes: `k [n, n_head, n_tokens], v [n, n_head, n_tokens], q [n, n_head, n_tokens], g
           [n, n_head, n_tokens], state [d, n_seqs] -> [n * n_head, n_tokens + n * n_seqs]`; d is
           n * n * n_head; all contiguous.
@@ -6958,17 +6965,17 @@ class Ops:
         b: Tensor,
         state: Tensor,
     ) -> Tensor:
-        """RWKV 7's attention: a matrix of state for each head that decays by w, is changed along a
-        and b, and takes up k v.
+        """RWKV 7's attention: each head has a state matrix that decays by w, is changed along a
+        and b, and takes in k v.
 
-        - Formula: `of each head: s[j, i] = s[j, i] * w[j] + k[j] v[i] + b[j] * sum over m of
+        - Formula: `for each head: s[j, i] = s[j, i] * w[j] + k[j] v[i] + b[j] * sum over m of
           a[m] s[m, i]; y[i] = sum over j of r[j] s[j, i]`.
         - Shapes: `r [n, n_head, n_tokens], w [n, n_head, n_tokens], k [n, n_head, n_tokens], v
           [n, n_head, n_tokens], a [n, n_head, n_tokens], b [n, n_head, n_tokens], state [d,
           n_seqs] -> [n * n_head, n_tokens + n * n_seqs]`; d is n * n * n_head; all contiguous.
         - Types: all f32 -> f32.
         - Gradients: none.
-        - The CPU wants heads (n) of whole vectors; 64 is what models have.
+        - On the CPU the head size n must fill whole vectors; models use 64.
 
         Example:
 
@@ -7015,7 +7022,8 @@ class Ops:
         lower: bool = True,
         uni: bool = False,
     ) -> Tensor:
-        """Solves a x = b for x, with a lower triangular: the only variant there is.
+        """Solves a x = b for x, with a lower triangular, which is the only variant that upstream
+        has.
 
         - Formula: `sum over k <= j of a[k, j] * y[i, k] = b[i, j]`.
         - Shapes: `a [n, n, n2, n3], b [m, n, n2, n3] -> [m, n, n2, n3]`; both contiguous.
@@ -7052,12 +7060,12 @@ class Ops:
         state: Tensor,
         K: int = 1,
     ) -> Tensor:
-        """Gated delta rule (Qwen3-Next): a matrix of state for each head that decays by exp(g) and
-        is corrected by what it predicts wrongly of v. The result has all tokens, then the last
-        K states of each sequence, the newest first.
+        """Gated delta rule (Qwen3-Next): each head has a state matrix that decays by exp(g) and is
+        corrected by its error in predicting v. The result has all tokens, then the last K
+        states of each sequence, newest first.
 
-        - Formula: `of each head: s = s * exp(g), then s[i, j] += k[i] * beta * (v[j] - sum over
-          m of s[m, j] k[m]); y[j] = sum over i of s[i, j] q[i] / sqrt(n)`.
+        - Formula: `for each head: s = s * exp(g), then s[i, j] += k[i] * beta * (v[j] - sum
+          over m of s[m, j] k[m]); y[j] = sum over i of s[i, j] q[i] / sqrt(n)`.
         - Shapes: `q [n, h_q, n_tokens, s_q], k [n, h_k, n_tokens, s_k], v [n, n_head, n_tokens,
           n_seqs], g [g0, n_head, n_tokens, n_seqs], beta [1, n_head, n_tokens, n_seqs], state
           [n, n, n_head, n_seqs] -> [n * n_head, n_tokens * n_seqs + K * n * n_seqs]`; g0 is 1
@@ -7102,8 +7110,8 @@ class Ops:
         return result
 
     def lightning_indexer(self, q: Tensor, k: Tensor, weights: Tensor, mask: Tensor) -> Tensor:
-        """Scores of all keys for each token, over heads with weights: DeepSeek's choice of the
-        keys that attention looks at.
+        """Scores of all keys for each token, as a weighted sum over heads: DeepSeek uses them to
+        choose the keys that attention reads.
 
         - Formula: `y[s, t] = sum over h of max(0, k[:, 0, s] . q[:, h, t]) * weights[h, t] +
           mask[s, t]`.
@@ -7147,11 +7155,11 @@ class Ops:
         eps: float,
         n_iter: int,
     ) -> Tensor:
-        """How the streams are mixed: the scores softmaxed, then normed by rows and columns in
-        turn, n_iter times. hc is 4.
+        """How the hyper-connection streams are mixed: the scores after softmax, then normalized by
+        rows and columns in turn, n_iter times. hc is 4.
 
         - Formula: `l[d, s] = mixes[2*hc + d + hc*s, t] * scale[2] + base[2*hc + d + hc*s];
-          soft_max over d, + eps; then divided by sums over s, and n_iter - 1 times by those
+          soft_max over d, + eps; divided by the sums over s, then n_iter - 1 times by those
           over d and over s`.
         - Shapes: `mixes [m, n_tokens], scale any, base [m] -> [4, 4, n_tokens]`; m is (2 + hc) *
           hc = 24; scale has 3 numbers or more.
@@ -7183,7 +7191,7 @@ class Ops:
         return result
 
     def dsv4_hc_pre(self, x: Tensor, weights: Tensor) -> Tensor:
-        """One stream of hc: their weighted sum, for each token.
+        """Reduces hc streams to one: their weighted sum, for each token.
 
         - Formula: `y[i, t] = sum over h of x[i, h, t] * weights[h, t]`.
         - Shapes: `x [n_embd, hc, n_tokens], weights [hc, n_tokens] -> [n_embd, n_tokens]`.
@@ -7211,7 +7219,7 @@ class Ops:
         return result
 
     def dsv4_hc_pre_gated(self, x: Tensor, gate: Tensor, scale: float) -> Tensor:
-        """One stream of hc: their sum with a gate for each element.
+        """Reduces hc streams to one: their sum, with a gate for each element.
 
         - Formula: `y[i, t] = scale * sum over h of x[i, h, t] / (1 + exp(-gate[i, h, t]))`.
         - Shapes: `x [n_embd, hc, n_tokens], gate [n_embd, hc, n_tokens] -> [n_embd, n_tokens]`.
@@ -7245,9 +7253,9 @@ class Ops:
         post: Tensor,
         comb: Tensor | None,
     ) -> Tensor:
-        """The hc streams after a layer: its result x spread by post, and the old streams mixed by
-        comb. (The releases that take None for comb mix nothing then; here it raises
-        AbortError.)
+        """The hc streams after a layer: spreads the layer's result x with post and mixes the old
+        streams with comb. (Releases that accept None for comb then mix nothing; here None
+        raises AbortError.)
 
         - Formula: `y[i, d, t] = x[i, t] * post[d, t] + sum over s of residual[i, s, t] *
           comb[d, s, t]`.
@@ -7289,7 +7297,8 @@ class Ops:
         return result
 
     def cross_entropy_loss(self, a: Tensor, b: Tensor) -> Tensor:
-        """Mean over the rows of the cross entropy between softmaxed logits a and probabilities b.
+        """Mean over the rows of the cross entropy between the softmax of logits a and
+        probabilities b.
 
         - Formula: `y[0] = -mean over j of sum over i of b[i, j] * log(soft_max(a)[i, j])`.
         - Shapes: `a [..], b any -> [1]`; b has a's ne.
@@ -7317,7 +7326,7 @@ class Ops:
         return result
 
     def cross_entropy_loss_back(self, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
-        """The gradient of cross_entropy_loss: a is that of its result, b the logits, c the
+        """Gradient of cross_entropy_loss: a is the gradient of its result, b the logits, c the
         probabilities.
 
         - Formula: `y = a[0] * (soft_max(b) - c) / number of rows`.
@@ -7355,8 +7364,8 @@ class Ops:
         adamw_params: Tensor,
     ) -> Tensor:
         """One step of AdamW, in the memory of a (a parameter: set_param), m and v. adamw_params
-        has alpha, beta1, beta2, eps, the weight decay, and the factors 1 / (1 - beta1^t) and 1
-        / (1 - beta2^t) of step t. The result is a view of a.
+        holds alpha, beta1, beta2, eps, the weight decay, and the factors f1 = 1 / (1 - beta1^t)
+        and f2 = 1 / (1 - beta2^t) for step t. The result is a view of a.
 
         - Formula: `m = beta1 m + (1 - beta1) grad; v = beta2 v + (1 - beta2) grad^2; a = a (1 -
           alpha decay) - alpha m f1 / (sqrt(v f2) + eps)`.
@@ -7401,7 +7410,7 @@ class Ops:
 
     def opt_step_sgd(self, a: Tensor, grad: Tensor, sgd_params: Tensor) -> Tensor:
         """One step of gradient descent, in the memory of a (a parameter: set_param). sgd_params
-        has alpha and the weight decay. The result is a view of a.
+        holds alpha and the weight decay. The result is a view of a.
 
         - Formula: `a = a (1 - alpha decay) - alpha grad`.
         - Shapes: `a [..], grad any, sgd_params [2] -> as a`; grad has a's ne.
