@@ -248,7 +248,7 @@ def test_vulkan_headers_that_are_too_old(
     if not says:
         toolchain.check_vulkan_headers(ggml, defines)
         return
-    with pytest.raises(BuildError, match=f"1[.]3[.]272 or newer, {header} is {says}: install"):
+    with pytest.raises(BuildError, match=f"1[.]3[.]272 or newer, but {header} is {says}: install"):
         toolchain.check_vulkan_headers(ggml, defines)
 
 
