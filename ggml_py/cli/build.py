@@ -29,7 +29,7 @@ def find_build_script() -> Path:
 )
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def command(arguments: tuple[str, ...]) -> None:
-    """Build another release or other backends of ggml. Takes build_ggml.py's options (--help)."""
+    """Build ggml: another release, other backends. Options: those of build_ggml.py (try --help)."""
     script = find_build_script()
     sys.argv = ["ggml-py build", *arguments]
     runpy.run_path(str(script), run_name="__main__")

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     metavar="FILE",
     help="Write the plan to FILE: .json (for other verbs), .html, ...; add .gz to compress.",
 )
-@click.option("--force", is_flag=True, help="Replace FILE if it is there.")
+@click.option("--force", is_flag=True, help="Replace FILE if it exists.")
 @as_json
 def command(
     model: str,

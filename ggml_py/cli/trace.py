@@ -38,7 +38,7 @@ from .shared.output import check_output, save
     metavar="FILE",
     help="Write the run to FILE: .json, .trace.json (Perfetto), .html; add .gz to compress.",
 )
-@click.option("--force", is_flag=True, help="Replace FILE if it is there.")
+@click.option("--force", is_flag=True, help="Replace FILE if it exists.")
 @as_json
 def command(
     n_prompt: int,

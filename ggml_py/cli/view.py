@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 )
 @click.option("--open", "open_", is_flag=True, help="Open the page in a browser.")
 @click.option("--format", "format_", metavar="NAME", help="Format, if OUT's suffix does not tell.")
-@click.option("--force", is_flag=True, help="Replace OUT if it is there.")
+@click.option("--force", is_flag=True, help="Replace OUT if it exists.")
 @click.option("--dump", type=int, metavar="N", help="Which debug print of a log, from 0.")
 def command(
     file: str,

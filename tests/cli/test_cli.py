@@ -224,7 +224,7 @@ def test_all_layers_go_to_the_gpus_unless_told(model):
     ("arguments", "message"),
     [
         (("plan", "MODEL", "-d", 512), r"-d 512: expected a device.*depth is -d in ggml-py bench"),
-        (("bench", "MODEL", "-d", "CPU"), r"'CPU': -d is a depth here.*Devices\s+are -dev"),
+        (("bench", "MODEL", "-d", "CPU"), r"'CPU': -d is a depth here.*Give\s+devices\s+with -dev"),
     ],
     ids=str,
 )

@@ -318,11 +318,11 @@ def test_ctrl_c_ends_with_the_rows_that_are_done(model, form):
     [
         ((), "Missing argument 'MODEL'"),
         (("m", "-p", 0, "-n", 0), "nothing to time: -p, -n and -pg are all 0"),
-        (("m", "-p", "x"), "'x': expected whole numbers from 0 on with commas"),
+        (("m", "-p", "x"), "'x': expected whole numbers from 0 on, separated by commas"),
         (("m", "-p", "1,"), "'': expected whole numbers"),
         (("m", "-ngl", "1,auto"), "'auto': expected a number of layers, or all"),
         (("m", "-ngl", "1,many"), "'many': expected whole numbers from -1 on"),
-        (("m", "-p", "1-9999999999"), "first-last*factor, of 10000 at most"),
+        (("m", "-p", "1-9999999999"), "first-last*factor, of at most 10000 numbers"),
         (("m", "-p", "4-1"), "'4-1': expected whole numbers"),
         (("m", "-p", "1-4*1"), "'1-4*1': expected whole numbers"),
         (("m", "-p", "0-4*2"), "'0-4*2': expected whole numbers"),

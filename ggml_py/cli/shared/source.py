@@ -236,7 +236,7 @@ def _content(source: str) -> bytes | None:
 def _read_stdin() -> bytes:
     content = sys.stdin.buffer.read(MOST + 1)
     if len(content) > MOST:
-        raise ValueError(f"{_STDIN} has more than {MOST >> 20:,} MiB: give less")
+        raise ValueError(f"{_STDIN} has more than {MOST >> 20:,} MiB: give a smaller file")
     return content
 
 
