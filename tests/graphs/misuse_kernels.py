@@ -165,7 +165,7 @@ MISUSES = [
             _t(e, "q8_1", 32, 2), e.other.cast(e.other.arange(0, 1, 1), "i32")),
             "GET_ROWS", "that the CPU can read"),
     _kernel("cpy/rows", lambda e: e.other.cpy(_t(e, "f32", 64, 2), _t(e, "q4_0", 32, 4)),
-            "CPY", "not longer than the result's"),
+            "CPY", "no longer than the result's"),
     _made("view_1d", lambda e: e.other.view_1d(_t(e, "f32", 8), 4, 2), "offset: 2",
           "an offset, in bytes, of whole elements"),
     _made("view_2d", lambda e: e.other.view_2d(_t(e, "f16", 8, 2), 4, 2, 9, 0), "nb1: 9",
