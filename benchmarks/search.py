@@ -7,8 +7,8 @@ A search is a script with a `SEARCH` and `sys.exit(search.main(SEARCH))`:
 
 A case that raises, ends its process or takes too long is a finding; after a death or a timeout the
 next case runs in a new process. The record (`benchmarks/results/NAME.json`) is written atomically
-every half minute. A new record is begun if upstream's release or a file that the search is about
-has changed. Otherwise a search that was stopped or killed continues, and the record says how many
+every half minute. A new record is begun if upstream's release or the code of a file that the search is
+about has changed. Otherwise a search that was stopped or killed continues, and the record says how many
 cases ran on which build.
 """
 
@@ -17,7 +17,6 @@ from __future__ import annotations
 import argparse
 import datetime
 import gc
-import hashlib
 import json
 import os
 import platform
@@ -37,6 +36,9 @@ from typing import Any
 
 from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, TimeRemainingColumn
+
+sys.path[:0] = [str(Path(__file__).resolve().parent)]
+from meaning import meaning  # noqa: E402
 
 REPO = Path(__file__).resolve().parent.parent
 OBJECTS = tuple(
@@ -214,12 +216,9 @@ def _count(report: Report, seed: int, how: str, text: str) -> None:
 
 
 def hashes(about: tuple[str, ...]) -> dict[str, str]:
-    """Each file that a search is about, and a hash of its content."""
+    """Each file that a search is about, and a hash of what its code does (meaning.py)."""
     paths = sorted({p for pattern in about for p in REPO.glob(pattern) if p.is_file()})
-    return {
-        p.relative_to(REPO).as_posix(): hashlib.sha256(p.read_bytes()).hexdigest()[:16]
-        for p in paths
-    }
+    return {p.relative_to(REPO).as_posix(): meaning(p.name, p.read_bytes()) for p in paths}
 
 
 def changed_since(record: dict[str, Any]) -> list[str]:

@@ -14,6 +14,7 @@ import pytest
 REPO = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(REPO / "benchmarks"))
 import search  # noqa: E402
+from meaning import meaning  # noqa: E402
 
 RECORDS = sorted(search.RESULTS.glob("*.json"))
 
@@ -95,6 +96,27 @@ def test_a_record_of_other_code_is_not_gone_on_with(script, tmp_path):
     )
     assert "starting over" in done.stderr
     assert json.loads(out.read_text())["cases"] == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "a", "b", "same"),
+    [
+        ("a.py", '"""Old."""\nx = 1  # why\n', '"""New\n\nwords."""\n\nx = 1\n', True),
+        ("a.py", 'def f():\n    "Old."\n    return 1', 'def f():\n    "N."\n    return 1', True),
+        ("a.py", 'def f():\n    """D."""\n    return 1\n', 'def f():\n    return 1\n', True),
+        ("a.py", "f(1,\n  2)\n", "f(1, 2)\n", True),
+        ("a.py", 'raise E("old")\n', 'raise E("new")\n', False),
+        ("a.py", 'x = "old"\n', 'x = "new"\n', False),
+        ("a.py", "if a:\n    b()\nc()\n", "if a:\n    b()\n    c()\n", False),
+        ("a.py", "f(1\n", "f(2\n", False),
+        ("a.h", "int a; // one\n\n/* two\n */ int b;", "int a;\nint b; // three", True),
+        ("a.cpp", 'f("// a");', 'f("// b");', False),
+        ("a.cpp", "#define A 1\nint a;", "#define A 1 int a;", False),
+        ("a.toml", "# a\nb = 1", "# c\nb = 1", False),
+    ],
+)  # fmt: skip
+def test_words_do_not_make_a_record_older(name, a, b, same):
+    assert (meaning(name, a.encode()) == meaning(name, b.encode())) is same
 
 
 SLOW = """
