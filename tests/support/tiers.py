@@ -8,8 +8,11 @@ same reasons; test_tiers.py compares it with this file.
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -32,6 +35,7 @@ FIXTURES = {  # tests that use one of these need no mark
 }
 AGAIN = {"arch_file": "programs"}  # upstream's own files with --all, otherwise similar files
 LEFT_OUT = pytest.StashKey[Counter[str]]()
+MAX_PROCESSES = 4  # each imports and collects everything, which takes it ten seconds
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -50,6 +54,21 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> None:
+    """Folders of quick tests run on all cores, a file at a time on each. `-n 0` runs them here."""
+    option = config.option
+    if hasattr(config, "workerinput"):  # one of these processes
+        return
+    if getattr(option, "numprocesses", 0) is not None:  # it was given, or there is no pytest-xdist
+        return
+    in_sight = option.usepdb or option.capture == "no" or option.collectonly
+    if not in_sight and not option.all and all(Path(arg).is_dir() for arg in config.args):
+        n = min(len(os.sched_getaffinity(0)), MAX_PROCESSES)
+        if n > 1:
+            option.numprocesses, option.dist, option.loadscopereorder = n, "loadfile", False
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Runs before `-m`, so that `pytest --all -m thorough` selects what plain pytest leaves out,
     and what it runs with our own files."""
@@ -65,6 +84,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     config.stash[LEFT_OUT] = Counter(left.values())
     items[:] = [item for item in items if item not in left]
     config.hook.pytest_deselected(items=list(left))
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    output = getattr(session.config, "workeroutput", None)  # in a process of pytest-xdist
+    if output is not None:
+        output["left_out"] = dict(session.config.stash.get(LEFT_OUT, {}))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """All processes leave out the same."""
+    left = getattr(node, "workeroutput", {}).get("left_out", {})
+    node.config.stash[LEFT_OUT] = Counter(left)
 
 
 def pytest_terminal_summary(
