@@ -7,9 +7,9 @@ A search is a script with a `SEARCH` and `sys.exit(search.main(SEARCH))`:
 
 A case that raises, ends its process or takes too long is a finding; after a death or a timeout the
 next case runs in a new process. The record (`benchmarks/results/NAME.json`) is written atomically
-every half minute. A new record is begun if upstream's release or the code of a file that the search is
-about has changed. Otherwise a search that was stopped or killed continues, and the record says how many
-cases ran on which build.
+every half minute. A new record is begun if upstream's release or the code of a file that the search
+is about has changed. Otherwise a search that was stopped or killed continues, and the record says
+how many cases ran on which build.
 """
 
 from __future__ import annotations
