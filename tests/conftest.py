@@ -226,6 +226,7 @@ def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     installed package, and no native object may be left when they end."""
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path_factory.mktemp("elsewhere"))
+        patch.delenv("COLUMNS", raising=False)  # pytest-xdist sets it; commands would wrap lines
         yield
     gc.unfreeze()
     gc.collect()

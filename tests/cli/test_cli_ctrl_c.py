@@ -40,6 +40,7 @@ def test_while_it_imports(seconds):
         assert code == 130
 
 
+@pytest.mark.thorough("long")
 def test_bench_prints_a_list_without_rows(tmp_path):
     """Its first row takes minutes."""
     model = tmp_path / "m.gguf"

@@ -83,6 +83,7 @@ def test_a_random_seed_is_told(generate):
     assert generate("--temp", 2, "--top-k", 0, "-n", 30, "-s", -1)[0] != tokens
 
 
+@pytest.mark.thorough("long")
 def test_the_end_of_the_text(generate, tmp_path):
     """A file whose end is the likeliest token: the last one, unless it is never chosen."""
     path = tmp_path / "ends.gguf"
@@ -167,6 +168,7 @@ def test_ctrl_c_that_is_ignored_stays_so(model):
     assert len((first + out).split(b",")) == 400
 
 
+@pytest.mark.thorough("long")
 def test_ctrl_c_with_json(large):
     """However long it takes to load: before that there is nothing to print."""
     for seconds in (2.5, 10, 40):

@@ -195,6 +195,7 @@ def test_a_test_that_failed_keeps_its_pages(kept, plans, monkeypatch):
     done.stdout.no_fnmatch_line("not used*")
 
 
+@pytest.mark.thorough("long")
 def test_with_xdist(kept, plans, monkeypatch):
     pytest.importorskip("xdist")
     two = ("-p", "xdist", "-n", "2")

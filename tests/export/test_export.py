@@ -42,7 +42,8 @@ def large(world):
     return to_html.render(world["10,000 nodes"])
 
 
-NAMES = ("empty", "one split", "golden", "fallback", "hostile", "log", "10,000 nodes")
+LARGE = pytest.param("10,000 nodes", marks=pytest.mark.thorough("long"))
+NAMES = ("empty", "one split", "golden", "fallback", "hostile", "log", LARGE)
 FORMATS = [exporter.name for exporter in formats.EXPORTERS]
 
 
@@ -146,7 +147,7 @@ for path in sys.argv[1:]:
 
 
 def test_every_format_without_the_native_library_and_whatever_the_hashes(world, tmp_path):
-    names = [name for name in NAMES if name not in ("log", "10,000 nodes")]
+    names = [name for name in NAMES if name not in ("log", LARGE)]
     for i, name in enumerate(names):
         world[name].to_json(tmp_path / f"{i}.json")
     paths = [tmp_path / f"{i}.json" for i in range(len(names))]

@@ -29,7 +29,8 @@ def world():
     }
 
 
-NAMES = ("empty", "small", "fallback", "hostile", "10,000 nodes")
+LARGE = pytest.param("10,000 nodes", marks=pytest.mark.thorough("long"))
+NAMES = ("empty", "small", "fallback", "hostile", LARGE)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -20,6 +20,7 @@ def fuzz():
     return module
 
 
+@pytest.mark.thorough("sample")
 def test_mutants_are_refused_or_answer(fuzz):
     report = fuzz.fuzz(800)
     assert report.findings == []

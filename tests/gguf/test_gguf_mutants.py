@@ -309,7 +309,7 @@ def test_thousands_of_mutants_end_nothing():
     ("plant", "outcome", "message"),
     [
         ("crash@7", "death", "exit status -6"),
-        ("hang@7", "hang", "exit status -9"),
+        pytest.param("hang@7", "hang", "exit status -9", marks=pytest.mark.thorough("long")),
         ("memory@7", "memory", "bytes for a file of"),
         ("error@7", "exception", "KeyError: 'planted'"),
     ],

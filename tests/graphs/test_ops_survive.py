@@ -112,7 +112,10 @@ LONG = pytest.mark.thorough("long")
 
 @pytest.mark.parametrize(
     ("n", "n_threads"),
-    [pytest.param(200, 0, marks=LONG), pytest.param(60, 1, marks=LONG), (20, 0), (10, 2)],
+    [
+        pytest.param(200, 0, marks=LONG), pytest.param(60, 1, marks=LONG),
+        pytest.param(10, 2, marks=LONG), (20, 0), (2, 2),
+    ],
 )
 def test_no_op_ends_the_process(n, n_threads):
     """Made only, then computed too, on one thread and on two."""

@@ -60,7 +60,7 @@ TESTED = {
 }
 
 
-@pytest.mark.thorough("cases", quick=7)
+@pytest.mark.thorough("cases", quick=4)
 @pytest.mark.skipif(BUILD["ggml_version"] != PIN, reason=f"the pages show what {PIN} gives")
 @pytest.mark.parametrize("page", doc_pages.PAGES, ids=lambda p: p.stem)
 def test_examples_print_what_is_shown(page):

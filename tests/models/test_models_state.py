@@ -159,7 +159,7 @@ def test_too_few_cells(path):
         model.eval(PROMPT, seq=0)
         model.eval(PROMPT, seq=1)
         before = model.seq_state(0)
-        with pytest.raises(ModelError, match="the state has 300 tokens, 216 cells are free"):
+        with pytest.raises(ModelError, match="the state has 300 tokens, but only 216 cells"):
             model.set_seq_state(0, state)
         assert model.seq_state(0) == before
 

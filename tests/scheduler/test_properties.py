@@ -4,6 +4,7 @@ import random
 from collections import Counter
 
 import numpy as np
+import pytest
 import random_graphs
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -109,6 +110,7 @@ def values(seed, max_nodes, cpu_only):
         world.close()
 
 
+@pytest.mark.thorough("long")
 @settings(SOME, max_examples=150)
 @given(seeds, sizes)
 def test_what_is_computed_is_what_the_cpu_alone_computes(seed, max_nodes):

@@ -94,6 +94,7 @@ def ggml_py(*arguments):
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.thorough("long")
 def test_the_command_line_takes_them(path, tmp_path):
     file = tmp_path / "plan.json"
 
@@ -111,7 +112,7 @@ def test_the_command_line_takes_them(path, tmp_path):
     ids = [ggml_py("generate", path, "--tokens", "1,2", *d).stdout for d in ((), several)]
     assert ids[0] == ids[1] and len(ids[0].split(",")) == 16
     done = ggml_py("plan", path, "-d", "sim:card,colour=red")
-    assert done.returncode == 1 and done.stderr.startswith("error: sim:card,colour=red: 'colour'")
+    assert done.returncode == 1 and "unknown setting 'colour'" in done.stderr
 
 
 def test_what_a_text_can_say(sims):

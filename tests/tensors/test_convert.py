@@ -31,6 +31,7 @@ def context():
         yield made
 
 
+LARGE_TABLE = pytest.mark.thorough("long")  # a process that makes it takes thirteen seconds
 # Tables of these take seconds to make.
 LONG = ("iq1_s", "iq1_m", "iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs", "iq3_s")
 
@@ -97,7 +98,9 @@ def test_what_cannot_be_converted(call, message):
         call()
 
 
-@pytest.mark.parametrize("type_", NEED_IMATRIX)
+@pytest.mark.parametrize(
+    "type_", [pytest.param(t, marks=LARGE_TABLE if t == "iq1_s" else ()) for t in NEED_IMATRIX]
+)
 def test_types_that_need_an_imatrix_say_so(type_, context):
     with pytest.raises(ggml.ArgumentError, match=f"{type_} needs an importance matrix.*imatrix="):
         ggml.quantize(values(1, 256), type_)

@@ -262,7 +262,7 @@ def test_an_eval_callback_stays(path):
         model.eval(PROMPT)
         sched, seen = model._graphs._sched, []
         sched.set_eval_callback(lambda tensor, ask: seen.append(tensor.name) or True)
-        with pytest.raises(ArgumentError, match="has one: set_eval_callback"):
+        with pytest.raises(ArgumentError, match="has one: call set_eval_callback"):
             model.record(per_op=True).__enter__()
         with model.record() as recording:
             model.eval([1])

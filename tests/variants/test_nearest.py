@@ -442,6 +442,7 @@ def wild(name, seed, ctx):
     return made if 0 not in made.ne and all(0 not in s.ne for s in made.src) else None
 
 
+@pytest.mark.thorough("long")
 def test_any_node_is_made_again_as_it_was():
     by_constructor = total = 0
     for name in survive.NAMES:
@@ -461,6 +462,7 @@ def test_any_node_is_made_again_as_it_was():
     assert total > 1500 and by_constructor > 0.98 * total
 
 
+@pytest.mark.thorough("long")
 @pytest.mark.parametrize("device", ["CPU", "BLAS", "nearest0"])
 def test_any_node_can_be_asked_about(gpu, device):
     if device == "BLAS":
