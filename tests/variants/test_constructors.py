@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import test_ops_survive as survive
-from test_nearest import wild
+from test_any_node import wild
 
 import ggml_py as ggml
 from ggml_py.boundary.ffi import BUILD

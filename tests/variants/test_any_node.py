@@ -1,0 +1,79 @@
+"""Any node of any op can be asked about, and is made again as it was."""
+
+import inspect
+import json
+import random
+import time
+
+import pytest
+import test_ops_survive as survive
+from test_nearest import blas
+
+import ggml_py as ggml
+from ggml_py.variants.making import Node
+from ggml_py.variants.rebuild import Replay
+from ggml_py.variants.search import MOST_ASKED
+
+
+@pytest.fixture
+def nothing():
+    """A simulated device that supports nothing."""
+    with ggml.sim_device("nearest0", supports=lambda _t: False) as device:
+        yield device
+
+
+def wild(name, seed, ctx):
+    """A node of the op with whatever it takes; None where it takes nothing of it."""
+    rng = random.Random(f"{name} {seed}")
+    tensors = [survive.tensor(ctx, rng) for _ in range(4)]
+    parameters = inspect.signature(getattr(ctx, name)).parameters.values()
+    try:
+        made = getattr(ctx, name)(
+            *(survive.argument(str(p.annotation), tensors, rng) for p in parameters)
+        )
+    except survive.REFUSALS:
+        return None
+    return made if 0 not in made.ne and all(0 not in s.ne for s in made.src) else None
+
+
+@pytest.mark.thorough("long")
+def test_any_node_is_made_again_as_it_was():
+    by_constructor = total = 0
+    for name in survive.NAMES:
+        for seed in range(30):
+            with ggml.Context(reserve=4 << 20) as ctx, ggml.Context() as scratch:
+                node = wild(name, seed, ctx)
+                if node is None or node.op.name in ("VIEW", "RESHAPE", "PERMUTE", "TRANSPOSE"):
+                    continue
+                replay = Replay(Node.of(node), scratch)
+                again = replay.build(replay.state)
+                assert again is not None, (name, seed)
+                for what in ("op", "type", "ne", "nb", "is_view"):
+                    assert getattr(again, what) == getattr(node, what), (name, seed, what)
+                assert list(again._ptr.op_params) == list(node._ptr.op_params), (name, seed)
+                total += 1
+                by_constructor += bool(replay.recipe.method)
+    assert total > 1500 and by_constructor > 0.98 * total
+
+
+@pytest.mark.thorough("long")
+@pytest.mark.parametrize("device", ["CPU", "BLAS", "nearest0"])
+def test_any_node_can_be_asked_about(nothing, device):
+    if device == "BLAS":
+        blas()
+    slowest, most = 0.0, 0
+    for name in survive.NAMES:
+        for seed in range(1):
+            with ggml.Context(reserve=4 << 20) as ctx:
+                node = wild(name, seed, ctx)
+                if node is None:
+                    continue
+                before = (node.ne, node.nb, node.type, list(node._ptr.op_params), node.src)
+                start = time.perf_counter()
+                answer = ggml.nearest(node, ggml.device(device))
+                slowest = max(slowest, time.perf_counter() - start)
+                most = max(most, answer.tried)
+                assert before == (node.ne, node.nb, node.type, list(node._ptr.op_params), node.src)
+                json.dumps(answer.to_dict(), allow_nan=False)
+                assert answer.render().startswith(answer.op)
+    assert slowest < 5 and most < MOST_ASKED  # usually 0.03 s and 1,000
