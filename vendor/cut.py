@@ -1,0 +1,317 @@
+"""Cuts functions out of C++ sources, together with all definitions that they need.
+
+A backend's `supports_op` needs no toolkit: it reads the op and a few properties of the device. This
+module finds such a function in the preprocessed sources, follows every name in it to the definition
+of that name, and prints the definitions in their order. `#line` keeps upstream's file and line.
+Names that the caller provides (stubs of the toolkit's types and calls) are not followed.
+
+The sources are split into top-level definitions by matching brackets. Names are not resolved as a
+compiler does it: a local variable with the name of a function takes that function along.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from vendor.report import BuildError
+
+_TOKEN = re.compile(
+    r"""
+    R"(?P<mark>[^(\s]*)\(.*?\)(?P=mark)" | "(?:\\.|[^"\\\n])*" | '(?:\\.|[^'\\\n])*'
+    | [A-Za-z_]\w* | \.?\d(?:[eEpP][+-]|[\w.'])* | :: | -> | \S
+    """,
+    re.DOTALL | re.VERBOSE,
+)
+_LINE = re.compile(r'# (\d+) "((?:[^"\\]|\\.)*)"')
+_WORD = re.compile(r"[A-Za-z_]\w*\Z")
+_RECORDS = ("struct", "class", "union", "enum")
+_ATTRIBUTES = ("__attribute__", "__launch_bounds__", "__declspec", "alignas", "decltype")
+_OPEN, _CLOSE = {"(": ")", "[": "]", "{": "}"}, {")", "]", "}"}
+
+
+@dataclass(frozen=True)
+class Token:
+    """A word or sign of the source, and where its text begins."""
+
+    text: str
+    begin: int
+
+
+@dataclass
+class Definition:
+    """A top-level definition or declaration: a function, a type, a variable."""
+
+    names: tuple[str, ...]  # what it defines; "T::f" for a member that is defined outside of T
+    has_body: bool
+    uses: frozenset[str]  # the names in it
+    members: frozenset[str]  # the words after "." and "->"
+    begin: int
+    end: int  # in the text of its `Source`
+
+
+@dataclass
+class Source:
+    """A preprocessed source: the lines that come from the wanted files, and what they define."""
+
+    text: str
+    lines: Sequence[tuple[str, int]]  # file and number of each line of `text`
+    starts: Sequence[int]  # where each line begins
+    definitions: list[Definition] = field(default_factory=list)
+
+    def place(self, offset: int) -> tuple[str, int]:
+        """The file and line of a position in `text`."""
+        low, high = 0, len(self.starts)
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if self.starts[middle] <= offset else (low, middle)
+        return self.lines[low]
+
+
+def preprocessed(
+    compiler: Sequence[str], files: Iterable[str], folders: Iterable[Path], defines: Iterable[str]
+) -> str:
+    """What the preprocessor makes of all `files`, which are named as in an `#include`."""
+    command = [*compiler, "-E", "-x", "c++", "-w", *(f"-I{f}" for f in folders)]
+    command += [*(f"-D{d}" for d in defines), "-"]
+    text = "".join(f'#include "{file}"\n' for file in files)
+    done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise BuildError(f"the preprocessor failed on {', '.join(files)}: {done.stderr.strip()}")
+    return done.stdout
+
+
+def read(stream: str, wanted: Collection[str]) -> Source:
+    """The definitions of a preprocessed stream. Lines count if their file is in a folder whose name
+    is in `wanted`; the rest comes from headers that the cut source includes itself."""
+    kept: list[str] = []
+    lines: list[tuple[str, int]] = []
+    file, number, inside = "", 0, False
+    for text in stream.splitlines():
+        if mark := _LINE.match(text):
+            number, file = int(mark[1]), mark[2]
+            inside = Path(file).parent.name in wanted
+            continue
+        if inside:
+            kept.append(text)
+            lines.append((Path(file).name, number))
+        number += 1
+    starts, at = [], 0
+    for text in kept:
+        starts.append(at)
+        at += len(text) + 1
+    source = Source("\n".join(kept), lines, starts)
+    tokens = [Token(found[0], found.start()) for found in _TOKEN.finditer(source.text)]
+    source.definitions = list(_definitions(tokens))
+    return source
+
+
+def cut(source: Source, roots: Sequence[str], provided: Collection[str] = ()) -> str:
+    """The definitions of `roots` and of all names that they reach. Raises `BuildError` unless each
+    root is defined exactly once, with a body."""
+    for root in roots:
+        if (n := sum(root in d.names and d.has_body for d in source.definitions)) != 1:
+            raise BuildError(f"{root} is defined {n} times in upstream's source, expected once")
+    taken = reached(source, roots, provided)
+    return "\n".join(_printed(source, d) for d in source.definitions if id(d) in taken) + "\n"
+
+
+def reached(source: Source, roots: Iterable[str], provided: Collection[str]) -> set[int]:
+    """The `id` of each definition that `roots` reach."""
+    by_name: dict[str, list[Definition]] = {}
+    for definition in source.definitions:
+        for name in definition.names:
+            by_name.setdefault(name, []).append(definition)
+    outside = {name: name.split("::") for name in by_name if "::" in name}
+    taken: set[int] = set()
+    done: set[str] = set()
+    names: set[str] = set()  # that are used
+    members: set[str] = set()
+    pending = set(roots)
+    while pending:
+        for name in pending:
+            for definition in by_name.get(name, ()):
+                if id(definition) not in taken:
+                    taken.add(id(definition))
+                    names |= definition.uses
+                    members |= definition.members
+        done |= pending
+        names |= {
+            name for name, (owner, member) in outside.items()
+            if owner in done and (member in members or member in names)
+        }  # fmt: skip
+        pending = names - done - set(provided)
+    return taken
+
+
+def _printed(source: Source, definition: Definition) -> str:
+    """Its text. The preprocessor drops lines, so `#line` stands wherever the number jumps."""
+    out: list[str] = []
+    before: tuple[str, int] | None = None
+    at = definition.begin
+    for text in source.text[definition.begin : definition.end].split("\n"):
+        file, number = source.place(at)
+        at += len(text) + 1
+        if not text.strip():
+            continue
+        if before != (file, number - 1):
+            out.append(f'#line {number} "{file}"')
+        out.append(text)
+        before = file, number
+    return "\n".join(out)
+
+
+# --- the top level of a file
+
+
+def _definitions(tokens: Sequence[Token]) -> Iterator[Definition]:
+    at = 0
+    while at < len(tokens):
+        if tokens[at].text in (";", "}"):  # the end of `extern "C" {`
+            at += 1
+            continue
+        if [token.text for token in tokens[at : at + 3]] == ["extern", '"C"', "{"]:
+            at += 3
+            continue
+        end = _end(tokens, at)
+        yield _definition(tokens[at:end])
+        at = end
+
+
+def _end(tokens: Sequence[Token], begin: int) -> int:
+    """Where the definition at `begin` ends: after its `;`, or after the body of a function."""
+    depth, body = 0, False
+    for at in range(begin, len(tokens)):
+        text = tokens[at].text
+        if text in _OPEN:
+            if text == "{" and depth == 0:
+                body = tokens[begin].text == "namespace" or _is_body(tokens[begin:at])
+            depth += 1
+        elif text in _CLOSE:
+            depth -= 1
+            if depth == 0 and text == "}" and body:
+                return at + 1
+        elif text == ";" and depth == 0:
+            return at + 1
+    return len(tokens)
+
+
+def _is_body(head: Sequence[Token]) -> bool:
+    """Whether a `{` after `head` begins the body of a function, not an initialiser or a type."""
+    depth = 0
+    for token in head:
+        depth += (token.text in _OPEN) - (token.text in _CLOSE)
+        if token.text == "=" and depth == 0:
+            return False
+    last = [t.text for t in head[-6:]]
+    return last[-1:] == [")"] or last[-1] in ("const", "noexcept", "override") or "->" in last
+
+
+def _definition(tokens: Sequence[Token]) -> Definition:
+    words = [t.text for t in tokens]
+    uses, members = set[str](), set[str]()
+    for before, word in zip(["", *words], words, strict=False):
+        if _WORD.match(word):
+            (members if before in (".", "->") else uses).add(word)
+    names = tuple(dict.fromkeys(_names(words)))
+    end = tokens[-1].begin + len(tokens[-1].text)
+    return Definition(
+        names, "{" in words, frozenset(uses), frozenset(members), tokens[0].begin, end
+    )
+
+
+def _names(words: Sequence[str]) -> Iterator[str]:
+    """What a definition defines."""
+    if words[:2] == ["[", "["]:  # [[noreturn]]
+        words = words[words.index("]") + 2 :]
+    if words[0] in ("namespace", "static_assert"):
+        return
+    if "template" in words[:2]:
+        begin = words.index("template") + 1
+        if words[begin] != "<":  # an explicit instantiation
+            return
+        words = words[_after_angles(words, begin) :]
+    if words[0] == "using":
+        if "=" in words:
+            yield words[1]
+    elif words[0] == "typedef":
+        pointer = [i for i in range(len(words) - 2) if words[i : i + 2] == ["(", "*"]]
+        yield words[pointer[0] + 2] if pointer else [w for w in words if _WORD.match(w)][-1]
+        yield from _record_names(words[1:])
+    elif function := _function(words):
+        yield function
+    elif any(w in _RECORDS for w in words[:3]) and _is_record(words):
+        yield from _record_names(words)
+    else:  # variables
+        ends = (i for i, w in enumerate(words) if w in ("=", "[", "{", ";"))
+        head = [w for w in words[: next(ends, len(words))] if _WORD.match(w)]
+        yield from head[-1:]
+
+
+def _after_angles(words: Sequence[str], begin: int) -> int:
+    depth = 0
+    for i in range(begin, len(words)):
+        depth += (words[i] == "<") - (words[i] == ">")
+        if depth == 0:
+            return i + 1
+    return len(words)
+
+
+def _function(words: Sequence[str]) -> str:
+    """The name before the first bracket that is not an attribute's; "" if it is not a function."""
+    depth, attribute = 0, False
+    for i, word in enumerate(words):
+        if word == "(":
+            if depth == 0:
+                attribute = i > 0 and words[i - 1] in _ATTRIBUTES
+                if not attribute:
+                    break
+            depth += 1
+        elif word == ")":
+            depth -= 1
+        elif depth == 0 and word in ("=", "{", "["):
+            return ""
+    else:
+        return ""
+    if i == 0 or not _WORD.match(words[i - 1]):
+        return ""
+    name = words[i - 1]
+    if i >= 3 and words[i - 2] == "::":
+        return f"{words[i - 3]}::{name}"
+    if i >= 4 and words[i - 2 : i - 1] == ["~"] and words[i - 3] == "::":
+        return f"{words[i - 4]}::~{name}"
+    return name
+
+
+def _is_record(words: Sequence[str]) -> bool:
+    if "{" in words:
+        return "=" not in words[: words.index("{")]
+    return words[-1] == ";" and len(words) <= 4  # a forward declaration
+
+
+def _record_names(words: Sequence[str]) -> Iterator[str]:
+    kinds = [i for i, w in enumerate(words) if w in _RECORDS]
+    if not kinds or kinds[0] > 2:
+        return
+    at = kinds[0] + 1
+    while at < len(words) and (words[at] in ("class", "struct") or words[at] in _ATTRIBUTES):
+        at += 1
+    if at < len(words) and _WORD.match(words[at]):
+        yield words[at]
+    if words[kinds[0]] == "enum" and "{" in words:
+        yield from _members(words[words.index("{") + 1 :])
+
+
+def _members(words: Sequence[str]) -> Iterator[str]:
+    """The names of an enum's members."""
+    depth, first = 0, True
+    for word in words:
+        if word == "}":
+            return
+        if first and _WORD.match(word):
+            yield word
+        first = word == "," and depth == 0
+        depth += (word == "(") - (word == ")")
