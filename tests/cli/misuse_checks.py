@@ -52,6 +52,6 @@ MISUSES = [
            "allow='x'", "no_fallback=True", at=_strict),
     misuse("strict-allow-number", lambda e: _strict(no_fallback=True, allow=[3]), TypeError,
            "allow: expected names", "list", at=_strict),
-    misuse("page", lambda e: ggml.Plan.from_snapshot("x"), ValueError, "not 'x'",
+    misuse("page", lambda e: ggml.Plan.from_snapshot("x"), ValueError, "got 'x'",
            "expected 'ggml_py plan snapshot 1'"),
 ]  # fmt: skip

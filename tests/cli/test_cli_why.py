@@ -391,7 +391,7 @@ def test_what_a_log_does_not_hold(log, options):
     error = fails("plan", log, "--dump", 0, *options)
     assert re.match(r"error: .*debug log", error) and len(error.splitlines()) == 1, error
     error = fails("why-not", log, "ffn_out-1", "CPU", "--dump", 0)
-    assert error.startswith("error: this plan was read from a debug log, which does not hold")
+    assert error.startswith("error: this plan was read from a debug log, which does not contain")
 
 
 def test_logs_without_a_whole_print(tmp_path):

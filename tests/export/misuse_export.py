@@ -30,5 +30,5 @@ MISUSES = [
     misuse("export-two-as-text", lambda e: _plan(e).export(e.tmp_path / "p.txt", other=_plan(e)),
            ValueError, "text shows only one plan", "two can be compared in html"),
     misuse("export-run", lambda e: _recorded(e).export(e.tmp_path / "r.csv"),
-           ValueError, "a run can only be shown alone", "json, html, chrome only"),
+           ValueError, "a run can only be shown alone", "only in json, html, chrome"),
 ]  # fmt: skip

@@ -55,14 +55,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_cmdline_main(config: pytest.Config) -> None:
-    """Folders of quick tests run on all cores, a file at a time on each. `-n 0` runs them here."""
+    """Folders of tests run on all cores, one file at a time on each. With `-n 0` they run here."""
     option = config.option
     if hasattr(config, "workerinput"):  # one of these processes
         return
     if getattr(option, "numprocesses", 0) is not None:  # it was given, or there is no pytest-xdist
         return
     in_sight = option.usepdb or option.capture == "no" or option.collectonly
-    if not in_sight and not option.all and all(Path(arg).is_dir() for arg in config.args):
+    if not in_sight and all(Path(arg).is_dir() for arg in config.args):
         n = min(len(os.sched_getaffinity(0)), MAX_PROCESSES)
         if n > 1:
             option.numprocesses, option.dist, option.loadscopereorder = n, "loadfile", False

@@ -61,7 +61,7 @@ def options(*arguments: str) -> identity.Options:
 
 
 def test_without_nvcc_it_says_where_it_looked(site: Path) -> None:
-    with pytest.raises(BuildError, match=r"needs nvcc, not found here: .*CUDA_PATH"):
+    with pytest.raises(BuildError, match=r"needs nvcc, which was not found .*CUDA_PATH"):
         identity.cmake_flags(options())
 
 
@@ -137,8 +137,8 @@ def test_architectures(site: Path, tmp_path, monkeypatch, asked, gpus, expected)
     assert flags.get("CUDA_cuda_driver_LIBRARY") == (str(library) if links_driver else None)
 
 
-@pytest.mark.parametrize(("asked", "says"), [("hopper", "no CUDA architecture: give numbers"),
-                                             ("native", "no NVIDIA GPU with a driver is here")])
+@pytest.mark.parametrize(("asked", "says"), [("hopper", "is not a CUDA architecture: give numbers"),
+                                             ("native", "this machine has no NVIDIA GPU")])
 def test_architectures_that_cannot_be(site: Path, asked: str, says: str) -> None:
     with pytest.raises(BuildError, match=says):
         cuda.architectures(asked, portable=False)
