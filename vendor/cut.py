@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -64,11 +65,7 @@ class Source:
 
     def place(self, offset: int) -> tuple[str, int]:
         """The file and line of a position in `text`."""
-        low, high = 0, len(self.starts)
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (middle, high) if self.starts[middle] <= offset else (low, middle)
-        return self.lines[low]
+        return self.lines[bisect_right(self.starts, offset) - 1]
 
 
 def preprocessed(
