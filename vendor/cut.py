@@ -48,8 +48,7 @@ class Definition:
 
     names: tuple[str, ...]  # what it defines; "T::f" for a member that is defined outside of T
     has_body: bool
-    uses: frozenset[str]  # the names in it
-    members: frozenset[str]  # the words after "." and "->"
+    uses: frozenset[str]  # the names in it, but for those after "." and "->"
     begin: int
     end: int  # in the text of its `Source`
 
@@ -117,16 +116,16 @@ def cut(source: Source, roots: Sequence[str], provided: Collection[str] = ()) ->
 
 
 def reached(source: Source, roots: Iterable[str], provided: Collection[str]) -> set[int]:
-    """The `id` of each definition that `roots` reach."""
+    """The `id` of each definition that `roots` reach. A type takes along its members that are
+    defined outside of it."""
     by_name: dict[str, list[Definition]] = {}
     for definition in source.definitions:
         for name in definition.names:
             by_name.setdefault(name, []).append(definition)
-    outside = {name: name.split("::") for name in by_name if "::" in name}
+    outside = {name: name.partition("::")[0] for name in by_name if "::" in name}  # of its type
     taken: set[int] = set()
     done: set[str] = set()
     names: set[str] = set()  # that are used
-    members: set[str] = set()
     pending = set(roots)
     while pending:
         for name in pending:
@@ -134,12 +133,8 @@ def reached(source: Source, roots: Iterable[str], provided: Collection[str]) -> 
                 if id(definition) not in taken:
                     taken.add(id(definition))
                     names |= definition.uses
-                    members |= definition.members
         done |= pending
-        names |= {
-            name for name, (owner, member) in outside.items()
-            if owner in done and (member in members or member in names)
-        }  # fmt: skip
+        names |= {name for name, owner in outside.items() if owner in done}
         pending = names - done - set(provided)
     return taken
 
@@ -209,15 +204,13 @@ def _is_body(head: Sequence[Token]) -> bool:
 
 def _definition(tokens: Sequence[Token]) -> Definition:
     words = [t.text for t in tokens]
-    uses, members = set[str](), set[str]()
-    for before, word in zip(["", *words], words, strict=False):
-        if _WORD.match(word):
-            (members if before in (".", "->") else uses).add(word)
+    uses = frozenset(
+        word for before, word in zip(["", *words], words, strict=False)
+        if _WORD.match(word) and before not in (".", "->")
+    )  # fmt: skip
     names = tuple(dict.fromkeys(_names(words)))
     end = tokens[-1].begin + len(tokens[-1].text)
-    return Definition(
-        names, "{" in words, frozenset(uses), frozenset(members), tokens[0].begin, end
-    )
+    return Definition(names, "{" in words, uses, tokens[0].begin, end)
 
 
 def _names(words: Sequence[str]) -> Iterator[str]:
