@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import struct
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property, lru_cache
 from typing import Any
 
 from .. import enums
@@ -38,14 +38,21 @@ class Source:
     ne: tuple[int, ...]
     nb: tuple[int, ...]
 
-    @property
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.name, self.type, self.ne, self.nb))
+
+    def __hash__(self) -> int:
+        return self._hash  # it is a key in most steps of a search
+
+    @cached_property
     def packed(self) -> tuple[int, ...]:
         """The strides that it would have if it were contiguous."""
         block, size = block_of(self.type)
         nb = [size, size * (self.ne[0] // block)]
         return (*nb, nb[1] * self.ne[1], nb[1] * self.ne[1] * self.ne[2])
 
-    @property
+    @cached_property
     def is_contiguous(self) -> bool:
         packed = self.packed
         return self.nb == packed or all(
@@ -56,6 +63,7 @@ class Source:
         """The same source, contiguous."""
         return Source(self.name, self.type, self.ne, self.packed)
 
+    @lru_cache(1 << 14)  # noqa: B019  small data; searches ask for the same changes again and again
     def changed(self, type_: int, ne: tuple[int, ...]) -> Source | None:
         """The source with another type or shape and the same layout: the same order of dimensions,
         and gaps in the same places. None if no such tensor exists."""

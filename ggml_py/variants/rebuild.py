@@ -10,8 +10,9 @@ Nodes of ops without a constructor here (custom ones) are made field by field.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from .. import enums
 from ..boundary.ffi import BUILD, NULL, lib
@@ -45,6 +46,11 @@ class State:
     args: tuple[tuple[str, Value], ...]
     words: tuple[int, ...]  # of op_params; words that an argument sets are ignored
     ne: tuple[int, ...]  # of a result that is made field by field
+
+    @cached_property
+    def key(self) -> Hashable:
+        """The same for equal states. Arguments may be lists, and 1 is not 1.0."""
+        return self.sources, repr(self.args), self.words, self.ne
 
 
 @dataclass(frozen=True)

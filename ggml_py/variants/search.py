@@ -15,7 +15,7 @@ import contextlib
 import itertools
 import math
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -80,7 +80,8 @@ class _Search:
         self.state = replay.state
         self.words = Wording(replay)
         self.asked = 0
-        self._known: dict[State, bool | None] = {}
+        self._known: dict[Hashable, bool | None] = {}  # by State.key
+        self._made: dict[Hashable, Tensor | None] = {}
 
     @cached_property
     def groups(self) -> list[tuple[c.Group, bool]]:
@@ -91,15 +92,20 @@ class _Search:
         """Whether the device supports it; None for an invalid op, or if the device cannot say."""
         if state is None or self.asked >= MOST_ASKED:
             return None
-        key = replace(state, args=tuple((n, repr(v)) for n, v in state.args))
-        if key not in self._known:
-            self._known[key] = None
-            made = self.replay.build(state)
+        if state.key not in self._known:
+            self._known[state.key] = None
+            made = self.made(state)
             if made is not None:
                 self.asked += 1
                 with contextlib.suppress(AbortError):  # the backend never expected such an op
-                    self._known[key] = self.supports(made)
-        return self._known[key]
+                    self._known[state.key] = self.supports(made)
+        return self._known[state.key]
+
+    def made(self, state: State) -> Tensor | None:
+        """The node with the changes in `state`, made once; None if that op is invalid."""
+        if state.key not in self._made:
+            self._made[state.key] = self.replay.build(state)
+        return self._made[state.key]
 
     def with_(self, *changes: Change, state: State | None = None) -> State | None:
         """The state with all of the changes, in this order or the reverse: a size that is not whole
@@ -300,7 +306,7 @@ class _Search:
                 wanted.append(Change("dimension", group, size or -(-now // 256) * 256))
         for change in wanted:
             tried = c.apply(self.replay, state, change) if state is not None else None
-            if tried is not None and tried != state and self.replay.build(tried) is not None:
+            if tried is not None and tried != state and self.made(tried) is not None:
                 state = tried
                 changes.append(change)
         return changes
