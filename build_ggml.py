@@ -31,7 +31,7 @@ if str(Path(__file__).resolve().parent) not in sys.path:
     sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from vendor import cache as caches
-from vendor import cuda, fetch, processor, profiles, releases, toolchain
+from vendor import cards, cuda, fetch, processor, profiles, releases, toolchain
 from vendor.compile import Tree
 from vendor.identity import (
     NATIVE,
@@ -104,11 +104,13 @@ def _build(
         options.cache / "logs" / f"{final.name}.log", tools, lock)
     copies = [] if options.pristine else _instrumented(ggml, tree)
     generated = _generate(ggml, tree)
+    cut = cards.generate(ggml, NATIVE, tree.folder / cards.FOLDER, [tools.cxx])
     flags = {
         "GGML_PY_GGML_DIR": str(ggml),
         "GGML_PY_INSTRUMENTED": str(tree.folder / INSTRUMENTED),
         "GGML_PY_COPIES": ";".join(copies),
         "GGML_PY_GENERATED": str(generated),
+        "GGML_PY_CARDS": ";".join(str(one.file) for one in cut if one.file),
         "GGML_PY_PYTHON_INCLUDE": sysconfig.get_path("include"),
         "GGML_PY_OPENBLAS": str(blas or ""),
         **cmake_flags(options),
@@ -126,6 +128,7 @@ def _build(
         if tables:
             profiles.write(tables, stage / profiles.FILE)
         proof = _proof(options, upstream, final.name, config)
+        proof["cards"] = {one.backend: one.why for one in cut}
         if not options.portable:        # portable variants ask the processor themselves
             proof["processor"] = processor.needed(tree.build, tools.cc)
         if not options.pristine:

@@ -71,8 +71,8 @@ if TYPE_CHECKING:
     from .scheduler.view import SchedState as SchedState
     from .sim.device import SimDevice as SimDevice
     from .sim.device import sim_device as sim_device
-    from .sim.profile import load_profile as load_profile
-    from .sim.profile import profiles as profiles
+    from .sim.named import load_profile as load_profile
+    from .sim.named import profiles as profiles
     from .tensors.convert import dequantize as dequantize
     from .tensors.convert import quantize as quantize
     from .tensors.tensor import Tensor as Tensor
@@ -160,8 +160,8 @@ _PUBLIC = {
     "Scheduler": "scheduler.scheduler",
     "SimDevice": "sim.device",
     "sim_device": "sim.device",
-    "load_profile": "sim.profile",
-    "profiles": "sim.profile",
+    "load_profile": "sim.named",
+    "profiles": "sim.named",
     "strict": "scheduler.strict",
     "Tensor": "tensors.tensor",
     "ThreadPool": "backends.threadpool",
@@ -178,7 +178,7 @@ _PLAIN = (
     "run",
     "trace.answers.variant",
     "boundary.isolate",
-    "sim.profile",
+    "sim.named",
 )
 __all__ = sorted(_PUBLIC)
 

@@ -3,7 +3,12 @@
 A backend's `supports_op` needs no toolkit: it reads the op and a few properties of the device. This
 module finds such a function in the preprocessed sources, follows every name in it to the definition
 of that name, and prints the definitions in their order. `#line` keeps upstream's file and line.
-Names that the caller provides (stubs of the toolkit's types and calls) are not followed.
+Names that the caller provides (stubs of the toolkit's types and calls) are not followed. Functions
+that are not wanted, though a table names them, keep their head and lose their body.
+
+Functions whose result is a number or an enumerator record their lines, so that an answer knows
+where it comes from: their body begins with `GP_FRAME`, and each `return VALUE` becomes `return
+GP_AT VALUE` (`GP_ANSWER` in the functions that answer).
 
 The sources are split into top-level definitions by matching brackets. Names are not resolved as a
 compiler does it: a local variable with the name of a function takes that function along.
@@ -14,8 +19,9 @@ from __future__ import annotations
 import re
 import subprocess
 from bisect import bisect_right
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 from vendor.report import BuildError
@@ -31,6 +37,7 @@ _LINE = re.compile(r'# (\d+) "((?:[^"\\]|\\.)*)"')
 _WORD = re.compile(r"[A-Za-z_]\w*\Z")
 _RECORDS = ("struct", "class", "union", "enum")
 _ATTRIBUTES = ("__attribute__", "__launch_bounds__", "__declspec", "alignas", "decltype")
+_NUMBERS = ("bool", "int", "int32_t", "uint32_t", "int64_t", "uint64_t", "size_t", "ggml_type")
 _OPEN, _CLOSE = {"(": ")", "[": "]", "{": "}"}, {")", "]", "}"}
 
 
@@ -51,6 +58,11 @@ class Definition:
     uses: frozenset[str]  # the names in it, but for those after "." and "->"
     begin: int
     end: int  # in the text of its `Source`
+    head: frozenset[str] = frozenset()  # the names before the body
+    body: int = -1  # where the body of a function begins; -1 if it is none
+    result: str = ""  # the type of a function's result if it is one word; "" for constexpr
+    returns: tuple[int, ...] = ()  # where the VALUEs of its `return VALUE` begin
+    kind: str = ""  # "enum", "struct", ..
 
 
 @dataclass
@@ -80,16 +92,16 @@ def preprocessed(
     return done.stdout
 
 
-def read(stream: str, wanted: Collection[str]) -> Source:
-    """The definitions of a preprocessed stream. Lines count if their file is in a folder whose name
-    is in `wanted`; the rest comes from headers that the cut source includes itself."""
+def read(stream: str, wanted: Set[str]) -> Source:
+    """The definitions of a preprocessed stream. Lines count if the name of their file or of its
+    folder is in `wanted`; the rest comes from headers that the cut source includes itself."""
     kept: list[str] = []
     lines: list[tuple[str, int]] = []
     file, number, inside = "", 0, False
     for text in stream.splitlines():
         if mark := _LINE.match(text):
             number, file = int(mark[1]), mark[2]
-            inside = Path(file).parent.name in wanted
+            inside = not wanted.isdisjoint((Path(file).parent.name, Path(file).name))
             continue
         if inside:
             kept.append(text)
@@ -105,18 +117,37 @@ def read(stream: str, wanted: Collection[str]) -> Source:
     return source
 
 
-def cut(source: Source, roots: Sequence[str], provided: Collection[str] = ()) -> str:
-    """The definitions of `roots` and of all names that they reach. Raises `BuildError` unless each
-    root is defined exactly once, with a body."""
-    for root in roots:
+@dataclass(frozen=True)
+class Wanted:
+    """What is cut out of a source."""
+
+    roots: Sequence[str]  # each is defined exactly once, with a body or an initialiser
+    provided: Collection[str] = ()  # names that are not followed
+    ends: Sequence[str] = ()  # patterns of functions whose body is not wanted
+    answers: Collection[str] = ()  # functions whose result is the answer
+
+    def is_end(self, definition: Definition) -> bool:
+        """Whether only its head is wanted."""
+        return definition.body >= 0 and any(
+            fnmatchcase(name, pattern) for name in definition.names for pattern in self.ends
+        )
+
+
+def cut(source: Source, wanted: Wanted) -> str:
+    """The definitions of the roots and of all names that they reach. Raises `BuildError` unless
+    each root and each function that answers is defined exactly once."""
+    for root in (*wanted.roots, *wanted.answers):
         if (n := sum(root in d.names and d.has_body for d in source.definitions)) != 1:
             raise BuildError(f"{root} is defined {n} times in upstream's source, expected once")
-    taken = reached(source, roots, provided)
-    return "\n".join(_printed(source, d) for d in source.definitions if id(d) in taken) + "\n"
+    taken = reached(source, wanted)
+    kept = [d for d in source.definitions if id(d) in taken]
+    enums = (name for d in kept if d.kind == "enum" for name in d.names[:1])
+    recorded = {*_NUMBERS, *enums}
+    return "\n".join(_printed(source, d, wanted, recorded) for d in kept) + "\n"
 
 
-def reached(source: Source, roots: Iterable[str], provided: Collection[str]) -> set[int]:
-    """The `id` of each definition that `roots` reach. A type takes along its members that are
+def reached(source: Source, wanted: Wanted) -> set[int]:
+    """The `id` of each definition that the roots reach. A type takes along its members that are
     defined outside of it."""
     by_name: dict[str, list[Definition]] = {}
     for definition in source.definitions:
@@ -124,34 +155,51 @@ def reached(source: Source, roots: Iterable[str], provided: Collection[str]) -> 
             by_name.setdefault(name, []).append(definition)
     outside = {name: name.partition("::")[0] for name in by_name if "::" in name}  # of its type
     taken: set[int] = set()
-    done: set[str] = set()
+    done: set[str] = set(wanted.provided)
     names: set[str] = set()  # that are used
-    pending = set(roots)
+    pending = set(wanted.roots)
     while pending:
         for name in pending:
             for definition in by_name.get(name, ()):
                 if id(definition) not in taken:
                     taken.add(id(definition))
-                    names |= definition.uses
+                    names |= definition.head if wanted.is_end(definition) else definition.uses
         done |= pending
-        names |= {name for name, owner in outside.items() if owner in done}
-        pending = names - done - set(provided)
+        owners = done - set(wanted.provided)
+        names |= {name for name, owner in outside.items() if owner in owners}
+        pending = names - done
     return taken
 
 
-def _printed(source: Source, definition: Definition) -> str:
-    """Its text. The preprocessor drops lines, so `#line` stands wherever the number jumps."""
+def _printed(
+    source: Source, definition: Definition, wanted: Wanted, recorded: Collection[str]
+) -> str:
+    """Its text. Functions with a result of a type in `recorded` record their lines. The preprocessor drops lines, so `#line` stands wherever the number jumps."""
+    if wanted.is_end(definition):
+        return _lines(source, definition.begin, definition.body, {}) + "{ GP_CUT_OFF }"
+    marks: dict[int, str] = {}
+    if definition.returns and definition.result in recorded:
+        mark = "GP_ANSWER " if set(definition.names) & set(wanted.answers) else "GP_AT "
+        marks = {definition.body + 1: " GP_FRAME", **dict.fromkeys(definition.returns, mark)}
+    return _lines(source, definition.begin, definition.end, marks)
+
+
+def _lines(source: Source, begin: int, end: int, marks: dict[int, str]) -> str:
+    """The text between two places, with marks inserted at others."""
     out: list[str] = []
     before: tuple[str, int] | None = None
-    at = definition.begin
-    for text in source.text[definition.begin : definition.end].split("\n"):
+    at = begin
+    for text in source.text[begin:end].split("\n"):
         file, number = source.place(at)
+        marked = text
+        for place in sorted((p for p in marks if at <= p <= at + len(text)), reverse=True):
+            marked = marked[: place - at] + marks[place] + marked[place - at :]
         at += len(text) + 1
         if not text.strip():
             continue
         if before != (file, number - 1):
             out.append(f'#line {number} "{file}"')
-        out.append(text)
+        out.append(marked)
         before = file, number
     return "\n".join(out)
 
@@ -204,13 +252,45 @@ def _is_body(head: Sequence[Token]) -> bool:
 
 def _definition(tokens: Sequence[Token]) -> Definition:
     words = [t.text for t in tokens]
-    uses = frozenset(
+    names = tuple(dict.fromkeys(_names(words)))
+    end = tokens[-1].begin + len(tokens[-1].text)
+    made = Definition(names, "{" in words, _used(words), tokens[0].begin, end)
+    made.kind = words[0] if words[0] in _RECORDS else ""
+    body = _body(tokens) if len(names) == 1 else -1
+    if body >= 0:
+        head = words[:body]
+        made.head, made.body = _used(head), tokens[body].begin
+        made.result = _result(head, names[0])
+        made.returns = tuple(
+            after.begin for token, after in zip(tokens[body:], tokens[body + 1 :], strict=False)
+            if token.text == "return" and after.text not in (";", "{")
+        )  # fmt: skip
+    return made
+
+
+def _result(head: Sequence[str], name: str) -> str:
+    """The type of a function's result, if it is one word and can be recorded at run time."""
+    if "constexpr" in head or name not in head:
+        return ""
+    rest = [w for w in head[: head.index(name)] if w not in ("static", "inline", "enum", "const")]
+    return rest[0] if len(rest) == 1 else ""
+
+
+def _used(words: Sequence[str]) -> frozenset[str]:
+    return frozenset(
         word for before, word in zip(["", *words], words, strict=False)
         if _WORD.match(word) and before not in (".", "->")
     )  # fmt: skip
-    names = tuple(dict.fromkeys(_names(words)))
-    end = tokens[-1].begin + len(tokens[-1].text)
-    return Definition(names, "{" in words, uses, tokens[0].begin, end)
+
+
+def _body(tokens: Sequence[Token]) -> int:
+    """The index of the `{` that begins the body of a function; -1 if it is none."""
+    depth = 0
+    for at, token in enumerate(tokens):
+        if token.text == "{" and depth == 0:
+            return at if tokens[0].text != "namespace" and _is_body(tokens[:at]) else -1
+        depth += (token.text in _OPEN) - (token.text in _CLOSE)
+    return -1
 
 
 def _names(words: Sequence[str]) -> Iterator[str]:

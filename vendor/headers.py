@@ -25,6 +25,7 @@ NATIVE_HEADERS = (
     "pins.h",
     "decode.h",
     "sim_device.h",
+    "cards/card.h",
     "mapped_files.h",
     "rpc_link.h",
 )
@@ -221,8 +222,9 @@ def read(ggml_dir: Path, cc: str = "cc") -> Api:
     source = _PRELUDE + _ours(_preprocess(ggml_dir, cc), ggml_dir)
     tree = c_parser.CParser().parse(source)
     known: dict[str, int] = {}
+    wanted = {Path(header).name for header in (*HEADERS, *NATIVE_HEADERS)}
     for node in tree.ext:
-        if node.coord is None or Path(node.coord.file).name not in (*HEADERS, *NATIVE_HEADERS):
+        if node.coord is None or Path(node.coord.file).name not in wanted:
             continue
         if isinstance(node, c_ast.Decl) and isinstance(node.type, c_ast.FuncDecl):
             api.functions.append(_read_function(node))

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from vendor import cache as caches
-from vendor import cuda, fetch, op_docs, releases, toolchain
+from vendor import cards, cuda, fetch, op_docs, releases, toolchain
 from vendor.releases import Release
 from vendor.report import BuildError
 
@@ -174,9 +174,11 @@ def made_of(options: Options) -> dict[str, Path]:
     The generators (instrument.py, bindgen.py) stand for their output, which they and the source's
     hash determine. So a finished build is found without unpacking or parsing anything.
     """
-    files = {f"ggml_py/native/{path.name}": path for path in NATIVE.iterdir()
+    native = (path for folder in (NATIVE, NATIVE / cards.FOLDER) for path in folder.iterdir())
+    files = {f"ggml_py/native/{path.relative_to(NATIVE).as_posix()}": path for path in native
              if path.suffix in (".h", ".c", ".cpp", ".txt", ".cmake")}
-    bindings = ("headers.py", "bindgen.py", "bindgen_py.py", "op_docs.py", "profiles.py")
+    bindings = ("headers.py", "bindgen.py", "bindgen_py.py", "op_docs.py", "profiles.py",
+                "cut.py", "cards.py")
     makers = [*(ROOT / "vendor" / name for name in bindings), *op_docs.TABLES]
     if not options.pristine:
         makers += [ROOT / "vendor" / name for name in ("edit.py", "instrument.py")]

@@ -110,10 +110,8 @@ def _device_to_ask(
 
 def _decision(tensor: PlanTensor, device: Device | None) -> Decision | None:
     """What a simulated device's profile says, and which row decides it."""
-    from ..sim.profile import Profile
-
-    profile = getattr(device, "profile", None)
-    return profile.decide(tensor) if isinstance(profile, Profile) else None
+    decide = getattr(getattr(device, "profile", None), "decide", None)
+    return decide(tensor) if decide else None
 
 
 def _device(name: str) -> Device:

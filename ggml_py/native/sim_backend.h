@@ -36,6 +36,7 @@ struct sim_device {
 // The CPU device, whose kernels compute.
 ggml_backend_dev_t   sim_cpu();
 bool                 sim_supports_buft(ggml_backend_dev_t dev, ggml_backend_buffer_type_t buft);
+sim_device *         sim_of_buft(ggml_backend_buffer_type_t buft); // whose type it is; NULL if no simulated device's
 bool                 sim_is_buffer(ggml_backend_buffer_t buffer); // whether it is in a simulated device's own memory
 // Addresses in the device's own memory are shifted so that nothing else can use them, as with a GPU: no process has
 // memory there. sim_here gives the real address.

@@ -2,6 +2,7 @@
 
 #include "ggml-impl.h"
 #include "sim_backend.h"
+#include "sim_card.h"
 
 #include <algorithm>
 #include <cstdio>
@@ -144,6 +145,11 @@ size_t get_max_size(ggml_backend_buffer_type_t buft) {
     return sim_device::of(buft)->settings.max_size;
 }
 
+size_t get_alloc_size(ggml_backend_buffer_type_t buft, const ggml_tensor * tensor) {
+    ggml_backend_dev_t card = sim_device::of(buft)->settings.card;
+    return card ? ggml_backend_buft_get_alloc_size(ggml_backend_dev_buffer_type(card), tensor) : ggml_nbytes(tensor);
+}
+
 // --- pinned host memory: the CPU's own buffers with another type
 
 void free_host_buffer(ggml_backend_buffer_t buffer) {
@@ -199,6 +205,10 @@ template <class Caps> auto set_mmap_support(Caps & caps, bool value, int) -> dec
     caps.mmap_support = value;
 }
 template <class Caps> void set_mmap_support(Caps &, bool, long) {}
+template <class Caps> auto copy_mmap_support(Caps & caps, const Caps & of_card, int) -> decltype(caps.mmap_support, void()) {
+    caps.mmap_support = of_card.mmap_support;
+}
+template <class Caps> void copy_mmap_support(Caps &, const Caps &, long) {}
 
 void get_props(ggml_backend_dev_t dev, ggml_backend_dev_props * props) {
     props->name        = get_name(dev);
@@ -209,6 +219,11 @@ void get_props(ggml_backend_dev_t dev, ggml_backend_dev_props * props) {
     props->caps.async       = sim_device::of(dev)->settings.async_;
     props->caps.events      = sim_device::of(dev)->settings.async_;
     set_mmap_support(props->caps, get_type(dev) != GGML_BACKEND_DEVICE_TYPE_IGPU, 0);
+    if (ggml_backend_dev_t card = sim_device::of(dev)->settings.card) {
+        ggml_backend_dev_props of_card = {};
+        ggml_backend_dev_get_props(card, &of_card);
+        copy_mmap_support(props->caps, of_card.caps, 0);
+    }
 }
 
 ggml_backend_buffer_type_t get_buffer_type(ggml_backend_dev_t dev) {
@@ -236,12 +251,16 @@ bool in_table(const gp_sim_decisions & table, const ggml_tensor * op) {
 }
 
 bool supports_op(ggml_backend_dev_t dev, const ggml_tensor * op) {
-    if (sim_is_callers(op->op) || !ggml_backend_dev_supports_op(sim_cpu(), op)) {
-        return false;
-    }
     sim_device * device = sim_device::of(dev);
     std::unique_lock<std::mutex> lock(device->mutex);
     const gp_sim_decisions & decisions = device->decisions;
+    if (decisions.mode == GP_SIM_CARD && !sim_is_callers(op->op)) {
+        lock.unlock();
+        return sim_card_supports(device->settings.card, op);
+    }
+    if (sim_is_callers(op->op) || !ggml_backend_dev_supports_op(sim_cpu(), op)) {
+        return false;
+    }
     if (op->op == GGML_OP_NONE && decisions.mode != GP_SIM_TABLE) {
         return true; // a leaf: otherwise no leaf could be in its memory, and upstream would abort
     }
@@ -277,7 +296,11 @@ int64_t batch_size(const ggml_tensor * op, int32_t batch) {
 
 bool offload_op(ggml_backend_dev_t dev, const ggml_tensor * op) {
     sim_device * device = sim_device::of(dev);
-    std::lock_guard<std::mutex> lock(device->mutex);
+    std::unique_lock<std::mutex> lock(device->mutex);
+    if (device->decisions.batch == GP_SIM_BY_CARD) {
+        lock.unlock();
+        return sim_card_offloads(device->settings.card, op);
+    }
     const int64_t least = device->decisions.offload_min_batch;
     return least > 0 && batch_size(op, device->decisions.batch) >= least;
 }
@@ -302,10 +325,11 @@ void fill_interfaces(sim_device & device) {
     device.native.context    = &device;
 
     ggml_backend_buffer_type_i & buft = device.buft.iface;
-    buft.get_name      = buft_name;
-    buft.alloc_buffer  = alloc_buffer;
-    buft.get_alignment = get_alignment;
-    buft.get_max_size  = get_max_size;
+    buft.get_name       = buft_name;
+    buft.alloc_buffer   = alloc_buffer;
+    buft.get_alignment  = get_alignment;
+    buft.get_max_size   = get_max_size;
+    buft.get_alloc_size = get_alloc_size;
 
     ggml_backend_buffer_type_i & host = device.host_buft.iface;
     host.get_name      = buft_name;
@@ -374,6 +398,10 @@ bool sim_is_buffer(ggml_backend_buffer_t buffer) {
     return buffer->iface.get_base == get_base;
 }
 
+sim_device * sim_of_buft(ggml_backend_buffer_type_t buft) {
+    return buft->iface.get_name == buft_name ? sim_device::of(buft) : nullptr;
+}
+
 bool sim_is_callers(enum ggml_op op) {
     return op == GGML_OP_MAP_CUSTOM1 || op == GGML_OP_MAP_CUSTOM2 || op == GGML_OP_MAP_CUSTOM3 || op == GGML_OP_CUSTOM;
 }
@@ -382,6 +410,9 @@ bool sim_supports_buft(ggml_backend_dev_t dev, ggml_backend_buffer_type_t buft) 
     sim_device * device = sim_device::of(dev);
     if (device->settings.host) {
         return ggml_backend_buft_is_host(buft);
+    }
+    if (device->settings.card) {
+        return sim_card_takes(device->settings.card, buft);
     }
     // An integrated GPU reads pinned memory in place, as with CUDA.
     const bool pinned = device->settings.type == GGML_BACKEND_DEVICE_TYPE_IGPU && buft == &device->host_buft;

@@ -3,8 +3,8 @@
 //
 // 1. Devices are made and listed at run time, by name. The settings of a device (gp_sim_settings) are fixed while it
 //    has a backend or buffer; its decisions (gp_sim_decisions) may change at any time.
-// 2. Ops that the CPU cannot compute are never supported, whatever the decisions say, nor are ops that call a function
-//    of the caller (MAP_CUSTOM, CUSTOM), as on a GPU.
+// 2. Ops that the CPU cannot compute are never supported, unless a card decides, nor are ops that call a function of the
+//    caller (MAP_CUSTOM, CUSTOM), as on a GPU.
 // 3. A closed device is no longer listed. Its native object stays and is reused for the same name.
 #pragma once
 
@@ -38,6 +38,7 @@ struct gp_sim_settings {
     size_t             max_size;    // maximum bytes of a buffer
     size_t             alignment;   // of buffers and tensors, a power of two
     ggml_backend_dev_t buft_of;     // the device whose buffer type it shares; NULL if it has its own
+    ggml_backend_dev_t card;        // the card that it is (cards/card.h); NULL if it is none
 };
 
 enum gp_sim_mode {
@@ -45,6 +46,7 @@ enum gp_sim_mode {
     GP_SIM_ALL   = 1,
     GP_SIM_TABLE = 2,
     GP_SIM_ASK   = 3,
+    GP_SIM_CARD  = 4, // as its card says
 };
 
 // What counts as the batch when deciding whether to offload an op whose weights are in host memory.
@@ -52,6 +54,7 @@ enum gp_sim_batch {
     GP_SIM_ROWS     = 0, // rows, as for CUDA, Vulkan and SYCL
     GP_SIM_PRODUCTS = 1, // as for Metal: rows of MUL_MAT and MUL_MAT_ID; other ops are not offloaded
     GP_SIM_NE1      = 2, // as for CANN: ne[1] of all ops but GET_ROWS
+    GP_SIM_BY_CARD  = 3, // its card decides, whatever offload_min_batch says
 };
 
 // Which ops the device supports, and which it offloads if their weights are in host memory.

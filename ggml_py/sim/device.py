@@ -46,16 +46,39 @@ _lock = threading.Lock()  # upstream's registry has no lock
 class _Settings:
     profile: AnyProfile | str | os.PathLike[str] | None = None
     supports: Supports = None
-    memory: int = 8 << 30
+    memory: int | None = None
     offload_min_batch: int | None = None
-    type: enums.BackendDevType | int | str = "gpu"
+    type: enums.BackendDevType | int | str | None = None
     max_size: int | None = None
-    alignment: int = 128
+    alignment: int | None = None
     host: bool = False
-    host_buffer: bool = False
-    async_: bool = True
+    host_buffer: bool | None = None
+    async_: bool | None = None
     buft_of: Device | None = None
     graph_optimize: Optimizer | str | None = None
+
+    def like(self, profile: Any, card: Any) -> _Settings:
+        """With a value for each setting: those of the card, or the usual ones."""
+        usual = _USUAL if card is None else {"memory": profile.memory, **_of_card(card)}
+        return replace(self, **{k: v for k, v in usual.items() if getattr(self, k) is None})
+
+
+_USUAL = {
+    "memory": 8 << 30, "type": "gpu", "alignment": 128, "host_buffer": False, "async_": True,
+}  # fmt: skip
+
+
+def _of_card(card: Any) -> dict[str, Any]:
+    """What upstream's functions say of a card."""
+    props = Device(card).props
+    buft = lib.ggml_backend_dev_buffer_type(card)
+    return {
+        "type": props.type,
+        "max_size": min(lib.ggml_backend_buft_get_max_size(buft), _SIZE_MAX),
+        "alignment": max(lib.ggml_backend_buft_get_alignment(buft), 32),
+        "host_buffer": props.caps.host_buffer,
+        "async_": props.caps.async_,
+    }
 
 
 _NAMES = frozenset(field.name for field in fields(_Settings))
@@ -65,15 +88,15 @@ def sim_device(
     name: str,
     profile: AnyProfile | str | os.PathLike[str] | None = None,
     supports: Supports = None,
-    memory: int = 8 << 30,
+    memory: int | None = None,
     offload_min_batch: int | None = None,
     *,
-    type: enums.BackendDevType | int | str = "gpu",
+    type: enums.BackendDevType | int | str | None = None,
     max_size: int | None = None,
-    alignment: int = 128,
+    alignment: int | None = None,
     host: bool = False,
-    host_buffer: bool = False,
-    async_: bool = True,
+    host_buffer: bool | None = None,
+    async_: bool | None = None,
     buft_of: Device | None = None,
     graph_optimize: Optimizer | str | None = None,
 ) -> SimDevice:
@@ -85,18 +108,22 @@ def sim_device(
     {"MUL_MAT": ["f16", "q4_0"], "SILU": True} by op and type of src[0], or a function of the
     Tensor. In a table, unary and GLU ops have their own names; RESHAPE, VIEW, PERMUTE and TRANSPOSE
     are supported unless it says otherwise. Leafs (NONE) are supported unless a table says
-    otherwise; a function is not asked about them. `profile`, in place of `supports`, is the name or
-    path of a device profile, or an object with such a `supports` method. Ops that the CPU cannot
-    compute, and custom ops, are never supported.
+    otherwise; a function is not asked about them. Ops that the CPU cannot compute, and custom ops,
+    are not supported.
 
-    `memory` is its size in bytes; allocations beyond it fail, and so do single allocations above
-    `max_size` bytes (default: no limit). `alignment` is that of its tensors, a power of two of at
-    least 32. With at least `offload_min_batch` rows (0: never) it wants ops whose weights are in
-    host memory; the default is that of its profile's device, or 32 without a profile. `type` is
-    "gpu", "igpu" or "accel". With `host` it computes in the CPU's memory, as BLAS does. With
-    `host_buffer` it has a type of pinned host memory, which an "igpu" reads in place. It computes
-    and copies on its own thread, in the background, and has events, unless `async_` is false or
-    `host` true. `buft_of` is another simulated device, whose buffer type and memory it shares.
+    `profile`, in place of `supports`, is a profile of `load_profile`, its name or path, or an
+    object with such a `supports` method. A card ("rtx4090"; a backend's name means one: "cuda")
+    answers with upstream's own code, also for ops that the CPU cannot compute, and the settings
+    below that are None are those of the card; otherwise they have the defaults named here.
+
+    `memory` is its size in bytes (8 GiB); allocations beyond it fail, and so do single allocations
+    above `max_size` bytes (no limit). `alignment` is that of its tensors, a power of two of at
+    least 32 (128). With at least `offload_min_batch` rows (0: never) it wants ops whose weights are
+    in host memory; the default is that of its profile's device, or 32. `type` is "gpu", "igpu" or
+    "accel" ("gpu"). With `host` it computes in the CPU's memory, as BLAS does. With `host_buffer`
+    it has a type of pinned host memory (no), which an "igpu" reads in place. It computes and copies
+    on its own thread, in the background, and has events, unless `async_` is false or `host` true.
+    `buft_of` is another simulated device, whose buffer type and memory it shares.
 
     `graph_optimize` reorders the nodes of a split. It is a function that takes them (a tuple of
     Tensors that also has `add_alloc_dep(tensor, until)`) and returns them, or their indices, in the
@@ -128,17 +155,24 @@ def sim_device(
 class SimDevice(Device):
     """A simulated device. Made by `sim_device`."""
 
-    __slots__ = ("_name", "_profile", "_settings", "closed")
+    __slots__ = ("_card", "_name", "_profile", "_settings", "closed")
 
     def __init__(self, name: str, settings: _Settings) -> None:
         if not isinstance(settings, _Settings):
             raise TypeError(f"use sim_device(): a SimDevice is not made from {describe(settings)}")
-        profile = _profile_of(settings)
-        decide = _decider(name, settings, profile)
-        super().__init__(_open(name, settings))
-        self.closed = False
+        self._card: Any = None
         self._name = name
-        self._settings, self._profile = settings, profile
+        self._profile = _profile_of(settings)
+        card = _card_of(self._profile, None, None)
+        try:
+            full = settings.like(self._profile, card)
+            decide = _decider(name, full, self._profile)
+            super().__init__(_open(name, full, card))
+        except BaseException:
+            _close_card(card)
+            raise
+        self.closed = False
+        self._settings, self._card = settings, card
         decide(self.ptr)
 
     @property
@@ -153,8 +187,10 @@ class SimDevice(Device):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The settings from `sim_device` and `configure`, by the names of its arguments."""
-        return {name: getattr(self._settings, name) for name in sorted(_NAMES)}
+        """The settings from `sim_device` and `configure`, by the names of its arguments; those that
+        were not given as its card has them, or by default."""
+        full = self._settings.like(self._profile, self._card)
+        return {name: getattr(full, name) for name in sorted(_NAMES)}
 
     @property
     def profile(self) -> AnyProfile | None:
@@ -182,12 +218,22 @@ class SimDevice(Device):
 
     def _apply(self, settings: _Settings) -> None:
         self.ptr  # noqa: B018  raises when closed
-        if settings != self._settings:
-            profile = _profile_of(settings)
-            decide = _decider(self._name, settings, profile)
-            _open(self._name, settings, self)
-            self._settings, self._profile = settings, profile
-            decide(self.ptr)
+        if settings == self._settings:
+            return
+        profile = _profile_of(settings)
+        card = _card_of(profile, self._profile, self._card)
+        try:
+            full = settings.like(profile, card)
+            decide = _decider(self._name, full, profile)
+            _open(self._name, full, card, self)
+        except BaseException:
+            if card != self._card:
+                _close_card(card)
+            raise
+        if card != self._card:
+            _close_card(self._card)
+        self._settings, self._profile, self._card = settings, profile, card
+        decide(self.ptr)
 
     def _in_use(self) -> str:
         """Its open objects, in words; empty if there are none."""
@@ -217,6 +263,7 @@ class SimDevice(Device):
             if in_use:
                 raise ArgumentError(f"{self!r} cannot be closed yet; still open: {in_use}")
             lib.gp_sim_close(self.ptr)
+            _close_card(self._card)
             del _sims[self._name.casefold()]
             self.closed = True
 
@@ -236,23 +283,27 @@ def existing(name: str) -> SimDevice | None:
     return _sims.get(name.casefold())
 
 
-def _open(name: str, settings: _Settings, device: SimDevice | None = None) -> Any:
+def _open(name: str, settings: _Settings, card: Any, device: SimDevice | None = None) -> Any:
     native = ffi.new("struct gp_sim_settings *")
+    native.card = NULL if card is None else card
     native.type = _type(settings.type)
     native.host, native.host_buffer = bool(settings.host), bool(settings.host_buffer)
     native.async_ = bool(settings.async_) and native.host == 0  # others may free host memory
     native.optimize = order_kind(settings.graph_optimize)
     native.memory = integer("memory", settings.memory, 1)
-    size = _SIZE_MAX if settings.max_size is None else integer("max_size", settings.max_size, 1)
-    native.max_size = size
-    native.alignment = integer("alignment", settings.alignment, 32, 1 << 20)
-    if settings.alignment & (settings.alignment - 1):
+    no_limit = settings.max_size in (None, _SIZE_MAX)
+    native.max_size = _SIZE_MAX if no_limit else integer("max_size", settings.max_size, 1)
+    alignment = integer("alignment", settings.alignment, 32, 1 << 20)
+    native.alignment = alignment
+    if alignment & (alignment - 1):
         raise ArgumentError(f"alignment={settings.alignment}: expected a power of two")
     native.buft_of = _buft_of(settings, device)
     if settings.host and settings.host_buffer:
         raise ArgumentError(
             "host=True computes in the CPU's memory: expected no host_buffer with it"
         )
+    if settings.host and card is not None:
+        raise ArgumentError("host=True computes in the CPU's memory: expected no card with it")
     ptr = lib.gp_sim_open(name.encode(), native)
     if ptr == NULL:
         in_use = device._in_use() if device is not None else "something"
@@ -298,9 +349,23 @@ def _profile_of(settings: _Settings) -> AnyProfile | None:
     profile = settings.profile
     if not isinstance(profile, str | os.PathLike):
         return profile
-    from .profile import load_profile  # here: most devices have no profile
+    from .named import load_profile  # here: most devices have no profile
 
     return load_profile(profile)
+
+
+def _card_of(profile: AnyProfile | None, before: AnyProfile | None, card: Any) -> Any:
+    """The native card of a profile; `card` if the profile is as `before`. None without a card."""
+    from .card import CardProfile
+
+    if not isinstance(profile, CardProfile):
+        return None
+    return card if card is not None and profile == before else profile.open()
+
+
+def _close_card(card: Any) -> None:
+    if card is not None:
+        lib.gp_card_close(card)
 
 
 def _decider(name: str, settings: _Settings, profile: AnyProfile | None) -> Callable[[Any], None]:
@@ -314,9 +379,14 @@ def _decider(name: str, settings: _Settings, profile: AnyProfile | None) -> Call
     native.offload_min_batch = least
     supports = _supports_of(settings.supports, profile)
     native.mode = lib.GP_SIM_ALL if supports else lib.GP_SIM_NONE
+    is_card = hasattr(profile, "card")
+    if is_card and settings.offload_min_batch is None:
+        native.batch = lib.GP_SIM_BY_CARD
     predicate, order = asked_of(name)
     native.predicate, native.optimizer = predicate.handle, order.handle
-    if isinstance(supports, Mapping):
+    if is_card:
+        native.mode = lib.GP_SIM_CARD
+    elif isinstance(supports, Mapping):
         native.mode = lib.GP_SIM_TABLE
         _fill(native, supports)
     elif callable(supports):

@@ -1,7 +1,8 @@
-"""Device profiles: what a device that is not here would answer to `supports_op`.
+"""Profiles from records: what a device that is not here answered to upstream's op tests.
 
 A profile knows the test cases that upstream ran on the device. It answers for an op from the
-nearest case, by the rules in docs/PROFILES.md. Every answer names its row.
+nearest case, by the rules in docs/PROFILES.md. Every answer names its row. Where upstream's own
+function can be asked instead (card.py), that is better.
 """
 
 from __future__ import annotations
@@ -38,8 +39,9 @@ class Decision:
 
     `basis` is "exact" (exactly this case was tested), "agreed" (all cases with these types and
     flags have this answer), "nearest" (they differ: the nearest in size decides), "unrecorded" (no
-    case has these types and flags) or "view" (nothing is computed). `row` is the case that the
-    answer rests on, as upstream writes it; None if there is none.
+    case has these types and flags), "view" (nothing is computed) or "source" (upstream's own
+    function answered). `row` is what the answer rests on: the case as upstream writes it, or the
+    lines of upstream's source; None if there is none.
     """
 
     supported: bool
@@ -178,7 +180,7 @@ class Profile:
         if isinstance(tensor, Call):
             return self._decide(tensor)
         if hasattr(tensor, "record"):
-            return self._decide(_recorded(tensor.plan, tensor.record))
+            return self._decide(recorded_call(tensor))
         from ..tensors.call import call_of, key_of  # here: plans work without the library
 
         try:
@@ -201,8 +203,8 @@ class Profile:
         """The answers that make `backend` this device in `plan.what_if(supports=...)`, one for each
         node of a `Plan` (even a recorded one). Needs no native library.
         """
-        nodes = ((t.id, _recorded(plan, t)) for t in plan.capture.tensors if t.kind == "node")
-        return {(backend, i): self._decide(call).supported for i, call in nodes}
+        nodes = [t for t in plan.tensors if t.kind == "node"]
+        return {(backend, t.id): self._decide(recorded_call(t)).supported for t in nodes}
 
     def _decide(self, call: Call) -> Decision:
         if call.op in VIEWS:
@@ -256,32 +258,16 @@ class Profile:
         return _decision(supported, row, f"{text}; the most similar: {row}", "unrecorded")
 
 
-def _recorded(plan: Any, record: Any) -> Call:
+def recorded_call(tensor: Any) -> Call:
+    """The op call of a node of a plan. Raises `ArgumentError` for a plan from a debug log."""
+    plan, record = tensor.plan, tensor.record
     if plan.capture.source != "scheduler":
         raise ArgumentError(
             f"'{record.name}' of a plan from a {plan.capture.source}, which has no shapes or "
             "parameters: expected a plan that a scheduler made (`Plan.to_json` keeps it)"
         )
-    return call_of_record(record, plan.tensors)
+    return call_of_record(record, plan.capture.tensors)
 
 
 def _decision(supported: bool, row: str | None, text: str, basis: str) -> Decision:
     return Decision(supported, row, f"{'yes' if supported else 'no'}: {text}", basis)
-
-
-def profiles() -> tuple[str, ...]:
-    """The names that `load_profile` knows: the backends on record in this build's ggml."""
-    return profile_rows.names()
-
-
-def load_profile(name: str | os.PathLike[str], strict: bool = False) -> Profile:
-    """Loads the profile of a device. `name` is one of `profiles()` ("cuda", "metal", "vulkan"), or
-    the path of a CSV file that `test-backend-ops support --output csv` wrote on any machine.
-
-    A `strict` profile says no wherever no row gives a certain answer. docs/PROFILES.md has the
-    rules. Raises `UnknownDeviceError` for an unknown name, `ArgumentError` for a file that is not a
-    profile, and `NotBuiltError` if the build has no profiles.
-    """
-    if not isinstance(name, (str, os.PathLike)):
-        raise TypeError(f"name: expected a str or a path, got {type(name).__name__}")
-    return Profile(profile_rows.record_of(os.fspath(name)), strict)

@@ -68,7 +68,7 @@ class BuiltRecord(Record):
     """Rows from the build's `profiles.zip`. The rows of an op are read when they are needed."""
 
     def __init__(self, path: Path, name: str, index: dict[str, list[str]], release: str) -> None:
-        super().__init__(name, f"profile {name} of ggml {release}")
+        super().__init__(name, f"upstream's record of {name} in ggml {release}")
         self._path = path
         self._letter = list(index).index(name)
         self._ops = frozenset(index[name])

@@ -9,7 +9,7 @@ from typing import Any
 from ..backends.device import device
 from ..errors import ArgumentError
 from .device import SimDevice, existing, sim_device
-from .profile import load_profile
+from .named import load_profile
 
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 

@@ -52,7 +52,7 @@ bool supported(const device & dst, int n) {
 }
 bool other(const device & d) { return unused() > 0 && d.cores; }
 """
-STUBS = "struct toolkit_stream {};\n"
+STUBS = "#define GP_AT\nstruct toolkit_stream {};\n"
 
 
 @pytest.fixture
@@ -73,7 +73,7 @@ def source(folder, *defines):
 
 
 def names(made, *roots, provided=()):
-    taken = cut.reached(made, roots, provided)
+    taken = cut.reached(made, cut.Wanted(roots, provided))
     return {n for d in made.definitions if id(d) in taken for n in d.names}
 
 
@@ -95,7 +95,7 @@ def test_a_build_option_chooses_the_code(folder):
 
 
 def test_what_is_cut_compiles_and_answers(folder, tmp_path):
-    text = cut.cut(source(folder), ["supported"])
+    text = cut.cut(source(folder), cut.Wanted(["supported"]))
     assert "unused" not in text and "toolkit_launch" not in text and "of_the_toolkit" not in text
     program = tmp_path / "cut.cpp"
     program.write_text(
@@ -116,7 +116,7 @@ def test_what_is_cut_compiles_and_answers(folder, tmp_path):
 
 def test_the_compiler_names_the_line_of_the_source(folder, tmp_path):
     program = tmp_path / "cut.cpp"
-    program.write_text(STUBS + cut.cut(source(folder), ["supported"], {"plain"}))
+    program.write_text(STUBS + cut.cut(source(folder), cut.Wanted(["supported"], {"plain"})))
     done = subprocess.run(
         [COMPILER, "-std=c++17", "-fsyntax-only", str(program)], capture_output=True, text=True,
         check=False,
@@ -129,7 +129,7 @@ def test_the_compiler_names_the_line_of_the_source(folder, tmp_path):
 @pytest.mark.parametrize("root", ["missing", "kernel<4>", "toolkit_call"])
 def test_a_root_that_is_not_there_once_is_refused(folder, root):
     with pytest.raises(BuildError, match=f"{root} is defined 0 times"):
-        cut.cut(source(folder), [root])
+        cut.cut(source(folder), cut.Wanted([root]))
 
 
 def test_a_source_that_cannot_be_preprocessed_is_named(folder):
@@ -165,5 +165,5 @@ def test_what_cuda_supports_is_a_few_definitions(tmp_path):
     assert len(found) < 60 < len(made.definitions)
     # Attention's kernel decides, and what a device is comes from its initialisation.
     assert {"ggml_cuda_get_best_fattn_kernel", "ggml_cuda_init", "turing_mma_available"} <= found
-    text = cut.cut(made, ["ggml_backend_cuda_device_supports_op"])
+    text = cut.cut(made, cut.Wanted(["ggml_backend_cuda_device_supports_op"]))
     assert '"fattn.cu"' in text and "<<<" not in text and "__global__" not in text

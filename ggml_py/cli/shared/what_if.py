@@ -90,7 +90,7 @@ def changed(plan: Plan, changes: Sequence[Assumption]) -> Plan:
         if argument == "drop":
             arguments.setdefault("drop", []).append(value)
         elif argument == "profile":
-            from ...sim.profile import load_profile
+            from ...sim.named import load_profile
 
             answers |= load_profile(value).answers(plan, str(key))
         elif key is None:

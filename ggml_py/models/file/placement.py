@@ -21,7 +21,7 @@ from ...boundary.ffi import NULL, lib
 from ...enums import BackendDevType, Op, Type
 from ...errors import ModelError, UnknownDeviceError
 from ...scheduler.scheduler import Scheduler
-from ...sim.profile import profiles
+from ...sim.named import profiles
 from ...sim.text import sim_device_of
 from .hparams import Ssm
 from .overrides import Override

@@ -1,0 +1,95 @@
+// Cards: devices that are not here, described by properties. What they support is answered by upstream's own functions
+// for their backend, which the build cuts out of its source (vendor/cards.py) and compiles with stubs of the toolkit.
+//
+// 1. A card is a `ggml_backend_device` whose interface is upstream's. Only the functions that describe the device work:
+//    supports_op, offload_op, supports_buft, get_props, and those of its buffer types but alloc_buffer.
+// 2. Each backend has one source here. It defines the stubs, includes what was cut (GP_CUT), and fills upstream's
+//    structs from a card's properties. What upstream derives from properties is derived by its own code.
+// 3. An answer knows the lines of upstream's source that gave it.
+#pragma once
+
+#include "ggml-backend.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define GP_CARD_LINES 8
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// `text` is the value of a card that does not say; NULL if every card must say it.
+struct gp_card_property {
+    const char * name;
+    const char * text;
+};
+
+// Where an answer comes from: the `return` of the function that answers, then that of the function which decided its
+// value, and so on.
+struct gp_card_lines {
+    int32_t      n;
+    const char * file[GP_CARD_LINES];
+    int32_t      line[GP_CARD_LINES];
+};
+
+// The backends that were cut out of this release, and their properties; NULL past the last one.
+const char *                    gp_card_backend(int32_t i);
+const struct gp_card_property * gp_card_property_of(const char * backend, int32_t i);
+
+// Makes a card. `values` are in the order of the backend's properties, NULL for those that the card does not say.
+// NULL, and the reason in `why`, if a value is not valid or the backend has no more room.
+ggml_backend_dev_t gp_card_open(const char * backend, const char * const * values, char * why, size_t size);
+void               gp_card_close(ggml_backend_dev_t card);
+// Whether a card supports an op, and the lines that say so.
+bool               gp_card_supports(ggml_backend_dev_t card, const struct ggml_tensor * op, struct gp_card_lines * lines);
+
+#ifdef __cplusplus
+}
+
+#include <map>
+#include <stdexcept>
+#include <string>
+
+namespace gp {
+
+// The values of a card's properties.
+class card_values {
+public:
+    std::map<std::string, std::string> texts;
+
+    const std::string & text(const char * name) const { return texts.at(name); }
+    int64_t             number(const char * name) const;
+    bool                flag(const char * name) const { return number(name) != 0; }
+};
+
+struct card_backend {
+    const char *             name;
+    const gp_card_property * properties; // ends with a name of NULL
+    ggml_backend_dev_t       (*open)(const card_values & values); // throws std::exception
+    void                     (*close)(ggml_backend_dev_t card);
+};
+
+// Adds a backend; its source does so before main.
+struct card_registration {
+    explicit card_registration(const card_backend & backend);
+};
+
+// Record lines, for the functions that were cut. They do nothing unless gp_card_supports asks.
+struct card_frame {
+    card_frame();
+    ~card_frame();
+};
+void card_answers(const char * file, int line); // begins an answer
+void card_at(const char * file, int line);
+[[noreturn]] void card_cut_off(const char * function);
+
+} // namespace gp
+
+// In the code that is cut: at the begin of a function, before the value of a `return`, and in place of a body.
+#define GP_FRAME   gp::card_frame gp_frame;
+#define GP_ANSWER  gp::card_answers(__FILE__, __LINE__),
+#define GP_AT      gp::card_at(__FILE__, __LINE__),
+#define GP_CUT_OFF gp::card_cut_off(__func__);
+#endif

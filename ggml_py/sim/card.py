@@ -1,0 +1,160 @@
+"""Cards: what a device that is not here supports, answered by upstream's own functions.
+
+The build cuts the functions that describe a backend's devices out of upstream's source
+(vendor/cards.py, native/cards/card.h). A card gives them the properties of a named device.
+"""
+
+from __future__ import annotations
+
+import difflib
+import weakref
+from collections.abc import Mapping
+from typing import Any
+
+from ..boundary.ffi import BUILD, NULL, ffi, lib, text
+from ..errors import ArgumentError, NotBuiltError
+from ..graphs.context import Context
+from ..graphs.from_call import node_of_call
+from ..tensors.tensor import Tensor
+from .profile import Decision, recorded_call
+from .profiles.call import Call
+from .profiles.cards import CARDS, OF_BACKEND, Card
+
+# The property that is the memory in bytes.
+_MEMORY = dict.fromkeys(("cuda", "hip", "musa"), "totalGlobalMem")
+
+
+def card_backends() -> tuple[str, ...]:
+    """The backends whose functions this build has: ("cuda", "hip", ...). C: gp_card_backend"""
+    found: list[str] = []
+    while (name := lib.gp_card_backend(len(found))) != NULL:
+        found.append(text(name))
+    return tuple(sorted(found))
+
+
+def why_no_card(backend: str) -> str:
+    """Why this build has no functions of a backend; "" if it has them, or if nothing is known."""
+    return str(BUILD.get("cards", {}).get(backend, ""))
+
+
+def card_properties(backend: str) -> dict[str, str | None]:
+    """The properties of a backend's cards and their defaults; None if a card must say it.
+
+    C: gp_card_property_of
+    """
+    found: dict[str, str | None] = {}
+    while (one := lib.gp_card_property_of(backend.encode(), len(found))) != NULL:
+        found[text(one.name)] = None if one.text == NULL else text(one.text)
+    return found
+
+
+class CardProfile:
+    """A device that is not here: a named card, or its backend's with other properties.
+
+    `card` is the named one; `properties` are all that upstream's functions are given.
+    """
+
+    def __init__(self, name: str, card: Card, changes: Mapping[str, object]) -> None:
+        self.name = name
+        self.card = card
+        known = card_properties(card.backend)
+        for key in changes:
+            if key not in known:
+                near = ", ".join(difflib.get_close_matches(key, known, 3)) or ", ".join(known)
+                raise ArgumentError(
+                    f"{name} has no property '{key}': expected one of ggml-{card.backend}'s "
+                    f"properties, such as {near}"
+                )
+        values = {**known, "name": card.title, _MEMORY[card.backend]: card.memory}
+        values |= {**card.properties, **changes}
+        self.properties = {key: str(values[key]) for key in known if values[key] is not None}
+        self._own: Any = None
+
+    def __repr__(self) -> str:
+        return f"<CardProfile {self.name}: {self.card.title}>"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, CardProfile) and (
+            (self.card.backend, self.properties) == (other.card.backend, other.properties)
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.card.backend, *self.properties.items()))
+
+    def open(self) -> Any:
+        """A native card. Close it with `gp_card_close`. Raises `ArgumentError`. C: gp_card_open"""
+        names = card_properties(self.card.backend)
+        texts = [ffi.new("char[]", self.properties[k].encode()) if k in self.properties else NULL
+                 for k in names]  # fmt: skip
+        why = ffi.new("char[256]")
+        values = ffi.new("char *[]", texts)
+        made = lib.gp_card_open(self.card.backend.encode(), values, why, len(why))
+        if made == NULL:
+            raise ArgumentError(f"card {self.name}: {text(why)}")
+        return made
+
+    @property
+    def memory(self) -> int:
+        """The bytes of its memory."""
+        return int(self.properties[_MEMORY[self.card.backend]])
+
+    @property
+    def ptr(self) -> Any:
+        """The native card that `decide` asks."""
+        if self._own is None:
+            self._own = self.open()
+            weakref.finalize(self, lib.gp_card_close, self._own)
+        return self._own
+
+    def decide(self, tensor: Any) -> Decision:
+        """Whether the device can compute the op of `tensor`, and the lines of upstream's source
+        that say so.
+
+        Also takes nodes of a plan (even a recorded one) and `Call`s. Raises `ArgumentError` for
+        nodes of a plan that was read from a debug log. C: supports_op of the backend's device
+        """
+        if isinstance(tensor, Tensor):
+            return self._decide(tensor)
+        with Context() as scratch:
+            call = tensor if isinstance(tensor, Call) else recorded_call(tensor)
+            return self._decide(node_of_call(scratch, call))
+
+    def supports(self, tensor: Any) -> bool:
+        """Whether the device can compute the op of `tensor`."""
+        return self.decide(tensor).supported
+
+    def answers(self, plan: Any, backend: str) -> dict[tuple[str, int], bool]:
+        """The answers that make `backend` this device in `plan.what_if(supports=...)`, one for each
+        node of a `Plan` (even a recorded one)."""
+        nodes = [t for t in plan.tensors if t.kind == "node"]
+        return {(backend, t.id): self.supports(t) for t in nodes}
+
+    def _decide(self, tensor: Tensor) -> Decision:
+        lines = ffi.new("struct gp_card_lines *")
+        supported = bool(lib.gp_card_supports(self.ptr, tensor.ptr, lines))
+        at = ", ".join(f"{text(lines.file[i])}:{lines.line[i]}" for i in range(lines.n))
+        said = f"{'yes' if supported else 'no'}: {at} of ggml {BUILD['label']}"
+        return Decision(supported, at, said, "source")
+
+
+def card_profile(name: str, changes: Mapping[str, object] | None = None) -> CardProfile | None:
+    """The card that a name means: a card's name ("rtx4090") or its backend's ("cuda"). None if
+    there is no such card.
+
+    Raises `NotBuiltError` if this build has no functions of the card's backend, `ArgumentError` for
+    a property that the backend does not have.
+    """
+    named = OF_BACKEND.get(name.lower(), name.lower())
+    card = CARDS.get(named)
+    if card is None:
+        return None
+    if card.backend not in card_backends():
+        why = why_no_card(card.backend) or "it was made by an older ggml_py"
+        raise NotBuiltError(f"card {named}: this build has no ggml-{card.backend} ({why})")
+    return CardProfile(named, card, changes or {})
+
+
+def card_names() -> tuple[str, ...]:
+    """The cards whose backend this build has."""
+    have = card_backends()
+    return tuple(name for name, card in CARDS.items() if card.backend in have)

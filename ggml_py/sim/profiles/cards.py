@@ -1,0 +1,109 @@
+"""Named cards: the properties that upstream's backends ask of a device, for devices that people have.
+
+Keys are the names that the toolkit gives the properties: the fields of `cudaDeviceProp`, and so on
+(native/cards/). What a card does not name has the default of its backend (`gp_card_property`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+GIB = 1 << 30
+KIB = 1 << 10
+
+_NVIDIA = "NVIDIA's data sheet; CUDA C++ Programming Guide, table of compute capabilities"
+_AMD = "AMD's data sheet; ROCm's table of accelerators and GPUs"
+_MUSA = "Moore Threads' data sheet"
+
+
+@dataclass(frozen=True)
+class Card:
+    """A device by name. `memory` is nominal, in bytes: drivers keep some of it."""
+
+    backend: str
+    title: str
+    memory: int
+    properties: Mapping[str, str | int]
+    source: str
+    assumed: tuple[str, ...] = field(default=())  # properties that the source does not say
+
+
+def _nvidia(title: str, memory: float, cc: str, n_sm: int, smem: float, integrated: int = 0) -> Card:
+    """`smem` is the shared memory that a block may have, in KiB."""
+    major, minor = map(int, cc.split("."))
+    properties = {
+        "major": major,
+        "minor": minor,
+        "multiProcessorCount": n_sm,
+        "sharedMemPerBlockOptin": int(smem * KIB),
+        "integrated": integrated,
+    }
+    return Card("cuda", f"NVIDIA {title}", int(memory * GIB), properties, _NVIDIA)
+
+
+def _amd(title: str, memory: float, arch: str, n_cu: int, warp: int, integrated: int = 0) -> Card:
+    """`n_cu` as ROCm counts: compute units, or pairs of them (WGP) where it works in pairs."""
+    properties = {
+        "gcnArchName": arch,
+        "major": int(arch[3:-2]),
+        "minor": int(arch[-2], 16),
+        "multiProcessorCount": n_cu,
+        "sharedMemPerBlock": 64 * KIB,
+        "sharedMemPerBlockOptin": 64 * KIB,
+        "warpSize": warp,
+        "integrated": integrated,
+    }
+    return Card("hip", f"AMD {title}", int(memory * GIB), properties, _AMD)
+
+
+def _mthreads(title: str, memory: float, cc: str, n_mp: int) -> Card:
+    major, minor = map(int, cc.split("."))
+    properties = {
+        "major": major,
+        "minor": minor,
+        "multiProcessorCount": n_mp,
+        "sharedMemPerBlockOptin": 48 * KIB,
+    }
+    assumed = ("sharedMemPerBlock", "sharedMemPerBlockOptin", "warpSize")
+    return Card("musa", f"Moore Threads {title}", int(memory * GIB), properties, _MUSA, assumed)
+
+
+CARDS: dict[str, Card] = {
+    "rtx5090": _nvidia("GeForce RTX 5090", 32, "12.0", 170, 99),
+    "rtx5080": _nvidia("GeForce RTX 5080", 16, "12.0", 84, 99),
+    "rtx4090": _nvidia("GeForce RTX 4090", 24, "8.9", 128, 99),
+    "rtx4080": _nvidia("GeForce RTX 4080", 16, "8.9", 76, 99),
+    "rtx4070": _nvidia("GeForce RTX 4070", 12, "8.9", 46, 99),
+    "rtx4060": _nvidia("GeForce RTX 4060", 8, "8.9", 24, 99),
+    "rtx3090": _nvidia("GeForce RTX 3090", 24, "8.6", 82, 99),
+    "rtx3080": _nvidia("GeForce RTX 3080", 10, "8.6", 68, 99),
+    "rtx3060": _nvidia("GeForce RTX 3060", 12, "8.6", 28, 99),
+    "rtx2080ti": _nvidia("GeForce RTX 2080 Ti", 11, "7.5", 68, 64),
+    "gtx1660": _nvidia("GeForce GTX 1660", 6, "7.5", 22, 64),
+    "gtx1080ti": _nvidia("GeForce GTX 1080 Ti", 11, "6.1", 28, 48),
+    "p40": _nvidia("Tesla P40", 24, "6.1", 30, 48),
+    "v100": _nvidia("Tesla V100", 32, "7.0", 80, 96),
+    "t4": _nvidia("Tesla T4", 16, "7.5", 40, 64),
+    "a100": _nvidia("A100 80GB", 80, "8.0", 108, 163),
+    "l40s": _nvidia("L40S", 48, "8.9", 142, 99),
+    "h100": _nvidia("H100 80GB", 80, "9.0", 132, 227),
+    "h200": _nvidia("H200", 141e9 / GIB, "9.0", 132, 227),
+    "b200": _nvidia("B200", 180e9 / GIB, "10.0", 148, 227),
+    "orin": _nvidia("Jetson AGX Orin", 64, "8.7", 16, 163, integrated=1),
+    "spark": _nvidia("DGX Spark (GB10)", 128, "12.1", 48, 99, integrated=1),
+    "rx7900xtx": _amd("Radeon RX 7900 XTX", 24, "gfx1100", 48, 32),
+    "rx9070xt": _amd("Radeon RX 9070 XT", 16, "gfx1201", 32, 32),
+    "rx6800xt": _amd("Radeon RX 6800 XT", 16, "gfx1030", 36, 32),
+    "strix-halo": _amd("Radeon 8060S (Strix Halo)", 96, "gfx1151", 20, 32, integrated=1),
+    "mi50": _amd("Instinct MI50", 32, "gfx906", 60, 64),
+    "mi100": _amd("Instinct MI100", 32, "gfx908", 120, 64),
+    "mi250x": _amd("Instinct MI250X (one of its two devices)", 64, "gfx90a", 110, 64),
+    "mi300x": _amd("Instinct MI300X", 192, "gfx942", 304, 64),
+    "s80": _mthreads("MTT S80", 16, "2.1", 64),
+    "s4000": _mthreads("MTT S4000", 48, "2.2", 64),
+    "s5000": _mthreads("MTT S5000", 80, "3.1", 64),
+}
+
+# The card that a backend's name alone means.
+OF_BACKEND: dict[str, str] = {"cuda": "rtx4090", "hip": "rx7900xtx", "musa": "s4000"}
