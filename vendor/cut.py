@@ -174,7 +174,7 @@ def reached(source: Source, wanted: Wanted) -> set[int]:
 def _printed(
     source: Source, definition: Definition, wanted: Wanted, recorded: Collection[str]
 ) -> str:
-    """Its text. Functions with a result of a type in `recorded` record their lines. The preprocessor drops lines, so `#line` stands wherever the number jumps."""
+    """Its text. Functions with a result of a type in `recorded` record their lines."""
     if wanted.is_end(definition):
         return _lines(source, definition.begin, definition.body, {}) + "{ GP_CUT_OFF }"
     marks: dict[int, str] = {}
@@ -185,7 +185,8 @@ def _printed(
 
 
 def _lines(source: Source, begin: int, end: int, marks: dict[int, str]) -> str:
-    """The text between two places, with marks inserted at others."""
+    """The text between two places, with marks inserted at others. The preprocessor drops lines, so
+    `#line` stands wherever the number jumps."""
     out: list[str] = []
     before: tuple[str, int] | None = None
     at = begin

@@ -50,8 +50,8 @@ def command(
 
     \b
     ggml-py why-not model.gguf ffn_out-3 BLAS
-    ggml-py why-not model.gguf node_24 gpu0 -d sim:gpu0,profile=cuda -d CPU -ngl 99 -ctk q5_1
-    ggml-py why-not plan.json.gz node_24 CUDA0 --ask sim:card,profile=cuda
+    ggml-py why-not model.gguf node_33 gpu0 -d sim:gpu0,profile=cuda -d CPU -ngl 99 -ctk iq4_nl
+    ggml-py why-not plan.json.gz node_33 CUDA0 --ask sim:card,profile=cuda
     """
     plan = get_plan(model, **options)
     tensor = get_tensor(plan, node)

@@ -33,8 +33,8 @@ class LlamaSpec:
 
     n_layer: int = 4
     n_embd: int = 256
-    n_head: int = 8
-    n_head_kv: int = 4
+    n_head: int = 4
+    n_head_kv: int = 2
     n_ff: int = 768
     n_vocab: int = 8192
     n_ctx: int = 2048

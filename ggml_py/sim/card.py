@@ -65,7 +65,11 @@ class CardProfile:
                     f"{name} has no property '{key}': expected one of ggml-{card.backend}'s "
                     f"properties, such as {near}"
                 )
-        values = {**known, "name": card.title, _MEMORY[card.backend]: card.memory}
+        values: dict[str, object] = {
+            **known,
+            "name": card.title,
+            _MEMORY[card.backend]: card.memory,
+        }
         values |= {**card.properties, **changes}
         self.properties = {key: str(values[key]) for key in known if values[key] is not None}
         self._own: Any = None
@@ -116,8 +120,7 @@ class CardProfile:
         if isinstance(tensor, Tensor):
             return self._decide(tensor)
         with Context() as scratch:
-            call = tensor if isinstance(tensor, Call) else recorded_call(tensor)
-            return self._decide(node_of_call(scratch, call))
+            return self._decide(node_of_call(scratch, _call(tensor)))
 
     def supports(self, tensor: Any) -> bool:
         """Whether the device can compute the op of `tensor`."""
@@ -126,8 +129,8 @@ class CardProfile:
     def answers(self, plan: Any, backend: str) -> dict[tuple[str, int], bool]:
         """The answers that make `backend` this device in `plan.what_if(supports=...)`, one for each
         node of a `Plan` (even a recorded one)."""
-        nodes = [t for t in plan.tensors if t.kind == "node"]
-        return {(backend, t.id): self.supports(t) for t in nodes}
+        nodes = ((t.id, recorded_call(plan, t)) for t in plan.capture.tensors if t.kind == "node")
+        return {(backend, i): self.supports(call) for i, call in nodes}
 
     def _decide(self, tensor: Tensor) -> Decision:
         lines = ffi.new("struct gp_card_lines *")
@@ -135,6 +138,15 @@ class CardProfile:
         at = ", ".join(f"{text(lines.file[i])}:{lines.line[i]}" for i in range(lines.n))
         said = f"{'yes' if supported else 'no'}: {at} of ggml {BUILD['label']}"
         return Decision(supported, at, said, "source")
+
+
+def _call(what: Any) -> Call:
+    if isinstance(what, Call):
+        return what
+    if not hasattr(what, "record"):
+        kind = type(what).__name__
+        raise TypeError(f"expected a Tensor, a node of a plan or a Call, got {kind}")
+    return recorded_call(what.plan, what.record)
 
 
 def card_profile(name: str, changes: Mapping[str, object] | None = None) -> CardProfile | None:

@@ -59,11 +59,13 @@ class _Settings:
 
     def like(self, profile: Any, card: Any) -> _Settings:
         """With a value for each setting: those of the card, or the usual ones."""
-        usual = _USUAL if card is None else {"memory": profile.memory, **_of_card(card)}
+        usual: dict[str, Any] = (
+            _USUAL if card is None else {"memory": profile.memory, **_of_card(card)}
+        )
         return replace(self, **{k: v for k, v in usual.items() if getattr(self, k) is None})
 
 
-_USUAL = {
+_USUAL: dict[str, Any] = {
     "memory": 8 << 30, "type": "gpu", "alignment": 128, "host_buffer": False, "async_": True,
 }  # fmt: skip
 
@@ -329,15 +331,16 @@ def _buft_of(settings: _Settings, device: SimDevice | None) -> Any:
     return raw
 
 
-def _type(value: enums.BackendDevType | int | str) -> int:
+def _type(value: enums.BackendDevType | int | str | None) -> int:
     number = enum_of(enums.BackendDevType, value)
     if number not in _TYPES:
         raise ArgumentError(f"type={value!r}: expected 'gpu', 'igpu' or 'accel'")
     return int(number)
 
 
-def _description(profile: AnyProfile | str | os.PathLike[str] | None) -> bytes:
-    name = profile if isinstance(profile, str) else getattr(profile, "name", None)
+def _description(profile: AnyProfile | None) -> bytes:
+    card = getattr(profile, "card", None)
+    name = card.title if card else getattr(profile, "name", None)
     of = f" {name}" if isinstance(name, str) else ""
     return f"simulated{of}, computes on the CPU".encode()[:127]
 
@@ -371,7 +374,7 @@ def _close_card(card: Any) -> None:
 def _decider(name: str, settings: _Settings, profile: AnyProfile | None) -> Callable[[Any], None]:
     """Checks the settings. Returns a function that makes a native device decide by them."""
     native = ffi.new("struct gp_sim_decisions *")
-    native.description = _description(settings.profile)
+    native.description = _description(profile)
     batch, least = getattr(profile, "offload", ("rows", 32))
     native.batch = _BATCHES[batch]
     if settings.offload_min_batch is not None:

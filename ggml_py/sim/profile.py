@@ -8,7 +8,6 @@ function can be asked instead (card.py), that is better.
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -180,7 +179,7 @@ class Profile:
         if isinstance(tensor, Call):
             return self._decide(tensor)
         if hasattr(tensor, "record"):
-            return self._decide(recorded_call(tensor))
+            return self._decide(recorded_call(tensor.plan, tensor.record))
         from ..tensors.call import call_of, key_of  # here: plans work without the library
 
         try:
@@ -203,8 +202,8 @@ class Profile:
         """The answers that make `backend` this device in `plan.what_if(supports=...)`, one for each
         node of a `Plan` (even a recorded one). Needs no native library.
         """
-        nodes = [t for t in plan.tensors if t.kind == "node"]
-        return {(backend, t.id): self._decide(recorded_call(t)).supported for t in nodes}
+        nodes = ((t.id, recorded_call(plan, t)) for t in plan.capture.tensors if t.kind == "node")
+        return {(backend, i): self._decide(call).supported for i, call in nodes}
 
     def _decide(self, call: Call) -> Decision:
         if call.op in VIEWS:
@@ -258,9 +257,8 @@ class Profile:
         return _decision(supported, row, f"{text}; the most similar: {row}", "unrecorded")
 
 
-def recorded_call(tensor: Any) -> Call:
-    """The op call of a node of a plan. Raises `ArgumentError` for a plan from a debug log."""
-    plan, record = tensor.plan, tensor.record
+def recorded_call(plan: Any, record: Any) -> Call:
+    """The op call of a tensor of a plan. Raises `ArgumentError` for a plan from a debug log."""
     if plan.capture.source != "scheduler":
         raise ArgumentError(
             f"'{record.name}' of a plan from a {plan.capture.source}, which has no shapes or "

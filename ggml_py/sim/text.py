@@ -11,6 +11,7 @@ from ..errors import ArgumentError
 from .device import SimDevice, existing, sim_device
 from .named import load_profile
 
+_SET = "set."
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
@@ -20,23 +21,28 @@ def sim_device_of(text: str) -> SimDevice:
 
     The settings are those of `sim_device`, with min_batch for offload_min_batch. Bytes may end in
     K, M, G or T. host, host_buffer and async need no value. supports is all, none, or ops joined
-    with +. strict makes the profile say no wherever its record leaves doubt. Raises
-    `ArgumentError`.
+    with +. strict makes a profile from a record say no wherever the record leaves doubt;
+    set.PROPERTY=VALUE changes a property of a card. Raises `ArgumentError`.
     """
     name, *parts = [part.strip() for part in text.split(",")]
     settings: dict[str, Any] = {}
+    properties: dict[str, str] = {}
     for part in parts:
         key, _, value = part.partition("=")
+        if key.startswith(_SET):
+            properties[key.removeprefix(_SET)] = _word(part, value)
+            continue
         if key not in _READ or key in settings:
             known = ", ".join(sorted(_READ))
             what = f"'{key}' is given twice" if key in settings else f"unknown setting '{key}'"
             raise ArgumentError(f"sim:{text}: {what}; the settings are {known}")
         settings[key] = _READ[key](part, value)
     strict = settings.pop("strict", None)
-    if strict is not None:
+    if strict is not None or properties:
         if "profile" not in settings:
-            raise ArgumentError(f"sim:{text}: strict needs a profile: name one with profile=")
-        settings["profile"] = load_profile(settings["profile"], strict)
+            what = "strict" if properties == {} else f"{_SET}{next(iter(properties))}"
+            raise ArgumentError(f"sim:{text}: {what} needs a profile: name one with profile=")
+        settings["profile"] = load_profile(settings["profile"], bool(strict), **properties)
     known_device = existing(name)
     if known_device is not None and not settings:
         return known_device

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.thorough("long", quick=6)
 # A CUDA GPU that is simulated from upstream's records, with all layers, and a cache of a type that
 # its attention does not take.
 CARD = "sim:card,profile=cuda"
-OPTIONS = ("-d", CARD, "-d", "CPU", "-ngl", 99, "-ctk", "q5_1", "-ctv", "q5_1", "-n", 64)
+OPTIONS = ("-d", CARD, "-d", "CPU", "-ngl", 99, "-ctk", "iq4_nl", "-ctv", "iq4_nl", "-n", 64)
 
 
 @pytest.fixture(scope="module")
@@ -143,8 +143,9 @@ class Answer:
 
     def render(self):
         return (
-            "FLASH_ATTN_EXT 'node_55' on card: not supported, but would be with:\n"
-            "  together    K and V q4_0 instead of q5_1 (or q8_0, f16, f32)"
+            "FLASH_ATTN_EXT 'node_76' on card: not supported, but would be with:\n"
+            "  together    K and V f16 instead of iq4_nl "
+            "(or f32, bf16, q8_0, q4_0, q4_1, q5_0, q5_1)"
         )
 
 
@@ -157,7 +158,7 @@ def test_why_not_asks_another_device_about_a_saved_plan(folder, plan, attention)
     given = ("why-not", folder / "p.json.gz", attention, "card")
     assert "\n  what it would support instead: card is not here; --ask" in ok(*given)
     out = ok(*given, "--ask", "sim:other,profile=cuda")
-    assert "on other: not supported, but would be with:\n    together    K and V q4_0" in out
+    assert "on other: not supported, but would be with:\n    together    K and V f16" in out
     data = json.loads(ok(*given, "--ask", "sim:other,profile=metal", "--json"))
     assert data["decision"] == asdict(decision(plan, attention, "metal"))
     assert data["decision"]["row"].startswith("FLASH_ATTN_EXT(hsk=")
@@ -192,13 +193,13 @@ def test_why_not_when_it_is_there(folder):
 def test_what_if_it_were_another_device(folder, plan, attention, tmp_path):
     saved = ggml.Plan.from_json
     command = ("plan", folder / "p.json.gz", "-o", tmp_path / "w.json", "--force")
-    for profile in ("cuda", "metal"):
+    for profile in ("record:cuda", "metal"):
         answers = ggml.load_profile(profile).answers(plan, "card")
         change = ("--what-if", f"profile:card={profile}")
         ok(*command, *change, command=BLOCKED)
         expected = plan.what_if(supports=answers)
         assert saved(tmp_path / "w.json") == expected
-        assert expected.node(attention).backend == {"cuda": "CPU", "metal": "card"}[profile]
+        assert expected.node(attention).backend == {"record:cuda": "CPU", "metal": "card"}[profile]
     # What is told of a node counts more, in whatever order.
     single = ("--what-if", f"supports:card/{attention}=no")
     for changes in ((*change, *single), (*single, *change)):

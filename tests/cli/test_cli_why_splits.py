@@ -93,7 +93,7 @@ def test_of_a_saved_plan_without_the_native_library(folder):
         (("-ngl", 99), None),
         (("-ngl", 99, "-nkvo"), "-kvo"),
         (("-ngl", 2, "-nkvo", "-n", 64), "-ngl all, -kvo"),
-        (("-ngl", 99, "-ctk", "q5_1", "-ctv", "q5_1"), "-ctk q8_0 -ctv q8_0"),
+        (("-ngl", 99, "-ctk", "iq4_nl", "-ctv", "iq4_nl"), "-ctk q8_0 -ctv q8_0"),
         (("-ngl", 99, "-ot", r"ffn_up=CPU"), "without -ot"),
         (("-ngl", 99, "-ncffn", 2), "without -ncffn"),
     ],

@@ -20,7 +20,7 @@ GPU, TWO = ("sim:gpu0,profile=cuda", "CPU"), ("sim:gpu0,profile=cuda", "sim:gpu1
 
 @pytest.fixture(scope="module")
 def path(model_file):
-    return model_file(LlamaSpec(6, n_embd=128, n_head=4, n_head_kv=2, n_ff=192, n_vocab=300))
+    return model_file(LlamaSpec(6, n_embd=256, n_head=4, n_head_kv=2, n_ff=192, n_vocab=300))
 
 
 def plan(path, devices, n_tokens, **options):
@@ -46,8 +46,9 @@ def test_three_layers_on_the_gpu(path, plan_snapshot, n_tokens):
     plan_snapshot(plan(path, GPU, n_tokens, n_gpu_layers=3))
 
 
-def test_a_cache_that_the_gpu_cannot_read_in_attention(path, plan_snapshot):
-    plan_snapshot(plan(path, GPU, 64, n_gpu_layers=99, type_k="q5_1", type_v="q5_1"))
+def test_heads_that_the_gpu_has_no_attention_for(model_file, plan_snapshot):
+    small = model_file(LlamaSpec(6, n_embd=128, n_head=4, n_head_kv=2, n_ff=192, n_vocab=300))
+    plan_snapshot(plan(small, GPU, 64, n_gpu_layers=99, flash_attn="on"))
 
 
 def test_two_gpus(path, plan_snapshot):
@@ -60,6 +61,10 @@ def test_two_gpus(path, plan_snapshot):
 def test_each_architecture_on_the_gpu(arch_file, plan_snapshot, name):
     kept = plan(arch_file(name), GPU, 1, n_gpu_layers=99)
     plan_snapshot(kept)
+    if name == "mamba":  # CUDA scans a multiple of 128 heads, this file has fewer
+        off = {n.op for n in kept.nodes if n.backend == "CPU" and n.op != "VIEW"}
+        assert off == {"GET_ROWS", "SSM_SCAN"}
+        return
     assert_no_fallback(kept)
     assert_max_splits(kept, 2)
     assert_max_copy_bytes(kept, 5000)  # a token's embedding, what else is an input of a token

@@ -18,7 +18,7 @@ from ggml_py.trace import reference
 from ggml_py.trace.answers.match import without_number
 
 N_LAYER = 8
-GPU = ("sim:gpu0,profile=cuda", "CPU")
+GPU = ("sim:gpu0,profile=record:cuda", "CPU")
 HOSTILE = [
     "Qcur-0", "Qcur-1", "Qcur-2", "Qcur-01", "l_out-1", "blk.1.ffn.weight", "cache_k_l1 (view)",
     "node_3", "node_3 (view)", " (view)", "", "-", "<", "< x", "{i}", "x-{i}", 'a "b"', '"', "a  b",
@@ -136,7 +136,8 @@ def test_a_change_in_every_layer_is_lines_of_one_layer(model):
 def test_pages_do_not_tell_the_machine(model, sims):
     """Alignment and memory of the device, threads, names of devices' buffers."""
     kept = model(n_gpu_layers=99)
-    other = model(n_gpu_layers=99, devices=("sim:gpu0,profile=cuda,alignment=256,memory=1G", "CPU"))
+    gpu = f"{GPU[0]},alignment=256,memory=1G"
+    other = model(n_gpu_layers=99, devices=(gpu, "CPU"))
     assert kept.snapshot() == other.snapshot()
     settings = kept.settings._replace(upstream="9.9.9", build="other", hash_set_size=7)
     bufts = tuple(b._replace(name=f"other {b.name}") for b in kept.capture.bufts)

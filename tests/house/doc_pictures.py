@@ -25,9 +25,9 @@ PICK = """
 
 # name, plans, light or dark, script to run before
 SHOTS = (
-    ("lanes", ("q5_1",), "light", PICK),
-    ("passes", ("q5_1",), "dark", "page.setStage(2)"),
-    ("diff", ("q5_1", "q8_0"), "light", "page.foldAll(true)"),
+    ("lanes", ("iq4_nl",), "light", PICK),
+    ("passes", ("iq4_nl",), "dark", "page.setStage(2)"),
+    ("diff", ("iq4_nl", "q8_0"), "light", "page.foldAll(true)"),
 )
 
 
@@ -37,7 +37,7 @@ def main() -> None:
         folder = Path(scratch)
         write_llama(folder / "m.gguf", SPEC)
         plans = {}
-        for kind in ("q5_1", "q8_0"):
+        for kind in ("iq4_nl", "q8_0"):
             options = {"type_k": kind, "type_v": kind, "n_gpu_layers": 99}
             with load(folder / "m.gguf", devices=DEVICES, **options) as model:
                 plans[kind] = model.plan(n_tokens=64)

@@ -63,7 +63,7 @@ def shown(folder):
     """The content of the two blocks that show output: the page, and the failure."""
     kept = folder / "__plans__/test_placement/test_placement[1].plan"
     source = folder / "test_placement.py"
-    source.write_text(source.read_text().replace("99, ", '99, type_k="q5_1", type_v="q5_1", '))
+    source.write_text(source.read_text().replace("99, ", '99, type_k="iq4_nl", type_v="iq4_nl", '))
     failed = pytest_in(folder, "test_placement.py", "-k", "1]")
     return kept.read_text(), "\n".join(message(failed)) + "\n"
 

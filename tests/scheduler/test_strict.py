@@ -159,7 +159,7 @@ def test_a_model_in_a_block(tmp_path):
     with ggml.strict(no_fallback=True), load(tmp_path / "m.gguf", **gpu) as model:
         expected = model.eval([1, 2, 3]).copy()
         model.plan(n_tokens=8)
-    with load(tmp_path / "m.gguf", type_k="q5_1", type_v="q5_1", **gpu) as model:
+    with load(tmp_path / "m.gguf", type_k="iq4_nl", type_v="iq4_nl", **gpu) as model:
         for act in (lambda: model.eval([1, 2, 3]), lambda: model.plan(n_tokens=8)):
             with ggml.strict(no_fallback=True), pytest.raises(ggml.PlacementError, match="FLASH"):
                 act()

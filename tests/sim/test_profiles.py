@@ -42,15 +42,16 @@ def made(op, text):
 
 def test_names():
     names = ggml.profiles()
-    assert {"cpu", "cuda", "metal", "vulkan", "sycl", "cann", "opencl"} <= set(names)
-    assert ggml.load_profile("CUDA").name == "cuda"
+    assert {"cpu", "cuda", "metal", "vulkan", "sycl", "cann", "opencl", "rtx4090"} <= set(names)
+    assert ggml.load_profile("record:CUDA").name == "cuda"
+    assert ggml.load_profile("CUDA").name == "rtx4090"  # a backend's name means one card
 
 
 @pytest.mark.thorough("cases", quick=1)
 @pytest.mark.parametrize("profile", ["cpu", "cuda", "metal", "vulkan"])
 def test_every_recorded_case_finds_its_own_row(profile):
     record = profile_rows.record_of(profile)
-    device = ggml.load_profile(profile)
+    device = ggml.load_profile(f"record:{profile}")
     n_exact = n_refused = n = 0
     for op in sorted(record.ops() & CASES.keys()):
         for text, supported in sample(record, op):
@@ -74,8 +75,8 @@ def test_every_recorded_case_finds_its_own_row(profile):
 def test_no_parameter_of_the_record_is_missed():
     kinds = (ggml.enums.Op, ggml.enums.UnaryOp, ggml.enums.GluOp)
     real = {member.name for kind in kinds for member in kind}  # others are tests of several ops
-    for profile in ggml.profiles():
-        device = ggml.load_profile(profile)
+    for profile in profile_rows.names():
+        device = ggml.load_profile(f"record:{profile}")
         assert real & set(device.ops) <= OPS.keys()
         for op in OPS.keys() & set(device.ops):
             cases = device._cases_of(op)
@@ -89,7 +90,7 @@ def test_no_parameter_of_the_record_is_missed():
 
 @pinned
 def test_the_cpu_says_what_its_profile_says():
-    cpu, device = ggml.device("CPU"), ggml.load_profile("cpu")
+    cpu, device = ggml.device("CPU"), ggml.load_profile("record:cpu")
     record = profile_rows.record_of("cpu")
     n = 0
     for op in sorted(record.ops() & CASES.keys()):
@@ -117,7 +118,7 @@ def test_upstreams_program_says_of_this_cpu_what_its_record_says(this_cpu):
     """And the cases that the record lacks, which are held out so to say, the profile guesses; but
     for types that no test had then: what is untested is no."""
     here, record = profile_rows.record_of(str(this_cpu)), profile_rows.record_of("cpu")
-    device = ggml.load_profile("cpu")
+    device = ggml.load_profile("record:cpu")
     n_same, right = 0, []
     for op in sorted(here.ops()):
         recorded = dict(record.answers(op))
@@ -163,7 +164,7 @@ def varied(random, row):
 def test_what_follows_from_rows_that_agree_is_what_the_cpu_says():
     """Cases of other sizes than the recorded ones, against the live CPU. (Of types that it was not
     tested with, the CPU's supports_op says yes to most, and its kernels abort.)"""
-    random, cpu, device = Random(1), ggml.device("CPU"), ggml.load_profile("cpu")
+    random, cpu, device = Random(1), ggml.device("CPU"), ggml.load_profile("record:cpu")
     record = profile_rows.record_of("cpu")
     rows = {op: record.answers(op) for op in sorted(record.ops() & CASES.keys())}
     n = dict.fromkeys(("exact", "agreed", "nearest", "unrecorded"), 0)
@@ -183,7 +184,7 @@ def test_what_follows_from_rows_that_agree_is_what_the_cpu_says():
 
 def left_out(profile, n=60):
     """Decisions on rows with themselves, and what equals them, taken out of the record."""
-    device = ggml.load_profile(profile)
+    device = ggml.load_profile(f"record:{profile}")
     for op in device.ops:
         if op not in OPS:
             continue
@@ -315,7 +316,7 @@ def test_quantised_heads_are_compared_as_they_are_padded():
         "logit_softcap=0.000000,prec=f32,type_KV=q4_0,permute=[0,1,2,3]"
     )))  # fmt: skip
     assert call.source(1).ne[0] == 64
-    assert ggml.load_profile("cuda").decide(call).basis == "exact"
+    assert ggml.load_profile("record:cuda").decide(call).basis == "exact"
 
 
 @pytest.mark.parametrize(
@@ -335,7 +336,7 @@ def test_files_that_are_no_record(tmp_path, content, what):
 
 def test_quantised_kv_on_cuda_names_the_reason():
     """llama.cpp #12352, #28455: a KV type that flash attention lacks falls back silently."""
-    context, cuda = ggml.Context(), ggml.load_profile("cuda")
+    context, cuda = ggml.Context(), ggml.load_profile("record:cuda")
 
     def attention(kind):
         q = context.new_tensor("f32", 128, 1, 32)
@@ -350,13 +351,13 @@ def test_quantised_kv_on_cuda_names_the_reason():
 
 @pinned
 def test_older_records_have_no_rows_for_hints():
-    context, device = ggml.Context(), ggml.load_profile("cuda")
+    context, device = ggml.Context(), ggml.load_profile("record:cuda")
     x = context.new_tensor("f32", 64, 64)
     plain, hinted = context.mul_mat(x, x), context.mul_mat(x, x)
     hinted.set_hint("src0_is_hadamard")
     assert "MUL_MAT_HADAMARD" not in device.ops
     assert device.decide(hinted) == device.decide(plain)
-    assert ggml.load_profile("cpu").decide(hinted).row.startswith("MUL_MAT_HADAMARD(")
+    assert ggml.load_profile("record:cpu").decide(hinted).row.startswith("MUL_MAT_HADAMARD(")
 
 
 def test_a_plain_llama_graph_runs_on_the_large_backends():
@@ -375,7 +376,7 @@ def test_a_plain_llama_graph_runs_on_the_large_backends():
     nodes = [norm, q, rope, store, embd, context.swiglu_split(up, context.silu(up)), heads]
     nodes += [context.add(x, x), context.soft_max(up), context.cont(context.transpose(x))]
     for name in ("cuda", "vulkan", "metal", "sycl"):
-        device = ggml.load_profile(name)
+        device = ggml.load_profile(f"record:{name}")
         for node in nodes:
             assert device.supports(node), device.decide(node).text
 
@@ -410,7 +411,7 @@ def test_a_recorded_node_is_the_call_that_the_live_one_is():
     graph, plan = planned(context)
     for node, record in zip(graph.nodes, plan.capture.tensors, strict=False):
         assert call_of(node) == call_of_record(record, plan.capture.tensors), record.name
-    cuda = ggml.load_profile("cuda")
+    cuda = ggml.load_profile("record:cuda")
     for live, recorded in zip(graph.nodes, plan.nodes, strict=True):
         assert cuda.decide(live) == cuda.decide(recorded)
 
@@ -420,8 +421,9 @@ def test_what_if_the_device_were_another(profile):
     """A plan over a device that takes all, asked about another, is the plan over that one."""
     context = ggml.Context()
     _graph, anything = planned(context)
-    _graph, theirs = planned(context, profile=profile)
-    changed = anything.what_if(supports=ggml.load_profile(profile).answers(anything, "gpu0"))
+    _graph, theirs = planned(context, profile=f"record:{profile}")
+    record = ggml.load_profile(f"record:{profile}")
+    changed = anything.what_if(supports=record.answers(anything, "gpu0"))
     assert [n.backend for n in changed.nodes] == [n.backend for n in theirs.nodes]
     assert changed.n_splits == theirs.n_splits
 
@@ -429,7 +431,7 @@ def test_what_if_the_device_were_another(profile):
 @has_top_k
 def test_speed():
     start = time.perf_counter()
-    device = ggml.load_profile("cuda")
+    device = ggml.load_profile("record:cuda")
     assert time.perf_counter() - start < 0.15
     tensor = top_k(1024)
     device.decide(tensor)
@@ -457,7 +459,7 @@ sys.modules["ggml_py._ggml"] = None
 import ggml_py
 from ggml_py.sim.profiles.call import Call, Operand
 call = {call!r}
-opencl = ggml_py.load_profile("opencl")
+opencl = ggml_py.load_profile("record:opencl")
 plan = ggml_py.Plan.from_json({str(tmp_path / "plan.json")!r})
 changed = plan.what_if(supports=opencl.answers(plan, "gpu0"))
 print(opencl.decide(call).text)
@@ -467,7 +469,7 @@ print([node.backend for node in changed.nodes])
         [sys.executable, "-c", program], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    opencl = ggml.load_profile("opencl")
+    opencl = ggml.load_profile("record:opencl")
     changed = plan.what_if(supports=opencl.answers(plan, "gpu0"))
     assert done.stdout.splitlines() == [
         opencl.decide(call).text, str([node.backend for node in changed.nodes]),

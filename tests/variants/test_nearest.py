@@ -378,7 +378,7 @@ def recorded(profile):
 
 @pytest.mark.parametrize(("k", "v"), [("q5_1", "f16"), ("q5_1", "q5_1")])
 def test_a_profile_names_the_types_of_the_cache(ctx, k, v):
-    with recorded("cuda") as device:
+    with recorded("record:cuda") as device:
         best = ggml.nearest(attention(ctx, k, v, n_batch=1), device).variants[0]
         assert best.name == ("K" if v == "f16" else "K and V")
         assert "f16" in (best.after or best.parts[0].after, *best.also)
@@ -388,7 +388,7 @@ def test_a_profile_names_the_types_of_the_cache(ctx, k, v):
 
 
 def test_a_profile_names_a_parameter(ctx):
-    with recorded("vulkan") as device:
+    with recorded("record:vulkan") as device:
         a = ctx.new_tensor("f32", 64, 8)
         answer = ggml.nearest(ctx.soft_max_ext_back(a, a, 1.0, 8.0), device)
     assert answer.text == "SOFT_MAX_BACK: max_bias 0 instead of 8"

@@ -52,7 +52,7 @@ bool supported(const device & dst, int n) {
 }
 bool other(const device & d) { return unused() > 0 && d.cores; }
 """
-STUBS = "#define GP_AT\nstruct toolkit_stream {};\n"
+STUBS = "#define GP_AT\n#define GP_FRAME\nstruct toolkit_stream {};\n"
 
 
 @pytest.fixture

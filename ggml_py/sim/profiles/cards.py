@@ -1,4 +1,4 @@
-"""Named cards: the properties that upstream's backends ask of a device, for devices that people have.
+"""Named cards: the properties that upstream's backends ask of a device, for those people have.
 
 Keys are the names that the toolkit gives the properties: the fields of `cudaDeviceProp`, and so on
 (native/cards/). What a card does not name has the default of its backend (`gp_card_property`).
@@ -29,7 +29,9 @@ class Card:
     assumed: tuple[str, ...] = field(default=())  # properties that the source does not say
 
 
-def _nvidia(title: str, memory: float, cc: str, n_sm: int, smem: float, integrated: int = 0) -> Card:
+def _nvidia(
+    title: str, memory: float, cc: str, n_sm: int, smem: float, integrated: int = 0
+) -> Card:
     """`smem` is the shared memory that a block may have, in KiB."""
     major, minor = map(int, cc.split("."))
     properties = {
@@ -44,7 +46,7 @@ def _nvidia(title: str, memory: float, cc: str, n_sm: int, smem: float, integrat
 
 def _amd(title: str, memory: float, arch: str, n_cu: int, warp: int, integrated: int = 0) -> Card:
     """`n_cu` as ROCm counts: compute units, or pairs of them (WGP) where it works in pairs."""
-    properties = {
+    properties: dict[str, str | int] = {
         "gcnArchName": arch,
         "major": int(arch[3:-2]),
         "minor": int(arch[-2], 16),
@@ -65,7 +67,8 @@ def _mthreads(title: str, memory: float, cc: str, n_mp: int) -> Card:
         "multiProcessorCount": n_mp,
         "sharedMemPerBlockOptin": 48 * KIB,
     }
-    assumed = ("sharedMemPerBlock", "sharedMemPerBlockOptin", "warpSize")
+    # Upstream's host code has flash attention only if its compiler defines __MUSA_ARCH__ there.
+    assumed = ("sharedMemPerBlock", "sharedMemPerBlockOptin", "warpSize", "no __MUSA_ARCH__")
     return Card("musa", f"Moore Threads {title}", int(memory * GIB), properties, _MUSA, assumed)
 
 

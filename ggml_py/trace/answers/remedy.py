@@ -57,14 +57,19 @@ def best(
     make: Callable[[dict[Any, Any]], Planned | None],
 ) -> Remedy | None:
     """Tries each candidate (flags, changes) together with the earlier ones that helped. The remedy
-    has all that helped; None if none did. `make` returns the plan with changes, or None."""
-    found, flags, changes = plan, [], dict[Any, Any]()
-    for flag, more in candidates:
-        after = make({**changes, **more})
-        if after is not None and is_better(found, after):
-            found, changes = after, {**changes, **more}
-            flags.append(flag)
-    return Remedy(", ".join(flags), found) if flags else None
+    has all that helped; None if none did. Of several that change the same settings it has one: a
+    later one only if it gives fewer splits. `make` returns the plan with changes, or None."""
+    found = plan
+    helped: dict[str, dict[Any, Any]] = {}
+    for flag, changes in candidates:
+        others = {f: c for f, c in helped.items() if c.keys() != changes.keys()}
+        merged = {k: v for one in (*others.values(), changes) for k, v in one.items()}
+        after = make(merged)
+        if after is None or not is_better(found, after):
+            continue
+        if len(others) == len(helped) or after.n_splits < found.n_splits:
+            found, helped = after, {**others, flag: changes}
+    return Remedy(", ".join(helped), found) if helped else None
 
 
 def remedy_of(plan: Planned, why: WhySplits) -> Remedy | None:
