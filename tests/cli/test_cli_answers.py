@@ -193,13 +193,13 @@ def test_why_not_when_it_is_there(folder):
 def test_what_if_it_were_another_device(folder, plan, attention, tmp_path):
     saved = ggml.Plan.from_json
     command = ("plan", folder / "p.json.gz", "-o", tmp_path / "w.json", "--force")
-    for profile in ("record:cuda", "metal"):
+    for profile in ("record:cuda", "cpu"):
         answers = ggml.load_profile(profile).answers(plan, "card")
         change = ("--what-if", f"profile:card={profile}")
         ok(*command, *change, command=BLOCKED)
         expected = plan.what_if(supports=answers)
         assert saved(tmp_path / "w.json") == expected
-        assert expected.node(attention).backend == {"record:cuda": "CPU", "metal": "card"}[profile]
+        assert expected.node(attention).backend == {"record:cuda": "CPU", "cpu": "card"}[profile]
     # What is told of a node counts more, in whatever order.
     single = ("--what-if", f"supports:card/{attention}=no")
     for changes in ((*change, *single), (*single, *change)):
