@@ -11,8 +11,8 @@ from __future__ import annotations
 import re
 import subprocess
 import tempfile
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from vendor import cut
@@ -40,6 +40,10 @@ class Backend:
     ends: tuple[str, ...] = ()
     more: tuple[str, ...] = ()  # other folders and files whose text belongs to the backend
     aliases: str = ""  # a header of the backend that renames the toolkit's names
+    asked: tuple[str, ...] = ()  # names that some releases lack: the stubs get GP_HAS_NAME
+    edits: tuple[tuple[str, str], ...] = ()  # patterns of what is not C++, and what it becomes
+    members: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # see cut.Wanted
+    slices: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
 
 _CUDA = Backend(
@@ -60,7 +64,37 @@ _CUDA = Backend(
     more=("vendors", "ggml-cuda.h"),
 )  # fmt: skip
 
+_METAL = Backend(
+    "ggml-metal",
+    (
+        "ggml-metal.cpp", "ggml-metal-device.m", "ggml-metal-ops.cpp", "ggml-metal-common.cpp",
+        "ggml-metal-tuning.cpp",
+    ),
+    ("ggml_backend_metal_device_i",),
+    ("ggml_metal_device_supports_op",),
+    "metal.cpp",
+    ("Foundation/Foundation.h", "Metal/Metal.h", "stdatomic.h"),
+    ("GGML_METAL_EMBED_LIBRARY=1", "__has_feature(x)=0"),
+    ("*_device_buffer_mapped", "*_device_event_init"),
+    edits=(
+        (r"\[dev->mtl_device supportsFamily:(\w+)\]", r"dev->mtl_device.supportsFamily(\1)"),
+        (r"\[\[dev->mtl_device name\] UTF8String\]", "dev->mtl_device.name"),
+    ),
+    asked=("g_devices",),
+    members={"ggml_metal_device": ("mtl_device", "props")},
+    # Not what a kernel compiled on the device tells (bfloat, the tensor API).
+    slices={
+        "ggml_metal_device_init": (
+            "ggml_metal_device_t dev",
+            r"dev->props\.(has_simd\w+|has_bfloat|has_unified_memory|use_shared_buffers|device_id"
+            r"|op_offload_min_batch_size|max_(?!working)\w+)\s*\|?= ",
+        ),
+    },
+    more=("ggml-metal.h",),
+)  # fmt: skip
+
 BACKENDS: dict[str, Backend] = {
+    "metal": _METAL,
     "cuda": _CUDA,
     "hip": replace(
         _CUDA,
@@ -115,9 +149,14 @@ def _cut(name: str, ggml: Path, native: Path, target: Path, compiler: Sequence[s
             _make_empty(Path(empty), backend, files, command, folders)
             stream = cut.preprocessed(command, files, folders, backend.defines)
             aliases = _aliases(backend, command, folders)
+        for pattern, becomes in backend.edits:
+            stream = re.sub(pattern, becomes, stream)
         source = cut.read(stream, {backend.folder, *backend.more})
         provided = {aliases.get(name, name) for name in _defined(stubs)}
-        wanted = cut.Wanted(backend.roots, provided, (*ENDS, *backend.ends), backend.answers)
+        wanted = cut.Wanted(
+            (*backend.roots, *backend.slices), provided, (*ENDS, *backend.ends), backend.answers,
+            backend.members, backend.slices,
+        )  # fmt: skip
         text = cut.cut(source, wanted)
     except BuildError as error:
         return Cut(name, None, str(error))
@@ -125,6 +164,7 @@ def _cut(name: str, ggml: Path, native: Path, target: Path, compiler: Sequence[s
     _write(target / f"{name}.inc", text)
     defines = "".join(f"#define {d.replace('=', ' ', 1)}\n" for d in backend.defines)
     defines += "".join(f"#define {name} {other}\n" for name, other in sorted(aliases.items()))
+    defines += "".join(f"#define GP_HAS_{name}\n" for name in backend.asked if name in text)
     _write(
         made,
         f'{defines}#define GP_CARD_NAME "{name}"\n#define GP_CUT "{name}.inc"\n'

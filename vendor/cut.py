@@ -19,7 +19,7 @@ from __future__ import annotations
 import re
 import subprocess
 from bisect import bisect_right
-from collections.abc import Collection, Iterable, Iterator, Sequence, Set
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -34,6 +34,7 @@ _TOKEN = re.compile(
     re.DOTALL | re.VERBOSE,
 )
 _LINE = re.compile(r'# (\d+) "((?:[^"\\]|\\.)*)"')
+_TYPE = re.compile(r"\s*(?:typedef )?(?:struct|class|union|enum) (\w+)(?: \{|$)")
 _WORD = re.compile(r"[A-Za-z_]\w*\Z")
 _RECORDS = ("struct", "class", "union", "enum")
 _ATTRIBUTES = ("__attribute__", "__launch_bounds__", "__declspec", "alignas", "decltype")
@@ -98,6 +99,7 @@ def read(stream: str, wanted: Set[str]) -> Source:
     kept: list[str] = []
     lines: list[tuple[str, int]] = []
     file, number, inside = "", 0, False
+    elsewhere: set[str] = set()  # types that other headers define
     for text in stream.splitlines():
         if mark := _LINE.match(text):
             number, file = int(mark[1]), mark[2]
@@ -106,6 +108,8 @@ def read(stream: str, wanted: Set[str]) -> Source:
         if inside:
             kept.append(text)
             lines.append((Path(file).name, number))
+        elif found := _TYPE.match(text):
+            elsewhere.add(found[1])
         number += 1
     starts, at = [], 0
     for text in kept:
@@ -113,7 +117,9 @@ def read(stream: str, wanted: Set[str]) -> Source:
         at += len(text) + 1
     source = Source("\n".join(kept), lines, starts)
     tokens = [Token(found[0], found.start()) for found in _TOKEN.finditer(source.text)]
-    source.definitions = list(_definitions(tokens))
+    source.definitions = [
+        d for d in _definitions(tokens) if d.has_body or not d.kind or d.names[0] not in elsewhere
+    ]
     return source
 
 
@@ -125,12 +131,44 @@ class Wanted:
     provided: Collection[str] = ()  # names that are not followed
     ends: Sequence[str] = ()  # patterns of functions whose body is not wanted
     answers: Collection[str] = ()  # functions whose result is the answer
+    members: Mapping[str, Collection[str]] = field(default_factory=dict)  # of types: those wanted
+    # Of functions: the parameters of a function gp_NAME, and a pattern of the statements in it.
+    slices: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+
+    def statements(self, source: Source, definition: Definition) -> list[tuple[int, int]] | None:
+        """Where the parts of a definition are that alone are wanted; None if all of it is.
+
+        Members of a type are wanted by name. Statements of a function are wanted if they match a
+        pattern, and are in the same block as the first that does.
+        """
+        for name in definition.names[:1]:
+            if wanted := self.members.get(name):
+                parts = _parts(source, definition)
+                return [(b, e) for b, e, depth in parts
+                        if depth == 1 and _member(source.text[b:e]) in wanted]  # fmt: skip
+            if name in self.slices and definition.has_body:
+                parts = [part for part in _parts(source, definition)
+                         if re.match(self.slices[name][1], source.text[part[0] : part[1]])]
+                return [(b, e) for b, e, depth in parts if depth == parts[0][2]]
+        return None
+
+    def uses(self, source: Source, definition: Definition) -> frozenset[str]:
+        """The names in what is wanted of a definition."""
+        if self.is_end(definition):
+            return definition.head
+        parts = self.statements(source, definition)
+        if parts is None:
+            return definition.uses
+        text = " ".join(source.text[b:e] for b, e in parts)
+        text += " ".join(self.slices[name][0] for name in definition.names if name in self.slices)
+        return _used([found[0] for found in _TOKEN.finditer(text)])
 
     def is_end(self, definition: Definition) -> bool:
         """Whether only its head is wanted."""
         return definition.body >= 0 and any(
-            fnmatchcase(name, pattern) for name in definition.names for pattern in self.ends
-        )
+            fnmatchcase(name, pattern) and name not in self.slices
+            for name in definition.names for pattern in self.ends
+        )  # fmt: skip
 
 
 def cut(source: Source, wanted: Wanted) -> str:
@@ -163,7 +201,7 @@ def reached(source: Source, wanted: Wanted) -> set[int]:
             for definition in by_name.get(name, ()):
                 if id(definition) not in taken:
                     taken.add(id(definition))
-                    names |= definition.head if wanted.is_end(definition) else definition.uses
+                    names |= wanted.uses(source, definition)
         done |= pending
         owners = done - set(wanted.provided)
         names |= {name for name, owner in outside.items() if owner in owners}
@@ -177,6 +215,15 @@ def _printed(
     """Its text. Functions with a result of a type in `recorded` record their lines."""
     if wanted.is_end(definition):
         return _lines(source, definition.begin, definition.body, {}) + "{ GP_CUT_OFF }"
+    parts = wanted.statements(source, definition)
+    if parts is not None:
+        name = definition.names[0]
+        if name in wanted.slices:
+            head = f"static void gp_{name}({wanted.slices[name][0]}) "
+        else:
+            head = source.text[definition.begin : source.text.index("{", definition.begin)]
+        body = "\n".join(_lines(source, b, e, {}) for b, e in parts)
+        return f"{head}{{\n{body}\n}}{'' if definition.body >= 0 else ';'}"
     marks: dict[int, str] = {}
     if definition.returns and definition.result in recorded:
         mark = "GP_ANSWER " if set(definition.names) & set(wanted.answers) else "GP_AT "
@@ -203,6 +250,31 @@ def _lines(source: Source, begin: int, end: int, marks: dict[int, str]) -> str:
         out.append(marked)
         before = file, number
     return "\n".join(out)
+
+
+# --- inside of a definition
+
+
+def _parts(source: Source, definition: Definition) -> Iterator[tuple[int, int, int]]:
+    """Where each statement or member begins and ends, and how many brackets it is in."""
+    depth, begin = 0, -1
+    for found in _TOKEN.finditer(source.text, definition.begin, definition.end):
+        text = found[0]
+        if text == "{":
+            depth, begin = depth + 1, -1
+        elif text == "}":
+            depth, begin = depth - 1, -1
+        elif begin < 0:
+            begin = found.start()
+        if text == ";" and begin >= 0:
+            yield begin, found.end(), depth
+            begin = -1
+
+
+def _member(text: str) -> str:
+    """The name that a member's declaration declares."""
+    words = [found[0] for found in _TOKEN.finditer(re.split(r"[=\[{;]", text)[0])]
+    return words[-1] if words else ""
 
 
 # --- the top level of a file
@@ -304,7 +376,7 @@ def _names(words: Sequence[str]) -> Iterator[str]:
         begin = words.index("template") + 1
         if words[begin] != "<":  # an explicit instantiation
             return
-        words = words[_after_angles(words, begin) :]
+        words = words[_after(words, begin, "<", ">") :]
     if words[0] == "using":
         if "=" in words:
             yield words[1]
@@ -322,10 +394,11 @@ def _names(words: Sequence[str]) -> Iterator[str]:
         yield from head[-1:]
 
 
-def _after_angles(words: Sequence[str], begin: int) -> int:
+def _after(words: Sequence[str], begin: int, opens: str, closes: str) -> int:
+    """The index after the bracket that closes the one at `begin`."""
     depth = 0
     for i in range(begin, len(words)):
-        depth += (words[i] == "<") - (words[i] == ">")
+        depth += (words[i] == opens) - (words[i] == closes)
         if depth == 0:
             return i + 1
     return len(words)
@@ -372,8 +445,12 @@ def _record_names(words: Sequence[str]) -> Iterator[str]:
         at += 1
     if at < len(words) and _WORD.match(words[at]):
         yield words[at]
-    if words[kinds[0]] == "enum" and "{" in words:
-        yield from _members(words[words.index("{") + 1 :])
+    if "{" in words:
+        if words[kinds[0]] == "enum":
+            yield from _members(words[words.index("{") + 1 :])
+        rest = words[_after(words, words.index("{"), "{", "}") :]  # struct { .. } variable[] = ..
+        if rest and _WORD.match(rest[0]):
+            yield rest[0]
 
 
 def _members(words: Sequence[str]) -> Iterator[str]:

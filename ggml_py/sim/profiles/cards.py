@@ -13,6 +13,7 @@ GIB = 1 << 30
 KIB = 1 << 10
 
 _NVIDIA = "NVIDIA's data sheet; CUDA C++ Programming Guide, table of compute capabilities"
+_APPLE = "Apple's Metal feature set tables"
 _AMD = "AMD's data sheet; ROCm's table of accelerators and GPUs"
 _MUSA = "Moore Threads' data sheet"
 
@@ -72,6 +73,28 @@ def _mthreads(title: str, memory: float, cc: str, n_mp: int) -> Card:
     return Card("musa", f"Moore Threads {title}", int(memory * GIB), properties, _MUSA, assumed)
 
 
+def _apple(title: str, ram: int, family: int) -> Card:
+    """`ram` in GiB; macOS gives the GPU two thirds of it, three quarters from 36 GiB on."""
+    memory = ram * GIB * 3 // 4 if ram >= 36 else ram * GIB * 2 // 3
+    properties = {
+        "family_apple": family,
+        "family_metal": 3,
+        "maxBufferLength": ram * GIB * 9 // 16,
+        "maxThreadgroupMemoryLength": 32 * KIB,
+    }
+    # Whether bfloat kernels compile on the device; upstream's init tries one.
+    assumed = ("maxBufferLength", "recommendedMaxWorkingSetSize", "bfloat kernels compile")
+    return Card("metal", f"Apple {title}", memory, properties, _APPLE, assumed)
+
+
+_NAVI = {
+    "family_apple": 0,
+    "family_metal": 3,
+    "hasUnifiedMemory": 0,
+    "maxBufferLength": 7 * GIB // 2,
+    "maxThreadgroupMemoryLength": 64 * KIB,
+}
+
 CARDS: dict[str, Card] = {
     "rtx5090": _nvidia("GeForce RTX 5090", 32, "12.0", 170, 99),
     "rtx5080": _nvidia("GeForce RTX 5080", 16, "12.0", 84, 99),
@@ -103,10 +126,28 @@ CARDS: dict[str, Card] = {
     "mi100": _amd("Instinct MI100", 32, "gfx908", 120, 64),
     "mi250x": _amd("Instinct MI250X (one of its two devices)", 64, "gfx90a", 110, 64),
     "mi300x": _amd("Instinct MI300X", 192, "gfx942", 304, 64),
+    "m1": _apple("M1", 16, 7),
+    "m1max": _apple("M1 Max", 64, 7),
+    "m2": _apple("M2", 16, 8),
+    "m2ultra": _apple("M2 Ultra", 192, 8),
+    "m3": _apple("M3", 16, 9),
+    "m3max": _apple("M3 Max", 128, 9),
+    "m3ultra": _apple("M3 Ultra", 512, 9),
+    "m4": _apple("M4", 16, 9),
+    "m4max": _apple("M4 Max", 128, 9),
+    "m5": _apple("M5", 32, 10),
+    "radeon-pro-5500m": Card(
+        "metal", "AMD Radeon Pro 5500M (in a Mac)", 8 * GIB, _NAVI, _APPLE, ("maxBufferLength",)
+    ),
     "s80": _mthreads("MTT S80", 16, "2.1", 64),
     "s4000": _mthreads("MTT S4000", 48, "2.2", 64),
     "s5000": _mthreads("MTT S5000", 80, "3.1", 64),
 }
 
 # The card that a backend's name alone means.
-OF_BACKEND: dict[str, str] = {"cuda": "rtx4090", "hip": "rx7900xtx", "musa": "s4000"}
+OF_BACKEND: dict[str, str] = {
+    "cuda": "rtx4090",
+    "hip": "rx7900xtx",
+    "metal": "m3max",
+    "musa": "s4000",
+}
