@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 USED: dict[int, weakref.ref[AnyGraph]] = {}  # by id: graphs whose tensors are or were in use
 CHANGES: list[changing] = []
-ALLOCATING: list[int] = []  # the threads that are in `Context.alloc`
+ALLOCATING: list[int] = []  # the threads that are in `Context.alloc` or `Tensor.alloc`
 LATER: list[tuple[changing, Callable[[], None]]] = []  # work that finalizers left
 
 
@@ -159,7 +159,7 @@ class changing(in_use):
 
 _USES = (COMPUTING, "being compared", "being reset", "being planned")
 _ALLOCATING = (
-    "Context.alloc, further up on this thread, may need tensors that this would change: wait until "
+    "an alloc further up on this thread may need tensors that this would change: wait until "
     "that returns"
 )
 _ADVICE = "wait until that returns, or build the nodes once for each thread"
@@ -215,26 +215,55 @@ class allocating(in_use):
 
     def __enter__(self) -> None:
         super().__enter__()
-        me, pause = self._user[1], 1e-5
         try:
-            while True:
-                ALLOCATING.append(me)
-                # Calls that change tensors go first; those that begin later see this one and wait.
-                if all(change._user[1] == me for change in list(CHANGES)):
-                    return
-                ALLOCATING.remove(me)
-                time.sleep(pause)
-                pause = min(2 * pause, 0.01)
+            _begin_allocating(self._user[1])
         except BaseException:  # Ctrl-C
             self.__exit__()
             raise
 
     def __exit__(self, *_raised: object) -> None:
-        if self._user[1] in ALLOCATING:
-            ALLOCATING.remove(self._user[1])
+        _end_allocating(self._user[1])
         super().__exit__()
         if LATER:
             free_later()
+
+
+class placing(reading):
+    """Around a call that gives memory to one tensor: like `allocating`, but `handles` (its context,
+    the buffer, the graphs that it may be in) can be read meanwhile."""
+
+    __slots__ = ()
+
+    def __enter__(self) -> None:
+        super().__enter__()
+        try:
+            _begin_allocating(get_ident())
+        except BaseException:
+            self.__exit__()
+            raise
+
+    def __exit__(self, *_raised: object) -> None:
+        _end_allocating(get_ident())
+        super().__exit__()
+        if LATER:
+            free_later()
+
+
+def _begin_allocating(me: int) -> None:
+    pause = 1e-5
+    while True:
+        ALLOCATING.append(me)
+        # Calls that change tensors go first; those that begin later see this one and wait.
+        if all(change._user[1] == me for change in list(CHANGES)):
+            return
+        ALLOCATING.remove(me)
+        time.sleep(pause)
+        pause = min(2 * pause, 0.01)
+
+
+def _end_allocating(me: int) -> None:
+    if me in ALLOCATING:
+        ALLOCATING.remove(me)
 
 
 class _beside(reading):

@@ -161,7 +161,8 @@ class AbortCallback(Callback):
         self.cell[0] = ffi.NULL if predicate is None else self.handle
 
     def _run(self) -> bool:
-        return self.predicate is not None and bool(self.predicate())
+        predicate = self.predicate  # another thread may be removing it
+        return predicate is not None and bool(predicate())
 
 
 # --- called by C: the last argument is the handle of a Callback, which returns None if it raised

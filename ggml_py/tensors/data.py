@@ -48,6 +48,9 @@ class _Shared:
         self.__array_interface__ = interface
         self._memory = memory
 
+# Conditions of upstream that fail only if another thread took the memory after it was checked.
+_WITHOUT_MEMORY = ("buffer not set", "GGML_ASSERT(buffer)", "tensor not allocated")
+
 
 class TensorData(TensorInfo):
     """The part of `Tensor` that handles its elements."""
@@ -67,7 +70,7 @@ class TensorData(TensorInfo):
     def _moved(self, error: AbortError) -> None:
         """Raises if another thread took its memory after it was checked."""
         self._data()
-        if "buffer not set" in error.condition or "GGML_ASSERT(buffer)" in error.condition:
+        if any(known in error.condition for known in _WITHOUT_MEMORY):
             raise BusyError(
                 f"tensor '{self.name}' was given other memory on another thread: wait until "
                 "that returns"

@@ -7,10 +7,11 @@ from typing import Any
 
 from .. import enums
 from ..backends.buffer import Buffer, BufferView
+from ..backends.sharing import placing
 from ..boundary.arguments import describe, integer, ptr_of
 from ..boundary.arguments import enum_of as enum_of
 from ..boundary.ffi import NULL, ffi, lib, text
-from ..boundary.handle import Handle, reading
+from ..boundary.handle import Handle
 from ..errors import AbortError, AllocError, ArgumentError, BusyError, GgmlError
 from .convert import TypeLike as TypeLike
 from .convert import type_of as type_of
@@ -116,8 +117,10 @@ class Tensor(TensorData, OpSettings):
         C: ggml_backend_tensor_alloc
         """
         ptr_of(Buffer, buffer)
-        # Closing the buffer waits and then finds this tensor; no graph with it is planned now.
-        with reading(buffer, *self._graphs()):
+        # Closing the buffer waits and then finds this tensor; no graph with it is planned now, and
+        # nothing else gives memory to tensors of its context.
+        context = [self._context] if isinstance(self._context, Handle) else []
+        with placing(buffer, *context, *self._graphs()):
             self._alloc(buffer, offset)
 
     def _graphs(self) -> list[Handle]:

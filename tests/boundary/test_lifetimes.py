@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import ggml_py as ggml
+from ggml_py.backends.sharing import allocating, placing
 from ggml_py.boundary.handle import LIVE, in_use, reading
 
 # --- a pointer is a reference (rule 3 of boundary/handle.py)
@@ -272,6 +273,56 @@ def test_a_context_that_is_walked_gets_no_tensors_and_says_so():
                 with pytest.raises(ggml.BusyError, match="is allocating on another thread: wait"):
                     make()
         assert context.sqr(x).ne == x.ne
+
+
+def elsewhere(function):
+    """Starts the function on another thread. Returns the thread and the list of what it raised."""
+    raised = []
+
+    def call():
+        try:
+            function()
+        except Exception as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=call)
+    thread.start()
+    return thread, raised
+
+
+def test_one_tensor_gets_no_memory_while_its_context_allocates(cpu):
+    with ggml.Context() as context, cpu.device.buffer_type.alloc(4096) as buffer:
+        x = context.new_tensor("f32", 4)
+        with allocating(context):
+            thread, raised = elsewhere(lambda: x.alloc(buffer))
+            thread.join()
+        assert isinstance(raised[0], ggml.BusyError) and x.buffer is None
+        x.alloc(buffer)
+        assert x.buffer is not None
+
+
+def test_a_scheduler_waits_for_a_tensor_that_gets_memory(cpu):
+    """A graph that was made after the placing began is not among the graphs that it reads."""
+    with ggml.Context() as context, ggml.Scheduler([cpu], graph_size=8) as scheduler:
+        y = context.sqr(context.new_tensor("f32", 4))
+        with placing(context):
+            graph = context.new_graph(8)
+            graph.build_forward_expand(y)
+            thread, raised = elsewhere(lambda: scheduler.alloc_graph(graph))
+            thread.join(timeout=0.05)
+            assert thread.is_alive() and y.buffer is None
+        thread.join()
+        assert raised == [] and y.buffer is not None
+
+
+def test_memory_that_another_thread_took_is_not_an_assertion(cpu):
+    """Between the check and upstream's call a tensor may lose its memory and get other memory."""
+    with ggml.Context() as context:
+        x = context.new_tensor("f32", 4)
+        context.alloc(cpu)
+        condition = 'GGML_ASSERT(tensor->data != NULL && "tensor not allocated") failed'
+        with pytest.raises(ggml.BusyError, match="was given other memory on another thread"):
+            x._moved(ggml.AbortError(condition, "ggml_backend_tensor_set", "", "", 0))
 
 
 # --- plans and the abort callback
