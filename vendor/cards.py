@@ -141,7 +141,7 @@ def _cut(name: str, ggml: Path, native: Path, target: Path, compiler: Sequence[s
     files = [f for f in backend.files if (ggml / "src" / backend.folder / f).is_file()]
     if backend.files[0] not in files:
         return Cut(name, None, f"the release has no {backend.folder}/{backend.files[0]}")
-    command = [*compiler, "-std=c++17"]
+    command = [*compiler, "-std=c++17", "-DNDEBUG"]  # as upstream's release builds
     stubs = native / FOLDER / backend.stubs
     try:
         with tempfile.TemporaryDirectory() as empty:

@@ -16,7 +16,7 @@ from ..errors import ArgumentError, NotBuiltError
 from ..graphs.context import Context
 from ..graphs.from_call import node_of_call
 from ..tensors.tensor import Tensor
-from .profile import Decision, recorded_call
+from .profile import OFFLOAD, Decision, recorded_call
 from .profiles.call import Call
 from .profiles.cards import CARDS, OF_BACKEND, Card
 
@@ -97,6 +97,12 @@ class CardProfile:
         if made == NULL:
             raise ArgumentError(f"card {self.name}: {text(why)}")
         return made
+
+    @property
+    def offload(self) -> tuple[str, int]:
+        """What counts as the batch, and the least that is offloaded, if a device is given another
+        least than its card's."""
+        return OFFLOAD.get(self.card.backend, ("rows", 0))
 
     @property
     def memory(self) -> int:

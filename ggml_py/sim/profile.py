@@ -24,8 +24,8 @@ _CACHED = 1 << 16
 _HADAMARD = 1  # ggml_mul_mat_set_hint
 
 # offload_op of upstream's backends, in all releases. Backends that are not listed have none.
-_OFFLOAD = {
-    "cuda": ("rows", 32), "vulkan": ("rows", 32), "sycl": ("rows", 32), "et": ("rows", 1),
+OFFLOAD = {
+    "cuda": ("rows", 32), "hip": ("rows", 32), "musa": ("rows", 32), "vulkan": ("rows", 32), "sycl": ("rows", 32), "et": ("rows", 1),
     "metal": ("products", 32), "cann": ("ne1", 32),
 }  # fmt: skip
 
@@ -167,7 +167,7 @@ class Profile:
         rows, and the minimum number of them (0: no ops). "rows" counts like CUDA, "products" like
         Metal (only MUL_MAT and MUL_MAT_ID), "ne1" like CANN. A file does not say: 32 rows."""
         if isinstance(self._record, profile_rows.BuiltRecord):
-            return _OFFLOAD.get(self.name, ("rows", 0))
+            return OFFLOAD.get(self.name, ("rows", 0))
         return "rows", 32
 
     def decide(self, tensor: Any) -> Decision:

@@ -48,6 +48,7 @@ class _Shared:
         self.__array_interface__ = interface
         self._memory = memory
 
+
 # Conditions of upstream that fail only if another thread took the memory after it was checked.
 _WITHOUT_MEMORY = ("buffer not set", "GGML_ASSERT(buffer)", "tensor not allocated")
 

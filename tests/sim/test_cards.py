@@ -44,6 +44,23 @@ def test_cuda_has_attention_for_these_head_sizes(ctx, size):
     assert ggml.load_profile("cuda").supports(attention(ctx, size)) == supported
 
 
+@pytest.mark.parametrize("size", [32, 40, 48, 64, 80, 128, 192, 576, 8, 24, 160, 384])
+def test_metal_has_attention_for_these_head_sizes(ctx, size):
+    sizes = (32, 40, 48, 64, 72, 80, 96, 112, 128, 192, 256, 320, 512, 576)
+    assert ggml.load_profile("metal").supports(attention(ctx, size)) == (size in sizes)
+
+
+def test_metal_needs_what_the_family_has(ctx):
+    """Matrix units from Apple7 on, reductions also with Metal 3: init code that is cut, too."""
+    mac, navi = ggml.load_profile("m1"), ggml.load_profile("radeon-pro-5500m")
+    assert mac.supports(attention(ctx)) and not navi.supports(attention(ctx))
+    assert navi.supports(product(ctx, "f16")) and navi.supports(ctx.soft_max(product(ctx)))
+    old = ggml.load_profile("radeon-pro-5500m", family_metal=2)
+    assert not old.supports(product(ctx, "f16"))
+    bf16 = product(ctx, "bf16")
+    assert mac.supports(bf16) and not old.supports(bf16)
+
+
 def test_cuda_has_attention_of_mla_for_the_right_groups_only(ctx):
     card = ggml.load_profile("rtx4090")
     assert card.supports(attention(ctx, 576, v_size=512, n_head_kv=1))
@@ -72,9 +89,9 @@ def test_the_properties_of_a_card_decide(ctx):
         name: [ggml.load_profile(name).supports(attention(ctx, size)) for size in (64, 256, 40)]
         for name in card_names()
     }
-    musa = {name for name in answers if CARDS[name].backend == "musa"}
     # MUSA's host code has no flash attention: FLASH_ATTN_AVAILABLE needs its __MUSA_ARCH__.
-    assert answers == {name: [name not in musa] * 3 for name in answers}
+    without = {name for name in answers if CARDS[name].backend == "musa"} | {"radeon-pro-5500m"}
+    assert answers == {name: [name not in without] * 3 for name in answers}
     one = attention(ctx, 64)
     lines = {name: ggml.load_profile(name).decide(one).row for name in ("rtx4090", "p40")}
     assert lines["rtx4090"] != lines["p40"]  # another kernel
@@ -90,7 +107,7 @@ def test_bare_names_mean_one_card_and_say_which():
 
 
 def test_every_card_opens_and_has_the_memory_that_it_says():
-    assert set(card_backends()) == {"cuda", "hip", "musa"} and len(card_names()) == len(CARDS)
+    assert set(card_backends()) == {"cuda", "hip", "metal", "musa"} and len(card_names()) == len(CARDS)
     for name in card_names():
         with ggml.sim_device("any", profile=name) as device:
             assert device.memory == (CARDS[name].memory,) * 2
@@ -231,7 +248,8 @@ def test_properties_can_be_changed(ctx):
     [
         ("rtx4090", {"majr": 9}, r"rtx4090 has no property 'majr'.*major"),
         ("record:cuda", {"major": 9}, "is a record, which has no properties"),
-        ("metal", {"major": 9}, "is a record, which has no properties"),
+        ("metal", {"major": 9}, r"m3max has no property 'major'"),
+        ("vulkan", {"major": 9}, "is a record, which has no properties"),
     ],
 )
 def test_a_property_that_is_not_there(name, changes, said):
@@ -255,17 +273,25 @@ def test_unknown_names_list_what_there_is():
 # ---- against upstream's record
 
 
-# Where upstream's record of CUDA is older than the source: op, and what the source says now.
+# Where upstream's records are older than the source: op, and what the source says now.
 NEWER = {
-    "FLASH_ATTN_EXT": True, "GET_ROWS": True, "TOP_K": True, "CONCAT": True, "PAD": True,
-    "SOLVE_TRI": True, "SUM_ROWS": True, "IM2COL_3D": False, "XIELU": False,
+    "cuda": {
+        "FLASH_ATTN_EXT": True, "GET_ROWS": True, "TOP_K": True, "CONCAT": True, "PAD": True,
+        "SOLVE_TRI": True, "SUM_ROWS": True, "IM2COL_3D": False, "XIELU": False,
+    },
+    "metal": {
+        **dict.fromkeys(("ADD", "SUB", "MUL", "DIV", "LEAKY_RELU", "PAD", "ROPE_BACK"), True),
+        **dict.fromkeys(("GEGLU", "GEGLU_ERF", "GEGLU_QUICK", "REGLU", "SWIGLU"), True),
+        "SILU_BACK": True, "CONV_2D_DW": True, "MUL_MAT": False,
+    },
 }  # fmt: skip
 
 
 @pytest.mark.thorough("cases", quick=1)
-@pytest.mark.parametrize("name", ["rtx4090", "h200"])
+@pytest.mark.parametrize("name", ["rtx4090", "h200", "m3max"])
 def test_the_record_agrees_but_for_what_is_newer(name):
-    record, card = rows.record_of("cuda"), ggml.load_profile(name)
+    card = ggml.load_profile(name)
+    record, newer = rows.record_of(card.card.backend), NEWER[card.card.backend]
     n = 0
     for op in sorted(record.ops() & ALL_CASES.keys()):
         for text, supported in record.answers(op)[::5]:
@@ -275,8 +301,8 @@ def test_the_record_agrees_but_for_what_is_newer(name):
                 except ggml.GgmlError:
                     continue  # by checks of ours (vendor/op_edits.py)
                 found = card.decide(tensor)
-                views = rows.parsed(text).get("v") == 1  # unary ops take views by now
+                views = rows.parsed(text).get("v") == 1  # CUDA's unary ops take views by now
                 if found.supported != supported:
-                    assert NEWER.get(op, views) == found.supported, (op, text, found.text)
+                    assert newer.get(op, views) == found.supported, (op, text, found.text)
                 n += 1
     assert n > 2000

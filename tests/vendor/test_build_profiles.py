@@ -95,7 +95,7 @@ def test_every_release_has_profiles_that_can_be_read(
     build = {"folder": os.fspath(tmp_path), "label": release.label, "key": release.label}
     monkeypatch.setattr(profile_rows._builds, "current", lambda: build)
     for profile in tables:
-        device = load_profile(profile)
+        device = load_profile(f"record:{profile}")
         for op in device.ops:
             cases = device._cases_of(op)
             assert cases.groups, op
