@@ -147,9 +147,10 @@ class Wanted:
                 return [(b, e) for b, e, depth in parts
                         if depth == 1 and _member(source.text[b:e]) in wanted]  # fmt: skip
             if name in self.slices and definition.has_body:
-                parts = [part for part in _parts(source, definition)
-                         if re.match(self.slices[name][1], source.text[part[0] : part[1]])]
-                return [(b, e) for b, e, depth in parts if depth == parts[0][2]]
+                pattern = self.slices[name][1]
+                found = [part for part in _parts(source, definition)
+                         if re.match(pattern, source.text[part[0] : part[1]])]  # fmt: skip
+                return [(b, e) for b, e, depth in found if depth == found[0][2]]
         return None
 
     def uses(self, source: Source, definition: Definition) -> frozenset[str]:

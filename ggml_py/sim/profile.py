@@ -25,8 +25,8 @@ _HADAMARD = 1  # ggml_mul_mat_set_hint
 
 # offload_op of upstream's backends, in all releases. Backends that are not listed have none.
 OFFLOAD = {
-    "cuda": ("rows", 32), "hip": ("rows", 32), "musa": ("rows", 32), "vulkan": ("rows", 32), "sycl": ("rows", 32), "et": ("rows", 1),
-    "metal": ("products", 32), "cann": ("ne1", 32),
+    "cuda": ("rows", 32), "hip": ("rows", 32), "musa": ("rows", 32), "vulkan": ("rows", 32),
+    "sycl": ("rows", 32), "et": ("rows", 1), "metal": ("products", 32), "cann": ("ne1", 32),
 }  # fmt: skip
 
 Same = tuple[Value, ...]

@@ -9,7 +9,7 @@ import pytest
 
 REPO = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(REPO))
-from vendor import cache, cut, identity, releases  # noqa: E402
+from vendor import cache, cards, cut, identity, releases  # noqa: E402
 from vendor.report import BuildError  # noqa: E402
 
 COMPILER = shutil.which("g++") or "c++"
@@ -126,6 +126,83 @@ def test_the_compiler_names_the_line_of_the_source(folder, tmp_path):
     assert f"main.cu:{line}:" in done.stderr and "plain" in done.stderr
 
 
+def text(folder, source_text, **wanted):
+    (folder / "main.cu").write_text(source_text)
+    return cut.cut(source(folder), cut.Wanted(**wanted))
+
+
+def test_of_a_type_only_the_members_that_are_wanted(folder):
+    made = text(
+        folder,
+        "struct stream_t { toolkit_x y; };\n"
+        "struct dev { stream_t s; std::vector<int> wide; int cores, more[4]; int free = 2; };\n"
+        "int cores_of(dev * d) { return d->cores; }\n",
+        roots=["cores_of"], members={"dev": ["more", "free"]},
+    )  # fmt: skip
+    assert "int cores, more[4];" in made and "int free = 2;" in made
+    assert "wide" not in made and "stream_t" not in made and made.count("dev {") == 1
+
+
+def test_of_a_function_only_the_statements_that_are_wanted(folder):
+    """Those that match, in the block of the first that does: not what a condition guards."""
+    made = text(
+        folder,
+        "static const int FAMILY = 7;\nstatic int other() { return 1; }\n"
+        "dev_t * dev_init(int n) {\n  dev_t * dev = toolkit_new(n);\n  if (dev) {\n"
+        "    dev->queue = other();\n    dev->has_mm = toolkit_family(FAMILY);\n"
+        "    if (toolkit_try()) { dev->has_mm = false; }\n    dev->has_mm |= n > 2;\n  }\n"
+        "  return dev;\n}\n",
+        roots=["dev_init"], slices={"dev_init": ("dev_t * dev, int n", r"dev->has_\w+ \|?= ")},
+        ends=["*_init"],
+    )  # fmt: skip
+    kept = [line for line in made.splitlines() if not line.startswith("#")]
+    assert kept == [
+        "static const int FAMILY = 7;",
+        "static void gp_dev_init(dev_t * dev, int n) {",
+        "dev->has_mm = toolkit_family(FAMILY);", "dev->has_mm |= n > 2;", "}",
+    ]  # fmt: skip
+    assert '#line 7 "main.cu"' in made
+
+
+def test_a_function_that_is_not_wanted_keeps_its_head(folder):
+    made = text(
+        folder,
+        "struct ctx { int n; };\nstatic int work(ctx * c) { return toolkit_run(c); }\n"
+        "static void * make_init(ctx * c) { return (void *) (size_t) work(c); }\n"
+        "static const struct { void * (*init)(ctx *); } table[] = { { make_init } };\n",
+        roots=["table"], ends=["*_init"],
+    )  # fmt: skip
+    assert "static void * make_init(ctx * c) { GP_CUT_OFF }" in made
+    assert "toolkit_run" not in made and "struct ctx" in made
+
+
+def test_functions_that_answer_record_their_lines(folder):
+    made = text(
+        folder,
+        "enum kernel { NONE, TILE };\nstatic kernel choose(int n) { return n ? TILE : NONE; }\n"
+        "static constexpr bool odd(int n) { return n & 1; }\n"
+        "static const char * name(int n) { return n ? \"a\" : \"b\"; }\n"
+        "static void note(int n) { if (n) { return; } name(n); }\n"
+        "static bool supported(int n) {\n  note(n);\n  if (odd(n)) {\n    return false;\n  }\n"
+        "  return choose(n) != NONE;\n}\n",
+        roots=["supported"], answers=["supported"],
+    )  # fmt: skip
+    assert "choose(int n) { GP_FRAME return GP_AT n ? TILE : NONE; }" in made.replace("{G", "{ G")
+    assert "return GP_ANSWER false;" in made and "return GP_ANSWER choose(n) != NONE;" in made
+    assert "{ return n & 1; }" in made and "return n ? \"a\"" in made and "return; }" in made
+
+
+def test_a_type_of_another_header_is_not_declared_again(folder):
+    (folder.parent / "toolkit" / "toolkit.h").write_text("struct tensor {\nint ne;\n};\n")
+    made = text(
+        folder,
+        "#include <toolkit.h>\nstruct tensor;\nstruct mine;\n"
+        "bool supported(const tensor * t, mine * m) { return t->ne > 1; }\n",
+        roots=["supported"],
+    )
+    assert "struct tensor;" not in made and "struct mine;" in made
+
+
 @pytest.mark.parametrize("root", ["missing", "kernel<4>", "toolkit_call"])
 def test_a_root_that_is_not_there_once_is_refused(folder, root):
     with pytest.raises(BuildError, match=f"{root} is defined 0 times"):
@@ -138,32 +215,56 @@ def test_a_source_that_cannot_be_preprocessed_is_named(folder):
         source(folder)
 
 
-TOOLKIT = (
-    "cuda_runtime.h", "cuda.h", "cublas_v2.h", "cuda_bf16.h", "cuda_fp16.h", "cuda_fp8.h",
-    "cuda_fp4.h", "cub/cub.cuh", "cooperative_groups.h", "cooperative_groups/reduce.h", "mma.h",
-)  # fmt: skip
+# --- of upstream's releases
+
+
+def ggml_of(label):
+    folder = cache.default_folder()
+    with cache.Lock(folder):
+        return identity.unpacked(releases.find(label), folder, whole=False) / "ggml"
 
 
 @pytest.mark.thorough("long")
-def test_what_cuda_supports_is_a_few_definitions(tmp_path):
-    """Of the pinned release, without the toolkit: its headers are empty files."""
-    folder = cache.default_folder()
-    with cache.Lock(folder):
-        ggml = identity.unpacked(releases.default(), folder, whole=False) / "ggml"
-    for name in TOOLKIT:
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).touch()
-    files = ("ggml-cuda.cu", "fattn.cu", "fwht.cu", "lightning-indexer.cu")
-    folders = (ggml / "include", ggml / "src", ggml / "src" / "ggml-cuda", tmp_path)
-    defines = ("CUDART_VERSION=12080", "GGML_CUDA_PEER_MAX_BATCH_SIZE=128", 'GGML_VERSION=""',
-               'GGML_COMMIT=""')  # fmt: skip
-    made = cut.read(
-        cut.preprocessed([COMPILER, "-std=c++17"], files, folders, defines),
-        {"ggml-cuda", "vendors"},
-    )
-    found = names(made, "ggml_backend_cuda_device_supports_op")
-    assert len(found) < 60 < len(made.definitions)
-    # Attention's kernel decides, and what a device is comes from its initialisation.
-    assert {"ggml_cuda_get_best_fattn_kernel", "ggml_cuda_init", "turing_mma_available"} <= found
-    text = cut.cut(made, cut.Wanted(["ggml_backend_cuda_device_supports_op"]))
-    assert '"fattn.cu"' in text and "<<<" not in text and "__global__" not in text
+@pytest.mark.parametrize("label", [None, "0.21.0", "0.9.4"])
+def test_every_backend_is_cut_from_new_and_old_releases(tmp_path, label):
+    """Without a toolkit, and a small part of each backend."""
+    native = REPO / "ggml_py" / "native"
+    made = cards.generate(ggml_of(label), native, tmp_path / "made", [COMPILER])
+    assert {one.backend: one.why for one in made} == dict.fromkeys(cards.BACKENDS, "")
+    for one in made:
+        text = one.file.with_suffix(".inc").read_text()
+        assert "<<<" not in text and "__global__" not in text and len(text) < 200_000
+        assert text.count("GP_ANSWER") > 30
+
+
+def test_a_backend_that_a_release_lacks_is_left_out_with_the_reason(tmp_path):
+    (tmp_path / "ggml" / "src").mkdir(parents=True)
+    native = REPO / "ggml_py" / "native"
+    made = cards.generate(tmp_path / "ggml", native, tmp_path / "x", [COMPILER])
+    assert [one.file for one in made] == [None] * len(cards.BACKENDS)
+    assert made[0].why == "the release has no ggml-metal/ggml-metal.cpp"
+
+
+@pytest.mark.thorough("long")
+@pytest.mark.parametrize("name", ["rtx4090", "m3max", "mi300x"])
+def test_the_lines_of_answers_are_returns_of_upstreams_source(name):
+    import ggml_py as ggml
+
+    source_folder = ggml_of(None) / "src"
+    card = ggml.load_profile(name)
+    with ggml.Context() as ctx:
+        x = ctx.new_tensor("f32", 128, 64)
+        w = ctx.new_tensor("q4_0", 128, 64)
+        cache_ = ctx.new_tensor("q8_0", 128, 256, 2)
+        q, mask = ctx.new_tensor("f32", 128, 8, 2), ctx.new_tensor("f16", 256, 64)
+        rows = ctx.new_tensor("i32", 4)
+        nodes = [
+            ctx.mul_mat(w, x), ctx.get_rows(w, rows), ctx.rms_norm(x, 1e-5), ctx.silu(x),
+            ctx.soft_max(x), ctx.flash_attn_ext(q, cache_, cache_, mask, 1.0, 0.0, 0.0),
+            ctx.top_k(x, 4), ctx.argsort(x, 0), ctx.cont(ctx.transpose(x)),
+        ]  # fmt: skip
+        for node in nodes:
+            for place in card.decide(node).row.split(", "):
+                file, line = place.split(":")
+                (path,) = source_folder.rglob(file)
+                assert "return" in path.read_text().splitlines()[int(line) - 1], (node, place)

@@ -48,6 +48,9 @@ bool               gp_card_supports(ggml_backend_dev_t card, const struct ggml_t
 #ifdef __cplusplus
 }
 
+#include "ggml-backend-impl.h"
+
+#include <array>
 #include <map>
 #include <stdexcept>
 #include <string>
@@ -74,6 +77,56 @@ struct card_backend {
 // Adds a backend; its source does so before main.
 struct card_registration {
     explicit card_registration(const card_backend & backend);
+};
+
+// The devices that a backend has room for, and the registry that upstream's functions find them in. `Context` is
+// upstream's for a device.
+template <class Context, int n> struct card_slots {
+    struct slot {
+        bool                open    = false;
+        Context             context = {};
+        ggml_backend_device device  = {};
+    };
+
+    static std::array<slot, n> & all() {
+        static std::array<slot, n> it;
+        return it;
+    }
+
+    static ggml_backend_reg_t reg() {
+        static ggml_backend_reg it = [] {
+            ggml_backend_reg made = {};
+            made.api_version            = GGML_BACKEND_API_VERSION;
+            made.iface.get_name         = [](ggml_backend_reg_t) { return "cards"; };
+            made.iface.get_device_count = [](ggml_backend_reg_t) { return (size_t) n; };
+            made.iface.get_device       = [](ggml_backend_reg_t, size_t i) { return &all().at(i).device; };
+            return made;
+        }();
+        return &it;
+    }
+
+    // The number of a slot that is not in use.
+    static int find() {
+        for (int i = 0; i < n; i++) {
+            if (!all()[i].open) {
+                return i;
+            }
+        }
+        throw std::length_error("at most " + std::to_string(n) + " cards of a backend can be open");
+    }
+
+    static ggml_backend_dev_t open(int i, const ggml_backend_device_i & iface) {
+        slot & one = all()[i];
+        one.device = {iface, reg(), &one.context};
+        one.open   = true;
+        return &one.device;
+    }
+
+    static void close(ggml_backend_dev_t dev) {
+        for (slot & one : all()) {
+            one.open = one.open && &one.device != dev;
+        }
+    }
 };
 
 // Record lines, for the functions that were cut. They do nothing unless gp_card_supports asks.

@@ -123,29 +123,16 @@ const gp_card_property properties[] = {
     {NULL, NULL},
 };
 
-struct card {
-    bool                             open    = false;
-    ggml_backend_cuda_device_context context = {};
-    ggml_backend_device              device  = {};
-};
+using slots = card_slots<ggml_backend_cuda_device_context, max_cards>;
 
-std::array<card, max_cards> cards;
-ggml_cuda_device_info       infos; // of all cards, open or not
+ggml_cuda_device_info infos; // of all cards, open or not
 
 const ggml_cuda_device_info & ggml_cuda_info() {
     return infos;
 }
 
 ggml_backend_reg_t ggml_backend_cuda_reg() {
-    static ggml_backend_reg reg = [] {
-        ggml_backend_reg made = {};
-        made.api_version            = GGML_BACKEND_API_VERSION;
-        made.iface.get_name         = [](ggml_backend_reg_t) { return GP_CARD_NAME; };
-        made.iface.get_device_count = [](ggml_backend_reg_t) { return cards.size(); };
-        made.iface.get_device       = [](ggml_backend_reg_t, size_t i) { return &cards.at(i).device; };
-        return made;
-    }();
-    return &reg;
+    return slots::reg();
 }
 
 // Newer releases may show a physical device as several.
@@ -161,11 +148,7 @@ template <class Context> auto set_min_batch_size(Context & context, int) -> decl
 template <class Context> void set_min_batch_size(Context &, long) {}
 
 ggml_backend_dev_t open(const card_values & values) {
-    const auto found = std::find_if(cards.begin(), cards.end(), [](const card & c) { return !c.open; });
-    if (found == cards.end()) {
-        throw std::length_error("at most " + std::to_string(max_cards) + " cards can be open");
-    }
-    const int device = (int) (found - cards.begin());
+    const int device = slots::find();
 
     cudaDeviceProp prop = {};
     snprintf(prop.name, sizeof(prop.name), "%s", values.text("name").c_str());
@@ -189,21 +172,15 @@ ggml_backend_dev_t open(const card_values & values) {
     infos.device_count    = max_cards;
     set_physical_device(infos, device, 0);
 
-    card & made = *found;
-    made.open                = true;
-    made.context.device      = device;
-    made.context.name        = GP_CARD_NAME + std::to_string(device);
-    made.context.description = prop.name;
-    set_min_batch_size(made.context, 0);
-    made.device = {ggml_backend_cuda_device_interface, ggml_backend_cuda_reg(), &made.context};
-    return &made.device;
+    ggml_backend_cuda_device_context & context = slots::all()[device].context;
+    context.device      = device;
+    context.name        = GP_CARD_NAME + std::to_string(device);
+    context.description = prop.name;
+    set_min_batch_size(context, 0);
+    return slots::open(device, ggml_backend_cuda_device_interface);
 }
 
-void close(ggml_backend_dev_t dev) {
-    cards[((ggml_backend_cuda_device_context *) dev->context)->device].open = false;
-}
-
-const card_registration registration({GP_CARD_NAME, properties, open, close});
+const card_registration registration({GP_CARD_NAME, properties, open, slots::close});
 
 } // namespace
 } // namespace gp

@@ -60,24 +60,10 @@ const gp_card_property properties[] = {
     {NULL, NULL},
 };
 
-struct card {
-    bool                open   = false;
-    ggml_metal_device   context = {};
-    ggml_backend_device device = {};
-};
-
-std::array<card, max_cards> cards;
+using slots = card_slots<ggml_metal_device, max_cards>;
 
 ggml_backend_reg_t ggml_backend_metal_reg() {
-    static ggml_backend_reg reg = [] {
-        ggml_backend_reg made = {};
-        made.api_version            = GGML_BACKEND_API_VERSION;
-        made.iface.get_name         = [](ggml_backend_reg_t) { return GP_CARD_NAME; };
-        made.iface.get_device_count = [](ggml_backend_reg_t) { return cards.size(); };
-        made.iface.get_device       = [](ggml_backend_reg_t, size_t i) { return &cards.at(i).device; };
-        return made;
-    }();
-    return &reg;
+    return slots::reg();
 }
 
 // Older releases have one device, without a name of its own.
@@ -91,17 +77,13 @@ template <class Props> void set_name(Props & props, int, const char * name, long
 }
 
 ggml_backend_dev_t open(const card_values & values) {
-    const auto found = std::find_if(cards.begin(), cards.end(), [](const card & c) { return !c.open; });
-    if (found == cards.end()) {
-        throw std::length_error("at most " + std::to_string(max_cards) + " cards can be open");
-    }
-    const int device = (int) (found - cards.begin());
+    const int device = slots::find();
 #ifdef GP_HAS_g_devices
     g_devices = max_cards;
 #endif
-    card & made = *found;
-    made.context = {};
-    MTLDevice & mtl = made.context.mtl_device;
+    ggml_metal_device & context = slots::all()[device].context;
+    context = {};
+    MTLDevice & mtl = context.mtl_device;
     snprintf(mtl.name, sizeof(mtl.name), "%s", values.text("name").c_str());
     mtl.family_apple               = (int) values.number("family_apple");
     mtl.family_metal               = (int) values.number("family_metal");
@@ -109,18 +91,12 @@ ggml_backend_dev_t open(const card_values & values) {
     mtl.maxBufferLength            = (size_t) values.number("maxBufferLength");
     mtl.maxThreadgroupMemoryLength = (size_t) values.number("maxThreadgroupMemoryLength");
     values.number("recommendedMaxWorkingSetSize");
-    gp_ggml_metal_device_init(&made.context);
-    set_name(made.context.props, device, mtl.name, 0);
-    made.device = {ggml_backend_metal_device_i, ggml_backend_metal_reg(), &made.context};
-    made.open   = true;
-    return &made.device;
+    gp_ggml_metal_device_init(&context);
+    set_name(context.props, device, mtl.name, 0);
+    return slots::open(device, ggml_backend_metal_device_i);
 }
 
-void close(ggml_backend_dev_t dev) {
-    cards[(card *) ((char *) dev - offsetof(card, device)) - cards.data()].open = false;
-}
-
-const card_registration registration({GP_CARD_NAME, properties, open, close});
+const card_registration registration({GP_CARD_NAME, properties, open, slots::close});
 
 } // namespace
 } // namespace gp
