@@ -11,12 +11,13 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterable
 from pathlib import Path
 
 from vendor import cache as caches
-from vendor import toolchain
+from vendor import cards, toolchain
 from vendor.identity import NATIVE, ROOT
 from vendor.report import BuildError, step
 
@@ -58,12 +59,17 @@ def _digest(program: Path) -> str:
     """A hash of all our code that is compiled into the program."""
     headers = [*program.parent.glob("*.h"), *(NATIVE.glob("*.h") if _simulates(program) else ())]
     parts = [*_parts(program), *sorted(headers)]
+    if _simulates(program):
+        parts += sorted((NATIVE / cards.FOLDER).iterdir())
+        parts += [ROOT / "vendor" / name for name in ("cards.py", "cut.py")]
     return hashlib.sha256(b"".join(part.read_bytes() for part in parts)).hexdigest()
 
 
 def _parts(program: Path) -> list[Path]:
-    """The source files of the program."""
-    return [program, *(sorted(NATIVE.glob("sim_*.cpp")) if _simulates(program) else ())]
+    """The source files of the program, without what is cut out of upstream's."""
+    if not _simulates(program):
+        return [program]
+    return [program, *sorted(NATIVE.glob("sim_*.cpp")), NATIVE / cards.FOLDER / "cards.cpp"]
 
 
 def _simulates(program: Path) -> bool:
@@ -96,9 +102,14 @@ def _compile(
 ) -> None:
     origin = "@loader_path" if sys.platform == "darwin" else "$ORIGIN"
     folders = [source / "include", *(source / "ggml" / name for name in ("include", "src")), NATIVE]
-    with step(f"compiling the oracle {program.stem}"):
+    with tempfile.TemporaryDirectory() as made, step(f"compiling the oracle {program.stem}"):
+        parts = _parts(program)
+        if _simulates(program):
+            folders.append(Path(made))
+            found = cards.generate(source / "ggml", NATIVE, Path(made), [tools.cxx])
+            parts += [one.file for one in found if one.file]
         done = subprocess.run(
-            [tools.cxx, "-std=c++17", "-O2", "-o", str(target), *map(str, _parts(program)),
+            [tools.cxx, "-std=c++17", "-O2", "-w", "-o", str(target), *map(str, parts),
              *(f"-I{folder}" for folder in folders), f"-L{reference / 'lib'}",
              "-lllama", "-lggml", "-lggml-base", "-lpthread", f"-Wl,-rpath,{origin}/../lib"],
             capture_output=True, text=True, check=False)

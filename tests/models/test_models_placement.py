@@ -21,7 +21,8 @@ TWO = {"gpu0": {"memory": 4 << 30}, "gpu1": {"memory": 2 << 30}}
 SYNC = {"gpu0": {"async": 0, "host_buffer": 1}, "gpu1": {"async": 0}}
 IGPU = {"gpu0": {"type": "igpu", "host_buffer": 1}}
 EAGER = {"gpu0": {"min_batch": 2}}  # takes ops of small batches although weights are elsewhere
-_SETTINGS = {"async": "async_", "min_batch": "offload_min_batch"}  # as sim_device calls them
+# As sim_device calls them.
+_SETTINGS = {"async": "async_", "min_batch": "offload_min_batch", "card": "profile"}
 
 
 @pytest.fixture
@@ -109,6 +110,39 @@ def test_several_gpus(agree, arch_file, tmp_path, devices, options):
     theirs = agree(path, devices, **options)
     if options == {"n_gpu_layers": 99}:  # with events they work on several batches at once
         assert ("pipeline parallelism enabled" in theirs.log) == (devices is TWO)
+
+
+# What a card has (host memory, alignment, sizes of tensors, what it supports and offloads) makes
+# the same plans and the same bytes of both loaders. On 2026-11-23 all seven were, for all ARCHS.
+CARDS = [(card, name) for card in ("rtx4090", "m3max") for name in ARCHS]
+CARDS += [(card, "llama") for card in ("p40", "mi300x", "radeon-pro-5500m", "spark", "s4000")]
+CARD_OPTIONS = {
+    "all layers": {"n_gpu_layers": 99},
+    "one layer": {"n_gpu_layers": 1},
+    "no layers": {"n_gpu_layers": 0},
+    "flash attention": {"n_gpu_layers": 99, "flash_attn": "on"},
+    "q8_0 cache": {"n_gpu_layers": 99, "flash_attn": "on", "type_k": "q8_0", "type_v": "q8_0"},
+    "iq4_nl keys": {"n_gpu_layers": 2, "flash_attn": "on", "type_k": "iq4_nl"},
+    "cache on the CPU": {"n_gpu_layers": 99, "offload_kqv": False},
+    "no op offload": {"n_gpu_layers": 1, "op_offload": False},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("card", "name"), CARDS)
+def test_cards(agree, arch_file, name, card):
+    agree(arch_file(name), {"gpu0": {"card": card}}, n_gpu_layers=99)
+
+
+@pytest.mark.parametrize("card", ["rtx4090", "m3max"])
+@pytest.mark.parametrize("option", CARD_OPTIONS)
+def test_options_on_cards(agree, arch_file, option, card):
+    agree(arch_file("llama"), {"gpu0": {"card": card}}, **CARD_OPTIONS[option])
+
+
+def test_two_cards(agree, arch_file):
+    for one, other, n_gpu_layers in (("rtx4090", "p40", 99), ("mi300x", "rtx3060", 2)):
+        devices = {"gpu0": {"card": one}, "gpu1": {"card": other}}
+        agree(arch_file("llama"), devices, n_gpu_layers=n_gpu_layers)
 
 
 @pytest.mark.parametrize("no_host", [False, True])

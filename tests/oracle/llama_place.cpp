@@ -7,13 +7,15 @@
 //
 // N_TOKENS are numbers with commas between them: for each, so many tokens are evaluated in an empty context.
 // TEXT of --sims is devices with ";" between them, each NAME,memory=BYTES,host_buffer=1,min_batch=N,async=0,
-// type=gpu|igpu; TEXT of --overrides as llama.cpp's -ot takes it. Standard error gets all that ggml logs (run
+// type=gpu|igpu,card=BACKEND|VALUE|VALUE|... (cards/card.h; what it has is set before later settings); TEXT of --overrides as llama.cpp's -ot takes it. Standard error gets all that ggml logs (run
 // it with GGML_SCHED_DEBUG=2), and "n_tokens=N" before each evaluation.
 
+#include "cards/card.h"
 #include "guard.h"
 #include "session.h"
 #include "sim_device.h"
 
+#include <algorithm>
 #include <cstdlib>
 
 // --- what the simulated devices need of the cffi module: nothing is caught here
@@ -50,6 +52,30 @@ int choice(const std::string & value, const std::vector<std::string> & words, in
     throw std::invalid_argument("unknown value " + value);
 }
 
+// A card, and the settings of the device that it is.
+void be_card(const std::string & text, gp_sim_settings & settings, gp_sim_decisions & decisions) {
+    const std::vector<std::string> parts = split(text, '|');
+    std::vector<const char *> values;
+    for (size_t i = 1; i < parts.size(); i++) {
+        values.push_back(parts[i].c_str());
+    }
+    char why[256];
+    settings.card = gp_card_open(parts.at(0).c_str(), values.data(), why, sizeof(why));
+    if (settings.card == nullptr) {
+        throw std::invalid_argument(why);
+    }
+    ggml_backend_dev_props props;
+    ggml_backend_dev_get_props(settings.card, &props);
+    ggml_backend_buffer_type_t buft = ggml_backend_dev_buffer_type(settings.card);
+    settings.type        = props.type;
+    settings.async_      = props.caps.async;
+    settings.host_buffer = props.caps.host_buffer;
+    settings.alignment   = std::max<size_t>(ggml_backend_buft_get_alignment(buft), 32);
+    settings.max_size    = ggml_backend_buft_get_max_size(buft);
+    decisions.mode       = GP_SIM_CARD;
+    decisions.batch      = GP_SIM_BY_CARD;
+}
+
 void open_sim(const std::string & text) {
     std::vector<std::string> parts = split(text, ',');
     gp_sim_settings settings = {};
@@ -71,6 +97,8 @@ void open_sim(const std::string & text) {
             settings.async_ = value == "1";
         } else if (key == "type") {
             settings.type = value == "igpu" ? GGML_BACKEND_DEVICE_TYPE_IGPU : GGML_BACKEND_DEVICE_TYPE_GPU;
+        } else if (key == "card") {
+            be_card(value, settings, decisions);
         } else if (key == "min_batch") {
             decisions.offload_min_batch = std::stoll(value);
         } else {

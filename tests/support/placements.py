@@ -8,6 +8,9 @@ from typing import Any
 
 from oracle_programs import Oracle, command_line, printed_plan
 
+from ggml_py.sim.card import card_properties
+from ggml_py.sim.named import load_profile
+
 MIB = 1 << 20
 # The oracle's names of load's options, where they differ.
 _NAMES = {"offload_kqv": "no_kv_offload", "op_offload": "no_op_offload"}
@@ -55,12 +58,20 @@ def _named(options: dict[str, Any]) -> dict[str, Any]:
     return named
 
 
-def sims_text(devices: dict[str, dict[str, int]]) -> str:
+def sims_text(devices: dict[str, dict[str, Any]]) -> str:
     """Settings of simulated devices, as the oracle's options."""
     return ";".join(
-        ",".join([name, *(f"{key}={value}" for key, value in settings.items())])
+        ",".join([name, *(_setting(key, value) for key, value in settings.items())])
         for name, settings in devices.items()
     )
+
+
+def _setting(key: str, value: Any) -> str:
+    if key != "card":
+        return f"{key}={value}"
+    profile = load_profile(value)
+    values = [profile.properties[name] for name in card_properties(profile.card.backend)]
+    return f"card={'|'.join([profile.card.backend, *values])},memory={profile.memory}"
 
 
 def blank(plan: str) -> str:
