@@ -80,7 +80,7 @@ def test_every_release_has_profiles_that_can_be_read(
 ) -> None:
     """Their tests have other parameters than today's; tidied, their rows lack none."""
     from ggml_py.sim import rows as profile_rows
-    from ggml_py.sim.profile import load_profile
+    from ggml_py.sim.named import load_profile
     from ggml_py.sim.profiles.ops import OPS
 
     if release != releases.default() and not fetch.downloaded(release, caches.default_folder()):
