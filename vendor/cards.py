@@ -80,7 +80,7 @@ _METAL = Backend(
         (r"\[dev->mtl_device supportsFamily:(\w+)\]", r"dev->mtl_device.supportsFamily(\1)"),
         (r"\[\[dev->mtl_device name\] UTF8String\]", "dev->mtl_device.name"),
     ),
-    asked=("g_devices",),
+    asked=("g_devices", "g_ggml_metal_device"),
     members={"ggml_metal_device": ("mtl_device", "props")},
     # Not what a kernel compiled on the device tells (bfloat, the tensor API).
     slices={
@@ -171,8 +171,9 @@ def _cut(name: str, ggml: Path, native: Path, target: Path, compiler: Sequence[s
         f'#include "{FOLDER}/{backend.stubs}"\n',
     )
     folders = [native, target, ggml / "include", ggml / "src"]
+    command += ["-fsyntax-only", "-fno-exceptions", "-w"]
     done = subprocess.run(
-        [*command, "-fsyntax-only", "-w", *(f"-I{f}" for f in folders), str(made)],
+        [*command, *(f"-I{f}" for f in folders), str(made)],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     if done.returncode:

@@ -159,8 +159,8 @@ def test_why_not_asks_another_device_about_a_saved_plan(folder, plan, attention)
     assert "\n  what it would support instead: card is not here; --ask" in ok(*given)
     out = ok(*given, "--ask", "sim:other,profile=cuda")
     assert "on other: not supported, but would be with:\n    together    K and V f16" in out
-    data = json.loads(ok(*given, "--ask", "sim:other,profile=metal", "--json"))
-    assert data["decision"] == asdict(decision(plan, attention, "metal"))
+    data = json.loads(ok(*given, "--ask", "sim:other,profile=record:metal", "--json"))
+    assert data["decision"] == asdict(decision(plan, attention, "record:metal"))
     assert data["decision"]["row"].startswith("FLASH_ATTN_EXT(hsk=")
     data = json.loads(ok(*given, "--ask", "CPU", "--json"))
     assert data["decision"] is None

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 from profile_more_cases import ALL_CASES
 
 import ggml_py as ggml
 from ggml_py.boundary.ffi import BUILD
+from ggml_py.graphs.from_call import N_SOURCES
 from ggml_py.sim import rows
 from ggml_py.sim.card import card_backends, card_names, card_properties
 from ggml_py.sim.profiles.cards import CARDS, OF_BACKEND
 from ggml_py.sim.text import sim_device_of
 from ggml_py.tensors.call import call_of
+from ggml_py.variants.constructor import signature
+from ggml_py.variants.constructor_table import CONSTRUCTORS
 
 pytestmark = pytest.mark.needs(release="default", why="what is supported differs by release")
 
@@ -231,6 +235,39 @@ def test_what_the_cpu_does_not_support_is_planned(ctx):
     assert not ggml.device("CPU").supports_op(copy)
     with ggml.sim_device("gpu0", profile="rtx4090") as gpu:
         assert gpu.supports_op(copy)
+
+
+def test_a_division_by_zero_in_upstreams_function_is_raised(ctx):
+    """No such op can be built; a file may have one."""
+    call = call_of(attention(ctx))
+    k = call.operands[1]._replace(ne=(128, 256, 0, 1))
+    call = replace(call, operands=(call.operands[0], k, k, *call.operands[3:]))
+    with pytest.raises(ggml.AbortError, match=r"integer division by zero at fattn\.cu"):
+        ggml.load_profile("rtx4090").decide(call)
+
+
+def test_an_op_without_its_sources_is_refused(ctx):
+    """Upstream's functions read them without looking."""
+    card = ggml.load_profile("rtx4090")
+    for node in (attention(ctx), product(ctx), ctx.set_rows(product(ctx), product(ctx),
+                 ctx.new_tensor("i64", 8))):  # fmt: skip
+        call = call_of(node)
+        assert card.decide(call).basis == "source"
+        need = N_SOURCES[call.kind]
+        for n in range(need):
+            with pytest.raises(ggml.ArgumentError, match=f"with {n} of its sources: .* has {need}"):
+                card.decide(replace(call, places=call.places[:n]))
+
+
+def test_the_table_of_sources_is_that_of_the_constructors():
+    for op, constructors in CONSTRUCTORS.items():
+        needed = [
+            {p for name, p in c.operands if name in signature(c.method).needed and p >= 0}
+            for c in constructors
+        ]
+        n = len(set.intersection(*needed))
+        # ggml_cast has its result as the second source.
+        assert N_SOURCES.get(op, 1) == (2 if op == "CPY" else n), op
 
 
 # ---- names and properties

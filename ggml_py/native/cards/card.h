@@ -6,6 +6,8 @@
 // 2. Each backend has one source here. It defines the stubs, includes what was cut (GP_CUT), and fills upstream's
 //    structs from a card's properties. What upstream derives from properties is derived by its own code.
 // 3. An answer knows the lines of upstream's source that gave it.
+// 4. The sources of backends are compiled without exceptions: then a division by zero in them, which is checked, can be
+//    thrown through them (divide.c). What throws is in cards.cpp.
 #pragma once
 
 #include "ggml-backend.h"
@@ -52,7 +54,6 @@ bool               gp_card_supports(ggml_backend_dev_t card, const struct ggml_t
 
 #include <array>
 #include <map>
-#include <stdexcept>
 #include <string>
 
 namespace gp {
@@ -70,7 +71,7 @@ public:
 struct card_backend {
     const char *             name;
     const gp_card_property * properties; // ends with a name of NULL
-    ggml_backend_dev_t       (*open)(const card_values & values); // throws std::exception
+    ggml_backend_dev_t       (*open)(const card_values & values); // card_values and card_no_room throw
     void                     (*close)(ggml_backend_dev_t card);
 };
 
@@ -78,6 +79,8 @@ struct card_backend {
 struct card_registration {
     explicit card_registration(const card_backend & backend);
 };
+
+[[noreturn]] void card_no_room(int n);
 
 // The devices that a backend has room for, and the registry that upstream's functions find them in. `Context` is
 // upstream's for a device.
@@ -112,7 +115,7 @@ template <class Context, int n> struct card_slots {
                 return i;
             }
         }
-        throw std::length_error("at most " + std::to_string(n) + " cards of a backend can be open");
+        card_no_room(n);
     }
 
     static ggml_backend_dev_t open(int i, const ggml_backend_device_i & iface) {

@@ -4,6 +4,7 @@
 
 #include <cstdio>
 #include <cstring>
+#include <stdexcept>
 #include <vector>
 
 namespace gp {
@@ -75,6 +76,10 @@ card_frame::~card_frame() {
     if (now) {
         now->depth--;
     }
+}
+
+void card_no_room(int n) {
+    throw std::length_error("at most " + std::to_string(n) + " cards of a backend can be open");
 }
 
 void card_answers(const char * file, int line) {

@@ -93,10 +93,22 @@ ggml_backend_dev_t open(const card_values & values) {
     values.number("recommendedMaxWorkingSetSize");
     gp_ggml_metal_device_init(&context);
     set_name(context.props, device, mtl.name, 0);
-    return slots::open(device, ggml_backend_metal_device_i);
+    ggml_backend_dev_t made = slots::open(device, ggml_backend_metal_device_i);
+#ifdef GP_HAS_g_ggml_metal_device // this release's buffer types belong to a device of that name
+    g_ggml_metal_device = *made;
+    made = &g_ggml_metal_device;
+#endif
+    return made;
 }
 
-const card_registration registration({GP_CARD_NAME, properties, open, slots::close});
+void close(ggml_backend_dev_t dev) {
+#ifdef GP_HAS_g_ggml_metal_device
+    dev = &slots::all()[0].device;
+#endif
+    slots::close(dev);
+}
+
+const card_registration registration({GP_CARD_NAME, properties, open, close});
 
 } // namespace
 } // namespace gp
