@@ -60,8 +60,8 @@ def _digest(program: Path) -> str:
     headers = [*program.parent.glob("*.h"), *(NATIVE.glob("*.h") if _simulates(program) else ())]
     parts = [*_parts(program), *sorted(headers)]
     if _simulates(program):
-        parts += sorted((NATIVE / cards.FOLDER).iterdir())
-        parts += [ROOT / "vendor" / name for name in ("cards.py", "cut.py")]
+        parts += sorted((NATIVE / cards.FOLDER).glob("*"))
+        parts += [Path(__file__).with_name(name) for name in ("cards.py", "cut.py")]
     return hashlib.sha256(b"".join(part.read_bytes() for part in parts)).hexdigest()
 
 
@@ -69,7 +69,8 @@ def _parts(program: Path) -> list[Path]:
     """The source files of the program, without what is cut out of upstream's."""
     if not _simulates(program):
         return [program]
-    return [program, *sorted(NATIVE.glob("sim_*.cpp")), NATIVE / cards.FOLDER / "cards.cpp"]
+    ours = [*NATIVE.glob("sim_*.cpp"), *NATIVE.glob(f"{cards.FOLDER}/cards.cpp")]
+    return [program, *sorted(ours)]
 
 
 def _simulates(program: Path) -> bool:
