@@ -38,7 +38,7 @@ def load_profile(
     - a card ("rtx4090", "mi300x") or a backend ("cuda", which means one named card): upstream's own
       `supports_op` answers. `properties` change those of the card;
     - "record:NAME": upstream's record of a backend (docs/ops), which may be older than its source.
-      A backend's name alone also means this if the build has not its functions;
+      A backend's name alone means this, too, if the build lacks its functions;
     - the path of a CSV file that `test-backend-ops support --output csv` wrote on any machine.
 
     A `strict` profile from a record says no wherever no row gives a certain answer;

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -227,6 +228,19 @@ def test_cards_are_given_back():
     finally:
         for device in devices:
             device.close()
+
+
+def test_cards_are_asked_and_made_on_several_threads():
+    def work(seed):
+        names = [n for n in card_names() if CARDS[n].backend != "metal"][seed::4]
+        with ggml.Context() as ctx:
+            node = attention(ctx, 64)
+            for name in names * 5:
+                card = ggml.load_profile(name)
+                assert card.supports(node) == (CARDS[name].backend != "musa")
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, range(4)))
 
 
 def test_what_the_cpu_does_not_support_is_planned(ctx):

@@ -4,6 +4,7 @@
 
 #include <cstdio>
 #include <cstring>
+#include <mutex>
 #include <stdexcept>
 #include <vector>
 
@@ -44,6 +45,8 @@ struct recording {
 };
 
 thread_local recording * now = nullptr;
+
+std::mutex opening; // cards are opened and closed on any thread, also by Python's collector
 
 } // namespace
 
@@ -132,6 +135,7 @@ ggml_backend_dev_t gp_card_open(const char * backend, const char * const * value
             }
             given.texts[p->name] = *values ? *values : p->text;
         }
+        const std::lock_guard<std::mutex> lock(gp::opening);
         ggml_backend_dev_t card = found->open(given);
         gp::open_cards()[card] = found;
         return card;
@@ -142,6 +146,7 @@ ggml_backend_dev_t gp_card_open(const char * backend, const char * const * value
 }
 
 void gp_card_close(ggml_backend_dev_t card) {
+    const std::lock_guard<std::mutex> lock(gp::opening);
     auto found = gp::open_cards().find(card);
     found->second->close(card);
     gp::open_cards().erase(found);
