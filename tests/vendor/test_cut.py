@@ -9,7 +9,7 @@ import pytest
 
 REPO = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(REPO))
-from vendor import cache, cards, cut, identity, releases  # noqa: E402
+from vendor import cache, cards, cpp_source, cut, identity, releases  # noqa: E402
 from vendor.report import BuildError  # noqa: E402
 
 COMPILER = shutil.which("g++") or "c++"
@@ -68,8 +68,8 @@ def folder(tmp_path):
 
 def source(folder, *defines):
     folders = (folder, folder.parent / "toolkit")
-    stream = cut.preprocessed([COMPILER, "-std=c++17"], ["main.cu"], folders, defines)
-    return cut.read(stream, {"backend"})
+    stream = cpp_source.preprocessed([COMPILER, "-std=c++17"], ["main.cu"], folders, defines)
+    return cpp_source.read(stream, {"backend"})
 
 
 def names(made, *roots, provided=()):
