@@ -12,6 +12,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from vendor.report import BuildError
 
@@ -23,15 +24,14 @@ TOKEN = re.compile(
     re.DOTALL | re.VERBOSE,
 )
 _LINE = re.compile(r'# (\d+) "((?:[^"\\]|\\.)*)"')
-_TYPE = re.compile(r"\s*(?:typedef )?(?:struct|class|union|enum) (\w+)(?: \{|$)")
+_TYPE = re.compile(r"(?m)^[ \t]*(?:typedef )?(?:struct|class|union|enum) (\w+)(?: \{|$)")
 _WORD = re.compile(r"[A-Za-z_]\w*\Z")
 _RECORDS = ("struct", "class", "union", "enum")
 _ATTRIBUTES = ("__attribute__", "__launch_bounds__", "__declspec", "alignas", "decltype")
 _OPEN, _CLOSE = {"(": ")", "[": "]", "{": "}"}, {")", "]", "}"}
 
 
-@dataclass(frozen=True)
-class Token:
+class Token(NamedTuple):
     """A word or sign of the source, and where its text begins."""
 
     text: str
@@ -86,19 +86,25 @@ def read(stream: str, wanted: Set[str]) -> Source:
     folder is in `wanted`; the rest comes from headers that the cut source includes itself."""
     kept: list[str] = []
     lines: list[tuple[str, int]] = []
-    file, number, inside = "", 0, False
-    elsewhere: set[str] = set()  # types that other headers define
+    elsewhere: list[str] = []
+    names: dict[str, str] = {}  # of the wanted files; "" for the others
+    name, number = "", 0
     for text in stream.splitlines():
-        if mark := _LINE.match(text):
+        if text.startswith("# ") and (mark := _LINE.match(text)):
             number, file = int(mark[1]), mark[2]
-            inside = not wanted.isdisjoint((Path(file).parent.name, Path(file).name))
+            if file not in names:
+                path = Path(file)
+                found = not wanted.isdisjoint((path.parent.name, path.name))
+                names[file] = path.name if found else ""
+            name = names[file]
             continue
-        if inside:
+        if name:
             kept.append(text)
-            lines.append((Path(file).name, number))
-        elif found := _TYPE.match(text):
-            elsewhere.add(found[1])
+            lines.append((name, number))
+        else:
+            elsewhere.append(text)
         number += 1
+    types = set(_TYPE.findall("\n".join(elsewhere)))  # that other headers define
     starts, at = [], 0
     for text in kept:
         starts.append(at)
@@ -106,7 +112,7 @@ def read(stream: str, wanted: Set[str]) -> Source:
     source = Source("\n".join(kept), lines, starts)
     tokens = [Token(found[0], found.start()) for found in TOKEN.finditer(source.text)]
     source.definitions = [
-        d for d in _definitions(tokens) if d.has_body or not d.kind or d.names[0] not in elsewhere
+        d for d in _definitions(tokens) if d.has_body or not d.kind or d.names[0] not in types
     ]
     return source
 
