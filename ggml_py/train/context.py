@@ -321,8 +321,8 @@ class OptContext(Handle):
         if self._lent and self._scheduler._graph is self._lent[0]:
             self._scheduler.reset()
         close_all(self._lent)
-        self._kind, self._allocated = None, NULL
-        if not self.static_graphs:
+        if not self.static_graphs:  # ggml-opt still takes a static one for allocated
+            self._kind, self._allocated = None, NULL
             close_all(self._private)
 
     def alloc(self, backward: bool = True) -> None:

@@ -9,6 +9,7 @@ import pytest
 from test_opt import Model, batch, evaluate
 
 import ggml_py as ggml
+from ggml_py.boundary.handle import in_use
 
 
 def test_any_order_of_closing_is_survived():
@@ -53,3 +54,24 @@ def test_collected_without_closing():
         with pytest.raises((ggml.NoDataError, ggml.ClosedError)):
             outputs.get()
         model.close()
+
+
+def test_a_graph_that_was_given_up_for_another_is_allocated_again(monkeypatch):
+    """ggml-opt remembers the graph that it allocated, even if the next one is then refused."""
+    with Model() as model, model.opt() as opt:
+        x, y = batch(model, 0)
+        evaluate(model, opt, x, y, backward=False)
+        expected, reset = opt.loss.get(), ggml.Scheduler.reset
+        elsewhere = in_use("computing elsewhere", model.scheduler)
+
+        def another_thread_is_first(scheduler):
+            reset(scheduler)
+            elsewhere.__enter__()
+
+        with monkeypatch.context() as patch:
+            patch.setattr(ggml.Scheduler, "reset", another_thread_is_first)
+            with pytest.raises(ggml.BusyError):
+                opt.alloc(backward=True)
+        elsewhere.__exit__()
+        evaluate(model, opt, x, y, backward=False)
+        assert opt.loss.get() == expected
