@@ -63,6 +63,7 @@ class Search:
     case: Callable[[int], str]
     limit_s: float = 60.0  # for one case
     per_process: int = 2000  # number of cases, to bound what leaks can add up to
+    count: Callable[[], int] | None = None  # the number of all cases, if there is an end
 
     @property
     def patterns(self) -> tuple[str, ...]:
@@ -293,7 +294,10 @@ def _description() -> str:
 def main(search: Search) -> int:
     """Runs the command of a search. Returns 1 if there are findings."""
     parser = argparse.ArgumentParser(description=_description())
-    parser.add_argument("--cases", type=int, default=10_000, help="number in all, from case 0 on")
+    usual = "all" if search.count else 10_000
+    parser.add_argument(
+        "--cases", type=int, help=f"number in all, from case 0 on (default: {usual})"
+    )
     parser.add_argument("--jobs", type=int, default=1, help="number of processes at a time")
     parser.add_argument("--out", type=Path, default=RESULTS / f"{search.name}.json")
     parser.add_argument("--only", type=int, metavar="SEED", help="run this case in this process")
@@ -307,6 +311,10 @@ def main(search: Search) -> int:
         return 0
     from ggml_py.boundary.ffi import BUILD
 
+    if options.cases is None:
+        options.cases = search.count() if search.count else 10_000
+    elif search.count:
+        options.cases = min(options.cases, search.count())
     script = Path(sys.argv[0]).resolve()
     about = hashes(search.patterns)
     report = _resume(options.out, about, BUILD["key"])
