@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from vendor import cache as caches
-from vendor import cards, cuda, fetch, op_docs, releases, toolchain
+from vendor import cards, cuda, fetch, op_docs, profiles, releases, toolchain
 from vendor.releases import Release
 from vendor.report import BuildError
 
@@ -179,7 +179,7 @@ def made_of(options: Options) -> dict[str, Path]:
              if path.suffix in (".h", ".c", ".cpp", ".txt", ".cmake")}
     bindings = ("headers.py", "bindgen.py", "bindgen_py.py", "op_docs.py", "profiles.py",
                 "cut.py", "cpp_source.py", "cards.py", "card_backends.py")
-    makers = [*(ROOT / "vendor" / name for name in bindings), *op_docs.TABLES]
+    makers = [*(ROOT / "vendor" / name for name in bindings), *op_docs.TABLES, profiles.AGES]
     if not options.pristine:
         makers += [ROOT / "vendor" / name for name in ("edit.py", "instrument.py")]
         makers += (ROOT / "vendor").glob("*_edits.py")

@@ -9,16 +9,20 @@ supported) or - (not tested).
 from __future__ import annotations
 
 import csv
+import hashlib
 import io
 import json
 import tarfile
 import zipfile
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path, PurePosixPath
 
+from vendor import releases
 from vendor.report import BuildError, step
 
 FILE = "profiles.zip"
+AGES = Path(__file__).with_name("record_ages.toml")   # made by record_ages.py
 FOLDER = ("docs", "ops")
 COLUMNS = ("op_name", "op_params", "supported")
 Tables = dict[str, str]     # CSV texts by profile name
@@ -44,6 +48,21 @@ def tables_in_folder(checkout: Path) -> Tables:
             for path in sorted(checkout.joinpath(*FOLDER).glob("*.csv"))}
 
 
+def known_by(table: str) -> str:
+    """The hash that a record is known by."""
+    return hashlib.sha256(table.encode()).hexdigest()[:16]
+
+
+def age(table: str) -> str:
+    """The label of the first release with this very record; "" if no release has it."""
+    return _ages().get(known_by(table), "")
+
+
+@cache
+def _ages() -> dict[str, str]:
+    return dict(releases.read_toml(AGES)["first"])
+
+
 def _rows(name: str, table: str) -> Iterator[tuple[str, str, str]]:
     reader = csv.DictReader(io.StringIO(table))
     if missing := [column for column in COLUMNS if column not in (reader.fieldnames or ())]:
@@ -55,7 +74,7 @@ def _rows(name: str, table: str) -> Iterator[tuple[str, str, str]]:
 
 
 def write(tables: Tables, target: Path) -> None:
-    """Write profiles.zip. The same tables give the same bytes."""
+    """Write profiles.zip, with the age of each record. The same tables give the same bytes."""
     names = sorted(tables)
     ops: dict[str, dict[str, list[str]]] = {}
     with step("reading what backends support"):
@@ -67,7 +86,9 @@ def write(tables: Tables, target: Path) -> None:
         with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
             index = {name: sorted(op for op, rows in ops.items() if _has(rows, i))
                      for i, name in enumerate(names)}
-            _put(archive, "index.json", json.dumps({"schema": 1, "profiles": index}))
+            ages = {name: age(tables[name]) for name in names}
+            _put(archive, "index.json",
+                 json.dumps({"schema": 1, "profiles": index, "ages": ages}))
             for op in sorted(ops):
                 lines = (f"{params}\t{''.join(letters)}\n" for params, letters in ops[op].items())
                 _put(archive, op, "".join(lines))

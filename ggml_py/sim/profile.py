@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from ..errors import ArgumentError
@@ -38,7 +38,8 @@ class Decision:
 
     `basis` is "exact" (exactly this case was tested), "agreed" (all cases with these types and
     flags have this answer), "nearest" (they differ: the nearest in size decides), "unrecorded" (no
-    case has these types and flags), "view" (nothing is computed) or "source" (upstream's own
+    case has these flags: the most similar decides), "unknown" (no case has these types and head
+    sizes, which counts as not supported), "view" (nothing is computed) or "source" (upstream's own
     function answered). `row` is what the answer rests on: the case as upstream writes it, or the
     lines of upstream's source; None if there is none.
     """
@@ -106,17 +107,25 @@ class _Cases:
         return self.groups[min(self.groups, key=far)]
 
     def unknown(self, same: Same) -> str:
-        """The first type or word that no row of the op has; "" if there is none."""
-        for i, (name, value) in enumerate(zip(self.spec.same, same, strict=True)):
-            if isinstance(value, str) and all(key[i] != value for key in self.groups):
-                return f"{name}={value}"
-        return ""
+        """The types and head sizes that no row of the op has, or has together; "" if there are
+        none."""
+        kinds = [i for i, name in enumerate(self.spec.same) if _is_kind(name)]
+        for i in kinds:
+            if all(key[i] != same[i] for key in self.groups):
+                return self.written(same, [i])
+        together = {tuple(key[i] for i in kinds) for key in self.groups}
+        return "" if tuple(same[i] for i in kinds) in together else self.written(same, kinds)
 
-    def written(self, same: Same) -> str:
-        """The `same` parameters as they are written in rows."""
-        return ", ".join(
-            f"{name}={_text(value)}" for name, value in zip(self.spec.same, same, strict=True)
-        )
+    def written(self, same: Same, which: Iterable[int] | None = None) -> str:
+        """The `same` parameters as they are written in rows: all, or those with these numbers."""
+        names = list(self.spec.same)
+        chosen = range(len(names)) if which is None else which
+        return ", ".join(f"{names[i]}={_text(same[i])}" for i in chosen)
+
+
+def _is_kind(name: str) -> bool:
+    """Whether a parameter is a type or a head size, by which backends choose their kernels."""
+    return name.startswith("type") or name in ("hsk", "hsv", "m_prec")
 
 
 def _text(value: Value) -> str:
@@ -208,14 +217,19 @@ class Profile:
     def _decide(self, call: Call) -> Decision:
         if call.op in VIEWS:
             return Decision(True, None, f"yes: {call.op} computes nothing", "view")
+        found = self._from_record(call)
+        if age := self._record.age:
+            found = replace(found, text=f"{found.text} (from the record of ggml {age})")
+        return found
+
+    def _from_record(self, call: Call) -> Decision:
         name = call.op
         hinted = name == "MUL_MAT" and call.params[1] == _HADAMARD
         if hinted and "MUL_MAT_HADAMARD" in self._record.ops():  # older records lack it
             name = "MUL_MAT_HADAMARD"
         cases = self._cases_of(name)
         if not cases.groups:
-            text = f"no: {self._record.title} has no row of {name}"
-            return Decision(False, None, text, "unrecorded")
+            return _unknown(f"{self._record.title} has no row of {name}")
         return self._decide_in(cases, cases.spec.of(call))
 
     def _cases_of(self, op: str) -> _Cases:
@@ -247,9 +261,8 @@ class Profile:
 
     def _unrecorded(self, cases: _Cases, same: Same, asked: Row) -> Decision:
         text = f"no such case on record: {cases.op} with {cases.written(same)}"
-        unknown = cases.unknown(same)
-        if unknown:
-            return _decision(False, None, f"{text}; no row has {unknown}", "unrecorded")
+        if unknown := cases.unknown(same):
+            return _unknown(f"{text}; no row has {unknown}")
         _, supported, case = cases.nearest(cases.alike(same), asked)
         row = f"{cases.op}({case.text})"
         if self.strict:
@@ -269,3 +282,7 @@ def recorded_call(plan: Any, record: Any) -> Call:
 
 def _decision(supported: bool, row: str | None, text: str, basis: str) -> Decision:
     return Decision(supported, row, f"{'yes' if supported else 'no'}: {text}", basis)
+
+
+def _unknown(why: str) -> Decision:
+    return Decision(False, None, f"unknown: {why}, which counts as not supported", "unknown")

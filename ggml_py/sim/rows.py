@@ -13,6 +13,7 @@ import json
 import re
 import zipfile
 from pathlib import Path
+from typing import Any
 
 from .. import builds as _builds
 from ..errors import ArgumentError, NotBuiltError, UnknownDeviceError
@@ -49,11 +50,13 @@ def parsed(params: str) -> Row:
 
 
 class Record:
-    """The rows of one device, by op. `title` says where they come from."""
+    """The rows of one device, by op. `title` says where they come from; `age` is the first of the
+    releases that we know with these very rows, "" if none has them."""
 
-    def __init__(self, name: str, title: str) -> None:
+    def __init__(self, name: str, title: str, age: str = "") -> None:
         self.name = name
         self.title = title
+        self.age = age
 
     def ops(self) -> frozenset[str]:
         """The ops that have rows."""
@@ -67,11 +70,13 @@ class Record:
 class BuiltRecord(Record):
     """Rows from the build's `profiles.zip`. The rows of an op are read when they are needed."""
 
-    def __init__(self, path: Path, name: str, index: dict[str, list[str]], release: str) -> None:
-        super().__init__(name, f"upstream's record of {name} in ggml {release}")
+    def __init__(self, path: Path, name: str, index: dict[str, Any], release: str) -> None:
+        age = index.get("ages", {}).get(name, "")
+        title = f"upstream's record of {name} in ggml {release}"
+        super().__init__(name, f"{title}, unchanged since {age}" if age else title, age)
         self._path = path
-        self._letter = list(index).index(name)
-        self._ops = frozenset(index[name])
+        self._letter = list(index["profiles"]).index(name)
+        self._ops = frozenset(index["profiles"][name])
 
     def ops(self) -> frozenset[str]:
         return self._ops
@@ -127,8 +132,8 @@ class FileRecord(Record):
         return list(self._answers.get(op, {}).items())
 
 
-def _archive() -> tuple[Path, dict[str, list[str]], str]:
-    """The build's file, the ops of each profile in it, and the release's name."""
+def _archive() -> tuple[Path, dict[str, Any], str]:
+    """The build's file, its index (the ops and the age of each profile), and the release's name."""
     build = _builds.current()
     path = Path(build["folder"]) / FILE
     if not path.is_file():
@@ -138,13 +143,13 @@ def _archive() -> tuple[Path, dict[str, list[str]], str]:
             "a file made by `test-backend-ops support --output csv`"
         )
     with zipfile.ZipFile(path) as archive:
-        index = json.loads(archive.read("index.json"))["profiles"]
+        index = json.loads(archive.read("index.json"))
     return path, index, str(build["label"])
 
 
 def names() -> tuple[str, ...]:
     """The profiles of this build. Raises `NotBuiltError` if it has none."""
-    return tuple(_archive()[1])
+    return tuple(_archive()[1]["profiles"])
 
 
 def record_of(name: str) -> Record:
@@ -154,10 +159,11 @@ def record_of(name: str) -> Record:
     """
     if name.lower().endswith(".csv") or "/" in name:
         return FileRecord(Path(name))
-    path, known, release = _archive()
-    if name.lower() not in known:
+    path, index, release = _archive()
+    if name.lower() not in index["profiles"]:
+        known = ", ".join(index["profiles"])
         raise UnknownDeviceError(
-            f"no device profile {name!r}: expected one of {', '.join(known)}, or the path of a "
+            f"no device profile {name!r}: expected one of {known}, or the path of a "
             "CSV file made by `test-backend-ops support --output csv`"
         )
-    return BuiltRecord(path, name.lower(), known, release)
+    return BuiltRecord(path, name.lower(), index, release)

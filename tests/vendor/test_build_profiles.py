@@ -12,7 +12,7 @@ from build_support import seed, small_sdist
 
 import build_ggml
 from vendor import cache as caches
-from vendor import fetch, profiles, releases
+from vendor import fetch, profiles, record_ages, releases
 from vendor.identity import Options, upstream_of
 from vendor.report import BuildError
 
@@ -103,3 +103,30 @@ def test_every_release_has_profiles_that_can_be_read(
                 wanted = {*cases.spec.same, *cases.spec.size, *cases.spec.soft}
                 for case in (case for group in cases.groups.values() for case in group):
                     assert wanted <= case.row.keys(), (profile, op, case.text)
+
+
+def test_a_record_is_as_old_as_the_first_release_that_has_it(tmp_path: Path) -> None:
+    first, ages = profiles.AGES.read_text(), {}
+    for line in first.splitlines():
+        if " = " in line and not line.startswith("#"):
+            key, label, _, name = line.replace('"', "").replace(" = ", " ").split(maxsplit=3)
+            ages.setdefault(name, {})[key] = label
+    labels = [release.label for release in releases.releases()]
+    assert {"cuda", "vulkan", "opencl", "cann"} <= ages.keys()
+    assert {label for each in ages.values() for label in each.values()} <= set(labels)
+    table_ = table(("ADD", "type=f16", 1))
+    profiles.write({"a": table_}, tmp_path / "x.zip")
+    with zipfile.ZipFile(tmp_path / "x.zip") as archive:
+        assert json.loads(archive.read("index.json"))["ages"] == {"a": ""}
+    assert profiles.age(table_) == ""
+    made = record_ages.text({"1": {"a": table_}, "2": {"a": table_, "b": "x"}})
+    assert made.count(profiles.known_by(table_)) == 1 and '"2"   # b' in made
+
+
+@pytest.mark.thorough("builds")
+def test_the_ages_are_those_of_this_release(tmp_path: Path) -> None:
+    """Each record of the pinned release is known: run `python -m vendor.record_ages` otherwise."""
+    release = releases.default()
+    archive = fetch.download(release, caches.default_folder())
+    tables = profiles.tables_in_archive(archive, release.subfolder)
+    assert len(tables) > 10 and all(profiles.age(one) for one in tables.values())
