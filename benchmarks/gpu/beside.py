@@ -21,8 +21,8 @@ def compare(
 ) -> dict[str, Any]:
     """A row for the model: tokens per second of each round, and the ratio with its interval.
 
-    Rounds end early if the time does, but not before two. `options` are llama-bench's; each process loads the
-    model, warms up, and is timed three times.
+    Rounds end early if the time does, but not before two. `options` are llama-bench's; each process
+    loads the model, warms up, and is timed three times.
     """
     programs = {
         "ours": [sys.executable, "-m", "ggml_py", "bench"],

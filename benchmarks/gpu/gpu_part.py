@@ -20,7 +20,6 @@ from recipes import RECIPES, write_recipe  # noqa: E402
 
 import ggml_py as ggml  # noqa: E402
 from ggml_py.boundary.ffi import BUILD  # noqa: E402
-from ggml_py.models.synthetic import LlamaSpec, write_llama  # noqa: E402
 
 OF_DRY_RUN = "7M-q4_0"  # stands for every model where there is no GPU
 

@@ -72,7 +72,9 @@ def look(kit: Mapping[str, Any], work: Path) -> Machine:
         _gpus(found, kit["architectures"])
         _libraries(found, kit["libraries"])
     if (room := _room(work)) < ROOM and not kit["dry_run"]:
-        found.missing.append(f"room: {room >> 20:,} MiB are free for {work}: expected {ROOM >> 20:,}")
+        found.missing.append(
+            f"room: {room >> 20:,} MiB are free for {work}: expected {ROOM >> 20:,}"
+        )
     return found
 
 
@@ -227,7 +229,7 @@ def _loads(name: str) -> bool:
 def _folders(python: str) -> Iterable[Path]:
     roots = [os.environ.get(name) for name in ("CUDA_PATH", "CUDA_HOME", "CUDAToolkit_ROOT")]
     homes = [Path(root) for root in roots if root]
-    homes += sorted(Path("/usr/local").glob("cuda*"), reverse=True) + [Path("/opt/cuda")]
+    homes += [*sorted(Path("/usr/local").glob("cuda*"), reverse=True), Path("/opt/cuda")]
     for home in homes:
         yield from (home / part for part in ("lib64", "targets/x86_64-linux/lib", "lib"))
     sites = []

@@ -171,8 +171,7 @@ def cuda_libraries(build: Path) -> list[str]:
         ["readelf", "-d", str(library)], capture_output=True, text=True, check=True
     ).stdout
     names = re.findall(r"NEEDED.*\[(lib(?:cu|nv)[^\]]*)\]", said)
-    return [name for one in names for name in
-            ([one.replace("cublas", "cublasLt"), one] if "libcublas." in one else [one])]  # fmt: skip
+    return names + [one.replace("cublas", "cublasLt") for one in names if "libcublas." in one]
 
 
 def git(*words: str) -> str:
@@ -241,7 +240,8 @@ def make(out: Path, backend: str, arch: str, pythons: Sequence[str], cache: Path
             packed(new / "wheels.tar.xz", wheels)
             upstreams_programs(reference, programs)
             packed(new / "programs.tar.xz", programs)
-            packed(new / "source.tar.xz", REPO, git("ls-files", "-co", "--exclude-standard").split("\n"))
+            sources = git("ls-files", "-co", "--exclude-standard").splitlines()
+            packed(new / "source.tar.xz", REPO, sources)
             (new / "gpu").mkdir()
             for name in RUNNER:
                 shutil.copy2(Path(__file__).parent / name, new / "gpu" / name)
@@ -265,8 +265,7 @@ def make(out: Path, backend: str, arch: str, pythons: Sequence[str], cache: Path
             "files": files,
         }
         (new / "kit.json").write_text(json.dumps(kit, indent=1) + "\n", encoding="utf-8")
-        total = check_size(described(new))
-    return total
+        return check_size(described(new))
 
 
 def _newest(*found: dict[str, str]) -> dict[str, str]:

@@ -140,10 +140,9 @@ def work(doing: Doing) -> str:
         doing.save()
     plans = [one for row in rows for one in row["plans_equal"]]
     worst = max(row["worst"] for row in rows)
-    said = f"{sum(plans)} of {len(plans)} plans equal a card's; logits differ by {worst:.1e} at most"
-    if speed:
-        said += f"; {sum(r['verdict'] == 'yes' for r in speed)} of {len(speed)} rows at 1.00 or more"
-    return said
+    said = f"{sum(plans)} of {len(plans)} plans equal a card's; logits differ by {worst:.1e}"
+    met = sum(row["verdict"] == "yes" for row in speed)
+    return said + (f"; {met} of {len(speed)} rows at 1.00 or more" if speed else "")
 
 
 if __name__ == "__main__":

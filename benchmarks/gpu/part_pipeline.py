@@ -41,7 +41,8 @@ def evaluated(doing: Doing, names: list[str], **options: Any) -> dict[str, Any]:
     prompt = [(i * 7919 + 11) % 8000 for i in range(N_PROMPT)]
     path = doing.model(MODEL)
     with load(
-        path, devices=(*names, "CPU"), n_gpu_layers=99 if names else 0, n_ctx=1024, n_ubatch=N_UBATCH,
+        path, devices=(*names, "CPU"), n_gpu_layers=99 if names else 0, n_ctx=1024,
+        n_ubatch=N_UBATCH,
         # By free memory one device could get all layers.
         tensor_split=[1.0] * len(names) if len(names) > 1 else None, **options,
     ) as model:  # fmt: skip

@@ -67,7 +67,8 @@ def work(doing: Doing) -> str:
     if not there or len(demo["tokens"]) != 16:
         doing.fail(f"the demo has {there} nodes on {doing.device.name}")
     said = ", ".join(f"{n} {outcome}" for outcome, n in sorted(counts.items()))
-    return f"{said}; demo: {there} nodes on {doing.device.name}, {demo['tokens_per_s']:.0f} tokens/s"
+    speed = f"{demo['tokens_per_s']:.0f} tokens/s"
+    return f"{said}; demo: {there} nodes on {doing.device.name}, {speed}"
 
 
 if __name__ == "__main__":

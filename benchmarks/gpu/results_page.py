@@ -46,8 +46,11 @@ def tables(real: Results, dry: Results) -> str:
     for part in PARTS:
         cells = (_cell(real.get(part.name)), _cell(dry.get(part.name)))
         lines.append(f"| {part.what} | {cells[0]} | {cells[1]} |")
-    for title, rows in (("The machines", _machines(real, dry)), ("Speed", _speed(real)),
-                        ("Device and card", _cards(real)), ("Failures", _failures(real))):  # fmt: skip
+    more = {
+        "The machines": _machines(real, dry), "Speed": _speed(real),
+        "Device and card": _cards(real), "Failures": _failures(real),
+    }  # fmt: skip
+    for title, rows in more.items():
         if found := list(rows):
             lines += ["", f"### {title}", "", *found]
     return "\n".join(lines)

@@ -96,4 +96,5 @@ def _run(*command: object, env: Mapping[str, str] | None = None) -> None:
         check=False, env=env,
     )  # fmt: skip
     if done.returncode:
-        raise SetupError(f"{' '.join(words)}\nexited with {done.returncode}:\n{done.stdout[-3000:]}")
+        said = done.stdout[-3000:]
+        raise SetupError(f"{' '.join(words)}\nexited with {done.returncode}:\n{said}")

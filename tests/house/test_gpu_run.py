@@ -25,9 +25,10 @@ import record  # noqa: E402
 import run_kit  # noqa: E402
 import unpack  # noqa: E402
 
+THIS = ".".join(map(str, sys.version_info[:2]))
 KIT = {
     "id": "0123456789ab", "commit": "c0ffee", "build": "0.26.0-12345678", "dry_run": False,
-    "cuda": True, "machine": "x86_64", "processor": [], "pythons": ["%d.%d" % sys.version_info[:2]],
+    "cuda": True, "machine": "x86_64", "processor": [], "pythons": [THIS],
     "symbols": {}, "architectures": ["90"], "libraries": [], "about": {"good": {"a.py": "1"}},
 }  # fmt: skip
 H100 = {"name": "NVIDIA H100", "totalGlobalMem": 80 << 30, "major": 9, "minor": 0}
@@ -61,7 +62,8 @@ ENDS = {
     "faults": ("died", "it died of SIGSEGV"),
     "nonsense": ("died", "it exited with 0, without a whole result"),
     "nan": ("died", "not JSON compliant"), "large": ("died", "expected at most"),
-    "slow": ("timed out", "it took more than"), "waits": ("timed out", "it took more than"), "twice": ("timed out", "no time for all of it"),
+    "slow": ("timed out", "it took more than"), "waits": ("timed out", "it took more than"),
+    "twice": ("timed out", "no time for all of it"),
 }  # fmt: skip
 
 
