@@ -48,10 +48,12 @@ class KitError(RuntimeError):
 
 
 def arguments_of(backend: str, arch: str, cache: Path) -> list[str]:
-    """build_ggml.py's arguments: for another x86-64 processor, with AVX2."""
-    cuda = backend != "none"
-    words = ["--backend", "cpu,rpc,cuda" if cuda else "cpu,rpc", "-DGGML_NATIVE=OFF"]
-    return [*words, *(["--cuda-arch", f"{arch}-real"] if cuda else []), "--cache", str(cache)]
+    """build_ggml.py's arguments: for any x86-64 processor with AVX2; for a dry run the usual build,
+    which runs on this machine only."""
+    words = ["--cache", str(cache)]
+    if backend == "none":
+        return words
+    return [*words, "--backend", "cpu,rpc,cuda", "--cuda-arch", f"{arch}-real", "-DGGML_NATIVE=OFF"]
 
 
 def stripped(built: Path, cache: Path) -> Path:
@@ -77,6 +79,7 @@ def own_wheel(arguments: Sequence[str], cache: Path, folder: Path) -> Path:
             settings["D"].append(word[2:])
         else:
             settings[word.removeprefix("--")] = next(words)
+    settings = {name: value for name, value in settings.items() if value}
     settings["cache"] = str(cache)
     code = "import json, sys; from vendor import pep517; " \
            "print(pep517.build_wheel(sys.argv[1], json.loads(sys.argv[2])))"  # fmt: skip
@@ -219,14 +222,17 @@ def replacing(out: Path) -> Iterator[Path]:
         shutil.rmtree(new, ignore_errors=True)
 
 
-def make(out: Path, backend: str, arch: str, pythons: Sequence[str], cache: Path) -> int:
+def make(
+    out: Path, backend: str, arch: str, pythons: Sequence[str], cache: Path,
+    reference: Path | None = None,
+) -> int:  # fmt: skip
     """Makes the kit in `out`. Returns its bytes. Raises `KitError` or `BuildError`."""
     if not re.fullmatch(r"\d{2,3}a?", arch):
         raise KitError(f"ARCH={arch}: expected one compute capability, such as 90 for 9.0")
     arguments = arguments_of(backend, arch, cache)
     built = build_ggml.build(build_ggml.options_of(build_ggml.parser().parse_args(arguments)))
     proof = build_ggml.read_proof(built) or {}
-    reference = _reference(cache)
+    reference = reference or _reference(cache)
     with replacing(out) as new, tempfile.TemporaryDirectory(dir=out.parent) as scratch:
         wheels, programs = Path(scratch) / "wheels", Path(scratch) / "programs"
         wheels.mkdir()
@@ -278,14 +284,7 @@ def _newest(*found: dict[str, str]) -> dict[str, str]:
 
 
 def _reference(cache: Path) -> Path:
-    """Upstream's programs: of the usual cache if it has them, or else built in `cache`."""
-    for folder in dict.fromkeys((caches.default_folder(), cache)):
-        for path in sorted((folder / "reference").glob("*/bin/llama-bench")):
-            proof = build_ggml.read_proof(path.parents[1]) or {}
-            whole = all((path.parent / name).is_file() for name in PROGRAMS)
-            if whole and proof.get("label") == build_ggml.releases.default().label and \
-                    not proof.get("sanitize"):
-                return path.parents[1]
+    """Upstream's programs, which the tests use as oracles, too."""
     words = [sys.executable, str(REPO / "build_ggml.py"), "--reference", "--cache", str(cache)]
     done = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode:
@@ -303,10 +302,13 @@ def main() -> int:
     parser.add_argument("--arch", default="90", help="compute capability (default: 90, an H100)")
     parser.add_argument("--pythons", default="3.12", help="versions of the other machine's Python")
     parser.add_argument("--cache", type=Path, default=caches.default_folder())
+    parser.add_argument("--reference", type=Path, metavar="DIR",
+                        help="upstream's programs (bin/ and lib/), instead of building them")
     options = parser.parse_args()
     pythons = options.pythons.replace(",", " ").split()
     try:
-        total = make(options.out, options.backend, options.arch, pythons, options.cache)
+        total = make(options.out, options.backend, options.arch, pythons, options.cache,
+                     options.reference)
     except (KitError, BuildError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

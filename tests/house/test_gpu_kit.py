@@ -101,7 +101,7 @@ def test_what_a_kit_says_of_this_build():
     assert all(re.fullmatch(r"\d+(\.\d+)+", version) for version in needed.values())
     assert make_kit._newest({"GLIBC": "2.9"}, {"GLIBC": "2.34"}) == {"GLIBC": "2.34"}
     assert make_kit.cuda_libraries(build) == []
-    assert "--cuda-arch" not in make_kit.arguments_of("none", "90", REPO)
+    assert make_kit.arguments_of("none", "90", REPO) == ["--cache", str(REPO)]
     assert "90-real" in make_kit.arguments_of("cuda", "90", REPO)
 
 
