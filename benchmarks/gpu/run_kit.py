@@ -110,7 +110,8 @@ def run_part(run: Run, part: Part, limit_s: float) -> dict[str, Any]:
     elif how == record.TIMED_OUT:
         data["why"] = "it had no time for all of it"
     elif how == record.DIED:
-        data["why"] = _status(status)
+        last = data["tail"].strip().rpartition("\n")[2]
+        data["why"] = f"{_status(status)}: {last[:300]}"
     path = run.work.results / f"{part.name}.json"
     try:
         record.write(path, data)
