@@ -17,12 +17,12 @@ BOOTSTRAPS = 2000
 
 
 def compare(
-    doing: Doing, what: str, path: Path, rounds: int, options: Sequence[object]
+    doing: Doing, what: str, path: Path, rounds: int, seconds: float, options: Sequence[object]
 ) -> dict[str, Any]:
     """A row for the model: tokens per second of each round, and the ratio with its interval.
 
-    Rounds end early if the time does, but not before two. `options` are llama-bench's; each process
-    loads the model, warms up, and is timed three times.
+    `rounds` end early if they would take more than `seconds`, but not before two. `options` are
+    llama-bench's; each process loads the model, warms up, and is timed three times.
     """
     programs = {
         "ours": [sys.executable, "-m", "ggml_py", "bench"],
@@ -30,18 +30,16 @@ def compare(
     }
     order = list(programs)
     took: dict[str, list[float]] = {who: [] for who in programs}
-    spent = 0.0
+    begin = doing.left
     for n in range(rounds):
-        before = doing.left
-        if n >= 2 and doing.left < 1.5 * spent:
+        if n >= 2 and (begin - doing.left) * (n + 1) / n > seconds:
             break
         for who in order:
             printed = doing.run(
                 *programs[who], "-m", path, "-r", 3, "-o", "json", *options
             )
             took[who].append(_tokens_per_s(printed))
-        order.reverse()
-        spent = before - doing.left
+        order.reverse()  # neither always follows the other
     ratios = [a / b for a, b in zip(took["ours"], took["theirs"], strict=True)]
     low, high = interval(ratios)
     ratio = statistics.median(ratios)

@@ -20,6 +20,7 @@ from recipes import RECIPES, write_recipe  # noqa: E402
 
 import ggml_py as ggml  # noqa: E402
 from ggml_py.boundary.ffi import BUILD  # noqa: E402
+from ggml_py.models.synthetic import LlamaSpec  # noqa: E402
 
 OF_DRY_RUN = "7M-q4_0"  # stands for every model where there is no GPU
 
@@ -51,6 +52,10 @@ class Doing:
     def device(self) -> ggml.Device:
         """The first GPU; the CPU in a dry run."""
         return gpus()[0] if not self.dry_run else ggml.device("CPU")
+
+    def recipe(self, name: str) -> LlamaSpec:
+        """A recipe; in a dry run always the small one."""
+        return RECIPES[OF_DRY_RUN if self.dry_run else name]
 
     def model(self, name: str) -> Path:
         """A recipe's file, made on first use."""

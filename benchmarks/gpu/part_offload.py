@@ -22,7 +22,7 @@ from part_supports import properties
 import ggml_py as ggml
 from ggml_py.models import load
 
-MODEL, HALF = "1.1B-q4_k", 11
+MODEL, HALF = "1.1B-q4_k", "half"
 CASES: dict[str, dict[str, Any]] = {
     "all layers": {"n_gpu_layers": 99},
     "half of the layers": {"n_gpu_layers": HALF},
@@ -38,7 +38,7 @@ PROMPT = [(i * 7919 + 11) % 8000 for i in range(64)]
 WORST = 3e-2  # of the logits, as in tests/models/test_models_gpu.py
 SPEED = {
     "prompt, half of the layers": ("-p", 512, "-n", 0, "-ngl", HALF),
-    "decode, half of the layers": ("-p", 0, "-n", 64, "-ngl", HALF),
+    "decode, half of the layers": ("-p", 0, "-n", 32, "-ngl", HALF),
     "prompt, op offload of all layers": ("-p", 512, "-n", 0, "-ngl", 0),
     "prompt, no op offload": ("-p", 512, "-n", 0, "-ngl", 0, "-nopo", 1),
 }
@@ -77,9 +77,11 @@ def pair(doing: Doing) -> Iterator[tuple[str, str]]:
 
 def cases(doing: Doing, path: Path, real: str, card: str) -> Iterator[dict[str, Any]]:
     """Plans and results, one row for each of CASES."""
-    for what, options in CASES.items():
+    half = doing.recipe(MODEL).n_layer // 2
+    for what, given in CASES.items():
+        options = {k: half if v == HALF else v for k, v in given.items()}
         cache = {k: v for k, v in options.items() if k in ("flash_attn", "type_k", "type_v")}
-        with load(path, **cache) as model:
+        with load(path, repack=False, **cache) as model:  # with a GPU weights are not repacked
             expected = model.eval(PROMPT, all_logits=True)
         with load(path, devices=(real, "CPU"), **options) as model:
             mine = [model.plan(n_tokens=n) for n in SIZES]
@@ -102,11 +104,11 @@ def cases(doing: Doing, path: Path, real: str, card: str) -> Iterator[dict[str, 
         }  # fmt: skip
 
 
-def recorded(path: Path, real: str) -> dict[str, Any]:
+def recorded(path: Path, real: str, half: int) -> dict[str, Any]:
     """What ran, and when: a prompt with op offload, then tokens, half of the layers."""
     found = {}
     prompt = [(i * 7919 + 11) % 8000 for i in range(256)]
-    with load(path, devices=(real, "CPU"), n_gpu_layers=HALF) as model:
+    with load(path, devices=(real, "CPU"), n_gpu_layers=half) as model:
         model.eval(prompt)
         for what, n_prompt, n_gen in (("prompt", 256, 1), ("tokens", 1, 16)):
             model.reset()
@@ -125,15 +127,19 @@ def work(doing: Doing) -> str:
         for row in cases(doing, path, real, card):
             rows.append(row)
             doing.save()
-        doing.found["recorded"] = recorded(path, real)
+        doing.found["recorded"] = recorded(path, real, doing.recipe(MODEL).n_layer // 2)
         doing.save()
     speed = doing.found["rows"] = []
-    for what, options in ({} if doing.dry_run else SPEED).items():
+    wanted = {} if doing.dry_run else SPEED
+    for n, (what, options) in enumerate(wanted.items()):
         if doing.left < FOR_A_ROW:
             doing.unfinished = what
             break
-        place = (*options, "-dev", doing.device.name, "-fa", 1)
-        speed.append(compare(doing, what, path, 3, place))
+        share = (doing.left - FOR_A_ROW / 3) / (len(wanted) - n)
+        half = doing.recipe(MODEL).n_layer // 2
+        sizes = [half if one == HALF else one for one in options]
+        place = (*sizes, "-dev", doing.device.name, "-fa", 1)
+        speed.append(compare(doing, what, path, 5, share, place))
         print(line_of(speed[-1]), flush=True)
         if speed[-1]["verdict"] == "no":
             doing.fail(line_of(speed[-1]))

@@ -20,23 +20,22 @@ def work(doing: Doing) -> str:
     there = {(row["model"], row["what"]) for row in rows}
     on_cpu = ("-dev", "none", "-t", 2)
     place = on_cpu if doing.dry_run else ("-ngl", 99, "-dev", doing.device.name)
-    left_out = []
-    for model in MODELS[:1] if doing.dry_run else MODELS:
-        path = doing.model(model)
-        for what, sizes in (SHORT if doing.dry_run else TESTS).items():
-            if (path.stem, what) in there:
-                continue
-            if doing.left < FOR_A_ROW:
-                left_out.append(f"{what} of {model}")
-                continue
-            rounds = 2 if doing.dry_run else ROUNDS
-            row = compare(doing, what, path, rounds, (*sizes, *place, "-fa", 1))
-            rows.append(row)
-            print(line_of(row), flush=True)
-            if row["verdict"] == "no" and not doing.dry_run:
-                doing.fail(line_of(row))
-            doing.save()
-    doing.unfinished = ", ".join(left_out)
+    tests, models = (SHORT, MODELS[:1]) if doing.dry_run else (TESTS, MODELS)
+    wanted = [(model, what) for model in models for what in tests
+              if (doing.model(model).stem, what) not in there]  # fmt: skip
+    for n, (model, what) in enumerate(wanted):
+        if doing.left < FOR_A_ROW:
+            doing.unfinished = ", ".join(f"{what} of {model}" for model, what in wanted[n:])
+            break
+        share = (doing.left - FOR_A_ROW / 3) / (len(wanted) - n)
+        rounds = 2 if doing.dry_run else ROUNDS
+        options = (*tests[what], *place, "-fa", 1)
+        row = compare(doing, what, doing.model(model), rounds, share, options)
+        rows.append(row)
+        print(line_of(row), flush=True)
+        if row["verdict"] == "no" and not doing.dry_run:
+            doing.fail(line_of(row))
+        doing.save()
     verdicts = [row["verdict"] for row in rows]
     said = f"{verdicts.count('yes')} of {len(rows)} rows at 1.00 or more"
     if undecided := verdicts.count("undecided"):

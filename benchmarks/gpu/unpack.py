@@ -16,6 +16,11 @@ from machine import Machine
 from record import write
 
 STAMP = "ready.json"
+_HAS_GPU = """
+import ggml_py as ggml
+names = {device.name: device.registry for device in ggml.devices()}
+raise SystemExit(None if "CUDA" in names.values() else f"the build finds no GPU, only {names}")
+"""
 
 
 class SetupError(RuntimeError):
@@ -78,8 +83,8 @@ def prepare(kit: Path, about: Mapping[str, Any], machine: Machine, folder: Path)
     _run(work.python, pip / "pip", "install", "-q", "--no-index", "--no-compile",
          "--no-cache-dir", "--find-links", wheels, *about["install"])  # fmt: skip
     if about["cuda"]:
-        # The first import of the library says which of its libraries is missing.
-        _run(work.python, "-c", "import ggml_py; print(ggml_py.devices())", env=machine.environment)
+        # The first use says which of the library's own libraries is missing.
+        _run(work.python, "-c", _HAS_GPU, env=machine.environment)
     shutil.rmtree(wheels)
     write(folder / STAMP, {"kit": about["id"], "seconds": round(time.monotonic() - start, 1)})
     return work
