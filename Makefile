@@ -2,10 +2,16 @@
 PYTHON ?= python
 SANITIZE ?= address,undefined
 TESTS ?= tests
+KIT ?= build/gpu-kit
+OUT ?= build/gpu-results
+ARCH ?= 90
+PYTHONS ?= 3.12
+BACKEND ?= cuda
+BUDGET ?= 540
 
-.PHONY: help build test all lint format oracle sanitize schema docs site serve wheel
+.PHONY: help build test all lint format oracle sanitize schema docs site serve wheel gpu-kit gpu-run gpu-results
 help:           ## list these verbs
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## */\t/' | expand -t 12
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## */\t/' | expand -t 12
 
 build:          ## build ggml and the bindings into the tree, refresh the generated files
 	@folder=$$($(PYTHON) build_ggml.py | tail -n 1) && cp "$$folder/enums.py" ggml_py/builds/default_enums.py && cp "$$folder/ops.py" ggml_py/graphs/ && echo "$$folder"
@@ -44,3 +50,12 @@ serve:          ## the site on http://127.0.0.1:8000, built again when a page ch
 
 wheel:          ## a wheel for this machine in dist/
 	$(PYTHON) -m pip wheel . --no-deps -w dist
+
+gpu-kit:        ## a kit for a machine with a GPU; ARCH=90 PYTHONS=3.12 BACKEND=cuda (none: a dry run)
+	@$(PYTHON) benchmarks/gpu/make_kit.py --out $(KIT) --arch $(ARCH) --pythons "$(PYTHONS)" --backend $(BACKEND) $(KITFLAGS)
+
+gpu-run:        ## run the kit there, without a network; OUT=DIR PART=a,b BUDGET=540 (again: AGAIN=1)
+	@python3 $(KIT)/gpu/run_kit.py --kit $(KIT) --out $(OUT) --part "$(PART)" --budget $(BUDGET) $(if $(AGAIN),--again)
+
+gpu-results:    ## keep what a run brought back in OUT=DIR, and show it in docs/GPU.md
+	@$(PYTHON) benchmarks/gpu/results_page.py --take $(OUT)

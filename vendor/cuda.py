@@ -191,6 +191,7 @@ def cmake_flags(
         "CUDAToolkit_ROOT": str(toolkit.root),
         "CMAKE_CUDA_ARCHITECTURES": architectures(architecture, portable),
         "GGML_PY_CUDA_RPATH": toolkit.rpath,
+        "GGML_CUDA_GRAPHS": "ON",       # llama.cpp's default; ggml's own is OFF
     }
     here = None if portable else driver()
     # Virtual memory needs the driver linked in; such a library does not load without the driver.

@@ -118,6 +118,14 @@ def test_cublas_from_the_package(site: Path, tmp_path, release, folder, rpath) -
     assert flags["GGML_CUDA_NO_VMM"] == "ON" and "CUDA_cuda_driver_LIBRARY" not in flags
 
 
+@pytest.mark.parametrize(("given", "expected"), [((), "ON"), (("-DGGML_CUDA_GRAPHS=OFF",), "OFF")])
+def test_cuda_graphs_are_used_as_by_llama_cpp(site: Path, tmp_path, given, expected) -> None:
+    """ggml alone has them off by default; its file says "llama.cpp only"."""
+    nvcc = made(tmp_path / "cuda", cublas=True)
+    flags = identity.cmake_flags(options(f"-DCMAKE_CUDA_COMPILER={nvcc}", *given))
+    assert flags["GGML_CUDA_GRAPHS"] == expected
+
+
 @pytest.mark.parametrize(("asked", "gpus", "expected"), [
     ([], None, cuda.PORTABLE_ARCHITECTURE),
     ([], ("86", "120"), "86-real;120-real"),
