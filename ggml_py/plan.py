@@ -13,6 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from .trace.plan_tensor import PlanTensor
 from .trace.planned import Planned
+from .trace.promise import MemoryRow as MemoryRow
+from .trace.promise import Promise as Promise
+from .trace.promise import as_texts as as_texts
 
 if TYPE_CHECKING:
     from .backends.backend import Backend
@@ -86,9 +89,16 @@ class Plan(Planned):
         from .trace.answers.what_if import what_if
 
         changed = what_if(
-            self, pins, supports, offload, move_weights, op_offload, drop, upstream, parallel
-        )
+            self, pins=pins, supports=supports, offload=offload, move_weights=move_weights,
+            op_offload=op_offload, drop=drop, upstream=upstream, parallel=parallel,
+        )  # fmt: skip
         return as_plan(changed)
+
+    def check_changes(self, **changes: Any) -> None:
+        """Raises what `what_if` raises for changes that mean nothing. Nothing is planned."""
+        from .trace.answers.what_if import changed
+
+        changed(self, **changes)
 
     @property
     def decisions(self) -> Decisions:

@@ -25,6 +25,7 @@ NATIVE_HEADERS = (
     "pins.h",
     "decode.h",
     "sim_device.h",
+    "assume.h",
     "cards/card.h",
     "mapped_files.h",
     "rpc_link.h",

@@ -102,7 +102,8 @@ def _compile(
     program: Path, source: Path, reference: Path, target: Path, tools: toolchain.Tools
 ) -> None:
     origin = "@loader_path" if sys.platform == "darwin" else "$ORIGIN"
-    folders = [source / "include", *(source / "ggml" / name for name in ("include", "src")), NATIVE]
+    folders = [source / name for name in ("include", "src", "ggml/include", "ggml/src")]
+    folders.append(NATIVE)
     with tempfile.TemporaryDirectory() as made, step(f"compiling the oracle {program.stem}"):
         parts = _parts(program)
         if _simulates(program):

@@ -79,15 +79,16 @@ def command(
     if output is not None:
         check_output(output, force=force)
     before = get_plan(model, **options)
-    plan = changed(before, changes) if changes else before
+    plan = _changed(before, changes, model, options) if changes else before
     if output is not None:
         save(plan, output, force=force)
         click.echo(f"{output}: {plan.headline()}", err=True)
     if as_json:
         data = {name: PARTS[name].data(plan) for name in parts}
         if changes:
-            diff = before.diff(plan).to_dict()
-            data = {"what_if": {"changes": [c.text for c in changes], "diff": diff}, **data}
+            promise = {"whose": plan.promise.whose, "text": plan.promise.text}
+            told = {"changes": [c.text for c in changes], "promise": promise}
+            data = {"what_if": {**told, "diff": before.diff(plan).to_dict()}, **data}
         if not data:
             why, remedy = _answer(model, plan, options)
             answer = {**why.to_dict(), "remedy": None if remedy is None else remedy.to_dict()}
@@ -99,10 +100,20 @@ def command(
     if changes:
         click.echo(f"What if {', '.join(c.text for c in changes)}:")
         show_diff(before.diff(plan), limit=None if verbose else 20)
+        click.echo(plan.promise.text)
     elif verbose or not (parts or output):
         show(plan, verbose, *_answer(model, plan, options))
     for name in parts:
         PARTS[name].show(plan)
+
+
+def _changed(
+    before: Plan, changes: tuple[Assumption, ...], model: str, options: dict[str, Any]
+) -> Plan:
+    if not is_model(model):
+        return changed(before, changes, None)
+    options = {name: value for name, value in options.items() if name != "dump"}
+    return changed(before, changes, lambda arguments: plan_model(model, arguments, **options))
 
 
 def _answer(model: str, plan: Plan, options: dict[str, Any]) -> tuple[WhySplits, Remedy | None]:

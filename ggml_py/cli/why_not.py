@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ..trace.promise import as_texts
 from .shared.options import ModelCommand, as_json, echo_json
 from .shared.source import get_plan, get_tensor, source_options
-from .shared.what_if import as_texts
 
 if TYPE_CHECKING:
     from ..backends.device import Device

@@ -11,7 +11,7 @@ from ..trace.answers.reasons import AppliedRule, first_reason
 from ..trace.answers.shares import bytes_moved
 from ..trace.answers.why_splits import planned
 from ..trace.flops import flops
-from ..trace.names import label
+from ..trace.names import short_label
 from ..trace.planned import Planned, PlanTensor
 from ..trace.record import NODE
 from .layers import layers
@@ -137,7 +137,7 @@ def copy_rows(plan: Planned) -> list[CopyRow]:
             what = "result"
         rows.append(
             CopyRow(
-                given.split.index, label(t), t.id, given.copy.id, what, node,
+                given.split.index, short_label(t), t.id, given.copy.id, what, node,
                 _home(t), given.dst_backend, given.nbytes,
             )
         )  # fmt: skip

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 
-from ..trace.names import label
+from ..trace.names import short_label
 from ..trace.planned import Planned, format_bytes
 from .palette import COLORS, fills, ink
 from .rows import NodeRow, node_rows
@@ -62,7 +62,7 @@ def _label(plan: Planned, nodes: list[NodeRow], fold: bool) -> str:
         counts = Counter(n.backend or "?" for n in nodes if n.is_computed)
         return f"layer {nodes[0].layer}\n" + "\n".join(f"{b}: {n}" for b, n in counts.items())
     (node,) = nodes
-    name, ne = label(plan.nodes[node.node]), "x".join(map(str, node.ne))
+    name, ne = short_label(plan.nodes[node.node]), "x".join(map(str, node.ne))
     return f"{name}\n{node.op} {ne}\n{node.backend} {node.cause}"
 
 

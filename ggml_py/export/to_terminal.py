@@ -57,11 +57,15 @@ def show(
         remedy = remedy_of(plan, why)
     console.print(headline(plan), style="bold", highlight=False, soft_wrap=True)
     console.print(devices_table(plan))
+    if plan.memory:
+        console.print(memory_table(plan))
     console.print(splits_table(plan) if nodes else groups_table(plan, why))
     for line in why_lines(plan, why, remedy, console.width):
         _print(console, line)
     if nodes:
         console.print(nodes_table(plan))
+    if plan.promise.text:
+        console.print(plan.promise.text, highlight=False, soft_wrap=True)
     for sentence in unknown(plan):
         console.print(f"not known: {sentence}", style="dim", highlight=False, soft_wrap=True)
 
@@ -78,6 +82,18 @@ def show_diff(diff: Diff, limit: int | None = 20, console: Console | None = None
         if limit is not None and limit < len(rows):
             table.add_row("…", f"{len(rows) - limit} more")
         console.print(table)
+
+
+def memory_table(plan: Planned) -> Table:
+    """MiB of the context's buffers by type, as llama.cpp's log has them."""
+    table = _plain_table()
+    table.add_column("memory (MiB)")
+    for column in ("weights", "cache", "compute"):
+        table.add_column(column, justify="right")
+    for row in plan.memory:
+        sizes = (row.weights, row.cache, row.compute)
+        table.add_row(row.buft, *("?" if n is None else f"{n / 2**20:.2f}" for n in sizes))
+    return table
 
 
 def devices_table(plan: Planned) -> Table:

@@ -7,6 +7,7 @@ from contextlib import closing, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from ..backends.buffer import BufferType
 from ..boundary.ffi import lib
 from ..errors import AllocError, BusyError, MissingFunctionError
 from ..scheduler.refusal import deciding
@@ -57,6 +58,7 @@ class Graphs:
         tensors: Any,
         memory: Memory,
         n_ubatch: int,
+        n_outputs_max: int,
         flash_attn: str,
     ) -> None:
         self._hparams = hparams
@@ -66,7 +68,7 @@ class Graphs:
         self._weights = weights
         self._tensors = tensors
         self._memory = memory
-        self._largest = memory.full_shape(n_ubatch)
+        self._largest = memory.full_shape(n_ubatch, min(n_ubatch, n_outputs_max))
         self._kept: dict[Shape, Decoder[Any]] = {}  # least recently used first
         self._allocated: Decoder[Any] | None = None
         self._allocation = 0  # the scheduler's count for that graph
@@ -81,6 +83,7 @@ class Graphs:
         self._watch_copies()
         self._reserved = False  # whether it was tried
         self._fits = False  # whether it worked
+        self._sizes: dict[BufferType, int] | None = None  # see `compute_sizes`
         self.flash_attn = flash_attn == "on" or (flash_attn == "auto" and self._flash_attn_fits())
 
     def compute(self, shape: Shape, ubatch: Ubatch) -> Decoder[Any]:
@@ -302,6 +305,7 @@ class Graphs:
         log.warning("trying again without pipeline parallelism")
         self._sched.close()
         self._placement = replace(self._placement, pipeline=False)
+        self._sizes = None  # there are fewer copies now
         self._sched = self._scheduler()
         self._watch_copies()
 
@@ -340,9 +344,39 @@ class Graphs:
         """Makes another scheduler on the same backends."""
         return self._placement.scheduler(self._sched.graph_size)
 
+    @property
+    def _smallest(self) -> Shape:
+        """The shape of a graph with a token of each sequence."""
+        n = self._memory.n_seq_max
+        return self._memory.full_shape(n, n)
+
+    def compute_sizes(self) -> dict[BufferType, int] | None:
+        """Bytes of the compute buffers by type, as llama.cpp reserves them: for the largest graph,
+        and for one with a token of each sequence. None in releases that cannot measure.
+        C: llama_context::sched_reserve"""
+        if self._sizes is not None:
+            return self._sizes
+        found: dict[BufferType, int] = {}
+        with self._scheduler() as sched:
+            most = [0] * len(sched.backends)
+            for shape in (self._largest, self._smallest):
+                with closing(self._build(shape, self.flash_attn)) as builder:
+                    _pin(sched, builder)
+                    try:
+                        sizes = sched.reserve_size(builder.graph).values()
+                    except MissingFunctionError:
+                        return None
+                    sched.reset()
+                most = list(map(max, most, sizes))
+            for backend, nbytes in zip(sched.backends, most, strict=True):
+                buft = sched.buffer_type(backend)
+                found[buft] = found.get(buft, 0) + nbytes
+        self._sizes = found
+        return found
+
     def _flash_attn_fits(self) -> bool:
         """Whether flash attention would run on each layer's own device, in a decoding graph."""
-        builder = self._build(self._memory.full_shape(1), flash_attn=True)
+        builder = self._build(self._smallest, flash_attn=True)
         with closing(builder), self._scheduler() as sched:
             _pin(sched, builder)
             with deciding(sched, builder.graph):
@@ -355,5 +389,5 @@ class Graphs:
 
 
 def _pin(sched: Scheduler, builder: Decoder[Any]) -> None:
-    for tensor, backend in builder.pins:
-        sched.set_tensor_backend(tensor, backend)
+    for tensor, backend, why in builder.pins:
+        sched.set_tensor_backend(tensor, backend, by="llama.cpp", why=why)

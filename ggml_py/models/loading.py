@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 
 from ..backends.device import Device
@@ -27,6 +27,7 @@ from .file.weights import Weights
 from .graphs import Graphs
 from .model import Model
 from .options import Options, checked
+from .what_if import Changes, reload
 
 _LESS_WEIGHTS = (
     "To need less, put fewer layers on the GPUs (n_gpu_layers, -ngl), place some weights elsewhere "
@@ -50,17 +51,17 @@ def load(
     path: str | os.PathLike[str],
     devices: Sequence[str | Device] = ("CPU",),
     n_gpu_layers: int = 0,
-    n_ctx: int = 512,
-    n_batch: int = 512,
-    n_ubatch: int = 512,
+    n_ctx: int | None = None,
+    n_batch: int | None = None,
+    n_ubatch: int | None = None,
     n_threads: int | None = None,
     flash_attn: bool | str = "auto",
     type_k: TypeLike = "f16",
     type_v: TypeLike = "f16",
     repack: bool = True,
     swa_full: bool = False,
-    n_seq_max: int = 1,
-    kv_unified: bool = False,
+    n_seq_max: int | None = None,
+    kv_unified: bool | None = None,
     offload_kqv: bool = True,
     op_offload: bool = True,
     tensor_overrides: Overrides | None = None,
@@ -73,6 +74,9 @@ def load(
     load_mode: str = "auto",
     no_host: bool = False,
     progress: Progress | None = None,
+    *,
+    n_outputs_max: int | None = None,
+    program: str | None = None,
 ) -> Model:
     """Opens a GGUF model for evaluation. Options are llama.cpp's, with its meanings.
 
@@ -80,16 +84,16 @@ def load(
     simulated one), highest priority first. A CPU is added if there is none. The last `n_gpu_layers`
     layers (the output counts as one; -1: all) go to the GPUs among them, in proportion to their
     free memory. Weights for which a GPU lacks the op stay on the CPU. `n_ctx` is the number of
-    tokens that the cache holds, rounded up to a multiple of 256; 0 means the length that the model
-    was trained with. `n_batch` is the most tokens that one `decode` takes, `n_ubatch` the most that
-    one graph takes. `flash_attn` is "on" (or True), "off" (or False), or "auto": on if the device
-    of each layer supports it. `type_k` and `type_v` are the cache's types. Layers with a sliding
-    window have their own cache, which holds only the window unless `swa_full`. `n_seq_max`
-    sequences can be evaluated. They share n_ctx evenly, or with `kv_unified` as they need it (see
-    `Batch`). A recurrent model has one state per sequence, whatever its length, so n_ctx and the
-    options for caches mean nothing to it. `repack` copies weights that the CPU multiplies with into
-    layouts for its kernels, if it has any (buffer type CPU_REPACK and others); without it they stay
-    in the mapped file.
+    tokens that the cache holds (512), rounded up to a multiple of 256; 0 means the length that the
+    model was trained with. `n_batch` is the most tokens that one `decode` takes (512), `n_ubatch`
+    the most that one graph takes (512). `flash_attn` is "on" (or True), "off" (or False), or
+    "auto": on if the device of each layer supports it. `type_k` and `type_v` are the cache's types.
+    Layers with a sliding window have their own cache, which holds only the window unless
+    `swa_full`. `n_seq_max` sequences (1) can be evaluated. They share n_ctx evenly, or with
+    `kv_unified` as they need it (see `Batch`). A recurrent model has one state per sequence,
+    whatever its length, so n_ctx and the options for caches mean nothing to it. `repack` copies
+    weights that the CPU multiplies with into layouts for its kernels, if it has any (buffer type
+    CPU_REPACK and others); without it they stay in the mapped file.
 
     More on placement: without `offload_kqv` the cache is on the CPU. Without `op_offload` GPUs
     compute only with weights in their own memory. `tensor_overrides` places weights by name,
@@ -100,6 +104,12 @@ def load(
     (weights in plain CPU memory stay in the mapped file), "none" (they are copied) or "auto":
     mapped unless a GPU does not support that. With `no_host` weights of the CPU are not put into a
     GPU's host memory, so they can be repacked for the CPU.
+
+    Compute buffers have room for the logits of `n_outputs_max` tokens (as many as a batch has), as
+    in llama.cpp; more logits make them grow. `program` is one of llama.cpp's programs ("bench",
+    "server", "cli", "completion", "perplexity"): n_ctx, n_batch, n_ubatch, n_seq_max, kv_unified
+    and n_outputs_max that are not given are then what it asks for, so that `Model.memory` is what
+    its log says.
 
     Weights are read when the first token is evaluated, into the CPU's memory by `n_threads`
     threads. Until then only the file's header has been read, which is enough for plans. With
@@ -114,10 +124,10 @@ def load(
     """
     asked = locals().copy()  # only the parameters, so far
     del asked["path"]
-    options = checked(asked)
+    wanted = checked(asked)
     with Gguf.open(path) as gguf:
         graph, hp = _architecture(gguf)
-        options = options.sized(hp.n_ctx_train)
+        options = wanted.sized(hp.n_ctx_train)
         with ExitStack() as stack:
             placement, threads = _placement(options, hp, stack)
             given = placement.overrides[: len(options.tensor_overrides)]
@@ -128,12 +138,29 @@ def load(
             memory = _memory(options, hp, placement)
             stack.callback(memory.close)
             parts = (hp, placement, threads, sched, weights, tensors, memory)
-            graphs = Graphs(*parts, options.n_ubatch, options.flash_attn)
+            sizes = (options.n_ubatch, options.n_outputs_max)
+            graphs = Graphs(*parts, *sizes, options.flash_attn)
             stack.callback(graphs.close)
             if options.progress is not None:
                 weights.read(options.progress)
             model = (hp, placement, weights, memory, graphs, options.n_batch, options.n_ubatch)
-            return Model(*model, stack.pop_all())
+
+            def again(changes: Changes) -> AbstractContextManager[Model]:
+                return _again(path, wanted, placement, changes)
+
+            return Model(*model, again, stack.pop_all())
+
+
+@contextmanager
+def _again(
+    path: str | os.PathLike[str], options: Options, placement: LayerPlacement, changes: Changes
+) -> Iterator[Model]:
+    """The same model, loaded with changes that `what_if.reload` takes, while devices answer as
+    assumed."""
+    again = reload(changes, options, placement)
+    asked = vars(options) | {"progress": None, "program": None}
+    with again.assuming(), load(path, **(asked | again.options)) as model:
+        yield model
 
 
 def _architecture(gguf: Gguf) -> tuple[type[Decoder[Any]], HParams]:
@@ -165,7 +192,7 @@ def _placement(options: Options, hp: HParams, stack: ExitStack) -> tuple[LayerPl
     pairs = [*options.tensor_overrides, *on_cpu]
     placement = place(
         backends,
-        hp.n_layer,
+        hp,
         options.n_gpu_layers,
         options.tensor_split,
         overrides=resolve_overrides(pairs, [b.device for b in backends]),
@@ -175,7 +202,6 @@ def _placement(options: Options, hp: HParams, stack: ExitStack) -> tuple[LayerPl
         offload_kqv=options.offload_kqv,
         op_offload=options.op_offload,
         layer_split=options.split_mode == "layer",
-        ssm=hp.ssm,
     )
     return placement, threads
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from ..boundary.arguments import integer
 from ..errors import ModelError
+from ..plan import MemoryRow, Promise, as_texts
 from .alone import CHANGING, CLOSING, PLANNING, SAVING, alone
 from .cache import state
 from .cache.memory import Memory
@@ -21,12 +22,14 @@ from .file.weights import Weights
 from .flow import Decode, ModelGraph
 from .generation import Generation, Interrupted
 from .graphs import Graphs
+from .what_if import divided
 
 if TYPE_CHECKING:
     from ..plan import Plan
     from ..scheduler.recording import Recording
     from ..scheduler.scheduler import Scheduler
     from .generation import Sample
+    from .what_if import Changes
 
 
 class Model(Evaluation):
@@ -52,12 +55,14 @@ class Model(Evaluation):
         graphs: Graphs,
         n_batch: int,
         n_ubatch: int,
+        again: Callable[[Changes], AbstractContextManager[Model]],
         closing: ExitStack,
     ) -> None:
-        """`closing` closes the parts of the model, its graphs first."""
+        """`again` loads the model under changes; `closing` closes its parts, its graphs first."""
         super().__init__(hparams, memory, graphs, n_batch, n_ubatch)
         self.placement = placement
         self.weights = weights
+        self._again = again
         self._closing = closing
 
     def __repr__(self) -> str:
@@ -144,7 +149,53 @@ class Model(Evaluation):
                 f"n_past={n_past} and n_tokens={n_tokens}: expected n_past >= 0, and at most "
                 f"{self.n_ctx_seq} tokens together, the size of the context"
             )
-        return self._graphs.plan(self._memory.planned_shape(n_tokens, n_past, n_seqs))
+        plan = self._graphs.plan(self._memory.planned_shape(n_tokens, n_past, n_seqs))
+        return plan.promised(Promise("llama.cpp"), self.memory)
+
+    def what_if(self, n_tokens: int = 1, n_past: int = 0, n_seqs: int = 1, **changes: Any) -> Plan:
+        """What llama.cpp would plan for such a graph if something were otherwise.
+
+        `changes` are arguments of `Plan.what_if`, and profiles={"gpu0": "cuda"}, which gives a
+        backend the ops of a profile. A device that answers otherwise makes llama.cpp put weights
+        elsewhere, and pin other norms. So for changes of what devices support and want, for weights
+        that are moved (as by tensor_overrides), for backends that are left out and for op_offload
+        the model is loaded again, and the plan is llama.cpp's promise. It keeps weights twice for
+        that time, without reading them. Its loader knows nothing of pins, copies for pipeline
+        parallelism, other releases, single nodes by number, moved caches or a smallest number of
+        rows: such a change leaves a plan that is the scheduler's promise alone.
+        `Plan.promise` says which it is.
+
+        Raises what `Plan.what_if` raises, and what `load` raises if llama.cpp would not load the
+        model then.
+        """
+        before = self.plan(n_tokens, n_past, n_seqs)
+        loader, rest = divided(changes, (t for _buft, t in self.weights.placed))
+        before.check_changes(**{k: v for k, v in changes.items() if k != "profiles"})
+        if not loader:
+            return before.what_if(**rest)
+        with self._again(loader) as model:
+            found = model.plan(n_tokens, n_past, n_seqs)
+            promise = found.promise._replace(reloaded=as_texts(loader))
+            found = found.promised(promise, found.memory)
+        return found.what_if(**rest) if rest else found
+
+    @property
+    def memory(self) -> tuple[MemoryRow, ...]:
+        """Bytes of the buffers of each type: weights, cache and compute, as llama.cpp allocates
+        them for a context with these options. C: llama_get_memory_breakdown"""
+        self._check_open()
+        weights, cache = self.weights.nbytes_by_buffer_type(), self._memory.nbytes_by_buffer_type()
+        compute = self._graphs.compute_sizes()
+        return tuple(
+            MemoryRow(
+                buft.name,
+                self.placement.cpu.name if buft.device is None else buft.device.name,
+                weights.get(buft, 0),
+                cache.get(buft, 0),
+                None if compute is None else compute.get(buft, 0),
+            )
+            for buft in dict.fromkeys((*weights, *cache, *(compute or ())))
+        )
 
     # --- sequences as bytes and as files
 

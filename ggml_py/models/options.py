@@ -16,10 +16,12 @@ from .cache.cells import pad
 from .cache.memory import MAX_SEQ
 from .file.overrides import Place, override_pairs
 from .file.reading import Progress
+from .programs import with_defaults
 
 _LEAST = {
     "n_ctx": 0, "n_batch": 1, "n_ubatch": 1, "n_seq_max": 1, "n_threads": 1,
-    "n_gpu_layers": -SIZE_MAX, "main_gpu": -SIZE_MAX, "n_cpu_moe": 0, "n_cpu_ffn": 0,
+    "n_outputs_max": 0, "n_gpu_layers": -SIZE_MAX, "main_gpu": -SIZE_MAX, "n_cpu_moe": 0,
+    "n_cpu_ffn": 0,
 }  # fmt: skip
 _CHOICES = {
     "flash_attn": ("auto", "on", "off"),
@@ -41,6 +43,8 @@ class Options:
     n_ctx: int  # 0: the length that the model was trained with; see `sized`
     n_batch: int
     n_ubatch: int
+    n_outputs_max: int  # 0: n_batch; see `sized`
+    program: str | None
     n_threads: int | None
     flash_attn: str
     type_k: Type
@@ -69,16 +73,22 @@ class Options:
         return self.flash_attn == "off"
 
     def sized(self, n_ctx_train: int) -> Options:
-        """The options with the final n_ctx, n_batch and n_ubatch for a model that was trained with
-        n_ctx_train tokens."""
-        n_ctx = pad(self.n_ctx or n_ctx_train)
+        """The options with the final numbers for a model that was trained with n_ctx_train tokens.
+        As in llama.cpp a batch is limited to n_ctx before that is padded."""
+        n_ctx = self.n_ctx or n_ctx_train
         n_batch = min(self.n_batch, n_ctx)
-        return replace(self, n_ctx=n_ctx, n_batch=n_batch, n_ubatch=min(self.n_ubatch, n_batch))
+        return replace(
+            self,
+            n_ctx=pad(n_ctx),
+            n_batch=n_batch,
+            n_ubatch=min(self.n_ubatch, n_batch),
+            n_outputs_max=self.n_outputs_max or n_batch,
+        )
 
 
 def checked(asked: Mapping[str, Any]) -> Options:
     """Checks the arguments of `load`, given by name. Raises `ModelError` and TypeError."""
-    asked = dict(asked)
+    asked = with_defaults(asked)
     if isinstance(asked["flash_attn"], bool):
         asked["flash_attn"] = "on" if asked["flash_attn"] else "off"
     _check_numbers(asked)

@@ -218,6 +218,16 @@ bool gp_sim_ask(const struct ggml_tensor * op, void * predicate) {
     return answer != 0;
 }
 
+// The same for an assumption (assume.cpp).
+int gp_assumed_answer(const struct ggml_tensor * op, void * user_data);
+int gp_assumed_answer(const struct ggml_tensor * op, void * user_data) {
+    const int answer = gp_stored[0] != NULL ? -1 : gp_on_supports(op, user_data);
+    if (answer < 0 && gp_stored[0] == NULL) {
+        gp_keep_raised(user_data);
+    }
+    return answer < 0 ? 0 : answer;
+}
+
 // The same for an order (sim_optimize.cpp). False leaves the nodes as they are.
 bool gp_sim_ask_order(struct ggml_tensor ** nodes, int n, int32_t * order, void * keep, void * optimizer);
 bool gp_sim_ask_order(struct ggml_tensor ** nodes, int n, int32_t * order, void * keep, void * optimizer) {

@@ -147,7 +147,9 @@ GP_COLD static void set_cause(ggml_backend_sched_t sched, ggml_tensor * t, const
         tr->pin_names[t] = { tr->pins[t], t->name };
         tr->dropped.erase(t);
         *c = { fmt, arg, GP_STAGE_USER };
-    } else {
+    } else if (fmt[0] != '6' || c->fmt == nullptr || tr->copies.count(t)) {
+        // Pass 6, which comes after upstream's print, says 6.cpy also of an input that is its own current copy. That
+        // does not say why the input is where it is.
         *c = { fmt, arg, tr->stage };
     }
 }

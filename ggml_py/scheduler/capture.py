@@ -24,6 +24,7 @@ from ..trace.record import (
     CpuRecord,
     OptimizedRecord,
     Outcome,
+    PinRecord,
     Placement,
     Settings,
     SplitRecord,
@@ -160,9 +161,10 @@ class _Records(NamedTuple):
     left_backend: int
     hash_set_used: int
     settings: Settings
+    reasons: dict[int, tuple[str, str]]  # of pins, by the tensor's address
 
 
-def _copied(plan: Any) -> _Records:
+def _copied(plan: Any, reasons: dict[int, tuple[str, str]]) -> _Records:
     settings = Settings(
         upstream=BUILD["ggml_version"],
         build=BUILD["key"],
@@ -189,6 +191,7 @@ def _copied(plan: Any) -> _Records:
         plan.left_backend,
         plan.hash_set_used,
         settings,
+        reasons,
     )
 
 
@@ -278,6 +281,11 @@ def _read(records: _Records) -> tuple[Capture, Outcome]:
         records.optimizers,
         _optimized(records, splits),
         _cpu(records),
+        tuple(
+            PinRecord(i, *records.reasons[address])
+            for i, (address, pin) in enumerate(zip(columns["addr"], columns["pin"], strict=True))
+            if pin >= 0 and address in records.reasons
+        ),
     )
     placements = tuple(_placements(columns))
     return capture, Outcome(placements, tuple(tensors[n:]), splits, records.hash_set_used)
@@ -316,21 +324,25 @@ class _NativePlan(Plan):
         found: Outcome = vars(self)["outcome"]
         return found
 
-    def __reduce__(self) -> tuple[type[Plan], tuple[Capture, Outcome, str]]:
-        return Plan, (self.capture, self.outcome, self.planner)
+    def __reduce__(self) -> tuple[type[Plan], tuple[Any, ...]]:
+        return Plan, (self.capture, self.outcome, self.planner, self.promise, self.memory)
 
 
 _lock = threading.Lock()  # one for all plans
 
 
-def read_plan(ask: Any, scheduler: Any, graph: Any) -> Plan:
-    """Returns the Plan that the native function `ask` gives. C: gp_sched_plan, gp_sched_read"""
+def read_plan(ask: Any, scheduler: Any, graph: Any, pins: dict[Any, tuple[Any, str, str]]) -> Plan:
+    """Returns the Plan that the native function `ask` gives. `pins` says who pinned tensors, and
+    why. C: gp_sched_plan, gp_sched_read"""
+    reasons = {
+        int(ffi.cast("uintptr_t", raw)): (by, why) for raw, (_t, by, why) in pins.items() if by
+    }
     found = ffi.new("struct gp_plan **")
     try:
         ask(scheduler, graph, found)  # gives a plan even when a Python predicate raised
         if found[0] == NULL:
             raise MissingFunctionError("the scheduler holds no plan: give it a graph first")
-        return _NativePlan.of(_copied(found[0]))
+        return _NativePlan.of(_copied(found[0], reasons))
     finally:
         if found[0] != NULL:
             lib.gp_plan_free(found[0])

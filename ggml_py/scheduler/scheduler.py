@@ -90,7 +90,7 @@ class Scheduler(Lender):
         restore = lib.gp_sched_restore if tracing else None
         self._checked: tuple[Requirements, ...] = ()  # met by the allocated graph
         self._held: list[Graph] = []
-        self._pinned: dict[Any, Tensor] = {}  # kept: a new one at its address would be pinned
+        self._pinned: dict[Any, tuple[Tensor, str, str]] = {}  # kept: its address may not be reused
         self._known: dict[int, Tensor] | None = None  # its tensors by address: see SchedState
         self._loans = loans = list[Loan]()  # the copies of the graph that is allocated
         held = self._held_native = Held()  # the graph's tensors may outlive an unclosed scheduler
@@ -111,8 +111,7 @@ class Scheduler(Lender):
             self._copies_at = state.context_buffer, state.context_buffer_size
 
     @property
-    def _graph(self) -> Graph | None:
-        """The graph that is allocated now."""
+    def _graph(self) -> Graph | None:  # the one that is allocated now
         return self._held[0] if self._held else None
 
     @_graph.setter
@@ -126,8 +125,7 @@ class Scheduler(Lender):
             return "<Scheduler closed>"
         return f"<Scheduler {', '.join(b.name for b in self.backends)}>"
 
-    def _spoil(self, error: Halfway) -> None:
-        """Gives the graph its own sources back all the same."""
+    def _spoil(self, error: Halfway) -> None:  # gives the graph its sources back all the same
         raw = self.ptr
         super()._spoil(error)
         if self._tracing:
@@ -166,10 +164,10 @@ class Scheduler(Lender):
             self._check_graph(graph)
         with changing("planning", self, graph, graph=graph):
             if self._graph is graph:
-                return read_plan(lib.gp_sched_read, self.ptr, raw)
+                return read_plan(lib.gp_sched_read, self.ptr, raw, self._pinned)
             self._check_graph(graph)  # another thread may just have reset it
             with deciding(self, graph):
-                return read_plan(lib.gp_sched_plan, self.ptr, raw)
+                return read_plan(lib.gp_sched_plan, self.ptr, raw, self._pinned)
 
     def alloc_graph(self, graph: Graph) -> Plan:
         """Plans the graph, allocates memory for all its tensors, and returns the plan.
@@ -182,7 +180,7 @@ class Scheduler(Lender):
         self._admit(graph)
         with changing("allocating", self, graph, graph=graph):
             self._alloc_alone(graph)
-            return read_plan(lib.gp_sched_read, self.ptr, graph.ptr)
+            return read_plan(lib.gp_sched_read, self.ptr, graph.ptr, self._pinned)
 
     def alloc_without_plan(self, graph: Graph) -> None:
         """Like `alloc_graph`, but does not read out the plan. C: ggml_backend_sched_alloc_graph"""
@@ -406,8 +404,10 @@ class Scheduler(Lender):
 
     # --- pins and state
 
-    def set_tensor_backend(self, tensor: Tensor, backend: Backend) -> None:
-        """Pins `tensor` to one of this scheduler's backends until the next reset.
+    def set_tensor_backend(
+        self, tensor: Tensor, backend: Backend, *, by: str = "", why: str = ""
+    ) -> None:
+        """Pins `tensor` to a backend until the next reset. Plans tell `by` whom, and `why`.
 
         Raises `ArgumentError` for a backend that is not one of them, and for a tensor in memory
         that the backend cannot read. C: ggml_backend_sched_set_tensor_backend
@@ -416,7 +416,7 @@ class Scheduler(Lender):
         check_pin(tensor, backend, self.backends)
         try:
             with in_use("given a pin", self):
-                self._pinned[raw] = tensor
+                self._pinned[raw] = tensor, by, why
                 lib.ggml_backend_sched_set_tensor_backend(self.ptr, raw, on)
         except AbortError:
             raise ArgumentError(

@@ -23,7 +23,8 @@ class Cause:
     `code` is upstream's, such as "1.wgt0". It is "" if upstream sets none, and also if a log or a
     snapshot does not contain it; `is_known` is false only in the second case. `pass_` is the pass
     that decided (0: before the first), `stage` also names the sweep, `text` is the cause in one
-    sentence, and `witness` is the tensor that the cause follows from.
+    sentence, and `witness` is the tensor that the cause follows from. `later` is the code of a
+    later pass that says what became of it: upstream prints plans before pass 6.
     """
 
     code: str
@@ -32,6 +33,7 @@ class Cause:
     text: str
     witness: PlanTensor | None = None
     is_known: bool = True
+    later: str = ""
 
     def __str__(self) -> str:
         return f"{self.code or ('-' if self.is_known else '?')}: {self.text}"
@@ -44,7 +46,21 @@ def cause_of(plan: Planned, t: PlanTensor) -> Cause:
     witness = WITNESSES[row.witness](plan, t) if row and row.witness else None
     text = sentence(t, t.backend, code, stage, witness)
     title = STAGES[stage].title if stage in STAGES else ""
-    return Cause(code, pass_of(code, stage), title, text, witness, not unknown_cause(t))
+    known, later = not unknown_cause(t), ""
+    if code != causes.INPUT_COPY.code and t.id in t.plan.derived(_kept_inputs):
+        later = causes.INPUT_COPY.code
+        text += f"; {later} later: {causes.INPUT_COPY.unsure}"
+    return Cause(code, pass_of(code, stage), title, text, witness, known, later)
+
+
+def _kept_inputs(plan: Planned) -> frozenset[int]:
+    """Ids of graph inputs that pass 6 made the current one of their copies."""
+    placed = plan.outcome.placements
+    return frozenset(
+        p.copy_of
+        for p in placed[len(plan.capture.tensors) :]
+        if p.cause == causes.INPUT_COPY.code and placed[p.copy_of].backend == p.backend
+    )
 
 
 def unknown_cause(t: PlanTensor) -> str:
@@ -132,6 +148,12 @@ def is_for_pipeline(t: PlanTensor, code: str) -> bool:
     return of >= 0 and t.plan.outcome.placements[of].backend == t.placement.backend
 
 
+def pinned_by(t: PlanTensor) -> tuple[str, str]:
+    """Who pinned it, and ": why" if they gave a reason."""
+    found = next((pin for pin in t.plan.capture.pins if pin.tensor == t.id), None)
+    return ("the caller", "") if found is None else (found.by, f": {found.why}")
+
+
 def sentence(
     t: PlanTensor, backend: str | None, code: str, stage: int, witness: PlanTensor | None
 ) -> str:
@@ -148,7 +170,10 @@ def sentence(
     if witness and causes.follows_weight(code) and witness.id in t.record.src:
         weight = f"src[{t.record.src.index(witness.id)}] {who}"
     buft = witness.buft.name if witness and witness.buft else ""
+    by, why = pinned_by(t) if row is causes.PINNED else ("", "")
     return text.format(
+        by=by,
+        why=why,
         backend=backend or place(t),
         who=who,
         weight=weight,

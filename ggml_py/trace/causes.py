@@ -45,8 +45,8 @@ class Code(NamedTuple):
 
     `text` is a sentence with these fields: `backend`, `who` (the witness), `buft` (the memory
     that the tensor is in), `last` (the last backend), `weight` (the weight that it follows),
-    `within` and `memory` (two ways to say where that weight is). `unsure` is the sentence to use
-    when the stage is not known.
+    `within` and `memory` (two ways to say where that weight is), `by` and `why` (who pinned it, and
+    a clause if they gave a reason). `unsure` is the sentence to use when the stage is not known.
     """
 
     code: str
@@ -60,7 +60,7 @@ class Code(NamedTuple):
 
 
 PINNED = Code(
-    "usr", 0, "the caller pinned it to {backend} (set_tensor_backend)", root=PIN
+    "usr", 0, "{by} pinned it to {backend} (set_tensor_backend){why}", root=PIN
 )  # fmt: skip
 ALLOCATED = Code(
     "1.dst", 1, "it is already allocated in {buft}, which {backend} can read",

@@ -12,10 +12,24 @@ if TYPE_CHECKING:
 
 
 def label(t: PlanTensor) -> str:
-    """Its name, with the number in front if ggml made the name up: "node 3 (view)"."""
-    if t.name and not t.name.startswith(" "):
-        return t.name
-    return (f"node {t.index}" if t.index is not None else f"tensor {t.id}") + t.name
+    """Its name, with the number in front if ggml made the name up: "node 3 (view)". A name that
+    repeats has the op and the number behind it: "Qcur-0 (ROPE, node 12)"."""
+    if t.plan.n_named.get(t.name, 0) < 2 or not _is_given(t.name):
+        return short_label(t)
+    return f"{t.name} ({t.record.op_desc}, {_number(t)})"
+
+
+def short_label(t: PlanTensor) -> str:
+    """The same without what tells equal names apart, for tables that show it."""
+    return t.name if _is_given(t.name) else _number(t) + t.name
+
+
+def _is_given(name: str) -> bool:
+    return bool(name) and not name.startswith(" ")
+
+
+def _number(t: PlanTensor) -> str:
+    return f"node {t.index}" if t.index is not None else f"tensor {t.id}"
 
 
 def quoted(t: PlanTensor) -> str:
@@ -75,6 +89,9 @@ NODE_LAYER_NUMBER = re.compile(_OF_NODE)
 LAYER_NUMBER = re.compile(_OF_NODE + r"|(?<=\bblk\.)\d+(?=\.)")
 
 
+_CACHE = re.compile(r"cache_[kvrs]_l\d+")
+
+
 def layer_in(name: str) -> int | None:
     """The number of the layer in a name, or None."""
     found = _LAYER.search(name)
@@ -86,6 +103,16 @@ def block_of(name: str) -> tuple[str, str] | None:
     for "blk.3.ffn_up.weight". None for a weight outside the blocks."""
     found = _BLOCK.fullmatch(name)
     return (found[1], found[2]) if found else None
+
+
+def is_cache(name: str) -> bool:
+    """Whether it is the name of a model's cache or states: "cache_k_l3"."""
+    return _CACHE.fullmatch(name) is not None
+
+
+def is_of_file(name: str) -> bool:
+    """Whether it is the name of a weight in a model's file: "token_embd.weight"."""
+    return block_of(name) is not None or name.endswith((".weight", ".bias"))
 
 
 # --- sizes

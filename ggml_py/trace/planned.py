@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import fnmatch
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cached_property
@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from .above import ABOVE
 from .names import AtLeast
 from .plan_tensor import PlanTensor as PlanTensor
+from .promise import NOTHING, MemoryRow, Promise
 from .record import (
     COPY,
     NODE,
@@ -34,6 +35,8 @@ from .split import SplitInput as SplitInput
 from .split import order_of_plan
 
 T = TypeVar("T")
+P = TypeVar("P", bound="Planned")
+_DATA = ("capture", "outcome", "planner", "_records")  # the last one: not read out yet
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,6 +50,8 @@ class Planned:
     capture: Capture
     outcome: Outcome
     planner: str = "native"  # or "reference", "debug log", "snapshot"
+    promise: Promise = NOTHING
+    memory: tuple[MemoryRow, ...] = ()  # of the model's context, if it was planned for one
 
     def __eq__(self, other: object) -> bool:
         """Equal if graph and outcome are, whichever planner made them. Addresses in memory are not
@@ -64,6 +69,13 @@ class Planned:
             made[make] = make(self)
         found: T = made[make]
         return found
+
+    def promised(self: P, promise: Promise, memory: Iterable[MemoryRow] = ()) -> P:
+        """The same plan as such a promise, with the memory that goes with it."""
+        made = object.__new__(type(self))
+        data = {name: value for name, value in vars(self).items() if name in _DATA}
+        vars(made).update(data, promise=promise, memory=tuple(memory))  # a frozen dataclass
+        return made
 
     @property
     def settings(self) -> Settings:
@@ -237,10 +249,10 @@ class Planned:
         return {b.name: counts[b.name] for b in self.backends}
 
 
-def make_plan(capture: Capture, outcome: Outcome, planner: str = "native") -> Planned:
-    """A plan, as an object of the public class."""
+def make_plan(capture: Capture, outcome: Outcome, planner: str = "native", **more: Any) -> Planned:
+    """A plan, as an object of the public class. `more` are its other attributes."""
     face: type[Planned] = ABOVE["Plan"]()
-    return face(capture, outcome, planner)
+    return face(capture, outcome, planner, **more)
 
 
 def format_bytes(n: float) -> str:

@@ -45,7 +45,7 @@ class TensorRecord(NamedTuple):
     view_offs: int
     buffer: int  # index into Capture.buffers
     use_count: int
-    pin: int  # index of the backend that the caller chose
+    pin: int  # index of the backend that it was pinned to
     supports: int  # backends that support the op
     offload: int  # backends that want the op when its weights are in host memory
 
@@ -90,6 +90,14 @@ class BackendRecord(NamedTuple):
     device: str
     device_type: str
     buft: int  # index into Capture.bufts: what the scheduler allocates from
+
+
+class PinRecord(NamedTuple):
+    """Who pinned a tensor, and why, if whoever did it said so."""
+
+    tensor: int  # id
+    by: str  # "llama.cpp"
+    why: str  # a clause
 
 
 class SplitRecord(NamedTuple):
@@ -161,6 +169,7 @@ class Capture:
     optimized: tuple[OptimizedRecord, ...] = ()
     # For the nodes on CPU backends; () if it was not asked.
     cpu: tuple[CpuRecord, ...] = field(default=(), compare=False)
+    pins: tuple[PinRecord, ...] = field(default=(), compare=False)  # those that somebody explained
     source: str = "scheduler"  # or "debug log", "snapshot": without the backends' answers
     # Whether the last line of a log may be incomplete.
     may_be_cut: bool = field(default=False, compare=False)
@@ -190,6 +199,13 @@ class Capture:
                 return i
         names = ", ".join(b.name for b in self.backends)
         raise KeyError(f"no backend '{name}' in this plan; it has {names}")
+
+    def own_memory(self, b: int) -> str:
+        """The name of a backend's own buffer type, as llama.cpp's -ot takes it. The scheduler may
+        allocate from another: for the CPU, from a GPU's host memory."""
+        backend, names = self.backends[b], [buft.name for buft in self.bufts]
+        own = [name for name in (backend.device, backend.name) if name in names]
+        return own[0] if own else names[backend.buft] if backend.buft >= 0 else backend.name
 
     def names(self, backends: int | Iterable[int]) -> list[str]:
         """The names of a set of backends."""

@@ -424,7 +424,8 @@ class Planning:
         key = t.id, self.backend[t.id]
         if key not in self.copies:
             self.copies[key] = False
-            self.set_cause(t, cause)
+            if cause != causes.INPUT_COPY.code:  # pass 6 leaves the input its own cause
+                self.set_cause(t, cause)
             fixed, kept = self.rules.input_limit == "fixed", self.copies.values()
             if fixed and list(kept).count(False) > MAX_SPLIT_INPUTS:
                 raise CannotPlanError(

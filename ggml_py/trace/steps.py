@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .causes import STAGE_ROWS
+from .names import quoted
 
 if TYPE_CHECKING:
     from .planned import Planned, PlanTensor
@@ -46,9 +47,9 @@ class Step:
 
     def __str__(self) -> str:
         where = f"{self.pass_} {self.sweep}".rstrip()
-        about = f" ('{self.witness.name}')" if self.witness else ""
+        about = f" ({quoted(self.witness)})" if self.witness else ""
         answer = self.answer if isinstance(self.answer, str) else "yes" if self.answer else "no"
-        return f"{where}: '{self.tensor.name}' {self.query} {self.backend}{about}: {answer}"
+        return f"{where}: {quoted(self.tensor)} {self.query} {self.backend}{about}: {answer}"
 
     def to_dict(self) -> dict[str, Any]:
         """As data that `json` can write; tensors by id and name."""

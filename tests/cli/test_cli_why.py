@@ -11,10 +11,11 @@ from cli_runs import BLOCKED, fails, ok, run
 from rich.console import Console
 
 import ggml_py as ggml
-from ggml_py.cli.shared.what_if import ChangeType, as_texts, changed
+from ggml_py.cli.shared.what_if import ChangeType, changed
 from ggml_py.export.layers import layers as layers_of
 from ggml_py.export.to_terminal import show_diff, show_passes
 from ggml_py.models.synthetic import LlamaSpec, write_llama
+from ggml_py.trace.promise import as_texts
 
 pytestmark = pytest.mark.thorough("long", quick=10)
 

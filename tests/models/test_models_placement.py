@@ -9,10 +9,12 @@ import re
 
 import pytest
 from arch_files import ARCHS, RECURRENT, deeper, load
-from placements import Theirs, blank, sims_text
+from placements import Theirs, asked_by, blank, memory_of, sims_text
 
+from ggml_py import ModelError
 from ggml_py.boundary.ffi import BUILD
 from ggml_py.models.file.overrides import parse_overrides
+from ggml_py.models.programs import PROGRAMS
 
 BLAS = next(BUILD["folder"].glob("libggml-blas.*"))
 ONE = {"gpu0": {}}
@@ -27,7 +29,8 @@ _SETTINGS = {"async": "async_", "min_batch": "offload_min_batch", "card": "profi
 
 @pytest.fixture
 def agree(oracle, sims, arch_file):
-    """Checks plans of 1, 31 and 64 tokens to the node, and bytes per buffer type."""
+    """Checks plans of 1, 31 and 64 tokens to the node, and every byte of weights, cache and compute
+    buffers per buffer type."""
 
     def check(path, devices, **options):
         for name, settings in devices.items():
@@ -39,13 +42,9 @@ def agree(oracle, sims, arch_file):
         with load(path, devices=(*devices, *blas), **options) as model:
             for n_tokens, plan in theirs.plans.items():
                 assert blank(model.plan(n_tokens).text()) == blank(plan)
-            weights = {b.name: n for b, n in model.weights.nbytes_by_buffer_type().items()}
             parallel = "pipeline parallelism enabled" in theirs.log
             assert model.placement.parallel == parallel
-        mapped = weights.pop("CPU", None)  # libllama counts what is mapped between its weights
-        sizes = theirs.sizes("model")
-        assert (mapped is None) == (sizes.pop("CPU", None) is None)
-        assert {name: n / 2**20 for name, n in weights.items()} == pytest.approx(sizes, abs=0.01)
+            assert memory_of(model) == theirs.memory
         return theirs
 
     return check
@@ -156,12 +155,11 @@ def test_experts_on_the_cpu(agree, arch_file, tmp_path, name, devices, no_host):
     experts = r"\.ffn_(up|down|gate|gate_up)_(ch|)exps=CPU"
     theirs = agree(path, devices, overrides=experts, **options)
     with load(path, devices=("gpu0",), cpu_moe=True, **options) as model:
-        placed = {b.name: n / 2**20 for b, n in model.weights.nbytes_by_buffer_type().items()}
+        placed = memory_of(model)
         plan = model.plan(1)
     assert blank(plan.text()) == blank(theirs.plans[1])
     assert {node.backend for node in plan.nodes if node.op == "MUL_MAT_ID"} == {"CPU"}
-    sizes = theirs.sizes("model")
-    assert set(placed) == set(sizes)
+    assert placed == theirs.memory
     assert ("CPU_REPACK" in placed) == (no_host or devices is ONE)
 
 
@@ -203,18 +201,11 @@ def test_without_a_gpu(agree, arch_file, tmp_path, options, repack):
     agree(path, {}, blas=BLAS, repack=repack, **options)
 
 
-def test_caches_are_where_libllama_has_them(agree, arch_file, tmp_path):
+@pytest.mark.parametrize("options", [{}, {"offload_kqv": False}, {"tensor_split": (1, 3)}])
+def test_caches_are_where_libllama_has_them(agree, arch_file, tmp_path, options):
     path = tmp_path / "deeper.gguf"
     deeper(arch_file("gpt-oss"), path, 4, "f16")
-    for options in ({}, {"offload_kqv": False}, {"tensor_split": (1, 3)}):
-        theirs = agree(path, SYNC, n_gpu_layers=4, **options).sizes("KV")
-        with load(path, devices=tuple(SYNC), n_gpu_layers=4, **options) as model:
-            ours: dict[str, float] = {}
-            for kv in model._memory.caches:
-                for tensor in (*kv.k.values(), *kv.v.values()):
-                    name = tensor.buffer.name
-                    ours[name] = ours.get(name, 0) + tensor.nbytes / 2**20
-        assert ours == pytest.approx(theirs, abs=0.01)
+    agree(path, SYNC, n_gpu_layers=4, **options)
 
 
 @pytest.mark.parametrize(
@@ -222,14 +213,71 @@ def test_caches_are_where_libllama_has_them(agree, arch_file, tmp_path):
 )
 @pytest.mark.parametrize("name", RECURRENT)
 def test_states_are_where_libllama_has_them(agree, arch_file, name, options):
-    theirs = agree(arch_file(name), ONE, n_gpu_layers=2, **options).sizes("RS")
-    options = {key: value for key, value in options.items() if key != "overrides"}
-    with load(arch_file(name), devices=tuple(ONE), n_gpu_layers=2, **options) as model:
-        ours: dict[str, float] = {}
-        for tensor in (*model._memory.r, *model._memory.s):
-            name = tensor.buffer.name
-            ours[name] = ours.get(name, 0) + tensor.nbytes / 2**20
-    assert ours == pytest.approx(theirs, abs=0.01)
+    agree(arch_file(name), ONE, n_gpu_layers=2, **options)
+
+
+SIZES = {
+    "of 1000 tokens": {"n_ctx": 1000, "n_batch": 100, "n_ubatch": 64},
+    "of 100 tokens": {"n_ctx": 100},
+    "three sequences": {"n_ctx": 1024, "n_seq_max": 3},
+    "three that share": {"n_ctx": 1024, "n_seq_max": 3, "kv_unified": True},
+    "one output": {"n_outputs_max": 1},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma3", "mamba2"])
+@pytest.mark.parametrize("sizes", SIZES)
+def test_sizes_of_contexts(oracle, sims, arch_file, name, sizes):
+    """Compute buffers depend on the tokens of a graph and on the logits that are reserved."""
+    sims("gpu0")
+    options = {"n_gpu_layers": 99, **SIZES[sizes]}
+    theirs = Theirs(oracle, arch_file(name), (1,), sims=sims_text(ONE), **options)
+    with load(arch_file(name), devices=("gpu0",), **options) as model:
+        assert memory_of(model) == theirs.memory
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma3", "mamba2"])
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_what_programs_ask_for(oracle, sims, arch_file, name, program):
+    sims("gpu0")
+    path, options = arch_file(name), {"n_gpu_layers": 99}
+    with load(path, devices=("gpu0",), program=program, **options) as model:
+        asked = asked_by(program, model.hparams.n_ctx_train)
+        theirs = Theirs(oracle, path, (1,), sims=sims_text(ONE), **options, **asked)
+        assert memory_of(model) == theirs.memory
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt-oss", "gemma3"])
+@pytest.mark.parametrize("lacking", ["MUL_MAT", "RMS_NORM", "FLASH_ATTN_EXT", "MUL"])
+def test_what_if_a_device_lacked_an_op(oracle, sims, arch_file, name, lacking):
+    """The model loaded again is, to the node and the byte, libllama's with such a device."""
+    sims("gpu0")
+    path, options = arch_file(name), {"n_gpu_layers": 99}
+    theirs = Theirs(oracle, path, (1, 64), sims=f"gpu0,no={lacking}", **options)
+    with load(path, devices=("gpu0",), **options) as model:
+        for n_tokens, plan in theirs.plans.items():
+            found = model.what_if(n_tokens, supports={("gpu0", lacking): False})
+            assert blank(found.text()) == blank(plan)
+            assert found.promise.whose == "llama.cpp"
+            rows = {row.buft: row[2:] for row in found.memory if any(row[2:])}
+            assert rows == theirs.memory
+            assert blank(model.plan(n_tokens).text()) != blank(plan)  # the devices are as before
+
+
+def test_memory_of_a_gpu_that_is_left_out(oracle, sims, arch_file):
+    """With -sm none, -ot may still name the others: upstream loads them, and aborts."""
+    for name, settings in TWO.items():
+        sims(name, **settings)
+    options = {"n_gpu_layers": 99, "split_mode": "none"}
+    path = arch_file("llama")
+    with pytest.raises(AssertionError, match="pre-allocated tensor"):
+        Theirs(oracle, path, (1,), sims=sims_text(TWO), overrides="ffn_up=gpu1", **options)
+    with pytest.raises(ModelError, match=r"gpu1 memory, which no device .*would abort"):
+        load(path, devices=tuple(TWO), tensor_overrides={"ffn_up": "gpu1"}, **options)
+    theirs = Theirs(oracle, path, (1,), sims=sims_text(TWO), overrides="nothing=gpu1", **options)
+    with load(path, devices=tuple(TWO), tensor_overrides={"nothing": "gpu1"}, **options) as model:
+        assert blank(model.plan(1).text()) == blank(theirs.plans[1])
+        assert memory_of(model) == theirs.memory
 
 
 def test_what_the_oracle_was_asked(oracle, arch_file):

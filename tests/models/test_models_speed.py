@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ import ggml_py as ggml
 from ggml_py import Gguf, ModelError, enums
 from ggml_py.models import graphs, load
 from ggml_py.models.file import placement, weight_ops
-from ggml_py.models.file.hparams import Ssm
+from ggml_py.models.file.hparams import Experts, HParams, Ssm
 from ggml_py.models.synthetic import LlamaSpec, write_llama
 
 SIZE = {"n_layer": 2, "n_embd": 256, "n_head": 4, "n_head_kv": 2, "n_ff": 256, "n_vocab": 32768}
@@ -84,6 +85,9 @@ def test_planning_reads_no_weights(path, tmp_path):
         assert loaded.plan() == before
 
 
+HP = HParams("llama", 0, 0, 64, n_layer=2, experts=Experts(8, 2))
+
+
 class TestChoice:
     """What llama.cpp's loader tries, in its order; a device that has the op takes the weight."""
 
@@ -94,7 +98,7 @@ class TestChoice:
         """What `supports` says yes to, as (device, buffer type); and what it was asked."""
         yes, asked = set(), []
 
-        def supports(device, buft, op, type_, ne, _ssm):
+        def supports(device, buft, op, name, type_, ne, hp):
             asked.append((device.name, buft.name, op.name))
             return (device.name, buft.name) in yes
 
@@ -103,7 +107,7 @@ class TestChoice:
 
     def place(self, *devices, n_gpu_layers=0, repack=True):
         backends = tuple(d.init(n_threads=1) for d in devices)
-        return placement.place(backends, 2, n_gpu_layers, repack=repack)
+        return placement.place(backends, HP, n_gpu_layers, repack=repack)
 
     def test_order(self, supported):
         yes, asked = supported
@@ -129,14 +133,24 @@ class TestChoice:
         assert asked[0] == (gpu.name, gpu.buffer_type.name, "MUL_MAT")
         assert asked[-1] == ("CPU", "CPU", "MUL_MAT")
 
-    def test_each_shape_is_asked_about_once(self, supported):
-        yes, asked = supported
-        yes.add(("CPU", "CPU"))
-        placed = self.place(CPU, repack=False)
-        for il in range(2):
-            placed.weight_buffer_type(il, f"blk.{il}.ffn_up.weight", *self.Q4[1:])
-        placed.weight_buffer_type(0, "blk.0.ffn_gate.weight", enums.Type.Q4_0, (256, 512))
-        assert len(asked) == 2
+    def test_a_device_sees_the_weights_name_and_llama_cpps_shapes(self):
+        """Upstream's OpenCL looks for "ffn" and "exps" in the name."""
+        seen = []
+
+        def supports(op):
+            seen.append((op.op.name, op.src[0].name, op.src[0].ne, op.src[1].ne))
+            return "exps" not in op.src[0].name
+
+        with ggml.sim_device("names0", supports=supports) as gpu:
+            placed = self.place(gpu, CPU, n_gpu_layers=3, repack=False)
+            where, f32 = placed.weight_buffer_type, enums.Type.F32
+            assert where(0, "blk.0.ffn_up_exps.weight", f32, (64, 32, 8)) == CPU.buffer_type
+            assert where(0, "blk.0.ffn_up.weight", f32, (64, 32)) == gpu.buffer_type
+            del placed
+        assert seen == [
+            ("MUL_MAT_ID", "blk.0.ffn_up_exps.weight", (64, 32, 8, 1), (64, 2, 512, 1)),
+            ("MUL_MAT", "blk.0.ffn_up.weight", (64, 32, 1, 1), (64, 512, 1, 1)),
+        ]
 
     def test_nobody(self, supported):
         with pytest.raises(ModelError, match=r"'blk.0.ffn_up.weight' \(q4_0, .* supports MUL_MAT"):
@@ -169,13 +183,14 @@ class TestChoice:
         with ggml.Context() as context:
             weight = context.new_tensor("f32", *ne)
             ssm = Ssm(d_conv=4, d_inner=64, d_state=16, dt_rank=4, n_group=2)
-            user = weight_ops.user_of(context, enums.Op[op], weight, ssm)
+            hp = replace(HP, ssm=ssm, n_embd_head=128, n_head=4)
+            user = weight_ops.user_of(context, enums.Op[op], weight, hp)
             assert user.op == enums.Op[op] and CPU.supports_op(user)
 
 
 def test_experts_can_be_laid_out():
     """[n_embd, n_ff, n_expert], as mixtures of experts have them."""
-    found = placement.place((CPU.init(n_threads=1),), 1, 0).weight_buffer_type(
+    found = placement.place((CPU.init(n_threads=1),), HP, 0).weight_buffer_type(
         0, "blk.0.ffn_up_exps.weight", enums.Type.Q4_0, (256, 256, 4)
     )
     assert found.name == ("CPU_REPACK" if "AVX2" in CPU.features else found.name)

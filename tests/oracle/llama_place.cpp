@@ -7,11 +7,14 @@
 //
 // N_TOKENS are numbers with commas between them: for each, so many tokens are evaluated in an empty context.
 // TEXT of --sims is devices with ";" between them, each NAME,memory=BYTES,host_buffer=1,min_batch=N,async=0,
-// type=gpu|igpu,card=BACKEND|VALUE|VALUE|... (cards/card.h; what it has is set before later settings); TEXT of --overrides as llama.cpp's -ot takes it. Standard error gets all that ggml logs (run
-// it with GGML_SCHED_DEBUG=2), and "n_tokens=N" before each evaluation.
+// type=gpu|igpu,card=BACKEND|VALUE|VALUE|...,no=OP|OP|... (cards/card.h; what it has is set before later settings;
+// "no" are ops, or tensors by name, that it does not support; not with a card); TEXT of --overrides as llama.cpp's
+// -ot takes it. Standard error gets all that ggml logs (run it with GGML_SCHED_DEBUG=2), a line "memory BUFT WEIGHTS
+// CACHE COMPUTE" in bytes for each buffer type of the context, and "n_tokens=N" before each evaluation.
 
 #include "cards/card.h"
 #include "guard.h"
+#include "llama-ext.h"
 #include "session.h"
 #include "sim_device.h"
 
@@ -20,7 +23,15 @@
 
 // --- what the simulated devices need of the cffi module: nothing is caught here
 
-extern "C" bool gp_sim_ask(const ggml_tensor *, void *) { return true; }
+// `predicate` is a list of what the device does not support: ops, or tensors by name.
+extern "C" bool gp_sim_ask(const ggml_tensor * op, void * predicate) {
+    for (const std::string & no : *(const std::vector<std::string> *) predicate) {
+        if (no == ggml_op_name(op->op) || no == ggml_op_desc(op) || no == op->name) {
+            return false;
+        }
+    }
+    return true;
+}
 extern "C" bool gp_sim_ask_order(ggml_tensor **, int, int32_t *, void *, void *) { return false; }
 extern "C" bool gp_interrupted(void) { return false; }
 struct gp_error * gp_last_error(void) {
@@ -99,6 +110,9 @@ void open_sim(const std::string & text) {
             settings.type = value == "igpu" ? GGML_BACKEND_DEVICE_TYPE_IGPU : GGML_BACKEND_DEVICE_TYPE_GPU;
         } else if (key == "card") {
             be_card(value, settings, decisions);
+        } else if (key == "no") {
+            decisions.mode      = GP_SIM_ASK;
+            decisions.predicate = new std::vector<std::string>(split(value, '|')); // as long as the device
         } else if (key == "min_batch") {
             decisions.offload_min_batch = std::stoll(value);
         } else {
@@ -160,6 +174,10 @@ int run(const arguments & args) {
         params.op_offload  = !args.flag("--no-op-offload");
     };
     session own(args, args.plain[0], edit_model, edit_context);
+    for (const auto & [buft, bytes] : llama_get_memory_breakdown(own.ctx)) {
+        std::fprintf(stderr, "memory %s %zu %zu %zu\n", ggml_backend_buft_name(buft), bytes.model, bytes.context,
+            bytes.compute);
+    }
     for (const std::string & n : split(args.plain[1], ',')) {
         llama_memory_clear(llama_get_memory(own.ctx), true);
         std::vector<llama_token> tokens(std::stoul(n), 1);

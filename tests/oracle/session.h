@@ -1,7 +1,7 @@
 // What our programs on libllama have in common: their arguments, lists in them, a model and a context of
 // it, and an end that says what was wrong.
 //
-//   [--n-ctx N] [--n-batch N] [--n-ubatch N] [--n-seq-max N] [--kv-unified] [--swa-full]
+//   [--n-ctx N] [--n-batch N] [--n-ubatch N] [--n-seq-max N] [--n-outputs-max N] [--kv-unified] [--swa-full]
 //   [--threads N] [--flash-attn on|off|auto] [--type-k TYPE] [--type-v TYPE] [--repack]
 //   [--blas LIBGGML_BLAS] [--nodes FILE] [--log]
 //
@@ -182,6 +182,7 @@ struct session {
         params.n_batch         = args.number("--n-batch", params.n_ctx);
         params.n_ubatch        = args.number("--n-ubatch", 512);
         params.n_seq_max       = args.number("--n-seq-max", 1);
+        params.n_outputs_max   = args.number("--n-outputs-max", 0);
         params.kv_unified      = args.flag("--kv-unified");
         params.swa_full        = args.flag("--swa-full");
         params.n_threads       = (int32_t) args.number("--threads", 1);

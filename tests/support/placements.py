@@ -8,6 +8,7 @@ from typing import Any
 
 from oracle_programs import Oracle, command_line, printed_plan
 
+from ggml_py.models import Model
 from ggml_py.sim.card import card_properties
 from ggml_py.sim.named import load_profile
 
@@ -18,7 +19,8 @@ _FLAGS = ("repack", "no_host", "no_kv_offload", "no_op_offload")
 
 
 class Theirs:
-    """One run of libllama: `plans` by the number of tokens, and bytes of buffers by purpose."""
+    """One run of libllama: `plans` by the number of tokens, and `memory`: bytes of weights, cache
+    and compute by buffer type."""
 
     def __init__(self, oracle: Oracle, path: Path, n_tokens: tuple[int, ...], **options: Any):
         numbers = ",".join(map(str, n_tokens))
@@ -26,6 +28,11 @@ class Theirs:
             "llama_place", path, numbers, *command_line(_named(options)), GGML_SCHED_DEBUG="2"
         )
         self.log = done.stderr
+        self.memory = {
+            name: tuple(map(int, sizes.split()))
+            for name, sizes in re.findall(r"^memory (\S+) (\d+ \d+ \d+)$", self.log, re.M)
+            if sizes != "0 0 0"
+        }
         parts = re.split(r"^n_tokens=(\d+)$", self.log, flags=re.M)
         self.plans = {
             int(n): printed_plan(said)
@@ -79,3 +86,27 @@ def blank(plan: str) -> str:
     of copies, because the copies of one input take turns."""
     text = re.sub(r"\[( *\w+) [^]]*\]", r"[\1         ]", plan)
     return re.sub(r"#\d+ ", "#0 ", text).strip()
+
+
+def backends_of(plan: str) -> list[str]:
+    """The backend of each computed node, from a plan's text."""
+    return re.findall(r"^node #.*?\) \[ *(\S+) ", plan, re.M)
+
+
+def memory_of(model: Model) -> dict[str, tuple[int | None, ...]]:
+    """`Model.memory` as `Theirs.memory`: without buffer types that have no bytes."""
+    rows = {row.buft: (row.weights, row.cache, row.compute) for row in model.memory}
+    return {name: sizes for name, sizes in rows.items() if any(sizes)}
+
+
+def asked_by(program: str, n_ctx_train: int) -> dict[str, Any]:
+    """What a program of llama.cpp puts into llama_context_params without options, as the oracle's
+    options. Their logs had the same sizes (docs/MODELS.md)."""
+    usual = {"n_ctx": n_ctx_train, "n_batch": 2048, "n_ubatch": 512}
+    return usual | {
+        "bench": {"n_ctx": 512},
+        "server": {"n_seq_max": 4, "kv_unified": True, "n_outputs_max": 4},
+        "cli": {"n_outputs_max": 1},
+        "completion": {},
+        "perplexity": {"n_ctx": 2048, "n_seq_max": 4},
+    }[program]

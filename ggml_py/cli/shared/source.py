@@ -23,20 +23,26 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+# As in models/programs.py, which needs the native library.
+PROGRAMS = ("bench", "server", "cli", "completion", "perplexity")
 _SHAPE_OPTIONS = [
     model_option("-n", "--n-tokens", default=1, show_default=True,
                  help="Tokens of each sequence in the batch."),
     model_option("--n-past", default=0, show_default=True,
                  help="Tokens of each sequence already in the cache."),
-    model_option("-np", "--parallel", "n_seqs", type=click.IntRange(min=1), default=1,
-                 metavar="N", show_default=True, help="Sequences in the batch."),
-    model_option("-kvu", "--kv-unified", is_flag=True,
+    model_option("-np", "--parallel", "n_seqs", type=click.IntRange(min=1), metavar="N",
+                 help="Sequences in the batch. Default: 1."),
+    model_option("-kvu", "--kv-unified", is_flag=True, default=None,
                  help="Share one cache among all sequences, instead of an equal part for each."),
+    model_option("--for", "program", type=click.Choice(PROGRAMS),
+                 help="Plan for a context as this program of llama.cpp makes it (llama-bench, ...):"
+                      " the defaults of -c, -b, -ub, -np and -kvu, and room for its logits."),
 ]  # fmt: skip
 _dump_option = click.option(
     "--dump", type=int, metavar="N",
     help="Which debug print of a log, from 0. Default: the last.",
 )  # fmt: skip
+_BENCH_GEN = 128  # llama-bench's default of -n
 _STDIN = "standard input"
 _PRINT = "## SPLIT #"  # what each debug print begins with
 
@@ -73,7 +79,7 @@ def get_plans(
     sources: tuple[str, ...],
     n_tokens: int,
     n_past: int,
-    n_seqs: int,
+    n_seqs: int | None,
     dump: int | None,
     **options: Any,
 ) -> list[Plan]:
@@ -88,15 +94,22 @@ def get_plans(
         raise click.UsageError(f"--dump applies to logs only, and not to {called}")
     plans = []
     for source, plan in zip(sources, saved, strict=True):
-        shape = {"n_tokens": n_tokens, "n_past": n_past, "n_seqs": n_seqs}
-        plans.append(plan or plan_model(source, **shape, **options))
+        shape: dict[str, Any] = {"n_tokens": n_tokens, "n_past": n_past, "n_seqs": n_seqs}
+        plans.append(plan or plan_model(source, **{**shape, **options}))
     return plans
 
 
-def plan_model(source: str, n_tokens: int, n_past: int, n_seqs: int, **options: Any) -> Plan:
-    """The plan of a model's graph."""
+def plan_model(source: str, changes: dict[str, Any] | None = None, **options: Any) -> Plan:
+    """The plan of a model's graph; with `changes` (of `Model.what_if`), as it would be then."""
+    shape = [options.pop(name) for name in ("n_tokens", "n_past", "n_seqs")]
+    n_tokens, n_past, n_seqs = shape
+    if options["program"] == "bench" and options["n_ctx"] is None:
+        # As for llama-bench -p N -d PAST; one token is one of its 128 of -n.
+        options["n_ctx"] = n_past + (n_tokens if n_tokens > 1 else _BENCH_GEN)
     with load_model(source, n_seq_max=n_seqs, **options) as model:
-        return model.plan(n_tokens, n_past, n_seqs)
+        if changes is None:
+            return model.plan(n_tokens, n_past, n_seqs or 1)
+        return model.what_if(n_tokens, n_past, n_seqs or 1, **changes)
 
 
 def is_model(source: str) -> bool:

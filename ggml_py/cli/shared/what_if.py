@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
+from ...trace.promise import KINDS
 from .source import name_or_number
 
 if TYPE_CHECKING:
@@ -23,9 +24,7 @@ FORMS = """\
   op_offload=on|off   parallel=on|off   drop=BACKEND   upstream=0.17.0
 """
 _WORDS = {"yes": True, "on": True, "no": False, "off": False}
-_KEYED = {
-    "pin": "pins", "move": "move_weights", "supports": "supports", "offload": "offload",
-}  # fmt: skip
+_KEYED = {kind: argument for argument, kind in KINDS.items()}
 
 
 class Assumption(NamedTuple):
@@ -55,7 +54,7 @@ class ChangeType(click.ParamType):  # type: ignore[type-arg]
             gone = kind == "pin" and value == "none"
             return Assumption(text, _KEYED[kind], key, None if gone else value)
         if colon and kind == "profile":
-            return Assumption(text, "profile", key, value)
+            return Assumption(text, _KEYED[kind], key, value)
         if colon and kind in ("supports", "offload"):
             backend, _, op = key.partition("/")
             if not backend or not op:
@@ -82,17 +81,15 @@ _FORMS = (
 )
 
 
-def changed(plan: Plan, changes: Sequence[Assumption]) -> Plan:
-    """`plan.what_if` with the changes. Usage error if two change the same thing."""
+def changed(
+    plan: Plan, changes: Sequence[Assumption], of_model: Callable[[dict[str, Any]], Plan] | None
+) -> Plan:
+    """The plan with the changes: from `of_model` if it is a model's, which takes arguments of
+    `Model.what_if`, otherwise `plan.what_if`. Usage error if two change the same thing."""
     arguments: dict[str, Any] = {}
-    answers: dict[Any, bool] = {}  # from profiles; supports: for single nodes overrides them
     for text, argument, key, value in changes:
         if argument == "drop":
             arguments.setdefault("drop", []).append(value)
-        elif argument == "profile":
-            from ...sim.named import load_profile
-
-            answers |= load_profile(value).answers(plan, str(key))
         elif key is None:
             if argument in arguments:
                 raise click.UsageError(f"--what-if {text}: {argument} is given twice")
@@ -100,34 +97,21 @@ def changed(plan: Plan, changes: Sequence[Assumption]) -> Plan:
         else:
             given = arguments.setdefault(argument, {})
             which = _which(plan, key)
-            if which in given:
+            if which in given and argument != "profiles":
                 raise click.UsageError(f"--what-if {text}: this is given twice")
             given[which] = value
+    if of_model is not None:
+        return of_model(arguments)
+    answers: dict[Any, bool] = {}  # from profiles; supports: for single nodes overrides them
+    for backend, profile in arguments.pop("profiles", {}).items():
+        from ...sim.named import load_profile
+
+        answers |= load_profile(profile).answers(plan, str(backend))
     if answers:
         arguments["supports"] = answers | arguments.get("supports", {})
-    return plan.what_if(**arguments)
-
-
-def as_texts(arguments: Mapping[str, Any]) -> list[str]:
-    """Arguments of `Plan.what_if`, written as changes."""
-    texts = []
-    kinds = {argument: kind for kind, argument in _KEYED.items()}
-    for argument, value in arguments.items():
-        if argument == "drop":
-            texts += [f"drop={name}" for name in value]
-        elif argument in kinds:
-            for key, answer in value.items():
-                which = "/".join(map(str, key)) if isinstance(key, tuple) else key
-                texts.append(f"{kinds[argument]}:{which}={_as_text(answer)}")
-        else:
-            texts.append(f"{argument}={_as_text(value)}")
-    return texts
-
-
-def _as_text(value: str | bool | int | None) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return "none" if value is None else str(value)
+    found = plan.what_if(**arguments)
+    texts = tuple(change.text for change in changes)
+    return found.promised(plan.promise._replace(changes=(*plan.promise.changes, *texts)))
 
 
 def _which(plan: Plan, key: str | tuple[str, str]) -> Any:

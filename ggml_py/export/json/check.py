@@ -54,7 +54,8 @@ def _types(plan: Planned) -> None:
         ("settings", (capture.settings,)), ("backends", capture.backends),
         ("bufts", capture.bufts), ("buffers", capture.buffers), ("tensors", plan.tensors),
         ("tensors", outcome.placements), ("splits", outcome.splits),
-        ("optimized", capture.optimized), ("cpu", capture.cpu),
+        ("optimized", capture.optimized), ("cpu", capture.cpu), ("pins", capture.pins),
+        ("promise", (plan.promise,)), ("memory", plan.memory),
     ]  # fmt: skip
     for name, rows in tables:
         if not rows:
@@ -106,6 +107,9 @@ def _fits(hint: Any) -> Callable[[Any], bool]:
     if hint is bool:
         return lambda v: type(v) is bool
     items = get_args(hint)
+    if type(None) in items:
+        number = _fits(items[0])
+        return lambda v: v is None or number(v)
     each = [_fits(item) for item in items if item is not Ellipsis]
     if items[-1] is Ellipsis:
         return lambda v: type(v) is tuple and all(map(each[0], v))
@@ -189,6 +193,8 @@ def _tensors(plan: Planned) -> None:
         _in(f"view_src of '{t.name}'", t.view_src, -1, n)
         _in(f"buffer of '{t.name}'", t.buffer, -1, len(capture.buffers))
         _in(f"pin of '{t.name}'", t.pin, -1, n_backends)
+    for pin in capture.pins:
+        _in("a tensor in pins", pin.tensor, 0, n)
     for id, backend in capture.dropped_pins:
         _in("a tensor in dropped_pins", id, 0, n)
         _in("a backend in dropped_pins", backend, 0, n_backends)

@@ -19,6 +19,7 @@ from ...files.writing import write_whole
 from ...trace.answers.shares import DeviceShare, headline, shares
 from ...trace.names import AtLeast, with_bounds
 from ...trace.planned import Planned, make_plan
+from ...trace.promise import MemoryRow, Promise
 from ...trace.record import (
     COPY,
     BackendRecord,
@@ -28,6 +29,7 @@ from ...trace.record import (
     CpuRecord,
     OptimizedRecord,
     Outcome,
+    PinRecord,
     Placement,
     Settings,
     SplitRecord,
@@ -48,10 +50,11 @@ KIND = "ggml_py plan"
 
 _TABLES = {
     "backends": BackendRecord, "bufts": BuftRecord, "buffers": BufferRecord, "splits": SplitRecord,
-    "optimized": OptimizedRecord, "cpu": CpuRecord,
+    "optimized": OptimizedRecord, "cpu": CpuRecord, "pins": PinRecord,
 }  # fmt: skip
 _N_RECORD = len(TensorRecord._fields)
-_LATER = ("unknown", "may_be_cut", "copy_bytes_at_most")  # keys that files of this schema may lack
+# Keys that files of this schema may lack.
+_LATER = ("unknown", "may_be_cut", "copy_bytes_at_most", "promise", "memory", "pins")
 _AT_MOST = {
     "type": ["integer", "null"],
     "description": "Only in a plan from a log, which has sizes in whole KiB or MiB. The number"
@@ -73,6 +76,8 @@ def render(plan: Planned) -> dict[str, Any]:
         "may_be_cut": capture.may_be_cut,
         "headline": headline(plan),
         "unknown": list(unknown(plan)),
+        "promise": _promise(plan.promise),
+        "memory": [row._asdict() for row in plan.memory],
         "n_splits": plan.n_splits,
         "copy_bytes": plan.copy_bytes,
         "shares": None if parts is None else [s._asdict() for s in parts],
@@ -82,6 +87,7 @@ def render(plan: Planned) -> dict[str, Any]:
         "bufts": [b._asdict() for b in capture.bufts],
         "buffers": [b._asdict() for b in capture.buffers],
         "leafs": list(capture.leaf_ids),
+        "pins": [pin._asdict() for pin in capture.pins],
         "dropped_pins": [list(pin) for pin in capture.dropped_pins],
         "split_capacities": list(capture.split_capacities),
         "left_backend": capture.left_backend,
@@ -94,6 +100,11 @@ def render(plan: Planned) -> dict[str, Any]:
     if capture.source == LOG:
         data = with_bounds(data)
     return data
+
+
+def _promise(promise: Promise) -> dict[str, Any]:
+    data = {name: list(v) if isinstance(v, tuple) else v for name, v in promise._asdict().items()}
+    return {**data, "whose": promise.whose, "text": promise.text}
 
 
 def write(plan: Planned, path: str | Path) -> dict[str, Any]:
@@ -162,7 +173,10 @@ def _with_bounds(plan: Planned) -> Planned:
         for records in (plan.capture.tensors, plan.outcome.copies)
     )
     outcome = replace(plan.outcome, copies=copies)
-    return make_plan(replace(plan.capture, tensors=tensors), outcome, plan.planner)
+    return make_plan(
+        replace(plan.capture, tensors=tensors), outcome, plan.planner, promise=plan.promise,
+        memory=plan.memory,
+    )  # fmt: skip
 
 
 def decompressed(content: bytes) -> bytes:
@@ -190,7 +204,7 @@ def _plan(data: dict[str, Any]) -> Planned:
     records = [TensorRecord(*row[:_N_RECORD]) for row in rows]
     n = next((i for i, r in enumerate(records) if r.kind == COPY), len(records))
     tables = {
-        name: tuple(record(**{k: _tuples(v) for k, v in row.items()}) for row in data[name])
+        name: tuple(record(**{k: _tuples(v) for k, v in row.items()}) for row in data.get(name, ()))
         for name, record in _TABLES.items()
     }
     settings = Settings(**{k: _tuples(v) for k, v in data["settings"].items()})
@@ -207,12 +221,16 @@ def _plan(data: dict[str, Any]) -> Planned:
         data["optimizers"],
         tables["optimized"],
         tables["cpu"],
+        tables["pins"],
         data["source"],
         data.get("may_be_cut", False) is True,
     )
     placements = tuple(Placement(*row[_N_RECORD:]) for row in rows)
     outcome = Outcome(placements, tuple(records[n:]), tables["splits"], data["hash_set_used"])
-    return make_plan(capture, outcome, data["planner"])
+    told = data.get("promise", {})
+    promise = Promise(**{k: _tuples(told[k]) for k in Promise._fields if k in told})
+    memory = tuple(MemoryRow(**row) for row in data.get("memory", ()))
+    return make_plan(capture, outcome, data["planner"], promise=promise, memory=memory)
 
 
 def _tuples(value: Any) -> Any:
@@ -224,7 +242,12 @@ def _tuples(value: Any) -> Any:
 
 def schema() -> dict[str, Any]:
     """The JSON Schema of the files that `write` makes."""
-    definitions = {r.__name__: object_of(r) for r in (*_TABLES.values(), Settings, DeviceShare)}
+    records = (*_TABLES.values(), Settings, DeviceShare, MemoryRow, Promise)
+    definitions = {r.__name__: object_of(r) for r in records}
+    definitions["Promise"]["properties"] |= {
+        "whose": {"type": "string"},
+        "text": {"type": "string", "description": "The same in a sentence; empty without changes."},
+    }
     row = object_of(TensorRecord)
     placed = object_of(Placement)
     row["properties"] |= placed["properties"]
@@ -248,6 +271,12 @@ def schema() -> dict[str, Any]:
             "items": {"type": "string"},
             "description": "What a plan from a log or a snapshot does not contain, and what is"
             " assumed instead. A file without this key is older than the key.",
+        },
+        "promise": ref("Promise"),
+        "memory": {
+            "type": "array",
+            "items": ref("MemoryRow"),
+            "description": "Of the context that the plan was made for, if it is a model's.",
         },
         "n_splits": {"type": "integer"},
         "copy_bytes": {"type": "integer"},

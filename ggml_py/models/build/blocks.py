@@ -39,6 +39,17 @@ _GATED = {"silu": ("swiglu_split", "ffn_swiglu"), "gelu": ("geglu_split", "ffn_g
 _set_name = lib.ggml_set_name
 
 
+_WITH_CACHE = "the result of attention stays with the cache, which is on the CPU (-nkvo)"
+
+
+def _why_pinned(shape: Shape, placement: LayerPlacement) -> str:
+    """Why llama.cpp pins the norms of layers in such a graph; "" if it does not."""
+    norms = "a layer's norms stay on the layer's device"
+    if placement.full_offload:
+        return f"{norms} if all layers are to be on GPUs (-ngl)"
+    return f"{norms} in graphs of fewer than {_PIN_BELOW} tokens" * (shape.n_tokens < _PIN_BELOW)
+
+
 @lru_cache(8192)  # the next graph has the same labels
 def _label(name: str, il: int) -> bytes:
     return (f"{name}-{il}" if il >= 0 else name).encode()
@@ -48,7 +59,7 @@ class GraphBuilder:
     """One graph in its own context, and the blocks to fill it with.
 
     Filling it sets `graph`, `logits` [n_vocab, n_outputs] and `pins`, the nodes that llama.cpp
-    would pin with their backends. Set the pins on the scheduler before it plans.
+    would pin with their backends, and why. Set the pins on the scheduler before it plans.
     """
 
     def __init__(
@@ -65,10 +76,10 @@ class GraphBuilder:
         self.memory = memory
         self.shape = shape
         self.flash_attn = flash_attn
-        self._pins_norms = shape.n_tokens < _PIN_BELOW or placement.full_offload
+        self._why_norms = _why_pinned(shape, placement)  # "": they are not
         self.ctx = Context()
         self.graph: Graph = self.ctx.new_graph(graph_size)
-        self.pins: list[tuple[Tensor, Backend]] = []
+        self.pins: list[tuple[Tensor, Backend, str]] = []
         self.flash_attn_nodes: list[Tensor] = []  # by layer
         self.inputs: list[Input] = []
         self.inputs_set: tuple[InputSet, ...] = ()  # their tensors; set by `share`
@@ -84,10 +95,10 @@ class GraphBuilder:
     def cb(self, cur: Tensor, name: str, il: int = -1) -> Tensor:
         """Names `cur` as llama.cpp does ("ffn_out-3"), and pins it if llama.cpp pins that norm."""
         _set_name(cur.ptr, _label(name, il))
-        if name == "norm" and il >= 0 and self._pins_norms:
+        if name == "norm" and il >= 0 and self._why_norms:
             backend = self.placement.backend(il)
             if lib.ggml_backend_supports_op(backend.ptr, cur.ptr):
-                self.pins.append((cur, backend))
+                self.pins.append((cur, backend, self._why_norms))
         return cur
 
     # --- inputs
@@ -357,7 +368,7 @@ class GraphBuilder:
             kqv = self.cb(ctx.mul_mat(v, kq), "kqv", il)  # [n_embd_head, n, n_head, n_stream]
             cur = ctx.cont_2d(ctx.permute(kqv, 0, 2, 1, 3), n_embd * n_head, n_tokens)
             if not self.placement.offload_kqv:
-                self.pins.append((cur, self.placement.backends[-1]))
+                self.pins.append((cur, self.placement.backends[-1], _WITH_CACHE))
         self.graph.build_forward_expand(cur)
         return cur
 

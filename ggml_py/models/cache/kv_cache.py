@@ -67,7 +67,7 @@ class KvCache:
             ne = (hparams.n_embd_gqa, cells.size, cells.n_stream)
             self.k[il] = context.new_tensor(type_k, *ne, name=f"cache_k_l{il}")
             self.v[il] = context.new_tensor(type_v, *ne, name=f"cache_v_l{il}")
-        self._buffers = alloc_all(self._contexts)
+        self.buffers = alloc_all(self._contexts)
 
     def _rotates(self, type_: Type) -> bool:
         # Releases without the hint have no fast product for rotations: there nothing is rotated.
@@ -81,7 +81,7 @@ class KvCache:
 
     def zero(self) -> None:
         """Fills the cache with zeros: even cells that attention masks out must be finite."""
-        for buffer in self._buffers:
+        for buffer in self.buffers:
             buffer.clear()
 
     def cp_stream(self, src: int, dst: int) -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+from ...backends.buffer import BufferType
 from ...enums import Type
 from ...errors import ModelError
+from ..file.free_memory import sizes
 from ..file.hparams import HParams
 from ..file.placement import LayerPlacement
 from . import kv_state
@@ -169,10 +171,11 @@ class KvCaches(Memory):
         n_kv = tuple(padded_n_kv(n_used, cells.size) for cells in self._cells)
         return Shape(n_tokens * n_seqs, n_stream, n_seqs, KvShape(n_kv, 0, n_stream))
 
-    def full_shape(self, n_tokens: int) -> Shape:
+    def full_shape(self, n_tokens: int, n_outputs: int) -> Shape:
         """See `Memory`."""
-        n_tokens = -(-n_tokens // self.n_stream)
-        return self.planned_shape(n_tokens, self.n_ctx_seq, self.n_stream)
+        n_tokens = -(-n_tokens // self.n_seq_max) * self.n_seq_max
+        shape = self.planned_shape(n_tokens // self.n_stream, self.n_ctx_seq, self.n_stream)
+        return shape._replace(n_outputs=n_outputs)
 
     # --- sequences
 
@@ -290,6 +293,10 @@ class KvCaches(Memory):
             for cells in cache.cells.streams:
                 cells.clear()
         self.has_update = False
+
+    def nbytes_by_buffer_type(self) -> dict[BufferType, int]:
+        """See `Memory`."""
+        return sizes(buffer for cache in self.caches for buffer in cache.buffers)
 
     def close(self) -> None:
         """Closes the caches, and the buffers with them."""

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+from ...backends.buffer import BufferType
 from .cells import POS_END
 from .state_reader import StateReader
 from .ubatch import Tokens, Ubatch
@@ -76,8 +77,10 @@ class Memory(ABC):
         n_past tokens, with logits for each sequence's last token."""
 
     @abstractmethod
-    def full_shape(self, n_tokens: int) -> Shape:
-        """The shape of the largest graph, for about `n_tokens` tokens of all sequences."""
+    def full_shape(self, n_tokens: int, n_outputs: int) -> Shape:
+        """The shape of the largest graph for `n_tokens` tokens of all sequences, with the logits of
+        `n_outputs`. Each sequence has the same number of tokens, so there may be some more.
+        C: llama_context::graph_reserve"""
 
     # --- sequences
 
@@ -123,6 +126,10 @@ class Memory(ABC):
     @abstractmethod
     def clear(self) -> None:
         """Empties all sequences."""
+
+    @abstractmethod
+    def nbytes_by_buffer_type(self) -> dict[BufferType, int]:
+        """Bytes of its buffers of each type."""
 
     @abstractmethod
     def close(self) -> None:

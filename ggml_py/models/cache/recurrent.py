@@ -12,7 +12,7 @@ from ...graphs.context import Context
 from ...graphs.graph import Graph
 from ...tensors.tensor import Tensor
 from ..build.inputs import array_of, new_input
-from ..file.free_memory import alloc_all
+from ..file.free_memory import alloc_all, sizes
 from ..file.hparams import HParams
 from ..file.placement import LayerPlacement
 from . import recurrent_state
@@ -132,10 +132,10 @@ class RecurrentCache(Memory):
         memory = RsShape(n_seqs, 0, NO_CELL if n_past else 0)
         return Shape(n_tokens * n_seqs, n_seqs, n_seqs, memory)
 
-    def full_shape(self, n_tokens: int) -> Shape:
+    def full_shape(self, n_tokens: int, n_outputs: int) -> Shape:
         """See `Memory`."""
         n = self.n_seq_max
-        return Shape(-(-n_tokens // n) * n, n, n, RsShape(n, 0, 0))
+        return Shape(-(-n_tokens // n) * n, n, n_outputs, RsShape(n, 0, 0))
 
     # --- sequences
 
@@ -206,6 +206,10 @@ class RecurrentCache(Memory):
         self.cells.clear()
         for buffer in self._buffers:
             buffer.clear()
+
+    def nbytes_by_buffer_type(self) -> dict[BufferType, int]:
+        """See `Memory`."""
+        return sizes(self._buffers)
 
     def close(self) -> None:
         """Closes the contexts, and the buffers with them."""

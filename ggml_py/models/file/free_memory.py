@@ -7,7 +7,7 @@ import contextlib
 import errno
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from ...backends.buffer import Buffer, BufferType
@@ -49,6 +49,14 @@ def alloc(context: Context, buft: BufferType, usage: str = "any") -> Buffer:
     if is_machines(buft):
         check_room(buft.name, sum(tensor.nbytes for tensor in context))
     return context.alloc(buft, usage)
+
+
+def sizes(buffers: Iterable[Buffer]) -> dict[BufferType, int]:
+    """Bytes of the buffers of each type."""
+    found: dict[BufferType, int] = {}
+    for buffer in buffers:
+        found[buffer.type] = found.get(buffer.type, 0) + buffer.size
+    return found
 
 
 def check_room(name: str, nbytes: int) -> None:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from ...backends.buffer import BufferType
 from ...backends.device import Device
+from ...backends.device import devices as all_devices
 from ...boundary.arguments import describe
 from ...errors import ArgumentError, UnknownDeviceError
 
@@ -79,7 +80,8 @@ def cpu_overrides(
 def resolve_overrides(
     pairs: Iterable[tuple[str, Place]], devices: Sequence[Device]
 ) -> tuple[Override, ...]:
-    """Looks up the buffer types of the overrides among those of `devices`.
+    """Looks up the buffer types of the overrides among those of `devices`, the model's, and then of
+    all devices, as llama.cpp does.
 
     Raises `ArgumentError` for a bad regex, and `UnknownDeviceError` with the known names.
     """
@@ -124,7 +126,7 @@ def _buffer_type(pattern: str, place: Place, devices: Sequence[Device]) -> Buffe
             f"got {describe(place)}"
         )
     known: dict[str, BufferType] = {}
-    for device in devices:
+    for device in (*devices, *all_devices()):
         known.setdefault(device.buffer_type.name, device.buffer_type)
         known.setdefault(device.name, device.buffer_type)
     name = place if isinstance(place, str) else place.name
@@ -133,6 +135,6 @@ def _buffer_type(pattern: str, place: Place, devices: Sequence[Device]) -> Buffe
         if key.casefold() == name.casefold():
             return buft
     raise UnknownDeviceError(
-        f"tensor_overrides: '{pattern}' is to be in '{name}', but this model's devices and buffer "
-        f"types are {', '.join(known)}"
+        f"tensor_overrides: '{pattern}' is to be in '{name}', but the devices and buffer types are "
+        f"{', '.join(known)}"
     )

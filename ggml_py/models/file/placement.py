@@ -7,7 +7,7 @@ import logging
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -23,7 +23,7 @@ from ...errors import ModelError, UnknownDeviceError
 from ...scheduler.scheduler import Scheduler
 from ...sim.named import profiles
 from ...sim.text import sim_device_of
-from .hparams import Ssm
+from .hparams import HParams
 from .overrides import Override
 from .weight_ops import INPUT, op_of, supports
 
@@ -41,7 +41,7 @@ class LayerPlacement:
     """
 
     backends: tuple[Backend, ...]
-    n_layer: int
+    hparams: HParams
     n_gpu_layers: int
     splits: tuple[float, ...] = ()  # where each GPU's part ends; the last one at 1.0
     overrides: tuple[Override, ...] = ()  # the first one that matches a weight's name counts
@@ -52,10 +52,11 @@ class LayerPlacement:
     op_offload: bool = True
     layer_split: bool = True  # whether several GPUs may share the layers
     pipeline: bool = True  # whether several GPUs may work on several batches at once
-    ssm: Ssm | None = None  # sizes of the scan, some of which cannot be read off ssm_a
-    _chosen: dict[tuple[Device, Op, Type, tuple[int, ...]], BufferType | None] = field(
-        default_factory=dict, compare=False, repr=False
-    )
+
+    @property
+    def n_layer(self) -> int:
+        """The number of layers, without the output."""
+        return self.hparams.n_layer
 
     @property
     def gpus(self) -> tuple[Backend, ...]:
@@ -107,8 +108,10 @@ class LayerPlacement:
         if override is not None:
             buft = override.buffer_type
             if buft == self.cpu.buffer_type:
-                buft = self._choose(self.cpu, op, type_, ne)
-        buft = buft or self._choose(self.backend(il).device, op, type_, ne)
+                buft = self._choose(self.cpu, op, name, type_, ne)
+            else:
+                self._check_readable(name, override)
+        buft = buft or self._choose(self.backend(il).device, op, name, type_, ne)
         if buft is None:
             raise ModelError(
                 f"tensor '{name}' ({type_.name.lower()}, ne {list(ne)}): none of the devices "
@@ -118,18 +121,25 @@ class LayerPlacement:
         pinned = buft.device is not None and buft == buft.device.host_buffer_type
         return self.cpu.buffer_type if pinned and self.mmap else buft
 
+    def _check_readable(self, name: str, override: Override) -> None:
+        """Raises `ModelError` for memory that none of the model's backends reads, as that of a GPU
+        that split_mode="none" leaves out. llama.cpp loads it, and aborts when it plans a graph."""
+        buft = override.buffer_type
+        if not any(backend.device.supports_buft(buft) for backend in self.backends):
+            names = ", ".join(backend.name for backend in self.backends)
+            raise ModelError(
+                f"tensor_overrides: '{override.pattern.pattern}' puts '{name}' into {buft.name} "
+                f"memory, which no device of this model ({names}) reads: llama.cpp would abort. "
+                "Add its device (devices, -d), use split_mode='layer' (-sm), or name another device"
+            )
+
     def _choose(
-        self, device: Device, op: Op, type_: Type, ne: tuple[int, ...]
+        self, device: Device, op: Op, name: str, type_: Type, ne: tuple[int, ...]
     ) -> BufferType | None:
         """The first candidate for a layer on `device`."""
-        key = (device, op, type_, ne)
-        if key not in self._chosen:
-            candidates = self._candidates(device)
-            fits = (
-                buft for tried, buft in candidates if supports(tried, buft, op, type_, ne, self.ssm)
-            )
-            self._chosen[key] = next(fits, None)
-        return self._chosen[key]
+        weight = (op, name, type_, ne, self.hparams)
+        candidates = self._candidates(device)
+        return next((buft for tried, buft in candidates if supports(tried, buft, *weight)), None)
 
     def _candidates(self, device: Device) -> list[tuple[Device, BufferType]]:
         """The candidates in llama.cpp's order (make_gpu_buft_list, make_cpu_buft_list)."""
@@ -229,7 +239,7 @@ def _simulated(name: str) -> str:
 
 def place(
     backends: tuple[Backend, ...],
-    n_layer: int,
+    hparams: HParams,
     n_gpu_layers: int,
     tensor_split: Sequence[float] | None = None,
     **options: Any,
@@ -241,7 +251,7 @@ def place(
     Without a GPU, `n_gpu_layers` does not change where things are, and a warning is logged. Raises
     `ModelError` for an invalid tensor_split.
     """
-    placement = LayerPlacement(backends, n_layer, n_gpu_layers, **options)
+    placement = LayerPlacement(backends, hparams, n_gpu_layers, **options)
     gpus = placement.gpus
     if n_gpu_layers > 0 and not gpus:
         names = ", ".join(b.name for b in backends)
@@ -249,7 +259,7 @@ def place(
             "n_gpu_layers=%d has no effect: no GPU among the devices (%s)", n_gpu_layers, names
         )
     if n_gpu_layers < 0:
-        n_gpu_layers = n_layer + 1
+        n_gpu_layers = hparams.n_layer + 1
     splits = _splits(gpus, _parts(tensor_split, gpus))
     return replace(placement, n_gpu_layers=n_gpu_layers, splits=splits)
 

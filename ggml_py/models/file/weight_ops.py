@@ -10,7 +10,7 @@ from ...backends.device import Device
 from ...enums import Op, Type
 from ...graphs.context import Context
 from ...tensors.tensor import Tensor
-from .hparams import Ssm
+from .hparams import HParams, Ssm
 
 INPUT: Final = -1  # the layer number of the token embedding
 _SSM_OPS = {"ssm_conv1d.weight": Op.SSM_CONV, "ssm_a": Op.SSM_SCAN, "ssm_d": Op.MUL}
@@ -37,41 +37,45 @@ def op_of(il: int, name: str) -> Op:
 
 
 def supports(
-    device: Device, buft: BufferType, op: Op, type_: Type, ne: tuple[int, ...], ssm: Ssm | None
+    device: Device,
+    buft: BufferType,
+    op: Op,
+    name: str,
+    type_: Type,
+    ne: tuple[int, ...],
+    hp: HParams,
 ) -> bool:
-    """Whether `device` supports `op` for such a weight in a buffer of type `buft`."""
+    """Whether `device` supports `op` for that weight in a buffer of type `buft`. Some devices look
+    at the weight's name."""
     with Context() as context, buft.alloc(0) as nothing:
-        weight = context.new_tensor(type_, *ne)
+        weight = context.new_tensor(type_, *ne, name=name)
         weight.ptr.buffer = nothing.ptr  # too small, but only the buffer's type matters
-        return device.supports_op(user_of(context, op, weight, ssm))
+        return device.supports_op(user_of(context, op, weight, hp))
 
 
-def user_of(context: Context, op: Op, weight: Tensor, ssm: Ssm | None = None) -> Tensor:
-    """The op for a batch of 512, with llama.cpp's shapes."""
-    ne = weight.ne
+def user_of(context: Context, op: Op, weight: Tensor, hp: HParams) -> Tensor:
+    """The op for a batch of 512, with llama.cpp's shapes. C: weight_buft_supported"""
+    ne, new = weight.ne, context.new_tensor
     if op == Op.GET_ROWS:
-        return context.get_rows(weight, context.new_tensor("i32", 512))
+        return context.get_rows(weight, new("i32", 512))
     if op in (Op.ADD, Op.MUL):
-        cur = context.new_tensor("f32", *ne)
-        return (context.add if op == Op.ADD else context.mul)(cur, weight)
+        return (context.add if op == Op.ADD else context.mul)(new("f32", *ne), weight)
     if op == Op.SCALE:
         return context.scale(weight, 1.0)
     if op == Op.ROPE:
-        cur, positions = (
-            context.new_tensor("f32", 2 * ne[0], 1, 512),
-            context.new_tensor("i32", 512),
-        )
+        cur, positions = new("f32", hp.n_embd_head, hp.n_head, 512), new("i32", 512)
         return context.rope_ext(cur, positions, weight, 0, 0, 0, 0, 0, 0, 0, 0, 0)
     if op == Op.SSM_CONV:
-        return context.ssm_conv(context.new_tensor("f32", ne[0] - 1 + 512, ne[1], 3), weight)
-    if op == Op.SSM_SCAN and ssm is not None:
-        return _scan_of(context, weight, ssm)
-    ids = context.new_tensor("i32", 1, 512)  # one expert; the number makes no difference
-    if op == Op.ADD_ID:
-        return context.add_id(context.new_tensor("f32", ne[0], 1, 512), weight, ids)
-    if op == Op.MUL_MAT_ID:
-        return context.mul_mat_id(weight, context.new_tensor("f32", ne[0], 1, 512), ids)
-    return context.mul_mat(weight, context.new_tensor("f32", ne[0], 512, *ne[2:]))
+        return context.ssm_conv(new("f32", ne[0] - 1 + 512, ne[1], 3), weight)
+    if op == Op.SSM_SCAN and hp.ssm is not None:
+        return _scan_of(context, weight, hp.ssm)
+    if op in (Op.ADD_ID, Op.MUL_MAT_ID):
+        n_used = hp.experts.n_expert_used if hp.experts else 1
+        cur, ids = new("f32", ne[0], n_used, 512), new("i32", n_used, 512)
+        return (context.add_id if op == Op.ADD_ID else context.mul_mat_id)(
+            *((cur, weight) if op == Op.ADD_ID else (weight, cur)), ids
+        )
+    return context.mul_mat(weight, new("f32", ne[0], 512, *ne[2:]))
 
 
 def _scan_of(context: Context, ssm_a: Tensor, ssm: Ssm) -> Tensor:

@@ -4,6 +4,7 @@ the CPU's memory in a layout for its kernels."""
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any, overload
 
 from ...backends.buffer import Buffer, BufferType, usage_of
@@ -39,6 +40,7 @@ class Weights:
         self._placement = placement
         self._contexts: dict[BufferType, Context] = {}
         self._made: dict[tuple[BufferType, str], Tensor] = {}
+        self._buffers: list[Buffer] = []
         self._unread: Unread = []
         self._ignored: set[str] = set()
 
@@ -127,7 +129,7 @@ class Weights:
                 for part, data in enumerate(parts):
                     self._map(context, [pair for pair in pairs if pair[1].part == part], data)
             else:
-                free_memory.alloc(context, buft, usage="weights")
+                self._buffers.append(free_memory.alloc(context, buft, usage="weights"))
                 # The list is read from its end. So the output comes first: it is the largest, and
                 # read last it would keep one thread busy alone. Then the layers follow in order.
                 for tensor, info in reversed(pairs):
@@ -160,30 +162,36 @@ class Weights:
                 f"{'them' if len(unused) != 1 else 'it'} would give wrong results"
             )
 
-    @staticmethod
-    def _map(context: Context, pairs: list[tuple[Tensor, GgufTensor]], data: Bytes) -> None:
-        """Puts tensors where the file is mapped. Pages are read from disk when they are used."""
+    def _map(self, context: Context, pairs: list[tuple[Tensor, GgufTensor]], data: Bytes) -> None:
+        """Puts tensors where the file is mapped. Pages are read from disk when they are used. As in
+        llama.cpp the buffer begins at the first tensor and ends with the last."""
         if not pairs:
             return  # this part of a split model has none of them
         base = ffi.cast("char *", ffi.from_buffer(data))
         largest = max(info.nbytes for _tensor, info in pairs)
+        first = min(info.offset for _tensor, info in pairs)
+        nbytes = max(info.offset + info.nbytes for _tensor, info in pairs) - first
         ptr = lib.ggml_backend_dev_buffer_from_host_ptr(
-            device("CPU").ptr, base, data.nbytes, largest
+            device("CPU").ptr, base + first, nbytes, largest
         )
         if ptr == NULL:
-            raise AllocError(f"the CPU device cannot use {data.nbytes:,} mapped bytes")
+            raise AllocError(f"the CPU device cannot use {nbytes:,} mapped bytes")
         buffer = Buffer(ptr, data)
+        self._buffers.append(buffer)
         lib.ggml_backend_buffer_set_usage(buffer.ptr, usage_of("weights"))
         for tensor, info in pairs:
             lib.ggml_backend_tensor_alloc(buffer.ptr, tensor.ptr, base + info.offset)
         context.keep_buffer(buffer)
 
+    @property
+    def placed(self) -> Collection[tuple[BufferType, str]]:
+        """Each tensor's buffer type and name; a tied output may be in two."""
+        return self._made.keys()
+
     def nbytes_by_buffer_type(self) -> dict[BufferType, int]:
-        """Bytes of the tensors in each buffer type."""
-        return {
-            buft: sum(tensor.nbytes for tensor in context)
-            for buft, context in self._contexts.items()
-        }
+        """Bytes of the buffers of each type, with what alignment adds, and what lies between the
+        tensors that stay in the mapped file."""
+        return free_memory.sizes(self._buffers)
 
     @property
     def nbytes(self) -> int:

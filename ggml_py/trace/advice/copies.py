@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from .. import causes
-from ..names import most
+from ..names import most, quoted
 from ..record import TensorRecord
 from ..rules import parse_version
-from .facts import CopiedTensor, Facts, Observation, described, nbytes, override, verb
+from .facts import CopiedTensor, Facts, Observation, nbytes, override, verb
 
 # Since this version only a copy callback can limit the copies to the used experts.
 _ALL_EXPERTS = (0, 26)
@@ -25,7 +25,7 @@ def offloaded_weights(facts: Facts) -> Iterator[Observation]:
     for _at, to, copies in _large(facts, mine):
         name, weights = facts.name(to), _tensors(copies)
         yield Observation(
-            f"{described(weights, 'weight')} in host memory {verb(weights)} copied to {name}, "
+            f"{facts.of(weights, 'weight')} in host memory {verb(weights)} copied to {name}, "
             "which wants ops at this batch size although it does not hold their weights.",
             f"If {name} has room for more layers, put them there (llama.cpp: a larger -ngl, or "
             f"{override(facts, weights, to)}). A larger batch (-ub) spreads the copies over more "
@@ -60,7 +60,7 @@ def weights(facts: Facts) -> Iterator[Observation]:
     for at, to, copies in _large(facts, mine):
         weights = _tensors(copies)
         yield Observation(
-            f"{described(weights, 'weight')} {verb(weights)} kept on {facts.name(at)} and copied "
+            f"{facts.of(weights, 'weight')} {verb(weights)} kept on {facts.name(at)} and copied "
             f"to {facts.name(to)}, {_reader(facts, copies)}.",
             f"Keep {verb(weights, 'it where it is', 'them where they are')} read (llama.cpp: "
             f"{override(facts, weights, to)})."
@@ -91,7 +91,7 @@ def state(facts: Facts) -> Iterator[Observation]:
         option = "--no-kv-offload" if to == facts.last else "a larger -ngl, and no --no-kv-offload"
         instead = f" On {home} instead: {facts.compared(after)}." if after and there else ""
         yield Observation(
-            f"{described(kept, 'tensor')} {verb(kept, 'stays', 'stay')} on {home} between "
+            f"{facts.of(kept, 'tensor')} {verb(kept, 'stays', 'stay')} on {home} between "
             f"evaluations and {verb(kept)} copied to {name}, {_reader(facts, copies)}.{instead}",
             f"Keep {verb(kept, 'it', 'them')} on {name} (llama.cpp: {option})"
             + (f", or pin what reads {verb(kept, 'it', 'them')} to {home}." if there else "."),
@@ -121,7 +121,7 @@ def inputs(facts: Facts) -> Iterator[Observation]:
         if after is None or after.copy_bytes >= facts.plan.copy_bytes:
             continue
         yield Observation(
-            f"{described(found, 'input')} {verb(found)} on {home}, and only {name} reads "
+            f"{facts.of(found, 'input')} {verb(found)} on {home}, and only {name} reads "
             f"{verb(found, 'it', 'them')}. On {name}: {facts.compared(after)}.",
             f"{advice}, so that setting {verb(found, 'it', 'them')} writes there directly.",
             found,
@@ -152,6 +152,6 @@ def _reader(facts: Facts, copies: list[CopiedTensor]) -> str:
     if not copies[0].readers:
         return "which reads it" if len(copies) == 1 else "which reads them"
     reader = facts.plan.tensor(copies[0].readers[0].id)
-    what = "it" if len(copies) == 1 else f"'{copies[0].holder.name}'"
+    what = "it" if len(copies) == 1 else quoted(facts.plan.tensor(copies[0].holder.id))
     why = f" ({reader.cause})" if reader.cause.code else ""
-    return f"where {reader.record.op_desc} '{reader.name}' reads {what}{why}"
+    return f"where {reader.record.op_desc} {quoted(reader)} reads {what}{why}"

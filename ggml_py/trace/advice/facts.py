@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .. import causes
 from ..answers.what_if import what_if
-from ..names import AtLeast, block_of, with_bounds
+from ..names import AtLeast, block_of, quoted, with_bounds
 from ..planned import Planned, PlanTensor, format_bytes
 from ..record import DUMPED_NAME, LEAF, NODE, TensorRecord
 
@@ -157,8 +157,7 @@ class Facts:
 
     def memory(self, b: int) -> str:
         """The name of a backend's buffer type, as llama.cpp's -ot takes it."""
-        buft = self.plan.backends[b].buft
-        return self.capture.bufts[buft].name if buft >= 0 else self.name(b)
+        return self.capture.own_memory(b)
 
     def has_own_memory(self, b: int) -> bool:
         """Whether the last backend, the CPU, cannot read what backend `b` allocates: true for a
@@ -261,19 +260,19 @@ class Facts:
             told.append(f"{copied} copied instead of {instead}")
         return ", ".join(told) or "the same splits and bytes copied"
 
+    def of(self, tensors: Sequence[TensorRecord], one: str) -> str:
+        """ "MUL_MAT 'ffn_up-3'", or "12 weights ('blk.0.ffn_up.weight' to
+        'blk.11.ffn_up.weight')"."""
+        first, last = (quoted(self.plan.tensor(t.id)) for t in (tensors[0], tensors[-1]))
+        if len(tensors) == 1:
+            return f"{one} {first}"
+        between = ", " if len(tensors) == 2 else " to "
+        return f"{len(tensors)} {one}s ({first}{between}{last})"
+
 
 def nbytes(copies: Iterable[CopiedTensor]) -> int:
     """Their size in bytes."""
     return sum(c.tensor.nbytes for c in copies)
-
-
-def described(tensors: Sequence[TensorRecord], one: str) -> str:
-    """ "MUL_MAT 'ffn_up-3'", or "12 weights ('blk.0.ffn_up.weight' to 'blk.11.ffn_up.weight')"."""
-    first, last = tensors[0], tensors[-1]
-    if len(tensors) == 1:
-        return f"{one} '{first.name}'"
-    between = ", " if len(tensors) == 2 else " to "
-    return f"{len(tensors)} {one}s ('{first.name}'{between}'{last.name}')"
 
 
 def verb(tensors: Sequence[object], one: str = "is", many: str = "are") -> str:

@@ -8,7 +8,7 @@ from itertools import groupby
 from .. import causes
 from ..planned import format_bytes
 from ..record import TensorRecord
-from .facts import Facts, Observation, described, nbytes, override, verb
+from .facts import Facts, Observation, nbytes, override, verb
 
 # Ops whose weights may be elsewhere for good reason: embeddings are looked up, not multiplied, and
 # experts are many and rarely read.
@@ -88,9 +88,9 @@ def lone_embedding(facts: Facts) -> Iterator[Observation]:
     copies = facts.around(nodes)
     size = sum(w.nbytes for w in tables)
     yield Observation(
-        f"{described(nodes, 'node')} {verb(nodes, 'makes', 'make')} a split on "
+        f"{facts.of(nodes, 'node')} {verb(nodes, 'makes', 'make')} a split on "
         f"{facts.name(facts.last)} before those of {len(used)} devices. With "
-        f"{described(tables, 'weight')} ({format_bytes(size)}) on {facts.name(device)}: "
+        f"{facts.of(tables, 'weight')} ({format_bytes(size)}) on {facts.name(device)}: "
         f"{facts.compared(after)}.",
         f"If {facts.name(device)} has room for {verb(tables, 'it', 'them')}, put "
         f"{verb(tables, 'it', 'them')} there (llama.cpp: "

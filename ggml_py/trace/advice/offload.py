@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from .. import causes
 from ..planned import Planned, format_bytes
 from ..record import TensorRecord
-from .facts import Facts, Observation, described, verb
+from .facts import Facts, Observation, verb
 
 
 def defeated_by_blas(facts: Facts) -> Iterator[Observation]:
@@ -24,7 +24,7 @@ def defeated_by_blas(facts: Facts) -> Iterator[Observation]:
     facts.explain((), nodes)
     who, last, it = " and ".join(names), facts.name(facts.last), verb(nodes, "it", "them")
     yield Observation(
-        f"{described(nodes, 'node')} {verb(nodes, 'runs', 'run')} on {who}, and {device} is not "
+        f"{facts.of(nodes, 'node')} {verb(nodes, 'runs', 'run')} on {who}, and {device} is not "
         f"asked whether it wants {it}: {who} reads host memory and outranks {last}, but only ops "
         f"that {last} would get can be offloaded. Without {who}, {device} computes {it} and "
         f"{format_bytes(size)} of weights are copied there in each evaluation: "
@@ -48,7 +48,7 @@ def defeated_by_layout(facts: Facts) -> Iterator[Observation]:
         weights = dict.fromkeys(w for t in nodes if (w := facts.followed_weight(t)))
         device = facts.capture.names(_takers(facts, nodes[0]))[0]
         yield Observation(
-            f"{described(nodes, 'node')} {verb(nodes, 'runs', 'run')} on {facts.name(facts.last)}, "
+            f"{facts.of(nodes, 'node')} {verb(nodes, 'runs', 'run')} on {facts.name(facts.last)}, "
             f"although {device} wants {verb(nodes, 'it', 'them')} at this batch size: "
             f"{verb(nodes, 'its weight is', 'their weights are')} in {buft_name} memory. That does "
             "not count as host memory, and only ops with weights in host memory are offloaded.",

@@ -6,9 +6,11 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from .. import causes
+from ..answers.reasons import key
+from ..names import quoted
 from ..planned import format_bytes
 from ..record import TensorRecord
-from .facts import Facts, Observation, described, nbytes, override, verb
+from .facts import Facts, Observation, nbytes, override, verb
 
 _HALF_AND_MORE = frozenset({"f32", "f16", "bf16"})
 
@@ -33,7 +35,7 @@ def fallback(facts: Facts) -> Iterator[Observation]:
             facts.explain(copies, moved)
             where = facts.name(facts.where[moved[0].id])
             yield Observation(
-                f"{described(moved, op + ' node')} {verb(moved, 'runs', 'run')} on {where}, in the "
+                f"{facts.of(moved, op + ' node')} {verb(moved, 'runs', 'run')} on {where}, in the "
                 f"middle of what {name} computes, because {name} does not support "
                 f"{verb(moved, 'it', 'them')} (sources: {', '.join(types)}). If it did: "
                 f"{facts.compared(after)}.",
@@ -56,7 +58,7 @@ def _kept_off(facts: Facts, t: TensorRecord, device: int) -> bool:
 
 
 def _what_to_do(facts: Facts, t: TensorRecord, device: str) -> str:
-    ask = f"plan.why_not('{t.name}', '{device}') says more."
+    ask = f"plan.why_not({key(facts.plan.tensor(t.id))!r}, '{device}') says more."
     if t.op != "FLASH_ATTN_EXT":
         return f"Use types and shapes that {device} supports, or another op. {ask}"
     k, v = (facts.capture.tensors[i].type for i in t.src[1:3])
@@ -97,8 +99,8 @@ def dragged(facts: Facts) -> Iterator[Observation]:
         facts.explain(copies, nodes)
         n = weights[0].nbytes
         yield Observation(
-            f"{described(nodes, op + ' node')} {verb(nodes)} on {facts.name(where)} because of "
-            f"{described(weights, 'weight')} of {format_bytes(n)}, while the larger sources are "
+            f"{facts.of(nodes, op + ' node')} {verb(nodes)} on {facts.name(where)} because of "
+            f"{facts.of(weights, 'weight')} of {format_bytes(n)}, while the larger sources are "
             f"on {facts.name(home)}. If {verb(nodes, 'it', 'they')} were there too: "
             f"{facts.compared(after)}.",
             _let_go(op) if offloaded else
@@ -141,7 +143,7 @@ def swept(facts: Facts) -> Iterator[Observation]:
         around = facts.around(nodes)
         facts.explain(around, nodes)
         yield Observation(
-            f"{described(nodes, 'node')} {verb(nodes)} on {facts.name(on)} because a neighbour is, "
+            f"{facts.of(nodes, 'node')} {verb(nodes)} on {facts.name(on)} because a neighbour is, "
             f"but everything that {verb(nodes, 'it reads', 'they read')} is computed on "
             f"{facts.name(home)} and copied. If {verb(nodes, 'it', 'they')} ran there, only "
             f"{verb(nodes, 'the result', 'the results')} would be: {facts.compared(after)}.",
@@ -165,9 +167,9 @@ def avoidable_splits(facts: Facts) -> Iterator[Observation]:
         facts.explain(copies, nodes)
         first = facts.plan.tensor(nodes[0].id)
         yield Observation(
-            f"{described(nodes, 'node')} {verb(nodes, 'runs', 'run')} on {first.backend}, between "
+            f"{facts.of(nodes, 'node')} {verb(nodes, 'runs', 'run')} on {first.backend}, between "
             f"splits of {facts.name(device)}, which supports {verb(nodes, 'it', 'them')} and would "
-            f"not have to copy more: {facts.compared(after)}. '{first.name}' is where it is "
+            f"not have to copy more: {facts.compared(after)}. {quoted(first)} is where it is "
             f"because {first.cause.text}.",
             f"Remove {verb(nodes, 'its pin', 'their pins')}."
             if first.cause.code == causes.PINNED.code
@@ -243,7 +245,7 @@ def round_trips(facts: Facts) -> Iterator[Observation]:
             )
         often = f" The usual reason is that {name} does not support the op for these types and"
         yield Observation(
-            f"{described(nodes, 'node')} ({ops}) {verb(nodes, 'runs', 'run')} on {where} between "
+            f"{facts.of(nodes, 'node')} ({ops}) {verb(nodes, 'runs', 'run')} on {where} between "
             f"splits of {name}, and {why}." + (f"{often} shapes." if sure else ""),
             "The log does not say why; why_not does, on a plan of this graph from Scheduler.plan.",
             nodes,

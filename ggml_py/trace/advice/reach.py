@@ -10,8 +10,10 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from .. import causes
+from ..answers.reasons import key
+from ..names import quoted
 from ..record import OTHER, TensorRecord
-from .facts import Facts, Observation, described, verb
+from .facts import Facts, Observation, verb
 
 if TYPE_CHECKING:
     from ..planned import Planned
@@ -91,9 +93,9 @@ def out_of_reach(facts: Facts) -> Iterator[Observation]:
         name, memory = facts.name(on), facts.capture.bufts[found[0].buft].name
         does = what if len(nodes) == 1 else _MANY[what]
         subject = (
-            f"{described(nodes, op + ' node')} {verb(nodes, 'runs', 'run')} on {name} and {does}"
+            f"{facts.of(nodes, op + ' node')} {verb(nodes, 'runs', 'run')} on {name} and {does}"
         )
-        memories = f"{described(held, 'tensor')}, which {verb(held)} in {memory} memory"
+        memories = f"{facts.of(held, 'tensor')}, which {verb(held)} in {memory} memory"
         end = "the update is lost" if what == UPDATES else f"{name} cannot reach that memory"
         yield Observation(
             f"{subject} {memories}: {end}. A device with memory of its own ends the process here "
@@ -111,11 +113,13 @@ _MANY = {
 
 
 def _what_to_do(facts: Facts, u: Unreached, name: str, memory: str) -> str:
+    node, tensor = (quoted(facts.plan.tensor(t.id)) for t in (u.node, u.tensor))
     if facts.cause(u.node) == causes.PINNED.code:
-        return f"Remove the pin of '{u.node.name}', or pin it to where the memory is."
+        return f"Remove the pin of {node}, or pin it to where the memory is."
     if u.what == WRITES:
         return (
             f"Use the op that is not in place, whose result has memory of its own on {name}, or "
-            f"run it where the memory is: plan.why_not('{u.node.name}', …) says what keeps it off."
+            f"run it where the memory is: plan.why_not({key(facts.plan.tensor(u.node.id))!r}, …) "
+            "says what keeps it off."
         )
-    return f"Allocate '{u.tensor.name}' where {name} can use it instead of in {memory} memory."
+    return f"Allocate {tensor} where {name} can use it instead of in {memory} memory."

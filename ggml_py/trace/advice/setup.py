@@ -7,7 +7,7 @@ from itertools import groupby
 
 from ..names import counted
 from ..record import TensorRecord
-from .facts import Facts, Observation, described, verb
+from .facts import Facts, Observation, verb
 
 _NEARLY = 0.9
 
@@ -41,7 +41,7 @@ def pins_not_applied(facts: Facts) -> Iterator[Observation]:
         nodes = sorted(group)
         to, instead = facts.name(pin), facts.name(where)
         yield Observation(
-            f"{described(nodes, 'node')}, pinned to {to}, {verb(nodes)} on {instead} anyway: "
+            f"{facts.of(nodes, 'node')}, pinned to {to}, {verb(nodes)} on {instead} anyway: "
             f"{instead} has a higher priority and allocates from the same buffer type, so pass 3 "
             "moves nodes that it supports up to it.",
             f"Leave {instead} out of the scheduler's backends or give it another buffer type.",
@@ -58,7 +58,7 @@ def pins_dropped(facts: Facts) -> Iterator[Observation]:
     backends = ", ".join(facts.capture.names(sorted({b for _i, b in dropped})))
     elsewhere = sum(facts.where[i] != b for i, b in dropped)
     yield Observation(
-        f"{described(nodes, 'tensor')} {verb(nodes, 'was', 'were')} pinned to {backends} until the "
+        f"{facts.of(nodes, 'tensor')} {verb(nodes, 'was', 'were')} pinned to {backends} until the "
         f"last reset or reserve, which drops pins; {elsewhere} of {len(nodes)} "
         f"{verb(nodes[:elsewhere])} elsewhere now.",
         "Call set_tensor_backend again after reset or reserve, before alloc_graph.",

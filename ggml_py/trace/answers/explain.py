@@ -419,9 +419,10 @@ def _copied(plan: Planned, t: PlanTensor) -> Iterator[str]:
     for split in plan.copied_for.get(t.id, ()):
         size = format_bytes(t.nbytes)
         yield f"it is copied to {split.backend} for split #{split.index} ({size})"
-    if is_for_pipeline(t, t.placement.cause) and plan.settings.n_copies > 1:
+    code = t.cause.later or t.placement.cause
+    if is_for_pipeline(t, code) and plan.settings.n_copies > 1:
         yield (
-            f"upstream's cause column says {t.placement.cause}: it is a graph input, kept "
+            f"upstream's cause is {code} later: it is a graph input, kept "
             f"{plan.settings.n_copies} times for pipeline parallelism"
         )
 
@@ -459,8 +460,9 @@ def _differences(plan: Planned) -> Iterator[str]:
     ):
         if t.id < n and (ours.backend, ours.cause) != (other.backend, other.cause):
             yield (
-                f"'{t.name}' is on {_place(plan, ours.backend)} ({ours.cause or '-'}), in the "
-                f"reference on {_place(plan, other.backend)} ({other.cause or '-'})"
+                f"{quoted(plan.tensor(t.id))} is on {_place(plan, ours.backend)} "
+                f"({ours.cause or '-'}), in the reference on {_place(plan, other.backend)} "
+                f"({other.cause or '-'})"
             )
     if plan.split_records != theirs.split_records:
         n_splits = counted(plan.n_splits, "split")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from .. import causes
-from ..names import memory, quoted, shape, signature
+from ..cause import pinned_by
+from ..names import block_of, is_cache, is_of_file, memory, quoted, shape, signature
 from ..record import COPY, NODE
 from .decisions import decisions_of, stage_of
 from .explain import readable_sources, sweeps_text
@@ -77,8 +79,9 @@ class Case:
         return bool(plan.capture.bufts[backend.buft].readers >> self.b & 1)
 
     def move(self, t: PlanTensor) -> tuple[str, dict[str, Any]]:
+        flag = flag_of(t, self.b)
         return (
-            f"put {quoted(t)} into {self.backend} memory",
+            f"put {quoted(t)} into {self.backend} memory" + (f" ({flag})" if flag else ""),
             {"move_weights": {key(t): self.backend}},
         )
 
@@ -137,7 +140,9 @@ def _pinned(case: Case) -> AppliedRule | None:
     pin = case.t.record.pin
     if pin in (-1, case.b):
         return None
-    text = f"the caller pinned it to {case.plan.backends[pin].name} (set_tensor_backend)"
+    by, why = pinned_by(case.t)
+    backend = case.plan.backends[pin].name
+    text = causes.PINNED.text.format(by=by, backend=backend, why=why)
     changes = [("remove the pin", {"pins": {key(case.t): None}})]
     return AppliedRule("pin", text, changes=changes)
 
@@ -229,10 +234,11 @@ def _weight(case: Case) -> AppliedRule:
             "offload.reader", text, 1, "", weight, [*out, move], case.refuse(case.at)
         )
     if not host:
-        plain = case.plan.capture.bufts[case.plan.backends[-1].buft].name
+        plain = case.plan.capture.own_memory(len(case.plan.backends) - 1)
+        flag = "; llama.cpp: -nr, for all weights" if is_of_file(weight.name) else ""
         text = f"{lies}; op offload needs weights in host memory, and {memory(weight)} is not"
         there = (
-            f"keep {quoted(weight)} in {plain} memory (not repacked)",
+            f"keep {quoted(weight)} in {plain} memory (not repacked{flag})",
             {"move_weights": {key(weight): case.at}},
         )
         return AppliedRule("offload.host", text, 1, "", weight, [there, move])
@@ -382,6 +388,20 @@ def holder_of(t: PlanTensor) -> PlanTensor:
 def key(t: PlanTensor) -> str | int:
     """How `Plan.what_if` is told which tensor: by its name if that is unique, else by its id."""
     return t.name if t.name and t.plan.n_named[t.name] == 1 else t.id
+
+
+def flag_of(t: PlanTensor, b: int) -> str:
+    """llama.cpp's option that puts a weight or a cache of a model into the memory of backend `b`;
+    "" for other tensors."""
+    capture = t.plan.capture
+    if is_cache(t.name):
+        if b == len(capture.backends) - 1:
+            return "llama.cpp: -nkvo, for all layers"
+        return "llama.cpp: a larger -ngl, and no -nkvo"
+    if capture.is_weight(t.record) and is_of_file(t.name):
+        anchor = "" if block_of(t.name) else "^"
+        return f"llama.cpp: -ot '{anchor}{re.escape(t.name)}={capture.own_memory(b)}'"
+    return ""
 
 
 # By `causes.Code.rule`.

@@ -86,7 +86,8 @@ def headline(plan: Planned) -> str:
     parts = shares(plan)
     splits, copies = counted(plan.n_splits, "split"), counted(plan.n_inputs, "copy", "copies")
     start = f"{splits}, {copies} ({format_bytes(plan.copy_bytes)}), nodes: {nodes}"
-    return start if parts is None else f"{start}; {in_words(parts)}"
+    assumed = f"{plan.promise.headline}: " if plan.promise.headline else ""
+    return assumed + (start if parts is None else f"{start}; {in_words(parts)}")
 
 
 def in_words(parts: Sequence[DeviceShare]) -> str:

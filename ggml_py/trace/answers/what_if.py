@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from .. import reference
 from ..names import counted
+from ..promise import as_texts
 from ..record import NODE, BufferRecord, Capture, TensorRecord
 from ..rules import find_release
 
@@ -26,7 +27,15 @@ Moves: TypeAlias = "Mapping[Which, str]"
 MAX_COPIES = 4  # GGML_SCHED_MAX_COPIES, which `parallel` uses
 
 
-def what_if(
+def what_if(plan: Planned, **changes: Any) -> Planned:
+    """See `Plan.what_if`."""
+    capture = changed(plan, **changes)
+    _check_memory(capture, _dropped(changes.get("drop", ())))
+    promise = plan.promise._replace(changes=(*plan.promise.changes, *as_texts(changes)))
+    return reference.plan(capture).promised(promise)
+
+
+def changed(
     plan: Planned,
     pins: Pins | None = None,
     supports: Supports | None = None,
@@ -36,12 +45,12 @@ def what_if(
     drop: Iterable[str] = (),
     upstream: str | None = None,
     parallel: bool | None = None,
-) -> Planned:
-    """See `Plan.what_if`."""
+) -> Capture:
+    """What the scheduler would then look at. Raises what `Plan.what_if` raises for changes that
+    mean nothing."""
     capture = plan.capture
     capture.check_answers()
-    dropped = [drop] if isinstance(drop, str) else list(drop)
-    for name in dropped:
+    for name in _dropped(drop):
         capture = _without(capture, name)
     for which, backend in _items("move_weights", move_weights):
         capture = _moved(capture, which, backend)
@@ -52,10 +61,13 @@ def what_if(
     for which, pin in _items("pins", pins):
         capture = _pinned(capture, which, pin)
     capture = _with_settings(capture, op_offload, upstream, parallel)
-    _check_memory(capture, dropped)
     if capture != plan.capture:  # the backends were not asked about other splits
         capture = replace(capture, optimized=(), cpu=())
-    return reference.plan(capture)
+    return capture
+
+
+def _dropped(drop: Iterable[str]) -> list[str]:
+    return [drop] if isinstance(drop, str) else list(drop)
 
 
 def _items(argument: str, given: Any) -> list[tuple[Any, Any]]:
@@ -200,8 +212,7 @@ def _moved(capture: Capture, which: Which, name: Any) -> Capture:
 
 
 def _buft(capture: Capture, name: Any) -> int:
-    """The buffer type of that name, or a backend's own. A device's own type has the device's name.
-    The scheduler may allocate from another: for the CPU, from a GPU's host memory."""
+    """The buffer type of that name, or a backend's own."""
     names = [t.name for t in capture.bufts]
     if name in names:
         return names.index(name)
@@ -209,8 +220,8 @@ def _buft(capture: Capture, name: Any) -> int:
         backend = capture.backends[_backend(capture, "move_weights", name)]
     except KeyError as error:
         raise KeyError(f"{error.args[0]}, and buffer types {', '.join(names)}") from None
-    own = [n for n in (backend.device, backend.name) if n in names]
-    return names.index(own[0]) if own else backend.buft
+    own = capture.own_memory(capture.backends.index(backend))
+    return names.index(own) if own in names else backend.buft
 
 
 def _answered(
@@ -288,7 +299,8 @@ def _pinned(capture: Capture, which: Which, name: Any) -> Capture:
                 f"{capture.backends[b].name} cannot read: use move_weights= to move it there"
             )
     dropped = tuple(pin for pin in capture.dropped_pins if pin[0] not in ids)
-    return replace(_edited(capture, ids, pin=b), dropped_pins=dropped)
+    explained = tuple(pin for pin in capture.pins if pin.tensor not in ids)
+    return replace(_edited(capture, ids, pin=b), dropped_pins=dropped, pins=explained)
 
 
 def _with_settings(

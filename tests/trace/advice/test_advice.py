@@ -7,7 +7,6 @@ import subprocess
 import sys
 from contextlib import ExitStack
 from pathlib import Path
-from types import SimpleNamespace
 
 import graphs
 import pytest
@@ -16,7 +15,7 @@ from advice_world import World, attention, findings, gpu, ids, names, no_quantis
 
 import ggml_py as ggml
 from ggml_py.trace.advice import checks as advice
-from ggml_py.trace.advice.facts import _pattern, described
+from ggml_py.trace.advice.facts import Facts, _pattern
 
 PAGES = Path(__file__).parents[3] / "docs" / "advice"
 
@@ -269,10 +268,19 @@ def test_override_tensor_of_whole_blocks_is_short():
 
 
 def test_tensors_are_named_the_first_and_the_last():
-    a, b, c = (SimpleNamespace(name=name) for name in "abc")
-    assert described([a], "weight") == "weight 'a'"
-    assert described([a, b], "weight") == "2 weights ('a', 'b')"
-    assert described([a, b, c], "weight") == "3 weights ('a' to 'c')"
+    with ggml.Context() as ctx, ggml.device("CPU").init() as cpu:
+        x = ctx.new_tensor("f32", 8, name="x")
+        for name in ("a", "b", "same", "same"):
+            x = ctx.sqr(x)
+            x.name = name
+        graph = ctx.new_graph()
+        graph.build_forward_expand(x)
+        facts = Facts(ggml.Scheduler([cpu]).plan(graph), 0)
+    a, b, c, d = facts.capture.tensors[:4]
+    assert facts.of([a], "node") == "node 'a'"
+    assert facts.of([a, b], "node") == "2 nodes ('a', 'b')"
+    assert facts.of([a, b, c], "node") == "3 nodes ('a' to 'same (SQR, node 2)')"
+    assert facts.of([d], "SQR node") == "SQR node 'same (SQR, node 3)'"
 
 
 # --- GP110: the hash set

@@ -1,0 +1,187 @@
+"""What a plan promises about llama.cpp, checked against libllama with the same simulated devices.
+
+    python benchmarks/promises.py [--only llama,gpt2,…] [--oracle DIR] [--write]
+
+Three tables. Memory: for models × settings, bytes of weights, cache and compute buffers of each
+buffer type. Programs: the same for what each program of llama.cpp asks for. What-ifs: nodes on the
+same backend as in a real load with a device that lacks the op, for a model that was loaded again
+(`Model.what_if`) and for the scheduler's promise alone (`Plan.what_if`). The models are upstream's
+small ones. `--write` puts the figures into benchmarks/results/promises.json, with date and commit.
+Exit status 1 means that something differs. It takes five minutes on a quiet machine; the reference
+programs are built on first use.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from models import reference
+
+import ggml_py as ggml
+from ggml_py.boundary.ffi import BUILD
+from ggml_py.models.file.overrides import parse_overrides
+from ggml_py.models.programs import PROGRAMS
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "support"))
+from arch_files import ARCHS, RECURRENT, load
+from oracle_programs import Oracle
+from placements import Theirs, asked_by, backends_of, memory_of, sims_text
+
+REPO = Path(__file__).resolve().parent.parent
+ONE: dict[str, dict[str, Any]] = {"gpu0": {}}
+HOST: dict[str, dict[str, Any]] = {"gpu0": {"host_buffer": 1}}
+TWO: dict[str, dict[str, Any]] = {"gpu0": {"memory": 4 << 30}, "gpu1": {"memory": 2 << 30}}
+ALL = {"n_gpu_layers": 99}
+SETTINGS: dict[str, tuple[dict[str, dict[str, Any]], dict[str, Any]]] = {
+    "CPU": ({}, {}),
+    "-ngl 99": (ONE, ALL),
+    "-ngl 1": (ONE, {"n_gpu_layers": 1}),
+    "-ngl 1, host buffer": (HOST, {"n_gpu_layers": 1}),
+    "-fa on": (ONE, {**ALL, "flash_attn": "on"}),
+    "-fa off": (ONE, {**ALL, "flash_attn": "off"}),
+    "-ctk q8_0 -ctv q8_0": (
+        ONE, {**ALL, "flash_attn": "on", "type_k": "q8_0", "type_v": "q8_0"},
+    ),
+    "-nkvo": (ONE, {**ALL, "offload_kqv": False}),
+    "-nr -lm none": (ONE, {"n_gpu_layers": 1, "load_mode": "none"}),
+    "-c 1000 -b 100 -ub 64": (ONE, {**ALL, "n_ctx": 1000, "n_batch": 100, "n_ubatch": 64}),
+    "-c 100": (ONE, {**ALL, "n_ctx": 100}),
+    "-np 3": (ONE, {**ALL, "n_ctx": 1024, "n_seq_max": 3}),
+    "-np 3 -kvu": (ONE, {**ALL, "n_ctx": 1024, "n_seq_max": 3, "kv_unified": True}),
+    "2 GPUs": (TWO, ALL),
+    "-ot ffn=CPU": (ONE, {**ALL, "overrides": "ffn_=CPU"}),
+    "rtx4090": ({"gpu0": {"card": "rtx4090"}}, ALL),
+    "m3max": ({"gpu0": {"card": "m3max"}}, ALL),
+}  # fmt: skip
+NOT_RECURRENT = ("-fa on", "-ctk q8_0 -ctv q8_0")
+LACKING = ("MUL_MAT", "RMS_NORM", "FLASH_ATTN_EXT", "ROPE", "MUL", "ADD", "GET_ROWS", "SWIGLU")
+SHAPES = (1, 64)  # tokens
+_SIM = {"host_buffer": "host_buffer", "memory": "memory", "card": "profile"}
+
+
+@contextmanager
+def sims(devices: dict[str, dict[str, Any]]) -> Iterator[tuple[str, ...]]:
+    """The simulated devices, by name."""
+    made = [
+        ggml.sim_device(name, **{_SIM[key]: value for key, value in settings.items()})
+        for name, settings in devices.items()
+    ]
+    try:
+        yield tuple(devices)
+    finally:
+        for device in made:
+            device.close()
+
+
+def ours(options: dict[str, Any]) -> dict[str, Any]:
+    """Options of llama_place as `load` takes them."""
+    options = dict(options)
+    if "overrides" in options:
+        options["tensor_overrides"] = parse_overrides(options.pop("overrides"))
+    return options
+
+
+def memory(oracle: Oracle, path: Path, setting: str) -> bool:
+    """Whether all bytes are equal."""
+    devices, options = SETTINGS[setting]
+    theirs = Theirs(oracle, path, (1,), sims=sims_text(devices), **options)
+    with sims(devices) as names, load(path, devices=names, **ours(options)) as model:
+        return memory_of(model) == theirs.memory
+
+
+def programs(oracle: Oracle, path: Path, program: str) -> bool:
+    """Whether all bytes are equal for what the program asks for."""
+    with sims(ONE) as names, load(path, devices=names, program=program, **ALL) as model:
+        asked = asked_by(program, model.hparams.n_ctx_train)
+        theirs = Theirs(oracle, path, (1,), sims=sims_text(ONE), **ALL, **asked)
+        return memory_of(model) == theirs.memory
+
+
+def what_ifs(oracle: Oracle, path: Path, op: str) -> tuple[int, int, int]:
+    """Nodes that are where a load with a device without `op` has them: after loading again, by the
+    scheduler alone, and of how many."""
+    theirs = Theirs(oracle, path, SHAPES, sims=f"gpu0,no={op}", **ALL)
+    found = [0, 0, 0]
+    with sims(ONE) as names, load(path, devices=names, **ALL) as model:
+        for n_tokens in SHAPES:
+            real = backends_of(theirs.plans[n_tokens])
+            try:
+                again = model.what_if(n_tokens, supports={("gpu0", op): False})
+            except KeyError:
+                continue  # the graph has no such op
+            alone = model.plan(n_tokens).what_if(supports={("gpu0", op): False})
+            for i, plan in enumerate((again, alone)):
+                on = backends_of(plan.text())
+                found[i] += sum(a == b for a, b in zip(on, real, strict=False))
+            found[2] += len(real)
+    return found[0], found[1], found[2]
+
+
+def main() -> int:
+    """Prints the tables."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", default=",".join(ARCHS))
+    parser.add_argument("--oracle", type=Path)
+    parser.add_argument("--write", action="store_true")
+    args = parser.parse_args()
+    oracle = Oracle(args.oracle or reference("llama_place").parent)
+    archs = args.only.split(",")
+    tables: dict[str, dict[str, Any]] = {"memory": {}, "programs": {}, "what-ifs": {}}
+    with tempfile.TemporaryDirectory() as folder:
+        for arch in archs:
+            only = f"^{arch.removesuffix('-moe')}$"
+            oracle.run("test-llama-archs", "-a", only, "-s", 42, "-o", folder)
+            path = Path(folder) / f"{ARCHS[arch]}.gguf"
+            for setting in SETTINGS:
+                if not (arch in RECURRENT and setting in NOT_RECURRENT):
+                    tables["memory"].setdefault(setting, {})[arch] = memory(oracle, path, setting)
+            for program in PROGRAMS:
+                tables["programs"].setdefault(program, {})[arch] = programs(oracle, path, program)
+            for op in LACKING:
+                same = what_ifs(oracle, path, op)
+                if same[2]:
+                    tables["what-ifs"].setdefault(op, {})[arch] = same
+            print(f"{arch} done", file=sys.stderr)
+    held = show(tables)
+    if args.write:
+        commit = subprocess.run(
+            ["git", "rev-parse", "HEAD"], cwd=REPO, capture_output=True, text=True, check=True
+        ).stdout.strip()
+        record = {
+            "command": "python benchmarks/promises.py --write",
+            "date": str(datetime.date.today()), "commit": commit, "build": BUILD["key"], **tables,
+        }  # fmt: skip
+        target = REPO / "benchmarks" / "results" / "promises.json"
+        target.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    return 0 if held else 1
+
+
+def show(tables: dict[str, dict[str, Any]]) -> bool:
+    """Prints the tables; whether all is equal."""
+    held = True
+    for what in ("memory", "programs"):
+        print(f"\n| {what} | models | equal in every byte | not |\n| --- | ---: | ---: | --- |")
+        for name, cells in tables[what].items():
+            wrong = [arch for arch, same in cells.items() if not same]
+            held = held and not wrong
+            print(f"| {name} | {len(cells)} | {len(cells) - len(wrong)} | {', '.join(wrong)} |")
+    print("\n| what if gpu0 lacks | models | nodes | loaded again: equal | scheduler alone: equal |")
+    print("| --- | ---: | ---: | ---: | ---: |")
+    for op, cells in tables["what-ifs"].items():
+        again, alone, n = (sum(column) for column in zip(*cells.values(), strict=True))
+        held = held and again == n
+        print(f"| {op} | {len(cells)} | {n:,} | {again:,} | {alone:,} |")
+    return held
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,99 @@
+"""Whose promise a plan is, and the memory that goes with it.
+
+A plan that a live scheduler made for a graph promises only what it shows. The plan of a model says
+what llama.cpp would do: its loader chose where the weights are, and pinned norms. A what-if then
+is either the scheduler's promise alone, with everything else as llama.cpp left it, or llama.cpp's,
+if the model was loaded again under the change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+
+class MemoryRow(NamedTuple):
+    """Bytes of a context's buffers of one type. C: llama_memory_breakdown_data"""
+
+    buft: str  # the buffer type
+    device: str  # whose type it is
+    weights: int
+    cache: int  # of keys and values, or of recurrent states
+    compute: int | None  # None: this release of ggml cannot measure it
+
+
+class Promise(NamedTuple):
+    """Whose promise a plan is."""
+
+    loader: str = ""  # "llama.cpp" for a model; "": somebody built the graph
+    reloaded: tuple[str, ...] = ()  # changes under which the loader loaded the model again
+    changes: tuple[str, ...] = ()  # further ones, which only the scheduler was told about
+
+    @property
+    def whose(self) -> str:
+        """ "llama.cpp", "scheduler"; "" if nothing was assumed and nobody loaded a model."""
+        return "scheduler" if self.changes else self.loader
+
+    @property
+    def assumed(self) -> tuple[str, ...]:
+        """All changes, as `ggml-py plan --what-if` takes them."""
+        return (*self.reloaded, *self.changes)
+
+    @property
+    def headline(self) -> str:
+        """A few words in front of a headline; "" if nothing was assumed."""
+        if not self.assumed:
+            return ""
+        by = f"{self.loader}'s" if not self.changes else "the scheduler's"
+        alone = " alone" if self.changes and self.loader else ""
+        return f"what if {', '.join(self.assumed)} ({by} promise{alone})"
+
+    @property
+    def text(self) -> str:
+        """What may be relied on, in a sentence; "" if nothing was assumed."""
+        if not self.assumed:
+            return ""
+        if not self.changes:
+            return (
+                f"This is what {self.loader} would do: the model was loaded again under the change,"
+                " which decides anew where weights are and which nodes are pinned."
+            )
+        if not self.loader:
+            return "This is what ggml's scheduler would do with this graph."
+        again = f" with {' and '.join(self.reloaded)}" if self.reloaded else ""
+        return (
+            f"This is what ggml's scheduler alone would do: weights, pins and the graph are as "
+            f"{self.loader} made them{again}. Loading the model under the change might place "
+            "weights elsewhere or pin other nodes."
+        )
+
+
+NOTHING = Promise()
+
+
+def as_texts(arguments: Mapping[str, Any]) -> tuple[str, ...]:
+    """Arguments of `Plan.what_if`, written as `ggml-py plan --what-if` takes them."""
+    texts: list[str] = []
+    for argument, value in arguments.items():
+        if argument == "drop":
+            texts += [f"drop={name}" for name in ([value] if isinstance(value, str) else value)]
+        elif argument in KINDS:
+            for key, answer in (value or {}).items():
+                which = "/".join(map(str, key)) if isinstance(key, tuple) else key
+                texts.append(f"{KINDS[argument]}:{which}={_as_text(answer)}")
+        elif value is not None:
+            texts.append(f"{argument}={_as_text(value)}")
+    return tuple(texts)
+
+
+# The arguments of `Plan.what_if` that are dicts, as changes are written.
+KINDS = {
+    "pins": "pin", "move_weights": "move", "supports": "supports", "offload": "offload",
+    "profiles": "profile",
+}  # fmt: skip
+
+
+def _as_text(value: str | bool | int | None) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "none" if value is None else str(value)
