@@ -8,6 +8,7 @@ import pytest
 from cli_runs import BLOCKED, fails, ok, run
 
 import ggml_py as ggml
+from ggml_py.cli.shared.options import with_properties
 from ggml_py.models.synthetic import LlamaSpec, write_llama
 
 pytestmark = pytest.mark.thorough("long", quick=6)
@@ -267,3 +268,21 @@ def test_a_sweep_needs_the_model(folder):
 )
 def test_wrong_shapes(folder, options, code, message):
     assert re.search(message, fails("sweep", folder / "m.gguf", *options, code=code))
+
+
+def test_properties_of_all_cards_are_set(folder):
+    model, two = folder / "m.gguf", ("-d", "sim:a,profile=rtx3060,sim:b,profile=p40,sim:c", "-nr")
+    small = ("--profile-set", "totalGlobalMem=1000000", "--profile-set", "minor=9")
+    ok("plan", model, *two)
+    assert with_properties(("sim:a,profile=x", "sim:c", "CPU"), small[1::2]) == (
+        "sim:a,profile=x,set.totalGlobalMem=1000000,set.minor=9", "sim:c", "CPU"
+    )  # fmt: skip
+    one = ("-d", "sim:a,profile=rtx3060", "-nr")
+    assert "of 1,000,000 bytes of a are free" in fails("plan", model, *one, *small)
+    for change, code, expected in (
+        ("minor", 2, "expected KEY=VALUE"), ("a=1,b=2", 2, "expected KEY=VALUE"),
+        ("miner=9", 1, "has no property 'miner'"), ("minor=nine", 1, "expected an integer"),
+    ):  # fmt: skip
+        assert expected in fails("plan", model, *two, "--profile-set", change, code=code)
+    no_card = ("-d", "sim:c", "--profile-set", "minor=9")
+    assert "no device has a profile" in fails("plan", model, *no_card, code=2)

@@ -122,6 +122,10 @@ _LOAD_OPTIONS = [
                       "none: only the CPU; rpc:HOST:PORT: a server's; sim:NAME[,SETTING=...]: a "
                       "simulated one (profile=cuda, memory=8G, min_batch=32, ...). Default: all, "
                       "GPUs first, the CPU last."),
+    model_option("--profile-set", "profile_set", multiple=True, metavar="KEY=VALUE",
+                 group=PLACEMENT,
+                 help="Change a property of the cards among the devices, as set.KEY=VALUE behind "
+                      "one of them does. May be repeated."),
     model_option("-ngl", "--gpu-layers", "--n-gpu-layers", "n_gpu_layers", type=Layers(),
                  default="all", metavar="N", show_default=True, group=PLACEMENT,
                  help="Layers whose weights go to the GPUs, shared out by free memory; or all."),
@@ -190,14 +194,19 @@ def model_options(function: F) -> F:
 
 
 def load_model(
-    model: str, devices: tuple[str, ...], overrides: tuple[str, ...], **options: Any
+    model: str,
+    devices: tuple[str, ...],
+    overrides: tuple[str, ...],
+    profile_set: tuple[str, ...] = (),
+    **options: Any,
 ) -> Model:
     """The model that the options describe."""
     from ...models import load
     from ...models.file.overrides import parse_overrides
 
     pairs = [pair for text in overrides for pair in parse_overrides(text)]
-    return load(model, devices=device_names(devices), tensor_overrides=pairs, **options)
+    names = with_properties(device_names(devices), profile_set)
+    return load(model, devices=names, tensor_overrides=pairs, **options)
 
 
 def read_model(model: str, quiet: bool, **options: Any) -> Model:
@@ -224,6 +233,23 @@ def device_names(given: tuple[str, ...]) -> tuple[str, ...]:
     parts = [part for text in given for part in re.split(",(?=sim:)", text)]
     names = [[part] if part.startswith("sim:") else part.split(",") for part in parts]
     return tuple(name for some in names for name in some) or tuple(d.name for d in devices())
+
+
+def with_properties(devices: tuple[str, ...], changes: tuple[str, ...]) -> tuple[str, ...]:
+    """The names of devices, with "KEY=VALUE" changes to the properties of all that have a
+    profile."""
+    if not changes:
+        return devices
+    for change in changes:
+        if not re.fullmatch(r"[A-Za-z_]\w*=.+", change) or "," in change:
+            raise click.UsageError(f"--profile-set {change}: expected KEY=VALUE, such as minor=6")
+    if not any("profile=" in name for name in devices):
+        raise click.UsageError(
+            "--profile-set: no device has a profile; expected a card, such as "
+            "-d sim:gpu0,profile=rtx4090"
+        )
+    more = "".join(f",set.{change}" for change in changes)
+    return tuple(name + more if "profile=" in name else name for name in devices)
 
 
 class IntList(click.ParamType):  # type: ignore[type-arg]
