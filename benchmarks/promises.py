@@ -32,6 +32,7 @@ from ggml_py.models.file.overrides import parse_overrides
 from ggml_py.models.programs import PROGRAMS
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "support"))
+import arch_headers
 from arch_files import ARCHS, RECURRENT, load
 from oracle_programs import Oracle
 from placements import Theirs, asked_by, backends_of, memory_of, sims_text
@@ -138,9 +139,12 @@ def main() -> int:
     tables: dict[str, dict[str, Any]] = {"memory": {}, "programs": {}, "what-ifs": {}}
     with tempfile.TemporaryDirectory() as folder:
         for arch in archs:
-            only = f"^{arch.removesuffix('-moe')}$"
-            oracle.run("test-llama-archs", "-a", only, "-s", 42, "-o", folder)
             path = Path(folder) / f"{ARCHS[arch]}.gguf"
+            if (oracle.bin / "test-llama-archs").is_file():
+                only = f"^{arch.removesuffix('-moe')}$"
+                oracle.run("test-llama-archs", "-a", only, "-s", 42, "-o", folder)
+            else:  # ours with the same header: no weight is read
+                arch_headers.write(path, arch, 42)
             for setting in SETTINGS:
                 if not (arch in RECURRENT and setting in NOT_RECURRENT):
                     tables["memory"].setdefault(setting, {})[arch] = memory(oracle, path, setting)

@@ -43,8 +43,6 @@ class Options:
     n_ctx: int  # 0: the length that the model was trained with; see `sized`
     n_batch: int
     n_ubatch: int
-    n_outputs_max: int  # 0: n_batch; see `sized`
-    program: str | None
     n_threads: int | None
     flash_attn: str
     type_k: Type
@@ -65,6 +63,8 @@ class Options:
     load_mode: str
     no_host: bool
     progress: Progress | None
+    n_outputs_max: int  # 0: n_batch; see `sized`
+    program: str | None
 
     @property
     def v_trans(self) -> bool:

@@ -12,6 +12,9 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 
+_SHOWN = 3  # changes in a headline
+
+
 class MemoryRow(NamedTuple):
     """Bytes of a context's buffers of one type. C: llama_memory_breakdown_data"""
 
@@ -44,9 +47,10 @@ class Promise(NamedTuple):
         """A few words in front of a headline; "" if nothing was assumed."""
         if not self.assumed:
             return ""
-        by = f"{self.loader}'s" if not self.changes else "the scheduler's"
-        alone = " alone" if self.changes and self.loader else ""
-        return f"what if {', '.join(self.assumed)} ({by} promise{alone})"
+        more = len(self.assumed) - _SHOWN
+        shown = ", ".join(self.assumed[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
+        alone = "the scheduler's promise alone" if self.changes else f"{self.loader}'s promise"
+        return f"what if {shown}" + (f" ({alone})" if self.loader else "")
 
     @property
     def text(self) -> str:

@@ -259,7 +259,8 @@ def test_n_ctx_of_the_file(path):
     with load(path, n_ctx=0) as model:
         assert model.n_ctx == SPEC.n_ctx
     with load(path, n_ctx=257, n_batch=1000, n_ubatch=600) as model:
-        assert (model.n_ctx, model.n_batch, model.n_ubatch) == (512, 512, 512)
+        # As in llama.cpp, a batch is limited before the context is padded.
+        assert (model.n_ctx, model.n_batch, model.n_ubatch) == (512, 257, 257)
 
 
 # --- plans

@@ -59,7 +59,7 @@ PROGRAM = """
     assert [c.name for c in copies if "#" not in c.name] == (["x"] if parallel else [])
     made = {c.placement.copy_index for c in copies if "#" in c.name}
     assert made == ({0, 1, 2, 3} if parallel else {0})
-    causes = {c.cause.code for c in copies}
+    causes = {c.cause.later or c.cause.code for c in copies}
     pass_6 = tuple(map(int, ggml.enums.UPSTREAM.split("."))) >= (0, 25)
     assert causes == ({"4.cpy", "6.cpy"} if parallel and pass_6 else {"4.cpy"})
 
@@ -150,3 +150,53 @@ def test_text_of_a_plan_with_copies_equals_upstreams_print(pristine):
     ours, upstreams = printed
     assert ours.count("## SPLIT") == 4 and "CPU#node_1#0" in ours
     assert ours == upstreams
+
+
+# --- graph inputs that are kept for pipeline parallelism
+
+KEPT = """
+    import logging, sys
+    import ggml_py as ggml
+
+    lines = []
+    class Keep(logging.Handler):
+        def emit(self, record):
+            lines.append(record.getMessage())
+    logging.getLogger("ggml").setLevel(logging.DEBUG)
+    logging.getLogger("ggml").addHandler(Keep())
+
+    gpu, cpu = ggml.sim_device("gpu0").init(), ggml.device("CPU").init(n_threads=1)
+    on_gpu, on_cpu, ctx = ggml.Context(), ggml.Context(), ggml.Context()
+    a, b = on_gpu.new_tensor("f32", 64, 32, name="a"), on_cpu.new_tensor("f32", 64, 32, name="b")
+    on_gpu.alloc(gpu, usage="weights")
+    on_cpu.alloc(cpu, usage="weights")
+    x = ctx.new_tensor("f32", 64, 8, name="x")
+    x.set_input()
+    graph = ctx.new_graph()
+    graph.build_forward_expand(ctx.mul_mat(a, x), ctx.mul_mat(b, x))
+    sched = ggml.Scheduler([gpu, cpu], parallel=True, op_offload=False)
+    printed = sys.argv[1] == "print"
+    plan = sched.alloc_graph(graph)
+    assert plan == plan.reference
+    lines = lines if printed else plan.text().splitlines()
+    print(*(line for line in lines if line.startswith(("## SPLIT", "node #"))), sep="\\n")
+    if not printed:
+        print(plan.find("x")[0].cause)
+"""
+
+
+def test_text_of_graph_inputs_equals_upstreams_print():
+    """Upstream prints before pass 6, which calls an input the current one of its copies."""
+    said = []
+    for how in ("print", "text"):
+        done = subprocess.run(
+            [sys.executable, "-c", textwrap.dedent(KEPT), how], capture_output=True, text=True,
+            check=True, timeout=60, env={**os.environ, "GGML_SCHED_DEBUG": "2" * (how == "print")},
+        )  # fmt: skip
+        said.append(done.stdout)
+    theirs, ours = said
+    assert ours.removeprefix(theirs) == (
+        "1.inp: it is a graph input; inputs go to the last backend, CPU; 6.cpy later: a graph "
+        "input, itself the current one of its copies for pipeline parallelism\n"
+    )
+    assert "x (   2K) [  CPU    1.inp]" in theirs

@@ -19,7 +19,8 @@ ROW = MemoryRow("gpu0", "gpu0", 1 << 20, 2 << 20, None)
         (Promise(), "", ""),
         (Promise("llama.cpp"), "llama.cpp", ""),
         (Promise("", (), ("op_offload=no",)), "scheduler",
-         "what if op_offload=no (the scheduler's promise)"),
+         "what if op_offload=no"),
+        (Promise("", (), tuple("abcde")), "scheduler", "what if a, b, c and 2 more"),
         (Promise("llama.cpp", ("drop=gpu1",)), "llama.cpp",
          "what if drop=gpu1 (llama.cpp's promise)"),
         (Promise("llama.cpp", (), ("pin:x=CPU",)), "scheduler",
@@ -48,7 +49,7 @@ def test_changes_are_written_as_the_command_line_takes_them():
 def test_a_what_if_is_the_schedulers_promise(mlp):
     plan = mlp.what_if(op_offload=False)
     assert plan.promise == Promise("", (), ("op_offload=no",))
-    assert plan.headline().startswith("what if op_offload=no (the scheduler's promise): ")
+    assert plan.headline().startswith("what if op_offload=no: ")
     loaded = mlp.promised(Promise("llama.cpp"), [ROW])
     alone = loaded.what_if(op_offload=False)
     assert alone.promise == Promise("llama.cpp", (), ("op_offload=no",)) and not alone.memory

@@ -7,7 +7,9 @@ import typing
 from typing import Any, get_args, get_origin, get_type_hints
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
-_NAMES = {int: "integer", float: "number", str: "string", bool: "boolean"}
+_NAMES = {
+    int: "integer", float: "number", str: "string", bool: "boolean", type(None): "null",
+}  # fmt: skip
 
 
 def ref(name: str) -> dict[str, str]:

@@ -48,8 +48,8 @@ class Qwen3Graph(QkNormDecoder[Block]):
 
     @classmethod
     def declare(cls, weights: Weights, hp: HParams) -> DecoderWeights[Block]:
-        """See `Decoder`. Ignores a reranker's head, which generating does not use."""
-        weights.ignore("cls.output.weight")
+        """See `Decoder`. A reranker's head is loaded, too, which generating does not use."""
+        weights.unread(hp.n_layer, "cls.output.weight")
         return super().declare(weights, hp)
 
     def build_feed_forward(self, cur: Tensor, blk: Block, il: int) -> Tensor:

@@ -54,13 +54,10 @@ def experts(n_in: str, n_out: str, *, bias: bool = False, scale: bool = True) ->
 
     def find(weights: Weights, hp: HParams, il: int, name: str) -> Linear:
         ne = (getattr(hp, n_in), getattr(hp, n_out), hp.n_expert)
-        if not scale:
-            weights.ignore(f"{name}.scale")
-        return Linear(
-            weights.tensor(il, f"{name}.weight", *ne),
-            weights.tensor(il, f"{name}.bias", *ne[1:]) if bias else None,
-            weights.tensor(il, f"{name}.scale", ne[2], required=False) if scale else None,
-        )
+        weight = weights.tensor(il, f"{name}.weight", *ne)
+        offset = weights.tensor(il, f"{name}.bias", *ne[1:]) if bias else None
+        factor = weights.scale(il, name, ne[2])
+        return Linear(weight, offset, factor if scale else None)
 
     return _field(find)
 

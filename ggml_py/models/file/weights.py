@@ -42,7 +42,6 @@ class Weights:
         self._made: dict[tuple[BufferType, str], Tensor] = {}
         self._buffers: list[Buffer] = []
         self._unread: Unread = []
-        self._ignored: set[str] = set()
 
     # --- declaring
 
@@ -93,13 +92,15 @@ class Weights:
 
         Without `scale` a scale in the file is not used, as in some of llama.cpp's graphs.
         """
-        if not scale:
-            self._ignored.add(f"{name}.scale")
-        return Linear(
-            self.tensor(il, f"{name}.weight", n_in, n_out),
-            self.bias(il, name, n_out, bias),
-            self.tensor(il, f"{name}.scale", 1, required=False) if scale else None,
-        )
+        weight = self.tensor(il, f"{name}.weight", n_in, n_out)
+        offset, factor = self.bias(il, name, n_out, bias), self.scale(il, name, 1)
+        return Linear(weight, offset, factor if scale else None)
+
+    def scale(self, il: int, name: str, n: int) -> Tensor | None:
+        """`name.scale` [n] if the file has it. Like llama.cpp it also loads `name.input_scale`, for
+        backends that quantise activations, which no graph reads."""
+        self.tensor(il, f"{name}.input_scale", n, required=False)
+        return self.tensor(il, f"{name}.scale", n, required=False)
 
     def bias(self, il: int, name: str, n: int, bias: Has) -> Tensor | None:
         """`name.bias` [n], as `bias` says."""
@@ -107,9 +108,10 @@ class Weights:
             return None
         return self.tensor(il, f"{name}.bias", n, required=bias == "yes")
 
-    def ignore(self, name: str) -> None:
-        """Allows the file to have this tensor: llama.cpp loads it, but no graph here reads it."""
-        self._ignored.add(name)
+    def unread(self, il: int, name: str) -> None:
+        """Loads a tensor that no graph here reads, if the file has it, as llama.cpp does."""
+        if self.has(name):
+            self.tensor(il, name, *self._gguf.tensors[name].ne)
 
     # --- loading
 
@@ -147,7 +149,7 @@ class Weights:
             self._gguf.check_unchanged()
 
     def _check_unused(self) -> None:
-        used = {name for _buft, name in self._made} | self._ignored
+        used = {name for _buft, name in self._made}
         # llama.cpp keeps *.input_scale for backends that quantise activations. No graph reads it.
         unused = [
             name
