@@ -15,6 +15,7 @@ import pytest
 import ggml_py as ggml
 from ggml_py.boundary.ffi import BUILD
 from ggml_py.models import load
+from ggml_py.sim import rows
 
 REPO = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(REPO / "benchmarks" / "gpu"))
@@ -167,6 +168,31 @@ def test_a_card_is_made_of_the_devices_properties():
     assert part_supports.properties(None, gpu)[0] == "rtx4090"
     gpu["name"] = "NVIDIA H100 80GB HBM3"
     assert part_supports.properties(None, gpu)[0] == "h100"
+
+
+@pytest.mark.needs(release="default")
+def test_supports_finds_an_answer_that_differs(monkeypatch):
+    """The CPU's own record stands for the program's output."""
+    answers = [("FLASH_ATTN_EXT", *row) for row in rows.record_of("cpu").answers("FLASH_ATTN_EXT")]
+    answers = [*answers[:600:20], ("NO_SUCH_OP", "a=1", True)]
+    monkeypatch.setattr(part_supports, "cases", lambda doing, name: answers)
+    card, other = ggml.load_profile("h100"), ggml.load_profile("s4000")
+    with ggml.sim_device("kit-card", profile=card) as sim:
+        found = part_supports.compared(None, ggml.device("CPU"), sim, card, other)
+        here, same = part_supports.described(sim), part_supports.described(sim)
+    assert found["program"]["equal"] == found["card"]["equal"] == found["card"]["cases"] == 30
+    assert found["not_built"] == {"NO_SUCH_OP: no rule to build it": 1}
+    assert found["card"]["different"] == []
+    different = found["named card"]["different"]  # MUSA's host code has no flash attention
+    assert len(different) == 30 - found["named card"]["equal"] > 0
+    assert different[0]["there"] and not different[0]["here"] and "fattn" in different[0]["said"]
+    assert here == same and here["alignment"] == 128 and here["offload MUL_MAT 32"]
+    assert not here["offload MUL_MAT 31"] and here["alloc_size q4_0 544x3"] > 0
+    flipped = [(*answers[0][:2], not answers[0][2])]
+    monkeypatch.setattr(part_supports, "cases", lambda doing, name: flipped)
+    with ggml.sim_device("kit-card", profile=card) as sim:
+        found = part_supports.compared(None, ggml.device("CPU"), sim, card, card)
+    assert found["program"]["equal"] == 0 and len(found["program"]["different"]) == 1
 
 
 @pytest.mark.needs(release="default")
