@@ -59,7 +59,7 @@ def _cut(name: str, ggml: Path, native: Path, target: Path, compiler: Sequence[s
         provided = {aliases.get(name, name) for name in _defined(stubs)}
         wanted = cut.Wanted(
             (*backend.roots, *backend.slices), provided, (*ENDS, *backend.ends), backend.answers,
-            backend.members, backend.slices,
+            backend.members, backend.slices, backend.generated,
         )  # fmt: skip
         text = cut.cut(source, wanted)
     except BuildError as error:
@@ -92,8 +92,10 @@ def _write(path: Path, text: str) -> None:
 
 
 def _defined(stubs: Path) -> frozenset[str]:
-    """The names that the stubs define."""
+    """The names that the stubs define, also in their own header."""
     text = stubs.read_text(encoding="utf-8").partition("#include GP_CUT")[0]
+    for header in re.findall(r'(?m)^#include "(\w+_stubs\.h)"', text):
+        text += stubs.with_name(header).read_text(encoding="utf-8")
     code = re.sub(r"(?m)//.*|^#(?:[^\n]*\\\n)*.*|^namespace.*", "", text)
     made = cpp_source.read(f'# 1 "{FOLDER}/{stubs.name}"\n{code}', {FOLDER})
     return frozenset(
