@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,14 +30,17 @@ class Cut:
     why: str = ""
 
 
-def generate(ggml: Path, native: Path, target: Path, compiler: Sequence[str]) -> list[Cut]:
+def generate(
+    ggml: Path, native: Path, target: Path, compiler: Sequence[str],
+    names: Iterable[str] = tuple(BACKENDS),
+) -> list[Cut]:
     """Write NAME.cpp and NAME.inc into `target` for each backend that can be cut from the release.
 
     `native` is the folder of our native code. `compiler` is the C++ compiler's command.
     """
     target.mkdir(exist_ok=True)
     with step("cutting out what backends support"):
-        return [_cut(name, ggml, native, target, compiler) for name in BACKENDS]
+        return [_cut(name, ggml, native, target, compiler) for name in names]
 
 
 def _cut(name: str, ggml: Path, native: Path, target: Path, compiler: Sequence[str]) -> Cut:

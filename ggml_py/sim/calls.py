@@ -174,13 +174,17 @@ def _memory(tensor: Tensor) -> Tensor:
     return tensor if tensor.view_src is None else tensor.view_src
 
 
-ORDERS = {"metal": lib.GP_SIM_ORDER_METAL, "card": lib.GP_SIM_ORDER_CARD}
+ORDERS = {
+    "card": lib.GP_SIM_ORDER_CARD,
+    "metal": lib.GP_SIM_ORDER_METAL,
+    "none": lib.GP_SIM_ORDER_NONE,
+}
 
 
 def order_kind(optimize: object) -> int:
     """The `enum gp_sim_order` value. Raises `ArgumentError` for an unknown name,
     `MissingFunctionError` for an order that this build lacks."""
-    if optimize is None or optimize is False:
+    if optimize is None:
         return int(lib.GP_SIM_ORDER_NONE)
     if callable(optimize):
         kind = lib.GP_SIM_ORDER_ASK
@@ -188,7 +192,7 @@ def order_kind(optimize: object) -> int:
         kind = ORDERS[optimize]
     else:
         raise ArgumentError(
-            f"graph_optimize={optimize!r}: expected False, a function of the split's nodes, or "
+            f"graph_optimize={optimize!r}: expected a function of the split's nodes, or "
             f"{', '.join(map(repr, ORDERS))}"
         )
     if not lib.gp_sim_can_order(kind):

@@ -55,7 +55,7 @@ class _Settings:
     host_buffer: bool | None = None
     async_: bool | None = None
     buft_of: Device | None = None
-    graph_optimize: Optimizer | str | bool | None = None
+    graph_optimize: Optimizer | str | None = None
 
     def like(self, profile: Any, card: Any) -> _Settings:
         """With a value for each setting: those of the card, or the usual ones."""
@@ -67,7 +67,6 @@ class _Settings:
 
 _USUAL: dict[str, Any] = {
     "memory": 8 << 30, "type": "gpu", "alignment": 128, "host_buffer": False, "async_": True,
-    "graph_optimize": False,
 }  # fmt: skip
 
 
@@ -81,7 +80,7 @@ def _of_card(card: Any) -> dict[str, Any]:
         "alignment": max(lib.ggml_backend_buft_get_alignment(buft), 32),
         "host_buffer": props.caps.host_buffer,
         "async_": props.caps.async_,
-        "graph_optimize": "card" if lib.gp_card_orders(card) else False,
+        "graph_optimize": "card" if lib.gp_card_orders(card) else None,
     }
 
 
@@ -102,7 +101,7 @@ def sim_device(
     host_buffer: bool | None = None,
     async_: bool | None = None,
     buft_of: Device | None = None,
-    graph_optimize: Optimizer | str | bool | None = None,
+    graph_optimize: Optimizer | str | None = None,
 ) -> SimDevice:
     """Makes a simulated device. The scheduler plans on it, copies to it and computes on it, with
     the CPU's kernels. It is in `devices()` until it is closed. The same name gives the same device,
@@ -132,7 +131,7 @@ def sim_device(
     `graph_optimize` reorders the nodes of a split. It is a function that takes them (a tuple of
     Tensors that also has `add_alloc_dep(tensor, until)`) and returns them, or their indices, in the
     order of computation; "card", upstream's own function for a card's backend (which is what a card
-    of Vulkan has); "metal", that for Metal; or False. The result of a function is checked: each
+    of Vulkan has); "metal", that for Metal; or "none". The result of a function is checked: each
     node once, and none before one that it needs.
 
     Raises `ArgumentError` for a name that another device has, for settings that do not fit
