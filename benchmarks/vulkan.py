@@ -38,6 +38,12 @@ ABOUT = (
     "benchmarks/vulkan.py", "benchmarks/vulkan_card.cpp",
 )  # fmt: skip
 ENVIRONMENT = {"GGML_VK_VISIBLE_DEVICES": "0"}  # also a device that is a CPU
+# The device as it is, as one with narrower or wider subgroups, and upstream's own switches.
+VARIANTS: tuple[dict[str, str], ...] = (
+    {}, {"LP_NATIVE_VECTOR_WIDTH": "128"}, {"LP_NATIVE_VECTOR_WIDTH": "512"},
+    {"GGML_VK_DISABLE_F16": "1"}, {"GGML_VK_FORCE_MAX_BUFFER_SIZE": "1000000"},
+    {"GGML_VK_FORCE_MAX_ALLOCATION_SIZE": "100000000"},
+)  # fmt: skip
 PER_OP = 12  # rows of an op in a sample, for each answer
 
 Row = tuple[str, str, bool]  # op, parameters, supported
@@ -53,23 +59,33 @@ def run(programs: Path, compiler: str) -> tuple[dict[str, Any], list[Row]]:
     release = releases.default()
     ggml = identity.unpacked(release, _cache(), whole=False) / "ggml"
     (program,) = programs.rglob("test-backend-ops")
-    device = vulkaninfo.read(_output(["vulkaninfo"], {}))
-    values = [str(device.get(name, default or "")) for name, default in
-              card_properties("vulkan").items()]  # fmt: skip
+    outcomes: Counter[str] = Counter()
+    findings: list[dict[str, Any]] = []
+    kept: list[Row] = []
     with tempfile.TemporaryDirectory() as folder:
         library = _compiled(ggml, Path(folder), programs, compiler)
-        environment = {
-            **ENVIRONMENT,
-            "LD_PRELOAD": str(library),
-            "GP_CARD": "|".join(["vulkan", *values]),
-        }
-        rows = _rows(_output([program, "support", "--output", "csv"], environment))
-        facts = _facts(_output([program], {**environment, "GP_FACTS": "1"}))
-    outcomes, findings = _compared(rows, facts)
+        for variant in VARIANTS:
+            device = vulkaninfo.read(_output(["vulkaninfo"], variant))
+            values = [str(device.get(name, default or "")) for name, default in
+                      card_properties("vulkan").items()]  # fmt: skip
+            environment = {
+                **ENVIRONMENT,
+                **variant,
+                "LD_PRELOAD": str(library),
+                "GP_CARD": "|".join(["vulkan", *values]),
+            }
+            rows = _rows(_output([program, "support", "--output", "csv"], environment))
+            facts = _facts(_output([program], {**environment, "GP_FACTS": "1"}))
+            kept = kept or rows["real"]
+            how = " ".join(f"{k}={v}" for k, v in variant.items())
+            part, wrong = _compared(rows, facts, how)
+            outcomes += part
+            findings += wrong
     record = {
         **search.stamp("vulkan"),
         "builds": {release.label: outcomes.total()},
         "device": device["name"],
+        "variants": list(VARIANTS),
         "cases": outcomes.total(),
         "seconds": round(time.monotonic() - start),
         "outcomes": dict(outcomes.most_common()),
@@ -77,7 +93,7 @@ def run(programs: Path, compiler: str) -> tuple[dict[str, Any], list[Row]]:
         "patterns": list(ABOUT),
         "about": search.hashes(ABOUT),
     }
-    return record, rows["real"]
+    return record, kept
 
 
 def _cache() -> Path:
@@ -95,9 +111,10 @@ def _compiled(ggml: Path, folder: Path, programs: Path, compiler: str) -> Path:
     (libraries,) = {path.parent for path in programs.rglob("libggml-base.so")}
     folders = [NATIVE, folder, ggml / "include", ggml / "src"]
     made = folder / "vulkan_card.so"
+    # What begins when the library is loaded begins in this order.
     subprocess.run(
         [compiler, "-std=c++17", "-DNDEBUG", "-w", "-shared", "-fPIC", "-o", made,
-         REPO / "benchmarks" / "vulkan_card.cpp", NATIVE / "cards" / "cards.cpp", cut.file,
+         NATIVE / "cards" / "cards.cpp", cut.file, REPO / "benchmarks" / "vulkan_card.cpp",
          *(f"-I{path}" for path in folders), f"-L{libraries}", "-lggml", "-lggml-base"],
         check=True,
     )  # fmt: skip
@@ -130,8 +147,16 @@ def _facts(output: str) -> dict[str, list[str]]:
     return {name: rest.splitlines() for name, _, rest in (p.partition("\n") for p in parts[1:])}
 
 
+def _kind(one: Row | str) -> str:
+    """Which answers are equal."""
+    if isinstance(one, tuple):
+        return ", yes" if one[2] else ", no"
+    order = one.partition(":")[2].split()
+    return ", moved" if order != sorted(order, key=int) else ""
+
+
 def _compared(
-    rows: dict[str, list[Row]], facts: dict[str, list[str]]
+    rows: dict[str, list[Row]], facts: dict[str, list[str]], how: str
 ) -> tuple[Counter[str], list[dict[str, Any]]]:
     outcomes: Counter[str] = Counter()
     findings: list[dict[str, Any]] = []
@@ -139,11 +164,10 @@ def _compared(
     def count(what: str, real: Iterable[Any], card: Iterable[Any]) -> None:
         for seed, (one, other) in enumerate(zip(real, card, strict=True)):
             if one == other:
-                yes = f", {'yes' if one[2] else 'no'}" if isinstance(one, tuple) else ""
-                outcomes[f"{what}: equal{yes}"] += 1
+                outcomes[f"{what}: equal{_kind(one)}"] += 1
             else:
                 outcomes[f"{what}: differs"] += 1
-                findings.append({"seed": seed, "how": what, "text": f"real {one}, card {other}"})
+                findings.append({"seed": seed, "how": f"{what} {how}", "text": f"real {one}, card {other}"})
 
     count("support", rows["real"], rows["card"])
     for what, is_of in (("order of nodes", True), ("buffers and offload", False)):

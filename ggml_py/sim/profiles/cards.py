@@ -129,7 +129,7 @@ def _radv(title: str, memory: float, device_id: int, n_cu: int, rdna: int, type_
         "activeComputeUnitCount": n_cu,
         "wavefrontsPerSimd": 20 if rdna == 1 else 16,
     }
-    assumed = ("no VK_KHR_shader_bfloat16", "no VK_EXT_shader_64bit_indexing")
+    assumed: tuple[str, ...] = ("no VK_KHR_shader_bfloat16", "no VK_EXT_shader_64bit_indexing")
     if rdna >= 3:
         shapes = ("16x16x16/f16/f32", "16x16x16/f16/f16", "16x16x16/s8/s32")
         properties["cooperativeMatrix"] = "+".join(shapes)
@@ -141,7 +141,7 @@ def _radv(title: str, memory: float, device_id: int, n_cu: int, rdna: int, type_
 
 def _anv(title: str, memory: float, device_id: int, n_min: int, extensions: str, mma: str) -> Card:
     """A GPU of Intel with Mesa's driver. `n_min` is the smallest subgroup, `mma` its matrices."""
-    properties = {
+    properties: dict[str, str | int] = {
         "vendorID": 0x8086,
         "deviceID": device_id,
         "driverID": 6,  # VK_DRIVER_ID_INTEL_OPEN_SOURCE_MESA
@@ -156,14 +156,16 @@ def _anv(title: str, memory: float, device_id: int, n_min: int, extensions: str,
         "maxSubgroupSize": 32,
         "cooperativeMatrix": mma,
     }
-    assumed = ("extensions", "maxStorageBufferRange", "maxMemoryAllocationSize", "maxBufferSize")
-    assumed += ("subgroupSize", "cooperativeMatrix")
+    assumed = (
+        "extensions", "maxStorageBufferRange", "maxMemoryAllocationSize", "maxBufferSize",
+        "subgroupSize", "cooperativeMatrix",
+    )  # fmt: skip
     return Card("vulkan", f"Intel {title}", int(memory * GIB), properties, _ANV, assumed)
 
 
 def _nvidia_vulkan(title: str, memory: float, device_id: int, n_sm: int, warps: int) -> Card:
     """A GPU of NVIDIA with its own driver. `warps` is how many an SM holds."""
-    properties = {
+    properties: dict[str, str | int] = {
         "vendorID": 0x10DE,
         "deviceID": device_id,
         "driverID": 4,  # VK_DRIVER_ID_NVIDIA_PROPRIETARY
@@ -180,8 +182,10 @@ def _nvidia_vulkan(title: str, memory: float, device_id: int, n_sm: int, warps: 
         "shaderSMCount": n_sm,
         "shaderWarpsPerSM": warps,
     }
-    assumed = ("extensions", "maxMemoryAllocationSize", "maxBufferSize", "cooperativeMatrix")
-    assumed += ("cooperativeMatrixFlexibleDimensionsMaxDimension",)
+    assumed = (
+        "extensions", "maxMemoryAllocationSize", "maxBufferSize", "cooperativeMatrix",
+        "cooperativeMatrixFlexibleDimensionsMaxDimension",
+    )  # fmt: skip
     return Card("vulkan", f"NVIDIA {title}", int(memory * GIB), properties, _NV_VULKAN, assumed)
 
 

@@ -56,7 +56,8 @@ def read(text: str, device: int = 0) -> dict[str, str | int]:
         "maxComputeWorkGroupCount": _number(lists["maxComputeWorkGroupCount"][0]),
         "memoryHeapSize": _local_memory(lines),
     }  # fmt: skip
-    return {**{name: _number(value) for name, value in values.items() if _is_number(value)}, **found}
+    return {**{name: _number(value) for name, value in values.items() if _is_number(value)},
+            **found}  # fmt: skip
 
 
 def _of_device(text: str, device: int) -> list[str]:
