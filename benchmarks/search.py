@@ -237,12 +237,19 @@ def _git(*arguments: str) -> str:
     return done.stdout.strip()
 
 
-def _save(path: Path, search: Search, report: Report, about: dict[str, str]) -> None:
-    record = {
-        "search": search.name,
-        "command": f"python benchmarks/{search.name}.py",
+def stamp(name: str) -> dict[str, str]:
+    """What ran, when, and on which commit ("+": with changes that are not in it)."""
+    return {
+        "search": name,
+        "command": f"python benchmarks/{name}.py",
         "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
         "commit": _git("rev-parse", "HEAD") + ("+" if _git("status", "--porcelain") else ""),
+    }
+
+
+def _save(path: Path, search: Search, report: Report, about: dict[str, str]) -> None:
+    record = {
+        **stamp(search.name),
         "builds": dict(report.builds.most_common()),
         "python": platform.python_version(),
         "cases": report.cases,
@@ -252,6 +259,11 @@ def _save(path: Path, search: Search, report: Report, about: dict[str, str]) -> 
         "patterns": list(search.patterns),
         "about": about,
     }
+    write(path, record)
+
+
+def write(path: Path, record: dict[str, Any]) -> None:
+    """Writes a record in one step."""
     path.parent.mkdir(exist_ok=True)
     new = path.with_suffix(".new")
     new.write_text(json.dumps(record, indent=1) + "\n")

@@ -34,6 +34,7 @@ class Backend:
     edits: tuple[tuple[str, str], ...] = ()  # patterns of what is not C++, and what it becomes
     members: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # see cut.Wanted
     slices: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    generated: Mapping[str, str] = field(default_factory=dict)
 
 
 _CUDA = Backend(
@@ -83,8 +84,39 @@ _METAL = Backend(
     more=("ggml-metal.h",),
 )  # fmt: skip
 
+# As built with recent headers and a glslc that knows all extensions: a card says which of them its
+# driver has.
+_VULKAN = Backend(
+    "ggml-vulkan",
+    ("ggml-vulkan.cpp", "ggml-vulkan-buffers.cpp", "ggml-vulkan-debug.cpp"),
+    (
+        "ggml_backend_vk_device_i", "ggml_backend_vk_buffer_type_interface", "ggml_vk_get_device",
+        "ggml_vk_graph_optimize",
+    ),
+    ("ggml_backend_vk_device_supports_op",),
+    "vulkan.cpp",
+    ("vulkan/vulkan_core.h", "vulkan/vulkan.h", "vulkan/vulkan.hpp", "ggml-vulkan-shaders.hpp"),
+    (
+        "VK_HEADER_VERSION=330", "VK_KHR_cooperative_matrix=1", "VK_NV_cooperative_matrix2=1",
+        "VK_KHR_shader_bfloat16=1", "VK_EXT_shader_64bit_indexing=1",
+        *(f"GGML_VULKAN_{name}_GLSLC_SUPPORT" for name in (
+            "COOPMAT", "COOPMAT2", "COOPMAT2_DECODE_VECTOR", "INTEGER_DOT", "BFLOAT16",
+        )),
+    ),
+    edits=((r"\bthrow std::runtime_error\(", "card_refused("),),  # compiled without exceptions
+    slices={
+        "ggml_backend_vk_reg_get_device": (
+            "ggml_backend_vk_device_context * ctx, int i, const char * desc, int min_batch_size",
+            r"ctx->\w+ = ",
+        ),
+    },
+    more=("ggml-vulkan.h",),
+    generated={"*_data": "shader", "*_len": "shader"},
+)  # fmt: skip
+
 BACKENDS: dict[str, Backend] = {
     "metal": _METAL,
+    "vulkan": _VULKAN,
     "cuda": _CUDA,
     "hip": replace(
         _CUDA,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,7 +31,10 @@ class Cut:
     why: str = ""
 
 
-def generate(ggml: Path, native: Path, target: Path, compiler: Sequence[str]) -> list[Cut]:
+def generate(
+    ggml: Path, native: Path, target: Path, compiler: Sequence[str],
+    names: Iterable[str] = tuple(BACKENDS),
+) -> list[Cut]:
     """Write NAME.cpp and NAME.inc into `target` for each backend that can be cut from the release.
 
     `native` is the folder of our native code. `compiler` is the C++ compiler's command.
@@ -39,7 +42,7 @@ def generate(ggml: Path, native: Path, target: Path, compiler: Sequence[str]) ->
     target.mkdir(exist_ok=True)
     # Two at a time: the compiler takes half of the time, in processes of its own.
     with step("cutting out what backends support"), ThreadPoolExecutor(2) as pool:
-        return list(pool.map(lambda name: _cut(name, ggml, native, target, compiler), BACKENDS))
+        return list(pool.map(lambda name: _cut(name, ggml, native, target, compiler), names))
 
 
 def _cut(name: str, ggml: Path, native: Path, target: Path, compiler: Sequence[str]) -> Cut:
@@ -61,7 +64,7 @@ def _cut(name: str, ggml: Path, native: Path, target: Path, compiler: Sequence[s
         provided = {aliases.get(name, name) for name in _defined(stubs)}
         wanted = cut.Wanted(
             (*backend.roots, *backend.slices), provided, (*ENDS, *backend.ends), backend.answers,
-            backend.members, backend.slices,
+            backend.members, backend.slices, backend.generated,
         )  # fmt: skip
         text = cut.cut(source, wanted)
     except BuildError as error:
@@ -94,8 +97,10 @@ def _write(path: Path, text: str) -> None:
 
 
 def _defined(stubs: Path) -> frozenset[str]:
-    """The names that the stubs define."""
+    """The names that the stubs define, also in their own header."""
     text = stubs.read_text(encoding="utf-8").partition("#include GP_CUT")[0]
+    for header in re.findall(r'(?m)^#include "(\w+_stubs\.h)"', text):
+        text += stubs.with_name(header).read_text(encoding="utf-8")
     code = re.sub(r"(?m)//.*|^#(?:[^\n]*\\\n)*.*|^namespace.*", "", text)
     made = cpp_source.read(f'# 1 "{FOLDER}/{stubs.name}"\n{code}', {FOLDER})
     return frozenset(

@@ -38,6 +38,9 @@ class Wanted:
     members: Mapping[str, Collection[str]] = field(default_factory=dict)  # of types: those wanted
     # Of functions: the parameters of a function gp_NAME, and a pattern of the statements in it.
     slices: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    # Of names that upstream's build generates, so that no source defines them: a pattern of the
+    # names, and the type of the constant that takes their place.
+    generated: Mapping[str, str] = field(default_factory=dict)
 
     def statements(self, source: Source, definition: Definition) -> list[tuple[int, int]] | None:
         """Where the parts of a definition are that alone are wanted; None if all of it is.
@@ -84,9 +87,35 @@ def cut(source: Source, wanted: Wanted) -> str:
             raise BuildError(f"{root} is defined {n} times in upstream's source, expected once")
     taken = reached(source, wanted)
     kept = [d for d in source.definitions if id(d) in taken]
+    if missing := _undefined(source, wanted, kept):
+        raise BuildError(f"none of the files that are read defines {', '.join(missing)}")
     enums = (name for d in kept if d.kind == "enum" for name in d.names[:1])
     recorded = {*_NUMBERS, *enums}
-    return "\n".join(_printed(source, d, wanted, recorded) for d in kept) + "\n"
+    printed = [_printed(source, d, wanted, recorded) for d in kept]
+    return "\n".join([*_generated(source, wanted, kept), *printed]) + "\n"
+
+
+def _undefined(source: Source, wanted: Wanted, kept: Sequence[Definition]) -> list[str]:
+    """The functions of which only a declaration is kept: nothing would link with them."""
+    bodies = {name for d in source.definitions if d.has_body for name in d.names}
+    return sorted(
+        name for d in kept for name in d.names
+        if name not in bodies and name not in wanted.provided and d.kind == ""
+        and re.match(rf"[\w\s*&:<>,]*\b{name}\s*\(", source.text[d.begin : d.end])
+    )  # fmt: skip
+
+
+def _generated(
+    source: Source, wanted: Wanted, kept: Sequence[Definition]
+) -> Iterator[str]:
+    """Constants in place of the generated names that are used."""
+    defined = {name for d in source.definitions for name in d.names}
+    used_names = frozenset[str]().union(*(wanted.uses(source, d) for d in kept))
+    for name in sorted(used_names - defined - set(wanted.provided)):
+        for pattern, kind in wanted.generated.items():
+            if fnmatchcase(name, pattern):
+                yield f"static const {kind} {name}{{}};"
+                break
 
 
 def reached(source: Source, wanted: Wanted) -> set[int]:

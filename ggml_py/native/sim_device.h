@@ -26,6 +26,7 @@ enum gp_sim_order {
     GP_SIM_ORDER_NONE  = 0,
     GP_SIM_ORDER_ASK   = 1, // by gp_sim_decisions.optimizer
     GP_SIM_ORDER_METAL = 2, // by upstream's own function for Metal
+    GP_SIM_ORDER_CARD  = 3, // by upstream's own function for its card's backend
 };
 
 struct gp_sim_settings {

@@ -1,6 +1,8 @@
-// graph_optimize of simulated devices: a Python function, or upstream's own for Metal, whose ordering code does not
-// need Metal.
+// graph_optimize of simulated devices: a Python function, or upstream's own: a card's, or that for Metal, whose ordering
+// code does not need Metal.
 #include "sim_backend.h"
+
+#include "cards/card.h"
 
 #include "ggml-impl.h" // struct ggml_cgraph
 
@@ -48,6 +50,10 @@ void ask_python(ggml_backend_t native, ggml_cgraph * graph, keeper & keep) {
 void optimize(ggml_backend_t native, ggml_cgraph * graph, keeper keep) {
     if (sim_device::of(native->device)->settings.optimize == GP_SIM_ORDER_ASK) {
         ask_python(native, graph, keep);
+        return;
+    }
+    if (sim_device::of(native->device)->settings.optimize == GP_SIM_ORDER_CARD) {
+        gp_card_order(sim_device::of(native->device)->settings.card, graph, keep.add_alloc_dep, keep.user_data);
         return;
     }
 #ifdef GP_SIM_METAL

@@ -174,7 +174,11 @@ def _memory(tensor: Tensor) -> Tensor:
     return tensor if tensor.view_src is None else tensor.view_src
 
 
-ORDERS = {"metal": lib.GP_SIM_ORDER_METAL}
+ORDERS = {
+    "card": lib.GP_SIM_ORDER_CARD,
+    "metal": lib.GP_SIM_ORDER_METAL,
+    "none": lib.GP_SIM_ORDER_NONE,
+}
 
 
 def order_kind(optimize: object) -> int:
@@ -188,7 +192,7 @@ def order_kind(optimize: object) -> int:
         kind = ORDERS[optimize]
     else:
         raise ArgumentError(
-            f"graph_optimize={optimize!r}: expected None, a function of the split's nodes, or "
+            f"graph_optimize={optimize!r}: expected a function of the split's nodes, or "
             f"{', '.join(map(repr, ORDERS))}"
         )
     if not lib.gp_sim_can_order(kind):

@@ -23,6 +23,7 @@ from .profiles.cards import CARDS, OF_BACKEND, Card
 # The property that is the memory in bytes.
 _MEMORY = dict.fromkeys(("cuda", "hip", "musa"), "totalGlobalMem")
 _MEMORY["metal"] = "recommendedMaxWorkingSetSize"
+_MEMORY["vulkan"] = "memoryHeapSize"
 
 
 def card_backends() -> tuple[str, ...]:

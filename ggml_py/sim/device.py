@@ -80,6 +80,7 @@ def _of_card(card: Any) -> dict[str, Any]:
         "alignment": max(lib.ggml_backend_buft_get_alignment(buft), 32),
         "host_buffer": props.caps.host_buffer,
         "async_": props.caps.async_,
+        "graph_optimize": "card" if lib.gp_card_orders(card) else None,
     }
 
 
@@ -129,8 +130,9 @@ def sim_device(
 
     `graph_optimize` reorders the nodes of a split. It is a function that takes them (a tuple of
     Tensors that also has `add_alloc_dep(tensor, until)`) and returns them, or their indices, in the
-    order of computation; or "metal", upstream's own order for Metal. The result of a function is
-    checked: each node once, and none before one that it needs.
+    order of computation; "card", upstream's own function for a card's backend (which is what a card
+    of Vulkan has); "metal", that for Metal; or "none". The result of a function is checked: each
+    node once, and none before one that it needs.
 
     Raises `ArgumentError` for a name that another device has, for settings that do not fit
     together, and for changed settings while it is in use. C: gp_sim_open
@@ -303,6 +305,11 @@ def _open(name: str, settings: _Settings, card: Any, device: SimDevice | None = 
     if settings.host and settings.host_buffer:
         raise ArgumentError(
             "host=True computes in the CPU's memory: expected no host_buffer with it"
+        )
+    if settings.graph_optimize == "card" and (card is None or not lib.gp_card_orders(card)):
+        raise ArgumentError(
+            "graph_optimize='card': expected a card whose backend orders nodes, such as "
+            "profile='vulkan'"
         )
     if settings.host and card is not None:
         raise ArgumentError("host=True computes in the CPU's memory: expected no card with it")

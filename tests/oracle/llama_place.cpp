@@ -83,6 +83,7 @@ void be_card(const std::string & text, gp_sim_settings & settings, gp_sim_decisi
     settings.host_buffer = props.caps.host_buffer;
     settings.alignment   = std::max<size_t>(ggml_backend_buft_get_alignment(buft), 32);
     settings.max_size    = ggml_backend_buft_get_max_size(buft);
+    settings.optimize    = gp_card_orders(settings.card) ? GP_SIM_ORDER_CARD : GP_SIM_ORDER_NONE;
     decisions.mode       = GP_SIM_CARD;
     decisions.batch      = GP_SIM_BY_CARD;
 }

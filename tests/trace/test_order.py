@@ -289,7 +289,11 @@ def test_upstreams_own_for_metal(model_file):
 
 @pytest.mark.parametrize(
     ("given", "message"),
-    [("cuda", "expected None, a function of the split's nodes, or 'metal'"), (7, "got|expected")],
+    [
+        ("cuda", "expected a function of the split's nodes, or 'card', 'metal', 'none'"),
+        ("card", "expected a card whose backend orders nodes"),
+        (7, "got|expected"),
+    ],
 )
 def test_what_is_no_graph_optimize(given, message):
     with pytest.raises(ArgumentError, match=message):

@@ -44,6 +44,12 @@ const struct gp_card_property * gp_card_property_of(const char * backend, int32_
 // NULL, and the reason in `why`, if a value is not valid or the backend has no more room.
 ggml_backend_dev_t gp_card_open(const char * backend, const char * const * values, char * why, size_t size);
 void               gp_card_close(ggml_backend_dev_t card);
+// Whether upstream's function that orders the nodes of a split (graph_optimize) was cut out of a card's backend.
+bool               gp_card_orders(ggml_backend_dev_t card);
+// Orders nodes with it. add_alloc_dep and its user_data are NULL in releases that have no add_alloc_dep.
+void               gp_card_order(
+    ggml_backend_dev_t card, struct ggml_cgraph * graph,
+    void (*add_alloc_dep)(void * user_data, struct ggml_tensor * tensor, struct ggml_tensor * until), void * user_data);
 // Whether a card supports an op, and the lines that say so.
 bool               gp_card_supports(ggml_backend_dev_t card, const struct ggml_tensor * op, struct gp_card_lines * lines);
 
@@ -68,11 +74,18 @@ public:
     bool                flag(const char * name) const { return number(name) != 0; }
 };
 
+// add_alloc_dep and its user_data.
+struct card_keeper {
+    void (*add_alloc_dep)(void *, ggml_tensor *, ggml_tensor *);
+    void * user_data;
+};
+
 struct card_backend {
     const char *             name;
     const gp_card_property * properties; // ends with a name of NULL
     ggml_backend_dev_t       (*open)(const card_values & values); // card_values and card_no_room throw
     void                     (*close)(ggml_backend_dev_t card);
+    void                     (*order)(ggml_backend_dev_t card, ggml_cgraph * graph, card_keeper keeper) = nullptr;
 };
 
 // Adds a backend; its source does so before main.
@@ -81,6 +94,7 @@ struct card_registration {
 };
 
 [[noreturn]] void card_no_room(int n);
+[[noreturn]] void card_refused(const std::string & why); // in place of upstream's `throw`
 
 // The devices that a backend has room for, and the registry that upstream's functions find them in. `Context` is
 // upstream's for a device.

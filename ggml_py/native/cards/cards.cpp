@@ -85,6 +85,10 @@ void card_no_room(int n) {
     throw std::length_error("at most " + std::to_string(n) + " cards of a backend can be open");
 }
 
+void card_refused(const std::string & why) {
+    throw std::invalid_argument(why);
+}
+
 void card_answers(const char * file, int line) {
     if (now) {
         now->all.clear();
@@ -150,6 +154,19 @@ void gp_card_close(ggml_backend_dev_t card) {
     auto found = gp::open_cards().find(card);
     found->second->close(card);
     gp::open_cards().erase(found);
+}
+
+bool gp_card_orders(ggml_backend_dev_t card) {
+    const std::lock_guard<std::mutex> lock(gp::opening);
+    return gp::open_cards().at(card)->order != nullptr;
+}
+
+void gp_card_order(ggml_backend_dev_t card, ggml_cgraph * graph, void (*add_alloc_dep)(void *, ggml_tensor *, ggml_tensor *),
+                   void * user_data) {
+    std::unique_lock<std::mutex> lock(gp::opening);
+    const gp::card_backend * backend = gp::open_cards().at(card);
+    lock.unlock();
+    backend->order(card, graph, {add_alloc_dep, user_data});
 }
 
 bool gp_card_supports(ggml_backend_dev_t card, const ggml_tensor * op, gp_card_lines * lines) {

@@ -16,6 +16,10 @@ _NVIDIA = "NVIDIA's data sheet; CUDA C++ Programming Guide, table of compute cap
 _APPLE = "Apple's Metal feature set tables"
 _AMD = "AMD's data sheet; ROCm's table of accelerators and GPUs"
 _MUSA = "Moore Threads' data sheet"
+_RADV = "Mesa's RADV (radv_physical_device.c); AMD's data sheet"
+_ANV = "Mesa's ANV (anv_physical_device.c); Intel's data sheet"
+_NV_VULKAN = "the limits that NVIDIA's driver reports to Vulkan; NVIDIA's data sheet"
+_LLVMPIPE = "vulkaninfo of Mesa 22.3.6 (Debian 12)"
 
 
 @dataclass(frozen=True)
@@ -95,6 +99,127 @@ _NAVI = {
     "maxThreadgroupMemoryLength": 64 * KIB,
 }
 
+# What the drivers of all GPUs here have, and upstream looks at.
+_EXTENSIONS = (
+    "VK_KHR_16bit_storage+VK_KHR_shader_float16_int8+VK_KHR_maintenance4"
+    "+VK_EXT_subgroup_size_control+VK_KHR_shader_integer_dot_product"
+    "+VK_EXT_pipeline_robustness+VK_EXT_external_memory_host"
+)
+_INTEGRATED = 1  # VK_PHYSICAL_DEVICE_TYPE_INTEGRATED_GPU
+
+
+def _radv(title: str, memory: float, device_id: int, n_cu: int, rdna: int, type_: int = 2) -> Card:
+    """A GPU of AMD with Mesa's driver. `rdna` is its generation."""
+    extensions = _EXTENSIONS + "+VK_AMD_shader_core_properties+VK_AMD_shader_core_properties2"
+    properties: dict[str, str | int] = {
+        "vendorID": 0x1002,
+        "deviceID": device_id,
+        "driverID": 3,  # VK_DRIVER_ID_MESA_RADV
+        "deviceType": type_,
+        "extensions": extensions + ("+VK_KHR_cooperative_matrix" if rdna >= 3 else ""),
+        "maxComputeSharedMemorySize": 64 * KIB,
+        "minStorageBufferOffsetAlignment": 4,
+        "minMemoryMapAlignment": 4 * KIB,
+        "maxMemoryAllocationSize": 0xFFFFFFFC,
+        "maxBufferSize": 0xFFFFFFFC,
+        "subgroupSize": 64,
+        "minSubgroupSize": 32,
+        "maxSubgroupSize": 64,
+        "integerDotProduct4x8BitPackedMixedSignednessAccelerated": int(rdna >= 3),
+        "activeComputeUnitCount": n_cu,
+        "wavefrontsPerSimd": 20 if rdna == 1 else 16,
+    }
+    assumed: tuple[str, ...] = ("no VK_KHR_shader_bfloat16", "no VK_EXT_shader_64bit_indexing")
+    if rdna >= 3:
+        shapes = ("16x16x16/f16/f32", "16x16x16/f16/f16", "16x16x16/s8/s32")
+        properties["cooperativeMatrix"] = "+".join(shapes)
+        assumed = ("cooperativeMatrix", *assumed)
+    if type_ == _INTEGRATED:
+        assumed = ("memoryHeapSize", *assumed)
+    return Card("vulkan", f"AMD {title}", int(memory * GIB), properties, _RADV, assumed)
+
+
+def _anv(title: str, memory: float, device_id: int, n_min: int, extensions: str, mma: str) -> Card:
+    """A GPU of Intel with Mesa's driver. `n_min` is the smallest subgroup, `mma` its matrices."""
+    properties: dict[str, str | int] = {
+        "vendorID": 0x8086,
+        "deviceID": device_id,
+        "driverID": 6,  # VK_DRIVER_ID_INTEL_OPEN_SOURCE_MESA
+        "extensions": _EXTENSIONS + extensions,
+        "maxComputeSharedMemorySize": 64 * KIB,
+        "minStorageBufferOffsetAlignment": 4,
+        "minMemoryMapAlignment": 4 * KIB,
+        "maxMemoryAllocationSize": 0xFFFFFFFF,
+        "maxBufferSize": 0xFFFFFFFF,
+        "subgroupSize": 32,
+        "minSubgroupSize": n_min,
+        "maxSubgroupSize": 32,
+        "cooperativeMatrix": mma,
+    }
+    assumed = (
+        "extensions", "maxStorageBufferRange", "maxMemoryAllocationSize", "maxBufferSize",
+        "subgroupSize", "cooperativeMatrix",
+    )  # fmt: skip
+    return Card("vulkan", f"Intel {title}", int(memory * GIB), properties, _ANV, assumed)
+
+
+def _nvidia_vulkan(title: str, memory: float, device_id: int, n_sm: int, warps: int) -> Card:
+    """A GPU of NVIDIA with its own driver. `warps` is how many an SM holds."""
+    properties: dict[str, str | int] = {
+        "vendorID": 0x10DE,
+        "deviceID": device_id,
+        "driverID": 4,  # VK_DRIVER_ID_NVIDIA_PROPRIETARY
+        "extensions": _EXTENSIONS + "+VK_NV_shader_sm_builtins+VK_KHR_cooperative_matrix"
+        "+VK_NV_cooperative_matrix2+VK_KHR_shader_bfloat16",
+        "maxComputeSharedMemorySize": 48 * KIB,
+        "maxMemoryAllocationSize": 0xFFE00000,
+        "maxBufferSize": 1 << 40,
+        "subgroupSize": 32,
+        "minSubgroupSize": 32,
+        "maxSubgroupSize": 32,
+        "cooperativeMatrix": "16x16x16/f16/f16+16x16x16/f16/f32+16x16x32/s8/s32+16x16x16/bf16/f32",
+        "cooperativeMatrixFlexibleDimensionsMaxDimension": 1024,
+        "shaderSMCount": n_sm,
+        "shaderWarpsPerSM": warps,
+    }
+    assumed = (
+        "extensions", "maxMemoryAllocationSize", "maxBufferSize", "cooperativeMatrix",
+        "cooperativeMatrixFlexibleDimensionsMaxDimension",
+    )  # fmt: skip
+    return Card("vulkan", f"NVIDIA {title}", int(memory * GIB), properties, _NV_VULKAN, assumed)
+
+
+# The device of a machine without a GPU: upstream's backend was built and asked on it
+# (benchmarks/vulkan_oracle.py).
+_LLVMPIPE_CARD = Card(
+    "vulkan",
+    "llvmpipe (LLVM 15.0.6, 256 bits)",
+    2 * GIB,
+    {
+        "vendorID": 0x10005,
+        "driverID": 13,  # VK_DRIVER_ID_MESA_LLVMPIPE
+        "deviceType": 4,  # VK_PHYSICAL_DEVICE_TYPE_CPU
+        "extensions": "VK_KHR_16bit_storage+VK_KHR_shader_float16_int8+VK_KHR_maintenance4"
+        "+VK_EXT_subgroup_size_control+VK_KHR_shader_integer_dot_product"
+        "+VK_EXT_external_memory_host",
+        "maxComputeSharedMemorySize": 32 * KIB,
+        "maxPushConstantsSize": 128,
+        "maxStorageBufferRange": 128 << 20,
+        "maxMemoryAllocationSize": 2 * GIB,
+        "maxBufferSize": 0xFFFFFFFF,
+        "subgroupSize": 8,
+        "minSubgroupSize": 8,
+        "maxSubgroupSize": 8,
+        "requiredSubgroupSizeStages": 0x30,  # fragment and compute
+        "subgroupSupportedStages": 0x30,
+        "subgroupSupportedOperations": 0xBF,  # all but clustered
+        "shaderDenormPreserveFloat16": 0,
+        "integerDotProduct4x8BitPackedSignedAccelerated": 0,
+        "integerDotProduct4x8BitPackedMixedSignednessAccelerated": 0,
+    },
+    _LLVMPIPE,
+)
+
 CARDS: dict[str, Card] = {
     "rtx5090": _nvidia("GeForce RTX 5090", 32, "12.0", 170, 99),
     "rtx5080": _nvidia("GeForce RTX 5080", 16, "12.0", 84, 99),
@@ -139,6 +264,18 @@ CARDS: dict[str, Card] = {
     "radeon-pro-5500m": Card(
         "metal", "AMD Radeon Pro 5500M (in a Mac)", 8 * GIB, _NAVI, _APPLE, ("maxBufferLength",)
     ),
+    "vulkan-rx9070xt": _radv("Radeon RX 9070 XT", 16, 0x7550, 64, 4),
+    "vulkan-rx7900xtx": _radv("Radeon RX 7900 XTX", 24, 0x744C, 96, 3),
+    "vulkan-rx6800xt": _radv("Radeon RX 6800 XT", 16, 0x73BF, 72, 2),
+    "vulkan-890m": _radv("Radeon 890M", 16, 0x150E, 16, 3, _INTEGRATED),
+    "vulkan-steam-deck": _radv("Custom GPU 0405 (Steam Deck)", 8, 0x163F, 8, 2, _INTEGRATED),
+    "vulkan-arc-a770": _anv("Arc A770", 16, 0x56A0, 8, "", ""),
+    "vulkan-arc-b580": _anv(
+        "Arc B580", 12, 0xE20B, 16, "+VK_KHR_cooperative_matrix", "8x16x16/f16/f32+8x16x32/s8/s32"
+    ),
+    "vulkan-rtx4090": _nvidia_vulkan("GeForce RTX 4090", 24, 0x2684, 128, 48),
+    "vulkan-rtx3060": _nvidia_vulkan("GeForce RTX 3060", 12, 0x2504, 28, 48),
+    "vulkan-llvmpipe": _LLVMPIPE_CARD,
     "s80": _mthreads("MTT S80", 16, "2.1", 64),
     "s4000": _mthreads("MTT S4000", 48, "2.2", 64),
     "s5000": _mthreads("MTT S5000", 80, "3.1", 64),
@@ -150,4 +287,5 @@ OF_BACKEND: dict[str, str] = {
     "hip": "rx7900xtx",
     "metal": "m3max",
     "musa": "s4000",
+    "vulkan": "vulkan-rx7900xtx",
 }
