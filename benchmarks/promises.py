@@ -178,8 +178,8 @@ def show(tables: dict[str, dict[str, Any]]) -> bool:
             wrong = [arch for arch, same in cells.items() if not same]
             held = held and not wrong
             print(f"| {name} | {len(cells)} | {len(cells) - len(wrong)} | {', '.join(wrong)} |")
-    print("\n| what if gpu0 lacks | models | nodes | loaded again: equal | scheduler alone: equal |")
-    print("| --- | ---: | ---: | ---: | ---: |")
+    columns = "what if gpu0 lacks | models | nodes | loaded again: equal | scheduler alone: equal"
+    print(f"\n| {columns} |\n| --- | ---: | ---: | ---: | ---: |")
     for op, cells in tables["what-ifs"].items():
         again, alone, n = (sum(column) for column in zip(*cells.values(), strict=True))
         held = held and again == n
