@@ -199,6 +199,22 @@ def test_the_card_is_what_vulkaninfo_says():
     assert {values[k] for k in unknown} == {"", "0"} and len(unknown) < 8
 
 
+def test_a_file_of_vulkaninfo_is_a_card(ctx, tmp_path):
+    path = HERE / "llvmpipe_vulkaninfo.txt"
+    card, named = ggml.load_profile(path), ggml.load_profile("vulkan-llvmpipe")
+    assert {k: v for k, v in card.properties.items() if named.properties[k] != v}.keys() == {
+        "extensions"
+    }
+    node = attention(ctx)
+    assert card.decide(node) == named.decide(node) and card.memory == 2 << 30
+    assert not ggml.load_profile(path, subgroupSupportedOperations=3).supports(node)
+    with ggml.sim_device("gpu0", profile=path) as device:
+        assert "llvmpipe (LLVM 15.0.6, 256 bits)" in device.description
+    (tmp_path / "other.txt").write_text("no such thing")
+    with pytest.raises(ggml.ArgumentError, match=r"other\.txt: .*what `vulkaninfo` prints"):
+        ggml.load_profile(tmp_path / "other.txt")
+
+
 @pytest.mark.parametrize(("text", "device"), [("", 0), ("GPU0:\n\tx = 1\n", 0), ("GPU0:\n", 1)])
 def test_what_is_not_of_vulkaninfo(text, device):
     with pytest.raises(ggml.ArgumentError, match=re.escape(f"no device {device} with its limits")):
