@@ -167,7 +167,8 @@ def _compared(
                 outcomes[f"{what}: equal{_kind(one)}"] += 1
             else:
                 outcomes[f"{what}: differs"] += 1
-                findings.append({"seed": seed, "how": f"{what} {how}", "text": f"real {one}, card {other}"})
+                said = f"real {one}, card {other}"
+                findings.append({"seed": seed, "how": f"{what} {how}", "text": said})
 
     count("support", rows["real"], rows["card"])
     for what, is_of in (("order of nodes", True), ("buffers and offload", False)):

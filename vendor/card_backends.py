@@ -30,6 +30,7 @@ class Backend:
     ends: tuple[str, ...] = ()
     more: tuple[str, ...] = ()  # other folders and files whose text belongs to the backend
     aliases: str = ""  # a header of the backend that renames the toolkit's names
+    also: tuple[str, ...] = ()  # roots that some releases lack
     asked: tuple[str, ...] = ()  # names that some releases lack: the stubs get GP_HAS_NAME
     edits: tuple[tuple[str, str], ...] = ()  # patterns of what is not C++, and what it becomes
     members: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # see cut.Wanted
@@ -39,7 +40,7 @@ class Backend:
 
 _CUDA = Backend(
     "ggml-cuda",
-    ("ggml-cuda.cu", "fattn.cu", "fwht.cu", "lightning-indexer.cu", "mmq.cu"),
+    ("ggml-cuda.cu", "fattn.cu", "fwht.cu", "lightning-indexer.cu", "mmq.cu", "topk-moe.cu"),
     (
         "ggml_backend_cuda_device_interface", "ggml_backend_cuda_buffer_type_interface",
         "ggml_cuda_init",
@@ -53,6 +54,8 @@ _CUDA = Backend(
     ),
     ("CUDART_VERSION=12080", "GGML_CUDA_PEER_MAX_BATCH_SIZE=128"),
     more=("vendors", "ggml-cuda.h"),
+    also=("ggml_backend_cuda_graph_optimize",),
+    asked=("ggml_backend_cuda_graph_optimize",),
 )  # fmt: skip
 
 _METAL = Backend(

@@ -62,8 +62,10 @@ def _cut(name: str, ggml: Path, native: Path, target: Path, compiler: Sequence[s
             stream = re.sub(pattern, becomes, stream)
         source = cpp_source.read(stream, {backend.folder, *backend.more})
         provided = {aliases.get(name, name) for name in _defined(stubs)}
+        also = {name for d in source.definitions if d.has_body for name in d.names}
+        roots = (*backend.roots, *backend.slices, *(also & {*backend.also}))
         wanted = cut.Wanted(
-            (*backend.roots, *backend.slices), provided, (*ENDS, *backend.ends), backend.answers,
+            roots, provided, (*ENDS, *backend.ends), backend.answers,
             backend.members, backend.slices, backend.generated,
         )  # fmt: skip
         text = cut.cut(source, wanted)

@@ -111,8 +111,10 @@ def read(stream: str, wanted: Set[str]) -> Source:
         at += len(text) + 1
     source = Source("\n".join(kept), lines, starts)
     tokens = [Token(found[0], found.start()) for found in TOKEN.finditer(source.text)]
+    # A header without a guard is read once for each file that includes it.
+    once = {(*source.place(d.begin), source.text[d.begin : d.end]): d for d in _definitions(tokens)}
     source.definitions = [
-        d for d in _definitions(tokens) if d.has_body or not d.kind or d.names[0] not in types
+        d for d in once.values() if d.has_body or not d.kind or d.names[0] not in types
     ]
     return source
 

@@ -9,14 +9,17 @@ from __future__ import annotations
 import difflib
 import weakref
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from ..boundary.ffi import BUILD, NULL, ffi, lib, text
 from ..errors import ArgumentError, NotBuiltError
+from ..files.reading import read_file
 from ..graphs.context import Context
 from ..graphs.from_call import node_of_call
 from ..tensors.tensor import Tensor
 from .profile import OFFLOAD, Decision, recorded_call
+from .profiles import vulkaninfo
 from .profiles.call import Call
 from .profiles.cards import CARDS, OF_BACKEND, Card
 
@@ -166,12 +169,29 @@ def card_profile(name: str, changes: Mapping[str, object] | None = None) -> Card
     """
     named = OF_BACKEND.get(name.lower(), name.lower())
     card = CARDS.get(named)
-    if card is None:
-        return None
+    return None if card is None else _profile(named, card, changes)
+
+
+def card_of_file(path: Path, changes: Mapping[str, object] | None = None) -> CardProfile:
+    """The card that a file describes: what `vulkaninfo` printed on some machine.
+
+    Raises `ArgumentError` for another file, otherwise as `card_profile`.
+    """
+    try:
+        said = read_file(path).decode("utf-8")
+        read = vulkaninfo.read(said)
+    except (ArgumentError, ValueError) as error:
+        raise ArgumentError(f"{path}: {error}") from error
+    properties = {k: v for k, v in read.items() if k in card_properties("vulkan")}
+    title, memory = str(read["name"]), int(read["memoryHeapSize"])
+    return _profile(path.stem, Card("vulkan", title, memory, properties, str(path)), changes)
+
+
+def _profile(name: str, card: Card, changes: Mapping[str, object] | None) -> CardProfile:
     if card.backend not in card_backends():
         why = why_no_card(card.backend) or "it was made by an older ggml_py"
-        raise NotBuiltError(f"card {named}: this build has no ggml-{card.backend} ({why})")
-    return CardProfile(named, card, changes or {})
+        raise NotBuiltError(f"card {name}: this build has no ggml-{card.backend} ({why})")
+    return CardProfile(name, card, changes or {})
 
 
 def card_names() -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import ArgumentError, NotBuiltError, UnknownDeviceError
@@ -39,7 +40,8 @@ def load_profile(
       `supports_op` answers. `properties` change those of the card;
     - "record:NAME": upstream's record of a backend (docs/ops), which may be older than its source.
       A backend's name alone means this, too, if the build lacks its functions;
-    - the path of a CSV file that `test-backend-ops support --output csv` wrote on any machine.
+    - the path of a CSV file that `test-backend-ops support --output csv` wrote on any machine;
+    - the path of a text file (".txt") with what `vulkaninfo` prints there: a card of Vulkan.
 
     A `strict` profile from a record says no wherever no row gives a certain answer;
     docs/PROFILES.md has the rules. Raises `UnknownDeviceError` for an unknown name, `ArgumentError`
@@ -49,6 +51,10 @@ def load_profile(
     if not isinstance(name, (str, os.PathLike)):
         raise TypeError(f"name: expected a str or a path, got {type(name).__name__}")
     text = os.fspath(name)
+    if text.lower().endswith(".txt"):
+        from .card import card_of_file  # here: records can be read without the library
+
+        return card_of_file(Path(text), properties)
     is_record = text.startswith(_RECORD) or text.lower().endswith(".csv") or "/" in text
     if not is_record and (card := _card(text, properties)):
         return card

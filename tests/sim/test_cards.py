@@ -285,6 +285,35 @@ def test_the_table_of_sources_is_that_of_the_constructors():
         assert N_SOURCES.get(op, 1) == (2 if op == "CPY" else n), op
 
 
+def chosen_experts(ctx):
+    """The router of a mixture of experts, as llama.cpp builds it."""
+    graph = ctx.new_graph()
+    probs = ctx.soft_max(ctx.new_tensor("f32", 16, 8))
+    order = ctx.argsort(probs, "desc")
+    chosen = ctx.view_2d(order, 4, 8, order.nb[1], 0)
+    for node in (probs, ctx.reshape_3d(probs, 1, 16, 8), chosen):
+        graph.build_forward_expand(node)
+    weights = ctx.get_rows(graph.nodes[1], chosen)
+    graph.build_forward_expand(ctx.relu(weights))
+    return graph
+
+
+@pytest.mark.parametrize(
+    ("profile", "settings", "kept"),
+    [("rtx4090", {}, {"SOFT_MAX", "RESHAPE", "ARGSORT", "VIEW", "GET_ROWS", "NONE"}),
+     ("rtx4090", {"graph_optimize": "none"}, set()), ("vulkan", {}, {"NONE"})],
+)  # fmt: skip
+def test_what_upstream_fuses_stays_allocated(ctx, profile, settings, kept):
+    """CUDA computes the router in one kernel, so none of its tensors may take another's place."""
+    graph = chosen_experts(ctx)
+    with (
+        ggml.sim_device("gpu0", profile=profile, **settings) as device, device.init() as gpu,
+        ggml.device("CPU").init() as cpu,
+    ):  # fmt: skip
+        (split,) = ggml.Scheduler([gpu, cpu]).plan(graph).splits
+        assert {dep.tensor.op for dep in split.alloc_deps} == kept
+
+
 # ---- names and properties
 
 

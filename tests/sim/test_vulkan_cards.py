@@ -159,11 +159,11 @@ def test_nodes_are_ordered_as_upstream_does(ctx, settings, order):
     assert [ids.index(node.id) for node in plan.order] == order
 
 
-def test_a_card_of_cuda_does_not_order_them():
-    with ggml.sim_device("gpu0", profile="rtx4090") as device:
-        assert device.settings["graph_optimize"] is None
+def test_a_card_whose_backend_does_not_order_them():
+    with ggml.sim_device("gpu0", profile="m3max") as device:
+        assert device.settings["graph_optimize"] is None  # upstream's for Metal is another setting
     with pytest.raises(ggml.ArgumentError, match="expected a card whose backend orders nodes"):
-        ggml.sim_device("gpu0", profile="rtx4090", graph_optimize="card")
+        ggml.sim_device("gpu0", profile="m3max", graph_optimize="card")
 
 
 # ---- a real device: llvmpipe, asked by benchmarks/vulkan.py
@@ -197,6 +197,22 @@ def test_the_card_is_what_vulkaninfo_says():
     assert {k: str(read[k]) for k in known} == {k: values[k] for k in known}
     unknown = values.keys() - read.keys()  # of other drivers
     assert {values[k] for k in unknown} == {"", "0"} and len(unknown) < 8
+
+
+def test_a_file_of_vulkaninfo_is_a_card(ctx, tmp_path):
+    path = HERE / "llvmpipe_vulkaninfo.txt"
+    card, named = ggml.load_profile(path), ggml.load_profile("vulkan-llvmpipe")
+    assert {k: v for k, v in card.properties.items() if named.properties[k] != v}.keys() == {
+        "extensions"
+    }
+    node = attention(ctx)
+    assert card.decide(node) == named.decide(node) and card.memory == 2 << 30
+    assert not ggml.load_profile(path, subgroupSupportedOperations=3).supports(node)
+    with ggml.sim_device("gpu0", profile=path) as device:
+        assert "llvmpipe (LLVM 15.0.6, 256 bits)" in device.description
+    (tmp_path / "other.txt").write_text("no such thing")
+    with pytest.raises(ggml.ArgumentError, match=r"other\.txt: .*what `vulkaninfo` prints"):
+        ggml.load_profile(tmp_path / "other.txt")
 
 
 @pytest.mark.parametrize(("text", "device"), [("", 0), ("GPU0:\n\tx = 1\n", 0), ("GPU0:\n", 1)])

@@ -80,6 +80,19 @@ struct card_keeper {
     void * user_data;
 };
 
+// Calls a backend's graph_optimize. Releases differ in its parameters.
+inline void card_order_by(void (*optimize)(ggml_backend_t, ggml_cgraph *), ggml_backend_t backend, ggml_cgraph * graph,
+                          card_keeper) {
+    optimize(backend, graph);
+}
+template <class Params> void card_order_by(void (*optimize)(ggml_backend_t, ggml_cgraph *, Params *), ggml_backend_t backend,
+                                           ggml_cgraph * graph, card_keeper keeper) {
+    Params params        = {};
+    params.add_alloc_dep = keeper.add_alloc_dep;
+    params.user_data     = keeper.user_data;
+    optimize(backend, graph, &params);
+}
+
 struct card_backend {
     const char *             name;
     const gp_card_property * properties; // ends with a name of NULL

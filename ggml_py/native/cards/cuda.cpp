@@ -3,7 +3,7 @@
 #include "card.h"
 
 #include "ggml-backend-impl.h"
-#include "ggml-impl.h"
+#include "ggml-impl.h" // struct ggml_cgraph
 
 #include <algorithm>
 #include <array>
@@ -11,6 +11,7 @@
 #include <cstring>
 #include <memory>
 #include <mutex>
+#include <unordered_map>
 #include <vector>
 
 namespace gp {
@@ -34,7 +35,7 @@ enum { cudaSuccess = 0, CUDA_SUCCESS = 0, CUBLAS_STATUS_SUCCESS = 0 };
 enum cudaDeviceAttr { cudaDevAttrCooperativeLaunch };
 enum CUdevice_attribute { CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED };
 enum { CU_MEM_ALLOCATION_TYPE_PINNED = 1, CU_MEM_LOCATION_TYPE_DEVICE = 1, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED = 1 };
-enum { cudaDeviceScheduleSpin = 1 };
+enum { cudaDeviceScheduleSpin = 1, cudaEventDisableTiming = 2 };
 
 struct CUmemAllocationProp {
     int type;
@@ -77,8 +78,17 @@ CUresult cuDeviceGet(CUdevice * device, int id) { *device = id; return CUDA_SUCC
 CUresult cuDeviceGetAttribute(int * value, CUdevice_attribute, CUdevice) { *value = 1; return CUDA_SUCCESS; }
 CUresult cuMemGetAllocationGranularity(size_t * size, const CUmemAllocationProp *, int) { *size = 2 << 20; return CUDA_SUCCESS; }
 
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t * event, unsigned) { *event = nullptr; return cudaSuccess; }
+cudaError_t cudaEventDestroy(cudaEvent_t) { return cudaSuccess; }
+
+// What graph_optimize looks at.
+struct ggml_cuda_stream_context;
+struct ggml_backend_cuda_context {
+    int                        device = 0;
+    ggml_cuda_stream_context & stream_context();
+};
+
 // Kernels of attention: only whether there is one counts.
-struct ggml_backend_cuda_context {};
 template <int D, ggml_type type_K, ggml_type type_V>
 void ggml_cuda_flash_attn_ext_vec_case(ggml_backend_cuda_context &, ggml_tensor *) {}
 
@@ -180,7 +190,26 @@ ggml_backend_dev_t open(const card_values & values) {
     return slots::open(device, ggml_backend_cuda_device_interface);
 }
 
-const card_registration registration({GP_CARD_NAME, properties, open, slots::close});
+#ifdef GP_HAS_ggml_backend_cuda_graph_optimize
+// Only with an environment variable are nodes computed side by side.
+ggml_cuda_stream_context & ggml_backend_cuda_context::stream_context() {
+    static thread_local ggml_cuda_stream_context it;
+    return it;
+}
+
+void order(ggml_backend_dev_t dev, ggml_cgraph * graph, card_keeper keeper) {
+    ggml_backend_cuda_context context;
+    context.device = static_cast<ggml_backend_cuda_device_context *>(dev->context)->device;
+    ggml_backend backend = {};
+    backend.device  = dev;
+    backend.context = &context;
+    card_order_by(ggml_backend_cuda_graph_optimize, &backend, graph, keeper);
+}
+#else
+constexpr void (*order)(ggml_backend_dev_t, ggml_cgraph *, card_keeper) = nullptr;
+#endif
+
+const card_registration registration({GP_CARD_NAME, properties, open, slots::close, order});
 
 } // namespace
 } // namespace gp

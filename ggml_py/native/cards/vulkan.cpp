@@ -446,26 +446,13 @@ ggml_backend_dev_t open(const card_values & values) {
     return slots::open(device, ggml_backend_vk_device_i);
 }
 
-// Releases differ in the parameters of graph_optimize.
-void order_by(void (*optimize)(ggml_backend_t, ggml_cgraph *), ggml_backend * backend, ggml_cgraph * graph, card_keeper) {
-    optimize(backend, graph);
-}
-template <class Params> void order_by(
-        void (*optimize)(ggml_backend_t, ggml_cgraph *, Params *), ggml_backend * backend, ggml_cgraph * graph,
-        card_keeper keeper) {
-    Params params        = {};
-    params.add_alloc_dep = keeper.add_alloc_dep;
-    params.user_data     = keeper.user_data;
-    optimize(backend, graph, &params);
-}
-
 void order(ggml_backend_dev_t dev, ggml_cgraph * graph, card_keeper keeper) {
     ggml_backend_vk_context context = {};
     context.device = ggml_vk_get_device(static_cast<ggml_backend_vk_device_context *>(dev->context)->device);
     ggml_backend backend = {};
     backend.device  = dev;
     backend.context = &context;
-    order_by(ggml_vk_graph_optimize, &backend, graph, keeper);
+    card_order_by(ggml_vk_graph_optimize, &backend, graph, keeper);
 }
 
 const card_registration registration({GP_CARD_NAME, properties, open, slots::close, order});
