@@ -84,7 +84,7 @@ def work(doing: Doing) -> str:
     counts = found["counts"]
     return (
         f"{counts.get('ok', 0):,} passed, {counts.get('failed', 0):,} failed, "
-        f"{counts.get('not supported', 0):,} not supported; {left} of {len(plan)} slices not reached"
+        f"{counts.get('not supported', 0):,} not supported; {left} of {len(plan)} slices left"
     )
 
 
