@@ -49,6 +49,13 @@ class Doing:
         return self.work / "programs"
 
     @property
+    def pristine(self) -> dict[str, str]:
+        """For test-backend-ops: upstream's own libraries in place of the instrumented ones, which
+        refuse some of its tensors. The GPU's library is the wheel's in any case."""
+        path = environment()["LD_LIBRARY_PATH"]
+        return {"LD_LIBRARY_PATH": os.pathsep.join([str(self.programs / "pristine"), path])}
+
+    @property
     def device(self) -> ggml.Device:
         """The first GPU; the CPU in a dry run."""
         return gpus()[0] if not self.dry_run else ggml.device("CPU")

@@ -36,6 +36,8 @@ from vendor.report import BuildError, say, step  # noqa: E402
 
 LIMIT = 55 << 20  # bytes; what is lent takes 64 MiB, with the working tree
 PROGRAMS = ("llama-bench", "test-backend-ops")
+PRISTINE = "pristine"
+INSTRUMENTED = ("libggml-base.so.0", "libggml-cpu.so.0", "libggml-rpc.so.0")
 RUNNER = ("run_kit.py", "machine.py", "unpack.py", "parts.py", "record.py")  # standard library only
 INSTALL = ("ggml_py", "pytest")
 # pip matches the number exactly, so all that wheels are made for are named.
@@ -123,18 +125,31 @@ def stored(wheel: Path) -> None:
     new.replace(wheel)
 
 
+def needed(path: Path) -> list[str]:
+    """The names of the libraries that a program or library is linked with."""
+    said = subprocess.run(["readelf", "-d", str(path)], capture_output=True, text=True, check=True)
+    return re.findall(r"NEEDED.*\[(.+?)\]", said.stdout)
+
+
 def upstreams_programs(reference: Path, folder: Path) -> None:
-    """llama-bench and test-backend-ops with libllama, and none of their own ggml."""
+    """llama-bench and test-backend-ops with their libraries, but not the backends; and upstream's
+    own of the libraries that we instrument."""
+    left = []
     for name in PROGRAMS:
         shutil.copy2(reference / "bin" / name, folder / name)
-    for path in (reference / "lib").iterdir():
-        if not path.name.startswith("libggml") and ".so." in path.name and not path.is_symlink():
-            # The loader looks for the name with the first number only.
-            soname = re.match(r".*?\.so\.\d+", path.name)
-            assert soname is not None
-            shutil.copy2(path, folder / soname[0])
-    for path in folder.iterdir():
-        _strip(path)
+        left.append(folder / name)
+    while left:
+        for name in needed(left.pop()):
+            library = reference / "lib" / name
+            if library.exists() and not name.startswith("libggml") and not (folder / name).exists():
+                shutil.copy2(library, folder / name)
+                left.append(folder / name)
+    (folder / PRISTINE).mkdir()
+    for name in INSTRUMENTED:
+        shutil.copy2(reference / "lib" / name, folder / PRISTINE / name)
+    for path in folder.rglob("*"):
+        if path.is_file():
+            _strip(path)
 
 
 def packed(target: Path, folder: Path, names: Sequence[str] | None = None) -> None:
@@ -170,10 +185,7 @@ def cuda_libraries(build: Path) -> list[str]:
     library = next(build.glob("libggml-cuda.so*"), None)
     if library is None:
         return []
-    said = subprocess.run(
-        ["readelf", "-d", str(library)], capture_output=True, text=True, check=True
-    ).stdout
-    names = re.findall(r"NEEDED.*\[(lib(?:cu|nv)[^\]]*)\]", said)
+    names = [name for name in needed(library) if re.match(r"lib(cu|nv)", name)]
     return names + [one.replace("cublas", "cublasLt") for one in names if "libcublas." in one]
 
 
@@ -232,7 +244,7 @@ def make(
     arguments = arguments_of(backend, arch, cache)
     built = build_ggml.build(build_ggml.options_of(build_ggml.parser().parse_args(arguments)))
     proof = build_ggml.read_proof(built) or {}
-    reference = reference or _reference(cache)
+    reference = reference or _reference(backend, cache)
     with replacing(out) as new, tempfile.TemporaryDirectory(dir=out.parent) as scratch:
         wheels, programs = Path(scratch) / "wheels", Path(scratch) / "programs"
         wheels.mkdir()
@@ -283,9 +295,10 @@ def _newest(*found: dict[str, str]) -> dict[str, str]:
     return newest
 
 
-def _reference(cache: Path) -> Path:
-    """Upstream's programs, which the tests use as oracles, too."""
+def _reference(backend: str, cache: Path) -> Path:
+    """Upstream's programs: for a dry run those that the tests use as oracles."""
     words = [sys.executable, str(REPO / "build_ggml.py"), "--reference", "--cache", str(cache)]
+    words += [] if backend == "none" else ["-DGGML_NATIVE=OFF"]
     done = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode:
         raise KitError("build_ggml.py --reference failed; what it said is above")

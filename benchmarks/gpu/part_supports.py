@@ -35,9 +35,10 @@ SIZES = ((64, 8), (96, 3), (544, 3), (4096, 1), (4100, 7))  # for sizes of tenso
 def cases(doing: Doing, name: str) -> list[tuple[str, str, bool]]:
     """(op, parameters, supported), as upstream's program prints them for a device."""
     printed = doing.run(
-        doing.programs / "test-backend-ops", "support", "--output", "csv", "-b", name
-    )
-    lines = printed[printed.index('"op_name"') :]
+        doing.programs / "test-backend-ops", "support", "--output", "csv", "-b", name,
+        **doing.pristine,
+    )  # fmt: skip
+    lines = printed[printed.index('"backend_name","op_name"') :]
     return [
         (row["op_name"], row["op_params"], row["supported"] in ("1", "true", "yes"))
         for row in csv.DictReader(io.StringIO(lines))
