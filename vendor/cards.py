@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from vendor import cpp_source, cut
@@ -56,11 +57,13 @@ def _cut(name: str, ggml: Path, native: Path, target: Path, compiler: Sequence[s
             stream = cpp_source.preprocessed(command, files, folders, backend.defines)
             aliases = _aliases(backend, command, folders)
         for pattern, becomes in backend.edits:
-            stream = re.sub(pattern, becomes, stream)
+            stream = re.sub(pattern, partial(_with_lines, becomes), stream)
         source = cpp_source.read(stream, {backend.folder, *backend.more})
         provided = {aliases.get(name, name) for name in _defined(stubs)}
+        defined = {name for d in source.definitions if d.has_body for name in d.names}
+        lacking = set(backend.asked) - defined
         wanted = cut.Wanted(
-            (*backend.roots, *backend.slices), provided, (*ENDS, *backend.ends), backend.answers,
+            (*(root for root in backend.roots if root not in lacking), *backend.slices), provided, (*ENDS, *backend.ends), backend.answers,
             backend.members, backend.slices,
         )  # fmt: skip
         text = cut.cut(source, wanted)
@@ -70,7 +73,8 @@ def _cut(name: str, ggml: Path, native: Path, target: Path, compiler: Sequence[s
     _write(target / f"{name}.inc", text)
     defines = "".join(f"#define {d.replace('=', ' ', 1)}\n" for d in backend.defines)
     defines += "".join(f"#define {name} {other}\n" for name, other in sorted(aliases.items()))
-    defines += "".join(f"#define GP_HAS_{name}\n" for name in backend.asked if name in text)
+    defines += "".join(f"#define GP_HAS_{name}\n" for name in backend.asked
+                       if re.search(rf"\b{name}\b", text))  # fmt: skip
     _write(
         made,
         f'{defines}#define GP_CARD_NAME "{name}"\n#define GP_CUT "{name}.inc"\n'
@@ -86,6 +90,12 @@ def _cut(name: str, ggml: Path, native: Path, target: Path, compiler: Sequence[s
         errors = [line for line in done.stderr.splitlines() if "error:" in line]
         return Cut(name, None, "; ".join(errors[:3]) or done.stderr[-300:])
     return Cut(name, made)
+
+
+def _with_lines(becomes: str, found: re.Match[str]) -> str:
+    """What a match becomes, with as many lines as it had, so that those after it keep theirs."""
+    lines = found[0].split("\n")[1:]
+    return found.expand(becomes) + "".join("\n" + (one if one[:2] == "# " else "") for one in lines)
 
 
 def _write(path: Path, text: str) -> None:

@@ -81,6 +81,7 @@ struct card_registration {
 };
 
 [[noreturn]] void card_no_room(int n);
+[[noreturn]] void card_refused(const char * why); // by upstream's code, which does not use such a device
 
 // The devices that a backend has room for, and the registry that upstream's functions find them in. `Context` is
 // upstream's for a device.

@@ -85,6 +85,10 @@ void card_no_room(int n) {
     throw std::length_error("at most " + std::to_string(n) + " cards of a backend can be open");
 }
 
+void card_refused(const char * why) {
+    throw std::invalid_argument(why);
+}
+
 void card_answers(const char * file, int line) {
     if (now) {
         now->all.clear();
