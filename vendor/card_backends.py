@@ -159,6 +159,39 @@ _WEBGPU = Backend(
     ),
 )  # fmt: skip
 
+_HEXAGON = Backend(
+    "ggml-hexagon",
+    ("ggml-hexagon.cpp",),
+    ("ggml_backend_hexagon_device_i",),
+    ("ggml_backend_hexagon_device_supports_op",),
+    "hexagon.cpp",
+    # The answer is the last of several values.
+    edits=(
+        *_NO_EXCEPTIONS,
+        (r"\bsupp = ([^;]*);(?=\s*(?:break|switch))", r"supp = (GP_ANSWER \1);"),
+        (r"\breturn supp;", "return {supp};"),
+        # On its hosts, which are ARM's, a division by zero is zero.
+        (r"- d\) / d \+ 1\)", "- d) / (d ? d : UINT64_MAX) + 1)"),
+    ),
+    ends=("*_alloc_buffer*", "*_buffer_type_get_alloc_size_n"),
+    more=("ggml-hexagon.h", "htp"),
+)  # fmt: skip
+
+_ET = Backend(
+    "ggml-et",
+    ("ggml-et.cpp",),
+    ("ggml_backend_et_device_i", "ggml_backend_et_buffer_type_i"),
+    ("ggml_backend_et_device_supports_op",),
+    "et.cpp",
+    edits=(  # the answer is the last of several values
+        *_NO_EXCEPTIONS,
+        (r"\bsupported = ([^;]*);", r"supported = (GP_ANSWER \1);"),
+        (r"\breturn supported;", "return {supported};"),
+    ),
+    ends=("*_init_backend",),
+    more=("ggml-et.h",),
+)  # fmt: skip
+
 BACKENDS: dict[str, Backend] = {
     "metal": _METAL,
     "cuda": _CUDA,
@@ -183,6 +216,8 @@ BACKENDS: dict[str, Backend] = {
     "opencl": _OPENCL,
     "sycl": _SYCL,
     "webgpu": _WEBGPU,
+    "hexagon": _HEXAGON,
+    "et": _ET,
     "cann": _CANN,
     "cann-310p": replace(_CANN, defines=("ASCEND_310P",)),  # its build is another
 }

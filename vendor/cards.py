@@ -94,8 +94,9 @@ def _cut(name: str, ggml: Path, native: Path, target: Path, compiler: Sequence[s
 
 def _with_lines(becomes: str, found: re.Match[str]) -> str:
     """What a match becomes, with as many lines as it had, so that those after it keep theirs."""
-    lines = found[0].split("\n")[1:]
-    return found.expand(becomes) + "".join("\n" + (one if one[:2] == "# " else "") for one in lines)
+    made = found.expand(becomes)
+    lost = found[0].split("\n")[1 + made.count("\n") :]
+    return made + "".join("\n" + (line if line.startswith("# ") else "") for line in lost)
 
 
 def _write(path: Path, text: str) -> None:

@@ -24,6 +24,8 @@ from .profiles.cards import CARDS, OF_BACKEND, Card
 _MEMORY = dict.fromkeys(("cuda", "hip", "musa"), "totalGlobalMem")
 _MEMORY |= {
     **dict.fromkeys(("cann", "cann-310p"), "ACL_HBM_MEM"),
+    "et": "memorySize_",
+    "hexagon": "max_vmem",
     "metal": "recommendedMaxWorkingSetSize",
     "opencl": "CL_DEVICE_GLOBAL_MEM_SIZE",
     "sycl": "global_mem_size",

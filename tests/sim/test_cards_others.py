@@ -1,4 +1,4 @@
-"""Cards of OpenCL, SYCL, WebGPU and CANN: the expected answers are read in upstream's source."""
+"""Cards of OpenCL, SYCL, WebGPU, CANN, Hexagon and ET: the expected answers are read in upstream's source."""
 
 from __future__ import annotations
 
@@ -294,6 +294,55 @@ def test_cann_offloads_by_ne1(ctx):
             assert buffer.alloc_size(odd) == odd.nbytes + (1024 - 544) // 32 * 18
 
 
+# ---- Hexagon and ET
+
+
+@pytest.mark.parametrize(
+    "type_", ["q4_0", "q4_1", "q8_0", "iq4_nl", "mxfp4", "q2_k", "q6_k", "f16", "q5_0", "bf16"]
+)
+def test_hexagon_multiplies_by_these_weights(ctx, type_):
+    card = ggml.load_profile("hexagon")
+    assert card.supports(product(ctx, type_)) == (type_ not in ("q5_0", "bf16"))
+
+
+def test_hexagon_needs_its_fast_memory(ctx):
+    """What a kernel takes of it is computed by upstream's functions."""
+    node = attention(ctx, 128)
+    assert ggml.load_profile("hexagon").supports(node)
+    assert not ggml.load_profile("hexagon", vtcm_size=1 << 14).supports(node)
+    assert not ggml.load_profile("hexagon").supports(attention(ctx, 128, "q4_0"))
+
+
+def test_hexagon_forgets_the_weights_that_it_was_asked_about(ctx):
+    """Upstream remembers them by address until they have memory: rows are read in another way."""
+    card, w = ggml.load_profile("hexagon"), ctx.new_tensor("q8_0", 256, 64)
+    rows_ = ctx.get_rows(ctx.view_2d(w, 256, 32, w.nb[1], 0), ctx.new_tensor("i32", 4))
+    before = card.decide(rows_)
+    assert card.supports(ctx.mul_mat(w, ctx.new_tensor("f32", 256, 8)))
+    assert card.decide(rows_) == before
+
+
+def test_hexagon_keeps_tiles_of_weights():
+    with (
+        ggml.sim_device("npu", profile="hexagon") as npu, ggml.Context() as ctx,
+        npu.buffer_type.alloc(4096) as buffer,
+    ):  # fmt: skip
+        assert npu.settings["alignment"] == 128 and npu.host_buffer_type is None
+        assert buffer.alloc_size(ctx.new_tensor("q4_0", 64, 32)) == 64 * 32 // 32 * 18
+        assert buffer.alloc_size(ctx.new_tensor("q4_0", 64, 1)) == 64 * 32 // 32 * 18  # 32 rows
+
+
+def test_et_offloads_all_but_rows_and_needs_whole_cache_lines(ctx):
+    with ggml.sim_device("et0", profile="et") as et:
+        assert et.offload_op(product(ctx, "q8_0", 1)) and et.settings["alignment"] == 64
+        assert et.memory[1] == 32 << 30
+    card = ggml.load_profile("et")
+    for type_, known in (("q8_0", True), ("q4_0", True), ("f16", True), ("q4_k", False)):
+        assert card.supports(product(ctx, type_)) == known
+    assert card.supports(ctx.sqr(ctx.new_tensor("f32", 32)))
+    assert not card.supports(ctx.sqr(ctx.new_tensor("f32", 33)))
+
+
 # ---- against upstream's record
 
 
@@ -306,6 +355,11 @@ NEWER = {
         ).split(), True),
         "TANH": False,  # of f16, which overflows on Adreno
     },
+    "hexagon": dict.fromkeys((
+        "CPY DUP GEGLU GEGLU_ERF GEGLU_QUICK GELU_ERF GET_ROWS MUL_MAT MUL_MAT_ID POOL_1D POOL_2D "
+        "SWIGLU SWIGLU_CLAMP"
+    ).split(), True),
+    "et": {},
     "sycl": {},
     "webgpu": dict.fromkeys(("CONT", "DUP", "GET_ROWS", "MUL_MAT", "SET_ROWS"), True),
     "cann": dict.fromkeys((
@@ -317,7 +371,9 @@ PROPERTIES = {"webgpu": {"subgroupMatrixM": 0}}
 
 
 @pytest.mark.thorough("cases", quick=1)
-@pytest.mark.parametrize("name", ["adreno-x1", "arc-a770", "webgpu-m3max", "ascend-910b"])
+@pytest.mark.parametrize(
+    "name", ["adreno-x1", "arc-a770", "webgpu-m3max", "ascend-910b", "hexagon-v79", "et-soc-1"]
+)
 def test_the_record_agrees_but_for_what_is_newer(name):
     backend = CARDS[name].backend
     card = ggml.load_profile(name, **PROPERTIES.get(backend, {}))

@@ -19,6 +19,8 @@ _MUSA = "Moore Threads' data sheet"
 _INTEL = "Intel's data sheet; logs of llama.cpp's ggml_sycl_init"
 _ADRENO = "logs of ggml_opencl and clinfo on such devices"
 _ASCEND = "Huawei's data sheet"
+_HEXAGON = "upstream's defaults (ggml_hexagon_session::allocate)"
+_ET = "AIFoundry's documentation"
 _DAWN = "Dawn's limits, which follow those of Metal and Vulkan"
 
 
@@ -146,6 +148,13 @@ def _dawn(
     return Card("webgpu", f"{title} (WebGPU)", max_buffer, properties, _DAWN, tuple(properties))
 
 
+def _hexagon(title: str, memory: int) -> Card:
+    """What upstream goes by where it cannot ask the device; `memory` is what can be mapped."""
+    properties = {"n_threads": 8, "n_hmx": 1, "vtcm_size": 8 << 20}
+    assumed = (*properties, "max_vmem")
+    return Card("hexagon", f"Qualcomm Hexagon {title}", memory, properties, _HEXAGON, assumed)
+
+
 def _ascend(title: str, backend: str, memory: int) -> Card:
     # What a weight takes in tiles is told by a function of CANN.
     assumed = ("aclnnCalculateMatmulWeightSizeV2",)
@@ -219,6 +228,9 @@ CARDS: dict[str, Card] = {
     "adreno-740": _adreno("740", 8, "E031.41.03.44", 1024, " cl_qcom_large_buffer"),
     "webgpu-m3max": _dawn("Apple M3 Max", "apple", 72 * GIB, 72 * GIB, 32, 32, 8),
     "webgpu-rtx4090": _dawn("NVIDIA RTX 4090", "nvidia", 4 * GIB, 4 * GIB - 4, 256, 32, 16),
+    "hexagon-v79": _hexagon("v79 (Snapdragon 8 Elite)", 3200 << 20),
+    "hexagon-v73": _hexagon("v73 (Snapdragon X Elite)", 3000 << 20),
+    "et-soc-1": Card("et", "AIFoundry ET-SoC-1", 32 * GIB, {}, _ET, ("memorySize_", "cacheLineSize_")),
     "ascend-910b": _ascend("910B", "cann", 64),
     "ascend-310p": _ascend("310P", "cann-310p", 48),
 }
@@ -227,6 +239,8 @@ CARDS: dict[str, Card] = {
 OF_BACKEND: dict[str, str] = {
     "cann": "ascend-910b",
     "cuda": "rtx4090",
+    "et": "et-soc-1",
+    "hexagon": "hexagon-v79",
     "hip": "rx7900xtx",
     "metal": "m3max",
     "musa": "s4000",
