@@ -62,8 +62,9 @@ def _cut(name: str, ggml: Path, native: Path, target: Path, compiler: Sequence[s
         provided = {aliases.get(name, name) for name in _defined(stubs)}
         defined = {name for d in source.definitions if d.has_body for name in d.names}
         lacking = set(backend.asked) - defined
+        roots = [root for root in backend.roots if root not in lacking]
         wanted = cut.Wanted(
-            (*(root for root in backend.roots if root not in lacking), *backend.slices), provided, (*ENDS, *backend.ends), backend.answers,
+            (*roots, *backend.slices), provided, (*ENDS, *backend.ends), backend.answers,
             backend.members, backend.slices,
         )  # fmt: skip
         text = cut.cut(source, wanted)

@@ -220,7 +220,8 @@ def test_a_source_that_cannot_be_preprocessed_is_named(folder):
 def test_what_is_in_a_namespace_without_a_name_is_read(folder):
     made = text(
         folder,
-        "namespace /* anonymous */ {\nstatic int n = 3;\nbool supported(int i) { return i < n; }\n}\n"
+        "namespace /* anonymous */ {\nstatic int n = 3;\n"
+        "bool supported(int i) { return i < n; }\n}\n"
         "namespace other {\nbool supported(int i) { return false; }\n}\n",
         roots=["supported"],
     )

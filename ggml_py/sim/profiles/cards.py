@@ -119,7 +119,7 @@ def _adreno(title: str, memory: int, compiler: str, max_alloc: int, extensions: 
     properties: dict[str, str | int] = {
         "CL_DEVICE_VERSION": f"OpenCL 3.0 Adreno(TM) {title}",
         "CL_DRIVER_VERSION": f"OpenCL 3.0 QUALCOMM build: commit unknown Compiler {compiler}",
-        "CL_DEVICE_EXTENSIONS": f"cl_khr_fp16 cl_khr_subgroups cl_qcom_subgroup_shuffle{extensions}",
+        "CL_DEVICE_EXTENSIONS": f"cl_khr_fp16 cl_khr_subgroups {extensions}".rstrip(),
         "CL_DEVICE_MAX_MEM_ALLOC_SIZE": max_alloc << 20,
         "CL_KERNEL_WORK_GROUP_SIZE": 512,  # as on record (docs/ops): ARGSORT of up to 512
     }
@@ -222,15 +222,23 @@ CARDS: dict[str, Card] = {
     "arc-b60": _intel("Arc Pro B60", 24, "intel_gpu_bmg_g21", "20.1", 160, 128),
     "arc-140v": _intel("Arc 140V (Lunar Lake)", 16, "intel_gpu_lnl_m", "20.4", 64, 128, 1),
     "max1100": _intel("Data Center GPU Max 1100", 48, "intel_gpu_pvc", "12.60", 448, 128),
-    "adreno-x1": _adreno("X1-85", 16, "DX.18.02.00", 2048),
-    "adreno-830": _adreno("830", 8, "E031.47.18.23", 1024, " cl_qcom_large_buffer"),
-    "adreno-750": _adreno("750", 8, "E031.45.02.06", 1024, " cl_qcom_large_buffer"),
-    "adreno-740": _adreno("740", 8, "E031.41.03.44", 1024, " cl_qcom_large_buffer"),
+    "adreno-x1": _adreno("X1-85", 16, "DX.18.02.00", 2048, "cl_qcom_subgroup_shuffle"),
+    "adreno-830": _adreno(
+        "830", 8, "E031.47.18.23", 1024, "cl_qcom_subgroup_shuffle cl_qcom_large_buffer"
+    ),
+    "adreno-750": _adreno(
+        "750", 8, "E031.45.02.06", 1024, "cl_qcom_subgroup_shuffle cl_qcom_large_buffer"
+    ),
+    "adreno-740": _adreno(
+        "740", 8, "E031.41.03.44", 1024, "cl_qcom_subgroup_shuffle cl_qcom_large_buffer"
+    ),
     "webgpu-m3max": _dawn("Apple M3 Max", "apple", 72 * GIB, 72 * GIB, 32, 32, 8),
     "webgpu-rtx4090": _dawn("NVIDIA RTX 4090", "nvidia", 4 * GIB, 4 * GIB - 4, 256, 32, 16),
     "hexagon-v79": _hexagon("v79 (Snapdragon 8 Elite)", 3200 << 20),
     "hexagon-v73": _hexagon("v73 (Snapdragon X Elite)", 3000 << 20),
-    "et-soc-1": Card("et", "AIFoundry ET-SoC-1", 32 * GIB, {}, _ET, ("memorySize_", "cacheLineSize_")),
+    "et-soc-1": Card(
+        "et", "AIFoundry ET-SoC-1", 32 * GIB, {}, _ET, ("memorySize_", "cacheLineSize_")
+    ),
     "ascend-910b": _ascend("910B", "cann", 64),
     "ascend-310p": _ascend("310P", "cann-310p", 48),
 }
