@@ -366,7 +366,7 @@ NEWER = {
     ),
     "et": {},
     "sycl": {},
-    "webgpu": yes("CONT DUP GET_ROWS MUL_MAT SET_ROWS"),
+    "webgpu": yes("CONT CPY DUP GET_ROWS MUL_MAT MUL_MAT_ID SET_ROWS"),
     "cann": yes("CONT CPY CUMSUM DIAG FILL GET_ROWS MUL_MAT SET SET_ROWS SOFTPLUS SOLVE_TRI TRI"),
 }
 # That of WebGPU is of an adapter without matrices: attention with heads of 512 fits.
