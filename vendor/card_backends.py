@@ -30,8 +30,7 @@ class Backend:
     ends: tuple[str, ...] = ()
     more: tuple[str, ...] = ()  # other folders and files whose text belongs to the backend
     aliases: str = ""  # a header of the backend that renames the toolkit's names
-    also: tuple[str, ...] = ()  # roots that some releases lack
-    asked: tuple[str, ...] = ()  # names that some releases lack: the stubs get GP_HAS_NAME
+    asked: tuple[str, ...] = ()  # names, also roots, that some lack: the stubs get GP_HAS_NAME
     edits: tuple[tuple[str, str], ...] = ()  # patterns of what is not C++, and what it becomes
     members: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # see cut.Wanted
     slices: Mapping[str, tuple[str, str]] = field(default_factory=dict)
@@ -43,7 +42,7 @@ _CUDA = Backend(
     ("ggml-cuda.cu", "fattn.cu", "fwht.cu", "lightning-indexer.cu", "mmq.cu", "topk-moe.cu"),
     (
         "ggml_backend_cuda_device_interface", "ggml_backend_cuda_buffer_type_interface",
-        "ggml_cuda_init",
+        "ggml_cuda_init", "ggml_backend_cuda_graph_optimize",
     ),
     ("ggml_backend_cuda_device_supports_op",),
     "cuda.cpp",
@@ -54,7 +53,6 @@ _CUDA = Backend(
     ),
     ("CUDART_VERSION=12080", "GGML_CUDA_PEER_MAX_BATCH_SIZE=128"),
     more=("vendors", "ggml-cuda.h"),
-    also=("ggml_backend_cuda_graph_optimize",),
     asked=("ggml_backend_cuda_graph_optimize",),
 )  # fmt: skip
 
@@ -117,6 +115,115 @@ _VULKAN = Backend(
     generated={"*_data": "shader", "*_len": "shader"},
 )  # fmt: skip
 
+_OPENCL = Backend(
+    "ggml-opencl",
+    ("ggml-opencl.cpp",),
+    (
+        "ggml_backend_opencl_device_i", "ggml_opencl_is_device_supported", "ggml_cl_init",
+        "ggml_cl2_init",
+    ),
+    ("ggml_opencl_supports_op",),
+    "opencl.cpp",
+    ("CL/cl.h",),
+    (
+        "GGML_OPENCL_TARGET_VERSION=300", "GGML_OPENCL_SOA_Q", "GGML_OPENCL_USE_ADRENO_KERNELS",
+        "GGML_OPENCL_EMBED_KERNELS",
+    ),
+    more=("ggml-opencl.h",),
+    edits=((r"static size_t max_size = -1", "size_t max_size = -1"),),  # that of the first device
+    asked=("ggml_opencl_is_device_supported", "ggml_cl_init", "ggml_cl2_init"),
+)  # fmt: skip
+
+# Cards are compiled without exceptions.
+_NO_EXCEPTIONS = (
+    (r"\btry\s*\{", "{"),
+    (r"\bcatch\s*\([^()]*\)\s*\{(?:[^{}]|\{[^{}]*\})*\}", ""),
+)
+
+_SYCL = Backend(
+    "ggml-sycl",
+    ("ggml-sycl.cpp", "common.cpp", "fattn.cpp", "fattn-onednn.cpp", "sycl_hw.cpp"),
+    ("ggml_backend_sycl_device_interface", "ggml_sycl_init"),
+    ("ggml_backend_sycl_device_supports_op",),
+    "sycl.cpp",
+    ("sycl/sycl.hpp",),
+    (
+        "GGML_SYCL_WARP_SIZE=16", "GGML_SYCL_DNNL=1", "GGML_SYCL_SUPPORT_LEVEL_ZERO_API",
+        "GGML_SYCL_HAS_BF16",  # with Intel's compiler
+    ),
+    more=("ggml-sycl.h",),
+    edits=(
+        *_NO_EXCEPTIONS,
+        # The current device is the buffer type's.
+        (r"dpct::get_current_device\(\)(\.get_max_mem_alloc_size)", r"gp_device_of(buft)\1"),
+    ),
+    slices={
+        "ggml_check_sycl": (
+            "", r"g_ggml_sycl_(fa_\w+|enable_mkl_fa|enable_flash_attention|\w*pinned_mem\w*) =\s",
+        ),
+    },
+)  # fmt: skip
+
+_CANN = Backend(
+    "ggml-cann",
+    ("ggml-cann.cpp",),
+    ("ggml_backend_cann_device_interface", "ggml_cann_init"),
+    ("ggml_backend_cann_supports_op",),
+    "cann.cpp",
+    ("acl/acl.h",),
+    ("ASCEND_910B", "USE_ACL_GRAPH"),
+    more=("ggml-cann.h",),
+)  # fmt: skip
+
+_WEBGPU = Backend(
+    "ggml-webgpu",
+    ("ggml-webgpu.cpp",),
+    ("ggml_backend_webgpu_device_i", "create_webgpu_device"),
+    ("ggml_backend_webgpu_device_supports_op",),
+    "webgpu.cpp",
+    ("webgpu/webgpu_cpp.h",),
+    ends=("*_backend_init",),
+    more=("ggml-webgpu.h",),
+    # The answer is the last of several values.
+    edits=(
+        (r"\bsupports_op (\|?=) ([^;]*);", r"supports_op \1 (GP_ANSWER \2);"),
+        (r"\breturn supports_op;", "return {supports_op};"),
+    ),
+)  # fmt: skip
+
+_HEXAGON = Backend(
+    "ggml-hexagon",
+    ("ggml-hexagon.cpp",),
+    ("ggml_backend_hexagon_device_i",),
+    ("ggml_backend_hexagon_device_supports_op",),
+    "hexagon.cpp",
+    # The answer is the last of several values.
+    edits=(
+        *_NO_EXCEPTIONS,
+        (r"\bsupp = ([^;]*);(?=\s*(?:break|switch))", r"supp = (GP_ANSWER \1);"),
+        (r"\breturn supp;", "return {supp};"),
+        # On its hosts, which are ARM's, a division by zero is zero.
+        (r"- d\) / d \+ 1\)", "- d) / (d ? d : UINT64_MAX) + 1)"),
+    ),
+    ends=("*_alloc_buffer*", "*_buffer_type_get_alloc_size_n"),
+    more=("ggml-hexagon.h", "htp"),
+)  # fmt: skip
+
+_ET = Backend(
+    "ggml-et",
+    ("ggml-et.cpp",),
+    ("ggml_backend_et_device_i", "ggml_backend_et_buffer_type_i"),
+    ("ggml_backend_et_device_supports_op",),
+    "et.cpp",
+    edits=(  # the answer is the last of several values
+        *_NO_EXCEPTIONS,
+        (r"\bsupported = ([^;]*);", r"supported = (GP_ANSWER \1);"),
+        (r"\breturn supported;", "return {supported};"),
+    ),
+    ends=("*_init_backend",),
+    more=("ggml-et.h",),
+)  # fmt: skip
+
 BACKENDS: dict[str, Backend] = {
     "metal": _METAL,
     "vulkan": _VULKAN,
@@ -139,4 +246,11 @@ BACKENDS: dict[str, Backend] = {
         ),
         aliases="vendors/musa.h",
     ),
+    "opencl": _OPENCL,
+    "sycl": _SYCL,
+    "webgpu": _WEBGPU,
+    "hexagon": _HEXAGON,
+    "et": _ET,
+    "cann": _CANN,
+    "cann-310p": replace(_CANN, defines=("ASCEND_310P",)),  # its build is another
 }

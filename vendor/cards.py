@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from vendor import cpp_source, cut
@@ -59,13 +60,14 @@ def _cut(name: str, ggml: Path, native: Path, target: Path, compiler: Sequence[s
             stream = cpp_source.preprocessed(command, files, folders, backend.defines)
             aliases = _aliases(backend, command, folders)
         for pattern, becomes in backend.edits:
-            stream = re.sub(pattern, becomes, stream)
+            stream = re.sub(pattern, partial(_with_lines, becomes), stream)
         source = cpp_source.read(stream, {backend.folder, *backend.more})
         provided = {aliases.get(name, name) for name in _defined(stubs)}
-        also = {name for d in source.definitions if d.has_body for name in d.names}
-        roots = (*backend.roots, *backend.slices, *(also & {*backend.also}))
+        defined = {name for d in source.definitions if d.has_body for name in d.names}
+        lacking = set(backend.asked) - defined
+        roots = [root for root in backend.roots if root not in lacking]
         wanted = cut.Wanted(
-            roots, provided, (*ENDS, *backend.ends), backend.answers,
+            (*roots, *backend.slices), provided, (*ENDS, *backend.ends), backend.answers,
             backend.members, backend.slices, backend.generated,
         )  # fmt: skip
         text = cut.cut(source, wanted)
@@ -75,7 +77,8 @@ def _cut(name: str, ggml: Path, native: Path, target: Path, compiler: Sequence[s
     _write(target / f"{name}.inc", text)
     defines = "".join(f"#define {d.replace('=', ' ', 1)}\n" for d in backend.defines)
     defines += "".join(f"#define {name} {other}\n" for name, other in sorted(aliases.items()))
-    defines += "".join(f"#define GP_HAS_{name}\n" for name in backend.asked if name in text)
+    defines += "".join(f"#define GP_HAS_{name}\n" for name in backend.asked
+                       if re.search(rf"\b{name}\b", text))  # fmt: skip
     _write(
         made,
         f'{defines}#define GP_CARD_NAME "{name}"\n#define GP_CUT "{name}.inc"\n'
@@ -91,6 +94,13 @@ def _cut(name: str, ggml: Path, native: Path, target: Path, compiler: Sequence[s
         errors = [line for line in done.stderr.splitlines() if "error:" in line]
         return Cut(name, None, "; ".join(errors[:3]) or done.stderr[-300:])
     return Cut(name, made)
+
+
+def _with_lines(becomes: str, found: re.Match[str]) -> str:
+    """What a match becomes, with as many lines as it had, so that those after it keep theirs."""
+    made = found.expand(becomes)
+    lost = found[0].split("\n")[1 + made.count("\n") :]
+    return made + "".join("\n" + (line if line.startswith("# ") else "") for line in lost)
 
 
 def _write(path: Path, text: str) -> None:

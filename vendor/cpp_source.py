@@ -99,7 +99,7 @@ def read(stream: str, wanted: Set[str]) -> Source:
             name = names[file]
             continue
         if name:
-            kept.append(text)
+            kept.append("" if text.lstrip().startswith("#") else text)  # #pragma
             lines.append((name, number))
         else:
             elsewhere.append(text)
@@ -125,11 +125,14 @@ def read(stream: str, wanted: Set[str]) -> Source:
 def _definitions(tokens: Sequence[Token]) -> Iterator[Definition]:
     at = 0
     while at < len(tokens):
-        if tokens[at].text in (";", "}"):  # the end of `extern "C" {`
+        if tokens[at].text in (";", "}"):  # the end of `extern "C" {` or `namespace {`
             at += 1
             continue
         if [token.text for token in tokens[at : at + 3]] == ["extern", '"C"', "{"]:
             at += 3
+            continue
+        if [token.text for token in tokens[at : at + 2]] == ["namespace", "{"]:
+            at += 2
             continue
         end = _end(tokens, at)
         yield _definition(tokens[at:end])

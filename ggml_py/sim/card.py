@@ -25,8 +25,16 @@ from .profiles.cards import CARDS, OF_BACKEND, Card
 
 # The property that is the memory in bytes.
 _MEMORY = dict.fromkeys(("cuda", "hip", "musa"), "totalGlobalMem")
-_MEMORY["metal"] = "recommendedMaxWorkingSetSize"
-_MEMORY["vulkan"] = "memoryHeapSize"
+_MEMORY |= {
+    **dict.fromkeys(("cann", "cann-310p"), "ACL_HBM_MEM"),
+    "et": "memorySize_",
+    "hexagon": "max_vmem",
+    "metal": "recommendedMaxWorkingSetSize",
+    "opencl": "CL_DEVICE_GLOBAL_MEM_SIZE",
+    "sycl": "global_mem_size",
+    "vulkan": "memoryHeapSize",
+    "webgpu": "maxBufferSize",
+}
 
 
 def card_backends() -> tuple[str, ...]:

@@ -32,7 +32,7 @@ def profiles() -> tuple[str, ...]:
 
 
 def load_profile(
-    name: str | os.PathLike[str], strict: bool = False, **properties: object
+    name: str | os.PathLike[str], /, strict: bool = False, **properties: object
 ) -> Profile | CardProfile:
     """Loads the profile of a device. `name` is one of
 

@@ -1,8 +1,10 @@
 """Functions cut out of C++ sources: what is taken along, what is not, what is refused."""
 
+import re
 import shutil
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -238,6 +240,37 @@ def test_a_source_that_cannot_be_preprocessed_is_named(folder):
         source(folder)
 
 
+def test_what_is_in_a_namespace_without_a_name_is_read(folder):
+    made = text(
+        folder,
+        "namespace /* anonymous */ {\nstatic int n = 3;\n"
+        "bool supported(int i) { return i < n; }\n}\n"
+        "namespace other {\nbool supported(int i) { return false; }\n}\n",
+        roots=["supported"],
+    )
+    assert "static int n = 3;" in made and "return false" not in made
+
+
+def test_pragmas_are_no_names(folder):
+    made = text(
+        folder,
+        "#pragma GCC diagnostic ignored \"-Wall\"\nextern int unused_here;\n"
+        "extern int n;\nbool supported(int i) {\n#pragma message(\"TODO\")\n  return i < n;\n}\n",
+        roots=["supported"],
+    )
+    assert "pragma" not in made and "unused_here" not in made and "extern int n;" in made
+
+
+def test_an_edit_keeps_the_lines_after_it():
+    """Also the marks of the preprocessor."""
+    kept = partial(cards._with_lines, r"x = (GP_ANSWER \1);")
+    made = re.sub(r"x = ([^;]*);", kept, "x = a &&\n  b;\nlast")
+    assert made == "x = (GP_ANSWER a &&\n  b);\nlast"
+    gone = partial(cards._with_lines, "")
+    made = re.sub(r"catch[^}]*}", gone, "{ 1; }\ncatch (e) {\n# 7 \"f.h\"\n  2;\n}\nlast")
+    assert made == '{ 1; }\n\n# 7 "f.h"\n\n\nlast'
+
+
 # --- of upstream's releases
 
 
@@ -247,17 +280,31 @@ def ggml_of(label):
         return identity.unpacked(releases.find(label), folder, whole=False) / "ggml"
 
 
+# Why a release's backend is not cut: it is not there, or its device is described in another way.
+LACKING = {
+    "0.21.0": {"hexagon": "no member named"},
+    "0.9.4": {
+        "hexagon": "no member named", "et": "the release has no ggml-et/ggml-et.cpp",
+        "webgpu": "create_webgpu_device is defined 0 times",
+    },
+}  # fmt: skip
+
+
 @pytest.mark.thorough("long")
 @pytest.mark.parametrize("label", [None, "0.21.0", "0.9.4"])
 def test_every_backend_is_cut_from_new_and_old_releases(tmp_path, label):
     """Without a toolkit, and a small part of each backend."""
     native = REPO / "ggml_py" / "native"
     made = cards.generate(ggml_of(label), native, tmp_path / "made", [COMPILER])
-    assert {one.backend: one.why for one in made} == dict.fromkeys(cards.BACKENDS, "")
+    lacking = LACKING.get(label, {})
     for one in made:
+        assert re.search(lacking.get(one.backend, r"\A\Z"), one.why), one
+    for one in made:
+        if one.file is None:
+            continue
         text = one.file.with_suffix(".inc").read_text()
-        most = 10_000 if one.backend == "vulkan" else 3_000  # it lists a thousand pipelines
-        assert "<<<" not in text and "__global__" not in text and text.count("\n") < most
+        most = 1_500_000 if one.backend == "vulkan" else 250_000  # it lists a thousand pipelines
+        assert "<<<" not in text and "__global__" not in text and len(text) < most
         assert text.count("GP_ANSWER") > 30
 
 
@@ -270,7 +317,13 @@ def test_a_backend_that_a_release_lacks_is_left_out_with_the_reason(tmp_path):
 
 
 @pytest.mark.thorough("long")
-@pytest.mark.parametrize("name", ["rtx4090", "m3max", "mi300x", "vulkan-rx7900xtx"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "rtx4090", "m3max", "mi300x", "adreno-x1", "arc-a770", "webgpu-m3max", "ascend-910b",
+        "hexagon-v79", "et-soc-1", "vulkan-rx7900xtx",
+    ],
+)  # fmt: skip
 def test_the_lines_of_answers_are_returns_of_upstreams_source(name):
     import ggml_py as ggml
 
@@ -290,5 +343,6 @@ def test_the_lines_of_answers_are_returns_of_upstreams_source(name):
         for node in nodes:
             for place in card.decide(node).row.split(", "):
                 file, line = place.split(":")
-                (path,) = source_folder.rglob(file)
-                assert "return" in path.read_text().splitlines()[int(line) - 1], (node, place)
+                (path,) = (source_folder / cards.BACKENDS[card.card.backend].folder).rglob(file)
+                at = path.read_text().splitlines()[int(line) - 1]
+                assert re.search(r"return|\bsupp\w* \|?= ", at), (node, place, at)

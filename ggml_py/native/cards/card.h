@@ -107,7 +107,7 @@ struct card_registration {
 };
 
 [[noreturn]] void card_no_room(int n);
-[[noreturn]] void card_refused(const std::string & why); // in place of upstream's `throw`
+[[noreturn]] void card_refused(const std::string & why); // by upstream's code, in place of its `throw`
 
 // The devices that a backend has room for, and the registry that upstream's functions find them in. `Context` is
 // upstream's for a device.

@@ -20,6 +20,12 @@ _RADV = "Mesa's RADV (radv_physical_device.c); AMD's data sheet"
 _ANV = "Mesa's ANV (anv_physical_device.c); Intel's data sheet"
 _NV_VULKAN = "the limits that NVIDIA's driver reports to Vulkan; NVIDIA's data sheet"
 _LLVMPIPE = "vulkaninfo of Mesa 22.3.6 (Debian 12)"
+_INTEL = "Intel's data sheet; logs of llama.cpp's ggml_sycl_init"
+_ADRENO = "logs of ggml_opencl and clinfo on such devices"
+_ASCEND = "Huawei's data sheet"
+_HEXAGON = "upstream's defaults (ggml_hexagon_session::allocate)"
+_ET = "AIFoundry's documentation"
+_DAWN = "Dawn's limits, which follow those of Metal and Vulkan"
 
 
 @dataclass(frozen=True)
@@ -89,6 +95,74 @@ def _apple(title: str, ram: int, family: int) -> Card:
     # Whether bfloat kernels compile on the device; upstream's init tries one.
     assumed = ("maxBufferLength", "recommendedMaxWorkingSetSize", "bfloat kernels compile")
     return Card("metal", f"Apple {title}", memory, properties, _APPLE, assumed)
+
+
+def _intel(title: str, memory: float, arch: str, cc: str, n_ve: int, slm: int,
+           integrated: int = 0) -> Card:  # fmt: skip
+    """`n_ve` vector engines, `slm` KiB of local memory. Level Zero gives one buffer of 4 GiB on
+    Alchemist, nearly all memory on later ones."""
+    major, minor = map(int, cc.split("."))
+    size = int(memory * GIB)
+    properties: dict[str, str | int] = {
+        "architecture": arch,
+        "major_version": major,
+        "minor_version": minor,
+        "max_compute_units": n_ve,
+        "local_mem_size": slm * KIB,
+        "max_mem_alloc_size": 4294959104 if "_acm_" in arch else size * 19 // 20,
+        "integrated": integrated,
+        "onednn_optimized_gemm": 1,
+    }
+    # Upstream tries on the device whether oneDNN has a matrix product that is not its reference.
+    assumed = ("max_mem_alloc_size", "onednn_optimized_gemm")
+    return Card("sycl", f"Intel {title}", size, properties, _INTEL, assumed)
+
+
+def _adreno(title: str, memory: int, compiler: str, max_alloc: int, extensions: str = "") -> Card:
+    """`compiler` as the driver's version ends, `max_alloc` in MiB. OpenCL has half of the RAM."""
+    properties: dict[str, str | int] = {
+        "CL_DEVICE_VERSION": f"OpenCL 3.0 Adreno(TM) {title}",
+        "CL_DRIVER_VERSION": f"OpenCL 3.0 QUALCOMM build: commit unknown Compiler {compiler}",
+        "CL_DEVICE_EXTENSIONS": f"cl_khr_fp16 cl_khr_subgroups {extensions}".rstrip(),
+        "CL_DEVICE_MAX_MEM_ALLOC_SIZE": max_alloc << 20,
+        "CL_KERNEL_WORK_GROUP_SIZE": 512,  # as on record (docs/ops): ARGSORT of up to 512
+    }
+    # Upstream compiles its kernels for argsort and attention on the device.
+    assumed = (
+        "CL_DEVICE_GLOBAL_MEM_SIZE", "CL_DEVICE_EXTENSIONS", "CL_KERNEL_WORK_GROUP_SIZE",
+        "attention's kernels compile",
+    )  # fmt: skip
+    name = f"Qualcomm Adreno {title}"
+    return Card("opencl", name, memory * GIB, properties, _ADRENO, assumed)
+
+
+def _dawn(
+    title: str, vendor: str, max_buffer: int, max_binding: int, align: int, subgroup: int, tile: int
+) -> Card:
+    """`subgroup` lanes, matrices of `tile` rows and columns. WebGPU tells no memory: upstream takes
+    the largest buffer for it."""
+    properties: dict[str, str | int] = {
+        "vendor": vendor,
+        "maxStorageBufferBindingSize": max_binding,
+        "minStorageBufferOffsetAlignment": align,
+        "subgroupMinSize": subgroup,
+        "subgroupMaxSize": subgroup,
+        **dict.fromkeys(("subgroupMatrixM", "subgroupMatrixN", "subgroupMatrixK"), tile),
+    }
+    return Card("webgpu", f"{title} (WebGPU)", max_buffer, properties, _DAWN, tuple(properties))
+
+
+def _hexagon(title: str, memory: int) -> Card:
+    """What upstream goes by where it cannot ask the device; `memory` is what can be mapped."""
+    properties = {"n_threads": 8, "n_hmx": 1, "vtcm_size": 8 << 20}
+    assumed = (*properties, "max_vmem")
+    return Card("hexagon", f"Qualcomm Hexagon {title}", memory, properties, _HEXAGON, assumed)
+
+
+def _ascend(title: str, backend: str, memory: int) -> Card:
+    # What a weight takes in tiles is told by a function of CANN.
+    assumed = ("aclnnCalculateMatmulWeightSizeV2",)
+    return Card(backend, f"Huawei Ascend {title}", memory * GIB, {}, _ASCEND, assumed)
 
 
 _NAVI = {
@@ -279,13 +353,44 @@ CARDS: dict[str, Card] = {
     "s80": _mthreads("MTT S80", 16, "2.1", 64),
     "s4000": _mthreads("MTT S4000", 48, "2.2", 64),
     "s5000": _mthreads("MTT S5000", 80, "3.1", 64),
+    "arc-a770": _intel("Arc A770", 16, "intel_gpu_acm_g10", "12.55", 512, 64),
+    "arc-a380": _intel("Arc A380", 6, "intel_gpu_acm_g11", "12.56", 128, 64),
+    "arc-b580": _intel("Arc B580", 12, "intel_gpu_bmg_g21", "20.1", 160, 128),
+    "arc-b60": _intel("Arc Pro B60", 24, "intel_gpu_bmg_g21", "20.1", 160, 128),
+    "arc-140v": _intel("Arc 140V (Lunar Lake)", 16, "intel_gpu_lnl_m", "20.4", 64, 128, 1),
+    "max1100": _intel("Data Center GPU Max 1100", 48, "intel_gpu_pvc", "12.60", 448, 128),
+    "adreno-x1": _adreno("X1-85", 16, "DX.18.02.00", 2048, "cl_qcom_subgroup_shuffle"),
+    "adreno-830": _adreno(
+        "830", 8, "E031.47.18.23", 1024, "cl_qcom_subgroup_shuffle cl_qcom_large_buffer"
+    ),
+    "adreno-750": _adreno(
+        "750", 8, "E031.45.02.06", 1024, "cl_qcom_subgroup_shuffle cl_qcom_large_buffer"
+    ),
+    "adreno-740": _adreno(
+        "740", 8, "E031.41.03.44", 1024, "cl_qcom_subgroup_shuffle cl_qcom_large_buffer"
+    ),
+    "webgpu-m3max": _dawn("Apple M3 Max", "apple", 72 * GIB, 72 * GIB, 32, 32, 8),
+    "webgpu-rtx4090": _dawn("NVIDIA RTX 4090", "nvidia", 4 * GIB, 4 * GIB - 4, 256, 32, 16),
+    "hexagon-v79": _hexagon("v79 (Snapdragon 8 Elite)", 3200 << 20),
+    "hexagon-v73": _hexagon("v73 (Snapdragon X Elite)", 3000 << 20),
+    "et-soc-1": Card(
+        "et", "AIFoundry ET-SoC-1", 32 * GIB, {}, _ET, ("memorySize_", "cacheLineSize_")
+    ),
+    "ascend-910b": _ascend("910B", "cann", 64),
+    "ascend-310p": _ascend("310P", "cann-310p", 48),
 }
 
 # The card that a backend's name alone means.
 OF_BACKEND: dict[str, str] = {
+    "cann": "ascend-910b",
     "cuda": "rtx4090",
+    "et": "et-soc-1",
+    "hexagon": "hexagon-v79",
     "hip": "rx7900xtx",
     "metal": "m3max",
     "musa": "s4000",
     "vulkan": "vulkan-rx7900xtx",
+    "opencl": "adreno-x1",
+    "sycl": "arc-a770",
+    "webgpu": "webgpu-m3max",
 }
