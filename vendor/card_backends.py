@@ -130,7 +130,10 @@ _OPENCL = Backend(
         "GGML_OPENCL_EMBED_KERNELS",
     ),
     more=("ggml-opencl.h",),
-    edits=((r"static size_t max_size = -1", "size_t max_size = -1"),),  # that of the first device
+    edits=(
+        (r"static size_t max_size = -1", "size_t max_size = -1"),  # that of the first device
+        (r"\bnamespace\s*\{(?=\s*struct ggml_backend_device_i)", ""),  # the contents are not read
+    ),
     asked=("ggml_opencl_is_device_supported", "ggml_cl_init", "ggml_cl2_init"),
 )  # fmt: skip
 

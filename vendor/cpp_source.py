@@ -125,14 +125,11 @@ def read(stream: str, wanted: Set[str]) -> Source:
 def _definitions(tokens: Sequence[Token]) -> Iterator[Definition]:
     at = 0
     while at < len(tokens):
-        if tokens[at].text in (";", "}"):  # the end of `extern "C" {` or `namespace {`
+        if tokens[at].text in (";", "}"):  # the end of `extern "C" {`
             at += 1
             continue
         if [token.text for token in tokens[at : at + 3]] == ["extern", '"C"', "{"]:
             at += 3
-            continue
-        if [token.text for token in tokens[at : at + 2]] == ["namespace", "{"]:
-            at += 2
             continue
         end = _end(tokens, at)
         yield _definition(tokens[at:end])

@@ -240,17 +240,6 @@ def test_a_source_that_cannot_be_preprocessed_is_named(folder):
         source(folder)
 
 
-def test_what_is_in_a_namespace_without_a_name_is_read(folder):
-    made = text(
-        folder,
-        "namespace /* anonymous */ {\nstatic int n = 3;\n"
-        "bool supported(int i) { return i < n; }\n}\n"
-        "namespace other {\nbool supported(int i) { return false; }\n}\n",
-        roots=["supported"],
-    )
-    assert "static int n = 3;" in made and "return false" not in made
-
-
 def test_pragmas_are_no_names(folder):
     made = text(
         folder,

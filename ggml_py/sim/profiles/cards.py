@@ -389,8 +389,8 @@ OF_BACKEND: dict[str, str] = {
     "hip": "rx7900xtx",
     "metal": "m3max",
     "musa": "s4000",
-    "vulkan": "vulkan-rx7900xtx",
     "opencl": "adreno-x1",
     "sycl": "arc-a770",
+    "vulkan": "vulkan-rx7900xtx",
     "webgpu": "webgpu-m3max",
 }
