@@ -131,8 +131,8 @@ def sim_device(
     `graph_optimize` reorders the nodes of a split. It is a function that takes them (a tuple of
     Tensors that also has `add_alloc_dep(tensor, until)`) and returns them, or their indices, in the
     order of computation; "card", upstream's own function for the card's backend (the default of
-    those of CUDA, HIP, MUSA and Vulkan); "metal", that for Metal; or "none". The result of a function is checked: each
-    node once, and none before one that it needs.
+    those of CUDA, HIP, MUSA and Vulkan); "metal", that for Metal; or "none". The result of a
+    function is checked: each node once, and none before one that it needs.
 
     Raises `ArgumentError` for a name that another device has, for settings that do not fit
     together, and for changed settings while it is in use. C: gp_sim_open
