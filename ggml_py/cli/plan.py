@@ -111,7 +111,7 @@ def _changed(
     before: Plan, changes: tuple[Assumption, ...], model: str, options: dict[str, Any]
 ) -> Plan:
     if not is_model(model):
-        return changed(before, changes, None)
+        return changed(before, changes)
     options = {name: value for name, value in options.items() if name != "dump"}
     return changed(before, changes, lambda arguments: plan_model(model, arguments, **options))
 

@@ -101,7 +101,7 @@ def memory_of(model: Model) -> dict[str, tuple[int | None, ...]]:
 
 def asked_by(program: str, n_ctx_train: int) -> dict[str, Any]:
     """What a program of llama.cpp puts into llama_context_params without options, as the oracle's
-    options. Their logs had the same sizes (docs/MODELS.md)."""
+    options. docs/MODELS.md says which programs were run."""
     usual = {"n_ctx": n_ctx_train, "n_batch": 2048, "n_ubatch": 512}
     return usual | {
         "bench": {"n_ctx": 512},

@@ -82,7 +82,9 @@ _FORMS = (
 
 
 def changed(
-    plan: Plan, changes: Sequence[Assumption], of_model: Callable[[dict[str, Any]], Plan] | None
+    plan: Plan,
+    changes: Sequence[Assumption],
+    of_model: Callable[[dict[str, Any]], Plan] | None = None,
 ) -> Plan:
     """The plan with the changes: from `of_model` if it is a model's, which takes arguments of
     `Model.what_if`, otherwise `plan.what_if`. Usage error if two change the same thing."""
@@ -107,9 +109,10 @@ def changed(
         from ...sim.named import load_profile
 
         answers |= load_profile(profile).answers(plan, str(backend))
-    if answers:
-        arguments["supports"] = answers | arguments.get("supports", {})
-    found = plan.what_if(**arguments)
+    if not answers:
+        return plan.what_if(**arguments)
+    found = plan.what_if(**{**arguments, "supports": answers | arguments.get("supports", {})})
+    # A profile is one change, not as many as the graph has nodes.
     texts = tuple(change.text for change in changes)
     return found.promised(plan.promise._replace(changes=(*plan.promise.changes, *texts)))
 
