@@ -55,7 +55,8 @@ PARTS = (
          90, (*_OBJECTS, *_MODELS, *_CARDS)),
     Part("pipeline", "several graphs in flight (`parallel`): results and overlap", 80, 30,
          (*_OBJECTS, *_MODELS)),
-    Part("conformance", "`test-backend-ops test` on the same libraries", 350, 60, _OBJECTS),
+    Part("conformance", "`test-backend-ops test` with the kit's library of the GPU", 350, 60,
+         _OBJECTS),
 )  # fmt: skip
 
 

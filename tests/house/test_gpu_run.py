@@ -96,10 +96,13 @@ def runs(run, name) -> int:
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_however_a_part_ends_it_is_recorded_and_the_next_runs(run, tmp_path, name):
-    two = [parts.Part(name, "", 1 if name in ("slow", "waits") else 20, 0), *made("good")]
-    status = run_kit.run_parts(run, tuple(two), 60, False, tmp_path / "none")
-    assert status == (0 if name == "good" else 1)
-    found = record.read(run.work.results / f"{name}.json")
+    for limit_s in (0.5, 2, 8) if name in ("slow", "waits") else (20,):
+        two = (parts.Part(name, "", limit_s, 0), *made("good"))
+        status = run_kit.run_parts(run, two, 60, False, tmp_path / "none")
+        assert status == (0 if name == "good" else 1)
+        found = record.read(run.work.results / f"{name}.json")
+        if found["result"]:  # on a busy machine a Python starts slowly
+            break
     how, why = ENDS[name]
     assert found["status"] == how and (why or "") in found.get("why", "")
     assert found["tail"].startswith("begins")
