@@ -24,6 +24,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import search
 from models import reference
 
 import ggml_py as ggml
@@ -38,6 +39,11 @@ from oracle_programs import Oracle
 from placements import Theirs, asked_by, backends_of, memory_of, sims_text
 
 REPO = Path(__file__).resolve().parent.parent
+# The files that the record is about.
+PATTERNS = (
+    "ggml_py/models/*.py", "ggml_py/models/*/*.py", "ggml_py/sim/*.py", "ggml_py/scheduler/*.py",
+    "ggml_py/native/assume.*", "benchmarks/promises.py",
+)  # fmt: skip
 ONE: dict[str, dict[str, Any]] = {"gpu0": {}}
 HOST: dict[str, dict[str, Any]] = {"gpu0": {"host_buffer": 1}}
 TWO: dict[str, dict[str, Any]] = {"gpu0": {"memory": 4 << 30}, "gpu1": {"memory": 2 << 30}}
@@ -162,7 +168,8 @@ def main() -> int:
         ).stdout.strip()
         record = {
             "command": "python benchmarks/promises.py --write",
-            "date": str(datetime.date.today()), "commit": commit, "build": BUILD["key"], **tables,
+            "date": str(datetime.date.today()), "commit": commit, "build": BUILD["key"],
+            "equal": held, "patterns": list(PATTERNS), "about": search.hashes(PATTERNS), **tables,
         }  # fmt: skip
         target = REPO / "benchmarks" / "results" / "promises.json"
         target.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")

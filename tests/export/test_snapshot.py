@@ -18,7 +18,7 @@ from ggml_py.trace import reference
 from ggml_py.trace.answers.match import without_number
 
 N_LAYER = 8
-GPU = ("sim:gpu0,profile=record:cuda", "CPU")
+GPU = ("sim:gpu0,profile=cuda", "CPU")
 HOSTILE = [
     "Qcur-0", "Qcur-1", "Qcur-2", "Qcur-01", "l_out-1", "blk.1.ffn.weight", "cache_k_l1 (view)",
     "node_3", "node_3 (view)", " (view)", "", "-", "<", "< x", "{i}", "x-{i}", 'a "b"', '"', "a  b",
@@ -31,7 +31,7 @@ HOSTILE = [
 def model(tmp_path_factory):
     """Plans of one small llama, by their options."""
     path = tmp_path_factory.mktemp("snapshot") / "m.gguf"
-    sizes = {"n_embd": 128, "n_head": 4, "n_head_kv": 2, "n_ff": 192, "n_vocab": 300}
+    sizes = {"n_embd": 256, "n_head": 4, "n_head_kv": 2, "n_ff": 192, "n_vocab": 300}
     write_llama(path, LlamaSpec(N_LAYER, **sizes))
 
     def plan(n_tokens=64, devices=GPU, **options):
@@ -122,7 +122,7 @@ def test_a_layer_more_on_the_gpu_is_heads(model):
 
 
 def test_a_change_in_every_layer_is_lines_of_one_layer(model):
-    kept, now = model(n_gpu_layers=99), model(n_gpu_layers=99, type_k="q5_1", type_v="q5_1")
+    kept, now = model(n_gpu_layers=99), model(n_gpu_layers=99, type_k="iq4_nl", type_v="iq4_nl")
     diff = ggml.Plan.from_snapshot(kept.snapshot()).diff(now)
     assert {c.op for c in diff.moved} == {"FLASH_ATTN_EXT"} and len(diff.moved) == N_LAYER
     direct = kept.diff(now)

@@ -196,8 +196,11 @@ def test_what_ran_after_a_file_changed_is_not_counted(slow):
 @pytest.mark.parametrize("path", RECORDS, ids=lambda path: path.stem)
 def test_no_record_has_a_finding_and_the_old_ones_are_named(path):
     record = json.loads(path.read_text())
-    assert record["findings"] == []
-    assert record["cases"] == sum(record["outcomes"].values()) > 0
+    if "search" in record:
+        assert record["findings"] == []
+        assert record["cases"] == sum(record["outcomes"].values()) > 0
+    else:  # benchmarks/promises.py
+        assert record["equal"]
     if changed := search.changed_since(record):
         warnings.warn(
             f"{path.name} is of {record['date']} ({record['commit'][:8]}); changed since: "
