@@ -17,11 +17,11 @@ _APPLE = "Apple's Metal feature set tables"
 _AMD = "AMD's data sheet; ROCm's table of accelerators and GPUs"
 _MUSA = "Moore Threads' data sheet"
 _RADV = "Mesa's RADV (radv_physical_device.c); AMD's data sheet"
-_ANV = "Mesa's ANV (anv_physical_device.c); Intel's data sheet"
-_NV_VULKAN = "the limits that NVIDIA's driver reports to Vulkan; NVIDIA's data sheet"
+_ANV = "Intel's data sheet; what its driver reports to Vulkan is assumed"
+_NV_VULKAN = "NVIDIA's data sheet; what its driver reports to Vulkan is assumed"
 _LLVMPIPE = "vulkaninfo of Mesa 22.3.6 (Debian 12)"
-_INTEL = "Intel's data sheet; logs of llama.cpp's ggml_sycl_init"
-_ADRENO = "logs of ggml_opencl and clinfo on such devices"
+_INTEL = "Intel's data sheet; what Level Zero reports is assumed"
+_ADRENO = "Qualcomm's data sheet; what its driver reports to OpenCL is assumed"
 _ASCEND = "Huawei's data sheet"
 _HEXAGON = "upstream's defaults (ggml_hexagon_session::allocate)"
 _ET = "AIFoundry's documentation"
@@ -114,7 +114,7 @@ def _intel(title: str, memory: float, arch: str, cc: str, n_ve: int, slm: int,
         "onednn_optimized_gemm": 1,
     }
     # Upstream tries on the device whether oneDNN has a matrix product that is not its reference.
-    assumed = ("max_mem_alloc_size", "onednn_optimized_gemm")
+    assumed = ("architecture", "local_mem_size", "max_mem_alloc_size", "onednn_optimized_gemm")
     return Card("sycl", f"Intel {title}", size, properties, _INTEL, assumed)
 
 
@@ -128,10 +128,7 @@ def _adreno(title: str, memory: int, compiler: str, max_alloc: int, extensions: 
         "CL_KERNEL_WORK_GROUP_SIZE": 512,  # as on record (docs/ops): ARGSORT of up to 512
     }
     # Upstream compiles its kernels for argsort and attention on the device.
-    assumed = (
-        "CL_DEVICE_GLOBAL_MEM_SIZE", "CL_DEVICE_EXTENSIONS", "CL_KERNEL_WORK_GROUP_SIZE",
-        "attention's kernels compile",
-    )  # fmt: skip
+    assumed = ("CL_DEVICE_GLOBAL_MEM_SIZE", *properties, "attention's kernels compile")
     name = f"Qualcomm Adreno {title}"
     return Card("opencl", name, memory * GIB, properties, _ADRENO, assumed)
 
@@ -182,6 +179,12 @@ _EXTENSIONS = (
 _INTEGRATED = 1  # VK_PHYSICAL_DEVICE_TYPE_INTEGRATED_GPU
 
 
+def _reported(properties: Mapping[str, str | int]) -> tuple[str, ...]:
+    """The properties that only the driver tells, not a data sheet or a list of numbers."""
+    known = ("vendorID", "deviceID", "driverID", "shaderSMCount", "shaderWarpsPerSM")
+    return tuple(name for name in properties if name not in known)
+
+
 def _radv(title: str, memory: float, device_id: int, n_cu: int, rdna: int, type_: int = 2) -> Card:
     """A GPU of AMD with Mesa's driver. `rdna` is its generation."""
     extensions = _EXTENSIONS + "+VK_AMD_shader_core_properties+VK_AMD_shader_core_properties2"
@@ -230,10 +233,7 @@ def _anv(title: str, memory: float, device_id: int, n_min: int, extensions: str,
         "maxSubgroupSize": 32,
         "cooperativeMatrix": mma,
     }
-    assumed = (
-        "extensions", "maxStorageBufferRange", "maxMemoryAllocationSize", "maxBufferSize",
-        "subgroupSize", "cooperativeMatrix",
-    )  # fmt: skip
+    assumed = _reported(properties)
     return Card("vulkan", f"Intel {title}", int(memory * GIB), properties, _ANV, assumed)
 
 
@@ -256,10 +256,7 @@ def _nvidia_vulkan(title: str, memory: float, device_id: int, n_sm: int, warps: 
         "shaderSMCount": n_sm,
         "shaderWarpsPerSM": warps,
     }
-    assumed = (
-        "extensions", "maxMemoryAllocationSize", "maxBufferSize", "cooperativeMatrix",
-        "cooperativeMatrixFlexibleDimensionsMaxDimension",
-    )  # fmt: skip
+    assumed = _reported(properties)
     return Card("vulkan", f"NVIDIA {title}", int(memory * GIB), properties, _NV_VULKAN, assumed)
 
 
