@@ -251,7 +251,8 @@ def test_several_changes_are_one_plan(folder):
     supports = {("gpu0", "RMS_NORM"): False, ("gpu0", "MUL"): False}
     expected = plan.what_if(supports=supports, op_offload=False)
     assert ok("plan", folder / "s.json.gz", *options, "--text") == (
-        f"What if {', '.join(changes)}:\n" + _shown_diff(plan, expected) + expected.text()
+        f"What if {', '.join(changes)}:\n{_shown_diff(plan, expected)}"
+        f"{expected.promise.text}\n{expected.text()}"
     )
 
 
