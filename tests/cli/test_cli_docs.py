@@ -74,7 +74,7 @@ def test_the_options_on_the_page_are_those_there_are():
     assert {keyword for _names, keyword in rows} <= set(keywords)
     # What the command line has another way to say, or a number of sequences that it does not take.
     assert set(keywords) - {keyword for _names, keyword in rows} <= {
-        "path", "progress", "n_seq_max", "kv_unified", "program",
+        "path", "progress", "n_seq_max", "kv_unified", "program", "n_outputs_max",
     }  # fmt: skip
 
 
