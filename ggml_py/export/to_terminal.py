@@ -49,7 +49,7 @@ def show(
     console: Console | None = None,
 ) -> None:
     """Prints the headline, each backend's share, the splits, and why there are so many. With
-    `nodes` it prints every split, and every node with its cause. `why` and `remedy` are computed
+    `nodes` it prints every split, every node with its cause, and memory. `why` and `remedy` are computed
     from the plan unless `why` is given."""
     console = console or new_console()
     if why is None:
@@ -57,7 +57,7 @@ def show(
         remedy = remedy_of(plan, why)
     console.print(headline(plan), style="bold", highlight=False, soft_wrap=True)
     console.print(devices_table(plan))
-    if plan.memory:
+    if nodes and plan.memory:
         console.print(memory_table(plan))
     console.print(splits_table(plan) if nodes else groups_table(plan, why))
     for line in why_lines(plan, why, remedy, console.width):
