@@ -49,8 +49,8 @@ def show(
     console: Console | None = None,
 ) -> None:
     """Prints the headline, each backend's share, the splits, and why there are so many. With
-    `nodes` it prints every split, every node with its cause, and memory. `why` and `remedy` are computed
-    from the plan unless `why` is given."""
+    `nodes` it prints every split, every node with its cause, and memory. `why` and `remedy` are
+    computed from the plan unless `why` is given."""
     console = console or new_console()
     if why is None:
         why = why_splits(plan)
