@@ -292,8 +292,9 @@ def test_every_backend_is_cut_from_new_and_old_releases(tmp_path, label):
         if one.file is None:
             continue
         text = one.file.with_suffix(".inc").read_text()
-        most = 1_500_000 if one.backend == "vulkan" else 250_000  # it lists a thousand pipelines
-        assert "<<<" not in text and "__global__" not in text and len(text) < most
+        # Vulkan's lists a thousand pipelines, Hexagon's includes what its DSP is asked for.
+        most = {"vulkan": 10_000, "hexagon": 5_000}.get(one.backend, 3_000)
+        assert "<<<" not in text and "__global__" not in text and text.count("\n") < most
         assert text.count("GP_ANSWER") > 30
 
 
