@@ -147,7 +147,8 @@ _SYCL = Backend(
     "ggml-sycl",
     ("ggml-sycl.cpp", "common.cpp", "fattn.cpp", "fattn-onednn.cpp", "sycl_hw.cpp"),
     ("ggml_backend_sycl_device_interface", "ggml_sycl_init"),
-    ("ggml_backend_sycl_device_supports_op",),
+    # In new releases the first is called by the second, which only logs.
+    ("do_ggml_backend_sycl_device_supports_op", "ggml_backend_sycl_device_supports_op"),
     "sycl.cpp",
     ("sycl/sycl.hpp",),
     (
@@ -155,8 +156,10 @@ _SYCL = Backend(
         "GGML_SYCL_HAS_BF16",  # with Intel's compiler
     ),
     more=("ggml-sycl.h",),
+    asked=("do_ggml_backend_sycl_device_supports_op",),
     edits=(
         *_NO_EXCEPTIONS,
+        (r"(= do_\w+_supports_op\(dev, op\);[^}]*\breturn) res;", r"\1 {res};"),  # not the answer
         # The current device is the buffer type's.
         (r"dpct::get_current_device\(\)(\.get_max_mem_alloc_size)", r"gp_device_of(buft)\1"),
     ),

@@ -65,9 +65,12 @@ def _cut(name: str, ggml: Path, native: Path, target: Path, compiler: Sequence[s
         provided = {aliases.get(name, name) for name in _defined(stubs)}
         defined = {name for d in source.definitions if d.has_body for name in d.names}
         lacking = set(backend.asked) - defined
-        roots = [root for root in backend.roots if root not in lacking]
+        roots, answers = (
+            [name for name in names if name not in lacking]
+            for names in (backend.roots, backend.answers)
+        )
         wanted = cut.Wanted(
-            (*roots, *backend.slices), provided, (*ENDS, *backend.ends), backend.answers,
+            (*roots, *backend.slices), provided, (*ENDS, *backend.ends), answers,
             backend.members, backend.slices, backend.generated,
         )  # fmt: skip
         text = cut.cut(source, wanted)

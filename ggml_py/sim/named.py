@@ -28,7 +28,9 @@ def profiles() -> tuple[str, ...]:
         recorded = rows.names()
     except NotBuiltError:
         recorded = ()
-    return tuple(dict.fromkeys((*card_names(), *OF_BACKEND, *recorded)))
+    cards = card_names()
+    backends = (backend for backend, card in OF_BACKEND.items() if card in cards)
+    return tuple(dict.fromkeys((*cards, *backends, *recorded)))
 
 
 def load_profile(
@@ -66,7 +68,8 @@ def load_profile(
     try:
         return Profile(rows.record_of(text.removeprefix(_RECORD)), strict)
     except UnknownDeviceError as error:
-        raise UnknownDeviceError(f"{error}, or one of {', '.join(CARDS)}") from None
+        cards = [name for name in profiles() if name in CARDS]
+        raise UnknownDeviceError(f"{error}, or one of {', '.join(cards)}") from None
 
 
 def _card(name: str, properties: dict[str, object]) -> CardProfile | None:
@@ -78,6 +81,6 @@ def _card(name: str, properties: dict[str, object]) -> CardProfile | None:
     try:
         return card_profile(name, properties)
     except NotBuiltError:
-        if name.lower() in CARDS:
+        if name.lower() in CARDS or name.lower() not in rows.names():
             raise
         return None

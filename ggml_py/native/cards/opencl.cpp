@@ -94,6 +94,18 @@ std::string opencl_c_version(cl_device_id device) {
     return device->version.compare(0, prefix.size(), prefix) == 0 ? prefix + "C " + device->version.substr(prefix.size()) : "";
 }
 
+// A driver of OpenCL 3.0 lists the versions of OpenCL C: here one, the device's. Older ones refuse.
+cl_int give_opencl_c_versions(cl_device_id device, size_t size, void * value, size_t * needed) {
+    unsigned major = 0, minor = 0;
+    if (sscanf(device->version.c_str(), "OpenCL %u.%u", &major, &minor) != 2 || major < 3) {
+        return CL_INVALID_VALUE;
+    }
+    const cl_name_version one = {major << 22 | minor << 12, "OpenCL C"};
+    if (needed) { *needed = sizeof(one); }
+    if (value) { memcpy(value, &one, std::min(size, sizeof(one))); }
+    return CL_SUCCESS;
+}
+
 cl_int clGetPlatformInfo(cl_platform_id device, int, size_t size, void * value, size_t * needed) {
     return give(device->version, size, value, needed);
 }
@@ -103,6 +115,7 @@ cl_int clGetDeviceInfo(cl_device_id device, int what, size_t size, void * value,
         case CL_DEVICE_VERSION:               return give(device->version, size, value, needed);
         case CL_DRIVER_VERSION:               return give(device->driver, size, value, needed);
         case CL_DEVICE_OPENCL_C_VERSION:      return give(opencl_c_version(device), size, value, needed);
+        case CL_DEVICE_OPENCL_C_ALL_VERSIONS: return give_opencl_c_versions(device, size, value, needed);
         case CL_DEVICE_EXTENSIONS:            return give(device->extensions, size, value, needed);
         case CL_DEVICE_MEM_BASE_ADDR_ALIGN:   return give(device->align_in_bits, size, value, needed);
         case CL_DEVICE_GLOBAL_MEM_SIZE:       return give(device->global_mem_size, size, value, needed);
@@ -113,7 +126,7 @@ cl_int clGetDeviceInfo(cl_device_id device, int what, size_t size, void * value,
         case CL_DEVICE_MAX_WORK_GROUP_SIZE:   return give(device->work_group_size, size, value, needed);
         case CL_DEVICE_SVM_CAPABILITIES:
         case CL_DEVICE_NON_UNIFORM_WORK_GROUP_SUPPORT: return give(uint64_t(1), size, value, needed);
-        default:                              return CL_INVALID_VALUE; // CL_DEVICE_OPENCL_C_ALL_VERSIONS: as a driver without it
+        default:                              return CL_INVALID_VALUE;
     }
 }
 
