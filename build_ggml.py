@@ -104,7 +104,7 @@ def _build(
         options.cache / "logs" / f"{final.name}.log", tools, lock)
     copies = [] if options.pristine else _instrumented(ggml, tree)
     generated = _generate(ggml, tree)
-    cut = cards.generate(ggml, NATIVE, tree.folder / cards.FOLDER, [tools.cxx])
+    cut = cards.cached(ggml, upstream.sha256, NATIVE, options.cache, [tools.cxx])
     flags = {
         "GGML_PY_GGML_DIR": str(ggml),
         "GGML_PY_INSTRUMENTED": str(tree.folder / INSTRUMENTED),

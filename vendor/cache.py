@@ -1,9 +1,10 @@
 """The user's cache folder: its layout, its lock, and folders that are created atomically.
 
-Layout: `downloads/` files as downloaded · `sources/` unpacked, by hash · `trees/` CMake build
-trees, kept to speed up the next build · `builds/` finished builds · `reference/` upstream's own
-programs · `oracles/` those plus our programs · `logs/`. Only `trees/` is changed in place.
-Everything else is made under a temporary name and renamed, so whatever exists is complete.
+Layout: `downloads/` files as downloaded · `sources/` unpacked, by hash · `cards/` what is cut of
+them · `trees/` CMake build trees, kept to speed up the next build · `builds/` finished builds ·
+`reference/` upstream's own programs · `oracles/` those plus our programs · `logs/`. Only `trees/`
+is changed in place. Everything else is made under a temporary name and renamed, so whatever exists
+is complete.
 """
 
 from __future__ import annotations

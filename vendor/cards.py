@@ -7,7 +7,11 @@ with the reason; its devices then answer from upstream's record (docs/ops).
 
 from __future__ import annotations
 
+import hashlib
+import json
+import os
 import re
+import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterable, Sequence
@@ -16,11 +20,15 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from vendor import cache as caches
 from vendor import cpp_source, cut
 from vendor.card_backends import BACKENDS, ENDS, Backend
 from vendor.report import BuildError, step
 
-FOLDER = "cards"  # in `native/`, and of the generated files
+MAKERS = ("cut.py", "cpp_source.py", "cards.py", "card_backends.py")
+FOLDER = "cards"  # in `native/`, and in the cache
+_WHY = "why.json"  # the reason for each backend that is left out; written last
+_KEPT = 8  # releases and versions of our code
 
 
 @dataclass(frozen=True)
@@ -44,6 +52,40 @@ def generate(
     # Two at a time: the compiler takes half of the time, in processes of its own.
     with step("cutting out what backends support"), ThreadPoolExecutor(2) as pool:
         return list(pool.map(lambda name: _cut(name, ggml, native, target, compiler), names))
+
+
+def cached(
+    ggml: Path, sha256: str, native: Path, cache: Path, compiler: Sequence[str]
+) -> list[Cut]:
+    """As `generate`, into the cache folder `cache`, where all builds of a release share the files.
+
+    `sha256` is the hash of the release's source. Call it with the cache's lock held.
+    """
+    final = cache / FOLDER / key_of(sha256, native, compiler)
+    if not (final / _WHY).is_file():
+        with caches.staged(final) as stage:
+            made = generate(ggml, native, stage, compiler)
+            (stage / _WHY).write_text(json.dumps({one.backend: one.why for one in made}))
+        _remove_old(final.parent)
+    os.utime(final)
+    reasons = json.loads((final / _WHY).read_text())
+    return [Cut(name, None if why else final / f"{name}.cpp", why) for name, why in reasons.items()]
+
+
+def key_of(sha256: str, native: Path, compiler: Sequence[str]) -> str:
+    """A name for what is cut: a hash of all that it depends on."""
+    ours = [*(Path(__file__).with_name(name) for name in MAKERS), *native.glob("*.h")]
+    ours += (native / FOLDER).glob("*.*")
+    parts = [sha256.encode(), *map(os.fsencode, compiler)]
+    parts += [path.name.encode() + path.read_bytes() for path in sorted(ours)]
+    return hashlib.sha256(b"\0".join(parts)).hexdigest()[:16]
+
+
+def _remove_old(folder: Path) -> None:
+    """Keeps the folders that were used last."""
+    found = sorted(folder.iterdir(), key=lambda path: path.stat().st_mtime, reverse=True)
+    for old in found[_KEPT:]:
+        shutil.rmtree(old, ignore_errors=True)
 
 
 def _cut(name: str, ggml: Path, native: Path, target: Path, compiler: Sequence[str]) -> Cut:

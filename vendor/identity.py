@@ -178,7 +178,7 @@ def made_of(options: Options) -> dict[str, Path]:
     files = {f"ggml_py/native/{path.relative_to(NATIVE).as_posix()}": path for path in native
              if path.suffix in (".h", ".c", ".cpp", ".txt", ".cmake")}
     bindings = ("headers.py", "bindgen.py", "bindgen_py.py", "op_docs.py", "profiles.py",
-                "cut.py", "cpp_source.py", "cards.py", "card_backends.py")
+                *cards.MAKERS)
     makers = [*(ROOT / "vendor" / name for name in bindings), *op_docs.TABLES, profiles.AGES]
     if not options.pristine:
         makers += [ROOT / "vendor" / name for name in ("edit.py", "instrument.py")]

@@ -11,9 +11,8 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from vendor import cache as caches
@@ -30,12 +29,13 @@ def sources() -> list[Path]:
 
 
 def build(
-    reference: Path, programs: Iterable[Path], source: Path, tools: toolchain.Tools
+    reference: Path, programs: Iterable[Path], source: Path, sha256: str, tools: toolchain.Tools
 ) -> Path:
     """A folder with our programs and upstream's `programs`. `reference` is the build that has
-    upstream's, made from llama.cpp's tree `source`. Call it with the cache's lock held. Raises
-    BuildError if a program does not compile."""
-    digests = {program: _digest(program) for program in sources()}
+    upstream's, made from llama.cpp's tree `source`, whose release has the hash `sha256`. Call it
+    with the cache's lock held. Raises BuildError if a program does not compile."""
+    key = cards.key_of(sha256, NATIVE, [tools.cxx])
+    digests = {program: _digest(program, key) for program in sources()}
     whole = hashlib.sha256("".join(digests.values()).encode()).hexdigest()
     final = reference.parent.parent / "oracles" / f"{reference.name}-{whole[:8]}"
     if not final.is_dir():
@@ -46,7 +46,12 @@ def build(
                 target = stage / "bin" / program.stem
                 made = _made(final.parent, reference.name, program.stem, digest)
                 if made is None:
-                    _compile(program, source, reference, target, tools)
+                    parts = _parts(program)
+                    if _simulates(program):
+                        cache = final.parent.parent
+                        cut = cards.cached(source / "ggml", sha256, NATIVE, cache, [tools.cxx])
+                        parts += [one.file for one in cut if one.file]
+                    _compile(program, parts, source, reference, target, tools)
                 else:
                     shutil.copy2(made, target)
                 _stamp(target).write_text(digest)
@@ -55,14 +60,12 @@ def build(
     return final
 
 
-def _digest(program: Path) -> str:
-    """A hash of all our code that is compiled into the program."""
+def _digest(program: Path, key: str) -> str:
+    """A hash of all our code that is compiled into the program. `key` is the one of the cards."""
     headers = [*program.parent.glob("*.h"), *(NATIVE.glob("*.h") if _simulates(program) else ())]
     parts = [*_parts(program), *sorted(headers)]
-    if _simulates(program):
-        parts += sorted((NATIVE / cards.FOLDER).glob("*"))
-        parts += [Path(__file__).with_name(name) for name in ("cards.py", "cut.py")]
-    return hashlib.sha256(b"".join(part.read_bytes() for part in parts)).hexdigest()
+    its = key.encode() if _simulates(program) else b""
+    return hashlib.sha256(its + b"".join(part.read_bytes() for part in parts)).hexdigest()
 
 
 def _parts(program: Path) -> list[Path]:
@@ -99,22 +102,18 @@ def _made(folder: Path, reference: str, name: str, digest: str) -> Path | None:
 
 
 def _compile(
-    program: Path, source: Path, reference: Path, target: Path, tools: toolchain.Tools
-) -> None:
+    program: Path, parts: Sequence[Path], source: Path, reference: Path, target: Path,
+    tools: toolchain.Tools,
+) -> None:  # fmt: skip
     origin = "@loader_path" if sys.platform == "darwin" else "$ORIGIN"
     folders = [source / name for name in ("include", "src", "ggml/include", "ggml/src")]
-    folders.append(NATIVE)
-    with tempfile.TemporaryDirectory() as made, step(f"compiling the oracle {program.stem}"):
-        parts = _parts(program)
-        if _simulates(program):
-            folders.append(Path(made))
-            found = cards.generate(source / "ggml", NATIVE, Path(made), [tools.cxx])
-            parts += [one.file for one in found if one.file]
+    folders += [NATIVE, *{part.parent for part in parts}]
+    with step(f"compiling the oracle {program.stem}"):
         done = subprocess.run(
             [tools.cxx, "-std=c++17", "-O2", "-w", "-o", str(target), *map(str, parts),
              *(f"-I{folder}" for folder in folders), f"-L{reference / 'lib'}",
              "-lllama", "-lggml", "-lggml-base", "-lpthread", f"-Wl,-rpath,{origin}/../lib"],
-            capture_output=True, text=True, check=False)
+            capture_output=True, text=True, check=False)  # fmt: skip
         if done.returncode:
             lines = [line for line in done.stderr.splitlines() if "error" in line] or [done.stderr]
             raise BuildError(f"the oracle {program} does not compile: {lines[0]}")
