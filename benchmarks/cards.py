@@ -19,8 +19,8 @@ import search
 
 sys.path.insert(0, str(search.REPO / "tests" / "support"))
 
-# Cards of backends without a record of their own are asked about CUDA's rows.
-_RECORD = {"hip": "cuda", "musa": "cuda"}
+# Cards of backends without a record of their own are asked about the rows of another.
+_RECORD = {"hip": "cuda", "musa": "cuda", "cann-310p": "cann"}
 
 
 @cache

@@ -2,13 +2,15 @@
 
     python benchmarks/promises.py [--only llama,gpt2,…] [--oracle DIR] [--write]
 
-Three tables. Memory: for models × settings, bytes of weights, cache and compute buffers of each
-buffer type. Programs: the same for what each program of llama.cpp asks for. What-ifs: nodes on the
-same backend as in a real load with a device that lacks the op, for a model that was loaded again
-(`Model.what_if`) and for the scheduler's promise alone (`Plan.what_if`). The models are upstream's
-small ones. `--write` puts the figures into benchmarks/results/promises.json, with date and commit.
-Exit status 1 means that something differs. It takes five minutes on a quiet machine; the reference
-programs are built on first use.
+Four tables. Cards: for a card of each backend × models, and × options of one model, plans of 1, 31
+and 64 tokens, to the node, and bytes of weights, cache and compute buffers. Memory: for models ×
+settings, bytes of weights, cache and compute buffers of each buffer type. Programs: the same for
+what each program of llama.cpp asks for. What-ifs: nodes on the same backend as in a real load with
+a device that lacks the op, for a model that was loaded again (`Model.what_if`) and for the
+scheduler's promise alone (`Plan.what_if`). The models are upstream's small ones. `--write` puts the
+figures into benchmarks/results/promises.json, with date and commit. Exit status 1 means that
+something differs. It takes five minutes on a quiet machine; the reference programs are built on
+first use.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
+import re
 import subprocess
 import sys
 import tempfile
@@ -31,18 +34,29 @@ import ggml_py as ggml
 from ggml_py.boundary.ffi import BUILD
 from ggml_py.models.file.overrides import parse_overrides
 from ggml_py.models.programs import PROGRAMS
+from ggml_py.sim.card import card_backends
+from ggml_py.sim.profiles.cards import OF_BACKEND
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "support"))
 import arch_headers
 from arch_files import ARCHS, RECURRENT, load
 from oracle_programs import Oracle
-from placements import Theirs, asked_by, backends_of, memory_of, sims_text
+from placements import (
+    CARD_OPTIONS,
+    Theirs,
+    asked_by,
+    backends_of,
+    blank,
+    memory_of,
+    sims_text,
+)  # fmt: skip
 
 REPO = Path(__file__).resolve().parent.parent
 # The files that the record is about.
 PATTERNS = (
     "ggml_py/models/*.py", "ggml_py/models/*/*.py", "ggml_py/sim/*.py", "ggml_py/scheduler/*.py",
-    "ggml_py/native/assume.*", "benchmarks/promises.py",
+    "ggml_py/native/assume.*", "ggml_py/native/cards/*",
+    "vendor/card_backends.py", "benchmarks/promises.py",
 )  # fmt: skip
 ONE: dict[str, dict[str, Any]] = {"gpu0": {}}
 HOST: dict[str, dict[str, Any]] = {"gpu0": {"host_buffer": 1}}
@@ -69,6 +83,7 @@ SETTINGS: dict[str, tuple[dict[str, dict[str, Any]], dict[str, Any]]] = {
     "rtx4090": ({"gpu0": {"card": "rtx4090"}}, ALL),
     "m3max": ({"gpu0": {"card": "m3max"}}, ALL),
 }  # fmt: skip
+CARDS = tuple(OF_BACKEND[backend] for backend in card_backends())
 NOT_RECURRENT = ("-fa on", "-ctk q8_0 -ctv q8_0")
 LACKING = ("MUL_MAT", "RMS_NORM", "FLASH_ATTN_EXT", "ROPE", "MUL", "ADD", "GET_ROWS", "SWIGLU")
 SHAPES = (1, 64)  # tokens
@@ -103,6 +118,31 @@ def memory(oracle: Oracle, path: Path, setting: str) -> bool:
     theirs = Theirs(oracle, path, (1,), sims=sims_text(devices), **options)
     with sims(devices) as names, load(path, devices=names, **ours(options)) as model:
         return memory_of(model) == theirs.memory
+
+
+def on_card(oracle: Oracle, path: Path, card: str, options: dict[str, Any]) -> bool | str:
+    """Whether all plans and all bytes are equal with such a card; "refused" if libllama ends and we
+    raise."""
+    devices = {"gpu0": {"card": card}}
+    try:
+        theirs = Theirs(oracle, path, (1, 31, 64), sims=sims_text(devices), **options)
+    except AssertionError as error:  # of the program, with all that it printed
+        why = re.findall(r"^\S+\.cpp:\d+: (.*)", str(error), re.M)
+        if not why:
+            raise
+        theirs = None
+    with sims(devices) as names:
+        try:
+            with load(path, devices=names, **options) as model:
+                plans = {n: blank(model.plan(n).text()) for n in (1, 31, 64)}
+                if theirs is None:
+                    return False
+                same = plans == {n: blank(plan) for n, plan in theirs.plans.items()}
+                return same and memory_of(model) == theirs.memory
+        except ggml.GgmlError as error:
+            print(f"{card} {options}: {why if theirs is None else 'they do'}; ours: {error}",
+                  file=sys.stderr)  # fmt: skip
+            return "refused" if theirs is None else False
 
 
 def programs(oracle: Oracle, path: Path, program: str) -> bool:
@@ -142,7 +182,7 @@ def main() -> int:
     args = parser.parse_args()
     oracle = Oracle(args.oracle or reference("llama_place").parent)
     archs = args.only.split(",")
-    tables: dict[str, dict[str, Any]] = {"memory": {}, "programs": {}, "what-ifs": {}}
+    tables: dict[str, dict[str, Any]] = {"cards": {}, "memory": {}, "programs": {}, "what-ifs": {}}
     with tempfile.TemporaryDirectory() as folder:
         for arch in archs:
             path = Path(folder) / f"{ARCHS[arch]}.gguf"
@@ -151,6 +191,12 @@ def main() -> int:
                 oracle.run("test-llama-archs", "-a", only, "-s", 42, "-o", folder)
             else:  # ours with the same header: no weight is read
                 arch_headers.write(path, arch, 42)
+            for card in CARDS:
+                table = tables["cards"].setdefault(card, {})
+                table[arch] = on_card(oracle, path, card, ALL)
+                if arch == "llama":
+                    table |= {option: on_card(oracle, path, card, options)
+                              for option, options in CARD_OPTIONS.items()}  # fmt: skip
             for setting in SETTINGS:
                 if not (arch in RECURRENT and setting in NOT_RECURRENT):
                     tables["memory"].setdefault(setting, {})[arch] = memory(oracle, path, setting)
@@ -179,14 +225,18 @@ def main() -> int:
 def show(tables: dict[str, dict[str, Any]]) -> bool:
     """Prints the tables; whether all is equal."""
     held = True
-    for what in ("memory", "programs"):
-        print(f"\n| {what} | models | equal in every byte | not |\n| --- | ---: | ---: | --- |")
+    columns = {
+        "cards": ("models and options", "equal plans and bytes"),
+        **dict.fromkeys(("memory", "programs"), ("models", "equal in every byte")),
+    }
+    for what, (n, equal) in columns.items():
+        print(f"\n| {what} | {n} | {equal} | not |\n| --- | ---: | ---: | --- |")
         for name, cells in tables[what].items():
             wrong = [arch for arch, same in cells.items() if not same]
             held = held and not wrong
             print(f"| {name} | {len(cells)} | {len(cells) - len(wrong)} | {', '.join(wrong)} |")
-    columns = "what if gpu0 lacks | models | nodes | loaded again: equal | scheduler alone: equal"
-    print(f"\n| {columns} |\n| --- | ---: | ---: | ---: | ---: |")
+    head = "what if gpu0 lacks | models | nodes | loaded again: equal | scheduler alone: equal"
+    print(f"\n| {head} |\n| --- | ---: | ---: | ---: | ---: |")
     for op, cells in tables["what-ifs"].items():
         again, alone, n = (sum(column) for column in zip(*cells.values(), strict=True))
         held = held and again == n

@@ -68,8 +68,7 @@ def load_profile(
     try:
         return Profile(rows.record_of(text.removeprefix(_RECORD)), strict)
     except UnknownDeviceError as error:
-        cards = [name for name in profiles() if name in CARDS]
-        raise UnknownDeviceError(f"{error}, or one of {', '.join(cards)}") from None
+        raise UnknownDeviceError(f"{error}, or one of {', '.join(CARDS)}") from None
 
 
 def _card(name: str, properties: dict[str, object]) -> CardProfile | None:

@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from .record import NODE, Capture, TensorRecord
+
 if TYPE_CHECKING:
     from .planned import PlanTensor
 
@@ -14,22 +16,28 @@ if TYPE_CHECKING:
 def label(t: PlanTensor) -> str:
     """Its name, with the number in front if ggml made the name up: "node 3 (view)". A name that
     repeats has the op and the number behind it: "Qcur-0 (ROPE, node 12)"."""
-    if t.plan.n_named.get(t.name, 0) < 2 or not _is_given(t.name):
-        return short_label(t)
-    return f"{t.name} ({t.record.op_desc}, {_number(t)})"
+    return _label(t.record, t.plan.n_named.get(t.name, 0) > 1)
 
 
 def short_label(t: PlanTensor) -> str:
     """The same without what tells equal names apart, for tables that show it."""
-    return t.name if _is_given(t.name) else _number(t) + t.name
+    return _label(t.record, False)
+
+
+def label_in(capture: Capture, t: TensorRecord) -> str:
+    """The label of a tensor before there is a plan."""
+    return _label(t, sum(other.name == t.name for other in capture.tensors) > 1)
+
+
+def _label(t: TensorRecord, repeats: bool) -> str:
+    number = f"node {t.id}" if t.kind == NODE else f"tensor {t.id}"
+    if not _is_given(t.name):
+        return number + t.name
+    return f"{t.name} ({t.op_desc}, {number})" if repeats else t.name
 
 
 def _is_given(name: str) -> bool:
     return bool(name) and not name.startswith(" ")
-
-
-def _number(t: PlanTensor) -> str:
-    return f"node {t.index}" if t.index is not None else f"tensor {t.id}"
 
 
 def quoted(t: PlanTensor) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from . import causes
 from .causes import GPU_DOWN, GPU_UP, PASS_1, PASS_3, PASS_4, PASS_5, REST_DOWN, REST_UP, USER
+from .names import label_in
 from .planned import Planned, make_plan
 from .record import (
     COPY,
@@ -201,7 +202,7 @@ class Planning:
         if t.buffer >= 0 or self.placed_in[t.id] >= 0:
             buft = self.capture.bufts[self.placed_in[t.id]].name
             raise CannotPlanError(
-                f"'{t.name}' is already allocated in {buft} memory, and no backend can run "
+                f"{self.quoted(t)} is already allocated in {buft} memory, and no backend can run "
                 f"{t.op_desc} there: ggml aborts"
             )
         if "input" in t.flags:
@@ -335,7 +336,9 @@ class Planning:
                 if self.backend[t.id] == NOBODY and self.supports(b, t):
                     self.assign(t, b, causes.FIRST_ABLE.code)
             if self.backend[t.id] == NOBODY:
-                raise CannotPlanError(f"no backend supports '{t.name}' ({t.op_desc}): ggml aborts")
+                raise CannotPlanError(
+                    f"no backend supports {self.quoted(t)} ({t.op_desc}): ggml aborts"
+                )
         self.end_stage()
 
     # --- pass 5: splits and copies
@@ -404,7 +407,7 @@ class Planning:
             b = self.backend_of(src.id)
             if b == NOBODY:
                 raise CannotPlanError(
-                    f"'{src.name}', a source of '{t.name}', has no backend: ggml aborts"
+                    f"{self.quoted(src)}, a source of {self.quoted(t)}, has no backend: ggml aborts"
                 )
             if b == current or self.reads_source(current, src, t):
                 continue
@@ -413,7 +416,7 @@ class Planning:
                 inputs.append(src.id)
                 if self.rules.input_limit == "fixed" and len(inputs) > MAX_SPLIT_INPUTS:
                     raise CannotPlanError(
-                        f"split {len(self.splits) - 1} at '{t.name}' has more than "
+                        f"split {len(self.splits) - 1} at {self.quoted(t)} has more than "
                         f"{MAX_SPLIT_INPUTS} inputs: this release of ggml aborts"
                     )
                 if self.steps is not None:
@@ -429,9 +432,13 @@ class Planning:
             fixed, kept = self.rules.input_limit == "fixed", self.copies.values()
             if fixed and list(kept).count(False) > MAX_SPLIT_INPUTS:
                 raise CannotPlanError(
-                    f"'{t.name}' is one too many: more than {MAX_SPLIT_INPUTS} graph inputs are "
-                    "copied for pipeline parallelism, and this release of ggml aborts"
+                    f"{self.quoted(t)} is one too many: more than {MAX_SPLIT_INPUTS} graph inputs "
+                    "are copied for pipeline parallelism, and this release of ggml aborts"
                 )
+
+    def quoted(self, t: TensorRecord) -> str:
+        """Its label, for messages."""
+        return f"'{label_in(self.capture, t)}'"
 
     # --- the result
 

@@ -9,7 +9,7 @@ import re
 
 import pytest
 from arch_files import ARCHS, RECURRENT, deeper, load
-from placements import Theirs, asked_by, blank, memory_of, sims_text
+from placements import CARD_OPTIONS, Theirs, asked_by, blank, memory_of, sims_text
 
 from ggml_py import ModelError
 from ggml_py.boundary.ffi import BUILD
@@ -112,19 +112,13 @@ def test_several_gpus(agree, arch_file, tmp_path, devices, options):
 
 
 # What a card has (host memory, alignment, sizes of tensors, what it supports and offloads) makes
-# the same plans and the same bytes of both loaders. On 2026-11-23 all seven were, for all ARCHS.
+# the same plans and the same bytes of both loaders. benchmarks/promises.py has all backends with
+# all ARCHS.
 CARDS = [(card, name) for card in ("rtx4090", "m3max") for name in ARCHS]
-CARDS += [(card, "llama") for card in ("p40", "mi300x", "radeon-pro-5500m", "spark", "s4000")]
-CARD_OPTIONS = {
-    "all layers": {"n_gpu_layers": 99},
-    "one layer": {"n_gpu_layers": 1},
-    "no layers": {"n_gpu_layers": 0},
-    "flash attention": {"n_gpu_layers": 99, "flash_attn": "on"},
-    "q8_0 cache": {"n_gpu_layers": 99, "flash_attn": "on", "type_k": "q8_0", "type_v": "q8_0"},
-    "iq4_nl keys": {"n_gpu_layers": 2, "flash_attn": "on", "type_k": "iq4_nl"},
-    "cache on the CPU": {"n_gpu_layers": 99, "offload_kqv": False},
-    "no op offload": {"n_gpu_layers": 1, "op_offload": False},
-}  # fmt: skip
+CARDS += [(card, "llama") for card in (
+    "p40", "mi300x", "radeon-pro-5500m", "spark", "s4000", "adreno-x1", "arc-a770",
+    "vulkan-rx7900xtx", "webgpu-m3max", "ascend-910b", "ascend-310p", "hexagon-v79", "et-soc-1",
+)]  # fmt: skip
 
 
 @pytest.mark.parametrize(("card", "name"), CARDS)

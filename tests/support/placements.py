@@ -16,6 +16,17 @@ MIB = 1 << 20
 # The oracle's names of load's options, where they differ.
 _NAMES = {"offload_kqv": "no_kv_offload", "op_offload": "no_op_offload"}
 _FLAGS = ("repack", "no_host", "no_kv_offload", "no_op_offload")
+# Options that change what a card is asked and given.
+CARD_OPTIONS = {
+    "all layers": {"n_gpu_layers": 99},
+    "one layer": {"n_gpu_layers": 1},
+    "no layers": {"n_gpu_layers": 0},
+    "flash attention": {"n_gpu_layers": 99, "flash_attn": "on"},
+    "q8_0 cache": {"n_gpu_layers": 99, "flash_attn": "on", "type_k": "q8_0", "type_v": "q8_0"},
+    "iq4_nl keys": {"n_gpu_layers": 2, "flash_attn": "on", "type_k": "iq4_nl"},
+    "cache on the CPU": {"n_gpu_layers": 99, "offload_kqv": False},
+    "no op offload": {"n_gpu_layers": 1, "op_offload": False},
+}  # fmt: skip
 
 
 class Theirs:

@@ -190,3 +190,11 @@ def test_a_cause_of_a_sweep_without_its_passes_has_no_witness():
     )  # fmt: skip
     bare_plan = Plan(plan.capture, replace(plan.outcome, placements=bare))
     assert bare_plan.node(1).cause.witness is None
+
+
+def test_names_that_repeat_are_told_apart_in_refusals():
+    capture = many_inputs(2, "0.26.0")
+    nodes = [t._replace(name="h", supports=0, pin=-1) for t in capture.tensors[:2]]
+    alike = replace(capture, tensors=(*nodes, *capture.tensors[2:]))
+    with pytest.raises(reference.CannotPlanError, match=r"no backend supports 'h \(ADD, node 0\)'"):
+        reference.plan(alike)

@@ -380,6 +380,7 @@ CARDS: dict[str, Card] = {
 # The card that a backend's name alone means.
 OF_BACKEND: dict[str, str] = {
     "cann": "ascend-910b",
+    "cann-310p": "ascend-310p",
     "cuda": "rtx4090",
     "et": "et-soc-1",
     "hexagon": "hexagon-v79",

@@ -10,7 +10,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from .. import reference
-from ..names import counted
+from ..names import counted, label_in
 from ..promise import as_texts
 from ..record import NODE, BufferRecord, Capture, TensorRecord
 from ..rules import find_release
@@ -334,6 +334,6 @@ def _check_memory(capture: Capture, dropped: list[str]) -> None:
         memory = capture.bufts[capture.buft_of(lost[0])].name
         raise reference.CannotPlanError(
             f"without {', '.join(dropped)} no backend can read {memory} memory, which holds "
-            f"'{lost[0].name}' and {counted(len(lost) - 1, 'more tensor')}: move them, "
-            f'move_weights={{"*": "{capture.backends[-1].name}"}} or by name'
+            f"'{label_in(capture, lost[0])}' and {counted(len(lost) - 1, 'more tensor')}: "
+            f'move them, move_weights={{"*": "{capture.backends[-1].name}"}} or by name'
         )
