@@ -104,7 +104,7 @@ def _build(
         options.cache / "logs" / f"{final.name}.log", tools, lock)
     copies = [] if options.pristine else _instrumented(ggml, tree)
     generated = _generate(ggml, tree)
-    cut = cards.cached(ggml, upstream.sha256, NATIVE, options.cache, [tools.cxx])
+    cut = cards.cached(ggml, upstream.sha256, NATIVE, options.cache, [tools.cxx], options.cards)
     flags = {
         "GGML_PY_GGML_DIR": str(ggml),
         "GGML_PY_INSTRUMENTED": str(tree.folder / INSTRUMENTED),
@@ -128,7 +128,9 @@ def _build(
         if tables:
             profiles.write(tables, stage / profiles.FILE)
         proof = _proof(options, upstream, final.name, config)
-        proof["cards"] = {one.backend: one.why for one in cut}
+        asked = ",".join(options.cards) or "none"
+        left_out = dict.fromkeys(cards.BACKENDS, f"built with --cards={asked}")
+        proof["cards"] = left_out | {one.backend: one.why for one in cut}
         if not options.portable:        # portable variants ask the processor themselves
             proof["processor"] = processor.needed(tree.build, tools.cc)
         if not options.pristine:
@@ -294,6 +296,16 @@ def _backends(text: str) -> tuple[str, ...]:
     return names
 
 
+def _cards(text: str) -> tuple[str, ...]:
+    names = tuple(dict.fromkeys(name for name in re.split(r"[,\s]+", text.lower()) if name))
+    if names == ("none",):
+        return ()
+    if unknown := set(names) - set(cards.BACKENDS):
+        raise argparse.ArgumentTypeError(
+            f"{', '.join(sorted(unknown))}: expected none, or some of {', '.join(cards.BACKENDS)}")
+    return names
+
+
 def _sanitizers(text: str) -> str:
     names = tuple(dict.fromkeys(name for name in re.split(r"[,\s]+", text.lower()) if name))
     if unknown := set(names) - set(toolchain.SANITIZERS):
@@ -329,6 +341,9 @@ def parser(prog: str | None = None) -> argparse.ArgumentParser:
     add("--portable", action="store_true",
         help="build CPU variants as loadable modules, for wheels that run on other machines "
              "(default: for this processor)")
+    add("--cards", type=_cards, default=tuple(cards.BACKENDS), metavar="A,B",
+        help="GPU backends whose supports_op is cut out of upstream's source, for devices that are "
+             "not here (default: all; none makes a build quicker by half a minute)")
     add("--cuda-arch", default="", metavar="N,M",
         help="architectures of the CUDA code, such as 80,90 or native (default: this machine's "
              f"GPUs; without a GPU {cuda.PORTABLE_ARCHITECTURE}, which newer GPUs run too)")

@@ -55,16 +55,17 @@ def generate(
 
 
 def cached(
-    ggml: Path, sha256: str, native: Path, cache: Path, compiler: Sequence[str]
-) -> list[Cut]:
+    ggml: Path, sha256: str, native: Path, cache: Path, compiler: Sequence[str],
+    names: Sequence[str] = tuple(BACKENDS),
+) -> list[Cut]:  # fmt: skip
     """As `generate`, into the cache folder `cache`, where all builds of a release share the files.
 
     `sha256` is the hash of the release's source. Call it with the cache's lock held.
     """
-    final = cache / FOLDER / key_of(sha256, native, compiler)
+    final = cache / FOLDER / key_of(sha256, native, compiler, names)
     if not (final / _WHY).is_file():
         with caches.staged(final) as stage:
-            made = generate(ggml, native, stage, compiler)
+            made = generate(ggml, native, stage, compiler, names)
             (stage / _WHY).write_text(json.dumps({one.backend: one.why for one in made}))
         _remove_old(final.parent)
     os.utime(final)
@@ -72,11 +73,13 @@ def cached(
     return [Cut(name, None if why else final / f"{name}.cpp", why) for name, why in reasons.items()]
 
 
-def key_of(sha256: str, native: Path, compiler: Sequence[str]) -> str:
+def key_of(
+    sha256: str, native: Path, compiler: Sequence[str], names: Sequence[str] = tuple(BACKENDS)
+) -> str:
     """A name for what is cut: a hash of all that it depends on."""
     ours = [*(Path(__file__).with_name(name) for name in MAKERS), *native.glob("*.h")]
     ours += (native / FOLDER).glob("*.*")
-    parts = [sha256.encode(), *map(os.fsencode, compiler)]
+    parts = [sha256.encode(), *map(os.fsencode, compiler), ",".join(sorted(names)).encode()]
     parts += [path.name.encode() + path.read_bytes() for path in sorted(ours)]
     return hashlib.sha256(b"\0".join(parts)).hexdigest()[:16]
 

@@ -84,6 +84,8 @@ class Tree:
             **os.environ, "NINJA_STATUS": "[%f/%t] ", "CMAKE_BUILD_PARALLEL_LEVEL": str(jobs),
             "LC_ALL": "C",      # the searches below expect English messages
         }
+        # With paths relative to this folder, ccache finds what was compiled in another cache.
+        environment.setdefault("CCACHE_BASEDIR", str(self.folder.parent.parent))
         live = sys.stderr.isatty()
         output: list[str] = []
         with step(doing), writing(doing, self.folder), self.log.open("a", encoding="utf-8") as log:

@@ -71,8 +71,11 @@ class Source:
 def preprocessed(
     compiler: Sequence[str], files: Iterable[str], folders: Iterable[Path], defines: Iterable[str]
 ) -> str:
-    """What the preprocessor makes of all `files`, which are named as in an `#include`."""
-    command = [*compiler, "-E", "-x", "c++", "-w", *(f"-I{f}" for f in folders)]
+    """What the preprocessor makes of all `files`, which are named as in an `#include`. So is
+    `__FILE__` in it: no path of this machine is kept."""
+    command = [*compiler, "-E", "-x", "c++", "-w"]
+    for folder in folders:
+        command += [f"-I{folder}", f"-fmacro-prefix-map={folder}/="]
     command += [*(f"-D{d}" for d in defines), "-"]
     text = "".join(f'#include "{file}"\n' for file in files)
     done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)

@@ -39,6 +39,7 @@ class Options:
     debug: bool = False
     sanitize: str = ""          # the compiler's names: "address,undefined"
     portable: bool = False
+    cards: tuple[str, ...] = tuple(cards.BACKENDS)  # what is cut out for simulated devices
     cuda_arch: str = ""         # "80,90", "native"; empty = this machine's GPUs or a portable one
     reference: bool = False
     defines: tuple[tuple[str, str], ...] = ()
@@ -203,6 +204,7 @@ def configuration(options: Options, upstream: Upstream) -> str:
     """A hash of the source and all flags, but not of our code: the name of the build tree."""
     parts: dict[str, Any] = {
         "source": upstream.sha256,
+        "cards": sorted(options.cards),
         "flags": cmake_flags(options),
         "pristine": options.pristine,
         "openblas": releases.openblas().sha256 if uses_openblas(options) else "",

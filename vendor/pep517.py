@@ -29,8 +29,8 @@ def argv_of(settings: Settings) -> list[str]:
     """The command line for the config settings. Raises BuildError for an unknown name."""
     argv: list[str] = []
     switches = {"pristine", "debug", "portable"}
-    valued = {"backend", "upstream", "source", "sanitize", "jobs", "cache", "cuda-arch"}
-    lists = {"backend", "sanitize"}
+    valued = {"backend", "upstream", "source", "sanitize", "jobs", "cache", "cards", "cuda-arch"}
+    lists = {"backend", "cards", "sanitize"}
     for given, value in (settings or {}).items():
         name = given.lstrip("-")
         values = [str(one) for one in value] if isinstance(value, (list, tuple)) else [str(value)]

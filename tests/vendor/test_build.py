@@ -15,8 +15,8 @@ import pytest
 from build_support import REPO, WARM, error_of, run, seed, small_disk
 
 import build_ggml
-from vendor import identity, releases, toolchain
-from vendor.identity import Options
+from vendor import cards, identity, releases, toolchain
+from vendor.identity import Options, key_of, upstream_of
 from vendor.instrument import EDITS
 from vendor.report import BuildError
 
@@ -429,6 +429,19 @@ def test_a_build_that_was_wanted_lately_is_not_pruned(tmp_path: Path) -> None:
     assert {one.name for one in cache.iterdir()} == {"ours", "wanted", "newest", "new"}
 
 
+def test_cards_are_chosen() -> None:
+    parse = build_ggml.parser().parse_args
+    every, none, one = (
+        build_ggml.options_of(parse(given)) for given in ([], ["--cards=none"], ["--cards", "CUDA"])
+    )
+    assert set(every.cards) == set(cards.BACKENDS)
+    assert (none.cards, one.cards) == ((), ("cuda",))
+    assert len({key_of(options, upstream_of(options)) for options in (every, none, one)}) == 3
+    done = run("--cards", "cuda,tpu")
+    assert done.returncode == 2
+    assert "tpu: expected none, or some of metal, vulkan, cuda, " in done.stderr
+
+
 def test_config_settings_are_the_options() -> None:
     from vendor import pep517
 
@@ -437,6 +450,7 @@ def test_config_settings_are_the_options() -> None:
         "sanitize": "address,undefined", "D": ["A=1", "B=2"]})
     assert argv == ["--backend=cpu,vulkan", "--upstream=0.21.0", "--pristine",
                     "--sanitize=address,undefined", "-DA=1", "-DB=2"]
+    assert pep517.argv_of({"cards": ["cuda", "metal"]}) == ["--cards=cuda,metal"]
     with pytest.raises(BuildError, match=r"unknown config setting 'backends'; known: .*backend"):
         pep517.argv_of({"backends": "cpu"})
 

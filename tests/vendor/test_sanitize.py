@@ -114,6 +114,7 @@ def sanitized():
     if not Path(asked.stdout.strip()).is_absolute():
         pytest.skip("this compiler has no libasan.so")
     command = [sys.executable, "-m", "ggml_py", "build", "--sanitize=address,undefined", "--json"]
+    command += ["--cards=none"]  # they double the time; `make sanitize` has them
     env = {k: v for k, v in os.environ.items() if k != "GGML_PY_UPSTREAM"}
     done = subprocess.run(command, capture_output=True, text=True, env=env, check=False)
     assert done.returncode == 0, done.stderr
