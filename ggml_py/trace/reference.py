@@ -7,20 +7,11 @@ C: ggml_backend_sched_split_graph
 
 from __future__ import annotations
 
-from . import causes
+from . import causes, record
 from .causes import GPU_DOWN, GPU_UP, PASS_1, PASS_3, PASS_4, PASS_5, REST_DOWN, REST_UP, USER
 from .names import label_in
 from .planned import Planned, make_plan
-from .record import (
-    COPY,
-    NODE,
-    Capture,
-    Outcome,
-    Placement,
-    SplitRecord,
-    TensorRecord,
-    collection_paused,
-)  # fmt: skip
+from .record import COPY, NODE, Capture, Outcome, Placement, SplitRecord, TensorRecord
 from .rules import MAX_SPLIT_INPUTS, rules_of
 from .steps import RawStep
 
@@ -38,7 +29,7 @@ def plan(capture: Capture, steps: list[RawStep] | None = None) -> Planned:
     upstream would abort, ValueError for a capture without the backends' answers.
     """
     capture.check_answers()
-    with collection_paused():
+    with record.collection_paused():
         return make_plan(capture, Planning(capture, steps).run(), "reference")
 
 

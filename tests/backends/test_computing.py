@@ -165,6 +165,7 @@ def test_a_compute_that_is_refused_leaves_the_one_that_goes_on_alone():
     assert len(refused) == 1
 
 
+@pytest.mark.thorough("long")
 def test_signals_at_any_moment_leave_everything_usable(mlp):
     """Their handlers run between any two lines of ours, and may raise there."""
 

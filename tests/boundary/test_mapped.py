@@ -19,7 +19,10 @@ from ggml_py.models import load
 from ggml_py.models.synthetic import write_llama
 
 PAGE = os.sysconf("SC_PAGESIZE")
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere it ends the process")
+pytestmark = [
+    pytest.mark.skipif(sys.platform != "linux", reason="elsewhere it ends the process"),
+    pytest.mark.thorough("cases", quick=16),
+]
 
 
 @pytest.fixture

@@ -63,6 +63,7 @@ def _refusal(call: Callable[..., Any], given: dict[str, Any]) -> str | None:
     return None
 
 
+@pytest.mark.thorough("long")
 def test_each_argument_of_each_call(world):
     wrong, n_calls = [], 0
     for name, call in _calls(world):

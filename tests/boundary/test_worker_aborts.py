@@ -450,4 +450,7 @@ def test_count_equal_counts_in_every_dimension():
         assert out.get().item() == (a == b).sum()
 
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+pytestmark = [
+    pytest.mark.skipif(sys.platform != "linux", reason="reads /proc"),
+    pytest.mark.thorough("cases", quick=12),
+]

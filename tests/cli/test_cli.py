@@ -50,6 +50,7 @@ def test_devices():
     assert data["ggml_version"] == ggml.enums.UPSTREAM
 
 
+@pytest.mark.thorough("long")
 def test_a_pipe_gets_whole_names_and_lines(model, monkeypatch):
     """Nobody looks at a pipe that is 80 columns wide: `ggml-py plan m.gguf -v | grep -c OP`."""
     monkeypatch.delenv("COLUMNS", raising=False)

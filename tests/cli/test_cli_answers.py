@@ -270,6 +270,7 @@ def test_wrong_shapes(folder, options, code, message):
     assert re.search(message, fails("sweep", folder / "m.gguf", *options, code=code))
 
 
+@pytest.mark.thorough("long")
 def test_properties_of_all_cards_are_set(folder):
     model, two = folder / "m.gguf", ("-d", "sim:a,profile=rtx3060,sim:b,profile=p40,sim:c", "-nr")
     small = ("--profile-set", "totalGlobalMem=1000000", "--profile-set", "minor=9")

@@ -44,6 +44,7 @@ def generate(model):
     return run_it
 
 
+@pytest.mark.thorough("long")
 def test_the_likeliest_tokens(generate, model):
     tokens, said = generate("-n", 5)
     data = json.loads(ok("generate", model, "-d", "CPU", "--tokens", PROMPT, "-n", 5, "--json"))
@@ -98,6 +99,7 @@ def test_the_end_of_the_text(generate, tmp_path):
     assert data["stop_type"] == "eos"
 
 
+@pytest.mark.thorough("long")
 def test_until_the_context_is_full_and_on(generate, model):
     assert len(generate("-n", -1, "-c", 256, "--ignore-eos")[0]) == 254
     assert "the context is full" in fails(

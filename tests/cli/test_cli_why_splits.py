@@ -74,6 +74,7 @@ def test_the_same_as_json(folder):
     assert {plan.nodes[i].op for i in experts["nodes"]} == {"MUL_MAT_ID"}
 
 
+@pytest.mark.thorough("long")
 def test_of_a_saved_plan_without_the_native_library(folder):
     path = folder / "moe.json.gz"
     ok("plan", folder / "moe.gguf", *CARD, "-ngl", "all", "-cmoe", "-o", path)

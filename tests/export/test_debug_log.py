@@ -361,6 +361,7 @@ def test_a_page_that_lost_its_spaces():
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
+@pytest.mark.thorough("long")
 def test_messages_between(data):
     """Other messages come before, after, and between the lines of the print, in every log."""
     plan = ggml.Plan.from_debug_log(DUMP)

@@ -434,6 +434,7 @@ def test_view_opens_a_browser(folder, tmp_path):
     assert page.read_text().startswith("<!doctype html>")
 
 
+@pytest.mark.thorough("long")
 def test_what_view_refuses(folder, tmp_path):
     plan, out = folder / "p.json.gz", tmp_path / "p.html"
     out.write_text("mine")
@@ -455,6 +456,7 @@ def test_what_view_refuses(folder, tmp_path):
     assert "not known for a run; known are .json (json), .html or .htm" in refused
 
 
+@pytest.mark.thorough("long")
 def test_view_of_what_is_no_plan(folder, tmp_path):
     for name, content, message in (
         ("cut.json", gzip.decompress((folder / "p.json.gz").read_bytes())[:-9], "not a plan: not"),

@@ -69,6 +69,7 @@ def test_a_page_is_read_back(name, plans):
 
 @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 @given(captures(), st.data())
+@pytest.mark.thorough("long")
 def test_pages_of_random_plans_with_hostile_names(capture, data):
     tensors = [
         t._replace(name=data.draw(st.sampled_from(HOSTILE), label=str(t.id)))

@@ -66,6 +66,7 @@ def test_what_is_no_file_is_refused(reader, odd):
 
 @linux
 @pytest.mark.skipif(not os.access("/proc/kmsg", os.R_OK), reason="only root reads the log")
+@pytest.mark.thorough("cases", quick=1)
 @pytest.mark.parametrize("reader", ["plan", "run", "profile"])
 def test_a_file_that_waits_for_what_is_to_come_is_refused(reader):
     code = f"""

@@ -149,6 +149,7 @@ for name, write in {
 """
 
 
+@pytest.mark.thorough("long")
 def test_every_writer_where_there_is_no_room(tmp_path):
     """Nothing is left behind, whole or not."""
     env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1] / "support")}

@@ -275,6 +275,7 @@ def test_our_writer_makes_what_the_mutator_can_take_apart(path):
 
 
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.thorough("long")
 def test_mutants_that_open_read_as_the_official_package_reads_them(path):
     opened = 0
     for item in map(mutant, range(1500)):

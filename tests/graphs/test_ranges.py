@@ -23,6 +23,7 @@ nb_s = st.one_of(st.integers(0, 800), st.integers(0, NB_MAX))
     offset=nb_s,
     start=st.integers(0, 300),
 )
+@pytest.mark.thorough("long")
 def test_the_native_look_agrees(type_, ne, nb, offset, start):
     n = len(ne)
     with Context() as ctx:

@@ -67,6 +67,9 @@ ENDS = {
 }  # fmt: skip
 
 
+pytestmark = pytest.mark.thorough("cases", quick=10)
+
+
 def made(*names: str) -> tuple[parts.Part, ...]:
     return tuple(parts.Part(name, f"a {name} part", 10, 0) for name in names)
 

@@ -94,6 +94,7 @@ def test_the_walls_are_there(source, target):
 PRIVATES_OF_OTHERS: dict[str, str] = {}
 
 
+@pytest.mark.thorough("long")
 def test_models_use_no_privates_of_other_folders():
     used = {use.what: use.place for use in privates.uses() if use.folder == "models"}
     assert {what: at for what, at in used.items() if what not in PRIVATES_OF_OTHERS} == {}

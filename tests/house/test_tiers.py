@@ -132,6 +132,7 @@ def in_pytest(folder, *arguments):
     return done.returncode, done.stdout + done.stderr
 
 
+@pytest.mark.thorough("long")
 def test_tiers_of_a_run(tmp_path):
     (tmp_path / "test_one.py").write_text(TESTS)
     some = "\n".join(f"def test_{i}(): pass" for i in range(5))

@@ -192,6 +192,7 @@ ANY = st.fixed_dictionaries({
 
 @settings(max_examples=300, deadline=None)
 @given(row=ROWS, options=ANY, past=st.lists(st.integers(0, 90), max_size=30))
+@pytest.mark.thorough("long")
 def test_what_always_holds(row, options, past):
     before = row.copy()
     sampler, again = Sampler(**options), Sampler(**options)

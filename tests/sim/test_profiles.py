@@ -93,6 +93,7 @@ def test_no_parameter_of_the_record_is_missed():
 
 
 @pinned
+@pytest.mark.thorough("long")
 def test_the_cpu_says_what_its_profile_says():
     cpu, device = ggml.device("CPU"), ggml.load_profile("record:cpu")
     record = profile_rows.record_of("cpu")
@@ -165,6 +166,7 @@ def varied(random, row):
 
 
 @pinned
+@pytest.mark.thorough("long")
 def test_what_follows_from_rows_that_agree_is_what_the_cpu_says():
     """Cases of other sizes than the recorded ones, against the live CPU. (Of types that it was not
     tested with, the CPU's supports_op says yes to most, and its kernels abort.)"""
@@ -204,7 +206,7 @@ def left_out(profile, n=60):
             cases.groups[same] = group
 
 
-@pytest.mark.thorough("cases", quick=1)
+@pytest.mark.thorough("long")
 @pinned
 @pytest.mark.parametrize("profile", ["cpu", "cuda", "metal", "vulkan"])
 def test_a_row_that_is_left_out_is_guessed_from_the_others(profile):

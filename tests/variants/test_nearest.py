@@ -269,6 +269,7 @@ def test_a_planted_limit_is_found_exactly(gpu, size, limit, dim):
 
 @PLANTED
 @given(size=SIZES, more=SIZES)
+@pytest.mark.thorough("long")
 def test_a_planted_minimum_is_found_exactly(gpu, size, more):
     with ggml.Context() as ctx:
         node = ctx.mul_mat(ctx.new_tensor("q4_0", 64, 8), ctx.new_tensor("f32", 64, size))
@@ -291,6 +292,7 @@ def test_a_planted_multiple_is_found_exactly(gpu, size, power):
 
 @PLANTED
 @given(now=TYPES, wanted=st.sets(TYPES, min_size=1))
+@pytest.mark.thorough("long")
 def test_planted_types_are_found_nearest_first(gpu, now, wanted):
     wanted -= {now}
     with ggml.Context() as ctx:
@@ -342,6 +344,7 @@ def test_a_planted_contiguity_is_found(gpu, axes, cut):
 
 @PLANTED
 @given(limit=st.integers(1, 4095), at_least=st.integers(2, 64), type_=TYPES)
+@pytest.mark.thorough("long")
 def test_several_planted_reasons_are_all_found(gpu, limit, at_least, type_):
     """A type (of two that the device has), a minimum and a maximum: none alone helps."""
     has = {type_, Type.F16}
