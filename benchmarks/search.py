@@ -18,6 +18,7 @@ import argparse
 import datetime
 import gc
 import json
+import math
 import os
 import platform
 import signal
@@ -154,9 +155,8 @@ class Process:
         """The child's rows. The last one has `died`, unless the child finished."""
         started = False
         while True:
-            try:
-                line = self._said.get(timeout=limit_s if started else limit_s + START_S)
-            except Empty:
+            line = self._line(limit_s if started else limit_s + START_S)
+            if line is None:
                 self._child.kill()
                 self._child.wait()
                 yield {"died": f"took more than {limit_s:g} s", "text": self._last_words()}
@@ -168,6 +168,17 @@ class Process:
             row = json.loads(line)
             started = started or "begin" in row
             yield row
+
+    def _line(self, limit_s: float) -> str | None:
+        """The next line, or None if the child says nothing for so long. The time is counted in
+        seconds that passed here, so a machine that sleeps or a search that is paused is no finding.
+        """
+        for _ in range(math.ceil(limit_s)):
+            try:
+                return self._said.get(timeout=min(limit_s, 1.0))
+            except Empty:
+                continue
+        return None
 
     def _last_words(self) -> str:
         self._readers[1].join(timeout=5)

@@ -73,6 +73,22 @@ def test_whatever_happens_to_a_case_is_a_finding_and_the_next_one_runs(script, t
 
 
 @pytest.mark.thorough("long")
+@pytest.mark.skipif(os.name != "posix", reason="there is no SIGSTOP")
+def test_a_search_that_was_paused_has_no_findings(script, tmp_path):
+    """Its limit is 2 s for a case; it stands still for 4 s."""
+    script.write_text(script.read_text().replace("if seed == 2", "time.sleep(0.5)\n    if seed == 2"))
+    out = tmp_path / "fake.json"
+    command = [sys.executable, str(script), "--out", str(out), "--cases", "2"]
+    running = subprocess.Popen(command, start_new_session=True)
+    time.sleep(1.5)
+    os.killpg(running.pid, signal.SIGSTOP)
+    time.sleep(4)
+    os.killpg(running.pid, signal.SIGCONT)
+    assert running.wait(60) == 0
+    assert json.loads(out.read_text())["outcomes"] == {"even": 1, "odd": 1}
+
+
+@pytest.mark.thorough("long")
 def test_a_process_that_dies_at_its_end_is_a_finding_of_its_last_case(script, tmp_path):
     text = script.read_text().replace("import os,", "import atexit, os,")
     script.write_text(text.replace("SEARCH =", "atexit.register(os.abort)\nSEARCH =", 1))
