@@ -173,7 +173,7 @@ class Process:
         """The next line, or None if the child says nothing for so long. The time is counted in
         seconds that passed here, so a machine that sleeps or a search that is paused is no finding.
         """
-        for _ in range(math.ceil(limit_s)):
+        for _ in range(math.ceil(limit_s) + 1):  # a pause can end one of these early
             try:
                 return self._said.get(timeout=min(limit_s, 1.0))
             except Empty:

@@ -76,7 +76,8 @@ def test_whatever_happens_to_a_case_is_a_finding_and_the_next_one_runs(script, t
 @pytest.mark.skipif(os.name != "posix", reason="there is no SIGSTOP")
 def test_a_search_that_was_paused_has_no_findings(script, tmp_path):
     """Its limit is 2 s for a case; it stands still for 4 s."""
-    script.write_text(script.read_text().replace("if seed == 2", "time.sleep(0.5)\n    if seed == 2"))
+    slow = "time.sleep(1.5)\n    if seed == 2"
+    script.write_text(script.read_text().replace("if seed == 2", slow))
     out = tmp_path / "fake.json"
     command = [sys.executable, str(script), "--out", str(out), "--cases", "2"]
     running = subprocess.Popen(command, start_new_session=True)
