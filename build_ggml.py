@@ -300,9 +300,10 @@ def _cards(text: str) -> tuple[str, ...]:
     names = tuple(dict.fromkeys(name for name in re.split(r"[,\s]+", text.lower()) if name))
     if names == ("none",):
         return ()
-    if unknown := set(names) - set(cards.BACKENDS):
+    if (unknown := set(names) - set(cards.BACKENDS)) or not names:
+        given = ", ".join(sorted(unknown)) or repr(text)
         raise argparse.ArgumentTypeError(
-            f"{', '.join(sorted(unknown))}: expected none, or some of {', '.join(cards.BACKENDS)}")
+            f"{given}: expected none, or some of {', '.join(cards.BACKENDS)}")
     return names
 
 

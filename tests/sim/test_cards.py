@@ -13,6 +13,8 @@ from profile_more_cases import ALL_CASES
 import ggml_py as ggml
 from ggml_py.boundary.ffi import BUILD
 from ggml_py.graphs.from_call import N_SOURCES
+from ggml_py.models import load
+from ggml_py.models.synthetic import LlamaSpec, write_llama
 from ggml_py.sim import rows
 from ggml_py.sim.card import _MEMORY, CardProfile, card_backends, card_names, card_properties
 from ggml_py.sim.profiles.cards import CARDS, OF_BACKEND
@@ -401,3 +403,20 @@ def test_the_record_agrees_but_for_what_is_newer(name):
                     assert newer.get(op, views) == found.supported, (op, text, found.text)
                 n += 1
     assert n > 2000
+
+
+def test_q4_k_on_adreno_is_planned_by_the_source_and_not_by_the_older_record(tmp_path):
+    """The record has no Q4_K on OpenCL: by it most of a model ran on the CPU."""
+    path = tmp_path / "q4_K.gguf"
+    # Adreno's kernels want matrices of 512 rows and more.
+    wide = LlamaSpec(n_layer=1, type="q4_K", n_embd=1024, n_head=8, n_head_kv=4, n_ff=1024,
+                     n_vocab=512)  # fmt: skip
+    write_llama(path, wide)
+    splits = {}
+    for name in ("opencl", "record:opencl"):
+        with (
+            ggml.sim_device("gpu0", profile=name) as device,
+            load(path, devices=(device, "CPU"), n_gpu_layers=-1, repack=False) as model,
+        ):
+            splits[name] = model.plan(64).n_splits
+    assert splits["opencl"] == 2 < splits["record:opencl"]
