@@ -234,7 +234,10 @@ def show(tables: dict[str, dict[str, Any]]) -> bool:
         for name, cells in tables[what].items():
             wrong = [arch for arch, same in cells.items() if not same]
             held = held and not wrong
-            print(f"| {name} | {len(cells)} | {len(cells) - len(wrong)} | {', '.join(wrong)} |")
+            same = f"{len(cells) - len(wrong)}"
+            if refused := [*cells.values()].count("refused"):
+                same += f" ({refused} end libllama and raise here)"
+            print(f"| {name} | {len(cells)} | {same} | {', '.join(wrong)} |")
     head = "what if gpu0 lacks | models | nodes | loaded again: equal | scheduler alone: equal"
     print(f"\n| {head} |\n| --- | ---: | ---: | ---: | ---: |")
     for op, cells in tables["what-ifs"].items():

@@ -16,7 +16,7 @@ from ggml_py.graphs.from_call import N_SOURCES
 from ggml_py.models import load
 from ggml_py.models.synthetic import LlamaSpec, write_llama
 from ggml_py.sim import rows
-from ggml_py.sim.card import _MEMORY, CardProfile, card_backends, card_names, card_properties
+from ggml_py.sim.card import _MEMORY, card_backends, card_names, card_properties
 from ggml_py.sim.profiles.cards import CARDS, OF_BACKEND
 from ggml_py.sim.text import sim_device_of
 from ggml_py.tensors.call import call_of
@@ -218,25 +218,28 @@ def test_changing_the_card_changes_the_answers(ctx):
         assert gpu.supports_op(small)
 
 
-def test_cards_are_given_back():
-    """There is room for 16 devices of a backend at a time, as in upstream."""
-    for _ in range(40):
-        with ggml.sim_device("again", profile="rtx4090"):
-            pass
-    gc.collect()
-    asked = [  # profiles that other tests keep, with a card of their own
-        one for one in gc.get_objects()
-        if isinstance(one, CardProfile) and one.card.backend == "cuda" and one._own is not None
-    ]  # fmt: skip
+def room_for_cards():
+    """How many more devices of CUDA there can be. Profiles and devices of other tests have some."""
     devices = []
     try:
         with pytest.raises(ggml.ArgumentError, match="at most 16"):
             for i in range(17):
                 devices.append(ggml.sim_device(f"many{i}", profile="rtx4090"))
-        assert len(devices) == 16 - len(asked)
+        return len(devices)
     finally:
         for device in devices:
             device.close()
+
+
+def test_cards_are_given_back():
+    """There is room for 16 devices of a backend at a time, as in upstream."""
+    gc.collect()
+    before = room_for_cards()
+    for _ in range(40):
+        with ggml.sim_device("again", profile="rtx4090"):
+            pass
+    gc.collect()
+    assert room_for_cards() >= before > 8
 
 
 def test_cards_are_asked_and_made_on_several_threads():
