@@ -31,7 +31,7 @@ if str(Path(__file__).resolve().parent) not in sys.path:
     sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from vendor import cache as caches
-from vendor import cards, cuda, fetch, processor, profiles, releases, toolchain
+from vendor import card_backends, cards, cuda, fetch, processor, profiles, releases, toolchain
 from vendor.compile import Tree
 from vendor.identity import (
     NATIVE,
@@ -129,7 +129,7 @@ def _build(
             profiles.write(tables, stage / profiles.FILE)
         proof = _proof(options, upstream, final.name, config)
         asked = ",".join(options.cards) or "none"
-        left_out = dict.fromkeys(cards.BACKENDS, f"built with --cards={asked}")
+        left_out = dict.fromkeys(card_backends.BACKENDS, f"built with --cards={asked}")
         proof["cards"] = left_out | {one.backend: one.why for one in cut}
         if not options.portable:        # portable variants ask the processor themselves
             proof["processor"] = processor.needed(tree.build, tools.cc)
@@ -300,10 +300,10 @@ def _cards(text: str) -> tuple[str, ...]:
     names = tuple(dict.fromkeys(name for name in re.split(r"[,\s]+", text.lower()) if name))
     if names == ("none",):
         return ()
-    if (unknown := set(names) - set(cards.BACKENDS)) or not names:
+    if (unknown := set(names) - set(card_backends.BACKENDS)) or not names:
         given = ", ".join(sorted(unknown)) or repr(text)
         raise argparse.ArgumentTypeError(
-            f"{given}: expected none, or some of {', '.join(cards.BACKENDS)}")
+            f"{given}: expected none, or some of {', '.join(card_backends.BACKENDS)}")
     return names
 
 
@@ -342,7 +342,7 @@ def parser(prog: str | None = None) -> argparse.ArgumentParser:
     add("--portable", action="store_true",
         help="build CPU variants as loadable modules, for wheels that run on other machines "
              "(default: for this processor)")
-    add("--cards", type=_cards, default=tuple(cards.BACKENDS), metavar="A,B",
+    add("--cards", type=_cards, default=tuple(card_backends.BACKENDS), metavar="A,B",
         help="GPU backends whose supports_op is cut out of upstream's source, for devices that are "
              "not here (default: all; none makes a build quicker by half a minute)")
     add("--cuda-arch", default="", metavar="N,M",

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from vendor import cache as caches
-from vendor import cards, cuda, fetch, op_docs, profiles, releases, toolchain
+from vendor import card_backends, cards, cuda, fetch, op_docs, profiles, releases, toolchain
 from vendor.releases import Release
 from vendor.report import BuildError
 
@@ -39,7 +39,7 @@ class Options:
     debug: bool = False
     sanitize: str = ""          # the compiler's names: "address,undefined"
     portable: bool = False
-    cards: tuple[str, ...] = tuple(cards.BACKENDS)  # what is cut out for simulated devices
+    cards: tuple[str, ...] = tuple(card_backends.BACKENDS)  # what is cut out for simulated devices
     cuda_arch: str = ""         # "80,90", "native"; empty = this machine's GPUs or a portable one
     reference: bool = False
     defines: tuple[tuple[str, str], ...] = ()
