@@ -284,7 +284,8 @@ LACKING = {
 def test_every_backend_is_cut_from_new_and_old_releases(tmp_path, label):
     """Without a toolkit, and a small part of each backend."""
     native = REPO / "ggml_py" / "native"
-    made = cards.generate(ggml_of(label), native, tmp_path / "made", [COMPILER])
+    ggml = ggml_of(label)
+    made = cards.generate(ggml, native, tmp_path / "made", [COMPILER])
     lacking = LACKING.get(label, {})
     for one in made:
         assert re.search(lacking.get(one.backend, r"\A\Z"), one.why), one
@@ -296,6 +297,7 @@ def test_every_backend_is_cut_from_new_and_old_releases(tmp_path, label):
         most = {"vulkan": 10_000, "hexagon": 5_000}.get(one.backend, 3_000)
         assert "<<<" not in text and "__global__" not in text and text.count("\n") < most
         assert text.count("GP_ANSWER") > 30
+        assert str(ggml) not in text  # nothing tells where it was built
 
 
 def test_a_backend_that_a_release_lacks_is_left_out_with_the_reason(tmp_path):
@@ -304,6 +306,22 @@ def test_a_backend_that_a_release_lacks_is_left_out_with_the_reason(tmp_path):
     made = cards.generate(tmp_path / "ggml", native, tmp_path / "x", [COMPILER])
     assert [one.file for one in made] == [None] * len(cards.BACKENDS)
     assert made[0].why == "the release has no ggml-metal/ggml-metal.cpp"
+
+
+def test_what_is_cut_is_kept_for_the_next_build(tmp_path, monkeypatch):
+    native, ran = REPO / "ggml_py" / "native", []
+    generate = cards.generate
+    monkeypatch.setattr(cards, "generate", lambda *given: ran.append(given) or generate(*given))
+
+    def cached(sha256, names):
+        empty = tmp_path / "ggml"
+        return cards.cached(empty, sha256, native, tmp_path / "cache", [COMPILER], names)
+
+    first = cached("1", ["cuda"])
+    assert cached("1", ["cuda"]) == first and len(ran) == 1
+    cached("2", ["cuda"])
+    assert [one.backend for one in cached("1", ["cuda", "metal"])] == ["cuda", "metal"]
+    assert len(ran) == 3
 
 
 @pytest.mark.thorough("long")
