@@ -91,7 +91,6 @@ SEARCH = search.Search(
     ),
     case,
     limit_s=60,
-    per_process=500,
 )  # fmt: skip
 
 if __name__ == "__main__":
