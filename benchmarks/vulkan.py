@@ -105,7 +105,7 @@ def _cache() -> Path:
 def _compiled(ggml: Path, folder: Path, programs: Path, compiler: str) -> Path:
     from vendor import cards
 
-    (cut,) = cards.generate(ggml, NATIVE, folder, [compiler], ["vulkan"])
+    (cut,) = cards.generate(ggml, NATIVE, folder, cards.command(compiler), ["vulkan"])
     if cut.file is None:
         sys.exit(f"ggml-vulkan cannot be cut: {cut.why}")
     (libraries,) = {path.parent for path in programs.rglob("libggml-base.so")}
@@ -114,6 +114,7 @@ def _compiled(ggml: Path, folder: Path, programs: Path, compiler: str) -> Path:
     # What begins when the library is loaded begins in this order.
     subprocess.run(
         [compiler, "-std=c++17", "-DNDEBUG", "-w", "-shared", "-fPIC", "-o", made,
+         "-fsanitize=integer-divide-by-zero",
          NATIVE / "cards" / "cards.cpp", cut.file, REPO / "benchmarks" / "vulkan_card.cpp",
          *(f"-I{path}" for path in folders), f"-L{libraries}", "-lggml", "-lggml-base"],
         check=True,

@@ -1,7 +1,7 @@
 """Cuts what decides about ops out of upstream's GPU backends, for devices that are not here.
 
-Each backend has a row in `card_backends`. What is cut compiles without a toolkit, with the stubs in
-`ggml_py/native/cards/`. A backend that a release lacks, or that cannot be cut from it, is left out
+Each backend has a row in `card_backends`. What is cut is compiled without a toolkit, with the stubs
+in `ggml_py/native/cards/`. A backend that a release lacks, or that cannot be cut from it, is left out
 with the reason; its devices then answer from upstream's record (docs/ops).
 """
 
@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import tempfile
@@ -27,29 +28,47 @@ from vendor.report import BuildError, step
 
 MAKERS = ("cut.py", "cpp_source.py", "cards.py", "card_backends.py")
 FOLDER = "cards"  # in `native/`, and in the cache
+# -O1 makes no answer slower that can be measured, and compiles quicker. Upstream's functions divide
+# by sizes of operands: a division by zero is an error of the call (native/divide.c).
+FLAGS = (
+    "-std=c++17", "-DNDEBUG", "-w", "-fno-exceptions", "-O1", "-g0", "-fPIC", "-fvisibility=hidden",
+    "-fasynchronous-unwind-tables", "-fsanitize=integer-divide-by-zero",
+    "-fno-sanitize-recover=integer-divide-by-zero",
+)  # fmt: skip
 _WHY = "why.json"  # the reason for each backend that is left out; written last
 _KEPT = 8  # releases and versions of our code
 
 
 @dataclass(frozen=True)
 class Cut:
-    """A backend's file that compiles, or why there is none."""
+    """A backend's object file, or why there is none."""
 
     backend: str
     file: Path | None
     why: str = ""
 
 
+def command(cxx: str, launcher: str | None = None, sanitize: str = "") -> list[str]:
+    """The command that compiles what is cut. `launcher` is ccache, `sanitize` the sanitizers of a
+    build that has some."""
+    made = [*([launcher] if launcher else []), cxx, *FLAGS]
+    made += shlex.split(os.environ.get("CXXFLAGS", ""))  # as CMake does
+    if sanitize:  # -O0 saves two minutes
+        made += ["-O0", "-fno-sanitize=integer-divide-by-zero", f"-fsanitize={sanitize}"]
+    return made
+
+
 def generate(
     ggml: Path, native: Path, target: Path, compiler: Sequence[str],
     names: Iterable[str] = tuple(BACKENDS),
 ) -> list[Cut]:
-    """Write NAME.cpp and NAME.inc into `target` for each backend that can be cut from the release.
+    """Write NAME.cpp, NAME.inc and NAME.o into `target` for each backend that can be cut from the
+    release.
 
-    `native` is the folder of our native code. `compiler` is the C++ compiler's command.
+    `native` is the folder of our native code, `compiler` a `command`.
     """
     target.mkdir(exist_ok=True)
-    # Two at a time: the compiler takes half of the time, in processes of its own.
+    # Two at a time: the compiler takes most of the time, in processes of its own.
     with step("cutting out what backends support"), ThreadPoolExecutor(2) as pool:
         return list(pool.map(lambda name: _cut(name, ggml, native, target, compiler), names))
 
@@ -70,7 +89,7 @@ def cached(
         _remove_old(final.parent)
     os.utime(final)
     reasons = json.loads((final / _WHY).read_text())
-    return [Cut(name, None if why else final / f"{name}.cpp", why) for name, why in reasons.items()]
+    return [Cut(name, None if why else final / f"{name}.o", why) for name, why in reasons.items()]
 
 
 def key_of(
@@ -96,14 +115,13 @@ def _cut(name: str, ggml: Path, native: Path, target: Path, compiler: Sequence[s
     files = [f for f in backend.files if (ggml / "src" / backend.folder / f).is_file()]
     if backend.files[0] not in files:
         return Cut(name, None, f"the release has no {backend.folder}/{backend.files[0]}")
-    command = [*compiler, "-std=c++17", "-DNDEBUG"]  # as upstream's release builds
     stubs = native / FOLDER / backend.stubs
     try:
         with tempfile.TemporaryDirectory() as empty:
             folders = [Path(empty), ggml / "src" / backend.folder, ggml / "include", ggml / "src"]
-            _make_empty(Path(empty), backend, files, command, folders)
-            stream = cpp_source.preprocessed(command, files, folders, backend.defines)
-            aliases = _aliases(backend, command, folders)
+            _make_empty(Path(empty), backend, files, compiler, folders)
+            stream = cpp_source.preprocessed(compiler, files, folders, backend.defines)
+            aliases = _aliases(backend, compiler, folders)
         for pattern, becomes in backend.edits:
             stream = re.sub(pattern, partial(_with_lines, becomes), stream)
         source = cpp_source.read(stream, {backend.folder, *backend.more})
@@ -132,16 +150,22 @@ def _cut(name: str, ggml: Path, native: Path, target: Path, compiler: Sequence[s
         f'{defines}#define GP_CARD_NAME "{name}"\n#define GP_CUT "{name}.inc"\n'
         f'#include "{FOLDER}/{backend.stubs}"\n',
     )
-    folders = [native, target, ggml / "include", ggml / "src"]
-    command += ["-fsyntax-only", "-fno-exceptions", "-w"]
+    why = _compile(made, [native, ggml / "include", ggml / "src"], compiler)
+    return Cut(name, None if why else made.with_suffix(".o"), why)
+
+
+def _compile(source: Path, folders: Sequence[Path], compiler: Sequence[str]) -> str:
+    """Compile `source` beside itself. Returns the first errors, "" if there are none."""
+    # With paths relative to these folders, ccache finds what was compiled in another cache.
+    environment = {"CCACHE_BASEDIR": str(source.parents[2]), **os.environ, "LC_ALL": "C"}
     done = subprocess.run(
-        [*command, *(f"-I{f}" for f in folders), str(made)],
-        capture_output=True, text=True, check=False,
+        [*compiler, "-I.", *(f"-I{folder}" for folder in folders), "-c", source.name],
+        cwd=source.parent, env=environment, capture_output=True, text=True, check=False,
     )  # fmt: skip
-    if done.returncode:
-        errors = [line for line in done.stderr.splitlines() if "error:" in line]
-        return Cut(name, None, "; ".join(errors[:3]) or done.stderr[-300:])
-    return Cut(name, made)
+    if not done.returncode:
+        return ""
+    errors = [line for line in done.stderr.splitlines() if "error:" in line]
+    return "; ".join(errors[:3]) or done.stderr[-300:]
 
 
 def _with_lines(becomes: str, found: re.Match[str]) -> str:

@@ -34,7 +34,8 @@ def build(
     """A folder with our programs and upstream's `programs`. `reference` is the build that has
     upstream's, made from llama.cpp's tree `source`, whose release has the hash `sha256`. Call it
     with the cache's lock held. Raises BuildError if a program does not compile."""
-    key = cards.key_of(sha256, NATIVE, [tools.cxx])
+    compiler = cards.command(tools.cxx, tools.launcher)
+    key = cards.key_of(sha256, NATIVE, compiler)
     digests = {program: _digest(program, key) for program in sources()}
     whole = hashlib.sha256("".join(digests.values()).encode()).hexdigest()
     final = reference.parent.parent / "oracles" / f"{reference.name}-{whole[:8]}"
@@ -49,7 +50,7 @@ def build(
                     parts = _parts(program)
                     if _simulates(program):
                         cache = final.parent.parent
-                        cut = cards.cached(source / "ggml", sha256, NATIVE, cache, [tools.cxx])
+                        cut = cards.cached(source / "ggml", sha256, NATIVE, cache, compiler)
                         parts += [one.file for one in cut if one.file]
                     _compile(program, parts, source, reference, target, tools)
                 else:
@@ -110,7 +111,8 @@ def _compile(
     folders += [NATIVE, *{part.parent for part in parts}]
     with step(f"compiling the oracle {program.stem}"):
         done = subprocess.run(
-            [tools.cxx, "-std=c++17", "-O2", "-w", "-o", str(target), *map(str, parts),
+            [tools.cxx, "-std=c++17", "-O2", "-w", "-fsanitize=integer-divide-by-zero", "-o", str(target),
+             *map(str, parts),
              *(f"-I{folder}" for folder in folders), f"-L{reference / 'lib'}",
              "-lllama", "-lggml", "-lggml-base", "-lpthread", f"-Wl,-rpath,{origin}/../lib"],
             capture_output=True, text=True, check=False)  # fmt: skip

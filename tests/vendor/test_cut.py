@@ -285,7 +285,7 @@ def test_every_backend_is_cut_from_new_and_old_releases(tmp_path, label):
     """Without a toolkit, and a small part of each backend."""
     native = REPO / "ggml_py" / "native"
     ggml = ggml_of(label)
-    made = cards.generate(ggml, native, tmp_path / "made", [COMPILER])
+    made = cards.generate(ggml, native, tmp_path / "made", cards.command(COMPILER))
     lacking = LACKING.get(label, {})
     for one in made:
         assert re.search(lacking.get(one.backend, r"\A\Z"), one.why), one
@@ -303,7 +303,7 @@ def test_every_backend_is_cut_from_new_and_old_releases(tmp_path, label):
 def test_a_backend_that_a_release_lacks_is_left_out_with_the_reason(tmp_path):
     (tmp_path / "ggml" / "src").mkdir(parents=True)
     native = REPO / "ggml_py" / "native"
-    made = cards.generate(tmp_path / "ggml", native, tmp_path / "x", [COMPILER])
+    made = cards.generate(tmp_path / "ggml", native, tmp_path / "x", cards.command(COMPILER))
     assert [one.file for one in made] == [None] * len(cards.BACKENDS)
     assert made[0].why == "the release has no ggml-metal/ggml-metal.cpp"
 
