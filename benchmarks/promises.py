@@ -2,14 +2,15 @@
 
     python benchmarks/promises.py [--only llama,gpt2,…] [--oracle DIR] [--write]
 
-Four tables. Cards: for a card of each backend × models, and × options of one model, plans of 1, 31
-and 64 tokens, to the node, and bytes of weights, cache and compute buffers. Memory: for models ×
+Four tables. Cards: for a card of each backend × models (also with weights of other types), and ×
+options of one model, plans of 1, 31 and 64 tokens, to the node, and bytes of weights, cache and
+compute buffers. Memory: for models ×
 settings, bytes of weights, cache and compute buffers of each buffer type. Programs: the same for
 what each program of llama.cpp asks for. What-ifs: nodes on the same backend as in a real load with
 a device that lacks the op, for a model that was loaded again (`Model.what_if`) and for the
 scheduler's promise alone (`Plan.what_if`). The models are upstream's small ones. `--write` puts the
 figures into benchmarks/results/promises.json, with date and commit. Exit status 1 means that
-something differs. It takes five minutes on a quiet machine; the reference programs are built on
+something differs. It takes seven minutes on a quiet machine; the reference programs are built on
 first use.
 """
 
@@ -39,7 +40,7 @@ from ggml_py.sim.profiles.cards import OF_BACKEND
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "support"))
 import arch_headers
-from arch_files import ARCHS, RECURRENT, load
+from arch_files import ARCHS, RECURRENT, deeper, load
 from oracle_programs import Oracle
 from placements import (
     CARD_OPTIONS,
@@ -84,6 +85,11 @@ SETTINGS: dict[str, tuple[dict[str, dict[str, Any]], dict[str, Any]]] = {
     "m3max": ({"gpu0": {"card": "m3max"}}, ALL),
 }  # fmt: skip
 CARDS = tuple(OF_BACKEND[backend] for backend in card_backends())
+# Types of weights. Upstream's small models have f32.
+TYPES = {
+    "llama": ("q4_0", "q4_k", "bf16"), "qwen3": ("q5_1",), "llama-moe": ("q4_k",),
+    "gemma3": ("q8_0",), "gpt-oss": ("mxfp4",), "mamba": ("f16",),
+}  # fmt: skip
 NOT_RECURRENT = ("-fa on", "-ctk q8_0 -ctv q8_0")
 LACKING = ("MUL_MAT", "RMS_NORM", "FLASH_ATTN_EXT", "ROPE", "MUL", "ADD", "GET_ROWS", "SWIGLU")
 SHAPES = (1, 64)  # tokens
@@ -197,6 +203,11 @@ def main() -> int:
                 if arch == "llama":
                     table |= {option: on_card(oracle, path, card, options)
                               for option, options in CARD_OPTIONS.items()}  # fmt: skip
+            for type_ in TYPES.get(arch, ()):
+                typed = Path(folder) / f"{arch}-{type_}.gguf"
+                deeper(path, typed, 2, type_)
+                for card in CARDS:
+                    tables["cards"][card][f"{arch} {type_}"] = on_card(oracle, typed, card, ALL)
             for setting in SETTINGS:
                 if not (arch in RECURRENT and setting in NOT_RECURRENT):
                     tables["memory"].setdefault(setting, {})[arch] = memory(oracle, path, setting)

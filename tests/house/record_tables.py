@@ -1,6 +1,7 @@
-"""The table in docs/PROFILES.md of what was asked of cards: the counts of benchmarks/cards.py.
+"""The tables in docs/ that show records of benchmarks/results.
 
-`python tests/house/card_table.py` writes it into the page.
+`python tests/house/record_tables.py` writes them into the pages, between `<!-- NAME -->` and
+`<!-- end -->`.
 """
 
 from __future__ import annotations
@@ -13,10 +14,12 @@ from typing import Any
 from ggml_py.sim.profiles.cards import OF_BACKEND
 
 REPO = Path(__file__).parents[2]
-PAGE = REPO / "docs" / "PROFILES.md"
 RESULTS = REPO / "benchmarks" / "results"
-_BEGIN, _END = "<!-- benchmarks/cards.py -->\n", "<!-- end -->\n"
+_END = "<!-- end -->\n"
 _NOT_ASKED = re.compile(r"refused by|\S+ is not built")
+
+
+# --- benchmarks/cards.py
 
 
 def records() -> dict[str, dict[str, Any]]:
@@ -46,8 +49,8 @@ def counted(record: dict[str, Any]) -> dict[str, tuple[int, int, int]]:
     }
 
 
-def table() -> str:
-    """The table, in Markdown."""
+def asked() -> str:
+    """What cards of each backend were asked, on each release."""
     by_release = {release: counted(record) for release, record in records().items()}
     head = "| backend | card | " + " | ".join(f"ggml {release}" for release in by_release)
     lines = [f"{head} |", "|---|---|" + "---|" * len(by_release)]
@@ -63,11 +66,57 @@ def table() -> str:
     return "\n".join(lines) + "\n"
 
 
-def page() -> str:
-    """The page with the table in its place."""
-    before, _, rest = PAGE.read_text().partition(_BEGIN)
-    return f"{before}{_BEGIN}\n{table()}\n{_END}{rest.partition(_END)[2]}"
+# --- benchmarks/promises.py
+
+
+def promised() -> dict[str, Any]:
+    record: dict[str, Any] = json.loads((RESULTS / "promises.json").read_text())
+    return record
+
+
+def on_cards() -> str:
+    """How many plans and bytes are libllama's, for a card of each backend."""
+    lines = [
+        "| a card's plans and bytes | models and options | equal | both refuse |",
+        "| --- | ---: | ---: | ---: |",
+    ]
+    for card, cells in promised()["cards"].items():
+        same, refused = [*cells.values()].count(True), [*cells.values()].count("refused")
+        lines.append(f"| `{card}` | {len(cells)} | {same} | {refused} |")
+    return "\n".join(lines) + "\n"
+
+
+def what_ifs() -> str:
+    """In how many nodes a what-if is what libllama does with a device that lacks the op."""
+    head = "what if gpu0 lacks | models | nodes | loaded again: equal | scheduler alone: equal"
+    lines = [f"| {head} |", "| --- | ---: | ---: | ---: | ---: |"]
+    for op, cells in promised()["what-ifs"].items():
+        again, alone, n = (sum(column) for column in zip(*cells.values(), strict=True))
+        lines.append(f"| {op} | {len(cells)} | {n:,} | {again:,} | {alone:,} |")
+    return "\n".join(lines) + "\n"
+
+
+# --- the pages
+
+TABLES = {  # page, name there: table
+    ("PROFILES.md", "benchmarks/cards.py"): asked,
+    ("MODELS.md", "benchmarks/promises.py: cards"): on_cards,
+    ("MODELS.md", "benchmarks/promises.py: what-ifs"): what_ifs,
+}
+
+
+def pages() -> dict[Path, str]:
+    """The pages with the tables in their places."""
+    made: dict[Path, str] = {}
+    for (name, mark), table in TABLES.items():
+        path, begin = REPO / "docs" / name, f"<!-- {mark} -->\n"
+        text = made.get(path) or path.read_text()
+        before, _, rest = text.partition(begin)
+        assert rest, f"{path} has no {begin}"
+        made[path] = f"{before}{begin}\n{table()}\n{_END}{rest.partition(_END)[2]}"
+    return made
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page())
+    for page, text in pages().items():
+        page.write_text(text)
