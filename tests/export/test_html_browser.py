@@ -13,7 +13,7 @@ from ggml_py.export import rows
 from ggml_py.export.palette import COLORS, contrast
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
-sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright (.[test] has it)")
+sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright: .[test-all]")
 pytestmark = pytest.mark.skipif(BROWSER is None, reason="needs chromium: apt-get install chromium")
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import tiers
@@ -149,3 +150,10 @@ def test_tiers_of_a_run(tmp_path):
     (tmp_path / "test_two.py").write_text(MODULE.format(tests=some).replace("long", "tedious"))
     code, said = in_pytest(tmp_path)
     assert code == 4 and "thorough('tedious'" in said and "one of programs, builds" in said
+
+
+def test_all_names_what_is_not_installed(monkeypatch):
+    config = SimpleNamespace(addinivalue_line=lambda *_: None, getoption=lambda _name: True)
+    monkeypatch.setattr(tiers, "ALL_NEEDS", ("pytest", "not_there"))
+    with pytest.raises(pytest.UsageError, match=r"also needs not_there: pip install '\.\[test-all"):
+        tiers.pytest_configure(config)

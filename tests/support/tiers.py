@@ -8,6 +8,7 @@ same reasons; test_tiers.py compares it with this file.
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -33,6 +34,7 @@ FIXTURES = {  # tests that use one of these need no mark
     "browser": "browser",
     "site": "long",  # the documentation, or an installed package
 }
+ALL_NEEDS = ("mkdocs", "mypy", "playwright", "ruff")  # of the extra test-all
 AGAIN = {"arch_file": "programs"}  # upstream's own files with --all, otherwise similar files
 LEFT_OUT = pytest.StashKey[Counter[str]]()
 MAX_PROCESSES = 4  # each imports and collects everything, which takes it ten seconds
@@ -51,6 +53,11 @@ def pytest_configure(config: pytest.Config) -> None:
         "markers",
         "thorough(reason, quick=n): runs with --all only; of a test's many cases n run without",
     )
+    absent = [name for name in ALL_NEEDS if importlib.util.find_spec(name) is None]
+    if config.getoption("--all") and absent:
+        raise pytest.UsageError(
+            f"pytest --all also needs {', '.join(absent)}: pip install '.[test-all]'"
+        )
 
 
 @pytest.hookimpl(tryfirst=True)
