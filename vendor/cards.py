@@ -1,8 +1,8 @@
 """Cuts what decides about ops out of upstream's GPU backends, for devices that are not here.
 
 Each backend has a row in `card_backends`. What is cut is compiled without a toolkit, with the stubs
-in `ggml_py/native/cards/`. A backend that a release lacks, or that cannot be cut from it, is left out
-with the reason; its devices then answer from upstream's record (docs/ops).
+in `ggml_py/native/cards/`. A backend that a release lacks, or that cannot be cut from it, is left
+out with the reason; its devices then answer from upstream's record (docs/ops).
 """
 
 from __future__ import annotations

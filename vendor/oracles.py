@@ -111,9 +111,8 @@ def _compile(
     folders += [NATIVE, *{part.parent for part in parts}]
     with step(f"compiling the oracle {program.stem}"):
         done = subprocess.run(
-            [tools.cxx, "-std=c++17", "-O2", "-w", "-fsanitize=integer-divide-by-zero", "-o", str(target),
-             *map(str, parts),
-             *(f"-I{folder}" for folder in folders), f"-L{reference / 'lib'}",
+            [tools.cxx, "-std=c++17", "-O2", "-w", "-fsanitize=integer-divide-by-zero",
+             "-o", str(target), *map(str, parts), *(f"-I{folder}" for folder in folders), f"-L{reference / 'lib'}",
              "-lllama", "-lggml", "-lggml-base", "-lpthread", f"-Wl,-rpath,{origin}/../lib"],
             capture_output=True, text=True, check=False)  # fmt: skip
         if done.returncode:
