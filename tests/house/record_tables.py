@@ -66,7 +66,7 @@ def asked() -> str:
     return "\n".join(lines) + "\n"
 
 
-# --- benchmarks/promises.py
+# --- benchmarks/promises.py, benchmarks/card_plans.py
 
 
 def promised() -> dict[str, Any]:
@@ -86,6 +86,29 @@ def on_cards() -> str:
     return "\n".join(lines) + "\n"
 
 
+def card_plans() -> dict[str, dict[str, Any]]:
+    record = json.loads((RESULTS / "card_plans.json").read_text())
+    found: dict[str, dict[str, Any]] = record["releases"]
+    return found
+
+
+def by_release() -> str:
+    """How many plans an unmodified build of each release prints, too."""
+    found = card_plans()
+    lines = [f"| card | {' | '.join(f'ggml {release}' for release in found)} |"]
+    lines.append("|---|" + "---|" * len(found))
+    for card in next(iter(found.values())):
+        cells = []
+        for cards in found.values():
+            counts = cards.get(card)
+            said = f"{counts['equal']} of {counts['plans']}" if counts else "not cut"
+            if counts and counts["refused"]:
+                said += f", {counts['refused']} refused by both"
+            cells.append(said)
+        lines.append(f"| `{card}` | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
 def what_ifs() -> str:
     """In how many nodes a what-if is what libllama does with a device that lacks the op."""
     head = "what if gpu0 lacks | models | nodes | loaded again: equal | scheduler alone: equal"
@@ -100,6 +123,7 @@ def what_ifs() -> str:
 
 TABLES = {  # page, name there: table
     ("PROFILES.md", "benchmarks/cards.py"): asked,
+    ("PROFILES.md", "benchmarks/card_plans.py"): by_release,
     ("MODELS.md", "benchmarks/promises.py: cards"): on_cards,
     ("MODELS.md", "benchmarks/promises.py: what-ifs"): what_ifs,
 }

@@ -23,3 +23,13 @@ def test_every_card_was_planned_as_libllama_plans_it():
     assert cards.keys() == set(backends.values())
     for card, cells in cards.items():
         assert len(cells) >= 18 and set(cells.values()) <= {True, "refused"}, card
+
+
+def test_unmodified_builds_of_three_releases_print_the_same_plans():
+    found = record_tables.card_plans()
+    assert len(found) >= 3 and {"0.26.0", "0.21.0"} <= found.keys()
+    for cards in found.values():
+        assert len(cards) >= len(record_tables.OF_BACKEND) - 1  # Hexagon's is cut since 0.25
+        for card, counts in cards.items():
+            assert counts["different"] == [] and counts["plans"] >= 18 * 3, card
+            assert counts["equal"] + counts["refused"] == counts["plans"], card
