@@ -104,7 +104,8 @@ def _build(
         options.cache / "logs" / f"{final.name}.log", tools, lock)
     copies = [] if options.pristine else _instrumented(ggml, tree)
     generated = _generate(ggml, tree)
-    compiler = cards.command(tools.cxx, tools.launcher, options.sanitize)
+    own_flags = dict(options.defines).get("CMAKE_CXX_FLAGS")
+    compiler = cards.command(tools.cxx, tools.launcher, own_flags, options.sanitize)
     cut = cards.cached(ggml, upstream.sha256, NATIVE, options.cache, compiler, options.cards)
     flags = {
         "GGML_PY_GGML_DIR": str(ggml),

@@ -24,7 +24,7 @@ from pathlib import Path
 from vendor import cache as caches
 from vendor import cpp_source, cut
 from vendor.card_backends import BACKENDS, ENDS, Backend
-from vendor.report import BuildError, step
+from vendor.report import BuildError, OutsideError, check_outside, step
 
 MAKERS = ("cut.py", "cpp_source.py", "cards.py", "card_backends.py")
 FOLDER = "cards"  # in `native/`, and in the cache
@@ -35,6 +35,7 @@ FLAGS = (
     "-fasynchronous-unwind-tables", "-fsanitize=integer-divide-by-zero",
     "-fno-sanitize-recover=integer-divide-by-zero",
 )  # fmt: skip
+_ERROR = re.compile(r"\S+:\d+:\d+: (?:fatal )?error: ")
 _WHY = "why.json"  # the reason for each backend that is left out; written last
 _KEPT = 8  # releases and versions of our code
 
@@ -48,11 +49,13 @@ class Cut:
     why: str = ""
 
 
-def command(cxx: str, launcher: str | None = None, sanitize: str = "") -> list[str]:
-    """The command that compiles what is cut. `launcher` is ccache, `sanitize` the sanitizers of a
-    build that has some."""
+def command(
+    cxx: str, launcher: str | None = None, flags: str | None = None, sanitize: str = ""
+) -> list[str]:
+    """The command that compiles what is cut. `launcher` is ccache, `flags` are the build's own
+    (CMAKE_CXX_FLAGS), `sanitize` the sanitizers of a build that has some."""
     made = [*([launcher] if launcher else []), cxx, *FLAGS]
-    made += shlex.split(os.environ.get("CXXFLAGS", ""))  # as CMake does
+    made += shlex.split(os.environ.get("CXXFLAGS", "") if flags is None else flags)  # as CMake does
     if sanitize:  # -O0 saves two minutes
         made += ["-O0", "-fno-sanitize=integer-divide-by-zero", f"-fsanitize={sanitize}"]
     return made
@@ -98,7 +101,8 @@ def key_of(
     """A name for what is cut: a hash of all that it depends on."""
     ours = [*(Path(__file__).with_name(name) for name in MAKERS), *native.glob("*.h")]
     ours += (native / FOLDER).glob("*.*")
-    parts = [sha256.encode(), *map(os.fsencode, compiler), ",".join(sorted(names)).encode()]
+    version = subprocess.run([*compiler, "--version"], capture_output=True, check=False).stdout
+    parts = [sha256.encode(), version, *map(os.fsencode, [*compiler, *sorted(names)])]
     parts += [path.name.encode() + path.read_bytes() for path in sorted(ours)]
     return hashlib.sha256(b"\0".join(parts)).hexdigest()[:16]
 
@@ -137,6 +141,8 @@ def _cut(name: str, ggml: Path, native: Path, target: Path, compiler: Sequence[s
             backend.members, backend.slices, backend.generated,
         )  # fmt: skip
         text = cut.cut(source, wanted)
+    except OutsideError:
+        raise
     except BuildError as error:
         return Cut(name, None, str(error))
     made = target / f"{name}.cpp"
@@ -155,7 +161,7 @@ def _cut(name: str, ggml: Path, native: Path, target: Path, compiler: Sequence[s
 
 
 def _compile(source: Path, folders: Sequence[Path], compiler: Sequence[str]) -> str:
-    """Compile `source` beside itself. Returns the first errors, "" if there are none."""
+    """Compile `source` beside itself. Returns the first errors in it, "" if there are none."""
     # With paths relative to these folders, ccache finds what was compiled in another cache.
     environment = {"CCACHE_BASEDIR": str(source.parents[2]), **os.environ, "LC_ALL": "C"}
     done = subprocess.run(
@@ -164,8 +170,11 @@ def _compile(source: Path, folders: Sequence[Path], compiler: Sequence[str]) -> 
     )  # fmt: skip
     if not done.returncode:
         return ""
-    errors = [line for line in done.stderr.splitlines() if "error:" in line]
-    return "; ".join(errors[:3]) or done.stderr[-300:]
+    check_outside("compiling cards", source.parent, done.returncode, done.stderr)
+    errors = [line for line in done.stderr.splitlines() if _ERROR.match(line)]
+    if not errors:
+        raise OutsideError(f"{compiler[0]} failed on {source.name}: {done.stderr.strip()[-300:]}")
+    return "; ".join(errors[:3])
 
 
 def _with_lines(becomes: str, found: re.Match[str]) -> str:

@@ -11,11 +11,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from vendor.cache import Lock
-from vendor.report import BuildError, full_message, step, writing
+from vendor.report import BuildError, full_message, said_full, step, writing
 from vendor.toolchain import Tools
 
 ERROR = re.compile(r"\berror:|\bfatal:|CMake Error|undefined reference|cannot find -l|ninja: ")
-FULL = re.compile(r"No space left on device|File size limit exceeded|Disk quota exceeded")
 
 
 class Tree:
@@ -107,7 +106,7 @@ class Tree:
                 raise self._failure(doing, process.returncode, output)
 
     def _failure(self, doing: str, code: int, output: list[str]) -> BuildError:
-        if any(FULL.search(line) for line in output):
+        if any(said_full(line) for line in output):
             return BuildError(full_message(doing, self.folder))
         self.failed()
         wanted = 0

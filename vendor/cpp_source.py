@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import re
 import subprocess
+import tempfile
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from vendor.report import BuildError
+from vendor.report import BuildError, check_outside
 
 TOKEN = re.compile(
     r"""
@@ -80,6 +81,7 @@ def preprocessed(
     text = "".join(f'#include "{file}"\n' for file in files)
     done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
     if done.returncode:
+        check_outside("preprocessing", Path(tempfile.gettempdir()), done.returncode, done.stderr)
         raise BuildError(f"the preprocessor failed on {', '.join(files)}: {done.stderr.strip()}")
     return done.stdout
 

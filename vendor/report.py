@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import re
 import shutil
 import sys
 import time
@@ -15,6 +16,10 @@ from typing import Any
 
 class BuildError(Exception):
     """A build cannot continue. The message is one line: what was given and what to do about it."""
+
+
+class OutsideError(BuildError):
+    """A program failed for a reason outside of its input: a full disk, too little memory."""
 
 
 def say(text: str) -> None:
@@ -49,6 +54,27 @@ def full_message(doing: str, folder: Path, hint: str = ANOTHER) -> str:
         f"disk full while {doing} in {folder} ({free}; a build needs about 400 MB, --reference "
         f"1 GB more): free some space, or {hint}"
     )
+
+
+_SAID_FULL = re.compile(r"No space left on device|File size limit exceeded|Disk quota exceeded")
+_SAID_KILLED = re.compile(r"Killed signal terminated|out of memory|cannot allocate memory", re.I)
+
+
+def said_full(output: str) -> bool:
+    """Whether a compiler or linker says that the disk is full."""
+    return _SAID_FULL.search(output) is not None
+
+
+def check_outside(doing: str, folder: Path, code: int, output: str) -> None:
+    """Raise OutsideError if a program that ended with `code` failed for a reason outside of its
+    input."""
+    if said_full(output):
+        raise OutsideError(full_message(doing, folder))
+    if code < 0 or _SAID_KILLED.search(output):
+        raise OutsideError(
+            f"{doing}: the compiler was killed, probably for lack of memory; a build needs about "
+            "1 GB for each of its jobs (--jobs N)"
+        )
 
 
 @contextlib.contextmanager

@@ -12,7 +12,7 @@ import pytest
 REPO = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(REPO))
 from vendor import cache, cards, cpp_source, cut, identity, releases  # noqa: E402
-from vendor.report import BuildError  # noqa: E402
+from vendor.report import BuildError, OutsideError  # noqa: E402
 
 COMPILER = shutil.which("g++") or "c++"
 HEADER = """
@@ -322,6 +322,35 @@ def test_what_is_cut_is_kept_for_the_next_build(tmp_path, monkeypatch):
     cached("2", ["cuda"])
     assert [one.backend for one in cached("1", ["cuda", "metal"])] == ["cuda", "metal"]
     assert len(ran) == 3
+
+
+# A compiler that ends so when it is to write an object file.
+ENDS = {
+    "echo x.cpp:1:1: fatal error: No space left on device >&2; exit 1": "disk full",
+    "kill -9 $$": "killed, probably for lack of memory",
+    "echo cc1plus: out of memory allocating 65536 bytes >&2; exit 1": "lack of memory",
+    "echo as: broken >&2; exit 1": "as: broken",
+}
+
+
+@pytest.mark.thorough("long")
+@pytest.mark.parametrize("ends", ENDS)
+def test_no_backend_is_left_out_because_of_the_machine(tmp_path, ends):
+    """The build fails, and the next one cuts the backend."""
+    native, names = REPO / "ggml_py" / "native", ["cann"]
+    compiler = tmp_path / "c++"
+    compiler.write_text(f"#!/bin/sh\ncase \"$*\" in *' -c '*) {ends};; esac\n{COMPILER} \"$@\"\n")
+    compiler.chmod(0o755)
+
+    def cached():
+        command = cards.command(str(compiler))
+        return cards.cached(ggml_of(None), "1", native, tmp_path / "cache", command, names)
+
+    with pytest.raises(OutsideError, match=ENDS[ends]):
+        cached()
+    compiler.write_text(f"#!/bin/sh\n{COMPILER} \"$@\"\n")
+    (one,) = cached()
+    assert one.file.is_file() and one.why == ""
 
 
 @pytest.mark.thorough("long")
