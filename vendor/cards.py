@@ -101,7 +101,9 @@ def key_of(
     """A name for what is cut: a hash of all that it depends on."""
     ours = [*(Path(__file__).with_name(name) for name in MAKERS), *native.glob("*.h")]
     ours += (native / FOLDER).glob("*.*")
-    version = subprocess.run([*compiler, "--version"], capture_output=True, check=False).stdout
+    version = subprocess.run(
+        [*compiler, "--version"], stdin=subprocess.DEVNULL, capture_output=True, check=False
+    ).stdout
     parts = [sha256.encode(), version, *map(os.fsencode, [*compiler, *sorted(names)])]
     parts += [path.name.encode() + path.read_bytes() for path in sorted(ours)]
     return hashlib.sha256(b"\0".join(parts)).hexdigest()[:16]

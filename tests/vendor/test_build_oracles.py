@@ -17,6 +17,7 @@ from vendor.report import BuildError
 
 # Stands in for a compiler: what it makes is the sources. "slow" waits with half of it written.
 COMPILER = """#!/bin/sh
+case "$*" in *--version*) exit;; esac
 while [ $# -gt 0 ]; do
     case $1 in -o) shift; out=$1;; *.cpp) sources="$sources $1";; esac
     shift
@@ -44,9 +45,10 @@ class World:
         self.write("two.cpp", 'two #include "sim_device.h"')
         (folder / "native" / "sim_device.cpp").write_text(" sim")
         (folder / "native" / "guard.h").write_text("")
-        self.tools = SimpleNamespace(cxx=folder / "c++")
-        self.tools.cxx.write_text(COMPILER.format(log=self.log))
-        self.tools.cxx.chmod(0o755)
+        compiler = folder / "c++"
+        compiler.write_text(COMPILER.format(log=self.log))
+        compiler.chmod(0o755)
+        self.tools = SimpleNamespace(cxx=str(compiler), launcher=None)
 
     def write(self, name, text):
         (self.folder / "tests" / "oracle" / name).write_text(text)
@@ -117,7 +119,7 @@ def test_a_killed_build_is_not_taken_for_whole(world):
         "oracles.ROOT = root = Path(sys.argv[2]); oracles.NATIVE = root / 'native'\n"
         "reference = root / 'cache/reference/1.0-abc'\n"
         "oracles.build(reference, (), root / 'source', '0',\n"
-        "              SimpleNamespace(cxx=root / 'c++'))\n"
+        "              SimpleNamespace(cxx=str(root / 'c++'), launcher=None))\n"
     )
     command = [sys.executable, "-c", program, REPO, world.folder]
     killed = subprocess.Popen(command, start_new_session=True)
