@@ -13,7 +13,6 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
 
 from vendor.report import BuildError, check_outside
 
@@ -30,13 +29,6 @@ _WORD = re.compile(r"[A-Za-z_]\w*\Z")
 _RECORDS = ("struct", "class", "union", "enum")
 _ATTRIBUTES = ("__attribute__", "__launch_bounds__", "__declspec", "alignas", "decltype")
 _OPEN, _CLOSE = {"(": ")", "[": "]", "{": "}"}, {")", "]", "}"}
-
-
-class Token(NamedTuple):
-    """A word or sign of the source, and where its text begins."""
-
-    text: str
-    begin: int
 
 
 @dataclass
@@ -99,8 +91,7 @@ def read(stream: str, wanted: Set[str]) -> Source:
             number, file = int(mark[1]), mark[2]
             if file not in names:
                 path = Path(file)
-                found = not wanted.isdisjoint((path.parent.name, path.name))
-                names[file] = path.name if found else ""
+                names[file] = "" if wanted.isdisjoint((path.parent.name, path.name)) else path.name
             name = names[file]
             continue
         if name:
@@ -115,9 +106,14 @@ def read(stream: str, wanted: Set[str]) -> Source:
         starts.append(at)
         at += len(text) + 1
     source = Source("\n".join(kept), lines, starts)
-    tokens = [Token(found[0], found.start()) for found in TOKEN.finditer(source.text)]
+    words: list[str] = []  # and signs; two lists, because half a million pairs take a second
+    begins: list[int] = []
+    for token in TOKEN.finditer(source.text):
+        words.append(token[0])
+        begins.append(token.start())
     # A header without a guard is read once for each file that includes it.
-    once = {(*source.place(d.begin), source.text[d.begin : d.end]): d for d in _definitions(tokens)}
+    found = _definitions(words, begins)
+    once = {(*source.place(d.begin), source.text[d.begin : d.end]): d for d in found}
     source.definitions = [
         d for d in once.values() if d.has_body or not d.kind or d.names[0] not in types
     ]
@@ -127,28 +123,28 @@ def read(stream: str, wanted: Set[str]) -> Source:
 # --- the top level of a file
 
 
-def _definitions(tokens: Sequence[Token]) -> Iterator[Definition]:
+def _definitions(words: Sequence[str], begins: Sequence[int]) -> Iterator[Definition]:
     at = 0
-    while at < len(tokens):
-        if tokens[at].text in (";", "}"):  # the end of `extern "C" {`
+    while at < len(words):
+        if words[at] in (";", "}"):  # the end of `extern "C" {`
             at += 1
             continue
-        if [token.text for token in tokens[at : at + 3]] == ["extern", '"C"', "{"]:
+        if words[at : at + 3] == ["extern", '"C"', "{"]:
             at += 3
             continue
-        end = _end(tokens, at)
-        yield _definition(tokens[at:end])
+        end = _end(words, at)
+        yield _definition(words[at:end], begins[at:end])
         at = end
 
 
-def _end(tokens: Sequence[Token], begin: int) -> int:
+def _end(words: Sequence[str], begin: int) -> int:
     """Where the definition at `begin` ends: after its `;`, or after the body of a function."""
     depth, body = 0, False
-    for at in range(begin, len(tokens)):
-        text = tokens[at].text
+    for at in range(begin, len(words)):
+        text = words[at]
         if text in _OPEN:
             if text == "{" and depth == 0:
-                body = tokens[begin].text == "namespace" or _is_body(tokens[begin:at])
+                body = words[begin] == "namespace" or _is_body(words[begin:at])
             depth += 1
         elif text in _CLOSE:
             depth -= 1
@@ -156,34 +152,33 @@ def _end(tokens: Sequence[Token], begin: int) -> int:
                 return at + 1
         elif text == ";" and depth == 0:
             return at + 1
-    return len(tokens)
+    return len(words)
 
 
-def _is_body(head: Sequence[Token]) -> bool:
+def _is_body(head: Sequence[str]) -> bool:
     """Whether a `{` after `head` begins the body of a function, not an initialiser or a type."""
     depth = 0
-    for token in head:
-        depth += (token.text in _OPEN) - (token.text in _CLOSE)
-        if token.text == "=" and depth == 0:
+    for word in head:
+        depth += (word in _OPEN) - (word in _CLOSE)
+        if word == "=" and depth == 0:
             return False
-    last = [t.text for t in head[-6:]]
+    last = head[-6:]
     return last[-1:] == [")"] or last[-1] in ("const", "noexcept", "override") or "->" in last
 
 
-def _definition(tokens: Sequence[Token]) -> Definition:
-    words = [t.text for t in tokens]
+def _definition(words: Sequence[str], begins: Sequence[int]) -> Definition:
     names = tuple(dict.fromkeys(_names(words)))
-    end = tokens[-1].begin + len(tokens[-1].text)
-    made = Definition(names, "{" in words, used(words), tokens[0].begin, end)
+    end = begins[-1] + len(words[-1])
+    made = Definition(names, "{" in words, used(words), begins[0], end)
     made.kind = words[0] if words[0] in _RECORDS else ""
-    body = _body(tokens) if len(names) == 1 else -1
+    body = _body(words) if len(names) == 1 else -1
     if body >= 0:
         head = words[:body]
-        made.head, made.body = used(head), tokens[body].begin
+        made.head, made.body = used(head), begins[body]
         made.result = _result(head, names[0])
         made.returns = tuple(
-            after.begin for token, after in zip(tokens[body:], tokens[body + 1 :], strict=False)
-            if token.text == "return" and after.text not in (";", "{")
+            begins[i + 1] for i in range(body, len(words) - 1)
+            if words[i] == "return" and words[i + 1] not in (";", "{")
         )  # fmt: skip
     return made
 
@@ -203,13 +198,13 @@ def used(words: Sequence[str]) -> frozenset[str]:
     )  # fmt: skip
 
 
-def _body(tokens: Sequence[Token]) -> int:
+def _body(words: Sequence[str]) -> int:
     """The index of the `{` that begins the body of a function; -1 if it is none."""
     depth = 0
-    for at, token in enumerate(tokens):
-        if token.text == "{" and depth == 0:
-            return at if tokens[0].text != "namespace" and _is_body(tokens[:at]) else -1
-        depth += (token.text in _OPEN) - (token.text in _CLOSE)
+    for at, word in enumerate(words):
+        if word == "{" and depth == 0:
+            return at if words[0] != "namespace" and _is_body(words[:at]) else -1
+        depth += (word in _OPEN) - (word in _CLOSE)
     return -1
 
 
