@@ -47,13 +47,13 @@ LATER: list[tuple[changing, Callable[[], None]]] = []  # work that finalizers le
 
 
 class changing(in_use):
-    """Around a call that changes tensors: those with memory from `lenders` lose it, and with
-    `nodes` the nodes of `graph` get other sources. `graph` also counts as used. Works like
-    `in_use`, and also raises `BusyError` if another user has one of these tensors. With `brief` the
-    lent tensors are not listed until another call asks for them; on another thread, that call waits
-    for the end of this one."""
+    """Around a call that changes tensors: those with memory from `lenders` lose it, with `nodes`
+    the nodes of `graph` get other sources, and with `gives` its tensors without memory get some.
+    `graph` also counts as used. Works like `in_use`, and also raises `BusyError` if another user
+    has one of these tensors. With `brief` the lent tensors are not listed until another call asks
+    for them; on another thread, that call waits for the end of this one."""
 
-    __slots__ = ("_graph", "_lenders", "_lent", "_nodes")
+    __slots__ = ("_gives", "_graph", "_lenders", "_lent", "_nodes")
 
     def __init__(
         self,
@@ -64,16 +64,17 @@ class changing(in_use):
         lent: Sequence[Any] = (),
         brief: bool = False,
         nodes: bool = True,
+        gives: bool = False,
     ) -> None:
         self._user = (doing, get_ident())
         self._handles = handles
-        self._graph, self._lenders, self._nodes = graph, lenders, nodes
+        self._graph, self._lenders, self._nodes, self._gives = graph, lenders, nodes, gives
         self._lent: Sequence[Any] | None = None if brief else lent
 
     def __enter__(self) -> None:
         try:
             take(self._user, self._handles)
-            if self._lenders and self._lent is not None:
+            if (self._lenders or self._gives) and self._lent is not None:
                 self._ask()
             CHANGES.append(self)
             if ALLOCATING:
@@ -107,6 +108,8 @@ class changing(in_use):
 
     def _ask(self) -> None:
         self._lent = [lender._lent_tensors() for lender in self._lenders]
+        if self._gives and self._graph is not None:
+            self._lent.append(without_memory(self._graph.ptr))
 
     def used_by(self) -> User | None:
         """The user of another graph with one of these tensors, None without one."""
@@ -326,6 +329,16 @@ class Lender(Handle):
     def _closing(self, handles: Sequence[Handle]) -> in_use:
         lenders = [handle for handle in handles if isinstance(handle, Lender)]
         return changing(CLOSING, *handles, lenders=lenders)
+
+
+def without_memory(graph: Any) -> Any:
+    """The tensors of a native graph that have no memory, as a native array."""
+    room, n = -1, 0
+    while n != room:  # another thread may give or take memory meanwhile
+        room = n
+        tensors = ffi.new("struct ggml_tensor *[]", room)
+        n = lib.gp_graph_unallocated(graph, tensors, room)
+    return tensors
 
 
 def lent_by(scheduler: Any) -> Any:

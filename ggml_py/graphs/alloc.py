@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ..backends.buffer import Buffer, BufferType
-from ..backends.sharing import Lender, changing, free_lender
+from ..backends.sharing import Lender, changing, free_lender, placing, without_memory
 from ..boundary.arguments import integer, ptr_of
 from ..boundary.ffi import NULL, ffi, lib
 from ..boundary.handle import Handle, Held, in_use, reading
@@ -60,7 +60,7 @@ class TensorAllocator:
         or the backend refuses. C: ggml_tallocr_alloc
         """
         raw = ptr_of(Tensor, tensor)
-        with in_use("being filled", self.buffer), reading(*tensor._graphs()):
+        with in_use("being filled", self.buffer), placing(*tensor._graphs()):
             self._alloc(tensor, raw)
 
     def _alloc(self, tensor: Tensor, raw: Any) -> None:
@@ -178,7 +178,7 @@ class GraphAllocator(Lender):
                 f"{graph.n_leafs} leaf{'s' * (graph.n_leafs != 1)}, but ids were given for "
                 f"{n_ids[0]} and {n_ids[1]}: call reserve() with this graph and its ids"
             )
-        with self._alone("allocating", graph):
+        with self._alone("allocating", graph, gives=True):
             self._check(graph, None, None)  # again: another thread may have allocated it
             self._lent.take()
             self._reserve(graph)
@@ -190,14 +190,17 @@ class GraphAllocator(Lender):
             graph._upload_arrays()
 
     @contextlib.contextmanager
-    def _alone(self, doing: str, *graphs: Graph) -> Iterator[None]:
+    def _alone(self, doing: str, *graphs: Graph, gives: bool = False) -> Iterator[None]:
         """Around a change of the allocator, these graphs and the graph that has its memory now."""
         done = False
         while not done:
             lent = self._lent.graph
             other = () if lent is None or lent.closed or lent in graphs else (lent,)
             graph = graphs[0] if graphs else None
-            with changing(doing, self, *graphs, *other, graph=graph, lenders=[self], nodes=False):
+            with changing(
+                doing, self, *graphs, *other,
+                graph=graph, lenders=[self], nodes=False, gives=gives,
+            ):  # fmt: skip
                 if self._lent.graph is lent:  # otherwise another thread has changed it
                     done = True
                     yield
@@ -269,16 +272,6 @@ class GraphAllocator(Lender):
         return ffi.new("int[]", [integer(f"{what}_buffer_ids", id_, 0, most) for id_ in ids])
 
 
-def _unallocated(graph: Any) -> Any:
-    """The tensors of a native graph that have no memory, as a native array."""
-    room, n = -1, 0
-    while n != room:  # another thread may give or take memory meanwhile
-        room = n
-        tensors = ffi.new("struct ggml_tensor *[]", room)
-        n = lib.gp_graph_unallocated(graph, tensors, room)
-    return tensors
-
-
 class _Lent:
     """The graph that an allocator has lent memory to, and its tensors that had none before.
 
@@ -299,7 +292,7 @@ class _Lent:
     @contextlib.contextmanager
     def to(self, graph: Graph) -> Iterator[None]:
         """Around the call that lends memory to `graph`."""
-        self.held.tensors = _unallocated(graph.ptr)
+        self.held.tensors = without_memory(graph.ptr)
         self.held.native, self.graph, graph._lent = graph._native, graph, self
         try:
             yield

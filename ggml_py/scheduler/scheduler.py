@@ -178,14 +178,14 @@ class Scheduler(Lender):
         from .capture import read_plan
 
         self._admit(graph)
-        with changing("allocating", self, graph, graph=graph):
+        with changing("allocating", self, graph, graph=graph, gives=True):
             self._alloc_alone(graph)
             return read_plan(lib.gp_sched_read, self.ptr, graph.ptr, self._pinned)
 
     def alloc_without_plan(self, graph: Graph) -> None:
         """Like `alloc_graph`, but does not read out the plan. C: ggml_backend_sched_alloc_graph"""
         self._admit(graph)
-        with changing("allocating", self, graph, graph=graph):
+        with changing("allocating", self, graph, graph=graph, gives=True):
             self._alloc_alone(graph)
 
     def _alloc_alone(self, graph: Graph) -> None:

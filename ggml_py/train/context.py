@@ -353,7 +353,7 @@ class OptContext(Handle):
         if self._kind != kind:
             if self._lent:
                 self._forget()
-            with changing("allocating", scheduler, graph=self._model):
+            with changing("allocating", scheduler, graph=self._model, gives=True):
                 if scheduler._graph is not None:
                     raise ArgumentError(_OTHER)
                 self._alloc(ptr, kind, backward)
