@@ -9,7 +9,8 @@ A case that raises, ends its process or takes too long is a finding; after a dea
 next case runs in a new process. The record (`benchmarks/results/NAME.json`) is written atomically
 every half minute. A new record is begun if upstream's release or the code of a file that the search
 is about has changed. Otherwise a search that was stopped or killed continues, and the record says
-how many cases ran on which build.
+how many cases ran on which build. A committed record names under `mended`, by seed, the test of a
+fault that was found and mended since.
 """
 
 from __future__ import annotations
