@@ -194,7 +194,7 @@ def test_two_threads_do_not_give_memory_to_the_same_tensor(one, other):
         # The other thread comes when the first is in the native call.
         module = importlib.import_module(type(lenders[0]).__module__)
         native = module.lib
-        name = "ggml_gallocr_alloc_graph" if one == "allocator" else "ggml_backend_sched_alloc_graph"
+        name = f"ggml_{'gallocr' if one == 'allocator' else 'backend_sched'}_alloc_graph"
 
         def call(*args):
             raised.append(elsewhere(lambda: lenders[1].alloc_graph(graphs[1])))

@@ -444,6 +444,7 @@ def test_what_is_not_a_whole_print_is_refused(text, message):
         ggml.Plan.from_debug_log(text)
 
 
+@pytest.mark.thorough("long")
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.lists(

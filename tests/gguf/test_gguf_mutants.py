@@ -296,6 +296,7 @@ def test_mutants_that_open_read_as_the_official_package_reads_them(path):
     assert opened > 50
 
 
+@pytest.mark.thorough("long")
 @watched
 def test_thousands_of_mutants_end_nothing():
     # Two seconds are for quiet machines, where benchmarks/fuzz_gguf.py is run.

@@ -156,6 +156,7 @@ def test_candidates_are_those_of_plain_numpy(chain):
             np.testing.assert_allclose(p[np.argsort(ids)], expected_p[order], rtol=1e-4, atol=1e-37)
 
 
+@pytest.mark.thorough("long")
 def test_draws_have_the_probabilities():
     """10,000 draws: the frequencies are within five standard deviations of the probabilities."""
     row, n = logits_of(1, 30)[0], 10_000

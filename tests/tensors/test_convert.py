@@ -99,7 +99,11 @@ def test_what_cannot_be_converted(call, message):
 
 
 @pytest.mark.parametrize(
-    "type_", [pytest.param(t, marks=LARGE_TABLE if t == "iq1_s" else ()) for t in NEED_IMATRIX]
+    "type_",
+    [
+        pytest.param(t, marks=LARGE_TABLE if t in ("iq1_s", "iq2_xs") else ())
+        for t in NEED_IMATRIX
+    ],
 )
 def test_types_that_need_an_imatrix_say_so(type_, context):
     with pytest.raises(ggml.ArgumentError, match=f"{type_} needs an importance matrix.*imatrix="):

@@ -277,6 +277,7 @@ def test_a_planted_minimum_is_found_exactly(gpu, size, more):
     assert answer.text == f"MUL_MAT: b ne1 ≥ {size + more} (here {size})"
 
 
+@pytest.mark.thorough("long")
 @PLANTED
 @given(size=st.integers(2, 3000), power=st.integers(1, 9))
 def test_a_planted_multiple_is_found_exactly(gpu, size, power):
@@ -328,6 +329,7 @@ def test_which_types_are_near():
     assert "Q8_1" not in near("Q8_0") and "Q8_0" not in near("Q8_0")
 
 
+@pytest.mark.thorough("long")
 @PLANTED
 @given(axes=st.permutations(range(4)), cut=st.booleans())
 def test_a_planted_contiguity_is_found(gpu, axes, cut):

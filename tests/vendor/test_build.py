@@ -237,6 +237,7 @@ def test_a_toolkit_that_a_variable_names_is_believed(path_with, monkeypatch) -> 
         toolchain.check_toolkits(("sycl",), {})
 
 
+@pytest.mark.thorough("cases", quick=1)
 @pytest.mark.parametrize(("known", "says"), [("VkLayerSettingEXT", ""), ("", "revision 239")])
 def test_vulkan_headers_that_are_too_old(
     ggml: Path, tmp_path: Path, known: str, says: str
