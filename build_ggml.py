@@ -356,6 +356,11 @@ def parser(prog: str | None = None) -> argparse.ArgumentParser:
         help="number of compilers at once (default: one per processor)")
     add("--reference", action="store_true",
         help="instead build upstream's own programs and libllama in the cache, as test oracles")
+    add("--llama", action="store_true",
+        help="also build libllama on it, for models of any architecture: two minutes more")
+    add("--on", type=Path, metavar="DIR",
+        help="with --llama: on that finished build of ggml, instead of the one of these options")
+    add("--no-build", action="store_true", help="with --llama: only say where it is")
     add("--cache", type=Path, default=caches.default_folder(), metavar="DIR",
         help="cache folder (default: %(default)s)")
     add("--list", action="store_true", help="list known releases and existing builds")
@@ -399,10 +404,22 @@ def _run(arguments: argparse.Namespace) -> None:
 
         folder = reference.build(options)
     else:
-        folder = place(build(options))
+        folder = arguments.on.resolve() if arguments.on else place(build(options))
+        if arguments.llama:
+            folder = _llama(folder, options, not arguments.no_build)
     print(folder)
     if arguments.json:
-        print(json.dumps(read_proof(folder)))
+        print(json.dumps({**(read_proof(folder) or {}), "folder": str(folder)}))
+
+
+def _llama(built: Path, options: Options, may_build: bool) -> Path:
+    """The folder of libllama for a finished build of ggml."""
+    from vendor import llama
+
+    proof = read_proof(built)
+    if proof is None:
+        raise BuildError(f"--on {built} is not a finished build of ggml: it has no {PROOF}")
+    return llama.build(built, proof, options, may_build)
 
 
 def main(argv: Sequence[str] | None = None, prog: str | None = None) -> int:

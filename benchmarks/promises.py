@@ -33,8 +33,8 @@ from models import reference
 
 import ggml_py as ggml
 from ggml_py.boundary.ffi import BUILD
-from ggml_py.models.file.overrides import parse_overrides
-from ggml_py.models.programs import PROGRAMS
+from ggml_py.llama.overrides import parse_overrides
+from ggml_py.llama.programs import PROGRAMS
 from ggml_py.sim.card import card_backends
 from ggml_py.sim.profiles.cards import OF_BACKEND
 

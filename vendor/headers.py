@@ -31,6 +31,11 @@ NATIVE_HEADERS = (
     "rpc_link.h",
 )
 
+# libllama's, read after ggml's, whose types they use. Our C functions stand for those of llama-ext.h
+# and of upstream's common library, which are C++.
+LLAMA_HEADERS = ("llama.h",)
+LLAMA_NATIVE_HEADERS = ("llama/llama_plan.h", "llama/llama_ext.h", "llama/llama_common.h")
+
 # Functions that are not bound, and why.
 WAIVED = {
     "ggml_abort": "variadic and never returns; raise an exception instead",
@@ -99,11 +104,29 @@ class Api:
         return [f for f in self.functions if f.name not in WAIVED]
 
 
-def _preprocess(ggml_dir: Path, cc: str, *flags: str) -> str:
-    headers = "".join(f'#include "{name}"\n' for name in (*HEADERS, *NATIVE_HEADERS))
+@dataclass(frozen=True)
+class HeaderSet:
+    """The headers that one cffi module declares."""
+
+    upstream: tuple[str, ...]
+    native: tuple[str, ...]
+    prefixes: str  # of its macros, as a regular expression
+    needs: tuple[str, ...] = ()  # declared by another module, whose types these use
+
+    @property
+    def own(self) -> tuple[str, ...]:
+        return (*self.upstream, *self.native)
+
+
+GGML = HeaderSet(HEADERS, NATIVE_HEADERS, "GGML|GGUF|GP")
+LLAMA = HeaderSet(LLAMA_HEADERS, LLAMA_NATIVE_HEADERS, "LLAMA|GPL", GGML.own)
+
+
+def _preprocess(folders: tuple[Path, ...], names: tuple[str, ...], cc: str, *flags: str) -> str:
+    headers = "".join(f'#include "{name}"\n' for name in names)
     command = [
         *shlex.split(cc), "-E", "-x", "c", *flags, "-D__attribute__(x)=", "-D__extension__=",
-        "-I", str(ggml_dir / "include"), "-I", str(NATIVE), "-",
+        *(part for folder in folders for part in ("-I", str(folder))), "-",
     ]  # fmt: skip
     done = subprocess.run(command, input=headers, capture_output=True, text=True, check=False)
     if done.returncode != 0:
@@ -111,14 +134,13 @@ def _preprocess(ggml_dir: Path, cc: str, *flags: str) -> str:
     return done.stdout
 
 
-def _ours(preprocessed: str, ggml_dir: Path) -> str:
-    """Keeps the text of ggml's and our headers. System headers go: their typedefs are known."""
+def _ours(preprocessed: str, folders: tuple[Path, ...]) -> str:
+    """Keeps the text of upstream's and our headers. System headers go: their typedefs are known."""
     keep, kept = False, []
-    folders = (str(ggml_dir / "include"), str(NATIVE))
     for line in preprocessed.splitlines():
         marker = re.match(r'# (\d+) "(.*)"', line)
         if marker:
-            keep = marker[2].startswith(folders)
+            keep = marker[2].startswith(tuple(map(str, folders)))
             if keep:
                 kept.append(f'#line {marker[1]} "{marker[2]}"')
         elif keep:
@@ -126,10 +148,9 @@ def _ours(preprocessed: str, ggml_dir: Path) -> str:
     return "\n".join(kept)
 
 
-def _macros(preprocessed: str) -> list[str]:
-    found = re.findall(
-        r"^#define ((?:GGML|GGUF|GP)_\w+) \(?(?:0x[0-9a-fA-F]+|\d+)\)?$", preprocessed, re.M
-    )
+def _macros(preprocessed: str, prefixes: str) -> list[str]:
+    number = r"(?:0x[0-9a-fA-F]+|\d+)[uU]?"
+    found = re.findall(rf"^#define ((?:{prefixes})_\w+) \(?{number}\)?$", preprocessed, re.M)
     return sorted(set(found))
 
 
@@ -216,16 +237,24 @@ def _version(ggml_dir: Path) -> str:
     return ".".join(m[1] if m else "0" for m in parts)
 
 
-def read(ggml_dir: Path, cc: str = "cc") -> Api:
-    """Parses the headers under `ggml_dir`/include. Raises RuntimeError if `cc -E` fails."""
+def read(ggml_dir: Path, cc: str = "cc", which: HeaderSet = GGML) -> Api:
+    """Parses the headers under `ggml_dir`/include, or for `LLAMA` also those of llama.cpp, one
+    folder up. Raises RuntimeError if `cc -E` fails."""
     ggml_dir = ggml_dir.resolve()
-    api = Api(version=_version(ggml_dir), macros=_macros(_preprocess(ggml_dir, cc, "-dM")))
-    source = _PRELUDE + _ours(_preprocess(ggml_dir, cc), ggml_dir)
+    folders: tuple[Path, ...] = (ggml_dir / "include", NATIVE)
+    if which is LLAMA:
+        folders = (*folders, ggml_dir.parent / "include")
+    names = (*which.needs, *which.own)
+    defined = _macros(_preprocess(folders, names, cc, "-dM"), which.prefixes)
+    api = Api(version=_version(ggml_dir), macros=defined)
+    source = _PRELUDE + _ours(_preprocess(folders, names, cc), folders)
     tree = c_parser.CParser().parse(source)
     known: dict[str, int] = {}
-    wanted = {Path(header).name for header in (*HEADERS, *NATIVE_HEADERS)}
+    wanted = {Path(header).name for header in which.own}
     for node in tree.ext:
         if node.coord is None or Path(node.coord.file).name not in wanted:
+            if isinstance(node.type, c_ast.Enum) and node.type.values:
+                _read_enum(node.type, known)  # values of wanted enums may refer to it
             continue
         if isinstance(node, c_ast.Decl) and isinstance(node.type, c_ast.FuncDecl):
             api.functions.append(_read_function(node))

@@ -374,12 +374,13 @@ def _find_once(source: str, text: str, name: str, anchor: str) -> int:
     return text.index(anchor)
 
 
-def instrument(source: str, text: str) -> str:
-    """Returns the instrumented copy of `text`, which is upstream's file `source` (in `EDITS`).
+def instrument(source: str, text: str, edits: tuple[Edit, ...] | None = None) -> str:
+    """Returns the instrumented copy of `text`, which is upstream's file `source` (in `EDITS`, or
+    edited by `edits`).
 
     Raises `AnchorError`, naming the anchor, if an anchor is not found exactly once.
     """
-    for edit in EDITS[source]:
+    for edit in EDITS[source] if edits is None else edits:
         if edit.optional and edit.anchor not in text:
             continue
         start = end = _find_once(source, text, edit.name, edit.anchor)

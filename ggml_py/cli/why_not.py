@@ -115,7 +115,7 @@ def _decision(tensor: PlanTensor, device: Device | None) -> Decision | None:
 
 
 def _device(name: str) -> Device:
-    from ..models.file.placement import named_devices
+    from ..sim.given import named_devices
 
     return named_devices(name)[0]
 

@@ -72,9 +72,12 @@ class Gguf(Handle):
             lib.ggml_free(infos)
 
     @classmethod
-    def open(cls, path: str | os.PathLike[str], *, part: bool = False) -> Gguf:
+    def open(
+        cls, path: str | os.PathLike[str], *, part: bool = False, header_only: bool = False
+    ) -> Gguf:
         """Reads the header; the data stays on disk. The first part of a split model
         ("x-00001-of-00003.gguf") opens all parts as one file; part=True opens one part by itself.
+        With `header_only` files may end after their headers: their data is not needed.
 
         Raises `GgufError` if it is not a GGUF file, or is damaged or shorter than its tensors, and
         if parts are missing (the message names them) or do not belong together.
@@ -83,9 +86,10 @@ class Gguf(Handle):
         path = Path(path)
         gguf = cls._open_file(path)
         try:
-            gguf._check_size()
+            if not header_only:
+                gguf._check_size()
             if not part:
-                gguf._join()
+                gguf._join(header_only)
         except BaseException:
             gguf.close()
             raise
@@ -144,12 +148,12 @@ class Gguf(Handle):
                     f"{tensor.offset + tensor.nbytes:,}, the file has {size:,}. Get it again"
                 )
 
-    def _join(self) -> None:
+    def _join(self, header_only: bool) -> None:
         """Adds the tensors of the other parts if this is the first part of a split model."""
         no, count, total = self._split()
         paths = _gguf_split.paths_of(self.path, no, count)
         for i, path in enumerate(paths[1:], 1):
-            with Gguf.open(path, part=True) as other:
+            with Gguf.open(path, part=True, header_only=header_only) as other:
                 _gguf_split.check_place(path, *other._split()[:2], i, len(paths))
                 for name, tensor in other.tensors.items():
                     if name in self.tensors:

@@ -10,6 +10,8 @@ from typing import Any
 from ..backends.device import Device
 from ..errors import ModelError
 from ..gguf.reader import Gguf
+from ..llama.options import Options, Progress, checked
+from ..llama.overrides import Overrides, cpu_overrides, resolve_overrides, warn_of_unmatched
 from ..tensors.tensor import TypeLike
 from .archs import ARCHS
 from .build.decoder import Decoder, DecoderWeights
@@ -19,14 +21,11 @@ from .cache.recurrent import RecurrentCache
 from .file import hparams
 from .file.free_memory import check_room, naming
 from .file.hparams import HParams
-from .file.overrides import Overrides, cpu_overrides, resolve_overrides, warn_of_unmatched
 from .file.placement import LayerPlacement, keeps_mapped, open_backends, place
-from .file.reading import Progress
 from .file.threads import Threads
 from .file.weights import Weights
 from .graphs import Graphs
 from .model import Model
-from .options import Options, checked
 from .what_if import Changes, reload
 
 _LESS_WEIGHTS = (

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..backends.device import Device
 from ..sim.assumed import Answer, assuming, means
+from ..sim.given import named_devices
 from ..sim.named import load_profile
 from ..tensors.tensor import Tensor
-from .file.placement import named_devices
 
 if TYPE_CHECKING:
+    from ..llama.options import Options
     from .file.placement import LayerPlacement
-    from .options import Options
 
 Changes = dict[str, Any]  # arguments of `Plan.what_if`
 

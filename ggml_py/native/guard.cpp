@@ -5,6 +5,7 @@
 #include "quant_tables.h"
 #include "rpc_hooks.h"
 #include "sched_trace.h"
+#include "shared.h"
 #include "worker_guard.h"
 
 #include <atomic>
@@ -154,14 +155,17 @@ void append_node(const ggml_tensor * node) {
 namespace gp {
 
 // A callback of a compute may itself compute something else.
-scope::scope() : held(depth++ > 0 && gp_rules_hold != nullptr && gp_rules_hold(false)) {}
+bool scope::enter() { return depth++ > 0 && gp_rules_hold != nullptr && gp_rules_hold(false); }
 
-scope::~scope() {
+void scope::leave(bool held) {
     depth--;
     if (held) {
         gp_rules_hold(true);
     }
 }
+
+scope::scope() : held(enter()) {}
+scope::~scope() { leave(held); }
 
 computing::computing(const ggml_cgraph * graph) : graph(graph), changes(gp_changes()) {
     if (depth == 1 && gp_rules_hold != nullptr) {
@@ -277,6 +281,18 @@ void gp_guard_install(void) {
 
 bool gp_trace_present(void) {
     return gp_sched_plan != nullptr;
+}
+
+void gp_share_guards(gp_shared * shared) {
+    shared->last_error  = gp_last_error;
+    shared->enter       = gp::scope::enter;
+    shared->leave       = gp::scope::leave;
+    shared->caught      = gp::caught;
+    shared->fail        = gp::fail;
+    shared->show_tensor = gp::show;
+    shared->show_text   = gp::show;
+    shared->show_number = gp::show;
+    shared->changed     = [] { changes++; };
 }
 
 uint64_t gp_changes(void) {

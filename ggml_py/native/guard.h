@@ -47,6 +47,9 @@ bool gp_trace_present(void);
 // A number that changes whenever a tensor may have got, lost or changed its memory or its sources. It counts
 // all calls except those that make new tensors, compute, read or write data.
 uint64_t gp_changes(void);
+// Fills in the part of the table that is this file's (shared.h).
+struct gp_shared;
+void gp_share_guards(struct gp_shared * shared);
 
 #ifdef __cplusplus
 }
@@ -61,6 +64,8 @@ namespace gp {
 struct scope {
     scope();
     ~scope();
+    static bool enter();
+    static void leave(bool held);
 
 private:
     bool held;

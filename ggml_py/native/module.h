@@ -6,6 +6,7 @@
 #pragma once
 
 #include "guard.h"
+#include "shared.h"
 
 #include <pthread.h>
 #include <signal.h>
@@ -236,4 +237,19 @@ bool gp_sim_ask_order(struct ggml_tensor ** nodes, int n, int32_t * order, void 
         gp_keep_raised(optimizer);
     }
     return answer > 0;
+}
+
+static bool gp_failed(void) {
+    return gp_last_error()->kind != GP_ERROR_NONE || gp_stored[0] != NULL;
+}
+
+// The table for cffi modules beside this one (shared.h).
+static void * gp_shared(void) {
+    static struct gp_shared shared;
+    gp_share_guards(&shared);
+    shared.failed       = gp_failed;
+    shared.raise        = gp_raise;
+    shared.raise_damage = gp_raise_damage;
+    shared.damages      = &gp_damages;
+    return &shared;
 }

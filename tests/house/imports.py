@@ -33,6 +33,7 @@ FLOORS = (
     ("plan",),
     ("run", "checks"),
     ("scheduler",),
+    ("llama",),
     ("models", "train"),
     ("cli", "pytest_plugin", "__main__"),
 )

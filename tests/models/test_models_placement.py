@@ -13,8 +13,8 @@ from placements import CARD_OPTIONS, Theirs, asked_by, blank, memory_of, sims_te
 
 from ggml_py import ModelError
 from ggml_py.boundary.ffi import BUILD
-from ggml_py.models.file.overrides import parse_overrides
-from ggml_py.models.programs import PROGRAMS
+from ggml_py.llama.overrides import parse_overrides
+from ggml_py.llama.programs import PROGRAMS
 
 BLAS = next(BUILD["folder"].glob("libggml-blas.*"))
 ONE = {"gpu0": {}}

@@ -11,8 +11,8 @@ import pytest
 
 import ggml_py as ggml
 from ggml_py import ModelError
+from ggml_py.llama.programs import PROGRAMS, with_defaults
 from ggml_py.models import load
-from ggml_py.models.programs import PROGRAMS, with_defaults
 from ggml_py.models.synthetic import LlamaSpec
 
 ALL = {"n_gpu_layers": 99, "n_threads": 1}

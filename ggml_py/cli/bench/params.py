@@ -221,7 +221,7 @@ def _devices(words: str) -> tuple[str, ...]:
 
 
 def _overrides(words: str) -> list[tuple[str, str]]:
-    from ...models.file.overrides import parse_overrides
+    from ...llama.overrides import parse_overrides
 
     texts = () if words == "none" else words.split(";")
     return [pair for text in texts for pair in parse_overrides(text)]

@@ -201,8 +201,8 @@ def load_model(
     **options: Any,
 ) -> Model:
     """The model that the options describe."""
+    from ...llama.overrides import parse_overrides
     from ...models import load
-    from ...models.file.overrides import parse_overrides
 
     pairs = [pair for text in overrides for pair in parse_overrides(text)]
     names = with_properties(device_names(devices), profile_set)

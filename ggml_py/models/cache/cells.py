@@ -16,13 +16,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 Idxs = np.ndarray[Any, np.dtype[np.int64]]
-PAD = 256  # cells: llama.cpp pads the context to this
 POS_END = (1 << 31) - 1  # after every position
-
-
-def pad(n: int) -> int:
-    """`n` rounded up to whole steps of `PAD`."""
-    return -(-n // PAD) * PAD
 
 
 def padded_n_kv(n_used: int, size: int) -> int:

@@ -8,11 +8,12 @@ from typing import NamedTuple
 from ...backends.buffer import BufferType
 from ...enums import Type
 from ...errors import ModelError
+from ...llama.options import pad
 from ..file.free_memory import sizes
 from ..file.hparams import HParams
 from ..file.placement import LayerPlacement
 from . import kv_state
-from .cells import POS_END, Saved, pad, padded_n_kv
+from .cells import POS_END, Saved, padded_n_kv
 from .kv_cache import KvCache
 from .memory import Memory, Shape
 from .state_reader import StateReader

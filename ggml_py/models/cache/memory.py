@@ -11,8 +11,6 @@ from .cells import POS_END
 from .state_reader import StateReader
 from .ubatch import Tokens, Ubatch
 
-MAX_SEQ = 256  # sequences: LLAMA_MAX_SEQ
-
 
 class Shape(NamedTuple):
     """The properties that a graph is built for. Another shape needs another graph."""

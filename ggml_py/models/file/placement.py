@@ -5,7 +5,6 @@ from __future__ import annotations
 import bisect
 import logging
 import math
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -16,15 +15,13 @@ import numpy as np
 from ...backends.backend import Backend
 from ...backends.buffer import BufferType
 from ...backends.device import Device, device
-from ...backends.rpc import rpc_devices
 from ...boundary.ffi import NULL, lib
 from ...enums import BackendDevType, Op, Type
-from ...errors import ModelError, UnknownDeviceError
+from ...errors import ModelError
+from ...llama.overrides import Override
 from ...scheduler.scheduler import Scheduler
-from ...sim.named import profiles
-from ...sim.text import sim_device_of
+from ...sim.given import named_devices
 from .hparams import HParams
-from .overrides import Override
 from .weight_ops import INPUT, op_of, supports
 
 GPU_TYPES = (BackendDevType.GPU, BackendDevType.IGPU)
@@ -212,29 +209,6 @@ def open_backends(
         kept = gpus[main_gpu : main_gpu + 1] if main_gpu >= 0 else []
         chosen = [d for d in chosen if d not in gpus or d in kept]
     return tuple(d.init(n_threads=n_threads) for d in chosen)
-
-
-def named_devices(given: str | Device) -> tuple[Device, ...]:
-    """The devices that one entry of `open_backends`' devices stands for."""
-    if isinstance(given, Device):
-        return (given,)
-    if not isinstance(given, str):
-        raise TypeError(f"devices: expected Devices or their names, got {type(given).__name__}")
-    if given.startswith("rpc:"):
-        return rpc_devices(given[4:])
-    if given.startswith("sim:"):
-        return (sim_device_of(given[4:]),)
-    try:
-        return (device(given),)
-    except UnknownDeviceError as error:
-        raise UnknownDeviceError(f"{error}. {_simulated(given)}") from None
-
-
-def _simulated(name: str) -> str:
-    """Says how to simulate a device that is not here."""
-    kind = re.sub(r"\d+$", "", name).casefold()
-    profile = f",profile={kind}" if kind in profiles() else ",profile=cuda"
-    return f"A device that is not here can be simulated: sim:{name}{profile}"
 
 
 def place(

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from ...backends.buffer import BufferType
 from ...boundary.ffi import ffi, lib
 from ...enums import BackendDevType
 from ...errors import ModelError
+from ...llama.options import Progress
 from ...tensors.tensor import Tensor
 
 if TYPE_CHECKING:
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     Bytes = npt.NDArray[np.uint8]
     Unread = list[tuple[Tensor, BufferType, Bytes]]
 
-Progress = Callable[[float], object]
 PIECE = 16 << 20  # bytes that a thread copies at once
 CALL = 64 << 20  # bytes per thread and C call: worth a thread's start, short enough for Ctrl-C
 

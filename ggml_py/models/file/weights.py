@@ -14,11 +14,11 @@ from ...errors import AllocError, ModelError
 from ...gguf.header import ADVICE
 from ...gguf.reader import Gguf, GgufTensor
 from ...graphs.context import Context
+from ...llama.options import Progress
 from ...tensors.tensor import Tensor
 from . import free_memory, reading
 from .parts import Has, Linear, Norm
 from .placement import LayerPlacement
-from .reading import Progress
 
 if TYPE_CHECKING:
     import numpy as np

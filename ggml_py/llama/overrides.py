@@ -7,11 +7,11 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from ...backends.buffer import BufferType
-from ...backends.device import Device
-from ...backends.device import devices as all_devices
-from ...boundary.arguments import describe
-from ...errors import ArgumentError, UnknownDeviceError
+from ..backends.buffer import BufferType
+from ..backends.device import Device
+from ..backends.device import devices as all_devices
+from ..boundary.arguments import describe
+from ..errors import ArgumentError, UnknownDeviceError
 
 log = logging.getLogger("ggml_py")
 

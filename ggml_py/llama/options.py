@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,10 +12,7 @@ from ..boundary.ffi import lib
 from ..enums import Type
 from ..errors import ModelError
 from ..tensors.tensor import type_of
-from .cache.cells import pad
-from .cache.memory import MAX_SEQ
-from .file.overrides import Place, override_pairs
-from .file.reading import Progress
+from .overrides import Place, override_pairs
 from .programs import with_defaults
 
 _LEAST = {
@@ -25,13 +22,22 @@ _LEAST = {
 }  # fmt: skip
 _CHOICES = {
     "flash_attn": ("auto", "on", "off"),
-    "split_mode": ("layer", "none"),
+    "split_mode": ("layer", "none", "row", "tensor"),
     "load_mode": ("auto", "mmap", "none"),
 }
 _FLAGS = (
     "repack", "swa_full", "kv_unified", "offload_kqv", "op_offload", "cpu_moe", "no_host",
 )  # fmt: skip
 _INT_MAX = (1 << 31) - 1  # the largest number that llama.cpp can hold
+
+MAX_SEQ = 256  # sequences: LLAMA_MAX_SEQ
+PAD = 256  # cells: llama.cpp pads the context to this
+Progress = Callable[[float], object]
+
+
+def pad(n: int) -> int:
+    """`n` rounded up to whole steps of `PAD`."""
+    return -(-n // PAD) * PAD
 
 
 @dataclass(frozen=True)

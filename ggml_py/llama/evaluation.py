@@ -1,0 +1,179 @@
+"""Evaluates tokens in a libllama context that has weights."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..boundary.callback import raise_instead, raise_taken
+from ..boundary.ffi import NULL, ffi
+from ..boundary.ffi import lib as ggml
+from ..boundary.handle import COMPUTING, in_use
+from ..errors import ComputeError, ModelError
+from .library import Library
+from .native import ContextHandle, LlamaHandle
+from .watching import Watching
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+_NO_ROOM, _ABORTED = 1, 2  # results of llama_decode
+
+
+class Evaluation:
+    """Tokens in, logits out: one llama_context."""
+
+    def __init__(self, library: Library, model: LlamaHandle, context: ContextHandle) -> None:
+        self._library = library
+        self._model = model
+        self.context = context
+        lib = library.lib
+        vocab = lib.llama_model_get_vocab(model.ptr)
+        self.n_vocab = int(lib.llama_vocab_n_tokens(vocab))
+        self.n_batch = int(lib.llama_n_batch(context.ptr))
+        self.has_memory = lib.llama_get_memory(context.ptr) != NULL
+        self.has_encoder = bool(lib.llama_model_has_encoder(model.ptr))
+
+    def n_past(self, seq: int) -> int:
+        """The next position of a sequence. C: llama_memory_seq_pos_max"""
+        lib = self._library.lib
+        memory = lib.llama_get_memory(self.context.ptr)
+        return 0 if memory == NULL else int(lib.llama_memory_seq_pos_max(memory, seq)) + 1
+
+    def reset(self) -> None:
+        """Empties all sequences. C: llama_memory_clear"""
+        lib = self._library.lib
+        with in_use("being emptied", self.context):
+            memory = lib.llama_get_memory(self.context.ptr)
+            if memory != NULL:
+                lib.llama_memory_clear(memory, True)
+
+    def eval(
+        self, tokens: Sequence[int], all_logits: bool, seq: int, watching: Watching | None
+    ) -> npt.NDArray[np.float32]:
+        """The logits [n_vocab] after the last token, or [n_tokens, n_vocab]."""
+        ids = np.asarray(tokens, np.int32).reshape(-1)
+        if not ids.size:
+            raise ModelError("no tokens: expected at least one")
+        bad = ids[(ids < 0) | (ids >= self.n_vocab)]
+        if bad.size:
+            raise ModelError(f"token {bad[0]}: expected 0 to {self.n_vocab - 1}, the vocabulary's ids")
+        rows = []
+        with in_use(COMPUTING, self.context):
+            start = self.n_past(seq)
+            self._watch(watching)
+            try:
+                for first in range(0, len(ids), self.n_batch):
+                    part = ids[first : first + self.n_batch]
+                    last = first + len(part) == len(ids)
+                    self._decode(part, start + first, seq, all_logits, last, watching)
+                    rows += self._logits(len(part), all_logits, last)
+            finally:
+                self._watch(None)
+        return np.concatenate(rows) if all_logits else rows[-1][0]
+
+    def encode(self, tokens: Sequence[int]) -> None:
+        """Gives the encoder of a model that has one its tokens. C: llama_encode"""
+        ids = np.asarray(tokens, np.int32).reshape(-1)
+        with in_use(COMPUTING, self.context):
+            batch = self._batch(ids, 0, 0, np.ones(len(ids), np.int8))
+            self._check(self._library.lib.llama_encode(self.context.ptr, batch), len(ids))
+
+    def _batch(self, ids: Any, pos: int, seq: int, output: Any) -> Any:
+        """A llama_batch on arrays that it keeps."""
+        made = self._library.ffi
+        n = len(ids)
+        batch = made.new("struct llama_batch *")
+        self._kept = (
+            ids, np.arange(pos, pos + n, dtype=np.int32), np.ones(n, np.int32), output,
+            made.new("llama_seq_id[1]", [seq]),
+        )  # fmt: skip
+        one = self._kept[4]
+        pointers = made.new("llama_seq_id *[]", [one] * n)
+        self._kept = (*self._kept, pointers)
+        batch.n_tokens = n
+        batch.token = made.cast("llama_token *", ffi.from_buffer(ids))
+        batch.pos = made.cast("llama_pos *", ffi.from_buffer(self._kept[1]))
+        batch.n_seq_id = made.cast("int32_t *", ffi.from_buffer(self._kept[2]))
+        batch.seq_id = pointers
+        batch.logits = made.cast("int8_t *", ffi.from_buffer(output))
+        return batch[0]
+
+    def _decode(
+        self, ids: Any, pos: int, seq: int, all_logits: bool, last: bool, watching: Watching | None
+    ) -> None:
+        output = np.full(len(ids), all_logits, np.int8)
+        output[-1] |= last
+        ids = np.ascontiguousarray(ids)
+        try:
+            status = self._library.lib.llama_decode(
+                self.context.ptr, self._batch(ids, pos, seq, output)
+            )
+            if watching is not None:
+                raise_taken([watching])
+        except BaseException as error:
+            if watching is not None:
+                raise_instead(error, [watching])
+            raise
+        self._check(status, len(ids))
+
+    def _check(self, status: int, n: int) -> None:
+        if status == _NO_ROOM:
+            raise ModelError(
+                f"the context has no room for {n} more tokens: load with a larger n_ctx (-c), or reset()"
+            )
+        if status == _ABORTED:
+            raise ComputeError("the evaluation was stopped")
+        if status:
+            raise ComputeError(f"llama.cpp could not evaluate {n} tokens (llama_decode: {status})")
+
+    def _logits(self, n: int, all_logits: bool, last: bool) -> list[npt.NDArray[np.float32]]:
+        """Copies of the rows that were asked for."""
+        lib, made = self._library.lib, self._library.ffi
+        lib.llama_synchronize(self.context.ptr)
+        if not all_logits and not last:
+            return []
+        if all_logits:
+            pointer, rows = lib.llama_get_logits(self.context.ptr), n
+        else:
+            pointer, rows = lib.llama_get_logits_ith(self.context.ptr, -1), 1
+        if pointer == NULL:
+            raise ModelError("this model has no logits: see embed()")
+        raw = made.buffer(pointer, 4 * rows * self.n_vocab)
+        return [np.frombuffer(raw, np.float32).reshape(rows, self.n_vocab).copy()]
+
+    def embed(self, tokens: Sequence[int]) -> npt.NDArray[np.float32]:
+        """The model's embedding of a text, [n_embd], in an empty context: pooled as the model says,
+        otherwise one row per token, [n_tokens, n_embd]. C: llama_get_embeddings_seq"""
+        lib, made = self._library.lib, self._library.ffi
+        ids = np.ascontiguousarray(np.asarray(tokens, np.int32).reshape(-1))
+        if not ids.size:
+            raise ModelError("no tokens: expected at least one")
+        self.reset()
+        with in_use(COMPUTING, self.context):
+            lib.llama_set_embeddings(self.context.ptr, True)
+            try:
+                batch = self._batch(ids, 0, 0, np.ones(len(ids), np.int8))
+                self._check(lib.llama_decode(self.context.ptr, batch), len(ids))
+                lib.llama_synchronize(self.context.ptr)
+                pooled = lib.llama_get_embeddings_seq(self.context.ptr, 0)
+                n_embd = int(lib.llama_model_n_embd_out(self._model.ptr))
+                if pooled != NULL:
+                    return np.frombuffer(made.buffer(pooled, 4 * n_embd), np.float32).copy()
+                each = lib.llama_get_embeddings(self.context.ptr)
+                raw = made.buffer(each, 4 * n_embd * len(ids))
+                return np.frombuffer(raw, np.float32).reshape(len(ids), n_embd).copy()
+            finally:
+                lib.llama_set_embeddings(self.context.ptr, False)
+
+    def _watch(self, watching: Watching | None) -> None:
+        made, lib = self._library.ffi, self._library.lib
+        if watching is None:
+            lib.gpl_set_eval_callback(self.context.ptr, NULL, NULL)
+            return
+        callback = made.cast(
+            "ggml_backend_sched_eval_callback", int(ffi.cast("uintptr_t", ggml.gp_on_eval))
+        )
+        lib.gpl_set_eval_callback(self.context.ptr, callback, watching.handle)

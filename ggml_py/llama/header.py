@@ -1,0 +1,58 @@
+"""A model's header without its weights, as a file that libllama can load.
+
+libllama refuses a file that is shorter than its tensors. So a file that ends early is copied, up to
+the end of its header, into a sparse file of full length: it takes no room on the disk.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from ..errors import ModelError
+from ..gguf.reader import Gguf
+
+
+@contextmanager
+def whole(gguf: Gguf) -> Iterator[Path]:
+    """A path of the model with the length that its header promises, for as long as the block runs:
+    its own if the file is complete."""
+    lengths = _lengths(gguf)
+    if all(path.stat().st_size >= n for path, n in zip(gguf.paths, lengths, strict=True)):
+        yield gguf.path
+        return
+    with tempfile.TemporaryDirectory(prefix="ggml_py-") as folder:
+        copies = [Path(folder) / path.name for path in gguf.paths]
+        for path, copy, length in zip(gguf.paths, copies, lengths, strict=True):
+            _copy(path, copy, length)
+        yield copies[0]
+
+
+def _lengths(gguf: Gguf) -> list[int]:
+    """Bytes of each part."""
+    lengths = [0] * len(gguf.paths)
+    for tensor in gguf.tensors.values():
+        lengths[tensor.part] = max(lengths[tensor.part], tensor.offset + tensor.nbytes)
+    return lengths
+
+
+def _copy(path: Path, copy: Path, length: int) -> None:
+    with Gguf.open(path, part=True, header_only=True) as part:
+        header = part.data_offset
+    with path.open("rb") as source, copy.open("wb") as target:
+        rest = header
+        while rest > 0:
+            piece = source.read(min(rest, 1 << 20))
+            if not piece:
+                break  # the padding between the header and the first tensor may be missing
+            target.write(piece)
+            rest -= len(piece)
+        try:
+            target.truncate(max(length, header))
+        except OSError as error:
+            raise ModelError(
+                f"no sparse file of {length:,} bytes can be made in {copy.parent} "
+                f"({error.strerror}): set TMPDIR to a folder on another file system"
+            ) from error

@@ -1,0 +1,325 @@
+"""A model of libllama."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..backends.buffer import BufferType
+from ..boundary.arguments import integer
+from ..boundary.ffi import NULL, ffi, text
+from ..boundary.handle import in_use
+from ..errors import ModelError
+from ..gguf.reader import Gguf
+from ..plan import MemoryRow, Promise
+from .evaluation import Evaluation
+from .header import whole
+from .library import Library, library
+from .native import load_model, new_context
+from .options import Options, checked
+from .params import Params
+from .plans import plan_of, reserved_plan_of
+from .vocab import Vocab
+from .watching import Watching
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from ..plan import Plan
+
+    Sample = Callable[[npt.NDArray[np.float32]], int]
+
+_PLANNING = "planning"
+
+
+def open(path: str | os.PathLike[str], *, build: bool = True, **options: Any) -> LlamaModel:
+    """Opens a model of any architecture that llama.cpp of this release loads.
+
+    Options are those of `ggml_py.models.load`, with the same defaults. split_mode may be "row" and
+    "tensor", too. Only the header is read, from a file that may end after it. Weights are read when
+    the first token is evaluated. Without `build` libllama must have been built before.
+
+    Raises `ModelError` with libllama's reason if it does not load the model, `GgufError`,
+    `UnknownDeviceError`, and `NotBuiltError`. C: llama_model_load_from_file, llama_init_from_model
+    """
+    wanted = checked(_DEFAULTS | options)
+    with Gguf.open(path, header_only=True) as gguf:
+        arch = str(gguf.metadata.get("general.architecture", ""))
+        n_ctx_train = int(gguf.metadata.get(f"{arch}.context_length", 0))
+        return LlamaModel(library(build), gguf, arch, wanted.sized(n_ctx_train))
+
+
+_DEFAULTS: dict[str, Any] = {
+    "devices": ("CPU",), "n_gpu_layers": 0, "n_ctx": None, "n_batch": None, "n_ubatch": None,
+    "n_threads": None, "flash_attn": "auto", "type_k": "f16", "type_v": "f16", "repack": True,
+    "swa_full": False, "n_seq_max": None, "kv_unified": None, "offload_kqv": True,
+    "op_offload": True, "tensor_overrides": None, "cpu_moe": False, "n_cpu_moe": 0,
+    "n_cpu_ffn": 0, "split_mode": "layer", "main_gpu": 0, "tensor_split": None,
+    "load_mode": "auto", "no_host": False, "progress": None, "n_outputs_max": None,
+    "program": None,
+}  # fmt: skip
+
+
+class LlamaModel:
+    """A model that libllama has loaded. Made by `open`; `with` closes it.
+
+    Plans need the header only. The first evaluation loads the model once more, with its weights.
+    """
+
+    def __init__(self, library: Library, gguf: Gguf, arch: str, options: Options) -> None:
+        self._library = library
+        self.path, self.arch = gguf.path, arch
+        self.metadata = gguf.metadata
+        n_layer = self.metadata.get(f"{arch}.block_count", 0)
+        self._params = Params(library, options, int(np.max(n_layer)))
+        self._closing = ExitStack()
+        self._evaluation: Evaluation | None = None
+        try:
+            with whole(gguf) as path, self._naming():
+                self._params.model.no_alloc = True
+                self._model = load_model(library, path, self._params.model, self._params.devices)
+            self._closing.callback(self._model.close)
+            with self._naming():
+                self._context = new_context(library, self._model, self._params)
+            self._closing.callback(self._context.close)
+        except BaseException:
+            self._closing.close()
+            raise
+        self.vocab = Vocab(library, self._model)
+
+    def _naming(self) -> _Naming:
+        return _Naming(str(self.path))
+
+    def __repr__(self) -> str:
+        if self.closed:
+            return "<LlamaModel closed>"
+        return f"<LlamaModel {self.description} on {', '.join(d.name for d in self._params.devices)}>"
+
+    @property
+    def description(self) -> str:
+        """What libllama calls it: "llama 7B Q4_0". C: llama_model_desc"""
+        out = ffi.new("char[256]")
+        self._library.lib.llama_model_desc(self._model.ptr, out, 256)
+        return text(out)
+
+    @property
+    def n_ctx(self) -> int:
+        """How many tokens all sequences together can have. C: llama_n_ctx"""
+        return int(self._library.lib.llama_n_ctx(self._context.ptr))
+
+    @property
+    def n_ctx_seq(self) -> int:
+        """How many tokens one sequence can have. C: llama_n_ctx_seq"""
+        return int(self._library.lib.llama_n_ctx_seq(self._context.ptr))
+
+    @property
+    def n_batch(self) -> int:
+        """The most tokens of one evaluation. C: llama_n_batch"""
+        return int(self._library.lib.llama_n_batch(self._context.ptr))
+
+    @property
+    def n_ubatch(self) -> int:
+        """The most tokens of one graph. C: llama_n_ubatch"""
+        return int(self._library.lib.llama_n_ubatch(self._context.ptr))
+
+    @property
+    def n_seq_max(self) -> int:
+        """How many sequences there are. C: llama_n_seq_max"""
+        return int(self._library.lib.llama_n_seq_max(self._context.ptr))
+
+    @property
+    def flash_attn(self) -> bool:
+        """Whether attention is a single op."""
+        return bool(self._state().flash_attn)
+
+    def _state(self) -> Any:
+        found = self._library.ffi.new("struct gpl_context_state *")
+        self._library.lib.gpl_read_state(self._context.ptr, found)
+        return found
+
+    # --- plans
+
+    def plan(self, n_tokens: int = 1, n_past: int = 0, n_seqs: int = 1) -> Plan:
+        """Plans where every node would run, for the graph that llama_decode would make of n_tokens
+        tokens after n_past others in each of n_seqs sequences.
+
+        Raises `ModelError` for more tokens than `n_ubatch` or the context takes, and for more
+        sequences than there are.
+        """
+        n_tokens, n_past = integer("n_tokens", n_tokens), integer("n_past", n_past)
+        n_seqs = integer("n_seqs", n_seqs)
+        if not 1 <= n_seqs <= self.n_seq_max:
+            raise ModelError(
+                f"n_seqs={n_seqs}: expected 1 to {self.n_seq_max} sequences (n_seq_max)"
+            )
+        if not 1 <= n_tokens <= self.n_ubatch // n_seqs:
+            each = f" in each of {n_seqs} sequences" if n_seqs > 1 else ""
+            raise ModelError(
+                f"n_tokens={n_tokens}{each}: one graph takes 1 to {self.n_ubatch} tokens "
+                "(n_ubatch, -ub)"
+            )
+        if n_past < 0 or n_past + n_tokens > self.n_ctx_seq:
+            raise ModelError(
+                f"n_past={n_past} and n_tokens={n_tokens}: expected n_past >= 0, and at most "
+                f"{self.n_ctx_seq} tokens together, the size of the context"
+            )
+        with in_use(_PLANNING, self._context):
+            plan = plan_of(self._library, self._context.ptr, n_tokens, n_past, n_seqs)
+        return plan.promised(Promise("llama.cpp"), self.memory)
+
+    def reserved_plan(self, n_tokens: int | None = None) -> Plan:
+        """The plan of a graph that libllama reserves memory for when it starts: a full cache, and
+        n_ubatch tokens or, with n_tokens=n_seq_max, one in each sequence.
+        C: llama_context::sched_reserve"""
+        n = self.n_ubatch if n_tokens is None else integer("n_tokens", n_tokens, 1, self.n_ubatch)
+        with in_use(_PLANNING, self._context):
+            plan = reserved_plan_of(self._library, self._context.ptr, n, self.n_seq_max)
+        return plan.promised(Promise("llama.cpp"), self.memory)
+
+    def what_if(self, n_tokens: int = 1, n_past: int = 0, n_seqs: int = 1, **changes: Any) -> Plan:
+        """`plan`, as ggml's scheduler alone would make it if something were otherwise: weights and
+        pins stay as llama.cpp made them. `changes` are arguments of `Plan.what_if`."""
+        return self.plan(n_tokens, n_past, n_seqs).what_if(**changes)
+
+    @property
+    def memory(self) -> tuple[MemoryRow, ...]:
+        """Bytes of the buffers of each type: weights, cache and compute, as llama.cpp allocates
+        them for a context with these options. C: llama_get_memory_breakdown"""
+        lib, found = self._library.lib, []
+        n = lib.gpl_read_memory(self._context.ptr, NULL, 0)
+        rows = self._library.ffi.new("struct gpl_memory[]", max(n, 1))
+        lib.gpl_read_memory(self._context.ptr, rows, n)
+        for row in rows[0:n]:
+            buft = BufferType(row.buft)
+            name = "CPU" if buft.device is None else buft.device.name
+            if row.model or row.context or row.compute:
+                found.append(MemoryRow(buft.name, name, row.model, row.context, row.compute))
+        return tuple(found)
+
+    # --- running
+
+    @property
+    def n_past(self) -> int:
+        """The next position of sequence 0."""
+        return 0 if self._evaluation is None else self._evaluation.n_past(0)
+
+    def eval(
+        self,
+        tokens: Sequence[int],
+        all_logits: bool = False,
+        seq: int = 0,
+        watch: Sequence[str] = (),
+    ) -> Any:
+        """Adds `tokens` to a sequence and returns the logits [n_vocab] after the last of them, or
+        with `all_logits` after each, [n_tokens, n_vocab].
+
+        With `watch`, names of nodes or shell patterns ("l_out-*"), it returns the logits and a dict
+        of these nodes' values by name; axes as in numpy, ggml's first one last. Raises `ModelError`
+        for tokens outside the vocabulary and a context that is full. C: llama_decode
+        """
+        seq = integer("seq", seq, 0, self.n_seq_max - 1)
+        if isinstance(watch, str):
+            raise TypeError(f"watch={watch!r}: expected a list of names, like [{watch!r}]")
+        watching = Watching(watch) if watch else None
+        logits = self._loaded().eval(tokens, all_logits, seq, watching)
+        return logits if watching is None else (logits, watching.found)
+
+    def encode(self, tokens: Sequence[int]) -> None:
+        """Gives a model with an encoder (T5) the text that its decoder reads. C: llama_encode"""
+        self._loaded().encode(tokens)
+
+    def embed(self, tokens: Sequence[int]) -> npt.NDArray[np.float32]:
+        """The embedding of a text, [n_embd]; a model that does not pool gives one per token,
+        [n_tokens, n_embd]. Empties the sequences first. C: llama_get_embeddings_seq"""
+        return self._loaded().embed(tokens)
+
+    def reset(self) -> None:
+        """Empties all sequences."""
+        if self._evaluation is not None:
+            self._evaluation.reset()
+
+    def generate(
+        self, tokens: Sequence[int], n: int, sampler: Sample | None = None, **options: Any
+    ) -> list[int]:
+        """`stream`, as a list."""
+        return list(self.stream(tokens, n, sampler, **options))
+
+    def stream(
+        self,
+        tokens: Sequence[int],
+        n: int,
+        sampler: Sample | None = None,
+        stop: Collection[int] = (),
+        seq: int = 0,
+    ) -> Iterator[int]:
+        """Continues a sequence with `tokens` and then yields up to `n` generated tokens, each
+        computed when it is requested. `sampler` is a function of logits [n_vocab]; without one the
+        token is the likeliest. A token in `stop` is the last one."""
+        given: Sequence[int] = tokens
+        for _ in range(integer("n", n, 0)):
+            logits = self.eval(given, seq=seq)
+            token = int(logits.argmax()) if sampler is None else int(sampler(logits))
+            yield token
+            if token in stop:
+                return
+            given = [token]
+
+    def tokenize(self, text: str, **options: bool) -> list[int]:
+        """See `Vocab.tokenize`."""
+        return self.vocab.tokenize(text, **options)
+
+    def detokenize(self, tokens: Sequence[int], **options: bool) -> str:
+        """See `Vocab.detokenize`."""
+        return self.vocab.detokenize(tokens, **options)
+
+    def _loaded(self) -> Evaluation:
+        """The model with its weights."""
+        if self._evaluation is None:
+            self._context.ptr  # noqa: B018  raises when closed
+            with Gguf.open(self.path):  # raises for a file that ends early
+                pass
+            self._params.model.no_alloc = False
+            with self._naming():
+                model = load_model(
+                    self._library, self.path, self._params.model, self._params.devices
+                )
+                self._closing.callback(model.close)
+                context = new_context(self._library, model, self._params)
+                self._closing.callback(context.close)
+            self._evaluation = Evaluation(self._library, model, context)
+        return self._evaluation
+
+    # --- lifetime
+
+    def close(self) -> None:
+        """Frees everything."""
+        self._closing.close()
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._model.closed
+
+    def __enter__(self) -> LlamaModel:
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self.close()
+
+
+class _Naming:
+    """Puts the model's path in front of errors."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _type: object, error: BaseException | None, _traceback: object) -> None:
+        if isinstance(error, ModelError) and not str(error).startswith(self._path):
+            raise ModelError(f"{self._path}: {error}") from None

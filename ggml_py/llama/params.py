@@ -1,0 +1,114 @@
+"""llama.cpp's parameters, as its C structs, from the options of `load`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ..backends.device import Device, device
+from ..boundary.ffi import NULL
+from ..enums import BackendDevType
+from ..errors import ModelError
+from ..sim.given import named_devices
+from .library import Library
+from .options import Options
+from .overrides import cpu_overrides, resolve_overrides
+
+_GPU_TYPES = (BackendDevType.GPU, BackendDevType.IGPU)
+_SPLIT_MODES = {"none": 0, "layer": 1, "row": 2, "tensor": 3}
+_LOAD_MODES = {"auto": -1, "none": 0, "mmap": 1}
+_FLASH_ATTN = {"auto": -1, "off": 0, "on": 1}
+
+
+class Params:
+    """The parameters of a model and of its contexts, and what they point to."""
+
+    def __init__(self, library: Library, options: Options, n_layer: int) -> None:
+        self._ffi, self._lib = library.ffi, library.lib
+        self.options = options
+        self.devices = _devices(options.devices)
+        self.gpus = [d for d in self.devices if d.type in _GPU_TYPES]
+        self.accelerators = [d for d in self.devices if d.type == BackendDevType.ACCEL]
+        self._check_gpus()
+        self._kept: list[Any] = []
+        self.model = self._model_params(n_layer)
+        self.context = self._context_params()
+
+    def _keep(self, cdata: Any) -> Any:
+        self._kept.append(cdata)
+        return cdata
+
+    def _check_gpus(self) -> None:
+        options = self.options
+        names = ", ".join(d.name for d in self.gpus) or "none"
+        if options.split_mode == "none" and self.gpus and options.main_gpu >= len(self.gpus):
+            raise ModelError(
+                f"main_gpu={options.main_gpu}: expected a number below {len(self.gpus)} ({names})"
+            )
+        split = options.tensor_split or ()
+        if len(split) > max(1, len(self.gpus)):
+            raise ModelError(
+                f"tensor_split={tuple(split)}: {len(split)} parts, expected at most one per GPU "
+                f"(GPUs: {names})"
+            )
+
+    def _model_params(self, n_layer: int) -> Any:
+        ffi, options = self._ffi, self.options
+        params = ffi.new("struct llama_model_params *", self._lib.llama_model_default_params())
+        params.devices = self._keep(
+            ffi.new("ggml_backend_dev_t[]", [*(d.ptr for d in self.gpus), NULL])
+        )
+        params.n_gpu_layers = options.n_gpu_layers
+        params.split_mode = _SPLIT_MODES[options.split_mode]
+        params.main_gpu = options.main_gpu
+        params.load_mode = _LOAD_MODES[options.load_mode]
+        params.no_host = options.no_host
+        params.use_extra_bufts = options.repack
+        if options.tensor_split:
+            n = self._lib.llama_max_devices()
+            split = [*map(float, options.tensor_split), *[0.0] * n][:n]
+            params.tensor_split = self._keep(ffi.new("float[]", split))
+        pairs = [
+            *options.tensor_overrides,
+            *cpu_overrides(options.cpu_moe, options.n_cpu_moe, options.n_cpu_ffn, n_layer),
+        ]
+        if pairs:
+            params.tensor_buft_overrides = self._overrides(pairs)
+        return params
+
+    def _overrides(self, pairs: Sequence[Any]) -> Any:
+        ffi = self._ffi
+        rows = []
+        for override in resolve_overrides(pairs, self.devices):
+            pattern = self._keep(ffi.new("char[]", override.pattern.pattern.encode()))
+            rows.append((pattern, override.buffer_type.ptr))
+        return self._keep(
+            ffi.new("struct llama_model_tensor_buft_override[]", [*rows, (NULL, NULL)])
+        )
+
+    def _context_params(self) -> Any:
+        ffi, options = self._ffi, self.options
+        params = ffi.new("struct llama_context_params *", self._lib.llama_context_default_params())
+        params.n_ctx = options.n_ctx
+        params.n_batch = options.n_batch
+        params.n_ubatch = options.n_ubatch
+        params.n_seq_max = options.n_seq_max
+        params.n_outputs_max = options.n_outputs_max
+        if options.n_threads is not None:
+            params.n_threads = params.n_threads_batch = options.n_threads
+        params.flash_attn_type = _FLASH_ATTN[options.flash_attn]
+        params.type_k, params.type_v = int(options.type_k), int(options.type_v)
+        params.offload_kqv = options.offload_kqv
+        params.op_offload = options.op_offload
+        params.swa_full = options.swa_full
+        params.kv_unified = options.kv_unified
+        return params
+
+
+def _devices(given: Sequence[str | Device]) -> list[Device]:
+    if isinstance(given, (str, Device)):
+        raise TypeError(f"devices={given!r}: expected a sequence of devices, like ({given!r},)")
+    chosen = list(dict.fromkeys(d for one in given for d in named_devices(one)))
+    if not any(d.type == BackendDevType.CPU for d in chosen):
+        chosen.append(device("CPU"))
+    return chosen

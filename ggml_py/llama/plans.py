@@ -1,0 +1,71 @@
+"""Plans of libllama's graphs, with its pins and why it made them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ..boundary.ffi import NULL, lib, text
+from ..errors import ModelError
+from ..scheduler.capture import read_plan
+from .library import Library
+
+if TYPE_CHECKING:
+    from ..plan import Plan
+
+# llama_context::graph_get_cb, and build_attn (llama-graph.cpp)
+_WHY = {
+    "norm": "a layer's norms stay on the layer's device",
+    "l_last": "a layer's last op stays on the layer's device",
+}
+
+
+def plan_of(library: Library, ctx: Any, n_tokens: int, n_past: int, n_seqs: int) -> Plan:
+    """The plan of the graph of n_tokens tokens in each of n_seqs sequences of n_past tokens."""
+    shape = library.ffi.new("struct gpl_shape *")
+    shape.n_tokens, shape.n_past, shape.n_seqs = n_tokens, n_past, n_seqs
+    _trace(library, ctx)
+    graph = library.lib.gpl_build(ctx, shape)
+    if graph == NULL:
+        raise ModelError(
+            f"n_past={n_past} and n_tokens={n_tokens} in each of {n_seqs} sequences: the cache has no room"
+        )
+    try:
+        return _plan(library, ctx, graph)
+    finally:
+        library.lib.gpl_forget(ctx)
+
+
+def reserved_plan_of(library: Library, ctx: Any, n_tokens: int, n_seqs: int) -> Plan:
+    """The plan that libllama itself made of a graph that it reserves memory for."""
+    state = library.ffi.new("struct gpl_context_state *")
+    library.lib.gpl_read_state(ctx, state)
+    n_outputs = max(1, min(n_tokens, state.n_outputs_max))
+    _trace(library, ctx)
+    try:
+        graph = library.lib.gpl_build_reserved(ctx, n_tokens, n_seqs, n_outputs)
+        lib.gp_sched_unplan(library.lib.gpl_sched(ctx))
+        return _plan(library, ctx, graph)
+    finally:
+        library.lib.gpl_forget(ctx)
+
+
+def _trace(library: Library, ctx: Any) -> None:
+    """Makes the scheduler remember pins, and what planning changes of a graph."""
+    lib.gp_sched_trace(library.lib.gpl_sched(ctx), True)
+
+
+def _plan(library: Library, ctx: Any, graph: Any) -> Plan:
+    sched = library.lib.gpl_sched(ctx)
+    return read_plan(lib.gp_sched_plan, sched, graph, _pins(sched, graph))
+
+
+def _pins(sched: Any, graph: Any) -> dict[Any, tuple[Any, str, str]]:
+    """Who pinned which node, and why, for `read_plan`."""
+    found = {}
+    nodes = lib.ggml_graph_nodes(graph)
+    for i in range(lib.ggml_graph_n_nodes(graph)):
+        node = nodes[i]
+        if lib.ggml_backend_sched_get_tensor_backend(sched, node) != NULL:
+            kind = text(node.name).rpartition("-")[0]
+            found[node] = (None, "llama.cpp", _WHY.get(kind, "llama.cpp puts it there"))
+    return found

@@ -1,0 +1,171 @@
+"""A model's vocabulary: text to tokens and back, and its chat template, by libllama."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from ..boundary.arguments import describe, integer
+from ..boundary.ffi import NULL, text
+from ..errors import ModelError
+from ..gguf.reader import Gguf
+from .header import whole
+from .library import Library, library
+from .native import LlamaHandle, load_model
+
+
+class Vocab:
+    """Tokenizes and detokenizes as llama.cpp does. Made by `Vocab.open`, or `LlamaModel.vocab`."""
+
+    def __init__(self, library: Library, model: LlamaHandle) -> None:
+        self._library = library
+        self._model = model
+        self._n = int(library.lib.llama_vocab_n_tokens(self._ptr))
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str], *, build: bool = True) -> Vocab:
+        """Reads only the vocabulary of a model. Raises `ModelError`, `GgufError`, `NotBuiltError`.
+        C: llama_model_params.vocab_only"""
+        found = library(build)
+        params = found.ffi.new("struct llama_model_params *", found.lib.llama_model_default_params())
+        params.vocab_only = True
+        with Gguf.open(path, header_only=True) as gguf, whole(gguf) as file:
+            try:
+                return cls(found, load_model(found, file, params, []))
+            except ModelError as error:
+                raise ModelError(f"{gguf.path}: {error}") from None
+
+    def __repr__(self) -> str:
+        return f"<Vocab of {self._n:,} tokens>"
+
+    def __len__(self) -> int:
+        return self._n
+
+    @property
+    def _ptr(self) -> Any:
+        return self._library.lib.llama_model_get_vocab(self._model.ptr)
+
+    def tokenize(self, text: str, add_special: bool = True, parse_special: bool = True) -> list[int]:
+        """The tokens of a text.
+
+        With `add_special` the model's first and last tokens (BOS, EOS) are added if it wants them.
+        With `parse_special` names of control tokens in the text stand for these.
+        C: llama_tokenize
+        """
+        if not isinstance(text, str):
+            raise TypeError(f"text: expected a str, got {describe(text)}")
+        self._check_there()
+        data = text.encode()
+        ffi, lib = self._library.ffi, self._library.lib
+        room = len(data) + 8
+        while True:
+            ids = ffi.new("llama_token[]", room)
+            n = lib.llama_tokenize(self._ptr, data, len(data), ids, room, add_special, parse_special)
+            if n >= 0:
+                return list(ids[0:n])
+            room = -n
+
+    def detokenize(
+        self, tokens: Iterable[int], remove_special: bool = False, unparse_special: bool = True
+    ) -> str:
+        """The text of tokens. `remove_special` leaves out the first and last tokens that `tokenize`
+        adds; without `unparse_special` control tokens have no text. Bytes that are not UTF-8 become
+        "\\ufffd". C: llama_detokenize"""
+        self._check_there()
+        given = [integer("tokens", token, 0, self._n - 1) for token in tokens]
+        ffi, lib = self._library.ffi, self._library.lib
+        ids, room = ffi.new("llama_token[]", given), 16 * len(given) + 16
+        while True:
+            out = ffi.new("char[]", room)
+            n = lib.llama_detokenize(
+                self._ptr, ids, len(given), out, room, remove_special, unparse_special
+            )
+            if n >= 0:
+                return bytes(ffi.buffer(out, n)).decode("utf-8", "replace")
+            room = -n
+
+    def piece(self, token: int, special: bool = True) -> bytes:
+        """The bytes of one token: a part of a character may be a token. C: llama_token_to_piece"""
+        self._check_there()
+        token = integer("token", token, 0, self._n - 1)
+        ffi, lib, room = self._library.ffi, self._library.lib, 64
+        while True:
+            out = ffi.new("char[]", room)
+            n = lib.llama_token_to_piece(self._ptr, token, out, room, 0, special)
+            if n >= 0:
+                return bytes(ffi.buffer(out, n))
+            room = -n
+
+    @property
+    def eog(self) -> frozenset[int]:
+        """The tokens that end a generation. C: llama_vocab_is_eog"""
+        ptr, is_eog = self._ptr, self._library.lib.llama_vocab_is_eog
+        return frozenset(token for token in range(self._n) if is_eog(ptr, token))
+
+    @property
+    def bos(self) -> int | None:
+        """The token at the beginning of a text, if there is one. C: llama_vocab_bos"""
+        return self._token("bos")
+
+    @property
+    def eos(self) -> int | None:
+        """The token at the end of a text, if there is one. C: llama_vocab_eos"""
+        return self._token("eos")
+
+    def _token(self, name: str) -> int | None:
+        token = int(getattr(self._library.lib, f"llama_vocab_{name}")(self._ptr))
+        return token if token >= 0 else None
+
+    @property
+    def chat_template(self) -> str | None:
+        """The model's chat template, jinja. C: llama_model_chat_template"""
+        found = self._library.lib.llama_model_chat_template(self._model.ptr, NULL)
+        return None if found == NULL else text(found)
+
+    def chat(
+        self,
+        messages: Sequence[Mapping[str, str]],
+        template: str | None = None,
+        add_generation_prompt: bool = True,
+    ) -> str:
+        """The prompt that the model's chat template, or `template`, makes of messages
+        {"role": "user", "content": "..."}. A model without a template gets ChatML, as in llama.cpp.
+
+        Raises `ModelError` for a template that fails. C++: common_chat_templates_apply
+        """
+        ffi, lib = self._library.ffi, self._library.lib
+        kept, rows = [], ffi.new("struct llama_chat_message[]", max(1, len(messages)))
+        for row, message in zip(rows, messages, strict=False):
+            pair = [ffi.new("char[]", str(message[key]).encode()) for key in ("role", "content")]
+            kept.append(pair)
+            row.role, row.content = pair
+        given = NULL if template is None else ffi.new("char[]", template.encode())
+        room = 4096
+        while True:
+            out = ffi.new("char[]", room)
+            try:
+                n = lib.gpl_chat(
+                    self._model.ptr, given, rows, len(messages), add_generation_prompt, out, room
+                )
+            except Exception as error:
+                raise ModelError(f"the chat template fails: {error}") from None
+            if n <= room:
+                return bytes(ffi.buffer(out, n)).decode("utf-8", "replace")
+            room = n
+
+    def _check_there(self) -> None:
+        if not self._n:
+            raise ModelError(
+                "this model has no vocabulary (tokenizer.ggml.model is none): give token ids"
+            )
+
+    def close(self) -> None:
+        """Frees the model that it belongs to."""
+        self._model.close()
+
+    def __enter__(self) -> Vocab:
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self.close()

@@ -1,0 +1,83 @@
+"""Edits of libllama: plans from a file's header alone, and who may look inside.
+
+Upstream's `no_alloc` loads a model without its weights, but only with `load_mode` none, which puts
+weights elsewhere than `mmap`, the usual mode: into a GPU's host memory. With these edits it plans
+either: files are mapped and not read.
+"""
+
+from __future__ import annotations
+
+from .edit import Edit
+
+_ACCEL = "if (ggml_backend_dev_type(dev) == GGML_BACKEND_DEVICE_TYPE_ACCEL"
+_CHOSEN = f"{_ACCEL} && gpl_accelerator_is_used(dev)) {{\n"
+_HOOK = '#include "llama_accel.h"\n\n'
+_BUFT = "            auto * buft"
+
+_CONTEXT = (
+    Edit("hook of accelerators", "static llm_graph_type ctx_type_to_graph_type(", _HOOK),
+    Edit("accelerators of a context", f"{_ACCEL}) {{\n", _CHOSEN, replace=True),
+)
+_MODEL = (
+    Edit("hook of accelerators", "static buft_list_t make_cpu_buft_list(", _HOOK),
+    Edit(
+        "accelerators' buffer types",
+        f"{_ACCEL}) {{\n{_BUFT}",
+        f"{_CHOSEN}{_BUFT}",
+        replace=True,
+    ),
+    Edit(
+        "files mapped and not read",
+        "    ml.init_mappings(true, use_mlock ? &pimpl->mlock_mmaps : nullptr);\n",
+        "    ml.init_mappings(!ml.no_alloc,\n"
+        "        use_mlock && !ml.no_alloc ? &pimpl->mlock_mmaps : nullptr);\n",
+        replace=True,
+    ),
+    Edit(
+        "mapped buffers without weights",
+        "            GGML_ASSERT(!ml.no_alloc);\n            for (uint32_t idx",
+        "            for (uint32_t idx",
+        replace=True,
+    ),
+    Edit(
+        "weights of mapped buffers",
+        "                bufs.emplace_back(buf);\n                buf_map.emplace(idx, buf);\n",
+        "                for (ggml_tensor * t = ml.no_alloc ? ggml_get_first_tensor(ctx) : nullptr;\n"
+        "                        t != nullptr; t = ggml_get_next_tensor(ctx, t)) {\n"
+        "                    const auto * weight = ml.get_weight(ggml_get_name(t));\n"
+        "                    if (weight && weight->idx == idx) {\n"
+        "                        t->buffer = buf;\n"
+        "                    }\n"
+        "                }\n",
+        after=True,
+    ),
+    Edit(
+        "mappings outlive the loader",
+        "    if (ml.no_alloc) {\n        return true;\n",
+        "    if (ml.no_alloc) {\n"
+        "        for (auto & mapping : ml.mappings) {\n"
+        "            pimpl->mappings.emplace_back(std::move(mapping));\n"
+        "        }\n"
+        "        return true;\n",
+        replace=True,
+    ),
+    Edit(
+        "bytes of mapped buffers",
+        "        if (hparams.no_alloc) {\n            GGML_ASSERT(bufs.size() == 1);\n",
+        "        if (hparams.no_alloc && bufs.size() == 1 &&\n"
+        "                ggml_backend_buffer_get_base(bufs[0].get()) == nullptr) {\n",
+        replace=True,
+    ),
+)
+_FRIEND = Edit(
+    "friend of llama_context",
+    "struct llama_context {\n",
+    "    friend struct gpl_builder;\n\n",
+    after=True,
+)
+
+EDITS: dict[str, tuple[Edit, ...]] = {
+    "llama-context.h": (_FRIEND,),
+    "llama-context.cpp": _CONTEXT,
+    "llama-model.cpp": _MODEL,
+}
