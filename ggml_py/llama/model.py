@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -36,21 +36,42 @@ if TYPE_CHECKING:
 _PLANNING = "planning"
 
 
-def open(path: str | os.PathLike[str], *, build: bool = True, **options: Any) -> LlamaModel:
+def open(
+    path: str | os.PathLike[str],
+    *,
+    build: bool = True,
+    fit: Fit | bool = False,
+    **options: Any,
+) -> LlamaModel:
     """Opens a model of any architecture that llama.cpp of this release loads.
 
     Options are those of `ggml_py.models.load`, with the same defaults. split_mode may be "row" and
     "tensor", too. Only the header is read, from a file that may end after it. Weights are read when
     the first token is evaluated. Without `build` libllama must have been built before.
 
+    With `fit` llama.cpp chooses what is not given of n_gpu_layers, n_ctx and the places of weights,
+    so that all fits into the devices' free memory (its --fit); `LlamaModel.fitted` says what it
+    chose.
+
     Raises `ModelError` with libllama's reason if it does not load the model, `GgufError`,
     `UnknownDeviceError`, and `NotBuiltError`. C: llama_model_load_from_file, llama_init_from_model
     """
-    wanted = checked(_DEFAULTS | options)
+    fitting = Fit() if fit is True else fit or None
+    chosen = {"n_gpu_layers": -1, "n_ctx": 0} if fitting else {}
+    wanted = checked(_DEFAULTS | chosen | options)
     with Gguf.open(path, header_only=True) as gguf:
         arch = str(gguf.metadata.get("general.architecture", ""))
         n_ctx_train = int(gguf.metadata.get(f"{arch}.context_length", 0))
-        return LlamaModel(library(build), gguf, arch, wanted.sized(n_ctx_train))
+        # With n_ctx 0 --fit knows that it may choose.
+        wanted = wanted if fitting and not wanted.n_ctx else wanted.sized(n_ctx_train)
+        return LlamaModel(library(build), gguf, arch, wanted, fitting)
+
+
+class Fit(NamedTuple):
+    """How `open` fits a model into memory: llama.cpp's --fit-target and --fit-ctx."""
+
+    margins: tuple[int, ...] = (1 << 30,)  # bytes that stay free on each device; one for all
+    n_ctx: int = 4096  # the smallest context that it may choose
 
 
 _DEFAULTS: dict[str, Any] = {
@@ -70,7 +91,9 @@ class LlamaModel:
     Plans need the header only. The first evaluation loads the model once more, with its weights.
     """
 
-    def __init__(self, library: Library, gguf: Gguf, arch: str, options: Options) -> None:
+    def __init__(
+        self, library: Library, gguf: Gguf, arch: str, options: Options, fit: Fit | None = None
+    ) -> None:
         self._library = library
         self.path, self.arch = gguf.path, arch
         self.metadata = gguf.metadata
@@ -80,6 +103,8 @@ class LlamaModel:
         self._evaluation: Evaluation | None = None
         try:
             with whole(gguf) as path, self._naming():
+                if fit is not None and self._params.fit(path, fit.margins, fit.n_ctx) == 2:
+                    raise ModelError("llama.cpp's --fit fails on it; the log says why")
                 self._params.model.no_alloc = True
                 self._model = load_model(library, path, self._params.model, self._params.devices)
             self._closing.callback(self._model.close)
@@ -90,6 +115,11 @@ class LlamaModel:
             self._closing.close()
             raise
         self.vocab = Vocab(library, self._model)
+
+    @property
+    def fitted(self) -> dict[str, Any]:
+        """The options that `fit` may choose, as they are now."""
+        return self._params.fitted
 
     def _naming(self) -> _Naming:
         return _Naming(str(self.path))

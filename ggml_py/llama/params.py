@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
+from ..backends.buffer import BufferType
 from ..backends.device import Device, device
-from ..boundary.ffi import NULL
+from ..boundary.ffi import NULL, text
 from ..enums import BackendDevType
 from ..errors import ModelError
 from ..sim.given import named_devices
@@ -75,6 +78,44 @@ class Params:
         if pairs:
             params.tensor_buft_overrides = self._overrides(pairs)
         return params
+
+    def fit(self, path: Path, margins: Sequence[int], n_ctx_min: int) -> int:
+        """Changes the numbers that nobody gave (n_gpu_layers below 0, n_ctx 0, and where weights
+        are) so that the model fits into the devices' free memory. Returns 0 if it fits now, 1 if it
+        cannot. C++: common_fit_params"""
+        ffi, lib = self._ffi, self._lib
+        n = lib.llama_max_devices()
+        split = self._keep(ffi.new("float[]", n))
+        overrides = self._keep(
+            ffi.new(
+                "struct llama_model_tensor_buft_override[]", lib.llama_max_tensor_buft_overrides()
+            )
+        )
+        each = list(margins) * n if len(margins) == 1 else [*margins, *[margins[-1]] * n]
+        most = ffi.new("size_t[]", each[:n])
+        return int(
+            lib.gpl_fit(
+                os.fsencode(path), self.model, self.context, split, overrides, most, n_ctx_min
+            )
+        )
+
+    @property
+    def fitted(self) -> dict[str, Any]:
+        """The numbers as they are now, by the names of `load`."""
+        model, found = self.model, {}
+        found["n_gpu_layers"] = int(model.n_gpu_layers)
+        found["n_ctx"] = int(self.context.n_ctx)
+        if model.tensor_split != NULL and len(self.gpus) > 1:
+            found["tensor_split"] = tuple(model.tensor_split[0 : len(self.gpus)])
+        if model.tensor_buft_overrides != NULL:
+            rows, i = [], 0
+            while model.tensor_buft_overrides[i].pattern != NULL:
+                row = model.tensor_buft_overrides[i]
+                rows.append((text(row.pattern), BufferType(row.buft).name))
+                i += 1
+            if rows:
+                found["tensor_overrides"] = tuple(rows)
+        return found
 
     def _overrides(self, pairs: Sequence[Any]) -> Any:
         ffi = self._ffi

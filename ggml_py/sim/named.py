@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -68,7 +69,9 @@ def load_profile(
     try:
         return Profile(rows.record_of(text.removeprefix(_RECORD)), strict)
     except UnknownDeviceError as error:
-        raise UnknownDeviceError(f"{error}, or one of {', '.join(CARDS)}") from None
+        near = difflib.get_close_matches(text.lower(), (*CARDS, *OF_BACKEND), 3, 0.5)
+        hint = f". Did you mean {' or '.join(near)}?" if near else ""
+        raise UnknownDeviceError(f"{error}, or one of {', '.join(CARDS)}{hint}") from None
 
 
 def _card(name: str, properties: dict[str, object]) -> CardProfile | None:

@@ -4,12 +4,14 @@
 
 #include "chat.h"
 #include "fit.h"
+#include "log.h"
 
 #include <algorithm>
 #include <cstring>
 
 int gpl_fit(const char * path, llama_model_params * mparams, llama_context_params * cparams, float * tensor_split,
     llama_model_tensor_buft_override * overrides, size_t * margins, uint32_t n_ctx_min) {
+    common_log_set_verbosity_thold(LOG_LEVEL_ERROR); // the caller says what was changed
     return (int) common_fit_params(
         path, mparams, cparams, tensor_split, overrides, margins, n_ctx_min, nullptr, GGML_LOG_LEVEL_ERROR);
 }
