@@ -40,6 +40,7 @@ PATTERNS = (
     "ggml_py/llama/*.py", "ggml_py/native/llama/*", "vendor/llama.py", "vendor/llama_edits.py",
     "ggml_py/sim/*.py", "benchmarks/any_model.py",
 )  # fmt: skip
+EXPERTS = r"\.ffn_(up|down|gate|gate_up)_(ch|)exps=CPU"
 GPU: dict[str, dict[str, Any]] = {"gpu0": {"host_buffer": 1}}
 TWO: dict[str, dict[str, Any]] = {"gpu0": {"memory": 4 << 30}, "gpu1": {"memory": 2 << 30}}
 SETTINGS: dict[str, tuple[dict[str, dict[str, Any]], dict[str, Any]]] = {
@@ -48,7 +49,7 @@ SETTINGS: dict[str, tuple[dict[str, dict[str, Any]], dict[str, Any]]] = {
     "GPU, all layers": (GPU, {"n_gpu_layers": 99}),
     "GPU, one layer": (GPU, {"n_gpu_layers": 1}),
     "2 GPUs": (TWO, {"n_gpu_layers": 99}),
-    "experts on the CPU": (GPU, {"n_gpu_layers": 99, "overrides": r"\.ffn_(up|down|gate|gate_up)_(ch|)exps=CPU"}),
+    "experts on the CPU": (GPU, {"n_gpu_layers": 99, "overrides": EXPERTS}),
 }  # fmt: skip
 N_TOKENS = (31, 1)
 _SIM = {"host_buffer": "host_buffer", "memory": "memory"}
@@ -64,7 +65,7 @@ def compared(oracle: Oracle, path: Path, setting: str) -> str:
         more = {"blas": Path(BUILD["folder"]) / "libggml-blas.so.0"} if blas else {}
         theirs = Theirs(oracle, path, N_TOKENS, sims=sims_text(devices), **options, **more)
     except (AssertionError, ValueError) as error:  # of the program, with all that it printed
-        said = re.findall(r"^(?:\S+\.cpp:\d+: |llama_place: |\S+: error \S+: )(.*)", str(error), re.M)
+        said = re.findall(r"^(?:\S+\.cpp:\d+: |llama_place: )(.*)", str(error), re.M)
         theirs = said[-1] if said else "ended"
     if "overrides" in options:
         options["tensor_overrides"] = parse_overrides(options.pop("overrides"))
@@ -135,10 +136,10 @@ def show(table: dict[str, dict[str, str]]) -> bool:
     for setting in next(iter(table.values())):
         said = {name: row[setting] for name, row in table.items()}
         equal = sum(one == "equal" for one in said.values())
-        refused = sum(one.startswith("refused") for one in said.values())
-        wrong = [name for name, one in said.items() if one != "equal" and not one.startswith("refused")]
+        refused = [name for name, one in said.items() if one.startswith("refused")]
+        wrong = [name for name, one in said.items() if one != "equal" and name not in refused]
         held = held and not wrong
-        print(f"| {setting} | {len(said)} | {equal} | {refused} | {', '.join(wrong)} |")
+        print(f"| {setting} | {len(said)} | {equal} | {len(refused)} | {', '.join(wrong)} |")
     return held
 
 

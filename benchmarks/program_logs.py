@@ -4,8 +4,9 @@
 
 DIR has llama-server and llama-cli of an unmodified build of the release. They are run on the CPU,
 with each of upstream's small models and no option but the model. A program's bytes of weights,
-cache and compute buffers, in MiB as it prints them, are compared with `Model.memory`. The server listens on loopback and is ended. `--write` puts the result
-into benchmarks/results/program_logs.json. Exit status 1 means that something differs.
+cache and compute buffers, in MiB as it prints them, are compared with `Model.memory`. The
+server listens on loopback and is ended. `--write` puts the result into
+benchmarks/results/program_logs.json. Exit status 1 means that something differs.
 """
 
 from __future__ import annotations

@@ -31,8 +31,8 @@ NATIVE_HEADERS = (
     "rpc_link.h",
 )
 
-# libllama's, read after ggml's, whose types they use. Our C functions stand for those of llama-ext.h
-# and of upstream's common library, which are C++.
+# libllama's, read after ggml's, whose types they use. Our C functions stand for those of
+# llama-ext.h and of upstream's common library, which are C++.
 LLAMA_HEADERS = ("llama.h",)
 LLAMA_NATIVE_HEADERS = ("llama/llama_plan.h", "llama/llama_ext.h", "llama/llama_common.h")
 

@@ -10,6 +10,7 @@ import datetime
 import hashlib
 import json
 import os
+import re
 import shutil
 import sysconfig
 import tempfile
@@ -83,9 +84,10 @@ def build(built: Path, proof: dict[str, Any], options: Options, may_build: bool 
                     options.cache / "logs" / f"llama-{final.name}.log", tools, lock)  # fmt: skip
         with caches.staged(final) as stage:
             _build(tree, source, built, flags, options.n_jobs, stage)
+            now = datetime.datetime.now(datetime.timezone.utc)
             made = {
                 "key": final.name, "build": proof["key"], "source_sha256": upstream.sha256,
-                "built_at": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+                "built_at": now.isoformat(timespec="seconds"),
             }  # fmt: skip
             (stage / PROOF).write_text(json.dumps(made, indent=1) + "\n", encoding="utf-8")
         tree.finished()
@@ -104,7 +106,8 @@ def _source(proof: dict[str, Any], options: Options) -> tuple[Upstream, Path]:
             f"build {proof['key']} was made from a checkout: give that folder again, with --source")
     upstream = upstream_of(options)
     if upstream.sha256 != proof["source_sha256"]:
-        raise BuildError(f"--source {options.source} has changed since build {proof['key']}: build again")
+        raise BuildError(
+            f"--source {options.source} has changed since build {proof['key']}: build again")
     assert upstream.folder is not None
     whole = upstream.folder.parent
     if not (whole / "include" / "llama.h").is_file():
@@ -156,11 +159,20 @@ def _generated(source: Path, tree: Tree) -> Path:
     headers.NATIVE = NATIVE  # in an installed package native/ is beside `_build`, not below it
     folder = tree.folder / "generated"
     folder.mkdir(exist_ok=True)
-    with step("generating the bindings of libllama"), tempfile.TemporaryDirectory(dir=tree.folder) as new:
+    doing = step("generating the bindings of libllama")
+    with doing, tempfile.TemporaryDirectory(dir=tree.folder) as new:
         bindgen.generate_llama(source / "ggml", Path(new), cc=tree.tools.cc)
         for path in Path(new).iterdir():
             _write(folder / path.name, path.read_text(encoding="utf-8"))
     return folder
+
+
+def architectures(source: Path) -> list[str]:
+    """The architectures that libllama of this tree of llama.cpp loads."""
+    text = (source / "src" / "llama-arch.cpp").read_text(encoding="utf-8")
+    table = text.partition("LLM_ARCH_NAMES = {")[2].partition("};")[0]
+    known = re.findall(r'\{ *LLM_ARCH_\w+, *"([^"]+)" *\}', table)
+    return sorted(set(known) - {"clip", "(unknown)"})  # neither is a model of its own
 
 
 def _write(path: Path, text: str) -> None:

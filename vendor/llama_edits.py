@@ -42,8 +42,8 @@ _MODEL = (
     Edit(
         "weights of mapped buffers",
         "                bufs.emplace_back(buf);\n                buf_map.emplace(idx, buf);\n",
-        "                for (ggml_tensor * t = ml.no_alloc ? ggml_get_first_tensor(ctx) : nullptr;\n"
-        "                        t != nullptr; t = ggml_get_next_tensor(ctx, t)) {\n"
+        "                for (ggml_tensor * t = ggml_get_first_tensor(ctx);\n"
+        "                        ml.no_alloc && t; t = ggml_get_next_tensor(ctx, t)) {\n"
         "                    const auto * weight = ml.get_weight(ggml_get_name(t));\n"
         "                    if (weight && weight->idx == idx) {\n"
         "                        t->buffer = buf;\n"

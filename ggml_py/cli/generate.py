@@ -15,10 +15,20 @@ from ..trace.names import counted
 from .shared.bar import bar
 from .shared.ctrl_c import CtrlC
 from .shared.decodes import as_data, lines
-from .shared.options import IntList, ModelCommand, as_json, echo_json, model_options, read_model
+from .shared.options import (
+    IntList,
+    ModelCommand,
+    as_json,
+    echo_json,
+    model_options,
+    ours,
+    read_model,
+)
+from .shared.prompt import prompt_of
 from .shared.sampling import given_sampling, make_sampler, sampling_options
 
 if TYPE_CHECKING:
+    from ..llama import LlamaModel
     from ..models import Model, Sampler
     from ..models.flow import Decode
 
@@ -26,15 +36,17 @@ if TYPE_CHECKING:
 @click.command(
     "generate",
     cls=ModelCommand,
-    short_help="Continue a prompt with MODEL: token ids in, token ids out.",
+    short_help="Continue a prompt with MODEL: text or token ids.",
 )
 @model_options
+@click.option("-p", "--prompt", help="The prompt, as text. Text is also what is printed.")
 @click.option(
     "--tokens",
     type=IntList("token ids", 0, "1,2,3"),
-    required=True,
-    help="The prompt, as token ids: 1,2,3.",
+    help="The prompt, as token ids: 1,2,3. Ids are also what is printed.",
 )
+@click.option("--chat", is_flag=True, help="Put the prompt into the model's chat template.")
+@click.option("--system-prompt", "-sys", help="With --chat: what the template says first.")
 @click.option(
     "-n",
     "--predict",
@@ -73,7 +85,10 @@ if TYPE_CHECKING:
 )
 @as_json
 def command(
-    tokens: list[int],
+    prompt: str | None,
+    tokens: list[int] | None,
+    chat: bool,
+    system_prompt: str | None,
     n_predict: int,
     ignore_eos: bool,
     context_shift: bool,
@@ -82,7 +97,14 @@ def command(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Continue a prompt with MODEL: token ids in, token ids out, printed as they come.
+    """Continue a prompt with MODEL: text or token ids, printed as they come.
+
+    \b
+    ggml-py generate model.gguf -p "The capital of France is" -n 16
+    ggml-py generate model.gguf -p "Tell me a joke" --chat -n 200
+    ggml-py generate model.gguf --tokens 1,2,3
+
+    Text needs libllama, which is built when it is first needed.
 
     Without sampling options, the likeliest token is always taken. With at least one, the others
     have llama.cpp's defaults, and the same seed gives the tokens that llama.cpp samples.
@@ -90,8 +112,11 @@ def command(
     out: list[int] = []
     stop_type = "limit"
     given = given_sampling(options)
+    if (prompt is None) == (tokens is None):  # before the weights are read
+        raise click.UsageError("expected a prompt: either -p TEXT or --tokens 1,2,3")
     with read_model(quiet=as_json, **options) as model:
-        eog = model.hparams.eog_tokens
+        given_prompt = prompt_of(model, prompt, tokens, chat, system_prompt)
+        tokens, eog = given_prompt.tokens, model.eog_tokens
         sampler = make_sampler(given, banned=eog if ignore_eos else ())
         n = n_predict
         if n < 0:
@@ -101,12 +126,15 @@ def command(
         how = {"stop": eog, "context_shift": context_shift, "n_keep": n_keep}
         stream = _stream(model, tokens, n, sampler, wants_bar=not as_json, **how)
         decodes: list[Decode] = []
+        text_ends = eog if prompt is not None else ()  # they have no text to print
         try:
-            with CtrlC() as ctrl_c, model.watch() if verbose else nullcontext(decodes) as decodes:
+            with (
+                CtrlC() as ctrl_c,
+                ours(model, "-v").watch() if verbose else nullcontext(decodes) as decodes,
+            ):
                 for token in stream:
                     ctrl_c.hold()
-                    if not as_json:
-                        click.echo(f"{',' if out else ''}{token}", nl=False)
+                    given_prompt.take(token, quiet=as_json or token in text_ends)
                     out.append(token)
                     ctrl_c.release()
             if out and out[-1] in eog:
@@ -120,6 +148,7 @@ def command(
             {
                 "prompt": tokens,
                 "tokens": out,
+                **({"text": given_prompt.text} if prompt is not None else {}),
                 "stop_type": stop_type,
                 "seed": sampler.seed if sampler is not None else None,
                 "seconds": seconds,
@@ -136,13 +165,13 @@ def command(
         click.echo(f"{n_out} in {seconds:.2f} s, prompt included{seed}", err=True)
     if stop_type == "interrupt":
         n_out = f"{len(out)} of {n_predict} tokens" if n_predict > 0 else counted(len(out), "token")
-        prompt = f"; evaluated {n_past} of the prompt's {len(tokens)}" if not out else ""
-        click.echo(f"stopped after {n_out}{prompt}", err=True)
+        done = f"; evaluated {n_past} of the prompt's {len(tokens)}" if not out else ""
+        click.echo(f"stopped after {n_out}{done}", err=True)
         sys.exit(130)
 
 
 def _stream(
-    model: Model,
+    model: Model | LlamaModel,
     tokens: list[int],
     n: int,
     sampler: Sampler | None,
@@ -151,6 +180,11 @@ def _stream(
 ) -> Iterator[int]:
     """`Model.stream`, with a bar for a prompt of several batches. The batches are evaluated one by
     one, as `Model.eval` does, so the tokens are the same."""
+    from ..models import Model as OurModel
+
+    if not isinstance(model, OurModel):
+        yield from model.stream(tokens, n, sampler, **how)
+        return
     model.stream(tokens, n, sampler, **how)  # raises for invalid arguments, with all tokens
     starts = range(0, len(tokens), model.n_batch)
     with bar("prompt", wants_bar and len(starts) > 1, at_once=True) as show:

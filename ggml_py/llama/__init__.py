@@ -7,4 +7,4 @@ first needed.
 from .model import Fit as Fit
 from .model import LlamaModel as LlamaModel
 from .model import open as open
-from .vocab import Vocab as Vocab
+from .tokenizer import Tokenizer as Tokenizer

@@ -59,7 +59,8 @@ class Evaluation:
             raise ModelError("no tokens: expected at least one")
         bad = ids[(ids < 0) | (ids >= self.n_vocab)]
         if bad.size:
-            raise ModelError(f"token {bad[0]}: expected 0 to {self.n_vocab - 1}, the vocabulary's ids")
+            most = self.n_vocab - 1
+            raise ModelError(f"token {bad[0]}: expected 0 to {most}, the vocabulary's ids")
         rows = []
         with in_use(COMPUTING, self.context):
             start = self.n_past(seq)
@@ -86,18 +87,15 @@ class Evaluation:
         made = self._library.ffi
         n = len(ids)
         batch = made.new("struct llama_batch *")
-        self._kept = (
-            ids, np.arange(pos, pos + n, dtype=np.int32), np.ones(n, np.int32), output,
-            made.new("llama_seq_id[1]", [seq]),
-        )  # fmt: skip
-        one = self._kept[4]
-        pointers = made.new("llama_seq_id *[]", [one] * n)
-        self._kept = (*self._kept, pointers)
+        places, counts = np.arange(pos, pos + n, dtype=np.int32), np.ones(n, np.int32)
+        one = made.new("llama_seq_id[1]", [seq])
+        sequences = made.new("llama_seq_id *[]", [one] * n)
+        self._kept = (ids, places, counts, output, one, sequences)
         batch.n_tokens = n
         batch.token = made.cast("llama_token *", ffi.from_buffer(ids))
-        batch.pos = made.cast("llama_pos *", ffi.from_buffer(self._kept[1]))
-        batch.n_seq_id = made.cast("int32_t *", ffi.from_buffer(self._kept[2]))
-        batch.seq_id = pointers
+        batch.pos = made.cast("llama_pos *", ffi.from_buffer(places))
+        batch.n_seq_id = made.cast("int32_t *", ffi.from_buffer(counts))
+        batch.seq_id = sequences
         batch.logits = made.cast("int8_t *", ffi.from_buffer(output))
         return batch[0]
 
@@ -122,7 +120,8 @@ class Evaluation:
     def _check(self, status: int, n: int) -> None:
         if status == _NO_ROOM:
             raise ModelError(
-                f"the context has no room for {n} more tokens: load with a larger n_ctx (-c), or reset()"
+                f"the context has no room for {n} more tokens: load with a larger n_ctx (-c), or "
+                "reset()"
             )
         if status == _ABORTED:
             raise ComputeError("the evaluation was stopped")
@@ -160,11 +159,11 @@ class Evaluation:
                 lib.llama_synchronize(self.context.ptr)
                 pooled = lib.llama_get_embeddings_seq(self.context.ptr, 0)
                 n_embd = int(lib.llama_model_n_embd_out(self._model.ptr))
-                if pooled != NULL:
-                    return np.frombuffer(made.buffer(pooled, 4 * n_embd), np.float32).copy()
-                each = lib.llama_get_embeddings(self.context.ptr)
-                raw = made.buffer(each, 4 * n_embd * len(ids))
-                return np.frombuffer(raw, np.float32).reshape(len(ids), n_embd).copy()
+                shape = (n_embd,) if pooled != NULL else (len(ids), n_embd)
+                each = pooled if pooled != NULL else lib.llama_get_embeddings(self.context.ptr)
+                raw = made.buffer(each, 4 * n_embd * (1 if pooled != NULL else len(ids)))
+                rows: npt.NDArray[np.float32] = np.frombuffer(raw, np.float32).reshape(shape)
+                return np.array(rows)
             finally:
                 lib.llama_set_embeddings(self.context.ptr, False)
 

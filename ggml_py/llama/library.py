@@ -47,12 +47,10 @@ def find(build: bool = True) -> Path:
         return folder / _INSTALLED
     script = _script()
     command = [sys.executable, str(script), "--llama", "--on", str(folder), "--json"]
-    done = subprocess.run(
-        [*command, *(() if build else ("--no-build",))],
-        stdout=subprocess.PIPE, stderr=None if build else subprocess.PIPE, text=True, check=False,
-    )  # fmt: skip
-    if done.returncode == 0:
-        return Path(json.loads(done.stdout.splitlines()[-1])["folder"])
+    if found := _asked([*command, "--no-build"], subprocess.DEVNULL):
+        return found
+    if build and (found := _asked(command, None)):
+        return found
     how = f"`ggml-py build --llama --on {folder}` builds it, in about two minutes"
     if not build:
         raise NotBuiltError(f"libllama of build {core.BUILD['key']} is not there yet: {how}")
@@ -60,6 +58,14 @@ def find(build: bool = True) -> Path:
         f"libllama could not be built (the reason is above). {how}; a ggml_py that was installed "
         "with `pip install . --config-settings llama=1` has it"
     )
+
+
+def _asked(command: list[str], stderr: int | None) -> Path | None:
+    """The folder that the build script names; None if there is none."""
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=stderr, text=True, check=False)
+    if done.returncode:
+        return None
+    return Path(json.loads(done.stdout.splitlines()[-1])["folder"])
 
 
 def _script() -> Path:

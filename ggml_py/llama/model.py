@@ -15,15 +15,15 @@ from ..boundary.ffi import NULL, ffi, text
 from ..boundary.handle import in_use
 from ..errors import ModelError
 from ..gguf.reader import Gguf
+from ..gguf.whole import described, whole
 from ..plan import MemoryRow, Promise
 from .evaluation import Evaluation
-from .header import whole
 from .library import Library, library
 from .native import load_model, new_context
 from .options import Options, checked
 from .params import Params
 from .plans import plan_of, reserved_plan_of
-from .vocab import Vocab
+from .tokenizer import Tokenizer
 from .watching import Watching
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ def open(
     path: str | os.PathLike[str],
     *,
     build: bool = True,
+    header_only: bool = True,
     fit: Fit | bool = False,
     **options: Any,
 ) -> LlamaModel:
@@ -47,7 +48,8 @@ def open(
 
     Options are those of `ggml_py.models.load`, with the same defaults. split_mode may be "row" and
     "tensor", too. Only the header is read, from a file that may end after it. Weights are read when
-    the first token is evaluated. Without `build` libllama must have been built before.
+    the first token is evaluated. `path` may be an http(s) address, which is only read as far as its
+    header goes. Without `build` libllama must have been built before.
 
     With `fit` llama.cpp chooses what is not given of n_gpu_layers, n_ctx and the places of weights,
     so that all fits into the devices' free memory (its --fit); `LlamaModel.fitted` says what it
@@ -58,13 +60,17 @@ def open(
     """
     fitting = Fit() if fit is True else fit or None
     chosen = {"n_gpu_layers": -1, "n_ctx": 0} if fitting else {}
-    wanted = checked(_DEFAULTS | chosen | options)
-    with Gguf.open(path, header_only=True) as gguf:
+    given = {name: value for name, value in options.items() if value is not None}
+    wanted = checked(_DEFAULTS | chosen | given)
+    with (
+        described(path, header_only) as (local, only_header),
+        Gguf.open(local, header_only=True) as gguf,
+    ):
         arch = str(gguf.metadata.get("general.architecture", ""))
         n_ctx_train = int(gguf.metadata.get(f"{arch}.context_length", 0))
         # With n_ctx 0 --fit knows that it may choose.
         wanted = wanted if fitting and not wanted.n_ctx else wanted.sized(n_ctx_train)
-        return LlamaModel(library(build), gguf, arch, wanted, fitting)
+        return LlamaModel(library(build), gguf, arch, wanted, fitting, only_header)
 
 
 class Fit(NamedTuple):
@@ -92,7 +98,13 @@ class LlamaModel:
     """
 
     def __init__(
-        self, library: Library, gguf: Gguf, arch: str, options: Options, fit: Fit | None = None
+        self,
+        library: Library,
+        gguf: Gguf,
+        arch: str,
+        options: Options,
+        fit: Fit | None = None,
+        only_header: str = "",
     ) -> None:
         self._library = library
         self.path, self.arch = gguf.path, arch
@@ -100,6 +112,7 @@ class LlamaModel:
         n_layer = self.metadata.get(f"{arch}.block_count", 0)
         self._params = Params(library, options, int(np.max(n_layer)))
         self._closing = ExitStack()
+        self._only_header = only_header
         self._evaluation: Evaluation | None = None
         try:
             with whole(gguf) as path, self._naming():
@@ -114,7 +127,7 @@ class LlamaModel:
         except BaseException:
             self._closing.close()
             raise
-        self.vocab = Vocab(library, self._model)
+        self.tokenizer = Tokenizer(library, self._model)
 
     @property
     def fitted(self) -> dict[str, Any]:
@@ -127,7 +140,9 @@ class LlamaModel:
     def __repr__(self) -> str:
         if self.closed:
             return "<LlamaModel closed>"
-        return f"<LlamaModel {self.description} on {', '.join(d.name for d in self._params.devices)}>"
+        return (
+            f"<LlamaModel {self.description} on {', '.join(d.name for d in self._params.devices)}>"
+        )
 
     @property
     def description(self) -> str:
@@ -135,6 +150,11 @@ class LlamaModel:
         out = ffi.new("char[256]")
         self._library.lib.llama_model_desc(self._model.ptr, out, 256)
         return text(out)
+
+    @property
+    def vocab(self) -> tuple[str, ...]:
+        """The texts of the tokens, as the file has them; () if it has none."""
+        return tuple(self.metadata.get("tokenizer.ggml.tokens", ()))
 
     @property
     def n_ctx(self) -> int:
@@ -199,7 +219,7 @@ class LlamaModel:
             )
         with in_use(_PLANNING, self._context):
             plan = plan_of(self._library, self._context.ptr, n_tokens, n_past, n_seqs)
-        return plan.promised(Promise("llama.cpp"), self.memory)
+        return plan.promised(Promise("llama.cpp", graphs="libllama"), self.memory)
 
     def reserved_plan(self, n_tokens: int | None = None) -> Plan:
         """The plan of a graph that libllama reserves memory for when it starts: a full cache, and
@@ -208,7 +228,7 @@ class LlamaModel:
         n = self.n_ubatch if n_tokens is None else integer("n_tokens", n_tokens, 1, self.n_ubatch)
         with in_use(_PLANNING, self._context):
             plan = reserved_plan_of(self._library, self._context.ptr, n, self.n_seq_max)
-        return plan.promised(Promise("llama.cpp"), self.memory)
+        return plan.promised(Promise("llama.cpp", graphs="libllama"), self.memory)
 
     def what_if(self, n_tokens: int = 1, n_past: int = 0, n_seqs: int = 1, **changes: Any) -> Plan:
         """`plan`, as ggml's scheduler alone would make it if something were otherwise: weights and
@@ -285,10 +305,28 @@ class LlamaModel:
         sampler: Sample | None = None,
         stop: Collection[int] = (),
         seq: int = 0,
+        context_shift: bool = False,
+        n_keep: int = 0,
     ) -> Iterator[int]:
         """Continues a sequence with `tokens` and then yields up to `n` generated tokens, each
-        computed when it is requested. `sampler` is a function of logits [n_vocab]; without one the
-        token is the likeliest. A token in `stop` is the last one."""
+        computed when it is requested.
+
+        `sampler`, a `Sampler` or another function of logits [n_vocab], chooses each token; without
+        one it is the likeliest. A token in `stop` is the last one. Raises `ModelError` for
+        `context_shift`, which only our own graphs have.
+        """
+        if context_shift or n_keep:
+            raise ModelError(
+                "context_shift: libllama's contexts are not shifted here; use our own graphs "
+                '(graphs="ours"), or a larger n_ctx (-c)'
+            )
+        if (accept := getattr(sampler, "accept", None)) is not None:
+            accept(tokens)
+        return self._stream(tokens, n, sampler, frozenset(stop), seq)
+
+    def _stream(
+        self, tokens: Sequence[int], n: int, sampler: Sample | None, stop: frozenset[int], seq: int
+    ) -> Iterator[int]:
         given: Sequence[int] = tokens
         for _ in range(integer("n", n, 0)):
             logits = self.eval(given, seq=seq)
@@ -298,18 +336,25 @@ class LlamaModel:
                 return
             given = [token]
 
+    @property
+    def eog_tokens(self) -> frozenset[int]:
+        """The tokens that end a generation. C: llama_vocab_is_eog"""
+        return self.tokenizer.eog
+
     def tokenize(self, text: str, **options: bool) -> list[int]:
-        """See `Vocab.tokenize`."""
-        return self.vocab.tokenize(text, **options)
+        """See `Tokenizer.tokenize`."""
+        return self.tokenizer.tokenize(text, **options)
 
     def detokenize(self, tokens: Sequence[int], **options: bool) -> str:
-        """See `Vocab.detokenize`."""
-        return self.vocab.detokenize(tokens, **options)
+        """See `Tokenizer.detokenize`."""
+        return self.tokenizer.detokenize(tokens, **options)
 
     def _loaded(self) -> Evaluation:
         """The model with its weights."""
         if self._evaluation is None:
             self._context.ptr  # noqa: B018  raises when closed
+            if self._only_header:
+                raise ModelError(self._only_header)
             with Gguf.open(self.path):  # raises for a file that ends early
                 pass
             self._params.model.no_alloc = False

@@ -102,7 +102,8 @@ class Params:
     @property
     def fitted(self) -> dict[str, Any]:
         """The numbers as they are now, by the names of `load`."""
-        model, found = self.model, {}
+        model = self.model
+        found: dict[str, Any] = {}
         found["n_gpu_layers"] = int(model.n_gpu_layers)
         found["n_ctx"] = int(self.context.n_ctx)
         if model.tensor_split != NULL and len(self.gpus) > 1:

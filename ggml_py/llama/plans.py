@@ -27,7 +27,8 @@ def plan_of(library: Library, ctx: Any, n_tokens: int, n_past: int, n_seqs: int)
     graph = library.lib.gpl_build(ctx, shape)
     if graph == NULL:
         raise ModelError(
-            f"n_past={n_past} and n_tokens={n_tokens} in each of {n_seqs} sequences: the cache has no room"
+            f"n_past={n_past} and n_tokens={n_tokens} in each of {n_seqs} sequences: the cache has "
+            "no room"
         )
     try:
         return _plan(library, ctx, graph)

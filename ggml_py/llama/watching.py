@@ -50,6 +50,8 @@ def array_of(tensor: Any) -> npt.NDArray[Any]:
         shape = shape[1:]
     dtype = DTYPES.get(Type(tensor.type))
     if dtype is None:
-        return decode(raw, Type(tensor.type), int(np.prod(ne))).reshape(shape)
+        floats: npt.NDArray[Any] = decode(raw, Type(tensor.type), int(np.prod(ne)))
+        return floats.reshape(shape)
     strides = nb[::-1][4 - len(shape) :]
-    return np.lib.stride_tricks.as_strided(raw.view(dtype), shape, strides).copy()
+    view: npt.NDArray[Any] = np.lib.stride_tricks.as_strided(raw.view(dtype), shape, strides)
+    return np.array(view)

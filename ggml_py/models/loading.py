@@ -7,9 +7,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 
+from .. import llama
 from ..backends.device import Device
 from ..errors import ModelError
 from ..gguf.reader import Gguf
+from ..gguf.whole import described
+from ..llama.archs import ARCHITECTURES
+from ..llama.model import LlamaModel
 from ..llama.options import Options, Progress, checked
 from ..llama.overrides import Overrides, cpu_overrides, resolve_overrides, warn_of_unmatched
 from ..tensors.tensor import TypeLike
@@ -43,6 +47,9 @@ _OTHER_ARCHS = (
     "Plans of any architecture can be read from a log of llama.cpp: run it with GGML_SCHED_DEBUG=2 "
     "and -v, and give the log to `ggml-py plan LOG` or Plan.from_debug_log"
 )
+_BY_LIBLLAMA = '. libllama loads it: graphs="libllama" (--graphs)'
+_GRAPHS = ("auto", "ours", "libllama")
+_LIBLLAMAS_SPLITS = ("row", "tensor")
 _CELL_BYTES = 32  # of the machine's memory per cell, beside its keys and values
 
 
@@ -76,7 +83,10 @@ def load(
     *,
     n_outputs_max: int | None = None,
     program: str | None = None,
-) -> Model:
+    graphs: str = "auto",
+    build: bool = True,
+    header_only: bool = False,
+) -> Model | LlamaModel:
     """Opens a GGUF model for evaluation. Options are llama.cpp's, with its meanings.
 
     `devices` are `Device`s or names ("rpc:HOST:PORT" for a server's devices, "sim:NAME" for a
@@ -110,6 +120,13 @@ def load(
     and n_outputs_max that are not given are then what it asks for, so that `Model.memory` is what
     its log says.
 
+    `graphs` are "ours", of an architecture in `ARCHS`, or "libllama", of any that llama.cpp loads
+    (`llama.open`, which builds libllama if it is not there, unless `build` is False). "auto" means
+    ours if we write that architecture and split mode, otherwise libllama's.
+
+    `path` may be an http(s) address, of which only the header is read. With `header_only` a file
+    may end after its header. Such a model plans; evaluating raises `ModelError`.
+
     Weights are read when the first token is evaluated, into the CPU's memory by `n_threads`
     threads. Until then only the file's header has been read, which is enough for plans. With
     `progress` the weights are read here, and it is called with the share of bytes that has been
@@ -122,32 +139,67 @@ def load(
     is then freed. Compute buffers are made when the first token is evaluated.
     """
     asked = locals().copy()  # only the parameters, so far
-    del asked["path"]
-    wanted = checked(asked)
-    with Gguf.open(path) as gguf:
+    for name in ("path", "graphs", "build", "header_only"):
+        del asked[name]
+    with ExitStack() as stack:
+        local, only_header = stack.enter_context(described(path, header_only))
+        if _by_libllama(local, graphs, split_mode):
+            return llama.open(path, build=build, header_only=header_only, **asked)
+        return _ours(local, asked, split_mode, only_header, stack.pop_all())
+
+
+def _ours(
+    path: str | os.PathLike[str],
+    asked: dict[str, Any],
+    split_mode: str,
+    only_header: str,
+    closing: ExitStack,
+) -> Model:
+    """The model with our own graphs. `closing` closes what its file needs."""
+    with closing as stack, Gguf.open(path) as gguf:
+        wanted = checked(asked)
+        if split_mode in _LIBLLAMAS_SPLITS:
+            raise ModelError(
+                f"split_mode={split_mode!r}: our own graphs know 'layer' and 'none'; "
+                'graphs="libllama" (--graphs libllama) knows more'
+            )
         graph, hp = _architecture(gguf)
         options = wanted.sized(hp.n_ctx_train)
-        with ExitStack() as stack:
-            placement, threads = _placement(options, hp, stack)
-            given = placement.overrides[: len(options.tensor_overrides)]
-            warn_of_unmatched(given, gguf.tensors)
-            # llama.cpp's bound on the nodes of a graph (llama_context::graph_max_nodes)
-            sched = placement.scheduler(max(1024, 8 * len(gguf.tensors)))
-            weights, tensors = _weights(gguf, graph, hp, placement, stack)
-            memory = _memory(options, hp, placement)
-            stack.callback(memory.close)
-            parts = (hp, placement, threads, sched, weights, tensors, memory)
-            sizes = (options.n_ubatch, options.n_outputs_max)
-            graphs = Graphs(*parts, *sizes, options.flash_attn)
-            stack.callback(graphs.close)
-            if options.progress is not None:
-                weights.read(options.progress)
-            model = (hp, placement, weights, memory, graphs, options.n_batch, options.n_ubatch)
+        placement, threads = _placement(options, hp, stack)
+        given = placement.overrides[: len(options.tensor_overrides)]
+        warn_of_unmatched(given, gguf.tensors)
+        # llama.cpp's bound on the nodes of a graph (llama_context::graph_max_nodes)
+        sched = placement.scheduler(max(1024, 8 * len(gguf.tensors)))
+        weights, tensors = _weights(gguf, graph, hp, placement, stack)
+        weights.only_header = only_header
+        memory = _memory(options, hp, placement)
+        stack.callback(memory.close)
+        parts = (hp, placement, threads, sched, weights, tensors, memory)
+        sizes = (options.n_ubatch, options.n_outputs_max)
+        built = Graphs(*parts, *sizes, options.flash_attn)
+        stack.callback(built.close)
+        if options.progress is not None:
+            weights.read(options.progress)
+        model = (hp, placement, weights, memory, built, options.n_batch, options.n_ubatch)
 
-            def again(changes: Changes) -> AbstractContextManager[Model]:
-                return _again(path, wanted, placement, changes)
+        def again(changes: Changes) -> AbstractContextManager[Model]:
+            return _again(path, wanted, placement, changes)
 
-            return Model(*model, again, stack.pop_all())
+        file = (gguf.path, gguf.metadata)
+        return Model(*model, file, again, stack.pop_all())
+
+
+def _by_libllama(path: str | os.PathLike[str], graphs: str, split_mode: str) -> bool:
+    """Whether libllama builds the graphs. Raises `ModelError`."""
+    if graphs not in _GRAPHS:
+        raise ModelError(f"graphs={graphs!r}: expected one of {', '.join(map(repr, _GRAPHS))}")
+    if graphs == "auto" and split_mode in _LIBLLAMAS_SPLITS:
+        return True
+    if graphs != "auto":
+        return graphs == "libllama"
+    with Gguf.open(path) as gguf:
+        arch = gguf.metadata.get("general.architecture")
+    return arch not in ARCHS and arch in ARCHITECTURES
 
 
 @contextmanager
@@ -158,7 +210,9 @@ def _again(
     assumed."""
     again = reload(changes, options, placement)
     asked = vars(options) | {"progress": None, "program": None}
-    with again.assuming(), load(path, **(asked | again.options)) as model:
+    asked |= again.options | {"graphs": "ours"}
+    with again.assuming(), load(path, **asked) as model:
+        assert isinstance(model, Model)
         yield model
 
 
@@ -169,6 +223,7 @@ def _architecture(gguf: Gguf) -> tuple[type[Decoder[Any]], HParams]:
         named = "no architecture" if arch is None else f"architecture '{arch}'"
         raise ModelError(
             f"{gguf.path} names {named}; supported: {', '.join(sorted(ARCHS))}. {_OTHER_ARCHS}"
+            f"{_BY_LIBLLAMA * (arch in ARCHITECTURES)}"
         )
     graph = ARCHS[arch]
     try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..boundary.arguments import integer
 from ..errors import ModelError
+from ..llama.tokenizer import Tokenizer
 from ..plan import MemoryRow, Promise, as_texts
 from .alone import CHANGING, CLOSING, PLANNING, SAVING, alone
 from .cache import state
@@ -55,14 +56,18 @@ class Model(Evaluation):
         graphs: Graphs,
         n_batch: int,
         n_ubatch: int,
+        file: tuple[Path, Mapping[str, Any]],
         again: Callable[[Changes], AbstractContextManager[Model]],
         closing: ExitStack,
     ) -> None:
-        """`again` loads the model under changes; `closing` closes its parts, its graphs first."""
+        """`file` is the model's path and its metadata; `again` loads the model under changes;
+        `closing` closes its parts, its graphs first."""
         super().__init__(hparams, memory, graphs, n_batch, n_ubatch)
         self.placement = placement
         self.weights = weights
+        self.path, self.metadata = file
         self._again = again
+        self._tokenizer: Tokenizer | None = None
         self._closing = closing
 
     def __repr__(self) -> str:
@@ -80,6 +85,36 @@ class Model(Evaluation):
     def flash_attn(self) -> bool:
         """Whether attention is a single op."""
         return self._graphs.flash_attn
+
+    # --- text
+
+    @property
+    def vocab(self) -> tuple[str, ...]:
+        """The texts of the tokens, as the file has them; () if it has none."""
+        return tuple(self.metadata.get("tokenizer.ggml.tokens", ()))
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The model's tokenizer and chat template. libllama's, which is built when it is first
+        needed (`llama.Tokenizer`)."""
+        self._check_open()
+        if self._tokenizer is None:
+            self._tokenizer = Tokenizer.open(self.path)
+            self._closing.callback(self._tokenizer.close)
+        return self._tokenizer
+
+    def tokenize(self, text: str, **options: bool) -> list[int]:
+        """See `llama.Tokenizer.tokenize`."""
+        return self.tokenizer.tokenize(text, **options)
+
+    def detokenize(self, tokens: Iterable[int], **options: bool) -> str:
+        """See `llama.Tokenizer.detokenize`."""
+        return self.tokenizer.detokenize(tokens, **options)
+
+    @property
+    def eog_tokens(self) -> frozenset[int]:
+        """The tokens that end a generation."""
+        return self.hparams.eog_tokens
 
     # --- running
 

@@ -30,6 +30,7 @@ class Promise(NamedTuple):
     loader: str = ""  # "llama.cpp" for a model; "": somebody built the graph
     reloaded: tuple[str, ...] = ()  # changes under which the loader loaded the model again
     changes: tuple[str, ...] = ()  # further ones, which only the scheduler was told about
+    graphs: str = ""  # "libllama" if it built the graph; "": ggml_py or its user did
 
     @property
     def whose(self) -> str:
@@ -43,7 +44,12 @@ class Promise(NamedTuple):
 
     @property
     def headline(self) -> str:
-        """A few words in front of a headline; "" if nothing was assumed."""
+        """A few words in front of a headline; "" if nothing was assumed about a graph of ours."""
+        graph = f"{self.graphs}'s graph" if self.graphs else ""
+        return ", ".join(words for words in (graph, self._assumption) if words)
+
+    @property
+    def _assumption(self) -> str:
         if not self.assumed:
             return ""
         more = len(self.assumed) - _SHOWN

@@ -207,10 +207,11 @@ class _Run:
     def rows(self, setup: Setup, system: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         """Yields a row for each test when it is done."""
         from ...gguf.reader import Gguf
-        from ...models import desc, load
+        from ...models import Model, desc, load
 
         with bar(f"loading {Path(setup.model).name}", self._wants_bar) as progress:
-            model = load(setup.model, progress=progress, **setup.load_options())
+            model = load(setup.model, progress=progress, graphs="ours", **setup.load_options())
+        assert isinstance(model, Model)
         self._state = 0, b""
         with model:
             with Gguf.open(setup.model) as gguf:

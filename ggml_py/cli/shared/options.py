@@ -13,6 +13,7 @@ import click
 from .bar import bar
 
 if TYPE_CHECKING:
+    from ...llama import Fit, LlamaModel
     from ...models import Model
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -65,11 +66,11 @@ def _model_first(args: list[str]) -> list[str]:
     return args
 
 
-def model_argument(function: F) -> F:
-    """The MODEL argument, which -m can give, too."""
+def model_argument(function: F, **settings: Any) -> F:
+    """The MODEL argument, which -m can give, too. `settings` are click's."""
     flag = click.option("-m", "--model", "_model", expose_value=False, metavar="MODEL",
                         help="Another way to give MODEL, as in llama.cpp.")  # fmt: skip
-    return click.argument("model", type=click.Path(dir_okay=False))(flag(function))
+    return click.argument("model", type=click.Path(dir_okay=False), **settings)(flag(function))
 
 
 def model_option(*names: str, **settings: Any) -> Callable[[F], F]:
@@ -145,9 +146,10 @@ _LOAD_OPTIONS = [
     model_option("--op-offload/--no-op-offload", default=True, show_default=True,
                  group=PLACEMENT,
                  help="Let GPUs take ops of large batches whose weights are on the CPU."),
-    model_option("-sm", "--split-mode", type=click.Choice(["none", "layer"]), default="layer",
-                 show_default=True, group=PLACEMENT,
-                 help="Whether one GPU gets all layers, or several share them."),
+    model_option("-sm", "--split-mode", type=click.Choice(["none", "layer", "row", "tensor"]),
+                 default="layer", show_default=True, group=PLACEMENT,
+                 help="Whether one GPU gets all layers (none), several share them (layer) or each "
+                      "layer's matrices (row, tensor; through libllama)."),
     model_option("-ts", "--tensor-split", type=Parts(), metavar="N0,N1,...", group=PLACEMENT,
                  help="Share of the layers that each GPU gets, like 3,1."),
     model_option("-mg", "--main-gpu", default=0, show_default=True, metavar="INDEX",
@@ -160,6 +162,12 @@ _LOAD_OPTIONS = [
     model_option("-lm", "--load-mode", type=click.Choice(["auto", "mmap", "none"]),
                  default="auto", show_default=True, group=PLACEMENT,
                  help="Whether the CPU's weights stay in the mapped file."),
+    model_option("--graphs", type=click.Choice(["auto", "ours", "libllama"]), default="auto",
+                 show_default=True, group=PLACEMENT,
+                 help="Who builds the graphs. auto: we, for the architectures that we write; for "
+                      "others libllama, which is built when it is first needed."),
+    model_option("--no-build", is_flag=True, group=PLACEMENT,
+                 help="Do not build libllama: an error if it is needed and not there."),
     model_option("-c", "--ctx-size", "n_ctx", type=int, metavar="N", group=CONTEXT,
                  help="Tokens that the cache holds. Default: 512; 0: as many as in training."),
     model_option("-b", "--batch-size", "n_batch", type=int, metavar="N", group=CONTEXT,
@@ -198,21 +206,41 @@ def load_model(
     devices: tuple[str, ...],
     overrides: tuple[str, ...],
     profile_set: tuple[str, ...] = (),
+    no_build: bool = False,
+    fit: Fit | None = None,
     **options: Any,
-) -> Model:
+) -> Model | LlamaModel:
     """The model that the options describe."""
+    from ... import llama
     from ...llama.overrides import parse_overrides
     from ...models import load
 
     pairs = [pair for text in overrides for pair in parse_overrides(text)]
     names = with_properties(device_names(devices), profile_set)
-    return load(model, devices=names, tensor_overrides=pairs, **options)
+    options |= {"devices": names, "tensor_overrides": pairs, "build": not no_build}
+    if fit is not None:
+        options.pop("graphs", None)
+        return llama.open(model, fit=fit, **options)
+    return load(model, **options)
 
 
-def read_model(model: str, quiet: bool, **options: Any) -> Model:
+def read_model(model: str, quiet: bool, **options: Any) -> Model | LlamaModel:
     """`load_model`, which also reads the weights; a bar shows the progress unless `quiet`."""
     with bar(f"loading {Path(model).name}", not quiet) as progress:
         return load_model(model, progress=progress, **options)
+
+
+def ours(model: Model | LlamaModel, what: str) -> Model:
+    """The model, if its graphs are ours. Raises a usage error."""
+    from ...models import Model
+
+    if isinstance(model, Model):
+        return model
+    model.close()
+    raise click.UsageError(
+        f"{what} needs our own graphs, and {model.arch} is an architecture (or -sm a split mode) "
+        "of libllama's"
+    )
 
 
 _NO_DEPTH = (

@@ -14,7 +14,16 @@ from click.core import ParameterSource
 from ...files.kinds import N_HEAD, kind_of
 from ...files.reading import MOST, open_file, read_most
 from ...trace.names import counted
-from .options import ModelOption, load_model, load_options, model_argument, model_option
+from .bar import bar
+from .options import (
+    PLACEMENT,
+    IntList,
+    ModelOption,
+    load_model,
+    load_options,
+    model_argument,
+    model_option,
+)
 
 if TYPE_CHECKING:
     from ...plan import Plan
@@ -23,9 +32,18 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-# As in models/programs.py, which needs the native library.
+# As in llama/programs.py, which needs the native library.
 PROGRAMS = ("bench", "server", "cli", "completion", "perplexity")
 _SHAPE_OPTIONS = [
+    model_option("-fit", "--fit", type=click.Choice(["on", "off"]), default="off",
+                 show_default=True, group=PLACEMENT,
+                 help="Let llama.cpp choose the layers on the GPUs, the context and the places of "
+                      "weights that are not given, so that all fits into memory."),
+    model_option("-fitt", "--fit-target", type=IntList("MiB", 0, "1024,512"), default="1024",
+                 show_default=True, metavar="MiB,...", group=PLACEMENT,
+                 help="With --fit: memory that stays free on each device."),
+    model_option("-fitc", "--fit-ctx", default=4096, show_default=True, metavar="N",
+                 group=PLACEMENT, help="With --fit: the smallest context that it may choose."),
     model_option("-n", "--n-tokens", default=1, show_default=True,
                  help="Tokens of each sequence in the batch."),
     model_option("--n-past", default=0, show_default=True,
@@ -57,12 +75,24 @@ def source_options(*arguments: str) -> Callable[[F], F]:
             function = option(function)
         function = load_options(function)
         if arguments == ("model",):
-            return model_argument(function)
+            return model_argument(function, callback=_local)
         for name in reversed(arguments):
-            function = click.argument(name, type=click.Path(dir_okay=False))(function)
+            kind = click.Path(dir_okay=False)
+            function = click.argument(name, type=kind, callback=_local)(function)
         return function
 
     return decorate
+
+
+def _local(context: click.Context, _parameter: click.Parameter, source: str) -> str:
+    """The path of a source. Of a model at an http(s) address the header is fetched."""
+    if not source.startswith(("http://", "https://")):
+        return source
+    from ...gguf.remote import header_of
+
+    with bar(f"reading the header of {source}") as show:
+        file = header_of(source, lambda n, total: show(n / total))
+        return str(context.with_resource(file))
 
 
 def get_plan(source: str, **options: Any) -> Plan:
@@ -106,7 +136,12 @@ def plan_model(source: str, changes: dict[str, Any] | None = None, **options: An
     if options["program"] == "bench" and options["n_ctx"] is None:
         # As for llama-bench -p N -d PAST; one token is one of its 128 of -n.
         options["n_ctx"] = n_past + (n_tokens if n_tokens > 1 else _BENCH_GEN)
-    with load_model(source, n_seq_max=n_seqs, **options) as model:
+    margins, n_ctx_min = options.pop("fit_target"), options.pop("fit_ctx")
+    if options.pop("fit") == "on":
+        from ...llama import Fit
+
+        options["fit"] = Fit(tuple(mib << 20 for mib in margins), n_ctx_min)
+    with load_model(source, n_seq_max=n_seqs, header_only=True, **options) as model:
         if changes is None:
             return model.plan(n_tokens, n_past, n_seqs or 1)
         return model.what_if(n_tokens, n_past, n_seqs or 1, **changes)

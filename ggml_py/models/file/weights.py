@@ -42,6 +42,7 @@ class Weights:
         self._made: dict[tuple[BufferType, str], Tensor] = {}
         self._buffers: list[Buffer] = []
         self._unread: Unread = []
+        self.only_header = ""  # why they cannot be read
 
     # --- declaring
 
@@ -141,6 +142,8 @@ class Weights:
     def read(self, progress: Progress | None = None) -> None:
         """Copies the tensors that are not mapped, once. This also creates the layout of an extra
         buffer type. Planning does not need it. `progress` is called as `models.load` describes."""
+        if self.only_header:
+            raise ModelError(self.only_header)
         some = bool(self._unread)
         if some or progress is not None:
             n_threads = self._placement.backends[-1].n_threads or 1

@@ -10,13 +10,14 @@ from ..boundary.arguments import describe, integer
 from ..boundary.ffi import NULL, text
 from ..errors import ModelError
 from ..gguf.reader import Gguf
-from .header import whole
+from ..gguf.whole import whole
 from .library import Library, library
 from .native import LlamaHandle, load_model
 
 
-class Vocab:
-    """Tokenizes and detokenizes as llama.cpp does. Made by `Vocab.open`, or `LlamaModel.vocab`."""
+class Tokenizer:
+    """Tokenizes and detokenizes as llama.cpp does. Made by `Tokenizer.open`, and what
+    `Model.tokenizer` is."""
 
     def __init__(self, library: Library, model: LlamaHandle) -> None:
         self._library = library
@@ -24,11 +25,13 @@ class Vocab:
         self._n = int(library.lib.llama_vocab_n_tokens(self._ptr))
 
     @classmethod
-    def open(cls, path: str | os.PathLike[str], *, build: bool = True) -> Vocab:
+    def open(cls, path: str | os.PathLike[str], *, build: bool = True) -> Tokenizer:
         """Reads only the vocabulary of a model. Raises `ModelError`, `GgufError`, `NotBuiltError`.
         C: llama_model_params.vocab_only"""
         found = library(build)
-        params = found.ffi.new("struct llama_model_params *", found.lib.llama_model_default_params())
+        params = found.ffi.new(
+            "struct llama_model_params *", found.lib.llama_model_default_params()
+        )
         params.vocab_only = True
         with Gguf.open(path, header_only=True) as gguf, whole(gguf) as file:
             try:
@@ -37,7 +40,7 @@ class Vocab:
                 raise ModelError(f"{gguf.path}: {error}") from None
 
     def __repr__(self) -> str:
-        return f"<Vocab of {self._n:,} tokens>"
+        return f"<Tokenizer of {self._n:,} tokens>"
 
     def __len__(self) -> int:
         return self._n
@@ -46,7 +49,9 @@ class Vocab:
     def _ptr(self) -> Any:
         return self._library.lib.llama_model_get_vocab(self._model.ptr)
 
-    def tokenize(self, text: str, add_special: bool = True, parse_special: bool = True) -> list[int]:
+    def tokenize(
+        self, text: str, add_special: bool = True, parse_special: bool = True
+    ) -> list[int]:
         """The tokens of a text.
 
         With `add_special` the model's first and last tokens (BOS, EOS) are added if it wants them.
@@ -61,7 +66,9 @@ class Vocab:
         room = len(data) + 8
         while True:
             ids = ffi.new("llama_token[]", room)
-            n = lib.llama_tokenize(self._ptr, data, len(data), ids, room, add_special, parse_special)
+            n = lib.llama_tokenize(
+                self._ptr, data, len(data), ids, room, add_special, parse_special
+            )
             if n >= 0:
                 return list(ids[0:n])
             room = -n
@@ -164,7 +171,7 @@ class Vocab:
         """Frees the model that it belongs to."""
         self._model.close()
 
-    def __enter__(self) -> Vocab:
+    def __enter__(self) -> Tokenizer:
         return self
 
     def __exit__(self, *_exception: object) -> None:

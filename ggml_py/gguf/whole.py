@@ -1,18 +1,41 @@
-"""A model's header without its weights, as a file that libllama can load.
+"""A model's header without its weights, as a file that can be loaded for plans.
 
-libllama refuses a file that is shorter than its tensors. So a file that ends early is copied, up to
-the end of its header, into a sparse file of full length: it takes no room on the disk.
+libllama refuses a file that is shorter than its tensors, and so do we. So a file that ends early is
+copied, up to the end of its header, into a sparse file of full length: it takes no room on the
+disk.
 """
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from ..errors import ModelError
-from ..gguf.reader import Gguf
+from ..errors import GgufError
+from .reader import Gguf
+from .remote import Progress, header_of, is_address
+
+
+@contextmanager
+def described(
+    path: str | os.PathLike[str], header_only: bool, progress: Progress | None = None
+) -> Iterator[tuple[str | os.PathLike[str], str]]:
+    """The path of a model, and why its weights must not be read; "" if they may.
+
+    An http(s) address gives a local file with the header. With `header_only` a file may end after
+    its header. Raises `GgufError`.
+    """
+    if is_address(path):
+        with header_of(str(path), progress) as local:
+            yield local, f"{path}: only its header was read, which is enough for plans: download it"
+    elif header_only:
+        with Gguf.open(path, header_only=True) as gguf, whole(gguf) as local:
+            cut = f"{path} ends before its weights do, which is enough for plans: get all of it"
+            yield path if local == gguf.path else local, "" if local == gguf.path else cut
+    else:
+        yield path, ""
 
 
 @contextmanager
@@ -52,7 +75,7 @@ def _copy(path: Path, copy: Path, length: int) -> None:
         try:
             target.truncate(max(length, header))
         except OSError as error:
-            raise ModelError(
+            raise GgufError(
                 f"no sparse file of {length:,} bytes can be made in {copy.parent} "
                 f"({error.strerror}): set TMPDIR to a folder on another file system"
             ) from error

@@ -1,0 +1,145 @@
+"""The header of a model at an http(s) address, without its weights.
+
+Only ranges of bytes are asked for, a piece at a time, until the header is complete. They are
+written into a sparse file of the model's full length: it takes no room on the disk, and everything
+that reads a header can read it.
+"""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from ..errors import GgufError
+from .reader import Gguf
+
+PIECE = 1 << 20  # bytes of the first range; each further one is twice as long
+_MOST_PIECE = 16 << 20
+_TRIES = 4
+_SECONDS = 30  # without an answer
+_PART = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$")
+
+Progress = Callable[[int, int], object]
+
+
+def is_address(path: object) -> bool:
+    """Whether that is an http(s) address."""
+    return isinstance(path, str) and path.startswith(("http://", "https://"))
+
+
+@contextmanager
+def header_of(address: str, progress: Progress | None = None) -> Iterator[Path]:
+    """A file with the header of the model at `address`, and of its other parts if it is the first
+    part of a split model; it is there as long as the block runs.
+
+    `progress(n, total)` is told how many bytes have come, of how many the file has. A connection
+    that is lost is taken up again, where it broke off. Raises `GgufError` if the server does not
+    send ranges of bytes (with the number of bytes that the whole file has), if the address does
+    not exist or its certificate is not valid, and for a file that is not GGUF.
+    """
+    with tempfile.TemporaryDirectory(prefix="ggml_py-") as folder:
+        first = Path(folder) / _name_of(address)
+        _fetch(address, first, progress)
+        for other in _others(address):
+            _fetch(other, Path(folder) / _name_of(other), progress)
+        yield first
+
+
+def _name_of(address: str) -> str:
+    name = unquote(urlsplit(address).path).rpartition("/")[2] or "model"
+    return name if name.endswith(".gguf") else f"{name}.gguf"
+
+
+def _others(address: str) -> list[str]:
+    """The addresses of the other parts, if this is the first of several."""
+    found = _PART.search(urlsplit(address).path)
+    if found is None or int(found[1]) != 1:
+        return []
+    return [
+        address.replace(found[0], f"-{i:05}-of-{found[2]}.gguf")
+        for i in range(2, int(found[2]) + 1)
+    ]
+
+
+def _fetch(address: str, path: Path, progress: Progress | None) -> None:
+    """Writes the header into `path`, and gives the file its full length."""
+    import requests  # here: it takes 0.1 s
+
+    with requests.Session() as session, path.open("wb") as file:
+        have, piece, total = 0, PIECE, 0
+        while True:
+            data, total = _range(session, address, have, have + piece, total)
+            file.write(data)
+            file.flush()
+            have += len(data)
+            if progress is not None:
+                progress(have, total)
+            if have >= total or _is_complete(path):
+                break
+            piece = min(2 * piece, _MOST_PIECE)
+        file.truncate(total)
+
+
+def _is_complete(path: Path) -> bool:
+    """Whether the whole header is there."""
+    with path.open("rb") as file:
+        if file.read(4) != b"GGUF":
+            return True  # what reads it says what it is
+    try:
+        with Gguf.open(path, part=True, header_only=True) as gguf:
+            return gguf.data_offset <= path.stat().st_size
+    except GgufError:
+        return False
+
+
+def _range(session: Any, address: str, start: int, end: int, total: int) -> tuple[bytes, int]:
+    """Bytes [start, end) of the file, or fewer at its end, and its length."""
+    import requests
+
+    got, last = b"", None
+    for _ in range(_TRIES):
+        headers = {"Range": f"bytes={start + len(got)}-{end - 1}", "Accept-Encoding": "identity"}
+        try:
+            with session.get(address, headers=headers, stream=True, timeout=_SECONDS) as answer:
+                total = _total(answer, address, start + len(got), total)
+                wanted = min(end, total) - start
+                for part in answer.iter_content(1 << 16):
+                    got += part
+                if len(got) >= wanted:
+                    return got[:wanted], total
+                last = f"the connection ended after {len(got):,} of {wanted:,} bytes"
+        except requests.exceptions.SSLError as error:
+            raise GgufError(f"{address}: its certificate is not valid: {error}") from None
+        except requests.exceptions.RequestException as error:
+            last = str(error) or type(error).__name__
+    raise GgufError(f"{address} cannot be read ({_TRIES} tries): {last}")
+
+
+def _total(answer: Any, address: str, start: int, before: int) -> int:
+    """The length of the file. Raises `GgufError` for an answer that is not the range."""
+    if answer.status_code == 200:
+        length = answer.headers.get("Content-Length")
+        size = f"{int(length):,} bytes" if length else "an unknown number of bytes"
+        raise GgufError(
+            f"{address}: its server does not send parts of a file, so its header would cost the "
+            f"whole file, {size}: download it, and give its path"
+        )
+    if answer.status_code != 206:
+        raise GgufError(f"{address}: the server answers {answer.status_code} {answer.reason}")
+    found = re.fullmatch(r"bytes (\d+)-(\d+)/(\d+)", answer.headers.get("Content-Range", ""))
+    if found is None or int(found[1]) != start:
+        raise GgufError(
+            f"{address}: the server was asked for bytes from {start:,} and sends "
+            f"{answer.headers.get('Content-Range')!r}"
+        )
+    total = int(found[3])
+    if before and total != before:
+        raise GgufError(
+            f"{address}: the file changed while it was read, from {before:,} to {total:,} bytes"
+        )
+    return total
