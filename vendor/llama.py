@@ -76,8 +76,8 @@ def build(built: Path, proof: dict[str, Any], options: Options, may_build: bool 
             return final  # the process that we waited for built this
         caches.sweep(options.cache)
         upstream, source = _source(proof, options)
-        say(f"building libllama {proof['label']}: about two minutes on two cores, once; it is kept "
-            f"in {final}")
+        say(f"building libllama {proof['label']}: about three minutes on two cores, once; it is "
+            f"kept in {final}")
         flags = {name: value for name, value in proof["cmake"].items() if name in _FLAGS}
         digest = hashlib.sha256(json.dumps([proof["configuration"]]).encode()).hexdigest()
         tree = Tree(options.cache / "trees" / f"llama-{proof['label']}-{digest[:12]}",

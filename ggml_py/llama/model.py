@@ -109,8 +109,8 @@ class LlamaModel:
         self._library = library
         self.path, self.arch = gguf.path, arch
         self.metadata = gguf.metadata
-        n_layer = self.metadata.get(f"{arch}.block_count", 0)
-        self._params = Params(library, options, int(np.max(n_layer)))
+        self._n_layer = int(np.max(self.metadata.get(f"{arch}.block_count", 0)))
+        self._params = Params(library, options, self._n_layer)
         self._closing = ExitStack()
         self._only_header = only_header
         self._evaluation: Evaluation | None = None
@@ -186,6 +186,11 @@ class LlamaModel:
         """Whether attention is a single op."""
         return bool(self._state().flash_attn)
 
+    @property
+    def _full_offload(self) -> bool:
+        n_gpu_layers = int(self._params.model.n_gpu_layers)
+        return n_gpu_layers < 0 or n_gpu_layers > self._n_layer
+
     def _state(self) -> Any:
         found = self._library.ffi.new("struct gpl_context_state *")
         self._library.lib.gpl_read_state(self._context.ptr, found)
@@ -218,7 +223,9 @@ class LlamaModel:
                 f"{self.n_ctx_seq} tokens together, the size of the context"
             )
         with in_use(_PLANNING, self._context):
-            plan = plan_of(self._library, self._context.ptr, n_tokens, n_past, n_seqs)
+            plan = plan_of(
+                self._library, self._context.ptr, self._full_offload, n_tokens, n_past, n_seqs
+            )
         return plan.promised(Promise("llama.cpp", graphs="libllama"), self.memory)
 
     def reserved_plan(self, n_tokens: int | None = None) -> Plan:
@@ -227,7 +234,9 @@ class LlamaModel:
         C: llama_context::sched_reserve"""
         n = self.n_ubatch if n_tokens is None else integer("n_tokens", n_tokens, 1, self.n_ubatch)
         with in_use(_PLANNING, self._context):
-            plan = reserved_plan_of(self._library, self._context.ptr, n, self.n_seq_max)
+            plan = reserved_plan_of(
+                self._library, self._context.ptr, self._full_offload, n, self.n_seq_max
+            )
         return plan.promised(Promise("llama.cpp", graphs="libllama"), self.memory)
 
     def what_if(self, n_tokens: int = 1, n_past: int = 0, n_seqs: int = 1, **changes: Any) -> Plan:
@@ -238,8 +247,11 @@ class LlamaModel:
     @property
     def memory(self) -> tuple[MemoryRow, ...]:
         """Bytes of the buffers of each type: weights, cache and compute, as llama.cpp allocates
-        them for a context with these options. C: llama_get_memory_breakdown"""
+        them for a context with these options. Empty with split_mode "tensor", whose bytes libllama
+        knows only once it has the weights. C: llama_get_memory_breakdown"""
         lib, found = self._library.lib, []
+        if self._params.options.split_mode == "tensor":
+            return ()
         n = lib.gpl_read_memory(self._context.ptr, NULL, 0)
         rows = self._library.ffi.new("struct gpl_memory[]", max(n, 1))
         lib.gpl_read_memory(self._context.ptr, rows, n)

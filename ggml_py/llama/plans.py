@@ -8,18 +8,17 @@ from ..boundary.ffi import NULL, lib, text
 from ..errors import ModelError
 from ..scheduler.capture import read_plan
 from .library import Library
+from .pins import WITH_CACHE, why_norms
 
 if TYPE_CHECKING:
     from ..plan import Plan
 
-# llama_context::graph_get_cb, and build_attn (llama-graph.cpp)
-_WHY = {
-    "norm": "a layer's norms stay on the layer's device",
-    "l_last": "a layer's last op stays on the layer's device",
-}
+_LAST = "a layer's last op stays on the layer's device"
 
 
-def plan_of(library: Library, ctx: Any, n_tokens: int, n_past: int, n_seqs: int) -> Plan:
+def plan_of(
+    library: Library, ctx: Any, full_offload: bool, n_tokens: int, n_past: int, n_seqs: int
+) -> Plan:
     """The plan of the graph of n_tokens tokens in each of n_seqs sequences of n_past tokens."""
     shape = library.ffi.new("struct gpl_shape *")
     shape.n_tokens, shape.n_past, shape.n_seqs = n_tokens, n_past, n_seqs
@@ -31,12 +30,14 @@ def plan_of(library: Library, ctx: Any, n_tokens: int, n_past: int, n_seqs: int)
             "no room"
         )
     try:
-        return _plan(library, ctx, graph)
+        return _plan(library, ctx, graph, why_norms(full_offload, n_tokens * n_seqs))
     finally:
         library.lib.gpl_forget(ctx)
 
 
-def reserved_plan_of(library: Library, ctx: Any, n_tokens: int, n_seqs: int) -> Plan:
+def reserved_plan_of(
+    library: Library, ctx: Any, full_offload: bool, n_tokens: int, n_seqs: int
+) -> Plan:
     """The plan that libllama itself made of a graph that it reserves memory for."""
     state = library.ffi.new("struct gpl_context_state *")
     library.lib.gpl_read_state(ctx, state)
@@ -45,7 +46,7 @@ def reserved_plan_of(library: Library, ctx: Any, n_tokens: int, n_seqs: int) -> 
     try:
         graph = library.lib.gpl_build_reserved(ctx, n_tokens, n_seqs, n_outputs)
         lib.gp_sched_unplan(library.lib.gpl_sched(ctx))
-        return _plan(library, ctx, graph)
+        return _plan(library, ctx, graph, why_norms(full_offload, n_tokens))
     finally:
         library.lib.gpl_forget(ctx)
 
@@ -55,12 +56,12 @@ def _trace(library: Library, ctx: Any) -> None:
     lib.gp_sched_trace(library.lib.gpl_sched(ctx), True)
 
 
-def _plan(library: Library, ctx: Any, graph: Any) -> Plan:
+def _plan(library: Library, ctx: Any, graph: Any, why: str) -> Plan:
     sched = library.lib.gpl_sched(ctx)
-    return read_plan(lib.gp_sched_plan, sched, graph, _pins(sched, graph))
+    return read_plan(lib.gp_sched_plan, sched, graph, _pins(sched, graph, why))
 
 
-def _pins(sched: Any, graph: Any) -> dict[Any, tuple[Any, str, str]]:
+def _pins(sched: Any, graph: Any, why: str) -> dict[Any, tuple[Any, str, str]]:
     """Who pinned which node, and why, for `read_plan`."""
     found = {}
     nodes = lib.ggml_graph_nodes(graph)
@@ -68,5 +69,6 @@ def _pins(sched: Any, graph: Any) -> dict[Any, tuple[Any, str, str]]:
         node = nodes[i]
         if lib.ggml_backend_sched_get_tensor_backend(sched, node) != NULL:
             kind = text(node.name).rpartition("-")[0]
-            found[node] = (None, "llama.cpp", _WHY.get(kind, "llama.cpp puts it there"))
+            reason = why if kind == "norm" else _LAST if kind == "l_last" else WITH_CACHE
+            found[node] = (None, "llama.cpp", reason)
     return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import reprlib
 from collections.abc import Sequence
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import numpy as np
 from ..boundary.arguments import describe, integer
 from ..boundary.ffi import lib
 from ..errors import ClosedError, ModelError
+from ..llama.watching import array_of
 from .alone import CHANGING, COMPUTING, Alone, alone
 from .cache.batch import POS_MAX, Batch
 from .cache.checks import check_seq, checked
@@ -23,6 +25,7 @@ from .sampling import likeliest
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+    from ..tensors.tensor import Tensor
     from .build.decoder import Decoder
 
 
@@ -75,8 +78,13 @@ class Evaluation(Alone):
         all_logits: bool = False,
         copy: bool = True,
         seq: int = 0,
-    ) -> npt.NDArray[np.float32]:
+        watch: Sequence[str] = (),
+    ) -> Any:
         """Adds `tokens` to a sequence and returns the logits [n_vocab] after the last of them.
+
+        With `watch`, names of nodes or shell patterns ("l_out-*"), it returns the logits and a dict
+        of these nodes' values by name; axes as in numpy, ggml's first one last. Of several graphs
+        with that name the last one counts.
 
         With `all_logits` it returns the logits after each token, [n_tokens, n_vocab]. Without
         `copy` the result may be the memory in which the logits were computed: it is read-only, and
@@ -87,6 +95,8 @@ class Evaluation(Alone):
         room for. Raises `AllocError` if there is no memory for the compute buffers of that many
         tokens: fewer may fit.
         """
+        if watch:
+            return self._watched(watch, tokens, all_logits, seq)
         if seq:
             self._check_seq(seq)
         # Decoding: numpy's work around a single token takes longer than everything else here.
@@ -96,6 +106,24 @@ class Evaluation(Alone):
             return logits.reshape(1, -1) if all_logits else logits
         self._check_open()
         return self._eval(self._check_tokens(tokens, seq), all_logits, copy, seq)
+
+    def _watched(
+        self, watch: Sequence[str], tokens: Any, all_logits: bool, seq: int
+    ) -> tuple[Any, dict[str, npt.NDArray[Any]]]:
+        if isinstance(watch, str):
+            raise TypeError(f"watch={watch!r}: expected a list of names, like [{watch!r}]")
+        found: dict[str, npt.NDArray[Any]] = {}
+
+        def look(node: Tensor, ask: bool) -> bool:
+            wanted = any(fnmatchcase(node.name, pattern) for pattern in watch)
+            if wanted and not ask:
+                found[node.name] = array_of(node.ptr)
+            return wanted or not ask
+
+        with self._graphs.watched(look):
+            ids = self._check_tokens(tokens, seq)
+            logits = self._eval(ids, all_logits, True, seq)
+        return logits, found
 
     def _eval(
         self, ids: npt.NDArray[np.int32], all_logits: bool, copy: bool, seq: int = 0

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import logging
-from contextlib import closing, suppress
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ..backends.buffer import BufferType
 from ..boundary.ffi import lib
 from ..errors import AllocError, BusyError, MissingFunctionError
+from ..scheduler.callbacks import EvalFunction
 from ..scheduler.refusal import deciding
 from ..scheduler.scheduler import Scheduler
 from .archs import ARCHS
@@ -231,6 +233,18 @@ class Graphs:
         """See `Model.record`."""
         self._reserve()  # may make another scheduler
         return self._sched.record(per_op)
+
+    @contextmanager
+    def watched(self, look: EvalFunction) -> Iterator[None]:
+        """In the block `look` is the scheduler's eval callback."""
+        self._reserve()  # may make another scheduler
+        self._sched.set_eval_callback(look)
+        self._forget("the scheduler had an eval callback")
+        try:
+            yield
+        finally:
+            self._sched.set_eval_callback(None)
+            self._forget("the scheduler had an eval callback")
 
     def close(self) -> None:
         """Closes the scheduler and all graphs."""

@@ -3,6 +3,7 @@
 import gguf as official
 import numpy as np
 import pytest
+from split_files import split
 
 import ggml_py as ggml
 from ggml_py.models import load
@@ -118,19 +119,9 @@ def test_a_first_part_may_have_metadata_only(tmp_path):
 def test_a_split_model_computes_what_the_whole_one_does(device, tmp_path):
     whole = tmp_path / "whole.gguf"
     write_llama(whole, LlamaSpec(n_layer=2, n_vocab=320))
-    with ggml.Gguf.open(whole) as gguf:
-        n = 3
-        tensors = list(gguf.tensors.values())
-        for i in range(n):
-            header = {"split.no": np.uint16(i), "split.count": np.uint16(n)}
-            header["split.tensors.count"] = np.int32(len(tensors))
-            ggml.write_gguf(
-                tmp_path / f"s-{i + 1:05}-of-{n:05}.gguf",
-                {**gguf.metadata, **header} if i == 0 else header,
-                [(t.name, gguf.data(t.name), t.type, t.ne) for t in tensors[i::n]],
-            )
+    parts = split(whole, tmp_path, 3)
     logits = []
-    for path in (whole, tmp_path / "s-00001-of-00003.gguf"):
+    for path in (whole, parts[0]):
         with load(path, devices=(device, "CPU")) as model:
             logits.append(model.eval([1, 2, 3]))
     np.testing.assert_array_equal(*logits)

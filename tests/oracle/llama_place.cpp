@@ -2,7 +2,7 @@
 // are our simulated devices (ggml_py/native/sim_*.cpp, which are compiled in), registered as any backend.
 //
 //   llama_place MODEL N_TOKENS [--sims TEXT] [--overrides TEXT] [--n-gpu-layers N] [--tensor-split A,B]
-//               [--split-mode none|layer] [--main-gpu N] [--load-mode auto|none|mmap] [--no-kv-offload]
+//               [--split-mode none|layer|row|tensor] [--main-gpu N] [--load-mode auto|none|mmap] [--no-kv-offload]
 //               [--no-op-offload] [--no-host], and what session.h has
 //
 // N_TOKENS are numbers with commas between them: for each, so many tokens are evaluated in an empty context.
@@ -163,7 +163,7 @@ int run(const arguments & args) {
     }
     const auto edit_model = [&](llama_model_params & params) {
         params.n_gpu_layers          = std::stoi(args.word("--n-gpu-layers", "0"));
-        params.split_mode            = (llama_split_mode) choice(args.word("--split-mode", "layer"), {"none", "layer"}, 0);
+        params.split_mode            = (llama_split_mode) choice(args.word("--split-mode", "layer"), {"none", "layer", "row", "tensor"}, 0);
         params.load_mode             = (llama_load_mode) choice(args.word("--load-mode", "auto"), {"auto", "none", "mmap"}, -1);
         params.main_gpu              = std::stoi(args.word("--main-gpu", "0"));
         params.tensor_split          = tensor_split.data();

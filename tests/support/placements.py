@@ -95,7 +95,7 @@ def _setting(key: str, value: Any) -> str:
 def blank(plan: str) -> str:
     """A plan's text without causes, which libllama's build does not have, and without the numbers
     of copies, because the copies of one input take turns."""
-    text = re.sub(r"\[( *\w+) [^]]*\]", r"[\1         ]", plan)
+    text = re.sub(r"\[( *[\w(]+) [^]]*\]", r"[\1         ]", plan)
     return re.sub(r"#\d+ ", "#0 ", text).strip()
 
 

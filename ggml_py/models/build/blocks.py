@@ -15,6 +15,7 @@ from ...boundary.ffi import lib
 from ...errors import ArgumentError, MissingFunctionError
 from ...graphs.context import Context
 from ...graphs.graph import Graph
+from ...llama.pins import WITH_CACHE, why_norms
 from ...tensors.tensor import Tensor
 from ..cache.kv_caches import KvCaches
 from ..cache.memory import Memory, Shape
@@ -31,23 +32,9 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-# Below this number of tokens llama.cpp pins each layer's norms to the layer's own device. Without
-# the pin the scheduler puts a layer's first norm on the previous layer's device: more to copy.
-_PIN_BELOW = 32
 # By activation of the gate: the op and its name in the graph.
 _GATED = {"silu": ("swiglu_split", "ffn_swiglu"), "gelu": ("geglu_split", "ffn_geglu")}
 _set_name = lib.ggml_set_name
-
-
-_WITH_CACHE = "the result of attention stays with the cache, which is on the CPU (-nkvo)"
-
-
-def _why_pinned(shape: Shape, placement: LayerPlacement) -> str:
-    """Why llama.cpp pins the norms of layers in such a graph; "" if it does not."""
-    norms = "a layer's norms stay on the layer's device"
-    if placement.full_offload:
-        return f"{norms} if all layers are to be on GPUs (-ngl)"
-    return f"{norms} in graphs of fewer than {_PIN_BELOW} tokens" * (shape.n_tokens < _PIN_BELOW)
 
 
 @lru_cache(8192)  # the next graph has the same labels
@@ -76,7 +63,7 @@ class GraphBuilder:
         self.memory = memory
         self.shape = shape
         self.flash_attn = flash_attn
-        self._why_norms = _why_pinned(shape, placement)  # "": they are not
+        self._why_norms = why_norms(placement.full_offload, shape.n_tokens)  # "": they are not
         self.ctx = Context()
         self.graph: Graph = self.ctx.new_graph(graph_size)
         self.pins: list[tuple[Tensor, Backend, str]] = []
@@ -368,7 +355,7 @@ class GraphBuilder:
             kqv = self.cb(ctx.mul_mat(v, kq), "kqv", il)  # [n_embd_head, n, n_head, n_stream]
             cur = ctx.cont_2d(ctx.permute(kqv, 0, 2, 1, 3), n_embd * n_head, n_tokens)
             if not self.placement.offload_kqv:
-                self.pins.append((cur, self.placement.backends[-1], _WITH_CACHE))
+                self.pins.append((cur, self.placement.backends[-1], WITH_CACHE))
         self.graph.build_forward_expand(cur)
         return cur
 
