@@ -70,7 +70,6 @@ uint64_t gp_changes(void);
 
 _LLAMA_FUNCTIONS = """
 void gp_share(void * shared);
-extern "Python" bool gp_on_progress(float progress, void * user_data);
 """
 
 

@@ -17,7 +17,7 @@ from ..errors import ModelError
 from ..gguf.reader import Gguf
 from ..gguf.whole import described, whole
 from ..plan import MemoryRow, Promise
-from .evaluation import Evaluation
+from .context import LlamaContext
 from .library import Library, library
 from .native import load_model, new_context
 from .options import Options, checked
@@ -113,7 +113,7 @@ class LlamaModel:
         self._params = Params(library, options, self._n_layer)
         self._closing = ExitStack()
         self._only_header = only_header
-        self._evaluation: Evaluation | None = None
+        self._running: LlamaContext | None = None
         try:
             with whole(gguf) as path, self._naming():
                 if fit is not None and self._params.fit(path, fit.margins, fit.n_ctx) == 2:
@@ -267,7 +267,7 @@ class LlamaModel:
     @property
     def n_past(self) -> int:
         """The next position of sequence 0."""
-        return 0 if self._evaluation is None else self._evaluation.n_past(0)
+        return 0 if self._running is None else self._running.n_past(0)
 
     def eval(
         self,
@@ -301,8 +301,8 @@ class LlamaModel:
 
     def reset(self) -> None:
         """Empties all sequences."""
-        if self._evaluation is not None:
-            self._evaluation.reset()
+        if self._running is not None:
+            self._running.reset()
 
     def generate(
         self, tokens: Sequence[int], n: int, sampler: Sample | None = None, **options: Any
@@ -361,9 +361,9 @@ class LlamaModel:
         """See `Tokenizer.detokenize`."""
         return self.tokenizer.detokenize(tokens, **options)
 
-    def _loaded(self) -> Evaluation:
+    def _loaded(self) -> LlamaContext:
         """The model with its weights."""
-        if self._evaluation is None:
+        if self._running is None:
             self._context.ptr  # noqa: B018  raises when closed
             if self._only_header:
                 raise ModelError(self._only_header)
@@ -377,8 +377,8 @@ class LlamaModel:
                 self._closing.callback(model.close)
                 context = new_context(self._library, model, self._params)
                 self._closing.callback(context.close)
-            self._evaluation = Evaluation(self._library, model, context)
-        return self._evaluation
+            self._running = LlamaContext(self._library, model, context)
+        return self._running
 
     # --- lifetime
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import difflib
 import os
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -69,7 +69,7 @@ def load_profile(
     try:
         return Profile(rows.record_of(text.removeprefix(_RECORD)), strict)
     except UnknownDeviceError as error:
-        near = difflib.get_close_matches(text.lower(), (*CARDS, *OF_BACKEND), 3, 0.5)
+        near = get_close_matches(text.lower(), (*CARDS, *OF_BACKEND), 3, 0.5)
         hint = f". Did you mean {' or '.join(near)}?" if near else ""
         raise UnknownDeviceError(f"{error}, or one of {', '.join(CARDS)}{hint}") from None
 

@@ -1,5 +1,6 @@
 """libllama on our ggml: models of any architecture, planned from their headers and run."""
 
+import gc
 import re
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from upstream_plans import SETTINGS, compared
 import ggml_py as ggml
 from ggml_py import llama, models
 from ggml_py.boundary.ffi import lib
+from ggml_py.boundary.handle import LIVE
 from ggml_py.errors import AbortError, ClosedError, ModelError
 from ggml_py.llama.archs import ARCHITECTURES
 from ggml_py.scheduler.capture import read_plan
@@ -85,8 +87,8 @@ def test_a_plan_is_that_of_a_real_decode(archs, name):
         for n_tokens, n_past in ((7, 0), (1, 7), (33, 8), (1, 41)):
             assert model.n_past == n_past
             planned = model.plan(n_tokens, n_past)
-            evaluation = model._loaded()
-            sched = model._library.lib.gpl_sched(evaluation.context.ptr)
+            running = model._loaded()
+            sched = model._library.lib.gpl_sched(running.context.ptr)
             lib.gp_sched_trace(sched, True)
             model.eval(list(range(1, n_tokens + 1)))
             real = read_plan(lib.gp_sched_read, sched, lib.gp_sched_graph(sched), {})
@@ -232,6 +234,28 @@ print(time.perf_counter() - start, resource.getrusage(resource.RUSAGE_SELF).ru_m
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     seconds, kib, weights = map(float, done.stdout.split())
     assert weights > 400e9 and seconds < 20 and kib < 300_000, done.stdout
+
+
+def test_nothing_is_left_open(archs):
+    gc.collect()
+    before = dict(LIVE)
+    model = llama.open(archs / "llama-dense.gguf", repack=False)
+    model.eval([1, 2])
+    assert LIVE["LlamaHandle"] == LIVE["ContextHandle"] == 2
+    model.close()
+    model.close()  # harmless
+    assert model.closed and repr(model) == "<LlamaModel closed>"
+    gc.collect()
+    assert dict(LIVE) == before
+    for call in (lambda: model.plan(1), lambda: model.eval([1]), lambda: model.n_ctx,
+                 lambda: model.tokenize("a"), lambda: model.memory):  # fmt: skip
+        with pytest.raises(ClosedError):
+            call()
+    with pytest.raises(ModelError):
+        llama.open(archs / "llama-dense.gguf", n_gpu_layers=1, main_gpu=3, split_mode="none",
+                   devices=("sim:left0",))  # fmt: skip
+    gc.collect()
+    assert dict(LIVE) == before
 
 
 # --- text

@@ -155,7 +155,7 @@ MISUSES = [
     _option("op_offload", {"op_offload": None}, "op_offload=None", "expected True or False",
             TypeError),
     _option("no_host", {"no_host": 1}, "no_host=1", "expected True or False", TypeError),
-    _option("split_mode", {"split_mode": "row"}, "split_mode='row'",
+    _option("split_mode", {"split_mode": "rows"}, "split_mode='rows'",
             "expected one of layer, none"),
     _option("load_mode", {"load_mode": "mlock"}, "load_mode='mlock'",
             "expected one of auto, mmap, none"),

@@ -142,7 +142,7 @@ def assert_says(capsys, monkeypatch, arguments, words, code=1):
         (["--tokens", "1", "-ngl", "auto"], ["'auto'", "a number of layers, or all: "], 2),
         (["--tokens", "1", "-ngl", "many"], ["'many'", "a number of layers, or all"], 2),
         (["--tokens", "1", "-ngl", "9" * 12], ["n_gpu_layers=999999999999", "2,147,483,647"], 1),
-        (["--tokens", "1", "-sm", "row"], ["'row'", "none", "layer"], 2),
+        (["--tokens", "1", "-sm", "rows"], ["'rows'", "none", "layer"], 2),
         (["--tokens", "1", "-ncmoe", "-1"], ["n_cpu_moe=-1", "expected at least 0"], 1),
     ],
 )  # fmt: skip

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _NO_ROOM, _ABORTED = 1, 2  # results of llama_decode
 
 
-class Evaluation:
+class LlamaContext:
     """Tokens in, logits out: one llama_context."""
 
     def __init__(self, library: Library, model: LlamaHandle, context: ContextHandle) -> None:
