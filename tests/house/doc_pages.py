@@ -22,6 +22,7 @@ PAGES += sorted((DOCS / "advice").glob("GP*.md"))
 PAGES += [DOCS / "index.md", *sorted((DOCS / "cookbook").glob("*_*.md"))]
 PAGES += sorted(p for p in (DOCS / "causes").glob("*.md") if p.name != "README.md")
 PAGES = [page for page in PAGES if page.exists()]
+WITH_LIBLLAMA = [DOCS / "ANY_MODEL.md"]  # tests/llama runs these
 # Use the commands of this Python.
 ENV = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
 ENV |= {"COLUMNS": "100"}
@@ -55,7 +56,7 @@ def blocks(page):
 
 def others(page):
     """The blocks that are neither run as the page's examples nor compared with their output."""
-    if page not in PAGES:
+    if page not in (*PAGES, *WITH_LIBLLAMA):
         return blocks(page)
     seen = [part for (_language, code), shown in examples(page) for part in (code, shown)]
     return [block for block in blocks(page) if block.text not in seen]
@@ -107,5 +108,5 @@ def refresh(page):
 
 
 if __name__ == "__main__":
-    for page in PAGES:
+    for page in (*PAGES, *WITH_LIBLLAMA):
         refresh(page)

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import doc_pages
 import numpy as np
 import pytest
 from arch_files import ARCHS, RECURRENT
@@ -349,6 +350,15 @@ def test_every_architecture_of_upstreams_files_is_known(archs):
         with ggml.Gguf.open(path) as gguf:
             seen.add(gguf.metadata["general.architecture"])
     assert seen <= set(ARCHITECTURES)
+
+
+def test_the_page_prints_what_is_shown(vocabs):
+    (page,) = doc_pages.WITH_LIBLLAMA
+    examples = doc_pages.examples(page)
+    printed = doc_pages.run([code for code, _shown in examples])
+    for (code, shown), said in zip(examples, printed, strict=True):
+        lines = [line.rstrip() for line in said.splitlines()]
+        assert lines == (shown or "").splitlines(), code
 
 
 # --- the command line
