@@ -406,13 +406,13 @@ def _run(arguments: argparse.Namespace) -> None:
     else:
         folder = arguments.on.resolve() if arguments.on else place(build(options))
         if arguments.llama:
-            folder = _llama(folder, options, not arguments.no_build)
+            folder = llama_for(folder, options, not arguments.no_build)
     print(folder)
     if arguments.json:
         print(json.dumps({**(read_proof(folder) or {}), "folder": str(folder)}))
 
 
-def _llama(built: Path, options: Options, may_build: bool) -> Path:
+def llama_for(built: Path, options: Options, may_build: bool = True) -> Path:
     """The folder of libllama for a finished build of ggml."""
     from vendor import llama
 

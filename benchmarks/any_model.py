@@ -33,7 +33,8 @@ from upstream_plans import N_TOKENS, SETTINGS, compared
 
 REPO = Path(__file__).resolve().parent.parent
 PATTERNS = (
-    "ggml_py/llama/*.py", "ggml_py/native/llama/*", "vendor/llama.py", "vendor/llama_edits.py",
+    "ggml_py/llama/*.py", "ggml_py/native/llama/*.cpp", "ggml_py/native/llama/*.h",
+    "vendor/llama_edits.py",
     "ggml_py/sim/*.py", "benchmarks/any_model.py", "tests/support/upstream_plans.py",
 )  # fmt: skip
 

@@ -28,7 +28,7 @@ _settings: dict[str, Any] = {}      # of the running hook; PEP 517 runs one hook
 def argv_of(settings: Settings) -> list[str]:
     """The command line for the config settings. Raises BuildError for an unknown name."""
     argv: list[str] = []
-    switches = {"pristine", "debug", "portable"}
+    switches = {"pristine", "debug", "portable", "llama"}
     valued = {"backend", "upstream", "source", "sanitize", "jobs", "cache", "cards", "cuda-arch"}
     lists = {"backend", "cards", "sanitize"}
     for given, value in (settings or {}).items():
@@ -67,6 +67,13 @@ def _chosen(settings: Settings) -> Options:
 def built() -> Path:
     """The finished build for the running hook, built now if the cache lacks it."""
     return build_ggml.build(_chosen(_settings))
+
+
+def with_llama(folder: Path) -> Path | None:
+    """The folder with libllama for the finished build in `folder`, if the running hook's settings
+    ask for it; built now if the cache lacks it."""
+    arguments = build_ggml.parser("config settings").parse_args(argv_of(_settings))
+    return build_ggml.llama_for(folder, build_ggml.options_of(arguments)) if arguments.llama else None
 
 
 def _needs(settings: Settings) -> list[str]:

@@ -119,6 +119,33 @@ def what_ifs() -> str:
     return "\n".join(lines) + "\n"
 
 
+# --- benchmarks/any_model.py
+
+
+def any_model() -> dict[str, dict[str, str]]:
+    record = json.loads((RESULTS / "any_model.json").read_text())
+    found: dict[str, dict[str, str]] = record["table"]
+    return found
+
+
+def any_models() -> str:
+    """For how many of upstream's models libllama's plans and bytes are an unmodified build's."""
+    found = any_model()
+    lines = [
+        "| devices | models | equal | refused by both | different |",
+        "| --- | ---: | ---: | ---: | --- |",
+    ]
+    for setting in next(iter(found.values())):
+        said = {name: row[setting] for name, row in found.items()}
+        equal = [*said.values()].count("equal")
+        refused = [name for name, one in said.items() if one.startswith("refused")]
+        rest = [name for name, one in said.items() if one != "equal" and name not in refused]
+        lines.append(
+            f"| {setting} | {len(said)} | {equal} | {len(refused)} | {', '.join(rest) or 'none'} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
 # --- the pages
 
 TABLES = {  # page, name there: table
@@ -126,6 +153,7 @@ TABLES = {  # page, name there: table
     ("PROFILES.md", "benchmarks/card_plans.py"): by_release,
     ("MODELS.md", "benchmarks/promises.py: cards"): on_cards,
     ("MODELS.md", "benchmarks/promises.py: what-ifs"): what_ifs,
+    ("ANY_MODEL.md", "benchmarks/any_model.py"): any_models,
 }
 
 

@@ -25,6 +25,18 @@ def test_every_card_was_planned_as_libllama_plans_it():
         assert len(cells) >= 18 and set(cells.values()) <= {True, "refused"}, card
 
 
+def test_any_model_is_planned_as_an_unmodified_build_plans_it():
+    """What differs is named: the bytes of one model on two GPUs (docs/ANY_MODEL.md)."""
+    found = record_tables.any_model()
+    assert len(found) >= 130
+    wrong = {
+        (name, setting): said for name, row in found.items() for setting, said in row.items()
+        if said != "equal" and not said.startswith("refused: ")
+    }
+    assert wrong.keys() <= {("kimi-k3-moe", "2 GPUs")}, wrong
+    assert all(said.startswith("bytes: ") for said in wrong.values())
+
+
 def test_unmodified_builds_of_three_releases_print_the_same_plans():
     found = record_tables.card_plans()
     assert len(found) >= 3 and {"0.26.0", "0.21.0"} <= found.keys()
