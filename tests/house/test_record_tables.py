@@ -26,15 +26,17 @@ def test_every_card_was_planned_as_libllama_plans_it():
 
 
 def test_any_model_is_planned_as_an_unmodified_build_plans_it():
-    """What differs is named: the bytes of one model on two GPUs (docs/ANY_MODEL.md)."""
+    """What differs is named (docs/ANY_MODEL.md): the bytes of one model on two GPUs, and one that
+    upstream plans and then cannot compute."""
     found = record_tables.any_model()
     assert len(found) >= 130
     wrong = {
         (name, setting): said for name, row in found.items() for setting, said in row.items()
         if said != "equal" and not said.startswith("refused: ")
-    }
-    assert wrong.keys() <= {("kimi-k3-moe", "2 GPUs")}, wrong
-    assert all(said.startswith("bytes: ") for said in wrong.values())
+    }  # fmt: skip
+    known = {("kimi-k3-moe", "2 GPUs"): "bytes: ",
+             ("qwen3-dense", "2 GPUs, tensor"): "theirs ends "}  # fmt: skip
+    assert all(said.startswith(known.get(what, "none")) for what, said in wrong.items()), wrong
 
 
 def test_unmodified_builds_of_three_releases_print_the_same_plans():
