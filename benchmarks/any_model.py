@@ -94,7 +94,8 @@ def write(table: dict[str, dict[str, str]], held: bool, seconds: float) -> None:
     record = {
         "command": "python benchmarks/any_model.py --write", "date": str(datetime.date.today()),
         "commit": commit, "build": BUILD["key"], "seconds": round(seconds), "equal": held,
-        "known": [[*what, said] for what, said in KNOWN.items()], "n_tokens": N_TOKENS, "patterns": list(PATTERNS), "about": search.hashes(PATTERNS),
+        "known": [[*what, said] for what, said in KNOWN.items()], "n_tokens": N_TOKENS,
+        "patterns": list(PATTERNS), "about": search.hashes(PATTERNS),
         "table": table,
     }  # fmt: skip
     target = REPO / "benchmarks" / "results" / "any_model.json"

@@ -73,7 +73,9 @@ def with_llama(folder: Path) -> Path | None:
     """The folder with libllama for the finished build in `folder`, if the running hook's settings
     ask for it; built now if the cache lacks it."""
     arguments = build_ggml.parser("config settings").parse_args(argv_of(_settings))
-    return build_ggml.llama_for(folder, build_ggml.options_of(arguments)) if arguments.llama else None
+    if not arguments.llama:
+        return None
+    return build_ggml.llama_for(folder, build_ggml.options_of(arguments))
 
 
 def _needs(settings: Settings) -> list[str]:

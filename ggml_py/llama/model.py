@@ -58,6 +58,8 @@ def open(
     Raises `ModelError` with libllama's reason if it does not load the model, `GgufError`,
     `UnknownDeviceError`, and `NotBuiltError`. C: llama_model_load_from_file, llama_init_from_model
     """
+    if unknown := sorted(options.keys() - _DEFAULTS.keys()):
+        raise TypeError(f"open: unknown option {unknown[0]!r}: expected {', '.join(_DEFAULTS)}")
     fitting = Fit() if fit is True else fit or None
     chosen = {"n_gpu_layers": -1, "n_ctx": 0} if fitting else {}
     given = {name: value for name, value in options.items() if value is not None}

@@ -2,8 +2,10 @@
 
 import gc
 import re
+import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import doc_pages
@@ -235,6 +237,43 @@ print(time.perf_counter() - start, resource.getrusage(resource.RUSAGE_SELF).ru_m
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     seconds, kib, weights = map(float, done.stdout.split())
     assert weights > 400e9 and seconds < 20 and kib < 300_000, done.stdout
+
+
+def test_ctrl_c_stops_an_evaluation(archs):
+    options = {"n_ctx": 65536, "n_batch": 4096, "n_ubatch": 4096, "repack": False}
+    with llama.open(archs / "llama-dense.gguf", **options) as model:
+        model.eval([1])
+        timer = threading.Timer(0.5, signal.raise_signal, [signal.SIGINT])
+        timer.start()
+        with pytest.raises(KeyboardInterrupt):
+            model.eval([5] * 60000)
+        model.reset()
+        assert model.eval([1]).shape == (128,)
+
+
+def test_what_is_in_use_is_not_closed_or_changed(archs):
+    device = ggml.sim_device("used0")
+    with llama.open(archs / "llama-dense.gguf", devices=("used0",), n_gpu_layers=99) as model:
+        with pytest.raises(ggml.ArgumentError, match="cannot be closed yet; still open: 1 backend"):
+            device.close()
+        raised = []
+
+        def plan():
+            for _ in range(20):
+                try:
+                    model.plan(8)
+                except ggml.BusyError:
+                    raised.append(1)
+
+        threads = [threading.Thread(target=plan) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert model.plan(8).n_splits >= 1
+    device.close()
+    with pytest.raises(TypeError, match="unknown option 'bogus': expected devices, n_gpu_layers"):
+        llama.open(archs / "llama-dense.gguf", bogus=3)
 
 
 def test_nothing_is_left_open(archs):
