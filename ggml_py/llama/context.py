@@ -54,30 +54,49 @@ class LlamaContext:
         self, tokens: Sequence[int], all_logits: bool, seq: int, watching: Watching | None
     ) -> npt.NDArray[np.float32]:
         """The logits [n_vocab] after the last token, or [n_tokens, n_vocab]."""
-        ids = np.asarray(tokens, np.int32).reshape(-1)
-        if not ids.size:
-            raise ModelError("no tokens: expected at least one")
-        bad = ids[(ids < 0) | (ids >= self.n_vocab)]
-        if bad.size:
-            most = self.n_vocab - 1
-            raise ModelError(f"token {bad[0]}: expected 0 to {most}, the vocabulary's ids")
-        rows = []
+        ids, rows = self._ids(tokens), []
         with in_use(COMPUTING, self.context):
             start = self.n_past(seq)
-            self._watch(watching)
+            if watching is not None:
+                self._watch(watching)
             try:
                 for first in range(0, len(ids), self.n_batch):
                     part = ids[first : first + self.n_batch]
                     last = first + len(part) == len(ids)
                     self._decode(part, start + first, seq, all_logits, last, watching)
                     rows += self._logits(len(part), all_logits, last)
+            except BaseException:
+                self._forget(seq, start)
+                raise
             finally:
-                self._watch(None)
+                if watching is not None:  # a graph that keeps its callback is used again
+                    self._watch(None)
         return np.concatenate(rows) if all_logits else rows[-1][0]
+
+    def _ids(self, tokens: Sequence[int]) -> npt.NDArray[np.int32]:
+        """The tokens, checked."""
+        given = np.asarray(tokens)
+        if not given.size:
+            raise ModelError("no tokens: expected at least one")
+        if given.dtype.kind not in "iu":
+            raise TypeError(f"tokens: expected whole numbers, got {given.dtype}")
+        bad = given[(given < 0) | (given >= self.n_vocab)]
+        if bad.size:
+            most = self.n_vocab - 1
+            raise ModelError(f"token {bad.flat[0]}: expected 0 to {most}, the vocabulary's ids")
+        return np.ascontiguousarray(given.reshape(-1), np.int32)
+
+    def _forget(self, seq: int, start: int) -> None:
+        """Removes the tokens of an evaluation that failed. A recurrent state cannot go back to
+        where it was: that sequence is emptied."""
+        lib = self._library.lib
+        memory = lib.llama_get_memory(self.context.ptr)
+        if memory != NULL and not lib.llama_memory_seq_rm(memory, seq, start, -1):
+            lib.llama_memory_seq_rm(memory, seq, -1, -1)
 
     def encode(self, tokens: Sequence[int]) -> None:
         """Gives the encoder of a model that has one its tokens. C: llama_encode"""
-        ids = np.asarray(tokens, np.int32).reshape(-1)
+        ids = self._ids(tokens)
         with in_use(COMPUTING, self.context):
             batch = self._batch(ids, 0, 0, np.ones(len(ids), np.int8))
             self._check(self._library.lib.llama_encode(self.context.ptr, batch), len(ids))
@@ -147,9 +166,7 @@ class LlamaContext:
         """The model's embedding of a text, [n_embd], in an empty context: pooled as the model says,
         otherwise one row per token, [n_tokens, n_embd]. C: llama_get_embeddings_seq"""
         lib, made = self._library.lib, self._library.ffi
-        ids = np.ascontiguousarray(np.asarray(tokens, np.int32).reshape(-1))
-        if not ids.size:
-            raise ModelError("no tokens: expected at least one")
+        ids = self._ids(tokens)
         self.reset()
         with in_use(COMPUTING, self.context):
             lib.llama_set_embeddings(self.context.ptr, True)

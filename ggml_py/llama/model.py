@@ -282,8 +282,9 @@ class LlamaModel:
         with `all_logits` after each, [n_tokens, n_vocab].
 
         With `watch`, names of nodes or shell patterns ("l_out-*"), it returns the logits and a dict
-        of these nodes' values by name; axes as in numpy, ggml's first one last. Raises `ModelError`
-        for tokens outside the vocabulary and a context that is full. C: llama_decode
+        of these nodes' values by name; axes as in numpy, ggml's first one last. If it fails, the
+        sequence is what it was before (empty, if the model is recurrent). Raises `ModelError` for
+        tokens outside the vocabulary and a context that is full. C: llama_decode
         """
         seq = integer("seq", seq, 0, self.n_seq_max - 1)
         if isinstance(watch, str):

@@ -188,11 +188,13 @@ def test_errors_are_those_of_upstream_and_nothing_is_lost(archs, tmp_path):
         for bad in ({"n_tokens": 0}, {"n_past": 256}, {"n_seqs": 2}, {"n_tokens": 300}):
             with pytest.raises(ModelError, match=next(iter(bad))):
                 model.plan(**bad)
+        with pytest.raises(TypeError, match="expected whole numbers, got float64"):
+            model.eval([1.5])
         for bad, said in (([], "no tokens"), ([-1], "token -1: expected 0 to"),
                           ([1] * 300, "no room")):  # fmt: skip
             with pytest.raises(ModelError, match=said):
                 model.eval(bad)
-        model.reset()
+        assert model.n_past == 0
         assert model.eval([1]).shape == (128,)
         call = model._library.lib
         with pytest.raises(AbortError):
@@ -247,8 +249,11 @@ def test_ctrl_c_stops_an_evaluation(archs):
         timer.start()
         with pytest.raises(KeyboardInterrupt):
             model.eval([5] * 60000)
+        assert model.n_past == 1  # as before
+        after = model.eval([2])
         model.reset()
-        assert model.eval([1]).shape == (128,)
+        model.eval([1])
+        assert (model.eval([2]) == after).all()
 
 
 def test_what_is_in_use_is_not_closed_or_changed(archs):

@@ -452,6 +452,7 @@ def test_config_settings_are_the_options() -> None:
     assert argv == ["--backend=cpu,vulkan", "--upstream=0.21.0", "--pristine",
                     "--sanitize=address,undefined", "-DA=1", "-DB=2"]
     assert pep517.argv_of({"cards": ["cuda", "metal"]}) == ["--cards=cuda,metal"]
+    assert pep517.argv_of({"llama": "1"}) == ["--llama"]
     with pytest.raises(BuildError, match=r"unknown config setting 'backends'; known: .*backend"):
         pep517.argv_of({"backends": "cpu"})
 

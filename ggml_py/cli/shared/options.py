@@ -219,7 +219,8 @@ def load_model(
     names = with_properties(device_names(devices), profile_set)
     options |= {"devices": names, "tensor_overrides": pairs, "build": not no_build}
     if fit is not None:
-        options.pop("graphs", None)
+        if options.pop("graphs", "auto") == "ours":
+            raise click.UsageError("--fit is libllama's: not with --graphs ours")
         return llama.open(model, fit=fit, **options)
     return load(model, **options)
 
