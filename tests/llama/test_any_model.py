@@ -79,7 +79,9 @@ def test_both_ways_give_the_same_plan(archs, name):
                     assert a.capture.pins == b.capture.pins, shape
 
 
-@pytest.mark.parametrize("name", [*ARCHS, "deepseek2-moe"])
+@pytest.mark.parametrize(
+    "name", ["llama", "gemma3", "gpt-oss", "mamba", "qwen3moe", "deepseek2-moe"]
+)
 def test_a_plan_is_that_of_a_real_decode(archs, name):
     """Of the same number of tokens after the same number of others."""
     path = archs / f"{ARCHS.get(name, name)}.gguf"
