@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from cli_runs import fails, run
 
+from ggml_py import llama
 from ggml_py.cli import generate, plan
 from ggml_py.cli.shared.options import ModelOption
 from ggml_py.cli.shared.what_if import ChangeType
@@ -70,11 +71,12 @@ def test_the_options_on_the_page_are_those_there_are():
     assert set(named) <= known and len(rows) == len(group)
     assert all(known_of & set(named) for option in group
                for known_of in [{*option.opts, *option.secondary_opts}])  # fmt: skip
-    keywords = inspect.signature(load).parameters
+    fit = inspect.signature(llama.open).parameters["fit"]
+    keywords = {**inspect.signature(load).parameters, "fit": fit}
     assert {keyword for _names, keyword in rows} <= set(keywords)
     # What the command line has another way to say, or a number of sequences that it does not take.
     assert set(keywords) - {keyword for _names, keyword in rows} <= {
-        "path", "progress", "n_seq_max", "kv_unified", "program", "n_outputs_max",
+        "path", "progress", "n_seq_max", "kv_unified", "program", "n_outputs_max", "header_only",
     }  # fmt: skip
 
 
