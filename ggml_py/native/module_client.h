@@ -11,13 +11,14 @@ void gp_share(void * shared);
 
 #undef Py_BEGIN_ALLOW_THREADS
 #define Py_BEGIN_ALLOW_THREADS                                              \
-    { const uint32_t gp_damages_before = gp_table == NULL ? 0 : __atomic_load_n(gp_table->damages, __ATOMIC_RELAXED); \
+    { const bool gp_shares = gp_table != NULL; /* not yet in the call of gp_share */ \
+      const uint32_t gp_damages_before = !gp_shares ? 0 : __atomic_load_n(gp_table->damages, __ATOMIC_RELAXED); \
       PyThreadState * _save = PyEval_SaveThread();
 
 #undef Py_END_ALLOW_THREADS
 #define Py_END_ALLOW_THREADS                                                \
     PyEval_RestoreThread(_save);                                            \
-    if (gp_table != NULL) {                                                 \
+    if (gp_shares) {                                                        \
         if (__builtin_expect(gp_damages_before != __atomic_load_n(gp_table->damages, __ATOMIC_RELAXED), 0)) { \
             gp_table->raise_damage();                                       \
             return NULL;                                                    \
