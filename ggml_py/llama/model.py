@@ -23,6 +23,7 @@ from .native import load_model, new_context
 from .options import Options, checked
 from .params import Params
 from .plans import plan_of, reserved_plan_of
+from .shapes import check_shape
 from .tokenizer import Tokenizer
 from .watching import Watching
 
@@ -207,23 +208,10 @@ class LlamaModel:
         Raises `ModelError` for more tokens than `n_ubatch` or the context takes, and for more
         sequences than there are.
         """
-        n_tokens, n_past = integer("n_tokens", n_tokens), integer("n_past", n_past)
-        n_seqs = integer("n_seqs", n_seqs)
-        if not 1 <= n_seqs <= self.n_seq_max:
-            raise ModelError(
-                f"n_seqs={n_seqs}: expected 1 to {self.n_seq_max} sequences (n_seq_max)"
-            )
-        if not 1 <= n_tokens <= self.n_ubatch // n_seqs:
-            each = f" in each of {n_seqs} sequences" if n_seqs > 1 else ""
-            raise ModelError(
-                f"n_tokens={n_tokens}{each}: one graph takes 1 to {self.n_ubatch} tokens "
-                "(n_ubatch, -ub)"
-            )
-        if n_past < 0 or n_past + n_tokens > self.n_ctx_seq:
-            raise ModelError(
-                f"n_past={n_past} and n_tokens={n_tokens}: expected n_past >= 0, and at most "
-                f"{self.n_ctx_seq} tokens together, the size of the context"
-            )
+        check_shape(
+            n_tokens, n_past, n_seqs,
+            n_ubatch=self.n_ubatch, n_ctx_seq=self.n_ctx_seq, n_seq_max=self.n_seq_max,
+        )  # fmt: skip
         with in_use(_PLANNING, self._context):
             plan = plan_of(
                 self._library, self._context.ptr, self._full_offload, n_tokens, n_past, n_seqs

@@ -144,6 +144,8 @@ class Tokenizer:
         ffi, lib = self._library.ffi, self._library.lib
         kept, rows = [], ffi.new("struct llama_chat_message[]", max(1, len(messages)))
         for row, message in zip(rows, messages, strict=False):
+            if not {"role", "content"} <= set(message):
+                raise ModelError(f'a message is {{"role": ..., "content": ...}}, got {message!r}')
             pair = [ffi.new("char[]", str(message[key]).encode()) for key in ("role", "content")]
             kept.append(pair)
             row.role, row.content = pair

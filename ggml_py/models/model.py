@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from ..boundary.arguments import integer
-from ..errors import ModelError
+from ..llama.shapes import check_shape
 from ..llama.tokenizer import Tokenizer
 from ..plan import MemoryRow, Promise, as_texts
 from .alone import CHANGING, CLOSING, PLANNING, SAVING, alone
@@ -169,21 +169,10 @@ class Model(Evaluation):
         tokens than `n_ubatch` or the context takes, and for more sequences than there are.
         """
         self._check_open()
-        if not 1 <= n_seqs <= self.n_seq_max:
-            raise ModelError(
-                f"n_seqs={n_seqs}: expected 1 to {self.n_seq_max} sequences (n_seq_max)"
-            )
-        if not 1 <= n_tokens <= self.n_ubatch // n_seqs:
-            each = f" in each of {n_seqs} sequences" if n_seqs > 1 else ""
-            raise ModelError(
-                f"n_tokens={n_tokens}{each}: one graph takes 1 to {self.n_ubatch} tokens "
-                "(n_ubatch, -ub)"
-            )
-        if n_past < 0 or n_past + n_tokens > self.n_ctx_seq:
-            raise ModelError(
-                f"n_past={n_past} and n_tokens={n_tokens}: expected n_past >= 0, and at most "
-                f"{self.n_ctx_seq} tokens together, the size of the context"
-            )
+        check_shape(
+            n_tokens, n_past, n_seqs,
+            n_ubatch=self.n_ubatch, n_ctx_seq=self.n_ctx_seq, n_seq_max=self.n_seq_max,
+        )  # fmt: skip
         plan = self._graphs.plan(self._memory.planned_shape(n_tokens, n_past, n_seqs))
         return plan.promised(Promise("llama.cpp"), self.memory)
 

@@ -220,6 +220,31 @@ def test_a_header_is_enough(archs, tmp_path):
             other.eval([1])
 
 
+def test_a_file_that_was_damaged_before_is_not_libllamas(archs, tmp_path):
+    """In a process of its own: the first call into libllama comes after a damage was raised."""
+    script = f"""
+import numpy as np
+from ggml_py import llama
+from ggml_py.errors import DamagedFileError
+from ggml_py.gguf.writer import write_gguf
+from ggml_py import Gguf
+path = {str(tmp_path / "damaged.gguf")!r}
+write_gguf(path, {{}}, [("a", np.ones((4096, 32), np.float32), "f32", (32, 4096))])
+with Gguf.open(path) as gguf:
+    data = gguf.data("a")
+    open(path, "r+b").truncate(4096)
+    try:
+        print(data[-1])
+    except DamagedFileError:
+        print("damaged")
+with llama.open({str(archs / "llama-dense.gguf")!r}) as model:
+    print(model.plan(1).n_splits)
+"""
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout.split()) == (0, ["damaged", "1"]), done.stderr
+
+
 def test_a_large_model_needs_no_memory(archs, tmp_path):
     """In a process of its own: 32 layers, 1 TB, planned in seconds and under 300 MB."""
     script = f"""
@@ -356,6 +381,8 @@ def test_text_comes_back(vocabs):
         )
         template = "{% for m in messages %}[{{ m.role }}] {{ m.content }}{% endfor %}"
         assert tokenizer.chat(messages, template) == "[system] Be brief.[user] Hi"
+        with pytest.raises(ModelError, match=r"a message is .*role.*got"):
+            tokenizer.chat([{"role": "user", "text": "Hi"}])
         with pytest.raises(ModelError, match="chat template fails"):
             tokenizer.chat(messages, "{% for %}")
 
